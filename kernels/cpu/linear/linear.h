@@ -9,8 +9,7 @@ namespace riffle::cpu {
 
 // Decode: y[i*ldy + r] = W[r] . x_i for r in [r0,r1), i in [0,n); meant for few rows. Activations
 // are given in the form that `prepare` makes from f32 x[cols] (each act_bytes(cols) bytes, 64-byte
-// aligned, one after the other). Accuracy: relative error of f32 arithmetic, about 1e-5 of
-// |W[r]||x|: activations are not cut to 8 bits.
+// aligned, one after the other).
 struct GemvKernels {
   size_t (*act_bytes)(WType type, int64_t cols);
   void (*prepare)(WType type, const float* x, int64_t cols, void* act);
@@ -34,7 +33,8 @@ struct GemmKernels {
 };
 
 struct LinearKernels {
-  GemvKernels gemv[kNumDTypes];      // of each type of weights
+  GemvKernels gemv[kNumDTypes];      // of each type of weights; quantised: 8 to 16 bits as in gemm
+  GemvKernels f32_gemv[kNumDTypes];  // for f32 KV: 16 bits of each activation or f32
   GemmKernels gemm[kNumDTypes];      // quantised weights: 8 to 16 bits of the activations count
   GemmKernels f32_gemm[kNumDTypes];  // for f32 KV: f32 throughout, or AMX's 16 bits of each value
   const GemvKernels& gemv_of(WType type) const { return gemv[static_cast<int>(type)]; }
@@ -59,6 +59,7 @@ struct LinearKernels {
 
 static inline void set_gemv(LinearKernels* t, const GemvKernels& kernels) {
   for (GemvKernels& each : t->gemv) each = kernels;
+  for (GemvKernels& each : t->f32_gemv) each = kernels;
 }
 static inline void set_gemm(LinearKernels* t, const GemmKernels& kernels) {
   for (GemmKernels& each : t->gemm) each = kernels;

@@ -2,11 +2,12 @@
 // integers, and the fixed-point activations that they take.
 //
 // Weights of a group are scale * (code - offset) - min with a small code. A group of 32 activations
-// becomes integers of 16 bits times a scale (fixed16), so that a group's product is one integer, a
-// scale and, where there is an offset or a minimum, that times the sum of the activations.
+// becomes integers of 8 or 16 bits times a scale (fixed16), so that a group's product is one
+// integer, a scale and, where there is an offset or a minimum, that times the sum of the
+// activations. AVX2 keeps 16 bits throughout: its vpmaddwd costs the same for both.
 #pragma once
 #include "kernels/cpu/linear/linear_common.h"
-#include "kernels/cpu/simd/intrinsics.h"
+#include "kernels/cpu/simd/avx2.h"
 
 namespace riffle::cpu {
 
@@ -16,7 +17,8 @@ void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, void* act
 void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,
                       const void* acts, int64_t n, float* y, int64_t ldy);
 size_t blocks_act_bytes_avx512(WType type, int64_t cols);
-void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* act);
+// all_deep: all groups keep 16 bits, not only those with large values (kLarge).
+void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, bool all_deep, void* act);
 void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,
                         const void* acts, int64_t n, float* y, int64_t ldy);
 
@@ -111,15 +113,16 @@ inline __m128 scales_mxfp4(const uint8_t* b) {
   return _mm_castsi128_ps(_mm_setr_epi32(bits(0), bits(1), bits(2), bits(3)));
 }
 
-// 32 activations as integers within +-limit times a scale, rounded to half a step. An infinity or
-// NaN spoils the integers, so they are zeros and the scale is NaN: it will be seen.
+// 32 activations as integers within +-limit times a scale, rounded to half a step; within +-beyond
+// if the largest of them is above `large`. An infinity or NaN spoils the integers, so they are
+// zeros and the scale is NaN: it will be seen.
 struct Rounded32 {
   __m256 value[4];
   __m256i integer[4];
   float top, scale, inverse;  // top: the largest magnitude; inverse: 1 / scale, or 0
   bool plain;                 // finite, and large enough to have integers other than 0
 };
-inline Rounded32 rounded32(const float* x, float limit) {
+inline Rounded32 rounded32(const float* x, float limit, float large, float beyond) {
   Rounded32 r;
   // Magnitudes are in the order of their bits, and NaN comes after infinity.
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
@@ -139,6 +142,7 @@ inline Rounded32 rounded32(const float* x, float limit) {
   // show.
   const bool tiny = r.top < 0x1p-100f, broken = bits >= 0x7f800000u;
   r.plain = !tiny && !broken;
+  if (r.top > large) limit = beyond;
   r.scale = broken ? __builtin_nanf("") : tiny ? 0 : r.top * (1 / limit);
   r.inverse = r.plain ? limit / r.top : 0;
   for (int j = 0; j < 4; ++j) {
@@ -148,19 +152,42 @@ inline Rounded32 rounded32(const float* x, float limit) {
   return r;
 }
 
-// 32 activations as integers of 16 bits times a scale, rounded to 2^-15 of the largest of them;
-// sum: of the integers of each half.
+// In groups of 32 activations whose largest value stands out of its row, rounding to 8 bits costs
+// most: a group keeps 16 bits if its largest value exceeds this many times the root mean square of
+// its row. tools/bench/results/real-models.md has what other limits give.
+constexpr float kLarge = 5;
+constexpr float kAllDeep = -1;  // in place of such a limit: all groups keep 16 bits
+
+// kLarge times the root mean square of k values, a multiple of 32. Beyond the range of squares it
+// is 0 or infinite, and any group or none may stand out.
+inline float large_of(const float* x, int64_t k) {
+  __m256 sum[4] = {};
+  for (int64_t j = 0; j < k; j += 32)
+    for (int part = 0; part < 4; ++part) {
+      const __m256 v = _mm256_loadu_ps(x + j + part * 8);
+      sum[part] = _mm256_fmadd_ps(v, v, sum[part]);
+    }
+  return kLarge *
+         __builtin_sqrtf(Avx2::sum((sum[0] + sum[1]) + (sum[2] + sum[3])) / static_cast<float>(k));
+}
+
+// 32 activations as integers of 16 bits times a scale, rounded to 2^-15 of the largest of them. If
+// that is not above `large`, the integers are signed bytes times 256. sum: of the integers of each
+// half.
 struct Fixed16 {
   __m256i half[2];
   float scale;
   int sum[2];
+  bool deep;  // above `large`
 };
-inline Fixed16 fixed16(const float* x) {
-  const Rounded32 r = rounded32(x, kFixedMax);
+inline Fixed16 fixed16(const float* x, float large) {
+  const Rounded32 r = rounded32(x, 127, large, kFixedMax);
   Fixed16 f;
-  f.scale = r.scale;
+  f.deep = r.top > large;
+  f.scale = f.deep ? r.scale : r.scale * (1 / 256.0f);
   for (int h = 0; h < 2; ++h) {
-    const __m256i p = r.integer[2 * h], q = r.integer[2 * h + 1];
+    __m256i p = r.integer[2 * h], q = r.integer[2 * h + 1];
+    if (!f.deep) p = _mm256_slli_epi32(p, 8), q = _mm256_slli_epi32(q, 8);
     f.half[h] = _mm256_permute4x64_epi64(_mm256_packs_epi32(p, q), 0xd8);
     const __m256i both = _mm256_add_epi32(p, q);
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));

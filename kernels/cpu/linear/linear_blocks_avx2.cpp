@@ -317,7 +317,7 @@ void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, void* act
   const __m256i apart = _mm256_broadcastsi128_si256(  // even columns, then odd ones
       _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
   for (int64_t g = 0; g < cols / 32; ++g) {
-    const Fixed16 f = fixed16(x + g * 32);
+    const Fixed16 f = fixed16(x + g * 32, kAllDeep);
     __m256i a = f.half[0], b = f.half[1];
     if (!in_halves(type)) {
       const __m256i p = _mm256_shuffle_epi8(a, apart), q = _mm256_shuffle_epi8(b, apart);

@@ -1,7 +1,8 @@
 // Decode products of quantised weights for AVX-512 with VNNI, see linear_blocks.h. Codes are
 // unpacked to unsigned bytes, which vpdpbusd multiplies by the two signed bytes of an activation of
-// 16 bits; a sum of 8 products stays below 8 * 255 * 2^15 < 2^31. What the type takes off its codes
-// goes with the sums of the activations.
+// 16 bits, or by the first alone where the second ones of a step are all 0; a sum of 8 products
+// stays below 8 * 255 * 2^15 < 2^31. What the type takes off its codes goes with the sums of the
+// activations.
 #include "kernels/cpu/linear/linear_limbs.h"
 #include "kernels/cpu/simd/avx512.h"
 
@@ -275,8 +276,9 @@ struct Pairs {
   static __m512 finish(__m512 acc, Low low) { return _mm512_sub_ps(acc, low); }
 };
 
-// R rows with N activation vectors, form F.
-template <class F, int R, int N>
+// N activation vectors with one row after the other, form F. Rows side by side would be streams of
+// weights side by side, which took Zen 4 half of its memory bandwidth.
+template <class F, int N>
 struct Tile {
   static constexpr WType kType = F::kType;
   static constexpr int kLimbs = static_cast<int>(step_cols(kType) / 64);
@@ -284,7 +286,7 @@ struct Tile {
   const uint8_t* w;
   int64_t row_bytes, steps, left;  // left: blocks after the last whole step
   const uint8_t* act;
-  int64_t act_stride, floats_at, ahead;
+  int64_t act_stride, floats_at, deep_at, ahead;
   float* y;  // at activation 0, row 0
   int64_t ldy;
 
@@ -296,75 +298,54 @@ struct Tile {
         act(static_cast<const uint8_t*>(act)),
         act_stride(static_cast<int64_t>(blocks_act_bytes_avx512(kType, cols))),
         floats_at(limbs_of(kType, cols) * static_cast<int64_t>(sizeof(Limbs))),
-        ahead(fetch_ahead(R * row_bytes)),
+        deep_at(floats_at + floats_of(kType, cols) * static_cast<int64_t>(sizeof(float))),
+        ahead(fetch_ahead(row_bytes)),
         y(y),
         ldy(ldy) {}
 
   void rows(int64_t r0, int64_t r1) const {
-    for (int64_t r = r0; r < r1; r += R) {
-      __m512 acc[R][N];
-      typename F::Low low[R][N];
+    for (int64_t r = r0; r < r1; ++r) {
+      __m512 acc[N];
+      typename F::Low low[N];
 #pragma GCC unroll 4
-      for (int j = 0; j < R; ++j)
-#pragma GCC unroll 4
-        for (int i = 0; i < N; ++i) acc[j][i] = Avx512::set1(0), low[j][i] = typename F::Low{};
-      const uint8_t* p[R];
-#pragma GCC unroll 4
-      for (int j = 0; j < R; ++j) p[j] = w + (r + j) * row_bytes;
-      for (int64_t s = 0; s < steps; ++s) {
-        step(p, s, acc, low);
-#pragma GCC unroll 4
-        for (int j = 0; j < R; ++j) p[j] += F::kBytes;
-      }
+      for (int i = 0; i < N; ++i) acc[i] = Avx512::set1(0), low[i] = typename F::Low{};
+      const uint8_t* p = w + r * row_bytes;
+      for (int64_t s = 0; s < steps; ++s, p += F::kBytes) step(p, s, acc, low);
       if (!has_256(kType) && left > 0) {  // up to three blocks, and zeros
-        uint8_t part[R][F::kBytes] = {};
-        const uint8_t* parts[R];
-        for (int j = 0; j < R; ++j) {
-          memcpy(part[j], p[j], static_cast<size_t>(left * dtype_info(kType).block_bytes));
-          parts[j] = part[j];
-        }
-        step(parts, steps, acc, low);
+        uint8_t part[F::kBytes] = {};
+        memcpy(part, p, static_cast<size_t>(left * dtype_info(kType).block_bytes));
+        step(part, steps, acc, low);
       }
 #pragma GCC unroll 4
-      for (int j = 0; j < R; ++j)
-#pragma GCC unroll 4
-        for (int i = 0; i < N; ++i)
-          y[i * ldy + r + j] = Avx512::sum(F::finish(acc[j][i], low[j][i]));
+      for (int i = 0; i < N; ++i) y[i * ldy + r] = Avx512::sum(F::finish(acc[i], low[i]));
     }
   }
 
-  inline __attribute__((always_inline)) void step(const uint8_t* const (&p)[R], int64_t s,
-                                                  __m512 (&acc)[R][N],
-                                                  typename F::Low (&low)[R][N]) const {
-    __m512i u[R][kLimbs];
-    typename F::Header header[R];
+  inline __attribute__((always_inline)) void step(const uint8_t* p, int64_t s, __m512 (&acc)[N],
+                                                  typename F::Low (&low)[N]) const {
+    __m512i u[kLimbs];
 #pragma GCC unroll 4
-    for (int j = 0; j < R; ++j) {
-#pragma GCC unroll 4
-      for (int line = 0; line < F::kBytes; line += 64)
-        _mm_prefetch(p[j] + ahead + line, _MM_HINT_T0);
-      F::codes(p[j], u[j]);
-      header[j] = F::header(p[j]);
-    }
+    for (int line = 0; line < F::kBytes; line += 64) _mm_prefetch(p + ahead + line, _MM_HINT_T0);
+    F::codes(p, u);
+    const typename F::Header header = F::header(p);
 #pragma GCC unroll 4
     for (int i = 0; i < N; ++i) {
       const uint8_t* a = act + i * act_stride;
       const Limbs* limbs = reinterpret_cast<const Limbs*>(a) + s * kLimbs;
       const float* x = reinterpret_cast<const float*>(a + floats_at) + s * kFloats;
+      const bool deep = a[deep_at + s];  // the same for all rows, so that it is foreseen
+      const __m512 d = F::apply(header, x, &low[i]);
 #pragma GCC unroll 4
-      for (int j = 0; j < R; ++j) {
-        const __m512 d = F::apply(header[j], x, &low[j][i]);
-#pragma GCC unroll 4
-        for (int k = 0; k < kLimbs; k += 2) {
-          const Limbs *l = limbs + k, *m = l + 1;
-          const __m512i u0 = u[j][k], u1 = u[j][k + 1];
-          __m512i t = _mm512_dpbusd_epi32(_mm512_setzero_si512(), u0, _mm512_load_si512(l->hi));
-          t = _mm512_slli_epi32(_mm512_dpbusd_epi32(t, u1, _mm512_load_si512(m->hi)), 8);
-          if constexpr (kType == WType::MXFP4) t = _mm512_sub_epi32(t, _mm512_load_si512(x + 16));
-          t = _mm512_dpbusd_epi32(t, u0, _mm512_load_si512(l->lo));
-          t = _mm512_dpbusd_epi32(t, u1, _mm512_load_si512(m->lo));
-          acc[j][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(t), F::expand(d, k / 2), acc[j][i]);
+      for (int k = 0; k < kLimbs; k += 2) {
+        const Limbs *l = limbs + k, *m = l + 1;
+        __m512i t = _mm512_dpbusd_epi32(_mm512_setzero_si512(), u[k], _mm512_load_si512(l->hi));
+        t = _mm512_slli_epi32(_mm512_dpbusd_epi32(t, u[k + 1], _mm512_load_si512(m->hi)), 8);
+        if constexpr (kType == WType::MXFP4) t = _mm512_sub_epi32(t, _mm512_load_si512(x + 16));
+        if (deep) {
+          t = _mm512_dpbusd_epi32(t, u[k], _mm512_load_si512(l->lo));
+          t = _mm512_dpbusd_epi32(t, u[k + 1], _mm512_load_si512(m->lo));
         }
+        acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(t), F::expand(d, k / 2), acc[i]);
       }
     }
   }
@@ -377,21 +358,20 @@ void gemv(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
   const int64_t stride = static_cast<int64_t>(blocks_act_bytes_avx512(F::kType, cols));
   const int64_t fit = (int64_t{512} << 10) /
                       (row_bytes > 0 ? row_bytes : 1);  // rows to keep in L2 between activations
-  const int64_t chunk = n == 1 || n == 2 || n == 4 ? r1 - r0 : fit < 2 ? 2 : fit / 2 * 2;
+  const int64_t chunk = n == 1 || n == 2 || n == 4 ? r1 - r0 : fit < 1 ? 1 : fit;
   for (int64_t rc = r0; rc < r1; rc += chunk) {
-    const int64_t re = least(rc + chunk, r1), twos = rc + (re - rc) / 2 * 2;
+    const int64_t re = least(rc + chunk, r1);
     for (int64_t i = 0; i < n;) {
       const uint8_t* x = static_cast<const uint8_t*>(acts) + i * stride;
       float* out = y + i * ldy;
       if (n - i >= 4) {
-        Tile<F, 1, 4>(w, cols, x, out, ldy).rows(rc, re);
+        Tile<F, 4>(w, cols, x, out, ldy).rows(rc, re);
         i += 4;
       } else if (n - i >= 2) {
-        Tile<F, 1, 2>(w, cols, x, out, ldy).rows(rc, re);
+        Tile<F, 2>(w, cols, x, out, ldy).rows(rc, re);
         i += 2;
       } else {
-        Tile<F, 1, 1>(w, cols, x, out, ldy).rows(rc, twos);
-        Tile<F, 1, 1>(w, cols, x, out, ldy).rows(twos, re);
+        Tile<F, 1>(w, cols, x, out, ldy).rows(rc, re);
         i += 1;
       }
     }
@@ -402,12 +382,14 @@ void gemv(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
 
 size_t blocks_act_bytes_avx512(WType type, int64_t cols) {
   return static_cast<size_t>(limbs_of(type, cols)) * sizeof(Limbs) +
-         static_cast<size_t>(floats_of(type, cols)) * sizeof(float);
+         static_cast<size_t>(floats_of(type, cols)) * sizeof(float) +
+         static_cast<size_t>(round_up(steps_of(type, cols), 64));
 }
 
-void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* act) {
+void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, bool all_deep, void* act) {
   Limbs* limbs = static_cast<Limbs*>(act);
   float* floats = reinterpret_cast<float*>(limbs + limbs_of(type, cols));
+  uint8_t* deep = reinterpret_cast<uint8_t*>(floats + floats_of(type, cols));
   const int64_t whole = cols / step_cols(type) * (step_cols(type) / 64);
   if (whole < limbs_of(type, cols))
     memset(limbs + whole, 0,
@@ -416,8 +398,11 @@ void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* a
   // the offset of the codes.
   const int64_t groups = step_cols(type) / group_values(type);
   const float taken = has_min(type) ? 1.0f : static_cast<float>(unsigned_offset(type));
+  const float large = all_deep ? kAllDeep : large_of(x, cols);
+  memset(deep, 0, static_cast<size_t>(steps_of(type, cols)));
   for (int64_t g = 0; g < cols / 32; ++g) {
-    const Fixed16 of = fixed16(x + 32 * g);
+    const Fixed16 of = fixed16(x + 32 * g, large);
+    deep[g * 32 / step_cols(type)] |= of.deep;
     for (int half = 0; half < 2; ++half) {
       const __m256i up = _mm256_add_epi16(of.half[half], _mm256_set1_epi16(128));
       const __m128i hi = _mm256_cvtepi16_epi8(_mm256_srai_epi16(up, 8)),

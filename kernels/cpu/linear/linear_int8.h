@@ -9,14 +9,9 @@
 // their second products are made row by row, after the tile.
 #pragma once
 #include "kernels/cpu/linear/linear_codes.h"
-#include "kernels/cpu/simd/avx2.h"
 
 namespace riffle::cpu {
 namespace {
-
-// A chunk gets second bytes if its largest value exceeds this many times the root mean square of
-// its row. tools/bench/results/real-models.md has what other limits give.
-constexpr float kLarge = 5;
 
 // S: the vectors of simd.h. I, in integers:
 //   Vec                   as many 32-bit lanes
@@ -70,7 +65,7 @@ struct GemmInt8 {
         continue;
       }
       const float* const x = a + i * lda;
-      const float large = kLarge * root_mean_square(x, k);
+      const float large = large_of(x, k);
       uint32_t bits = 0;
       for (int64_t c = 0; c < p.chunks; ++c) {
         if (pack_chunk(x + c * 32, large, first + c * kWords * MR,
@@ -84,22 +79,10 @@ struct GemmInt8 {
     }
   }
 
-  // Beyond the range of squares the result is 0 or infinite, and no chunk or any may stand out.
-  static float root_mean_square(const float* x, int64_t k) {
-    __m256 sum[4] = {};
-    for (int64_t j = 0; j < k; j += 32)
-      for (int part = 0; part < 4; ++part) {
-        const __m256 v = _mm256_loadu_ps(x + j + part * 8);
-        sum[part] = _mm256_fmadd_ps(v, v, sum[part]);
-      }
-    return __builtin_sqrtf(Avx2::sum((sum[0] + sum[1]) + (sum[2] + sum[3])) /
-                           static_cast<float>(k));
-  }
-
   // 32 values of a row: first bytes, and second ones if the largest value exceeds `large`, which
   // the result says. Infinities and NaN make the whole chunk NaN.
   static bool pack_chunk(const float* x, float large, int32_t* first, int32_t* second) {
-    Rounded32 r = rounded32(x, 127);
+    Rounded32 r = rounded32(x, 127, large, 127);
     put_chunk(r.integer, r.scale, MR, first);
     if (!r.plain || !(r.top > large)) return false;
     // Half a step is left over at most, which becomes 127.

@@ -192,7 +192,13 @@ void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   linear(down);
 }
 
-// Whoever asks for f32 KV wants f32 products of prompts too.
+// Whoever asks for f32 KV wants products as exact.
+const cpu::GemvKernels& CpuBackend::gemv_of(cpu::WType type) const {
+  const cpu::LinearKernels& k = kernels_->linear;
+  const bool f32 = store_.layout().type == cpu::KvType::F32;
+  return (f32 ? k.f32_gemv : k.gemv)[static_cast<int>(type)];
+}
+
 const cpu::GemmKernels& CpuBackend::gemm_of(cpu::WType type) const {
   const cpu::LinearKernels& k = kernels_->linear;
   const bool f32 = store_.layout().type == cpu::KvType::F32;
@@ -201,7 +207,6 @@ const cpu::GemmKernels& CpuBackend::gemm_of(cpu::WType type) const {
 
 void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int64_t n,
                           Phase phase) {
-  const cpu::LinearKernels& k = kernels_->linear;
   const int64_t cols = outs[0].weight->cols;
   int64_t rows = 0, granule = 16;
   for (int o = 0; o < n_outs; ++o) {
@@ -226,7 +231,7 @@ void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int
       bool prepared = false;
       for (int p = 0; p < o; ++p) prepared |= outs[p].weight->type == type;
       if (prepared) continue;
-      const cpu::GemvKernels& gemv = k.gemv_of(type);
+      const cpu::GemvKernels& gemv = gemv_of(type);
       const size_t bytes = gemv.act_bytes(type, cols);
       Buffer& act = acts_[static_cast<int>(type)];
       act.reserve(bytes * n);
@@ -253,8 +258,8 @@ void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int
     const Tensor& w = *outs[o].weight;
     const int64_t r0 = (i - items[o]) * step, r1 = std::min(w.rows, r0 + step);
     if (phase == Phase::Decode)
-      k.gemv_of(w.type).run(w.type, w.data, cols, r0, r1, acts_[static_cast<int>(w.type)].data(), n,
-                            outs[o].y, outs[o].ldy);
+      gemv_of(w.type).run(w.type, w.data, cols, r0, r1, acts_[static_cast<int>(w.type)].data(), n,
+                          outs[o].y, outs[o].ldy);
     else
       gemm_of(w.type).run(w.type, w.data, cols, r0, r1, packed_[packed[o]].data(), n, outs[o].y,
                           outs[o].ldy, thread_scratch_[thread].data());

@@ -45,8 +45,8 @@ struct Data {
           std::max(most_scratch, k->attention.prefill_scratch_bytes(prompt_tokens(k->attention),
                                                                     kGroup, kHeadDim, kBlockSize));
       for (int type = 0; type < kNumDTypes; ++type) {
-        const cpu::GemvKernels& gemv = k->linear.gemv[type];
-        most_acts = std::max(most_acts, gemv.act_bytes(static_cast<cpu::WType>(type), kCols));
+        for (const cpu::GemvKernels* gemv : {&k->linear.gemv[type], &k->linear.f32_gemv[type]})
+          most_acts = std::max(most_acts, gemv->act_bytes(static_cast<cpu::WType>(type), kCols));
         for (const cpu::GemmKernels* gemm : {&k->linear.gemm[type], &k->linear.f32_gemm[type]}) {
           most_weights = std::max(most_weights, size_t(gemm->col_tile) * kPromptCols * 4);
           most_packed = std::max(most_packed, gemm->pack_bytes(kPromptRows, kPromptCols));
@@ -68,17 +68,19 @@ struct Family {
   std::function<void(cpu::Kernels&, const cpu::Kernels&)> take;
 };
 
-Family gemv_family(cpu::WType type, const Data& d) {
-  return {[type, &d](const cpu::Kernels& k) {
-            const cpu::GemvKernels& gemv = k.linear.gemv_of(type);
+using Gemvs = cpu::GemvKernels (cpu::LinearKernels::*)[kNumDTypes];
+Family gemv_family(Gemvs gemvs, cpu::WType type, const Data& d) {
+  return {[gemvs, type, &d](const cpu::Kernels& k) {
+            const cpu::GemvKernels& gemv = (k.linear.*gemvs)[static_cast<int>(type)];
             const DTypeInfo& info = dtype_info(type);
             const int64_t rows = kWeightBytes / (kCols / info.block_values * info.block_bytes);
             gemv.prepare(type, d.in.as<float>(), kCols, d.acts.data());
             gemv.run(type, d.weights.data(), kCols, 0, rows, d.acts.data(), 1, d.out.as<float>(),
                      rows);
           },
-          [type](cpu::Kernels& to, const cpu::Kernels& from) {
-            to.linear.gemv[static_cast<int>(type)] = from.linear.gemv_of(type);
+          [gemvs, type](cpu::Kernels& to, const cpu::Kernels& from) {
+            const int at = static_cast<int>(type);
+            (to.linear.*gemvs)[at] = (from.linear.*gemvs)[at];
           }};
 }
 
@@ -154,8 +156,9 @@ cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables) {
   for (const Gemms gemms : {&cpu::LinearKernels::gemm, &cpu::LinearKernels::f32_gemm})
     for (const cpu::WType type : {cpu::WType::F32, cpu::WType::Q4_0})
       families.push_back(gemm_family(gemms, type, data));
-  for (int type = 0; type < kNumDTypes; ++type)
-    families.push_back(gemv_family(static_cast<cpu::WType>(type), data));
+  for (const Gemvs gemvs : {&cpu::LinearKernels::gemv, &cpu::LinearKernels::f32_gemv})
+    for (int type = 0; type < kNumDTypes; ++type)
+      families.push_back(gemv_family(gemvs, static_cast<cpu::WType>(type), data));
 
   cpu::Kernels fastest = *tables[0];
   bool other = false;

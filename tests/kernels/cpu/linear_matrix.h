@@ -205,32 +205,35 @@ inline int64_t count_unequal_part(const LinearKernels& k, const Matrix& w,
   return unequal;
 }
 
-// The products of prompts with f32 KV in place of the others.
-inline LinearKernels with_f32_gemm(LinearKernels k) {
+// The products with f32 KV in place of the others.
+inline LinearKernels with_f32_kv(LinearKernels k) {
+  std::copy(std::begin(k.f32_gemv), std::end(k.f32_gemv), k.gemv);
   std::copy(std::begin(k.f32_gemm), std::end(k.f32_gemm), k.gemm);
   return k;
 }
 
 // f32 sums of up to some thousand products of random sign: far below this in practice.
 constexpr double kF32Tolerance = 3e-6;
-// Decode rounds activations to 16 bits for quantised weights (Fixed16).
+// 16 bits of activations (fixed16).
 constexpr double kFixed16Grid = 1.0 / 32639;
-inline Tolerance gemv_tolerance(Isa isa, WType type) {
+// 8 bits of activations, a grid of m / 127, where m is the largest of their group of 32; groups
+// whose m exceeds 5 |x| / sqrt(k) have 16. In the others an error is 0.29 of the grid on average,
+// of random sign: six standard deviations of their sum, 6 * 0.29 / 127 * 5 |x| / sqrt(k), are
+// 1.25e-2 |x| / sqrt(k / 32).
+inline Tolerance tolerance_of_8_bits(int64_t k) { return 1.25e-2 / std::sqrt(k / 32.0) + 5e-7; }
+inline Tolerance gemv_tolerance(Isa isa, WType type, int64_t k, bool f32) {
   if (isa == Isa::Scalar || !is_quantised(type)) return kF32Tolerance;
-  return {5e-7, kFixed16Grid};
+  return isa == Isa::Avx2 || f32 ? Tolerance(5e-7, kFixed16Grid) : tolerance_of_8_bits(k);
 }
 // The AMX product leaves out 2^-16 of each product at most. Integer products round activations to
-// 16 bits (AVX2, for codes of 8 bits) or to 8 bits, a grid of m / 127, where m is the largest of
-// their chunk of 32. Chunks whose m exceeds 5 |x| / sqrt(k) are rounded to 16 bits. In the others
-// an error is 0.29 of the grid on average, of random sign: six standard deviations of their sum,
-// 6 * 0.29 / 127 * 5 |x| / sqrt(k), are 1.25e-2 |x| / sqrt(k / 32).
+// 16 bits (AVX2, for codes of 8 bits) or to 8 bits.
 inline Tolerance gemm_tolerance(Isa isa, WType type, int64_t k, bool f32) {
   if (isa == Isa::Amx) return 3e-5 / std::sqrt(std::fmax(1.0, k / 4.0)) + 5e-7;
   if (isa == Isa::Scalar || !is_quantised(type) || f32) return kF32Tolerance;
   const bool codes_of_8_bits =
       type == WType::Q8_0 || type == WType::IQ4_NL || type == WType::IQ4_XS;
   if (isa == Isa::Avx2 && codes_of_8_bits) return {5e-7, kFixed16Grid};
-  return 1.25e-2 / std::sqrt(k / 32.0) + 5e-7;
+  return tolerance_of_8_bits(k);
 }
 // Where chunks of a row are of very different sizes, other products than those of 8 bits stay
 // within this.

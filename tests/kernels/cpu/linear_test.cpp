@@ -72,7 +72,7 @@ TEST_CASE("gemv agrees with float64 and does not depend on splits", "[linear]") 
         const std::vector<float> x = random_values(21 * c, g);
         INFO(k->name << " " << name_of(type) << " cols " << c);
         const std::vector<float> all = run_gemv(k->linear, w, x, 21, 0, rows);
-        CHECK(count_wrong(w, x, c, 21, all, gemv_tolerance(k->isa, type)) == 0);
+        CHECK(count_wrong(w, x, c, 21, all, gemv_tolerance(k->isa, type, c, false)) == 0);
         // Any number of activations gives the bits of one at a time, any rows those of all rows.
         int64_t unequal = 0;
         for (int64_t n : {1, 2, 3, 4, 5, 7, 8}) {
@@ -99,7 +99,8 @@ TEST_CASE("gemv of 64 activations over many rows", "[linear]") {
       for (int64_t i = 0; i < 64; i += 9) {
         const std::vector<float> one(x.begin() + i * w.cols, x.begin() + (i + 1) * w.cols);
         const std::vector<float> alone = run_gemv(k->linear, w, one, 1, 0, w.rows);
-        CHECK(count_wrong(w, one, w.cols, 1, alone, gemv_tolerance(k->isa, type)) == 0);
+        CHECK(count_wrong(w, one, w.cols, 1, alone, gemv_tolerance(k->isa, type, w.cols, false)) ==
+              0);
         unequal += std::memcmp(alone.data(), &y[i * (w.rows + 3)], sizeof(float) * w.rows) != 0;
       }
       CHECK(unequal == 0);
@@ -122,7 +123,7 @@ TEST_CASE("gemm agrees with float64 and does not depend on splits", "[linear]") 
             for (int64_t j = c; j < lda; ++j)
               a[i * lda + j] = std::numeric_limits<float>::quiet_NaN();
           INFO(k->name << (f32 ? " f32 " : " ") << name_of(type) << " k " << c);
-          const LinearKernels t = f32 ? with_f32_gemm(k->linear) : k->linear;
+          const LinearKernels t = f32 ? with_f32_kv(k->linear) : k->linear;
           const std::vector<float> all = run_gemm(t, w, a, lda, m, {0, m}, {0, rows});
           CHECK(count_wrong(w, a, lda, m, all, gemm_tolerance(k->isa, type, c, f32)) == 0);
 
@@ -167,7 +168,7 @@ TEST_CASE("products of large and small magnitudes", "[linear]") {
           x[j] *= 1e6f, x[608 + j] *= 1e-6f;  // blocks of very different sizes
         INFO(k->name << " " << name_of(type) << " scale " << scale);
         CHECK(count_wrong(w, x, 608, 6, run_gemv(k->linear, w, x, 6, 0, 40),
-                          gemv_tolerance(k->isa, type)) == 0);
+                          gemv_tolerance(k->isa, type, 608, false)) == 0);
         CHECK(count_wrong(w, x, 608, 6, run_gemm(k->linear, w, x, 608, 6, {0, 6}, {0, 40}),
                           rough_gemm_tolerance(k->isa, type, 608)) == 0);
       }

@@ -124,24 +124,26 @@ TEST_CASE("dequantisation gives the bits of the gguf package", "[linear][quants]
 
 TEST_CASE("gemv of quantised weights agrees with float64 and does not depend on splits",
           "[linear][quants]") {
-  for (const Kernels* k : available())
-    for (WType type : kBlockTypes)
-      for (int64_t c : widths(type)) {
-        Random g(1000 * c + static_cast<int>(type));
-        const int64_t rows = c > 1000 ? 13 : 23, most = 9;
-        const Matrix w = random_blocks(type, rows, c, g);
-        const std::vector<float> x = random_values(most * c, g);
-        INFO(k->name << " " << dtype_info(type).name << " cols " << c);
-        const std::vector<float> all = run_gemv(k->linear, w, x, most, 0, rows);
-        CHECK(count_wrong(w, x, c, most, all, gemv_tolerance(k->isa, type)) == 0);
-        int64_t unequal = 0;
-        for (int64_t n = 1; n <= most; ++n)
-          for (int64_t first : {int64_t{0}, most - n}) {
-            const std::vector<float> some(x.begin() + first * c, x.begin() + (first + n) * c);
-            unequal += count_unequal_part(k->linear, w, some, n, first, all);
-          }
-        CHECK(unequal == 0);
-      }
+  for (const bool f32 : {false, true})
+    for (const Kernels* k : available())
+      for (WType type : kBlockTypes)
+        for (int64_t c : widths(type)) {
+          Random g(1000 * c + static_cast<int>(type));
+          const int64_t rows = c > 1000 ? 13 : 23, most = 9;
+          const Matrix w = random_blocks(type, rows, c, g);
+          const std::vector<float> x = random_values(most * c, g);
+          const LinearKernels t = f32 ? with_f32_kv(k->linear) : k->linear;
+          INFO(k->name << (f32 ? " f32 " : " ") << dtype_info(type).name << " cols " << c);
+          const std::vector<float> all = run_gemv(t, w, x, most, 0, rows);
+          CHECK(count_wrong(w, x, c, most, all, gemv_tolerance(k->isa, type, c, f32)) == 0);
+          int64_t unequal = 0;
+          for (int64_t n = 1; n <= most; ++n)
+            for (int64_t first : {int64_t{0}, most - n}) {
+              const std::vector<float> some(x.begin() + first * c, x.begin() + (first + n) * c);
+              unequal += count_unequal_part(t, w, some, n, first, all);
+            }
+          CHECK(unequal == 0);
+        }
 }
 
 TEST_CASE("gemv of quantised weights over more rows than a cache holds", "[linear][quants]") {
@@ -156,7 +158,8 @@ TEST_CASE("gemv of quantised weights over more rows than a cache holds", "[linea
       for (int64_t i = 0; i < 7; i += 2) {
         const std::vector<float> one(x.begin() + i * w.cols, x.begin() + (i + 1) * w.cols);
         const std::vector<float> alone = run_gemv(k->linear, w, one, 1, 0, w.rows);
-        CHECK(count_wrong(w, one, w.cols, 1, alone, gemv_tolerance(k->isa, type)) == 0);
+        CHECK(count_wrong(w, one, w.cols, 1, alone, gemv_tolerance(k->isa, type, w.cols, false)) ==
+              0);
         unequal += std::memcmp(alone.data(), &y[i * (w.rows + 3)], sizeof(float) * w.rows) != 0;
       }
       CHECK(unequal == 0);
@@ -174,7 +177,7 @@ TEST_CASE("gemm of quantised weights agrees with float64 and does not depend on 
           const Matrix w = random_blocks(type, rows, c, g);
           const std::vector<float> a = random_values(m * c, g);
           INFO(k->name << (f32 ? " f32 " : " ") << dtype_info(type).name << " k " << c);
-          const LinearKernels t = f32 ? with_f32_gemm(k->linear) : k->linear;
+          const LinearKernels t = f32 ? with_f32_kv(k->linear) : k->linear;
           const std::vector<float> all = run_gemm(t, w, a, c, m, {0, m}, {0, rows});
           CHECK(count_wrong(w, a, c, m, all, gemm_tolerance(k->isa, type, c, f32)) == 0);
           const int64_t rt = t.gemm_of(type).row_tile, ct = t.gemm_of(type).col_tile;
@@ -204,7 +207,7 @@ TEST_CASE("quantised weights with activations of all sizes and signs", "[linear]
         for (int64_t j = 0; j < 32; ++j)
           x[j] *= 1e6f, x[768 + j] *= 1e-6f;  // groups of very different sizes
         CHECK(count_wrong(w, x, 768, 6, run_gemv(k->linear, w, x, 6, 0, 40),
-                          gemv_tolerance(k->isa, type)) == 0);
+                          gemv_tolerance(k->isa, type, 768, false)) == 0);
         CHECK(count_wrong(w, x, 768, 6, run_gemm(k->linear, w, x, 768, 6, {0, 6}, {0, 40}),
                           rough_gemm_tolerance(k->isa, type, 768)) == 0);
       }
@@ -230,7 +233,7 @@ TEST_CASE("quantised weights with activations of all sizes and signs", "[linear]
       for (float v : {1.9999999f, -1.9999999f}) {
         const std::vector<float> x(768, v);
         CHECK(count_wrong(full, x, 768, 1, run_gemv(k->linear, full, x, 1, 0, 40),
-                          gemv_tolerance(k->isa, type)) == 0);
+                          gemv_tolerance(k->isa, type, 768, false)) == 0);
         CHECK(count_wrong(full, x, 768, 1, run_gemm(k->linear, full, x, 768, 1, {0, 1}, {0, 40}),
                           3e-5) == 0);
       }
