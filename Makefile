@@ -120,7 +120,7 @@ synthetic_gguf: $(BUILD)/synthetic_gguf
 $(BUILD)/synthetic_gguf: $(BUILD)/tools/fixtures/synthetic_gguf.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-# Chat templates against jinja2 (tools/fixtures/compare_templates.py says how): make render_chat
+# Chat templates against jinja2 (tools/fixtures/README.md says how): make render_chat
 render_chat: $(BUILD)/render_chat
 $(BUILD)/render_chat: $(BUILD)/tools/fixtures/render_chat.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
@@ -146,6 +146,10 @@ bench: all
 real-model-test: all
 	@tools/smollm2_retrieval.py --riffle $(BUILD)/riffle || [ $$? -eq 77 ]
 
+# Public chat templates, fetched (tools/fixtures/public_templates.py); exit code 77 likewise.
+template-test: render_chat
+	@tools/fixtures/public_templates.py --render $(BUILD)/render_chat || [ $$? -eq 77 ]
+
 fmt:
 	clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 clean:
@@ -155,4 +159,4 @@ help: ; @cat tools/make_help.txt
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d
-.PHONY: all deps demo test real-model-test bench cuda-bench selector_bench attention_stats synthetic_gguf render_chat results_chart fmt clean help FORCE
+.PHONY: all deps demo test real-model-test template-test bench cuda-bench selector_bench attention_stats synthetic_gguf render_chat results_chart fmt clean help FORCE

@@ -61,19 +61,21 @@ void check_messages(const std::vector<ChatMessage>& messages) {
   }
 }
 
+// Templates read reasoning as reasoning_content or, gpt-oss's, as thinking. transformers gives both
+// names, in this order.
 Value message_value(const ChatMessage& message, int number) {
   const bool known =
       std::find(std::begin(kRoles), std::end(kRoles), message.role) != std::end(kRoles);
+  const Value reasoning = Value::string(SourcedText(message.reasoning, number));
   Entries entries;
+  if (!message.reasoning.empty()) entries.emplace_back(Value::string("thinking"), reasoning);
   entries.emplace_back(
       Value::string("role"),
       Value::string(SourcedText(message.role, known ? SourcedText::kTemplate : number)));
   entries.emplace_back(Value::string("content"),
                        Value::string(SourcedText(message.content, number)));
-  if (!message.reasoning.empty()) {
-    entries.emplace_back(Value::string("reasoning_content"),
-                         Value::string(SourcedText(message.reasoning, number)));
-  }
+  if (!message.reasoning.empty())
+    entries.emplace_back(Value::string("reasoning_content"), reasoning);
   return Value::dict(std::move(entries));
 }
 

@@ -14,6 +14,8 @@ namespace riffle {
 struct TemplateArguments {
   std::vector<Value> list;
   std::vector<std::pair<std::string, Value>> keywords;
+  // An argument given by name; for "*" what the value has in it, for "**" a dict's entries.
+  void add(const std::string& name, Value value, TemplateBudget& budget);
 };
 
 // The arguments of one call, by the names that its parameters have. Throws TemplateStop for too

@@ -164,6 +164,7 @@ class Rendering {
         template_stop(TemplateStop::FAILED,
                       "it sets an attribute of '" + s.text + "', which is no namespace");
       }
+      check_attribute(s.attribute);
       set_entry(&target.name_space().attributes, s.attribute, std::move(value));
       return;
     }
@@ -378,8 +379,7 @@ class Rendering {
   TemplateArguments arguments(const Expression& e) {
     TemplateArguments given;
     for (size_t i = 1; i < e.operands.size(); i++) given.list.push_back(evaluate(e.operands[i]));
-    for (const auto& [name, operand] : e.keywords)
-      given.keywords.emplace_back(name, evaluate(operand));
+    for (const auto& [name, operand] : e.keywords) given.add(name, evaluate(operand), budget_);
     return given;
   }
 
@@ -446,6 +446,7 @@ class Rendering {
     for (const auto& [key, value] : given.keywords) set_entry(&entries, key, value);
     budget_.bytes(entries.size() * 2 * sizeof(Value));
     if (name == "dict") return Value::dict(std::move(entries));
+    for (const auto& [key, value] : entries) check_attribute(key.str());
     namespaces_.push_back(std::make_shared<TemplateNamespace>());
     namespaces_.back()->attributes = std::move(entries);
     return Value::name_space(namespaces_.back());

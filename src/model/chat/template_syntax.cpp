@@ -285,14 +285,22 @@ class ExpressionParser {
     std::vector<int> list;
     std::vector<std::pair<std::string, int>> keywords;
   };
-  // ( a, b, name=c ) after its opening bracket.
+  // ( a, b, name=c, *list, **dict ) after its opening bracket.
   Arguments arguments(int callee) {
     Arguments out;
+    bool list = false, dict = false;  // whether *list, **dict was read; nothing follows the latter
     out.list.push_back(callee);
     for (bool first = true; !take_sign(")"); first = false) {
       if (!first) want_sign(",");
       if (take_sign(")")) break;
-      if (!at_end() && tokens_[at_].kind == Token::NAME && sign("=", 1)) {
+      if (dict) wrong("')' behind **");
+      if (!list && take_sign("*")) {
+        list = true;
+        out.keywords.emplace_back("*", expression());
+      } else if (take_sign("**")) {
+        dict = true;
+        out.keywords.emplace_back("**", expression());
+      } else if (!at_end() && tokens_[at_].kind == Token::NAME && sign("=", 1)) {
         std::string keyword = want_name();
         at_++;
         const int value = expression();

@@ -43,8 +43,8 @@ struct TemplateExpression {
   int64_t number = 0;
   double real = 0;
   std::vector<int> operands;
-  std::vector<std::pair<std::string, int>> keywords;
-  std::vector<std::string> names;  // COMPARE: == != < <= > >= in, "not in"
+  std::vector<std::pair<std::string, int>> keywords;  // "*" and "**": a list's, a dict's arguments
+  std::vector<std::string> names;                     // COMPARE: == != < <= > >= in, "not in"
 };
 
 // A statement; bodies are lists of indices into TemplateTree::statements.

@@ -148,6 +148,12 @@ const Value* Value::find(const Value& key) const {
   return nullptr;
 }
 
+void check_attribute(const std::string& name) {
+  if (!name.starts_with('_')) return;
+  template_stop(TemplateStop::FAILED,
+                "it names an attribute of a namespace '" + name + "', with an underscore first");
+}
+
 const char* type_name(const Value& value) {
   switch (value.kind()) {
     case Value::UNDEFINED: return "Undefined";

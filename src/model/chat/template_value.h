@@ -162,6 +162,8 @@ class Value {
 struct TemplateNamespace {
   Entries attributes;  // keys are strings
 };
+// Stops at a name that begins with an underscore. transformers refuses such attributes.
+void check_attribute(const std::string& name);
 
 const char* type_name(const Value& value);  // as Python calls it
 bool truth(const Value& value);

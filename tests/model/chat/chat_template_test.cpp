@@ -327,6 +327,25 @@ TEST_CASE("reasoning: begun, closed, dropped from history", "[chat]") {
   CHECK(chat.end_ids(*tokenizer) == Ids{4});
 }
 
+TEST_CASE("reasoning has the names that transformers gives it", "[chat]") {
+  const auto tokenizer = small();
+  const ChatTemplate chat(
+      "{% for m in messages %}{% for k, v in m.items() %}{{ k }}={{ v }};{% endfor %}|"
+      "{% endfor %}");
+  CHECK(text_of(*tokenizer, chat,
+                {{"user", "a", ""}, {"assistant", "b", "because"}, {"user", "c", ""}}) ==
+        "role=user;content=a;|"
+        "thinking=because;role=assistant;content=b;reasoning_content=because;|"
+        "role=user;content=c;|");
+  // Under either name its characters are the message's.
+  const SourcedText text =
+      ChatTemplate("{{ messages[1].thinking }}{{ messages[2].content }}")
+          .text(*tokenizer, {{"assistant", "", ""}, {"assistant", "b", "<s>"}, {"user", "c", ""}},
+                {});
+  REQUIRE(text.runs().size() == 2);
+  CHECK(text.runs()[0].source == 1);
+}
+
 // gpt-oss's format, as far as it matters here.
 const char* const kChannels =
     "{%- for m in messages %}\n"
