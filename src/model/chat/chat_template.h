@@ -46,7 +46,8 @@ class ChatTemplate {
   SourcedText text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                    const ChatOptions& options) const;
   // text() as ids: what the template spells out becomes control tokens, and the same in a message
-  // stays plain text.
+  // stays plain text. Added tokens that are not control tokens, such as Qwen3's <think>, are read
+  // in messages too, as transformers reads them.
   std::vector<int32_t> tokens(const Tokenizer& tokenizer, const SourcedText& text) const;
   // Whether the model goes on inside of reasoning that the text has begun.
   bool begins_reasoning(const SourcedText& text) const;
