@@ -180,7 +180,7 @@ TEST_CASE("a truncated session goes on as if it had never been longer", "[invari
   }
 }
 
-TEST_CASE("psa at epsilon 1 and topk at budget 1 are dense", "[invariance]") {
+TEST_CASE("psa at epsilon 1 is dense", "[invariance]") {
   const auto prompt = some_tokens(900, 5), steps = some_tokens(5, 6);
   Runtime r(base(RIFFLE_SELECTOR_DENSE));
   const auto dense = run(r, r.session(), prompt, steps);
@@ -188,18 +188,24 @@ TEST_CASE("psa at epsilon 1 and topk at budget 1 are dense", "[invariance]") {
   s.epsilon = 1;
   r.check(riffle_set_selection(r.context, &s));
   CHECK(same_bits(run(r, r.session(), prompt, steps), dense));
-  s = base(RIFFLE_SELECTOR_TOPK).selection;
-  s.budget = 1;
-  r.check(riffle_set_selection(r.context, &s));
-  // Another order of blocks. What it changes may be rounded to other integers of 16 bits in the
-  // products that follow.
-  const auto topk = run(r, r.session(), prompt, steps);
-  for (size_t i = 0; i < dense.size(); ++i)
-    for (size_t v = 0; v < dense[i].size(); ++v)
-      REQUIRE(std::fabs(topk[i][v] - dense[i][v]) <= 5e-3f);
   s = base(RIFFLE_SELECTOR_PSA).selection;
   s.epsilon = 0.5f;
   s.dense_layers = 1000;
   r.check(riffle_set_selection(r.context, &s));
   CHECK(same_bits(run(r, r.session(), prompt, steps), dense));
+}
+
+TEST_CASE("topk at budget 1 is dense in another order of blocks", "[invariance]") {
+  const auto prompt = some_tokens(900, 5), steps = some_tokens(5, 6);
+  riffle_context_options o = base(RIFFLE_SELECTOR_DENSE);
+  o.kv_type = RIFFLE_KV_F32;  // else a changed last bit may round an activation otherwise
+  Runtime r(o);
+  const auto dense = run(r, r.session(), prompt, steps);
+  riffle_selection s = base(RIFFLE_SELECTOR_TOPK).selection;
+  s.budget = 1;
+  r.check(riffle_set_selection(r.context, &s));
+  const auto topk = run(r, r.session(), prompt, steps);
+  for (size_t i = 0; i < dense.size(); ++i)
+    for (size_t v = 0; v < dense[i].size(); ++v)
+      REQUIRE(std::fabs(topk[i][v] - dense[i][v]) <= 1e-3f);
 }
