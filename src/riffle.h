@@ -278,13 +278,15 @@ RIFFLE_API const char* riffle_chat_template_name(size_t index);
 /* A conversation as tokens, ready for the model to answer. The model's own template is evaluated on
  * the conversation, in bounded time and memory, and prints what Hugging Face's apply_chat_template
  * prints with a generation prompt. riffle_model_options.chat_template replaces it by one of
- * riffle's formats, for conversations [system,] user, assistant, ..., user. Only what the template
- * spells out becomes control tokens. A message that spells one stays plain text. The token that
- * ends a turn in the template (<|im_end|>, <|eot_id|>) ends answers too. RIFFLE_UNSUPPORTED: the
- * model has no template, it cannot be evaluated, or the model lacks tokens that the format needs.
- * RIFFLE_BAD_ARGUMENT: there is no message; the last one has role system or assistant; the template
- * refuses the conversation; roles do not fit a named format; or the template prints nothing of a
- * message that is not an assistant's. RIFFLE_BAD_TEXT: a message is not UTF-8. */
+ * riffle's formats, for conversations [system,] user, assistant, user, ... If the last message is
+ * an assistant's, the tokens end with its content, and the model continues it (as with
+ * continue_final_message); if that message is empty, it is left out. Only what the template spells
+ * out becomes control tokens. A message that spells one stays plain text. The token that ends a
+ * turn in the template (<|im_end|>, <|eot_id|>) ends answers too. RIFFLE_UNSUPPORTED: the model has
+ * no template, it cannot be evaluated, or the model lacks tokens that the format needs.
+ * RIFFLE_BAD_ARGUMENT: there is no message; the template refuses the conversation; roles do not fit
+ * a named format; the template cannot continue the last message; or it prints nothing of a message
+ * that is not an assistant's. RIFFLE_BAD_TEXT: a message is not UTF-8. */
 RIFFLE_API riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* messages,
                                             size_t n_messages, int32_t* tokens, size_t capacity,
                                             size_t* n_tokens);

@@ -244,7 +244,7 @@ riffle_status riffle_chat_prompt(riffle_model* model, const riffle_message* mess
            chat_family_names().c_str());
     }
     const SourcedText text = m.chat->text(tokenizer, list, chat_options);
-    if (in_reasoning) *in_reasoning = m.chat->begins_reasoning(text);
+    if (in_reasoning) *in_reasoning = m.chat->begins_reasoning(text, list);
     const auto ids = m.chat->tokens(tokenizer, text);
     hand_out(ids.data(), ids.size(), tokens, capacity, n_tokens);
   });

@@ -64,7 +64,8 @@ def goes_on(folder):
                              ("a piece of a record", 3, rows[3][:100]), ("its first byte", 3, rows[3][:1]),
                              ("a record without its line break", 7, rows[7][:-1]),
                              ("a piece and zeros", 4, rows[4][:60] + bytes(500)), ("zeros", 4, bytes(4096)),
-                             ("half a character", 2, '{"id":"line-3","custom_id":"ü'.encode()[:-1])]:
+                             ("half a character", 2, '{"id":"batch_req_3","custom_id":"ü'.encode()[:-1]),
+                             ("a piece that an earlier version wrote", 2, b'{"id":"line-3","cust')]:
         before = b"".join(rows[:kept])
         put(out, before + rest)
         r = riffle(*ARGS, *files, "--max-seqs", "3")
@@ -293,8 +294,8 @@ def ahead(folder):
     check(b'"error":{' not in saved, "what failed is not among them", saved)
     r = riffle(*args)
     ids = [json.loads(x)["id"] for x in get(out).splitlines()]
-    if not changed["id"].startswith("line-"):
-        check(False, "ids begin with line-", changed["id"])
+    if not changed["id"].startswith("batch_req_"):
+        check(False, "ids begin with batch_req_", changed["id"])
     check(r.code == 6 and gist(get(out)) == want and sum(i.endswith("-changed") for i in ids) == 1 and not os.path.exists(kept)
           and b"wait for their turn" in r.err and b"1 damaged lines" in r.err, "and take their turn in the next run", (r, ids))
     err, saved = killed(signal.SIGINT)

@@ -55,8 +55,19 @@ BAD = {
     "prompt and messages": (prompt("b4", messages=[{"role": "user", "content": "a"}]), "bad_request", ["exclude"],
                             "b4"),
     "an empty prompt": (prompt("b5", ""), "empty_prompt", ["prompt"], "b5"),
-    "a prompt that is a list": (prompt("b6", ["a", "b"]), "bad_request", ["body.prompt", "string"], "b6"),
-    "a prompt that is null": (prompt("b6b", None), "bad_request", ["body.prompt", "string"], "b6b"),
+    "a prompt that is null": (prompt("b6b", None), "bad_request", ["body.prompt", "missing"], "b6b"),
+    "a prompt that is a number": (prompt("b6c", 5), "bad_request", ["body.prompt", "list of tokens"], "b6c"),
+    "no prompts": (prompt("b6d", []), "empty_prompt", ["body.prompt"], "b6d"),
+    "an empty prompt among others": (prompt("b6e", ["a", ""]), "empty_prompt", ["body.prompt[1]"], "b6e"),
+    "no tokens among others": (prompt("b6f", [[5], []]), "empty_prompt", ["body.prompt[1]"], "b6f"),
+    "prompts of two kinds": (prompt("b6g", ["a", [5]]), "bad_request", ["body.prompt[1]", "string"], "b6g"),
+    "tokens and text": (prompt("b6h", [5, "a"]), "bad_request", ["body.prompt[1]", "whole number"], "b6h"),
+    "a token below 0": (prompt("b6i", [-5]), "bad_request", ["body.prompt[0]", "whole number"], "b6i"),
+    "a token that there is not": (prompt("b6j", [[5], [2000000000]]), "bad_request", ["body.prompt[1]", "2000000000"], "b6j"),
+    "lists of lists of lists": (prompt("b6k", [[[5]]]), "bad_request", ["body.prompt[0][0]"], "b6k"),
+    "prompts that are null": (prompt("b6l", [None]), "bad_request", ["body.prompt[0]"], "b6l"),
+    "too many prompts": (prompt("b6m", ["a"] * 5000), "bad_request", ["body.prompt", "5000", "4096"], "b6m"),
+    "a long prompt among others": (prompt("b6n", ["a", words(4000), "b"]), "too_long", ["body.prompt[1]", "2048"], "b6n"),
     "empty messages": (request("b7", {"messages": []}), "empty_prompt", ["messages"], "b7"),
     "messages that are text": (request("b8", {"messages": "a"}), "bad_request", ["messages"], "b8"),
     "a message without role": (request("b9", {"messages": [{"content": "a"}]}), "bad_request", ["role"], "b9"),
@@ -79,8 +90,8 @@ BAD = {
         ["messages[0].content", "parts"], "b12g"),
     "NUL in a part": (request("b12h", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a\0b"}]}]}), "bad_request",
         ["NUL"], "b12h"),
-    "a name in a message": (request("b13", {"messages": [{"role": "user", "content": "a", "name": "n"}]}),
-                            "bad_request", ["name", "not supported"], "b13"),
+    "an unknown field of a message": (request("b13", {"messages": [{"role": "user", "content": "a", "nom": "n"}]}),
+                                      "bad_request", ["messages[0]", "nom", "not supported", "--ignore-unknown"], "b13"),
     "NUL in a message": (chat("b14", "a\0b"), "bad_request", ["NUL"], "b14"),
     "an unsupported field": (prompt("b15", logprobs=5), "bad_request", ["logprobs", "not supported"], "b15"),
     "a penalty": (prompt("b15b", frequency_penalty=0.5), "bad_request", ["body.frequency_penalty", "expected 0"], "b15b"),
@@ -95,7 +106,7 @@ BAD = {
     "max_tokens 2^70": (prompt("b23", max_tokens=1 << 70), "bad_request", ["body.max_tokens"], "b23"),
     "top_p 1.5": (prompt("b24", top_p=1.5), "bad_request", ["body.top_p"], "b24"),
     "min_p -1": (prompt("b25", min_p=-1), "bad_request", ["body.min_p"], "b25"),
-    "top_k -1": (prompt("b26", top_k=-1), "bad_request", ["body.top_k"], "b26"),
+    "top_k -2": (prompt("b26", top_k=-2), "bad_request", ["body.top_k"], "b26"),
     "seed -1": (prompt("b27", seed=-1), "bad_request", ["body.seed"], "b27"),
     "stop as number": (prompt("b28", stop=7), "bad_request", ["body.stop"], "b28"),
     "an empty stop": (prompt("b29", stop=["a", ""]), "bad_request", ["body.stop"], "b29"),
@@ -243,15 +254,14 @@ def ids(_):
           and b"by line 5" in r.out, "ids used twice", (codes, r))
 
 
-UNSUPPORTED = {"logprobs": True, "top_logprobs": 3, "response_format": {"type": "json_object"}, "tools": [],
-               "tool_choice": "none", "functions": [], "logit_bias": {"1": 2},
-               "echo": True, "best_of": 2, "suffix": "a", "user": "u", "stream_options": {},
-               "parallel_tool_calls": False, "reasoning_effort": "low", "store": True, "metadata": {}, "modalities": [],
-               "audio": {}, "prediction": {}, "service_tier": "auto", "repetition_penalty": 1.1}
+UNSUPPORTED = {"logprobs": True, "top_logprobs": 3, "response_format": {"type": "json_object"}, "tools": [{}],
+               "tool_choice": "required", "functions": [{}], "logit_bias": {"1": 2},
+               "echo": True, "best_of": 2, "suffix": "a", "reasoning_effort": "low", "modalities": [],
+               "audio": {}, "repetition_penalty": 1.1}
 
 
 def unsupported(_):
-    """Every field of OpenAI's that is not implemented is refused by its name; null is as if it were not there."""
+    """What would change an answer is refused by its name; null is as if it were not there."""
     lines = [prompt(f, **{f: v}) for f, v in UNSUPPORTED.items()] + [prompt(f + "-null", **{f: None}) for f in UNSUPPORTED]
     r = riffle(*ARGS, "--parallel", "8", stdin=b"\n".join(lines))
     got = records(r.out)

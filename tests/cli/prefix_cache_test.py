@@ -38,7 +38,7 @@ def answers(data):
     out = []
     for row in data.splitlines():
         body = json.loads(row)["response"]["body"]
-        out.append((body["choices"], body["usage"], body["riffle"]["seed"], body["riffle"]["kv_tokens_read"]))
+        out.append((body["choices"], {k: v for k, v in body["usage"].items() if k != "prompt_tokens_details"}, body["riffle"]["seed"], body["riffle"]["kv_tokens_read"]))
     return out
 
 

@@ -396,8 +396,18 @@ int main(int argc, char** argv) {
       body +
           "chat/completions\", \"body\": {\"messages\": [{\"role\": \"user\", \"content\": "
           "[{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}]}}");
+  write_file(root + "/batch_line/prompts",
+             body +
+                 "completions\", \"body\": {\"prompt\": [[1, 2], [3]], \"logprobs\": false, "
+                 "\"metadata\": {\"a\": \"b\"}}}");
+  write_file(root + "/batch_line/continued",
+             body +
+                 "chat/completions\", \"body\": {\"messages\": [{\"role\": \"developer\", "
+                 "\"content\": \"d\"}, {\"role\": \"user\", \"name\": \"n\", \"content\": \"u\"}, "
+                 "{\"role\": \"assistant\", \"refusal\": null, \"content\": \"a\"}], "
+                 "\"continue_final_message\": true}}");
   const std::string answer =
-      "{\"id\":\"line-1\",\"custom_id\":\"a\",\"line\":1,\"response\":{\"status_code\":200},"
+      "{\"id\":\"batch_req_1\",\"custom_id\":\"a\",\"line\":1,\"response\":{\"status_code\":200},"
       "\"error\":null}\n";
   const std::string error =
       "{\"id\":\"line-2\",\"custom_id\":null,\"line\":2,\"response\":null,\"error\":{\"code\":"

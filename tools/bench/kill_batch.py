@@ -43,7 +43,8 @@ def gist(data):
     for text in data.decode().splitlines():
         r = json.loads(text)
         body = (r["response"] or {}).get("body") or {}
-        out.append((r["line"], r["custom_id"], r["error"], body.get("choices"), body.get("usage")))
+        usage = {k: v for k, v in body.get("usage", {}).items() if k != "prompt_tokens_details"}
+        out.append((r["line"], r["custom_id"], r["error"], body.get("choices"), usage))
     return out
 
 

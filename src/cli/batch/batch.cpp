@@ -17,9 +17,9 @@ struct BatchOptions {
   BatchOptions() { riffle_scheduler_defaults(&scheduler); }
   CommonOptions common;
   riffle_scheduler_options scheduler;
-  std::string in = "-", out = "-";
-  int max_seqs = 0;  // 0: usual_seqs
-  bool unordered = false, restart = false;
+  std::string in = "-", out = "-", errors;  // errors "": in out, too
+  int max_seqs = 0;                         // 0: usual_seqs
+  bool unordered = false, restart = false, ignore_unknown = false;
   Shard shard;
   std::string prefix_cache;        // "": none
   uint64_t prefix_cache_size = 0;  // 0: PrefixFolder's own limit
@@ -51,9 +51,10 @@ int run_batch(BatchOptions& o) {
     notice(quiet,
            "[waiting for lines on standard input, one request a line; Ctrl-D at the beginning of a "
            "line ends it; -i FILE reads a file]");
-  BatchInput input(o.in, o.shard,
-                   {o.common.max_tokens, o.common.sampling, o.common.thinking, o.common.seed});
-  BatchOutput output(o.out, input, o.restart, quiet);
+  BatchInput input(
+      o.in, o.shard,
+      {o.common.max_tokens, o.common.sampling, o.common.thinking, o.ignore_unknown, o.common.seed});
+  BatchOutput output(o.out, o.errors, input, o.restart, quiet);
   const size_t held = output.held().by_line.size(), held_failed = output.held().failed;
   const bool held_in_order = output.held().in_order;
   input.survey(output.held(), output.name());
@@ -64,7 +65,6 @@ int run_batch(BatchOptions& o) {
     notice(quiet, "[resuming %s: %zu of %zu lines are there]", output.name().c_str(), held,
            input.total());
   else if (held) notice(quiet, "[resuming %s: %zu lines are there]", output.name().c_str(), held);
-  if (output.held().torn) notice(quiet, "[its last line was cut short and is dropped]");
   const auto failed = [&](size_t now) { return now + held_failed ? EXIT_LINES : EXIT_OK; };
   if (held && input.counted() && input.remaining() == 0) {
     output.begin();
@@ -110,8 +110,12 @@ int run_batch(BatchOptions& o) {
     notice(quiet, "[%zu prefixes of %llu tokens saved in %s]", cache->saved(),
            static_cast<unsigned long long>(cache->saved_tokens()), cache->folder().c_str());
   if (!input.counted()) say_order();
+  const auto say_notices = [&] {
+    for (const std::string& text : progress.notices()) notice(quiet, "[%s]", text.c_str());
+  };
   if (interrupted()) {
     notice(quiet, "[stopped; %s]", progress.summary().c_str());
+    say_notices();
     if (const std::string path = output.ahead_path(); runner.dropped() && !path.empty())
       notice(quiet, "[%zu finished answers behind a line that was not are kept in %s]",
              runner.dropped(), path.c_str());
@@ -124,6 +128,7 @@ int run_batch(BatchOptions& o) {
     return EXIT_INTERRUPTED;
   }
   notice(quiet, "[%s]", progress.summary().c_str());
+  say_notices();
   if (held_failed) notice(quiet, "[%zu errors among the lines that were there]", held_failed);
   return failed(progress.counts.errors);
 }
@@ -141,15 +146,17 @@ or messages in place of prompt. After an interruption, the same command continue
 Exit code 6: some lines got an error record.)",
       R"(Without --host-mem, the KV cache may take three quarters of the machine's memory.
 Fields of body: prompt or messages, model, max_tokens or max_completion_tokens, temperature, top_k,
-top_p, min_p, seed, stop, chat_template_kwargs with enable_thinking; n if it is 1, stream if it is
-false, frequency_penalty and presence_penalty if they are 0. A message has role and content; an
-assistant's may also have reasoning_content. A flag sets a field for the lines that leave it out. The
-loaded model answers all lines, whatever model they name. A bad line gets an error record, and the other
-lines are answered.
+top_p, min_p, seed, stop, ignore_eos, chat_template_kwargs with enable_thinking. Other fields of
+OpenAI and vLLM are accepted if they change nothing (n of 1, no tools), ignored with a notice if no
+answer depends on them (user, metadata), and refused if the answer would change; man riffle-batch has
+the table. A message has role and content; an assistant's may also have reasoning_content, and if it
+comes last, it is continued. A list of prompts gets a choice for each. A flag sets a field for the
+lines that leave it out. The loaded model answers all lines, whatever model they name. A bad line gets
+an error record, and the other lines are answered.
 A record: {"id", "custom_id", "line", "response", "error"}; response or error is null.
 A model's reasoning is in reasoning_content, beside content.
-response.body has choices, usage and model as OpenAI's records do, and riffle: finish, seed, tokens
-reused, KV read, counts and seconds.
+response.body is what OpenAI's records have there, and riffle: finish, seed, tokens reused, KV read,
+counts and seconds.
 Seeds: a line without a seed gets its own seed, which its record names (response.body.riffle.seed).
 That seed is random, or with --seed N the upper 53 bits of output number LINE of SplitMix64 with the
 state N. A line with the recorded seed gives the same text again.)");
@@ -161,6 +168,13 @@ state N. A line with the recorded seed gives the same text again.)");
          "JSONL file to write; if it exists, its records are kept and the rest is added; -: stdout")
       ->type_name("FILE")
       ->capture_default_str();
+  sub->add_option("--errors", o->errors,
+                  "JSONL file for the records of lines that failed; default: they go into the "
+                  "output, in order")
+      ->type_name("FILE")
+      ->check(not_empty);
+  sub->add_flag("--ignore-unknown", o->ignore_unknown,
+                "answer lines that have fields riffle does not know, without these fields");
   sub->add_option("--max-seqs,--parallel", o->max_seqs,
                   "lines answered at once; the answers are the same for any number; default: 8, or "
                   "fewer if memory is short")

@@ -1,5 +1,6 @@
-// One line of a batch file (OpenAI's batch format, checked field by field) and one record of its
-// output. Lines and records are untrusted.
+// One line of a batch file (OpenAI's batch format) as a request, and one record of its output.
+// Lines and records are untrusted. What is read: json_line.h (JSON), fields.h (a table of all
+// fields), messages.h; what is written: record.h.
 #pragma once
 #include <cstdint>
 #include <new>
@@ -13,15 +14,29 @@
 
 namespace riffle::cli {
 
+// Names of fields that a line has and that riffle does not read, each once.
+struct IgnoredFields {
+  std::vector<std::string> without_effect;  // on answers
+  std::vector<std::string> unknown;         // --ignore-unknown
+};
+constexpr size_t kMaxIgnoredNames = 32;  // of each kind that are kept
+
+struct BatchPrompt {
+  std::string text;
+  std::vector<int32_t> tokens;  // in place of text
+};
+
 struct BatchRequest {
   std::string custom_id;
-  bool chat = false;  // messages, not prompt
-  std::string prompt;
+  bool chat = false;                 // messages, not prompts
+  std::vector<BatchPrompt> prompts;  // the answer has a choice for each
   std::vector<Message> messages;
   int32_t max_tokens = -1;
   riffle_sampling sampling{};
   std::vector<std::string> stop;
+  bool ignore_eos = false;
   riffle_thinking thinking = RIFFLE_THINKING_DEFAULT;
+  IgnoredFields ignored;
 };
 
 // What the flags say, for fields that a line leaves out.
@@ -29,6 +44,7 @@ struct BatchDefaults {
   int32_t max_tokens = -1;
   riffle_sampling sampling{};
   riffle_thinking thinking = RIFFLE_THINKING_DEFAULT;
+  bool ignore_unknown = false;   // fields that riffle does not know
   std::optional<uint64_t> seed;  // line N gets derived_seed(seed, N); none: a random one
 };
 
@@ -42,6 +58,7 @@ struct BatchError {
 
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
 constexpr size_t kMaxNameBytes = 1024;  // of custom_id, which goes into the record, and of model
+constexpr size_t kMaxPrompts = 4096;    // in a line
 constexpr int kMaxNesting = 32;         // a valid request needs 5
 constexpr size_t kMaxValues =
     1000000;  // in a line, or keys: a line of nothing but [] would take 20 times its size parsed
@@ -69,14 +86,6 @@ std::optional<BatchError> failure_of(size_t line_number, const std::string& cust
 BatchRequest parse_batch_line(std::string_view line, size_t line_number,
                               const BatchDefaults& defaults);
 
-// Output records. Each holds the number of its line ("line"), by which a resumed run knows it
-// again. model_name: of the model that answers, whatever the line asked for. reasoning: "" if there
-// is none.
-Json batch_error_record(size_t line_number, const BatchError& error);
-Json batch_answer_record(size_t line_number, const BatchRequest& request,
-                         const std::string& model_name, const std::string& text,
-                         const std::string& reasoning, const riffle_request_end& end);
-
 // What a resumed run needs of a record.
 struct RecordHead {
   size_t line = 0;
@@ -85,7 +94,5 @@ struct RecordHead {
 };
 // Throws std::runtime_error with what is wrong.
 RecordHead parse_record(std::string_view record);
-// What every record begins with, so that a piece of one can be told from other text.
-constexpr std::string_view kRecordBegin = "{\"id\":\"line-";
 
 }  // namespace riffle::cli

@@ -124,7 +124,7 @@ void BatchInput::check_all_found() const {
                    text_of("%s was written for other input: it has a record for line %zu, which is "
                            "not in %s%s "
                            "(--restart begins anew)",
-                           (records == &held_.ahead ? held_.ahead_name : output_name_).c_str(),
+                           (records == &held_.ahead ? held_.ahead_name : file_of(record)).c_str(),
                            number, name_.c_str(),
                            shard_.count > 1
                                ? text_of("'s shard %zu/%zu", shard_.index, shard_.count).c_str()
@@ -171,7 +171,7 @@ Got BatchInput::next(InputLine& out, bool wait) {
       check_held(held_.ahead_name, ahead->second, number, custom_id, mine);
     const auto held = held_.by_line.find(number);
     if (held != held_.by_line.end())
-      check_held(output_name_, held->second, number, custom_id, mine);
+      check_held(file_of(held->second), held->second, number, custom_id, mine);
     else if (mine) {
       if (number < held_.last_line) fills_gaps_ = true;
       return Got::LINE;

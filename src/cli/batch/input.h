@@ -55,6 +55,9 @@ class BatchInput {
   void check_held(const std::string& file, HeldRecord& held, size_t number,
                   const std::string& custom_id, bool mine) const;
   void check_all_found() const;
+  const std::string& file_of(const HeldRecord& held) const {
+    return held.in_errors ? held_.errors_name : output_name_;
+  }
 
   std::string name_, output_name_;
   Shard shard_;

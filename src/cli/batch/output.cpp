@@ -1,117 +1,93 @@
 #include "cli/batch/output.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <chrono>
-#include <cstring>
 #include <filesystem>
-#include <thread>
 
 namespace riffle::cli {
-BatchOutput::BatchOutput(const std::string& path, const BatchInput& input, bool restart, bool quiet)
-    : path_(path), name_(path == "-" ? "stdout" : path), fd_(STDOUT_FILENO) {
-  if (path == "-") return;
-  struct stat s {};
-  const bool exists = ::stat(path.c_str(), &s) == 0;
-  // A pipe is opened for writing alone, so that its other end going away is noticed.
-  const int flags = O_CLOEXEC | (!exists              ? O_RDWR | O_CREAT | O_EXCL
-                                 : S_ISREG(s.st_mode) ? O_RDWR
-                                                      : O_WRONLY);
-  file_ = Descriptor(::open(path.c_str(), flags, 0666));
-  if (file_.get() < 0 && !exists && errno == EEXIST)
-    throw Exit(EXIT_RUN,
-               path + ": cannot create: it is a symbolic link to a file that is not there");
-  if (file_.get() < 0) fail(exists ? "cannot open" : "cannot create", errno);
-  fd_ = file_.get();
-  created_ = !exists;
-  if (::fstat(fd_, &s) != 0) fail("cannot open", errno);
-  if (!S_ISREG(s.st_mode)) return;
-  if (input.is_file(s)) throw Exit(EXIT_USAGE, "-o " + path + " is the input file");
-  regular_ = true;
-  // One that was killed holds it until the system has taken its memory apart.
-  int locked = -1;
-  for (int i = 0; i < 50 && (locked = ::flock(fd_, LOCK_EX | LOCK_NB)) != 0 &&
-                  (errno == EWOULDBLOCK || errno == EINTR);
-       ++i) {
-    if (interrupted()) break;
-    if (i == 10) notice(quiet, "[waiting for another riffle batch that has %s open]", path.c_str());
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    errno = EWOULDBLOCK;
+
+BatchOutput::BatchOutput(const std::string& path, const std::string& errors,
+                         const BatchInput& input, bool restart, bool quiet)
+    : file_(path, "-o", input, quiet) {
+  if (!errors.empty()) {
+    // Two locks on one file would wait for each other.
+    struct stat out {
+    }, other{};
+    if (path == errors || (file_.regular() && ::stat(path.c_str(), &out) == 0 &&
+                           ::stat(errors.c_str(), &other) == 0 && out.st_dev == other.st_dev &&
+                           out.st_ino == other.st_ino))
+      throw Exit(EXIT_USAGE, "--errors " + errors + " is the output, expected another file");
+    errors_.emplace(errors, "--errors", input, quiet);
+    if (errors_->is_file(file_))
+      throw Exit(EXIT_USAGE, "--errors " + errors + " is the output, expected another file");
   }
-  if (locked != 0) {
-    if (errno == EWOULDBLOCK) {
-      created_ = false;  // it is the other's now
-      throw Exit(EXIT_RUN, path + ": another riffle batch is writing to it");
-    }
-    notice(quiet, "[%s cannot be locked (%s): see to it that no other riffle batch writes to it]",
-           path.c_str(), std::strerror(errno));
+  // Who takes the output away begins anew as well. A pipe is always new.
+  anew_ = restart || file_.created() || !file_.regular();
+  if (file_.regular()) {
+    // Beside the file itself, however it is called.
+    std::error_code error;
+    const bool link = std::filesystem::is_symlink(path, error);
+    const std::string place = link ? std::filesystem::canonical(path, error).string() : path;
+    ahead_.emplace(error || place.empty() ? path : place);
   }
-  // Whoever held it before may have taken an empty file away between open and lock.
-  struct stat now {};
-  if (::stat(path.c_str(), &now) != 0 || now.st_ino != s.st_ino || now.st_dev != s.st_dev) {
-    created_ = false;
-    throw Exit(EXIT_RUN, path + ": another riffle batch has just taken it away: run this again");
-  }
-  // Beside the file itself, however it is called.
-  std::error_code error;
-  const bool link = std::filesystem::is_symlink(path, error);
-  const std::string place = link ? std::filesystem::canonical(path, error).string() : path;
-  ahead_.emplace(error || place.empty() ? path : place);
-  // Who takes the output away begins anew as well.
-  anew_ = restart || created_;
-  if (anew_) {
-    try {
-      HeldRecords unused;
-      ahead_->load(unused);  // refuses what is not riffle's, before anything is taken away
-    } catch (...) {
-      if (created_) ::unlink(path.c_str());
-      throw;
-    }
+  if (!anew_) {
+    scan(quiet);
     return;
   }
-  held_ = scan_records(fd_, name_);
-  if (const size_t damaged = ahead_->load(held_))
+  // What is not riffle's is refused before anything is taken away.
+  HeldRecords unused;
+  if (ahead_) ahead_->load(unused);
+  if (errors_ && !restart) scan_errors();
+}
+
+// The records of failed lines, and none of others.
+HeldRecords BatchOutput::scan_errors() const {
+  if (!errors_->regular()) return {};
+  HeldRecords held = errors_->scan();
+  for (auto& [line, record] : held.by_line) {
+    record.in_errors = true;
+    if (!record.failed)
+      throw Exit(EXIT_USAGE,
+                 text_of("--errors %s has an answer, that of line %zu; expected records "
+                         "of failed lines only (is it an output?)",
+                         errors_->name().c_str(), line));
+  }
+  return held;
+}
+
+void BatchOutput::scan(bool quiet) {
+  held_ = file_.scan();
+  if (held_.torn)
+    notice(quiet, "[the last line of %s was cut short and is dropped]", file_.name().c_str());
+  if (errors_) {
+    HeldRecords failed = scan_errors();
+    if (failed.torn)
+      notice(quiet, "[the last line of %s was cut short and is dropped]", errors_->name().c_str());
+    errors_bytes_ = failed.bytes;
+    held_.errors_name = errors_->name();
+    for (auto& [line, record] : failed.by_line) {
+      if (!held_.by_line.emplace(line, std::move(record)).second)
+        throw Exit(EXIT_RUN, text_of("%s and %s both have a record of line %zu; remove one of "
+                                     "them (--restart begins anew)",
+                                     file_.name().c_str(), errors_->name().c_str(), line));
+    }
+    held_.failed += failed.failed;
+  }
+  if (const size_t damaged = ahead_ ? ahead_->load(held_) : 0)
     notice(quiet, "[%s: %zu damaged lines are answered again]", ahead_->path().c_str(), damaged);
 }
 
-BatchOutput::~BatchOutput() {
-  // A run that did not begin leaves no empty file.
-  struct stat s {};
-  if (created_ && ::fstat(fd_, &s) == 0 && s.st_size == 0) ::unlink(path_.c_str());
-}
-
-bool BatchOutput::terminal() const { return is_terminal(fd_); }
-
-void BatchOutput::fail(const char* what, int error) const {
-  throw Exit(EXIT_RUN, name_ + ": " + what + ": " + std::strerror(error));
-}
-
 void BatchOutput::begin() {
-  created_ = false;
-  if (!regular_) return;
-  if (anew_) ahead_->remove();
-  end_ = held_.bytes;
-  if (::ftruncate(fd_, static_cast<off_t>(end_)) != 0) fail("cannot cut off its end", errno);
-  if (::lseek(fd_, static_cast<off_t>(end_), SEEK_SET) < 0) fail("cannot write", errno);
+  if (anew_ && ahead_) ahead_->remove();
+  file_.begin(held_.bytes);
+  if (errors_) errors_->begin(errors_bytes_);
 }
 
-void BatchOutput::write(const std::string& record) {
-  const std::string line = record + "\n";
-  if (const int error = write_all(fd_, line)) {
-    if (regular_ && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0)
-      fail("cannot write, nor cut off its end", error);
-    fail("cannot write", error);
-  }
-  end_ += line.size();
-  unsynced_ = true;
+void BatchOutput::write(const std::string& record, bool failed) {
+  (failed && errors_ ? *errors_ : file_).write(record);
 }
 
 void BatchOutput::keep_ahead(const std::string& record) {
   if (!ahead_) return;
-  if (ahead_->add(record)) unsynced_ = true;
+  if (ahead_->add(record)) ahead_unsynced_ = true;
   else ahead_.reset();
 }
 
@@ -120,17 +96,17 @@ void BatchOutput::clear_ahead() {
 }
 
 void BatchOutput::sync() {
-  if (!regular_ || !unsynced_) return;
-  // Network file systems report here what did not fit.
-  if (::fdatasync(fd_) != 0 && errno != EINVAL && errno != ENOSYS && errno != EROFS)
-    fail("cannot write", errno);
+  const bool any = file_.unsynced() || (errors_ && errors_->unsynced()) || ahead_unsynced_;
+  if (!file_.regular() || !any) return;
+  file_.sync();
+  if (errors_) errors_->sync();
   if (ahead_) ahead_->sync();
-  unsynced_ = false;
+  ahead_unsynced_ = false;
   synced_ = Clock::now();
 }
 
 void BatchOutput::sync_if_due() {
-  if (unsynced_ && Clock::now() - synced_ >= std::chrono::seconds(5)) sync();
+  if (Clock::now() - synced_ >= std::chrono::seconds(5)) sync();
 }
 
 void BatchOutput::finish(bool complete) {

@@ -1,4 +1,5 @@
-// What riffle batch writes: one record a line, each whole or not at all, by one writer at a time.
+// What riffle batch writes: records, those of lines that failed maybe in a file of their own
+// (--errors), and beside the output the answers that wait for their turn.
 #pragma once
 #include <chrono>
 #include <optional>
@@ -6,28 +7,27 @@
 
 #include "cli/batch/ahead.h"
 #include "cli/batch/input.h"
-#include "cli/batch/reader.h"
+#include "cli/batch/record_file.h"
 
 namespace riffle::cli {
 
 class BatchOutput {
  public:
-  // path "-": stdout. A regular file is locked and, unless restart, read; nothing is changed yet.
-  // Throws Exit.
-  BatchOutput(const std::string& path, const BatchInput& input, bool restart, bool quiet);
-  ~BatchOutput();
-  BatchOutput(const BatchOutput&) = delete;
-  BatchOutput& operator=(const BatchOutput&) = delete;
+  // path "-": stdout. errors: the file of failed lines; "": there is none. Regular files are locked
+  // and, unless restart, read; nothing is changed yet. Throws Exit.
+  BatchOutput(const std::string& path, const std::string& errors, const BatchInput& input,
+              bool restart, bool quiet);
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return file_.name(); }
+  // Of both files.
   const HeldRecords& held() const { return held_; }
-  bool terminal() const;
+  bool terminal() const { return file_.terminal(); }
 
   // Cuts off what is not kept. Before the first write.
   void begin();
-  // One record in one piece. Throws Exit if that fails; then no part of it is left in a regular
-  // file.
-  void write(const std::string& record);
+  // failed: of a line without an answer. Throws Exit if that fails; then no part of it is left in a
+  // regular file.
+  void write(const std::string& record, bool failed);
   // A record that is finished, but for which one before it is not: kept for another run. Throws
   // Exit. Does nothing for what is no regular file, or where no other file may be made beside it.
   void keep_ahead(const std::string& record);
@@ -48,16 +48,16 @@ class BatchOutput {
 
  private:
   using Clock = std::chrono::steady_clock;
-  [[noreturn]] void fail(const char* what, int error) const;
+  void scan(bool quiet);
+  HeldRecords scan_errors() const;
   void sync();
 
-  std::string path_, name_;
-  Descriptor file_;
-  int fd_;
-  bool regular_ = false, anew_ = false, created_ = false, unsynced_ = false;
+  RecordFile file_;
+  std::optional<RecordFile> errors_;
+  bool anew_ = false, ahead_unsynced_ = false;
   std::optional<AheadFile> ahead_;
   HeldRecords held_;
-  uint64_t end_ = 0;  // of the last whole record
+  uint64_t errors_bytes_ = 0;  // of whole records that are kept in errors_
   Clock::time_point synced_ = Clock::now();
 };
 

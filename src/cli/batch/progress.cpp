@@ -46,4 +46,45 @@ std::string BatchProgress::summary() const {
          rate();
 }
 
+void BatchProgress::add_ignored(const IgnoredFields& ignored) {
+  const auto add = [](Names& names, const std::vector<std::string>& more) {
+    for (const std::string& name : more)
+      if (names.contains(name) || names.size() < kMaxIgnoredNames) ++names[name];
+  };
+  add(without_effect_, ignored.without_effect);
+  add(unknown_, ignored.unknown);
+}
+
+void BatchProgress::add_fitted(size_t line, Fitted fitted) {
+  if (fitted == Fitted::AS_IS) return;
+  Lines& lines = fitted == Fitted::JOINED ? joined_ : moved_;
+  if (lines.count++ == 0) lines.first = line;
+}
+
+std::vector<std::string> BatchProgress::notices() const {
+  const auto lines = [](size_t n) { return text_of("%zu line%s", n, n == 1 ? "" : "s"); };
+  const auto list = [&](const Names& names) {
+    std::vector<std::string> parts;
+    for (const auto& [name, n] : names) parts.push_back(name + " (" + lines(n) + ")");
+    if (names.size() == kMaxIgnoredNames) parts.push_back("maybe others");
+    return joined(parts);
+  };
+  std::vector<std::string> out;
+  if (!without_effect_.empty())
+    out.push_back("ignored, since no answer depends on it: " + list(without_effect_));
+  if (!unknown_.empty()) out.push_back("ignored (--ignore-unknown): " + list(unknown_));
+  const auto add = [&](const Lines& of, const char* what) {
+    if (of.count)
+      out.push_back(lines(of.count) + " (the first: line " + std::to_string(of.first) +
+                    "): " + what);
+  };
+  add(joined_,
+      "messages of the same role in a row were joined; the model's chat template takes roles by "
+      "turns");
+  add(moved_,
+      "system messages were put before the user's next message; the model's chat template does "
+      "not take them as they are");
+  return out;
+}
+
 }  // namespace riffle::cli

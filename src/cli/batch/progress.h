@@ -1,8 +1,12 @@
 // How far a run of riffle batch is: counts, the bar or the line a minute, the line at the end.
 #pragma once
 #include <chrono>
+#include <map>
+#include <string>
+#include <vector>
 
-#include "cli/common.h"
+#include "cli/batch/format.h"
+#include "cli/batch/messages.h"
 
 namespace riffle::cli {
 
@@ -21,19 +25,29 @@ class BatchProgress {
   BatchProgress(riffle_context* context, size_t total, bool cache, bool quiet);
 
   BatchCounts counts;
+  // A line has fields that are not read, or a conversation that the template did not take as it is.
+  void add_ignored(const IgnoredFields& ignored);
+  void add_fitted(size_t line, Fitted fitted);
 
   void update();
   void clear() { bar_.clear(); }
   std::string summary() const;
+  std::vector<std::string> notices() const;  // that belong below it
   void finish() { bar_.finish(); }
 
  private:
+  using Names = std::map<std::string, size_t>;  // of fields, and how many lines have them
+  struct Lines {
+    size_t count = 0, first = 0;
+  };
   double seconds() const;
   std::string rate() const;  // "12.3 tokens/s, 98.2% pool hits"
 
   riffle_context* context_;
   size_t total_;
   bool cache_;
+  Names without_effect_, unknown_;
+  Lines joined_, moved_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Progress bar_;
 };

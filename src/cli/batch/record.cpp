@@ -1,56 +1,109 @@
-// The records of riffle batch (cli/batch/format.h).
+#include "cli/batch/record.h"
+
+#include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "cli/batch/format.h"
+#include "cli/seed.h"
 
 namespace riffle::cli {
+namespace {
 
-Json batch_error_record(size_t line_number, const BatchError& e) {
-  return {{"id", text_of("line-%zu", line_number)},
-          {"custom_id", e.custom_id.empty() ? Json(nullptr) : Json(e.custom_id)},
-          {"line", line_number},
-          {"response", nullptr},
-          {"error", {{"code", e.code}, {"message", e.message}}}};
+// 104 random bits: no two records of this world are to share an id.
+std::string random_id() {
+  return text_of("%013llx%013llx", static_cast<unsigned long long>(draw_seed()),
+                 static_cast<unsigned long long>(draw_seed()));
 }
 
-Json batch_answer_record(size_t line_number, const BatchRequest& request,
-                         const std::string& model_name, const std::string& text,
-                         const std::string& reasoning, const riffle_request_end& end) {
-  const riffle_result& result = end.result;
-  const riffle_stats& stats = end.stats;
-  Json choice = {{"index", 0}};
-  if (request.chat) choice["message"] = {{"role", "assistant"}, {"content", text}};
-  else choice["text"] = text;
-  if (!reasoning.empty()) choice["message"]["reasoning_content"] = reasoning;
-  choice["finish_reason"] = result.finish == RIFFLE_FINISH_STOP ? "stop" : "length";
-  const Json body = {{"object", request.chat ? "chat.completion" : "text_completion"},
-                     {"model", model_name},
-                     {"choices", Json::array({choice})},
-                     {"usage",
-                      {{"prompt_tokens", end.prompt_tokens},
-                       {"completion_tokens", result.n_tokens},
-                       {"total_tokens", end.prompt_tokens + static_cast<size_t>(result.n_tokens)}}},
-                     {"riffle",
-                      {{"finish", finish_name(result.finish)},
-                       {"seed", request.sampling.seed},
-                       {"reused_tokens", end.reused_tokens},
-                       {"cached_tokens", end.loaded_tokens},
-                       {"kv_read_pct", number(kv_read_pct(stats))},
-                       {"pool_hit_pct", number(pool_hit_pct(stats))},
-                       {"kv_blocks_total", stats.kv_blocks_total},
-                       {"kv_blocks_read", stats.kv_blocks_read},
-                       {"kv_tokens_total", stats.kv_tokens_total},
-                       {"kv_tokens_read", stats.kv_tokens_read},
-                       {"kv_bytes_read", stats.kv_bytes_read},
-                       {"loaded_bytes", stats.loaded_bytes},
-                       {"prefill_seconds", number(stats.prefill_seconds)},
-                       {"decode_seconds", number(stats.decode_seconds)}}}};
-  return {{"id", text_of("line-%zu", line_number)},
-          {"custom_id", request.custom_id},
-          {"line", line_number},
-          {"response",
-           {{"status_code", 200}, {"request_id", text_of("req-%zu", line_number)}, {"body", body}}},
-          {"error", nullptr}};
+Json choice_json(size_t index, bool chat, const BatchChoice& choice) {
+  Json out = {{"index", index}};
+  if (chat) {
+    out["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+    if (!choice.reasoning.empty()) out["message"]["reasoning_content"] = choice.reasoning;
+  } else {
+    out["text"] = choice.text;
+  }
+  out["logprobs"] = nullptr;
+  out["finish_reason"] = choice.end.result.finish == RIFFLE_FINISH_STOP ? "stop" : "length";
+  return out;
+}
+
+// What the choices took together.
+riffle_request_end sum_of(std::span<const BatchChoice> choices) {
+  riffle_request_end sum{};
+  for (const BatchChoice& choice : choices) {
+    const riffle_request_end& end = choice.end;
+    sum.prompt_tokens += end.prompt_tokens;
+    sum.reused_tokens += end.reused_tokens;
+    sum.loaded_tokens += end.loaded_tokens;
+    sum.result.n_tokens += end.result.n_tokens;
+    riffle_stats& s = sum.stats;
+    s.kv_blocks_total += end.stats.kv_blocks_total;
+    s.kv_blocks_read += end.stats.kv_blocks_read;
+    s.kv_tokens_total += end.stats.kv_tokens_total;
+    s.kv_tokens_read += end.stats.kv_tokens_read;
+    s.kv_bytes_read += end.stats.kv_bytes_read;
+    s.pool_lookups += end.stats.pool_lookups;
+    s.pool_hits += end.stats.pool_hits;
+    s.loaded_bytes += end.stats.loaded_bytes;
+    s.prefill_seconds += end.stats.prefill_seconds;
+    s.decode_seconds += end.stats.decode_seconds;
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::string batch_error_record(size_t line_number, const BatchError& e) {
+  return dump(Json{{"id", "batch_req_" + random_id()},
+                   {"custom_id", e.custom_id.empty() ? Json(nullptr) : Json(e.custom_id)},
+                   {"line", line_number},
+                   {"response", nullptr},
+                   {"error", {{"code", e.code}, {"message", e.message}}}});
+}
+
+std::string batch_answer_record(size_t line_number, const BatchRequest& request,
+                                const std::string& model_name,
+                                std::span<const BatchChoice> choices) {
+  const riffle_request_end sum = sum_of(choices);
+  const riffle_stats& stats = sum.stats;
+  const size_t answer_tokens = static_cast<size_t>(sum.result.n_tokens);
+  Json list = Json::array(), finish = Json::array();
+  for (const BatchChoice& choice : choices) {
+    list.push_back(choice_json(list.size(), request.chat, choice));
+    finish.push_back(finish_name(choice.end.result.finish));
+  }
+  const Json body = {
+      {"id", (request.chat ? "chatcmpl-" : "cmpl-") + random_id()},
+      {"object", request.chat ? "chat.completion" : "text_completion"},
+      {"created", static_cast<int64_t>(std::time(nullptr))},
+      {"model", model_name},
+      {"choices", list},
+      {"usage",
+       {{"prompt_tokens", sum.prompt_tokens},
+        {"completion_tokens", answer_tokens},
+        {"total_tokens", sum.prompt_tokens + answer_tokens},
+        {"prompt_tokens_details", {{"cached_tokens", sum.reused_tokens + sum.loaded_tokens}}}}},
+      {"riffle",
+       {{"finish", choices.size() == 1 ? finish[0] : finish},
+        {"seed", request.sampling.seed},
+        {"reused_tokens", sum.reused_tokens},
+        {"cached_tokens", sum.loaded_tokens},
+        {"kv_read_pct", number(kv_read_pct(stats))},
+        {"pool_hit_pct", number(pool_hit_pct(stats))},
+        {"kv_blocks_total", stats.kv_blocks_total},
+        {"kv_blocks_read", stats.kv_blocks_read},
+        {"kv_tokens_total", stats.kv_tokens_total},
+        {"kv_tokens_read", stats.kv_tokens_read},
+        {"kv_bytes_read", stats.kv_bytes_read},
+        {"loaded_bytes", stats.loaded_bytes},
+        {"prefill_seconds", number(stats.prefill_seconds)},
+        {"decode_seconds", number(stats.decode_seconds)}}}};
+  return dump(Json{
+      {"id", "batch_req_" + random_id()},
+      {"custom_id", request.custom_id},
+      {"line", line_number},
+      {"response", {{"status_code", 200}, {"request_id", "req_" + random_id()}, {"body", body}}},
+      {"error", nullptr}});
 }
 
 }  // namespace riffle::cli

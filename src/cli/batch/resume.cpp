@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "cli/batch/record.h"
+
 namespace riffle::cli {
 
 bool torn_record(const std::string& text) {
-  const size_t n = std::min(std::min(text.size(), text.find('\0')), kRecordBegin.size());
-  return std::string_view(text).substr(0, n) == kRecordBegin.substr(0, n);
+  const std::string_view whole = std::string_view(text).substr(0, text.find('\0'));
+  return std::any_of(std::begin(kRecordBegins), std::end(kRecordBegins), [&](auto begin) {
+    const size_t n = std::min(whole.size(), begin.size());
+    return whole.substr(0, n) == begin.substr(0, n);
+  });
 }
 
 RecordHead record_of(const LineReader& reader, const std::string& line) {

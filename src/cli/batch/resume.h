@@ -13,12 +13,14 @@ namespace riffle::cli {
 struct HeldRecord {
   std::string custom_id;
   bool failed = false;
-  bool found = false;  // its line has been seen in the input
+  bool found = false;      // its line has been seen in the input
+  bool in_errors = false;  // in the file of --errors
 };
 struct HeldRecords {
   std::unordered_map<size_t, HeldRecord> by_line;
   std::unordered_map<size_t, HeldRecord> ahead;  // finished, but not there yet (ahead.h)
   std::string ahead_name;                        // where those are
+  std::string errors_name;                       // where records are that say in_errors
   size_t failed = 0, last_line = 0;
   bool in_order = true;
   uint64_t bytes = 0;  // of whole records

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/batch/messages.h"
+#include "cli/seed.h"
+
 namespace riffle::cli {
 namespace {
 
@@ -26,15 +29,6 @@ const char* error_code(riffle_status status) {
     case RIFFLE_BAD_ARGUMENT: return "bad_request";
     default: return "error";
   }
-}
-
-BatchError error_of(size_t line, riffle_status status, const std::string& text,
-                    const std::string& custom_id) {
-  const char* hint = status == RIFFLE_CONTEXT_FULL
-                         ? " (its length follows from -c, --gpu-mem and --host-mem)"
-                         : "";
-  const std::string what = text.empty() ? riffle_status_name(status) : text;
-  return {error_code(status), text_of("line %zu: %s%s", line, what.c_str(), hint), custom_id};
 }
 
 }  // namespace
@@ -68,14 +62,28 @@ BatchRunner::BatchRunner(riffle_model* model, std::string model_name, riffle_con
   scheduler_.reset(made);
 }
 
+BatchError BatchRunner::error_of(const Place& place, riffle_status status,
+                                 const std::string& text) const {
+  const Job& job = *place.job;
+  const char* hint = status == RIFFLE_CONTEXT_FULL
+                         ? " (its length follows from -c, --gpu-mem and --host-mem)"
+                         : "";
+  const std::string where =
+      job.answers.size() > 1 ? text_of("field body.prompt[%zu]: ", place.index) : "";
+  const std::string what = text.empty() ? riffle_status_name(status) : text;
+  return {error_code(status),
+          text_of("line %zu: %s%s%s", job.line, where.c_str(), what.c_str(), hint),
+          job.request.custom_id};
+}
+
 // No exception may cross the library; false ends this answer as unfinished.
 bool BatchRunner::on_token(void* self, uint64_t id, int32_t token, const char* text, size_t n) {
   auto& runner = *static_cast<BatchRunner*>(self);
   try {
-    Job& job = *runner.under_way_.at(id);
-    job.take(job.split->put(token, {text, n}));
+    Answer& answer = runner.under_way_.at(id).answer();
+    answer.take(answer.split->put(token, {text, n}));
     if (token >= 0) {
-      ++job.tokens_shown;
+      ++answer.tokens_shown;
       ++runner.progress_.counts.answer_tokens;
     }
     return true;
@@ -89,13 +97,15 @@ void BatchRunner::on_done(void* self, uint64_t id, const riffle_request_end* end
   try {
     const auto at = runner.under_way_.find(id);
     if (at == runner.under_way_.end())
-      return;  // it was submitted, but memory ran out before it was entered
-    const Jobs::iterator job = at->second;
+      return;  // memory ran out before it was entered, or its line has failed
+    const Place place = at->second;
     runner.under_way_.erase(at);
-    job->end = *end;
-    job->end.error = nullptr;
-    job->end_error = end->error ? end->error : "";
-    runner.ended_.push_back(job);
+    Answer& answer = place.answer();
+    answer.under_way = false;
+    answer.choice.end = *end;
+    answer.choice.end.error = nullptr;
+    answer.end_error = end->error ? end->error : "";
+    runner.ended_.push_back(place);
   } catch (...) {
     runner.failure_ = std::current_exception();
   }
@@ -104,8 +114,8 @@ void BatchRunner::on_done(void* self, uint64_t id, const riffle_request_end* end
 riffle_session_file* BatchRunner::on_begin(void* self, uint64_t id, size_t n_shared) {
   auto& runner = *static_cast<BatchRunner*>(self);
   try {
-    Job& job = *runner.under_way_.at(id);
-    return runner.cache_->find(job.tokens, n_shared, job.entry);
+    Answer& answer = runner.under_way_.at(id).answer();
+    return runner.cache_->find(answer.tokens, n_shared, answer.entry);
   } catch (...) {
     return nullptr;  // the prompt is read
   }
@@ -114,25 +124,26 @@ riffle_session_file* BatchRunner::on_begin(void* self, uint64_t id, size_t n_sha
 void BatchRunner::on_prompt(void* self, uint64_t id, const riffle_request_prompt* prompt) {
   auto& runner = *static_cast<BatchRunner*>(self);
   try {
-    Job& job = *runner.under_way_.at(id);
+    Answer& answer = runner.under_way_.at(id).answer();
     if (prompt->load_status != RIFFLE_OK)
-      runner.cache_->failed(job.entry, prompt->load_status, prompt->load_error);
-    runner.cache_->keep(*prompt, job.tokens, runner.shared_tokens(job));
+      runner.cache_->failed(answer.entry, prompt->load_status, prompt->load_error);
+    runner.cache_->keep(*prompt, answer.tokens, runner.shared_tokens(answer));
   } catch (...) {
     return;  // the prefix is not kept
   }
 }
 
-// The longest beginning that another line's prompt has too.
-size_t BatchRunner::shared_tokens(const Job& job) const {
+// The longest beginning that another prompt has too.
+size_t BatchRunner::shared_tokens(const Answer& answer) const {
   size_t most = 0;
   const auto compare = [&](const std::vector<int32_t>& other) {
     const auto end =
-        std::mismatch(job.tokens.begin(), job.tokens.end(), other.begin(), other.end()).first;
-    most = std::max(most, static_cast<size_t>(end - job.tokens.begin()));
+        std::mismatch(answer.tokens.begin(), answer.tokens.end(), other.begin(), other.end()).first;
+    most = std::max(most, static_cast<size_t>(end - answer.tokens.begin()));
   };
-  for (const Job& other : jobs_)
-    if (&other != &job) compare(other.tokens);
+  for (const Job& job : jobs_)
+    for (const Answer& other : job.answers)
+      if (&other != &answer) compare(other.tokens);
   for (const std::vector<int32_t>& other : answered_) compare(other);
   return most;
 }
@@ -147,9 +158,8 @@ void BatchRunner::remember(std::vector<int32_t> tokens) {
 }
 
 bool BatchRunner::want_line() const {
-  const size_t held = jobs_.size() - under_way_.size();
   return under_way_.size() < std::max(kReadAhead, 4 * max_seqs_) && prompt_bytes_ < kPromptBytes &&
-         held < kHeldAnswers && held_bytes_ < kHeldBytes;
+         held_ < kHeldAnswers && held_bytes_ < kHeldBytes;
 }
 
 bool BatchRunner::read_ahead() {
@@ -176,6 +186,7 @@ void BatchRunner::start(InputLine& in) {
     return;
   }
   job->request = std::move(in.request);
+  progress_.add_ignored(job->request.ignored);
   std::optional<BatchError> error = std::move(in.error);
   if (!error) error = failure_of(job->line, job->request.custom_id, [&] { submit(job); });
   if (error) fail(job, *error);
@@ -183,73 +194,104 @@ void BatchRunner::start(InputLine& in) {
 
 void BatchRunner::submit(Jobs::iterator job) {
   BatchRequest& r = job->request;
-  auto [tokens, in_reasoning] = r.chat
-                                    ? chat_prompt(model_, r.messages, r.thinking)
-                                    : ChatPrompt{tokenize(model_, r.prompt, RIFFLE_TOKENIZE_BOS)};
-  job->split.emplace(r.chat ? marks_ : ReasoningMarks(), in_reasoning);
-  r.messages.clear();
-  r.prompt = {};
   std::vector<const char*> stops;
   for (const std::string& s : r.stop) stops.push_back(s.c_str());
   riffle_generate_options options;
   riffle_generate_defaults(&options);
   options.max_tokens = r.max_tokens;
   options.sampling = r.sampling;
-  options.trim_start = r.chat;
+  options.ignore_eos = r.ignore_eos;
   options.stop = stops.data();
   options.n_stop = stops.size();
-  uint64_t id = 0;
+  job->answers.resize(r.chat ? 1 : r.prompts.size());
+  if (r.chat) {
+    Conversation c = fit_conversation(model_, std::exchange(r.messages, {}), r.thinking);
+    progress_.add_fitted(job->line, c.fitted);
+    // White space behind text that is continued belongs to the answer.
+    options.trim_start = !c.continued;
+    job->answers[0].split.emplace(marks_, c.prompt.in_reasoning);
+    return submit({job, 0}, std::move(c.prompt.tokens), options);
+  }
+  for (size_t i = 0; i < job->answers.size(); ++i) {
+    BatchPrompt prompt = std::move(r.prompts[i]);
+    if (prompt.tokens.empty()) prompt.tokens = tokenize(model_, prompt.text, RIFFLE_TOKENIZE_BOS);
+    job->answers[i].split.emplace(ReasoningMarks(), false);
+    // Equal prompts of a line are to differ, as equal lines do.
+    options.sampling.seed = i == 0 ? r.sampling.seed : derived_seed(r.sampling.seed, i);
+    submit({job, i}, std::move(prompt.tokens), options);
+  }
+  r.prompts = {};
+}
+
+void BatchRunner::submit(Place place, std::vector<int32_t> tokens,
+                         riffle_generate_options options) {
+  Answer& answer = place.answer();
   const riffle_status status =
-      riffle_scheduler_submit(scheduler_.get(), tokens.data(), tokens.size(), &options, &id);
-  if (status != RIFFLE_OK)
-    throw error_of(job->line, status, riffle_context_error(context_), r.custom_id);
-  job->bytes = tokens.size() * sizeof(int32_t) * (cache_ ? 2 : 1);
-  prompt_bytes_ += job->bytes;
-  if (cache_) job->tokens = std::move(tokens);
+      riffle_scheduler_submit(scheduler_.get(), tokens.data(), tokens.size(), &options, &answer.id);
+  if (status != RIFFLE_OK) throw error_of(place, status, riffle_context_error(context_));
+  answer.bytes = tokens.size() * sizeof(int32_t) * (cache_ ? 2 : 1);
+  prompt_bytes_ += answer.bytes;
+  if (cache_) answer.tokens = std::move(tokens);
   try {
-    under_way_.emplace(id, job);
+    under_way_.emplace(answer.id, place);
   } catch (...) {
-    riffle_scheduler_cancel(scheduler_.get(), id);
+    riffle_scheduler_cancel(scheduler_.get(), answer.id);
     throw;
+  }
+  answer.under_way = true;
+}
+
+void BatchRunner::drop_answers(Jobs::iterator job) {
+  for (Answer& answer : job->answers) {
+    prompt_bytes_ -= std::exchange(answer.bytes, 0);
+    if (!std::exchange(answer.under_way, false)) continue;
+    under_way_.erase(answer.id);  // on_done has nothing to do with it any more
+    riffle_scheduler_cancel(scheduler_.get(), answer.id);
   }
 }
 
-void BatchRunner::conclude(Jobs::iterator job) {
-  prompt_bytes_ -= job->bytes;
-  if (cache_) remember(std::move(job->tokens));
-  const riffle_request_end& end = job->end;
-  job->take(job->split->finish());
+void BatchRunner::conclude(Place place) {
+  const Jobs::iterator job = place.job;
+  if (job->over) return;  // another of its answers has failed
+  Answer& answer = place.answer();
+  prompt_bytes_ -= std::exchange(answer.bytes, 0);
+  if (cache_) remember(std::move(answer.tokens));
+  const riffle_request_end& end = answer.choice.end;
+  answer.take(answer.split->finish());
   // The tokens of an answer are those of its record: an end token counts.
   progress_.counts.answer_tokens +=
-      static_cast<uint64_t>(std::max(0, end.result.n_tokens - job->tokens_shown));
+      static_cast<uint64_t>(std::max(0, end.result.n_tokens - answer.tokens_shown));
   const bool whole =
       end.result.finish != RIFFLE_FINISH_NONE && end.result.finish != RIFFLE_FINISH_ABORTED;
-  if (end.status == RIFFLE_OK && whole) {
-    progress_.counts.prompt_tokens += end.prompt_tokens;
-    progress_.counts.reused_tokens += end.reused_tokens;
-    progress_.counts.cached_tokens += end.loaded_tokens;
-    return finish(job,
-                  dump(batch_answer_record(job->line, job->request, model_name_, job->text,
-                                           job->reasoning, end)),
-                  false);
+  if (end.status != RIFFLE_OK || !whole) {
+    const riffle_status status = end.status == RIFFLE_OK ? RIFFLE_INTERNAL : end.status;
+    return fail(job,
+                error_of(place, status,
+                         end.status == RIFFLE_OK ? "the answer did not finish" : answer.end_error));
   }
-  const riffle_status status = end.status == RIFFLE_OK ? RIFFLE_INTERNAL : end.status;
-  const char* const text =
-      end.status == RIFFLE_OK ? "the answer did not finish" : job->end_error.c_str();
-  fail(job, error_of(job->line, status, text, job->request.custom_id));
+  if (++job->concluded < job->answers.size()) return;
+  std::vector<BatchChoice> choices;
+  for (Answer& a : job->answers) {
+    progress_.counts.prompt_tokens += a.choice.end.prompt_tokens;
+    progress_.counts.reused_tokens += a.choice.end.reused_tokens;
+    progress_.counts.cached_tokens += a.choice.end.loaded_tokens;
+    choices.push_back(std::move(a.choice));
+  }
+  finish(job, batch_answer_record(job->line, job->request, model_name_, choices), false);
 }
 
 void BatchRunner::fail(Jobs::iterator job, const BatchError& error) {
-  finish(job, dump(batch_error_record(job->line, error)), true);
+  drop_answers(job);
+  finish(job, batch_error_record(job->line, error), true);
 }
 
 void BatchRunner::finish(Jobs::iterator job, std::string record, bool failed) {
   job->record = std::move(record);
   job->failed = failed;
   job->over = true;
-  job->text = job->reasoning = {};
-  job->split.reset();
+  job->answers = {};
   job->request = {};
+  ++held_;
   held_bytes_ += job->record.size();
 }
 
@@ -261,10 +303,11 @@ void BatchRunner::write_finished() {
       continue;
     }
     if (output_.terminal()) progress_.clear();
-    output_.write(job->record);
+    output_.write(job->record, job->failed);
     ++(job->earlier  ? progress_.counts.earlier
        : job->failed ? progress_.counts.errors
                      : progress_.counts.answers);
+    --held_;
     held_bytes_ -= job->record.size();
     job = jobs_.erase(job);
   }
@@ -295,7 +338,7 @@ void BatchRunner::run() {
       continue;
     }
     const riffle_status status = riffle_scheduler_step(scheduler_.get(), nullptr);
-    for (const Jobs::iterator job : std::exchange(ended_, {})) conclude(job);
+    for (const Place& place : std::exchange(ended_, {})) conclude(place);
     write_finished();
     keep_finished();
     output_.sync_if_due();

@@ -12,6 +12,7 @@
 #include "cli/batch/output.h"
 #include "cli/batch/prefix_cache.h"
 #include "cli/batch/progress.h"
+#include "cli/batch/record.h"
 #include "cli/common.h"
 #include "cli/reasoning.h"
 
@@ -32,42 +33,56 @@ class BatchRunner {
   size_t dropped() const { return dropped_; }  // answers that were finished behind one that was not
 
  private:
+  // A request of the scheduler: one prompt of a line on its way to its answer.
+  struct Answer {
+    uint64_t id = 0;
+    bool under_way = false;
+    size_t bytes = 0;                     // of the prompt's tokens; 0: concluded
+    std::vector<int32_t> tokens;          // of the prompt, if there is a prefix cache ...
+    std::string entry;                    // ... and the name of what it gave
+    std::optional<ReasoningSplit> split;  // once it is submitted
+    int32_t tokens_shown = 0;             // that came with text; an end token does not
+    BatchChoice choice;
+    std::string end_error;
+    void take(const ReasoningSplit::Parts& parts) {
+      choice.text += parts.answer;
+      choice.reasoning += parts.reasoning;
+    }
+  };
   // A line on its way to its record.
   struct Job {
     size_t line = 0;
     BatchRequest request;
-    size_t bytes = 0;             // of the prompt's tokens
-    std::vector<int32_t> tokens;  // of the prompt, if there is a prefix cache ...
-    std::string entry;            // ... and the name of what it gave
-    std::string text, reasoning;
-    std::optional<ReasoningSplit> split;  // once it is submitted
-    void take(const ReasoningSplit::Parts& parts) {
-      text += parts.answer;
-      reasoning += parts.reasoning;
-    }
-    int32_t tokens_shown = 0;  // that came with text; an end token does not
-    riffle_request_end end{};
-    std::string end_error;
+    std::vector<Answer> answers;  // none is added once the first is submitted
+    size_t concluded = 0;         // of them
     std::string record;
     bool over = false, failed = false;
     bool kept = false;     // for another run
     bool earlier = false;  // by an earlier run
   };
   using Jobs = std::list<Job>;
+  struct Place {
+    Jobs::iterator job;
+    size_t index = 0;  // of its answers
+    Answer& answer() const { return job->answers[index]; }
+  };
 
   bool want_line() const;
   // Takes lines in while there is room, without waiting for them if something is under way. False:
   // the input is over.
   bool read_ahead();
   void start(InputLine& in);
-  void submit(Jobs::iterator job);    // throws what failure_of catches
-  void conclude(Jobs::iterator job);  // the scheduler is done with it
+  void submit(Jobs::iterator job);  // throws what failure_of catches
+  void submit(Place place, std::vector<int32_t> tokens, riffle_generate_options options);
+  void drop_answers(Jobs::iterator job);  // the line has failed
+  void conclude(Place place);             // the scheduler is done with this answer
+  BatchError error_of(const Place& place, riffle_status status, const std::string& text) const;
   void fail(Jobs::iterator job, const BatchError& error);
   void finish(Jobs::iterator job, std::string record, bool failed);
   void write_finished();
   void keep_finished();
 
-  size_t shared_tokens(const Job& job) const;
+  size_t shared_tokens(const Answer& answer) const;
   void remember(std::vector<int32_t> tokens);
 
   static riffle_session_file* on_begin(void* self, uint64_t id, size_t n_shared);
@@ -88,12 +103,12 @@ class BatchRunner {
   Scheduler scheduler_;
 
   Jobs jobs_;  // in input order
-  std::unordered_map<uint64_t, Jobs::iterator> under_way_;
-  std::vector<Jobs::iterator> ended_;          // in the step that is running
+  std::unordered_map<uint64_t, Place> under_way_;
+  std::vector<Place> ended_;                   // in the step that is running
   std::exception_ptr failure_;                 // of a callback
   std::deque<std::vector<int32_t>> answered_;  // the last prompts, if there is a prefix cache
   size_t answered_tokens_ = 0;
-  size_t prompt_bytes_ = 0, held_bytes_ = 0, dropped_ = 0;
+  size_t prompt_bytes_ = 0, held_ = 0, held_bytes_ = 0, dropped_ = 0;  // held: jobs that are over
   InputLine line_;
 };
 

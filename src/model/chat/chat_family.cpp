@@ -257,16 +257,20 @@ class Writer {
     if (system) about.append(messages[0].content, 0);
     else if (family_.default_system) about.append(family_.default_system);
     const bool any = system || family_.default_system;
+    // An assistant's message that comes last is continued: nothing stands behind it.
+    const bool open = messages.back().role == "assistant";
+    const size_t last_user = messages.size() - (open ? 2 : 1);
     if (family_.bos_first) entry("{bos}");
     if (any && family_.system_place == F::OWN) framed(family_.system, about);
     for (size_t i = system; i < messages.size(); i++) {
       SourcedText content(messages[i].content, static_cast<int>(i));
       if (messages[i].role == "assistant") {
-        framed(family_.assistant, content);
+        if (open && i + 1 == messages.size()) unclosed(family_.assistant, content);
+        else framed(family_.assistant, content);
         continue;
       }
       const bool here = (family_.system_place == F::FIRST_USER && i == system) ||
-                        (family_.system_place == F::LAST_USER && i + 1 == messages.size());
+                        (family_.system_place == F::LAST_USER && i == last_user);
       if (any && here) {
         SourcedText both = std::exchange(out_, {});
         framed(family_.system, about);
@@ -275,7 +279,7 @@ class Writer {
       }
       framed(family_.user, family_.trim_together ? trimmed(content) : content);
     }
-    entry(family_.answer);
+    if (!open) entry(family_.answer);
     return std::move(out_);
   }
 
@@ -286,9 +290,12 @@ class Writer {
     return text.part(begin, end);
   }
 
-  void framed(const ChatFrame& frame, const SourcedText& content) {
+  void unclosed(const ChatFrame& frame, const SourcedText& content) {
     entry(frame.before);
     out_.append(frame.trim ? trimmed(content) : content);
+  }
+  void framed(const ChatFrame& frame, const SourcedText& content) {
+    unclosed(frame, content);
     entry(frame.after);
   }
 
@@ -321,6 +328,9 @@ void check_roles(const ChatFamily& family, const std::vector<ChatMessage>& messa
     fail(RIFFLE_BAD_ARGUMENT,
          "message 0 has role 'system', but the chat template %s has no system messages",
          family.name);
+  }
+  if (messages.size() == size_t{system}) {
+    fail(RIFFLE_BAD_ARGUMENT, "the last message has role 'system', expected 'user'");
   }
   for (size_t i = system; i < messages.size(); i++) {
     const char* expected = (i - system) % 2 == 0 ? "user" : "assistant";

@@ -47,9 +47,10 @@ std::string chat_family_names();  // "llama3, llama2, ..."
 // Throws RIFFLE_BAD_ARGUMENT, listing the names, if there is none of this name.
 const ChatFamily& chat_family_named(std::string_view name);
 
-// [system,] user, assistant, ..., user: messages of these roles, in that order, so that the model's
-// answer comes next. bos, eos: as the vocabulary spells them; "": none. Throws RIFFLE_BAD_ARGUMENT
-// (roles out of order), RIFFLE_UNSUPPORTED (the family needs a token that there is not).
+// [system,] user, assistant, ...: messages of these roles, in that order, so that the model's
+// answer comes next. An assistant's message that comes last is continued. bos, eos: as the
+// vocabulary spells them; "": none. Throws RIFFLE_BAD_ARGUMENT (roles out of order),
+// RIFFLE_UNSUPPORTED (the family needs a token that there is not).
 SourcedText family_text(const ChatFamily& family, const std::string& bos, const std::string& eos,
                         const std::vector<ChatMessage>& messages);
 

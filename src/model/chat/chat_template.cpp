@@ -55,10 +55,28 @@ void check_messages(const std::vector<ChatMessage>& messages) {
       }
     }
   }
-  if (messages.back().role == "system" || messages.back().role == "assistant") {
-    fail(RIFFLE_BAD_ARGUMENT, "the last message has role '%s', expected 'user'",
-         messages.back().role.c_str());
+}
+
+bool is_blank(const ChatMessage& message) {
+  return strip_left(message.content).empty() && strip_left(message.reasoning).empty();
+}
+
+// Without blank messages of an assistant at the end: to continue one is to begin an answer.
+std::vector<ChatMessage> without_blank_end(std::vector<ChatMessage> messages) {
+  while (!messages.empty() && messages.back().role == "assistant" && is_blank(messages.back()))
+    messages.pop_back();
+  if (messages.empty())
+    fail(RIFFLE_BAD_ARGUMENT, "the conversation has no message but an empty one of an assistant");
+  return messages;
+}
+
+// Where the last character of a message stands, plus 1; 0: the text has none of it.
+size_t end_of(const SourcedText& text, size_t message) {
+  size_t end = 0;
+  for (const SourcedText::Run& run : text.runs()) {
+    if (run.source == static_cast<int>(message)) end = run.end;
   }
+  return end;
 }
 
 // Templates read reasoning as reasoning_content or, gpt-oss's, as thinking. transformers gives both
@@ -133,6 +151,8 @@ SourcedText ChatTemplate::rendered(const Tokenizer& tokenizer,
 SourcedText ChatTemplate::text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                                const ChatOptions& options) const {
   check_messages(messages);
+  if (messages.back().role == "assistant" && is_blank(messages.back()))
+    return text(tokenizer, without_blank_end(messages), options);
   if (family_) {
     for (const std::string& piece : words(family_->required)) {
       if (tokenizer.control_id(piece) < 0) {
@@ -144,8 +164,41 @@ SourcedText ChatTemplate::text(const Tokenizer& tokenizer, const std::vector<Cha
     return family_text(*family_, spelling(tokenizer, tokenizer.bos_id()),
                        spelling(tokenizer, tokenizer.eos_id()), messages);
   }
+  if (messages.back().role == "assistant") return continued(tokenizer, messages, options);
   SourcedText text = rendered(tokenizer, messages, options, true);
   check_printed(text, messages);
+  return text;
+}
+
+// As apply_chat_template(continue_final_message=True): the conversation is printed as if it were
+// over, and what the template puts behind the last message is cut off.
+SourcedText ChatTemplate::continued(const Tokenizer& tokenizer,
+                                    const std::vector<ChatMessage>& messages,
+                                    const ChatOptions& options) const {
+  const ChatMessage& last = messages.back();
+  const size_t n_before = messages.size() - 1;
+  try {
+    const SourcedText whole = rendered(tokenizer, messages, options, false);
+    if (const size_t end = end_of(whole, n_before)) {
+      SourcedText text = whole.part(0, end);
+      check_printed(text, messages);
+      return text;
+    }
+  } catch (const Error& e) {
+    if (e.status() != RIFFLE_BAD_ARGUMENT || n_before == 0) throw;
+  }
+  // The template ends with no assistant's message. Its content follows the generation prompt, where
+  // the model would have written it.
+  const std::vector<ChatMessage> before(messages.begin(), messages.end() - 1);
+  SourcedText text = this->text(tokenizer, before, options);
+  const bool in_reasoning = begins_reasoning(text, before);
+  const std::string& rest = in_reasoning ? last.reasoning : last.content;
+  if (in_reasoning != strip_left(last.content).empty() || strip_left(rest).empty()) {
+    fail(
+        RIFFLE_BAD_ARGUMENT,
+        "the last message has role 'assistant', and this model's chat template cannot continue it");
+  }
+  text.append(rest, static_cast<int>(n_before));
   return text;
 }
 
@@ -160,11 +213,14 @@ std::vector<int32_t> ChatTemplate::tokens(const Tokenizer& tokenizer,
   return tokenizer.encode(text.view(), false, written);
 }
 
-bool ChatTemplate::begins_reasoning(const SourcedText& text) const {
+bool ChatTemplate::begins_reasoning(const SourcedText& text,
+                                    const std::vector<ChatMessage>& messages) const {
   if (marks_.begin.empty()) return false;
+  const bool open = !messages.empty() && messages.back().role == "assistant";
+  const int continued = open ? static_cast<int>(messages.size()) - 1 : SourcedText::kTemplate;
   size_t from = 0, begin = 0;
   for (const SourcedText::Run& run : text.runs()) {
-    if (run.source != SourcedText::kTemplate) from = run.end;
+    if (run.source != SourcedText::kTemplate && run.source != continued) from = run.end;
   }
   const std::string_view after = text.view().substr(from);
   begin = after.rfind(marks_.begin);

@@ -38,19 +38,21 @@ class ChatTemplate {
   bool knows_thinking() const { return jinja_ && jinja_->mentions("enable_thinking"); }
   const ReasoningMarks& reasoning_marks() const { return marks_; }
 
-  // The conversation so that the model's answer comes next. Throws RIFFLE_BAD_ARGUMENT (no
-  // messages, the last is the system's or an assistant's, the template refuses it or prints nothing
-  // of a message that is not an assistant's),
-  // RIFFLE_BAD_TEXT (not UTF-8), RIFFLE_UNSUPPORTED (the template cannot be evaluated, or needs a
-  // token that the vocabulary lacks). Characters of messages have the message's number as source.
+  // The conversation so that the model's answer comes next. An assistant's message that comes last
+  // is not closed, so that the model continues it; a blank one is left out. Throws
+  // RIFFLE_BAD_ARGUMENT (no messages, the template refuses them or prints nothing of a message that
+  // is not an assistant's, or the last one cannot be continued), RIFFLE_BAD_TEXT (not UTF-8),
+  // RIFFLE_UNSUPPORTED (the template cannot be evaluated, or needs a token that the vocabulary
+  // lacks). Characters of messages have the message's number as source.
   SourcedText text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                    const ChatOptions& options) const;
   // text() as ids: what the template spells out becomes control tokens, and the same in a message
   // stays plain text. Added tokens that are not control tokens, such as Qwen3's <think>, are read
   // in messages too, as transformers reads them.
   std::vector<int32_t> tokens(const Tokenizer& tokenizer, const SourcedText& text) const;
-  // Whether the model goes on inside of reasoning that the text has begun.
-  bool begins_reasoning(const SourcedText& text) const;
+  // Whether the model goes on inside of reasoning that the text has begun: the template behind the
+  // last message, or a last message of an assistant that is continued.
+  bool begins_reasoning(const SourcedText& text, const std::vector<ChatMessage>& messages) const;
 
   // Id of the control token with which the end of reasoning begins, or -1. The answer follows, so
   // it ends no answer, whatever a file says.
@@ -64,6 +66,8 @@ class ChatTemplate {
  private:
   SourcedText rendered(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                        const ChatOptions& options, bool answer) const;
+  SourcedText continued(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
+                        const ChatOptions& options) const;
 
   const ChatFamily* family_ = nullptr;
   std::optional<JinjaTemplate> jinja_;  // if there is no family

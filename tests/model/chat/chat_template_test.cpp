@@ -309,13 +309,14 @@ TEST_CASE("reasoning: begun, closed, dropped from history", "[chat]") {
   const auto check = [&](Thinking thinking, const std::string& end, bool inside) {
     const SourcedText text = chat.text(*tokenizer, one, {thinking, {}});
     CHECK(text.str() == begin + end);
-    CHECK(chat.begins_reasoning(text) == inside);
+    CHECK(chat.begins_reasoning(text, one) == inside);
   };
   check(Thinking::DEFAULT, "", false);
   check(Thinking::ON, "<think>\n", true);
   check(Thinking::OFF, "<think>\n\n</think>\n\n", false);
   // A message cannot begin it.
-  CHECK_FALSE(chat.begins_reasoning(chat.text(*tokenizer, {{"user", "<think>", ""}}, {})));
+  const std::vector<ChatMessage> spelled = {{"user", "<think>", ""}};
+  CHECK_FALSE(chat.begins_reasoning(chat.text(*tokenizer, spelled, {}), spelled));
   const std::string turns = text_of(
       *tokenizer, chat, {{"user", "a", ""}, {"assistant", "b", "because"}, {"user", "c", ""}});
   CHECK(turns ==
@@ -346,6 +347,63 @@ TEST_CASE("reasoning has the names that transformers gives it", "[chat]") {
   CHECK(text.runs()[0].source == 1);
 }
 
+TEST_CASE("an assistant's message that comes last is continued", "[chat]") {
+  const auto tokenizer = small();
+  const ChatMessage user{"user", "u", ""};
+  CHECK(text_of(*tokenizer, ChatTemplate(kInst), {user, {"assistant", "a ", ""}}) ==
+        "<s>[INST] u [/INST] a ");
+  CHECK(text_of(*tokenizer, ChatTemplate(kChatML), {user, {"assistant", "a", ""}}) ==
+        "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\na");
+  CHECK(text_of(*tokenizer, ChatTemplate(kChatML), {{"assistant", "a", ""}}) ==
+        "<|im_start|>assistant\na");
+  // Only the last copy of a text that the conversation repeats is its end.
+  CHECK(text_of(*tokenizer, ChatTemplate(kInst),
+                {user, {"assistant", "u", ""}, user, {"assistant", "u", ""}}) ==
+        "<s>[INST] u [/INST] u</s><s>[INST] u [/INST] u");
+  for (const ChatTemplate& chat : {ChatTemplate(kInst), ChatTemplate(kChatML), named("llama2")})
+    CHECK(text_of(*tokenizer, chat, {user, {"assistant", " ", ""}}) ==
+          text_of(*tokenizer, chat, {user}));
+  // Riffle's own formats.
+  const auto all = with_tokens("<s>", "</s>");
+  CHECK(text_of(*all, named("chatml"), {user, {"assistant", "a", ""}}) ==
+        "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\na");
+  CHECK(
+      text_of(*all, named("mistral-v0.3"), {{"system", "s", ""}, user, {"assistant", " a ", ""}}) ==
+      "<s>[INST] s\n\nu[/INST] a");
+  // Reasoning goes on inside of reasoning; content is never inside of it.
+  const ChatTemplate thinker(kThinker);
+  const auto ends = [&](const ChatMessage& last, Thinking thinking, const std::string& end,
+                        bool inside) {
+    const std::vector<ChatMessage> messages = {user, last};
+    const SourcedText text = thinker.text(*tokenizer, messages, {thinking, {}});
+    CHECK(text.str() == "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n" + end);
+    CHECK(thinker.begins_reasoning(text, messages) == inside);
+  };
+  ends({"assistant", "b", ""}, Thinking::ON, "b", false);
+  ends({"assistant", "b", "why"}, Thinking::ON, "<think>\nwhy\n</think>\n\nb", false);
+  ends({"assistant", "", "why"}, Thinking::ON, "<think>\nwhy", true);
+  ends({"assistant", "<think>\nwhy", ""}, Thinking::ON, "<think>\nwhy", true);
+  // A template that refuses to end with an assistant: its content follows the generation prompt.
+  const std::string strict = std::string("{% if messages[-1].role == 'assistant' %}") +
+                             "{{ raise_exception('no user message') }}{% endif %}" + kChatML;
+  CHECK(text_of(*tokenizer, ChatTemplate(strict), {user, {"assistant", "a", ""}}) ==
+        "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\na");
+  const std::string mute =
+      "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
+  CHECK(text_of(*tokenizer, ChatTemplate(mute + "{% if add_generation_prompt %}:{% endif %}"),
+                {user, {"assistant", "a", ""}}) == "u:a");
+  std::string said;
+  CHECK(status_of(
+            [&] {
+              text_of(*tokenizer,
+                      ChatTemplate(mute + "{% if add_generation_prompt %}<think>{% endif %}"
+                                          "{# </think> #}"),
+                      {user, {"assistant", "a", ""}});
+            },
+            &said) == RIFFLE_BAD_ARGUMENT);
+  CHECK(said.find("cannot continue it") != std::string::npos);
+}
+
 // gpt-oss's format, as far as it matters here.
 const char* const kChannels =
     "{%- for m in messages %}\n"
@@ -366,7 +424,7 @@ TEST_CASE("reasoning in a channel of its own", "[chat]") {
   CHECK(text.str() ==
         "<|start|>user<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|end|>"
         "<|start|>user<|message|>c<|end|><|start|>assistant");
-  CHECK_FALSE(chat.begins_reasoning(text));
+  CHECK_FALSE(chat.begins_reasoning(text, turns));
   // What ends the reasoning ends no answer; other templates have no such token.
   std::vector<VocabPiece> pieces = small_pieces();
   pieces[3].text = "<|end|>";
@@ -483,8 +541,7 @@ TEST_CASE("conversations that cannot be are errors that name the message", "[cha
       system{"system", "s", ""};
   for (const ChatTemplate& chat : {ChatTemplate(kInst), ChatTemplate(kChatML), named("llama2")}) {
     refused(chat, {}, "no messages");
-    refused(chat, {user, assistant}, "last message");
-    refused(chat, {system}, "last message");
+    refused(chat, {{"assistant", " ", ""}}, "no message but an empty one");
   }
   for (const char* name : {"inst", "llama2", "chatml"}) {
     refused(named(name), {assistant, user}, "message 0 has role 'assistant', expected 'user'");
@@ -492,6 +549,7 @@ TEST_CASE("conversations that cannot be are errors that name the message", "[cha
     refused(named(name), {user, assistant, {"tool", "c", ""}}, "'tool'");
   }
   refused(named("inst"), {system, user}, "'system'");
+  refused(named("chatml"), {system}, "last message");
   // An own template says what it takes; what it drops without a word is an error.
   CHECK(text_of(*tokenizer, ChatTemplate(kChatML), {user, user}).size() > 20);
   refused(ChatTemplate(kInst), {system, user}, "no system messages");

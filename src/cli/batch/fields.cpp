@@ -1,0 +1,282 @@
+#include "cli/batch/fields.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "cli/batch/messages.h"
+
+namespace riffle::cli {
+namespace {
+
+constexpr int32_t kIntMax = std::numeric_limits<int32_t>::max();
+
+// What reading a body leaves behind, to be judged when all of it has been read.
+struct Body {
+  BatchRequest& request;
+  bool prompt = false, messages = false, limited = false, seeded = false;
+  std::optional<bool> generation_prompt{}, continued{}, special_tokens{};  // vLLM's
+};
+
+// field: with its path, such as "body.seed".
+using Read = void (*)(const Fields& f, const std::string& field, const JsonIn& value, Body& body);
+struct BodyField : FieldUse {
+  Read read = nullptr;  // HONOURED
+};
+
+// ---- readers, one for each field that is honoured
+
+std::vector<int32_t> parse_tokens(const Fields& f, const std::string& field, const JsonIn& list) {
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < list.size(); ++i)
+    tokens.push_back(
+        f.integer<int32_t>(field + "[" + std::to_string(i) + "]", list[i], 0, kIntMax));
+  return tokens;
+}
+
+// A text, a list of texts, a list of tokens, or a list of lists of tokens.
+void read_prompt(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  std::vector<BatchPrompt>& prompts = body.request.prompts;
+  const auto one = [&](const std::string& at, const JsonIn& prompt) {
+    if (prompt.empty() || prompt == JsonIn("")) f.fail("empty_prompt", "field " + at + " is empty");
+    prompts.push_back(prompt.is_string() ? BatchPrompt{f.text(at, prompt), {}}
+                                         : BatchPrompt{"", parse_tokens(f, at, prompt)});
+  };
+  body.prompt = true;
+  const bool list = value.is_array() && !value.empty() && !value[0].is_number();
+  if (!value.is_string() && !value.is_array())
+    f.wrong(field, value, "a string, a list of strings, a list of tokens or a list of these");
+  if (!list) return one(field, value);
+  if (value.size() > kMaxPrompts)
+    f.fail("bad_request", text_of("field %s has %zu prompts, expected %zu at most", field.c_str(),
+                                  value.size(), kMaxPrompts));
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string at = field + "[" + std::to_string(i) + "]";
+    if (value[i].type() != value[0].type() || !(value[i].is_string() || value[i].is_array()))
+      f.wrong(at, value[i], value[0].is_array() ? "a list of tokens" : "a string");
+    one(at, value[i]);
+  }
+}
+
+void read_messages(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.messages = true;
+  body.request.messages = parse_messages(f, field, value);
+}
+
+// Any name will do: the record names the model that answers.
+void read_model(const Fields& f, const std::string& field, const JsonIn& value, Body&) {
+  if (f.text(field, value).size() > kMaxNameBytes)
+    f.fail("bad_request",
+           text_of("field %s is longer than %zu bytes", field.c_str(), kMaxNameBytes));
+}
+
+void read_max_tokens(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  if (std::exchange(body.limited, true))
+    f.fail("bad_request",
+           "fields body.max_tokens and body.max_completion_tokens are both there, expected one");
+  body.request.max_tokens = f.integer<int32_t>(field, value, 1, kIntMax);
+}
+
+void read_temperature(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.request.sampling.temperature = static_cast<float>(f.real(field, value, 0, 100));
+}
+void read_top_p(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.request.sampling.top_p = static_cast<float>(f.real(field, value, 0, 1));
+}
+void read_min_p(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.request.sampling.min_p = static_cast<float>(f.real(field, value, 0, 1));
+}
+// vLLM writes -1 where nothing is to be cut off.
+void read_top_k(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.request.sampling.top_k =
+      value == JsonIn(-1) ? 0 : f.integer<int32_t>(field, value, 0, kIntMax);
+}
+void read_seed(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.request.sampling.seed =
+      f.integer<uint64_t>(field, value, 0, std::numeric_limits<uint64_t>::max());
+  body.seeded = true;
+}
+
+void read_stop(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  std::vector<std::string>& stop = body.request.stop;
+  if (!value.is_array()) {
+    stop.push_back(f.plain_text(field, value));
+  } else {
+    if (value.size() > 16) f.fail("bad_request", "field " + field + " has more than 16 strings");
+    for (const JsonIn& s : value) stop.push_back(f.plain_text(field, s));
+  }
+  if (std::find(stop.begin(), stop.end(), "") != stop.end())
+    f.fail("bad_request", "field " + field + " holds an empty string");
+}
+
+void read_ignore_eos(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.request.ignore_eos = f.truth(field, value);
+}
+
+// {"enable_thinking": true}, as other servers take it.
+void read_template_kwargs(const Fields& f, const std::string& field, const JsonIn& value,
+                          Body& body) {
+  if (!value.is_object()) f.wrong(field, value, "an object");
+  for (const auto& [key, one] : value.items()) {
+    if (key != "enable_thinking")
+      f.fail("bad_request", "field " + field + "." + shown(key) + " is not supported");
+    if (!one.is_null())
+      body.request.thinking =
+          f.truth(field + "." + key, one) ? RIFFLE_THINKING_ON : RIFFLE_THINKING_OFF;
+  }
+}
+
+void read_generation_prompt(const Fields& f, const std::string& field, const JsonIn& value,
+                            Body& body) {
+  body.generation_prompt = f.truth(field, value);
+}
+void read_continued(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.continued = f.truth(field, value);
+}
+void read_special_tokens(const Fields& f, const std::string& field, const JsonIn& value,
+                         Body& body) {
+  body.special_tokens = f.truth(field, value);
+}
+
+// ---- the table. riffle-batch(1) has it for users. OpenAI's fields come first, then those of vLLM,
+// then those of llama.cpp. A field that is learned gets HONOURED and a reader in place of NO_OP.
+constexpr BodyField kFields[] = {
+    {{"messages", Use::HONOURED}, read_messages},
+    {{"prompt", Use::HONOURED}, read_prompt},
+    {{"model", Use::HONOURED}, read_model},
+    {{"max_tokens", Use::HONOURED}, read_max_tokens},
+    {{"max_completion_tokens", Use::HONOURED}, read_max_tokens},
+    {{"temperature", Use::HONOURED}, read_temperature},
+    {{"top_p", Use::HONOURED}, read_top_p},
+    {{"seed", Use::HONOURED}, read_seed},
+    {{"stop", Use::HONOURED}, read_stop},
+
+    {{"n", Use::NO_OP, "[1]"}},
+    {{"best_of", Use::NO_OP, "[1]"}},
+    {{"stream", Use::NO_OP, "[false]"}},
+    {{"echo", Use::NO_OP, "[false]"}},
+    {{"suffix", Use::NO_OP, R"([""])"}},
+    {{"logprobs", Use::NO_OP, "[false]"}},
+    {{"top_logprobs", Use::NO_OP, "[0]"}},
+    {{"logit_bias", Use::NO_OP, "[{}]"}},
+    {{"frequency_penalty", Use::NO_OP, "[0]"}},
+    {{"presence_penalty", Use::NO_OP, "[0]"}},
+    {{"response_format", Use::NO_OP, R"([{"type":"text"}])"}},
+    {{"modalities", Use::NO_OP, R"([["text"]])"}},
+    {{"tools", Use::NO_OP, "[[]]"}},
+    {{"tool_choice", Use::NO_OP, R"(["none","auto"])"}},
+    {{"parallel_tool_calls", Use::NO_OP, "[true,false]"}},
+    {{"functions", Use::NO_OP, "[[]]"}},
+    {{"function_call", Use::NO_OP, R"(["none","auto"])"}},
+    {{"reasoning_effort", Use::NO_OP, R"(["medium"])"}},
+    {{"verbosity", Use::NO_OP, R"(["medium"])"}},
+
+    {{"user", Use::IGNORED}},
+    {{"metadata", Use::IGNORED}},
+    {{"store", Use::IGNORED}},
+    {{"service_tier", Use::IGNORED}},
+    {{"stream_options", Use::IGNORED}},
+    {{"safety_identifier", Use::IGNORED}},
+    {{"prompt_cache_key", Use::IGNORED}},
+    {{"prompt_cache_options", Use::IGNORED}},
+    {{"prompt_cache_retention", Use::IGNORED}},
+    {{"prediction", Use::IGNORED}},  // a guess that makes the same answer come faster
+
+    {{"audio", Use::REFUSED}},
+    {{"web_search_options", Use::REFUSED}},
+    {{"moderation", Use::REFUSED}},
+
+    // vLLM
+    {{"top_k", Use::HONOURED}, read_top_k},
+    {{"min_p", Use::HONOURED}, read_min_p},
+    {{"ignore_eos", Use::HONOURED}, read_ignore_eos},
+    {{"chat_template_kwargs", Use::HONOURED}, read_template_kwargs},
+    {{"add_generation_prompt", Use::HONOURED}, read_generation_prompt},
+    {{"continue_final_message", Use::HONOURED}, read_continued},
+    {{"add_special_tokens", Use::HONOURED}, read_special_tokens},
+
+    {{"repetition_penalty", Use::NO_OP, "[1]"}},
+    {{"length_penalty", Use::NO_OP, "[1]"}},
+    {{"min_tokens", Use::NO_OP, "[0]"}},
+    {{"use_beam_search", Use::NO_OP, "[false]"}},
+    {{"stop_token_ids", Use::NO_OP, "[[]]"}},
+    {{"bad_words", Use::NO_OP, "[[]]"}},
+    {{"documents", Use::NO_OP, "[[]]"}},
+    {{"include_stop_str_in_output", Use::NO_OP, "[false]"}},
+    {{"include_reasoning", Use::NO_OP, "[true]"}},
+    {{"skip_special_tokens", Use::NO_OP, "[true]"}},
+    {{"spaces_between_special_tokens", Use::NO_OP, "[true,false]"}},  // none of them is printed
+    {{"return_token_ids", Use::NO_OP, "[false]"}},
+    {{"return_tokens_as_token_ids", Use::NO_OP, "[true,false]"}},  // of logprobs
+
+    {{"priority", Use::IGNORED}},
+    {{"request_id", Use::IGNORED}},
+    {{"cache_salt", Use::IGNORED}},
+
+    {{"allowed_token_ids", Use::REFUSED}},
+    {{"chat_template", Use::REFUSED}},
+    {{"guided_choice", Use::REFUSED}},
+    {{"guided_grammar", Use::REFUSED}},
+    {{"guided_json", Use::REFUSED}},
+    {{"guided_regex", Use::REFUSED}},
+    {{"structured_outputs", Use::REFUSED}},
+    {{"structural_tag", Use::REFUSED}},
+    {{"logits_processors", Use::REFUSED}},
+    {{"prompt_embeds", Use::REFUSED}},
+    {{"prompt_logprobs", Use::REFUSED}},
+    {{"thinking_token_budget", Use::REFUSED}},
+    {{"truncate_prompt_tokens", Use::REFUSED}},
+
+    // llama.cpp
+    {{"cache_prompt", Use::IGNORED}},
+    {{"id_slot", Use::IGNORED}},
+    {{"repeat_penalty", Use::NO_OP, "[1]"}},
+    {{"typical_p", Use::NO_OP, "[1]"}},
+    {{"dry_multiplier", Use::NO_OP, "[0]"}},
+    {{"xtc_probability", Use::NO_OP, "[0]"}},
+    {{"mirostat", Use::NO_OP, "[0]"}},
+    {{"n_probs", Use::NO_OP, "[0]"}},
+    {{"grammar", Use::NO_OP, R"([""])"}},
+    {{"json_schema", Use::REFUSED}},
+};
+
+// What vLLM asks about the conversation's end, where riffle does one thing: an assistant's message
+// that comes last is continued, any other is answered.
+void check_end(const Fields& f, const Body& body) {
+  if (!body.messages) return;
+  const bool open = body.request.messages.back().role == "assistant";
+  const auto differs = [&](const char* name, const std::optional<bool>& value, bool expected) {
+    if (!value || *value == expected) return;
+    f.fail("bad_request", text_of("field body.%s is %s, but the last message is %s", name,
+                                  *value ? "true" : "false",
+                                  open ? "an assistant's, which riffle continues"
+                                       : "no assistant's, and riffle answers it"));
+  };
+  differs("continue_final_message", body.continued, open);
+  differs("add_generation_prompt", body.generation_prompt, !open);
+}
+
+}  // namespace
+
+bool parse_body(const Fields& f, const JsonIn& object, BatchRequest& r) {
+  Body body{r};
+  for (const auto& [key, value] : object.items()) {
+    const auto* const field = std::find_if(std::begin(kFields), std::end(kFields),
+                                           [&](const BodyField& b) { return b.name == key; });
+    const bool known = field != std::end(kFields);
+    if (!f.is_read(known ? field : nullptr, "body.", "body.", key, value)) continue;
+    if (!value.is_null()) field->read(f, "body." + key, value, body);
+  }
+  if (body.prompt && body.messages)
+    f.fail("bad_request", "fields body.prompt and body.messages exclude each other");
+  if (!body.prompt && !body.messages)
+    f.fail("bad_request", "field body.prompt or body.messages is missing");
+  r.chat = body.messages;
+  check_end(f, body);
+  if (body.special_tokens && *body.special_tokens == r.chat)
+    f.fail("bad_request", std::string("field body.add_special_tokens is ") +
+                              (r.chat ? "true" : "false") + ", which is not supported with " +
+                              (r.chat ? "messages" : "a prompt"));
+  return body.seeded;
+}
+
+}  // namespace riffle::cli

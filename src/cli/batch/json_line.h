@@ -1,0 +1,86 @@
+// One line of a batch file as JSON, and checks of its fields that say what is wrong with which.
+// Lines are untrusted.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/batch/format.h"
+
+namespace riffle::cli {
+
+// What comes in is parsed into maps: ordered_json looks keys up one by one, which many keys would
+// make slow.
+using JsonIn = nlohmann::json;
+
+// A line that holds one object. Throws BatchError; its message does not name the line.
+JsonIn parse_object(std::string_view line);
+
+// Text from the file for a message: short, one line.
+std::string shown(std::string text);
+
+// What riffle does with a field.
+enum class Use {
+  HONOURED,  // the caller reads it
+  NO_OP,     // taken with values that change nothing, refused with others
+  IGNORED,   // any value: no answer depends on it
+  REFUSED    // any value but null
+};
+struct FieldUse {
+  std::string_view name;
+  Use use;
+  const char* no_ops = nullptr;  // NO_OP: the values, as a JSON array
+};
+
+// Checks fields of one line. Every failure is a BatchError that names line and field.
+class Fields {
+ public:
+  // ignored: gets the names of fields that are left unread; lives as long as this. ignore_unknown:
+  // whether fields that riffle does not know are left unread too.
+  Fields(size_t line, std::string custom_id, bool ignore_unknown, IgnoredFields* ignored)
+      : line_(line),
+        custom_id_(std::move(custom_id)),
+        ignore_unknown_(ignore_unknown),
+        ignored_(ignored) {}
+
+  [[noreturn]] void fail(const char* code, const std::string& text) const;
+  [[noreturn]] void wrong(const std::string& field, const JsonIn& found,
+                          const std::string& expected) const;
+
+  std::string text(const std::string& field, const JsonIn& value) const;
+  // Without NUL characters.
+  std::string plain_text(const std::string& field, const JsonIn& value) const;
+  bool truth(const std::string& field, const JsonIn& value) const;
+  double real(const std::string& field, const JsonIn& value, double low, double high) const;
+  // low is not negative.
+  template <typename T>
+  T integer(const std::string& field, const JsonIn& value, T low, T high) const {
+    const std::string expected =
+        "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+    // nlohmann keeps what is not negative as unsigned.
+    if (!value.is_number_unsigned()) wrong(field, value, expected);
+    const uint64_t v = value.get<uint64_t>();
+    if (v < static_cast<uint64_t>(low) || v > static_cast<uint64_t>(high))
+      wrong(field, value, expected);
+    return static_cast<T>(v);
+  }
+
+  // Whether the caller is to read the field: use says HONOURED. All other fields are settled here,
+  // one that use does not name (null) as unknown. object: where the field stands, such as "body.".
+  // described: the same for notices, without numbers of messages and parts.
+  bool is_read(const FieldUse* use, const std::string& object, const std::string& described,
+               const std::string& key, const JsonIn& value) const;
+
+ private:
+  void ignore(std::vector<std::string>& names, const std::string& name) const;
+
+  size_t line_;
+  std::string custom_id_;
+  bool ignore_unknown_;
+  IgnoredFields* ignored_;
+};
+
+}  // namespace riffle::cli

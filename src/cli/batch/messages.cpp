@@ -1,0 +1,163 @@
+#include "cli/batch/messages.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+
+namespace riffle::cli {
+namespace {
+
+constexpr FieldUse kMessageFields[] = {
+    {"role", Use::HONOURED},
+    {"content", Use::HONOURED},
+    {"reasoning_content", Use::HONOURED},
+    {"reasoning", Use::HONOURED},  // vLLM's name of it
+    {"name", Use::IGNORED},        // chat templates do not print it
+    // Of answers that come back as messages.
+    {"refusal", Use::REFUSED},
+    {"audio", Use::REFUSED},
+    {"annotations", Use::NO_OP, "[[]]"},
+    {"tool_calls", Use::NO_OP, "[[]]"},
+    {"function_call", Use::REFUSED},
+};
+
+constexpr FieldUse kPartFields[] = {
+    {"type", Use::HONOURED},     {"text", Use::HONOURED},       {"annotations", Use::NO_OP, "[[]]"},
+    {"image_url", Use::REFUSED}, {"input_audio", Use::REFUSED}, {"audio_url", Use::REFUSED},
+    {"video_url", Use::REFUSED}, {"file", Use::REFUSED},        {"refusal", Use::REFUSED},
+};
+
+const FieldUse* find(std::span<const FieldUse> table, const std::string& key) {
+  const auto at = std::find_if(table.begin(), table.end(),
+                               [&](const FieldUse& use) { return use.name == key; });
+  return at == table.end() ? nullptr : &*at;
+}
+
+std::string parse_part(const Fields& f, const std::string& at, const JsonIn& part) {
+  if (!part.is_object()) f.wrong(at, part, "an object");
+  std::optional<std::string> text;
+  bool type = false;
+  for (const auto& [key, value] : part.items()) {
+    if (!f.is_read(find(kPartFields, key), at + ".", "messages.content.", key, value)) continue;
+    if (key == "text") {
+      text = f.plain_text(at + ".text", value);
+    } else {
+      if (f.text(at + ".type", value) != "text") f.wrong(at + ".type", value, "\"text\"");
+      type = true;
+    }
+  }
+  if (!type) f.fail("bad_request", "field " + at + ".type is missing");
+  if (!text) f.fail("bad_request", "field " + at + ".text is missing");
+  return *text;
+}
+
+// A string, or parts of type text, which follow each other on lines of their own.
+std::string parse_content(const Fields& f, const std::string& at, const JsonIn& value) {
+  if (value.is_string()) return f.plain_text(at, value);
+  if (!value.is_array()) f.wrong(at, value, "a string or a list of parts of type text");
+  if (value.empty()) f.fail("bad_request", "field " + at + " is empty");
+  std::string out;
+  for (size_t i = 0; i < value.size(); ++i)
+    out += (i > 0 ? "\n" : "") + parse_part(f, at + "[" + std::to_string(i) + "]", value[i]);
+  return out;
+}
+
+Message parse_message(const Fields& f, const std::string& at, const JsonIn& object) {
+  if (!object.is_object()) f.wrong(at, object, "an object");
+  Message message;
+  bool role = false, content = false;
+  for (const auto& [key, value] : object.items()) {
+    if (!f.is_read(find(kMessageFields, key), at + ".", "messages.", key, value)) continue;
+    const std::string field = at + "." + key;
+    if (key == "role") {
+      message.role = f.text(field, value);
+      // What OpenAI calls a developer's message, chat templates know as the system's.
+      if (message.role == "developer") message.role = "system";
+      if (message.role != "system" && message.role != "user" && message.role != "assistant")
+        f.wrong(field, value, "system, developer, user or assistant");
+      role = true;
+    } else if (key == "content") {
+      message.content = parse_content(f, field, value);
+      content = true;
+    } else if (!value.is_null()) {
+      message.reasoning = f.plain_text(field, value);
+    }
+  }
+  if (!role) f.fail("bad_request", "field " + at + ".role is missing");
+  if (!content) f.fail("bad_request", "field " + at + ".content is missing");
+  if (!message.reasoning.empty() && message.role != "assistant")
+    f.fail("bad_request",
+           "field " + at + ".reasoning_content is there, but the role is not assistant");
+  return message;
+}
+
+}  // namespace
+
+std::vector<Message> parse_messages(const Fields& f, const std::string& field, const JsonIn& list) {
+  if (!list.is_array()) f.wrong(field, list, "an array");
+  if (list.empty()) f.fail("empty_prompt", "field " + field + " is empty");
+  std::vector<Message> out;
+  for (size_t i = 0; i < list.size(); ++i)
+    out.push_back(parse_message(f, field + "[" + std::to_string(i) + "]", list[i]));
+  return out;
+}
+
+namespace {
+
+void append(std::string& text, const std::string& more) {
+  if (!text.empty() && !more.empty()) text += "\n\n";
+  text += more;
+}
+
+std::vector<Message> joined_neighbours(const std::vector<Message>& messages) {
+  std::vector<Message> out;
+  for (const Message& m : messages) {
+    if (out.empty() || out.back().role != m.role) {
+      out.push_back(m);
+    } else {
+      append(out.back().content, m.content);
+      append(out.back().reasoning, m.reasoning);
+    }
+  }
+  return out;
+}
+
+// Into the user's message that follows, or else into the one before.
+std::vector<Message> without_system(std::vector<Message> messages) {
+  for (Message& m : messages) {
+    if (m.role == "system") m.role = "user";
+  }
+  return joined_neighbours(messages);
+}
+
+bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
+
+}  // namespace
+
+Conversation fit_conversation(riffle_model* model, std::vector<Message> messages,
+                              riffle_thinking thinking) {
+  Conversation out;
+  const Message& last = messages.back();
+  out.continued = last.role == "assistant" && !(is_blank(last.content) && is_blank(last.reasoning));
+  std::optional<Exit> refused;
+  for (const Fitted fitted : {Fitted::AS_IS, Fitted::JOINED, Fitted::MOVED}) {
+    std::vector<Message> changed = fitted == Fitted::JOINED  ? joined_neighbours(messages)
+                                   : fitted == Fitted::MOVED ? without_system(messages)
+                                                             : messages;
+    const bool system = std::any_of(messages.begin(), messages.end(),
+                                    [](const Message& m) { return m.role == "system"; });
+    if (fitted == Fitted::JOINED && changed.size() == messages.size()) continue;
+    if (fitted == Fitted::MOVED && !system) continue;
+    try {
+      out.prompt = chat_prompt(model, changed, thinking);
+      out.fitted = fitted;
+      return out;
+    } catch (const Exit& e) {
+      if (e.code() == EXIT_MEMORY) throw;
+      if (!refused) refused = e;
+    }
+  }
+  throw *refused;
+}
+
+}  // namespace riffle::cli

@@ -1,0 +1,55 @@
+// A file of records, or a pipe that takes them: one record a line, each whole or not at all, by one
+// writer at a time.
+#pragma once
+#include <sys/stat.h>
+
+#include <chrono>
+#include <string>
+
+#include "cli/batch/input.h"
+#include "cli/batch/reader.h"
+#include "cli/batch/resume.h"
+
+namespace riffle::cli {
+
+class RecordFile {
+ public:
+  // path "-": stdout. A regular file is locked; nothing is read or changed yet. flag: which names
+  // it, for errors. Throws Exit.
+  RecordFile(const std::string& path, const char* flag, const BatchInput& input, bool quiet);
+  ~RecordFile();
+  RecordFile(const RecordFile&) = delete;
+  RecordFile& operator=(const RecordFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  const std::string& name() const { return name_; }
+  bool regular() const { return regular_; }
+  bool created() const { return created_; }
+  bool terminal() const;
+  bool is_file(const RecordFile& other) const;  // the same regular file
+
+  // The records in it. Throws Exit if it holds anything else.
+  HeldRecords scan() const { return scan_records(fd_, name_); }
+  // The file is as it was before this run.
+  void leave();
+  // Cuts off what is behind the first `bytes`. Before the first write.
+  void begin(uint64_t bytes);
+  // One record in one piece. Throws Exit if that fails; then no part of it is left in a regular
+  // file.
+  void write(const std::string& record);
+  // Sees that what was written reaches the disk.
+  void sync();
+  bool unsynced() const { return unsynced_; }
+
+ private:
+  [[noreturn]] void fail(const char* what, int error) const;
+
+  std::string path_, name_;
+  Descriptor file_;
+  int fd_;
+  struct stat stat_ {};
+  bool regular_ = false, created_ = false, unsynced_ = false;
+  uint64_t end_ = 0;  // of the last whole record
+};
+
+}  // namespace riffle::cli
