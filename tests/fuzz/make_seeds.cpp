@@ -32,6 +32,10 @@ static std::string session() {
   index.n_marks = 1;
   index.marks[0] = 12;
   index.n_token_extents = index.n_extents = 1;
+  const std::string text = R"({"riffle":1,"kind":"chat","document":"","messages":[)"
+                           R"({"role":"user","content":"a","reasoning_content":""}]})";
+  index.data = {3 * disk::kPage + 1024, text.size(), 0};
+  text.copy(file.data() + index.data.offset, text.size());
   uint64_t at = write(5 * disk::kPage, index);
   at = write(at, disk::TokenExtent{0, 20, {3 * disk::kPage, 80, 0}});
   at = write(at, disk::Extent{0, 0, 2, 2, 4 * disk::kPage});
