@@ -712,6 +712,11 @@ RIFFLE_API void riffle_save_defaults(riffle_save_options* options);
 RIFFLE_API riffle_status riffle_session_save(riffle_session* session, const char* path,
                                              const riffle_save_options* options);
 
+/* Before work whose result is to be saved at path: RIFFLE_OK, or the error that riffle_session_save
+ * would give for this path alone: RIFFLE_BAD_ARGUMENT if something other than a session is there,
+ * RIFFLE_IO if its folder is missing or cannot be written to. Changes nothing. */
+RIFFLE_API riffle_status riffle_session_check_path(const char* path, char* err, size_t err_size);
+
 /* Open a saved session. All but the keys and values is read and checked here. The file must not be
  * shortened or written to by others while it is open or a session of it lives: on the CPU its
  * blocks are read where they lie in the file's mapping, so what is cut off raises SIGBUS. riffle

@@ -1,16 +1,6 @@
 #include "cli/session.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <string_view>
-
 namespace riffle::cli {
-
-namespace fs = std::filesystem;
 
 SessionFile::SessionFile(const std::string& path) : path_(path) {
   char err[1024] = "";
@@ -54,26 +44,9 @@ std::string named_file(const std::string& name) {
 }
 
 void check_session_target(const std::string& path) {
-  const auto expected = [&](const std::string& found) {
-    return Exit(EXIT_RUN,
-                path + ": found " + found + ", expected a session, or the name of a new file");
-  };
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (fs::is_directory(status)) throw expected("a folder");
-  if (fs::exists(status) && !fs::is_regular_file(status)) throw expected("a device or pipe");
-  if (fs::exists(status)) {
-    constexpr std::string_view kMagic = "RIFFLEKV";  // what a session begins with
-    std::string begin(kMagic.size(), '\0');
-    std::ifstream file(path, std::ios::binary);
-    file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-    if (file.gcount() > 0 && begin != kMagic) throw expected("another kind of file");
-  }
-  const fs::path parent = fs::path(path).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  if (::access(folder.c_str(), W_OK | X_OK) != 0)
-    throw Exit(EXIT_RUN, text_of("%s: cannot write into the folder %s: %s", path.c_str(),
-                                 folder.c_str(), std::strerror(errno)));
+  char err[1024] = "";
+  const riffle_status status = riffle_session_check_path(path.c_str(), err, sizeof err);
+  if (status != RIFFLE_OK) throw Exit(exit_code_of(status), err);
 }
 
 void save_session(riffle_context* context, riffle_session* session, const std::string& path,
