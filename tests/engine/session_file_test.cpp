@@ -211,9 +211,17 @@ TEST_CASE("what a file does not fit is named", "[session_file][model]") {
         RIFFLE_BAD_SESSION);
   Runtime a(small(RIFFLE_SELECTOR_SHARE));
   riffle_session* s = a.session();
-  for (const char* taken : {"text", "fifo", "."})
-    CHECK(riffle_session_save(s, (temp / taken).c_str(), nullptr) == RIFFLE_BAD_ARGUMENT);
-  CHECK(riffle_session_save(s, (temp / "no/such.kv").c_str(), nullptr) == RIFFLE_IO);
+  const auto check_target = [&](const char* name, riffle_status status) {
+    INFO(name);
+    CHECK(riffle_session_check_path((temp / name).c_str(), err, sizeof err) == status);
+    CHECK(std::string(err).empty() == (status == RIFFLE_OK));
+    CHECK(riffle_session_save(s, (temp / name).c_str(), nullptr) == status);
+  };
+  for (const char* taken : {"text", "fifo", "."}) check_target(taken, RIFFLE_BAD_ARGUMENT);
+  check_target("no/such.kv", RIFFLE_IO);
+  REQUIRE(riffle_session_check_path((temp / "new.kv").c_str(), err, sizeof err) == RIFFLE_OK);
+  CHECK(!std::filesystem::exists(temp / "new.kv"));
+  for (const char* mine : {"new.kv", "new.kv", "a.kv"}) check_target(mine, RIFFLE_OK);
 }
 
 TEST_CASE("damaged files are errors of one line", "[session_file][model]") {

@@ -16,7 +16,7 @@ FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_j
                 template_interpreter chat_family chat_template) \
                 $(addprefix src/kv/,kv_shape host_store kv_store working_set file/session_file) src/util/checksum src/util/file \
                 src/util/buffer src/util/thread_pool src/util/error src/util/settings src/util/settings_table src/api/api_text \
-                $(addprefix src/select/,lfps lfps_tables ranking) \
+                $(addprefix src/select/,lfps lfps_tables ranking block_masses int4_keys) \
                 $(addprefix kernels/cpu/,attention/attention_scalar attention/gather_scalar attention/gather_avx2 \
                 attention/gather_avx512 select/select_scalar select/score_table_scalar select/score_table_avx512) \
                 $(addprefix src/cli/,text seed saved_text batch/format batch/reader batch/resume)
