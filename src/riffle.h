@@ -714,6 +714,11 @@ RIFFLE_API void riffle_save_defaults(riffle_save_options* options);
 RIFFLE_API riffle_status riffle_session_save(riffle_session* session, const char* path,
                                              const riffle_save_options* options);
 
+/* Before work whose result is to be saved at path: RIFFLE_OK, or the error that riffle_session_save
+ * would give for this path alone: RIFFLE_BAD_ARGUMENT if something other than a session is there,
+ * RIFFLE_IO if its folder is missing or cannot be written to. Changes nothing. */
+RIFFLE_API riffle_status riffle_session_check_path(const char* path, char* err, size_t err_size);
+
 /* Open a saved session. All but the keys and values is read and checked here. The file must not be
  * shortened or written to by others while it is open or a session of it lives: on the CPU its
  * blocks are read where they lie in the file's mapping, so what is cut off raises SIGBUS. riffle
@@ -753,9 +758,12 @@ RIFFLE_API riffle_status riffle_context_fingerprint(riffle_context* context, uin
 
 /* A new session that goes on where the saved one was. Sessions of one file share its blocks in
  * memory: on the CPU its mapping, which other processes share too; on a GPU fork the session
- * instead of loading it again. Keys and values are checked while they are loaded.
- * RIFFLE_UNSUPPORTED if the file does not fit the context, RIFFLE_BAD_SESSION, RIFFLE_CONTEXT_FULL,
- * RIFFLE_ABORTED (also by riffle_abort). progress: RIFFLE_PHASE_LOAD_SESSION; may be NULL. */
+ * instead of loading it again. All blocks are read and checked here, before any step: the first
+ * step needs the keys of all of them, and keys and values share checksums. Infinities and NaN among
+ * keys and values are not looked for. If logits become NaN by them, drawing a token from these
+ * logits is RIFFLE_BAD_SESSION, and the error names the file. Errors: RIFFLE_UNSUPPORTED if the
+ * file does not fit the context, RIFFLE_BAD_SESSION, RIFFLE_CONTEXT_FULL, RIFFLE_ABORTED (also by
+ * riffle_abort). progress: RIFFLE_PHASE_LOAD_SESSION; may be NULL. */
 RIFFLE_API riffle_status riffle_session_load(riffle_context* context, riffle_session_file* file,
                                              riffle_session** session, riffle_progress_fn progress,
                                              void* user);

@@ -1,5 +1,6 @@
 // riffle.h: sessions on disk.
 #include "api/api_handles.h"
+#include "kv/file/session_writer.h"
 
 using namespace riffle;
 
@@ -36,6 +37,13 @@ riffle_status riffle_context_fingerprint(riffle_context* context, uint64_t* fing
   return on_context(context, [&] {
     require(fingerprint, "fingerprint");
     *fingerprint = context->engine->fingerprint();
+  });
+}
+
+riffle_status riffle_session_check_path(const char* path, char* err, size_t err_size) {
+  return guarded(err, err_size, [&] {
+    require(path, "path");
+    check_session_path(path);
   });
 }
 

@@ -1,63 +1,6 @@
 #include "cli/session.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <string_view>
-
 namespace riffle::cli {
-
-namespace fs = std::filesystem;
-
-namespace {
-
-// The format of what is kept beside a session.
-constexpr int kFormat = 1;
-
-std::string packed(const SavedText& t) {
-  Json out = {{"riffle", kFormat}, {"kind", t.chat ? "chat" : "document"}};
-  if (t.chat) {
-    Json messages = Json::array();
-    for (const Message& m : t.messages)
-      messages.push_back(
-          {{"role", m.role}, {"content", m.content}, {"reasoning_content", m.reasoning}});
-    out["messages"] = messages;
-  } else {
-    out["message"] = t.message;
-    out["system"] = t.system;
-  }
-  out["document"] = t.document;
-  return out.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-SavedText unpacked(const std::string& path, const riffle_session_file_info& info) {
-  const auto other = [&](const char* found) {
-    return Exit(EXIT_RUN, path + ": found " + found +
-                              " beside the session, expected a document of riffle read or a chat");
-  };
-  if (info.data_size == 0) throw other("nothing");
-  const auto* data = static_cast<const char*>(info.data);
-  const Json json = Json::parse(data, data + info.data_size, nullptr, false);
-  SavedText t;
-  try {
-    if (json.at("riffle") != kFormat) throw other("the text of a newer riffle");
-    t.chat = json.at("kind") == "chat";
-    t.document = json.at("document");
-    if (t.chat)
-      for (const Json& m : json.at("messages"))
-        t.messages.push_back({m.at("role"), m.at("content"), m.at("reasoning_content")});
-    else t.message = json.at("message"), t.system = json.at("system");
-  } catch (const Json::exception&) {
-    throw other("something else");
-  }
-  return t;
-}
-
-}  // namespace
 
 SessionFile::SessionFile(const std::string& path) : path_(path) {
   char err[1024] = "";
@@ -66,7 +9,10 @@ SessionFile::SessionFile(const std::string& path) : path_(path) {
 }
 
 const SavedText& SessionFile::text() const {
-  if (!text_) text_ = unpacked(path_, info());
+  if (!text_) {
+    const riffle_session_file_info i = info();
+    text_ = unpacked(path_, {static_cast<const char*>(i.data), i.data_size});
+  }
   return *text_;
 }
 
@@ -98,26 +44,9 @@ std::string named_file(const std::string& name) {
 }
 
 void check_session_target(const std::string& path) {
-  const auto expected = [&](const std::string& found) {
-    return Exit(EXIT_RUN,
-                path + ": found " + found + ", expected a session, or the name of a new file");
-  };
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (fs::is_directory(status)) throw expected("a folder");
-  if (fs::exists(status) && !fs::is_regular_file(status)) throw expected("a device or pipe");
-  if (fs::exists(status)) {
-    constexpr std::string_view kMagic = "RIFFLEKV";  // what a session begins with
-    std::string begin(kMagic.size(), '\0');
-    std::ifstream file(path, std::ios::binary);
-    file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-    if (file.gcount() > 0 && begin != kMagic) throw expected("another kind of file");
-  }
-  const fs::path parent = fs::path(path).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  if (::access(folder.c_str(), W_OK | X_OK) != 0)
-    throw Exit(EXIT_RUN, text_of("%s: cannot write into the folder %s: %s", path.c_str(),
-                                 folder.c_str(), std::strerror(errno)));
+  char err[1024] = "";
+  const riffle_status status = riffle_session_check_path(path.c_str(), err, sizeof err);
+  if (status != RIFFLE_OK) throw Exit(exit_code_of(status), err);
 }
 
 void save_session(riffle_context* context, riffle_session* session, const std::string& path,

@@ -3,20 +3,11 @@
 #pragma once
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "cli/common.h"
+#include "cli/saved_text.h"
 
 namespace riffle::cli {
-
-// What riffle keeps in a session's file beside the session.
-struct SavedText {
-  bool chat = false;          // else a document
-  bool message = false;       // a document: the question about it is to be a user's message
-  std::string document = {};  // of a chat: loaded, waiting for its question
-  std::string system = {};    // of a document
-  std::vector<Message> messages = {};  // of a chat
-};
 
 // A session's file, open for reading. Throws Exit. text() also throws if the file has no text of
 // riffle's, as files of other programs and of batch --prefix-cache do.

@@ -53,6 +53,8 @@ std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
   auto s = std::make_unique<Sequence>();
   s->tokens.reserve(n_ctx());
   s->tokens.assign(from.tokens.begin(), from.tokens.begin() + n_tokens);
+  s->loaded_from = from.loaded_from;
+  s->n_loaded = std::min(from.n_loaded, n_tokens);
   s->kv = backend_->residency().fork(from.kv, n_tokens, n_ctx());
   return s;
 }
@@ -76,6 +78,7 @@ void Engine::truncate(Sequence& s, int64_t n_tokens) {
   backend_->residency().truncate(s.kv, n_tokens);
   backend_->residency().clear_working_set(s.kv);
   s.in_file = std::min(s.in_file, n_tokens);
+  s.n_loaded = std::min(s.n_loaded, n_tokens);
   s.working_sets.reset();
   s.tokens.resize(n_tokens);
   s.logits.clear();

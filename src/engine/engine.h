@@ -57,6 +57,9 @@ struct Sequence {
   // The file that holds the first in_file tokens as they are (save, load); null: none.
   std::shared_ptr<const SessionFile> file;
   int64_t in_file = 0;
+  // Its first n_loaded tokens came from the file of this name (load), in a fork too.
+  std::string loaded_from;
+  int64_t n_loaded = 0;
 };
 
 // A prompt on its way into a sequence, piece by piece: chunk after chunk of layer after layer, so
@@ -126,6 +129,9 @@ class Engine {
   // model, or holds keys and values otherwise; RIFFLE_CONTEXT_FULL if it is too long.
   std::unique_ptr<Sequence> load(const std::shared_ptr<const SessionFile>& file,
                                  const Progress& progress);
+  // Called when a sequence's logits are not numbers. Throws RIFFLE_BAD_SESSION if that may come
+  // from the file that it was loaded from: a key, a value or a logit in it is not finite.
+  void check_loaded(const Sequence& sequence);
 
   // Appends tokens. scores (may be null): one for each token. On any Error the sequence is as
   // before.

@@ -5,6 +5,16 @@
 
 namespace riffle {
 
+std::optional<int32_t> draw(Engine& engine, const Sequence& s, Answer& answer, int32_t sampled,
+                            const Answer::Show& show) {
+  try {
+    return answer.advance(sampled, s.logits, engine.n_ctx() - s.kv.n_tokens, show);
+  } catch (const Error& e) {
+    if (e.status() == RIFFLE_BAD_MODEL) engine.check_loaded(s);
+    throw;
+  }
+}
+
 void generate(Engine& engine, std::span<Sequence* const> sequences,
               std::span<const riffle_generate_options> options, riffle_token_fn callback,
               void* user, std::span<riffle_result> results) {
@@ -30,8 +40,7 @@ void generate(Engine& engine, std::span<Sequence* const> sequences,
   const auto next_token = [&](size_t i, int32_t& sampled) {
     Sequence& s = *sequences[i];
     for (;;) {
-      const auto token =
-          answers[i].advance(sampled, s.logits, engine.n_ctx() - s.kv.n_tokens, shows[i]);
+      const auto token = draw(engine, s, answers[i], sampled, shows[i]);
       if (!token || !engine.accept(s, *token, sampled)) return token;
       if ((aborted = engine.take_abort())) return std::optional<int32_t>();
     }

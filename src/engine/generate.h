@@ -1,11 +1,18 @@
 // Generation: sample, stream the text, step, for several sequences at once.
 #pragma once
+#include <optional>
 #include <span>
 
 #include "engine/answer.h"
 #include "engine/engine.h"
 
 namespace riffle {
+
+// Answer::advance with the sequence's logits and what the context still holds. Logits that are not
+// numbers are RIFFLE_BAD_SESSION if the sequence came from a file that may be why
+// (Engine::check_loaded).
+std::optional<int32_t> draw(Engine& engine, const Sequence& sequence, Answer& answer,
+                            int32_t sampled, const Answer::Show& show);
 
 // Every sequence must have logits. options[i] and results[i] belong to sequences[i]. An abort ends
 // all answers with RIFFLE_FINISH_ABORTED.

@@ -1,9 +1,11 @@
 // Sessions to files and back (kv/file). What follows from keys and values is made again; what does
 // not (a selector's tables of past attention) is in the file.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "engine/engine.h"
+#include "kernels/common/kv_q8.h"
 #include "kv/file/session_writer.h"
 #include "model/fingerprint.h"
 #include "model/formats/checked.h"
@@ -268,7 +270,55 @@ std::unique_ptr<Sequence> Engine::load(const std::shared_ptr<const SessionFile>&
   }
   s->file = file;
   s->in_file = c.n_tokens();
+  s->loaded_from = file->path();
+  s->n_loaded = c.n_tokens();
   return s;
+}
+
+// Of one token's key or value.
+static bool is_finite(const BlockLayout& layout, const std::byte* row) {
+  const auto all = [&](const auto* from, int64_t n, auto finite) {
+    return std::all_of(from, from + n, finite);
+  };
+  const int d = layout.head_dim;
+  switch (layout.type) {
+    case KvType::F32:
+      return all(reinterpret_cast<const float*>(row), d, [](float x) { return std::isfinite(x); });
+    case KvType::F16:
+      return all(reinterpret_cast<const uint16_t*>(row), d,
+                 [](uint16_t x) { return (x & 0x7c00) != 0x7c00; });
+    case KvType::Q8:  // the scales have the five bits of f16's exponent in front
+      return all(reinterpret_cast<const uint8_t*>(row) + d, (d + kQ8Values - 1) / kQ8Values,
+                 [](uint8_t scale) { return scale < 0xf8; });
+  }
+  return true;
+}
+
+void Engine::check_loaded(const Sequence& s) {
+  const BlockLayout& layout = options_.layout;
+  const auto n_heads = static_cast<int64_t>(s.kv.heads.size());
+  std::vector<int64_t> bad(n_heads, -1);  // the first such token of each head
+  // What was loaded lies in the host store as it was.
+  threads_->parallel_for(n_heads, [&](int64_t head, int) {
+    for (int64_t t = 0; t < s.n_loaded && bad[head] < 0; ++t) {
+      const std::byte* block = s.kv.heads[head].blocks[t / layout.block_size];
+      if (!block) continue;
+      const std::byte* key = block + t % layout.block_size * layout.row_bytes();
+      if (!is_finite(layout, key) || !is_finite(layout, key + layout.value_offset())) bad[head] = t;
+    }
+  });
+  const char* const expected = "finite numbers: the text must be read again";
+  for (int64_t head = 0; head < n_heads; ++head)
+    if (bad[head] >= 0)
+      bad_session(s.loaded_from,
+                  format("layer %lld, KV head %lld, token %lld",
+                         static_cast<long long>(head / shape_.n_kv_heads),
+                         static_cast<long long>(head % shape_.n_kv_heads),
+                         static_cast<long long>(bad[head])),
+                  "a key or value that is not a finite number", expected);
+  // Without a step or a prompt since, the logits are the file's.
+  if (s.n_loaded > 0 && s.n_loaded == s.kv.n_tokens)
+    bad_session(s.loaded_from, "logits", "some that are not finite numbers", expected);
 }
 
 // A state of use to the selection in force.

@@ -51,7 +51,7 @@ void HostStore::grow() {
   // slab meanwhile.
   if (free_.capacity() < n * blocks) free_.reserve(std::max(n * blocks, 2 * free_.capacity()));
   if (slabs_.capacity() == slabs_.size()) slabs_.reserve(std::max<size_t>(1, 2 * slabs_.size()));
-  Slab slab{nullptr, std::make_unique<uint32_t[]>(blocks)};
+  Slab slab{nullptr, std::make_unique<uint32_t[]>(blocks), nullptr, static_cast<int64_t>(blocks)};
   slab.data = source_->take(slab_bytes_);
   if (!slab.data)
     fail(RIFFLE_OUT_OF_MEMORY, "the KV store could not grow beyond %zu bytes",
@@ -62,27 +62,34 @@ void HostStore::grow() {
   ++own_slabs_;
 }
 
-void HostStore::insert(Slab slab) {
+size_t HostStore::after(const std::byte* place) const {
   const auto at = std::upper_bound(
-      slabs_.begin(), slabs_.end(), slab.data,
-      [](const std::byte* data, const Slab& other) { return std::less<>()(data, other.data); });
-  slabs_.insert(at, std::move(slab));
+      slabs_.begin(), slabs_.end(), place,
+      [](const std::byte* p, const Slab& slab) { return std::less<>()(p, slab.data); });
+  return at - slabs_.begin();
+}
+
+void HostStore::insert(Slab slab) {
+  slabs_.insert(slabs_.begin() + after(slab.data), std::move(slab));
 }
 
 const HostStore::Slab& HostStore::slab_of(const std::byte* block) const {
-  const auto after = std::upper_bound(
-      slabs_.begin(), slabs_.end(), block,
-      [](const std::byte* at, const Slab& slab) { return std::less<>()(at, slab.data); });
-  return *(after - 1);
+  return slabs_[after(block) - 1];
 }
 
 void HostStore::adopt(const std::byte* data, int64_t n, std::shared_ptr<const void> owner) {
-  auto* at = const_cast<std::byte*>(data);
-  if (!slabs_.empty() && !std::less<>()(at, slabs_.front().data) && slab_of(at).data == at) {
-    if (slab_of(at).blocks != n) fail(RIFFLE_BAD_SESSION, "blocks of a session overlap");
-    return;
+  const auto end = [&](const std::byte* begin, int64_t blocks) {
+    return begin + static_cast<size_t>(blocks) * block_bytes_;
+  };
+  const size_t next = after(data);
+  bool overlaps = next < slabs_.size() && std::less<>()(slabs_[next].data, end(data, n));
+  if (next > 0) {
+    const Slab& before = slabs_[next - 1];
+    if (before.data == data && before.blocks == n && before.owner) return;
+    overlaps |= std::less<>()(data, end(before.data, before.blocks));
   }
-  insert({at, std::make_unique<uint32_t[]>(n), std::move(owner), n});
+  if (overlaps) fail(RIFFLE_BAD_SESSION, "blocks of a session overlap other blocks");
+  insert({const_cast<std::byte*>(data), std::make_unique<uint32_t[]>(n), std::move(owner), n});
 }
 
 void HostStore::forget_unheld() {

@@ -52,8 +52,8 @@ class HostStore {
 
   // Knows n blocks from `data` on, which may only be read and which owner keeps where they are. The
   // first holder is added by share; with the last holder of all of them the store forgets them and
-  // lets go of owner. They do not count as in use: the system can take their memory back. What is
-  // known already stays as it is.
+  // lets go of owner. They do not count as in use: the system can take their memory back. The same
+  // n blocks may be adopted again. Throws RIFFLE_BAD_SESSION if they overlap other blocks.
   void adopt(const std::byte* data, int64_t n, std::shared_ptr<const void> owner);
   // Forgets what was adopted and has no holder. Never allocates.
   void forget_unheld();
@@ -68,8 +68,8 @@ class HostStore {
     std::byte* data;
     std::unique_ptr<uint32_t[]> holders;  // of each block
     std::shared_ptr<const void> owner{};  // of a file's mapping; else null
-    int64_t blocks = 0;                   // of a mapping
-    int64_t held = 0;                     // of a mapping: the sum of its blocks' holders
+    int64_t blocks = 0;
+    int64_t held = 0;  // of a mapping: the sum of its blocks' holders
 
     uint32_t& holders_of(const std::byte* block, size_t block_bytes) const {
       return holders[size_t(block - data) / block_bytes];
@@ -78,6 +78,8 @@ class HostStore {
 
   void grow();
   void insert(Slab slab);
+  // The index of the first slab that begins behind place.
+  size_t after(const std::byte* place) const;
   const Slab& slab_of(const std::byte* block) const;
   Slab& slab_of(const std::byte* block) {
     return const_cast<Slab&>(std::as_const(*this).slab_of(block));

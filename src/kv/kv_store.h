@@ -124,8 +124,8 @@ class KvStore {
   // are no longer full, and sets n_tokens.
   void truncate(SequenceKv& sequence, int64_t n_tokens);
   // A sequence without tokens gets the blocks of n_tokens that lie in a file's mapping; it keeps
-  // those that it would keep if it had read them. They are never written to. Throws std::bad_alloc;
-  // the sequence has no blocks then.
+  // those that it would keep if it had read them. They are never written to. Throws std::bad_alloc,
+  // and RIFFLE_BAD_SESSION if blocks overlap; the sequence has no blocks then.
   void adopt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks,
              std::span<const MappedBlocks> blocks, const std::shared_ptr<const void>& owner);
   // The blocks of a sequence without tokens hold n_tokens, by adopt or otherwise: sets n_tokens and

@@ -293,7 +293,7 @@ class State : public SelectorState {
   bool load(std::string_view bytes, int64_t n_tokens) override {
     const auto take = [&](void* to, size_t n) {
       if (n > bytes.size()) return false;
-      std::memcpy(to, bytes.data(), n);
+      if (n > 0) std::memcpy(to, bytes.data(), n);  // an empty vector has no place
       bytes.remove_prefix(n);
       return true;
     };

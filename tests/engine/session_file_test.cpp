@@ -8,48 +8,14 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <random>
 
-#include "kv/file/session_layout.h"
 #include "tests/engine/session_files.h"
 #include "tests/engine/window_model.h"
-#include "util/checksum.h"
 
 using namespace riffle::test;
 
 namespace {
-
-// Both take the same steps, and a prompt.
-void go_on_alike(Runtime& a, riffle_session* s, Runtime& b, riffle_session* t,
-                 const std::vector<int32_t>& tokens) {
-  REQUIRE(riffle_session_length(s) == riffle_session_length(t));
-  if (riffle_logits(s)) CHECK(a.logits(s) == b.logits(t));
-  else CHECK(riffle_logits(t) == nullptr);
-  const size_t half = tokens.size() / 2;
-  for (size_t i = 0; i < half; ++i) {
-    a.check(riffle_step(a.context, &s, &tokens[i], 1));
-    b.check(riffle_step(b.context, &t, &tokens[i], 1));
-    REQUIRE(a.logits(s) == b.logits(t));
-  }
-  for (const auto& [r, session] : {std::pair{&a, s}, {&b, t}})
-    r->check(riffle_prefill(session, tokens.data(), half, nullptr, nullptr));
-  CHECK(a.logits(s) == b.logits(t));
-  for (size_t i = half; i < tokens.size(); ++i) {
-    a.check(riffle_step(a.context, &s, &tokens[i], 1));
-    b.check(riffle_step(b.context, &t, &tokens[i], 1));
-    REQUIRE(a.logits(s) == b.logits(t));
-  }
-}
-
-riffle_context_options small(riffle_selector selector, riffle_device device = RIFFLE_DEVICE_CPU) {
-  riffle_context_options o = sparse(selector);
-  o.device = device;
-  if (device == RIFFLE_DEVICE_EMU) o.slots = 400;
-  o.selection.select_tokens = 60;
-  o.selection.epsilon = 0.8f;
-  return o;
-}
 
 uint64_t size_of(const std::string& path) { return std::filesystem::file_size(path); }
 
@@ -60,83 +26,6 @@ size_t files_in(const TempDir& temp) {
 }
 
 }  // namespace
-
-TEST_CASE("saved sessions go on with the same bits, whatever selects", "[session_file][model]") {
-  const TempDir temp;
-  const std::string path = temp / "a.kv";
-  const auto prompt = some_tokens(300, 1), more = some_tokens(12, 2);
-  for (const riffle_selector selector : kSelectors)
-    for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8})
-      for (const auto& [from, to] : {std::pair{RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU},
-                                     {RIFFLE_DEVICE_EMU, RIFFLE_DEVICE_CPU}}) {
-        INFO("selector " << selector << ", KV " << type << ", from " << from);
-        riffle_context_options o = small(selector, from), p = small(selector, to);
-        o.kv_type = p.kv_type = type;
-        o.block_size = p.block_size = type == RIFFLE_KV_Q8 ? 32 : 16;
-        p.n_threads = 1;
-        Runtime a(o), b(p);
-        riffle_session* s = a.session();
-        a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
-        for (const int32_t t : more) a.check(riffle_step(a.context, &s, &t, 1));
-        save(a, s, path);
-        go_on_alike(a, s, b, load(b, path), more);
-      }
-}
-
-TEST_CASE("saved sessions: cuts, forks, list positions and other digests",
-          "[session_file][model]") {
-  const TempDir temp;
-  const std::string path = temp / "a.kv";
-  const auto prompt = some_tokens(300, 1), more = some_tokens(12, 2);
-  Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
-  riffle_session* s = a.session();
-  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
-  SECTION("a cut") {
-    a.check(riffle_session_truncate(s, 250));
-    save(a, s, path);
-    go_on_alike(a, s, b, load(b, path), more);
-  }
-  SECTION("a fork, and forks of what was loaded") {
-    a.sessions.push_back(nullptr);
-    a.check(riffle_session_fork(s, 130, &a.sessions.back()));
-    riffle_session* fork = a.sessions.back();
-    save(a, fork, path);
-    riffle_session* t = load(b, path);
-    b.sessions.push_back(nullptr);
-    b.check(riffle_session_fork(t, 100, &b.sessions.back()));
-    riffle_session* u = b.sessions.back();
-    go_on_alike(a, fork, b, t, more);
-    a.sessions.push_back(nullptr);
-    a.check(riffle_session_fork(s, 100, &a.sessions.back()));
-    go_on_alike(a, a.sessions.back(), b, u, more);
-  }
-  SECTION("another selection than the one that saved") {
-    save(a, s, path);
-    riffle_selection psa = small(RIFFLE_SELECTOR_PSA).selection;
-    riffle_session* t = load(b, path);
-    b.check(riffle_set_selection(b.context, &psa));
-    a.check(riffle_set_selection(a.context, &psa));
-    go_on_alike(a, s, b, t, more);
-  }
-  SECTION("list positions") {
-    riffle_selection list = small(RIFFLE_SELECTOR_TOKENSELECT).selection;
-    list.positions = RIFFLE_POSITIONS_LIST;
-    for (Runtime* r : {&a, &b}) r->check(riffle_set_selection(r->context, &list));
-    for (const int32_t t : more) a.check(riffle_step(a.context, &s, &t, 1));
-    save(a, s, path);
-    CHECK(SessionFile(path).info().list_positions);
-    go_on_alike(a, s, b, load(b, path), more);
-  }
-  SECTION("an empty session") {
-    riffle_session* empty = a.session();
-    save(a, empty, path);
-    riffle_session* t = load(b, path);
-    CHECK(riffle_session_length(t) == 0);
-    for (const auto& [r, session] : {std::pair{&a, empty}, {&b, t}})
-      r->check(riffle_prefill(session, more.data(), 5, nullptr, nullptr));
-    go_on_alike(a, empty, b, t, more);
-  }
-}
 
 TEST_CASE("only what is new is written", "[session_file][model]") {
   const TempDir temp;
@@ -322,9 +211,17 @@ TEST_CASE("what a file does not fit is named", "[session_file][model]") {
         RIFFLE_BAD_SESSION);
   Runtime a(small(RIFFLE_SELECTOR_SHARE));
   riffle_session* s = a.session();
-  for (const char* taken : {"text", "fifo", "."})
-    CHECK(riffle_session_save(s, (temp / taken).c_str(), nullptr) == RIFFLE_BAD_ARGUMENT);
-  CHECK(riffle_session_save(s, (temp / "no/such.kv").c_str(), nullptr) == RIFFLE_IO);
+  const auto check_target = [&](const char* name, riffle_status status) {
+    INFO(name);
+    CHECK(riffle_session_check_path((temp / name).c_str(), err, sizeof err) == status);
+    CHECK(std::string(err).empty() == (status == RIFFLE_OK));
+    CHECK(riffle_session_save(s, (temp / name).c_str(), nullptr) == status);
+  };
+  for (const char* taken : {"text", "fifo", "."}) check_target(taken, RIFFLE_BAD_ARGUMENT);
+  check_target("no/such.kv", RIFFLE_IO);
+  REQUIRE(riffle_session_check_path((temp / "new.kv").c_str(), err, sizeof err) == RIFFLE_OK);
+  CHECK(!std::filesystem::exists(temp / "new.kv"));
+  for (const char* mine : {"new.kv", "new.kv", "a.kv"}) check_target(mine, RIFFLE_OK);
 }
 
 TEST_CASE("damaged files are errors of one line", "[session_file][model]") {
@@ -378,91 +275,6 @@ TEST_CASE("damaged files are errors of one line", "[session_file][model]") {
   riffle_stats stats{};
   stats.struct_size = sizeof stats;
   REQUIRE(riffle_get_stats(b.context, &stats) == RIFFLE_OK);
-}
-
-// Changes the newest save's index, which may become longer, and makes all checksums right again.
-static std::string with_index(std::string bytes, const std::function<void(std::string&)>& change) {
-  namespace disk = riffle::session_layout;
-  disk::Save saves[2];
-  for (int i = 0; i < 2; ++i)
-    std::memcpy(&saves[i], &bytes[(1 + i) * disk::kPage], sizeof saves[i]);
-  const int newest = saves[1].generation > saves[0].generation;
-  disk::Save& save = saves[newest];
-  std::string index = bytes.substr(save.index_offset, save.index_bytes);
-  change(index);
-  save.index_offset = bytes.size(), save.index_bytes = index.size();
-  save.index_checksum = riffle::checksum(index.data(), index.size());
-  bytes += index;
-  save.end = bytes.size();
-  char* const page = &bytes[(1 + newest) * disk::kPage];
-  std::memcpy(page, &save, sizeof save);
-  const uint64_t sum = riffle::checksum(page, disk::kChecksumAt);
-  std::memcpy(page + disk::kChecksumAt, &sum, sizeof sum);
-  return bytes;
-}
-
-TEST_CASE("files whose checksums fit what is wrong are errors of one line",
-          "[session_file][model]") {
-  namespace disk = riffle::session_layout;
-  const TempDir temp;
-  const std::string path = temp / "a.kv", bad = temp / "bad.kv";
-  const auto prompt = some_tokens(150, 1);
-  Runtime a(small(RIFFLE_SELECTOR_DENSE));
-  riffle_session* s = a.session();
-  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
-  save(a, s, path);
-  const std::string whole = read_file(path);
-  const auto refused = [&](const std::string& bytes, const std::string& why) {
-    write_file(bad, bytes);
-    const SessionFile file(bad);
-    INFO(why << ": " << file.err);
-    CHECK(file.status == RIFFLE_BAD_SESSION);
-    CHECK(std::string(file.err).find(why) != std::string::npos);
-  };
-  const auto head_of = [](std::string& index) { return reinterpret_cast<disk::Index*>(&index[0]); };
-  const auto extent_of = [&](std::string& index, size_t i) {
-    const size_t at =
-        sizeof(disk::Index) + head_of(index)->n_token_extents * sizeof(disk::TokenExtent);
-    return reinterpret_cast<disk::Extent*>(&index[at]) + i;
-  };
-  CHECK(SessionFile(path).status == RIFFLE_OK);
-  refused(
-      with_index(whole, [&](std::string& i) { extent_of(i, 1)->offset = extent_of(i, 0)->offset; }),
-      "do not overlap");
-  refused(with_index(whole,
-                     [&](std::string& i) {
-                       extent_of(i, 1)->offset = extent_of(i, 0)->offset + disk::kPage;
-                     }),
-          "do not overlap");
-  refused(with_index(whole,
-                     [&](std::string& i) {
-                       head_of(i)->data = {3 * disk::kPage, 100, 0};
-                     }),
-          "do not overlap");
-  // Holes take no room on a disk, so the file's size bounds nothing.
-  const auto hole = [&](const std::function<void(std::string&, uint64_t)>& change) {
-    const uint64_t far = uint64_t(1) << 42;
-    write_file(bad, with_index(whole, [&](std::string& i) { change(i, far); }));
-    disk::Save save;
-    std::string bytes = read_file(bad);
-    std::memcpy(&save, &bytes[2 * disk::kPage], sizeof save);
-    save.end = far;
-    std::memcpy(&bytes[2 * disk::kPage], &save, sizeof save);
-    const uint64_t sum = riffle::checksum(&bytes[2 * disk::kPage], disk::kChecksumAt);
-    std::memcpy(&bytes[2 * disk::kPage + disk::kChecksumAt], &sum, sizeof sum);
-    write_file(bad, bytes);
-    REQUIRE(::truncate(bad.c_str(), static_cast<off_t>(far)) == 0);
-    const SessionFile file(bad);
-    INFO(file.err);
-    CHECK(file.status == RIFFLE_BAD_SESSION);
-  };
-  hole([&](std::string& i, uint64_t far) { head_of(i)->data = {far / 2, far / 4, 0}; });
-  hole([&](std::string& i, uint64_t far) { head_of(i)->state = {far / 2, far / 4, 0}; });
-  hole([&](std::string& i, uint64_t far) {
-    auto* tokens = reinterpret_cast<disk::TokenExtent*>(&i[sizeof(disk::Index)]);
-    tokens->run.offset = far / 2, tokens->run.bytes = far / 4;
-  });
-  hole([](std::string& i, uint64_t far) { i.resize(i.size() + far % 7 + 1); });
 }
 
 TEST_CASE("saving stops where riffle_abort was called", "[session_file][model]") {

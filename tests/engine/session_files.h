@@ -1,6 +1,7 @@
 // Saving sessions to disk and loading them, where both must work.
 #pragma once
 #include "tests/engine/test_model.h"
+#include "tests/engine/window_model.h"
 
 namespace riffle::test {
 
@@ -39,6 +40,44 @@ inline riffle_session* load(Runtime& r, const std::string& path) {
   r.sessions.push_back(nullptr);
   r.check(riffle_session_load(r.context, file.handle, &r.sessions.back(), nullptr, nullptr));
   return r.sessions.back();
+}
+
+inline riffle_session* fork_at(Runtime& r, riffle_session* s, size_t n) {
+  r.sessions.push_back(nullptr);
+  r.check(riffle_session_fork(s, n, &r.sessions.back()));
+  return r.sessions.back();
+}
+
+// Both take the same steps, and a prompt.
+inline void go_on_alike(Runtime& a, riffle_session* s, Runtime& b, riffle_session* t,
+                        const std::vector<int32_t>& tokens) {
+  REQUIRE(riffle_session_length(s) == riffle_session_length(t));
+  if (riffle_logits(s)) CHECK(a.logits(s) == b.logits(t));
+  else CHECK(riffle_logits(t) == nullptr);
+  const size_t half = tokens.size() / 2;
+  for (size_t i = 0; i < half; ++i) {
+    a.check(riffle_step(a.context, &s, &tokens[i], 1));
+    b.check(riffle_step(b.context, &t, &tokens[i], 1));
+    REQUIRE(a.logits(s) == b.logits(t));
+  }
+  for (const auto& [r, session] : {std::pair{&a, s}, {&b, t}})
+    r->check(riffle_prefill(session, tokens.data(), half, nullptr, nullptr));
+  CHECK(a.logits(s) == b.logits(t));
+  for (size_t i = half; i < tokens.size(); ++i) {
+    a.check(riffle_step(a.context, &s, &tokens[i], 1));
+    b.check(riffle_step(b.context, &t, &tokens[i], 1));
+    REQUIRE(a.logits(s) == b.logits(t));
+  }
+}
+
+inline riffle_context_options small(riffle_selector selector,
+                                    riffle_device device = RIFFLE_DEVICE_CPU) {
+  riffle_context_options o = sparse(selector);
+  o.device = device;
+  if (device == RIFFLE_DEVICE_EMU) o.slots = 400;
+  o.selection.select_tokens = 60;
+  o.selection.epsilon = 0.8f;
+  return o;
 }
 
 }  // namespace riffle::test

@@ -14,13 +14,18 @@ FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_j
                 $(addprefix src/model/chat/,sourced_text python_text template_value template_lexer template_syntax \
                 template_methods template_operators template_tests template_filters template_date \
                 template_interpreter chat_family chat_template) \
-                src/kv/kv_shape src/kv/file/session_file src/util/checksum src/util/file \
+                $(addprefix src/kv/,kv_shape host_store kv_store working_set file/session_file) src/util/checksum src/util/file \
                 src/util/buffer src/util/thread_pool src/util/error src/util/settings src/util/settings_table src/api/api_text \
-                $(addprefix src/cli/,text seed batch/format batch/reader batch/resume)
+                $(addprefix src/select/,lfps lfps_tables ranking block_masses int4_keys) \
+                $(addprefix kernels/cpu/,attention/attention_scalar attention/gather_scalar attention/gather_avx2 \
+                attention/gather_avx512 select/select_scalar select/score_table_scalar select/score_table_avx512) \
+                $(addprefix src/cli/,text seed saved_text batch/format batch/reader batch/resume)
 FUZZ_LIBS    := -lpcre2-8 -lutf8proc
 FUZZ_OBJ     := $(FUZZ_LIB:%=$(BUILD)/fuzz/%.o)
 FUZZ_BIN     := $(FUZZ_TARGETS:%=$(BUILD)/fuzz/fuzz_%)
 
+$(BUILD)/fuzz/kernels/%_avx2.o:   FUZZ_FLAGS += -mavx2 -mfma -mf16c
+$(BUILD)/fuzz/kernels/%_avx512.o: FUZZ_FLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 $(BUILD)/fuzz/%.o: %.cpp | fuzz-tools
 	@mkdir -p $(@D)
 	$(FUZZ_CXX) $(FUZZ_FLAGS) -c $< -o $@

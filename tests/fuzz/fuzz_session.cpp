@@ -1,12 +1,21 @@
-// The reader of sessions. Checksums are made right before it reads, so that it sees what lies
-// behind them.
+// The reader of sessions, and what takes a session from it: the store of blocks, digests, a
+// selector's state, the text that the command line keeps. Checksums are made right before it reads,
+// so that it sees what lies behind them.
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <string_view>
 
+#include "cli/saved_text.h"
+#include "kernels/cpu/kernels.h"
 #include "kv/file/session_file.h"
 #include "kv/file/session_layout.h"
+#include "kv/kv_store.h"
+#include "select/selector.h"
 #include "util/checksum.h"
 #include "util/error.h"
+#include "util/settings.h"
 
 using namespace riffle;
 namespace disk = riffle::session_layout;
@@ -23,6 +32,83 @@ static void seal_run(std::string& file, disk::Run& run) {
     run.checksum = checksum(file.data() + run.offset, run.bytes);
 }
 
+static const cpu::Kernels& scalar() {
+  static const cpu::Kernels kernels = [] {
+    cpu::Kernels k{};
+    k.isa = cpu::Isa::Scalar;
+    cpu::attention_scalar(&k.attention);
+    cpu::select_scalar(&k.select);
+    return k;
+  }();
+  return kernels;
+}
+
+// Bytes of a run, which is nowhere if it has none.
+static std::string_view bytes_of(const FileRun& run, const std::string& file) {
+  if (run.bytes == 0) return {};
+  return {file.data() + run.offset, run.bytes};
+}
+
+// What the engine does with a file that fits its context. Checksums of blocks are not looked at:
+// any bytes may come with right ones.
+static void take_blocks(const SessionContent& c, const std::string& file) {
+  const SessionOrigin& o = c.origin;
+  if (c.n_tokens() > 4096 || o.n_layers * o.n_kv_heads > 64 ||
+      o.head_dim % (o.type == KvType::Q8 ? 32 : 16) != 0 || o.head_dim > 256 ||
+      (o.block_size != 16 && o.block_size != 32 && o.block_size != 64))
+    return;
+  const KvShape shape{o.layout(), o.n_layers, o.n_kv_heads, {}};
+  const std::shared_ptr<std::byte> map(
+      static_cast<std::byte*>(
+          std::aligned_alloc(disk::kPage, (file.size() / disk::kPage + 1) * disk::kPage)),
+      std::free);
+  std::memcpy(map.get(), file.data(), file.size());
+  static ThreadPool threads(1);
+  KvStore store(shape, &scalar(), &threads);
+  std::vector<MappedBlocks> blocks;
+  for (const KvExtent& e : c.extents)
+    blocks.push_back({e.layer, e.first, e.n, e.stride, map.get() + e.offset});
+  SequenceKv first = store.create(8192, {}), second = store.create(8192, {});
+  try {
+    store.adopt(first, c.n_tokens(), c.marks, blocks, map);
+    store.adopt(second, c.n_tokens(), c.marks, blocks, map);
+  } catch (const Error&) {  // the reader has refused what the store would refuse
+    __builtin_trap();
+  }
+  // Digests need all full blocks, which the engine asks for.
+  const int64_t n_blocks = shape.layout.blocks(c.n_tokens());
+  bool whole = true;
+  for (const HeadKv& head : first.heads)
+    for (int64_t b = 0; b < n_blocks; ++b) whole &= head.blocks[b] != nullptr;
+  if (whole) {
+    riffle_selection settings{};
+    settings.struct_size = sizeof settings;
+    set_defaults(RIFFLE_OPTIONS_SELECTION, &settings);
+    settings.selector = RIFFLE_SELECTOR_LFPS;
+    const auto lfps = make_lfps(settings);
+    first.selection = lfps->make_state({o.n_layers, o.n_kv_heads, 2, o.layout(), 8192, &scalar()});
+    store.enter(first, c.n_tokens(), c.marks);
+    store.enter(second, c.n_tokens(), c.marks);
+    if (first.selection->load(bytes_of(c.state, file), c.n_tokens())) {
+      first.selection->settle();
+      first.selection->truncate(c.n_tokens() / 2);
+    }
+    store.reserve(first, c.n_tokens() + 1);
+    store.truncate(first, c.n_tokens() / 2);
+    SequenceKv fork = store.fork(second, c.n_tokens() / 3, 8192);
+    store.destroy(fork);
+  }
+  store.destroy(first);
+  store.destroy(second);
+}
+
+static void take_text(const SessionContent& c, const std::string& file) {
+  try {
+    cli::unpacked("fuzz", bytes_of(c.data, file));
+  } catch (const cli::Exit&) {
+  }
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string file(reinterpret_cast<const char*>(data), size);
   if (size >= 3 * disk::kPage) {
@@ -37,6 +123,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         disk::Index head;
         if (save.index_bytes >= sizeof head) {
           std::memcpy(&head, index, sizeof head);
+          for (disk::Run* run : {&head.logits, &head.state, &head.data}) seal_run(file, *run);
+          std::memcpy(index, &head, sizeof head);
           for (uint64_t i = 0;
                i < head.n_token_extents &&
                sizeof head + (i + 1) * sizeof(disk::TokenExtent) <= save.index_bytes;
@@ -62,6 +150,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const SessionContent content = read_session(source);
     if (content.kv_bytes() > size) __builtin_trap();
+    take_blocks(content, file);
+    take_text(content, file);
   } catch (const Error&) {
   }
   return 0;

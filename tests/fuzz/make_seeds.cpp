@@ -32,6 +32,14 @@ static std::string session() {
   index.n_marks = 1;
   index.marks[0] = 12;
   index.n_token_extents = index.n_extents = 1;
+  const std::string text = R"({"riffle":1,"kind":"chat","document":"","messages":[)"
+                           R"({"role":"user","content":"a","reasoning_content":""}]})";
+  index.data = {3 * disk::kPage + 1024, text.size(), 0};
+  text.copy(file.data() + index.data.offset, text.size());
+  // What lfps has learnt of 19 tokens, with zeros for scores, means and variances.
+  index.state = {3 * disk::kPage + 2048, 5 * sizeof(int64_t) + (20 + 20 + 16 + 16 + 2) * 4, 0};
+  const int64_t learnt[] = {1, 20, 19, 20, 20};
+  write(index.state.offset, learnt);
   uint64_t at = write(5 * disk::kPage, index);
   at = write(at, disk::TokenExtent{0, 20, {3 * disk::kPage, 80, 0}});
   at = write(at, disk::Extent{0, 0, 2, 2, 4 * disk::kPage});

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "engine/generate.h"
 #include "engine/schedule/request.h"
 #include "util/error.h"
 #include "util/settings.h"
@@ -277,8 +278,7 @@ bool Scheduler::take_tokens(Request& r, int32_t sampled) {
     do {
       const size_t at = static_cast<size_t>(r.answer->result().n_tokens);
       if (at < r.drawn.size()) sampled = r.drawn[at];
-      const auto next = r.answer->advance(sampled, r.sequence->logits,
-                                          engine_.n_ctx() - r.sequence->kv.n_tokens, show(r));
+      const auto next = draw(engine_, *r.sequence, *r.answer, sampled, show(r));
       if (!next) return false;
       r.next = *next;
       if (at == r.drawn.size()) r.drawn.push_back(*next);

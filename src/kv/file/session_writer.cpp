@@ -344,6 +344,11 @@ std::optional<SavedAs> append(const std::string& path, const SessionToSave& sess
   return as;
 }
 
+std::string folder_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+}
+
 // A file that goes away unless it is renamed, if the process is killed too: where the system can,
 // it has no name until it is whole.
 class Temporary {
@@ -370,10 +375,6 @@ class Temporary {
   }
 
  private:
-  static std::string folder_of(const std::string& path) {
-    const size_t slash = path.rfind('/');
-    return slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  }
   void give_name(const std::string& path) {
     const std::string file = "/proc/self/fd/" + std::to_string(int(fd_));
     for (int i = 0;; ++i) {
@@ -435,6 +436,13 @@ std::string real_path(const std::string& path) {
 }
 
 }  // namespace
+
+void check_session_path(const std::string& path) {
+  const std::string target = real_path(path), folder = folder_of(target);
+  check_target(target);
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    io_error(path, ("cannot write into the folder " + folder).c_str(), errno);
+}
 
 std::shared_ptr<const SessionFile> save_session(const std::string& path,
                                                 const SessionToSave& session,

@@ -21,6 +21,10 @@ struct SessionToSave {
   std::string_view data;            // the caller's
 };
 
+// Throws what save_session would throw for this path alone: RIFFLE_BAD_ARGUMENT if it names
+// something other than a session, RIFFLE_IO if its folder is missing or cannot be written to.
+void check_session_path(const std::string& path);
+
 // Bytes done and in all; false stops.
 using SaveProgress = std::function<bool(double done, double total)>;
 

@@ -30,6 +30,16 @@ void check_alike(Runtime& a, riffle_session* s, Runtime& b, riffle_session* t,
   }
 }
 
+// A step on two devices, within their tolerance.
+void check_close(Runtime& a, riffle_session* s, Runtime& b, riffle_session* t, int32_t token) {
+  a.check(riffle_step(a.context, &s, &token, 1));
+  b.check(riffle_step(b.context, &t, &token, 1));
+  const auto x = a.logits(s), y = b.logits(t);
+  double most = 0;
+  for (size_t i = 0; i < x.size(); ++i) most = std::max(most, std::fabs(double(x[i]) - y[i]));
+  CHECK(most < 0.05);
+}
+
 }  // namespace
 
 TEST_CASE("cuda: saved sessions go on with the same bits", "[cuda][session_file]") {
@@ -75,12 +85,38 @@ TEST_CASE("cuda: files of one device go on on another", "[cuda][session_file]") 
   // Nothing is lost on the way there and back.
   save(b, t, again);
   check_alike(a, s, c, load(c, again), {301, 302, 303});
-  int32_t token = 301;
-  b.check(riffle_step(b.context, &t, &token, 1));
-  riffle_session* u = load(a, path);
-  a.check(riffle_step(a.context, &u, &token, 1));
-  const auto x = a.logits(u), y = b.logits(t);
-  double most = 0;
-  for (size_t i = 0; i < x.size(); ++i) most = std::max(most, std::fabs(double(x[i]) - y[i]));
-  CHECK(most < 0.05);
+  check_close(a, load(a, path), b, t, 301);
+}
+
+TEST_CASE("cuda: files of emu go on on a GPU, and the reverse", "[cuda][session_file]") {
+  if (skip()) return;
+  const TempDir temp;
+  const std::string path = temp / "a.kv", again = temp / "b.kv";
+  const auto prompt = some_tokens(400, 1), more = some_tokens(6, 2);
+  for (const riffle_selector selector :
+       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_PSA})
+    for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_Q8})
+      for (const bool from_emu : {true, false}) {
+        INFO("selector " << selector << ", KV " << type << ", from emu: " << from_emu);
+        riffle_context_options gpu = on_gpu(selector, type), emu = gpu;
+        emu.device = RIFFLE_DEVICE_EMU;
+        emu.slots = 400;
+        Runtime a(from_emu ? emu : gpu), b(from_emu ? gpu : emu);
+        riffle_session* s = a.session();
+        a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+        // A cut and a fork, too.
+        a.check(riffle_session_truncate(s, 390));
+        for (const size_t n : {390, 250}) {
+          for (const std::string& file : {path, again}) std::filesystem::remove(file);
+          riffle_session* one = n == 390 ? s : fork_at(a, s, n);
+          a.check(riffle_prefill(one, more.data(), 3, nullptr, nullptr));
+          save(a, one, path);
+          riffle_session* other = load(b, path);
+          CHECK(a.logits(one) == b.logits(other));
+          // The keys and values of the file are the same on the way back, bit for bit.
+          save(b, other, again);
+          check_alike(a, one, a, load(a, again), more);
+          check_close(a, load(a, path), b, other, more[0]);
+        }
+      }
 }

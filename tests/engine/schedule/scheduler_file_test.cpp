@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "tests/engine/schedule/scheduled.h"
+#include "tests/engine/spoiled_session.h"
 #include "tests/engine/window_model.h"
 
 using namespace riffle::test;
@@ -182,6 +183,37 @@ TEST_CASE("scheduler: a saved session that cannot be loaded is not missed",
     run.finish();
     for (size_t i = 0; i < asks.size(); ++i) check_same(run.got[i + 1], want[i]);
     CHECK(run.got[1].loaded == document.size());
+  }
+}
+
+TEST_CASE("scheduler: a saved session with keys that are not numbers is named",
+          "[scheduler][session_file]") {
+  const TempDir temp;
+  const std::vector<int32_t> document = some_tokens(400, 50);
+  const std::vector<Ask> asks = questions(document, 2);
+  Files files{temp / "a.kv"};
+  files.save = document.size();
+  {
+    Runtime r(base());
+    FileRun run(r, defaults(), files);
+    run.submit(asks[0]);
+    run.finish();
+  }
+  SpoilSession change;
+  change.block = [](std::byte* block, const riffle::BlockLayout& layout, int64_t layer, int head,
+                    int64_t number) {
+    if (layer == 1 && head == 0 && number == 0) spoil_row(block, layout, 5, false, false);
+  };
+  write_file(files.path, spoiled(read_file(files.path), change));
+  Files again{files.path};
+  again.give = true;
+  Runtime r(base());
+  FileRun run(r, defaults(), again);
+  for (const Ask& a : asks) run.submit(a);
+  run.finish();
+  for (size_t i = 1; i <= asks.size(); ++i) {
+    CHECK(run.got[i].status == RIFFLE_BAD_SESSION);
+    CHECK(run.got[i].error.find(files.path + ": layer 1, KV head 0, token 5: found") == 0);
   }
 }
 

@@ -1,0 +1,127 @@
+// What was saved goes on with the same logits, bit for bit: every selector, KV type and block size,
+// cuts and forks, from one device to another.
+#include <filesystem>
+
+#include "tests/engine/session_files.h"
+
+using namespace riffle::test;
+
+namespace {
+
+// Saved on the one, loaded on the other.
+constexpr std::pair<riffle_device, riffle_device> kWays[] = {
+    {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}, {RIFFLE_DEVICE_EMU, RIFFLE_DEVICE_CPU}};
+constexpr riffle_kv_type kTypes[] = {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8};
+
+void check_way(riffle_context_options o, riffle_context_options p, const std::string& path) {
+  const auto prompt = some_tokens(300, 1), more = some_tokens(8, 2);
+  p.n_threads = 1;
+  Runtime a(o), b(p);
+  riffle_session* s = a.session();
+  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  for (const int32_t t : more) a.check(riffle_step(a.context, &s, &t, 1));
+  save(a, s, path);
+  go_on_alike(a, s, b, load(b, path), more);
+}
+
+}  // namespace
+
+TEST_CASE("saved sessions go on with the same bits, whatever selects", "[session_file][model]") {
+  const TempDir temp;
+  for (const riffle_selector selector : kSelectors)
+    for (const riffle_kv_type type : kTypes)
+      for (const auto& [from, to] : kWays) {
+        INFO("selector " << selector << ", KV " << type << ", from " << from);
+        riffle_context_options o = small(selector, from), p = small(selector, to);
+        o.kv_type = p.kv_type = type;
+        o.block_size = p.block_size = type == RIFFLE_KV_Q8 ? 32 : 16;
+        check_way(o, p, temp / "a.kv");
+      }
+}
+
+TEST_CASE("saved sessions go on with the same bits in blocks of every size",
+          "[session_file][model]") {
+  const TempDir temp;
+  for (const int block_size : {16, 32, 64})
+    for (const riffle_kv_type type : kTypes)
+      for (const auto& [from, to] : kWays) {
+        INFO("blocks of " << block_size << ", KV " << type << ", from " << from);
+        riffle_context_options o = small(RIFFLE_SELECTOR_SHARE, from),
+                               p = small(RIFFLE_SELECTOR_SHARE, to);
+        o.kv_type = p.kv_type = type;
+        o.block_size = p.block_size = block_size;
+        check_way(o, p, temp / "a.kv");
+      }
+}
+
+TEST_CASE("cuts and forks are saved and go on with the same bits", "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  const auto prompt = some_tokens(300, 1), more = some_tokens(8, 2);
+  for (const riffle_selector selector :
+       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_PSA})
+    for (const auto& [from, to] : kWays) {
+      INFO("selector " << selector << ", from " << from);
+      riffle_context_options o = small(selector, from), p = small(selector, to);
+      o.block_size = p.block_size = 32;
+      Runtime a(o), b(p);
+      riffle_session* s = a.session();
+      a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      // A fork in the middle of a block, and forks of what was loaded.
+      riffle_session* one = fork_at(a, s, 130);
+      save(a, one, path);
+      riffle_session* loaded = load(b, path);
+      riffle_session* two = fork_at(b, loaded, 96);
+      go_on_alike(a, one, b, loaded, more);
+      go_on_alike(a, fork_at(a, s, 96), b, two, more);
+      // A cut before the first save, to the middle of a block and to its end.
+      for (const size_t n : {250, 224}) {
+        std::filesystem::remove(path);
+        a.check(riffle_session_truncate(s, n));
+        save(a, s, path);
+        go_on_alike(a, s, b, load(b, path), more);
+      }
+      // A cut between two saves: the file has what was cut off.
+      save(a, s, path);
+      a.check(riffle_session_truncate(s, 210));
+      a.check(riffle_prefill(s, more.data(), 5, nullptr, nullptr));
+      save(a, s, path);
+      CHECK(SessionFile(path).info().saves == 3);
+      go_on_alike(a, s, b, load(b, path), more);
+    }
+}
+
+TEST_CASE("saved sessions: list positions, other digests and none", "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  const auto prompt = some_tokens(300, 1), more = some_tokens(12, 2);
+  Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
+  riffle_session* s = a.session();
+  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  SECTION("another selection than the one that saved") {
+    save(a, s, path);
+    riffle_selection psa = small(RIFFLE_SELECTOR_PSA).selection;
+    riffle_session* t = load(b, path);
+    b.check(riffle_set_selection(b.context, &psa));
+    a.check(riffle_set_selection(a.context, &psa));
+    go_on_alike(a, s, b, t, more);
+  }
+  SECTION("list positions") {
+    riffle_selection list = small(RIFFLE_SELECTOR_TOKENSELECT).selection;
+    list.positions = RIFFLE_POSITIONS_LIST;
+    for (Runtime* r : {&a, &b}) r->check(riffle_set_selection(r->context, &list));
+    for (const int32_t t : more) a.check(riffle_step(a.context, &s, &t, 1));
+    save(a, s, path);
+    CHECK(SessionFile(path).info().list_positions);
+    go_on_alike(a, s, b, load(b, path), more);
+  }
+  SECTION("an empty session") {
+    riffle_session* empty = a.session();
+    save(a, empty, path);
+    riffle_session* t = load(b, path);
+    CHECK(riffle_session_length(t) == 0);
+    for (const auto& [r, session] : {std::pair{&a, empty}, {&b, t}})
+      r->check(riffle_prefill(session, more.data(), 5, nullptr, nullptr));
+    go_on_alike(a, empty, b, t, more);
+  }
+}

@@ -1,0 +1,120 @@
+// Sessions whose keys, values or logits are not numbers, in files whose checksums fit: loading
+// takes them, and an answer that they spoil is an error that names the file.
+#include "tests/engine/spoiled_session.h"
+
+#include <cmath>
+#include <random>
+
+#include "tests/engine/session_files.h"
+
+using namespace riffle::test;
+
+namespace {
+
+// Six tokens at temperature 0.
+riffle_status answer(riffle_session* s) {
+  riffle_generate_options g;
+  riffle_generate_defaults(&g);
+  g.max_tokens = 6;
+  g.ignore_eos = true;
+  g.sampling.temperature = 0;
+  return riffle_generate(s, &g, nullptr, nullptr, nullptr);
+}
+
+void check_named(Runtime& r, riffle_session* s, const std::string& begin) {
+  CHECK(answer(s) == RIFFLE_BAD_SESSION);
+  const std::string text = riffle_context_error(r.context);
+  INFO(text);
+  CHECK(text.find(begin) == 0);
+  CHECK(text.find('\n') == std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("an answer that saved keys or values spoil is an error that names them",
+          "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv", bad = temp / "bad.kv";
+  const auto prompt = some_tokens(200, 1), more = some_tokens(5, 2);
+  for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8})
+    for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
+      for (const bool value : {false, true}) {
+        INFO("KV " << type << ", device " << device << ", value " << value);
+        riffle_context_options o = small(RIFFLE_SELECTOR_DENSE, device);
+        o.kv_type = type;
+        o.block_size = 32;
+        Runtime a(o);
+        riffle_session* s = a.session();
+        a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+        save(a, s, path);
+        SpoilSession change;
+        change.block = [&](std::byte* block, const riffle::BlockLayout& layout, int64_t layer,
+                           int head, int64_t number) {
+          if (layer == 1 && head == 0 && number == 3)
+            spoil_row(block, layout, 101, value, type == RIFFLE_KV_F32);
+        };
+        write_file(bad, spoiled(read_file(path), change));
+        const std::string where =
+            bad + ": layer 1, KV head 0, token 101: found a key or value that is not a finite";
+        riffle_session* t = load(a, bad);
+        CHECK(a.logits(t) == a.logits(s));
+        riffle_session* without = fork_at(a, t, 100);
+        riffle_session* with = fork_at(a, t, 150);
+        check_named(a, t, where);
+        for (riffle_session* u : {with, without})
+          a.check(riffle_prefill(u, more.data(), more.size(), nullptr, nullptr));
+        check_named(a, with, where);
+        a.check(answer(without));
+        a.check(riffle_session_truncate(t, 101));
+        a.check(riffle_prefill(t, more.data(), more.size(), nullptr, nullptr));
+        a.check(answer(t));
+      }
+}
+
+TEST_CASE("saved logits that are not numbers are an error that names the file",
+          "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv", bad = temp / "bad.kv";
+  const auto prompt = some_tokens(50, 1);
+  Runtime a(small(RIFFLE_SELECTOR_SHARE));
+  riffle_session* s = a.session();
+  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  save(a, s, path);
+  SpoilSession change;
+  change.logits = [](float* logits, int64_t) { logits[300] = NAN; };
+  write_file(bad, spoiled(read_file(path), change));
+  riffle_session* t = load(a, bad);
+  check_named(a, t, bad + ": logits: found some that are not finite");
+  a.check(riffle_prefill(t, prompt.data(), 3, nullptr, nullptr));
+  a.check(answer(t));
+}
+
+TEST_CASE("keys and values that are not numbers end no program, whatever selects",
+          "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv", bad = temp / "bad.kv";
+  const auto prompt = some_tokens(300, 1);
+  for (const riffle_selector selector : kSelectors)
+    for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+      Runtime a(small(selector, device));
+      riffle_session* s = a.session();
+      a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      save(a, s, path);
+      for (const uint32_t one_of : {1, 3, 40}) {  // tokens
+        INFO("selector " << selector << ", device " << device << ", one token of " << one_of);
+        std::mt19937 random(one_of);
+        SpoilSession change;
+        change.block = [&](std::byte* block, const riffle::BlockLayout& layout, int64_t, int,
+                           int64_t) {
+          for (int64_t t = 0; t < layout.block_size; ++t)
+            if (random() % one_of == 0)
+              spoil_row(block, layout, t, random() % 2 == 0, random() % 2 == 0);
+        };
+        write_file(bad, spoiled(read_file(path), change));
+        riffle_session* t = load(a, bad);
+        const riffle_status status = answer(t);
+        CHECK((status == RIFFLE_OK || status == RIFFLE_BAD_SESSION));
+        for (const int32_t token : {301, 302}) a.check(riffle_step(a.context, &t, &token, 1));
+      }
+    }
+}

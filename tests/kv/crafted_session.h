@@ -1,0 +1,87 @@
+// Session files with whatever a test wants in them, and checksums that fit.
+#pragma once
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kv/file/session_layout.h"
+#include "util/checksum.h"
+#include "util/file.h"
+
+namespace riffle::test {
+
+namespace disk = session_layout;
+
+// 20 tokens of one layer with one KV head of 16 f16 values in blocks of 16 tokens: two blocks of
+// 1,024 bytes. What is not written is a hole, so a file may be larger than the disk.
+struct CraftedSession {
+  static constexpr uint64_t kTokensAt = 3 * disk::kPage, kBlocksAt = 4 * disk::kPage,
+                            kIndexAt = 6 * disk::kPage;
+
+  disk::Header header{};
+  disk::Index index{};
+  disk::Save save{1, kIndexAt, 0, 0, 7 * disk::kPage, 0};
+  std::vector<disk::TokenExtent> tokens{{0, 20, {kTokensAt, 80, zeros(80)}}};
+  std::vector<disk::Extent> extents{{0, 0, 2, 2, kBlocksAt}};
+  uint64_t index_hole = 0;  // bytes of a hole that belong to the index too
+
+  CraftedSession() {
+    std::memcpy(header.magic, disk::kMagic, sizeof header.magic);
+    header.version = disk::kVersion;
+    header.page = disk::kPage;
+    header.n_layers = header.n_kv_heads = 1;
+    header.head_dim = header.block_size = 16;
+    header.vocab_size = 8;
+    index.n_tokens = 20;
+  }
+
+  // The checksum of so many bytes of a hole.
+  static uint64_t zeros(uint64_t bytes) {
+    const std::string piece(1 << 16, '\0');
+    Checksum sum;
+    for (; bytes > piece.size(); bytes -= piece.size()) sum.add(piece.data(), piece.size());
+    sum.add(piece.data(), bytes);
+    return sum.value();
+  }
+
+  void write(const std::string& path) {
+    index.n_token_extents = tokens.size();
+    index.n_extents = extents.size();
+    std::string text(reinterpret_cast<const char*>(&index), sizeof index);
+    const auto append = [&](const auto& value) {
+      text.append(reinterpret_cast<const char*>(&value), sizeof value);
+    };
+    for (const auto& e : tokens) append(e);
+    for (const auto& e : extents) append(e);
+    for (const auto& e : extents) append(zeros(e.stride < 1000 ? e.stride * 1024 : 0));
+    save.index_bytes = text.size() + index_hole;
+    const std::string whole = text + std::string(std::min(index_hole, disk::kPage), '\0');
+    save.index_checksum = checksum(whole.data(), whole.size());
+    const FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600));
+    REQUIRE(fd >= 0);
+    REQUIRE(::ftruncate(fd, static_cast<off_t>(save.end)) == 0);
+    page(fd, 0, header);
+    page(fd, 1, save);
+    page(fd, 2, disk::Save{});
+    REQUIRE(::pwrite(fd, text.data(), text.size(), static_cast<off_t>(save.index_offset)) ==
+            static_cast<ssize_t>(text.size()));
+  }
+
+ private:
+  template <class T>
+  static void page(int fd, uint64_t number, const T& content) {
+    std::string page(disk::kPage, '\0');
+    std::memcpy(page.data(), &content, sizeof content);
+    const uint64_t sum = checksum(page.data(), disk::kChecksumAt);
+    std::memcpy(page.data() + disk::kChecksumAt, &sum, sizeof sum);
+    REQUIRE(::pwrite(fd, page.data(), page.size(), static_cast<off_t>(number * disk::kPage)) ==
+            static_cast<ssize_t>(page.size()));
+  }
+};
+
+}  // namespace riffle::test

@@ -1,0 +1,91 @@
+// The reader of sessions on files that no save writes: each is refused in one line.
+#include "kv/file/session_file.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/kv/crafted_session.h"
+#include "tests/model/test_files.h"
+#include "util/error.h"
+
+using namespace riffle;
+using namespace riffle::test;
+
+static void check_refused(CraftedSession session, const std::string& field,
+                          const std::string& expected) {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  session.write(path);
+  try {
+    SessionFile::open(path);
+  } catch (const Error& e) {
+    const std::string text = e.what();
+    INFO(text);
+    CHECK(e.status() == RIFFLE_BAD_SESSION);
+    CHECK(text.find(path + ": " + field + ": found ") == 0);
+    CHECK(text.find(", expected " + expected) != std::string::npos);
+    CHECK(text.find('\n') == std::string::npos);
+    return;
+  }
+  FAIL_CHECK("the file is taken");
+}
+
+TEST_CASE("a session whose runs overlap is refused", "[kv][session_file]") {
+  const TempDir temp;
+  CraftedSession s;
+  s.write(temp / "a.kv");
+  CHECK(SessionFile::open(temp / "a.kv")->content().n_tokens() == 20);
+  const char* const apart = "runs that do not overlap";
+  SECTION("extents of two lengths at one place") {
+    s.save.index_offset = 7 * disk::kPage;
+    s.save.end = 8 * disk::kPage;
+    s.extents = {{0, 0, 1, 1, s.kBlocksAt}, {0, 1, 1, 8, s.kBlocksAt}};
+    check_refused(s, "index", apart);
+  }
+  SECTION("an extent inside another") {
+    s.save.index_offset = 7 * disk::kPage;
+    s.save.end = 8 * disk::kPage;
+    s.extents = {{0, 0, 1, 8, s.kBlocksAt}, {0, 1, 1, 1, s.kBlocksAt + disk::kPage}};
+    check_refused(s, "index", apart);
+  }
+  SECTION("tokens among blocks") {
+    s.tokens[0].run.offset = s.kBlocksAt + 1024;
+    check_refused(s, "index", apart);
+  }
+  SECTION("data in the index") {
+    s.index.data = {s.kIndexAt + 8, 16, 0};
+    check_refused(s, "index", apart);
+  }
+}
+
+// Holes take no room on a disk, so the file's size bounds nothing.
+TEST_CASE("a session of terabytes of holes is refused without reading them", "[kv][session_file]") {
+  const uint64_t far = uint64_t(1) << 42;
+  CraftedSession s;
+  s.save.end = far;
+  SECTION("data") {
+    s.index.data = {far / 2, far / 4, 0};
+    check_refused(s, "caller's data", "at most 1073741824");
+  }
+  SECTION("a selector's state") {
+    s.index.state = {far / 2, far / 4, 0};
+    check_refused(s, "selector's state", "at most 4294967296");
+  }
+  SECTION("logits") {
+    s.index.logits = {far / 2, far / 4, 0};
+    check_refused(s, "logits", "at most 32");
+  }
+  SECTION("tokens") {
+    s.tokens[0].run.offset = far / 2, s.tokens[0].run.bytes = far / 4;
+    check_refused(s, "token extent's bytes", "");
+  }
+  SECTION("an index") {
+    s.index_hole = far / 4;
+    check_refused(s, "index", "184 to 1073741824");
+  }
+}
+
+TEST_CASE("a session's index has the bytes of its extents", "[kv][session_file]") {
+  CraftedSession s;
+  s.index_hole = 8;
+  check_refused(s, "index", "those of 1 token extents and 1 KV extents");
+}
