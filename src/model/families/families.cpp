@@ -117,4 +117,9 @@ float positive(const FamilyFields& fields, const Field& field, double max, doubl
   return static_cast<float>(*x);
 }
 
+void require_in_gguf(const FamilyFields& fields, const Field& field, const char* expected) {
+  if (!fields.is_json() && !fields.has(field))
+    bad_model(fields.file(), fields.name_of(field), "none", expected);
+}
+
 }  // namespace riffle

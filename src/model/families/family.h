@@ -38,6 +38,9 @@ class FamilyFields {
 
 // A number above 0 and at most max.
 float positive(const FamilyFields& fields, const Field& field, double max, double fallback);
+// Refuses a GGUF file without the field, where what others would take in its place is not the
+// family's. expected: what the field is.
+void require_in_gguf(const FamilyFields& fields, const Field& field, const char* expected);
 
 // Fills in c->experts. defaults: transformers' values for absent fields; in GGUF none may be
 // absent, but see `divided`.

@@ -10,13 +10,18 @@ namespace riffle {
 namespace {
 
 constexpr Field kLocalBase = {"rope.freq_base_swa", "rope_local_base_freq"},
-                kQueryScalar = {nullptr, "query_pre_attn_scalar"};
-constexpr Field kFields[] = {kLocalBase, kQueryScalar};
+                kQueryScalar = {nullptr, "query_pre_attn_scalar"},
+                kBase = {"rope.freq_base", nullptr};
+constexpr Field kFields[] = {kLocalBase, kQueryScalar, kBase};
 
 // GGUF has no key for it. Of all sizes the 27B alone, which has 62 layers, scales by dim / heads.
 double gguf_scalar(const Config& c) { return c.n_layers == 62 ? c.dim / c.n_heads : c.head_dim; }
 
 void describe(const FamilyFields& f, Config* c) {
+  if (!f.is_json() && f.window() == 0)
+    bad_model(f.file(), "gemma3.attention.sliding_window", "none or 0",
+              "the window of five layers in six");
+  require_in_gguf(f, kBase, "the base of RoPE in layers without a window");
   c->embedding_scale = std::sqrt(static_cast<float>(c->dim));
   // rope_parameters may give one for each kind of layer.
   if (c->ropes.size() == 1) c->ropes.push_back({});

@@ -10,9 +10,9 @@ constexpr Field kExperts = {"expert_count", "num_local_experts"},
                 kUsed = {"expert_used_count", "num_experts_per_tok"},
                 kWidth = {"expert_feed_forward_length", "intermediate_size"},
                 kLimit = {nullptr, "swiglu_limit"}, kAlpha = {nullptr, "swiglu_alpha"},
-                kBias = {nullptr, "attention_bias"},
-                kWindow = {"attention.sliding_window", nullptr};
-constexpr Field kFields[] = {kExperts, kUsed, kWidth, kLimit, kAlpha, kBias, kWindow};
+                kBias = {nullptr, "attention_bias"}, kBase = {"rope.freq_base", nullptr},
+                kScaling = {"rope.scaling.type", nullptr};
+constexpr Field kFields[] = {kExperts, kUsed, kWidth, kLimit, kAlpha, kBias, kBase, kScaling};
 
 void describe(const FamilyFields& f, Config* c) {
   read_experts(f, {kExperts, kUsed, kWidth}, {128, 4, 2880}, c);
@@ -24,8 +24,11 @@ void describe(const FamilyFields& f, Config* c) {
   for (const auto& [field, expected] : {std::pair{kLimit, 7.0}, {kAlpha, 1.702}})
     if (const double given = f.number(field).value_or(expected); given != expected)
       unsupported(f.file(), f.name_of(field), format("%g", given), format("%g", expected));
-  if (!f.is_json() && !f.has(kWindow))
-    bad_model(f.file(), f.name_of(kWindow), "none", "the window of every second layer");
+  if (!f.is_json() && f.window() == 0)
+    bad_model(f.file(), "gpt-oss.attention.sliding_window", "none or 0",
+              "the window of every second layer");
+  require_in_gguf(f, kBase, "the base of RoPE");
+  require_in_gguf(f, kScaling, "the scaling of RoPE");
   // Where both are absent, transformers takes the scaling of the released models.
   if (f.is_json() && !f.has({nullptr, "rope_scaling"}) && !f.has({nullptr, "rope_parameters"}))
     bad_model(f.file(), "rope_scaling", "none", "the scaling of RoPE");
