@@ -10,7 +10,8 @@ namespace riffle {
 // of each type of weights, the products of prompts (quantised weights and others), attention of
 // steps and of prompts, and scores of INT4 keys. Each is timed in a test of some 10 microseconds on
 // data in the cache. The first table is preferred: another is taken only if it needs at most 0.9 of
-// the time, because instruction sets round differently and chance should not choose. All other kernels come from the first table.
+// the time, because instruction sets round differently and chance should not choose. All other
+// kernels come from the first table.
 cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables);
 
 // The same for the instruction sets that this CPU offers. Measured once, in some two milliseconds,

@@ -30,14 +30,15 @@ void check_alike(Runtime& a, riffle_session* s, Runtime& b, riffle_session* t,
   }
 }
 
-// A step on two devices, within their tolerance.
-void check_close(Runtime& a, riffle_session* s, Runtime& b, riffle_session* t, int32_t token) {
+// A step on two devices. A CPU rounds most activations to 8 bits, unless KV is f32.
+void check_close(Runtime& a, riffle_session* s, Runtime& b, riffle_session* t, int32_t token,
+                 riffle_kv_type kv) {
   a.check(riffle_step(a.context, &s, &token, 1));
   b.check(riffle_step(b.context, &t, &token, 1));
   const auto x = a.logits(s), y = b.logits(t);
   double most = 0;
   for (size_t i = 0; i < x.size(); ++i) most = std::max(most, std::fabs(double(x[i]) - y[i]));
-  CHECK(most < 0.05);
+  CHECK(most < (kv == RIFFLE_KV_F32 ? 0.05 : 0.5));
 }
 
 }  // namespace
@@ -85,7 +86,7 @@ TEST_CASE("cuda: files of one device go on on another", "[cuda][session_file]") 
   // Nothing is lost on the way there and back.
   save(b, t, again);
   check_alike(a, s, c, load(c, again), {301, 302, 303});
-  check_close(a, load(a, path), b, t, 301);
+  check_close(a, load(a, path), b, t, 301, RIFFLE_KV_F16);
 }
 
 TEST_CASE("cuda: files of emu go on on a GPU, and the reverse", "[cuda][session_file]") {
@@ -95,7 +96,7 @@ TEST_CASE("cuda: files of emu go on on a GPU, and the reverse", "[cuda][session_
   const auto prompt = some_tokens(400, 1), more = some_tokens(6, 2);
   for (const riffle_selector selector :
        {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_PSA})
-    for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_Q8})
+    for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_Q8, RIFFLE_KV_F32})
       for (const bool from_emu : {true, false}) {
         INFO("selector " << selector << ", KV " << type << ", from emu: " << from_emu);
         riffle_context_options gpu = on_gpu(selector, type), emu = gpu;
@@ -116,7 +117,7 @@ TEST_CASE("cuda: files of emu go on on a GPU, and the reverse", "[cuda][session_
           // The keys and values of the file are the same on the way back, bit for bit.
           save(b, other, again);
           check_alike(a, one, a, load(a, again), more);
-          check_close(a, load(a, path), b, other, more[0]);
+          check_close(a, load(a, path), b, other, more[0], type);
         }
       }
 }

@@ -243,5 +243,11 @@ inline Tolerance rough_gemm_tolerance(Isa isa, WType type, int64_t k) {
   return t;
 }
 
+// Of decode and of prompts alike, where only a gross error matters.
+inline double rough_tolerance(Isa isa, WType type, int64_t k) {
+  const double prompts = rough_gemm_tolerance(isa, type, k).relative;
+  return is_quantised(type) ? std::fmax(prompts, tolerance_of_8_bits(k).relative) : prompts;
+}
+
 }  // namespace
 }  // namespace riffle::cpu

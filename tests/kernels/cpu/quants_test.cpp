@@ -294,7 +294,7 @@ TEST_CASE("zeros, infinities and NaN among quantised weights reach their own res
             if (special == 0 && at.min >= 0) std::memset(row + b * info.block_bytes + at.min, 0, 2);
           }
         INFO(k->name << " " << info.name << " " << special);
-        const double tolerance = rough_gemm_tolerance(k->isa, type, cols).relative;
+        const double tolerance = rough_tolerance(k->isa, type, cols);
         const std::vector<float> results[] = {
             run_gemv(k->linear, w, x, n, 0, rows),
             run_gemm(k->linear, w, x, cols, n, {0, n}, {0, rows})};
