@@ -1,4 +1,4 @@
-// The messages of a request, and how they become a prompt.
+// The messages of a request.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,20 +10,5 @@ namespace riffle::cli {
 // field: where they stand, such as "body.messages". Throws BatchError.
 std::vector<Message> parse_messages(const Fields& fields, const std::string& field,
                                     const JsonIn& list);
-
-// What was done to a conversation that the chat template does not take as it is.
-enum class Fitted {
-  AS_IS,
-  JOINED,  // neighbours of one role became one message
-  MOVED    // system messages went into the user's messages, too
-};
-struct Conversation {
-  ChatPrompt prompt;
-  Fitted fitted = Fitted::AS_IS;
-  bool continued = false;  // the answer goes on with the last message
-};
-// Throws Exit with what the template has against the conversation as it is.
-Conversation fit_conversation(riffle_model* model, std::vector<Message> messages,
-                              riffle_thinking thinking);
 
 }  // namespace riffle::cli

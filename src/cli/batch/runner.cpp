@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "cli/batch/messages.h"
+#include "cli/batch/conversation.h"
 #include "cli/seed.h"
 
 namespace riffle::cli {

@@ -1,0 +1,66 @@
+#include "cli/batch/conversation.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace riffle::cli {
+
+namespace {
+
+void append(std::string& text, const std::string& more) {
+  if (!text.empty() && !more.empty()) text += "\n\n";
+  text += more;
+}
+
+std::vector<Message> joined_neighbours(const std::vector<Message>& messages) {
+  std::vector<Message> out;
+  for (const Message& m : messages) {
+    if (out.empty() || out.back().role != m.role) {
+      out.push_back(m);
+    } else {
+      append(out.back().content, m.content);
+      append(out.back().reasoning, m.reasoning);
+    }
+  }
+  return out;
+}
+
+// Into the user's message that follows, or else into the one before.
+std::vector<Message> without_system(std::vector<Message> messages) {
+  for (Message& m : messages) {
+    if (m.role == "system") m.role = "user";
+  }
+  return joined_neighbours(messages);
+}
+
+bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
+
+}  // namespace
+
+Conversation fit_conversation(riffle_model* model, std::vector<Message> messages,
+                              riffle_thinking thinking) {
+  Conversation out;
+  const Message& last = messages.back();
+  out.continued = last.role == "assistant" && !(is_blank(last.content) && is_blank(last.reasoning));
+  std::optional<Exit> refused;
+  for (const Fitted fitted : {Fitted::AS_IS, Fitted::JOINED, Fitted::MOVED}) {
+    std::vector<Message> changed = fitted == Fitted::JOINED  ? joined_neighbours(messages)
+                                   : fitted == Fitted::MOVED ? without_system(messages)
+                                                             : messages;
+    const bool system = std::any_of(messages.begin(), messages.end(),
+                                    [](const Message& m) { return m.role == "system"; });
+    if (fitted == Fitted::JOINED && changed.size() == messages.size()) continue;
+    if (fitted == Fitted::MOVED && !system) continue;
+    try {
+      out.prompt = chat_prompt(model, changed, thinking);
+      out.fitted = fitted;
+      return out;
+    } catch (const Exit& e) {
+      if (e.code() == EXIT_MEMORY) throw;
+      if (!refused) refused = e;
+    }
+  }
+  throw *refused;
+}
+
+}  // namespace riffle::cli
