@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/batch/conversation.h"
 #include "cli/batch/format.h"
-#include "cli/batch/messages.h"
 
 namespace riffle::cli {
 
