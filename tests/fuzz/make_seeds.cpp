@@ -119,6 +119,8 @@ std::string experts_gguf(const TinyModel& tiny, const std::string& arch) {
                                    {"expert_feed_forward_length", 4}})
     w.u32(arch + "." + key, static_cast<uint32_t>(value));
   w.f32(arch + ".attention.layer_norm_rms_epsilon", 1e-5f);
+  w.f32(arch + ".rope.freq_base", 10000);
+  w.text(arch + ".rope.scaling.type", "none");
   std::vector<Named> all = attention_tensors(kWidth, biases);
   for (const char* name : {"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"}) {
     w.tensor("blk.0." + std::string(name) + ".weight", {kWidth, kWidth, kExperts}, 0,
@@ -175,6 +177,7 @@ std::string family_gguf(const TinyModel& tiny, const Family& family) {
                                   {"granite", "embedding_scale"},
                                   {"granite", "residual_scale"},
                                   {"granite", "logit_scale"},
+                                  {"gemma3", "rope.freq_base"},
                                   {"gemma3", "rope.freq_base_swa"},
                                   {"olmo2", "rope.freq_base_swa"},
                                   {"mistral3", "attention.temperature_scale"}})
