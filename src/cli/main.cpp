@@ -127,6 +127,7 @@ int main(int argc, char** argv) {
   if (!std::setlocale(LC_CTYPE, "") || std::strcmp(std::setlocale(LC_CTYPE, nullptr), "C") == 0)
     std::setlocale(LC_CTYPE, "C.UTF-8");
   std::signal(SIGBUS, say_file_cut);
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size is an error then
   try {
     return run(argc, argv);
   } catch (const Exit& e) {
