@@ -171,10 +171,12 @@ state N. A line with the recorded seed gives the same text again.)");
   sub->add_option("--errors", o->errors,
                   "JSONL file for the records of lines that failed; default: they go into the "
                   "output, in order")
+      ->group(kRequestsGroup)
       ->type_name("FILE")
       ->check(not_empty);
   sub->add_flag("--ignore-unknown", o->ignore_unknown,
-                "answer lines that have fields riffle does not know, without these fields");
+                "answer lines that have fields riffle does not know, without these fields")
+      ->group(kRequestsGroup);
   sub->add_option("--max-seqs,--parallel", o->max_seqs,
                   "lines answered at once; the answers are the same for any number; default: 8, or "
                   "fewer if memory is short")
