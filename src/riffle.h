@@ -759,10 +759,10 @@ RIFFLE_API riffle_status riffle_context_fingerprint(riffle_context* context, uin
 /* A new session that goes on where the saved one was. Sessions of one file share its blocks in
  * memory: on the CPU its mapping, which other processes share too; on a GPU fork the session
  * instead of loading it again. All blocks are read and checked here, before any step: the first
- * step needs the keys of all of them, and keys and values share checksums. riffle does not search the file for
- * infinities and NaN. If logits become NaN by them, drawing a token from these
- * logits is RIFFLE_BAD_SESSION, and the error names the file. Errors: RIFFLE_UNSUPPORTED if the
- * file does not fit the context, RIFFLE_BAD_SESSION, RIFFLE_CONTEXT_FULL, RIFFLE_ABORTED (also by
+ * step needs the keys of all of them, and keys and values share checksums. riffle does not search
+ * the file for infinities and NaN. If logits become NaN by them, drawing a token from these logits
+ * is RIFFLE_BAD_SESSION, and the error names the file. Errors: RIFFLE_UNSUPPORTED if the file does
+ * not fit the context, RIFFLE_BAD_SESSION, RIFFLE_CONTEXT_FULL, RIFFLE_ABORTED (also by
  * riffle_abort). progress: RIFFLE_PHASE_LOAD_SESSION; may be NULL. */
 RIFFLE_API riffle_status riffle_session_load(riffle_context* context, riffle_session_file* file,
                                              riffle_session** session, riffle_progress_fn progress,
