@@ -218,3 +218,28 @@ TEST_CASE("GGUF: errors about windows say what the array has", "[families][gguf]
   expect_error(RIFFLE_BAD_MODEL, {key + ": found an array of 3 BOOL, expected 5 BOOL, one a layer"},
                [&] { g.config(); });
 }
+
+TEST_CASE("GGUF: without the fields that make it its family's a file is refused",
+          "[families][gguf]") {
+  struct Case {
+    const char *model, *key;
+  };
+  for (const auto& [model, key] : {Case{"gemma3", "gemma3.attention.sliding_window"},
+                                   {"gemma3", "gemma3.rope.freq_base"},
+                                   {"gpt_oss", "gpt-oss.attention.sliding_window"},
+                                   {"gpt_oss", "gpt-oss.rope.freq_base"},
+                                   {"gpt_oss", "gpt-oss.rope.scaling.type"},
+                                   {"granite", "granite.logit_scale"}}) {
+    INFO(key);
+    EditedGguf g(model);
+    g.config();
+    g.erase(key);
+    // A part of a scaling without its type is another error.
+    if (std::string(key).ends_with("rope.scaling.type"))
+      for (const char* other : {"factor", "original_context_length", "attn_factor",
+                                "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow"})
+        g.erase(std::string("gpt-oss.rope.scaling.") + other);
+    expect_error(RIFFLE_BAD_MODEL, {std::string("e.gguf: ") + key + ": found none"},
+                 [&] { g.config(); });
+  }
+}
