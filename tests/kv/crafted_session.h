@@ -40,7 +40,7 @@ struct CraftedSession {
     index.n_tokens = 20;
   }
 
-  // The checksum of so many bytes of a hole.
+  // The checksum of that many zero bytes, which is what a hole in a file reads as.
   static uint64_t zeros(uint64_t bytes) {
     const std::string piece(1 << 16, '\0');
     Checksum sum;

@@ -145,14 +145,14 @@ void add_batch(CLI::App& app, Command& chosen) {
 or messages in place of prompt. After an interruption, the same command continues where it ended.
 Exit code 6: some lines got an error record.)",
       R"(Without --host-mem, the KV cache may take three quarters of the machine's memory.
-Fields of body: prompt or messages, model, max_tokens or max_completion_tokens, temperature, top_k,
-top_p, min_p, seed, stop, ignore_eos, chat_template_kwargs with enable_thinking. Other fields of
-OpenAI and vLLM are accepted if they change nothing (n of 1, no tools), ignored with a notice if no
-answer depends on them (user, metadata), and refused if the answer would change; man riffle-batch has
-the table. A message has role and content; an assistant's may also have reasoning_content, and if it
-comes last, it is continued. A list of prompts gets a choice for each. A flag sets a field for the
-lines that leave it out. The loaded model answers all lines, whatever model they name. A bad line gets
-an error record, and the other lines are answered.
+Fields of body: prompt or messages, model, max_tokens or max_completion_tokens, temperature,
+top_k, top_p, min_p, seed, stop, ignore_eos, chat_template_kwargs with enable_thinking. Other
+fields of OpenAI and vLLM are accepted if they change nothing (n of 1, no tools), ignored with a
+notice if no answer depends on them (user, metadata), and refused if the answer would change; man
+riffle-batch has the table. A message has role and content; an assistant's may also have
+reasoning_content, and if it comes last, it is continued. A list of prompts gets a choice for
+each. A flag sets a field for the lines that leave it out. The loaded model answers all lines,
+whatever model they name. A bad line gets an error record, and the other lines are answered.
 A record: {"id", "custom_id", "line", "response", "error"}; response or error is null.
 A model's reasoning is in reasoning_content, beside content.
 response.body is what OpenAI's records have there, and riffle: finish, seed, tokens reused, KV read,

@@ -25,7 +25,7 @@ std::vector<Message> joined_neighbours(const std::vector<Message>& messages) {
   return out;
 }
 
-// Into the user's message that follows, or else into the one before.
+// As user's messages, joined with those beside them.
 std::vector<Message> without_system(std::vector<Message> messages) {
   for (Message& m : messages) {
     if (m.role == "system") m.role = "user";

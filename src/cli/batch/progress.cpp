@@ -82,7 +82,7 @@ std::vector<std::string> BatchProgress::notices() const {
       "messages of the same role in a row were joined; the model's chat template takes roles by "
       "turns");
   add(moved_,
-      "system messages were put before the user's next message; the model's chat template does "
+      "system messages became the user's; the model's chat template does "
       "not take them as they are");
   return out;
 }
