@@ -113,41 +113,45 @@ inline __m128 scales_mxfp4(const uint8_t* b) {
   return _mm_castsi128_ps(_mm_setr_epi32(bits(0), bits(1), bits(2), bits(3)));
 }
 
-// 32 activations as integers within +-limit times a scale, rounded to half a step; within +-beyond
-// if the largest of them is above `large`. An infinity or NaN spoils the integers, so they are
-// zeros and the scale is NaN: it will be seen.
-struct Rounded32 {
+// 32 activations and the largest magnitude among them.
+struct Group32 {
   __m256 value[4];
-  __m256i integer[4];
-  float top, scale, inverse;  // top: the largest magnitude; inverse: 1 / scale, or 0
-  bool plain;                 // finite, and large enough to have integers other than 0
+  float top;
+  // A reciprocal of a tiny top would not be finite; such a group adds nothing that f32 could show.
+  bool tiny() const { return top < 0x1p-100f; }
+  bool broken() const { return !(top < __builtin_inff()); }  // an infinity or NaN among them
 };
-inline Rounded32 rounded32(const float* x, float limit, float large, float beyond) {
-  Rounded32 r;
+inline Group32 group32(const float* x) {
+  Group32 g;
   // Magnitudes are in the order of their bits, and NaN comes after infinity.
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
   __m256i largest = _mm256_setzero_si256();
   for (int j = 0; j < 4; ++j) {
-    r.value[j] = _mm256_loadu_ps(x + 8 * j);
+    g.value[j] = _mm256_loadu_ps(x + 8 * j);
     largest =
-        _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(r.value[j]), magnitude));
+        _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(g.value[j]), magnitude));
   }
   __m128i most =
       _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
   most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0x4e));
   most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0xb1));
-  const auto bits = static_cast<uint32_t>(_mm_cvtsi128_si32(most));
-  r.top = float_of_bits(bits);
-  // The reciprocal of a tiny number would not be finite; such a group adds nothing that f32 could
-  // show.
-  const bool tiny = r.top < 0x1p-100f, broken = bits >= 0x7f800000u;
-  r.plain = !tiny && !broken;
-  if (r.top > large) limit = beyond;
-  r.scale = broken ? __builtin_nanf("") : tiny ? 0 : r.top * (1 / limit);
-  r.inverse = r.plain ? limit / r.top : 0;
+  g.top = float_of_bits(static_cast<uint32_t>(_mm_cvtsi128_si32(most)));
+  return g;
+}
+
+// A group as integers within +-limit times a scale, rounded to half a step. An infinity or NaN
+// spoils the integers, so they are zeros and the scale is NaN: it will be seen.
+struct Rounded32 {
+  __m256i integer[4];
+  float scale, inverse;  // inverse: 1 / scale, or 0
+};
+inline Rounded32 rounded32(const Group32& g, float limit) {
+  Rounded32 r;
+  r.scale = g.broken() ? __builtin_nanf("") : g.tiny() ? 0 : g.top * (1 / limit);
+  r.inverse = g.broken() || g.tiny() ? 0 : limit / g.top;
   for (int j = 0; j < 4; ++j) {
-    r.integer[j] = _mm256_cvtps_epi32(_mm256_mul_ps(r.value[j], _mm256_set1_ps(r.inverse)));
-    if (broken) r.integer[j] = _mm256_setzero_si256();
+    r.integer[j] = _mm256_cvtps_epi32(_mm256_mul_ps(g.value[j], _mm256_set1_ps(r.inverse)));
+    if (g.broken()) r.integer[j] = _mm256_setzero_si256();
   }
   return r;
 }
@@ -181,9 +185,10 @@ struct Fixed16 {
   bool deep;  // above `large`
 };
 inline Fixed16 fixed16(const float* x, float large) {
-  const Rounded32 r = rounded32(x, 127, large, kFixedMax);
+  const Group32 g = group32(x);
   Fixed16 f;
-  f.deep = r.top > large;
+  f.deep = g.top > large;
+  const Rounded32 r = rounded32(g, f.deep ? kFixedMax : 127);
   f.scale = f.deep ? r.scale : r.scale * (1 / 256.0f);
   for (int h = 0; h < 2; ++h) {
     __m256i p = r.integer[2 * h], q = r.integer[2 * h + 1];

@@ -48,7 +48,7 @@ struct GemmInt16 {
 
   // 32 values of a row. Infinities and NaN make the whole chunk NaN.
   static void pack_chunk(const float* x, int32_t* to) {
-    const Rounded32 r = rounded32(x, 32767, kAllDeep, 32767);
+    const Rounded32 r = rounded32(group32(x), 32767);
     for (int half = 0; half < 2; ++half) {
       const __m256i both = _mm256_permute4x64_epi64(
           _mm256_packs_epi32(r.integer[2 * half], r.integer[2 * half + 1]), 0xd8);  // in order

@@ -82,13 +82,14 @@ struct GemmInt8 {
   // 32 values of a row: first bytes, and second ones if the largest value exceeds `large`, which
   // the result says. Infinities and NaN make the whole chunk NaN.
   static bool pack_chunk(const float* x, float large, int32_t* first, int32_t* second) {
-    Rounded32 r = rounded32(x, 127, large, 127);
+    const Group32 g = group32(x);
+    Rounded32 r = rounded32(g, 127);
     put_chunk(r.integer, r.scale, MR, first);
-    if (!r.plain || !(r.top > large)) return false;
+    if (g.broken() || g.tiny() || !(g.top > large)) return false;
     // Half a step is left over at most, which becomes 127.
     for (int j = 0; j < 4; ++j) {
       const __m256 rest =
-          _mm256_fnmadd_ps(_mm256_set1_ps(r.scale), _mm256_cvtepi32_ps(r.integer[j]), r.value[j]);
+          _mm256_fnmadd_ps(_mm256_set1_ps(r.scale), _mm256_cvtepi32_ps(r.integer[j]), g.value[j]);
       r.integer[j] = _mm256_cvtps_epi32(_mm256_mul_ps(rest, _mm256_set1_ps(r.inverse * 254)));
     }
     put_chunk(r.integer, r.scale * (1 / 254.0f), 1, second);

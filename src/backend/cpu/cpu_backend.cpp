@@ -193,16 +193,16 @@ void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
 }
 
 // Whoever asks for f32 KV wants products as exact.
+bool CpuBackend::f32_kv() const { return store_.layout().type == cpu::KvType::F32; }
+
 const cpu::GemvKernels& CpuBackend::gemv_of(cpu::WType type) const {
   const cpu::LinearKernels& k = kernels_->linear;
-  const bool f32 = store_.layout().type == cpu::KvType::F32;
-  return (f32 ? k.f32_gemv : k.gemv)[static_cast<int>(type)];
+  return (f32_kv() ? k.f32_gemv : k.gemv)[static_cast<int>(type)];
 }
 
 const cpu::GemmKernels& CpuBackend::gemm_of(cpu::WType type) const {
   const cpu::LinearKernels& k = kernels_->linear;
-  const bool f32 = store_.layout().type == cpu::KvType::F32;
-  return (f32 ? k.f32_gemm : k.gemm)[static_cast<int>(type)];
+  return (f32_kv() ? k.f32_gemm : k.gemm)[static_cast<int>(type)];
 }
 
 void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int64_t n,

@@ -78,6 +78,7 @@ class CpuBackend : public Backend {
 
   void rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out);
   const float* normed(const Tensor* norm, const float* x, int64_t n);
+  bool f32_kv() const;
   const cpu::GemvKernels& gemv_of(cpu::WType type) const;
   const cpu::GemmKernels& gemm_of(cpu::WType type) const;
   void products(const LinearOut* outs, int n_outs, const float* x, int64_t n, Phase phase);

@@ -260,11 +260,8 @@ void check_end(const Fields& f, const Body& body) {
 bool parse_body(const Fields& f, const JsonIn& object, BatchRequest& r) {
   Body body{r};
   for (const auto& [key, value] : object.items()) {
-    const auto* const field =
-        std::find_if(std::begin(kFields), std::end(kFields),
-                     [&key = key](const BodyField& b) { return b.name == key; });
-    const bool known = field != std::end(kFields);
-    if (!f.is_read(known ? field : nullptr, "body.", "body.", key, value)) continue;
+    const BodyField* const field = field_named(kFields, key);
+    if (!f.is_read(field, "body.", "body.", key, value)) continue;
     if (!value.is_null()) field->read(f, "body." + key, value, body);
   }
   if (body.prompt && body.messages)

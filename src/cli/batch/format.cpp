@@ -55,9 +55,7 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number,
   std::string url;
   const JsonIn* body = nullptr;
   for (const auto& [key, value] : json.items()) {
-    const auto* const use = std::find_if(std::begin(kLineFields), std::end(kLineFields),
-                                         [&key = key](const FieldUse& u) { return u.name == key; });
-    if (!f.is_read(use == std::end(kLineFields) ? nullptr : use, "", "", key, value)) continue;
+    if (!f.is_read(field_named(kLineFields, key), "", "", key, value)) continue;
     if (key == "method") {
       if (f.text(key, value) != "POST") f.wrong(key, value, "POST");
     } else if (key == "url") {

@@ -1,7 +1,9 @@
 // One line of a batch file as JSON, and checks of its fields that say what is wrong with which.
 // Lines are untrusted.
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -35,6 +37,15 @@ struct FieldUse {
   const char* no_ops = nullptr;  // NO_OP: the values, as a JSON array
 };
 
+// The entry of this name in an array of FieldUse, or of a type derived from it; null: there is
+// none.
+template <typename Table>
+auto field_named(const Table& table, std::string_view name) -> decltype(std::data(table)) {
+  const auto at = std::find_if(std::begin(table), std::end(table),
+                               [&](const FieldUse& use) { return use.name == name; });
+  return at == std::end(table) ? nullptr : &*at;
+}
+
 // Checks fields of one line. Every failure is a BatchError that names line and field.
 class Fields {
  public:
@@ -60,7 +71,7 @@ class Fields {
   T integer(const std::string& field, const JsonIn& value, T low, T high) const {
     const std::string expected =
         "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
-    // nlohmann keeps what is not negative as unsigned.
+    // The parser stores a whole number as unsigned if it is 0 or more.
     if (!value.is_number_unsigned()) wrong(field, value, expected);
     const uint64_t v = value.get<uint64_t>();
     if (v < static_cast<uint64_t>(low) || v > static_cast<uint64_t>(high))

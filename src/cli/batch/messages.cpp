@@ -1,8 +1,6 @@
 #include "cli/batch/messages.h"
 
-#include <algorithm>
 #include <optional>
-#include <span>
 
 namespace riffle::cli {
 namespace {
@@ -27,18 +25,13 @@ constexpr FieldUse kPartFields[] = {
     {"video_url", Use::REFUSED}, {"file", Use::REFUSED},        {"refusal", Use::REFUSED},
 };
 
-const FieldUse* find(std::span<const FieldUse> table, const std::string& key) {
-  const auto at = std::find_if(table.begin(), table.end(),
-                               [&](const FieldUse& use) { return use.name == key; });
-  return at == table.end() ? nullptr : &*at;
-}
-
 std::string parse_part(const Fields& f, const std::string& at, const JsonIn& part) {
   if (!part.is_object()) f.wrong(at, part, "an object");
   std::optional<std::string> text;
   bool type = false;
   for (const auto& [key, value] : part.items()) {
-    if (!f.is_read(find(kPartFields, key), at + ".", "messages.content.", key, value)) continue;
+    if (!f.is_read(field_named(kPartFields, key), at + ".", "messages.content.", key, value))
+      continue;
     if (key == "text") {
       text = f.plain_text(at + ".text", value);
     } else {
@@ -67,7 +60,7 @@ Message parse_message(const Fields& f, const std::string& at, const JsonIn& obje
   Message message;
   bool role = false, content = false;
   for (const auto& [key, value] : object.items()) {
-    if (!f.is_read(find(kMessageFields, key), at + ".", "messages.", key, value)) continue;
+    if (!f.is_read(field_named(kMessageFields, key), at + ".", "messages.", key, value)) continue;
     const std::string field = at + "." + key;
     if (key == "role") {
       message.role = f.text(field, value);

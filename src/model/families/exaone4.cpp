@@ -14,11 +14,8 @@ constexpr Field kFields[] = {kPattern};
 
 // The released model of 64 layers has a window; that of 30 has none.
 void describe(const FamilyFields& f, Config* c) {
-  if (f.window() == 0) {
-    if (!f.is_json() && c->n_layers == 64)
-      bad_model(f.file(), "exaone4.attention.sliding_window", "none", "the window's tokens");
-    return;
-  }
+  if (c->n_layers == 64) require_window_in_gguf(f, "the window's tokens");
+  if (f.window() == 0) return;
   c->ropes.push_back({});  // theta 0: none
   for (LayerConfig& layer : c->layers)
     if (layer.window == 0) layer.rope = static_cast<int>(c->ropes.size()) - 1;

@@ -122,4 +122,10 @@ void require_in_gguf(const FamilyFields& fields, const Field& field, const char*
     bad_model(fields.file(), fields.name_of(field), "none", expected);
 }
 
+void require_window_in_gguf(const FamilyFields& fields, const char* expected) {
+  if (!fields.is_json() && fields.window() == 0)
+    bad_model(fields.file(), fields.name_of({"attention.sliding_window", nullptr}), "none or 0",
+              expected);
+}
+
 }  // namespace riffle

@@ -41,6 +41,8 @@ float positive(const FamilyFields& fields, const Field& field, double max, doubl
 // Refuses a GGUF file without the field, where what others would take in its place is not the
 // family's. expected: what the field is.
 void require_in_gguf(const FamilyFields& fields, const Field& field, const char* expected);
+// The same for a window above 0.
+void require_window_in_gguf(const FamilyFields& fields, const char* expected);
 
 // Fills in c->experts. defaults: transformers' values for absent fields; in GGUF none may be
 // absent, but see `divided`.

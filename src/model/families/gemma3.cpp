@@ -18,9 +18,7 @@ constexpr Field kFields[] = {kLocalBase, kQueryScalar, kBase};
 double gguf_scalar(const Config& c) { return c.n_layers == 62 ? c.dim / c.n_heads : c.head_dim; }
 
 void describe(const FamilyFields& f, Config* c) {
-  if (!f.is_json() && f.window() == 0)
-    bad_model(f.file(), "gemma3.attention.sliding_window", "none or 0",
-              "the window of five layers in six");
+  require_window_in_gguf(f, "the window of five layers in six");
   require_in_gguf(f, kBase, "the base of RoPE in layers without a window");
   c->embedding_scale = std::sqrt(static_cast<float>(c->dim));
   // rope_parameters may give one for each kind of layer.

@@ -24,9 +24,7 @@ void describe(const FamilyFields& f, Config* c) {
   for (const auto& [field, expected] : {std::pair{kLimit, 7.0}, {kAlpha, 1.702}})
     if (const double given = f.number(field).value_or(expected); given != expected)
       unsupported(f.file(), f.name_of(field), format("%g", given), format("%g", expected));
-  if (!f.is_json() && f.window() == 0)
-    bad_model(f.file(), "gpt-oss.attention.sliding_window", "none or 0",
-              "the window of every second layer");
+  require_window_in_gguf(f, "the window of every second layer");
   require_in_gguf(f, kBase, "the base of RoPE");
   require_in_gguf(f, kScaling, "the scaling of RoPE");
   // Where both are absent, transformers takes the scaling of the released models.

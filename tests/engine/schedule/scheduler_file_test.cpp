@@ -118,6 +118,15 @@ TEST_CASE("scheduler: requests begin from saved sessions", "[scheduler][session_
   }
 }
 
+// Saves the document, which ask's prompt begins with, while a scheduler answers ask.
+static void save_document(Files& files, const std::vector<int32_t>& document, const Ask& ask) {
+  files.save = document.size();
+  Runtime r(base());
+  FileRun run(r, defaults(), files);
+  run.submit(ask);
+  run.finish();
+}
+
 TEST_CASE("scheduler: a saved session that cannot be loaded is not missed",
           "[scheduler][session_file]") {
   const TempDir temp;
@@ -126,13 +135,7 @@ TEST_CASE("scheduler: a saved session that cannot be loaded is not missed",
   std::vector<Got> want;
   for (const Ask& a : asks) want.push_back(alone(base(), a));
   Files files{temp / "a.kv"};
-  files.save = document.size();
-  {
-    Runtime r(base());
-    FileRun run(r, defaults(), files);
-    run.submit(asks[0]);
-    run.finish();
-  }
+  save_document(files, document, asks[0]);
   const auto check_read = [&](const riffle_context_options& o, const std::string& word) {
     Files again{files.path};
     again.give = true;
@@ -192,13 +195,7 @@ TEST_CASE("scheduler: a saved session with keys that are not numbers is named",
   const std::vector<int32_t> document = some_tokens(400, 50);
   const std::vector<Ask> asks = questions(document, 2);
   Files files{temp / "a.kv"};
-  files.save = document.size();
-  {
-    Runtime r(base());
-    FileRun run(r, defaults(), files);
-    run.submit(asks[0]);
-    run.finish();
-  }
+  save_document(files, document, asks[0]);
   SpoilSession change;
   change.block = [](std::byte* block, const riffle::BlockLayout& layout, int64_t layer, int head,
                     int64_t number) {
