@@ -45,10 +45,13 @@ TEST_CASE("logits match the golden ones", "[golden]") {
       Runtime r(o);
       for (const auto& g : cases) {
         const Difference d = compare(r, g);
-        // Products with Q8_0 have 8 bits of most activations with AVX-512, which also decodes for
-        // AMX, unless KV is f32.
+        // Products with Q8_0 have 8 bits of most activations, AVX2's in decode alone, unless they
+        // are scalar or KV is f32.
         const bool rough = kv == RIFFLE_KV_Q8 || isa == RIFFLE_ISA_AVX512 || isa == RIFFLE_ISA_AMX;
-        const double bound = kv == RIFFLE_KV_F32 ? 1e-3 : rough ? 0.3 : 2e-2;
+        const double bound = kv == RIFFLE_KV_F32      ? 1e-3
+                             : rough                  ? 0.3
+                             : isa == RIFFLE_ISA_AVX2 ? 0.1
+                                                      : 2e-2;
         WARN("isa " << isa << " kv " << kv_name(kv) << ' ' << g["name"].get<std::string>()
                     << ": largest difference of a logit " << d.logit << ", of a logsumexp "
                     << d.logsumexp);

@@ -13,8 +13,9 @@ namespace {
 size_t act_bytes(WType type, int64_t cols) {
   return is_quantised(type) ? blocks_act_bytes_avx2(type, cols) : f32_act_bytes(cols);
 }
+template <bool kF32Kv>
 void act_prepare(WType type, const float* x, int64_t cols, void* act) {
-  if (is_quantised(type)) blocks_act_prepare_avx2(type, x, cols, act);
+  if (is_quantised(type)) blocks_act_prepare_avx2(type, x, cols, kF32Kv, act);
   else f32_act_prepare(x, cols, act);
 }
 
@@ -69,7 +70,8 @@ void linear_avx2(LinearKernels* t) {
   set_simd_entries<Avx2, 6, 2>(t);
   GemmInt8<Avx2, Int256, 4, 2>::set(t);
   GemmInt16<Avx2, Int256, 4, 2>::set(t);
-  set_gemv(t, {act_bytes, act_prepare, gemv});
+  set_gemv(t, {act_bytes, act_prepare<false>, gemv});
+  for (GemvKernels& each : t->f32_gemv) each.prepare = act_prepare<true>;
 }
 
 }  // namespace riffle::cpu

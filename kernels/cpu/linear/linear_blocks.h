@@ -4,7 +4,7 @@
 // Weights of a group are scale * (code - offset) - min with a small code. A group of 32 activations
 // becomes integers of 8 or 16 bits times a scale (fixed16), so that a group's product is one
 // integer, a scale and, where there is an offset or a minimum, that times the sum of the
-// activations. AVX2 keeps 16 bits throughout: its vpmaddwd costs the same for both.
+// activations.
 #pragma once
 #include "kernels/cpu/linear/linear_common.h"
 #include "kernels/cpu/simd/avx2.h"
@@ -13,11 +13,11 @@ namespace riffle::cpu {
 
 // Entries of LinearKernels for quantised types.
 size_t blocks_act_bytes_avx2(WType type, int64_t cols);
-void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, void* act);
+// all_deep: all groups keep 16 bits, not only those with large values (kLarge).
+void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, bool all_deep, void* act);
 void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,
                       const void* acts, int64_t n, float* y, int64_t ldy);
 size_t blocks_act_bytes_avx512(WType type, int64_t cols);
-// all_deep: all groups keep 16 bits, not only those with large values (kLarge).
 void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, bool all_deep, void* act);
 void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,
                         const void* acts, int64_t n, float* y, int64_t ldy);

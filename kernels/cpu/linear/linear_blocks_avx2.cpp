@@ -1,175 +1,82 @@
-// Decode products of quantised weights for AVX2, see linear_blocks.h. Codes are widened to 16 bits,
-// and vpmaddwd multiplies them by activations of 16 bits; a sum of 4 products stays below 4 * 255 *
-// 2^15 < 2^31. A group's integer is converted and scaled once.
-#include "kernels/cpu/linear/linear_blocks.h"
-#include "kernels/cpu/simd/avx2.h"
+// Decode products of quantised weights for AVX2, see linear_blocks.h. Codes are bytes, which
+// vpmaddubsw multiplies by the two signed bytes of an activation of 16 bits, or by the first alone
+// where the second ones of a step are all 0. vpmaddwd multiplies these sums of two products by 256
+// or, in types with groups of 16, by the integer scale of the group, which leaves one conversion
+// and one FMA for 32 products. A sum of 4 products stays below 4 * 128 * 2^15, times a scale of
+// Q6_K below 4 * 63 * 2^15 * 128, which is less than 2^31.
+#include "kernels/cpu/linear/linear_codes.h"
 
 namespace riffle::cpu {
 namespace {
 
-// Prepared activations: a Words for each 32 columns; then the scale of each group of weights; then
-// its sum, times the offset of the codes if there is one. All is padded with zeros to steps. `a`
-// and `b` have the columns in the order in which the codes come (in_halves).
-struct alignas(32) Words {
-  int16_t a[16], b[16];
-};
 // Columns worked on together: a block, or four of 32.
 constexpr int64_t step_cols(WType type) { return has_256(type) ? 256 : 128; }
-inline int64_t words_of(WType type, int64_t cols) { return round_up(cols, step_cols(type)) / 32; }
-inline int64_t groups_of(WType type, int64_t cols) {
-  return words_of(type, cols) * 32 / group_values(type);
+inline int64_t steps_of(WType type, int64_t cols) {
+  return round_up(cols, step_cols(type)) / step_cols(type);
 }
 
-// Whether a group's first 16 columns come apart from the last 16. In other types the even columns
-// come apart from the odd ones.
-constexpr bool in_halves(WType type) {
-  return type == WType::Q8_0 || type == WType::Q4_0 || type == WType::Q4_1;
-}
-
-inline __m256i load32(const uint8_t* p) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-}
-inline __m128i load16(const uint8_t* p) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-}
-inline __m256i splat(int v) { return _mm256_set1_epi8(static_cast<char>(v)); }
-inline __m256i low_half(__m256i v) { return _mm256_and_si256(v, splat(15)); }
-inline __m256i high_half(__m256i v) { return _mm256_and_si256(_mm256_srli_epi16(v, 4), splat(15)); }
-// The low halves of 16 bytes, then their high halves.
-inline __m256i both_halves(const uint8_t* p) {
-  const __m256i shift = _mm256_setr_epi64x(0, 0, 4, 4);
-  return low_half(_mm256_srlv_epi64(_mm256_broadcastsi128_si256(load16(p)), shift));
-}
-
-// 16 where bit j of high is set, for byte j.
-inline __m256i bit4_of(uint32_t high) {
-  const __m256i byte = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2,
-                                        2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
-  const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));
-  const __m256i spread = _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int>(high)), byte);
-  return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit), splat(16));
-}
-
-// The 32 codes of group g of a block, bytes in the order of the columns, unsigned but for MXFP4.
-// The values of IQ4's table are increased by code_offset.
+// Prepared activations of a step, zeros beyond the last column.
 template <WType T>
-inline __m256i codes(const uint8_t* b, int g) {
-  if constexpr (has_table(T)) {
-    const int at = T == WType::IQ4_XS ? 8 + 16 * g : T == WType::MXFP4 ? 1 : 2;
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table_from<T>(code_offset(T))),
-                               both_halves(b + at));
-  } else if constexpr (!has_256(T)) {  // Q5_0, Q5_1
-    const uint8_t* high = b + (has_min(T) ? 4 : 2);
-    uint32_t bits;
-    memcpy(&bits, high, 4);
-    return _mm256_or_si256(both_halves(high + 4), bit4_of(bits));
-  } else if constexpr (T == WType::Q3_K || T == WType::Q2_K) {
-    const __m256i q = load32(b + (T == WType::Q3_K ? 32 : 16) + g / 4 * 32);
-    const __m256i v = _mm256_and_si256(_mm256_srli_epi16(q, g % 4 * 2), splat(3));
-    if constexpr (T == WType::Q2_K) return v;
-    const __m256i all = load32(b),
-                  high = g < 2 ? _mm256_slli_epi16(all, 2 - g) : _mm256_srli_epi16(all, g - 2);
-    return _mm256_or_si256(v, _mm256_and_si256(high, splat(4)));
-  } else if constexpr (T == WType::Q6_K) {
-    const int part = g / 4, quarter = g % 4;
-    const __m256i low = load32(b + 64 * part + quarter % 2 * 32),
-                  pairs = load32(b + 128 + 32 * part);
-    const __m256i high = quarter == 0   ? _mm256_slli_epi16(pairs, 4)
-                         : quarter == 1 ? _mm256_slli_epi16(pairs, 2)
-                         : quarter == 2 ? pairs
-                                        : _mm256_srli_epi16(pairs, 2);
-    return _mm256_or_si256(quarter < 2 ? low_half(low) : high_half(low),
-                           _mm256_and_si256(high, splat(0x30)));
-  } else {
-    static_assert(T == WType::Q5_K);
-    const __m256i q = load32(b + 48 + g / 2 * 32);
-    const __m256i v = g % 2 ? high_half(q) : low_half(q);
-    const __m256i all = load32(b + 16),
-                  high = g < 4 ? _mm256_slli_epi16(all, 4 - g) : _mm256_srli_epi16(all, g - 4);
-    return _mm256_or_si256(v, _mm256_and_si256(high, splat(16)));
-  }
-}
-
-// The codes of group g as 16-bit numbers, to meet Words::a and Words::b.
-struct Wide {
-  __m256i a, b;
+struct alignas(64) Step {
+  static constexpr int kCount = step_cols(T) / 32, kSums = step_cols(T) / group_values(T);
+  int8_t first[kCount][32], second[kCount][32];  // values: (first * 256 + second) * scale
+  float scale[kCount];
+  float sum[kSums];  // of each group of weights, times the offset of the codes if there is one
+  int32_t deep;      // whether second bytes count
 };
-template <WType T>
-inline Wide wide(const uint8_t* b, int g) {
-  const __m256i nibble = _mm256_set1_epi16(15);
-  if constexpr (T == WType::Q8_0) {
-    return {_mm256_cvtepi8_epi16(load16(b + 2)), _mm256_cvtepi8_epi16(load16(b + 18))};
-  } else if constexpr (T == WType::Q4_0 || T == WType::Q4_1) {
-    const __m256i q = _mm256_cvtepu8_epi16(load16(b + (has_min(T) ? 4 : 2)));
-    return {_mm256_and_si256(q, nibble), _mm256_srli_epi16(q, 4)};
-  } else if constexpr (T == WType::Q4_K) {
-    const __m256i q = load32(b + 16 + g / 2 * 32);
-    if (g % 2) return {_mm256_and_si256(_mm256_srli_epi16(q, 4), nibble), _mm256_srli_epi16(q, 12)};
-    return {_mm256_and_si256(q, nibble), _mm256_and_si256(_mm256_srli_epi16(q, 8), nibble)};
-  } else {
-    const __m256i code = codes<T>(b, g);
-    if constexpr (T == WType::MXFP4)
-      return {_mm256_srai_epi16(_mm256_slli_epi16(code, 8), 8), _mm256_srai_epi16(code, 8)};
-    return {_mm256_and_si256(code, _mm256_set1_epi16(255)), _mm256_srli_epi16(code, 8)};
-  }
-}
 
-inline __m256 floats_of_bytes(__m128i v) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(v)); }
+// Codes with a sign: vpmaddubsw takes their magnitudes, and the activations get the signs.
+constexpr bool has_signs(WType type) { return type == WType::Q8_0 || has_table(type); }
 
-// Of a block with groups of 16: their scales, and what goes with the sums of the activations.
+// Of a block with groups of 16: its scale; the integer scales of the first groups of each 32
+// columns, then those of the second ones; what goes with the sums of the activations.
 struct Sixteen {
-  __m256 scale[2], taken[2];
+  float d;
+  __m256i scale;
+  __m256 taken[2];
 };
 template <WType T>
 inline Sixteen sixteen(const uint8_t* b) {
   Sixteen of;
+  __m128i scale, taken;
+  float d_taken;
   if constexpr (T == WType::Q2_K) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b));
-    const __m128i low = _mm_and_si128(bytes, _mm_set1_epi8(15)),
-                  high = _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15));
-    const __m256 d = Avx2::set1(Avx2::f16_at(b + 80)), dmin = Avx2::set1(Avx2::f16_at(b + 82));
-    of.scale[0] = d * floats_of_bytes(low),
-    of.scale[1] = d * floats_of_bytes(_mm_srli_si128(low, 8));
-    of.taken[0] = dmin * floats_of_bytes(high),
-    of.taken[1] = dmin * floats_of_bytes(_mm_srli_si128(high, 8));
+    scale = _mm_and_si128(bytes, _mm_set1_epi8(15));
+    taken = _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15));
+    of.d = half_of(b + 80), d_taken = half_of(b + 82);
   } else {
-    const __m128i bytes = T == WType::Q3_K
-                              ? scales_q3_k(b + 96)
-                              : _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + 192));
-    const __m256 d = Avx2::set1(Avx2::f16_at(b + (T == WType::Q3_K ? 108 : 208)));
-    of.scale[0] = d * _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-    of.scale[1] = d * _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)));
-    of.taken[0] = of.scale[0], of.taken[1] = of.scale[1];
+    scale = T == WType::Q3_K ? scales_q3_k(b + 96)
+                             : _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + 192));
+    taken = scale;
+    of.d = d_taken = half_of(b + (T == WType::Q3_K ? 108 : 208));
   }
+  const __m128i apart = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+  of.scale = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scale, apart));
+  const __m256 factor = _mm256_set1_ps(d_taken);
+  of.taken[0] = _mm256_mul_ps(factor, f32_of(taken, true));
+  of.taken[1] = _mm256_mul_ps(factor, f32_of(_mm_unpackhi_epi64(taken, taken), true));
   return of;
+}
+
+// Whether what is to be taken off the codes goes with the sums of the activations.
+constexpr bool has_sums(WType type) {
+  return has_min(type) || (code_offset(type) != 0 && !has_signs(type));
 }
 
 // N activation vectors with one row.
 template <WType T, int N>
 struct Row {
   static constexpr int kChains = 2;  // sums that do not wait for each other
-  const uint8_t* act;
-  int64_t stride, scales_at, sums_at;
+  static constexpr bool kSixteen = group_values(T) == 16;
+  using Act = Step<T>;
 
-  Row(const void* act, int64_t cols)
-      : act(static_cast<const uint8_t*>(act)),
-        stride(static_cast<int64_t>(blocks_act_bytes_avx2(T, cols))),
-        scales_at(words_of(T, cols) * static_cast<int64_t>(sizeof(Words))),
-        sums_at(scales_at + groups_of(T, cols) * 4) {}
-
-  // Of the step that begins with the g-th 32 columns.
-  const float* scales(int i, int64_t g) const {
-    return reinterpret_cast<const float*>(act + i * stride + scales_at) + g * 32 / group_values(T);
-  }
-  const float* sums(int i, int64_t g) const {
-    return reinterpret_cast<const float*>(act + i * stride + sums_at) + g * 32 / group_values(T);
-  }
-
-  // Scales of a step's weights times those of the activations; low += what the step's codes exceed
-  // its weights by.
-  inline __attribute__((always_inline)) void scale_step(const uint8_t* b, int64_t g,
-                                                        float (&each)[N][16],
-                                                        __m256 (&low)[N]) const {
+  // each: scales of a step's weights, or of its block, times those of the activations. low += what
+  // the step's codes exceed its weights by. integer: scales of groups of 16.
+  static inline __attribute__((always_inline)) void scale_step(const uint8_t* b,
+                                                               const Act* const (&x)[N],
+                                                               float (&each)[N][8],
+                                                               __m256 (&low)[N], __m256i* integer) {
     if constexpr (!has_256(T)) {
       constexpr int block = dtype_info(T).block_bytes;
       const auto halves = [b](int at) {
@@ -182,86 +89,109 @@ struct Row {
       const __m128 scale = T == WType::MXFP4 ? scales_mxfp4(b) : halves(0),
                    taken = has_min(T) ? _mm_xor_ps(halves(2), _mm_set1_ps(-0.0f)) : scale;
       for (int i = 0; i < N; ++i) {
-        _mm_store_ps(each[i], _mm_mul_ps(scale, _mm_load_ps(scales(i, g))));
-        if constexpr (code_offset(T) != 0 || has_min(T))
-          low[i] = _mm256_add_ps(
-              low[i], _mm256_zextps128_ps256(_mm_mul_ps(taken, _mm_load_ps(sums(i, g)))));
+        _mm_store_ps(each[i], _mm_mul_ps(scale, _mm_load_ps(x[i]->scale)));
+        if constexpr (has_sums(T))
+          low[i] = _mm256_add_ps(low[i],
+                                 _mm256_zextps128_ps256(_mm_mul_ps(taken, _mm_load_ps(x[i]->sum))));
       }
-    } else if constexpr (group_values(T) == 16) {
+    } else if constexpr (kSixteen) {
       const Sixteen of = sixteen<T>(b);
-      for (int h = 0; h < 2; ++h)
-        for (int i = 0; i < N; ++i) {
-          _mm256_store_ps(each[i] + 8 * h,
-                          _mm256_mul_ps(of.scale[h], _mm256_load_ps(scales(i, g) + 8 * h)));
-          low[i] = _mm256_fmadd_ps(of.taken[h], _mm256_load_ps(sums(i, g) + 8 * h), low[i]);
-        }
+      *integer = of.scale;
+      for (int i = 0; i < N; ++i) {
+        _mm256_store_ps(each[i], _mm256_mul_ps(_mm256_set1_ps(of.d), _mm256_load_ps(x[i]->scale)));
+        for (int h = 0; h < 2; ++h)
+          low[i] = _mm256_fmadd_ps(of.taken[h], _mm256_load_ps(x[i]->sum + 8 * h), low[i]);
+      }
     } else {
       __m256 scale, taken;
       if constexpr (T == WType::IQ4_XS) {
-        taken = scale = scales_iq4_xs(b);
+        scale = scales_iq4_xs(b);
       } else {
         const __m128i bytes = scales_mins_k(b + 4);
         const __m128 both = _mm_cvtph_ps(
             _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b)));  // d, dmin and what follows
-        scale = _mm256_mul_ps(_mm256_broadcastss_ps(both), floats_of_bytes(bytes));
+        scale = _mm256_mul_ps(_mm256_broadcastss_ps(both), f32_of(bytes, false));
         taken = _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(both)),
-                              floats_of_bytes(_mm_srli_si128(bytes, 8)));
+                              f32_of(_mm_unpackhi_epi64(bytes, bytes), false));
       }
       for (int i = 0; i < N; ++i) {
-        _mm256_store_ps(each[i], _mm256_mul_ps(scale, _mm256_load_ps(scales(i, g))));
-        low[i] = _mm256_fmadd_ps(taken, _mm256_load_ps(sums(i, g)), low[i]);
+        _mm256_store_ps(each[i], _mm256_mul_ps(scale, _mm256_load_ps(x[i]->scale)));
+        if constexpr (has_sums(T))
+          low[i] = _mm256_fmadd_ps(taken, _mm256_load_ps(x[i]->sum), low[i]);
       }
     }
   }
 
-  // Blocks from b on, their first group of 32 columns being the g-th of the row.
-  inline __attribute__((always_inline)) void step(const uint8_t* b, int64_t g,
-                                                  __m256 (&acc)[N][kChains],
-                                                  __m256 (&low)[N]) const {
-    alignas(32) float each[N][16];
-    scale_step(b, g, each, low);
+  // The products of 32 codes u with bytes x, times `factor`: of 4 neighbours in each lane.
+  static inline __attribute__((always_inline)) __m256i dot(__m256i u, __m256i codes,
+                                                           const int8_t* x, __m256i factor) {
+    __m256i bytes = _mm256_load_si256(reinterpret_cast<const __m256i*>(x));
+    if constexpr (has_signs(T)) bytes = _mm256_sign_epi8(bytes, codes);
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(u, bytes), factor);
+  }
+
+  // Blocks from b on with the step x of each activation vector, of 16 bits or of 8.
+  template <bool kDeep>
+  static inline __attribute__((always_inline)) void step(const uint8_t* b, const Act* const (&x)[N],
+                                                         __m256 (&acc)[N][kChains],
+                                                         __m256 (&low)[N]) {
+    alignas(32) float each[N][8];
+    __m256i integer = _mm256_set1_epi16(1);
+    scale_step(b, x, each, low, &integer);
     constexpr int block = has_256(T) ? 0 : dtype_info(T).block_bytes;
-    constexpr int words = static_cast<int>(step_cols(T) / 32);
+    const __m256i integer_256 = _mm256_slli_epi16(integer, 8);
 #pragma GCC unroll 8
-    for (int k = 0; k < words; ++k) {
-      const Wide code = wide<T>(b + k * block, k);
+    for (int k = 0; k < Act::kCount; ++k) {
+      const __m256i codes = codes32<T>(b + k * block, k);
+      const __m256i u = has_signs(T) ? _mm256_abs_epi8(codes) : codes;
+      // The groups of 16 of these columns have the k-th scales of both halves.
+      const __m256i pick = _mm256_set1_epi16(static_cast<short>(0x0100 + 0x0202 * k));
+      const __m256i one = kSixteen ? _mm256_shuffle_epi8(integer, pick) : integer,
+                    of_256 = kSixteen ? _mm256_shuffle_epi8(integer_256, pick) : integer_256;
 #pragma GCC unroll 4
       for (int i = 0; i < N; ++i) {
-        const Words* x = reinterpret_cast<const Words*>(act + i * stride) + g + k;
-        const auto at = [](const int16_t* p) {
-          return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
-        };
-        const __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(code.a, at(x->a)),
-                                             _mm256_madd_epi16(code.b, at(x->b)));
-        const __m256 d = group_values(T) == 32
-                             ? _mm256_broadcast_ss(each[i] + k)
-                             : _mm256_blend_ps(_mm256_broadcast_ss(each[i] + 2 * k),
-                                               _mm256_broadcast_ss(each[i] + 2 * k + 1), 0xf0);
+        __m256i sum = dot(u, codes, x[i]->first[k], of_256);
+        if (kDeep) sum = _mm256_add_epi32(sum, dot(u, codes, x[i]->second[k], one));
         __m256& to = acc[i][k % kChains];
-        to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), d, to);
+        to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_set1_ps(each[i][k]), to);
       }
     }
   }
 
-  void row(const uint8_t* p, int64_t cols, int64_t ahead, float* y, int64_t ldy) const {
+  static inline __attribute__((always_inline)) void either_step(const uint8_t* b,
+                                                                const Act* const (&x)[N],
+                                                                __m256 (&acc)[N][kChains],
+                                                                __m256 (&low)[N]) {
+    int deep = 0;  // the same for all rows, so that it is foreseen
+    for (int i = 0; i < N; ++i) deep |= x[i]->deep;
+    if (deep) step<true>(b, x, acc, low);
+    else step<false>(b, x, acc, low);
+  }
+
+  // act: N vectors of so many steps.
+  static void row(const uint8_t* p, int64_t cols, int64_t ahead, const Act* act, int64_t steps,
+                  float* y, int64_t ldy) {
     constexpr int64_t n = step_cols(T), bytes = row_bytes(T, n);
     __m256 acc[N][kChains], low[N];
+    const Act* x[N];
 #pragma GCC unroll 4
     for (int i = 0; i < N; ++i) {
       low[i] = _mm256_setzero_ps();
+      x[i] = act + i * steps;
 #pragma GCC unroll 4
       for (int c = 0; c < kChains; ++c) acc[i][c] = _mm256_setzero_ps();
     }
-    int64_t j = 0;
-    for (; j + n <= cols; j += n, p += bytes) {
+    for (const uint8_t* end = p + cols / n * bytes; p != end; p += bytes) {
       for (int64_t line = 0; line < bytes; line += 64)
         _mm_prefetch(reinterpret_cast<const char*>(p) + ahead + line, _MM_HINT_T0);
-      step(p, j / 32, acc, low);
+      either_step(p, x, acc, low);
+#pragma GCC unroll 4
+      for (int i = 0; i < N; ++i) ++x[i];
     }
-    if (!has_256(T) && j < cols) {  // up to three blocks, and zeros
+    if (!has_256(T) && cols % n > 0) {  // up to three blocks, and zeros
       uint8_t part[bytes] = {};
-      memcpy(part, p, static_cast<size_t>(row_bytes(T, cols - j)));
-      step(part, j / 32, acc, low);
+      memcpy(part, p, static_cast<size_t>(row_bytes(T, cols % n)));
+      either_step(part, x, acc, low);
     }
     for (int i = 0; i < N; ++i) {
       __m256 sum = acc[i][0];
@@ -269,89 +199,81 @@ struct Row {
       y[i * ldy] = Avx2::sum(_mm256_sub_ps(sum, low[i]));
     }
   }
+
+  static void rows(const uint8_t* w, int64_t cols, int64_t r0, int64_t r1, const Act* act,
+                   int64_t steps, float* y, int64_t ldy) {
+    const int64_t bytes = bytes_of_row(T, cols), ahead = fetch_ahead(bytes);
+    for (int64_t r = r0; r < r1; ++r) row(w + r * bytes, cols, ahead, act, steps, y + r, ldy);
+  }
 };
 
-template <WType T, int N>
-inline void rows(const uint8_t* w, int64_t row_bytes, int64_t cols, int64_t r0, int64_t r1,
-                 const uint8_t* act, float* y, int64_t ldy) {
-  const Row<T, N> one(act, cols);
-  for (int64_t r = r0; r < r1; ++r)
-    one.row(w + r * row_bytes, cols, fetch_ahead(row_bytes), y + r, ldy);
-}
-
 template <WType T>
-void gemv(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n,
+void gemv(const uint8_t* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n,
           float* y, int64_t ldy) {
-  const int64_t row_bytes = bytes_of_row(T, cols),
-                stride = static_cast<int64_t>(blocks_act_bytes_avx2(T, cols));
+  const int64_t row_bytes = bytes_of_row(T, cols), steps = steps_of(T, cols);
   const int64_t fit = (int64_t{512} << 10) /
                       (row_bytes > 0 ? row_bytes : 1);  // rows to keep in L2 between activations
   const int64_t chunk = n <= 2 ? r1 - r0 : fit < 1 ? 1 : fit;
-  const uint8_t *wb = static_cast<const uint8_t*>(w), *act = static_cast<const uint8_t*>(acts);
+  const Step<T>* act = static_cast<const Step<T>*>(acts);
   for (int64_t rc = r0; rc < r1; rc += chunk) {
     const int64_t re = least(rc + chunk, r1);
     int64_t i = 0;
     for (; i + 2 <= n; i += 2)
-      rows<T, 2>(wb, row_bytes, cols, rc, re, act + i * stride, y + i * ldy, ldy);
-    if (i < n) rows<T, 1>(wb, row_bytes, cols, rc, re, act + i * stride, y + i * ldy, ldy);
+      Row<T, 2>::rows(w, cols, rc, re, act + i * steps, steps, y + i * ldy, ldy);
+    if (i < n) Row<T, 1>::rows(w, cols, rc, re, act + i * steps, steps, y + i * ldy, ldy);
+  }
+}
+
+template <WType T>
+void prepare(const float* x, int64_t cols, bool all_deep, Step<T>* act) {
+  const int64_t steps = steps_of(T, cols);
+  memset(act, 0, static_cast<size_t>(steps) * sizeof(Step<T>));
+  const float taken = has_min(T) ? 1.0f : static_cast<float>(code_offset(T));
+  const float large = all_deep ? kAllDeep : large_of(x, cols);
+  for (int64_t g = 0; g < cols / 32; ++g) {
+    const Fixed16 f = fixed16(x + g * 32, large);
+    Step<T>& to = act[g / Step<T>::kCount];
+    const int64_t k = g % Step<T>::kCount;
+    to.deep |= f.deep;
+    const auto packed = [](__m256i a, __m256i b) {
+      return _mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0xd8);
+    };
+    const auto first = [](__m256i v) {
+      return _mm256_srai_epi16(_mm256_add_epi16(v, _mm256_set1_epi16(128)), 8);
+    };
+    const auto second = [](__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); };
+    // -128, which vpsignb would not turn, becomes -127: a 2^15th of the largest value.
+    const __m256i rest = _mm256_max_epi8(packed(second(f.half[0]), second(f.half[1])),
+                                         _mm256_set1_epi8(has_signs(T) ? -127 : -128));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(to.first[k]),
+                       packed(first(f.half[0]), first(f.half[1])));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(to.second[k]), rest);
+    to.scale[k] = f.scale;
+    if (group_values(T) == 16)
+      for (int half = 0; half < 2; ++half)
+        to.sum[2 * k + half] = static_cast<float>(f.sum[half]) * f.scale * taken;
+    else to.sum[k] = static_cast<float>(f.sum[0] + f.sum[1]) * f.scale * taken;
   }
 }
 
 }  // namespace
 
 size_t blocks_act_bytes_avx2(WType type, int64_t cols) {
-  return static_cast<size_t>(
-      round_up(words_of(type, cols) * static_cast<int64_t>(sizeof(Words)) +
-                   2 * groups_of(type, cols) * static_cast<int64_t>(sizeof(float)),
-               64));
+  size_t bytes = 0;
+  with_codes(type,
+             [&]<WType T>() { bytes = static_cast<size_t>(steps_of(T, cols)) * sizeof(Step<T>); });
+  return bytes;
 }
 
-void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, void* act) {
-  Words* words = static_cast<Words*>(act);
-  float *scale = reinterpret_cast<float*>(words + words_of(type, cols)),
-        *sums = scale + groups_of(type, cols);
-  if (cols < words_of(type, cols) * 32)
-    memset(words + cols / 32, 0,
-           blocks_act_bytes_avx2(type, cols) - static_cast<size_t>(cols / 32) * sizeof(Words));
-  const float taken = has_min(type) ? 1.0f : static_cast<float>(code_offset(type));
-  const __m256i apart = _mm256_broadcastsi128_si256(  // even columns, then odd ones
-      _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
-  for (int64_t g = 0; g < cols / 32; ++g) {
-    const Fixed16 f = fixed16(x + g * 32, kAllDeep);
-    __m256i a = f.half[0], b = f.half[1];
-    if (!in_halves(type)) {
-      const __m256i p = _mm256_shuffle_epi8(a, apart), q = _mm256_shuffle_epi8(b, apart);
-      a = _mm256_permute4x64_epi64(_mm256_unpacklo_epi64(p, q), 0xd8);
-      b = _mm256_permute4x64_epi64(_mm256_unpackhi_epi64(p, q), 0xd8);
-    }
-    _mm256_store_si256(reinterpret_cast<__m256i*>(words[g].a), a);
-    _mm256_store_si256(reinterpret_cast<__m256i*>(words[g].b), b);
-    if (group_values(type) == 16)
-      for (int half = 0; half < 2; ++half)
-        scale[2 * g + half] = f.scale,
-                      sums[2 * g + half] = static_cast<float>(f.sum[half]) * f.scale * taken;
-    else scale[g] = f.scale, sums[g] = static_cast<float>(f.sum[0] + f.sum[1]) * f.scale * taken;
-  }
+void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, bool all_deep, void* act) {
+  with_codes(type, [&]<WType T>() { prepare<T>(x, cols, all_deep, static_cast<Step<T>*>(act)); });
 }
 
 void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,
                       const void* acts, int64_t n, float* y, int64_t ldy) {
-  switch (type) {
-    case WType::Q8_0: return gemv<WType::Q8_0>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q4_0: return gemv<WType::Q4_0>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q4_1: return gemv<WType::Q4_1>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q5_0: return gemv<WType::Q5_0>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q5_1: return gemv<WType::Q5_1>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q4_K: return gemv<WType::Q4_K>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q5_K: return gemv<WType::Q5_K>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q6_K: return gemv<WType::Q6_K>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::IQ4_NL: return gemv<WType::IQ4_NL>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::IQ4_XS: return gemv<WType::IQ4_XS>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q3_K: return gemv<WType::Q3_K>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q2_K: return gemv<WType::Q2_K>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::MXFP4: return gemv<WType::MXFP4>(w, cols, r0, r1, acts, n, y, ldy);
-    default: return;
-  }
+  with_codes(type, [&]<WType T>() {
+    gemv<T>(static_cast<const uint8_t*>(w), cols, r0, r1, acts, n, y, ldy);
+  });
 }
 
 }  // namespace riffle::cpu

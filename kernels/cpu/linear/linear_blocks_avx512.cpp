@@ -325,7 +325,7 @@ struct Tile {
                                                   typename F::Low (&low)[N]) const {
     __m512i u[kLimbs];
 #pragma GCC unroll 4
-    for (int line = 0; line < F::kBytes; line += 64) _mm_prefetch(p + ahead + line, _MM_HINT_T0);
+    for (int line = 0; line < F::kBytes; line += 64) _mm_prefetch(p + ahead + line, _MM_HINT_T1);
     F::codes(p, u);
     const typename F::Header header = F::header(p);
 #pragma GCC unroll 4

@@ -1,6 +1,6 @@
 // Quantised weights in integers: the codes of 32 neighbouring values as bytes, and the scales and
 // minima of their groups, so that a value is scale * (code - offset) - min. What quants.h says, for
-// the products of prompts (linear_int8.h, linear_int16.h).
+// the products of prompts (linear_int8.h, linear_int16.h) and of decode on AVX2.
 #pragma once
 #include "kernels/cpu/linear/linear_blocks.h"
 
@@ -38,11 +38,15 @@ inline __m256i bytes32(const uint8_t* p) {
 // The low halves of 16 bytes, then their high halves.
 inline __m256i halves16(const uint8_t* p) {
   const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(q, 4), q), _mm256_set1_epi8(15));
+  return _mm256_and_si256(
+      _mm256_srlv_epi64(_mm256_broadcastsi128_si256(q), _mm256_setr_epi64x(0, 0, 4, 4)),
+      _mm256_set1_epi8(15));
 }
-// Bits [shift, shift + width) of each byte, width given by the mask.
-inline __m256i field(__m256i v, int shift, char mask) {
-  return _mm256_and_si256(_mm256_srl_epi16(v, _mm_cvtsi32_si128(shift)), _mm256_set1_epi8(mask));
+// The bits of each byte from `from` on, moved to `to` and cut by a mask there.
+inline __m256i field(__m256i v, int from, int to, char mask) {
+  const __m256i moved =
+      from < to ? _mm256_slli_epi16(v, to - from) : _mm256_srli_epi16(v, from - to);
+  return _mm256_and_si256(moved, _mm256_set1_epi8(mask));
 }
 
 // Codes of values [32 c, 32 c + 32) of a block: those of Q8_0 and of the types with a table are
@@ -72,20 +76,20 @@ inline __m256i codes32(const uint8_t* b, int c) {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table_of<T>()), halves16(q));
   } else if constexpr (T == WType::Q4_K || T == WType::Q5_K) {
     const __m256i low =
-        field(bytes32(b + (T == WType::Q5_K ? 48 : 16) + c / 2 * 32), c % 2 * 4, 15);
+        field(bytes32(b + (T == WType::Q5_K ? 48 : 16) + c / 2 * 32), c % 2 * 4, 0, 15);
     if (T == WType::Q4_K) return low;
-    return _mm256_or_si256(low, _mm256_slli_epi16(field(bytes32(b + 16), c, 1), 4));
+    return _mm256_or_si256(low, field(bytes32(b + 16), c, 4, 16));
   } else if constexpr (T == WType::Q6_K) {
     const int part = c / 4, quarter = c % 4;
-    const __m256i low = field(bytes32(b + 64 * part + quarter % 2 * 32), quarter / 2 * 4, 15);
-    const __m256i high = field(bytes32(b + 128 + 32 * part), 2 * quarter, 3);
-    return _mm256_or_si256(low, _mm256_slli_epi16(high, 4));
+    const __m256i low = field(bytes32(b + 64 * part + quarter % 2 * 32), quarter / 2 * 4, 0, 15);
+    const __m256i high = field(bytes32(b + 128 + 32 * part), 2 * quarter, 4, 0x30);
+    return _mm256_or_si256(low, high);
   } else {
     static_assert(T == WType::Q3_K || T == WType::Q2_K);
     const uint8_t* q = b + (T == WType::Q3_K ? 32 : 16) + c / 4 * 32;
-    const __m256i low = field(bytes32(q), c % 4 * 2, 3);
+    const __m256i low = field(bytes32(q), c % 4 * 2, 0, 3);
     if (T == WType::Q2_K) return low;
-    return _mm256_or_si256(low, _mm256_slli_epi16(field(bytes32(b), c, 1), 2));
+    return _mm256_or_si256(low, field(bytes32(b), c, 2, 4));
   }
 }
 

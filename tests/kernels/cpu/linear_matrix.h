@@ -223,7 +223,7 @@ constexpr double kFixed16Grid = 1.0 / 32639;
 inline Tolerance tolerance_of_8_bits(int64_t k) { return 1.25e-2 / std::sqrt(k / 32.0) + 5e-7; }
 inline Tolerance gemv_tolerance(Isa isa, WType type, int64_t k, bool f32) {
   if (isa == Isa::Scalar || !is_quantised(type)) return kF32Tolerance;
-  return isa == Isa::Avx2 || f32 ? Tolerance(5e-7, kFixed16Grid) : tolerance_of_8_bits(k);
+  return f32 ? Tolerance(5e-7, kFixed16Grid) : tolerance_of_8_bits(k);
 }
 // The AMX product leaves out 2^-16 of each product at most. Integer products round activations to
 // 16 bits (AVX2, for codes of 8 bits) or to 8 bits.
