@@ -80,9 +80,13 @@ class Binder {
     int64_t rows = 0;
     for (const Part& part : all) rows += part.rows;
     const auto it = table_.find(fused);
-    const bool is_fused = it != table_.end() && !it->second.shape.empty() &&
-                          it->second.shape.front() == static_cast<uint64_t>(rows);
-    if (table_.count(all.begin()->name) || !is_fused) {
+    bool is_fused = it != table_.end() && !table_.count(all.begin()->name);
+    // A part may have the name of the whole. Then its shape says which it is.
+    for (const Part& part : all)
+      if (is_fused && part.name == fused)
+        is_fused =
+            !it->second.shape.empty() && it->second.shape.front() == static_cast<uint64_t>(rows);
+    if (!is_fused) {
       for (const Part& part : all) *part.to = matrix(part.name, part.rows, cols);
       return {};
     }

@@ -51,6 +51,23 @@ TEST_CASE("GGUF: a family's biases may not be missing", "[families][gguf]") {
   CHECK_FALSE(oss.config().o_bias);
 }
 
+TEST_CASE("GGUF: errors name the fused matrix that is wrong, or the part that is missing",
+          "[families][gguf]") {
+  EditedGguf phi("phi3");
+  phi.floats("blk.0.attn_qkv.weight", {1, 2, 3});
+  expect_error(RIFFLE_BAD_MODEL,
+               {"e.gguf: blk.0.attn_qkv.weight shape: found [3], expected [160][96]"},
+               [&] { phi.config(); });
+  EditedGguf llama("llama");
+  llama.erase_tensor("blk.0.ffn_gate.weight");
+  expect_error(RIFFLE_BAD_MODEL, {"e.gguf: tensor blk.0.ffn_gate.weight: found none"},
+               [&] { llama.config(); });
+  EditedGguf neither("phi3");
+  neither.erase_tensor("blk.0.attn_qkv.weight");
+  expect_error(RIFFLE_BAD_MODEL, {"e.gguf: tensor blk.0.attn_q.weight: found none"},
+               [&] { neither.config(); });
+}
+
 TEST_CASE("GGUF: what a file says of the router of qwen3moe", "[families][gguf][experts]") {
   const std::string p = "qwen3moe.";
   for (const char* key : {"expert_weights_norm", "norm_top_k_prob"}) {
