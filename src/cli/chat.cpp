@@ -173,8 +173,10 @@ class Chat {
     const SavedText& text = file.text();
     if (text.chat) messages_ = text.messages;
     else if (!text.system.empty()) messages_ = {{"system", text.system}};
-    if (!messages_.empty() && messages_[0].role == "system") o_.system = messages_[0].content;
+    const bool has_system = !messages_.empty() && messages_[0].role == "system";
+    o_.system = has_system ? messages_[0].content : "";
     document_ = text.document;
+    opened_ = {path, file.tokens()};
     notice(quiet_, "[%s: %zu of %d tokens of context in use, %zu messages]", path.c_str(),
            riffle_session_length(session_.get()), n_ctx(), messages_.size());
     unsaved_ = !to_keep;
@@ -188,6 +190,7 @@ class Chat {
     messages_.clear();
     document_.clear();
     last_ = {};
+    opened_ = {};
     if (!o_.system.empty()) messages_.push_back({"system", o_.system});
     check(riffle_session_truncate(session_.get(), 0), context_.get());
     riffle_reset_stats(context_.get());
@@ -248,6 +251,10 @@ class Chat {
   // the answer begins inside of reasoning.
   bool prefill(const std::vector<Message>& messages, const std::string& label) {
     const auto [tokens, in_reasoning] = chat_prompt(model_.get(), messages, o_.common.thinking);
+    if (!opened_.tokens.empty())
+      say_read_again(opened_.path, opened_.tokens, expected_of_file(), session_.get(), tokens,
+                     quiet_);
+    opened_ = {};
     Progress progress(label, quiet_);
     const riffle_status status = riffle_prefill_to(session_.get(), tokens.data(), tokens.size(),
                                                    Progress::callback, &progress);
@@ -257,6 +264,16 @@ class Chat {
                  text_of("%s (/clear starts afresh)", riffle_context_error(context_.get())));
     check(status, context_.get());
     return in_reasoning;
+  }
+
+  // How many of the tokens of an opened file the next prompt begins with, if nothing but that
+  // prompt is new. A template may print a kept answer otherwise than the model wrote it, without
+  // its reasoning above all.
+  size_t expected_of_file() const {
+    if (!document_.empty() || messages_.empty() || messages_.back().role != "assistant")
+      return opened_.tokens.size();
+    const std::vector<Message> asked(messages_.begin(), messages_.end() - 1);
+    return chat_prompt(model_.get(), asked, o_.common.thinking).tokens.size();
   }
 
   // One question: the conversation up to it, and the loaded document that it holds.
@@ -370,6 +387,10 @@ class Chat {
   std::vector<Message> messages_;
   std::string said_;      // of the context's notice
   std::string document_;  // loaded, waiting for its question
+  struct {
+    std::string path;
+    std::vector<int32_t> tokens;
+  } opened_;              // the file that the session came from, until the next prompt
   Turn last_;             // for /retry; no messages: nothing was asked yet
   uint64_t answers_ = 0;  // begun since the seed was set
   bool unsaved_ = false;  // changed since it was saved

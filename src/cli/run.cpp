@@ -100,6 +100,10 @@ int run_main(RunOptions& o) {
   Session session =
       file ? file->load(context.get(), o.common.quiet) : create_session(context.get());
   std::string said = say_notice(context.get(), o.common.quiet);
+  if (file) {
+    const std::vector<int32_t> held = file->tokens();
+    say_read_again(o.session, held, held.size(), session.get(), tokens, o.common.quiet);
+  }
   times.ready = Clock::now();
   const bool read = read_prompt(o, context.get(), session.get(), tokens);
   std::vector<const char*> stop;

@@ -1,5 +1,7 @@
 #include "cli/session.h"
 
+#include <algorithm>
+
 namespace riffle::cli {
 
 SessionFile::SessionFile(const std::string& path) : path_(path) {
@@ -30,6 +32,29 @@ riffle_session_file_info SessionFile::info() const {
   info.struct_size = sizeof info;
   riffle_session_file_get_info(file_, &info);
   return info;
+}
+
+std::vector<int32_t> SessionFile::tokens() const {
+  size_t n = info().n_tokens;
+  std::vector<int32_t> tokens(n);
+  riffle_session_file_tokens(file_, tokens.data(), n, &n);
+  return tokens;
+}
+
+void say_read_again(const std::string& path, const std::vector<int32_t>& held, size_t expected,
+                    const riffle_session* session, const std::vector<int32_t>& prompt, bool quiet) {
+  // The first letters of a question may join a document's last ones, and what a chat template puts
+  // behind a document gives way to the question.
+  constexpr size_t kFew = 32;
+  const size_t most = std::min(held.size(), prompt.size());
+  const size_t same =
+      std::mismatch(held.begin(), held.begin() + most, prompt.begin()).first - held.begin();
+  const size_t kept = riffle_session_reach(session, same);
+  if (kept + kFew >= std::min(expected, held.size())) return;
+  notice(quiet,
+         "[%s: %zu of its %zu tokens are read again: the prompt differs after %zu tokens, perhaps "
+         "by another chat template, system message or date]",
+         path.c_str(), held.size() - kept, held.size(), same);
 }
 
 Session SessionFile::load(riffle_context* context, bool quiet) const {

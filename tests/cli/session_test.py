@@ -1,9 +1,13 @@
 """Documents read once (riffle read, run --session), chats that are kept (chat --session), riffle info of both."""
 import random
+import re
 import time
 
 from harness import *
 
+# Processes that choose by time might choose different instruction sets, whose KV is not the same.
+ISA = "avx2" if " avx2 " in open("/proc/cpuinfo").read() else "scalar"
+SMALL = [*SMALL, "--isa", ISA]
 ROUNDS = int(os.environ.get("RIFFLE_SESSION_KILLS", "4"))
 
 
@@ -24,6 +28,22 @@ def documents(folder):
         check(a.code == 0 and answer.get("text", "").encode() == a.out, f"{selector} answers as from the document", (a, b))
         check(answer.get("stats", {}).get("prefill_tokens", 999) < 40, f"{selector} reads the question alone", answer.get("stats"))
     check(open(kept, "rb").read() == before, "run does not change the file")
+    again = rb"(\d+) of its (\d+) tokens are read again: the prompt differs after (\d+) tokens"
+    ask = ["--session", kept, "-p", "Who is the captain?", *GREEDY, *SMALL, "-n", "2"]
+    r = riffle("run", *ask)
+    check(r.code == 0 and b"read again" not in r.err, "the normal case needs no notice", r)
+    r = riffle("run", *ask, "--chat-template", "vicuna")
+    m = re.search(again, r.err)
+    n = [int(x) for x in m.groups()] if m else [0, 0, 0]
+    check(r.code == 0 and n[0] > 1500 and n[0] == n[1] - n[2] and n[2] < 10,
+          "another chat template is told", r)
+    check(riffle("run", *ask, "-q", "--chat-template", "vicuna").err == b"", "but not with -q")
+    chat = ["chat", *GREEDY, *SMALL, "-n", "2"]
+    asked = f"/open {kept}\nWho is the captain?\nAnd the mate?\n".encode()
+    r = riffle(*chat, stdin=asked)
+    check(r.code == 0 and b"read again" not in r.err, "nor does a document that a chat opens", r)
+    r = riffle(*chat, "--chat-template", "vicuna", stdin=asked)
+    check(r.code == 0 and len(re.findall(again, r.err)) == 1, "a chat tells it once", r)
     r = riffle("info", kept, "--json")
     i = json.loads(r.out) if r.code == 0 else {}
     check(i.get("kind") == "document" and i.get("document_bytes") == os.path.getsize(text) and i.get("n_tokens", 0) > 1500,
@@ -79,6 +99,15 @@ def chats(folder):
     a = riffle(*chat, "--session", kept, stdin=b"Hello there.\nWhat is rain?\n")
     b = riffle(*chat, "--session", kept, stdin=b"And snow?\n")
     check(whole.code == 0 and a.out + b.out == whole.out, "a chat goes on where it ended", (whole, a, b))
+    own = os.path.join(folder, "vicuna.kv")
+    vicuna = [*chat[:-1], "--chat-template", "vicuna", "--session", own]
+    asks = "Hello there. " + words(100) + "\nWhat is rain?\n"
+    riffle(*vicuna, stdin=asks.encode())
+    r = riffle(*vicuna, stdin=b"And snow?\n")
+    check(r.code == 0 and b"messages]" in r.err and b"read again" not in r.err,
+          "and needs no notice", r)
+    r = riffle(*vicuna, "--system", "Be brief.", stdin=b"And snow?\n")
+    check(r.code == 0 and b"tokens are read again" in r.err, "another system message is told", r)
     i = json.loads(riffle("info", kept, "--json").out)
     check(i["kind"] == "chat" and i["messages"] == 6 and i["saves"] == 3, "and is saved after every answer", i)
     other = os.path.join(folder, "other.kv")
