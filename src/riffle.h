@@ -91,7 +91,8 @@ typedef enum riffle_status {
                            kept a step from running for 2 s; that step can be tried again */
   RIFFLE_DEVICE_LOST =
       12, /* the GPU stopped working: free the context; the process can go on without the GPU */
-  RIFFLE_BAD_SESSION = 13 /* a session's file is damaged or contradicts itself */
+  RIFFLE_BAD_SESSION = 13, /* a session's file is damaged or contradicts itself */
+  RIFFLE_FILE_CHANGED = 14 /* others have saved to a session's file; nothing was changed */
 } riffle_status;
 
 /* Returns the caller's name for a setting, such as "--gpu-mem" for the id "gpu_mem"
@@ -698,6 +699,11 @@ typedef struct riffle_save_options {
   /* 0: the session. Else a session of its first n_tokens, as riffle_session_fork would make it, in
      a new file */
   size_t n_tokens;
+  /* NULL: any session at path may be replaced. Else the save that must be the newest at path
+     (riffle_session_file_info.save_id; 0: there must be no file), or the call is
+     RIFFLE_FILE_CHANGED. A file that is gone replaces nothing and is no error. Receives the id of
+     this save. */
+  uint64_t* save_id;
   riffle_progress_fn progress; /* RIFFLE_PHASE_SAVE_SESSION; may be NULL */
   void* progress_user;
 } riffle_save_options;
@@ -710,7 +716,8 @@ RIFFLE_API void riffle_save_defaults(riffle_save_options* options);
  * file holds the session as it was saved last, or as it is saved now. Saving forgets the selection
  * that selector tokenselect would use again: the next step selects anew. RIFFLE_IO also if the disk
  * is full, with nothing left behind; RIFFLE_BAD_ARGUMENT if there is a file of another kind at
- * path; RIFFLE_ABORTED if the callback says so: the file is as before. */
+ * path; RIFFLE_FILE_CHANGED (save_id), RIFFLE_ABORTED if the callback says so: the file is as
+ * before. */
 RIFFLE_API riffle_status riffle_session_save(riffle_session* session, const char* path,
                                              const riffle_save_options* options);
 
@@ -740,6 +747,8 @@ typedef struct riffle_session_file_info {
   const char* state;      /* whose learnt scores are in it: selector and settings; "": none */
   int64_t created, saved; /* the first and the last save: seconds since 1970 */
   uint64_t saves;
+  uint64_t save_id;    /* never 0; another save has another one, unless it saved exactly the same */
+  bool newest_damaged; /* the newest save is damaged, and all this is of the one before */
   uint64_t file_bytes, kv_bytes; /* kv_bytes: of the blocks that are in use */
   const void* data;              /* what riffle_session_save was given; NULL: nothing */
   size_t data_size;

@@ -1,6 +1,7 @@
 #include "cli/session.h"
 
 #include <algorithm>
+#include <ctime>
 
 namespace riffle::cli {
 
@@ -57,7 +58,18 @@ void say_read_again(const std::string& path, const std::vector<int32_t>& held, s
          path.c_str(), held.size() - kept, held.size(), same);
 }
 
+std::string date_text(int64_t seconds) {
+  const std::time_t t = seconds;
+  std::tm local{};
+  char text[64] = "";
+  if (localtime_r(&t, &local)) std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
+  return text;
+}
+
 Session SessionFile::load(riffle_context* context, bool quiet) const {
+  if (const riffle_session_file_info i = info(); i.newest_damaged)
+    notice(quiet, "[%s: the newest save is damaged; the one before, of %s, is used]", path_.c_str(),
+           date_text(i.saved).c_str());
   Progress progress("loading " + path_, quiet);
   riffle_session* session = nullptr;
   check(riffle_session_load(context, file_, &session, Progress::callback, &progress), context);
@@ -74,8 +86,8 @@ void check_session_target(const std::string& path) {
   if (status != RIFFLE_OK) throw Exit(exit_code_of(status), err);
 }
 
-void save_session(riffle_context* context, riffle_session* session, const std::string& path,
-                  const SavedText& text, bool quiet) {
+bool save_session(riffle_context* context, riffle_session* session, const std::string& path,
+                  const SavedText& text, bool quiet, uint64_t* save_id) {
   const std::string data = packed(text);
   Progress progress("saving " + path, quiet);
   riffle_save_options o;
@@ -84,7 +96,11 @@ void save_session(riffle_context* context, riffle_session* session, const std::s
   o.data_size = data.size();
   o.progress = Progress::callback;
   o.progress_user = &progress;
-  check(riffle_session_save(session, path.c_str(), &o), context);
+  o.save_id = save_id;
+  const riffle_status status = riffle_session_save(session, path.c_str(), &o);
+  if (status == RIFFLE_FILE_CHANGED) return false;
+  check(status, context);
+  return true;
 }
 
 }  // namespace riffle::cli

@@ -40,11 +40,14 @@ void say_read_again(const std::string& path, const std::vector<int32_t>& held, s
 // Before work whose result save_session will keep at path: throws Exit if it could not.
 void check_session_target(const std::string& path);
 
+// A date in the local time zone. seconds: since 1970; a file may say anything.
+std::string date_text(int64_t seconds);
+
 // A check of CLI11: refuses an empty name, such as that of an unset variable of the shell.
 std::string named_file(const std::string& name);
 
-// Throws Exit.
-void save_session(riffle_context* context, riffle_session* session, const std::string& path,
-                  const SavedText& text, bool quiet);
+// save_id: riffle_save_options.save_id. False: others have saved to path. Throws Exit.
+bool save_session(riffle_context* context, riffle_session* session, const std::string& path,
+                  const SavedText& text, bool quiet, uint64_t* save_id = nullptr);
 
 }  // namespace riffle::cli

@@ -68,7 +68,7 @@ Engine::Progress Engine::stoppable(const Progress& progress) {
 }
 
 void Engine::save(Sequence& s, const std::string& path, std::string_view data,
-                  const Progress& progress) {
+                  const Progress& progress, uint64_t* save_id) {
   if (run_ && run_->sequence == &s)
     fail(RIFFLE_BAD_ARGUMENT, "a prompt is being read into the session");
   check_data(data);
@@ -86,12 +86,13 @@ void Engine::save(Sequence& s, const std::string& path, std::string_view data,
     if (!save.state_kind.empty()) save.state = s.kv.selection->save();
   }
   save.data = data;
-  s.file = save_session(path, save, s.file.get(), s.in_file, *threads_, stoppable(progress));
+  s.file =
+      save_session(path, save, s.file.get(), s.in_file, *threads_, stoppable(progress), save_id);
   s.in_file = s.file ? s.kv.n_tokens : 0;
 }
 
 void Engine::save_beginning(Sequence& s, int64_t n_tokens, const std::string& path,
-                            std::string_view data, const Progress& progress) {
+                            std::string_view data, const Progress& progress, uint64_t* save_id) {
   check_fork(s, n_tokens);
   check_data(data);
   backend_->residency().settle(s.kv);
@@ -101,7 +102,7 @@ void Engine::save_beginning(Sequence& s, int64_t n_tokens, const std::string& pa
   save.marks = s.kv.marks.of_fork(n_tokens);
   save.tokens = std::span(s.tokens).first(n_tokens);
   save.data = data;
-  save_session(path, save, nullptr, 0, *threads_, stoppable(progress));
+  save_session(path, save, nullptr, 0, *threads_, stoppable(progress), save_id);
 }
 
 int64_t Engine::reach(const SessionFile& file, int64_t n_tokens) const {
