@@ -687,10 +687,10 @@ RIFFLE_API const float* riffle_logits(const riffle_session* session);
  * What was read once need not be read again: a saved session goes on as if the program had never
  * ended. The next logits are those that the session itself would give, bit for bit, for every
  * selector, and for every device, pool and number of threads that gives these bits. A file fits the
- * model that it was made with (its shape, some bytes of every matrix, its vocabulary, its RoPE) and
+ * model that it was made with (its shape, some bytes of every matrix, its tokenizer, its RoPE) and
  * contexts with the same kv_type and block_size. What blocks are found by is made again; scores
  * that selector lfps has learnt from past attention are in the file. The file holds the text:
- * riffle creates it for its owner alone (mode 0600). */
+ * each save leaves it to its owner alone (mode 0600). */
 
 typedef struct riffle_save_options {
   size_t struct_size;
@@ -730,7 +730,7 @@ RIFFLE_API riffle_status riffle_session_check_path(const char* path, char* err, 
  * shortened or written to by others while it is open or a session of it lives: on the CPU its
  * blocks are read where they lie in the file's mapping, so what is cut off raises SIGBUS. riffle
  * itself never writes over what is there. Errors: RIFFLE_IO, RIFFLE_BAD_SESSION, RIFFLE_UNSUPPORTED
- * (a newer version). */
+ * (another version). */
 RIFFLE_API riffle_status riffle_session_file_open(const char* path, riffle_session_file** file,
                                                   char* err, size_t err_size);
 /* Sessions that were loaded from it live on. */

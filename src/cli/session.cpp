@@ -61,8 +61,9 @@ void say_read_again(const std::string& path, const std::vector<int32_t>& held, s
 std::string date_text(int64_t seconds) {
   const std::time_t t = seconds;
   std::tm local{};
-  char text[64] = "";
-  if (localtime_r(&t, &local)) std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
+  char text[64];
+  if (!localtime_r(&t, &local)) return "an unknown date";
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
   return text;
 }
 

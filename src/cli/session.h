@@ -40,7 +40,8 @@ void say_read_again(const std::string& path, const std::vector<int32_t>& held, s
 // Before work whose result save_session will keep at path: throws Exit if it could not.
 void check_session_target(const std::string& path);
 
-// A date in the local time zone. seconds: since 1970; a file may say anything.
+// Seconds since 1970 as a date in the local time zone. "an unknown date" for years beyond all
+// calendars, which a file may name.
 std::string date_text(int64_t seconds);
 
 // A check of CLI11: refuses an empty name, such as that of an unset variable of the shell.

@@ -91,6 +91,13 @@ def errors(folder):
     check(one_line_error(riffle("run", "--session", bad, *ask), 1, bad, "checksum"), "a flipped bit")
     open(bad, "wb").write(data[: len(data) // 3])
     check(one_line_error(riffle("run", "--session", bad, *ask), 1, bad), "a file that was cut")
+    # A file of another model is refused as such, though this one has no template to ask with.
+    other = changed(folder, "other.gguf", b"tokenizer.chat_template", b"tokenizer.chat_templatx")
+    data = bytearray(open(other, "rb").read())
+    data[-40] ^= 1
+    open(other, "wb").write(data)
+    r = riffle("run", "-m", other, "--session", kept, *ask)
+    check(one_line_error(r, 1, kept, "weights"), "another model, without a template", r)
     r = riffle("run", "--session", kept, *ask, "--raw")
     check(r.code == 2, "--raw is settled by the file", r)
     for command in "run", "chat":

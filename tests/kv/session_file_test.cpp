@@ -84,6 +84,22 @@ TEST_CASE("a session of terabytes of holes is refused without reading them", "[k
   }
 }
 
+TEST_CASE("a session of the version before is refused with what to do", "[kv][session_file]") {
+  const TempDir temp;
+  CraftedSession s;
+  s.header.version = 1;
+  s.write(temp / "a.kv");
+  try {
+    SessionFile::open(temp / "a.kv");
+    FAIL_CHECK("the file is taken");
+  } catch (const Error& e) {
+    CHECK(e.status() == RIFFLE_UNSUPPORTED);
+    CHECK(std::string(e.what()).find(
+              "a.kv: version: found 1, expected 2: the text must be read again") !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("a damaged save counts only if it is the newest", "[kv][session_file]") {
   const TempDir temp;
   const std::string path = temp / "a.kv";

@@ -123,7 +123,9 @@ class Reader {
       unsupported(source_.name, "version", std::to_string(h.version),
                   std::to_string(disk::kVersion) + ", or a newer riffle");
     if (!whole) bad("header", "bytes that their checksum does not fit", "an undamaged file");
-    number("version", h.version, 1, disk::kVersion);
+    if (h.version < disk::kVersion)
+      unsupported(source_.name, "version", std::to_string(h.version),
+                  std::to_string(disk::kVersion) + ": the text must be read again");
     number("page", h.page, disk::kPage, disk::kPage);
     SessionOrigin& o = c_.origin;
     number("n_layers", o.n_layers = h.n_layers, 1, kMaxLayers);

@@ -24,7 +24,7 @@ struct SessionOrigin {
   int32_t n_layers = 0, n_kv_heads = 0, head_dim = 0, block_size = 0, vocab_size = 0;
   KvType type = KvType::F16;
   uint64_t weights = 0;    // of shape, type and some of the bytes of every tensor
-  uint64_t tokenizer = 0;  // of all pieces; 0: none
+  uint64_t tokenizer = 0;  // of all pieces, and merges or scores; 0: none
   uint64_t rotation = 0;   // of RoPE's frequencies
 
   BlockLayout layout() const { return {block_size, head_dim, type}; }
