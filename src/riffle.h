@@ -760,9 +760,10 @@ RIFFLE_API riffle_status riffle_session_file_tokens(const riffle_session_file* f
                                                     size_t capacity, size_t* n_out);
 
 /* Contexts with the same number can load each other's sessions, and compute the same keys and
- * values from the same tokens, bit for bit (with isa AUTO: up to the bits in which processes that
- * chose the same sets differ). It is made of the version of riffle, the model, kv_type, block_size,
- * the instruction set or the type of GPU, and on a GPU prefill_chunk. */
+ * values from the same tokens, bit for bit (with isa AUTO: but for the last bits, in which sets
+ * that AUTO may choose differ). It is made of the version of riffle, the model, kv_type,
+ * block_size, the instruction set (with AUTO: the CPU's best) or the type of GPU, and on a GPU
+ * prefill_chunk. */
 RIFFLE_API riffle_status riffle_context_fingerprint(riffle_context* context, uint64_t* fingerprint);
 
 /* A new session that goes on where the saved one was. Sessions of one file share its blocks in

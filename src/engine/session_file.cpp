@@ -47,9 +47,11 @@ uint64_t Engine::fingerprint() {
     sum.add_value(value);
   sum.add_value(o.type);
   // What the last bits of keys and values depend on: the kernels, which a new version may change,
-  // the instruction set or the GPU, and, where they differ by the chunks of a prompt, these.
-  const std::string detail = std::string(RIFFLE_VERSION) + " " + backend_->detail();
-  sum.add(detail.data(), detail.size());
+  // the instruction set or the GPU, and, where they differ by the chunks of a prompt, these. Which
+  // sets isa AUTO has chosen by time is left out: each start may choose others, and a file of other
+  // kernels is as good a beginning as one of another device.
+  const std::string bits = std::string(RIFFLE_VERSION) + " " + backend_->arithmetic();
+  sum.add(bits.data(), bits.size());
   sum.add_value(backend_->reuse_unit());
   return sum.value();
 }
