@@ -91,7 +91,8 @@ typedef enum riffle_status {
                            kept a step from running for 2 s; that step can be tried again */
   RIFFLE_DEVICE_LOST =
       12, /* the GPU stopped working: free the context; the process can go on without the GPU */
-  RIFFLE_BAD_SESSION = 13 /* a session's file is damaged or contradicts itself */
+  RIFFLE_BAD_SESSION = 13, /* a session's file is damaged or contradicts itself */
+  RIFFLE_FILE_CHANGED = 14 /* others have saved to a session's file; nothing was changed */
 } riffle_status;
 
 /* Returns the caller's name for a setting, such as "--gpu-mem" for the id "gpu_mem"
@@ -686,10 +687,10 @@ RIFFLE_API const float* riffle_logits(const riffle_session* session);
  * What was read once need not be read again: a saved session goes on as if the program had never
  * ended. The next logits are those that the session itself would give, bit for bit, for every
  * selector, and for every device, pool and number of threads that gives these bits. A file fits the
- * model that it was made with (its shape, some bytes of every matrix, its vocabulary, its RoPE) and
+ * model that it was made with (its shape, some bytes of every matrix, its tokenizer, its RoPE) and
  * contexts with the same kv_type and block_size. What blocks are found by is made again; scores
  * that selector lfps has learnt from past attention are in the file. The file holds the text:
- * riffle creates it for its owner alone (mode 0600). */
+ * each save leaves it to its owner alone (mode 0600). */
 
 typedef struct riffle_save_options {
   size_t struct_size;
@@ -698,6 +699,11 @@ typedef struct riffle_save_options {
   /* 0: the session. Else a session of its first n_tokens, as riffle_session_fork would make it, in
      a new file */
   size_t n_tokens;
+  /* NULL: any session at path may be replaced. Else the save that must be the newest at path
+     (riffle_session_file_info.save_id; 0: there must be no file), or the call is
+     RIFFLE_FILE_CHANGED. A file that is gone replaces nothing and is no error. Receives the id of
+     this save. */
+  uint64_t* save_id;
   riffle_progress_fn progress; /* RIFFLE_PHASE_SAVE_SESSION; may be NULL */
   void* progress_user;
 } riffle_save_options;
@@ -710,7 +716,8 @@ RIFFLE_API void riffle_save_defaults(riffle_save_options* options);
  * file holds the session as it was saved last, or as it is saved now. Saving forgets the selection
  * that selector tokenselect would use again: the next step selects anew. RIFFLE_IO also if the disk
  * is full, with nothing left behind; RIFFLE_BAD_ARGUMENT if there is a file of another kind at
- * path; RIFFLE_ABORTED if the callback says so: the file is as before. */
+ * path; RIFFLE_FILE_CHANGED (save_id), RIFFLE_ABORTED if the callback says so: the file is as
+ * before. */
 RIFFLE_API riffle_status riffle_session_save(riffle_session* session, const char* path,
                                              const riffle_save_options* options);
 
@@ -723,7 +730,7 @@ RIFFLE_API riffle_status riffle_session_check_path(const char* path, char* err, 
  * shortened or written to by others while it is open or a session of it lives: on the CPU its
  * blocks are read where they lie in the file's mapping, so what is cut off raises SIGBUS. riffle
  * itself never writes over what is there. Errors: RIFFLE_IO, RIFFLE_BAD_SESSION, RIFFLE_UNSUPPORTED
- * (a newer version). */
+ * (another version). */
 RIFFLE_API riffle_status riffle_session_file_open(const char* path, riffle_session_file** file,
                                                   char* err, size_t err_size);
 /* Sessions that were loaded from it live on. */
@@ -740,6 +747,8 @@ typedef struct riffle_session_file_info {
   const char* state;      /* whose learnt scores are in it: selector and settings; "": none */
   int64_t created, saved; /* the first and the last save: seconds since 1970 */
   uint64_t saves;
+  uint64_t save_id;    /* never 0; another save has another one, unless it saved exactly the same */
+  bool newest_damaged; /* the newest save is damaged, and all this is of the one before */
   uint64_t file_bytes, kv_bytes; /* kv_bytes: of the blocks that are in use */
   const void* data;              /* what riffle_session_save was given; NULL: nothing */
   size_t data_size;
@@ -751,9 +760,10 @@ RIFFLE_API riffle_status riffle_session_file_tokens(const riffle_session_file* f
                                                     size_t capacity, size_t* n_out);
 
 /* Contexts with the same number can load each other's sessions, and compute the same keys and
- * values from the same tokens, bit for bit (with isa AUTO: up to the bits in which processes that
- * chose the same sets differ). It is made of the version of riffle, the model, kv_type, block_size,
- * the instruction set or the type of GPU, and on a GPU prefill_chunk. */
+ * values from the same tokens, bit for bit (with isa AUTO: but for the last bits, in which sets
+ * that AUTO may choose differ). It is made of the version of riffle, the model, kv_type,
+ * block_size, the instruction set (with AUTO: the CPU's best) or the type of GPU, and on a GPU
+ * prefill_chunk. */
 RIFFLE_API riffle_status riffle_context_fingerprint(riffle_context* context, uint64_t* fingerprint);
 
 /* A new session that goes on where the saved one was. Sessions of one file share its blocks in

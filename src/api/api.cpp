@@ -51,6 +51,7 @@ const char* riffle_status_name(riffle_status status) {
     case RIFFLE_INTERNAL: return "internal error";
     case RIFFLE_DEVICE_LOST: return "device lost";
     case RIFFLE_BAD_SESSION: return "bad session";
+    case RIFFLE_FILE_CHANGED: return "file changed";
   }
   return "unknown status";
 }

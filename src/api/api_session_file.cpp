@@ -26,10 +26,10 @@ riffle_status riffle_session_save(riffle_session* session, const char* path,
     Engine& engine = *session->context->engine;
     const std::string_view data(static_cast<const char*>(o.data), o.data_size);
     const auto progress = progress_of(RIFFLE_PHASE_SAVE_SESSION, o.progress, o.progress_user);
-    if (o.n_tokens == 0) return engine.save(*session->sequence, path, data, progress);
+    if (o.n_tokens == 0) return engine.save(*session->sequence, path, data, progress, o.save_id);
     require_length(*session, o.n_tokens);
     engine.save_beginning(*session->sequence, static_cast<int64_t>(o.n_tokens), path, data,
-                          progress);
+                          progress, o.save_id);
   });
 }
 
@@ -83,6 +83,8 @@ riffle_status riffle_session_file_get_info(const riffle_session_file* file,
   info->created = c.created;
   info->saved = c.saved;
   info->saves = c.generation;
+  info->newest_damaged = c.newest_damaged;
+  info->save_id = c.save_id();
   info->file_bytes = file->file->size();
   info->kv_bytes = c.kv_bytes();
   info->data = file->data.empty() ? nullptr : file->data.data();

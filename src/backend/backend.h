@@ -140,8 +140,10 @@ struct Step {
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual const char* name() const = 0;              // "cpu", "emu", "cuda"
-  virtual const char* detail() const = 0;            // instruction set or device
+  virtual const char* name() const = 0;    // "cpu", "emu", "cuda"
+  virtual const char* detail() const = 0;  // instruction set or device
+  // What the bits of keys and values depend on, so far as another process can have it too.
+  virtual std::string arithmetic() const { return detail(); }
   virtual const char* notice() const { return ""; }  // a part of riffle_context_notice
 
   virtual Buffer allocate(size_t bytes) = 0;
@@ -248,7 +250,7 @@ class Backend {
 
 // The options of a context as backends read them.
 struct BackendOptions {
-  // No AUTO or 0 stands for another value, except in `slots` and in the selection (settled).
+  // No AUTO or 0 stands for another value, except in `slots`, `isa` and the selection (settled).
   riffle_context_options options{};
   const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);  // what the host computes with
   BlockLayout layout;

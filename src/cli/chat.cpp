@@ -152,13 +152,33 @@ class Chat {
   void keep() {
     unsaved_ = true;
     if (o_.session.empty()) return;
-    save(o_.session);
+    if (!save(o_.session, &kept_)) keep_beside();
     unsaved_ = false;
   }
 
-  void save(const std::string& path) {
-    save_session(context_.get(), session_.get(), path,
-                 {.chat = true, .document = document_, .messages = messages_}, quiet_);
+  // Another chat has saved to the file of --session. Both are kept: this one goes to a file of its
+  // own from now on.
+  void keep_beside() {
+    const fs::path taken = o_.session;
+    std::error_code error;
+    for (int i = 2;; ++i) {
+      fs::path free = taken;
+      free.replace_filename(taken.stem().string() + "-" + std::to_string(i) +
+                            taken.extension().string());
+      kept_ = 0;
+      if (fs::exists(free, error) || !save(free, &kept_)) continue;
+      o_.session = free;
+      break;
+    }
+    // Also with -q, since the chat is elsewhere than was asked for.
+    notice(false, "[%s: another chat was saved there; this one is kept in %s from now on]",
+           taken.c_str(), o_.session.c_str());
+  }
+
+  bool save(const std::string& path, uint64_t* save_id = nullptr) {
+    return save_session(context_.get(), session_.get(), path,
+                        {.chat = true, .document = document_, .messages = messages_}, quiet_,
+                        save_id);
   }
 
   // Goes on with a saved chat, or with a document that was read.
@@ -170,11 +190,15 @@ class Chat {
     Session session = file.load(context_.get(), quiet_);
     clear();
     session_ = std::move(session);
+    if (to_keep || path == o_.session) kept_ = file.info().save_id;
     const SavedText& text = file.text();
     if (text.chat) messages_ = text.messages;
     else if (!text.system.empty()) messages_ = {{"system", text.system}};
-    if (!messages_.empty() && messages_[0].role == "system") o_.system = messages_[0].content;
+    const bool has_system = !messages_.empty() && messages_[0].role == "system";
+    o_.system = has_system ? messages_[0].content : "";
     document_ = text.document;
+    last_ = last_turn(messages_);
+    opened_ = {path, file.tokens()};
     notice(quiet_, "[%s: %zu of %d tokens of context in use, %zu messages]", path.c_str(),
            riffle_session_length(session_.get()), n_ctx(), messages_.size());
     unsaved_ = !to_keep;
@@ -188,6 +212,7 @@ class Chat {
     messages_.clear();
     document_.clear();
     last_ = {};
+    opened_ = {};
     if (!o_.system.empty()) messages_.push_back({"system", o_.system});
     check(riffle_session_truncate(session_.get(), 0), context_.get());
     riffle_reset_stats(context_.get());
@@ -208,13 +233,18 @@ class Chat {
     else if (word == "/stats") show_stats();
     else if (word == "/clear") clear();
     else if (word == "/load") load(rest), keep();
-    else if (word == "/save") save(named(word, rest));
+    else if (word == "/save") save_as(named(word, rest));
     else if (word == "/open") open(named(word, rest));
     else if (word == "/retry") retry(), keep();
     else if (word == "/system") set_system(rest);
     else if (word == "/set") set(rest);
     else throw Exit(EXIT_RUN, word + " is not a command; /help lists them");
     return true;
+  }
+
+  void save_as(const std::string& path) {
+    if (path == o_.session) keep();
+    else save(path);
   }
 
   static std::string named(const std::string& command, const std::string& typed) {
@@ -248,6 +278,10 @@ class Chat {
   // the answer begins inside of reasoning.
   bool prefill(const std::vector<Message>& messages, const std::string& label) {
     const auto [tokens, in_reasoning] = chat_prompt(model_.get(), messages, o_.common.thinking);
+    if (!opened_.tokens.empty())
+      say_read_again(opened_.path, opened_.tokens, expected_of_file(), session_.get(), tokens,
+                     quiet_);
+    opened_ = {};
     Progress progress(label, quiet_);
     const riffle_status status = riffle_prefill_to(session_.get(), tokens.data(), tokens.size(),
                                                    Progress::callback, &progress);
@@ -259,11 +293,28 @@ class Chat {
     return in_reasoning;
   }
 
+  // How many of the tokens of an opened file the next prompt begins with, if nothing but that
+  // prompt is new. A template may print a kept answer otherwise than the model wrote it, without
+  // its reasoning above all.
+  size_t expected_of_file() const {
+    if (!document_.empty() || messages_.empty() || messages_.back().role != "assistant")
+      return opened_.tokens.size();
+    const std::vector<Message> asked(messages_.begin(), messages_.end() - 1);
+    return chat_prompt(model_.get(), asked, o_.common.thinking).tokens.size();
+  }
+
   // One question: the conversation up to it, and the loaded document that it holds.
   struct Turn {
     std::vector<Message> messages;
     std::string document;
   };
+
+  // Of a kept conversation: up to its last question, which has its document in it. No messages: it
+  // has none.
+  static Turn last_turn(std::vector<Message> messages) {
+    while (!messages.empty() && messages.back().role != "user") messages.pop_back();
+    return {std::move(messages), ""};
+  }
 
   void ask(const std::string& question) {
     Turn turn{messages_, document_};
@@ -370,7 +421,12 @@ class Chat {
   std::vector<Message> messages_;
   std::string said_;      // of the context's notice
   std::string document_;  // loaded, waiting for its question
+  struct {
+    std::string path;
+    std::vector<int32_t> tokens;
+  } opened_;              // the file that the session came from, until the next prompt
   Turn last_;             // for /retry; no messages: nothing was asked yet
+  uint64_t kept_ = 0;     // the save that the file of --session should have; 0: no file
   uint64_t answers_ = 0;  // begun since the seed was set
   bool unsaved_ = false;  // changed since it was saved
   int code_ = EXIT_OK;

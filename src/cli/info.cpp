@@ -1,6 +1,5 @@
 // riffle info: facts of a model, and what running it would take.
 #include <CLI/CLI.hpp>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "cli/bench/bench.h"
@@ -224,14 +223,6 @@ const char* kv_name(riffle_kv_type type) {
   return type == RIFFLE_KV_F16 ? "f16" : type == RIFFLE_KV_Q8 ? "q8" : "f32";
 }
 
-std::string time_text(int64_t seconds) {
-  const std::time_t t = seconds;
-  std::tm local{};
-  char text[64] = "";
-  if (localtime_r(&t, &local)) std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
-  return text;
-}
-
 // A file's text on a terminal: without control characters.
 std::string one_line(std::string text) {
   for (char& c : text)
@@ -267,6 +258,7 @@ int session_info(const InfoOptions& o) {
                 {"created", i.created},
                 {"saved", i.saved},
                 {"saves", i.saves},
+                {"newest_damaged", i.newest_damaged},
                 {"version", riffle_version()}});
     return EXIT_OK;
   }
@@ -281,9 +273,10 @@ int session_info(const InfoOptions& o) {
                        human_bytes(static_cast<double>(i.kv_bytes)).c_str())});
   if (*i.state) t.add({"learnt scores", one_line(i.state)});
   t.add({"file", human_bytes(static_cast<double>(i.file_bytes))});
-  t.add({"first saved", time_text(i.created)});
-  t.add({"last saved", text_of("%s, save %llu", time_text(i.saved).c_str(),
+  t.add({"first saved", date_text(i.created)});
+  t.add({"last saved", text_of("%s, save %llu", date_text(i.saved).c_str(),
                                static_cast<unsigned long long>(i.saves))});
+  if (i.newest_damaged) t.add({"damaged", "the newest save; this is the one before"});
   t.print_left();
   return EXIT_OK;
 }

@@ -87,8 +87,11 @@ int run_main(RunOptions& o) {
   } else {
     message = is_message(o.message, o.common, model.get());
   }
-  const auto [tokens, in_reasoning] =
-      question_prompt(model.get(), o.message.system, prompt, message, o.common.thinking);
+  const auto form = [&] {
+    return question_prompt(model.get(), o.message.system, prompt, message, o.common.thinking);
+  };
+  ChatPrompt formed;
+  if (!file) formed = form();
   // What AUTO stands for; whatever is wrong with the options, creating the context says.
   riffle_plan plan{};
   plan.struct_size = sizeof plan;
@@ -100,6 +103,13 @@ int run_main(RunOptions& o) {
   Session session =
       file ? file->load(context.get(), o.common.quiet) : create_session(context.get());
   std::string said = say_notice(context.get(), o.common.quiet);
+  // A file of another model has been refused by now, as one whose prompt this model cannot form.
+  if (file) {
+    formed = form();
+    const std::vector<int32_t> held = file->tokens();
+    say_read_again(o.session, held, held.size(), session.get(), formed.tokens, o.common.quiet);
+  }
+  const auto& [tokens, in_reasoning] = formed;
   times.ready = Clock::now();
   const bool read = read_prompt(o, context.get(), session.get(), tokens);
   std::vector<const char*> stop;

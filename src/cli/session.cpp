@@ -1,5 +1,8 @@
 #include "cli/session.h"
 
+#include <algorithm>
+#include <ctime>
+
 namespace riffle::cli {
 
 SessionFile::SessionFile(const std::string& path) : path_(path) {
@@ -32,7 +35,42 @@ riffle_session_file_info SessionFile::info() const {
   return info;
 }
 
+std::vector<int32_t> SessionFile::tokens() const {
+  size_t n = info().n_tokens;
+  std::vector<int32_t> tokens(n);
+  riffle_session_file_tokens(file_, tokens.data(), n, &n);
+  return tokens;
+}
+
+void say_read_again(const std::string& path, const std::vector<int32_t>& held, size_t expected,
+                    const riffle_session* session, const std::vector<int32_t>& prompt, bool quiet) {
+  // The first letters of a question may join a document's last ones, and what a chat template puts
+  // behind a document gives way to the question.
+  constexpr size_t kFew = 32;
+  const size_t most = std::min(held.size(), prompt.size());
+  const size_t same =
+      std::mismatch(held.begin(), held.begin() + most, prompt.begin()).first - held.begin();
+  const size_t kept = riffle_session_reach(session, same);
+  if (kept + kFew >= std::min(expected, held.size())) return;
+  notice(quiet,
+         "[%s: %zu of its %zu tokens are read again: the prompt differs after %zu tokens, perhaps "
+         "by another chat template, system message or date]",
+         path.c_str(), held.size() - kept, held.size(), same);
+}
+
+std::string date_text(int64_t seconds) {
+  const std::time_t t = seconds;
+  std::tm local{};
+  char text[64];
+  if (!localtime_r(&t, &local)) return "an unknown date";
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
+  return text;
+}
+
 Session SessionFile::load(riffle_context* context, bool quiet) const {
+  if (const riffle_session_file_info i = info(); i.newest_damaged)
+    notice(quiet, "[%s: the newest save is damaged; the one before, of %s, is used]", path_.c_str(),
+           date_text(i.saved).c_str());
   Progress progress("loading " + path_, quiet);
   riffle_session* session = nullptr;
   check(riffle_session_load(context, file_, &session, Progress::callback, &progress), context);
@@ -49,8 +87,8 @@ void check_session_target(const std::string& path) {
   if (status != RIFFLE_OK) throw Exit(exit_code_of(status), err);
 }
 
-void save_session(riffle_context* context, riffle_session* session, const std::string& path,
-                  const SavedText& text, bool quiet) {
+bool save_session(riffle_context* context, riffle_session* session, const std::string& path,
+                  const SavedText& text, bool quiet, uint64_t* save_id) {
   const std::string data = packed(text);
   Progress progress("saving " + path, quiet);
   riffle_save_options o;
@@ -59,7 +97,11 @@ void save_session(riffle_context* context, riffle_session* session, const std::s
   o.data_size = data.size();
   o.progress = Progress::callback;
   o.progress_user = &progress;
-  check(riffle_session_save(session, path.c_str(), &o), context);
+  o.save_id = save_id;
+  const riffle_status status = riffle_session_save(session, path.c_str(), &o);
+  if (status == RIFFLE_FILE_CHANGED) return false;
+  check(status, context);
+  return true;
 }
 
 }  // namespace riffle::cli

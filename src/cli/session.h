@@ -20,6 +20,7 @@ class SessionFile {
 
   const std::string& path() const { return path_; }
   riffle_session_file_info info() const;
+  std::vector<int32_t> tokens() const;
   bool has_text() const;
   const SavedText& text() const;
   Session load(riffle_context* context, bool quiet) const;
@@ -30,14 +31,24 @@ class SessionFile {
   mutable std::optional<SavedText> text_;
 };
 
+// Before a prompt is read into a session that was loaded: says how many of the `held` tokens of its
+// file are read again, and where the prompt differs. Says nothing if the prompt has the first
+// `expected` of them, or all but the few that a question after them may change.
+void say_read_again(const std::string& path, const std::vector<int32_t>& held, size_t expected,
+                    const riffle_session* session, const std::vector<int32_t>& prompt, bool quiet);
+
 // Before work whose result save_session will keep at path: throws Exit if it could not.
 void check_session_target(const std::string& path);
+
+// Seconds since 1970 as a date in the local time zone. "an unknown date" for years beyond all
+// calendars, which a file may name.
+std::string date_text(int64_t seconds);
 
 // A check of CLI11: refuses an empty name, such as that of an unset variable of the shell.
 std::string named_file(const std::string& name);
 
-// Throws Exit.
-void save_session(riffle_context* context, riffle_session* session, const std::string& path,
-                  const SavedText& text, bool quiet);
+// save_id: riffle_save_options.save_id. False: others have saved to path. Throws Exit.
+bool save_session(riffle_context* context, riffle_session* session, const std::string& path,
+                  const SavedText& text, bool quiet, uint64_t* save_id = nullptr);
 
 }  // namespace riffle::cli

@@ -112,12 +112,12 @@ class Engine {
   void truncate(Sequence& sequence, int64_t n_tokens);
 
   // session_file.cpp. Writes the sequence to path (kv/file/session_writer.h), with data that the
-  // caller adds. progress: bytes.
+  // caller adds. progress: bytes. save_id: as there.
   void save(Sequence& sequence, const std::string& path, std::string_view data,
-            const Progress& progress);
+            const Progress& progress, uint64_t* save_id);
   // Writes a new file of what fork would make. Errors as those of fork and save.
   void save_beginning(Sequence& sequence, int64_t n_tokens, const std::string& path,
-                      std::string_view data, const Progress& progress);
+                      std::string_view data, const Progress& progress, uint64_t* save_id);
   // The longest beginning of at most n_tokens of the file's to which a loaded sequence can be cut.
   int64_t reach(const SessionFile& file, int64_t n_tokens) const;
   // Whether what is loaded takes no host memory of its own.

@@ -47,9 +47,11 @@ uint64_t Engine::fingerprint() {
     sum.add_value(value);
   sum.add_value(o.type);
   // What the last bits of keys and values depend on: the kernels, which a new version may change,
-  // the instruction set or the GPU, and, where they differ by the chunks of a prompt, these.
-  const std::string detail = std::string(RIFFLE_VERSION) + " " + backend_->detail();
-  sum.add(detail.data(), detail.size());
+  // the instruction set or the GPU, and, where they differ by the chunks of a prompt, these. Which
+  // sets isa AUTO has chosen by time is left out: each start may choose others, and a file of other
+  // kernels is as good a beginning as one of another device.
+  const std::string bits = std::string(RIFFLE_VERSION) + " " + backend_->arithmetic();
+  sum.add(bits.data(), bits.size());
   sum.add_value(backend_->reuse_unit());
   return sum.value();
 }
@@ -68,7 +70,7 @@ Engine::Progress Engine::stoppable(const Progress& progress) {
 }
 
 void Engine::save(Sequence& s, const std::string& path, std::string_view data,
-                  const Progress& progress) {
+                  const Progress& progress, uint64_t* save_id) {
   if (run_ && run_->sequence == &s)
     fail(RIFFLE_BAD_ARGUMENT, "a prompt is being read into the session");
   check_data(data);
@@ -86,12 +88,13 @@ void Engine::save(Sequence& s, const std::string& path, std::string_view data,
     if (!save.state_kind.empty()) save.state = s.kv.selection->save();
   }
   save.data = data;
-  s.file = save_session(path, save, s.file.get(), s.in_file, *threads_, stoppable(progress));
+  s.file =
+      save_session(path, save, s.file.get(), s.in_file, *threads_, stoppable(progress), save_id);
   s.in_file = s.file ? s.kv.n_tokens : 0;
 }
 
 void Engine::save_beginning(Sequence& s, int64_t n_tokens, const std::string& path,
-                            std::string_view data, const Progress& progress) {
+                            std::string_view data, const Progress& progress, uint64_t* save_id) {
   check_fork(s, n_tokens);
   check_data(data);
   backend_->residency().settle(s.kv);
@@ -101,7 +104,7 @@ void Engine::save_beginning(Sequence& s, int64_t n_tokens, const std::string& pa
   save.marks = s.kv.marks.of_fork(n_tokens);
   save.tokens = std::span(s.tokens).first(n_tokens);
   save.data = data;
-  save_session(path, save, nullptr, 0, *threads_, stoppable(progress));
+  save_session(path, save, nullptr, 0, *threads_, stoppable(progress), save_id);
 }
 
 int64_t Engine::reach(const SessionFile& file, int64_t n_tokens) const {

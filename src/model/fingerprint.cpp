@@ -50,6 +50,7 @@ uint64_t tokenizer_fingerprint(const Model& model) {
     const char* piece = model.tokenizer->piece(id);
     add_text(sum, piece ? piece : "");
   }
+  sum.add_value(model.tokenizer->rules_hash());
   sum.add_value(model.tokenizer->bos_id());
   sum.add_value(model.tokenizer->eos_id());
   return sum.value();

@@ -11,7 +11,8 @@ namespace riffle {
 // everywhere, so they differ here.
 uint64_t weights_fingerprint(const Model& model);
 
-// Of all pieces, their order and what they are; 0: the model has no tokenizer.
+// Of all pieces, their order, and their merges or scores (Tokenizer::rules_hash); 0: the model has
+// no tokenizer.
 uint64_t tokenizer_fingerprint(const Model& model);
 
 }  // namespace riffle

@@ -1,9 +1,14 @@
 """Documents read once (riffle read, run --session), chats that are kept (chat --session), riffle info of both."""
 import random
+import re
+import shutil
 import time
 
 from harness import *
 
+# Processes that choose by time might choose different instruction sets, whose KV is not the same.
+ISA = "avx2" if " avx2 " in open("/proc/cpuinfo").read() else "scalar"
+SMALL = [*SMALL, "--isa", ISA]
 ROUNDS = int(os.environ.get("RIFFLE_SESSION_KILLS", "4"))
 
 
@@ -24,6 +29,22 @@ def documents(folder):
         check(a.code == 0 and answer.get("text", "").encode() == a.out, f"{selector} answers as from the document", (a, b))
         check(answer.get("stats", {}).get("prefill_tokens", 999) < 40, f"{selector} reads the question alone", answer.get("stats"))
     check(open(kept, "rb").read() == before, "run does not change the file")
+    again = rb"(\d+) of its (\d+) tokens are read again: the prompt differs after (\d+) tokens"
+    ask = ["--session", kept, "-p", "Who is the captain?", *GREEDY, *SMALL, "-n", "2"]
+    r = riffle("run", *ask)
+    check(r.code == 0 and b"read again" not in r.err, "the normal case needs no notice", r)
+    r = riffle("run", *ask, "--chat-template", "vicuna")
+    m = re.search(again, r.err)
+    n = [int(x) for x in m.groups()] if m else [0, 0, 0]
+    check(r.code == 0 and n[0] > 1500 and n[0] == n[1] - n[2] and n[2] < 10,
+          "another chat template is told", r)
+    check(riffle("run", *ask, "-q", "--chat-template", "vicuna").err == b"", "but not with -q")
+    chat = ["chat", *GREEDY, *SMALL, "-n", "2"]
+    asked = f"/open {kept}\nWho is the captain?\nAnd the mate?\n".encode()
+    r = riffle(*chat, stdin=asked)
+    check(r.code == 0 and b"read again" not in r.err, "nor does a document that a chat opens", r)
+    r = riffle(*chat, "--chat-template", "vicuna", stdin=asked)
+    check(r.code == 0 and len(re.findall(again, r.err)) == 1, "a chat tells it once", r)
     r = riffle("info", kept, "--json")
     i = json.loads(r.out) if r.code == 0 else {}
     check(i.get("kind") == "document" and i.get("document_bytes") == os.path.getsize(text) and i.get("n_tokens", 0) > 1500,
@@ -49,6 +70,20 @@ def errors(folder):
     check(one_line_error(riffle("chat", "--session", kept, "-q", *SMALL), 1, kept, "a document"), "a document is no chat")
     check(one_line_error(riffle("read", "-f", text, "-o", text, "-q", *SMALL), 1, text, "another kind of file"),
           "no other file is replaced")
+    chat = ["chat", "--session", os.path.join(folder, "turns.kv"), *GREEDY, *SMALL, "-n", "4"]
+    riffle(*chat, "-q", stdin=b"Hello there.\nWhat is rain?\nAnd snow?\n")
+    data = bytearray(open(chat[2], "rb").read())
+    for page in 1, 2:  # the third save is in page 2, the second in page 1
+        other = bytearray(data)
+        other[page * 4096 + 100] ^= 1
+        open(chat[2], "wb").write(other)
+        i = riffle("info", chat[2])
+        r = riffle(*chat, stdin=b"/retry\n")
+        lost = page == 2
+        notice = b"turns.kv: the newest save is damaged; the one before, of 20" in r.err
+        check(r.code == 0 and notice == lost and f"{6 - 2 * lost} messages]".encode() in r.err,
+              f"a damaged save, page {page}: the other one is used", r)
+        check((b"the newest save; this is the one before" in i.out) == lost, "and info says it", i)
     data = bytearray(open(kept, "rb").read())
     data[len(data) // 2] ^= 1
     bad = os.path.join(folder, "bad.kv")
@@ -56,6 +91,13 @@ def errors(folder):
     check(one_line_error(riffle("run", "--session", bad, *ask), 1, bad, "checksum"), "a flipped bit")
     open(bad, "wb").write(data[: len(data) // 3])
     check(one_line_error(riffle("run", "--session", bad, *ask), 1, bad), "a file that was cut")
+    # A file of another model is refused as such, though this one has no template to ask with.
+    other = changed(folder, "other.gguf", b"tokenizer.chat_template", b"tokenizer.chat_templatx")
+    data = bytearray(open(other, "rb").read())
+    data[-40] ^= 1
+    open(other, "wb").write(data)
+    r = riffle("run", "-m", other, "--session", kept, *ask)
+    check(one_line_error(r, 1, kept, "weights"), "another model, without a template", r)
     r = riffle("run", "--session", kept, *ask, "--raw")
     check(r.code == 2, "--raw is settled by the file", r)
     for command in "run", "chat":
@@ -79,8 +121,26 @@ def chats(folder):
     a = riffle(*chat, "--session", kept, stdin=b"Hello there.\nWhat is rain?\n")
     b = riffle(*chat, "--session", kept, stdin=b"And snow?\n")
     check(whole.code == 0 and a.out + b.out == whole.out, "a chat goes on where it ended", (whole, a, b))
+    own = os.path.join(folder, "vicuna.kv")
+    vicuna = [*chat[:-1], "--chat-template", "vicuna", "--session", own]
+    asks = "Hello there. " + words(100) + "\nWhat is rain?\n"
+    riffle(*vicuna, stdin=asks.encode())
+    r = riffle(*vicuna, stdin=b"And snow?\n")
+    check(r.code == 0 and b"messages]" in r.err and b"read again" not in r.err,
+          "and needs no notice", r)
+    r = riffle(*vicuna, "--system", "Be brief.", stdin=b"And snow?\n")
+    check(r.code == 0 and b"tokens are read again" in r.err, "another system message is told", r)
     i = json.loads(riffle("info", kept, "--json").out)
     check(i["kind"] == "chat" and i["messages"] == 6 and i["saves"] == 3, "and is saved after every answer", i)
+    copies = [os.path.join(folder, f"copy{n}.kv") for n in (1, 2)]
+    for copy in copies:
+        shutil.copy(kept, copy)
+    r = riffle(*chat, "--session", copies[0], stdin=b"/retry\n")
+    check(r.code == 0 and r.out == b.out and messages(copies[0]) == messages(kept),
+          "/retry answers the last kept message again", r)
+    r = riffle(*chat, "--session", copies[1], stdin=b"/clear\n/retry\n")
+    check(r.code == 1 and r.out == b"" and b"no message yet" in r.err,
+          "/retry has nothing to answer after /clear", r)
     other = os.path.join(folder, "other.kv")
     r = riffle(*chat, stdin=f"/open {kept}\nAnd hail?\n/save {other}\n".encode())
     i = json.loads(riffle("info", other, "--json").out)
@@ -95,6 +155,38 @@ def chats(folder):
     r = riffle(*chat, "--session", other, stdin=b"/clear\n")
     i = json.loads(riffle("info", other, "--json").out)
     check(r.code == 0 and i["messages"] == 0, "/clear is kept when riffle leaves", (r, i))
+
+
+def messages(path):
+    """The texts of a kept chat, without riffle: they stand in its file as JSON."""
+    data = open(path, "rb").read()
+    at = data.rfind(b'{"riffle":1,"kind":"chat"')
+    saved, _ = json.JSONDecoder().raw_decode(data[at:].decode("utf-8", "replace"))
+    return [m["content"] for m in saved["messages"]]
+
+
+def two_chats(folder):
+    """What two chats keep in one file at a time is lost in neither."""
+    kept, beside = (os.path.join(folder, name) for name in ("talk.kv", "talk-2.kv"))
+    chat = ["chat", "--session", kept, *GREEDY, *SMALL, "-n", "6", "-q"]
+    for known in False, True:  # whether the file is there when the first chat begins
+        a = start(*chat, stdin=subprocess.PIPE)
+        a.stdin.write(b"/help\n")
+        a.stdin.flush()
+        a.stderr.readline()  # now it has looked for the file
+        r = riffle(*chat, stdin=b"What is rain?\n")
+        check(r.code == 0 and r.err == b"", "the second chat is kept", r)
+        _, err = a.communicate(b"Hello there.\nAnd snow?\n", timeout=200)
+        check(a.returncode == 0 and err.count(b"talk-2.kv") == 1 and
+              b"another chat was saved there" in err, "the first one says where it is kept", err)
+        asked = messages(beside)[-4::2]
+        check(messages(kept)[-2] == "What is rain?" and asked == ["Hello there.", "And snow?"],
+              "and nothing is lost", (messages(kept), messages(beside)))
+        check(known or len(messages(beside)) == 4, "the chat has its own turns alone", asked)
+        os.remove(beside)
+    r = riffle(*chat, stdin=b"More?\n")
+    check(r.code == 0 and r.err == b"" and not os.path.exists(beside),
+          "one chat at a time goes on in the file", r)
 
 
 def killed(folder):
@@ -136,4 +228,4 @@ def killed(folder):
     check(r.code == 0 and r.out, "the chat still goes on", r)
 
 
-main(documents, errors, chats, killed)
+main(documents, errors, chats, two_chats, killed)

@@ -42,6 +42,7 @@ TEST_CASE("only what is new is written", "[session_file][model]") {
     struct stat before, after;
     REQUIRE(stat(path.c_str(), &before) == 0);
     CHECK((before.st_mode & 0777) == 0600);
+    REQUIRE(chmod(path.c_str(), 0644) == 0);  // a save takes it back
     if (loaded) s = load(a, path);
     std::mt19937 random(3);
     for (int turn = 0; turn < 12; ++turn) {
@@ -60,6 +61,7 @@ TEST_CASE("only what is new is written", "[session_file][model]") {
             "turn " + std::to_string(turn));
       REQUIRE(stat(path.c_str(), &after) == 0);
       CHECK(after.st_ino == before.st_ino);
+      CHECK((after.st_mode & 0777) == 0600);
       std::filesystem::copy_file(path, copy, std::filesystem::copy_options::overwrite_existing);
       riffle_session* twin = load(b, copy);
       a.sessions.push_back(nullptr);
@@ -90,6 +92,74 @@ TEST_CASE("a save by somebody else is not written over in part", "[session_file]
   go_on_alike(a, s, c, load(c, path), other);
   save(b, t, temp / "b.kv");
   go_on_alike(b, t, c, load(c, temp / "b.kv"), other);
+}
+
+TEST_CASE("a save that expects another one changes nothing", "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  const auto prompt = some_tokens(200, 1), other = some_tokens(90, 2);
+  Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
+  riffle_session* s = a.session();
+  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_save_options o;
+  riffle_save_defaults(&o);
+  uint64_t none = 0, mine = 0, theirs = 0;
+  const auto save_over = [&](riffle_session* session, uint64_t* id) {
+    o.save_id = id;
+    return riffle_session_save(session, path.c_str(), &o);
+  };
+  a.check(save_over(s, &mine));
+  CHECK(mine == SessionFile(path).info().save_id);
+  riffle_session* t = load(b, path);
+  b.check(riffle_prefill(t, other.data(), other.size(), nullptr, nullptr));
+  theirs = mine;
+  b.check(save_over(t, &theirs));
+  CHECK(theirs == SessionFile(path).info().save_id);
+  CHECK(SessionFile(path).info().saves == 2);
+  CHECK(theirs != mine);
+  const auto check_refused = [&](uint64_t* id) {
+    const std::string before = read_file(path);
+    const uint64_t expected = *id;
+    CHECK(save_over(s, id) == RIFFLE_FILE_CHANGED);
+    CHECK(*id == expected);
+    CHECK(read_file(path) == before);
+    CHECK(std::string(riffle_context_error(a.context)).find(path + ": found ") == 0);
+    CHECK(files_in(temp) == 1);
+  };
+  check_refused(&mine);
+  check_refused(&none);
+  // Another save comes while this one is being written: to a new file, or in place of an old one.
+  for (const bool old : {false, true}) {
+    INFO("in place of an old one: " << old);
+    std::filesystem::remove(path);
+    mine = 0;
+    if (old) {
+      b.check(save_over(t, nullptr));
+      mine = SessionFile(path).info().save_id;
+      b.check(riffle_prefill(t, other.data(), 3, nullptr, nullptr));
+    }
+    struct Other {
+      Runtime& runtime;
+      riffle_session* session;
+      std::string path;
+    } by{b, t, path};
+    o.progress_user = &by;
+    o.progress = [](void* user, const riffle_progress* p) {
+      const auto& [runtime, session, name] = *static_cast<Other*>(user);
+      if (p->done == 0) save(runtime, session, name);
+      return true;
+    };
+    CHECK(save_over(s, &mine) == RIFFLE_FILE_CHANGED);
+    CHECK(files_in(temp) == 1);
+    riffle_save_defaults(&o);
+    CHECK(SessionFile(path).info().n_tokens == riffle_session_length(t));
+  }
+  std::filesystem::remove(path);
+  a.check(save_over(s, &mine));  // nothing is replaced
+  write_file(path, "");
+  none = 0;
+  a.check(save_over(s, &none));
+  go_on_alike(a, s, b, load(b, path), {301, 302});
 }
 
 TEST_CASE("sessions of models with windows are saved with what they keep",

@@ -84,6 +84,43 @@ TEST_CASE("a session of terabytes of holes is refused without reading them", "[k
   }
 }
 
+TEST_CASE("a session of the version before is refused with what to do", "[kv][session_file]") {
+  const TempDir temp;
+  CraftedSession s;
+  s.header.version = 1;
+  s.write(temp / "a.kv");
+  try {
+    SessionFile::open(temp / "a.kv");
+    FAIL_CHECK("the file is taken");
+  } catch (const Error& e) {
+    CHECK(e.status() == RIFFLE_UNSUPPORTED);
+    CHECK(std::string(e.what()).find(
+              "a.kv: version: found 1, expected 2: the text must be read again") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("a damaged save counts only if it is the newest", "[kv][session_file]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  CraftedSession s;
+  s.write(path);
+  CHECK(!SessionFile::open(path)->content().newest_damaged);
+  std::string bytes = read_file(path);
+  bytes[2 * disk::kPage + 8] = 1;  // of the other save's page
+  write_file(path, bytes);
+  CHECK(!SessionFile::open(path)->content().newest_damaged);
+  write_file(path, bytes + std::string(disk::kPage, 'x'));  // what a later save has left
+  CHECK(SessionFile::open(path)->content().newest_damaged);
+  // A page of zeros is that of a file with one save.
+  CraftedSession first;
+  first.write(path);
+  bytes = read_file(path);
+  bytes.replace(2 * disk::kPage, disk::kPage, disk::kPage, '\0');
+  write_file(path, bytes + std::string(disk::kPage, 'x'));
+  CHECK(!SessionFile::open(path)->content().newest_damaged);
+}
+
 TEST_CASE("a session's index has the bytes of its extents", "[kv][session_file]") {
   CraftedSession s;
   s.index_hole = 8;

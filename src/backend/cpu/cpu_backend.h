@@ -16,6 +16,7 @@ class CpuBackend : public Backend {
 
   const char* name() const override { return residency_->in_place() ? "cpu" : "emu"; }
   const char* detail() const override { return kernels_->name; }
+  std::string arithmetic() const override;
   Buffer allocate(size_t bytes) override { return Buffer(bytes); }
 
   void prepare(const Selector& selector, SequenceKv& sequence) override;
@@ -129,6 +130,7 @@ class CpuBackend : public Backend {
   const Model& model_;
   const Config& config_;
   const cpu::Kernels* kernels_;
+  bool timed_kernels_;  // isa AUTO has chosen them
   ThreadPool* threads_;
   StateShape state_shape_;
   KvStore store_;

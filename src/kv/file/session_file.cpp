@@ -31,6 +31,16 @@ uint64_t SessionContent::kv_bytes() const {
   return blocks * origin.layout().bytes();
 }
 
+uint64_t SavedAs::save_id() const {
+  Checksum sum;
+  for (const uint64_t value : {generation, end, index_checksum}) sum.add_value(value);
+  return std::max<uint64_t>(sum.value(), 1);
+}
+
+uint64_t SessionContent::save_id() const {
+  return SavedAs{0, 0, generation, end, index_checksum}.save_id();
+}
+
 namespace {
 
 // Tokens of a session, at most: what blocks can hold.
@@ -49,6 +59,24 @@ class Reader {
     read_header();
     read_index(newest_save());
     return std::move(c_);
+  }
+
+  disk::Save newest_save() {
+    constexpr disk::Save kNone{};
+    disk::Save saves[2], newest{};
+    bool damaged = false;
+    for (int i = 0; i < 2; ++i) {
+      const bool whole = page(1 + i, &saves[i], "save");
+      if (whole && saves[i].generation > newest.generation) newest = saves[i];
+      damaged |= !whole && std::memcmp(&saves[i], &kNone, sizeof kNone) != 0;
+    }
+    if (newest.generation == 0)
+      bad("save", "bytes that their checksum does not fit", "an undamaged file");
+    if (newest.end > source_.size)
+      bad("file", std::to_string(source_.size) + " bytes", std::to_string(newest.end));
+    // A save ends the file. If this one does, the damaged one is older and of no use.
+    c_.newest_damaged = damaged && newest.end < source_.size;
+    return newest;
   }
 
  private:
@@ -95,7 +123,9 @@ class Reader {
       unsupported(source_.name, "version", std::to_string(h.version),
                   std::to_string(disk::kVersion) + ", or a newer riffle");
     if (!whole) bad("header", "bytes that their checksum does not fit", "an undamaged file");
-    number("version", h.version, 1, disk::kVersion);
+    if (h.version < disk::kVersion)
+      unsupported(source_.name, "version", std::to_string(h.version),
+                  std::to_string(disk::kVersion) + ": the text must be read again");
     number("page", h.page, disk::kPage, disk::kPage);
     SessionOrigin& o = c_.origin;
     number("n_layers", o.n_layers = h.n_layers, 1, kMaxLayers);
@@ -111,18 +141,6 @@ class Reader {
     o.model = text(h.model, sizeof h.model);
     o.architecture = text(h.architecture, sizeof h.architecture);
     c_.created = h.created;
-  }
-
-  disk::Save newest_save() {
-    disk::Save saves[2], newest{};
-    for (int i = 0; i < 2; ++i)
-      if (page(1 + i, &saves[i], "save") && saves[i].generation > newest.generation)
-        newest = saves[i];
-    if (newest.generation == 0)
-      bad("save", "bytes that their checksum does not fit", "an undamaged file");
-    if (newest.end > source_.size)
-      bad("file", std::to_string(source_.size) + " bytes", std::to_string(newest.end));
-    return newest;
   }
 
   // Lies among what this save may name.
@@ -295,11 +313,25 @@ bool read_at(int fd, uint64_t offset, void* to, uint64_t bytes) {
 
 SessionContent read_session(const FileSource& source) { return Reader(source).read(); }
 
+static FileSource source_of(const std::string& path, int fd, const struct stat& info) {
+  return {
+      path, static_cast<uint64_t>(info.st_size),
+      [fd](uint64_t offset, void* to, uint64_t bytes) { return read_at(fd, offset, to, bytes); }};
+}
+
+uint64_t save_id_at(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0 && errno == ENOENT) return 0;
+  const FileDescriptor fd = open_regular(path, &info);
+  if (info.st_size == 0) return 0;
+  const FileSource source = source_of(path, fd, info);
+  const disk::Save save = Reader(source).newest_save();
+  return SavedAs{0, 0, save.generation, save.end, save.index_checksum}.save_id();
+}
+
 SessionFile::SessionFile(const std::string& path) : fd_(open_regular(path, &info_)) {
   const int fd = fd_;
-  source_ = {
-      path, static_cast<uint64_t>(info_.st_size),
-      [fd](uint64_t offset, void* to, uint64_t bytes) { return read_at(fd, offset, to, bytes); }};
+  source_ = source_of(path, fd, info_);
   for (;;) {
     try {
       content_ = read_session(source_);

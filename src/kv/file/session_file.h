@@ -24,7 +24,7 @@ struct SessionOrigin {
   int32_t n_layers = 0, n_kv_heads = 0, head_dim = 0, block_size = 0, vocab_size = 0;
   KvType type = KvType::F16;
   uint64_t weights = 0;    // of shape, type and some of the bytes of every tensor
-  uint64_t tokenizer = 0;  // of all pieces; 0: none
+  uint64_t tokenizer = 0;  // of all pieces, and merges or scores; 0: none
   uint64_t rotation = 0;   // of RoPE's frequencies
 
   BlockLayout layout() const { return {block_size, head_dim, type}; }
@@ -55,7 +55,8 @@ struct SessionContent {
   int64_t created = 0, saved = 0;  // seconds since 1970
   uint64_t generation = 0;         // counts saves
   uint64_t index_checksum = 0;
-  uint64_t end = 0;  // what follows in the file is of no save
+  uint64_t end = 0;             // what follows in the file is of no save
+  bool newest_damaged = false;  // a save came after this one, and what is left of it is no save
   Marks marks;
   bool unrotated = false;  // SequenceKv::unrotated
   std::vector<int32_t> tokens;
@@ -67,6 +68,7 @@ struct SessionContent {
 
   int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
   uint64_t kv_bytes() const;  // of blocks that are not cut off
+  uint64_t save_id() const;
 };
 
 // Which file a save has written, and what it wrote there.
@@ -74,6 +76,9 @@ struct SavedAs {
   dev_t device = 0;
   ino_t inode = 0;
   uint64_t generation = 0, end = 0, index_checksum = 0;
+
+  // Tells saves of different content apart, in whatever file they are. Never 0.
+  uint64_t save_id() const;
 };
 
 // A file as readers see it.
@@ -86,6 +91,9 @@ struct FileSource {
 
 // Throws RIFFLE_BAD_SESSION, or RIFFLE_UNSUPPORTED for a file of a newer version.
 SessionContent read_session(const FileSource& source);
+// The id of the newest save at path; 0: no file is there, or an empty one. Throws RIFFLE_IO,
+// RIFFLE_BAD_SESSION.
+uint64_t save_id_at(const std::string& path);
 
 class SessionFile {
  public:

@@ -1,7 +1,8 @@
-// The bytes of a session's file, version 1. Numbers are little-endian. Page 0 holds the header,
+// The bytes of a session's file, version 2. Numbers are little-endian. Page 0 holds the header,
 // which does not change. Pages 1 and 2 hold the last save and the one before, in turn; each names
 // the index of what belongs to it. What is in the file is never written over, so that a save that
-// breaks off leaves the one before.
+// breaks off leaves the one before. Version 1 had the same bytes, but its `tokenizer` was made of
+// pieces alone, without merges and scores; such files are refused.
 #pragma once
 #include <cstdint>
 
@@ -9,7 +10,7 @@ namespace riffle::session_layout {
 
 inline constexpr uint64_t kPage = 4096;
 inline constexpr char kMagic[8] = {'R', 'I', 'F', 'F', 'L', 'E', 'K', 'V'};
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 
 struct Header {
   char magic[8];

@@ -302,22 +302,47 @@ SavedAs saved_as(int fd, const std::string& path, const Saving& saving, uint64_t
   return {info.st_dev, info.st_ino, generation, saving.end(), saving.index_checksum()};
 }
 
+[[noreturn]] void changed(const std::string& path) {
+  throw Error(RIFFLE_FILE_CHANGED, path +
+                                       ": found a session that others have saved since, expected "
+                                       "the one that was loaded or saved here last");
+}
+
+void check_unchanged(const std::string& path, uint64_t expected) {
+  uint64_t found = 0;
+  try {
+    found = save_id_at(path);
+  } catch (const Error& e) {
+    if (e.status() == RIFFLE_BAD_SESSION) changed(path);
+    throw;
+  }
+  if (found != 0 && found != expected) changed(path);
+}
+
+// Whether the file system has locks. Others that save to the file wait until it is closed.
+bool lock(int fd, const std::string& path) {
+  while (::flock(fd, LOCK_EX) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+    io_error(path, "cannot lock", errno);
+  }
+  return true;
+}
+
 // Nothing if the file at path is not `before` as it was, or no longer has that name at the end.
 std::optional<SavedAs> append(const std::string& path, const SessionToSave& session,
                               const SessionFile& before, int64_t unchanged, ThreadPool& threads,
-                              const SaveProgress& progress) {
+                              const SaveProgress& progress, const uint64_t* save_id) {
   const FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (fd < 0) {
     if (errno == ENOENT) return std::nullopt;
     io_error(path, "cannot open", errno);
   }
-  while (::flock(fd, LOCK_EX) != 0) {
-    if (errno == EINTR) continue;
-    // The file system has no locks: a new file needs none.
-    if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP) return std::nullopt;
-    io_error(path, "cannot lock", errno);
-  }
+  if (!lock(fd, path)) return std::nullopt;  // a new file needs none
+  if (save_id) check_unchanged(path, *save_id);
   if (!before.is_current(path)) return std::nullopt;
+  // Somebody may have copied or shown the file since. A file system without modes refuses.
+  if (::fchmod(fd, 0600) != 0) errno = 0;
   const uint64_t end = before.content().end;
   Saving saving(session, &before.content(), unchanged, in_pages(end));
   try {
@@ -365,9 +390,15 @@ class Temporary {
     if (!name_.empty()) ::unlink(name_.c_str());
   }
   int fd() const { return fd_; }
-  void rename(const std::string& path) {
+  // Without `replace` it throws RIFFLE_FILE_CHANGED if a file of that name is there.
+  void rename(const std::string& path, bool replace) {
     if (name_.empty()) give_name(path);
-    if (::rename(name_.c_str(), path.c_str()) != 0) io_error(path, "cannot create", errno);
+    // Of two that give a new file one name, only one can make the link. Some file systems have
+    // none.
+    const bool linked = !replace && ::link(name_.c_str(), path.c_str()) == 0;
+    if (!replace && !linked && errno == EEXIST) changed(path);
+    if (linked) ::unlink(name_.c_str());
+    else if (::rename(name_.c_str(), path.c_str()) != 0) io_error(path, "cannot create", errno);
     name_.clear();
     // The name is on the disk with its folder.
     const FileDescriptor dir(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -392,7 +423,7 @@ class Temporary {
 };
 
 SavedAs write_new(const std::string& path, const SessionToSave& session, ThreadPool& threads,
-                  const SaveProgress& progress) {
+                  const SaveProgress& progress, const uint64_t* save_id) {
   Saving saving(session, nullptr, 0, 3 * disk::kPage);
   Temporary file(path);
   const int fd = file.fd();
@@ -404,7 +435,14 @@ SavedAs write_new(const std::string& path, const SessionToSave& session, ThreadP
   if (::ftruncate(fd, static_cast<off_t>(saving.end())) != 0) io_error(path, "cannot write", errno);
   sync(fd, path);
   const SavedAs as = saved_as(fd, path, saving, 1);
-  file.rename(path);
+  if (!save_id) {
+    file.rename(path, true);
+    return as;
+  }
+  const FileDescriptor old(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (old >= 0) lock(old, path);
+  check_unchanged(path, *save_id);
+  file.rename(path, old >= 0);
   return as;
 }
 
@@ -447,13 +485,16 @@ void check_session_path(const std::string& path) {
 std::shared_ptr<const SessionFile> save_session(const std::string& path,
                                                 const SessionToSave& session,
                                                 const SessionFile* before, int64_t unchanged,
-                                                ThreadPool& threads, const SaveProgress& progress) {
+                                                ThreadPool& threads, const SaveProgress& progress,
+                                                uint64_t* save_id) {
   const std::string target = real_path(path);
   check_target(target);
+  if (save_id) check_unchanged(target, *save_id);  // known before much is written in vain
   std::optional<SavedAs> as;
   if (before && before->is_current(target) && worth_appending(before->content()))
-    as = append(target, session, *before, unchanged, threads, progress);
-  if (!as) as = write_new(target, session, threads, progress);
+    as = append(target, session, *before, unchanged, threads, progress, save_id);
+  if (!as) as = write_new(target, session, threads, progress, save_id);
+  if (save_id) *save_id = as->save_id();
   auto file = SessionFile::open(path);
   return file->is_as_written(*as) ? file : nullptr;
 }

@@ -32,11 +32,14 @@ using SaveProgress = std::function<bool(double done, double total)>;
 // it, nobody has saved to it since, and little of it is out of date, only what is new is written
 // behind it. Else a new file takes the name path, which may be that of another session. A save that
 // fails, or that is cut off at any moment, leaves path as it was. Returns the file as saved, or
-// null if somebody else has saved to path since. Throws RIFFLE_IO, RIFFLE_ABORTED;
-// RIFFLE_BAD_ARGUMENT if path names something other than a session.
+// null if somebody else has saved to path since. save_id (may be null): what save_id_at(path) is
+// expected to give, then the id of this save; a file that is gone is as expected. Throws
+// RIFFLE_FILE_CHANGED if path has another save, RIFFLE_IO, RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if
+// path names something other than a session.
 std::shared_ptr<const SessionFile> save_session(const std::string& path,
                                                 const SessionToSave& session,
                                                 const SessionFile* before, int64_t unchanged,
-                                                ThreadPool& threads, const SaveProgress& progress);
+                                                ThreadPool& threads, const SaveProgress& progress,
+                                                uint64_t* save_id);
 
 }  // namespace riffle

@@ -7,6 +7,7 @@
 #include "model/formats/checked.h"
 #include "model/text/bpe.h"
 #include "model/text/nfc.h"
+#include "util/checksum.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -35,7 +36,10 @@ size_t char_bytes(uint8_t lead) { return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lea
 
 class BpeTokenizer final : public Tokenizer {
  public:
-  explicit BpeTokenizer(BpeSpec spec) : spec_(std::move(spec)), merges_(spec_.merges) {
+  explicit BpeTokenizer(BpeSpec spec)
+      : spec_(std::move(spec)),
+        merges_(spec_.merges),
+        merges_hash_(checksum(spec_.merges.data(), spec_.merges.size() * sizeof(BpeMerge))) {
     spec_.merges = {};  // the table has them
     index_pieces();
     for (const AddedToken& token : spec_.added) {
@@ -111,6 +115,8 @@ class BpeTokenizer final : public Tokenizer {
     check_id(id);
     return bytes_[id];
   }
+
+  uint64_t rules_hash() const override { return merges_hash_; }
 
   int32_t control_id(std::string_view piece) const override { return controls_.id_of(piece); }
 
@@ -388,6 +394,7 @@ class BpeTokenizer final : public Tokenizer {
 
   BpeSpec spec_;
   BpeMerges merges_;
+  uint64_t merges_hash_;            // of the merges in their order
   std::vector<std::string> bytes_;  // by id
   PieceIds word_ids_;  // byte-level: bytes of a piece to its id, for ignore_merges alone; else
                        // spelling to id

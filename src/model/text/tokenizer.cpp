@@ -10,6 +10,7 @@
 #include "model/part_memory.h"
 #include "model/text/added_tokens.h"
 #include "model/text/sentencepiece_model.h"
+#include "util/checksum.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -136,6 +137,19 @@ class SentencePieceTokenizer final : public Tokenizer {
       pos = space + kSpaceSymbol.size();
     }
     return out;
+  }
+
+  uint64_t rules_hash() const override {
+    Checksum sum;
+    for (const VocabPiece& piece : model_.pieces) {
+      sum.add_value(piece.score);
+      sum.add_value(piece.type);
+    }
+    for (const bool set :
+         {model_.bpe, model_.byte_fallback, model_.treat_whitespace_as_suffix,
+          model_.add_dummy_prefix, model_.remove_extra_whitespaces, model_.escape_whitespaces})
+      sum.add_value(set);
+    return sum.value();
   }
 
   int32_t control_id(std::string_view piece) const override { return controls_.id_of(piece); }

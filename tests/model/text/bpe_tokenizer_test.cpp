@@ -286,6 +286,12 @@ TEST_CASE("a byte-level vocabulary by hand", "[tokenizer][bpe]") {
   expect_error(RIFFLE_BAD_TEXT, {"byte 2"}, [&] { tokenizer->encode("ab\xE2\x28", true, true); });
   expect_error(RIFFLE_BAD_TEXT, {"byte 0"}, [&] { tokenizer->encode("\xED\xA0\x80", true, true); });
 
+  // Another order of merges is another tokenizer, though it has the same pieces.
+  json other = small_spec();
+  CHECK(from_json(other.dump())->rules_hash() == tokenizer->rules_hash());
+  std::swap(other["model"]["merges"][0], other["model"]["merges"][1]);
+  CHECK(from_json(other.dump())->rules_hash() != tokenizer->rules_hash());
+
   // What tokenizer_config.json says: which token begins a text, and whether.
   TokenizerJsonOptions options;
   options.bos_token = options.eos_token = "<|eot_id|>";

@@ -151,6 +151,11 @@ TEST_CASE("small vocabulary, by hand", "[tokenizer]") {
   plain.add_dummy_prefix = false;
   plain.bos_id = -1;
   const auto bare = tokenizer_from_pieces(small_pieces(), plain, "small");
+  CHECK(bare->rules_hash() != tokenizer->rules_hash());
+  auto scored = small_pieces();
+  scored.back().score += 1;
+  CHECK(tokenizer_from_pieces(scored, small_options(), "small")->rules_hash() !=
+        tokenizer->rules_hash());
   CHECK(bare->encode("hello hello", false, false) == Ids{first + 6, hello});
   CHECK(decode(*bare, {hello}) == " hello");
   CHECK(stream(*bare, {hello}) == " hello");
@@ -308,6 +313,7 @@ TEST_CASE("the demo model's GGUF file and its tokenizer.model hold one vocabular
   const auto tokenizer = tokenizer_from_model(serialized, "tokenizer.model");
   const auto model = load_model(gguf, {});
   REQUIRE(model->tokenizer->vocab_size() == tokenizer->vocab_size());
+  CHECK(model->tokenizer->rules_hash() == tokenizer->rules_hash());
   for (int id = 0; id < tokenizer->vocab_size(); id++) {
     REQUIRE(std::string(model->tokenizer->piece(id)) == tokenizer->piece(id));
     REQUIRE(model->tokenizer->bytes(id) == tokenizer->bytes(id));
