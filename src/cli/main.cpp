@@ -10,6 +10,7 @@
 #include <new>
 
 #include "cli/common.h"
+#include "cli/file_cut.h"
 #include "cli/help.h"
 #include "cli/spelling.h"
 
@@ -34,14 +35,6 @@ Environment:
   CUDA_VISIBLE_DEVICES  the first GPU named is used
   CUDA_HOME             where cuBLAS is looked for after the system's own paths
 riffle COMMAND --help lists the options of a command, and --help-all lists all of them.)";
-
-// A file that is mapped was cut by somebody else: what the answer needs is gone.
-void say_file_cut(int) {
-  constexpr std::string_view kText =
-      "riffle: a model's or a session's file was shortened while it was in use\n";
-  if (::write(STDERR_FILENO, kText.data(), kText.size()) < 0) ::_exit(EXIT_RUN);
-  ::_exit(EXIT_RUN);
-}
 
 void complain(const char* text) {
   const bool color = color_ok(STDERR_FILENO);
@@ -126,7 +119,7 @@ int main(int argc, char** argv) {
   // Character types only (for line editing); numbers stay as JSON and scripts want them.
   if (!std::setlocale(LC_CTYPE, "") || std::strcmp(std::setlocale(LC_CTYPE, nullptr), "C") == 0)
     std::setlocale(LC_CTYPE, "C.UTF-8");
-  std::signal(SIGBUS, say_file_cut);
+  watch_for_cut_files();
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size is an error then
   try {
     return run(argc, argv);

@@ -108,5 +108,5 @@ def main(*tests):
     sys.exit(1 if _failed else 0)
 
 
-__all__ = ["BIN", "GREEDY", "MODEL", "ROOT", "SMALL", "changed", "check", "environment", "json", "main",
+__all__ = ["BIN", "GREEDY", "MODEL", "ROOT", "Result", "SMALL", "changed", "check", "environment", "json", "main",
            "one_line_error", "os", "riffle", "signal", "start", "subprocess", "thinker", "words"]

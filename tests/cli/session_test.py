@@ -1,7 +1,9 @@
 """Documents read once (riffle read, run --session), chats that are kept (chat --session), riffle info of both."""
 import random
 import re
+import resource
 import shutil
+import struct
 import time
 
 from harness import *
@@ -160,6 +162,9 @@ def chats(folder):
 def messages(path):
     """The texts of a kept chat, without riffle: they stand in its file as JSON."""
     data = open(path, "rb").read()
+    # Pages 1 and 2 say where the last two saves end. A save that was killed may have left more.
+    saves = [struct.unpack_from("<5Q", data, page * 4096) for page in (1, 2)]
+    data = data[: max(saves)[4]]
     at = data.rfind(b'{"riffle":1,"kind":"chat"')
     saved, _ = json.JSONDecoder().raw_decode(data[at:].decode("utf-8", "replace"))
     return [m["content"] for m in saved["messages"]]
@@ -189,19 +194,64 @@ def two_chats(folder):
           "one chat at a time goes on in the file", r)
 
 
+def cut_while_mapped(folder):
+    """Somebody else shortens the file that a chat reads its keys and values from."""
+    kept = os.path.join(folder, "cut.kv")
+    chat = ["chat", "--session", kept, *GREEDY, *SMALL, "-n", "6", "-q", "--device", "cpu"]
+    riffle(*chat, stdin=("Hello there. " + words(100) + "\n").encode())
+    p = start(*chat, stdin=subprocess.PIPE)
+    p.stdin.write(b"/stats\n")
+    p.stdin.flush()
+    for _ in range(2):
+        p.stderr.readline()  # now it has loaded the file
+    os.truncate(kept, 3 * 4096)
+    out, err = p.communicate(b"What is rain?\n", timeout=200)
+    text = f"riffle: {os.path.realpath(kept)}: the file was shortened while it was in use\n"
+    check(p.returncode == 1 and out == b"" and err == text.encode(),
+          "a line names a file that was cut", (p.returncode, out, err))
+
+
+def full(folder):
+    """A limit on the size of files, whose signal ends a program that does nothing about it."""
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    text, kept = os.path.join(folder, "full.txt"), os.path.join(folder, "full.kv")
+    with open(text, "w") as f:
+        f.write(words(600))
+    p = start("read", "-f", text, "-o", kept, *SMALL, "-q", preexec_fn=limit)
+    r = Result(0, *p.communicate(timeout=200))
+    r.code = p.returncode
+    check(one_line_error(r, 1, kept, "File too large") and r.err.count(b"\n") == 1,
+          "read: a line names the file", r)
+    check(os.listdir(folder) == ["full.txt"], "and nothing stays behind", os.listdir(folder))
+    chat = ["chat", "--session", kept, *GREEDY, *SMALL, "-n", "6", "-q"]
+    riffle(*chat, stdin=b"Hello there.\n")
+    before = open(kept, "rb").read()
+    p = start(*chat, stdin=subprocess.PIPE, preexec_fn=limit)
+    out, err = p.communicate(("What is rain? " + words(600) + "\n").encode(), timeout=200)
+    check(p.returncode == 1 and out.count(b"\n") == 1 and kept.encode() in err,
+          "chat: the answer is given, the error said", (p.returncode, out, err))
+    check(open(kept, "rb").read() == before, "and the file is as before")
+
+
 def killed(folder):
     """At most the turn under way is lost, never the file."""
-    kept = os.path.join(folder, "killed.kv")
+    kept, copy = (os.path.join(folder, name) for name in ("killed.kv", "copy.kv"))
     seen = 0
+    said = []  # answers
     rng = random.Random(7)
     for n in range(ROUNDS):
         p = start("chat", "--session", kept, *GREEDY, *SMALL, "-n", "6", "-q", stdin=subprocess.PIPE)
         answers = 0
+        lines = []
         try:
             for _ in range(rng.randrange(20)):
                 p.stdin.write(b"Tell me more.\n")
                 p.stdin.flush()
-                if not p.stdout.readline():
+                lines.append(p.stdout.readline())
+                if not lines[-1]:
                     break
                 answers += 1
             p.stdin.write(b"Tell me more.\n")
@@ -209,18 +259,28 @@ def killed(folder):
             time.sleep(rng.uniform(0, 0.05))  # about two turns
         finally:
             p.send_signal(signal.SIGKILL)
-            p.wait()
+            said += lines + [s for s in p.communicate()[0].splitlines(True) if s.endswith(b"\n")]
         if not os.path.exists(kept):
             check(answers <= 1, f"kill {n}: nothing was kept yet", answers)
+            said = []
             continue
         r = riffle("info", kept, "--json")
         held = json.loads(r.out)["messages"] // 2 if r.code == 0 else -1
         # The line of an answer is printed before it is saved.
         check(seen + answers - 1 <= held <= seen + answers + 1, f"kill {n}: {held} turns of {seen + answers}", r)
+        texts = [m.encode() + b"\n" for m in messages(kept)[1::2]]
+        check(len(texts) == held and texts == said[:held],
+              f"kill {n}: with the answers as they were given", (texts, said))
+        said = texts
+        shutil.copy(kept, copy)
+        r = riffle("chat", "--session", copy, *GREEDY, *SMALL, stdin=b"")
+        check(r.code == 0 and f"{2 * held} messages]".encode() in r.err,
+              f"kill {n}: the file loads", r)
         seen = held
         if seen >= 20:  # a longer chat would fill the context
             os.remove(kept)
             seen = 0
+            said = []
         leftovers = [f for f in os.listdir(folder) if ".part-" in f]
         for f in leftovers:
             os.remove(os.path.join(folder, f))
@@ -228,4 +288,4 @@ def killed(folder):
     check(r.code == 0 and r.out, "the chat still goes on", r)
 
 
-main(documents, errors, chats, two_chats, killed)
+main(documents, errors, chats, two_chats, cut_while_mapped, full, killed)

@@ -91,6 +91,29 @@ TEST_CASE("cuts and forks are saved and go on with the same bits", "[session_fil
     }
 }
 
+TEST_CASE("cut sessions are saved and go on with the same bits, whatever selects",
+          "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  const auto prompt = some_tokens(300, 1), more = some_tokens(8, 2);
+  for (const riffle_selector selector : kSelectors)
+    for (const auto& [from, to] : kWays) {
+      Runtime a(small(selector, from)), b(small(selector, to));
+      riffle_session* s = a.session();
+      a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      // Back over steps, into the prompt, to the end of a block; saved anew and behind another
+      // save.
+      for (const size_t n : {302, 250, 240}) {
+        INFO("selector " << selector << ", from " << from << ", cut to " << n);
+        for (const int32_t t : more) a.check(riffle_step(a.context, &s, &t, 1));
+        if (n == 250) std::filesystem::remove(path);
+        a.check(riffle_session_truncate(s, n));
+        save(a, s, path);
+        go_on_alike(a, s, b, load(b, path), more);
+      }
+    }
+}
+
 TEST_CASE("saved sessions: list positions, other digests and none", "[session_file][model]") {
   const TempDir temp;
   const std::string path = temp / "a.kv";

@@ -1,4 +1,4 @@
-// Files of sessions with other numbers in them, and checksums that fit.
+// Files of sessions with other numbers in them, and checksums that fit; answers from them.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -7,6 +7,7 @@
 
 #include "kv/block_layout.h"
 #include "kv/file/session_layout.h"
+#include "tests/engine/test_model.h"
 #include "util/checksum.h"
 
 namespace riffle::test {
@@ -74,6 +75,24 @@ inline void spoil_row(std::byte* block, const BlockLayout& layout, int64_t token
     case KvType::F16: std::memcpy(row, &f16, sizeof f16); break;
     case KvType::Q8: std::memcpy(row + layout.head_dim, &scale, 1); break;
   }
+}
+
+// Six tokens at temperature 0.
+inline riffle_status answer(riffle_session* s) {
+  riffle_generate_options g;
+  riffle_generate_defaults(&g);
+  g.max_tokens = 6;
+  g.ignore_eos = true;
+  g.sampling.temperature = 0;
+  return riffle_generate(s, &g, nullptr, nullptr, nullptr);
+}
+
+inline void check_named(Runtime& r, riffle_session* s, const std::string& begin) {
+  CHECK(answer(s) == RIFFLE_BAD_SESSION);
+  const std::string text = riffle_context_error(r.context);
+  INFO(text);
+  CHECK(text.find(begin) == 0);
+  CHECK(text.find('\n') == std::string::npos);
 }
 
 }  // namespace riffle::test

@@ -9,28 +9,6 @@
 
 using namespace riffle::test;
 
-namespace {
-
-// Six tokens at temperature 0.
-riffle_status answer(riffle_session* s) {
-  riffle_generate_options g;
-  riffle_generate_defaults(&g);
-  g.max_tokens = 6;
-  g.ignore_eos = true;
-  g.sampling.temperature = 0;
-  return riffle_generate(s, &g, nullptr, nullptr, nullptr);
-}
-
-void check_named(Runtime& r, riffle_session* s, const std::string& begin) {
-  CHECK(answer(s) == RIFFLE_BAD_SESSION);
-  const std::string text = riffle_context_error(r.context);
-  INFO(text);
-  CHECK(text.find(begin) == 0);
-  CHECK(text.find('\n') == std::string::npos);
-}
-
-}  // namespace
-
 TEST_CASE("an answer that saved keys or values spoil is an error that names them",
           "[session_file][model]") {
   const TempDir temp;

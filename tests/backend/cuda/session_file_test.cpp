@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "tests/engine/session_files.h"
+#include "tests/engine/spoiled_session.h"
 #include "tests/engine/window_model.h"
 #include "tests/kernels/cuda/device.h"
 
@@ -120,4 +121,68 @@ TEST_CASE("cuda: files of emu go on on a GPU, and the reverse", "[cuda][session_
           check_close(a, load(a, path), b, other, more[0], type);
         }
       }
+}
+
+TEST_CASE("cuda: blocks of other sizes are saved, go on on a CPU, and come back",
+          "[cuda][session_file]") {
+  if (skip()) return;
+  const TempDir temp;
+  const std::string path = temp / "a.kv", again = temp / "b.kv";
+  const auto prompt = some_tokens(300, 1), more = some_tokens(6, 2);
+  for (const riffle_selector selector : {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_PSA})
+    for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8})
+      for (const int block_size : {16, 64}) {
+        INFO("selector " << selector << ", KV " << type << ", blocks of " << block_size);
+        for (const std::string& file : {path, again}) std::filesystem::remove(file);
+        riffle_context_options gpu = on_gpu(selector, type);
+        gpu.block_size = block_size;
+        riffle_context_options cpu = gpu;
+        cpu.device = RIFFLE_DEVICE_CPU;
+        Runtime a(gpu), b(cpu);
+        riffle_session* s = a.session();
+        a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+        save(a, s, path);
+        riffle_session* other = load(b, path);
+        CHECK(a.logits(s) == b.logits(other));
+        save(b, other, again);
+        riffle_session* same = load(a, path);
+        riffle_session* back = load(a, again);
+        check_close(a, same, b, other, more[0], type);
+        check_alike(a, s, a, back, more);
+      }
+}
+
+TEST_CASE("cuda: keys and values of a file that are not numbers end no program",
+          "[cuda][session_file]") {
+  if (skip()) return;
+  const TempDir temp;
+  const std::string path = temp / "a.kv", bad = temp / "bad.kv";
+  const auto prompt = some_tokens(200, 1);
+  for (const riffle_selector selector :
+       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TWILIGHT,
+        RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE})
+    for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8}) {
+      Runtime a(on_gpu(selector, type));
+      riffle_session* s = a.session();
+      a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      std::filesystem::remove(path);
+      save(a, s, path);
+      for (const bool all : {false, true}) {
+        INFO("selector " << selector << ", KV " << type << ", all blocks: " << all);
+        SpoilSession change;
+        change.block = [&](std::byte* block, const riffle::BlockLayout& layout, int64_t layer,
+                           int head, int64_t number) {
+          if (all || (layer == 1 && head == 0 && number == 3))
+            spoil_row(block, layout, 5, !all || number % 2 == 0, all && number % 3 == 0);
+        };
+        write_file(bad, spoiled(read_file(path), change));
+        riffle_session* t = load(a, bad);
+        // Dense attention meets the one number that is none, in layer 1.
+        if (selector == RIFFLE_SELECTOR_DENSE && !all)
+          check_named(a, t, bad + ": layer 1, KV head 0, token 101: found a key or value");
+        const riffle_status status = answer(t);
+        CHECK((status == RIFFLE_OK || status == RIFFLE_BAD_SESSION));
+        a.check(riffle_step(a.context, &s, &prompt[1], 1));  // the context works on
+      }
+    }
 }

@@ -1,0 +1,70 @@
+#include "cli/file_cut.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <cstdint>
+#include <string_view>
+
+#include "cli/common.h"
+
+namespace riffle::cli {
+namespace {
+
+// Of a line of /proc/self/maps, "FROM-TO rwxp OFFSET DEVICE INODE /PATH": the path if the address
+// lies in it; else "".
+std::string_view path_of(std::string_view line, uintptr_t address) {
+  uintptr_t from = 0, to = 0;
+  const char* const end = line.data() + line.size();
+  const auto first = std::from_chars(line.data(), end, from, 16);
+  if (first.ptr == end || *first.ptr != '-') return "";
+  std::from_chars(first.ptr + 1, end, to, 16);
+  const size_t slash = line.find('/');
+  if (address < from || address >= to || slash == line.npos) return "";
+  return line.substr(slash);
+}
+
+// A signal handler may neither allocate nor use stdio, so it reads the mappings with system calls.
+// text: room for the path. Returns "" if the address lies in no file.
+template <size_t N>
+std::string_view mapped_file(uintptr_t address, char (&text)[N]) {
+  const int fd = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  size_t held = 0;
+  for (ssize_t n; fd >= 0 && (n = ::read(fd, text + held, N - held)) > 0;) {
+    held += static_cast<size_t>(n);
+    std::string_view rest(text, held);
+    for (size_t end; (end = rest.find('\n')) != rest.npos; rest.remove_prefix(end + 1))
+      if (const std::string_view path = path_of(rest.substr(0, end), address); !path.empty())
+        return path;
+    held = rest.size();
+    std::copy(rest.begin(), rest.end(), text);
+  }
+  return "";
+}
+
+void say(std::string_view text) {
+  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) ::_exit(EXIT_RUN);
+}
+
+void on_bus_error(int, siginfo_t* info, void*) {
+  char text[8192];  // the longest line and what is read behind it
+  const std::string_view path = mapped_file(reinterpret_cast<uintptr_t>(info->si_addr), text);
+  say("riffle: ");
+  say(path.empty() ? "a model's or a session's file" : path);
+  say(": the file was shortened while it was in use\n");
+  ::_exit(EXIT_RUN);
+}
+
+}  // namespace
+
+void watch_for_cut_files() {
+  struct sigaction action {};
+  action.sa_sigaction = on_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &action, nullptr);
+}
+
+}  // namespace riffle::cli
