@@ -190,7 +190,7 @@ class Chat {
     Session session = file.load(context_.get(), quiet_);
     clear();
     session_ = std::move(session);
-    if (to_keep || path == o_.session) kept_ = file.info().save_id;
+    if (to_keep || is_kept(path)) kept_ = file.info().save_id;
     const SavedText& text = file.text();
     if (text.chat) messages_ = text.messages;
     else if (!text.system.empty()) messages_ = {{"system", text.system}};
@@ -202,7 +202,7 @@ class Chat {
     notice(quiet_, "[%s: %zu of %d tokens of context in use, %zu messages]", path.c_str(),
            riffle_session_length(session_.get()), n_ctx(), messages_.size());
     unsaved_ = !to_keep;
-    if (unsaved_ && !o_.session.empty() && path != o_.session)
+    if (unsaved_ && !o_.session.empty() && !is_kept(path))
       notice(quiet_, "[this takes the place of the chat in %s]", o_.session.c_str());
     if (to_keep && !wanted.empty() && wanted != o_.system) set_system(wanted);
   }
@@ -242,8 +242,14 @@ class Chat {
     return true;
   }
 
+  // Whether path is --session's file, however it is written.
+  bool is_kept(const std::string& path) const {
+    std::error_code error;
+    return path == o_.session || std::filesystem::equivalent(path, o_.session, error);
+  }
+
   void save_as(const std::string& path) {
-    if (path == o_.session) keep();
+    if (is_kept(path)) keep();
     else save(path);
   }
 

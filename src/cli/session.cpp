@@ -53,8 +53,8 @@ void say_read_again(const std::string& path, const std::vector<int32_t>& held, s
   const size_t kept = riffle_session_reach(session, same);
   if (kept + kFew >= std::min(expected, held.size())) return;
   notice(quiet,
-         "[%s: %zu of its %zu tokens are read again: the prompt differs after %zu tokens, perhaps "
-         "by another chat template, system message or date]",
+         "[%s: %zu of its %zu tokens are read again: the prompt differs after %zu tokens; another "
+         "chat template, system message or date does that]",
          path.c_str(), held.size() - kept, held.size(), same);
 }
 

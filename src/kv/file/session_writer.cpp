@@ -323,7 +323,8 @@ void check_unchanged(const std::string& path, uint64_t expected) {
 bool lock(int fd, const std::string& path) {
   while (::flock(fd, LOCK_EX) != 0) {
     if (errno == EINTR) continue;
-    if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+    // EBADF: NFS locks no file that is open for reading alone.
+    if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP || errno == EBADF) return false;
     io_error(path, "cannot lock", errno);
   }
   return true;
@@ -495,8 +496,12 @@ std::shared_ptr<const SessionFile> save_session(const std::string& path,
     as = append(target, session, *before, unchanged, threads, progress, save_id);
   if (!as) as = write_new(target, session, threads, progress, save_id);
   if (save_id) *save_id = as->save_id();
-  auto file = SessionFile::open(path);
-  return file->is_as_written(*as) ? file : nullptr;
+  try {
+    auto file = SessionFile::open(path);
+    return file->is_as_written(*as) ? file : nullptr;
+  } catch (const Error&) {
+    return nullptr;  // it was saved; somebody has taken it away since
+  }
 }
 
 }  // namespace riffle

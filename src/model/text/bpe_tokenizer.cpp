@@ -34,12 +34,44 @@ std::string replaced(std::string_view text, const std::string& from, const std::
 
 size_t char_bytes(uint8_t lead) { return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
 
+// Of all that ids depend on beside the pieces' spelling.
+uint64_t hash_of_rules(const BpeSpec& spec) {
+  Checksum sum;
+  const auto text = [&](const std::string& t) {
+    sum.add_value(t.size());
+    sum.add(t.data(), t.size());
+  };
+  sum.add(spec.merges.data(), spec.merges.size() * sizeof(BpeMerge));
+  for (const VocabPiece& piece : spec.pieces) sum.add_value(piece.type);
+  for (const AddedToken& token : spec.added) {
+    sum.add_value(token.id);
+    for (const bool set :
+         {token.special, token.single_word, token.lstrip, token.rstrip, token.normalized})
+      sum.add_value(set);
+  }
+  for (const NormalizerStep& step : spec.normalizer) {
+    sum.add_value(step.kind);
+    text(step.from), text(step.to);
+  }
+  for (const SplitStep& step : spec.splits) {
+    for (const int value : {int{step.kind}, int{step.behavior}, int{step.prepend}})
+      sum.add_value(value);
+    for (const bool set :
+         {step.pattern.has_value(), step.invert, step.add_prefix_space, step.split})
+      sum.add_value(set);
+    if (step.pattern) text(step.pattern->text());
+    text(step.symbol);
+  }
+  for (const bool set : {spec.byte_level, spec.ignore_merges, spec.byte_fallback, spec.fuse_unk})
+    sum.add_value(set);
+  sum.add_value(spec.unk_id);
+  return sum.value();
+}
+
 class BpeTokenizer final : public Tokenizer {
  public:
   explicit BpeTokenizer(BpeSpec spec)
-      : spec_(std::move(spec)),
-        merges_(spec_.merges),
-        merges_hash_(checksum(spec_.merges.data(), spec_.merges.size() * sizeof(BpeMerge))) {
+      : spec_(std::move(spec)), merges_(spec_.merges), rules_hash_(hash_of_rules(spec_)) {
     spec_.merges = {};  // the table has them
     index_pieces();
     for (const AddedToken& token : spec_.added) {
@@ -116,7 +148,7 @@ class BpeTokenizer final : public Tokenizer {
     return bytes_[id];
   }
 
-  uint64_t rules_hash() const override { return merges_hash_; }
+  uint64_t rules_hash() const override { return rules_hash_; }
 
   int32_t control_id(std::string_view piece) const override { return controls_.id_of(piece); }
 
@@ -394,7 +426,7 @@ class BpeTokenizer final : public Tokenizer {
 
   BpeSpec spec_;
   BpeMerges merges_;
-  uint64_t merges_hash_;            // of the merges in their order
+  uint64_t rules_hash_;
   std::vector<std::string> bytes_;  // by id
   PieceIds word_ids_;  // byte-level: bytes of a piece to its id, for ignore_merges alone; else
                        // spelling to id
