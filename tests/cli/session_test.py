@@ -192,6 +192,10 @@ def two_chats(folder):
     r = riffle(*chat, stdin=b"More?\n")
     check(r.code == 0 and r.err == b"" and not os.path.exists(beside),
           "one chat at a time goes on in the file", r)
+    other = os.path.join(folder, ".", "talk.kv")
+    r = riffle(*chat, stdin=f"/save {other}\nAnd hail?\n".encode())
+    check(r.code == 0 and r.err == b"" and not os.path.exists(beside) and messages(kept)[-2] == "And hail?",
+          "/save knows the file by another way to write its path", r)
 
 
 def cut_while_mapped(folder):

@@ -291,6 +291,10 @@ TEST_CASE("a byte-level vocabulary by hand", "[tokenizer][bpe]") {
   CHECK(from_json(other.dump())->rules_hash() == tokenizer->rules_hash());
   std::swap(other["model"]["merges"][0], other["model"]["merges"][1]);
   CHECK(from_json(other.dump())->rules_hash() != tokenizer->rules_hash());
+  // So is another cut into words.
+  json cut = small_spec();
+  cut["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"use_regex", true}};
+  CHECK(from_json(cut.dump())->rules_hash() != tokenizer->rules_hash());
 
   // What tokenizer_config.json says: which token begins a text, and whether.
   TokenizerJsonOptions options;
