@@ -143,8 +143,7 @@ TEST_CASE("auto can be chosen later, and left again", "[auto]") {
   CHECK(riffle_context_notice(r.context) ==
         std::string("selector auto: share; contexts below 1,024 tokens are read whole"));
   const auto prompt = some_tokens(1020, 9), steps = some_tokens(8, 10);
-  riffle_session* s = r.session();
-  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* s = r.session(prompt);
   ByHand by_hand(o, 1024, prompt);
   for (const int32_t token : steps) {
     r.check(riffle_step(r.context, &s, &token, 1));

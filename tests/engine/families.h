@@ -30,8 +30,7 @@ inline std::vector<int32_t> greedy(riffle_context_options o, const TinyCheckpoin
     while (out.size() < c.greedy.tokens.size()) {
       o.n_ctx = static_cast<int32_t>(ids.size());
       Runtime r(o, path);
-      riffle_session* s = r.session();
-      r.check(riffle_prefill(s, ids.data(), ids.size(), nullptr, nullptr));
+      riffle_session* s = r.session(ids);
       out.push_back(best(r.logits(s)));
       ids.push_back(out.back());
     }
@@ -39,8 +38,7 @@ inline std::vector<int32_t> greedy(riffle_context_options o, const TinyCheckpoin
   }
   o.n_ctx = std::max(o.n_ctx, static_cast<int32_t>(ids.size() + c.greedy.tokens.size()));
   Runtime r(o, path);
-  riffle_session* s = r.session();
-  r.check(riffle_prefill(s, ids.data(), ids.size(), nullptr, nullptr));
+  riffle_session* s = r.session(ids);
   while (out.size() < c.greedy.tokens.size()) {
     if (!out.empty()) r.check(riffle_step(r.context, &s, &out.back(), 1));
     out.push_back(best(r.logits(s)));

@@ -45,8 +45,7 @@ inline Difference compare(Runtime& r, const nlohmann::json& g) {
 
 inline std::vector<int32_t> greedy(Runtime& r, const nlohmann::json& g) {
   const auto ids = g["ids"].get<std::vector<int32_t>>();
-  riffle_session* s = r.session();
-  r.check(riffle_prefill(s, ids.data(), ids.size(), nullptr, nullptr));
+  riffle_session* s = r.session(ids);
   riffle_generate_options o;
   riffle_generate_defaults(&o);
   o.sampling.temperature = 0;

@@ -106,14 +106,12 @@ TEST_CASE("digests rebuilt on held KV are those of a session made with them", "[
       riffle_context_options o = base(RIFFLE_SELECTOR_PSA);
       o.selection.epsilon = 0.6f;
       Runtime changed(o);
-      riffle_session* s = changed.session();
-      changed.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      riffle_session* s = changed.session(prompt);
       o.selection.digest = digest;
       o.selection.stop = stop;
       changed.check(riffle_set_selection(changed.context, &o.selection));
       Runtime made(o);
-      riffle_session* t = made.session();
-      made.check(riffle_prefill(t, prompt.data(), prompt.size(), nullptr, nullptr));
+      riffle_session* t = made.session(prompt);
       for (int32_t token : steps) {
         changed.check(riffle_step(changed.context, &s, &token, 1));
         made.check(riffle_step(made.context, &t, &token, 1));

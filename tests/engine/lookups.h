@@ -78,8 +78,7 @@ inline std::vector<Answered> answers(Runtime& r, const std::vector<riffle_sessio
 
 inline Answered answer(Runtime& r, const std::vector<int32_t>& prompt,
                        const riffle_generate_options& g, int stop_after = -1, bool abort = false) {
-  riffle_session* s = r.session();
-  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* s = r.session(prompt);
   return answers(r, {s}, {g}, stop_after, abort)[0];
 }
 

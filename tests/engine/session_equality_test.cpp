@@ -17,8 +17,7 @@ void check_way(riffle_context_options o, riffle_context_options p, const std::st
   const auto prompt = some_tokens(300, 1), more = some_tokens(8, 2);
   p.n_threads = 1;
   Runtime a(o), b(p);
-  riffle_session* s = a.session();
-  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* s = a.session(prompt);
   for (const int32_t t : more) a.check(riffle_step(a.context, &s, &t, 1));
   save(a, s, path);
   go_on_alike(a, s, b, load(b, path), more);
@@ -65,8 +64,7 @@ TEST_CASE("cuts and forks are saved and go on with the same bits", "[session_fil
       riffle_context_options o = small(selector, from), p = small(selector, to);
       o.block_size = p.block_size = 32;
       Runtime a(o), b(p);
-      riffle_session* s = a.session();
-      a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      riffle_session* s = a.session(prompt);
       // A fork in the middle of a block, and forks of what was loaded.
       riffle_session* one = fork_at(a, s, 130);
       save(a, one, path);
@@ -99,8 +97,7 @@ TEST_CASE("cut sessions are saved and go on with the same bits, whatever selects
   for (const riffle_selector selector : kSelectors)
     for (const auto& [from, to] : kWays) {
       Runtime a(small(selector, from)), b(small(selector, to));
-      riffle_session* s = a.session();
-      a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      riffle_session* s = a.session(prompt);
       // Back over steps, into the prompt, to the end of a block; saved anew and behind another
       // save.
       for (const size_t n : {302, 250, 240}) {
@@ -119,8 +116,7 @@ TEST_CASE("saved sessions: list positions, other digests and none", "[session_fi
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(300, 1), more = some_tokens(12, 2);
   Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
-  riffle_session* s = a.session();
-  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* s = a.session(prompt);
   SECTION("another selection than the one that saved") {
     save(a, s, path);
     riffle_selection psa = small(RIFFLE_SELECTOR_PSA).selection;

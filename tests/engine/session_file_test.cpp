@@ -35,8 +35,7 @@ TEST_CASE("only what is new is written", "[session_file][model]") {
     INFO("loaded in between: " << loaded);
     std::filesystem::remove(path);
     Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
-    riffle_session* s = a.session();
-    a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+    riffle_session* s = a.session(prompt);
     save(a, s, path, "first");
     const uint64_t first = size_of(path);
     struct stat before, after;
@@ -99,8 +98,7 @@ TEST_CASE("a save that expects another one changes nothing", "[session_file][mod
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(200, 1), other = some_tokens(90, 2);
   Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
-  riffle_session* s = a.session();
-  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* s = a.session(prompt);
   riffle_save_options o;
   riffle_save_defaults(&o);
   uint64_t none = 0, mine = 0, theirs = 0;
@@ -233,8 +231,7 @@ TEST_CASE("what a file does not fit is named", "[session_file][model]") {
   const auto prompt = some_tokens(200, 1);
   {
     Runtime a(small(RIFFLE_SELECTOR_SHARE));
-    riffle_session* s = a.session();
-    a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+    riffle_session* s = a.session(prompt);
     save(a, s, path, "mine");
   }
   const SessionFile file(path);
@@ -300,8 +297,7 @@ TEST_CASE("damaged files are errors of one line", "[session_file][model]") {
   const auto prompt = some_tokens(150, 1), more = some_tokens(30, 2);
   riffle_context_options o = small(RIFFLE_SELECTOR_LFPS);
   Runtime a(o);
-  riffle_session* s = a.session();
-  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* s = a.session(prompt);
   save(a, s, path, "data");
   a.check(riffle_prefill(s, more.data(), more.size(), nullptr, nullptr));
   save(a, s, path, "other data");
@@ -352,8 +348,7 @@ TEST_CASE("saving stops where riffle_abort was called", "[session_file][model]")
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(150, 1);
   Runtime a(small(RIFFLE_SELECTOR_DENSE));
-  riffle_session* s = a.session();
-  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* s = a.session(prompt);
   riffle_save_options o;
   riffle_save_defaults(&o);
   o.progress_user = a.context;
@@ -371,8 +366,7 @@ TEST_CASE("a save that fails leaves the file as it was", "[session_file][model]"
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(300, 1), more = some_tokens(300, 2);
   Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
-  riffle_session* s = a.session();
-  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* s = a.session(prompt);
   const auto stop = [](void*, const riffle_progress* p) { return p->done == 0; };
   riffle_save_options stopped;
   riffle_save_defaults(&stopped);
@@ -415,8 +409,7 @@ TEST_CASE("sessions of one file share its blocks", "[session_file][model]") {
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(500, 1), more = some_tokens(8, 2);
   Runtime a(small(RIFFLE_SELECTOR_SHARE));
-  riffle_session* s = a.session();
-  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* s = a.session(prompt);
   save(a, s, path);
   for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
     Runtime b(small(RIFFLE_SELECTOR_SHARE, device));

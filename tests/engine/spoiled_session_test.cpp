@@ -22,8 +22,7 @@ TEST_CASE("an answer that saved keys or values spoil is an error that names them
         o.kv_type = type;
         o.block_size = 32;
         Runtime a(o);
-        riffle_session* s = a.session();
-        a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+        riffle_session* s = a.session(prompt);
         save(a, s, path);
         SpoilSession change;
         change.block = [&](std::byte* block, const riffle::BlockLayout& layout, int64_t layer,
@@ -55,8 +54,7 @@ TEST_CASE("saved logits that are not numbers are an error that names the file",
   const std::string path = temp / "a.kv", bad = temp / "bad.kv";
   const auto prompt = some_tokens(50, 1);
   Runtime a(small(RIFFLE_SELECTOR_SHARE));
-  riffle_session* s = a.session();
-  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* s = a.session(prompt);
   save(a, s, path);
   SpoilSession change;
   change.logits = [](float* logits, int64_t) { logits[300] = NAN; };
@@ -75,8 +73,7 @@ TEST_CASE("keys and values that are not numbers end no program, whatever selects
   for (const riffle_selector selector : kSelectors)
     for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
       Runtime a(small(selector, device));
-      riffle_session* s = a.session();
-      a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      riffle_session* s = a.session(prompt);
       save(a, s, path);
       for (const uint32_t one_of : {1, 3, 40}) {  // tokens
         INFO("selector " << selector << ", device " << device << ", one token of " << one_of);

@@ -40,6 +40,12 @@ struct Runtime {
     check(riffle_session_create(context, &sessions.back()));
     return sessions.back();
   }
+  // One that has read these tokens.
+  riffle_session* session(const std::vector<int32_t>& tokens) {
+    riffle_session* s = session();
+    check(riffle_prefill(s, tokens.data(), tokens.size(), nullptr, nullptr));
+    return s;
+  }
   void check(riffle_status status) const {
     INFO(riffle_context_error(context));
     REQUIRE(status == RIFFLE_OK);

@@ -149,8 +149,7 @@ TEST_CASE("lfps through the engine: a step that fails can be made again",
   o.selection = settings(0.05, 0.2, 0.85);
   test::Runtime straight(o), broken(o);
   const auto want = test::run(straight, straight.session(), prompt, steps);
-  riffle_session* s = broken.session();
-  broken.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* s = broken.session(prompt);
   for (size_t i = 0; i < steps.size(); ++i) {
     if (i % 4 == 2) {
       broken.check(riffle_set_row_report(broken.context, fail_in_layer_1, nullptr, false));
@@ -201,8 +200,7 @@ TEST_CASE("lfps through the engine: an answer does not depend on what was answer
   // riffle eval does it.
   const auto answer = [&](const std::vector<riffle_selection>& before, size_t reread) {
     test::Runtime r(o);
-    riffle_session* s = r.session();
-    r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+    riffle_session* s = r.session(prompt);
     std::vector<std::vector<float>> out;
     std::vector<riffle_selection> all = before;
     all.push_back(settings(0.05, 0.2, 0.85));

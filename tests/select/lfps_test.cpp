@@ -214,8 +214,7 @@ TEST_CASE("lfps through the engine: emu is cpu, threads do not matter, everythin
     o.n_ctx = 1024;
     o.selection.selector = RIFFLE_SELECTOR_DENSE;
     test::Runtime r(o);
-    riffle_session* session = r.session();
-    r.check(riffle_prefill(session, prompt.data(), prompt.size(), nullptr, nullptr));
+    riffle_session* session = r.session(prompt);
     r.check(riffle_set_selection(r.context, &s));
     r.check(riffle_step(r.context, &session, &steps[0], 1));
     return std::vector<std::vector<float>>{r.logits(session)};

@@ -381,8 +381,7 @@ TEST_CASE("share can begin in the middle of a session, and go back", "[select][s
   riffle_context_options o = engine_options(0.02f);
   o.selection.selector = RIFFLE_SELECTOR_DENSE;
   riffle::test::Runtime r(o);
-  riffle_session* s = r.session();
-  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* s = r.session(prompt);
   const riffle_selection selection = settings(0.02f);
   for (int round = 0; round < 2; ++round) {  // the second time after a truncation
     r.check(riffle_set_selection(r.context, &selection));

@@ -225,8 +225,7 @@ TEST_CASE(
     o.selection.cache_threshold = threshold;
     Runtime straight(o), broken(o);
     const auto want = test::run(straight, straight.session(), prompt, steps);
-    riffle_session* s = broken.session();
-    broken.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+    riffle_session* s = broken.session(prompt);
     for (size_t i = 0; i < steps.size(); ++i) {
       if (i % 3 == 2) {
         broken.check(riffle_set_row_report(broken.context, fail_in_layer_3, nullptr, false));

@@ -427,8 +427,7 @@ TEST_CASE("Twilight gives the same bits wherever the KV is, for any threads and 
       riffle_context_options o = engine_options(base, 0.8f);
       o.selection.selector = RIFFLE_SELECTOR_DENSE;
       Runtime r(o);
-      riffle_session* s = r.session();
-      r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      riffle_session* s = r.session(prompt);
       const riffle_selection later = settings(base, 0.8f);
       r.check(riffle_set_selection(r.context, &later));
       std::vector<std::vector<float>> got{r.logits(s)};

@@ -368,8 +368,7 @@ TEST_CASE("cuda: the share selector's INT4 keys can be asked for at any time", "
   Runtime from_start(cuda_options(RIFFLE_SELECTOR_SHARE));
   const auto want = run(from_start, from_start.session(), prompt, steps);
   Runtime r(cuda_options(RIFFLE_SELECTOR_DENSE));
-  riffle_session* s = r.session();
-  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* s = r.session(prompt);
   riffle_selection selection;
   riffle_selection_defaults(&selection);
   selection.selector = RIFFLE_SELECTOR_SHARE;

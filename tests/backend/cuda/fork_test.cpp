@@ -118,8 +118,7 @@ TEST_CASE("cuda: forks find their donor's blocks in the device's pool", "[cuda][
   CHECK(counted(child).pool_hits == 2 * 12 * heads);
   for (riffle_session* s : {before, after, child, other}) free(s);
   // Whoever is called by the same names next finds nothing of that.
-  riffle_session* fresh = r.session();
-  r.check(riffle_prefill(fresh, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* fresh = r.session(prompt);
   step(fresh);
   CHECK(counted(fresh).pool_hits == 0);
 }
@@ -141,8 +140,7 @@ TEST_CASE("cuda: forks that miss the same blocks in the same steps", "[cuda][for
       riffle_context_options o = small(selector);
       o.slots = slots;
       Runtime r(o), alone(o);
-      riffle_session* donor = r.session();
-      r.check(riffle_prefill(donor, prompt.data(), prompt.size(), nullptr, nullptr));
+      riffle_session* donor = r.session(prompt);
       std::vector<riffle_session*> forks, own;
       for (int i = 0; i < n_forks; ++i) {
         const size_t length = prompt.size() - static_cast<size_t>(i % 8) * 16;

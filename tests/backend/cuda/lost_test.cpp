@@ -33,7 +33,6 @@ TEST_CASE("cuda: a device that is lost is an error, and the CPU goes on", "[.][l
 
   o.device = RIFFLE_DEVICE_CPU;
   Runtime cpu(o);
-  riffle_session* on_cpu = cpu.session();
-  cpu.check(riffle_prefill(on_cpu, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* on_cpu = cpu.session(prompt);
   cpu.check(riffle_step(cpu.context, &on_cpu, &token, 1));
 }

@@ -56,8 +56,7 @@ TEST_CASE("cuda: saved sessions go on with the same bits", "[cuda][session_file]
       INFO("selector " << selector << ", KV " << type);
       std::filesystem::remove(path);
       Runtime a(on_gpu(selector, type)), b(on_gpu(selector, type));
-      riffle_session* s = a.session();
-      a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      riffle_session* s = a.session(prompt);
       for (int turn = 0; turn < 3; ++turn) {
         for (int i = 0; i < 11; ++i) a.check(riffle_step(a.context, &s, &more[i], 1));
         if (turn == 1) {
@@ -79,8 +78,7 @@ TEST_CASE("cuda: files of one device go on on another", "[cuda][session_file]") 
   riffle_context_options cpu = on_gpu(RIFFLE_SELECTOR_SHARE, RIFFLE_KV_F16);
   cpu.device = RIFFLE_DEVICE_CPU;
   Runtime a(cpu), b(on_gpu(RIFFLE_SELECTOR_SHARE, RIFFLE_KV_F16)), c(cpu);
-  riffle_session* s = a.session();
-  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session* s = a.session(prompt);
   save(a, s, path);
   riffle_session* t = load(b, path);
   CHECK(a.logits(s) == b.logits(t));
@@ -104,8 +102,7 @@ TEST_CASE("cuda: files of emu go on on a GPU, and the reverse", "[cuda][session_
         emu.device = RIFFLE_DEVICE_EMU;
         emu.slots = 400;
         Runtime a(from_emu ? emu : gpu), b(from_emu ? gpu : emu);
-        riffle_session* s = a.session();
-        a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+        riffle_session* s = a.session(prompt);
         // A cut and a fork, too.
         a.check(riffle_session_truncate(s, 390));
         for (const size_t n : {390, 250}) {
@@ -139,8 +136,7 @@ TEST_CASE("cuda: blocks of other sizes are saved, go on on a CPU, and come back"
         riffle_context_options cpu = gpu;
         cpu.device = RIFFLE_DEVICE_CPU;
         Runtime a(gpu), b(cpu);
-        riffle_session* s = a.session();
-        a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+        riffle_session* s = a.session(prompt);
         save(a, s, path);
         riffle_session* other = load(b, path);
         CHECK(a.logits(s) == b.logits(other));
@@ -163,8 +159,7 @@ TEST_CASE("cuda: keys and values of a file that are not numbers end no program",
         RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE})
     for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8}) {
       Runtime a(on_gpu(selector, type));
-      riffle_session* s = a.session();
-      a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      riffle_session* s = a.session(prompt);
       std::filesystem::remove(path);
       save(a, s, path);
       for (const bool all : {false, true}) {

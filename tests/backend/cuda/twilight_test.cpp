@@ -109,8 +109,7 @@ TEST_CASE("cuda: twilight can be chosen at any time, with dense layers and cover
     riffle_context_options dense = o;
     dense.selection.selector = RIFFLE_SELECTOR_DENSE;
     Runtime r(dense);
-    riffle_session* s = r.session();
-    r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+    riffle_session* s = r.session(prompt);
     r.check(riffle_set_selection(r.context, &o.selection));
     int seen = 0;
     const auto look = [](void* to, const riffle_row_report*) { ++*static_cast<int*>(to); };
