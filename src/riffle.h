@@ -699,10 +699,10 @@ typedef struct riffle_save_options {
   /* 0: the session. Else a session of its first n_tokens, as riffle_session_fork would make it, in
      a new file */
   size_t n_tokens;
-  /* NULL: any session at path may be replaced. Else the save that must be the newest at path
-     (riffle_session_file_info.save_id; 0: there must be no file), or the call is
-     RIFFLE_FILE_CHANGED. A file that is gone replaces nothing and is no error. Receives the id of
-     this save. */
+  /* NULL: any session at path may be replaced. Else, in: the id of the save expected at path
+     (riffle_session_file_info.save_id), or 0: no file. If path has another save, the call returns
+     RIFFLE_FILE_CHANGED and changes nothing; if there is no file, the session is saved. Out: the id
+     of the new save. */
   uint64_t* save_id;
   riffle_progress_fn progress; /* RIFFLE_PHASE_SAVE_SESSION; may be NULL */
   void* progress_user;
@@ -760,8 +760,8 @@ RIFFLE_API riffle_status riffle_session_file_tokens(const riffle_session_file* f
                                                     size_t capacity, size_t* n_out);
 
 /* Contexts with the same number can load each other's sessions, and compute the same keys and
- * values from the same tokens, bit for bit (with isa AUTO: but for the last bits, in which sets
- * that AUTO may choose differ). It is made of the version of riffle, the model, kv_type,
+ * values from the same tokens, bit for bit. With isa AUTO the last bits may differ, since AUTO may
+ * choose other sets in each process. It is made of the version of riffle, the model, kv_type,
  * block_size, the instruction set (with AUTO: the CPU's best) or the type of GPU, and on a GPU
  * prefill_chunk. */
 RIFFLE_API riffle_status riffle_context_fingerprint(riffle_context* context, uint64_t* fingerprint);

@@ -245,7 +245,7 @@ class Chat {
   // Whether path is --session's file, however it is written.
   bool is_kept(const std::string& path) const {
     std::error_code error;
-    return path == o_.session || std::filesystem::equivalent(path, o_.session, error);
+    return path == o_.session || fs::equivalent(path, o_.session, error);
   }
 
   void save_as(const std::string& path) {

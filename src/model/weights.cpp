@@ -80,12 +80,13 @@ class Binder {
     int64_t rows = 0;
     for (const Part& part : all) rows += part.rows;
     const auto it = table_.find(fused);
-    bool is_fused = it != table_.end() && !table_.count(all.begin()->name);
     // A part may have the name of the whole. Then its shape says which it is.
-    for (const Part& part : all)
-      if (is_fused && part.name == fused)
-        is_fused =
-            !it->second.shape.empty() && it->second.shape.front() == static_cast<uint64_t>(rows);
+    const bool named_as_part =
+        std::any_of(all.begin(), all.end(), [&](const Part& part) { return part.name == fused; });
+    const bool is_fused =
+        it != table_.end() && !table_.count(all.begin()->name) &&
+        (!named_as_part ||
+         (!it->second.shape.empty() && it->second.shape.front() == static_cast<uint64_t>(rows)));
     if (!is_fused) {
       for (const Part& part : all) *part.to = matrix(part.name, part.rows, cols);
       return {};

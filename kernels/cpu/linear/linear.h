@@ -57,9 +57,10 @@ struct LinearKernels {
                const int32_t* pos, RopePairs pairs);
 };
 
-static inline void set_gemv(LinearKernels* t, const GemvKernels& kernels) {
+static inline void set_gemv(LinearKernels* t, const GemvKernels& kernels,
+                            const GemvKernels& f32_kernels) {
   for (GemvKernels& each : t->gemv) each = kernels;
-  for (GemvKernels& each : t->f32_gemv) each = kernels;
+  for (GemvKernels& each : t->f32_gemv) each = f32_kernels;
 }
 static inline void set_gemm(LinearKernels* t, const GemmKernels& kernels) {
   for (GemmKernels& each : t->gemm) each = kernels;

@@ -70,8 +70,7 @@ void linear_avx2(LinearKernels* t) {
   set_simd_entries<Avx2, 6, 2>(t);
   GemmInt8<Avx2, Int256, 4, 2>::set(t);
   GemmInt16<Avx2, Int256, 4, 2>::set(t);
-  set_gemv(t, {act_bytes, act_prepare<false>, gemv});
-  for (GemvKernels& each : t->f32_gemv) each.prepare = act_prepare<true>;
+  set_gemv(t, {act_bytes, act_prepare<false>, gemv}, {act_bytes, act_prepare<true>, gemv});
 }
 
 }  // namespace riffle::cpu

@@ -53,8 +53,7 @@ struct Int512 {
 void linear_avx512(LinearKernels* t) {
   set_simd_entries<Avx512, 8, 2>(t);
   GemmInt8<Avx512, Int512, 6, 2>::set(t);
-  set_gemv(t, {act_bytes, act_prepare<false>, gemv});
-  for (GemvKernels& each : t->f32_gemv) each.prepare = act_prepare<true>;
+  set_gemv(t, {act_bytes, act_prepare<false>, gemv}, {act_bytes, act_prepare<true>, gemv});
 }
 
 }  // namespace riffle::cpu

@@ -21,7 +21,7 @@ struct alignas(64) Step {
   static constexpr int kCount = step_cols(T) / 32, kSums = step_cols(T) / group_values(T);
   int8_t first[kCount][32], second[kCount][32];  // values: (first * 256 + second) * scale
   float scale[kCount];
-  float sum[kSums];  // of each group of weights, times the offset of the codes if there is one
+  float sum[kSums];  // has_sums: of each group of weights, times the offset of the codes, if any
   int32_t deep;      // whether second bytes count
 };
 
@@ -168,7 +168,7 @@ struct Row {
     else step<false>(b, x, acc, low);
   }
 
-  // act: N vectors of so many steps.
+  // `act` holds N activation vectors, each of `steps` steps.
   static void row(const uint8_t* p, int64_t cols, int64_t ahead, const Act* act, int64_t steps,
                   float* y, int64_t ldy) {
     constexpr int64_t n = step_cols(T), bytes = row_bytes(T, n);
@@ -226,15 +226,14 @@ void gemv(const uint8_t* w, int64_t cols, int64_t r0, int64_t r1, const void* ac
 
 template <WType T>
 void prepare(const float* x, int64_t cols, bool all_deep, Step<T>* act) {
-  const int64_t steps = steps_of(T, cols);
-  memset(act, 0, static_cast<size_t>(steps) * sizeof(Step<T>));
+  if (cols % step_cols(T) > 0) memset(&act[cols / step_cols(T)], 0, sizeof *act);
   const float taken = has_min(T) ? 1.0f : static_cast<float>(code_offset(T));
   const float large = all_deep ? kAllDeep : large_of(x, cols);
   for (int64_t g = 0; g < cols / 32; ++g) {
     const Fixed16 f = fixed16(x + g * 32, large);
     Step<T>& to = act[g / Step<T>::kCount];
     const int64_t k = g % Step<T>::kCount;
-    to.deep |= f.deep;
+    to.deep = (k > 0 && to.deep) || f.deep;
     const auto packed = [](__m256i a, __m256i b) {
       return _mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0xd8);
     };
@@ -249,6 +248,7 @@ void prepare(const float* x, int64_t cols, bool all_deep, Step<T>* act) {
                        packed(first(f.half[0]), first(f.half[1])));
     _mm256_store_si256(reinterpret_cast<__m256i*>(to.second[k]), rest);
     to.scale[k] = f.scale;
+    if (!has_sums(T)) continue;
     if (group_values(T) == 16)
       for (int half = 0; half < 2; ++half)
         to.sum[2 * k + half] = static_cast<float>(f.sum[half]) * f.scale * taken;

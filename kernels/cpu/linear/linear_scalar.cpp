@@ -117,7 +117,7 @@ void rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const floa
 }  // namespace
 
 void linear_scalar(LinearKernels* t) {
-  set_gemv(t, {act_bytes, act_prepare, gemv});
+  set_gemv(t, {act_bytes, act_prepare, gemv}, {act_bytes, act_prepare, gemv});
   set_gemm(t, {1, 1, gemm_pack_bytes, gemm_pack, gemm_scratch_bytes, gemm});
   t->dequant_row = dequant_row;
   t->rmsnorm = rmsnorm;

@@ -31,15 +31,14 @@ uint64_t SessionContent::kv_bytes() const {
   return blocks * origin.layout().bytes();
 }
 
-uint64_t SavedAs::save_id() const {
+static uint64_t save_id_of(uint64_t generation, uint64_t end, uint64_t index_checksum) {
   Checksum sum;
   for (const uint64_t value : {generation, end, index_checksum}) sum.add_value(value);
   return std::max<uint64_t>(sum.value(), 1);
 }
 
-uint64_t SessionContent::save_id() const {
-  return SavedAs{0, 0, generation, end, index_checksum}.save_id();
-}
+uint64_t SavedAs::save_id() const { return save_id_of(generation, end, index_checksum); }
+uint64_t SessionContent::save_id() const { return save_id_of(generation, end, index_checksum); }
 
 namespace {
 
@@ -326,7 +325,7 @@ uint64_t save_id_at(const std::string& path) {
   if (info.st_size == 0) return 0;
   const FileSource source = source_of(path, fd, info);
   const disk::Save save = Reader(source).newest_save();
-  return SavedAs{0, 0, save.generation, save.end, save.index_checksum}.save_id();
+  return save_id_of(save.generation, save.end, save.index_checksum);
 }
 
 SessionFile::SessionFile(const std::string& path) : fd_(open_regular(path, &info_)) {

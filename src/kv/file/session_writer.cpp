@@ -342,8 +342,8 @@ std::optional<SavedAs> append(const std::string& path, const SessionToSave& sess
   if (!lock(fd, path)) return std::nullopt;  // a new file needs none
   if (save_id) check_unchanged(path, *save_id);
   if (!before.is_current(path)) return std::nullopt;
-  // Somebody may have copied or shown the file since. A file system without modes refuses.
-  if (::fchmod(fd, 0600) != 0) errno = 0;
+  // Somebody may have shown the file to others since. A file system without modes refuses this.
+  static_cast<void>(::fchmod(fd, 0600));
   const uint64_t end = before.content().end;
   Saving saving(session, &before.content(), unchanged, in_pages(end));
   try {

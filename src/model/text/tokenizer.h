@@ -61,7 +61,8 @@ class Tokenizer {
   // Raw bytes that this id adds to running text ("▁" or "Ġ" is a space, <0x0A> one byte, control
   // pieces nothing).
   virtual std::string bytes(int32_t id) const = 0;
-  // A hash of what ids depend on beside the spelling of the pieces: merges, or scores and kinds.
+  // A hash of what ids depend on beside the spelling of the pieces: their kinds, and scores or
+  // merges, and how text is normalised and cut into words.
   virtual uint64_t rules_hash() const = 0;
   // Id of a control piece spelled so ("<s>"), or -1.
   virtual int32_t control_id(std::string_view piece) const = 0;
