@@ -5,7 +5,7 @@ import time
 
 from harness import *
 
-ARGS = ["batch", "-c", "2048", "--threads", "2", "--selector", "dense"]
+ARGS = ["batch", *SMALL, "--selector", "dense"]
 ASK = "The code is 4821.\nWhat is the code?"
 USER = {"role": "user", "content": ASK}
 

@@ -11,7 +11,7 @@ from harness import *
 sys.path.insert(0, os.path.join(ROOT, "tools", "bench"))
 from kill_batch import gist
 
-ARGS = ["batch", "-c", "2048", "--threads", "2"]
+ARGS = ["batch", *SMALL]
 
 
 def line(i, **body):

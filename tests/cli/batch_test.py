@@ -146,7 +146,7 @@ GOOD = [
     prompt("g\u00f6od-7 \u2603", "Snow \u2603 fell", max_completion_tokens=5, max_tokens=None),
     chat("good-8", [{"type": "text", "text": "The code is 4821."}, {"type": "text", "text": "What is the code?"}]),
 ]
-ARGS = ["batch", "-q", "-c", "2048", "--threads", "2", "-n", "10"]
+ARGS = ["batch", "-q", *SMALL, "-n", "10"]
 
 
 def full_session(tokens):

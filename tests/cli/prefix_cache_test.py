@@ -5,9 +5,7 @@ import time
 
 from harness import *
 
-# Processes that choose by time might choose different instruction sets, whose KV is not the same.
-ISA = "avx2" if " avx2 " in open("/proc/cpuinfo").read() else "scalar"
-ARGS = ["batch", "-c", "2048", "--threads", "2", "--isa", ISA]
+ARGS = ["batch", *SMALL]
 
 
 def document(name, n=800):

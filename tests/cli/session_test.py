@@ -8,9 +8,6 @@ import time
 
 from harness import *
 
-# Processes that choose by time might choose different instruction sets, whose KV is not the same.
-ISA = "avx2" if " avx2 " in open("/proc/cpuinfo").read() else "scalar"
-SMALL = [*SMALL, "--isa", ISA]
 ROUNDS = int(os.environ.get("RIFFLE_SESSION_KILLS", "4"))
 
 
