@@ -100,6 +100,8 @@ bool save_session(riffle_context* context, riffle_session* session, const std::s
   o.save_id = save_id;
   const riffle_status status = riffle_session_save(session, path.c_str(), &o);
   if (status == RIFFLE_FILE_CHANGED) return false;
+  if (status == RIFFLE_ABORTED && interrupted())
+    throw Exit(EXIT_INTERRUPTED, "stopped: " + path + " is not saved");
   check(status, context);
   return true;
 }

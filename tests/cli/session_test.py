@@ -1,4 +1,5 @@
 """Documents read once (riffle read, run --session), chats that are kept (chat --session), riffle info of both."""
+import fcntl
 import random
 import re
 import resource
@@ -106,7 +107,10 @@ def errors(folder):
     nowhere = os.path.join(folder, "none", "x.kv")
     pipe = os.path.join(folder, "pipe")
     os.mkfifo(pipe)
-    for target, found in (nowhere, "No such file"), (folder, "a folder"), (pipe, "a device or pipe"):
+    dangling = os.path.join(folder, "dangling")
+    os.symlink(nowhere, dangling)
+    for target, found in ((nowhere, "No such file"), (folder, "a folder"), (pipe, "a device or pipe"),
+                          (dangling, "a link to a file that is not there")):
         r = riffle("read", "-f", text, "-o", target, *SMALL)
         check(one_line_error(r, 1, target, found) and b"reading" not in r.err, f"read -o: {found}", r)
         check(one_line_error(riffle("chat", "--session", target, "-q", *SMALL, stdin=b"Hello\n"), 1, target, found),
@@ -195,6 +199,28 @@ def two_chats(folder):
           "/save knows the file by another way to write its path", r)
 
 
+def locked(folder):
+    """Somebody else is saving to the file, and does not come to an end."""
+    kept = os.path.join(folder, "locked.kv")
+    chat = ["chat", "--session", kept, *GREEDY, *SMALL, "-n", "6", "-q"]
+    riffle(*chat, stdin=b"Hello there.\n")
+    before = open(kept, "rb").read()
+    with open(kept, "rb") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        p = start(*chat, stdin=subprocess.PIPE)
+        p.stdin.write(b"What is rain?\n")
+        p.stdin.flush()
+        for text in iter(p.stdout.read1, b""):
+            if b"\n" in text:
+                break  # the answer has been written: it is saved now
+        time.sleep(0.5)
+        p.send_signal(signal.SIGINT)
+        _, err = p.communicate(timeout=60)
+    check(p.returncode == 130 and f"stopped: {kept} is not saved".encode() in err
+          and before == open(kept, "rb").read(),
+          "who waits for another's save can be stopped", (p.returncode, err))
+
+
 def cut_while_mapped(folder):
     """Somebody else shortens the file that a chat reads its keys and values from."""
     kept = os.path.join(folder, "cut.kv")
@@ -207,7 +233,7 @@ def cut_while_mapped(folder):
         p.stderr.readline()  # now it has loaded the file
     os.truncate(kept, 3 * 4096)
     out, err = p.communicate(b"What is rain?\n", timeout=200)
-    text = f"riffle: {os.path.realpath(kept)}: the file was shortened while it was in use\n"
+    text = f"riffle: {os.path.realpath(kept)}: the file was shortened, or cannot be read, while it is in use\n"
     check(p.returncode == 1 and out == b"" and err == text.encode(),
           "a line names a file that was cut", (p.returncode, out, err))
 
@@ -289,4 +315,4 @@ def killed(folder):
     check(r.code == 0 and r.out, "the chat still goes on", r)
 
 
-main(documents, errors, chats, two_chats, cut_while_mapped, full, killed)
+main(documents, errors, chats, two_chats, locked, cut_while_mapped, full, killed)

@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <optional>
+#include <thread>
 
 #include "kv/file/session_layout.h"
 #include "util/buffer.h"
@@ -27,6 +29,12 @@ namespace disk = session_layout;
 namespace {
 
 uint64_t in_pages(uint64_t bytes) { return (bytes + disk::kPage - 1) / disk::kPage * disk::kPage; }
+
+void go_on_or_throw(const std::string& path, const SaveProgress& progress, double done,
+                    double total) {
+  if (progress && !progress(done, total))
+    throw Error(RIFFLE_ABORTED, path + ": saving was stopped");
+}
 
 // Where every part of a save goes, and the checksums of what is written.
 class Saving {
@@ -57,6 +65,13 @@ class Saving {
 
   uint64_t end() const { return end_; }
   uint64_t index_checksum() const { return index_checksum_; }
+  // Of keys and values: what progress counts.
+  double kv_bytes() {
+    double bytes = 0;
+    for (const KvExtent* e : fresh())
+      bytes += static_cast<double>(e->n * layout_.bytes() * s_.origin.n_kv_heads);
+    return bytes;
+  }
 
   void write_kv(int fd, const std::string& path, ThreadPool& threads,
                 const SaveProgress& progress) {
@@ -65,18 +80,15 @@ class Saving {
       int head;
     };
     std::vector<Task> tasks;
-    double total = 0, done = 0;
+    const double total = kv_bytes();
+    double done = 0;
     for (KvExtent* e : fresh())
-      for (int h = 0; h < s_.origin.n_kv_heads; ++h) {
-        tasks.push_back({e, h});
-        total += static_cast<double>(e->n * layout_.bytes());
-      }
+      for (int h = 0; h < s_.origin.n_kv_heads; ++h) tasks.push_back({e, h});
     std::vector<Buffer> scratch(threads.size());
     for (Buffer& b : scratch) b.reserve(layout_.bytes());
     const size_t batch = 2 * size_t(threads.size());
     for (size_t first = 0; first < tasks.size(); first += batch) {
-      if (progress && !progress(done, total))
-        throw Error(RIFFLE_ABORTED, path + ": saving was stopped");
+      go_on_or_throw(path, progress, done, total);
       const size_t n = std::min(batch, tasks.size() - first);
       threads.parallel_for(static_cast<int64_t>(n), [&](int64_t i, int thread) {
         const Task& t = tasks[first + i];
@@ -319,10 +331,17 @@ void check_unchanged(const std::string& path, uint64_t expected) {
   if (found != 0 && found != expected) changed(path);
 }
 
-// Whether the file system has locks. Others that save to the file wait until it is closed.
-bool lock(int fd, const std::string& path) {
-  while (::flock(fd, LOCK_EX) != 0) {
+// Whether the file system has locks. Others that save to the file wait until it is closed, and
+// report meanwhile that `done` bytes of `total` are.
+bool lock(int fd, const std::string& path, const SaveProgress& progress, double done,
+          double total) {
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
+    if (errno == EWOULDBLOCK) {
+      go_on_or_throw(path, progress, done, total);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      continue;
+    }
     // EBADF: NFS locks no file that is open for reading alone.
     if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP || errno == EBADF) return false;
     io_error(path, "cannot lock", errno);
@@ -339,13 +358,14 @@ std::optional<SavedAs> append(const std::string& path, const SessionToSave& sess
     if (errno == ENOENT) return std::nullopt;
     io_error(path, "cannot open", errno);
   }
-  if (!lock(fd, path)) return std::nullopt;  // a new file needs none
+  Saving saving(session, &before.content(), unchanged, in_pages(before.content().end));
+  // A new file needs no locks.
+  if (!lock(fd, path, progress, 0, saving.kv_bytes())) return std::nullopt;
   if (save_id) check_unchanged(path, *save_id);
   if (!before.is_current(path)) return std::nullopt;
   // Somebody may have shown the file to others since. A file system without modes refuses this.
   static_cast<void>(::fchmod(fd, 0600));
   const uint64_t end = before.content().end;
-  Saving saving(session, &before.content(), unchanged, in_pages(end));
   try {
     // What a save that broke off has left.
     if (::ftruncate(fd, static_cast<off_t>(end)) != 0) io_error(path, "cannot write", errno);
@@ -441,7 +461,7 @@ SavedAs write_new(const std::string& path, const SessionToSave& session, ThreadP
     return as;
   }
   const FileDescriptor old(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (old >= 0) lock(old, path);
+  if (old >= 0) lock(old, path, progress, saving.kv_bytes(), saving.kv_bytes());
   check_unchanged(path, *save_id);
   file.rename(path, old >= 0);
   return as;
@@ -450,11 +470,15 @@ SavedAs write_new(const std::string& path, const SessionToSave& session, ThreadP
 // What a save must not replace.
 void check_target(const std::string& path) {
   struct stat info;
-  if (::stat(path.c_str(), &info) != 0) return;
   const auto refuse = [&](const std::string& found) {
     throw Error(RIFFLE_BAD_ARGUMENT,
                 path + ": found " + found + ", expected a session, or the name of a new file");
   };
+  if (::stat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT && ::lstat(path.c_str(), &info) == 0)
+      refuse("a link to a file that is not there");
+    return;
+  }
   if (const char* found = not_regular(info)) refuse(std::string("a ") + found);
   if (info.st_size == 0) return;
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
