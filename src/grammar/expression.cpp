@@ -93,6 +93,24 @@ ExprId Expressions::sequence(std::vector<ExprId> children) {
 
 ExprId Expressions::choice(std::vector<ExprId> children) {
   std::erase(children, kNever);
+  // Lists of words become one, which is compiled to a trie.
+  std::vector<ExprId> others;
+  std::vector<std::string> all;
+  size_t n_lists = 0;
+  for (const ExprId child : children)
+    if (exprs_[child].kind == Expr::WORDS) ++n_lists;
+  if (n_lists > 1) {
+    for (const ExprId child : children) {
+      if (exprs_[child].kind != Expr::WORDS) {
+        others.push_back(child);
+        continue;
+      }
+      const std::vector<std::string>& list = words_[exprs_[child].first];
+      all.insert(all.end(), list.begin(), list.end());
+    }
+    others.push_back(words(std::move(all)));
+    children.swap(others);
+  }
   if (children.empty()) return kNever;
   return children.size() == 1 ? children[0] : add(Expr::CHOICE, children);
 }

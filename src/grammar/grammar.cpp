@@ -6,14 +6,12 @@
 
 namespace riffle::grammar {
 
-// A cache that holds more is replaced.
-static constexpr size_t kMostCacheBytes = size_t{64} << 20;
 // A subtree of fewer tokens is walked rather than tested as a whole.
 static constexpr uint32_t kFewTokens = 4;
 
 Grammar::Grammar(Expressions e, uint32_t root, std::shared_ptr<const TokenTries> tokens,
-                 ReasoningTokens reasoning)
-    : tokens_(std::move(tokens)), reasoning_(std::move(reasoning)) {
+                 ReasoningTokens reasoning, size_t cache_bytes)
+    : tokens_(std::move(tokens)), reasoning_(std::move(reasoning)), cache_bytes_(cache_bytes) {
   const ExprId text = e.rule(root);
   const ExprId space =
       e.repeat(e.chars({{' ', ' '}, {'\t', '\t'}, {'\n', '\n'}, {'\r', '\r'}}), 0, kMostSpace);
@@ -31,6 +29,7 @@ Grammar::Grammar(Expressions e, uint32_t root, std::shared_ptr<const TokenTries>
   }
   automaton_ = compile(e, entries, &starts_);
   cache_ = new_cache();
+  for (const OpId start : starts_) cache_->start(start);
 }
 
 std::shared_ptr<StateCache> Grammar::new_cache() const {
@@ -58,7 +57,7 @@ void Matcher::enter() {
     cache_->move_to(*grammar_->cache_, {&state_, 1});
     cache_ = grammar_->cache_;
   }
-  if (cache_->bytes() > kMostCacheBytes) renew({});
+  if (cache_->bytes() > grammar_->cache_bytes_) renew({});
   cache_->begin_work();
 }
 
@@ -107,7 +106,8 @@ StateCache::Mask Matcher::walk(StateId from, size_t which) {
     const uint32_t first = node.first_token, last = trie.first_token(node.end);
     if (last - first >= kFewTokens && node.characters) {
       const StateCache::Loops& loops = cache_->loops(state);
-      if (trie.ascii[i].within(loops.ascii) && (loops.wide || !trie.wide[i])) {
+      if (loops.most >= node.height && trie.ascii[i].within(loops.ascii) &&
+          (loops.wide || !trie.wide[i])) {
         allow(first, last);
         i = node.end;
         continue;
@@ -115,7 +115,7 @@ StateCache::Mask Matcher::walk(StateId from, size_t which) {
     }
     allow(first, trie.first_token(i + 1));
     ++i;
-    if (cache_->bytes() > kMostCacheBytes) renew({states.data(), size_t{node.depth} + 1u});
+    if (cache_->bytes() > grammar_->cache_bytes_) renew({states.data(), size_t{node.depth} + 1u});
   }
   return mask;
 }

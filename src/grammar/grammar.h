@@ -36,9 +36,11 @@ inline constexpr uint32_t kMostSpace = 8;
 
 class Grammar {
  public:
-  // expressions: with the rule `root`. Throws as compile().
+  static constexpr size_t kCacheBytes = size_t{64} << 20;
+  // expressions: with the rule `root`. A cache that holds more than cache_bytes is replaced. Throws
+  // as compile(), and RIFFLE_UNSUPPORTED if the beginning is too ambiguous.
   Grammar(Expressions expressions, uint32_t root, std::shared_ptr<const TokenTries> tokens,
-          ReasoningTokens reasoning);
+          ReasoningTokens reasoning, size_t cache_bytes = kCacheBytes);
   Grammar(const Grammar&) = delete;
   Grammar& operator=(const Grammar&) = delete;
 
@@ -56,6 +58,7 @@ class Grammar {
   ReasoningTokens reasoning_;
   Automaton automaton_;
   std::vector<OpId> starts_;
+  size_t cache_bytes_;
   // All answers share one cache, which grows. A cache that has grown too large is replaced; answers
   // carry their states over when they are asked next.
   mutable std::mutex lock_;

@@ -54,6 +54,12 @@ std::shared_ptr<const TokenTries> token_tries(const Model& model) {
 std::shared_ptr<const Grammar> compile_grammar(const Model& model,
                                                std::shared_ptr<const TokenTries> tokens,
                                                riffle_grammar_kind kind, std::string_view text) {
+  return compile_grammar(std::move(tokens), reasoning_tokens(model), kind, text);
+}
+
+std::shared_ptr<const Grammar> compile_grammar(std::shared_ptr<const TokenTries> tokens,
+                                               ReasoningTokens reasoning, riffle_grammar_kind kind,
+                                               std::string_view text) {
   if (text.size() > kLongestText)
     fail(RIFFLE_UNSUPPORTED, "the text has %zu bytes, expected at most %zu MB", text.size(),
          kLongestText >> 20);
@@ -65,7 +71,7 @@ std::shared_ptr<const Grammar> compile_grammar(const Model& model,
       fail(RIFFLE_BAD_ARGUMENT, "grammar kind is %d, expected 0 to 2", static_cast<int>(kind));
   }
   return std::make_shared<const Grammar>(std::move(e), root, std::move(tokens),
-                                         reasoning_tokens(model));
+                                         std::move(reasoning));
 }
 
 }  // namespace riffle::grammar

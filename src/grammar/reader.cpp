@@ -81,7 +81,7 @@ void append_utf8(uint32_t code, std::string* out) {
   const auto put = [&](uint32_t byte) { *out += static_cast<char>(byte); };
   if (code < 0x80) return put(code);
   const int more = code >= 0x10000 ? 3 : code >= 0x800 ? 2 : 1;
-  put((0xf00u >> more & 0xffu) | code >> (6 * more));
+  put((0xf00u >> (more + 1) & 0xffu) | code >> (6 * more));
   for (int i = more; i-- > 0;) put(0x80 | (code >> (6 * i) & 0x3f));
 }
 

@@ -343,46 +343,105 @@ const StateCache::Mask* StateCache::keep_mask(StateId blurred, Mask mask) {
   return &masks_.insert_or_assign(blurred, std::move(mask)).first->second;
 }
 
-// Whether all characters from U+0080 lead from one state to the other.
-bool StateCache::all_wide_return(StateId from, StateId to) {
+// Whether all characters from U+0080 lead from one state to the other. Of bytes of one class the
+// first is tried.
+bool StateCache::all_wide_lead(StateId from, StateId to) {
   struct Step {
     StateId state;
     int more;
     bool operator==(const Step&) const = default;
   };
-  std::vector<Step> whole;  // found to return, for all continuation bytes
-  const auto returns = [&](auto& self, StateId state, int more, int low, int high) -> bool {
+  std::vector<Step> whole;  // found to lead there, for all continuation bytes
+  const auto repeated = [&](int b, int low) {
+    return b > low && automaton_.class_of[b] == automaton_.class_of[b - 1];
+  };
+  const auto leads = [&](auto& self, StateId state, int more, int low, int high) -> bool {
     if (state == kDead) return false;
     if (more == 0) return state == to;
     const bool all = low == 0x80 && high == 0xbf;
     const Step step{state, more};
     if (all && std::find(whole.begin(), whole.end(), step) != whole.end()) return true;
-    for (int b = low; b <= high; ++b)
+    for (int b = low; b <= high; ++b) {
+      if (repeated(b, low)) continue;
       if (!self(self, next(state, static_cast<uint8_t>(b)), more - 1, 0x80, 0xbf)) return false;
+    }
     if (all) whole.push_back(step);
     return true;
   };
-  const auto lead = [&](int first, int last, int more, int low, int high) {
-    for (int b = first; b <= last; ++b)
-      if (!returns(returns, next(from, static_cast<uint8_t>(b)), more, low, high)) return false;
+  const auto first = [&](int begin, int end, int more, int low, int high) {
+    for (int b = begin; b <= end; ++b) {
+      if (repeated(b, begin)) continue;
+      if (!leads(leads, next(from, static_cast<uint8_t>(b)), more, low, high)) return false;
+    }
     return true;
   };
-  return lead(0xc2, 0xdf, 1, 0x80, 0xbf) && lead(0xe0, 0xe0, 2, 0xa0, 0xbf) &&
-         lead(0xe1, 0xec, 2, 0x80, 0xbf) && lead(0xed, 0xed, 2, 0x80, 0x9f) &&
-         lead(0xee, 0xef, 2, 0x80, 0xbf) && lead(0xf0, 0xf0, 3, 0x90, 0xbf) &&
-         lead(0xf1, 0xf3, 3, 0x80, 0xbf) && lead(0xf4, 0xf4, 3, 0x80, 0x8f);
+  return first(0xc2, 0xdf, 1, 0x80, 0xbf) && first(0xe0, 0xe0, 2, 0xa0, 0xbf) &&
+         first(0xe1, 0xec, 2, 0x80, 0xbf) && first(0xed, 0xed, 2, 0x80, 0x9f) &&
+         first(0xee, 0xef, 2, 0x80, 0xbf) && first(0xf0, 0xf0, 3, 0x90, 0xbf) &&
+         first(0xf1, 0xf3, 3, 0x80, 0xbf) && first(0xf4, 0xf4, 3, 0x80, 0x8f);
+}
+
+// The state behind most ASCII characters, and these; the state itself if any leads back to it.
+StateId StateCache::likely_next(StateId state, TokenTrie::Ascii* ascii) {
+  StateId to[0x80], likely = kDead;
+  int votes = 0;  // Boyer and Moore's vote: enough where one state has the majority
+  for (int b = 0; b < 0x80; ++b) {
+    to[b] = next(state, static_cast<uint8_t>(b));
+    if (to[b] == kDead) continue;
+    if (votes == 0) likely = to[b];
+    votes += to[b] == likely ? 1 : -1;
+  }
+  if (std::find(to, to + 0x80, state) != to + 0x80) likely = state;
+  for (int b = 0; b < 0x80; ++b)
+    if (to[b] == likely && likely != kDead) ascii->add(static_cast<uint8_t>(b));
+  return likely;
 }
 
 const StateCache::Loops& StateCache::loops(StateId state) {
   if (states_[state].loops >= 0) return loops_[static_cast<size_t>(states_[state].loops)];
-  Loops loops;
-  for (int b = 0; b < 0x80; ++b)
-    if (next(state, static_cast<uint8_t>(b)) == state) loops.ascii.add(static_cast<uint8_t>(b));
-  loops.wide = all_wide_return(state, state);
-  states_[state].loops = static_cast<int32_t>(loops_.size());
-  loops_.push_back(loops);
-  bytes_ += sizeof loops;
-  return loops_.back();
+  // A state that counts leads to the next count, and so on: the chain is followed to its end, then
+  // read backwards.
+  constexpr uint8_t kLongest = 32;
+  struct Link {
+    StateId state;
+    Loops one;  // of one character
+  };
+  std::vector<Link> chain;
+  StateId at = state;
+  Loops behind;
+  for (;;) {
+    if (states_[at].loops >= 0) {
+      behind = loops_[static_cast<size_t>(states_[at].loops)];
+      break;
+    }
+    Loops one;
+    const StateId to = likely_next(at, &one.ascii);
+    if (to == kDead || chain.size() == kLongest) break;
+    one.wide = all_wide_lead(at, to);
+    one.most = to == at ? kEver : 1;
+    chain.push_back({at, one});
+    if (to == at) break;
+    if (std::any_of(chain.begin(), chain.end(), [&](const Link& l) { return l.state == to; }))
+      break;
+    at = to;
+  }
+  if (chain.empty()) chain.push_back({state, {}});
+  while (!chain.empty()) {
+    Link link = chain.back();
+    chain.pop_back();
+    const TokenTrie::Ascii both{link.one.ascii.low & behind.ascii.low,
+                                link.one.ascii.high & behind.ascii.high};
+    if (link.one.most == 1 && behind.most > 0 && (both.low | both.high) != 0) {
+      link.one.ascii = both;
+      link.one.wide = link.one.wide && behind.wide;
+      link.one.most = behind.most == kEver ? kEver : std::min<uint8_t>(behind.most + 1, kLongest);
+    }
+    states_[link.state].loops = static_cast<int32_t>(loops_.size());
+    loops_.push_back(link.one);
+    bytes_ += sizeof behind;
+    behind = link.one;
+  }
+  return loops_[static_cast<size_t>(states_[state].loops)];
 }
 
 void StateCache::move_to(StateCache& other, std::span<StateId> states) const {

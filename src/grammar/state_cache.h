@@ -60,11 +60,13 @@ class StateCache {
   const Mask* mask_of(StateId blurred) const;
   const Mask* keep_mask(StateId blurred, Mask mask);
 
-  // What a state does with characters that lead back to it.
+  // Characters that a state takes in any order, up to `most` of them one after the other.
   struct Loops {
     TokenTrie::Ascii ascii;
-    bool wide = false;  // all characters from U+0080 do
+    bool wide = false;  // all characters from U+0080
+    uint8_t most = 0;   // kEver: any number
   };
+  static constexpr uint8_t kEver = 255;
   const Loops& loops(StateId state);
 
   void begin_work() { work_ = kMostWork; }
@@ -109,7 +111,8 @@ class StateCache {
   bool covers(StackId a, StackId b) const;
   StateId intern();
   StackId blurred_stack(StackId stack);
-  bool all_wide_return(StateId from, StateId to);
+  bool all_wide_lead(StateId from, StateId to);
+  StateId likely_next(StateId state, TokenTrie::Ascii* ascii);
 
   const Automaton& automaton_;
   const TokenTries& tokens_;

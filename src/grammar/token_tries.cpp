@@ -52,7 +52,7 @@ TokenTrie make_trie(const Tokens& tokens) {
     for (size_t i = same; i < text.size(); ++i) {
       path.push_back(static_cast<uint32_t>(trie.nodes.size()));
       trie.nodes.push_back({0, static_cast<uint32_t>(trie.order.size()),
-                            static_cast<uint8_t>(text[i]), static_cast<uint8_t>(i + 1), false});
+                            static_cast<uint8_t>(text[i]), static_cast<uint8_t>(i + 1), 0, false});
     }
     trie.order.push_back(id);
     trie.longest = std::max(trie.longest, text.size());
@@ -67,6 +67,8 @@ TokenTrie make_trie(const Tokens& tokens) {
          child = trie.nodes[child].end) {
       trie.ascii[i].low |= trie.ascii[child].low;
       trie.ascii[i].high |= trie.ascii[child].high;
+      const uint8_t height = trie.nodes[child].height + 1;
+      node.height = std::max(node.height, height);
       const uint8_t byte = trie.nodes[child].byte;
       if (byte < 0x80) trie.ascii[i].add(byte);
       if (byte >= 0x80 || trie.wide[child]) trie.wide[i] = true;

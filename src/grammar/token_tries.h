@@ -13,7 +13,7 @@ namespace riffle::grammar {
 struct TokenTrie {
   struct Node {
     uint32_t end, first_token;
-    uint8_t byte, depth;  // depth: from 1
+    uint8_t byte, depth, height;  // depth: from 1; height: bytes of the longest text below
     // Below the node stand whole UTF-8 characters, but for the last one, which may be cut.
     bool characters;
   };
