@@ -115,6 +115,11 @@ selector_bench attention_stats prefetch_study session_bench: %: $(BUILD)/%
 $(SELECTOR_BENCH): $(BUILD)/%: $(BUILD)/tools/bench/%.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
+# How long masks of grammars take: make grammar_bench
+grammar_bench: $(BUILD)/grammar_bench
+$(BUILD)/grammar_bench: $(BUILD)/tools/bench/grammar_bench.o $(BUILD)/libriffle.a
+	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
 # A large model file to try (tools/fixtures/synthetic_gguf.cpp says how): make synthetic_gguf
 synthetic_gguf: $(BUILD)/synthetic_gguf
 $(BUILD)/synthetic_gguf: $(BUILD)/tools/fixtures/synthetic_gguf.o $(BUILD)/libriffle.a
@@ -159,4 +164,4 @@ help: ; @cat tools/make_help.txt
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d
-.PHONY: all deps demo test real-model-test template-test bench cuda-bench selector_bench attention_stats synthetic_gguf render_chat results_chart fmt clean help FORCE
+.PHONY: all deps demo test real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench synthetic_gguf render_chat results_chart fmt clean help FORCE

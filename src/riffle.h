@@ -793,10 +793,45 @@ typedef struct riffle_sampling {
 } riffle_sampling;
 RIFFLE_API void riffle_sampling_defaults(riffle_sampling* sampling);
 
+/* A grammar constrains what an answer may say. It is compiled once for a model, does not change,
+ * and may be used by any number of answers, contexts and threads at once. */
+typedef struct riffle_grammar riffle_grammar;
+
+typedef enum riffle_grammar_kind {
+  /* GBNF, as llama.cpp documents it. The answer is a text of the rule "root". Left recursion is
+     refused */
+  RIFFLE_GRAMMAR_GBNF = 0,
+  /* a JSON Schema. Answers are JSON texts that are valid by the schema. What riffle does not
+     support is refused, with its place in the schema; riffle-run(1) lists what is supported */
+  RIFFLE_GRAMMAR_JSON_SCHEMA = 1,
+  /* a regular expression of ECMA 262 that the whole answer matches, without look-around and back
+     references */
+  RIFFLE_GRAMMAR_REGEX = 2
+} riffle_grammar_kind;
+
+/* Compiles a text. RIFFLE_BAD_ARGUMENT: the text is not a grammar of this kind; the error names
+ * line and column, or the place in the schema. RIFFLE_UNSUPPORTED: it asks for what riffle does not
+ * have, or for more than riffle allows (size, nesting). RIFFLE_BAD_TEXT: it is not UTF-8. The
+ * grammar may be freed while answers use it, and after the model. */
+RIFFLE_API riffle_status riffle_grammar_create(riffle_model* model, riffle_grammar_kind kind,
+                                               const char* text, size_t text_len,
+                                               riffle_grammar** grammar, char* err,
+                                               size_t err_size);
+RIFFLE_API void riffle_grammar_free(riffle_grammar* grammar);
+
+/* Whether an answer with a grammar may begin with reasoning, between the model's marks
+ * (riffle_model_info.reasoning_begin and reasoning_end). The grammar constrains what follows it.
+ * Without marks all three values mean NONE. */
+typedef enum riffle_reasoning {
+  RIFFLE_REASONING_NONE = 0,    /* the grammar constrains the answer from its first token */
+  RIFFLE_REASONING_ALLOWED = 1, /* the answer may begin with the mark of reasoning */
+  RIFFLE_REASONING_BEGUN = 2    /* the prompt ends inside of reasoning (riffle_chat_prompt) */
+} riffle_reasoning;
+
 typedef enum riffle_finish {
   RIFFLE_FINISH_NONE = 0,
   RIFFLE_FINISH_STOP = 1, /* end-of-sequence token, a chat format's end of turn or a stop string */
-  RIFFLE_FINISH_LENGTH = 2,  /* max_tokens */
+  RIFFLE_FINISH_LENGTH = 2,  /* max_tokens, or a place in the grammar that no token continues */
   RIFFLE_FINISH_CONTEXT = 3, /* the context is full */
   RIFFLE_FINISH_ABORTED = 4
 } riffle_finish;
@@ -810,6 +845,12 @@ typedef struct riffle_generate_options {
   size_t n_stop;
   bool ignore_eos; /* go on after the model's end tokens */
   bool trim_start; /* drop the white space an answer begins with (chat templates put it there) */
+  /* Tokens that the grammar does not allow are never drawn: their logits are -infinity before top_k
+     and all that follows. An end token may be drawn where a text of the grammar is complete, and
+     nowhere else; with ignore_eos it is never drawn. NULL: none. With trim_start the grammar allows
+     white space before its text, up to 8 bytes. A stop string ends the answer, complete or not */
+  const riffle_grammar* grammar;
+  riffle_reasoning reasoning; /* with a grammar */
 } riffle_generate_options;
 RIFFLE_API void riffle_generate_defaults(riffle_generate_options* options);
 

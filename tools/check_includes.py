@@ -19,8 +19,9 @@ MAY = {
     "kv": {"util", "model", "kv"},
     "select": {"util", "model", "kv", "select"},
     "backend": {"util", "model", "kv", "select", "backend"},
-    "engine": {"util", "model", "kv", "select", "backend", "engine"},
-    "api": {"util", "model", "kv", "select", "backend", "engine", "api"},
+    "grammar": {"util", "model", "grammar"},
+    "engine": {"util", "model", "kv", "select", "backend", "grammar", "engine"},
+    "api": {"util", "model", "kv", "select", "backend", "grammar", "engine", "api"},
     "cli": {"cli"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')

@@ -8,6 +8,7 @@
 
 #include "engine/engine.h"
 #include "engine/schedule/scheduler.h"
+#include "grammar/token_tries.h"
 #include "util/error.h"
 
 // Long enough for every message; fixed, so that reporting "out of memory" needs none.
@@ -17,8 +18,10 @@ struct riffle_model {
   std::unique_ptr<riffle::Model> model;
   std::vector<riffle_weight_share> weight_types;
   std::string rope_scaling;
-  std::mutex error_lock;    // threads may tokenise at once
-  std::mutex weights_lock;  // ... and create contexts
+  std::mutex error_lock;                                      // threads may tokenise at once
+  std::mutex weights_lock;                                    // ... and create contexts
+  std::mutex tokens_lock;                                     // ... and grammars
+  std::shared_ptr<const riffle::grammar::TokenTries> tokens;  // of grammars, from the first one on
   ErrorText error = "";
 };
 

@@ -1,5 +1,6 @@
 // What a backend needs to draw one token.
 #pragma once
+#include <cstdint>
 
 namespace riffle {
 
@@ -9,6 +10,9 @@ struct SampleRequest {
   int top_k = 0;
   float top_p = 1, min_p = 0;
   double random = 0;  // in [0,1); not used where nothing is drawn (temperature 0, top_k 1)
+  // Bit t % 32 of word t / 32: token t may be drawn. Others count as if their logit were -inf.
+  // Null: all may be drawn.
+  const uint32_t* allowed = nullptr;
 };
 
 }  // namespace riffle

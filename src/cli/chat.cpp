@@ -6,6 +6,7 @@
 
 #include "cli/chat_input.h"
 #include "cli/common.h"
+#include "cli/grammar.h"
 #include "cli/help.h"
 #include "cli/line_editor.h"
 #include "cli/reasoning.h"
@@ -36,6 +37,7 @@ struct ChatOptions {
   CommonOptions common;
   std::string system, session;
   std::vector<std::string> stop;
+  GrammarFlags grammar;
   bool ignore_eos = false;
 };
 
@@ -49,6 +51,7 @@ class Chat {
   int run() {
     if (!o_.session.empty()) check_session_target(o_.session);
     model_ = load_model(o_.common);
+    grammar_ = load_grammar(model_.get(), o_.grammar);
     say_unread_settings(o_.common);
     say_unread_thinking(model_.get(), o_.common);
     context_ = create_context(model_.get(), o_.common.context, o_.common.quiet);
@@ -383,6 +386,8 @@ class Chat {
     for (const std::string& s : o_.stop) stop.push_back(s.c_str());
     g.stop = stop.data();
     g.n_stop = stop.size();
+    g.grammar = grammar_.get();
+    g.reasoning = reasoning_of(true, in_reasoning, o_.common.thinking);
     StreamedAnswer answer(reasoning_marks(model_.get()), in_reasoning, true, quiet_);
     riffle_result result{};
     check(riffle_generate(session_.get(), &g, StreamedAnswer::on_token, &answer, &result),
@@ -422,6 +427,7 @@ class Chat {
   bool quiet_;
   LineEditor editor_;
   Model model_;
+  Grammar grammar_;
   Context context_;
   Session session_;
   std::vector<Message> messages_;
@@ -462,6 +468,7 @@ void add_chat(CLI::App& app, Command& chosen) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token")
       ->group(kSamplingGroup);
+  add_grammar_flags(*sub, o->grammar);
   add_common_flags(
       *sub, o->common,
       CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | THINK_FLAGS | WEIGHTS_FLAG);

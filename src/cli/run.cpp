@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cli/common.h"
+#include "cli/grammar.h"
 #include "cli/help.h"
 #include "cli/prompt.h"
 #include "cli/reasoning.h"
@@ -20,6 +21,7 @@ struct RunOptions {
   CommonOptions common;
   PromptFlags prompt;
   MessageFlags message;
+  GrammarFlags grammar;
   bool ignore_eos = false;
   std::string session;
   std::vector<std::string> stop;
@@ -74,6 +76,7 @@ int run_main(RunOptions& o) {
   std::optional<SessionFile> file;
   if (!o.session.empty()) file.emplace(o.session);
   Model model = load_model(o.common);
+  const Grammar grammar = load_grammar(model.get(), o.grammar);
   say_unread_input(o.prompt, o.common.quiet);
   bool message;
   if (file) {
@@ -113,7 +116,9 @@ int run_main(RunOptions& o) {
   times.ready = Clock::now();
   const bool read = read_prompt(o, context.get(), session.get(), tokens);
   std::vector<const char*> stop;
-  const riffle_generate_options g = generate_options(o, message, stop);
+  riffle_generate_options g = generate_options(o, message, stop);
+  g.grammar = grammar.get();
+  g.reasoning = reasoning_of(message, in_reasoning, o.common.thinking);
   StreamedAnswer answer(message ? reasoning_marks(model.get()) : ReasoningMarks(), in_reasoning,
                         !o.common.json, o.common.quiet);
   riffle_result result{};
@@ -194,6 +199,7 @@ leaves a pipe open. -f - waits for as long as it takes.)");
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token")
       ->group(kSamplingGroup);
+  add_grammar_flags(*sub, o->grammar);
   add_common_flags(*sub, o->common,
                    CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | JSON_FLAG | CHAT_FLAG |
                        THINK_FLAGS | WEIGHTS_FLAG);

@@ -20,6 +20,8 @@ const std::vector<Foreign>& foreign_flags() {
       {{"--ctx-size", "--num-ctx"}, "--ctx", ""},
       {{"--temperature"}, "--temp", ""},
       {{"--system-prompt", "-sys"}, "--system", ""},
+      {{"--grammar-file"}, "--grammar", ""},
+      {{"-j", "--json-schema-file"}, "--json-schema", ""},
       {{"-ngl", "--n-gpu-layers", "--gpu-layers"},
        "",
        "riffle runs all layers on one device: --device cuda or --device cpu; --gpu-mem SIZE limits "

@@ -20,6 +20,8 @@ void check_generate_options(const riffle_generate_options& o) {
   if (o.n_stop && !o.stop) fail(RIFFLE_BAD_ARGUMENT, "stop is NULL, but n_stop is %zu", o.n_stop);
   for (size_t i = 0; i < o.n_stop; ++i)
     if (!o.stop[i] || !*o.stop[i]) fail(RIFFLE_BAD_ARGUMENT, "stop[%zu] is empty", i);
+  if (o.reasoning < RIFFLE_REASONING_NONE || o.reasoning > RIFFLE_REASONING_BEGUN)
+    fail(RIFFLE_BAD_ARGUMENT, "reasoning is %d, expected 0 to 2", static_cast<int>(o.reasoning));
 }
 
 Answer::Answer(const Model& model, const riffle_generate_options& o)
@@ -29,14 +31,46 @@ Answer::Answer(const Model& model, const riffle_generate_options& o)
       ignore_eos_(o.ignore_eos),
       sampler_(o.sampling.seed, o.sampling.temperature, o.sampling.top_k, o.sampling.top_p,
                o.sampling.min_p),
+      tokenizer_(model.tokenizer.get()),
       trimming_(o.trim_start) {
   for (size_t i = 0; i < o.n_stop; ++i) stops_.emplace_back(o.stop[i]);
   if (model.tokenizer) decoder_.emplace(*model.tokenizer, false);
+  if (!o.grammar) return;
+  if (o.grammar->tokenizer != tokenizer_)
+    fail(RIFFLE_BAD_ARGUMENT, "the grammar was created for another model");
+  constraint_.emplace(o.grammar->grammar, grammar::Before{o.trim_start, o.reasoning}, !ignore_eos_);
 }
 
 const SampleRequest& Answer::request(size_t i) {
   while (requests_.size() <= i) requests_.push_back(sampler_.request());
+  requests_[i].allowed = i < allowed_.size() ? allowed_[i].data() : nullptr;
   return requests_[i];
+}
+
+// Of the next draw. False: the grammar allows no token.
+bool Answer::find_allowed() {
+  allowed_.assign(1, std::vector<uint32_t>(constraint_->mask_words()));
+  return constraint_->allowed(allowed_[0]);
+}
+
+size_t Answer::allow_ahead(std::span<const int32_t> tokens) {
+  if (!constraint_) return tokens.size();
+  try {
+    grammar::Constraint ahead = *constraint_;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const int32_t token = tokens[i];
+      const bool allowed =
+          token < n_ids_ && (allowed_[i][static_cast<size_t>(token) / 32] >> (token % 32) & 1);
+      if (!allowed || config_->ends_answer(token)) return i;
+      std::vector<uint32_t> next(ahead.mask_words());
+      if (!ahead.take(token, tokenizer_->bytes(token)) || !ahead.allowed(next)) return i;
+      allowed_.push_back(std::move(next));
+    }
+    return tokens.size();
+  } catch (const std::exception&) {
+    // What is wrong comes up again when a token is drawn there.
+    return std::min(tokens.size(), allowed_.size() - 1);
+  }
 }
 
 int64_t Answer::room_ahead() const {
@@ -83,6 +117,10 @@ std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> l
     return std::optional<int32_t>();
   };
   if (max_tokens_ == 0) return over(RIFFLE_FINISH_LENGTH);
+  const auto no_token = [&] {
+    return over(constraint_->complete() ? RIFFLE_FINISH_STOP : RIFFLE_FINISH_LENGTH);
+  };
+  if (constraint_ && allowed_.empty() && !find_allowed()) return no_token();
   const int32_t token =
       sampled != Backend::kNotSampled
           ? sampled
@@ -96,6 +134,9 @@ std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> l
   if (room < 1) return over(RIFFLE_FINISH_CONTEXT);
   (void)request();  // also where the device drew
   requests_.erase(requests_.begin());
+  // Found before the step, so that the device that samples has it.
+  if (constraint_ && !(constraint_->take(token, tokenizer_->bytes(token)) && find_allowed()))
+    return no_token();
   return token;
 }
 

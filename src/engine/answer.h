@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/sampler.h"
+#include "grammar/constraint.h"
 #include "model/model.h"
 #include "model/text/tokenizer.h"
 #include "riffle.h"
@@ -26,10 +27,13 @@ class Answer {
   Answer(Answer&&) = default;
 
   // The draw of the next token (0), or of the i-th token behind it, for a device that samples. Each
-  // draw has its random number by its place in the answer.
+  // draw has its random number by its place in the answer. Valid until the answer changes.
   const SampleRequest& request(size_t i = 0);
   // Number of tokens behind the one that is next in the sequence whose logits the answer may use.
   int64_t room_ahead() const;
+  // How many of these tokens, which may follow the next one, the grammar allows. From then on
+  // request(i) has the tokens that are allowed behind i of them. Throws nothing.
+  size_t allow_ahead(std::span<const int32_t> tokens);
 
   // Takes the next token: `sampled`, or a draw from logits [vocab_size] if sampled is
   // Backend::kNotSampled. room: how many more tokens the sequence can hold. Returns the token to
@@ -43,6 +47,7 @@ class Answer {
 
  private:
   std::string release(std::string fresh, bool all);
+  bool find_allowed();
 
   const Config* config_;
   int n_ids_;  // ids below this may be drawn; the others are padding
@@ -52,6 +57,9 @@ class Answer {
   std::optional<StreamDecoder> decoder_;
   Sampler sampler_;
   std::vector<SampleRequest> requests_;  // of the next draws, as far as anyone asked
+  const Tokenizer* tokenizer_;
+  std::optional<grammar::Constraint> constraint_;
+  std::vector<std::vector<uint32_t>> allowed_;  // with a grammar: of the first requests
   std::string pending_;
   bool trimming_, stopped_ = false;
   riffle_result result_{RIFFLE_FINISH_NONE, 0};

@@ -74,6 +74,8 @@ void StepRows::add(const Engine& engine, Sequence& s, Answer& answer, Lookup& lo
   const int64_t part = (left_ahead_ + sequences - 1) / sequences;
   const int64_t most = std::min({part, engine.room_ahead(s), answer.room_ahead()});
   if (engine.lookup() > 0) lookup.propose(s.tokens, next, most, tokens_);
+  const size_t ahead = first_.back() + 1;
+  tokens_.resize(ahead + answer.allow_ahead(std::span(tokens_).subspan(ahead)));
   const size_t rows = tokens_.size() - first_.back();
   left_ahead_ -= static_cast<int64_t>(rows - 1);
   sequences_.resize(tokens_.size(), &s);

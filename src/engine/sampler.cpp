@@ -87,6 +87,7 @@ SampleRequest Sampler::request() {
 
 int Sampler::sample(const float* logits, int n, const SampleRequest& request) {
   if (n < 1) fail(RIFFLE_BAD_ARGUMENT, "%d logits to sample from, expected at least 1", n);
+  if (request.allowed) logits = masked(logits, n, request.allowed);
   const int best = index_of_max(logits, n);
   const float max = logits[best];
   if (max == -std::numeric_limits<float>::infinity()) {
@@ -96,6 +97,16 @@ int Sampler::sample(const float* logits, int n, const SampleRequest& request) {
   collect(logits, n);
   if (top_p_ < 1) cut_top_p(max);
   return draw(max, request.random);
+}
+
+// The logits with -inf where a token is not allowed. NaN stays: it is an error wherever it stands.
+const float* Sampler::masked(const float* logits, int n, const uint32_t* allowed) {
+  masked_.resize(n);
+  for (int i = 0; i < n; i++) {
+    const bool keep = (allowed[i / 32] >> (i % 32) & 1) != 0 || std::isnan(logits[i]);
+    masked_[i] = keep ? logits[i] : -std::numeric_limits<float>::infinity();
+  }
+  return masked_.data();
 }
 
 // Fills candidates_ with what passes top_k. Leaves out -inf, which weighs nothing.

@@ -23,6 +23,8 @@ class Random {
 // and top_p and min_p are in [0,1].
 void check_sampling(float temperature, int top_k, float top_p, float min_p);
 
+// A token that the request does not allow counts as one whose logit is -inf.
+//
 // Let p be the softmax of the logits at temperature 1. The candidates are the tokens that pass
 // these filters, in this order:
 //   top_k  the k largest; 0: all
@@ -36,7 +38,8 @@ class Sampler {
           float min_p);  // throws as check_sampling
 
   // logits: n values. -inf is never drawn. Throws RIFFLE_BAD_MODEL if one is NaN or none is above
-  // -inf, RIFFLE_BAD_ARGUMENT if n < 1. Allocates only if n is larger than in any call before.
+  // -inf, RIFFLE_BAD_ARGUMENT if n < 1. Of allowed tokens at least one must be there. Allocates
+  // only if n is larger than in any call before.
   int sample(const float* logits, int n) { return sample(logits, n, request()); }
   // The same in two steps: request takes the next random number, and sample draws with it.
   SampleRequest request();
@@ -50,6 +53,7 @@ class Sampler {
   static bool before(const Candidate& a, const Candidate& b) {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
   }
+  const float* masked(const float* logits, int n, const uint32_t* allowed);
   void collect(const float* logits, int n);
   void cut_top_p(float max);
   int draw(float max, double random);
@@ -58,6 +62,7 @@ class Sampler {
   double temperature_, top_p_, min_p_;
   int top_k_;
   std::vector<Candidate> candidates_;
+  std::vector<float> masked_;
 };
 
 }  // namespace riffle

@@ -37,6 +37,11 @@ __device__ u64 ranked(float logit, int id) {
   if (logit != logit) return kNan;
   return static_cast<u64>(key_of(logit)) << 32 | (0xffffffffu - static_cast<uint32_t>(id));
 }
+// The logit of a token that may be drawn, -inf of another one.
+__device__ float allowed_logit(const uint32_t* allowed, float logit, int id) {
+  if (allowed == nullptr || (__ldg(allowed + id / 32) >> (id % 32) & 1) != 0) return logit;
+  return logit != logit ? logit : -INFINITY;
+}
 __device__ u64 warp_max(u64 x) {
   for (int offset = 16; offset > 0; offset /= 2) {
     const u64 other = __shfl_xor_sync(0xffffffffu, x, offset);
@@ -50,9 +55,11 @@ __device__ u64 warp_total(u64 x) {
 }
 
 __global__ void __launch_bounds__(kScanThreads)
-    scan_kernel(const float* logits, int64_t ld, int vocab_size, u64* parts, bool vector) {
+    scan_kernel(const float* logits, int64_t ld, int vocab_size, const SampleParams* params,
+                u64* parts, bool vector) {
   __shared__ u64 warps[kScanThreads / 32];
   const float* row = logits + blockIdx.y * ld;
+  const uint32_t* allowed = params[blockIdx.y].allowed;
   const int slice = ((vocab_size + kParts - 1) / kParts + 3) / 4 * 4;
   const int begin = static_cast<int>(blockIdx.x) * slice, end = min(begin + slice, vocab_size);
   u64 best = 0;
@@ -68,7 +75,7 @@ __global__ void __launch_bounds__(kScanThreads)
         if (j < n) v[j] = row[i + j];
     }
     for (int j = 0; j < 4; j++) {
-      const u64 one = j < n ? ranked(v[j], i + j) : 0;
+      const u64 one = j < n ? ranked(allowed_logit(allowed, v[j], i + j), i + j) : 0;
       best = one > best ? one : best;
     }
   }
@@ -90,9 +97,11 @@ enum class Sum : uint8_t { Count, TopP, Draw };
 
 struct Row {
   const float* logits;
+  const uint32_t* allowed;
   int n;
   float max;
   double temperature, top_p, min_p, random;
+  __device__ float logit(int id) const { return allowed_logit(allowed, __ldg(logits + id), id); }
 };
 
 // Of a candidate, in the unit of the sum.
@@ -146,8 +155,7 @@ __device__ void for_each(const Row& row, F f) {
   for (int i = threadIdx.x; i < row.n; i += 4 * kThreads) {
     float v[4];
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-      v[j] = i + j * kThreads < row.n ? __ldg(row.logits + i + j * kThreads) : 0;
+    for (int j = 0; j < 4; j++) v[j] = i + j * kThreads < row.n ? row.logit(i + j * kThreads) : 0;
 #pragma unroll
     for (int j = 0; j < 4; j++)
       if (i + j * kThreads < row.n) f(v[j], i + j * kThreads);
@@ -230,7 +238,7 @@ __device__ int walk(const Row& row, Mass mass, Need need_of, Shared& s) {
             end = min(begin + stretch, row.n);
   u64 sum = 0;
 #pragma unroll 4
-  for (int i = begin + lane; i < end; i += 32) sum += mass(__ldg(row.logits + i), i);
+  for (int i = begin + lane; i < end; i += 32) sum += mass(row.logit(i), i);
   sum = warp_total(sum);
   __syncthreads();
   if (lane == 0) s.warp_mass[warp] = sum;
@@ -244,7 +252,7 @@ __device__ int walk(const Row& row, Mass mass, Need need_of, Shared& s) {
   const u64 need = need_of(total);
   if (before < need && before + sum >= need) {
     for (int i = begin; i < end && before < need; i += 32) {
-      const u64 mine = i + lane < end ? mass(__ldg(row.logits + i + lane), i + lane) : 0;
+      const u64 mine = i + lane < end ? mass(row.logit(i + lane), i + lane) : 0;
       u64 running = mine;
       for (int offset = 1; offset < 32; offset *= 2) {
         const u64 other = __shfl_up_sync(0xffffffffu, running, offset);
@@ -387,6 +395,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const Row row = {logits + blockIdx.x * ld,
+                   p.allowed,
                    vocab_size,
                    logit_of(max_key),
                    p.temperature,
@@ -409,7 +418,7 @@ Status sample(const float* logits, int64_t n, int64_t ld, int64_t vocab_size,
   auto* parts = static_cast<u64*>(scratch);
   const int n_ids = static_cast<int>(vocab_size);
   scan_kernel<<<dim3(kParts, static_cast<unsigned>(n)), kScanThreads, 0, stream>>>(
-      logits, ld, n_ids, parts, vector_aligned(logits, ld, 4));
+      logits, ld, n_ids, params, parts, vector_aligned(logits, ld, 4));
   if (Status s = cudaGetLastError(); s != cudaSuccess) return s;
   choose_kernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(logits, ld, n_ids, params, parts,
                                                                    out);

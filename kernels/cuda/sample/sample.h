@@ -11,6 +11,10 @@ struct SampleParams {
   float temperature, top_p, min_p;
   int32_t top_k;
   double random;
+  // Device memory, or pinned host memory that the device reads. Bit t % 32 of word t / 32: token t
+  // may be drawn; others count as if their logit were -inf. NaN of such a token is an error too.
+  // Null: all may be drawn.
+  const uint32_t* allowed = nullptr;
 };
 // logits [n][ld] of which the first vocab_size count (at most kSampleMaxVocab: else
 // cudaErrorInvalidValue); params [n] (device); scratch: sample_scratch_bytes(n, vocab_size).

@@ -132,6 +132,7 @@ class CudaBackend : public Backend {
   const Model& model_;
   const Config& config_;
   const int64_t drawable_ids_ = drawable_ids(model_);
+  int64_t mask_words() const { return (drawable_ids_ + 31) / 32; }  // SampleRequest::allowed
   BackendOptions options_;
   ThreadPool* threads_;
   const cpu::Kernels* host_kernels_;
@@ -172,8 +173,8 @@ class CudaBackend : public Backend {
   bool samples_here_ = false;  // tokens are drawn on the device
   int64_t max_blocks_ = 0;
   Buffer sequences_, scratch_, arrivals_, results_, orders_, lse_, dense_out_;
-  Buffer sample_params_, sample_scratch_, sampled_;
-  Buffer host_sequences_, host_rows_, host_logits_, host_results_, host_params_,
+  Buffer sample_params_, sample_scratch_, sampled_, masks_;
+  Buffer host_sequences_, host_rows_, host_logits_, host_results_, host_params_, host_masks_,
       host_sampled_;                                        // pinned
   std::vector<StreamedAttention::Counts> streamed_counts_;  // [n_layers][rows], streamed
   std::vector<int32_t> host_orders_;

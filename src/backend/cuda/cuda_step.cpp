@@ -120,6 +120,11 @@ void CudaBackend::grow_step_memory() {
   grow(sample_scratch_, sample_scratch_bytes(n, vocab), "sampling");
   pin(host_params_, n * sizeof(SampleParams));
   pin(host_sampled_, n * sizeof(int32_t));
+  // Memory for masks is taken when the first answer has one.
+  const auto masked = [](const SampleRequest& r) { return r.allowed != nullptr; };
+  if (std::none_of(step_.samples, step_.samples + step_.n, masked)) return;
+  grow(masks_, n * mask_words() * sizeof(uint32_t), "sampling");
+  pin(host_masks_, n * mask_words() * sizeof(uint32_t));
 }
 
 void CudaBackend::check_selector(const Selector& selector, const riffle_selection& s) const {
@@ -205,7 +210,14 @@ void CudaBackend::upload_step() {
     auto* params = host_params_.as<SampleParams>();
     for (int64_t i = 0; i < step_.n; ++i) {
       const SampleRequest& r = step_.samples[i];
-      params[i] = {r.temperature, r.top_p, r.min_p, r.top_k, r.random};
+      params[i] = {r.temperature, r.top_p, r.min_p, r.top_k, r.random, nullptr};
+      if (!r.allowed) continue;
+      std::copy_n(r.allowed, mask_words(), host_masks_.as<uint32_t>() + i * mask_words());
+      params[i].allowed = masks_.as<uint32_t>() + i * mask_words();
+      check(cudaMemcpyAsync(masks_.as<uint32_t>() + i * mask_words(),
+                            host_masks_.as<uint32_t>() + i * mask_words(),
+                            mask_words() * sizeof(uint32_t), cudaMemcpyHostToDevice, compute_),
+            "a step's inputs");
     }
     check(cudaMemcpyAsync(sample_params_.data(), params, step_.n * sizeof(SampleParams),
                           cudaMemcpyHostToDevice, compute_),

@@ -16,6 +16,7 @@ struct Scheduler::Request {
   std::vector<std::string> stops;
   std::vector<const char*> stop_pointers;
   riffle_generate_options options{};
+  riffle_grammar grammar;  // what options.grammar points to, if anything
   std::optional<Answer> answer;
   Lookup lookup;
   std::unique_ptr<Sequence> sequence;

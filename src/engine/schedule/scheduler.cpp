@@ -69,6 +69,7 @@ uint64_t Scheduler::submit(std::span<const int32_t> tokens,
   for (size_t i = 0; i < options.n_stop; ++i) r->stops.emplace_back(options.stop[i]);
   for (const std::string& s : r->stops) r->stop_pointers.push_back(s.c_str());
   r->options.stop = r->stop_pointers.data();
+  if (options.grammar) r->grammar = *options.grammar, r->options.grammar = &r->grammar;
   r->answer.emplace(engine_.model(), r->options);
   waiting_.push_back(std::move(r));
   return waiting_.back()->id;

@@ -1,0 +1,58 @@
+#include "cli/grammar.h"
+
+#include <CLI/CLI.hpp>
+
+#include "cli/help.h"
+
+namespace riffle::cli {
+namespace {
+
+// Standard input may be the prompt's.
+std::string not_stdin(const std::string& value) {
+  return value == "-" ? "'-' is not a file, expected a file or the text itself" : not_empty(value);
+}
+
+}  // namespace
+
+void add_grammar_flags(CLI::App& app, GrammarFlags& flags) {
+  CLI::Option* const schema =
+      app.add_option("--json-schema", flags.schema,
+                     "answer in JSON that is valid by this schema; also the schema's text")
+          ->group(kAnswerGroup)
+          ->type_name("FILE")
+          ->check(not_stdin);
+  app.add_option("--grammar", flags.gbnf,
+                 "answer with a text of this GBNF grammar (llama.cpp's format); also the grammar's "
+                 "text")
+      ->group(kSamplingGroup)
+      ->type_name("FILE")
+      ->check(not_stdin)
+      ->excludes(schema);
+}
+
+Grammar load_grammar(riffle_model* model, const GrammarFlags& flags) {
+  const bool gbnf = !flags.gbnf.empty();
+  const std::string& value = gbnf ? flags.gbnf : flags.schema;
+  if (value.empty()) return nullptr;
+  // llama.cpp's flags take the text itself. No file is called so.
+  const size_t first = value.find_first_not_of(" \t\r\n");
+  const bool inline_text =
+      gbnf ? value.find("::=") != value.npos : first != value.npos && value[first] == '{';
+  const std::string name = inline_text ? (gbnf ? "--grammar" : "--json-schema") : value;
+  const std::string text = without_mark(inline_text ? value : read_file(value));
+  char err[1024];
+  riffle_grammar* grammar = nullptr;
+  const riffle_status status =
+      riffle_grammar_create(model, gbnf ? RIFFLE_GRAMMAR_GBNF : RIFFLE_GRAMMAR_JSON_SCHEMA,
+                            text.data(), text.size(), &grammar, err, sizeof err);
+  if (status != RIFFLE_OK) throw Exit(exit_code_of(status), name + ": " + err);
+  return Grammar(grammar);
+}
+
+riffle_reasoning reasoning_of(bool message, bool in_reasoning, riffle_thinking thinking) {
+  if (in_reasoning) return RIFFLE_REASONING_BEGUN;
+  return message && thinking != RIFFLE_THINKING_OFF ? RIFFLE_REASONING_ALLOWED
+                                                    : RIFFLE_REASONING_NONE;
+}
+
+}  // namespace riffle::cli

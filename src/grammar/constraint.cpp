@@ -1,0 +1,74 @@
+#include "grammar/constraint.h"
+
+#include <algorithm>
+
+namespace riffle::grammar {
+namespace {
+
+Before inside_matcher(const Grammar& grammar, Before before) {
+  if (before.reasoning == RIFFLE_REASONING_NONE || grammar.reasoning().end_ids.empty())
+    return before;
+  return {true, RIFFLE_REASONING_NONE};  // what follows the mark may begin with white space
+}
+
+}  // namespace
+
+Constraint::Constraint(std::shared_ptr<const Grammar> grammar, Before before, bool end_tokens)
+    : matcher_(grammar, inside_matcher(*grammar, before)), end_tokens_(end_tokens) {
+  const ReasoningTokens& marks = grammar->reasoning();
+  if (before.reasoning == RIFFLE_REASONING_NONE || marks.end_ids.empty()) return;
+  // A mark of several tokens is a header (gpt-oss). Such models begin every answer with one, so the
+  // grammar waits for the header of the answer.
+  const bool begun = before.reasoning == RIFFLE_REASONING_BEGUN || marks.begin_ids.size() != 1;
+  phase_ = begun ? Phase::REASONING : Phase::BEFORE;
+}
+
+bool Constraint::allowed(std::span<uint32_t> mask) {
+  const TokenTries& tokens = matcher_.grammar().tokens();
+  const auto set = [&](int32_t token, bool on) {
+    if (token < 0 || token >= tokens.n_tokens()) return;
+    uint32_t& word = mask[static_cast<size_t>(token) / 32];
+    const uint32_t bit = uint32_t{1} << (token % 32);
+    word = on ? word | bit : word & ~bit;
+  };
+  if (phase_ == Phase::REASONING) {
+    std::fill(mask.begin(), mask.end(), ~uint32_t{0});
+    for (const int32_t token : tokens.end_tokens()) set(token, false);
+    return true;
+  }
+  const bool any = matcher_.allowed(end_tokens_, mask);
+  if (phase_ == Phase::TEXT) return any;
+  set(matcher_.grammar().reasoning().begin_ids[0], true);
+  return true;
+}
+
+bool Constraint::take(int32_t token, std::string_view text) {
+  const ReasoningTokens& marks = matcher_.grammar().reasoning();
+  if (phase_ == Phase::REASONING) {
+    if (ends_reasoning(token)) phase_ = Phase::TEXT;
+    return true;
+  }
+  if (phase_ == Phase::BEFORE) {
+    if (token == marks.begin_ids[0]) {
+      phase_ = Phase::REASONING;
+      return true;
+    }
+    if (text.find_first_not_of(" \t\r\n") != text.npos) phase_ = Phase::TEXT;
+  }
+  return matcher_.accept(text);
+}
+
+// The mark ends here if the last tokens are its last ones: from its last but one control token on,
+// which is where a header's own name begins. What stands between that name and the end of the
+// header is not looked at.
+bool Constraint::ends_reasoning(int32_t token) {
+  const std::vector<int32_t>& end = matcher_.grammar().reasoning().end_ids;
+  if (end.size() == 1) return token == end[0];
+  const std::vector<int32_t>& tail = matcher_.grammar().reasoning().end_tail;
+  if (token == tail[0]) recent_.clear();
+  if (recent_.size() < 64) recent_.push_back(token);
+  if (token != tail.back() || recent_.size() < tail.size()) return false;
+  return std::equal(tail.begin(), tail.end() - 1, recent_.begin());
+}
+
+}  // namespace riffle::grammar

@@ -1,0 +1,40 @@
+// What a grammar asks of one answer, token by token, reasoning included.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "grammar/grammar.h"
+
+namespace riffle::grammar {
+
+class Constraint {
+ public:
+  // end_tokens: whether end tokens end the answer where it is complete. Else they are never
+  // allowed.
+  Constraint(std::shared_ptr<const Grammar> grammar, Before before, bool end_tokens);
+
+  // Sets the bits of the tokens that may come next and clears the others. False: there are none.
+  bool allowed(std::span<uint32_t> mask);
+  // Takes a token that is no end token. text: what it adds to the answer. False: the grammar does
+  // not allow it.
+  bool take(int32_t token, std::string_view text);
+  // Whether the answer may end here.
+  bool complete() const { return phase_ != Phase::REASONING && matcher_.complete(); }
+  size_t mask_words() const { return matcher_.grammar().tokens().mask_words(); }
+
+ private:
+  // BEFORE and REASONING are for marks that are control tokens; matcher_ knows marks of text.
+  enum class Phase { BEFORE, REASONING, TEXT };
+
+  bool ends_reasoning(int32_t token);
+
+  Matcher matcher_;
+  Phase phase_ = Phase::TEXT;
+  bool end_tokens_;
+  std::vector<int32_t> recent_;  // tokens of the reasoning that may belong to its end mark
+};
+
+}  // namespace riffle::grammar

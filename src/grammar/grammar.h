@@ -1,0 +1,98 @@
+// A compiled grammar, and what one answer keeps of it.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grammar/automaton.h"
+#include "grammar/state_cache.h"
+#include "grammar/token_tries.h"
+#include "riffle.h"
+
+namespace riffle {
+class Tokenizer;
+}
+
+namespace riffle::grammar {
+
+// What a model writes around its reasoning. A mark of plain text is a part of the automaton, since
+// its end may lie inside a token. Marks that are control tokens are known by their ids.
+struct ReasoningTokens {
+  std::string begin, end;                   // as text; "": none, or control tokens
+  std::vector<int32_t> begin_ids, end_ids;  // if they are control tokens
+  std::vector<int32_t> end_tail;            // end_ids from the last but one control token on
+};
+
+// What may stand before the text of a grammar.
+struct Before {
+  bool space = false;  // up to kMostSpace bytes of white space
+  riffle_reasoning reasoning = RIFFLE_REASONING_NONE;
+};
+inline constexpr uint32_t kMostSpace = 8;
+
+class Grammar {
+ public:
+  static constexpr size_t kCacheBytes = size_t{64} << 20;
+  // expressions: with the rule `root`. A cache that holds more than cache_bytes is replaced. Throws
+  // as compile(), and RIFFLE_UNSUPPORTED if the beginning is too ambiguous.
+  Grammar(Expressions expressions, uint32_t root, std::shared_ptr<const TokenTries> tokens,
+          ReasoningTokens reasoning, size_t cache_bytes = kCacheBytes);
+  Grammar(const Grammar&) = delete;
+  Grammar& operator=(const Grammar&) = delete;
+
+  const TokenTries& tokens() const { return *tokens_; }
+  const ReasoningTokens& reasoning() const { return reasoning_; }
+
+ private:
+  friend class Matcher;
+  // Entries of starts_.
+  enum Entry { PLAIN, SPACE, REASONING, MAYBE_REASONING, N_ENTRIES };
+
+  std::shared_ptr<StateCache> new_cache() const;
+
+  std::shared_ptr<const TokenTries> tokens_;
+  ReasoningTokens reasoning_;
+  Automaton automaton_;
+  std::vector<OpId> starts_;
+  size_t cache_bytes_;
+  // All answers share one cache, which grows. A cache that has grown too large is replaced; answers
+  // carry their states over when they are asked next.
+  mutable std::mutex lock_;
+  mutable std::shared_ptr<StateCache> cache_;
+};
+
+// Where one answer is in a grammar. A copy goes on by itself.
+class Matcher {
+ public:
+  Matcher(std::shared_ptr<const Grammar> grammar, Before before);
+
+  // Takes a token's text. False: the grammar does not allow it, and nothing allows more. Throws as
+  // StateCache::next.
+  bool accept(std::string_view text);
+  bool complete() const;
+  // Sets the bits of tokens that the grammar allows next, and clears all others. end_tokens: where
+  // the text is complete, also of the end tokens. Returns whether there are any.
+  bool allowed(bool end_tokens, std::span<uint32_t> mask);
+  const Grammar& grammar() const { return *grammar_; }
+
+ private:
+  void enter();
+  void renew(std::span<StateId> also);
+  StateCache::Mask walk(StateId from, size_t trie);
+
+  std::shared_ptr<const Grammar> grammar_;
+  std::shared_ptr<StateCache> cache_;
+  StateId state_;
+};
+
+}  // namespace riffle::grammar
+
+// The handle of riffle.h.
+struct riffle_grammar {
+  std::shared_ptr<const riffle::grammar::Grammar> grammar;
+  const riffle::Tokenizer* tokenizer = nullptr;  // whose tokens it knows
+};

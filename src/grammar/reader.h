@@ -1,0 +1,42 @@
+// What the readers of grammars share: UTF-8 text, one character at a time, with its line and
+// column.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace riffle::grammar {
+
+class Reader {
+ public:
+  // Throws RIFFLE_BAD_TEXT if text is not UTF-8. It must outlive the reader.
+  explicit Reader(std::string_view text);
+
+  bool at_end() const { return at_ == text_.size(); }
+  char peek(size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : 0; }
+  bool next_is(std::string_view word) const { return text_.substr(at_).starts_with(word); }
+  bool skip(std::string_view word);  // if it comes next
+  uint32_t code_point();             // the next one; not at the end
+  size_t position() const { return at_; }
+  void go_to(size_t position) { at_ = position; }
+  std::string_view from(size_t position) const { return text_.substr(position, at_ - position); }
+
+  // "line 3, column 7: found 'x', expected ...", of the position or of what comes next.
+  [[noreturn]] void expected(const std::string& what) const;
+  [[noreturn]] void fail_at(size_t position, const std::string& text) const;
+  std::string found() const;  // "'x'", "the end of the line", "the end"
+
+  // n hex digits, as in \u00e9. Throws if they are not there.
+  uint32_t hex(int n);
+  // A number in decimal, at most 2^31 - 1.
+  uint32_t number();
+
+ private:
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+// Appends a code point as UTF-8.
+void append_utf8(uint32_t code, std::string* out);
+
+}  // namespace riffle::grammar

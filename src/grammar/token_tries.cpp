@@ -1,0 +1,101 @@
+#include "grammar/token_tries.h"
+
+#include <algorithm>
+
+namespace riffle::grammar {
+namespace {
+
+using Tokens = std::vector<std::pair<std::string, int32_t>>;
+
+// Whether all bytes below the node continue a character of which `more` bytes are missing, the next
+// of them from low to high.
+bool continues(const TokenTrie& trie, uint32_t node, int more, uint8_t low, uint8_t high) {
+  for (uint32_t child = node + 1; child < trie.nodes[node].end; child = trie.nodes[child].end) {
+    const TokenTrie::Node& c = trie.nodes[child];
+    if (c.byte < low || c.byte > high) return false;
+    if (more == 1 ? !c.characters : !continues(trie, child, more - 1, 0x80, 0xbf)) return false;
+  }
+  return true;
+}
+
+// The nodes below have their answers already.
+bool holds_characters(const TokenTrie& trie, uint32_t node) {
+  for (uint32_t child = node + 1; child < trie.nodes[node].end; child = trie.nodes[child].end) {
+    const uint8_t b = trie.nodes[child].byte;
+    bool ok = false;
+    if (b < 0x80) ok = trie.nodes[child].characters;
+    else if (b >= 0xc2 && b <= 0xdf) ok = continues(trie, child, 1, 0x80, 0xbf);
+    else if (b >= 0xe0 && b <= 0xef)
+      ok = continues(trie, child, 2, b == 0xe0 ? 0xa0 : 0x80, b == 0xed ? 0x9f : 0xbf);
+    else if (b >= 0xf0 && b <= 0xf4)
+      ok = continues(trie, child, 3, b == 0xf0 ? 0x90 : 0x80, b == 0xf4 ? 0x8f : 0xbf);
+    if (!ok) return false;
+  }
+  return true;
+}
+
+TokenTrie make_trie(const Tokens& tokens) {
+  TokenTrie trie;
+  std::vector<uint32_t> path;  // nodes of the token before
+  const std::string* before = nullptr;
+  const auto close = [&](size_t depth) {
+    while (path.size() > depth) {
+      trie.nodes[path.back()].end = static_cast<uint32_t>(trie.nodes.size());
+      path.pop_back();
+    }
+  };
+  for (const auto& [text, id] : tokens) {
+    size_t same = 0;
+    if (before)
+      while (same < text.size() && same < before->size() && text[same] == (*before)[same]) ++same;
+    close(same);
+    for (size_t i = same; i < text.size(); ++i) {
+      path.push_back(static_cast<uint32_t>(trie.nodes.size()));
+      trie.nodes.push_back({0, static_cast<uint32_t>(trie.order.size()),
+                            static_cast<uint8_t>(text[i]), static_cast<uint8_t>(i + 1), 0, false});
+    }
+    trie.order.push_back(id);
+    trie.longest = std::max(trie.longest, text.size());
+    before = &text;
+  }
+  close(0);
+  trie.ascii.resize(trie.nodes.size());
+  trie.wide.resize(trie.nodes.size());
+  for (size_t i = trie.nodes.size(); i-- > 0;) {
+    TokenTrie::Node& node = trie.nodes[i];
+    for (uint32_t child = static_cast<uint32_t>(i) + 1; child < node.end;
+         child = trie.nodes[child].end) {
+      trie.ascii[i].low |= trie.ascii[child].low;
+      trie.ascii[i].high |= trie.ascii[child].high;
+      const uint8_t height = trie.nodes[child].height + 1;
+      node.height = std::max(node.height, height);
+      const uint8_t byte = trie.nodes[child].byte;
+      if (byte < 0x80) trie.ascii[i].add(byte);
+      if (byte >= 0x80 || trie.wide[child]) trie.wide[i] = true;
+    }
+    node.characters = holds_characters(trie, static_cast<uint32_t>(i));
+  }
+  return trie;
+}
+
+}  // namespace
+
+TokenTries::TokenTries(int32_t n, const std::function<std::string(int32_t)>& bytes,
+                       std::span<const int32_t> end_tokens)
+    : n_(n) {
+  for (const int32_t id : end_tokens)
+    if (id >= 0 && id < n) end_tokens_.push_back(id);
+  Tokens parts[2];
+  for (int32_t id = 0; id < n; ++id) {
+    if (std::find(end_tokens_.begin(), end_tokens_.end(), id) != end_tokens_.end()) continue;
+    std::string text = bytes(id);
+    if (text.empty() || text.size() > kLongest) continue;
+    parts[text.size() > kShort].emplace_back(std::move(text), id);
+  }
+  for (Tokens& tokens : parts) {
+    std::sort(tokens.begin(), tokens.end());
+    tries_.push_back(make_trie(tokens));
+  }
+}
+
+}  // namespace riffle::grammar

@@ -1,0 +1,60 @@
+// The texts of a vocabulary's tokens as tries, for finding those that a grammar allows.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace riffle::grammar {
+
+// Nodes in preorder: a node's subtree is [node, end), and the tokens in it are
+// order[first_token of node .. first_token of end).
+struct TokenTrie {
+  struct Node {
+    uint32_t end, first_token;
+    uint8_t byte, depth, height;  // depth: from 1; height: bytes of the longest text below
+    // Below the node stand whole UTF-8 characters, but for the last one, which may be cut.
+    bool characters;
+  };
+  // ASCII bytes below a node.
+  struct Ascii {
+    uint64_t low = 0, high = 0;
+    bool within(const Ascii& o) const { return !(low & ~o.low) && !(high & ~o.high); }
+    void add(uint8_t byte) { (byte < 64 ? low : high) |= uint64_t{1} << (byte % 64); }
+  };
+  std::vector<Node> nodes;
+  std::vector<Ascii> ascii;
+  std::vector<bool> wide;  // bytes from 0x80 stand below the node
+  std::vector<int32_t> order;
+  size_t longest = 0;  // bytes of a token
+
+  uint32_t first_token(uint32_t node) const {
+    return node < nodes.size() ? nodes[node].first_token : static_cast<uint32_t>(order.size());
+  }
+};
+
+class TokenTries {
+ public:
+  // Few tokens have more bytes. Their trie is a second one, so that a limit that only they can
+  // reach ("at most 300 characters") is no part of what the others depend on.
+  static constexpr size_t kShort = 16;
+  // Longer tokens are never drawn under a grammar.
+  static constexpr size_t kLongest = 255;
+
+  // bytes(id): the text that token id adds, "" for one that must not be drawn. ids below n.
+  TokenTries(int32_t n, const std::function<std::string(int32_t)>& bytes,
+             std::span<const int32_t> end_tokens);
+
+  int32_t n_tokens() const { return n_; }
+  size_t mask_words() const { return (static_cast<size_t>(n_) + 31) / 32; }
+  std::span<const TokenTrie> tries() const { return tries_; }
+  std::span<const int32_t> end_tokens() const { return end_tokens_; }
+
+ private:
+  int32_t n_;
+  std::vector<TokenTrie> tries_;
+  std::vector<int32_t> end_tokens_;
+};
+
+}  // namespace riffle::grammar
