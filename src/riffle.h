@@ -35,8 +35,8 @@
  *     the handle.
  *   Options
  *     Option structs begin with struct_size. Fill them with riffle_*_defaults(), which sets it,
- *     then change fields; a NULL pointer means the defaults. A size that this library does not know
- *     is RIFFLE_BAD_ARGUMENT.
+ *     then change members; a NULL pointer means the defaults. Set struct_size to sizeof in structs
+ *     that riffle fills in.
  *   Threads
  *     A model may be shared by threads. A context and its sessions belong to one thread at a time,
  *     but for riffle_abort, which any thread and any signal handler may call.
@@ -46,6 +46,14 @@
  *     A function that fills (out, capacity) always stores the needed count in *n_out. If the count
  *     exceeds the capacity, it returns RIFFLE_BUFFER_TOO_SMALL and writes nothing else. out may be
  *     NULL if capacity is 0.
+ *   Versions
+ *     A program runs with any later library of the same SONAME (libriffle.so.0), without being
+ *     compiled again. From version 1.0.0 on, functions and values of enums are only added, and
+ *     members of structs only at the end or in place of `reserved`. struct_size says what the
+ *     program knows: the library takes the defaults for later members, and does not fill them in. A
+ *     program that sets a member which an older library does not have gets RIFFLE_UNSUPPORTED from
+ *     it. What is to go is marked "Deprecated since" here for at least two minor versions, and
+ * works until then. riffle_measure.h promises none of this.
  *
  * Synthetic models, scores, row reports and timers, which only measuring needs, are declared in
  * riffle_measure.h.
@@ -67,7 +75,7 @@
 extern "C" {
 #endif
 
-#define RIFFLE_VERSION "0.1.0"
+#define RIFFLE_VERSION "1.0.0"
 
 typedef struct riffle_model riffle_model; /* weights and tokenizer, read-only */
 /* threads, block store, slot pool: what running needs */
@@ -127,6 +135,7 @@ typedef struct riffle_model_options {
   size_t struct_size;
   riffle_progress_fn progress; /* may be NULL */
   void* progress_user;
+  int32_t n_threads;         /* threads that convert weights; 0: one per core */
   const char* chat_template; /* a name of riffle_chat_template_name: how conversations are written;
                                 NULL: as the model's own template writes them */
   /* NULL: weights stay as the file has them, mapped. Else a name of riffle_weight_type_name:
@@ -134,10 +143,12 @@ typedef struct riffle_model_options {
      takes seconds to minutes; riffle_quantize keeps the result in a file. Other matrices stay
      mapped */
   const char* weights;
-  int32_t n_threads; /* threads that convert weights; 0: one per core */
 } riffle_model_options;
 
-RIFFLE_API void riffle_model_defaults(riffle_model_options* options);
+RIFFLE_API void riffle_model_defaults_sized(riffle_model_options* options, size_t struct_size);
+static inline void riffle_model_defaults(riffle_model_options* options) {
+  riffle_model_defaults_sized(options, sizeof *options);
+}
 
 /* path: a .gguf file, any part of a split one (NAME-00001-of-00003.gguf; the others lie beside it),
  * or a Hugging Face folder (config.json, *.safetensors, tokenizer.model or tokenizer.json). Weights
@@ -212,7 +223,11 @@ typedef struct riffle_quantize_options {
   riffle_progress_fn progress; /* may be NULL */
   void* progress_user;
 } riffle_quantize_options;
-RIFFLE_API void riffle_quantize_defaults(riffle_quantize_options* options);
+RIFFLE_API void riffle_quantize_defaults_sized(riffle_quantize_options* options,
+                                               size_t struct_size);
+static inline void riffle_quantize_defaults(riffle_quantize_options* options) {
+  riffle_quantize_defaults_sized(options, sizeof *options);
+}
 
 typedef struct riffle_quantize_result {
   size_t struct_size;
@@ -262,6 +277,11 @@ RIFFLE_API riffle_status riffle_detokenize(riffle_model* model, const int32_t* t
  * NULL if out of range. */
 RIFFLE_API const char* riffle_token_piece(const riffle_model* model, int32_t token);
 
+/* The bytes that a token stands for inside of a text; they need not be whole UTF-8 characters.
+ * Control tokens: none. RIFFLE_BAD_ARGUMENT if the token is not in the vocabulary. */
+RIFFLE_API riffle_status riffle_token_bytes(riffle_model* model, int32_t token, char* bytes,
+                                            size_t capacity, size_t* n_bytes);
+
 /* Whether riffle_generate ends answers with this token, unless ignore_eos is set. True for eos_id,
  * for further end tokens that the model's files name, and for the token that ends a turn of its
  * chat template. */
@@ -309,7 +329,10 @@ typedef struct riffle_chat_options {
   const char* date;
 } riffle_chat_options;
 
-RIFFLE_API void riffle_chat_defaults(riffle_chat_options* options);
+RIFFLE_API void riffle_chat_defaults_sized(riffle_chat_options* options, size_t struct_size);
+static inline void riffle_chat_defaults(riffle_chat_options* options) {
+  riffle_chat_defaults_sized(options, sizeof *options);
+}
 
 /* riffle_chat_tokens with options, which may be NULL. in_reasoning: whether the template has begun
  * the model's reasoning, so that the answer's text begins inside of it; may be NULL. */
@@ -429,9 +452,13 @@ typedef struct riffle_selection {
   float decay;  /* lfps: each step multiplies the scores of earlier steps by this; 0 to 0.9999 */
   float bypass; /* lfps: if the first tokens hold more than this share of the weight, only they are
                    read; 1: never */
+  uint64_t reserved[8]; /* 0 */
 } riffle_selection;
 
-RIFFLE_API void riffle_selection_defaults(riffle_selection* selection);
+RIFFLE_API void riffle_selection_defaults_sized(riffle_selection* selection, size_t struct_size);
+static inline void riffle_selection_defaults(riffle_selection* selection) {
+  riffle_selection_defaults_sized(selection, sizeof *selection);
+}
 
 /* ---- context */
 
@@ -515,7 +542,10 @@ typedef struct riffle_context_options {
                                           context; NULL: their ids do */
 } riffle_context_options;
 
-RIFFLE_API void riffle_context_defaults(riffle_context_options* options);
+RIFFLE_API void riffle_context_defaults_sized(riffle_context_options* options, size_t struct_size);
+static inline void riffle_context_defaults(riffle_context_options* options) {
+  riffle_context_defaults_sized(options, sizeof *options);
+}
 
 /* With lookup, answers that quote the prompt or repeat themselves take fewer steps. Where the last
  * 2 to 4 tokens stood before, the tokens that followed them there are computed ahead in the same
@@ -708,7 +738,10 @@ typedef struct riffle_save_options {
   void* progress_user;
 } riffle_save_options;
 
-RIFFLE_API void riffle_save_defaults(riffle_save_options* options);
+RIFFLE_API void riffle_save_defaults_sized(riffle_save_options* options, size_t struct_size);
+static inline void riffle_save_defaults(riffle_save_options* options) {
+  riffle_save_defaults_sized(options, sizeof *options);
+}
 
 /* Save the session to a file. If the session was loaded from this file or saved to it before, and
  * nobody else has saved to it since, only what is new is written, behind what is there. Else a new
@@ -780,8 +813,14 @@ RIFFLE_API riffle_status riffle_session_load(riffle_context* context, riffle_ses
 
 /* ---- generation */
 
-/* Applied in this order: top_k, top_p, min_p, temperature. temperature 0 is greedy: the largest
- * logit, lowest id. */
+typedef struct riffle_logit_bias {
+  int32_t token;
+  float bias; /* is added to the token's logit; -infinity forbids the token */
+} riffle_logit_bias;
+
+/* Applied in this order: logit_bias, the grammar, repeat_penalty, frequency_penalty and
+ * presence_penalty, top_k, top_p, min_p, temperature. That is llama.cpp's order. temperature 0 is
+ * greedy: the largest logit, lowest id. */
 typedef struct riffle_sampling {
   size_t struct_size;
   float temperature; /* 0.8 */
@@ -790,8 +829,26 @@ typedef struct riffle_sampling {
   float min_p;       /* 0.05; 0: off */
   uint64_t seed;     /* 0. The same seed gives the same text. 0 is an ordinary seed, not "random".
                         For another text each time, set a random number */
+  /* A token among the last repeat_last_n, prompt and answer together, has its logit divided by
+     this, if the logit is positive, or else multiplied by it. More than 0; 1: off */
+  float repeat_penalty;
+  int32_t repeat_last_n; /* 64; -1: the whole prompt and answer; 0: none */
+  /* A token's logit falls by frequency_penalty times the number of times that the answer has the
+     token, and by presence_penalty if it has it. -2 to 2; 0: off */
+  float frequency_penalty, presence_penalty;
+  const riffle_logit_bias* logit_bias; /* n_logit_bias of them, each token once. May be NULL */
+  size_t n_logit_bias;
+  /* Each token comes with its log-probability, and with the top_logprobs tokens that were the most
+     probable, 0 to 20 (riffle_token): by the softmax of the model's logits, before all that is
+     above */
+  bool logprobs;
+  int32_t top_logprobs;
+  uint64_t reserved[8]; /* 0 */
 } riffle_sampling;
-RIFFLE_API void riffle_sampling_defaults(riffle_sampling* sampling);
+RIFFLE_API void riffle_sampling_defaults_sized(riffle_sampling* sampling, size_t struct_size);
+static inline void riffle_sampling_defaults(riffle_sampling* sampling) {
+  riffle_sampling_defaults_sized(sampling, sizeof *sampling);
+}
 
 /* A grammar constrains what an answer may say. It is compiled once for a model, does not change,
  * and may be used by any number of answers, contexts and threads at once. */
@@ -845,25 +902,46 @@ typedef struct riffle_generate_options {
   size_t n_stop;
   bool ignore_eos; /* go on after the model's end tokens */
   bool trim_start; /* drop the white space an answer begins with (chat templates put it there) */
+  riffle_reasoning reasoning; /* with a grammar */
   /* Tokens that the grammar does not allow are never drawn: their logits are -infinity before top_k
      and all that follows. An end token may be drawn where a text of the grammar is complete, and
      nowhere else; with ignore_eos it is never drawn. NULL: none. With trim_start the grammar allows
      white space before its text, up to 8 bytes. A stop string ends the answer, complete or not */
   const riffle_grammar* grammar;
-  riffle_reasoning reasoning; /* with a grammar */
 } riffle_generate_options;
-RIFFLE_API void riffle_generate_defaults(riffle_generate_options* options);
+RIFFLE_API void riffle_generate_defaults_sized(riffle_generate_options* options,
+                                               size_t struct_size);
+static inline void riffle_generate_defaults(riffle_generate_options* options) {
+  riffle_generate_defaults_sized(options, sizeof *options);
+}
 
-/* A token was chosen. text is the new text of the answer: whole UTF-8 characters, not
- * NUL-terminated, maybe empty (text_len 0). Text that may still become a stop string is held back.
- * A last call with token -1 hands over what was held back, if anything was. The end-of-sequence
- * token counts in n_tokens but is not handed over. Return false to stop this answer. */
-typedef bool (*riffle_token_fn)(void* user, size_t index, int32_t token, const char* text,
-                                size_t text_len);
+typedef struct riffle_logprob {
+  int32_t token;
+  float logprob; /* natural logarithm of its probability; -infinity: none */
+} riffle_logprob;
+
+/* A token that was chosen. */
+typedef struct riffle_token {
+  int32_t id; /* -1: the answer has ended, and text is what was held back of it */
+  /* The new text of the answer: whole UTF-8 characters, not NUL-terminated, maybe empty. Text that
+     may still become a stop string is held back */
+  const char* text;
+  size_t text_len;
+  /* with riffle_sampling.logprobs, unless id is -1; else 0 and NULL. top: best first, equal ones by
+     id */
+  float logprob;
+  const riffle_logprob* top;
+  size_t n_top;
+} riffle_token;
+
+/* The token lives during the call. The end-of-sequence token counts in n_tokens but is not handed
+ * over. Return false to stop this answer. */
+typedef bool (*riffle_token_fn)(void* user, size_t index, const riffle_token* token);
 
 typedef struct riffle_result {
   riffle_finish finish;
   int32_t n_tokens; /* chosen. An end token counts, here and wherever riffle counts tokens. */
+  uint64_t reserved[4];
 } riffle_result;
 
 /* Answers from a session that has logits. The last token chosen is not yet in the session's KV; the
@@ -959,8 +1037,7 @@ typedef enum riffle_prefill_mode {
  * (RIFFLE_FINISH_ABORTED). on_done: the request has ended, with an answer or an error; the arrays
  * live only during the call. All callbacks are called inside riffle_scheduler_step and
  * riffle_scheduler_cancel, and may submit. */
-typedef bool (*riffle_request_token_fn)(void* user, uint64_t id, int32_t token, const char* text,
-                                        size_t text_len);
+typedef bool (*riffle_request_token_fn)(void* user, uint64_t id, const riffle_token* token);
 typedef struct riffle_request_end {
   riffle_status status; /* RIFFLE_OK, or why there is no answer: RIFFLE_CONTEXT_FULL,
                            RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, ... */
@@ -1014,7 +1091,11 @@ typedef struct riffle_scheduler_options {
   riffle_request_prompt_fn on_prompt; /* may be NULL */
   void* user;
 } riffle_scheduler_options;
-RIFFLE_API void riffle_scheduler_defaults(riffle_scheduler_options* options);
+RIFFLE_API void riffle_scheduler_defaults_sized(riffle_scheduler_options* options,
+                                                size_t struct_size);
+static inline void riffle_scheduler_defaults(riffle_scheduler_options* options) {
+  riffle_scheduler_defaults_sized(options, sizeof *options);
+}
 
 /* One scheduler for a context at a time; free it before the context. Freeing one with requests
  * drops them unanswered. */

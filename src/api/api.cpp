@@ -4,6 +4,8 @@
 #include <cstdio>
 
 #include "api/api_handles.h"
+#include "api/generate_options.h"
+#include "api/struct_sizes.h"
 #include "engine/generate.h"
 #include "model/config.h"
 #include "model/synthetic_model.h"
@@ -13,20 +15,24 @@ using namespace riffle;
 
 namespace {
 
+void check_selection_size(const riffle_selection& s) {
+  if (s.struct_size != sizeof s)
+    fail(RIFFLE_BAD_ARGUMENT, "selection: struct_size is %zu, expected %zu", s.struct_size,
+         sizeof s);
+  check_reserved(s.reserved, "selection");
+}
+
 riffle_context_options or_defaults(const riffle_context_options* options) {
-  riffle_context_options o;
-  riffle_context_defaults(&o);
-  if (options) {
-    require_size(*options,
-                 "context options");  // before it is copied: the caller's struct may be shorter
-    o = *options;
-  }
+  const auto o = known(options, riffle_context_defaults_sized, "context options");
+  check_selection_size(o.selection);
   return o;
 }
 
-// What the texts call settings; nothing for options of another size, which are refused.
+// What the texts call settings; nothing for options of a size that is refused.
 riffle_setting_name_fn names_of(const riffle_context_options* options) {
-  return options && options->struct_size == sizeof *options ? options->setting_name : nullptr;
+  return options && options->struct_size >= kFirstSize<riffle_context_options>
+             ? options->setting_name
+             : nullptr;
 }
 
 }  // namespace
@@ -58,21 +64,18 @@ const char* riffle_status_name(riffle_status status) {
 
 // ---- selection
 
-void riffle_selection_defaults(riffle_selection* s) {
-  if (!s) return;
-  *s = {};
-  s->struct_size = sizeof *s;
-  set_defaults(RIFFLE_OPTIONS_SELECTION, s);
+void riffle_selection_defaults_sized(riffle_selection* s, size_t struct_size) {
+  give_defaults(s, struct_size,
+                [](riffle_selection& all) { set_defaults(RIFFLE_OPTIONS_SELECTION, &all); });
 }
 
 // ---- context
 
-void riffle_context_defaults(riffle_context_options* o) {
-  if (!o) return;
-  *o = {};
-  o->struct_size = sizeof *o;
-  set_defaults(RIFFLE_OPTIONS_CONTEXT, o);
-  riffle_selection_defaults(&o->selection);
+void riffle_context_defaults_sized(riffle_context_options* o, size_t struct_size) {
+  give_defaults(o, struct_size, [](riffle_context_options& all) {
+    set_defaults(RIFFLE_OPTIONS_CONTEXT, &all);
+    riffle_selection_defaults(&all.selection);
+  });
 }
 
 riffle_status riffle_plan_memory(riffle_model* model, const riffle_context_options* options,
@@ -83,11 +86,18 @@ riffle_status riffle_plan_memory(riffle_model* model, const riffle_context_optio
       [&] {
         require(model, "model");
         require(plan, "plan");
-        require_size(*plan, "plan");
+        check_size<riffle_plan>(plan->struct_size, "plan");
         ResolvedOptions resolved = resolve_options(model->model->config, or_defaults(options));
-        plan_memory(*model->model, resolved, *plan);
-        const std::string note = name_settings(plan->context_note, name);
-        snprintf(plan->context_note, sizeof plan->context_note, "%s", note.c_str());
+        riffle_plan all{};
+        try {
+          plan_memory(*model->model, resolved, all);
+        } catch (...) {
+          give(plan, all, "plan");  // what does not fit is told too
+          throw;
+        }
+        const std::string note = name_settings(all.context_note, name);
+        snprintf(all.context_note, sizeof all.context_note, "%s", note.c_str());
+        give(plan, all, "plan");
       },
       name);
 }
@@ -140,11 +150,12 @@ const char* riffle_context_notice(const riffle_context* context) {
 riffle_status riffle_set_selection(riffle_context* context, const riffle_selection* selection) {
   return on_context(context, [&] {
     require(selection, "selection");
-    require_size(*selection, "selection");
+    const riffle_selection s = known(selection, riffle_selection_defaults_sized, "selection");
+    check_reserved(s.reserved, "selection");
     if (context->scheduler)
       fail(RIFFLE_BAD_ARGUMENT,
            "the context's scheduler runs with the selection in force: free it first");
-    context->engine->set_selection(*selection);
+    context->engine->set_selection(s);
   });
 }
 
@@ -255,22 +266,22 @@ const float* riffle_logits(const riffle_session* session) {
 
 // ---- generation
 
-void riffle_sampling_defaults(riffle_sampling* s) {
-  if (!s) return;
-  *s = {};
-  s->struct_size = sizeof *s;
-  s->temperature = 0.8f;
-  s->top_k = 40;
-  s->top_p = 0.95f;
-  s->min_p = 0.05f;
+void riffle_sampling_defaults_sized(riffle_sampling* s, size_t struct_size) {
+  give_defaults(s, struct_size, [](riffle_sampling& all) {
+    all.temperature = 0.8f;
+    all.top_k = 40;
+    all.top_p = 0.95f;
+    all.min_p = 0.05f;
+    all.repeat_penalty = 1;
+    all.repeat_last_n = 64;
+  });
 }
 
-void riffle_generate_defaults(riffle_generate_options* o) {
-  if (!o) return;
-  *o = {};
-  o->struct_size = sizeof *o;
-  o->max_tokens = -1;
-  riffle_sampling_defaults(&o->sampling);
+void riffle_generate_defaults_sized(riffle_generate_options* o, size_t struct_size) {
+  give_defaults(o, struct_size, [](riffle_generate_options& all) {
+    all.max_tokens = -1;
+    riffle_sampling_defaults(&all.sampling);
+  });
 }
 
 riffle_status riffle_generate(riffle_session* session, const riffle_generate_options* options,
@@ -286,14 +297,11 @@ riffle_status riffle_generate_many(riffle_context* context, riffle_session* cons
     (void)tokenizer_of(*context->model);
     const auto sequences = sequences_of(context, sessions, n_sessions);
     std::vector<riffle_generate_options> all(n_sessions);
-    for (size_t i = 0; i < n_sessions; ++i) {
-      if (options) {
-        require_size(options[i], "generate options");
-        all[i] = options[i];
-      } else {
-        riffle_generate_defaults(&all[i]);
-      }
-      check_generate_options(all[i]);
+    // The caller's structs are as far apart as its header makes them large.
+    const char* next = reinterpret_cast<const char*>(options);
+    for (riffle_generate_options& one : all) {
+      one = known_generate_options(reinterpret_cast<const riffle_generate_options*>(next));
+      if (next) next += options->struct_size;
     }
     std::vector<riffle_result> out(n_sessions);
     generate(*context->engine, sequences, all, callback, user, out);
@@ -304,15 +312,15 @@ riffle_status riffle_generate_many(riffle_context* context, riffle_session* cons
 // ---- statistics
 
 riffle_status riffle_get_stats(const riffle_context* context, riffle_stats* stats) {
-  if (!context || !stats || stats->struct_size != sizeof *stats) return RIFFLE_BAD_ARGUMENT;
-  *stats = context->engine->stats();
-  return RIFFLE_OK;
+  if (!context || !stats) return RIFFLE_BAD_ARGUMENT;
+  return guarded(nullptr, 0, [&] { give(stats, context->engine->stats(), "stats"); });
 }
 
 riffle_status riffle_session_get_stats(const riffle_session* session, riffle_stats* stats) {
-  if (!session || !stats || stats->struct_size != sizeof *stats) return RIFFLE_BAD_ARGUMENT;
-  *stats = session->context->engine->stats(*session->sequence);
-  return RIFFLE_OK;
+  if (!session || !stats) return RIFFLE_BAD_ARGUMENT;
+  return guarded(nullptr, 0, [&] {
+    give(stats, session->context->engine->stats(*session->sequence), "stats");
+  });
 }
 
 void riffle_reset_stats(riffle_context* context) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "api/api_handles.h"
+#include "api/struct_sizes.h"
 #include "model/chat/chat_template.h"
 #include "model/config.h"
 #include "model/quantize/quantize_model.h"
@@ -31,14 +32,58 @@ ChatOptions chat_options_of(const riffle_chat_options& o) {
   return out;
 }
 
+riffle_model_info info_of(const riffle_model& model) {
+  riffle_model_info info{};
+  const Model& m = *model.model;
+  const Config& c = m.config;
+  info.name = c.name.c_str();
+  info.architecture = c.architecture.c_str();
+  info.format = m.format.c_str();
+  info.weight_types = model.weight_types.data();
+  info.n_weight_types = model.weight_types.size();
+  info.weight_type = info.n_weight_types ? info.weight_types[0].type : "";
+  info.text_part = c.text_part;
+  info.dim = c.dim;
+  info.hidden_dim = c.hidden_dim;
+  info.head_dim = c.head_dim;
+  info.n_layers = c.n_layers;
+  info.n_heads = c.n_heads;
+  info.n_kv_heads = c.n_kv_heads;
+  info.vocab_size = c.vocab_size;
+  info.n_ctx_train = c.n_ctx;
+  info.rope_theta = c.ropes[0].theta;
+  info.norm_eps = c.norm_eps;
+  info.tied_output = c.tied_output;
+  info.bos_id = c.bos_id;
+  info.eos_id = c.eos_id;
+  info.n_params = m.n_params;
+  info.weight_bytes = m.weight_bytes;
+  info.chat_template = m.chat_template.c_str();
+  info.rope_scaling = model.rope_scaling.c_str();
+  for (const LayerConfig& layer : c.layers)
+    info.sliding_window = std::max(info.sliding_window, layer.window);
+  info.chat_template_name = m.chat ? m.chat->name() : "";
+  info.chat_thinking = m.chat && m.chat->knows_thinking();
+  info.reasoning_begin = m.chat ? m.chat->reasoning_marks().begin.c_str() : "";
+  info.reasoning_end = m.chat ? m.chat->reasoning_marks().end.c_str() : "";
+  info.n_experts = c.experts.n;
+  info.n_experts_used = c.experts.n_used;
+  info.expert_dim = c.experts.hidden_dim;
+  for (const LayerWeights& layer : m.weights.layers)
+    for (const ExpertWeights& expert : layer.experts)
+      for (const Tensor* t : {&expert.w1, &expert.w3, &expert.w2}) {
+        info.expert_params += static_cast<uint64_t>(t->rows * t->cols);
+        info.expert_bytes += static_cast<uint64_t>(t->bytes());
+      }
+  return info;
+}
+
 }  // namespace
 
 extern "C" {
 
-void riffle_model_defaults(riffle_model_options* o) {
-  if (!o) return;
-  *o = {};
-  o->struct_size = sizeof *o;
+void riffle_model_defaults_sized(riffle_model_options* o, size_t struct_size) {
+  give_defaults(o, struct_size, [](riffle_model_options&) {});
 }
 
 riffle_status riffle_model_load(const char* path, const riffle_model_options* options,
@@ -47,12 +92,7 @@ riffle_status riffle_model_load(const char* path, const riffle_model_options* op
   return guarded(err, err_size, [&] {
     require(path, "path");
     require(model, "model");
-    riffle_model_options o;
-    riffle_model_defaults(&o);
-    if (options) {
-      require_size(*options, "model options");
-      o = *options;
-    }
+    const riffle_model_options o = known(options, riffle_model_defaults_sized, "model options");
     auto m = std::make_unique<riffle_model>();
     // Bad names are found before the work of loading.
     std::unique_ptr<const ChatTemplate> chat;
@@ -76,51 +116,8 @@ const char* riffle_model_error(const riffle_model* model) {
 }
 
 riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info* info) {
-  if (!model || !info || info->struct_size != sizeof *info) return RIFFLE_BAD_ARGUMENT;
-  const Model& m = *model->model;
-  const Config& c = m.config;
-  info->name = c.name.c_str();
-  info->architecture = c.architecture.c_str();
-  info->format = m.format.c_str();
-  info->weight_types = model->weight_types.data();
-  info->n_weight_types = model->weight_types.size();
-  info->weight_type = info->n_weight_types ? info->weight_types[0].type : "";
-  info->text_part = c.text_part;
-  info->dim = c.dim;
-  info->hidden_dim = c.hidden_dim;
-  info->head_dim = c.head_dim;
-  info->n_layers = c.n_layers;
-  info->n_heads = c.n_heads;
-  info->n_kv_heads = c.n_kv_heads;
-  info->vocab_size = c.vocab_size;
-  info->n_ctx_train = c.n_ctx;
-  info->rope_theta = c.ropes[0].theta;
-  info->norm_eps = c.norm_eps;
-  info->tied_output = c.tied_output;
-  info->bos_id = c.bos_id;
-  info->eos_id = c.eos_id;
-  info->n_params = m.n_params;
-  info->weight_bytes = m.weight_bytes;
-  info->chat_template = m.chat_template.c_str();
-  info->rope_scaling = model->rope_scaling.c_str();
-  info->sliding_window = 0;
-  for (const LayerConfig& layer : c.layers)
-    info->sliding_window = std::max(info->sliding_window, layer.window);
-  info->chat_template_name = m.chat ? m.chat->name() : "";
-  info->chat_thinking = m.chat && m.chat->knows_thinking();
-  info->reasoning_begin = m.chat ? m.chat->reasoning_marks().begin.c_str() : "";
-  info->reasoning_end = m.chat ? m.chat->reasoning_marks().end.c_str() : "";
-  info->n_experts = c.experts.n;
-  info->n_experts_used = c.experts.n_used;
-  info->expert_dim = c.experts.hidden_dim;
-  info->expert_params = info->expert_bytes = 0;
-  for (const LayerWeights& layer : m.weights.layers)
-    for (const ExpertWeights& expert : layer.experts)
-      for (const Tensor* t : {&expert.w1, &expert.w3, &expert.w2}) {
-        info->expert_params += static_cast<uint64_t>(t->rows * t->cols);
-        info->expert_bytes += static_cast<uint64_t>(t->bytes());
-      }
-  return RIFFLE_OK;
+  if (!model || !info) return RIFFLE_BAD_ARGUMENT;
+  return guarded(nullptr, 0, [&] { give(info, info_of(*model), "model info"); });
 }
 
 // ---- weights
@@ -129,10 +126,8 @@ const char* riffle_weight_type_name(size_t index) {
   return index < weight_mixes().size() ? weight_mixes()[index].name : nullptr;
 }
 
-void riffle_quantize_defaults(riffle_quantize_options* o) {
-  if (!o) return;
-  *o = {};
-  o->struct_size = sizeof *o;
+void riffle_quantize_defaults_sized(riffle_quantize_options* o, size_t struct_size) {
+  give_defaults(o, struct_size, [](riffle_quantize_options&) {});
 }
 
 riffle_status riffle_quantize(const char* path, const char* out,
@@ -141,23 +136,21 @@ riffle_status riffle_quantize(const char* path, const char* out,
   return guarded(err, err_size, [&] {
     require(path, "path");
     require(out, "out");
-    riffle_quantize_options o;
-    riffle_quantize_defaults(&o);
-    if (options) {
-      require_size(*options, "quantize options");
-      o = *options;
-    }
-    if (result) require_size(*result, "quantize result");
+    const riffle_quantize_options o =
+        known(options, riffle_quantize_defaults_sized, "quantize options");
+    if (result) check_size<riffle_quantize_result>(result->struct_size, "quantize result");
     const QuantizedFile q =
         quantize_file(path, out, weight_mix_named(o.type ? o.type : "q4_k_m"), o.n_threads,
                       o.overwrite, progress_of(RIFFLE_PHASE_QUANTIZE, o.progress, o.progress_user));
     if (!result) return;
-    result->n_params = q.n_params;
-    result->weight_bytes_in = q.weight_bytes_in;
-    result->weight_bytes_out = q.weight_bytes_out;
-    result->file_bytes = q.file_bytes;
-    result->n_fallback = q.sums.n_fallback;
-    result->relative_error = q.sums.norm > 0 ? std::sqrt(q.sums.error / q.sums.norm) : 0;
+    riffle_quantize_result all{};
+    all.n_params = q.n_params;
+    all.weight_bytes_in = q.weight_bytes_in;
+    all.weight_bytes_out = q.weight_bytes_out;
+    all.file_bytes = q.file_bytes;
+    all.n_fallback = q.sums.n_fallback;
+    all.relative_error = q.sums.norm > 0 ? std::sqrt(q.sums.error / q.sums.norm) : 0;
+    give(result, all, "quantize result");
   });
 }
 
@@ -193,6 +186,18 @@ const char* riffle_token_piece(const riffle_model* model, int32_t token) {
   return model && model->model->tokenizer ? model->model->tokenizer->piece(token) : nullptr;
 }
 
+riffle_status riffle_token_bytes(riffle_model* model, int32_t token, char* bytes, size_t capacity,
+                                 size_t* n_bytes) {
+  return on_model(model, [&] {
+    require(n_bytes, "n_bytes");
+    const Tokenizer& tokenizer = tokenizer_of(*model);
+    if (!tokenizer.piece(token))
+      fail(RIFFLE_BAD_ARGUMENT, "token %d is not in the vocabulary", token);
+    const std::string out = tokenizer.bytes(token);
+    hand_out(out.data(), out.size(), bytes, capacity, n_bytes);
+  });
+}
+
 bool riffle_is_end_token(const riffle_model* model, int32_t token) {
   return model && model->model->config.ends_answer(token);
 }
@@ -201,10 +206,8 @@ const char* riffle_chat_template_name(size_t index) {
   return index < chat_families().size() ? chat_families()[index].name : nullptr;
 }
 
-void riffle_chat_defaults(riffle_chat_options* o) {
-  if (!o) return;
-  *o = {};
-  o->struct_size = sizeof *o;
+void riffle_chat_defaults_sized(riffle_chat_options* o, size_t struct_size) {
+  give_defaults(o, struct_size, [](riffle_chat_options&) {});
 }
 
 riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* messages,
@@ -221,12 +224,7 @@ riffle_status riffle_chat_prompt(riffle_model* model, const riffle_message* mess
   return on_model(model, [&] {
     require(messages || !n_messages, "messages");
     require(n_tokens, "n_tokens");
-    riffle_chat_options o;
-    riffle_chat_defaults(&o);
-    if (options) {
-      require_size(*options, "chat options");
-      o = *options;
-    }
+    const riffle_chat_options o = known(options, riffle_chat_defaults_sized, "chat options");
     std::vector<ChatMessage> list;
     for (size_t i = 0; i < n_messages; ++i) {
       require(messages[i].role, "a message's role");

@@ -1,5 +1,7 @@
 // riffle.h: many requests at once.
 #include "api/api_handles.h"
+#include "api/generate_options.h"
+#include "api/struct_sizes.h"
 #include "util/settings.h"
 
 using namespace riffle;
@@ -54,11 +56,10 @@ SchedulerHooks hooks_of(riffle_context* context, const riffle_scheduler_options&
 
 extern "C" {
 
-void riffle_scheduler_defaults(riffle_scheduler_options* o) {
-  if (!o) return;
-  *o = {};
-  o->struct_size = sizeof *o;
-  set_defaults(RIFFLE_OPTIONS_SCHEDULER, o);
+void riffle_scheduler_defaults_sized(riffle_scheduler_options* o, size_t struct_size) {
+  give_defaults(o, struct_size, [](riffle_scheduler_options& all) {
+    set_defaults(RIFFLE_OPTIONS_SCHEDULER, &all);
+  });
 }
 
 riffle_status riffle_scheduler_create(riffle_context* context,
@@ -69,12 +70,7 @@ riffle_status riffle_scheduler_create(riffle_context* context,
     require(scheduler, "scheduler");
     if (context->scheduler)
       fail(RIFFLE_BAD_ARGUMENT, "the context has a scheduler already: free it first");
-    riffle_scheduler_options o;
-    riffle_scheduler_defaults(&o);
-    if (options) {
-      require_size(*options, "scheduler options");
-      o = *options;
-    }
+    const auto o = known(options, riffle_scheduler_defaults_sized, "scheduler options");
     auto s = std::make_unique<riffle_scheduler>();
     s->context = context;
     s->scheduler = std::make_unique<Scheduler>(*context->engine, o, hooks_of(context, o));
@@ -94,13 +90,8 @@ riffle_status riffle_scheduler_submit(riffle_scheduler* scheduler, const int32_t
                                       uint64_t* id) {
   return on_scheduler(scheduler, [&] {
     require(tokens || !n_tokens, "tokens");
-    riffle_generate_options o;
-    riffle_generate_defaults(&o);
-    if (options) {
-      require_size(*options, "generate options");
-      o = *options;
-    }
-    const uint64_t number = scheduler->scheduler->submit({tokens, n_tokens}, o);
+    const uint64_t number =
+        scheduler->scheduler->submit({tokens, n_tokens}, known_generate_options(options));
     if (id) *id = number;
   });
 }
@@ -114,9 +105,11 @@ riffle_status riffle_scheduler_cancel(riffle_scheduler* scheduler, uint64_t id) 
 
 riffle_status riffle_scheduler_step(riffle_scheduler* scheduler, riffle_iteration* iteration) {
   return on_scheduler(scheduler, [&] {
-    if (iteration) require_size(*iteration, "iteration");
+    if (iteration) check_size<riffle_iteration>(iteration->struct_size, "iteration");
     const Running running(scheduler);
-    scheduler->scheduler->step(iteration);
+    riffle_iteration all{};
+    scheduler->scheduler->step(&all);
+    if (iteration) give(iteration, all, "iteration");
   });
 }
 

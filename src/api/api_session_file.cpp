@@ -1,27 +1,52 @@
 // riffle.h: sessions on disk.
 #include "api/api_handles.h"
+#include "api/struct_sizes.h"
 #include "kv/file/session_writer.h"
 
 using namespace riffle;
 
+namespace {
+
+riffle_session_file_info info_of(const riffle_session_file& file) {
+  riffle_session_file_info info{};
+  const SessionContent& c = file.file->content();
+  info.model = c.origin.model.c_str();
+  info.architecture = c.origin.architecture.c_str();
+  info.n_tokens = c.tokens.size();
+  info.n_layers = c.origin.n_layers;
+  info.n_kv_heads = c.origin.n_kv_heads;
+  info.head_dim = c.origin.head_dim;
+  info.vocab_size = c.origin.vocab_size;
+  info.block_size = c.origin.block_size;
+  info.kv_type = static_cast<riffle_kv_type>(c.origin.type);
+  info.has_logits = c.logits.bytes > 0;
+  info.list_positions = c.unrotated;
+  info.state = c.state_kind.c_str();
+  info.created = c.created;
+  info.saved = c.saved;
+  info.saves = c.generation;
+  info.newest_damaged = c.newest_damaged;
+  info.save_id = c.save_id();
+  info.file_bytes = file.file->size();
+  info.kv_bytes = c.kv_bytes();
+  info.data = file.data.empty() ? nullptr : file.data.data();
+  info.data_size = file.data.size();
+  return info;
+}
+
+}  // namespace
+
 extern "C" {
 
-void riffle_save_defaults(riffle_save_options* o) {
-  if (!o) return;
-  *o = {};
-  o->struct_size = sizeof *o;
+void riffle_save_defaults_sized(riffle_save_options* o, size_t struct_size) {
+  give_defaults(o, struct_size, [](riffle_save_options&) {});
 }
 
 riffle_status riffle_session_save(riffle_session* session, const char* path,
                                   const riffle_save_options* options) {
   return on_session(session, [&] {
     require(path, "path");
-    riffle_save_options o;
-    riffle_save_defaults(&o);
-    if (options) {
-      require_size(*options, "save options");
-      o = *options;
-    }
+    const riffle_save_options o = known(options, riffle_save_defaults_sized, "save options");
     require(o.data || o.data_size == 0, "data");
     Engine& engine = *session->context->engine;
     const std::string_view data(static_cast<const char*>(o.data), o.data_size);
@@ -64,32 +89,8 @@ void riffle_session_file_free(riffle_session_file* file) { delete file; }
 
 riffle_status riffle_session_file_get_info(const riffle_session_file* file,
                                            riffle_session_file_info* info) {
-  if (!file || !info || info->struct_size != sizeof *info) return RIFFLE_BAD_ARGUMENT;
-  const SessionContent& c = file->file->content();
-  *info = {};
-  info->struct_size = sizeof *info;
-  info->model = c.origin.model.c_str();
-  info->architecture = c.origin.architecture.c_str();
-  info->n_tokens = c.tokens.size();
-  info->n_layers = c.origin.n_layers;
-  info->n_kv_heads = c.origin.n_kv_heads;
-  info->head_dim = c.origin.head_dim;
-  info->vocab_size = c.origin.vocab_size;
-  info->block_size = c.origin.block_size;
-  info->kv_type = static_cast<riffle_kv_type>(c.origin.type);
-  info->has_logits = c.logits.bytes > 0;
-  info->list_positions = c.unrotated;
-  info->state = c.state_kind.c_str();
-  info->created = c.created;
-  info->saved = c.saved;
-  info->saves = c.generation;
-  info->newest_damaged = c.newest_damaged;
-  info->save_id = c.save_id();
-  info->file_bytes = file->file->size();
-  info->kv_bytes = c.kv_bytes();
-  info->data = file->data.empty() ? nullptr : file->data.data();
-  info->data_size = file->data.size();
-  return RIFFLE_OK;
+  if (!file || !info) return RIFFLE_BAD_ARGUMENT;
+  return guarded(nullptr, 0, [&] { give(info, info_of(*file), "session info"); });
 }
 
 riffle_status riffle_session_file_tokens(const riffle_session_file* file, int32_t* out,

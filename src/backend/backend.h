@@ -229,10 +229,10 @@ class Backend {
   // q, out [n][n_heads*head_dim]; the current token's k, v are in the tails.
   virtual void attend_step(int layer, const float* q, float* out) = 0;
   // Waits for the step, and copies row i of logits [n][vocab_size] to host[i]. With Step::samples,
-  // tokens gets what was drawn, or kNotSampled if the caller must draw from the logits. The step is
-  // over after an error as well.
+  // tokens gets what was drawn, or kNotSampled if the caller must draw from the logits. Drawing may
+  // change `logits`, after they were copied. The step is over after an error as well.
   static constexpr int32_t kNotSampled = -1;
-  virtual void end_step(const float* logits, float* const* host, int32_t* tokens) = 0;
+  virtual void end_step(float* logits, float* const* host, int32_t* tokens) = 0;
   // Called in place of end_step after an operation failed.
   virtual void abandon_step() = 0;
 

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/common/logit_change.h"
+
 namespace riffle {
 
 // The semantics are those of engine/sampler.h.
@@ -13,6 +15,9 @@ struct SampleRequest {
   // Bit t % 32 of word t / 32: token t may be drawn. Others count as if their logit were -inf.
   // Null: all may be drawn.
   const uint32_t* allowed = nullptr;
+  // The logits of these tokens change first, where they are allowed; each token is there once.
+  const LogitChange* changes = nullptr;
+  int32_t n_changes = 0;
 };
 
 }  // namespace riffle

@@ -65,6 +65,25 @@ std::optional<uint64_t> parse_seed(const std::string& text) {
   return seed;
 }
 
+// "15043+1.5", "15043-inf": a token and what is added to its logit, as llama.cpp writes it.
+riffle_logit_bias parse_logit_bias(const std::string& text) {
+  const auto wrong = [&] {
+    return CLI::ValidationError(
+        "--logit-bias", "'" + text + "': expected a token, + or -, and a number or inf: 15043-1.5");
+  };
+  riffle_logit_bias out{};
+  const char* const end = text.data() + text.size();
+  const auto token = std::from_chars(text.data(), end, out.token);
+  if (token.ec != std::errc() || out.token < 0 || token.ptr == end) throw wrong();
+  const bool minus = *token.ptr == '-';
+  if ((!minus && *token.ptr != '+') || token.ptr + 1 == end || token.ptr[1] == '-') throw wrong();
+  const auto bias = std::from_chars(token.ptr + 1, end, out.bias);
+  if (bias.ec != std::errc() || bias.ptr != end || std::isnan(out.bias)) throw wrong();
+  if (minus) out.bias = -out.bias;
+  if (out.bias == INFINITY) throw wrong();
+  return out;
+}
+
 void add_sampling_flags(CLI::App& app, CommonOptions& o) {
   const Group g{app, kAnswerGroup}, more{app, kSamplingGroup};
   number_flag(g, "-n,--max-tokens", o.max_tokens, -1, kMaxInt,
@@ -83,6 +102,29 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
   number_flag(
       more, "--min-p", o.sampling.min_p, 0, 1,
       "drop tokens less likely than this share of the likeliest token's probability; 0: off");
+  number_flag(more, "--repeat-penalty", o.sampling.repeat_penalty, 0.001, 1000,
+              "divide the logits of the last tokens, prompt included, by this; 1: off");
+  number_flag(more, "--repeat-last-n", o.sampling.repeat_last_n, -1, kMaxInt,
+              "tokens that --repeat-penalty looks back at; -1: all");
+  number_flag(more, "--frequency-penalty", o.sampling.frequency_penalty, -2, 2,
+              "lower a token's logit by this for each time that the answer has it; 0: off");
+  number_flag(more, "--presence-penalty", o.sampling.presence_penalty, -2, 2,
+              "lower the logits of all tokens that the answer has by this; 0: off");
+  app.add_option_function<std::vector<std::string>>(
+         "-l,--logit-bias",
+         [&o](const std::vector<std::string>& all) {
+           for (const std::string& one : all) {
+             const riffle_logit_bias bias = parse_logit_bias(one);
+             for (const riffle_logit_bias& other : o.logit_bias)
+               if (other.token == bias.token)
+                 throw CLI::ValidationError("--logit-bias", "token " + std::to_string(bias.token) +
+                                                                " has two biases, expected one");
+             o.logit_bias.push_back(bias);
+           }
+         },
+         "add to the logit of a token, such as 15043+1 or 15043-inf; can be repeated")
+      ->group(kSamplingGroup)
+      ->type_name("TOKEN+X");
 }
 
 void add_chat_flag(CLI::App& app, std::string& target) {

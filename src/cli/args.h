@@ -32,11 +32,12 @@ namespace riffle::cli {
 struct CommonOptions {
   CommonOptions();
   std::string model_path;  // -m; "" until resolve_model_path() (common.h, called by load_model)
-  riffle_context_options context;  // holds .selection too
-  riffle_sampling sampling;        // but for its seed
-  std::optional<uint64_t> seed;    // --seed; none: each command draws its own (seed.h)
-  int32_t max_tokens;              // -n; -1: until the context is full
-  std::string chat_template;       // --chat-template; "": the model's own
+  riffle_context_options context;             // holds .selection too
+  riffle_sampling sampling;                   // but for its seed and biases
+  std::vector<riffle_logit_bias> logit_bias;  // --logit-bias
+  std::optional<uint64_t> seed;               // --seed; none: each command draws its own (seed.h)
+  int32_t max_tokens;                         // -n; -1: until the context is full
+  std::string chat_template;                  // --chat-template; "": the model's own
   riffle_thinking thinking = RIFFLE_THINKING_DEFAULT;  // --think, --no-think
   std::string weights;                                 // --weights; "": as the file has them
   bool json = false;
@@ -48,7 +49,7 @@ struct CommonOptions {
 enum FlagGroups : unsigned {
   CONTEXT_FLAGS = 1,      // settings of riffle_context_options
   SELECTION_FLAGS = 2,    // settings of riffle_selection
-  SAMPLING_FLAGS = 4,     // -n --temp --top-k --top-p --min-p --seed
+  SAMPLING_FLAGS = 4,     // -n --temp --top-k --top-p --min-p --seed and penalties
   JSON_FLAG = 8,          // --json
   CHAT_FLAG = 16,         // --chat-template
   WEIGHTS_FLAG = 32,      // --weights

@@ -24,7 +24,7 @@ const char* const kHelp =
 /save FILE       keep the conversation, and what was read for it
 /open FILE       go on with a kept conversation, or with a document of riffle read
 /system TEXT     set the system message; without TEXT: remove it
-/set NAME VALUE  change temp, top-k, top-p, min-p, seed or max-tokens; without both: show them
+/set NAME VALUE  change temp, top-k, top-p, min-p, seed, max-tokens, ...; without both: show them
 /stats           what was read, how fast, and the seed
 /clear           forget the conversation
 /help            show this list
@@ -374,7 +374,7 @@ class Chat {
     riffle_generate_options g;
     riffle_generate_defaults(&g);
     g.max_tokens = o_.common.max_tokens;
-    g.sampling = o_.common.sampling;
+    g.sampling = sampling_of(o_.common);
     // The first answer takes the session's seed itself, as run does. The others take seeds that
     // follow from it: a question asked again gets another answer, and the same seed and questions
     // give the same conversation.

@@ -21,8 +21,7 @@ std::string typed_path(const std::string& text);
 // "/set ". For LineEditor.
 Completion complete_chat(const std::string& before_cursor);
 
-// "temp", "top-k", "top-p", "min-p", "seed" and "max-tokens" with their values, one a line. seed:
-// the one in use.
+// "temp", "top-k" and the others with their values, one a line. seed: the one in use.
 std::string chat_settings(const CommonOptions& options);
 
 // /set: changes one of them. Dashes may be underscores; "temperature" and "n" are understood too.

@@ -403,6 +403,13 @@ std::string stats_line(const riffle_stats& s) {
   return line;
 }
 
+riffle_sampling sampling_of(const CommonOptions& o) {
+  riffle_sampling s = o.sampling;
+  s.logit_bias = o.logit_bias.data();
+  s.n_logit_bias = o.logit_bias.size();
+  return s;
+}
+
 std::string seed_text(const riffle_sampling& s) {
   return s.temperature > 0 ? "seed " + std::to_string(s.seed) : "";
 }

@@ -199,7 +199,8 @@ double decode_rate(const riffle_stats& stats);
 const char* finish_name(riffle_finish finish);  // "stop", "length", "context", "aborted", "none"
 std::string percent(double value);              // "9.7%", or "-" for NaN
 std::string stats_line(const riffle_stats& stats);
-std::string seed_text(const riffle_sampling& sampling);  // "seed 17"; "" if the answer is greedy
+riffle_sampling sampling_of(const CommonOptions& options);  // points into options
+std::string seed_text(const riffle_sampling& sampling);     // "seed 17"; "" if the answer is greedy
 
 Json stats_json(const riffle_stats& stats);  // counters; rates and percentages beside them
 Json selection_json(const riffle_selection& selection);

@@ -118,8 +118,8 @@ std::string answer(riffle_context* context, riffle_session* session, const Quest
   g.sampling.temperature = 0;
   g.trim_start = true;
   std::string text;
-  const auto append = [](void* user, size_t, int32_t, const char* piece, size_t n) {
-    static_cast<std::string*>(user)->append(piece, n);
+  const auto append = [](void* user, size_t, const riffle_token* token) {
+    static_cast<std::string*>(user)->append(token->text, token->text_len);
     return true;
   };
   riffle_result result{};

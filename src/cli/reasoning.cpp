@@ -187,14 +187,14 @@ void StreamedAnswer::take(const ReasoningSplit::Parts& parts) {
   if (stream_) write_out(parts.answer);
 }
 
-bool StreamedAnswer::on_token(void* self, size_t, int32_t token, const char* piece, size_t n) {
+bool StreamedAnswer::on_token(void* self, size_t, const riffle_token* token) {
   auto& a = *static_cast<StreamedAnswer*>(self);
   try {  // no exception may cross the library
-    if (token >= 0) {
+    if (token->id >= 0) {
       if (a.tokens.empty()) a.first = std::chrono::steady_clock::now();
-      a.tokens.push_back(token);
+      a.tokens.push_back(token->id);
     }
-    a.take(a.split_.put(token, {piece, n}));
+    a.take(a.split_.put(token->id, {token->text, token->text_len}));
     return true;
   } catch (const std::exception& e) {
     a.error = e.what();

@@ -74,7 +74,7 @@ struct StreamedAnswer {
   StreamedAnswer(ReasoningMarks marks, bool in_reasoning, bool stream, bool quiet)
       : stream_(stream), split_(std::move(marks), in_reasoning), view_(quiet || !stream) {}
   // A riffle_token_fn; self is a StreamedAnswer.
-  static bool on_token(void* self, size_t, int32_t token, const char* piece, size_t n);
+  static bool on_token(void* self, size_t, const riffle_token* token);
   void finish();  // what was held back
 
  private:

@@ -46,7 +46,7 @@ riffle_generate_options generate_options(const RunOptions& o, bool message,
   riffle_generate_options g;
   riffle_generate_defaults(&g);
   g.max_tokens = o.common.max_tokens;
-  g.sampling = o.common.sampling;
+  g.sampling = sampling_of(o.common);
   g.sampling.seed = o.common.seed ? *o.common.seed : draw_seed();
   g.ignore_eos = o.ignore_eos;
   g.trim_start = message;

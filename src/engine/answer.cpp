@@ -3,18 +3,14 @@
 #include <algorithm>
 
 #include "backend/backend.h"
+#include "engine/logprobs.h"
 #include "util/error.h"
 
 namespace riffle {
 
 void check_generate_options(const riffle_generate_options& o) {
-  if (o.struct_size != sizeof o)
-    fail(RIFFLE_BAD_ARGUMENT, "generate options: struct_size is %zu, expected %zu", o.struct_size,
-         sizeof o);
-  if (o.sampling.struct_size != sizeof o.sampling)
-    fail(RIFFLE_BAD_ARGUMENT, "sampling: struct_size is %zu, expected %zu", o.sampling.struct_size,
-         sizeof o.sampling);
   check_sampling(o.sampling.temperature, o.sampling.top_k, o.sampling.top_p, o.sampling.min_p);
+  check_penalties(o.sampling);
   if (o.max_tokens < -1)
     fail(RIFFLE_BAD_ARGUMENT, "max_tokens is %d, expected -1 or more", o.max_tokens);
   if (o.n_stop && !o.stop) fail(RIFFLE_BAD_ARGUMENT, "stop is NULL, but n_stop is %zu", o.n_stop);
@@ -24,7 +20,8 @@ void check_generate_options(const riffle_generate_options& o) {
     fail(RIFFLE_BAD_ARGUMENT, "reasoning is %d, expected 0 to 2", static_cast<int>(o.reasoning));
 }
 
-Answer::Answer(const Model& model, const riffle_generate_options& o)
+Answer::Answer(const Model& model, const riffle_generate_options& o,
+               std::span<const int32_t> prompt)
     : config_(&model.config),
       n_ids_(drawable_ids(model)),
       max_tokens_(o.max_tokens),
@@ -32,8 +29,15 @@ Answer::Answer(const Model& model, const riffle_generate_options& o)
       sampler_(o.sampling.seed, o.sampling.temperature, o.sampling.top_k, o.sampling.top_p,
                o.sampling.min_p),
       tokenizer_(model.tokenizer.get()),
+      penalties_(o.sampling, prompt),
+      logprobs_(o.sampling.logprobs),
+      top_logprobs_(o.sampling.top_logprobs),
       trimming_(o.trim_start) {
   for (size_t i = 0; i < o.n_stop; ++i) stops_.emplace_back(o.stop[i]);
+  for (size_t i = 0; i < o.sampling.n_logit_bias; ++i)
+    if (o.sampling.logit_bias[i].token >= n_ids_)
+      fail(RIFFLE_BAD_ARGUMENT, "logit_bias[%zu]: token %d is not in the vocabulary of %d", i,
+           o.sampling.logit_bias[i].token, n_ids_);
   if (model.tokenizer) decoder_.emplace(*model.tokenizer, false);
   if (!o.grammar) return;
   if (o.grammar->tokenizer != tokenizer_)
@@ -43,33 +47,50 @@ Answer::Answer(const Model& model, const riffle_generate_options& o)
 
 const SampleRequest& Answer::request(size_t i) {
   while (requests_.size() <= i) requests_.push_back(sampler_.request());
-  requests_[i].allowed = i < allowed_.size() ? allowed_[i].data() : nullptr;
-  return requests_[i];
+  SampleRequest& r = requests_[i];
+  r.allowed = i < allowed_.size() ? allowed_[i].data() : nullptr;
+  r.changes = i < changes_.size() ? changes_[i].data() : nullptr;
+  r.n_changes = i < changes_.size() ? static_cast<int32_t>(changes_[i].size()) : 0;
+  return r;
 }
 
-// Of the next draw. False: the grammar allows no token.
-bool Answer::find_allowed() {
+// What is allowed and what is penalised at the next draw. False: the grammar allows no token.
+bool Answer::find_next() {
+  changes_.clear();
+  if (penalties_.any()) changes_.push_back(penalties_.changes(n_ids_));
+  if (!constraint_) return true;
   allowed_.assign(1, std::vector<uint32_t>(constraint_->mask_words()));
   return constraint_->allowed(allowed_[0]);
 }
 
 size_t Answer::allow_ahead(std::span<const int32_t> tokens) {
-  if (!constraint_) return tokens.size();
+  if (tokens.empty() || (!constraint_ && !penalties_.any())) return tokens.size();
   try {
-    grammar::Constraint ahead = *constraint_;
+    std::optional<grammar::Constraint> grammar = constraint_;
+    std::optional<Penalties> penalties;
+    if (penalties_.any()) penalties = penalties_;
     for (size_t i = 0; i < tokens.size(); ++i) {
       const int32_t token = tokens[i];
-      const bool allowed =
-          token < n_ids_ && (allowed_[i][static_cast<size_t>(token) / 32] >> (token % 32) & 1);
-      if (!allowed || config_->ends_answer(token)) return i;
-      std::vector<uint32_t> next(ahead.mask_words());
-      if (!ahead.take(token, tokenizer_->bytes(token)) || !ahead.allowed(next)) return i;
-      allowed_.push_back(std::move(next));
+      if (grammar) {
+        const bool allowed =
+            token < n_ids_ && (allowed_[i][static_cast<size_t>(token) / 32] >> (token % 32) & 1);
+        if (!allowed || config_->ends_answer(token)) return i;
+        std::vector<uint32_t> next(grammar->mask_words());
+        if (!grammar->take(token, tokenizer_->bytes(token)) || !grammar->allowed(next)) return i;
+        allowed_.push_back(std::move(next));
+      }
+      if (penalties) {
+        penalties->take(token);
+        changes_.push_back(penalties->changes(n_ids_));
+      }
     }
     return tokens.size();
   } catch (const std::exception&) {
     // What is wrong comes up again when a token is drawn there.
-    return std::min(tokens.size(), allowed_.size() - 1);
+    size_t n = tokens.size();
+    if (constraint_) n = std::min(n, allowed_.size() - 1);
+    if (penalties_.any()) n = std::min(n, changes_.size() - 1);
+    return n;
   }
 }
 
@@ -103,11 +124,19 @@ std::string Answer::release(std::string fresh, bool all) {
   return out;
 }
 
+static riffle_token token_of(int32_t id, const std::string& text) {
+  riffle_token token{};
+  token.id = id;
+  token.text = text.data();
+  token.text_len = text.size();
+  return token;
+}
+
 void Answer::end(riffle_finish finish, const Show& show) {
   result_.finish = finish;
   if (stopped_ || !decoder_) return;
   const std::string rest = release(decoder_->finish(), true);
-  if (!rest.empty()) show(-1, rest);
+  if (!rest.empty()) show(token_of(-1, rest));
 }
 
 std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> logits, int64_t room,
@@ -120,14 +149,25 @@ std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> l
   const auto no_token = [&] {
     return over(constraint_->complete() ? RIFFLE_FINISH_STOP : RIFFLE_FINISH_LENGTH);
   };
-  if (constraint_ && allowed_.empty() && !find_allowed()) return no_token();
+  if (!begun_ && !find_next()) return no_token();
+  begun_ = true;
   const int32_t token =
       sampled != Backend::kNotSampled
           ? sampled
           : sampler_.sample(logits.data(), std::min<int>(logits.size(), n_ids_), request());
   ++result_.n_tokens;
   if (!ignore_eos_ && config_->ends_answer(token)) return over(RIFFLE_FINISH_STOP);
-  const bool go_on = show(token, decoder_ ? release(decoder_->put(token), false) : std::string());
+  const std::string text = decoder_ ? release(decoder_->put(token), false) : std::string();
+  riffle_token shown = token_of(token, text);
+  Logprobs logprobs;
+  if (logprobs_) {
+    logprobs =
+        logprobs_of(logits.first(std::min<size_t>(logits.size(), n_ids_)), token, top_logprobs_);
+    shown.logprob = logprobs.of_token;
+    shown.top = logprobs.top.data();
+    shown.n_top = logprobs.top.size();
+  }
+  const bool go_on = show(shown);
   if (stopped_) return over(RIFFLE_FINISH_STOP);
   if (!go_on) return over(RIFFLE_FINISH_ABORTED);
   if (result_.n_tokens == max_tokens_) return over(RIFFLE_FINISH_LENGTH);
@@ -135,8 +175,9 @@ std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> l
   (void)request();  // also where the device drew
   requests_.erase(requests_.begin());
   // Found before the step, so that the device that samples has it.
-  if (constraint_ && !(constraint_->take(token, tokenizer_->bytes(token)) && find_allowed()))
-    return no_token();
+  penalties_.take(token);
+  if (constraint_ && !constraint_->take(token, tokenizer_->bytes(token))) return no_token();
+  if (!find_next()) return no_token();
   return token;
 }
 

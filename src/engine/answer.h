@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/penalties.h"
 #include "engine/sampler.h"
 #include "grammar/constraint.h"
 #include "model/model.h"
@@ -18,12 +19,14 @@ void check_generate_options(const riffle_generate_options& options);
 
 class Answer {
  public:
-  // Gets a token and the new text that is safe to show (see riffle_token_fn). Returning false ends
+  // As riffle_token_fn: gets a token and the new text that is safe to show. Returning false ends
   // the answer as aborted.
-  using Show = std::function<bool(int32_t token, const std::string& text)>;
+  using Show = std::function<bool(const riffle_token& token)>;
 
-  // Without a tokenizer in the model there are tokens and no text. options are copied.
-  Answer(const Model& model, const riffle_generate_options& options);
+  // Without a tokenizer in the model there are tokens and no text. prompt: the tokens before the
+  // answer, for penalties. Both are copied.
+  Answer(const Model& model, const riffle_generate_options& options,
+         std::span<const int32_t> prompt);
   Answer(Answer&&) = default;
 
   // The draw of the next token (0), or of the i-th token behind it, for a device that samples. Each
@@ -32,7 +35,7 @@ class Answer {
   // Number of tokens behind the one that is next in the sequence whose logits the answer may use.
   int64_t room_ahead() const;
   // How many of these tokens, which may follow the next one, the grammar allows. From then on
-  // request(i) has the tokens that are allowed behind i of them. Throws nothing.
+  // request(i) has what is allowed and what is penalised behind i of them. Throws nothing.
   size_t allow_ahead(std::span<const int32_t> tokens);
 
   // Takes the next token: `sampled`, or a draw from logits [vocab_size] if sampled is
@@ -47,7 +50,7 @@ class Answer {
 
  private:
   std::string release(std::string fresh, bool all);
-  bool find_allowed();
+  bool find_next();
 
   const Config* config_;
   int n_ids_;  // ids below this may be drawn; the others are padding
@@ -60,9 +63,13 @@ class Answer {
   const Tokenizer* tokenizer_;
   std::optional<grammar::Constraint> constraint_;
   std::vector<std::vector<uint32_t>> allowed_;  // with a grammar: of the first requests
+  Penalties penalties_;
+  std::vector<std::vector<LogitChange>> changes_;  // with penalties: likewise
+  bool logprobs_;
+  int32_t top_logprobs_;
   std::string pending_;
-  bool trimming_, stopped_ = false;
-  riffle_result result_{RIFFLE_FINISH_NONE, 0};
+  bool trimming_, begun_ = false, stopped_ = false;
+  riffle_result result_{};
 };
 
 }  // namespace riffle

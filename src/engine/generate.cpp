@@ -26,11 +26,10 @@ void generate(Engine& engine, std::span<Sequence* const> sequences,
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i]->logits.empty())
       fail(RIFFLE_BAD_ARGUMENT, "session %zu has no logits: prefill it before generating", i);
-    answers.emplace_back(engine.model(), options[i]);
+    answers.emplace_back(engine.model(), options[i], sequences[i]->tokens);
     Engine::forget_ahead(*sequences[i]);
-    shows.push_back([=](int32_t token, const std::string& text) {
-      return !callback || callback(user, i, token, text.data(), text.size());
-    });
+    shows.push_back(
+        [=](const riffle_token& token) { return !callback || callback(user, i, &token); });
     active.push_back(i);
   }
 

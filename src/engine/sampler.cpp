@@ -81,13 +81,18 @@ Sampler::Sampler(uint64_t seed, float temperature, int top_k, float top_p, float
 
 SampleRequest Sampler::request() {
   const bool drawn = temperature_ > 0 && top_k_ != 1;
-  return {static_cast<float>(temperature_), top_k_, static_cast<float>(top_p_),
-          static_cast<float>(min_p_), drawn ? random_.uniform() : 0};
+  SampleRequest r;
+  r.temperature = static_cast<float>(temperature_);
+  r.top_k = top_k_;
+  r.top_p = static_cast<float>(top_p_);
+  r.min_p = static_cast<float>(min_p_);
+  r.random = drawn ? random_.uniform() : 0;
+  return r;
 }
 
 int Sampler::sample(const float* logits, int n, const SampleRequest& request) {
   if (n < 1) fail(RIFFLE_BAD_ARGUMENT, "%d logits to sample from, expected at least 1", n);
-  if (request.allowed) logits = masked(logits, n, request.allowed);
+  if (request.allowed || request.n_changes > 0) logits = changed(logits, n, request);
   const int best = index_of_max(logits, n);
   const float max = logits[best];
   if (max == -std::numeric_limits<float>::infinity()) {
@@ -99,14 +104,20 @@ int Sampler::sample(const float* logits, int n, const SampleRequest& request) {
   return draw(max, request.random);
 }
 
-// The logits with -inf where a token is not allowed. NaN stays: it is an error wherever it stands.
-const float* Sampler::masked(const float* logits, int n, const uint32_t* allowed) {
-  masked_.resize(n);
-  for (int i = 0; i < n; i++) {
-    const bool keep = (allowed[i / 32] >> (i % 32) & 1) != 0 || std::isnan(logits[i]);
-    masked_[i] = keep ? logits[i] : -std::numeric_limits<float>::infinity();
+// The logits after the request's changes, and -inf where a token is not allowed. NaN stays: it is
+// an error wherever it stands.
+const float* Sampler::changed(const float* logits, int n, const SampleRequest& request) {
+  changed_.assign(logits, logits + n);
+  for (int i = 0; i < request.n_changes; i++) {
+    const LogitChange& c = request.changes[i];
+    if (c.token < n) changed_[c.token] = changed_logit(changed_[c.token], c);
   }
-  return masked_.data();
+  const uint32_t* allowed = request.allowed;
+  for (int i = 0; allowed && i < n; i++) {
+    const bool keep = (allowed[i / 32] >> (i % 32) & 1) != 0 || std::isnan(changed_[i]);
+    if (!keep) changed_[i] = -std::numeric_limits<float>::infinity();
+  }
+  return changed_.data();
 }
 
 // Fills candidates_ with what passes top_k. Leaves out -inf, which weighs nothing.

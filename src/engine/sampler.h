@@ -23,7 +23,8 @@ class Random {
 // and top_p and min_p are in [0,1].
 void check_sampling(float temperature, int top_k, float top_p, float min_p);
 
-// A token that the request does not allow counts as one whose logit is -inf.
+// The logits of a request's changes change first. A token that the request does not allow counts as
+// one whose logit is -inf.
 //
 // Let p be the softmax of the logits at temperature 1. The candidates are the tokens that pass
 // these filters, in this order:
@@ -53,7 +54,7 @@ class Sampler {
   static bool before(const Candidate& a, const Candidate& b) {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
   }
-  const float* masked(const float* logits, int n, const uint32_t* allowed);
+  const float* changed(const float* logits, int n, const SampleRequest& request);
   void collect(const float* logits, int n);
   void cut_top_p(float max);
   int draw(float max, double random);
@@ -62,7 +63,7 @@ class Sampler {
   double temperature_, top_p_, min_p_;
   int top_k_;
   std::vector<Candidate> candidates_;
-  std::vector<float> masked_;
+  std::vector<float> changed_;
 };
 
 }  // namespace riffle

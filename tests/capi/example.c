@@ -57,15 +57,15 @@ struct answer {
   int stop_after; /* return false after so many tokens; 0: never */
 };
 
-static bool on_token(void* user, size_t index, int32_t token, const char* text, size_t text_len) {
+static bool on_token(void* user, size_t index, const riffle_token* token) {
   struct answer* a = user;
   (void)index;
-  if (a->length + text_len < sizeof a->text) {
-    memcpy(a->text + a->length, text, text_len);
-    a->length += text_len;
+  if (a->length + token->text_len < sizeof a->text) {
+    memcpy(a->text + a->length, token->text, token->text_len);
+    a->length += token->text_len;
     a->text[a->length] = '\0';
   }
-  if (token < 0) ++a->last_calls;
+  if (token->id < 0) ++a->last_calls;
   else ++a->tokens;
   return a->stop_after == 0 || a->tokens < a->stop_after;
 }
@@ -84,9 +84,8 @@ static void* stop_from_outside(void* user) {
   return NULL;
 }
 
-static bool count_tokens(void* user, size_t index, int32_t token, const char* text,
-                         size_t text_len) {
-  (void)index, (void)token, (void)text, (void)text_len;
+static bool count_tokens(void* user, size_t index, const riffle_token* token) {
+  (void)index, (void)token;
   atomic_fetch_add((atomic_int*)user, 1);
   return true;
 }
@@ -192,7 +191,7 @@ static void context_errors(riffle_model* model) {
   riffle_context* context = NULL;
   riffle_context_options options;
   riffle_context_defaults(&options);
-  options.struct_size += 8;
+  options.struct_size -= 8;
   riffle_status s = riffle_context_create(model, &options, &context, err, sizeof err);
   report(s == RIFFLE_BAD_ARGUMENT && err[0], "a wrong struct_size is refused for a context", err);
   riffle_context_defaults(&options);

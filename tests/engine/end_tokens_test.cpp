@@ -22,8 +22,8 @@ riffle_result answer(const std::string& folder, bool ignore_eos, std::vector<int
   g.sampling.temperature = 0;
   g.ignore_eos = ignore_eos;
   tokens->clear();
-  const auto take = [](void* user, size_t, int32_t token, const char*, size_t) {
-    if (token >= 0) static_cast<std::vector<int32_t>*>(user)->push_back(token);
+  const auto take = [](void* user, size_t, const riffle_token* token) {
+    if (token->id >= 0) static_cast<std::vector<int32_t>*>(user)->push_back(token->id);
     return true;
   };
   riffle_result result{};

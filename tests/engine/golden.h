@@ -51,8 +51,8 @@ inline std::vector<int32_t> greedy(Runtime& r, const nlohmann::json& g) {
   o.sampling.temperature = 0;
   o.max_tokens = static_cast<int32_t>(g["greedy"].size());
   std::vector<int32_t> out;
-  const auto take = [](void* user, size_t, int32_t token, const char*, size_t) {
-    if (token >= 0) static_cast<std::vector<int32_t>*>(user)->push_back(token);
+  const auto take = [](void* user, size_t, const riffle_token* token) {
+    if (token->id >= 0) static_cast<std::vector<int32_t>*>(user)->push_back(token->id);
     return true;
   };
   riffle_result result;

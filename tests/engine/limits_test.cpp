@@ -168,7 +168,7 @@ TEST_CASE("a token callback can abort, and the request does not outlive it", "[l
       riffle_context* context;
       bool go_on;
     } user{r.context, go_on};
-    const auto abort = [](void* u, size_t, int32_t, const char*, size_t) {
+    const auto abort = [](void* u, size_t, const riffle_token*) {
       riffle_abort(static_cast<User*>(u)->context, true);
       return static_cast<User*>(u)->go_on;
     };
@@ -205,7 +205,7 @@ TEST_CASE("another thread can stop a generation", "[limits]") {
     riffle_abort(r.context, true);
   });
   riffle_result result;
-  const auto count = [](void* user, size_t, int32_t, const char*, size_t) {
+  const auto count = [](void* user, size_t, const riffle_token*) {
     ++*static_cast<std::atomic<int>*>(user);
     return true;
   };

@@ -55,12 +55,12 @@ inline std::vector<Answered> answers(Runtime& r, const std::vector<riffle_sessio
     int stop_after;
     bool abort;
   } taker{r, sessions, std::vector<Answered>(sessions.size()), stop_after, abort};
-  const auto on_token = [](void* user, size_t i, int32_t token, const char* text, size_t n) {
+  const auto on_token = [](void* user, size_t i, const riffle_token* token) {
     auto* t = static_cast<Taker*>(user);
     Answered& a = t->out[i];
-    a.text.append(text, n);
-    if (token < 0) return true;
-    a.tokens.push_back(token);
+    a.text.append(token->text, token->text_len);
+    if (token->id < 0) return true;
+    a.tokens.push_back(token->id);
     a.logits.push_back(t->r.logits(t->sessions[i]));
     if (i > 0 || static_cast<int>(a.tokens.size()) != t->stop_after) return true;
     if (t->abort) riffle_abort(t->r.context, true);

@@ -42,9 +42,9 @@ inline void check_padding_is_not_drawn(const riffle_context_options& options) {
     g.sampling.top_p = 1;
     g.sampling.min_p = 0;
     int32_t most = -1;
-    const auto take = [](void* user, size_t, int32_t token, const char*, size_t) {
+    const auto take = [](void* user, size_t, const riffle_token* token) {
       int32_t& seen = *static_cast<int32_t*>(user);
-      seen = std::max(seen, token);
+      seen = std::max(seen, token->id);
       return true;
     };
     riffle_result result{};

@@ -25,8 +25,8 @@ Got answer(const riffle_context_options& o, const std::string& path, const Ask& 
   riffle_session* s = r.session();
   Got got;
   r.check(riffle_prefill(s, a.prompt.data(), a.prompt.size(), nullptr, nullptr));
-  const auto on_token = [](void* user, size_t, int32_t token, const char*, size_t) {
-    if (token >= 0) static_cast<Got*>(user)->tokens.push_back(token);
+  const auto on_token = [](void* user, size_t, const riffle_token* token) {
+    if (token->id >= 0) static_cast<Got*>(user)->tokens.push_back(token->id);
     return true;
   };
   r.check(riffle_generate(s, &a.options, on_token, &got, &got.result));

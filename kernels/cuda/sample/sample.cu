@@ -55,13 +55,21 @@ __device__ u64 warp_total(u64 x) {
 }
 
 __global__ void __launch_bounds__(kScanThreads)
-    scan_kernel(const float* logits, int64_t ld, int vocab_size, const SampleParams* params,
-                u64* parts, bool vector) {
+    scan_kernel(float* logits, int64_t ld, int vocab_size, const SampleParams* params, u64* parts,
+                bool vector) {
   __shared__ u64 warps[kScanThreads / 32];
-  const float* row = logits + blockIdx.y * ld;
+  float* row = logits + blockIdx.y * ld;
   const uint32_t* allowed = params[blockIdx.y].allowed;
   const int slice = ((vocab_size + kParts - 1) / kParts + 3) / 4 * 4;
   const int begin = static_cast<int>(blockIdx.x) * slice, end = min(begin + slice, vocab_size);
+  // Each block changes what it reads; the second kernel finds all of it changed.
+  const LogitChange* changes = params[blockIdx.y].changes;
+  for (int c = threadIdx.x; c < params[blockIdx.y].n_changes; c += kScanThreads) {
+    const LogitChange change = changes[c];
+    if (change.token >= begin && change.token < end)
+      row[change.token] = changed_logit(row[change.token], change);
+  }
+  __syncthreads();
   u64 best = 0;
 #pragma unroll 2
   for (int i = begin + static_cast<int>(threadIdx.x) * 4; i < end; i += kScanThreads * 4) {
@@ -412,8 +420,8 @@ size_t sample_scratch_bytes(int64_t n, int64_t /*vocab_size*/) {
   return static_cast<size_t>(n) * kParts * sizeof(u64);
 }
 
-Status sample(const float* logits, int64_t n, int64_t ld, int64_t vocab_size,
-              const SampleParams* params, int32_t* out, void* scratch, cudaStream_t stream) {
+Status sample(float* logits, int64_t n, int64_t ld, int64_t vocab_size, const SampleParams* params,
+              int32_t* out, void* scratch, cudaStream_t stream) {
   if (n < 1 || vocab_size < 1 || vocab_size > kSampleMaxVocab) return cudaErrorInvalidValue;
   auto* parts = static_cast<u64*>(scratch);
   const int n_ids = static_cast<int>(vocab_size);

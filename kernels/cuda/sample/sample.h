@@ -1,5 +1,6 @@
 // The choice of a token from logits.
 #pragma once
+#include "kernels/common/logit_change.h"
 #include "kernels/cuda/types.h"
 
 namespace riffle::cuda {
@@ -15,12 +16,18 @@ struct SampleParams {
   // may be drawn; others count as if their logit were -inf. NaN of such a token is an error too.
   // Null: all may be drawn.
   const uint32_t* allowed = nullptr;
+  // Device memory: the logits of these tokens change first. Each token is there once.
+  const LogitChange* changes = nullptr;
+  int32_t n_changes = 0;
 };
-// logits [n][ld] of which the first vocab_size count (at most kSampleMaxVocab: else
-// cudaErrorInvalidValue); params [n] (device); scratch: sample_scratch_bytes(n, vocab_size).
+// logits [n][ld], which the changes write to, of which the first vocab_size count (at most
+// kSampleMaxVocab: else cudaErrorInvalidValue); params [n] (device); scratch:
+// sample_scratch_bytes(n, vocab_size).
 inline constexpr int64_t kSampleMaxVocab = 1 << 19;
+// More changes than this of a row are left to the CPU (SampleRequest).
+inline constexpr int32_t kMostChanges = 4096;
 size_t sample_scratch_bytes(int64_t n, int64_t vocab_size);
-Status sample(const float* logits, int64_t n, int64_t ld, int64_t vocab_size,
-              const SampleParams* params, int32_t* out, void* scratch, cudaStream_t stream);
+Status sample(float* logits, int64_t n, int64_t ld, int64_t vocab_size, const SampleParams* params,
+              int32_t* out, void* scratch, cudaStream_t stream);
 
 }  // namespace riffle::cuda

@@ -328,7 +328,7 @@ void CpuBackend::embed_step(const Tensor& table, float* x) {
   embed(table, step_.tokens, step_.n, x);
 }
 
-void CpuBackend::end_step(const float* logits, float* const* host, int32_t* tokens) {
+void CpuBackend::end_step(float* logits, float* const* host, int32_t* tokens) {
   if (step_.samples) std::fill_n(tokens, step_.n, kNotSampled);
   for (int64_t i = 0; i < step_.n; ++i)
     std::copy_n(logits + i * config_.vocab_size, config_.vocab_size, host[i]);

@@ -42,7 +42,7 @@ class CpuBackend : public Backend {
   void embed_step(const Tensor& table, float* x) override;
   void append_step(int layer, float* q, float* k, const float* v) override;
   void attend_step(int layer, const float* q, float* out) override;
-  void end_step(const float* logits, float* const* host, int32_t* tokens) override;
+  void end_step(float* logits, float* const* host, int32_t* tokens) override;
   void abandon_step() override {}
   void fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
                       const LayerKv& kv) override;

@@ -71,7 +71,7 @@ class CudaBackend : public Backend {
   void embed_step(const Tensor& table, float* x) override;
   void append_step(int layer, float* q, float* k, const float* v) override;
   void attend_step(int layer, const float* q, float* out) override;
-  void end_step(const float* logits, float* const* host, int32_t* tokens) override;
+  void end_step(float* logits, float* const* host, int32_t* tokens) override;
   void abandon_step() override;
   void fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
                       const LayerKv& kv) override;
@@ -124,9 +124,11 @@ class CudaBackend : public Backend {
   void attend_streamed(int layer, const float* q, float* out);
   void settle_rules(const Step& step);
   void grow_step_memory();
+  template <class T>
+  const T* upload_row(Buffer& to, Buffer& pinned, int64_t i, int64_t row, const T* from, int64_t n);
   void upload_step();
   void require_device_residency(const Selector& selector) const;
-  void fetch_results(const float* logits);
+  void fetch_results(float* logits);
   void report_step();
 
   const Model& model_;
@@ -173,9 +175,9 @@ class CudaBackend : public Backend {
   bool samples_here_ = false;  // tokens are drawn on the device
   int64_t max_blocks_ = 0;
   Buffer sequences_, scratch_, arrivals_, results_, orders_, lse_, dense_out_;
-  Buffer sample_params_, sample_scratch_, sampled_, masks_;
+  Buffer sample_params_, sample_scratch_, sampled_, masks_, changes_;
   Buffer host_sequences_, host_rows_, host_logits_, host_results_, host_params_, host_masks_,
-      host_sampled_;                                        // pinned
+      host_changes_, host_sampled_;                         // pinned
   std::vector<StreamedAttention::Counts> streamed_counts_;  // [n_layers][rows], streamed
   std::vector<int32_t> host_orders_;
   std::vector<float> host_lse_;

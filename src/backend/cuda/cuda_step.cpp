@@ -120,11 +120,20 @@ void CudaBackend::grow_step_memory() {
   grow(sample_scratch_, sample_scratch_bytes(n, vocab), "sampling");
   pin(host_params_, n * sizeof(SampleParams));
   pin(host_sampled_, n * sizeof(int32_t));
-  // Memory for masks is taken when the first answer has one.
-  const auto masked = [](const SampleRequest& r) { return r.allowed != nullptr; };
-  if (std::none_of(step_.samples, step_.samples + step_.n, masked)) return;
-  grow(masks_, n * mask_words() * sizeof(uint32_t), "sampling");
-  pin(host_masks_, n * mask_words() * sizeof(uint32_t));
+  // Memory for masks and changes is taken when the first answer has some.
+  bool masked = false, changed = false;
+  for (int64_t i = 0; i < step_.n; ++i) {
+    masked |= step_.samples[i].allowed != nullptr;
+    changed |= step_.samples[i].n_changes > 0;
+  }
+  if (masked) {
+    grow(masks_, n * mask_words() * sizeof(uint32_t), "sampling");
+    pin(host_masks_, n * mask_words() * sizeof(uint32_t));
+  }
+  if (changed) {
+    grow(changes_, n * kMostChanges * sizeof(LogitChange), "sampling");
+    pin(host_changes_, n * kMostChanges * sizeof(LogitChange));
+  }
 }
 
 void CudaBackend::check_selector(const Selector& selector, const riffle_selection& s) const {
@@ -179,7 +188,9 @@ void CudaBackend::begin_step(const Step& step) {
 void CudaBackend::settle_rules(const Step& step) {
   rule_ = step.selector->rule();
   dense_rule_ = step.dense->rule();
-  samples_here_ = step.samples != nullptr && drawable_ids_ <= kSampleMaxVocab;
+  const auto few_changes = [](const SampleRequest& r) { return r.n_changes <= kMostChanges; };
+  samples_here_ = step.samples != nullptr && drawable_ids_ <= kSampleMaxVocab &&
+                  std::all_of(step.samples, step.samples + step.n, few_changes);
   if (step.coverage && !residency_.pinned())
     fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s",
          residency_.why_not_pinned().c_str());
@@ -192,6 +203,17 @@ void CudaBackend::settle_rules(const Step& step) {
            static_cast<long long>(i));
     max_blocks_ = std::max(max_blocks_, residency_.describe(*step.sequences[i]).max_blocks);
   }
+}
+
+// Copies n elements to row i of a device buffer, by way of a pinned one of the same size.
+template <class T>
+const T* CudaBackend::upload_row(Buffer& to, Buffer& pinned, int64_t i, int64_t row, const T* from,
+                                 int64_t n) {
+  T *const host = pinned.as<T>() + i * row, *const device = to.as<T>() + i * row;
+  std::copy_n(from, n, host);
+  check(cudaMemcpyAsync(device, host, n * sizeof(T), cudaMemcpyHostToDevice, compute_),
+        "a step's inputs");
+  return device;
 }
 
 // The inputs, to where a recorded step finds them; but for the embedding's rows, which stay in
@@ -210,14 +232,14 @@ void CudaBackend::upload_step() {
     auto* params = host_params_.as<SampleParams>();
     for (int64_t i = 0; i < step_.n; ++i) {
       const SampleRequest& r = step_.samples[i];
-      params[i] = {r.temperature, r.top_p, r.min_p, r.top_k, r.random, nullptr};
-      if (!r.allowed) continue;
-      std::copy_n(r.allowed, mask_words(), host_masks_.as<uint32_t>() + i * mask_words());
-      params[i].allowed = masks_.as<uint32_t>() + i * mask_words();
-      check(cudaMemcpyAsync(masks_.as<uint32_t>() + i * mask_words(),
-                            host_masks_.as<uint32_t>() + i * mask_words(),
-                            mask_words() * sizeof(uint32_t), cudaMemcpyHostToDevice, compute_),
-            "a step's inputs");
+      params[i] = {r.temperature, r.top_p, r.min_p, r.top_k, r.random};
+      if (r.allowed)
+        params[i].allowed =
+            upload_row(masks_, host_masks_, i, mask_words(), r.allowed, mask_words());
+      if (r.n_changes == 0) continue;
+      params[i].changes =
+          upload_row(changes_, host_changes_, i, kMostChanges, r.changes, r.n_changes);
+      params[i].n_changes = r.n_changes;
     }
     check(cudaMemcpyAsync(sample_params_.data(), params, step_.n * sizeof(SampleParams),
                           cudaMemcpyHostToDevice, compute_),
@@ -333,7 +355,7 @@ void CudaBackend::attend_step(int layer, const float* q, float* out) {
   check(attend_decode(s, device_.limits, compute_), "attention of a step");
 }
 
-void CudaBackend::fetch_results(const float* logits) {
+void CudaBackend::fetch_results(float* logits) {
   if (step_.working_set > 0 && !residency_.streamed()) {
     WorkingSets w;
     w.n = static_cast<int>(step_.n);
@@ -362,7 +384,7 @@ void CudaBackend::fetch_results(const float* logits) {
         "reading tokens");
 }
 
-void CudaBackend::end_step(const float* logits, float* const* host, int32_t* tokens) {
+void CudaBackend::end_step(float* logits, float* const* host, int32_t* tokens) {
   if (mode_ != Mode::Replaying) fetch_results(logits);
   if (mode_ == Mode::Capturing) {
     cudaGraph_t graph = nullptr;

@@ -51,9 +51,9 @@ int run_batch(BatchOptions& o) {
     notice(quiet,
            "[waiting for lines on standard input, one request a line; Ctrl-D at the beginning of a "
            "line ends it; -i FILE reads a file]");
-  BatchInput input(
-      o.in, o.shard,
-      {o.common.max_tokens, o.common.sampling, o.common.thinking, o.ignore_unknown, o.common.seed});
+  BatchInput input(o.in, o.shard,
+                   {o.common.max_tokens, sampling_of(o.common), o.common.thinking, o.ignore_unknown,
+                    o.common.seed});
   BatchOutput output(o.out, o.errors, input, o.restart, quiet);
   const size_t held = output.held().by_line.size(), held_failed = output.held().failed;
   const bool held_in_order = output.held().in_order;

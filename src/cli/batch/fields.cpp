@@ -1,6 +1,7 @@
 #include "cli/batch/fields.h"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 
 #include "cli/batch/messages.h"
@@ -9,11 +10,15 @@ namespace riffle::cli {
 namespace {
 
 constexpr int32_t kIntMax = std::numeric_limits<int32_t>::max();
+constexpr int32_t kMaxTopLogprobs = 20;
 
 // What reading a body leaves behind, to be judged when all of it has been read.
 struct Body {
   BatchRequest& request;
-  bool prompt = false, messages = false, limited = false, seeded = false;
+  bool prompt = false, messages = false, limited = false, seeded = false, penalised = false;
+  bool everything = false;                 // vLLM's penalty of repetitions looks back at all tokens
+  std::optional<bool> counted_logprobs{};  // a number, not true or false
+  std::optional<int32_t> top_logprobs{};
   std::optional<bool> generation_prompt{}, continued{}, special_tokens{};  // vLLM's
 };
 
@@ -96,6 +101,67 @@ void read_seed(const Fields& f, const std::string& field, const JsonIn& value, B
   body.seeded = true;
 }
 
+void read_n(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.request.n = f.integer<size_t>(field, value, 1, kMaxChoices);
+}
+
+void read_frequency_penalty(const Fields& f, const std::string& field, const JsonIn& value,
+                            Body& body) {
+  body.request.sampling.frequency_penalty = static_cast<float>(f.real(field, value, -2, 2));
+}
+void read_presence_penalty(const Fields& f, const std::string& field, const JsonIn& value,
+                           Body& body) {
+  body.request.sampling.presence_penalty = static_cast<float>(f.real(field, value, -2, 2));
+}
+// llama.cpp's, which looks back at repeat_last_n tokens.
+void read_repeat_penalty(const Fields& f, const std::string& field, const JsonIn& value,
+                         Body& body) {
+  if (std::exchange(body.penalised, true))
+    f.fail("bad_request",
+           "fields body.repeat_penalty and body.repetition_penalty are both there, expected one");
+  body.request.sampling.repeat_penalty = static_cast<float>(f.real(field, value, 0.001, 1000));
+}
+// vLLM's, which looks back at everything.
+void read_repetition_penalty(const Fields& f, const std::string& field, const JsonIn& value,
+                             Body& body) {
+  read_repeat_penalty(f, field, value, body);
+  body.everything = true;
+}
+void read_repeat_last_n(const Fields& f, const std::string& field, const JsonIn& value,
+                        Body& body) {
+  body.request.sampling.repeat_last_n =
+      value == JsonIn(-1) ? -1 : f.integer<int32_t>(field, value, 0, kIntMax);
+}
+
+// {"15043": -100}: tokens and what is added to their logits.
+void read_logit_bias(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  if (!value.is_object()) f.wrong(field, value, "an object");
+  std::vector<riffle_logit_bias>& all = body.request.logit_bias.emplace();
+  for (const auto& [key, bias] : value.items()) {
+    int32_t token = 0;
+    const char* const end = key.data() + key.size();
+    const auto [stop, error] = std::from_chars(key.data(), end, token);
+    if (error != std::errc() || stop != end || token < 0)
+      f.fail("bad_request", "field " + field + ": found " + shown(key) + ", expected a token");
+    all.push_back({token, static_cast<float>(f.real(field + "." + key, bias, -100, 100))});
+  }
+}
+
+// true with messages; with a prompt how many of the most probable tokens each token comes with.
+void read_logprobs(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  riffle_sampling& s = body.request.sampling;
+  body.counted_logprobs = !value.is_boolean();
+  if (!body.counted_logprobs) {
+    s.logprobs = f.truth(field, value);
+    return;
+  }
+  s.logprobs = true;
+  s.top_logprobs = f.integer<int32_t>(field, value, 0, kMaxTopLogprobs);
+}
+void read_top_logprobs(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.top_logprobs = f.integer<int32_t>(field, value, 0, kMaxTopLogprobs);
+}
+
 void read_stop(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   std::vector<std::string>& stop = body.request.stop;
   if (!value.is_array()) {
@@ -150,16 +216,17 @@ constexpr BodyField kFields[] = {
     {{"seed", Use::HONOURED}, read_seed},
     {{"stop", Use::HONOURED}, read_stop},
 
-    {{"n", Use::NO_OP, "[1]"}},
+    {{"n", Use::HONOURED}, read_n},
+    {{"logprobs", Use::HONOURED}, read_logprobs},
+    {{"top_logprobs", Use::HONOURED}, read_top_logprobs},
+    {{"logit_bias", Use::HONOURED}, read_logit_bias},
+    {{"frequency_penalty", Use::HONOURED}, read_frequency_penalty},
+    {{"presence_penalty", Use::HONOURED}, read_presence_penalty},
+
     {{"best_of", Use::NO_OP, "[1]"}},
     {{"stream", Use::NO_OP, "[false]"}},
     {{"echo", Use::NO_OP, "[false]"}},
     {{"suffix", Use::NO_OP, R"([""])"}},
-    {{"logprobs", Use::NO_OP, "[false]"}},
-    {{"top_logprobs", Use::NO_OP, "[0]"}},
-    {{"logit_bias", Use::NO_OP, "[{}]"}},
-    {{"frequency_penalty", Use::NO_OP, "[0]"}},
-    {{"presence_penalty", Use::NO_OP, "[0]"}},
     {{"response_format", Use::NO_OP, R"([{"type":"text"}])"}},
     {{"modalities", Use::NO_OP, R"([["text"]])"}},
     {{"tools", Use::NO_OP, "[[]]"}},
@@ -188,13 +255,13 @@ constexpr BodyField kFields[] = {
     // vLLM
     {{"top_k", Use::HONOURED}, read_top_k},
     {{"min_p", Use::HONOURED}, read_min_p},
+    {{"repetition_penalty", Use::HONOURED}, read_repetition_penalty},
     {{"ignore_eos", Use::HONOURED}, read_ignore_eos},
     {{"chat_template_kwargs", Use::HONOURED}, read_template_kwargs},
     {{"add_generation_prompt", Use::HONOURED}, read_generation_prompt},
     {{"continue_final_message", Use::HONOURED}, read_continued},
     {{"add_special_tokens", Use::HONOURED}, read_special_tokens},
 
-    {{"repetition_penalty", Use::NO_OP, "[1]"}},
     {{"length_penalty", Use::NO_OP, "[1]"}},
     {{"min_tokens", Use::NO_OP, "[0]"}},
     {{"use_beam_search", Use::NO_OP, "[false]"}},
@@ -227,9 +294,11 @@ constexpr BodyField kFields[] = {
     {{"truncate_prompt_tokens", Use::REFUSED}},
 
     // llama.cpp
+    {{"repeat_penalty", Use::HONOURED}, read_repeat_penalty},
+    {{"repeat_last_n", Use::HONOURED}, read_repeat_last_n},
+
     {{"cache_prompt", Use::IGNORED}},
     {{"id_slot", Use::IGNORED}},
-    {{"repeat_penalty", Use::NO_OP, "[1]"}},
     {{"typical_p", Use::NO_OP, "[1]"}},
     {{"dry_multiplier", Use::NO_OP, "[0]"}},
     {{"xtc_probability", Use::NO_OP, "[0]"}},
@@ -255,6 +324,20 @@ void check_end(const Fields& f, const Body& body) {
   differs("add_generation_prompt", body.generation_prompt, !open);
 }
 
+// OpenAI has true and a number of its own for conversations, and one number for prompts.
+void check_logprobs(const Fields& f, Body& body) {
+  riffle_sampling& s = body.request.sampling;
+  if (body.counted_logprobs && *body.counted_logprobs == body.messages && s.logprobs)
+    f.fail("bad_request", body.messages
+                              ? "field body.logprobs is a number, expected true or false with "
+                                "messages (body.top_logprobs is the number)"
+                              : "field body.logprobs is true, expected a number with a prompt");
+  if (!body.top_logprobs) return;
+  if (*body.top_logprobs > 0 && !(body.messages && s.logprobs))
+    f.fail("bad_request", "field body.top_logprobs is not 0, expected messages and body.logprobs");
+  if (body.messages) s.top_logprobs = *body.top_logprobs;
+}
+
 }  // namespace
 
 bool parse_body(const Fields& f, const JsonIn& object, BatchRequest& r) {
@@ -269,6 +352,8 @@ bool parse_body(const Fields& f, const JsonIn& object, BatchRequest& r) {
   if (!body.prompt && !body.messages)
     f.fail("bad_request", "field body.prompt or body.messages is missing");
   r.chat = body.messages;
+  check_logprobs(f, body);
+  if (body.everything) r.sampling.repeat_last_n = -1;
   check_end(f, body);
   if (body.special_tokens && *body.special_tokens == r.chat)
     f.fail("bad_request", std::string("field body.add_special_tokens is ") +

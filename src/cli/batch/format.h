@@ -29,10 +29,12 @@ struct BatchPrompt {
 struct BatchRequest {
   std::string custom_id;
   bool chat = false;                 // messages, not prompts
-  std::vector<BatchPrompt> prompts;  // the answer has a choice for each
+  std::vector<BatchPrompt> prompts;  // the answer has `n` choices for each
   std::vector<Message> messages;
   int32_t max_tokens = -1;
+  size_t n = 1;
   riffle_sampling sampling{};
+  std::optional<std::vector<riffle_logit_bias>> logit_bias;  // in place of sampling's
   std::vector<std::string> stop;
   bool ignore_eos = false;
   riffle_thinking thinking = RIFFLE_THINKING_DEFAULT;
@@ -59,6 +61,7 @@ struct BatchError {
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
 constexpr size_t kMaxNameBytes = 1024;  // of custom_id, which goes into the record, and of model
 constexpr size_t kMaxPrompts = 4096;    // in a line
+constexpr size_t kMaxChoices = 128;     // of a prompt
 constexpr int kMaxNesting = 32;         // a valid request needs 5
 constexpr size_t kMaxValues =
     1000000;  // in a line, or keys: a line of nothing but [] would take 20 times its size parsed

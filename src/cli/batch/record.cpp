@@ -1,5 +1,6 @@
 #include "cli/batch/record.h"
 
+#include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
@@ -14,15 +15,72 @@ std::string random_id() {
                  static_cast<unsigned long long>(draw_seed()));
 }
 
-Json choice_json(size_t index, bool chat, const BatchChoice& choice) {
+std::string bytes_of(riffle_model* model, int32_t token) {
+  std::string bytes(64, '\0');
+  size_t n = 0;
+  riffle_status status = riffle_token_bytes(model, token, bytes.data(), bytes.size(), &n);
+  bytes.resize(n);
+  if (status == RIFFLE_BUFFER_TOO_SMALL)
+    status = riffle_token_bytes(model, token, bytes.data(), bytes.size(), &n);
+  if (status != RIFFLE_OK) throw Exit(exit_code_of(status), riffle_model_error(model));
+  return bytes;
+}
+
+Json logprob_json(riffle_model* model, int32_t token, float logprob) {
+  const std::string bytes = bytes_of(model, token);
+  Json list = Json::array();
+  for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
+  return {{"token", bytes}, {"logprob", number(logprob)}, {"bytes", std::move(list)}};
+}
+
+// As OpenAI's chat completions have it.
+Json chat_logprobs(riffle_model* model, const std::vector<TokenLogprobs>& all) {
+  Json content = Json::array();
+  for (const TokenLogprobs& one : all) {
+    Json entry = logprob_json(model, one.token, one.logprob);
+    entry["top_logprobs"] = Json::array();
+    for (const riffle_logprob& top : one.top)
+      entry["top_logprobs"].push_back(logprob_json(model, top.token, top.logprob));
+    content.push_back(std::move(entry));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+// As OpenAI's completions have it.
+Json prompt_logprobs(riffle_model* model, const std::vector<TokenLogprobs>& all) {
+  Json tokens = Json::array(), logprobs = Json::array(), tops = Json::array(),
+       offsets = Json::array();
+  size_t offset = 0;  // in characters of the text
+  for (const TokenLogprobs& one : all) {
+    const std::string bytes = bytes_of(model, one.token);
+    tokens.push_back(bytes);
+    logprobs.push_back(number(one.logprob));
+    Json top = Json::object();
+    for (const riffle_logprob& t : one.top) top[bytes_of(model, t.token)] = number(t.logprob);
+    tops.push_back(std::move(top));
+    offsets.push_back(offset);
+    offset += static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(), [](char c) {
+      return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+    }));
+  }
+  return {{"tokens", std::move(tokens)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
+}
+
+Json choice_json(size_t index, const BatchRequest& request, riffle_model* model,
+                 const BatchChoice& choice) {
   Json out = {{"index", index}};
-  if (chat) {
+  if (request.chat) {
     out["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
     if (!choice.reasoning.empty()) out["message"]["reasoning_content"] = choice.reasoning;
   } else {
     out["text"] = choice.text;
   }
-  out["logprobs"] = nullptr;
+  out["logprobs"] = !request.sampling.logprobs ? Json(nullptr)
+                    : request.chat             ? chat_logprobs(model, choice.logprobs)
+                                               : prompt_logprobs(model, choice.logprobs);
   out["finish_reason"] = choice.end.result.finish == RIFFLE_FINISH_STOP ? "stop" : "length";
   return out;
 }
@@ -62,14 +120,14 @@ std::string batch_error_record(size_t line_number, const BatchError& e) {
 }
 
 std::string batch_answer_record(size_t line_number, const BatchRequest& request,
-                                const std::string& model_name,
+                                riffle_model* model, const std::string& model_name,
                                 std::span<const BatchChoice> choices) {
   const riffle_request_end sum = sum_of(choices);
   const riffle_stats& stats = sum.stats;
   const size_t answer_tokens = static_cast<size_t>(sum.result.n_tokens);
   Json list = Json::array(), finish = Json::array();
   for (const BatchChoice& choice : choices) {
-    list.push_back(choice_json(list.size(), request.chat, choice));
+    list.push_back(choice_json(list.size(), request, model, choice));
     finish.push_back(finish_name(choice.end.result.finish));
   }
   const Json body = {

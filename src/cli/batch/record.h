@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cli/batch/format.h"
 
@@ -13,9 +14,17 @@ namespace riffle::cli {
 // versions of riffle wrote the second.
 constexpr std::string_view kRecordBegins[] = {"{\"id\":\"batch_req_", "{\"id\":\"line-"};
 
-// One answer of a line: the answer to one of its prompts.
+// A token of an answer with its log-probability and those of the most probable tokens there.
+struct TokenLogprobs {
+  int32_t token;
+  float logprob;
+  std::vector<riffle_logprob> top;
+};
+
+// One answer of a line: an answer to one of its prompts.
 struct BatchChoice {
-  std::string text, reasoning;  // reasoning: "": none
+  std::string text, reasoning;          // reasoning: "": none
+  std::vector<TokenLogprobs> logprobs;  // if the line asks for them; also of the reasoning's tokens
   riffle_request_end end{};
 };
 
@@ -24,7 +33,7 @@ struct BatchChoice {
 std::string batch_error_record(size_t line_number, const BatchError& error);
 // model_name: of the model that answers, whatever the line asked for. At least one choice.
 std::string batch_answer_record(size_t line_number, const BatchRequest& request,
-                                const std::string& model_name,
+                                riffle_model* model, const std::string& model_name,
                                 std::span<const BatchChoice> choices);
 
 }  // namespace riffle::cli

@@ -68,8 +68,9 @@ BatchError BatchRunner::error_of(const Place& place, riffle_status status,
   const char* hint = status == RIFFLE_CONTEXT_FULL
                          ? " (its length follows from -c, --gpu-mem and --host-mem)"
                          : "";
-  const std::string where =
-      job.answers.size() > 1 ? text_of("field body.prompt[%zu]: ", place.index) : "";
+  const std::string where = job.answers.size() > job.request.n
+                                ? text_of("field body.prompt[%zu]: ", place.index / job.request.n)
+                                : "";
   const std::string what = text.empty() ? riffle_status_name(status) : text;
   return {error_code(status),
           text_of("line %zu: %s%s%s", job.line, where.c_str(), what.c_str(), hint),
@@ -77,12 +78,15 @@ BatchError BatchRunner::error_of(const Place& place, riffle_status status,
 }
 
 // No exception may cross the library; false ends this answer as unfinished.
-bool BatchRunner::on_token(void* self, uint64_t id, int32_t token, const char* text, size_t n) {
+bool BatchRunner::on_token(void* self, uint64_t id, const riffle_token* token) {
   auto& runner = *static_cast<BatchRunner*>(self);
   try {
     Answer& answer = runner.under_way_.at(id).answer();
-    answer.take(answer.split->put(token, {text, n}));
-    if (token >= 0) {
+    answer.take(answer.split->put(token->id, {token->text, token->text_len}));
+    if (token->id >= 0) {
+      if (answer.logprobs)
+        answer.choice.logprobs.push_back(
+            {token->id, token->logprob, {token->top, token->top + token->n_top}});
       ++answer.tokens_shown;
       ++runner.progress_.counts.answer_tokens;
     }
@@ -200,27 +204,39 @@ void BatchRunner::submit(Jobs::iterator job) {
   riffle_generate_defaults(&options);
   options.max_tokens = r.max_tokens;
   options.sampling = r.sampling;
+  if (r.logit_bias) {
+    options.sampling.logit_bias = r.logit_bias->data();
+    options.sampling.n_logit_bias = r.logit_bias->size();
+  }
   options.ignore_eos = r.ignore_eos;
   options.stop = stops.data();
   options.n_stop = stops.size();
-  job->answers.resize(r.chat ? 1 : r.prompts.size());
+  job->answers.resize((r.chat ? 1 : r.prompts.size()) * r.n);
   if (r.chat) {
     Conversation c = fit_conversation(model_, std::exchange(r.messages, {}), r.thinking);
     progress_.add_fitted(job->line, c.fitted);
     // White space behind text that is continued belongs to the answer.
     options.trim_start = !c.continued;
-    job->answers[0].split.emplace(marks_, c.prompt.in_reasoning);
-    return submit({job, 0}, std::move(c.prompt.tokens), options);
+    return submit(job, 0, std::move(c.prompt.tokens), options, {marks_, c.prompt.in_reasoning});
   }
-  for (size_t i = 0; i < job->answers.size(); ++i) {
+  for (size_t i = 0; i < r.prompts.size(); ++i) {
     BatchPrompt prompt = std::move(r.prompts[i]);
     if (prompt.tokens.empty()) prompt.tokens = tokenize(model_, prompt.text, RIFFLE_TOKENIZE_BOS);
-    job->answers[i].split.emplace(ReasoningMarks(), false);
-    // Equal prompts of a line are to differ, as equal lines do.
-    options.sampling.seed = i == 0 ? r.sampling.seed : derived_seed(r.sampling.seed, i);
-    submit({job, i}, std::move(prompt.tokens), options);
+    submit(job, i, std::move(prompt.tokens), options, {ReasoningMarks(), false});
   }
   r.prompts = {};
+}
+
+// The choices of one prompt, which the scheduler reads once.
+void BatchRunner::submit(Jobs::iterator job, size_t prompt, std::vector<int32_t> tokens,
+                         riffle_generate_options options, const ReasoningSplit& split) {
+  const BatchRequest& r = job->request;
+  for (size_t i = prompt * r.n; i < (prompt + 1) * r.n; ++i) {
+    job->answers[i].split = split;
+    // Choices of a line are to differ, as equal lines do.
+    options.sampling.seed = i == 0 ? r.sampling.seed : derived_seed(r.sampling.seed, i);
+    submit({job, i}, tokens, options);
+  }
 }
 
 void BatchRunner::submit(Place place, std::vector<int32_t> tokens,
@@ -229,6 +245,7 @@ void BatchRunner::submit(Place place, std::vector<int32_t> tokens,
   const riffle_status status =
       riffle_scheduler_submit(scheduler_.get(), tokens.data(), tokens.size(), &options, &answer.id);
   if (status != RIFFLE_OK) throw error_of(place, status, riffle_context_error(context_));
+  answer.logprobs = options.sampling.logprobs;
   answer.bytes = tokens.size() * sizeof(int32_t) * (cache_ ? 2 : 1);
   prompt_bytes_ += answer.bytes;
   if (cache_) answer.tokens = std::move(tokens);
@@ -277,7 +294,7 @@ void BatchRunner::conclude(Place place) {
     progress_.counts.cached_tokens += a.choice.end.loaded_tokens;
     choices.push_back(std::move(a.choice));
   }
-  finish(job, batch_answer_record(job->line, job->request, model_name_, choices), false);
+  finish(job, batch_answer_record(job->line, job->request, model_, model_name_, choices), false);
 }
 
 void BatchRunner::fail(Jobs::iterator job, const BatchError& error) {

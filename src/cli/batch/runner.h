@@ -36,7 +36,7 @@ class BatchRunner {
   // A request of the scheduler: one prompt of a line on its way to its answer.
   struct Answer {
     uint64_t id = 0;
-    bool under_way = false;
+    bool under_way = false, logprobs = false;
     size_t bytes = 0;                     // of the prompt's tokens; 0: concluded
     std::vector<int32_t> tokens;          // of the prompt, if there is a prefix cache ...
     std::string entry;                    // ... and the name of what it gave
@@ -73,6 +73,8 @@ class BatchRunner {
   bool read_ahead();
   void start(InputLine& in);
   void submit(Jobs::iterator job);  // throws what failure_of catches
+  void submit(Jobs::iterator job, size_t prompt, std::vector<int32_t> tokens,
+              riffle_generate_options options, const ReasoningSplit& split);
   void submit(Place place, std::vector<int32_t> tokens, riffle_generate_options options);
   void drop_answers(Jobs::iterator job);  // the line has failed
   void conclude(Place place);             // the scheduler is done with this answer
@@ -87,7 +89,7 @@ class BatchRunner {
 
   static riffle_session_file* on_begin(void* self, uint64_t id, size_t n_shared);
   static void on_prompt(void* self, uint64_t id, const riffle_request_prompt* prompt);
-  static bool on_token(void* self, uint64_t id, int32_t token, const char* text, size_t n);
+  static bool on_token(void* self, uint64_t id, const riffle_token* token);
   static void on_done(void* self, uint64_t id, const riffle_request_end* end);
 
   riffle_model* model_;

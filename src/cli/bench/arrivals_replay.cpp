@@ -27,8 +27,8 @@ class Replay {
 
   ReplayResult run() {
     riffle_scheduler_options o = *setup_.scheduler;
-    o.on_token = [](void* self, uint64_t id, int32_t token, const char*, size_t) {
-      return static_cast<Replay*>(self)->on_token(id, token);
+    o.on_token = [](void* self, uint64_t id, const riffle_token* token) {
+      return static_cast<Replay*>(self)->on_token(id, token->id);
     };
     o.on_done = [](void* self, uint64_t id, const riffle_request_end* end) {
       static_cast<Replay*>(self)->on_done(id, *end);

@@ -15,6 +15,7 @@ struct Scheduler::Request {
   std::vector<int32_t> prompt;
   std::vector<std::string> stops;
   std::vector<const char*> stop_pointers;
+  std::vector<riffle_logit_bias> logit_bias;
   riffle_generate_options options{};
   riffle_grammar grammar;  // what options.grammar points to, if anything
   std::optional<Answer> answer;

@@ -69,8 +69,11 @@ uint64_t Scheduler::submit(std::span<const int32_t> tokens,
   for (size_t i = 0; i < options.n_stop; ++i) r->stops.emplace_back(options.stop[i]);
   for (const std::string& s : r->stops) r->stop_pointers.push_back(s.c_str());
   r->options.stop = r->stop_pointers.data();
+  const riffle_sampling& s = options.sampling;
+  r->logit_bias.assign(s.logit_bias, s.logit_bias + s.n_logit_bias);
+  r->options.sampling.logit_bias = r->logit_bias.data();
   if (options.grammar) r->grammar = *options.grammar, r->options.grammar = &r->grammar;
-  r->answer.emplace(engine_.model(), r->options);
+  r->answer.emplace(engine_.model(), r->options, r->prompt);
   waiting_.push_back(std::move(r));
   return waiting_.back()->id;
 }
@@ -258,7 +261,7 @@ bool Scheduler::make_memory(const Request& r) {
 void Scheduler::start_again(std::unique_ptr<Request> r) {
   engine_.destroy(*r->sequence);
   r->sequence.reset();
-  r->answer.emplace(engine_.model(), r->options);
+  r->answer.emplace(engine_.model(), r->options, r->prompt);
   r->lookup = {};
   r->read = r->reused = r->loaded = r->calls = 0;
   r->steps = r->skips = r->failures = 0;
@@ -266,10 +269,10 @@ void Scheduler::start_again(std::unique_ptr<Request> r) {
 }
 
 Answer::Show Scheduler::show(Request& r) {
-  return [this, &r](int32_t token, const std::string& text) {
+  return [this, &r](const riffle_token& token) {
     if (++r.calls <= r.shown) return true;
     r.shown = r.calls;
-    return !o_.on_token || o_.on_token(o_.user, r.id, token, text.data(), text.size());
+    return !o_.on_token || o_.on_token(o_.user, r.id, &token);
   };
 }
 

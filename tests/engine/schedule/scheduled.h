@@ -57,10 +57,10 @@ inline Got alone(const riffle_context_options& o, const Ask& a) {
   Got got;
   riffle_session* s = r.session();
   r.check(riffle_prefill(s, a.prompt.data(), a.prompt.size(), nullptr, nullptr));
-  const auto on_token = [](void* user, size_t, int32_t token, const char* text, size_t n) {
+  const auto on_token = [](void* user, size_t, const riffle_token* token) {
     auto* g = static_cast<Got*>(user);
-    if (token >= 0) g->tokens.push_back(token);
-    g->text.append(text, n);
+    if (token->id >= 0) g->tokens.push_back(token->id);
+    g->text.append(token->text, token->text_len);
     return true;
   };
   r.check(riffle_generate(s, &a.options, on_token, &got, &got.result));
@@ -78,15 +78,15 @@ struct Run {
 
   Run(Runtime& runtime, riffle_scheduler_options o) : r(runtime) {
     o.user = this;
-    o.on_token = [](void* user, uint64_t id, int32_t token, const char* text, size_t n) {
+    o.on_token = [](void* user, uint64_t id, const riffle_token* token) {
       auto* run = static_cast<Run*>(user);
       Got& g = run->got[id];
       const size_t now = run->iterations.size();
       if (g.tokens.empty()) g.began = g.last = now;
       g.longest_wait = std::max(g.longest_wait, now - g.last);
       g.last = now;
-      if (token >= 0) g.tokens.push_back(token);
-      g.text.append(text, n);
+      if (token->id >= 0) g.tokens.push_back(token->id);
+      g.text.append(token->text, token->text_len);
       return true;
     };
     o.on_done = [](void* user, uint64_t id, const riffle_request_end* end) {

@@ -228,7 +228,7 @@ int differences(Rng& g, const std::vector<float>& logits, int64_t ld, int vocab,
     want.push_back(sampler.sample(&logits[i * ld], vocab));
     params.push_back({temperature, top_p, min_p, top_k, riffle::Random(seed).uniform()});
   }
-  const DeviceArray<float> logits_d(logits);
+  DeviceArray<float> logits_d(logits);
   const DeviceArray<SampleParams> params_d(params);
   DeviceArray<int32_t> out(rows);
   DeviceArray<uint8_t> scratch(sample_scratch_bytes(rows, vocab));
@@ -290,6 +290,105 @@ TEST_CASE("the device's sampler draws what the CPU's draws", "[cuda]") {
   CHECK(differ * 1000 <= draws);
 }
 
+TEST_CASE("the device's sampler changes and forbids logits as the CPU's does", "[cuda]") {
+  if (skip()) return;
+  Rng g(29);
+  const int vocab = 32003, rows = 8;
+  int differ = 0, draws = 0;
+  const auto between = [&](float low, float high) {
+    return std::uniform_real_distribution<float>(low, high)(g);
+  };
+  for (const auto& [temperature, top_k] :
+       {std::pair{0.0f, 0}, {0.8f, 40}, {1.0f, 0}, {1.2f, 5000}}) {
+    std::vector<float> logits(rows * vocab);
+    for (float& x : logits) x = between(-6, 6);
+    std::vector<std::vector<riffle::LogitChange>> changes(rows);
+    std::vector<std::vector<uint32_t>> masks(rows);
+    std::vector<DeviceArray<riffle::LogitChange>> changes_d;
+    std::vector<DeviceArray<uint32_t>> masks_d;
+    std::vector<SampleParams> params;
+    std::vector<int> want;
+    for (int i = 0; i < rows; i++) {
+      for (int t = i; t < vocab; t += 7 + i)
+        changes[i].push_back({t,
+                              t % 3 == 0    ? between(-4, 4)
+                              : t % 11 == 0 ? -INFINITY
+                                            : 0,
+                              between(0.5f, 2), between(-2, 2)});
+      masks[i].resize((vocab + 31) / 32);
+      for (uint32_t& word : masks[i]) word = static_cast<uint32_t>(g());
+      changes_d.emplace_back(changes[i]);
+      masks_d.emplace_back(masks[i]);
+      const uint64_t seed = g();
+      riffle::Sampler sampler(seed, temperature, top_k, 0.98f, 0);
+      riffle::SampleRequest request = sampler.request();
+      request.changes = changes[i].data();
+      request.n_changes = static_cast<int32_t>(changes[i].size());
+      if (i % 2) request.allowed = masks[i].data();
+      want.push_back(sampler.sample(&logits[i * vocab], vocab, request));
+      params.push_back({temperature, 0.98f, 0, top_k, riffle::Random(seed).uniform(),
+                        i % 2 ? masks_d[i].get() : nullptr, changes_d[i].get(), request.n_changes});
+    }
+    DeviceArray<float> logits_d(logits);
+    const DeviceArray<SampleParams> params_d(params);
+    DeviceArray<int32_t> out(rows);
+    DeviceArray<uint8_t> scratch(sample_scratch_bytes(rows, vocab));
+    check_cuda(sample(logits_d.get(), rows, vocab, vocab, params_d.get(), out.get(), scratch.get(),
+                      nullptr),
+               "sample");
+    const auto got = out.download();
+    for (int i = 0; i < rows; i++) differ += got[i] != want[i];
+    draws += rows;
+  }
+  CHECK(differ * 16 <= draws);  // sums over many candidates may round another way
+}
+
+// A million draws of one changed row, against probabilities computed in double.
+TEST_CASE("the device's sampler draws changed logits by their probability", "[cuda]") {
+  if (skip()) return;
+  const int vocab = 12, rows = 4000, rounds = 250;
+  const double temperature = 1.3;
+  const std::vector<float> row = {2, 1.5f, 1, 0.5f, 0, -0.5f, -1, -1.5f, 3, 3, -2, 0.25f};
+  const std::vector<riffle::LogitChange> changes = {
+      {0, 0.5f, 1, 0}, {2, 0, 1.5f, 0}, {5, 0, 1.5f, 0.7f}, {8, 0, 1, 2.5f}, {9, -INFINITY, 1, 0}};
+  std::vector<double> weight(row.begin(), row.end());
+  for (const auto& [token, bias, divide, minus] : changes) {
+    const double x = weight[token] + bias;
+    weight[token] = (x > 0 ? x / divide : x * divide) - minus;
+  }
+  double total = 0;
+  for (double& w : weight) total += w = std::exp(w / temperature);
+  std::vector<float> logits;
+  for (int i = 0; i < rows; i++) logits.insert(logits.end(), row.begin(), row.end());
+  const DeviceArray<riffle::LogitChange> changes_d(changes);
+  DeviceArray<int32_t> out(rows);
+  DeviceArray<uint8_t> scratch(sample_scratch_bytes(rows, vocab));
+  riffle::Random random(5);
+  std::vector<double> count(vocab, 0);
+  for (int round = 0; round < rounds; round++) {
+    std::vector<SampleParams> params;
+    for (int i = 0; i < rows; i++)
+      params.push_back({static_cast<float>(temperature), 1, 0, 0, random.uniform(), nullptr,
+                        changes_d.get(), static_cast<int32_t>(changes.size())});
+    DeviceArray<float> logits_d(logits);
+    const DeviceArray<SampleParams> params_d(params);
+    check_cuda(sample(logits_d.get(), rows, vocab, vocab, params_d.get(), out.get(), scratch.get(),
+                      nullptr),
+               "sample");
+    for (const int32_t id : out.download()) {
+      REQUIRE((id >= 0 && id < vocab));
+      count[id]++;
+    }
+  }
+  double chi_square = 0;
+  for (int id = 0; id < vocab; id++) {
+    const double expected = weight[id] / total * rows * rounds;
+    if (expected == 0) CHECK(count[id] == 0);
+    else chi_square += (count[id] - expected) * (count[id] - expected) / expected;
+  }
+  CHECK(chi_square < 10 + 6 * std::sqrt(20.0));  // 10 degrees of freedom
+}
+
 TEST_CASE("the device's sampler reports rows without an answer", "[cuda]") {
   if (skip()) return;
   const int vocab = 5000;
@@ -299,7 +398,7 @@ TEST_CASE("the device's sampler reports rows without an answer", "[cuda]") {
     logits[vocab + 4999] = -NAN;
     for (int v = 0; v < vocab; v++) logits[2 * vocab + v] = -INFINITY;
     logits[3 * vocab + 4321] = 9e9f;
-    const DeviceArray<float> logits_d(logits);
+    DeviceArray<float> logits_d(logits);
     const DeviceArray<SampleParams> params(
         std::vector<SampleParams>(4, {temperature, 0.9f, 0, 40, 0.5}));
     DeviceArray<int32_t> out(4);

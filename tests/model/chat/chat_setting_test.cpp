@@ -62,8 +62,8 @@ struct Loaded {
     g.max_tokens = 3;
     g.ignore_eos = ignore_eos;
     std::vector<int32_t> out;
-    const auto keep = [](void* user, size_t, int32_t token, const char*, size_t) {
-      if (token >= 0) static_cast<std::vector<int32_t>*>(user)->push_back(token);
+    const auto keep = [](void* user, size_t, const riffle_token* token) {
+      if (token->id >= 0) static_cast<std::vector<int32_t>*>(user)->push_back(token->id);
       return true;
     };
     REQUIRE(riffle_generate(session, &g, keep, &out, result) == RIFFLE_OK);

@@ -1,0 +1,93 @@
+#include "engine/penalties.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "util/error.h"
+
+namespace riffle {
+
+void check_penalties(const riffle_sampling& s) {
+  if (!(s.repeat_penalty > 0 && std::isfinite(s.repeat_penalty)))
+    fail(RIFFLE_BAD_ARGUMENT, "repeat_penalty is %g, expected a finite value > 0",
+         s.repeat_penalty);
+  if (s.repeat_last_n < -1)
+    fail(RIFFLE_BAD_ARGUMENT, "repeat_last_n is %d, expected -1 or more", s.repeat_last_n);
+  if (!(s.frequency_penalty >= -2 && s.frequency_penalty <= 2))
+    fail(RIFFLE_BAD_ARGUMENT, "frequency_penalty is %g, expected -2 to 2", s.frequency_penalty);
+  if (!(s.presence_penalty >= -2 && s.presence_penalty <= 2))
+    fail(RIFFLE_BAD_ARGUMENT, "presence_penalty is %g, expected -2 to 2", s.presence_penalty);
+  if (s.n_logit_bias && !s.logit_bias)
+    fail(RIFFLE_BAD_ARGUMENT, "logit_bias is NULL, but n_logit_bias is %zu", s.n_logit_bias);
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < s.n_logit_bias; ++i) {
+    const auto& [token, bias] = s.logit_bias[i];
+    if (token < 0)
+      fail(RIFFLE_BAD_ARGUMENT, "logit_bias[%zu]: token is %d, expected 0 or more", i, token);
+    if (std::isnan(bias) || bias == INFINITY)
+      fail(RIFFLE_BAD_ARGUMENT, "logit_bias[%zu]: bias is %g, expected a number or -infinity", i,
+           bias);
+    tokens.push_back(token);
+  }
+  std::sort(tokens.begin(), tokens.end());
+  const auto twice = std::adjacent_find(tokens.begin(), tokens.end());
+  if (twice != tokens.end())
+    fail(RIFFLE_BAD_ARGUMENT, "logit_bias has token %d more than once", *twice);
+  if (s.top_logprobs < 0 || s.top_logprobs > 20)
+    fail(RIFFLE_BAD_ARGUMENT, "top_logprobs is %d, expected 0 to 20", s.top_logprobs);
+}
+
+Penalties::Penalties(const riffle_sampling& s, std::span<const int32_t> prompt)
+    : repeat_penalty_(s.repeat_penalty),
+      frequency_penalty_(s.frequency_penalty),
+      presence_penalty_(s.presence_penalty),
+      last_n_(s.repeat_last_n),
+      bias_(s.logit_bias, s.logit_bias + s.n_logit_bias) {
+  if (!repeats()) return;
+  if (last_n_ > 0 && prompt.size() > static_cast<size_t>(last_n_))
+    prompt = prompt.last(static_cast<size_t>(last_n_));
+  for (const int32_t token : prompt) remember(token);
+}
+
+void Penalties::remember(int32_t token) {
+  ++n_last_[token];
+  if (last_n_ < 0) return;  // none is forgotten
+  last_.push_back(token);
+  if (last_.size() <= static_cast<size_t>(last_n_)) return;
+  const auto oldest = n_last_.find(last_.front());
+  if (--oldest->second == 0) n_last_.erase(oldest);
+  last_.pop_front();
+}
+
+void Penalties::take(int32_t token) {
+  if (repeats()) remember(token);
+  if (counts()) ++n_in_answer_[token];
+}
+
+std::vector<LogitChange> Penalties::changes(int n_ids) const {
+  std::vector<LogitChange> all;
+  all.reserve(bias_.size() + n_last_.size() + n_in_answer_.size());
+  for (const auto& [token, bias] : bias_) all.push_back({token, bias, 1, 0});
+  for (const auto& [token, n] : n_last_) all.push_back({token, 0, repeat_penalty_, 0});
+  for (const auto& [token, n] : n_in_answer_)
+    all.push_back({token, 0, 1, static_cast<float>(n) * frequency_penalty_ + presence_penalty_});
+  std::sort(all.begin(), all.end(),
+            [](const LogitChange& a, const LogitChange& b) { return a.token < b.token; });
+  // Each of the three has a token once, so the changes of one token do not meet in one member.
+  size_t kept = 0;
+  for (const LogitChange& c : all) {
+    if (c.token >= n_ids) break;
+    if (kept > 0 && all[kept - 1].token == c.token) {
+      LogitChange& both = all[kept - 1];
+      both.bias += c.bias;
+      both.divide *= c.divide;
+      both.minus += c.minus;
+    } else {
+      all[kept++] = c;
+    }
+  }
+  all.resize(kept);
+  return all;
+}
+
+}  // namespace riffle

@@ -1,0 +1,41 @@
+// Biases and penalties of an answer: how the tokens that are there change the logits of the next.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/common/logit_change.h"
+#include "riffle.h"
+
+namespace riffle {
+
+// Throws RIFFLE_BAD_ARGUMENT, naming the value, unless each is in the range that riffle.h says.
+void check_penalties(const riffle_sampling& sampling);
+
+class Penalties {
+ public:
+  // prompt: the tokens before the answer. sampling is copied.
+  Penalties(const riffle_sampling& sampling, std::span<const int32_t> prompt);
+
+  // False: there are none, and no token changes that.
+  bool any() const { return repeats() || counts() || !bias_.empty(); }
+  void take(int32_t token);  // of the answer
+  // Of each token below n_ids whose logit changes now, once, by id.
+  std::vector<LogitChange> changes(int n_ids) const;
+
+ private:
+  bool repeats() const { return repeat_penalty_ != 1 && last_n_ != 0; }
+  bool counts() const { return frequency_penalty_ != 0 || presence_penalty_ != 0; }
+  void remember(int32_t token);
+
+  float repeat_penalty_, frequency_penalty_, presence_penalty_;
+  int32_t last_n_;
+  std::vector<riffle_logit_bias> bias_;
+  std::deque<int32_t> last_;                          // of prompt and answer, with repeat_penalty
+  std::unordered_map<int32_t, int32_t> n_last_;       // how often each is there
+  std::unordered_map<int32_t, int32_t> n_in_answer_;  // with the other two
+};
+
+}  // namespace riffle
