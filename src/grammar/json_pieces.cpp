@@ -73,7 +73,14 @@ ExprId JsonPieces::plain_chars(std::vector<CodeRange> ranges) {
   for (uint32_t code = 0; code < 0x20; ++code) escape(code);
   escape('"');
   escape('\\');
-  return e_.choice({e_.chars(common(ranges, kPlain)), e_.words(std::move(escapes))});
+  const ExprId plain = e_.chars(common(ranges, kPlain));
+  if (escapes.size() <= 2) return e_.choice({plain, e_.words(std::move(escapes))});
+  // Classes with nearly all escapes are many, and have the same ones.
+  const auto known = escapes_.find(escapes);
+  if (known != escapes_.end()) return e_.choice({plain, e_.rule(known->second)});
+  const uint32_t rule = e_.add_rule("escape", e_.words(escapes));
+  escapes_.emplace(std::move(escapes), rule);
+  return e_.choice({plain, e_.rule(rule)});
 }
 
 RegexOptions JsonPieces::regex_options() {

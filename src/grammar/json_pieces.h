@@ -1,5 +1,6 @@
 // Pieces of JSON text as expressions.
 #pragma once
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -35,6 +36,7 @@ class JsonPieces {
 
   Expressions& e_;
   ExprId space_, comma_, any_char_, quote_;
+  std::map<std::vector<std::string>, uint32_t> escapes_;  // rules
 };
 
 // The text as it stands between quotes, escaped in the one way above.

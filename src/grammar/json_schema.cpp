@@ -102,8 +102,8 @@ class Schema {
       for (const Json& v : *node.values) {
         if (!reader_.holds(node, v, at)) continue;
         if (v.is_structured()) ways.push_back(constant(v));
-        else
-          words.push_back(v.is_string() ? "\"" + escaped(v.get<std::string>()) + "\"" : v.dump());
+        else if (v.is_string()) words.push_back("\"" + escaped(v.get<std::string>()) + "\"");
+        else words.push_back(v.is_number_float() ? number_text(v) : v.dump());
       }
       ways.push_back(e_.words(std::move(words)));
       return e_.choice(std::move(ways));
@@ -116,6 +116,14 @@ class Schema {
     if (node.types & SchemaNode::ARRAY) ways.push_back(array(node));
     if (node.types & SchemaNode::OBJECT) ways.push_back(object(node, at));
     return e_.choice(std::move(ways));
+  }
+
+  // A whole number is written as one, also if the schema has 1.0.
+  static std::string number_text(const Json& v) {
+    const std::optional<Decimal> d = Decimal::parse(v.dump());
+    return d && d->is_integer() && d->whole.size() <= kMostDigits
+               ? (d->negative ? "-" : "") + d->whole
+               : v.dump();
   }
 
   // A value of enum or const. The members of an object may come in any order.
@@ -136,7 +144,8 @@ class Schema {
         members.push_back({member_expr(pieces_.literal(key), constant(one)), true});
       return braces(members, Expressions::kNever, 0, kUnlimited);
     }
-    return v.is_string() ? pieces_.literal(v.get<std::string>()) : e_.text(v.dump());
+    if (v.is_string()) return pieces_.literal(v.get<std::string>());
+    return e_.text(v.is_number_float() ? number_text(v) : v.dump());
   }
 
   // ---- numbers

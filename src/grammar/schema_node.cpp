@@ -26,8 +26,9 @@ bool known_annotation(const std::string& key) {
 
 // Keywords that are read together with another one.
 bool part_of_others(const std::string& key) {
-  static const std::set<std::string> names = {"properties", "additionalProperties", "items",
-                                              "prefixItems", "additionalItems"};
+  static const std::set<std::string> names = {
+      "properties", "additionalProperties", "anyOf",          "oneOf",
+      "items",      "prefixItems",          "additionalItems"};
   return names.count(key) > 0;
 }
 
@@ -148,6 +149,9 @@ void SchemaReader::apply(const Json& schema, Nodes* nodes) {
   }
   apply_properties(schema, nodes);
   apply_items(schema, nodes);
+  // Last, when it is known what holds of all branches.
+  if (schema.contains("anyOf")) apply_branches(schema, "anyOf", false, nodes);
+  if (schema.contains("oneOf")) apply_branches(schema, "oneOf", true, nodes);
   --depth_;
 }
 
@@ -199,8 +203,6 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
     }
     return;
   }
-  if (key == "anyOf") return apply_branches(schema, "anyOf", false, nodes);
-  if (key == "oneOf") return apply_branches(schema, "oneOf", true, nodes);
   if (key == "enum" || key == "const") {
     if (key == "enum" && !value.is_array()) wrong(schema, key, value, "a list of values");
     std::vector<Json> values;
@@ -269,8 +271,8 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
        key == "dependencies") &&
       value == Json::object())
     return;
-  unsupported(schema,
-              key.size() > 60 ? "a keyword that riffle does not know" : key + " is not supported");
+  unsupported(schema, key.size() > 60 ? "a keyword that riffle does not know"
+                                      : "the keyword " + key + " is not supported");
 }
 
 void SchemaReader::apply_types(const Json& schema, const Json& value, Nodes* nodes) {

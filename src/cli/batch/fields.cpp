@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "cli/batch/answer_format.h"
 #include "cli/batch/messages.h"
 
 namespace riffle::cli {
@@ -137,6 +138,10 @@ void read_special_tokens(const Fields& f, const std::string& field, const JsonIn
   body.special_tokens = f.truth(field, value);
 }
 
+void read_format(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  read_answer_format(f, field, value, body.request);
+}
+
 // ---- the table. riffle-batch(1) has it for users. OpenAI's fields come first, then those of vLLM,
 // then those of llama.cpp. A field that is learned gets HONOURED and a reader in place of NO_OP.
 constexpr BodyField kFields[] = {
@@ -149,6 +154,7 @@ constexpr BodyField kFields[] = {
     {{"top_p", Use::HONOURED}, read_top_p},
     {{"seed", Use::HONOURED}, read_seed},
     {{"stop", Use::HONOURED}, read_stop},
+    {{"response_format", Use::HONOURED}, read_format},
 
     {{"n", Use::NO_OP, "[1]"}},
     {{"best_of", Use::NO_OP, "[1]"}},
@@ -160,7 +166,6 @@ constexpr BodyField kFields[] = {
     {{"logit_bias", Use::NO_OP, "[{}]"}},
     {{"frequency_penalty", Use::NO_OP, "[0]"}},
     {{"presence_penalty", Use::NO_OP, "[0]"}},
-    {{"response_format", Use::NO_OP, R"([{"type":"text"}])"}},
     {{"modalities", Use::NO_OP, R"([["text"]])"}},
     {{"tools", Use::NO_OP, "[[]]"}},
     {{"tool_choice", Use::NO_OP, R"(["none","auto"])"}},
@@ -193,6 +198,11 @@ constexpr BodyField kFields[] = {
     {{"add_generation_prompt", Use::HONOURED}, read_generation_prompt},
     {{"continue_final_message", Use::HONOURED}, read_continued},
     {{"add_special_tokens", Use::HONOURED}, read_special_tokens},
+    {{"guided_choice", Use::HONOURED}, read_format},
+    {{"guided_grammar", Use::HONOURED}, read_format},
+    {{"guided_json", Use::HONOURED}, read_format},
+    {{"guided_regex", Use::HONOURED}, read_format},
+    {{"structured_outputs", Use::HONOURED}, read_format},
 
     {{"repetition_penalty", Use::NO_OP, "[1]"}},
     {{"length_penalty", Use::NO_OP, "[1]"}},
@@ -214,11 +224,6 @@ constexpr BodyField kFields[] = {
 
     {{"allowed_token_ids", Use::REFUSED}},
     {{"chat_template", Use::REFUSED}},
-    {{"guided_choice", Use::REFUSED}},
-    {{"guided_grammar", Use::REFUSED}},
-    {{"guided_json", Use::REFUSED}},
-    {{"guided_regex", Use::REFUSED}},
-    {{"structured_outputs", Use::REFUSED}},
     {{"structural_tag", Use::REFUSED}},
     {{"logits_processors", Use::REFUSED}},
     {{"prompt_embeds", Use::REFUSED}},
@@ -227,6 +232,8 @@ constexpr BodyField kFields[] = {
     {{"truncate_prompt_tokens", Use::REFUSED}},
 
     // llama.cpp
+    {{"grammar", Use::HONOURED}, read_format},
+    {{"json_schema", Use::HONOURED}, read_format},
     {{"cache_prompt", Use::IGNORED}},
     {{"id_slot", Use::IGNORED}},
     {{"repeat_penalty", Use::NO_OP, "[1]"}},
@@ -235,8 +242,6 @@ constexpr BodyField kFields[] = {
     {{"xtc_probability", Use::NO_OP, "[0]"}},
     {{"mirostat", Use::NO_OP, "[0]"}},
     {{"n_probs", Use::NO_OP, "[0]"}},
-    {{"grammar", Use::NO_OP, R"([""])"}},
-    {{"json_schema", Use::REFUSED}},
 };
 
 // What vLLM asks about the conversation's end, where riffle does one thing: an assistant's message
