@@ -120,6 +120,11 @@ grammar_bench: $(BUILD)/grammar_bench
 $(BUILD)/grammar_bench: $(BUILD)/tools/bench/grammar_bench.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
+# Texts that grammars accept, for tools/fixtures/schema_suite.py: make grammar_check
+grammar_check: $(BUILD)/grammar_check
+$(BUILD)/grammar_check: $(BUILD)/tools/fixtures/grammar_check.o $(BUILD)/libriffle.a
+	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
 # A large model file to try (tools/fixtures/synthetic_gguf.cpp says how): make synthetic_gguf
 synthetic_gguf: $(BUILD)/synthetic_gguf
 $(BUILD)/synthetic_gguf: $(BUILD)/tools/fixtures/synthetic_gguf.o $(BUILD)/libriffle.a
@@ -164,4 +169,4 @@ help: ; @cat tools/make_help.txt
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d
-.PHONY: all deps demo test real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench synthetic_gguf render_chat results_chart fmt clean help FORCE
+.PHONY: all deps demo test real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench grammar_check synthetic_gguf render_chat results_chart fmt clean help FORCE

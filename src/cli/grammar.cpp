@@ -1,6 +1,7 @@
 #include "cli/grammar.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "cli/help.h"
 
@@ -47,6 +48,30 @@ Grammar load_grammar(riffle_model* model, const GrammarFlags& flags) {
                             text.data(), text.size(), &grammar, err, sizeof err);
   if (status != RIFFLE_OK) throw Exit(exit_code_of(status), name + ": " + err);
   return Grammar(grammar);
+}
+
+std::shared_ptr<const riffle_grammar> GrammarCache::get(riffle_model* model,
+                                                        riffle_grammar_kind kind,
+                                                        const std::string& text) {
+  constexpr size_t kMost = 64;
+  const auto known = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& e) { return e.kind == kind && e.text == text; });
+  if (known != entries_.end()) {
+    entries_.splice(entries_.begin(), entries_, known);
+  } else {
+    Entry entry{kind, text, nullptr, ""};
+    char err[1024];
+    riffle_grammar* grammar = nullptr;
+    const riffle_status status =
+        riffle_grammar_create(model, kind, text.data(), text.size(), &grammar, err, sizeof err);
+    if (status == RIFFLE_OK) entry.grammar.reset(grammar, GrammarDeleter());
+    else entry.error = err, entry.code = exit_code_of(status);
+    entries_.push_front(std::move(entry));
+    if (entries_.size() > kMost) entries_.pop_back();
+  }
+  const Entry& found = entries_.front();
+  if (!found.grammar) throw Exit(found.code, found.error);
+  return found.grammar;
 }
 
 riffle_reasoning reasoning_of(bool message, bool in_reasoning, riffle_thinking thinking) {

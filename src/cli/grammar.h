@@ -1,5 +1,6 @@
 // --grammar and --json-schema: what an answer may say.
 #pragma once
+#include <list>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,24 @@ using Grammar = std::unique_ptr<riffle_grammar, GrammarDeleter>;
 
 // Null if no flag was given. Throws Exit, with the file's name.
 Grammar load_grammar(riffle_model* model, const GrammarFlags& flags);
+
+// Grammars by their texts, so that equal ones are compiled once. A few are kept.
+class GrammarCache {
+ public:
+  // Throws Exit if the text is refused, each time.
+  std::shared_ptr<const riffle_grammar> get(riffle_model* model, riffle_grammar_kind kind,
+                                            const std::string& text);
+
+ private:
+  struct Entry {
+    riffle_grammar_kind kind;
+    std::string text;
+    std::shared_ptr<const riffle_grammar> grammar;  // null: `error` says why
+    std::string error;
+    int code = EXIT_OK;
+  };
+  std::list<Entry> entries_;  // the last one used first
+};
 
 // Whether an answer may begin with reasoning before what the grammar constrains. message: the
 // prompt was formed by a chat template.

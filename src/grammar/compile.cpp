@@ -189,7 +189,8 @@ class Compiler {
     rule_ops_.assign(e_.n_rules(), 0);
     for (const uint32_t entry : entries) {
       if (!facts_.productive(e_.rule_expr(entry)))
-        fail(RIFFLE_BAD_ARGUMENT, "rule %.60s has no text: each of its texts goes on without end",
+        fail(RIFFLE_BAD_ARGUMENT,
+             "rule %.60s has no text: nothing fits it, or each of its texts goes on without end",
              e_.rule_name(entry).c_str());
       starts->push_back(rule_op(entry));
     }

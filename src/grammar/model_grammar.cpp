@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "grammar/gbnf.h"
+#include "grammar/json_schema.h"
+#include "grammar/regex.h"
 #include "model/chat/chat_template.h"
 #include "model/text/tokenizer.h"
 #include "util/error.h"
@@ -67,6 +69,8 @@ std::shared_ptr<const Grammar> compile_grammar(std::shared_ptr<const TokenTries>
   uint32_t root = 0;
   switch (kind) {
     case RIFFLE_GRAMMAR_GBNF: root = read_gbnf(text, &e); break;
+    case RIFFLE_GRAMMAR_JSON_SCHEMA: root = read_json_schema(text, &e); break;
+    case RIFFLE_GRAMMAR_REGEX: root = e.add_rule("root", read_regex(text, {}, &e).expr); break;
     default:
       fail(RIFFLE_BAD_ARGUMENT, "grammar kind is %d, expected 0 to 2", static_cast<int>(kind));
   }

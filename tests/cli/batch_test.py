@@ -254,7 +254,7 @@ def ids(_):
           and b"by line 5" in r.out, "ids used twice", (codes, r))
 
 
-UNSUPPORTED = {"logprobs": True, "top_logprobs": 3, "response_format": {"type": "json_object"}, "tools": [{}],
+UNSUPPORTED = {"logprobs": True, "top_logprobs": 3, "n": 3, "tools": [{}],
                "tool_choice": "required", "functions": [{}], "logit_bias": {"1": 2},
                "echo": True, "best_of": 2, "suffix": "a", "reasoning_effort": "low", "modalities": [],
                "audio": {}, "repetition_penalty": 1.1}

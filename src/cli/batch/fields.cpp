@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 
+#include "cli/batch/answer_format.h"
 #include "cli/batch/messages.h"
 
 namespace riffle::cli {
@@ -203,6 +204,10 @@ void read_special_tokens(const Fields& f, const std::string& field, const JsonIn
   body.special_tokens = f.truth(field, value);
 }
 
+void read_format(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  read_answer_format(f, field, value, body.request);
+}
+
 // ---- the table. riffle-batch(1) has it for users. OpenAI's fields come first, then those of vLLM,
 // then those of llama.cpp. A field that is learned gets HONOURED and a reader in place of NO_OP.
 constexpr BodyField kFields[] = {
@@ -215,6 +220,7 @@ constexpr BodyField kFields[] = {
     {{"top_p", Use::HONOURED}, read_top_p},
     {{"seed", Use::HONOURED}, read_seed},
     {{"stop", Use::HONOURED}, read_stop},
+    {{"response_format", Use::HONOURED}, read_format},
 
     {{"n", Use::HONOURED}, read_n},
     {{"logprobs", Use::HONOURED}, read_logprobs},
@@ -227,7 +233,6 @@ constexpr BodyField kFields[] = {
     {{"stream", Use::NO_OP, "[false]"}},
     {{"echo", Use::NO_OP, "[false]"}},
     {{"suffix", Use::NO_OP, R"([""])"}},
-    {{"response_format", Use::NO_OP, R"([{"type":"text"}])"}},
     {{"modalities", Use::NO_OP, R"([["text"]])"}},
     {{"tools", Use::NO_OP, "[[]]"}},
     {{"tool_choice", Use::NO_OP, R"(["none","auto"])"}},
@@ -261,6 +266,11 @@ constexpr BodyField kFields[] = {
     {{"add_generation_prompt", Use::HONOURED}, read_generation_prompt},
     {{"continue_final_message", Use::HONOURED}, read_continued},
     {{"add_special_tokens", Use::HONOURED}, read_special_tokens},
+    {{"guided_choice", Use::HONOURED}, read_format},
+    {{"guided_grammar", Use::HONOURED}, read_format},
+    {{"guided_json", Use::HONOURED}, read_format},
+    {{"guided_regex", Use::HONOURED}, read_format},
+    {{"structured_outputs", Use::HONOURED}, read_format},
 
     {{"length_penalty", Use::NO_OP, "[1]"}},
     {{"min_tokens", Use::NO_OP, "[0]"}},
@@ -281,11 +291,6 @@ constexpr BodyField kFields[] = {
 
     {{"allowed_token_ids", Use::REFUSED}},
     {{"chat_template", Use::REFUSED}},
-    {{"guided_choice", Use::REFUSED}},
-    {{"guided_grammar", Use::REFUSED}},
-    {{"guided_json", Use::REFUSED}},
-    {{"guided_regex", Use::REFUSED}},
-    {{"structured_outputs", Use::REFUSED}},
     {{"structural_tag", Use::REFUSED}},
     {{"logits_processors", Use::REFUSED}},
     {{"prompt_embeds", Use::REFUSED}},
@@ -296,6 +301,8 @@ constexpr BodyField kFields[] = {
     // llama.cpp
     {{"repeat_penalty", Use::HONOURED}, read_repeat_penalty},
     {{"repeat_last_n", Use::HONOURED}, read_repeat_last_n},
+    {{"grammar", Use::HONOURED}, read_format},
+    {{"json_schema", Use::HONOURED}, read_format},
 
     {{"cache_prompt", Use::IGNORED}},
     {{"id_slot", Use::IGNORED}},
@@ -304,8 +311,6 @@ constexpr BodyField kFields[] = {
     {{"xtc_probability", Use::NO_OP, "[0]"}},
     {{"mirostat", Use::NO_OP, "[0]"}},
     {{"n_probs", Use::NO_OP, "[0]"}},
-    {{"grammar", Use::NO_OP, R"([""])"}},
-    {{"json_schema", Use::REFUSED}},
 };
 
 // What vLLM asks about the conversation's end, where riffle does one thing: an assistant's message
@@ -353,6 +358,11 @@ bool parse_body(const Fields& f, const JsonIn& object, BatchRequest& r) {
     f.fail("bad_request", "field body.prompt or body.messages is missing");
   r.chat = body.messages;
   check_logprobs(f, body);
+  if (r.n * std::max<size_t>(r.prompts.size(), 1) > kMaxPrompts)
+    f.fail("bad_request",
+           text_of("field body.n is %zu for each of %zu prompts, expected %zu answers "
+                   "at most",
+                   r.n, r.prompts.size(), kMaxPrompts));
   if (body.everything) r.sampling.repeat_last_n = -1;
   check_end(f, body);
   if (body.special_tokens && *body.special_tokens == r.chat)

@@ -26,6 +26,12 @@ struct BatchPrompt {
   std::vector<int32_t> tokens;  // in place of text
 };
 
+// What an answer may be. field: which asks for it, with its path.
+struct BatchGrammar {
+  riffle_grammar_kind kind;
+  std::string text, field;
+};
+
 struct BatchRequest {
   std::string custom_id;
   bool chat = false;                 // messages, not prompts
@@ -38,6 +44,7 @@ struct BatchRequest {
   std::vector<std::string> stop;
   bool ignore_eos = false;
   riffle_thinking thinking = RIFFLE_THINKING_DEFAULT;
+  std::optional<BatchGrammar> grammar;
   IgnoredFields ignored;
 };
 
@@ -62,7 +69,7 @@ constexpr size_t kMaxLineBytes = size_t{64} << 20;
 constexpr size_t kMaxNameBytes = 1024;  // of custom_id, which goes into the record, and of model
 constexpr size_t kMaxPrompts = 4096;    // in a line
 constexpr size_t kMaxChoices = 128;     // of a prompt
-constexpr int kMaxNesting = 32;         // a valid request needs 5
+constexpr int kMaxNesting = 128;        // a request needs 5, and what its schema is nested
 constexpr size_t kMaxValues =
     1000000;  // in a line, or keys: a line of nothing but [] would take 20 times its size parsed
 

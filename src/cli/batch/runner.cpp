@@ -211,12 +211,23 @@ void BatchRunner::submit(Jobs::iterator job) {
   options.ignore_eos = r.ignore_eos;
   options.stop = stops.data();
   options.n_stop = stops.size();
+  // Requests keep their grammar.
+  std::shared_ptr<const riffle_grammar> grammar;
+  if (const auto& wanted = r.grammar) {
+    try {
+      grammar = grammars_.get(model_, wanted->kind, wanted->text);
+    } catch (const Exit& e) {
+      throw Exit(e.code(), "field " + wanted->field + ": " + e.what());
+    }
+    options.grammar = grammar.get();
+  }
   job->answers.resize((r.chat ? 1 : r.prompts.size()) * r.n);
   if (r.chat) {
     Conversation c = fit_conversation(model_, std::exchange(r.messages, {}), r.thinking);
     progress_.add_fitted(job->line, c.fitted);
     // White space behind text that is continued belongs to the answer.
     options.trim_start = !c.continued;
+    options.reasoning = reasoning_of(true, c.prompt.in_reasoning, r.thinking);
     return submit(job, 0, std::move(c.prompt.tokens), options, {marks_, c.prompt.in_reasoning});
   }
   for (size_t i = 0; i < r.prompts.size(); ++i) {

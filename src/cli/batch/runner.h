@@ -14,6 +14,7 @@
 #include "cli/batch/progress.h"
 #include "cli/batch/record.h"
 #include "cli/common.h"
+#include "cli/grammar.h"
 #include "cli/reasoning.h"
 
 namespace riffle::cli {
@@ -100,6 +101,7 @@ class BatchRunner {
   BatchProgress& progress_;
   PrefixCache* cache_;
   std::string model_name_;
+  GrammarCache grammars_;
   ReasoningMarks marks_;
   size_t max_seqs_;
   Scheduler scheduler_;

@@ -1,0 +1,102 @@
+#include "cli/batch/answer_format.h"
+
+namespace riffle::cli {
+namespace {
+
+void set(const Fields& f, const std::string& field, riffle_grammar_kind kind, std::string text,
+         BatchRequest& request) {
+  if (request.grammar)
+    f.fail("bad_request",
+           "fields " + request.grammar->field + " and " + field + " are both there, expected one");
+  request.grammar = BatchGrammar{kind, std::move(text), field};
+}
+
+void read_schema(const Fields& f, const std::string& field, const JsonIn& value,
+                 BatchRequest& request) {
+  // vLLM takes a schema as an object, or as its text.
+  if (value.is_string()) return set(f, field, RIFFLE_GRAMMAR_JSON_SCHEMA, value, request);
+  if (!value.is_object() && !value.is_boolean()) f.wrong(field, value, "a JSON Schema");
+  set(f, field, RIFFLE_GRAMMAR_JSON_SCHEMA, value.dump(), request);
+}
+
+void read_text(const Fields& f, const std::string& field, const JsonIn& value,
+               riffle_grammar_kind kind, BatchRequest& request) {
+  const std::string text = f.text(field, value);
+  if (!text.empty()) set(f, field, kind, text, request);
+}
+
+// One of these texts.
+void read_choice(const Fields& f, const std::string& field, const JsonIn& value,
+                 BatchRequest& request) {
+  if (!value.is_array() || value.empty()) f.wrong(field, value, "a list of strings");
+  std::string rule = "root ::= ";
+  for (size_t i = 0; i < value.size(); ++i) {
+    rule += i > 0 ? " | \"" : "\"";
+    for (const char c : f.text(field + "[" + std::to_string(i) + "]", value[i])) {
+      if (c == '\n') rule += "\\n";
+      else if (c == '\r') rule += "\\r";
+      else if (c == '"' || c == '\\') rule += std::string("\\") + c;
+      else rule += c;
+    }
+    rule += '"';
+  }
+  set(f, field, RIFFLE_GRAMMAR_GBNF, std::move(rule), request);
+}
+
+const JsonIn* member(const JsonIn& object, const char* name) {
+  const auto it = object.find(name);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+void read_response_format(const Fields& f, const std::string& field, const JsonIn& value,
+                          BatchRequest& request) {
+  const JsonIn* const type = value.is_object() ? member(value, "type") : nullptr;
+  if (!type || !type->is_string()) f.wrong(field, value, "an object with a type");
+  // llama.cpp's servers take the schema beside the type.
+  const JsonIn* schema = member(value, "schema");
+  std::string at = field + ".schema";
+  if (*type == "text") return;
+  if (*type == "json_schema") {
+    if (const JsonIn* const named = member(value, "json_schema")) {
+      at = field + ".json_schema.schema";
+      schema = named->is_object() ? member(*named, "schema") : nullptr;
+    }
+    if (!schema) f.fail("bad_request", "field " + field + ".json_schema.schema is missing");
+  } else if (*type != "json_object") {
+    f.wrong(field + ".type", *type, "text, json_object or json_schema");
+  }
+  if (schema) return read_schema(f, at, *schema, request);
+  set(f, field, RIFFLE_GRAMMAR_JSON_SCHEMA, R"({"type":"object"})", request);
+}
+
+void read_structured_outputs(const Fields& f, const std::string& field, const JsonIn& value,
+                             BatchRequest& request) {
+  if (!value.is_object()) f.wrong(field, value, "an object");
+  for (const auto& [key, one] : value.items()) {
+    const std::string at = field + "." + key;
+    if (one.is_null()) continue;
+    if (key == "json") read_schema(f, at, one, request);
+    else if (key == "regex") read_text(f, at, one, RIFFLE_GRAMMAR_REGEX, request);
+    else if (key == "grammar") read_text(f, at, one, RIFFLE_GRAMMAR_GBNF, request);
+    else if (key == "choice") read_choice(f, at, one, request);
+    else if (key == "json_object" && f.truth(at, one))
+      set(f, at, RIFFLE_GRAMMAR_JSON_SCHEMA, R"({"type":"object"})", request);
+    else if (key != "json_object")
+      f.fail("bad_request", "field " + field + "." + shown(key) + " is not supported");
+  }
+}
+
+}  // namespace
+
+void read_answer_format(const Fields& f, const std::string& field, const JsonIn& value,
+                        BatchRequest& request) {
+  const std::string name = field.substr(field.rfind('.') + 1);
+  if (name == "response_format") read_response_format(f, field, value, request);
+  else if (name == "structured_outputs") read_structured_outputs(f, field, value, request);
+  else if (name == "guided_choice") read_choice(f, field, value, request);
+  else if (name == "guided_regex") read_text(f, field, value, RIFFLE_GRAMMAR_REGEX, request);
+  else if (name == "guided_json" || name == "json_schema") read_schema(f, field, value, request);
+  else read_text(f, field, value, RIFFLE_GRAMMAR_GBNF, request);
+}
+
+}  // namespace riffle::cli

@@ -1,0 +1,15 @@
+// Fields of a body that say what an answer may be: OpenAI's response_format, vLLM's guided_* and
+// structured_outputs, llama.cpp's grammar and json_schema.
+#pragma once
+#include <string>
+
+#include "cli/batch/json_line.h"
+
+namespace riffle::cli {
+
+// One of these fields, given with its path. Sets request.grammar, unless the value asks for
+// nothing. Throws BatchError, also if another field has set it.
+void read_answer_format(const Fields& f, const std::string& field, const JsonIn& value,
+                        BatchRequest& request);
+
+}  // namespace riffle::cli

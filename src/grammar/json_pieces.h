@@ -1,0 +1,45 @@
+// Pieces of JSON text as expressions.
+#pragma once
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "grammar/expression.h"
+#include "grammar/regex.h"
+
+namespace riffle::grammar {
+
+using Json = nlohmann::ordered_json;
+
+class JsonPieces {
+ public:
+  explicit JsonPieces(Expressions* e);
+
+  // White space where JSON allows it and models write it: behind { [ , : and before } and ]. None,
+  // one space, or a line break and up to kMostIndent spaces or tabs.
+  static constexpr uint32_t kMostIndent = 40;
+  ExprId space() const { return space_; }
+  ExprId comma() const { return comma_; }  // with space
+  // A string of min to max characters, with any escapes.
+  ExprId string(uint32_t min, uint32_t max);
+  // A string with exactly this text. Only what must be escaped is escaped: quote, backslash, and
+  // control characters.
+  ExprId literal(const std::string& text);
+  // A string whose text matches, escaped in the same way.
+  ExprId matching(const Regex& regex);
+  RegexOptions regex_options();
+  // A string with any text but these, escaped in the same way, so that each text has one spelling.
+  ExprId other_than(std::vector<std::string> texts);
+
+ private:
+  ExprId plain_chars(std::vector<CodeRange> ranges);
+
+  Expressions& e_;
+  ExprId space_, comma_, any_char_, quote_;
+  std::map<std::vector<std::string>, uint32_t> escapes_;  // rules
+};
+
+// The text as it stands between quotes, escaped in the one way above.
+std::string escaped(const std::string& text);
+
+}  // namespace riffle::grammar

@@ -1,0 +1,371 @@
+#include "grammar/json_schema.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "grammar/formats.h"
+#include "grammar/json_pieces.h"
+#include "grammar/reader.h"
+#include "grammar/schema_node.h"
+#include "util/error.h"
+
+namespace riffle::grammar {
+namespace {
+
+constexpr int kDeepest = 100;               // values in values
+constexpr size_t kMostValues = 2000000;     // of the schema's text
+constexpr size_t kMostRules = 100000;       // values that differ in what must hold of them
+constexpr int64_t kMostMultiples = 100000;  // numbers that are listed one by one
+constexpr int64_t kMostRemainders = 1000;   // of a division that is done digit by digit
+
+Json parse(std::string_view text) {
+  Reader reader(text);  // checks UTF-8
+  std::vector<std::set<std::string>> keys;
+  size_t n_values = 0;
+  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+    switch (event) {
+      case Json::parse_event_t::object_start:
+      case Json::parse_event_t::array_start:
+        if (keys.size() == kDeepest)
+          fail(RIFFLE_UNSUPPORTED, "the schema is nested deeper than %d levels", kDeepest);
+        keys.emplace_back();
+        break;
+      case Json::parse_event_t::object_end:
+      case Json::parse_event_t::array_end: keys.pop_back(); break;
+      case Json::parse_event_t::key:
+        if (!keys.back().insert(parsed.get<std::string>()).second)
+          throw Error(RIFFLE_BAD_ARGUMENT,
+                      "found the key " + parsed.dump() + " twice in one object, expected it once");
+        break;
+      case Json::parse_event_t::value: break;
+    }
+    if (++n_values > kMostValues)
+      fail(RIFFLE_UNSUPPORTED, "the schema has more than %zu values", kMostValues);
+    return true;
+  };
+  try {
+    return Json::parse(text, watch);
+  } catch (const Json::parse_error& e) {
+    const size_t at = std::min(e.byte > 0 ? e.byte - 1 : 0, text.size());
+    reader.go_to(at);
+    reader.expected("JSON");
+  } catch (const Json::exception&) {
+    fail(RIFFLE_BAD_ARGUMENT, "the schema has a number out of range");
+  }
+}
+
+class Schema {
+ public:
+  Schema(const Json& root, Expressions* e) : reader_(root), e_(*e), pieces_(e) {}
+
+  uint32_t read() {
+    const uint32_t root = rule_of(SchemaReader::all_of({&reader_.root()}));
+    while (!open_.empty()) {
+      const auto [rule, schemas] = open_.back();
+      open_.pop_back();
+      e_.define(rule, value_of(schemas));
+    }
+    return root;
+  }
+
+ private:
+  // Values of which all these schemas hold. The rule is defined when its turn comes, so that
+  // schemas may refer to themselves.
+  uint32_t rule_of(const AllOf& schemas) {
+    const auto it = rules_.find(schemas);
+    if (it != rules_.end()) return it->second;
+    if (rules_.size() == kMostRules) fail(RIFFLE_UNSUPPORTED, "the schema is too large");
+    const uint32_t rule = e_.declare(reader_.place(schemas));
+    rules_.emplace(schemas, rule);
+    open_.emplace_back(rule, schemas);
+    return rule;
+  }
+  ExprId value(const AllOf& schemas) {
+    // A schema that nothing fits takes its member with it.
+    if (schemas.size() == 1 && *schemas[0] == Json(false)) return Expressions::kNever;
+    return e_.rule(rule_of(schemas));
+  }
+
+  ExprId value_of(const AllOf& schemas) {
+    std::vector<ExprId> ways;
+    for (const SchemaNode& node : reader_.nodes_of(schemas))
+      ways.push_back(node_expr(node, schemas));
+    return e_.choice(std::move(ways));
+  }
+
+  ExprId node_expr(const SchemaNode& node, const AllOf& at) {
+    std::vector<ExprId> ways;
+    if (node.values) {
+      std::vector<std::string> words;
+      for (const Json& v : *node.values) {
+        if (!reader_.holds(node, v, at)) continue;
+        if (v.is_structured()) ways.push_back(constant(v));
+        else if (v.is_string()) words.push_back("\"" + escaped(v.get<std::string>()) + "\"");
+        else words.push_back(v.is_number_float() ? number_text(v) : v.dump());
+      }
+      ways.push_back(e_.words(std::move(words)));
+      return e_.choice(std::move(ways));
+    }
+    if (node.types & SchemaNode::NULL_) ways.push_back(e_.text("null"));
+    if (node.types & SchemaNode::BOOLEAN) ways.push_back(e_.words({"true", "false"}));
+    if (node.types & SchemaNode::FRACTION) ways.push_back(number_expr(node.range, false, &e_));
+    else if (node.types & SchemaNode::INTEGER) ways.push_back(integer(node, at));
+    if (node.types & SchemaNode::STRING) ways.push_back(string(node, at));
+    if (node.types & SchemaNode::ARRAY) ways.push_back(array(node));
+    if (node.types & SchemaNode::OBJECT) ways.push_back(object(node, at));
+    return e_.choice(std::move(ways));
+  }
+
+  // A whole number is written as one, also if the schema has 1.0.
+  static std::string number_text(const Json& v) {
+    const std::optional<Decimal> d = Decimal::parse(v.dump());
+    return d && d->is_integer() && d->whole.size() <= kMostDigits
+               ? (d->negative ? "-" : "") + d->whole
+               : v.dump();
+  }
+
+  // A value of enum or const. The members of an object may come in any order.
+  ExprId constant(const Json& v) {
+    if (v.is_array()) {
+      std::vector<ExprId> parts{e_.text("["), pieces_.space()};
+      for (size_t i = 0; i < v.size(); ++i) {
+        if (i > 0) parts.push_back(pieces_.comma());
+        parts.push_back(constant(v[i]));
+      }
+      parts.push_back(pieces_.space());
+      parts.push_back(e_.text("]"));
+      return e_.sequence(std::move(parts));
+    }
+    if (v.is_object()) {
+      std::vector<Member> members;
+      for (const auto& [key, one] : v.items())
+        members.push_back({member_expr(pieces_.literal(key), constant(one)), true});
+      return braces(members, Expressions::kNever, 0, kUnlimited);
+    }
+    if (v.is_string()) return pieces_.literal(v.get<std::string>());
+    return e_.text(v.is_number_float() ? number_text(v) : v.dump());
+  }
+
+  // ---- numbers
+
+  ExprId integer(const SchemaNode& node, const AllOf& at) {
+    if (node.multiples.empty()) return number_expr(node.range, true, &e_);
+    int64_t step = 1;
+    for (const int64_t k : node.multiples) {
+      step = step / std::gcd(step, k) * k;
+      if (step > 1000000000000) reader_.unsupported(*at[0], "multipleOf is too large");
+    }
+    const auto& [low, high] = node.range;
+    if (low && high && low->value.whole.size() < 16 && high->value.whole.size() < 16) {
+      const auto number = [](const Decimal& d) {
+        const int64_t whole = std::stoll(d.whole);
+        return d.negative ? -whole : whole;
+      };
+      const int64_t first = number(low->value) / step - 1, last = number(high->value) / step + 1;
+      if (last - first <= kMostMultiples) {
+        std::vector<std::string> words;
+        for (int64_t i = first; i <= last; ++i) {
+          std::string text = std::to_string(i * step);
+          if (node.range.holds(*Decimal::parse(text))) words.push_back(std::move(text));
+        }
+        return e_.words(std::move(words));
+      }
+    }
+    if (low || high || step > kMostRemainders)
+      reader_.unsupported(
+          *at[0],
+          format("multipleOf is supported up to %lld without limits, or with both limits "
+                 "and at most %lld numbers between them",
+                 static_cast<long long>(kMostRemainders), static_cast<long long>(kMostMultiples)));
+    return multiples_of(step);
+  }
+
+  // A division digit by digit: a rule for each remainder.
+  ExprId multiples_of(int64_t step) {
+    std::vector<uint32_t> rules;
+    for (int64_t r = 0; r < step; ++r) rules.push_back(e_.declare("multipleOf"));
+    const auto next = [&](int64_t rest, int first) {
+      std::vector<ExprId> ways;
+      for (int d = first; d < 10; ++d)
+        ways.push_back(e_.sequence({e_.text(std::to_string(d)),
+                                    e_.rule(rules[static_cast<size_t>((rest * 10 + d) % step)])}));
+      return ways;
+    };
+    for (int64_t r = 0; r < step; ++r) {
+      std::vector<ExprId> ways = next(r, 0);
+      if (r == 0) ways.push_back(Expressions::kEmpty);
+      e_.define(rules[static_cast<size_t>(r)], e_.choice(std::move(ways)));
+    }
+    return e_.choice(
+        {e_.text("0"), e_.sequence({e_.optional(e_.text("-")), e_.choice(next(0, 1))})});
+  }
+
+  // ---- strings
+
+  ExprId string(const SchemaNode& node, const AllOf& at) {
+    if (node.min_length > node.max_length) return Expressions::kNever;
+    const auto min = static_cast<uint32_t>(node.min_length);
+    const auto max =
+        node.max_length >= kUnlimited ? kUnlimited : static_cast<uint32_t>(node.max_length);
+    std::vector<std::string> patterns(node.patterns.begin(), node.patterns.end());
+    for (const std::string& name : node.formats) {
+      const char* const pattern = format_pattern(name);
+      if (!pattern)
+        reader_.unsupported(*at[0], "format " + Json(name).dump().substr(0, 60) +
+                                        " is not supported, expected " + format_names());
+      patterns.push_back(pattern);
+    }
+    if (patterns.empty()) return pieces_.string(min, max);
+    if (patterns.size() > 1)
+      reader_.unsupported(*at[0], "two of pattern and format for one string are not supported");
+    Regex regex;
+    try {
+      regex = read_regex(patterns[0], pieces_.regex_options(), &e_);
+    } catch (const Error& error) {
+      throw Error(error.status(), "at " + reader_.place(at) + "/pattern: " + error.what());
+    }
+    if (regex.min >= min && (max == kUnlimited || regex.max <= max)) return pieces_.matching(regex);
+    if (!regex.repeated)
+      reader_.unsupported(*at[0],
+                          "pattern or format together with minLength or maxLength is supported "
+                          "where the lengths follow from it, or for one class such as ^[a-z]+$");
+    const auto limited = [](uint64_t n) {
+      return n >= kUnlimited ? kUnlimited : static_cast<uint32_t>(n);
+    };
+    regex.expr = e_.repeat(*regex.repeated, std::max(min, limited(regex.min)),
+                           std::min(max, limited(regex.max)));
+    return pieces_.matching(regex);
+  }
+
+  // ---- arrays
+
+  ExprId array(const SchemaNode& node) {
+    if (node.min_items > node.max_items) return Expressions::kNever;
+    const uint64_t n = std::min<uint64_t>(SchemaReader::n_prefix(node), node.max_items);
+    const auto rest = [&](uint64_t done, uint64_t limit) {  // of a number of items
+      return limit >= kUnlimited ? kUnlimited
+                                 : static_cast<uint32_t>(limit > done ? limit - done : 0);
+    };
+    // From the last item that has a schema of its own to the first.
+    const ExprId item = value(SchemaReader::rest_of_items(node));
+    ExprId more;
+    if (n == 0) {
+      const ExprId others = e_.repeat(e_.sequence({pieces_.comma(), item}), rest(1, node.min_items),
+                                      rest(1, node.max_items));
+      more = e_.sequence({item, others});
+      if (node.max_items == 0) more = Expressions::kEmpty;
+      else if (node.min_items == 0) more = e_.optional(more);
+    } else {
+      more = e_.repeat(e_.sequence({pieces_.comma(), item}), rest(n, node.min_items),
+                       rest(n, node.max_items));
+    }
+    for (uint64_t i = n; i-- > 0;) {
+      const ExprId one = value(SchemaReader::item(node, static_cast<size_t>(i)));
+      more = e_.sequence({i > 0 ? pieces_.comma() : Expressions::kEmpty, one, more});
+      if (i >= node.min_items) more = e_.optional(more);
+      more = e_.rule(e_.add_rule("items", more));
+    }
+    return e_.sequence({e_.text("["), pieces_.space(), more, pieces_.space(), e_.text("]")});
+  }
+
+  // ---- objects
+
+  struct Member {
+    ExprId expr;
+    bool required;
+  };
+
+  ExprId member_expr(ExprId key, ExprId value) {
+    return e_.sequence({key, e_.text(":"), pieces_.space(), value});
+  }
+
+  ExprId object(const SchemaNode& node, const AllOf& at) {
+    const std::vector<std::string> names = SchemaReader::names(node);
+    std::vector<Member> members;
+    size_t n_required = 0;
+    for (const std::string& name : names) {
+      const bool required =
+          std::find(node.required.begin(), node.required.end(), name) != node.required.end();
+      n_required += required;
+      const ExprId one = value(SchemaReader::member(node, name));
+      if (one == Expressions::kNever && required) return Expressions::kNever;
+      if (one != Expressions::kNever)
+        members.push_back({member_expr(pieces_.literal(name), one), required});
+    }
+    const ExprId other = value(SchemaReader::rest_of_members(node));
+    const ExprId extra =
+        other == Expressions::kNever ? other : member_expr(pieces_.other_than(names), other);
+    // A name that comes twice is one property, but two members. So members beside those that are
+    // named cannot be counted upwards.
+    uint64_t min = node.min_properties <= n_required ? 0 : node.min_properties;
+    if (min > 1 && extra != Expressions::kNever)
+      reader_.unsupported(*at[0],
+                          "minProperties above 1 is supported where these are required, or "
+                          "with additionalProperties false");
+    if (min > node.max_properties || n_required > node.max_properties ||
+        (extra == Expressions::kNever && min > members.size()))
+      return Expressions::kNever;
+    const bool limited =
+        node.max_properties < (extra == Expressions::kNever ? members.size() : kUnlimited);
+    if (limited && node.max_properties > 60000)
+      reader_.unsupported(*at[0], "maxProperties is supported up to 60000");
+    if (members.size() > Members::kMost && (min > 0 || limited))
+      reader_.unsupported(*at[0], format("minProperties and maxProperties are supported with at "
+                                         "most %zu properties",
+                                         Members::kMost));
+    return braces(members, extra, static_cast<uint32_t>(min),
+                  limited ? static_cast<uint32_t>(node.max_properties) : kUnlimited);
+  }
+
+  ExprId braces(const std::vector<Member>& members, ExprId extra, uint32_t min, uint32_t max) {
+    ExprId inside;
+    if (members.size() <= Members::kMost) {
+      Members any_order;
+      for (size_t i = 0; i < members.size(); ++i) {
+        any_order.one.push_back(members[i].expr);
+        if (members[i].required) any_order.required |= uint64_t{1} << i;
+      }
+      any_order.extra = extra;
+      any_order.separator = pieces_.comma();
+      any_order.min = min;
+      any_order.max = max;
+      inside = e_.members(std::move(any_order));
+    } else {
+      inside = in_order(members, extra);
+    }
+    return e_.sequence({e_.text("{"), pieces_.space(), inside, pieces_.space(), e_.text("}")});
+  }
+
+  // Members in this order, then others. Two rules for each: what follows if no member stands before
+  // it, and if one does.
+  ExprId in_order(const std::vector<Member>& members, ExprId extra) {
+    const ExprId others = e_.repeat(e_.sequence({pieces_.comma(), extra}), 0, kUnlimited);
+    ExprId first = e_.optional(e_.sequence({extra, others})), later = others;
+    for (size_t i = members.size(); i-- > 0;) {
+      const ExprId here = e_.sequence({members[i].expr, later});
+      const ExprId behind = e_.sequence({pieces_.comma(), members[i].expr, later});
+      first =
+          e_.rule(e_.add_rule("members", members[i].required ? here : e_.choice({here, first})));
+      later = e_.rule(
+          e_.add_rule("members", members[i].required ? behind : e_.choice({behind, later})));
+    }
+    return first;
+  }
+
+  SchemaReader reader_;
+  Expressions& e_;
+  JsonPieces pieces_;
+  std::map<AllOf, uint32_t> rules_;
+  std::vector<std::pair<uint32_t, AllOf>> open_;
+};
+
+}  // namespace
+
+uint32_t read_json_schema(std::string_view text, Expressions* out) {
+  const Json root = parse(text);
+  return Schema(root, out).read();
+}
+
+}  // namespace riffle::grammar

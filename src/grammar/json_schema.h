@@ -1,0 +1,19 @@
+// JSON Schema (drafts 6 to 2020-12) as a grammar: its texts are JSON texts that are valid by the
+// schema. What cannot be said is refused with its place (schema_node.cpp has the keywords), so no
+// text is invalid. Some valid texts are not in the grammar:
+//   - white space only where models write it (JsonPieces::space)
+//   - whole numbers only without fraction and exponent, other numbers with limits without exponent
+//   - names, and strings of enum, const, pattern and format, with the necessary escapes only
+//   - more than Members::kMost properties only in the schema's order
+#pragma once
+#include <string_view>
+
+#include "grammar/expression.h"
+
+namespace riffle::grammar {
+
+// Throws RIFFLE_BAD_ARGUMENT with line and column or the place in the schema, RIFFLE_UNSUPPORTED,
+// RIFFLE_BAD_TEXT.
+uint32_t read_json_schema(std::string_view text, Expressions* out);
+
+}  // namespace riffle::grammar

@@ -1,0 +1,536 @@
+#include "grammar/schema_node.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "grammar/reader.h"
+#include "util/error.h"
+
+namespace riffle::grammar {
+namespace {
+
+constexpr int kDeepest = 64;           // schemas in schemas that hold of one value
+constexpr size_t kMostNodes = 1024;    // alternatives
+constexpr size_t kMostPairs = 200000;  // of branches of oneOf that are compared
+constexpr size_t kMostWork = 1000000;  // schemas looked at
+constexpr int kDeepestTest = 4;        // members of members, for the same
+
+bool known_annotation(const std::string& key) {
+  static const std::set<std::string> names = {
+      "$schema",       "$comment",    "$defs",        "definitions",     "$anchor",
+      "title",         "description", "default",      "examples",        "example",
+      "deprecated",    "readOnly",    "writeOnly",    "contentEncoding", "contentMediaType",
+      "contentSchema", "$vocabulary", "discriminator"};
+  return names.count(key) > 0 || key.starts_with("x-");
+}
+
+// Keywords that are read together with another one.
+bool part_of_others(const std::string& key) {
+  static const std::set<std::string> names = {
+      "properties", "additionalProperties", "anyOf",          "oneOf",
+      "items",      "prefixItems",          "additionalItems"};
+  return names.count(key) > 0;
+}
+
+std::string token_of(const std::string& key) {
+  std::string out;
+  for (const char c : key) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+  return out;
+}
+
+std::string shown(const Json& value) {
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() > 60) {
+    size_t cut = 57;
+    while (cut > 0 && (text[cut] & 0xc0) == 0x80) --cut;
+    text = text.substr(0, cut) + "...";
+  }
+  return text;
+}
+
+std::optional<Decimal> decimal_of(const Json& number) { return Decimal::parse(number.dump()); }
+
+bool is_whole(const Json& number) {
+  const std::optional<Decimal> d = decimal_of(number);
+  return d && d->is_integer();
+}
+
+// The same text for equal values.
+std::string canonical(const Json& value) {
+  if (value.is_number()) {
+    const std::optional<Decimal> d = decimal_of(value);
+    return d ? (d->negative ? "-" : "") + d->whole + "." + d->fraction : value.dump();
+  }
+  if (value.is_array()) {
+    std::string out = "[";
+    for (const Json& v : value) out += canonical(v) + ",";
+    return out + "]";
+  }
+  if (value.is_object()) {
+    std::map<std::string, std::string> members;
+    for (const auto& [key, v] : value.items()) members[key] = canonical(v);
+    std::string out = "{";
+    for (const auto& [key, text] : members) out += Json(key).dump() + ":" + text + ",";
+    return out + "}";
+  }
+  return value.dump();
+}
+
+uint64_t characters(const std::string& text) {
+  return static_cast<uint64_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+unsigned type_of(const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::null: return SchemaNode::NULL_;
+    case Json::value_t::boolean: return SchemaNode::BOOLEAN;
+    case Json::value_t::string: return SchemaNode::STRING;
+    case Json::value_t::array: return SchemaNode::ARRAY;
+    case Json::value_t::object: return SchemaNode::OBJECT;
+    default: return is_whole(value) ? SchemaNode::INTEGER : SchemaNode::FRACTION;
+  }
+}
+
+}  // namespace
+
+SchemaReader::SchemaReader(const Json& root) : root_(root) { places_[&root_] = "#"; }
+
+void SchemaReader::note(const Json& schema, const std::string& place) {
+  places_.emplace(&schema, place);
+}
+
+std::string SchemaReader::place(const AllOf& schemas) const {
+  if (schemas.empty()) return "#";
+  const auto it = places_.find(schemas[0]);
+  return it == places_.end() ? "#" : it->second;
+}
+
+// The schema may hold anything, and its texts are no names of settings.
+void SchemaReader::unsupported(const Json& schema, const std::string& what) const {
+  throw Error(RIFFLE_UNSUPPORTED, "at " + place({&schema}) + ": " + what);
+}
+
+void SchemaReader::wrong(const Json& schema, const std::string& key, const Json& found,
+                         const char* expected) const {
+  throw Error(RIFFLE_BAD_ARGUMENT, "at " + place({&schema}) + (key.empty() ? "" : "/") +
+                                       token_of(key) + ": found " + shown(found) + ", expected " +
+                                       expected);
+}
+
+AllOf SchemaReader::all_of(std::vector<const Json*> schemas) {
+  std::erase_if(schemas,
+                [](const Json* s) { return !s || *s == Json(true) || *s == Json::object(); });
+  std::sort(schemas.begin(), schemas.end());
+  schemas.erase(std::unique(schemas.begin(), schemas.end()), schemas.end());
+  return schemas;
+}
+
+std::vector<SchemaNode> SchemaReader::nodes_of(const AllOf& schemas) {
+  Nodes nodes(1);
+  for (const Json* s : schemas) apply(*s, &nodes);
+  return nodes;
+}
+
+void SchemaReader::apply(const Json& schema, Nodes* nodes) {
+  if (schema.is_boolean()) {
+    if (!schema.get<bool>()) nodes->clear();
+    return;
+  }
+  if (!schema.is_object()) wrong(schema, "", schema, "an object, true or false");
+  if (++work_ > kMostWork) unsupported(schema, "the schema is too large");
+  if (++depth_ > kDeepest)
+    unsupported(schema, format("schemas refer to each other deeper than %d levels", kDeepest));
+  for (const auto& [key, value] : schema.items()) {
+    if (known_annotation(key) || part_of_others(key)) continue;
+    apply_keyword(schema, key, value, nodes);
+    if (nodes->size() > kMostNodes)
+      unsupported(schema, format("found more than %zu alternatives", kMostNodes));
+  }
+  apply_properties(schema, nodes);
+  apply_items(schema, nodes);
+  // Last, when it is known what holds of all branches.
+  if (schema.contains("anyOf")) apply_branches(schema, "anyOf", false, nodes);
+  if (schema.contains("oneOf")) apply_branches(schema, "oneOf", true, nodes);
+  --depth_;
+}
+
+uint64_t SchemaReader::count_of(const Json& schema, const char* key, const Json& value) const {
+  const std::optional<Decimal> d = value.is_number() ? decimal_of(value) : std::nullopt;
+  if (!d || !d->is_integer() || d->negative) wrong(schema, key, value, "a whole number from 0");
+  return d->whole.size() > 9 ? 999999999 : std::stoull(d->whole);
+}
+
+NumberRange::Limit SchemaReader::limit_of(const Json& schema, const char* key,
+                                          const Json& value) const {
+  if (!value.is_number()) wrong(schema, key, value, "a number");
+  const std::optional<Decimal> d = decimal_of(value);
+  if (!d) unsupported(schema, std::string(key) + " has more than 400 digits");
+  return {*d, std::string_view(key).starts_with("exclusive")};
+}
+
+void SchemaReader::apply_keyword(const Json& schema, const std::string& key, const Json& value,
+                                 Nodes* nodes) {
+  const auto each = [&](auto f) {
+    for (SchemaNode& n : *nodes) f(n);
+  };
+  const auto at_least = [&](uint64_t SchemaNode::*field) {
+    const uint64_t n = count_of(schema, key.c_str(), value);
+    each([&](SchemaNode& node) { node.*field = std::max(node.*field, n); });
+  };
+  const auto at_most = [&](uint64_t SchemaNode::*field) {
+    const uint64_t n = count_of(schema, key.c_str(), value);
+    each([&](SchemaNode& node) { node.*field = std::min(node.*field, n); });
+  };
+  const auto text = [&] {
+    if (!value.is_string()) wrong(schema, key, value, "a string");
+    return value.get<std::string>();
+  };
+  if (key == "type") return apply_types(schema, value, nodes);
+  if (key == "$ref") {
+    const Json& to = target(schema, value);
+    if (!open_.insert(&to).second)
+      unsupported(schema, "$ref " + shown(value) + " refers to itself without end");
+    apply(to, nodes);
+    open_.erase(&to);
+    return;
+  }
+  if (key == "allOf") {
+    if (!value.is_array() || value.empty()) wrong(schema, key, value, "a list of schemas");
+    for (size_t i = 0; i < value.size(); ++i) {
+      note(value[i], place({&schema}) + "/allOf/" + std::to_string(i));
+      apply(value[i], nodes);
+    }
+    return;
+  }
+  if (key == "enum" || key == "const") {
+    if (key == "enum" && !value.is_array()) wrong(schema, key, value, "a list of values");
+    std::vector<Json> values;
+    std::set<std::string> seen;
+    const auto add = [&](const Json& v) {
+      if (seen.insert(canonical(v)).second) values.push_back(v);
+    };
+    if (key == "const") add(value);
+    else
+      for (const Json& v : value) add(v);
+    each([&](SchemaNode& n) {
+      if (!n.values) n.values = values;
+      else std::erase_if(*n.values, [&](const Json& v) { return !seen.count(canonical(v)); });
+    });
+    return;
+  }
+  if (key == "minimum" || key == "exclusiveMinimum") {
+    const NumberRange::Limit limit = limit_of(schema, key.c_str(), value);
+    return each([&](SchemaNode& n) { n.range.raise(limit); });
+  }
+  if (key == "maximum" || key == "exclusiveMaximum") {
+    const NumberRange::Limit limit = limit_of(schema, key.c_str(), value);
+    return each([&](SchemaNode& n) { n.range.lower(limit); });
+  }
+  if (key == "multipleOf") {
+    const std::optional<Decimal> d = value.is_number() ? decimal_of(value) : std::nullopt;
+    if (!d || d->negative || d->is_zero()) wrong(schema, key, value, "a number above 0");
+    if (!d->is_integer() || d->whole.size() > 9)
+      unsupported(schema, "multipleOf " + shown(value) +
+                              " is not supported, expected a whole number below 1000000000");
+    return each([&](SchemaNode& n) {
+      n.types &= ~static_cast<unsigned>(SchemaNode::FRACTION);
+      if (d->whole != "1") n.multiples.push_back(std::stoll(d->whole));
+    });
+  }
+  if (key == "minLength") return at_least(&SchemaNode::min_length);
+  if (key == "maxLength") return at_most(&SchemaNode::max_length);
+  if (key == "minItems") return at_least(&SchemaNode::min_items);
+  if (key == "maxItems") return at_most(&SchemaNode::max_items);
+  if (key == "minProperties") return at_least(&SchemaNode::min_properties);
+  if (key == "maxProperties") return at_most(&SchemaNode::max_properties);
+  if (key == "pattern") {
+    const std::string pattern = text();
+    return each([&](SchemaNode& n) { n.patterns.insert(pattern); });
+  }
+  if (key == "format") {
+    const std::string name = text();
+    return each([&](SchemaNode& n) { n.formats.insert(name); });
+  }
+  if (key == "required") {
+    if (!value.is_array()) wrong(schema, key, value, "a list of names");
+    for (const Json& name : value) {
+      if (!name.is_string()) wrong(schema, key, value, "a list of names");
+      const auto n = name.get<std::string>();
+      each([&](SchemaNode& node) {
+        if (std::find(node.required.begin(), node.required.end(), n) == node.required.end())
+          node.required.push_back(n);
+      });
+    }
+    return;
+  }
+  // What has no effect with these values.
+  if (key == "$id" && &schema == &root_) return;
+  if (key == "uniqueItems" && value == Json(false)) return;
+  if ((key == "patternProperties" || key == "dependentRequired" || key == "dependentSchemas" ||
+       key == "dependencies") &&
+      value == Json::object())
+    return;
+  unsupported(schema, key.size() > 60 ? "a keyword that riffle does not know"
+                                      : "the keyword " + key + " is not supported");
+}
+
+void SchemaReader::apply_types(const Json& schema, const Json& value, Nodes* nodes) {
+  static const std::map<std::string, unsigned> types = {
+      {"null", SchemaNode::NULL_},      {"boolean", SchemaNode::BOOLEAN},
+      {"integer", SchemaNode::INTEGER}, {"number", SchemaNode::INTEGER | SchemaNode::FRACTION},
+      {"string", SchemaNode::STRING},   {"array", SchemaNode::ARRAY},
+      {"object", SchemaNode::OBJECT}};
+  unsigned mask = 0;
+  const auto add = [&](const Json& name) {
+    const auto it = name.is_string() ? types.find(name.get<std::string>()) : types.end();
+    if (it == types.end())
+      wrong(schema, "type", name, "null, boolean, integer, number, string, array or object");
+    mask |= it->second;
+  };
+  if (value.is_array())
+    for (const Json& name : value) add(name);
+  else add(value);
+  for (SchemaNode& n : *nodes) n.types &= mask;
+  std::erase_if(*nodes, [](const SchemaNode& n) { return n.types == 0; });
+}
+
+void SchemaReader::apply_properties(const Json& schema, Nodes* nodes) {
+  SchemaNode::Properties rule;
+  const std::string here = place({&schema});
+  if (const auto it = schema.find("properties"); it != schema.end()) {
+    if (!it->is_object()) wrong(schema, "properties", *it, "an object");
+    for (const auto& [name, one] : it->items()) note(one, here + "/properties/" + token_of(name));
+    rule.properties = &*it;
+  }
+  if (const auto it = schema.find("additionalProperties"); it != schema.end()) {
+    note(*it, here + "/additionalProperties");
+    rule.rest = &*it;
+  }
+  if (!rule.properties && !rule.rest) return;
+  for (SchemaNode& n : *nodes) n.properties.push_back(rule);
+}
+
+void SchemaReader::apply_items(const Json& schema, Nodes* nodes) {
+  SchemaNode::Items rule;
+  const std::string here = place({&schema});
+  const auto take_prefix = [&](const Json& list, const std::string& key) {
+    for (size_t i = 0; i < list.size(); ++i) {
+      note(list[i], here + "/" + key + "/" + std::to_string(i));
+      rule.prefix.push_back(&list[i]);
+    }
+  };
+  if (const auto it = schema.find("prefixItems"); it != schema.end()) {
+    if (!it->is_array()) wrong(schema, "prefixItems", *it, "a list of schemas");
+    take_prefix(*it, "prefixItems");
+  }
+  const char* rest = "items";
+  if (const auto it = schema.find("items"); it != schema.end() && it->is_array()) {
+    take_prefix(*it, "items");  // as drafts before 2020-12 have it
+    rest = "additionalItems";
+  }
+  if (const auto it = schema.find(rest); it != schema.end()) {
+    note(*it, here + "/" + rest);
+    rule.rest = &*it;
+  }
+  if (rule.prefix.empty() && !rule.rest) return;
+  for (SchemaNode& n : *nodes) n.items.push_back(rule);
+}
+
+void SchemaReader::apply_branches(const Json& schema, const char* key, bool exclusive,
+                                  Nodes* nodes) {
+  const Json& branches = *schema.find(key);
+  if (!branches.is_array() || branches.empty()) wrong(schema, key, branches, "a list of schemas");
+  std::vector<Nodes> each;
+  Nodes all;
+  for (size_t i = 0; i < branches.size(); ++i) {
+    note(branches[i], place({&schema}) + "/" + key + "/" + std::to_string(i));
+    Nodes branch = *nodes;
+    apply(branches[i], &branch);
+    all.insert(all.end(), branch.begin(), branch.end());
+    if (all.size() > kMostNodes)
+      unsupported(schema, format("found more than %zu alternatives", kMostNodes));
+    if (exclusive) each.push_back(std::move(branch));
+  }
+  size_t pairs = 0;
+  if (exclusive && !comparing_)
+    for (size_t i = 0; i < each.size(); ++i)
+      for (size_t j = 0; j < i; ++j)
+        for (const SchemaNode& a : each[i])
+          for (const SchemaNode& b : each[j]) {
+            if (++pairs > kMostPairs || !disjoint(a, b, 0, schema))
+              unsupported(schema, format("oneOf is supported where no value fits two branches, "
+                                         "which is not certain of branches %zu and %zu; use anyOf",
+                                         j, i));
+          }
+  *nodes = std::move(all);
+}
+
+const Json& SchemaReader::target(const Json& schema, const Json& reference) {
+  if (!reference.is_string()) wrong(schema, "$ref", reference, "a string");
+  const std::string text = reference.get<std::string>();
+  if (!text.starts_with("#") || (text.size() > 1 && text[1] != '/'))
+    unsupported(schema, "$ref " + shown(reference) +
+                            " is not supported, expected a place in this schema, such as "
+                            "#/$defs/name");
+  // %25 and the like; then a JSON pointer.
+  std::string pointer;
+  for (size_t i = 1; i < text.size(); ++i) {
+    unsigned code = 0;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::sscanf(text.substr(i + 1, 2).c_str(), "%2x", &code) == 1) {
+      pointer += static_cast<char>(code);
+      i += 2;
+    } else {
+      pointer += text[i];
+    }
+  }
+  try {
+    const Json& to = root_.at(Json::json_pointer(pointer));
+    note(to, "#" + pointer);
+    return to;
+  } catch (const Json::exception&) {
+    wrong(schema, "$ref", reference, "a place that is in this schema");
+  }
+}
+
+AllOf SchemaReader::item(const SchemaNode& node, size_t index) {
+  std::vector<const Json*> all;
+  for (const SchemaNode::Items& rule : node.items)
+    all.push_back(index < rule.prefix.size() ? rule.prefix[index] : rule.rest);
+  return all_of(std::move(all));
+}
+
+AllOf SchemaReader::rest_of_items(const SchemaNode& node) { return item(node, n_prefix(node)); }
+
+size_t SchemaReader::n_prefix(const SchemaNode& node) {
+  size_t n = 0;
+  for (const SchemaNode::Items& rule : node.items) n = std::max(n, rule.prefix.size());
+  return n;
+}
+
+AllOf SchemaReader::member(const SchemaNode& node, const std::string& name) {
+  std::vector<const Json*> all;
+  for (const SchemaNode::Properties& rule : node.properties) {
+    const Json* one = rule.rest;
+    if (rule.properties)
+      if (const auto it = rule.properties->find(name); it != rule.properties->end()) one = &*it;
+    all.push_back(one);
+  }
+  return all_of(std::move(all));
+}
+
+AllOf SchemaReader::rest_of_members(const SchemaNode& node) {
+  std::vector<const Json*> all;
+  for (const SchemaNode::Properties& rule : node.properties) all.push_back(rule.rest);
+  return all_of(std::move(all));
+}
+
+std::vector<std::string> SchemaReader::names(const SchemaNode& node) {
+  std::vector<std::string> out;
+  std::set<std::string> seen;
+  for (const SchemaNode::Properties& rule : node.properties)
+    if (rule.properties)
+      for (const auto& [name, one] : rule.properties->items())
+        if (seen.insert(name).second) out.push_back(name);
+  for (const std::string& name : node.required)
+    if (seen.insert(name).second) out.push_back(name);
+  return out;
+}
+
+bool SchemaReader::holds(const SchemaNode& node, const Json& value, const AllOf& at) const {
+  // Schemas inside are looked up again; reading them changes only what is known of places.
+  auto& self = const_cast<SchemaReader&>(*this);
+  const auto inside = [&](const AllOf& schemas, const Json& one) {
+    if (schemas.empty()) return true;
+    const Nodes nodes = self.nodes_of(schemas);
+    return std::any_of(nodes.begin(), nodes.end(), [&](const SchemaNode& n) {
+      const auto equal = [&](const Json& v) { return canonical(v) == canonical(one); };
+      if (n.values && std::none_of(n.values->begin(), n.values->end(), equal)) return false;
+      return holds(n, one, schemas);
+    });
+  };
+  if (!(node.types & type_of(value))) return false;
+  if (value.is_number()) {
+    const std::optional<Decimal> d = decimal_of(value);
+    if (!d || !node.range.holds(*d)) return false;
+    for (const int64_t k : node.multiples) {
+      int64_t rest = 0;
+      for (const char c : d->whole) rest = (rest * 10 + (c - '0')) % k;
+      if (rest != 0) return false;
+    }
+  } else if (value.is_string()) {
+    const uint64_t n = characters(value.get_ref<const std::string&>());
+    if (n < node.min_length || n > node.max_length) return false;
+    if ((!node.patterns.empty() || !node.formats.empty()) && !at.empty())
+      unsupported(*at[0], "pattern or format together with enum or const is not supported");
+  } else if (value.is_array()) {
+    if (value.size() < node.min_items || value.size() > node.max_items) return false;
+    for (size_t i = 0; i < value.size(); ++i)
+      if (!inside(item(node, i), value[i])) return false;
+  } else if (value.is_object()) {
+    if (value.size() < node.min_properties || value.size() > node.max_properties) return false;
+    for (const std::string& name : node.required)
+      if (!value.contains(name)) return false;
+    for (const auto& [name, one] : value.items())
+      if (!inside(member(node, name), one)) return false;
+  }
+  return true;
+}
+
+bool SchemaReader::apart(const AllOf& a, const AllOf& b, int depth, const Json& at) {
+  if (depth > kDeepestTest) return false;
+  const bool before = std::exchange(comparing_, true);
+  const Nodes x = nodes_of(a), y = nodes_of(b);
+  comparing_ = before;
+  if (x.size() * y.size() > kMostNodes) return false;
+  for (const SchemaNode& m : x)
+    for (const SchemaNode& n : y)
+      if (!disjoint(m, n, depth, at)) return false;
+  return true;
+}
+
+// Whether certainly no value is one of both nodes.
+bool SchemaReader::disjoint(const SchemaNode& a, const SchemaNode& b, int depth, const Json& at) {
+  const unsigned common = a.types & b.types;
+  if (common == 0) return true;
+  if (a.values || b.values) {
+    const SchemaNode &listed = a.values ? a : b, &other = a.values ? b : a;
+    std::set<std::string> others;
+    if (other.values)
+      for (const Json& v : *other.values) others.insert(canonical(v));
+    return std::none_of(listed.values->begin(), listed.values->end(), [&](const Json& v) {
+      return holds(listed, v, {}) &&
+             (other.values ? others.count(canonical(v)) > 0 && holds(other, v, {})
+                           : holds(other, v, {}));
+    });
+  }
+  if (common & (SchemaNode::NULL_ | SchemaNode::BOOLEAN)) return false;
+  if (common & (SchemaNode::INTEGER | SchemaNode::FRACTION)) {
+    NumberRange both = a.range;
+    if (b.range.low) both.raise(*b.range.low);
+    if (b.range.high) both.lower(*b.range.high);
+    if (!both.empty((common & SchemaNode::FRACTION) == 0)) return false;
+  }
+  const auto apart_counts = [](uint64_t min1, uint64_t max1, uint64_t min2, uint64_t max2) {
+    return std::max(min1, min2) > std::min(max1, max2);
+  };
+  if ((common & SchemaNode::STRING) &&
+      !apart_counts(a.min_length, a.max_length, b.min_length, b.max_length))
+    return false;
+  if ((common & SchemaNode::ARRAY) &&
+      !apart_counts(a.min_items, a.max_items, b.min_items, b.max_items))
+    return false;
+  if (common & SchemaNode::OBJECT) {
+    if (apart_counts(a.min_properties, a.max_properties, b.min_properties, b.max_properties))
+      return true;
+    std::set<std::string> there(a.required.begin(), a.required.end());
+    there.insert(b.required.begin(), b.required.end());
+    return std::any_of(there.begin(), there.end(), [&](const std::string& name) {
+      return apart(member(a, name), member(b, name), depth + 1, at);
+    });
+  }
+  return true;
+}
+
+}  // namespace riffle::grammar

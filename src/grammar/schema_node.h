@@ -1,0 +1,106 @@
+// A JSON Schema in normal form: alternatives, each of which says for each type what its values must
+// be. Keywords that combine schemas (allOf, anyOf, oneOf, $ref) are gone. Schemas of members and
+// items stay as they are, as lists of schemas that must all hold.
+#pragma once
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "grammar/json_pieces.h"
+#include "grammar/number_range.h"
+
+namespace riffle::grammar {
+
+// Schemas that must all hold, sorted, without those that always do.
+using AllOf = std::vector<const Json*>;
+
+struct SchemaNode {
+  enum Type : unsigned {
+    NULL_ = 1,
+    BOOLEAN = 2,
+    INTEGER = 4,
+    FRACTION = 8,  // numbers that are not whole
+    STRING = 16,
+    ARRAY = 32,
+    OBJECT = 64,
+    ALL = 127,
+  };
+  unsigned types = ALL;
+  std::optional<std::vector<Json>> values;  // enum and const: one of these
+
+  NumberRange range;
+  std::vector<int64_t> multiples;  // multipleOf: whole numbers above 1
+
+  uint64_t min_length = 0, max_length = kUnlimited;
+  std::set<std::string> patterns, formats;
+
+  struct Items {
+    std::vector<const Json*> prefix;
+    const Json* rest = nullptr;  // null: any
+  };
+  std::vector<Items> items;  // all hold
+  uint64_t min_items = 0, max_items = kUnlimited;
+
+  struct Properties {
+    const Json* properties = nullptr;  // an object
+    const Json* rest = nullptr;        // additionalProperties; null: any
+  };
+  std::vector<Properties> properties;  // all hold
+  std::vector<std::string> required;   // without repetitions
+  uint64_t min_properties = 0, max_properties = kUnlimited;
+};
+
+class SchemaReader {
+ public:
+  // root outlives the reader.
+  explicit SchemaReader(const Json& root);
+
+  const Json& root() const { return root_; }
+  // Throws RIFFLE_BAD_ARGUMENT (no schema) or RIFFLE_UNSUPPORTED, with the place in the schema.
+  std::vector<SchemaNode> nodes_of(const AllOf& schemas);
+  // Of schemas that some node holds.
+  static AllOf all_of(std::vector<const Json*> schemas);
+  static AllOf item(const SchemaNode& node, size_t index);
+  static AllOf rest_of_items(const SchemaNode& node);
+  static AllOf member(const SchemaNode& node, const std::string& name);
+  static AllOf rest_of_members(const SchemaNode& node);
+  // In order of first mention; those required are among them.
+  static std::vector<std::string> names(const SchemaNode& node);
+  static size_t n_prefix(const SchemaNode& node);
+
+  // "#/properties/a": of a schema that has been read, or the first of several.
+  std::string place(const AllOf& schemas) const;
+  [[noreturn]] void unsupported(const Json& schema, const std::string& what) const;
+
+  // Whether a value is one of the node's, as far as types, ranges and lengths tell.
+  bool holds(const SchemaNode& node, const Json& value, const AllOf& at) const;
+
+ private:
+  using Nodes = std::vector<SchemaNode>;
+
+  void apply(const Json& schema, Nodes* nodes);
+  void apply_keyword(const Json& schema, const std::string& key, const Json& value, Nodes* nodes);
+  void apply_types(const Json& schema, const Json& value, Nodes* nodes);
+  void apply_properties(const Json& schema, Nodes* nodes);
+  void apply_items(const Json& schema, Nodes* nodes);
+  void apply_branches(const Json& schema, const char* key, bool exclusive, Nodes* nodes);
+  const Json& target(const Json& schema, const Json& reference);
+  bool disjoint(const SchemaNode& a, const SchemaNode& b, int depth, const Json& at);
+  bool apart(const AllOf& a, const AllOf& b, int depth, const Json& at);
+  void note(const Json& schema, const std::string& place);
+  [[noreturn]] void wrong(const Json& schema, const std::string& key, const Json& found,
+                          const char* expected) const;
+  uint64_t count_of(const Json& schema, const char* key, const Json& value) const;
+  NumberRange::Limit limit_of(const Json& schema, const char* key, const Json& value) const;
+
+  const Json& root_;
+  std::map<const Json*, std::string> places_;
+  std::set<const Json*> open_;  // references that are being followed
+  int depth_ = 0;
+  bool comparing_ = false;  // inside of disjoint, where branches of oneOf may have values in common
+  size_t work_ = 0;
+};
+
+}  // namespace riffle::grammar
