@@ -1,6 +1,7 @@
 """riffle batch on files as people write them for OpenAI's Batch API and vLLM's run-batch: every
 field of a probe is honoured, harmless or refused by name, and records are OpenAI's."""
 import re
+import math
 import time
 
 from harness import *
@@ -77,9 +78,14 @@ CHAT_FIELDS = [
     (IGNORED, {"prompt_cache_key": "k"}), (IGNORED, {"prompt_cache_retention": "24h"}),
     (IGNORED, {"prediction": {"type": "content", "content": "4821"}}),
     (OTHER, {"max_tokens": 1}), (OTHER, {"stop": ["h"]}), (OTHER, {"stop": "e"}),
-    (REFUSED, {"n": 2}), (REFUSED, {"stream": True}), (REFUSED, {"logprobs": True}),
-    (REFUSED, {"top_logprobs": 5}), (REFUSED, {"logit_bias": {"50256": -100}}),
-    (REFUSED, {"frequency_penalty": 0.5}), (REFUSED, {"presence_penalty": -1}),
+    (OTHER, {"n": 2}), (REFUSED, {"n": 0}), (REFUSED, {"n": 129}), (REFUSED, {"stream": True}),
+    (SAME, {"logprobs": True}), (SAME, {"logprobs": True, "top_logprobs": 20}),
+    (REFUSED, {"top_logprobs": 5}), (REFUSED, {"logprobs": 3}), (REFUSED, {"top_logprobs": 21}),
+    (OTHER, {"logit_bias": {"13": 100}}), (REFUSED, {"logit_bias": {"5000000": -100}}),
+    (REFUSED, {"logit_bias": {"a": 1}}), (REFUSED, {"logit_bias": {"5": 101}}),
+    (REFUSED, {"logit_bias": [5]}), (SAME, {"frequency_penalty": 2}),  # no token comes twice
+    (SAME, {"presence_penalty": -2}), (REFUSED, {"frequency_penalty": 2.5}),
+    (REFUSED, {"presence_penalty": "1"}),
     (REFUSED, {"tools": [TOOL]}), (REFUSED, {"tool_choice": "required"}),
     (REFUSED, {"functions": [{"name": "f"}]}), (REFUSED, {"reasoning_effort": "low"}),
     (OTHER, {"response_format": SCHEMA}), (OTHER, {"response_format": {"type": "json_object"}}),
@@ -97,7 +103,9 @@ CHAT_FIELDS = [
     (SAME, {"echo": False}), (SAME, {"chat_template_kwargs": {}}),
     (IGNORED, {"priority": 3}), (IGNORED, {"request_id": "r"}), (IGNORED, {"cache_salt": "s"}),
     (OTHER, {"ignore_eos": True, "max_tokens": 40}),
-    (REFUSED, {"repetition_penalty": 1.1}), (REFUSED, {"min_tokens": 5}),
+    (OTHER, {"repetition_penalty": 3}), (REFUSED, {"repetition_penalty": 0}),
+    (OTHER, {"repeat_penalty": 3, "repeat_last_n": -1}), (SAME, {"repeat_last_n": 5}),
+    (REFUSED, {"repeat_penalty": 1, "repetition_penalty": 1}), (REFUSED, {"min_tokens": 5}),
     (REFUSED, {"skip_special_tokens": False}), (REFUSED, {"bad_words": ["a"]}),
     (OTHER, {"guided_json": {"type": "object"}}), (OTHER, {"guided_regex": "[0-9]{3} [a-z]+x"}),
     (OTHER, {"guided_choice": ["Otto", "Anna"]}), (OTHER, {"guided_grammar": 'root ::= "ja"'}),
@@ -115,7 +123,8 @@ PROMPT_FIELDS = [
     (SAME, {"suffix": ""}), (SAME, {"logprobs": None}), (SAME, {"add_special_tokens": True}),
     (IGNORED, {"user": "u"}),
     (REFUSED, {"best_of": 3}), (REFUSED, {"echo": True}), (REFUSED, {"suffix": "."}),
-    (REFUSED, {"logprobs": 0}), (REFUSED, {"prompt_logprobs": 1}),
+    (SAME, {"logprobs": 0}), (SAME, {"logprobs": 5}), (REFUSED, {"logprobs": True}),
+    (REFUSED, {"top_logprobs": 2}), (OTHER, {"n": 3}), (REFUSED, {"prompt_logprobs": 1}),
     (REFUSED, {"add_special_tokens": False}),
 ]
 
@@ -337,6 +346,68 @@ def documented(_):
               for x in r.records), "lines for other endpoints are refused by url", r.records)
 
 
+def choices(_):
+    """n, logprobs, penalties and biases."""
+    warm = {"temperature": 1.0, "seed": 5}
+    long = [dict(USER, content=words(300) + ASK)]
+    r = batch([chat("one", long, **warm), chat("four", long, n=4, **warm), chat("again", long, n=4, **warm),
+               prompt("both", ["The rain", "The sun"], n=2, **warm), prompt("rain", **warm)])
+    one, four, again, both, rain = r.records
+    check(texts(four)[0] == texts(one)[0] and texts(four) == texts(again)
+          and len(set(texts(four))) > 1, "n: the first choice is that of the seed, others differ", r.records)
+    check([c["index"] for c in both["response"]["body"]["choices"]] == [0, 1, 2, 3]
+          and texts(both)[0] == texts(rain)[0], "n: choices of each prompt stand together", both)
+    alone = batch([chat("one", long, **warm)]).records[0]["response"]["body"]
+    r = batch([chat("four", long, n=4, **warm)])
+    body = r.records[0]["response"]["body"]
+    reused = re.search(rb"(\d+) reused", r.err)
+    n_prompt = body["usage"]["prompt_tokens"]
+    check(n_prompt == alone["usage"]["prompt_tokens"] and reused
+          and int(reused[1]) >= 3 * (n_prompt - 1), "n: the prompt is read once", (body["usage"], r.err))
+
+    r = batch([chat("plain"), chat("logprobs", logprobs=True, top_logprobs=4),
+               prompt("counted", logprobs=3), chat("none", logprobs=True)])
+    plain, logprobs, counted, none = r.records
+    content = logprobs["response"]["body"]["choices"][0]["logprobs"]["content"]
+    whole = b"".join(bytes(t["bytes"]) for t in content).decode()
+    check(texts(plain) == texts(logprobs) and whole.strip() == texts(plain)[0].strip(),
+          "logprobs: the tokens' bytes are the answer", (whole, texts(plain)))
+    check(all(len(t["top_logprobs"]) == 4 and t["logprob"] <= 0
+              and t["token"] == t["top_logprobs"][0]["token"]  # greedy
+              and t["logprob"] == t["top_logprobs"][0]["logprob"]
+              and sorted((x["logprob"] for x in t["top_logprobs"]), reverse=True)
+              == [x["logprob"] for x in t["top_logprobs"]]
+              and sum(math.exp(x["logprob"]) for x in t["top_logprobs"]) <= 1 + 1e-5
+              for t in content), "logprobs: best first, of probabilities", content)
+    c = counted["response"]["body"]["choices"][0]["logprobs"]
+    check("".join(c["tokens"]) == texts(counted)[0] and c["text_offset"][0] == 0
+          and c["text_offset"] == sorted(c["text_offset"]) and len(c["top_logprobs"][0]) == 3
+          and len(c["tokens"]) == len(c["token_logprobs"]), "logprobs of a prompt's answer", c)
+    content = none["response"]["body"]["choices"][0]["logprobs"]["content"]
+    check(content and all(t["top_logprobs"] == [] for t in content), "logprobs without others", content)
+
+    first = json.loads(riffle("tokenize", "-p", texts(plain)[0], "--json").out)["ids"][1]
+    r = batch([chat("banned", logit_bias={str(first): -100}), chat("forced", logit_bias={"13": 100})])
+    check(texts(r.records[0]) != texts(plain) or texts(plain)[0] == "", "a biased token is not drawn", r.records)
+    flags = riffle("run", "-p", ASK, "-q", *SMALL, *GREEDY, "-n", "12", "-l", "13+100").out
+    check(flags.strip() == texts(batch([chat("forced", logit_bias={"13": 100}, max_tokens=12)]).records[0])[0].strip(),
+          "--logit-bias is logit_bias", flags)
+    for bad in "13", "13+", "+3", "13+x", "13+inf", "13--1", "a+1", "13+nan":
+        r = riffle("run", "-p", "x", "-l", bad, *SMALL)
+        check(r.code == 2 and b"--logit-bias" in r.err, f"--logit-bias {bad} is refused", r)
+    r = riffle("run", "-p", "x", "-l", "13+1", "-l", "13-1", *SMALL)
+    check(r.code == 2 and b"two biases" in r.err, "two biases of one token are refused", r)
+    r = riffle("run", "-p", "x", "-l", "9999999+1", *SMALL)
+    check(r.code != 0 and b"not in the vocabulary" in r.err, "a bias of no token is refused", r)
+    many = "word word word word word word word word"
+    run = ["run", "--raw", "-p", many, "-q", *SMALL, *GREEDY, "-n", "24"]
+    free = riffle(*run).out
+    for flag in ("--repeat-penalty", "3"), ("--frequency-penalty", "2"), ("--presence-penalty", "2"):
+        r = riffle(*run, *flag)
+        check(r.code == 0 and len(set(r.out.split())) >= len(set(free.split())), f"{flag[0]} has an effect",
+              (free, r.out))
+
+
 def openai_types(_):
     """Records are what the openai package takes, and no field of its requests is unknown."""
     try:
@@ -348,6 +419,7 @@ def openai_types(_):
               "(pip install openai)")
         return
     lines = [json.dumps(x).encode() for x in DOCUMENTED + LEGACY]
+    lines += [chat("logprobs", n=2, logprobs=True, top_logprobs=3), prompt("counted", logprobs=2, n=2)]
     for record in batch(lines, "-n", "8").records:
         body = record["response"]["body"]
         kind = ChatCompletion if body["object"] == "chat.completion" else Completion
@@ -372,7 +444,7 @@ def in_order(data):
 
 
 def errors_file(folder):
-    lines = [chat(str(i), n=2) if i % 3 == 1 else chat(str(i), max_tokens=3 + i) for i in range(10)]
+    lines = [chat(str(i), stream=True) if i % 3 == 1 else chat(str(i), max_tokens=3 + i) for i in range(10)]
     source, out, errors = (os.path.join(folder, n) for n in ("in.jsonl", "out.jsonl", "bad.jsonl"))
     put(source, b"\n".join(lines) + b"\n")
     files = ["-i", source, "-o", out, "--errors", errors]
@@ -465,4 +537,5 @@ def manual(_):
           {n: (said[n], v) for n, v in values.items() if said[n] != v})
 
 
-main(manual, probes, ignore_unknown, prompts, conversations, documented, openai_types, errors_file)
+main(manual, probes, ignore_unknown, prompts, conversations, documented, choices, openai_types,
+     errors_file)

@@ -110,7 +110,7 @@ BAD = {
     "seed -1": (prompt("b27", seed=-1), "bad_request", ["body.seed"], "b27"),
     "stop as number": (prompt("b28", stop=7), "bad_request", ["body.stop"], "b28"),
     "an empty stop": (prompt("b29", stop=["a", ""]), "bad_request", ["body.stop"], "b29"),
-    "n 2": (prompt("b30", n=2), "bad_request", ["body.n"], "b30"),
+    "n 0": (prompt("b30", n=0), "bad_request", ["body.n"], "b30"),
     "stream": (prompt("b31", stream=True), "bad_request", ["body.stream"], "b31"),
     "another method": (request("b32", {"prompt": "a"}).replace(b"POST", b"GET"), "bad_request", ["method"], "b32"),
     "another url": (request("b33", {"prompt": "a"}, url="/v1/embeddings"), "bad_request", ["url"], "b33"),

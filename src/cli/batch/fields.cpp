@@ -152,7 +152,7 @@ void read_logit_bias(const Fields& f, const std::string& field, const JsonIn& va
 void read_logprobs(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   riffle_sampling& s = body.request.sampling;
   body.counted_logprobs = !value.is_boolean();
-  if (!body.counted_logprobs) {
+  if (value.is_boolean()) {
     s.logprobs = f.truth(field, value);
     return;
   }

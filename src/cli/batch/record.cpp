@@ -85,14 +85,16 @@ Json choice_json(size_t index, const BatchRequest& request, riffle_model* model,
   return out;
 }
 
-// What the choices took together.
-riffle_request_end sum_of(std::span<const BatchChoice> choices) {
+// What the choices took together. A prompt counts once, however many answers it has.
+riffle_request_end sum_of(std::span<const BatchChoice> choices, size_t n) {
   riffle_request_end sum{};
-  for (const BatchChoice& choice : choices) {
-    const riffle_request_end& end = choice.end;
-    sum.prompt_tokens += end.prompt_tokens;
-    sum.reused_tokens += end.reused_tokens;
-    sum.loaded_tokens += end.loaded_tokens;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const riffle_request_end& end = choices[i].end;
+    if (i % n == 0) {
+      sum.prompt_tokens += end.prompt_tokens;
+      sum.reused_tokens += end.reused_tokens;
+      sum.loaded_tokens += end.loaded_tokens;
+    }
     sum.result.n_tokens += end.result.n_tokens;
     riffle_stats& s = sum.stats;
     s.kv_blocks_total += end.stats.kv_blocks_total;
@@ -122,7 +124,7 @@ std::string batch_error_record(size_t line_number, const BatchError& e) {
 std::string batch_answer_record(size_t line_number, const BatchRequest& request,
                                 riffle_model* model, const std::string& model_name,
                                 std::span<const BatchChoice> choices) {
-  const riffle_request_end sum = sum_of(choices);
+  const riffle_request_end sum = sum_of(choices, request.n);
   const riffle_stats& stats = sum.stats;
   const size_t answer_tokens = static_cast<size_t>(sum.result.n_tokens);
   Json list = Json::array(), finish = Json::array();

@@ -1,0 +1,383 @@
+/* no_memory.c: what the library does when memory runs out. The Nth allocation of a call fails, for
+ * N from 1 up, each in a process of its own. The call must say RIFFLE_OUT_OF_MEMORY or succeed all
+ * the same; the same call without a failure must work then; and when all is freed, nothing may be
+ * left over that is not left over without a failure.
+ *
+ * usage: no_memory MODEL.gguf [STEP [FIRST [LAST]]]
+ *
+ * Prints "ok STEP" or "not ok STEP: what happened at which N" for each step. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "riffle.h"
+
+/* ---- the allocator: glibc's, but that one call fails */
+
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
+void __libc_free(void*);
+
+static atomic_long left; /* until the failure; 0: none is to come */
+static atomic_long asked, live;
+static atomic_bool armed;
+
+static bool fails(void) {
+  if (!atomic_load(&armed)) return false;
+  atomic_fetch_add(&asked, 1);
+  return atomic_load(&left) > 0 && atomic_fetch_sub(&left, 1) == 1;
+}
+static void* counted(void* p) {
+  if (p) atomic_fetch_add(&live, 1);
+  return p;
+}
+static void* none(void) {
+  errno = ENOMEM;
+  return NULL;
+}
+
+void* malloc(size_t n) { return fails() ? none() : counted(__libc_malloc(n)); }
+void* calloc(size_t n, size_t size) { return fails() ? none() : counted(__libc_calloc(n, size)); }
+void* memalign(size_t align, size_t n) {
+  return fails() ? none() : counted(__libc_memalign(align, n));
+}
+void* aligned_alloc(size_t align, size_t n) { return memalign(align, n); }
+int posix_memalign(void** out, size_t align, size_t n) {
+  void* const p = memalign(align, n);
+  if (!p) return ENOMEM;
+  *out = p;
+  return 0;
+}
+void* realloc(void* p, size_t n) {
+  if (n > 0 && fails()) return none();
+  void* const out = __libc_realloc(p, n);
+  if (!p && out) atomic_fetch_add(&live, 1);
+  if (p && n == 0) atomic_fetch_sub(&live, 1);
+  return out;
+}
+void free(void* p) {
+  if (p) atomic_fetch_sub(&live, 1);
+  __libc_free(p);
+}
+
+/* ---- steps */
+
+enum { kPrompt = 34 }; /* tokens: two blocks and a part of one */
+
+static const char* model_path;
+static riffle_isa isa = RIFFLE_ISA_SCALAR;
+static char session_path[64];
+static char text[] =
+    "The lighthouse keeper wrote down the weather every day. On the third of May the code of the "
+    "harbour was 4821, and nobody came. \xe2\x98\x83 Snow fell.\nWhat was the code?";
+
+struct all {
+  riffle_model* model;
+  riffle_context* context;
+  riffle_session *session, *other;
+  riffle_session_file* file;
+  riffle_scheduler* scheduler;
+  riffle_grammar* grammar;
+  riffle_device device;
+  riffle_selector selector;
+  int32_t tokens[512];
+  size_t n_tokens;
+  int ended;
+  riffle_status end;
+};
+
+static riffle_status load(struct all* a) {
+  return a->model ? RIFFLE_OK : riffle_model_load(model_path, NULL, &a->model, NULL, 0);
+}
+static riffle_status tokenize(struct all* a) {
+  return riffle_tokenize(a->model, text, strlen(text), RIFFLE_TOKENIZE_BOS, a->tokens, 512,
+                         &a->n_tokens);
+}
+static riffle_status chat(struct all* a) {
+  const riffle_message messages[] = {{"system", "Be brief."}, {"user", text}};
+  return riffle_chat_tokens(a->model, messages, 2, a->tokens, 512, &a->n_tokens);
+}
+static riffle_status detokenize(struct all* a) {
+  char out[2048];
+  size_t n;
+  return riffle_detokenize(a->model, a->tokens, a->n_tokens, out, sizeof out, &n);
+}
+static riffle_status grammar(struct all* a) {
+  static const char schema[] =
+      "{\"type\": \"object\", \"properties\": {\"code\": {\"type\": \"integer\"}, \"name\": "
+      "{\"type\": \"string\", \"maxLength\": 8}}, \"required\": [\"code\"]}";
+  if (a->grammar) return RIFFLE_OK;
+  return riffle_grammar_create(a->model, RIFFLE_GRAMMAR_JSON_SCHEMA, schema, strlen(schema),
+                               &a->grammar, NULL, 0);
+}
+static riffle_status context(struct all* a) {
+  riffle_context_options o;
+  if (a->context) return RIFFLE_OK;
+  riffle_context_defaults(&o);
+  o.device = a->device;
+  o.selection.selector = a->selector;
+  o.n_ctx = 512;
+  o.n_threads = 2;
+  o.isa = isa;
+  if (a->device == RIFFLE_DEVICE_EMU) o.slots = 96;
+  o.n_sessions = 2;
+  return riffle_context_create(a->model, &o, &a->context, NULL, 0);
+}
+static riffle_status session(struct all* a) {
+  return a->session ? RIFFLE_OK : riffle_session_create(a->context, &a->session);
+}
+static riffle_status prefill(struct all* a) {
+  return riffle_prefill_to(a->session, a->tokens, kPrompt, NULL, NULL);
+}
+static riffle_status fork_session(struct all* a) {
+  return a->other ? RIFFLE_OK : riffle_session_fork(a->session, kPrompt - 4, &a->other);
+}
+static riffle_status generate(struct all* a) {
+  riffle_generate_options g;
+  riffle_result result;
+  riffle_generate_defaults(&g);
+  g.max_tokens = 4;
+  g.ignore_eos = true;
+  g.sampling.repeat_penalty = 1.1f;
+  g.sampling.logprobs = true;
+  g.sampling.top_logprobs = 2;
+  const riffle_status s = riffle_generate(a->session, &g, NULL, NULL, &result);
+  return s;
+}
+static riffle_status constrained(struct all* a) {
+  riffle_generate_options g;
+  riffle_generate_defaults(&g);
+  g.max_tokens = 6;
+  g.grammar = a->grammar;
+  return riffle_generate(a->session, &g, NULL, NULL, NULL);
+}
+static riffle_status reselect(struct all* a) {
+  riffle_selection s;
+  riffle_selection_defaults(&s);
+  s.selector = RIFFLE_SELECTOR_PSA;
+  const riffle_status status = riffle_set_selection(a->context, &s);
+  return status != RIFFLE_OK ? status
+                             : riffle_step(a->context, &a->session, a->tokens, 1);
+}
+static riffle_status save(struct all* a) {
+  return riffle_session_save(a->session, session_path, NULL);
+}
+static riffle_status open_file(struct all* a) {
+  return a->file ? RIFFLE_OK : riffle_session_file_open(session_path, &a->file, NULL, 0);
+}
+static riffle_status load_session(struct all* a) {
+  return a->other ? RIFFLE_OK
+                  : riffle_session_load(a->context, a->file, &a->other, NULL, NULL);
+}
+static void on_done(void* user, uint64_t id, const riffle_request_end* end) {
+  struct all* const a = user;
+  (void)id;
+  ++a->ended;
+  if (end->status != RIFFLE_OK) a->end = end->status;
+}
+static riffle_status make_scheduler(struct all* a) {
+  riffle_scheduler_options o;
+  if (a->scheduler) return RIFFLE_OK;
+  riffle_scheduler_defaults(&o);
+  o.on_done = on_done;
+  o.user = a;
+  return riffle_scheduler_create(a->context, &o, &a->scheduler);
+}
+static riffle_status schedule(struct all* a) {
+  riffle_generate_options g;
+  riffle_generate_defaults(&g);
+  g.max_tokens = 3;
+  a->ended = 0;
+  a->end = RIFFLE_OK;
+  for (int i = 0; i < 2; ++i) {
+    const riffle_status s =
+        riffle_scheduler_submit(a->scheduler, a->tokens, kPrompt - (size_t)i, &g, NULL);
+    if (s != RIFFLE_OK) return s; /* what was submitted ends with the next call */
+  }
+  while (a->ended < 2) {
+    const riffle_status s = riffle_scheduler_step(a->scheduler, NULL);
+    if (s != RIFFLE_OK) return s;
+  }
+  return a->end;
+}
+
+typedef riffle_status (*call)(struct all*);
+struct step {
+  const char* name;
+  call before[8]; /* what must work first */
+  call under_test;
+};
+static const struct step steps[] = {
+    {"load", {0}, load},
+    {"tokenize", {load}, tokenize},
+    {"detokenize", {load, tokenize}, detokenize},
+    {"chat", {load}, chat},
+    {"grammar", {load}, grammar},
+    {"context", {load}, context},
+    {"session", {load, context}, session},
+    {"prefill", {load, tokenize, context, session}, prefill},
+    {"fork", {load, tokenize, context, session, prefill}, fork_session},
+    {"generate", {load, tokenize, context, session, prefill}, generate},
+    {"constrained", {load, tokenize, grammar, context, session, prefill}, constrained},
+    {"reselect", {load, tokenize, context, session, prefill}, reselect},
+    {"save", {load, tokenize, context, session, prefill}, save},
+    {"open", {load, tokenize, context, session, prefill, save}, open_file},
+    {"load_session", {load, tokenize, context, session, prefill, save, open_file}, load_session},
+    {"schedule", {load, tokenize, context, make_scheduler}, schedule},
+};
+
+static void free_all(struct all* a) {
+  riffle_scheduler_free(a->scheduler);
+  riffle_session_free(a->other);
+  riffle_session_free(a->session);
+  riffle_session_file_free(a->file);
+  riffle_context_free(a->context);
+  riffle_grammar_free(a->grammar);
+  riffle_model_free(a->model);
+  const riffle_device device = a->device;
+  const riffle_selector selector = a->selector;
+  memset(a, 0, sizeof *a);
+  a->device = device;
+  a->selector = selector;
+}
+
+/* What a child found; its exit code. */
+enum { FINE = 0, NOT_REACHED = 10, BAD_STATUS, NOT_AGAIN, LEAK, SETUP };
+
+/* The nth allocation fails; 0: none, which writes to `leftover` what is live when all is freed. */
+static int one(const struct step* step, struct all a, long n, long* leftover) {
+  snprintf(session_path, sizeof session_path, "/tmp/no_memory.%d.kv", (int)getpid());
+  /* The first exception of a process takes memory that stays. */
+  riffle_model* nothing = NULL;
+  riffle_model_load("/nowhere/no.gguf", NULL, &nothing, NULL, 0);
+  const long start = atomic_load(&live);
+  for (int i = 0; i < 8 && step->before[i]; ++i)
+    if (step->before[i](&a) != RIFFLE_OK) return SETUP;
+  atomic_store(&left, n);
+  atomic_store(&asked, 0);
+  atomic_store(&armed, true);
+  const riffle_status status = step->under_test(&a);
+  atomic_store(&armed, false);
+  const bool reached = n > 0 && atomic_load(&asked) >= n;
+  atomic_store(&left, 0);
+  int out = FINE;
+  if (status != RIFFLE_OK && !(reached && status == RIFFLE_OUT_OF_MEMORY)) {
+    fprintf(stderr, "%s: N %ld: %s\n", step->name, n, riffle_status_name(status));
+    out = BAD_STATUS;
+  }
+  if (out == FINE && status != RIFFLE_OK) {
+    const riffle_status again = step->under_test(&a);
+    if (again != RIFFLE_OK) {
+      fprintf(stderr, "%s: N %ld: then %s\n", step->name, n, riffle_status_name(again));
+      out = NOT_AGAIN;
+    }
+  }
+  free_all(&a);
+  unlink(session_path);
+  const long leak = atomic_load(&live) - start;
+  if (n == 0) *leftover = leak;
+  else if (out == FINE && leak > *leftover) {
+    fprintf(stderr, "%s: N %ld: %ld allocations are left, expected %ld\n", step->name, n, leak,
+            *leftover);
+    out = LEAK;
+  }
+  return out == FINE && n > 0 && !reached ? NOT_REACHED : out;
+}
+
+/* In a process of its own. Returns its exit code, or minus the signal that ended it. */
+static int apart(const struct step* step, const struct all* a, long n, long* leftover) {
+  int ends[2];
+  if (pipe(ends) != 0) return SETUP;
+  const pid_t child = fork();
+  if (child == 0) {
+    const struct rlimit no_core = {0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    alarm(60);
+    if (!getenv("NO_MEMORY_SHOW") && !freopen("/dev/null", "w", stderr)) _exit(SETUP);
+    const int code = one(step, *a, n, leftover);
+    if (write(ends[1], leftover, sizeof *leftover) != sizeof *leftover) _exit(SETUP);
+    _exit(code);
+  }
+  close(ends[1]);
+  if (read(ends[0], leftover, sizeof *leftover) != sizeof *leftover) errno = 0;
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static int run(const struct step* step, riffle_device device, riffle_selector selector,
+               const char* way, long first, long last) {
+  struct all a = {.device = device, .selector = selector};
+  long leftover = 0;
+  const int plain = apart(step, &a, 0, &leftover);
+  if (plain != FINE) {
+    printf("not ok %s%s: without a failure: %d\n", step->name, way, plain);
+    return 1;
+  }
+  int failures = 0;
+  long cases = 0, first_bad = 0, n = first;
+  int what = 0;
+  for (;; n += n < 1000 ? 1 : n / 50) {
+    if (n > last) break;
+    const int code = apart(step, &a, n, &leftover);
+    if (code == NOT_REACHED) break;
+    ++cases;
+    if (code == FINE) continue;
+    if (!failures++) first_bad = n, what = code;
+  }
+  if (failures == 0) {
+    printf("ok %s%s: %ld places\n", step->name, way, cases);
+  } else {
+    printf("not ok %s%s: %d of %ld places, the first N %ld: %s %d\n", step->name, way, failures,
+           cases, first_bad, what < 0 ? "signal" : "code", what < 0 ? -what : what);
+  }
+  fflush(stdout);
+  return failures > 0;
+}
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    fprintf(stderr, "usage: no_memory MODEL.gguf [STEP [FIRST [LAST]]]\n");
+    return 2;
+  }
+  model_path = argv[1];
+  const long first = argc > 3 ? atol(argv[3]) : 1, last = argc > 4 ? atol(argv[4]) : 1000000;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isa = RIFFLE_ISA_AVX2;
+  int failed = 0;
+  for (size_t i = 0; i < sizeof steps / sizeof steps[0]; ++i) {
+    const struct step* const step = &steps[i];
+    if (argc > 2 && strcmp(argv[2], step->name) != 0) continue;
+    failed += run(step, RIFFLE_DEVICE_CPU, RIFFLE_SELECTOR_SHARE, "", first, last);
+    const bool steps_too = step->under_test == generate || step->under_test == prefill ||
+                           step->under_test == context || step->under_test == schedule;
+    if (!steps_too) continue;
+    static const struct {
+      riffle_device device;
+      riffle_selector selector;
+      const char* way;
+    } ways[] = {
+        {RIFFLE_DEVICE_EMU, RIFFLE_SELECTOR_SHARE, ", emu"},
+        {RIFFLE_DEVICE_CPU, RIFFLE_SELECTOR_DENSE, ", dense"},
+        {RIFFLE_DEVICE_CPU, RIFFLE_SELECTOR_PSA, ", psa"},
+        {RIFFLE_DEVICE_CPU, RIFFLE_SELECTOR_TWILIGHT, ", twilight"},
+        {RIFFLE_DEVICE_CPU, RIFFLE_SELECTOR_TOKENSELECT, ", tokenselect"},
+        {RIFFLE_DEVICE_CPU, RIFFLE_SELECTOR_LFPS, ", lfps"},
+    };
+    for (size_t w = 0; w < sizeof ways / sizeof ways[0]; ++w) {
+      if (step->under_test == schedule && ways[w].selector == RIFFLE_SELECTOR_LFPS) continue;
+      failed += run(step, ways[w].device, ways[w].selector, ways[w].way, first, last);
+    }
+  }
+  return failed > 0;
+}
