@@ -175,7 +175,7 @@ const Foreign* foreign(const std::string& flag) {
   }
   for (const Foreign& f : foreign_flags())
     for (const std::string& name : f.flags)
-      if (*f.ours && option_of(command, f.ours))
+      if (*f.ours && name.size() > 2 && option_of(command, f.ours))
         nearest.add(name.substr(name.find_first_not_of('-')), f.ours);
   throw Exit(EXIT_USAGE, nearest.meant().empty()
                              ? unknown

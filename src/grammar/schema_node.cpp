@@ -12,7 +12,7 @@ namespace {
 constexpr int kDeepest = 64;           // schemas in schemas that hold of one value
 constexpr size_t kMostNodes = 1024;    // alternatives
 constexpr size_t kMostPairs = 200000;  // of branches of oneOf that are compared
-constexpr size_t kMostWork = 1000000;  // schemas looked at
+constexpr size_t kMostWork = 3000000;  // schemas looked at, for each alternative
 constexpr int kDeepestTest = 4;        // members of members, for the same
 
 bool known_annotation(const std::string& key) {
@@ -138,7 +138,7 @@ void SchemaReader::apply(const Json& schema, Nodes* nodes) {
     return;
   }
   if (!schema.is_object()) wrong(schema, "", schema, "an object, true or false");
-  if (++work_ > kMostWork) unsupported(schema, "the schema is too large");
+  if ((work_ += nodes->size() + 1) > kMostWork) unsupported(schema, "the schema is too large");
   if (++depth_ > kDeepest)
     unsupported(schema, format("schemas refer to each other deeper than %d levels", kDeepest));
   for (const auto& [key, value] : schema.items()) {
@@ -205,17 +205,23 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
   }
   if (key == "enum" || key == "const") {
     if (key == "enum" && !value.is_array()) wrong(schema, key, value, "a list of values");
-    std::vector<Json> values;
+    std::vector<Json> listed;
     std::set<std::string> seen;
     const auto add = [&](const Json& v) {
-      if (seen.insert(canonical(v)).second) values.push_back(v);
+      if (seen.insert(canonical(v)).second) listed.push_back(v);
     };
     if (key == "const") add(value);
     else
       for (const Json& v : value) add(v);
+    const auto values = std::make_shared<const std::vector<Json>>(std::move(listed));
     each([&](SchemaNode& n) {
-      if (!n.values) n.values = values;
-      else std::erase_if(*n.values, [&](const Json& v) { return !seen.count(canonical(v)); });
+      if (!n.values) {
+        n.values = values;
+        return;
+      }
+      std::vector<Json> both = *n.values;
+      std::erase_if(both, [&](const Json& v) { return !seen.count(canonical(v)); });
+      n.values = std::make_shared<const std::vector<Json>>(std::move(both));
     });
     return;
   }

@@ -3,6 +3,7 @@
 // items stay as they are, as lists of schemas that must all hold.
 #pragma once
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -28,7 +29,7 @@ struct SchemaNode {
     ALL = 127,
   };
   unsigned types = ALL;
-  std::optional<std::vector<Json>> values;  // enum and const: one of these
+  std::shared_ptr<const std::vector<Json>> values;  // enum and const: one of these; null: any
 
   NumberRange range;
   std::vector<int64_t> multiples;  // multipleOf: whole numbers above 1

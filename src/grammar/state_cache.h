@@ -41,7 +41,7 @@ class StateCache {
   static constexpr uint32_t kDeepest = 4096;
   // A state with more places is an error, and so is one mask or token that needs more work.
   static constexpr size_t kMostPlaces = 4096;
-  static constexpr int64_t kMostWork = int64_t{1} << 24;
+  static constexpr int64_t kMostWork = int64_t{1} << 22;
 
   StateCache(const Automaton& automaton, const TokenTries& tokens);
 

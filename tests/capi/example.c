@@ -247,6 +247,7 @@ static void generation(riffle_model* model) {
   g.max_tokens = 24;
   struct answer first = {0}, again = {0}, stopped = {0};
   riffle_result result;
+  riffle_status s;
   need(riffle_generate(session, &g, on_token, &first, &result), "generate with a token callback",
        riffle_context_error(context));
   /* The end-of-sequence token counts, but has no text and no call. */
@@ -263,11 +264,41 @@ static void generation(riffle_model* model) {
        riffle_context_error(context));
   report(strcmp(first.text, again.text) == 0, "greedy answers are the same", again.text);
 
+  /* A grammar is compiled once. It may be freed while the answer that uses it is under way, and
+   * after its model. */
+  riffle_grammar* grammar = NULL;
+  const char* const digits = "root ::= [0-9]{4} \".\"";
+  s = riffle_grammar_create(model, RIFFLE_GRAMMAR_GBNF, "root ::= (", 10, &grammar, err,
+                            sizeof err);
+  report(s == RIFFLE_BAD_ARGUMENT && grammar == NULL && strstr(err, "line 1, column"),
+         "a bad grammar is refused with its place", err);
+  s = riffle_grammar_create(model, RIFFLE_GRAMMAR_JSON_SCHEMA, "{\"not\":{}}", 10, &grammar, err,
+                            sizeof err);
+  report(s == RIFFLE_UNSUPPORTED && grammar == NULL && strstr(err, "not"),
+         "an unsupported schema is refused by name", err);
+  need(riffle_grammar_create(model, RIFFLE_GRAMMAR_GBNF, digits, strlen(digits), &grammar, err,
+                             sizeof err),
+       "compile a grammar", err);
+  need(riffle_prefill_to(session, ids, n, NULL, NULL), "go back for a grammar",
+       riffle_context_error(context));
+  struct answer bound = {0};
+  g.grammar = grammar;
+  g.trim_start = true;
+  need(riffle_generate(session, &g, on_token, &bound, &result), "answer by a grammar",
+       riffle_context_error(context));
+  report(strlen(bound.text) == 5 && strspn(bound.text, "0123456789") == 4 &&
+             result.finish == RIFFLE_FINISH_STOP,
+         "the answer is a text of the grammar", bound.text);
+  g.grammar = NULL;
+  g.trim_start = false;
+  riffle_grammar_free(grammar);
+  riffle_grammar_free(NULL);
+
   need(riffle_prefill_to(session, ids, n, NULL, NULL), "go back once more",
        riffle_context_error(context));
   stopped.stop_after = 2;
   g.ignore_eos = true;
-  riffle_status s = riffle_generate(session, &g, on_token, &stopped, &result);
+  s = riffle_generate(session, &g, on_token, &stopped, &result);
   report(s == RIFFLE_OK && result.finish == RIFFLE_FINISH_ABORTED && stopped.tokens == 2,
          "the callback can stop an answer", riffle_status_name(s));
 

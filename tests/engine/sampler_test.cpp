@@ -237,3 +237,41 @@ TEST_CASE("sampling settings are checked", "[sampler]") {
   CHECK(refusal(1, 0, 1.5f, 0) == "top_p is 1.5, expected 0 to 1");
   CHECK_THROWS_AS(Sampler(0, -1, 0, 1, 0), Error);
 }
+
+TEST_CASE("sampler: tokens that are not allowed count as -inf, before every filter", "[sampler]") {
+  struct Setting {
+    float temperature;
+    int top_k;
+    float top_p, min_p;
+  };
+  Random random(3);
+  for (const Setting& s : {Setting{0, 0, 1, 0},
+                           {1, 0, 1, 0},
+                           {0.8f, 3, 1, 0},
+                           {1, 0, 0.6f, 0},
+                           {1, 0, 1, 0.3f},
+                           {1.5f, 5, 0.9f, 0.1f}}) {
+    for (int round = 0; round < 200; ++round) {
+      const int n = 1 + static_cast<int>(random.next() % 70);
+      std::vector<float> logits(n), masked(n, -kInf);
+      std::vector<uint32_t> allowed(3, 0xffffffff);  // bits beyond n are not looked at
+      for (int i = 0; i < n; ++i) {
+        logits[i] = static_cast<float>(random.uniform() * 8);
+        if (i != n / 2 && random.next() % 2) allowed[i / 32] &= ~(1u << (i % 32));
+        else masked[i] = logits[i];
+      }
+      Sampler a(round, s.temperature, s.top_k, s.top_p, s.min_p),
+          b(round, s.temperature, s.top_k, s.top_p, s.min_p);
+      SampleRequest request = a.request();
+      request.allowed = allowed.data();
+      CHECK(a.sample(logits.data(), n, request) == b.sample(masked.data(), n));
+    }
+  }
+  // A damaged logit is an error wherever it stands.
+  const std::vector<float> damaged = {1, std::numeric_limits<float>::quiet_NaN()};
+  const uint32_t first = 1;
+  Sampler sampler(1, 0, 0, 1, 0);
+  SampleRequest request = sampler.request();
+  request.allowed = &first;
+  CHECK_THROWS_AS(sampler.sample(damaged.data(), 2, request), Error);
+}

@@ -240,8 +240,9 @@ std::string experts_safetensors(const std::string& kind) {
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const std::string root = argv[1];
-  for (const char* target : {"gguf", "gguf_split", "safetensors", "config", "tokenizer_json",
-                             "chat_template", "batch_line", "batch_resume", "session"})
+  for (const char* target :
+       {"gguf", "gguf_split", "safetensors", "config", "tokenizer_json", "chat_template",
+        "batch_line", "batch_resume", "session", "gbnf", "json_schema", "regex"})
     std::filesystem::create_directories(root + "/" + target);
 
   write_file(root + "/session/small", session());
@@ -390,6 +391,28 @@ int main(int argc, char** argv) {
                std::string(family["templates"][0]));
   }
   const std::string body = "{\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/";
+  write_file(
+      root + "/gbnf/all",
+      "root ::= (item (\",\" \" \"? item){0,3} | \"[\" root \"]\") # comment\n"
+      "item ::= [a-z0-9_\\-] [^\\x00-\\x1f\\u00e9]{2,} | .? \"\\n\\\"\" | (\"a\"* \"b\"+){300}\n");
+  write_file(root + "/json_schema/object",
+             R"({"type":"object","properties":{"a":{"type":"integer","minimum":-3,"maximum":20},)"
+             R"("b":{"enum":["x",1.5,null,{"c":[]}]},"d":{"$ref":"#/$defs/n"}},"required":["a"],)"
+             R"("additionalProperties":{"type":"string","pattern":"^[a-z]+$","maxLength":5},)"
+             R"("minProperties":1,"$defs":{"n":{"type":["array","null"],"items":{"$ref":"#"},)"
+             R"("prefixItems":[{"type":"number","exclusiveMinimum":0.25}],"minItems":1}}})");
+  write_file(
+      root + "/json_schema/combined",
+      R"({"oneOf":[{"type":"string","format":"date-time"},{"type":"integer","multipleOf":7},)"
+      R"({"allOf":[{"properties":{"k":{"const":1}},"required":["k"]},{"type":"object",)"
+      R"("maxProperties":2}]},{"anyOf":[{"type":"boolean"},{"type":"null"}]}]})");
+  write_file(root + "/regex/all", "^(?:a|[b-d\\d_]{2,5}?|\\u00e9+.)*(?<n>x\\.)$|y");
+  write_file(root + "/batch_line/schema",
+             R"({"custom_id":"a","body":{"prompt":"p","response_format":{"type":"json_schema",)"
+             R"("json_schema":{"name":"n","schema":{"type":"object"}}}}})");
+  write_file(
+      root + "/batch_line/structured",
+      R"({"custom_id":"a","body":{"prompt":"p","structured_outputs":{"choice":["a","b"]}}})");
   write_file(root + "/batch_line/prompt",
              body +
                  "completions\", \"body\": {\"model\": \"m\", \"prompt\": \"a \\u00fc\", "

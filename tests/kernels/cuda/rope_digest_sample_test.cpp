@@ -217,16 +217,25 @@ TEST_CASE("digests are those of the CPU, bit for bit", "[cuda]") {
 namespace {
 
 // Draws `rows` tokens with the device's and the CPU's sampler from the same random numbers; how
-// many differ.
+// many differ. masked: every other row may draw some tokens only, the middle one among them.
 int differences(Rng& g, const std::vector<float>& logits, int64_t ld, int vocab, int rows,
-                float temperature, int top_k, float top_p, float min_p) {
+                float temperature, int top_k, float top_p, float min_p, bool masked) {
+  const int words = (vocab + 31) / 32;
+  std::vector<uint32_t> masks(rows * words);
+  for (uint32_t& word : masks) word = static_cast<uint32_t>(g());
+  for (int i = 0; i < rows; i++) masks[i * words + vocab / 2 / 32] |= 1u << (vocab / 2 % 32);
+  const DeviceArray<uint32_t> masks_d(masks);
   std::vector<SampleParams> params;
   std::vector<int> want;
   for (int i = 0; i < rows; i++) {
     const uint64_t seed = g();
+    const bool has_mask = masked && i % 2 == 0;
     riffle::Sampler sampler(seed, temperature, top_k, top_p, min_p);
-    want.push_back(sampler.sample(&logits[i * ld], vocab));
-    params.push_back({temperature, top_p, min_p, top_k, riffle::Random(seed).uniform()});
+    riffle::SampleRequest request = sampler.request();
+    if (has_mask) request.allowed = &masks[i * words];
+    want.push_back(sampler.sample(&logits[i * ld], vocab, request));
+    params.push_back({temperature, top_p, min_p, top_k, riffle::Random(seed).uniform(),
+                      has_mask ? masks_d.get() + i * words : nullptr});
   }
   DeviceArray<float> logits_d(logits);
   const DeviceArray<SampleParams> params_d(params);
@@ -277,12 +286,15 @@ TEST_CASE("the device's sampler draws what the CPU's draws", "[cuda]") {
           logits[i * ld + v] = x;
         }
       for (const Setting& s : settings) {
-        const int d =
-            differences(g, logits, ld, vocab, rows, s.temperature, s.top_k, s.top_p, s.min_p);
-        INFO("vocab " << vocab << " logits " << kind << " temperature " << s.temperature
-                      << " top_k " << s.top_k << " top_p " << s.top_p << " min_p " << s.min_p);
-        CHECK(d <= (s.temperature == 0 || s.top_k == 1 ? 0 : 1));
-        draws += rows, differ += d;
+        for (const bool masked : {false, true}) {
+          const int d = differences(g, logits, ld, vocab, rows, s.temperature, s.top_k, s.top_p,
+                                    s.min_p, masked);
+          INFO("vocab " << vocab << " logits " << kind << " temperature " << s.temperature
+                        << " top_k " << s.top_k << " top_p " << s.top_p << " min_p " << s.min_p
+                        << " masked " << masked);
+          CHECK(d <= (s.temperature == 0 || s.top_k == 1 ? 0 : 1));
+          draws += rows, differ += d;
+        }
       }
     }
   }
