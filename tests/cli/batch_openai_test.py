@@ -390,7 +390,7 @@ def choices(_):
     r = batch([chat("banned", logit_bias={str(first): -100}), chat("forced", logit_bias={"13": 100})])
     check(texts(r.records[0]) != texts(plain) or texts(plain)[0] == "", "a biased token is not drawn", r.records)
     flags = riffle("run", "-p", ASK, "-q", *SMALL, *GREEDY, "-n", "12", "-l", "13+100").out
-    check(flags.strip() == texts(batch([chat("forced", logit_bias={"13": 100}, max_tokens=12)]).records[0])[0].strip(),
+    check(flags.decode().strip() == texts(batch([chat("forced", logit_bias={"13": 100}, max_tokens=12)]).records[0])[0].strip(),
           "--logit-bias is logit_bias", flags)
     for bad in "13", "13+", "+3", "13+x", "13+inf", "13--1", "a+1", "13+nan":
         r = riffle("run", "-p", "x", "-l", bad, *SMALL)

@@ -93,8 +93,8 @@ BAD = {
     "an unknown field of a message": (request("b13", {"messages": [{"role": "user", "content": "a", "nom": "n"}]}),
                                       "bad_request", ["messages[0]", "nom", "not supported", "--ignore-unknown"], "b13"),
     "NUL in a message": (chat("b14", "a\0b"), "bad_request", ["NUL"], "b14"),
-    "an unsupported field": (prompt("b15", logprobs=5), "bad_request", ["logprobs", "not supported"], "b15"),
-    "a penalty": (prompt("b15b", frequency_penalty=0.5), "bad_request", ["body.frequency_penalty", "expected 0"], "b15b"),
+    "an unsupported field": (prompt("b15", best_of=5), "bad_request", ["best_of", "not supported"], "b15"),
+    "a penalty": (prompt("b15b", frequency_penalty=2.5), "bad_request", ["body.frequency_penalty", "expected a number from -2 to 2"], "b15b"),
     "a penalty that is text": (prompt("b15c", presence_penalty="0"), "bad_request", ["body.presence_penalty"], "b15c"),
     "an unknown top field": (request("b16", {"prompt": "a"}, priority=1), "bad_request", ["priority"], "b16"),
     "temperature as text": (prompt("b17", temperature="hot"), "bad_request", ["body.temperature"], "b17"),
@@ -254,10 +254,9 @@ def ids(_):
           and b"by line 5" in r.out, "ids used twice", (codes, r))
 
 
-UNSUPPORTED = {"logprobs": True, "top_logprobs": 3, "n": 3, "tools": [{}],
-               "tool_choice": "required", "functions": [{}], "logit_bias": {"1": 2},
+UNSUPPORTED = {"tools": [{}], "tool_choice": "required", "functions": [{}], "min_tokens": 3,
                "echo": True, "best_of": 2, "suffix": "a", "reasoning_effort": "low", "modalities": [],
-               "audio": {}, "repetition_penalty": 1.1}
+               "audio": {}, "length_penalty": 1.1}
 
 
 def unsupported(_):

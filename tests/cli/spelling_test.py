@@ -85,7 +85,7 @@ def other_spellings(folder):
         ("-ctv", "f16"): "--kv f16",
         ("--cache-type-k", "f16"): "--kv f16",
         ("-i",): "riffle chat",
-        ("--repeat-penalty", "1.1"): "--min-p",
+        ("--mirostat", "2"): "--repeat-penalty",
         ("-hf", "x/y"): "-m PATH",
     }
     for args, word in answers.items():
