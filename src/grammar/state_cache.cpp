@@ -436,8 +436,8 @@ const StateCache::Loops& StateCache::loops(StateId state) {
       link.one.wide = link.one.wide && behind.wide;
       link.one.most = behind.most == kEver ? kEver : std::min<uint8_t>(behind.most + 1, kLongest);
     }
-    states_[link.state].loops = static_cast<int32_t>(loops_.size());
     loops_.push_back(link.one);
+    states_[link.state].loops = static_cast<int32_t>(loops_.size() - 1);
     bytes_ += sizeof behind;
     behind = link.one;
   }

@@ -629,11 +629,11 @@ struct Table {
   }
 };
 
+// Made when the library is loaded: functions that fill in defaults cannot report a failure.
+const Table kTable;
+
 }  // namespace
 
-std::span<const riffle_setting> settings() {
-  static const Table table;
-  return table.settings;
-}
+std::span<const riffle_setting> settings() { return kTable.settings; }
 
 }  // namespace riffle

@@ -32,8 +32,8 @@ void CpuBackend::prepare_rows(int layer, const float* q, const Selector& selecto
             d = layout.head_dim;
   const int64_t n_rows = step_.n * heads;
   if (static_cast<int64_t>(rows_.size()) < n_rows) {
-    rows_.resize(n_rows);
     plans_.resize(n_rows);
+    rows_.resize(n_rows);  // last: what fails before it is tried again
   }
   int64_t longest = 0;
   for (int64_t i = 0; i < step_.n; ++i)

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <bitset>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "model/part_memory.h"
 #include "model/text/added_tokens.h"
+#include "model/text/sentencepiece_bpe.h"
 #include "model/text/sentencepiece_model.h"
 #include "util/checksum.h"
 #include "util/error.h"
@@ -18,9 +20,9 @@ namespace {
 
 constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, a space inside a piece
 
-// The library's agenda and tables outgrow the caches on long text (measured: 2.5 MB/s for 8 KB, 1.4
-// MB/s for 100 KB, 0.5 MB/s for 3 MB), and take some 100 bytes for each byte of text. So text is
-// handed over in parts of about so many bytes.
+// The tables of merges outgrow the caches on long text (measured with the library: 2.5 MB/s for 8
+// KB, 1.4 MB/s for 100 KB, 0.5 MB/s for 3 MB), and take some 100 bytes for each byte of text. So
+// text is encoded in parts of about so many bytes.
 constexpr size_t kPartBytes = 8 << 10;
 
 // Of texts and ids, some 500 parts.
@@ -28,32 +30,20 @@ constexpr size_t kRememberedBytes = 8 << 20;
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  // bos_id, eos_id: -2 takes what the library says of the model's bos_piece and eos_piece.
+  // bos_id, eos_id: -2 takes the model's bos_piece and eos_piece.
   SentencePieceTokenizer(SentencePieceModel model, int bos_id, int eos_id, bool add_bos,
                          const std::string& where)
       : model_(std::move(model)), add_bos_(add_bos) {
     check_sentencepiece_model(model_, where);
-    try {
-      const auto status = processor_.LoadFromSerializedProto(serialize_sentencepiece_model(model_));
-      if (!status.ok()) {
-        fail(RIFFLE_BAD_MODEL, "%s: sentencepiece refuses the vocabulary: %s", where.c_str(),
-             status.message());
-      }
-    } catch (const Error&) {
-      throw;
-    } catch (const std::bad_alloc&) {
-      throw;
-    } catch (const std::exception& e) {  // its trie builder throws
-      fail(RIFFLE_BAD_MODEL, "%s: sentencepiece cannot index the vocabulary: %s", where.c_str(),
-           e.what());
-    }
-    bos_id_ = bos_id == -2 ? processor_.bos_id() : bos_id;
-    eos_id_ = eos_id == -2 ? processor_.eos_id() : eos_id;
+    if (SentencePieceBpe::fits(model_)) bpe_.emplace(model_);
+    else load_processor(where);
     for (int id = 0; id < vocab_size(); id++) {
       if (model_.pieces[id].type == VocabPiece::CONTROL) controls_.add(model_.pieces[id].text, id);
     }
     used_size_ = riffle::used_size(model_.pieces);
     controls_.sort();
+    bos_id_ = bos_id == -2 ? controls_.id_of(model_.bos_piece) : bos_id;
+    eos_id_ = eos_id == -2 ? controls_.id_of(model_.eos_piece) : eos_id;
     find_cuts();
   }
 
@@ -155,6 +145,32 @@ class SentencePieceTokenizer final : public Tokenizer {
   int32_t control_id(std::string_view piece) const override { return controls_.id_of(piece); }
 
  private:
+  void load_processor(const std::string& where) {
+    processor_ = std::make_unique<sentencepiece::SentencePieceProcessor>();
+    try {
+      const auto status =
+          processor_->LoadFromSerializedProto(serialize_sentencepiece_model(model_));
+      if (!status.ok()) {
+        fail(RIFFLE_BAD_MODEL, "%s: sentencepiece refuses the vocabulary: %s", where.c_str(),
+             status.message());
+      }
+    } catch (const Error&) {
+      throw;
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& e) {  // its trie builder throws
+      fail(RIFFLE_BAD_MODEL, "%s: sentencepiece cannot index the vocabulary: %s", where.c_str(),
+           e.what());
+    }
+  }
+
+  void encode_part(std::string_view text, std::vector<int>* ids) const {
+    if (bpe_) return bpe_->encode(text, ids);
+    const auto status = processor_->Encode(text, ids);
+    if (!status.ok())
+      fail(RIFFLE_INTERNAL, "sentencepiece cannot encode the text: %s", status.message());
+  }
+
   // Nothing here or in loading makes the library log: it only does so for models and calls that are
   // refused before.
   void encode_plain(std::string_view text, std::vector<int32_t>* ids) const {
@@ -166,9 +182,7 @@ class SentencePieceTokenizer final : public Tokenizer {
         continue;
       }
       part.clear();
-      const auto status = processor_.Encode(text.substr(0, cut), &part);
-      if (!status.ok())
-        fail(RIFFLE_INTERNAL, "sentencepiece cannot encode the text: %s", status.message());
+      encode_part(text.substr(0, cut), &part);
       ids->insert(ids->end(), part.begin(), part.end());
       if (cut == text.size()) return;
       remembered_.keep(text.substr(0, cut), part);
@@ -208,7 +222,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   SentencePieceModel model_;
-  sentencepiece::SentencePieceProcessor processor_;
+  std::optional<SentencePieceBpe> bpe_;  // if it fits the model; else:
+  std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
   Spellings controls_;
   bool add_bos_;
   int bos_id_ = -1, eos_id_ = -1, used_size_ = 0;
