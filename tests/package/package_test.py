@@ -1,0 +1,290 @@
+"""What is installed and how programs find it: make install and uninstall, pkg-config, CMake, shell
+completion, the exported symbols and the recorded binary interface."""
+import re
+import shutil
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+from harness import *  # noqa: E402,F403
+
+BUILD = os.path.dirname(BIN)
+PUBLIC = ["src/riffle.h", "src/riffle_measure.h"]
+
+
+def run(*args, timeout=300, **more):
+    """A program in the root folder of the source, with the output of both streams as text."""
+    return subprocess.run([*map(os.fspath, args)], cwd=more.pop("cwd", ROOT), text=True, timeout=timeout,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+
+
+def passed(name, done, want=""):
+    last = done.stdout.strip().splitlines()[-1:] or [""]
+    return check(done.returncode == 0 and want in done.stdout, name, f"exit code {done.returncode}: {last[0]}")
+
+
+def skip(name, why):
+    print(f"skip {name}: {why}", flush=True)
+
+
+def make(target, *variables):
+    """As the user of this build folder would call it: no file is compiled again."""
+    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    cuda = "CUARCH=" if not os.path.exists(os.path.join(BUILD, "cuarch")) else None
+    words = [f"BUILD={os.path.relpath(BUILD, ROOT)}", *([cuda] if cuda else []), *variables]
+    # Everything that make all builds counts as new.
+    return run("make", "--no-print-directory", target, *words, env=env)
+
+
+def files(folder):
+    return sorted(str(p.relative_to(folder)) for p in pathlib.Path(folder).rglob("*") if not p.is_dir() or p.is_symlink())
+
+
+def installation(folder):
+    root = os.path.join(folder, "a root")  # DESTDIR may hold a blank
+    where = [f"DESTDIR={root}", "PREFIX=/opt/riffle", "LIBDIR=/opt/riffle/lib64"]
+    if not passed("make install into DESTDIR", make("install", *where)):
+        return
+    found = files(root)
+    for name in ("bin/riffle", "lib64/libriffle.a", "lib64/libriffle.so", "lib64/libriffle.so.0", "include/riffle.h",
+                 "include/riffle_measure.h", "lib64/pkgconfig/riffle.pc", "lib64/cmake/riffle/riffle-config.cmake",
+                 "share/man/man1/riffle-run.1", "share/bash-completion/completions/riffle",
+                 "share/zsh/site-functions/_riffle", "share/fish/vendor_completions.d/riffle.fish",
+                 "share/riffle/models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf"):
+        check(f"opt/riffle/{name}" in found, f"make install: {name}", found)
+    prefix = os.path.join(root, "opt/riffle")
+    env = environment(HOME=folder)
+    env.pop("RIFFLE_MODEL")
+    done = run(os.path.join(prefix, "bin/riffle"), "run", "--raw", "-q", "-p", "The rain", "-n", "4", *GREEDY, *SMALL,
+               cwd=folder, env=env)
+    passed("the installed program finds the installed model", done)
+    example = os.path.join(ROOT, "tests/capi/example.c")
+    compiled_by_pkg_config(folder, root, prefix, example)
+    compiled_by_cmake(folder, prefix, example)
+    theirs = os.path.join(prefix, "share/riffle/models/mine.gguf")
+    pathlib.Path(theirs).touch()
+    passed("make uninstall", make("uninstall", *where))
+    check(files(root) == ["opt/riffle/share/riffle/models/mine.gguf"], "make uninstall leaves only others' files", files(root))
+    os.remove(theirs)
+    os.rmdir(os.path.dirname(theirs))
+    passed("make uninstall where nothing is left", make("uninstall", *where))
+    left = [str(p) for p in pathlib.Path(root).rglob("*") if p.name == "riffle" and p != pathlib.Path(prefix)]
+    check(not files(root) and not left, "make uninstall leaves nothing", files(root) + left)
+
+
+def runs(name, program, **env):
+    done = run(program, MODEL, env=environment(**env))
+    return passed(name, done, "ok abort from another thread")
+
+
+def compiled_by_pkg_config(folder, root, prefix, example):
+    if not shutil.which("pkg-config"):
+        return skip("pkg-config", "it is not installed (Debian: apt-get install pkgconf)")
+    link = os.path.join(folder, "root")  # flags of pkg-config are split at blanks
+    os.symlink(root, link)
+    env = dict(os.environ, PKG_CONFIG_LIBDIR=f"{prefix}/lib64/pkgconfig", PKG_CONFIG_SYSROOT_DIR=link)
+    done = run("pkg-config", "--modversion", "riffle", env=env)
+    version = riffle("--version").out.decode().split()[1]
+    check(done.stdout.strip() == version, "pkg-config --modversion", f"found {done.stdout.strip()}, expected {version}")
+    for kind, flags in {"shared": [], "static": ["--static"]}.items():
+        found = run("pkg-config", "--cflags", "--libs", *flags, "riffle", env=env).stdout.split()
+        if flags:  # the archive, not the shared object beside it
+            found = [f"{link}/opt/riffle/lib64/libriffle.a" if f == "-lriffle" else f for f in found]
+        program = os.path.join(folder, f"example-{kind}")
+        done = run("cc", "-std=c11", "-O1", example, *found, "-lpthread", "-o", program)
+        if passed(f"the C example compiles by pkg-config, {kind}", done):
+            runs(f"and runs, {kind}", program, **({} if flags else {"LD_LIBRARY_PATH": f"{prefix}/lib64"}))
+
+
+def compiled_by_cmake(folder, prefix, example):
+    if not shutil.which("cmake"):
+        return skip("CMake", "it is not installed (Debian: apt-get install cmake)")
+    source = pathlib.Path(folder, "cmake")
+    source.mkdir()
+    (source / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.10)\nproject(app C)\nset(CMAKE_C_STANDARD 11)\n"
+        "find_package(Threads REQUIRED)\nfind_package(riffle ${ASKED} REQUIRED)\n"
+        f'add_executable(app "{example}")\ntarget_link_libraries(app riffle::riffle Threads::Threads)\n'
+        f'add_executable(app_static "{example}")\n'
+        "target_link_libraries(app_static riffle::static Threads::Threads)\n")
+
+    def configure(asked):
+        return run("cmake", "-S", source, "-B", source / "build", f"-Driffle_DIR={prefix}/lib64/cmake/riffle",
+                   f"-DASKED={asked}", "-DCMAKE_C_COMPILER=cc")
+    version = riffle("--version").out.decode().split()[1]
+    for asked in ("", version):
+        passed(f"find_package(riffle {asked})", configure(asked))
+    if passed("the C example compiles by CMake", run("cmake", "--build", source / "build")):
+        runs("and runs", source / "build/app")
+        linked = run("ldd", source / "build/app_static").stdout
+        check("libriffle" not in linked, "riffle::static needs no libriffle.so", linked)
+    for asked in (str(int(version.split(".")[0]) + 1), "0.999"):
+        refused = configure(asked)
+        check(refused.returncode != 0 and "compatible with requested version" in refused.stdout,
+              f"find_package(riffle {asked}) is refused", refused.stdout)
+
+
+def declared():
+    """Names of the RIFFLE_API functions of both headers."""
+    names = []
+    for header in PUBLIC:
+        text = re.sub(r"/\*.*?\*/", "", pathlib.Path(ROOT, header).read_text(), flags=re.S)
+        text = re.sub(r"^#.*$", "", text, flags=re.M)
+        names += re.findall(r"\bRIFFLE_API\b[^;{]*?\b(riffle_\w+)\s*\(", text)
+    return names
+
+
+def symbols(_):
+    names = declared()
+    check(len(names) == len(set(names)) and len(names) > 40, "functions are declared once", sorted(names))
+    done = run("nm", "-D", "--defined-only", os.path.join(BUILD, "libriffle.so"))
+    found = {line.split()[-1] for line in done.stdout.splitlines() if " A " not in line}
+    want = {f"{name}@@RIFFLE_0" for name in names}
+    check(found == want, "libriffle.so exports the functions of its headers, with their version, and nothing else",
+          f"more: {sorted(found - want)[:5]}; missing: {sorted(want - found)[:5]}")
+    soname = re.search(r"SONAME\s+(\S+)", run("objdump", "-p", os.path.join(BUILD, "libriffle.so")).stdout)
+    check(soname and soname[1] == "libriffle.so.0", "the SONAME and the symbols' version go together", soname)
+
+
+def interface(folder):
+    script, library = os.path.join(ROOT, "tools/package/abi.sh"), os.path.join(BUILD, "libriffle.so")
+    done = run(script, "check", library)
+    if done.returncode == 77:
+        return skip("the recorded interface", done.stdout.strip())
+    if done.returncode != 0:
+        print(done.stdout)
+    passed("the interface is the recorded one", done)
+    # A check that cannot fail is none: other copies of the tree with one member, function or enum changed.
+    changes = {"a member of another type": ("<var-decl name='n_ctx' type-id='", "<var-decl name='n_ctx' type-id='0"),
+               "an enum's value": ("name='RIFFLE_IO' value='4'", "name='RIFFLE_IO' value='40'"),
+               "a function that is gone": ("<elf-symbol name='riffle_abort'", "<elf-symbol name='riffle_gone'")}
+    for folder_name in ("tools/package/abi", "src"):
+        shutil.copytree(os.path.join(ROOT, folder_name), os.path.join(folder, folder_name),
+                        ignore=shutil.ignore_patterns("*.cpp", "*.cu"))
+    shutil.copy(script, os.path.join(folder, "tools/package"))
+    recorded = next(pathlib.Path(folder, "tools/package/abi").glob(f"*{os.uname().machine}*"))
+    text = recorded.read_text()
+    for name, (old, new) in changes.items():
+        check(old in text, f"the record holds {old}", recorded)
+        recorded.write_text(text.replace(old, new, 1))
+        done = run(os.path.join(folder, "tools/package/abi.sh"), "check", library)
+        check(done.returncode == 1 and "abi.sh: " in done.stdout, f"noticed: {name}", done.stdout)
+
+
+def completions(folder):
+    done = make("completion")
+    if not passed("make completion", done):
+        return
+    scripts = os.path.join(BUILD, "completion")
+    pathlib.Path(folder, "a file.gguf").touch()
+    pathlib.Path(folder, "kept").mkdir()
+    templates = re.search(r"is not one of (\S+)", riffle("run", "-p", "x", "--chat-template", "?").err.decode())[1].split("|")
+    weights = re.search(r"is not one of (.*)", riffle("run", "-p", "x", "--weights", "?").err.decode())[1]
+    weights = re.split(r"[,|] ?", weights)
+    cases = {  # what is typed, what completes it: all of these, none of those
+        ("riffle", "ch"): (["chat"], ["run"]),
+        ("riffle", ""): (["chat", "run", "read", "batch", "info", "quantize", "help"], ["--temp"]),
+        ("riffle", "run", "--dev"): (["--device"], ["--temp"]),
+        ("riffle", "run", "--device", ""): (["auto", "cpu", "emu", "cuda"], ["share", "--temp"]),
+        ("riffle", "run", "--selector", "t"): (["topk", "twilight", "tokenselect"], ["psa", "dense"]),
+        ("riffle", "chat", "--chat-template", ""): (templates, []),
+        ("riffle", "run", "--weights", ""): (weights, []),
+        ("riffle", "quantize", "--type", "q4"): (["q4_k_m", "q4_0"], ["q8_0"]),
+        ("riffle", "run", "--kv", ""): (["f16", "f32", "q8"], []),
+        ("riffle", "run", "-m", "a"): (["a file.gguf"], ["--temp"]),
+        ("riffle", "batch", "--prefix-cache", "k"): (["kept"], ["a file.gguf"]),
+        ("riffle", "run", "--max-s"): ([], ["--max-seqs"]),
+        ("riffle", "batch", "--max-s"): (["--max-seqs"], []),
+        ("riffle", "help", "to"): (["tokenize"], ["chat"]),
+    }
+
+    def bash(words):
+        script = (f"source '{scripts}/riffle'; complete -p riffle | grep -qx 'complete -F _riffle riffle' || exit 1\n"
+                  f"COMP_WORDS=({' '.join(repr(w) for w in words)}) COMP_CWORD={len(words) - 1}\n"
+                  "_riffle; printf '%s\\n' \"${COMPREPLY[@]}\"")
+        return run("bash", "-c", script, cwd=folder)
+
+    def fish(words):
+        line = " ".join(words)
+        return run("fish", "--no-config", "-c", f"source '{scripts}/riffle.fish'; complete -C '{line}'", cwd=folder,
+                   env=dict(os.environ, HOME=folder))
+
+    def answers(shell, words, done, lines):
+        want, not_want = cases[words]
+        check(done.returncode == 0 and set(want) <= set(lines) and not set(not_want) & set(lines),
+              f"{shell}: {' '.join(words)}", f"found {lines[:12]}, expected {want[:12]}")
+
+    for words in cases:
+        done = bash(words)
+        answers("bash", words, done, done.stdout.splitlines())
+    done = bash(("riffle", "run", "--device", "=", "c"))
+    check(set(done.stdout.split()) == {"cpu", "cuda"}, "bash: riffle run --device=c", done.stdout)
+    if not shutil.which("fish"):
+        skip("fish", "it is not installed (Debian: apt-get install fish)")
+    else:
+        for words in cases:
+            done = fish(words)
+            answers("fish", words, done, [line.split("\t")[0].replace("\\ ", " ").rstrip("/") for line in done.stdout.splitlines()])
+    if not shutil.which("zsh"):
+        return skip("zsh", "it is not installed (Debian: apt-get install zsh)")
+    zsh(folder, scripts, cases)
+
+
+# A zsh in a terminal of its own, in which each line is typed and completed. The choices are taken
+# where zsh's functions hand them to compadd. A choice that is the only one stands in the line.
+ZSH = r"""
+fpath=(SCRIPTS $fpath)
+autoload -Uz compinit && compinit -u -D
+zstyle ':completion:*' menu no
+PS1= PS2= LISTMAX=100000
+compadd() {
+  local -a found
+  builtin compadd -O found "$@"
+  (( $# )) && [[ " $* " != *" -O "* && " $* " != *" -D "* ]] && print -rl -- "$found[@]" >>FOUND
+  builtin compadd "$@"
+}
+bindkey '^I' complete-word
+done-with() { print -rl -- "${(Q)${(z)BUFFER}[-1]}" END >>FOUND; BUFFER=; }
+zle -N done-with
+bindkey '^G' done-with
+"""
+
+
+def zsh(folder, scripts, cases):
+    import pty
+    import time
+    home = pathlib.Path(folder, "zsh")
+    home.mkdir()
+    found = home / "found"
+    (home / ".zshrc").write_text(ZSH.replace("SCRIPTS", f"'{scripts}'").replace("FOUND", f"'{found}'"))
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.execvpe("zsh", ["zsh", "-i"], dict(os.environ, ZDOTDIR=str(home), HOME=str(home), TERM="dumb"))
+    os.set_blocking(terminal, False)
+
+    def drain():
+        try:
+            while os.read(terminal, 65536):
+                pass
+        except OSError:
+            pass
+
+    try:
+        for words, (want, not_want) in cases.items():
+            found.write_text("")
+            os.write(terminal, (" ".join(words) + "\t\x07").encode())
+            end = time.monotonic() + 30
+            while "END\n" not in found.read_text() and time.monotonic() < end:
+                drain()
+                time.sleep(0.01)
+            lines = found.read_text().splitlines()
+            check("END" in lines and set(want) <= set(lines) and not set(not_want) & set(lines),
+                  f"zsh: {' '.join(words)}", f"found {lines[:12]}, expected {want[:12]}")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+main(symbols, interface, completions, installation)
