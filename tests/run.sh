@@ -113,6 +113,7 @@ job lines capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
 for script in tests/cli/*_test.py; do
   [ "$script" = tests/cli/eval_test.py ] || job lines "$script" 1200 python3 -B "$script" "$RIFFLE_BIN"
 done
+job lines tests/package/package_test.py 600 python3 -B tests/package/package_test.py "$RIFFLE_BIN"
 while [ $n_printed -lt $n_jobs ]; do
   wait -n
   print_done
