@@ -137,7 +137,8 @@ $(BUILD)/results_chart: $(BUILD)/tools/bench/results_chart.o $(filter-out %/main
 
 # Packages that are missing: make demo and make test install them, the others name them and stop.
 SETUP := check
-demo test: SETUP := install
+demo: SETUP := install
+test: SETUP := install-test
 deps: ; @third_party/setup.sh $(SETUP)
 
 demo: all

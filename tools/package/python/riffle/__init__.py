@@ -181,10 +181,10 @@ class Model(_Closable):
         if weights is not None:
             options.weights = text_argument("weights", weights)
         options.n_threads = convert_threads
-        pointer, text = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
-        code = lib.riffle_model_load(os.fsencode(path), ctypes.byref(options),
-                                     ctypes.byref(pointer), text, len(text))
-        watch.done()
+        text = ctypes.create_string_buffer(1024)
+        pointer, code = watch.make(
+            lambda model: lib.riffle_model_load(os.fsencode(path), ctypes.byref(options), model, text,
+                                                len(text)), lib.riffle_model_free)
         check(code, text.value)
         self._own(Handle(pointer, lib.riffle_model_free))
         self._settings = settings
@@ -336,10 +336,11 @@ class Context(_Closable):
             _set(options, name, value)
         watch = Watch(progress)
         options.progress = watch.fn
-        pointer, text = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
-        code = lib.riffle_context_create(model._handle.pointer, ctypes.byref(options),
-                                         ctypes.byref(pointer), text, len(text))
-        watch.done()
+        text = ctypes.create_string_buffer(1024)
+        pointer, code = watch.make(
+            lambda context: lib.riffle_context_create(model._handle.pointer, ctypes.byref(options),
+                                                      context, text, len(text)),
+            lib.riffle_context_free)
         check(code, text.value)
         self._own(Handle(pointer, lib.riffle_context_free, model._handle))
         self._busy = threading.Lock()
@@ -351,6 +352,9 @@ class Context(_Closable):
 
     def _end(self) -> None:
         self._busy.release()
+
+    def _abort(self, abort: bool) -> None:
+        lib.riffle_abort(self._handle.pointer, abort)
 
     def _check(self, code: int) -> None:
         check(code, lib.riffle_context_error(self._handle.pointer))
@@ -388,12 +392,13 @@ class Context(_Closable):
             info = filled(C.SessionFileInfo)
             check(lib.riffle_session_file_get_info(file.pointer, ctypes.byref(info)), None)
             data = ctypes.string_at(info.data, info.data_size) if info.data else b""
-            made, watch = ctypes.c_void_p(), Watch(progress)
+            watch = Watch(progress)
             self._begin()
             try:
-                code = lib.riffle_session_load(self._handle.pointer, file.pointer,
-                                               ctypes.byref(made), watch.fn, None)
-                watch.done()
+                made, code = watch.make(
+                    lambda session: lib.riffle_session_load(self._handle.pointer, file.pointer,
+                                                            session, watch.fn, None),
+                    lib.riffle_session_free, self._abort)
                 self._check(code)
             finally:
                 self._end()
@@ -419,9 +424,7 @@ class Session(_Closable):
     def _call(self, call: Any, watch: Watch | None = None) -> None:
         self.context._begin()
         try:
-            code = call()
-            if watch is not None:
-                watch.done()
+            code = watch.run(call, self.context._abort) if watch is not None else call()
             self.context._check(code)
         finally:
             self.context._end()

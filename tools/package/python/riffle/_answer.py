@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _structs as C
-from ._library import Error, ProgressCallback, Watch, check, filled, lib, tokens_array
+from ._library import ProgressCallback, Watch, check, filled, join, lib, tokens_array
 
 if TYPE_CHECKING:
     from . import Session
@@ -47,8 +47,7 @@ class Run:
         self._session = session
         self._tokens = tokens_array(tokens)
         self._options, self._kept = generate_options(options)
-        self._stopped = False
-        self._watch = Watch(progress, lambda: self._stopped)
+        self._watch = Watch(progress)
         self._token_fn = C.TokenFn(self._on_token)
         self._error: BaseException | None = None
         handles = (session._handle, session.context._handle)
@@ -62,7 +61,7 @@ class Run:
     def _on_token(self, _user: Any, _index: int, token: int, text: Any, length: int) -> bool:
         try:
             self.pieces.put((token, ctypes.string_at(text, length).decode() if length else ""))
-            return not self._stopped
+            return not self._watch.stopped
         except BaseException as error:  # no exception passes through C
             self._error = error
             return False
@@ -78,8 +77,8 @@ class Run:
                   self._context_error())
             end = result
         except BaseException as error:
-            end = self._watch_error() or error
-        end = self._error or end
+            end = error
+        end = self._error or self._watch.error or end
         context = self._session.context
         for handle in (self._session._handle, context._handle):
             handle.stop = None
@@ -90,19 +89,12 @@ class Run:
         text: bytes = lib.riffle_context_error(self._context_pointer)
         return text
 
-    def _watch_error(self) -> BaseException | None:
-        try:
-            self._watch.done()
-        except BaseException as error:
-            return error
-        return None
-
     def stop(self) -> None:
         """Ends the call and waits for it."""
-        self._stopped = True
+        self._watch.stopped = True
         if self._thread.is_alive():
             lib.riffle_abort(self._context_pointer, True)
-            self._thread.join()
+            join(self._thread)
             lib.riffle_abort(self._context_pointer, False)
 
 
@@ -191,5 +183,3 @@ class Answer(Iterator[str]):
         if getattr(self, "finish", "none") is None:
             self.close()
 
-
-__all__ = ["Answer", "Error"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
+import queue
+import threading
 from ctypes import (POINTER, c_bool, c_char, c_char_p, c_double, c_int, c_int32, c_size_t,
                     c_uint32, c_void_p)
 from typing import Any, Callable, TypeVar
@@ -180,31 +182,79 @@ class Handle:
 ProgressCallback = Callable[[str, float, float], Any]
 
 
-class Watch:
-    """A progress callback for one call. It hands (phase, done, total) to the caller's function, which
-    may return False to stop. An exception in it, Ctrl-C too, stops the call; done() raises it."""
+def join(thread: threading.Thread) -> None:
+    """Waits for a thread that will end soon. Another Ctrl-C does not end the wait: the thread uses
+    what the caller is about to free."""
+    while thread.is_alive():
+        try:
+            thread.join()
+        except KeyboardInterrupt:
+            pass
 
-    def __init__(self, callback: ProgressCallback | None,
-                 stopped: Callable[[], bool] = lambda: False):
-        self._error: BaseException | None = None
+
+class Watch:
+    """One call with progress. The callback gets (phase, done, total) and may return False to stop.
+    An exception in it stops the call and is raised by run()."""
+
+    def __init__(self, callback: ProgressCallback | None):
+        self.stopped = False
+        self.error: BaseException | None = None
 
         def call(_user: Any, progress: Any) -> bool:
             try:
-                if stopped():
-                    return False
                 p = progress.contents
-                if callback is None:
-                    return True
-                return callback(C.PHASES.get(p.phase, "other"), p.done, p.total) is not False
+                if callback is not None and not self.stopped:
+                    phase = C.PHASES.get(p.phase, "other")
+                    self.stopped = callback(phase, p.done, p.total) is False
+                return not self.stopped
             except BaseException as error:  # no exception passes through C
-                self._error = error
+                self.error = error
                 return False
 
         self.fn = C.ProgressFn(call)
 
-    def done(self) -> None:
-        if self._error is not None:
-            raise self._error
+    def run(self, call: Callable[[], int], abort: Callable[[bool], None] | None = None) -> int:
+        """The status of a call. Python looks for Ctrl-C in the main thread alone, and not inside of
+        C. So there the call has a thread of its own, and Ctrl-C stops it."""
+        if threading.current_thread() is not threading.main_thread():
+            code = call()
+        else:
+            ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+            def work() -> None:
+                try:
+                    ends.put(call())
+                except BaseException as error:  # a closed handle
+                    ends.put(error)
+
+            thread = threading.Thread(target=work, name="riffle", daemon=True)
+            thread.start()
+            try:
+                code = ends.get()
+            except BaseException:
+                self.stopped = True
+                if abort is not None:
+                    abort(True)
+                join(thread)
+                if abort is not None:
+                    abort(False)
+                raise
+        if isinstance(code, BaseException):
+            raise code
+        if self.error is not None:
+            raise self.error
+        return code
+
+    def make(self, call: Callable[[Any], int], free: Callable[[c_void_p], None],
+             abort: Callable[[bool], None] | None = None) -> tuple[c_void_p, int]:
+        """The pointer that a call makes, and its status. What is not handed out is freed."""
+        pointer = c_void_p()
+        try:
+            code = self.run(lambda: call(ctypes.byref(pointer)), abort)
+        except BaseException:
+            free(pointer)
+            raise
+        return pointer, code
 
 
 def text_argument(name: str, text: str) -> bytes:
