@@ -42,7 +42,7 @@ if [ -n "$missing" ]; then
   install_packages $missing
 fi
 if [ "$command" = install-test ]; then
-  python3 -c 'import pytest' 2>/dev/null || install_packages python3-pytest
+  [ -z "$(missing_of python3-pytest)" ] || python3 -c 'import pytest' 2>/dev/null || install_packages python3-pytest
 fi
 if [ "$command" = install-fuzz ]; then
   command -v clang++ >/dev/null || install_packages clang

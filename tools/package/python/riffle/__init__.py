@@ -162,7 +162,7 @@ class Model(_Closable):
     chat_template: the name of a format, in place of the model's own template.
     weights: a type that the weights are converted to while loading, such as "q4_k_m".
     convert_threads: threads for that; 0: one per core.
-    progress: called with (phase, done, total); it may return False to stop.
+    progress: called with (phase, done, total), in another thread; it may return False to stop.
     settings: of the context that chat, generate and read use: device, n_ctx, threads, selector, kv,
     gpu_mem, ... (settings() lists them).
     """
@@ -199,9 +199,12 @@ class Model(_Closable):
     def info(self) -> ModelInfo:
         struct = filled(C.ModelInfo)
         self._check(lib.riffle_model_get_info(self._handle.pointer, ctypes.byref(struct)))
+        values: dict[str, Any]
         values = {name: getattr(struct, name) for name in ModelInfo.__dataclass_fields__}
-        return ModelInfo(**{name: v.decode("utf-8", "replace") if isinstance(v, bytes) else v
-                            for name, v in values.items()})
+        for name, value in values.items():
+            if isinstance(value, bytes):
+                values[name] = value.decode("utf-8", "replace")
+        return ModelInfo(**values)
 
     # ---- tokens
 
@@ -289,7 +292,7 @@ class Model(_Closable):
         """The context of chat, generate and read, with the settings given to Model."""
         with self._lock:
             if self._context is None:
-                self._context = Context(self, **self._settings)
+                self._context = Context(self, progress=None, **self._settings)
             return self._context
 
     def _default_session(self) -> Session:
@@ -514,7 +517,7 @@ class Document:
     def _beginning(self) -> list[int]:
         """The tokens that all questions have in common, as `riffle read` finds them."""
         prompts = [self._prompt(question) for question in ("What", "1", "\u00bf", "the")]
-        return os.path.commonprefix(prompts)
+        return list(os.path.commonprefix(prompts))
 
     @classmethod
     def load(cls, context: Context, path: Path, *, thinking: bool | None = None,

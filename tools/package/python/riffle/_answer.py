@@ -141,6 +141,8 @@ class Answer(Iterator[str]):
                 self.n_tokens = item.n_tokens
                 self._finished(C.FINISHES.get(item.finish, "none"))
                 break
+            token: int
+            text: str
             token, text = item
             if token >= 0:
                 self.tokens.append(token)
