@@ -3,8 +3,8 @@
 # what is linked in. It has kernels for all architectures unless CUARCH is given. Its build folder is
 # build-dist.
 DIST := dist/riffle-$(VERSION)
-LICENSED := libpcre2-dev libutf8proc-dev libedit-dev libncurses-dev libbsd-dev libmd-dev \
-            nlohmann-json3-dev libcli11-dev
+LIBRARY_LICENSED := libpcre2-dev libutf8proc-dev libxxhash-dev nlohmann-json3-dev
+LICENSED := $(LIBRARY_LICENSED) libedit-dev libncurses-dev libbsd-dev libmd-dev libcli11-dev
 dist:
 	@third_party/setup.sh check && third_party/static.sh
 	$(MAKE) STATIC=1 BUILD=build-dist CUARCH="$(if $(filter file,$(origin CUARCH)),all,$(CUARCH))" dist-folder

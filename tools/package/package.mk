@@ -70,5 +70,7 @@ deb: all
 wheel:
 	@third_party/setup.sh check && third_party/static.sh
 	$(MAKE) STATIC=1 BUILD=build-dist CUARCH="$(if $(filter file,$(origin CUARCH)),all,$(CUARCH))" build-dist/libriffle.so
-	python3 -B tools/package/make_wheel.py build-dist/libriffle.so dist
+	python3 -B tools/package/make_wheel.py build-dist/libriffle.so dist \
+	  third_party/static/src/sentencepiece-*/debian/copyright \
+	  $(wildcard $(foreach p,$(LIBRARY_LICENSED),/usr/share/doc/$(p)/copyright))
 .PHONY: completion install uninstall abi-check abi-baseline deb wheel
