@@ -113,7 +113,9 @@ job lines capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
 for script in tests/cli/*_test.py; do
   [ "$script" = tests/cli/eval_test.py ] || job lines "$script" 1200 python3 -B "$script" "$RIFFLE_BIN"
 done
-job lines tests/package/package_test.py 600 python3 -B tests/package/package_test.py "$RIFFLE_BIN"
+for script in tests/package/*_test.py; do
+  job lines "$script" 600 python3 -B "$script" "$RIFFLE_BIN"
+done
 # The Python package: with the first Python that has pytest.
 pytest=""
 for python in python3 /usr/bin/python3; do

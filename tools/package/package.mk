@@ -56,7 +56,9 @@ abi-check: $(BUILD)/libriffle.so
 abi-baseline: $(BUILD)/libriffle.so
 	@tools/package/abi.sh record $<
 
-# dist/*.deb of this build, for this machine's architecture. DEB_LIBDIR is where Debian puts
+# Where make deb and make wheel put packages.
+PACKAGES    ?= dist
+# The .deb files of this build, for this machine's architecture. DEB_LIBDIR is where Debian puts
 # libraries of this architecture.
 DEB_STAGE  := $(BUILD)/deb/stage
 DEB_LIBDIR  = /usr/lib/$(shell dpkg-architecture -qDEB_HOST_MULTIARCH)
@@ -64,13 +66,13 @@ deb: all
 	rm -rf $(DEB_STAGE)
 	@$(MAKE) --no-print-directory install DESTDIR=$(DEB_STAGE) PREFIX=/usr LIBDIR=$(DEB_LIBDIR) \
 	  ZSHDIR=/usr/share/zsh/vendor-completions
-	tools/package/deb/make_deb.sh $(DEB_STAGE) $(VERSION) $(SONAME) dist
+	tools/package/deb/make_deb.sh $(DEB_STAGE) $(VERSION) $(SONAME) $(PACKAGES)
 
-# dist/*.whl: the module riffle and the libriffle.so of make dist.
+# The .whl file: the module riffle and the libriffle.so of make dist.
 wheel:
 	@third_party/setup.sh check && third_party/static.sh
 	$(MAKE) STATIC=1 BUILD=build-dist CUARCH="$(if $(filter file,$(origin CUARCH)),all,$(CUARCH))" build-dist/libriffle.so
-	python3 -B tools/package/make_wheel.py build-dist/libriffle.so dist \
+	python3 -B tools/package/make_wheel.py build-dist/libriffle.so $(PACKAGES) \
 	  third_party/static/src/sentencepiece-*/debian/copyright \
 	  $(wildcard $(foreach p,$(LIBRARY_LICENSED),/usr/share/doc/$(p)/copyright))
 .PHONY: completion install uninstall abi-check abi-baseline deb wheel
