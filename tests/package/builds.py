@@ -1,4 +1,5 @@
 """What the tests of packages share, beside what tests/cli/harness.py has."""
+
 import os
 import pathlib
 import subprocess
@@ -13,13 +14,25 @@ BUILD = os.path.dirname(BIN)
 
 def run(*args, timeout=300, **more):
     """A program in the root folder of the source, with the output of both streams as text."""
-    return subprocess.run([*map(os.fspath, args)], cwd=more.pop("cwd", ROOT), text=True, timeout=timeout,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+    return subprocess.run(
+        [*map(os.fspath, args)],
+        cwd=more.pop("cwd", ROOT),
+        text=True,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        **more,
+    )
 
 
 def passed(name, done, want=""):
     last = done.stdout.strip().splitlines()[-1:] or [""]
-    return check(done.returncode == 0 and want in done.stdout, name, f"exit code {done.returncode}: {last[0]}")
+    return check(
+        done.returncode == 0 and want in done.stdout,
+        name,
+        f"exit code {done.returncode}: {last[0]}",
+    )
 
 
 def skip(name, why):
@@ -31,8 +44,15 @@ def make(target, *variables):
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     built = pathlib.Path(BUILD, "cuarch")
     cuarch = built.read_text().strip() if built.exists() else ""
-    return run("make", "--no-print-directory", target, f"BUILD={os.path.relpath(BUILD, ROOT)}", f"CUARCH={cuarch}",
-               *variables, env=env)
+    return run(
+        "make",
+        "--no-print-directory",
+        target,
+        f"BUILD={os.path.relpath(BUILD, ROOT)}",
+        f"CUARCH={cuarch}",
+        *variables,
+        env=env,
+    )
 
 
 def sanitized():

@@ -1,4 +1,5 @@
 """The package of the source tree, on the library and the model that tests/run.sh names."""
+
 import os
 import pathlib
 import sys
@@ -17,12 +18,15 @@ GREEDY = {"temperature": 0}
 
 @pytest.fixture(scope="session")
 def model_path():
-    return os.environ.get("RIFFLE_MODEL", str(ROOT / "models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf"))
+    return os.environ.get(
+        "RIFFLE_MODEL", str(ROOT / "models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf")
+    )
 
 
 @pytest.fixture(scope="session")
 def riffle():
     import riffle
+
     return riffle
 
 

@@ -3,6 +3,7 @@
 
     python3 -B tests/python/run.py [pytest's arguments]
 """
+
 import pathlib
 import sys
 
@@ -19,8 +20,11 @@ class Lines:
             print(f"skip {name}: {str(reason).removeprefix('Skipped: ')}", flush=True)
         elif report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
-            print(f"{report.longreprtext}\nnot ok {name}: "
-                  f"{(crash.message if crash else 'see above').splitlines()[0]}", flush=True)
+            print(
+                f"{report.longreprtext}\nnot ok {name}: "
+                f"{(crash.message if crash else 'see above').splitlines()[0]}",
+                flush=True,
+            )
         elif report.when == "call":
             print(f"ok {name}", flush=True)
 
@@ -29,10 +33,28 @@ class Lines:
 
     def pytest_collectreport(self, report):
         if report.failed:
-            print(f"{report.longreprtext}\nnot ok {report.nodeid}: the file cannot be read", flush=True)
+            print(
+                f"{report.longreprtext}\nnot ok {report.nodeid}: the file cannot be read",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
     folder = pathlib.Path(__file__).parent
-    sys.exit(pytest.main(["-qq", "--no-header", "--no-summary", "-p", "no:cacheprovider", "--rootdir",
-                          str(folder), "-o", "console_output_style=classic", *(sys.argv[1:] or [str(folder)])], plugins=[Lines()]))
+    sys.exit(
+        pytest.main(
+            [
+                "-qq",
+                "--no-header",
+                "--no-summary",
+                "-p",
+                "no:cacheprovider",
+                "--rootdir",
+                str(folder),
+                "-o",
+                "console_output_style=classic",
+                *(sys.argv[1:] or [str(folder)]),
+            ],
+            plugins=[Lines()],
+        )
+    )

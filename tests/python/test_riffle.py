@@ -1,4 +1,5 @@
 """The package riffle on the shipped model: what its documentation promises."""
+
 import os
 import signal
 import subprocess
@@ -16,8 +17,14 @@ LONG = {"ignore_eos": True, "seed": 3}
 
 def program(*args, **more):
     """The riffle command on the same model."""
-    return subprocess.run([BUILD / "riffle", *map(str, args)], capture_output=True, text=True, check=True,
-                          stdin=subprocess.DEVNULL, **more).stdout
+    return subprocess.run(
+        [BUILD / "riffle", *map(str, args)],
+        capture_output=True,
+        text=True,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        **more
+    ).stdout
 
 
 def test_a_dozen_lines(riffle, model_path):
@@ -28,7 +35,10 @@ def test_a_dozen_lines(riffle, model_path):
         assert piece
         text += piece
     assert text == answer.text == str(answer) and text
-    assert answer.finish in ("stop", "length") and answer.n_tokens in (len(answer.tokens), len(answer.tokens) + 1)
+    assert answer.finish in ("stop", "length") and answer.n_tokens in (
+        len(answer.tokens),
+        len(answer.tokens) + 1,
+    )
     assert answer.prompt_tokens == len(model.chat_tokens(QUESTION))
 
 
@@ -51,14 +61,18 @@ def test_info(model):
 
 def test_answers_are_those_of_the_program(model, model_path):
     ours = model.generate("The rain", max_tokens=16, **GREEDY)
-    theirs = program("run", "-m", model_path, "--raw", "-q", "-p", "The rain", "-n", 16, "--temp", 0, "-c", 2048)
+    theirs = program(
+        "run", "-m", model_path, "--raw", "-q", "-p", "The rain", "-n", 16, "--temp", 0, "-c", 2048
+    )
     assert ours.text == theirs.rstrip("\n")
 
 
 def test_whole_and_piece_by_piece_are_the_same(model):
     options = {"max_tokens": 24, "temperature": 1.0, "seed": 7}
     assert "".join(model.chat(QUESTION, **options)) == model.chat(QUESTION, **options).text
-    assert model.chat(QUESTION, **options).text != model.chat(QUESTION, **{**options, "seed": 8}).text
+    assert (
+        model.chat(QUESTION, **options).text != model.chat(QUESTION, **{**options, "seed": 8}).text
+    )
 
 
 def test_stop_strings_end_an_answer(model):
@@ -66,7 +80,7 @@ def test_stop_strings_end_an_answer(model):
     word = whole.split()[3]
     for stop in (word, [word, "never said"]):
         answer = model.generate("The rain", max_tokens=24, stop=stop, **GREEDY)
-        assert answer.text == whole[:whole.index(word)] and answer.finish == "stop"
+        assert answer.text == whole[: whole.index(word)] and answer.finish == "stop"
 
 
 def test_what_was_read_is_not_read_again(model):
@@ -114,14 +128,21 @@ def test_sessions(riffle, model, tmp_path):
     session.truncate(3)
     assert session.n_tokens == 3
     text = session.generate("The old clock in the hall struck nine", max_tokens=8, **GREEDY).text
-    assert fork.generate("The old clock in the hall struck nine", max_tokens=8, **GREEDY).text == text
+    assert (
+        fork.generate("The old clock in the hall struck nine", max_tokens=8, **GREEDY).text == text
+    )
     fork.save(tmp_path / "s.kv", data=b"mine\0too")
     loaded = context.load(tmp_path / "s.kv")
     assert loaded.data == b"mine\0too" and loaded.n_tokens == fork.n_tokens
     with pytest.raises(riffle.BadSession, match="Context.load"):
         model.load_document(tmp_path / "s.kv")
     other = context.session()  # a text as tokens
-    assert other.generate(model.tokenize("The old clock in the hall struck nine"), max_tokens=8, **GREEDY).text == text
+    assert (
+        other.generate(
+            model.tokenize("The old clock in the hall struck nine"), max_tokens=8, **GREEDY
+        ).text
+        == text
+    )
 
 
 def test_an_answer_can_be_closed(model):
@@ -130,7 +151,11 @@ def test_an_answer_can_be_closed(model):
     start = time.monotonic()
     answer.close()
     assert time.monotonic() - start < 5
-    assert answer.finish == "aborted" and answer.text.startswith("".join(pieces)) and list(answer) == []
+    assert (
+        answer.finish == "aborted"
+        and answer.text.startswith("".join(pieces))
+        and list(answer) == []
+    )
     answer.close()
     for piece in model.generate("The rain", **LONG):
         break  # nobody holds this answer, so it ends here
@@ -178,8 +203,13 @@ def test_closing_a_model_ends_its_answers(riffle, model_path):
     model.close()
     model.close()
     assert "".join(answer) is not None and answer.finish == "aborted"
-    for use in (lambda: model.tokenize("x"), lambda: session.n_tokens, lambda: session.prefill("x"),
-                lambda: model.chat(QUESTION), lambda: session.context.length):
+    for use in (
+        lambda: model.tokenize("x"),
+        lambda: session.n_tokens,
+        lambda: session.prefill("x"),
+        lambda: model.chat(QUESTION),
+        lambda: session.context.length,
+    ):
         with pytest.raises(riffle.BadArgument, match="closed"):
             use()
 
@@ -249,8 +279,16 @@ def test_wrong_options_are_named(riffle, model, model_path):
 def test_settings(riffle, model):
     names = riffle.settings()
     assert {"device", "n_ctx", "threads", "selector", "kv", "gpu_mem", "block_size"} <= set(names)
-    context = model.context(n_ctx=512, threads=1, selector="psa", epsilon=0.95, kv="q8", block_size=32, pool="per-layer",
-                            device="emu")
+    context = model.context(
+        n_ctx=512,
+        threads=1,
+        selector="psa",
+        epsilon=0.95,
+        kv="q8",
+        block_size=32,
+        pool="per-layer",
+        device="emu",
+    )
     assert context.length == 512
     assert context.session().generate("The rain", max_tokens=4).text is not None
 
@@ -278,9 +316,13 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("kind", ["answer", "read", "exit"])
 def test_ctrl_c_and_the_end_of_a_program(model_path, kind):
-    process = subprocess.Popen([sys.executable, "-B", "-c", SCRIPT.format(model=model_path, kind=kind)],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env=dict(os.environ, PYTHONPATH=str(PACKAGE)))
+    process = subprocess.Popen(
+        [sys.executable, "-B", "-c", SCRIPT.format(model=model_path, kind=kind)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ, PYTHONPATH=str(PACKAGE)),
+    )
     assert process.stdout.readline() == "started\n"
     if kind != "exit":
         process.send_signal(signal.SIGINT)
@@ -293,6 +335,7 @@ def test_ctrl_c_and_the_end_of_a_program(model_path, kind):
 def test_handles_are_freed(riffle, model_path):
     """Contexts that nobody holds give their memory back: their threads end."""
     import gc
+
     model = riffle.Model(model_path, **SMALL)
     gc.collect()
 

@@ -1,4 +1,5 @@
 """The wheel: its form by a library in place, and, if make wheel has been run, the wheel itself."""
+
 import base64
 import hashlib
 import os
@@ -58,12 +59,16 @@ def check_record(path):
 
 
 def test_a_wheel_has_the_form_of_a_wheel(tmp_path):
-    library = tiny_library(tmp_path, "#include <math.h>\ndouble f(double x) { return exp(x); }", "-lm")
+    library = tiny_library(
+        tmp_path, "#include <math.h>\ndouble f(double x) { return exp(x); }", "-lm"
+    )
     done = make(library, tmp_path / "dist")
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "dist").iterdir()
     assert done.stdout.strip() == str(path)
-    assert path.name.endswith(f"_{os.uname().machine}.whl") and "-py3-none-manylinux_2_" in path.name
+    assert (
+        path.name.endswith(f"_{os.uname().machine}.whl") and "-py3-none-manylinux_2_" in path.name
+    )
     check_record(path)
     first = path.read_bytes()
     make(library, tmp_path / "dist")
@@ -71,9 +76,7 @@ def test_a_wheel_has_the_form_of_a_wheel(tmp_path):
 
 
 def test_a_library_that_needs_more_than_glibc_is_refused(tmp_path):
-    library = tiny_library(
-        tmp_path, "int cxx;", "-Wl,--no-as-needed", "-lstdc++"
-    )
+    library = tiny_library(tmp_path, "int cxx;", "-Wl,--no-as-needed", "-lstdc++")
     done = make(library, tmp_path / "dist")
     assert done.returncode == 1 and "libstdc++.so.6" in done.stderr and "make wheel" in done.stderr
 

@@ -6,6 +6,7 @@
 It completes commands, options, the values of options with a fixed set, and files. Options come from
 `riffle COMMAND --help-all`, read as for the man pages (tools/man/make_man.py).
 """
+
 import pathlib
 import re
 import subprocess
@@ -38,7 +39,7 @@ class Option:
             self.kind, self.words = "words", value.split("|")
         elif named:
             self.kind, self.words = "words", named[1].split(", ")
-            text = text[:named.start()]
+            text = text[: named.start()]
         elif value in FILES:
             self.kind = "file"
         elif value == "DIR":
@@ -50,8 +51,9 @@ class Option:
 
 
 def help_of(program, *args):
-    done = subprocess.run([program, *args], capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [program, *args], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
     if done.returncode != 0:
         sys.exit(f"{program} {' '.join(args)}: exit code {done.returncode}: {done.stderr.strip()}")
     return done.stdout
@@ -59,8 +61,9 @@ def help_of(program, *args):
 
 def options_in(text):
     sections = make_man.parse(text)
-    return [Option(names, value, words) for _, options in sections
-            for names, value, _, words in options]
+    return [
+        Option(names, value, words) for _, options in sections for names, value, _, words in options
+    ]
 
 
 def read(program):
@@ -113,7 +116,7 @@ _riffle() {
         out.append(f"    {command or quoted('')})")
         if not command:
             words = names + " help " + " ".join(n for o in own for n in o.names)
-            out.append(f"      options=\"{words}\" ;;")
+            out.append(f'      options="{words}" ;;')
             continue
         groups = {}
         for o in own:
@@ -121,12 +124,16 @@ _riffle() {
                 groups.setdefault((o.kind, " ".join(o.words)), []).extend(o.names)
         out.append("      case $prev in")
         for (kind, words), flags in groups.items():
-            act = {"words": f"_riffle_reply -W \"{words}\"", "file": "_riffle_paths -f",
-                   "folder": "_riffle_paths -d", "other": ":"}[kind]
+            act = {
+                "words": f'_riffle_reply -W "{words}"',
+                "file": "_riffle_paths -f",
+                "folder": "_riffle_paths -d",
+                "other": ":",
+            }[kind]
             out.append(f"        {' | '.join(flags)}) {act}; return ;;")
         out.append("      esac")
         out.append(f"      options=\"{' '.join(n for o in own for n in o.names)}\" ;;")
-    out.append(f"    help) options=\"{names}\" ;;")
+    out.append(f'    help) options="{names}" ;;')
     out.append(r"""  esac
   _riffle_reply -W "$options"
 }
@@ -142,28 +149,55 @@ def quoted(text):
 def zsh(commands, options):
     def spec(o):
         text = re.sub(r"([\[\]:\\])", r"\\\1", o.text)
-        action = {"": "", "words": f":value:({' '.join(o.words)})", "file": ":file:_files",
-                  "folder": ":folder:_files -/", "other": ":value: "}[o.kind]
+        action = {
+            "": "",
+            "words": f":value:({' '.join(o.words)})",
+            "file": ":file:_files",
+            "folder": ":folder:_files -/",
+            "other": ":value: ",
+        }[o.kind]
         # An option may be repeated; its other names go with it.
         return "  " + " ".join(quoted(f"*{n}[{text}]{action}") for n in o.names)
 
-    out = ["#compdef riffle", "# Completion of riffle for zsh, " + HEAD, "_riffle() {",
-           "  local -a commands specs", "  commands=("]
+    out = [
+        "#compdef riffle",
+        "# Completion of riffle for zsh, " + HEAD,
+        "_riffle() {",
+        "  local -a commands specs",
+        "  commands=(",
+    ]
     out += [f"    {quoted(c + ':' + text.replace(':', chr(92) + ':'))}" for c, text in commands]
-    out += ["    'help:Show the help of a command'", "  )", "  if (( CURRENT == 2 )); then",
-            "    specs=("]
+    out += [
+        "    'help:Show the help of a command'",
+        "  )",
+        "  if (( CURRENT == 2 )); then",
+        "    specs=(",
+    ]
     out += ["    " + spec(o) for o in options[""]]
-    out += ["    )", "    _describe -t commands 'command of riffle' commands",
-            "    _arguments $specs", "    return", "  fi", "  local command=$words[2]",
-            "  shift words", "  (( CURRENT-- ))", "  case $command in"]
+    out += [
+        "    )",
+        "    _describe -t commands 'command of riffle' commands",
+        "    _arguments $specs",
+        "    return",
+        "  fi",
+        "  local command=$words[2]",
+        "  shift words",
+        "  (( CURRENT-- ))",
+        "  case $command in",
+    ]
     for command, own in options.items():
         if command:
             out.append(f"    {command}) specs=(")
             out += ["    " + spec(o) for o in own]
             out.append("      ) ;;")
-    out += ["    help) _describe -t commands 'command of riffle' commands; return ;;",
-            "    *) return 1 ;;", "  esac", "  _arguments -s $specs", "}",
-            '[ "$funcstack[1]" != _riffle ] || _riffle "$@"']
+    out += [
+        "    help) _describe -t commands 'command of riffle' commands; return ;;",
+        "    *) return 1 ;;",
+        "  esac",
+        "  _arguments -s $specs",
+        "}",
+        '[ "$funcstack[1]" != _riffle ] || _riffle "$@"',
+    ]
     return "\n".join(out)
 
 
@@ -175,17 +209,32 @@ def fish(commands, options):
     out = ["# Completion of riffle for fish, " + HEAD, "complete -c riffle -f"]
     for command, text in commands:
         out.append(f"complete -c riffle -n __fish_use_subcommand -a {command} -d {word(text)}")
-    out.append("complete -c riffle -n __fish_use_subcommand -a help "
-               "-d 'Show the help of a command'")
+    out.append(
+        "complete -c riffle -n __fish_use_subcommand -a help " "-d 'Show the help of a command'"
+    )
     out.append(f"complete -c riffle -n '__fish_seen_subcommand_from help' -a '{names}'")
     for command, own in options.items():
-        when = (f"'__fish_seen_subcommand_from {command}; and not __fish_seen_subcommand_from help'"
-                if command else "__fish_use_subcommand")
+        when = (
+            f"'__fish_seen_subcommand_from {command}; and not __fish_seen_subcommand_from help'"
+            if command
+            else "__fish_use_subcommand"
+        )
         for o in own:
-            flags = " ".join((f"-l {n[2:]}" if n.startswith("--") else
-                              f"-s {n[1:]}" if len(n) == 2 else f"-o {n[1:]}") for n in o.names)
-            value = {"": "", "words": f" -x -a {word(' '.join(o.words))}", "file": " -r -F",
-                     "folder": " -x -a '(__fish_complete_directories)'", "other": " -x"}[o.kind]
+            flags = " ".join(
+                (
+                    f"-l {n[2:]}"
+                    if n.startswith("--")
+                    else f"-s {n[1:]}" if len(n) == 2 else f"-o {n[1:]}"
+                )
+                for n in o.names
+            )
+            value = {
+                "": "",
+                "words": f" -x -a {word(' '.join(o.words))}",
+                "file": " -r -F",
+                "folder": " -x -a '(__fish_complete_directories)'",
+                "other": " -x",
+            }[o.kind]
             out.append(f"complete -c riffle -n {when} {flags}{value} -d {word(o.text)}")
     return "\n".join(out)
 

@@ -6,6 +6,7 @@
 The library must need nothing but glibc. The wheel's tag names the newest version of glibc that the
 library asks for. ctypes works with every Python 3, so the tag is py3-none-PLATFORM.
 """
+
 import base64
 import hashlib
 import os

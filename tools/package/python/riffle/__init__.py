@@ -18,6 +18,7 @@ Each object can be closed, or used with `with`. An object keeps open what it was
 
 A model may be used by several threads. A context and its sessions belong to one call at a time.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -32,9 +33,25 @@ from typing import TYPE_CHECKING, Any, Union
 
 from . import _structs as C
 from ._answer import Answer
-from ._library import (Aborted, BadArgument, BadModel, BadSession, ContextFull, Error, FileError,
-                       Handle, OutOfMemory, ProgressCallback, Unsupported, Watch, check, filled,
-                       lib, text_argument, tokens_array)
+from ._library import (
+    Aborted,
+    BadArgument,
+    BadModel,
+    BadSession,
+    ContextFull,
+    Error,
+    FileError,
+    Handle,
+    OutOfMemory,
+    ProgressCallback,
+    Unsupported,
+    Watch,
+    check,
+    filled,
+    lib,
+    text_argument,
+    tokens_array,
+)
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -55,6 +72,7 @@ if TYPE_CHECKING:
         stop: Union[str, Sequence[str]]  # the answer ends before the first found
         ignore_eos: bool
         trim_start: bool  # drop the white space that an answer begins with
+
 
 __version__: str = lib.riffle_version().decode()
 
@@ -136,24 +154,28 @@ def _set(options: C.ContextOptions, name: str, value: SettingValue) -> None:
     setting = settings.get(name)
     if setting is None:
         near = difflib.get_close_matches(name, settings, 1)
-        raise TypeError(f"unknown setting {name!r}; "
-                        + (f"did you mean {near[0]!r}?" if near else "riffle.settings() lists all"))
+        raise TypeError(
+            f"unknown setting {name!r}; "
+            + (f"did you mean {near[0]!r}?" if near else "riffle.settings() lists all")
+        )
     s = setting.contents
     words = s.words.decode().split("|") if s.words else []
     number: Any = value
     if isinstance(value, str) and value in words and not words[0].isdigit():
         number = s.low + words.index(value)
     target = options.selection if s.options == C.OPTIONS_SELECTION else options
-    if (isinstance(number, str)
-            or not lib.riffle_setting_set(setting, ctypes.byref(target), float(number))):
-        raise BadArgument(f"{name}: found {value!r}, expected {s.range.decode() or s.words.decode()}",
-                          C.BAD_ARGUMENT)
+    if isinstance(number, str) or not lib.riffle_setting_set(
+        setting, ctypes.byref(target), float(number)
+    ):
+        raise BadArgument(
+            f"{name}: found {value!r}, expected {s.range.decode() or s.words.decode()}",
+            C.BAD_ARGUMENT,
+        )
 
 
 def settings() -> dict[str, str]:
     """The settings that Model and Context take as keyword arguments, and what each does."""
-    return {name: s.contents.help.decode() for name, s in _settings().items()
-            if s.contents.help}
+    return {name: s.contents.help.decode() for name, s in _settings().items() if s.contents.help}
 
 
 class Model(_Closable):
@@ -167,9 +189,16 @@ class Model(_Closable):
     gpu_mem, ... (settings() lists them).
     """
 
-    def __init__(self, path: Path, *, chat_template: str | None = None, weights: str | None = None,
-                 convert_threads: int = 0, progress: ProgressCallback | None = None,
-                 **settings: SettingValue):
+    def __init__(
+        self,
+        path: Path,
+        *,
+        chat_template: str | None = None,
+        weights: str | None = None,
+        convert_threads: int = 0,
+        progress: ProgressCallback | None = None,
+        **settings: SettingValue,
+    ):
         context_options = filled(C.ContextOptions)
         for name, value in settings.items():  # a wrong setting is an error before loading
             _set(context_options, name, value)
@@ -183,8 +212,11 @@ class Model(_Closable):
         options.n_threads = convert_threads
         text = ctypes.create_string_buffer(1024)
         pointer, code = watch.make(
-            lambda model: lib.riffle_model_load(os.fsencode(path), ctypes.byref(options), model, text,
-                                                len(text)), lib.riffle_model_free)
+            lambda model: lib.riffle_model_load(
+                os.fsencode(path), ctypes.byref(options), model, text, len(text)
+            ),
+            lib.riffle_model_free,
+        )
         check(code, text.value)
         self._own(Handle(pointer, lib.riffle_model_free))
         self._settings = settings
@@ -225,37 +257,46 @@ class Model(_Closable):
         special: control tokens that the text spells, such as <s>, become those tokens."""
         data = text.encode()
         flags = (C.TOKENIZE_BOS if bos else 0) | (C.TOKENIZE_SPECIAL if special else 0)
-        return self._filled_tokens(lambda tokens, capacity, n: lib.riffle_tokenize(
-            self._handle.pointer, data, len(data), flags, tokens, capacity, n))
+        return self._filled_tokens(
+            lambda tokens, capacity, n: lib.riffle_tokenize(
+                self._handle.pointer, data, len(data), flags, tokens, capacity, n
+            )
+        )
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of tokens. Control tokens give nothing."""
         array, n = tokens_array(tokens), ctypes.c_size_t()
-        code = lib.riffle_detokenize(self._handle.pointer, array, len(array), None, 0,
-                                     ctypes.byref(n))
+        code = lib.riffle_detokenize(
+            self._handle.pointer, array, len(array), None, 0, ctypes.byref(n)
+        )
         if code == C.OK:
             return ""
         if code != C.BUFFER_TOO_SMALL:
             self._check(code)
         text = ctypes.create_string_buffer(n.value)
-        self._check(lib.riffle_detokenize(self._handle.pointer, array, len(array), text, len(text),
-                                          ctypes.byref(n)))
+        self._check(
+            lib.riffle_detokenize(
+                self._handle.pointer, array, len(array), text, len(text), ctypes.byref(n)
+            )
+        )
         return text.raw.decode()
 
     def piece(self, token: int) -> str:
         """One token as the vocabulary spells it."""
         text = lib.riffle_token_piece(self._handle.pointer, token)
         if text is None:
-            raise BadArgument(f"token: found {token}, expected an id of the vocabulary",
-                              C.BAD_ARGUMENT)
+            raise BadArgument(
+                f"token: found {token}, expected an id of the vocabulary", C.BAD_ARGUMENT
+            )
         return str(text.decode("utf-8", "replace"))
 
     def is_end_token(self, token: int) -> bool:
         """Whether answers end with this token."""
         return bool(lib.riffle_is_end_token(self._handle.pointer, token))
 
-    def chat_tokens(self, messages: Sequence[Message], *, thinking: bool | None = None,
-                    date: str | None = None) -> list[int]:
+    def chat_tokens(
+        self, messages: Sequence[Message], *, thinking: bool | None = None, date: str | None = None
+    ) -> list[int]:
         """A conversation as tokens, ready for the model to answer, by the model's chat template.
 
         thinking: whether the model is asked to reason first; None: as the template has it.
@@ -265,8 +306,10 @@ class Model(_Closable):
         for i, message in enumerate(messages):
             for key in ("role", "content"):
                 if not isinstance(message.get(key), str):
-                    raise BadArgument(f"messages[{i}]: found {message.get(key)!r} as {key!r}, "
-                                      "expected text", C.BAD_ARGUMENT)
+                    raise BadArgument(
+                        f"messages[{i}]: found {message.get(key)!r} as {key!r}, " "expected text",
+                        C.BAD_ARGUMENT,
+                    )
                 setattr(array[i], key, text_argument(f"messages[{i}]", message[key]))
             if message.get("reasoning_content"):
                 reasoning[i] = text_argument(f"messages[{i}]", message["reasoning_content"])
@@ -276,14 +319,24 @@ class Model(_Closable):
             options.thinking = C.THINKING_ON if thinking else C.THINKING_OFF
         if date is not None:
             options.date = text_argument("date", date)
-        return self._filled_tokens(lambda tokens, capacity, n: lib.riffle_chat_prompt(
-            self._handle.pointer, array, len(array), ctypes.byref(options), tokens, capacity, n,
-            None))
+        return self._filled_tokens(
+            lambda tokens, capacity, n: lib.riffle_chat_prompt(
+                self._handle.pointer,
+                array,
+                len(array),
+                ctypes.byref(options),
+                tokens,
+                capacity,
+                n,
+                None,
+            )
+        )
 
     # ---- running
 
-    def context(self, *, progress: ProgressCallback | None = None,
-                **settings: SettingValue) -> Context:
+    def context(
+        self, *, progress: ProgressCallback | None = None, **settings: SettingValue
+    ) -> Context:
         """A new context with these settings."""
         return Context(self, progress=progress, **settings)
 
@@ -302,26 +355,46 @@ class Model(_Closable):
                 self._session = context.session()
             return self._session
 
-    def chat(self, messages: Sequence[Message], *, thinking: bool | None = None,
-             date: str | None = None, progress: ProgressCallback | None = None,
-             **options: Unpack[GenerateOptions]) -> Answer:
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool | None = None,
+        date: str | None = None,
+        progress: ProgressCallback | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
         """Answers a conversation. What the last call has read of it is not read again."""
-        return self._default_session().chat(messages, thinking=thinking, date=date,
-                                            progress=progress, **options)
+        return self._default_session().chat(
+            messages, thinking=thinking, date=date, progress=progress, **options
+        )
 
-    def generate(self, prompt: str | Sequence[int], *, progress: ProgressCallback | None = None,
-                 **options: Unpack[GenerateOptions]) -> Answer:
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        progress: ProgressCallback | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
         """Continues a text, or tokens, without a chat template."""
         return self._default_session().generate(prompt, progress=progress, **options)
 
-    def read(self, text: str, *, system: str = "", thinking: bool | None = None,
-             progress: ProgressCallback | None = None) -> Document:
+    def read(
+        self,
+        text: str,
+        *,
+        system: str = "",
+        thinking: bool | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> Document:
         """Reads a document once, for any number of questions."""
-        return Document(self.default_context, text, system=system, thinking=thinking,
-                        progress=progress)
+        return Document(
+            self.default_context, text, system=system, thinking=thinking, progress=progress
+        )
 
-    def load_document(self, path: Path, *, thinking: bool | None = None,
-                      progress: ProgressCallback | None = None) -> Document:
+    def load_document(
+        self, path: Path, *, thinking: bool | None = None, progress: ProgressCallback | None = None
+    ) -> Document:
         """A document that Document.save or `riffle read` has kept."""
         return Document.load(self.default_context, path, thinking=thinking, progress=progress)
 
@@ -331,8 +404,9 @@ class Context(_Closable):
 
     settings: see riffle.settings()."""
 
-    def __init__(self, model: Model, *, progress: ProgressCallback | None = None,
-                 **settings: SettingValue):
+    def __init__(
+        self, model: Model, *, progress: ProgressCallback | None = None, **settings: SettingValue
+    ):
         self.model = model
         options = filled(C.ContextOptions)
         for name, value in settings.items():
@@ -341,17 +415,22 @@ class Context(_Closable):
         options.progress = watch.fn
         text = ctypes.create_string_buffer(1024)
         pointer, code = watch.make(
-            lambda context: lib.riffle_context_create(model._handle.pointer, ctypes.byref(options),
-                                                      context, text, len(text)),
-            lib.riffle_context_free)
+            lambda context: lib.riffle_context_create(
+                model._handle.pointer, ctypes.byref(options), context, text, len(text)
+            ),
+            lib.riffle_context_free,
+        )
         check(code, text.value)
         self._own(Handle(pointer, lib.riffle_context_free, model._handle))
         self._busy = threading.Lock()
 
     def _begin(self) -> None:
         if not self._busy.acquire(blocking=False):
-            raise BadArgument("the context is busy with an answer: read it to its end, close it, "
-                              "or make another context", C.BAD_ARGUMENT)
+            raise BadArgument(
+                "the context is busy with an answer: read it to its end, close it, "
+                "or make another context",
+                C.BAD_ARGUMENT,
+            )
 
     def _end(self) -> None:
         self._busy.release()
@@ -376,8 +455,9 @@ class Context(_Closable):
         """Counters and times since the context was made, as in riffle_stats."""
         stats = filled(C.Stats)
         self._check(lib.riffle_get_stats(self._handle.pointer, ctypes.byref(stats)))
-        return {name: getattr(stats, name) for name, *_ in C.Stats._fields_
-                if name != "struct_size"}
+        return {
+            name: getattr(stats, name) for name, *_ in C.Stats._fields_ if name != "struct_size"
+        }
 
     def session(self) -> Session:
         """A new, empty session."""
@@ -388,8 +468,10 @@ class Context(_Closable):
     def load(self, path: Path, *, progress: ProgressCallback | None = None) -> Session:
         """A session that Session.save has kept. Its `data` is what was kept beside it."""
         pointer, text = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
-        check(lib.riffle_session_file_open(os.fsencode(path), ctypes.byref(pointer), text,
-                                           len(text)), text.value)
+        check(
+            lib.riffle_session_file_open(os.fsencode(path), ctypes.byref(pointer), text, len(text)),
+            text.value,
+        )
         file = Handle(pointer, lib.riffle_session_file_free)
         try:
             info = filled(C.SessionFileInfo)
@@ -399,9 +481,12 @@ class Context(_Closable):
             self._begin()
             try:
                 made, code = watch.make(
-                    lambda session: lib.riffle_session_load(self._handle.pointer, file.pointer,
-                                                            session, watch.fn, None),
-                    lib.riffle_session_free, self._abort)
+                    lambda session: lib.riffle_session_load(
+                        self._handle.pointer, file.pointer, session, watch.fn, None
+                    ),
+                    lib.riffle_session_free,
+                    self._abort,
+                )
                 self._check(code)
             finally:
                 self._end()
@@ -435,22 +520,38 @@ class Session(_Closable):
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
         return self.context.model.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
 
-    def prefill(self, prompt: str | Sequence[int], *,
-                progress: ProgressCallback | None = None) -> None:
+    def prefill(
+        self, prompt: str | Sequence[int], *, progress: ProgressCallback | None = None
+    ) -> None:
         """Makes the session hold exactly this text or these tokens. It keeps the longest beginning
         that it holds already, and reads the rest."""
         tokens, watch = tokens_array(self._tokens(prompt)), Watch(progress)
-        self._call(lambda: lib.riffle_prefill_to(self._handle.pointer, tokens, len(tokens),
-                                                 watch.fn, None), watch)
+        self._call(
+            lambda: lib.riffle_prefill_to(
+                self._handle.pointer, tokens, len(tokens), watch.fn, None
+            ),
+            watch,
+        )
 
-    def generate(self, prompt: str | Sequence[int], *, progress: ProgressCallback | None = None,
-                 **options: Unpack[GenerateOptions]) -> Answer:
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        progress: ProgressCallback | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
         """Continues a text, or tokens. Only what the session does not hold yet is read."""
         return Answer(self, self._tokens(prompt), dict(options), progress)
 
-    def chat(self, messages: Sequence[Message], *, thinking: bool | None = None,
-             date: str | None = None, progress: ProgressCallback | None = None,
-             **options: Unpack[GenerateOptions]) -> Answer:
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool | None = None,
+        date: str | None = None,
+        progress: ProgressCallback | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
         """Answers a conversation. Only what the session does not hold yet is read."""
         options.setdefault("trim_start", True)
         tokens = self.context.model.chat_tokens(messages, thinking=thinking, date=date)
@@ -470,16 +571,21 @@ class Session(_Closable):
         self._call(lambda: lib.riffle_session_fork(self._handle.pointer, n, ctypes.byref(pointer)))
         return Session(self.context, pointer)
 
-    def save(self, path: Path, *, data: bytes = b"",
-             progress: ProgressCallback | None = None) -> None:
+    def save(
+        self, path: Path, *, data: bytes = b"", progress: ProgressCallback | None = None
+    ) -> None:
         """Keeps the session in a file that only its owner can read. data: kept beside it."""
         options, watch = filled(C.SaveOptions), Watch(progress)
         kept = ctypes.create_string_buffer(data, len(data)) if data else None
         if kept is not None:
             options.data, options.data_size = ctypes.cast(kept, ctypes.c_void_p), len(data)
         options.progress = watch.fn
-        self._call(lambda: lib.riffle_session_save(self._handle.pointer, os.fsencode(path),
-                                                   ctypes.byref(options)), watch)
+        self._call(
+            lambda: lib.riffle_session_save(
+                self._handle.pointer, os.fsencode(path), ctypes.byref(options)
+            ),
+            watch,
+        )
 
 
 class Document:
@@ -488,19 +594,29 @@ class Document:
     Each question goes behind the text, in one message if the model has a chat template. Answers do
     not depend on earlier questions."""
 
-    def __init__(self, context: Context, text: str, *, system: str = "",
-                 thinking: bool | None = None, progress: ProgressCallback | None = None):
+    def __init__(
+        self,
+        context: Context,
+        text: str,
+        *,
+        system: str = "",
+        thinking: bool | None = None,
+        progress: ProgressCallback | None = None,
+    ):
         self._describe(context, text, system, bool(context.model.info.chat_template_name), thinking)
         self._session = context.session()
         self._session.prefill(self._beginning(), progress=progress)
 
-    def _describe(self, context: Context, text: str, system: str, message: bool,
-                  thinking: bool | None) -> None:
+    def _describe(
+        self, context: Context, text: str, system: str, message: bool, thinking: bool | None
+    ) -> None:
         if not text:
             raise BadArgument("text: found an empty document, expected text", C.BAD_ARGUMENT)
         if system and not message:
-            raise BadArgument("system: the model has no chat template; Model(chat_template=...) "
-                              "names one", C.BAD_ARGUMENT)
+            raise BadArgument(
+                "system: the model has no chat template; Model(chat_template=...) " "names one",
+                C.BAD_ARGUMENT,
+            )
         self.context = context
         #: The document.
         self.text = text
@@ -511,8 +627,9 @@ class Document:
         if not self._message:
             return self.context.model.tokenize(text)
         messages = [{"role": "system", "content": self._system}] if self._system else []
-        return self.context.model.chat_tokens(messages + [{"role": "user", "content": text}],
-                                              thinking=self._thinking)
+        return self.context.model.chat_tokens(
+            messages + [{"role": "user", "content": text}], thinking=self._thinking
+        )
 
     def _beginning(self) -> list[int]:
         """The tokens that all questions have in common, as `riffle read` finds them."""
@@ -520,8 +637,14 @@ class Document:
         return list(os.path.commonprefix(prompts))
 
     @classmethod
-    def load(cls, context: Context, path: Path, *, thinking: bool | None = None,
-             progress: ProgressCallback | None = None) -> Document:
+    def load(
+        cls,
+        context: Context,
+        path: Path,
+        *,
+        thinking: bool | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> Document:
         """A document that Document.save or `riffle read` has kept."""
         session = context.load(path, progress=progress)
         try:
@@ -531,8 +654,11 @@ class Document:
             text, system, message = kept["document"], kept["system"], kept["message"]
         except (ValueError, KeyError, TypeError):
             session.close()
-            raise BadSession(f"{os.fspath(path)}: expected a document of Document.save or riffle "
-                             "read; Context.load opens other sessions", C.BAD_SESSION) from None
+            raise BadSession(
+                f"{os.fspath(path)}: expected a document of Document.save or riffle "
+                "read; Context.load opens other sessions",
+                C.BAD_SESSION,
+            ) from None
         document = cls.__new__(cls)
         document._describe(context, text, system, message, thinking)
         document._session = session
@@ -543,24 +669,37 @@ class Document:
         """Tokens that were read."""
         return self._session.n_tokens
 
-    def ask(self, question: str, *, progress: ProgressCallback | None = None,
-            **options: Unpack[GenerateOptions]) -> Answer:
+    def ask(
+        self,
+        question: str,
+        *,
+        progress: ProgressCallback | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
         """Answers a question about the document."""
         tokens = self._prompt(question)
         options.setdefault("trim_start", self._message)
         try:
             session, own = self._session.fork(), True
-        except Unsupported:  # selectors that cannot fork: the document's session goes back and forth
+        except (
+            Unsupported
+        ):  # selectors that cannot fork: the document's session goes back and forth
             session, own = self._session, False
         return Answer(session, tokens, dict(options), progress, close_session=own)
 
     def save(self, path: Path, *, progress: ProgressCallback | None = None) -> None:
         """Keeps what was read in a file that only its owner can read, for Model.load_document and
         `riffle run --session`."""
-        data = {"riffle": 1, "kind": "document", "message": self._message, "system": self._system,
-                "document": self.text}
-        self._session.save(path, data=json.dumps(data, ensure_ascii=False).encode(),
-                           progress=progress)
+        data = {
+            "riffle": 1,
+            "kind": "document",
+            "message": self._message,
+            "system": self._system,
+            "document": self.text,
+        }
+        self._session.save(
+            path, data=json.dumps(data, ensure_ascii=False).encode(), progress=progress
+        )
 
     def close(self) -> None:
         """Frees what was read."""
@@ -573,6 +712,22 @@ class Document:
         self.close()
 
 
-__all__ = ["Aborted", "Answer", "BadArgument", "BadModel", "BadSession", "Context", "ContextFull",
-           "Document", "Error", "FileError", "Message", "Model", "ModelInfo", "OutOfMemory",
-           "Session", "Unsupported", "settings"]
+__all__ = [
+    "Aborted",
+    "Answer",
+    "BadArgument",
+    "BadModel",
+    "BadSession",
+    "Context",
+    "ContextFull",
+    "Document",
+    "Error",
+    "FileError",
+    "Message",
+    "Model",
+    "ModelInfo",
+    "OutOfMemory",
+    "Session",
+    "Unsupported",
+    "settings",
+]

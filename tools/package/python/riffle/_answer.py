@@ -1,4 +1,5 @@
 """Answers: text that arrives piece by piece while another thread computes it."""
+
 from __future__ import annotations
 
 import ctypes
@@ -25,15 +26,23 @@ def generate_options(options: dict[str, Any]) -> tuple[C.GenerateOptions, Any]:
             kept = (ctypes.c_char_p * len(stops))(*[s.encode() for s in stops])
             struct.stop, struct.n_stop = kept, len(stops)
         elif name in ("struct_size", "sampling", "n_stop") or name not in names:
-            raise TypeError(f"unknown option {name!r}; expected one of "
-                            + ", ".join(sorted(names - {"struct_size", "sampling", "n_stop"})))
+            raise TypeError(
+                f"unknown option {name!r}; expected one of "
+                + ", ".join(sorted(names - {"struct_size", "sampling", "n_stop"}))
+            )
         else:
             target = struct if hasattr(struct, name) else struct.sampling
             field = dict((f[0], f[1]) for f in type(target)._fields_)[name]
-            if (isinstance(value, int) and hasattr(field, "value")
-                    and isinstance(field().value, int) and field(value).value != value):
-                raise ValueError(f"{name}: found {value}, which a field of "
-                                 f"{8 * ctypes.sizeof(field)} bits cannot hold")
+            if (
+                isinstance(value, int)
+                and hasattr(field, "value")
+                and isinstance(field().value, int)
+                and field(value).value != value
+            ):
+                raise ValueError(
+                    f"{name}: found {value}, which a field of "
+                    f"{8 * ctypes.sizeof(field)} bits cannot hold"
+                )
             setattr(target, name, value)
     return struct, kept
 
@@ -41,8 +50,13 @@ def generate_options(options: dict[str, Any]) -> tuple[C.GenerateOptions, Any]:
 class Run:
     """One call of riffle_generate in a thread of its own. It owns the context until it ends."""
 
-    def __init__(self, session: Session, tokens: list[int], options: dict[str, Any],
-                 progress: ProgressCallback | None):
+    def __init__(
+        self,
+        session: Session,
+        tokens: list[int],
+        options: dict[str, Any],
+        progress: ProgressCallback | None,
+    ):
         self.pieces: queue.SimpleQueue[Any] = queue.SimpleQueue()  # (token, text); then the end
         self._session = session
         self._tokens = tokens_array(tokens)
@@ -70,11 +84,22 @@ class Run:
         end: Any
         try:
             result = C.Result()
-            check(lib.riffle_prefill_to(self._session_pointer, self._tokens, len(self._tokens),
-                                        self._watch.fn, None), self._context_error())
-            check(lib.riffle_generate(self._session_pointer, ctypes.byref(self._options),
-                                      self._token_fn, None, ctypes.byref(result)),
-                  self._context_error())
+            check(
+                lib.riffle_prefill_to(
+                    self._session_pointer, self._tokens, len(self._tokens), self._watch.fn, None
+                ),
+                self._context_error(),
+            )
+            check(
+                lib.riffle_generate(
+                    self._session_pointer,
+                    ctypes.byref(self._options),
+                    self._token_fn,
+                    None,
+                    ctypes.byref(result),
+                ),
+                self._context_error(),
+            )
             end = result
         except BaseException as error:
             end = error
@@ -106,8 +131,14 @@ class Answer(Iterator[str]):
     then holds what was computed, and can be used again.
     """
 
-    def __init__(self, session: Session, tokens: list[int], options: dict[str, Any],
-                 progress: ProgressCallback | None = None, close_session: bool = False):
+    def __init__(
+        self,
+        session: Session,
+        tokens: list[int],
+        options: dict[str, Any],
+        progress: ProgressCallback | None = None,
+        close_session: bool = False,
+    ):
         generate_options(options)  # a wrong option is an error now
         self._start: tuple[Any, ...] | None = (session, tokens, options, progress)
         self._close_session = close_session
@@ -184,4 +215,3 @@ class Answer(Iterator[str]):
     def __del__(self) -> None:
         if getattr(self, "finish", "none") is None:
             self.close()
-

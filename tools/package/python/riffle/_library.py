@@ -1,4 +1,5 @@
 """libriffle.so: where it is found, the types of its functions, and its errors as exceptions."""
+
 from __future__ import annotations
 
 import ctypes
@@ -6,8 +7,18 @@ import os
 import pathlib
 import queue
 import threading
-from ctypes import (POINTER, c_bool, c_char, c_char_p, c_double, c_int, c_int32, c_size_t,
-                    c_uint32, c_void_p)
+from ctypes import (
+    POINTER,
+    c_bool,
+    c_char,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_size_t,
+    c_uint32,
+    c_void_p,
+)
 from typing import Any, Callable, TypeVar
 
 from . import _structs as C
@@ -17,24 +28,42 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "riffle_version": (c_char_p, []),
     "riffle_status_name": (c_char_p, [c_int]),
     "riffle_model_defaults": (None, [POINTER(C.ModelOptions)]),
-    "riffle_model_load": (c_int, [c_char_p, POINTER(C.ModelOptions), POINTER(c_void_p),
-                                  POINTER(c_char), c_size_t]),
+    "riffle_model_load": (
+        c_int,
+        [c_char_p, POINTER(C.ModelOptions), POINTER(c_void_p), POINTER(c_char), c_size_t],
+    ),
     "riffle_model_free": (None, [c_void_p]),
     "riffle_model_error": (c_char_p, [c_void_p]),
     "riffle_model_get_info": (c_int, [c_void_p, POINTER(C.ModelInfo)]),
-    "riffle_tokenize": (c_int, [c_void_p, c_char_p, c_size_t, c_uint32, POINTER(c_int32), c_size_t,
-                                POINTER(c_size_t)]),
-    "riffle_detokenize": (c_int, [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_char), c_size_t,
-                                  POINTER(c_size_t)]),
+    "riffle_tokenize": (
+        c_int,
+        [c_void_p, c_char_p, c_size_t, c_uint32, POINTER(c_int32), c_size_t, POINTER(c_size_t)],
+    ),
+    "riffle_detokenize": (
+        c_int,
+        [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_char), c_size_t, POINTER(c_size_t)],
+    ),
     "riffle_token_piece": (c_char_p, [c_void_p, c_int32]),
     "riffle_is_end_token": (c_bool, [c_void_p, c_int32]),
     "riffle_chat_defaults": (None, [POINTER(C.ChatOptions)]),
-    "riffle_chat_prompt": (c_int, [c_void_p, POINTER(C.Message), c_size_t, POINTER(C.ChatOptions),
-                                   POINTER(c_int32), c_size_t, POINTER(c_size_t),
-                                   POINTER(c_bool)]),
+    "riffle_chat_prompt": (
+        c_int,
+        [
+            c_void_p,
+            POINTER(C.Message),
+            c_size_t,
+            POINTER(C.ChatOptions),
+            POINTER(c_int32),
+            c_size_t,
+            POINTER(c_size_t),
+            POINTER(c_bool),
+        ],
+    ),
     "riffle_context_defaults": (None, [POINTER(C.ContextOptions)]),
-    "riffle_context_create": (c_int, [c_void_p, POINTER(C.ContextOptions), POINTER(c_void_p),
-                                      POINTER(c_char), c_size_t]),
+    "riffle_context_create": (
+        c_int,
+        [c_void_p, POINTER(C.ContextOptions), POINTER(c_void_p), POINTER(c_char), c_size_t],
+    ),
     "riffle_context_free": (None, [c_void_p]),
     "riffle_context_error": (c_char_p, [c_void_p]),
     "riffle_context_length": (c_size_t, [c_void_p]),
@@ -51,11 +80,12 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "riffle_session_file_open": (c_int, [c_char_p, POINTER(c_void_p), POINTER(c_char), c_size_t]),
     "riffle_session_file_free": (None, [c_void_p]),
     "riffle_session_file_get_info": (c_int, [c_void_p, POINTER(C.SessionFileInfo)]),
-    "riffle_session_load": (c_int, [c_void_p, c_void_p, POINTER(c_void_p), C.ProgressFn,
-                                    c_void_p]),
+    "riffle_session_load": (c_int, [c_void_p, c_void_p, POINTER(c_void_p), C.ProgressFn, c_void_p]),
     "riffle_generate_defaults": (None, [POINTER(C.GenerateOptions)]),
-    "riffle_generate": (c_int, [c_void_p, POINTER(C.GenerateOptions), C.TokenFn, c_void_p,
-                                POINTER(C.Result)]),
+    "riffle_generate": (
+        c_int,
+        [c_void_p, POINTER(C.GenerateOptions), C.TokenFn, c_void_p, POINTER(C.Result)],
+    ),
     "riffle_get_stats": (c_int, [c_void_p, POINTER(C.Stats)]),
     "riffle_setting_at": (POINTER(C.Setting), [c_size_t]),
     "riffle_setting_set": (c_bool, [POINTER(C.Setting), c_void_p, c_double]),
@@ -72,8 +102,10 @@ def _load() -> ctypes.CDLL:
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
-        raise ImportError(f"riffle: {path}: {error}; install riffle, or set RIFFLE_LIBRARY to the "
-                          "path of its libriffle.so") from None
+        raise ImportError(
+            f"riffle: {path}: {error}; install riffle, or set RIFFLE_LIBRARY to the "
+            "path of its libriffle.so"
+        ) from None
     return library
 
 
@@ -122,9 +154,16 @@ class BadSession(Error):
 
 
 ERRORS: dict[int, type[Error]] = {
-    C.BAD_ARGUMENT: BadArgument, C.BAD_TEXT: BadArgument, C.BAD_MODEL: BadModel,
-    C.UNSUPPORTED: Unsupported, C.IO: FileError, C.OUT_OF_MEMORY: OutOfMemory,
-    C.CONTEXT_FULL: ContextFull, C.ABORTED: Aborted, C.BAD_SESSION: BadSession}
+    C.BAD_ARGUMENT: BadArgument,
+    C.BAD_TEXT: BadArgument,
+    C.BAD_MODEL: BadModel,
+    C.UNSUPPORTED: Unsupported,
+    C.IO: FileError,
+    C.OUT_OF_MEMORY: OutOfMemory,
+    C.CONTEXT_FULL: ContextFull,
+    C.ABORTED: Aborted,
+    C.BAD_SESSION: BadSession,
+}
 
 
 def check(code: int, text: bytes | None) -> None:
@@ -150,8 +189,9 @@ def filled(kind: type[AnyStruct]) -> AnyStruct:
 class Handle:
     """A pointer that the library has to free. A handle frees the handles made from it first."""
 
-    def __init__(self, pointer: c_void_p, free: Callable[[c_void_p], None],
-                 parent: Handle | None = None):
+    def __init__(
+        self, pointer: c_void_p, free: Callable[[c_void_p], None], parent: Handle | None = None
+    ):
         self._pointer: c_void_p | None = pointer
         self._free = free
         self._parent = parent
@@ -163,8 +203,9 @@ class Handle:
     @property
     def pointer(self) -> c_void_p:
         if self._pointer is None:
-            raise BadArgument("this model, context, session or document is closed: make a new one",
-                              C.BAD_ARGUMENT)
+            raise BadArgument(
+                "this model, context, session or document is closed: make a new one", C.BAD_ARGUMENT
+            )
         return self._pointer
 
     def close(self) -> None:
@@ -245,8 +286,12 @@ class Watch:
             raise self.error
         return code
 
-    def make(self, call: Callable[[Any], int], free: Callable[[c_void_p], None],
-             abort: Callable[[bool], None] | None = None) -> tuple[c_void_p, int]:
+    def make(
+        self,
+        call: Callable[[Any], int],
+        free: Callable[[c_void_p], None],
+        abort: Callable[[bool], None] | None = None,
+    ) -> tuple[c_void_p, int]:
         """The pointer that a call makes, and its status. What is not handed out is freed."""
         pointer = c_void_p()
         try:
@@ -260,8 +305,9 @@ class Watch:
 def text_argument(name: str, text: str) -> bytes:
     """UTF-8 for an argument that ends at a NUL."""
     if "\0" in text:
-        raise BadArgument(f"{name}: found the character U+0000, expected text without it",
-                          C.BAD_ARGUMENT)
+        raise BadArgument(
+            f"{name}: found the character U+0000, expected text without it", C.BAD_ARGUMENT
+        )
     return text.encode()
 
 
