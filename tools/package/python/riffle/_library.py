@@ -27,7 +27,6 @@ from . import _structs as C
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "riffle_version": (c_char_p, []),
     "riffle_status_name": (c_char_p, [c_int]),
-    "riffle_model_defaults": (None, [POINTER(C.ModelOptions)]),
     "riffle_model_load": (
         c_int,
         [c_char_p, POINTER(C.ModelOptions), POINTER(c_void_p), POINTER(c_char), c_size_t],
@@ -45,7 +44,6 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "riffle_token_piece": (c_char_p, [c_void_p, c_int32]),
     "riffle_is_end_token": (c_bool, [c_void_p, c_int32]),
-    "riffle_chat_defaults": (None, [POINTER(C.ChatOptions)]),
     "riffle_chat_prompt": (
         c_int,
         [
@@ -59,7 +57,6 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
             POINTER(c_bool),
         ],
     ),
-    "riffle_context_defaults": (None, [POINTER(C.ContextOptions)]),
     "riffle_context_create": (
         c_int,
         [c_void_p, POINTER(C.ContextOptions), POINTER(c_void_p), POINTER(c_char), c_size_t],
@@ -75,13 +72,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "riffle_session_truncate": (c_int, [c_void_p, c_size_t]),
     "riffle_session_fork": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
     "riffle_prefill_to": (c_int, [c_void_p, POINTER(c_int32), c_size_t, C.ProgressFn, c_void_p]),
-    "riffle_save_defaults": (None, [POINTER(C.SaveOptions)]),
     "riffle_session_save": (c_int, [c_void_p, c_char_p, POINTER(C.SaveOptions)]),
     "riffle_session_file_open": (c_int, [c_char_p, POINTER(c_void_p), POINTER(c_char), c_size_t]),
     "riffle_session_file_free": (None, [c_void_p]),
     "riffle_session_file_get_info": (c_int, [c_void_p, POINTER(C.SessionFileInfo)]),
     "riffle_session_load": (c_int, [c_void_p, c_void_p, POINTER(c_void_p), C.ProgressFn, c_void_p]),
-    "riffle_generate_defaults": (None, [POINTER(C.GenerateOptions)]),
     "riffle_generate": (
         c_int,
         [c_void_p, POINTER(C.GenerateOptions), C.TokenFn, c_void_p, POINTER(C.Result)],
@@ -90,6 +85,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "riffle_setting_at": (POINTER(C.Setting), [c_size_t]),
     "riffle_setting_set": (c_bool, [POINTER(C.Setting), c_void_p, c_double]),
 }
+SIGNATURES |= {s.DEFAULTS: (None, [POINTER(s)]) for s in C.STRUCTS if s.DEFAULTS}
 
 
 def _load() -> ctypes.CDLL:
