@@ -24,7 +24,9 @@ for file in "$@"; do
     */riffle/*) folders="$folders ${to%/*}" ;;
   esac
 done
-if [ "$action" = uninstall ]; then
+if [ "$action" = install ]; then
+  echo "installed $# files under ${destdir:-/}"
+else
   for folder in $(printf '%s\n' $folders | sort -u); do
     while case $folder in */riffle | */riffle/*) true ;; *) false ;; esac; do
       [ ! -d "$destdir$folder" ] || rmdir "$destdir$folder" 2>/dev/null || break
