@@ -23,7 +23,7 @@ def program(*args, **more):
         text=True,
         check=True,
         stdin=subprocess.DEVNULL,
-        **more
+        **more,
     ).stdout
 
 
@@ -113,6 +113,27 @@ def test_a_document_is_read_once(riffle, model, model_path, tmp_path):
     with model.load_document(read) as document:
         assert document.text == FACTS
         assert document.ask("What is Rachel Quinn's telephone number?", **GREEDY).text == first.text
+
+
+def test_a_document_without_a_chat_template(model, model_path, tmp_path):
+    path, text = tmp_path / "raw.kv", tmp_path / "facts.txt"
+    text.write_text(FACTS)
+    program("read", "-m", model_path, "--raw", "-f", text, "-o", path, "-q", "-c", 2048)
+    theirs = program(
+        *("run", "-m", model_path, "--session", path, "-p", "The old clock", "-q"),
+        *("--temp", 0, "-n", 8, "-c", 2048),
+    )
+    with model.load_document(path) as document:
+        ours = document.ask("The old clock", max_tokens=8, **GREEDY)
+        assert ours.text == theirs.rstrip("\n")
+
+
+def test_a_document_with_a_selector_that_cannot_fork(riffle, model_path):
+    question = "What is Rachel Quinn's telephone number?"
+    with riffle.Model(model_path, selector="lfps", device="cpu", **SMALL) as model:
+        with model.read(FACTS) as document:
+            answers = [document.ask(question, max_tokens=8, **GREEDY).text for _ in range(2)]
+            assert all(answers) and document.ask("Who?", max_tokens=4).finish is None
 
 
 def test_sessions(riffle, model, tmp_path):
