@@ -1,4 +1,5 @@
-# riffle: `make help` lists the targets and variables. tools/dist.mk has install, uninstall and dist.
+# riffle: `make help` lists the targets and variables. tools/dist.mk has dist and the man pages,
+# tools/package/package.mk has install, uninstall and the packages.
 include third_party/deps.mk
 
 # All cores, unless -j was given.
@@ -9,6 +10,8 @@ endif
 BUILD    ?= build
 PREFIX   ?= /usr/local
 VERSION  := $(shell sed -n 's/.*RIFFLE_VERSION "\(.*\)".*/\1/p' src/riffle.h)
+# It counts up when a program has to be compiled again (tools/package/README.md).
+SONAME   := libriffle.so.0
 CXX      ?= g++
 CC       ?= gcc
 OPT      := $(if $(DEBUG),-O0,-O2 -DNDEBUG)
@@ -20,7 +23,7 @@ WARN     := -Wall -Wextra -Werror $(if $(SANITIZE),-Wno-maybe-uninitialized)
 CXXFLAGS += -std=c++20 $(OPT) -g1 -fPIC -fvisibility=hidden -ffp-contract=off $(WARN) $(SAN) -Isrc -I. -MMD -MP $(DEPS_CFLAGS)
 CFLAGS   += -std=c11 $(OPT) -g1 $(WARN) -pedantic $(SAN) -Isrc -MMD -MP
 LDLIBS   += $(DEPS_LIBS) $(CUDA_LIBS) -lpthread
-LDFLAGS  += $(SAN) -Wl,-rpath,'$$ORIGIN' -Wl,-rpath,'$$ORIGIN/../lib/riffle'
+LDFLAGS  += $(SAN)
 
 # The CUDA device: built where the toolkit is, found at run time where a GPU is. cudart is linked in, cuBLAS is not.
 CUDA     ?= $(or $(CUDA_HOME),/usr/local/cuda)
@@ -58,6 +61,8 @@ TEST_OBJ := $(TEST_SRC:%.cpp=$(BUILD)/%.o)
 
 all: $(BUILD)/riffle $(BUILD)/libriffle.so $(BUILD)/libriffle.a
 
+# The functions of riffle.h, with the types that abidw reads (tools/package/abi.sh).
+$(BUILD)/src/api/%.o:            CXXFLAGS += -g
 # One file per instruction set; dispatch.cpp picks at run time.
 $(BUILD)/kernels/cpu/%_avx2.o:   CXXFLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/kernels/cpu/%_avx512.o: CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
@@ -85,9 +90,9 @@ $(BUILD)/%.o: %.c | deps
 $(BUILD)/libriffle.a: $(LIB_OBJ)
 	@rm -f $@
 	ar rcs $@ $^
-$(BUILD)/libriffle.so: $(LIB_OBJ)
-	$(CXX) -shared -Wl,-soname,libriffle.so.0 $(LDFLAGS) $^ $(LDLIBS) -o $@
-	@ln -sf libriffle.so $(BUILD)/libriffle.so.0
+$(BUILD)/libriffle.so: $(LIB_OBJ) tools/package/libriffle.map
+	$(CXX) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=tools/package/libriffle.map $(LDFLAGS) $(LIB_OBJ) $(LDLIBS) -o $@
+	@ln -sf libriffle.so $(BUILD)/$(SONAME)
 $(BUILD)/riffle: $(CLI_OBJ) $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
 # tests/backend/cuda/pinning_test.cpp stands between riffle and the driver.
@@ -100,7 +105,7 @@ $(BUILD)/cli.a: $(filter-out %/main.o %/allocation.o,$(CLI_OBJ))
 	ar rcs $@ $^
 # The C example links the shared library, as an application would.
 $(BUILD)/capi_example: $(BUILD)/tests/capi/example.o $(BUILD)/libriffle.so
-	$(CC) $(LDFLAGS) $< -L$(BUILD) -lriffle -o $@
+	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' $< -L$(BUILD) -lriffle -o $@
 
 # Kernels alone, on a machine with a GPU (tools/bench/results/gpu.md): make cuda-bench
 CUDA_BENCH := $(patsubst tools/bench/%.cpp,$(BUILD)/%,$(wildcard tools/bench/cuda_*_bench.cpp))
@@ -142,7 +147,8 @@ $(BUILD)/results_chart: $(BUILD)/tools/bench/results_chart.o $(filter-out %/main
 
 # Packages that are missing: make demo and make test install them, the others name them and stop.
 SETUP := check
-demo test: SETUP := install
+demo: SETUP := install
+test: SETUP := install-test
 deps: ; @third_party/setup.sh $(SETUP)
 
 demo: all
@@ -168,5 +174,6 @@ help: ; @cat tools/make_help.txt
 
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
+include tools/package/package.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d
 .PHONY: all deps demo test real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench grammar_check synthetic_gguf render_chat results_chart fmt clean help FORCE

@@ -113,6 +113,19 @@ job lines capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
 for script in tests/cli/*_test.py; do
   [ "$script" = tests/cli/eval_test.py ] || job lines "$script" 1200 python3 -B "$script" "$RIFFLE_BIN"
 done
+for script in tests/package/*_test.py; do
+  job lines "$script" 600 python3 -B "$script" "$RIFFLE_BIN"
+done
+# The Python package: with the first Python that has pytest.
+pytest=""
+for python in python3 /usr/bin/python3; do
+  [ -n "$pytest" ] || ! "$python" -c 'import pytest' 2>/dev/null || pytest=$python
+done
+if [ -n "$pytest" ]; then
+  job lines tests/python 600 "$pytest" -B tests/python/run.py
+else
+  job lines tests/python 10 echo "skip tests/python: pytest is not installed (Debian: apt-get install python3-pytest)"
+fi
 while [ $n_printed -lt $n_jobs ]; do
   wait -n
   print_done

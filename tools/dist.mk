@@ -3,8 +3,8 @@
 # what is linked in. It has kernels for all architectures unless CUARCH is given. Its build folder is
 # build-dist.
 DIST := dist/riffle-$(VERSION)
-LICENSED := libpcre2-dev libutf8proc-dev libedit-dev libncurses-dev libbsd-dev libmd-dev \
-            nlohmann-json3-dev libcli11-dev
+LIBRARY_LICENSED := libpcre2-dev libutf8proc-dev libxxhash-dev nlohmann-json3-dev
+LICENSED := $(LIBRARY_LICENSED) libedit-dev libncurses-dev libbsd-dev libmd-dev libcli11-dev
 dist:
 	@third_party/setup.sh check && third_party/static.sh
 	$(MAKE) STATIC=1 BUILD=build-dist CUARCH="$(if $(filter file,$(origin CUARCH)),all,$(CUARCH))" dist-folder
@@ -27,25 +27,4 @@ $(BUILD)/man/%.1: tools/man/%.1 tools/man/make_man.py $(BUILD)/riffle
 	python3 -B tools/man/make_man.py $(BUILD)/riffle $< >$@.part && mv $@.part $@
 man-lint: $(MAN)
 	mandoc -T lint -W warning $^
-
-# make install PREFIX=/usr/local
-install: all $(MAN)
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/riffle/models
-	install -m 755 $(BUILD)/riffle $(DESTDIR)$(PREFIX)/bin/riffle
-	install -m 644 $(BUILD)/libriffle.a $(DESTDIR)$(PREFIX)/lib/libriffle.a
-	install -m 755 $(BUILD)/libriffle.so $(DESTDIR)$(PREFIX)/lib/libriffle.so.$(VERSION)
-	ln -sf libriffle.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libriffle.so.0
-	ln -sf libriffle.so.0 $(DESTDIR)$(PREFIX)/lib/libriffle.so
-	install -m 644 src/riffle.h src/riffle_measure.h $(DESTDIR)$(PREFIX)/include/
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 644 $(MAN) $(DESTDIR)$(PREFIX)/share/man/man1/
-	cp -r models/riffle-27m-32k $(DESTDIR)$(PREFIX)/share/riffle/models/
-
-# make uninstall PREFIX=/usr/local: what make install put there, and no other file.
-uninstall:
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/riffle lib/libriffle.a lib/libriffle.so include/riffle.h include/riffle_measure.h)
-	rm -f $(DESTDIR)$(PREFIX)/lib/libriffle.so.0 $(DESTDIR)$(PREFIX)/lib/libriffle.so.$(VERSION)
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man1/,$(notdir $(MAN)))
-	rm -rf $(DESTDIR)$(PREFIX)/share/riffle/models/riffle-27m-32k
-	-@rmdir $(DESTDIR)$(PREFIX)/share/riffle/models $(DESTDIR)$(PREFIX)/share/riffle 2>/dev/null; true
-.PHONY: dist dist-folder install uninstall man man-lint
+.PHONY: dist dist-folder man man-lint

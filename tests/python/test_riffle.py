@@ -1,0 +1,370 @@
+"""The package riffle on the shipped model: what its documentation promises."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from conftest import BUILD, GREEDY, PACKAGE, SMALL
+
+QUESTION = [{"role": "user", "content": "The code is 4821. What is the code?"}]
+FACTS = "The old clock stood in the hall.\nRachel Quinn's telephone number is 555 0142.\n" * 4
+LONG = {"ignore_eos": True, "seed": 3}
+
+
+def program(*args, **more):
+    """The riffle command on the same model."""
+    return subprocess.run(
+        [BUILD / "riffle", *map(str, args)],
+        capture_output=True,
+        text=True,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        **more,
+    ).stdout
+
+
+def test_a_dozen_lines(riffle, model_path):
+    model = riffle.Model(model_path)
+    answer = model.chat(QUESTION, temperature=0, max_tokens=12)
+    text = ""
+    for piece in answer:
+        assert piece
+        text += piece
+    assert text == answer.text == str(answer) and text
+    assert answer.finish in ("stop", "length") and answer.n_tokens in (
+        len(answer.tokens),
+        len(answer.tokens) + 1,
+    )
+    assert answer.prompt_tokens == len(model.chat_tokens(QUESTION))
+
+
+def test_tokens(model):
+    text = "The rain \u00e9\U0001f600"
+    tokens = model.tokenize(text)
+    assert tokens[0] == model.info.bos_id and model.detokenize(tokens) == text
+    assert model.tokenize(text, bos=False) == tokens[1:]
+    assert model.tokenize("", bos=False) == [] and model.detokenize([]) == ""
+    assert model.tokenize("</s>", bos=False, special=True) == [model.info.eos_id]
+    assert model.piece(model.info.eos_id) == "</s>" and model.is_end_token(model.info.eos_id)
+    assert not model.is_end_token(tokens[1])
+
+
+def test_info(model):
+    info = model.info
+    assert info.name == "riffle-27m-32k" and info.n_ctx_train == 32768 and info.format == "gguf"
+    assert info.n_layers > 0 and info.n_params > 20e6 and info.chat_template_name == "own"
+
+
+def test_answers_are_those_of_the_program(model, model_path):
+    ours = model.generate("The rain", max_tokens=16, **GREEDY)
+    theirs = program(
+        "run", "-m", model_path, "--raw", "-q", "-p", "The rain", "-n", 16, "--temp", 0, "-c", 2048
+    )
+    assert ours.text == theirs.rstrip("\n")
+
+
+def test_whole_and_piece_by_piece_are_the_same(model):
+    options = {"max_tokens": 24, "temperature": 1.0, "seed": 7}
+    assert "".join(model.chat(QUESTION, **options)) == model.chat(QUESTION, **options).text
+    assert (
+        model.chat(QUESTION, **options).text != model.chat(QUESTION, **{**options, "seed": 8}).text
+    )
+
+
+def test_stop_strings_end_an_answer(model):
+    whole = model.generate("The rain", max_tokens=24, **GREEDY).text
+    word = whole.split()[3]
+    for stop in (word, [word, "never said"]):
+        answer = model.generate("The rain", max_tokens=24, stop=stop, **GREEDY)
+        assert answer.text == whole[: whole.index(word)] and answer.finish == "stop"
+
+
+def test_what_was_read_is_not_read_again(model):
+    model.chat(QUESTION, max_tokens=4).text
+    before = model.default_context.stats()["prefill_tokens"]
+    answer = model.chat(QUESTION, max_tokens=4)
+    answer.text
+    assert model.default_context.stats()["prefill_tokens"] - before < answer.prompt_tokens / 2
+
+
+def test_a_document_is_read_once(riffle, model, model_path, tmp_path):
+    path = tmp_path / "facts.kv"
+    with model.read(FACTS) as document:
+        assert document.n_tokens > 100
+        first = document.ask("What is Rachel Quinn's telephone number?", **GREEDY)
+        assert first.text
+        before = model.default_context.stats()["prefill_tokens"]
+        again = document.ask("What is Rachel Quinn's telephone number?", **GREEDY)
+        assert again.text == first.text
+        assert model.default_context.stats()["prefill_tokens"] - before < 40
+        document.save(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with model.load_document(path) as document:
+        assert document.ask("What is Rachel Quinn's telephone number?", **GREEDY).text == first.text
+    question = ("-p", "What is Rachel Quinn's telephone number?", "-q", "--temp", 0, "-c", 2048)
+    assert program("run", "-m", model_path, "--session", path, *question).rstrip("\n") == first.text
+    read = tmp_path / "read.kv"
+    (tmp_path / "facts.txt").write_text(FACTS)
+    program("read", "-m", model_path, "-f", tmp_path / "facts.txt", "-o", read, "-q", "-c", 2048)
+    with model.load_document(read) as document:
+        assert document.text == FACTS
+        assert document.ask("What is Rachel Quinn's telephone number?", **GREEDY).text == first.text
+
+
+def test_a_document_without_a_chat_template(model, model_path, tmp_path):
+    path, text = tmp_path / "raw.kv", tmp_path / "facts.txt"
+    text.write_text(FACTS)
+    program("read", "-m", model_path, "--raw", "-f", text, "-o", path, "-q", "-c", 2048)
+    theirs = program(
+        *("run", "-m", model_path, "--session", path, "-p", "The old clock", "-q"),
+        *("--temp", 0, "-n", 8, "-c", 2048),
+    )
+    with model.load_document(path) as document:
+        ours = document.ask("The old clock", max_tokens=8, **GREEDY)
+        assert ours.text == theirs.rstrip("\n")
+
+
+def test_a_document_with_a_selector_that_cannot_fork(riffle, model_path):
+    question = "What is Rachel Quinn's telephone number?"
+    with riffle.Model(model_path, selector="lfps", device="cpu", **SMALL) as model:
+        with model.read(FACTS) as document:
+            answers = [document.ask(question, max_tokens=8, **GREEDY).text for _ in range(2)]
+            assert all(answers) and document.ask("Who?", max_tokens=4).finish is None
+
+
+def test_sessions(riffle, model, tmp_path):
+    context = model.context(**SMALL)
+    assert context.length == 2048
+    session = context.session()
+    assert session.n_tokens == 0
+    session.prefill("The old clock in the hall struck nine")
+    n = session.n_tokens
+    assert n == len(model.tokenize("The old clock in the hall struck nine"))
+    fork = session.fork(n - 2)
+    assert fork.n_tokens == n - 2
+    session.truncate(3)
+    assert session.n_tokens == 3
+    text = session.generate("The old clock in the hall struck nine", max_tokens=8, **GREEDY).text
+    assert (
+        fork.generate("The old clock in the hall struck nine", max_tokens=8, **GREEDY).text == text
+    )
+    fork.save(tmp_path / "s.kv", data=b"mine\0too")
+    loaded = context.load(tmp_path / "s.kv")
+    assert loaded.data == b"mine\0too" and loaded.n_tokens == fork.n_tokens
+    with pytest.raises(riffle.BadSession, match="Context.load"):
+        model.load_document(tmp_path / "s.kv")
+    other = context.session()  # a text as tokens
+    assert (
+        other.generate(
+            model.tokenize("The old clock in the hall struck nine"), max_tokens=8, **GREEDY
+        ).text
+        == text
+    )
+
+
+def test_an_answer_can_be_closed(model):
+    answer = model.generate("The rain", **LONG)
+    pieces = [next(answer), next(answer)]
+    start = time.monotonic()
+    answer.close()
+    assert time.monotonic() - start < 5
+    assert (
+        answer.finish == "aborted"
+        and answer.text.startswith("".join(pieces))
+        and list(answer) == []
+    )
+    answer.close()
+    for piece in model.generate("The rain", **LONG):
+        break  # nobody holds this answer, so it ends here
+    assert model.generate("The rain", max_tokens=4, **GREEDY).text
+
+
+def test_a_prompt_can_be_stopped_while_it_is_read(riffle, model):
+    seen = []
+
+    def stop(phase, done, total):
+        seen.append((phase, done <= total))
+        return False
+
+    answer = model.generate(FACTS * 6, progress=stop)
+    with pytest.raises(riffle.Aborted):
+        next(answer)
+    assert seen == [("prefill", True)]
+
+    def fail(*_):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        model.generate(FACTS * 6, progress=fail).text
+    with pytest.raises(KeyError, match="mine"):
+        model.read(FACTS * 6, progress=fail)
+    assert model.generate("The rain", max_tokens=2).text is not None
+
+
+def test_one_answer_of_a_context_at_a_time(riffle, model):
+    answer = model.generate("The rain", **LONG)
+    next(answer)
+    with pytest.raises(riffle.BadArgument, match="busy"):
+        next(model.chat(QUESTION))
+    with model.context(**SMALL) as other:
+        assert other.session().generate("The rain", max_tokens=2).text is not None
+    answer.close()
+    assert model.chat(QUESTION, max_tokens=2).text is not None
+
+
+def test_closing_a_model_ends_its_answers(riffle, model_path):
+    model = riffle.Model(model_path, **SMALL)
+    session = model.context(**SMALL).session()
+    answer = session.generate("The rain", **LONG)
+    next(answer)
+    model.close()
+    model.close()
+    assert "".join(answer) is not None and answer.finish == "aborted"
+    for use in (
+        lambda: model.tokenize("x"),
+        lambda: session.n_tokens,
+        lambda: session.prefill("x"),
+        lambda: model.chat(QUESTION),
+        lambda: session.context.length,
+    ):
+        with pytest.raises(riffle.BadArgument, match="closed"):
+            use()
+
+
+def test_threads_with_contexts_of_their_own(model):
+    alone = model.generate("The rain", max_tokens=12, **GREEDY).text
+    found = []
+
+    def work():
+        with model.context(n_ctx=512, threads=1) as context:
+            found.append(context.session().generate("The rain", max_tokens=12, **GREEDY).text)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [alone] * 3
+
+
+def test_errors_have_the_text_of_the_library(riffle, model, tmp_path):
+    missing = tmp_path / "none.gguf"
+    with pytest.raises(riffle.FileError, match="none.gguf") as error:
+        riffle.Model(missing)
+    assert isinstance(error.value, riffle.Error) and error.value.status
+    (tmp_path / "bad.gguf").write_bytes(b"no model")
+    with pytest.raises(riffle.BadModel, match="bad.gguf"):
+        riffle.Model(tmp_path / "bad.gguf")
+    with pytest.raises(riffle.ContextFull, match="2048"):
+        model.generate(FACTS * 100).text
+    with pytest.raises(riffle.FileError, match="none.kv"):
+        model.load_document(tmp_path / "none.kv")
+    (tmp_path / "bad.kv").write_bytes(b"x" * 5000)
+    with pytest.raises(riffle.Error, match="bad.kv"):
+        model.load_document(tmp_path / "bad.kv")
+    with pytest.raises(riffle.BadArgument, match="closed|expected|empty"):
+        model.read("")
+    with pytest.raises(MemoryError):
+        model.context(device="emu", gpu_mem=1000)
+    with pytest.raises(riffle.BadArgument, match="U\\+0000"):
+        model.chat([{"role": "user", "content": "a\0b"}])
+    with pytest.raises(riffle.BadArgument, match=r"messages\[0\]"):
+        model.chat([{"role": "user"}])
+    with pytest.raises(riffle.BadArgument):
+        model.chat([])
+    with pytest.raises(riffle.BadArgument, match="token"):
+        model.piece(-1)
+    with pytest.raises(riffle.BadArgument):
+        model.detokenize([10**9 % 2**31])
+    with pytest.raises(riffle.BadArgument, match="temperature"):
+        model.generate("x", temperature=-1).text
+
+
+def test_wrong_options_are_named(riffle, model, model_path):
+    with pytest.raises(TypeError, match="'temprature'.*temperature"):
+        model.generate("x", temprature=0)
+    with pytest.raises(ValueError, match="seed: found -1"):
+        model.generate("x", seed=-1)
+    with pytest.raises(TypeError, match="did you mean 'selector'"):
+        riffle.Model(model_path, selectr="share")
+    with pytest.raises(riffle.BadArgument, match="device: found 'gpu', expected"):
+        model.context(device="gpu")
+    with pytest.raises(riffle.BadArgument, match="epsilon: found 2"):
+        model.context(epsilon=2)
+
+
+def test_settings(riffle, model):
+    names = riffle.settings()
+    assert {"device", "n_ctx", "threads", "selector", "kv", "gpu_mem", "block_size"} <= set(names)
+    context = model.context(
+        n_ctx=512,
+        threads=1,
+        selector="psa",
+        epsilon=0.95,
+        kv="q8",
+        block_size=32,
+        pool="per-layer",
+        device="emu",
+    )
+    assert context.length == 512
+    assert context.session().generate("The rain", max_tokens=4).text is not None
+
+
+SCRIPT = """
+import riffle, sys
+model = riffle.Model({model!r}, n_ctx=8192, threads=2)
+if {kind!r} == "exit":
+    answer = model.generate("The rain", ignore_eos=True)
+    next(answer)
+    print("started", flush=True)
+    sys.exit(0)
+try:
+    if {kind!r} == "answer":
+        for n, piece in enumerate(model.generate("The rain", ignore_eos=True)):
+            if n == 2:
+                print("started", flush=True)
+    else:
+        model.read("The old clock in the hall struck nine. " * 700,
+                   progress=lambda phase, done, total: print("started", flush=True))
+except KeyboardInterrupt:
+    print("interrupted", repr(model.generate("The rain", max_tokens=3).finish))
+"""
+
+
+@pytest.mark.parametrize("kind", ["answer", "read", "exit"])
+def test_ctrl_c_and_the_end_of_a_program(model_path, kind):
+    process = subprocess.Popen(
+        [sys.executable, "-B", "-c", SCRIPT.format(model=model_path, kind=kind)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ, PYTHONPATH=str(PACKAGE)),
+    )
+    assert process.stdout.readline() == "started\n"
+    if kind != "exit":
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and err == ""
+    if kind != "exit":
+        assert out.splitlines()[-1] == "interrupted None"
+
+
+def test_handles_are_freed(riffle, model_path):
+    """Contexts that nobody holds give their memory back: their threads end."""
+    import gc
+
+    model = riffle.Model(model_path, **SMALL)
+    gc.collect()
+
+    def threads():
+        return len(os.listdir("/proc/self/task"))
+
+    before = threads()
+    for _ in range(4):
+        model.context(n_ctx=512, threads=3).session().generate("The rain", max_tokens=2).text
+    gc.collect()
+    assert threads() <= before

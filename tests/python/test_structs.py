@@ -1,0 +1,87 @@
+"""The package's structs, enums and functions against the headers, as the C compiler sees them."""
+
+import ctypes
+import re
+import shutil
+import subprocess
+
+from conftest import ROOT
+
+
+def layout_in_c(folder, structs, enums):
+    lines = []
+    for struct in structs:
+        lines.append(f'printf("{struct.C_NAME} %zu\\n", sizeof({struct.C_NAME}));')
+        for name, *_ in struct._fields_:
+            lines.append(
+                f'printf("{struct.C_NAME}.{name} %zu %zu\\n", offsetof({struct.C_NAME}, {name}), '
+                f"sizeof((({struct.C_NAME}*)0)->{name}));"
+            )
+    lines += [f'printf("{name} %d\\n", (int){name});' for name in enums]
+    source, program = folder / "layout.c", folder / "layout"
+    source.write_text(
+        "#include <riffle.h>\n#include <stdio.h>\nint main(void) {\n"
+        + "\n".join(lines)
+        + "\nreturn 0;\n}\n"
+    )
+    subprocess.run(
+        [shutil.which("gcc") or "cc", "-std=c11", f"-I{ROOT}/src", source, "-o", program],
+        check=True,
+    )
+    return subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def test_structs_and_enums_are_those_of_the_header(riffle, tmp_path):
+    from riffle import _structs
+
+    mirrored = []
+    for struct in _structs.STRUCTS:
+        mirrored.append(f"{struct.C_NAME} {ctypes.sizeof(struct)}")
+        for name, *_ in struct._fields_:
+            field = getattr(struct, name)
+            mirrored.append(f"{struct.C_NAME}.{name} {field.offset} {field.size}")
+    mirrored += [f"{name} {value}" for name, value in _structs.ENUMS.items()]
+    found = layout_in_c(tmp_path, _structs.STRUCTS, _structs.ENUMS)
+    assert len(found) > 200
+    assert [line for line in found if line not in mirrored] == []
+
+
+def test_every_member_is_mirrored(riffle):
+    """A member that fits where the compiler pads would not change a size."""
+    from riffle import _structs
+
+    header = re.sub(r"/\*.*?\*/", "", (ROOT / "src/riffle.h").read_text(), flags=re.S)
+    for struct in _structs.STRUCTS:
+        body = re.search(r"typedef struct \w+ \{([^}]*)\} " + struct.C_NAME + ";", header)[1]
+        names = [
+            re.sub(r"\[.*\]", "", part.split()[-1].lstrip("*"))
+            for member in body.split(";")
+            if member.strip()
+            for part in member.split(",")
+        ]
+        assert [name for name, *_ in struct._fields_] == names, struct.C_NAME
+
+
+def test_functions_have_as_many_arguments_as_in_the_header(riffle):
+    from riffle import _library
+
+    header = re.sub(r"/\*.*?\*/", "", (ROOT / "src/riffle.h").read_text(), flags=re.S)
+    for name, (_, arguments) in _library.SIGNATURES.items():
+        found = re.search(r"\b" + name + r"\s*\(([^)]*)\)", header)
+        assert found, name
+        assert len(arguments) == (0 if found[1] == "void" else found[1].count(",") + 1), name
+
+
+def test_a_library_that_is_not_there_is_named(tmp_path):
+    import os
+    import sys
+    from conftest import PACKAGE
+
+    missing = str(tmp_path / "none.so")
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", "import riffle"],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ, RIFFLE_LIBRARY=missing, PYTHONPATH=str(PACKAGE)),
+    )
+    assert done.returncode == 1 and f"ImportError: riffle: {missing}: " in done.stderr

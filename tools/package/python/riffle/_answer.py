@@ -1,0 +1,217 @@
+"""Answers: text that arrives piece by piece while another thread computes it."""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from . import _structs as C
+from ._library import ProgressCallback, Watch, check, filled, join, lib, tokens_array
+
+if TYPE_CHECKING:
+    from . import Session
+
+
+def generate_options(options: dict[str, Any]) -> tuple[C.GenerateOptions, Any]:
+    """riffle_generate_options of keyword arguments, and what has to live as long."""
+    struct = filled(C.GenerateOptions)
+    kept = None
+    names = {name for name, *_ in C.GenerateOptions._fields_ + C.Sampling._fields_}
+    for name, value in options.items():
+        if name == "stop":
+            stops = [value] if isinstance(value, str) else list(value)
+            kept = (ctypes.c_char_p * len(stops))(*[s.encode() for s in stops])
+            struct.stop, struct.n_stop = kept, len(stops)
+        elif name in ("struct_size", "sampling", "n_stop") or name not in names:
+            raise TypeError(
+                f"unknown option {name!r}; expected one of "
+                + ", ".join(sorted(names - {"struct_size", "sampling", "n_stop"}))
+            )
+        else:
+            target = struct if hasattr(struct, name) else struct.sampling
+            field = dict((f[0], f[1]) for f in type(target)._fields_)[name]
+            if (
+                isinstance(value, int)
+                and hasattr(field, "value")
+                and isinstance(field().value, int)
+                and field(value).value != value
+            ):
+                raise ValueError(
+                    f"{name}: found {value}, which a field of "
+                    f"{8 * ctypes.sizeof(field)} bits cannot hold"
+                )
+            setattr(target, name, value)
+    return struct, kept
+
+
+class Run:
+    """One call of riffle_generate in a thread of its own. It owns the context until it ends."""
+
+    def __init__(
+        self,
+        session: Session,
+        tokens: list[int],
+        options: dict[str, Any],
+        progress: ProgressCallback | None,
+    ):
+        self.pieces: queue.SimpleQueue[Any] = queue.SimpleQueue()  # (token, text); then the end
+        self._session = session
+        self._tokens = tokens_array(tokens)
+        self._options, self._kept = generate_options(options)
+        self._watch = Watch(progress)
+        self._token_fn = C.TokenFn(self._on_token)
+        self._error: BaseException | None = None
+        handles = (session._handle, session.context._handle)
+        self._session_pointer, self._context_pointer = (h.pointer for h in handles)
+        session.context._begin()
+        for handle in handles:
+            handle.stop = self.stop
+        self._thread = threading.Thread(target=self._work, name="riffle", daemon=True)
+        self._thread.start()
+
+    def _on_token(self, _user: Any, _index: int, token: int, text: Any, length: int) -> bool:
+        try:
+            self.pieces.put((token, ctypes.string_at(text, length).decode() if length else ""))
+            return not self._watch.stopped
+        except BaseException as error:  # no exception passes through C
+            self._error = error
+            return False
+
+    def _work(self) -> None:
+        end: Any
+        try:
+            result = C.Result()
+            check(
+                lib.riffle_prefill_to(
+                    self._session_pointer, self._tokens, len(self._tokens), self._watch.fn, None
+                ),
+                self._context_error(),
+            )
+            check(
+                lib.riffle_generate(
+                    self._session_pointer,
+                    ctypes.byref(self._options),
+                    self._token_fn,
+                    None,
+                    ctypes.byref(result),
+                ),
+                self._context_error(),
+            )
+            end = result
+        except BaseException as error:
+            end = error
+        end = self._error or self._watch.error or end
+        context = self._session.context
+        for handle in (self._session._handle, context._handle):
+            handle.stop = None
+        context._end()
+        self.pieces.put(end)
+
+    def _context_error(self) -> bytes:
+        text: bytes = lib.riffle_context_error(self._context_pointer)
+        return text
+
+    def stop(self) -> None:
+        """Ends the call and waits for it."""
+        self._watch.stopped = True
+        if self._thread.is_alive():
+            lib.riffle_abort(self._context_pointer, True)
+            join(self._thread)
+            lib.riffle_abort(self._context_pointer, False)
+
+
+class Answer(Iterator[str]):
+    """An answer: iterate over it for its text as it arrives, or take it whole from `text`.
+
+    Nothing is computed before the first piece is asked for. An error of the library is raised
+    there. Closing the answer stops it, and so does Ctrl-C while a piece is waited for. The session
+    then holds what was computed, and can be used again.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        tokens: list[int],
+        options: dict[str, Any],
+        progress: ProgressCallback | None = None,
+        close_session: bool = False,
+    ):
+        generate_options(options)  # a wrong option is an error now
+        self._start: tuple[Any, ...] | None = (session, tokens, options, progress)
+        self._close_session = close_session
+        self._session: Session | None = session
+        self._run: Run | None = None
+        self._text: list[str] = []
+        #: The tokens of the answer so far, without an end token.
+        self.tokens: list[int] = []
+        #: Tokens of the prompt.
+        self.prompt_tokens = len(tokens)
+        #: Tokens that were drawn, an end token included. It is known when the answer has ended.
+        self.n_tokens: int | None = None
+        #: Why the answer ended: "stop", "length", "context" or "aborted". None: it has not.
+        self.finish: str | None = None
+
+    def __next__(self) -> str:
+        while self.finish is None:
+            try:
+                if self._start is not None:
+                    start, self._start = self._start, None
+                    self._run = Run(*start)
+                assert self._run is not None
+                item = self._run.pieces.get()
+            except BaseException:
+                self.close()
+                raise
+            if isinstance(item, BaseException):
+                self._finished("aborted")
+                raise item
+            if isinstance(item, C.Result):
+                self.n_tokens = item.n_tokens
+                self._finished(C.FINISHES.get(item.finish, "none"))
+                break
+            token: int
+            text: str
+            token, text = item
+            if token >= 0:
+                self.tokens.append(token)
+            if text:
+                self._text.append(text)
+                return text
+        raise StopIteration
+
+    def _finished(self, finish: str) -> None:
+        self.finish = finish
+        self._start = self._run = None
+        session, self._session = self._session, None
+        if self._close_session and session is not None:
+            session.close()
+
+    def close(self) -> None:
+        """Stops the answer if it has not ended."""
+        if self.finish is None:
+            if self._run is not None:
+                self._run.stop()
+            self._finished("aborted")
+
+    @property
+    def text(self) -> str:
+        """The whole text. Waits for the answer's end."""
+        for _ in self:
+            pass
+        return "".join(self._text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __enter__(self) -> Answer:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "finish", "none") is None:
+            self.close()

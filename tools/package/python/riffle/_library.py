@@ -1,0 +1,311 @@
+"""libriffle.so: where it is found, the types of its functions, and its errors as exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import queue
+import threading
+from ctypes import (
+    POINTER,
+    c_bool,
+    c_char,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_size_t,
+    c_uint32,
+    c_void_p,
+)
+from typing import Any, Callable, TypeVar
+
+from . import _structs as C
+
+# Result and arguments of each function, as riffle.h declares them.
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "riffle_version": (c_char_p, []),
+    "riffle_status_name": (c_char_p, [c_int]),
+    "riffle_model_load": (
+        c_int,
+        [c_char_p, POINTER(C.ModelOptions), POINTER(c_void_p), POINTER(c_char), c_size_t],
+    ),
+    "riffle_model_free": (None, [c_void_p]),
+    "riffle_model_error": (c_char_p, [c_void_p]),
+    "riffle_model_get_info": (c_int, [c_void_p, POINTER(C.ModelInfo)]),
+    "riffle_tokenize": (
+        c_int,
+        [c_void_p, c_char_p, c_size_t, c_uint32, POINTER(c_int32), c_size_t, POINTER(c_size_t)],
+    ),
+    "riffle_detokenize": (
+        c_int,
+        [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_char), c_size_t, POINTER(c_size_t)],
+    ),
+    "riffle_token_piece": (c_char_p, [c_void_p, c_int32]),
+    "riffle_is_end_token": (c_bool, [c_void_p, c_int32]),
+    "riffle_chat_prompt": (
+        c_int,
+        [
+            c_void_p,
+            POINTER(C.Message),
+            c_size_t,
+            POINTER(C.ChatOptions),
+            POINTER(c_int32),
+            c_size_t,
+            POINTER(c_size_t),
+            POINTER(c_bool),
+        ],
+    ),
+    "riffle_context_create": (
+        c_int,
+        [c_void_p, POINTER(C.ContextOptions), POINTER(c_void_p), POINTER(c_char), c_size_t],
+    ),
+    "riffle_context_free": (None, [c_void_p]),
+    "riffle_context_error": (c_char_p, [c_void_p]),
+    "riffle_context_length": (c_size_t, [c_void_p]),
+    "riffle_context_notice": (c_char_p, [c_void_p]),
+    "riffle_abort": (None, [c_void_p, c_bool]),
+    "riffle_session_create": (c_int, [c_void_p, POINTER(c_void_p)]),
+    "riffle_session_free": (None, [c_void_p]),
+    "riffle_session_length": (c_size_t, [c_void_p]),
+    "riffle_session_truncate": (c_int, [c_void_p, c_size_t]),
+    "riffle_session_fork": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
+    "riffle_prefill_to": (c_int, [c_void_p, POINTER(c_int32), c_size_t, C.ProgressFn, c_void_p]),
+    "riffle_session_save": (c_int, [c_void_p, c_char_p, POINTER(C.SaveOptions)]),
+    "riffle_session_file_open": (c_int, [c_char_p, POINTER(c_void_p), POINTER(c_char), c_size_t]),
+    "riffle_session_file_free": (None, [c_void_p]),
+    "riffle_session_file_get_info": (c_int, [c_void_p, POINTER(C.SessionFileInfo)]),
+    "riffle_session_load": (c_int, [c_void_p, c_void_p, POINTER(c_void_p), C.ProgressFn, c_void_p]),
+    "riffle_generate": (
+        c_int,
+        [c_void_p, POINTER(C.GenerateOptions), C.TokenFn, c_void_p, POINTER(C.Result)],
+    ),
+    "riffle_get_stats": (c_int, [c_void_p, POINTER(C.Stats)]),
+    "riffle_setting_at": (POINTER(C.Setting), [c_size_t]),
+    "riffle_setting_set": (c_bool, [POINTER(C.Setting), c_void_p, c_double]),
+}
+SIGNATURES |= {s.DEFAULTS: (None, [POINTER(s)]) for s in C.STRUCTS if s.DEFAULTS}
+
+
+def _load() -> ctypes.CDLL:
+    """$RIFFLE_LIBRARY, else the library in this package, else the system's."""
+    own = pathlib.Path(__file__).with_name("libriffle.so")
+    path = os.environ.get("RIFFLE_LIBRARY") or (str(own) if own.exists() else "libriffle.so.0")
+    try:
+        library = ctypes.CDLL(path)
+        for name, (result, arguments) in SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise ImportError(
+            f"riffle: {path}: {error}; install riffle, or set RIFFLE_LIBRARY to the "
+            "path of its libriffle.so"
+        ) from None
+    return library
+
+
+lib = _load()
+
+
+class Error(Exception):
+    """What the library says of a failure. status is its name, such as "context full"."""
+
+    def __init__(self, text: str, code: int = C.INTERNAL):
+        super().__init__(text)
+        self.code = code
+        self.status = lib.riffle_status_name(code).decode()
+
+
+class BadArgument(Error, ValueError):
+    """A value is out of range, or a call does not fit what is there."""
+
+
+class BadModel(Error):
+    """The model file is damaged or contradicts itself."""
+
+
+class Unsupported(Error):
+    """A model, an option or a device that riffle does not have."""
+
+
+class FileError(Error):
+    """A file could not be opened, read or written."""
+
+
+class OutOfMemory(Error, MemoryError):
+    """An allocation failed, or the plan does not fit the memory."""
+
+
+class ContextFull(Error):
+    """The tokens do not fit the context. Nothing was changed."""
+
+
+class Aborted(Error):
+    """A callback or a closed answer stopped the call."""
+
+
+class BadSession(Error):
+    """The file of a session is damaged or contradicts itself."""
+
+
+ERRORS: dict[int, type[Error]] = {
+    C.BAD_ARGUMENT: BadArgument,
+    C.BAD_TEXT: BadArgument,
+    C.BAD_MODEL: BadModel,
+    C.UNSUPPORTED: Unsupported,
+    C.IO: FileError,
+    C.OUT_OF_MEMORY: OutOfMemory,
+    C.CONTEXT_FULL: ContextFull,
+    C.ABORTED: Aborted,
+    C.BAD_SESSION: BadSession,
+}
+
+
+def check(code: int, text: bytes | None) -> None:
+    """Raises the exception of a status, with the library's text."""
+    if code != C.OK:
+        words = (text or b"").decode("utf-8", "replace") or lib.riffle_status_name(code).decode()
+        raise ERRORS.get(code, Error)(words, code)
+
+
+AnyStruct = TypeVar("AnyStruct", bound=C.Struct)
+
+
+def filled(kind: type[AnyStruct]) -> AnyStruct:
+    """A struct with its size and, if it holds options, the library's defaults."""
+    struct = kind()
+    if kind.DEFAULTS:
+        getattr(lib, kind.DEFAULTS)(ctypes.byref(struct))
+    else:
+        struct.struct_size = ctypes.sizeof(kind)
+    return struct
+
+
+class Handle:
+    """A pointer that the library has to free. A handle frees the handles made from it first."""
+
+    def __init__(
+        self, pointer: c_void_p, free: Callable[[c_void_p], None], parent: Handle | None = None
+    ):
+        self._pointer: c_void_p | None = pointer
+        self._free = free
+        self._parent = parent
+        self._children: set[Handle] = set()
+        self.stop: Callable[[], None] | None = None  # ends the call that runs on it
+        if parent is not None:
+            parent._children.add(self)
+
+    @property
+    def pointer(self) -> c_void_p:
+        if self._pointer is None:
+            raise BadArgument(
+                "this model, context, session or document is closed: make a new one", C.BAD_ARGUMENT
+            )
+        return self._pointer
+
+    def close(self) -> None:
+        if self.stop is not None:
+            self.stop()
+        for child in list(self._children):
+            child.close()
+        if self._pointer is not None:
+            pointer, self._pointer = self._pointer, None
+            self._free(pointer)
+        if self._parent is not None:
+            self._parent._children.discard(self)
+
+
+ProgressCallback = Callable[[str, float, float], Any]
+
+
+def join(thread: threading.Thread) -> None:
+    """Waits for a thread that will end soon. Another Ctrl-C does not end the wait: the thread uses
+    what the caller is about to free."""
+    while thread.is_alive():
+        try:
+            thread.join()
+        except KeyboardInterrupt:
+            pass
+
+
+class Watch:
+    """One call with progress. The callback gets (phase, done, total) and may return False to stop.
+    An exception in it stops the call and is raised by run()."""
+
+    def __init__(self, callback: ProgressCallback | None):
+        self.stopped = False
+        self.error: BaseException | None = None
+
+        def call(_user: Any, progress: Any) -> bool:
+            try:
+                p = progress.contents
+                if callback is not None and not self.stopped:
+                    phase = C.PHASES.get(p.phase, "other")
+                    self.stopped = callback(phase, p.done, p.total) is False
+                return not self.stopped
+            except BaseException as error:  # no exception passes through C
+                self.error = error
+                return False
+
+        self.fn = C.ProgressFn(call)
+
+    def run(self, call: Callable[[], int], abort: Callable[[bool], None] | None = None) -> int:
+        """The status of a call. Python looks for Ctrl-C in the main thread alone, and not inside of
+        C. So there the call has a thread of its own, and Ctrl-C stops it."""
+        if threading.current_thread() is not threading.main_thread():
+            code = call()
+        else:
+            ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+            def work() -> None:
+                try:
+                    ends.put(call())
+                except BaseException as error:  # a closed handle
+                    ends.put(error)
+
+            thread = threading.Thread(target=work, name="riffle", daemon=True)
+            thread.start()
+            try:
+                code = ends.get()
+            except BaseException:
+                self.stopped = True
+                if abort is not None:
+                    abort(True)
+                join(thread)
+                if abort is not None:
+                    abort(False)
+                raise
+        if isinstance(code, BaseException):
+            raise code
+        if self.error is not None:
+            raise self.error
+        return code
+
+    def make(
+        self,
+        call: Callable[[Any], int],
+        free: Callable[[c_void_p], None],
+        abort: Callable[[bool], None] | None = None,
+    ) -> tuple[c_void_p, int]:
+        """The pointer that a call makes, and its status. What is not handed out is freed."""
+        pointer = c_void_p()
+        try:
+            code = self.run(lambda: call(ctypes.byref(pointer)), abort)
+        except BaseException:
+            free(pointer)
+            raise
+        return pointer, code
+
+
+def text_argument(name: str, text: str) -> bytes:
+    """UTF-8 for an argument that ends at a NUL."""
+    if "\0" in text:
+        raise BadArgument(
+            f"{name}: found the character U+0000, expected text without it", C.BAD_ARGUMENT
+        )
+    return text.encode()
+
+
+def tokens_array(tokens: Any) -> Any:
+    return (c_int32 * len(tokens))(*tokens)
