@@ -1,5 +1,7 @@
 """The package riffle on the shipped model: what its documentation promises."""
 
+import json
+import math
 import os
 import signal
 import subprocess
@@ -368,3 +370,34 @@ def test_handles_are_freed(riffle, model_path):
         model.context(n_ctx=512, threads=3).session().generate("The rain", max_tokens=2).text
     gc.collect()
     assert threads() <= before
+
+
+def test_grammars(riffle, model):
+    schema = {
+        "type": "object",
+        "properties": {"code": {"type": "integer", "minimum": 0, "maximum": 9999}},
+        "required": ["code"],
+        "additionalProperties": False,
+    }
+    answer = model.chat(QUESTION, max_tokens=60, json_schema=schema, temperature=0)
+    assert list(json.loads(answer.text)) == ["code"] and answer.finish == "stop"
+    assert model.chat(QUESTION, regex="[0-9]{4}", **GREEDY).text.isdigit()
+    assert model.chat(QUESTION, grammar='root ::= "yes" | "no"', **GREEDY).text in ("yes", "no")
+    with pytest.raises(riffle.Error, match="line 1"):
+        model.chat(QUESTION, grammar="root ::= (")
+    with pytest.raises(TypeError, match="several of"):
+        model.chat(QUESTION, grammar='root ::= "a"', regex="a")
+
+
+def test_biases_penalties_and_log_probabilities(riffle, model):
+    answer = model.generate("The rain", max_tokens=5, logprobs=True, top_logprobs=3, **GREEDY)
+    assert answer.text and len(answer.logprobs) == len(answer.tokens) == 5
+    for token, (logprob, top) in zip(answer.tokens, answer.logprobs):
+        assert len(top) == 3 and top[0] == (token, logprob) and logprob <= 0
+    first = answer.tokens[0]
+    banned = model.generate("The rain", max_tokens=5, logit_bias={first: -math.inf}, **GREEDY)
+    assert banned.text is not None and first not in banned.tokens
+    again = model.generate("word " * 8, max_tokens=24, repeat_penalty=3.0, **GREEDY)
+    assert again.text is not None and again.finish == "length"
+    with pytest.raises(riffle.Error, match="frequency_penalty"):
+        model.generate("The rain", frequency_penalty=3.0).text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import queue
 import threading
 from collections.abc import Iterator
@@ -15,20 +16,59 @@ if TYPE_CHECKING:
     from . import Session
 
 
-def generate_options(options: dict[str, Any]) -> tuple[C.GenerateOptions, Any]:
+class Grammar:
+    """A compiled grammar, freed with the last answer that uses it."""
+
+    def __init__(self, model: Any, kind: int, text: str):
+        pointer, err = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
+        data = text.encode()
+        check(
+            lib.riffle_grammar_create(
+                model, kind, data, len(data), ctypes.byref(pointer), err, len(err)
+            ),
+            err.value,
+        )
+        self.pointer = pointer
+
+    def __del__(self) -> None:
+        if hasattr(self, "pointer"):
+            lib.riffle_grammar_free(self.pointer)
+
+
+#: Options that are no member, or not as they stand.
+HIDDEN = {"struct_size", "sampling", "n_stop", "n_logit_bias", "reserved", "reasoning"}
+GRAMMARS = {
+    "grammar": C.GRAMMAR_GBNF,
+    "json_schema": C.GRAMMAR_JSON_SCHEMA,
+    "regex": C.GRAMMAR_REGEX,
+}
+
+
+def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOptions, Any]:
     """riffle_generate_options of keyword arguments, and what has to live as long."""
     struct = filled(C.GenerateOptions)
-    kept = None
+    kept: list[Any] = []
     names = {name for name, *_ in C.GenerateOptions._fields_ + C.Sampling._fields_}
+    names = (names | GRAMMARS.keys()) - HIDDEN
+    if len(options.keys() & GRAMMARS.keys()) > 1:
+        raise TypeError("found several of grammar, json_schema and regex; expected one")
     for name, value in options.items():
         if name == "stop":
             stops = [value] if isinstance(value, str) else list(value)
-            kept = (ctypes.c_char_p * len(stops))(*[s.encode() for s in stops])
-            struct.stop, struct.n_stop = kept, len(stops)
-        elif name in ("struct_size", "sampling", "n_stop") or name not in names:
+            strings = (ctypes.c_char_p * len(stops))(*[s.encode() for s in stops])
+            kept.append(strings)
+            struct.stop, struct.n_stop = strings, len(stops)
+        elif name == "logit_bias":
+            biases = (C.LogitBias * len(value))(*[(t, b) for t, b in dict(value).items()])
+            kept.append(biases)
+            struct.sampling.logit_bias, struct.sampling.n_logit_bias = biases, len(biases)
+        elif name in GRAMMARS:
+            text = value if isinstance(value, str) else json.dumps(value)
+            kept.append(Grammar(model, GRAMMARS[name], text))
+            struct.grammar = kept[-1].pointer
+        elif name not in names:
             raise TypeError(
-                f"unknown option {name!r}; expected one of "
-                + ", ".join(sorted(names - {"struct_size", "sampling", "n_stop"}))
+                f"unknown option {name!r}; expected one of " + ", ".join(sorted(names))
             )
         else:
             target = struct if hasattr(struct, name) else struct.sampling
@@ -57,10 +97,11 @@ class Run:
         options: dict[str, Any],
         progress: ProgressCallback | None,
     ):
-        self.pieces: queue.SimpleQueue[Any] = queue.SimpleQueue()  # (token, text); then the end
+        # (token, text, log-probabilities or None); then the end
+        self.pieces: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._session = session
         self._tokens = tokens_array(tokens)
-        self._options, self._kept = generate_options(options)
+        self._options, self._kept = generate_options(options, session.context.model._handle.pointer)
         self._watch = Watch(progress)
         self._token_fn = C.TokenFn(self._on_token)
         self._error: BaseException | None = None
@@ -72,9 +113,14 @@ class Run:
         self._thread = threading.Thread(target=self._work, name="riffle", daemon=True)
         self._thread.start()
 
-    def _on_token(self, _user: Any, _index: int, token: int, text: Any, length: int) -> bool:
+    def _on_token(self, _user: Any, _index: int, token: Any) -> bool:
         try:
-            self.pieces.put((token, ctypes.string_at(text, length).decode() if length else ""))
+            t = token.contents
+            text = ctypes.string_at(t.text, t.text_len).decode() if t.text_len else ""
+            logprobs = None
+            if self._options.sampling.logprobs and t.id >= 0:
+                logprobs = t.logprob, [(one.token, one.logprob) for one in t.top[: t.n_top]]
+            self.pieces.put((t.id, text, logprobs))
             return not self._watch.stopped
         except BaseException as error:  # no exception passes through C
             self._error = error
@@ -139,7 +185,7 @@ class Answer(Iterator[str]):
         progress: ProgressCallback | None = None,
         close_session: bool = False,
     ):
-        generate_options(options)  # a wrong option is an error now
+        generate_options(options, session.context.model._handle.pointer)  # a wrong option is an error now
         self._start: tuple[Any, ...] | None = (session, tokens, options, progress)
         self._close_session = close_session
         self._session: Session | None = session
@@ -147,6 +193,9 @@ class Answer(Iterator[str]):
         self._text: list[str] = []
         #: The tokens of the answer so far, without an end token.
         self.tokens: list[int] = []
+        #: With logprobs=True for each token its log-probability, and the top_logprobs most
+        #: probable tokens with theirs.
+        self.logprobs: list[tuple[float, list[tuple[int, float]]]] = []
         #: Tokens of the prompt.
         self.prompt_tokens = len(tokens)
         #: Tokens that were drawn, an end token included. It is known when the answer has ended.
@@ -174,9 +223,11 @@ class Answer(Iterator[str]):
                 break
             token: int
             text: str
-            token, text = item
+            token, text, logprobs = item
             if token >= 0:
                 self.tokens.append(token)
+            if logprobs is not None:
+                self.logprobs.append(logprobs)
             if text:
                 self._text.append(text)
                 return text

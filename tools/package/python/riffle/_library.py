@@ -81,11 +81,16 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         c_int,
         [c_void_p, POINTER(C.GenerateOptions), C.TokenFn, c_void_p, POINTER(C.Result)],
     ),
+    "riffle_grammar_create": (
+        c_int,
+        [c_void_p, c_int, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_char), c_size_t],
+    ),
+    "riffle_grammar_free": (None, [c_void_p]),
     "riffle_get_stats": (c_int, [c_void_p, POINTER(C.Stats)]),
     "riffle_setting_at": (POINTER(C.Setting), [c_size_t]),
     "riffle_setting_set": (c_bool, [POINTER(C.Setting), c_void_p, c_double]),
 }
-SIGNATURES |= {s.DEFAULTS: (None, [POINTER(s)]) for s in C.STRUCTS if s.DEFAULTS}
+SIGNATURES |= {s.DEFAULTS: (None, [POINTER(s), c_size_t]) for s in C.STRUCTS if s.DEFAULTS}
 
 
 def _load() -> ctypes.CDLL:
@@ -176,7 +181,7 @@ def filled(kind: type[AnyStruct]) -> AnyStruct:
     """A struct with its size and, if it holds options, the library's defaults."""
     struct = kind()
     if kind.DEFAULTS:
-        getattr(lib, kind.DEFAULTS)(ctypes.byref(struct))
+        getattr(lib, kind.DEFAULTS)(ctypes.byref(struct), ctypes.sizeof(kind))
     else:
         struct.struct_size = ctypes.sizeof(kind)
     return struct

@@ -37,19 +37,38 @@ class Progress(Struct):
 
 
 ProgressFn = ctypes.CFUNCTYPE(c_bool, c_void_p, POINTER(Progress))
-TokenFn = ctypes.CFUNCTYPE(c_bool, c_void_p, c_size_t, c_int32, POINTER(c_char), c_size_t)
+
+
+class Logprob(Struct):
+    C_NAME = "riffle_logprob"
+    _fields_ = [("token", c_int32), ("logprob", c_float)]
+
+
+class Token(Struct):
+    C_NAME = "riffle_token"
+    _fields_ = [
+        ("id", c_int32),
+        ("text", POINTER(c_char)),
+        ("text_len", c_size_t),
+        ("logprob", c_float),
+        ("top", POINTER(Logprob)),
+        ("n_top", c_size_t),
+    ]
+
+
+TokenFn = ctypes.CFUNCTYPE(c_bool, c_void_p, c_size_t, POINTER(Token))
 
 
 class ModelOptions(Struct):
     C_NAME = "riffle_model_options"
-    DEFAULTS = "riffle_model_defaults"
+    DEFAULTS = "riffle_model_defaults_sized"
     _fields_ = [
         ("struct_size", c_size_t),
         ("progress", ProgressFn),
         ("progress_user", c_void_p),
+        ("n_threads", c_int32),
         ("chat_template", c_char_p),
         ("weights", c_char_p),
-        ("n_threads", c_int32),
     ]
 
 
@@ -106,7 +125,7 @@ class Message(Struct):
 
 class ChatOptions(Struct):
     C_NAME = "riffle_chat_options"
-    DEFAULTS = "riffle_chat_defaults"
+    DEFAULTS = "riffle_chat_defaults_sized"
     _fields_ = [
         ("struct_size", c_size_t),
         ("thinking", c_int),
@@ -117,7 +136,7 @@ class ChatOptions(Struct):
 
 class Selection(Struct):
     C_NAME = "riffle_selection"
-    DEFAULTS = "riffle_selection_defaults"
+    DEFAULTS = "riffle_selection_defaults_sized"
     _fields_ = [
         ("struct_size", c_size_t),
         ("selector", c_int),
@@ -146,12 +165,13 @@ class Selection(Struct):
         ("alpha", c_float),
         ("decay", c_float),
         ("bypass", c_float),
+        ("reserved", c_uint64 * 8),
     ]
 
 
 class ContextOptions(Struct):
     C_NAME = "riffle_context_options"
-    DEFAULTS = "riffle_context_defaults"
+    DEFAULTS = "riffle_context_defaults_sized"
     _fields_ = [
         ("struct_size", c_size_t),
         ("device", c_int),
@@ -181,7 +201,7 @@ class ContextOptions(Struct):
 
 class SaveOptions(Struct):
     C_NAME = "riffle_save_options"
-    DEFAULTS = "riffle_save_defaults"
+    DEFAULTS = "riffle_save_defaults_sized"
     _fields_ = [
         ("struct_size", c_size_t),
         ("data", c_void_p),
@@ -221,9 +241,14 @@ class SessionFileInfo(Struct):
     ]
 
 
+class LogitBias(Struct):
+    C_NAME = "riffle_logit_bias"
+    _fields_ = [("token", c_int32), ("bias", c_float)]
+
+
 class Sampling(Struct):
     C_NAME = "riffle_sampling"
-    DEFAULTS = "riffle_sampling_defaults"
+    DEFAULTS = "riffle_sampling_defaults_sized"
     _fields_ = [
         ("struct_size", c_size_t),
         ("temperature", c_float),
@@ -231,12 +256,21 @@ class Sampling(Struct):
         ("top_p", c_float),
         ("min_p", c_float),
         ("seed", c_uint64),
+        ("repeat_penalty", c_float),
+        ("repeat_last_n", c_int32),
+        ("frequency_penalty", c_float),
+        ("presence_penalty", c_float),
+        ("logit_bias", POINTER(LogitBias)),
+        ("n_logit_bias", c_size_t),
+        ("logprobs", c_bool),
+        ("top_logprobs", c_int32),
+        ("reserved", c_uint64 * 8),
     ]
 
 
 class GenerateOptions(Struct):
     C_NAME = "riffle_generate_options"
-    DEFAULTS = "riffle_generate_defaults"
+    DEFAULTS = "riffle_generate_defaults_sized"
     _fields_ = [
         ("struct_size", c_size_t),
         ("max_tokens", c_int32),
@@ -245,12 +279,14 @@ class GenerateOptions(Struct):
         ("n_stop", c_size_t),
         ("ignore_eos", c_bool),
         ("trim_start", c_bool),
+        ("reasoning", c_int),
+        ("grammar", c_void_p),
     ]
 
 
 class Result(Struct):
     C_NAME = "riffle_result"
-    _fields_ = [("finish", c_int), ("n_tokens", c_int32)]
+    _fields_ = [("finish", c_int), ("n_tokens", c_int32), ("reserved", c_uint64 * 4)]
 
 
 class Stats(Struct):
@@ -315,6 +351,9 @@ class Setting(Struct):
 
 STRUCTS = [
     Progress,
+    Logprob,
+    Token,
+    LogitBias,
     ModelOptions,
     WeightShare,
     ModelInfo,
@@ -353,6 +392,9 @@ THINKING_DEFAULT = 0
 THINKING_ON = 1
 THINKING_OFF = 2
 FINISHES = {0: "none", 1: "stop", 2: "length", 3: "context", 4: "aborted"}
+GRAMMAR_GBNF = 0
+GRAMMAR_JSON_SCHEMA = 1
+GRAMMAR_REGEX = 2
 OPTIONS_SELECTION = 0
 OPTIONS_CONTEXT = 1
 
