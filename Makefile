@@ -103,9 +103,12 @@ $(BUILD)/riffle_tests: $(TEST_OBJ) $(BUILD)/cli.a $(BUILD)/libriffle.a
 $(BUILD)/cli.a: $(filter-out %/main.o %/allocation.o,$(CLI_OBJ))
 	@rm -f $@
 	ar rcs $@ $^
-# The C example links the shared library, as an application would.
-$(BUILD)/capi_example: $(BUILD)/tests/capi/example.o $(BUILD)/libriffle.so
-	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' $< -L$(BUILD) -lriffle -o $@
+# Programs in C link the shared library, as an application would.
+C_PROGRAMS := $(BUILD)/capi_example $(BUILD)/no_memory
+$(BUILD)/no_memory: $(BUILD)/tests/capi/no_memory.o
+$(BUILD)/capi_example: $(BUILD)/tests/capi/example.o
+$(C_PROGRAMS): $(BUILD)/libriffle.so
+	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' $(filter %.o,$^) -L$(BUILD) -lriffle -lpthread -o $@
 
 # Kernels alone, on a machine with a GPU (tools/bench/results/gpu.md): make cuda-bench
 CUDA_BENCH := $(patsubst tools/bench/%.cpp,$(BUILD)/%,$(wildcard tools/bench/cuda_*_bench.cpp))
@@ -153,7 +156,7 @@ deps: ; @third_party/setup.sh $(SETUP)
 
 demo: all
 	@tools/demo.sh $(BUILD)/riffle
-test: all $(BUILD)/riffle_tests $(BUILD)/capi_example
+test: all $(BUILD)/riffle_tests $(C_PROGRAMS)
 	@tests/run.sh $(BUILD)
 bench: all
 	$(BUILD)/riffle bench -m models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf
@@ -175,5 +178,5 @@ help: ; @cat tools/make_help.txt
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
 include tools/package/package.mk
--include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d $(BUILD)/tests/capi/no_memory.d
 .PHONY: all deps demo test real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench grammar_check synthetic_gguf render_chat results_chart fmt clean help FORCE

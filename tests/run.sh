@@ -110,6 +110,13 @@ done
 lost=$("$build/riffle_tests" --list-test-names-only "[lost]" 2>/dev/null | grep -c lost)
 [ "$lost" -eq 0 ] || job catch "riffle_tests [lost]" "$lost" "[lost]"
 job lines capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
+job lines no_memory 1200 "$build/no_memory" "$RIFFLE_MODEL"
+if command -v valgrind >/dev/null; then
+  job lines "capi_example under valgrind" 1200 valgrind -q --error-exitcode=9 --leak-check=full \
+    --errors-for-leak-kinds=definite "$build/capi_example" "$RIFFLE_MODEL"
+else
+  job lines "capi_example under valgrind" 10 echo "skip capi_example under valgrind: valgrind is not installed"
+fi
 for script in tests/cli/*_test.py; do
   [ "$script" = tests/cli/eval_test.py ] || job lines "$script" 1200 python3 -B "$script" "$RIFFLE_BIN"
 done

@@ -2,7 +2,7 @@
 # Debian and Ubuntu packages that riffle is built with.
 # usage: setup.sh check | install | install-test | install-fuzz
 # install-test adds pytest, for make test. install-fuzz adds what make fuzz and CI use: clang with libFuzzer, clang-format,
-# mandoc, abidiff, and what tests/package tries packages with (CMake, pkg-config, zsh, fish).
+# mandoc, abidiff, valgrind, and what tests/package tries packages with (CMake, pkg-config, zsh, fish).
 # Asks once before installing if someone is there to answer, and uses sudo only when not already root.
 set -eu
 packages="g++ gcc make libsentencepiece-dev libpcre2-dev libutf8proc-dev libmimalloc-dev catch2 nlohmann-json3-dev libcli11-dev libedit-dev libxxhash-dev python3 python3-numpy"
@@ -48,7 +48,7 @@ if [ "$command" = install-fuzz ]; then
   command -v clang++ >/dev/null || install_packages clang
   command -v clang-format >/dev/null || install_packages clang-format
   command -v mandoc >/dev/null || install_packages mandoc
-  missing=$(missing_of abigail-tools cmake pkgconf zsh fish)
+  missing=$(missing_of abigail-tools valgrind cmake pkgconf zsh fish)
   [ -z "$missing" ] || install_packages $missing
   # The package of libFuzzer carries clang's version in its name.
   runtime=libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev

@@ -39,6 +39,8 @@ move() {
 cd "$stage"
 libdir=$(dirname "$(find usr/lib -name "$soname")")
 move $library "$libdir"/libriffle.so.*
+# Where the CUDA toolkit lies on this machine says nothing about others.
+sed -i 's| -L/usr/local/[^ ]*||' "$stage/$libdir/pkgconfig/riffle.pc"
 move libriffle-dev "$libdir"/libriffle.so "$libdir"/libriffle.a "$libdir"/pkgconfig "$libdir"/cmake usr/include
 move riffle usr/bin usr/share
 left=$(find . ! -type d)
