@@ -72,6 +72,16 @@ if TYPE_CHECKING:
         stop: Union[str, Sequence[str]]  # the answer ends before the first found
         ignore_eos: bool
         trim_start: bool  # drop the white space that an answer begins with
+        repeat_penalty: float  # 1: off; of the last repeat_last_n tokens, prompt included
+        repeat_last_n: int  # -1: all
+        frequency_penalty: float  # for each time that the answer has a token
+        presence_penalty: float  # for each token that the answer has
+        logit_bias: Mapping[int, float]  # is added to a token's logit; -inf forbids the token
+        logprobs: bool  # fills Answer.logprobs
+        top_logprobs: int  # at most 20
+        grammar: str  # GBNF; at most one of grammar, json_schema and regex
+        json_schema: Union[str, Mapping[str, Any]]
+        regex: str
 
 
 __version__: str = lib.riffle_version().decode()

@@ -59,7 +59,8 @@ def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOpt
             kept.append(strings)
             struct.stop, struct.n_stop = strings, len(stops)
         elif name == "logit_bias":
-            biases = (C.LogitBias * len(value))(*[(t, b) for t, b in dict(value).items()])
+            pairs = [C.LogitBias(token, bias) for token, bias in dict(value).items()]
+            biases = (C.LogitBias * len(pairs))(*pairs)
             kept.append(biases)
             struct.sampling.logit_bias, struct.sampling.n_logit_bias = biases, len(biases)
         elif name in GRAMMARS:
@@ -67,9 +68,7 @@ def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOpt
             kept.append(Grammar(model, GRAMMARS[name], text))
             struct.grammar = kept[-1].pointer
         elif name not in names:
-            raise TypeError(
-                f"unknown option {name!r}; expected one of " + ", ".join(sorted(names))
-            )
+            raise TypeError(f"unknown option {name!r}; expected one of " + ", ".join(sorted(names)))
         else:
             target = struct if hasattr(struct, name) else struct.sampling
             field = dict((f[0], f[1]) for f in type(target)._fields_)[name]
@@ -185,7 +184,9 @@ class Answer(Iterator[str]):
         progress: ProgressCallback | None = None,
         close_session: bool = False,
     ):
-        generate_options(options, session.context.model._handle.pointer)  # a wrong option is an error now
+        generate_options(
+            options, session.context.model._handle.pointer
+        )  # a wrong option is an error now
         self._start: tuple[Any, ...] | None = (session, tokens, options, progress)
         self._close_session = close_session
         self._session: Session | None = session
