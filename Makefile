@@ -173,6 +173,11 @@ real-model-test: all
 template-test: render_chat
 	@tools/fixtures/public_templates.py --render $(BUILD)/render_chat || [ $$? -eq 77 ]
 
+# The C example under the thread sanitizer, on the CPU; the folder is build-thread.
+thread-check:
+	$(MAKE) BUILD=build-thread CUARCH= SANITIZE=thread build-thread/capi_example
+	TSAN_OPTIONS=exitcode=66 build-thread/capi_example models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf
+
 fmt:
 	clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 clean:
@@ -183,4 +188,4 @@ include tests/fuzz/fuzz.mk
 include tools/dist.mk
 include tools/package/package.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d $(BUILD)/tests/capi/no_memory.d $(wildcard $(BUILD)/tests/capi/examples/*.d)
-.PHONY: all deps demo test real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench grammar_check synthetic_gguf render_chat results_chart fmt clean help FORCE
+.PHONY: all deps demo test thread-check real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench grammar_check synthetic_gguf render_chat results_chart fmt clean help FORCE

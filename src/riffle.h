@@ -49,11 +49,12 @@
  *   Versions
  *     A program runs with any later library of the same SONAME (libriffle.so.0), without being
  *     compiled again. From version 1.0.0 on, functions and values of enums are only added, and
- *     members of structs only at the end or in place of `reserved`. struct_size says what the
- *     program knows: the library takes the defaults for later members, and does not fill them in. A
+ *     members of structs only at the end or in place of `reserved`. Structs without struct_size
+ * that a program fills in (riffle_message, riffle_logit_bias) never change. struct_size says what
+ * the program knows: the library takes the defaults for later members, and does not fill them in. A
  *     program that sets a member which an older library does not have gets RIFFLE_UNSUPPORTED from
- *     it. What is to go is marked "Deprecated since" here for at least two minor versions, and
- * works until then. riffle_measure.h promises none of this.
+ *     it. A function that will be removed is marked "Deprecated since" for at least two minor
+ *     versions and works until then. riffle_measure.h promises none of this.
  *
  * Synthetic models, scores, row reports and timers, which only measuring needs, are declared in
  * riffle_measure.h.
@@ -818,9 +819,9 @@ typedef struct riffle_logit_bias {
   float bias; /* is added to the token's logit; -infinity forbids the token */
 } riffle_logit_bias;
 
-/* Applied in this order: logit_bias, the grammar, repeat_penalty, frequency_penalty and
- * presence_penalty, top_k, top_p, min_p, temperature. That is llama.cpp's order. temperature 0 is
- * greedy: the largest logit, lowest id. */
+/* Order of application: logit_bias, repeat_penalty, frequency_penalty and presence_penalty, the
+ * grammar of riffle_generate_options, top_k, top_p, min_p, temperature. temperature 0 takes the
+ * largest logit; of equal ones the lowest id. */
 typedef struct riffle_sampling {
   size_t struct_size;
   float temperature; /* 0.8 */
@@ -830,17 +831,17 @@ typedef struct riffle_sampling {
   uint64_t seed;     /* 0. The same seed gives the same text. 0 is an ordinary seed, not "random".
                         For another text each time, set a random number */
   /* A token among the last repeat_last_n, prompt and answer together, has its logit divided by
-     this, if the logit is positive, or else multiplied by it. More than 0; 1: off */
+     this, if the logit is positive, or else multiplied by it. More than 0; 1 (the default): off */
   float repeat_penalty;
-  int32_t repeat_last_n; /* 64; -1: the whole prompt and answer; 0: none */
+  int32_t repeat_last_n; /* 64; 0: none; -1: the whole prompt and answer */
   /* A token's logit falls by frequency_penalty times the number of times that the answer has the
-     token, and by presence_penalty if it has it. -2 to 2; 0: off */
+     token, and by presence_penalty if it has it. -2 to 2; 0 (the default): off */
   float frequency_penalty, presence_penalty;
   const riffle_logit_bias* logit_bias; /* n_logit_bias of them, each token once. May be NULL */
   size_t n_logit_bias;
-  /* Each token comes with its log-probability, and with the top_logprobs tokens that were the most
-     probable, 0 to 20 (riffle_token): by the softmax of the model's logits, before all that is
-     above */
+  /* true: each riffle_token has its log-probability and those of the top_logprobs (0 to 20) most
+     probable tokens: the softmax of the model's own logits, before biases, penalties, the grammar
+     and temperature */
   bool logprobs;
   int32_t top_logprobs;
   uint64_t reserved[8]; /* 0 */
@@ -887,7 +888,8 @@ typedef enum riffle_reasoning {
 
 typedef enum riffle_finish {
   RIFFLE_FINISH_NONE = 0,
-  RIFFLE_FINISH_STOP = 1, /* end-of-sequence token, a chat format's end of turn or a stop string */
+  RIFFLE_FINISH_STOP = 1, /* end-of-sequence token, a chat format's end of turn, a stop string, or a
+                             text of the grammar that is complete and that nothing continues */
   RIFFLE_FINISH_LENGTH = 2,  /* max_tokens, or a place in the grammar that no token continues */
   RIFFLE_FINISH_CONTEXT = 3, /* the context is full */
   RIFFLE_FINISH_ABORTED = 4
@@ -903,10 +905,11 @@ typedef struct riffle_generate_options {
   bool ignore_eos; /* go on after the model's end tokens */
   bool trim_start; /* drop the white space an answer begins with (chat templates put it there) */
   riffle_reasoning reasoning; /* with a grammar */
-  /* Tokens that the grammar does not allow are never drawn: their logits are -infinity before top_k
-     and all that follows. An end token may be drawn where a text of the grammar is complete, and
-     nowhere else; with ignore_eos it is never drawn. NULL: none. With trim_start the grammar allows
-     white space before its text, up to 8 bytes. A stop string ends the answer, complete or not */
+  /* NULL: no grammar. Else tokens that the grammar does not allow are never drawn: their logits are
+     -infinity before top_k. An end token may be drawn only where the text is complete, and never
+     with ignore_eos. If no token is allowed, the answer ends: STOP if the text is complete, else
+     LENGTH. trim_start, and reasoning other than NONE, allow up to 8 bytes of white space before
+     the text. A stop string ends an answer even if it is incomplete */
   const riffle_grammar* grammar;
 } riffle_generate_options;
 RIFFLE_API void riffle_generate_defaults_sized(riffle_generate_options* options,
@@ -917,12 +920,12 @@ static inline void riffle_generate_defaults(riffle_generate_options* options) {
 
 typedef struct riffle_logprob {
   int32_t token;
-  float logprob; /* natural logarithm of its probability; -infinity: none */
+  float logprob; /* natural logarithm of its probability; -infinity: probability 0 */
 } riffle_logprob;
 
 /* A token that was chosen. */
 typedef struct riffle_token {
-  int32_t id; /* -1: the answer has ended, and text is what was held back of it */
+  int32_t id; /* -1: no token. The answer has ended, and text is the end of it that was held back */
   /* The new text of the answer: whole UTF-8 characters, not NUL-terminated, maybe empty. Text that
      may still become a stop string is held back */
   const char* text;

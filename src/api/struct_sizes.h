@@ -48,16 +48,18 @@ template <class Struct>
 void check_size(size_t size, const char* what) {
   static_assert(kFirstSize<Struct> > 0 && kFirstSize<Struct> <= sizeof(Struct));
   if (size < kFirstSize<Struct> || size > kMaxStructSize)
-    fail(RIFFLE_BAD_ARGUMENT, "%s: struct_size is %zu, expected %zu or more", what, size,
-         kFirstSize<Struct>);
+    fail(RIFFLE_BAD_ARGUMENT,
+         "%s: struct_size is %zu, expected %zu to %zu; set it to sizeof, or call the struct's "
+         "_defaults function",
+         what, size, kFirstSize<Struct>, kMaxStructSize);
 }
 
 template <size_t N>
 void check_reserved(const uint64_t (&reserved)[N], const char* what) {
   if (std::any_of(reserved, reserved + N, [](uint64_t word) { return word != 0; }))
     fail(RIFFLE_UNSUPPORTED,
-         "%s: a reserved member is set; version %s of riffle has no such option", what,
-         RIFFLE_VERSION);
+         "%s: reserved is not 0, expected 0 in riffle %s; call the struct's _defaults function",
+         what, RIFFLE_VERSION);
 }
 
 // What riffle_*_defaults_sized does: writes no byte beyond `size`.
@@ -84,9 +86,10 @@ Struct known(const Struct* given, void (*defaults)(Struct*, size_t), const char*
   for (size_t i = sizeof all; i < size; ++i)
     if (bytes[i] != 0)
       fail(RIFFLE_UNSUPPORTED,
-           "%s: a member is set that version %s of riffle does not have (struct_size is %zu, known "
-           "are %zu bytes)",
-           what, RIFFLE_VERSION, size, sizeof all);
+           "%s: a member beyond byte %zu is not 0 (struct_size is %zu), and riffle %s does not "
+           "know it; "
+           "leave it 0, or use a later libriffle",
+           what, sizeof all, size, RIFFLE_VERSION);
   std::memcpy(&all, given, std::min(size, sizeof all));
   all.struct_size = sizeof all;
   return all;

@@ -69,7 +69,8 @@ std::optional<uint64_t> parse_seed(const std::string& text) {
 riffle_logit_bias parse_logit_bias(const std::string& text) {
   const auto wrong = [&] {
     return CLI::ValidationError(
-        "--logit-bias", "'" + text + "': expected a token, + or -, and a number or inf: 15043-1.5");
+        "--logit-bias",
+        "'" + text + "': expected TOKEN+NUMBER, TOKEN-NUMBER or TOKEN-inf, such as 15043-1.5");
   };
   riffle_logit_bias out{};
   const char* const end = text.data() + text.size();
@@ -103,9 +104,10 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
       more, "--min-p", o.sampling.min_p, 0, 1,
       "drop tokens less likely than this share of the likeliest token's probability; 0: off");
   number_flag(more, "--repeat-penalty", o.sampling.repeat_penalty, 0.001, 1000,
-              "divide the logits of the last tokens, prompt included, by this; 1: off");
+              "make the last tokens, prompt included, less likely: divide positive logits by this, "
+              "multiply negative ones; 1: off");
   number_flag(more, "--repeat-last-n", o.sampling.repeat_last_n, -1, kMaxInt,
-              "tokens that --repeat-penalty looks back at; -1: all");
+              "number of last tokens that --repeat-penalty applies to; 0: none; -1: all");
   number_flag(more, "--frequency-penalty", o.sampling.frequency_penalty, -2, 2,
               "lower a token's logit by this for each time that the answer has it; 0: off");
   number_flag(more, "--presence-penalty", o.sampling.presence_penalty, -2, 2,

@@ -54,7 +54,7 @@ void on_bus_error(int, siginfo_t* info, void*) {
   const std::string_view path = mapped_file(reinterpret_cast<uintptr_t>(info->si_addr), text);
   say("riffle: ");
   say(path.empty() ? "a model's or a session's file" : path);
-  say(": the file was shortened, or cannot be read, while it is in use\n");
+  say(": the file was shortened or became unreadable while it was in use\n");
   ::_exit(EXIT_RUN);
 }
 

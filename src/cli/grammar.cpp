@@ -10,7 +10,9 @@ namespace {
 
 // Standard input may be the prompt's.
 std::string not_stdin(const std::string& value) {
-  return value == "-" ? "'-' is not a file, expected a file or the text itself" : not_empty(value);
+  return value == "-" ? "'-' would be standard input, which holds the prompt; expected a file's "
+                        "name or the text itself"
+                      : not_empty(value);
 }
 
 }  // namespace
@@ -18,13 +20,14 @@ std::string not_stdin(const std::string& value) {
 void add_grammar_flags(CLI::App& app, GrammarFlags& flags) {
   CLI::Option* const schema =
       app.add_option("--json-schema", flags.schema,
-                     "answer in JSON that is valid by this schema; also the schema's text")
+                     "JSON Schema that the answer follows: a file, or the schema itself")
           ->group(kAnswerGroup)
           ->type_name("FILE")
           ->check(not_stdin);
-  app.add_option("--grammar", flags.gbnf,
-                 "answer with a text of this GBNF grammar (llama.cpp's format); also the grammar's "
-                 "text")
+  app.add_option(
+         "--grammar", flags.gbnf,
+         "GBNF grammar (llama.cpp's format) that the answer follows: a file, or the grammar "
+         "itself")
       ->group(kSamplingGroup)
       ->type_name("FILE")
       ->check(not_stdin)
@@ -53,7 +56,7 @@ Grammar load_grammar(riffle_model* model, const GrammarFlags& flags) {
 std::shared_ptr<const riffle_grammar> GrammarCache::get(riffle_model* model,
                                                         riffle_grammar_kind kind,
                                                         const std::string& text) {
-  constexpr size_t kMost = 64;
+  constexpr size_t kMost = 8;  // each may take 64 MiB and more
   const auto known = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const Entry& e) { return e.kind == kind && e.text == text; });
   if (known != entries_.end()) {
@@ -64,6 +67,7 @@ std::shared_ptr<const riffle_grammar> GrammarCache::get(riffle_model* model,
     riffle_grammar* grammar = nullptr;
     const riffle_status status =
         riffle_grammar_create(model, kind, text.data(), text.size(), &grammar, err, sizeof err);
+    if (status == RIFFLE_OUT_OF_MEMORY) throw Exit(exit_code_of(status), err);  // for now
     if (status == RIFFLE_OK) entry.grammar.reset(grammar, GrammarDeleter());
     else entry.error = err, entry.code = exit_code_of(status);
     entries_.push_front(std::move(entry));

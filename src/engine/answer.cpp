@@ -36,12 +36,13 @@ Answer::Answer(const Model& model, const riffle_generate_options& o,
   for (size_t i = 0; i < o.n_stop; ++i) stops_.emplace_back(o.stop[i]);
   for (size_t i = 0; i < o.sampling.n_logit_bias; ++i)
     if (o.sampling.logit_bias[i].token >= n_ids_)
-      fail(RIFFLE_BAD_ARGUMENT, "logit_bias[%zu]: token %d is not in the vocabulary of %d", i,
-           o.sampling.logit_bias[i].token, n_ids_);
+      fail(RIFFLE_BAD_ARGUMENT, "logit_bias[%zu]: token is %d, expected 0 to %d", i,
+           o.sampling.logit_bias[i].token, n_ids_ - 1);
   if (model.tokenizer) decoder_.emplace(*model.tokenizer, false);
   if (!o.grammar) return;
   if (o.grammar->tokenizer != tokenizer_)
-    fail(RIFFLE_BAD_ARGUMENT, "the grammar was created for another model");
+    fail(RIFFLE_BAD_ARGUMENT,
+         "grammar: created for another model, expected one of this session's model");
   constraint_.emplace(o.grammar->grammar, grammar::Before{o.trim_start, o.reasoning}, !ignore_eos_);
 }
 
@@ -64,6 +65,9 @@ bool Answer::find_next() {
 }
 
 size_t Answer::allow_ahead(std::span<const int32_t> tokens) {
+  // A step that failed may have left what it was to compute ahead.
+  if (allowed_.size() > 1) allowed_.resize(1);
+  if (changes_.size() > 1) changes_.resize(1);
   if (tokens.empty() || (!constraint_ && !penalties_.any())) return tokens.size();
   try {
     std::optional<grammar::Constraint> grammar = constraint_;

@@ -32,7 +32,8 @@ void check_penalties(const riffle_sampling& s) {
   std::sort(tokens.begin(), tokens.end());
   const auto twice = std::adjacent_find(tokens.begin(), tokens.end());
   if (twice != tokens.end())
-    fail(RIFFLE_BAD_ARGUMENT, "logit_bias has token %d more than once", *twice);
+    fail(RIFFLE_BAD_ARGUMENT, "logit_bias: token %d is there more than once, expected once",
+         *twice);
   if (s.top_logprobs < 0 || s.top_logprobs > 20)
     fail(RIFFLE_BAD_ARGUMENT, "top_logprobs is %d, expected 0 to 20", s.top_logprobs);
 }

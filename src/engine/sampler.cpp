@@ -96,6 +96,9 @@ int Sampler::sample(const float* logits, int n, const SampleRequest& request) {
   const int best = index_of_max(logits, n);
   const float max = logits[best];
   if (max == -std::numeric_limits<float>::infinity()) {
+    if (request.allowed || request.n_changes > 0)
+      fail(RIFFLE_BAD_ARGUMENT,
+           "no token can be drawn: logit_bias forbids all that the grammar or the model allows");
     fail(RIFFLE_BAD_MODEL, "all %d logits are -infinity: damaged weights, or an overflow", n);
   }
   if (temperature_ == 0 || top_k_ == 1) return best;

@@ -208,7 +208,10 @@ class Compiler {
  private:
   OpId add(Op op) {
     if (a_.ops.size() >= kMostOps)
-      fail(RIFFLE_UNSUPPORTED, "the grammar is too large: expected at most %zu states", kMostOps);
+      fail(RIFFLE_UNSUPPORTED,
+           "the grammar is too large: expected at most %zu operations; use smaller limits or fewer "
+           "alternatives",
+           kMostOps);
     a_.ops.push_back(op);
     return static_cast<OpId>(a_.ops.size() - 1);
   }

@@ -43,7 +43,13 @@ class Magnitudes {
  public:
   using Limit = NumberRange::Limit;
   Magnitudes(std::optional<Limit> low, std::optional<Limit> high, bool integers, Expressions* e)
-      : low_(std::move(low)), high_(std::move(high)), integers_(integers), e_(*e) {}
+      : low_(std::move(low)), high_(std::move(high)), integers_(integers), e_(*e) {
+    // Doubles tell numbers of 15 digits apart. So no number that is written within a limit is read
+    // as one beyond it.
+    const size_t digits =
+        std::max(low_ ? low_->value.whole.size() : 1, high_ ? high_->value.whole.size() : 1);
+    fraction_digits_ = digits < kExactDigits ? kExactDigits - digits : 1;
+  }
 
   ExprId all() {
     const size_t least = low_ ? low_->value.whole.size() : 1;
@@ -115,7 +121,7 @@ class Magnitudes {
 
   // At least one digit of the fraction from `pos` on.
   ExprId digits(size_t pos, bool low, bool high) {
-    const auto room = static_cast<uint32_t>(std::max<size_t>(kMostDigits, pos + 1) - pos);
+    const auto room = static_cast<uint32_t>(std::max<size_t>(fraction_digits_, pos + 1) - pos);
     if (!low && !high) return e_.repeat(digit(0, 9), 1, room);
     const bool low_over = !low || low_->value.fraction.size() <= pos;
     const bool high_over = !high || high_->value.fraction.size() <= pos;
@@ -135,6 +141,7 @@ class Magnitudes {
   }
 
   std::optional<Limit> low_, high_;
+  size_t fraction_digits_;  // most of them
   bool integers_;
   Expressions& e_;
 };
@@ -240,9 +247,8 @@ ExprId number_expr(const NumberRange& range, bool integers, Expressions* out) {
         {e.text("0"), e.sequence({e.chars({{'1', '9'}}), e.repeat(digit, 0, kMostDigits - 1)})});
     const ExprId sign = e.optional(e.text("-"));
     if (integers) return e.sequence({sign, whole});
-    // Exponents end below 300: the number is one that a double can hold.
-    const ExprId power = e.choice(
-        {e.repeat(digit, 1, 2), e.sequence({e.chars({{'0', '2'}}), e.repeat(digit, 2, 2)})});
+    // With at most 60 digits before the point, it is a number that a double can hold.
+    const ExprId power = e.repeat(digit, 1, 2);
     return e.sequence(
         {sign, whole, e.optional(e.sequence({e.text("."), e.repeat(digit, 1, kMostDigits)})),
          e.optional(e.sequence({e.words({"e", "E"}), e.optional(e.words({"+", "-"})), power}))});

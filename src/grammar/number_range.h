@@ -34,6 +34,8 @@ struct NumberRange {
 
 // Digits before the decimal point, and behind it, that numbers may have.
 inline constexpr uint32_t kMostDigits = 60;
+// Digits of a number between limits that is no integer, as far as the limits have no more.
+inline constexpr size_t kExactDigits = 15;
 
 // Integers are written without fraction and exponent. Other numbers have an exponent only where
 // there is no limit.

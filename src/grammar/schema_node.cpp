@@ -94,10 +94,17 @@ unsigned type_of(const Json& value) {
 
 }  // namespace
 
+// Of all places in the schema, and of values of oneOf that are compared.
+static constexpr size_t kMostPlaceBytes = size_t{64} << 20, kMostCompared = 2000000;
+
 SchemaReader::SchemaReader(const Json& root) : root_(root) { places_[&root_] = "#"; }
 
 void SchemaReader::note(const Json& schema, const std::string& place) {
-  places_.emplace(&schema, place);
+  if (!places_.emplace(&schema, place).second) return;
+  place_bytes_ += place.size();
+  if (place_bytes_ > kMostPlaceBytes)
+    throw Error(RIFFLE_UNSUPPORTED,
+                "the schema is too large: its names and nesting need more than 64 MiB");
 }
 
 std::string SchemaReader::place(const AllOf& schemas) const {
@@ -502,6 +509,9 @@ bool SchemaReader::disjoint(const SchemaNode& a, const SchemaNode& b, int depth,
   if (common == 0) return true;
   if (a.values || b.values) {
     const SchemaNode &listed = a.values ? a : b, &other = a.values ? b : a;
+    compared_ += listed.values->size() + (other.values ? other.values->size() : 0);
+    if (compared_ > kMostCompared)
+      unsupported(at, "oneOf has branches with too many values to compare; use anyOf");
     std::set<std::string> others;
     if (other.values)
       for (const Json& v : *other.values) others.insert(canonical(v));

@@ -98,6 +98,7 @@ class SchemaReader {
 
   const Json& root_;
   std::map<const Json*, std::string> places_;
+  size_t place_bytes_ = 0, compared_ = 0;
   std::set<const Json*> open_;  // references that are being followed
   int depth_ = 0;
   bool comparing_ = false;  // inside of disjoint, where branches of oneOf may have values in common

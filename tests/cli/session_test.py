@@ -233,7 +233,7 @@ def cut_while_mapped(folder):
         p.stderr.readline()  # now it has loaded the file
     os.truncate(kept, 3 * 4096)
     out, err = p.communicate(b"What is rain?\n", timeout=200)
-    text = f"riffle: {os.path.realpath(kept)}: the file was shortened, or cannot be read, while it is in use\n"
+    text = f"riffle: {os.path.realpath(kept)}: the file was shortened or became unreadable while it was in use\n"
     check(p.returncode == 1 and out == b"" and err == text.encode(),
           "a line names a file that was cut", (p.returncode, out, err))
 

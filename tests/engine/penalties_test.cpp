@@ -151,7 +151,7 @@ TEST_CASE("penalties: bad values are named", "[sampler]") {
   CHECK(refusal(s) == "logit_bias is NULL, but n_logit_bias is 2");
   riffle_logit_bias bias[] = {{4, 1}, {4, 2}};
   s.logit_bias = bias;
-  CHECK(refusal(s) == "logit_bias has token 4 more than once");
+  CHECK(refusal(s) == "logit_bias: token 4 is there more than once, expected once");
   bias[1] = {-1, 0};
   CHECK(refusal(s) == "logit_bias[1]: token is -1, expected 0 or more");
   bias[1] = {5, INFINITY};
@@ -245,4 +245,26 @@ TEST_CASE("penalties: answers are those of the rules, also with tokens computed 
       r.check(riffle_step(r.context, &other, &token, 1));
     }
   }
+}
+
+TEST_CASE("penalties: biases that leave no token are an error of the caller", "[sampler]") {
+  riffle_context_options o;
+  riffle_context_defaults(&o);
+  o.device = RIFFLE_DEVICE_CPU;
+  o.n_ctx = 64;
+  Runtime r(o);
+  riffle_session* s = r.session();
+  const int32_t prompt[] = {1, 300};
+  r.check(riffle_prefill(s, prompt, 2, nullptr, nullptr));
+  riffle_model_info info{};
+  info.struct_size = sizeof info;
+  r.check(riffle_model_get_info(r.model, &info));
+  std::vector<riffle_logit_bias> all;
+  for (int32_t t = 0; t < info.vocab_size; ++t) all.push_back({t, -INFINITY});
+  riffle_generate_options g;
+  riffle_generate_defaults(&g);
+  g.sampling.logit_bias = all.data();
+  g.sampling.n_logit_bias = all.size();
+  CHECK(riffle_generate(s, &g, nullptr, nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);
+  CHECK(std::string(riffle_context_error(r.context)).find("no token can be drawn") == 0);
 }

@@ -258,8 +258,17 @@ TEST_CASE("JSON Schema: limits of numbers are exact", "[grammar]") {
       }
     }
   }
+  // What is written within a limit is within it as a double too.
+  const std::string below_one = "0." + std::string(14, '9');
   check_cases(RIFFLE_GRAMMAR_JSON_SCHEMA,
-              {{"{\"type\":\"integer\",\"multipleOf\":7}",
+              {{"{\"type\":\"number\",\"exclusiveMaximum\":1,\"minimum\":0}",
+                {below_one, "0", "0.5"},
+                {below_one + "9", "1", "0." + std::string(38, '9')}},
+               {"{\"type\":\"number\",\"exclusiveMinimum\":41,\"maximum\":50}",
+                {"41.000001", "41.500001", "50"},
+                {"41.00000000000000000000001", "41"}},
+               {"{\"type\":\"number\"}", {"1e99", "-1.5E+7", "12e-30"}, {"1e299", "1e100"}},
+               {"{\"type\":\"integer\",\"multipleOf\":7}",
                 {"0", "7", "-14", "700"},
                 {"1", "-6", "07", "701", "-"}},
                {"{\"type\":\"integer\",\"multipleOf\":5,\"minimum\":-10,\"exclusiveMaximum\":10}",
@@ -327,6 +336,16 @@ TEST_CASE("JSON Schema: hostile schemas are errors or answers in bounded time", 
   std::string product = "{\"allOf\":[" + wide;
   for (int i = 0; i < 20; ++i) product += "," + wide;
   expect_error(RIFFLE_UNSUPPORTED, {"alternatives"}, [&] { schema(product + "]}"); });
+  std::string places = "{\"properties\":{\"" + std::string(1000000, 'k') + "\":{\"properties\":{";
+  for (int i = 0; i < 200; ++i) places += (i ? ",\"p" : "\"p") + std::to_string(i) + "\":{}";
+  expect_error(RIFFLE_UNSUPPORTED, {"too large"}, [&] { schema(places + "}}}}"); });
+  std::string branches = "{\"oneOf\":[";
+  for (int i = 0; i < 120; ++i) {
+    branches += i ? ",{\"enum\":[" : "{\"enum\":[";
+    for (int j = 0; j < 400; ++j) branches += (j ? "," : "") + std::to_string(400 * i + j);
+    branches += "]}";
+  }
+  expect_error(RIFFLE_UNSUPPORTED, {"too many values"}, [&] { schema(branches + "]}"); });
   // Schemas that merge into ever new ones.
   std::string chain = "{\"$defs\":{";
   for (int i = 0; i < 200; ++i)

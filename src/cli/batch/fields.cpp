@@ -143,7 +143,8 @@ void read_logit_bias(const Fields& f, const std::string& field, const JsonIn& va
     const char* const end = key.data() + key.size();
     const auto [stop, error] = std::from_chars(key.data(), end, token);
     if (error != std::errc() || stop != end || token < 0)
-      f.fail("bad_request", "field " + field + ": found " + shown(key) + ", expected a token");
+      f.fail("bad_request", "field " + field + ": found " + shown(key) +
+                                ", expected a token's number, such as 15043");
     all.push_back({token, static_cast<float>(f.real(field + "." + key, bias, -100, 100))});
   }
 }
@@ -339,7 +340,8 @@ void check_logprobs(const Fields& f, Body& body) {
                               : "field body.logprobs is true, expected a number with a prompt");
   if (!body.top_logprobs) return;
   if (*body.top_logprobs > 0 && !(body.messages && s.logprobs))
-    f.fail("bad_request", "field body.top_logprobs is not 0, expected messages and body.logprobs");
+    f.fail("bad_request",
+           "field body.top_logprobs is not 0, expected 0, or messages with body.logprobs true");
   if (body.messages) s.top_logprobs = *body.top_logprobs;
 }
 

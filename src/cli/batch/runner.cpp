@@ -238,7 +238,7 @@ void BatchRunner::submit(Jobs::iterator job) {
   r.prompts = {};
 }
 
-// The choices of one prompt, which the scheduler reads once.
+// The choices of one prompt. The scheduler reads it once if it has 64 tokens or more.
 void BatchRunner::submit(Jobs::iterator job, size_t prompt, std::vector<int32_t> tokens,
                          riffle_generate_options options, const ReasoningSplit& split) {
   const BatchRequest& r = job->request;
@@ -300,9 +300,11 @@ void BatchRunner::conclude(Place place) {
   if (++job->concluded < job->answers.size()) return;
   std::vector<BatchChoice> choices;
   for (Answer& a : job->answers) {
-    progress_.counts.prompt_tokens += a.choice.end.prompt_tokens;
-    progress_.counts.reused_tokens += a.choice.end.reused_tokens;
-    progress_.counts.cached_tokens += a.choice.end.loaded_tokens;
+    if (choices.size() % job->request.n == 0) {  // a prompt counts once
+      progress_.counts.prompt_tokens += a.choice.end.prompt_tokens;
+      progress_.counts.reused_tokens += a.choice.end.reused_tokens;
+      progress_.counts.cached_tokens += a.choice.end.loaded_tokens;
+    }
     choices.push_back(std::move(a.choice));
   }
   finish(job, batch_answer_record(job->line, job->request, model_, model_name_, choices), false);

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
 from . import _structs as C
-from ._answer import Answer
+from ._answer import Answer, reasoning_of
 from ._library import (
     Aborted,
     BadArgument,
@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         grammar: str  # GBNF; at most one of grammar, json_schema and regex
         json_schema: Union[str, Mapping[str, Any]]
         regex: str
+        reasoning: int  # 0, 1, 2: none, allowed, begun. With a grammar; chat and ask set it
 
 
 __version__: str = lib.riffle_version().decode()
@@ -305,7 +306,12 @@ class Model(_Closable):
         return bool(lib.riffle_is_end_token(self._handle.pointer, token))
 
     def chat_tokens(
-        self, messages: Sequence[Message], *, thinking: bool | None = None, date: str | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool | None = None,
+        date: str | None = None,
+        _inside: ctypes.c_bool | None = None,
     ) -> list[int]:
         """A conversation as tokens, ready for the model to answer, by the model's chat template.
 
@@ -338,7 +344,7 @@ class Model(_Closable):
                 tokens,
                 capacity,
                 n,
-                None,
+                ctypes.byref(_inside) if _inside is not None else None,
             )
         )
 
@@ -564,8 +570,12 @@ class Session(_Closable):
     ) -> Answer:
         """Answers a conversation. Only what the session does not hold yet is read."""
         options.setdefault("trim_start", True)
-        tokens = self.context.model.chat_tokens(messages, thinking=thinking, date=date)
-        return Answer(self, tokens, dict(options), progress)
+        inside = ctypes.c_bool()
+        tokens = self.context.model.chat_tokens(
+            messages, thinking=thinking, date=date, _inside=inside
+        )
+        reasoning = reasoning_of(inside.value, thinking)
+        return Answer(self, tokens, {"reasoning": reasoning, **options}, progress)
 
     def truncate(self, n_tokens: int) -> None:
         """Keeps the first n_tokens."""
@@ -631,6 +641,7 @@ class Document:
         #: The document.
         self.text = text
         self._system, self._message, self._thinking = system, message, thinking
+        self._inside = ctypes.c_bool()  # whether the last prompt ended inside of reasoning
 
     def _prompt(self, question: str) -> list[int]:
         text = self.text.rstrip("\r\n") + "\n" + question
@@ -638,7 +649,9 @@ class Document:
             return self.context.model.tokenize(text)
         messages = [{"role": "system", "content": self._system}] if self._system else []
         return self.context.model.chat_tokens(
-            messages + [{"role": "user", "content": text}], thinking=self._thinking
+            messages + [{"role": "user", "content": text}],
+            thinking=self._thinking,
+            _inside=self._inside,
         )
 
     def _beginning(self) -> list[int]:
@@ -695,6 +708,8 @@ class Document:
             Unsupported
         ):  # selectors that cannot fork: the document's session goes back and forth
             session, own = self._session, False
+        if self._message:
+            options = {"reasoning": reasoning_of(self._inside.value, self._thinking), **options}
         return Answer(session, tokens, dict(options), progress, close_session=own)
 
     def save(self, path: Path, *, progress: ProgressCallback | None = None) -> None:

@@ -36,12 +36,19 @@ class Grammar:
 
 
 #: Options that are no member, or not as they stand.
-HIDDEN = {"struct_size", "sampling", "n_stop", "n_logit_bias", "reserved", "reasoning"}
+HIDDEN = {"struct_size", "sampling", "n_stop", "n_logit_bias", "reserved"}
 GRAMMARS = {
     "grammar": C.GRAMMAR_GBNF,
     "json_schema": C.GRAMMAR_JSON_SCHEMA,
     "regex": C.GRAMMAR_REGEX,
 }
+
+
+def reasoning_of(inside: bool, thinking: bool | None) -> int:
+    """Where the answer to a message may have reasoning, which a grammar does not constrain."""
+    if inside:
+        return C.REASONING_BEGUN
+    return C.REASONING_NONE if thinking is False else C.REASONING_ALLOWED
 
 
 def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOptions, Any]:
@@ -55,6 +62,8 @@ def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOpt
     for name, value in options.items():
         if name == "stop":
             stops = [value] if isinstance(value, str) else list(value)
+            if any("\0" in s for s in stops):
+                raise ValueError("stop: found a NUL, expected text without one")
             strings = (ctypes.c_char_p * len(stops))(*[s.encode() for s in stops])
             kept.append(strings)
             struct.stop, struct.n_stop = strings, len(stops)
