@@ -15,16 +15,9 @@ using namespace riffle;
 
 namespace {
 
-void check_selection_size(const riffle_selection& s) {
-  if (s.struct_size != sizeof s)
-    fail(RIFFLE_BAD_ARGUMENT, "selection: struct_size is %zu, expected %zu", s.struct_size,
-         sizeof s);
-  check_reserved(s.reserved, "selection");
-}
-
 riffle_context_options or_defaults(const riffle_context_options* options) {
   const auto o = known(options, riffle_context_defaults_sized, "context options");
-  check_selection_size(o.selection);
+  check_member(o.selection, "selection");
   return o;
 }
 
@@ -151,7 +144,7 @@ riffle_status riffle_set_selection(riffle_context* context, const riffle_selecti
   return on_context(context, [&] {
     require(selection, "selection");
     const riffle_selection s = known(selection, riffle_selection_defaults_sized, "selection");
-    check_reserved(s.reserved, "selection");
+    check_member(s, "selection");
     if (context->scheduler)
       fail(RIFFLE_BAD_ARGUMENT,
            "the context's scheduler runs with the selection in force: free it first");
@@ -301,6 +294,7 @@ riffle_status riffle_generate_many(riffle_context* context, riffle_session* cons
     const char* next = reinterpret_cast<const char*>(options);
     for (riffle_generate_options& one : all) {
       one = known_generate_options(reinterpret_cast<const riffle_generate_options*>(next));
+      check_generate_options(one);
       if (next) next += options->struct_size;
     }
     std::vector<riffle_result> out(n_sessions);

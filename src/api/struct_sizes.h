@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 
+#include "api/api_handles.h"
 #include "riffle.h"
 #include "util/error.h"
 
@@ -54,11 +56,15 @@ void check_size(size_t size, const char* what) {
          what, size, kFirstSize<Struct>, kMaxStructSize);
 }
 
-template <size_t N>
-void check_reserved(const uint64_t (&reserved)[N], const char* what) {
-  if (std::any_of(reserved, reserved + N, [](uint64_t word) { return word != 0; }))
+// A struct that is a member of another one: its size never changes.
+template <class Struct>
+void check_member(const Struct& s, const char* what) {
+  require_size(s, what);
+  if (std::any_of(std::begin(s.reserved), std::end(s.reserved),
+                  [](uint64_t word) { return word != 0; }))
     fail(RIFFLE_UNSUPPORTED,
-         "%s: reserved is not 0, expected 0 in riffle %s; call the struct's _defaults function",
+         "%s: reserved is not 0, expected 0 in riffle %s; call the struct's _defaults function, or "
+         "use a later libriffle",
          what, RIFFLE_VERSION);
 }
 

@@ -283,6 +283,12 @@ std::string detokenize(riffle_model* model, const std::vector<int32_t>& tokens) 
       });
 }
 
+std::string token_bytes(riffle_model* model, int32_t token) {
+  return fill_buffer<std::string>(model, 64, [&](char* out, size_t capacity, size_t* n) {
+    return riffle_token_bytes(model, token, out, capacity, n);
+  });
+}
+
 namespace {
 // "2026-11-23", here and now.
 std::string today() {

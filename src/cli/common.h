@@ -96,6 +96,7 @@ riffle_stats session_stats(const riffle_session* session);
 // flags: RIFFLE_TOKENIZE_*. Throws Exit.
 std::vector<int32_t> tokenize(riffle_model* model, std::string_view text, uint32_t flags);
 std::string detokenize(riffle_model* model, const std::vector<int32_t>& tokens);
+std::string token_bytes(riffle_model* model, int32_t token);
 
 struct Message {
   std::string role, content;

@@ -5,6 +5,7 @@
 
 #include "grammar/reader.h"
 #include "util/error.h"
+#include "util/utf8.h"
 
 namespace riffle::grammar {
 namespace {
@@ -74,11 +75,6 @@ std::string canonical(const Json& value) {
     return out + "}";
   }
   return value.dump();
-}
-
-uint64_t characters(const std::string& text) {
-  return static_cast<uint64_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 unsigned type_of(const Json& value) {
@@ -473,7 +469,7 @@ bool SchemaReader::holds(const SchemaNode& node, const Json& value, const AllOf&
       if (rest != 0) return false;
     }
   } else if (value.is_string()) {
-    const uint64_t n = characters(value.get_ref<const std::string&>());
+    const uint64_t n = char_count(value.get_ref<const std::string&>());
     if (n < node.min_length || n > node.max_length) return false;
     if ((!node.patterns.empty() || !node.formats.empty()) && !at.empty())
       unsupported(*at[0], "pattern or format together with enum or const is not supported");

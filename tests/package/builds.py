@@ -26,6 +26,14 @@ def run(*args, timeout=300, **more):
     )
 
 
+def answer(program, folder):
+    """A prompt to a riffle that has to find its own model."""
+    env = environment(HOME=folder)
+    env.pop("RIFFLE_MODEL")
+    prompt = ["--raw", "-q", "-p", "The rain", "-n", "4", *GREEDY, *SMALL]
+    return run(program, "run", *prompt, cwd=folder, env=env)
+
+
 def passed(name, done, want=""):
     last = done.stdout.strip().splitlines()[-1:] or [""]
     return check(
@@ -60,4 +68,4 @@ def sanitized():
     return "san.so" in run("ldd", os.path.join(BUILD, "libriffle.so")).stdout
 
 
-__all__ = [*harness.__all__, "BUILD", "make", "passed", "run", "sanitized", "skip"]
+__all__ = [*harness.__all__, "BUILD", "answer", "make", "passed", "run", "sanitized", "skip"]

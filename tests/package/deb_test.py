@@ -63,22 +63,7 @@ def packages(folder):
 
 
 def uses(folder, root, version):
-    env = environment(HOME=folder)
-    env.pop("RIFFLE_MODEL")
-    done = run(
-        f"{root}/usr/bin/riffle",
-        "run",
-        "--raw",
-        "-q",
-        "-p",
-        "The rain",
-        "-n",
-        "4",
-        *GREEDY,
-        *SMALL,
-        cwd=folder,
-        env=env,
-    )
+    done = answer(f"{root}/usr/bin/riffle", folder)
     passed("the program finds the model of its package", done)
     multiarch = run("dpkg-architecture", "-qDEB_HOST_MULTIARCH").stdout.strip()
     libdir = f"{root}/usr/lib/{multiarch}"

@@ -46,22 +46,7 @@ def installation(folder):
     ):
         check(f"opt/riffle/{name}" in found, f"make install: {name}", found)
     prefix = os.path.join(root, "opt/riffle")
-    env = environment(HOME=folder)
-    env.pop("RIFFLE_MODEL")
-    done = run(
-        os.path.join(prefix, "bin/riffle"),
-        "run",
-        "--raw",
-        "-q",
-        "-p",
-        "The rain",
-        "-n",
-        "4",
-        *GREEDY,
-        *SMALL,
-        cwd=folder,
-        env=env,
-    )
+    done = answer(os.path.join(prefix, "bin/riffle"), folder)
     passed("the installed program finds the installed model", done)
     example = os.path.join(ROOT, "tests/capi/example.c")
     if sanitized():

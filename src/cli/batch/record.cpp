@@ -15,19 +15,8 @@ std::string random_id() {
                  static_cast<unsigned long long>(draw_seed()));
 }
 
-std::string bytes_of(riffle_model* model, int32_t token) {
-  std::string bytes(64, '\0');
-  size_t n = 0;
-  riffle_status status = riffle_token_bytes(model, token, bytes.data(), bytes.size(), &n);
-  bytes.resize(n);
-  if (status == RIFFLE_BUFFER_TOO_SMALL)
-    status = riffle_token_bytes(model, token, bytes.data(), bytes.size(), &n);
-  if (status != RIFFLE_OK) throw Exit(exit_code_of(status), riffle_model_error(model));
-  return bytes;
-}
-
 Json logprob_json(riffle_model* model, int32_t token, float logprob) {
-  const std::string bytes = bytes_of(model, token);
+  const std::string bytes = token_bytes(model, token);
   Json list = Json::array();
   for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
   return {{"token", bytes}, {"logprob", number(logprob)}, {"bytes", std::move(list)}};
@@ -52,11 +41,11 @@ Json prompt_logprobs(riffle_model* model, const std::vector<TokenLogprobs>& all)
        offsets = Json::array();
   size_t offset = 0;  // in characters of the text
   for (const TokenLogprobs& one : all) {
-    const std::string bytes = bytes_of(model, one.token);
+    const std::string bytes = token_bytes(model, one.token);
     tokens.push_back(bytes);
     logprobs.push_back(number(one.logprob));
     Json top = Json::object();
-    for (const riffle_logprob& t : one.top) top[bytes_of(model, t.token)] = number(t.logprob);
+    for (const riffle_logprob& t : one.top) top[token_bytes(model, t.token)] = number(t.logprob);
     tops.push_back(std::move(top));
     offsets.push_back(offset);
     offset += static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(), [](char c) {

@@ -11,12 +11,6 @@
 
 namespace riffle {
 
-size_t char_bytes(std::string_view text, size_t pos) {
-  const uint8_t c = static_cast<uint8_t>(text[pos]);
-  const size_t n = c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
-  return std::min(n, text.size() - pos);
-}
-
 char32_t char_at(std::string_view text, size_t pos) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[pos + i]); };
   switch (char_bytes(text, pos)) {
@@ -33,11 +27,6 @@ size_t char_begin(std::string_view text, size_t end) {
   do end--;
   while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80);
   return end;
-}
-
-size_t char_count(std::string_view text) {
-  return static_cast<size_t>(std::count_if(
-      text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
 }
 
 size_t char_offset(std::string_view text, size_t n) {

@@ -5,14 +5,12 @@
 #include <string_view>
 
 #include "model/chat/sourced_text.h"
+#include "util/utf8.h"
 
 namespace riffle {
 
-// Bytes of the character that begins at pos, and the character.
-size_t char_bytes(std::string_view text, size_t pos);
-char32_t char_at(std::string_view text, size_t pos);
+char32_t char_at(std::string_view text, size_t pos);   // that begins at pos
 size_t char_begin(std::string_view text, size_t end);  // of the character before end
-size_t char_count(std::string_view text);
 // Byte offset of character number n; the text's size if it has no more than n.
 size_t char_offset(std::string_view text, size_t n);
 void append_char(std::string* out, char32_t c);

@@ -239,15 +239,8 @@ ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix&
     types.push_back(type_in_mix(mix, t, c, &fallback));
     fallbacks.n_fallback += fallback;
     total += static_cast<double>(t.tensor->bytes());
-    const auto rows = static_cast<uint64_t>(t.tensor->rows),
-               cols = static_cast<uint64_t>(t.tensor->cols);
     if (t.part > 0) continue;  // the first one's tensor has room for it
-    const auto parts = static_cast<uint64_t>(t.parts);
-    out.tensor(t.name, types.back(),
-               t.role == NamedTensor::VECTOR
-                   ? (parts > 1 ? std::vector{parts, cols} : std::vector{cols})
-               : parts > 1 ? std::vector{parts, rows, cols}
-                           : std::vector{rows, cols});
+    out.tensor(t.name, types.back(), file_shape(t));
   }
   out.begin();
   for (const NamedFactors& f : factors) out.write(f.values.data(), f.values.size() * sizeof(float));

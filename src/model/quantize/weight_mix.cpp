@@ -122,6 +122,14 @@ std::vector<NamedTensor> named_tensors(Model& model) {
   return all;
 }
 
+std::vector<uint64_t> file_shape(const NamedTensor& t) {
+  std::vector<uint64_t> shape;
+  if (t.parts > 1) shape.push_back(static_cast<uint64_t>(t.parts));
+  if (t.role != NamedTensor::VECTOR) shape.push_back(static_cast<uint64_t>(t.tensor->rows));
+  shape.push_back(static_cast<uint64_t>(t.tensor->cols));
+  return shape;
+}
+
 DType type_in_mix(const WeightMix& mix, const NamedTensor& t, const Config& config,
                   bool* fallback) {
   *fallback = false;

@@ -31,6 +31,8 @@ struct NamedTensor {
 };
 // In the order of the layers. A tied output is not there.
 std::vector<NamedTensor> named_tensors(Model& model);
+// Of the tensor in the file, the slowest dimension first; that of a part has room for all parts.
+std::vector<uint64_t> file_shape(const NamedTensor& tensor);
 
 // fallback: whether the rows' length asked for another type than the mix has.
 DType type_in_mix(const WeightMix& mix, const NamedTensor& tensor, const Config& config,

@@ -7,14 +7,14 @@
 #include "model/formats/checked.h"
 #include "model/text/bpe.h"
 #include "model/text/nfc.h"
+#include "model/text/sentencepiece_model.h"
 #include "util/checksum.h"
 #include "util/error.h"
+#include "util/utf8.h"
 
 namespace riffle {
 
 namespace {
-
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, a space inside a piece
 
 // Normalising may multiply text; beyond so many bytes it is refused.
 constexpr size_t kMaxNormalizedBytes = size_t{1} << 30;
@@ -31,8 +31,6 @@ std::string replaced(std::string_view text, const std::string& from, const std::
     text.remove_prefix(at + from.size());
   }
 }
-
-size_t char_bytes(uint8_t lead) { return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
 
 // Of all that ids depend on beside the pieces' spelling.
 uint64_t hash_of_rules(const BpeSpec& spec) {
@@ -405,7 +403,7 @@ class BpeTokenizer final : public Tokenizer {
       after_unknown = true;
     };
     for (size_t pos = 0; pos < word.size();) {
-      const size_t n = spec_.byte_level ? 1 : char_bytes(static_cast<uint8_t>(word[pos]));
+      const size_t n = spec_.byte_level ? 1 : char_bytes(word, pos);
       const int32_t id = spec_.byte_level ? byte_ids_[static_cast<uint8_t>(word[pos])]
                                           : word_ids_.find(word.substr(pos, n));
       if (id >= 0) {

@@ -7,18 +7,9 @@
 #include <queue>
 #include <string>
 
+#include "util/utf8.h"
+
 namespace riffle {
-namespace {
-
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, a space inside a piece
-
-size_t character_bytes(char first) {
-  const auto c = static_cast<unsigned char>(first);
-  return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
-}
-
-}  // namespace
-
 bool SentencePieceBpe::fits(const SentencePieceModel& m) {
   const auto has_space = [](const VocabPiece& p) {
     return p.type == VocabPiece::USER_DEFINED && p.text.find(' ') != std::string::npos;
@@ -60,8 +51,7 @@ class SentencePieceBpe::Merging {
   Merging(const SentencePieceBpe& bpe, std::string_view text) : bpe_(bpe) {
     for (size_t at = 0; at < text.size();) {
       const auto* const own = bpe.user_defined_.longest_at(text.substr(at));
-      const size_t n =
-          own ? own->first.size() : std::min(character_bytes(text[at]), text.size() - at);
+      const size_t n = own ? own->first.size() : char_bytes(text, at);
       const int i = static_cast<int>(symbols.size());
       symbols.push_back({text.substr(at, n), i - 1, i + 1, own != nullptr});
       at += n;

@@ -15,6 +15,8 @@
 
 namespace riffle {
 
+inline constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, a space in a piece
+
 // The defaults are those of the .proto, which apply where a file leaves a field out.
 struct SentencePieceModel {
   std::vector<VocabPiece> pieces;

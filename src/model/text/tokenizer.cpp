@@ -18,8 +18,6 @@
 namespace riffle {
 namespace {
 
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, a space inside a piece
-
 // The tables of merges outgrow the caches on long text (measured with the library: 2.5 MB/s for 8
 // KB, 1.4 MB/s for 100 KB, 0.5 MB/s for 3 MB), and take some 100 bytes for each byte of text. So
 // text is encoded in parts of about so many bytes.

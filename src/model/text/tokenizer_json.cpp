@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "model/formats/json.h"
+#include "model/text/sentencepiece_model.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -17,7 +18,6 @@ constexpr size_t kMaxSteps = 16;  // of a Sequence; they may be nested, and all 
 constexpr size_t kMaxAdded = 1 << 16;
 constexpr size_t kMaxAddedBytes = 1 << 10;  // of one added token: looking for it is not free
 constexpr size_t kMaxReplaceBytes = 1 << 10;
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";
 
 std::string shown(const json& value) { return value.dump(-1, ' ', true).substr(0, 80); }
 
