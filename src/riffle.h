@@ -948,8 +948,9 @@ typedef struct riffle_result {
 } riffle_result;
 
 /* Answers from a session that has logits. The last token chosen is not yet in the session's KV; the
- * next riffle_prefill_to adds it. callback and result may be NULL. An abort gives RIFFLE_OK with
- * RIFFLE_FINISH_ABORTED. */
+ * next riffle_prefill_to adds it. But where a grammar's text could go on and no token does so, or
+ * finding such a token fails, the last token may be in the KV. callback and result may be NULL. An
+ * abort gives RIFFLE_OK with RIFFLE_FINISH_ABORTED. */
 RIFFLE_API riffle_status riffle_generate(riffle_session* session,
                                          const riffle_generate_options* options,
                                          riffle_token_fn callback, void* user,

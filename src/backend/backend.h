@@ -129,6 +129,10 @@ struct Step {
   const SyntheticSpec* synthetic = nullptr;  // attend with synthetic q, k, v instead of the model's
   // [n]: also draw a token from each row of logits. Null: draw none.
   const SampleRequest* samples = nullptr;
+  // Sets the words of samples[i].allowed. end_step calls it once for each row that has them, when
+  // all operations before the draw have been started. So a device computes while the host finds a
+  // mask. Throws nothing.
+  std::function<void(int64_t i)> find_mask;
   // Steps with the same number run the same operations on the same buffers, but for a selector that
   // reads everything in place of the usual one. Only tokens and positions differ.
   uint64_t program = 0;
@@ -228,9 +232,10 @@ class Backend {
   virtual void append_step(int layer, float* q, float* k, const float* v) = 0;
   // q, out [n][n_heads*head_dim]; the current token's k, v are in the tails.
   virtual void attend_step(int layer, const float* q, float* out) = 0;
-  // Waits for the step, and copies row i of logits [n][vocab_size] to host[i]. With Step::samples,
-  // tokens gets what was drawn, or kNotSampled if the caller must draw from the logits. Drawing may
-  // change `logits`, after they were copied. The step is over after an error as well.
+  // Finds masks (Step::find_mask), waits for the step, and copies row i of logits [n][vocab_size]
+  // to host[i]. With Step::samples, tokens gets what was drawn, or kNotSampled if the caller must
+  // draw from the logits. Drawing may change `logits`, after they were copied. The step is over
+  // after an error as well.
   static constexpr int32_t kNotSampled = -1;
   virtual void end_step(float* logits, float* const* host, int32_t* tokens) = 0;
   // Called in place of end_step after an operation failed.

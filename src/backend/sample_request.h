@@ -13,7 +13,7 @@ struct SampleRequest {
   float top_p = 1, min_p = 0;
   double random = 0;  // in [0,1); not used where nothing is drawn (temperature 0, top_k 1)
   // Bit t % 32 of word t / 32: token t may be drawn. Others count as if their logit were -inf.
-  // Null: all may be drawn.
+  // Null: all may be drawn. The words are set when Step::find_mask has been called for the row.
   const uint32_t* allowed = nullptr;
   // The logits of these tokens change first, where they are allowed; each token is there once.
   const LogitChange* changes = nullptr;

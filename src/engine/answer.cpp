@@ -49,53 +49,67 @@ Answer::Answer(const Model& model, const riffle_generate_options& o,
 const SampleRequest& Answer::request(size_t i) {
   while (requests_.size() <= i) requests_.push_back(sampler_.request());
   SampleRequest& r = requests_[i];
-  r.allowed = i < allowed_.size() ? allowed_[i].data() : nullptr;
+  r.allowed = constraint_ ? masks_[i].words.data() : nullptr;
   r.changes = i < changes_.size() ? changes_[i].data() : nullptr;
   r.n_changes = i < changes_.size() ? static_cast<int32_t>(changes_[i].size()) : 0;
   return r;
 }
 
-// What is allowed and what is penalised at the next draw. False: the grammar allows no token.
-bool Answer::find_next() {
+// What is penalised at the next draw. What is allowed is found later.
+void Answer::begin_draw() {
   changes_.clear();
   if (penalties_.any()) changes_.push_back(penalties_.changes(n_ids_));
+  if (constraint_ && masks_.empty()) masks_.emplace_back(constraint_->mask_words());
+  for (Mask& mask : masks_) mask.found = false;
+  ahead_.clear();
+}
+
+void Answer::find_mask(size_t i) noexcept {
+  Mask& mask = masks_[i];
+  try {
+    mask.any = (i == 0 ? *constraint_ : ahead_[i - 1]).allowed(mask.words);
+    mask.found = true;
+  } catch (...) {
+    std::fill(mask.words.begin(), mask.words.end(), 0);
+  }
+}
+
+bool Answer::any_allowed() {
   if (!constraint_) return true;
-  allowed_.assign(1, std::vector<uint32_t>(constraint_->mask_words()));
-  return constraint_->allowed(allowed_[0]);
+  Mask& mask = masks_[0];
+  if (!mask.found) mask.any = constraint_->allowed(mask.words);
+  mask.found = true;
+  return mask.any;
 }
 
 size_t Answer::allow_ahead(std::span<const int32_t> tokens) {
   // A step that failed may have left what it was to compute ahead.
-  if (allowed_.size() > 1) allowed_.resize(1);
+  ahead_.clear();
   if (changes_.size() > 1) changes_.resize(1);
   if (tokens.empty() || (!constraint_ && !penalties_.any())) return tokens.size();
+  size_t n = 0;
   try {
     std::optional<grammar::Constraint> grammar = constraint_;
     std::optional<Penalties> penalties;
     if (penalties_.any()) penalties = penalties_;
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      const int32_t token = tokens[i];
+    for (; n < tokens.size(); ++n) {
+      const int32_t token = tokens[n];
       if (grammar) {
-        const bool allowed =
-            token < n_ids_ && (allowed_[i][static_cast<size_t>(token) / 32] >> (token % 32) & 1);
-        if (!allowed || config_->ends_answer(token)) return i;
-        std::vector<uint32_t> next(grammar->mask_words());
-        if (!grammar->take(token, tokenizer_->bytes(token)) || !grammar->allowed(next)) return i;
-        allowed_.push_back(std::move(next));
+        if (token >= n_ids_ || config_->ends_answer(token)) break;
+        if (!grammar->take(token, tokenizer_->bytes(token)) || grammar->over()) break;
+        if (masks_.size() == n + 1) masks_.emplace_back(grammar->mask_words());
+        masks_[n + 1].found = false;
+        ahead_.push_back(*grammar);
       }
       if (penalties) {
         penalties->take(token);
         changes_.push_back(penalties->changes(n_ids_));
       }
     }
-    return tokens.size();
   } catch (const std::exception&) {
     // What is wrong comes up again when a token is drawn there.
-    size_t n = tokens.size();
-    if (constraint_) n = std::min(n, allowed_.size() - 1);
-    if (penalties_.any()) n = std::min(n, changes_.size() - 1);
-    return n;
   }
+  return n;
 }
 
 int64_t Answer::room_ahead() const {
@@ -153,8 +167,10 @@ std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> l
   const auto no_token = [&] {
     return over(constraint_->complete() ? RIFFLE_FINISH_STOP : RIFFLE_FINISH_LENGTH);
   };
-  if (!begun_ && !find_next()) return no_token();
+  if (!begun_) begin_draw();
   begun_ = true;
+  // A token that was drawn already was allowed.
+  if (sampled == Backend::kNotSampled && !any_allowed()) return no_token();
   const int32_t token =
       sampled != Backend::kNotSampled
           ? sampled
@@ -178,10 +194,10 @@ std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> l
   if (room < 1) return over(RIFFLE_FINISH_CONTEXT);
   (void)request();  // also where the device drew
   requests_.erase(requests_.begin());
-  // Found before the step, so that the device that samples has it.
   penalties_.take(token);
   if (constraint_ && !constraint_->take(token, tokenizer_->bytes(token))) return no_token();
-  if (!find_next()) return no_token();
+  if (constraint_ && constraint_->over()) return no_token();
+  begin_draw();
   return token;
 }
 

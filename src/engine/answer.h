@@ -32,15 +32,20 @@ class Answer {
   // The draw of the next token (0), or of the i-th token behind it, for a device that samples. Each
   // draw has its random number by its place in the answer. Valid until the answer changes.
   const SampleRequest& request(size_t i = 0);
+  // Finds what the grammar allows at this draw: the words of request(i).allowed. The engine calls
+  // it while the device computes the logits. If it fails, no token is allowed, and `advance` finds
+  // the mask again and reports what is wrong.
+  void find_mask(size_t i) noexcept;
   // Number of tokens behind the one that is next in the sequence whose logits the answer may use.
   int64_t room_ahead() const;
   // How many of these tokens, which may follow the next one, the grammar allows. From then on
-  // request(i) has what is allowed and what is penalised behind i of them. Throws nothing.
+  // request(i) is for the draw behind i of them. Throws nothing.
   size_t allow_ahead(std::span<const int32_t> tokens);
 
   // Takes the next token: `sampled`, or a draw from logits [vocab_size] if sampled is
   // Backend::kNotSampled. room: how many more tokens the sequence can hold. Returns the token to
-  // step with, or nothing if the answer has ended.
+  // step with, or nothing if the answer has ended. Whether the grammar allows a token behind that
+  // one may be known after the step; then the next call ends the answer.
   std::optional<int32_t> advance(int32_t sampled, std::span<const float> logits, int64_t room,
                                  const Show& show);
   // Ends the answer for a reason that the caller gives.
@@ -50,7 +55,8 @@ class Answer {
 
  private:
   std::string release(std::string fresh, bool all);
-  bool find_next();
+  void begin_draw();
+  bool any_allowed();
 
   const Config* config_;
   int n_ids_;  // ids below this may be drawn; the others are padding
@@ -62,7 +68,14 @@ class Answer {
   std::vector<SampleRequest> requests_;  // of the next draws, as far as anyone asked
   const Tokenizer* tokenizer_;
   std::optional<grammar::Constraint> constraint_;
-  std::vector<std::vector<uint32_t>> allowed_;  // with a grammar: of the first requests
+  // With a grammar: what it allows at the first requests, and where it is behind each token ahead.
+  struct Mask {
+    explicit Mask(size_t n_words) : words(n_words) {}
+    std::vector<uint32_t> words;
+    bool found = false, any = false;
+  };
+  std::vector<Mask> masks_;
+  std::vector<grammar::Constraint> ahead_;
   Penalties penalties_;
   std::vector<std::vector<LogitChange>> changes_;  // with penalties: likewise
   bool logprobs_;

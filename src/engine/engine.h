@@ -90,6 +90,7 @@ class Engine {
  public:
   // done and total in token-layers; false aborts.
   using Progress = std::function<bool(double done, double total)>;
+  using FindMask = std::function<void(int64_t row)>;
   using ReportRow = std::function<void(const riffle_session*, const Sequence&, int layer,
                                        int kv_head, const RowReport&)>;
 
@@ -153,12 +154,13 @@ class Engine {
   // RIFFLE_CONTEXT_FULL all sequences are as before. If a small pool splits the step into groups
   // and memory runs out, sequences of the first groups may have advanced; their lengths show it.
   // samples (may be null): also draw each sequence's next token into sampled[i], or
-  // Backend::kNotSampled if the device does not draw.
+  // Backend::kNotSampled if the device does not draw. find_mask: see Step::find_mask.
   // A sequence may come several times in a row. Only the first of its tokens is appended; the
   // others, at most room_ahead, are computed as if those before them were appended, and wait for
   // accept until the next step of any sequence.
   void step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
-            const SampleRequest* samples = nullptr, int32_t* sampled = nullptr);
+            const SampleRequest* samples = nullptr, int32_t* sampled = nullptr,
+            const FindMask& find_mask = {});
   // Appends a token that the last step computed ahead, if it is the next of these: logits are then
   // those after it, and sampled is what the device drew from them. False: it is another token, and
   // the sequence is as before but for what was computed ahead, which is forgotten.
@@ -268,7 +270,7 @@ class Engine {
   void prepare_step(std::span<Sequence* const> sequences);
   int64_t place_rows(std::span<Sequence* const> sequences);
   void step_group(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
-                  const SampleRequest* samples, int32_t* sampled);
+                  const SampleRequest* samples, int32_t* sampled, FindMask find_mask);
   void append_token(Sequence& sequence, int32_t token);
   void count_step(Sequence& sequence, int64_t position, bool last, int layer,
                   const RowReport* reports);

@@ -99,7 +99,7 @@ void Engine::prepare_step(std::span<Sequence* const> sequences) {
 }
 
 void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
-                  const SampleRequest* samples, int32_t* sampled) {
+                  const SampleRequest* samples, int32_t* sampled, const FindMask& find_mask) {
   check_tokens(tokens);
   check_step(sequences);
   const int64_t fit = backend_->residency().sequences_per_step(row_slots(selection()));
@@ -112,7 +112,8 @@ void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t>
     for (end = first; end < sequences.size(); ++end)
       if (first_row(sequences, end) && n++ == fit) break;
     step_group(sequences.subspan(first, end - first), tokens.subspan(first, end - first),
-               samples ? samples + first : nullptr, sampled ? sampled + first : nullptr);
+               samples ? samples + first : nullptr, sampled ? sampled + first : nullptr,
+               [&find_mask, first](int64_t row) { find_mask(static_cast<int64_t>(first) + row); });
   }
 }
 
@@ -151,7 +152,7 @@ void Engine::append_token(Sequence& s, int32_t token) {
 }
 
 void Engine::step_group(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
-                        const SampleRequest* samples, int32_t* sampled) {
+                        const SampleRequest* samples, int32_t* sampled, FindMask find_mask) {
   const auto start = Clock::now();
   const Config& c = model_.config;
   const int64_t n = static_cast<int64_t>(sequences.size());
@@ -181,6 +182,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.coverage = coverage_;
   step.working_set = working_set_;
   step.samples = samples;
+  step.find_mask = std::move(find_mask);
   step.synthetic = options_.synthetic ? &*options_.synthetic : nullptr;
   step.program = program_ + a.growths;  // both only grow
   step.report = [&](int layer, const RowReport* reports) {

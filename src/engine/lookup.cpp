@@ -63,6 +63,7 @@ void StepRows::begin(size_t n, int64_t max_ahead) {
   sequences_.clear();
   tokens_.clear();
   samples_.clear();
+  draws_.clear();
 }
 
 void StepRows::add(const Engine& engine, Sequence& s, Answer& answer, Lookup& lookup,
@@ -79,12 +80,16 @@ void StepRows::add(const Engine& engine, Sequence& s, Answer& answer, Lookup& lo
   const size_t rows = tokens_.size() - first_.back();
   left_ahead_ -= static_cast<int64_t>(rows - 1);
   sequences_.resize(tokens_.size(), &s);
-  for (size_t i = 0; i < rows; ++i) samples_.push_back(answer.request(i));
+  for (size_t i = 0; i < rows; ++i) {
+    samples_.push_back(answer.request(i));
+    draws_.push_back({&answer, i});
+  }
 }
 
 void StepRows::run(Engine& engine) {
   sampled_.assign(tokens_.size(), Backend::kNotSampled);
-  engine.step(sequences_, tokens_, samples_.data(), sampled_.data());
+  engine.step(sequences_, tokens_, samples_.data(), sampled_.data(),
+              [this](int64_t row) { draws_[row].answer->find_mask(draws_[row].ahead); });
 }
 
 void check_lookup(int lookup, const Selector& selector) {

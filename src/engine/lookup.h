@@ -56,6 +56,11 @@ class StepRows {
   std::vector<Sequence*> sequences_;
   std::vector<int32_t> tokens_, sampled_;
   std::vector<SampleRequest> samples_;
+  struct Draw {
+    Answer* answer;
+    size_t ahead;  // draws of the answer before this one
+  };
+  std::vector<Draw> draws_;  // by row
 };
 
 // Throws if these settings cannot compute tokens ahead. lookup: of riffle_context_options.

@@ -55,7 +55,7 @@ bool Constraint::take(int32_t token, std::string_view text) {
     }
     if (text.find_first_not_of(" \t\r\n") != text.npos) phase_ = Phase::TEXT;
   }
-  return matcher_.accept(text);
+  return matcher_.grammar().tokens().holds(token) && matcher_.accept(text);
 }
 
 // The mark ends here if the last tokens are its last ones: from its last but one control token on,

@@ -21,6 +21,8 @@ class Constraint {
   // Takes a token that is no end token. text: what it adds to the answer. False: the grammar does
   // not allow it.
   bool take(int32_t token, std::string_view text);
+  // Whether it is clear without a mask that no token may come next. False: `allowed` knows.
+  bool over() const { return phase_ == Phase::TEXT && matcher_.over(end_tokens_); }
   // Whether the answer may end here.
   bool complete() const { return phase_ != Phase::REASONING && matcher_.complete(); }
   size_t mask_words() const { return matcher_.grammar().tokens().mask_words(); }

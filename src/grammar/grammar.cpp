@@ -83,6 +83,13 @@ bool Matcher::complete() const {
   return cache_->complete(state_);
 }
 
+bool Matcher::over(bool end_tokens) const {
+  const std::lock_guard<std::mutex> lock(grammar_->lock_);
+  const bool may_end =
+      end_tokens && cache_->complete(state_) && !grammar_->tokens_->end_tokens().empty();
+  return !cache_->goes_on(state_) && !may_end;
+}
+
 StateCache::Mask Matcher::walk(StateId from, size_t which) {
   const TokenTrie& trie = grammar_->tokens_->tries()[which];
   StateCache::Mask mask(grammar_->tokens_->mask_words(), 0);

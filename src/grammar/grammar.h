@@ -74,6 +74,8 @@ class Matcher {
   // StateCache::next.
   bool accept(std::string_view text);
   bool complete() const;
+  // Whether no byte goes on from here, and no end token is allowed. end_tokens: as in `allowed`.
+  bool over(bool end_tokens) const;
   // Sets the bits of tokens that the grammar allows next, and clears all others. end_tokens: where
   // the text is complete, also of the end tokens. Returns whether there are any.
   bool allowed(bool end_tokens, std::span<uint32_t> mask);

@@ -52,6 +52,8 @@ class StateCache {
     return known != kUnknown ? known : make_next(state, automaton_.class_of[byte]);
   }
   bool complete(StateId state) const { return states_[state].complete; }
+  // Whether any byte leads on.
+  bool goes_on(StateId state) const { return states_[state].n > 0; }
 
   // Tokens of a trie that a state of any horizon allows: bits of mask_words() words.
   using Mask = std::vector<uint32_t>;

@@ -82,7 +82,7 @@ TokenTrie make_trie(const Tokens& tokens) {
 
 TokenTries::TokenTries(int32_t n, const std::function<std::string(int32_t)>& bytes,
                        std::span<const int32_t> end_tokens)
-    : n_(n) {
+    : n_(n), held_(static_cast<size_t>(std::max(n, 0))) {
   for (const int32_t id : end_tokens)
     if (id >= 0 && id < n) end_tokens_.push_back(id);
   Tokens parts[2];
@@ -90,6 +90,7 @@ TokenTries::TokenTries(int32_t n, const std::function<std::string(int32_t)>& byt
     if (std::find(end_tokens_.begin(), end_tokens_.end(), id) != end_tokens_.end()) continue;
     std::string text = bytes(id);
     if (text.empty() || text.size() > kLongest) continue;
+    held_[static_cast<size_t>(id)] = true;
     parts[text.size() > kShort].emplace_back(std::move(text), id);
   }
   for (Tokens& tokens : parts) {

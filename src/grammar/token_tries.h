@@ -48,12 +48,15 @@ class TokenTries {
 
   int32_t n_tokens() const { return n_; }
   size_t mask_words() const { return (static_cast<size_t>(n_) + 31) / 32; }
+  // Whether a trie has the token.
+  bool holds(int32_t token) const { return token >= 0 && token < n_ && held_[token]; }
   std::span<const TokenTrie> tries() const { return tries_; }
   std::span<const int32_t> end_tokens() const { return end_tokens_; }
 
  private:
   int32_t n_;
   std::vector<TokenTrie> tries_;
+  std::vector<bool> held_;
   std::vector<int32_t> end_tokens_;
 };
 

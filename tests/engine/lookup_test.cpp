@@ -135,6 +135,59 @@ TEST_CASE("an answer ends where it ends without tokens computed ahead", "[lookup
   CHECK(b.stats().lookup_accepted > 20);
 }
 
+TEST_CASE("a grammar's answers are the same with tokens computed ahead", "[lookup][grammar]") {
+  for (const int64_t slots : {0, 96}) {
+    Runtime a(with(RIFFLE_SELECTOR_DENSE, 0, slots)), b(with(RIFFLE_SELECTOR_DENSE, 9, slots));
+    const TestGrammar of_a(a, kNames), of_b(b, kNames);
+    std::vector<riffle_session*> sessions;
+    std::vector<riffle_generate_options> options;
+    std::vector<Answered> alone;
+    for (uint32_t i = 0; i < 3; ++i) {
+      const auto prompt = quoting_prompt(61 + i);
+      alone.push_back(answer(a, prompt, names(of_a, i)));
+      CHECK(alone[i].result.finish == RIFFLE_FINISH_STOP);
+      CHECK(alone[i].text.ends_with("end"));
+      // The last token is not in the session.
+      CHECK(alone[i].length == prompt.size() + alone[i].tokens.size() - 1);
+      CHECK(same_answer(answer(b, prompt, names(of_b, i)), alone[i]));
+      sessions.push_back(b.session(prompt));
+      options.push_back(i == 1 ? answer_of(30) : names(of_b, i));
+    }
+    const auto together = answers(b, sessions, options);
+    CHECK(same_answer(together[0], alone[0]));
+    CHECK(same_answer(together[2], alone[2]));
+    CHECK(b.stats().lookup_accepted > 20);
+  }
+}
+
+TEST_CASE("a grammar that becomes too ambiguous is an error of its answer", "[lookup][grammar]") {
+  // Behind the first words, a letter can be read in 5,000 ways.
+  std::string gbnf = "root ::= \"Say, who is it that stands behind the old green door? \" (r0";
+  for (int i = 1; i < 5000; ++i) gbnf += " | r" + std::to_string(i);
+  gbnf += ")\n";
+  for (int i = 0; i < 5000; ++i) {
+    const std::string n = std::to_string(i);
+    gbnf += "r" + n + " ::= [a-z] \"" + n + "\"\n";
+  }
+  size_t length[2];
+  for (const int lookup : {0, 9}) {
+    Runtime r(with(RIFFLE_SELECTOR_DENSE, lookup));
+    const TestGrammar g(r, gbnf);
+    riffle_session* s = r.session(quoting_prompt(71));
+    riffle_generate_options o = names(g, 1);
+    riffle_result result{};
+    CHECK(riffle_generate(s, &o, nullptr, nullptr, &result) == RIFFLE_UNSUPPORTED);
+    const std::string error = riffle_context_error(r.context);
+    INFO(error);
+    CHECK(error.find("too ambiguous") != std::string::npos);
+    length[lookup > 0] = riffle_session_length(s);
+    o = answer_of(4);
+    CHECK(riffle_generate(s, &o, nullptr, nullptr, nullptr) == RIFFLE_OK);
+  }
+  CHECK(length[0] == length[1]);
+  CHECK(length[0] > quoting_prompt(71).size());
+}
+
 TEST_CASE("an end token among tokens computed ahead ends the answer", "[lookup]") {
   Runtime a(with(RIFFLE_SELECTOR_DENSE, 0)), b(with(RIFFLE_SELECTOR_DENSE, 15));
   // The second answer repeats the first one, which stands in the prompt with its end token.

@@ -76,6 +76,27 @@ inline std::vector<Answered> answers(Runtime& r, const std::vector<riffle_sessio
   return taker.out;
 }
 
+// A grammar that lives as long as its runtime is used.
+struct TestGrammar {
+  riffle_grammar* handle = nullptr;
+  TestGrammar(const Runtime& r, const std::string& gbnf) {
+    char err[256];
+    REQUIRE(riffle_grammar_create(r.model, RIFFLE_GRAMMAR_GBNF, gbnf.data(), gbnf.size(), &handle,
+                                  err, sizeof err) == RIFFLE_OK);
+  }
+  ~TestGrammar() { riffle_grammar_free(handle); }
+  TestGrammar(const TestGrammar&) = delete;
+  TestGrammar& operator=(const TestGrammar&) = delete;
+};
+
+// An answer of names, by a grammar. Its end is clear without a further step.
+inline riffle_generate_options names(const TestGrammar& grammar, uint64_t seed) {
+  riffle_generate_options g = answer_of(200, 0.8f, seed);
+  g.grammar = grammar.handle;
+  return g;
+}
+inline constexpr const char* kNames = R"(root ::= ("Anna " | "Otto " | [a-d]{2,9} "; "){20} "end")";
+
 inline Answered answer(Runtime& r, const std::vector<int32_t>& prompt,
                        const riffle_generate_options& g, int stop_after = -1, bool abort = false) {
   riffle_session* s = r.session(prompt);

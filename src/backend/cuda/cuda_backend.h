@@ -129,6 +129,8 @@ class CudaBackend : public Backend {
   void upload_step();
   void require_device_residency(const Selector& selector) const;
   void fetch_results(float* logits);
+  void find_masks();
+  void draw_tokens(float* logits);
   void report_step();
 
   const Model& model_;
@@ -173,6 +175,7 @@ class CudaBackend : public Backend {
   Mode mode_ = Mode::Eager;
   SelectionRule rule_, dense_rule_;
   bool samples_here_ = false;  // tokens are drawn on the device
+  bool masked_ = false;        // ... some of them with a mask, which is found during the step
   int64_t max_blocks_ = 0;
   Buffer sequences_, scratch_, arrivals_, results_, orders_, lse_, dense_out_;
   Buffer sample_params_, sample_scratch_, sampled_, masks_, changes_;
@@ -184,15 +187,16 @@ class CudaBackend : public Backend {
   std::vector<RowReport> reports_;
   std::vector<float> coverage_;
 
-  // Graphs by what they do: a program, how many sequences of which capacity, whether tokens are
-  // drawn, and whether everything is read. Seen once: run eagerly; again: captured.
+  // Graphs by what they do: a program, how many sequences of which capacity, whether they draw
+  // tokens, and whether everything is read. Seen once: run eagerly; again: captured.
   struct Recorded {
     Graph graph;
     int runs = 0;
     bool eager = false;  // it could not be recorded
   };
   using GraphKey = std::tuple<int64_t, int64_t, bool, bool>;
-  GraphKey graph_key() const { return {step_.n, max_blocks_, samples_here_, rule_.everything}; }
+  bool graph_draws() const { return samples_here_ && !masked_; }
+  GraphKey graph_key() const { return {step_.n, max_blocks_, graph_draws(), rule_.everything}; }
   std::map<GraphKey, Recorded> graphs_;
   uint64_t program_ = ~uint64_t(0), growths_ = 0, graph_growths_ = 0;
   uint64_t event_waits_ = 0;  // waits of the host, beside those that streams count

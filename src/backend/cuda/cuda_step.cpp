@@ -121,16 +121,12 @@ void CudaBackend::grow_step_memory() {
   pin(host_params_, n * sizeof(SampleParams));
   pin(host_sampled_, n * sizeof(int32_t));
   // Memory for masks and changes is taken when the first answer has some.
-  bool masked = false, changed = false;
-  for (int64_t i = 0; i < step_.n; ++i) {
-    masked |= step_.samples[i].allowed != nullptr;
-    changed |= step_.samples[i].n_changes > 0;
-  }
-  if (masked) {
+  if (masked_) {
     grow(masks_, n * mask_words() * sizeof(uint32_t), "sampling");
     pin(host_masks_, n * mask_words() * sizeof(uint32_t));
   }
-  if (changed) {
+  const auto has_changes = [](const SampleRequest& r) { return r.n_changes > 0; };
+  if (std::any_of(step_.samples, step_.samples + n, has_changes)) {
     grow(changes_, n * kMostChanges * sizeof(LogitChange), "sampling");
     pin(host_changes_, n * kMostChanges * sizeof(LogitChange));
   }
@@ -191,6 +187,8 @@ void CudaBackend::settle_rules(const Step& step) {
   const auto few_changes = [](const SampleRequest& r) { return r.n_changes <= kMostChanges; };
   samples_here_ = step.samples != nullptr && drawable_ids_ <= kSampleMaxVocab &&
                   std::all_of(step.samples, step.samples + step.n, few_changes);
+  const auto has_mask = [](const SampleRequest& r) { return r.allowed != nullptr; };
+  masked_ = samples_here_ && std::any_of(step.samples, step.samples + step.n, has_mask);
   if (step.coverage && !residency_.pinned())
     fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s",
          residency_.why_not_pinned().c_str());
@@ -216,8 +214,8 @@ const T* CudaBackend::upload_row(Buffer& to, Buffer& pinned, int64_t i, int64_t 
   return device;
 }
 
-// The inputs, to where a recorded step finds them; but for the embedding's rows, which stay in
-// pinned memory until embed_step.
+// The inputs, to where a recorded step finds them. The embedding's rows stay in pinned memory until
+// embed_step. Masks follow in find_masks.
 void CudaBackend::upload_step() {
   auto* sequences = host_sequences_.as<StepSequence>();
   for (int64_t i = 0; i < step_.n; ++i) {
@@ -233,9 +231,7 @@ void CudaBackend::upload_step() {
     for (int64_t i = 0; i < step_.n; ++i) {
       const SampleRequest& r = step_.samples[i];
       params[i] = {r.temperature, r.top_p, r.min_p, r.top_k, r.random};
-      if (r.allowed)
-        params[i].allowed =
-            upload_row(masks_, host_masks_, i, mask_words(), r.allowed, mask_words());
+      if (r.allowed) params[i].allowed = masks_.as<uint32_t>() + i * mask_words();
       if (r.n_changes == 0) continue;
       params[i].changes =
           upload_row(changes_, host_changes_, i, kMostChanges, r.changes, r.n_changes);
@@ -374,7 +370,20 @@ void CudaBackend::fetch_results(float* logits) {
                         (1 + config_.n_layers * step_.n * config_.n_kv_heads) * sizeof(RowResult),
                         cudaMemcpyDeviceToHost, compute_),
         "reading counts");
-  if (!samples_here_) return;
+  if (graph_draws()) draw_tokens(logits);
+}
+
+// The device is at work meanwhile. What it draws with comes behind that in the stream.
+void CudaBackend::find_masks() {
+  for (int64_t i = 0; step_.samples && i < step_.n; ++i) {
+    const uint32_t* const allowed = step_.samples[i].allowed;
+    if (!allowed) continue;
+    step_.find_mask(i);
+    if (masked_) upload_row(masks_, host_masks_, i, mask_words(), allowed, mask_words());
+  }
+}
+
+void CudaBackend::draw_tokens(float* logits) {
   check(
       sample(logits, step_.n, config_.vocab_size, drawable_ids_, sample_params_.as<SampleParams>(),
              sampled_.as<int32_t>(), sample_scratch_.data(), compute_),
@@ -396,6 +405,8 @@ void CudaBackend::end_step(float* logits, float* const* host, int32_t* tokens) {
     recorded.eager = false;
     recorded.graph.launch(compute_);
   }
+  find_masks();
+  if (masked_) draw_tokens(logits);
   compute_.wait("a decode step");
   if (*host_results_.as<uint32_t>() != 0) {
     // Cooperative launches, which no kernel of another stream can keep apart, from now on.

@@ -110,3 +110,34 @@ TEST_CASE("cuda: sessions and forks that compute ahead together give what each g
     }
   }
 }
+
+// A mask is found while the device computes the layers; graph or not, the answer is the same.
+TEST_CASE("cuda: answers by a grammar are the same by graph, operations and ahead",
+          "[cuda][lookup][grammar]") {
+  if (!cuda_ready()) return;
+  std::vector<Answered> first;
+  for (const riffle_residency residency : {RIFFLE_RESIDENCY_DEVICE, RIFFLE_RESIDENCY_HOST})
+    for (const int lookup : {0, 7}) {
+      riffle_context_options o = on_gpu(RIFFLE_SELECTOR_DENSE, lookup);
+      o.residency = residency;
+      o.slots = 400;
+      Runtime r(o);
+      const TestGrammar grammar(r, kNames);
+      std::vector<riffle_session*> sessions;
+      std::vector<riffle_generate_options> options;
+      std::vector<Answered> alone;
+      for (uint32_t i = 0; i < 3; ++i) {
+        const auto prompt = quoting_prompt(61 + i);
+        alone.push_back(answer(r, prompt, names(grammar, i)));
+        CHECK(alone[i].result.finish == RIFFLE_FINISH_STOP);
+        CHECK(alone[i].text.ends_with("end"));
+        sessions.push_back(r.session(prompt));
+        options.push_back(i == 1 ? answer_of(30) : names(grammar, i));  // one without a mask
+      }
+      const auto together = answers(r, sessions, options);
+      if (first.empty()) first = alone;
+      for (const size_t i : {0, 1, 2}) CHECK(alone[i].text == first[i].text);
+      CHECK(same_answer(together[0], alone[0]));
+      CHECK(same_answer(together[2], alone[2]));
+    }
+}
