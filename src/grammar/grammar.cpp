@@ -1,13 +1,14 @@
 #include "grammar/grammar.h"
 
 #include <algorithm>
+#include <array>
 
 #include "util/error.h"
 
 namespace riffle::grammar {
 
 // A subtree of fewer tokens is walked rather than tested as a whole.
-static constexpr uint32_t kFewTokens = 4;
+static constexpr uint32_t kFewTokens = 2;
 
 Grammar::Grammar(Expressions e, uint32_t root, std::shared_ptr<const TokenTries> tokens,
                  ReasoningTokens reasoning, size_t cache_bytes)
@@ -90,41 +91,109 @@ bool Matcher::over(bool end_tokens) const {
   return !cache_->goes_on(state_) && !may_end;
 }
 
-StateCache::Mask Matcher::walk(StateId from, size_t which) {
-  const TokenTrie& trie = grammar_->tokens_->tries()[which];
-  StateCache::Mask mask(grammar_->tokens_->mask_words(), 0);
-  const auto allow = [&](uint32_t begin, uint32_t end) {
+// Finds the tokens of a trie that a state allows.
+struct Matcher::Walk {
+  Matcher& matcher;
+  const TokenTrie& trie;
+  StateCache::Mask mask;
+  std::vector<StateId> states;  // by depth, along the path to a node
+  // Of the last loop that `stay` followed: its state, and by byte whether it leads back there.
+  StateId loop = StateCache::kDead;
+  std::array<bool, 256> leads_back{};
+
+  Walk(Matcher& m, const TokenTrie& t, StateId from)
+      : matcher(m),
+        trie(t),
+        mask(m.grammar_->tokens_->mask_words(), 0),
+        states(t.longest + 1, StateCache::kDead) {
+    states[0] = from;
+  }
+
+  void allow(uint32_t begin, uint32_t end) {
     for (uint32_t i = begin; i < end; ++i) {
       const auto token = static_cast<uint32_t>(trie.order[i]);
       mask[token / 32] |= uint32_t{1} << (token % 32);
     }
-  };
-  std::vector<StateId> states(trie.longest + 1, StateCache::kDead);
-  states[0] = from;
-  const auto n = static_cast<uint32_t>(trie.nodes.size());
-  for (uint32_t i = 0; i < n;) {
-    const TokenTrie::Node& node = trie.nodes[i];
-    const StateId state = cache_->next(states[node.depth - 1], node.byte);
-    if (state == StateCache::kDead) {
-      i = node.end;
-      continue;
+  }
+  // Tokens of at most so many characters.
+  void allow_short(uint32_t begin, uint32_t end, int most) {
+    for (uint32_t i = begin; i < end; ++i) {
+      const auto token = static_cast<uint32_t>(trie.order[i]);
+      mask[token / 32] |= uint32_t{trie.characters[i] <= most} << (token % 32);
     }
-    states[node.depth] = state;
-    const uint32_t first = node.first_token, last = trie.first_token(node.end);
-    if (last - first >= kFewTokens && node.characters) {
-      const StateCache::Loops& loops = cache_->loops(state);
-      if (loops.most >= node.height && trie.ascii[i].within(loops.ascii) &&
-          (loops.wide || !trie.wide[i])) {
-        allow(first, last);
+  }
+
+  // Nodes [i, end), whole subtrees of which the states above are known.
+  void nodes(uint32_t i, uint32_t end) {
+    while (i < end) {
+      const TokenTrie::Node& node = trie.nodes[i];
+      const StateId state = matcher.cache_->next(states[node.depth - 1], node.byte);
+      if (state == StateCache::kDead) {
         i = node.end;
         continue;
       }
+      states[node.depth] = state;
+      if (trie.first_token(node.end) - node.first_token >= kFewTokens && node.characters &&
+          characters(i)) {
+        i = node.end;
+        continue;
+      }
+      allow(node.first_token, trie.first_token(i + 1));
+      ++i;
+      if (matcher.cache_->bytes() > matcher.grammar_->cache_bytes_) {
+        matcher.renew({states.data(), size_t{node.depth} + 1u});
+        loop = StateCache::kDead;
+      }
     }
-    allow(first, trie.first_token(i + 1));
-    ++i;
-    if (cache_->bytes() > grammar_->cache_bytes_) renew({states.data(), size_t{node.depth} + 1u});
   }
-  return mask;
+
+  // The subtree of node i, if what it holds can be told from its characters.
+  bool characters(uint32_t i) {
+    const TokenTrie::Node& node = trie.nodes[i];
+    // A character of several bytes counts from the state before it.
+    const int half = node.byte >= 0x80 && TokenTrie::begins(node.byte) ? 1 : 0;
+    const StateCache::Loops loops = matcher.cache_->loops(states[node.depth - half]);
+    const bool all = loops.most >= node.height + half;
+    if ((all || loops.ends) && trie.ascii[i].within(loops.ascii) &&
+        (loops.wide || (!trie.wide[i] && !half))) {
+      const uint32_t last = trie.first_token(node.end);
+      if (all) allow(node.first_token, last);
+      else allow_short(node.first_token, last, trie.begun[i] - half + loops.most);
+      return true;
+    }
+    if (!loops.stays || half) return false;
+    stay(i, loops);
+    return true;
+  }
+
+  // The subtree of a node whose state most characters do not change. Only other characters are
+  // followed.
+  void stay(uint32_t i, const StateCache::Loops& loops) {
+    const TokenTrie::Node& node = trie.nodes[i];
+    uint32_t first = node.first_token;
+    for (uint32_t at = i + 1; at < node.end;) {
+      if (loop != states[node.depth]) {
+        loop = states[node.depth];
+        for (int b = 0; b < 256; ++b)
+          leads_back[b] = b < 0x80 ? loops.ascii.has(static_cast<uint8_t>(b)) : loops.wide;
+      }
+      while (at < node.end && leads_back[trie.nodes[at].byte]) ++at;
+      allow(first, trie.first_token(at));
+      if (at == node.end) return;
+      const TokenTrie::Node& other = trie.nodes[at];
+      std::fill(states.begin() + node.depth + 1, states.begin() + other.depth, loop);
+      nodes(at, other.end);
+      at = other.end;
+      first = trie.first_token(at);
+    }
+  }
+};
+
+StateCache::Mask Matcher::walk(StateId from, size_t which) {
+  const TokenTrie& trie = grammar_->tokens_->tries()[which];
+  Walk walk(*this, trie, from);
+  walk.nodes(0, static_cast<uint32_t>(trie.nodes.size()));
+  return std::move(walk.mask);
 }
 
 bool Matcher::allowed(bool end_tokens, std::span<uint32_t> mask) {

@@ -82,6 +82,8 @@ class Matcher {
   const Grammar& grammar() const { return *grammar_; }
 
  private:
+  struct Walk;
+
   void enter();
   void renew(std::span<StateId> also);
   StateCache::Mask walk(StateId from, size_t trie);

@@ -246,11 +246,35 @@ bool StateCache::covers(StackId a, StackId b) const {
   return true;
 }
 
+// drop_covered for places [begin, end) of one operation, if they differ in the rounds of one loop
+// alone: then each is compared with one other, not with all.
+bool StateCache::drop_more_rounds(size_t begin, size_t end, size_t* kept) {
+  const Frame& one = frames_[found_[begin].stack];
+  const Op& loop = automaton_.ops[one.op];
+  uint64_t least = kMany;  // the fewest rounds that may be the last ones
+  bool many = false;
+  for (size_t i = begin; i < end; ++i) {
+    const Frame& f = frames_[found_[i].stack];
+    if (found_[i].stack == 0 || f.op != one.op || f.parent != one.parent) return false;
+    if (f.value == kMany) many = true;
+    else if (f.value < kFew && f.value + 1 >= loop.min) least = std::min(least, f.value);
+  }
+  if (loop.kind != Op::LOOP) return false;
+  work_ -= static_cast<int64_t>(end - begin);
+  for (size_t i = begin; i < end; ++i) {
+    const uint64_t rounds = frames_[found_[i].stack].value;
+    const bool covered = many ? rounds != kMany : rounds < kFew && rounds > least;
+    if (!covered) found_[(*kept)++] = found_[i];
+  }
+  return true;
+}
+
 void StateCache::drop_covered() {
   size_t kept = 0;
   for (size_t begin = 0, end; begin < found_.size(); begin = end) {
     end = begin;
     while (end < found_.size() && found_[end].op == found_[begin].op) ++end;
+    if (drop_more_rounds(begin, end, &kept)) continue;
     const size_t first = kept;
     for (size_t i = begin; i < end; ++i) {
       const Place place = found_[i];
@@ -397,13 +421,22 @@ StateId StateCache::likely_next(StateId state, TokenTrie::Ascii* ascii) {
   return likely;
 }
 
+// Whether no first byte of these characters leads on.
+bool StateCache::all_end(StateId state, const Loops& characters) {
+  if (!goes_on(state)) return true;
+  for (int b = 0; b < (characters.wide ? 0x100 : 0x80); ++b)
+    if (b >= 0x80 || characters.ascii.has(static_cast<uint8_t>(b)))
+      if (next(state, static_cast<uint8_t>(b)) != kDead) return false;
+  return true;
+}
+
 const StateCache::Loops& StateCache::loops(StateId state) {
   if (states_[state].loops >= 0) return loops_[static_cast<size_t>(states_[state].loops)];
   // A state that counts leads to the next count, and so on: the chain is followed to its end, then
   // read backwards.
   constexpr uint8_t kLongest = 32;
   struct Link {
-    StateId state;
+    StateId state, to;
     Loops one;  // of one character
   };
   std::vector<Link> chain;
@@ -419,13 +452,14 @@ const StateCache::Loops& StateCache::loops(StateId state) {
     if (to == kDead || chain.size() == kLongest) break;
     one.wide = all_wide_lead(at, to);
     one.most = to == at ? kEver : 1;
-    chain.push_back({at, one});
+    one.stays = to == at;
+    chain.push_back({at, to, one});
     if (to == at) break;
     if (std::any_of(chain.begin(), chain.end(), [&](const Link& l) { return l.state == to; }))
       break;
     at = to;
   }
-  if (chain.empty()) chain.push_back({state, {}});
+  if (chain.empty()) chain.push_back({state, state, {}});
   while (!chain.empty()) {
     Link link = chain.back();
     chain.pop_back();
@@ -435,6 +469,9 @@ const StateCache::Loops& StateCache::loops(StateId state) {
       link.one.ascii = both;
       link.one.wide = link.one.wide && behind.wide;
       link.one.most = behind.most == kEver ? kEver : std::min<uint8_t>(behind.most + 1, kLongest);
+      link.one.ends = behind.ends && behind.most < kLongest;
+    } else if (link.one.most == 1) {
+      link.one.ends = all_end(link.to, link.one);
     }
     loops_.push_back(link.one);
     states_[link.state].loops = static_cast<int32_t>(loops_.size() - 1);

@@ -65,8 +65,10 @@ class StateCache {
   // Characters that a state takes in any order, up to `most` of them one after the other.
   struct Loops {
     TokenTrie::Ascii ascii;
-    bool wide = false;  // all characters from U+0080
-    uint8_t most = 0;   // kEver: any number
+    bool wide = false;   // all characters from U+0080
+    uint8_t most = 0;    // kEver: any number
+    bool stays = false;  // each leads back to the state
+    bool ends = false;   // behind `most` of these characters none of them leads on
   };
   static constexpr uint8_t kEver = 255;
   const Loops& loops(StateId state);
@@ -110,10 +112,12 @@ class StateCache {
   void pick(OpId id, StackId parent, uint64_t value);
   uint64_t rounds(const Op& loop, uint64_t finished) const;
   void drop_covered();
+  bool drop_more_rounds(size_t begin, size_t end, size_t* kept);
   bool covers(StackId a, StackId b) const;
   StateId intern();
   StackId blurred_stack(StackId stack);
   bool all_wide_lead(StateId from, StateId to);
+  bool all_end(StateId state, const Loops& characters);
   StateId likely_next(StateId state, TokenTrie::Ascii* ascii);
 
   const Automaton& automaton_;

@@ -18,19 +18,17 @@ bool continues(const TokenTrie& trie, uint32_t node, int more, uint8_t low, uint
   return true;
 }
 
-// The nodes below have their answers already.
+// TokenTrie::Node::characters. The nodes below have theirs already.
 bool holds_characters(const TokenTrie& trie, uint32_t node) {
-  for (uint32_t child = node + 1; child < trie.nodes[node].end; child = trie.nodes[child].end) {
-    const uint8_t b = trie.nodes[child].byte;
-    bool ok = false;
-    if (b < 0x80) ok = trie.nodes[child].characters;
-    else if (b >= 0xc2 && b <= 0xdf) ok = continues(trie, child, 1, 0x80, 0xbf);
-    else if (b >= 0xe0 && b <= 0xef)
-      ok = continues(trie, child, 2, b == 0xe0 ? 0xa0 : 0x80, b == 0xed ? 0x9f : 0xbf);
-    else if (b >= 0xf0 && b <= 0xf4)
-      ok = continues(trie, child, 3, b == 0xf0 ? 0x90 : 0x80, b == 0xf4 ? 0x8f : 0xbf);
-    if (!ok) return false;
-  }
+  const uint8_t b = trie.nodes[node].byte;
+  if (b >= 0xc2 && b <= 0xdf) return continues(trie, node, 1, 0x80, 0xbf);
+  if (b >= 0xe0 && b <= 0xef)
+    return continues(trie, node, 2, b == 0xe0 ? 0xa0 : 0x80, b == 0xed ? 0x9f : 0xbf);
+  if (b >= 0xf0 && b <= 0xf4)
+    return continues(trie, node, 3, b == 0xf0 ? 0x90 : 0x80, b == 0xf4 ? 0x8f : 0xbf);
+  if (b >= 0xc0) return false;
+  for (uint32_t child = node + 1; child < trie.nodes[node].end; child = trie.nodes[child].end)
+    if (!TokenTrie::begins(trie.nodes[child].byte) || !trie.nodes[child].characters) return false;
   return true;
 }
 
@@ -51,10 +49,14 @@ TokenTrie make_trie(const Tokens& tokens) {
     close(same);
     for (size_t i = same; i < text.size(); ++i) {
       path.push_back(static_cast<uint32_t>(trie.nodes.size()));
-      trie.nodes.push_back({0, static_cast<uint32_t>(trie.order.size()),
-                            static_cast<uint8_t>(text[i]), static_cast<uint8_t>(i + 1), 0, false});
+      const auto byte = static_cast<uint8_t>(text[i]);
+      const uint8_t before_it = i == 0 ? 0 : trie.begun[path[i - 1]];
+      trie.nodes.push_back({0, static_cast<uint32_t>(trie.order.size()), byte,
+                            static_cast<uint8_t>(i + 1), 0, false});
+      trie.begun.push_back(static_cast<uint8_t>(before_it + TokenTrie::begins(byte)));
     }
     trie.order.push_back(id);
+    trie.characters.push_back(trie.begun[path.back()]);
     trie.longest = std::max(trie.longest, text.size());
     before = &text;
   }
@@ -67,9 +69,9 @@ TokenTrie make_trie(const Tokens& tokens) {
          child = trie.nodes[child].end) {
       trie.ascii[i].low |= trie.ascii[child].low;
       trie.ascii[i].high |= trie.ascii[child].high;
-      const uint8_t height = trie.nodes[child].height + 1;
-      node.height = std::max(node.height, height);
       const uint8_t byte = trie.nodes[child].byte;
+      node.height = std::max<uint8_t>(node.height,
+                                      trie.nodes[child].height + (TokenTrie::begins(byte) ? 1 : 0));
       if (byte < 0x80) trie.ascii[i].add(byte);
       if (byte >= 0x80 || trie.wide[child]) trie.wide[i] = true;
     }

@@ -13,22 +13,28 @@ namespace riffle::grammar {
 struct TokenTrie {
   struct Node {
     uint32_t end, first_token;
-    uint8_t byte, depth, height;  // depth: from 1; height: bytes of the longest text below
-    // Below the node stand whole UTF-8 characters, but for the last one, which may be cut.
+    uint8_t byte, depth, height;  // depth: from 1; height: most characters begun below
+    // Below the node stand whole UTF-8 characters, but for the last one, which may be cut. If the
+    // node begins a character of several bytes, the rest of it stands there too.
     bool characters;
   };
   // ASCII bytes below a node.
   struct Ascii {
     uint64_t low = 0, high = 0;
     bool within(const Ascii& o) const { return !(low & ~o.low) && !(high & ~o.high); }
+    bool has(uint8_t byte) const { return ((byte < 64 ? low : high) >> (byte % 64) & 1) != 0; }
     void add(uint8_t byte) { (byte < 64 ? low : high) |= uint64_t{1} << (byte % 64); }
   };
   std::vector<Node> nodes;
   std::vector<Ascii> ascii;
-  std::vector<bool> wide;  // bytes from 0x80 stand below the node
+  std::vector<bool> wide;      // bytes from 0x80 stand below the node
+  std::vector<uint8_t> begun;  // by node: characters begun from the root to the node
   std::vector<int32_t> order;
-  size_t longest = 0;  // bytes of a token
+  std::vector<uint8_t> characters;  // by place in `order`: characters begun in the token
+  size_t longest = 0;               // bytes of a token
 
+  // Whether a character of UTF-8 begins with the byte.
+  static bool begins(uint8_t byte) { return (byte & 0xc0) != 0x80; }
   uint32_t first_token(uint32_t node) const {
     return node < nodes.size() ? nodes[node].first_token : static_cast<uint32_t>(order.size());
   }

@@ -272,10 +272,23 @@ TEST_CASE("grammars: limits that a token can and cannot reach", "[grammar]") {
     for (int i = 0; i < n; ++i) wide += i % 3 ? "\xc3\xa9" : "b";
     texts.push_back(wide);
   }
+  // Characters of three and four bytes, whole and cut, behind ASCII and alone, and bytes that no
+  // character has.
+  for (const std::string& of : {std::string("\xe4\xb8\xad"), std::string("\xf0\x9f\x99\x82")})
+    for (int n = 1; n <= 5; ++n) {
+      std::string run;
+      for (int i = 0; i < n; ++i) run += of;
+      for (const std::string& text : {run, "a" + run, run + "a", run + ".", run + of.substr(0, 2),
+                                      run + "\xc3\xa9", of.substr(1) + run, "a\xff" + run})
+        texts.push_back(text);
+    }
   const Vocabulary v(texts);
   for (const char* rule :
        {"[^.]{1,50}", "[^.]{45,50} \".\"", "[a-z]{3,60} [a-z.]{2,45}", "([ab]+ \" \"?){20,50}",
-        "([ab]{1,3} \".\"){10,30}", "(.* \"b\"){3} .{2,9}", "\"a\" ([ab]{0,40} \" \"){0,2}"}) {
+        "([ab]{1,3} \".\"){10,30}", "[^a]{1,9} \"a\"", "[^a]* \"a\"{1,3}",
+        "[\xc3\xa9-\xe9\xbf\xbf]{2,7}", "[^\\x00-\\x7f]* \".\"?", "([^.]{1,4} \".\")*",
+        "(\"\xe4\xb8\xad\"{1,3} \"a\"?){2,9}", "(.* \"b\"){3} .{2,9}",
+        "\"a\" ([ab]{0,40} \" \"){0,2}"}) {
     INFO(rule);
     const auto g = compiled(v, std::string("root ::= ") + rule);
     std::mt19937 random(3);
