@@ -172,8 +172,8 @@ void refuse_left_recursion(const Expressions& e, Facts& facts) {
       if (marks[rule] == NEW) enter(rule);
       else if (marks[rule] == OPEN)
         fail(RIFFLE_BAD_ARGUMENT,
-             "rule %.60s is left-recursive: it can begin with itself; expected a repetition "
-             "(* or +) or recursion further right",
+             "rule %.60s: found left recursion, since its text can begin with the rule itself; "
+             "expected it to begin with something else; use * or +, or put the rule's name last",
              e.rule_name(rule).c_str());
     }
   }
@@ -190,7 +190,8 @@ class Compiler {
     for (const uint32_t entry : entries) {
       if (!facts_.productive(e_.rule_expr(entry)))
         fail(RIFFLE_BAD_ARGUMENT,
-             "rule %.60s has no text: nothing fits it, or each of its texts goes on without end",
+             "rule %.60s: found no text that fits it and ends, expected at least one; add an "
+             "alternative without the rule itself, or drop a condition that excludes the others",
              e_.rule_name(entry).c_str());
       starts->push_back(rule_op(entry));
     }
@@ -209,8 +210,8 @@ class Compiler {
   OpId add(Op op) {
     if (a_.ops.size() >= kMostOps)
       fail(RIFFLE_UNSUPPORTED,
-           "the grammar is too large: expected at most %zu operations; use smaller limits or fewer "
-           "alternatives",
+           "the grammar: found more than %zu operations, expected at most as many; use fewer "
+           "alternatives or shorter texts",
            kMostOps);
     a_.ops.push_back(op);
     return static_cast<OpId>(a_.ops.size() - 1);

@@ -47,7 +47,8 @@ Expressions::Expressions() {
 
 void Expressions::count(size_t bytes) {
   if ((bytes_ += bytes) > kMostBytes || exprs_.size() > kMostExprs)
-    fail(RIFFLE_UNSUPPORTED, "the grammar is too large: expected at most %zu MB of text",
+    fail(RIFFLE_UNSUPPORTED,
+         "the grammar: found more than %zu MB of expressions, expected at most as many",
          kMostBytes >> 20);
 }
 

@@ -29,7 +29,7 @@ class Gbnf {
                                           missing_name_ + " ::= ...");
     const auto root = rules_.find("root");
     if (root == rules_.end())
-      fail(RIFFLE_BAD_ARGUMENT, "the grammar has no rule root, expected a line root ::= ...");
+      fail(RIFFLE_BAD_ARGUMENT, "the grammar: found no rule root, expected a line root ::= ...");
     return root->second.id;
   }
 
@@ -65,7 +65,8 @@ class Gbnf {
     const std::string name(r_.from(begin));
     if (name.empty()) r_.expected("the name of a rule");
     if (name.size() > kLongestName)
-      r_.fail_at(begin, format("the name is longer than %zu characters", kLongestName));
+      r_.fail_at(begin, format("found a name of more than %zu characters, expected at most as many",
+                               kLongestName));
     return name;
   }
 
@@ -82,7 +83,9 @@ class Gbnf {
     if (!r_.skip("::=")) r_.expected("::= behind the name of a rule");
     skip_space(true);
     Rule& rule = rule_named(name, begin);
-    if (rule.defined) r_.fail_at(begin, "rule " + name + " is defined twice");
+    if (rule.defined)
+      r_.fail_at(begin, "found rule " + name +
+                            ", which is defined twice, expected one line; join both with |");
     rule.defined = true;
     const uint32_t id = rule.id;
     e_.define(id, read_choice(0));
@@ -127,7 +130,10 @@ class Gbnf {
 
   ExprId read_group(int depth) {
     if (depth == kDeepest)
-      r_.fail_at(r_.position(), format("parentheses are nested deeper than %d levels", kDeepest));
+      r_.fail_at(r_.position(),
+                 format("found parentheses nested deeper than %d levels, expected at most as many; "
+                        "use more rules",
+                        kDeepest));
     const size_t begin = r_.position();
     r_.skip("(");
     skip_space(true);
@@ -153,7 +159,11 @@ class Gbnf {
       } else {
         return part;
       }
-      if (n == kDeepest) r_.fail_at(at, format("more than %d repetitions of one thing", kDeepest));
+      if (n == kDeepest)
+        r_.fail_at(at,
+                   format("found more than %d of *, +, ? and {} behind one another, expected at "
+                          "most as many; use one {m,n}",
+                          kDeepest));
       part = e_.repeat(part, min, max);
       skip_space(depth > 0);
     }
@@ -196,7 +206,7 @@ class Gbnf {
       default: r_.expected("n, r, t, x, u, U, \\, \", [, ], - or ^ behind \\");
     }
     if (code > kLastCode || (code >= 0xd800 && code <= 0xdfff))
-      r_.fail_at(begin, format("found U+%04X, which is no character", code));
+      r_.fail_at(begin, format("found U+%04X, expected a character", code));
     return code;
   }
 
@@ -220,7 +230,10 @@ class Gbnf {
         r_.skip("-");
         high = read_char();
       }
-      if (high < low) r_.fail_at(at, "found a range that ends before it begins");
+      if (high < low)
+        r_.fail_at(at,
+                   "found a range that ends before it begins, expected the "
+                   "smaller character first");
       ranges.push_back({low, high});
     }
     if (ranges.empty() && !negated) r_.fail_at(begin, "found an empty class, expected a character");

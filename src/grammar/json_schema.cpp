@@ -29,7 +29,9 @@ Json parse(std::string_view text) {
       case Json::parse_event_t::object_start:
       case Json::parse_event_t::array_start:
         if (keys.size() == kDeepest)
-          fail(RIFFLE_UNSUPPORTED, "the schema is nested deeper than %d levels", kDeepest);
+          fail(RIFFLE_UNSUPPORTED,
+               "the schema: found values nested deeper than %d levels, expected at most as many",
+               kDeepest);
         keys.emplace_back();
         break;
       case Json::parse_event_t::object_end:
@@ -42,7 +44,9 @@ Json parse(std::string_view text) {
       case Json::parse_event_t::value: break;
     }
     if (++n_values > kMostValues)
-      fail(RIFFLE_UNSUPPORTED, "the schema has more than %zu values", kMostValues);
+      fail(RIFFLE_UNSUPPORTED,
+           "the schema: found more than %zu values, expected at most as many; use a smaller schema",
+           kMostValues);
     return true;
   };
   try {
@@ -52,7 +56,8 @@ Json parse(std::string_view text) {
     reader.go_to(at);
     reader.expected("JSON");
   } catch (const Json::exception&) {
-    fail(RIFFLE_BAD_ARGUMENT, "the schema has a number out of range");
+    fail(RIFFLE_BAD_ARGUMENT,
+         "the schema: found a number that no double holds, expected at most 1.8e308");
   }
 }
 
@@ -76,7 +81,11 @@ class Schema {
   uint32_t rule_of(const AllOf& schemas) {
     const auto it = rules_.find(schemas);
     if (it != rules_.end()) return it->second;
-    if (rules_.size() == kMostRules) fail(RIFFLE_UNSUPPORTED, "the schema is too large");
+    if (rules_.size() == kMostRules)
+      fail(RIFFLE_UNSUPPORTED,
+           "the schema: found more than %zu different subschemas, expected at most as many; use "
+           "fewer combinations of allOf, anyOf and oneOf",
+           kMostRules);
     const uint32_t rule = e_.declare(reader_.place(schemas));
     rules_.emplace(schemas, rule);
     open_.emplace_back(rule, schemas);
@@ -155,7 +164,10 @@ class Schema {
     int64_t step = 1;
     for (const int64_t k : node.multiples) {
       step = step / std::gcd(step, k) * k;
-      if (step > 1000000000000) reader_.unsupported(*at[0], "multipleOf is too large");
+      if (step > 1000000000000)
+        reader_.unsupported(*at[0],
+                            "found values of multipleOf whose common multiple is above 10^12, "
+                            "expected at most that");
     }
     const auto& [low, high] = node.range;
     if (low && high && low->value.whole.size() < 16 && high->value.whole.size() < 16) {
@@ -176,9 +188,10 @@ class Schema {
     if (low || high || step > kMostRemainders)
       reader_.unsupported(
           *at[0],
-          format("multipleOf is supported up to %lld without limits, or with both limits "
-                 "and at most %lld numbers between them",
-                 static_cast<long long>(kMostRemainders), static_cast<long long>(kMostMultiples)));
+          format("found multipleOf %lld, expected at most %lld and no limits, or minimum and "
+                 "maximum with at most %lld multiples between them",
+                 static_cast<long long>(step), static_cast<long long>(kMostRemainders),
+                 static_cast<long long>(kMostMultiples)));
     return multiples_of(step);
   }
 
@@ -213,13 +226,15 @@ class Schema {
     for (const std::string& name : node.formats) {
       const char* const pattern = format_pattern(name);
       if (!pattern)
-        reader_.unsupported(*at[0], "format " + Json(name).dump().substr(0, 60) +
-                                        " is not supported, expected " + format_names());
+        reader_.unsupported(*at[0], "found format " + Json(name).dump().substr(0, 60) +
+                                        ", expected one of " + format_names());
       patterns.push_back(pattern);
     }
     if (patterns.empty()) return pieces_.string(min, max);
     if (patterns.size() > 1)
-      reader_.unsupported(*at[0], "two of pattern and format for one string are not supported");
+      reader_.unsupported(*at[0],
+                          "found more than one pattern or format for one string, expected one; "
+                          "say it in one pattern");
     Regex regex;
     try {
       regex = read_regex(patterns[0], pieces_.regex_options(), &e_);
@@ -229,8 +244,9 @@ class Schema {
     if (regex.min >= min && (max == kUnlimited || regex.max <= max)) return pieces_.matching(regex);
     if (!regex.repeated)
       reader_.unsupported(*at[0],
-                          "pattern or format together with minLength or maxLength is supported "
-                          "where the lengths follow from it, or for one class such as ^[a-z]+$");
+                          "found minLength or maxLength together with a pattern or format that "
+                          "has other lengths, expected a pattern of one class such as ^[a-z]+$; "
+                          "write the lengths into the pattern");
     const auto limited = [](uint64_t n) {
       return n >= kUnlimited ? kUnlimited : static_cast<uint32_t>(n);
     };
@@ -301,20 +317,20 @@ class Schema {
     // named cannot be counted upwards.
     uint64_t min = node.min_properties <= n_required ? 0 : node.min_properties;
     if (min > 1 && extra != Expressions::kNever)
-      reader_.unsupported(*at[0],
-                          "minProperties above 1 is supported where these are required, or "
-                          "with additionalProperties false");
+      reader_.unsupported(*at[0], format("found minProperties %llu, expected at most 1, or as many "
+                                         "required properties, or additionalProperties false",
+                                         static_cast<unsigned long long>(min)));
     if (min > node.max_properties || n_required > node.max_properties ||
         (extra == Expressions::kNever && min > members.size()))
       return Expressions::kNever;
     const bool limited =
         node.max_properties < (extra == Expressions::kNever ? members.size() : kUnlimited);
     if (limited && node.max_properties > 60000)
-      reader_.unsupported(*at[0], "maxProperties is supported up to 60000");
+      reader_.unsupported(*at[0], "found maxProperties above 60000, expected at most that");
     if (members.size() > Members::kMost && (min > 0 || limited))
-      reader_.unsupported(*at[0], format("minProperties and maxProperties are supported with at "
-                                         "most %zu properties",
-                                         Members::kMost));
+      reader_.unsupported(*at[0], format("found minProperties or maxProperties beside %zu "
+                                         "properties, expected at most %zu properties",
+                                         members.size(), Members::kMost));
     return braces(members, extra, static_cast<uint32_t>(min),
                   limited ? static_cast<uint32_t>(node.max_properties) : kUnlimited);
   }

@@ -72,7 +72,7 @@ uint32_t Reader::number() {
   for (; peek() >= '0' && peek() <= '9'; ++at_) {
     value = value * 10 + static_cast<uint64_t>(peek() - '0');
     if (value > INT32_MAX)
-      fail_at(begin, format("the number is too large, expected at most %d", INT32_MAX));
+      fail_at(begin, format("found a number that is too large, expected at most %d", INT32_MAX));
   }
   return static_cast<uint32_t>(value);
 }

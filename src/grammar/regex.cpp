@@ -72,7 +72,9 @@ class Reading {
 
   std::vector<Way> read_ways(int depth) {
     if (depth > kDeepest)
-      r_.fail_at(r_.position(), format("groups are nested deeper than %d levels", kDeepest));
+      r_.fail_at(
+          r_.position(),
+          format("found groups nested deeper than %d levels, expected at most as many", kDeepest));
     std::vector<Way> ways;
     do read_way(depth, &ways);
     while (r_.skip("|"));
@@ -88,7 +90,8 @@ class Reading {
     while (!r_.at_end() && r_.peek() != '|' && r_.peek() != ')') {
       const size_t at = r_.position();
       if (r_.skip("^")) {
-        if (!parts.empty() || way.ends) r_.fail_at(at, "^ is supported at the beginning only");
+        if (!parts.empty() || way.ends)
+          r_.fail_at(at, "found ^ inside, expected it at the beginning only");
         way.begins = true;
         continue;
       }
@@ -96,7 +99,7 @@ class Reading {
         way.ends = true;
         continue;
       }
-      if (way.ends) r_.fail_at(at, "$ is supported at the end only");
+      if (way.ends) r_.fail_at(at, "found more behind $, expected $ at the end only");
       if (!inner.empty()) anchored_inside(inner_at);
       if (r_.peek() == '(') {
         std::vector<Way> ways = read_group(depth);
@@ -125,7 +128,12 @@ class Reading {
   }
 
   [[noreturn]] void anchored_inside(size_t at) const {
-    r_.fail_at(at, "^ and $ are supported at the ends of the expression only");
+    r_.fail_at(at,
+               "found a group with ^ or $, expected ^ and $ at the ends of the expression only");
+  }
+
+  [[noreturn]] void back_reference(size_t at) const {
+    r_.fail_at(at, "found a back reference, expected characters or a class; repeat the group");
   }
 
   static constexpr size_t kNowhere = SIZE_MAX;
@@ -161,7 +169,10 @@ class Reading {
     r_.skip("(");
     if (r_.skip("?")) {
       if (r_.next_is("=") || r_.next_is("!") || r_.next_is("<=") || r_.next_is("<!"))
-        r_.fail_at(begin, "look-ahead and look-behind are not supported");
+        r_.fail_at(
+            begin,
+            "found look-ahead or look-behind, expected a plain group ( ); list the texts that "
+            "may stand here");
       if (r_.skip("<")) {
         while (!r_.at_end() && r_.peek() != '>') r_.code_point();
         if (!r_.skip(">")) r_.expected("> behind the name of a group");
@@ -170,7 +181,7 @@ class Reading {
       }
     }
     std::vector<Way> ways = read_ways(depth + 1);
-    if (!r_.skip(")")) r_.fail_at(begin, "found ( without its )");
+    if (!r_.skip(")")) r_.fail_at(begin, "found ( without its ), expected ) before the end");
     return ways;
   }
 
@@ -229,7 +240,7 @@ class Reading {
     const bool negated = r_.skip("^");
     Ranges all;
     while (!r_.skip("]")) {
-      if (r_.at_end()) r_.fail_at(begin, "found [ without its ]");
+      if (r_.at_end()) r_.fail_at(begin, "found [ without its ], expected ] before the end");
       const size_t at = r_.position();
       const auto one = [&] {
         const size_t here = r_.position();
@@ -244,7 +255,10 @@ class Reading {
         const Ranges high = one();
         if (!single || high.size() != 1 || high[0].low != high[0].high)
           r_.fail_at(at, "found a range of classes, expected one of characters");
-        if (high[0].low < low[0].low) r_.fail_at(at, "found a range that ends before it begins");
+        if (high[0].low < low[0].low)
+          r_.fail_at(at,
+                     "found a range that ends before it begins, expected the smaller character "
+                     "first");
         low = {{low[0].low, high[0].low}};
       }
       all.insert(all.end(), low.begin(), low.end());
@@ -291,23 +305,27 @@ class Reading {
         break;
       case 'b':
         if (in_class) return one('\b');
-        r_.fail_at(begin, "\\b is not supported");
-      case 'B': r_.fail_at(begin, "\\B is not supported");
+        [[fallthrough]];
+      case 'B':
+        r_.fail_at(begin, std::string("found \\") + c +
+                              ", expected characters; write those beside the word");
       case 'p':
-      case 'P': r_.fail_at(begin, std::string("\\") + c + " is not supported");
-      case 'k': r_.fail_at(begin, "back references are not supported");
+      case 'P':
+        r_.fail_at(begin, std::string("found \\") + c +
+                              ", expected a class such as [a-z]; list the ranges");
+      case 'k': back_reference(begin);
       default: break;
     }
-    if (c >= '0' && c <= '9') r_.fail_at(begin, "back references are not supported");
+    if (c >= '0' && c <= '9') back_reference(begin);
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
-      r_.fail_at(begin, std::string("\\") + c + " is no escape");
+      r_.fail_at(begin, std::string("found \\") + c + ", which is no escape; expected " + c);
     const uint32_t code = r_.code_point();
     return {{code, code}};
   }
 
   Ranges single(uint32_t code, size_t begin) const {
     if (code > kLastCode || (code >= 0xd800 && code <= 0xdfff))
-      r_.fail_at(begin, format("found U+%04X, which is no character", code));
+      r_.fail_at(begin, format("found U+%04X, expected a character", code));
     return {{code, code}};
   }
 

@@ -100,7 +100,8 @@ void SchemaReader::note(const Json& schema, const std::string& place) {
   place_bytes_ += place.size();
   if (place_bytes_ > kMostPlaceBytes)
     throw Error(RIFFLE_UNSUPPORTED,
-                "the schema is too large: its names and nesting need more than 64 MiB");
+                "the schema: found names and nesting of more than 64 MiB, expected at most as "
+                "many; use shorter names or less nesting");
 }
 
 std::string SchemaReader::place(const AllOf& schemas) const {
@@ -112,6 +113,13 @@ std::string SchemaReader::place(const AllOf& schemas) const {
 // The schema may hold anything, and its texts are no names of settings.
 void SchemaReader::unsupported(const Json& schema, const std::string& what) const {
   throw Error(RIFFLE_UNSUPPORTED, "at " + place({&schema}) + ": " + what);
+}
+
+void SchemaReader::too_many_alternatives(const Json& schema) const {
+  unsupported(schema,
+              format("found more than %zu alternatives, expected at most as many; use fewer "
+                     "branches of anyOf and oneOf inside of allOf",
+                     kMostNodes));
 }
 
 void SchemaReader::wrong(const Json& schema, const std::string& key, const Json& found,
@@ -141,14 +149,19 @@ void SchemaReader::apply(const Json& schema, Nodes* nodes) {
     return;
   }
   if (!schema.is_object()) wrong(schema, "", schema, "an object, true or false");
-  if ((work_ += nodes->size() + 1) > kMostWork) unsupported(schema, "the schema is too large");
+  if ((work_ += nodes->size() + 1) > kMostWork)
+    unsupported(schema,
+                "found too many subschemas that hold of one value, expected fewer; use "
+                "fewer $ref, anyOf and oneOf");
   if (++depth_ > kDeepest)
-    unsupported(schema, format("schemas refer to each other deeper than %d levels", kDeepest));
+    unsupported(schema,
+                format("found $ref and allOf nested deeper than %d levels, expected at most "
+                       "as many; write their conditions into one schema",
+                       kDeepest));
   for (const auto& [key, value] : schema.items()) {
     if (known_annotation(key) || part_of_others(key)) continue;
     apply_keyword(schema, key, value, nodes);
-    if (nodes->size() > kMostNodes)
-      unsupported(schema, format("found more than %zu alternatives", kMostNodes));
+    if (nodes->size() > kMostNodes) too_many_alternatives(schema);
   }
   apply_properties(schema, nodes);
   apply_items(schema, nodes);
@@ -168,7 +181,9 @@ NumberRange::Limit SchemaReader::limit_of(const Json& schema, const char* key,
                                           const Json& value) const {
   if (!value.is_number()) wrong(schema, key, value, "a number");
   const std::optional<Decimal> d = decimal_of(value);
-  if (!d) unsupported(schema, std::string(key) + " has more than 400 digits");
+  if (!d)
+    unsupported(schema,
+                "found " + std::string(key) + " with more than 400 digits, expected at most 400");
   return {*d, std::string_view(key).starts_with("exclusive")};
 }
 
@@ -193,7 +208,8 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
   if (key == "$ref") {
     const Json& to = target(schema, value);
     if (!open_.insert(&to).second)
-      unsupported(schema, "$ref " + shown(value) + " refers to itself without end");
+      unsupported(schema, "found $ref " + shown(value) +
+                              ", which refers to itself, expected another schema");
     apply(to, nodes);
     open_.erase(&to);
     return;
@@ -240,8 +256,8 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
     const std::optional<Decimal> d = value.is_number() ? decimal_of(value) : std::nullopt;
     if (!d || d->negative || d->is_zero()) wrong(schema, key, value, "a number above 0");
     if (!d->is_integer() || d->whole.size() > 9)
-      unsupported(schema, "multipleOf " + shown(value) +
-                              " is not supported, expected a whole number below 1000000000");
+      unsupported(schema, "found multipleOf " + shown(value) +
+                              ", expected a whole number below 1000000000");
     return each([&](SchemaNode& n) {
       n.types &= ~static_cast<unsigned>(SchemaNode::FRACTION);
       if (d->whole != "1") n.multiples.push_back(std::stoll(d->whole));
@@ -280,8 +296,10 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
        key == "dependencies") &&
       value == Json::object())
     return;
-  unsupported(schema, key.size() > 60 ? "a keyword that riffle does not know"
-                                      : "the keyword " + key + " is not supported");
+  const std::string name =
+      key.size() > 60 ? format("of %zu characters", key.size()) : std::string(key);
+  unsupported(schema,
+              "found the keyword " + name + ", expected one that riffle-run(1) lists; remove it");
 }
 
 void SchemaReader::apply_types(const Json& schema, const Json& value, Nodes* nodes) {
@@ -357,8 +375,7 @@ void SchemaReader::apply_branches(const Json& schema, const char* key, bool excl
     Nodes branch = *nodes;
     apply(branches[i], &branch);
     all.insert(all.end(), branch.begin(), branch.end());
-    if (all.size() > kMostNodes)
-      unsupported(schema, format("found more than %zu alternatives", kMostNodes));
+    if (all.size() > kMostNodes) too_many_alternatives(schema);
     if (exclusive) each.push_back(std::move(branch));
   }
   size_t pairs = 0;
@@ -368,8 +385,9 @@ void SchemaReader::apply_branches(const Json& schema, const char* key, bool excl
         for (const SchemaNode& a : each[i])
           for (const SchemaNode& b : each[j]) {
             if (++pairs > kMostPairs || !disjoint(a, b, 0, schema))
-              unsupported(schema, format("oneOf is supported where no value fits two branches, "
-                                         "which is not certain of branches %zu and %zu; use anyOf",
+              unsupported(schema, format("found oneOf whose branches %zu and %zu may both fit a "
+                                         "value, expected branches that exclude each other; use "
+                                         "anyOf",
                                          j, i));
           }
   *nodes = std::move(all);
@@ -379,9 +397,8 @@ const Json& SchemaReader::target(const Json& schema, const Json& reference) {
   if (!reference.is_string()) wrong(schema, "$ref", reference, "a string");
   const std::string text = reference.get<std::string>();
   if (!text.starts_with("#") || (text.size() > 1 && text[1] != '/'))
-    unsupported(schema, "$ref " + shown(reference) +
-                            " is not supported, expected a place in this schema, such as "
-                            "#/$defs/name");
+    unsupported(schema, "found $ref " + shown(reference) +
+                            ", expected a place in this schema, such as #/$defs/name");
   // %25 and the like; then a JSON pointer.
   std::string pointer;
   for (size_t i = 1; i < text.size(); ++i) {
@@ -472,7 +489,9 @@ bool SchemaReader::holds(const SchemaNode& node, const Json& value, const AllOf&
     const uint64_t n = char_count(value.get_ref<const std::string&>());
     if (n < node.min_length || n > node.max_length) return false;
     if ((!node.patterns.empty() || !node.formats.empty()) && !at.empty())
-      unsupported(*at[0], "pattern or format together with enum or const is not supported");
+      unsupported(*at[0],
+                  "found enum or const together with pattern or format, expected one of both; "
+                  "list in enum what fits");
   } else if (value.is_array()) {
     if (value.size() < node.min_items || value.size() > node.max_items) return false;
     for (size_t i = 0; i < value.size(); ++i)
@@ -507,7 +526,10 @@ bool SchemaReader::disjoint(const SchemaNode& a, const SchemaNode& b, int depth,
     const SchemaNode &listed = a.values ? a : b, &other = a.values ? b : a;
     compared_ += listed.values->size() + (other.values ? other.values->size() : 0);
     if (compared_ > kMostCompared)
-      unsupported(at, "oneOf has branches with too many values to compare; use anyOf");
+      unsupported(at,
+                  format("found oneOf with more than %zu values to compare, expected at most as "
+                         "many; use anyOf",
+                         kMostCompared));
     std::set<std::string> others;
     if (other.values)
       for (const Json& v : *other.values) others.insert(canonical(v));

@@ -74,6 +74,7 @@ class SchemaReader {
   // "#/properties/a": of a schema that has been read, or the first of several.
   std::string place(const AllOf& schemas) const;
   [[noreturn]] void unsupported(const Json& schema, const std::string& what) const;
+  [[noreturn]] void too_many_alternatives(const Json& schema) const;
 
   // Whether a value is one of the node's, as far as types, ranges and lengths tell.
   bool holds(const SchemaNode& node, const Json& value, const AllOf& at) const;

@@ -107,7 +107,8 @@ StateCache::StackId StateCache::push(OpId op, uint64_t value, StackId parent, bo
 void StateCache::reach(OpId op, StackId stack) {
   if (--work_ < 0)
     fail(RIFFLE_UNSUPPORTED,
-         "the grammar is too ambiguous here: a token takes more than %lld steps to check",
+         "the grammar is too ambiguous here: found more than %lld steps to check a token, expected "
+         "at most as many; use fewer alternatives that begin alike",
          static_cast<long long>(kMostWork));
   if (seen_.add((uint64_t{op} << 32 | stack) + 1)) open_.push_back({op, stack});
 }
@@ -141,7 +142,8 @@ void StateCache::close() {
   if (automaton_.has_loops) drop_covered();
   if (found_.size() > kMostPlaces)
     fail(RIFFLE_UNSUPPORTED,
-         "the grammar is too ambiguous here: the text so far can be read in more than %zu ways",
+         "the grammar is too ambiguous here: found more than %zu ways to read the text, expected "
+         "at most as many; use fewer alternatives that begin alike",
          kMostPlaces);
 }
 

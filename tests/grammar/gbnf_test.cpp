@@ -70,7 +70,8 @@ TEST_CASE("GBNF: errors name line, column, what was found and what was expected"
   const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
       {"", {"no rule root"}},
       {"x ::= \"a\"", {"no rule root"}},
-      {"root ::= \"a\"\nroot ::= \"b\"", {"line 2, column 1", "rule root is defined twice"}},
+      {"root ::= \"a\"\nroot ::= \"b\"",
+       {"line 2, column 1", "found rule root, which is defined twice"}},
       {"root ::= x y\nx ::= \"a\"", {"line 1, column 12", "rule y", "not defined"}},
       {"root := \"a\"", {"line 1, column 6", "found ':'", "expected ::="}},
       {"root ::= \"a", {"line 1, column 12", "found the end"}},
@@ -87,9 +88,9 @@ TEST_CASE("GBNF: errors name line, column, what was found and what was expected"
       {"root ::= \"a\"{,2}", {"column 14", "expected a number"}},
       {"root ::= \"a\"{99999999999}", {"column 14", "too large"}},
       {"root ::= <[1]>", {"column 10", "not supported"}},
-      {"root ::= root \"a\" | \"b\"", {"rule root is left-recursive"}},
-      {"root ::= a\na ::= \"x\"? b\nb ::= a \"y\"", {"is left-recursive"}},
-      {"root ::= \"a\" root", {"rule root has no text"}},
+      {"root ::= root \"a\" | \"b\"", {"rule root: found left recursion"}},
+      {"root ::= a\na ::= \"x\"? b\nb ::= a \"y\"", {"left recursion"}},
+      {"root ::= \"a\" root", {"rule root: found no text"}},
   };
   for (const auto& [text, words] : cases) {
     INFO(text);
