@@ -819,9 +819,22 @@ typedef struct riffle_logit_bias {
   float bias; /* is added to the token's logit; -infinity forbids the token */
 } riffle_logit_bias;
 
-/* Order of application: logit_bias, repeat_penalty, frequency_penalty and presence_penalty, the
- * grammar of riffle_generate_options, top_k, top_p, min_p, temperature. temperature 0 takes the
- * largest logit; of equal ones the lowest id. */
+/* Order of application: logit_bias, repeat_penalty, frequency_penalty and presence_penalty, DRY,
+ * the grammar of riffle_generate_options, top_k, top_p, min_p, XTC, temperature. temperature 0
+ * takes the largest logit, of equal ones the lowest id, and XTC does nothing there.
+ *
+ * XTC ("exclude top choices") acts on a draw with probability xtc_probability. The tokens that
+ * min_p left have probabilities, the softmax of their logits at temperature 1. If at least two of
+ * these are xtc_threshold or more, XTC removes all tokens that are likelier than the least likely
+ * of them.
+ *
+ * DRY ("don't repeat yourself") makes it less likely that the text goes on as it went on before.
+ * Let n be the largest number of last tokens that also stand somewhere earlier in front of a token
+ * t. If n is dry_allowed_length or more, t's logit falls by
+ * dry_multiplier * dry_base ^ (n - dry_allowed_length), at most 1e30. A sequence breaker is a text
+ * across which DRY sees no repetition: the n tokens stand behind the last token with which a
+ * breaker ends. A token whose own text has a breaker is not made less likely. The text of a control
+ * token is its name, such as "<|im_end|>". */
 typedef struct riffle_sampling {
   size_t struct_size;
   float temperature; /* 0.8 */
@@ -844,7 +857,18 @@ typedef struct riffle_sampling {
      and temperature */
   bool logprobs;
   int32_t top_logprobs;
-  uint64_t reserved[8]; /* 0 */
+  float xtc_probability;      /* 0 to 1; 0 (the default): off */
+  float xtc_threshold;        /* 0.1; 0 to 1; above 0.5: off */
+  float dry_multiplier;       /* 0 or more; 0 (the default): off */
+  float dry_base;             /* 1.75; 1 or more */
+  int32_t dry_allowed_length; /* 2; 0 or more */
+  int32_t dry_penalty_last_n; /* DRY looks at so many last tokens, prompt and answer together; 0:
+                                 off; -1 (the default): all */
+  /* n_dry_sequence_breakers strings, none of them empty. NULL: line break, colon, quotation mark
+     and asterisk. Not NULL, and 0 strings: no breakers */
+  const char* const* dry_sequence_breakers;
+  size_t n_dry_sequence_breakers;
+  uint64_t reserved[3]; /* 0 */
 } riffle_sampling;
 RIFFLE_API void riffle_sampling_defaults_sized(riffle_sampling* sampling, size_t struct_size);
 static inline void riffle_sampling_defaults(riffle_sampling* sampling) {

@@ -267,6 +267,10 @@ void riffle_sampling_defaults_sized(riffle_sampling* s, size_t struct_size) {
     all.min_p = 0.05f;
     all.repeat_penalty = 1;
     all.repeat_last_n = 64;
+    all.xtc_threshold = 0.1f;
+    all.dry_base = 1.75f;
+    all.dry_allowed_length = 2;
+    all.dry_penalty_last_n = -1;
   });
 }
 

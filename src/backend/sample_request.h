@@ -18,6 +18,7 @@ struct SampleRequest {
   // The logits of these tokens change first, where they are allowed; each token is there once.
   const LogitChange* changes = nullptr;
   int32_t n_changes = 0;
+  float xtc_threshold = 1;  // above 0.5: XTC does not act on this draw
 };
 
 }  // namespace riffle

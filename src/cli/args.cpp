@@ -85,6 +85,49 @@ riffle_logit_bias parse_logit_bias(const std::string& text) {
   return out;
 }
 
+// A line break, a tab, a quotation mark or a backslash may be written as in C, as llama.cpp's users
+// write them.
+std::string without_escapes(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char next = text[i] == '\\' && i + 1 < text.size() ? text[i + 1] : '\0';
+    const size_t which = next == '\0' ? std::string::npos : std::string_view("nt\"\\").find(next);
+    out += which == std::string::npos ? text[i] : "\n\t\"\\"[which];
+    if (which != std::string::npos) ++i;
+  }
+  return out;
+}
+
+void add_dry_flags(CLI::App& app, CommonOptions& o) {
+  const Group more{app, kSamplingGroup};
+  number_flag(more, "--dry-multiplier", o.sampling.dry_multiplier, 0, 1000,
+              "DRY: make tokens that continue a repetition less likely by this much; 0: off");
+  number_flag(more, "--dry-base", o.sampling.dry_base, 1, 1000,
+              "DRY: factor of the penalty for each token that the repetition is longer");
+  number_flag(more, "--dry-allowed-length", o.sampling.dry_allowed_length, 0, kMaxInt,
+              "DRY: tokens of the shortest repetition that has a penalty");
+  number_flag(more, "--dry-penalty-last-n", o.sampling.dry_penalty_last_n, -1, kMaxInt,
+              "DRY: number of last tokens in which it looks for repetitions; 0: off; -1: all");
+  app.add_option_function<std::vector<std::string>>(
+         "--dry-sequence-breaker",
+         [&o](const std::vector<std::string>& all) {
+           for (const std::string& one : all) {
+             if (one.empty() || (one == "none" && all.size() > 1))
+               throw CLI::ValidationError(
+                   "--dry-sequence-breaker",
+                   "'" + one + "': expected a text" + (one.empty() ? "" : ", or none alone"));
+             if (one != "none") o.breakers.push_back(without_escapes(one));
+           }
+           set_breakers(o.breakers, o.breaker_pointers, o.sampling);
+         },
+         "DRY: a text that ends a repetition, in place of \\n : \" *; none: no such text; may be "
+         "repeated")
+      ->group(kSamplingGroup)
+      ->type_name("TEXT")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 void add_sampling_flags(CLI::App& app, CommonOptions& o) {
   const Group g{app, kAnswerGroup}, more{app, kSamplingGroup};
   number_flag(g, "-n,--max-tokens", o.max_tokens, -1, kMaxInt,
@@ -103,6 +146,12 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
   number_flag(
       more, "--min-p", o.sampling.min_p, 0, 1,
       "drop tokens less likely than this share of the likeliest token's probability; 0: off");
+  number_flag(more, "--xtc-probability", o.sampling.xtc_probability, 0, 1,
+              "XTC: how often a draw leaves out the likeliest tokens; 0: off");
+  number_flag(
+      more, "--xtc-threshold", o.sampling.xtc_threshold, 0, 1,
+      "XTC: of the tokens with at least this probability, only the least likely stays; above "
+      "0.5: off");
   number_flag(more, "--repeat-penalty", o.sampling.repeat_penalty, 0.001, 1000,
               "make the last tokens, prompt included, less likely: divide positive logits by this, "
               "multiply negative ones; 1: off");
@@ -112,6 +161,7 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
               "lower a token's logit by this for each time that the answer has it; 0: off");
   number_flag(more, "--presence-penalty", o.sampling.presence_penalty, -2, 2,
               "lower the logits of all tokens that the answer has by this; 0: off");
+  add_dry_flags(app, o);
   app.add_option_function<std::vector<std::string>>(
          "-l,--logit-bias",
          [&o](const std::vector<std::string>& all) {
@@ -187,6 +237,15 @@ std::string weight_type_error(const std::string& word) {
       ("|q8|q6|q5|q4|" + weight_type_words() + "|").find("|" + lower + "|") != lower.npos)
     return "";
   return "'" + word + "' is not one of q8, q6, q5, q4, " + weight_type_words();
+}
+
+void set_breakers(const std::vector<std::string>& breakers, std::vector<const char*>& pointers,
+                  riffle_sampling& sampling) {
+  pointers.clear();
+  for (const std::string& breaker : breakers) pointers.push_back(breaker.c_str());
+  pointers.push_back(nullptr);  // the library takes a null pointer to the list for its own breakers
+  sampling.dry_sequence_breakers = pointers.data();
+  sampling.n_dry_sequence_breakers = breakers.size();
 }
 
 CommonOptions::CommonOptions() {

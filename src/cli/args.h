@@ -35,6 +35,8 @@ struct CommonOptions {
   riffle_context_options context;             // holds .selection too
   riffle_sampling sampling;                   // but for its seed and biases
   std::vector<riffle_logit_bias> logit_bias;  // --logit-bias
+  std::vector<std::string> breakers;          // --dry-sequence-breaker; sampling points to them
+  std::vector<const char*> breaker_pointers;  // if the flag is there
   std::optional<uint64_t> seed;               // --seed; none: each command draws its own (seed.h)
   int32_t max_tokens;                         // -n; -1: until the context is full
   std::string chat_template;                  // --chat-template; "": the model's own
@@ -49,7 +51,7 @@ struct CommonOptions {
 enum FlagGroups : unsigned {
   CONTEXT_FLAGS = 1,      // settings of riffle_context_options
   SELECTION_FLAGS = 2,    // settings of riffle_selection
-  SAMPLING_FLAGS = 4,     // -n --temp --top-k --top-p --min-p --seed and penalties
+  SAMPLING_FLAGS = 4,     // -n --temp --top-k --top-p --min-p --seed, penalties, XTC, DRY
   JSON_FLAG = 8,          // --json
   CHAT_FLAG = 16,         // --chat-template
   WEIGHTS_FLAG = 32,      // --weights
@@ -64,6 +66,11 @@ std::string weight_type_words();
 void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups);
 // The flag of one setting of riffle_selection.
 void add_selection_flag(CLI::App& app, const riffle_setting& setting, CommonOptions& options);
+
+// Has sampling point to these breakers of DRY, also if there are none; `pointers` holds what it
+// points to.
+void set_breakers(const std::vector<std::string>& breakers, std::vector<const char*>& pointers,
+                  riffle_sampling& sampling);
 
 // The spellings that flags accept, for tables and JSON.
 const char* selector_name(riffle_selector v);

@@ -50,10 +50,10 @@ const std::vector<Foreign>& foreign_flags() {
        "--lookup N computes up to N tokens ahead, as the prompt and the answer have them; riffle "
        "has no draft models and no lookup files"},
       {{"-r", "--reverse-prompt"}, "", "--stop TEXT ends an answer before TEXT"},
-      {{"--mirostat", "--typical", "--dry-multiplier", "--xtc-probability", "--top-nsigma"},
+      {{"--mirostat", "--typical", "--top-nsigma"},
        "",
-       "riffle's sampler has --temp, --top-k, --top-p, --min-p, --repeat-penalty, "
-       "--frequency-penalty and --presence-penalty"},
+       "riffle's sampler has --temp, --top-k, --top-p, --min-p, --xtc-probability, "
+       "--dry-multiplier, --repeat-penalty, --frequency-penalty and --presence-penalty"},
       {{"--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"},
        "",
        "the model's file sets its RoPE"},

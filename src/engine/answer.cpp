@@ -10,6 +10,7 @@ namespace riffle {
 
 void check_generate_options(const riffle_generate_options& o) {
   check_sampling(o.sampling.temperature, o.sampling.top_k, o.sampling.top_p, o.sampling.min_p);
+  check_xtc({o.sampling.xtc_probability, o.sampling.xtc_threshold});
   check_penalties(o.sampling);
   if (o.max_tokens < -1)
     fail(RIFFLE_BAD_ARGUMENT, "max_tokens is %d, expected -1 or more", o.max_tokens);
@@ -27,9 +28,9 @@ Answer::Answer(const Model& model, const riffle_generate_options& o,
       max_tokens_(o.max_tokens),
       ignore_eos_(o.ignore_eos),
       sampler_(o.sampling.seed, o.sampling.temperature, o.sampling.top_k, o.sampling.top_p,
-               o.sampling.min_p),
+               o.sampling.min_p, Xtc{o.sampling.xtc_probability, o.sampling.xtc_threshold}),
       tokenizer_(model.tokenizer.get()),
-      penalties_(o.sampling, prompt),
+      penalties_(o.sampling, prompt, tokenizer_),
       logprobs_(o.sampling.logprobs),
       top_logprobs_(o.sampling.top_logprobs),
       trimming_(o.trim_start) {

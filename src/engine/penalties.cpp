@@ -19,6 +19,7 @@ void check_penalties(const riffle_sampling& s) {
     fail(RIFFLE_BAD_ARGUMENT, "presence_penalty is %g, expected -2 to 2", s.presence_penalty);
   if (s.n_logit_bias && !s.logit_bias)
     fail(RIFFLE_BAD_ARGUMENT, "logit_bias is NULL, but n_logit_bias is %zu", s.n_logit_bias);
+  check_dry(s);
   std::vector<int32_t> tokens;
   for (size_t i = 0; i < s.n_logit_bias; ++i) {
     const auto& [token, bias] = s.logit_bias[i];
@@ -38,12 +39,14 @@ void check_penalties(const riffle_sampling& s) {
     fail(RIFFLE_BAD_ARGUMENT, "top_logprobs is %d, expected 0 to 20", s.top_logprobs);
 }
 
-Penalties::Penalties(const riffle_sampling& s, std::span<const int32_t> prompt)
+Penalties::Penalties(const riffle_sampling& s, std::span<const int32_t> prompt,
+                     const Tokenizer* tokenizer)
     : repeat_penalty_(s.repeat_penalty),
       frequency_penalty_(s.frequency_penalty),
       presence_penalty_(s.presence_penalty),
       last_n_(s.repeat_last_n),
-      bias_(s.logit_bias, s.logit_bias + s.n_logit_bias) {
+      bias_(s.logit_bias, s.logit_bias + s.n_logit_bias),
+      dry_(s, prompt, tokenizer) {
   if (!repeats()) return;
   if (last_n_ > 0 && prompt.size() > static_cast<size_t>(last_n_))
     prompt = prompt.last(static_cast<size_t>(last_n_));
@@ -63,6 +66,7 @@ void Penalties::remember(int32_t token) {
 void Penalties::take(int32_t token) {
   if (repeats()) remember(token);
   if (counts()) ++n_in_answer_[token];
+  dry_.take(token);
 }
 
 std::vector<LogitChange> Penalties::changes(int n_ids) const {
@@ -72,9 +76,11 @@ std::vector<LogitChange> Penalties::changes(int n_ids) const {
   for (const auto& [token, n] : n_last_) all.push_back({token, 0, repeat_penalty_, 0});
   for (const auto& [token, n] : n_in_answer_)
     all.push_back({token, 0, 1, static_cast<float>(n) * frequency_penalty_ + presence_penalty_});
+  if (dry_.on())
+    for (const auto& [token, penalty] : dry_.penalties()) all.push_back({token, 0, 1, penalty});
   std::sort(all.begin(), all.end(),
             [](const LogitChange& a, const LogitChange& b) { return a.token < b.token; });
-  // Each of the three has a token once, so the changes of one token do not meet in one member.
+  // Each of the four has a token once, so the changes of one token do not meet in one member.
   size_t kept = 0;
   for (const LogitChange& c : all) {
     if (c.token >= n_ids) break;

@@ -1,4 +1,5 @@
-// Biases and penalties of an answer: how the tokens that are there change the logits of the next.
+// Biases, penalties and DRY of an answer: how the tokens that are there change the logits of the
+// next.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -6,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/dry.h"
 #include "kernels/common/logit_change.h"
 #include "riffle.h"
 
@@ -16,11 +18,13 @@ void check_penalties(const riffle_sampling& sampling);
 
 class Penalties {
  public:
-  // prompt: the tokens before the answer. sampling is copied.
-  Penalties(const riffle_sampling& sampling, std::span<const int32_t> prompt);
+  // prompt: the tokens before the answer. sampling is copied. tokenizer: of the texts that DRY
+  // looks at; null: none.
+  Penalties(const riffle_sampling& sampling, std::span<const int32_t> prompt,
+            const Tokenizer* tokenizer = nullptr);
 
   // False: there are none, and no token changes that.
-  bool any() const { return repeats() || counts() || !bias_.empty(); }
+  bool any() const { return repeats() || counts() || !bias_.empty() || dry_.on(); }
   void take(int32_t token);  // of the answer
   // Of each token below n_ids whose logit changes now, once, by id.
   std::vector<LogitChange> changes(int n_ids) const;
@@ -36,6 +40,7 @@ class Penalties {
   std::deque<int32_t> last_;                          // of prompt and answer, with repeat_penalty
   std::unordered_map<int32_t, int32_t> n_last_;       // how often each is there
   std::unordered_map<int32_t, int32_t> n_in_answer_;  // with the other two
+  Dry dry_;
 };
 
 }  // namespace riffle

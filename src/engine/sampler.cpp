@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "kernels/common/splitmix64.h"
 #include "util/error.h"
@@ -74,9 +75,22 @@ void check_sampling(float temperature, int top_k, float top_p, float min_p) {
   if (!(min_p >= 0 && min_p <= 1)) fail(RIFFLE_BAD_ARGUMENT, "min_p is %g, expected 0 to 1", min_p);
 }
 
-Sampler::Sampler(uint64_t seed, float temperature, int top_k, float top_p, float min_p)
-    : random_(seed), temperature_(temperature), top_p_(top_p), min_p_(min_p), top_k_(top_k) {
+void check_xtc(const Xtc& xtc) {
+  if (!(xtc.probability >= 0 && xtc.probability <= 1))
+    fail(RIFFLE_BAD_ARGUMENT, "xtc_probability is %g, expected 0 to 1", xtc.probability);
+  if (!(xtc.threshold >= 0 && xtc.threshold <= 1))
+    fail(RIFFLE_BAD_ARGUMENT, "xtc_threshold is %g, expected 0 to 1", xtc.threshold);
+}
+
+Sampler::Sampler(uint64_t seed, float temperature, int top_k, float top_p, float min_p, Xtc xtc)
+    : random_(seed),
+      temperature_(temperature),
+      top_p_(top_p),
+      min_p_(min_p),
+      top_k_(top_k),
+      xtc_(xtc) {
   check_sampling(temperature, top_k, top_p, min_p);
+  check_xtc(xtc);
 }
 
 SampleRequest Sampler::request() {
@@ -87,6 +101,9 @@ SampleRequest Sampler::request() {
   r.top_p = static_cast<float>(top_p_);
   r.min_p = static_cast<float>(min_p_);
   r.random = drawn ? random_.uniform() : 0;
+  // Whether XTC acts is decided here, so all devices decide alike.
+  if (drawn && xtc_.on() && random_.uniform() < static_cast<double>(xtc_.probability))
+    r.xtc_threshold = xtc_.threshold;
   return r;
 }
 
@@ -104,7 +121,10 @@ int Sampler::sample(const float* logits, int n, const SampleRequest& request) {
   if (temperature_ == 0 || top_k_ == 1) return best;
   collect(logits, n);
   if (top_p_ < 1) cut_top_p(max);
-  return draw(max, request.random);
+  if (min_p_ > 0) cut_min_p(max);
+  float top = max;
+  if (request.xtc_threshold <= 0.5f) top = exclude_top(max, request.xtc_threshold);
+  return draw(top, request.random);
 }
 
 // The logits after the request's changes, and -inf where a token is not allowed. NaN stays: it is
@@ -173,22 +193,35 @@ void Sampler::cut_top_p(float max) {
   }
 }
 
-// min_p and temperature. The order of candidates_ follows from the logits alone, so the seed
-// decides.
-int Sampler::draw(float max, double random) {
+void Sampler::cut_min_p(float max) {
+  std::erase_if(candidates_,
+                [&](const Candidate& c) { return !(weight_of(c.logit, max) >= min_p_); });
+}
+
+// XTC. Returns the largest logit that is left.
+float Sampler::exclude_top(float max, double threshold) {
   double total = 0;
-  size_t kept = 0;
-  for (const Candidate& candidate : candidates_) {
-    if (min_p_ > 0 && !(weight_of(candidate.logit, max) >= min_p_)) continue;
-    total += weight_of(candidate.logit, max, temperature_);
-    candidates_[kept++] = candidate;
-  }
-  candidates_.resize(kept);
+  for (const Candidate& candidate : candidates_) total += weight_of(candidate.logit, max);
+  std::optional<Candidate> last;  // in rank, of those that reach the threshold
+  for (const Candidate& candidate : candidates_)
+    if (weight_of(candidate.logit, max) >= threshold * total && (!last || before(*last, candidate)))
+      last = candidate;
+  if (!last) return max;
+  std::erase_if(candidates_, [&](const Candidate& c) { return before(c, *last); });
+  return last->logit;
+}
+
+// The order of candidates_ follows from the logits alone, so the seed decides. top: the largest of
+// their logits, beside which no weight is lost where temperature is small.
+int Sampler::draw(float top, double random) {
+  double total = 0;
+  for (const Candidate& candidate : candidates_)
+    total += weight_of(candidate.logit, top, temperature_);
   const double target = random * total;
   double covered = 0;
   int chosen = candidates_[0].id;
   for (const Candidate& candidate : candidates_) {
-    const double weight = weight_of(candidate.logit, max, temperature_);
+    const double weight = weight_of(candidate.logit, top, temperature_);
     covered += weight;
     if (weight > 0) chosen = candidate.id;  // kept in case rounding leaves the sum below target
     if (covered > target) break;

@@ -23,6 +23,14 @@ class Random {
 // and top_p and min_p are in [0,1].
 void check_sampling(float temperature, int top_k, float top_p, float min_p);
 
+// Exclude top choices: acts on a draw with this probability.
+struct Xtc {
+  float probability = 0, threshold = 0.1f;
+  bool on() const { return probability > 0 && threshold <= 0.5f; }
+};
+// Throws RIFFLE_BAD_ARGUMENT, naming the value, unless both are in [0,1].
+void check_xtc(const Xtc& xtc);
+
 // The logits of a request's changes change first. A token that the request does not allow counts as
 // one whose logit is -inf.
 //
@@ -31,18 +39,22 @@ void check_sampling(float temperature, int top_k, float top_p, float min_p);
 //   top_k  the k largest; 0: all
 //   top_p  the fewest of the largest that make up top_p of what top_k left, at least one; 1: all
 //   min_p  p at least min_p times the largest p; 0: all
+//   XTC    if it acts on this draw: let q be the softmax over what min_p left. If two or more have
+//   q
+//          of at least the threshold, those that rank before the last of them go
 // One is drawn with probability proportional to exp(logit / temperature). Equal logits rank by id,
 // lowest first. temperature 0 takes the first in rank.
 class Sampler {
  public:
-  Sampler(uint64_t seed, float temperature, int top_k, float top_p,
-          float min_p);  // throws as check_sampling
+  // Throws as check_sampling and check_xtc.
+  Sampler(uint64_t seed, float temperature, int top_k, float top_p, float min_p, Xtc xtc = {});
 
   // logits: n values. -inf is never drawn. Throws RIFFLE_BAD_MODEL if one is NaN or none is above
   // -inf, RIFFLE_BAD_ARGUMENT if n < 1. Of allowed tokens at least one must be there. Allocates
   // only if n is larger than in any call before.
   int sample(const float* logits, int n) { return sample(logits, n, request()); }
-  // The same in two steps: request takes the next random number, and sample draws with it.
+  // The same in two steps: request takes the next random number, and a second one if XTC is on;
+  // sample draws with them.
   SampleRequest request();
   int sample(const float* logits, int n, const SampleRequest& request);
 
@@ -57,11 +69,14 @@ class Sampler {
   const float* changed(const float* logits, int n, const SampleRequest& request);
   void collect(const float* logits, int n);
   void cut_top_p(float max);
-  int draw(float max, double random);
+  void cut_min_p(float max);
+  float exclude_top(float max, double threshold);
+  int draw(float top, double random);
 
   Random random_;
   double temperature_, top_p_, min_p_;
   int top_k_;
+  Xtc xtc_;
   std::vector<Candidate> candidates_;
   std::vector<float> changed_;
 };

@@ -3,6 +3,7 @@
 #include "api/struct_sizes.h"
 
 #include <catch2/catch.hpp>
+#include <cstddef>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -182,11 +183,36 @@ TEST_CASE("structs: an array has the caller's step, and reserved members are 0",
 
   riffle_generate_options g;
   riffle_generate_defaults(&g);
-  g.sampling.reserved[3] = 1;
+  g.sampling.reserved[2] = 1;
   CHECK(riffle_generate(sessions[0], &g, nullptr, nullptr, nullptr) == RIFFLE_UNSUPPORTED);
   CHECK(std::string(riffle_context_error(r.context)).find("sampling: reserved is not 0") == 0);
   riffle_selection s;
   riffle_selection_defaults(&s);
   s.reserved[0] = 1;
   CHECK(riffle_set_selection(r.context, &s) == RIFFLE_UNSUPPORTED);
+}
+
+// Members that took the place of reserved ones: version 1.0.0 has 0 there.
+TEST_CASE("structs: what was reserved may be 0", "[api]") {
+  static_assert(sizeof(riffle_sampling) == 136 && offsetof(riffle_sampling, xtc_probability) == 72);
+  riffle_context_options o;
+  riffle_context_defaults(&o);
+  o.device = RIFFLE_DEVICE_CPU;
+  o.n_ctx = 256;
+  Runtime r(o);
+  std::vector<int32_t> answers[2];
+  for (int i = 0; i < 2; ++i) {
+    riffle_session* session = r.session({1, 300, 301, 302});
+    riffle_generate_options g;
+    riffle_generate_defaults(&g);
+    g.max_tokens = 20;
+    g.ignore_eos = true;
+    if (i == 1) std::memset(&g.sampling.xtc_probability, 0, 64);
+    const auto take = [](void* user, size_t, const riffle_token* t) {
+      static_cast<std::vector<int32_t>*>(user)->push_back(t->id);
+      return true;
+    };
+    r.check(riffle_generate(session, &g, take, &answers[i], nullptr));
+  }
+  CHECK(answers[0] == answers[1]);
 }

@@ -112,6 +112,15 @@ CHAT_FIELDS = [
     (OTHER, {"structured_outputs": {"choice": ["a"]}}), (SAME, {"structured_outputs": {}}),
     (REFUSED, {"guided_json": {"not": {}}}), (REFUSED, {"guided_choice": []}),
     (REFUSED, {"structured_outputs": {"json_object": True, "regex": "a"}}),
+    (SAME, {"xtc_probability": 0, "xtc_threshold": 0.3}), (REFUSED, {"xtc_probability": 1.5}),
+    (SAME, {"xtc_probability": 1}),  # the line is greedy
+    (REFUSED, {"xtc_threshold": "a"}), (SAME, {"dry_multiplier": 0, "dry_base": 3}),
+    (OTHER, {"dry_multiplier": 1000, "dry_allowed_length": 0, "dry_sequence_breakers": []}),
+    (SAME, {"dry_multiplier": 1000, "dry_allowed_length": 0, "dry_penalty_last_n": 0}),
+    (SAME, {"dry_sequence_breakers": ["\n", "#"], "dry_penalty_last_n": -1}),
+    (REFUSED, {"dry_multiplier": -1}), (REFUSED, {"dry_base": 0.5}),
+    (REFUSED, {"dry_allowed_length": -1}), (REFUSED, {"dry_penalty_last_n": -2}),
+    (REFUSED, {"dry_sequence_breakers": "a"}), (REFUSED, {"dry_sequence_breakers": ["a", ""]}),
     (SAME, {"grammar": ""}), (OTHER, {"json_schema": {"type": "integer"}}),
     (REFUSED, {"allowed_token_ids": [1]}), (REFUSED, {"truncate_prompt_tokens": 5}),
     (REFUSED, {"chat_template": "{{ messages }}"}), (REFUSED, {"add_generation_prompt": False}),
@@ -402,10 +411,28 @@ def choices(_):
     many = "word word word word word word word word"
     run = ["run", "--raw", "-p", many, "-q", *SMALL, *GREEDY, "-n", "24"]
     free = riffle(*run).out
-    for flag in ("--repeat-penalty", "3"), ("--frequency-penalty", "2"), ("--presence-penalty", "2"):
+    for flag in (("--repeat-penalty", "3"), ("--frequency-penalty", "2"), ("--presence-penalty", "2"),
+                 ("--dry-multiplier", "9")):
         r = riffle(*run, *flag)
         check(r.code == 0 and len(set(r.out.split())) >= len(set(free.split())), f"{flag[0]} has an effect",
               (free, r.out))
+    dry = ["--dry-multiplier", "9", "--dry-allowed-length", "1"]
+    # A space is in every word, so none repeats.
+    outs = [riffle(*run, *dry, "--dry-sequence-breaker", b).out for b in ("none", " ", "zzz")]
+    check(outs[0] == outs[2] and outs[0] != outs[1] == free, "--dry-sequence-breaker has an effect", (free, outs))
+    escaped, plain = (riffle(*run, *dry, "--dry-sequence-breaker", b, "--dry-sequence-breaker", ":").out
+                      for b in (r"\n", "\n"))
+    check(escaped == plain, r"\n is a line break in --dry-sequence-breaker", (escaped, plain))
+    warm = [*run[:4], "-q", *SMALL, "--seed", "3", "-n", "24", "--temp", "0.7"]
+    xtc = ["--xtc-probability", "1", "--xtc-threshold", "0.05"]
+    first, again, off = (riffle(*warm, *f).out for f in (xtc, xtc, [*xtc[:2], "--xtc-threshold", "0.51"]))
+    check(first == again and off == riffle(*warm).out != first, "XTC has an effect, and the seed decides",
+          (first, again, off))
+    for bad in (["--xtc-probability", "1.5"], ["--xtc-threshold", "-1"], ["--dry-multiplier", "nan"],
+                ["--dry-base", "0.9"], ["--dry-allowed-length", "-1"], ["--dry-penalty-last-n", "-2"],
+                ["--dry-sequence-breaker", ""], ["--dry-sequence-breaker", "none", "--dry-sequence-breaker", "a"]):
+        r = riffle("run", "-p", "x", *bad, *SMALL)
+        check(r.code == 2 and bad[0].encode() in r.err, " ".join(bad) + " is refused", r)
 
 
 def openai_types(_):

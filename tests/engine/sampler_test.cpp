@@ -14,9 +14,10 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// The documented rules in float64, slowly: probability of every id.
+// The documented rules in float64, slowly: probability of every id. xtc_threshold: of a draw on
+// which XTC acts.
 std::vector<double> reference(const std::vector<float>& logits, double temperature, int top_k,
-                              double top_p, double min_p) {
+                              double top_p, double min_p, double xtc_threshold = 1) {
   const int n = static_cast<int>(logits.size());
   std::vector<int> rank(n);
   std::iota(rank.begin(), rank.end(), 0);
@@ -36,11 +37,18 @@ std::vector<double> reference(const std::vector<float>& logits, double temperatu
       covered += std::exp(logits[rank[keep++]] - max);
     rank.resize(keep);
   }
-  double total = 0;
-  for (const int id : rank) {
-    if (std::exp(logits[id] - max) >= min_p)
-      total += result[id] = std::exp((logits[id] - max) / temperature);
+  std::erase_if(rank, [&](int id) { return !(std::exp(logits[id] - max) >= min_p); });
+  if (xtc_threshold <= 0.5) {
+    double all = 0;
+    for (const int id : rank) all += std::exp(logits[id] - max);
+    const auto below = std::find_if(rank.begin(), rank.end(), [&](int id) {
+      return std::exp(logits[id] - max) < xtc_threshold * all;
+    });
+    if (below - rank.begin() > 1) rank.erase(rank.begin(), below - 1);
   }
+  double total = 0;
+  for (const int id : rank)
+    total += result[id] = std::exp((logits[id] - logits[rank[0]]) / temperature);
   for (double& p : result) p /= total;
   return result;
 }
@@ -140,6 +148,82 @@ TEST_CASE("samples follow the documented distribution", "[sampler]") {
   }
 }
 
+TEST_CASE("XTC: a million draws follow the documented distribution", "[sampler]") {
+  const std::vector<float> logits = {2, 1.5f, 1, 0.5f, 0, -0.5f, -1, -1.5f, 3, 3, -2, 0.25f};
+  const int n = static_cast<int>(logits.size()), draws = 1000000;
+  struct Setting {
+    float temperature;
+    int top_k;
+    float top_p, min_p;
+    Xtc xtc;
+  };
+  for (const Setting& s : {Setting{1, 0, 1, 0, {0.5f, 0.1f}},
+                           {0.8f, 40, 0.95f, 0.05f, {0.3f, 0.1f}},
+                           {0.7f, 6, 1, 0, {1, 0.05f}},
+                           {1.5f, 0, 0.9f, 0, {0.9f, 0.2f}},  // acts on the two best alone
+                           {1, 0, 1, 0.1f, {0.75f, 0}},       // leaves the last candidate
+                           {1, 0, 1, 0, {1, 0.4f}},           // acts on none
+                           {1, 0, 1, 0, {1, 0.51f}}}) {       // off
+    INFO("temperature " << s.temperature << " top_k " << s.top_k << " top_p " << s.top_p
+                        << " min_p " << s.min_p << " probability " << s.xtc.probability
+                        << " threshold " << s.xtc.threshold);
+    const auto off = reference(logits, s.temperature, s.top_k, s.top_p, s.min_p),
+               on = reference(logits, s.temperature, s.top_k, s.top_p, s.min_p, s.xtc.threshold);
+    Sampler sampler(23, s.temperature, s.top_k, s.top_p, s.min_p, s.xtc);
+    std::vector<double> count(n, 0);
+    for (int i = 0; i < draws; i++) count[sampler.sample(logits.data(), n)]++;
+    double chi_square = 0;
+    int cells = 0;
+    for (int id = 0; id < n; id++) {
+      const double p = s.xtc.probability * on[id] + (1 - s.xtc.probability) * off[id];
+      if (p == 0) CHECK(count[id] == 0);
+      if (p == 0) continue;
+      chi_square += (count[id] - p * draws) * (count[id] - p * draws) / (p * draws);
+      cells++;
+    }
+    CHECK(chi_square <= cells - 1 + 6 * std::sqrt(2.0 * cells));
+  }
+}
+
+TEST_CASE("XTC: the same seed gives the same tokens; off, it changes nothing", "[sampler]") {
+  std::vector<float> logits(300);
+  for (size_t i = 0; i < logits.size(); i++) logits[i] = 5 * std::sin(static_cast<float>(i));
+  const int n = static_cast<int>(logits.size());
+  Sampler plain(9, 0.9f, 40, 0.95f, 0), off(9, 0.9f, 40, 0.95f, 0, {0, 0.1f}),
+      high(9, 0.9f, 40, 0.95f, 0, {1, 0.6f}), a(9, 0.9f, 40, 0.95f, 0, {0.5f, 0.01f}),
+      b(9, 0.9f, 40, 0.95f, 0, {0.5f, 0.01f}), greedy(9, 0, 40, 0.95f, 0, {1, 0.01f}),
+      one(9, 1, 1, 0.95f, 0, {1, 0.01f});
+  const auto best =
+      static_cast<int>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  int differ = 0;
+  for (int i = 0; i < 200; i++) {
+    const int id = plain.sample(logits.data(), n), other = a.sample(logits.data(), n);
+    REQUIRE(off.sample(logits.data(), n) == id);
+    REQUIRE(high.sample(logits.data(), n) == id);
+    REQUIRE(b.sample(logits.data(), n) == other);
+    REQUIRE(greedy.sample(logits.data(), n) == best);
+    REQUIRE(one.sample(logits.data(), n) == best);
+    differ += id != other;
+  }
+  CHECK(differ > 50);
+}
+
+TEST_CASE("XTC: ties, infinities and small temperatures", "[sampler]") {
+  const auto drawn = [](const std::vector<float>& logits, float temperature, float threshold) {
+    Sampler sampler(3, temperature, 0, 1, 0, {1, threshold});
+    return sampler.sample(logits.data(), static_cast<int>(logits.size()));
+  };
+  for (const float temperature : {1e-30f, 1e-3f}) {
+    CHECK(drawn({5, 0, 5, -1}, temperature, 0.1f) ==
+          2);  // of equal ones the higher id is less likely
+    CHECK(drawn({kInf, 0, kInf, -1}, temperature, 0.5f) == 2);
+    CHECK(drawn({0, 4, 3, 2}, temperature, 0.05f) == 3);
+    CHECK(drawn({0, -kInf, -900}, temperature, 0) == 2);  // -inf is no candidate
+    CHECK(drawn({0, -40}, temperature, 0.1f) == 0);       // one candidate reaches the threshold
+    CHECK(drawn({7}, temperature, 0) == 0);
+  }
+}
+
 TEST_CASE("large vocabularies: what may be drawn is what the rules leave", "[sampler]") {
   Random random(11);
   for (const int n : {127, 128, 129, 640, 2000, 32000}) {
@@ -236,6 +320,9 @@ TEST_CASE("sampling settings are checked", "[sampler]") {
   CHECK(refusal(1, -1, 1, 0) == "top_k is -1, expected >= 0");
   CHECK(refusal(1, 0, 1.5f, 0) == "top_p is 1.5, expected 0 to 1");
   CHECK_THROWS_AS(Sampler(0, -1, 0, 1, 0), Error);
+  CHECK_THROWS_WITH(check_xtc({1.5f, 0}), "xtc_probability is 1.5, expected 0 to 1");
+  CHECK_THROWS_WITH(check_xtc({std::nanf(""), 0}), "xtc_probability is nan, expected 0 to 1");
+  CHECK_THROWS_WITH(check_xtc({0, -1}), "xtc_threshold is -1, expected 0 to 1");
 }
 
 TEST_CASE("sampler: tokens that are not allowed count as -inf, before every filter", "[sampler]") {

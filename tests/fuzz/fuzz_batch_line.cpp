@@ -12,12 +12,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     defaults.ignore_unknown = size % 2 != 0;
     const BatchRequest r = parse_batch_line(line, 7, defaults);
     // What was let through is what the library takes.
-    const bool fine = !r.custom_id.empty() && r.custom_id.size() <= kMaxNameBytes &&
-                      r.max_tokens >= -1 && r.max_tokens != 0 && r.messages.empty() != r.chat &&
-                      r.prompts.empty() == r.chat && r.stop.size() <= 16 &&
-                      r.sampling.temperature >= 0 && r.sampling.temperature <= 100 &&
-                      r.sampling.top_k >= 0 && r.sampling.top_p >= 0 && r.sampling.top_p <= 1 &&
-                      r.sampling.min_p >= 0 && r.sampling.min_p <= 1;
+    const bool fine =
+        !r.custom_id.empty() && r.custom_id.size() <= kMaxNameBytes && r.max_tokens >= -1 &&
+        r.max_tokens != 0 && r.messages.empty() != r.chat && r.prompts.empty() == r.chat &&
+        r.stop.size() <= 16 && r.sampling.temperature >= 0 && r.sampling.temperature <= 100 &&
+        r.sampling.top_k >= 0 && r.sampling.top_p >= 0 && r.sampling.top_p <= 1 &&
+        r.sampling.min_p >= 0 && r.sampling.min_p <= 1 && r.sampling.xtc_probability >= 0 &&
+        r.sampling.xtc_probability <= 1 && r.sampling.dry_multiplier >= 0 &&
+        r.sampling.dry_base >= 1 && (!r.breakers || r.breakers->size() <= 16);
     if (!fine || riffle_utf8_error(r.custom_id.data(), r.custom_id.size()) >= 0) std::abort();
     for (const BatchPrompt& prompt : r.prompts)
       if (prompt.text.empty() == prompt.tokens.empty() ||

@@ -418,7 +418,9 @@ int main(int argc, char** argv) {
                  "completions\", \"body\": {\"model\": \"m\", \"prompt\": \"a \\u00fc\", "
                  "\"max_tokens\": 3, \"temperature\": 0.5, "
                  "\"top_p\": 1, \"min_p\": 0, \"top_k\": 4, \"seed\": 18446744073709551615, "
-                 "\"stop\": [\"x\"], \"n\": 1, "
+                 "\"stop\": [\"x\"], \"n\": 1, \"xtc_probability\": 0.5, \"xtc_threshold\": 0.2, "
+                 "\"dry_multiplier\": 0.8, \"dry_base\": 2, \"dry_allowed_length\": 1, "
+                 "\"dry_penalty_last_n\": -1, \"dry_sequence_breakers\": [\"\\n\"], "
                  "\"stream\": false}}");
   write_file(root + "/batch_line/messages",
              body +

@@ -399,5 +399,17 @@ def test_biases_penalties_and_log_probabilities(riffle, model):
     assert banned.text is not None and first not in banned.tokens
     again = model.generate("word " * 8, max_tokens=24, repeat_penalty=3.0, **GREEDY)
     assert again.text is not None and again.finish == "length"
+    dry = dict(max_tokens=24, dry_allowed_length=1, **GREEDY)
+    free, spaced, strict = (
+        model.generate("word " * 8, dry_multiplier=m, dry_sequence_breakers=b, **dry).text
+        for m, b in ((0.0, []), (9.0, [" "]), (9.0, []))
+    )
+    assert spaced == free != strict
+    hot = dict(max_tokens=24, seed=3, temperature=0.7)
+    xtc = dict(xtc_probability=1.0, xtc_threshold=0.05, **hot)
+    assert model.generate("The rain", **xtc).text == model.generate("The rain", **xtc).text
+    assert model.generate("The rain", **xtc).text != model.generate("The rain", **hot).text
+    with pytest.raises(riffle.Error, match="xtc_threshold"):
+        model.generate("The rain", xtc_threshold=2.0).text
     with pytest.raises(riffle.Error, match="frequency_penalty"):
         model.generate("The rain", frequency_penalty=3.0).text

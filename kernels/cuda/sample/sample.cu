@@ -108,16 +108,13 @@ struct Row {
   const uint32_t* allowed;
   int n;
   float max;
+  float xtc_threshold;
   double temperature, top_p, min_p, random;
   __device__ float logit(int id) const { return allowed_logit(allowed, __ldg(logits + id), id); }
 };
 
-// Of a candidate, in the unit of the sum.
-__device__ u64 mass_of(const Row& row, Sum sum, float logit) {
-  if (sum == Sum::Count) return 1;
-  if (sum == Sum::TopP) return __double2ull_rn(weight_of(logit, row.max, 1) * kUnit);
-  if (row.min_p > 0 && !(weight_of(logit, row.max, 1) >= row.min_p)) return 0;
-  return __double2ull_rn(weight_of(logit, row.max, row.temperature) * kUnit);
+__device__ bool passes_min_p(const Row& row, float logit) {
+  return !(row.min_p > 0) || weight_of(logit, row.max, 1) >= row.min_p;
 }
 
 // The first running sum that is enough, between 1 and the total.
@@ -133,7 +130,29 @@ struct Bound {
   uint32_t key = kMinusInfinity + 1;
   int id = INT_MAX;
   __device__ bool holds(uint32_t k, int i) const { return k > key || (k == key && i <= id); }
+  __device__ float top(const Row& row) const { return row.max; }  // the largest logit
 };
+// Of these, the candidates that XTC leaves: in rank from `first_key` and `first_id` on. It is a
+// type of its own so that draws without XTC do not pay for it.
+struct Left : Bound {
+  uint32_t first_key = UINT_MAX;
+  int first_id = 0;
+  __device__ bool holds(uint32_t k, int i) const {
+    return Bound::holds(k, i) && (k < first_key || (k == first_key && i >= first_id));
+  }
+  __device__ float top(const Row& row) const {
+    return first_key == UINT_MAX ? row.max : logit_of(first_key);
+  }
+};
+
+// Of a candidate, in the unit of the sum.
+template <class Candidates>
+__device__ u64 mass_of(const Row& row, const Candidates& bound, Sum sum, float logit) {
+  if (sum == Sum::Count) return 1;
+  if (sum == Sum::TopP) return __double2ull_rn(weight_of(logit, row.max, 1) * kUnit);
+  if (!passes_min_p(row, logit)) return 0;
+  return __double2ull_rn(weight_of(logit, bound.top(row), row.temperature) * kUnit);
+}
 
 // A place in the ranking: the `rank`-th (from 1, by id) of the `ties` candidates of this key;
 // `above` have larger keys.
@@ -154,7 +173,8 @@ struct Shared {
   u64 small[kSmall];  // ~key << 32 | id: ascending is best first
   u64 warp_mass[kWarps], warp_count[kWarps];
   u64 need, above;
-  int bin, chosen, n_small;
+  int bin, chosen, n_small, first;
+  Row row;  // for XTC, so that other draws need no registers for it
 };
 
 // Calls f(logit, id) for every element; a thread loads four before it looks at the first.
@@ -172,7 +192,8 @@ __device__ void for_each(const Row& row, F f) {
 
 // The first place where the running sum over the ranking is enough. All threads call it, and all
 // get the answer.
-__device__ Place select(const Row& row, const Bound& bound, Sum sum, int top_k, Shared& s) {
+template <class Candidates>
+__device__ Place select(const Row& row, const Candidates& bound, Sum sum, int top_k, Shared& s) {
   constexpr int kShift[3] = {21, 10, 0}, kBits[3] = {11, 11, 10};
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   Place place = {};
@@ -187,7 +208,7 @@ __device__ Place select(const Row& row, const Bound& bound, Sum sum, int top_k, 
       const uint32_t key = key_of(logit);
       if (!bound.holds(key, id) || (pass > 0 && key >> (shift + bits) != place.key)) return;
       const int bin = static_cast<int>(key >> shift & ((1u << bits) - 1));
-      const u64 mass = mass_of(row, sum, logit);
+      const u64 mass = mass_of(row, bound, sum, logit);
       const auto low = static_cast<uint32_t>(mass);
       atomicAdd(&s.bins.count[bin], 1u);
       const uint32_t old = atomicAdd(&s.bins.low[bin], low);
@@ -232,7 +253,7 @@ __device__ Place select(const Row& row, const Bound& bound, Sum sum, int top_k, 
     place.ties = s.bins.count[s.bin];
     need = s.need;
   }
-  const u64 each = mass_of(row, sum, logit_of(place.key));
+  const u64 each = mass_of(row, bound, sum, logit_of(place.key));
   place.rank = (need + each - 1) / each;
   return place;
 }
@@ -275,9 +296,13 @@ __device__ int walk(const Row& row, Mass mass, Need need_of, Shared& s) {
   return s.chosen;
 }
 
-__device__ int id_at(const Row& row, const Place& place, Shared& s) {
+template <class Candidates>
+__device__ int id_at(const Row& row, const Candidates& bound, const Place& place, Shared& s) {
   return walk(
-      row, [&](float logit, int) -> u64 { return key_of(logit) == place.key; },
+      row,
+      [&](float logit, int id) -> u64 {
+        return key_of(logit) == place.key && bound.holds(place.key, id);
+      },
       [&](u64) { return place.rank; }, s);
 }
 
@@ -286,7 +311,7 @@ __device__ Bound up_to(const Row& row, const Bound& bound, const Place& place, S
   Bound cut;
   cut.key = place.key;
   cut.id = place.key == bound.key ? bound.id : INT_MAX;
-  if (place.rank < place.ties) cut.id = id_at(row, place, s);
+  if (place.rank < place.ties) cut.id = id_at(row, bound, place, s);
   return cut;
 }
 
@@ -318,14 +343,28 @@ __device__ int collect(const Row& row, const Bound& bound, const Place& place, S
   return static_cast<int>(place.above + place.rank);
 }
 
-// Sampler::cut_top_p and Sampler::draw over n ranked candidates in s.small, step by step.
+// The draw among s.weights.draw from `first` to before n, by one thread.
+__device__ int draw_weight(const Row& row, int first, int n, const Shared& s) {
+  double total = 0, covered = 0;
+  for (int j = first; j < n; j++) total += s.weights.draw[j];
+  const double target = row.random * total;
+  int chosen = first;
+  for (int j = first; j < n; j++) {
+    covered += s.weights.draw[j];
+    if (s.weights.draw[j] > 0) chosen = j;
+    if (covered > target) break;
+  }
+  return static_cast<int>(static_cast<uint32_t>(s.small[chosen]));
+}
+
+// What Sampler does from cut_top_p on, over n ranked candidates in s.small, step by step.
 __device__ int draw_small(const Row& row, int n, bool cut, Shared& s) {
   const int i = threadIdx.x;
+  const auto logit_at = [&](int j) { return logit_of(~static_cast<uint32_t>(s.small[j] >> 32)); };
   __syncthreads();
   if (i < n) {
-    const float logit = logit_of(~static_cast<uint32_t>(s.small[i] >> 32));
-    s.weights.top_p[i] = weight_of(logit, row.max, 1);
-    s.weights.draw[i] = weight_of(logit, row.max, row.temperature);
+    s.weights.top_p[i] = weight_of(logit_at(i), row.max, 1);
+    s.weights.draw[i] = weight_of(logit_at(i), row.max, row.temperature);
   }
   __syncthreads();
   if (i == 0) {
@@ -340,24 +379,78 @@ __device__ int draw_small(const Row& row, int n, bool cut, Shared& s) {
     }
     while (n > 1 && row.min_p > 0 && !(s.weights.top_p[n - 1] >= row.min_p))
       n--;  // ranked: a tail falls
-    double total = 0, covered = 0;
-    for (int j = 0; j < n; j++) total += s.weights.draw[j];
-    const double target = row.random * total;
-    int chosen = 0;
-    for (int j = 0; j < n; j++) {
-      covered += s.weights.draw[j];
-      if (s.weights.draw[j] > 0) chosen = j;
-      if (covered > target) break;
+    int first = 0;
+    if (s.row.xtc_threshold <= 0.5f) {
+      double total = 0;
+      for (int j = 0; j < n; j++) total += s.weights.top_p[j];
+      while (first + 1 < n && s.weights.top_p[first + 1] >= s.row.xtc_threshold * total) first++;
     }
-    s.chosen = static_cast<int>(static_cast<uint32_t>(s.small[chosen]));
+    s.first = first, s.n_small = n;
+    if (first == 0) s.chosen = draw_weight(row, 0, n, s);
   }
   __syncthreads();
+  if (s.first > 0) {  // the weights are those beside the largest logit that is left
+    const int first = s.first;
+    if (i >= first && i < s.n_small)
+      s.weights.draw[i] = weight_of(logit_at(i), logit_at(first), row.temperature);
+    __syncthreads();
+    if (i == 0) s.chosen = draw_weight(row, first, s.n_small, s);
+    __syncthreads();
+  }
   return s.chosen;
+}
+
+// The draw among many candidates; by_rank: in their order by rank, else by id.
+template <class Candidates>
+__device__ int draw_many(const Row& row, const Candidates& bound, bool by_rank, Shared& s) {
+  if (by_rank) return id_at(row, bound, select(row, bound, Sum::Draw, 0, s), s);
+  return walk(
+      row,
+      [&](float logit, int id) -> u64 {
+        return bound.holds(key_of(logit), id) ? mass_of(row, bound, Sum::Draw, logit) : 0;
+      },
+      [&](u64 total) { return needed(row, Sum::Draw, 0, total); }, s);
+}
+
+// Sampler::exclude_top, then the draw. All threads call it with the same values.
+__device__ int draw_left(Bound bound, bool by_rank, Shared& s) {
+  const Row row = s.row;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  u64 sum = 0;
+  for_each(row, [&](float logit, int id) {
+    if (bound.holds(key_of(logit), id) && passes_min_p(row, logit))
+      sum += mass_of(row, bound, Sum::TopP, logit);
+  });
+  sum = warp_total(sum);
+  __syncthreads();
+  if (lane == 0) s.warp_mass[warp] = sum;
+  __syncthreads();
+  u64 total = 0;
+  for (int w = 0; w < kWarps; w++) total += s.warp_mass[w];
+  const double least = row.xtc_threshold * (static_cast<double>(total) / kUnit);
+  u64 last = 0;  // ~ranked() of the last in rank that reaches the threshold; 0: none does
+  for_each(row, [&](float logit, int id) {
+    if (!bound.holds(key_of(logit), id) || !passes_min_p(row, logit)) return;
+    if (!(weight_of(logit, row.max, 1) >= least)) return;
+    const u64 one = ~ranked(logit, id);
+    last = one > last ? one : last;
+  });
+  last = warp_max(last);
+  __syncthreads();
+  if (lane == 0) s.warp_mass[warp] = last;
+  __syncthreads();
+  for (int w = 0; w < kWarps; w++) last = s.warp_mass[w] > last ? s.warp_mass[w] : last;
+  Left left{bound};
+  if (last != 0) {
+    left.first_key = static_cast<uint32_t>(~last >> 32);
+    left.first_id = static_cast<int>(static_cast<uint32_t>(last));
+  }
+  return draw_many(row, left, by_rank, s);
 }
 
 __device__ int choose(const Row& row, int top_k, Shared& s) {
   Bound bound;
-  bool by_rank = false;  // the order of the draw; else by id
+  bool by_rank = false;
   if (top_k > 0 && top_k < row.n) {
     by_rank = true;
     const Place place = select(row, bound, Sum::Count, top_k, s);
@@ -376,13 +469,8 @@ __device__ int choose(const Row& row, int top_k, Shared& s) {
     }
     bound = up_to(row, bound, place, s);
   }
-  if (by_rank) return id_at(row, select(row, bound, Sum::Draw, 0, s), s);
-  return walk(
-      row,
-      [&](float logit, int id) -> u64 {
-        return bound.holds(key_of(logit), id) ? mass_of(row, Sum::Draw, logit) : 0;
-      },
-      [&](u64 total) { return needed(row, Sum::Draw, 0, total); }, s);
+  if (s.row.xtc_threshold <= 0.5f) return draw_left(bound, by_rank, s);
+  return draw_many(row, bound, by_rank, s);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -406,10 +494,13 @@ __global__ void __launch_bounds__(kThreads)
                    p.allowed,
                    vocab_size,
                    logit_of(max_key),
+                   p.xtc_threshold,
                    p.temperature,
                    p.top_p,
                    p.min_p,
                    p.random};
+  if (threadIdx.x == 0) s.row = row;
+  __syncthreads();
   const int id = choose(row, p.top_k, s);
   if (threadIdx.x == 0) out[blockIdx.x] = id;
 }

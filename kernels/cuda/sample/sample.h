@@ -19,6 +19,7 @@ struct SampleParams {
   // Device memory: the logits of these tokens change first. Each token is there once.
   const LogitChange* changes = nullptr;
   int32_t n_changes = 0;
+  float xtc_threshold = 1;  // above 0.5: XTC does not act on this draw
 };
 // logits [n][ld], which the changes write to, of which the first vocab_size count (at most
 // kSampleMaxVocab: else cudaErrorInvalidValue); params [n] (device); scratch:

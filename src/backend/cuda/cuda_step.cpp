@@ -231,6 +231,7 @@ void CudaBackend::upload_step() {
     for (int64_t i = 0; i < step_.n; ++i) {
       const SampleRequest& r = step_.samples[i];
       params[i] = {r.temperature, r.top_p, r.min_p, r.top_k, r.random};
+      params[i].xtc_threshold = r.xtc_threshold;
       if (r.allowed) params[i].allowed = masks_.as<uint32_t>() + i * mask_words();
       if (r.n_changes == 0) continue;
       params[i].changes =

@@ -39,6 +39,19 @@ std::vector<int32_t> parse_tokens(const Fields& f, const std::string& field, con
   return tokens;
 }
 
+// A text or a list of at most 16, none of them empty.
+void add_texts(const Fields& f, const std::string& field, const JsonIn& value,
+               std::vector<std::string>& texts) {
+  if (!value.is_array()) {
+    texts.push_back(f.plain_text(field, value));
+  } else {
+    if (value.size() > 16) f.fail("bad_request", "field " + field + " has more than 16 strings");
+    for (const JsonIn& s : value) texts.push_back(f.plain_text(field, s));
+  }
+  if (std::find(texts.begin(), texts.end(), "") != texts.end())
+    f.fail("bad_request", "field " + field + " holds an empty string");
+}
+
 // A text, a list of texts, a list of tokens, or a list of lists of tokens.
 void read_prompt(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   std::vector<BatchPrompt>& prompts = body.request.prompts;
@@ -134,6 +147,35 @@ void read_repeat_last_n(const Fields& f, const std::string& field, const JsonIn&
       value == JsonIn(-1) ? -1 : f.integer<int32_t>(field, value, 0, kIntMax);
 }
 
+void read_xtc_probability(const Fields& f, const std::string& field, const JsonIn& value,
+                          Body& body) {
+  body.request.sampling.xtc_probability = static_cast<float>(f.real(field, value, 0, 1));
+}
+void read_xtc_threshold(const Fields& f, const std::string& field, const JsonIn& value,
+                        Body& body) {
+  body.request.sampling.xtc_threshold = static_cast<float>(f.real(field, value, 0, 1));
+}
+void read_dry_multiplier(const Fields& f, const std::string& field, const JsonIn& value,
+                         Body& body) {
+  body.request.sampling.dry_multiplier = static_cast<float>(f.real(field, value, 0, 1000));
+}
+void read_dry_base(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.request.sampling.dry_base = static_cast<float>(f.real(field, value, 1, 1000));
+}
+void read_dry_allowed_length(const Fields& f, const std::string& field, const JsonIn& value,
+                             Body& body) {
+  body.request.sampling.dry_allowed_length = f.integer<int32_t>(field, value, 0, kIntMax);
+}
+void read_dry_last_n(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.request.sampling.dry_penalty_last_n =
+      value == JsonIn(-1) ? -1 : f.integer<int32_t>(field, value, 0, kIntMax);
+}
+void read_dry_breakers(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  if (!value.is_array()) f.wrong(field, value, "a list of strings");
+  std::vector<std::string>& breakers = body.request.breakers.emplace();
+  add_texts(f, field, value, breakers);
+}
+
 // {"15043": -100}: tokens and what is added to their logits.
 void read_logit_bias(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   if (!value.is_object()) f.wrong(field, value, "an object");
@@ -165,15 +207,7 @@ void read_top_logprobs(const Fields& f, const std::string& field, const JsonIn& 
 }
 
 void read_stop(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  std::vector<std::string>& stop = body.request.stop;
-  if (!value.is_array()) {
-    stop.push_back(f.plain_text(field, value));
-  } else {
-    if (value.size() > 16) f.fail("bad_request", "field " + field + " has more than 16 strings");
-    for (const JsonIn& s : value) stop.push_back(f.plain_text(field, s));
-  }
-  if (std::find(stop.begin(), stop.end(), "") != stop.end())
-    f.fail("bad_request", "field " + field + " holds an empty string");
+  add_texts(f, field, value, body.request.stop);
 }
 
 void read_ignore_eos(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
@@ -302,14 +336,19 @@ constexpr BodyField kFields[] = {
     // llama.cpp
     {{"repeat_penalty", Use::HONOURED}, read_repeat_penalty},
     {{"repeat_last_n", Use::HONOURED}, read_repeat_last_n},
+    {{"xtc_probability", Use::HONOURED}, read_xtc_probability},
+    {{"xtc_threshold", Use::HONOURED}, read_xtc_threshold},
+    {{"dry_multiplier", Use::HONOURED}, read_dry_multiplier},
+    {{"dry_base", Use::HONOURED}, read_dry_base},
+    {{"dry_allowed_length", Use::HONOURED}, read_dry_allowed_length},
+    {{"dry_penalty_last_n", Use::HONOURED}, read_dry_last_n},
+    {{"dry_sequence_breakers", Use::HONOURED}, read_dry_breakers},
     {{"grammar", Use::HONOURED}, read_format},
     {{"json_schema", Use::HONOURED}, read_format},
 
     {{"cache_prompt", Use::IGNORED}},
     {{"id_slot", Use::IGNORED}},
     {{"typical_p", Use::NO_OP, "[1]"}},
-    {{"dry_multiplier", Use::NO_OP, "[0]"}},
-    {{"xtc_probability", Use::NO_OP, "[0]"}},
     {{"mirostat", Use::NO_OP, "[0]"}},
     {{"n_probs", Use::NO_OP, "[0]"}},
 };

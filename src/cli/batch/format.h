@@ -41,6 +41,7 @@ struct BatchRequest {
   size_t n = 1;
   riffle_sampling sampling{};
   std::optional<std::vector<riffle_logit_bias>> logit_bias;  // in place of sampling's
+  std::optional<std::vector<std::string>> breakers;          // likewise, of DRY
   std::vector<std::string> stop;
   bool ignore_eos = false;
   riffle_thinking thinking = RIFFLE_THINKING_DEFAULT;

@@ -208,6 +208,8 @@ void BatchRunner::submit(Jobs::iterator job) {
     options.sampling.logit_bias = r.logit_bias->data();
     options.sampling.n_logit_bias = r.logit_bias->size();
   }
+  std::vector<const char*> breakers;
+  if (r.breakers) set_breakers(*r.breakers, breakers, options.sampling);
   options.ignore_eos = r.ignore_eos;
   options.stop = stops.data();
   options.n_stop = stops.size();

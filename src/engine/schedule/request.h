@@ -13,8 +13,8 @@ namespace riffle {
 struct Scheduler::Request {
   uint64_t id = 0;
   std::vector<int32_t> prompt;
-  std::vector<std::string> stops;
-  std::vector<const char*> stop_pointers;
+  std::vector<std::string> stops, breakers;
+  std::vector<const char*> stop_pointers, breaker_pointers;
   std::vector<riffle_logit_bias> logit_bias;
   riffle_generate_options options{};
   riffle_grammar grammar;  // what options.grammar points to, if anything

@@ -72,6 +72,13 @@ uint64_t Scheduler::submit(std::span<const int32_t> tokens,
   const riffle_sampling& s = options.sampling;
   r->logit_bias.assign(s.logit_bias, s.logit_bias + s.n_logit_bias);
   r->options.sampling.logit_bias = r->logit_bias.data();
+  if (s.dry_sequence_breakers) {
+    for (size_t i = 0; i < s.n_dry_sequence_breakers; ++i)
+      r->breakers.emplace_back(s.dry_sequence_breakers[i]);
+    for (const std::string& b : r->breakers) r->breaker_pointers.push_back(b.c_str());
+    r->breaker_pointers.push_back(nullptr);  // no breakers are another thing than a null pointer
+    r->options.sampling.dry_sequence_breakers = r->breaker_pointers.data();
+  }
   if (options.grammar) r->grammar = *options.grammar, r->options.grammar = &r->grammar;
   r->answer.emplace(engine_.model(), r->options, r->prompt);
   waiting_.push_back(std::move(r));

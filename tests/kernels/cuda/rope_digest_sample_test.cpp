@@ -219,7 +219,8 @@ namespace {
 // Draws `rows` tokens with the device's and the CPU's sampler from the same random numbers; how
 // many differ. masked: every other row may draw some tokens only, the middle one among them.
 int differences(Rng& g, const std::vector<float>& logits, int64_t ld, int vocab, int rows,
-                float temperature, int top_k, float top_p, float min_p, bool masked) {
+                float temperature, int top_k, float top_p, float min_p, riffle::Xtc xtc,
+                bool masked) {
   const int words = (vocab + 31) / 32;
   std::vector<uint32_t> masks(rows * words);
   for (uint32_t& word : masks) word = static_cast<uint32_t>(g());
@@ -230,12 +231,13 @@ int differences(Rng& g, const std::vector<float>& logits, int64_t ld, int vocab,
   for (int i = 0; i < rows; i++) {
     const uint64_t seed = g();
     const bool has_mask = masked && i % 2 == 0;
-    riffle::Sampler sampler(seed, temperature, top_k, top_p, min_p);
+    riffle::Sampler sampler(seed, temperature, top_k, top_p, min_p, xtc);
     riffle::SampleRequest request = sampler.request();
     if (has_mask) request.allowed = &masks[i * words];
     want.push_back(sampler.sample(&logits[i * ld], vocab, request));
-    params.push_back({temperature, top_p, min_p, top_k, riffle::Random(seed).uniform(),
-                      has_mask ? masks_d.get() + i * words : nullptr});
+    params.push_back({temperature, top_p, min_p, top_k, request.random,
+                      has_mask ? masks_d.get() + i * words : nullptr, nullptr, 0,
+                      request.xtc_threshold});
   }
   DeviceArray<float> logits_d(logits);
   const DeviceArray<SampleParams> params_d(params);
@@ -260,15 +262,32 @@ TEST_CASE("the device's sampler draws what the CPU's draws", "[cuda]") {
     float temperature;
     int top_k;
     float top_p, min_p;
+    riffle::Xtc xtc = {};
   };
-  const Setting settings[] = {{0, 0, 1, 0},         {1, 1, 1, 0},
-                              {1, 0, 1, 0},         {0.7f, 40, 1, 0},
-                              {0.8f, 40, 0.9f, 0},  {1, 0, 0.95f, 0},
-                              {1.5f, 0, 0.999f, 0}, {1, 0, 1, 0.05f},
-                              {0.6f, 0, 1, 0.001f}, {1, 5000, 1, 0},
-                              {1, 5000, 0.99f, 0},  {1, 5000, 0.5f, 0.001f},
-                              {100, 0, 0.5f, 0},    {0.01f, 40, 0.9f, 0.1f},
-                              {1, 0, 0, 0},         {1, 1000000, 1, 0}};
+  const Setting settings[] = {{0, 0, 1, 0},
+                              {1, 1, 1, 0},
+                              {1, 0, 1, 0},
+                              {0.7f, 40, 1, 0},
+                              {0.8f, 40, 0.9f, 0},
+                              {1, 0, 0.95f, 0},
+                              {1.5f, 0, 0.999f, 0},
+                              {1, 0, 1, 0.05f},
+                              {0.6f, 0, 1, 0.001f},
+                              {1, 5000, 1, 0},
+                              {1, 5000, 0.99f, 0},
+                              {1, 5000, 0.5f, 0.001f},
+                              {100, 0, 0.5f, 0},
+                              {0.01f, 40, 0.9f, 0.1f},
+                              {1, 0, 0, 0},
+                              {1, 1000000, 1, 0},
+                              {1, 40, 1, 0, {1, 0.03f}},
+                              {0.8f, 40, 0.95f, 0.05f, {0.5f, 0.1f}},
+                              {1, 0, 1, 0, {1, 0.0003f}},
+                              {0.05f, 0, 0.999f, 0, {1, 0.002f}},
+                              {1, 5000, 1, 0.001f, {0.7f, 0.001f}},
+                              {1, 5000, 0.5f, 0, {1, 0}},
+                              {1, 0, 1, 0, {1, 0}},
+                              {2, 0, 1, 0.001f, {1, 0.00001f}}};
   int draws = 0, differ = 0;
   for (int vocab : {1, 2, 31, 1000, 4097, 32000, 128256, 262144}) {
     const int rows = vocab < 5000 ? 40 : 6;
@@ -288,10 +307,11 @@ TEST_CASE("the device's sampler draws what the CPU's draws", "[cuda]") {
       for (const Setting& s : settings) {
         for (const bool masked : {false, true}) {
           const int d = differences(g, logits, ld, vocab, rows, s.temperature, s.top_k, s.top_p,
-                                    s.min_p, masked);
+                                    s.min_p, s.xtc, masked);
           INFO("vocab " << vocab << " logits " << kind << " temperature " << s.temperature
                         << " top_k " << s.top_k << " top_p " << s.top_p << " min_p " << s.min_p
-                        << " masked " << masked);
+                        << " XTC " << s.xtc.probability << " " << s.xtc.threshold << " masked "
+                        << masked);
           CHECK(d <= (s.temperature == 0 || s.top_k == 1 ? 0 : 1));
           draws += rows, differ += d;
         }
@@ -399,6 +419,54 @@ TEST_CASE("the device's sampler draws changed logits by their probability", "[cu
     else chi_square += (count[id] - expected) * (count[id] - expected) / expected;
   }
   CHECK(chi_square < 10 + 6 * std::sqrt(20.0));  // 10 degrees of freedom
+}
+
+// A million draws, on some of which XTC acts, against probabilities computed in double.
+TEST_CASE("the device's sampler draws by XTC's rule", "[cuda]") {
+  if (skip()) return;
+  const int vocab = 12, rows = 4000, rounds = 250;
+  const double temperature = 0.7;
+  const riffle::Xtc xtc = {0.4f, 0.1f};
+  const std::vector<float> row = {2, 1.5f, 1, 0.5f, 0, -0.5f, -1, -1.5f, 3, 3, -2, 0.25f};
+  // The best are 8, 9 (0.33 each), 0 (0.12) and 1 (0.07): XTC leaves 0 and what is below.
+  std::vector<double> p(vocab);
+  double total = 0, left = 0;
+  for (int id = 0; id < vocab; id++) {
+    p[id] = std::exp((row[id] - 3) / temperature);
+    total += p[id];
+    if (row[id] <= 2) left += p[id];
+  }
+  for (int id = 0; id < vocab; id++)
+    p[id] *= (1 - xtc.probability) / total + (row[id] <= 2 ? xtc.probability / left : 0);
+  std::vector<float> logits;
+  for (int i = 0; i < rows; i++) logits.insert(logits.end(), row.begin(), row.end());
+  DeviceArray<float> logits_d(logits);
+  DeviceArray<int32_t> out(rows);
+  DeviceArray<uint8_t> scratch(sample_scratch_bytes(rows, vocab));
+  riffle::Sampler sampler(6, static_cast<float>(temperature), 0, 1, 0, xtc);
+  std::vector<double> count(vocab, 0);
+  for (int round = 0; round < rounds; round++) {
+    std::vector<SampleParams> params;
+    for (int i = 0; i < rows; i++) {
+      const riffle::SampleRequest r = sampler.request();
+      params.push_back({r.temperature, r.top_p, r.min_p, r.top_k, r.random, nullptr, nullptr, 0,
+                        r.xtc_threshold});
+    }
+    const DeviceArray<SampleParams> params_d(params);
+    check_cuda(sample(logits_d.get(), rows, vocab, vocab, params_d.get(), out.get(), scratch.get(),
+                      nullptr),
+               "sample");
+    for (const int32_t id : out.download()) {
+      REQUIRE((id >= 0 && id < vocab));
+      count[id]++;
+    }
+  }
+  double chi_square = 0;
+  for (int id = 0; id < vocab; id++) {
+    const double expected = p[id] * rows * rounds;
+    chi_square += (count[id] - expected) * (count[id] - expected) / expected;
+  }
+  CHECK(chi_square < 11 + 6 * std::sqrt(22.0));  // 11 degrees of freedom
 }
 
 TEST_CASE("the device's sampler reports rows without an answer", "[cuda]") {

@@ -76,6 +76,13 @@ if TYPE_CHECKING:
         repeat_last_n: int  # -1: all
         frequency_penalty: float  # for each time that the answer has a token
         presence_penalty: float  # for each token that the answer has
+        xtc_probability: float  # how often a draw leaves out the likeliest tokens; 0: off
+        xtc_threshold: float  # of the tokens this probable only the least likely stays
+        dry_multiplier: float  # tokens that continue a repetition become less likely; 0: off
+        dry_base: float  # factor of DRY's penalty for each token that a repetition is longer
+        dry_allowed_length: int  # tokens of the shortest repetition that has a penalty
+        dry_penalty_last_n: int  # where DRY looks for repetitions; -1: everywhere
+        dry_sequence_breakers: Sequence[str]  # texts that end a repetition; [] for none
         logit_bias: Mapping[int, float]  # is added to a token's logit; -inf forbids the token
         logprobs: bool  # fills Answer.logprobs
         top_logprobs: int  # at most 20

@@ -36,7 +36,14 @@ class Grammar:
 
 
 #: Options that are no member, or not as they stand.
-HIDDEN = {"struct_size", "sampling", "n_stop", "n_logit_bias", "reserved"}
+HIDDEN = {
+    "struct_size",
+    "sampling",
+    "n_stop",
+    "n_logit_bias",
+    "n_dry_sequence_breakers",
+    "reserved",
+}
 GRAMMARS = {
     "grammar": C.GRAMMAR_GBNF,
     "json_schema": C.GRAMMAR_JSON_SCHEMA,
@@ -60,13 +67,16 @@ def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOpt
     if len(options.keys() & GRAMMARS.keys()) > 1:
         raise TypeError("found several of grammar, json_schema and regex; expected one")
     for name, value in options.items():
-        if name == "stop":
-            stops = [value] if isinstance(value, str) else list(value)
-            if any("\0" in s for s in stops):
-                raise ValueError("stop: found a NUL, expected text without one")
-            strings = (ctypes.c_char_p * len(stops))(*[s.encode() for s in stops])
+        if name in ("stop", "dry_sequence_breakers"):
+            texts = [value] if isinstance(value, str) else list(value)
+            if any("\0" in s for s in texts):
+                raise ValueError(f"{name}: found a NUL, expected text without one")
+            # One more, which is NULL: the pointer is none even without texts.
+            strings = (ctypes.c_char_p * (len(texts) + 1))(*[s.encode() for s in texts])
             kept.append(strings)
-            struct.stop, struct.n_stop = strings, len(stops)
+            target = struct if name == "stop" else struct.sampling
+            setattr(target, name, strings)
+            setattr(target, "n_" + name, len(texts))
         elif name == "logit_bias":
             pairs = [C.LogitBias(token, bias) for token, bias in dict(value).items()]
             biases = (C.LogitBias * len(pairs))(*pairs)

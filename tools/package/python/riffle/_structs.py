@@ -264,7 +264,15 @@ class Sampling(Struct):
         ("n_logit_bias", c_size_t),
         ("logprobs", c_bool),
         ("top_logprobs", c_int32),
-        ("reserved", c_uint64 * 8),
+        ("xtc_probability", c_float),
+        ("xtc_threshold", c_float),
+        ("dry_multiplier", c_float),
+        ("dry_base", c_float),
+        ("dry_allowed_length", c_int32),
+        ("dry_penalty_last_n", c_int32),
+        ("dry_sequence_breakers", POINTER(c_char_p)),
+        ("n_dry_sequence_breakers", c_size_t),
+        ("reserved", c_uint64 * 3),
     ]
 
 
