@@ -862,8 +862,8 @@ typedef struct riffle_sampling {
   float dry_multiplier;       /* 0 or more; 0 (the default): off */
   float dry_base;             /* 1.75; 1 or more */
   int32_t dry_allowed_length; /* 2; 0 or more */
-  int32_t dry_penalty_last_n; /* DRY looks at so many last tokens, prompt and answer together; 0:
-                                 off; -1 (the default): all */
+  int32_t dry_penalty_last_n; /* number of last tokens, of prompt and answer together, that DRY
+                                 looks at; 0: off; -1 (the default): all */
   /* n_dry_sequence_breakers strings, none of them empty. NULL: line break, colon, quotation mark
      and asterisk. Not NULL, and 0 strings: no breakers */
   const char* const* dry_sequence_breakers;

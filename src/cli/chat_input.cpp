@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 #include "cli/common.h"
 #include "cli/seed.h"
@@ -63,48 +65,35 @@ struct Setting {
 
 constexpr double kMaxInt = std::numeric_limits<int32_t>::max();
 
+// Of a member of CommonOptions::sampling.
+template <auto member>
+constexpr Setting of(const char* name, double low, double high, const char* other_name = "") {
+  using Value = std::remove_reference_t<decltype(std::declval<riffle_sampling&>().*member)>;
+  return {name,
+          other_name,
+          low,
+          high,
+          std::is_integral_v<Value>,
+          [](const CommonOptions& o) { return static_cast<double>(o.sampling.*member); },
+          [](CommonOptions& o, double v) { o.sampling.*member = static_cast<Value>(v); }};
+}
+
 // The ranges are those of the flags of the same names.
 const Setting kSettings[] = {
-    {"temp", "temperature", 0, 1e6, false,
-     [](const CommonOptions& o) { return double{o.sampling.temperature}; },
-     [](CommonOptions& o, double v) { o.sampling.temperature = static_cast<float>(v); }},
-    {"top-k", "", 0, kMaxInt, true,
-     [](const CommonOptions& o) { return static_cast<double>(o.sampling.top_k); },
-     [](CommonOptions& o, double v) { o.sampling.top_k = static_cast<int32_t>(v); }},
-    {"top-p", "", 0, 1, false, [](const CommonOptions& o) { return double{o.sampling.top_p}; },
-     [](CommonOptions& o, double v) { o.sampling.top_p = static_cast<float>(v); }},
-    {"min-p", "", 0, 1, false, [](const CommonOptions& o) { return double{o.sampling.min_p}; },
-     [](CommonOptions& o, double v) { o.sampling.min_p = static_cast<float>(v); }},
-    {"xtc-probability", "", 0, 1, false,
-     [](const CommonOptions& o) { return double{o.sampling.xtc_probability}; },
-     [](CommonOptions& o, double v) { o.sampling.xtc_probability = static_cast<float>(v); }},
-    {"xtc-threshold", "", 0, 1, false,
-     [](const CommonOptions& o) { return double{o.sampling.xtc_threshold}; },
-     [](CommonOptions& o, double v) { o.sampling.xtc_threshold = static_cast<float>(v); }},
-    {"repeat-penalty", "", 0.001, 1000, false,
-     [](const CommonOptions& o) { return double{o.sampling.repeat_penalty}; },
-     [](CommonOptions& o, double v) { o.sampling.repeat_penalty = static_cast<float>(v); }},
-    {"repeat-last-n", "", -1, kMaxInt, true,
-     [](const CommonOptions& o) { return static_cast<double>(o.sampling.repeat_last_n); },
-     [](CommonOptions& o, double v) { o.sampling.repeat_last_n = static_cast<int32_t>(v); }},
-    {"frequency-penalty", "", -2, 2, false,
-     [](const CommonOptions& o) { return double{o.sampling.frequency_penalty}; },
-     [](CommonOptions& o, double v) { o.sampling.frequency_penalty = static_cast<float>(v); }},
-    {"presence-penalty", "", -2, 2, false,
-     [](const CommonOptions& o) { return double{o.sampling.presence_penalty}; },
-     [](CommonOptions& o, double v) { o.sampling.presence_penalty = static_cast<float>(v); }},
-    {"dry-multiplier", "", 0, 1000, false,
-     [](const CommonOptions& o) { return double{o.sampling.dry_multiplier}; },
-     [](CommonOptions& o, double v) { o.sampling.dry_multiplier = static_cast<float>(v); }},
-    {"dry-base", "", 1, 1000, false,
-     [](const CommonOptions& o) { return double{o.sampling.dry_base}; },
-     [](CommonOptions& o, double v) { o.sampling.dry_base = static_cast<float>(v); }},
-    {"dry-allowed-length", "", 0, kMaxInt, true,
-     [](const CommonOptions& o) { return static_cast<double>(o.sampling.dry_allowed_length); },
-     [](CommonOptions& o, double v) { o.sampling.dry_allowed_length = static_cast<int32_t>(v); }},
-    {"dry-penalty-last-n", "", -1, kMaxInt, true,
-     [](const CommonOptions& o) { return static_cast<double>(o.sampling.dry_penalty_last_n); },
-     [](CommonOptions& o, double v) { o.sampling.dry_penalty_last_n = static_cast<int32_t>(v); }},
+    of<&riffle_sampling::temperature>("temp", 0, 1e6, "temperature"),
+    of<&riffle_sampling::top_k>("top-k", 0, kMaxInt),
+    of<&riffle_sampling::top_p>("top-p", 0, 1),
+    of<&riffle_sampling::min_p>("min-p", 0, 1),
+    of<&riffle_sampling::xtc_probability>("xtc-probability", 0, 1),
+    of<&riffle_sampling::xtc_threshold>("xtc-threshold", 0, 1),
+    of<&riffle_sampling::repeat_penalty>("repeat-penalty", 0.001, 1000),
+    of<&riffle_sampling::repeat_last_n>("repeat-last-n", -1, kMaxInt),
+    of<&riffle_sampling::frequency_penalty>("frequency-penalty", -2, 2),
+    of<&riffle_sampling::presence_penalty>("presence-penalty", -2, 2),
+    of<&riffle_sampling::dry_multiplier>("dry-multiplier", 0, 1000),
+    of<&riffle_sampling::dry_base>("dry-base", 1, 1000),
+    of<&riffle_sampling::dry_allowed_length>("dry-allowed-length", 0, kMaxInt),
+    of<&riffle_sampling::dry_penalty_last_n>("dry-penalty-last-n", -1, kMaxInt),
     {"max-tokens", "n", -1, kMaxInt, true,
      [](const CommonOptions& o) { return static_cast<double>(o.max_tokens); },
      [](CommonOptions& o, double v) { o.max_tokens = static_cast<int32_t>(v); }}};

@@ -65,22 +65,24 @@ void Answer::begin_draw() {
   ahead_.clear();
 }
 
-void Answer::find_mask(size_t i) noexcept {
+void Answer::fill_mask(size_t i) {
   Mask& mask = masks_[i];
+  mask.any = (i == 0 ? *constraint_ : ahead_[i - 1]).allowed(mask.words);
+  mask.found = true;
+}
+
+void Answer::find_mask(size_t i) noexcept {
   try {
-    mask.any = (i == 0 ? *constraint_ : ahead_[i - 1]).allowed(mask.words);
-    mask.found = true;
+    fill_mask(i);
   } catch (...) {
-    std::fill(mask.words.begin(), mask.words.end(), 0);
+    std::fill(masks_[i].words.begin(), masks_[i].words.end(), 0);
   }
 }
 
 bool Answer::any_allowed() {
   if (!constraint_) return true;
-  Mask& mask = masks_[0];
-  if (!mask.found) mask.any = constraint_->allowed(mask.words);
-  mask.found = true;
-  return mask.any;
+  if (!masks_[0].found) fill_mask(0);
+  return masks_[0].any;
 }
 
 size_t Answer::allow_ahead(std::span<const int32_t> tokens) {

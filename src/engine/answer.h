@@ -56,6 +56,7 @@ class Answer {
  private:
   std::string release(std::string fresh, bool all);
   void begin_draw();
+  void fill_mask(size_t i);
   bool any_allowed();
 
   const Config* config_;

@@ -202,7 +202,7 @@ void Sampler::cut_min_p(float max) {
 float Sampler::exclude_top(float max, double threshold) {
   double total = 0;
   for (const Candidate& candidate : candidates_) total += weight_of(candidate.logit, max);
-  std::optional<Candidate> last;  // in rank, of those that reach the threshold
+  std::optional<Candidate> last;  // in rank, of the candidates that reach the threshold
   for (const Candidate& candidate : candidates_)
     if (weight_of(candidate.logit, max) >= threshold * total && (!last || before(*last, candidate)))
       last = candidate;

@@ -39,9 +39,8 @@ void check_xtc(const Xtc& xtc);
 //   top_k  the k largest; 0: all
 //   top_p  the fewest of the largest that make up top_p of what top_k left, at least one; 1: all
 //   min_p  p at least min_p times the largest p; 0: all
-//   XTC    if it acts on this draw: let q be the softmax over what min_p left. If two or more have
-//   q
-//          of at least the threshold, those that rank before the last of them go
+//   XTC    acts on some draws. Let q be the softmax over what min_p left. If two or more tokens
+//          have q >= threshold, XTC drops all of these but the last in rank
 // One is drawn with probability proportional to exp(logit / temperature). Equal logits rank by id,
 // lowest first. temperature 0 takes the first in rank.
 class Sampler {

@@ -115,7 +115,7 @@ struct Matcher::Walk {
       mask[token / 32] |= uint32_t{1} << (token % 32);
     }
   }
-  // Tokens of at most so many characters.
+  // Of the tokens at [begin, end) in the order of the trie, those of at most `most` characters.
   void allow_short(uint32_t begin, uint32_t end, int most) {
     for (uint32_t i = begin; i < end; ++i) {
       const auto token = static_cast<uint32_t>(trie.order[i]);

@@ -10,6 +10,7 @@
 
 #include "engine/penalties.h"
 #include "engine/sampler.h"
+#include "tests/engine/sampling.h"
 #include "tests/engine/test_model.h"
 #include "util/error.h"
 
@@ -17,12 +18,6 @@ using namespace riffle;
 using namespace riffle::test;
 
 namespace {
-
-riffle_sampling sampling() {
-  riffle_sampling s;
-  riffle_sampling_defaults(&s);
-  return s;
-}
 
 // Tokens with the given texts. A text in angle brackets is a control token's name.
 class Texts final : public Tokenizer {
@@ -81,13 +76,7 @@ std::map<int32_t, double> reference(const riffle_sampling& s, const std::vector<
 }
 
 std::string refusal(const riffle_sampling& s) {
-  try {
-    check_dry(s);
-  } catch (const Error& e) {
-    CHECK(e.status() == RIFFLE_BAD_ARGUMENT);
-    return e.what();
-  }
-  return "";
+  return refusal_of([&] { check_dry(s); });
 }
 
 }  // namespace

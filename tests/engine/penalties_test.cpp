@@ -9,6 +9,7 @@
 
 #include "engine/logprobs.h"
 #include "engine/sampler.h"
+#include "tests/engine/sampling.h"
 #include "tests/engine/test_model.h"
 #include "util/error.h"
 
@@ -16,12 +17,6 @@ using namespace riffle;
 using namespace riffle::test;
 
 namespace {
-
-riffle_sampling sampling() {
-  riffle_sampling s;
-  riffle_sampling_defaults(&s);
-  return s;
-}
 
 // riffle.h's rules, one after the other over all that is there.
 std::vector<double> penalised(const std::vector<float>& logits, const riffle_sampling& s,
@@ -43,13 +38,7 @@ std::vector<double> penalised(const std::vector<float>& logits, const riffle_sam
 }
 
 std::string refusal(const riffle_sampling& s) {
-  try {
-    check_penalties(s);
-  } catch (const Error& e) {
-    CHECK(e.status() == RIFFLE_BAD_ARGUMENT);
-    return e.what();
-  }
-  return "";
+  return refusal_of([&] { check_penalties(s); });
 }
 
 }  // namespace

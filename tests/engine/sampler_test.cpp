@@ -6,9 +6,11 @@
 #include <limits>
 #include <numeric>
 
+#include "tests/engine/sampling.h"
 #include "util/error.h"
 
 using namespace riffle;
+using riffle::test::refusal_of;
 
 namespace {
 
@@ -65,13 +67,7 @@ riffle_status status_of_sample(const std::vector<float>& logits, Sampler sampler
 }
 
 std::string refusal(float temperature, int top_k, float top_p, float min_p) {
-  try {
-    check_sampling(temperature, top_k, top_p, min_p);
-  } catch (const Error& error) {
-    CHECK(error.status() == RIFFLE_BAD_ARGUMENT);
-    return error.what();
-  }
-  return "";
+  return refusal_of([&] { check_sampling(temperature, top_k, top_p, min_p); });
 }
 
 }  // namespace

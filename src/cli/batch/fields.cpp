@@ -95,14 +95,16 @@ void read_max_tokens(const Fields& f, const std::string& field, const JsonIn& va
   body.request.max_tokens = f.integer<int32_t>(field, value, 1, kIntMax);
 }
 
-void read_temperature(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  body.request.sampling.temperature = static_cast<float>(f.real(field, value, 0, 100));
+// A member of the sampler's settings, from low to high.
+template <float riffle_sampling::*member, int low, int high>
+void read_real(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.request.sampling.*member = static_cast<float>(f.real(field, value, low, high));
 }
-void read_top_p(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  body.request.sampling.top_p = static_cast<float>(f.real(field, value, 0, 1));
-}
-void read_min_p(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  body.request.sampling.min_p = static_cast<float>(f.real(field, value, 0, 1));
+// A number of last tokens; -1: all.
+template <int32_t riffle_sampling::*member>
+void read_last_n(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.request.sampling.*member =
+      value == JsonIn(-1) ? -1 : f.integer<int32_t>(field, value, 0, kIntMax);
 }
 // vLLM writes -1 where nothing is to be cut off.
 void read_top_k(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
@@ -119,14 +121,6 @@ void read_n(const Fields& f, const std::string& field, const JsonIn& value, Body
   body.request.n = f.integer<size_t>(field, value, 1, kMaxChoices);
 }
 
-void read_frequency_penalty(const Fields& f, const std::string& field, const JsonIn& value,
-                            Body& body) {
-  body.request.sampling.frequency_penalty = static_cast<float>(f.real(field, value, -2, 2));
-}
-void read_presence_penalty(const Fields& f, const std::string& field, const JsonIn& value,
-                           Body& body) {
-  body.request.sampling.presence_penalty = static_cast<float>(f.real(field, value, -2, 2));
-}
 // llama.cpp's, which looks back at repeat_last_n tokens.
 void read_repeat_penalty(const Fields& f, const std::string& field, const JsonIn& value,
                          Body& body) {
@@ -141,34 +135,10 @@ void read_repetition_penalty(const Fields& f, const std::string& field, const Js
   read_repeat_penalty(f, field, value, body);
   body.everything = true;
 }
-void read_repeat_last_n(const Fields& f, const std::string& field, const JsonIn& value,
-                        Body& body) {
-  body.request.sampling.repeat_last_n =
-      value == JsonIn(-1) ? -1 : f.integer<int32_t>(field, value, 0, kIntMax);
-}
 
-void read_xtc_probability(const Fields& f, const std::string& field, const JsonIn& value,
-                          Body& body) {
-  body.request.sampling.xtc_probability = static_cast<float>(f.real(field, value, 0, 1));
-}
-void read_xtc_threshold(const Fields& f, const std::string& field, const JsonIn& value,
-                        Body& body) {
-  body.request.sampling.xtc_threshold = static_cast<float>(f.real(field, value, 0, 1));
-}
-void read_dry_multiplier(const Fields& f, const std::string& field, const JsonIn& value,
-                         Body& body) {
-  body.request.sampling.dry_multiplier = static_cast<float>(f.real(field, value, 0, 1000));
-}
-void read_dry_base(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  body.request.sampling.dry_base = static_cast<float>(f.real(field, value, 1, 1000));
-}
 void read_dry_allowed_length(const Fields& f, const std::string& field, const JsonIn& value,
                              Body& body) {
   body.request.sampling.dry_allowed_length = f.integer<int32_t>(field, value, 0, kIntMax);
-}
-void read_dry_last_n(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  body.request.sampling.dry_penalty_last_n =
-      value == JsonIn(-1) ? -1 : f.integer<int32_t>(field, value, 0, kIntMax);
 }
 void read_dry_breakers(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   if (!value.is_array()) f.wrong(field, value, "a list of strings");
@@ -251,8 +221,8 @@ constexpr BodyField kFields[] = {
     {{"model", Use::HONOURED}, read_model},
     {{"max_tokens", Use::HONOURED}, read_max_tokens},
     {{"max_completion_tokens", Use::HONOURED}, read_max_tokens},
-    {{"temperature", Use::HONOURED}, read_temperature},
-    {{"top_p", Use::HONOURED}, read_top_p},
+    {{"temperature", Use::HONOURED}, read_real<&riffle_sampling::temperature, 0, 100>},
+    {{"top_p", Use::HONOURED}, read_real<&riffle_sampling::top_p, 0, 1>},
     {{"seed", Use::HONOURED}, read_seed},
     {{"stop", Use::HONOURED}, read_stop},
     {{"response_format", Use::HONOURED}, read_format},
@@ -261,8 +231,8 @@ constexpr BodyField kFields[] = {
     {{"logprobs", Use::HONOURED}, read_logprobs},
     {{"top_logprobs", Use::HONOURED}, read_top_logprobs},
     {{"logit_bias", Use::HONOURED}, read_logit_bias},
-    {{"frequency_penalty", Use::HONOURED}, read_frequency_penalty},
-    {{"presence_penalty", Use::HONOURED}, read_presence_penalty},
+    {{"frequency_penalty", Use::HONOURED}, read_real<&riffle_sampling::frequency_penalty, -2, 2>},
+    {{"presence_penalty", Use::HONOURED}, read_real<&riffle_sampling::presence_penalty, -2, 2>},
 
     {{"best_of", Use::NO_OP, "[1]"}},
     {{"stream", Use::NO_OP, "[false]"}},
@@ -294,7 +264,7 @@ constexpr BodyField kFields[] = {
 
     // vLLM
     {{"top_k", Use::HONOURED}, read_top_k},
-    {{"min_p", Use::HONOURED}, read_min_p},
+    {{"min_p", Use::HONOURED}, read_real<&riffle_sampling::min_p, 0, 1>},
     {{"repetition_penalty", Use::HONOURED}, read_repetition_penalty},
     {{"ignore_eos", Use::HONOURED}, read_ignore_eos},
     {{"chat_template_kwargs", Use::HONOURED}, read_template_kwargs},
@@ -335,13 +305,13 @@ constexpr BodyField kFields[] = {
 
     // llama.cpp
     {{"repeat_penalty", Use::HONOURED}, read_repeat_penalty},
-    {{"repeat_last_n", Use::HONOURED}, read_repeat_last_n},
-    {{"xtc_probability", Use::HONOURED}, read_xtc_probability},
-    {{"xtc_threshold", Use::HONOURED}, read_xtc_threshold},
-    {{"dry_multiplier", Use::HONOURED}, read_dry_multiplier},
-    {{"dry_base", Use::HONOURED}, read_dry_base},
+    {{"repeat_last_n", Use::HONOURED}, read_last_n<&riffle_sampling::repeat_last_n>},
+    {{"xtc_probability", Use::HONOURED}, read_real<&riffle_sampling::xtc_probability, 0, 1>},
+    {{"xtc_threshold", Use::HONOURED}, read_real<&riffle_sampling::xtc_threshold, 0, 1>},
+    {{"dry_multiplier", Use::HONOURED}, read_real<&riffle_sampling::dry_multiplier, 0, 1000>},
+    {{"dry_base", Use::HONOURED}, read_real<&riffle_sampling::dry_base, 1, 1000>},
     {{"dry_allowed_length", Use::HONOURED}, read_dry_allowed_length},
-    {{"dry_penalty_last_n", Use::HONOURED}, read_dry_last_n},
+    {{"dry_penalty_last_n", Use::HONOURED}, read_last_n<&riffle_sampling::dry_penalty_last_n>},
     {{"dry_sequence_breakers", Use::HONOURED}, read_dry_breakers},
     {{"grammar", Use::HONOURED}, read_format},
     {{"json_schema", Use::HONOURED}, read_format},

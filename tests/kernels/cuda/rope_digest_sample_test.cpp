@@ -375,6 +375,33 @@ TEST_CASE("the device's sampler changes and forbids logits as the CPU's does", "
   CHECK(differ * 16 <= draws);  // sums over many candidates may round another way
 }
 
+// How often the device draws each token of a row's logits: in each round from `rows` copies of the
+// row, since changes are made in place. next(): the parameters of one draw.
+template <class Next>
+static std::vector<double> drawn(const std::vector<float>& row, int rows, int rounds,
+                                 const Next& next) {
+  const int vocab = static_cast<int>(row.size());
+  std::vector<float> logits;
+  for (int i = 0; i < rows; i++) logits.insert(logits.end(), row.begin(), row.end());
+  DeviceArray<int32_t> out(rows);
+  DeviceArray<uint8_t> scratch(sample_scratch_bytes(rows, vocab));
+  std::vector<double> count(vocab, 0);
+  for (int round = 0; round < rounds; round++) {
+    std::vector<SampleParams> params;
+    for (int i = 0; i < rows; i++) params.push_back(next());
+    DeviceArray<float> logits_d(logits);
+    const DeviceArray<SampleParams> params_d(params);
+    check_cuda(sample(logits_d.get(), rows, vocab, vocab, params_d.get(), out.get(), scratch.get(),
+                      nullptr),
+               "sample");
+    for (const int32_t id : out.download()) {
+      REQUIRE((id >= 0 && id < vocab));
+      count[id]++;
+    }
+  }
+  return count;
+}
+
 // A million draws of one changed row, against probabilities computed in double.
 TEST_CASE("the device's sampler draws changed logits by their probability", "[cuda]") {
   if (skip()) return;
@@ -390,28 +417,13 @@ TEST_CASE("the device's sampler draws changed logits by their probability", "[cu
   }
   double total = 0;
   for (double& w : weight) total += w = std::exp(w / temperature);
-  std::vector<float> logits;
-  for (int i = 0; i < rows; i++) logits.insert(logits.end(), row.begin(), row.end());
   const DeviceArray<riffle::LogitChange> changes_d(changes);
-  DeviceArray<int32_t> out(rows);
-  DeviceArray<uint8_t> scratch(sample_scratch_bytes(rows, vocab));
   riffle::Random random(5);
-  std::vector<double> count(vocab, 0);
-  for (int round = 0; round < rounds; round++) {
-    std::vector<SampleParams> params;
-    for (int i = 0; i < rows; i++)
-      params.push_back({static_cast<float>(temperature), 1, 0, 0, random.uniform(), nullptr,
-                        changes_d.get(), static_cast<int32_t>(changes.size())});
-    DeviceArray<float> logits_d(logits);
-    const DeviceArray<SampleParams> params_d(params);
-    check_cuda(sample(logits_d.get(), rows, vocab, vocab, params_d.get(), out.get(), scratch.get(),
-                      nullptr),
-               "sample");
-    for (const int32_t id : out.download()) {
-      REQUIRE((id >= 0 && id < vocab));
-      count[id]++;
-    }
-  }
+  const std::vector<double> count = drawn(row, rows, rounds, [&]() -> SampleParams {
+    return {
+        static_cast<float>(temperature),     1, 0, 0, random.uniform(), nullptr, changes_d.get(),
+        static_cast<int32_t>(changes.size())};
+  });
   double chi_square = 0;
   for (int id = 0; id < vocab; id++) {
     const double expected = weight[id] / total * rows * rounds;
@@ -438,29 +450,12 @@ TEST_CASE("the device's sampler draws by XTC's rule", "[cuda]") {
   }
   for (int id = 0; id < vocab; id++)
     p[id] *= (1 - xtc.probability) / total + (row[id] <= 2 ? xtc.probability / left : 0);
-  std::vector<float> logits;
-  for (int i = 0; i < rows; i++) logits.insert(logits.end(), row.begin(), row.end());
-  DeviceArray<float> logits_d(logits);
-  DeviceArray<int32_t> out(rows);
-  DeviceArray<uint8_t> scratch(sample_scratch_bytes(rows, vocab));
   riffle::Sampler sampler(6, static_cast<float>(temperature), 0, 1, 0, xtc);
-  std::vector<double> count(vocab, 0);
-  for (int round = 0; round < rounds; round++) {
-    std::vector<SampleParams> params;
-    for (int i = 0; i < rows; i++) {
-      const riffle::SampleRequest r = sampler.request();
-      params.push_back({r.temperature, r.top_p, r.min_p, r.top_k, r.random, nullptr, nullptr, 0,
-                        r.xtc_threshold});
-    }
-    const DeviceArray<SampleParams> params_d(params);
-    check_cuda(sample(logits_d.get(), rows, vocab, vocab, params_d.get(), out.get(), scratch.get(),
-                      nullptr),
-               "sample");
-    for (const int32_t id : out.download()) {
-      REQUIRE((id >= 0 && id < vocab));
-      count[id]++;
-    }
-  }
+  const std::vector<double> count = drawn(row, rows, rounds, [&]() -> SampleParams {
+    const riffle::SampleRequest r = sampler.request();
+    return {r.temperature, r.top_p, r.min_p, r.top_k,        r.random,
+            nullptr,       nullptr, 0,       r.xtc_threshold};
+  });
   double chi_square = 0;
   for (int id = 0; id < vocab; id++) {
     const double expected = p[id] * rows * rounds;
