@@ -37,6 +37,21 @@ bool Seen::add(uint64_t number) {
   return true;
 }
 
+void HashIndex::add(uint64_t hash, uint32_t number) {
+  if (2 * (n_ + 1) > table_.size()) {
+    std::vector<Entry> old(2 * table_.size());
+    old.swap(table_);
+    n_ = 0;
+    for (const Entry& e : old)
+      if (e.number != kNone) add(e.hash, e.number);
+  }
+  const size_t mask = table_.size() - 1;
+  size_t at = hash & mask;
+  while (table_[at].number != kNone) at = (at + 1) & mask;
+  table_[at] = {hash, number};
+  ++n_;
+}
+
 StateCache::StateCache(const Automaton& automaton, const TokenTries& tokens)
     : automaton_(automaton),
       tokens_(tokens),
@@ -92,15 +107,15 @@ StateCache::StackId StateCache::push(OpId op, uint64_t value, StackId parent, bo
   *too_deep = depth > kDeepest;
   if (*too_deep) return 0;
   const uint64_t hash = hash_of(uint64_t{op} << 32 | parent, value);
-  const auto [begin, end] = frame_index_.equal_range(hash);
-  for (auto it = begin; it != end; ++it) {
-    const Frame& f = frames_[it->second];
-    if (f.op == op && f.value == value && f.parent == parent) return it->second;
-  }
+  const uint32_t known = frame_index_.find(hash, [&](uint32_t id) {
+    const Frame& f = frames_[id];
+    return f.op == op && f.value == value && f.parent == parent;
+  });
+  if (known != HashIndex::kNone) return known;
   frames_.push_back({op, depth, value, parent});
   const auto id = static_cast<StackId>(frames_.size() - 1);
-  frame_index_.emplace(hash, id);
-  bytes_ += sizeof(Frame) + 48;  // of an entry of the index
+  frame_index_.add(hash, id);
+  bytes_ += sizeof(Frame) + HashIndex::kBytes;
   return id;
 }
 
@@ -300,20 +315,20 @@ StateId StateCache::intern() {
   if (found_.empty() && !complete_) return kDead;
   uint64_t hash = uint64_t{horizon_} << 1 | (complete_ ? 1 : 0);
   for (const Place& p : found_) hash = hash_of(hash, uint64_t{p.op} << 32 | p.stack);
-  const auto [begin, end] = state_index_.equal_range(hash);
-  for (auto it = begin; it != end; ++it) {
-    const State& s = states_[it->second];
-    if (s.horizon == horizon_ && s.complete == complete_ && s.n == found_.size() &&
-        std::equal(found_.begin(), found_.end(), places_.begin() + s.first))
-      return it->second;
-  }
+  const uint32_t known = state_index_.find(hash, [&](uint32_t at) {
+    const State& s = states_[at];
+    return s.horizon == horizon_ && s.complete == complete_ && s.n == found_.size() &&
+           std::equal(found_.begin(), found_.end(), places_.begin() + s.first);
+  });
+  if (known != HashIndex::kNone) return known;
   const auto id = static_cast<StateId>(states_.size());
   table_.resize(table_.size() + n_classes_, kUnknown);
   states_.push_back({static_cast<uint32_t>(places_.size()), static_cast<uint32_t>(found_.size()),
                      horizon_, complete_});
   places_.insert(places_.end(), found_.begin(), found_.end());
-  state_index_.emplace(hash, id);
-  bytes_ += sizeof(State) + n_classes_ * sizeof(uint32_t) + found_.size() * sizeof(Place) + 48;
+  state_index_.add(hash, id);
+  bytes_ += sizeof(State) + n_classes_ * sizeof(uint32_t) + found_.size() * sizeof(Place) +
+            HashIndex::kBytes;
   return id;
 }
 

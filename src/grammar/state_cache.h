@@ -34,6 +34,34 @@ class Seen {
   std::vector<uint32_t> used_;
 };
 
+// Numbers of things by the hash of what they are; one allocation for many.
+class HashIndex {
+ public:
+  // The first of the numbers added with this hash for which is_it(number) holds, else kNone.
+  static constexpr uint32_t kNone = UINT32_MAX;
+  template <class IsIt>
+  uint32_t find(uint64_t hash, const IsIt& is_it) const {
+    const size_t mask = table_.size() - 1;
+    for (size_t at = hash & mask; table_[at].number != kNone; at = (at + 1) & mask)
+      if (table_[at].hash == hash && is_it(table_[at].number)) return table_[at].number;
+    return kNone;
+  }
+  void add(uint64_t hash, uint32_t number);
+
+ private:
+  struct Entry {
+    uint64_t hash = 0;
+    uint32_t number = kNone;
+  };
+
+ public:
+  static constexpr size_t kBytes = 2 * sizeof(Entry);  // of a number, in a table that is half full
+
+ private:
+  std::vector<Entry> table_ = std::vector<Entry>(64);  // a power of two, at most half full
+  size_t n_ = 0;
+};
+
 class StateCache {
  public:
   static constexpr StateId kDead = 0;  // no text goes on from here, and none ends
@@ -128,8 +156,7 @@ class StateCache {
   std::vector<Place> places_;
   std::vector<Frame> frames_;
   std::vector<Loops> loops_;
-  std::unordered_multimap<uint64_t, StackId> frame_index_;
-  std::unordered_multimap<uint64_t, StateId> state_index_;
+  HashIndex frame_index_, state_index_;
   std::unordered_map<StateId, Mask> masks_;
   std::vector<std::unordered_map<StateId, StateId>> blurred_states_;  // by trie
   std::vector<std::unordered_map<StackId, StackId>> blurred_stacks_;

@@ -9,6 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view line(reinterpret_cast<const char*>(data), size);
   try {
     BatchDefaults defaults;
+    defaults.sampling.dry_base = 1.75F;  // as riffle_sampling_default sets it
     defaults.ignore_unknown = size % 2 != 0;
     const BatchRequest r = parse_batch_line(line, 7, defaults);
     // What was let through is what the library takes.

@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "kernels/common/routing.h"
 #include "kv/cpu_residency.h"
+#include "model/formats/huge_pages.h"
 
 namespace riffle {
 
@@ -135,6 +136,7 @@ class CpuBackend : public Backend {
   StateShape state_shape_;
   KvStore store_;
   std::unique_ptr<CpuResidency> residency_;
+  HugePages huge_pages_;            // of the weights that are not there yet
   Step step_;                       // under way
   std::vector<int32_t> positions_;  // of the rows of a step, or of a prefill chunk
   std::vector<RowReport> reports_;
