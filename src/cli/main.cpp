@@ -19,9 +19,9 @@ namespace {
 
 const char* const kFooter = R"(Exit codes:
   0    done
-  1    a run-time error (also: an empty prompt, --device cuda where no GPU works, a session's file
-       that is damaged or of another model)
-  2    bad flags or flag values, no prompt, no model given
+  1    a run-time error (also: an empty prompt, a file that cannot be read, --device cuda where no
+       GPU works, a session's file that is damaged or of another model)
+  2    bad flags or flag values, a wrong grammar or schema, no prompt, no model given
   3    the model file is missing, damaged or unsupported
   4    out of memory, or --gpu-mem / --host-mem / --slots too small
   5    the prompt does not fit the context
@@ -60,6 +60,15 @@ std::string unexpected(const CLI::App& command, const std::vector<std::string>& 
       separator = ", ";
     }
   return text;
+}
+
+// "--raw excludes --chat", as the parser says it.
+std::string both_given(const std::string& text) {
+  const std::string excludes = " excludes ";
+  const size_t at = text.find(excludes);
+  if (at == text.npos) return text;
+  return "found both " + text.substr(0, at) + " and " + text.substr(at + excludes.size()) +
+         ", expected one of them";
 }
 
 int run(int argc, char** argv) {
@@ -106,7 +115,7 @@ int run(int argc, char** argv) {
     if (!subs.empty() && dynamic_cast<const CLI::ExtrasError*>(&e))
       return usage(unexpected(*subs.front(), {argv + 2, argv + argc}).c_str(),
                    " " + subs.front()->get_name());
-    return usage(e.what(), subs.empty() ? "" : " " + subs.front()->get_name());
+    return usage(both_given(e.what()).c_str(), subs.empty() ? "" : " " + subs.front()->get_name());
   }
   return chosen();
 }
