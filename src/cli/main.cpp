@@ -62,13 +62,21 @@ std::string unexpected(const CLI::App& command, const std::vector<std::string>& 
   return text;
 }
 
-// "--raw excludes --chat", as the parser says it.
-std::string both_given(const std::string& text) {
-  const std::string excludes = " excludes ";
-  const size_t at = text.find(excludes);
-  if (at == text.npos) return text;
-  return "found both " + text.substr(0, at) + " and " + text.substr(at + excludes.size()) +
-         ", expected one of them";
+// What the parser says of flags that do not go together or are missing, as found and expected.
+std::string reworded(const CLI::ParseError& e) {
+  const std::string text = e.what();
+  const auto parts = [&](const std::string& between) {
+    const size_t at = text.find(between);
+    return at == text.npos ? std::pair<std::string, std::string>()
+                           : std::pair(text.substr(0, at), text.substr(at + between.size()));
+  };
+  if (const auto [a, b] = parts(" excludes "); dynamic_cast<const CLI::ExcludesError*>(&e))
+    return "found both " + a + " and " + b + ", expected one of them";
+  if (const auto [a, b] = parts(" requires "); dynamic_cast<const CLI::RequiresError*>(&e))
+    return "found " + a + " without " + b + ", expected both";
+  if (const auto [a, b] = parts(" is required"); dynamic_cast<const CLI::RequiredError*>(&e))
+    return "found no " + a + ", expected it with a value";
+  return text;
 }
 
 int run(int argc, char** argv) {
@@ -115,7 +123,7 @@ int run(int argc, char** argv) {
     if (!subs.empty() && dynamic_cast<const CLI::ExtrasError*>(&e))
       return usage(unexpected(*subs.front(), {argv + 2, argv + argc}).c_str(),
                    " " + subs.front()->get_name());
-    return usage(both_given(e.what()).c_str(), subs.empty() ? "" : " " + subs.front()->get_name());
+    return usage(reworded(e).c_str(), subs.empty() ? "" : " " + subs.front()->get_name());
   }
   return chosen();
 }

@@ -148,6 +148,10 @@ def values(_):
         r = riffle("run", "-p", "x", *args)
         first = r.err.decode().splitlines()[0]
         check(one_line_error(r, 2, "See riffle run --help.") and first == "riffle: " + text, text, r)
+    r = riffle("info", "--weights", "q4_k")
+    check(one_line_error(r, 2, "found --weights without --shape, expected both"), "a flag that needs another", r)
+    r = riffle("read", "-f", "x")
+    check(one_line_error(r, 2, "found no --output, expected it with a value"), "a flag that is missing", r)
     r = riffle("chat", "--stop", "a", "--stop", "", stdin=b"")
     check(one_line_error(r, 2, "--stop: found an empty text"), "chat --stop", r)
     r = riffle("run", "-p", "The rain", "--stop", "a", "--stop", "b", "-q", "-q", "-n", "1", *SMALL)
