@@ -64,8 +64,8 @@ bool begins_with(const std::string& document, std::string text) {
   return next == '\n' || next == '\r';
 }
 
-// The document of a session's file and what is asked about it. Who names the kept document with -f
-// again, or pipes it in again, means the kept one.
+// The document of a session's file and what is asked about it. A user who gives the document again,
+// with -f or through a pipe, means the kept one.
 std::string prompt_of_session(const RunOptions& o, const std::string& kept, const PromptParts& p) {
   const char* const source = p.source.c_str();
   if (begins_with(kept, p.document)) {
