@@ -239,6 +239,17 @@ std::string weight_type_error(const std::string& word) {
   return "'" + word + "' is not one of q8, q6, q5, q4, " + weight_type_words();
 }
 
+void add_stop_flag(CLI::App& app, std::vector<std::string>& stop) {
+  app.add_option("--stop", stop, "end an answer before this text; may be repeated")
+      ->group(kSamplingGroup)
+      ->type_name("TEXT")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check([](const std::string& text) {
+        return text.empty() ? "found an empty text, expected one that ends an answer" : "";
+      });
+}
+
 void set_breakers(const std::vector<std::string>& breakers, std::vector<const char*>& pointers,
                   riffle_sampling& sampling) {
   pointers.clear();

@@ -67,6 +67,9 @@ void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups);
 // The flag of one setting of riffle_selection.
 void add_selection_flag(CLI::App& app, const riffle_setting& setting, CommonOptions& options);
 
+// --stop: texts that end an answer.
+void add_stop_flag(CLI::App& app, std::vector<std::string>& stop);
+
 // Has sampling point to these breakers of DRY, also if there are none; `pointers` holds what it
 // points to.
 void set_breakers(const std::vector<std::string>& breakers, std::vector<const char*>& pointers,

@@ -50,8 +50,10 @@ class Chat {
 
   int run() {
     if (!o_.session.empty()) check_session_target(o_.session);
+    const GrammarText grammar = read_grammar(o_.grammar);
     model_ = load_model(o_.common);
-    grammar_ = load_grammar(model_.get(), o_.grammar);
+    check_logit_bias(model_.get(), o_.common);
+    grammar_ = make_grammar(model_.get(), grammar);
     say_unread_settings(o_.common);
     say_unread_thinking(model_.get(), o_.common);
     context_ = create_context(model_.get(), o_.common.context, o_.common.quiet);
@@ -82,10 +84,11 @@ class Chat {
         editor_.remember(input.text);
         if (!input.is_command) ask(input.text), keep();
         else if (!command(input.text)) break;
+        if (code_ == EXIT_INTERRUPTED) break;
       } catch (const Exit& e) {
         std::fprintf(stderr, "riffle: %s\n", *e.what() ? e.what() : "stopped");
         if (!editor_.interactive()) code_ = e.code();
-        if (!editor_.interactive() && e.code() == EXIT_INTERRUPTED) return code_;
+        if (code_ == EXIT_INTERRUPTED) break;
       }
       clear_interrupted();
     }
@@ -151,11 +154,20 @@ class Chat {
     return LineEditor::Got::LINE;
   }
 
-  // The chat goes to the file of --session.
+  // The chat goes to the file of --session. Ctrl-C in an answer stops the answer, and what it says
+  // is saved. Another Ctrl-C stops the saving.
   void keep() {
     unsaved_ = true;
     if (o_.session.empty()) return;
-    if (!save(o_.session, &kept_)) keep_beside();
+    if (interrupted() && !editor_.interactive()) code_ = EXIT_INTERRUPTED;
+    clear_interrupted();
+    try {
+      if (!save(o_.session, &kept_)) keep_beside();
+    } catch (const Exit& e) {
+      // A pipe's chat ends here, and must not begin to save again.
+      if (e.code() == EXIT_INTERRUPTED && !editor_.interactive()) unsaved_ = false;
+      throw;
+    }
     unsaved_ = false;
   }
 
@@ -407,8 +419,7 @@ class Chat {
     messages_ = std::move(turn.messages);
     messages_.push_back({"assistant", answer.text, answer.reasoning});
     if (document_ == turn.document) document_.clear();
-    if (result.finish == RIFFLE_FINISH_ABORTED && !editor_.interactive())
-      throw Exit(EXIT_INTERRUPTED, "");
+    if (result.finish == RIFFLE_FINISH_ABORTED && !editor_.interactive()) code_ = EXIT_INTERRUPTED;
   }
 
   void show_stats() {
@@ -461,11 +472,7 @@ void add_chat(CLI::App& app, Command& chosen) {
                   "keep the chat in this file, after every answer; go on with the chat in it")
       ->type_name("FILE")
       ->check(named_file);
-  sub->add_option("--stop", o->stop, "end an answer before this text; may be repeated")
-      ->group(kSamplingGroup)
-      ->type_name("TEXT")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_stop_flag(*sub, o->stop);
   sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token")
       ->group(kSamplingGroup);
   add_grammar_flags(*sub, o->grammar);

@@ -104,9 +104,10 @@ void set_seed(CommonOptions& options, const std::string& value) {
   const auto [stop, error] = std::from_chars(value.data(), end, seed);
   if (value == "-1") seed = draw_seed();
   else if (error != std::errc() || stop != end)
-    throw Exit(EXIT_RUN, text_of("/set seed: '%s', expected a whole number from 0 to %s, or -1 for "
-                                 "a random seed",
-                                 value.c_str(), std::to_string(UINT64_MAX).c_str()));
+    throw Exit(EXIT_RUN,
+               text_of("/set seed: found '%s', expected a whole number from 0 to %s, or -1 for "
+                       "a random seed",
+                       value.c_str(), std::to_string(UINT64_MAX).c_str()));
   options.sampling.seed = seed;
 }
 
@@ -178,12 +179,12 @@ bool set_chat_setting(CommonOptions& options, std::string_view name, const std::
     const auto [stop, error] = std::from_chars(value.data(), end, v);
     const bool number = error == std::errc() && stop == end && v >= s.low && v <= s.high;
     if (!number || (s.whole && v != std::floor(v)))
-      throw Exit(EXIT_RUN, text_of("/set %s: '%s', expected a %snumber from %.10g to %.10g", s.name,
-                                   value.c_str(), s.whole ? "whole " : "", s.low, s.high));
+      throw Exit(EXIT_RUN, text_of("/set %s: found '%s', expected a %snumber from %.10g to %.10g",
+                                   s.name, value.c_str(), s.whole ? "whole " : "", s.low, s.high));
     s.set(options, v);
     return false;
   }
-  throw Exit(EXIT_RUN, text_of("/set: '%s', expected one of %s", std::string(name).c_str(),
+  throw Exit(EXIT_RUN, text_of("/set: found '%s', expected one of %s", std::string(name).c_str(),
                                setting_names().c_str()));
 }
 

@@ -117,6 +117,15 @@ std::string sample_text_path(const std::string& model_path) {
   return path;
 }
 
+namespace {
+bool is_session(const std::string& path) {
+  riffle_session_file* file = nullptr;
+  const riffle_status status = riffle_session_file_open(path.c_str(), &file, nullptr, 0);
+  riffle_session_file_free(file);
+  return status == RIFFLE_OK;
+}
+}  // namespace
+
 Model load_model(CommonOptions& options) {
   options.model_path = resolve_model_path(options.model_path);
   InterruptGuard guard(nullptr);
@@ -133,6 +142,12 @@ Model load_model(CommonOptions& options) {
   const riffle_status status =
       riffle_model_load(options.model_path.c_str(), &o, &model, err, sizeof err);
   progress.finish();
+  if (status == RIFFLE_BAD_MODEL && is_session(options.model_path))
+    throw Exit(EXIT_BAD_MODEL,
+               "-m " + options.model_path +
+                   ": found a session of riffle, expected a GGUF file or a Hugging Face folder; "
+                   "riffle info " +
+                   options.model_path + " shows a session, --session of run and chat takes one");
   if (status != RIFFLE_OK) {
     const bool file =
         status == RIFFLE_IO || status == RIFFLE_UNSUPPORTED || status == RIFFLE_BAD_ARGUMENT;
@@ -198,6 +213,15 @@ void share_host_memory(riffle_model* model, riffle_context_options& options) {
   const double share = kv > 0 ? kv / (kv + beside) : 1;
   options.host_mem = std::max(
       static_cast<uint64_t>(0.75 * share * static_cast<double>(plan.host_memory)), plan.host_kv);
+}
+
+void check_logit_bias(riffle_model* model, const CommonOptions& options) {
+  const int32_t vocab_size = model_info(model).vocab_size;
+  for (const riffle_logit_bias& bias : options.logit_bias)
+    if (bias.token >= vocab_size)
+      throw Exit(EXIT_USAGE,
+                 text_of("--logit-bias: found token %d, expected 0 to %d, as this model has them",
+                         bias.token, vocab_size - 1));
 }
 
 void say_unread_settings(const CommonOptions& options) {

@@ -78,6 +78,8 @@ void share_host_memory(riffle_model* model, riffle_context_options& options);
 // gpu_mem is given.
 Context create_context(riffle_model* model, const riffle_context_options& options, bool quiet);
 Session create_session(riffle_context* context);
+// Throws Exit(EXIT_USAGE) if --logit-bias names a token that the model does not have.
+void check_logit_bias(riffle_model* model, const CommonOptions& options);
 // Names the selection flags that were given and that the selector does not look at, to stderr.
 void say_unread_settings(const CommonOptions& options);
 

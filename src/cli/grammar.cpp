@@ -34,23 +34,43 @@ void add_grammar_flags(CLI::App& app, GrammarFlags& flags) {
       ->excludes(schema);
 }
 
-Grammar load_grammar(riffle_model* model, const GrammarFlags& flags) {
+GrammarText read_grammar(const GrammarFlags& flags) {
   const bool gbnf = !flags.gbnf.empty();
+  const std::string flag = gbnf ? "--grammar" : "--json-schema";
   const std::string& value = gbnf ? flags.gbnf : flags.schema;
-  if (value.empty()) return nullptr;
+  GrammarText out;
+  if (value.empty()) return out;
+  if (!gbnf) out.kind = RIFFLE_GRAMMAR_JSON_SCHEMA;
   // llama.cpp's flags take the text itself. No file is called so.
   const size_t first = value.find_first_not_of(" \t\r\n");
-  const bool inline_text =
-      gbnf ? value.find("::=") != value.npos : first != value.npos && value[first] == '{';
-  const std::string name = inline_text ? (gbnf ? "--grammar" : "--json-schema") : value;
-  const std::string text = without_mark(inline_text ? value : read_file(value));
+  if (gbnf ? value.find("::=") != value.npos : first != value.npos && value[first] == '{') {
+    out.name = flag;
+    out.text = value;
+    return out;
+  }
+  out.name = value;
+  try {
+    out.text = read_file(value);
+  } catch (const Exit& e) {
+    throw Exit(e.code(), flag + ": " + e.what() +
+                             (gbnf ? "; expected a file, or a grammar, which holds ::="
+                                   : "; expected a file, or a schema, which begins with {"));
+  }
+  return out;
+}
+
+Grammar make_grammar(riffle_model* model, const GrammarText& grammar) {
+  if (grammar.name.empty()) return nullptr;
   char err[1024];
-  riffle_grammar* grammar = nullptr;
-  const riffle_status status =
-      riffle_grammar_create(model, gbnf ? RIFFLE_GRAMMAR_GBNF : RIFFLE_GRAMMAR_JSON_SCHEMA,
-                            text.data(), text.size(), &grammar, err, sizeof err);
-  if (status != RIFFLE_OK) throw Exit(exit_code_of(status), name + ": " + err);
-  return Grammar(grammar);
+  riffle_grammar* made = nullptr;
+  const riffle_status status = riffle_grammar_create(model, grammar.kind, grammar.text.data(),
+                                                     grammar.text.size(), &made, err, sizeof err);
+  if (status != RIFFLE_OK) {
+    const bool wrong =
+        status == RIFFLE_BAD_ARGUMENT || status == RIFFLE_UNSUPPORTED || status == RIFFLE_BAD_TEXT;
+    throw Exit(wrong ? EXIT_USAGE : exit_code_of(status), grammar.name + ": " + err);
+  }
+  return Grammar(made);
 }
 
 std::shared_ptr<const riffle_grammar> GrammarCache::get(riffle_model* model,

@@ -18,8 +18,16 @@ struct GrammarDeleter {
 };
 using Grammar = std::unique_ptr<riffle_grammar, GrammarDeleter>;
 
-// Null if no flag was given. Throws Exit, with the file's name.
-Grammar load_grammar(riffle_model* model, const GrammarFlags& flags);
+// What a flag asks for, before there is a model.
+struct GrammarText {
+  riffle_grammar_kind kind = RIFFLE_GRAMMAR_GBNF;
+  std::string name;  // the file's, or the flag's if that holds the text itself; "": no flag
+  std::string text;
+};
+// Throws Exit: EXIT_RUN if a file cannot be read.
+GrammarText read_grammar(const GrammarFlags& flags);
+// Null if no flag was given. Throws Exit: EXIT_USAGE if the text is wrong.
+Grammar make_grammar(riffle_model* model, const GrammarText& grammar);
 
 // Grammars by their texts, so that equal ones are compiled once. A few are kept.
 class GrammarCache {

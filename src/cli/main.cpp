@@ -19,9 +19,9 @@ namespace {
 
 const char* const kFooter = R"(Exit codes:
   0    done
-  1    a run-time error (also: an empty prompt, --device cuda where no GPU works, a session's file
-       that is damaged or of another model)
-  2    bad flags or flag values, no prompt, no model given
+  1    a run-time error (also: an empty prompt, a file that cannot be read, --device cuda where no
+       GPU works, a session's file that is damaged or of another model)
+  2    bad flags or flag values, a wrong grammar or schema, no prompt, no model given
   3    the model file is missing, damaged or unsupported
   4    out of memory, or --gpu-mem / --host-mem / --slots too small
   5    the prompt does not fit the context
@@ -59,6 +59,23 @@ std::string unexpected(const CLI::App& command, const std::vector<std::string>& 
       text += separator + std::string(meaning);
       separator = ", ";
     }
+  return text;
+}
+
+// What the parser says of flags that do not go together or are missing, as found and expected.
+std::string reworded(const CLI::ParseError& e) {
+  const std::string text = e.what();
+  const auto parts = [&](const std::string& between) {
+    const size_t at = text.find(between);
+    return at == text.npos ? std::pair<std::string, std::string>()
+                           : std::pair(text.substr(0, at), text.substr(at + between.size()));
+  };
+  if (const auto [a, b] = parts(" excludes "); dynamic_cast<const CLI::ExcludesError*>(&e))
+    return "found both " + a + " and " + b + ", expected one of them";
+  if (const auto [a, b] = parts(" requires "); dynamic_cast<const CLI::RequiresError*>(&e))
+    return "found " + a + " without " + b + ", expected both";
+  if (const auto [a, b] = parts(" is required"); dynamic_cast<const CLI::RequiredError*>(&e))
+    return "found no " + a + ", expected it with a value";
   return text;
 }
 
@@ -106,7 +123,7 @@ int run(int argc, char** argv) {
     if (!subs.empty() && dynamic_cast<const CLI::ExtrasError*>(&e))
       return usage(unexpected(*subs.front(), {argv + 2, argv + argc}).c_str(),
                    " " + subs.front()->get_name());
-    return usage(e.what(), subs.empty() ? "" : " " + subs.front()->get_name());
+    return usage(reworded(e).c_str(), subs.empty() ? "" : " " + subs.front()->get_name());
   }
   return chosen();
 }

@@ -89,24 +89,35 @@ void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
           ->type_name("FILE");
 }
 
-std::string prompt_text(const PromptFlags& flags, bool quiet) {
-  const bool asked = flags.text_given->count() > 0;
-  std::string document;
-  bool given = true;
+std::string PromptParts::text() const {
+  if (!asked) return document;
+  return document.empty() ? question : with_document(document, question);
+}
+
+PromptParts read_prompt_parts(const PromptFlags& flags, bool quiet) {
+  PromptParts parts;
+  parts.asked = flags.text_given->count() > 0;
+  parts.question = flags.text;
+  parts.source = "standard input";
   if (flags.file_given->count()) {
-    document = file_is_input(flags) ? read_input(quiet, false) : read_file(flags.file);
-  } else if (asked) {
+    if (!file_is_input(flags)) parts.source = flags.file;
+    parts.document = file_is_input(flags) ? read_input(quiet, false) : read_file(flags.file);
+  } else if (parts.asked) {
     const Input input = standard_input();
-    if (input == Input::FILE || input == Input::STREAM) document = read_input(quiet, true);
-    given = document.find_first_not_of("\r\n") != document.npos;
+    if (input == Input::FILE || input == Input::STREAM) parts.document = read_input(quiet, true);
+    // Line breaks alone are no document.
+    if (parts.document.find_first_not_of("\r\n") == std::string::npos) parts.document.clear();
   } else if (!is_terminal(STDIN_FILENO)) {
-    document = read_input(quiet, false);
+    parts.document = read_input(quiet, false);
   } else {
     throw Exit(EXIT_USAGE, "no prompt: give -p TEXT, -f FILE or pipe it in");
   }
-  if (asked) document = given ? with_document(std::move(document), flags.text) : flags.text;
-  if (document.empty()) throw Exit(EXIT_RUN, "the prompt is empty");
-  return document;
+  if (parts.text().empty()) throw Exit(EXIT_RUN, "the prompt is empty");
+  return parts;
+}
+
+std::string prompt_text(const PromptFlags& flags, bool quiet) {
+  return read_prompt_parts(flags, quiet).text();
 }
 
 void say_unread_input(const PromptFlags& flags, bool quiet) {

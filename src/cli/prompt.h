@@ -26,9 +26,20 @@ struct PromptFlags {
 };
 constexpr int kSilence = 10;
 
+// What was read of them.
+struct PromptParts {
+  std::string document;  // from a file or standard input; "": none
+  std::string source;    // of the document: the file's name, or "standard input"
+  std::string question;  // -p
+  bool asked = false;    // -p was given
+  std::string text() const;
+};
+
 void add_prompt_flags(CLI::App& app, PromptFlags& flags);
 // Throws Exit: EXIT_USAGE if nothing was given, EXIT_RUN if what was given is empty or cannot be
 // read.
+PromptParts read_prompt_parts(const PromptFlags& flags, bool quiet);
+// The text of these parts.
 std::string prompt_text(const PromptFlags& flags, bool quiet);
 // One line on stderr, unless quiet, if standard input holds text that prompt_text left alone.
 void say_unread_input(const PromptFlags& flags, bool quiet);

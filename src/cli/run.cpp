@@ -56,6 +56,28 @@ riffle_generate_options generate_options(const RunOptions& o, bool message,
   return g;
 }
 
+// Whether a document is this text, or begins with it in lines of its own.
+bool begins_with(const std::string& document, std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  if (text.empty() || !document.starts_with(text)) return false;
+  const char next = document.size() > text.size() ? document[text.size()] : '\n';
+  return next == '\n' || next == '\r';
+}
+
+// The document of a session's file and what is asked about it. A user who gives the document again,
+// with -f or through a pipe, means the kept one.
+std::string prompt_of_session(const RunOptions& o, const std::string& kept, const PromptParts& p) {
+  const char* const source = p.source.c_str();
+  if (begins_with(kept, p.document)) {
+    notice(o.common.quiet, "[%s holds the text of %s, which is not read again]", o.session.c_str(),
+           source);
+    return p.asked ? with_document(kept, p.question) : kept;
+  }
+  if (!p.document.empty() && (p.asked || !o.prompt.file.empty()))
+    notice(o.common.quiet, "[%s is read behind the document of %s]", source, o.session.c_str());
+  return with_document(kept, p.text());
+}
+
 struct Times {
   Clock::time_point start, ready, end;  // of the command; of the context; of the answer
 };
@@ -72,22 +94,26 @@ Json timings_json(const Times& times, const StreamedAnswer& answer) {
 int run_main(RunOptions& o) {
   Times times{};
   times.start = Clock::now();
-  std::string prompt = prompt_text(o.prompt, o.common.quiet);
+  const PromptParts parts = read_prompt_parts(o.prompt, o.common.quiet);
   std::optional<SessionFile> file;
   if (!o.session.empty()) file.emplace(o.session);
+  const GrammarText grammar_text = read_grammar(o.grammar);
   Model model = load_model(o.common);
-  const Grammar grammar = load_grammar(model.get(), o.grammar);
+  check_logit_bias(model.get(), o.common);
+  const Grammar grammar = make_grammar(model.get(), grammar_text);
   say_unread_input(o.prompt, o.common.quiet);
   bool message;
+  std::string prompt;
   if (file) {
     if (file->text().chat)
       throw Exit(EXIT_RUN, o.session +
                                ": found a chat, expected a document of riffle read "
                                "(riffle chat --session goes on with it)");
-    prompt = with_document(file->text().document, prompt);
+    prompt = prompt_of_session(o, file->text().document, parts);
     message = file->text().message;
     o.message.system = file->text().system;
   } else {
+    prompt = parts.text();
     message = is_message(o.message, o.common, model.get());
   }
   const auto form = [&] {
@@ -192,11 +218,7 @@ leaves a pipe open. -f - waits for as long as it takes.)");
           ->check(named_file);
   for (const char* flag : {"--raw", "--chat", "--system"})
     session->excludes(sub->get_option(flag));  // as when it was read
-  sub->add_option("--stop", o->stop, "end the answer before this text; may be repeated")
-      ->group(kSamplingGroup)
-      ->type_name("TEXT")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_stop_flag(*sub, o->stop);
   sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token")
       ->group(kSamplingGroup);
   add_grammar_flags(*sub, o->grammar);

@@ -2,13 +2,32 @@
 
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
 
 namespace riffle::cli {
+namespace {
+
+// What a path that is no session is instead, if that is a model; else "".
+std::string found_model(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return "a folder";
+  char magic[4] = {};
+  std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
+  return std::string_view(magic, sizeof magic) == "GGUF" ? "a GGUF file" : "";
+}
+
+}  // namespace
 
 SessionFile::SessionFile(const std::string& path) : path_(path) {
   char err[1024] = "";
   const riffle_status status = riffle_session_file_open(path.c_str(), &file_, err, sizeof err);
-  if (status != RIFFLE_OK) throw Exit(exit_code_of(status), err);
+  if (status == RIFFLE_OK) return;
+  const std::string model = found_model(path);
+  if (model.empty()) throw Exit(exit_code_of(status), err);
+  throw Exit(
+      exit_code_of(status),
+      path + ": found " + model + ", expected a session of riffle; -m " + path + " gives a model");
 }
 
 const SavedText& SessionFile::text() const {

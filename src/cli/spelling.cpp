@@ -2,94 +2,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 
 #include "cli/common.h"
+#include "cli/foreign.h"
 
 namespace riffle::cli {
 namespace {
-
-// Flags of llama.cpp and Ollama. ours: the flag that means the same; else answer says what to do.
-struct Foreign {
-  std::vector<std::string> flags;
-  const char *ours, *answer;
-};
-
-const std::vector<Foreign>& foreign_flags() {
-  static const std::vector<Foreign> all = {
-      {{"--n-predict", "--predict", "--num-predict"}, "--max-tokens", ""},
-      {{"--ctx-size", "--num-ctx"}, "--ctx", ""},
-      {{"--temperature"}, "--temp", ""},
-      {{"--system-prompt", "-sys"}, "--system", ""},
-      {{"--grammar-file"}, "--grammar", ""},
-      {{"-j", "--json-schema-file"}, "--json-schema", ""},
-      {{"-ngl", "--n-gpu-layers", "--gpu-layers"},
-       "",
-       "riffle runs all layers on one device: --device cuda or --device cpu; --gpu-mem SIZE limits "
-       "the GPU memory, and KV beyond it stays in host memory"},
-      {{"-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"},
-       "",
-       "--cpu-experts N keeps the experts of N layers in host memory; without it riffle does so "
-       "where "
-       "the GPU is too small"},
-      {{"-fa", "--flash-attn"}, "", "riffle's attention needs no switch: leave the flag out"},
-      {{"-ctk", "--cache-type-k", "-ctv", "--cache-type-v"},
-       "",
-       "--kv f16, q8 or f32 sets the type of keys and values"},
-      {{"-ub", "--ubatch-size", "--batch-size"},
-       "",
-       "--prefill-chunk N sets the tokens of one chunk of prefill"},
-      {{"-np"}, "", "riffle batch --max-seqs N answers several prompts at once"},
-      {{"-tb", "--threads-batch"}, "", "--threads N is for prefill and decode"},
-      {{"--mlock", "--no-mmap"}, "", "riffle maps the weights: leave the flag out"},
-      {{"-i", "-cnv", "--interactive", "--interactive-first", "--conversation"},
-       "",
-       "riffle chat is a conversation"},
-      {{"--draft", "--draft-max", "--draft-n", "--draft-min", "-md", "--model-draft", "--spec-type",
-        "-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"},
-       "",
-       "--lookup N computes up to N tokens ahead, as the prompt and the answer have them; riffle "
-       "has no draft models and no lookup files"},
-      {{"-r", "--reverse-prompt"}, "", "--stop TEXT ends an answer before TEXT"},
-      {{"--mirostat", "--typical", "--top-nsigma"},
-       "",
-       "riffle's sampler has --temp, --top-k, --top-p, --min-p, --xtc-probability, "
-       "--dry-multiplier, --repeat-penalty, --frequency-penalty and --presence-penalty"},
-      {{"--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"},
-       "",
-       "the model's file sets its RoPE"},
-      {{"-hf", "--hf-repo", "-mu", "--model-url"},
-       "",
-       "riffle downloads nothing: -m PATH takes a .gguf file or a Hugging Face folder"},
-      {{"--jinja", "--chat-template-file"}, "", "--chat-template NAME sets a template"},
-      {{"--verbose"}, "", "statistics are on stderr unless -q is given"},
-      {{"--format"}, "", "--json prints one JSON object"},
-  };
-  return all;
-}
-
-struct ForeignCommand {
-  std::vector<std::string> names;
-  const char* answer;
-};
-
-const std::vector<ForeignCommand>& foreign_commands() {
-  static const std::vector<ForeignCommand> all = {
-      {{"list", "ls"}, "riffle keeps no list of models: riffle info -m PATH shows one"},
-      {{"show"}, "riffle info -m PATH shows a model"},
-      {{"pull", "push", "create", "cp", "rm"},
-       "riffle downloads and manages no models: -m PATH takes a .gguf file or a Hugging Face "
-       "folder"},
-      {{"serve", "server", "start"},
-       "riffle has no server: riffle batch answers the lines of a JSONL file, and riffle.h is the "
-       "C library"},
-      {{"ps", "stop"},
-       "riffle leaves nothing running: each command loads its model, answers and ends"},
-      {{"generate", "complete", "completion"}, "riffle run -p TEXT answers one prompt"},
-      {{"convert"}, "riffle quantize -m PATH -o FILE.gguf writes a GGUF file"},
-      {{"version"}, "riffle --version prints it"},
-  };
-  return all;
-}
 
 // Insertions, deletions, changes and swaps of neighbours that make a of b.
 size_t distance(const std::string& a, const std::string& b) {
@@ -154,28 +73,31 @@ const CLI::Option* option_of(const CLI::App& command, const std::string& flag) {
 
 bool takes_value(const CLI::Option& option) { return option.get_items_expected_min() > 0; }
 
-const Foreign* foreign(const std::string& flag) {
-  for (const Foreign& f : foreign_flags())
-    if (std::find(f.flags.begin(), f.flags.end(), flag) != f.flags.end()) return &f;
+const ForeignFlag* foreign(const std::string& flag) {
+  for (const ForeignFlag& f : foreign_flags())
+    if (std::find(f.spellings.begin(), f.spellings.end(), flag) != f.spellings.end()) return &f;
   return nullptr;
 }
 
+// typed: the flag as it was typed; flag: as riffle spells it.
 [[noreturn]] void refuse_flag(const CLI::App& app, const CLI::App& command,
-                              const std::string& flag) {
-  const std::string unknown = "unknown flag " + flag;
+                              const std::string& typed, const std::string& flag) {
+  const std::string unknown = "unknown flag " + typed;
   std::string others;
   for (const CLI::App* sub : commands_of(app))
     if (option_of(*sub, flag)) others += (others.empty() ? "" : ", ") + sub->get_name();
-  if (!others.empty())
+  if (!others.empty()) {
+    const std::string same = typed == flag ? "" : " (" + flag + ")";
     throw Exit(EXIT_USAGE,
-               unknown + " of riffle " + command.get_name() + "; these have it: " + others);
+               unknown + same + " of riffle " + command.get_name() + "; these have it: " + others);
+  }
   Nearest nearest(flag.substr(flag.find_first_not_of('-')));
   for (const CLI::Option* o : command.get_options()) {
     for (const std::string& name : o->get_lnames()) nearest.add(name, "--" + name);
   }
-  for (const Foreign& f : foreign_flags())
-    for (const std::string& name : f.flags)
-      if (*f.ours && name.size() > 2 && option_of(command, f.ours))
+  for (const ForeignFlag& f : foreign_flags())
+    for (const std::string& name : f.spellings)
+      if (f.ours && name.size() > 3 && option_of(command, f.ours))
         nearest.add(name.substr(name.find_first_not_of('-')), f.ours);
   throw Exit(EXIT_USAGE, nearest.meant().empty()
                              ? unknown
@@ -194,32 +116,68 @@ const Foreign* foreign(const std::string& flag) {
              "'" + word + "' is no command, expected a command: " + command_names(app) + meant);
 }
 
-// The flags in one word of args: "--name", "--name=value", "-n", "-nVALUE", "-qn". Replaces it by
-// riffle's spelling. Returns whether the next word is its value.
-bool read_flag(const CLI::App& app, const CLI::App& command, std::string& word) {
-  const size_t equals = word.find('=');
-  const std::string name = word.substr(0, equals);
-  if (const CLI::Option* o = option_of(command, name))
-    return takes_value(*o) && equals == word.npos;
-  if (const Foreign* f = foreign(name)) {
-    if (!*f->ours) throw Exit(EXIT_USAGE, name + ": " + f->answer);
-    const CLI::Option* o = option_of(command, f->ours);
-    if (!o) refuse_flag(app, command, f->ours);
-    word = f->ours + (equals == word.npos ? "" : word.substr(equals));
-    return takes_value(*o) && equals == word.npos;
+// A command's words, one after the other.
+class Words {
+ public:
+  Words(const CLI::App& app, const CLI::App& command) : app_(app), command_(command) {}
+
+  // The flags in one word: "--name", "--name=value", "-n", "-nVALUE", "-n=VALUE", "-qn". Replaces
+  // the word by riffle's spelling. Returns whether the next word is its value.
+  bool read_flag(std::string& word) {
+    const size_t equals = word.find('=');
+    const std::string typed = word.substr(0, equals);
+    std::string name = typed;
+    if (name.starts_with("--")) std::replace(name.begin(), name.end(), '_', '-');
+    std::string value = equals == word.npos ? "" : word.substr(equals);
+    if (const ForeignFlag* f = option_of(command_, name) ? nullptr : foreign(name)) {
+      if (f->answer && !(f->ours && option_of(command_, f->ours)))
+        throw Exit(EXIT_USAGE, typed + ": " + f->answer);
+      name = f->ours;
+      if (!option_of(command_, name)) refuse_flag(app_, command_, typed, name);
+    }
+    if (const CLI::Option* o = option_of(command_, name)) {
+      count(*o, typed);
+      // The parser would take the equals sign behind a short flag as a part of the value.
+      if (name.size() == 2 && !value.empty()) value.erase(0, 1);
+      if (name.size() == 2 && value.empty() && equals != word.npos)
+        throw Exit(EXIT_USAGE, "found " + word + " without a value, expected one behind it");
+      word = name + value;
+      return takes_value(*o) && equals == word.npos;
+    }
+    if (word.starts_with("--")) refuse_flag(app_, command_, typed, name);
+    // A long flag with one dash; the parser would take the first letter as a flag.
+    if (name.size() > 2 && option_of(command_, "-" + name))
+      throw Exit(EXIT_USAGE, "unknown flag " + name + "; did you mean -" + name + "?");
+    return read_letters(word);
   }
-  if (word.starts_with("--")) refuse_flag(app, command, name);
-  // A long flag with one dash; the parser would take the first letter as a flag.
-  if (name.size() > 2 && option_of(command, "-" + name))
-    throw Exit(EXIT_USAGE, "unknown flag " + name + "; did you mean -" + name + "?");
-  for (size_t i = 1; i < word.size(); ++i) {
-    const CLI::Option* o = option_of(command, std::string("-") + word[i]);
-    if (!o && i == 1) refuse_flag(app, command, word);
-    if (!o) return false;  // the parser says so
-    if (takes_value(*o)) return i + 1 == word.size();
+
+ private:
+  // "-nVALUE", "-qn".
+  bool read_letters(const std::string& word) {
+    for (size_t i = 1; i < word.size(); ++i) {
+      const std::string name = std::string("-") + word[i];
+      const CLI::Option* o = option_of(command_, name);
+      if (!o && i == 1) refuse_flag(app_, command_, word, word);
+      if (!o) return false;  // the parser says so
+      count(*o, name);
+      if (takes_value(*o)) return i + 1 == word.size();
+    }
+    return false;
   }
-  return false;
-}
+
+  void count(const CLI::Option& option, const std::string& typed) {
+    const bool one = option.get_items_expected_max() == 1 && takes_value(option) &&
+                     option.get_multi_option_policy() == CLI::MultiOptionPolicy::Throw;
+    std::string& first = first_[&option];
+    if (one && !first.empty())
+      throw Exit(EXIT_USAGE, typed + " is given twice, expected it once" +
+                                 (first == typed ? "" : " (" + first + " is the same flag)"));
+    first = typed;
+  }
+
+  const CLI::App &app_, &command_;
+  std::map<const CLI::Option*, std::string> first_;  // how each flag was typed first
+};
 
 }  // namespace
 
@@ -231,17 +189,24 @@ std::vector<std::string> spelled(std::vector<std::string> args, const CLI::App& 
     args.push_back("--help");
   }
   if (args[0].starts_with("-")) {
+    if (args[0] == "-v" || args[0] == "-V")
+      throw Exit(EXIT_USAGE, args[0] + ": riffle --version prints the version");
     if (!option_of(app, args[0]))
-      throw Exit(EXIT_USAGE, "unknown flag " + args[0] + ": flags follow a command");
+      throw Exit(EXIT_USAGE, "found the flag " + args[0] +
+                                 " first, expected a command before flags: " + command_names(app));
     return args;
   }
   const CLI::App* command = command_named(app, args[0]);
   if (!command) refuse_command(app, args[0]);
+  Words words(app, *command);
   for (size_t i = 1; i < args.size() && args[i] != "--"; ++i) {
     const std::string& word = args[i];
     if (word.size() < 2 || word[0] != '-') continue;
     if (word[1] != '-' && !std::isalpha(static_cast<unsigned char>(word[1]))) continue;
-    if (read_flag(app, *command, args[i])) ++i;  // its value may look like a flag
+    const std::string typed = word;
+    if (!words.read_flag(args[i])) continue;
+    if (++i == args.size())  // else the value, which may look like a flag
+      throw Exit(EXIT_USAGE, "found " + typed + " without a value, expected one behind it");
   }
   return args;
 }

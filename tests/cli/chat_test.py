@@ -247,19 +247,30 @@ def typing(folder):
     check(shell.end() == 0, "and the chat ends as ever")
 
 
-def stopping(_):
-    t = Terminal("chat", "-c", "32K", "-n", "-1", "--ignore-eos", "--threads", "2", *GREEDY, "--selector", "dense")
+def stopping(folder):
+    kept = os.path.join(folder, "kept.kv")
+    t = Terminal("chat", "-c", "32K", "-n", "-1", "--ignore-eos", "--threads", "2", *GREEDY, "--selector", "dense",
+                 "--session", kept)
     t.wait_for(rb"> ")
     t.send(b"Tell me a story.\r")
     t.wait_for(rb"story\.\r?\r\n.+?[a-z]{2}")
     t.send(b"\x03", at_prompt=False)
     text = t.wait_for(rb"> ", 30)
     check(b"[stopped]" in text, "Ctrl-C stops the answer and the prompt comes back", text[-300:])
+    i = json.loads(riffle("info", kept, "--json").out or b"{}")
+    check(b"not saved" not in text and i.get("messages") == 2, "and the session is saved", (text[-300:], i))
     t.send(b"/stats\r")
     check(b"tokens read" in t.wait_for(rb"peak memory.*?> "), "the chat goes on after it", t.seen)
     t.send(b"\x03")
     code = t.end()
     check(code == 130, "Ctrl-C at an empty prompt leaves", code)
+    t = Terminal("chat", *GREEDY, "-n", "8", "-c", "32K", "--session", kept)
+    t.wait_for(rb"2 messages\].*?> ")
+    t.send(b"/clear\r")
+    t.wait_for(rb"/clear.*?> ")
+    t.send(b"\x03")
+    code, i = t.end(), json.loads(riffle("info", kept, "--json").out)
+    check(code == 130 and i["messages"] == 0, "... and saves what is new", (code, i, t.seen))
 
 
 def colours(_):

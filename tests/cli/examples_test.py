@@ -16,12 +16,21 @@ def chat(_):
 
 
 def document(folder):
-    kept = os.path.join(folder, "kept.kv")
-    first = run("document", MODEL, (CODE + " ") * 30, kept, " The code")
-    later = run("document", MODEL, "", kept, " The code", " No")
-    check(first.code == 0 and b"4821" in first.out, "document answers", first)
-    check(later.code == 0 and later.out.startswith(first.out) and len(later.out) > len(first.out),
-          "document answers from what was kept", later)
+    text, kept = os.path.join(folder, "doc.txt"), os.path.join(folder, "kept.kv")
+    with open(text, "w") as f:
+        f.write((CODE + " ") * 30 + "\n")
+    first = run("document", MODEL, text, kept, "What is the code?")
+    later = run("document", MODEL, text, kept, "What is the code?", "What is it?")
+    whole = riffle("run", "-f", text, "-p", "What is the code?", "-n", "24", "-q", *GREEDY)
+    check(first.code == 0 and b"4821" in first.out and b"read and kept in" in first.err,
+          "document answers", first)
+    check(first.out.strip() == whole.out.strip(), "... as riffle run does", (first, whole))
+    check(later.code == 0 and later.out.startswith(first.out) and len(later.out) > len(first.out)
+          and f"[{kept} is used: ".encode() in later.err, "document answers from what was kept", later)
+    r = run("document", MODEL, text, text, "x")
+    check(r.code == 1 and text.encode() in r.err, "document: a file that is no session", r)
+    r = run("document", MODEL, os.path.join(folder, "none.txt"), kept, "x")
+    check(r.code == 1 and b"none.txt: No such file" in r.err, "document: no such file", r)
 
 
 def batch(_):
@@ -40,7 +49,7 @@ def errors(_):
     for name, args in (("chat", ()), ("document", ("x",)), ("batch", ()), ("abort", ())):
         r = run(name, *args)
         check(r.code == 2 and r.err.startswith(f"usage: {name} MODEL.gguf".encode()), f"{name}: usage", r)
-    for name, args in (("chat", ()), ("document", ("a", "b", "c")), ("batch", ()), ("abort", ("1",))):
+    for name, args in (("chat", ()), ("document", (__file__, "b", "c")), ("batch", ()), ("abort", ("1",))):
         r = run(name, "/nowhere.gguf", *args)
         check(r.code == 1 and b"/nowhere.gguf" in r.err, f"{name}: a model that is not there", r)
 

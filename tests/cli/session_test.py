@@ -45,6 +45,7 @@ def documents(folder):
     check(r.code == 0 and b"read again" not in r.err, "nor does a document that a chat opens", r)
     r = riffle(*chat, "--chat-template", "vicuna", stdin=asked)
     check(r.code == 0 and len(re.findall(again, r.err)) == 1, "a chat tells it once", r)
+    same_document(folder, text, kept)
     r = riffle("info", kept, "--json")
     i = json.loads(r.out) if r.code == 0 else {}
     check(i.get("kind") == "document" and i.get("document_bytes") == os.path.getsize(text) and i.get("n_tokens", 0) > 1500,
@@ -53,6 +54,34 @@ def documents(folder):
     check(b"a document of" in r.out, "and for people", r)
     r = riffle("read", "-f", text, "-f", text, "-o", kept, "-c", "8192", "-q")
     check(r.code == 0 and json.loads(riffle("info", kept, "--json").out)["n_tokens"] > 3000, "several files, one after the other", r)
+
+
+def same_document(folder, text, kept):
+    """-f with a document that the session holds already."""
+    flags = [*GREEDY, *SMALL, "-n", "8", "--json"]
+    data = open(text, "rb").read()
+    for ask in ["-p", "Who is the captain?"], []:
+        whole = riffle("run", "-f", text, *flags, *ask)
+        for source, stdin in ("-f", b""), ("pipe", data):
+            given = ["-f", text] if source == "-f" else []
+            r = riffle("run", "--session", kept, *given, *ask, *flags, stdin=stdin)
+            name = text if given else "standard input"
+            a, b = (json.loads(x.out) if x.code == 0 else {} for x in (r, whole))
+            check(a and a["text"] == b.get("text") and a["prompt_tokens"] == b["prompt_tokens"]
+                  and a["stats"]["prefill_tokens"] < 40
+                  and f"[{kept} holds the text of {name}, which is not read again]\n".encode() in r.err,
+                  f"{source} {ask}: the kept document is not read again", (r, whole))
+    more = os.path.join(folder, "more.txt")
+    with open(more, "w") as f:
+        f.write("The mate's name is Rose.")
+    r = riffle("run", "--session", kept, "-f", more, "-p", "Who is the mate?", *flags)
+    both = riffle("run", "-f", "-", "-p", "Who is the mate?", *flags, stdin=data + open(more, "rb").read())
+    check(r.code == both.code == 0 and json.loads(r.out)["text"] == json.loads(both.out)["text"]
+          and f"[{more} is read behind the document of {kept}]\n".encode() in r.err,
+          "another file follows the document", (r, both))
+    r = riffle("run", "--session", kept, *flags, stdin=b"Who is the captain?")
+    check(r.code == 0 and b"[" + kept.encode() not in r.err and b"is read behind" not in r.err,
+          "a question from standard input needs no notice", r)
 
 
 def errors(folder):
@@ -67,6 +96,14 @@ def errors(folder):
     check(one_line_error(riffle("run", "--session", kept, "-p", "x", "-c", "128", "-q"), 5, kept, "128"), "a short context")
     check(one_line_error(riffle("run", "--session", text, *ask), 1, text, "a session of riffle"), "another kind of file")
     check(one_line_error(riffle("run", "--session", folder, *ask), 1, folder, "folder"), "a folder")
+    for args in ["info"], ["run", *ask, "--session"]:
+        r = riffle(*args, MODEL)
+        check(one_line_error(r, 1, f"{MODEL}: found a GGUF file, expected a session of riffle; -m {MODEL} gives a model"),
+              f"{args[0]}: a model is no session", r)
+    for args in ["info"], ["run", "-p", "x"], ["chat"]:
+        r = riffle(*args, "-q", "-m", kept)
+        check(one_line_error(r, 3, f"-m {kept}: found a session of riffle, expected a GGUF file", f"riffle info {kept}"),
+              f"{args[0]}: a session is no model", r)
     check(one_line_error(riffle("chat", "--session", kept, "-q", *SMALL), 1, kept, "a document"), "a document is no chat")
     check(one_line_error(riffle("read", "-f", text, "-o", text, "-q", *SMALL), 1, text, "another kind of file"),
           "no other file is replaced")
@@ -199,6 +236,29 @@ def two_chats(folder):
           "/save knows the file by another way to write its path", r)
 
 
+def stopped(folder):
+    """Ctrl-C stops an answer, not the session: what was said is kept. So does SIGTERM."""
+    for n, (how, turns) in enumerate(((signal.SIGINT, 0), (signal.SIGINT, 1), (signal.SIGTERM, 1))):
+        kept = os.path.join(folder, f"stopped{n}.kv")
+        p = start("chat", "--session", kept, *GREEDY, "--ignore-eos", "-q", "-c", "32K", stdin=subprocess.PIPE)
+        if turns:
+            p.stdin.write(b"/set max-tokens 4\nHello there.\n/set max-tokens -1\n")
+        p.stdin.write(b"What is rain?\nAnd snow?\n")
+        p.stdin.flush()
+        for _ in range(turns):
+            p.stdout.readline()
+        said = p.stdout.read(20)
+        p.send_signal(how)
+        rest, err = p.stdout.read(), p.stderr.read()
+        p.wait(timeout=60)
+        texts = messages(kept) if os.path.exists(kept) else []
+        check(p.returncode == 130 and b"not saved" not in err and len(texts) == 2 * turns + 2
+              and texts[-2] == "What is rain?" and texts[-1].encode() + b"\n" == said + rest,
+              f"{how.name} in answer {turns + 1}", (p.returncode, err, len(said + rest), texts))
+        r = riffle("chat", "--session", kept, *GREEDY, "-c", "32K", "-n", "4", stdin=b"And snow?\n")
+        check(r.code == 0 and f"{2 * turns + 2} messages]".encode() in r.err, "... and the chat goes on", r)
+
+
 def locked(folder):
     """Somebody else is saving to the file, and does not come to an end."""
     kept = os.path.join(folder, "locked.kv")
@@ -315,4 +375,4 @@ def killed(folder):
     check(r.code == 0 and r.out, "the chat still goes on", r)
 
 
-main(documents, errors, chats, two_chats, locked, cut_while_mapped, full, killed)
+main(documents, errors, chats, two_chats, stopped, locked, cut_while_mapped, full, killed)

@@ -71,6 +71,10 @@ def other_spellings(folder):
                  ["--predict", "6", "--num-ctx", "512", "--temperature", "0.0", "--threads", "2"]):
         r = riffle("run", "--raw", "-p", "The rain", *args, "-q")
         check(r.code == 0 and r.out == ours.out and ours.out, " ".join(args), r)
+    for args in (["-n=6", "--ctx_size", "512", "--temp=0", "-t=2"],
+                 ["--max_new_tokens=6", "-c=512", "--temp", "0", "-t", "2"]):
+        r = riffle("run", "-no-cnv", "-p=The rain", *args, "-q")
+        check(r.code == 0 and r.out == ours.out, " ".join(["-no-cnv", *args]), r)
     path = os.path.join(folder, "prompt.txt")
     with open(path, "w") as f:
         f.write("The rain")
@@ -87,15 +91,80 @@ def other_spellings(folder):
         ("-i",): "riffle chat",
         ("--mirostat", "2"): "--repeat-penalty",
         ("-hf", "x/y"): "-m PATH",
+        ("-b", "512"): "--prefill-chunk",
+        ("-ub", "512"): "--prefill-chunk",
+        ("-mg", "0"): "CUDA_VISIBLE_DEVICES",
+        ("-st",): "leave the flag out",
+        ("-cnv",): "riffle chat",
+        ("-np", "4"): "riffle batch --max-seqs",
+        ("-v",): "no log",
+        ("--verbose",): "statistics",
+        ("-e",): "-f FILE",
+        ("--color",): "NO_COLOR",
+        ("--prompt-cache", "x"): "riffle read -o FILE",
+        ("--logprobs", "5"): "riffle batch",
+        ("--lora", "x"): "merge the adapter",
+        ("--mmproj=x",): "text part",
+        ("--rope-freq-base", "1e6"): "the model's file",
+        ("--rope_scaling", "yarn"): "the model's file",
+        ("--typical", "1"): "--min-p",
+        ("--samplers", "top_k"): "llama.cpp's order",
+        ("--in-prefix", "x"): "riffle run --raw",
+        ("--host", "::"): "no server",
+        ("--keepalive", "5m"): "no server",
+        ("--jinja",): "leave the flag out",
+        ("--no-warmup",): "leave the flag out",
+        ("--override-kv", "x"): "leave the flag out",
+        ("--nowordwrap",): "leave the flag out",
     }
     for args, word in answers.items():
         r = riffle("run", "-p", "x", *args)
-        check(one_line_error(r, 2, f"riffle: {args[0]}: ", word), " ".join(args) + " is answered", r)
+        flag = args[0].partition("=")[0]
+        check(one_line_error(r, 2, f"riffle: {flag}: ", word) and b"See riffle run --help.\n" in r.err
+              and r.err.count(b"\n") == 2, " ".join(args) + " is answered", r)
+    r = riffle("chat", "-no-cnv", *SMALL)
+    check(one_line_error(r, 2, "riffle: -no-cnv: ", "riffle run --raw"), "chat -no-cnv is answered", r)
+    r = riffle("batch", "-np", "2", "-q", *SMALL, stdin=b"")
+    check(r.code == 0, "batch -np", r)
     commands = {"list": "riffle info", "pull": "-m PATH", "serve": "riffle batch", "ps": "nothing running",
                 "show": "riffle info", "rm": "-m PATH"}
     for command, word in commands.items():
         r = riffle(command, "llama3")
         check(one_line_error(r, 2, f"'{command}' is no command", word), f"riffle {command}", r)
+
+
+def values(_):
+    cases = {
+        ("--temp", "0", "--temp", "1"): "--temp is given twice, expected it once",
+        ("-n", "1", "--max-tokens", "2"): "--max-tokens is given twice, expected it once (-n is the same flag)",
+        ("-c512", "--ctx-size=1K"): "--ctx-size is given twice, expected it once (-c is the same flag)",
+        ("-n",): "found -n without a value, expected one behind it",
+        ("-n=",): "found -n= without a value, expected one behind it",
+        ("--temp",): "found --temp without a value, expected one behind it",
+        ("--raw", "--chat"): "found both --raw and --chat, expected one of them",
+        ("--stop", ""): "--stop: found an empty text, expected one that ends an answer",
+    }
+    for args, text in cases.items():
+        r = riffle("run", "-p", "x", *args)
+        first = r.err.decode().splitlines()[0]
+        check(one_line_error(r, 2, "See riffle run --help.") and first == "riffle: " + text, text, r)
+    r = riffle("info", "--weights", "q4_k")
+    check(one_line_error(r, 2, "found --weights without --shape, expected both"), "a flag that needs another", r)
+    r = riffle("read", "-f", "x")
+    check(one_line_error(r, 2, "found no --output, expected it with a value"), "a flag that is missing", r)
+    r = riffle("chat", "--stop", "a", "--stop", "", stdin=b"")
+    check(one_line_error(r, 2, "--stop: found an empty text"), "chat --stop", r)
+    r = riffle("run", "-p", "The rain", "--stop", "a", "--stop", "b", "-q", "-q", "-n", "1", *SMALL)
+    check(r.code == 0, "what may be repeated", r)
+    for command in ("run", "chat"):
+        more = ["-p", "x"] if command == "run" else []
+        r = riffle(command, *more, "--logit-bias", "99999999+1", *SMALL, stdin=b"x\n")
+        check(one_line_error(r, 2, "--logit-bias: found token 99999999, expected 0 to "),
+              f"{command} --logit-bias of no token", r)
+    for flag in ("-v", "-V"):
+        check(one_line_error(riffle(flag), 2, flag, "riffle --version"), f"riffle {flag}")
+    r = riffle("-m", "x.gguf", "-p", "x")
+    check(one_line_error(r, 2, "found the flag -m first, expected a command", "run"), "flags before a command", r)
 
 
 def sizes(_):
@@ -132,4 +201,4 @@ def folders(folder):
     check(one_line_error(r, 3, empty), "a folder without any", r)
 
 
-main(helps, slips, other_spellings, sizes, folders)
+main(helps, slips, other_spellings, values, sizes, folders)

@@ -34,7 +34,7 @@ def with_a_template(_):
     for more in (["--chat"], ["--system", "x"], ["--chat-template", "inst"], ["--think"],
                  ["--no-think"]):
         r = riffle(*ASK, "--raw", *more)
-        check(one_line_error(r, 2, f"--raw excludes {more[0]}"),
+        check(one_line_error(r, 2, f"found both --raw and {more[0]}, expected one of them"),
               f"--raw and {more[0]} exclude each other", r)
 
 
@@ -85,8 +85,8 @@ def thinking(folder):
     check(r.out == plain.out and len(said) == 1 and b"enable_thinking" in said[0],
           "--think for a template that does not ask for it: a notice", r)
     r = riffle(*ASK, "--think", "--no-think")
-    check(one_line_error(r, 2, "--no-think excludes --think")
-          or one_line_error(r, 2, "--think excludes --no-think"),
+    check(one_line_error(r, 2, "both --no-think and --think")
+          or one_line_error(r, 2, "both --think and --no-think"),
           "--think and --no-think exclude each other", r)
 
     def lines(*flags, **fields):

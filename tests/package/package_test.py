@@ -96,9 +96,7 @@ def compiled_by_pkg_config(folder, root, prefix, example):
     for kind, flags in {"shared": [], "static": ["--static"]}.items():
         found = run("pkg-config", "--cflags", "--libs", *flags, "riffle", env=env).stdout.split()
         if flags:  # the archive, not the shared object beside it
-            found = [
-                f"{link}/opt/riffle/lib64/libriffle.a" if f == "-lriffle" else f for f in found
-            ]
+            found = ["-l:libriffle.a" if f == "-lriffle" else f for f in found]
         program = os.path.join(folder, f"example-{kind}")
         done = run("cc", "-std=c11", "-O1", example, *found, "-lpthread", "-o", program)
         if passed(f"the C example compiles by pkg-config, {kind}", done):

@@ -4,8 +4,9 @@
     tools/man/make_man.py build/riffle tools/man/riffle-run.1 > riffle-run.1
 
 The page's line `.\\" OPTIONS run` is replaced by an mdoc list of the options of `riffle run`. They
-are read from `riffle run --help-all`, or from `riffle run --help` where that flag is unknown. All
-other lines are copied.
+are read from `riffle run --help-all`, or from `riffle run --help` where that flag is unknown. The
+rest of that section is left out: it tells readers of the source where the options are. All other
+lines are copied.
 """
 import re
 import subprocess
@@ -93,10 +94,15 @@ def mdoc(sections):
 
 def main():
     program, page = sys.argv[1:]
+    replaced = False  # the rest of a section whose options are printed
     with open(page, encoding="utf-8") as file:
         for line in file.read().splitlines():
             found = MARK.match(line)
-            print("\n".join(mdoc(parse(help_of(program, found[1])))) if found else line)
+            if found:
+                print("\n".join(mdoc(parse(help_of(program, found[1])))))
+            replaced = bool(found) or (replaced and not line.startswith(".Sh "))
+            if not replaced:
+                print(line)
 
 
 if __name__ == "__main__":

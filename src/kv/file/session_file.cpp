@@ -112,12 +112,15 @@ class Reader {
   }
 
   void read_header() {
+    char magic[sizeof disk::kMagic] = {};
+    if (source_.size >= sizeof magic) bytes(0, magic, sizeof magic, "file");
+    if (source_.size > 0 && std::memcmp(magic, disk::kMagic, sizeof magic) != 0)
+      bad("file", "other bytes at its beginning", "a session of riffle");
     if (source_.size < 3 * disk::kPage)
-      bad("file", std::to_string(source_.size) + " bytes", "a session of riffle");
+      bad("file", std::to_string(source_.size) + " bytes",
+          "a session of riffle, of at least " + std::to_string(3 * disk::kPage));
     disk::Header h;
     const bool whole = page(0, &h, "header");
-    if (std::memcmp(h.magic, disk::kMagic, sizeof h.magic) != 0)
-      bad("file", "other bytes at its beginning", "a session of riffle");
     if (h.version > disk::kVersion)
       unsupported(source_.name, "version", std::to_string(h.version),
                   std::to_string(disk::kVersion) + ", or a newer riffle");

@@ -1,6 +1,11 @@
-/* A document that is read once and asked in this and later runs:
- *   document MODEL.gguf TEXT KEPT.kv QUESTION...
- * The first run reads TEXT and keeps what was read in KEPT.kv; later runs load it. */
+/* A text file that is read once and asked in this and later runs:
+ *
+ *   document MODEL.gguf FILE KEPT.kv QUESTION...
+ *
+ * The first run reads FILE and keeps what it has read in KEPT.kv. Later runs load KEPT.kv.
+ *
+ *   cc -D_POSIX_C_SOURCE=200809L document.c $(pkg-config --cflags --libs riffle) -o document */
+#include <errno.h>
 #include <riffle.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,12 +22,39 @@ static bool show(void* user, size_t index, const riffle_token* token) {
   return true;
 }
 
-/* The tokens of a text; the caller frees them. */
-static int32_t* tokens_of(riffle_model* model, const char* text, uint32_t flags, size_t* n) {
+/* A file's text, without line breaks at its end; the caller frees it. NULL: errno says why. */
+static char* text_of(const char* path) {
+  char *text = NULL, *larger;
+  size_t size = 0, n;
+  FILE* in = fopen(path, "rb");
+  if (!in) return NULL;
+  do {
+    if (!(larger = realloc(text, size + 65537))) break;
+    text = larger;
+    size += n = fread(text + size, 1, 65536, in);
+    text[size] = '\0';
+  } while (n > 0);
+  while (text && size > 0 && text[size - 1] == '\n') text[--size] = '\0';
+  if (!larger || ferror(in)) free(text), text = NULL;
+  fclose(in);
+  return text;
+}
+
+/* The tokens of a user's message: the document and, on a line of its own, the question. The model's
+ * chat template is evaluated on it. The caller frees them. NULL: riffle_model_error says why. */
+static int32_t* prompt_of(riffle_model* model, const char* document, const char* question,
+                          size_t* n) {
+  const size_t size = strlen(document) + strlen(question) + 2;
+  char* const text = malloc(size);
+  if (!text) abort();
+  snprintf(text, size, "%s\n%s", document, question);
+  const riffle_message message = {"user", text};
   int32_t* tokens = NULL;
-  riffle_tokenize(model, text, strlen(text), flags, NULL, 0, n);
-  tokens = malloc((*n + 1) * sizeof *tokens);
-  if (tokens && riffle_tokenize(model, text, strlen(text), flags, tokens, *n, n)) *n = 0;
+  if (riffle_chat_tokens(model, &message, 1, NULL, 0, n) == RIFFLE_BUFFER_TOO_SMALL) {
+    if (!(tokens = malloc(*n * sizeof *tokens))) abort();
+    if (riffle_chat_tokens(model, &message, 1, tokens, *n, n)) free(tokens), tokens = NULL;
+  }
+  free(text);
   return tokens;
 }
 
@@ -32,34 +64,45 @@ int main(int argc, char** argv) {
   riffle_context* context;
   riffle_session *document = NULL, *question;
   riffle_session_file* file;
-  if (argc < 5) return fprintf(stderr, "usage: document MODEL.gguf TEXT KEPT.kv QUESTION...\n"), 2;
+  size_t n;
+  if (argc < 5) return fprintf(stderr, "usage: document MODEL.gguf FILE KEPT.kv QUESTION...\n"), 2;
+  const char* const kept = argv[3];
+  char* const text = text_of(argv[2]);
+  if (!text) return failed(argv[2], strerror(errno));
   if (riffle_model_load(argv[1], NULL, &model, err, sizeof err)) return failed("load", err);
   if (riffle_context_create(model, NULL, &context, err, sizeof err)) return failed("context", err);
 
-  if (riffle_session_file_open(argv[3], &file, err, sizeof err) == RIFFLE_OK) {
+  const riffle_status opened = riffle_session_file_open(kept, &file, err, sizeof err);
+  if (opened == RIFFLE_OK) {
     if (riffle_session_load(context, file, &document, NULL, NULL))
-      return failed(argv[3], riffle_context_error(context));
+      return failed(kept, riffle_context_error(context));
     riffle_session_file_free(file);
-  } else {
-    size_t n;
-    int32_t* tokens = tokens_of(model, argv[2], RIFFLE_TOKENIZE_BOS, &n);
+    fprintf(stderr, "[%s is used: %zu tokens]\n", kept, riffle_session_length(document));
+  } else if (opened == RIFFLE_IO) { /* most likely there is no such file yet */
+    int32_t* const tokens = prompt_of(model, text, "", &n);
+    if (!tokens) return failed(argv[2], riffle_model_error(model));
     if (riffle_session_create(context, &document) ||
         riffle_prefill(document, tokens, n, NULL, NULL) ||
-        riffle_session_save(document, argv[3], NULL))
-      return failed("reading", riffle_context_error(context));
+        riffle_session_save(document, kept, NULL))
+      return failed(argv[2], riffle_context_error(context));
     free(tokens);
+    fprintf(stderr, "[%s: read and kept in %s: %zu tokens]\n", argv[2], kept, n);
+  } else {
+    return failed(kept, err);
   }
 
   riffle_generate_options options;
   riffle_generate_defaults(&options);
   options.sampling.temperature = 0;
   options.max_tokens = 24;
+  options.trim_start = true;
   for (int i = 4; i < argc; ++i) {
-    /* A fork shares the document's blocks, and the question goes into the fork alone. */
-    size_t n;
-    int32_t* tokens = tokens_of(model, argv[i], 0, &n);
+    int32_t* const tokens = prompt_of(model, text, argv[i], &n);
+    if (!tokens) return failed(argv[i], riffle_model_error(model));
+    /* A fork shares the document's blocks. riffle_prefill_to keeps all tokens up to the first that
+     * differs: the document, unless FILE has changed since it was kept. It reads the question. */
     if (riffle_session_fork(document, riffle_session_length(document), &question) ||
-        riffle_prefill(question, tokens, n, NULL, NULL) ||
+        riffle_prefill_to(question, tokens, n, NULL, NULL) ||
         riffle_generate(question, &options, show, NULL, NULL))
       return failed(argv[i], riffle_context_error(context));
     putchar('\n');
@@ -69,5 +112,6 @@ int main(int argc, char** argv) {
   riffle_session_free(document);
   riffle_context_free(context);
   riffle_model_free(model);
+  free(text);
   return 0;
 }

@@ -1,0 +1,184 @@
+#include "cli/foreign.h"
+
+namespace riffle::cli {
+
+const std::vector<ForeignFlag>& foreign_flags() {
+  static const std::vector<ForeignFlag> all = {
+      // Those that mean the same.
+      {{"--n-predict", "--predict", "--num-predict", "--max-new-tokens"}, "--max-tokens", nullptr},
+      {{"--ctx-size", "--num-ctx"}, "--ctx", nullptr},
+      {{"--temperature"}, "--temp", nullptr},
+      {{"--repetition-penalty"}, "--repeat-penalty", nullptr},
+      {{"--num-thread"}, "--threads", nullptr},
+      {{"-sys", "--system-prompt"}, "--system", nullptr},
+      {{"--grammar-file"}, "--grammar", nullptr},
+      {{"-j", "-jf", "--json-schema-file"}, "--json-schema", nullptr},
+      {{"-np"}, "--max-seqs", "riffle batch --max-seqs N answers several prompts at once"},
+      {{"-no-cnv", "--no-conversation"},
+       "--raw",
+       "riffle run --raw continues a prompt as plain text"},
+
+      // The model.
+      {{"-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-hft", "--hf-token", "-mu", "--model-url",
+        "-dr", "--docker-repo"},
+       nullptr,
+       "riffle downloads nothing: -m PATH takes a .gguf file or a Hugging Face folder"},
+      {{"--lora", "--lora-scaled", "--lora-base", "--control-vector", "--control-vector-scaled"},
+       nullptr,
+       "riffle has no adapters: merge the adapter into the model and give that with -m PATH"},
+      {{"-mm", "--mmproj", "--mmproj-url", "--no-mmproj", "--image", "--audio"},
+       nullptr,
+       "riffle runs the text part of a model alone: leave the flag out"},
+      {{"--override-kv", "--check-tensors"},
+       nullptr,
+       "riffle takes a model's file as it is and checks it at each load: leave the flag out"},
+      {{"--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale",
+        "--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor", "--yarn-beta-slow",
+        "--yarn-beta-fast"},
+       nullptr,
+       "the model's file sets its RoPE: leave the flag out"},
+
+      // Where and how it is computed.
+      {{"-ngl", "--n-gpu-layers", "--gpu-layers", "--num-gpu"},
+       nullptr,
+       "riffle runs all layers on one device: --device cuda or --device cpu; --gpu-mem SIZE limits "
+       "the GPU memory, and KV beyond it stays in host memory"},
+      {{"-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu", "-dev",
+        "--list-devices", "--rpc"},
+       nullptr,
+       "riffle uses one GPU: CUDA_VISIBLE_DEVICES=N chooses it, --device cuda requires it"},
+      {{"-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe", "-ot", "--override-tensor"},
+       nullptr,
+       "--cpu-experts N keeps the experts of N layers in host memory; without it riffle does so "
+       "where the GPU is too small"},
+      {{"-fa", "--flash-attn"}, nullptr, "riffle's attention needs no switch: leave the flag out"},
+      {{"-ctk", "--cache-type-k", "-ctv", "--cache-type-v"},
+       nullptr,
+       "--kv f16, q8 or f32 sets the type of keys and values"},
+      {{"-nkvo", "--no-kv-offload"},
+       nullptr,
+       "riffle keeps all KV in host memory; --gpu-mem SIZE limits what a GPU holds of it"},
+      {{"-b", "--batch-size", "-ub", "--ubatch-size", "--num-batch"},
+       nullptr,
+       "--prefill-chunk N sets the tokens of one chunk of prefill"},
+      {{"-tb", "--threads-batch"}, nullptr, "--threads N is for prefill and decode"},
+      {{"-C", "--cpu-mask", "-Cr", "--cpu-range", "--cpu-strict", "--numa", "--prio", "--poll"},
+       nullptr,
+       "taskset or numactl chooses the CPUs; --threads N sets their number"},
+      {{"--mlock", "--no-mmap", "--mmap"}, nullptr, "riffle maps the weights: leave the flag out"},
+      {{"--no-warmup", "-nr", "--no-repack", "-dt", "--defrag-thold", "--swa-full", "--no-perf"},
+       nullptr,
+       "riffle has no such thing: leave the flag out"},
+      {{"--keep", "--context-shift", "--no-context-shift"},
+       nullptr,
+       "riffle forgets nothing: an answer ends when the context is full; -c N makes it longer"},
+      {{"-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"},
+       nullptr,
+       "beyond the trained length: --selector tokenselect --positions list"},
+      {{"-md", "--model-draft", "--draft", "--draft-max", "--draft-n", "--draft-min", "--spec-type",
+        "-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"},
+       nullptr,
+       "--lookup N computes up to N tokens ahead, as the prompt and the answer have them; riffle "
+       "has no draft models and no lookup files"},
+
+      // Sampling.
+      {{"--mirostat", "--mirostat-lr", "--mirostat-ent", "--typical", "--typical-p", "--top-nsigma",
+        "--top-n-sigma", "--dynatemp-range", "--dynatemp-exp", "--tfs", "--penalize-nl"},
+       nullptr,
+       "riffle's sampler has --temp, --top-k, --top-p, --min-p, --xtc-probability, "
+       "--dry-multiplier, --repeat-penalty, --frequency-penalty and --presence-penalty"},
+      {{"--samplers", "--sampling-seq", "--sampler-seq"},
+       nullptr,
+       "riffle's samplers are always in llama.cpp's order; a sampler whose flag is not given does "
+       "nothing"},
+      {{"--logprobs", "--top-logprobs", "--n-probs"},
+       nullptr,
+       "riffle batch gives log probabilities: \"logprobs\" in the body of a line"},
+      {{"-r", "--reverse-prompt"}, nullptr, "--stop TEXT ends an answer before TEXT"},
+
+      // Prompts and conversations.
+      {{"-i", "-if", "-cnv", "--interactive", "--interactive-first", "--conversation"},
+       nullptr,
+       "riffle chat is a conversation, riffle run answers one prompt: leave the flag out"},
+      {{"-st", "--single-turn"},
+       nullptr,
+       "riffle run answers one prompt and ends: leave the flag out"},
+      {{"-sysf", "--system-prompt-file"}, nullptr, "--system \"$(cat FILE)\" takes a file's text"},
+      {{"-bf", "--binary-file"}, nullptr, "-f FILE reads the prompt from a file"},
+      {{"-e", "--escape"},
+       nullptr,
+       "riffle takes a text as it is: $'...\\n...' of bash makes a line break, or -f FILE"},
+      {{"--no-escape"}, nullptr, "riffle takes a text as it is: leave the flag out"},
+      {{"--in-prefix", "--in-suffix", "--in-prefix-bos", "--spm-infill"},
+       nullptr,
+       "the chat template frames a message; riffle run --raw takes a prompt that has its frame"},
+      {{"--jinja"}, nullptr, "riffle evaluates the model's own template: leave the flag out"},
+      {{"--no-jinja", "--chat-template-file", "--chat-template-kwargs"},
+       nullptr,
+       "riffle evaluates the model's own template; --chat-template NAME takes one by name"},
+      {{"--reasoning-format"},
+       nullptr,
+       "reasoning is never part of the answer: leave the flag out; --json has it apart"},
+      {{"--reasoning-budget", "-rea", "--reasoning"},
+       nullptr,
+       "--think and --no-think switch reasoning"},
+      {{"--hidethinking"}, nullptr, "-q hides reasoning, --no-think switches it off"},
+      {{"--prompt-cache", "--prompt-cache-all", "--prompt-cache-ro", "--cache-prompt",
+        "--cache-reuse", "--slot-save-path"},
+       nullptr,
+       "riffle read -o FILE keeps a document for riffle run --session FILE; riffle chat --session "
+       "FILE keeps a chat; riffle batch has --prefix-cache DIR"},
+      {{"-mli", "--multiline-input"},
+       nullptr,
+       "a message of several lines begins and ends with \"\"\": leave the flag out"},
+
+      // What is printed.
+      {{"-co", "--color", "--colors", "--log-colors"},
+       nullptr,
+       "riffle uses colours on terminals alone, unless NO_COLOR is set: leave the flag out"},
+      {{"--no-display-prompt", "--display-prompt", "--simple-io", "-sp", "-ptc",
+        "--print-token-count", "--nowordwrap"},
+       nullptr,
+       "riffle prints the answer alone, as it is: leave the flag out"},
+      {{"-v", "-lv", "--verbose", "--log-verbose", "--verbosity", "--log-verbosity",
+        "--verbose-prompt", "--log-file", "--log-disable", "--log-enable", "--log-prefix",
+        "--log-timestamps"},
+       nullptr,
+       "riffle has no log: statistics are on stderr unless -q is given, and riffle info shows a "
+       "model"},
+      {{"-V"}, nullptr, "riffle --version prints the version"},
+      {{"--format"}, nullptr, "--json prints one JSON object; --json-schema FILE constrains it"},
+
+      // Servers.
+      {{"--host",          "--port",      "--api-key",    "--api-key-file", "-a",
+        "--alias",         "--embedding", "--embeddings", "--reranking",    "-cb",
+        "--cont-batching", "-nocb",       "--metrics",    "--props",        "-to",
+        "--timeout",       "--path",      "--webui",      "--no-webui",     "--keepalive",
+        "--insecure"},
+       nullptr,
+       "riffle has no server: riffle batch answers the lines of a JSONL file, and riffle.h is the "
+       "C library"},
+  };
+  return all;
+}
+
+const std::vector<ForeignCommand>& foreign_commands() {
+  static const std::vector<ForeignCommand> all = {
+      {{"list", "ls"}, "riffle keeps no list of models: riffle info -m PATH shows one"},
+      {{"show"}, "riffle info -m PATH shows a model"},
+      {{"pull", "push", "create", "cp", "rm"},
+       "riffle downloads and manages no models: -m PATH takes a .gguf file or a Hugging Face "
+       "folder"},
+      {{"serve", "server", "start"},
+       "riffle has no server: riffle batch answers the lines of a JSONL file, and riffle.h is the "
+       "C library"},
+      {{"ps", "stop"},
+       "riffle leaves nothing running: each command loads its model, answers and ends"},
+      {{"generate", "complete", "completion"}, "riffle run -p TEXT answers one prompt"},
+      {{"convert"}, "riffle quantize -m PATH -o FILE.gguf writes a GGUF file"},
+      {{"version"}, "riffle --version prints it"},
+  };
+  return all;
+}
+
+}  // namespace riffle::cli

@@ -1,0 +1,24 @@
+// Flags and commands of llama.cpp, Ollama and their like, and what riffle has in their place.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace riffle::cli {
+
+// Flags that mean the same in other programs.
+struct ForeignFlag {
+  std::vector<std::string> spellings;
+  // riffle's flag that means the same. Null: none.
+  const char* ours;
+  // What to do, for commands without that flag. Null: name the commands that have it.
+  const char* answer;
+};
+const std::vector<ForeignFlag>& foreign_flags();
+
+struct ForeignCommand {
+  std::vector<std::string> names;
+  const char* answer;
+};
+const std::vector<ForeignCommand>& foreign_commands();
+
+}  // namespace riffle::cli
