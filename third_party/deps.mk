@@ -1,6 +1,8 @@
 # How each dependency is found (README.md beside this file argues for each).
 DEPS_CFLAGS :=
-DEPS_LIBS   := -lsentencepiece -lpcre2-8 -lutf8proc
+# Only tests call sentencepiece. It stays linked, since it belongs to the packages that riffle is
+# built on; a linker that drops libraries without a call would drop it.
+DEPS_LIBS   := -Wl,--push-state,--no-as-needed -lsentencepiece -Wl,--pop-state -lpcre2-8 -lutf8proc
 CLI_CFLAGS  :=
 # mimalloc serves the executable only: its shared object replaces malloc for the whole process.
 CLI_LIBS    := -ledit -lmimalloc

@@ -1,5 +1,6 @@
-// Text to token ids and back, whatever file the vocabulary came from: sentencepiece models by the
-// sentencepiece library, byte pair encoding out of tokenizer.json or GGUF by bpe.h.
+// Text to token ids and back, whatever file the vocabulary came from: sentencepiece models by
+// sentencepiece_bpe.h and sentencepiece_unigram.h, byte pair encoding out of tokenizer.json or GGUF
+// by bpe.h.
 #pragma once
 #include <cstdint>
 #include <memory>
