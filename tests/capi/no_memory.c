@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "riffle.h"
+#include "tiny_folder.h"
 
 /* ---- the allocator: glibc's, but that one call fails */
 
@@ -80,6 +81,7 @@ enum { kPrompt = 34 }; /* tokens: two blocks and a part of one */
 static const char* model_path;
 static riffle_isa isa = RIFFLE_ISA_SCALAR;
 static char session_path[64];
+static char folder_path[2][64]; /* with a tokenizer.json; with a unigram tokenizer.model */
 static char text[] =
     "The lighthouse keeper wrote down the weather every day. On the third of May the code of the "
     "harbour was 4821, and nobody came. \xe2\x98\x83 Snow fell.\nWhat was the code?";
@@ -102,6 +104,12 @@ struct all {
 static riffle_status load(struct all* a) {
   return a->model ? RIFFLE_OK : riffle_model_load(model_path, NULL, &a->model, NULL, 0);
 }
+static riffle_status load_folder(struct all* a) {
+  return a->model ? RIFFLE_OK : riffle_model_load(folder_path[0], NULL, &a->model, NULL, 0);
+}
+static riffle_status load_unigram(struct all* a) {
+  return a->model ? RIFFLE_OK : riffle_model_load(folder_path[1], NULL, &a->model, NULL, 0);
+}
 static riffle_status tokenize(struct all* a) {
   return riffle_tokenize(a->model, text, strlen(text), RIFFLE_TOKENIZE_BOS, a->tokens, 512,
                          &a->n_tokens);
@@ -115,11 +123,28 @@ static riffle_status detokenize(struct all* a) {
   size_t n;
   return riffle_detokenize(a->model, a->tokens, a->n_tokens, out, sizeof out, &n);
 }
-static riffle_status grammar(struct all* a) {
-  static const char gbnf[] = "root ::= code (\", \" code)* \n code ::= [0-9]{2,4} | \"no\"";
+static riffle_status make_grammar(struct all* a, riffle_grammar_kind kind, const char* grammar) {
   if (a->grammar) return RIFFLE_OK;
-  return riffle_grammar_create(a->model, RIFFLE_GRAMMAR_GBNF, gbnf, strlen(gbnf), &a->grammar, NULL,
-                               0);
+  return riffle_grammar_create(a->model, kind, grammar, strlen(grammar), &a->grammar, NULL, 0);
+}
+static riffle_status grammar(struct all* a) {
+  return make_grammar(a, RIFFLE_GRAMMAR_GBNF,
+                      "root ::= code (\", \" code)* \n code ::= [0-9]{2,4} | \"no\"");
+}
+static riffle_status regex(struct all* a) {
+  return make_grammar(a, RIFFLE_GRAMMAR_REGEX, "(yes|no[^a-c]?){1,3} \\d+\\.[\\w-]*");
+}
+static riffle_status schema(struct all* a) {
+  return make_grammar(
+      a, RIFFLE_GRAMMAR_JSON_SCHEMA,
+      "{\"$defs\":{\"place\":{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\","
+      "\"pattern\":\"^[a-z]+\\\\d{2}$\"},\"next\":{\"$ref\":\"#/$defs/place\"}},\"required\":"
+      "[\"name\"]}},\"type\":\"object\",\"properties\":{\"from\":{\"$ref\":\"#/$defs/place\"},"
+      "\"kind\":{\"enum\":[\"a\",1.5,null,[1,{\"b\":2}]]},\"n\":{\"anyOf\":[{\"type\":\"integer\","
+      "\"minimum\":3,\"maximum\":4000},{\"type\":\"array\",\"items\":{\"type\":\"boolean\"},"
+      "\"maxItems\":3}]},\"day\":{\"type\":\"string\",\"format\":\"date\"},\"one\":{\"oneOf\":["
+      "{\"const\":1},{\"const\":\"x\"}]},\"all\":{\"allOf\":[{\"type\":\"number\"},{\"multipleOf\":"
+      "3}]}},\"required\":[\"from\",\"n\"],\"additionalProperties\":{\"type\":\"null\"}}");
 }
 static riffle_status context(struct all* a) {
   riffle_context_options o;
@@ -218,16 +243,26 @@ struct step {
 };
 static const struct step steps[] = {
     {"load", {0}, load},
+    {"load_folder", {0}, load_folder},
+    {"load_unigram", {0}, load_unigram},
     {"tokenize", {load}, tokenize},
+    {"tokenize_folder", {load_folder}, tokenize},
+    {"tokenize_unigram", {load_unigram}, tokenize},
     {"detokenize", {load, tokenize}, detokenize},
     {"chat", {load}, chat},
+    {"chat_folder", {load_folder}, chat},
     {"grammar", {load}, grammar},
+    {"regex", {load}, regex},
+    {"schema", {load}, schema},
+    {"schema_folder", {load_folder}, schema},
     {"context", {load}, context},
     {"session", {load, context}, session},
     {"prefill", {load, tokenize, context, session}, prefill},
     {"fork", {load, tokenize, context, session, prefill}, fork_session},
     {"generate", {load, tokenize, context, session, prefill}, generate},
+    {"generate_folder", {load_folder, tokenize, context, session, prefill}, generate},
     {"constrained", {load, tokenize, grammar, context, session, prefill}, constrained},
+    {"constrained_schema", {load, tokenize, schema, context, session, prefill}, constrained},
     {"reselect", {load, tokenize, context, session, prefill}, reselect},
     {"save", {load, tokenize, context, session, prefill}, save},
     {"open", {load, tokenize, context, session, prefill, save}, open_file},
@@ -357,6 +392,13 @@ int main(int argc, char** argv) {
   model_path = argv[1];
   const long first = argc > 3 ? atol(argv[3]) : 1, last = argc > 4 ? atol(argv[4]) : 1000000;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isa = RIFFLE_ISA_AVX2;
+  for (int i = 0; i < 2; ++i) {
+    snprintf(folder_path[i], sizeof folder_path[i], "/tmp/no_memory.%d.%d", (int)getpid(), i);
+    if (!write_tiny_folder(folder_path[i], i == 1)) {
+      fprintf(stderr, "no_memory: cannot write %s\n", folder_path[i]);
+      return 2;
+    }
+  }
   int failed = 0;
   for (size_t i = 0; i < sizeof steps / sizeof steps[0]; ++i) {
     const struct step* const step = &steps[i];
@@ -382,5 +424,6 @@ int main(int argc, char** argv) {
       failed += run(step, ways[w].device, ways[w].selector, ways[w].way, first, last);
     }
   }
+  for (int i = 0; i < 2; ++i) remove_tiny_folder(folder_path[i]);
   return failed > 0;
 }
