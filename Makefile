@@ -22,7 +22,7 @@ WARN     := -Wall -Wextra -Werror $(if $(SANITIZE),-Wno-maybe-uninitialized)
 # does not depend on what the compiler fuses; kernels that want FMA say so.
 CXXFLAGS += -std=c++20 $(OPT) -g1 -fPIC -fvisibility=hidden -ffp-contract=off $(WARN) $(SAN) -Isrc -I. -MMD -MP $(DEPS_CFLAGS)
 CFLAGS   += -std=c11 $(OPT) -g1 $(WARN) -pedantic $(SAN) -Isrc -MMD -MP
-LDLIBS   += $(DEPS_LIBS) $(CUDA_LIBS) -lpthread
+LDLIBS   += $(DEPS_KEPT) $(DEPS_LIBS) $(CUDA_LIBS) -lpthread
 LDFLAGS  += $(SAN)
 
 # The CUDA device: built where the toolkit is, found at run time where a GPU is. cudart is linked in, cuBLAS is not.
