@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -16,12 +17,17 @@ class Json {
  public:
   struct Member;
 
-  Json() = default;  // null
-  explicit Json(bool value) : value_(value) {}
-  explicit Json(int64_t value) : value_(value) {}   // a negative number, or -0
-  explicit Json(uint64_t value) : value_(value) {}  // a whole number from 0
-  explicit Json(double value) : value_(value) {}
-  explicit Json(std::string text) : value_(std::move(text)) {}
+  Json();  // null
+  explicit Json(bool value);
+  explicit Json(int64_t value);   // a negative number, or -0
+  explicit Json(uint64_t value);  // a whole number from 0
+  explicit Json(double value);
+  explicit Json(std::string text);
+  Json(const Json&);
+  Json(Json&&) noexcept;
+  Json& operator=(const Json&);
+  Json& operator=(Json&&) noexcept;
+  ~Json();
 
   bool is_null() const { return std::holds_alternative<std::monostate>(value_); }
   bool is_boolean() const { return std::holds_alternative<bool>(value_); }
@@ -75,6 +81,19 @@ struct Json::Member {
   std::string key;
   Json value;
 };
+
+// Here, where Member is complete.
+inline Json::Json() = default;
+inline Json::Json(bool value) : value_(value) {}
+inline Json::Json(int64_t value) : value_(value) {}
+inline Json::Json(uint64_t value) : value_(value) {}
+inline Json::Json(double value) : value_(value) {}
+inline Json::Json(std::string text) : value_(std::move(text)) {}
+inline Json::Json(const Json&) = default;
+inline Json::Json(Json&&) noexcept = default;
+inline Json& Json::operator=(const Json&) = default;
+inline Json& Json::operator=(Json&&) noexcept = default;
+inline Json::~Json() = default;
 
 // The text between quotes, as dump() escapes it.
 std::string json_string(std::string_view text, bool ascii = false);

@@ -15,9 +15,7 @@ SentencePieceBpe::SentencePieceBpe(const SentencePieceModel& model)
     : model_(model), normalizer_(model), unknown_(model) {
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const VocabPiece& p = model.pieces[i];
-    const bool reserved = p.type == VocabPiece::UNKNOWN || p.type == VocabPiece::CONTROL ||
-                          p.type == VocabPiece::BYTE;
-    (reserved ? reserved_ : mergeable_).emplace(p.text, static_cast<int>(i));
+    if (p.of_text()) ids_.emplace(p.text, static_cast<int>(i));
   }
 }
 
@@ -70,8 +68,8 @@ class SentencePieceBpe::Merging {
     const Symbol &a = symbols[static_cast<size_t>(left)], &b = symbols[static_cast<size_t>(right)];
     if (a.whole || b.whole) return;
     const std::string_view both(a.text.data(), a.text.size() + b.text.size());
-    const auto at = bpe_.mergeable_.find(both);
-    if (at == bpe_.mergeable_.end()) return;
+    const auto at = bpe_.ids_.find(both);
+    if (at == bpe_.ids_.end()) return;
     queue_.push({bpe_.piece(at->second).score, left, right, both.size()});
     if (bpe_.piece(at->second).type == VocabPiece::UNUSED) unused_[both] = {a.text, b.text};
   }
@@ -100,16 +98,13 @@ class SentencePieceBpe::Merging {
 
 void SentencePieceBpe::append(std::string_view symbol, const Merging& merging,
                               SentencePieceIds* ids) const {
-  if (const auto at = reserved_.find(symbol); at != reserved_.end()) {
-    if (at->second != unknown_.id) return ids->add(at->second);
-  } else if (const auto own = mergeable_.find(symbol); own != mergeable_.end()) {
-    const auto* const halves =
-        piece(own->second).type == VocabPiece::UNUSED ? merging.halves(symbol) : nullptr;
-    if (!halves) return ids->add(own->second);
-    append(halves->first, merging, ids);
-    return append(halves->second, merging, ids);
-  }
-  ids->add_unknown(symbol);
+  const auto own = ids_.find(symbol);
+  if (own == ids_.end()) return ids->add_unknown(symbol);
+  const auto* const halves =
+      piece(own->second).type == VocabPiece::UNUSED ? merging.halves(symbol) : nullptr;
+  if (!halves) return ids->add(own->second);
+  append(halves->first, merging, ids);
+  append(halves->second, merging, ids);
 }
 
 void SentencePieceBpe::encode(std::string_view text, std::vector<int>* ids) const {

@@ -33,12 +33,8 @@ SentencePieceUnigram::SentencePieceUnigram(const SentencePieceModel& model)
 
 void SentencePieceUnigram::build() {
   std::vector<int32_t> ids;
-  for (size_t i = 0; i < model_.pieces.size(); ++i) {
-    const int type = model_.pieces[i].type;
-    if (type == VocabPiece::NORMAL || type == VocabPiece::USER_DEFINED ||
-        type == VocabPiece::UNUSED)
-      ids.push_back(static_cast<int32_t>(i));
-  }
+  for (size_t i = 0; i < model_.pieces.size(); ++i)
+    if (model_.pieces[i].of_text()) ids.push_back(static_cast<int32_t>(i));
   const auto text = [&](int32_t id) -> std::string_view {
     return model_.pieces[static_cast<size_t>(id)].text;
   };

@@ -17,6 +17,9 @@ struct VocabPiece {
   std::string text;
   float score = 0;
   int type = NORMAL;
+  // Whether text may consist of such pieces; the others stand for something else than their
+  // spelling.
+  bool of_text() const { return type == NORMAL || type == USER_DEFINED || type == UNUSED; }
 };
 
 // Settings beside the pieces; GGUF: tokenizer.ggml.*; tokenizer_config.json.
