@@ -7,6 +7,7 @@ ifeq ($(filter -j%,$(MAKEFLAGS)),)
 MAKEFLAGS += -j$(shell nproc)
 endif
 
+comma    := ,
 BUILD    ?= build
 PREFIX   ?= /usr/local
 VERSION  := $(shell sed -n 's/.*RIFFLE_VERSION "\(.*\)".*/\1/p' src/riffle.h)
@@ -22,7 +23,7 @@ WARN     := -Wall -Wextra -Werror $(if $(SANITIZE),-Wno-maybe-uninitialized)
 # does not depend on what the compiler fuses; kernels that want FMA say so.
 CXXFLAGS += -std=c++20 $(OPT) -g1 -fPIC -fvisibility=hidden -ffp-contract=off $(WARN) $(SAN) -Isrc -I. -MMD -MP $(DEPS_CFLAGS)
 CFLAGS   += -std=c11 $(OPT) -g1 $(WARN) -pedantic $(SAN) -Isrc -MMD -MP
-LDLIBS   += $(DEPS_LIBS) $(CUDA_LIBS) -lpthread
+LDLIBS   += $(DEPS_KEPT) $(DEPS_LIBS) $(CUDA_LIBS) -lpthread
 LDFLAGS  += $(SAN)
 
 # The CUDA device: built where the toolkit is, found at run time where a GPU is. cudart is linked in, cuBLAS is not.
@@ -95,8 +96,8 @@ $(BUILD)/libriffle.so: $(LIB_OBJ) tools/package/libriffle.map
 	@ln -sf libriffle.so $(BUILD)/$(SONAME)
 $(BUILD)/riffle: $(CLI_OBJ) $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
-# tests/backend/cuda/pinning_test.cpp stands between riffle and the driver.
-$(BUILD)/riffle_tests: LDFLAGS += -Wl,--wrap=cudaHostRegister
+# Tests in tests/backend/cuda (pinning_test, no_memory_test) stand between riffle and CUDA's runtime.
+$(BUILD)/riffle_tests: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,cudaHostRegister cudaMalloc cudaHostAlloc cudaFree cudaFreeHost)
 $(BUILD)/riffle_tests: $(TEST_OBJ) $(BUILD)/cli.a $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 # What tests of src/cli link. They keep their own allocator.

@@ -1,6 +1,9 @@
 # How each dependency is found (README.md beside this file argues for each).
 DEPS_CFLAGS :=
 DEPS_LIBS   := -lsentencepiece -lpcre2-8 -lutf8proc
+# Only tests call sentencepiece. It stays linked, since it belongs to the packages that riffle is
+# built on; without this, a linker may drop a library that nothing calls.
+DEPS_KEPT   := -Wl,--push-state,--no-as-needed -lsentencepiece -Wl,--pop-state
 CLI_CFLAGS  :=
 # mimalloc serves the executable only: its shared object replaces malloc for the whole process.
 CLI_LIBS    := -ledit -lmimalloc
@@ -9,6 +12,7 @@ CLI_LIBS    := -ledit -lmimalloc
 ifdef STATIC
 STATIC_DIR := third_party/static
 LDFLAGS    += -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL
+DEPS_KEPT  :=
 DEPS_LIBS  := -L$(STATIC_DIR) -Wl,-Bstatic -lsentencepiece -lpcre2-8 -lutf8proc -Wl,-Bdynamic
 CLI_LIBS   := $(STATIC_DIR)/mimalloc.o -Wl,-Bstatic -ledit -ltinfo -lbsd -lmd -Wl,-Bdynamic
 endif

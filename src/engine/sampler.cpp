@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <string>
 
 #include "kernels/common/splitmix64.h"
 #include "util/error.h"
@@ -16,6 +17,13 @@ uint64_t rotate_left(uint64_t x, int k) { return x << k | x >> (64 - k); }
 // exp(logit - max), where both may be infinite.
 double weight_of(float logit, float max, double temperature = 1) {
   return logit == max ? 1 : std::exp((static_cast<double>(logit) - max) / temperature);
+}
+
+[[noreturn]] void not_finite(const std::string& found) {
+  throw Error(RIFFLE_BAD_MODEL,
+              "the logits are not finite: found " + found +
+                  ", expected numbers; weights of the model file may be damaged (compare its "
+                  "checksum), or activations overflow");
 }
 
 // The lowest id of the largest logit. Throws if one is NaN.
@@ -40,8 +48,7 @@ int index_of_max(const float* logits, int n) {
   }
   if (nan) {
     const auto at = std::find_if(logits, logits + n, [](float x) { return std::isnan(x); });
-    fail(RIFFLE_BAD_MODEL, "the logit of token %d is not a number: damaged weights, or an overflow",
-         static_cast<int>(at - logits));
+    not_finite(format("not a number for token %d", static_cast<int>(at - logits)));
   }
   return static_cast<int>(std::find(logits, logits + n, max) - logits);
 }
@@ -116,7 +123,7 @@ int Sampler::sample(const float* logits, int n, const SampleRequest& request) {
     if (request.allowed || request.n_changes > 0)
       fail(RIFFLE_BAD_ARGUMENT,
            "no token can be drawn: logit_bias forbids all that the grammar or the model allows");
-    fail(RIFFLE_BAD_MODEL, "all %d logits are -infinity: damaged weights, or an overflow", n);
+    not_finite(format("-infinity for all %d tokens", n));
   }
   if (temperature_ == 0 || top_k_ == 1) return best;
   collect(logits, n);

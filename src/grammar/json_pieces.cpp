@@ -4,6 +4,7 @@
 #include <map>
 
 #include "grammar/reader.h"
+#include "util/json.h"
 
 namespace riffle::grammar {
 namespace {
@@ -27,11 +28,6 @@ std::string utf8(uint32_t code) {
 }
 
 }  // namespace
-
-std::string escaped(const std::string& text) {
-  const std::string quoted = Json(text).dump();
-  return quoted.substr(1, quoted.size() - 2);
-}
 
 JsonPieces::JsonPieces(Expressions* e) : e_(*e) {
   const ExprId indent = e_.repeat(e_.chars({{' ', ' '}, {'\t', '\t'}}), 0, kMostIndent);
@@ -62,13 +58,15 @@ ExprId JsonPieces::string(uint32_t min, uint32_t max) {
   return e_.sequence({quote_, e_.repeat(any_char_, min, max), quote_});
 }
 
-ExprId JsonPieces::literal(const std::string& text) { return e_.text("\"" + escaped(text) + "\""); }
+ExprId JsonPieces::literal(const std::string& text) {
+  return e_.text("\"" + json_string(text) + "\"");
+}
 
 ExprId JsonPieces::plain_chars(std::vector<CodeRange> ranges) {
   std::vector<std::string> escapes;
   const auto escape = [&](uint32_t code) {
     for (const CodeRange& r : ranges)
-      if (r.low <= code && code <= r.high) escapes.push_back(escaped(utf8(code)));
+      if (r.low <= code && code <= r.high) escapes.push_back(json_string(utf8(code)));
   };
   for (uint32_t code = 0; code < 0x20; ++code) escape(code);
   escape('"');

@@ -1,15 +1,14 @@
 // Pieces of JSON text as expressions.
 #pragma once
 #include <map>
-#include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "grammar/expression.h"
 #include "grammar/regex.h"
 
 namespace riffle::grammar {
-
-using Json = nlohmann::ordered_json;
 
 class JsonPieces {
  public:
@@ -38,8 +37,5 @@ class JsonPieces {
   ExprId space_, comma_, any_char_, quote_;
   std::map<std::vector<std::string>, uint32_t> escapes_;  // rules
 };
-
-// The text as it stands between quotes, escaped in the one way above.
-std::string escaped(const std::string& text);
 
 }  // namespace riffle::grammar

@@ -14,7 +14,7 @@
 namespace riffle::grammar {
 namespace {
 
-constexpr int kDeepest = 100;               // values in values
+constexpr size_t kDeepest = 100;            // values in values
 constexpr size_t kMostValues = 2000000;     // of the schema's text
 constexpr size_t kMostRules = 100000;       // values that differ in what must hold of them
 constexpr int64_t kMostMultiples = 100000;  // numbers that are listed one by one
@@ -22,42 +22,29 @@ constexpr int64_t kMostRemainders = 1000;   // of a division that is done digit 
 
 Json parse(std::string_view text) {
   Reader reader(text);  // checks UTF-8
-  std::vector<std::set<std::string>> keys;
-  size_t n_values = 0;
-  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
-    switch (event) {
-      case Json::parse_event_t::object_start:
-      case Json::parse_event_t::array_start:
-        if (keys.size() == kDeepest)
-          fail(RIFFLE_UNSUPPORTED,
-               "the schema: found values nested deeper than %d levels, expected at most as many",
-               kDeepest);
-        keys.emplace_back();
-        break;
-      case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end: keys.pop_back(); break;
-      case Json::parse_event_t::key:
-        if (!keys.back().insert(parsed.get<std::string>()).second)
-          throw Error(RIFFLE_BAD_ARGUMENT,
-                      "found the key " + parsed.dump() + " twice in one object, expected it once");
-        break;
-      case Json::parse_event_t::value: break;
-    }
-    if (++n_values > kMostValues)
-      fail(RIFFLE_UNSUPPORTED,
-           "the schema: found more than %zu values, expected at most as many; use a smaller schema",
-           kMostValues);
-    return true;
-  };
   try {
-    return Json::parse(text, watch);
-  } catch (const Json::parse_error& e) {
-    const size_t at = std::min(e.byte > 0 ? e.byte - 1 : 0, text.size());
-    reader.go_to(at);
+    return parse_json(text, {.depth = kDeepest, .values = kMostValues, .count_all = true});
+  } catch (const JsonError& error) {
+    switch (error.kind) {
+      case JsonError::TOO_DEEP:
+        fail(RIFFLE_UNSUPPORTED,
+             "the schema: found values nested deeper than %zu levels, expected at most as many",
+             kDeepest);
+      case JsonError::KEY_TWICE:
+        throw Error(RIFFLE_BAD_ARGUMENT, "found the key \"" + json_string(error.text) +
+                                             "\" twice in one object, expected it once");
+      case JsonError::TOO_MANY:
+        fail(RIFFLE_UNSUPPORTED,
+             "the schema: found more than %zu values, expected at most as many; use a smaller "
+             "schema",
+             kMostValues);
+      case JsonError::NUMBER_TOO_LARGE:
+        fail(RIFFLE_BAD_ARGUMENT,
+             "the schema: found a number that no double holds, expected at most 1.8e308");
+      case JsonError::SYNTAX:
+        reader.go_to(std::min(error.byte > 0 ? error.byte - 1 : 0, text.size()));
+    }
     reader.expected("JSON");
-  } catch (const Json::exception&) {
-    fail(RIFFLE_BAD_ARGUMENT,
-         "the schema: found a number that no double holds, expected at most 1.8e308");
   }
 }
 
@@ -93,7 +80,8 @@ class Schema {
   }
   ExprId value(const AllOf& schemas) {
     // A schema that nothing fits takes its member with it.
-    if (schemas.size() == 1 && *schemas[0] == Json(false)) return Expressions::kNever;
+    if (schemas.size() == 1 && schemas[0]->is_boolean() && !schemas[0]->boolean())
+      return Expressions::kNever;
     return e_.rule(rule_of(schemas));
   }
 
@@ -110,9 +98,9 @@ class Schema {
       std::vector<std::string> words;
       for (const Json& v : *node.values) {
         if (!reader_.holds(node, v, at)) continue;
-        if (v.is_structured()) ways.push_back(constant(v));
-        else if (v.is_string()) words.push_back("\"" + escaped(v.get<std::string>()) + "\"");
-        else words.push_back(v.is_number_float() ? number_text(v) : v.dump());
+        if (v.is_array() || v.is_object()) ways.push_back(constant(v));
+        else if (v.is_string()) words.push_back("\"" + json_string(v.string()) + "\"");
+        else words.push_back(v.is_real() ? number_text(v) : v.dump());
       }
       ways.push_back(e_.words(std::move(words)));
       return e_.choice(std::move(ways));
@@ -149,12 +137,12 @@ class Schema {
     }
     if (v.is_object()) {
       std::vector<Member> members;
-      for (const auto& [key, one] : v.items())
+      for (const auto& [key, one] : v.members())
         members.push_back({member_expr(pieces_.literal(key), constant(one)), true});
       return braces(members, Expressions::kNever, 0, kUnlimited);
     }
-    if (v.is_string()) return pieces_.literal(v.get<std::string>());
-    return e_.text(v.is_number_float() ? number_text(v) : v.dump());
+    if (v.is_string()) return pieces_.literal(v.string());
+    return e_.text(v.is_real() ? number_text(v) : v.dump());
   }
 
   // ---- numbers
@@ -226,7 +214,8 @@ class Schema {
     for (const std::string& name : node.formats) {
       const char* const pattern = format_pattern(name);
       if (!pattern)
-        reader_.unsupported(*at[0], "found format " + Json(name).dump().substr(0, 60) +
+        reader_.unsupported(*at[0], "found format " +
+                                        ("\"" + json_string(name) + "\"").substr(0, 60) +
                                         ", expected one of " + format_names());
       patterns.push_back(pattern);
     }

@@ -40,7 +40,7 @@ std::string token_of(const std::string& key) {
 }
 
 std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = value.dump();
   if (text.size() > 60) {
     size_t cut = 57;
     while (cut > 0 && (text[cut] & 0xc0) == 0x80) --cut;
@@ -64,28 +64,26 @@ std::string canonical(const Json& value) {
   }
   if (value.is_array()) {
     std::string out = "[";
-    for (const Json& v : value) out += canonical(v) + ",";
+    for (const Json& v : value.elements()) out += canonical(v) + ",";
     return out + "]";
   }
   if (value.is_object()) {
     std::map<std::string, std::string> members;
-    for (const auto& [key, v] : value.items()) members[key] = canonical(v);
+    for (const auto& [key, v] : value.members()) members[key] = canonical(v);
     std::string out = "{";
-    for (const auto& [key, text] : members) out += Json(key).dump() + ":" + text + ",";
+    for (const auto& [key, text] : members) out += "\"" + json_string(key) + "\":" + text + ",";
     return out + "}";
   }
   return value.dump();
 }
 
 unsigned type_of(const Json& value) {
-  switch (value.type()) {
-    case Json::value_t::null: return SchemaNode::NULL_;
-    case Json::value_t::boolean: return SchemaNode::BOOLEAN;
-    case Json::value_t::string: return SchemaNode::STRING;
-    case Json::value_t::array: return SchemaNode::ARRAY;
-    case Json::value_t::object: return SchemaNode::OBJECT;
-    default: return is_whole(value) ? SchemaNode::INTEGER : SchemaNode::FRACTION;
-  }
+  if (value.is_null()) return SchemaNode::NULL_;
+  if (value.is_boolean()) return SchemaNode::BOOLEAN;
+  if (value.is_string()) return SchemaNode::STRING;
+  if (value.is_array()) return SchemaNode::ARRAY;
+  if (value.is_object()) return SchemaNode::OBJECT;
+  return is_whole(value) ? SchemaNode::INTEGER : SchemaNode::FRACTION;
 }
 
 }  // namespace
@@ -130,8 +128,10 @@ void SchemaReader::wrong(const Json& schema, const std::string& key, const Json&
 }
 
 AllOf SchemaReader::all_of(std::vector<const Json*> schemas) {
-  std::erase_if(schemas,
-                [](const Json* s) { return !s || *s == Json(true) || *s == Json::object(); });
+  const auto always_holds = [](const Json& s) {
+    return s.is_boolean() ? s.boolean() : s.is_object() && s.empty();
+  };
+  std::erase_if(schemas, [&](const Json* s) { return !s || always_holds(*s); });
   std::sort(schemas.begin(), schemas.end());
   schemas.erase(std::unique(schemas.begin(), schemas.end()), schemas.end());
   return schemas;
@@ -145,7 +145,7 @@ std::vector<SchemaNode> SchemaReader::nodes_of(const AllOf& schemas) {
 
 void SchemaReader::apply(const Json& schema, Nodes* nodes) {
   if (schema.is_boolean()) {
-    if (!schema.get<bool>()) nodes->clear();
+    if (!schema.boolean()) nodes->clear();
     return;
   }
   if (!schema.is_object()) wrong(schema, "", schema, "an object, true or false");
@@ -158,7 +158,7 @@ void SchemaReader::apply(const Json& schema, Nodes* nodes) {
                 format("found $ref and allOf nested deeper than %d levels, expected at most "
                        "as many; write their conditions into one schema",
                        kDeepest));
-  for (const auto& [key, value] : schema.items()) {
+  for (const auto& [key, value] : schema.members()) {
     if (known_annotation(key) || part_of_others(key)) continue;
     apply_keyword(schema, key, value, nodes);
     if (nodes->size() > kMostNodes) too_many_alternatives(schema);
@@ -166,8 +166,8 @@ void SchemaReader::apply(const Json& schema, Nodes* nodes) {
   apply_properties(schema, nodes);
   apply_items(schema, nodes);
   // Last, when it is known what holds of all branches.
-  if (schema.contains("anyOf")) apply_branches(schema, "anyOf", false, nodes);
-  if (schema.contains("oneOf")) apply_branches(schema, "oneOf", true, nodes);
+  if (schema.find("anyOf")) apply_branches(schema, "anyOf", false, nodes);
+  if (schema.find("oneOf")) apply_branches(schema, "oneOf", true, nodes);
   --depth_;
 }
 
@@ -202,7 +202,7 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
   };
   const auto text = [&] {
     if (!value.is_string()) wrong(schema, key, value, "a string");
-    return value.get<std::string>();
+    return value.string();
   };
   if (key == "type") return apply_types(schema, value, nodes);
   if (key == "$ref") {
@@ -231,7 +231,7 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
     };
     if (key == "const") add(value);
     else
-      for (const Json& v : value) add(v);
+      for (const Json& v : value.elements()) add(v);
     const auto values = std::make_shared<const std::vector<Json>>(std::move(listed));
     each([&](SchemaNode& n) {
       if (!n.values) {
@@ -279,9 +279,9 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
   }
   if (key == "required") {
     if (!value.is_array()) wrong(schema, key, value, "a list of names");
-    for (const Json& name : value) {
+    for (const Json& name : value.elements()) {
       if (!name.is_string()) wrong(schema, key, value, "a list of names");
-      const auto n = name.get<std::string>();
+      const std::string& n = name.string();
       each([&](SchemaNode& node) {
         if (std::find(node.required.begin(), node.required.end(), n) == node.required.end())
           node.required.push_back(n);
@@ -291,10 +291,10 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
   }
   // What has no effect with these values.
   if (key == "$id" && &schema == &root_) return;
-  if (key == "uniqueItems" && value == Json(false)) return;
+  if (key == "uniqueItems" && value.is_boolean() && !value.boolean()) return;
   if ((key == "patternProperties" || key == "dependentRequired" || key == "dependentSchemas" ||
        key == "dependencies") &&
-      value == Json::object())
+      value.is_object() && value.empty())
     return;
   const std::string name =
       key.size() > 60 ? format("of %zu characters", key.size()) : std::string(key);
@@ -310,13 +310,13 @@ void SchemaReader::apply_types(const Json& schema, const Json& value, Nodes* nod
       {"object", SchemaNode::OBJECT}};
   unsigned mask = 0;
   const auto add = [&](const Json& name) {
-    const auto it = name.is_string() ? types.find(name.get<std::string>()) : types.end();
+    const auto it = name.is_string() ? types.find(name.string()) : types.end();
     if (it == types.end())
       wrong(schema, "type", name, "null, boolean, integer, number, string, array or object");
     mask |= it->second;
   };
   if (value.is_array())
-    for (const Json& name : value) add(name);
+    for (const Json& name : value.elements()) add(name);
   else add(value);
   for (SchemaNode& n : *nodes) n.types &= mask;
   std::erase_if(*nodes, [](const SchemaNode& n) { return n.types == 0; });
@@ -325,14 +325,15 @@ void SchemaReader::apply_types(const Json& schema, const Json& value, Nodes* nod
 void SchemaReader::apply_properties(const Json& schema, Nodes* nodes) {
   SchemaNode::Properties rule;
   const std::string here = place({&schema});
-  if (const auto it = schema.find("properties"); it != schema.end()) {
-    if (!it->is_object()) wrong(schema, "properties", *it, "an object");
-    for (const auto& [name, one] : it->items()) note(one, here + "/properties/" + token_of(name));
-    rule.properties = &*it;
+  if (const Json* const all = schema.find("properties")) {
+    if (!all->is_object()) wrong(schema, "properties", *all, "an object");
+    for (const auto& [name, one] : all->members())
+      note(one, here + "/properties/" + token_of(name));
+    rule.properties = all;
   }
-  if (const auto it = schema.find("additionalProperties"); it != schema.end()) {
-    note(*it, here + "/additionalProperties");
-    rule.rest = &*it;
+  if (const Json* const rest = schema.find("additionalProperties")) {
+    note(*rest, here + "/additionalProperties");
+    rule.rest = rest;
   }
   if (!rule.properties && !rule.rest) return;
   for (SchemaNode& n : *nodes) n.properties.push_back(rule);
@@ -347,18 +348,18 @@ void SchemaReader::apply_items(const Json& schema, Nodes* nodes) {
       rule.prefix.push_back(&list[i]);
     }
   };
-  if (const auto it = schema.find("prefixItems"); it != schema.end()) {
-    if (!it->is_array()) wrong(schema, "prefixItems", *it, "a list of schemas");
-    take_prefix(*it, "prefixItems");
+  if (const Json* const prefix = schema.find("prefixItems")) {
+    if (!prefix->is_array()) wrong(schema, "prefixItems", *prefix, "a list of schemas");
+    take_prefix(*prefix, "prefixItems");
   }
   const char* rest = "items";
-  if (const auto it = schema.find("items"); it != schema.end() && it->is_array()) {
-    take_prefix(*it, "items");  // as drafts before 2020-12 have it
+  if (const Json* const items = schema.find("items"); items && items->is_array()) {
+    take_prefix(*items, "items");  // as drafts before 2020-12 have it
     rest = "additionalItems";
   }
-  if (const auto it = schema.find(rest); it != schema.end()) {
-    note(*it, here + "/" + rest);
-    rule.rest = &*it;
+  if (const Json* const others = schema.find(rest)) {
+    note(*others, here + "/" + rest);
+    rule.rest = others;
   }
   if (rule.prefix.empty() && !rule.rest) return;
   for (SchemaNode& n : *nodes) n.items.push_back(rule);
@@ -395,7 +396,7 @@ void SchemaReader::apply_branches(const Json& schema, const char* key, bool excl
 
 const Json& SchemaReader::target(const Json& schema, const Json& reference) {
   if (!reference.is_string()) wrong(schema, "$ref", reference, "a string");
-  const std::string text = reference.get<std::string>();
+  const std::string& text = reference.string();
   if (!text.starts_with("#") || (text.size() > 1 && text[1] != '/'))
     unsupported(schema, "found $ref " + shown(reference) +
                             ", expected a place in this schema, such as #/$defs/name");
@@ -411,13 +412,10 @@ const Json& SchemaReader::target(const Json& schema, const Json& reference) {
       pointer += text[i];
     }
   }
-  try {
-    const Json& to = root_.at(Json::json_pointer(pointer));
-    note(to, "#" + pointer);
-    return to;
-  } catch (const Json::exception&) {
-    wrong(schema, "$ref", reference, "a place that is in this schema");
-  }
+  const Json* const to = root_.at_pointer(pointer);
+  if (!to) wrong(schema, "$ref", reference, "a place that is in this schema");
+  note(*to, "#" + pointer);
+  return *to;
 }
 
 AllOf SchemaReader::item(const SchemaNode& node, size_t index) {
@@ -438,10 +436,8 @@ size_t SchemaReader::n_prefix(const SchemaNode& node) {
 AllOf SchemaReader::member(const SchemaNode& node, const std::string& name) {
   std::vector<const Json*> all;
   for (const SchemaNode::Properties& rule : node.properties) {
-    const Json* one = rule.rest;
-    if (rule.properties)
-      if (const auto it = rule.properties->find(name); it != rule.properties->end()) one = &*it;
-    all.push_back(one);
+    const Json* const own = rule.properties ? rule.properties->find(name) : nullptr;
+    all.push_back(own ? own : rule.rest);
   }
   return all_of(std::move(all));
 }
@@ -457,7 +453,7 @@ std::vector<std::string> SchemaReader::names(const SchemaNode& node) {
   std::set<std::string> seen;
   for (const SchemaNode::Properties& rule : node.properties)
     if (rule.properties)
-      for (const auto& [name, one] : rule.properties->items())
+      for (const auto& [name, one] : rule.properties->members())
         if (seen.insert(name).second) out.push_back(name);
   for (const std::string& name : node.required)
     if (seen.insert(name).second) out.push_back(name);
@@ -486,7 +482,7 @@ bool SchemaReader::holds(const SchemaNode& node, const Json& value, const AllOf&
       if (rest != 0) return false;
     }
   } else if (value.is_string()) {
-    const uint64_t n = char_count(value.get_ref<const std::string&>());
+    const uint64_t n = char_count(value.string());
     if (n < node.min_length || n > node.max_length) return false;
     if ((!node.patterns.empty() || !node.formats.empty()) && !at.empty())
       unsupported(*at[0],
@@ -499,8 +495,8 @@ bool SchemaReader::holds(const SchemaNode& node, const Json& value, const AllOf&
   } else if (value.is_object()) {
     if (value.size() < node.min_properties || value.size() > node.max_properties) return false;
     for (const std::string& name : node.required)
-      if (!value.contains(name)) return false;
-    for (const auto& [name, one] : value.items())
+      if (!value.find(name)) return false;
+    for (const auto& [name, one] : value.members())
       if (!inside(member(node, name), one)) return false;
   }
   return true;

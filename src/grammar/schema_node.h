@@ -11,6 +11,7 @@
 
 #include "grammar/json_pieces.h"
 #include "grammar/number_range.h"
+#include "util/json.h"
 
 namespace riffle::grammar {
 

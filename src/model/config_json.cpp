@@ -10,60 +10,59 @@ namespace riffle {
 
 namespace {
 
-using nlohmann::json;
-
-std::string shown(const json& value) { return value.dump(-1, ' ', true).substr(0, 80); }
-
-// null counts as absent throughout, as it does in transformers.
-const json* find(const json& object, const std::string& key) {
-  const auto it = object.find(key);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
-}
-
 class JsonFields : public Fields {
  public:
-  JsonFields(const std::string& file, const json& object) : file_(file), object_(object) {}
+  // rope: an object whose rope_theta, if it has one, counts in place of this object's.
+  JsonFields(const std::string& file, const Json& object, const Json* rope = nullptr)
+      : file_(file), object_(object), rope_(rope) {}
   const std::string& file() const override { return file_; }
   std::optional<uint64_t> integer(const std::string& key) const override {
-    const json* value = find(object_, key);
+    const Json* value = at(key);
     if (!value) return std::nullopt;
-    if (!value->is_number_unsigned()) bad_model(file_, key, shown(*value), "a whole number from 0");
-    return value->get<uint64_t>();
+    if (!value->is_unsigned()) bad_model(file_, key, shown(*value), "a whole number from 0");
+    return value->whole();
   }
   std::optional<double> number(const std::string& key) const override {
-    const json* value = find(object_, key);
+    const Json* value = at(key);
     if (!value) return std::nullopt;
     if (!value->is_number()) bad_model(file_, key, shown(*value), "a number");
-    return value->get<double>();
+    return value->number();
   }
-  bool has(const char* key) const { return find(object_, key) != nullptr; }
+  bool has(const char* key) const { return at(key) != nullptr; }
   std::optional<bool> boolean(const char* key) const {
-    const json* value = find(object_, key);
+    const Json* value = at(key);
     if (!value) return std::nullopt;
     if (!value->is_boolean()) bad_model(file_, key, shown(*value), "true or false");
-    return value->get<bool>();
+    return value->boolean();
   }
   std::vector<int64_t> integers(const char* key) const {
-    const json* value = find(object_, key);
+    const Json* value = at(key);
     std::vector<int64_t> all;
     if (!value) return all;
     const bool array = value->is_array() && value->size() <= 100'000;
-    for (size_t i = 0; array && i < value->size(); ++i)
-      if ((*value)[i].is_number_integer()) all.push_back((*value)[i].get<int64_t>());
+    if (array)
+      for (const Json& n : value->elements())
+        if (n.is_integer()) all.push_back(n.integer());
     if (!array || all.size() != value->size())
       bad_model(file_, key, shown(*value), "an array of whole numbers");
     return all;
   }
   std::optional<std::string> string(const char* key) const {
-    const json* value = find(object_, key);
+    const Json* value = at(key);
     if (!value) return std::nullopt;
     if (!value->is_string()) bad_model(file_, key, shown(*value), "a string");
-    return value->get<std::string>();
+    return value->string();
   }
 
  private:
+  const Json* at(std::string_view key) const {
+    const Json* const theta = rope_ && key == "rope_theta" ? find(*rope_, key) : nullptr;
+    return theta ? theta : find(object_, key);
+  }
+
   const std::string& file_;
-  const json& object_;
+  const Json& object_;
+  const Json* rope_;
 };
 
 const Keys kJsonKeys = {"hidden_size",       "intermediate_size",       "head_dim",
@@ -126,28 +125,28 @@ class JsonFamilyFields : public FamilyFields {
   const int window_;
 };
 
-void check_class(const std::string& file, const json& config, const char* expected) {
-  const json* names = find(config, "architectures");
+void check_class(const std::string& file, const Json& config, const char* expected) {
+  const Json* names = find(config, "architectures");
   if (!names) return;
   if (!names->is_array()) bad_model(file, "architectures", shown(*names), "an array");
-  for (const json& name : *names) {
-    if (name != expected)
+  for (const Json& name : names->elements()) {
+    if (!name.equals(std::string_view(expected)))
       unsupported(file, "architectures", shown(name), std::string("\"") + expected + "\"");
   }
 }
 
 // text_config of a model that takes images too; of other models null.
-const json* text_part(const std::string& file, const json& config) {
+const Json* text_part(const std::string& file, const Json& config) {
   const auto type = JsonFields(file, config).string("model_type");
   if (!type || !family_of_multimodal_type(*type, "")) return nullptr;
-  const json* text = find(config, "text_config");
+  const Json* text = find(config, "text_config");
   if (!text || !text->is_object())
     bad_model(file, "text_config", text ? shown(*text) : "none", "an object");
   return text;
 }
 
 // text: text_part.
-const Family& family_of(const std::string& file, const json& config, const json* text) {
+const Family& family_of(const std::string& file, const Json& config, const Json* text) {
   const auto type = JsonFields(file, config).string("model_type");
   if (!type) bad_model(file, "model_type", "none", known_model_types());
   if (!text) {
@@ -165,10 +164,10 @@ const Family& family_of(const std::string& file, const json& config, const json*
 }
 
 // The window that layers may have; 0: none.
-int read_window(const JsonFields& fields, const json& config, const Family& family) {
+int read_window(const JsonFields& fields, const Json& config, const Family& family) {
   const std::string& file = fields.file();
   const auto given = fields.integer("sliding_window");
-  const bool named = config.contains("sliding_window");  // null: none
+  const bool named = config.find("sliding_window");  // null: none
   uint64_t window = given.value_or(named ? 0 : family.window_default);
   const auto used = fields.boolean("use_sliding_window");
   if (family.window == Family::NEVER || family.window == Family::UNUSED) {
@@ -186,20 +185,21 @@ int read_window(const JsonFields& fields, const json& config, const Family& fami
 }
 
 // Which layers have it; empty: as the family has it.
-std::vector<bool> windowed_layers(const JsonFields& fields, const json& config,
+std::vector<bool> windowed_layers(const JsonFields& fields, const Json& config,
                                   const Family& family, int window, const Config& c) {
   const std::string& file = fields.file();
   std::vector<bool> windowed;
-  const json* types = find(config, "layer_types");
+  const Json* types = find(config, "layer_types");
   if (types) {
     if (!types->is_array()) bad_model(file, "layer_types", shown(*types), "an array");
     if (types->size() != static_cast<size_t>(c.n_layers)) {
       bad_model(file, "layer_types", std::to_string(types->size()) + " entries",
                 std::to_string(c.n_layers) + ", one a layer");
     }
-    for (const json& type : *types) {
-      const bool sliding = type == "sliding_attention";
-      const bool full = type == "full_attention" || type == "attention";  // the latter is older
+    for (const Json& type : types->elements()) {
+      const bool sliding = type.equals("sliding_attention");
+      const bool full =
+          type.equals("full_attention") || type.equals("attention");  // the latter is older
       // transformers ignores layer_types in these families, though their authors meant something.
       if (full && window > 0 && family.window == Family::ALWAYS)
         unsupported(file, "layer_types", shown(type) + " at " + std::to_string(windowed.size()),
@@ -220,11 +220,11 @@ std::vector<bool> windowed_layers(const JsonFields& fields, const json& config,
   }
   if (family.window != Family::PERIOD) return windowed;
   // Older files have a period, or letters that are repeated, in place of layer_types.
-  const json* pattern = find(config, "sliding_window_pattern");
+  const Json* pattern = find(config, "sliding_window_pattern");
   if (!pattern) return windowed;
   const std::string expected = "a number above 0, or letters L (window) and G (none)";
-  const std::string letters = pattern->is_string() ? pattern->get<std::string>() : "";
-  const uint64_t period = pattern->is_number_unsigned() ? pattern->get<uint64_t>() : letters.size();
+  const std::string letters = pattern->is_string() ? pattern->string() : "";
+  const uint64_t period = pattern->is_unsigned() ? pattern->whole() : letters.size();
   if (period == 0 || letters.find_first_not_of("LG") != letters.npos)
     bad_model(file, "sliding_window_pattern", shown(*pattern), expected);
   for (uint64_t l = 0; l < uint64_t(c.n_layers); ++l)
@@ -233,17 +233,18 @@ std::vector<bool> windowed_layers(const JsonFields& fields, const json& config,
 }
 
 // Layers without RoPE, if config.json names others than the family has.
-void read_no_rope(const JsonFields& fields, const json& config, const Family& family, Config* c) {
+void read_no_rope(const JsonFields& fields, const Json& config, const Family& family, Config* c) {
   const std::string& file = fields.file();
-  const json* layers = find(config, "no_rope_layers");
-  if (layers && *layers == json::array()) layers = nullptr;
+  const Json* layers = find(config, "no_rope_layers");
+  if (layers && layers->is_array() && layers->empty()) layers = nullptr;
   if (layers && (!layers->is_array() || layers->size() < static_cast<size_t>(c->n_layers) ||
-                 !std::all_of(layers->begin(), layers->end(),
-                              [](const json& rope) { return rope == 0 || rope == 1; })))
+                 !std::ranges::all_of(layers->elements(), [](const Json& rope) {
+                   return rope.equals(0) || rope.equals(1);
+                 })))
     bad_model(file, "no_rope_layers", shown(*layers), "0 or 1 for each layer");
   if (family.no_rope_period == 0) {
     if (layers &&
-        !std::all_of(layers->begin(), layers->end(), [](const json& r) { return r == 1; }))
+        !std::ranges::all_of(layers->elements(), [](const Json& r) { return r.equals(1); }))
       unsupported(file, "no_rope_layers", shown(*layers), "null (RoPE in every layer)");
     return;
   }
@@ -251,15 +252,16 @@ void read_no_rope(const JsonFields& fields, const json& config, const Family& fa
   if (period == 0) bad_model(file, "no_rope_layer_interval", "0", "at least 1");
   c->ropes.resize(2);  // the second has no base: none
   for (int l = 0; l < c->n_layers; ++l) {
-    const bool has_rope = layers ? (*layers)[l] == 1 : (uint64_t(l) + 1) % period != 0;
+    const bool has_rope =
+        layers ? (*layers)[static_cast<size_t>(l)].equals(1) : (uint64_t(l) + 1) % period != 0;
     c->layers[l].rope = has_rope ? 0 : 1;
   }
 }
 
 // LongRoPE's factors of each frequency.
-std::vector<float> rope_factors(const std::string& file, const json& rope, const char* key,
+std::vector<float> rope_factors(const std::string& file, const Json& rope, const char* key,
                                 const std::string& where, int n) {
-  const json* value = find(rope, key);
+  const Json* value = find(rope, key);
   const std::string field = where + "." + key, expected = std::to_string(n) + " numbers";
   if (!value || !value->is_array() || value->size() != static_cast<size_t>(n))
     bad_model(file, field,
@@ -268,9 +270,9 @@ std::vector<float> rope_factors(const std::string& file, const json& rope, const
                                   : shown(*value),
               expected);
   std::vector<float> factors;
-  for (const json& x : *value) {
+  for (const Json& x : value->elements()) {
     if (!x.is_number()) bad_model(file, field, shown(x), expected);
-    factors.push_back(x.get<float>());
+    factors.push_back(static_cast<float>(x.number()));
   }
   check_factors(factors, file, field);
   return factors;
@@ -293,8 +295,8 @@ int original_ctx(const JsonFields& rope, const JsonFields& top, const std::strin
 }
 
 // rope: the object, where: its name in the file.
-void read_rope_scaling(const std::string& file, const json& rope, const std::string& where,
-                       const json& config, const Family& family, Config* c, Rope* to) {
+void read_rope_scaling(const std::string& file, const Json& rope, const std::string& where,
+                       const Json& config, const Family& family, Config* c, Rope* to) {
   if (!rope.is_object()) bad_model(file, where, shown(rope), "an object or null");
   const JsonFields fields(file, rope);
   const auto named = fields.string("rope_type");
@@ -329,9 +331,9 @@ void read_rope_scaling(const std::string& file, const json& rope, const std::str
     unsupported(file, where + (named ? ".rope_type" : ".type"), "\"" + type + "\"",
                 "\"default\", \"linear\", \"dynamic\", \"yarn\", \"llama3\" or \"longrope\"");
   }
-  for (const auto& [name, value] : rope.items()) {
+  for (const auto& [name, value] : rope.members()) {
     if (value.is_null() || std::find(known.begin(), known.end(), name) != known.end()) continue;
-    if (name == "partial_rotary_factor" && value == 1) continue;
+    if (name == "partial_rotary_factor" && value.equals(1)) continue;
     unsupported(file, where + "." + name, shown(value), "none, with type \"" + type + "\"");
   }
   s.truncated = fields.boolean("truncate").value_or(true);
@@ -375,7 +377,7 @@ void read_rope_scaling(const std::string& file, const json& rope, const std::str
 }
 
 // What share of each head is rotated. rope: the parameters of RoPE, or null.
-void read_partial_rope(const JsonFields& fields, const json* rope, const Family& family,
+void read_partial_rope(const JsonFields& fields, const Json* rope, const Family& family,
                        Config* c) {
   Rope& to = c->ropes[0];
   const std::string& file = fields.file();
@@ -390,7 +392,7 @@ void read_partial_rope(const JsonFields& fields, const json* rope, const Family&
   }
 }
 
-void refuse_json_options(const JsonFields& fields, const json& config, const Family& family) {
+void refuse_json_options(const JsonFields& fields, const Json& config, const Family& family) {
   const std::string& file = fields.file();
   const auto known = [&](std::string_view key) {
     return std::any_of(family.fields.begin(), family.fields.end(),
@@ -419,7 +421,7 @@ void refuse_json_options(const JsonFields& fields, const json& config, const Fam
   if (!family.bias_fields) bias("mlp_bias", false);
   if (!family.bias_fields && !family.qkv_bias && !known("attention_bias"))
     bias("attention_bias", false);
-  const json* scale = find(config, "attention_multiplier");
+  const Json* scale = find(config, "attention_multiplier");
   if (scale && !known("attention_multiplier"))
     unsupported(file, "attention_multiplier", shown(*scale), "null (1/sqrt(head_dim))");
   // Gemma's files name it hidden_activation; where both are, that one is used.
@@ -432,28 +434,28 @@ void refuse_json_options(const JsonFields& fields, const json& config, const Fam
     unsupported(file, act_key, "\"" + act + "\"", "\"" + expected + "\"");
 }
 
-void refuse_packed_weights(const std::string& file, const json& config, const Family& family) {
+void refuse_packed_weights(const std::string& file, const Json& config, const Family& family) {
   for (const char* key : {"quantization_config", "compression_config"}) {
-    const json* value = find(config, key);
-    const json* method = value && value->is_object() ? find(*value, "quant_method") : nullptr;
-    if (method && family.mxfp4 && *method == "mxfp4") continue;
+    const Json* value = find(config, key);
+    const Json* method = value && value->is_object() ? find(*value, "quant_method") : nullptr;
+    if (method && family.mxfp4 && method->equals("mxfp4")) continue;
     if (value) unsupported(file, key, shown(*value), "null (F32, F16 or BF16 weights)");
   }
 }
 
 // A number, or a list of them. None of them, or -1: empty.
-std::vector<int> token_ids(const std::string& file, const json& config, const char* key,
+std::vector<int> token_ids(const std::string& file, const Json& config, const char* key,
                            int vocab_size) {
   std::vector<int> ids;
-  const json* value = find(config, key);
+  const Json* value = find(config, key);
   if (!value) return ids;
-  const auto add = [&](const json& id) {
-    if (id.is_number_integer() && !id.is_number_unsigned() && id == -1)
-      return;  // to the library 2^64 - 1 is equal to -1
-    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(vocab_size)) {
+  const auto add = [&](const Json& id) {
+    if (id.is_integer() && id.equals(-1)) return;
+    if (!id.is_unsigned() || id.whole() >= static_cast<uint64_t>(vocab_size)) {
       bad_model(file, key, shown(id), "an id below vocab_size = " + std::to_string(vocab_size));
     }
-    if (std::find(ids.begin(), ids.end(), id.get<int>()) == ids.end()) ids.push_back(id.get<int>());
+    const int known = static_cast<int>(id.whole());
+    if (std::find(ids.begin(), ids.end(), known) == ids.end()) ids.push_back(known);
   };
   if (!value->is_array()) {
     add(*value);
@@ -463,7 +465,7 @@ std::vector<int> token_ids(const std::string& file, const json& config, const ch
     bad_model(file, key, std::to_string(value->size()) + " ids",
               "at most " + std::to_string(kMaxTokenIds));
   }
-  for (const json& id : *value) add(id);
+  for (const Json& id : value->elements()) add(id);
   return ids;
 }
 
@@ -472,21 +474,19 @@ int first_or_none(const std::vector<int>& ids) { return ids.empty() ? -1 : ids.f
 }  // namespace
 
 // config: of a language model. file: for error texts.
-static Config language_model(const std::string& file, const json& config, const Family& family) {
+static Config language_model(const std::string& file, const Json& config, const Family& family) {
   const JsonFields fields(file, config);
   refuse_json_options(fields, config, family);
   refuse_packed_weights(file, config, family);
 
   // transformers 5 moved rope_theta into rope_parameters, where each kind of layer may have its
   // own.
-  json flat = config;
-  const json* rope = find(config, "rope_parameters");
+  const Json* rope = find(config, "rope_parameters");
   if (rope && !rope->is_object()) bad_model(file, "rope_parameters", shown(*rope), "an object");
-  const json* full = rope ? find(*rope, "full_attention") : nullptr;
-  const json* sliding = rope ? find(*rope, "sliding_attention") : nullptr;
-  const json* usual = full && full->is_object() ? full : rope;
-  if (usual && find(*usual, "rope_theta")) flat["rope_theta"] = *find(*usual, "rope_theta");
-  const JsonFields flat_fields(file, flat);
+  const Json* full = rope ? find(*rope, "full_attention") : nullptr;
+  const Json* sliding = rope ? find(*rope, "sliding_attention") : nullptr;
+  const Json* usual = full && full->is_object() ? full : rope;
+  const JsonFields flat_fields(file, config, usual);
 
   Config c;
   c.architecture = family.name;
@@ -494,7 +494,7 @@ static Config language_model(const std::string& file, const json& config, const 
   keys.hidden_dim = family.json_hidden_dim;
   read_dimensions(flat_fields, keys, family.defaults, &c);
   read_partial_rope(fields, usual ? usual : find(config, "rope_scaling"), family, &c);
-  const auto rope_part = [&](const json& value, const std::string& where, Rope* to) {
+  const auto rope_part = [&](const Json& value, const std::string& where, Rope* to) {
     read_rope_scaling(file, value, where, config, family, &c, to);
   };
   if (sliding) {
@@ -507,7 +507,7 @@ static Config language_model(const std::string& file, const json& config, const 
     c.ropes.push_back(of_windows);
   }
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const json* scaling = find(config, key);
+    const Json* scaling = find(config, key);
     if (!scaling || c.ropes[0].scaling.type != RopeScaling::NONE) continue;
     if (scaling == rope && (full || sliding)) {
       if (full) rope_part(*full, "rope_parameters.full_attention", &c.ropes[0]);
@@ -538,7 +538,7 @@ static Config language_model(const std::string& file, const json& config, const 
 }
 
 // The ids that config says replace those of c.
-static void read_end_tokens(const std::string& file, const json& config, Config* c) {
+static void read_end_tokens(const std::string& file, const Json& config, Config* c) {
   if (find(config, "bos_token_id"))
     c->bos_id = first_or_none(token_ids(file, config, "bos_token_id", c->vocab_size));
   if (find(config, "eos_token_id"))
@@ -547,8 +547,8 @@ static void read_end_tokens(const std::string& file, const json& config, Config*
 }
 
 Config config_from_json(const FileView& file, const Family** of) {
-  const json config = parse_json_object(file);
-  const json* text = text_part(file.name, config);
+  const Json config = parse_json_object(file);
+  const Json* text = text_part(file.name, config);
   const Family& family = family_of(file.name, config, text);
   if (of) *of = &family;
   const std::string text_name = file.name + ": text_config";
@@ -567,7 +567,7 @@ Config config_from_json(const FileView& file, const Family** of) {
 }
 
 void add_generation_config(const FileView& file, Config* config) {
-  const json root = parse_json_object(file);
+  const Json root = parse_json_object(file);
   for (const int id : token_ids(file.name, root, "eos_token_id", config->vocab_size))
     add_end_token(id, config);
   if (config->eos_id < 0) config->eos_id = first_or_none(config->eos_ids);

@@ -53,6 +53,10 @@ float element(const RawTensor& raw, size_t i) {
   return load_unaligned<float>(&wide);
 }
 
+// Values of a matrix up to which each is looked at: routers of experts, and matrices of small
+// models. Larger ones are not read before they are used.
+constexpr int64_t kMostChecked = 1 << 18;
+
 class Binder {
  public:
   Binder(Model& model, const TensorTable& table, const std::string& where)
@@ -60,6 +64,8 @@ class Binder {
 
   Tensor matrix(const std::string& name, int64_t rows, int64_t cols) {
     const RawTensor& raw = find(name, {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)});
+    if (rows * cols <= kMostChecked && !is_quantised(*raw.type))
+      for (int64_t i = 0; i < rows * cols; ++i) finite_element(raw, name, i);
     return {*raw.type, rows, cols, raw.data};
   }
 
@@ -222,17 +228,21 @@ class Binder {
   }
 
  private:
+  // Of a tensor that is not quantised.
+  float finite_element(const RawTensor& raw, const std::string& name, int64_t i) const {
+    const float value = element(raw, i);
+    if (!std::isfinite(value))
+      bad_model(raw.file, name, format("%g at index %lld", value, static_cast<long long>(i)),
+                "finite values; the file is damaged, or its conversion went wrong");
+    return value;
+  }
+
   const float* floats(const RawTensor& raw, const std::string& name, int64_t n, float offset) {
     if (is_quantised(*raw.type))
       unsupported(raw.file, name + " type", raw.type_name, "F32, F16 or BF16");
     auto values = std::make_unique<std::vector<float>>(n);
     for (int64_t i = 0; i < n; ++i) {
-      const float value = element(raw, i);
-      if (!std::isfinite(value)) {
-        bad_model(raw.file, name, format("%g at index %lld", value, static_cast<long long>(i)),
-                  "finite values");
-      }
-      (*values)[i] = value + offset;
+      (*values)[i] = finite_element(raw, name, i) + offset;
     }
     model_.owned.push_back(std::move(values));
     return model_.owned.back()->data();

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "riffle.h"
+#include "tiny_folder.h"
 
 /* ---- the allocator: glibc's, but that one call fails */
 
@@ -79,7 +80,8 @@ enum { kPrompt = 34 }; /* tokens: two blocks and a part of one */
 
 static const char* model_path;
 static riffle_isa isa = RIFFLE_ISA_SCALAR;
-static char session_path[64];
+static char session_path[64], quantised_path[64];
+static char folder_path[2][64]; /* with a tokenizer.json; with a unigram tokenizer.model */
 static char text[] =
     "The lighthouse keeper wrote down the weather every day. On the third of May the code of the "
     "harbour was 4821, and nobody came. \xe2\x98\x83 Snow fell.\nWhat was the code?";
@@ -102,6 +104,35 @@ struct all {
 static riffle_status load(struct all* a) {
   return a->model ? RIFFLE_OK : riffle_model_load(model_path, NULL, &a->model, NULL, 0);
 }
+static riffle_status load_folder(struct all* a) {
+  return a->model ? RIFFLE_OK : riffle_model_load(folder_path[0], NULL, &a->model, NULL, 0);
+}
+static riffle_status load_unigram(struct all* a) {
+  return a->model ? RIFFLE_OK : riffle_model_load(folder_path[1], NULL, &a->model, NULL, 0);
+}
+static riffle_status load_with(struct all* a, const char* weights, const char* chat_template) {
+  riffle_model_options o;
+  if (a->model) return RIFFLE_OK;
+  riffle_model_defaults(&o);
+  o.n_threads = 2;
+  o.weights = weights;
+  o.chat_template = chat_template;
+  return riffle_model_load(folder_path[0], &o, &a->model, NULL, 0);
+}
+static riffle_status load_converted(struct all* a) { return load_with(a, "q8_0", NULL); }
+static riffle_status load_template(struct all* a) { return load_with(a, NULL, "llama2"); }
+static riffle_status quantize(struct all* a) {
+  riffle_quantize_options o;
+  (void)a;
+  riffle_quantize_defaults(&o);
+  o.type = "q8_0";
+  o.n_threads = 2;
+  o.overwrite = true;
+  return riffle_quantize(folder_path[0], quantised_path, &o, NULL, NULL, 0);
+}
+static riffle_status load_quantised(struct all* a) {
+  return a->model ? RIFFLE_OK : riffle_model_load(quantised_path, NULL, &a->model, NULL, 0);
+}
 static riffle_status tokenize(struct all* a) {
   return riffle_tokenize(a->model, text, strlen(text), RIFFLE_TOKENIZE_BOS, a->tokens, 512,
                          &a->n_tokens);
@@ -110,28 +141,67 @@ static riffle_status chat(struct all* a) {
   const riffle_message message = {"user", text};
   return riffle_chat_tokens(a->model, &message, 1, a->tokens, 512, &a->n_tokens);
 }
+static riffle_status chat_reasoning(struct all* a) {
+  const riffle_message messages[] = {{"user", text}, {"assistant", "4821"}, {"user", "Sure?"}};
+  const char* const reasoning[] = {NULL, "It stands there.", NULL};
+  riffle_chat_options o;
+  riffle_chat_defaults(&o);
+  o.reasoning = reasoning;
+  return riffle_chat_prompt(a->model, messages, 3, &o, a->tokens, 512, &a->n_tokens, NULL);
+}
+static riffle_status token_bytes(struct all* a) {
+  char out[64];
+  size_t n;
+  return riffle_token_bytes(a->model, 300, out, sizeof out, &n);
+}
 static riffle_status detokenize(struct all* a) {
   char out[2048];
   size_t n;
   return riffle_detokenize(a->model, a->tokens, a->n_tokens, out, sizeof out, &n);
 }
-static riffle_status grammar(struct all* a) {
-  static const char gbnf[] = "root ::= code (\", \" code)* \n code ::= [0-9]{2,4} | \"no\"";
+static riffle_status make_grammar(struct all* a, riffle_grammar_kind kind, const char* grammar) {
   if (a->grammar) return RIFFLE_OK;
-  return riffle_grammar_create(a->model, RIFFLE_GRAMMAR_GBNF, gbnf, strlen(gbnf), &a->grammar, NULL,
-                               0);
+  return riffle_grammar_create(a->model, kind, grammar, strlen(grammar), &a->grammar, NULL, 0);
+}
+static riffle_status grammar(struct all* a) {
+  return make_grammar(a, RIFFLE_GRAMMAR_GBNF,
+                      "root ::= code (\", \" code)* \n code ::= [0-9]{2,4} | \"no\"");
+}
+static riffle_status regex(struct all* a) {
+  return make_grammar(a, RIFFLE_GRAMMAR_REGEX, "(yes|no[^a-c]?){1,3} \\d+\\.[\\w-]*");
+}
+static riffle_status schema(struct all* a) {
+  return make_grammar(
+      a, RIFFLE_GRAMMAR_JSON_SCHEMA,
+      "{\"$defs\":{\"place\":{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\","
+      "\"pattern\":\"^[a-z]+\\\\d{2}$\"},\"next\":{\"$ref\":\"#/$defs/place\"}},\"required\":"
+      "[\"name\"]}},\"type\":\"object\",\"properties\":{\"from\":{\"$ref\":\"#/$defs/place\"},"
+      "\"kind\":{\"enum\":[\"a\",1.5,null,[1,{\"b\":2}]]},\"n\":{\"anyOf\":[{\"type\":\"integer\","
+      "\"minimum\":3,\"maximum\":4000},{\"type\":\"array\",\"items\":{\"type\":\"boolean\"},"
+      "\"maxItems\":3}]},\"day\":{\"type\":\"string\",\"format\":\"date\"},\"one\":{\"oneOf\":["
+      "{\"const\":1},{\"const\":\"x\"}]},\"all\":{\"allOf\":[{\"type\":\"number\"},{\"multipleOf\":"
+      "3}]}},\"required\":[\"from\",\"n\"],\"additionalProperties\":{\"type\":\"null\"}}");
+}
+static void set_options(const struct all* a, riffle_context_options* o) {
+  riffle_context_defaults(o);
+  o->device = a->device;
+  o->selection.selector = a->selector;
+  o->n_ctx = 512;
+  o->n_threads = 2;
+  o->isa = isa;
+  if (a->device == RIFFLE_DEVICE_EMU) o->slots = 96;
+  o->n_sessions = 2;
+}
+static riffle_status plan(struct all* a) {
+  riffle_context_options o;
+  riffle_plan out = {.struct_size = sizeof out};
+  set_options(a, &o);
+  return riffle_plan_memory(a->model, &o, &out, NULL, 0);
 }
 static riffle_status context(struct all* a) {
   riffle_context_options o;
   if (a->context) return RIFFLE_OK;
-  riffle_context_defaults(&o);
-  o.device = a->device;
-  o.selection.selector = a->selector;
-  o.n_ctx = 512;
-  o.n_threads = 2;
-  o.isa = isa;
-  if (a->device == RIFFLE_DEVICE_EMU) o.slots = 96;
-  o.n_sessions = 2;
+  set_options(a, &o);
   return riffle_context_create(a->model, &o, &a->context, NULL, 0);
 }
 static riffle_status session(struct all* a) {
@@ -155,6 +225,34 @@ static riffle_status generate(struct all* a) {
   const riffle_status s = riffle_generate(a->session, &g, NULL, NULL, &result);
   return s;
 }
+static riffle_status second_session(struct all* a) {
+  const riffle_status s = a->other ? RIFFLE_OK : riffle_session_create(a->context, &a->other);
+  return s != RIFFLE_OK ? s : riffle_prefill_to(a->other, a->tokens, kPrompt - 8, NULL, NULL);
+}
+static riffle_status generate_many(struct all* a) {
+  riffle_session* const both[] = {a->session, a->other};
+  riffle_generate_options g[2];
+  riffle_result results[2];
+  for (int i = 0; i < 2; ++i) {
+    riffle_generate_defaults(&g[i]);
+    g[i].max_tokens = 5;
+    g[i].ignore_eos = true;
+    g[i].sampling.dry_multiplier = 0.8f;
+    g[i].sampling.xtc_probability = 0.5f;
+  }
+  return riffle_generate_many(a->context, both, g, 2, NULL, NULL, results);
+}
+static riffle_status step(struct all* a) {
+  return riffle_step(a->context, &a->session, a->tokens, 1);
+}
+static riffle_status truncate_session(struct all* a) {
+  const size_t length = riffle_session_length(a->session);
+  return length < 10 ? RIFFLE_OK : riffle_session_truncate(a->session, length - 5);
+}
+static riffle_status fingerprint(struct all* a) {
+  uint64_t out;
+  return riffle_context_fingerprint(a->context, &out);
+}
 static riffle_status constrained(struct all* a) {
   riffle_generate_options g;
   riffle_generate_defaults(&g);
@@ -174,6 +272,17 @@ static riffle_status save(struct all* a) {
 }
 static riffle_status open_file(struct all* a) {
   return a->file ? RIFFLE_OK : riffle_session_file_open(session_path, &a->file, NULL, 0);
+}
+static riffle_status check_path(struct all* a) {
+  (void)a;
+  return riffle_session_check_path(session_path, NULL, 0);
+}
+static riffle_status file_tokens(struct all* a) {
+  int32_t out[512];
+  size_t n;
+  riffle_session_file_info info = {.struct_size = sizeof info};
+  const riffle_status s = riffle_session_file_get_info(a->file, &info);
+  return s != RIFFLE_OK ? s : riffle_session_file_tokens(a->file, out, 512, &n);
 }
 static riffle_status load_session(struct all* a) {
   return a->other ? RIFFLE_OK : riffle_session_load(a->context, a->file, &a->other, NULL, NULL);
@@ -218,19 +327,43 @@ struct step {
 };
 static const struct step steps[] = {
     {"load", {0}, load},
+    {"load_folder", {0}, load_folder},
+    {"load_unigram", {0}, load_unigram},
+    {"load_converted", {0}, load_converted},
+    {"load_template", {0}, load_template},
+    {"quantize", {0}, quantize},
+    {"load_quantised", {quantize}, load_quantised},
+    {"token_bytes", {load}, token_bytes},
     {"tokenize", {load}, tokenize},
+    {"tokenize_folder", {load_folder}, tokenize},
+    {"tokenize_unigram", {load_unigram}, tokenize},
     {"detokenize", {load, tokenize}, detokenize},
     {"chat", {load}, chat},
+    {"chat_folder", {load_folder}, chat},
+    {"chat_reasoning", {load}, chat_reasoning},
+    {"chat_template", {load_template}, chat_reasoning},
+    {"plan", {load}, plan},
     {"grammar", {load}, grammar},
+    {"regex", {load}, regex},
+    {"schema", {load}, schema},
+    {"schema_folder", {load_folder}, schema},
     {"context", {load}, context},
     {"session", {load, context}, session},
     {"prefill", {load, tokenize, context, session}, prefill},
     {"fork", {load, tokenize, context, session, prefill}, fork_session},
     {"generate", {load, tokenize, context, session, prefill}, generate},
+    {"generate_folder", {load_folder, tokenize, context, session, prefill}, generate},
     {"constrained", {load, tokenize, grammar, context, session, prefill}, constrained},
+    {"constrained_schema", {load, tokenize, schema, context, session, prefill}, constrained},
+    {"many", {load, tokenize, context, session, prefill, second_session}, generate_many},
+    {"step", {load, tokenize, context, session, prefill}, step},
+    {"truncate", {load, tokenize, context, session, prefill}, truncate_session},
+    {"fingerprint", {load, context}, fingerprint},
     {"reselect", {load, tokenize, context, session, prefill}, reselect},
     {"save", {load, tokenize, context, session, prefill}, save},
     {"open", {load, tokenize, context, session, prefill, save}, open_file},
+    {"check_path", {load, tokenize, context, session, prefill, save}, check_path},
+    {"file_tokens", {load, tokenize, context, session, prefill, save, open_file}, file_tokens},
     {"load_session", {load, tokenize, context, session, prefill, save, open_file}, load_session},
     {"schedule", {load, tokenize, context, make_scheduler}, schedule},
 };
@@ -256,6 +389,7 @@ enum { FINE = 0, NOT_REACHED = 10, BAD_STATUS, NOT_AGAIN, LEAK, SETUP };
 /* The nth allocation fails; 0: none, which writes to `leftover` what is live when all is freed. */
 static int one(const struct step* step, struct all a, long n, long* leftover) {
   snprintf(session_path, sizeof session_path, "/tmp/no_memory.%d.kv", (int)getpid());
+  snprintf(quantised_path, sizeof quantised_path, "/tmp/no_memory.%d.gguf", (int)getpid());
   /* The first exception of a process takes memory that stays. */
   riffle_model* nothing = NULL;
   riffle_model_load("/nowhere/no.gguf", NULL, &nothing, NULL, 0);
@@ -283,6 +417,7 @@ static int one(const struct step* step, struct all a, long n, long* leftover) {
   }
   free_all(&a);
   unlink(session_path);
+  unlink(quantised_path);
   const long leak = atomic_load(&live) - start;
   if (n == 0) *leftover = leak;
   else if (out == FINE && leak > *leftover) {
@@ -357,6 +492,13 @@ int main(int argc, char** argv) {
   model_path = argv[1];
   const long first = argc > 3 ? atol(argv[3]) : 1, last = argc > 4 ? atol(argv[4]) : 1000000;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isa = RIFFLE_ISA_AVX2;
+  for (int i = 0; i < 2; ++i) {
+    snprintf(folder_path[i], sizeof folder_path[i], "/tmp/no_memory.%d.%d", (int)getpid(), i);
+    if (!write_tiny_folder(folder_path[i], i == 1)) {
+      fprintf(stderr, "no_memory: cannot write %s\n", folder_path[i]);
+      return 2;
+    }
+  }
   int failed = 0;
   for (size_t i = 0; i < sizeof steps / sizeof steps[0]; ++i) {
     const struct step* const step = &steps[i];
@@ -382,5 +524,6 @@ int main(int argc, char** argv) {
       failed += run(step, ways[w].device, ways[w].selector, ways[w].way, first, last);
     }
   }
+  for (int i = 0; i < 2; ++i) remove_tiny_folder(folder_path[i]);
   return failed > 0;
 }

@@ -4,19 +4,21 @@ FUZZ_SECONDS ?= 60
 FUZZ_CXX     ?= clang++
 FUZZ_FLAGS   := -std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
                 -fno-omit-frame-pointer -Isrc -I. -MMD -MP
-FUZZ_TARGETS := session gguf gguf_split safetensors config tokenizer_json chat_template batch_line batch_resume gbnf json_schema \
+FUZZ_TARGETS := session gguf gguf_split safetensors config tokenizer_json tokenizer_model chat_template batch_line batch_resume gbnf json_schema \
                 regex
-# What reads hostile files; the sentencepiece library is not ours to fuzz.
+# What reads hostile files.
 FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_json) \
                 $(patsubst %.cpp,%,$(wildcard src/model/families/*.cpp)) \
                 $(filter-out %/gguf_writer %/gguf_metadata,$(patsubst %.cpp,%,$(wildcard src/model/formats/*.cpp))) \
                 $(addprefix src/model/text/,split_pattern nfc added_tokens bpe_merges bpe_tokenizer bpe_gguf \
-                tokenizer_json tokenizer_text) \
+                tokenizer_json tokenizer_text tokenizer sentencepiece_model sentencepiece_pieces sentencepiece_bpe \
+                sentencepiece_unigram) \
                 $(addprefix src/model/chat/,sourced_text python_text template_value template_lexer template_syntax \
                 template_methods template_operators template_tests template_filters template_date \
                 template_interpreter chat_family chat_template) \
                 $(patsubst %.cpp,%,$(wildcard src/grammar/*.cpp)) \
-                $(addprefix src/kv/,kv_shape host_store kv_store working_set file/session_file) src/util/checksum src/util/file src/util/memory_limits \
+                $(addprefix src/kv/,kv_shape host_store kv_store working_set file/session_file) \
+                $(addprefix src/util/,checksum file json memory_limits) \
                 src/util/buffer src/util/thread_pool src/util/error src/util/settings src/util/settings_table src/api/api_text \
                 $(addprefix src/select/,lfps lfps_tables ranking block_masses int4_keys) \
                 $(addprefix kernels/cpu/,attention/attention_scalar attention/gather_scalar attention/gather_avx2 \

@@ -8,9 +8,11 @@
 #include "model/load_model.h"
 #include "tests/fuzz/smallest_models.h"
 #include "tests/model/test_files.h"
+#include "tests/model/text/serialized_model.h"
 
 using namespace riffle;
 using namespace riffle::test;
+using riffle_test::serialize_sentencepiece_model;
 
 // 20 tokens of a layer with one KV head; the fuzzer makes the checksums.
 static std::string session() {
@@ -242,7 +244,7 @@ int main(int argc, char** argv) {
   const std::string root = argv[1];
   for (const char* target :
        {"gguf", "gguf_split", "safetensors", "config", "tokenizer_json", "chat_template",
-        "batch_line", "batch_resume", "session", "gbnf", "json_schema", "regex"})
+        "batch_line", "batch_resume", "session", "gbnf", "json_schema", "regex", "tokenizer_model"})
     std::filesystem::create_directories(root + "/" + target);
 
   write_file(root + "/session/small", session());
@@ -382,6 +384,24 @@ int main(int argc, char** argv) {
           model +
           "\"l\": 0, \"o\": 1, \"lo\": 2, \"llo\": 3, \"\u2581\": 4}, \"merges\": [[\"l\", \"o\"], "
           "[\"l\", \"lo\"]], \"unk_token\": \"l\", \"fuse_unk\": true}}");
+  // Sentencepiece models of both kinds: byte fallback or not, every type of piece, every setting.
+  for (const bool bpe : {false, true}) {
+    SentencePieceModel vocabulary;
+    vocabulary.bpe = bpe;
+    vocabulary.pieces = {{"<unk>", 0, VocabPiece::UNKNOWN},  {"<s>", 0, VocabPiece::CONTROL},
+                         {"\u2581", -3, VocabPiece::NORMAL}, {"l", -2, VocabPiece::NORMAL},
+                         {"o", -2.5f, VocabPiece::NORMAL},   {"lo", -1, VocabPiece::NORMAL},
+                         {"llo", -1, VocabPiece::UNUSED},    {"it's", 0, VocabPiece::USER_DEFINED}};
+    const std::string name = root + "/tokenizer_model/" + (bpe ? "bpe" : "unigram");
+    write_file(name, serialize_sentencepiece_model(vocabulary));
+    vocabulary.remove_extra_whitespaces = vocabulary.escape_whitespaces = false;
+    vocabulary.treat_whitespace_as_suffix = true;
+    write_file(name + "_plain", serialize_sentencepiece_model(vocabulary));
+    vocabulary.byte_fallback = true;
+    for (int byte = 0; byte < 256; ++byte)
+      vocabulary.pieces.push_back({format("<0x%02X>", byte), 0, VocabPiece::BYTE});
+    write_file(name + "_bytes", serialize_sentencepiece_model(vocabulary));
+  }
   const auto facts = nlohmann::json::parse(std::ifstream("tests/golden/template_facts.json"));
   for (size_t i = 0; i < facts["facts"].size(); i += 3)
     write_file(root + "/chat_template/fact" + std::to_string(i), facts["facts"][i][0]);

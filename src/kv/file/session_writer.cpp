@@ -13,6 +13,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <memory>
+#include <new>
 #include <optional>
 #include <thread>
 
@@ -491,11 +493,11 @@ void check_target(const std::string& path) {
 
 // The file itself, where path is a link.
 std::string real_path(const std::string& path) {
-  char* real = ::realpath(path.c_str(), nullptr);
-  if (!real) return path;
-  const std::string name = real;
-  std::free(real);
-  return name;
+  const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr),
+                                                         &std::free);
+  // Without it a link would be replaced, and not the file that it leads to.
+  if (!real && errno == ENOMEM) throw std::bad_alloc();
+  return real ? real.get() : path;
 }
 
 }  // namespace

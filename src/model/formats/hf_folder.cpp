@@ -17,15 +17,8 @@ namespace riffle {
 
 namespace {
 
-using nlohmann::json;
-
 constexpr size_t kMaxShards = 10'000;
 constexpr size_t kMaxTensors = 100'000;
-
-const json* find(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
-}
 
 // A file name and nothing else: an index must not reach outside its folder.
 bool is_plain_name(const std::string& name) {
@@ -36,8 +29,8 @@ bool is_plain_name(const std::string& name) {
 }  // namespace
 
 ShardIndex parse_shard_index(const FileView& file) {
-  const json root = parse_json_object(file);
-  const json* map = find(root, "weight_map");
+  const Json root = parse_json_object(file);
+  const Json* map = find(root, "weight_map");
   if (!map || !map->is_object()) {
     bad_model(file.name, "weight_map",
               map ? std::string("JSON of type ") + map->type_name() : "none", "an object");
@@ -48,12 +41,12 @@ ShardIndex parse_shard_index(const FileView& file) {
   }
   ShardIndex index;
   std::map<std::string, size_t> seen;
-  for (const auto& [name, shard] : map->items()) {
-    if (!shard.is_string() || !is_plain_name(shard.get_ref<const std::string&>())) {
+  for (const auto& [name, shard] : map->members()) {
+    if (!shard.is_string() || !is_plain_name(shard.string())) {
       bad_model(file.name, "weight_map " + name, shard.dump().substr(0, 80),
                 "the name of a file in the same folder");
     }
-    seen.emplace(shard.get<std::string>(), 0);
+    seen.emplace(shard.string(), 0);
   }
   if (seen.size() > kMaxShards) {
     bad_model(file.name, "weight_map", std::to_string(seen.size()) + " files",
@@ -63,8 +56,8 @@ ShardIndex parse_shard_index(const FileView& file) {
     i = index.shards.size();
     index.shards.push_back(shard);
   }
-  for (const auto& [name, shard] : map->items()) {
-    index.tensors.emplace_back(name, seen[shard.get_ref<const std::string&>()]);
+  for (const auto& [name, shard] : map->members()) {
+    index.tensors.emplace_back(name, seen[shard.string()]);
   }
   return index;
 }
@@ -72,49 +65,49 @@ ShardIndex parse_shard_index(const FileView& file) {
 namespace {
 
 // A list of {name, template}: the one named "default".
-std::string pick_template(const FileView& file, const json& value) {
-  if (value.is_string()) return value.get<std::string>();
+std::string pick_template(const FileView& file, const Json& value) {
+  if (value.is_string()) return value.string();
   if (!value.is_array()) {
     bad_model(file.name, "chat_template", std::string("JSON of type ") + value.type_name(),
               "a string or an array");
   }
-  for (const json& entry : value) {
-    const json* name = entry.is_object() ? find(entry, "name") : nullptr;
-    const json* text = entry.is_object() ? find(entry, "template") : nullptr;
+  for (const Json& entry : value.elements()) {
+    const Json* name = entry.is_object() ? find(entry, "name") : nullptr;
+    const Json* text = entry.is_object() ? find(entry, "template") : nullptr;
     if (!name || !name->is_string() || !text || !text->is_string()) {
       bad_model(file.name, "chat_template", entry.dump().substr(0, 80),
                 "objects with strings name and template");
     }
-    if (*name == "default") return text->get<std::string>();
+    if (name->equals("default")) return text->string();
   }
   return "";
 }
 
 // A token is spelled as a string or as an object with its content.
-std::string token_text(const json* token) {
+std::string token_text(const Json* token) {
   if (token && token->is_object()) token = find(*token, "content");
-  return token && token->is_string() ? token->get<std::string>() : "";
+  return token && token->is_string() ? token->string() : "";
 }
 
 }  // namespace
 
 TokenizerConfig parse_tokenizer_config(const FileView& file) {
-  const json root = parse_json_object(file);
+  const Json root = parse_json_object(file);
   TokenizerConfig out;
-  if (const json* value = find(root, "chat_template"))
+  if (const Json* value = find(root, "chat_template"))
     out.chat_template = pick_template(file, *value);
   out.bos_token = token_text(find(root, "bos_token"));
   out.eos_token = token_text(find(root, "eos_token"));
   out.pad_token = token_text(find(root, "pad_token"));
-  if (const json* add_bos = find(root, "add_bos_token")) {
+  if (const Json* add_bos = find(root, "add_bos_token")) {
     if (!add_bos->is_boolean())
       bad_model(file.name, "add_bos_token", add_bos->dump().substr(0, 80), "true or false");
-    out.add_bos = add_bos->get<bool>();
+    out.add_bos = add_bos->boolean();
   }
-  if (const json* added = find(root, "added_tokens_decoder")) {
+  if (const Json* added = find(root, "added_tokens_decoder")) {
     if (!added->is_object())
       bad_model(file.name, "added_tokens_decoder", added->type_name(), "an object");
-    for (const auto& [key, token] : added->items()) {
+    for (const auto& [key, token] : added->members()) {
       uint64_t id = 0;
       const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
       if (error != std::errc() || end != key.data() + key.size()) {
@@ -127,8 +120,8 @@ TokenizerConfig parse_tokenizer_config(const FileView& file) {
 }
 
 std::string parse_chat_template_json(const FileView& file) {
-  const json root = parse_json_object(file);
-  const json* value = find(root, "chat_template");
+  const Json root = parse_json_object(file);
+  const Json* value = find(root, "chat_template");
   if (!value) bad_model(file.name, "chat_template", "none", "a string or an array");
   return pick_template(file, *value);
 }

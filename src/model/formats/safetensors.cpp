@@ -8,8 +8,6 @@ namespace riffle {
 
 namespace {
 
-using nlohmann::json;
-
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the reference implementation's limit
 constexpr size_t kMaxTensors = 100'000;
 constexpr size_t kMaxDims = 8;
@@ -48,30 +46,30 @@ struct Entry {
   uint64_t begin = 0, end = 0;  // from the beginning of the data
 };
 
-const json& member(const FileView& file, const json& object, const std::string& field,
+const Json& member(const FileView& file, const Json& object, const std::string& field,
                    const char* key) {
-  const auto it = object.find(key);
-  if (it == object.end()) bad_model(file.name, field + " " + key, "none", "a value");
-  return *it;
+  const Json* const value = object.find(key);
+  if (!value) bad_model(file.name, field + " " + key, "none", "a value");
+  return *value;
 }
 
-uint64_t whole_number(const FileView& file, const json& value, const std::string& field) {
-  if (!value.is_number_unsigned())
+uint64_t whole_number(const FileView& file, const Json& value, const std::string& field) {
+  if (!value.is_unsigned())
     bad_model(file.name, field, value.dump().substr(0, 80), "a whole number from 0");
-  return value.get<uint64_t>();
+  return value.whole();
 }
 
-Entry read_entry(const FileView& file, const std::string& name, const json& object) {
+Entry read_entry(const FileView& file, const std::string& name, const Json& object) {
   Entry entry;
   entry.name = name;
   const std::string field = "tensor " + printable(name);
   if (!object.is_object())
     bad_model(file.name, field, std::string("JSON of type ") + object.type_name(), "an object");
 
-  const json& dtype = member(file, object, field, "dtype");
+  const Json& dtype = member(file, object, field, "dtype");
   const TypeInfo* type = nullptr;
   for (const TypeInfo& t : kTypes) {
-    if (dtype.is_string() && dtype.get_ref<const std::string&>() == t.name) type = &t;
+    if (dtype.equals(std::string_view(t.name))) type = &t;
   }
   if (!type)
     bad_model(file.name, field + " dtype", dtype.dump().substr(0, 80),
@@ -80,14 +78,14 @@ Entry read_entry(const FileView& file, const std::string& name, const json& obje
   entry.raw.type_name = type->name;
   if (type->dtype >= 0) entry.raw.type = static_cast<DType>(type->dtype);
 
-  const json& shape = member(file, object, field, "shape");
+  const Json& shape = member(file, object, field, "shape");
   if (!shape.is_array() || shape.size() > kMaxDims) {
     bad_model(file.name, field + " shape",
               shape.is_array() ? std::to_string(shape.size()) + " dimensions" : "no array",
               "an array of at most 8");
   }
   uint64_t bits = type->bits;
-  for (const json& n : shape) {
+  for (const Json& n : shape.elements()) {
     entry.raw.shape.push_back(whole_number(file, n, field + " shape"));
     if (entry.raw.shape.back() == 0)
       bad_model(file.name, field + " shape", "a dimension of 0", "1 or more");
@@ -99,7 +97,7 @@ Entry read_entry(const FileView& file, const std::string& name, const json& obje
     bad_model(file.name, field + " shape", std::to_string(bits) + " bits", "whole bytes");
   entry.raw.bytes = bits / 8;
 
-  const json& offsets = member(file, object, field, "data_offsets");
+  const Json& offsets = member(file, object, field, "data_offsets");
   if (!offsets.is_array() || offsets.size() != 2) {
     bad_model(file.name, field + " data_offsets", offsets.dump().substr(0, 80), "[begin, end]");
   }
@@ -128,7 +126,7 @@ void parse_safetensors(const FileView& file, TensorTable& table) {
     bad_model(file.name, "header length", std::to_string(header_bytes),
               "at most " + std::to_string(file.size - 8) + ", which is what the file has");
   }
-  const json header = parse_json_object(file, file.text().substr(8, header_bytes), "header");
+  const Json header = parse_json_object(file, file.text().substr(8, header_bytes), "header");
   const uint8_t* data = file.data + 8 + header_bytes;
   const uint64_t data_bytes = file.size - 8 - header_bytes;
   if (header.size() > kMaxTensors + 1) {
@@ -137,7 +135,7 @@ void parse_safetensors(const FileView& file, TensorTable& table) {
   }
 
   std::vector<Entry> entries;
-  for (const auto& [name, object] : header.items()) {
+  for (const auto& [name, object] : header.members()) {
     if (name != "__metadata__") entries.push_back(read_entry(file, name, object));
   }
   std::sort(entries.begin(), entries.end(),

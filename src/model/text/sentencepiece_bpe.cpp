@@ -10,31 +10,13 @@
 #include "util/utf8.h"
 
 namespace riffle {
-bool SentencePieceBpe::fits(const SentencePieceModel& m) {
-  const auto has_space = [](const VocabPiece& p) {
-    return p.type == VocabPiece::USER_DEFINED && p.text.find(' ') != std::string::npos;
-  };
-  return m.bpe && m.byte_fallback && m.escape_whitespaces && !m.remove_extra_whitespaces &&
-         !m.treat_whitespace_as_suffix && std::none_of(m.pieces.begin(), m.pieces.end(), has_space);
-}
 
-SentencePieceBpe::SentencePieceBpe(const SentencePieceModel& model) : model_(model) {
-  std::fill(byte_ids_, byte_ids_ + 256, -1);
+SentencePieceBpe::SentencePieceBpe(const SentencePieceModel& model)
+    : model_(model), normalizer_(model), unknown_(model) {
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const VocabPiece& p = model.pieces[i];
-    const int id = static_cast<int>(i);
-    switch (p.type) {
-      case VocabPiece::UNKNOWN:
-      case VocabPiece::CONTROL: reserved_.emplace(p.text, id); break;
-      case VocabPiece::BYTE:
-        reserved_.emplace(p.text, id);
-        byte_ids_[byte_of_piece(p.text)] = id;
-        break;
-      case VocabPiece::USER_DEFINED: user_defined_.add(p.text, id); [[fallthrough]];
-      default: mergeable_.emplace(p.text, id);
-    }
+    if (p.of_text()) ids_.emplace(p.text, static_cast<int>(i));
   }
-  user_defined_.sort();
 }
 
 // A piece of the text on its way to be joined with its neighbours.
@@ -50,7 +32,7 @@ class SentencePieceBpe::Merging {
  public:
   Merging(const SentencePieceBpe& bpe, std::string_view text) : bpe_(bpe) {
     for (size_t at = 0; at < text.size();) {
-      const auto* const own = bpe.user_defined_.longest_at(text.substr(at));
+      const auto* const own = bpe.normalizer_.user_defined().longest_at(text.substr(at));
       const size_t n = own ? own->first.size() : char_bytes(text, at);
       const int i = static_cast<int>(symbols.size());
       symbols.push_back({text.substr(at, n), i - 1, i + 1, own != nullptr});
@@ -86,8 +68,8 @@ class SentencePieceBpe::Merging {
     const Symbol &a = symbols[static_cast<size_t>(left)], &b = symbols[static_cast<size_t>(right)];
     if (a.whole || b.whole) return;
     const std::string_view both(a.text.data(), a.text.size() + b.text.size());
-    const auto at = bpe_.mergeable_.find(both);
-    if (at == bpe_.mergeable_.end()) return;
+    const auto at = bpe_.ids_.find(both);
+    if (at == bpe_.ids_.end()) return;
     queue_.push({bpe_.piece(at->second).score, left, right, both.size()});
     if (bpe_.piece(at->second).type == VocabPiece::UNUSED) unused_[both] = {a.text, b.text};
   }
@@ -115,31 +97,22 @@ class SentencePieceBpe::Merging {
 };
 
 void SentencePieceBpe::append(std::string_view symbol, const Merging& merging,
-                              std::vector<int>* ids) const {
-  if (const auto at = reserved_.find(symbol); at != reserved_.end()) {
-    const bool unknown = piece(at->second).type == VocabPiece::UNKNOWN;
-    if (!unknown) return ids->push_back(at->second);
-  } else if (const auto own = mergeable_.find(symbol); own != mergeable_.end()) {
-    const auto* const halves =
-        piece(own->second).type == VocabPiece::UNUSED ? merging.halves(symbol) : nullptr;
-    if (!halves) return ids->push_back(own->second);
-    append(halves->first, merging, ids);
-    return append(halves->second, merging, ids);
-  }
-  for (const char c : symbol) ids->push_back(byte_ids_[static_cast<unsigned char>(c)]);
+                              SentencePieceIds* ids) const {
+  const auto own = ids_.find(symbol);
+  if (own == ids_.end()) return ids->add_unknown(symbol);
+  const auto* const halves =
+      piece(own->second).type == VocabPiece::UNUSED ? merging.halves(symbol) : nullptr;
+  if (!halves) return ids->add(own->second);
+  append(halves->first, merging, ids);
+  append(halves->second, merging, ids);
 }
 
 void SentencePieceBpe::encode(std::string_view text, std::vector<int>* ids) const {
-  if (text.empty()) return;
-  std::string escaped(model_.add_dummy_prefix ? kSpaceSymbol : "");
-  escaped.reserve(text.size() + text.size() / 2);
-  for (const char c : text) {
-    if (c == ' ') escaped += kSpaceSymbol;
-    else escaped += c;
-  }
-  const Merging merging(*this, escaped);
+  const std::string spaced = normalizer_.normalize(text);
+  const Merging merging(*this, spaced);
+  SentencePieceIds out(unknown_, ids);
   for (const Symbol& s : merging.symbols)
-    if (!s.text.empty()) append(s.text, merging, ids);
+    if (!s.text.empty()) append(s.text, merging, &out);
 }
 
 }  // namespace riffle

@@ -14,10 +14,10 @@ namespace riffle {
 namespace {
 
 constexpr size_t kMaxPieces = 1 << 20;   // 4 times the largest vocabulary known
-constexpr size_t kMaxPieceBytes = 1024;  // the library's work per merge grows with it
+constexpr size_t kMaxPieceBytes = 1024;  // the work of a merge grows with it
 constexpr size_t kMaxSurfaceBytes = 64;
-// The library's PrefixMatcher reads past a stack array of 64 results if more user-defined pieces
-// begin at one place.
+// The sentencepiece library reads past an array of 64 results if more user-defined pieces begin at
+// one place, so no model that works elsewhere has them.
 constexpr size_t kMaxNestedUserDefined = 64;
 
 enum WireType { VARINT = 0, I64 = 1, LEN = 2, I32 = 5 };
@@ -249,25 +249,6 @@ void check_nesting(const SentencePieceModel& model, const std::string& where) {
   }
 }
 
-void put_varint(std::string* out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) *out += static_cast<char>(value | 0x80);
-  *out += static_cast<char>(value);
-}
-void put_number(std::string* out, uint32_t field, uint64_t value) {
-  put_varint(out, field << 3 | VARINT);
-  put_varint(out, value);
-}
-void put_bytes(std::string* out, uint32_t field, std::string_view bytes) {
-  put_varint(out, field << 3 | LEN);
-  put_varint(out, bytes.size());
-  out->append(bytes);
-}
-void put_float(std::string* out, uint32_t field, float value) {
-  put_varint(out, field << 3 | I32);
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  for (int i = 0; i < 4; i++) *out += static_cast<char>(bits >> (8 * i));
-}
-
 }  // namespace
 
 SentencePieceModel parse_sentencepiece_model(std::string_view serialized,
@@ -307,32 +288,6 @@ void check_sentencepiece_model(const SentencePieceModel& model, const std::strin
   }
   check_pieces(model, where);
   check_nesting(model, where);
-}
-
-std::string serialize_sentencepiece_model(const SentencePieceModel& model) {
-  std::string out, message;
-  for (const VocabPiece& piece : model.pieces) {
-    message.clear();
-    put_bytes(&message, 1, piece.text);
-    put_float(&message, 2, piece.score);
-    put_number(&message, 3, static_cast<uint64_t>(piece.type));
-    put_bytes(&out, 1, message);
-  }
-  message.clear();
-  put_number(&message, 3, model.bpe ? 2 : 1);
-  put_number(&message, 24, model.treat_whitespace_as_suffix);
-  put_number(&message, 35, model.byte_fallback);
-  put_bytes(&message, 44, model.unk_surface);
-  put_bytes(&message, 46, model.bos_piece);
-  put_bytes(&message, 47, model.eos_piece);
-  put_bytes(&out, 2, message);
-  message.clear();
-  put_bytes(&message, 1, "identity");
-  put_number(&message, 3, model.add_dummy_prefix);
-  put_number(&message, 4, model.remove_extra_whitespaces);
-  put_number(&message, 5, model.escape_whitespaces);
-  put_bytes(&out, 3, message);
-  return out;
 }
 
 }  // namespace riffle

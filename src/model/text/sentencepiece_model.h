@@ -1,11 +1,10 @@
-// A sentencepiece ModelProto, read and written by hand (the library ships no header for its
-// protobuf messages). Format: sentencepiece_model.proto of sentencepiece 0.1.97;
-// https://protobuf.dev/programming-guides/encoding/
+// A sentencepiece ModelProto, read by hand. Format: sentencepiece_model.proto of sentencepiece
+// 0.1.97; https://protobuf.dev/programming-guides/encoding/
 //
-// Every vocabulary, from a tokenizer.model as from a GGUF file, becomes this struct, is checked,
-// and is written anew for the library. So the library only ever sees what was checked here: no
-// self-test texts, no character maps (whose tries it would follow unchecked), nothing it would log
-// about or abort over.
+// Every sentencepiece vocabulary, from a tokenizer.model as from a GGUF file, becomes this struct
+// and is checked. riffle encodes with it itself (sentencepiece_bpe.h, sentencepiece_unigram.h):
+// where an allocation fails inside of the library, the process ends. Tests compare with the
+// library.
 #pragma once
 #include <string>
 #include <string_view>
@@ -35,11 +34,9 @@ struct SentencePieceModel {
 // character map, word or character models).
 SentencePieceModel parse_sentencepiece_model(std::string_view serialized, const std::string& where);
 
-// Throws RIFFLE_BAD_MODEL unless the library can take the model: counts and lengths capped, pieces
+// Throws RIFFLE_BAD_MODEL unless the model can be used: counts and lengths capped, pieces
 // valid UTF-8 and unique, scores finite, exactly one unknown piece, byte pieces well-formed and
 // either all 256 or none.
 void check_sentencepiece_model(const SentencePieceModel& model, const std::string& where);
-
-std::string serialize_sentencepiece_model(const SentencePieceModel& model);
 
 }  // namespace riffle

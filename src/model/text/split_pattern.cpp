@@ -332,6 +332,7 @@ std::shared_ptr<const SplitPattern::Code> SplitPattern::compile(const std::strin
   out->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                             options, &error, &offset, context);
   pcre2_compile_context_free(context);
+  if (out->code == nullptr && error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
   if (out->code == nullptr) {
     std::array<PCRE2_UCHAR, 160> text{};
     pcre2_get_error_message(error, text.data(), text.size());

@@ -1,17 +1,15 @@
 #include "model/text/tokenizer.h"
 
-#include <sentencepiece_processor.h>
-
 #include <algorithm>
 #include <bitset>
-#include <new>
-#include <optional>
 #include <utility>
+#include <variant>
 
 #include "model/part_memory.h"
 #include "model/text/added_tokens.h"
 #include "model/text/sentencepiece_bpe.h"
 #include "model/text/sentencepiece_model.h"
+#include "model/text/sentencepiece_unigram.h"
 #include "util/checksum.h"
 #include "util/error.h"
 
@@ -33,8 +31,8 @@ class SentencePieceTokenizer final : public Tokenizer {
                          const std::string& where)
       : model_(std::move(model)), add_bos_(add_bos) {
     check_sentencepiece_model(model_, where);
-    if (SentencePieceBpe::fits(model_)) bpe_.emplace(model_);
-    else load_processor(where);
+    if (model_.bpe) encoder_.emplace<SentencePieceBpe>(model_);
+    else encoder_.emplace<SentencePieceUnigram>(model_);
     for (int id = 0; id < vocab_size(); id++) {
       if (model_.pieces[id].type == VocabPiece::CONTROL) controls_.add(model_.pieces[id].text, id);
     }
@@ -143,34 +141,11 @@ class SentencePieceTokenizer final : public Tokenizer {
   int32_t control_id(std::string_view piece) const override { return controls_.id_of(piece); }
 
  private:
-  void load_processor(const std::string& where) {
-    processor_ = std::make_unique<sentencepiece::SentencePieceProcessor>();
-    try {
-      const auto status =
-          processor_->LoadFromSerializedProto(serialize_sentencepiece_model(model_));
-      if (!status.ok()) {
-        fail(RIFFLE_BAD_MODEL, "%s: sentencepiece refuses the vocabulary: %s", where.c_str(),
-             status.message());
-      }
-    } catch (const Error&) {
-      throw;
-    } catch (const std::bad_alloc&) {
-      throw;
-    } catch (const std::exception& e) {  // its trie builder throws
-      fail(RIFFLE_BAD_MODEL, "%s: sentencepiece cannot index the vocabulary: %s", where.c_str(),
-           e.what());
-    }
-  }
-
   void encode_part(std::string_view text, std::vector<int>* ids) const {
-    if (bpe_) return bpe_->encode(text, ids);
-    const auto status = processor_->Encode(text, ids);
-    if (!status.ok())
-      fail(RIFFLE_INTERNAL, "sentencepiece cannot encode the text: %s", status.message());
+    if (const auto* const bpe = std::get_if<SentencePieceBpe>(&encoder_)) bpe->encode(text, ids);
+    else std::get<SentencePieceUnigram>(encoder_).encode(text, ids);
   }
 
-  // Nothing here or in loading makes the library log: it only does so for models and calls that are
-  // refused before.
   void encode_plain(std::string_view text, std::vector<int32_t>* ids) const {
     std::vector<int> part;
     while (!text.empty()) {
@@ -220,8 +195,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   SentencePieceModel model_;
-  std::optional<SentencePieceBpe> bpe_;  // if it fits the model; else:
-  std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
+  std::variant<std::monostate, SentencePieceBpe, SentencePieceUnigram> encoder_;
   Spellings controls_;
   bool add_bos_;
   int bos_id_ = -1, eos_id_ = -1, used_size_ = 0;

@@ -1,5 +1,6 @@
-// Text to token ids and back, whatever file the vocabulary came from: sentencepiece models by the
-// sentencepiece library, byte pair encoding out of tokenizer.json or GGUF by bpe.h.
+// Text to token ids and back, whatever file the vocabulary came from: sentencepiece models by
+// sentencepiece_bpe.h and sentencepiece_unigram.h, byte pair encoding out of tokenizer.json or GGUF
+// by bpe.h.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -16,6 +17,9 @@ struct VocabPiece {
   std::string text;
   float score = 0;
   int type = NORMAL;
+  // Whether text may consist of such pieces; the others stand for something else than their
+  // spelling.
+  bool of_text() const { return type == NORMAL || type == USER_DEFINED || type == UNUSED; }
 };
 
 // Settings beside the pieces; GGUF: tokenizer.ggml.*; tokenizer_config.json.

@@ -12,65 +12,55 @@ namespace riffle {
 
 namespace {
 
-using nlohmann::json;
-
 constexpr size_t kMaxSteps = 16;  // of a Sequence; they may be nested, and all count
 constexpr size_t kMaxAdded = 1 << 16;
 constexpr size_t kMaxAddedBytes = 1 << 10;  // of one added token: looking for it is not free
 constexpr size_t kMaxReplaceBytes = 1 << 10;
 
-std::string shown(const json& value) { return value.dump(-1, ' ', true).substr(0, 80); }
-
-// null counts as absent.
-const json* find(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
-}
-
 // An object in the file with where it is, for error texts.
 class Node {
  public:
-  Node(const std::string& file, const json& value, std::string path)
+  Node(const std::string& file, const Json& value, std::string path)
       : file_(file), value_(value), path_(std::move(path)) {
     if (!value.is_object()) bad_model(file, path_, shown(value), "an object");
   }
-  const json& value() const { return value_; }
+  const Json& value() const { return value_; }
   const std::string& path() const { return path_; }
   const std::string& file() const { return file_; }
   std::string field(const char* key) const { return path_ + "." + key; }
-  const json* get(const char* key) const { return find(value_, key); }
+  const Json* get(const char* key) const { return find(value_, key); }
   bool boolean(const char* key, bool fallback) const {
-    const json* value = get(key);
+    const Json* value = get(key);
     if (!value) return fallback;
     if (!value->is_boolean()) bad_model(file_, field(key), shown(*value), "true or false");
-    return value->get<bool>();
+    return value->boolean();
   }
   std::string string(const char* key, const char* fallback = nullptr) const {
-    const json* value = get(key);
+    const Json* value = get(key);
     if (!value && fallback) return fallback;
     if (!value || !value->is_string())
       bad_model(file_, field(key), value ? shown(*value) : "none", "a string");
-    return value->get<std::string>();
+    return value->string();
   }
-  const json& array(const char* key) const {
-    const json* value = get(key);
+  const Json& array(const char* key) const {
+    const Json* value = get(key);
     if (!value || !value->is_array())
       bad_model(file_, field(key), value ? shown(*value) : "none", "an array");
     return *value;
   }
   Node node(const char* key) const {
-    const json* value = get(key);
+    const Json* value = get(key);
     if (!value) bad_model(file_, field(key), "none", "an object");
     return Node(file_, *value, field(key));
   }
   [[noreturn]] void refuse(const char* key, const std::string& expected) const {
-    const json* value = get(key);
+    const Json* value = get(key);
     unsupported(file_, field(key), value ? shown(*value) : "none", expected);
   }
 
  private:
   const std::string& file_;
-  const json& value_;
+  const Json& value_;
   std::string path_;
 };
 
@@ -89,14 +79,14 @@ class Reader {
     read_model_options(model);
     read_vocab(model);
     read_added();
-    if (const json* value = top_.get("normalizer"))
+    if (const Json* value = top_.get("normalizer"))
       read_normalizer(Node(file_, *value, "normalizer"));
-    if (const json* value = top_.get("pre_tokenizer"))
+    if (const Json* value = top_.get("pre_tokenizer"))
       read_pre_tokenizer(Node(file_, *value, "pre_tokenizer"));
     read_decoder();
     mark_bytes();
     read_merges(model);
-    if (const json* value = top_.get("post_processor"))
+    if (const Json* value = top_.get("post_processor"))
       read_post_processor(Node(file_, *value, "post_processor"));
     choose_special();
     return std::move(spec_);
@@ -104,7 +94,7 @@ class Reader {
 
  private:
   Node child(const char* key) {
-    const json* value = top_.get(key);
+    const Json* value = top_.get(key);
     if (!value) bad_model(file_, key, "none", "an object");
     return Node(file_, *value, key);
   }
@@ -116,19 +106,18 @@ class Reader {
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       if (!model.string(key, "").empty()) model.refuse(key, "null or \"\"");
     }
-    if (const json* dropout = model.get("dropout"); dropout && *dropout != 0)
+    if (const Json* dropout = model.get("dropout"); dropout && !dropout->equals(0))
       model.refuse("dropout", "null");
     spec_.ignore_merges = model.boolean("ignore_merges", false);
     spec_.byte_fallback = model.boolean("byte_fallback", false);
     spec_.fuse_unk = model.boolean("fuse_unk", false);
   }
 
-  uint64_t token_id(const json& value, const std::string& field) const {
-    if (!value.is_number_unsigned() ||
-        value.get<uint64_t>() >= static_cast<uint64_t>(options_.max_vocab)) {
+  uint64_t token_id(const Json& value, const std::string& field) const {
+    if (!value.is_unsigned() || value.whole() >= static_cast<uint64_t>(options_.max_vocab)) {
       bad_model(file_, field, shown(value), "an id below " + std::to_string(options_.max_vocab));
     }
-    return value.get<uint64_t>();
+    return value.whole();
   }
 
   // A piece of the vocabulary at id; the list grows as far as that.
@@ -150,14 +139,14 @@ class Reader {
     const Node vocab = model.node("vocab");
     if (vocab.value().empty()) bad_model(file_, "model.vocab", "no pieces", "some");
     size_t n_added = 0;
-    if (const json* added = top_.get("added_tokens")) n_added = added->size();
+    if (const Json* added = top_.get("added_tokens")) n_added = added->size();
     n_tokens_ = vocab.value().size() + n_added;
-    for (const auto& [text, value] : vocab.value().items()) {
+    for (const auto& [text, value] : vocab.value().members()) {
       const auto field = [&, &text = text] { return "model.vocab \"" + text.substr(0, 80) + "\""; };
       // Left out here, as nothing but an added token can be: read_added() looks whether it may lie
       // there.
-      if (value.is_number_unsigned() && text == options_.pad_token &&
-          value.get<uint64_t>() >= static_cast<uint64_t>(options_.max_vocab)) {
+      if (value.is_unsigned() && text == options_.pad_token &&
+          value.whole() >= static_cast<uint64_t>(options_.max_vocab)) {
         continue;
       }
       const uint64_t id = token_id(value, field());
@@ -170,7 +159,7 @@ class Reader {
   }
 
   void read_added() {
-    const json* list = top_.get("added_tokens");
+    const Json* list = top_.get("added_tokens");
     if (!list) return;
     if (!list->is_array() || list->size() > kMaxAdded) {
       bad_model(file_, "added_tokens",
@@ -192,13 +181,12 @@ class Reader {
       token.lstrip = node.boolean("lstrip", false);
       token.rstrip = node.boolean("rstrip", false);
       token.normalized = node.boolean("normalized", !token.special);
-      const json* id = node.get("id");
+      const Json* id = node.get("id");
       if (!id) bad_model(file_, node.field("id"), "none", "an id");
       // A padding token is often added without a row of the embedding; no text needs it. Nor does
       // any need Gemma 3's place of an image, which its sizes that take none have too.
       if ((token.text == options_.pad_token || token.text == "<image_soft_token>") &&
-          id->is_number_unsigned() &&
-          id->get<uint64_t>() >= static_cast<uint64_t>(options_.max_vocab)) {
+          id->is_unsigned() && id->whole() >= static_cast<uint64_t>(options_.max_vocab)) {
         continue;
       }
       const uint64_t at = token_id(*id, node.field("id"));
@@ -226,19 +214,19 @@ class Reader {
 
   void read_merges(const Node& model) {
     const PieceIds ids(spec_.pieces, spec_.in_model);
-    if (const json* unk = model.get("unk_token")) {
+    if (const Json* unk = model.get("unk_token")) {
       if (!unk->is_string()) bad_model(file_, "model.unk_token", shown(*unk), "a string");
-      spec_.unk_id = ids.find(unk->get_ref<const std::string&>());
+      spec_.unk_id = ids.find(unk->string());
       if (spec_.unk_id < 0)
         bad_model(file_, "model.unk_token", shown(*unk), "a piece of the vocabulary");
     }
-    const json& list = model.array("merges");
+    const Json& list = model.array("merges");
     spec_.merges.reserve(list.size());
     for (size_t i = 0; i < list.size(); i++) {
-      const json& merge = list[i];
+      const Json& merge = list[i];
       std::string_view left, right;
       if (merge.is_string()) {
-        const std::string_view text = merge.get_ref<const std::string&>();
+        const std::string_view text = merge.string();
         const size_t space = text.find(' ');
         if (space != text.npos && text.find(' ', space + 1) == text.npos) {
           left = text.substr(0, space);
@@ -246,8 +234,8 @@ class Reader {
         }
       } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
                  merge[1].is_string()) {
-        left = merge[0].get_ref<const std::string&>();
-        right = merge[1].get_ref<const std::string&>();
+        left = merge[0].string();
+        right = merge[1].string();
       }
       if (left.empty() || right.empty()) {
         bad_model(file_, "model.merges[" + std::to_string(i) + "]", shown(merge), "two pieces");
@@ -267,7 +255,7 @@ class Reader {
       return each(node);
     }
     if (depth == 4) unsupported(file_, node.path(), "Sequence nested deeper", "4 levels at most");
-    const json& list = node.array(members);
+    const Json& list = node.array(members);
     if (list.size() > kMaxSteps) {
       unsupported(file_, node.field(members), std::to_string(list.size()) + " steps",
                   "at most " + std::to_string(kMaxSteps));
@@ -371,7 +359,7 @@ class Reader {
 
   // Pieces become text by their kind; the decoder is read to see that it says the same.
   void read_decoder() {
-    const json* value = top_.get("decoder");
+    const Json* value = top_.get("decoder");
     if (!value) {
       if (spec_.byte_level) return;
       unsupported(file_, "decoder", "none", "one that turns \xE2\x96\x81 into spaces");
@@ -395,13 +383,13 @@ class Reader {
         bytes = true;
       } else if (type == "Fuse" && !spec_.byte_level) {
       } else if (type == "Strip" && !spec_.byte_level) {
-        const json *start = node.get("start"), *stop = node.get("stop");
-        if (node.string("content") != " " || !start || (*start != 0 && *start != 1) ||
-            (stop && *stop != 0)) {
+        const Json *start = node.get("start"), *stop = node.get("stop");
+        if (node.string("content") != " " || !start || (!start->equals(0) && !start->equals(1)) ||
+            (stop && !stop->equals(0))) {
           unsupported(file_, node.path(), shown(node.value()),
                       "content \" \", start 0 or 1, stop 0");
         }
-        spec_.strip_first_space = *start == 1;
+        spec_.strip_first_space = start->equals(1);
       } else {
         node.refuse("type",
                     spec_.byte_level
@@ -433,7 +421,7 @@ class Reader {
       if (type != "TemplateProcessing")
         node.refuse("type", "\"TemplateProcessing\", \"ByteLevel\" or \"Sequence\"");
       bool text_seen = false;
-      for (const json& part : node.array("single")) {
+      for (const Json& part : node.array("single").elements()) {
         const Node member(file_, part, node.field("single"));
         if (member.get("Sequence")) {
           text_seen = true;
@@ -442,12 +430,12 @@ class Reader {
         const std::string name = member.node("SpecialToken").string("id");
         if (text_seen || spec_.add_bos)
           node.refuse("single", "one token before the text at most, and none after it");
-        const json* known = node.get("special_tokens");
-        const json* entry = known && known->is_object() ? find(*known, name.c_str()) : nullptr;
+        const Json* known = node.get("special_tokens");
+        const Json* entry = known && known->is_object() ? find(*known, name.c_str()) : nullptr;
         if (!entry)
           bad_model(file_, node.field("special_tokens"), "no \"" + name + "\"",
                     "every token of single");
-        const json& ids = Node(file_, *entry, node.field("special_tokens")).array("ids");
+        const Json& ids = Node(file_, *entry, node.field("special_tokens")).array("ids");
         if (ids.size() != 1) node.refuse("special_tokens", "one id for each token");
         spec_.bos_id = static_cast<int>(token_id(ids[0], node.field("special_tokens")));
         if (static_cast<size_t>(spec_.bos_id) >= spec_.pieces.size()) {
@@ -476,7 +464,7 @@ class Reader {
 
   const std::string& file_;
   const TokenizerJsonOptions& options_;
-  const json root_;
+  const Json root_;
   Node top_;
   BpeSpec spec_;
   size_t n_tokens_ = 0, n_steps_ = 0;

@@ -8,8 +8,8 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// Of a text that is tokenised at once. The sentencepiece library counts positions of normalised
-// text, up to 3 bytes for each byte of the text, in int. BPE has positions of 32 bits, and may take
+// Of a text that is tokenised at once. Sentencepiece models count positions of normalised text, up
+// to 3 bytes for each byte of the text, in 31 bits. BPE has positions of 32 bits, and may take
 // 40 bytes for each byte of a word.
 constexpr size_t kMaxTextBytes = 256 << 20;
 

@@ -10,7 +10,7 @@
 
 #include "model/model.h"
 #include "model/part_memory.h"
-#include "model/text/sentencepiece_bpe.h"
+#include "tests/model/text/serialized_model.h"
 #include "tests/model/text/vocabulary.h"
 
 using namespace riffle;
@@ -286,59 +286,6 @@ TEST_CASE("the demo vocabulary gives the library's own ids", "[tokenizer]") {
     // Lossless but for the block that stands for a space.
     if (text.find("▁") == std::string::npos) REQUIRE(direct == text);
   }
-}
-
-// Pieces of a few letters with scores that are often equal, some of them unused or user-defined.
-TEST_CASE("random vocabularies give the library's own ids", "[tokenizer]") {
-  std::mt19937 random(7);
-  const std::vector<std::string> letters = {"a", "b", "c", "▁", "é", "日"};
-  int fitting = 0;
-  for (int round = 0; round < 300; round++) {
-    SentencePieceModel model;
-    model.bpe = model.byte_fallback = true;
-    model.remove_extra_whitespaces = false;
-    model.add_dummy_prefix = round % 3 != 0;
-    const auto add = [&](const std::string& text, int type, float score) {
-      for (const VocabPiece& p : model.pieces)
-        if (p.text == text) return;
-      VocabPiece piece;
-      piece.text = text;
-      piece.type = type;
-      piece.score = score;
-      model.pieces.push_back(piece);
-    };
-    add("<unk>", VocabPiece::UNKNOWN, 0);
-    add("<s>", VocabPiece::CONTROL, 0);
-    add("</s>", VocabPiece::CONTROL, 0);
-    char byte[8];
-    for (int b = 0; b < 256; b++) {
-      std::snprintf(byte, sizeof byte, "<0x%02X>", b);
-      add(byte, VocabPiece::BYTE, 0);
-    }
-    const int n = 5 + static_cast<int>(random() % 60);
-    for (int i = 0; i < n; i++) {
-      const std::string text = random_text(&random, letters, 1 + random() % 4);
-      const int type = random() % 8 == 0   ? VocabPiece::UNUSED
-                       : random() % 9 == 0 ? VocabPiece::USER_DEFINED
-                                           : VocabPiece::NORMAL;
-      add(text, type, -static_cast<float>(random() % 12));
-    }
-    sentencepiece::SentencePieceProcessor processor;
-    REQUIRE(processor.LoadFromSerializedProto(serialize_sentencepiece_model(model)).ok());
-    REQUIRE(SentencePieceBpe::fits(model));
-    fitting++;
-    const SentencePieceBpe bpe(model);
-    const std::vector<std::string> alphabet = {" ", "a", "b", "c", "▁", "é", "日", "x", "ab", "bc"};
-    for (int i = 0; i < 40; i++) {
-      const std::string text = random_text(&random, alphabet, random() % 30);
-      std::vector<int> got, want;
-      bpe.encode(text, &got);
-      REQUIRE(processor.Encode(text, &want).ok());
-      INFO("round " << round << ", text '" << text << "'");
-      REQUIRE(got == want);
-    }
-  }
-  CHECK(fitting == 300);
 }
 
 TEST_CASE("golden ids of the demo vocabulary", "[tokenizer]") {

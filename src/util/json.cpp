@@ -1,0 +1,303 @@
+#include "util/json.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+#include <utility>
+
+#include "util/utf8.h"
+
+namespace riffle {
+
+const char* Json::type_name() const {
+  if (is_null()) return "null";
+  if (is_boolean()) return "boolean";
+  if (is_string()) return "string";
+  if (is_array()) return "array";
+  return is_object() ? "object" : "number";
+}
+
+int64_t Json::integer() const {
+  if (is_unsigned()) return static_cast<int64_t>(whole());
+  return std::get<int64_t>(value_);
+}
+
+double Json::number() const {
+  if (is_real()) return std::get<double>(value_);
+  return is_unsigned() ? static_cast<double>(whole()) : static_cast<double>(integer());
+}
+
+std::span<const Json> Json::elements() const {
+  const auto* const array = std::get_if<Array>(&value_);
+  return array ? std::span<const Json>(*array) : std::span<const Json>();
+}
+
+std::span<const Json::Member> Json::members() const {
+  const auto* const object = std::get_if<Object>(&value_);
+  return object ? std::span<const Member>(object->members) : std::span<const Member>();
+}
+
+const Json* Json::find(std::string_view key) const {
+  const auto* const object = std::get_if<Object>(&value_);
+  if (!object) return nullptr;
+  const auto& all = object->members;
+  const auto it =
+      object->sorted
+          ? std::lower_bound(all.begin(), all.end(), key,
+                             [](const Member& m, std::string_view k) { return m.key < k; })
+          : std::find_if(all.begin(), all.end(), [&](const Member& m) { return m.key == key; });
+  return it != all.end() && it->key == key ? &it->value : nullptr;
+}
+
+namespace {
+
+// Undoes the escapes of a JSON pointer: ~1 is a slash, ~0 a tilde. False: there is another one.
+bool unescape(std::string_view token, std::string* out) {
+  for (size_t i = 0; i < token.size(); ++i) {
+    if (token[i] != '~') {
+      *out += token[i];
+      continue;
+    }
+    if (++i == token.size() || (token[i] != '0' && token[i] != '1')) return false;
+    *out += token[i] == '0' ? '~' : '/';
+  }
+  return true;
+}
+
+}  // namespace
+
+const Json* Json::at_pointer(std::string_view pointer) const {
+  const Json* at = this;
+  while (at && !pointer.empty()) {
+    if (pointer[0] != '/') return nullptr;
+    const size_t end = std::min(pointer.find('/', 1), pointer.size());
+    std::string token;
+    if (!unescape(pointer.substr(1, end - 1), &token)) return nullptr;
+    pointer.remove_prefix(end);
+    if (!at->is_array()) {
+      at = at->find(token);
+      continue;
+    }
+    size_t index = 0;
+    const char* const last = token.data() + token.size();
+    const auto read = std::from_chars(token.data(), last, index);
+    const bool fits = read.ec == std::errc() && read.ptr == last && index < at->size() &&
+                      (token[0] != '0' || token.size() == 1);
+    at = fits ? &at->elements()[index] : nullptr;
+  }
+  return at;
+}
+
+// ---- writing
+
+namespace {
+
+// The shortest text that reads as the same double: 0.0001 to 999999999999999.0 without an exponent.
+std::string real_text(double value) {
+  char buffer[32];
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
+  std::string_view text(buffer, static_cast<size_t>(end - buffer));
+  std::string out;
+  if (text[0] == '-') {
+    out = "-";
+    text.remove_prefix(1);
+  }
+  const size_t e = text.find('e');
+  std::string digits(text.substr(0, e));
+  std::erase(digits, '.');
+  const int exponent = std::atoi(std::string(text.substr(e + 1)).c_str());
+  const int n = static_cast<int>(digits.size()), point = exponent + 1;
+  if (point > 0 && point <= 15) {  // digits before the point
+    if (n <= point) return out + digits + std::string(static_cast<size_t>(point - n), '0') + ".0";
+    return out + digits.insert(static_cast<size_t>(point), ".");
+  }
+  if (point > -4 && point <= 0)
+    return out + "0." + std::string(static_cast<size_t>(-point), '0') + digits;
+  if (n > 1) digits.insert(1, ".");
+  char tail[16];
+  std::snprintf(tail, sizeof tail, "e%c%02d", exponent < 0 ? '-' : '+', std::abs(exponent));
+  return out + digits + tail;
+}
+
+void append_escape(uint32_t unit, std::string* out) {
+  char text[16];
+  std::snprintf(text, sizeof text, "\\u%04x", unit);
+  *out += text;
+}
+
+void append_char(std::string_view one, bool ascii, std::string* out) {
+  switch (one[0]) {
+    case '"': *out += "\\\""; return;
+    case '\\': *out += "\\\\"; return;
+    case '\b': *out += "\\b"; return;
+    case '\f': *out += "\\f"; return;
+    case '\n': *out += "\\n"; return;
+    case '\r': *out += "\\r"; return;
+    case '\t': *out += "\\t"; return;
+  }
+  const auto lead = static_cast<unsigned char>(one[0]);
+  if (lead >= 0x20 && (!ascii || lead < 0x7f)) {
+    out->append(one);
+    return;
+  }
+  uint32_t code = one.size() == 1 ? lead : lead & (0x7f >> one.size());
+  for (size_t i = 1; i < one.size(); ++i)
+    code = code << 6 | (static_cast<unsigned char>(one[i]) & 0x3f);
+  if (code <= 0xffff) return append_escape(code, out);
+  append_escape(0xd7c0 + (code >> 10), out);
+  append_escape(0xdc00 + (code & 0x3ff), out);
+}
+
+void append_string(std::string_view text, bool ascii, std::string* out) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t n = char_bytes(text, at);
+    append_char(text.substr(at, n), ascii, out);
+    at += n;
+  }
+}
+
+void append(const Json& value, bool ascii, std::string* out) {
+  const char* comma = "";
+  if (value.is_object()) {
+    *out += '{';
+    for (const Json::Member& m : value.members()) {
+      *out += std::exchange(comma, ",");
+      *out += '"';
+      append_string(m.key, ascii, out);
+      *out += "\":";
+      append(m.value, ascii, out);
+    }
+    *out += '}';
+  } else if (value.is_array()) {
+    *out += '[';
+    for (const Json& element : value.elements()) {
+      *out += std::exchange(comma, ",");
+      append(element, ascii, out);
+    }
+    *out += ']';
+  } else if (value.is_string()) {
+    *out += '"';
+    append_string(value.string(), ascii, out);
+    *out += '"';
+  } else if (value.is_number()) {
+    *out += value.is_real()       ? real_text(value.number())
+            : value.is_unsigned() ? std::to_string(value.whole())
+                                  : std::to_string(value.integer());
+  } else {
+    *out += value.is_null() ? "null" : value.boolean() ? "true" : "false";
+  }
+}
+
+}  // namespace
+
+std::string Json::dump(bool ascii) const {
+  std::string out;
+  append(*this, ascii, &out);
+  return out;
+}
+
+std::string json_string(std::string_view text, bool ascii) {
+  std::string out;
+  append_string(text, ascii, &out);
+  return out;
+}
+
+// ---- reading
+
+// Takes the events of nlohmann's parser (its names).
+class JsonBuilder {
+ public:
+  explicit JsonBuilder(const JsonLimits& limits) : limits_(limits) {}
+  Json take() { return std::move(root_); }
+
+  bool null() { return value(Json()); }
+  bool boolean(bool v) { return value(Json(v)); }
+  bool number_integer(int64_t v) { return value(Json(v)); }
+  bool number_unsigned(uint64_t v) { return value(Json(v)); }
+  bool number_float(double v, const std::string&) { return value(Json(v)); }
+  bool string(std::string& v) { return value(Json(std::move(v))); }
+  bool binary(nlohmann::json::binary_t&) { return false; }  // JSON texts have none
+  bool start_object(size_t) {
+    open(Json::Object{{}, limits_.sorted});
+    return true;
+  }
+  bool start_array(size_t) {
+    open(Json::Array());
+    return true;
+  }
+  bool key(std::string& name) {
+    if (!open_.back().keys.insert(name).second) throw JsonError{JsonError::KEY_TWICE, 0, name};
+    if (limits_.count_all) count();
+    std::get<Json::Object>(open_.back().value->value_).members.push_back({std::move(name), Json()});
+    return true;
+  }
+  bool end_object() {
+    auto& members = std::get<Json::Object>(open_.back().value->value_).members;
+    if (limits_.sorted)
+      std::sort(members.begin(), members.end(),
+                [](const Json::Member& a, const Json::Member& b) { return a.key < b.key; });
+    return close();
+  }
+  bool end_array() { return close(); }
+  bool parse_error(size_t byte, const std::string&, const nlohmann::json::exception& e) {
+    const bool syntax = dynamic_cast<const nlohmann::json::parse_error*>(&e) != nullptr;
+    throw JsonError{syntax ? JsonError::SYNTAX : JsonError::NUMBER_TOO_LARGE, byte, e.what()};
+  }
+
+ private:
+  struct Open {
+    Json* value;  // stays where it is: what holds it does not grow before it is closed
+    std::unordered_set<std::string> keys;
+  };
+
+  void count() {
+    if (++n_values_ > limits_.values) throw JsonError{JsonError::TOO_MANY, 0, ""};
+  }
+  // Puts the value where it belongs: into the open array, behind the last key, or at the top.
+  Json* place(Json value) {
+    Json* at = &root_;
+    if (!open_.empty()) {
+      Json& parent = *open_.back().value;
+      if (auto* const array = std::get_if<Json::Array>(&parent.value_)) at = &array->emplace_back();
+      else at = &std::get<Json::Object>(parent.value_).members.back().value;
+    }
+    *at = std::move(value);
+    return at;
+  }
+  bool value(Json v) {
+    count();
+    place(std::move(v));
+    return true;
+  }
+  template <class Container>
+  void open(Container empty) {
+    if (open_.size() == limits_.depth) throw JsonError{JsonError::TOO_DEEP, 0, ""};
+    count();
+    Json made;
+    made.value_ = std::move(empty);
+    Json* const at = place(std::move(made));
+    open_.push_back({at, {}});
+  }
+  bool close() {
+    open_.pop_back();
+    if (limits_.count_all) count();
+    return true;
+  }
+
+  const JsonLimits limits_;
+  Json root_;
+  std::vector<Open> open_;
+  size_t n_values_ = 0;
+};
+
+Json parse_json(std::string_view text, const JsonLimits& limits) {
+  JsonBuilder builder(limits);
+  nlohmann::json::sax_parse(text, &builder);
+  return builder.take();
+}
+
+}  // namespace riffle
