@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 
 #include "cli/common.h"
 
@@ -160,6 +161,19 @@ const Foreign* foreign(const std::string& flag) {
   return nullptr;
 }
 
+// What a line of a batch has in place of a flag; "": nothing.
+std::string field_of_line(const CLI::App& command, const std::string& flag) {
+  static const std::map<std::string, std::string> fields = {
+      {"--json-schema", "response_format"},
+      {"--grammar", "grammar"},
+      {"--stop", "stop"},
+      {"--system", "messages, with a message of role system"},
+      {"--prompt", "messages or prompt"},
+      {"-p", "messages or prompt"}};
+  const auto it = command.get_name() == "batch" ? fields.find(flag) : fields.end();
+  return it == fields.end() ? "" : "; a line's body has " + it->second;
+}
+
 [[noreturn]] void refuse_flag(const CLI::App& app, const CLI::App& command,
                               const std::string& flag) {
   const std::string unknown = "unknown flag " + flag;
@@ -167,8 +181,8 @@ const Foreign* foreign(const std::string& flag) {
   for (const CLI::App* sub : commands_of(app))
     if (option_of(*sub, flag)) others += (others.empty() ? "" : ", ") + sub->get_name();
   if (!others.empty())
-    throw Exit(EXIT_USAGE,
-               unknown + " of riffle " + command.get_name() + "; these have it: " + others);
+    throw Exit(EXIT_USAGE, unknown + " of riffle " + command.get_name() +
+                               "; these have it: " + others + field_of_line(command, flag));
   Nearest nearest(flag.substr(flag.find_first_not_of('-')));
   for (const CLI::Option* o : command.get_options()) {
     for (const std::string& name : o->get_lnames()) nearest.add(name, "--" + name);

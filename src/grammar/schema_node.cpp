@@ -33,6 +33,13 @@ bool part_of_others(const std::string& key) {
   return names.count(key) > 0;
 }
 
+// Formats that say how a string is used or shown, not which characters it has.
+bool is_annotation(const std::string& format) {
+  static const std::set<std::string> names = {"password", "binary", "path", "file-path",
+                                              "directory-path"};
+  return names.count(format) > 0;
+}
+
 std::string token_of(const std::string& key) {
   std::string out;
   for (const char c : key) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
@@ -260,22 +267,31 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
                               ", expected a whole number below 1000000000");
     return each([&](SchemaNode& n) {
       n.types &= ~static_cast<unsigned>(SchemaNode::FRACTION);
-      if (d->whole != "1") n.multiples.push_back(std::stoll(d->whole));
+      if (d->whole == "1") return;
+      n.multiples.push_back(std::stoll(d->whole));
+      n.multiples_at = &schema;
     });
   }
-  if (key == "minLength") return at_least(&SchemaNode::min_length);
-  if (key == "maxLength") return at_most(&SchemaNode::max_length);
+  if (key == "minLength" || key == "maxLength") {
+    each([&](SchemaNode& n) { n.lengths_at = &schema; });
+    return key == "minLength" ? at_least(&SchemaNode::min_length)
+                              : at_most(&SchemaNode::max_length);
+  }
   if (key == "minItems") return at_least(&SchemaNode::min_items);
   if (key == "maxItems") return at_most(&SchemaNode::max_items);
-  if (key == "minProperties") return at_least(&SchemaNode::min_properties);
-  if (key == "maxProperties") return at_most(&SchemaNode::max_properties);
+  if (key == "minProperties" || key == "maxProperties") {
+    each([&](SchemaNode& n) { n.properties_at = &schema; });
+    return key == "minProperties" ? at_least(&SchemaNode::min_properties)
+                                  : at_most(&SchemaNode::max_properties);
+  }
   if (key == "pattern") {
     const std::string pattern = text();
-    return each([&](SchemaNode& n) { n.patterns.insert(pattern); });
+    return each([&](SchemaNode& n) { n.patterns.emplace(pattern, &schema); });
   }
   if (key == "format") {
     const std::string name = text();
-    return each([&](SchemaNode& n) { n.formats.insert(name); });
+    if (is_annotation(name)) return;
+    return each([&](SchemaNode& n) { n.formats.emplace(name, &schema); });
   }
   if (key == "required") {
     if (!value.is_array()) wrong(schema, key, value, "a list of names");
@@ -289,9 +305,18 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
     }
     return;
   }
+  if (key == "nullable") {  // OpenAPI's; apply_types reads it
+    if (!value.is_boolean()) wrong(schema, key, value, "true or false");
+    if (value == Json(true) && !schema.contains("type"))
+      unsupported(schema, "found nullable without type, expected both; use anyOf with type null");
+    return;
+  }
   // What has no effect with these values.
   if (key == "$id" && &schema == &root_) return;
   if (key == "uniqueItems" && value == Json(false)) return;
+  if (key == "propertyNames" &&
+      (value == Json(true) || value == Json::object() || value == Json{{"type", "string"}}))
+    return;
   if ((key == "patternProperties" || key == "dependentRequired" || key == "dependentSchemas" ||
        key == "dependencies") &&
       value == Json::object())
@@ -318,6 +343,8 @@ void SchemaReader::apply_types(const Json& schema, const Json& value, Nodes* nod
   if (value.is_array())
     for (const Json& name : value) add(name);
   else add(value);
+  if (const auto it = schema.find("nullable"); it != schema.end() && *it == Json(true))
+    mask |= SchemaNode::NULL_;
   for (SchemaNode& n : *nodes) n.types &= mask;
   std::erase_if(*nodes, [](const SchemaNode& n) { return n.types == 0; });
 }
@@ -488,8 +515,9 @@ bool SchemaReader::holds(const SchemaNode& node, const Json& value, const AllOf&
   } else if (value.is_string()) {
     const uint64_t n = char_count(value.get_ref<const std::string&>());
     if (n < node.min_length || n > node.max_length) return false;
-    if ((!node.patterns.empty() || !node.formats.empty()) && !at.empty())
-      unsupported(*at[0],
+    const auto& which = node.patterns.empty() ? node.formats : node.patterns;
+    if (!which.empty() && !at.empty())
+      unsupported(*which.begin()->second,
                   "found enum or const together with pattern or format, expected one of both; "
                   "list in enum what fits");
   } else if (value.is_array()) {

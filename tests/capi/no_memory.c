@@ -121,6 +121,12 @@ static riffle_status grammar(struct all* a) {
   return riffle_grammar_create(a->model, RIFFLE_GRAMMAR_GBNF, gbnf, strlen(gbnf), &a->grammar, NULL,
                                0);
 }
+static riffle_status continued(struct all* a) {
+  riffle_grammar* rest = NULL;
+  const riffle_status status = riffle_grammar_continue(a->grammar, "4821, ", 6, &rest, NULL, 0);
+  riffle_grammar_free(rest);
+  return status;
+}
 static riffle_status context(struct all* a) {
   riffle_context_options o;
   if (a->context) return RIFFLE_OK;
@@ -222,6 +228,7 @@ static const struct step steps[] = {
     {"detokenize", {load, tokenize}, detokenize},
     {"chat", {load}, chat},
     {"grammar", {load}, grammar},
+    {"continued", {load, grammar}, continued},
     {"context", {load}, context},
     {"session", {load, context}, session},
     {"prefill", {load, tokenize, context, session}, prefill},
