@@ -900,6 +900,15 @@ RIFFLE_API riffle_status riffle_grammar_create(riffle_model* model, riffle_gramm
                                                const char* text, size_t text_len,
                                                riffle_grammar** grammar, char* err,
                                                size_t err_size);
+
+/* The same grammar for answers that continue a text, such as an assistant's message that comes last
+ * in riffle_chat_prompt: text and answer together are a text of the grammar. Unless the text is
+ * empty, these answers have no reasoning, whatever riffle_generate_options.reasoning is.
+ * RIFFLE_BAD_ARGUMENT: no text of the grammar begins so; the error names the first byte that does
+ * not fit. It compiles nothing. Free `rest`; `grammar` may be freed before it. */
+RIFFLE_API riffle_status riffle_grammar_continue(const riffle_grammar* grammar, const char* text,
+                                                 size_t text_len, riffle_grammar** rest, char* err,
+                                                 size_t err_size);
 RIFFLE_API void riffle_grammar_free(riffle_grammar* grammar);
 
 /* Whether an answer with a grammar may begin with reasoning, between the model's marks
@@ -928,13 +937,16 @@ typedef struct riffle_generate_options {
   const char* const* stop;
   size_t n_stop;
   bool ignore_eos; /* go on after the model's end tokens */
-  bool trim_start; /* drop the white space an answer begins with (chat templates put it there) */
+  bool trim_start; /* drop the white space an answer begins with (chat templates put it there). The
+                      tokens that hold it are handed over as well */
   riffle_reasoning reasoning; /* with a grammar */
   /* NULL: no grammar. Else tokens that the grammar does not allow are never drawn: their logits are
      -infinity before top_k. An end token may be drawn only where the text is complete, and never
      with ignore_eos. If no token is allowed, the answer ends: STOP if the text is complete, else
-     LENGTH. trim_start, and reasoning other than NONE, allow up to 8 bytes of white space before
-     the text. A stop string ends an answer even if it is incomplete */
+     LENGTH. The text begins with white space only if the grammar says so. With trim_start the first
+     token may have other white space in front of the text, which is dropped; the token is not white
+     space alone. Behind reasoning up to 8 bytes of white space may stand before the text. A stop
+     string ends an answer even if it is incomplete */
   const riffle_grammar* grammar;
 } riffle_generate_options;
 RIFFLE_API void riffle_generate_defaults_sized(riffle_generate_options* options,

@@ -98,6 +98,16 @@ std::shared_ptr<const riffle_grammar> GrammarCache::get(riffle_model* model,
   return found.grammar;
 }
 
+std::shared_ptr<const riffle_grammar> continued_grammar(const riffle_grammar* grammar,
+                                                        const std::string& text) {
+  char err[1024];
+  riffle_grammar* rest = nullptr;
+  const riffle_status status =
+      riffle_grammar_continue(grammar, text.data(), text.size(), &rest, err, sizeof err);
+  if (status != RIFFLE_OK) throw Exit(exit_code_of(status), err);
+  return {rest, GrammarDeleter()};
+}
+
 riffle_reasoning reasoning_of(bool message, bool in_reasoning, riffle_thinking thinking) {
   if (in_reasoning) return RIFFLE_REASONING_BEGUN;
   return message && thinking != RIFFLE_THINKING_OFF ? RIFFLE_REASONING_ALLOWED

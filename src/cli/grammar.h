@@ -47,6 +47,10 @@ class GrammarCache {
   std::list<Entry> entries_;  // the last one used first
 };
 
+// The same grammar for an answer that continues a text. Throws Exit, which does not name the text.
+std::shared_ptr<const riffle_grammar> continued_grammar(const riffle_grammar* grammar,
+                                                        const std::string& text);
+
 // Whether an answer may begin with reasoning before what the grammar constrains. message: the
 // prompt was formed by a chat template.
 riffle_reasoning reasoning_of(bool message, bool in_reasoning, riffle_thinking thinking);

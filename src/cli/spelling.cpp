@@ -79,6 +79,19 @@ const ForeignFlag* foreign(const std::string& flag) {
   return nullptr;
 }
 
+// What a line of a batch has in place of a flag; "": nothing.
+std::string field_of_line(const CLI::App& command, const std::string& flag) {
+  static const std::map<std::string, std::string> fields = {
+      {"--json-schema", "response_format"},
+      {"--grammar", "grammar"},
+      {"--stop", "stop"},
+      {"--system", "messages, with a message of role system"},
+      {"--prompt", "messages or prompt"},
+      {"-p", "messages or prompt"}};
+  const auto it = command.get_name() == "batch" ? fields.find(flag) : fields.end();
+  return it == fields.end() ? "" : "; a line's body has " + it->second;
+}
+
 // typed: the flag as it was typed; flag: as riffle spells it.
 [[noreturn]] void refuse_flag(const CLI::App& app, const CLI::App& command,
                               const std::string& typed, const std::string& flag) {
@@ -88,8 +101,8 @@ const ForeignFlag* foreign(const std::string& flag) {
     if (option_of(*sub, flag)) others += (others.empty() ? "" : ", ") + sub->get_name();
   if (!others.empty()) {
     const std::string same = typed == flag ? "" : " (" + flag + ")";
-    throw Exit(EXIT_USAGE,
-               unknown + same + " of riffle " + command.get_name() + "; these have it: " + others);
+    throw Exit(EXIT_USAGE, unknown + same + " of riffle " + command.get_name() +
+                               "; these have it: " + others + field_of_line(command, flag));
   }
   Nearest nearest(flag.substr(flag.find_first_not_of('-')));
   for (const CLI::Option* o : command.get_options()) {

@@ -33,7 +33,7 @@ Answer::Answer(const Model& model, const riffle_generate_options& o,
       penalties_(o.sampling, prompt, tokenizer_),
       logprobs_(o.sampling.logprobs),
       top_logprobs_(o.sampling.top_logprobs),
-      trimming_(o.trim_start) {
+      trimming_(o.trim_start && !o.grammar) {
   for (size_t i = 0; i < o.n_stop; ++i) stops_.emplace_back(o.stop[i]);
   for (size_t i = 0; i < o.sampling.n_logit_bias; ++i)
     if (o.sampling.logit_bias[i].token >= n_ids_)
@@ -44,7 +44,11 @@ Answer::Answer(const Model& model, const riffle_generate_options& o,
   if (o.grammar->tokenizer != tokenizer_)
     fail(RIFFLE_BAD_ARGUMENT,
          "grammar: created for another model, expected one of this session's model");
-  constraint_.emplace(o.grammar->grammar, grammar::Before{o.trim_start, o.reasoning}, !ignore_eos_);
+  const std::string& begun = o.grammar->begun;
+  constraint_.emplace(o.grammar->grammar, o.trim_start && begun.empty(),
+                      begun.empty() ? o.reasoning : RIFFLE_REASONING_NONE, !ignore_eos_);
+  if (!begun.empty() && !constraint_->take_begun(begun))
+    fail(RIFFLE_INTERNAL, "grammar: found no text that begins as riffle_grammar_continue was told");
 }
 
 const SampleRequest& Answer::request(size_t i) {
@@ -180,6 +184,7 @@ std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> l
           : sampler_.sample(logits.data(), std::min<int>(logits.size(), n_ids_), request());
   ++result_.n_tokens;
   if (!ignore_eos_ && config_->ends_answer(token)) return over(RIFFLE_FINISH_STOP);
+  if (constraint_ && constraint_->skips_space(tokenizer_->bytes(token))) trimming_ = true;
   const std::string text = decoder_ ? release(decoder_->put(token), false) : std::string();
   riffle_token shown = token_of(token, text);
   Logprobs logprobs;

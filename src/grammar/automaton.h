@@ -64,6 +64,9 @@ struct Automaton {
   }
 };
 
+// Names of the first rule of a JSON Schema and of a regular expression, for errors.
+inline constexpr const char *kSchemaRule = "#", *kRegexRule = "the regular expression";
+
 // entries: rules to begin with; *starts gets where each begins. Throws RIFFLE_BAD_ARGUMENT if a
 // rule is left-recursive or an entry has no text that ends, RIFFLE_UNSUPPORTED if the automaton
 // becomes too large.

@@ -179,6 +179,22 @@ void refuse_left_recursion(const Expressions& e, Facts& facts) {
   }
 }
 
+// name: of the first rule, as its reader named it.
+[[noreturn]] void refuse_empty(const std::string& name) {
+  if (name == kSchemaRule)
+    fail(RIFFLE_BAD_ARGUMENT,
+         "the schema: found no JSON text that fits it and ends, expected at least one; drop a "
+         "condition that excludes the others, or a required member that needs the schema itself");
+  if (name == kRegexRule)
+    fail(RIFFLE_BAD_ARGUMENT,
+         "the regular expression: found no text that matches it, expected at least one; give "
+         "each class a character");
+  fail(RIFFLE_BAD_ARGUMENT,
+       "rule %.60s: found no text that fits it and ends, expected at least one; add an "
+       "alternative without the rule itself",
+       name.c_str());
+}
+
 class Compiler {
  public:
   explicit Compiler(const Expressions& e) : e_(e), facts_(e) {}
@@ -188,11 +204,7 @@ class Compiler {
     return_ = add({});
     rule_ops_.assign(e_.n_rules(), 0);
     for (const uint32_t entry : entries) {
-      if (!facts_.productive(e_.rule_expr(entry)))
-        fail(RIFFLE_BAD_ARGUMENT,
-             "rule %.60s: found no text that fits it and ends, expected at least one; add an "
-             "alternative without the rule itself, or drop a condition that excludes the others",
-             e_.rule_name(entry).c_str());
+      if (!facts_.productive(e_.rule_expr(entry))) refuse_empty(e_.rule_name(entry));
       starts->push_back(rule_op(entry));
     }
     // Rules are compiled from a list, so that a chain of rules needs no deep stack.

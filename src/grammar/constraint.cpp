@@ -5,21 +5,26 @@
 namespace riffle::grammar {
 namespace {
 
-Before inside_matcher(const Grammar& grammar, Before before) {
-  if (before.reasoning == RIFFLE_REASONING_NONE || grammar.reasoning().end_ids.empty())
-    return before;
-  return {true, RIFFLE_REASONING_NONE};  // what follows the mark may begin with white space
+// Marks that are control tokens are this file's; the matcher knows marks of text.
+Before inside_matcher(const Grammar& grammar, bool space, riffle_reasoning reasoning) {
+  const bool here = !grammar.reasoning().end_ids.empty();
+  return {space, here ? RIFFLE_REASONING_NONE : reasoning};
 }
 
 }  // namespace
 
-Constraint::Constraint(std::shared_ptr<const Grammar> grammar, Before before, bool end_tokens)
-    : matcher_(grammar, inside_matcher(*grammar, before)), end_tokens_(end_tokens) {
+Constraint::Constraint(std::shared_ptr<const Grammar> grammar, bool space,
+                       riffle_reasoning reasoning, bool end_tokens)
+    : grammar_(grammar),
+      matcher_(grammar, inside_matcher(*grammar, false, reasoning)),
+      end_tokens_(end_tokens) {
+  if (space && reasoning != RIFFLE_REASONING_BEGUN)
+    spaced_.emplace(grammar, inside_matcher(*grammar, true, reasoning));
   const ReasoningTokens& marks = grammar->reasoning();
-  if (before.reasoning == RIFFLE_REASONING_NONE || marks.end_ids.empty()) return;
+  if (reasoning == RIFFLE_REASONING_NONE || marks.end_ids.empty()) return;
   // A mark of several tokens is a header (gpt-oss). Such models begin every answer with one, so the
   // grammar waits for the header of the answer.
-  const bool begun = before.reasoning == RIFFLE_REASONING_BEGUN || marks.begin_ids.size() != 1;
+  const bool begun = reasoning == RIFFLE_REASONING_BEGUN || marks.begin_ids.size() != 1;
   phase_ = begun ? Phase::REASONING : Phase::BEFORE;
 }
 
@@ -36,25 +41,43 @@ bool Constraint::allowed(std::span<uint32_t> mask) {
     for (const int32_t token : tokens.end_tokens()) set(token, false);
     return true;
   }
-  const bool any = matcher_.allowed(end_tokens_, mask);
+  const bool any = allowed_text(mask);
   if (phase_ == Phase::TEXT) return any;
   set(matcher_.grammar().reasoning().begin_ids[0], true);
   return true;
 }
 
+bool Constraint::allowed_text(std::span<uint32_t> mask) {
+  bool any = matcher_.allowed(end_tokens_, mask);
+  if (!spaced_) return any;
+  std::vector<uint32_t> spaced(mask.size()), white(mask.size());
+  spaced_->allowed(false, spaced);
+  Matcher::white(grammar_).allowed(false, white);
+  for (size_t i = 0; i < mask.size(); ++i) {
+    mask[i] |= spaced[i] & ~white[i];
+    any = any || mask[i] != 0;
+  }
+  return any;
+}
+
 bool Constraint::take(int32_t token, std::string_view text) {
   const ReasoningTokens& marks = matcher_.grammar().reasoning();
   if (phase_ == Phase::REASONING) {
-    if (ends_reasoning(token)) phase_ = Phase::TEXT;
+    if (!ends_reasoning(token)) return true;
+    phase_ = Phase::TEXT;
+    matcher_ = Matcher(grammar_, {true, RIFFLE_REASONING_NONE});
     return true;
   }
   if (phase_ == Phase::BEFORE) {
     if (token == marks.begin_ids[0]) {
       phase_ = Phase::REASONING;
+      spaced_.reset();
       return true;
     }
-    if (text.find_first_not_of(" \t\r\n") != text.npos) phase_ = Phase::TEXT;
+    phase_ = Phase::TEXT;
   }
+  if (skips_space(text)) matcher_ = *spaced_;
+  spaced_.reset();
   return matcher_.grammar().tokens().holds(token) && matcher_.accept(text);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -12,9 +13,21 @@ namespace riffle::grammar {
 
 class Constraint {
  public:
-  // end_tokens: whether end tokens end the answer where it is complete. Else they are never
-  // allowed.
-  Constraint(std::shared_ptr<const Grammar> grammar, Before before, bool end_tokens);
+  // space: whether the first token may have white space in front of the text. In many vocabularies
+  // words begin with a space, and the first word of an answer too. A token of white space alone is
+  // the grammar's own or not allowed. end_tokens: whether end tokens end the answer where it is
+  // complete. Else they are never allowed.
+  Constraint(std::shared_ptr<const Grammar> grammar, bool space, riffle_reasoning reasoning,
+             bool end_tokens);
+
+  // Takes text that stands in the prompt and that the answer continues; before all tokens, and
+  // without space and reasoning. False: the grammar does not allow it.
+  bool take_begun(std::string_view text) { return matcher_.accept(text); }
+  // Whether the next token, of this text, is the first and begins with white space that is not the
+  // grammar's.
+  bool skips_space(std::string_view text) const {
+    return spaced_ && !text.empty() && !Matcher(matcher_).accept(text);
+  }
 
   // Sets the bits of the tokens that may come next and clears the others. False: there are none.
   bool allowed(std::span<uint32_t> mask);
@@ -31,9 +44,12 @@ class Constraint {
   // BEFORE and REASONING are for marks that are control tokens; matcher_ knows marks of text.
   enum class Phase { BEFORE, REASONING, TEXT };
 
+  bool allowed_text(std::span<uint32_t> mask);
   bool ends_reasoning(int32_t token);
 
+  std::shared_ptr<const Grammar> grammar_;
   Matcher matcher_;
+  std::optional<Matcher> spaced_;  // before the first token: with white space in front
   Phase phase_ = Phase::TEXT;
   bool end_tokens_;
   std::vector<int32_t> recent_;  // tokens of the reasoning that may belong to its end mark

@@ -23,6 +23,32 @@ constexpr const char* kEmail =
     "(?:\\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?){0,3}";
 constexpr const char* kUuid =
     "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}";
+// RFC 3339, appendix A: a unit may follow only the next larger one.
+constexpr const char* kDuration =
+    "P(?:(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
+    "(?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?"
+    "|T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)|[0-9]+W)";
+// At most 4 labels, of at most 61 of the 63 characters and one hyphen: so a name has at most 253.
+constexpr const char* kHostname =
+    "[A-Za-z0-9]{1,30}(?:-[A-Za-z0-9]{1,30})?"
+    "(?:\\.[A-Za-z0-9]{1,30}(?:-[A-Za-z0-9]{1,30})?){0,3}";
+constexpr const char* kIpv4 =
+    "(?:(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])\\.){3}"
+    "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])";
+// Without an IPv4 address as its end. H stands for a group.
+constexpr const char* kIpv6 =
+    "(?:(?:H:){7}H|(?:H:){1,7}:|(?:H:){1,6}:H|(?:H:){1,5}(?::H){1,2}|(?:H:){1,4}(?::H){1,3}"
+    "|(?:H:){1,3}(?::H){1,4}|(?:H:){1,2}(?::H){1,5}|H:(?::H){1,6}|:(?:(?::H){1,7}|:))";
+// RFC 3986 without users and addresses in brackets. C stands for a character of a path.
+constexpr const char* kUri =
+    "[A-Za-z][A-Za-z0-9+.-]*:(?://[A-Za-z0-9._~-]*(?::[0-9]{1,5})?(?:/C*)*|/?(?:C+(?:/C*)*)?)"
+    "(?:\\?(?:C|[/?])*)?(?:#(?:C|[/?])*)?";
+
+std::string with(std::string pattern, char letter, const std::string& text) {
+  for (size_t at = 0; (at = pattern.find(letter, at)) != pattern.npos; at += text.size())
+    pattern.replace(at, 1, text);
+  return pattern;
+}
 
 const std::map<std::string, std::string>& patterns() {
   static const std::map<std::string, std::string> all = {
@@ -30,7 +56,12 @@ const std::map<std::string, std::string>& patterns() {
       {"time", std::string("^") + kTime + "$"},
       {"date-time", std::string("^") + kDate + "[Tt]" + kTime + "$"},
       {"uuid", std::string("^") + kUuid + "$"},
-      {"email", std::string("^") + kEmail + "$"}};
+      {"email", std::string("^") + kEmail + "$"},
+      {"duration", std::string("^") + kDuration + "$"},
+      {"hostname", std::string("^") + kHostname + "$"},
+      {"ipv4", std::string("^") + kIpv4 + "$"},
+      {"ipv6", "^" + with(kIpv6, 'H', "[0-9A-Fa-f]{1,4}") + "$"},
+      {"uri", "^" + with(kUri, 'C', "(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})") + "$"}};
   return all;
 }
 

@@ -19,13 +19,17 @@ Grammar::Grammar(Expressions e, uint32_t root, std::shared_ptr<const TokenTries>
   std::vector<uint32_t> entries(N_ENTRIES);
   entries[PLAIN] = root;
   entries[SPACE] = e.add_rule("root", e.sequence({space, text}));
-  entries[REASONING] = entries[MAYBE_REASONING] = entries[SPACE];
+  entries[WHITE] = e.add_rule("root", space);
+  entries[REASONING] = entries[SPACE_MAYBE_REASONING] = entries[SPACE];
+  entries[MAYBE_REASONING] = entries[PLAIN];
   if (!reasoning_.end.empty()) {
     const ExprId reasoned = e.sequence({e.until(reasoning_.end), space, text});
     entries[REASONING] = e.add_rule("root", reasoned);
     if (!reasoning_.begin.empty()) {
       const ExprId begun = e.sequence({e.text(reasoning_.begin), e.rule(entries[REASONING])});
-      entries[MAYBE_REASONING] = e.add_rule("root", e.sequence({space, e.choice({begun, text})}));
+      const ExprId either = e.choice({begun, text});
+      entries[MAYBE_REASONING] = e.add_rule("root", either);
+      entries[SPACE_MAYBE_REASONING] = e.add_rule("root", e.sequence({space, either}));
     }
   }
   automaton_ = compile(e, entries, &starts_);
@@ -37,19 +41,28 @@ std::shared_ptr<StateCache> Grammar::new_cache() const {
   return std::make_shared<StateCache>(automaton_, *tokens_);
 }
 
-Matcher::Matcher(std::shared_ptr<const Grammar> grammar, Before before)
+Matcher::Matcher(Grammar::Entry entry, std::shared_ptr<const Grammar> grammar)
     : grammar_(std::move(grammar)) {
   const std::lock_guard<std::mutex> lock(grammar_->lock_);
-  const auto entry = before.reasoning == RIFFLE_REASONING_BEGUN     ? Grammar::REASONING
-                     : before.reasoning == RIFFLE_REASONING_ALLOWED ? Grammar::MAYBE_REASONING
-                     : before.space                                 ? Grammar::SPACE
-                                                                    : Grammar::PLAIN;
-  const bool marks = !grammar_->reasoning_.end.empty();
   cache_ = grammar_->cache_;
-  state_ =
-      cache_->start(grammar_->starts_[marks || before.reasoning == RIFFLE_REASONING_NONE ? entry
-                                      : before.space ? Grammar::SPACE
-                                                     : Grammar::PLAIN]);
+  state_ = cache_->start(grammar_->starts_[entry]);
+}
+
+Grammar::Entry Matcher::entry_of(const ReasoningTokens& marks, Before before) {
+  const auto with_space = [&](Grammar::Entry spaced, Grammar::Entry plain) {
+    return before.space ? spaced : plain;
+  };
+  if (!marks.end.empty() && before.reasoning == RIFFLE_REASONING_BEGUN) return Grammar::REASONING;
+  if (!marks.end.empty() && before.reasoning == RIFFLE_REASONING_ALLOWED)
+    return with_space(Grammar::SPACE_MAYBE_REASONING, Grammar::MAYBE_REASONING);
+  return with_space(Grammar::SPACE, Grammar::PLAIN);
+}
+
+Matcher::Matcher(std::shared_ptr<const Grammar> grammar, Before before)
+    : Matcher(entry_of(grammar->reasoning(), before), grammar) {}
+
+Matcher Matcher::white(std::shared_ptr<const Grammar> grammar) {
+  return Matcher(Grammar::WHITE, std::move(grammar));
 }
 
 // The grammar's lock is held. Before anything is asked of the cache.

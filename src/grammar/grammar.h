@@ -50,7 +50,7 @@ class Grammar {
  private:
   friend class Matcher;
   // Entries of starts_.
-  enum Entry { PLAIN, SPACE, REASONING, MAYBE_REASONING, N_ENTRIES };
+  enum Entry { PLAIN, SPACE, REASONING, MAYBE_REASONING, SPACE_MAYBE_REASONING, WHITE, N_ENTRIES };
 
   std::shared_ptr<StateCache> new_cache() const;
 
@@ -69,6 +69,8 @@ class Grammar {
 class Matcher {
  public:
   Matcher(std::shared_ptr<const Grammar> grammar, Before before);
+  // For white space alone, as Before::space has it.
+  static Matcher white(std::shared_ptr<const Grammar> grammar);
 
   // Takes a token's text. False: the grammar does not allow it, and nothing allows more. Throws as
   // StateCache::next.
@@ -84,6 +86,8 @@ class Matcher {
  private:
   struct Walk;
 
+  Matcher(Grammar::Entry entry, std::shared_ptr<const Grammar> grammar);
+  static Grammar::Entry entry_of(const ReasoningTokens& marks, Before before);
   void enter();
   void renew(std::span<StateId> also);
   StateCache::Mask walk(StateId from, size_t trie);
@@ -99,4 +103,6 @@ class Matcher {
 struct riffle_grammar {
   std::shared_ptr<const riffle::grammar::Grammar> grammar;
   const riffle::Tokenizer* tokenizer = nullptr;  // whose tokens it knows
+  std::string
+      begun;  // the text that answers continue; the grammar allows it (riffle_grammar_continue)
 };

@@ -108,10 +108,10 @@ class Schema {
     if (node.types & SchemaNode::NULL_) ways.push_back(e_.text("null"));
     if (node.types & SchemaNode::BOOLEAN) ways.push_back(e_.words({"true", "false"}));
     if (node.types & SchemaNode::FRACTION) ways.push_back(number_expr(node.range, false, &e_));
-    else if (node.types & SchemaNode::INTEGER) ways.push_back(integer(node, at));
-    if (node.types & SchemaNode::STRING) ways.push_back(string(node, at));
+    else if (node.types & SchemaNode::INTEGER) ways.push_back(integer(node));
+    if (node.types & SchemaNode::STRING) ways.push_back(string(node));
     if (node.types & SchemaNode::ARRAY) ways.push_back(array(node));
-    if (node.types & SchemaNode::OBJECT) ways.push_back(object(node, at));
+    if (node.types & SchemaNode::OBJECT) ways.push_back(object(node));
     return e_.choice(std::move(ways));
   }
 
@@ -147,13 +147,13 @@ class Schema {
 
   // ---- numbers
 
-  ExprId integer(const SchemaNode& node, const AllOf& at) {
+  ExprId integer(const SchemaNode& node) {
     if (node.multiples.empty()) return number_expr(node.range, true, &e_);
     int64_t step = 1;
     for (const int64_t k : node.multiples) {
       step = step / std::gcd(step, k) * k;
       if (step > 1000000000000)
-        reader_.unsupported(*at[0],
+        reader_.unsupported(*node.multiples_at,
                             "found values of multipleOf whose common multiple is above 10^12, "
                             "expected at most that");
     }
@@ -175,7 +175,7 @@ class Schema {
     }
     if (low || high || step > kMostRemainders)
       reader_.unsupported(
-          *at[0],
+          *node.multiples_at,
           format("found multipleOf %lld, expected at most %lld and no limits, or minimum and "
                  "maximum with at most %lld multiples between them",
                  static_cast<long long>(step), static_cast<long long>(kMostRemainders),
@@ -205,34 +205,37 @@ class Schema {
 
   // ---- strings
 
-  ExprId string(const SchemaNode& node, const AllOf& at) {
+  ExprId string(const SchemaNode& node) {
     if (node.min_length > node.max_length) return Expressions::kNever;
     const auto min = static_cast<uint32_t>(node.min_length);
     const auto max =
         node.max_length >= kUnlimited ? kUnlimited : static_cast<uint32_t>(node.max_length);
-    std::vector<std::string> patterns(node.patterns.begin(), node.patterns.end());
-    for (const std::string& name : node.formats) {
+    std::vector<std::pair<std::string, const Json*>> patterns(node.patterns.begin(),
+                                                              node.patterns.end());
+    for (const auto& [name, schema] : node.formats) {
       const char* const pattern = format_pattern(name);
       if (!pattern)
-        reader_.unsupported(*at[0], "found format " +
-                                        ("\"" + json_string(name) + "\"").substr(0, 60) +
-                                        ", expected one of " + format_names());
-      patterns.push_back(pattern);
+        reader_.unsupported(*schema, "found format " +
+                                         ("\"" + json_string(name) + "\"").substr(0, 60) +
+                                         ", expected one of " + format_names() +
+                                         "; use pattern, or leave format out");
+      patterns.emplace_back(pattern, schema);
     }
     if (patterns.empty()) return pieces_.string(min, max);
+    const Json& place = *patterns.back().second;
     if (patterns.size() > 1)
-      reader_.unsupported(*at[0],
+      reader_.unsupported(place,
                           "found more than one pattern or format for one string, expected one; "
                           "say it in one pattern");
     Regex regex;
     try {
-      regex = read_regex(patterns[0], pieces_.regex_options(), &e_);
+      regex = read_regex(patterns[0].first, pieces_.regex_options(), &e_);
     } catch (const Error& error) {
-      throw Error(error.status(), "at " + reader_.place(at) + "/pattern: " + error.what());
+      throw Error(error.status(), "at " + reader_.place({&place}) + "/pattern: " + error.what());
     }
     if (regex.min >= min && (max == kUnlimited || regex.max <= max)) return pieces_.matching(regex);
     if (!regex.repeated)
-      reader_.unsupported(*at[0],
+      reader_.unsupported(*node.lengths_at,
                           "found minLength or maxLength together with a pattern or format that "
                           "has other lengths, expected a pattern of one class such as ^[a-z]+$; "
                           "write the lengths into the pattern");
@@ -286,7 +289,7 @@ class Schema {
     return e_.sequence({key, e_.text(":"), pieces_.space(), value});
   }
 
-  ExprId object(const SchemaNode& node, const AllOf& at) {
+  ExprId object(const SchemaNode& node) {
     const std::vector<std::string> names = SchemaReader::names(node);
     std::vector<Member> members;
     size_t n_required = 0;
@@ -306,20 +309,23 @@ class Schema {
     // named cannot be counted upwards.
     uint64_t min = node.min_properties <= n_required ? 0 : node.min_properties;
     if (min > 1 && extra != Expressions::kNever)
-      reader_.unsupported(*at[0], format("found minProperties %llu, expected at most 1, or as many "
-                                         "required properties, or additionalProperties false",
-                                         static_cast<unsigned long long>(min)));
+      reader_.unsupported(*node.properties_at,
+                          format("found minProperties %llu, expected at most 1, or as many "
+                                 "required properties, or additionalProperties false",
+                                 static_cast<unsigned long long>(min)));
     if (min > node.max_properties || n_required > node.max_properties ||
         (extra == Expressions::kNever && min > members.size()))
       return Expressions::kNever;
     const bool limited =
         node.max_properties < (extra == Expressions::kNever ? members.size() : kUnlimited);
     if (limited && node.max_properties > 60000)
-      reader_.unsupported(*at[0], "found maxProperties above 60000, expected at most that");
+      reader_.unsupported(*node.properties_at,
+                          "found maxProperties above 60000, expected at most that");
     if (members.size() > Members::kMost && (min > 0 || limited))
-      reader_.unsupported(*at[0], format("found minProperties or maxProperties beside %zu "
-                                         "properties, expected at most %zu properties",
-                                         members.size(), Members::kMost));
+      reader_.unsupported(*node.properties_at,
+                          format("found minProperties or maxProperties beside %zu "
+                                 "properties, expected at most %zu properties",
+                                 members.size(), Members::kMost));
     return braces(members, extra, static_cast<uint32_t>(min),
                   limited ? static_cast<uint32_t>(node.max_properties) : kUnlimited);
   }

@@ -70,7 +70,7 @@ std::shared_ptr<const Grammar> compile_grammar(std::shared_ptr<const TokenTries>
   switch (kind) {
     case RIFFLE_GRAMMAR_GBNF: root = read_gbnf(text, &e); break;
     case RIFFLE_GRAMMAR_JSON_SCHEMA: root = read_json_schema(text, &e); break;
-    case RIFFLE_GRAMMAR_REGEX: root = e.add_rule("root", read_regex(text, {}, &e).expr); break;
+    case RIFFLE_GRAMMAR_REGEX: root = e.add_rule(kRegexRule, read_regex(text, {}, &e).expr); break;
     default:
       fail(RIFFLE_BAD_ARGUMENT, "grammar kind is %d, expected 0 to 2", static_cast<int>(kind));
   }

@@ -25,12 +25,28 @@ bool known_annotation(const std::string& key) {
   return names.count(key) > 0 || key.starts_with("x-");
 }
 
+bool is_true(const Json& value) { return value.is_boolean() && value.boolean(); }
+
+// A schema for names of members that every name fits.
+bool allows_all_names(const Json& schema) {
+  const Json* const type = schema.find("type");
+  return is_true(schema) || (schema.is_object() && schema.empty()) ||
+         (type && schema.size() == 1 && type->equals("string"));
+}
+
 // Keywords that are read together with another one.
 bool part_of_others(const std::string& key) {
   static const std::set<std::string> names = {
       "properties", "additionalProperties", "anyOf",          "oneOf",
       "items",      "prefixItems",          "additionalItems"};
   return names.count(key) > 0;
+}
+
+// Formats that say how a string is used or shown, not which characters it has.
+bool is_annotation(const std::string& format) {
+  static const std::set<std::string> names = {"password", "binary", "path", "file-path",
+                                              "directory-path"};
+  return names.count(format) > 0;
 }
 
 std::string token_of(const std::string& key) {
@@ -260,22 +276,31 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
                               ", expected a whole number below 1000000000");
     return each([&](SchemaNode& n) {
       n.types &= ~static_cast<unsigned>(SchemaNode::FRACTION);
-      if (d->whole != "1") n.multiples.push_back(std::stoll(d->whole));
+      if (d->whole == "1") return;
+      n.multiples.push_back(std::stoll(d->whole));
+      n.multiples_at = &schema;
     });
   }
-  if (key == "minLength") return at_least(&SchemaNode::min_length);
-  if (key == "maxLength") return at_most(&SchemaNode::max_length);
+  if (key == "minLength" || key == "maxLength") {
+    each([&](SchemaNode& n) { n.lengths_at = &schema; });
+    return key == "minLength" ? at_least(&SchemaNode::min_length)
+                              : at_most(&SchemaNode::max_length);
+  }
   if (key == "minItems") return at_least(&SchemaNode::min_items);
   if (key == "maxItems") return at_most(&SchemaNode::max_items);
-  if (key == "minProperties") return at_least(&SchemaNode::min_properties);
-  if (key == "maxProperties") return at_most(&SchemaNode::max_properties);
+  if (key == "minProperties" || key == "maxProperties") {
+    each([&](SchemaNode& n) { n.properties_at = &schema; });
+    return key == "minProperties" ? at_least(&SchemaNode::min_properties)
+                                  : at_most(&SchemaNode::max_properties);
+  }
   if (key == "pattern") {
     const std::string pattern = text();
-    return each([&](SchemaNode& n) { n.patterns.insert(pattern); });
+    return each([&](SchemaNode& n) { n.patterns.emplace(pattern, &schema); });
   }
   if (key == "format") {
     const std::string name = text();
-    return each([&](SchemaNode& n) { n.formats.insert(name); });
+    if (is_annotation(name)) return;
+    return each([&](SchemaNode& n) { n.formats.emplace(name, &schema); });
   }
   if (key == "required") {
     if (!value.is_array()) wrong(schema, key, value, "a list of names");
@@ -289,9 +314,16 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
     }
     return;
   }
+  if (key == "nullable") {  // OpenAPI's; apply_types reads it
+    if (!value.is_boolean()) wrong(schema, key, value, "true or false");
+    if (is_true(value) && !schema.find("type"))
+      unsupported(schema, "found nullable without type, expected both; use anyOf with type null");
+    return;
+  }
   // What has no effect with these values.
   if (key == "$id" && &schema == &root_) return;
   if (key == "uniqueItems" && value.is_boolean() && !value.boolean()) return;
+  if (key == "propertyNames" && allows_all_names(value)) return;
   if ((key == "patternProperties" || key == "dependentRequired" || key == "dependentSchemas" ||
        key == "dependencies") &&
       value.is_object() && value.empty())
@@ -318,6 +350,8 @@ void SchemaReader::apply_types(const Json& schema, const Json& value, Nodes* nod
   if (value.is_array())
     for (const Json& name : value.elements()) add(name);
   else add(value);
+  if (const Json* const also = schema.find("nullable"); also && is_true(*also))
+    mask |= SchemaNode::NULL_;
   for (SchemaNode& n : *nodes) n.types &= mask;
   std::erase_if(*nodes, [](const SchemaNode& n) { return n.types == 0; });
 }
@@ -484,8 +518,9 @@ bool SchemaReader::holds(const SchemaNode& node, const Json& value, const AllOf&
   } else if (value.is_string()) {
     const uint64_t n = char_count(value.string());
     if (n < node.min_length || n > node.max_length) return false;
-    if ((!node.patterns.empty() || !node.formats.empty()) && !at.empty())
-      unsupported(*at[0],
+    const auto& which = node.patterns.empty() ? node.formats : node.patterns;
+    if (!which.empty() && !at.empty())
+      unsupported(*which.begin()->second,
                   "found enum or const together with pattern or format, expected one of both; "
                   "list in enum what fits");
   } else if (value.is_array()) {

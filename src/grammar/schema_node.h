@@ -34,9 +34,10 @@ struct SchemaNode {
 
   NumberRange range;
   std::vector<int64_t> multiples;  // multipleOf: whole numbers above 1
+  const Json* multiples_at = nullptr;
 
   uint64_t min_length = 0, max_length = kUnlimited;
-  std::set<std::string> patterns, formats;
+  std::map<std::string, const Json*> patterns, formats;  // each with the schema that has it
 
   struct Items {
     std::vector<const Json*> prefix;
@@ -52,6 +53,9 @@ struct SchemaNode {
   std::vector<Properties> properties;  // all hold
   std::vector<std::string> required;   // without repetitions
   uint64_t min_properties = 0, max_properties = kUnlimited;
+
+  // Schemas that set limits of lengths and of numbers of properties, for errors; null: none.
+  const Json *lengths_at = nullptr, *properties_at = nullptr;
 };
 
 class SchemaReader {
@@ -72,7 +76,8 @@ class SchemaReader {
   static std::vector<std::string> names(const SchemaNode& node);
   static size_t n_prefix(const SchemaNode& node);
 
-  // "#/properties/a": of a schema that has been read, or the first of several.
+  // "#/properties/a": of a schema that has been read, or the first of several. In errors about a
+  // keyword: of the schema that has it.
   std::string place(const AllOf& schemas) const;
   [[noreturn]] void unsupported(const Json& schema, const std::string& what) const;
   [[noreturn]] void too_many_alternatives(const Json& schema) const;

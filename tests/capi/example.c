@@ -289,8 +289,23 @@ static void generation(riffle_model* model) {
   report(strlen(bound.text) == 5 && strspn(bound.text, "0123456789") == 4 &&
              result.finish == RIFFLE_FINISH_STOP,
          "the answer is a text of the grammar", bound.text);
+  /* An answer that continues a text: both together are a text of the grammar. */
+  riffle_grammar *rest = NULL, *none = NULL;
+  s = riffle_grammar_continue(grammar, "12x", 3, &none, err, sizeof err);
+  report(s == RIFFLE_BAD_ARGUMENT && none == NULL && strstr(err, "found 'x' at byte 3"),
+         "a text that the grammar does not allow cannot be continued", err);
+  need(riffle_grammar_continue(grammar, "12", 2, &rest, err, sizeof err), "continue a text", err);
+  need(riffle_prefill_to(session, ids, n, NULL, NULL), "go back for the rest",
+       riffle_context_error(context));
+  struct answer two_digits = {0};
+  g.grammar = rest;
+  need(riffle_generate(session, &g, on_token, &two_digits, &result), "answer with the rest",
+       riffle_context_error(context));
+  report(strlen(two_digits.text) == 3 && strspn(two_digits.text, "0123456789") == 2,
+         "the answer is the rest of a text of the grammar", two_digits.text);
   g.grammar = NULL;
   g.trim_start = false;
+  riffle_grammar_free(rest);
   riffle_grammar_free(grammar);
   riffle_grammar_free(NULL);
 

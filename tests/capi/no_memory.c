@@ -198,6 +198,12 @@ static riffle_status plan(struct all* a) {
   set_options(a, &o);
   return riffle_plan_memory(a->model, &o, &out, NULL, 0);
 }
+static riffle_status continued(struct all* a) {
+  riffle_grammar* rest = NULL;
+  const riffle_status status = riffle_grammar_continue(a->grammar, "4821, ", 6, &rest, NULL, 0);
+  riffle_grammar_free(rest);
+  return status;
+}
 static riffle_status context(struct all* a) {
   riffle_context_options o;
   if (a->context) return RIFFLE_OK;
@@ -347,6 +353,7 @@ static const struct step steps[] = {
     {"regex", {load}, regex},
     {"schema", {load}, schema},
     {"schema_folder", {load_folder}, schema},
+    {"continued", {load, grammar}, continued},
     {"context", {load}, context},
     {"session", {load, context}, session},
     {"prefill", {load, tokenize, context, session}, prefill},

@@ -70,7 +70,8 @@ CHAT_FIELDS = [
     (SAME, {"functions": []}), (SAME, {"function_call": "none"}),
     (SAME, {"response_format": {"type": "text"}}), (SAME, {"modalities": ["text"]}),
     (SAME, {"reasoning_effort": "medium"}), (SAME, {"verbosity": "medium"}), (SAME, {"stop": None}),
-    (SAME, {"top_p": 1}), (SAME, {"seed": 7}), (SAME, {"audio": None}),
+    (SAME, {"top_p": 1}), (SAME, {"seed": 7}), (SAME, {"seed": -1}), (REFUSED, {"seed": -2}),
+    (SAME, {"audio": None}),
     (SAME, {"max_completion_tokens": 6, "max_tokens": None}),
     (IGNORED, {"user": "u-1"}), (IGNORED, {"metadata": {"batch": "nightly"}}),
     (IGNORED, {"store": True}), (IGNORED, {"service_tier": "auto"}),
@@ -83,7 +84,8 @@ CHAT_FIELDS = [
     (REFUSED, {"top_logprobs": 5}), (REFUSED, {"logprobs": 3}), (REFUSED, {"top_logprobs": 21}),
     (OTHER, {"logit_bias": {"13": 100}}), (REFUSED, {"logit_bias": {"5000000": -100}}),
     (REFUSED, {"logit_bias": {"a": 1}}), (REFUSED, {"logit_bias": {"5": 101}}),
-    (REFUSED, {"logit_bias": [5]}), (SAME, {"frequency_penalty": 2}),  # no token comes twice
+    (REFUSED, {"logit_bias": [5]}), (REFUSED, {"logit_bias": [[5, True]]}),
+    (OTHER, {"logit_bias": [[13, 100]]}), (SAME, {"logit_bias": [[5, False]]}), (SAME, {"frequency_penalty": 2}),  # no token comes twice
     (SAME, {"presence_penalty": -2}), (REFUSED, {"frequency_penalty": 2.5}),
     (REFUSED, {"presence_penalty": "1"}),
     (REFUSED, {"tools": [TOOL]}), (REFUSED, {"tool_choice": "required"}),
@@ -109,7 +111,10 @@ CHAT_FIELDS = [
     (REFUSED, {"skip_special_tokens": False}), (REFUSED, {"bad_words": ["a"]}),
     (OTHER, {"guided_json": {"type": "object"}}), (OTHER, {"guided_regex": "[0-9]{3} [a-z]+x"}),
     (OTHER, {"guided_choice": ["Otto", "Anna"]}), (OTHER, {"guided_grammar": 'root ::= "ja"'}),
-    (OTHER, {"structured_outputs": {"choice": ["a"]}}), (SAME, {"structured_outputs": {}}),
+    (OTHER, {"structured_outputs": {"choice": ["a"]}}), (REFUSED, {"structured_outputs": {}}),
+    (REFUSED, {"structured_outputs": {"json": None}}), (REFUSED, {"structured_outputs": {"a": 1}}),
+    (OTHER, {"response_format": {"type": "json_object", "schema": {"type": "object"}}}),
+    (OTHER, {"response_format": {"type": "json_schema", "schema": {"type": "object"}}}),
     (REFUSED, {"guided_json": {"not": {}}}), (REFUSED, {"guided_choice": []}),
     (REFUSED, {"structured_outputs": {"json_object": True, "regex": "a"}}),
     (SAME, {"xtc_probability": 0, "xtc_threshold": 0.3}), (REFUSED, {"xtc_probability": 1.5}),
@@ -125,10 +130,12 @@ CHAT_FIELDS = [
     (REFUSED, {"allowed_token_ids": [1]}), (REFUSED, {"truncate_prompt_tokens": 5}),
     (REFUSED, {"chat_template": "{{ messages }}"}), (REFUSED, {"add_generation_prompt": False}),
     (REFUSED, {"continue_final_message": True}), (REFUSED, {"add_special_tokens": True}),
-    (REFUSED, {"unheard_of": 1}),
+    (REFUSED, {"unheard_of": 1}), (REFUSED, {"n_predict": 5}),
+    (REFUSED, {"extra_body": {"guided_choice": ["a"]}}),
 ]
 PROMPT_FIELDS = [
-    (SAME, {"best_of": 1}), (SAME, {"echo": False}), (SAME, {"suffix": None}),
+    (SAME, {"best_of": 1}), (OTHER, {"best_of": 3, "n": 3}), (REFUSED, {"best_of": 1, "n": 2}),
+    (SAME, {"echo": False}), (SAME, {"suffix": None}),
     (SAME, {"suffix": ""}), (SAME, {"logprobs": None}), (SAME, {"add_special_tokens": True}),
     (IGNORED, {"user": "u"}),
     (REFUSED, {"best_of": 3}), (REFUSED, {"echo": True}), (REFUSED, {"suffix": "."}),
@@ -162,12 +169,12 @@ MESSAGES = [
      "messages[1]"),
     (REFUSED, [{"role": "user", "content": [
         {"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:"}}]}],
-     "messages[0].content[1].image_url"),
+     "messages[0].content[1].type"),
     (REFUSED, [{"role": "user", "content": [
         {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}]}],
-     "messages[0].content[0].input_audio"),
+     "messages[0].content[0].type"),
     (REFUSED, [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}],
-     "messages[0].content[0].file"),
+     "messages[0].content[0].type"),
 ]
 
 
@@ -204,6 +211,29 @@ def probes(_):
           and ignored[0].count("line") == len(names) and "user (2 lines)" in ignored[0],
           "one notice names all fields without effect, and nothing else", ignored)
     check("ignored" not in batch(lines, "-q").err.decode(), "-q keeps it quiet")
+
+
+def wordings(_):
+    """What an error says about what people write elsewhere."""
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
+    cases = [
+        ({"custom_id": "a"}, "field body is missing, expected an object with messages or prompt"),
+        ({"custom_id": "a", "messages": [USER]}, "found messages in the line itself, expected it inside of body"),
+        ({"custom_id": "a", "body": []}, "field body is [], expected an object with messages or prompt"),
+        (chat(n_predict=5), "field body.n_predict is not supported; use max_tokens"),
+        (chat(extra_body={"top_k": 3}), "field body.extra_body is not supported; its members belong into the body itself"),
+        (chat(logit_bias=[5]), "field body.logit_bias[0] is 5, expected a token and its bias"),
+        (chat(logit_bias="x"), 'field body.logit_bias is "x", expected an object such as {"15043": -1}, or a list'),
+        (chat("a", [image]), 'field body.messages[0].content[0].type is "image_url", which is not supported; expected "text"'),
+        (chat(structured_outputs={}), "field body.structured_outputs is {}, expected one of choice, grammar"),
+        (prompt(best_of=3, n=2), "field body.best_of is 3, expected body.n, which is 2"),
+    ]
+    r = batch([x if isinstance(x, bytes) else json.dumps(x).encode() for x, _ in cases])
+    for (_, words), record in zip(cases, r.records):
+        check(words in (record["error"] or {}).get("message", ""), words, record)
+    r = riffle(*ARGS, "--json-schema", "x")
+    check(one_line_error(r, 2, "--json-schema", "chat, run", "a line's body has response_format"),
+          "a flag that a field of the line replaces", r)
 
 
 def ignore_unknown(_):
@@ -550,7 +580,7 @@ def errors_file(folder):
 def manual(_):
     """The man page's table has the fields of the program's, with the same use and values."""
     with open(os.path.join(ROOT, "src/cli/batch/fields.cpp"), encoding="utf-8") as f:
-        own = re.findall(r'\{\{"(\w+)", Use::(\w+)(?:, (?:R"\((.*?)\)"|"(.*?)"))?\}', f.read())
+        own = re.findall(r'\{\{"(\w+)", Use::(\w+)(?:, (?:R"\((.*?)\)"|"(.*?)"|nullptr,\s+"[^"]+"))?\}', f.read())
     with open(os.path.join(ROOT, "tools/man/riffle-batch.1"), encoding="utf-8") as f:
         page = re.findall(r"^\.It Li (\w+) Ta (\w+) Ta ?(.*)$", f.read(), re.M)
     uses = {"HONOURED": "honoured", "NO_OP": "accepted", "IGNORED": "ignored", "REFUSED": "refused"}
@@ -564,5 +594,5 @@ def manual(_):
           {n: (said[n], v) for n, v in values.items() if said[n] != v})
 
 
-main(manual, probes, ignore_unknown, prompts, conversations, documented, choices, openai_types,
+main(manual, probes, wordings, ignore_unknown, prompts, conversations, documented, choices, openai_types,
      errors_file)

@@ -44,7 +44,7 @@ def same_text(_):
     for flags in (["--temp", "0"], ["--seed", "1"], ["--seed", "2", "--top-k", "5"], ["--seed", "3", "--top-p", "0.5"],
                   ["--seed", "4", "--top-k", "0", "--top-p", "1", "--min-p", "0.1", "--temp", "1.5"]):
         free = riffle(*RUN, "-p", ASK, *flags)
-        bound = riffle(*RUN, "-p", ASK, *flags, "--grammar", "root ::= .*")
+        bound = riffle(*RUN, "-p", ASK, *flags, "--grammar", "root ::= [^ \\n] .*")
         check(free.code == bound.code == 0 and free.out == bound.out and free.out, " ".join(flags), (free, bound))
     free = riffle(*RUN, "-p", ASK, *GREEDY).out.decode()
     literal = "root ::= " + json.dumps(free) + " | [a-z]+"
@@ -94,6 +94,49 @@ def reasoning(folder):
             # Where the model goes on reasoning until it is cut off, there is no answer.
             ok = out["text"] in ("yes", "no") if out["finish_reason"] == "stop" else out["text"] == "" and flags != ["--no-think"]
             check(ok, f"{' '.join(flags) or 'as the template has it'}, seed {seed}", r)
+
+
+def agreement(_):
+    """Text, tokens and log-probabilities of a constrained answer agree, however few its tokens."""
+    def line(i, **fields):
+        return {"custom_id": f"{i}", "body": {"messages": [{"role": "user", "content": ASK}], "temperature": 1,
+                                              "seed": i, "logprobs": True, **fields}}
+    lines = [line(i, guided_choice=["yes", "no"], max_tokens=3) for i in range(8)]
+    lines += [line(i, guided_choice=[" yes", "\n"], max_tokens=9) for i in range(4)]
+    lines += [line(i, response_format={"type": "json_object"}, max_tokens=30) for i in range(8)]
+    for i, one in enumerate(lines):
+        one["custom_id"] = str(i)
+    r = riffle("batch", "-q", *SMALL, stdin="\n".join(map(json.dumps, lines)).encode())
+    for asked, record in zip(lines, map(json.loads, r.out.splitlines())):
+        choice = record["response"]["body"]["choices"][0]
+        text = choice["message"]["content"]
+        check(text == "".join(t["token"] for t in choice["logprobs"]["content"]), "text and tokens agree", choice)
+        allowed = asked["body"].get("guided_choice")
+        check(text in allowed if allowed else text.startswith("{"), "the answer is the choice", choice)
+
+
+def continued(_):
+    """An assistant's message that comes last and the answer together are a text of the grammar."""
+    def line(i, begun, **fields):
+        messages = [{"role": "user", "content": ASK}, {"role": "assistant", "content": begun}]
+        return {"custom_id": f"{i}", "body": {"messages": messages, "max_tokens": 60, "seed": i, "temperature": 1, **fields}}
+
+    good = ['{"name":', '{"name": "Anna', '{"age": 30, "name":"', '{', '{"name": "Anna", "age": 30}']
+    lines = [line(i, begun, guided_json=PERSON, n=2) for i, begun in enumerate(good)]
+    lines += [line(9, "It is", guided_choice=["It is Anna.", "It is Otto.", "No."])]
+    lines += [line(10, "Here is", guided_json=PERSON), line(11, '{"name": 4', guided_json=PERSON)]
+    r = riffle("batch", "-q", *SMALL, stdin="\n".join(map(json.dumps, lines)).encode())
+    got = [json.loads(x) for x in r.out.splitlines()]
+    for begun, record in zip(good, got):
+        for choice in record["response"]["body"]["choices"]:
+            whole = begun + choice["message"]["content"]
+            if choice["finish_reason"] == "stop":
+                check(set(json.loads(whole)) == {"name", "age"}, f"the whole is valid: {begun}", whole)
+    text = got[5]["response"]["body"]["choices"][0]["message"]["content"]
+    check(text in (" Anna.", " Otto."), "a choice that has begun", text)
+    check("line 7: field body.messages[1].content, which the answer continues: text: found 'H' at byte 1"
+          in got[6]["error"]["message"], "no text begins so", got[6])
+    check("found '4' at byte 10" in got[7]["error"]["message"], "a value that does not fit", got[7])
 
 
 def errors(folder):
@@ -151,4 +194,4 @@ def batch(_):
           == [x["response"] and x["response"]["body"]["choices"] for x in got], "one at a time: the same answers", alone)
 
 
-main(answers, same_text, schemas, reasoning, errors, batch)
+main(answers, same_text, schemas, reasoning, agreement, continued, errors, batch)

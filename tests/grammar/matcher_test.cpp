@@ -334,16 +334,17 @@ TEST_CASE("grammars: white space and reasoning before the text", "[grammar]") {
   CHECK(accepts(g, "yes"));
   CHECK_FALSE(begins(g, " yes"));
   CHECK_FALSE(begins(g, "<think>"));
-  const grammar::Before space{true, RIFFLE_REASONING_NONE}, maybe{true, RIFFLE_REASONING_ALLOWED},
-      begun{true, RIFFLE_REASONING_BEGUN};
+  const grammar::Before space{true, RIFFLE_REASONING_NONE}, maybe{false, RIFFLE_REASONING_ALLOWED},
+      begun{false, RIFFLE_REASONING_BEGUN};
   CHECK(accepts(g, " \n yes", space));
   CHECK_FALSE(accepts(g, "         yes", space));
   CHECK_FALSE(accepts(g, "<think>hm</think>yes", space));
-  for (const char* text : {"yes", " no", "<think></think>no", " <think>hm </thi </think>\n\nyes"}) {
+  for (const char* text : {"yes", "no", "<think></think>no", "<think>hm </thi </think>\n\nyes"}) {
     INFO(text);
     CHECK(accepts(g, text, maybe));
   }
-  for (const char* text : {"hm yes", "<think>yes", "<think>a</think>b", "<think>"}) {
+  for (const char* text :
+       {" yes", "\n<think></think>no", "hm yes", "<think>yes", "<think>a</think>b", "<think>"}) {
     INFO(text);
     CHECK_FALSE(accepts(g, text, maybe));
   }
@@ -356,13 +357,37 @@ TEST_CASE("grammars: white space and reasoning before the text", "[grammar]") {
   check_mask(v, m);
 }
 
+TEST_CASE("grammars: white space in front is a part of the first token or the grammar's",
+          "[grammar]") {
+  const Vocabulary v({" ", "\n", "yes", " yes", "no", "\n\nno", " \n"});
+  const auto names = [&](const char* gbnf, bool space) {
+    const grammar::Constraint c(compiled(v, gbnf), space, RIFFLE_REASONING_NONE, true);
+    grammar::Constraint copy = c;
+    std::vector<uint32_t> mask(v.tokens->mask_words());
+    copy.allowed(mask);
+    std::string out;
+    for (int32_t t = 0; t < static_cast<int32_t>(v.texts.size()); ++t) {
+      grammar::Constraint next = c;
+      const bool skips = next.skips_space(v.texts[t]);
+      if (v.texts[t].empty() || !bit(mask, t)) continue;
+      CHECK(next.take(t, v.texts[t]));
+      out += std::to_string(t) + (skips ? "s " : " ");
+    }
+    return out;
+  };
+  CHECK(names("root ::= \"yes\" | \"no\"", false) == "4 6 ");
+  CHECK(names("root ::= \"yes\" | \"no\"", true) == "4 5s 6 7s ");
+  CHECK(names("root ::= \" yes\" | \"no\"", true) == "2 5 6 7s ");
+  CHECK(names("root ::= [ \\n] \"yes\"", true) == "2 3 5 ");
+}
+
 TEST_CASE("grammars: reasoning between control tokens", "[grammar]") {
   // 0 ends an answer, 1 is another control token; then come the marks, which have no text either.
   const Vocabulary v({"", "", "yes", "no", "final", "other"});
   const auto constraint = [&](grammar::ReasoningTokens marks, riffle_reasoning reasoning) {
     return grammar::Constraint(
-        compiled(v, "root ::= \"yes\" | \"no\"", RIFFLE_GRAMMAR_GBNF, std::move(marks)),
-        {true, reasoning}, true);
+        compiled(v, "root ::= \"yes\" | \"no\"", RIFFLE_GRAMMAR_GBNF, std::move(marks)), true,
+        reasoning, true);
   };
   std::vector<uint32_t> mask(v.tokens->mask_words());
   const auto names = [&](grammar::Constraint& c) {
@@ -387,6 +412,19 @@ TEST_CASE("grammars: reasoning between control tokens", "[grammar]") {
   grammar::Constraint answered = constraint(simple, RIFFLE_REASONING_ALLOWED);
   CHECK(answered.take(4, "yes"));
   CHECK(names(answered) == "0 ");
+  // Without reasoning no white space stands before the text; behind it some may.
+  const Vocabulary spaced({"", "", "\n", "yes"});
+  std::vector<uint32_t> words(spaced.tokens->mask_words());
+  grammar::Constraint before(compiled(spaced, "root ::= \"yes\"", RIFFLE_GRAMMAR_GBNF, simple),
+                             true, RIFFLE_REASONING_ALLOWED, true);
+  CHECK(before.allowed(words));
+  CHECK_FALSE(bit(words, 4));
+  for (const int32_t token : {2, 4, 3}) CHECK(before.take(token, spaced.texts[token]));
+  CHECK(before.allowed(words));
+  CHECK((bit(words, 4) && bit(words, 5)));
+  CHECK(before.take(4, "\n"));
+  CHECK(before.take(5, "yes"));
+  CHECK(before.complete());
   // Headers: <1> final <2> begins the answer, <1> other <2> does not.
   const grammar::ReasoningTokens headers{"", "", {1, 7, 2}, {3, 1, 6, 2}, {1, 6, 2}};
   grammar::Constraint header = constraint(headers, RIFFLE_REASONING_ALLOWED);

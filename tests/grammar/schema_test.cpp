@@ -276,6 +276,38 @@ TEST_CASE("JSON Schema: limits of numbers are exact", "[grammar]") {
                 {"10", "-15", "3"}}});
 }
 
+TEST_CASE("JSON Schema: keywords that constrain nothing, nullable, formats", "[grammar]") {
+  const std::string group = "0123:4567:89ab:cdef";
+  check_cases(
+      RIFFLE_GRAMMAR_JSON_SCHEMA,
+      {{"{\"type\":\"array\",\"uniqueItems\":false,\"maxItems\":2}", {"[1, 1]"}, {"[1, 1, 1]"}},
+       {"{\"type\":\"object\",\"propertyNames\":{\"type\":\"string\"}}", {"{}"}, {"[]"}},
+       {"{\"type\":\"integer\",\"nullable\":true}", {"1", "null"}, {"true"}},
+       {"{\"nullable\":true,\"type\":\"integer\",\"enum\":[1,2]}", {"1"}, {"null"}},
+       {"{\"type\":\"integer\",\"nullable\":false}", {"1"}, {"null"}},
+       {"{\"type\":\"string\",\"format\":\"password\"}", {"\"x y\""}, {"1"}},
+       {"{\"type\":\"integer\",\"format\":\"int64\"}", {"1"}, {"\"1\""}},
+       {"{\"type\":\"string\",\"format\":\"duration\"}",
+        {"\"P1Y2M3DT4H5M6S\"", "\"PT1S\"", "\"P2W\"", "\"P1DT1H\""},
+        {"\"P\"", "\"PT\"", "\"P1\"", "\"P1Y2D\"", "\"P1DT\"", "\"P2S\"", "\"1D\""}},
+       {"{\"type\":\"string\",\"format\":\"hostname\"}",
+        {"\"localhost\"", "\"www.ex-ample.com\""},
+        {"\"\"", "\"-a\"", "\"a-\"", "\"a..b\"", "\"a.\"", "\"a_b\""}},
+       {"{\"type\":\"string\",\"format\":\"ipv4\"}",
+        {"\"0.0.0.0\"", "\"255.249.199.10\""},
+        {"\"256.0.0.0\"", "\"1.2.3\"", "\"01.2.3.4\"", "\"1.2.3.4.5\""}},
+       {"{\"type\":\"string\",\"format\":\"ipv6\"}",
+        {"\"" + group + ":" + group + "\"", "\"::\"", "\"::1\"", "\"1::\"", "\"1:2::7:8\"",
+         "\"1:2:3:4:5:6:7::\"", "\"::2:3:4:5:6:7:8\""},
+        {"\":\"", "\"1:2\"", "\"1::2::3\"", "\"12345::\"", "\"1:2:3:4:5:6:7:8:9\"", "\":1\"",
+         "\"1:2:3:4:5:6:7:8::\""}},
+       {"{\"type\":\"string\",\"format\":\"uri\"}",
+        {"\"https://example.com:80/a/b%20c?x=1&y=/#end\"", "\"mailto:a@b.de\"", "\"urn:a:b\"",
+         "\"file:///etc\"", "\"a:\""},
+        {"\"\"", "\"//a\"", "\"a/b\"", "\"http://a b\"", "\"http://a/%zz\"", "\"1a:b\"",
+         "\"http://a/\\\\\""}}});
+}
+
 TEST_CASE("JSON Schema: what is not supported is refused by name, with its place", "[grammar]") {
   const Vocabulary v = bytes();
   const std::vector<std::tuple<riffle_status, std::string, std::vector<std::string>>> cases = {
@@ -287,10 +319,10 @@ TEST_CASE("JSON Schema: what is not supported is refused by name, with its place
       {RIFFLE_BAD_ARGUMENT, "{\"minLength\":-1}", {"at #/minLength", "whole number"}},
       {RIFFLE_BAD_ARGUMENT, "{\"type\":\"null\",\"type\":\"null\"}", {"\"type\" twice"}},
       {RIFFLE_BAD_ARGUMENT, "{\"$ref\":\"#/$defs/a\"}", {"at #/$ref", "in this schema"}},
-      {RIFFLE_BAD_ARGUMENT, "false", {"rule #: found no text"}},
+      {RIFFLE_BAD_ARGUMENT, "false", {"the schema: found no JSON text"}},
       {RIFFLE_BAD_ARGUMENT,
        "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}",
-       {"found no text that fits it and ends"}},
+       {"found no JSON text that fits it and ends"}},
       {RIFFLE_UNSUPPORTED, "{\"$ref\":\"#\"}", {"refers to itself"}},
       {RIFFLE_UNSUPPORTED, "{\"allOf\":[{\"$ref\":\"#\"}]}", {"refers to itself"}},
       {RIFFLE_UNSUPPORTED, "{\"$ref\":\"http://a/b\"}", {"at #", "http://a/b"}},
@@ -301,7 +333,11 @@ TEST_CASE("JSON Schema: what is not supported is refused by name, with its place
       {RIFFLE_UNSUPPORTED, "{\"if\":{}}", {"keyword if"}},
       {RIFFLE_UNSUPPORTED, "{\"minLenght\":3}", {"minLenght"}},
       {RIFFLE_UNSUPPORTED, "{\"patternProperties\":{\"a\":{}}}", {"patternProperties"}},
-      {RIFFLE_UNSUPPORTED, "{\"format\":\"ipv4\"}", {"format \"ipv4\"", "date-time"}},
+      {RIFFLE_UNSUPPORTED, "{\"format\":\"iri\"}", {"format \"iri\"", "date-time"}},
+      {RIFFLE_UNSUPPORTED, "{\"uniqueItems\":true}", {"uniqueItems"}},
+      {RIFFLE_UNSUPPORTED, "{\"propertyNames\":{\"pattern\":\"a\"}}", {"propertyNames"}},
+      {RIFFLE_UNSUPPORTED, "{\"nullable\":true}", {"nullable without type"}},
+      {RIFFLE_BAD_ARGUMENT, "{\"type\":\"null\",\"nullable\":1}", {"at #/nullable", "true or"}},
       {RIFFLE_UNSUPPORTED, "{\"multipleOf\":0.1}", {"multipleOf 0.1"}},
       {RIFFLE_UNSUPPORTED, "{\"multipleOf\":3,\"minimum\":1}", {"multipleOf"}},
       {RIFFLE_UNSUPPORTED, "{\"minProperties\":2}", {"minProperties"}},
@@ -310,6 +346,30 @@ TEST_CASE("JSON Schema: what is not supported is refused by name, with its place
        {"branches 0 and 1"}},
       {RIFFLE_UNSUPPORTED, "{\"pattern\":\"a.*b\",\"maxLength\":9}", {"pattern", "maxLength"}},
       {RIFFLE_BAD_ARGUMENT, "{\"pattern\":\"(\"}", {"at #/pattern", "column 1"}},
+      {RIFFLE_BAD_ARGUMENT,
+       "{\"anyOf\":[{\"type\":\"null\"},{\"pattern\":\"(\"}]}",
+       {"at #/anyOf/1/pattern:"}},
+      {RIFFLE_BAD_ARGUMENT,
+       "{\"oneOf\":[{\"type\":\"null\"},{\"type\":\"string\",\"pattern\":\"(\"}]}",
+       {"at #/oneOf/1/pattern:"}},
+      {RIFFLE_BAD_ARGUMENT,
+       "{\"items\":{\"$ref\":\"#/$defs/x\"},\"$defs\":{\"x\":{\"pattern\":\"(\"}}}",
+       {"at #/$defs/x/pattern:"}},
+      {RIFFLE_BAD_ARGUMENT,
+       "{\"type\":\"string\",\"allOf\":[{\"minLength\":1},{\"$ref\":\"#/$defs/x\"}],"
+       "\"$defs\":{\"x\":{\"pattern\":\"(\"}}}",
+       {"at #/$defs/x/pattern:"}},
+      {RIFFLE_UNSUPPORTED, "{\"anyOf\":[{\"format\":\"a\"}]}", {"at #/anyOf/0: found format"}},
+      {RIFFLE_UNSUPPORTED,
+       "{\"anyOf\":[{\"pattern\":\"a.*b\",\"maxLength\":9}]}",
+       {"at #/anyOf/0: found minLength or maxLength"}},
+      {RIFFLE_UNSUPPORTED, "{\"anyOf\":[{\"minProperties\":2}]}", {"at #/anyOf/0: found minP"}},
+      {RIFFLE_UNSUPPORTED,
+       "{\"anyOf\":[{\"multipleOf\":3,\"minimum\":1}]}",
+       {"at #/anyOf/0: found multipleOf"}},
+      {RIFFLE_UNSUPPORTED,
+       "{\"anyOf\":[{\"enum\":[\"a\"],\"pattern\":\"a\"}]}",
+       {"at #/anyOf/0: found enum"}},
       {RIFFLE_UNSUPPORTED, "{\"pattern\":\"a\",\"enum\":[\"a\"]}", {"enum"}},
   };
   for (const auto& [status, text, words] : cases) {

@@ -135,7 +135,7 @@ def test_a_document_with_a_selector_that_cannot_fork(riffle, model_path):
     with riffle.Model(model_path, selector="lfps", device="cpu", **SMALL) as model:
         with model.read(FACTS) as document:
             answers = [document.ask(question, max_tokens=8, **GREEDY).text for _ in range(2)]
-            assert all(answers) and document.ask("Who?", max_tokens=4).finish is None
+            assert all(answers) and document.ask("Who?", max_tokens=4).finish in ("stop", "length")
 
 
 def test_sessions(riffle, model, tmp_path):
@@ -352,7 +352,7 @@ def test_ctrl_c_and_the_end_of_a_program(model_path, kind):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0 and err == ""
     if kind != "exit":
-        assert out.splitlines()[-1] == "interrupted None"
+        assert out.splitlines()[-1] in ("interrupted 'length'", "interrupted 'stop'")
 
 
 def test_handles_are_freed(riffle, model_path):
@@ -387,6 +387,90 @@ def test_grammars(riffle, model):
         model.chat(QUESTION, grammar="root ::= (")
     with pytest.raises(TypeError, match="several of"):
         model.chat(QUESTION, grammar='root ::= "a"', regex="a")
+
+
+def test_a_message_that_is_continued(riffle, model):
+    schema = {
+        "type": "object",
+        "properties": {"code": {"type": "integer", "minimum": 0, "maximum": 9999}},
+        "required": ["code"],
+        "additionalProperties": False,
+    }
+    begun = {"role": "assistant", "content": '{"code":'}
+    answer = model.chat([*QUESTION, begun], json_schema=schema, max_tokens=60, **GREEDY)
+    assert list(json.loads(begun["content"] + answer.text)) == ["code"]
+    with pytest.raises(riffle.BadArgument, match="last message.*found 'H' at byte 1"):
+        model.chat([*QUESTION, dict(begun, content="Here")], json_schema=schema)
+
+
+def test_an_answer_that_nobody_has_read_is_whole(model):
+    for name in ("finish", "tokens", "logprobs", "n_tokens"):
+        answer = model.chat(QUESTION, max_tokens=3, logprobs=True, **GREEDY)
+        assert getattr(answer, name)
+        assert answer.finish in ("stop", "length") and len(answer.tokens) == len(answer.logprobs)
+    answer = model.generate("The rain", max_tokens=5, **GREEDY)
+    next(answer)
+    assert answer.finish is None and 0 < len(answer.tokens) < 5
+    assert answer.text and len(answer.tokens) == 5
+
+
+def test_what_chat_takes(riffle, model):
+    one = model.chat(QUESTION, max_tokens=8, **GREEDY).text
+    assert model.chat(QUESTION[-1]["content"], max_tokens=8, **GREEDY).text == one
+    with pytest.raises(riffle.BadArgument, match="role 'system'"):  # the template has none
+        model.chat([{"role": "developer", "content": "Be kind."}, *QUESTION])
+    for wrong in (QUESTION[0], ["hi"], None, 5):
+        with pytest.raises(TypeError, match="^messages.*found .*, expected "):
+            model.chat(wrong)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"max_tokens": "5"}, "max_tokens: found '5', expected a whole number"),
+        ({"temperature": "x"}, "temperature: found 'x', expected a number"),
+        ({"ignore_eos": "x"}, "ignore_eos: found 'x', expected True or False"),
+        ({"stop": 5}, "stop: found 5, expected a str or a list"),
+        ({"stop": [5]}, "stop: found 5, expected a str or a list"),
+        ({"logit_bias": [5]}, "logit_bias: found \\[5\\], expected a dict"),
+        ({"logit_bias": {"a": 1}}, "logit_bias: found {'a': 1}, expected a dict"),
+        ({"json_schema": dict}, "json_schema: found <class 'dict'>, expected a schema as a dict"),
+        ({"grammar": {"a": 1}}, "grammar: found {'a': 1}, expected a str"),
+        ({"n_predict": 3}, "unknown option 'n_predict'; use max_tokens"),
+        ({"stream": True}, "unknown option 'stream'; leave it out: iterate"),
+        ({"response_format": {}}, "unknown option 'response_format'; use json_schema"),
+        ({"max_tokenz": 3}, "unknown option 'max_tokenz'; did you mean 'max_tokens'?"),
+    ],
+)
+def test_wrong_options_are_named(model, options, words):
+    with pytest.raises(TypeError, match=words.replace("?", "[?]")):
+        model.chat(QUESTION, **options)
+
+
+def test_options_that_are_taken_in_other_forms(model):
+    token = model.generate("The rain", max_tokens=1, **GREEDY).tokens[0]
+    for bias in ({token: -math.inf}, {str(token): -math.inf}):
+        answer = model.generate("The rain", max_tokens=3, logit_bias=bias, **GREEDY)
+        assert token not in answer.tokens
+    assert model.generate("The rain", max_tokens=1, stop=None, json_schema=None, **GREEDY).text
+    schema = '{"type": "integer", "minimum": 7, "maximum": 7}'
+    for form in (schema, json.loads(schema)):
+        assert model.chat(QUESTION, json_schema=form, **GREEDY).text == "7"
+
+
+@pytest.mark.parametrize(
+    "settings, error, words",
+    [
+        ({"kv": "q3"}, "BadArgument", "kv: found 'q3', expected f16, f32 or q8"),
+        ({"n_ctx": "many"}, "BadArgument", "n_ctx: found 'many', expected a number: 0 to"),
+        ({"kv": None}, "TypeError", "kv: found None, expected a str, a number or a bool"),
+        ({"n_gpu_layers": 3}, "TypeError", "'n_gpu_layers'; use device='cuda' or"),
+        ({"chat_format": "a"}, "TypeError", "'chat_format'; use chat_template"),
+    ],
+)
+def test_wrong_settings_are_named(riffle, model_path, settings, error, words):
+    with pytest.raises(getattr(riffle, error, TypeError), match=words):
+        riffle.Model(model_path, **settings)
 
 
 def test_biases_penalties_and_log_probabilities(riffle, model):

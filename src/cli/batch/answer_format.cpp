@@ -1,5 +1,7 @@
 #include "cli/batch/answer_format.h"
 
+#include <algorithm>
+
 namespace riffle::cli {
 namespace {
 
@@ -71,7 +73,10 @@ void read_response_format(const Fields& f, const std::string& field, const JsonI
 
 void read_structured_outputs(const Fields& f, const std::string& field, const JsonIn& value,
                              BatchRequest& request) {
-  if (!value.is_object()) f.wrong(field, value, "an object");
+  const char* const members = "choice, grammar, json, json_object or regex";
+  if (!value.is_object()) f.wrong(field, value, "an object with " + std::string(members));
+  if (std::all_of(value.begin(), value.end(), [](const JsonIn& one) { return one.is_null(); }))
+    f.wrong(field, value, "one of " + std::string(members));
   for (const auto& [key, one] : value.items()) {
     const std::string at = field + "." + key;
     if (one.is_null()) continue;
@@ -82,7 +87,8 @@ void read_structured_outputs(const Fields& f, const std::string& field, const Js
     else if (key == "json_object" && f.truth(at, one))
       set(f, at, RIFFLE_GRAMMAR_JSON_SCHEMA, R"({"type":"object"})", request);
     else if (key != "json_object")
-      f.fail("bad_request", "field " + field + "." + shown(key) + " is not supported");
+      f.fail("bad_request",
+             "field " + field + "." + shown(key) + " is not supported, expected " + members);
   }
 }
 

@@ -1,7 +1,6 @@
 #include "cli/batch/conversation.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace riffle::cli {
 
@@ -40,8 +39,13 @@ bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n"
 Conversation fit_conversation(riffle_model* model, std::vector<Message> messages,
                               riffle_thinking thinking) {
   Conversation out;
-  const Message& last = messages.back();
-  out.continued = last.role == "assistant" && !(is_blank(last.content) && is_blank(last.reasoning));
+  // Templates leave out an assistant's messages at the end that are blank.
+  size_t last = messages.size() - 1;
+  const auto answered = [&](const Message& m) { return m.role == "assistant"; };
+  while (last > 0 && answered(messages[last]) && is_blank(messages[last].content) &&
+         is_blank(messages[last].reasoning))
+    --last;
+  if (answered(messages[last])) out.continued = last;
   std::optional<Exit> refused;
   for (const Fitted fitted : {Fitted::AS_IS, Fitted::JOINED, Fitted::MOVED}) {
     std::vector<Message> changed = fitted == Fitted::JOINED  ? joined_neighbours(messages)

@@ -1,5 +1,6 @@
 // How the messages of a request become a prompt.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "cli/common.h"
@@ -15,7 +16,8 @@ enum class Fitted {
 struct Conversation {
   ChatPrompt prompt;
   Fitted fitted = Fitted::AS_IS;
-  bool continued = false;  // the answer goes on with the last message
+  // The answer goes on with this message; none: it is a message of its own.
+  std::optional<size_t> continued{};
 };
 // Throws Exit with what the template has against the conversation as it is.
 Conversation fit_conversation(riffle_model* model, std::vector<Message> messages,

@@ -17,7 +17,8 @@ constexpr int32_t kMaxTopLogprobs = 20;
 struct Body {
   BatchRequest& request;
   bool prompt = false, messages = false, limited = false, seeded = false, penalised = false;
-  bool everything = false;                 // vLLM's penalty of repetitions looks back at all tokens
+  bool everything = false;  // vLLM's penalty of repetitions looks back at all tokens
+  std::optional<size_t> best_of{};
   std::optional<bool> counted_logprobs{};  // a number, not true or false
   std::optional<int32_t> top_logprobs{};
   std::optional<bool> generation_prompt{}, continued{}, special_tokens{};  // vLLM's
@@ -111,7 +112,9 @@ void read_top_k(const Fields& f, const std::string& field, const JsonIn& value, 
   body.request.sampling.top_k =
       value == JsonIn(-1) ? 0 : f.integer<int32_t>(field, value, 0, kIntMax);
 }
+// llama.cpp writes -1 for a random seed, which a line without a seed has.
 void read_seed(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  if (value == JsonIn(-1)) return;
   body.request.sampling.seed =
       f.integer<uint64_t>(field, value, 0, std::numeric_limits<uint64_t>::max());
   body.seeded = true;
@@ -119,6 +122,10 @@ void read_seed(const Fields& f, const std::string& field, const JsonIn& value, B
 
 void read_n(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   body.request.n = f.integer<size_t>(field, value, 1, kMaxChoices);
+}
+
+void read_best_of(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  body.best_of = f.integer<size_t>(field, value, 1, kMaxChoices);
 }
 
 // llama.cpp's, which looks back at repeat_last_n tokens.
@@ -146,10 +153,26 @@ void read_dry_breakers(const Fields& f, const std::string& field, const JsonIn& 
   add_texts(f, field, value, breakers);
 }
 
-// {"15043": -100}: tokens and what is added to their logits.
+// {"15043": -100}, or llama.cpp's [[15043, -100], [11, false]]: tokens and what is added to their
+// logits. false: the token is never drawn.
 void read_logit_bias(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  if (!value.is_object()) f.wrong(field, value, "an object");
+  const std::string expected = "an object such as {\"15043\": -1}, or a list such as [[15043, -1]]";
+  if (!value.is_object() && !value.is_array()) f.wrong(field, value, expected);
   std::vector<riffle_logit_bias>& all = body.request.logit_bias.emplace();
+  if (value.is_array()) {
+    for (size_t i = 0; i < value.size(); ++i) {
+      const std::string at = field + "[" + std::to_string(i) + "]";
+      const JsonIn& pair = value[i];
+      if (!pair.is_array() || pair.size() != 2)
+        f.wrong(at, pair, "a token and its bias, such as [15043, -1]");
+      const auto token = f.integer<int32_t>(at + "[0]", pair[0], 0, kIntMax);
+      const bool never = pair[1] == JsonIn(false);
+      const double bias =
+          never ? -std::numeric_limits<double>::infinity() : f.real(at + "[1]", pair[1], -100, 100);
+      all.push_back({token, static_cast<float>(bias)});
+    }
+    return;
+  }
   for (const auto& [key, bias] : value.items()) {
     int32_t token = 0;
     const char* const end = key.data() + key.size();
@@ -234,7 +257,7 @@ constexpr BodyField kFields[] = {
     {{"frequency_penalty", Use::HONOURED}, read_real<&riffle_sampling::frequency_penalty, -2, 2>},
     {{"presence_penalty", Use::HONOURED}, read_real<&riffle_sampling::presence_penalty, -2, 2>},
 
-    {{"best_of", Use::NO_OP, "[1]"}},
+    {{"best_of", Use::HONOURED}, read_best_of},
     {{"stream", Use::NO_OP, "[false]"}},
     {{"echo", Use::NO_OP, "[false]"}},
     {{"suffix", Use::NO_OP, R"([""])"}},
@@ -297,6 +320,8 @@ constexpr BodyField kFields[] = {
     {{"allowed_token_ids", Use::REFUSED}},
     {{"chat_template", Use::REFUSED}},
     {{"structural_tag", Use::REFUSED}},
+    {{"extra_body", Use::REFUSED, nullptr,
+      "its members belong into the body itself, where the openai package writes them"}},
     {{"logits_processors", Use::REFUSED}},
     {{"prompt_embeds", Use::REFUSED}},
     {{"prompt_logprobs", Use::REFUSED}},
@@ -318,6 +343,7 @@ constexpr BodyField kFields[] = {
 
     {{"cache_prompt", Use::IGNORED}},
     {{"id_slot", Use::IGNORED}},
+    {{"n_predict", Use::REFUSED, nullptr, "use max_tokens"}},
     {{"typical_p", Use::NO_OP, "[1]"}},
     {{"mirostat", Use::NO_OP, "[0]"}},
     {{"n_probs", Use::NO_OP, "[0]"}},
@@ -368,6 +394,11 @@ bool parse_body(const Fields& f, const JsonIn& object, BatchRequest& r) {
   if (!body.prompt && !body.messages)
     f.fail("bad_request", "field body.prompt or body.messages is missing");
   r.chat = body.messages;
+  if (body.best_of && *body.best_of != r.n)
+    f.fail("bad_request",
+           text_of("field body.best_of is %zu, expected body.n, which is %zu: riffle "
+                   "returns all answers that it makes",
+                   *body.best_of, r.n));
   check_logprobs(f, body);
   if (r.n * std::max<size_t>(r.prompts.size(), 1) > kMaxPrompts)
     f.fail("bad_request",

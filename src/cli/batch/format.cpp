@@ -25,6 +25,19 @@ constexpr FieldUse kLineFields[] = {{"custom_id", Use::HONOURED},
                                     {"url", Use::HONOURED},
                                     {"body", Use::HONOURED}};
 
+// First of all, since fields that stand in the line instead would be called unknown.
+void check_body(const Fields& f, const JsonIn& line) {
+  const auto body = line.find("body");
+  if (body != line.end() && body->is_object()) return;
+  const char* const expected = "an object with messages or prompt";
+  if (body != line.end()) f.wrong("body", *body, expected);
+  for (const char* const name : {"messages", "prompt"})
+    if (line.contains(name))
+      f.fail("bad_request", std::string("field body is missing: found ") + name +
+                                " in the line itself, expected it inside of body");
+  f.fail("bad_request", std::string("field body is missing, expected ") + expected);
+}
+
 }  // namespace
 
 BatchRequest parse_batch_line(std::string_view line, size_t line_number,
@@ -52,6 +65,7 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number,
   r.sampling = defaults.sampling;
   r.thinking = defaults.thinking;
   const Fields f = fields_of(r.custom_id);
+  check_body(f, json);
   std::string url;
   const JsonIn* body = nullptr;
   for (const auto& [key, value] : json.items()) {
@@ -63,11 +77,9 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number,
       if (!is_one_of(kCompletions, url) && !is_one_of(kChat, url))
         f.wrong(key, value, "/v1/completions or /v1/chat/completions");
     } else if (key == "body") {
-      if (!value.is_object()) f.wrong(key, value, "an object");
       body = &value;
     }
   }
-  if (!body) f.fail("bad_request", "field body is missing");
   // Identical lines are to differ, so no two lines share a seed that they were not given.
   if (!parse_body(f, *body, r))
     r.sampling.seed = defaults.seed ? derived_seed(*defaults.seed, line_number) : draw_seed();

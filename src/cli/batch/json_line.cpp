@@ -181,6 +181,8 @@ bool Fields::is_read(const FieldUse* use, const std::string& object, const std::
     ignore(ignored_->without_effect, described + key);
     return false;
   }
+  if (use->instead)
+    fail("bad_request", "field " + object + key + " is not supported; " + use->instead);
   std::string expected = "no such field";
   if (use->use == Use::NO_OP) {
     const JsonIn values = JsonIn::parse(use->no_ops);

@@ -34,7 +34,8 @@ enum class Use {
 struct FieldUse {
   std::string_view name;
   Use use;
-  const char* no_ops = nullptr;  // NO_OP: the values, as a JSON array
+  const char* no_ops = nullptr;   // NO_OP: the values, as a JSON array
+  const char* instead = nullptr;  // REFUSED: what to use
 };
 
 // The entry of this name in an array of FieldUse, or of a type derived from it; null: there is

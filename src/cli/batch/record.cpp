@@ -1,6 +1,7 @@
 #include "cli/batch/record.h"
 
 #include <algorithm>
+#include <cstring>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
@@ -9,27 +10,35 @@
 namespace riffle::cli {
 namespace {
 
+constexpr const char* kSpaces = " \t\r\n";
+
 // 104 random bits: no two records of this world are to share an id.
 std::string random_id() {
   return text_of("%013llx%013llx", static_cast<unsigned long long>(draw_seed()),
                  static_cast<unsigned long long>(draw_seed()));
 }
 
-Json logprob_json(riffle_model* model, int32_t token, float logprob) {
-  const std::string bytes = token_bytes(model, token);
+// trimmed: without white space in front.
+Json logprob_json(riffle_model* model, int32_t token, float logprob, bool trimmed) {
+  std::string bytes = token_bytes(model, token);
+  if (trimmed) bytes.erase(0, bytes.find_first_not_of(kSpaces));
   Json list = Json::array();
   for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
   return {{"token", bytes}, {"logprob", number(logprob)}, {"bytes", std::move(list)}};
 }
 
-// As OpenAI's chat completions have it.
-Json chat_logprobs(riffle_model* model, const std::vector<TokenLogprobs>& all) {
+// As OpenAI's chat completions have it: the tokens together are the text. So they lack the white
+// space that the text lacks in front.
+Json chat_logprobs(riffle_model* model, const BatchChoice& choice) {
   Json content = Json::array();
-  for (const TokenLogprobs& one : all) {
-    Json entry = logprob_json(model, one.token, one.logprob);
+  bool trimmed =
+      choice.reasoning.empty() && (choice.text.empty() || !std::strchr(kSpaces, choice.text[0]));
+  for (const TokenLogprobs& one : choice.logprobs) {
+    Json entry = logprob_json(model, one.token, one.logprob, trimmed);
     entry["top_logprobs"] = Json::array();
     for (const riffle_logprob& top : one.top)
-      entry["top_logprobs"].push_back(logprob_json(model, top.token, top.logprob));
+      entry["top_logprobs"].push_back(logprob_json(model, top.token, top.logprob, trimmed));
+    trimmed = trimmed && entry["bytes"].empty();
     content.push_back(std::move(entry));
   }
   return {{"content", std::move(content)}, {"refusal", nullptr}};
@@ -68,7 +77,7 @@ Json choice_json(size_t index, const BatchRequest& request, riffle_model* model,
     out["text"] = choice.text;
   }
   out["logprobs"] = !request.sampling.logprobs ? Json(nullptr)
-                    : request.chat             ? chat_logprobs(model, choice.logprobs)
+                    : request.chat             ? chat_logprobs(model, choice)
                                                : prompt_logprobs(model, choice.logprobs);
   out["finish_reason"] = choice.end.result.finish == RIFFLE_FINISH_STOP ? "stop" : "length";
   return out;

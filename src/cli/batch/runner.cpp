@@ -225,12 +225,19 @@ void BatchRunner::submit(Jobs::iterator job) {
   }
   job->answers.resize((r.chat ? 1 : r.prompts.size()) * r.n);
   if (r.chat) {
-    Conversation c = fit_conversation(model_, std::exchange(r.messages, {}), r.thinking);
+    const std::vector<Message> messages = std::exchange(r.messages, {});
+    const Conversation c = fit_conversation(model_, messages, r.thinking);
     progress_.add_fitted(job->line, c.fitted);
     // White space behind text that is continued belongs to the answer.
     options.trim_start = !c.continued;
     options.reasoning = reasoning_of(true, c.prompt.in_reasoning, r.thinking);
-    return submit(job, 0, std::move(c.prompt.tokens), options, {marks_, c.prompt.in_reasoning});
+    if (grammar && c.continued && !c.prompt.in_reasoning) {
+      options.reasoning = RIFFLE_REASONING_NONE;
+      grammar = grammar_behind(grammar.get(), text_of("body.messages[%zu].content", *c.continued),
+                               messages[*c.continued].content);
+      options.grammar = grammar.get();
+    }
+    return submit(job, 0, c.prompt.tokens, options, {marks_, c.prompt.in_reasoning});
   }
   for (size_t i = 0; i < r.prompts.size(); ++i) {
     BatchPrompt prompt = std::move(r.prompts[i]);
@@ -238,6 +245,20 @@ void BatchRunner::submit(Jobs::iterator job) {
     submit(job, i, std::move(prompt.tokens), options, {ReasoningMarks(), false});
   }
   r.prompts = {};
+}
+
+std::shared_ptr<const riffle_grammar> BatchRunner::grammar_behind(const riffle_grammar* grammar,
+                                                                  const std::string& field,
+                                                                  const std::string& text) const {
+  // What a message has in front of the end of its reasoning is not the grammar's.
+  const size_t mark = marks_.end.empty() ? text.npos : text.rfind(marks_.end);
+  std::string begun = mark == text.npos ? text : text.substr(mark + marks_.end.size());
+  if (mark != text.npos) begun.erase(0, begun.find_first_not_of(" \t\r\n"));
+  try {
+    return continued_grammar(grammar, begun);
+  } catch (const Exit& e) {
+    throw Exit(e.code(), "field " + field + ", which the answer continues: " + e.what());
+  }
 }
 
 // The choices of one prompt. The scheduler reads it once if it has 64 tokens or more.

@@ -74,6 +74,10 @@ class BatchRunner {
   bool read_ahead();
   void start(InputLine& in);
   void submit(Jobs::iterator job);  // throws what failure_of catches
+  // The grammar of an answer that continues this text of a message. Throws Exit.
+  std::shared_ptr<const riffle_grammar> grammar_behind(const riffle_grammar* grammar,
+                                                       const std::string& field,
+                                                       const std::string& text) const;
   void submit(Jobs::iterator job, size_t prompt, std::vector<int32_t> tokens,
               riffle_generate_options options, const ReasoningSplit& split);
   void submit(Place place, std::vector<int32_t> tokens, riffle_generate_options options);

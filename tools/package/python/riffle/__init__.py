@@ -24,10 +24,11 @@ from __future__ import annotations
 import ctypes
 import difflib
 import json
+import numbers
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
@@ -49,6 +50,7 @@ from ._library import (
     check,
     filled,
     lib,
+    shown,
     text_argument,
     tokens_array,
 )
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     class GenerateOptions(TypedDict, total=False):
-        """How an answer is drawn. What is left out has the library's default.
+        """How an answer is drawn. What is left out, or None, has the library's default.
 
         The same seed gives the same text. For another text each time, give a random seed."""
 
@@ -71,7 +73,7 @@ if TYPE_CHECKING:
         seed: int
         stop: Union[str, Sequence[str]]  # the answer ends before the first found
         ignore_eos: bool
-        trim_start: bool  # drop the white space that an answer begins with
+        trim_start: bool  # drop the white space that an answer begins with; not with a grammar
         repeat_penalty: float  # 1: off; of the last repeat_last_n tokens, prompt included
         repeat_last_n: int  # -1: all
         frequency_penalty: float  # for each time that the answer has a token
@@ -83,12 +85,13 @@ if TYPE_CHECKING:
         dry_allowed_length: int  # tokens of the shortest repetition that has a penalty
         dry_penalty_last_n: int  # where DRY looks for repetitions; -1: everywhere
         dry_sequence_breakers: Sequence[str]  # texts that end a repetition; [] for none
-        logit_bias: Mapping[int, float]  # is added to a token's logit; -inf forbids the token
+        # token: what is added to its logit; -inf forbids the token
+        logit_bias: Union[Mapping[int, float], Mapping[str, float]]
         logprobs: bool  # fills Answer.logprobs
         top_logprobs: int  # at most 20
         grammar: str  # GBNF; at most one of grammar, json_schema and regex
-        json_schema: Union[str, Mapping[str, Any]]
-        regex: str
+        json_schema: Union[str, Mapping[str, Any]]  # a dict, or its JSON text
+        regex: str  # the whole answer matches it
         reasoning: int  # 0, 1, 2: none, allowed, begun. With a grammar; chat and ask set it
 
 
@@ -167,6 +170,25 @@ def _settings() -> dict[str, Any]:
     return found
 
 
+#: What llama-cpp-python calls a setting, and what to use here.
+OTHER_NAMES = {
+    "n_gpu_layers": "use device='cuda' or device='cpu'; gpu_mem limits the GPU memory in bytes",
+    "main_gpu": "use the environment's CUDA_VISIBLE_DEVICES",
+    "n_batch": "use prefill_chunk",
+    "n_ubatch": "use prefill_chunk",
+    "n_threads_batch": "use threads",
+    "chat_format": "use chat_template",
+    "type_k": "use kv",
+    "type_v": "use kv",
+    "verbose": "leave it out: riffle prints nothing",
+    "seed": "use the seed of chat, generate and ask",
+    "use_mmap": "leave it out: riffle maps the weights",
+    "use_mlock": "leave it out: riffle maps the weights",
+    "flash_attn": "leave it out: riffle's attention needs no switch",
+    "logits_all": "use logprobs=True of chat, generate and ask",
+}
+
+
 def _set(options: C.ContextOptions, name: str, value: SettingValue) -> None:
     settings = _settings()
     setting = settings.get(name)
@@ -174,10 +196,18 @@ def _set(options: C.ContextOptions, name: str, value: SettingValue) -> None:
         near = difflib.get_close_matches(name, settings, 1)
         raise TypeError(
             f"unknown setting {name!r}; "
-            + (f"did you mean {near[0]!r}?" if near else "riffle.settings() lists all")
+            + (
+                OTHER_NAMES[name]
+                if name in OTHER_NAMES
+                else f"did you mean {near[0]!r}?"
+                if near
+                else "riffle.settings() lists all"
+            )
         )
     s = setting.contents
     words = s.words.decode().split("|") if s.words else []
+    if not isinstance(value, (str, numbers.Real)):
+        raise TypeError(f"{name}: found {shown(value)}, expected a str, a number or a bool")
     number: Any = value
     if isinstance(value, str) and value in words and not words[0].isdigit():
         number = s.low + words.index(value)
@@ -185,10 +215,44 @@ def _set(options: C.ContextOptions, name: str, value: SettingValue) -> None:
     if isinstance(number, str) or not lib.riffle_setting_set(
         setting, ctypes.byref(target), float(number)
     ):
-        raise BadArgument(
-            f"{name}: found {value!r}, expected {s.range.decode() or s.words.decode()}",
-            C.BAD_ARGUMENT,
+        expected = s.range.decode()
+        if words and not words[0].isdigit():
+            expected = ", ".join(words[:-1]) + f" or {words[-1]}"
+        elif isinstance(value, str):
+            expected = f"a number: {expected}"
+        raise BadArgument(f"{name}: found {value!r}, expected {expected}", C.BAD_ARGUMENT)
+
+
+def messages_of(messages: str | Sequence[Message]) -> Sequence[Message]:
+    """The messages of a conversation. A text is one message of a user."""
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    given: Any = messages  # from programs without type checks
+    if isinstance(given, Mapping) or not isinstance(given, Sequence):
+        raise TypeError(
+            f"messages: found {shown(messages)}, expected a str, or a list of dicts with role and "
+            "content"
         )
+    for i, message in enumerate(given):
+        if not isinstance(message, Mapping):
+            raise TypeError(
+                f"messages[{i}]: found {shown(message)}, expected a dict with role and content"
+            )
+    return messages
+
+
+def continued_text(messages: Sequence[Message], reasoning_end: str) -> str:
+    """What an answer continues: the text of an assistant's message that comes last, behind the
+    reasoning that it may begin with."""
+    for message in reversed(messages):
+        if message["role"] != "assistant":
+            break
+        if message["content"].strip():
+            text = message["content"]
+            if reasoning_end and reasoning_end in text:
+                text = text[text.rindex(reasoning_end) + len(reasoning_end) :].lstrip()
+            return text
+    return ""
 
 
 def settings() -> dict[str, str]:
@@ -314,7 +378,7 @@ class Model(_Closable):
 
     def chat_tokens(
         self,
-        messages: Sequence[Message],
+        messages: str | Sequence[Message],
         *,
         thinking: bool | None = None,
         date: str | None = None,
@@ -322,18 +386,23 @@ class Model(_Closable):
     ) -> list[int]:
         """A conversation as tokens, ready for the model to answer, by the model's chat template.
 
+        messages: dicts with role (system, developer, user or assistant) and content. A developer's
+        message is a system message. A str is one message of a user.
         thinking: whether the model is asked to reason first; None: as the template has it.
         date: today, as "2026-11-23", for templates that ask for it."""
+        messages = messages_of(messages)
         array = (C.Message * len(messages))()
         reasoning = (ctypes.c_char_p * len(messages))()
         for i, message in enumerate(messages):
             for key in ("role", "content"):
                 if not isinstance(message.get(key), str):
                     raise BadArgument(
-                        f"messages[{i}]: found {message.get(key)!r} as {key!r}, " "expected text",
+                        f"messages[{i}]: found {shown(message.get(key))} as {key!r}, expected text",
                         C.BAD_ARGUMENT,
                     )
                 setattr(array[i], key, text_argument(f"messages[{i}]", message[key]))
+            if message["role"] == "developer":  # templates know it as the system's
+                array[i].role = b"system"
             if message.get("reasoning_content"):
                 reasoning[i] = text_argument(f"messages[{i}]", message["reasoning_content"])
         options = filled(C.ChatOptions)
@@ -380,14 +449,16 @@ class Model(_Closable):
 
     def chat(
         self,
-        messages: Sequence[Message],
+        messages: str | Sequence[Message],
         *,
         thinking: bool | None = None,
         date: str | None = None,
         progress: ProgressCallback | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Answer:
-        """Answers a conversation. What the last call has read of it is not read again."""
+        """Answers a conversation, see chat_tokens. What the last call has read of it is not read
+        again. If the last message is an assistant's, the answer continues it; with json_schema,
+        grammar or regex, that message and the answer together are a text that fits."""
         return self._default_session().chat(
             messages, thinking=thinking, date=date, progress=progress, **options
         )
@@ -541,7 +612,11 @@ class Session(_Closable):
             self.context._end()
 
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
-        return self.context.model.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        if isinstance(prompt, str):
+            return self.context.model.tokenize(prompt)
+        if not isinstance(prompt, Iterable):
+            raise TypeError(f"prompt: found {shown(prompt)}, expected a str or a list of tokens")
+        return list(prompt)
 
     def prefill(
         self, prompt: str | Sequence[int], *, progress: ProgressCallback | None = None
@@ -568,21 +643,23 @@ class Session(_Closable):
 
     def chat(
         self,
-        messages: Sequence[Message],
+        messages: str | Sequence[Message],
         *,
         thinking: bool | None = None,
         date: str | None = None,
         progress: ProgressCallback | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Answer:
-        """Answers a conversation. Only what the session does not hold yet is read."""
-        options.setdefault("trim_start", True)
-        inside = ctypes.c_bool()
-        tokens = self.context.model.chat_tokens(
-            messages, thinking=thinking, date=date, _inside=inside
-        )
-        reasoning = reasoning_of(inside.value, thinking)
-        return Answer(self, tokens, {"reasoning": reasoning, **options}, progress)
+        """Answers a conversation, as Model.chat does. Only what the session does not hold yet is
+        read."""
+        messages = messages_of(messages)
+        model, inside = self.context.model, ctypes.c_bool()
+        tokens = model.chat_tokens(messages, thinking=thinking, date=date, _inside=inside)
+        begun = "" if inside.value else continued_text(messages, model.info.reasoning_end)
+        # White space behind text that is continued belongs to the answer.
+        options.setdefault("trim_start", not begun)
+        given = {"reasoning": reasoning_of(inside.value, thinking), "_begun": begun, **options}
+        return Answer(self, tokens, given, progress)
 
     def truncate(self, n_tokens: int) -> None:
         """Keeps the first n_tokens."""

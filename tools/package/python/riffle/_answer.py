@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import difflib
 import json
+import numbers
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _structs as C
-from ._library import ProgressCallback, Watch, check, filled, join, lib, tokens_array
+from ._library import (
+    ProgressCallback,
+    Watch,
+    check,
+    filled,
+    join,
+    lib,
+    shown,
+    tokens_array,
+)
 
 if TYPE_CHECKING:
     from . import Session
@@ -29,6 +40,21 @@ class Grammar:
             err.value,
         )
         self.pointer = pointer
+
+    @classmethod
+    def behind(cls, grammar: Grammar, text: str) -> Grammar:
+        """The same grammar for an answer that continues a text."""
+        pointer, err = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
+        data = text.encode()
+        check(
+            lib.riffle_grammar_continue(
+                grammar.pointer, data, len(data), ctypes.byref(pointer), err, len(err)
+            ),
+            b"the last message, which the answer continues: " + err.value,
+        )
+        rest = cls.__new__(cls)
+        rest.pointer = pointer
+        return rest
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
@@ -58,8 +84,107 @@ def reasoning_of(inside: bool, thinking: bool | None) -> int:
     return C.REASONING_NONE if thinking is False else C.REASONING_ALLOWED
 
 
+#: What other packages call an option, and what to use here.
+OTHER_NAMES = {
+    "n_predict": "use max_tokens",
+    "max_new_tokens": "use max_tokens",
+    "max_completion_tokens": "use max_tokens",
+    "temp": "use temperature",
+    "repetition_penalty": "use repeat_penalty, with repeat_last_n=-1",
+    "stream": "leave it out: iterate over the answer for its text as it arrives",
+    "response_format": "use json_schema",
+    "guided_json": "use json_schema",
+    "guided_regex": "use regex",
+    "guided_grammar": "use grammar",
+    "stop_strings": "use stop",
+    "typical_p": "use top_p or min_p",
+    "n": "use a call with another seed for each answer",
+}
+
+
+def unknown_option(name: str, names: Iterable[str]) -> TypeError:
+    near = difflib.get_close_matches(name, names, 1)
+    return TypeError(
+        f"unknown option {name!r}; "
+        + (
+            OTHER_NAMES[name]
+            if name in OTHER_NAMES
+            else f"did you mean {near[0]!r}?"
+            if near
+            else "expected one of " + ", ".join(sorted(names))
+        )
+    )
+
+
+def wrong_type(name: str, value: Any, expected: str) -> TypeError:
+    return TypeError(f"{name}: found {shown(value)}, expected {expected}")
+
+
+def texts_of(name: str, value: Any) -> list[str]:
+    """A text or several."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, Iterable):
+        raise wrong_type(name, value, "a str or a list of them")
+    texts = list(texts)
+    for text in texts:
+        if not isinstance(text, str):
+            raise wrong_type(name, text, "a str or a list of them")
+        if "\0" in text:
+            raise ValueError(f"{name}: found a NUL, expected text without one")
+    return texts
+
+
+def biases_of(value: Any) -> list[C.LogitBias]:
+    expected = "a dict of tokens and numbers, such as {15043: -1.0}"
+    if not isinstance(value, Mapping):
+        raise wrong_type("logit_bias", value, expected)
+    pairs = []
+    for token, bias in value.items():
+        if isinstance(token, str) and token.isdecimal():  # keys of a JSON object
+            token = int(token)
+        if not isinstance(token, numbers.Integral) or not isinstance(bias, numbers.Real):
+            raise wrong_type("logit_bias", {token: bias}, expected)
+        pairs.append(C.LogitBias(token, bias))
+    return pairs
+
+
+def grammar_text(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if name == "json_schema" and isinstance(value, (Mapping, bool)):
+        return json.dumps(value if isinstance(value, bool) else dict(value))
+    raise wrong_type(
+        name, value, "a schema as a dict, or its JSON text" if name == "json_schema" else "a str"
+    )
+
+
+def set_number(target: Any, name: str, value: Any) -> None:
+    """A member that is a number or a bool."""
+    field = dict((f[0], f[1]) for f in type(target)._fields_)[name]
+    example = field().value
+    if not isinstance(value, numbers.Integral if isinstance(example, int) else numbers.Real):
+        raise wrong_type(
+            name,
+            value,
+            "True or False"
+            if isinstance(example, bool)
+            else "a whole number"
+            if isinstance(example, int)
+            else "a number",
+        )
+    if isinstance(example, int) and field(value).value != value:
+        raise ValueError(
+            f"{name}: found {value}, which a field of {8 * ctypes.sizeof(field)} bits cannot hold"
+        )
+    setattr(target, name, value)
+
+
 def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOptions, Any]:
-    """riffle_generate_options of keyword arguments, and what has to live as long."""
+    """riffle_generate_options of keyword arguments, and what has to live as long.
+
+    An option that is None is left out. _begun: the text of a message that the answer continues."""
+    begun = options.get("_begun", "")
+    options = {k: v for k, v in options.items() if v is not None and k != "_begun"}
     struct = filled(C.GenerateOptions)
     kept: list[Any] = []
     names = {name for name, *_ in C.GenerateOptions._fields_ + C.Sampling._fields_}
@@ -68,9 +193,7 @@ def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOpt
         raise TypeError("found several of grammar, json_schema and regex; expected one")
     for name, value in options.items():
         if name in ("stop", "dry_sequence_breakers"):
-            texts = [value] if isinstance(value, str) else list(value)
-            if any("\0" in s for s in texts):
-                raise ValueError(f"{name}: found a NUL, expected text without one")
+            texts = texts_of(name, value)
             # One more, which is NULL: the pointer is none even without texts.
             strings = (ctypes.c_char_p * (len(texts) + 1))(*[s.encode() for s in texts])
             kept.append(strings)
@@ -78,30 +201,19 @@ def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOpt
             setattr(target, name, strings)
             setattr(target, "n_" + name, len(texts))
         elif name == "logit_bias":
-            pairs = [C.LogitBias(token, bias) for token, bias in dict(value).items()]
+            pairs = biases_of(value)
             biases = (C.LogitBias * len(pairs))(*pairs)
             kept.append(biases)
             struct.sampling.logit_bias, struct.sampling.n_logit_bias = biases, len(biases)
         elif name in GRAMMARS:
-            text = value if isinstance(value, str) else json.dumps(value)
-            kept.append(Grammar(model, GRAMMARS[name], text))
+            kept.append(Grammar(model, GRAMMARS[name], grammar_text(name, value)))
+            if begun:
+                kept.append(Grammar.behind(kept[-1], begun))
             struct.grammar = kept[-1].pointer
         elif name not in names:
-            raise TypeError(f"unknown option {name!r}; expected one of " + ", ".join(sorted(names)))
+            raise unknown_option(name, names)
         else:
-            target = struct if hasattr(struct, name) else struct.sampling
-            field = dict((f[0], f[1]) for f in type(target)._fields_)[name]
-            if (
-                isinstance(value, int)
-                and hasattr(field, "value")
-                and isinstance(field().value, int)
-                and field(value).value != value
-            ):
-                raise ValueError(
-                    f"{name}: found {value}, which a field of "
-                    f"{8 * ctypes.sizeof(field)} bits cannot hold"
-                )
-            setattr(target, name, value)
+            set_number(struct if hasattr(struct, name) else struct.sampling, name, value)
     return struct, kept
 
 
@@ -191,8 +303,10 @@ class Answer(Iterator[str]):
     """An answer: iterate over it for its text as it arrives, or take it whole from `text`.
 
     Nothing is computed before the first piece is asked for. An error of the library is raised
-    there. Closing the answer stops it, and so does Ctrl-C while a piece is waited for. The session
-    then holds what was computed, and can be used again.
+    there. `tokens`, `logprobs`, `n_tokens` and `finish` wait for the whole answer, as `text` does,
+    if no piece has been asked for. During an iteration they tell what has arrived. Closing the
+    answer stops it, and so does Ctrl-C while a piece is waited for. The session then holds what was
+    computed, and can be used again.
     """
 
     def __init__(
@@ -211,20 +325,46 @@ class Answer(Iterator[str]):
         self._session: Session | None = session
         self._run: Run | None = None
         self._text: list[str] = []
-        #: The tokens of the answer so far, without an end token.
-        self.tokens: list[int] = []
-        #: With logprobs=True for each token its log-probability, and the top_logprobs most
-        #: probable tokens with theirs.
-        self.logprobs: list[tuple[float, list[tuple[int, float]]]] = []
+        self._tokens: list[int] = []
+        self._logprobs: list[tuple[float, list[tuple[int, float]]]] = []
         #: Tokens of the prompt.
         self.prompt_tokens = len(tokens)
-        #: Tokens that were drawn, an end token included. It is known when the answer has ended.
-        self.n_tokens: int | None = None
-        #: Why the answer ended: "stop", "length", "context" or "aborted". None: it has not.
-        self.finish: str | None = None
+        self._n_tokens: int | None = None
+        self._finish: str | None = None
+
+    def _whole(self) -> None:
+        """Waits for the answer's end, unless somebody reads it piece by piece."""
+        if self._start is not None:
+            for _ in self:
+                pass
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens of the answer, without an end token."""
+        self._whole()
+        return self._tokens
+
+    @property
+    def logprobs(self) -> list[tuple[float, list[tuple[int, float]]]]:
+        """With logprobs=True for each token its log-probability, and the top_logprobs most
+        probable tokens with theirs."""
+        self._whole()
+        return self._logprobs
+
+    @property
+    def n_tokens(self) -> int | None:
+        """Tokens that were drawn, an end token included. None: the answer has not ended."""
+        self._whole()
+        return self._n_tokens
+
+    @property
+    def finish(self) -> str | None:
+        """Why the answer ended: "stop", "length", "context" or "aborted". None: it has not."""
+        self._whole()
+        return self._finish
 
     def __next__(self) -> str:
-        while self.finish is None:
+        while self._finish is None:
             try:
                 if self._start is not None:
                     start, self._start = self._start, None
@@ -238,23 +378,23 @@ class Answer(Iterator[str]):
                 self._finished("aborted")
                 raise item
             if isinstance(item, C.Result):
-                self.n_tokens = item.n_tokens
+                self._n_tokens = item.n_tokens
                 self._finished(C.FINISHES.get(item.finish, "none"))
                 break
             token: int
             text: str
             token, text, logprobs = item
             if token >= 0:
-                self.tokens.append(token)
+                self._tokens.append(token)
             if logprobs is not None:
-                self.logprobs.append(logprobs)
+                self._logprobs.append(logprobs)
             if text:
                 self._text.append(text)
                 return text
         raise StopIteration
 
     def _finished(self, finish: str) -> None:
-        self.finish = finish
+        self._finish = finish
         self._start = self._run = None
         session, self._session = self._session, None
         if self._close_session and session is not None:
@@ -262,7 +402,7 @@ class Answer(Iterator[str]):
 
     def close(self) -> None:
         """Stops the answer if it has not ended."""
-        if self.finish is None:
+        if self._finish is None:
             if self._run is not None:
                 self._run.stop()
             self._finished("aborted")
@@ -284,5 +424,5 @@ class Answer(Iterator[str]):
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "finish", "none") is None:
+        if getattr(self, "_finish", "none") is None:
             self.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import numbers
 import os
 import pathlib
 import queue
@@ -84,6 +85,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "riffle_grammar_create": (
         c_int,
         [c_void_p, c_int, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_char), c_size_t],
+    ),
+    "riffle_grammar_continue": (
+        c_int,
+        [c_void_p, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_char), c_size_t],
     ),
     "riffle_grammar_free": (None, [c_void_p]),
     "riffle_get_stats": (c_int, [c_void_p, POINTER(C.Stats)]),
@@ -313,4 +318,16 @@ def text_argument(name: str, text: str) -> bytes:
 
 
 def tokens_array(tokens: Any) -> Any:
-    return (c_int32 * len(tokens))(*tokens)
+    try:
+        return (c_int32 * len(tokens))(*tokens)
+    except TypeError:
+        wrong = next(t for t in tokens if not isinstance(t, numbers.Integral))
+        raise TypeError(
+            f"prompt: found {shown(wrong)} in a list, expected a str or a list of tokens"
+        ) from None
+
+
+def shown(value: Any) -> str:
+    """A value for a message, on one short line."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
