@@ -432,9 +432,9 @@ class Temporary {
   void give_name(const std::string& path) {
     const std::string file = "/proc/self/fd/" + std::to_string(int(fd_));
     for (int i = 0;; ++i) {
-      const std::string name = path + format(".part-%d-%d", static_cast<int>(::getpid()), i);
+      std::string name = path + format(".part-%d-%d", static_cast<int>(::getpid()), i);
       if (::linkat(AT_FDCWD, file.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
-        name_ = name;
+        name_ = std::move(name);  // a copy might not be made, and the file would stay
         return;
       }
       if (errno != EEXIST) io_error(path, "cannot create", errno);
