@@ -11,7 +11,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     BatchDefaults defaults;
     defaults.sampling.dry_base = 1.75F;  // as riffle_sampling_default sets it
     defaults.ignore_unknown = size % 2 != 0;
-    defaults.sampling.dry_base = 1;
     const BatchRequest r = parse_batch_line(line, 7, defaults);
     // What was let through is what the library takes.
     const bool fine =
