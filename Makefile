@@ -96,7 +96,7 @@ $(BUILD)/libriffle.so: $(LIB_OBJ) tools/package/libriffle.map
 	@ln -sf libriffle.so $(BUILD)/$(SONAME)
 $(BUILD)/riffle: $(CLI_OBJ) $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
-# Tests in tests/backend/cuda (pinning_test, no_memory_test) stand between riffle and CUDA's runtime.
+# Tests in tests/backend/cuda (pinning_test, no_memory_test) replace functions of the CUDA runtime.
 $(BUILD)/riffle_tests: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,cudaHostRegister cudaMalloc cudaHostAlloc cudaFree cudaFreeHost)
 $(BUILD)/riffle_tests: $(TEST_OBJ) $(BUILD)/cli.a $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@

@@ -153,8 +153,8 @@ static inline void riffle_model_defaults(riffle_model_options* options) {
 
 /* path: a .gguf file, any part of a split one (NAME-00001-of-00003.gguf; the others lie beside it),
  * or a Hugging Face folder (config.json, *.safetensors, tokenizer.model or tokenizer.json). Weights
- * are mapped, not read. Where there is memory for them beside a context's plan, the first decode
- * steps on cpu and emu copy them to huge pages of the process, which are read faster. RIFFLE_IO,
+ * are mapped, not read. If memory is left beside the plan of a context, the first decode steps on
+ * cpu and emu copy the weights to huge pages, which AMD processors read faster. RIFFLE_IO,
  * RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT
  * if options name an unknown chat template or type of weights. */
 RIFFLE_API riffle_status riffle_model_load(const char* path, const riffle_model_options* options,
@@ -904,8 +904,8 @@ RIFFLE_API riffle_status riffle_grammar_create(riffle_model* model, riffle_gramm
 /* The same grammar for answers that continue a text, such as an assistant's message that comes last
  * in riffle_chat_prompt: text and answer together are a text of the grammar. Unless the text is
  * empty, these answers have no reasoning, whatever riffle_generate_options.reasoning is.
- * RIFFLE_BAD_ARGUMENT: no text of the grammar begins so; the error names the first byte that does
- * not fit. It compiles nothing. Free `rest`; `grammar` may be freed before it. */
+ * RIFFLE_BAD_ARGUMENT: no text of the grammar begins with this text; the error names the first byte
+ * that does not fit. Nothing is compiled again. Free `rest`; `grammar` may be freed before it. */
 RIFFLE_API riffle_status riffle_grammar_continue(const riffle_grammar* grammar, const char* text,
                                                  size_t text_len, riffle_grammar** rest, char* err,
                                                  size_t err_size);
@@ -937,16 +937,16 @@ typedef struct riffle_generate_options {
   const char* const* stop;
   size_t n_stop;
   bool ignore_eos; /* go on after the model's end tokens */
-  bool trim_start; /* drop the white space an answer begins with (chat templates put it there). The
-                      tokens that hold it are handed over as well */
+  bool trim_start; /* drop the white space that an answer begins with (chat models often write it).
+                      The callback still gets the tokens that hold it */
   riffle_reasoning reasoning; /* with a grammar */
   /* NULL: no grammar. Else tokens that the grammar does not allow are never drawn: their logits are
      -infinity before top_k. An end token may be drawn only where the text is complete, and never
      with ignore_eos. If no token is allowed, the answer ends: STOP if the text is complete, else
-     LENGTH. The text begins with white space only if the grammar says so. With trim_start the first
-     token may have other white space in front of the text, which is dropped; the token is not white
-     space alone. Behind reasoning up to 8 bytes of white space may stand before the text. A stop
-     string ends an answer even if it is incomplete */
+     LENGTH. The text begins with white space only if the grammar allows it. With trim_start, the
+     first token may have other white space before the text. That white space is dropped; a token
+     of white space alone is not drawn. After reasoning, up to 8 bytes of white space may come
+     before the text. A stop string may end an answer before the text is complete */
   const riffle_grammar* grammar;
 } riffle_generate_options;
 RIFFLE_API void riffle_generate_defaults_sized(riffle_generate_options* options,

@@ -1,8 +1,8 @@
 # How each dependency is found (README.md beside this file argues for each).
 DEPS_CFLAGS :=
 DEPS_LIBS   := -lsentencepiece -lpcre2-8 -lutf8proc
-# Only tests call sentencepiece. It stays linked, since it belongs to the packages that riffle is
-# built on; without this, a linker may drop a library that nothing calls.
+# Only tests call sentencepiece. The owner counts it among the packages of the program, so it stays
+# linked there too; without this, a linker may drop a library that nothing calls.
 DEPS_KEPT   := -Wl,--push-state,--no-as-needed -lsentencepiece -Wl,--pop-state
 CLI_CFLAGS  :=
 # mimalloc serves the executable only: its shared object replaces malloc for the whole process.

@@ -49,7 +49,8 @@ riffle_status riffle_grammar_continue(const riffle_grammar* grammar, const char*
     for (size_t i = 0; i < begun.size(); ++i)
       if (!matcher.accept(begun.substr(i, 1)))
         fail(RIFFLE_BAD_ARGUMENT,
-             "text: found %s at byte %zu, expected what the grammar allows there",
+             "text: found %s at byte %zu, which the grammar does not allow there; expected the "
+             "beginning of a text of the grammar",
              shown_byte(begun[i]).c_str(), i + 1 - std::min(i, grammar->begun.size()));
     *rest = out.release();
   });

@@ -147,7 +147,8 @@ Model load_model(CommonOptions& options) {
                "-m " + options.model_path +
                    ": found a session of riffle, expected a GGUF file or a Hugging Face folder; "
                    "riffle info " +
-                   options.model_path + " shows a session, --session of run and chat takes one");
+                   options.model_path +
+                   " shows the session, and run --session or chat --session uses it");
   if (status != RIFFLE_OK) {
     const bool file =
         status == RIFFLE_IO || status == RIFFLE_UNSUPPORTED || status == RIFFLE_BAD_ARGUMENT;
@@ -220,7 +221,7 @@ void check_logit_bias(riffle_model* model, const CommonOptions& options) {
   for (const riffle_logit_bias& bias : options.logit_bias)
     if (bias.token >= vocab_size)
       throw Exit(EXIT_USAGE,
-                 text_of("--logit-bias: found token %d, expected 0 to %d, as this model has them",
+                 text_of("--logit-bias: found token %d, expected a token of this model, 0 to %d",
                          bias.token, vocab_size - 1));
 }
 

@@ -28,7 +28,7 @@ const std::vector<ForeignFlag>& foreign_flags() {
        "riffle has no adapters: merge the adapter into the model and give that with -m PATH"},
       {{"-mm", "--mmproj", "--mmproj-url", "--no-mmproj", "--image", "--audio"},
        nullptr,
-       "riffle runs the text part of a model alone: leave the flag out"},
+       "riffle runs only the text part of a model: leave the flag out"},
       {{"--override-kv", "--check-tensors"},
        nullptr,
        "riffle takes a model's file as it is and checks it at each load: leave the flag out"},
@@ -68,18 +68,19 @@ const std::vector<ForeignFlag>& foreign_flags() {
       {{"--mlock", "--no-mmap", "--mmap"}, nullptr, "riffle maps the weights: leave the flag out"},
       {{"--no-warmup", "-nr", "--no-repack", "-dt", "--defrag-thold", "--swa-full", "--no-perf"},
        nullptr,
-       "riffle has no such thing: leave the flag out"},
+       "riffle has no such setting: leave the flag out"},
       {{"--keep", "--context-shift", "--no-context-shift"},
        nullptr,
-       "riffle forgets nothing: an answer ends when the context is full; -c N makes it longer"},
+       "riffle does not shift the context: an answer ends when the context is full; -c N sets its "
+       "length"},
       {{"-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"},
        nullptr,
-       "beyond the trained length: --selector tokenselect --positions list"},
+       "for texts beyond the trained length use --selector tokenselect --positions list"},
       {{"-md", "--model-draft", "--draft", "--draft-max", "--draft-n", "--draft-min", "--spec-type",
         "-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"},
        nullptr,
-       "--lookup N computes up to N tokens ahead, as the prompt and the answer have them; riffle "
-       "has no draft models and no lookup files"},
+       "--lookup N computes up to N tokens ahead, which it copies from the prompt and the answer; "
+       "riffle has no draft models and no lookup files"},
 
       // Sampling.
       {{"--mirostat", "--mirostat-lr", "--mirostat-ent", "--typical", "--typical-p", "--top-nsigma",
@@ -89,8 +90,8 @@ const std::vector<ForeignFlag>& foreign_flags() {
        "--dry-multiplier, --repeat-penalty, --frequency-penalty and --presence-penalty"},
       {{"--samplers", "--sampling-seq", "--sampler-seq"},
        nullptr,
-       "riffle's samplers are always in llama.cpp's order; a sampler whose flag is not given does "
-       "nothing"},
+       "riffle applies its filters in llama.cpp's order; --top-k 0, --top-p 1 and --min-p 0 switch "
+       "one off"},
       {{"--logprobs", "--top-logprobs", "--n-probs"},
        nullptr,
        "riffle batch gives log probabilities: \"logprobs\" in the body of a line"},
@@ -111,14 +112,17 @@ const std::vector<ForeignFlag>& foreign_flags() {
       {{"--no-escape"}, nullptr, "riffle takes a text as it is: leave the flag out"},
       {{"--in-prefix", "--in-suffix", "--in-prefix-bos", "--spm-infill"},
        nullptr,
-       "the chat template frames a message; riffle run --raw takes a prompt that has its frame"},
+       "the chat template adds prefix and suffix; riffle run --raw takes a prompt to which you "
+       "added "
+       "your own"},
       {{"--jinja"}, nullptr, "riffle evaluates the model's own template: leave the flag out"},
       {{"--no-jinja", "--chat-template-file", "--chat-template-kwargs"},
        nullptr,
-       "riffle evaluates the model's own template; --chat-template NAME takes one by name"},
+       "riffle evaluates the model's own template; --chat-template NAME uses one that riffle has"},
       {{"--reasoning-format"},
        nullptr,
-       "reasoning is never part of the answer: leave the flag out; --json has it apart"},
+       "riffle keeps reasoning out of the answer: leave the flag out; --json has it as "
+       "reasoning_content"},
       {{"--reasoning-budget", "-rea", "--reasoning"},
        nullptr,
        "--think and --no-think switch reasoning"},
@@ -135,11 +139,11 @@ const std::vector<ForeignFlag>& foreign_flags() {
       // What is printed.
       {{"-co", "--color", "--colors", "--log-colors"},
        nullptr,
-       "riffle uses colours on terminals alone, unless NO_COLOR is set: leave the flag out"},
+       "riffle uses colours only on terminals, unless NO_COLOR is set: leave the flag out"},
       {{"--no-display-prompt", "--display-prompt", "--simple-io", "-sp", "-ptc",
         "--print-token-count", "--nowordwrap"},
        nullptr,
-       "riffle prints the answer alone, as it is: leave the flag out"},
+       "riffle prints only the answer, unchanged: leave the flag out"},
       {{"-v", "-lv", "--verbose", "--log-verbose", "--verbosity", "--log-verbosity",
         "--verbose-prompt", "--log-file", "--log-disable", "--log-enable", "--log-prefix",
         "--log-timestamps"},
@@ -147,7 +151,9 @@ const std::vector<ForeignFlag>& foreign_flags() {
        "riffle has no log: statistics are on stderr unless -q is given, and riffle info shows a "
        "model"},
       {{"-V"}, nullptr, "riffle --version prints the version"},
-      {{"--format"}, nullptr, "--json prints one JSON object; --json-schema FILE constrains it"},
+      {{"--format"},
+       nullptr,
+       "--json prints one JSON object; --json-schema FILE constrains the answer"},
 
       // Servers.
       {{"--host",          "--port",      "--api-key",    "--api-key-file", "-a",

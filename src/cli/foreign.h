@@ -5,7 +5,7 @@
 
 namespace riffle::cli {
 
-// Flags that mean the same in other programs.
+// Other programs' spellings of one flag.
 struct ForeignFlag {
   std::vector<std::string> spellings;
   // riffle's flag that means the same. Null: none.

@@ -41,7 +41,7 @@ GrammarText read_grammar(const GrammarFlags& flags) {
   GrammarText out;
   if (value.empty()) return out;
   if (!gbnf) out.kind = RIFFLE_GRAMMAR_JSON_SCHEMA;
-  // llama.cpp's flags take the text itself. No file is called so.
+  // llama.cpp's flags take the text itself. No file has such a name.
   const size_t first = value.find_first_not_of(" \t\r\n");
   if (gbnf ? value.find("::=") != value.npos : first != value.npos && value[first] == '{') {
     out.name = flag;

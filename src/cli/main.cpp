@@ -75,7 +75,7 @@ std::string reworded(const CLI::ParseError& e) {
   if (const auto [a, b] = parts(" requires "); dynamic_cast<const CLI::RequiresError*>(&e))
     return "found " + a + " without " + b + ", expected both";
   if (const auto [a, b] = parts(" is required"); dynamic_cast<const CLI::RequiredError*>(&e))
-    return "found no " + a + ", expected it with a value";
+    return "found no " + a + "; expected " + a + " with a value";
   return text;
 }
 

@@ -26,7 +26,7 @@ struct PromptFlags {
 };
 constexpr int kSilence = 10;
 
-// What was read of them.
+// The parts of a prompt, as read.
 struct PromptParts {
   std::string document;  // from a file or standard input; "": none
   std::string source;    // of the document: the file's name, or "standard input"

@@ -56,7 +56,7 @@ riffle_generate_options generate_options(const RunOptions& o, bool message,
   return g;
 }
 
-// Whether a document is this text, or begins with it in lines of its own.
+// Whether the document begins with this text and the text ends at the end of a line.
 bool begins_with(const std::string& document, std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   if (text.empty() || !document.starts_with(text)) return false;
@@ -69,12 +69,11 @@ bool begins_with(const std::string& document, std::string text) {
 std::string prompt_of_session(const RunOptions& o, const std::string& kept, const PromptParts& p) {
   const char* const source = p.source.c_str();
   if (begins_with(kept, p.document)) {
-    notice(o.common.quiet, "[%s holds the text of %s, which is not read again]", o.session.c_str(),
-           source);
+    notice(o.common.quiet, "[%s is not read again: %s holds its text]", source, o.session.c_str());
     return p.asked ? with_document(kept, p.question) : kept;
   }
   if (!p.document.empty() && (p.asked || !o.prompt.file.empty()))
-    notice(o.common.quiet, "[%s is read behind the document of %s]", source, o.session.c_str());
+    notice(o.common.quiet, "[%s is read after the document in %s]", source, o.session.c_str());
   return with_document(kept, p.text());
 }
 

@@ -8,7 +8,7 @@
 namespace riffle::cli {
 namespace {
 
-// What a path that is no session is instead, if that is a model; else "".
+// "a folder" or "a GGUF file" if the path is one, else "".
 std::string found_model(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return "a folder";

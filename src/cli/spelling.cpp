@@ -153,7 +153,7 @@ class Words {
       // The parser would take the equals sign behind a short flag as a part of the value.
       if (name.size() == 2 && !value.empty()) value.erase(0, 1);
       if (name.size() == 2 && value.empty() && equals != word.npos)
-        throw Exit(EXIT_USAGE, "found " + word + " without a value, expected one behind it");
+        throw Exit(EXIT_USAGE, "found " + word + " without a value, expected a value after it");
       word = name + value;
       return takes_value(*o) && equals == word.npos;
     }
@@ -183,8 +183,10 @@ class Words {
                      option.get_multi_option_policy() == CLI::MultiOptionPolicy::Throw;
     std::string& first = first_[&option];
     if (one && !first.empty())
-      throw Exit(EXIT_USAGE, typed + " is given twice, expected it once" +
-                                 (first == typed ? "" : " (" + first + " is the same flag)"));
+      throw Exit(EXIT_USAGE, first == typed
+                                 ? "found " + typed + " twice, expected it once"
+                                 : "found both " + first + " and " + typed +
+                                       ", which are the same flag; expected one of them");
     first = typed;
   }
 
@@ -219,7 +221,7 @@ std::vector<std::string> spelled(std::vector<std::string> args, const CLI::App& 
     const std::string typed = word;
     if (!words.read_flag(args[i])) continue;
     if (++i == args.size())  // else the value, which may look like a flag
-      throw Exit(EXIT_USAGE, "found " + typed + " without a value, expected one behind it");
+      throw Exit(EXIT_USAGE, "found " + typed + " without a value, expected a value after it");
   }
   return args;
 }

@@ -22,8 +22,8 @@ double weight_of(float logit, float max, double temperature = 1) {
 [[noreturn]] void not_finite(const std::string& found) {
   throw Error(RIFFLE_BAD_MODEL,
               "the logits are not finite: found " + found +
-                  ", expected numbers; weights of the model file may be damaged (compare its "
-                  "checksum), or activations overflow");
+                  ", expected finite numbers; compare the checksum of the model file, which may be "
+                  "damaged; else activations overflow");
 }
 
 // The lowest id of the largest logit. Throws if one is NaN.

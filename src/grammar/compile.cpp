@@ -183,7 +183,7 @@ void refuse_left_recursion(const Expressions& e, Facts& facts) {
 [[noreturn]] void refuse_empty(const std::string& name) {
   if (name == kSchemaRule)
     fail(RIFFLE_BAD_ARGUMENT,
-         "the schema: found no JSON text that fits it and ends, expected at least one; drop a "
+         "the schema: found no finite JSON text that fits it, expected at least one; drop a "
          "condition that excludes the others, or a required member that needs the schema itself");
   if (name == kRegexRule)
     fail(RIFFLE_BAD_ARGUMENT,

@@ -13,15 +13,15 @@ namespace riffle::grammar {
 
 class Constraint {
  public:
-  // space: whether the first token may have white space in front of the text. In many vocabularies
-  // words begin with a space, and the first word of an answer too. A token of white space alone is
-  // the grammar's own or not allowed. end_tokens: whether end tokens end the answer where it is
+  // space: whether the first token may have white space before the text that the grammar does not
+  // allow. In many vocabularies the first word begins with a space. A token of white space alone is
+  // allowed only by the grammar itself. end_tokens: whether end tokens end the answer where it is
   // complete. Else they are never allowed.
   Constraint(std::shared_ptr<const Grammar> grammar, bool space, riffle_reasoning reasoning,
              bool end_tokens);
 
-  // Takes text that stands in the prompt and that the answer continues; before all tokens, and
-  // without space and reasoning. False: the grammar does not allow it.
+  // Takes text of the prompt that the answer continues. To be called before the first token, on a
+  // constraint made with space false and reasoning NONE. False: the grammar does not allow it.
   bool take_begun(std::string_view text) { return matcher_.accept(text); }
   // Whether the next token, of this text, is the first and begins with white space that is not the
   // grammar's.

@@ -28,7 +28,8 @@ constexpr const char* kDuration =
     "P(?:(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
     "(?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?"
     "|T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)|[0-9]+W)";
-// At most 4 labels, of at most 61 of the 63 characters and one hyphen: so a name has at most 253.
+// At most 4 labels. A label is one or two runs of up to 30 letters and digits, with a hyphen
+// between two runs. So a name has at most 247 of the 253 characters allowed.
 constexpr const char* kHostname =
     "[A-Za-z0-9]{1,30}(?:-[A-Za-z0-9]{1,30})?"
     "(?:\\.[A-Za-z0-9]{1,30}(?:-[A-Za-z0-9]{1,30})?){0,3}";

@@ -79,7 +79,7 @@ class Schema {
     return rule;
   }
   ExprId value(const AllOf& schemas) {
-    // A schema that nothing fits takes its member with it.
+    // A member whose schema is false is left out.
     if (schemas.size() == 1 && schemas[0]->is_boolean() && !schemas[0]->boolean())
       return Expressions::kNever;
     return e_.rule(rule_of(schemas));

@@ -3,7 +3,7 @@
 // text is invalid. Some valid texts are not in the grammar:
 //   - white space only where models write it (JsonPieces::space)
 //   - whole numbers only without fraction and exponent, other numbers with limits without exponent
-//   - of formats those texts that formats.cpp says
+//   - formats only as far as the patterns in formats.cpp
 //   - names, and strings of enum, const, pattern and format, with the necessary escapes only
 //   - more than Members::kMost properties only in the schema's order
 #pragma once

@@ -27,7 +27,7 @@ bool known_annotation(const std::string& key) {
 
 bool is_true(const Json& value) { return value.is_boolean() && value.boolean(); }
 
-// A schema for names of members that every name fits.
+// Whether this schema of propertyNames allows every name.
 bool allows_all_names(const Json& schema) {
   const Json* const type = schema.find("type");
   return is_true(schema) || (schema.is_object() && schema.empty()) ||

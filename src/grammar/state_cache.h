@@ -34,7 +34,7 @@ class Seen {
   std::vector<uint32_t> used_;
 };
 
-// Numbers of things by the hash of what they are; one allocation for many.
+// Finds numbers by a hash. Many entries share one allocation.
 class HashIndex {
  public:
   // The first of the numbers added with this hash for which is_it(number) holds, else kNone.

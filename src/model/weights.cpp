@@ -53,8 +53,8 @@ float element(const RawTensor& raw, size_t i) {
   return load_unaligned<float>(&wide);
 }
 
-// Values of a matrix up to which each is looked at: routers of experts, and matrices of small
-// models. Larger ones are not read before they are used.
+// All values of a matrix are checked for NaN and infinity if it has at most this many: routers of
+// experts, and matrices of small models. Larger ones are not read before they are used.
 constexpr int64_t kMostChecked = 1 << 18;
 
 class Binder {

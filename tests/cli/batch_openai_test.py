@@ -221,12 +221,12 @@ def wordings(_):
         ({"custom_id": "a", "messages": [USER]}, "found messages in the line itself, expected it inside of body"),
         ({"custom_id": "a", "body": []}, "field body is [], expected an object with messages or prompt"),
         (chat(n_predict=5), "field body.n_predict is not supported; use max_tokens"),
-        (chat(extra_body={"top_k": 3}), "field body.extra_body is not supported; its members belong into the body itself"),
+        (chat(extra_body={"top_k": 3}), "field body.extra_body is not supported; its members belong in the body itself"),
         (chat(logit_bias=[5]), "field body.logit_bias[0] is 5, expected a token and its bias"),
         (chat(logit_bias="x"), 'field body.logit_bias is "x", expected an object such as {"15043": -1}, or a list'),
         (chat("a", [image]), 'field body.messages[0].content[0].type is "image_url", which is not supported; expected "text"'),
         (chat(structured_outputs={}), "field body.structured_outputs is {}, expected one of choice, grammar"),
-        (prompt(best_of=3, n=2), "field body.best_of is 3, expected body.n, which is 2"),
+        (prompt(best_of=3, n=2), "field body.best_of is 3, expected 2 as in body.n"),
     ]
     r = batch([x if isinstance(x, bytes) else json.dumps(x).encode() for x, _ in cases])
     for (_, words), record in zip(cases, r.records):

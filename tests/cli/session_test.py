@@ -69,7 +69,7 @@ def same_document(folder, text, kept):
             a, b = (json.loads(x.out) if x.code == 0 else {} for x in (r, whole))
             check(a and a["text"] == b.get("text") and a["prompt_tokens"] == b["prompt_tokens"]
                   and a["stats"]["prefill_tokens"] < 40
-                  and f"[{kept} holds the text of {name}, which is not read again]\n".encode() in r.err,
+                  and f"[{name} is not read again: {kept} holds its text]\n".encode() in r.err,
                   f"{source} {ask}: the kept document is not read again", (r, whole))
     more = os.path.join(folder, "more.txt")
     with open(more, "w") as f:
@@ -77,10 +77,10 @@ def same_document(folder, text, kept):
     r = riffle("run", "--session", kept, "-f", more, "-p", "Who is the mate?", *flags)
     both = riffle("run", "-f", "-", "-p", "Who is the mate?", *flags, stdin=data + open(more, "rb").read())
     check(r.code == both.code == 0 and json.loads(r.out)["text"] == json.loads(both.out)["text"]
-          and f"[{more} is read behind the document of {kept}]\n".encode() in r.err,
+          and f"[{more} is read after the document in {kept}]\n".encode() in r.err,
           "another file follows the document", (r, both))
     r = riffle("run", "--session", kept, *flags, stdin=b"Who is the captain?")
-    check(r.code == 0 and b"[" + kept.encode() not in r.err and b"is read behind" not in r.err,
+    check(r.code == 0 and b"[" + kept.encode() not in r.err and b"is read after" not in r.err,
           "a question from standard input needs no notice", r)
 
 

@@ -135,12 +135,12 @@ def other_spellings(folder):
 
 def values(_):
     cases = {
-        ("--temp", "0", "--temp", "1"): "--temp is given twice, expected it once",
-        ("-n", "1", "--max-tokens", "2"): "--max-tokens is given twice, expected it once (-n is the same flag)",
-        ("-c512", "--ctx-size=1K"): "--ctx-size is given twice, expected it once (-c is the same flag)",
-        ("-n",): "found -n without a value, expected one behind it",
-        ("-n=",): "found -n= without a value, expected one behind it",
-        ("--temp",): "found --temp without a value, expected one behind it",
+        ("--temp", "0", "--temp", "1"): "found --temp twice, expected it once",
+        ("-n", "1", "--max-tokens", "2"): "found both -n and --max-tokens, which are the same flag; expected one of them",
+        ("-c512", "--ctx-size=1K"): "found both -c and --ctx-size, which are the same flag; expected one of them",
+        ("-n",): "found -n without a value, expected a value after it",
+        ("-n=",): "found -n= without a value, expected a value after it",
+        ("--temp",): "found --temp without a value, expected a value after it",
         ("--raw", "--chat"): "found both --raw and --chat, expected one of them",
         ("--stop", ""): "--stop: found an empty text, expected one that ends an answer",
     }
@@ -151,7 +151,7 @@ def values(_):
     r = riffle("info", "--weights", "q4_k")
     check(one_line_error(r, 2, "found --weights without --shape, expected both"), "a flag that needs another", r)
     r = riffle("read", "-f", "x")
-    check(one_line_error(r, 2, "found no --output, expected it with a value"), "a flag that is missing", r)
+    check(one_line_error(r, 2, "found no --output; expected --output with a value"), "a flag that is missing", r)
     r = riffle("chat", "--stop", "a", "--stop", "", stdin=b"")
     check(one_line_error(r, 2, "--stop: found an empty text"), "chat --stop", r)
     r = riffle("run", "-p", "The rain", "--stop", "a", "--stop", "b", "-q", "-q", "-n", "1", *SMALL)

@@ -322,7 +322,7 @@ TEST_CASE("JSON Schema: what is not supported is refused by name, with its place
       {RIFFLE_BAD_ARGUMENT, "false", {"the schema: found no JSON text"}},
       {RIFFLE_BAD_ARGUMENT,
        "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}",
-       {"found no JSON text that fits it and ends"}},
+       {"found no finite JSON text that fits it"}},
       {RIFFLE_UNSUPPORTED, "{\"$ref\":\"#\"}", {"refers to itself"}},
       {RIFFLE_UNSUPPORTED, "{\"allOf\":[{\"$ref\":\"#\"}]}", {"refers to itself"}},
       {RIFFLE_UNSUPPORTED, "{\"$ref\":\"http://a/b\"}", {"at #", "http://a/b"}},

@@ -136,7 +136,7 @@ class CpuBackend : public Backend {
   StateShape state_shape_;
   KvStore store_;
   std::unique_ptr<CpuResidency> residency_;
-  HugePages huge_pages_;            // of the weights that are not there yet
+  HugePages huge_pages_;            // moves the weights there
   Step step_;                       // under way
   std::vector<int32_t> positions_;  // of the rows of a step, or of a prefill chunk
   std::vector<RowReport> reports_;

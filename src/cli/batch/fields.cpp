@@ -112,7 +112,7 @@ void read_top_k(const Fields& f, const std::string& field, const JsonIn& value, 
   body.request.sampling.top_k =
       value == JsonIn(-1) ? 0 : f.integer<int32_t>(field, value, 0, kIntMax);
 }
-// llama.cpp writes -1 for a random seed, which a line without a seed has.
+// llama.cpp writes -1 for a random seed. Here it counts as no seed.
 void read_seed(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   if (value == JsonIn(-1)) return;
   body.request.sampling.seed =
@@ -321,7 +321,7 @@ constexpr BodyField kFields[] = {
     {{"chat_template", Use::REFUSED}},
     {{"structural_tag", Use::REFUSED}},
     {{"extra_body", Use::REFUSED, nullptr,
-      "its members belong into the body itself, where the openai package writes them"}},
+      "its members belong in the body itself, where the openai package writes them"}},
     {{"logits_processors", Use::REFUSED}},
     {{"prompt_embeds", Use::REFUSED}},
     {{"prompt_logprobs", Use::REFUSED}},
@@ -396,8 +396,8 @@ bool parse_body(const Fields& f, const JsonIn& object, BatchRequest& r) {
   r.chat = body.messages;
   if (body.best_of && *body.best_of != r.n)
     f.fail("bad_request",
-           text_of("field body.best_of is %zu, expected body.n, which is %zu: riffle "
-                   "returns all answers that it makes",
+           text_of("field body.best_of is %zu, expected %zu as in body.n; riffle returns every "
+                   "answer that it makes",
                    *body.best_of, r.n));
   check_logprobs(f, body);
   if (r.n * std::max<size_t>(r.prompts.size(), 1) > kMaxPrompts)

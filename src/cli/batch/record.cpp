@@ -27,8 +27,8 @@ Json logprob_json(riffle_model* model, int32_t token, float logprob, bool trimme
   return {{"token", bytes}, {"logprob", number(logprob)}, {"bytes", std::move(list)}};
 }
 
-// As OpenAI's chat completions have it: the tokens together are the text. So they lack the white
-// space that the text lacks in front.
+// As in OpenAI's chat completions, the tokens together are the text. So white space that the text
+// drops at its beginning is dropped here too.
 Json chat_logprobs(riffle_model* model, const BatchChoice& choice) {
   Json content = Json::array();
   bool trimmed =

@@ -250,7 +250,7 @@ void BatchRunner::submit(Jobs::iterator job) {
 std::shared_ptr<const riffle_grammar> BatchRunner::grammar_behind(const riffle_grammar* grammar,
                                                                   const std::string& field,
                                                                   const std::string& text) const {
-  // What a message has in front of the end of its reasoning is not the grammar's.
+  // The grammar does not apply to a message's reasoning.
   const size_t mark = marks_.end.empty() ? text.npos : text.rfind(marks_.end);
   std::string begun = mark == text.npos ? text : text.substr(mark + marks_.end.size());
   if (mark != text.npos) begun.erase(0, begun.find_first_not_of(" \t\r\n"));

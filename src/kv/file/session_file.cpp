@@ -118,7 +118,7 @@ class Reader {
       bad("file", "other bytes at its beginning", "a session of riffle");
     if (source_.size < 3 * disk::kPage)
       bad("file", std::to_string(source_.size) + " bytes",
-          "a session of riffle, of at least " + std::to_string(3 * disk::kPage));
+          "a session of riffle, of at least " + std::to_string(3 * disk::kPage) + " bytes");
     disk::Header h;
     const bool whole = page(0, &h, "header");
     if (h.version > disk::kVersion)

@@ -434,7 +434,7 @@ class Temporary {
     for (int i = 0;; ++i) {
       std::string name = path + format(".part-%d-%d", static_cast<int>(::getpid()), i);
       if (::linkat(AT_FDCWD, file.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
-        name_ = std::move(name);  // a copy might not be made, and the file would stay
+        name_ = std::move(name);  // a copy could run out of memory and leave the file
         return;
       }
       if (errno != EEXIST) io_error(path, "cannot create", errno);
@@ -495,7 +495,7 @@ void check_target(const std::string& path) {
 std::string real_path(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr),
                                                          &std::free);
-  // Without it a link would be replaced, and not the file that it leads to.
+  // With the unresolved path, riffle would replace the link instead of the file.
   if (!real && errno == ENOMEM) throw std::bad_alloc();
   return real ? real.get() : path;
 }

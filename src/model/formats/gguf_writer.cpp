@@ -68,8 +68,8 @@ GgufFileWriter::GgufFileWriter(std::string path, bool overwrite)
     if (!overwrite_) throw Error(RIFFLE_BAD_ARGUMENT, path_ + ": the file exists");
   }
   temporary_ = path_ + ".part-" + std::to_string(::getpid());
-  buffer_.reserve(
-      kBufferBytes);  // before there is a file, which an exception from here would leave
+  // Before the file exists: an exception here would leave it behind.
+  buffer_.reserve(kBufferBytes);
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd_ < 0) io_error(temporary_, "cannot create", errno);
 }

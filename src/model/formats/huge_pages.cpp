@@ -18,10 +18,18 @@ static bool system_has_huge_pages() {
   return std::getline(setting, text) && text.find("[never]") == text.npos;
 }
 
+// Steps became up to 24% faster on AMD's Zen 5, and no faster on an Intel Xeon. Others were not
+// measured.
+static bool processor_gains() {
+  __builtin_cpu_init();
+  return __builtin_cpu_is("amd");
+}
+
 bool HugePages::is_worthwhile() const {
   uint64_t bytes = 0;
   for (const auto& file : files_) bytes += file->view().size;
-  return system_has_huge_pages() && MemoryLimits().available() >= bytes + bytes / 8;
+  return processor_gains() && system_has_huge_pages() &&
+         MemoryLimits().available() >= bytes + bytes / 8;
 }
 
 void HugePages::move_some(ThreadPool& threads) {

@@ -19,7 +19,7 @@ constexpr float kUnknownPenalty = 10;
 
 SentencePieceUnigram::SentencePieceUnigram(const SentencePieceModel& model)
     : model_(model), normalizer_(model), unknown_(model) {
-  // The library's limits of no score, of which the second is the least positive float.
+  // As in the library: start values for "no score yet". FLT_MIN is the least positive float.
   float worst = FLT_MAX;
   best_score_ = FLT_MIN;
   for (const VocabPiece& piece : model.pieces) {

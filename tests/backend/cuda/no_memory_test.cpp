@@ -175,7 +175,7 @@ bool fail_nth(riffle_selector selector, size_t step, Memory memory, long n) {
 }
 
 void fail_each(riffle_selector selector, Memory memory) {
-  // Every place up to 12, then by a fourth; with other selectors fewer.
+  // N from 1 to 12 one by one, then in steps of N / 4; other selectors take larger steps.
   const bool first = selector == RIFFLE_SELECTOR_SHARE;
   const long dense = first ? 12 : 3, sparse = first ? 4 : 2;
   for (size_t step = 0; step < std::size(kSteps); ++step) {
@@ -190,9 +190,10 @@ void fail_each(riffle_selector selector, Memory memory) {
   }
 }
 
+// All that a GPU runs.
 constexpr riffle_selector kFailing[] = {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_DENSE,
                                         RIFFLE_SELECTOR_PSA,   RIFFLE_SELECTOR_TWILIGHT,
-                                        RIFFLE_SELECTOR_LFPS,  RIFFLE_SELECTOR_TOKENSELECT};
+                                        RIFFLE_SELECTOR_TOPK,  RIFFLE_SELECTOR_TOKENSELECT};
 
 }  // namespace
 

@@ -93,7 +93,7 @@ TEST_CASE("huge pages take files a part at a time", "[huge_pages]") {
   REQUIRE(in_place() == 48);
   pages.move_some(threads);
   if (in_place() == 48) {
-    WARN("SKIPPED: this system has no huge pages, or little free memory");
+    WARN("SKIPPED: this processor or system does without huge pages, or little memory is free");
     return;
   }
   CHECK(in_place() == 45);  // a sixteenth

@@ -73,7 +73,8 @@ if TYPE_CHECKING:
         seed: int
         stop: Union[str, Sequence[str]]  # the answer ends before the first found
         ignore_eos: bool
-        trim_start: bool  # drop the white space that an answer begins with; not with a grammar
+        # Drop the white space that an answer begins with; with a grammar: what it does not allow.
+        trim_start: bool
         repeat_penalty: float  # 1: off; of the last repeat_last_n tokens, prompt included
         repeat_last_n: int  # -1: all
         frequency_penalty: float  # for each time that the answer has a token
@@ -173,7 +174,7 @@ def _settings() -> dict[str, Any]:
 #: What llama-cpp-python calls a setting, and what to use here.
 OTHER_NAMES = {
     "n_gpu_layers": "use device='cuda' or device='cpu'; gpu_mem limits the GPU memory in bytes",
-    "main_gpu": "use the environment's CUDA_VISIBLE_DEVICES",
+    "main_gpu": "set the environment variable CUDA_VISIBLE_DEVICES",
     "n_batch": "use prefill_chunk",
     "n_ubatch": "use prefill_chunk",
     "n_threads_batch": "use threads",

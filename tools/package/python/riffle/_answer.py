@@ -174,7 +174,7 @@ def set_number(target: Any, name: str, value: Any) -> None:
         )
     if isinstance(example, int) and field(value).value != value:
         raise ValueError(
-            f"{name}: found {value}, which a field of {8 * ctypes.sizeof(field)} bits cannot hold"
+            f"{name}: found {value}, expected a number that fits {8 * ctypes.sizeof(field)} bits"
         )
     setattr(target, name, value)
 
@@ -333,7 +333,7 @@ class Answer(Iterator[str]):
         self._finish: str | None = None
 
     def _whole(self) -> None:
-        """Waits for the answer's end, unless somebody reads it piece by piece."""
+        """Waits for the end of the answer if no piece has been asked for."""
         if self._start is not None:
             for _ in self:
                 pass
