@@ -12,6 +12,7 @@ namespace {
 std::string found_model(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return "a folder";
+  if (!std::filesystem::is_regular_file(path, error)) return "";  // opening a pipe would wait
   char magic[4] = {};
   std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
   return std::string_view(magic, sizeof magic) == "GGUF" ? "a GGUF file" : "";

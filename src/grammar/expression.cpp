@@ -117,8 +117,9 @@ ExprId Expressions::choice(std::vector<ExprId> children) {
 }
 
 ExprId Expressions::repeat(ExprId child, uint32_t min, uint32_t max) {
+  if (min > max) return kNever;
   if (max == 0 || child == kEmpty || (child == kNever && min == 0)) return kEmpty;
-  if (child == kNever || min > max) return kNever;
+  if (child == kNever) return kNever;
   if (min == 1 && max == 1) return child;
   return add({Expr::REPEAT, child, 1, min, max});
 }

@@ -23,7 +23,8 @@ constexpr int64_t kMostRemainders = 1000;   // of a division that is done digit 
 Json parse(std::string_view text) {
   Reader reader(text);  // checks UTF-8
   try {
-    return parse_json(text, {.depth = kDeepest, .values = kMostValues, .count_all = true});
+    return parse_json(text,
+                      {.depth = kDeepest, .values = kMostValues, .count_all = true, .exact = true});
   } catch (const JsonError& error) {
     switch (error.kind) {
       case JsonError::TOO_DEEP:
@@ -40,7 +41,8 @@ Json parse(std::string_view text) {
              kMostValues);
       case JsonError::NUMBER_TOO_LARGE:
         fail(RIFFLE_BAD_ARGUMENT,
-             "the schema: found a number that no double holds, expected at most 1.8e308");
+             "the schema: found a number that riffle does not hold, expected whole numbers of at "
+             "most 64 bits, or numbers of at most 1.8e308");
       case JsonError::SYNTAX:
         reader.go_to(std::min(error.byte > 0 ? error.byte - 1 : 0, text.size()));
     }
@@ -216,7 +218,7 @@ class Schema {
       const char* const pattern = format_pattern(name);
       if (!pattern)
         reader_.unsupported(*schema, "found format " +
-                                         ("\"" + json_string(name) + "\"").substr(0, 60) +
+                                         ("\"" + json_string(name, true) + "\"").substr(0, 60) +
                                          ", expected one of " + format_names() +
                                          "; use pattern, or leave format out");
       patterns.emplace_back(pattern, schema);

@@ -52,7 +52,7 @@ bool is_annotation(const std::string& format) {
 std::string token_of(const std::string& key) {
   std::string out;
   for (const char c : key) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-  return out;
+  return json_string(out);  // control characters are no part of an error text
 }
 
 std::string shown(const Json& value) {
@@ -539,8 +539,14 @@ bool SchemaReader::holds(const SchemaNode& node, const Json& value, const AllOf&
 
 bool SchemaReader::apart(const AllOf& a, const AllOf& b, int depth, const Json& at) {
   if (depth > kDeepestTest) return false;
+  // These schemas hold of a member, so references that lead to the object are no circle.
   const bool before = std::exchange(comparing_, true);
+  const int depth_before = std::exchange(depth_, 0);
+  std::set<const Json*> open_before;
+  open_before.swap(open_);
   const Nodes x = nodes_of(a), y = nodes_of(b);
+  open_.swap(open_before);
+  depth_ = depth_before;
   comparing_ = before;
   if (x.size() * y.size() > kMostNodes) return false;
   for (const SchemaNode& m : x)

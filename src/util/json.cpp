@@ -218,7 +218,11 @@ class JsonBuilder {
   bool boolean(bool v) { return value(Json(v)); }
   bool number_integer(int64_t v) { return value(Json(v)); }
   bool number_unsigned(uint64_t v) { return value(Json(v)); }
-  bool number_float(double v, const std::string&) { return value(Json(v)); }
+  bool number_float(double v, const std::string& text) {
+    if (limits_.exact && text.find_first_of(".eE") == text.npos)
+      throw JsonError{JsonError::NUMBER_TOO_LARGE, 0, text};
+    return value(Json(v));
+  }
   bool string(std::string& v) { return value(Json(std::move(v))); }
   bool binary(nlohmann::json::binary_t&) { return false; }  // JSON texts have none
   bool start_object(size_t) {

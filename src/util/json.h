@@ -102,6 +102,7 @@ struct JsonLimits {
   size_t depth;            // arrays and objects in each other
   size_t values;           // in all; bounds the memory that a tree takes
   bool count_all = false;  // keys and ends of arrays and objects count among the values
+  bool exact = false;      // whole numbers beyond 64 bits are too large; else they become real
   bool sorted = false;     // members in the order of their keys, which makes find() fast; else as
                            // they are written
 };

@@ -437,7 +437,7 @@ def choices(_):
     r = riffle("run", "-p", "x", "-l", "13+1", "-l", "13-1", *SMALL)
     check(r.code == 2 and b"two biases" in r.err, "two biases of one token are refused", r)
     r = riffle("run", "-p", "x", "-l", "9999999+1", *SMALL)
-    check(r.code == 2 and b"--logit-bias: found token 9999999, expected 0 to" in r.err, "a bias of no token is refused", r)
+    check(r.code == 2 and b"--logit-bias: found token 9999999, expected a token of this model, 0 to" in r.err, "a bias of no token is refused", r)
     many = "word word word word word word word word"
     run = ["run", "--raw", "-p", many, "-q", *SMALL, *GREEDY, "-n", "24"]
     free = riffle(*run).out

@@ -144,6 +144,9 @@ def errors(folder):
     nowhere = os.path.join(folder, "none", "x.kv")
     pipe = os.path.join(folder, "pipe")
     os.mkfifo(pipe)
+    for command in ("run", "-p", "x", "--session"), ("info",):
+        check(one_line_error(riffle(*command, pipe, *(SMALL if command[0] == "run" else [])), 1, pipe, "a device or pipe"),
+              f"{command[0]}: a pipe is no session")
     dangling = os.path.join(folder, "dangling")
     os.symlink(nowhere, dangling)
     for target, found in ((nowhere, "No such file"), (folder, "a folder"), (pipe, "a device or pipe"),

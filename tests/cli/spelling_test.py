@@ -159,7 +159,7 @@ def values(_):
     for command in ("run", "chat"):
         more = ["-p", "x"] if command == "run" else []
         r = riffle(command, *more, "--logit-bias", "99999999+1", *SMALL, stdin=b"x\n")
-        check(one_line_error(r, 2, "--logit-bias: found token 99999999, expected 0 to "),
+        check(one_line_error(r, 2, "--logit-bias: found token 99999999, expected a token of this model, 0 to "),
               f"{command} --logit-bias of no token", r)
     for flag in ("-v", "-V"):
         check(one_line_error(riffle(flag), 2, flag, "riffle --version"), f"riffle {flag}")

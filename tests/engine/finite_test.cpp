@@ -67,6 +67,6 @@ TEST_CASE("logits that are not finite are an error when a token is drawn", "[mod
     CHECK(riffle_generate(s, &g, nullptr, nullptr, nullptr) == RIFFLE_BAD_MODEL);
     CHECK_THAT(riffle_context_error(r.context),
                Catch::Contains("the logits are not finite: found not a number for token 7777") &&
-                   Catch::Contains("weights of the model file may be damaged"));
+                   Catch::Contains("compare the checksum of the model file"));
   }
 }

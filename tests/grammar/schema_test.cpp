@@ -209,6 +209,16 @@ TEST_CASE("JSON Schema: combinations and references", "[grammar]") {
       });
 }
 
+TEST_CASE("JSON Schema: branches of oneOf that refer to their parent", "[grammar]") {
+  // `left` stands before `type` in the order in which members are compared.
+  check_cases(
+      RIFFLE_GRAMMAR_JSON_SCHEMA,
+      {{R"s({"$defs":{"expr":{"oneOf":[{"$ref":"#/$defs/num"},{"$ref":"#/$defs/add"},{"$ref":"#/$defs/neg"}]},"num":{"type":"object","properties":{"type":{"const":"num"},"value":{"type":"number"}},"required":["type","value"],"additionalProperties":false},"add":{"type":"object","properties":{"type":{"const":"add"},"left":{"$ref":"#/$defs/expr"},"right":{"$ref":"#/$defs/expr"}},"required":["type","left","right"],"additionalProperties":false},"neg":{"type":"object","properties":{"type":{"const":"neg"},"arg":{"$ref":"#/$defs/expr"}},"required":["type","arg"],"additionalProperties":false}},"type":"object","properties":{"root":{"$ref":"#/$defs/expr"}},"required":["root"],"additionalProperties":false})s",
+        {R"({"root":{"type":"num","value":1}})",
+         R"({"root":{"type":"neg","arg":{"type":"add","left":{"type":"num","value":1},"right":{"type":"num","value":2}}}})"},
+        {R"({"root":{"type":"neg","left":{"type":"num","value":1}}})"}}});
+}
+
 TEST_CASE("JSON Schema: limits of numbers are exact", "[grammar]") {
   const Vocabulary v = bytes();
   std::mt19937 random(5);
@@ -319,10 +329,15 @@ TEST_CASE("JSON Schema: what is not supported is refused by name, with its place
       {RIFFLE_BAD_ARGUMENT, "{\"minLength\":-1}", {"at #/minLength", "whole number"}},
       {RIFFLE_BAD_ARGUMENT, "{\"type\":\"null\",\"type\":\"null\"}", {"\"type\" twice"}},
       {RIFFLE_BAD_ARGUMENT, "{\"$ref\":\"#/$defs/a\"}", {"at #/$ref", "in this schema"}},
-      {RIFFLE_BAD_ARGUMENT, "false", {"the schema: found no JSON text"}},
+      {RIFFLE_BAD_ARGUMENT, "false", {"the schema: found no finite JSON text"}},
       {RIFFLE_BAD_ARGUMENT,
        "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}",
        {"found no finite JSON text that fits it"}},
+      {RIFFLE_BAD_ARGUMENT,
+       "{\"type\":\"string\",\"pattern\":\"^a+$\",\"maxLength\":0}",
+       {"found no finite JSON text that fits it"}},
+      {RIFFLE_BAD_ARGUMENT, "{\"const\":12345678901234567890123}", {"at most 64 bits"}},
+      {RIFFLE_UNSUPPORTED, "{\"\\u001b\":1}", {"keyword"}},
       {RIFFLE_UNSUPPORTED, "{\"$ref\":\"#\"}", {"refers to itself"}},
       {RIFFLE_UNSUPPORTED, "{\"allOf\":[{\"$ref\":\"#\"}]}", {"refers to itself"}},
       {RIFFLE_UNSUPPORTED, "{\"$ref\":\"http://a/b\"}", {"at #", "http://a/b"}},

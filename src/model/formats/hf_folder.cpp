@@ -43,7 +43,7 @@ ShardIndex parse_shard_index(const FileView& file) {
   std::map<std::string, size_t> seen;
   for (const auto& [name, shard] : map->members()) {
     if (!shard.is_string() || !is_plain_name(shard.string())) {
-      bad_model(file.name, "weight_map " + name, shard.dump().substr(0, 80),
+      bad_model(file.name, "weight_map " + name, shown(shard),
                 "the name of a file in the same folder");
     }
     seen.emplace(shard.string(), 0);
@@ -75,8 +75,7 @@ std::string pick_template(const FileView& file, const Json& value) {
     const Json* name = entry.is_object() ? find(entry, "name") : nullptr;
     const Json* text = entry.is_object() ? find(entry, "template") : nullptr;
     if (!name || !name->is_string() || !text || !text->is_string()) {
-      bad_model(file.name, "chat_template", entry.dump().substr(0, 80),
-                "objects with strings name and template");
+      bad_model(file.name, "chat_template", shown(entry), "objects with strings name and template");
     }
     if (name->equals("default")) return text->string();
   }
@@ -101,7 +100,7 @@ TokenizerConfig parse_tokenizer_config(const FileView& file) {
   out.pad_token = token_text(find(root, "pad_token"));
   if (const Json* add_bos = find(root, "add_bos_token")) {
     if (!add_bos->is_boolean())
-      bad_model(file.name, "add_bos_token", add_bos->dump().substr(0, 80), "true or false");
+      bad_model(file.name, "add_bos_token", shown(*add_bos), "true or false");
     out.add_bos = add_bos->boolean();
   }
   if (const Json* added = find(root, "added_tokens_decoder")) {

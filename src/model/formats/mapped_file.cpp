@@ -31,6 +31,16 @@ static uint8_t* map_aligned(size_t bytes, int protection, int flags) {
   return begin + before;
 }
 
+// Where mremap fails after it has taken away what stood at the address, the bytes come there again.
+static void put_back(uint8_t* at, const uint8_t* copy, size_t bytes) {
+  if (::msync(at, kHugePage, MS_ASYNC) == 0 || errno != ENOMEM) return;
+  if (::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+      MAP_FAILED)
+    return;
+  std::memcpy(at, copy, bytes);
+  ::mprotect(at, bytes, PROT_READ);
+}
+
 std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
   struct stat info;
   const FileDescriptor file = open_regular(path, &info);
@@ -69,6 +79,7 @@ bool MappedFile::move_piece() {
     std::memcpy(copy, at, bytes);
     ::mprotect(copy, whole, PROT_READ);
     if (::mremap(copy, whole, whole, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED) return true;
+    put_back(at, copy, bytes);
     ::munmap(copy, whole);
   }
   next_piece_ = pieces();
@@ -76,7 +87,8 @@ bool MappedFile::move_piece() {
 }
 
 void MappedFile::drop(const void* data, uint64_t bytes) const {
-  if (next_piece_ > 0) return;  // the file's bytes may not be there to be fetched anew
+  // The file's bytes may not be there to be fetched anew. Whoever drops moves nothing meanwhile.
+  if (next_piece_ > 0) return;
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto at = reinterpret_cast<uintptr_t>(data),
              first = reinterpret_cast<uintptr_t>(view_.data);

@@ -19,7 +19,7 @@ class MappedFile {
 
   const FileView& view() const { return view_; }
   // Lets go of the memory that these bytes take in this process, if they are this file's; reading
-  // them fetches them anew.
+  // them fetches them anew. Not while another thread is in move_piece.
   void drop(const void* data, uint64_t bytes) const;
   // Copies the next piece of the file to memory of this process's own, in huge pages where the
   // system has them, and puts the copy in the file's place. What stands there does not change, also

@@ -54,8 +54,7 @@ const Json& member(const FileView& file, const Json& object, const std::string& 
 }
 
 uint64_t whole_number(const FileView& file, const Json& value, const std::string& field) {
-  if (!value.is_unsigned())
-    bad_model(file.name, field, value.dump().substr(0, 80), "a whole number from 0");
+  if (!value.is_unsigned()) bad_model(file.name, field, shown(value), "a whole number from 0");
   return value.whole();
 }
 
@@ -72,8 +71,7 @@ Entry read_entry(const FileView& file, const std::string& name, const Json& obje
     if (dtype.equals(std::string_view(t.name))) type = &t;
   }
   if (!type)
-    bad_model(file.name, field + " dtype", dtype.dump().substr(0, 80),
-              "a type of safetensors, such as \"BF16\"");
+    bad_model(file.name, field + " dtype", shown(dtype), "a type of safetensors, such as \"BF16\"");
   entry.raw.file = file.name;
   entry.raw.type_name = type->name;
   if (type->dtype >= 0) entry.raw.type = static_cast<DType>(type->dtype);
@@ -99,7 +97,7 @@ Entry read_entry(const FileView& file, const std::string& name, const Json& obje
 
   const Json& offsets = member(file, object, field, "data_offsets");
   if (!offsets.is_array() || offsets.size() != 2) {
-    bad_model(file.name, field + " data_offsets", offsets.dump().substr(0, 80), "[begin, end]");
+    bad_model(file.name, field + " data_offsets", shown(offsets), "[begin, end]");
   }
   entry.begin = whole_number(file, offsets[0], field + " data_offsets");
   entry.end = whole_number(file, offsets[1], field + " data_offsets");
