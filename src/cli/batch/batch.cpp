@@ -69,7 +69,8 @@ int run_batch(BatchOptions& o) {
   if (held && input.counted() && input.remaining() == 0) {
     output.begin();
     output.finish(true);
-    notice(quiet, "[nothing is left to do; %zu errors among the lines]", held_failed);
+    notice(quiet, "[nothing is left to do; %zu errors among the lines%s]", held_failed,
+           held_failed ? "; --restart answers all lines anew" : "");
     return failed(0);
   }
   const auto say_order = [&] {

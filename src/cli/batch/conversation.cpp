@@ -34,18 +34,24 @@ std::vector<Message> without_system(std::vector<Message> messages) {
 
 bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
 
+// The message that an answer continues. Templates leave out an assistant's messages at the end that
+// are blank.
+std::optional<size_t> continued_by_answer(const std::vector<Message>& messages) {
+  const auto answered = [](const Message& m) { return m.role == "assistant"; };
+  size_t last = messages.size() - 1;
+  while (last > 0 && answered(messages[last]) && is_blank(messages[last].content) &&
+         is_blank(messages[last].reasoning))
+    --last;
+  if (!answered(messages[last])) return std::nullopt;
+  return last;
+}
+
 }  // namespace
 
 Conversation fit_conversation(riffle_model* model, std::vector<Message> messages,
                               riffle_thinking thinking) {
   Conversation out;
-  // Templates leave out an assistant's messages at the end that are blank.
-  size_t last = messages.size() - 1;
-  const auto answered = [&](const Message& m) { return m.role == "assistant"; };
-  while (last > 0 && answered(messages[last]) && is_blank(messages[last].content) &&
-         is_blank(messages[last].reasoning))
-    --last;
-  if (answered(messages[last])) out.continued = last;
+  out.continued = continued_by_answer(messages);
   std::optional<Exit> refused;
   for (const Fitted fitted : {Fitted::AS_IS, Fitted::JOINED, Fitted::MOVED}) {
     std::vector<Message> changed = fitted == Fitted::JOINED  ? joined_neighbours(messages)
@@ -58,6 +64,7 @@ Conversation fit_conversation(riffle_model* model, std::vector<Message> messages
     try {
       out.prompt = chat_prompt(model, changed, thinking);
       out.fitted = fitted;
+      if (const auto last = continued_by_answer(changed)) out.begun = changed[*last].content;
       return out;
     } catch (const Exit& e) {
       if (e.code() == EXIT_MEMORY) throw;

@@ -1,6 +1,7 @@
 // How the messages of a request become a prompt.
 #pragma once
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "cli/common.h"
@@ -16,8 +17,10 @@ enum class Fitted {
 struct Conversation {
   ChatPrompt prompt;
   Fitted fitted = Fitted::AS_IS;
-  // The answer goes on with this message; none: it is a message of its own.
+  // The answer goes on with this message, whose text in the prompt this is; none: it is a message
+  // of its own.
   std::optional<size_t> continued{};
+  std::string begun{};
 };
 // Throws Exit with what the template has against the conversation as it is.
 Conversation fit_conversation(riffle_model* model, std::vector<Message> messages,

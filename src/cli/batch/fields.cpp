@@ -96,6 +96,11 @@ void read_max_tokens(const Fields& f, const std::string& field, const JsonIn& va
   body.request.max_tokens = f.integer<int32_t>(field, value, 1, kIntMax);
 }
 
+// JsonIn's == takes 2^64 - 1 for -1.
+bool is_minus_one(const JsonIn& value) {
+  return value.is_number_integer() && !value.is_number_unsigned() && value.get<int64_t>() == -1;
+}
+
 // A member of the sampler's settings, from low to high.
 template <float riffle_sampling::*member, int low, int high>
 void read_real(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
@@ -105,16 +110,16 @@ void read_real(const Fields& f, const std::string& field, const JsonIn& value, B
 template <int32_t riffle_sampling::*member>
 void read_last_n(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   body.request.sampling.*member =
-      value == JsonIn(-1) ? -1 : f.integer<int32_t>(field, value, 0, kIntMax);
+      is_minus_one(value) ? -1 : f.integer<int32_t>(field, value, 0, kIntMax);
 }
 // vLLM writes -1 where nothing is to be cut off.
 void read_top_k(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   body.request.sampling.top_k =
-      value == JsonIn(-1) ? 0 : f.integer<int32_t>(field, value, 0, kIntMax);
+      is_minus_one(value) ? 0 : f.integer<int32_t>(field, value, 0, kIntMax);
 }
 // llama.cpp writes -1 for a random seed. Here it counts as no seed.
 void read_seed(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  if (value == JsonIn(-1)) return;
+  if (is_minus_one(value)) return;
   body.request.sampling.seed =
       f.integer<uint64_t>(field, value, 0, std::numeric_limits<uint64_t>::max());
   body.seeded = true;

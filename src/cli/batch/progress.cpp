@@ -55,6 +55,10 @@ void BatchProgress::add_ignored(const IgnoredFields& ignored) {
   add(unknown_, ignored.unknown);
 }
 
+void BatchProgress::add_error(const std::string& message) {
+  if (first_error_.empty()) first_error_ = message;
+}
+
 void BatchProgress::add_fitted(size_t line, Fitted fitted) {
   if (fitted == Fitted::AS_IS) return;
   Lines& lines = fitted == Fitted::JOINED ? joined_ : moved_;
@@ -70,6 +74,7 @@ std::vector<std::string> BatchProgress::notices() const {
     return joined(parts);
   };
   std::vector<std::string> out;
+  if (!first_error_.empty()) out.push_back("the first error: " + first_error_);
   if (!without_effect_.empty())
     out.push_back("ignored, since no answer depends on it: " + list(without_effect_));
   if (!unknown_.empty()) out.push_back("ignored (--ignore-unknown): " + list(unknown_));

@@ -28,6 +28,7 @@ class BatchProgress {
   // A line has fields that are not read, or a conversation that the template did not take as it is.
   void add_ignored(const IgnoredFields& ignored);
   void add_fitted(size_t line, Fitted fitted);
+  void add_error(const std::string& message);  // of a line; the first is shown at the end
 
   void update();
   void clear() { bar_.clear(); }
@@ -48,6 +49,7 @@ class BatchProgress {
   bool cache_;
   Names without_effect_, unknown_;
   Lines joined_, moved_;
+  std::string first_error_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Progress bar_;
 };

@@ -225,8 +225,7 @@ void BatchRunner::submit(Jobs::iterator job) {
   }
   job->answers.resize((r.chat ? 1 : r.prompts.size()) * r.n);
   if (r.chat) {
-    const std::vector<Message> messages = std::exchange(r.messages, {});
-    const Conversation c = fit_conversation(model_, messages, r.thinking);
+    const Conversation c = fit_conversation(model_, std::exchange(r.messages, {}), r.thinking);
     progress_.add_fitted(job->line, c.fitted);
     // White space behind text that is continued belongs to the answer.
     options.trim_start = !c.continued;
@@ -234,7 +233,7 @@ void BatchRunner::submit(Jobs::iterator job) {
     if (grammar && c.continued && !c.prompt.in_reasoning) {
       options.reasoning = RIFFLE_REASONING_NONE;
       grammar = grammar_behind(grammar.get(), text_of("body.messages[%zu].content", *c.continued),
-                               messages[*c.continued].content);
+                               c.begun);
       options.grammar = grammar.get();
     }
     return submit(job, 0, c.prompt.tokens, options, {marks_, c.prompt.in_reasoning});
@@ -335,6 +334,7 @@ void BatchRunner::conclude(Place place) {
 
 void BatchRunner::fail(Jobs::iterator job, const BatchError& error) {
   drop_answers(job);
+  progress_.add_error(error.message);
   finish(job, batch_error_record(job->line, error), true);
 }
 
