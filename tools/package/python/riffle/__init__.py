@@ -26,9 +26,10 @@ import difflib
 import json
 import numbers
 import os
+import re
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
@@ -47,13 +48,18 @@ from ._library import (
     ProgressCallback,
     Unsupported,
     Watch,
+    bool_argument,
     check,
     filled,
     lib,
     shown,
+    str_argument,
     text_argument,
+    token_argument,
+    tokens_argument,
     tokens_array,
 )
+from ._messages import Message, continued_text, messages_of
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -63,14 +69,14 @@ if TYPE_CHECKING:
     class GenerateOptions(TypedDict, total=False):
         """How an answer is drawn. What is left out, or None, has the library's default.
 
-        The same seed gives the same text. For another text each time, give a random seed."""
+        The same seed gives the same text. For another text each time, give seed=-1."""
 
         max_tokens: int  # -1: until the context is full
         temperature: float  # 0: greedy
         top_k: int  # 0: off
         top_p: float  # 1: off
         min_p: float  # 0: off
-        seed: int
+        seed: int  # -1: a random seed, which Answer.seed tells
         stop: Union[str, Sequence[str]]  # the answer ends before the first found
         ignore_eos: bool
         # Drop the white space that an answer begins with; with a grammar: what it does not allow.
@@ -88,8 +94,9 @@ if TYPE_CHECKING:
         dry_sequence_breakers: Sequence[str]  # texts that end a repetition; [] for none
         # token: what is added to its logit; -inf forbids the token
         logit_bias: Union[Mapping[int, float], Mapping[str, float]]
-        logprobs: bool  # fills Answer.logprobs
-        top_logprobs: int  # at most 20
+        # Fills Answer.logprobs, per token: (logprob, [(token id, logprob), ...])
+        logprobs: bool
+        top_logprobs: int  # length of that list, at most 20; needs logprobs=True
         grammar: str  # GBNF; at most one of grammar, json_schema and regex
         json_schema: Union[str, Mapping[str, Any]]  # a dict, or its JSON text
         regex: str  # the whole answer matches it
@@ -99,8 +106,6 @@ if TYPE_CHECKING:
 __version__: str = lib.riffle_version().decode()
 
 Path = Union[str, "os.PathLike[str]"]
-#: {"role": "user", "content": "..."}, and "reasoning_content" where a message has it.
-Message = Mapping[str, str]
 #: A word, a number or a bool: what the setting takes.
 SettingValue = Union[str, int, float, bool]
 
@@ -173,7 +178,7 @@ def _settings() -> dict[str, Any]:
 
 #: What llama-cpp-python calls a setting, and what to use here.
 OTHER_NAMES = {
-    "n_gpu_layers": "use device='cuda' or device='cpu'; gpu_mem limits the GPU memory in bytes",
+    "n_gpu_layers": "use device='cuda' or device='cpu'; gpu_mem='12G' limits the GPU memory",
     "main_gpu": "set the environment variable CUDA_VISIBLE_DEVICES",
     "n_batch": "use prefill_chunk",
     "n_ubatch": "use prefill_chunk",
@@ -188,6 +193,17 @@ OTHER_NAMES = {
     "flash_attn": "leave it out: riffle's attention needs no switch",
     "logits_all": "use logprobs=True of chat, generate and ask",
 }
+
+
+def bytes_of(text: str) -> int | None:
+    """A size such as 12G or 1.5G, as on the command line; None: the text is no size."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(?:([kmgt])(?:i?b)?)?", text, re.I | re.A)
+    if not found:
+        return None
+    size = float(found[1]) * 2.0 ** (10 * " kmgt".index((found[2] or " ").lower()))
+    if size >= 2.0**63 or (not found[2] and not size.is_integer()):
+        return None
+    return int(size)
 
 
 def _set(options: C.ContextOptions, name: str, value: SettingValue) -> None:
@@ -209,51 +225,28 @@ def _set(options: C.ContextOptions, name: str, value: SettingValue) -> None:
     words = s.words.decode().split("|") if s.words else []
     if not isinstance(value, (str, numbers.Real)):
         raise TypeError(f"{name}: found {shown(value)}, expected a str, a number or a bool")
+    is_size = s.id in (b"gpu_mem", b"host_mem")
+    is_bool = s.type == C.MEMBER_BOOL and not words
+    if is_bool:
+        bool_argument(name, value)
     number: Any = value
     if isinstance(value, str) and value in words and not words[0].isdigit():
         number = s.low + words.index(value)
+    elif isinstance(value, str) and is_size:
+        number = bytes_of(value)
     target = options.selection if s.options == C.OPTIONS_SELECTION else options
-    if isinstance(number, str) or not lib.riffle_setting_set(
+    if not isinstance(number, numbers.Real) or not lib.riffle_setting_set(
         setting, ctypes.byref(target), float(number)
     ):
         expected = s.range.decode()
         if words and not words[0].isdigit():
             expected = ", ".join(words[:-1]) + f" or {words[-1]}"
+        elif is_size:
+            expected = "a number of bytes, or a text such as '12G'"
         elif isinstance(value, str):
-            expected = f"a number: {expected}"
+            what = "a number of tokens" if s.id == b"n_ctx" else "a number"
+            expected = f"{what}: {expected}"
         raise BadArgument(f"{name}: found {value!r}, expected {expected}", C.BAD_ARGUMENT)
-
-
-def messages_of(messages: str | Sequence[Message]) -> Sequence[Message]:
-    """The messages of a conversation. A text is one message of a user."""
-    if isinstance(messages, str):
-        return [{"role": "user", "content": messages}]
-    given: Any = messages  # from programs without type checks
-    if isinstance(given, Mapping) or not isinstance(given, Sequence):
-        raise TypeError(
-            f"messages: found {shown(messages)}, expected a str, or a list of dicts with role and "
-            "content"
-        )
-    for i, message in enumerate(given):
-        if not isinstance(message, Mapping):
-            raise TypeError(
-                f"messages[{i}]: found {shown(message)}, expected a dict with role and content"
-            )
-    return messages
-
-
-def continued_text(messages: Sequence[Message], reasoning_end: str) -> str:
-    """What an answer continues: the text of an assistant's message that comes last, behind the
-    reasoning that it may begin with."""
-    for message in reversed(messages):
-        if message["role"] != "assistant":
-            break
-        if message["content"].strip():
-            text = message["content"]
-            if reasoning_end and reasoning_end in text:
-                text = text[text.rindex(reasoning_end) + len(reasoning_end) :].lstrip()
-            return text
-    return ""
 
 
 def settings() -> dict[str, str]:
@@ -338,7 +331,8 @@ class Model(_Closable):
     def tokenize(self, text: str, *, bos: bool = True, special: bool = False) -> list[int]:
         """bos: the beginning-of-sequence token first, if the model's texts have one.
         special: control tokens that the text spells, such as <s>, become those tokens."""
-        data = text.encode()
+        data = str_argument("text", text).encode()
+        bos, special = bool_argument("bos", bos), bool_argument("special", special)
         flags = (C.TOKENIZE_BOS if bos else 0) | (C.TOKENIZE_SPECIAL if special else 0)
         return self._filled_tokens(
             lambda tokens, capacity, n: lib.riffle_tokenize(
@@ -348,7 +342,8 @@ class Model(_Closable):
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of tokens. Control tokens give nothing."""
-        array, n = tokens_array(tokens), ctypes.c_size_t()
+        array = tokens_array(tokens_argument("tokens", tokens, "a list of token ids"))
+        n = ctypes.c_size_t()
         code = lib.riffle_detokenize(
             self._handle.pointer, array, len(array), None, 0, ctypes.byref(n)
         )
@@ -366,7 +361,7 @@ class Model(_Closable):
 
     def piece(self, token: int) -> str:
         """One token as the vocabulary spells it."""
-        text = lib.riffle_token_piece(self._handle.pointer, token)
+        text = lib.riffle_token_piece(self._handle.pointer, token_argument(token))
         if text is None:
             raise BadArgument(
                 f"token: found {token}, expected an id of the vocabulary", C.BAD_ARGUMENT
@@ -375,7 +370,7 @@ class Model(_Closable):
 
     def is_end_token(self, token: int) -> bool:
         """Whether answers end with this token."""
-        return bool(lib.riffle_is_end_token(self._handle.pointer, token))
+        return bool(lib.riffle_is_end_token(self._handle.pointer, token_argument(token)))
 
     def chat_tokens(
         self,
@@ -388,7 +383,8 @@ class Model(_Closable):
         """A conversation as tokens, ready for the model to answer, by the model's chat template.
 
         messages: dicts with role (system, developer, user or assistant) and content. A developer's
-        message is a system message. A str is one message of a user.
+        message is a system message. A str is one message of a user. The content is a str, or a
+        list of parts such as {"type": "text", "text": "Hi"}; each part becomes a line.
         thinking: whether the model is asked to reason first; None: as the template has it.
         date: today, as "2026-11-23", for templates that ask for it."""
         messages = messages_of(messages)
@@ -396,20 +392,18 @@ class Model(_Closable):
         reasoning = (ctypes.c_char_p * len(messages))()
         for i, message in enumerate(messages):
             for key in ("role", "content"):
-                if not isinstance(message.get(key), str):
-                    raise BadArgument(
-                        f"messages[{i}]: found {shown(message.get(key))} as {key!r}, expected text",
-                        C.BAD_ARGUMENT,
-                    )
-                setattr(array[i], key, text_argument(f"messages[{i}]", message[key]))
+                setattr(array[i], key, text_argument(f"messages[{i}].{key}", message[key]))
             if message["role"] == "developer":  # templates know it as the system's
                 array[i].role = b"system"
             if message.get("reasoning_content"):
-                reasoning[i] = text_argument(f"messages[{i}]", message["reasoning_content"])
+                reasoning[i] = text_argument(
+                    f"messages[{i}].reasoning_content", message["reasoning_content"]
+                )
         options = filled(C.ChatOptions)
         options.reasoning = reasoning
         if thinking is not None:
-            options.thinking = C.THINKING_ON if thinking else C.THINKING_OFF
+            on = bool_argument("thinking", thinking)
+            options.thinking = C.THINKING_ON if on else C.THINKING_OFF
         if date is not None:
             options.date = text_argument("date", date)
         return self._filled_tokens(
@@ -482,7 +476,7 @@ class Model(_Closable):
         thinking: bool | None = None,
         progress: ProgressCallback | None = None,
     ) -> Document:
-        """Reads a document once, for any number of questions."""
+        """Reads a document once, for any number of questions. text: the text itself, no path."""
         return Document(
             self.default_context, text, system=system, thinking=thinking, progress=progress
         )
@@ -615,9 +609,7 @@ class Session(_Closable):
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
             return self.context.model.tokenize(prompt)
-        if not isinstance(prompt, Iterable):
-            raise TypeError(f"prompt: found {shown(prompt)}, expected a str or a list of tokens")
-        return list(prompt)
+        return tokens_argument("prompt", prompt, "a str or a list of tokens")
 
     def prefill(
         self, prompt: str | Sequence[int], *, progress: ProgressCallback | None = None
@@ -693,6 +685,23 @@ class Session(_Closable):
         )
 
 
+def document_text(text: Any) -> None:
+    """Refuses what is no text, with a hint at how it becomes one."""
+    if isinstance(text, str):
+        return
+    found, hint = shown(text), ""
+    if isinstance(text, os.PathLike):
+        hint = "; use path.read_text()"
+    elif hasattr(text, "read"):
+        hint = "; use file.read()"
+    elif isinstance(text, (bytes, bytearray)):
+        hint = "; use text.decode()"
+    if isinstance(text, os.PathLike) or hasattr(text, "read"):
+        kind = type(text).__name__
+        found = f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
+    raise TypeError(f"text: found {found}, expected str (the text itself{hint})")
+
+
 class Document:
     """A text that is read once and asked about often. Model.read makes one.
 
@@ -715,6 +724,10 @@ class Document:
     def _describe(
         self, context: Context, text: str, system: str, message: bool, thinking: bool | None
     ) -> None:
+        document_text(text)
+        str_argument("system", system)
+        if thinking is not None:
+            bool_argument("thinking", thinking)
         if not text:
             raise BadArgument("text: found an empty document, expected text", C.BAD_ARGUMENT)
         if system and not message:
@@ -785,7 +798,7 @@ class Document:
         **options: Unpack[GenerateOptions],
     ) -> Answer:
         """Answers a question about the document."""
-        tokens = self._prompt(question)
+        tokens = self._prompt(str_argument("question", question))
         options.setdefault("trim_start", self._message)
         try:
             session, own = self._session.fork(), True

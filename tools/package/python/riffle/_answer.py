@@ -7,20 +7,22 @@ import difflib
 import json
 import numbers
 import queue
+import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _structs as C
 from ._library import (
+    BadArgument,
     ProgressCallback,
     Watch,
     check,
     filled,
     join,
     lib,
-    shown,
     tokens_array,
+    wrong_type,
 )
 
 if TYPE_CHECKING:
@@ -116,10 +118,6 @@ def unknown_option(name: str, names: Iterable[str]) -> TypeError:
     )
 
 
-def wrong_type(name: str, value: Any, expected: str) -> TypeError:
-    return TypeError(f"{name}: found {shown(value)}, expected {expected}")
-
-
 def texts_of(name: str, value: Any) -> list[str]:
     """A text or several."""
     texts = [value] if isinstance(value, str) else value
@@ -162,21 +160,34 @@ def set_number(target: Any, name: str, value: Any) -> None:
     """A member that is a number or a bool."""
     field = dict((f[0], f[1]) for f in type(target)._fields_)[name]
     example = field().value
-    if not isinstance(value, numbers.Integral if isinstance(example, int) else numbers.Real):
-        raise wrong_type(
-            name,
-            value,
-            "True or False"
-            if isinstance(example, bool)
-            else "a whole number"
-            if isinstance(example, int)
-            else "a number",
-        )
+    kind: type = numbers.Real
+    expected = "a number"
+    if isinstance(example, bool):
+        kind, expected = bool, "True or False"
+        if name == "logprobs":
+            expected += "; top_logprobs gives the number"
+    elif isinstance(example, int):
+        kind, expected = numbers.Integral, "a whole number"
+    if not isinstance(value, kind):
+        raise wrong_type(name, value, expected)
     if isinstance(example, int) and field(value).value != value:
-        raise ValueError(
-            f"{name}: found {value}, expected a number that fits {8 * ctypes.sizeof(field)} bits"
-        )
+        fits = f"a number that fits {8 * ctypes.sizeof(field)} bits"
+        if name == "seed":
+            fits = f"a whole number from 0 to {2**64 - 1}, or -1 for a random seed"
+        raise ValueError(f"{name}: found {value}, expected {fits}")
     setattr(target, name, value)
+
+
+#: Bits of a random seed: JSON readers that keep numbers as doubles do not round such a seed.
+SEED_BITS = 53
+
+
+def with_seed(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with a random seed in place of -1."""
+    seed = options.get("seed")
+    if isinstance(seed, numbers.Integral) and seed == -1:
+        return {**options, "seed": secrets.randbits(SEED_BITS)}
+    return options
 
 
 def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOptions, Any]:
@@ -214,6 +225,12 @@ def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOpt
             raise unknown_option(name, names)
         else:
             set_number(struct if hasattr(struct, name) else struct.sampling, name, value)
+    if struct.sampling.top_logprobs and not struct.sampling.logprobs:
+        raise BadArgument(
+            f"top_logprobs: found {struct.sampling.top_logprobs} without logprobs=True, "
+            "expected both",
+            C.BAD_ARGUMENT,
+        )
     return struct, kept
 
 
@@ -317,9 +334,11 @@ class Answer(Iterator[str]):
         progress: ProgressCallback | None = None,
         close_session: bool = False,
     ):
-        generate_options(
-            options, session.context.model._handle.pointer
-        )  # a wrong option is an error now
+        options = with_seed(options)
+        # A wrong option is an error now.
+        struct, _ = generate_options(options, session.context.model._handle.pointer)
+        #: The seed of the answer. With seed=-1 it is the random seed.
+        self.seed = int(struct.sampling.seed)
         self._start: tuple[Any, ...] | None = (session, tokens, options, progress)
         self._close_session = close_session
         self._session: Session | None = session
@@ -346,8 +365,10 @@ class Answer(Iterator[str]):
 
     @property
     def logprobs(self) -> list[tuple[float, list[tuple[int, float]]]]:
-        """With logprobs=True for each token its log-probability, and the top_logprobs most
-        probable tokens with theirs."""
+        """With logprobs=True, one item per token: (logprob, [(token id, logprob), ...]).
+
+        The first number is the log-probability of the token. The list holds the top_logprobs most
+        probable tokens, the most probable first. Without logprobs=True there are no items."""
         self._whole()
         return self._logprobs
 
