@@ -594,7 +594,7 @@ def test_contents_in_parts(riffle, model):
 
 
 def test_sizes_as_on_the_command_line(riffle, model):
-    from riffle import _structs
+    from riffle import _settings, _structs
 
     for text, size in (
         ("12G", 12 << 30),
@@ -607,7 +607,7 @@ def test_sizes_as_on_the_command_line(riffle, model):
     ):
         for name in ("gpu_mem", "host_mem"):
             options = _structs.ContextOptions()
-            riffle._set(options, name, text)
+            _settings.set_setting(options, name, text)
             assert getattr(options, name) == size
     with pytest.raises(MemoryError):
         model.context(device="emu", gpu_mem="1K")

@@ -22,19 +22,16 @@ A model may be used by several threads. A context and its sessions belong to one
 from __future__ import annotations
 
 import ctypes
-import difflib
-import json
-import numbers
 import os
-import re
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 from . import _structs as C
-from ._answer import Answer, reasoning_of
+from ._answer import Answer
+from ._document import Document
 from ._library import (
     Aborted,
     BadArgument,
@@ -45,6 +42,7 @@ from ._library import (
     FileError,
     Handle,
     OutOfMemory,
+    Path,
     ProgressCallback,
     Unsupported,
     Watch,
@@ -52,7 +50,6 @@ from ._library import (
     check,
     filled,
     lib,
-    shown,
     str_argument,
     text_argument,
     token_argument,
@@ -60,54 +57,16 @@ from ._library import (
     tokens_array,
 )
 from ._messages import Message, continued_text, messages_of
+from ._options import reasoning_of
+from ._settings import SettingValue as SettingValue
+from ._settings import set_setting, settings
 
 if TYPE_CHECKING:
-    from typing import TypedDict
-
     from typing_extensions import Unpack
 
-    class GenerateOptions(TypedDict, total=False):
-        """How an answer is drawn. What is left out, or None, has the library's default.
-
-        The same seed gives the same text. For another text each time, give seed=-1."""
-
-        max_tokens: int  # -1: until the context is full
-        temperature: float  # 0: greedy
-        top_k: int  # 0: off
-        top_p: float  # 1: off
-        min_p: float  # 0: off
-        seed: int  # -1: a random seed, which Answer.seed tells
-        stop: Union[str, Sequence[str]]  # the answer ends before the first found
-        ignore_eos: bool
-        # Drop the white space that an answer begins with; with a grammar: what it does not allow.
-        trim_start: bool
-        repeat_penalty: float  # 1: off; of the last repeat_last_n tokens, prompt included
-        repeat_last_n: int  # -1: all
-        frequency_penalty: float  # for each time that the answer has a token
-        presence_penalty: float  # for each token that the answer has
-        xtc_probability: float  # how often a draw leaves out the likeliest tokens; 0: off
-        xtc_threshold: float  # of the tokens this probable only the least likely stays
-        dry_multiplier: float  # tokens that continue a repetition become less likely; 0: off
-        dry_base: float  # factor of DRY's penalty for each token that a repetition is longer
-        dry_allowed_length: int  # tokens of the shortest repetition that has a penalty
-        dry_penalty_last_n: int  # where DRY looks for repetitions; -1: everywhere
-        dry_sequence_breakers: Sequence[str]  # texts that end a repetition; [] for none
-        # token: what is added to its logit; -inf forbids the token
-        logit_bias: Union[Mapping[int, float], Mapping[str, float]]
-        # Fills Answer.logprobs, per token: (logprob, [(token id, logprob), ...])
-        logprobs: bool
-        top_logprobs: int  # length of that list, at most 20; needs logprobs=True
-        grammar: str  # GBNF; at most one of grammar, json_schema and regex
-        json_schema: Union[str, Mapping[str, Any]]  # a dict, or its JSON text
-        regex: str  # the whole answer matches it
-        reasoning: int  # 0, 1, 2: none, allowed, begun. With a grammar; chat and ask set it
-
+    from ._options import GenerateOptions as GenerateOptions
 
 __version__: str = lib.riffle_version().decode()
-
-Path = Union[str, "os.PathLike[str]"]
-#: A word, a number or a bool: what the setting takes.
-SettingValue = Union[str, int, float, bool]
 
 
 @dataclass(frozen=True)
@@ -162,98 +121,6 @@ class _Closable:
         self.close()
 
 
-def _settings() -> dict[str, Any]:
-    """The settings of a context and its selection, by the names that riffle's JSON output uses and
-    by those of riffle.h."""
-    found: dict[str, Any] = {}
-    index = 0
-    while setting := lib.riffle_setting_at(index):
-        s = setting.contents
-        if s.options in (C.OPTIONS_CONTEXT, C.OPTIONS_SELECTION):
-            found.setdefault(s.json.decode() or s.id.decode(), setting)
-            found.setdefault(s.id.decode().split(".")[-1], setting)
-        index += 1
-    return found
-
-
-#: What llama-cpp-python calls a setting, and what to use here.
-OTHER_NAMES = {
-    "n_gpu_layers": "use device='cuda' or device='cpu'; gpu_mem='12G' limits the GPU memory",
-    "main_gpu": "set the environment variable CUDA_VISIBLE_DEVICES",
-    "n_batch": "use prefill_chunk",
-    "n_ubatch": "use prefill_chunk",
-    "n_threads_batch": "use threads",
-    "chat_format": "use chat_template",
-    "type_k": "use kv",
-    "type_v": "use kv",
-    "verbose": "leave it out: riffle prints nothing",
-    "seed": "use the seed of chat, generate and ask",
-    "use_mmap": "leave it out: riffle maps the weights",
-    "use_mlock": "leave it out: riffle maps the weights",
-    "flash_attn": "leave it out: riffle's attention needs no switch",
-    "logits_all": "use logprobs=True of chat, generate and ask",
-}
-
-
-def bytes_of(text: str) -> int | None:
-    """A size such as 12G or 1.5G, as on the command line; None: the text is no size."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(?:([kmgt])(?:i?b)?)?", text, re.I | re.A)
-    if not found:
-        return None
-    size = float(found[1]) * 2.0 ** (10 * " kmgt".index((found[2] or " ").lower()))
-    if size >= 2.0**63 or (not found[2] and not size.is_integer()):
-        return None
-    return int(size)
-
-
-def _set(options: C.ContextOptions, name: str, value: SettingValue) -> None:
-    settings = _settings()
-    setting = settings.get(name)
-    if setting is None:
-        near = difflib.get_close_matches(name, settings, 1)
-        raise TypeError(
-            f"unknown setting {name!r}; "
-            + (
-                OTHER_NAMES[name]
-                if name in OTHER_NAMES
-                else f"did you mean {near[0]!r}?"
-                if near
-                else "riffle.settings() lists all"
-            )
-        )
-    s = setting.contents
-    words = s.words.decode().split("|") if s.words else []
-    if not isinstance(value, (str, numbers.Real)):
-        raise TypeError(f"{name}: found {shown(value)}, expected a str, a number or a bool")
-    is_size = s.id in (b"gpu_mem", b"host_mem")
-    is_bool = s.type == C.MEMBER_BOOL and not words
-    if is_bool:
-        bool_argument(name, value)
-    number: Any = value
-    if isinstance(value, str) and value in words and not words[0].isdigit():
-        number = s.low + words.index(value)
-    elif isinstance(value, str) and is_size:
-        number = bytes_of(value)
-    target = options.selection if s.options == C.OPTIONS_SELECTION else options
-    if not isinstance(number, numbers.Real) or not lib.riffle_setting_set(
-        setting, ctypes.byref(target), float(number)
-    ):
-        expected = s.range.decode()
-        if words and not words[0].isdigit():
-            expected = ", ".join(words[:-1]) + f" or {words[-1]}"
-        elif is_size:
-            expected = "a number of bytes, or a text such as '12G'"
-        elif isinstance(value, str):
-            what = "a number of tokens" if s.id == b"n_ctx" else "a number"
-            expected = f"{what}: {expected}"
-        raise BadArgument(f"{name}: found {value!r}, expected {expected}", C.BAD_ARGUMENT)
-
-
-def settings() -> dict[str, str]:
-    """The settings that Model and Context take as keyword arguments, and what each does."""
-    return {name: s.contents.help.decode() for name, s in _settings().items() if s.contents.help}
-
-
 class Model(_Closable):
     """Weights and tokenizer of a GGUF file or a Hugging Face folder.
 
@@ -277,7 +144,7 @@ class Model(_Closable):
     ):
         context_options = filled(C.ContextOptions)
         for name, value in settings.items():  # a wrong setting is an error before loading
-            _set(context_options, name, value)
+            set_setting(context_options, name, value)
         options = filled(C.ModelOptions)
         watch = Watch(progress)
         options.progress = watch.fn
@@ -499,7 +366,7 @@ class Context(_Closable):
         self.model = model
         options = filled(C.ContextOptions)
         for name, value in settings.items():
-            _set(options, name, value)
+            set_setting(options, name, value)
         watch = Watch(progress)
         options.progress = watch.fn
         text = ctypes.create_string_buffer(1024)
@@ -683,156 +550,6 @@ class Session(_Closable):
             ),
             watch,
         )
-
-
-def document_text(text: Any) -> None:
-    """Refuses what is no text, with a hint at how it becomes one."""
-    if isinstance(text, str):
-        return
-    found, hint = shown(text), ""
-    if isinstance(text, os.PathLike):
-        hint = "; use path.read_text()"
-    elif hasattr(text, "read"):
-        hint = "; use file.read()"
-    elif isinstance(text, (bytes, bytearray)):
-        hint = "; use text.decode()"
-    if isinstance(text, os.PathLike) or hasattr(text, "read"):
-        kind = type(text).__name__
-        found = f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
-    raise TypeError(f"text: found {found}, expected str (the text itself{hint})")
-
-
-class Document:
-    """A text that is read once and asked about often. Model.read makes one.
-
-    Each question goes behind the text, in one message if the model has a chat template. Answers do
-    not depend on earlier questions."""
-
-    def __init__(
-        self,
-        context: Context,
-        text: str,
-        *,
-        system: str = "",
-        thinking: bool | None = None,
-        progress: ProgressCallback | None = None,
-    ):
-        self._describe(context, text, system, bool(context.model.info.chat_template_name), thinking)
-        self._session = context.session()
-        self._session.prefill(self._beginning(), progress=progress)
-
-    def _describe(
-        self, context: Context, text: str, system: str, message: bool, thinking: bool | None
-    ) -> None:
-        document_text(text)
-        str_argument("system", system)
-        if thinking is not None:
-            bool_argument("thinking", thinking)
-        if not text:
-            raise BadArgument("text: found an empty document, expected text", C.BAD_ARGUMENT)
-        if system and not message:
-            raise BadArgument(
-                "system: the model has no chat template; Model(chat_template=...) " "names one",
-                C.BAD_ARGUMENT,
-            )
-        self.context = context
-        #: The document.
-        self.text = text
-        self._system, self._message, self._thinking = system, message, thinking
-        self._inside = ctypes.c_bool()  # whether the last prompt ended inside of reasoning
-
-    def _prompt(self, question: str) -> list[int]:
-        text = self.text.rstrip("\r\n") + "\n" + question
-        if not self._message:
-            return self.context.model.tokenize(text)
-        messages = [{"role": "system", "content": self._system}] if self._system else []
-        return self.context.model.chat_tokens(
-            messages + [{"role": "user", "content": text}],
-            thinking=self._thinking,
-            _inside=self._inside,
-        )
-
-    def _beginning(self) -> list[int]:
-        """The tokens that all questions have in common, as `riffle read` finds them."""
-        prompts = [self._prompt(question) for question in ("What", "1", "\u00bf", "the")]
-        return list(os.path.commonprefix(prompts))
-
-    @classmethod
-    def load(
-        cls,
-        context: Context,
-        path: Path,
-        *,
-        thinking: bool | None = None,
-        progress: ProgressCallback | None = None,
-    ) -> Document:
-        """A document that Document.save or `riffle read` has kept."""
-        session = context.load(path, progress=progress)
-        try:
-            kept = json.loads(session.data)
-            if kept["riffle"] != 1 or kept["kind"] != "document":
-                raise KeyError(kept["kind"])
-            text, system, message = kept["document"], kept["system"], kept["message"]
-        except (ValueError, KeyError, TypeError):
-            session.close()
-            raise BadSession(
-                f"{os.fspath(path)}: expected a document of Document.save or riffle "
-                "read; Context.load opens other sessions",
-                C.BAD_SESSION,
-            ) from None
-        document = cls.__new__(cls)
-        document._describe(context, text, system, message, thinking)
-        document._session = session
-        return document
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens that were read."""
-        return self._session.n_tokens
-
-    def ask(
-        self,
-        question: str,
-        *,
-        progress: ProgressCallback | None = None,
-        **options: Unpack[GenerateOptions],
-    ) -> Answer:
-        """Answers a question about the document."""
-        tokens = self._prompt(str_argument("question", question))
-        options.setdefault("trim_start", self._message)
-        try:
-            session, own = self._session.fork(), True
-        except (
-            Unsupported
-        ):  # selectors that cannot fork: the document's session goes back and forth
-            session, own = self._session, False
-        if self._message:
-            options = {"reasoning": reasoning_of(self._inside.value, self._thinking), **options}
-        return Answer(session, tokens, dict(options), progress, close_session=own)
-
-    def save(self, path: Path, *, progress: ProgressCallback | None = None) -> None:
-        """Keeps what was read in a file that only its owner can read, for Model.load_document and
-        `riffle run --session`."""
-        data = {
-            "riffle": 1,
-            "kind": "document",
-            "message": self._message,
-            "system": self._system,
-            "document": self.text,
-        }
-        self._session.save(
-            path, data=json.dumps(data, ensure_ascii=False).encode(), progress=progress
-        )
-
-    def close(self) -> None:
-        """Frees what was read."""
-        self._session.close()
-
-    def __enter__(self) -> Document:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
 
 
 __all__ = [

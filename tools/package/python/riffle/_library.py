@@ -21,9 +21,11 @@ from ctypes import (
     c_uint32,
     c_void_p,
 )
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, TypeVar, Union
 
 from . import _structs as C
+
+Path = Union[str, "os.PathLike[str]"]
 
 # Result and arguments of each function, as riffle.h declares them.
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
