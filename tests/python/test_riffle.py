@@ -286,11 +286,11 @@ def test_errors_have_the_text_of_the_library(riffle, model, tmp_path):
         model.generate("x", temperature=-1).text
 
 
-def test_wrong_options_are_named(riffle, model, model_path):
+def test_wrong_values_are_named(riffle, model, model_path):
     with pytest.raises(TypeError, match="'temprature'.*temperature"):
         model.generate("x", temprature=0)
-    with pytest.raises(ValueError, match="seed: found -1"):
-        model.generate("x", seed=-1)
+    with pytest.raises(ValueError, match="seed: found -2, expected a whole number.* or -1"):
+        model.generate("x", seed=-2)
     with pytest.raises(TypeError, match="did you mean 'selector'"):
         riffle.Model(model_path, selectr="share")
     with pytest.raises(riffle.BadArgument, match="device: found 'gpu', expected"):
@@ -430,6 +430,10 @@ def test_what_chat_takes(riffle, model):
         ({"max_tokens": "5"}, "max_tokens: found '5', expected a whole number"),
         ({"temperature": "x"}, "temperature: found 'x', expected a number"),
         ({"ignore_eos": "x"}, "ignore_eos: found 'x', expected True or False"),
+        ({"logprobs": 5}, "logprobs: found 5, expected True or False; top_logprobs gives the"),
+        ({"ignore_eos": 1}, "ignore_eos: found 1, expected True or False$"),
+        ({"trim_start": 0}, "trim_start: found 0, expected True or False$"),
+        ({"thinking": 1}, "thinking: found 1, expected True or False$"),
         ({"stop": 5}, "stop: found 5, expected a str or a list"),
         ({"stop": [5]}, "stop: found 5, expected a str or a list"),
         ({"logit_bias": [5]}, "logit_bias: found \\[5\\], expected a dict"),
@@ -462,7 +466,12 @@ def test_options_that_are_taken_in_other_forms(model):
     "settings, error, words",
     [
         ({"kv": "q3"}, "BadArgument", "kv: found 'q3', expected f16, f32 or q8"),
-        ({"n_ctx": "many"}, "BadArgument", "n_ctx: found 'many', expected a number: 0 to"),
+        ({"n_ctx": "many"}, "BadArgument", "n_ctx: found 'many', expected a number of tokens: 0"),
+        ({"n_ctx": "4k"}, "BadArgument", "n_ctx: found '4k', expected a number of tokens: 0 to"),
+        ({"gpu_mem": "12X"}, "BadArgument", "gpu_mem: found '12X', expected a number of bytes, or"),
+        ({"gpu_mem": "1.5"}, "BadArgument", "gpu_mem: found '1.5', expected a number of bytes"),
+        ({"gpu_mem": "9" * 400}, "BadArgument", "gpu_mem: found '9.*expected a number of bytes"),
+        ({"no_pin": 1}, "TypeError", "no_pin: found 1, expected True or False"),
         ({"kv": None}, "TypeError", "kv: found None, expected a str, a number or a bool"),
         ({"n_gpu_layers": 3}, "TypeError", "'n_gpu_layers'; use device='cuda' or"),
         ({"chat_format": "a"}, "TypeError", "'chat_format'; use chat_template"),
@@ -497,3 +506,109 @@ def test_biases_penalties_and_log_probabilities(riffle, model):
         model.generate("The rain", xtc_threshold=2.0).text
     with pytest.raises(riffle.Error, match="frequency_penalty"):
         model.generate("The rain", frequency_penalty=3.0).text
+
+
+def test_top_logprobs_need_logprobs(model):
+    for options in ({}, {"logprobs": False}, {"logprobs": None}):
+        with pytest.raises(ValueError) as error:
+            model.generate("x", top_logprobs=2, **options)
+        assert str(error.value) == "top_logprobs: found 2 without logprobs=True, expected both"
+    assert model.generate("The rain", max_tokens=2, top_logprobs=0, **GREEDY).logprobs == []
+
+
+def test_random_seeds(model):
+    assert model.generate("x").seed == 0 and model.generate("x", seed=2**64 - 1).seed == 2**64 - 1
+    options = {"max_tokens": 24, "temperature": 1.0}
+    answers = [model.chat(QUESTION, seed=-1, **options) for _ in range(3)]
+    assert len({answer.seed for answer in answers}) == 3
+    assert all(0 <= answer.seed < 2**53 for answer in answers)
+    assert len({answer.text for answer in answers}) > 1
+    again = model.chat(QUESTION, seed=answers[0].seed, **options)
+    assert again.text == answers[0].text
+
+
+def test_arguments_of_other_types_are_named(model, tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("a")
+    itself = "expected str (the text itself"
+    with open(path) as file:
+        for call, words in (
+            (lambda: model.read(path), f"text: found a PosixPath, {itself}; use path.read_text())"),
+            (lambda: model.read(file), f"text: found a TextIOWrapper, {itself}; use file.read())"),
+            (lambda: model.read(b"a"), f"text: found b'a', {itself}; use text.decode())"),
+            (lambda: model.read(5), f"text: found 5, {itself})"),
+            (lambda: model.read("a", system=5), "system: found 5, expected a str"),
+            (lambda: model.tokenize(5), "text: found 5, expected a str"),
+            (lambda: model.tokenize("a", bos=1), "bos: found 1, expected True or False"),
+            (
+                lambda: model.chat(b"Hi"),
+                "messages: found b'Hi', expected a str, or a list of dicts with role and content",
+            ),
+            (lambda: model.detokenize("a"), "tokens: found 'a', expected a list of token ids"),
+            (lambda: model.detokenize(5), "tokens: found 5, expected a list of token ids"),
+            (
+                lambda: model.detokenize([1, 2**31]),
+                "tokens: found 2147483648 in a list, expected a list of token ids",
+            ),
+            (lambda: model.piece("a"), "token: found 'a', expected a token id"),
+            (lambda: model.is_end_token(1.5), "token: found 1.5, expected a token id"),
+            (
+                lambda: model.generate(b"Hi"),
+                "prompt: found b'Hi', expected a str or a list of tokens",
+            ),
+            (
+                lambda: model.generate([1, "a"]),
+                "prompt: found 'a' in a list, expected a str or a list of tokens",
+            ),
+            (lambda: model.chat("a", date=5), "date: found 5, expected a str"),
+        ):
+            with pytest.raises(TypeError) as error:
+                call()
+            assert str(error.value) == words
+    with model.read("a") as document, pytest.raises(TypeError, match="^question: found 5, expec"):
+        document.ask(5)
+
+
+def test_contents_in_parts(riffle, model):
+    def chat(content):
+        return model.chat_tokens([{"role": "user", "content": content}])
+
+    parts = [{"type": "text", "text": "The code is 4821."}, {"type": "text", "text": "Which?"}]
+    assert chat(parts) == chat("The code is 4821.\nWhich?") and chat(parts[:1]) != chat(parts)
+    begun = {"role": "assistant", "content": [{"type": "text", "text": "12"}]}
+    answer = model.chat([*QUESTION, begun], regex="12[0-9]{2}", **GREEDY)
+    assert answer.text.isdigit() and len(answer.text) == 2
+    image = {"type": "image_url", "image_url": {"url": "a.png"}}
+    for content, words in (
+        ([parts[0], image], "[1]: found the type 'image_url', expected the type 'text'"),
+        ([{"text": "a"}], "[0]: found no type, expected the type 'text'"),
+        ([{"type": "text"}], "[0].text: found no text, expected a str"),
+        ([], ": found [], expected a str or a list of parts of type text"),
+        (5, ": found 5, expected a str or a list of parts of type text"),
+    ):
+        with pytest.raises(riffle.BadArgument) as error:
+            chat(content)
+        assert str(error.value) == "messages[0].content" + words
+    with pytest.raises(TypeError, match=r"messages\[0\].content\[0\]: found 'a', expected a dict"):
+        chat(["a"])
+
+
+def test_sizes_as_on_the_command_line(riffle, model):
+    from riffle import _settings, _structs
+
+    for text, size in (
+        ("12G", 12 << 30),
+        ("1.5k", 1536),
+        ("2M", 2 << 20),
+        ("1TiB", 1 << 40),
+        ("3gb", 3 << 30),
+        ("4096", 4096),
+        (4096, 4096),
+    ):
+        for name in ("gpu_mem", "host_mem"):
+            options = _structs.ContextOptions()
+            _settings.set_setting(options, name, text)
+            assert getattr(options, name) == size
+    with pytest.raises(MemoryError):
+        model.context(device="emu", gpu_mem="1K")
+    assert model.context(device="emu", gpu_mem="1G", n_ctx=512).length == 512

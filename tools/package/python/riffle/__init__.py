@@ -22,18 +22,16 @@ A model may be used by several threads. A context and its sessions belong to one
 from __future__ import annotations
 
 import ctypes
-import difflib
-import json
-import numbers
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 from . import _structs as C
-from ._answer import Answer, reasoning_of
+from ._answer import Answer
+from ._document import Document
 from ._library import (
     Aborted,
     BadArgument,
@@ -44,65 +42,31 @@ from ._library import (
     FileError,
     Handle,
     OutOfMemory,
+    Path,
     ProgressCallback,
     Unsupported,
     Watch,
+    bool_argument,
     check,
     filled,
     lib,
-    shown,
+    str_argument,
     text_argument,
+    token_argument,
+    tokens_argument,
     tokens_array,
 )
+from ._messages import Message, continued_text, messages_of
+from ._options import reasoning_of
+from ._settings import SettingValue as SettingValue
+from ._settings import set_setting, settings
 
 if TYPE_CHECKING:
-    from typing import TypedDict
-
     from typing_extensions import Unpack
 
-    class GenerateOptions(TypedDict, total=False):
-        """How an answer is drawn. What is left out, or None, has the library's default.
-
-        The same seed gives the same text. For another text each time, give a random seed."""
-
-        max_tokens: int  # -1: until the context is full
-        temperature: float  # 0: greedy
-        top_k: int  # 0: off
-        top_p: float  # 1: off
-        min_p: float  # 0: off
-        seed: int
-        stop: Union[str, Sequence[str]]  # the answer ends before the first found
-        ignore_eos: bool
-        # Drop the white space that an answer begins with; with a grammar: what it does not allow.
-        trim_start: bool
-        repeat_penalty: float  # 1: off; of the last repeat_last_n tokens, prompt included
-        repeat_last_n: int  # -1: all
-        frequency_penalty: float  # for each time that the answer has a token
-        presence_penalty: float  # for each token that the answer has
-        xtc_probability: float  # how often a draw leaves out the likeliest tokens; 0: off
-        xtc_threshold: float  # of the tokens this probable only the least likely stays
-        dry_multiplier: float  # tokens that continue a repetition become less likely; 0: off
-        dry_base: float  # factor of DRY's penalty for each token that a repetition is longer
-        dry_allowed_length: int  # tokens of the shortest repetition that has a penalty
-        dry_penalty_last_n: int  # where DRY looks for repetitions; -1: everywhere
-        dry_sequence_breakers: Sequence[str]  # texts that end a repetition; [] for none
-        # token: what is added to its logit; -inf forbids the token
-        logit_bias: Union[Mapping[int, float], Mapping[str, float]]
-        logprobs: bool  # fills Answer.logprobs
-        top_logprobs: int  # at most 20
-        grammar: str  # GBNF; at most one of grammar, json_schema and regex
-        json_schema: Union[str, Mapping[str, Any]]  # a dict, or its JSON text
-        regex: str  # the whole answer matches it
-        reasoning: int  # 0, 1, 2: none, allowed, begun. With a grammar; chat and ask set it
-
+    from ._options import GenerateOptions as GenerateOptions
 
 __version__: str = lib.riffle_version().decode()
-
-Path = Union[str, "os.PathLike[str]"]
-#: {"role": "user", "content": "..."}, and "reasoning_content" where a message has it.
-Message = Mapping[str, str]
-#: A word, a number or a bool: what the setting takes.
-SettingValue = Union[str, int, float, bool]
 
 
 @dataclass(frozen=True)
@@ -157,110 +121,6 @@ class _Closable:
         self.close()
 
 
-def _settings() -> dict[str, Any]:
-    """The settings of a context and its selection, by the names that riffle's JSON output uses and
-    by those of riffle.h."""
-    found: dict[str, Any] = {}
-    index = 0
-    while setting := lib.riffle_setting_at(index):
-        s = setting.contents
-        if s.options in (C.OPTIONS_CONTEXT, C.OPTIONS_SELECTION):
-            found.setdefault(s.json.decode() or s.id.decode(), setting)
-            found.setdefault(s.id.decode().split(".")[-1], setting)
-        index += 1
-    return found
-
-
-#: What llama-cpp-python calls a setting, and what to use here.
-OTHER_NAMES = {
-    "n_gpu_layers": "use device='cuda' or device='cpu'; gpu_mem limits the GPU memory in bytes",
-    "main_gpu": "set the environment variable CUDA_VISIBLE_DEVICES",
-    "n_batch": "use prefill_chunk",
-    "n_ubatch": "use prefill_chunk",
-    "n_threads_batch": "use threads",
-    "chat_format": "use chat_template",
-    "type_k": "use kv",
-    "type_v": "use kv",
-    "verbose": "leave it out: riffle prints nothing",
-    "seed": "use the seed of chat, generate and ask",
-    "use_mmap": "leave it out: riffle maps the weights",
-    "use_mlock": "leave it out: riffle maps the weights",
-    "flash_attn": "leave it out: riffle's attention needs no switch",
-    "logits_all": "use logprobs=True of chat, generate and ask",
-}
-
-
-def _set(options: C.ContextOptions, name: str, value: SettingValue) -> None:
-    settings = _settings()
-    setting = settings.get(name)
-    if setting is None:
-        near = difflib.get_close_matches(name, settings, 1)
-        raise TypeError(
-            f"unknown setting {name!r}; "
-            + (
-                OTHER_NAMES[name]
-                if name in OTHER_NAMES
-                else f"did you mean {near[0]!r}?"
-                if near
-                else "riffle.settings() lists all"
-            )
-        )
-    s = setting.contents
-    words = s.words.decode().split("|") if s.words else []
-    if not isinstance(value, (str, numbers.Real)):
-        raise TypeError(f"{name}: found {shown(value)}, expected a str, a number or a bool")
-    number: Any = value
-    if isinstance(value, str) and value in words and not words[0].isdigit():
-        number = s.low + words.index(value)
-    target = options.selection if s.options == C.OPTIONS_SELECTION else options
-    if isinstance(number, str) or not lib.riffle_setting_set(
-        setting, ctypes.byref(target), float(number)
-    ):
-        expected = s.range.decode()
-        if words and not words[0].isdigit():
-            expected = ", ".join(words[:-1]) + f" or {words[-1]}"
-        elif isinstance(value, str):
-            expected = f"a number: {expected}"
-        raise BadArgument(f"{name}: found {value!r}, expected {expected}", C.BAD_ARGUMENT)
-
-
-def messages_of(messages: str | Sequence[Message]) -> Sequence[Message]:
-    """The messages of a conversation. A text is one message of a user."""
-    if isinstance(messages, str):
-        return [{"role": "user", "content": messages}]
-    given: Any = messages  # from programs without type checks
-    if isinstance(given, Mapping) or not isinstance(given, Sequence):
-        raise TypeError(
-            f"messages: found {shown(messages)}, expected a str, or a list of dicts with role and "
-            "content"
-        )
-    for i, message in enumerate(given):
-        if not isinstance(message, Mapping):
-            raise TypeError(
-                f"messages[{i}]: found {shown(message)}, expected a dict with role and content"
-            )
-    return messages
-
-
-def continued_text(messages: Sequence[Message], reasoning_end: str) -> str:
-    """What an answer continues: the text of an assistant's message that comes last, behind the
-    reasoning that it may begin with."""
-    for message in reversed(messages):
-        if message["role"] != "assistant":
-            break
-        if message["content"].strip():
-            text = message["content"]
-            if reasoning_end and reasoning_end in text:
-                text = text[text.rindex(reasoning_end) + len(reasoning_end) :].lstrip()
-            return text
-    return ""
-
-
-def settings() -> dict[str, str]:
-    """The settings that Model and Context take as keyword arguments, and what each does."""
-    return {name: s.contents.help.decode() for name, s in _settings().items() if s.contents.help}
-
-
 class Model(_Closable):
     """Weights and tokenizer of a GGUF file or a Hugging Face folder.
 
@@ -284,7 +144,7 @@ class Model(_Closable):
     ):
         context_options = filled(C.ContextOptions)
         for name, value in settings.items():  # a wrong setting is an error before loading
-            _set(context_options, name, value)
+            set_setting(context_options, name, value)
         options = filled(C.ModelOptions)
         watch = Watch(progress)
         options.progress = watch.fn
@@ -338,7 +198,8 @@ class Model(_Closable):
     def tokenize(self, text: str, *, bos: bool = True, special: bool = False) -> list[int]:
         """bos: the beginning-of-sequence token first, if the model's texts have one.
         special: control tokens that the text spells, such as <s>, become those tokens."""
-        data = text.encode()
+        data = str_argument("text", text).encode()
+        bos, special = bool_argument("bos", bos), bool_argument("special", special)
         flags = (C.TOKENIZE_BOS if bos else 0) | (C.TOKENIZE_SPECIAL if special else 0)
         return self._filled_tokens(
             lambda tokens, capacity, n: lib.riffle_tokenize(
@@ -348,7 +209,8 @@ class Model(_Closable):
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of tokens. Control tokens give nothing."""
-        array, n = tokens_array(tokens), ctypes.c_size_t()
+        array = tokens_array(tokens_argument("tokens", tokens, "a list of token ids"))
+        n = ctypes.c_size_t()
         code = lib.riffle_detokenize(
             self._handle.pointer, array, len(array), None, 0, ctypes.byref(n)
         )
@@ -366,7 +228,7 @@ class Model(_Closable):
 
     def piece(self, token: int) -> str:
         """One token as the vocabulary spells it."""
-        text = lib.riffle_token_piece(self._handle.pointer, token)
+        text = lib.riffle_token_piece(self._handle.pointer, token_argument(token))
         if text is None:
             raise BadArgument(
                 f"token: found {token}, expected an id of the vocabulary", C.BAD_ARGUMENT
@@ -375,7 +237,7 @@ class Model(_Closable):
 
     def is_end_token(self, token: int) -> bool:
         """Whether answers end with this token."""
-        return bool(lib.riffle_is_end_token(self._handle.pointer, token))
+        return bool(lib.riffle_is_end_token(self._handle.pointer, token_argument(token)))
 
     def chat_tokens(
         self,
@@ -388,7 +250,8 @@ class Model(_Closable):
         """A conversation as tokens, ready for the model to answer, by the model's chat template.
 
         messages: dicts with role (system, developer, user or assistant) and content. A developer's
-        message is a system message. A str is one message of a user.
+        message is a system message. A str is one message of a user. The content is a str, or a
+        list of parts such as {"type": "text", "text": "Hi"}; each part becomes a line.
         thinking: whether the model is asked to reason first; None: as the template has it.
         date: today, as "2026-11-23", for templates that ask for it."""
         messages = messages_of(messages)
@@ -396,20 +259,18 @@ class Model(_Closable):
         reasoning = (ctypes.c_char_p * len(messages))()
         for i, message in enumerate(messages):
             for key in ("role", "content"):
-                if not isinstance(message.get(key), str):
-                    raise BadArgument(
-                        f"messages[{i}]: found {shown(message.get(key))} as {key!r}, expected text",
-                        C.BAD_ARGUMENT,
-                    )
-                setattr(array[i], key, text_argument(f"messages[{i}]", message[key]))
+                setattr(array[i], key, text_argument(f"messages[{i}].{key}", message[key]))
             if message["role"] == "developer":  # templates know it as the system's
                 array[i].role = b"system"
             if message.get("reasoning_content"):
-                reasoning[i] = text_argument(f"messages[{i}]", message["reasoning_content"])
+                reasoning[i] = text_argument(
+                    f"messages[{i}].reasoning_content", message["reasoning_content"]
+                )
         options = filled(C.ChatOptions)
         options.reasoning = reasoning
         if thinking is not None:
-            options.thinking = C.THINKING_ON if thinking else C.THINKING_OFF
+            on = bool_argument("thinking", thinking)
+            options.thinking = C.THINKING_ON if on else C.THINKING_OFF
         if date is not None:
             options.date = text_argument("date", date)
         return self._filled_tokens(
@@ -482,7 +343,7 @@ class Model(_Closable):
         thinking: bool | None = None,
         progress: ProgressCallback | None = None,
     ) -> Document:
-        """Reads a document once, for any number of questions."""
+        """Reads a document once, for any number of questions. text: the text itself, no path."""
         return Document(
             self.default_context, text, system=system, thinking=thinking, progress=progress
         )
@@ -505,7 +366,7 @@ class Context(_Closable):
         self.model = model
         options = filled(C.ContextOptions)
         for name, value in settings.items():
-            _set(options, name, value)
+            set_setting(options, name, value)
         watch = Watch(progress)
         options.progress = watch.fn
         text = ctypes.create_string_buffer(1024)
@@ -615,9 +476,7 @@ class Session(_Closable):
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
             return self.context.model.tokenize(prompt)
-        if not isinstance(prompt, Iterable):
-            raise TypeError(f"prompt: found {shown(prompt)}, expected a str or a list of tokens")
-        return list(prompt)
+        return tokens_argument("prompt", prompt, "a str or a list of tokens")
 
     def prefill(
         self, prompt: str | Sequence[int], *, progress: ProgressCallback | None = None
@@ -691,135 +550,6 @@ class Session(_Closable):
             ),
             watch,
         )
-
-
-class Document:
-    """A text that is read once and asked about often. Model.read makes one.
-
-    Each question goes behind the text, in one message if the model has a chat template. Answers do
-    not depend on earlier questions."""
-
-    def __init__(
-        self,
-        context: Context,
-        text: str,
-        *,
-        system: str = "",
-        thinking: bool | None = None,
-        progress: ProgressCallback | None = None,
-    ):
-        self._describe(context, text, system, bool(context.model.info.chat_template_name), thinking)
-        self._session = context.session()
-        self._session.prefill(self._beginning(), progress=progress)
-
-    def _describe(
-        self, context: Context, text: str, system: str, message: bool, thinking: bool | None
-    ) -> None:
-        if not text:
-            raise BadArgument("text: found an empty document, expected text", C.BAD_ARGUMENT)
-        if system and not message:
-            raise BadArgument(
-                "system: the model has no chat template; Model(chat_template=...) " "names one",
-                C.BAD_ARGUMENT,
-            )
-        self.context = context
-        #: The document.
-        self.text = text
-        self._system, self._message, self._thinking = system, message, thinking
-        self._inside = ctypes.c_bool()  # whether the last prompt ended inside of reasoning
-
-    def _prompt(self, question: str) -> list[int]:
-        text = self.text.rstrip("\r\n") + "\n" + question
-        if not self._message:
-            return self.context.model.tokenize(text)
-        messages = [{"role": "system", "content": self._system}] if self._system else []
-        return self.context.model.chat_tokens(
-            messages + [{"role": "user", "content": text}],
-            thinking=self._thinking,
-            _inside=self._inside,
-        )
-
-    def _beginning(self) -> list[int]:
-        """The tokens that all questions have in common, as `riffle read` finds them."""
-        prompts = [self._prompt(question) for question in ("What", "1", "\u00bf", "the")]
-        return list(os.path.commonprefix(prompts))
-
-    @classmethod
-    def load(
-        cls,
-        context: Context,
-        path: Path,
-        *,
-        thinking: bool | None = None,
-        progress: ProgressCallback | None = None,
-    ) -> Document:
-        """A document that Document.save or `riffle read` has kept."""
-        session = context.load(path, progress=progress)
-        try:
-            kept = json.loads(session.data)
-            if kept["riffle"] != 1 or kept["kind"] != "document":
-                raise KeyError(kept["kind"])
-            text, system, message = kept["document"], kept["system"], kept["message"]
-        except (ValueError, KeyError, TypeError):
-            session.close()
-            raise BadSession(
-                f"{os.fspath(path)}: expected a document of Document.save or riffle "
-                "read; Context.load opens other sessions",
-                C.BAD_SESSION,
-            ) from None
-        document = cls.__new__(cls)
-        document._describe(context, text, system, message, thinking)
-        document._session = session
-        return document
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens that were read."""
-        return self._session.n_tokens
-
-    def ask(
-        self,
-        question: str,
-        *,
-        progress: ProgressCallback | None = None,
-        **options: Unpack[GenerateOptions],
-    ) -> Answer:
-        """Answers a question about the document."""
-        tokens = self._prompt(question)
-        options.setdefault("trim_start", self._message)
-        try:
-            session, own = self._session.fork(), True
-        except (
-            Unsupported
-        ):  # selectors that cannot fork: the document's session goes back and forth
-            session, own = self._session, False
-        if self._message:
-            options = {"reasoning": reasoning_of(self._inside.value, self._thinking), **options}
-        return Answer(session, tokens, dict(options), progress, close_session=own)
-
-    def save(self, path: Path, *, progress: ProgressCallback | None = None) -> None:
-        """Keeps what was read in a file that only its owner can read, for Model.load_document and
-        `riffle run --session`."""
-        data = {
-            "riffle": 1,
-            "kind": "document",
-            "message": self._message,
-            "system": self._system,
-            "document": self.text,
-        }
-        self._session.save(
-            path, data=json.dumps(data, ensure_ascii=False).encode(), progress=progress
-        )
-
-    def close(self) -> None:
-        """Frees what was read."""
-        self._session.close()
-
-    def __enter__(self) -> Document:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
 
 
 __all__ = [

@@ -3,218 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import difflib
-import json
-import numbers
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _structs as C
-from ._library import (
-    ProgressCallback,
-    Watch,
-    check,
-    filled,
-    join,
-    lib,
-    shown,
-    tokens_array,
-)
+from ._library import ProgressCallback, Watch, check, join, lib, tokens_array
+from ._options import generate_options, with_seed
 
 if TYPE_CHECKING:
     from . import Session
-
-
-class Grammar:
-    """A compiled grammar, freed with the last answer that uses it."""
-
-    def __init__(self, model: Any, kind: int, text: str):
-        pointer, err = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
-        data = text.encode()
-        check(
-            lib.riffle_grammar_create(
-                model, kind, data, len(data), ctypes.byref(pointer), err, len(err)
-            ),
-            err.value,
-        )
-        self.pointer = pointer
-
-    @classmethod
-    def behind(cls, grammar: Grammar, text: str) -> Grammar:
-        """The same grammar for an answer that continues a text."""
-        pointer, err = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
-        data = text.encode()
-        check(
-            lib.riffle_grammar_continue(
-                grammar.pointer, data, len(data), ctypes.byref(pointer), err, len(err)
-            ),
-            b"the last message, which the answer continues: " + err.value,
-        )
-        rest = cls.__new__(cls)
-        rest.pointer = pointer
-        return rest
-
-    def __del__(self) -> None:
-        if hasattr(self, "pointer"):
-            lib.riffle_grammar_free(self.pointer)
-
-
-#: Options that are no member, or not as they stand.
-HIDDEN = {
-    "struct_size",
-    "sampling",
-    "n_stop",
-    "n_logit_bias",
-    "n_dry_sequence_breakers",
-    "reserved",
-}
-GRAMMARS = {
-    "grammar": C.GRAMMAR_GBNF,
-    "json_schema": C.GRAMMAR_JSON_SCHEMA,
-    "regex": C.GRAMMAR_REGEX,
-}
-
-
-def reasoning_of(inside: bool, thinking: bool | None) -> int:
-    """Where the answer to a message may have reasoning, which a grammar does not constrain."""
-    if inside:
-        return C.REASONING_BEGUN
-    return C.REASONING_NONE if thinking is False else C.REASONING_ALLOWED
-
-
-#: What other packages call an option, and what to use here.
-OTHER_NAMES = {
-    "n_predict": "use max_tokens",
-    "max_new_tokens": "use max_tokens",
-    "max_completion_tokens": "use max_tokens",
-    "temp": "use temperature",
-    "repetition_penalty": "use repeat_penalty, with repeat_last_n=-1",
-    "stream": "leave it out: iterate over the answer for its text as it arrives",
-    "response_format": "use json_schema",
-    "guided_json": "use json_schema",
-    "guided_regex": "use regex",
-    "guided_grammar": "use grammar",
-    "stop_strings": "use stop",
-    "typical_p": "use top_p or min_p",
-    "n": "use a call with another seed for each answer",
-}
-
-
-def unknown_option(name: str, names: Iterable[str]) -> TypeError:
-    near = difflib.get_close_matches(name, names, 1)
-    return TypeError(
-        f"unknown option {name!r}; "
-        + (
-            OTHER_NAMES[name]
-            if name in OTHER_NAMES
-            else f"did you mean {near[0]!r}?"
-            if near
-            else "expected one of " + ", ".join(sorted(names))
-        )
-    )
-
-
-def wrong_type(name: str, value: Any, expected: str) -> TypeError:
-    return TypeError(f"{name}: found {shown(value)}, expected {expected}")
-
-
-def texts_of(name: str, value: Any) -> list[str]:
-    """A text or several."""
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, Iterable):
-        raise wrong_type(name, value, "a str or a list of them")
-    texts = list(texts)
-    for text in texts:
-        if not isinstance(text, str):
-            raise wrong_type(name, text, "a str or a list of them")
-        if "\0" in text:
-            raise ValueError(f"{name}: found a NUL, expected text without one")
-    return texts
-
-
-def biases_of(value: Any) -> list[C.LogitBias]:
-    expected = "a dict of tokens and numbers, such as {15043: -1.0}"
-    if not isinstance(value, Mapping):
-        raise wrong_type("logit_bias", value, expected)
-    pairs = []
-    for token, bias in value.items():
-        if isinstance(token, str) and token.isdecimal():  # keys of a JSON object
-            token = int(token)
-        if not isinstance(token, numbers.Integral) or not isinstance(bias, numbers.Real):
-            raise wrong_type("logit_bias", {token: bias}, expected)
-        pairs.append(C.LogitBias(token, bias))
-    return pairs
-
-
-def grammar_text(name: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if name == "json_schema" and isinstance(value, (Mapping, bool)):
-        return json.dumps(value if isinstance(value, bool) else dict(value))
-    raise wrong_type(
-        name, value, "a schema as a dict, or its JSON text" if name == "json_schema" else "a str"
-    )
-
-
-def set_number(target: Any, name: str, value: Any) -> None:
-    """A member that is a number or a bool."""
-    field = dict((f[0], f[1]) for f in type(target)._fields_)[name]
-    example = field().value
-    if not isinstance(value, numbers.Integral if isinstance(example, int) else numbers.Real):
-        raise wrong_type(
-            name,
-            value,
-            "True or False"
-            if isinstance(example, bool)
-            else "a whole number"
-            if isinstance(example, int)
-            else "a number",
-        )
-    if isinstance(example, int) and field(value).value != value:
-        raise ValueError(
-            f"{name}: found {value}, expected a number that fits {8 * ctypes.sizeof(field)} bits"
-        )
-    setattr(target, name, value)
-
-
-def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOptions, Any]:
-    """riffle_generate_options of keyword arguments, and what has to live as long.
-
-    An option that is None is left out. _begun: the text of a message that the answer continues."""
-    begun = options.get("_begun", "")
-    options = {k: v for k, v in options.items() if v is not None and k != "_begun"}
-    struct = filled(C.GenerateOptions)
-    kept: list[Any] = []
-    names = {name for name, *_ in C.GenerateOptions._fields_ + C.Sampling._fields_}
-    names = (names | GRAMMARS.keys()) - HIDDEN
-    if len(options.keys() & GRAMMARS.keys()) > 1:
-        raise TypeError("found several of grammar, json_schema and regex; expected one")
-    for name, value in options.items():
-        if name in ("stop", "dry_sequence_breakers"):
-            texts = texts_of(name, value)
-            # One more, which is NULL: the pointer is none even without texts.
-            strings = (ctypes.c_char_p * (len(texts) + 1))(*[s.encode() for s in texts])
-            kept.append(strings)
-            target = struct if name == "stop" else struct.sampling
-            setattr(target, name, strings)
-            setattr(target, "n_" + name, len(texts))
-        elif name == "logit_bias":
-            pairs = biases_of(value)
-            biases = (C.LogitBias * len(pairs))(*pairs)
-            kept.append(biases)
-            struct.sampling.logit_bias, struct.sampling.n_logit_bias = biases, len(biases)
-        elif name in GRAMMARS:
-            kept.append(Grammar(model, GRAMMARS[name], grammar_text(name, value)))
-            if begun:
-                kept.append(Grammar.behind(kept[-1], begun))
-            struct.grammar = kept[-1].pointer
-        elif name not in names:
-            raise unknown_option(name, names)
-        else:
-            set_number(struct if hasattr(struct, name) else struct.sampling, name, value)
-    return struct, kept
 
 
 class Run:
@@ -317,9 +116,11 @@ class Answer(Iterator[str]):
         progress: ProgressCallback | None = None,
         close_session: bool = False,
     ):
-        generate_options(
-            options, session.context.model._handle.pointer
-        )  # a wrong option is an error now
+        options = with_seed(options)
+        # A wrong option is an error now.
+        struct, _ = generate_options(options, session.context.model._handle.pointer)
+        #: The seed of the answer. With seed=-1 it is the random seed.
+        self.seed = int(struct.sampling.seed)
         self._start: tuple[Any, ...] | None = (session, tokens, options, progress)
         self._close_session = close_session
         self._session: Session | None = session
@@ -346,8 +147,10 @@ class Answer(Iterator[str]):
 
     @property
     def logprobs(self) -> list[tuple[float, list[tuple[int, float]]]]:
-        """With logprobs=True for each token its log-probability, and the top_logprobs most
-        probable tokens with theirs."""
+        """With logprobs=True, one item per token: (logprob, [(token id, logprob), ...]).
+
+        The first number is the log-probability of the token. The list holds the top_logprobs most
+        probable tokens, the most probable first. Without logprobs=True there are no items."""
         self._whole()
         return self._logprobs
 

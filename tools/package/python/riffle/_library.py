@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import numbers
+import operator
 import os
 import pathlib
 import queue
 import threading
+from collections.abc import Iterable
 from ctypes import (
     POINTER,
     c_bool,
@@ -20,9 +21,11 @@ from ctypes import (
     c_uint32,
     c_void_p,
 )
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, TypeVar, Union
 
 from . import _structs as C
+
+Path = Union[str, "os.PathLike[str]"]
 
 # Result and arguments of each function, as riffle.h declares them.
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -308,23 +311,62 @@ class Watch:
         return pointer, code
 
 
-def text_argument(name: str, text: str) -> bytes:
+def wrong_type(name: str, value: Any, expected: str) -> TypeError:
+    return TypeError(f"{name}: found {shown(value)}, expected {expected}")
+
+
+def str_argument(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise wrong_type(name, value, "a str")
+    return value
+
+
+def bool_argument(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise wrong_type(name, value, "True or False")
+    return value
+
+
+def text_argument(name: str, text: Any) -> bytes:
     """UTF-8 for an argument that ends at a NUL."""
-    if "\0" in text:
+    if "\0" in str_argument(name, text):
         raise BadArgument(
             f"{name}: found the character U+0000, expected text without it", C.BAD_ARGUMENT
         )
-    return text.encode()
+    data: bytes = text.encode()
+    return data
 
 
-def tokens_array(tokens: Any) -> Any:
+def is_token(value: Any) -> bool:
     try:
-        return (c_int32 * len(tokens))(*tokens)
+        return -(2**31) <= operator.index(value) < 2**31
     except TypeError:
-        wrong = next(t for t in tokens if not isinstance(t, numbers.Integral))
-        raise TypeError(
-            f"prompt: found {shown(wrong)} in a list, expected a str or a list of tokens"
-        ) from None
+        return False
+
+
+def token_argument(value: Any) -> int:
+    if not is_token(value):
+        raise wrong_type("token", value, "a token id")
+    return operator.index(value)
+
+
+def tokens_argument(name: str, value: Any, expected: str) -> list[int]:
+    """Token ids in any iterable. The bytes of a text are no tokens."""
+    if isinstance(value, (str, bytes, bytearray)) or not isinstance(value, Iterable):
+        raise wrong_type(name, value, expected)
+    given = list(value)
+    try:
+        tokens = list(map(operator.index, given))
+        if not tokens or (is_token(min(tokens)) and is_token(max(tokens))):
+            return tokens
+    except TypeError:
+        pass
+    wrong = next(token for token in given if not is_token(token))
+    raise TypeError(f"{name}: found {shown(wrong)} in a list, expected {expected}")
+
+
+def tokens_array(tokens: list[int]) -> Any:
+    return (c_int32 * len(tokens))(*tokens)
 
 
 def shown(value: Any) -> str:

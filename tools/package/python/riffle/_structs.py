@@ -408,6 +408,7 @@ REASONING_ALLOWED = 1
 REASONING_BEGUN = 2
 OPTIONS_SELECTION = 0
 OPTIONS_CONTEXT = 1
+MEMBER_BOOL = 0
 
 # Enumerators by their names in riffle.h.
 ENUMS = {

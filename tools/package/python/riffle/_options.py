@@ -1,0 +1,259 @@
+"""Options of an answer: riffle_generate_options from keyword arguments."""
+
+from __future__ import annotations
+
+import ctypes
+import difflib
+import json
+import numbers
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import _structs as C
+from ._library import BadArgument, check, filled, lib, wrong_type
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypedDict, Union
+
+    class GenerateOptions(TypedDict, total=False):
+        """How an answer is drawn. What is left out, or None, has the library's default.
+
+        The same seed gives the same text. For another text each time, give seed=-1."""
+
+        max_tokens: int  # -1: until the context is full
+        temperature: float  # 0: greedy
+        top_k: int  # 0: off
+        top_p: float  # 1: off
+        min_p: float  # 0: off
+        seed: int  # -1: a random seed, which Answer.seed tells
+        stop: Union[str, Sequence[str]]  # the answer ends before the first found
+        ignore_eos: bool
+        # Drop the white space that an answer begins with; with a grammar: what it does not allow.
+        trim_start: bool
+        repeat_penalty: float  # 1: off; of the last repeat_last_n tokens, prompt included
+        repeat_last_n: int  # -1: all
+        frequency_penalty: float  # for each time that the answer has a token
+        presence_penalty: float  # for each token that the answer has
+        xtc_probability: float  # how often a draw leaves out the likeliest tokens; 0: off
+        xtc_threshold: float  # of the tokens this probable only the least likely stays
+        dry_multiplier: float  # tokens that continue a repetition become less likely; 0: off
+        dry_base: float  # factor of DRY's penalty for each token that a repetition is longer
+        dry_allowed_length: int  # tokens of the shortest repetition that has a penalty
+        dry_penalty_last_n: int  # where DRY looks for repetitions; -1: everywhere
+        dry_sequence_breakers: Sequence[str]  # texts that end a repetition; [] for none
+        # token: what is added to its logit; -inf forbids the token
+        logit_bias: Union[Mapping[int, float], Mapping[str, float]]
+        # Fills Answer.logprobs, per token: (logprob, [(token id, logprob), ...])
+        logprobs: bool
+        top_logprobs: int  # length of that list, at most 20; needs logprobs=True
+        grammar: str  # GBNF; at most one of grammar, json_schema and regex
+        json_schema: Union[str, Mapping[str, Any]]  # a dict, or its JSON text
+        regex: str  # the whole answer matches it
+        reasoning: int  # 0, 1, 2: none, allowed, begun. With a grammar; chat and ask set it
+
+
+class Grammar:
+    """A compiled grammar, freed with the last answer that uses it."""
+
+    def __init__(self, model: Any, kind: int, text: str):
+        pointer, err = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
+        data = text.encode()
+        check(
+            lib.riffle_grammar_create(
+                model, kind, data, len(data), ctypes.byref(pointer), err, len(err)
+            ),
+            err.value,
+        )
+        self.pointer = pointer
+
+    @classmethod
+    def behind(cls, grammar: Grammar, text: str) -> Grammar:
+        """The same grammar for an answer that continues a text."""
+        pointer, err = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
+        data = text.encode()
+        check(
+            lib.riffle_grammar_continue(
+                grammar.pointer, data, len(data), ctypes.byref(pointer), err, len(err)
+            ),
+            b"the last message, which the answer continues: " + err.value,
+        )
+        rest = cls.__new__(cls)
+        rest.pointer = pointer
+        return rest
+
+    def __del__(self) -> None:
+        if hasattr(self, "pointer"):
+            lib.riffle_grammar_free(self.pointer)
+
+
+#: Options that are no member, or not as they stand.
+HIDDEN = {
+    "struct_size",
+    "sampling",
+    "n_stop",
+    "n_logit_bias",
+    "n_dry_sequence_breakers",
+    "reserved",
+}
+GRAMMARS = {
+    "grammar": C.GRAMMAR_GBNF,
+    "json_schema": C.GRAMMAR_JSON_SCHEMA,
+    "regex": C.GRAMMAR_REGEX,
+}
+
+
+def reasoning_of(inside: bool, thinking: bool | None) -> int:
+    """Where the answer to a message may have reasoning, which a grammar does not constrain."""
+    if inside:
+        return C.REASONING_BEGUN
+    return C.REASONING_NONE if thinking is False else C.REASONING_ALLOWED
+
+
+#: What other packages call an option, and what to use here.
+OTHER_NAMES = {
+    "n_predict": "use max_tokens",
+    "max_new_tokens": "use max_tokens",
+    "max_completion_tokens": "use max_tokens",
+    "temp": "use temperature",
+    "repetition_penalty": "use repeat_penalty, with repeat_last_n=-1",
+    "stream": "leave it out: iterate over the answer for its text as it arrives",
+    "response_format": "use json_schema",
+    "guided_json": "use json_schema",
+    "guided_regex": "use regex",
+    "guided_grammar": "use grammar",
+    "stop_strings": "use stop",
+    "typical_p": "use top_p or min_p",
+    "n": "use a call with another seed for each answer",
+}
+
+
+def unknown_option(name: str, names: Iterable[str]) -> TypeError:
+    near = difflib.get_close_matches(name, names, 1)
+    return TypeError(
+        f"unknown option {name!r}; "
+        + (
+            OTHER_NAMES[name]
+            if name in OTHER_NAMES
+            else f"did you mean {near[0]!r}?"
+            if near
+            else "expected one of " + ", ".join(sorted(names))
+        )
+    )
+
+
+def texts_of(name: str, value: Any) -> list[str]:
+    """A text or several."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, Iterable):
+        raise wrong_type(name, value, "a str or a list of them")
+    texts = list(texts)
+    for text in texts:
+        if not isinstance(text, str):
+            raise wrong_type(name, text, "a str or a list of them")
+        if "\0" in text:
+            raise ValueError(f"{name}: found a NUL, expected text without one")
+    return texts
+
+
+def biases_of(value: Any) -> list[C.LogitBias]:
+    expected = "a dict of tokens and numbers, such as {15043: -1.0}"
+    if not isinstance(value, Mapping):
+        raise wrong_type("logit_bias", value, expected)
+    pairs = []
+    for token, bias in value.items():
+        if isinstance(token, str) and token.isdecimal():  # keys of a JSON object
+            token = int(token)
+        if not isinstance(token, numbers.Integral) or not isinstance(bias, numbers.Real):
+            raise wrong_type("logit_bias", {token: bias}, expected)
+        pairs.append(C.LogitBias(token, bias))
+    return pairs
+
+
+def grammar_text(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if name == "json_schema" and isinstance(value, (Mapping, bool)):
+        return json.dumps(value if isinstance(value, bool) else dict(value))
+    raise wrong_type(
+        name, value, "a schema as a dict, or its JSON text" if name == "json_schema" else "a str"
+    )
+
+
+def set_number(target: Any, name: str, value: Any) -> None:
+    """A member that is a number or a bool."""
+    field = dict((f[0], f[1]) for f in type(target)._fields_)[name]
+    example = field().value
+    kind: type = numbers.Real
+    expected = "a number"
+    if isinstance(example, bool):
+        kind, expected = bool, "True or False"
+        if name == "logprobs":
+            expected += "; top_logprobs gives the number"
+    elif isinstance(example, int):
+        kind, expected = numbers.Integral, "a whole number"
+    if not isinstance(value, kind):
+        raise wrong_type(name, value, expected)
+    if isinstance(example, int) and field(value).value != value:
+        fits = f"a number that fits {8 * ctypes.sizeof(field)} bits"
+        if name == "seed":
+            fits = f"a whole number from 0 to {2**64 - 1}, or -1 for a random seed"
+        raise ValueError(f"{name}: found {value}, expected {fits}")
+    setattr(target, name, value)
+
+
+#: Bits of a random seed: JSON readers that keep numbers as doubles do not round such a seed.
+SEED_BITS = 53
+
+
+def with_seed(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with a random seed in place of -1."""
+    seed = options.get("seed")
+    if isinstance(seed, numbers.Integral) and seed == -1:
+        return {**options, "seed": secrets.randbits(SEED_BITS)}
+    return options
+
+
+def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOptions, Any]:
+    """riffle_generate_options of keyword arguments, and what has to live as long.
+
+    An option that is None is left out. _begun: the text of a message that the answer continues."""
+    begun = options.get("_begun", "")
+    options = {k: v for k, v in options.items() if v is not None and k != "_begun"}
+    struct = filled(C.GenerateOptions)
+    kept: list[Any] = []
+    names = {name for name, *_ in C.GenerateOptions._fields_ + C.Sampling._fields_}
+    names = (names | GRAMMARS.keys()) - HIDDEN
+    if len(options.keys() & GRAMMARS.keys()) > 1:
+        raise TypeError("found several of grammar, json_schema and regex; expected one")
+    for name, value in options.items():
+        if name in ("stop", "dry_sequence_breakers"):
+            texts = texts_of(name, value)
+            # One more, which is NULL: the pointer is none even without texts.
+            strings = (ctypes.c_char_p * (len(texts) + 1))(*[s.encode() for s in texts])
+            kept.append(strings)
+            target = struct if name == "stop" else struct.sampling
+            setattr(target, name, strings)
+            setattr(target, "n_" + name, len(texts))
+        elif name == "logit_bias":
+            pairs = biases_of(value)
+            biases = (C.LogitBias * len(pairs))(*pairs)
+            kept.append(biases)
+            struct.sampling.logit_bias, struct.sampling.n_logit_bias = biases, len(biases)
+        elif name in GRAMMARS:
+            kept.append(Grammar(model, GRAMMARS[name], grammar_text(name, value)))
+            if begun:
+                kept.append(Grammar.behind(kept[-1], begun))
+            struct.grammar = kept[-1].pointer
+        elif name not in names:
+            raise unknown_option(name, names)
+        else:
+            set_number(struct if hasattr(struct, name) else struct.sampling, name, value)
+    if struct.sampling.top_logprobs and not struct.sampling.logprobs:
+        raise BadArgument(
+            f"top_logprobs: found {struct.sampling.top_logprobs} without logprobs=True, "
+            "expected both",
+            C.BAD_ARGUMENT,
+        )
+    return struct, kept
