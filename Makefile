@@ -174,10 +174,16 @@ real-model-test: all
 template-test: render_chat
 	@tools/fixtures/public_templates.py --render $(BUILD)/render_chat || [ $$? -eq 77 ]
 
-# The C example under the thread sanitizer, on the CPU; the folder is build-thread.
+# The C examples under the thread sanitizer, on the CPU; the folder is build-thread.
+thread-check: export TSAN_OPTIONS = exitcode=66
+thread-check: SHIPPED = models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf
 thread-check:
-	$(MAKE) BUILD=build-thread CUARCH= SANITIZE=thread build-thread/capi_example
-	TSAN_OPTIONS=exitcode=66 build-thread/capi_example models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf
+	$(MAKE) BUILD=build-thread CUARCH= SANITIZE=thread build-thread/capi_example \
+	  $(patsubst tests/capi/%.c,build-thread/%,$(wildcard tests/capi/examples/*.c))
+	build-thread/capi_example $(SHIPPED)
+	printf 'The rain\nThe sun\n' | build-thread/examples/batch $(SHIPPED)
+	printf 'Who is there?\n' | build-thread/examples/chat $(SHIPPED)
+	build-thread/examples/abort $(SHIPPED) 1
 
 fmt:
 	clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
