@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <map>
 
 #include "cli/chat_input.h"
 #include "cli/common.h"
@@ -207,6 +208,7 @@ class Chat {
     session_ = std::move(session);
     if (to_keep || is_kept(path)) kept_ = file.info().save_id;
     const SavedText& text = file.text();
+    if (text.chat) saved_[real_path(path)] = file.info().save_id;
     if (text.chat) messages_ = text.messages;
     else if (!text.system.empty()) messages_ = {{"system", text.system}};
     const bool has_system = !messages_.empty() && messages_[0].role == "system";
@@ -223,7 +225,8 @@ class Chat {
   }
 
   void clear() {
-    unsaved_ = !messages_.empty() || !document_.empty();
+    unsaved_ = unsaved_ || !messages_.empty() || !document_.empty();
+    saved_.clear();
     messages_.clear();
     document_.clear();
     last_ = {};
@@ -231,6 +234,14 @@ class Chat {
     if (!o_.system.empty()) messages_.push_back({"system", o_.system});
     check(riffle_session_truncate(session_.get(), 0), context_.get());
     riffle_reset_stats(context_.get());
+  }
+
+  void say_cleared() const {
+    const char* const rest = o_.system.empty() ? "" : " but for the system message";
+    if (kept_ && unsaved_)
+      notice(quiet_, "[the conversation is empty%s; the chat in %s is replaced at the next save]",
+             rest, o_.session.c_str());
+    else notice(quiet_, "[the conversation is empty%s]", rest);
   }
 
   // False: leave.
@@ -246,7 +257,7 @@ class Chat {
     if (word == "/exit" || word == "/quit" || word == "/bye") return false;
     if (word == "/help") std::fprintf(stderr, "%s\n", kHelp);
     else if (word == "/stats") show_stats();
-    else if (word == "/clear") clear();
+    else if (word == "/clear") clear(), say_cleared();
     else if (word == "/load") load(rest), keep();
     else if (word == "/save") save_as(named(word, rest));
     else if (word == "/open") open(named(word, rest));
@@ -260,17 +271,45 @@ class Chat {
   // Whether path is --session's file, however it is written.
   bool is_kept(const std::string& path) const {
     std::error_code error;
-    return path == o_.session || fs::equivalent(path, o_.session, error);
+    return !o_.session.empty() &&
+           (real_path(path) == real_path(o_.session) || fs::equivalent(path, o_.session, error));
+  }
+
+  // The same before and after the file is there.
+  static std::string real_path(const std::string& path) {
+    std::error_code error;
+    const fs::path whole = fs::absolute(path, error);
+    const fs::path real = fs::weakly_canonical(whole, error);
+    return error ? path : real.string();
   }
 
   void save_as(const std::string& path) {
-    if (is_kept(path)) keep();
-    else save(path);
+    const bool kept = is_kept(path);
+    if (kept) keep();  // to another file if another chat has taken this one
+    else save_elsewhere(path);
+    const bool moved = kept && !is_kept(path);
+    notice(quiet_, "[saved in %s]", (moved ? o_.session : path).c_str());
+  }
+
+  // To a file that is not that of --session: a new one, or one that has this conversation already.
+  void save_elsewhere(const std::string& path) {
+    const std::string real = real_path(path);
+    const auto own = saved_.find(real);
+    uint64_t id = own == saved_.end() ? 0 : own->second;
+    std::error_code error;
+    if (fs::exists(path, error) && is_new_file(path)) {
+      save(path);
+      id = SessionFile(path).info().save_id;
+    } else if (!save(path, &id)) {
+      throw not_replaced(EXIT_RUN, path, "a new file or one that has this conversation already");
+    }
+    saved_[real] = id;
   }
 
   static std::string named(const std::string& command, const std::string& typed) {
-    if (typed.empty()) throw Exit(EXIT_RUN, command + " wants a file name");
-    return typed_path(typed);
+    const std::string path = typed_path(typed);
+    if (path.empty()) throw Exit(EXIT_RUN, command + " wants a file name");
+    return path;
   }
 
   // Reads the document now, so that questions about it need only their own few tokens: what follows
@@ -309,9 +348,18 @@ class Chat {
     progress.finish();
     if (status == RIFFLE_CONTEXT_FULL)
       throw Exit(EXIT_CONTEXT_FULL,
-                 text_of("%s (/clear starts afresh)", riffle_context_error(context_.get())));
+                 text_of("%s (%s)", riffle_context_error(context_.get()),
+                         is_alone(messages) ? "-c N sets the length of the context"
+                                            : "/clear starts afresh"));
     check(status, context_.get());
     return in_reasoning;
+  }
+
+  // Whether nothing of a prompt would go away with /clear: it has one message, and its document is
+  // its own.
+  bool is_alone(const std::vector<Message>& messages) const {
+    const bool has_system = !messages.empty() && messages[0].role == "system";
+    return document_.empty() && messages.size() == (has_system ? 2 : 1);
   }
 
   // How many of the tokens of an opened file the next prompt begins with, if nothing but that
@@ -447,11 +495,12 @@ class Chat {
   struct {
     std::string path;
     std::vector<int32_t> tokens;
-  } opened_;              // the file that the session came from, until the next prompt
-  Turn last_;             // for /retry; no messages: nothing was asked yet
-  uint64_t kept_ = 0;     // the save that the file of --session should have; 0: no file
-  uint64_t answers_ = 0;  // begun since the seed was set
-  bool unsaved_ = false;  // changed since it was saved
+  } opened_;           // the file that the session came from, until the next prompt
+  Turn last_;          // for /retry; no messages: nothing was asked yet
+  uint64_t kept_ = 0;  // the save that the file of --session should have; 0: no file
+  std::map<std::string, uint64_t> saved_;  // the saves of this conversation in other files
+  uint64_t answers_ = 0;                   // begun since the seed was set
+  bool unsaved_ = false;                   // changed since it was saved
   int code_ = EXIT_OK;
 };
 

@@ -263,10 +263,7 @@ int session_info(const InfoOptions& o) {
     return EXIT_OK;
   }
   Table t({"session", o.file});
-  t.add({"holds", !has_text   ? "a session"
-                  : text.chat ? text_of("a chat of %zu messages", text.messages.size())
-                              : text_of("a document of %s",
-                                        human_bytes(double(text.document.size())).c_str())});
+  t.add({"holds", file.holds()});
   t.add({"tokens", std::to_string(i.n_tokens)});
   t.add({"model", one_line(text_of("%s, %s", *i.model ? i.model : "-", i.architecture))});
   t.add({"KV", text_of("%s in blocks of %d tokens, %s", kv_name(i.kv_type), i.block_size,

@@ -34,7 +34,7 @@ std::vector<int32_t> beginning(riffle_model* model, const SavedText& t, riffle_t
 }
 
 int read_main(ReadOptions& o) {
-  check_session_target(o.output);
+  check_document_target(o.output);
   SavedText text;
   for (const std::string& file : o.files) {
     const std::string more = read_file(file);
@@ -74,7 +74,7 @@ void add_read(CLI::App& app, Command& chosen) {
       "Questions: riffle run --session FILE -p TEXT, with the same -m, --kv and --block. The\n"
       "answers are those of riffle run -f DOCUMENT -p TEXT.",
       "The file holds the document's text and its keys and values; only its owner can read\n"
-      "it. A file that is there is replaced when the new one is complete.");
+      "it. An older document in FILE is replaced when the new one is complete. A chat is not.");
   sub->add_option("-f,--file", o->files, "the document; may be repeated: one after the other")
       ->type_name("FILE")
       ->required()

@@ -48,6 +48,14 @@ bool SessionFile::has_text() const {
   }
 }
 
+std::string SessionFile::holds() const {
+  if (!has_text()) return "a session";
+  const SavedText& t = text();
+  if (!t.chat) return "a document of " + human_bytes(static_cast<double>(t.document.size()));
+  const size_t n = t.messages.size();
+  return text_of("a chat of %zu message%s", n, n == 1 ? "" : "s");
+}
+
 riffle_session_file_info SessionFile::info() const {
   riffle_session_file_info info{};
   info.struct_size = sizeof info;
@@ -105,6 +113,34 @@ void check_session_target(const std::string& path) {
   char err[1024] = "";
   const riffle_status status = riffle_session_check_path(path.c_str(), err, sizeof err);
   if (status != RIFFLE_OK) throw Exit(exit_code_of(status), err);
+}
+
+void check_document_target(const std::string& path) {
+  check_session_target(path);
+  if (is_new_file(path)) return;
+  try {
+    const SessionFile file(path);
+    if (file.has_text() && !file.text().chat) return;
+  } catch (const Exit&) {
+    // not_replaced says what is wrong with the file.
+  }
+  throw not_replaced(EXIT_USAGE, path, "a new file or a document of riffle read");
+}
+
+bool is_new_file(const std::string& path) {
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  return error || size == 0;
+}
+
+Exit not_replaced(int code, const std::string& path, const std::string& expected) {
+  std::string found;
+  try {
+    found = path + ": found " + SessionFile(path).holds() + ", expected " + expected;
+  } catch (const Exit& e) {
+    found = e.what();
+  }
+  return Exit(code, found + "; remove the file, or take another name");
 }
 
 bool save_session(riffle_context* context, riffle_session* session, const std::string& path,

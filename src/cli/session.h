@@ -23,6 +23,7 @@ class SessionFile {
   std::vector<int32_t> tokens() const;
   bool has_text() const;
   const SavedText& text() const;
+  std::string holds() const;  // "a chat of 4 messages", "a document of 2.1 KiB" or "a session"
   Session load(riffle_context* context, bool quiet) const;
 
  private:
@@ -39,6 +40,13 @@ void say_read_again(const std::string& path, const std::vector<int32_t>& held, s
 
 // Before work whose result save_session will keep at path: throws Exit if it could not.
 void check_session_target(const std::string& path);
+// The same for a document of riffle read: it replaces only such documents.
+void check_document_target(const std::string& path);
+
+// Whether save_session would make a new file at path, or fill an empty one.
+bool is_new_file(const std::string& path);
+// The refusal to replace what is kept at path.
+Exit not_replaced(int code, const std::string& path, const std::string& expected);
 
 // Seconds since 1970 as a date in the local time zone. "an unknown date" for years beyond all
 // calendars, which a file may name.

@@ -55,9 +55,14 @@ def errors(folder):
         check(r.code == 1 and word in r.err and r.out == one, f"{name}: the conversation goes on", r)
     r = riffle(*args, stdin=words(6000).encode() + b"\nHello.\n")
     check(r.code == 5 and r.out == one, "a question too long: the conversation goes on", r)
+    longer, afresh = b" (-c N sets the length of the context)\n", b" (/clear starts afresh)\n"
+    check(longer in r.err and afresh not in r.err, "one message alone: a longer context helps", r)
+    r = riffle(*args, stdin=b"Hello.\n" + words(6000).encode() + b"\n")
+    check(r.code == 5 and afresh in r.err and longer not in r.err, "after others: /clear helps", r)
     path = document(folder, 6000)
     r = riffle(*args, stdin=f"/load {path}\nHello.\n".encode())
     check(r.code == 5 and r.out == one, "a document too long as well", r)
+    check(longer in r.err and afresh not in r.err, "and -c is named", r)
     r = riffle("chat", stdin=b"x\n", RIFFLE_MODEL="/no/model.gguf")
     check(one_line_error(r, 3, "/no/model.gguf"), "no model, no chat", r)
 

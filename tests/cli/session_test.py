@@ -211,6 +211,92 @@ def messages(path):
     return [m["content"] for m in saved["messages"]]
 
 
+def kept_files(folder):
+    """No command replaces a chat or a document that it did not keep itself."""
+    text, book, chat_file, mine, new = (os.path.join(folder, n) for n in ("k.txt", "k.kv", "talk1.kv", "mine.kv", "new.kv"))
+    with open(text, "w") as f:
+        f.write(words(100))
+    read = ["read", "-f", text, *SMALL]
+    chat = ["chat", *GREEDY, *SMALL, "-n", "4"]
+    riffle(*chat, "-q", "--session", chat_file, stdin=b"Hello there.\n")
+    before = open(chat_file, "rb").read()
+    r = riffle(*read, "-o", chat_file)
+    check(one_line_error(r, 2, f"{chat_file}: found a chat of 2 messages, expected a new file or a document of riffle read; "
+                         "remove the file, or take another name"), "read -o over a chat is refused", r)
+    r = riffle("read", "-f", "/no/such", "-o", chat_file, *SMALL)
+    check(one_line_error(r, 2, chat_file), "before anything is read", r)
+    open(new, "w").close()
+    for target, name in (book, "a new file"), (book, "an older document"), (new, "an empty file"):
+        r = riffle(*read, "-q", "-o", target)
+        check(r.code == 0 and r.err == b"", f"read -o: {name}", r)
+    os.remove(new)
+    document = open(book, "rb").read()
+
+    r = riffle(*chat, "-q", stdin=f"Hello.\n/save {chat_file}\n/save {book}\nAnd snow?\n/save {mine}\n".encode())
+    lines = r.err.decode().splitlines()
+    end = ", expected a new file or one that has this conversation already; remove the file, or take another name"
+    check(r.code == 1 and len(lines) == 2 and lines[0] == f"riffle: {chat_file}: found a chat of 2 messages{end}"
+          and lines[1].startswith(f"riffle: {book}: found a document of ") and lines[1].endswith(end)
+          and len(messages(mine)) == 4, "/save over what others kept is refused, and the chat goes on", r)
+    check(open(chat_file, "rb").read() == before and open(book, "rb").read() == document, "and they are as before")
+    damaged = bytearray(before)
+    damaged[4096:3 * 4096] = bytes(2 * 4096)
+    open(new, "wb").write(damaged)
+    for r, code in (riffle(*read, "-o", new), 2), (riffle(*chat, "-q", stdin=f"/save {new}\n".encode()), 1):
+        check(one_line_error(r, code, new, "remove the file, or take another name")
+              and open(new, "rb").read() == damaged, "nor is a damaged file replaced", r)
+    open(new, "w").close()
+    link = os.path.join(folder, "link.kv")
+    os.symlink(new, link)
+    r = riffle(*chat, stdin=f"Hello.\n/save {new}\nAnd snow?\n/save {link}\n".encode())
+    check(r.code == 0 and f"[saved in {new}]\n".encode() in r.err and f"[saved in {link}]\n".encode() in r.err
+          and len(messages(new)) == 4, "/save again to its own file", r)
+    r = riffle(*chat, "-q", stdin=f"/open {new}\nAnd hail?\n/save {new}\n/clear\n/save {new}\n".encode())
+    check(r.code == 1 and r.err.count(b"found a chat of 6 messages") == 1 and len(messages(new)) == 6,
+          "and to the file that it came from, until /clear", r)
+    r = riffle(*chat, "--session", new, stdin=f"/save {new}\n".encode())
+    check(r.code == 0 and f"[saved in {new}]\n".encode() in r.err, "/save to the file of --session", r)
+    p = start(*chat, "-q", "--session", "fresh.kv", stdin=subprocess.PIPE, cwd=folder)
+    _, err = p.communicate(b"/save ./fresh.kv\nHello.\n/save beside.kv\nAnd snow?\n/save ./beside.kv\n", timeout=200)
+    check(p.returncode == 0 and err == b"" and not os.path.exists(os.path.join(folder, "fresh-2.kv"))
+          and all(len(messages(os.path.join(folder, name))) == 4 for name in ("fresh.kv", "beside.kv")),
+          "relative paths name the same file before and after it is there", err)
+    shared = os.path.join(folder, "shared.kv")
+    p = start(*chat, stdin=subprocess.PIPE)
+    p.stdin.write(f"Hello.\n/save {shared}\n".encode())
+    p.stdin.flush()
+    while b"[saved in" not in p.stderr.readline():
+        pass
+    riffle(*chat, "-q", "--session", shared, stdin=b"What is rain?\n")
+    _, err = p.communicate(f"/save {shared}\n".encode(), timeout=200)
+    check(p.returncode == 1 and b"found a chat of 4 messages" in err and messages(shared)[2] == "What is rain?",
+          "/save to its own file is refused once another chat was saved there", err)
+    r = riffle(*chat, "-q", stdin=b'Hello.\n/save ""\n')
+    check(r.code == 1 and b"/save wants a file name" in r.err, "an empty name in quotes", r)
+
+
+def cleared(folder):
+    """/clear says what happens to the file of --session."""
+    kept = os.path.join(folder, "cleared.kv")
+    chat = ["chat", *GREEDY, *SMALL, "-n", "4"]
+    session = [*chat, "--session", kept]
+    empty = b"[the conversation is empty]\n"
+    replaced = f"[the conversation is empty; the chat in {kept} is replaced at the next save]\n".encode()
+    r = riffle(*session, stdin=b"/clear\n")
+    check(r.code == 0 and empty in r.err and not os.path.exists(kept), "/clear before the first save", r)
+    r = riffle(*session, stdin=b"Hello.\n/clear\n/clear\n")
+    check(r.code == 0 and r.err.count(replaced) == 2 and messages(kept) == [], "the file is emptied at the end", r)
+    r = riffle(*session, stdin=b"/clear\nHello.\n/clear\nAnd snow?\n")
+    check(r.code == 0 and r.err.count(empty) == 1 and r.err.count(replaced) == 1
+          and messages(kept)[::2] == ["And snow?"], "or holds the new conversation", r)
+    r = riffle(*chat, stdin=b"Hello.\n/clear\n")
+    check(r.code == 0 and empty in r.err, "/clear without --session", r)
+    r = riffle(*chat, "--chat-template", "vicuna", "--system", "Be brief.", stdin=b"Hello.\n/clear\n")
+    check(b"[the conversation is empty but for the system message]\n" in r.err, "the system message stays", r)
+    r = riffle(*session, "-q", stdin=b"/clear\n")
+    check(r.code == 0 and r.err == b"", "-q hides it", r)
+
+
 def two_chats(folder):
     """What two chats keep in one file at a time is lost in neither."""
     kept, beside = (os.path.join(folder, name) for name in ("talk.kv", "talk-2.kv"))
@@ -378,4 +464,4 @@ def killed(folder):
     check(r.code == 0 and r.out, "the chat still goes on", r)
 
 
-main(documents, errors, chats, two_chats, stopped, locked, cut_while_mapped, full, killed)
+main(documents, errors, chats, kept_files, cleared, two_chats, stopped, locked, cut_while_mapped, full, killed)
