@@ -153,10 +153,9 @@ static inline void riffle_model_defaults(riffle_model_options* options) {
 
 /* path: a .gguf file, any part of a split one (NAME-00001-of-00003.gguf; the others lie beside it),
  * or a Hugging Face folder (config.json, *.safetensors, tokenizer.model or tokenizer.json). Weights
- * are mapped, not read. If memory is left beside the plan of a context, the first decode steps on
- * cpu and emu copy the weights to huge pages, which AMD processors read faster. RIFFLE_IO,
- * RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT
- * if options name an unknown chat template or type of weights. */
+ * are mapped, not read. RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY,
+ * RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if options name an unknown chat template or type of weights.
+ */
 RIFFLE_API riffle_status riffle_model_load(const char* path, const riffle_model_options* options,
                                            riffle_model** model, char* err, size_t err_size);
 

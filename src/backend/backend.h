@@ -265,8 +265,6 @@ struct BackendOptions {
   // cuda: number of slots, the pool's last, whose memory prompts borrow; 0: prompts have memory of
   // their own.
   int64_t lent_slots = 0;
-  // cpu, emu: there is memory for a copy of the weights beside all else. The plan decides.
-  bool weights_in_huge_pages = false;
   // Selector AUTO reads everything in sessions of fewer tokens. The plan decides.
   int64_t everything_below = 0;
   // cuda: the number of last layers whose experts are in host memory. The plan decides.

@@ -24,7 +24,6 @@ CpuBackend::CpuBackend(const Model& model, const BackendOptions& options, Thread
       state_shape_(state_shape(model.config, options)),
       store_(kv_shape(config_, options), kernels_, threads, make_system_slabs(), true,
              options.options.host_mem),
-      huge_pages_(options.weights_in_huge_pages ? model.files : decltype(model.files){}),
       thread_scratch_(threads->size()) {
   residency_ = options.has_pool ? make_pooled(&store_, threads, options.slots, options.evict(),
                                               options.options.pool_per_layer)
@@ -317,7 +316,6 @@ void CpuBackend::store_prefill(const float* k, const float* v, int64_t n, int64_
 }
 
 void CpuBackend::begin_step(const Step& step) {
-  huge_pages_.move_some(*threads_);
   step_ = step;
   positions_.resize(std::max<size_t>(positions_.size(), step.n));
   for (int64_t i = 0; i < step.n; ++i)

@@ -7,7 +7,6 @@
 #include "backend/backend.h"
 #include "kernels/common/routing.h"
 #include "kv/cpu_residency.h"
-#include "model/formats/huge_pages.h"
 
 namespace riffle {
 
@@ -136,7 +135,6 @@ class CpuBackend : public Backend {
   StateShape state_shape_;
   KvStore store_;
   std::unique_ptr<CpuResidency> residency_;
-  HugePages huge_pages_;            // moves the weights there
   Step step_;                       // under way
   std::vector<int32_t> positions_;  // of the rows of a step, or of a prefill chunk
   std::vector<RowReport> reports_;

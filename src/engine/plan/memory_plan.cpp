@@ -355,13 +355,9 @@ static Verdict plan_settled(const Model& model, ResolvedOptions& r, riffle_plan&
     if (Verdict verdict = plan_device(model, r, plan, needs, device_free);
         verdict.status != RIFFLE_OK)
       return verdict;
-  const uint64_t most = r.host_memory - r.host_memory / kHostMarginShare,
-                 taken = host_bytes(model, r, plan);
-  // What was repacked is in memory already, and the file's part of it is not needed.
-  r.weights_in_huge_pages =
-      !r.device_memory && model.generated.empty() && sum({taken, model.weight_bytes}) <= most;
   // No error: memory is taken as sessions grow, and they may stay short.
-  if (taken > most) return {RIFFLE_OK, "", host_limit(r), true};
+  if (host_bytes(model, r, plan) > r.host_memory - r.host_memory / kHostMarginShare)
+    return {RIFFLE_OK, "", host_limit(r), true};
   return {};
 }
 
