@@ -578,9 +578,17 @@ def errors_file(folder):
 
 
 def manual(_):
-    """The man page's table has the fields of the program's, with the same use and values."""
+    """The man page's table has the fields of the program's, with the same use and values. The README's has OpenAI's."""
+    entry = r'\{\{"(\w+)", Use::(\w+)(?:, (?:R"\((.*?)\)"|"(.*?)"|nullptr,\s+"[^"]+"))?\}'
     with open(os.path.join(ROOT, "src/cli/batch/fields.cpp"), encoding="utf-8") as f:
-        own = re.findall(r'\{\{"(\w+)", Use::(\w+)(?:, (?:R"\((.*?)\)"|"(.*?)"|nullptr,\s+"[^"]+"))?\}', f.read())
+        table = f.read()
+    own = re.findall(entry, table)
+    openai = re.findall(entry, table[: table.index("    // vLLM")])
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
+        rows = f.read().split("| OpenAI's fields of a body | riffle |\n|---|---|\n")[1].splitlines()[:4]
+    for use, row in zip(("HONOURED", "NO_OP", "IGNORED", "REFUSED"), rows):
+        names = re.findall(r"\w+", row.split("|")[1].split(";")[0])
+        check(sorted(names) == sorted(x[0] for x in openai if x[1] == use), f"the README's fields: {use}", names)
     with open(os.path.join(ROOT, "tools/man/riffle-batch.1"), encoding="utf-8") as f:
         page = re.findall(r"^\.It Li (\w+) Ta (\w+) Ta ?(.*)$", f.read(), re.M)
     uses = {"HONOURED": "honoured", "NO_OP": "accepted", "IGNORED": "ignored", "REFUSED": "refused"}
