@@ -75,6 +75,13 @@ def goes_on(folder):
         if kept:
             check(f"{kept} of 12 lines are there".encode() in r.err, f"from {name}: it says so", r)
         check((b"cut short" in r.err) == bool(rest), f"from {name}: a torn end is told", r)
+    other = json.loads(rows[0])
+    other["response"]["body"]["model"] = "another"
+    put(out, json.dumps(other).encode() + b"\n" + rows[1])
+    r = riffle(*ARGS, *files)
+    check(r.code == 6 and f"[{out} has answers of another; the rest are of ".encode() in r.err,
+          "another model is told", r)
+    put(out, whole)
     r = riffle(*ARGS, *files, "-m", "/nowhere")
     check(r.code == 6 and get(out) and b"nothing is left" in r.err, "with nothing left no model is loaded, but a failed "
           "line is still told", r)

@@ -57,6 +57,7 @@ int run_batch(BatchOptions& o) {
   BatchOutput output(o.out, o.errors, input, o.restart, quiet);
   const size_t held = output.held().by_line.size(), held_failed = output.held().failed;
   const bool held_in_order = output.held().in_order;
+  const std::string held_model = output.held().model;
   input.survey(output.held(), output.name());
   if (const size_t ahead = output.held().ahead.size())
     notice(quiet, "[%zu finished answers wait for their turn in %s]", ahead,
@@ -96,11 +97,15 @@ int run_batch(BatchOptions& o) {
     notice(quiet, "[the prefix cache is not used: %s]", riffle_context_error(context.get()));
     cache.reset();
   }
+  const std::string name = model_name(model.get(), o.common.model_path);
+  if (!held_model.empty() && held_model != name)
+    notice(quiet, "[%s has answers of %s; the rest are of %s]", output.name().c_str(),
+           held_model.c_str(), name.c_str());
   BatchProgress progress(context.get(), input.counted() ? input.remaining() : 0, cache.has_value(),
                          quiet);
   progress.counts.held = held;
-  BatchRunner runner(model.get(), model_name(model.get(), o.common.model_path), context.get(),
-                     o.scheduler, o.unordered, input, output, progress, cache ? &*cache : nullptr);
+  BatchRunner runner(model.get(), name, context.get(), o.scheduler, o.unordered, input, output,
+                     progress, cache ? &*cache : nullptr);
   output.begin();  // not before the model and the flags are known to be good
   runner.run();
   progress.finish();

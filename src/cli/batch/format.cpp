@@ -114,6 +114,9 @@ RecordHead parse_record(std::string_view record) {
   head.line = line.get<uint64_t>();
   if (id.is_string()) head.custom_id = id.get<std::string>();
   head.failed = !error.is_null();
+  const JsonIn::json_pointer model("/body/model");
+  if (response.is_object() && response.contains(model) && response[model].is_string())
+    head.model = response[model].get<std::string>();
   return head;
 }
 

@@ -102,6 +102,7 @@ struct RecordHead {
   size_t line = 0;
   std::string custom_id;  // "" if it has none
   bool failed = false;
+  std::string model;  // that answered; "" if it does not say
 };
 // Throws std::runtime_error with what is wrong.
 RecordHead parse_record(std::string_view record);

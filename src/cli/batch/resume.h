@@ -21,6 +21,7 @@ struct HeldRecords {
   std::unordered_map<size_t, HeldRecord> ahead;  // finished, but not there yet (ahead.h)
   std::string ahead_name;                        // where those are
   std::string errors_name;                       // where records are that say in_errors
+  std::string model;                             // of the first answer; "": there is none
   size_t failed = 0, last_line = 0;
   bool in_order = true;
   uint64_t bytes = 0;  // of whole records
