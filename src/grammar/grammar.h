@@ -103,6 +103,6 @@ class Matcher {
 struct riffle_grammar {
   std::shared_ptr<const riffle::grammar::Grammar> grammar;
   const riffle::Tokenizer* tokenizer = nullptr;  // whose tokens it knows
-  std::string
-      begun;  // the text that answers continue; the grammar allows it (riffle_grammar_continue)
+  // The text that answers continue; the grammar allows it (riffle_grammar_continue).
+  std::string begun;
 };
