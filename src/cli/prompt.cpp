@@ -174,6 +174,23 @@ bool is_message(const MessageFlags& flags, const CommonOptions& common, riffle_m
   return false;
 }
 
+void check_length(riffle_model* model, const std::string& text,
+                  const riffle_context_options& options) {
+  if (text.size() < size_t{1} << 20) return;
+  const riffle_model_info info = model_info(model);
+  const auto most = static_cast<size_t>(options.n_ctx ? options.n_ctx : info.n_ctx_train);
+  size_t longest = 1;
+  for (int32_t token = 0; token < info.vocab_size; ++token)
+    longest = std::max(longest, token_bytes(model, token).size());
+  // White space may be dropped, and no normalisation makes a text four times shorter.
+  const auto bytes = static_cast<size_t>(std::count_if(
+      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) > ' '; }));
+  if (const size_t least = bytes / (4 * longest); least > most)
+    throw Exit(
+        EXIT_CONTEXT_FULL,
+        text_of("the prompt has %zu tokens or more, but the context holds %zu", least, most));
+}
+
 ChatPrompt question_prompt(riffle_model* model, const std::string& system, const std::string& text,
                            bool message, riffle_thinking thinking) {
   if (!message) return {tokenize(model, text, RIFFLE_TOKENIZE_BOS)};

@@ -55,6 +55,10 @@ void exclude_raw(CLI::App& app);
 // Unless a flag says so, the model decides: it does if the model has a chat template that riffle
 // can evaluate.
 bool is_message(const MessageFlags& flags, const CommonOptions& common, riffle_model* model);
+// Throws Exit if a long text certainly has more tokens than the context of these options holds, so
+// that nobody waits until all of it is tokenised.
+void check_length(riffle_model* model, const std::string& text,
+                  const riffle_context_options& options);
 ChatPrompt question_prompt(riffle_model* model, const std::string& system, const std::string& text,
                            bool message, riffle_thinking thinking);
 

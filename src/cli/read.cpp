@@ -42,6 +42,7 @@ int read_main(ReadOptions& o) {
     text.document = text.document.empty() ? more : with_document(text.document, more);
   }
   Model model = load_model(o.common);
+  check_length(model.get(), text.document, o.common.context);
   text.system = o.message.system;
   text.message = is_message(o.message, o.common, model.get());
   const std::vector<int32_t> tokens = beginning(model.get(), text, o.common.thinking);

@@ -115,6 +115,7 @@ int run_main(RunOptions& o) {
     prompt = parts.text();
     message = is_message(o.message, o.common, model.get());
   }
+  check_length(model.get(), prompt, o.common.context);
   const auto form = [&] {
     return question_prompt(model.get(), o.message.system, prompt, message, o.common.thinking);
   };

@@ -58,6 +58,8 @@ def documents(folder):
     big = words(100000).encode()
     r = riffle("run", "-p", "x", "-c", "64", "-q", stdin=big)
     check(one_line_error(r, 5, "64"), "a document longer than a pipe holds is read whole", r)
+    r = riffle("run", "-p", "x", *SMALL, stdin=b"a" * 30_000_000)
+    check(one_line_error(r, 5, "tokens or more, but the context holds 2048"), "30 MB are too long before they are tokenised", r)
 
 
 def nothing(_):
