@@ -42,7 +42,7 @@ GrammarText read_grammar(const GrammarFlags& flags) {
   if (value.empty()) return out;
   if (!gbnf) out.kind = RIFFLE_GRAMMAR_JSON_SCHEMA;
   // llama.cpp's flags take the text itself. No file has such a name.
-  const size_t first = value.find_first_not_of(" \t\r\n");
+  const size_t first = value.find_first_not_of(kSpaces);
   if (gbnf ? value.find("::=") != value.npos : first != value.npos && value[first] == '{') {
     out.name = flag;
     out.text = value;

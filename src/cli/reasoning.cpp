@@ -7,8 +7,6 @@
 namespace riffle::cli {
 namespace {
 
-constexpr const char* kSpaces = " \t\r\n";
-
 std::string_view without_left(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(kSpaces), text.size()));
 }

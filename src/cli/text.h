@@ -21,6 +21,9 @@ Json number(float value);   // 0.1F as 0.1
 // One line, valid UTF-8 whatever the strings hold (bad bytes become U+FFFD).
 std::string dump(const Json& json);
 
+// White space at the ends of messages and answers.
+inline constexpr const char* kSpaces = " \t\r\n";
+
 // A text without the byte order mark that some editors put before it.
 std::string without_mark(std::string text);
 

@@ -101,7 +101,6 @@ class Schema {
       for (const Json& v : *node.values) {
         if (!reader_.holds(node, v, at)) continue;
         if (v.is_array() || v.is_object()) ways.push_back(constant(v));
-        else if (v.is_string()) words.push_back("\"" + json_string(v.string()) + "\"");
         else words.push_back(v.is_real() ? number_text(v) : v.dump());
       }
       ways.push_back(e_.words(std::move(words)));
@@ -217,8 +216,7 @@ class Schema {
     for (const auto& [name, schema] : node.formats) {
       const char* const pattern = format_pattern(name);
       if (!pattern)
-        reader_.unsupported(*schema, "found format " +
-                                         ("\"" + json_string(name, true) + "\"").substr(0, 60) +
+        reader_.unsupported(*schema, "found format " + Json(name).dump(true).substr(0, 60) +
                                          ", expected one of " + format_names() +
                                          "; use pattern, or leave format out");
       patterns.emplace_back(pattern, schema);

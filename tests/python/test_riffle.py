@@ -372,14 +372,16 @@ def test_handles_are_freed(riffle, model_path):
     assert threads() <= before
 
 
+CODE_SCHEMA = {
+    "type": "object",
+    "properties": {"code": {"type": "integer", "minimum": 0, "maximum": 9999}},
+    "required": ["code"],
+    "additionalProperties": False,
+}
+
+
 def test_grammars(riffle, model):
-    schema = {
-        "type": "object",
-        "properties": {"code": {"type": "integer", "minimum": 0, "maximum": 9999}},
-        "required": ["code"],
-        "additionalProperties": False,
-    }
-    answer = model.chat(QUESTION, max_tokens=60, json_schema=schema, temperature=0)
+    answer = model.chat(QUESTION, max_tokens=60, json_schema=CODE_SCHEMA, temperature=0)
     assert list(json.loads(answer.text)) == ["code"] and answer.finish == "stop"
     assert model.chat(QUESTION, regex="[0-9]{4}", **GREEDY).text.isdigit()
     assert model.chat(QUESTION, grammar='root ::= "yes" | "no"', **GREEDY).text in ("yes", "no")
@@ -390,17 +392,11 @@ def test_grammars(riffle, model):
 
 
 def test_a_message_that_is_continued(riffle, model):
-    schema = {
-        "type": "object",
-        "properties": {"code": {"type": "integer", "minimum": 0, "maximum": 9999}},
-        "required": ["code"],
-        "additionalProperties": False,
-    }
     begun = {"role": "assistant", "content": '{"code":'}
-    answer = model.chat([*QUESTION, begun], json_schema=schema, max_tokens=60, **GREEDY)
+    answer = model.chat([*QUESTION, begun], json_schema=CODE_SCHEMA, max_tokens=60, **GREEDY)
     assert list(json.loads(begun["content"] + answer.text)) == ["code"]
     with pytest.raises(riffle.BadArgument, match="last message.*found 'H' at byte 1"):
-        model.chat([*QUESTION, dict(begun, content="Here")], json_schema=schema)
+        model.chat([*QUESTION, dict(begun, content="Here")], json_schema=CODE_SCHEMA)
 
 
 def test_an_answer_that_nobody_has_read_is_whole(model):

@@ -32,7 +32,7 @@ std::vector<Message> without_system(std::vector<Message> messages) {
   return joined_neighbours(messages);
 }
 
-bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
+bool is_blank(const std::string& text) { return text.find_first_not_of(kSpaces) == text.npos; }
 
 // The message that an answer continues. Templates leave out an assistant's messages at the end that
 // are blank.

@@ -10,8 +10,6 @@
 namespace riffle::cli {
 namespace {
 
-constexpr const char* kSpaces = " \t\r\n";
-
 // 104 random bits: no two records of this world are to share an id.
 std::string random_id() {
   return text_of("%013llx%013llx", static_cast<unsigned long long>(draw_seed()),

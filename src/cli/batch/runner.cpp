@@ -252,7 +252,7 @@ std::shared_ptr<const riffle_grammar> BatchRunner::grammar_behind(const riffle_g
   // The grammar does not apply to a message's reasoning.
   const size_t mark = marks_.end.empty() ? text.npos : text.rfind(marks_.end);
   std::string begun = mark == text.npos ? text : text.substr(mark + marks_.end.size());
-  if (mark != text.npos) begun.erase(0, begun.find_first_not_of(" \t\r\n"));
+  if (mark != text.npos) begun.erase(0, begun.find_first_not_of(kSpaces));
   try {
     return continued_grammar(grammar, begun);
   } catch (const Exit& e) {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import difflib
 import operator
 import os
 import pathlib
 import queue
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ctypes import (
     POINTER,
     c_bool,
@@ -309,6 +310,18 @@ class Watch:
             free(pointer)
             raise
         return pointer, code
+
+
+def unknown_name(
+    kind: str, name: str, names: Iterable[str], other_names: Mapping[str, str], hint: str
+) -> TypeError:
+    """other_names: what other programs call it, and what to use; hint: if nothing is alike."""
+    near = difflib.get_close_matches(name, names, 1)
+    if name in other_names:
+        hint = other_names[name]
+    elif near:
+        hint = f"did you mean {near[0]!r}?"
+    return TypeError(f"unknown {kind} {name!r}; {hint}")
 
 
 def wrong_type(name: str, value: Any, expected: str) -> TypeError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import difflib
 import json
 import numbers
 import secrets
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _structs as C
-from ._library import BadArgument, check, filled, lib, wrong_type
+from ._library import BadArgument, check, filled, lib, unknown_name, wrong_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,20 +128,6 @@ OTHER_NAMES = {
 }
 
 
-def unknown_option(name: str, names: Iterable[str]) -> TypeError:
-    near = difflib.get_close_matches(name, names, 1)
-    return TypeError(
-        f"unknown option {name!r}; "
-        + (
-            OTHER_NAMES[name]
-            if name in OTHER_NAMES
-            else f"did you mean {near[0]!r}?"
-            if near
-            else "expected one of " + ", ".join(sorted(names))
-        )
-    )
-
-
 def texts_of(name: str, value: Any) -> list[str]:
     """A text or several."""
     texts = [value] if isinstance(value, str) else value
@@ -247,7 +232,9 @@ def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOpt
                 kept.append(Grammar.behind(kept[-1], begun))
             struct.grammar = kept[-1].pointer
         elif name not in names:
-            raise unknown_option(name, names)
+            raise unknown_name(
+                "option", name, names, OTHER_NAMES, "expected one of " + ", ".join(sorted(names))
+            )
         else:
             set_number(struct if hasattr(struct, name) else struct.sampling, name, value)
     if struct.sampling.top_logprobs and not struct.sampling.logprobs:

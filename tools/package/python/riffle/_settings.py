@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import difflib
 import numbers
 import re
 from typing import Any, Union
 
 from . import _structs as C
-from ._library import BadArgument, bool_argument, lib, shown
+from ._library import BadArgument, bool_argument, lib, shown, unknown_name
 
 #: A word, a number or a bool: what the setting takes.
 SettingValue = Union[str, int, float, bool]
@@ -63,17 +62,7 @@ def set_setting(options: C.ContextOptions, name: str, value: SettingValue) -> No
     settings = settings_by_name()
     setting = settings.get(name)
     if setting is None:
-        near = difflib.get_close_matches(name, settings, 1)
-        raise TypeError(
-            f"unknown setting {name!r}; "
-            + (
-                OTHER_NAMES[name]
-                if name in OTHER_NAMES
-                else f"did you mean {near[0]!r}?"
-                if near
-                else "riffle.settings() lists all"
-            )
-        )
+        raise unknown_name("setting", name, settings, OTHER_NAMES, "riffle.settings() lists all")
     s = setting.contents
     words = s.words.decode().split("|") if s.words else []
     if not isinstance(value, (str, numbers.Real)):
