@@ -1,4 +1,6 @@
 // Every family beside transformers' greedy text, and with every selector.
+#include <set>
+
 #include "tests/engine/families.h"
 
 using namespace riffle::test;
@@ -25,6 +27,19 @@ std::vector<riffle_isa> isas_here() {
 }
 
 }  // namespace
+
+// The tests of tests/backend/cuda/parity_test.cpp take these.
+TEST_CASE("every family has two shapes that run on a GPU", "[parity][families]") {
+  std::map<std::string, std::set<std::string>> weights;
+  for (const TinyCheckpoint& c : tiny_checkpoints()) {
+    std::set<std::string>& of_family = weights[c.config.at("model_type")];
+    if (c.runs_on_gpu()) of_family.insert(c.weights);
+  }
+  for (const auto& [family, shapes] : weights) {
+    INFO(family);
+    CHECK(shapes.size() >= 2);
+  }
+}
 
 TEST_CASE("greedy text of every architecture option is transformers'", "[parity][greedy]") {
   const TempDir temp;

@@ -41,6 +41,11 @@ struct TinyCheckpoint {
   int head_dim() const {
     return config.value("head_dim", integer("hidden_size") / integer("num_attention_heads"));
   }
+  // Whether the CUDA kernels have heads as wide.
+  bool runs_on_gpu() const {
+    const int d = head_dim();
+    return d == 64 || d == 80 || d == 96 || d == 128 || d == 256;
+  }
   int n_tokens() const {
     int n = 0;
     for (const Position& p : positions) n = std::max(n, p.position + 1);

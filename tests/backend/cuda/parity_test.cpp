@@ -9,19 +9,13 @@ TEST_CASE("cuda: transformers' logits for every architecture option", "[cuda][pa
   if (skip()) return;
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
-    const int d = c.head_dim();
-    const bool supported = d == 64 || d == 80 || d == 96 || d == 128 || d == 256;
     DYNAMIC_SECTION(c.name) {
-      if (!supported) {
-        WARN("SKIPPED: " << c.name << " has head_dim " << d << ", which the CUDA kernels lack");
+      if (!c.runs_on_gpu()) {
+        WARN("SKIPPED: " << c.name << " has head_dim " << c.head_dim()
+                         << ", which the CUDA kernels lack");
         continue;
       }
-      std::vector<std::string> paths{tiny_folder(c, temp)};
-      if (c.gguf) {
-        paths.push_back(temp / (c.name + ".gguf"));
-        write_file(paths.back(), tiny_gguf(c));
-      }
-      for (const std::string& path : paths)
+      for (const std::string& path : tiny_files(c, temp))
         for (const riffle_kv_type kv : {RIFFLE_KV_F32, RIFFLE_KV_F16}) {
           riffle_context_options o = tiny_options(c, options(), kv);
           o.device = RIFFLE_DEVICE_CUDA;
@@ -46,7 +40,7 @@ TEST_CASE("cuda: greedy text of every architecture option is transformers'",
   const TempDir temp;
   int n = 0;
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
-    if (c.head_dim() < 64) continue;
+    if (!c.runs_on_gpu()) continue;
     for (const std::string& path : tiny_files(c, temp)) {
       INFO(path);
       riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
@@ -64,7 +58,7 @@ TEST_CASE("cuda: every selector that reads everything gives the logits of dense,
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints())
     for (const riffle_residency residency : {RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST}) {
-      if (c.head_dim() < 64) continue;
+      if (!c.runs_on_gpu()) continue;
       INFO(c.name << (residency == RIFFLE_RESIDENCY_HOST ? ", driven by the host" : ""));
       riffle_context_options o = options();
       o.device = RIFFLE_DEVICE_CUDA;
