@@ -178,8 +178,12 @@ class Backend {
   virtual void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) = 0;
 
   // RMS-normalises each of n_heads parts of n rows x [n][n_heads*weight.cols] in place, each with
-  // the same weight. It belongs between linear and rope, or append_step.
+  // the same weight: q and k between linear and rope, or append_step; embeddings as one part.
   virtual void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) = 0;
+  // x *= sigmoid(gate), for count values each.
+  virtual void sigmoid_gate(float* x, const float* gate, int64_t count) = 0;
+  // x = cap * tanh(x / cap), for count values.
+  virtual void softcap(float* x, int64_t count, float cap) = 0;
 
   // ---- prefill
   // Reserves the device memory that a prompt of n tokens needs, until end_prompt. n_total: tokens

@@ -259,8 +259,12 @@ class Engine {
   void end_synthetic_prompt(Sequence& sequence, int layer, int64_t n, const LayerKv& kv);
   // The norm of q or k that the layer has, if it has one.
   void norm_qk(float* x, int64_t n, int n_heads, const Tensor& weight);
+  // RMS-normalises n embeddings if the model does.
+  void norm_embeddings(float* x, int64_t n);
   // The rest of a layer for n rows: output projection of what attention gave, and FFN, added to x.
-  void finish_layer(const LayerWeights& w, const float* attended, float* x, int64_t n, Phase phase);
+  // The queries are no longer needed: their place takes the values of the gate, if there is one.
+  void finish_layer(const LayerWeights& w, float* attended, float* queries, float* x, int64_t n,
+                    Phase phase);
   // Final norm and output projection of n rows.
   void output(const float* x, int64_t n, Phase phase, float* logits);
   void run_step(int64_t n);

@@ -25,6 +25,13 @@ void Engine::output(const float* x, int64_t n, Phase phase, float* logits) {
   out.outs[0] = {&model_.weights.output, logits, vocab_size};
   out.phase = phase;
   backend_->linear(out);
+  if (const float cap = model_.config.logit_softcap; cap > 0)
+    backend_->softcap(logits, n * vocab_size, cap);
+}
+
+void Engine::norm_embeddings(float* x, int64_t n) {
+  if (const Tensor& weight = model_.weights.embedding_norm; weight.data)
+    backend_->norm_heads(x, n, 1, weight);
 }
 
 void Engine::norm_qk(float* x, int64_t n, int n_heads, const Tensor& weight) {
@@ -33,8 +40,18 @@ void Engine::norm_qk(float* x, int64_t n, int n_heads, const Tensor& weight) {
   backend_->norm_heads(x, n, static_cast<int>(width / weight.cols), weight);
 }
 
-void Engine::finish_layer(const LayerWeights& w, const float* attended, float* x, int64_t n,
-                          Phase phase) {
+void Engine::finish_layer(const LayerWeights& w, float* attended, float* queries, float* x,
+                          int64_t n, Phase phase) {
+  if (w.wgate.rows > 0) {
+    Linear gate;
+    gate.x = x;
+    gate.n = n;
+    gate.norm = &w.attn_norm;
+    gate.outs[0] = {&w.wgate, queries, w.wgate.rows};
+    gate.phase = phase;
+    backend_->linear(gate);
+    backend_->sigmoid_gate(attended, queries, n * w.wgate.rows);
+  }
   Linear out;
   out.x = attended;
   out.n = n;
@@ -259,6 +276,7 @@ void Engine::run_step(int64_t n) {
                 kv_width = int64_t(c.n_kv_heads) * c.head_dim;
   float* x = act_->x.as<float>();
   backend_->embed_step(model_.weights.embedding, x);
+  norm_embeddings(x, n);
   for (int layer = 0; layer < c.n_layers; ++layer) {
     const LayerWeights& w = model_.weights.layers[layer];
     Linear qkv;
@@ -274,7 +292,7 @@ void Engine::run_step(int64_t n) {
     norm_qk(a.k.as<float>(), n, c.n_kv_heads, w.k_norm);
     backend_->append_step(layer, a.q.as<float>(), a.k.as<float>(), a.v.as<float>());
     backend_->attend_step(layer, a.q.as<float>(), a.att.as<float>());
-    finish_layer(w, a.att.as<float>(), x, n, Phase::Decode);
+    finish_layer(w, a.att.as<float>(), a.q.as<float>(), x, n, Phase::Decode);
   }
   output(x, n, Phase::Decode, a.logits.as<float>());
 }

@@ -207,7 +207,10 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   const bool fresh = r.layer == 0, last_rows = first + rows == n;
   const int64_t next = !last_rows ? first + rows : r.layer + 1 < c.n_layers ? 0 : -1;
   float* xc = backend_->prompt_rows(first, rows, fresh, fresh && !last_rows ? -1 : next);
-  if (fresh) backend_->embed(model_.weights.embedding, r.tokens.data() + first, rows, xc);
+  if (fresh) {
+    backend_->embed(model_.weights.embedding, r.tokens.data() + first, rows, xc);
+    norm_embeddings(xc, rows);
+  }
   Linear qkv;
   qkv.x = xc;
   qkv.n = rows;
@@ -250,7 +253,8 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   backend_->attend_prefill(att);
   r.pairs += static_cast<double>(rows - skip) *
              (static_cast<double>(n0 + first + skip) + (rows - skip + 1) / 2.0);
-  finish_layer(w, a.att.as<float>(), xc + skip * c.dim, rows - skip, Phase::Prefill);
+  finish_layer(w, a.att.as<float>(), a.q.as<float>(), xc + skip * c.dim, rows - skip,
+               Phase::Prefill);
 }
 
 void Engine::finish_run(PrefillRun& r) {

@@ -63,7 +63,7 @@ void read_dimensions(const Fields& fields, const Keys& keys, const Defaults& def
   }
   c->vocab_size = dimension(fields, keys.vocab_size, kMaxVocab, defaults.vocab_size);
   c->n_ctx = dimension(fields, keys.n_ctx, kMaxContext, defaults.n_ctx);
-  c->norm_eps = positive(fields, keys.norm_eps, 1, defaults.norm_eps);
+  c->norm_eps = c->post_norm_eps = positive(fields, keys.norm_eps, 1, defaults.norm_eps);
   c->ropes.resize(1);
   c->ropes[0].theta = positive(fields, keys.rope_theta, 1e15, defaults.rope_theta);
 }

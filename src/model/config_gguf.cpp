@@ -78,6 +78,7 @@ class GgufFamilyFields : public FamilyFields {
   }
   // What families ask for so far has no field in GGUF.
   std::vector<int64_t> integers(const Field&) const override { return {}; }
+  std::vector<double> numbers(const Field&) const override { return {}; }
   bool has(const Field& field) const override { return field.gguf && fields_.has(name_of(field)); }
 
  private:

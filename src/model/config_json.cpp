@@ -47,6 +47,18 @@ class JsonFields : public Fields {
       bad_model(file_, key, shown(*value), "an array of whole numbers");
     return all;
   }
+  std::vector<double> numbers(const char* key) const {
+    const Json* value = at(key);
+    std::vector<double> all;
+    if (!value) return all;
+    const bool array = value->is_array() && value->size() <= 100'000;
+    if (array)
+      for (const Json& n : value->elements())
+        if (n.is_number()) all.push_back(n.number());
+    if (!array || all.size() != value->size())
+      bad_model(file_, key, shown(*value), "an array of numbers");
+    return all;
+  }
   std::optional<std::string> string(const char* key) const {
     const Json* value = at(key);
     if (!value) return std::nullopt;
@@ -114,6 +126,9 @@ class JsonFamilyFields : public FamilyFields {
   }
   std::vector<int64_t> integers(const Field& field) const override {
     return field.json ? fields_.integers(field.json) : std::vector<int64_t>();
+  }
+  std::vector<double> numbers(const Field& field) const override {
+    return field.json ? fields_.numbers(field.json) : std::vector<double>();
   }
   std::optional<std::string> string(const Field& field) const override {
     return field.json ? fields_.string(field.json) : std::nullopt;
@@ -559,10 +574,10 @@ Config config_from_json(const FileView& file, const Family** of) {
     read_end_tokens(text_name, *text, &c);
   }
   read_end_tokens(file.name, config, &c);
-  // Of a model that takes images transformers asks the whole, whose default is true.
+  // Of a model that takes images transformers asks the whole.
   c.tied_output = JsonFields(file.name, config)
                       .boolean("tie_word_embeddings")
-                      .value_or(text != nullptr || family.defaults.tied);
+                      .value_or(text ? family.multimodal_tied : family.defaults.tied);
   return c;
 }
 

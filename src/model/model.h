@@ -117,9 +117,14 @@ struct Config {
   ExpertsConfig experts;
   // Factors of the embeddings, of what each layer adds to the residual stream, and of the logits.
   float embedding_scale = 1, residual_scale = 1, logit_scale = 1;
+  bool embedding_norm = false;  // embeddings are RMS-normalised, without weights
+  float logit_softcap = 0;      // logits are softcap * tanh(logit / softcap); 0: as they are
   // Whether layers have norms of what attention and FFN read, and of what they add.
   bool pre_norm = true, post_norm = false;
+  float post_norm_eps = 0;  // of the latter, in place of norm_eps
   QkNorm qk_norm = QkNorm::NONE;
+  float q_norm_weight = 1;      // of all of q's norms, where the format has no weights for them
+  bool attention_gate = false;  // LayerWeights::wgate
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool sinks = false;  // LayerWeights::sinks
   bool tied_output = false;
@@ -173,6 +178,9 @@ struct LayerWeights {
   Tensor wq;      // [n_heads*head_dim][dim]
   Tensor wk, wv;  // [n_kv_heads*head_dim][dim]
   Tensor wo;      // [dim][n_heads*head_dim]
+  // What attention gives is multiplied by sigmoid(wgate x) before wo, where x is what wq reads:
+  // [n_heads*head_dim][dim].
+  Tensor wgate;
   // Some files keep wq, wk and wv in one matrix, one after the other, and w1 and w3 in another.
   // wq and the others are then rows of these.
   Tensor wqkv, w13;
@@ -191,7 +199,8 @@ struct LayerWeights {
 };
 
 struct Weights {
-  Tensor embedding;  // [vocab_size][dim]
+  Tensor embedding;       // [vocab_size][dim]
+  Tensor embedding_norm;  // [1][dim] F32, all ones; without data: embeddings are not normalised
   std::vector<LayerWeights> layers;
   Tensor final_norm;  // [1][dim] F32
   Tensor output;      // [vocab_size][dim]; the embedding itself when tied

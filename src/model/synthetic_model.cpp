@@ -172,7 +172,7 @@ void synthetic_row(const Tensor& t, int64_t row, std::byte* out) {
 static std::vector<Tensor*> tensors_of(Weights& w) {
   std::vector<Tensor*> all = {&w.embedding};
   for (LayerWeights& l : w.layers) {
-    for (Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w1, &l.w3, &l.w2, &l.router})
+    for (Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router})
       if (t->rows > 0) all.push_back(t);
     for (ExpertWeights& e : l.experts)
       for (Tensor* t : {&e.w1, &e.w3, &e.w2}) all.push_back(t);

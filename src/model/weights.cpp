@@ -75,6 +75,12 @@ class Binder {
     return {DType::F32, 1, cols, floats(raw, name, cols, offset)};
   }
 
+  // A norm whose weights are all the same, of which the file has none.
+  Tensor constant(int64_t cols, float value) {
+    model_.owned.push_back(std::make_unique<std::vector<float>>(cols, value));
+    return {DType::F32, 1, cols, model_.owned.back()->data()};
+  }
+
   // Several matrices with the same number of columns: each by its name, or all as rows of one fused
   // matrix. Returns the fused matrix, or a tensor without rows.
   struct Part {
@@ -363,6 +369,7 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
   Binder binder(model, table, where);
   Weights& w = model.weights;
   w.embedding = binder.matrix(names.embedding, c.vocab_size, c.dim);
+  if (c.embedding_norm) w.embedding_norm = binder.constant(c.dim, 1);
   for (int l = 0; l < c.n_layers; ++l) {
     char prefix[64];
     std::snprintf(prefix, sizeof prefix, names.layer, l);
@@ -386,6 +393,7 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
                               c.dim);
     if (!names.fused_in_gguf) layer.wqkv = {};
     layer.wo = binder.matrix(name(names.wo), c.dim, q_rows);
+    if (c.attention_gate) layer.wgate = binder.matrix(name(names.wgate), q_rows, c.dim);
     if (c.layers[l].has_experts) {
       bind_experts(binder, c, names, prefix, &layer);
     } else {
@@ -398,8 +406,10 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
     }
     if (c.qk_norm != QkNorm::NONE) {
       const bool whole = c.qk_norm == QkNorm::WHOLE;
-      layer.q_norm = norm(names.q_norm, whole ? q_rows : c.head_dim);
-      layer.k_norm = norm(names.k_norm, whole ? kv_rows : c.head_dim);
+      const int64_t q_width = whole ? q_rows : c.head_dim, k_width = whole ? kv_rows : c.head_dim;
+      layer.q_norm =
+          names.q_norm ? norm(names.q_norm, q_width) : binder.constant(q_width, c.q_norm_weight);
+      layer.k_norm = names.k_norm ? norm(names.k_norm, k_width) : binder.constant(k_width, 1);
     }
     if (c.qkv_bias) {
       layer.bq = binder.vector(name(names.bq), q_rows);
@@ -415,7 +425,8 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
     }
     w.layers.push_back(layer);
   }
-  w.final_norm = binder.vector(names.final_norm, c.dim, names.norm_offset);
+  w.final_norm =
+      binder.vector(names.final_norm, c.dim, names.final_norm_offset ? names.norm_offset : 0);
   if (c.tied_output) {
     w.output = w.embedding;
     binder.ignore(names.output);  // a copy of the embedding that some files keep

@@ -29,6 +29,7 @@ struct TensorNames {
   const char* layer;  // printf format of what every name of layer %d begins with
   const char *attn_norm, *wq, *wk, *wv, *wo, *ffn_norm, *w1, *w3, *w2;  // what follows
   const char *bq, *bk, *bv, *bo, *b1, *b3, *b2;
+  // q_norm and k_norm null: there are no such tensors, and Config::q_norm_weight says what q's are.
   const char *q_norm, *k_norm, *post_attn_norm, *post_ffn_norm;
   // One matrix in place of wq, wk and wv, and one in place of w1 and w3 (GGUF calls it as w3).
   const char *wqkv, *w13;
@@ -37,9 +38,11 @@ struct TensorNames {
   const char *router, *expert, *expert_w1, *expert_w3, *expert_w2;
   const char *router_bias, *expert_b1, *expert_b3, *expert_b2;
   const char* sinks;
+  const char* wgate;
   // The experts lie as in gpt-oss's folders: model/formats/packed_experts.h.
   bool packed_experts = false;
-  float norm_offset = 0;  // added to the weights of norms
+  float norm_offset = 0;          // added to the weights of norms
+  bool final_norm_offset = true;  // to those of the last norm as well
   // A GGUF file of the family may have wqkv and w13. If not, their parts are written.
   bool fused_in_gguf = true;
 };
@@ -80,6 +83,7 @@ inline constexpr TensorNames kGgufNames = {
     "ffn_up_exps.bias",
     "ffn_down_exps.bias",
     "attn_sinks.weight",
+    "attn_gate.weight",
 };
 inline constexpr TensorNames kHuggingFaceNames = {
     "model.embed_tokens.weight",
@@ -118,6 +122,7 @@ inline constexpr TensorNames kHuggingFaceNames = {
     "",
     "",
     "self_attn.sinks",
+    "self_attn.gate_proj.weight",
 };
 // Names in models with post-norms. In others post_attention_layernorm is the norm before the FFN.
 inline constexpr TensorNames kHuggingFacePostNorms = [] {

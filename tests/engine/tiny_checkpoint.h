@@ -141,9 +141,10 @@ inline std::string llama3_factors(const nlohmann::json& rope, double theta, int 
 // How the format names the family.
 inline std::string tiny_arch(const std::string& family) {
   static const std::map<std::string, std::string> other = {
-      {"gpt_oss", "gpt-oss"},         {"mistral", "llama"},      {"ministral3", "mistral3"},
-      {"qwen3_moe", "qwen3moe"},      {"gemma3_text", "gemma3"}, {"olmo3", "olmo2"},
-      {"granitemoehybrid", "granite"}};
+      {"gpt_oss", "gpt-oss"},          {"mistral", "llama"},
+      {"ministral3", "mistral3"},      {"qwen3_moe", "qwen3moe"},
+      {"gemma3_text", "gemma3"},       {"olmo3", "olmo2"},
+      {"granitemoehybrid", "granite"}, {"muse_glimmer_text", "muse-glimmer"}};
   const auto it = other.find(family);
   return it == other.end() ? family : it->second;
 }
@@ -263,9 +264,16 @@ inline void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
   TensorTable table;
   parse_safetensors(file->view(), table);
   const bool post_norms = table.count("model.layers.0.post_feedforward_layernorm.weight") > 0;
-  const bool packed = c.config.at("model_type") == "gpt_oss";
+  const std::string family = c.config.at("model_type");
+  const bool packed = family == "gpt_oss", muse = family == "muse_glimmer_text";
   if (packed) tiny_gguf_packed(w, c, table);
   else tiny_gguf_experts(w, c, table);
+  for (int layer = 0; muse && layer < c.integer("num_hidden_layers"); ++layer)
+    for (const auto& [norm, weight] :
+         {std::pair{"q", c.config.at("qk_scale_factor").get<float>()}, {"k", 1.0f}})
+      w.tensor("blk." + std::to_string(layer) + ".attn_" + norm + "_norm.weight",
+               {static_cast<uint64_t>(c.head_dim())}, 0,
+               floats(std::vector<float>(static_cast<size_t>(c.head_dim()), weight)));
   for (const auto& [hf, raw] : table) {
     if (hf.find(".mlp.experts.") != hf.npos) continue;
     // The router, in F32.
@@ -295,7 +303,7 @@ inline void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
     const bool vector = raw.shape.size() == 1;
     std::string data =
         vector ? widened(raw) : std::string(reinterpret_cast<const char*>(raw.data), raw.bytes);
-    if (vector && !bias && c.config.at("model_type") == "gemma3_text") {
+    if (vector && !bias && (family == "gemma3_text" || (muse && hf != "model.norm.weight"))) {
       std::string plus_one;
       for (size_t i = 0; i < data.size(); i += 4)
         put<float>(plus_one, load_unaligned<float>(&data[i]) + 1);
@@ -331,10 +339,16 @@ inline void tiny_gguf_family(GgufWriter& w, const std::string& arch, const nlohm
     w.f32(arch + ".attention.temperature_scale", rope.at("llama_4_scaling_beta").get<float>());
   if (arch == "gemma3")
     w.f32(arch + ".rope.freq_base_swa", config.at("rope_local_base_freq").get<float>());
+  if (arch == "muse-glimmer") {
+    w.f32(arch + ".logit_scale", config.at("output_multiplier").get<float>());
+    w.f32(arch + ".final_logit_softcapping", config.at("final_logit_softcapping").get<float>());
+  }
   const auto window = config.find("sliding_window");
   if (arch.starts_with("qwen") || window == config.end() || !window->is_number()) return;
   w.u32(arch + ".attention.sliding_window", window->get<uint32_t>());
-  if ((arch != "olmo2" && arch != "exaone4") || !config.contains("layer_types")) return;
+  if ((arch != "olmo2" && arch != "exaone4" && arch != "muse-glimmer") ||
+      !config.contains("layer_types"))
+    return;
   std::vector<uint8_t> windowed;
   for (const auto& type : config.at("layer_types")) windowed.push_back(type == "sliding_attention");
   w.array(arch + ".attention.sliding_window_pattern", 7, windowed);
@@ -343,8 +357,8 @@ inline void tiny_gguf_family(GgufWriter& w, const std::string& arch, const nlohm
 // What converters make of the checkpoint.
 inline std::string tiny_gguf(const TinyCheckpoint& c) {
   const std::string family = c.config.at("model_type"), arch = tiny_arch(family);
-  const bool permute =
-      arch == "llama" || arch == "smollm3" || arch == "granite" || arch == "mistral3";
+  const bool permute = arch == "llama" || arch == "smollm3" || arch == "granite" ||
+                       arch == "mistral3" || arch == "muse-glimmer";
   nlohmann::json rope = nlohmann::json::object();
   for (const char* key : {"rope_scaling", "rope_parameters"})
     if (c.config.contains(key) && c.config[key].is_object()) rope = c.config[key];

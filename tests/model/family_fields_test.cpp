@@ -246,7 +246,9 @@ TEST_CASE("GGUF: without the fields that make it its family's a file is refused"
                                    {"gpt_oss", "gpt-oss.attention.sliding_window"},
                                    {"gpt_oss", "gpt-oss.rope.freq_base"},
                                    {"gpt_oss", "gpt-oss.rope.scaling.type"},
-                                   {"granite", "granite.logit_scale"}}) {
+                                   {"granite", "granite.logit_scale"},
+                                   {"muse_glimmer", "muse-glimmer.logit_scale"},
+                                   {"muse_glimmer", "muse-glimmer.attention.sliding_window"}}) {
     INFO(key);
     EditedGguf g(model);
     g.config();
@@ -259,4 +261,157 @@ TEST_CASE("GGUF: without the fields that make it its family's a file is refused"
     expect_error(RIFFLE_BAD_MODEL, {std::string("e.gguf: ") + key + ": found none"},
                  [&] { g.config(); });
   }
+}
+
+namespace {
+
+// 'w' has a window, 'r' has RoPE, 'b' has both, '-' neither; a letter a layer.
+std::string layers_of(const Config& c) {
+  std::string out;
+  for (const LayerConfig& layer : c.layers) {
+    const bool rope = c.ropes[layer.rope].theta > 0;
+    out += layer.window > 0 ? (rope ? 'b' : 'w') : rope ? 'r' : '-';
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("Muse Glimmer: which layers have a window and which have RoPE", "[families]") {
+  const auto whole = tiny_checkpoint("muse_glimmer").whole_config;
+  auto json = whole;
+  auto& text = json["text_config"];
+  CHECK(layers_of(config_of(json)) == "bbb-b");
+  text["layer_rope_theta"] = {0, 5e5, 500000, 5e5, 0};
+  CHECK(layers_of(config_of(json)) == "wbbrw");
+  // By default every fourth layer, counted from the last one.
+  text.erase("layer_rope_theta");
+  CHECK(layers_of(config_of(json)) == "wbbrw");
+  text.erase("layer_types");
+  CHECK(layers_of(config_of(json)) == "-bbb-");
+  text["layer_rope_theta"] = {5e5, 0, 5e5, 5e5, 5e5};
+  CHECK(layers_of(config_of(json)) == "rwbbr");
+  text["sliding_window"] = nullptr;
+  expect_error(RIFFLE_BAD_MODEL,
+               {"config.json: text_config: sliding_window: found null, expected the window of"},
+               [&] { config_of(json); });
+  text["layer_types"] = std::vector<std::string>(5, "full_attention");
+  CHECK(layers_of(config_of(json)) == "r-rrr");
+
+  const auto refused = [&](riffle_status status, const nlohmann::json& thetas,
+                           const std::string& message) {
+    auto other = whole;
+    other["text_config"]["layer_rope_theta"] = thetas;
+    expect_error(status, {"config.json: text_config: layer_rope_theta: found " + message},
+                 [&] { config_of(other); });
+  };
+  refused(RIFFLE_BAD_MODEL, {5e5, 0}, "2 entries, expected 5, one a layer");
+  refused(RIFFLE_BAD_MODEL, {5e5, "0", 0, 0, 0}, "");
+  refused(RIFFLE_UNSUPPORTED, {5e5, 1e4, 0, 0, 0}, "10000 at 1, expected 0 or rope_theta = 500000");
+
+  EditedGguf g("muse_glimmer");
+  CHECK(layers_of(g.config()) == "bbb-b");
+  CHECK(g.config().ropes[0].theta == 5e5f);
+  g.f32("muse-glimmer.rope.freq_base_swa", 1e4f);  // the base of layers with a window
+  CHECK(g.config().ropes[0].theta == 1e4f);
+  const std::string pattern = "muse-glimmer.attention.sliding_window_pattern";
+  g.u32(pattern, 2);
+  CHECK(layers_of(g.config()) == "b-b-b");
+  g.erase(pattern);
+  CHECK(layers_of(g.config()) == "bbb-b");
+}
+
+TEST_CASE("Muse Glimmer: options that riffle lacks, and fields out of range", "[families]") {
+  const auto whole = tiny_checkpoint("muse_glimmer").whole_config;
+  const auto refused = [&](riffle_status status, const char* key, const nlohmann::json& value,
+                           const std::string& message) {
+    auto json = whole;
+    json["text_config"][key] = value;
+    expect_error(status, {"config.json: text_config: " + std::string(key) + ": found " + message},
+                 [&] { config_of(json); });
+  };
+  refused(RIFFLE_UNSUPPORTED, "hidden_activation", "gelu", "\"gelu\", expected \"silu\"");
+  refused(RIFFLE_UNSUPPORTED, "attn_logit_softcapping", 50, "50, expected 0 or null");
+  for (const char* key :
+       {"output_multiplier", "final_logit_softcapping", "qk_scale_factor", "post_norm_eps"})
+    for (const double value : {0.0, -1.0, 1e7})
+      refused(RIFFLE_BAD_MODEL, key, value, format("%g, expected above 0", value));
+  auto json = whole;
+  for (const char* key :
+       {"output_multiplier", "final_logit_softcapping", "qk_scale_factor", "post_norm_eps"})
+    json["text_config"].erase(key);
+  const Config c = config_of(json);  // transformers' defaults
+  CHECK(c.logit_scale == 0.19611613513818404f);
+  CHECK(c.logit_softcap == 20);
+  CHECK(c.q_norm_weight == 3.87f);
+  CHECK(c.post_norm_eps == 1e-8f);
+  CHECK_FALSE(c.tied_output);
+  // transformers has no model of the text part alone.
+  expect_error(RIFFLE_UNSUPPORTED,
+               {"config.json: model_type: found \"muse_glimmer_text\", expected", "muse_glimmer"},
+               [&] { config_of(whole["text_config"]); });
+}
+
+TEST_CASE("Muse Glimmer: a GGUF file that lacks a part is refused", "[families][gguf]") {
+  for (const std::string name :
+       {"blk.2.attn_gate.weight", "blk.0.attn_q_norm.weight", "blk.4.attn_k_norm.weight",
+        "blk.1.post_attention_norm.weight", "blk.3.post_ffw_norm.weight", "output.weight"}) {
+    INFO(name);
+    EditedGguf g("muse_glimmer");
+    g.erase_tensor(name);
+    expect_error(RIFFLE_BAD_MODEL, {"e.gguf: tensor " + name + ": found none, expected shape ["},
+                 [&] { g.config(); });
+  }
+  EditedGguf g("muse_glimmer");
+  g.floats("blk.2.attn_gate.weight", {1, 2, 3});
+  expect_error(RIFFLE_BAD_MODEL,
+               {"e.gguf: blk.2.attn_gate.weight shape: found [3], expected [96][48]"},
+               [&] { g.config(); });
+  EditedGguf capless("muse_glimmer");
+  CHECK(capless.config().logit_softcap == 4);
+  capless.erase("muse-glimmer.final_logit_softcapping");
+  CHECK(capless.config().logit_softcap == 0);
+  EditedGguf scaled("muse_glimmer");
+  scaled.text("muse-glimmer.rope.scaling.type", "linear");
+  scaled.f32("muse-glimmer.rope.scaling.factor", 4);
+  expect_error(RIFFLE_UNSUPPORTED,
+               {"e.gguf: muse-glimmer.rope.scaling.type: found \"linear\", expected none"},
+               [&] { scaled.config(); });
+  // Files of other families have no gate.
+  EditedGguf other("llama");
+  other.floats("blk.0.attn_gate.weight", {1, 2, 3});
+  expect_error(RIFFLE_UNSUPPORTED, {"e.gguf: tensor blk.0.attn_gate.weight"},
+               [&] { other.config(); });
+}
+
+TEST_CASE("Muse Glimmer: what GGUF has no field for is not written", "[families][gguf]") {
+  const auto write = [](const nlohmann::json& json) {
+    const TempDir temp;
+    GgufFileWriter writer(temp / "w.gguf", false);
+    write_config(writer, config_of(json), "config.json");
+  };
+  const auto whole = tiny_checkpoint("muse_glimmer").whole_config;
+  write(whole);
+  const auto refused = [&](const char* key, const nlohmann::json& value,
+                           const std::string& message) {
+    auto json = whole;
+    json["text_config"][key] = value;
+    expect_error(RIFFLE_UNSUPPORTED, {"config.json: " + message}, [&] { write(json); });
+  };
+  refused("post_norm_eps", 1e-6, "post_norm_eps: found 1e-06, expected 1e-08");
+  refused("layer_rope_theta", std::vector<double>(5, 5e5),
+          "layer_rope_theta: found RoPE in layer 3 without a window");
+  refused("layer_rope_theta", {0, 5e5, 5e5, 0, 5e5},
+          "layer_rope_theta: found none in layer 0 with a window");
+  refused("rope_parameters", {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 5e5}},
+          "rope_parameters.rope_type: found a scaling of RoPE");
+  auto json = whole;
+  json["tie_word_embeddings"] = true;
+  expect_error(RIFFLE_UNSUPPORTED, {"config.json: tie_word_embeddings: found true"},
+               [&] { write(json); });
+  json = whole;
+  json["text_config"]["layer_types"] = std::vector<std::string>(5, "full_attention");
+  json["text_config"]["layer_rope_theta"] = std::vector<int>(5, 0);
+  expect_error(RIFFLE_UNSUPPORTED, {"config.json: layer_types: found no \"sliding_attention\""},
+               [&] { write(json); });
 }

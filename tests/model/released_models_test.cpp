@@ -111,6 +111,25 @@ TEST_CASE("released models: EXAONE 4", "[model]") {
   CHECK(small.ropes[small.layers[3].rope].theta == 1e6f);
 }
 
+// Of the text part, the defaults of transformers are those of the released model.
+TEST_CASE("released models: Muse Glimmer 30B", "[model]") {
+  const Config c = config_of(R"({"architectures": ["MuseGlimmerForConditionalGeneration"],
+    "model_type": "muse_glimmer", "image_token_id": 200092, "text_config": {"hidden_size": 6656,
+    "intermediate_size": 19968, "model_type": "muse_glimmer_text", "num_hidden_layers": 52,
+    "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}},
+    "vision_config": {"model_type": "muse_glimmer_vision"}})");
+  CHECK(windowed(c) == 39);
+  CHECK(c.layers[0].window == 2048);
+  CHECK(c.layers[51].window == 0);
+  CHECK(c.ropes[c.layers[0].rope].theta == 500000);
+  CHECK(c.ropes[c.layers[51].rope].theta == 0);
+  CHECK((c.n_heads == 32 && c.n_kv_heads == 2 && c.head_dim == 128 && c.vocab_size == 202048));
+  CHECK(c.n_ctx == 131072);
+  CHECK(c.norm_eps == 1e-5f);
+  CHECK((c.embedding_norm && c.attention_gate && c.post_norm && c.text_part));
+  CHECK_FALSE(c.tied_output);
+}
+
 TEST_CASE("released models: gpt-oss-20b", "[model]") {
   const Config c = config_of(R"({"architectures": ["GptOssForCausalLM"], "attention_bias": true,
     "attention_dropout": 0.0, "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64,

@@ -305,7 +305,8 @@ inline std::string gguf_name(const std::string& hf, bool post_norms = false) {
       {"mlp.router", "ffn_gate_inp"},
       {"pre_feedforward_layernorm", "ffn_norm"},
       {"post_feedforward_layernorm", "post_ffw_norm"},
-      {"shared_mlp.output_linear", "ffn_down"}};
+      {"shared_mlp.output_linear", "ffn_down"},
+      {"self_attn.gate_proj", "attn_gate"}};
   const std::string tail = hf.substr(13);  // after "model.layers."
   const size_t dot = tail.find('.');
   const std::string module = tail.substr(dot + 1, tail.size() - dot - 1 - 7);  // without ".weight"

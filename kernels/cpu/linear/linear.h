@@ -51,6 +51,9 @@ struct LinearKernels {
   void (*geglu)(float* gate, const float* up, int64_t count);   // tanh gelu in place of silu
   // gate = c sigmoid(1.702 c) (u + 1), where c = min(gate, 7) and u is up clamped to [-7, 7].
   void (*clamped_swiglu)(float* gate, const float* up, int64_t count);
+  void (*sigmoid_gate)(float* x, const float* gate, int64_t count);  // x *= sigmoid(gate)
+  // x = cap * tanh(x / cap), cap above 0. The error is at most 3e-7 of cap.
+  void (*softcap)(float* x, int64_t count, float cap);
   // Rotates n_heads heads of n rows x[n][ld]; cos_sin[p][head_dim/2][2] is indexed by pos[i]. The
   // input has `pairs`; pair j of the output is always (j, j+head_dim/2).
   void (*rope)(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,

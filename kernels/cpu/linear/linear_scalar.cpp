@@ -106,6 +106,23 @@ void clamped_swiglu(float* gate, const float* up, int64_t count) {
   }
 }
 
+// 1 / (1 + e^-g), again with the exponential of a number below 0 alone.
+void sigmoid_gate(float* x, const float* gate, int64_t count) {
+  for (int64_t j = 0; j < count; ++j) {
+    const float g = gate[j], e = __builtin_expf(-__builtin_fabsf(g));
+    x[j] = (g < 0 ? x[j] * e : x[j]) / (1 + e);
+  }
+}
+
+// tanh(u) = (1 - e^-2u) / (1 + e^-2u) for u from 0 on.
+void softcap(float* x, int64_t count, float cap) {
+  for (int64_t j = 0; j < count; ++j) {
+    const float u = x[j] / cap, e = __builtin_expf(-2 * __builtin_fabsf(u));
+    const float t = (1 - e) / (1 + e);
+    x[j] = cap * (u < 0 ? -t : t);
+  }
+}
+
 void rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
           const int32_t* pos, RopePairs pairs) {
   for (int64_t i = 0; i < n; ++i)
@@ -125,6 +142,8 @@ void linear_scalar(LinearKernels* t) {
   t->swiglu = swiglu;
   t->geglu = geglu;
   t->clamped_swiglu = clamped_swiglu;
+  t->sigmoid_gate = sigmoid_gate;
+  t->softcap = softcap;
   t->rope = rope;
 }
 

@@ -381,6 +381,39 @@ void simd_clamped_swiglu(float* gate, const float* up, int64_t count) {
     S::store_n(gate + j, clamped_silu_mul<S>(S::load_n(gate + j, n), S::load_n(up + j, n)), n);
 }
 
+// As sigmoid_gate of linear_scalar.cpp.
+template <class S>
+inline typename S::Vec sigmoid_mul(typename S::Vec x, typename S::Vec g) {
+  const auto e = exp_nonpositive<S>(S::negative_abs(g));
+  return S::select_negative(g, x * e, x) / (S::set1(1.0f) + e);
+}
+template <class S>
+void simd_sigmoid_gate(float* x, const float* gate, int64_t count) {
+  int64_t j = 0;
+  for (; j + S::kLanes <= count; j += S::kLanes)
+    S::store(x + j, sigmoid_mul<S>(S::load(x + j), S::load(gate + j)));
+  if (const int n = static_cast<int>(count - j))
+    S::store_n(x + j, sigmoid_mul<S>(S::load_n(x + j, n), S::load_n(gate + j, n)), n);
+}
+
+// As softcap of linear_scalar.cpp.
+template <class S>
+inline typename S::Vec capped(typename S::Vec x, typename S::Vec cap) {
+  using Vec = typename S::Vec;
+  const Vec one = S::set1(1.0f), u = x / cap,
+            e = exp_nonpositive<S>(S::set1(2.0f) * S::negative_abs(u));
+  const Vec t = (one - e) / (one + e);
+  return cap * S::select_negative(u, -t, t);
+}
+template <class S>
+void simd_softcap(float* x, int64_t count, float cap) {
+  int64_t j = 0;
+  for (; j + S::kLanes <= count; j += S::kLanes)
+    S::store(x + j, capped<S>(S::load(x + j), S::set1(cap)));
+  if (const int n = static_cast<int>(count - j))
+    S::store_n(x + j, capped<S>(S::load_n(x + j, n), S::set1(cap)), n);
+}
+
 template <class S>
 void simd_rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
                const int32_t* pos, RopePairs pairs) {
@@ -422,6 +455,8 @@ inline void set_simd_entries(LinearKernels* t) {
   t->swiglu = simd_swiglu<S>;
   t->geglu = simd_geglu<S>;
   t->clamped_swiglu = simd_clamped_swiglu<S>;
+  t->sigmoid_gate = simd_sigmoid_gate<S>;
+  t->softcap = simd_softcap<S>;
   t->rope = simd_rope<S>;
 }
 

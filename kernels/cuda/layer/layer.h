@@ -20,6 +20,10 @@ Status add_rmsnorm(float* x, const float* y, const float* bias, const float* wei
 // x = x / rms(x) * weight in place, for n heads [n][head_dim], weight [head_dim].
 Status norm_heads(float* x, int64_t n, const float* weight, int head_dim, float eps,
                   cudaStream_t stream);
+// x *= sigmoid(gate) elementwise.
+Status sigmoid_gate(float* x, const float* gate, int64_t count, cudaStream_t stream);
+// x = cap * tanh(x / cap) elementwise.
+Status softcap(float* x, int64_t count, float cap, cudaStream_t stream);
 // f32 [count] to f16 (saturating), bf16 or f32.
 Status convert(const float* x, int64_t count, void* out, WType out_type, cudaStream_t stream);
 // Rows [first, first + n) of w as [n][cols] of out_type (F32, F16 or BF16): prefill multiplies

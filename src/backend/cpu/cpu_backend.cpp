@@ -87,22 +87,37 @@ void CpuBackend::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weig
   rmsnorm(x, weight, n * n_heads, config_.norm_eps, x);
 }
 
+// f(first, n) for the parts of `count` values.
+template <class F>
+void CpuBackend::elementwise(int64_t count, F&& f) {
+  threads_->parallel_for((count + kValuesPerItem - 1) / kValuesPerItem, [&](int64_t i, int) {
+    const int64_t first = i * kValuesPerItem;
+    f(first, std::min(kValuesPerItem, count - first));
+  });
+}
+
+void CpuBackend::sigmoid_gate(float* x, const float* gate, int64_t count) {
+  elementwise(count, [&](int64_t first, int64_t n) {
+    kernels_->linear.sigmoid_gate(x + first, gate + first, n);
+  });
+}
+
+void CpuBackend::softcap(float* x, int64_t count, float cap) {
+  elementwise(count,
+              [&](int64_t first, int64_t n) { kernels_->linear.softcap(x + first, n, cap); });
+}
+
 void CpuBackend::activate(float* gate, const float* up, int64_t count) {
   const cpu::LinearKernels& k = kernels_->linear;
   const auto kernel = config_.activation == Activation::GELU_TANH      ? k.geglu
                       : config_.activation == Activation::CLAMPED_SILU ? k.clamped_swiglu
                                                                        : k.swiglu;
-  threads_->parallel_for((count + kValuesPerItem - 1) / kValuesPerItem, [&](int64_t i, int) {
-    const int64_t first = i * kValuesPerItem;
-    kernel(gate + first, up + first, std::min(kValuesPerItem, count - first));
-  });
+  elementwise(count, [&](int64_t first, int64_t n) { kernel(gate + first, up + first, n); });
 }
 
 void CpuBackend::add(float* x, const float* y, int64_t count) {
-  threads_->parallel_for((count + kValuesPerItem - 1) / kValuesPerItem, [&](int64_t i, int) {
-    const int64_t first = i * kValuesPerItem;
-    kernels_->linear.add(x + first, y + first, std::min(kValuesPerItem, count - first));
-  });
+  elementwise(count,
+              [&](int64_t first, int64_t n) { kernels_->linear.add(x + first, y + first, n); });
 }
 
 void CpuBackend::rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) {
@@ -158,7 +173,7 @@ void CpuBackend::linear(const Linear& args) {
     products(&out, 1, x, args.n, args.phase);
     if (args.post_norm && args.post_norm->data) {
       add_bias(out, args.n);
-      rmsnorm(out.y, *args.post_norm, args.n, config_.norm_eps, out.y);
+      rmsnorm(out.y, *args.post_norm, args.n, config_.post_norm_eps, out.y);
     }
     if (ldy == out.ldy) add(y, out.y, args.n * ldy);
     else

@@ -25,6 +25,8 @@ class CpuBackend : public Backend {
   void linear(const Linear& args) override;
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
   void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) override;
+  void sigmoid_gate(float* x, const float* gate, int64_t count) override;
+  void softcap(float* x, int64_t count, float cap) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
   void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) override;
   void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv,
@@ -78,6 +80,8 @@ class CpuBackend : public Backend {
   };
 
   void rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out);
+  template <class F>
+  void elementwise(int64_t count, F&& f);
   const float* normed(const Tensor* norm, const float* x, int64_t n);
   bool f32_kv() const;
   const cpu::GemvKernels& gemv_of(cpu::WType type) const;

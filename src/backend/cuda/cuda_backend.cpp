@@ -191,7 +191,7 @@ void CudaBackend::prepare(const float* x, const float* norm, int64_t n, int64_t 
 void CudaBackend::add_normed(const LinearOut& out, const Buffer& rows, int64_t n,
                              const Tensor& norm) {
   check(add_rmsnorm(out.y, rows.as<float>(), out.bias ? weights_.bias(*out.bias) : nullptr,
-                    weights_.vector(norm), n, out.weight->rows, config_.norm_eps, compute_),
+                    weights_.vector(norm), n, out.weight->rows, config_.post_norm_eps, compute_),
         "normalising");
 }
 
@@ -213,6 +213,16 @@ void CudaBackend::norm_heads(float* x, int64_t n, int n_heads, const Tensor& wei
                                        config_.norm_eps, compute_)
             : rmsnorm(x, w, n * n_heads, weight.cols, config_.norm_eps, x, WType::F32, compute_),
         "normalising heads");
+}
+
+void CudaBackend::sigmoid_gate(float* x, const float* gate, int64_t count) {
+  const DeviceScope on = enter();
+  check(riffle::cuda::sigmoid_gate(x, gate, count, compute_), "gating what attention gives");
+}
+
+void CudaBackend::softcap(float* x, int64_t count, float cap) {
+  const DeviceScope on = enter();
+  check(riffle::cuda::softcap(x, count, cap, compute_), "capping logits");
 }
 
 void CudaBackend::add_bias(const LinearOut& out, int64_t n) {

@@ -51,6 +51,8 @@ class CudaBackend : public Backend {
   void linear(const Linear& args) override;
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
   void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) override;
+  void sigmoid_gate(float* x, const float* gate, int64_t count) override;
+  void softcap(float* x, int64_t count, float cap) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
   void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) override;
   void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv,

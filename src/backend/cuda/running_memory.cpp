@@ -23,7 +23,7 @@ uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
     see_as(t, operand_type(kv, t.type), stacked);
   };
   for (const LayerWeights& l : model.weights.layers) {
-    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w1, &l.w3})
+    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3})
       if (t->rows > 0) see(*t);
     if (l.w2.rows > 0) see_as(l.w2, down_type(kv, model.config, l.w2.type), 1);
   }

@@ -3,13 +3,15 @@
 namespace riffle {
 
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistral3, kPhi3, kGemma3,
-    kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid;
+    kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid, kMuseGlimmer;
 
 // Of families with the same general.architecture the first is taken: OLMo 3 is an OLMo 2 whose
 // layers may have windows, and dense Granite 4.0 differs from Granite in its folders alone.
 static constexpr const Family* kFamilies[] = {
-    &kLlama,  &kMistral, &kQwen2, &kQwen3,   &kSmolLm3,  &kGranite, &kMistral3,        &kPhi3,
-    &kGemma3, &kOlmo3,   &kOlmo2, &kExaone4, &kQwen3Moe, &kGptOss,  &kGraniteMoeHybrid};
+    &kLlama,      &kMistral,  &kQwen2,    &kQwen3,  &kSmolLm3,
+    &kGranite,    &kMistral3, &kPhi3,     &kGemma3, &kOlmo3,
+    &kOlmo2,      &kExaone4,  &kQwen3Moe, &kGptOss, &kGraniteMoeHybrid,
+    &kMuseGlimmer};
 
 std::span<const Family* const> families() { return kFamilies; }
 
@@ -21,7 +23,7 @@ const Family* family_of_architecture(std::string_view name) {
 
 const Family* family_of_model_type(std::string_view type) {
   for (const Family* f : kFamilies)
-    if (type == f->model_type) return f;
+    if (f->class_name && type == f->model_type) return f;
   return nullptr;
 }
 
@@ -54,7 +56,8 @@ std::string known_architectures() {
 
 std::string known_model_types() {
   std::vector<const char*> types;
-  for (const Family* f : kFamilies) types.push_back(f->model_type);
+  for (const Family* f : kFamilies)
+    if (f->class_name) types.push_back(f->model_type);
   for (const Family* f : kFamilies)
     if (f->multimodal_type) types.push_back(f->multimodal_type);
   return one_of(types);

@@ -33,6 +33,7 @@ class FamilyFields {
   virtual std::optional<bool> boolean(const Field& field) const = 0;
   virtual std::optional<std::string> string(const Field& field) const = 0;
   virtual std::vector<int64_t> integers(const Field& field) const = 0;  // an array; absent: empty
+  virtual std::vector<double> numbers(const Field& field) const = 0;    // the same
   virtual bool has(const Field& field) const = 0;                       // of any type
 };
 
@@ -55,11 +56,15 @@ void read_experts(const FamilyFields& fields, const ExpertFields& names, Experts
                   Config* c);
 
 struct Family {
-  const char* name;                     // general.architecture
-  const char *model_type, *class_name;  // of config.json; null: GGUF only
+  const char* name;  // general.architecture
+  // Of config.json. class_name null: a folder always has a model of multimodal_type, of which this
+  // is the text part.
+  const char *model_type, *class_name = nullptr;
   // model_type and class of models that also take images, if their text_config is of this family;
   // null: there are none.
   const char *multimodal_type = nullptr, *multimodal_class = nullptr;
+  // Whether the output of such a model is the embedding, if its config.json does not say.
+  bool multimodal_tied = true;
   Defaults defaults;                                  // transformers'
   const char* json_hidden_dim = "intermediate_size";  // config.json's width of the FFN
   // GGUF files keep the rows of wq and wk in the order that pairs (2i, 2i+1) for RoPE.

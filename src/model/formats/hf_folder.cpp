@@ -182,7 +182,10 @@ TensorNames names_of_text_part(TensorNames names, const TensorTable& table) {
 // Whether a tensor belongs to the part that reads images, which riffle does not load.
 bool reads_images(std::string_view tensor) {
   if (tensor.starts_with("model.")) tensor.remove_prefix(6);
-  return tensor.starts_with("vision_tower.") || tensor.starts_with("multi_modal_projector.");
+  for (const char* part :
+       {"vision_tower.", "multi_modal_projector.", "vision_adapter.", "vision_projection."})
+    if (tensor.starts_with(part)) return true;
+  return false;
 }
 
 // Whether the folder's output matrix is another than its embedding. A copy of the embedding is not.

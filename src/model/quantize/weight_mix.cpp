@@ -74,6 +74,7 @@ std::vector<NamedTensor> named_tensors(Model& model) {
       add(names.wk, layer.wk, N::OTHER, true);
       add(names.wv, layer.wv, N::V);
     }
+    add(names.wgate, layer.wgate, N::OTHER);
     add(names.wo, layer.wo, N::OTHER);
     add(names.ffn_norm, layer.ffn_norm, N::VECTOR);
     add(names.post_ffn_norm, layer.post_ffn_norm, N::VECTOR);

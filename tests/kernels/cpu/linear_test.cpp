@@ -467,6 +467,77 @@ TEST_CASE("swiglu is good to 1e-6 and keeps its head at the ends", "[linear]") {
   }
 }
 
+TEST_CASE("sigmoid_gate is good to 1e-6 and keeps its head at the ends", "[linear]") {
+  const float kInf = std::numeric_limits<float>::infinity(),
+              kMax = std::numeric_limits<float>::max(),
+              kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const Kernels* k : available()) {
+    INFO(k->name);
+    std::vector<float> x, gate;
+    int n = 0;
+    for (double v = -100; v <= 100; v += 0.0371)
+      gate.push_back(static_cast<float>(v)), x.push_back(static_cast<float>(n++ % 201 - 100) / 10);
+    for (float v : {0.0f, -0.0f, 1e-30f, -1e-30f, 1e30f, -1e30f, kMax, -kMax, kInf, -kInf})
+      gate.push_back(v), x.push_back(-0.5f);
+    std::vector<float> got = x;
+    got.push_back(-7);
+    k->linear.sigmoid_gate(got.data(), gate.data(), static_cast<int64_t>(gate.size()));
+    CHECK(got.back() == -7);
+    double worst = 0;
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double want = x[i] / (1 + std::exp(-static_cast<double>(gate[i])));
+      const double error = std::fabs(got[i] - want) / (std::fabs(want) + 1e-36);
+      if (!(error <= worst)) worst = error;  // a NaN stays
+    }
+    CHECK(worst <= 1e-6);
+    float values[] = {kNan, 1, kNan}, gates[] = {1, kNan, kNan};
+    k->linear.sigmoid_gate(values, gates, 3);
+    for (const float v : values) CHECK(std::isnan(v));
+    std::vector<float> pieces = x;
+    for (size_t i = 0; i < gate.size();) {
+      const size_t some = std::min<size_t>(1 + i % 19, gate.size() - i);
+      k->linear.sigmoid_gate(&pieces[i], &gate[i], static_cast<int64_t>(some));
+      i += some;
+    }
+    got.pop_back();
+    CHECK(count_unequal(pieces, got) == 0);
+  }
+}
+
+TEST_CASE("softcap is good to 3e-7 of the cap and keeps its head at the ends", "[linear]") {
+  const float kInf = std::numeric_limits<float>::infinity(),
+              kMax = std::numeric_limits<float>::max();
+  for (const Kernels* k : available())
+    for (const float cap : {0.5f, 20.0f, 3000.0f}) {
+      INFO(k->name << " cap " << cap);
+      std::vector<float> x;
+      for (double v = -12; v <= 12; v += 0.00371) x.push_back(static_cast<float>(v) * cap);
+      for (float v : {0.0f, -0.0f, 1e-30f, -1e-30f, 1e30f, -1e30f, kMax, -kMax, kInf, -kInf})
+        x.push_back(v);
+      std::vector<float> got = x;
+      got.push_back(-7);
+      k->linear.softcap(got.data(), static_cast<int64_t>(x.size()), cap);
+      CHECK(got.back() == -7);
+      double worst = 0;
+      for (size_t i = 0; i < x.size(); ++i) {
+        const double error = std::fabs(got[i] / cap - std::tanh(static_cast<double>(x[i]) / cap));
+        if (!(error <= worst)) worst = error;  // a NaN stays
+      }
+      CHECK(worst <= 3e-7);
+      float nan = std::numeric_limits<float>::quiet_NaN();
+      k->linear.softcap(&nan, 1, cap);
+      CHECK(std::isnan(nan));
+      std::vector<float> pieces = x;
+      for (size_t i = 0; i < x.size();) {
+        const size_t some = std::min<size_t>(1 + i % 19, x.size() - i);
+        k->linear.softcap(&pieces[i], static_cast<int64_t>(some), cap);
+        i += some;
+      }
+      got.pop_back();
+      CHECK(count_unequal(pieces, got) == 0);
+    }
+}
+
 TEST_CASE("rope rotates both pair layouts into the same order", "[linear]") {
   for (const Kernels* k : available())
     for (int head_dim : {2, 6, 16, 24, 32, 64, 100, 128, 256, 1024, 1040}) {

@@ -456,6 +456,35 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
   }
 }
 
+TEST_CASE("sigmoid_gate and softcap against float64", "[cuda]") {
+  if (skip()) return;
+  Rng g(11);
+  const std::vector<float> ends = {INFINITY, -INFINITY, NAN, 200, -200, 0};
+  for (const int64_t n : {1, 255, 256, 1000, 70001}) {
+    INFO(n);
+    auto x = random_floats(g, n, 30), gate = random_floats(g, n, 30);
+    x.insert(x.end(), ends.size(), 2);
+    gate.insert(gate.end(), ends.begin(), ends.end());
+    const auto count = static_cast<int64_t>(x.size());
+    DeviceArray<float> gated(x), capped(gate);
+    const DeviceArray<float> gd(gate);
+    check_cuda(sigmoid_gate(gated.get(), gd.get(), count, nullptr));
+    check_cuda(softcap(capped.get(), count, 20, nullptr));
+    const auto got = gated.download(), cut = capped.download();
+    int wrong = 0;
+    for (int64_t i = 0; i < count; i++) {
+      const double v = gate[i], want = x[i] / (1 + std::exp(-v)), most = 20 * std::tanh(v / 20);
+      if (std::isnan(v)) {
+        wrong += !std::isnan(got[i]) || !std::isnan(cut[i]);
+        continue;
+      }
+      wrong += !(std::fabs(got[i] - want) <= 1e-6 * std::fabs(want) + 1e-37);
+      wrong += !(std::fabs(cut[i] - most) <= 3e-7 * 20);
+    }
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("fill_synthetic writes what kernels/common/synthetic.h says", "[cuda]") {
   if (skip()) return;
   const int64_t rows = 77, cols = 4096;
