@@ -39,8 +39,10 @@ int32_t control_token(riffle_model* model, const std::string& mark) {
 void find_headers(riffle_model* model, ReasoningMarks* marks) {
   const std::vector<int32_t> begin = mark_tokens(model, marks->begin),
                              end = mark_tokens(model, marks->end);
-  if (begin.size() < 3 || end.size() < 3 || begin.back() != end.back()) return;
-  if (!is_control(model, begin.front()) || !is_control(model, end.back())) return;
+  if (begin.size() < 2 || end.size() < 3 || begin.back() != end.back()) return;
+  if (!is_control(model, end.front()) || !is_control(model, end.back())) return;
+  if (!is_control(model, begin.front()))
+    marks->reasoning_recipient = marks->begin.substr(0, marks->begin.rfind("<|"));
   std::vector<int32_t> name;
   for (size_t i = 0; i + 1 < end.size(); i++) {
     if (is_control(model, end[i])) {
@@ -92,8 +94,11 @@ ReasoningSplit::Parts ReasoningSplit::put(int32_t token, std::string_view text) 
 // Whether the token is of a header.
 bool ReasoningSplit::take_header(int32_t token, Parts* parts) {
   const auto& opening = marks_.header_tokens;
-  if (token == marks_.message_token && state_ == State::HEADER) {
-    const bool answers = held_.starts_with(marks_.answer_channel);
+  const std::string& recipient = marks_.reasoning_recipient;
+  const bool begun = state_ == State::BEFORE && !recipient.empty();  // by the prompt
+  if (token == marks_.message_token && (state_ == State::HEADER || begun)) {
+    const bool answers =
+        recipient.empty() ? held_.starts_with(marks_.answer_channel) : !held_.ends_with(recipient);
     state_ = answers ? State::BETWEEN : State::REASONING;
     if (!answers && said_) parts->reasoning += "\n\n";
   } else if (std::find(opening.begin(), opening.end(), token) != opening.end()) {
@@ -112,6 +117,17 @@ ReasoningSplit::Parts ReasoningSplit::finish() {
   return parts;
 }
 
+// Whether a header that the prompt has begun may go on like this: " to=" and a word.
+bool ReasoningSplit::may_be_recipient(std::string_view text) const {
+  constexpr size_t kLongest = 100;
+  const std::string& recipient = marks_.reasoning_recipient;
+  if (recipient.empty()) return false;
+  const std::string_view sign = std::string_view(recipient).substr(0, recipient.rfind('=') + 1);
+  if (text.size() <= sign.size()) return sign.starts_with(text);
+  return text.starts_with(sign) && text.size() <= kLongest &&
+         text.find_first_of(kSpaces, sign.size()) == text.npos;
+}
+
 // over: no more text follows in this state.
 void ReasoningSplit::advance(Parts* parts, bool over) {
   if (state_ == State::BEFORE) {
@@ -119,7 +135,8 @@ void ReasoningSplit::advance(Parts* parts, bool over) {
     if (text.starts_with(marks_.begin)) {
       held_.erase(0, held_.size() - text.size() + marks_.begin.size());
       state_ = State::REASONING;
-    } else if (!over && std::string_view(marks_.begin).starts_with(text)) {
+    } else if (!over &&
+               (std::string_view(marks_.begin).starts_with(text) || may_be_recipient(held_))) {
       return;
     } else {
       state_ = State::ANSWER;

@@ -18,11 +18,14 @@ struct ReasoningMarks {
   std::string begin, end;                    // "": the model has none
   int32_t begin_token = -1, end_token = -1;  // control tokens; -1: the mark is text
 
-  // Marks of several control tokens (gpt-oss): an answer is made of messages, each with a header
-  // (a role, a channel) between control tokens.
+  // Marks of several control tokens (gpt-oss, Muse Glimmer): an answer is made of messages, each
+  // with a header (a role, a channel or a recipient) between control tokens.
   std::vector<int32_t> header_tokens = {};  // begin a header or go on with it
   int32_t message_token = -1;               // ends it; -1: there are no headers
   std::string answer_channel = {};          // all other channels are reasoning
+  // With what the header of reasoning ends, where the prompt ends inside of a header, which the
+  // answer then begins with. All other messages are answers. "": the answer begins a header itself.
+  std::string reasoning_recipient = {};
 };
 ReasoningMarks reasoning_marks(riffle_model* model);
 
@@ -41,6 +44,7 @@ class ReasoningSplit {
  private:
   enum class State { BEFORE, HEADER, REASONING, BETWEEN, ANSWER };
   bool take_header(int32_t token, Parts* parts);
+  bool may_be_recipient(std::string_view text) const;
   void advance(Parts* parts, bool over);
 
   ReasoningMarks marks_;

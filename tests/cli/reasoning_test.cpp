@@ -101,6 +101,71 @@ TEST_CASE("messages with headers: every channel but the answer's is reasoning", 
   CHECK(both({{5, "Yes"}, {5, ", final"}}) == "|Yes, final");
 }
 
+TEST_CASE("a header that the prompt has begun names the recipient of the first message", "[cli]") {
+  // 1 <|start|>, 3 <|message|>, 4 <|eom|>; 5 is text.
+  ReasoningMarks marks{" to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>"};
+  marks.header_tokens = {4, 1};
+  marks.message_token = 3;
+  marks.answer_channel = "assistant to=user";
+  marks.reasoning_recipient = " to=self";
+  const auto both = [&](const Tokens& tokens, bool in_reasoning = false) {
+    const ReasoningSplit::Parts parts = parted(tokens, in_reasoning, marks);
+    return parts.reasoning + "|" + parts.answer;
+  };
+  const auto joined = [](std::initializer_list<Tokens> list) {
+    Tokens all;
+    for (const Tokens& part : list) all.insert(all.end(), part.begin(), part.end());
+    return all;
+  };
+  const Tokens self = {{5, " to"}, {5, "=self"}, {3, ""}},
+               user = {{5, " to"}, {5, "=user"}, {3, ""}}, why = {{5, "why, "}, {5, "because "}},
+               next = {{4, ""}, {1, ""}, {5, "assistant"}}, yes = {{5, "Yes"}, {5, ".\n"}};
+  CHECK(both(joined({self, why, next, user, yes})) == "why, because|Yes.\n");
+  CHECK(both(joined({self, why, next, self, {{5, "so"}}, next, user, yes})) ==
+        "why, because\n\nso|Yes.\n");
+  CHECK(both(joined({self, why, next, {{3, ""}}, yes})) == "why, because|Yes.\n");
+  CHECK(both(joined({user, yes})) == "|Yes.\n");
+  CHECK(both(joined({{{3, ""}}, yes})) == "|Yes.\n");
+  // The prompt has begun the reasoning, or the answer's message.
+  CHECK(both(joined({why, next, user, yes}), true) == "why, because|Yes.\n");
+  CHECK(both(yes) == "|Yes.\n");
+  CHECK(both({{5, " to"}, {5, " be"}}) == "| to be");
+  CHECK(both({{5, " to=x y"}, {5, "z"}}) == "| to=x yz");
+  // Cut off in the reasoning, in a header, before anything.
+  CHECK(both(joined({self, why})) == "why, because|");
+  CHECK(both(joined({self, why, next})) == "why, because|");
+  CHECK(both(self) == "|");
+  CHECK(both({}) == "|");
+}
+
+TEST_CASE("recipients are found in the model's vocabulary", "[cli]") {
+  using namespace riffle;
+  using namespace riffle::test;
+  const TempDir dir;
+  const std::string path = dir / "recipients.gguf";
+  TinyModel tiny = tiny_model(1);
+  tiny.chat_template =
+      "{% for m in messages %}{% if m.reasoning_content %}"
+      "{{ '<|start|>assistant to=self<|message|>' + m.reasoning_content + '<|eom|>' }}{% endif %}"
+      "<|start|>{{ m.role }}{{ ' to=user' if m.role == 'assistant' }}<|message|>{{ m.content }}"
+      "<|eot|>{% endfor %}<|start|>assistant";
+  const char* const controls[] = {"<|start|>", "<|message|>", "<|eom|>", "<|eot|>"};
+  const auto first = static_cast<int32_t>(tiny.pieces.size() - 4);
+  for (size_t i = 0; i < 4; i++)
+    tiny.pieces[static_cast<size_t>(first) + i] = {controls[i], 0, VocabPiece::CONTROL};
+  write_file(path, tiny_gguf(tiny, DType::F32));
+  riffle_model* model = nullptr;
+  REQUIRE(riffle_model_load(path.c_str(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
+  const ReasoningMarks marks = reasoning_marks(model);
+  CHECK(riffle_is_end_token(model, first + 3));
+  CHECK_FALSE(riffle_is_end_token(model, first + 2));  // it ends the reasoning
+  riffle_model_free(model);
+  CHECK(marks.message_token == first + 1);
+  CHECK(marks.header_tokens == std::vector<int32_t>{first + 2, first});
+  CHECK(marks.answer_channel == "assistant to=user");
+  CHECK(marks.reasoning_recipient == " to=self");
+}
+
 TEST_CASE("headers are found in the model's vocabulary", "[cli]") {
   using namespace riffle;
   using namespace riffle::test;

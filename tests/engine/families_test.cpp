@@ -1,7 +1,7 @@
 // Every family beside transformers' greedy text, and with every selector.
-#include <set>
-
 #include "tests/engine/families.h"
+
+#include <set>
 
 using namespace riffle::test;
 

@@ -167,7 +167,7 @@ std::string family_gguf(const TinyModel& tiny, const Family& family) {
     for (const char* which : {"long", "short"})
       w.tensor(std::string("rope_factors_") + which + ".weight", {kHeadDim / 2}, 0,
                encode(DType::F32, {1.5f}));
-  } else if (a != "smollm3") {
+  } else if (a != "smollm3" && a != "muse-glimmer") {
     w.text(scaling + "type", "yarn");
     w.f32(scaling + "factor", 4);
     w.u32(scaling + "original_context_length", 128);
@@ -182,18 +182,23 @@ std::string family_gguf(const TinyModel& tiny, const Family& family) {
                                   {"gemma3", "rope.freq_base"},
                                   {"gemma3", "rope.freq_base_swa"},
                                   {"olmo2", "rope.freq_base_swa"},
-                                  {"mistral3", "attention.temperature_scale"}})
+                                  {"mistral3", "attention.temperature_scale"},
+                                  {"muse-glimmer", "logit_scale"},
+                                  {"muse-glimmer", "final_logit_softcapping"}})
     if (a == arch) w.f32(a + "." + key, 2);
   const auto add = [&](const std::string& name, const std::vector<uint64_t>& dims) {
     w.tensor(name, dims, 0, zeros(dims, 4));
   };
   add("token_embd.weight", {kDim, 8});
   add("output_norm.weight", {kDim});
+  const bool gated = a == "muse-glimmer";
+  if (gated) add("output.weight", {kDim, 8});
   const bool whole = family.qk_norm == QkNorm::WHOLE;
   for (const std::string layer : {"blk.0.", "blk.1."}) {
     for (const char* name : {"attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down"})
       add(layer + name + ".weight", {kDim, kDim});
     for (const char* name : {"attn_k", "attn_v"}) add(layer + name + ".weight", {kDim, kHeadDim});
+    if (gated) add(layer + "attn_gate.weight", {kDim, kDim});
     if (family.pre_norm)
       for (const char* name : {"attn_norm", "ffn_norm"}) add(layer + name + ".weight", {kDim});
     if (family.post_norm)

@@ -29,6 +29,7 @@ inline void touch(const LayerWeights& w) {
                                &w.wk,
                                &w.wv,
                                &w.wo,
+                               &w.wgate,
                                &w.wqkv,
                                &w.w13,
                                &w.w1,
@@ -54,6 +55,7 @@ inline void touch(const LayerWeights& w) {
 
 inline void touch(const Model& model) {
   touch(model.weights.embedding);
+  touch(model.weights.embedding_norm);
   touch(model.weights.output);
   touch(model.weights.final_norm);
   for (const LayerWeights& w : model.weights.layers) touch(w);

@@ -21,6 +21,9 @@ constexpr struct {
     // gpt-oss: every part of an answer is a message of its own with the name of a channel.
     {"<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>",
      "<|channel|>final<|message|>"},
+    // Muse Glimmer: the same with the name of a recipient. The prompt ends inside of the header.
+    {" to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>",
+     "<|start|>assistant to=self<|message|>"},
 };
 
 // Roles whose names templates print as parts of control tokens ('<|' + role + '|>'). Any other name

@@ -59,7 +59,9 @@ void describe_gguf_layers(const FamilyFields& f, Config* c) {
 }
 
 void describe(const FamilyFields& f, Config* c) {
-  c->ropes.resize(1);
+  if (c->ropes.size() > 1)
+    unsupported(f.file(), "rope_parameters.sliding_attention", "another RoPE",
+                "none, as this family rotates all layers alike");
   c->ropes.push_back({});  // theta 0: none
   if (f.is_json()) describe_layers(f, c);
   else describe_gguf_layers(f, c);
