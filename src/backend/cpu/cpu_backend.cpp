@@ -226,25 +226,55 @@ const cpu::GemmKernels& CpuBackend::gemm_of(cpu::WType type) const {
   return (f32_kv() ? k.f32_gemm : k.gemm)[static_cast<int>(type)];
 }
 
+namespace {
+
+// How threads share granules of rows. Decode streams weights: half of them in one long run a
+// thread, for the prefetchers, the others in short ones, so that nobody waits long for a thread
+// that was held up. Prefill computes: short runs throughout.
+constexpr int64_t kShortRunBytes = int64_t{128} << 10;
+class Shares {
+ public:
+  // granule_bytes: of weights.
+  Shares(int64_t granules, int64_t granule_bytes, int threads, Phase phase)
+      : granules_(granules), threads_(threads) {
+    short_ = std::max<int64_t>(1, granules / (8 * threads_));
+    if (phase == Phase::Prefill) {
+      short_ = std::min<int64_t>(4, short_);
+      return;
+    }
+    long_ = granules / (2 * threads_);
+    short_ = std::max(short_, kShortRunBytes / std::max<int64_t>(1, granule_bytes));
+    if (short_ > long_ / 2) short_ = std::max<int64_t>(1, long_);
+  }
+  int64_t count() const {
+    const int64_t left = granules_ - threads_ * long_;
+    return (long_ > 0 ? threads_ : 0) + (left + short_ - 1) / short_;
+  }
+  // The first granule of item i.
+  int64_t begin(int64_t i) const {
+    if (long_ == 0) return std::min(granules_, i * short_);
+    if (i < threads_) return i * long_;
+    return std::min(granules_, threads_ * long_ + (i - threads_) * short_);
+  }
+
+ private:
+  int64_t granules_, threads_, long_ = 0, short_;
+};
+
+}  // namespace
+
 void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int64_t n,
                           Phase phase) {
   const int64_t cols = outs[0].weight->cols;
-  int64_t rows = 0, granule = 16;
-  for (int o = 0; o < n_outs; ++o) {
-    rows += outs[o].weight->rows;
-    if (phase == Phase::Prefill)
-      granule = std::lcm(granule, gemm_of(outs[o].weight->type).col_tile);
-  }
-  // Decoding streams weights: long runs for the prefetchers, a second item a thread to even out.
-  // Prefill computes: small items, so that an uneven pair of cores stays busy to the end.
-  const int64_t even =
-      rows / ((phase == Phase::Decode ? 2 : 8) * threads_->size()) / granule * granule;
-  const int64_t step = std::max<int64_t>(
-      granule, phase == Phase::Decode ? even : std::min<int64_t>(even, 4 * granule));
-  int64_t items[Linear::kMaxOuts + 1] = {0};
-  int packed[Linear::kMaxOuts] = {};  // which of packed_ an output takes
+  int64_t granule = 16;  // of rows
+  for (int o = 0; o < n_outs && phase == Phase::Prefill; ++o)
+    granule = std::lcm(granule, gemm_of(outs[o].weight->type).col_tile);
+  int64_t begin[Linear::kMaxOuts + 1] = {0};  // the first granule of each output
+  int packed[Linear::kMaxOuts] = {};          // which of packed_ an output takes
   for (int o = 0; o < n_outs; ++o)
-    items[o + 1] = items[o] + (outs[o].weight->rows + step - 1) / step;
+    begin[o + 1] = begin[o] + (outs[o].weight->rows + granule - 1) / granule;
+  const Shares shares(begin[n_outs], granule * row_bytes(outs[0].weight->type, cols),
+                      threads_->size(), phase);
 
   if (phase == Phase::Decode) {
     for (int o = 0; o < n_outs; ++o) {
@@ -273,17 +303,20 @@ void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int
       });
     }
   }
-  threads_->parallel_for(items[n_outs], [&](int64_t i, int thread) {
-    int o = 0;
-    while (i >= items[o + 1]) ++o;
-    const Tensor& w = *outs[o].weight;
-    const int64_t r0 = (i - items[o]) * step, r1 = std::min(w.rows, r0 + step);
-    if (phase == Phase::Decode)
-      gemv_of(w.type).run(w.type, w.data, cols, r0, r1, acts_[static_cast<int>(w.type)].data(), n,
-                          outs[o].y, outs[o].ldy);
-    else
-      gemm_of(w.type).run(w.type, w.data, cols, r0, r1, packed_[packed[o]].data(), n, outs[o].y,
-                          outs[o].ldy, thread_scratch_[thread].data());
+  threads_->parallel_for(shares.count(), [&](int64_t i, int thread) {
+    const int64_t first = shares.begin(i), last = shares.begin(i + 1);
+    for (int o = 0; o < n_outs; ++o) {
+      const Tensor& w = *outs[o].weight;
+      const int64_t r0 = std::max<int64_t>(0, (first - begin[o]) * granule),
+                    r1 = std::min(w.rows, (last - begin[o]) * granule);
+      if (r0 >= r1) continue;
+      if (phase == Phase::Decode)
+        gemv_of(w.type).run(w.type, w.data, cols, r0, r1, acts_[static_cast<int>(w.type)].data(), n,
+                            outs[o].y, outs[o].ldy);
+      else
+        gemm_of(w.type).run(w.type, w.data, cols, r0, r1, packed_[packed[o]].data(), n, outs[o].y,
+                            outs[o].ldy, thread_scratch_[thread].data());
+    }
   });
 }
 
