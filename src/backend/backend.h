@@ -178,7 +178,7 @@ class Backend {
   virtual void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) = 0;
 
   // RMS-normalises each of n_heads parts of n rows x [n][n_heads*weight.cols] in place, each with
-  // the same weight: q and k between linear and rope, or append_step; embeddings as one part.
+  // the same weight: q and k after linear, before rope or append_step; embeddings, with one part.
   virtual void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) = 0;
   // x *= sigmoid(gate), for count values each.
   virtual void sigmoid_gate(float* x, const float* gate, int64_t count) = 0;

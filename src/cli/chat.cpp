@@ -460,6 +460,7 @@ class Chat {
       notice(quiet_, "[the context is full; /clear starts afresh]");
     if (result.finish == RIFFLE_FINISH_LENGTH)
       notice(quiet_, "[cut after %d tokens (-n); /set max-tokens N allows more]", result.n_tokens);
+    say_unfinished_reasoning(answer, result, quiet_);
     if (result.finish == RIFFLE_FINISH_ABORTED) notice(quiet_, "[stopped]");
     if (result.finish == RIFFLE_FINISH_ABORTED && answer.text.empty() && answer.reasoning.empty())
       throw Exit(EXIT_INTERRUPTED, "");

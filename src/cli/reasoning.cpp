@@ -91,11 +91,11 @@ ReasoningSplit::Parts ReasoningSplit::put(int32_t token, std::string_view text) 
   return parts;
 }
 
-// Whether the token is of a header.
+// Whether the token is a part of a header; goes on to the next state.
 bool ReasoningSplit::take_header(int32_t token, Parts* parts) {
   const auto& opening = marks_.header_tokens;
   const std::string& recipient = marks_.reasoning_recipient;
-  const bool begun = state_ == State::BEFORE && !recipient.empty();  // by the prompt
+  const bool begun = state_ == State::BEFORE && !recipient.empty();  // the prompt began it
   if (token == marks_.message_token && (state_ == State::HEADER || begun)) {
     const bool answers =
         recipient.empty() ? held_.starts_with(marks_.answer_channel) : !held_.ends_with(recipient);
@@ -220,6 +220,13 @@ bool StreamedAnswer::on_token(void* self, size_t, const riffle_token* token) {
 void StreamedAnswer::finish() {
   take(split_.finish());
   view_.end();
+}
+
+void say_unfinished_reasoning(const StreamedAnswer& answer, const riffle_result& result,
+                              bool quiet) {
+  const bool cut = result.finish == RIFFLE_FINISH_LENGTH || result.finish == RIFFLE_FINISH_CONTEXT;
+  if (cut && answer.text.empty() && !answer.reasoning.empty())
+    notice(quiet, "[all of these tokens are reasoning: -n allows more, --no-think asks for none]");
 }
 
 void say_unread_thinking(const riffle_model* model, const CommonOptions& options) {

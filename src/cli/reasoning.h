@@ -23,8 +23,8 @@ struct ReasoningMarks {
   std::vector<int32_t> header_tokens = {};  // begin a header or go on with it
   int32_t message_token = -1;               // ends it; -1: there are no headers
   std::string answer_channel = {};          // all other channels are reasoning
-  // With what the header of reasoning ends, where the prompt ends inside of a header, which the
-  // answer then begins with. All other messages are answers. "": the answer begins a header itself.
+  // Set if prompts end inside of a header, so that the answer begins with its rest: a message whose
+  // header ends with this is reasoning, all others are answers. "": the answer begins its header.
   std::string reasoning_recipient = {};
 };
 ReasoningMarks reasoning_marks(riffle_model* model);
@@ -89,6 +89,9 @@ struct StreamedAnswer {
   ReasoningView view_;
 };
 
+// One line on stderr, unless quiet, if reasoning left no tokens for an answer.
+void say_unfinished_reasoning(const StreamedAnswer& answer, const riffle_result& result,
+                              bool quiet);
 // One line on stderr, unless quiet, if --think or --no-think was given and the model's template
 // does not ask for it.
 void say_unread_thinking(const riffle_model* model, const CommonOptions& options);

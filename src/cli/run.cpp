@@ -185,6 +185,7 @@ int run_main(RunOptions& o) {
     notice(o.common.quiet, "[answer of %d tokens; %s; %s%s]", result.n_tokens,
            stats_line(stats).c_str(), finish_name(result.finish),
            seed.empty() ? "" : ("; " + seed).c_str());
+    say_unfinished_reasoning(answer, result, o.common.quiet);
   } else {
     notice(o.common.quiet, "[stopped while the prompt was being read]");
   }

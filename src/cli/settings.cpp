@@ -24,6 +24,12 @@ std::optional<double> number_of(const riffle_setting& s, const std::string& text
     const auto [stop, error] = std::from_chars(text.data(), end, v);
     if (error == std::errc() && stop == end) return v;
   }
+  if (s.low < 0 && text.starts_with("-")) {
+    int64_t v = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, v);
+    if (error == std::errc() && stop == end) return static_cast<double>(v);
+  }
   const auto n = size_of(text, s.type == RIFFLE_MEMBER_UINT64 ? Unit::BYTES : Unit::COUNT);
   if (!n) return std::nullopt;
   return static_cast<double>(*n);

@@ -73,6 +73,13 @@ const CLI::Option* option_of(const CLI::App& command, const std::string& flag) {
 
 bool takes_value(const CLI::Option& option) { return option.get_items_expected_min() > 0; }
 
+// What may stand behind the equals sign of a flag that is on or off.
+bool is_switch(std::string_view value) {
+  for (const char* word : {"true", "false", "on", "off", "yes", "no", "1", "0"})
+    if (value == word) return true;
+  return false;
+}
+
 const ForeignFlag* foreign(const std::string& flag) {
   for (const ForeignFlag& f : foreign_flags())
     if (std::find(f.spellings.begin(), f.spellings.end(), flag) != f.spellings.end()) return &f;
@@ -150,6 +157,13 @@ class Words {
     }
     if (const CLI::Option* o = option_of(command_, name)) {
       count(*o, typed);
+      if (!takes_value(*o) && equals != word.npos) {
+        const std::string found = word.substr(equals + 1);
+        if (name.size() == 2)
+          throw Exit(EXIT_USAGE, typed + ": found the value '" + found + "', expected none");
+        if (!is_switch(found))
+          throw Exit(EXIT_USAGE, typed + ": '" + found + "': expected true or false");
+      }
       // The parser would take the equals sign behind a short flag as a part of the value.
       if (name.size() == 2 && !value.empty()) value.erase(0, 1);
       if (name.size() == 2 && value.empty() && equals != word.npos)

@@ -261,8 +261,9 @@ class Engine {
   void norm_qk(float* x, int64_t n, int n_heads, const Tensor& weight);
   // RMS-normalises n embeddings if the model does.
   void norm_embeddings(float* x, int64_t n);
-  // The rest of a layer for n rows: output projection of what attention gave, and FFN, added to x.
-  // The queries are no longer needed: their place takes the values of the gate, if there is one.
+  // Finishes a layer for n rows: gate, if any, on what attention gave; output projection and FFN,
+  // each added to x. Where there is a gate, its values overwrite the queries and it changes
+  // attended.
   void finish_layer(const LayerWeights& w, float* attended, float* queries, float* x, int64_t n,
                     Phase phase);
   // Final norm and output projection of n rows.

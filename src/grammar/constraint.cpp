@@ -22,10 +22,13 @@ Constraint::Constraint(std::shared_ptr<const Grammar> grammar, bool space,
     spaced_.emplace(grammar, inside_matcher(*grammar, true, reasoning));
   const ReasoningTokens& marks = grammar->reasoning();
   if (reasoning == RIFFLE_REASONING_NONE || marks.end_ids.empty()) return;
-  // A mark of several tokens is a header (gpt-oss). Such models begin every answer with one, so the
-  // grammar waits for the header of the answer.
+  // A mark of several tokens is a header (gpt-oss, Muse Glimmer). Such models begin every answer
+  // with one, so the grammar waits for the header of the answer, which the prompt may have begun.
   const bool begun = reasoning == RIFFLE_REASONING_BEGUN || marks.begin_ids.size() != 1;
   phase_ = begun ? Phase::REASONING : Phase::BEFORE;
+  if (reasoning == RIFFLE_REASONING_ALLOWED)
+    recent_.assign(marks.end_tail.begin(),
+                   marks.end_tail.begin() + static_cast<std::ptrdiff_t>(marks.prompted));
 }
 
 bool Constraint::allowed(std::span<uint32_t> mask) {

@@ -25,6 +25,7 @@ struct ReasoningTokens {
   std::string begin, end;                   // as text; "": none, or control tokens
   std::vector<int32_t> begin_ids, end_ids;  // if they are control tokens
   std::vector<int32_t> end_tail;            // end_ids from the last but one control token on
+  size_t prompted = 0;  // of end_tail, the tokens that every prompt of a message ends with
 };
 
 // What may stand before the text of a grammar.

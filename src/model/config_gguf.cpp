@@ -76,7 +76,7 @@ class GgufFamilyFields : public FamilyFields {
   std::optional<std::string> string(const Field& field) const override {
     return field.gguf ? fields_.string(name_of(field)) : std::nullopt;
   }
-  // What families ask for so far has no field in GGUF.
+  // GGUF has no key for any array that a family reads.
   std::vector<int64_t> integers(const Field&) const override { return {}; }
   std::vector<double> numbers(const Field&) const override { return {}; }
   bool has(const Field& field) const override { return field.gguf && fields_.has(name_of(field)); }

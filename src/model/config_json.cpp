@@ -574,7 +574,7 @@ Config config_from_json(const FileView& file, const Family** of) {
     read_end_tokens(text_name, *text, &c);
   }
   read_end_tokens(file.name, config, &c);
-  // Of a model that takes images transformers asks the whole.
+  // transformers takes it from the outer config.json, not from text_config.
   c.tied_output = JsonFields(file.name, config)
                       .boolean("tie_word_embeddings")
                       .value_or(text ? family.multimodal_tied : family.defaults.tied);

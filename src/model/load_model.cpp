@@ -77,7 +77,10 @@ FolderVocab read_vocab(const std::string& folder, const TokenizerConfig& config,
   const std::string sentencepiece = folder + "/tokenizer.model", json = folder + "/tokenizer.json";
   FolderVocab vocab;
   vocab.add_bos = config.add_bos.value_or(true);
-  if (file_exists(sentencepiece) || !file_exists(json)) {
+  if (!file_exists(sentencepiece) && !file_exists(json))
+    throw Error(RIFFLE_IO,
+                folder + ": found neither tokenizer.json nor tokenizer.model, expected one");
+  if (file_exists(sentencepiece)) {
     vocab.sentencepiece = open_tokenizer(sentencepiece);
     *tokenizer =
         tokenizer_from_model(vocab.sentencepiece->view().text(), sentencepiece, vocab.add_bos);

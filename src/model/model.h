@@ -121,9 +121,9 @@ struct Config {
   float logit_softcap = 0;      // logits are softcap * tanh(logit / softcap); 0: as they are
   // Whether layers have norms of what attention and FFN read, and of what they add.
   bool pre_norm = true, post_norm = false;
-  float post_norm_eps = 0;  // of the latter, in place of norm_eps
+  float post_norm_eps = 0;  // of norms of what they add; all others use norm_eps
   QkNorm qk_norm = QkNorm::NONE;
-  float q_norm_weight = 1;      // of all of q's norms, where the format has no weights for them
+  float q_norm_weight = 1;      // of every norm of q, if the file has no such tensors
   bool attention_gate = false;  // LayerWeights::wgate
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool sinks = false;  // LayerWeights::sinks

@@ -29,9 +29,9 @@ struct TensorNames {
   const char* layer;  // printf format of what every name of layer %d begins with
   const char *attn_norm, *wq, *wk, *wv, *wo, *ffn_norm, *w1, *w3, *w2;  // what follows
   const char *bq, *bk, *bv, *bo, *b1, *b3, *b2;
-  // q_norm and k_norm null: there are no such tensors, and Config::q_norm_weight says what q's are.
+  // q_norm and k_norm null: no such tensors; q's weights are Config::q_norm_weight, k's are 1.
   const char *q_norm, *k_norm, *post_attn_norm, *post_ffn_norm;
-  // One matrix in place of wq, wk and wv, and one in place of w1 and w3 (GGUF calls it as w3).
+  // One matrix in place of wq, wk and wv, and one in place of w1 and w3 (in GGUF it has w3's name).
   const char *wqkv, *w13;
   // A mixture of experts. expert: printf format of the beginning of the names of expert %d's w1, w3
   // and w2; null: all w1 are stacked in one tensor of three dimensions, and so are all w3 and w2.
@@ -42,7 +42,7 @@ struct TensorNames {
   // The experts lie as in gpt-oss's folders: model/formats/packed_experts.h.
   bool packed_experts = false;
   float norm_offset = 0;          // added to the weights of norms
-  bool final_norm_offset = true;  // to those of the last norm as well
+  bool final_norm_offset = true;  // whether it is added to final_norm too
   // A GGUF file of the family may have wqkv and w13. If not, their parts are written.
   bool fused_in_gguf = true;
 };

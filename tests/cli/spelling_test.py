@@ -52,6 +52,13 @@ def slips(_):
         ("-seed", "1"): "unknown flag -seed; did you mean --seed?",
         ("--max-seqs", "2"): "unknown flag --max-seqs of riffle run; these have it: batch, bench",
         ("-z",): "unknown flag -z",
+        ("--think=high",): "--think: 'high': expected true or false",
+        ("--raw=99999999999999999999",): "--raw: '99999999999999999999': expected true or false",
+        ("--ignore-eos=",): "--ignore-eos: '': expected true or false",
+        ("-q=foo",): "-q: found the value 'foo', expected none",
+        ("--reasoning-effort", "low"):
+            "--reasoning-effort: riffle does not set how long a model reasons; --think and --no-think switch reasoning",
+        ("--cpu-experts", "-2"): "--cpu-experts: '-2': expected a whole number, -1 to 1024",
         ("--frobnicate",): "unknown flag --frobnicate",
     }
     for args, text in cases.items():
@@ -68,7 +75,7 @@ def other_spellings(folder):
     ours = riffle("run", "--raw", "-p", "The rain", "-n", "6", "-c", "512", "--temp", "0", "--threads", "2", "-q")
     for args in (["--n-predict", "6", "--ctx-size", "512", "--temperature", "0", "-t", "2"],
                  ["--n-predict=6", "--ctx-size=512", "--temperature=0", "-t2"],
-                 ["--predict", "6", "--num-ctx", "512", "--temperature", "0.0", "--threads", "2"]):
+                 ["--predict", "6", "--num-ctx", "512", "--temperature", "0.0", "--threads", "2", "--cpu-experts", "-1"]):
         r = riffle("run", "--raw", "-p", "The rain", *args, "-q")
         check(r.code == 0 and r.out == ours.out and ours.out, " ".join(args), r)
     for args in (["-n=6", "--ctx_size", "512", "--temp=0", "-t=2"],

@@ -75,6 +75,9 @@ def thinking(folder):
     for more in ("--think", "--think=true", "--no-think=false"):
         r = riffle(*ASK, "-m", model, more)
         check(r.code == 0 and r.out == b"", f"reasoning is no part of the answer on stdout: {more}", r)
+    r = riffle(*ASK, "-m", model, "--think")
+    check(r.out == b"" and b"all of these tokens are reasoning: -n allows more" in r.err,
+          "reasoning that takes all tokens: a notice", r)
     j = json.loads(riffle(*ASK, "-m", model, "--think", "--json", "-q").out)
     check(j["text"] == "" and j["reasoning_content"] and j["completion_tokens"] > 0,
           "run --json keeps reasoning apart", j)

@@ -41,10 +41,11 @@ struct TinyCheckpoint {
   int head_dim() const {
     return config.value("head_dim", integer("hidden_size") / integer("num_attention_heads"));
   }
-  // Whether the CUDA kernels have heads as wide.
+  // Whether the CUDA kernels have this head size and this many query heads for each KV head.
   bool runs_on_gpu() const {
-    const int d = head_dim();
-    return d == 64 || d == 80 || d == 96 || d == 128 || d == 256;
+    const int d = head_dim(), heads = integer("num_attention_heads");
+    return (d == 64 || d == 80 || d == 96 || d == 128 || d == 256) &&
+           heads <= 8 * config.value("num_key_value_heads", heads);
   }
   int n_tokens() const {
     int n = 0;

@@ -432,6 +432,19 @@ TEST_CASE("grammars: reasoning between control tokens", "[grammar]") {
   CHECK(names(header) == "1 2 3 4 5 6 7 ");
   CHECK(header.take(2, ""));
   CHECK(names(header) == "4 5 ");
+  // The prompt ends with <1> prompt; "other" <2> begins reasoning and "final" <2> the answer.
+  const grammar::ReasoningTokens prompted{"", "", {7, 2}, {3, 1, 5, 6, 2}, {1, 5, 6, 2}, 2};
+  grammar::Constraint direct = constraint(prompted, RIFFLE_REASONING_ALLOWED);
+  for (const int32_t token : {6, 2}) CHECK(direct.take(token, v.texts[token]));
+  CHECK(names(direct) == "4 5 ");
+  grammar::Constraint reasoned = constraint(prompted, RIFFLE_REASONING_ALLOWED);
+  for (const int32_t token : {7, 2, 4, 6, 2}) CHECK(reasoned.take(token, v.texts[token]));
+  CHECK(names(reasoned) == "1 2 3 4 5 6 7 ");
+  for (const int32_t token : {3, 1, 5, 6, 2}) CHECK(reasoned.take(token, v.texts[token]));
+  CHECK(names(reasoned) == "4 5 ");
+  grammar::Constraint opened = constraint(prompted, RIFFLE_REASONING_BEGUN);
+  for (const int32_t token : {6, 2}) CHECK(opened.take(token, v.texts[token]));
+  CHECK(names(opened) == "1 2 3 4 5 6 7 ");
 }
 
 TEST_CASE("grammars: a grammar that grows beyond its cache goes on, from several threads",

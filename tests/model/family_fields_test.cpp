@@ -307,7 +307,8 @@ TEST_CASE("Muse Glimmer: which layers have a window and which have RoPE", "[fami
   };
   refused(RIFFLE_BAD_MODEL, {5e5, 0}, "2 entries, expected 5, one a layer");
   refused(RIFFLE_BAD_MODEL, {5e5, "0", 0, 0, 0}, "");
-  refused(RIFFLE_UNSUPPORTED, {5e5, 1e4, 0, 0, 0}, "10000 at 1, expected 0 or rope_theta = 500000");
+  refused(RIFFLE_UNSUPPORTED, {5e5, 1e4, 0, 0, 0},
+          "10000 in layer 1, expected 0 or rope_theta = 500000");
 
   EditedGguf g("muse_glimmer");
   CHECK(layers_of(g.config()) == "bbb-b");
@@ -375,7 +376,7 @@ TEST_CASE("Muse Glimmer: a GGUF file that lacks a part is refused", "[families][
   scaled.text("muse-glimmer.rope.scaling.type", "linear");
   scaled.f32("muse-glimmer.rope.scaling.factor", 4);
   expect_error(RIFFLE_UNSUPPORTED,
-               {"e.gguf: muse-glimmer.rope.scaling.type: found \"linear\", expected none"},
+               {"e.gguf: muse-glimmer.rope.scaling.type: found \"linear\", expected \"none\""},
                [&] { scaled.config(); });
   // Files of other families have no gate.
   EditedGguf other("llama");
@@ -400,9 +401,9 @@ TEST_CASE("Muse Glimmer: what GGUF has no field for is not written", "[families]
   };
   refused("post_norm_eps", 1e-6, "post_norm_eps: found 1e-06, expected 1e-08");
   refused("layer_rope_theta", std::vector<double>(5, 5e5),
-          "layer_rope_theta: found RoPE in layer 3 without a window");
+          "layer_rope_theta: found RoPE in layer 3, which has no window");
   refused("layer_rope_theta", {0, 5e5, 5e5, 0, 5e5},
-          "layer_rope_theta: found none in layer 0 with a window");
+          "layer_rope_theta: found no RoPE in layer 0, which has a window");
   refused("rope_parameters", {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 5e5}},
           "rope_parameters.rope_type: found a scaling of RoPE");
   auto json = whole;

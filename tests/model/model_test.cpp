@@ -250,7 +250,7 @@ TEST_CASE("model: folders with parts missing or at odds", "[model]") {
   fails(RIFFLE_UNSUPPORTED, {"pytorch_model.bin", "safetensors"});
   fresh(0);
   std::filesystem::remove(folder + "/tokenizer.model");
-  fails(RIFFLE_IO, {"tokenizer.model"});
+  fails(RIFFLE_IO, {"found neither tokenizer.json nor tokenizer.model", "expected one"});
   write_file(folder + "/tokenizer.json", "{}");
   fails(RIFFLE_BAD_MODEL, {"tokenizer.json: model", "none"});
   fresh(0);

@@ -106,7 +106,7 @@ void clamped_swiglu(float* gate, const float* up, int64_t count) {
   }
 }
 
-// 1 / (1 + e^-g), again with the exponential of a number below 0 alone.
+// 1 / (1 + e^-g) by e^-|g| alone, so that nothing overflows.
 void sigmoid_gate(float* x, const float* gate, int64_t count) {
   for (int64_t j = 0; j < count; ++j) {
     const float g = gate[j], e = __builtin_expf(-__builtin_fabsf(g));
@@ -114,7 +114,7 @@ void sigmoid_gate(float* x, const float* gate, int64_t count) {
   }
 }
 
-// tanh(u) = (1 - e^-2u) / (1 + e^-2u) for u from 0 on.
+// tanh(u) = (1 - e^-2u) / (1 + e^-2u) for u >= 0; tanh is odd.
 void softcap(float* x, int64_t count, float cap) {
   for (int64_t j = 0; j < count; ++j) {
     const float u = x[j] / cap, e = __builtin_expf(-2 * __builtin_fabsf(u));

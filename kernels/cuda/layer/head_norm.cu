@@ -1,4 +1,5 @@
-// RMS normalisation of heads (Qwen3: q and k before RoPE): one warp a head, in place.
+// RMS normalisation of heads (Qwen3: q and k before RoPE), or of embeddings as one head each: one
+// warp a head, in place.
 #include "kernels/cuda/layer/layer.h"
 
 namespace riffle::cuda {

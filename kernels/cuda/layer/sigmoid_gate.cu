@@ -1,4 +1,4 @@
-// The gate of what attention gives: x *= sigmoid(gate), elementwise.
+// Gated attention (transformers' Muse Glimmer): x *= sigmoid(gate), elementwise.
 #include "kernels/cuda/layer/layer.h"
 
 namespace riffle::cuda {

@@ -228,13 +228,14 @@ const cpu::GemmKernels& CpuBackend::gemm_of(cpu::WType type) const {
 
 namespace {
 
-// How threads share granules of rows. Decode streams weights: half of them in one long run a
-// thread, for the prefetchers, the others in short ones, so that nobody waits long for a thread
-// that was held up. Prefill computes: short runs throughout.
+// How threads share granules, the smallest numbers of rows that kernels take. Decode waits for
+// memory: each thread has one long run, half of its share, since prefetching works best there; the
+// rest are short runs for whoever is free, so that nobody waits long for a thread that was held up.
+// Prefill waits for arithmetic: short runs throughout.
 constexpr int64_t kShortRunBytes = int64_t{128} << 10;
 class Shares {
  public:
-  // granule_bytes: of weights.
+  // granule_bytes: of weights in a granule.
   Shares(int64_t granules, int64_t granule_bytes, int threads, Phase phase)
       : granules_(granules), threads_(threads) {
     short_ = std::max<int64_t>(1, granules / (8 * threads_));

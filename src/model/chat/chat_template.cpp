@@ -21,7 +21,7 @@ constexpr struct {
     // gpt-oss: every part of an answer is a message of its own with the name of a channel.
     {"<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>",
      "<|channel|>final<|message|>"},
-    // Muse Glimmer: the same with the name of a recipient. The prompt ends inside of the header.
+    // Muse Glimmer: a recipient in place of a channel. Prompts end with "<|start|>assistant".
     {" to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>",
      "<|start|>assistant to=self<|message|>"},
 };

@@ -1,6 +1,6 @@
 // Families of models. A family is a description: how it differs from a Llama, and which fields of
-// its files (GGUF and Hugging Face) say so. Each has a file here. No other code asks for a model's
-// family: Config says what the model is made of, and TensorNames what its tensors are called.
+// its files (GGUF and Hugging Face) say so. Only what reads and writes files knows families: to all
+// other code Config says what the model is made of, and TensorNames what its tensors are called.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -57,13 +57,13 @@ void read_experts(const FamilyFields& fields, const ExpertFields& names, Experts
 
 struct Family {
   const char* name;  // general.architecture
-  // Of config.json. class_name null: a folder always has a model of multimodal_type, of which this
-  // is the text part.
+  // Of config.json. class_name null: it never names the text part alone; a folder always holds the
+  // whole model of multimodal_type.
   const char *model_type, *class_name = nullptr;
   // model_type and class of models that also take images, if their text_config is of this family;
   // null: there are none.
   const char *multimodal_type = nullptr, *multimodal_class = nullptr;
-  // Whether the output of such a model is the embedding, if its config.json does not say.
+  // What tie_word_embeddings is for such a model if its config.json does not say.
   bool multimodal_tied = true;
   Defaults defaults;                                  // transformers'
   const char* json_hidden_dim = "intermediate_size";  // config.json's width of the FFN
@@ -108,7 +108,7 @@ struct Family {
 // say; window: tokens, 0: none.
 void set_layers(const Family& family, int window, const std::vector<bool>& windowed, Config* c);
 
-// All families, one to a file of this folder.
+// All families; files of this folder have one each, or two that share their fields.
 std::span<const Family* const> families();
 // By general.architecture; by model_type of config.json. Null: none.
 const Family* family_of_architecture(std::string_view name);

@@ -21,7 +21,8 @@ constexpr Field kFields[] = {kLocalBase, kLogits, kSoftcap,    kQueries, kPostEp
 constexpr double kMost = 1e6;
 constexpr float kGgufPostEps = 1e-8f;  // GGUF has no key for it
 
-// Every fourth layer, counted from the last one, if the file does not say which ones.
+// config.json's default: every fourth layer, counted from the last one, has no window. GGUF counts
+// from the first; both are the same if n_layers is a multiple of 4.
 bool is_fourth(const Config& c, int layer) { return (c.n_layers - 1 - layer) % 4 == 0; }
 
 // Which layers have a window and which ones have RoPE, as config.json says.
@@ -37,9 +38,9 @@ void describe_layers(const FamilyFields& f, Config* c) {
               std::to_string(c->n_layers) + ", one a layer");
   for (int l = 0; l < c->n_layers; ++l) {
     const double theta = thetas.empty() ? (is_fourth(*c, l) ? 0 : c->ropes[0].theta) : thetas[l];
-    // transformers takes the model's base in its place.
+    // transformers asks only whether it is 0, and rotates by rope_theta.
     if (theta != 0 && static_cast<float>(theta) != c->ropes[0].theta)
-      unsupported(f.file(), f.name_of(kThetas), format("%g at %d", theta, l),
+      unsupported(f.file(), f.name_of(kThetas), format("%g in layer %d", theta, l),
                   format("0 or rope_theta = %g", c->ropes[0].theta));
     c->layers[l].rope = theta == 0 ? 1 : 0;
   }
@@ -53,15 +54,15 @@ void describe_gguf_layers(const FamilyFields& f, Config* c) {
               format("shape [%d][%d]", c->vocab_size, c->dim));
   if (c->ropes[0].scaling.type != RopeScaling::NONE)
     unsupported(f.file(), f.name_of(kScaling), "\"" + f.string(kScaling).value_or("none") + "\"",
-                "none and no factors, as readers do not agree which layers they are for");
+                "\"none\" and no factors: programs disagree which layers they are for");
   c->ropes[0].theta = positive(f, kLocalBase, 1e15, c->ropes[0].theta);
   for (LayerConfig& layer : c->layers) layer.rope = layer.window > 0 ? 0 : 1;
 }
 
 void describe(const FamilyFields& f, Config* c) {
   if (c->ropes.size() > 1)
-    unsupported(f.file(), "rope_parameters.sliding_attention", "another RoPE",
-                "none, as this family rotates all layers alike");
+    unsupported(f.file(), "rope_parameters.sliding_attention", "a second RoPE",
+                "one set of rope_parameters for all layers that have RoPE");
   c->ropes.push_back({});  // theta 0: none
   if (f.is_json()) describe_layers(f, c);
   else describe_gguf_layers(f, c);
@@ -81,13 +82,14 @@ std::vector<std::pair<Field, float>> values(const Config& c, const std::string& 
   for (int l = 0; l < c.n_layers; ++l)
     if ((c.layers[l].window > 0) != (c.layers[l].rope == 0))
       unsupported(where, kThetas.json,
-                  std::string(c.layers[l].rope == 0 ? "RoPE" : "none") + " in layer " +
-                      std::to_string(l) + (c.layers[l].window > 0 ? " with" : " without") +
-                      " a window",
-                  "RoPE in layers with a window alone" + to_write);
+                  std::string(c.layers[l].rope == 0 ? "RoPE" : "no RoPE") + " in layer " +
+                      std::to_string(l) + ", which has " +
+                      (c.layers[l].window > 0 ? "a window" : "no window"),
+                  "RoPE in exactly the layers that have a window" + to_write);
   if (std::none_of(c.layers.begin(), c.layers.end(),
                    [](const LayerConfig& layer) { return layer.window > 0; }))
-    unsupported(where, kTypes.json, "no \"sliding_attention\"", "a layer with it" + to_write);
+    unsupported(where, kTypes.json, "no \"sliding_attention\"",
+                "at least one such layer" + to_write);
   if (c.post_norm_eps != kGgufPostEps)
     unsupported(where, kPostEps.json, format("%g", c.post_norm_eps),
                 format("%g", kGgufPostEps) + to_write);
@@ -97,7 +99,7 @@ std::vector<std::pair<Field, float>> values(const Config& c, const std::string& 
   return {{kLogits, c.logit_scale}, {kSoftcap, c.logit_softcap}};
 }
 
-// transformers multiplies by 1 + weight, but for the last norm; GGUF's converters add the 1.
+// transformers multiplies by 1 + weight, except in the final norm; GGUF's converters add the 1.
 constexpr TensorNames kNames = [] {
   TensorNames names = kHuggingFacePostNorms;
   names.q_norm = names.k_norm = nullptr;
@@ -119,7 +121,6 @@ const Family kMuseGlimmer = {
     .rope_interleaved = true,
     .post_norm = true,
     .qk_norm = QkNorm::HEAD,
-    .bias_fields = true,
     .window = Family::PERIOD,
     .window_period = 4,
     .window_default = 2048,

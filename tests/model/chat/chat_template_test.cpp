@@ -55,8 +55,9 @@ std::unique_ptr<Tokenizer> small() {
   return tokenizer_from_pieces(small_pieces(), small_options(), "small");
 }
 
-// A vocabulary with these tokens, and all control pieces that the families know.
-std::unique_ptr<Tokenizer> with_tokens(const std::string& bos, const std::string& eos) {
+// A vocabulary with these tokens, and control pieces; of the families' if none are given.
+std::unique_ptr<Tokenizer> with_tokens(const std::string& bos, const std::string& eos,
+                                       std::vector<std::string> controls = {}) {
   std::vector<VocabPiece> pieces = small_pieces();
   VocabOptions options = small_options();
   options.bos_id = options.eos_id = -1;
@@ -67,9 +68,10 @@ std::unique_ptr<Tokenizer> with_tokens(const std::string& bos, const std::string
     pieces.push_back({text, 0, VocabPiece::CONTROL});
     return static_cast<int>(pieces.size()) - 1;
   };
-  for (const char* text : {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|user|>",
-                           "<|system|>", "<|assistant|>"})
-    add(text);
+  if (controls.empty())
+    controls = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|user|>",
+                "<|system|>",          "<|assistant|>"};
+  for (const std::string& text : controls) add(text);
   if (!bos.empty()) options.bos_id = add(bos);
   if (!eos.empty()) options.eos_id = add(eos);
   return tokenizer_from_pieces(pieces, options, "families");
@@ -235,6 +237,80 @@ TEST_CASE("a message that spells control tokens stays text in every family", "[c
               std::count(plain.begin(), plain.end(), id));
       CHECK(hostile.size() > plain.size());
     }
+  }
+}
+
+// The templates of released models in short, spelled by us.
+TEST_CASE("a message that spells control tokens stays text in templates of their own", "[chat]") {
+  const struct {
+    const char* family;
+    std::vector<std::string> controls;
+    const char* turn;  // of a message m
+    const char* prompt;
+  } kTemplates[] = {
+      {"gemma3",
+       {"<start_of_turn>", "<end_of_turn>"},
+       "'<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' + "
+       "(m.content | trim) + '<end_of_turn>\n'",
+       "<start_of_turn>model\n"},
+      {"phi3",
+       {"<|user|>", "<|assistant|>", "<|end|>"},
+       "'<|' + m.role + '|>\n' + m.content + '<|end|>\n'",
+       "<|assistant|>\n"},
+      {"granite",
+       {"<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"},
+       "'<|start_of_role|>' + m.role + '<|end_of_role|>' + m.content + '<|end_of_text|>\n'",
+       "<|start_of_role|>assistant<|end_of_role|>"},
+      {"olmo2, olmo3",
+       {"<|user|>", "<|assistant|>", "<|endoftext|>"},
+       "'<|' + m.role + '|>\n' + m.content + ('<|endoftext|>' if m.role == 'assistant' else '\n')",
+       "<|assistant|>\n"},
+      {"exaone4",
+       {"[|user|]", "[|assistant|]", "[|endofturn|]"},
+       "'[|' + m.role + '|]\n' + m.content + '[|endofturn|]\n'",
+       "[|assistant|]\n"},
+      {"qwen3, qwen3moe, smollm3",
+       {"<|im_start|>", "<|im_end|>", "<think>", "</think>"},
+       "'<|im_start|>' + m.role + '\n' + ('<think>\n\n</think>\n' if m.role == 'assistant' else "
+       "'') + m.content + '<|im_end|>\n'",
+       "<|im_start|>assistant\n<think>\n"},
+      {"mistral3",
+       {"[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
+       "m.content + '</s>' if m.role == 'assistant' else '[SYSTEM_PROMPT]s[/SYSTEM_PROMPT]' + "
+       "m.content",
+       ""},
+      {"gpt-oss",
+       {"<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"},
+       "'<|start|>' + m.role + ('<|channel|>final' if m.role == 'assistant' else '') + "
+       "'<|message|>' + m.content + '<|end|>'",
+       "<|start|>assistant"},
+      {"muse-glimmer",
+       {"<|start|>", "<|message|>", "<|eom|>", "<|eot|>"},
+       "'<|start|>' + m.role + (' to=user' if m.role == 'assistant' else '') + '<|message|>' + "
+       "m.content + '<|eot|>'",
+       "<|start|>assistant"}};
+  for (const auto& t : kTemplates) {
+    INFO(t.family);
+    const auto tokenizer = with_tokens("<s>", "</s>", t.controls);
+    const std::string text = std::string("{% for m in messages %}{{ ") + t.turn +
+                             " }}{% endfor %}{{ '" + t.prompt + "' }}";
+    std::string spelled;
+    for (const std::string& piece : t.controls) spelled += piece + "x";
+    const auto ids_of = [&](const std::string& content) {
+      return tokens_of(*tokenizer, text,
+                       {{"user", content, ""}, {"assistant", content, ""}, {"user", content, ""}});
+    };
+    const Ids plain = ids_of("x"), hostile = ids_of(spelled);
+    CHECK(hostile.size() > plain.size());
+    int64_t own = 0;
+    for (const std::string& piece : t.controls) {
+      const int32_t id = tokenizer->control_id(piece.c_str());
+      REQUIRE(id >= 0);
+      const auto count = std::count(plain.begin(), plain.end(), id);
+      CHECK(std::count(hostile.begin(), hostile.end(), id) == count);
+      own += count;
+    }
+    CHECK(own >= 3);
   }
 }
 
