@@ -130,7 +130,7 @@ void print_info(const riffle_model_info& i, const std::string& path, const std::
   t.add({"width", text_of("%d, feed-forward %d", i.dim, i.hidden_dim)});
   if (i.n_experts > 0)
     t.add({"experts",
-           text_of("%d a layer, width %d; a token uses %d of them, %.1f M parameters in all",
+           text_of("%d a layer, width %d; a token uses %d of them and %.1f M of the parameters",
                    i.n_experts, i.expert_dim, i.n_experts_used, token_params(i) / 1e6)});
   t.add({"heads", text_of("%d of %d, KV heads %d", i.n_heads, i.head_dim, i.n_kv_heads)});
   t.add(

@@ -49,10 +49,11 @@ std::string unexpected(const CLI::App& command, const std::vector<std::string>& 
     if (text.empty() && std::find(rest.begin(), rest.end(), word) != rest.end())
       text = "unexpected argument '" + word + "'";
   if (text.empty()) text = "unexpected argument";
-  const std::pair<const char*, const char*> takes[] = {{"--input", "-i FILE gives the input"},
-                                                       {"--model", "-m PATH gives the model"},
-                                                       {"--output", "-o FILE the output"},
-                                                       {"--prompt", "-p TEXT the prompt"}};
+  const std::pair<const char*, const char*> takes[] = {
+      {"--input", "-i FILE gives the input"},
+      {"--model", "-m PATH gives the model (riffle downloads none)"},
+      {"--output", "-o FILE the output"},
+      {"--prompt", "-p TEXT the prompt"}};
   const char* separator = ": ";
   for (const auto& [flag, meaning] : takes)
     if (command.get_option_no_throw(flag)) {

@@ -257,7 +257,7 @@ def limits(_):
     for args, say in (
         (["run", "-m", "", "-p", "x"], "--model: the path is empty"),
         (["run", "llama3", "hello"],
-         "unexpected argument 'llama3': -m PATH gives the model, -p TEXT the prompt"),
+         "unexpected argument 'llama3': -m PATH gives the model (riffle downloads none), -p TEXT the prompt"),
         (["batch", "q.jsonl"], "unexpected argument 'q.jsonl': -i FILE gives the input")):
         r = riffle(*args)
         check(r.code == 2 and r.err.decode().startswith("riffle: " + say),

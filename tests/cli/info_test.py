@@ -20,7 +20,7 @@ def experts(_):
           and j["expert_bytes"] == 2 * params, "experts are counted", j)
     used = (j["n_params"] - params * 3 / 5) / 1e6
     r = riffle("info", "-m", EXPERTS)
-    check(f"5 a layer, width 32; a token uses 2 of them, {used:.1f} M parameters in all" in r.out.decode(),
+    check(f"5 a layer, width 32; a token uses 2 of them and {used:.1f} M of the parameters" in r.out.decode(),
           "info says what a token uses", r)
     bytes_per_step = {}
     for batch in 1, 4:
