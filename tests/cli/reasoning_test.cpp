@@ -138,56 +138,54 @@ TEST_CASE("a header that the prompt has begun names the recipient of the first m
   CHECK(both({}) == "|");
 }
 
+// A tiny model with this template, whose last four pieces, which are not used, are these control
+// tokens.
+struct ControlModel {
+  riffle_model* model = nullptr;
+  int32_t first = 0;  // of the control tokens
+  ControlModel(const char* chat_template, const std::vector<const char*>& controls) {
+    using namespace riffle;
+    using namespace riffle::test;
+    const TempDir dir;
+    TinyModel tiny = tiny_model(1);
+    tiny.chat_template = chat_template;
+    first = static_cast<int32_t>(tiny.pieces.size() - controls.size());
+    for (size_t i = 0; i < controls.size(); i++)
+      tiny.pieces[static_cast<size_t>(first) + i] = {controls[i], 0, VocabPiece::CONTROL};
+    const std::string path = dir / "controls.gguf";
+    write_file(path, tiny_gguf(tiny, DType::F32));
+    REQUIRE(riffle_model_load(path.c_str(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
+  }
+  ~ControlModel() { riffle_model_free(model); }
+  ControlModel(const ControlModel&) = delete;
+  ControlModel& operator=(const ControlModel&) = delete;
+};
+
 TEST_CASE("recipients are found in the model's vocabulary", "[cli]") {
-  using namespace riffle;
-  using namespace riffle::test;
-  const TempDir dir;
-  const std::string path = dir / "recipients.gguf";
-  TinyModel tiny = tiny_model(1);
-  tiny.chat_template =
+  const ControlModel m(
       "{% for m in messages %}{% if m.reasoning_content %}"
       "{{ '<|start|>assistant to=self<|message|>' + m.reasoning_content + '<|eom|>' }}{% endif %}"
       "<|start|>{{ m.role }}{{ ' to=user' if m.role == 'assistant' }}<|message|>{{ m.content }}"
-      "<|eot|>{% endfor %}<|start|>assistant";
-  const char* const controls[] = {"<|start|>", "<|message|>", "<|eom|>", "<|eot|>"};
-  const auto first = static_cast<int32_t>(tiny.pieces.size() - 4);
-  for (size_t i = 0; i < 4; i++)
-    tiny.pieces[static_cast<size_t>(first) + i] = {controls[i], 0, VocabPiece::CONTROL};
-  write_file(path, tiny_gguf(tiny, DType::F32));
-  riffle_model* model = nullptr;
-  REQUIRE(riffle_model_load(path.c_str(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
-  const ReasoningMarks marks = reasoning_marks(model);
-  CHECK(riffle_is_end_token(model, first + 3));
-  CHECK_FALSE(riffle_is_end_token(model, first + 2));  // it ends the reasoning
-  riffle_model_free(model);
-  CHECK(marks.message_token == first + 1);
-  CHECK(marks.header_tokens == std::vector<int32_t>{first + 2, first});
+      "<|eot|>{% endfor %}<|start|>assistant",
+      {"<|start|>", "<|message|>", "<|eom|>", "<|eot|>"});
+  const ReasoningMarks marks = reasoning_marks(m.model);
+  CHECK(riffle_is_end_token(m.model, m.first + 3));
+  CHECK_FALSE(riffle_is_end_token(m.model, m.first + 2));  // it ends the reasoning
+  CHECK(marks.message_token == m.first + 1);
+  CHECK(marks.header_tokens == std::vector<int32_t>{m.first + 2, m.first});
   CHECK(marks.answer_channel == "assistant to=user");
   CHECK(marks.reasoning_recipient == " to=self");
 }
 
 TEST_CASE("headers are found in the model's vocabulary", "[cli]") {
-  using namespace riffle;
-  using namespace riffle::test;
-  const TempDir dir;
-  const std::string path = dir / "channels.gguf";
-  TinyModel tiny = tiny_model(1);
-  tiny.chat_template =
+  const ControlModel m(
       "{% for m in messages %}<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content "
       "}}<|end|>"
-      "{% endfor %}<|start|>assistant";
-  // The last four pieces are not used.
-  const char* const controls[] = {"<|start|>", "<|channel|>", "<|message|>", "<|end|>"};
-  const auto first = static_cast<int32_t>(tiny.pieces.size() - 4);
-  for (size_t i = 0; i < 4; i++)
-    tiny.pieces[static_cast<size_t>(first) + i] = {controls[i], 0, VocabPiece::CONTROL};
-  write_file(path, tiny_gguf(tiny, DType::F32));
-  riffle_model* model = nullptr;
-  REQUIRE(riffle_model_load(path.c_str(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
-  const ReasoningMarks marks = reasoning_marks(model);
-  riffle_model_free(model);
-  CHECK(marks.message_token == first + 2);
-  CHECK(marks.header_tokens == std::vector<int32_t>{first + 3, first, first + 1});
+      "{% endfor %}<|start|>assistant",
+      {"<|start|>", "<|channel|>", "<|message|>", "<|end|>"});
+  const ReasoningMarks marks = reasoning_marks(m.model);
+  CHECK(marks.message_token == m.first + 2);
+  CHECK(marks.header_tokens == std::vector<int32_t>{m.first + 3, m.first, m.first + 1});
   CHECK(marks.answer_channel == "final");
   CHECK(marks.begin_token == -1);
   CHECK(marks.end_token == -1);
