@@ -224,9 +224,11 @@ void StreamedAnswer::finish() {
 
 void say_unfinished_reasoning(const StreamedAnswer& answer, const riffle_result& result,
                               bool quiet) {
-  const bool cut = result.finish == RIFFLE_FINISH_LENGTH || result.finish == RIFFLE_FINISH_CONTEXT;
-  if (cut && answer.text.empty() && !answer.reasoning.empty())
-    notice(quiet, "[all of these tokens are reasoning: -n allows more, --no-think asks for none]");
+  const bool length = result.finish == RIFFLE_FINISH_LENGTH;
+  if ((length || result.finish == RIFFLE_FINISH_CONTEXT) && answer.text.empty() &&
+      !answer.reasoning.empty())
+    notice(quiet, "[all of these tokens are reasoning: %s allows more, --no-think asks for none]",
+           length ? "-n" : "-c");
 }
 
 void say_unread_thinking(const riffle_model* model, const CommonOptions& options) {

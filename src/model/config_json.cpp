@@ -36,28 +36,10 @@ class JsonFields : public Fields {
     return value->boolean();
   }
   std::vector<int64_t> integers(const char* key) const {
-    const Json* value = at(key);
-    std::vector<int64_t> all;
-    if (!value) return all;
-    const bool array = value->is_array() && value->size() <= 100'000;
-    if (array)
-      for (const Json& n : value->elements())
-        if (n.is_integer()) all.push_back(n.integer());
-    if (!array || all.size() != value->size())
-      bad_model(file_, key, shown(*value), "an array of whole numbers");
-    return all;
+    return array<int64_t>(key, &Json::is_integer, &Json::integer, "an array of whole numbers");
   }
   std::vector<double> numbers(const char* key) const {
-    const Json* value = at(key);
-    std::vector<double> all;
-    if (!value) return all;
-    const bool array = value->is_array() && value->size() <= 100'000;
-    if (array)
-      for (const Json& n : value->elements())
-        if (n.is_number()) all.push_back(n.number());
-    if (!array || all.size() != value->size())
-      bad_model(file_, key, shown(*value), "an array of numbers");
-    return all;
+    return array<double>(key, &Json::is_number, &Json::number, "an array of numbers");
   }
   std::optional<std::string> string(const char* key) const {
     const Json* value = at(key);
@@ -67,6 +49,19 @@ class JsonFields : public Fields {
   }
 
  private:
+  template <class T>
+  std::vector<T> array(const char* key, bool (Json::*is)() const, T (Json::*get)() const,
+                       const char* expected) const {
+    const Json* value = at(key);
+    std::vector<T> all;
+    if (!value) return all;
+    const bool array = value->is_array() && value->size() <= 100'000;
+    if (array)
+      for (const Json& n : value->elements())
+        if ((n.*is)()) all.push_back((n.*get)());
+    if (!array || all.size() != value->size()) bad_model(file_, key, shown(*value), expected);
+    return all;
+  }
   const Json* at(std::string_view key) const {
     const Json* const theta = rope_ && key == "rope_theta" ? find(*rope_, key) : nullptr;
     return theta ? theta : find(object_, key);

@@ -303,6 +303,15 @@ void simd_add(float* x, const float* y, int64_t count) {
   for (; j < count; ++j) x[j] += y[j];
 }
 
+// x[j] = f(x[j], y[j]), on vectors.
+template <class S, class F>
+inline void pairwise(float* x, const float* y, int64_t count, const F& f) {
+  int64_t j = 0;
+  for (; j + S::kLanes <= count; j += S::kLanes) S::store(x + j, f(S::load(x + j), S::load(y + j)));
+  if (const int n = static_cast<int>(count - j))
+    S::store_n(x + j, f(S::load_n(x + j, n), S::load_n(y + j, n)), n);
+}
+
 // e^x for x <= 0 (NaN stays NaN), with subnormal results, which S::exp need not have: x = n ln2 +
 // r, |r| <= ln2/2, Taylor to r^7 (truncation below 1e-8 of the result).
 template <class S>
@@ -335,11 +344,7 @@ inline typename S::Vec silu_mul(typename S::Vec g, typename S::Vec u) {
 }
 template <class S>
 void simd_swiglu(float* gate, const float* up, int64_t count) {
-  int64_t j = 0;
-  for (; j + S::kLanes <= count; j += S::kLanes)
-    S::store(gate + j, silu_mul<S>(S::load(gate + j), S::load(up + j)));
-  if (const int n = static_cast<int>(count - j))
-    S::store_n(gate + j, silu_mul<S>(S::load_n(gate + j, n), S::load_n(up + j, n)), n);
+  pairwise<S>(gate, up, count, [](auto l, auto r) { return silu_mul<S>(l, r); });
 }
 
 // As geglu of linear_scalar.cpp.
@@ -354,11 +359,7 @@ inline typename S::Vec gelu_mul(typename S::Vec g, typename S::Vec up) {
 }
 template <class S>
 void simd_geglu(float* gate, const float* up, int64_t count) {
-  int64_t j = 0;
-  for (; j + S::kLanes <= count; j += S::kLanes)
-    S::store(gate + j, gelu_mul<S>(S::load(gate + j), S::load(up + j)));
-  if (const int n = static_cast<int>(count - j))
-    S::store_n(gate + j, gelu_mul<S>(S::load_n(gate + j, n), S::load_n(up + j, n)), n);
+  pairwise<S>(gate, up, count, [](auto l, auto r) { return gelu_mul<S>(l, r); });
 }
 
 // As clamped_swiglu of linear_scalar.cpp. min(a, b) is -max(-a, -b).
@@ -374,11 +375,7 @@ inline typename S::Vec clamped_silu_mul(typename S::Vec g, typename S::Vec up) {
 }
 template <class S>
 void simd_clamped_swiglu(float* gate, const float* up, int64_t count) {
-  int64_t j = 0;
-  for (; j + S::kLanes <= count; j += S::kLanes)
-    S::store(gate + j, clamped_silu_mul<S>(S::load(gate + j), S::load(up + j)));
-  if (const int n = static_cast<int>(count - j))
-    S::store_n(gate + j, clamped_silu_mul<S>(S::load_n(gate + j, n), S::load_n(up + j, n)), n);
+  pairwise<S>(gate, up, count, [](auto l, auto r) { return clamped_silu_mul<S>(l, r); });
 }
 
 // As sigmoid_gate of linear_scalar.cpp.
@@ -389,11 +386,7 @@ inline typename S::Vec sigmoid_mul(typename S::Vec x, typename S::Vec g) {
 }
 template <class S>
 void simd_sigmoid_gate(float* x, const float* gate, int64_t count) {
-  int64_t j = 0;
-  for (; j + S::kLanes <= count; j += S::kLanes)
-    S::store(x + j, sigmoid_mul<S>(S::load(x + j), S::load(gate + j)));
-  if (const int n = static_cast<int>(count - j))
-    S::store_n(x + j, sigmoid_mul<S>(S::load_n(x + j, n), S::load_n(gate + j, n)), n);
+  pairwise<S>(x, gate, count, [](auto l, auto r) { return sigmoid_mul<S>(l, r); });
 }
 
 // As softcap of linear_scalar.cpp.

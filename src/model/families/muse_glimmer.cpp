@@ -1,8 +1,6 @@
 // Muse Glimmer (Meta, 2026), its text part: three layers with a window and RoPE to one without
 // either, embeddings that are normalised, norms of q and k without weights, a gate on what
 // attention gives, norms before and after attention and FFN, logits with a scale and a soft cap.
-#include <cmath>
-
 #include "model/families/family.h"
 
 namespace riffle {
