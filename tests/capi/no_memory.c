@@ -81,7 +81,8 @@ enum { kPrompt = 34 }; /* tokens: two blocks and a part of one */
 
 static const char* model_path;
 static riffle_isa isa = RIFFLE_ISA_SCALAR;
-static char session_path[64], quantised_path[64];
+static char folder[] = "/tmp/no_memory.XXXXXX"; /* of this run alone: process ids come again */
+static char written[64], session_path[96], quantised_path[96]; /* of the steps */
 static char folder_path[2][64]; /* with a tokenizer.json; with a unigram tokenizer.model */
 static char text[] =
     "The lighthouse keeper wrote down the weather every day. On the third of May the code of the "
@@ -391,28 +392,35 @@ static void free_all(struct all* a) {
   a->selector = selector;
 }
 
-/* Whether a call has left a file of this process, such as one that it writes before it renames it.
- */
-static bool file_is_left(void) {
-  char pattern[64];
+/* Whether a call has left a file, such as one that it writes before it renames it. */
+static bool file_is_left(const char* step, long n) {
+  char pattern[80];
   glob_t found;
-  snprintf(pattern, sizeof pattern, "/tmp/no_memory.%d.*", (int)getpid());
-  const bool left_over = glob(pattern, 0, NULL, &found) == 0;
-  if (left_over) {
-    fprintf(stderr, "left over: %s\n", found.gl_pathv[0]);
-    unlink(found.gl_pathv[0]);
-    globfree(&found);
+  snprintf(pattern, sizeof pattern, "%s/*", written);
+  if (glob(pattern, 0, NULL, &found) != 0) return false;
+  for (size_t i = 0; i < found.gl_pathc; ++i) {
+    fprintf(stderr, "%s: N %ld: left over: %s\n", step, n, found.gl_pathv[i]);
+    unlink(found.gl_pathv[i]);
   }
-  return left_over;
+  globfree(&found);
+  return true;
 }
 
 /* What a child found; its exit code. */
-enum { FINE = 0, NOT_REACHED = 10, BAD_STATUS, NOT_AGAIN, LEAK, SETUP };
+enum { FINE = 0, NOT_REACHED = 10, BAD_STATUS, NOT_AGAIN, LEAK, FILE_LEFT, SETUP };
+static const char* finding(int code) {
+  switch (code) {
+    case BAD_STATUS: return "the call's status was wrong";
+    case NOT_AGAIN: return "the same call failed again";
+    case LEAK: return "memory was left";
+    case FILE_LEFT: return "a file was left";
+    case SETUP: return "what comes before the call failed";
+    default: return code < 0 ? strsignal(-code) : "an unknown exit code";
+  }
+}
 
 /* The nth allocation fails; 0: none, which writes to `leftover` what is live when all is freed. */
 static int one(const struct step* step, struct all a, long n, long* leftover) {
-  snprintf(session_path, sizeof session_path, "/tmp/no_memory.%d.kv", (int)getpid());
-  snprintf(quantised_path, sizeof quantised_path, "/tmp/no_memory.%d.gguf", (int)getpid());
   /* The first exception of a process takes memory that stays. */
   riffle_model* nothing = NULL;
   riffle_model_load("/nowhere/no.gguf", NULL, &nothing, NULL, 0);
@@ -448,7 +456,7 @@ static int one(const struct step* step, struct all a, long n, long* leftover) {
             *leftover);
     out = LEAK;
   }
-  if (file_is_left() && out == FINE) out = LEAK;
+  if (file_is_left(step->name, n) && out == FINE) out = FILE_LEFT;
   return out == FINE && n > 0 && !reached ? NOT_REACHED : out;
 }
 
@@ -480,7 +488,7 @@ static int run(const struct step* step, riffle_device device, riffle_selector se
   long leftover = 0;
   const int plain = apart(step, &a, 0, &leftover);
   if (plain != FINE) {
-    printf("not ok %s%s: without a failure: %d\n", step->name, way, plain);
+    printf("not ok %s%s: without a failure: %s\n", step->name, way, finding(plain));
     return 1;
   }
   if (first == last && getenv("NO_MEMORY_SHOW")) /* here, for a debugger */
@@ -501,8 +509,8 @@ static int run(const struct step* step, riffle_device device, riffle_selector se
   if (failures == 0) {
     printf("ok %s%s: %ld places\n", step->name, way, cases);
   } else {
-    printf("not ok %s%s: %d of %ld places, the first N %ld: %s %d\n", step->name, way, failures,
-           cases, first_bad, what < 0 ? "signal" : "code", what < 0 ? -what : what);
+    printf("not ok %s%s: %d of %ld places, the first N %ld: %s\n", step->name, way, failures,
+           cases, first_bad, finding(what));
   }
   fflush(stdout);
   return failures > 0;
@@ -516,12 +524,21 @@ int main(int argc, char** argv) {
   model_path = argv[1];
   const long first = argc > 3 ? atol(argv[3]) : 1, last = argc > 4 ? atol(argv[4]) : 1000000;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isa = RIFFLE_ISA_AVX2;
+  if (!mkdtemp(folder)) {
+    fprintf(stderr, "no_memory: cannot make a folder in /tmp: %s\n", strerror(errno));
+    return 2;
+  }
+  snprintf(written, sizeof written, "%s/written", folder);
+  snprintf(session_path, sizeof session_path, "%s/session.kv", written);
+  snprintf(quantised_path, sizeof quantised_path, "%s/q8_0.gguf", written);
+  bool made = mkdir(written, 0755) == 0;
   for (int i = 0; i < 2; ++i) {
-    snprintf(folder_path[i], sizeof folder_path[i], "/tmp/no_memory.%d.%d", (int)getpid(), i);
-    if (!write_tiny_folder(folder_path[i], i == 1)) {
-      fprintf(stderr, "no_memory: cannot write %s\n", folder_path[i]);
-      return 2;
-    }
+    snprintf(folder_path[i], sizeof folder_path[i], "%s/%s", folder, i == 0 ? "json" : "unigram");
+    made = made && write_tiny_folder(folder_path[i], i == 1);
+  }
+  if (!made) {
+    fprintf(stderr, "no_memory: cannot write %s\n", folder);
+    return 2;
   }
   int failed = 0;
   for (size_t i = 0; i < sizeof steps / sizeof steps[0]; ++i) {
@@ -549,5 +566,7 @@ int main(int argc, char** argv) {
     }
   }
   for (int i = 0; i < 2; ++i) remove_tiny_folder(folder_path[i]);
+  rmdir(written);
+  rmdir(folder);
   return failed > 0;
 }
