@@ -509,8 +509,8 @@ static int run(const struct step* step, riffle_device device, riffle_selector se
   if (failures == 0) {
     printf("ok %s%s: %ld places\n", step->name, way, cases);
   } else {
-    printf("not ok %s%s: %d of %ld places, the first N %ld: %s\n", step->name, way, failures,
-           cases, first_bad, finding(what));
+    printf("not ok %s%s: %d of %ld places, the first N %ld: %s\n", step->name, way, failures, cases,
+           first_bad, finding(what));
   }
   fflush(stdout);
   return failures > 0;

@@ -24,6 +24,8 @@ CpuBackend::CpuBackend(const Model& model, const BackendOptions& options, Thread
       state_shape_(state_shape(model.config, options)),
       store_(kv_shape(config_, options), kernels_, threads, make_system_slabs(), true,
              options.options.host_mem),
+      products_(kernels_, options.layout.type == cpu::KvType::F32, threads),
+      experts_(config_, &products_, threads),
       thread_scratch_(threads->size()) {
   residency_ = options.has_pool ? make_pooled(&store_, threads, options.slots, options.evict(),
                                               options.options.pool_per_layer)
@@ -63,7 +65,7 @@ void CpuBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, fl
 }
 
 // Elementwise operations on few rows cost less than waking the threads.
-static constexpr int64_t kRowsPerItem = 16, kValuesPerItem = 1 << 15;
+static constexpr int64_t kRowsPerItem = 16;
 
 void CpuBackend::rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out) {
   const int64_t dim = weight.cols;
@@ -87,37 +89,20 @@ void CpuBackend::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weig
   rmsnorm(x, weight, n * n_heads, config_.norm_eps, x);
 }
 
-// f(first, n) for the parts of `count` values.
-template <class F>
-void CpuBackend::elementwise(int64_t count, F&& f) {
-  threads_->parallel_for((count + kValuesPerItem - 1) / kValuesPerItem, [&](int64_t i, int) {
-    const int64_t first = i * kValuesPerItem;
-    f(first, std::min(kValuesPerItem, count - first));
-  });
-}
-
 void CpuBackend::sigmoid_gate(float* x, const float* gate, int64_t count) {
-  elementwise(count, [&](int64_t first, int64_t n) {
+  for_values(threads_, count, [&](int64_t first, int64_t n) {
     kernels_->linear.sigmoid_gate(x + first, gate + first, n);
   });
 }
 
 void CpuBackend::softcap(float* x, int64_t count, float cap) {
-  elementwise(count,
-              [&](int64_t first, int64_t n) { kernels_->linear.softcap(x + first, n, cap); });
-}
-
-void CpuBackend::activate(float* gate, const float* up, int64_t count) {
-  const cpu::LinearKernels& k = kernels_->linear;
-  const auto kernel = config_.activation == Activation::GELU_TANH      ? k.geglu
-                      : config_.activation == Activation::CLAMPED_SILU ? k.clamped_swiglu
-                                                                       : k.swiglu;
-  elementwise(count, [&](int64_t first, int64_t n) { kernel(gate + first, up + first, n); });
+  for_values(threads_, count,
+             [&](int64_t first, int64_t n) { kernels_->linear.softcap(x + first, n, cap); });
 }
 
 void CpuBackend::add(float* x, const float* y, int64_t count) {
-  elementwise(count,
-              [&](int64_t first, int64_t n) { kernels_->linear.add(x + first, y + first, n); });
+  for_values(threads_, count,
+             [&](int64_t first, int64_t n) { kernels_->linear.add(x + first, y + first, n); });
 }
 
 void CpuBackend::rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) {
@@ -159,10 +144,10 @@ void CpuBackend::transform(float* heads, int n_heads) const {
 void CpuBackend::linear(const Linear& args) {
   const float* x = normed(args.norm, args.x, args.n);
   const auto add_biases = [&] {
-    for (int o = 0; o < args.n_outs; ++o) add_bias(args.outs[o], args.n);
+    for (int o = 0; o < args.n_outs; ++o) products_.add_bias(args.outs[o], args.n);
   };
   if (!args.add) {
-    products(args.outs, args.n_outs, x, args.n, args.phase);
+    products_.multiply({args.outs, static_cast<size_t>(args.n_outs)}, x, args.n, args.phase);
     return add_biases();
   }
   for (int o = 0; o < args.n_outs; ++o) {
@@ -170,9 +155,9 @@ void CpuBackend::linear(const Linear& args) {
     product_.reserve(args.n * out.weight->rows * sizeof(float));
     float* y = std::exchange(out.y, product_.as<float>());
     const int64_t ldy = std::exchange(out.ldy, out.weight->rows);
-    products(&out, 1, x, args.n, args.phase);
+    products_.multiply({&out, 1}, x, args.n, args.phase);
     if (args.post_norm && args.post_norm->data) {
-      add_bias(out, args.n);
+      products_.add_bias(out, args.n);
       rmsnorm(out.y, *args.post_norm, args.n, config_.post_norm_eps, out.y);
     }
     if (ldy == out.ldy) add(y, out.y, args.n * ldy);
@@ -180,16 +165,6 @@ void CpuBackend::linear(const Linear& args) {
       for (int64_t i = 0; i < args.n; ++i) add(y + i * ldy, out.y + i * out.ldy, out.ldy);
   }
   if (!args.post_norm || !args.post_norm->data) add_biases();
-}
-
-void CpuBackend::add_bias(const LinearOut& out, int64_t n) {
-  if (!out.bias || !out.bias->data) return;
-  threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
-    const int64_t last = std::min(n, (item + 1) * kRowsPerItem);
-    for (int64_t i = item * kRowsPerItem; i < last; ++i)
-      kernels_->linear.add(out.y + i * out.ldy, static_cast<const float*>(out.bias->data),
-                           out.weight->rows);
-  });
 }
 
 void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
@@ -200,9 +175,9 @@ void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   const float* in = normed(&w.ffn_norm, x, n);
   const LinearOut outs[2] = {{&w.w1, gate_.as<float>(), hidden, &w.b1},
                              {&w.w3, up_.as<float>(), hidden, &w.b3}};
-  products(outs, 2, in, n, phase);
-  for (const LinearOut& out : outs) add_bias(out, n);
-  activate(gate_.as<float>(), up_.as<float>(), n * hidden);
+  products_.multiply(outs, in, n, phase);
+  for (const LinearOut& out : outs) products_.add_bias(out, n);
+  products_.activate(config_.activation, gate_.as<float>(), up_.as<float>(), n * hidden);
   Linear down;
   down.x = gate_.as<float>();
   down.n = n;
@@ -213,110 +188,34 @@ void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   linear(down);
 }
 
-// Whoever asks for f32 KV wants products as exact.
-bool CpuBackend::f32_kv() const { return store_.layout().type == cpu::KvType::F32; }
-
-const cpu::GemvKernels& CpuBackend::gemv_of(cpu::WType type) const {
-  const cpu::LinearKernels& k = kernels_->linear;
-  return (f32_kv() ? k.f32_gemv : k.gemv)[static_cast<int>(type)];
+// Fills in routed_.
+void CpuBackend::route(const LayerWeights& w, const float* in, int64_t n, Phase phase) {
+  const int experts = config_.experts.n, used = config_.experts.n_used;
+  router_.reserve(n * experts * sizeof(float));
+  float* scores = router_.as<float>();
+  const LinearOut out = {&w.router, scores, experts, &w.router_bias};
+  products_.multiply({&out, 1}, in, n, phase);
+  products_.add_bias(out, n);
+  routed_.resize(n * used);
+  threads_->parallel_for(n, [&](int64_t i, int) {
+    route_row(scores + i * experts, experts, used, config_.experts.renormalised,
+              routed_.data() + i * used);
+  });
 }
 
-const cpu::GemmKernels& CpuBackend::gemm_of(cpu::WType type) const {
-  const cpu::LinearKernels& k = kernels_->linear;
-  return (f32_kv() ? k.f32_gemm : k.gemm)[static_cast<int>(type)];
-}
-
-namespace {
-
-// How threads share granules, the smallest numbers of rows that kernels take. Decode waits for
-// memory: each thread has one long run, half of its share, since prefetching works best there; the
-// rest are short runs for whoever is free, so that nobody waits long for a thread that was held up.
-// Prefill waits for arithmetic: short runs throughout.
-constexpr int64_t kShortRunBytes = int64_t{128} << 10;
-class Shares {
- public:
-  // granule_bytes: of weights in a granule.
-  Shares(int64_t granules, int64_t granule_bytes, int threads, Phase phase)
-      : granules_(granules), threads_(threads) {
-    short_ = std::max<int64_t>(1, granules / (8 * threads_));
-    if (phase == Phase::Prefill) {
-      short_ = std::min<int64_t>(4, short_);
-      return;
-    }
-    long_ = granules / (2 * threads_);
-    short_ = std::max(short_, kShortRunBytes / std::max<int64_t>(1, granule_bytes));
-    if (short_ > long_ / 2) short_ = std::max<int64_t>(1, long_);
-  }
-  int64_t count() const {
-    const int64_t left = granules_ - threads_ * long_;
-    return (long_ > 0 ? threads_ : 0) + (left + short_ - 1) / short_;
-  }
-  // The first granule of item i.
-  int64_t begin(int64_t i) const {
-    if (long_ == 0) return std::min(granules_, i * short_);
-    if (i < threads_) return i * long_;
-    return std::min(granules_, threads_ * long_ + (i - threads_) * short_);
-  }
-
- private:
-  int64_t granules_, threads_, long_ = 0, short_;
-};
-
-}  // namespace
-
-void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int64_t n,
-                          Phase phase) {
-  const int64_t cols = outs[0].weight->cols;
-  int64_t granule = 16;  // of rows
-  for (int o = 0; o < n_outs && phase == Phase::Prefill; ++o)
-    granule = std::lcm(granule, gemm_of(outs[o].weight->type).col_tile);
-  int64_t begin[Linear::kMaxOuts + 1] = {0};  // the first granule of each output
-  int packed[Linear::kMaxOuts] = {};          // which of packed_ an output takes
-  for (int o = 0; o < n_outs; ++o)
-    begin[o + 1] = begin[o] + (outs[o].weight->rows + granule - 1) / granule;
-  const Shares shares(begin[n_outs], granule * row_bytes(outs[0].weight->type, cols),
-                      threads_->size(), phase);
-
-  if (phase == Phase::Decode) {
-    for (int o = 0; o < n_outs; ++o) {
-      const DType type = outs[o].weight->type;
-      bool prepared = false;
-      for (int p = 0; p < o; ++p) prepared |= outs[p].weight->type == type;
-      if (prepared) continue;
-      const cpu::GemvKernels& gemv = gemv_of(type);
-      const size_t bytes = gemv.act_bytes(type, cols);
-      Buffer& act = acts_[static_cast<int>(type)];
-      act.reserve(bytes * n);
-      for (int64_t i = 0; i < n; ++i)
-        gemv.prepare(type, x + i * cols, cols, act.as<char>() + i * bytes);
-    }
-  } else {
-    for (int o = 0; o < n_outs; ++o) {
-      const cpu::GemmKernels& gemm = gemm_of(outs[o].weight->type);
-      for (Buffer& b : thread_scratch_) b.reserve(gemm.scratch_bytes(cols));
-      packed[o] = 0;
-      while (gemm_of(outs[packed[o]].weight->type).pack != gemm.pack) ++packed[o];
-      if (packed[o] < o) continue;
-      packed_[o].reserve(gemm.pack_bytes(n, cols));
-      const int64_t tile = gemm.row_tile;
-      threads_->parallel_for((n + tile - 1) / tile, [&](int64_t i, int) {
-        gemm.pack(x, cols, n, cols, i * tile, std::min(n, (i + 1) * tile), packed_[o].data());
-      });
-    }
-  }
-  threads_->parallel_for(shares.count(), [&](int64_t i, int thread) {
-    const int64_t first = shares.begin(i), last = shares.begin(i + 1);
-    for (int o = 0; o < n_outs; ++o) {
-      const Tensor& w = *outs[o].weight;
-      const int64_t r0 = std::max<int64_t>(0, (first - begin[o]) * granule),
-                    r1 = std::min(w.rows, (last - begin[o]) * granule);
-      if (r0 >= r1) continue;
-      if (phase == Phase::Decode)
-        gemv_of(w.type).run(w.type, w.data, cols, r0, r1, acts_[static_cast<int>(w.type)].data(), n,
-                            outs[o].y, outs[o].ldy);
-      else
-        gemm_of(w.type).run(w.type, w.data, cols, r0, r1, packed_[packed[o]].data(), n, outs[o].y,
-                            outs[o].ldy, thread_scratch_[thread].data());
+// A row's results are added by falling weight, so its bits do not depend on the other rows.
+void CpuBackend::experts_ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
+  const int64_t dim = config_.dim, used = config_.experts.n_used;
+  const float* in = normed(&w.ffn_norm, x, n);
+  route(w, in, n, phase);
+  expert_out_.reserve(n * used * dim * sizeof(float));
+  expert_at_.resize(n * used);
+  const float* outs = expert_out_.as<float>();
+  experts_.run(w.experts, routed_.data(), in, n, phase, expert_out_.as<float>(), expert_at_.data());
+  threads_->parallel_for(n, [&](int64_t i, int) {
+    for (int64_t k = i * used; k < (i + 1) * used; ++k) {
+      const float* y = outs + expert_at_[k] * dim;
+      for (int64_t c = 0; c < dim; ++c) x[i * dim + c] += routed_[k].weight * y[c];
     }
   });
 }

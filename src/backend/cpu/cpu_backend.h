@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cpu/cpu_experts.h"
+#include "backend/cpu/cpu_products.h"
 #include "kernels/common/routing.h"
 #include "kv/cpu_residency.h"
 
@@ -80,20 +82,11 @@ class CpuBackend : public Backend {
   };
 
   void rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out);
-  template <class F>
-  void elementwise(int64_t count, F&& f);
   const float* normed(const Tensor* norm, const float* x, int64_t n);
-  bool f32_kv() const;
-  const cpu::GemvKernels& gemv_of(cpu::WType type) const;
-  const cpu::GemmKernels& gemm_of(cpu::WType type) const;
-  void products(const LinearOut* outs, int n_outs, const float* x, int64_t n, Phase phase);
-  void activate(float* gate, const float* up, int64_t count);
   void add(float* x, const float* y, int64_t count);
-  // cpu_experts.cpp: the FFN of a layer that is a mixture of experts.
   void experts_ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase);
   void route(const LayerWeights& weights, const float* in, int64_t n, Phase phase);
   void store_prefill(const float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv);
-  void add_bias(const LinearOut& out, int64_t n);
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope);
   void transform(float* heads, int n_heads) const;  // BlockLayout::transforms_keys, of one token
 
@@ -139,6 +132,8 @@ class CpuBackend : public Backend {
   StateShape state_shape_;
   KvStore store_;
   std::unique_ptr<CpuResidency> residency_;
+  CpuProducts products_;
+  CpuExperts experts_;
   Step step_;                       // under way
   std::vector<int32_t> positions_;  // of the rows of a step, or of a prefill chunk
   std::vector<RowReport> reports_;
@@ -150,16 +145,13 @@ class CpuBackend : public Backend {
 
   Buffer prompt_rows_;  // the residual stream of the prompt that is being read
   // Scratch that grows to what is needed and stays.
-  Buffer acts_[kNumDTypes], packed_[Linear::kMaxOuts], normed_, product_, gate_, up_, synthetic_k_,
-      synthetic_v_, q_scaled_, states_, l_blocks_, coverage_;
+  Buffer normed_, product_, gate_, up_, synthetic_k_, synthetic_v_, q_scaled_, states_, l_blocks_,
+      coverage_;
   std::vector<Buffer> thread_scratch_;
-  // Of a mixture of experts: scores [rows][experts], rows in the order of experts, what they make.
-  Buffer router_, expert_in_, expert_out_;
-  std::vector<Routed> routed_;         // [rows][experts.n_used], by falling weight
-  std::vector<int64_t> expert_rows_;   // [rows * n_used]: the entries of routed_, by expert
-  std::vector<int64_t> expert_first_;  // [experts.n + 1] of expert_rows_
-  std::vector<int64_t> expert_next_;   // [experts.n] as expert_rows_ is filled in
-  std::vector<int64_t> expert_at_;     // of each entry of routed_: where it is in expert_rows_
+  // Of a mixture of experts: scores [rows][experts], what the experts give.
+  Buffer router_, expert_out_;
+  std::vector<Routed> routed_;      // [rows][experts.n_used], by falling weight
+  std::vector<int32_t> expert_at_;  // of each entry of routed_: where it is in expert_out_
   std::vector<ActiveRow> rows_;
   std::vector<RowPlan> plans_;
   std::vector<cpu::AttendState> span_states_;

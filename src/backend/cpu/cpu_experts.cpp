@@ -1,70 +1,140 @@
-// A mixture of experts: each row goes through a few of a layer's FFNs, which a router chooses. Rows
-// are grouped by expert, so that a step, or a chunk of a prompt, reads the weights of an expert
-// once. A row's results are added by falling weight, so its bits do not depend on the other rows.
-#include <algorithm>
+#include "backend/cpu/cpu_experts.h"
 
-#include "backend/cpu/cpu_backend.h"
+#include <algorithm>
+#include <cstring>
 
 namespace riffle {
 
-// Fills in routed_, and the order of its entries by expert.
-void CpuBackend::route(const LayerWeights& w, const float* in, int64_t n, Phase phase) {
-  const int experts = config_.experts.n, used = config_.experts.n_used;
-  router_.reserve(n * experts * sizeof(float));
-  float* scores = router_.as<float>();
-  const LinearOut out = {&w.router, scores, experts, &w.router_bias};
-  products(&out, 1, in, n, phase);
-  add_bias(out, n);
-  routed_.resize(n * used);
-  threads_->parallel_for(n, [&](int64_t i, int) {
-    route_row(scores + i * experts, experts, used, config_.experts.renormalised,
-              routed_.data() + i * used);
-  });
-  expert_first_.assign(experts + 1, 0);
-  for (const Routed& r : routed_) ++expert_first_[r.expert + 1];
-  for (int e = 0; e < experts; ++e) expert_first_[e + 1] += expert_first_[e];
-  expert_rows_.resize(routed_.size());
-  std::vector<int64_t>& next = expert_next_;
-  next.assign(expert_first_.begin(), expert_first_.end() - 1);
-  for (size_t i = 0; i < routed_.size(); ++i)
-    expert_rows_[next[routed_[i].expert]++] = static_cast<int64_t>(i);
+// Fills in first_, row_ and at.
+void CpuExperts::group(const Routed* routed, int64_t n_entries, int32_t* at) {
+  first_.assign(config_.experts.n + 1, 0);
+  for (int64_t i = 0; i < n_entries; ++i) ++first_[routed[i].expert + 1];
+  for (int e = 0; e < config_.experts.n; ++e) first_[e + 1] += first_[e];
+  next_.assign(first_.begin(), first_.end() - 1);
+  row_.resize(n_entries);
+  for (int64_t i = 0; i < n_entries; ++i) {
+    const int64_t place = next_[routed[i].expert]++;
+    row_[place] = static_cast<int32_t>(i / config_.experts.n_used);
+    at[i] = static_cast<int32_t>(place);
+  }
 }
 
-void CpuBackend::experts_ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
-  const int64_t dim = config_.dim, hidden = config_.experts.hidden_dim,
-                used = config_.experts.n_used;
-  const float* in = normed(&w.ffn_norm, x, n);
-  route(w, in, n, phase);
-  expert_in_.reserve(n * used * dim * sizeof(float));
-  expert_out_.reserve(n * used * dim * sizeof(float));
-  gate_.reserve(n * used * hidden * sizeof(float));
-  up_.reserve(n * used * hidden * sizeof(float));
-  auto *rows = expert_in_.as<float>(), *outs = expert_out_.as<float>(), *gate = gate_.as<float>(),
-       *up = up_.as<float>();
-  for (int e = 0; e < config_.experts.n; ++e) {
-    const int64_t first = expert_first_[e], m = expert_first_[e + 1] - first;
-    if (m == 0) continue;
-    for (int64_t j = 0; j < m; ++j)
-      std::copy_n(in + expert_rows_[first + j] / used * dim, dim, rows + j * dim);
-    const ExpertWeights& expert = w.experts[e];
+// f(expert, its first entry, how many) for the experts that have entries.
+template <class F>
+void CpuExperts::for_chosen(F&& f) {
+  for (int e = 0; e < config_.experts.n; ++e)
+    if (const int64_t m = first_[e + 1] - first_[e]; m > 0) f(e, first_[e], m);
+}
+
+// f(i) for few, short rows: threads are woken where there are many.
+template <class F>
+void CpuExperts::for_rows(int64_t n, F&& f) {
+  constexpr int64_t kPart = 16;
+  threads_->parallel_for((n + kPart - 1) / kPart, [&](int64_t part, int) {
+    for (int64_t i = part * kPart; i < std::min(n, (part + 1) * kPart); ++i) f(i);
+  });
+}
+
+void CpuExperts::reserve(const std::vector<ExpertWeights>& experts, int64_t n) {
+  const int64_t entries = n * config_.experts.n_used, hidden = config_.experts.hidden_dim;
+  first_.reserve(config_.experts.n + 1);
+  next_.reserve(config_.experts.n);
+  row_.reserve(entries);
+  prepared_.reserve(2 * entries);
+  gate_.reserve(entries * hidden * sizeof(float));
+  up_.reserve(entries * hidden * sizeof(float));
+  for (const ExpertWeights& e : experts)
+    for (const Tensor* t : {&e.w1, &e.w3, &e.w2}) {
+      const size_t bytes = entries * products_->gemv_of(t->type).act_bytes(t->type, t->cols);
+      acts_[static_cast<int>(t->type)].reserve(bytes);
+      sorted_[static_cast<int>(t->type)].reserve(bytes);
+    }
+}
+
+void CpuExperts::run(const std::vector<ExpertWeights>& experts, const Routed* routed,
+                     const float* in, int64_t n, Phase phase, float* out, int32_t* at) {
+  const int64_t entries = n * config_.experts.n_used, hidden = config_.experts.hidden_dim;
+  group(routed, entries, at);
+  gate_.reserve(entries * hidden * sizeof(float));
+  up_.reserve(entries * hidden * sizeof(float));
+  if (phase == Phase::Decode) run_step(experts, in, n, out);
+  else run_prompt(experts, in, out);
+}
+
+// Decode's products of all entries with matrices of their experts. x: rows of the step, `n` of
+// them, or, if n is 0, a row for each entry in the order of experts.
+void CpuExperts::multiply(const std::vector<ExpertWeights>& experts, std::span<const Half> halves,
+                          const float* x, int64_t n) {
+  const auto entries = static_cast<int64_t>(row_.size());
+  const int64_t rows = n > 0 ? n : entries;
+  const char* ready[kNumDTypes] = {};
+  size_t bytes[kNumDTypes] = {};
+  const auto prepare = [&](DType type, int64_t cols) {
+    const int t = static_cast<int>(type);
+    const cpu::GemvKernels& gemv = products_->gemv_of(type);
+    bytes[t] = gemv.act_bytes(type, cols);
+    acts_[t].reserve(rows * bytes[t]);
+    for_rows(rows, [&](int64_t i) {
+      gemv.prepare(type, x + i * cols, cols, acts_[t].as<char>() + i * bytes[t]);
+    });
+    ready[t] = acts_[t].as<char>();
+    if (n == 0) return;
+    if (n == 1) {  // an expert has one entry at most, and each is of this row
+      bytes[t] = 0;
+      return;
+    }
+    sorted_[t].reserve(entries * bytes[t]);
+    for_rows(entries, [&](int64_t j) {
+      std::memcpy(sorted_[t].as<char>() + j * bytes[t], ready[t] + row_[j] * bytes[t], bytes[t]);
+    });
+    ready[t] = sorted_[t].as<char>();
+  };
+  prepared_.clear();
+  for (const Half& half : halves)
+    for_chosen([&](int e, int64_t first, int64_t m) {
+      const Tensor& w = experts[e].*half.weight;
+      const int t = static_cast<int>(w.type);
+      if (!ready[t]) prepare(w.type, w.cols);
+      prepared_.push_back({&w, ready[t] + first * bytes[t], m, half.out + first * w.rows, w.rows});
+    });
+  products_->multiply(prepared_);
+  for (const Half& half : halves)
+    for_chosen([&](int e, int64_t first, int64_t m) {
+      const Tensor& w = experts[e].*half.weight;
+      products_->add_bias({&w, half.out + first * w.rows, w.rows, &(experts[e].*half.bias)}, m);
+    });
+}
+
+// All chosen experts go through a half of their FFNs together: one expert's weights are too few for
+// many threads.
+void CpuExperts::run_step(const std::vector<ExpertWeights>& experts, const float* in, int64_t n,
+                          float* out) {
+  const auto entries = static_cast<int64_t>(row_.size());
+  auto *gate = gate_.as<float>(), *up = up_.as<float>();
+  const Half into[] = {{&ExpertWeights::w1, &ExpertWeights::b1, gate},
+                       {&ExpertWeights::w3, &ExpertWeights::b3, up}};
+  multiply(experts, into, in, n);
+  products_->activate(config_.activation, gate, up, entries * config_.experts.hidden_dim);
+  const Half back[] = {{&ExpertWeights::w2, &ExpertWeights::b2, out}};
+  multiply(experts, back, gate, 0);
+}
+
+void CpuExperts::run_prompt(const std::vector<ExpertWeights>& experts, const float* in,
+                            float* out) {
+  const int64_t dim = config_.dim, hidden = config_.experts.hidden_dim;
+  rows_.reserve(row_.size() * dim * sizeof(float));
+  auto *rows = rows_.as<float>(), *gate = gate_.as<float>(), *up = up_.as<float>();
+  for_chosen([&](int e, int64_t first, int64_t m) {
+    for (int64_t j = 0; j < m; ++j) std::copy_n(in + row_[first + j] * dim, dim, rows + j * dim);
+    const ExpertWeights& expert = experts[e];
     const LinearOut into[2] = {{&expert.w1, gate, hidden, &expert.b1},
                                {&expert.w3, up, hidden, &expert.b3}};
-    products(into, 2, rows, m, phase);
-    for (const LinearOut& out : into) add_bias(out, m);
-    activate(gate, up, m * hidden);
-    const LinearOut back = {&expert.w2, outs + first * dim, dim, &expert.b2};
-    products(&back, 1, gate, m, phase);
-    add_bias(back, m);
-  }
-  // Where each entry of routed_ lies in the order of experts.
-  expert_at_.resize(expert_rows_.size());
-  for (size_t j = 0; j < expert_rows_.size(); ++j)
-    expert_at_[expert_rows_[j]] = static_cast<int64_t>(j);
-  threads_->parallel_for(n, [&](int64_t i, int) {
-    for (int64_t k = i * used; k < (i + 1) * used; ++k) {
-      const float* y = outs + expert_at_[k] * dim;
-      for (int64_t c = 0; c < dim; ++c) x[i * dim + c] += routed_[k].weight * y[c];
-    }
+    products_->multiply(into, rows, m, Phase::Prefill);
+    for (const LinearOut& half : into) products_->add_bias(half, m);
+    products_->activate(config_.activation, gate, up, m * hidden);
+    const LinearOut back = {&expert.w2, out + first * dim, dim, &expert.b2};
+    products_->multiply({&back, 1}, gate, m, Phase::Prefill);
+    products_->add_bias(back, m);
   });
 }
 

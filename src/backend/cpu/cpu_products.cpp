@@ -1,0 +1,156 @@
+#include "backend/cpu/cpu_products.h"
+
+#include <numeric>
+
+namespace riffle {
+namespace {
+
+// How threads share granules, the smallest numbers of rows that kernels take. Decode waits for
+// memory: each thread has one long run, half of its share, since prefetching works best there; the
+// rest are short runs for whoever is free, so that nobody waits long for a thread that was held up.
+// Prefill waits for arithmetic: short runs throughout.
+constexpr int64_t kShortRunBytes = int64_t{128} << 10;
+class Shares {
+ public:
+  // granule_bytes: of weights in a granule.
+  Shares(int64_t granules, int64_t granule_bytes, int threads, Phase phase)
+      : granules_(granules), threads_(threads) {
+    short_ = std::max<int64_t>(1, granules / (8 * threads_));
+    if (phase == Phase::Prefill) {
+      short_ = std::min<int64_t>(4, short_);
+      return;
+    }
+    long_ = granules / (2 * threads_);
+    short_ = std::max(short_, kShortRunBytes / std::max<int64_t>(1, granule_bytes));
+    if (short_ > long_ / 2) short_ = std::max<int64_t>(1, long_);
+  }
+  int64_t count() const {
+    const int64_t left = granules_ - threads_ * long_;
+    return (long_ > 0 ? threads_ : 0) + (left + short_ - 1) / short_;
+  }
+  // The first granule of item i.
+  int64_t begin(int64_t i) const {
+    if (long_ == 0) return std::min(granules_, i * short_);
+    if (i < threads_) return i * long_;
+    return std::min(granules_, threads_ * long_ + (i - threads_) * short_);
+  }
+
+ private:
+  int64_t granules_, threads_, long_ = 0, short_;
+};
+
+}  // namespace
+
+CpuProducts::CpuProducts(const cpu::Kernels* kernels, bool f32_kv, ThreadPool* threads)
+    : kernels_(kernels), f32_kv_(f32_kv), threads_(threads), thread_scratch_(threads->size()) {}
+
+const cpu::GemvKernels& CpuProducts::gemv_of(DType type) const {
+  const cpu::LinearKernels& k = kernels_->linear;
+  return (f32_kv_ ? k.f32_gemv : k.gemv)[static_cast<int>(type)];
+}
+
+const cpu::GemmKernels& CpuProducts::gemm_of(DType type) const {
+  const cpu::LinearKernels& k = kernels_->linear;
+  return (f32_kv_ ? k.f32_gemm : k.gemm)[static_cast<int>(type)];
+}
+
+void CpuProducts::multiply(std::span<const Prepared> products) {
+  if (products.empty()) return;
+  constexpr int64_t kGranule = 16;  // of rows
+  const size_t count = products.size();
+  begin_.assign(count + 1, 0);
+  for (size_t p = 0; p < count; ++p)
+    begin_[p + 1] = begin_[p] + (products[p].weight->rows + kGranule - 1) / kGranule;
+  const Tensor& one = *products[0].weight;
+  const Shares shares(begin_[count], kGranule * row_bytes(one.type, one.cols), threads_->size(),
+                      Phase::Decode);
+  threads_->parallel_for(shares.count(), [&](int64_t i, int) {
+    const int64_t first = shares.begin(i), last = shares.begin(i + 1);
+    size_t p = std::upper_bound(begin_.begin(), begin_.end(), first) - begin_.begin() - 1;
+    for (; p < count && begin_[p] < last; ++p) {
+      const Prepared& product = products[p];
+      const Tensor& w = *product.weight;
+      const int64_t r0 = std::max<int64_t>(0, (first - begin_[p]) * kGranule),
+                    r1 = std::min(w.rows, (last - begin_[p]) * kGranule);
+      if (r0 < r1)
+        gemv_of(w.type).run(w.type, w.data, w.cols, r0, r1, product.acts, product.n, product.y,
+                            product.ldy);
+    }
+  });
+}
+
+void CpuProducts::multiply_few(std::span<const LinearOut> outs, const float* x, int64_t n) {
+  Prepared products[Linear::kMaxOuts];
+  for (size_t o = 0; o < outs.size(); ++o) {
+    const Tensor& w = *outs[o].weight;
+    bool prepared = false;
+    for (size_t p = 0; p < o; ++p) prepared |= outs[p].weight->type == w.type;
+    Buffer& acts = acts_[static_cast<int>(w.type)];
+    if (!prepared) {
+      const cpu::GemvKernels& gemv = gemv_of(w.type);
+      const size_t bytes = gemv.act_bytes(w.type, w.cols);
+      acts.reserve(bytes * n);
+      for (int64_t i = 0; i < n; ++i)
+        gemv.prepare(w.type, x + i * w.cols, w.cols, acts.as<char>() + i * bytes);
+    }
+    products[o] = {&w, acts.data(), n, outs[o].y, outs[o].ldy};
+  }
+  multiply({products, outs.size()});
+}
+
+void CpuProducts::multiply(std::span<const LinearOut> outs, const float* x, int64_t n,
+                           Phase phase) {
+  if (phase == Phase::Decode) return multiply_few(outs, x, n);
+  const int64_t cols = outs[0].weight->cols;
+  const size_t n_outs = outs.size();
+  int64_t granule = 16;  // of rows
+  for (const LinearOut& out : outs) granule = std::lcm(granule, gemm_of(out.weight->type).col_tile);
+  int64_t begin[Linear::kMaxOuts + 1] = {0};  // the first granule of each output
+  size_t packed[Linear::kMaxOuts] = {};       // which of packed_ an output takes
+  for (size_t o = 0; o < n_outs; ++o) {
+    begin[o + 1] = begin[o] + (outs[o].weight->rows + granule - 1) / granule;
+    const cpu::GemmKernels& gemm = gemm_of(outs[o].weight->type);
+    for (Buffer& b : thread_scratch_) b.reserve(gemm.scratch_bytes(cols));
+    while (gemm_of(outs[packed[o]].weight->type).pack != gemm.pack) ++packed[o];
+    if (packed[o] < o) continue;
+    packed_[o].reserve(gemm.pack_bytes(n, cols));
+    const int64_t tile = gemm.row_tile;
+    threads_->parallel_for((n + tile - 1) / tile, [&](int64_t i, int) {
+      gemm.pack(x, cols, n, cols, i * tile, std::min(n, (i + 1) * tile), packed_[o].data());
+    });
+  }
+  const Shares shares(begin[n_outs], granule * row_bytes(outs[0].weight->type, cols),
+                      threads_->size(), phase);
+  threads_->parallel_for(shares.count(), [&](int64_t i, int thread) {
+    const int64_t first = shares.begin(i), last = shares.begin(i + 1);
+    for (size_t o = 0; o < n_outs; ++o) {
+      const Tensor& w = *outs[o].weight;
+      const int64_t r0 = std::max<int64_t>(0, (first - begin[o]) * granule),
+                    r1 = std::min(w.rows, (last - begin[o]) * granule);
+      if (r0 < r1)
+        gemm_of(w.type).run(w.type, w.data, cols, r0, r1, packed_[packed[o]].data(), n, outs[o].y,
+                            outs[o].ldy, thread_scratch_[thread].data());
+    }
+  });
+}
+
+void CpuProducts::add_bias(const LinearOut& out, int64_t n) {
+  if (!out.bias || !out.bias->data) return;
+  constexpr int64_t kRows = 16;
+  threads_->parallel_for((n + kRows - 1) / kRows, [&](int64_t item, int) {
+    for (int64_t i = item * kRows; i < std::min(n, (item + 1) * kRows); ++i)
+      kernels_->linear.add(out.y + i * out.ldy, static_cast<const float*>(out.bias->data),
+                           out.weight->rows);
+  });
+}
+
+void CpuProducts::activate(Activation activation, float* gate, const float* up, int64_t count) {
+  const cpu::LinearKernels& k = kernels_->linear;
+  const auto kernel = activation == Activation::GELU_TANH      ? k.geglu
+                      : activation == Activation::CLAMPED_SILU ? k.clamped_swiglu
+                                                               : k.swiglu;
+  for_values(threads_, count,
+             [&](int64_t first, int64_t n) { kernel(gate + first, up + first, n); });
+}
+
+}  // namespace riffle

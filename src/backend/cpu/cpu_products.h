@@ -1,0 +1,58 @@
+// What the CPU multiplies: products of weights and activations, shared among threads. The CPU
+// backend and a GPU's experts in host memory go through it.
+#pragma once
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "util/buffer.h"
+#include "util/thread_pool.h"
+
+namespace riffle {
+
+// f(first, n) for the parts of `count` values. Few values cost less than waking the threads.
+template <class F>
+void for_values(ThreadPool* threads, int64_t count, F&& f) {
+  constexpr int64_t kPart = 1 << 15;
+  threads->parallel_for((count + kPart - 1) / kPart,
+                        [&](int64_t i, int) { f(i * kPart, std::min(kPart, count - i * kPart)); });
+}
+
+class CpuProducts {
+ public:
+  // f32_kv: whoever asks for f32 KV wants products as exact.
+  CpuProducts(const cpu::Kernels* kernels, bool f32_kv, ThreadPool* threads);
+
+  // Products of the same x [n][cols].
+  void multiply(std::span<const LinearOut> outs, const float* x, int64_t n, Phase phase);
+  void add_bias(const LinearOut& out, int64_t n);
+  // gate = activation(gate) * up.
+  void activate(Activation activation, float* gate, const float* up, int64_t count);
+
+  // Decode. Products whose activations were prepared by gemv_of(weight->type): y[i * ldy + r] =
+  // W[r] . x_i, i in [0, n). All weights have the same number of columns.
+  struct Prepared {
+    const Tensor* weight = nullptr;
+    const void* acts = nullptr;
+    int64_t n = 0;
+    float* y = nullptr;
+    int64_t ldy = 0;
+  };
+  void multiply(std::span<const Prepared> products);
+  const cpu::GemvKernels& gemv_of(DType type) const;
+
+ private:
+  const cpu::GemmKernels& gemm_of(DType type) const;
+  void multiply_few(std::span<const LinearOut> outs, const float* x, int64_t n);
+
+  const cpu::Kernels* kernels_;
+  bool f32_kv_;
+  ThreadPool* threads_;
+  // Scratch that grows to what is needed and stays.
+  Buffer acts_[kNumDTypes], packed_[Linear::kMaxOuts];
+  std::vector<Buffer> thread_scratch_;
+  std::vector<int64_t> begin_;  // the first granule of each product
+};
+
+}  // namespace riffle
