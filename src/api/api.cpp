@@ -111,7 +111,7 @@ riffle_status riffle_context_create(riffle_model* model, const riffle_context_op
     riffle_plan plan{};
     plan_memory(*model->model, resolved, plan);
     if (resolved.options.device == RIFFLE_DEVICE_CPU ||
-        resolved.options.device == RIFFLE_DEVICE_EMU)
+        resolved.options.device == RIFFLE_DEVICE_EMU || resolved.host_expert_layers > 0)
       materialize(*model->model);
     c->setting_name = name;
     c->engine = std::make_unique<Engine>(*model->model, std::move(resolved));

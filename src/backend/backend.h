@@ -271,7 +271,8 @@ struct BackendOptions {
   int64_t lent_slots = 0;
   // Selector AUTO reads everything in sessions of fewer tokens. The plan decides.
   int64_t everything_below = 0;
-  // cuda: the number of last layers whose experts are in host memory. The plan decides.
+  // cuda: the number of last layers whose experts are in host memory, where the CPU computes with
+  // them in steps. The plan decides.
   int host_expert_layers = 0;
   bool rows_on_host = false;  // cuda: residual streams of long prompts are in host memory
   uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt beside its KV
@@ -284,6 +285,11 @@ struct BackendOptions {
     return s;
   }
   riffle_selection selection() const { return settled(options.selection); }
+  // Names what decides the bits of the host's results.
+  std::string host_arithmetic() const {
+    if (options.isa != RIFFLE_ISA_AUTO) return kernels->name;
+    return std::string("auto up to ") + cpu::kernels(kernels->isa)->name;
+  }
   EvictPolicy evict() const {
     return options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
   }

@@ -19,7 +19,7 @@ CpuBackend::CpuBackend(const Model& model, const BackendOptions& options, Thread
     : model_(model),
       config_(model.config),
       kernels_(options.kernels),
-      timed_kernels_(options.options.isa == RIFFLE_ISA_AUTO),
+      arithmetic_(options.host_arithmetic()),
       threads_(threads),
       state_shape_(state_shape(model.config, options)),
       store_(kv_shape(config_, options), kernels_, threads, make_system_slabs(), true,
@@ -30,11 +30,6 @@ CpuBackend::CpuBackend(const Model& model, const BackendOptions& options, Thread
   residency_ = options.has_pool ? make_pooled(&store_, threads, options.slots, options.evict(),
                                               options.options.pool_per_layer)
                                 : make_in_place(&store_);
-}
-
-std::string CpuBackend::arithmetic() const {
-  return timed_kernels_ ? std::string("auto up to ") + cpu::kernels(kernels_->isa)->name
-                        : kernels_->name;
 }
 
 void CpuBackend::prepare(const Selector& selector, SequenceKv& s) {

@@ -18,7 +18,7 @@ class CpuBackend : public Backend {
 
   const char* name() const override { return residency_->in_place() ? "cpu" : "emu"; }
   const char* detail() const override { return kernels_->name; }
-  std::string arithmetic() const override;
+  std::string arithmetic() const override { return arithmetic_; }
   Buffer allocate(size_t bytes) override { return Buffer(bytes); }
 
   void prepare(const Selector& selector, SequenceKv& sequence) override;
@@ -127,7 +127,7 @@ class CpuBackend : public Backend {
   const Model& model_;
   const Config& config_;
   const cpu::Kernels* kernels_;
-  bool timed_kernels_;  // isa AUTO has chosen them
+  std::string arithmetic_;
   ThreadPool* threads_;
   StateShape state_shape_;
   KvStore store_;

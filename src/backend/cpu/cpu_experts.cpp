@@ -43,12 +43,11 @@ void CpuExperts::reserve(const std::vector<ExpertWeights>& experts, int64_t n) {
   prepared_.reserve(2 * entries);
   gate_.reserve(entries * hidden * sizeof(float));
   up_.reserve(entries * hidden * sizeof(float));
-  for (const ExpertWeights& e : experts)
-    for (const Tensor* t : {&e.w1, &e.w3, &e.w2}) {
-      const size_t bytes = entries * products_->gemv_of(t->type).act_bytes(t->type, t->cols);
-      acts_[static_cast<int>(t->type)].reserve(bytes);
-      sorted_[static_cast<int>(t->type)].reserve(bytes);
-    }
+  for (const Tensor* t : {&experts[0].w1, &experts[0].w3, &experts[0].w2}) {  // as all of them
+    const size_t bytes = entries * products_->gemv_of(t->type).act_bytes(t->type, t->cols);
+    acts_[static_cast<int>(t->type)].reserve(bytes);
+    sorted_[static_cast<int>(t->type)].reserve(bytes);
+  }
 }
 
 void CpuExperts::run(const std::vector<ExpertWeights>& experts, const Routed* routed,

@@ -51,7 +51,16 @@ CudaBackend::CudaBackend(const Model& model, const BackendOptions& options, Thre
              std::unique_ptr<SlabSource>(slabs_), false, options.options.host_mem),
       residency_(config_, device_, &heap_, &compute_, &store_, slabs_, options),
       streamed_attention_(config_, device_, &heap_, &compute_, &residency_),
-      prompt_rows_(&compute_) {}
+      prompt_rows_(&compute_),
+      cpu_products_(host_kernels_, options.layout.type == cpu::KvType::F32, threads),
+      cpu_experts_(config_, &cpu_products_, threads) {}
+
+std::string CudaBackend::arithmetic() const {
+  const int layers = options_.host_expert_layers;
+  if (layers == 0) return detail();
+  return device_.name + " and " + options_.host_arithmetic() + " for the experts of " +
+         std::to_string(layers) + " layers";
+}
 
 CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(compute_);

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cpu/cpu_experts.h"
+#include "backend/cpu/cpu_products.h"
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device.h"
@@ -37,6 +39,7 @@ class CudaBackend : public Backend {
 
   const char* name() const override { return "cuda"; }
   const char* detail() const override { return device_.name.c_str(); }
+  std::string arithmetic() const override;
   const char* notice() const override { return residency_.notice().c_str(); }
   Buffer allocate(size_t bytes) override {
     const DeviceScope on = enter();
@@ -109,12 +112,19 @@ class CudaBackend : public Backend {
   };
   void experts_of_step(const LayerWeights& weights, float* x, int64_t n);
   void experts_of_prompt(const LayerWeights& weights, float* x, int64_t n);
+  // The CPU computes with experts in host memory; a recorded step calls it back.
+  struct HostExperts {
+    CudaBackend* backend;
+    const LayerWeights* weights;
+    int64_t n;  // rows
+  };
+  void experts_of_host(const LayerWeights& weights, float* x, int64_t n);
+  void run_host_experts(const HostExperts& call);
   void route_rows(const LayerWeights& weights, const float* x, int64_t n, bool prompt,
                   Experts& experts);
-  Matrix staged(const Matrix& rows);
   template <class F>
-  void each_expert(const Matrix& stack, bool on_host, int64_t rows, std::span<const int64_t> first,
-                   WType type, F&& f);
+  void each_expert(const LayerWeights& weights, Tensor ExpertWeights::*which,
+                   std::span<const int64_t> first, WType type, F&& f);
   void grow_experts(int64_t n);
   void take_experts(DeviceArena& memory, int64_t chunk, int64_t operand);
   RopePairs rope_pairs(int rope) const;
@@ -162,6 +172,13 @@ class CudaBackend : public Backend {
   Experts prompt_experts_, experts_;            // of a prompt, of a step
   Buffer expert_staging_;                       // prompts: neighbours of those in host memory
   Buffer host_routed_, host_orders_by_expert_;  // pinned
+  // Steps through experts in host memory: `in`, `routed`, `out`, `orders` are pinned.
+  Experts expert_rows_;
+  int64_t expert_rows_reserved_ = 0;
+  CpuProducts cpu_products_;
+  CpuExperts cpu_experts_;
+  std::map<std::pair<const LayerWeights*, int64_t>, HostExperts> host_calls_;  // of recorded steps
+  std::exception_ptr host_error_;
   // KV in 8 bits: the layer's in f16, and which one it is, as far as it is unpacked.
   Buffer unpacked_kv_;
   int unpacked_layer_ = -1;

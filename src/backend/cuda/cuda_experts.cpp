@@ -1,5 +1,6 @@
-// Mixtures of experts. A step goes through the chosen experts' weights once, all of it on the
-// device. A chunk of a prompt is grouped by expert, which the host does.
+// Mixtures of experts. A step goes through the chosen experts' weights once: on the device, or on
+// the CPU if they are in host memory. A chunk of a prompt is grouped by expert, which the host
+// does, and computed on the device.
 #include <algorithm>
 #include <cstring>
 
@@ -20,6 +21,19 @@ void CudaBackend::grow_experts(int64_t n) {
   grow(experts_.routed, entries * sizeof(Routed), "a step's experts");
   grow(experts_.places, entries * sizeof(Place), "a step's experts");
   grow(experts_.out, entries * config_.dim * sizeof(float), "a step's experts");
+  if (options_.host_expert_layers == 0 || n <= expert_rows_reserved_) return;
+  if (expert_rows_reserved_ > 0) compute_.wait("a step's experts");
+  const auto pin = [](size_t bytes) { return pinned(bytes, "a step's experts in host memory"); };
+  expert_rows_reserved_ = 0;
+  expert_rows_.in = pin(n * config_.dim * sizeof(float));
+  expert_rows_.routed = pin(entries * sizeof(Routed));
+  expert_rows_.orders = pin(entries * sizeof(int32_t));
+  expert_rows_.out = pin(entries * config_.dim * sizeof(float));
+  grow(expert_rows_.scores, n * e.n * sizeof(float), "a step's experts");
+  for (const LayerWeights& l : model_.weights.layers)
+    if (!l.experts.empty() && weights_.experts_on_host(l)) cpu_experts_.reserve(l.experts, n);
+  expert_rows_reserved_ = n;
+  ++growths_;
 }
 
 // prompt_bytes counts the same. operand: bytes of a number that prefill multiplies.
@@ -76,9 +90,42 @@ void CudaBackend::route_rows(const LayerWeights& w, const float* x, int64_t n, b
   check(route(r, compute_), "choosing experts");
 }
 
+void CudaBackend::run_host_experts(const HostExperts& call) {
+  cpu_experts_.run(call.weights->experts, expert_rows_.routed.as<Routed>(),
+                   expert_rows_.in.as<float>(), call.n, Phase::Decode, expert_rows_.out.as<float>(),
+                   expert_rows_.orders.as<int32_t>());
+}
+
+// The device chooses the experts, writes their rows to pinned memory and adds what it finds there.
+// A graph calls the CPU between the two; else this thread waits for the device.
+void CudaBackend::experts_of_host(const LayerWeights& w, float* x, int64_t n) {
+  route_rows(w, x, n, false, expert_rows_);
+  const HostExperts call = {this, &w, n};
+  if (mode_ == Mode::Capturing) {
+    HostExperts& kept = host_calls_[{&w, n}] = call;
+    const auto run = [](void* data) {
+      const auto& c = *static_cast<HostExperts*>(data);
+      try {
+        c.backend->run_host_experts(c);
+      } catch (...) {
+        c.backend->host_error_ = std::current_exception();
+      }
+    };
+    check(cudaLaunchHostFunc(compute_, run, &kept), "experts in host memory");
+  } else {
+    compute_.wait("choosing experts");
+    run_host_experts(call);
+  }
+  check(combine_rows(expert_rows_.out.as<float>(), expert_rows_.routed.as<Routed>(),
+                     expert_rows_.orders.as<int32_t>(), n, config_.experts.n_used, config_.dim, x,
+                     false, compute_),
+        "adding what experts give");
+}
+
 void CudaBackend::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
   const ExpertsConfig& e = config_.experts;
   grow_experts(n);
+  if (weights_.experts_on_host(w)) return experts_of_host(w, x, n);
   grow(hidden_, n * config_.ffn_values() * sizeof(float), "a step's FFN");
   route_rows(w, x, n, false, experts_);
   ExpertsStep step;
@@ -109,29 +156,14 @@ void CudaBackend::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
         "adding what experts give");
 }
 
-// The same weights in device memory.
-Matrix CudaBackend::staged(const Matrix& w) {
-  const RowParts row = row_parts(w.type, w.cols);
-  const Matrix out = matrix_at(w.type, w.rows, w.cols, expert_staging_.data());
-  const auto copy = [&](const void* to, const void* from, int64_t row_bytes) {
-    if (!from) return;
-    check(cudaMemcpyAsync(const_cast<void*>(to), from, w.rows * row_bytes, cudaMemcpyHostToDevice,
-                          compute_),
-          "copying experts from host memory");
-  };
-  copy(out.data, w.data, row.data);
-  copy(out.scales, w.scales, row.scales);
-  copy(out.high, w.high, row.high);
-  copy(out.blocks, w.blocks, row.blocks);
-  return out;
-}
-
-// Calls f(expert, its matrix) for the experts of a stack that have rows: [first[k], first[k + 1]).
-// Neighbours are copied and dequantised together: one alone does not fill the device.
+// Calls f(expert, its matrix) for the experts that have rows: [first[k], first[k + 1]). Neighbours
+// are copied and dequantised together: one alone does not fill the device.
 template <class F>
-void CudaBackend::each_expert(const Matrix& stack, bool on_host, int64_t rows,
+void CudaBackend::each_expert(const LayerWeights& w, Tensor ExpertWeights::*which,
                               std::span<const int64_t> first, WType type, F&& f) {
+  const Matrix& stack = weights_.experts(w, which);
   const int n = static_cast<int>(first.size()) - 1;
+  const int64_t rows = stack.rows / n;
   const auto used = [&](int k) { return k < n && first[k + 1] > first[k]; };
   const int64_t most = experts_at_once(n, Tensor{stack.type, rows, stack.cols}, type);
   for (int k = 0, end; k < n; k = end) {
@@ -139,7 +171,10 @@ void CudaBackend::each_expert(const Matrix& stack, bool on_host, int64_t rows,
     if (!used(k)) continue;
     while (used(end) && end - k < most) ++end;
     Matrix some = rows_of(stack, k * rows, (end - k) * rows);
-    if (on_host) some = staged(some);
+    if (weights_.experts_on_host(w)) {
+      some = matrix_at(stack.type, some.rows, stack.cols, expert_staging_.data());
+      weights_.stage(w, which, k, some);
+    }
     const int64_t bytes = rows * stack.cols * size_of(type);
     if (stack.type != type && (end - k) * bytes <= static_cast<int64_t>(unpacked_.size())) {
       check(dequantize(some, 0, some.rows, unpacked_.data(), type, compute_),
@@ -180,19 +215,16 @@ void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) 
                         compute_),
         "grouping rows by expert");
   const auto* device_from = p.orders.as<int32_t>();
-  const Matrix &w1 = weights_.experts(w, &ExpertWeights::w1),
-               &w3 = weights_.experts(w, &ExpertWeights::w3),
-               &w2 = weights_.experts(w, &ExpertWeights::w2);
-  const WType type = operand_type(options_.layout.type, w1.type),
-              down_type = operand_type(options_.layout.type, w2.type);
+  const WType type = operand_type(options_.layout.type, w.experts[0].w1.type),
+              down_type = operand_type(options_.layout.type, w.experts[0].w2.type);
   check(gather_rows(p.in.as<float>(), device_from, rows, dim, p.sorted.data(), type, compute_),
         "grouping rows by expert");
   const auto of = [](Buffer& buffer, int64_t values, WType t) {
     return buffer.as<std::byte>() + values * size_of(t);
   };
-  const bool on_host = weights_.experts_on_host(w);
-  for (const auto& [matrix, out] : {std::pair{&w1, &gate_}, {&w3, &up_}})
-    each_expert(*matrix, on_host, hidden, first, type, [&](int k, const Matrix& expert) {
+  for (const auto& [matrix, out] :
+       {std::pair{&ExpertWeights::w1, &gate_}, {&ExpertWeights::w3, &up_}})
+    each_expert(w, matrix, first, type, [&](int k, const Matrix& expert) {
       const int64_t begin = first[k];
       multiply(expert, of(p.sorted, begin * dim, type), type, first[k + 1] - begin,
                of(*out, begin * hidden, type), hidden, type, false);
@@ -212,7 +244,7 @@ void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) 
     check(glu(gate(), gate_.data(), up_.data(), rows * hidden, type, gate_.data(), down_type,
               compute_),
           "the experts' gate");
-  each_expert(w2, on_host, dim, first, down_type, [&](int k, const Matrix& expert) {
+  each_expert(w, &ExpertWeights::w2, first, down_type, [&](int k, const Matrix& expert) {
     const int64_t begin = first[k], m = first[k + 1] - begin;
     float* out = p.out.as<float>() + begin * dim;
     multiply(expert, of(gate_, begin * hidden, down_type), down_type, m, out, dim, WType::F32,

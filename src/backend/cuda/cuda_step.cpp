@@ -409,6 +409,7 @@ void CudaBackend::end_step(float* logits, float* const* host, int32_t* tokens) {
   find_masks();
   if (masked_) draw_tokens(logits);
   compute_.wait("a decode step");
+  if (host_error_) std::rethrow_exception(std::exchange(host_error_, nullptr));
   if (*host_results_.as<uint32_t>() != 0) {
     // Cooperative launches, which no kernel of another stream can keep apart, from now on.
     overlap_ = false;
@@ -608,6 +609,7 @@ void CudaBackend::abandon_step() {
   if (results_.size()) cudaMemsetAsync(results_.data(), 0, sizeof(RowResult), compute_);
   cudaStreamSynchronize(compute_);
   cudaGetLastError();
+  host_error_ = nullptr;
   step_scope_.reset();
 }
 

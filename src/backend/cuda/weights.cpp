@@ -96,6 +96,7 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
         tell(device_bytes_of_experts(layers[i], which));
       }
   stream_.wait("uploading the weights");
+  if (!on_host_.empty()) return;  // stage() goes on
   for (Buffer& b : staging_) b = Buffer();
 }
 
@@ -109,22 +110,25 @@ void DeviceWeights::add_experts(const LayerWeights& layer, Tensor ExpertWeights:
                                 bool on_host) {
   const Tensor& first = layer.experts[0].*which;
   const auto n = static_cast<int64_t>(layer.experts.size());
-  const Matrix m = place(first, n * first.rows, on_host);
+  if (on_host) {
+    matrices_[&first] = Matrix{first.type, n * first.rows, first.cols};
+    on_host_.insert(&layer);
+    return;
+  }
+  const Matrix m = place(first, n * first.rows);
   for (int64_t e = 0; e < n; ++e)
-    fill(layer.experts[e].*which, rows_of(m, e * first.rows, first.rows), on_host);
+    fill(layer.experts[e].*which, rows_of(m, e * first.rows, first.rows));
   matrices_[&first] = m;
-  if (on_host) on_host_.insert(&layer);
 }
 
-void DeviceWeights::fill(const Tensor& t, const Matrix& m, bool on_host) {
-  if (t.data) upload(t, m, on_host);
+void DeviceWeights::fill(const Tensor& t, const Matrix& m) {
+  if (t.data) upload(t, m);
   else check(fill_synthetic(m, t.seed, t.scale, stream_), "making synthetic weights");
 }
 
 // Memory for `rows` rows as a tensor has them.
-Matrix DeviceWeights::place(const Tensor& t, int64_t rows, bool on_host) {
-  Buffer buffer = on_host ? pinned(device_bytes(t, rows), "experts in host memory")
-                          : heap_.take(device_bytes(t, rows), "the weights");
+Matrix DeviceWeights::place(const Tensor& t, int64_t rows) {
+  Buffer buffer = heap_.take(device_bytes(t, rows), "the weights");
   const Matrix m = matrix_at(t.type, rows, t.cols, buffer.data());
   buffers_.push_back(std::move(buffer));
   return m;
@@ -132,10 +136,10 @@ Matrix DeviceWeights::place(const Tensor& t, int64_t rows, bool on_host) {
 
 // Copies items of several parts to the device, batch by batch: part p of item i is bytes[p] long
 // and goes to device[p] + i * bytes[p]. fill(item, destination of each part) makes them, in pinned
-// memory, several at a time. on_host: the destination is host memory.
+// memory, several at a time.
 template <class Fill>
 void DeviceWeights::stream_in(int64_t n_items, const Parts<int64_t>& bytes,
-                              const Parts<std::byte*>& device, bool on_host, Fill&& fill) {
+                              const Parts<std::byte*>& device, Fill&& fill) {
   const auto fill_in = [&](int64_t first, int64_t n, const Parts<std::byte*>& to) {
     const int64_t tasks = std::min<int64_t>(n, threads_->size() * 4);
     threads_->parallel_for(tasks, [&](int64_t task, int) {
@@ -146,7 +150,6 @@ void DeviceWeights::stream_in(int64_t n_items, const Parts<int64_t>& bytes,
       }
     });
   };
-  if (on_host) return fill_in(0, n_items, device);
   int64_t item_bytes = 0;
   for (const int64_t b : bytes) item_bytes += b;
   const int64_t batch = static_cast<int64_t>(kStagingBytes) / item_bytes;
@@ -170,30 +173,49 @@ void DeviceWeights::stream_in(int64_t n_items, const Parts<int64_t>& bytes,
   }
 }
 
-void DeviceWeights::upload(const Tensor& t, const Matrix& m, bool on_host) {
+static std::byte* writable(const void* p) { return static_cast<std::byte*>(const_cast<void*>(p)); }
+
+// source(i): row i in a file's form.
+template <class Source>
+void DeviceWeights::upload_rows(const Matrix& m, Source&& source) {
+  const RowParts row = row_parts(m.type, m.cols);
+  stream_in(m.rows, {row.data, row.scales, row.high, row.blocks},
+            {writable(m.data), writable(m.scales), writable(m.high), writable(m.blocks)},
+            [&](int64_t i, const Parts<std::byte*>& to) {
+              if (is_quantised(m.type))
+                split_row(m.type, m.cols, source(i), {to[0], to[1], to[2], to[3]});
+              else std::memcpy(to[0], source(i), row.data);
+            });
+}
+
+void DeviceWeights::stage(const LayerWeights& layer, Tensor ExpertWeights::*which, int64_t first,
+                          const Matrix& to) {
+  const Tensor& one = layer.experts[first].*which;
+  const int64_t row_size = row_bytes(one.type, one.cols);
+  upload_rows(to, [&](int64_t i) {
+    const Tensor& t = layer.experts[first + i / one.rows].*which;
+    return static_cast<const std::byte*>(t.data) + i % one.rows * row_size;
+  });
+}
+
+void DeviceWeights::upload(const Tensor& t, const Matrix& m) {
   const auto* source = static_cast<const std::byte*>(t.data);
-  const auto writable = [](const void* p) { return static_cast<std::byte*>(const_cast<void*>(p)); };
   if (!is_quantised(t.type)) {
     constexpr int64_t kPiece = 4096;
     const int64_t bytes = t.bytes(), whole = bytes / kPiece * kPiece;
-    stream_in(whole / kPiece, {kPiece}, {writable(m.data)}, on_host,
+    stream_in(whole / kPiece, {kPiece}, {writable(m.data)},
               [&](int64_t i, const Parts<std::byte*>& to) {
                 std::memcpy(to[0], source + i * kPiece, kPiece);
               });
     if (bytes > whole)
-      stream_in(1, {bytes - whole}, {writable(m.data) + whole}, on_host,
+      stream_in(1, {bytes - whole}, {writable(m.data) + whole},
                 [&](int64_t, const Parts<std::byte*>& to) {
                   std::memcpy(to[0], source + whole, bytes - whole);
                 });
     return;
   }
-  const RowParts row = row_parts(t.type, t.cols);
   const int64_t row_size = row_bytes(t.type, t.cols);
-  stream_in(t.rows, {row.data, row.scales, row.high, row.blocks},
-            {writable(m.data), writable(m.scales), writable(m.high), writable(m.blocks)}, on_host,
-            [&](int64_t i, const Parts<std::byte*>& to) {
-              split_row(t.type, t.cols, source + i * row_size, {to[0], to[1], to[2], to[3]});
-            });
+  upload_rows(m, [&](int64_t i) { return source + i * row_size; });
 }
 
 }  // namespace riffle::cuda

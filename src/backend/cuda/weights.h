@@ -23,8 +23,8 @@ uint64_t expert_bytes(const LayerWeights& layer);
 class DeviceWeights {
  public:
   // Uploads through pinned staging, quantised types split into their parts on the way; synthetic
-  // tensors are made on the device. host_expert_layers: as in BackendOptions; these experts lie in
-  // pinned memory, in the device's form, so that kernels read them there.
+  // tensors are made on the device. host_expert_layers: as in BackendOptions; these experts stay
+  // where the model has them, in host memory and in its file's form.
   DeviceWeights(const Model& model, DeviceHeap& heap, const Stream& stream, ThreadPool* threads,
                 int host_expert_layers, const LoadProgress& progress = {});
 
@@ -33,7 +33,11 @@ class DeviceWeights {
   const Matrix& experts(const LayerWeights& layer, Tensor ExpertWeights::*which) const {
     return matrix(layer.experts[0].*which);
   }
+  // Whether they are in host memory. Then experts() has no data.
   bool experts_on_host(const LayerWeights& layer) const { return on_host_.count(&layer) > 0; }
+  // Brings experts from host memory to `to`, from the first on as many as it holds.
+  void stage(const LayerWeights& layer, Tensor ExpertWeights::*which, int64_t first,
+             const Matrix& to);
   // [experts][rows]; null where the model has none.
   const float* biases(const LayerWeights& layer, Tensor ExpertWeights::*which) const {
     const Tensor& first = layer.experts[0].*which;
@@ -48,14 +52,16 @@ class DeviceWeights {
  private:
   void add(const Tensor& tensor);
   void add_experts(const LayerWeights& layer, Tensor ExpertWeights::*which, bool on_host);
-  Matrix place(const Tensor& tensor, int64_t rows, bool on_host = false);
-  void fill(const Tensor& tensor, const Matrix& matrix, bool on_host = false);
-  void upload(const Tensor& tensor, const Matrix& matrix, bool on_host);
+  Matrix place(const Tensor& tensor, int64_t rows);
+  void fill(const Tensor& tensor, const Matrix& matrix);
+  void upload(const Tensor& tensor, const Matrix& matrix);
+  template <class Source>
+  void upload_rows(const Matrix& matrix, Source&& source);
   template <class T>
   using Parts = std::array<T, 4>;  // data, scales, high, blocks
   template <class Fill>
   void stream_in(int64_t n_items, const Parts<int64_t>& bytes, const Parts<std::byte*>& to,
-                 bool on_host, Fill&& fill);
+                 Fill&& fill);
 
   DeviceHeap& heap_;
   const Stream& stream_;

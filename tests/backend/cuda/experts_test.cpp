@@ -1,5 +1,8 @@
 // Mixtures of experts on a GPU: a row's bits do not depend on the rows that it shares experts with,
 // and steps are replayed as graphs.
+#include <algorithm>
+#include <cmath>
+
 #include "tests/engine/steps.h"
 #include "tests/engine/tiny_checkpoint.h"
 #include "tests/kernels/cuda/device.h"
@@ -28,6 +31,15 @@ std::vector<std::vector<float>> run_tiny(Runtime& r, int sessions) {
   return out;
 }
 
+double largest_difference(const std::vector<std::vector<float>>& a,
+                          const std::vector<std::vector<float>>& b) {
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    for (size_t j = 0; j < a[i].size(); ++j)
+      most = std::max(most, std::fabs(double(a[i][j]) - b[i][j]));
+  return most;
+}
+
 }  // namespace
 
 TEST_CASE("cuda: experts give a row the same bits in every batch", "[cuda][experts]") {
@@ -51,13 +63,14 @@ TEST_CASE("cuda: experts give a row the same bits in every batch", "[cuda][exper
   }
 }
 
-TEST_CASE("cuda: experts in host memory give the same bits", "[cuda][experts]") {
+// The CPU computes with them. Steps are replayed as graphs, which call it back.
+TEST_CASE("cuda: experts in host memory", "[cuda][experts]") {
   if (skip()) return;
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     if (c.name != "qwen3moe_wide" && c.name != "gpt_oss") continue;
     INFO(c.name);
-    riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F16);
+    riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
     o.device = RIFFLE_DEVICE_CUDA;
     o.n_sessions = 5;
     const std::string folder = tiny_folder(c, temp);
@@ -72,6 +85,7 @@ TEST_CASE("cuda: experts in host memory give the same bits", "[cuda][experts]") 
     const auto reference = run_tiny(on_device, 5);
     const riffle_plan without = planned(on_device, o);
     CHECK(without.host_experts == 0);
+    std::vector<std::vector<float>> all_on_host;
     for (const int layers : {1, 100}) {
       INFO(layers << " layers");
       o.cpu_experts = layers;
@@ -79,7 +93,12 @@ TEST_CASE("cuda: experts in host memory give the same bits", "[cuda][experts]") 
       const riffle_plan plan = planned(r, o);
       CHECK(plan.cpu_experts >= 1);
       CHECK(plan.weights + plan.host_experts == without.weights);
-      CHECK(same_bits(run_tiny(r, 5), reference));
+      all_on_host = run_tiny(r, 5);
+      CHECK(largest_difference(all_on_host, reference) < 1e-3);
+      // A row's bits depend neither on those beside it nor on whether the step was recorded.
+      CHECK(same_bits(run_tiny(r, 5), all_on_host));
+      Runtime alone(o, folder);
+      CHECK(same_bits(run_tiny(alone, 1), all_on_host));
     }
     // A budget that does not hold all of them.
     o.cpu_experts = -1;
@@ -92,6 +111,6 @@ TEST_CASE("cuda: experts in host memory give the same bits", "[cuda][experts]") 
     CHECK(plan.cpu_experts > 0);
     CHECK(plan.total <= o.gpu_mem);
     CHECK(notice.find("stay in host memory") != std::string::npos);
-    CHECK(same_bits(run_tiny(r, 5), reference));
+    CHECK(largest_difference(run_tiny(r, 5), reference) < 1e-3);
   }
 }
