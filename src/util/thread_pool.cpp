@@ -9,12 +9,6 @@ namespace riffle {
 // program wants the core, a spinning thread would hold up the very one that it waits for.
 static constexpr int kSpins = 1000;
 
-static inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads < 1 ? 1 : n_threads) {
   try {
     workers_.reserve(n_threads_ - 1);
@@ -59,7 +53,7 @@ void ThreadPool::run(int64_t n, Call call, void* body) {
   take_items(0);
   int busy;
   for (int spins = 0; (busy = busy_.load(std::memory_order_acquire)) != 0;) {
-    if (++spins < kSpins) relax();
+    if (++spins < kSpins) relax_cpu();
     else busy_.wait(busy, std::memory_order_acquire);
   }
   if (failed_.load(std::memory_order_relaxed)) {
@@ -74,7 +68,7 @@ void ThreadPool::work(int thread) {
     int spins = 0;
     uint32_t now;
     while ((now = epoch_.load(std::memory_order_acquire)) == seen) {
-      if (++spins < kSpins) relax();
+      if (++spins < kSpins) relax_cpu();
       else epoch_.wait(seen, std::memory_order_acquire);
     }
     seen = now;

@@ -11,6 +11,13 @@
 
 namespace riffle {
 
+// For the body of a loop that waits for another thread or device.
+inline void relax_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
 class ThreadPool {
  public:
   explicit ThreadPool(int n_threads);  // n_threads >= 1; the caller is one of them

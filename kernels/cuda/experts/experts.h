@@ -56,6 +56,16 @@ struct ExpertsStep {
 Status experts_up(const ExpertsStep& args, cudaStream_t stream);    // x to between
 Status experts_down(const ExpertsStep& args, cudaStream_t stream);  // between to parts
 
+// Waits on the device until the host has answered, in pinned memory that both see. A call sets
+// asked to its number, one more than answered is then. The host, when it finds a new number in
+// asked, does its part and sets answered to it. Nothing else may be in the way of that: the stream
+// stands still meanwhile.
+struct HostCall {
+  uint32_t* asked = nullptr;
+  const uint32_t* answered = nullptr;
+};
+Status call_host(const HostCall& call, cudaStream_t stream);
+
 // Prefill. out[j] = x[from[j]], n rows of dim, as f32, f16 or bf16.
 Status gather_rows(const float* x, const int32_t* from, int64_t n, int64_t dim, void* out,
                    WType out_type, cudaStream_t stream);

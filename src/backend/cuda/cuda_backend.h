@@ -112,14 +112,9 @@ class CudaBackend : public Backend {
   };
   void experts_of_step(const LayerWeights& weights, float* x, int64_t n);
   void experts_of_prompt(const LayerWeights& weights, float* x, int64_t n);
-  // The CPU computes with experts in host memory; a recorded step calls it back.
-  struct HostExperts {
-    CudaBackend* backend;
-    const LayerWeights* weights;
-    int64_t n;  // rows
-  };
   void experts_of_host(const LayerWeights& weights, float* x, int64_t n);
-  void run_host_experts(const HostExperts& call);
+  void run_host_experts(const LayerWeights& weights, int64_t n);
+  void answer_calls(bool compute);
   void route_rows(const LayerWeights& weights, const float* x, int64_t n, bool prompt,
                   Experts& experts);
   template <class F>
@@ -177,8 +172,8 @@ class CudaBackend : public Backend {
   int64_t expert_rows_reserved_ = 0;
   CpuProducts cpu_products_;
   CpuExperts cpu_experts_;
-  std::map<std::pair<const LayerWeights*, int64_t>, HostExperts> host_calls_;  // of recorded steps
-  std::exception_ptr host_error_;
+  Buffer call_;  // pinned: numbers that are asked and answered (call_host), far apart
+  std::vector<const LayerWeights*> calls_;  // of a recorded step that runs, not answered yet
   // KV in 8 bits: the layer's in f16, and which one it is, as far as it is unpacked.
   Buffer unpacked_kv_;
   int unpacked_layer_ = -1;
@@ -211,7 +206,8 @@ class CudaBackend : public Backend {
   struct Recorded {
     Graph graph;
     int runs = 0;
-    bool eager = false;  // it could not be recorded
+    bool eager = false;                      // it could not be recorded
+    std::vector<const LayerWeights*> calls;  // whose experts the CPU computes with, in this order
   };
   using GraphKey = std::tuple<int64_t, int64_t, bool, bool>;
   bool graph_draws() const { return samples_here_ && !masked_; }

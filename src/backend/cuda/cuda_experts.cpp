@@ -2,6 +2,7 @@
 // the CPU if they are in host memory. A chunk of a prompt is grouped by expert, which the host
 // does, and computed on the device.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "backend/cuda/cuda_backend.h"
@@ -10,6 +11,9 @@
 #include "kernels/cuda/layer/layer.h"
 
 namespace riffle::cuda {
+
+// Where in call_ the answered number is: in another line of the CPU's cache than the asked one.
+static constexpr int kAnswered = 32;
 
 // What steps need, before one is recorded.
 void CudaBackend::grow_experts(int64_t n) {
@@ -32,6 +36,10 @@ void CudaBackend::grow_experts(int64_t n) {
   grow(expert_rows_.scores, n * e.n * sizeof(float), "a step's experts");
   for (const LayerWeights& l : model_.weights.layers)
     if (!l.experts.empty() && weights_.experts_on_host(l)) cpu_experts_.reserve(l.experts, n);
+  if (call_.size() == 0) {
+    call_ = pin(2 * kAnswered * sizeof(uint32_t));
+    std::memset(call_.data(), 0, call_.size());
+  }
   expert_rows_reserved_ = n;
   ++growths_;
 }
@@ -90,36 +98,54 @@ void CudaBackend::route_rows(const LayerWeights& w, const float* x, int64_t n, b
   check(route(r, compute_), "choosing experts");
 }
 
-void CudaBackend::run_host_experts(const HostExperts& call) {
-  cpu_experts_.run(call.weights->experts, expert_rows_.routed.as<Routed>(),
-                   expert_rows_.in.as<float>(), call.n, Phase::Decode, expert_rows_.out.as<float>(),
-                   expert_rows_.orders.as<int32_t>());
+void CudaBackend::run_host_experts(const LayerWeights& w, int64_t n) {
+  cpu_experts_.run(w.experts, expert_rows_.routed.as<Routed>(), expert_rows_.in.as<float>(), n,
+                   Phase::Decode, expert_rows_.out.as<float>(), expert_rows_.orders.as<int32_t>());
 }
 
 // The device chooses the experts, writes their rows to pinned memory and adds what it finds there.
-// A graph calls the CPU between the two; else this thread waits for the device.
+// A recorded step waits on the device for answer_calls; else this thread waits for the device.
 void CudaBackend::experts_of_host(const LayerWeights& w, float* x, int64_t n) {
   route_rows(w, x, n, false, expert_rows_);
-  const HostExperts call = {this, &w, n};
   if (mode_ == Mode::Capturing) {
-    HostExperts& kept = host_calls_[{&w, n}] = call;
-    const auto run = [](void* data) {
-      const auto& c = *static_cast<HostExperts*>(data);
-      try {
-        c.backend->run_host_experts(c);
-      } catch (...) {
-        c.backend->host_error_ = std::current_exception();
-      }
-    };
-    check(cudaLaunchHostFunc(compute_, run, &kept), "experts in host memory");
+    calls_.push_back(&w);
+    auto* const numbers = call_.as<uint32_t>();
+    check(call_host({numbers, numbers + kAnswered}, compute_), "experts in host memory");
   } else {
     compute_.wait("choosing experts");
-    run_host_experts(call);
+    run_host_experts(w, n);
   }
   check(combine_rows(expert_rows_.out.as<float>(), expert_rows_.routed.as<Routed>(),
                      expert_rows_.orders.as<int32_t>(), n, config_.experts.n_used, config_.dim, x,
                      false, compute_),
         "adding what experts give");
+}
+
+// Answers what a recorded step that is running asks. Without `compute` its results are lost. Throws
+// when all is answered, so that the device never waits in vain.
+void CudaBackend::answer_calls(bool compute) {
+  if (calls_.empty()) return;
+  std::atomic_ref<uint32_t> asked(call_.as<uint32_t>()[0]),
+      answered(call_.as<uint32_t>()[kAnswered]);
+  std::exception_ptr error;
+  uint32_t number = answered.load(std::memory_order_relaxed);
+  for (const LayerWeights* w : std::exchange(calls_, {})) {
+    ++number;
+    for (int spins = 0; asked.load(std::memory_order_acquire) != number;) {
+      constexpr int kSpins = 10000;
+      relax_cpu();
+      // A device that is lost asks nothing any more.
+      if (++spins % kSpins == 0 && cudaStreamQuery(compute_) != cudaErrorNotReady) return;
+    }
+    try {
+      if (compute) run_host_experts(*w, step_.n);
+    } catch (...) {
+      error = std::current_exception();
+      compute = false;
+    }
+    answered.store(number, std::memory_order_release);
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 void CudaBackend::experts_of_step(const LayerWeights& w, float* x, int64_t n) {

@@ -259,6 +259,7 @@ bool CudaBackend::replay_step() {
   Recorded& recorded = graphs_[graph_key()];
   if (recorded.graph) {
     mode_ = Mode::Replaying;
+    calls_ = recorded.calls;
     recorded.graph.launch(compute_);
     return true;
   }
@@ -404,12 +405,13 @@ void CudaBackend::end_step(float* logits, float* const* host, int32_t* tokens) {
     Recorded& recorded = graphs_[graph_key()];
     recorded.graph = Graph(graph);
     recorded.eager = false;
+    recorded.calls = calls_;
     recorded.graph.launch(compute_);
   }
   find_masks();
+  answer_calls(true);
   if (masked_) draw_tokens(logits);
   compute_.wait("a decode step");
-  if (host_error_) std::rethrow_exception(std::exchange(host_error_, nullptr));
   if (*host_results_.as<uint32_t>() != 0) {
     // Cooperative launches, which no kernel of another stream can keep apart, from now on.
     overlap_ = false;
@@ -602,14 +604,15 @@ void CudaBackend::abandon_step() {
     cudaGraph_t graph = nullptr;
     cudaStreamEndCapture(compute_, &graph);
     if (graph) cudaGraphDestroy(graph);
+    calls_.clear();
   }
+  answer_calls(false);
   mode_ = Mode::Eager;
   // What a step leaves behind when it ends.
   if (arrivals_.size()) cudaMemsetAsync(arrivals_.data(), 0, arrivals_.size(), compute_);
   if (results_.size()) cudaMemsetAsync(results_.data(), 0, sizeof(RowResult), compute_);
   cudaStreamSynchronize(compute_);
   cudaGetLastError();
-  host_error_ = nullptr;
   step_scope_.reset();
 }
 

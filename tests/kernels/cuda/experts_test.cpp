@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <limits>
 
@@ -273,4 +274,39 @@ TEST_CASE("rows of a prompt go to their experts and back", "[cuda][experts]") {
       }
     CHECK(wrong == 0);
   }
+}
+
+TEST_CASE("a stream calls the host and goes on with what it made", "[cuda][experts]") {
+  if (skip()) return;
+  constexpr int kDim = 3000, kCalls = 100;
+  Rng g(5);
+  const std::vector<float> x = random_floats(g, kDim);
+  DeviceArray<float> there(x);
+  const DeviceArray<int32_t> row(std::vector<int32_t>{0});
+  float* shared = nullptr;  // what both see: kDim values, then the two numbers
+  const size_t bytes = (kDim + 64) * sizeof(float);
+  check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&shared), bytes, cudaHostAllocDefault));
+  std::memset(shared, 0, bytes);
+  auto* const numbers = reinterpret_cast<uint32_t*>(shared + kDim);
+  for (int call = 0; call < kCalls; ++call) {
+    check_cuda(gather_rows(there.get(), row.get(), 1, kDim, shared, WType::F32, nullptr));
+    check_cuda(call_host({numbers, numbers + 32}, nullptr));
+    check_cuda(gather_rows(shared, row.get(), 1, kDim, there.get(), WType::F32, nullptr));
+  }
+  std::atomic_ref<uint32_t> asked(numbers[0]), answered(numbers[32]);
+  for (uint32_t call = 1; call <= kCalls; ++call) {
+    while (asked.load(std::memory_order_acquire) != call) {
+    }
+    for (int i = 0; i < kDim; ++i) shared[i] += 1;
+    answered.store(call, std::memory_order_release);
+  }
+  const std::vector<float> got = there.download();
+  int wrong = 0;
+  for (int i = 0; i < kDim; ++i) {
+    float want = x[i];
+    for (int call = 0; call < kCalls; ++call) want += 1;
+    wrong += got[i] != want;
+  }
+  CHECK(wrong == 0);
+  check_cuda(cudaFreeHost(shared));
 }
