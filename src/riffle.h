@@ -529,7 +529,7 @@ typedef struct riffle_context_options {
   bool no_pin;        /* cuda: do not pin host memory. Slower; the host then decides residency */
   int32_t n_sessions; /* sessions of n_ctx tokens to plan gpu_mem for; 0: 1 */
   /* Of a mixture of experts on a GPU: in so many of the last layers the experts' weights stay in
-     host memory, pinned, where the GPU reads those that a token goes through; -1: as few as let
+     host memory, and in decode the CPU computes with them (n_threads, isa); -1: as few as let
      gpu_mem hold the rest and an eighth of the KV. For a prompt a layer's experts are copied when
      the layer is reached. Elsewhere all weights are in host memory anyway */
   int32_t cpu_experts;

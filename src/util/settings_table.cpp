@@ -424,8 +424,8 @@ constexpr riffle_setting kContextRows[] = {
      .flag = "--cpu-experts",
      .json = "cpu_experts",
      .group = kLayout,
-     .help = "mixtures of experts on a GPU: layers whose experts stay in host memory; -1: as many "
-             "as do not fit the GPU"},
+     .help = "mixtures of experts on a GPU: layers whose experts stay in host memory, where the "
+             "CPU computes with them; -1: as many as do not fit the GPU"},
     {.id = "lookup",
      .offset = offsetof(C, lookup),
      .type = kInt,

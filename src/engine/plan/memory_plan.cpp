@@ -519,9 +519,9 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
     throw Error(verdict.status, verdict.text, Error::Text::NAMES_SETTINGS);
   r.experts_note.clear();
   if (plan.cpu_experts > 0)
-    r.experts_note =
-        format("the experts of %d of %d layers stay in host memory (%s)", plan.cpu_experts,
-               model.config.n_layers, size_text(plan.host_experts).c_str());
+    r.experts_note = format(
+        "the experts of %d of %d layers stay in host memory (%s), the CPU computes with them",
+        plan.cpu_experts, model.config.n_layers, size_text(plan.host_experts).c_str());
   if (!verdict.limit.empty()) {
     const int sessions = r.options.n_sessions;
     if (!r.context_note.empty()) r.context_note += "; ";
