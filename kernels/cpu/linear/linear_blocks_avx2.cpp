@@ -15,6 +15,18 @@ inline int64_t steps_of(WType type, int64_t cols) {
   return round_up(cols, step_cols(type)) / step_cols(type);
 }
 
+// Types with 16 bytes for 32 neighbouring values: two such groups are taken apart together, into
+// their low and their high halves. So activations lie in that order, the first half of the one
+// group and of the other, then their second halves.
+constexpr bool in_pairs(WType type) {
+  return type == WType::Q4_0 || type == WType::Q4_1 || has_table(type);
+}
+// Sums of two products of a byte of such a type with signed bytes, and of another two, are below
+// 2^15.
+constexpr bool adds_in_16(WType type) {
+  return type == WType::Q4_0 || type == WType::Q4_1 || type == WType::MXFP4;
+}
+
 // Prepared activations of a step, zeros beyond the last column.
 template <WType T>
 struct alignas(64) Step {
@@ -80,11 +92,10 @@ struct Row {
     if constexpr (!has_256(T)) {
       constexpr int block = dtype_info(T).block_bytes;
       const auto halves = [b](int at) {
-        const uint64_t first = load_u16(b + at) | static_cast<uint64_t>(load_u16(b + at + block))
-                                                      << 16;
-        const uint64_t second = load_u16(b + at + 2 * block) |
-                                static_cast<uint64_t>(load_u16(b + at + 3 * block)) << 16;
-        return _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(first | second << 32)));
+        __m128i four = _mm_cvtsi32_si128(load_u16(b + at));
+        four = _mm_insert_epi16(four, load_u16(b + at + block), 1);
+        four = _mm_insert_epi16(four, load_u16(b + at + 2 * block), 2);
+        return _mm_cvtph_ps(_mm_insert_epi16(four, load_u16(b + at + 3 * block), 3));
       };
       const __m128 scale = T == WType::MXFP4 ? scales_mxfp4(b) : halves(0),
                    taken = has_min(T) ? _mm_xor_ps(halves(2), _mm_set1_ps(-0.0f)) : scale;
@@ -122,12 +133,71 @@ struct Row {
     }
   }
 
-  // The products of 32 codes u with bytes x, times `factor`: of 4 neighbours in each lane.
-  static inline __attribute__((always_inline)) __m256i dot(__m256i u, __m256i codes,
-                                                           const int8_t* x, __m256i factor) {
+  // The products of 32 codes u with bytes x: of 2 neighbours in each lane.
+  static inline __attribute__((always_inline)) __m256i products(__m256i u, __m256i codes,
+                                                                const int8_t* x) {
     __m256i bytes = _mm256_load_si256(reinterpret_cast<const __m256i*>(x));
     if constexpr (has_signs(T)) bytes = _mm256_sign_epi8(bytes, codes);
-    return _mm256_madd_epi16(_mm256_maddubs_epi16(u, bytes), factor);
+    return _mm256_maddubs_epi16(u, bytes);
+  }
+  // ... times `factor`: of 4 neighbours in each lane.
+  static inline __attribute__((always_inline)) __m256i dot(__m256i u, __m256i codes,
+                                                           const int8_t* x, __m256i factor) {
+    return _mm256_madd_epi16(products(u, codes, x), factor);
+  }
+  // The same of the 64 codes of a pair: those of its first group in the lower lanes.
+  static inline __attribute__((always_inline)) __m256i dot_pair(const __m256i (&u)[2],
+                                                                const __m256i (&codes)[2],
+                                                                const int8_t (&x)[2][32],
+                                                                __m256i factor) {
+    const __m256i low = products(u[0], codes[0], x[0]), high = products(u[1], codes[1], x[1]);
+    if constexpr (adds_in_16(T)) return _mm256_madd_epi16(_mm256_add_epi16(low, high), factor);
+    return _mm256_add_epi32(_mm256_madd_epi16(low, factor), _mm256_madd_epi16(high, factor));
+  }
+
+  template <bool kDeep>
+  static inline __attribute__((always_inline)) void step_in_pairs(const uint8_t* b,
+                                                                  const Act* const (&x)[N],
+                                                                  __m256 (&acc)[N][kChains],
+                                                                  __m256 (&low)[N]) {
+    alignas(32) float each[N][8];
+    scale_step(b, x, each, low, nullptr);
+    constexpr int block = has_256(T) ? 16 : dtype_info(T).block_bytes;
+    constexpr int first = has_256(T) ? 8 : block - 16;  // of the bytes with the codes
+#pragma GCC unroll 4
+    for (int p = 0; p < Act::kCount / 2; ++p) {
+      const uint8_t* const at = b + first + 2 * p * block;
+      const auto sixteen_at = [](const uint8_t* q) {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(q));
+      };
+      const __m256i bytes = has_256(T)
+                                ? bytes32(at)
+                                : _mm256_inserti128_si256(_mm256_castsi128_si256(sixteen_at(at)),
+                                                          sixteen_at(at + block), 1);
+      __m256i codes[2] = {field(bytes, 0, 0, 15), field(bytes, 4, 0, 15)}, u[2];
+      for (int h = 0; h < 2; ++h) {
+        if constexpr (has_table(T))
+          codes[h] = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table_of<T>()), codes[h]);
+        u[h] = has_signs(T) ? _mm256_abs_epi8(codes[h]) : codes[h];
+      }
+      const __m256i lanes =
+          _mm256_setr_epi32(2 * p, 2 * p, 2 * p, 2 * p, 2 * p + 1, 2 * p + 1, 2 * p + 1, 2 * p + 1);
+#pragma GCC unroll 4
+      for (int i = 0; i < N; ++i) {
+        const auto pair = [p](const int8_t(&bytes)[Act::kCount][32]) -> const int8_t(&)[2][32] {
+          return reinterpret_cast<const int8_t(&)[2][32]>(bytes[2 * p]);
+        };
+        __m256i sum = dot_pair(u, codes, pair(x[i]->first), _mm256_set1_epi16(256));
+        if (kDeep)
+          sum = _mm256_add_epi32(sum, dot_pair(u, codes, pair(x[i]->second), _mm256_set1_epi16(1)));
+        // Four scales were stored as four: a longer load would wait for the store to end.
+        const __m256 all =
+            has_256(T) ? _mm256_load_ps(each[i]) : _mm256_castps128_ps256(_mm_load_ps(each[i]));
+        const __m256 scales = _mm256_permutevar8x32_ps(all, lanes);
+        __m256& to = acc[i][p % kChains];
+        to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scales, to);
+      }
+    }
   }
 
   // Blocks from b on with the step x of each activation vector, of 16 bits or of 8.
@@ -164,8 +234,13 @@ struct Row {
                                                                 __m256 (&low)[N]) {
     int deep = 0;  // the same for all rows, so that it is foreseen
     for (int i = 0; i < N; ++i) deep |= x[i]->deep;
-    if (deep) step<true>(b, x, acc, low);
-    else step<false>(b, x, acc, low);
+    if constexpr (in_pairs(T)) {
+      if (deep) step_in_pairs<true>(b, x, acc, low);
+      else step_in_pairs<false>(b, x, acc, low);
+    } else {
+      if (deep) step<true>(b, x, acc, low);
+      else step<false>(b, x, acc, low);
+    }
   }
 
   // `act` holds N activation vectors, each of `steps` steps.
@@ -244,9 +319,15 @@ void prepare(const float* x, int64_t cols, bool all_deep, Step<T>* act) {
     // -128, which vpsignb would not turn, becomes -127: a 2^15th of the largest value.
     const __m256i rest = _mm256_max_epi8(packed(second(f.half[0]), second(f.half[1])),
                                          _mm256_set1_epi8(has_signs(T) ? -127 : -128));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(to.first[k]),
-                       packed(first(f.half[0]), first(f.half[1])));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(to.second[k]), rest);
+    const auto put = [k](__m256i bytes, int8_t(&to)[Step<T>::kCount][32]) {
+      const __m128i half[2] = {_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)};
+      for (int h = 0; h < 2; ++h) {
+        int8_t* const at = in_pairs(T) ? to[k / 2 * 2 + h] + k % 2 * 16 : to[k] + h * 16;
+        _mm_store_si128(reinterpret_cast<__m128i*>(at), half[h]);
+      }
+    };
+    put(packed(first(f.half[0]), first(f.half[1])), to.first);
+    put(rest, to.second);
     to.scale[k] = f.scale;
     if (!has_sums(T)) continue;
     if (group_values(T) == 16)
