@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <iomanip>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <type_traits>
 
@@ -195,20 +196,54 @@ void add_chat_flag(CLI::App& app, std::string& target) {
       ->type_name("NAME");
 }
 
-void add_think_flags(CLI::App& app, riffle_thinking& target) {
-  // Each also as =true and =false, as Ollama's users write them; CLI11 counts false as -1.
+// {"reasoning_effort": "high"}, as llama.cpp's users write it.
+void read_template_kwargs(const std::string& text, Thinking* target) {
+  const auto wrong = [](const std::string& what) {
+    return CLI::ValidationError("--chat-template-kwargs", what);
+  };
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object())
+    throw wrong("'" + text + "': expected an object such as {\"reasoning_effort\": \"high\"}");
+  for (const auto& [name, value] : json.items()) {
+    if (!is_template_variable(name))
+      throw wrong("'" + name + "': expected enable_thinking or reasoning_effort");
+    if (const std::string expected = set_template_variable(name, value, target); !expected.empty())
+      throw wrong(name + ": found " + value.dump() + ", expected " + expected);
+  }
+}
+
+void add_think_flags(CLI::App& app, Thinking& target) {
+  // Each also as =true and =false, as Ollama's users write them.
   CLI::Option* const think =
+      app.add_flag("--think")
+          ->description(
+              "ask the model to reason first (enable_thinking of its chat template); "
+              "--think=low, medium or high: also how long (reasoning_effort)")
+          ->group(kSamplingGroup)
+          ->type_name(kEffortWords)
+          ->each([&target](const std::string& word) {
+            target.effort = effort_named(word);
+            const bool on = target.effort || CLI::detail::to_flag_value(word) > 0;
+            target.enabled = on ? RIFFLE_THINKING_ON : RIFFLE_THINKING_OFF;
+          });
+  // CLI11 counts =false as -1.
+  CLI::Option* const no_think =
       app.add_flag_function(
-             "--think",
-             [&target](int64_t n) { target = n > 0 ? RIFFLE_THINKING_ON : RIFFLE_THINKING_OFF; },
-             "ask the model to reason first (enable_thinking of its chat template)")
-          ->group(kSamplingGroup);
-  app.add_flag_function(
-         "--no-think",
-         [&target](int64_t n) { target = n > 0 ? RIFFLE_THINKING_OFF : RIFFLE_THINKING_ON; },
-         "ask the model not to reason; without --think or --no-think the template decides")
+             "--no-think",
+             [&target](int64_t n) {
+               target.enabled = n > 0 ? RIFFLE_THINKING_OFF : RIFFLE_THINKING_ON;
+             },
+             "ask the model not to reason; without --think or --no-think the template decides")
+          ->group(kSamplingGroup)
+          ->excludes(think);
+  app.add_option_function<std::string>(
+         "--chat-template-kwargs",
+         [&target](const std::string& text) { read_template_kwargs(text, &target); },
+         "variables of the chat template as a JSON object: enable_thinking, reasoning_effort")
       ->group(kSamplingGroup)
-      ->excludes(think);
+      ->type_name("JSON")
+      ->excludes(think)
+      ->excludes(no_think);
 }
 
 void add_weights_flag(CLI::App& app, std::string& target) {

@@ -327,7 +327,7 @@ std::string today() {
 }  // namespace
 
 ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
-                       riffle_thinking thinking) {
+                       const Thinking& thinking) {
   std::vector<riffle_message> list;
   std::vector<const char*> reasoning;
   size_t guess = 64;
@@ -340,7 +340,8 @@ ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages
   const std::string date = today();
   riffle_chat_options options;
   riffle_chat_defaults(&options);
-  options.thinking = thinking;
+  options.thinking = thinking.enabled;
+  options.reasoning_effort = thinking.effort;
   options.reasoning = reasoning.data();
   options.date = date.c_str();
   ChatPrompt prompt;
@@ -353,7 +354,7 @@ ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages
 }
 
 std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>& messages) {
-  return chat_prompt(model, messages, RIFFLE_THINKING_DEFAULT).tokens;
+  return chat_prompt(model, messages, {}).tokens;
 }
 
 namespace {

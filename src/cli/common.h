@@ -110,7 +110,7 @@ struct ChatPrompt {
   bool in_reasoning = false;  // the chat template has begun the model's reasoning
 };
 ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
-                       riffle_thinking thinking);
+                       const Thinking& thinking);
 
 std::string read_file(const std::string& path);  // "-" is stdin. Throws Exit(EXIT_RUN).
 std::string read_stdin();

@@ -80,6 +80,12 @@ bool is_switch(std::string_view value) {
   return false;
 }
 
+// Words that may stand there too, such as the levels of --think.
+std::vector<std::string> words_of(const CLI::Option& option) {
+  const std::string words = option.get_type_name();
+  return words.empty() ? std::vector<std::string>() : split(words, '|');
+}
+
 const ForeignFlag* foreign(const std::string& flag) {
   for (const ForeignFlag& f : foreign_flags())
     if (std::find(f.spellings.begin(), f.spellings.end(), flag) != f.spellings.end()) return &f;
@@ -161,8 +167,10 @@ class Words {
         const std::string found = word.substr(equals + 1);
         if (name.size() == 2)
           throw Exit(EXIT_USAGE, typed + ": found the value '" + found + "', expected none");
-        if (!is_switch(found))
-          throw Exit(EXIT_USAGE, typed + ": '" + found + "': expected true or false");
+        const std::vector<std::string> words = words_of(*o);
+        if (!is_switch(found) && std::find(words.begin(), words.end(), found) == words.end())
+          throw Exit(EXIT_USAGE, typed + ": '" + found + "': expected " +
+                                     (words.empty() ? "" : joined(words) + ", ") + "true or false");
       }
       // The parser would take the equals sign behind a short flag as a part of the value.
       if (name.size() == 2 && !value.empty()) value.erase(0, 1);

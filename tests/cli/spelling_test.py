@@ -52,12 +52,13 @@ def slips(_):
         ("-seed", "1"): "unknown flag -seed; did you mean --seed?",
         ("--max-seqs", "2"): "unknown flag --max-seqs of riffle run; these have it: batch, bench",
         ("-z",): "unknown flag -z",
-        ("--think=high",): "--think: 'high': expected true or false",
+        ("--think=max",): "--think: 'max': expected low, medium, high, true or false",
         ("--raw=99999999999999999999",): "--raw: '99999999999999999999': expected true or false",
         ("--ignore-eos=",): "--ignore-eos: '': expected true or false",
         ("-q=foo",): "-q: found the value 'foo', expected none",
         ("--reasoning-effort", "low"):
-            "--reasoning-effort: riffle does not set how long a model reasons; --think and --no-think switch reasoning",
+            "--reasoning-effort: --think=low, --think=medium and --think=high set how long a model reasons, where its "
+            "chat template asks for reasoning_effort",
         ("--cpu-experts", "-2"): "--cpu-experts: '-2': expected a whole number, -1 to 1024",
         ("--frobnicate",): "unknown flag --frobnicate",
     }

@@ -429,7 +429,7 @@ def test_what_chat_takes(riffle, model):
         ({"logprobs": 5}, "logprobs: found 5, expected True or False; top_logprobs gives the"),
         ({"ignore_eos": 1}, "ignore_eos: found 1, expected True or False$"),
         ({"trim_start": 0}, "trim_start: found 0, expected True or False$"),
-        ({"thinking": 1}, "thinking: found 1, expected True or False$"),
+        ({"thinking": 1}, "thinking: found 1, expected True, False, 'low', 'medium' or 'high'$"),
         ({"stop": 5}, "stop: found 5, expected a str or a list"),
         ({"stop": [5]}, "stop: found 5, expected a str or a list"),
         ({"logit_bias": [5]}, "logit_bias: found \\[5\\], expected a dict"),
