@@ -361,7 +361,16 @@ std::optional<uint64_t> size_of(const std::string& text, Unit unit) {
   return static_cast<uint64_t>(v);
 }
 
+std::string size_without_unit(const std::string& text, Unit unit) {
+  const std::optional<uint64_t> n = size_of(text, unit);
+  const bool digits = text.find_first_not_of("0123456789") == text.npos;
+  if (unit != Unit::BYTES || !digits || !n || *n == 0 || *n >= (uint64_t{1} << 20)) return "";
+  return "'" + text + "' is " + text + " bytes, expected a size such as " + text + "G";
+}
+
 uint64_t parse_size(const std::string& flag, const std::string& text, Unit unit) {
+  if (const std::string why = size_without_unit(text, unit); !why.empty())
+    throw CLI::ValidationError(flag, why);
   if (const std::optional<uint64_t> n = size_of(text, unit)) return *n;
   throw CLI::ValidationError(flag, "'" + text + "' is not a number such as 4096, 32K or 1.5G");
 }

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "cli/settings.h"
 
@@ -126,7 +127,17 @@ bool is_session(const std::string& path) {
 }
 }  // namespace
 
+int32_t usable_threads(int32_t n, bool quiet) {
+  // Threads spin while they wait, so that far more of them than cores slow each step down.
+  const auto cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  if (n <= 2 * cores) return n;
+  notice(quiet, "[--threads %d: this process may use %d cores; riffle uses %d threads]", n, cores,
+         cores);
+  return cores;
+}
+
 Model load_model(CommonOptions& options) {
+  options.context.n_threads = usable_threads(options.context.n_threads, options.quiet);
   options.model_path = resolve_model_path(options.model_path);
   InterruptGuard guard(nullptr);
   Progress progress("loading model", options.quiet);

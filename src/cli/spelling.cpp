@@ -236,15 +236,24 @@ std::vector<std::string> spelled(std::vector<std::string> args, const CLI::App& 
   const CLI::App* command = command_named(app, args[0]);
   if (!command) refuse_command(app, args[0]);
   Words words(app, *command);
+  // A command line of another program may have many flags that riffle lacks: all are named at once.
+  std::vector<std::string> wrong;
   for (size_t i = 1; i < args.size() && args[i] != "--"; ++i) {
     const std::string& word = args[i];
     if (word.size() < 2 || word[0] != '-') continue;
     if (word[1] != '-' && !std::isalpha(static_cast<unsigned char>(word[1]))) continue;
     const std::string typed = word;
-    if (!words.read_flag(args[i])) continue;
+    try {
+      if (!words.read_flag(args[i])) continue;
+    } catch (const Exit& e) {
+      if (std::find(wrong.begin(), wrong.end(), e.what()) == wrong.end())
+        wrong.emplace_back(e.what());
+      continue;
+    }
     if (++i == args.size())  // else the value, which may look like a flag
       throw Exit(EXIT_USAGE, "found " + typed + " without a value, expected a value after it");
   }
+  if (!wrong.empty()) throw Exit(EXIT_USAGE, joined(wrong, "\n"));
   return args;
 }
 
