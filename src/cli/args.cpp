@@ -365,7 +365,8 @@ std::string size_without_unit(const std::string& text, Unit unit) {
   const std::optional<uint64_t> n = size_of(text, unit);
   const bool digits = text.find_first_not_of("0123456789") == text.npos;
   if (unit != Unit::BYTES || !digits || !n || *n == 0 || *n >= (uint64_t{1} << 20)) return "";
-  return "'" + text + "' is " + text + " bytes, expected a size such as " + text + "G";
+  return "'" + text + "' is " + text + " bytes, expected a size such as " + text +
+         (*n < 1000 ? "G" : "M");
 }
 
 uint64_t parse_size(const std::string& flag, const std::string& text, Unit unit) {

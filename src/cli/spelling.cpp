@@ -251,7 +251,7 @@ std::vector<std::string> spelled(std::vector<std::string> args, const CLI::App& 
       continue;
     }
     if (++i == args.size())  // else the value, which may look like a flag
-      throw Exit(EXIT_USAGE, "found " + typed + " without a value, expected a value after it");
+      wrong.push_back("found " + typed + " without a value, expected a value after it");
   }
   if (!wrong.empty()) throw Exit(EXIT_USAGE, joined(wrong, "\n"));
   return args;

@@ -42,6 +42,8 @@ def test_a_dozen_lines(riffle, model_path):
         len(answer.tokens) + 1,
     )
     assert answer.prompt_tokens == len(model.chat_tokens(QUESTION))
+    assert not model.info.chat_effort and model.info.qk_norm in ("none", "head", "whole")
+    assert model.chat_tokens(QUESTION, thinking="high") == model.chat_tokens(QUESTION)
 
 
 def test_tokens(model):
