@@ -200,6 +200,14 @@ typedef struct riffle_model_info {
   const riffle_weight_share* weight_types;
   size_t n_weight_types;
   bool text_part; /* the model also takes images; riffle runs its text part alone */
+  /* RMS norm of q and k before RoPE: "none", "head" (of each head) or "whole" (of all heads) */
+  const char* qk_norm;
+  int32_t n_windowed;      /* layers in which sliding_window holds; the others see all tokens */
+  int32_t n_expert_layers; /* layers whose FFN is a mixture of experts */
+  float logit_softcap;     /* logits are softcap * tanh(logit / softcap); 0: as they are */
+  bool attention_sinks;    /* each head has a learnt logit that takes weight from all tokens */
+  bool attention_gate;     /* what attention gives is multiplied by a gate */
+  bool chat_effort;        /* the template asks for riffle_chat_options.reasoning_effort */
 } riffle_model_info;
 
 RIFFLE_API riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info* info);
@@ -328,6 +336,9 @@ typedef struct riffle_chat_options {
   /* Today, as "2026-11-23". A template with a default date (Llama 3.2) ignores it, so that a
      conversation has the same tokens every day. Others that ask for the date fail if it is NULL */
   const char* date;
+  /* "low", "medium" or "high": how long the model is to reason. NULL: as the template has it. Only
+     templates that ask for reasoning_effort (gpt-oss) read it: riffle_model_info.chat_effort */
+  const char* reasoning_effort;
 } riffle_chat_options;
 
 RIFFLE_API void riffle_chat_defaults_sized(riffle_chat_options* options, size_t struct_size);

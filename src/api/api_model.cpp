@@ -13,6 +13,8 @@ using namespace riffle;
 
 namespace {
 
+constexpr std::string_view kEfforts[] = {"low", "medium", "high"};
+
 ChatOptions chat_options_of(const riffle_chat_options& o) {
   ChatOptions out;
   switch (o.thinking) {
@@ -22,6 +24,15 @@ ChatOptions chat_options_of(const riffle_chat_options& o) {
     default:
       fail(RIFFLE_BAD_ARGUMENT, "chat options: thinking is %d, expected 0 to 2",
            static_cast<int>(o.thinking));
+  }
+  if (o.reasoning_effort) {
+    // Templates print the word outside of messages, so no other text may stand there.
+    out.reasoning_effort = o.reasoning_effort;
+    if (std::find(std::begin(kEfforts), std::end(kEfforts), out.reasoning_effort) ==
+        std::end(kEfforts))
+      fail(RIFFLE_BAD_ARGUMENT,
+           "chat options: reasoning_effort is '%.40s', expected low, medium or high",
+           o.reasoning_effort);
   }
   TemplateDate date;
   if (!o.date) return out;
@@ -60,10 +71,18 @@ riffle_model_info info_of(const riffle_model& model) {
   info.weight_bytes = m.weight_bytes;
   info.chat_template = m.chat_template.c_str();
   info.rope_scaling = model.rope_scaling.c_str();
-  for (const LayerConfig& layer : c.layers)
+  for (const LayerConfig& layer : c.layers) {
     info.sliding_window = std::max(info.sliding_window, layer.window);
+    info.n_windowed += layer.window > 0;
+    info.n_expert_layers += layer.has_experts;
+  }
+  info.qk_norm = c.qk_norm == QkNorm::NONE ? "none" : c.qk_norm == QkNorm::HEAD ? "head" : "whole";
+  info.logit_softcap = c.logit_softcap;
+  info.attention_sinks = c.sinks;
+  info.attention_gate = c.attention_gate;
   info.chat_template_name = m.chat ? m.chat->name() : "";
   info.chat_thinking = m.chat && m.chat->knows_thinking();
+  info.chat_effort = m.chat && m.chat->knows_effort();
   info.reasoning_begin = m.chat ? m.chat->reasoning_marks().begin.c_str() : "";
   info.reasoning_end = m.chat ? m.chat->reasoning_marks().end.c_str() : "";
   info.n_experts = c.experts.n;

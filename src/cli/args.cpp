@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <iomanip>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <type_traits>
 
@@ -195,20 +196,54 @@ void add_chat_flag(CLI::App& app, std::string& target) {
       ->type_name("NAME");
 }
 
-void add_think_flags(CLI::App& app, riffle_thinking& target) {
-  // Each also as =true and =false, as Ollama's users write them; CLI11 counts false as -1.
+// {"reasoning_effort": "high"}, as llama.cpp's users write it.
+void read_template_kwargs(const std::string& text, Thinking* target) {
+  const auto wrong = [](const std::string& what) {
+    return CLI::ValidationError("--chat-template-kwargs", what);
+  };
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object())
+    throw wrong("'" + text + "': expected an object such as {\"reasoning_effort\": \"high\"}");
+  for (const auto& [name, value] : json.items()) {
+    if (!is_template_variable(name))
+      throw wrong("'" + name + "': expected enable_thinking or reasoning_effort");
+    if (const std::string expected = set_template_variable(name, value, target); !expected.empty())
+      throw wrong(name + ": found " + value.dump() + ", expected " + expected);
+  }
+}
+
+void add_think_flags(CLI::App& app, Thinking& target) {
+  // Each also as =true and =false, as Ollama's users write them.
   CLI::Option* const think =
+      app.add_flag("--think")
+          ->description(
+              "ask the model to reason first (enable_thinking of its chat template); "
+              "--think=low, medium or high: also how long (reasoning_effort)")
+          ->group(kSamplingGroup)
+          ->type_name(kEffortWords)
+          ->each([&target](const std::string& word) {
+            target.effort = effort_named(word);
+            const bool on = target.effort || CLI::detail::to_flag_value(word) > 0;
+            target.enabled = on ? RIFFLE_THINKING_ON : RIFFLE_THINKING_OFF;
+          });
+  // CLI11 counts =false as -1.
+  CLI::Option* const no_think =
       app.add_flag_function(
-             "--think",
-             [&target](int64_t n) { target = n > 0 ? RIFFLE_THINKING_ON : RIFFLE_THINKING_OFF; },
-             "ask the model to reason first (enable_thinking of its chat template)")
-          ->group(kSamplingGroup);
-  app.add_flag_function(
-         "--no-think",
-         [&target](int64_t n) { target = n > 0 ? RIFFLE_THINKING_OFF : RIFFLE_THINKING_ON; },
-         "ask the model not to reason; without --think or --no-think the template decides")
+             "--no-think",
+             [&target](int64_t n) {
+               target.enabled = n > 0 ? RIFFLE_THINKING_OFF : RIFFLE_THINKING_ON;
+             },
+             "ask the model not to reason; without --think or --no-think the template decides")
+          ->group(kSamplingGroup)
+          ->excludes(think);
+  app.add_option_function<std::string>(
+         "--chat-template-kwargs",
+         [&target](const std::string& text) { read_template_kwargs(text, &target); },
+         "variables of the chat template as a JSON object: enable_thinking, reasoning_effort")
       ->group(kSamplingGroup)
-      ->excludes(think);
+      ->type_name("JSON")
+      ->excludes(think)
+      ->excludes(no_think);
 }
 
 void add_weights_flag(CLI::App& app, std::string& target) {
@@ -326,7 +361,17 @@ std::optional<uint64_t> size_of(const std::string& text, Unit unit) {
   return static_cast<uint64_t>(v);
 }
 
+std::string size_without_unit(const std::string& text, Unit unit) {
+  const std::optional<uint64_t> n = size_of(text, unit);
+  const bool digits = text.find_first_not_of("0123456789") == text.npos;
+  if (unit != Unit::BYTES || !digits || !n || *n == 0 || *n >= (uint64_t{1} << 20)) return "";
+  return "'" + text + "' is " + text + " bytes, expected a size such as " + text +
+         (*n < 1000 ? "G" : "M");
+}
+
 uint64_t parse_size(const std::string& flag, const std::string& text, Unit unit) {
+  if (const std::string why = size_without_unit(text, unit); !why.empty())
+    throw CLI::ValidationError(flag, why);
   if (const std::optional<uint64_t> n = size_of(text, unit)) return *n;
   throw CLI::ValidationError(flag, "'" + text + "' is not a number such as 4096, 32K or 1.5G");
 }

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/thinking.h"
 #include "riffle.h"
 
 // The headers of CLI11 and of JSON are slow to compile: only files that use them include them.
@@ -40,8 +41,8 @@ struct CommonOptions {
   std::optional<uint64_t> seed;               // --seed; none: each command draws its own (seed.h)
   int32_t max_tokens;                         // -n; -1: until the context is full
   std::string chat_template;                  // --chat-template; "": the model's own
-  riffle_thinking thinking = RIFFLE_THINKING_DEFAULT;  // --think, --no-think
-  std::string weights;                                 // --weights; "": as the file has them
+  Thinking thinking;                          // --think, --no-think, --chat-template-kwargs
+  std::string weights;                        // --weights; "": as the file has them
   bool json = false;
   bool quiet = false;
   std::vector<std::pair<const riffle_setting*, const CLI::Option*>> selection_flags;  // as parsed
@@ -56,7 +57,7 @@ enum FlagGroups : unsigned {
   CHAT_FLAG = 16,         // --chat-template
   WEIGHTS_FLAG = 32,      // --weights
   COMPARISON_FLAGS = 64,  // with those settings that are only for comparison
-  THINK_FLAGS = 128       // --think --no-think
+  THINK_FLAGS = 128       // --think --no-think --chat-template-kwargs
 };
 
 // A check for options whose value is a type of weights; "q8|q4|..." for their help.
@@ -91,7 +92,10 @@ riffle_selector parse_selector(const std::string& word);
 // upper or lower case. None if it is anything else, no whole number, or above 9.2e18.
 enum class Unit : uint8_t { COUNT, BYTES };
 std::optional<uint64_t> size_of(const std::string& text, Unit unit);
-// The same. Throws CLI::ValidationError, naming the flag.
+// What to write in place of a number of bytes that nobody means, such as 12 for 12G; "": it is
+// a size.
+std::string size_without_unit(const std::string& text, Unit unit);
+// size_of. Throws CLI::ValidationError, naming the flag.
 uint64_t parse_size(const std::string& flag, const std::string& text, Unit unit);
 // "512,4K,30000" to counts.
 std::vector<int64_t> parse_size_list(const std::string& flag, const std::string& text);

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "cli/settings.h"
 
@@ -126,7 +127,17 @@ bool is_session(const std::string& path) {
 }
 }  // namespace
 
+int32_t usable_threads(int32_t n, bool quiet) {
+  // Threads spin while they wait, so that far more of them than cores slow each step down.
+  const auto cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  if (n <= 2 * cores) return n;
+  notice(quiet, "[--threads %d: this process may use %d cores; riffle uses %d threads]", n, cores,
+         cores);
+  return cores;
+}
+
 Model load_model(CommonOptions& options) {
+  options.context.n_threads = usable_threads(options.context.n_threads, options.quiet);
   options.model_path = resolve_model_path(options.model_path);
   InterruptGuard guard(nullptr);
   Progress progress("loading model", options.quiet);
@@ -327,7 +338,7 @@ std::string today() {
 }  // namespace
 
 ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
-                       riffle_thinking thinking) {
+                       const Thinking& thinking) {
   std::vector<riffle_message> list;
   std::vector<const char*> reasoning;
   size_t guess = 64;
@@ -340,7 +351,8 @@ ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages
   const std::string date = today();
   riffle_chat_options options;
   riffle_chat_defaults(&options);
-  options.thinking = thinking;
+  options.thinking = thinking.enabled;
+  options.reasoning_effort = thinking.effort;
   options.reasoning = reasoning.data();
   options.date = date.c_str();
   ChatPrompt prompt;
@@ -353,7 +365,7 @@ ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages
 }
 
 std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>& messages) {
-  return chat_prompt(model, messages, RIFFLE_THINKING_DEFAULT).tokens;
+  return chat_prompt(model, messages, {}).tokens;
 }
 
 namespace {

@@ -68,6 +68,9 @@ std::string resolve_model_path(const std::string& flag);
 // riffle. Throws Exit.
 std::string sample_text_path(const std::string& model_path);
 
+// More than two threads a core become one a core, with a notice.
+int32_t usable_threads(int32_t n, bool quiet);
+
 // All three throw Exit. load_model draws a progress bar and stores the path it took in
 // options.model_path.
 Model load_model(CommonOptions& options);
@@ -110,7 +113,7 @@ struct ChatPrompt {
   bool in_reasoning = false;  // the chat template has begun the model's reasoning
 };
 ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
-                       riffle_thinking thinking);
+                       const Thinking& thinking);
 
 std::string read_file(const std::string& path);  // "-" is stdin. Throws Exit(EXIT_RUN).
 std::string read_stdin();

@@ -117,9 +117,6 @@ const std::vector<ForeignFlag>& foreign_flags() {
        "added "
        "your own"},
       {{"--jinja"}, nullptr, "riffle evaluates the model's own template: leave the flag out"},
-      {{"--chat-template-kwargs"},
-       nullptr,
-       "--think and --no-think set enable_thinking; riffle sets no other variable of a template"},
       {{"--no-jinja", "--chat-template-file"},
        nullptr,
        "riffle evaluates the model's own template; --chat-template NAME uses one that riffle has"},
@@ -132,7 +129,8 @@ const std::vector<ForeignFlag>& foreign_flags() {
        "--think and --no-think switch reasoning"},
       {{"--reasoning-effort", "--effort"},
        nullptr,
-       "riffle does not set how long a model reasons; --think and --no-think switch reasoning"},
+       "--think=low, --think=medium and --think=high set how long a model reasons, where its "
+       "chat template asks for reasoning_effort"},
       {{"--hidethinking"}, nullptr, "-q hides reasoning, --no-think switches it off"},
       {{"--prompt-cache", "--prompt-cache-all", "--prompt-cache-ro", "--cache-prompt",
         "--cache-reuse", "--slot-save-path"},

@@ -108,10 +108,10 @@ std::shared_ptr<const riffle_grammar> continued_grammar(const riffle_grammar* gr
   return {rest, GrammarDeleter()};
 }
 
-riffle_reasoning reasoning_of(bool message, bool in_reasoning, riffle_thinking thinking) {
+riffle_reasoning reasoning_of(bool message, bool in_reasoning, const Thinking& thinking) {
   if (in_reasoning) return RIFFLE_REASONING_BEGUN;
-  return message && thinking != RIFFLE_THINKING_OFF ? RIFFLE_REASONING_ALLOWED
-                                                    : RIFFLE_REASONING_NONE;
+  return message && thinking.enabled != RIFFLE_THINKING_OFF ? RIFFLE_REASONING_ALLOWED
+                                                            : RIFFLE_REASONING_NONE;
 }
 
 }  // namespace riffle::cli

@@ -57,7 +57,10 @@ std::string line_of(const CLI::Option& option, bool all) {
   if (all)
     text += names_of("not with", option.get_excludes()) + names_of("with", option.get_needs());
   if (option.get_type_size() != 0) {
-    if (const std::string type = type_of(option); !type.empty()) left += " " + type;
+    // The value of a flag that is on without it stands behind an equals sign.
+    const bool optional = option.get_items_expected_max() == 0;
+    if (const std::string type = type_of(option); !type.empty())
+      left += optional ? "[=" + type + "]" : " " + type;
     if (option.get_required()) text += "; required";
     // The text says what the default means if that is not what it says: "0: one per core".
     std::string standard = option.get_default_str();

@@ -42,6 +42,7 @@ Json info_json(const riffle_model_info& i) {
       {"hidden_dim", i.hidden_dim},
       {"n_experts", i.n_experts},
       {"n_experts_used", i.n_experts_used},
+      {"n_expert_layers", i.n_expert_layers},
       {"expert_dim", i.expert_dim},
       {"expert_params", i.expert_params},
       {"expert_bytes", i.expert_bytes},
@@ -54,6 +55,11 @@ Json info_json(const riffle_model_info& i) {
       {"rope_theta", number(i.rope_theta)},
       {"rope_scaling", i.rope_scaling},
       {"sliding_window", i.sliding_window},
+      {"n_windowed", i.n_windowed},
+      {"qk_norm", i.qk_norm},
+      {"attention_sinks", i.attention_sinks},
+      {"attention_gate", i.attention_gate},
+      {"logit_softcap", number(i.logit_softcap)},
       {"norm_eps", number(i.norm_eps)},
       {"tied_output", i.tied_output},
       {"bos_id", i.bos_id},
@@ -117,6 +123,22 @@ std::string types_text(const riffle_model_info& i) {
   return text;
 }
 
+// " in 24 of 48 layers"; "" for all layers.
+std::string in_layers(int n, const riffle_model_info& i) {
+  return n == i.n_layers ? "" : text_of(" in %d of %d layers", n, i.n_layers);
+}
+
+// What attention has beyond products and softmax.
+std::string attention_text(const riffle_model_info& i) {
+  std::vector<std::string> parts;
+  const std::string norm = i.qk_norm;
+  if (norm == "head") parts.push_back("norms of q and k in each head");
+  if (norm == "whole") parts.push_back("norms of q and k over all heads");
+  if (i.attention_sinks) parts.push_back("sinks");
+  if (i.attention_gate) parts.push_back("output gate");
+  return joined(parts);
+}
+
 void print_info(const riffle_model_info& i, const std::string& path, const std::string& gpu) {
   const auto count = [](long long v) { return std::to_string(v); };
   Table t({"model", path});
@@ -130,15 +152,20 @@ void print_info(const riffle_model_info& i, const std::string& path, const std::
   t.add({"width", text_of("%d, feed-forward %d", i.dim, i.hidden_dim)});
   if (i.n_experts > 0)
     t.add({"experts",
-           text_of("%d a layer, width %d; a token uses %d of them and %.1f M of the parameters",
-                   i.n_experts, i.expert_dim, i.n_experts_used, token_params(i) / 1e6)});
+           text_of("%d a layer%s, width %d; a token uses %d of them and %.1f M of the parameters",
+                   i.n_experts, in_layers(i.n_expert_layers, i).c_str(), i.expert_dim,
+                   i.n_experts_used, token_params(i) / 1e6)});
   t.add({"heads", text_of("%d of %d, KV heads %d", i.n_heads, i.head_dim, i.n_kv_heads)});
+  if (const std::string more = attention_text(i); !more.empty()) t.add({"attention", more});
+  if (i.logit_softcap > 0) t.add({"logit soft cap", text_of("%g", i.logit_softcap)});
   t.add(
       {"vocabulary", text_of("%d, output %s", i.vocab_size, i.tied_output ? "tied" : "separate")});
   t.add({"trained length", count(i.n_ctx_train)});
   t.add({"RoPE base", text_of("%g", i.rope_theta)});
   if (std::string(i.rope_scaling) != "none") t.add({"RoPE scaling", i.rope_scaling});
-  if (i.sliding_window > 0) t.add({"sliding window", count(i.sliding_window)});
+  if (i.sliding_window > 0)
+    t.add({"sliding window",
+           text_of("%d tokens%s", i.sliding_window, in_layers(i.n_windowed, i).c_str())});
   t.add({"chat template", *i.chat_template_name ? i.chat_template_name
                           : *i.chat_template    ? "cannot be evaluated"
                                                 : "none"});

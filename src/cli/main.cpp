@@ -101,7 +101,7 @@ int run(int argc, char** argv) {
   add_tokenize(app, chosen);
   app.footer(kFooter);  // last: commands that are added later would inherit it
   const auto usage = [&](const char* text, const std::string& command) {
-    complain(text);
+    for (const std::string& line : split(text, '\n')) complain(line.c_str());
     std::fprintf(stderr, "See riffle%s --help.\n", command.c_str());
     return EXIT_USAGE;
   };

@@ -153,7 +153,7 @@ void add_message_flags(CLI::App& app, MessageFlags& flags) {
 }
 
 void exclude_raw(CLI::App& app) {
-  for (const char* flag : {"--chat-template", "--think", "--no-think"})
+  for (const char* flag : {"--chat-template", "--think", "--no-think", "--chat-template-kwargs"})
     app.get_option(flag)->excludes(app.get_option("--raw"));
 }
 
@@ -192,7 +192,7 @@ void check_length(riffle_model* model, const std::string& text,
 }
 
 ChatPrompt question_prompt(riffle_model* model, const std::string& system, const std::string& text,
-                           bool message, riffle_thinking thinking) {
+                           bool message, const Thinking& thinking) {
   if (!message) return {tokenize(model, text, RIFFLE_TOKENIZE_BOS)};
   std::vector<Message> messages;
   if (!system.empty()) messages.push_back({"system", system});

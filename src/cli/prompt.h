@@ -60,6 +60,6 @@ bool is_message(const MessageFlags& flags, const CommonOptions& common, riffle_m
 void check_length(riffle_model* model, const std::string& text,
                   const riffle_context_options& options);
 ChatPrompt question_prompt(riffle_model* model, const std::string& system, const std::string& text,
-                           bool message, riffle_thinking thinking);
+                           bool message, const Thinking& thinking);
 
 }  // namespace riffle::cli

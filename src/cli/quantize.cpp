@@ -40,11 +40,12 @@ int quantize_main(const QuantizeOptions& o) {
   riffle_status status;
   {
     InterruptGuard guard(nullptr);
+    const int32_t threads = usable_threads(o.threads, o.quiet);
     Progress progress("converting weights", o.quiet);
     riffle_quantize_options options;
     riffle_quantize_defaults(&options);
     options.type = o.type.c_str();
-    options.n_threads = o.threads;
+    options.n_threads = threads;
     options.overwrite = o.force;
     options.progress = Progress::callback;
     options.progress_user = &progress;

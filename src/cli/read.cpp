@@ -18,7 +18,7 @@ struct ReadOptions {
 };
 
 // The tokens that all questions about the document have in common.
-std::vector<int32_t> beginning(riffle_model* model, const SavedText& t, riffle_thinking thinking) {
+std::vector<int32_t> beginning(riffle_model* model, const SavedText& t, const Thinking& thinking) {
   std::vector<int32_t> same;
   bool first = true;
   for (const char* question : {"What", "1", "\xC2\xBF", "the"}) {

@@ -232,9 +232,19 @@ void say_unfinished_reasoning(const StreamedAnswer& answer, const riffle_result&
 }
 
 void say_unread_thinking(const riffle_model* model, const CommonOptions& options) {
-  if (options.thinking == RIFFLE_THINKING_DEFAULT || model_info(model).chat_thinking) return;
-  notice(options.quiet, "[%s has no effect: the chat template does not ask for enable_thinking]",
-         options.thinking == RIFFLE_THINKING_ON ? "--think" : "--no-think");
+  const auto& [enabled, effort] = options.thinking;
+  const riffle_model_info info = model_info(model);
+  if (effort && !info.chat_effort) {
+    notice(options.quiet,
+           "[the reasoning effort %s has no effect: the chat template does not ask for "
+           "reasoning_effort]",
+           effort);
+  }
+  // --think=high asks for both, and a template needs one of them.
+  if (enabled == RIFFLE_THINKING_DEFAULT || info.chat_thinking || effort) return;
+  notice(options.quiet, "[%s has no effect: the chat template does not ask for enable_thinking%s]",
+         enabled == RIFFLE_THINKING_ON ? "--think" : "--no-think",
+         info.chat_effort ? ", but for reasoning_effort; --think=low makes it reason least" : "");
 }
 
 }  // namespace riffle::cli

@@ -16,6 +16,10 @@ namespace {
 constexpr size_t kShortWords = 12;
 constexpr const char* kSizes = " such as 4096, 32K or 1.5G";
 
+Unit unit_of(const riffle_setting& s) {
+  return s.type == RIFFLE_MEMBER_UINT64 ? Unit::BYTES : Unit::COUNT;
+}
+
 // 0.1, 2048, 2K; of bytes also 12GiB.
 std::optional<double> number_of(const riffle_setting& s, const std::string& text) {
   if (s.type == RIFFLE_MEMBER_FLOAT) {
@@ -30,7 +34,7 @@ std::optional<double> number_of(const riffle_setting& s, const std::string& text
     const auto [stop, error] = std::from_chars(text.data(), end, v);
     if (error == std::errc() && stop == end) return static_cast<double>(v);
   }
-  const auto n = size_of(text, s.type == RIFFLE_MEMBER_UINT64 ? Unit::BYTES : Unit::COUNT);
+  const auto n = size_of(text, unit_of(s));
   if (!n) return std::nullopt;
   return static_cast<double>(*n);
 }
@@ -166,6 +170,8 @@ CLI::Option* add_setting_flag(CLI::App& app, const riffle_setting& s, void* opti
       .add_option_function<std::string>(
           s.flag,
           [&s, options](const std::string& value) {
+            const std::string why = size_without_unit(value, unit_of(s));
+            if (!why.empty()) throw CLI::ValidationError(flag_of(s), why);
             if (!set(s, options, value))
               throw CLI::ValidationError(flag_of(s), "'" + value + "': expected " + expected(s));
           },

@@ -80,6 +80,12 @@ bool is_switch(std::string_view value) {
   return false;
 }
 
+// Words that may stand there too, such as the levels of --think.
+std::vector<std::string> words_of(const CLI::Option& option) {
+  const std::string words = option.get_type_name();
+  return words.empty() ? std::vector<std::string>() : split(words, '|');
+}
+
 const ForeignFlag* foreign(const std::string& flag) {
   for (const ForeignFlag& f : foreign_flags())
     if (std::find(f.spellings.begin(), f.spellings.end(), flag) != f.spellings.end()) return &f;
@@ -161,8 +167,10 @@ class Words {
         const std::string found = word.substr(equals + 1);
         if (name.size() == 2)
           throw Exit(EXIT_USAGE, typed + ": found the value '" + found + "', expected none");
-        if (!is_switch(found))
-          throw Exit(EXIT_USAGE, typed + ": '" + found + "': expected true or false");
+        const std::vector<std::string> words = words_of(*o);
+        if (!is_switch(found) && std::find(words.begin(), words.end(), found) == words.end())
+          throw Exit(EXIT_USAGE, typed + ": '" + found + "': expected " +
+                                     (words.empty() ? "" : joined(words) + ", ") + "true or false");
       }
       // The parser would take the equals sign behind a short flag as a part of the value.
       if (name.size() == 2 && !value.empty()) value.erase(0, 1);
@@ -228,15 +236,24 @@ std::vector<std::string> spelled(std::vector<std::string> args, const CLI::App& 
   const CLI::App* command = command_named(app, args[0]);
   if (!command) refuse_command(app, args[0]);
   Words words(app, *command);
+  // A command line of another program may have many flags that riffle lacks: all are named at once.
+  std::vector<std::string> wrong;
   for (size_t i = 1; i < args.size() && args[i] != "--"; ++i) {
     const std::string& word = args[i];
     if (word.size() < 2 || word[0] != '-') continue;
     if (word[1] != '-' && !std::isalpha(static_cast<unsigned char>(word[1]))) continue;
     const std::string typed = word;
-    if (!words.read_flag(args[i])) continue;
+    try {
+      if (!words.read_flag(args[i])) continue;
+    } catch (const Exit& e) {
+      if (std::find(wrong.begin(), wrong.end(), e.what()) == wrong.end())
+        wrong.emplace_back(e.what());
+      continue;
+    }
     if (++i == args.size())  // else the value, which may look like a flag
-      throw Exit(EXIT_USAGE, "found " + typed + " without a value, expected a value after it");
+      wrong.push_back("found " + typed + " without a value, expected a value after it");
   }
+  if (!wrong.empty()) throw Exit(EXIT_USAGE, joined(wrong, "\n"));
   return args;
 }
 

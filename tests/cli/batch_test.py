@@ -255,7 +255,7 @@ def ids(_):
 
 
 UNSUPPORTED = {"tools": [{}], "tool_choice": "required", "functions": [{}], "min_tokens": 3,
-               "echo": True, "suffix": "a", "reasoning_effort": "low", "modalities": [],
+               "echo": True, "suffix": "a", "modalities": [],
                "audio": {}, "length_penalty": 1.1}
 
 

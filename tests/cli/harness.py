@@ -85,13 +85,17 @@ THINKER = ("{% for m in messages %}{% if m.role == 'user' %}"
            "{% if enable_thinking %}<think>{% endif %}{#</think>#}")
 
 
+def with_template(folder, name, template):
+    """The shipped model with another template, which holds "{#"."""
+    own = json.loads(riffle("info", "--json", "-q").out)["chat_template"].encode()
+    new = template.encode()
+    assert len(new) <= len(own), (len(new), len(own))
+    return changed(folder, name, own, new.replace(b"{#", b"{#" + b" " * (len(own) - len(new))))
+
+
 def thinker(folder):
     """The shipped model with a template that asks for enable_thinking."""
-    own = json.loads(riffle("info", "--json", "-q").out)["chat_template"].encode()
-    new = THINKER.encode()
-    assert len(new) <= len(own), (len(new), len(own))
-    return changed(folder, "thinker.gguf", own,
-                   new.replace(b"{#", b"{#" + b" " * (len(own) - len(new))))
+    return with_template(folder, "thinker.gguf", THINKER)
 
 
 def main(*tests):
@@ -111,4 +115,4 @@ def main(*tests):
 
 
 __all__ = ["BIN", "GREEDY", "ISA", "MODEL", "ROOT", "Result", "SMALL", "changed", "check", "environment", "json", "main",
-           "one_line_error", "os", "riffle", "signal", "start", "subprocess", "thinker", "words"]
+           "one_line_error", "os", "riffle", "signal", "start", "subprocess", "thinker", "with_template", "words"]

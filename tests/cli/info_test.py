@@ -36,6 +36,38 @@ def experts(_):
         check(want <= read <= want * 1.05, f"bench counts the experts that {batch} rows read", (want, read))
 
 
+def families(_):
+    """What newer families have beyond Llama's layers; other models have no line about it."""
+    named = lambda family: os.path.join(TINY, family, family + ".gguf")
+    expected = {
+        "gpt_oss": (["attention       sinks", "sliding window  64 tokens in 2 of 3 layers"],
+                    {"attention_sinks": True, "attention_gate": False, "qk_norm": "none", "sliding_window": 64,
+                     "n_windowed": 2, "n_expert_layers": 3, "logit_softcap": 0}),
+        "muse_glimmer": (["attention       norms of q and k in each head, output gate", "logit soft cap  4",
+                          "sliding window  64 tokens in 4 of 5 layers"],
+                         {"attention_sinks": False, "attention_gate": True, "qk_norm": "head", "n_windowed": 4,
+                          "n_expert_layers": 0, "logit_softcap": 4}),
+        "qwen2": ([], {"attention_sinks": False, "attention_gate": False, "qk_norm": "none", "n_windowed": 0,
+                       "logit_softcap": 0}),
+    }
+    for family, (lines, members) in expected.items():
+        text = riffle("info", "-m", named(family)).out.decode().splitlines()
+        about = [line for line in text if line.startswith(("attention", "sliding", "logit"))]
+        check(sorted(about) == sorted(lines), f"info of {family}", text)
+        j = info("-m", named(family))
+        check({k: j.get(k) for k in members} == members, f"info --json of {family}", j)
+
+
+def threads(_):
+    """Far more threads than cores would make every step slow."""
+    cores = len(os.sched_getaffinity(0))
+    for asked, used in ((2 * cores, 2 * cores), (1000, cores if cores < 500 else 1000)):
+        r = riffle("info", "--plan", "--json", "--threads", str(asked))
+        said = f"[--threads {asked}: this process may use {cores} cores; riffle uses {cores} threads]" in r.err.decode()
+        check(r.code == 0 and json.loads(r.out)["plan"]["threads"] == used and said == (used != asked),
+              f"--threads {asked} with {cores} cores", r)
+
+
 def mixes(folder):
     path = os.path.join(folder, "mix.gguf")
     r = riffle("quantize", "--allow-requantize", "-o", path, "--type", "q4_k_m", "-q")
@@ -69,4 +101,4 @@ def images(folder):
     check(one_line_error(r, 3, "config.json: model_type", '"llava"', '"gemma3"'), "another family with images", r)
 
 
-main(experts, mixes, images)
+main(experts, families, threads, mixes, images)

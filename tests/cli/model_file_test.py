@@ -1,5 +1,6 @@
 """Model files that are missing, cut short, or made of something else."""
 import random
+import shutil
 
 from harness import *
 
@@ -30,6 +31,33 @@ def bad_files(folder):
     check(one_line_error(r, 3, "cut_in_half"), "run says the same", r)
 
 
+def other_files(folder):
+    """A clone without Git LFS, and a file of a Hugging Face folder alone."""
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123\n"
+    path = os.path.join(folder, "model.gguf")
+    with open(path, "wb") as f:
+        f.write(pointer)
+    r = riffle("info", "-m", path)
+    check(one_line_error(r, 3, path + ": found a Git LFS pointer, expected the file itself; git lfs pull"), "a pointer", r)
+    weights = os.path.join(ROOT, "tests/golden/tiny/gemma3.safetensors")
+    r = riffle("info", "-m", weights)
+    check(one_line_error(r, 3, weights + ": found a safetensors file, expected a GGUF file or the folder that holds"),
+          "a safetensors file", r)
+    hf = os.path.join(folder, "hf")
+    os.mkdir(hf)
+    names = ["config.json", "tokenizer.json", "tokenizer.model", "model.safetensors"]
+    for name in ("config.json", "model.safetensors"):
+        for other in names:
+            if os.path.exists(os.path.join(hf, other)):
+                os.remove(os.path.join(hf, other))
+        if name != "config.json":
+            shutil.copy(os.path.join(ROOT, "tests/golden/tiny/gemma3/config.json"), hf)
+        with open(os.path.join(hf, name), "wb") as f:
+            f.write(pointer)
+        r = riffle("info", "-m", hf)
+        check(one_line_error(r, 3, os.path.join(hf, name) + ": found a Git LFS pointer"), f"a pointer as {name}", r)
+
+
 def missing(folder):
     for name, path in {"missing": folder + "/none.gguf", "empty folder": folder}.items():
         r = riffle("info", "-m", path)
@@ -55,4 +83,4 @@ def batch_output_is_safe(folder):
     check(r.code == 3 and open(out).read() == earlier, "batch leaves the output alone if the model is bad", r)
 
 
-main(bad_files, missing, batch_output_is_safe)
+main(bad_files, other_files, missing, batch_output_is_safe)

@@ -52,12 +52,13 @@ def slips(_):
         ("-seed", "1"): "unknown flag -seed; did you mean --seed?",
         ("--max-seqs", "2"): "unknown flag --max-seqs of riffle run; these have it: batch, bench",
         ("-z",): "unknown flag -z",
-        ("--think=high",): "--think: 'high': expected true or false",
+        ("--think=max",): "--think: 'max': expected low, medium, high, true or false",
         ("--raw=99999999999999999999",): "--raw: '99999999999999999999': expected true or false",
         ("--ignore-eos=",): "--ignore-eos: '': expected true or false",
         ("-q=foo",): "-q: found the value 'foo', expected none",
         ("--reasoning-effort", "low"):
-            "--reasoning-effort: riffle does not set how long a model reasons; --think and --no-think switch reasoning",
+            "--reasoning-effort: --think=low, --think=medium and --think=high set how long a model reasons, where its "
+            "chat template asks for reasoning_effort",
         ("--cpu-experts", "-2"): "--cpu-experts: '-2': expected a whole number, -1 to 1024",
         ("--frobnicate",): "unknown flag --frobnicate",
     }
@@ -129,6 +130,12 @@ def other_spellings(folder):
         flag = args[0].partition("=")[0]
         check(one_line_error(r, 2, f"riffle: {flag}: ", word) and b"See riffle run --help.\n" in r.err
               and r.err.count(b"\n") == 2, " ".join(args) + " is answered", r)
+    r = riffle("run", "-p", "x", "-ngl", "99", "--temprature", "0", "-fa", "on", "--jinja", "-fa", "--override-kv", "a",
+               "-n")
+    lines = r.err.decode().splitlines()
+    check(r.code == 2 and len(lines) == 7 and all(line.startswith("riffle: ") for line in lines[:6])
+          and [line.split()[1] for line in lines[:5]] == ["-ngl:", "unknown", "-fa:", "--jinja:", "--override-kv:"]
+          and "-n without a value" in lines[5] and lines[6] == "See riffle run --help.", "several flags are answered in one go, each once", r)
     r = riffle("chat", "-no-cnv", *SMALL)
     check(one_line_error(r, 2, "riffle: -no-cnv: ", "riffle run --raw"), "chat -no-cnv is answered", r)
     r = riffle("batch", "-np", "2", "-q", *SMALL, stdin=b"")
@@ -184,6 +191,12 @@ def sizes(_):
     for args in (["-c", "2.5"], ["-c", "1gib"], ["--slots", "x"], ["--slots", "1gib"], ["--slots", "1kb"]):
         r = riffle("info", "--plan", *args)
         check(one_line_error(r, 2, args[0], f"'{args[1]}'", "a whole number such as 4096, 32K or 1.5G"), f"{args} is refused", r)
+    for command in (["run", "-p", "x", "--gpu-mem", "12"], ["info", "--plan", "--host-mem=4096"],
+                    ["batch", "--prefix-cache", "x", "--prefix-cache-size", "100"]):
+        r = riffle(*command)
+        number = command[-1].rpartition("=")[2]
+        unit = "G" if int(number) < 1000 else "M"
+        check(one_line_error(r, 2, f"'{number}' is {number} bytes, expected a size such as {number}{unit}"), f"{command}", r)
     r = riffle("bench", "--depth", "1KiB")
     check(one_line_error(r, 2, "--depth", "'1KiB'", "4096, 32K or 1.5G"), "--depth takes no bytes", r)
     for text in ["12gx", "12gbb", "gb", "12 g", "-1g", "12kiloB", str(1 << 64), "9300000000000000000"]:

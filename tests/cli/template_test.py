@@ -133,4 +133,46 @@ def thinking(folder):
           "chat: reasoning is shown on a terminal only", r)
 
 
-main(with_a_template, without, thinking)
+EFFORT = ("{{ bos_token ~ '[INST] ' ~ reasoning_effort | default('medium') }}"
+          "{% for m in messages %}{{ m.content }}{% endfor %}{{ ' [/INST]' }}{##}")
+
+
+def effort(folder):
+    model, plain = with_template(folder, "effort.gguf", EFFORT), riffle(*ASK)
+
+    def tokens(*flags):
+        r = riffle(*ASK, "-m", model, *flags, "--json")
+        check(r.code == 0 and b"no effect" not in r.err, f"run {flags}", r)
+        j = json.loads(r.out)
+        return j["text"], j["prompt_tokens"]
+
+    levels = {level: tokens(f"--think={level}") for level in ("low", "medium", "high")}
+    check(levels["medium"] == tokens() and len(set(levels.values())) == 3,
+          "--think=LEVEL reaches the template", levels)
+    for level, answer in levels.items():
+        kwargs = json.dumps({"reasoning_effort": level, "enable_thinking": None})
+        check(tokens("--chat-template-kwargs", kwargs) == answer, f"run {kwargs}")
+        for field in ({"reasoning_effort": level}, {"chat_template_kwargs": {"reasoning_effort": level}}):
+            body = {"messages": [{"role": "user", "content": ASK[2]}], "max_tokens": 12, "temperature": 0, **field}
+            line = json.dumps({"custom_id": "a", "body": body}).encode()
+            r = riffle("batch", "-m", model, "-q", "--think=low", *SMALL, stdin=line)
+            body = json.loads(r.out)["response"]["body"]
+            check((body["choices"][0]["message"]["content"], body["usage"]["prompt_tokens"]) == answer,
+                  f"batch: {field} goes before the flag", (body, answer))
+    r = riffle("chat", "-m", model, "--think=high", "-n", "12", *GREEDY, *SMALL, stdin=ASK[2].encode())
+    check(r.code == 0 and r.out.decode().strip() == levels["high"][0].strip() and b"no effect" not in r.err,
+          "chat --think=high", (r, levels))
+    r = riffle(*ASK, "-m", model, "--think")
+    check(b"[--think has no effect: the chat template does not ask for enable_thinking, but for reasoning_effort"
+          in r.err, "--think without a level says what the template asks for", r)
+    r = riffle(*ASK, "--think=high")
+    check(r.out == plain.out and r.err.count(b"no effect") == 1
+          and b"[the reasoning effort high has no effect: the chat template does not ask for reasoning_effort]" in r.err,
+          "a level for a template that does not ask for it: a notice", r)
+    wrong = {"5": "'5': expected an object", '{"a": 1}': "'a': expected enable_thinking or reasoning_effort",
+             '{"reasoning_effort": "minimal"}': 'found "minimal", expected none, low, medium or high'}
+    for kwargs, text in wrong.items():
+        check(one_line_error(riffle(*ASK, "--chat-template-kwargs", kwargs), 2, "--chat-template-kwargs: ", text), text)
+
+
+main(with_a_template, without, thinking, effort)

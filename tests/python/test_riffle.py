@@ -42,6 +42,8 @@ def test_a_dozen_lines(riffle, model_path):
         len(answer.tokens) + 1,
     )
     assert answer.prompt_tokens == len(model.chat_tokens(QUESTION))
+    assert not model.info.chat_effort and model.info.qk_norm in ("none", "head", "whole")
+    assert model.chat_tokens(QUESTION, thinking="high") == model.chat_tokens(QUESTION)
 
 
 def test_tokens(model):
@@ -429,7 +431,7 @@ def test_what_chat_takes(riffle, model):
         ({"logprobs": 5}, "logprobs: found 5, expected True or False; top_logprobs gives the"),
         ({"ignore_eos": 1}, "ignore_eos: found 1, expected True or False$"),
         ({"trim_start": 0}, "trim_start: found 0, expected True or False$"),
-        ({"thinking": 1}, "thinking: found 1, expected True or False$"),
+        ({"thinking": 1}, "thinking: found 1, expected True, False, 'low', 'medium' or 'high'$"),
         ({"stop": 5}, "stop: found 5, expected a str or a list"),
         ({"stop": [5]}, "stop: found 5, expected a str or a list"),
         ({"logit_bias": [5]}, "logit_bias: found \\[5\\], expected a dict"),

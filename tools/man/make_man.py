@@ -13,9 +13,9 @@ import subprocess
 import sys
 
 MARK = re.compile(r'\.\\" OPTIONS (\S+)$')
-# An option's line: its names, a value and, two blanks or more behind them, its text.
+# An option's line: its names, a value or [=VALUE] and, two blanks or more behind them, its text.
 OPTION = re.compile(r"^ {2,6}((?:-\w, )?--?[\w-]+(?:, --?[\w-]+)*)"
-                    r"(?: (\S+(?: \S+)*))?(?: {2,}(.*))?$")
+                    r"((?:\[=\S+\])|(?: \S+(?: \S+)*))?(?: {2,}(.*))?$")
 DEFAULT = re.compile(r"; default: (.+)$")
 SKIPPED = {"--help", "--help-all"}
 # Words that begin a phrase and keep their small letter: values of flags.
@@ -44,7 +44,7 @@ def parse(text):
     for line in text.splitlines():
         found = OPTION.match(line)
         if found and sections:
-            current = [found[1].split(", "), found[2] or "", "", found[3] or ""]
+            current = [found[1].split(", "), (found[2] or "").strip(), "", found[3] or ""]
             sections[-1][1].append(current)
         elif current and re.match(r"^\s{8,}\S", line):
             current[3] = (current[3] + " " + line.strip()).strip()
@@ -84,7 +84,11 @@ def mdoc(sections):
         out.append(".Bl -tag -width Ds")
         for names, value, default, text in shown:
             flags = " , ".join("Fl " + escape(name[1:]) for name in names)
-            out.append(f".It {flags}" + (f" Ar {escape(value)}" if value else ""))
+            if value.startswith("[="):  # one that may be left out
+                value = f" Ns Oo Ns = Ns Ar {escape(value[2:-1])} Oc"
+            elif value:
+                value = f" Ar {escape(value)}"
+            out.append(f".It {flags}{value}")
             out.extend(escape(line) for line in lines_of(sentence(text)))
             if default:
                 out.append(f"Default: {escape(default)}.")

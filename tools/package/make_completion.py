@@ -33,7 +33,7 @@ class Option:
         self.words = []
         text = TAIL.sub("", text)
         named = NAMED.search(text) if value in ("NAME", "TYPE") else None
-        if not value:
+        if not value or value.startswith("[="):
             self.kind = ""
         elif re.fullmatch(rf"{WORD}(\|{WORD})+", value):
             self.kind, self.words = "words", value.split("|")

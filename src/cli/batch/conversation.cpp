@@ -49,7 +49,7 @@ std::optional<size_t> continued_by_answer(const std::vector<Message>& messages) 
 }  // namespace
 
 Conversation fit_conversation(riffle_model* model, std::vector<Message> messages,
-                              riffle_thinking thinking) {
+                              const Thinking& thinking) {
   Conversation out;
   out.continued = continued_by_answer(messages);
   std::optional<Exit> refused;

@@ -24,6 +24,6 @@ struct Conversation {
 };
 // Throws Exit with what the template has against the conversation as it is.
 Conversation fit_conversation(riffle_model* model, std::vector<Message> messages,
-                              riffle_thinking thinking);
+                              const Thinking& thinking);
 
 }  // namespace riffle::cli

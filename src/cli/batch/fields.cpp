@@ -17,6 +17,8 @@ constexpr int32_t kMaxTopLogprobs = 20;
 struct Body {
   BatchRequest& request;
   bool prompt = false, messages = false, limited = false, seeded = false, penalised = false;
+  bool effort = false;      // reasoning_effort is there
+  int switched = 0;         // fields that switch reasoning on or off
   bool everything = false;  // vLLM's penalty of repetitions looks back at all tokens
   std::optional<size_t> best_of{};
   std::optional<bool> counted_logprobs{};  // a number, not true or false
@@ -212,16 +214,33 @@ void read_ignore_eos(const Fields& f, const std::string& field, const JsonIn& va
   body.request.ignore_eos = f.truth(field, value);
 }
 
+// The same variable may be asked for at one place only, and "none" goes with no enable_thinking.
+void read_template_variable(const Fields& f, const std::string& field, const std::string& name,
+                            const JsonIn& value, Body& body) {
+  if (value.is_null()) return;
+  const bool effort = name == "reasoning_effort";
+  if (effort && std::exchange(body.effort, true))
+    f.fail("bad_request",
+           "fields body.reasoning_effort and body.chat_template_kwargs.reasoning_effort are both "
+           "there, expected one");
+  body.switched += !effort || value == JsonIn("none");
+  if (body.switched > 1)
+    f.fail("bad_request",
+           "fields reasoning_effort \"none\" and enable_thinking are both there, expected one");
+  const std::string expected = set_template_variable(name, value, &body.request.thinking);
+  if (!expected.empty()) f.wrong(field, value, expected);
+}
+void read_effort(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  read_template_variable(f, field, "reasoning_effort", value, body);
+}
 // {"enable_thinking": true}, as other servers take it.
 void read_template_kwargs(const Fields& f, const std::string& field, const JsonIn& value,
                           Body& body) {
   if (!value.is_object()) f.wrong(field, value, "an object");
   for (const auto& [key, one] : value.items()) {
-    if (key != "enable_thinking")
+    if (!is_template_variable(key))
       f.fail("bad_request", "field " + field + "." + shown(key) + " is not supported");
-    if (!one.is_null())
-      body.request.thinking =
-          f.truth(field + "." + key, one) ? RIFFLE_THINKING_ON : RIFFLE_THINKING_OFF;
+    read_template_variable(f, field + "." + key, key, one, body);
   }
 }
 
@@ -261,6 +280,7 @@ constexpr BodyField kFields[] = {
     {{"logit_bias", Use::HONOURED}, read_logit_bias},
     {{"frequency_penalty", Use::HONOURED}, read_real<&riffle_sampling::frequency_penalty, -2, 2>},
     {{"presence_penalty", Use::HONOURED}, read_real<&riffle_sampling::presence_penalty, -2, 2>},
+    {{"reasoning_effort", Use::HONOURED}, read_effort},
 
     {{"best_of", Use::HONOURED}, read_best_of},
     {{"stream", Use::NO_OP, "[false]"}},
@@ -272,7 +292,6 @@ constexpr BodyField kFields[] = {
     {{"parallel_tool_calls", Use::NO_OP, "[true,false]"}},
     {{"functions", Use::NO_OP, "[[]]"}},
     {{"function_call", Use::NO_OP, R"(["none","auto"])"}},
-    {{"reasoning_effort", Use::NO_OP, R"(["medium"])"}},
     {{"verbosity", Use::NO_OP, R"(["medium"])"}},
 
     {{"user", Use::IGNORED}},

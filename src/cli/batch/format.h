@@ -44,7 +44,7 @@ struct BatchRequest {
   std::optional<std::vector<std::string>> breakers;          // likewise, of DRY
   std::vector<std::string> stop;
   bool ignore_eos = false;
-  riffle_thinking thinking = RIFFLE_THINKING_DEFAULT;
+  Thinking thinking;
   std::optional<BatchGrammar> grammar;
   IgnoredFields ignored;
 };
@@ -53,7 +53,7 @@ struct BatchRequest {
 struct BatchDefaults {
   int32_t max_tokens = -1;
   riffle_sampling sampling{};
-  riffle_thinking thinking = RIFFLE_THINKING_DEFAULT;
+  Thinking thinking;
   bool ignore_unknown = false;   // fields that riffle does not know
   std::optional<uint64_t> seed;  // line N gets derived_seed(seed, N); none: a random one
 };

@@ -141,6 +141,8 @@ SourcedText ChatTemplate::rendered(const Tokenizer& tokenizer,
   variables.emplace_back("documents", Value::none());
   if (options.thinking != Thinking::DEFAULT)
     variables.emplace_back("enable_thinking", Value::boolean(options.thinking == Thinking::ON));
+  if (!options.reasoning_effort.empty())
+    variables.emplace_back("reasoning_effort", Value::string(options.reasoning_effort));
   const std::pair<const char*, int32_t> tokens[] = {{"bos_token", tokenizer.bos_id()},
                                                     {"eos_token", tokenizer.eos_id()}};
   for (const auto& [name, id] : tokens) {

@@ -21,6 +21,7 @@ struct ChatOptions {
   // Today. A template with a default date ignores it, so that a conversation is the same every day.
   // Others that ask for the date fail without it.
   std::optional<TemplateDate> date;
+  std::string reasoning_effort = {};  // the template's variable of this name; "": it is not set
 };
 
 // What a model writes around its reasoning; "": its template says nothing of that.
@@ -36,6 +37,7 @@ class ChatTemplate {
 
   const char* name() const { return family_ ? family_->name : "own"; }
   bool knows_thinking() const { return jinja_ && jinja_->mentions("enable_thinking"); }
+  bool knows_effort() const { return jinja_ && jinja_->mentions("reasoning_effort"); }
   const ReasoningMarks& reasoning_marks() const { return marks_; }
 
   // The conversation so that the model's answer comes next. An assistant's message that comes last

@@ -277,8 +277,15 @@ void place_tensors(GgufFile& gguf, std::vector<TensorInfo>& infos, uint64_t head
 GgufFile parse_gguf(const FileView& file) {
   GgufFile gguf;
   gguf.file = file;
+  refuse_lfs_pointer(file.name, file.text());
   Reader r(gguf.file);
   const std::string_view magic(reinterpret_cast<const char*>(r.take(4, "magic", {})), 4);
+  // A safetensors file begins with a length of 8 bytes and JSON.
+  if (magic != "GGUF" && file.text().substr(std::min<uint64_t>(8, file.size)).starts_with("{\""))
+    throw Error(RIFFLE_BAD_MODEL,
+                printable(file.name, 1000) +
+                    ": found a safetensors file, expected a GGUF file or the folder that holds "
+                    "this file and its config.json");
   if (magic != "GGUF") bad_model(file.name, "magic", "\"" + std::string(magic) + "\"", "\"GGUF\"");
   const auto version = r.read<uint32_t>("version");
   // Version 3 added the other byte order to version 2 and nothing else.

@@ -34,6 +34,7 @@ Json parse_json_object(const FileView& file, std::string_view text, const char* 
 }
 
 Json parse_json_object(const FileView& file) {
+  refuse_lfs_pointer(file.name, file.text());
   return parse_json_object(file, file.text(), "file");
 }
 

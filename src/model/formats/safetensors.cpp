@@ -113,6 +113,7 @@ Entry read_entry(const FileView& file, const std::string& name, const Json& obje
 }  // namespace
 
 void parse_safetensors(const FileView& file, TensorTable& table) {
+  refuse_lfs_pointer(file.name, file.text());
   if (file.size < 8)
     bad_model(file.name, "file size", std::to_string(file.size) + " bytes", "8 or more");
   const auto header_bytes = load_unaligned<uint64_t>(file.data);

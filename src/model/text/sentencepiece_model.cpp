@@ -8,6 +8,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "model/formats/checked.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -253,6 +254,7 @@ void check_nesting(const SentencePieceModel& model, const std::string& where) {
 
 SentencePieceModel parse_sentencepiece_model(std::string_view serialized,
                                              const std::string& where) {
+  refuse_lfs_pointer(where, serialized);
   SentencePieceModel model;
   MessageReader reader(serialized, "ModelProto", where);
   for (Field field; reader.next(&field);) {

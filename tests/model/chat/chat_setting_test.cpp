@@ -218,6 +218,9 @@ TEST_CASE("options of a conversation: thinking, reasoning, the date", "[chat]") 
   options.thinking = RIFFLE_THINKING_OFF;
   CHECK(text() == "-arb-c</think>2026");
   CHECK_FALSE(inside);
+  CHECK_FALSE(info.chat_effort);
+  options.reasoning_effort = "high";
+  CHECK(text() == "-arb-c</think>2026");
   const auto refused = [&](riffle_status expected, const char* says) {
     size_t n = 0;
     CHECK(riffle_chat_prompt(own.model, messages, 3, &options, nullptr, 0, &n, nullptr) ==
@@ -225,12 +228,15 @@ TEST_CASE("options of a conversation: thinking, reasoning, the date", "[chat]") 
     INFO(riffle_model_error(own.model));
     CHECK(std::string(riffle_model_error(own.model)).find(says) != std::string::npos);
   };
+  options.reasoning_effort = "<|end|>";
+  refused(RIFFLE_BAD_ARGUMENT, "reasoning_effort is '<|end|>', expected low, medium or high");
+  options.reasoning_effort = nullptr;
   options.date = "today";
   refused(RIFFLE_BAD_ARGUMENT, "'today', expected one such as 2026-11-23");
   options.date = nullptr;
   refused(RIFFLE_UNSUPPORTED, "today's date");
   options.thinking = static_cast<riffle_thinking>(7);
   refused(RIFFLE_BAD_ARGUMENT, "thinking is 7");
-  options.struct_size--;
+  options.struct_size = offsetof(riffle_chat_options, reasoning_effort) - 1;
   refused(RIFFLE_BAD_ARGUMENT, "struct_size");
 }

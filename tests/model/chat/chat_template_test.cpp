@@ -372,6 +372,26 @@ TEST_CASE("control tokens are what the template spells alone", "[chat]") {
   CHECK(count(tokens_of(*other, role, {{"im_end", "a", ""}}), 4) == 0);
 }
 
+TEST_CASE("reasoning effort: a template's variable, which it may have a default for", "[chat]") {
+  const auto tokenizer = small();
+  const ChatTemplate chat(  // a macro, as gpt-oss has it
+      "{%- macro system() -%}{%- if reasoning_effort is not defined %}"
+      "{%- set reasoning_effort = 'medium' %}{%- endif %}"
+      "{{- 'Reasoning: ' + reasoning_effort }}{%- endmacro -%}"
+      "{{- system() }}{% for m in messages %}|{{ m.content }}{% endfor %}");
+  CHECK(chat.knows_effort());
+  CHECK_FALSE(chat.knows_thinking());
+  CHECK_FALSE(ChatTemplate(kThinker).knows_effort());
+  const std::vector<ChatMessage> one = {{"user", "q", ""}};
+  for (const std::string effort : {"", "low", "high"}) {
+    const std::string said = effort.empty() ? "medium" : effort;
+    CHECK(chat.text(*tokenizer, one, {Thinking::DEFAULT, {}, effort}).str() ==
+          "Reasoning: " + said + "|q");
+    CHECK(ChatTemplate(kThinker).text(*tokenizer, one, {Thinking::DEFAULT, {}, effort}).str() ==
+          ChatTemplate(kThinker).text(*tokenizer, one, {}).str());
+  }
+}
+
 TEST_CASE("reasoning: begun, closed, dropped from history", "[chat]") {
   const auto tokenizer = small();
   const ChatTemplate chat(kThinker);

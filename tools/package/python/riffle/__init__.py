@@ -57,7 +57,7 @@ from ._library import (
     tokens_array,
 )
 from ._messages import Message, continued_text, messages_of
-from ._options import reasoning_of
+from ._options import Thinking, reasoning_of, thinking_argument
 from ._settings import SettingValue as SettingValue
 from ._settings import set_setting, settings
 
@@ -99,6 +99,13 @@ class ModelInfo:
     n_experts_used: int
     chat_thinking: bool
     text_part: bool
+    qk_norm: str
+    n_windowed: int
+    n_expert_layers: int
+    logit_softcap: float
+    attention_sinks: bool
+    attention_gate: bool
+    chat_effort: bool
 
 
 class _Closable:
@@ -243,7 +250,7 @@ class Model(_Closable):
         self,
         messages: str | Sequence[Message],
         *,
-        thinking: bool | None = None,
+        thinking: Thinking = None,
         date: str | None = None,
         _inside: ctypes.c_bool | None = None,
     ) -> list[int]:
@@ -252,7 +259,8 @@ class Model(_Closable):
         messages: dicts with role (system, developer, user or assistant) and content. A developer's
         message is a system message. A str is one message of a user. The content is a str, or a
         list of parts such as {"type": "text", "text": "Hi"}; each part becomes a line.
-        thinking: whether the model is asked to reason first; None: as the template has it.
+        thinking: whether the model is asked to reason first; None: as the template has it. "low",
+        "medium" or "high" also sets how long, if the template asks for reasoning_effort.
         date: today, as "2026-11-23", for templates that ask for it."""
         messages = messages_of(messages)
         array = (C.Message * len(messages))()
@@ -269,8 +277,10 @@ class Model(_Closable):
         options = filled(C.ChatOptions)
         options.reasoning = reasoning
         if thinking is not None:
-            on = bool_argument("thinking", thinking)
-            options.thinking = C.THINKING_ON if on else C.THINKING_OFF
+            wanted = thinking_argument(thinking)
+            options.thinking = C.THINKING_ON if wanted else C.THINKING_OFF
+            if isinstance(wanted, str):
+                options.reasoning_effort = wanted.encode()
         if date is not None:
             options.date = text_argument("date", date)
         return self._filled_tokens(
@@ -313,7 +323,7 @@ class Model(_Closable):
         self,
         messages: str | Sequence[Message],
         *,
-        thinking: bool | None = None,
+        thinking: Thinking = None,
         date: str | None = None,
         progress: ProgressCallback | None = None,
         **options: Unpack[GenerateOptions],
@@ -340,7 +350,7 @@ class Model(_Closable):
         text: str,
         *,
         system: str = "",
-        thinking: bool | None = None,
+        thinking: Thinking = None,
         progress: ProgressCallback | None = None,
     ) -> Document:
         """Reads a document once, for any number of questions. text: the text itself, no path."""
@@ -349,7 +359,7 @@ class Model(_Closable):
         )
 
     def load_document(
-        self, path: Path, *, thinking: bool | None = None, progress: ProgressCallback | None = None
+        self, path: Path, *, thinking: Thinking = None, progress: ProgressCallback | None = None
     ) -> Document:
         """A document that Document.save or `riffle read` has kept."""
         return Document.load(self.default_context, path, thinking=thinking, progress=progress)
@@ -505,7 +515,7 @@ class Session(_Closable):
         self,
         messages: str | Sequence[Message],
         *,
-        thinking: bool | None = None,
+        thinking: Thinking = None,
         date: str | None = None,
         progress: ProgressCallback | None = None,
         **options: Unpack[GenerateOptions],

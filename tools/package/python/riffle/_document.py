@@ -15,11 +15,10 @@ from ._library import (
     Path,
     ProgressCallback,
     Unsupported,
-    bool_argument,
     shown,
     str_argument,
 )
-from ._options import reasoning_of
+from ._options import Thinking, reasoning_of, thinking_argument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -57,7 +56,7 @@ class Document:
         text: str,
         *,
         system: str = "",
-        thinking: bool | None = None,
+        thinking: Thinking = None,
         progress: ProgressCallback | None = None,
     ):
         self._describe(context, text, system, bool(context.model.info.chat_template_name), thinking)
@@ -65,12 +64,12 @@ class Document:
         self._session.prefill(self._beginning(), progress=progress)
 
     def _describe(
-        self, context: Context, text: str, system: str, message: bool, thinking: bool | None
+        self, context: Context, text: str, system: str, message: bool, thinking: Thinking
     ) -> None:
         document_text(text)
         str_argument("system", system)
         if thinking is not None:
-            bool_argument("thinking", thinking)
+            thinking_argument(thinking)
         if not text:
             raise BadArgument("text: found an empty document, expected text", C.BAD_ARGUMENT)
         if system and not message:
@@ -106,7 +105,7 @@ class Document:
         context: Context,
         path: Path,
         *,
-        thinking: bool | None = None,
+        thinking: Thinking = None,
         progress: ProgressCallback | None = None,
     ) -> Document:
         """A document that Document.save or `riffle read` has kept."""

@@ -7,7 +7,7 @@ import json
 import numbers
 import secrets
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 from . import _structs as C
 from ._library import BadArgument, check, filled, lib, unknown_name, wrong_type
@@ -103,7 +103,19 @@ GRAMMARS = {
 }
 
 
-def reasoning_of(inside: bool, thinking: bool | None) -> int:
+#: Whether the model is asked to reason; a word also says how long.
+Thinking = Union[bool, Literal["low", "medium", "high"], None]
+
+
+def thinking_argument(value: Any) -> bool | str:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value in ("low", "medium", "high"):
+        return value
+    raise wrong_type("thinking", value, "True, False, 'low', 'medium' or 'high'")
+
+
+def reasoning_of(inside: bool, thinking: Thinking) -> int:
     """Where the answer to a message may have reasoning, which a grammar does not constrain."""
     if inside:
         return C.REASONING_BEGUN

@@ -115,6 +115,13 @@ class ModelInfo(Struct):
         ("weight_types", POINTER(WeightShare)),
         ("n_weight_types", c_size_t),
         ("text_part", c_bool),
+        ("qk_norm", c_char_p),
+        ("n_windowed", c_int32),
+        ("n_expert_layers", c_int32),
+        ("logit_softcap", c_float),
+        ("attention_sinks", c_bool),
+        ("attention_gate", c_bool),
+        ("chat_effort", c_bool),
     ]
 
 
@@ -131,6 +138,7 @@ class ChatOptions(Struct):
         ("thinking", c_int),
         ("reasoning", POINTER(c_char_p)),
         ("date", c_char_p),
+        ("reasoning_effort", c_char_p),
     ]
 
 

@@ -1,0 +1,34 @@
+#include "cli/thinking.h"
+
+#include <nlohmann/json.hpp>
+
+namespace riffle::cli {
+
+const char* effort_named(std::string_view word) {
+  for (const char* effort : {"low", "medium", "high"})
+    if (word == effort) return effort;
+  return nullptr;
+}
+
+bool is_template_variable(std::string_view name) {
+  return name == "enable_thinking" || name == "reasoning_effort";
+}
+
+std::string set_template_variable(std::string_view name, const nlohmann::json& value,
+                                  Thinking* thinking) {
+  if (value.is_null()) return "";
+  if (name == "enable_thinking") {
+    if (!value.is_boolean()) return "true or false";
+    thinking->enabled = value.get<bool>() ? RIFFLE_THINKING_ON : RIFFLE_THINKING_OFF;
+    return "";
+  }
+  const std::string word = value.is_string() ? value.get<std::string>() : "";
+  if (word == "none") {
+    thinking->enabled = RIFFLE_THINKING_OFF;
+    return "";
+  }
+  thinking->effort = effort_named(word);
+  return thinking->effort ? "" : "none, low, medium or high";
+}
+
+}  // namespace riffle::cli

@@ -1,0 +1,26 @@
+// Whether and how long a model is asked to reason: variables that chat templates read.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "riffle.h"
+
+namespace riffle::cli {
+
+struct Thinking {
+  riffle_thinking enabled = RIFFLE_THINKING_DEFAULT;
+  const char* effort = nullptr;  // of effort_named; null: as the template has it
+};
+
+inline constexpr const char* kEffortWords = "low|medium|high";
+// The word as Thinking::effort holds it; null: it is not one of kEffortWords.
+const char* effort_named(std::string_view word);
+
+bool is_template_variable(std::string_view name);
+// Sets the variable enable_thinking or reasoning_effort. null changes nothing, and an effort of
+// "none" (OpenAI's) switches reasoning off. Returns "", or the values that are expected.
+std::string set_template_variable(std::string_view name, const nlohmann::json& value,
+                                  Thinking* thinking);
+
+}  // namespace riffle::cli
