@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "backend/cuda/split_rows.h"
 #include "kernels/cuda/layer/layer.h"
@@ -82,9 +83,16 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
       fail(RIFFLE_ABORTED, "uploading the weights was cancelled");
     }
   };
+  // In the order of the file, so that pages are touched as they are read ahead.
+  struct Item {
+    const Tensor* tensor;
+    const LayerWeights* layer;     // null: not experts
+    Tensor ExpertWeights::*which;  // of the layer's experts
+    bool on_host;
+  };
+  std::vector<Item> items;
   for_each_weight(model.weights, [&](const Tensor& t) {
-    add(t);
-    tell(device_bytes(t));
+    items.push_back({&t, nullptr, nullptr, false});
   });
   const std::vector<LayerWeights>& layers = model.weights.layers;
   for (size_t i = 0; i < layers.size(); ++i)
@@ -92,9 +100,18 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
       if (has(layers[i], which)) {
         const bool matrix = std::find(kOfExpert, kOfExpert + kMatricesOfExpert, which) !=
                             kOfExpert + kMatricesOfExpert;
-        add_experts(layers[i], which, matrix && i + host_expert_layers >= layers.size());
-        tell(device_bytes_of_experts(layers[i], which));
+        items.push_back({&(layers[i].experts[0].*which), &layers[i], which,
+                         matrix && i + host_expert_layers >= layers.size()});
       }
+  std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+    return std::less<>()(a.tensor->data, b.tensor->data);
+  });
+  for (const Item& item : items) {
+    if (item.layer) add_experts(*item.layer, item.which, item.on_host);
+    else add(*item.tensor);
+    tell(item.layer ? device_bytes_of_experts(*item.layer, item.which)
+                    : device_bytes(*item.tensor));
+  }
   stream_.wait("uploading the weights");
   if (!on_host_.empty()) return;  // stage() goes on
   for (Buffer& b : staging_) b = Buffer();
