@@ -202,11 +202,11 @@ typedef struct riffle_model_info {
   bool text_part; /* the model also takes images; riffle runs its text part alone */
   /* RMS norm of q and k before RoPE: "none", "head" (of each head) or "whole" (of all heads) */
   const char* qk_norm;
-  int32_t n_windowed;      /* layers in which sliding_window holds; the others see all tokens */
+  int32_t n_window_layers; /* layers in which sliding_window holds; the others see all tokens */
   int32_t n_expert_layers; /* layers whose FFN is a mixture of experts */
-  float logit_softcap;     /* logits are softcap * tanh(logit / softcap); 0: as they are */
+  float logit_softcap;     /* logits are softcap * tanh(logit / softcap); 0: no cap */
   bool attention_sinks;    /* each head has a learnt logit that takes weight from all tokens */
-  bool attention_gate;     /* what attention gives is multiplied by a gate */
+  bool attention_gate;     /* the attention output is multiplied by a gate */
   bool chat_effort;        /* the template asks for riffle_chat_options.reasoning_effort */
 } riffle_model_info;
 
@@ -336,7 +336,7 @@ typedef struct riffle_chat_options {
   /* Today, as "2026-11-23". A template with a default date (Llama 3.2) ignores it, so that a
      conversation has the same tokens every day. Others that ask for the date fail if it is NULL */
   const char* date;
-  /* "low", "medium" or "high": how long the model is to reason. NULL: as the template has it. Only
+  /* "low", "medium" or "high": how long the model is to reason. NULL: the template's default. Only
      templates that ask for reasoning_effort (gpt-oss) read it: riffle_model_info.chat_effort */
   const char* reasoning_effort;
 } riffle_chat_options;
@@ -539,10 +539,10 @@ typedef struct riffle_context_options {
   riffle_residency residency; /* cuda */
   bool no_pin;        /* cuda: do not pin host memory. Slower; the host then decides residency */
   int32_t n_sessions; /* sessions of n_ctx tokens to plan gpu_mem for; 0: 1 */
-  /* Of a mixture of experts on a GPU: in so many of the last layers the experts' weights stay in
-     host memory, and in decode the CPU computes with them (n_threads, isa); -1: as few as let
-     gpu_mem hold the rest and an eighth of the KV. For a prompt a layer's experts are copied when
-     the layer is reached. Elsewhere all weights are in host memory anyway */
+  /* Mixtures of experts on a GPU: the number of last layers whose experts stay in host memory. In
+     decode the CPU computes these experts, with n_threads and isa; for a prompt they are copied to
+     the GPU, layer by layer. -1: as few as let gpu_mem hold the other weights and an eighth of the
+     KV. Other devices ignore it */
   int32_t cpu_experts;
   int32_t lookup; /* tokens that a step of riffle_generate or of a scheduler may compute ahead, 0
                      to 15. See below */

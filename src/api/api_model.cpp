@@ -73,7 +73,7 @@ riffle_model_info info_of(const riffle_model& model) {
   info.rope_scaling = model.rope_scaling.c_str();
   for (const LayerConfig& layer : c.layers) {
     info.sliding_window = std::max(info.sliding_window, layer.window);
-    info.n_windowed += layer.window > 0;
+    info.n_window_layers += layer.window > 0;
     info.n_expert_layers += layer.has_experts;
   }
   info.qk_norm = c.qk_norm == QkNorm::NONE ? "none" : c.qk_norm == QkNorm::HEAD ? "head" : "whole";

@@ -203,10 +203,12 @@ void read_template_kwargs(const std::string& text, Thinking* target) {
   };
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object())
-    throw wrong("'" + text + "': expected an object such as {\"reasoning_effort\": \"high\"}");
+    throw wrong("found '" + text +
+                "', expected a JSON object such as {\"reasoning_effort\": \"high\"}");
   for (const auto& [name, value] : json.items()) {
     if (!is_template_variable(name))
-      throw wrong("'" + name + "': expected enable_thinking or reasoning_effort");
+      throw wrong("found the variable '" + name +
+                  "', expected enable_thinking or reasoning_effort");
     if (const std::string expected = set_template_variable(name, value, target); !expected.empty())
       throw wrong(name + ": found " + value.dump() + ", expected " + expected);
   }
@@ -218,7 +220,7 @@ void add_think_flags(CLI::App& app, Thinking& target) {
       app.add_flag("--think")
           ->description(
               "ask the model to reason first (enable_thinking of its chat template); "
-              "--think=low, medium or high: also how long (reasoning_effort)")
+              "--think=low, --think=medium, --think=high: also how long (reasoning_effort)")
           ->group(kSamplingGroup)
           ->type_name(kEffortWords)
           ->each([&target](const std::string& word) {

@@ -92,8 +92,8 @@ riffle_selector parse_selector(const std::string& word);
 // upper or lower case. None if it is anything else, no whole number, or above 9.2e18.
 enum class Unit : uint8_t { COUNT, BYTES };
 std::optional<uint64_t> size_of(const std::string& text, Unit unit);
-// What to write in place of a number of bytes that nobody means, such as 12 for 12G; "": it is
-// a size.
+// An error for a plain number too small to be meant in bytes, such as 12 for 12G; "": the size is
+// plausible.
 std::string size_without_unit(const std::string& text, Unit unit);
 // size_of. Throws CLI::ValidationError, naming the flag.
 uint64_t parse_size(const std::string& flag, const std::string& text, Unit unit);

@@ -49,9 +49,9 @@ const std::vector<ForeignFlag>& foreign_flags() {
        "riffle uses one GPU: CUDA_VISIBLE_DEVICES=N chooses it, --device cuda requires it"},
       {{"-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe", "-ot", "--override-tensor"},
        nullptr,
-       "--cpu-experts N leaves the experts of N layers to the CPU; without it riffle does so where "
-       "the "
-       "GPU is too small"},
+       "--cpu-experts N leaves the experts of N layers to the CPU in decode; without it riffle "
+       "does "
+       "so where the GPU is too small"},
       {{"-fa", "--flash-attn"}, nullptr, "riffle's attention needs no switch: leave the flag out"},
       {{"-ctk", "--cache-type-k", "-ctv", "--cache-type-v"},
        nullptr,

@@ -55,7 +55,7 @@ Json info_json(const riffle_model_info& i) {
       {"rope_theta", number(i.rope_theta)},
       {"rope_scaling", i.rope_scaling},
       {"sliding_window", i.sliding_window},
-      {"n_windowed", i.n_windowed},
+      {"n_window_layers", i.n_window_layers},
       {"qk_norm", i.qk_norm},
       {"attention_sinks", i.attention_sinks},
       {"attention_gate", i.attention_gate},
@@ -165,7 +165,7 @@ void print_info(const riffle_model_info& i, const std::string& path, const std::
   if (std::string(i.rope_scaling) != "none") t.add({"RoPE scaling", i.rope_scaling});
   if (i.sliding_window > 0)
     t.add({"sliding window",
-           text_of("%d tokens%s", i.sliding_window, in_layers(i.n_windowed, i).c_str())});
+           text_of("%d tokens%s", i.sliding_window, in_layers(i.n_window_layers, i).c_str())});
   t.add({"chat template", *i.chat_template_name ? i.chat_template_name
                           : *i.chat_template    ? "cannot be evaluated"
                                                 : "none"});

@@ -425,7 +425,7 @@ constexpr riffle_setting kContextRows[] = {
      .json = "cpu_experts",
      .group = kLayout,
      .help = "mixtures of experts on a GPU: layers whose experts stay in host memory, where the "
-             "CPU computes with them; -1: as many as do not fit the GPU"},
+             "CPU computes them in decode; -1: as few as the GPU's memory requires"},
     {.id = "lookup",
      .offset = offsetof(C, lookup),
      .type = kInt,

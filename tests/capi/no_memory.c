@@ -81,7 +81,7 @@ enum { kPrompt = 34 }; /* tokens: two blocks and a part of one */
 
 static const char* model_path;
 static riffle_isa isa = RIFFLE_ISA_SCALAR;
-static char folder[] = "/tmp/no_memory.XXXXXX"; /* of this run alone: process ids come again */
+static char folder[] = "/tmp/no_memory.XXXXXX"; /* of this run alone: process ids are reused */
 static char written[64], session_path[96], quantised_path[96]; /* of the steps */
 static char folder_path[2][64]; /* with a tokenizer.json; with a unigram tokenizer.model */
 static char text[] =
@@ -411,10 +411,10 @@ enum { FINE = 0, NOT_REACHED = 10, BAD_STATUS, NOT_AGAIN, LEAK, FILE_LEFT, SETUP
 static const char* finding(int code) {
   switch (code) {
     case BAD_STATUS: return "the call's status was wrong";
-    case NOT_AGAIN: return "the same call failed again";
+    case NOT_AGAIN: return "the call failed again, though no allocation did";
     case LEAK: return "memory was left";
     case FILE_LEFT: return "a file was left";
-    case SETUP: return "what comes before the call failed";
+    case SETUP: return "the setup before the call failed";
     default: return code < 0 ? strsignal(-code) : "an unknown exit code";
   }
 }

@@ -42,12 +42,12 @@ def families(_):
     expected = {
         "gpt_oss": (["attention       sinks", "sliding window  64 tokens in 2 of 3 layers"],
                     {"attention_sinks": True, "attention_gate": False, "qk_norm": "none", "sliding_window": 64,
-                     "n_windowed": 2, "n_expert_layers": 3, "logit_softcap": 0}),
+                     "n_window_layers": 2, "n_expert_layers": 3, "logit_softcap": 0}),
         "muse_glimmer": (["attention       norms of q and k in each head, output gate", "logit soft cap  4",
                           "sliding window  64 tokens in 4 of 5 layers"],
-                         {"attention_sinks": False, "attention_gate": True, "qk_norm": "head", "n_windowed": 4,
+                         {"attention_sinks": False, "attention_gate": True, "qk_norm": "head", "n_window_layers": 4,
                           "n_expert_layers": 0, "logit_softcap": 4}),
-        "qwen2": ([], {"attention_sinks": False, "attention_gate": False, "qk_norm": "none", "n_windowed": 0,
+        "qwen2": ([], {"attention_sinks": False, "attention_gate": False, "qk_norm": "none", "n_window_layers": 0,
                        "logit_softcap": 0}),
     }
     for family, (lines, members) in expected.items():

@@ -15,14 +15,13 @@ inline int64_t steps_of(WType type, int64_t cols) {
   return round_up(cols, step_cols(type)) / step_cols(type);
 }
 
-// Types with 16 bytes for 32 neighbouring values: two such groups are taken apart together, into
-// their low and their high halves. So activations lie in that order, the first half of the one
-// group and of the other, then their second halves.
+// Types with 16 bytes for 32 neighbouring values: two such groups are unpacked together, into their
+// low and their high halves. So activations lie in that order: the first halves of both groups,
+// then their second halves.
 constexpr bool in_pairs(WType type) {
   return type == WType::Q4_0 || type == WType::Q4_1 || has_table(type);
 }
-// Sums of two products of a byte of such a type with signed bytes, and of another two, are below
-// 2^15.
+// The sum of four products of a code and a signed byte fits 16 bits.
 constexpr bool adds_in_16(WType type) {
   return type == WType::Q4_0 || type == WType::Q4_1 || type == WType::MXFP4;
 }
@@ -190,7 +189,7 @@ struct Row {
         __m256i sum = dot_pair(u, codes, pair(x[i]->first), _mm256_set1_epi16(256));
         if (kDeep)
           sum = _mm256_add_epi32(sum, dot_pair(u, codes, pair(x[i]->second), _mm256_set1_epi16(1)));
-        // Four scales were stored as four: a longer load would wait for the store to end.
+        // Four scales were stored by 16 bytes: a load of 32 would stall on store forwarding.
         const __m256 all =
             has_256(T) ? _mm256_load_ps(each[i]) : _mm256_castps128_ps256(_mm_load_ps(each[i]));
         const __m256 scales = _mm256_permutevar8x32_ps(all, lanes);

@@ -56,10 +56,9 @@ struct ExpertsStep {
 Status experts_up(const ExpertsStep& args, cudaStream_t stream);    // x to between
 Status experts_down(const ExpertsStep& args, cudaStream_t stream);  // between to parts
 
-// Waits on the device until the host has answered, in pinned memory that both see. A call sets
-// asked to its number, one more than answered is then. The host, when it finds a new number in
-// asked, does its part and sets answered to it. Nothing else may be in the way of that: the stream
-// stands still meanwhile.
+// Lets the stream wait for the host, by two words in pinned memory that both see. The kernel writes
+// answered + 1 to asked and spins until answered equals it. The host does its part when asked
+// changes, then writes answered. It must not wait for this stream before it answers.
 struct HostCall {
   uint32_t* asked = nullptr;
   const uint32_t* answered = nullptr;

@@ -26,7 +26,7 @@ void CpuExperts::for_chosen(F&& f) {
     if (const int64_t m = first_[e + 1] - first_[e]; m > 0) f(e, first_[e], m);
 }
 
-// f(i) for few, short rows: threads are woken where there are many.
+// f(i) for short rows: wakes threads only if there are more than kPart.
 template <class F>
 void CpuExperts::for_rows(int64_t n, F&& f) {
   constexpr int64_t kPart = 16;
@@ -43,7 +43,8 @@ void CpuExperts::reserve(const std::vector<ExpertWeights>& experts, int64_t n) {
   prepared_.reserve(2 * entries);
   gate_.reserve(entries * hidden * sizeof(float));
   up_.reserve(entries * hidden * sizeof(float));
-  for (const Tensor* t : {&experts[0].w1, &experts[0].w3, &experts[0].w2}) {  // as all of them
+  for (const Tensor* t :
+       {&experts[0].w1, &experts[0].w3, &experts[0].w2}) {  // all experts have these types
     const size_t bytes = entries * products_->gemv_of(t->type).act_bytes(t->type, t->cols);
     acts_[static_cast<int>(t->type)].reserve(bytes);
     sorted_[static_cast<int>(t->type)].reserve(bytes);

@@ -14,7 +14,7 @@ class CpuExperts {
   CpuExperts(const Config& config, CpuProducts* products, ThreadPool* threads)
       : config_(config), products_(products), threads_(threads) {}
 
-  // Memory for steps of n rows, so that they take none.
+  // Takes memory for steps of n rows, so that they do not allocate.
   void reserve(const std::vector<ExpertWeights>& experts, int64_t n);
 
   // What the experts give for rows in [n][dim], in the order of experts: that of routed[i] lies at
@@ -42,8 +42,8 @@ class CpuExperts {
   const Config& config_;
   CpuProducts* products_;
   ThreadPool* threads_;
-  // An entry is one of a row's n_used choices. [experts.n + 1]: those of expert e are [first_[e],
-  // first_[e + 1]); next_: as they are counted out.
+  // An entry is one of a row's n_used choices. [experts.n + 1]: entries of expert e are [first_[e],
+  // first_[e + 1]). next_[e]: where the next entry of expert e goes, as they are counted out.
   std::vector<int64_t> first_, next_;
   std::vector<int32_t> row_;  // of each entry, in the order of experts
   std::vector<CpuProducts::Prepared> prepared_;

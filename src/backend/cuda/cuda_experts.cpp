@@ -121,8 +121,8 @@ void CudaBackend::experts_of_host(const LayerWeights& w, float* x, int64_t n) {
         "adding what experts give");
 }
 
-// Answers what a recorded step that is running asks. Without `compute` its results are lost. Throws
-// when all is answered, so that the device never waits in vain.
+// Answers the calls of a recorded step that is running. Without `compute` its results are lost. An
+// error is thrown only after all calls are answered, so that the device never waits in vain.
 void CudaBackend::answer_calls(bool compute) {
   if (calls_.empty()) return;
   std::atomic_ref<uint32_t> asked(call_.as<uint32_t>()[0]),

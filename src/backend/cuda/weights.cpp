@@ -113,7 +113,7 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
                     : device_bytes(*item.tensor));
   }
   stream_.wait("uploading the weights");
-  if (!on_host_.empty()) return;  // stage() goes on
+  if (!on_host_.empty()) return;  // stage() still needs the staging buffers
   for (Buffer& b : staging_) b = Buffer();
 }
 

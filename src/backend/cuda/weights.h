@@ -35,7 +35,7 @@ class DeviceWeights {
   }
   // Whether they are in host memory. Then experts() has no data.
   bool experts_on_host(const LayerWeights& layer) const { return on_host_.count(&layer) > 0; }
-  // Brings experts from host memory to `to`, from the first on as many as it holds.
+  // Copies experts first, first + 1, ... from host memory to `to`, as many as it holds.
   void stage(const LayerWeights& layer, Tensor ExpertWeights::*which, int64_t first,
              const Matrix& to);
   // [experts][rows]; null where the model has none.

@@ -520,7 +520,7 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
   r.experts_note.clear();
   if (plan.cpu_experts > 0)
     r.experts_note = format(
-        "the experts of %d of %d layers stay in host memory (%s), the CPU computes with them",
+        "the experts of %d of %d layers stay in host memory (%s); the CPU computes them in decode",
         plan.cpu_experts, model.config.n_layers, size_text(plan.host_experts).c_str());
   if (!verdict.limit.empty()) {
     const int sessions = r.options.n_sessions;

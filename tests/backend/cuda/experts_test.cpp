@@ -64,7 +64,8 @@ TEST_CASE("cuda: experts give a row the same bits in every batch", "[cuda][exper
 }
 
 // The CPU computes with them. Steps are replayed as graphs, which call it back.
-TEST_CASE("cuda: experts in host memory", "[cuda][experts]") {
+TEST_CASE("cuda: experts in host memory give the GPU's logits, and the same bits in every batch",
+          "[cuda][experts]") {
   if (skip()) return;
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints()) {

@@ -276,7 +276,7 @@ TEST_CASE("rows of a prompt go to their experts and back", "[cuda][experts]") {
   }
 }
 
-TEST_CASE("a stream calls the host and goes on with what it made", "[cuda][experts]") {
+TEST_CASE("a stream waits for the host and uses its result", "[cuda][experts]") {
   if (skip()) return;
   constexpr int kDim = 3000, kCalls = 100;
   Rng g(5);

@@ -100,7 +100,7 @@ class ModelInfo:
     chat_thinking: bool
     text_part: bool
     qk_norm: str
-    n_windowed: int
+    n_window_layers: int
     n_expert_layers: int
     logit_softcap: float
     attention_sinks: bool

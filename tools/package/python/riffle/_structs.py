@@ -116,7 +116,7 @@ class ModelInfo(Struct):
         ("n_weight_types", c_size_t),
         ("text_part", c_bool),
         ("qk_norm", c_char_p),
-        ("n_windowed", c_int32),
+        ("n_window_layers", c_int32),
         ("n_expert_layers", c_int32),
         ("logit_softcap", c_float),
         ("attention_sinks", c_bool),
