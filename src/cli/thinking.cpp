@@ -24,7 +24,7 @@ std::string set_template_variable(std::string_view name, const nlohmann::json& v
   }
   const std::string word = value.is_string() ? value.get<std::string>() : "";
   if (word == "none") {
-    thinking->enabled = RIFFLE_THINKING_OFF;
+    *thinking = {RIFFLE_THINKING_OFF, nullptr};
     return "";
   }
   thinking->effort = effort_named(word);

@@ -56,10 +56,10 @@ CudaBackend::CudaBackend(const Model& model, const BackendOptions& options, Thre
       cpu_experts_(config_, &cpu_products_, threads) {}
 
 std::string CudaBackend::arithmetic() const {
-  const int layers = options_.host_expert_layers;
-  if (layers == 0) return detail();
-  return device_.name + " and " + options_.host_arithmetic() + " for the experts of " +
-         std::to_string(layers) + " layers";
+  if (options_.host_expert_layers == 0) return detail();
+  // Not of how many layers: prompts, whose bits it names, are the device's but for their experts in
+  // chunks of a few tokens.
+  return device_.name + ", experts " + options_.host_arithmetic();
 }
 
 CudaBackend::~CudaBackend() {

@@ -137,6 +137,7 @@ class CudaBackend : public Backend {
   void require_device_residency(const Selector& selector) const;
   void fetch_results(float* logits);
   void find_masks();
+  void upload_masks();
   void draw_tokens(float* logits);
   void report_step();
 

@@ -3,6 +3,7 @@
 // does, and computed on the device.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 
 #include "backend/cuda/cuda_backend.h"
@@ -131,11 +132,16 @@ void CudaBackend::answer_calls(bool compute) {
   uint32_t number = answered.load(std::memory_order_relaxed);
   for (const LayerWeights* w : std::exchange(calls_, {})) {
     ++number;
+    auto since = std::chrono::steady_clock::now();
     for (int spins = 0; asked.load(std::memory_order_acquire) != number;) {
       constexpr int kSpins = 10000;
       relax_cpu();
-      // A device that is lost asks nothing any more.
-      if (++spins % kSpins == 0 && cudaStreamQuery(compute_) != cudaErrorNotReady) return;
+      if (++spins % kSpins != 0) continue;
+      // A device that is lost asks nothing any more. The driver is seldom asked: see upload_masks.
+      const auto now = std::chrono::steady_clock::now();
+      if (now - since < std::chrono::seconds(1)) continue;
+      since = now;
+      if (cudaStreamQuery(compute_) != cudaErrorNotReady) return;
     }
     try {
       if (compute) run_host_experts(*w, step_.n);

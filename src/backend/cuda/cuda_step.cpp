@@ -3,6 +3,7 @@
 // synchronisation.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 
 #include "backend/cuda/cuda_backend.h"
@@ -245,6 +246,12 @@ void CudaBackend::upload_step() {
   embedding_rows(model_.weights.embedding, step_.tokens, step_.n, host_rows_.as<float>());
 }
 
+// A launch that waits for its kernels would wait for the host's answers, which come after it.
+static bool launches_block() {
+  const char* const value = std::getenv("CUDA_LAUNCH_BLOCKING");
+  return value && *value && std::strcmp(value, "0") != 0;
+}
+
 bool CudaBackend::replay_step() {
   if (program_ != step_.program || graph_growths_ != growths_) graphs_.clear();
   program_ = step_.program;
@@ -256,6 +263,7 @@ bool CudaBackend::replay_step() {
     return false;
   }
   if (step_.orders || step_.coverage || profiling_) return false;
+  if (options_.host_expert_layers > 0 && launches_block()) return false;
   Recorded& recorded = graphs_[graph_key()];
   if (recorded.graph) {
     mode_ = Mode::Replaying;
@@ -377,12 +385,16 @@ void CudaBackend::fetch_results(float* logits) {
 
 // The device is at work meanwhile. What it draws with comes behind that in the stream.
 void CudaBackend::find_masks() {
-  for (int64_t i = 0; step_.samples && i < step_.n; ++i) {
-    const uint32_t* const allowed = step_.samples[i].allowed;
-    if (!allowed) continue;
-    step_.find_mask(i);
-    if (masked_) upload_row(masks_, host_masks_, i, mask_words(), allowed, mask_words());
-  }
+  for (int64_t i = 0; step_.samples && i < step_.n; ++i)
+    if (step_.samples[i].allowed) step_.find_mask(i);
+}
+
+// Behind answer_calls, since a call of the driver may wait while another thread frees memory, which
+// waits for the device.
+void CudaBackend::upload_masks() {
+  for (int64_t i = 0; masked_ && i < step_.n; ++i)
+    if (const uint32_t* const allowed = step_.samples[i].allowed)
+      upload_row(masks_, host_masks_, i, mask_words(), allowed, mask_words());
 }
 
 void CudaBackend::draw_tokens(float* logits) {
@@ -403,13 +415,15 @@ void CudaBackend::end_step(float* logits, float* const* host, int32_t* tokens) {
     mode_ = Mode::Eager;
     check(status, "recording a step");
     Recorded& recorded = graphs_[graph_key()];
-    recorded.graph = Graph(graph);
+    Graph owned(graph);
+    recorded.calls = calls_;  // first: a graph without its calls would never be answered
+    recorded.graph = std::move(owned);
     recorded.eager = false;
-    recorded.calls = calls_;
     recorded.graph.launch(compute_);
   }
   find_masks();
   answer_calls(true);
+  upload_masks();
   if (masked_) draw_tokens(logits);
   compute_.wait("a decode step");
   if (*host_results_.as<uint32_t>() != 0) {

@@ -153,7 +153,8 @@ Exit code 6: some lines got an error record.)",
       R"(Without --host-mem, the KV cache may take three quarters of the machine's memory.
 Fields of body: prompt or messages, model, max_tokens or max_completion_tokens, temperature,
 top_k, top_p, min_p, seed, stop, ignore_eos, reasoning_effort (low, medium, high; none: no
-reasoning), chat_template_kwargs with enable_thinking and reasoning_effort. Other fields of
+reasoning), chat_template_kwargs with enable_thinking and reasoning_effort (as far as the
+template uses these two). Other fields of
 OpenAI and vLLM are accepted if they change nothing (n of 1, no tools), ignored with a notice if
 no answer depends on them (user, metadata), and refused if the answer would change; man
 riffle-batch has the table. A message has role and content; an assistant's may also have

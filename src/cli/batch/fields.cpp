@@ -225,10 +225,15 @@ void read_template_variable(const Fields& f, const std::string& field, const std
            "there, expected one");
   body.switched += !effort || value == JsonIn("none");
   if (body.switched > 1)
-    f.fail("bad_request",
-           "fields reasoning_effort \"none\" and enable_thinking are both there, expected one");
+    f.fail(
+        "bad_request",
+        "found reasoning_effort \"none\" and chat_template_kwargs.enable_thinking, expected one of "
+        "them");
   const std::string expected = set_template_variable(name, value, &body.request.thinking);
   if (!expected.empty()) f.wrong(field, value, expected);
+  // A level asks for reasoning, as --think=LEVEL does, against --no-think but not against the line.
+  riffle_thinking& enabled = body.request.thinking.enabled;
+  if (effort && body.switched == 0 && enabled == RIFFLE_THINKING_OFF) enabled = RIFFLE_THINKING_ON;
 }
 void read_effort(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   read_template_variable(f, field, "reasoning_effort", value, body);

@@ -124,9 +124,10 @@ static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const r
   const uint64_t full = std::min(sessions, kv / std::max<uint64_t>(1, plan.host_kv) + 1);
   uint64_t bytes = sum({kv, product({full, plan.selector_state})});
   for (const Buffer& b : model.generated) bytes = sum({bytes, b.size()});
-  if (r.device_memory) return sum({bytes, plan.prompt_host, plan.host_experts});
-  if (!model.weights.embedding.data)
-    bytes = sum({bytes, plan.weights});  // synthetic; materialize() gives it its bytes
+  // Synthetic weights get their bytes by materialize(), where the host computes with some.
+  if (!model.weights.embedding.data && (!r.device_memory || plan.cpu_experts > 0))
+    bytes = sum({bytes, plan.weights, plan.host_experts});
+  if (r.device_memory) return sum({bytes, plan.prompt_host});
   return sum({bytes, plan.activations, plan.digests / sessions * full, plan.prefill_kv, plan.pool});
 }
 
@@ -258,7 +259,9 @@ static Verdict check_pool_memory(const ResolvedOptions& r, const riffle_plan& pl
   return {};
 }
 
-// A GPU's KV lives in host memory, which the GPU needs page-locked: no swap helps.
+// A GPU's KV lives in host memory, which the GPU needs page-locked: no swap helps. Experts there
+// could be dropped and read again, but a step that reads them from a disk takes seconds, so they
+// count too.
 static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& r,
                                    const riffle_plan& plan) {
   const riffle_context_options& o = r.options;
