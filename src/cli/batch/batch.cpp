@@ -153,11 +153,10 @@ Exit code 6: some lines got an error record.)",
       R"(Without --host-mem, the KV cache may take three quarters of the machine's memory.
 Fields of body: prompt or messages, model, max_tokens or max_completion_tokens, temperature,
 top_k, top_p, min_p, seed, stop, ignore_eos, reasoning_effort (low, medium, high; none: no
-reasoning), chat_template_kwargs with enable_thinking and reasoning_effort (as far as the
-template uses these two). Other fields of
-OpenAI and vLLM are accepted if they change nothing (n of 1, no tools), ignored with a notice if
-no answer depends on them (user, metadata), and refused if the answer would change; man
-riffle-batch has the table. A message has role and content; an assistant's may also have
+reasoning), chat_template_kwargs with enable_thinking and reasoning_effort (both only if the
+template uses them). Other fields of OpenAI and vLLM are accepted if they change nothing (n of 1,
+no tools), ignored with a notice if no answer depends on them (user, metadata), and refused if
+the answer would change; man riffle-batch has the table. A message has role and content; an assistant's may also have
 reasoning_content, and if it comes last, it is continued. A list of prompts gets a choice for
 each. A flag sets a field for the lines that leave it out. The loaded model answers all lines,
 whatever model they name. A bad line gets an error record, and the other lines are answered.
