@@ -23,7 +23,7 @@ FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_j
                 $(addprefix src/select/,lfps lfps_tables ranking block_masses int4_keys) \
                 $(addprefix kernels/cpu/,attention/attention_scalar attention/gather_scalar attention/gather_avx2 \
                 attention/gather_avx512 select/select_scalar select/score_table_scalar select/score_table_avx512) \
-                $(addprefix src/cli/,text seed saved_text batch/format batch/fields batch/answer_format batch/json_line batch/messages batch/reader \
+                $(addprefix src/cli/,text seed saved_text thinking batch/format batch/fields batch/answer_format batch/json_line batch/messages batch/reader \
                 batch/resume)
 FUZZ_LIBS    := -lpcre2-8 -lutf8proc
 FUZZ_OBJ     := $(FUZZ_LIB:%=$(BUILD)/fuzz/%.o)
