@@ -169,7 +169,7 @@ def effort(folder):
     check(r.out == plain.out and r.err.count(b"no effect") == 1
           and b"[the reasoning effort high has no effect: the chat template does not ask for reasoning_effort]" in r.err,
           "a level for a template that does not ask for it: a notice", r)
-    wrong = {"5": "'5': expected an object", '{"a": 1}': "'a': expected enable_thinking or reasoning_effort",
+    wrong = {"5": "found '5', expected a JSON object", '{"a": 1}': "found the variable 'a', expected enable_thinking or reasoning_effort",
              '{"reasoning_effort": "minimal"}': 'found "minimal", expected none, low, medium or high'}
     for kwargs, text in wrong.items():
         check(one_line_error(riffle(*ASK, "--chat-template-kwargs", kwargs), 2, "--chat-template-kwargs: ", text), text)
