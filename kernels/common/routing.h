@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 namespace riffle {
 
@@ -40,6 +41,23 @@ inline void route_row(const float* scores, int n, int n_used, bool renormalised,
     for (int e = 0; e < n; ++e) sum += std::exp(scores[e] - most);
   }
   for (int i = 0; i < n_used; ++i) out[i].weight /= sum;
+}
+
+// The order of experts. An entry is one of a row's n_used choices, routed[i] that of row i /
+// n_used. Entries of expert e take the places [first[e], first[e + 1]), by rising i; first has one
+// element more than there are experts. row: the row of each place. at: the place of each entry.
+inline void group_by_expert(const Routed* routed, int64_t n_entries, int n_used,
+                            std::vector<int64_t>& first, int32_t* row, int32_t* at) {
+  std::fill(first.begin(), first.end(), 0);
+  for (int64_t i = 0; i < n_entries; ++i) ++first[routed[i].expert + 1];
+  for (size_t e = 1; e < first.size(); ++e) first[e] += first[e - 1];
+  for (int64_t i = 0; i < n_entries; ++i) {  // first[e] is the next place of expert e meanwhile
+    const int64_t place = first[routed[i].expert]++;
+    row[place] = static_cast<int32_t>(i / n_used);
+    at[i] = static_cast<int32_t>(place);
+  }
+  std::move_backward(first.begin(), first.end() - 1, first.end());
+  first[0] = 0;
 }
 
 }  // namespace riffle

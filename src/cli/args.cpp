@@ -222,7 +222,7 @@ void add_think_flags(CLI::App& app, Thinking& target) {
               "ask the model to reason first (enable_thinking of its chat template); "
               "--think=low, --think=medium, --think=high: also how long (reasoning_effort)")
           ->group(kSamplingGroup)
-          ->type_name(kEffortWords)
+          ->type_name(joined({std::begin(kEfforts), std::end(kEfforts)}, "|"))
           ->each([&target](const std::string& word) {
             target.effort = effort_named(word);
             const bool on = target.effort || CLI::detail::to_flag_value(word) > 0;

@@ -50,8 +50,7 @@ const std::vector<ForeignFlag>& foreign_flags() {
       {{"-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe", "-ot", "--override-tensor"},
        nullptr,
        "--cpu-experts N leaves the experts of N layers to the CPU in decode; without it riffle "
-       "does "
-       "so where the GPU is too small"},
+       "does so where the GPU is too small"},
       {{"-fa", "--flash-attn"}, nullptr, "riffle's attention needs no switch: leave the flag out"},
       {{"-ctk", "--cache-type-k", "-ctv", "--cache-type-v"},
        nullptr,

@@ -5,7 +5,7 @@
 namespace riffle::cli {
 
 const char* effort_named(std::string_view word) {
-  for (const char* effort : {"low", "medium", "high"})
+  for (const char* effort : kEfforts)
     if (word == effort) return effort;
   return nullptr;
 }

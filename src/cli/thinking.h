@@ -13,8 +13,8 @@ struct Thinking {
   const char* effort = nullptr;  // of effort_named; null: as the template has it
 };
 
-inline constexpr const char* kEffortWords = "low|medium|high";
-// The word as Thinking::effort holds it; null: it is not one of kEffortWords.
+inline constexpr const char* kEfforts[] = {"low", "medium", "high"};
+// The word as Thinking::effort holds it; null: it is not one of kEfforts.
 const char* effort_named(std::string_view word);
 
 bool is_template_variable(std::string_view name);

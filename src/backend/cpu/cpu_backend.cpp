@@ -245,16 +245,14 @@ void CpuBackend::store_prefill(const float* k, const float* v, int64_t n, int64_
                                const LayerKv& kv) {
   const BlockLayout& layout = store_.layout();
   const int heads = config_.n_kv_heads, d = layout.head_dim;
-  threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
-    const int64_t last = std::min(n, (item + 1) * kRowsPerItem);
-    for (int64_t i = item * kRowsPerItem; i < last; ++i)
-      for (int h = 0; h < heads; ++h) {
-        std::byte* block = kv.blocks[h * kv.n_blocks + (pos0 + i) / layout.block_size];
-        std::byte* row = block + (pos0 + i) % layout.block_size * layout.row_bytes();
-        kernels_->attention.kv_store(k + (i * heads + h) * d, d, layout.type, row);
-        kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type,
-                                     row + layout.value_offset());
-      }
+  for_rows(threads_, n, [&](int64_t i) {
+    for (int h = 0; h < heads; ++h) {
+      std::byte* block = kv.blocks[h * kv.n_blocks + (pos0 + i) / layout.block_size];
+      std::byte* row = block + (pos0 + i) % layout.block_size * layout.row_bytes();
+      kernels_->attention.kv_store(k + (i * heads + h) * d, d, layout.type, row);
+      kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type,
+                                   row + layout.value_offset());
+    }
   });
 }
 

@@ -5,20 +5,6 @@
 
 namespace riffle {
 
-// Fills in first_, row_ and at.
-void CpuExperts::group(const Routed* routed, int64_t n_entries, int32_t* at) {
-  first_.assign(config_.experts.n + 1, 0);
-  for (int64_t i = 0; i < n_entries; ++i) ++first_[routed[i].expert + 1];
-  for (int e = 0; e < config_.experts.n; ++e) first_[e + 1] += first_[e];
-  next_.assign(first_.begin(), first_.end() - 1);
-  row_.resize(n_entries);
-  for (int64_t i = 0; i < n_entries; ++i) {
-    const int64_t place = next_[routed[i].expert]++;
-    row_[place] = static_cast<int32_t>(i / config_.experts.n_used);
-    at[i] = static_cast<int32_t>(place);
-  }
-}
-
 // f(expert, its first entry, how many) for the experts that have entries.
 template <class F>
 void CpuExperts::for_chosen(F&& f) {
@@ -26,19 +12,8 @@ void CpuExperts::for_chosen(F&& f) {
     if (const int64_t m = first_[e + 1] - first_[e]; m > 0) f(e, first_[e], m);
 }
 
-// f(i) for short rows: wakes threads only if there are more than kPart.
-template <class F>
-void CpuExperts::for_rows(int64_t n, F&& f) {
-  constexpr int64_t kPart = 16;
-  threads_->parallel_for((n + kPart - 1) / kPart, [&](int64_t part, int) {
-    for (int64_t i = part * kPart; i < std::min(n, (part + 1) * kPart); ++i) f(i);
-  });
-}
-
 void CpuExperts::reserve(const std::vector<ExpertWeights>& experts, int64_t n) {
   const int64_t entries = n * config_.experts.n_used, hidden = config_.experts.hidden_dim;
-  first_.reserve(config_.experts.n + 1);
-  next_.reserve(config_.experts.n);
   row_.reserve(entries);
   prepared_.reserve(2 * entries);
   gate_.reserve(entries * hidden * sizeof(float));
@@ -53,12 +28,11 @@ void CpuExperts::reserve(const std::vector<ExpertWeights>& experts, int64_t n) {
 
 void CpuExperts::run(const std::vector<ExpertWeights>& experts, const Routed* routed,
                      const float* in, int64_t n, Phase phase, float* out, int32_t* at) {
-  const int64_t entries = n * config_.experts.n_used, hidden = config_.experts.hidden_dim;
-  group(routed, entries, at);
-  gate_.reserve(entries * hidden * sizeof(float));
-  up_.reserve(entries * hidden * sizeof(float));
+  const int used = config_.experts.n_used;
+  row_.resize(n * used);
+  group_by_expert(routed, n * used, used, first_, row_.data(), at);
   if (phase == Phase::Decode) run_step(experts, in, n, out);
-  else run_prompt(experts, in, out);
+  else run_prompt(experts, in, n, out);
 }
 
 // Decode's products of all entries with matrices of their experts. x: rows of the step, `n` of
@@ -73,8 +47,7 @@ void CpuExperts::multiply(const std::vector<ExpertWeights>& experts, std::span<c
     const int t = static_cast<int>(type);
     const cpu::GemvKernels& gemv = products_->gemv_of(type);
     bytes[t] = gemv.act_bytes(type, cols);
-    acts_[t].reserve(rows * bytes[t]);
-    for_rows(rows, [&](int64_t i) {
+    for_rows(threads_, rows, [&](int64_t i) {
       gemv.prepare(type, x + i * cols, cols, acts_[t].as<char>() + i * bytes[t]);
     });
     ready[t] = acts_[t].as<char>();
@@ -83,8 +56,7 @@ void CpuExperts::multiply(const std::vector<ExpertWeights>& experts, std::span<c
       bytes[t] = 0;
       return;
     }
-    sorted_[t].reserve(entries * bytes[t]);
-    for_rows(entries, [&](int64_t j) {
+    for_rows(threads_, entries, [&](int64_t j) {
       std::memcpy(sorted_[t].as<char>() + j * bytes[t], ready[t] + row_[j] * bytes[t], bytes[t]);
     });
     ready[t] = sorted_[t].as<char>();
@@ -109,6 +81,7 @@ void CpuExperts::multiply(const std::vector<ExpertWeights>& experts, std::span<c
 // many threads.
 void CpuExperts::run_step(const std::vector<ExpertWeights>& experts, const float* in, int64_t n,
                           float* out) {
+  reserve(experts, n);
   const auto entries = static_cast<int64_t>(row_.size());
   auto *gate = gate_.as<float>(), *up = up_.as<float>();
   const Half into[] = {{&ExpertWeights::w1, &ExpertWeights::b1, gate},
@@ -119,10 +92,12 @@ void CpuExperts::run_step(const std::vector<ExpertWeights>& experts, const float
   multiply(experts, back, gate, 0);
 }
 
-void CpuExperts::run_prompt(const std::vector<ExpertWeights>& experts, const float* in,
+void CpuExperts::run_prompt(const std::vector<ExpertWeights>& experts, const float* in, int64_t n,
                             float* out) {
   const int64_t dim = config_.dim, hidden = config_.experts.hidden_dim;
-  rows_.reserve(row_.size() * dim * sizeof(float));
+  rows_.reserve(n * dim * sizeof(float));  // a row chooses an expert once, so that it has n at most
+  gate_.reserve(n * hidden * sizeof(float));
+  up_.reserve(n * hidden * sizeof(float));
   auto *rows = rows_.as<float>(), *gate = gate_.as<float>(), *up = up_.as<float>();
   for_chosen([&](int e, int64_t first, int64_t m) {
     for (int64_t j = 0; j < m; ++j) std::copy_n(in + row_[first + j] * dim, dim, rows + j * dim);

@@ -12,7 +12,7 @@ namespace riffle {
 class CpuExperts {
  public:
   CpuExperts(const Config& config, CpuProducts* products, ThreadPool* threads)
-      : config_(config), products_(products), threads_(threads) {}
+      : config_(config), products_(products), threads_(threads), first_(config.experts.n + 1) {}
 
   // Takes memory for steps of n rows, so that they do not allocate.
   void reserve(const std::vector<ExpertWeights>& experts, int64_t n);
@@ -29,23 +29,20 @@ class CpuExperts {
     Tensor ExpertWeights::*bias;
     float* out;
   };
-  void group(const Routed* routed, int64_t n_entries, int32_t* at);
   void multiply(const std::vector<ExpertWeights>& experts, std::span<const Half> halves,
                 const float* x, int64_t n);
   void run_step(const std::vector<ExpertWeights>& experts, const float* in, int64_t n, float* out);
-  void run_prompt(const std::vector<ExpertWeights>& experts, const float* in, float* out);
+  void run_prompt(const std::vector<ExpertWeights>& experts, const float* in, int64_t n,
+                  float* out);
   template <class F>
   void for_chosen(F&& f);
-  template <class F>
-  void for_rows(int64_t n, F&& f);
 
   const Config& config_;
   CpuProducts* products_;
   ThreadPool* threads_;
-  // An entry is one of a row's n_used choices. [experts.n + 1]: entries of expert e are [first_[e],
-  // first_[e + 1]). next_[e]: where the next entry of expert e goes, as they are counted out.
-  std::vector<int64_t> first_, next_;
-  std::vector<int32_t> row_;  // of each entry, in the order of experts
+  // Entries in the order of experts, as group_by_expert makes it.
+  std::vector<int64_t> first_;
+  std::vector<int32_t> row_;
   std::vector<CpuProducts::Prepared> prepared_;
   // Scratch that grows to what is needed and stays. rows_: of one expert of a prompt. sorted_:
   // acts_ in the order of experts.

@@ -54,28 +54,33 @@ const cpu::GemmKernels& CpuProducts::gemm_of(DType type) const {
   return (f32_kv_ ? k.f32_gemm : k.gemm)[static_cast<int>(type)];
 }
 
-void CpuProducts::multiply(std::span<const Prepared> products) {
+template <class Product, class F>
+void CpuProducts::share_rows(std::span<const Product> products, int64_t granule, Phase phase,
+                             F&& f) {
   if (products.empty()) return;
-  constexpr int64_t kGranule = 16;  // of rows
   const size_t count = products.size();
   begin_.assign(count + 1, 0);
   for (size_t p = 0; p < count; ++p)
-    begin_[p + 1] = begin_[p] + (products[p].weight->rows + kGranule - 1) / kGranule;
+    begin_[p + 1] = begin_[p] + (products[p].weight->rows + granule - 1) / granule;
   const Tensor& one = *products[0].weight;
-  const Shares shares(begin_[count], kGranule * row_bytes(one.type, one.cols), threads_->size(),
-                      Phase::Decode);
-  threads_->parallel_for(shares.count(), [&](int64_t i, int) {
+  const Shares shares(begin_[count], granule * row_bytes(one.type, one.cols), threads_->size(),
+                      phase);
+  threads_->parallel_for(shares.count(), [&](int64_t i, int thread) {
     const int64_t first = shares.begin(i), last = shares.begin(i + 1);
     size_t p = std::upper_bound(begin_.begin(), begin_.end(), first) - begin_.begin() - 1;
     for (; p < count && begin_[p] < last; ++p) {
-      const Prepared& product = products[p];
-      const Tensor& w = *product.weight;
-      const int64_t r0 = std::max<int64_t>(0, (first - begin_[p]) * kGranule),
-                    r1 = std::min(w.rows, (last - begin_[p]) * kGranule);
-      if (r0 < r1)
-        gemv_of(w.type).run(w.type, w.data, w.cols, r0, r1, product.acts, product.n, product.y,
-                            product.ldy);
+      const int64_t r0 = std::max<int64_t>(0, (first - begin_[p]) * granule),
+                    r1 = std::min(products[p].weight->rows, (last - begin_[p]) * granule);
+      if (r0 < r1) f(p, r0, r1, thread);
     }
+  });
+}
+
+void CpuProducts::multiply(std::span<const Prepared> products) {
+  constexpr int64_t kGranule = 16;  // of rows
+  share_rows(products, kGranule, Phase::Decode, [&](size_t p, int64_t r0, int64_t r1, int) {
+    const auto& [weight, acts, n, y, ldy] = products[p];
+    gemv_of(weight->type).run(weight->type, weight->data, weight->cols, r0, r1, acts, n, y, ldy);
   });
 }
 
@@ -95,20 +100,17 @@ void CpuProducts::multiply_few(std::span<const LinearOut> outs, const float* x, 
     }
     products[o] = {&w, acts.data(), n, outs[o].y, outs[o].ldy};
   }
-  multiply({products, outs.size()});
+  multiply(std::span<const Prepared>{products, outs.size()});
 }
 
 void CpuProducts::multiply(std::span<const LinearOut> outs, const float* x, int64_t n,
                            Phase phase) {
   if (phase == Phase::Decode) return multiply_few(outs, x, n);
   const int64_t cols = outs[0].weight->cols;
-  const size_t n_outs = outs.size();
   int64_t granule = 16;  // of rows
   for (const LinearOut& out : outs) granule = std::lcm(granule, gemm_of(out.weight->type).col_tile);
-  int64_t begin[Linear::kMaxOuts + 1] = {0};  // the first granule of each output
-  size_t packed[Linear::kMaxOuts] = {};       // which of packed_ an output takes
-  for (size_t o = 0; o < n_outs; ++o) {
-    begin[o + 1] = begin[o] + (outs[o].weight->rows + granule - 1) / granule;
+  size_t packed[Linear::kMaxOuts] = {};  // which of packed_ an output takes
+  for (size_t o = 0; o < outs.size(); ++o) {
     const cpu::GemmKernels& gemm = gemm_of(outs[o].weight->type);
     for (Buffer& b : thread_scratch_) b.reserve(gemm.scratch_bytes(cols));
     while (gemm_of(outs[packed[o]].weight->type).pack != gemm.pack) ++packed[o];
@@ -119,28 +121,18 @@ void CpuProducts::multiply(std::span<const LinearOut> outs, const float* x, int6
       gemm.pack(x, cols, n, cols, i * tile, std::min(n, (i + 1) * tile), packed_[o].data());
     });
   }
-  const Shares shares(begin[n_outs], granule * row_bytes(outs[0].weight->type, cols),
-                      threads_->size(), phase);
-  threads_->parallel_for(shares.count(), [&](int64_t i, int thread) {
-    const int64_t first = shares.begin(i), last = shares.begin(i + 1);
-    for (size_t o = 0; o < n_outs; ++o) {
-      const Tensor& w = *outs[o].weight;
-      const int64_t r0 = std::max<int64_t>(0, (first - begin[o]) * granule),
-                    r1 = std::min(w.rows, (last - begin[o]) * granule);
-      if (r0 < r1)
-        gemm_of(w.type).run(w.type, w.data, cols, r0, r1, packed_[packed[o]].data(), n, outs[o].y,
-                            outs[o].ldy, thread_scratch_[thread].data());
-    }
+  share_rows(outs, granule, phase, [&](size_t o, int64_t r0, int64_t r1, int thread) {
+    const Tensor& w = *outs[o].weight;
+    gemm_of(w.type).run(w.type, w.data, cols, r0, r1, packed_[packed[o]].data(), n, outs[o].y,
+                        outs[o].ldy, thread_scratch_[thread].data());
   });
 }
 
 void CpuProducts::add_bias(const LinearOut& out, int64_t n) {
   if (!out.bias || !out.bias->data) return;
-  constexpr int64_t kRows = 16;
-  threads_->parallel_for((n + kRows - 1) / kRows, [&](int64_t item, int) {
-    for (int64_t i = item * kRows; i < std::min(n, (item + 1) * kRows); ++i)
-      kernels_->linear.add(out.y + i * out.ldy, static_cast<const float*>(out.bias->data),
-                           out.weight->rows);
+  for_rows(threads_, n, [&](int64_t i) {
+    kernels_->linear.add(out.y + i * out.ldy, static_cast<const float*>(out.bias->data),
+                         out.weight->rows);
   });
 }
 

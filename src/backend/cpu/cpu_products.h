@@ -19,6 +19,15 @@ void for_values(ThreadPool* threads, int64_t count, F&& f) {
                         [&](int64_t i, int) { f(i * kPart, std::min(kPart, count - i * kPart)); });
 }
 
+// f(i) for n short rows, likewise.
+template <class F>
+void for_rows(ThreadPool* threads, int64_t n, F&& f) {
+  constexpr int64_t kPart = 16;
+  threads->parallel_for((n + kPart - 1) / kPart, [&](int64_t part, int) {
+    for (int64_t i = part * kPart; i < std::min(n, (part + 1) * kPart); ++i) f(i);
+  });
+}
+
 class CpuProducts {
  public:
   // f32_kv: whoever asks for f32 KV wants products as exact.
@@ -45,6 +54,9 @@ class CpuProducts {
  private:
   const cpu::GemmKernels& gemm_of(DType type) const;
   void multiply_few(std::span<const LinearOut> outs, const float* x, int64_t n);
+  // f(p, r0, r1, thread) for runs of rows of products[p].weight, shared among threads.
+  template <class Product, class F>
+  void share_rows(std::span<const Product> products, int64_t granule, Phase phase, F&& f);
 
   const cpu::Kernels* kernels_;
   bool f32_kv_;
@@ -52,7 +64,7 @@ class CpuProducts {
   // Scratch that grows to what is needed and stays.
   Buffer acts_[kNumDTypes], packed_[Linear::kMaxOuts];
   std::vector<Buffer> thread_scratch_;
-  std::vector<int64_t> begin_;  // the first granule of each product
+  std::vector<int64_t> begin_;  // the first granule of each product, and the end of the last
 };
 
 }  // namespace riffle

@@ -232,17 +232,10 @@ void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) 
         "grouping rows by expert");
   compute_.wait("grouping rows by expert");
   const auto* routed = host_routed_.as<Routed>();
-  std::vector<int64_t> first(e.n + 1, 0);
-  for (int64_t i = 0; i < rows; ++i) ++first[routed[i].expert + 1];
-  for (int k = 0; k < e.n; ++k) first[k + 1] += first[k];
+  std::vector<int64_t> first(e.n + 1);
   // Row of each place in the order of experts, then the place of each entry of routed.
-  auto *from = host_orders_by_expert_.as<int32_t>(), *at = from + rows;
-  std::vector<int64_t> next(first.begin(), first.end() - 1);
-  for (int64_t i = 0; i < rows; ++i) {
-    const int64_t place = next[routed[i].expert]++;
-    from[place] = static_cast<int32_t>(i / e.n_used);
-    at[i] = static_cast<int32_t>(place);
-  }
+  auto* from = host_orders_by_expert_.as<int32_t>();
+  group_by_expert(routed, rows, e.n_used, first, from, from + rows);
   check(cudaMemcpyAsync(p.orders.data(), from, 2 * rows * sizeof(int32_t), cudaMemcpyHostToDevice,
                         compute_),
         "grouping rows by expert");

@@ -383,14 +383,14 @@ void CudaBackend::fetch_results(float* logits) {
   if (graph_draws()) draw_tokens(logits);
 }
 
-// The device is at work meanwhile. What it draws with comes behind that in the stream.
+// The device is at work meanwhile.
 void CudaBackend::find_masks() {
   for (int64_t i = 0; step_.samples && i < step_.n; ++i)
     if (step_.samples[i].allowed) step_.find_mask(i);
 }
 
-// Behind answer_calls, since a call of the driver may wait while another thread frees memory, which
-// waits for the device.
+// What the device draws with comes behind the rest in the stream. Behind answer_calls too, since a
+// call of the driver may wait while another thread frees memory, which waits for the device.
 void CudaBackend::upload_masks() {
   for (int64_t i = 0; masked_ && i < step_.n; ++i)
     if (const uint32_t* const allowed = step_.samples[i].allowed)

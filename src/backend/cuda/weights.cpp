@@ -217,20 +217,6 @@ void DeviceWeights::stage(const LayerWeights& layer, Tensor ExpertWeights::*whic
 
 void DeviceWeights::upload(const Tensor& t, const Matrix& m) {
   const auto* source = static_cast<const std::byte*>(t.data);
-  if (!is_quantised(t.type)) {
-    constexpr int64_t kPiece = 4096;
-    const int64_t bytes = t.bytes(), whole = bytes / kPiece * kPiece;
-    stream_in(whole / kPiece, {kPiece}, {writable(m.data)},
-              [&](int64_t i, const Parts<std::byte*>& to) {
-                std::memcpy(to[0], source + i * kPiece, kPiece);
-              });
-    if (bytes > whole)
-      stream_in(1, {bytes - whole}, {writable(m.data) + whole},
-                [&](int64_t, const Parts<std::byte*>& to) {
-                  std::memcpy(to[0], source + whole, bytes - whole);
-                });
-    return;
-  }
   const int64_t row_size = row_bytes(t.type, t.cols);
   upload_rows(m, [&](int64_t i) { return source + i * row_size; });
 }
