@@ -110,6 +110,9 @@ typedef const char* (*riffle_setting_name_fn)(const char* id);
 
 RIFFLE_API const char* riffle_version(void);
 RIFFLE_API const char* riffle_status_name(riffle_status status);
+/* Number of processors that this process may use: those of the calling thread's affinity (taskset,
+ * the cpuset of a container), and no more than the CPU quota of its control groups, rounded up. */
+RIFFLE_API int32_t riffle_usable_cpus(void);
 
 /* ---- progress */
 
@@ -136,7 +139,7 @@ typedef struct riffle_model_options {
   size_t struct_size;
   riffle_progress_fn progress; /* may be NULL */
   void* progress_user;
-  int32_t n_threads;         /* threads that convert weights; 0: one per core */
+  int32_t n_threads;         /* threads that convert weights; 0: as in context options */
   const char* chat_template; /* a name of riffle_chat_template_name: how conversations are written;
                                 NULL: as the model's own template writes them */
   /* NULL: weights stay as the file has them, mapped. Else a name of riffle_weight_type_name:
@@ -227,7 +230,7 @@ RIFFLE_API const char* riffle_weight_type_name(size_t index);
 typedef struct riffle_quantize_options {
   size_t struct_size;
   const char* type;            /* a name of riffle_weight_type_name; NULL: "q4_k_m" */
-  int32_t n_threads;           /* 0: one per core */
+  int32_t n_threads;           /* 0: as in context options */
   bool overwrite;              /* `out` may exist */
   riffle_progress_fn progress; /* may be NULL */
   void* progress_user;
@@ -524,7 +527,8 @@ typedef struct riffle_context_options {
   riffle_device device;
   /* tokens per session; 0: the trained length, or the longest that fits, see below */
   int32_t n_ctx;
-  int32_t n_threads;  /* 0: one per core */
+  /* 0: one for each core that riffle_usable_cpus counts; hardware threads of a core count once */
+  int32_t n_threads;
   int32_t block_size; /* tokens per KV block: 16, 32 or 64 */
   riffle_kv_type kv_type;
   riffle_isa isa;    /* CPU instruction set; a set the CPU lacks is RIFFLE_UNSUPPORTED */

@@ -4,6 +4,7 @@
 # each is printed whole. The last line is "N passed, N failed", with ", N skipped" if something was skipped. The exit
 # code is 0 if nothing failed.
 # RIFFLE_TEST_ROUNDS=all: every round and combination of the slow tests (CI).
+# RIFFLE_TEST_ISA=scalar|avx2|avx512|amx: riffle_tests as on a processor with no more than that.
 # RIFFLE_TEST_BOOK=FILE: a text of more than 100,000 bytes, on which the tokenizer is compared with sentencepiece.
 set -u
 build=$(cd "${1:?usage: tests/run.sh BUILD_DIR}" && pwd) || exit 2
@@ -38,12 +39,13 @@ lines() {
   echo "$ok $bad $skip" >"$counts"
 }
 
-# Some cases of Catch's binary. A case that skips says WARN("SKIPPED: ...").
+# Some cases of Catch's binary, with the instruction sets up to `isa`. A case that skips says
+# WARN("SKIPPED: ...").
 catch() {
-  local counts=$1 name=$2 cases=$3; shift 3
+  local counts=$1 name=$2 isa=$3 cases=$4; shift 4
   local log=$counts.log code ok bad skip summary
   echo "== $name"
-  timeout -k 10 "${RIFFLE_TEST_SECONDS:-1800}" "$build/riffle_tests" "$@" >"$log" 2>&1
+  RIFFLE_TEST_ISA=$isa timeout -k 10 "${RIFFLE_TEST_SECONDS:-1800}" "$build/riffle_tests" "$@" >"$log" 2>&1
   code=$?
   cat "$log"
   summary=$(grep -E '^(test cases:|All tests passed)' "$log" | tail -n 1)
@@ -97,18 +99,24 @@ hf_folders() {
 hf_folders
 # The longest first, so that no core is idle at the end.
 job lines tests/cli/eval_test.py 1200 python3 -B tests/cli/eval_test.py "$RIFFLE_BIN"
-"$build/riffle_tests" --list-test-names-only >"$work/cases"
+"$build/riffle_tests" --list-test-names-only >"$work/cases" 2>"$work/stderr"
+read -r -a isas <<<"$(sed -n 's/^instruction sets: //p' "$work/stderr")"
 [ -s "$work/cases" ] || { echo "not ok riffle_tests: no test cases"; failed=$((failed + 1)); }
 for ((part = 1; part <= parts; part++)); do
   # A comma in a name would begin another name.
   awk -v parts=$parts -v part=$part 'NR % parts == part % parts' "$work/cases" |
     sed 's/[],[\\]/\\&/g' >"$work/cases.$part"
   cases=$(wc -l <"$work/cases.$part")
-  [ "$cases" -eq 0 ] || job catch "riffle_tests, part $part of $parts" "$cases" -f "$work/cases.$part"
+  [ "$cases" -eq 0 ] || job catch "riffle_tests, part $part of $parts, up to ${isas[-1]}" "${isas[-1]}" "$cases" -f "$work/cases.$part"
+done
+# Tests of arithmetic once more for each smaller instruction set that the machine has.
+"$build/riffle_tests" --list-test-names-only "[arithmetic]" >"$work/arithmetic" 2>/dev/null
+for isa in "${isas[@]::${#isas[@]}-1}"; do
+  job catch "riffle_tests [arithmetic], up to $isa" "$isa" "$(wc -l <"$work/arithmetic")" "[arithmetic]"
 done
 # A case that breaks the GPU for its process; a build without the CUDA toolkit has none.
 lost=$("$build/riffle_tests" --list-test-names-only "[lost]" 2>/dev/null | grep -c lost)
-[ "$lost" -eq 0 ] || job catch "riffle_tests [lost]" "$lost" "[lost]"
+[ "$lost" -eq 0 ] || job catch "riffle_tests [lost]" "${isas[-1]}" "$lost" "[lost]"
 job lines capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
 job lines no_memory 1200 "$build/no_memory" "$RIFFLE_MODEL"
 if command -v valgrind >/dev/null; then

@@ -9,6 +9,7 @@
 #include "engine/generate.h"
 #include "model/config.h"
 #include "model/synthetic_model.h"
+#include "util/cpu_limits.h"
 #include "util/settings.h"
 
 using namespace riffle;
@@ -33,6 +34,7 @@ riffle_setting_name_fn names_of(const riffle_context_options* options) {
 extern "C" {
 
 const char* riffle_version(void) { return RIFFLE_VERSION; }
+int32_t riffle_usable_cpus(void) { return CpuLimits().processors(); }
 
 const char* riffle_status_name(riffle_status status) {
   switch (status) {

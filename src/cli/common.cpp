@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "cli/settings.h"
 
@@ -128,12 +127,12 @@ bool is_session(const std::string& path) {
 }  // namespace
 
 int32_t usable_threads(int32_t n, bool quiet) {
-  // Threads spin while they wait, so that far more of them than cores slow each step down.
-  const auto cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
-  if (n <= 2 * cores) return n;
-  notice(quiet, "[--threads %d: this process may use %d cores; riffle uses %d threads]", n, cores,
-         cores);
-  return cores;
+  // Threads spin while they wait, so far more threads than CPUs slow each step down.
+  const int32_t cpus = riffle_usable_cpus();
+  if (n <= 2 * cpus) return n;
+  notice(quiet, "[--threads %d: this process may use %d CPU%s; riffle uses %d thread%s]", n, cpus,
+         cpus == 1 ? "" : "s", cpus, cpus == 1 ? "" : "s");
+  return cpus;
 }
 
 Model load_model(CommonOptions& options) {

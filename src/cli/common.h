@@ -68,7 +68,7 @@ std::string resolve_model_path(const std::string& flag);
 // riffle. Throws Exit.
 std::string sample_text_path(const std::string& model_path);
 
-// More than two threads a core become one a core, with a notice.
+// Reduces more than two threads for each CPU that the process may use to one, with a notice.
 int32_t usable_threads(int32_t n, bool quiet);
 
 // All three throw Exit. load_model draws a progress bar and stores the path it took in

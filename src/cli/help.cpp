@@ -62,7 +62,7 @@ std::string line_of(const CLI::Option& option, bool all) {
     if (const std::string type = type_of(option); !type.empty())
       left += optional ? "[=" + type + "]" : " " + type;
     if (option.get_required()) text += "; required";
-    // The text says what the default means if that is not what it says: "0: one per core".
+    // The text says what the default means if that is not what it says: "0: what fits".
     std::string standard = option.get_default_str();
     if (standard.size() > 60)  // a list that needs more than one line
       for (size_t at = 0; (at = standard.find(',', at)) != standard.npos; at += 2)

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <cstring>
 #include <random>
-#include <thread>
 #include <utility>
 
 #include "kernels/common/half.h"
 #include "kernels/common/synthetic.h"
 #include "model/families/family.h"
 #include "model/text/tokenizer.h"
+#include "util/cpu_limits.h"
 #include "util/error.h"
 #include "util/thread_pool.h"
 
@@ -271,7 +271,7 @@ void materialize(Model& model) {
   std::vector<Buffer> buffers;
   for (const Tensor* t : missing) buffers.emplace_back(static_cast<size_t>(t->bytes()));
   model.generated.reserve(model.generated.size() + buffers.size());  // from here on nothing fails
-  ThreadPool threads(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  ThreadPool threads(default_threads());
   constexpr int64_t kRows = 64;  // of one item: some hundred microseconds
   for (size_t i = 0; i < missing.size(); ++i) {
     const Tensor& t = *missing[i];

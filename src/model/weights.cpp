@@ -4,12 +4,12 @@
 #include <cmath>
 #include <cstring>
 #include <set>
-#include <thread>
 
 #include "kernels/common/half.h"
 #include "model/formats/mapped_file.h"
 #include "model/formats/packed_experts.h"
 #include "model/formats/read_ahead.h"
+#include "util/cpu_limits.h"
 #include "util/error.h"
 #include "util/thread_pool.h"
 
@@ -156,8 +156,7 @@ class Binder {
     }
     const int64_t bytes = static_cast<int64_t>(rows) * row_bytes(type, cols);
     Buffer& buffer = model_.generated.emplace_back(static_cast<size_t>(n * bytes));
-    if (!threads_)
-      threads_.emplace(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+    if (!threads_) threads_.emplace(default_threads());
     std::vector<Tensor> result(static_cast<size_t>(n));
     threads_->parallel_for(n, [&](int64_t i, int) {
       std::byte* to = buffer.as<std::byte>() + i * bytes;

@@ -29,8 +29,6 @@ class MemoryLimits {
         *cache;  // file of the bytes in use; key, in memory.stat, of those that would be dropped
     uint64_t limit;
   };
-  void find_groups(const std::string& mount, std::string path, const char* limit, const char* used,
-                   const char* cache);
 
   std::string root_;
   std::vector<Group> groups_;  // that have a limit below the machine's memory

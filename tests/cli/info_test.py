@@ -1,4 +1,5 @@
 """riffle info and bench on models with several types of weights, mixtures of experts and images."""
+import re
 import shutil
 
 from harness import *
@@ -58,14 +59,70 @@ def families(_):
         check({k: j.get(k) for k in members} == members, f"info --json of {family}", j)
 
 
+def usable_cpus():
+    return json.loads(riffle("info", "--plan", "--json").out)["plan"]["threads"]
+
+
 def threads(_):
-    """Far more threads than cores would make every step slow."""
-    cores = len(os.sched_getaffinity(0))
-    for asked, used in ((2 * cores, 2 * cores), (1000, cores if cores < 500 else 1000)):
-        r = riffle("info", "--plan", "--json", "--threads", str(asked))
-        said = f"[--threads {asked}: this process may use {cores} cores; riffle uses {cores} threads]" in r.err.decode()
-        check(r.code == 0 and json.loads(r.out)["plan"]["threads"] == used and said == (used != asked),
-              f"--threads {asked} with {cores} cores", r)
+    """Far more threads than CPUs would make every step slow."""
+    cpus = int(subprocess.run(["nproc"], capture_output=True, check=True, env={**os.environ, "OMP_NUM_THREADS": ""}).stdout)
+    said = r"\[--threads 1000: this process may use (\d+) CPUs?; riffle uses \1 threads?\]"
+    r = riffle("info", "--plan", "--json", "--threads", "1000")
+    notice = re.search(said, r.err.decode())
+    if not check(r.code == 0 and notice and 1 <= int(notice[1]) <= cpus and json.loads(r.out)["plan"]["threads"] == int(notice[1]),
+                 f"--threads 1000 with {cpus} CPUs", r):
+        return
+    cpus = int(notice[1])  # fewer where a quota limits them
+    r = riffle("info", "--plan", "--json", "--threads", str(2 * cpus))
+    check(r.code == 0 and json.loads(r.out)["plan"]["threads"] == 2 * cpus and b"--threads" not in r.err,
+          "two threads for each CPU", r)
+    check(usable_cpus() <= cpus, "by default no more threads than CPUs")
+
+
+def affinity(_):
+    """taskset, and what stands for it in containers and jobs."""
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        check(usable_cpus() == 1, "one CPU allowed: one thread", usable_cpus())
+        r = riffle("run", "-t", "9", "-p", "hi", "-n", "1", "-c", "64", "--temp", "0")
+        check(r.code == 0 and b"[--threads 9: this process may use 1 CPU; riffle uses 1 thread]" in r.err, "run -t 9 on one CPU", r)
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def quota(_):
+    """docker --cpus 1: a quota of the control group, version 1 or 2, where this process may make one."""
+    first, second = "/sys/fs/cgroup/cpu", "/sys/fs/cgroup"
+    in_second = os.path.exists(second + "/cgroup.controllers")
+    group = (second if in_second else first) + f"/riffle_test_{os.getpid()}"
+    try:
+        os.mkdir(group)
+    except OSError as e:
+        print(f"skip quota of a control group: {e}")
+        return
+    try:
+        try:
+            if in_second:
+                write(group + "/cpu.max", "100000 100000")
+            else:
+                write(group + "/cpu.cfs_period_us", "100000")
+                write(group + "/cpu.cfs_quota_us", "100000")
+        except OSError as e:
+            print(f"skip quota of a control group: {e}")
+            return
+        code = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); os.execv(sys.argv[2], sys.argv[2:])"
+        p = subprocess.run([sys.executable, "-c", code, group + "/cgroup.procs", BIN, "info", "--plan", "--json"],
+                           capture_output=True, env=environment())
+        check(p.returncode == 0 and json.loads(p.stdout)["plan"]["threads"] == 1, "a quota of one CPU: one thread",
+              (p.returncode, p.stdout, p.stderr))
+    finally:
+        os.rmdir(group)
+
+
+def write(path, text):
+    with open(path, "w") as f:
+        f.write(text)
 
 
 def mixes(folder):
@@ -101,4 +158,4 @@ def images(folder):
     check(one_line_error(r, 3, "config.json: model_type", '"llava"', '"gemma3"'), "another family with images", r)
 
 
-main(experts, families, threads, mixes, images)
+main(experts, families, threads, affinity, quota, mixes, images)

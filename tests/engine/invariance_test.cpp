@@ -24,7 +24,7 @@ riffle_context_options base(riffle_selector selector) {
 }  // namespace
 
 TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-ahead",
-          "[invariance]") {
+          "[invariance][arithmetic]") {
   const auto prompt = some_tokens(1500, 7),
              steps = some_tokens(40, 8);  // crosses block boundaries while decoding
   for (riffle_selector selector :
@@ -61,7 +61,8 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
   }
 }
 
-TEST_CASE("selections by codes do not depend on threads that share a row", "[invariance]") {
+TEST_CASE("selections by codes do not depend on threads that share a row",
+          "[invariance][arithmetic]") {
   const auto prompt = some_tokens(5000, 57), steps = some_tokens(20, 58);  // a row has some parts
   const auto selectors = {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK};
   for (const riffle_selector selector : selectors) {
@@ -82,7 +83,8 @@ TEST_CASE("selections by codes do not depend on threads that share a row", "[inv
   }
 }
 
-TEST_CASE("the pool gives the same bits for every block size and KV type", "[invariance]") {
+TEST_CASE("the pool gives the same bits for every block size and KV type",
+          "[invariance][arithmetic]") {
   const auto prompt = some_tokens(700, 17), steps = some_tokens(70, 18);
   for (int block : {16, 32, 64})
     for (riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8}) {
@@ -99,7 +101,8 @@ TEST_CASE("the pool gives the same bits for every block size and KV type", "[inv
     }
 }
 
-TEST_CASE("digests rebuilt on held KV are those of a session made with them", "[invariance]") {
+TEST_CASE("digests rebuilt on held KV are those of a session made with them",
+          "[invariance][arithmetic]") {
   const auto prompt = some_tokens(1100, 27), steps = some_tokens(20, 28);
   for (riffle_digest digest : {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST})
     for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_VETO}) {
@@ -120,7 +123,7 @@ TEST_CASE("digests rebuilt on held KV are those of a session made with them", "[
     }
 }
 
-TEST_CASE("sequences stepped together give what each gives alone", "[invariance]") {
+TEST_CASE("sequences stepped together give what each gives alone", "[invariance][arithmetic]") {
   std::vector<std::vector<int32_t>> prompts, steps;
   for (int i = 0; i < 5; ++i) {
     prompts.push_back(some_tokens(37 + 211 * i, 100 + i));
@@ -160,7 +163,8 @@ TEST_CASE("sequences stepped together give what each gives alone", "[invariance]
   }
 }
 
-TEST_CASE("a truncated session goes on as if it had never been longer", "[invariance]") {
+TEST_CASE("a truncated session goes on as if it had never been longer",
+          "[invariance][arithmetic]") {
   const auto prompt = some_tokens(777, 1), more = some_tokens(500, 2), steps = some_tokens(70, 3);
   for (bool emu : {false, true}) {
     riffle_context_options o = base(RIFFLE_SELECTOR_PSA);
@@ -178,7 +182,7 @@ TEST_CASE("a truncated session goes on as if it had never been longer", "[invari
   }
 }
 
-TEST_CASE("psa at epsilon 1 is dense", "[invariance]") {
+TEST_CASE("psa at epsilon 1 is dense", "[invariance][arithmetic]") {
   const auto prompt = some_tokens(900, 5), steps = some_tokens(5, 6);
   Runtime r(base(RIFFLE_SELECTOR_DENSE));
   const auto dense = run(r, r.session(), prompt, steps);
@@ -193,7 +197,7 @@ TEST_CASE("psa at epsilon 1 is dense", "[invariance]") {
   CHECK(same_bits(run(r, r.session(), prompt, steps), dense));
 }
 
-TEST_CASE("topk at budget 1 is dense in another order of blocks", "[invariance]") {
+TEST_CASE("topk at budget 1 is dense in another order of blocks", "[invariance][arithmetic]") {
   const auto prompt = some_tokens(900, 5), steps = some_tokens(5, 6);
   riffle_context_options o = base(RIFFLE_SELECTOR_DENSE);
   o.kv_type = RIFFLE_KV_F32;  // else a changed last bit may round an activation otherwise

@@ -67,7 +67,7 @@ TEST_CASE("a lookup that grows with its text finds what a new one finds", "[look
   CHECK(found > 1000);
 }
 
-TEST_CASE("answers are the same bits with tokens computed ahead", "[lookup]") {
+TEST_CASE("answers are the same bits with tokens computed ahead", "[lookup][arithmetic]") {
   const auto selectors = {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK,
                           RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_SHARE};
   int variant = 0;
@@ -95,7 +95,8 @@ TEST_CASE("answers are the same bits with tokens computed ahead", "[lookup]") {
     }
 }
 
-TEST_CASE("ranking by codes and the tests of psa see each token's own blocks", "[lookup]") {
+TEST_CASE("ranking by codes and the tests of psa see each token's own blocks",
+          "[lookup][arithmetic]") {
   for (const riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO})
     for (const riffle_rank rank : {RIFFLE_RANK_DIGESTS, RIFFLE_RANK_CODES}) {
       riffle_context_options off = with(RIFFLE_SELECTOR_PSA, 0);
@@ -135,7 +136,8 @@ TEST_CASE("an answer ends where it ends without tokens computed ahead", "[lookup
   CHECK(b.stats().lookup_accepted > 20);
 }
 
-TEST_CASE("a grammar's answers are the same with tokens computed ahead", "[lookup][grammar]") {
+TEST_CASE("a grammar's answers are the same with tokens computed ahead",
+          "[lookup][grammar][arithmetic]") {
   for (const int64_t slots : {0, 96}) {
     Runtime a(with(RIFFLE_SELECTOR_DENSE, 0, slots)), b(with(RIFFLE_SELECTOR_DENSE, 9, slots));
     const TestGrammar of_a(a, kNames), of_b(b, kNames);
@@ -222,7 +224,8 @@ TEST_CASE("tokens computed ahead do not go beyond the context", "[lookup]") {
   }
 }
 
-TEST_CASE("sessions that compute ahead together give what each gives alone", "[lookup]") {
+TEST_CASE("sessions that compute ahead together give what each gives alone",
+          "[lookup][arithmetic]") {
   const std::vector<std::vector<int32_t>> prompts = {quoting_prompt(81), some_tokens(200, 82),
                                                      quoting_prompt(83, 30), quoting_prompt(84)};
   const std::vector<riffle_generate_options> asked = {answer_of(50), answer_of(30, 0.8f, 3),
@@ -247,7 +250,7 @@ TEST_CASE("sessions that compute ahead together give what each gives alone", "[l
   }
 }
 
-TEST_CASE("a conversation goes on after tokens were computed ahead", "[lookup]") {
+TEST_CASE("a conversation goes on after tokens were computed ahead", "[lookup][arithmetic]") {
   Runtime a(with(RIFFLE_SELECTOR_SHARE, 0)), b(with(RIFFLE_SELECTOR_SHARE, 9));
   Answered got[2][3];
   Runtime* runtimes[] = {&a, &b};

@@ -15,7 +15,8 @@ struct Seen {
 
 }  // namespace
 
-TEST_CASE("window: every selector gives the dense logits, wherever the KV is", "[window]") {
+TEST_CASE("window: every selector gives the dense logits, wherever the KV is",
+          "[window][arithmetic]") {
   const TempDir temp;
   const auto prompt = ids(0, 300), steps = ids(300, 340);
   for (const int window : {20, 64, 100}) {
@@ -56,7 +57,7 @@ TEST_CASE("window: every selector gives the dense logits, wherever the KV is", "
   }
 }
 
-TEST_CASE("window: steps give what a prefill gives", "[window]") {
+TEST_CASE("window: steps give what a prefill gives", "[window][arithmetic]") {
   const TempDir temp;
   for (const int window : {1, 17, 100}) {
     const std::string path = mistral(temp, window);
@@ -79,7 +80,7 @@ TEST_CASE("window: steps give what a prefill gives", "[window]") {
   }
 }
 
-TEST_CASE("window: only the layers that have one, and all of it", "[window]") {
+TEST_CASE("window: only the layers that have one, and all of it", "[window][arithmetic]") {
   const TempDir temp;
   const std::string path = qwen(temp, 50);
   for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
@@ -118,7 +119,7 @@ TEST_CASE("window: only the layers that have one, and all of it", "[window]") {
     }
 }
 
-TEST_CASE("window: sequences stepped together give what each gives alone", "[window]") {
+TEST_CASE("window: sequences stepped together give what each gives alone", "[window][arithmetic]") {
   const TempDir temp;
   const std::string path = mistral(temp, 64);
   for (const int slots : {0, 16}) {
@@ -130,7 +131,7 @@ TEST_CASE("window: sequences stepped together give what each gives alone", "[win
 }
 
 // A model may have a window that its context never fills; there selectors choose as always.
-TEST_CASE("window: one that holds the whole context changes nothing", "[window]") {
+TEST_CASE("window: one that holds the whole context changes nothing", "[window][arithmetic]") {
   const TempDir temp;
   const std::string with = mistral(temp, 1024), without = mistral(temp, 0);
   for (const riffle_selector selector : kSelectors) {

@@ -46,7 +46,7 @@ bool same(const Int4Keys& a, const Int4Keys& b, int layer, int head) {
 
 }  // namespace
 
-TEST_CASE("INT4 keys cut back and grown again are those of the blocks alone") {
+TEST_CASE("INT4 keys cut back and grown again are those of the blocks alone", "[arithmetic]") {
   for (const int block_size : {16, 32, 64})
     for (const KvType type : {KvType::F16, KvType::F32}) {
       const Blocks first(block_size, 40, type, 200, 1), second(block_size, 40, type, 200, 2);
@@ -73,7 +73,8 @@ TEST_CASE("INT4 keys cut back and grown again are those of the blocks alone") {
     }
 }
 
-TEST_CASE("INT4 keys take the memory they say: d/2 + 4 bytes a token, and mean values") {
+TEST_CASE("INT4 keys take the memory they say: d/2 + 4 bytes a token, and mean values",
+          "[arithmetic]") {
   const Blocks blocks(32, 128, KvType::F16, 64, 3);
   Int4Keys keys(blocks.shape);
   CHECK(keys.block_bytes() == 32 * (128 / 2 + 4));
@@ -81,7 +82,7 @@ TEST_CASE("INT4 keys take the memory they say: d/2 + 4 bytes a token, and mean v
   CHECK(keys.bytes() == 64u * (32 * 68 + 128 * 2) + 128 * 4);
 }
 
-TEST_CASE("INT4 scores of a run are those of its blocks, and near the exact ones") {
+TEST_CASE("INT4 scores of a run are those of its blocks, and near the exact ones", "[arithmetic]") {
   for (const int d : {24, 50, 128}) {
     const int block_size = 32, n = 150, g = 3;
     const Blocks blocks(block_size, d, KvType::F16, n, 4);

@@ -8,7 +8,7 @@
 using namespace riffle;
 using namespace riffle::test::lfps;
 
-TEST_CASE("lfps: a step that failed leaves nothing behind", "[select][lfps]") {
+TEST_CASE("lfps: a step that failed leaves nothing behind", "[select][lfps][arithmetic]") {
   // At a decay of 0 every step takes all entries anew, at 0.6 some do: undone all the same.
   for (const double decay : {0.95, 0.6, 0.0}) {
     INFO("decay " << decay);
@@ -43,7 +43,8 @@ TEST_CASE("lfps: a step that failed leaves nothing behind", "[select][lfps]") {
   }
 }
 
-TEST_CASE("lfps: candidates made ahead are not used with other settings", "[select][lfps]") {
+TEST_CASE("lfps: candidates made ahead are not used with other settings",
+          "[select][lfps][arithmetic]") {
   // Two states see the same steps; one is asked with other settings from the middle on, after its
   // candidates are made.
   for (const double alpha : {0.8, 0.05, 0.0}) {
@@ -78,7 +79,7 @@ TEST_CASE("lfps: candidates made ahead are not used with other settings", "[sele
 }
 
 TEST_CASE("lfps: a short follow-up prompt keeps what was learnt; one that fails changes nothing",
-          "[select][lfps]") {
+          "[select][lfps][arithmetic]") {
   const std::unique_ptr<Selector> lfps = make_lfps(settings(0.05, 0.2, 1));
   Scene scene;
   scene.steady = 1;
@@ -142,7 +143,7 @@ static void fail_in_layer_1(void*, const riffle_row_report* report) {
 }
 
 TEST_CASE("lfps through the engine: a step that fails can be made again",
-          "[select][lfps][engine]") {
+          "[select][lfps][engine][arithmetic]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 5), steps = test::some_tokens(30, 6);
   riffle_context_options o = test::options();
   o.n_ctx = 1024;
@@ -162,7 +163,7 @@ TEST_CASE("lfps through the engine: a step that fails can be made again",
   }
 }
 
-TEST_CASE("lfps: of a cut by a few tokens nothing is left", "[select][lfps]") {
+TEST_CASE("lfps: of a cut by a few tokens nothing is left", "[select][lfps][arithmetic]") {
   const std::unique_ptr<Selector> lfps = make_lfps(settings(0.05, 0.2, 1));
   for (const int cut : {2, 3, 20, 25}) {  // within the steps, to the prompt's end, into it
     INFO("cut by " << cut);
@@ -191,7 +192,7 @@ TEST_CASE("lfps: of a cut by a few tokens nothing is left", "[select][lfps]") {
 }
 
 TEST_CASE("lfps through the engine: an answer does not depend on what was answered before it",
-          "[select][lfps][engine]") {
+          "[select][lfps][engine][arithmetic]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 5), steps = test::some_tokens(12, 6);
   riffle_context_options o = test::options();
   o.n_ctx = 1024;
@@ -229,7 +230,7 @@ TEST_CASE("lfps through the engine: an answer does not depend on what was answer
 TEST_CASE(
     "lfps through the engine: a follow-up prompt is taken back whole, also after a step that "
     "failed",
-    "[select][lfps][engine]") {
+    "[select][lfps][engine][arithmetic]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 5), more = test::some_tokens(40, 8),
                              steps = test::some_tokens(30, 6);
   riffle_context_options o = test::options();

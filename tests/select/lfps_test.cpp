@@ -8,7 +8,7 @@ using namespace riffle;
 using namespace riffle::test::lfps;
 
 TEST_CASE("lfps: hundreds of steps choose what an eager LFPS in float64 chooses",
-          "[select][lfps]") {
+          "[select][lfps][arithmetic]") {
   for (const int last : {40, 5}) {  // queries at the prompt's end: more and fewer than are used
     Scene scene;
     const riffle_selection s = settings(0.05, 0.2, 1);
@@ -80,7 +80,7 @@ TEST_CASE("lfps: hundreds of steps choose what an eager LFPS in float64 chooses"
 }
 
 TEST_CASE("lfps: a first step, whose candidates are all tokens, is dense if it keeps everything",
-          "[select][lfps]") {
+          "[select][lfps][arithmetic]") {
   Scene scene;
   const std::unique_ptr<Selector> lfps = make_lfps(settings(1, 0.2, 1));
   RowPlan plan;
@@ -96,7 +96,7 @@ TEST_CASE("lfps: a first step, whose candidates are all tokens, is dense if it k
 }
 
 TEST_CASE("lfps: a bypassed step reads sinks and recent tokens and leaves the tables alone",
-          "[select][lfps]") {
+          "[select][lfps][arithmetic]") {
   Scene scene, twin;
   const std::unique_ptr<Selector> lfps = make_lfps(settings(0.05, 0.2, 0.85));
   const std::unique_ptr<SelectorState> state = lfps->make_state(scene.shape()),
@@ -144,7 +144,7 @@ TEST_CASE("lfps: a bypassed step reads sinks and recent tokens and leaves the ta
 }
 
 TEST_CASE("lfps: a sequence without a prompt starts from exact top tokens; so does a cut one",
-          "[select][lfps]") {
+          "[select][lfps][arithmetic]") {
   Scene scene;
   const std::unique_ptr<Selector> lfps = make_lfps(settings(20, 0.2, 1));
   std::unique_ptr<SelectorState> state = lfps->make_state(scene.shape());
@@ -197,7 +197,7 @@ TEST_CASE("lfps: a sequence without a prompt starts from exact top tokens; so do
 }
 
 TEST_CASE("lfps through the engine: emu is cpu, threads do not matter, everything is dense",
-          "[select][lfps][engine]") {
+          "[select][lfps][engine][arithmetic]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 5), steps = test::some_tokens(24, 6);
   const auto logits = [&](const riffle_selection& s, riffle_device device, int threads) {
     riffle_context_options o = test::options();
@@ -231,7 +231,7 @@ TEST_CASE("lfps through the engine: emu is cpu, threads do not matter, everythin
 }
 
 TEST_CASE("what lfps drops errs by the identity and within the bounds of dropped.h",
-          "[select][lfps]") {
+          "[select][lfps][arithmetic]") {
   const std::unique_ptr<Selector> lfps = make_lfps(settings(0.05, 0.2, 1));
   Scene scene;
   const std::unique_ptr<SelectorState> state = lfps->make_state(scene.shape());
@@ -245,7 +245,8 @@ TEST_CASE("what lfps drops errs by the identity and within the bounds of dropped
   }
 }
 
-TEST_CASE("lfps over a group whose heads look alike is that over one head", "[select][lfps]") {
+TEST_CASE("lfps over a group whose heads look alike is that over one head",
+          "[select][lfps][arithmetic]") {
   const std::unique_ptr<Selector> lfps = make_lfps(settings(0.05, 0.2, 0.85));
   Scene scene, twin;
   scene.alike = twin.alike = true;

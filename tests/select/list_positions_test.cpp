@@ -217,7 +217,8 @@ struct ListScene {
 
 }  // namespace
 
-TEST_CASE("attention at list positions is rotation by list index, then softmax", "[tokenselect]") {
+TEST_CASE("attention at list positions is rotation by list index, then softmax",
+          "[tokenselect][arithmetic]") {
   for (const bool interleaved : {false, true})
     for (const cpu::Isa isa : {cpu::Isa::Scalar, cpu::best_isa()}) {
       INFO("interleaved " << interleaved << " isa " << cpu::kernels(isa)->name);
@@ -228,7 +229,7 @@ TEST_CASE("attention at list positions is rotation by list index, then softmax",
 }
 
 TEST_CASE("list positions: the same bits for any threads, behind a pool or in place",
-          "[tokenselect]") {
+          "[tokenselect][arithmetic]") {
   std::vector<std::vector<float>> first;
   for (const bool emu : {false, true})
     for (const int threads : {1, 3}) {
@@ -242,7 +243,7 @@ TEST_CASE("list positions: the same bits for any threads, behind a pool or in pl
 }
 
 TEST_CASE("list positions: while the list holds everything, chunks do not matter",
-          "[tokenselect]") {
+          "[tokenselect][arithmetic]") {
   std::vector<std::vector<float>> first;
   for (const int chunk : {7, 32, 64, 200}) {
     ListScene scene(tokenselect_settings(100, 10, 200), 200, 8, false, false, cpu::best_isa(), 2);
@@ -253,7 +254,7 @@ TEST_CASE("list positions: while the list holds everything, chunks do not matter
   }
 }
 
-TEST_CASE("keys go from one convention to the other and back", "[tokenselect]") {
+TEST_CASE("keys go from one convention to the other and back", "[tokenselect][arithmetic]") {
   for (const KvType type : {KvType::F32, KvType::F16})
     for (const bool emu : {false, true}) {
       ListScene scene(tokenselect_settings(60, 10, 40), 101, 40, true, emu, cpu::best_isa(), 2,

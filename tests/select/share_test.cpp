@@ -108,7 +108,8 @@ riffle_context_options engine_options(float share) {
 
 }  // namespace
 
-TEST_CASE("share reads the blocks that hold a share of some head's weight", "[select][share]") {
+TEST_CASE("share reads the blocks that hold a share of some head's weight",
+          "[select][share][arithmetic]") {
   for (int g : {1, 3, 4, 8})
     for (int tokens : {1, 31, 32, 33, 150, 1000, 5000})
       for (float share : {0.003f, 0.01f, 0.05f}) {
@@ -132,7 +133,7 @@ TEST_CASE("share reads the blocks that hold a share of some head's weight", "[se
       }
 }
 
-TEST_CASE("the share falls in contexts beyond 1,024 blocks", "[select][share]") {
+TEST_CASE("the share falls in contexts beyond 1,024 blocks", "[select][share][arithmetic]") {
   Scene scene(2, 2048 * kB, 7);
   const std::vector<double> shares = scene.shares();
   std::vector<double> sorted(shares.begin() + 1, shares.end() - 3);
@@ -153,7 +154,7 @@ TEST_CASE("the share falls in contexts beyond 1,024 blocks", "[select][share]") 
 }
 
 TEST_CASE("share knows what it leaves unread, and the mean value that stands for it",
-          "[select][share]") {
+          "[select][share][arithmetic]") {
   for (int g : {1, 4})
     for (int tokens : {150, 1000, 20000}) {
       const Scene scene(g, tokens, static_cast<unsigned>(tokens + g));
@@ -191,7 +192,8 @@ TEST_CASE("share knows what it leaves unread, and the mean value that stands for
     }
 }
 
-TEST_CASE("psa and topk rank by codes as by the blocks' true masses", "[select][rank]") {
+TEST_CASE("psa and topk rank by codes as by the blocks' true masses",
+          "[select][rank][arithmetic]") {
   for (int g : {1, 3})
     for (riffle_gqa gqa : {RIFFLE_GQA_MEAN, RIFFLE_GQA_SOFT_SUM, RIFFLE_GQA_UNION}) {
       const Scene scene(g, 5000, static_cast<unsigned>(31 * g));
@@ -243,7 +245,7 @@ TEST_CASE("psa and topk rank by codes as by the blocks' true masses", "[select][
 }
 
 TEST_CASE("plans by codes do not depend on the order of parts",
-          "[select][share][rank][invariance]") {
+          "[select][share][rank][invariance][arithmetic]") {
   for (const int g : {1, 4})
     for (const int tokens : {2048 + 52, 4096 + 33, 4096 + 64, 9000}) {
       const Scene scene(g, tokens, static_cast<unsigned>(3 * tokens + g));
@@ -267,7 +269,7 @@ TEST_CASE("plans by codes do not depend on the order of parts",
     }
 }
 
-TEST_CASE("the mean value follows blocks that go and come", "[select][share]") {
+TEST_CASE("the mean value follows blocks that go and come", "[select][share][arithmetic]") {
   const Scene one(1, 3000, 8), other(1, 3000, 9);
   Int4Keys& keys = *one.codes;
   const auto mean = [](Int4Keys& of, int n) {
@@ -284,7 +286,8 @@ TEST_CASE("the mean value follows blocks that go and come", "[select][share]") {
   CHECK(mean(keys, n / 2) == mean(*other.codes, n / 2));
 }
 
-TEST_CASE("share reads more for a smaller share, and everything for none", "[select][share]") {
+TEST_CASE("share reads more for a smaller share, and everything for none",
+          "[select][share][arithmetic]") {
   Scene scene(4, 3000, 5);
   std::set<int> before;
   for (float share : {0.2f, 0.05f, 0.01f, 0.002f, 0.0f}) {
@@ -297,7 +300,7 @@ TEST_CASE("share reads more for a smaller share, and everything for none", "[sel
 }
 
 TEST_CASE("what share drops errs by the identity and within the bounds of dropped.h",
-          "[select][share]") {
+          "[select][share][arithmetic]") {
   for (const float share : {0.02f, 0.05f, 0.1f}) {
     INFO("share " << share);
     const Scene scene(2, 1500, 6);
@@ -309,7 +312,7 @@ TEST_CASE("what share drops errs by the identity and within the bounds of droppe
 }
 
 TEST_CASE("share reads the union of what its heads keep; one head is as multi-head attention",
-          "[select][share]") {
+          "[select][share][arithmetic]") {
   const Scene group(4, 1800, 4);
   const riffle_selection s = settings(0.05f);
   const auto read = [&](const Scene& scene) {
@@ -341,7 +344,7 @@ TEST_CASE("share reads the union of what its heads keep; one head is as multi-he
 }
 
 TEST_CASE("share: the same bits for any pool and threads; dense for a share of none",
-          "[select][share][invariance]") {
+          "[select][share][invariance][arithmetic]") {
   const auto prompt = riffle::test::some_tokens(900, 3), steps = riffle::test::some_tokens(30, 4);
   std::vector<std::vector<float>> reference;
   for (int variant = 0; variant < 4; ++variant) {
@@ -374,7 +377,8 @@ TEST_CASE("share: the same bits for any pool and threads; dense for a share of n
   CHECK(stats.kv_tokens_read == stats.kv_tokens_total);
 }
 
-TEST_CASE("share can begin in the middle of a session, and go back", "[select][share]") {
+TEST_CASE("share can begin in the middle of a session, and go back",
+          "[select][share][arithmetic]") {
   const auto prompt = riffle::test::some_tokens(700, 6), steps = riffle::test::some_tokens(40, 7);
   riffle::test::Runtime straight(engine_options(0.02f));
   const auto want = run(straight, straight.session(), prompt, steps);

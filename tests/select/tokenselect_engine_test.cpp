@@ -36,7 +36,8 @@ std::vector<std::vector<float>> run_with(riffle_context_options o, const riffle_
 
 }  // namespace
 
-TEST_CASE("tokenselect with a list that holds everything is dense", "[tokenselect][model]") {
+TEST_CASE("tokenselect with a list that holds everything is dense",
+          "[tokenselect][model][arithmetic]") {
   riffle_context_options o = test::options();
   o.n_ctx = 1024;
   riffle_selection dense;
@@ -53,7 +54,7 @@ TEST_CASE("tokenselect with a list that holds everything is dense", "[tokenselec
   CHECK(difference(run_with(o, dense), run_with(o, s)) <= 1e-3);
 }
 
-TEST_CASE("tokenselect: threads and a pool change no bit", "[tokenselect][model]") {
+TEST_CASE("tokenselect: threads and a pool change no bit", "[tokenselect][model][arithmetic]") {
   for (const riffle_positions positions : {RIFFLE_POSITIONS_TRUE, RIFFLE_POSITIONS_LIST}) {
     riffle_selection s = tokenselect_settings(100, 20, 64);
     s.positions = positions;
@@ -73,7 +74,7 @@ TEST_CASE("tokenselect: threads and a pool change no bit", "[tokenselect][model]
 }
 
 TEST_CASE("list positions: sessions that step together, dense layers and coverage",
-          "[tokenselect][model]") {
+          "[tokenselect][model][arithmetic]") {
   riffle_context_options o = test::options();
   o.n_ctx = 1024;
   o.selection = tokenselect_settings(100, 20, 64);
@@ -124,7 +125,8 @@ TEST_CASE("list positions: sessions that step together, dense layers and coverag
   CHECK(difference(run_with(o, dense), run_with(o, o.selection)) <= 1e-3);
 }
 
-TEST_CASE("a scored prompt at list positions ends in the same logits", "[tokenselect][model]") {
+TEST_CASE("a scored prompt at list positions ends in the same logits",
+          "[tokenselect][model][arithmetic]") {
   riffle_context_options o = test::options();
   o.n_ctx = 1024;
   o.selection = tokenselect_settings(100, 20, 64);
@@ -139,7 +141,7 @@ TEST_CASE("a scored prompt at list positions ends in the same logits", "[tokense
 }
 
 TEST_CASE("a session follows the selection from one convention to the other",
-          "[tokenselect][model]") {
+          "[tokenselect][model][arithmetic]") {
   for (const auto& [device, kv] :
        {std::pair(RIFFLE_DEVICE_CPU, RIFFLE_KV_F16), std::pair(RIFFLE_DEVICE_CPU, RIFFLE_KV_F32),
         std::pair(RIFFLE_DEVICE_EMU, RIFFLE_KV_F32)}) {
@@ -188,7 +190,7 @@ TEST_CASE("a session follows the selection from one convention to the other",
   }
 }
 
-TEST_CASE("tokenselect counts selections and cached ones", "[tokenselect][model]") {
+TEST_CASE("tokenselect counts selections and cached ones", "[tokenselect][model][arithmetic]") {
   riffle_context_options o = test::options();
   o.n_ctx = 1024;
   o.selection = tokenselect_settings(100, 20, 64);
@@ -215,7 +217,7 @@ static void fail_in_layer_3(void*, const riffle_row_report* report) {
 TEST_CASE(
     "tokenselect: a step that fails and is made again uses earlier selections as if it had not "
     "failed",
-    "[tokenselect][model]") {
+    "[tokenselect][model][arithmetic]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 4), steps = test::some_tokens(12, 8);
   riffle_context_options o = test::options();
   o.n_ctx = 1024;
@@ -244,7 +246,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a context beyond the trained length says so, but for list positions",
-          "[tokenselect][model]") {
+          "[tokenselect][model][arithmetic]") {
   riffle_context_options o = test::options();
   o.n_ctx = 40000;  // trained with 32768
   o.selection = tokenselect_settings(32, 16, 64);

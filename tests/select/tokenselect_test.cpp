@@ -131,7 +131,7 @@ Lists lists_of(const Selector& selector, Scene& scene, ThreadPool& threads) {
 
 }  // namespace
 
-TEST_CASE("the soft vote is the sum of the heads' softmaxes", "[tokenselect]") {
+TEST_CASE("the soft vote is the sum of the heads' softmaxes", "[tokenselect][arithmetic]") {
   ThreadPool one(1), three(3);
   for (const KvType type : {KvType::F16, KvType::F32})
     for (const int64_t n : {int64_t(40), int64_t(1000), int64_t(5003)}) {
@@ -159,7 +159,7 @@ TEST_CASE("the soft vote is the sum of the heads' softmaxes", "[tokenselect]") {
 }
 
 TEST_CASE("the soft vote follows permutations of heads and tokens, and no constant",
-          "[tokenselect]") {
+          "[tokenselect][arithmetic]") {
   ThreadPool threads(2);
   Scene scene(2, 2, 3000, KvType::F32, 11);
   const auto votes = [&](Scene& s) {
@@ -211,7 +211,7 @@ TEST_CASE("the soft vote follows permutations of heads and tokens, and no consta
         1e-4);  // logits of 30 instead of 5: rounded more coarsely
 }
 
-TEST_CASE("logit and hard votes are as defined", "[tokenselect]") {
+TEST_CASE("logit and hard votes are as defined", "[tokenselect][arithmetic]") {
   ThreadPool threads(2);
   Scene scene(2, 2, 2500, KvType::F16, 5);
   Ballot ballot;
@@ -251,7 +251,7 @@ TEST_CASE("logit and hard votes are as defined", "[tokenselect]") {
 }
 
 TEST_CASE("a list is the first tokens, the selected and the last, the same for all heads",
-          "[tokenselect]") {
+          "[tokenselect][arithmetic]") {
   ThreadPool threads(2);
   for (const riffle_vote vote : {RIFFLE_VOTE_SOFT, RIFFLE_VOTE_LOGITS, RIFFLE_VOTE_HARD}) {
     Scene scene(2, 2, 1511, KvType::F16, 23);
@@ -278,7 +278,7 @@ TEST_CASE("a list is the first tokens, the selected and the last, the same for a
   CHECK(lists_of(*make_selector(s), scene, threads).tokens[0].size() == 199);
 }
 
-TEST_CASE("the selection cache", "[tokenselect]") {
+TEST_CASE("the selection cache", "[tokenselect][arithmetic]") {
   ThreadPool threads(1);
   Scene scene(2, 2, 1200, KvType::F16, 31);
   const auto steps = [&](float threshold, int n, float turn) {
@@ -362,7 +362,7 @@ TEST_CASE("the selection cache", "[tokenselect]") {
 }
 
 TEST_CASE("what tokenselect drops errs by the identity and within the bounds of dropped.h",
-          "[tokenselect]") {
+          "[tokenselect][arithmetic]") {
   ThreadPool threads(1);
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
@@ -390,7 +390,7 @@ TEST_CASE("what tokenselect drops errs by the identity and within the bounds of 
 
 TEST_CASE(
     "tokenselect over a KV head of four query heads is that over four KV heads with the same keys",
-    "[tokenselect]") {
+    "[tokenselect][arithmetic]") {
   ThreadPool threads(2);
   for (const riffle_vote vote : {RIFFLE_VOTE_SOFT, RIFFLE_VOTE_LOGITS, RIFFLE_VOTE_HARD}) {
     INFO("vote " << vote);

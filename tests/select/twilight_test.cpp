@@ -190,7 +190,7 @@ bool contains(const Tokens& big, const Tokens& small) {
 }  // namespace
 
 TEST_CASE("Twilight keeps each head's top-p tokens by estimated weight, and the forced ones",
-          "[twilight]") {
+          "[twilight][arithmetic]") {
   for (const int g : {1, 4})
     for (const int d : {30, 64})
       for (const int block : {16, 32, 64})
@@ -228,7 +228,7 @@ TEST_CASE("Twilight keeps each head's top-p tokens by estimated weight, and the 
           }
 }
 
-TEST_CASE("Twilight's plan counts what it read", "[twilight]") {
+TEST_CASE("Twilight's plan counts what it read", "[twilight][arithmetic]") {
   const Scene scene(2, 1000, 1);  // 31 full blocks and 8 tokens
   RowPlan plan;
   select(settings(RIFFLE_BASE_ALL, 0.9f), scene, &plan);
@@ -262,7 +262,7 @@ TEST_CASE("Twilight with top_p 1 keeps all that the base proposes", "[twilight]"
     }
 }
 
-TEST_CASE("Twilight's base psa takes PSA's blocks by estimated masses", "[twilight]") {
+TEST_CASE("Twilight's base psa takes PSA's blocks by estimated masses", "[twilight][arithmetic]") {
   for (const riffle_stop stop :
        {RIFFLE_STOP_PAPER, RIFFLE_STOP_LAST, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO}) {
     size_t last = 0;
@@ -317,7 +317,7 @@ TEST_CASE("Twilight's base psa takes PSA's blocks by estimated masses", "[twilig
 }
 
 TEST_CASE("Twilight reads the union of what its heads keep; one head is as multi-head attention",
-          "[twilight]") {
+          "[twilight][arithmetic]") {
   const Scene group(4, 1800, 4);
   const riffle_selection s = settings(RIFFLE_BASE_ALL, 0.8f);
   Tokens together = group.forced(s), smallest;
@@ -334,7 +334,7 @@ TEST_CASE("Twilight reads the union of what its heads keep; one head is as multi
   CHECK(together.size() > smallest.size());
 }
 
-TEST_CASE("Twilight's sets are nested in top_p", "[twilight]") {
+TEST_CASE("Twilight's sets are nested in top_p", "[twilight][arithmetic]") {
   const Scene scene(3, 1777, 5);
   for (const riffle_base base : {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA}) {
     Tokens last;
@@ -347,7 +347,7 @@ TEST_CASE("Twilight's sets are nested in top_p", "[twilight]") {
 }
 
 TEST_CASE("What Twilight drops errs by the identity, and within the bounds, of dropped.h",
-          "[twilight]") {
+          "[twilight][arithmetic]") {
   for (const float p : {0.3f, 0.7f, 0.95f}) {
     const Scene scene(2, 1500, 6);
     RowPlan plan;
@@ -357,7 +357,7 @@ TEST_CASE("What Twilight drops errs by the identity, and within the bounds, of d
 }
 
 TEST_CASE("Twilight works on the shortest sequences and refuses keys it has no codes of",
-          "[twilight]") {
+          "[twilight][arithmetic]") {
   for (const int n : {1, 2, 31, 32, 33, 64, 65, 97})
     for (const riffle_base base : {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA}) {
       CAPTURE(n, int(base));
@@ -386,7 +386,7 @@ riffle_context_options engine_options(riffle_base base, float p) {
 
 }  // namespace
 
-TEST_CASE("Twilight that keeps everything is dense attention", "[twilight][engine]") {
+TEST_CASE("Twilight that keeps everything is dense attention", "[twilight][engine][arithmetic]") {
   const auto prompt = some_tokens(700, 7), steps = some_tokens(20, 8);
   riffle_context_options dense = options();
   dense.n_ctx = 4096;
@@ -403,7 +403,7 @@ TEST_CASE("Twilight that keeps everything is dense attention", "[twilight][engin
 }
 
 TEST_CASE("Twilight gives the same bits wherever the KV is, for any threads and chunks",
-          "[twilight][engine]") {
+          "[twilight][engine][arithmetic]") {
   const auto prompt = some_tokens(1500, 7), steps = some_tokens(40, 8);
   for (const riffle_base base : {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA}) {
     CAPTURE(int(base));

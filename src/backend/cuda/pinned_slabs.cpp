@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 
+#include "util/cpu_limits.h"
 #include "util/error.h"
 
 namespace riffle::cuda {
@@ -37,7 +38,7 @@ static std::byte* map(size_t bytes) {
 }
 
 PinnedSlabs::PinnedSlabs(int ordinal, bool refuse) : ordinal_(ordinal), refuse_(refuse) {
-  const unsigned n = std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostThreads);
+  const unsigned n = std::clamp(static_cast<unsigned>(default_threads()) / 2, 1u, kMostThreads);
   try {
     while (threads_.size() < n) threads_.emplace_back([this] { run(); });
   } catch (const std::exception&) {

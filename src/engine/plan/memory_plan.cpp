@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "backend/cpu/fastest_kernels.h"
@@ -14,6 +13,7 @@
 #include "engine/plan/devices.h"
 #include "engine/plan/saturating.h"
 #include "riffle_measure.h"
+#include "util/cpu_limits.h"
 #include "util/error.h"
 #include "util/memory_limits.h"
 #include "util/settings.h"
@@ -46,8 +46,7 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
     check_settings(RIFFLE_OPTIONS_CONTEXT, &o);
   }
   if (o.n_ctx == 0) fail(RIFFLE_BAD_ARGUMENT, "`n_ctx` is 0, expected at least 1");
-  if (o.n_threads == 0)
-    o.n_threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 1024);
+  if (o.n_threads == 0) o.n_threads = default_threads();
   if (o.n_sessions == 0) o.n_sessions = 1;
   if (config.n_layers > kMaxLayers || config.n_kv_heads > kMaxKvHeads)
     fail(RIFFLE_UNSUPPORTED,

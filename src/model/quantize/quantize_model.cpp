@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <thread>
 
 #include "kernels/common/synthetic.h"
 #include "kernels/cpu/linear/quants.h"
@@ -17,6 +16,7 @@
 #include "model/quantize/quantize.h"
 #include "model/text/sentencepiece_model.h"
 #include "model/text/tokenizer.h"
+#include "util/cpu_limits.h"
 #include "util/error.h"
 #include "util/thread_pool.h"
 
@@ -27,9 +27,7 @@ namespace {
 constexpr int64_t kBatchValues = 8 << 20;  // a batch's results are held in memory
 constexpr int64_t kItemValues = 64 << 10;  // of one item of the thread pool
 
-int threads_or_all(int n) {
-  return n > 0 ? n : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-}
+int threads_or_all(int n) { return n > 0 ? n : default_threads(); }
 
 // Bytes of converted rows, in order.
 using Sink = std::function<void(const void* data, uint64_t bytes)>;

@@ -133,7 +133,7 @@ class Model(_Closable):
 
     chat_template: the name of a format, in place of the model's own template.
     weights: a type that the weights are converted to while loading, such as "q4_k_m".
-    convert_threads: threads for that; 0: one per core.
+    convert_threads: threads for that; 0: one for each core that the process may use.
     progress: called with (phase, done, total), in another thread; it may return False to stop.
     settings: of the context that chat, generate and read use: device, n_ctx, threads, selector, kv,
     gpu_mem, ... (settings() lists them).

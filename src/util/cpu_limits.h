@@ -1,0 +1,32 @@
+// The processors that this process may use: those of its affinity (taskset, Slurm, the cpuset of a
+// container), and no more than the CPU quota of its control groups allows (docker --cpus,
+// Kubernetes). std::thread::hardware_concurrency() counts those of the machine. Threads of riffle
+// wait for each other at every product, so one thread too many slows all of them down.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace riffle {
+
+class CpuLimits {
+ public:
+  // root: where the file system begins; other than "" for tests. allowed: the numbers of the
+  // processors of the affinity; empty: those of the calling thread, whose affinity new threads
+  // inherit.
+  explicit CpuLimits(const std::string& root = "", std::vector<int> allowed = {});
+
+  // Number of processors, at least 1. A quota of 1.5 counts as 2: two threads use all of it, one
+  // does not.
+  int processors() const { return processors_; }
+  // As processors(), but hardware threads of one core count once.
+  int cores() const { return cores_; }
+
+ private:
+  int processors_ = 1, cores_ = 1;
+};
+
+// Number of threads where the user names none: CpuLimits().cores(), at most 1024.
+int default_threads();
+
+}  // namespace riffle

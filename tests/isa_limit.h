@@ -1,0 +1,15 @@
+// The instruction sets that riffle_tests uses: those of the machine, up to RIFFLE_TEST_ISA
+// ("scalar", "avx2", "avx512", "amx") where that is set, as if the processor had no more.
+#pragma once
+#include <vector>
+
+#include "kernels/cpu/kernels.h"
+
+namespace riffle::test {
+
+std::vector<const cpu::Kernels*> usable_isas();
+
+// Whether RIFFLE_TEST_ISA is unset or names a set of this machine.
+bool isa_limit_valid();
+
+}  // namespace riffle::test
