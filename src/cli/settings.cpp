@@ -66,10 +66,10 @@ std::vector<const riffle_setting*> settings_of(riffle_options_kind kind) {
   return all;
 }
 
-const riffle_setting& setting(const std::string& id) {
+const riffle_setting& setting(const char* id) {
   for (size_t i = 0; const riffle_setting* s = riffle_setting_at(i); ++i)
-    if (id == s->id) return *s;
-  throw std::logic_error("there is no setting " + id);
+    if (std::string_view(id) == s->id) return *s;
+  throw std::logic_error(std::string("there is no setting ") + id);
 }
 
 const riffle_setting* spec_setting(std::string name) {

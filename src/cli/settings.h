@@ -12,7 +12,7 @@ namespace riffle::cli {
 
 // In the order of the table. Those of the selection begin with the selector itself.
 std::vector<const riffle_setting*> settings_of(riffle_options_kind kind);
-const riffle_setting& setting(const std::string& id);
+const riffle_setting& setting(const char* id);
 // By the spelling of a spec or a flag ("top_p_attn", "top-p-attn"); null: unknown.
 const riffle_setting* spec_setting(std::string name);
 

@@ -356,9 +356,8 @@ TEST_CASE("control tokens are what the template spells alone", "[chat]") {
                           "m['content'].partition('zz')[0]",
                           "f(m.content)"}) {
     INFO(way);
-    const std::string text =
-        std::string("{% macro f(x) %}{% set y %}{{ x }}{% endset %}{{ y }}{% endmacro %}") +
-        "{% set m = messages[0] %}{{ " + way + " }}";
+    std::string text = "{% macro f(x) %}{% set y %}{{ x }}{% endset %}{{ y }}{% endmacro %}";
+    text.append("{% set m = messages[0] %}{{ ").append(way).append(" }}");
     CHECK(count(ids(text, "<|im_end|>"), 4) == 0);
     CHECK(count(ids(text, "<|im_-end|>"), 4) == 0);
   }
