@@ -109,10 +109,13 @@ for ((part = 1; part <= parts; part++)); do
   cases=$(wc -l <"$work/cases.$part")
   [ "$cases" -eq 0 ] || job catch "riffle_tests, part $part of $parts, up to ${isas[-1]}" "${isas[-1]}" "$cases" -f "$work/cases.$part"
 done
-# Tests of arithmetic once more for each smaller instruction set that the machine has.
-"$build/riffle_tests" --list-test-names-only "[arithmetic]" >"$work/arithmetic" 2>/dev/null
+# Tests of arithmetic once more for each smaller instruction set that the machine has; with all
+# rounds also the long tests of invariance, except by scalar code.
 for isa in "${isas[@]::${#isas[@]}-1}"; do
-  job catch "riffle_tests [arithmetic], up to $isa" "$isa" "$(wc -l <"$work/arithmetic")" "[arithmetic]"
+  cases="[arithmetic]"
+  [ "${RIFFLE_TEST_ROUNDS:-}" != all ] || [ "$isa" = scalar ] || cases="[arithmetic],[invariance]~[cuda]"
+  n=$("$build/riffle_tests" --list-test-names-only "$cases" 2>/dev/null | wc -l)
+  job catch "riffle_tests $cases, up to $isa" "$isa" "$n" "$cases"
 done
 # A case that breaks the GPU for its process; a build without the CUDA toolkit has none.
 lost=$("$build/riffle_tests" --list-test-names-only "[lost]" 2>/dev/null | grep -c lost)

@@ -24,7 +24,7 @@ riffle_context_options base(riffle_selector selector) {
 }  // namespace
 
 TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-ahead",
-          "[invariance][arithmetic]") {
+          "[invariance]") {
   const auto prompt = some_tokens(1500, 7),
              steps = some_tokens(40, 8);  // crosses block boundaries while decoding
   for (riffle_selector selector :
@@ -61,8 +61,7 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
   }
 }
 
-TEST_CASE("selections by codes do not depend on threads that share a row",
-          "[invariance][arithmetic]") {
+TEST_CASE("selections by codes do not depend on threads that share a row", "[invariance]") {
   const auto prompt = some_tokens(5000, 57), steps = some_tokens(20, 58);  // a row has some parts
   const auto selectors = {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK};
   for (const riffle_selector selector : selectors) {
@@ -83,8 +82,7 @@ TEST_CASE("selections by codes do not depend on threads that share a row",
   }
 }
 
-TEST_CASE("the pool gives the same bits for every block size and KV type",
-          "[invariance][arithmetic]") {
+TEST_CASE("the pool gives the same bits for every block size and KV type", "[invariance]") {
   const auto prompt = some_tokens(700, 17), steps = some_tokens(70, 18);
   for (int block : {16, 32, 64})
     for (riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8}) {
@@ -101,8 +99,7 @@ TEST_CASE("the pool gives the same bits for every block size and KV type",
     }
 }
 
-TEST_CASE("digests rebuilt on held KV are those of a session made with them",
-          "[invariance][arithmetic]") {
+TEST_CASE("digests rebuilt on held KV are those of a session made with them", "[invariance]") {
   const auto prompt = some_tokens(1100, 27), steps = some_tokens(20, 28);
   for (riffle_digest digest : {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST})
     for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_VETO}) {
@@ -123,7 +120,7 @@ TEST_CASE("digests rebuilt on held KV are those of a session made with them",
     }
 }
 
-TEST_CASE("sequences stepped together give what each gives alone", "[invariance][arithmetic]") {
+TEST_CASE("sequences stepped together give what each gives alone", "[invariance]") {
   std::vector<std::vector<int32_t>> prompts, steps;
   for (int i = 0; i < 5; ++i) {
     prompts.push_back(some_tokens(37 + 211 * i, 100 + i));
@@ -163,8 +160,7 @@ TEST_CASE("sequences stepped together give what each gives alone", "[invariance]
   }
 }
 
-TEST_CASE("a truncated session goes on as if it had never been longer",
-          "[invariance][arithmetic]") {
+TEST_CASE("a truncated session goes on as if it had never been longer", "[invariance]") {
   const auto prompt = some_tokens(777, 1), more = some_tokens(500, 2), steps = some_tokens(70, 3);
   for (bool emu : {false, true}) {
     riffle_context_options o = base(RIFFLE_SELECTOR_PSA);
