@@ -161,8 +161,25 @@ void write_vocabulary(GgufFileWriter& out, const std::string& folder, const Mode
                vocab.bpe ? vocab.bpe->add_bos : vocab.add_bos, model.config);
 }
 
+// Pieces as write_pieces spells them, whoever wrote the file: some older ones have space symbols in
+// user-defined pieces, which llama.cpp then does not find.
+void copy_pieces(GgufFileWriter& out, const GgufFile& gguf, const std::string& key) {
+  const std::vector<int64_t> types = *gguf.integers("tokenizer.ggml.token_type");
+  std::vector<std::string> texts;
+  const std::vector<std::string_view> pieces = *gguf.strings(key);
+  for (const std::string_view text : pieces)
+    texts.push_back(types[texts.size()] == VocabPiece::USER_DEFINED ? with_bare_spaces(text)
+                                                                    : std::string(text));
+  out.strings(key, texts);
+}
+
 void copy_metadata(GgufFileWriter& out, const GgufFile& gguf) {
+  const bool sentencepiece = gguf.string("tokenizer.ggml.model") == "llama";
   for (const auto& [key, value] : gguf.metadata) {
+    if (sentencepiece && key == "tokenizer.ggml.tokens") {
+      copy_pieces(out, gguf, key);
+      continue;
+    }
     if (key.starts_with("split.") || key == "general.alignment" || key == "general.file_type" ||
         key == "general.quantization_version") {
       continue;
