@@ -9,6 +9,7 @@
 #include "kernels/common/synthetic.h"
 #include "kernels/cpu/linear/quants.h"
 #include "model/families/family.h"
+#include "model/finite_weights.h"
 #include "model/formats/gguf_metadata.h"
 #include "model/formats/gguf_split.h"
 #include "model/formats/gguf_writer.h"
@@ -59,6 +60,7 @@ class Converter {
         for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r) {
           const int64_t source = source_row(first + r, head_dim);
           std::byte* to = out_.data() + r * row_out;
+          check_row(t, source);
           if (same)
             std::memcpy(to, static_cast<const std::byte*>(from.data) + source * row_out,
                         static_cast<size_t>(row_out));
@@ -101,12 +103,26 @@ class Converter {
     return r - in_head + in_head % 2 * (head_dim / 2) + in_head / 2;
   }
 
+  // What a device would refuse is not written.
+  static void check_row(const NamedTensor& t, int64_t source) {
+    const Tensor& from = *t.tensor;
+    if (!from.data) return;
+    const auto* data = static_cast<const std::byte*>(from.data);
+    NotFinite found =
+        find_not_finite(from.type, data + source * row_bytes(from.type, from.cols), 1, from.cols);
+    if (found.row < 0) return;
+    found.row = source;
+    throw Error(RIFFLE_BAD_MODEL, t.name + ": found " + text_of(from.type, found) +
+                                      ", expected finite numbers; the file is damaged, or its "
+                                      "conversion went wrong");
+  }
+
   static void row(const NamedTensor& t, int64_t source, DType type, std::byte* to,
                   std::vector<float>& scratch, Error2* e) {
     const int64_t cols = t.tensor->cols;
     float *x = scratch.data(), *back = x + cols;
     rows_of(*t.tensor, source, 1, x);
-    quantise_rows(type, x, 1, cols, to, t.name.c_str());
+    quantise_rows(type, x, 1, cols, to, t.name.c_str(), source);
     cpu::dequant_blocks(type, reinterpret_cast<const uint8_t*>(to), cols, back);
     for (int64_t i = 0; i < cols; ++i) {
       const double d = static_cast<double>(back[i]) - x[i];
