@@ -124,11 +124,12 @@ $(BUILD)/cli.a: $(filter-out %/main.o %/allocation.o,$(CLI_OBJ))
 	ar rcs $@ $^
 # Programs in C link the shared library, as an application would.
 C_EXAMPLES := $(patsubst tests/capi/examples/%.c,$(BUILD)/examples/%,$(wildcard tests/capi/examples/*.c))
-C_PROGRAMS := $(BUILD)/capi_example $(BUILD)/no_memory $(C_EXAMPLES)
+C_PROGRAMS := $(BUILD)/capi_example $(BUILD)/capi_locale $(BUILD)/no_memory $(C_EXAMPLES)
 $(C_EXAMPLES): $(BUILD)/examples/%: $(BUILD)/tests/capi/examples/%.o
 $(C_EXAMPLES:$(BUILD)/examples/%=$(BUILD)/tests/capi/examples/%.o): CFLAGS += -D_POSIX_C_SOURCE=200809L
 $(BUILD)/no_memory: $(BUILD)/tests/capi/no_memory.o
 $(BUILD)/capi_example: $(BUILD)/tests/capi/example.o
+$(BUILD)/capi_locale: $(BUILD)/tests/capi/locale.o
 $(C_PROGRAMS): $(BUILD)/libriffle.so
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lriffle -lpthread -o $@
@@ -212,5 +213,5 @@ help: ; @cat tools/make_help.txt
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
 include tools/package/package.mk
--include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d $(BUILD)/tests/capi/no_memory.d $(wildcard $(BUILD)/tests/capi/examples/*.d)
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d $(BUILD)/tests/capi/locale.d $(BUILD)/tests/capi/no_memory.d $(wildcard $(BUILD)/tests/capi/examples/*.d)
 .PHONY: all deps demo test thread-check real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench grammar_check synthetic_gguf render_chat results_chart fmt clean help FORCE

@@ -650,6 +650,10 @@ RIFFLE_API riffle_status riffle_plan_memory(riffle_model* model,
                                             const riffle_context_options* options,
                                             riffle_plan* plan, char* err, size_t err_size);
 
+/* The first context of a model looks through its matrices for infinities and NaN, before the device
+ * reads them: RIFFLE_BAD_MODEL, naming file, tensor, row and value. riffle_model_load does not read
+ * them. Weights that do not fit the free memory would be read twice and are not looked through;
+ * there, drawing a token from logits that are not finite is RIFFLE_BAD_MODEL. */
 RIFFLE_API riffle_status riffle_context_create(riffle_model* model,
                                                const riffle_context_options* options,
                                                riffle_context** context, char* err,

@@ -121,7 +121,9 @@ done
 lost=$("$build/riffle_tests" --list-test-names-only "[lost]" 2>/dev/null | grep -c lost)
 [ "$lost" -eq 0 ] || job catch "riffle_tests [lost]" "${isas[-1]}" "$lost" "[lost]"
 job lines capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
+job lines capi_locale 300 "$build/capi_locale"
 job lines no_memory 1200 "$build/no_memory" "$RIFFLE_MODEL"
+job lines tools/check_locale.py 60 python3 -B tools/check_locale.py "$build"
 if command -v valgrind >/dev/null; then
   job lines "capi_example under valgrind" 1200 valgrind -q --error-exitcode=9 --leak-check=full \
     --errors-for-leak-kinds=definite "$build/capi_example" "$RIFFLE_MODEL"

@@ -1,15 +1,16 @@
 // riffle.h: selections, contexts, sessions, generation and statistics. The other files of this
 // folder have the rest.
 #include <algorithm>
-#include <cstdio>
 
 #include "api/api_handles.h"
 #include "api/generate_options.h"
 #include "api/struct_sizes.h"
 #include "engine/generate.h"
 #include "model/config.h"
+#include "model/finite_weights.h"
 #include "model/synthetic_model.h"
 #include "util/cpu_limits.h"
+#include "util/memory_limits.h"
 #include "util/settings.h"
 
 using namespace riffle;
@@ -91,10 +92,26 @@ riffle_status riffle_plan_memory(riffle_model* model, const riffle_context_optio
           throw;
         }
         const std::string note = name_settings(all.context_note, name);
-        snprintf(all.context_note, sizeof all.context_note, "%s", note.c_str());
+        copy_text(all.context_note, sizeof all.context_note, note);
         give(plan, all, "plan");
       },
       name);
+}
+
+// Before a device reads the weights for the first time, all are looked through for infinities and
+// NaN. Meanwhile a GPU may read them too; a CPU may be measuring its kernels, which is not to be
+// disturbed. Weights that memory cannot hold would be read from the disk twice: there, only logits
+// tell.
+static std::unique_ptr<Engine> engine_of(riffle_model& model, ResolvedOptions resolved) {
+  const bool check =
+      !model.weights_checked && model.model->weight_bytes <= MemoryLimits().available();
+  std::optional<FiniteCheck> finite;
+  if (check) finite.emplace(*model.model, resolved.options.n_threads);
+  if (check && resolved.options.device != RIFFLE_DEVICE_CUDA) finite->finish();
+  auto engine = std::make_unique<Engine>(*model.model, std::move(resolved));
+  if (check) finite->finish();
+  model.weights_checked |= check;
+  return engine;
 }
 
 riffle_status riffle_context_create(riffle_model* model, const riffle_context_options* options,
@@ -116,7 +133,7 @@ riffle_status riffle_context_create(riffle_model* model, const riffle_context_op
         resolved.options.device == RIFFLE_DEVICE_EMU || resolved.host_expert_layers > 0)
       materialize(*model->model);
     c->setting_name = name;
-    c->engine = std::make_unique<Engine>(*model->model, std::move(resolved));
+    c->engine = engine_of(*model, std::move(resolved));
     *context = c.release();
   };
   return guarded(err, err_size, create, name);

@@ -1,6 +1,5 @@
 // What the handles of riffle.h are, and the border that no exception crosses.
 #pragma once
-#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -9,6 +8,7 @@
 #include "engine/engine.h"
 #include "engine/schedule/scheduler.h"
 #include "grammar/token_tries.h"
+#include "util/c_locale.h"
 #include "util/error.h"
 
 // Long enough for every message; fixed, so that reporting "out of memory" needs none.
@@ -20,6 +20,7 @@ struct riffle_model {
   std::string rope_scaling;
   std::mutex error_lock;                                      // threads may tokenise at once
   std::mutex weights_lock;                                    // ... and create contexts
+  bool weights_checked = false;                               // for infinities and NaN
   std::mutex tokens_lock;                                     // ... and grammars
   std::shared_ptr<const riffle::grammar::TokenTries> tokens;  // of grammars, from the first one on
   ErrorText error = "";
@@ -56,7 +57,7 @@ template <class Body>
 riffle_status guarded(char* err, size_t err_size, Body&& body,
                       riffle_setting_name_fn name = nullptr) {
   const auto say = [&](const char* text) {
-    if (err && err_size) snprintf(err, err_size, "%s", text);
+    if (err) copy_text(err, err_size, text);
   };
   try {
     say("");

@@ -58,9 +58,7 @@ ExprId JsonPieces::string(uint32_t min, uint32_t max) {
   return e_.sequence({quote_, e_.repeat(any_char_, min, max), quote_});
 }
 
-ExprId JsonPieces::literal(const std::string& text) {
-  return e_.text("\"" + json_string(text) + "\"");
-}
+std::string JsonPieces::key(const std::string& text) { return "\"" + json_string(text) + "\""; }
 
 ExprId JsonPieces::plain_chars(std::vector<CodeRange> ranges) {
   std::vector<std::string> escapes;

@@ -23,7 +23,8 @@ class JsonPieces {
   ExprId string(uint32_t min, uint32_t max);
   // A string with exactly this text. Only what must be escaped is escaped: quote, backslash, and
   // control characters.
-  ExprId literal(const std::string& text);
+  ExprId literal(const std::string& text) { return e_.text(key(text)); }
+  static std::string key(const std::string& text);
   // A string whose text matches, escaped in the same way.
   ExprId matching(const Regex& regex);
   RegexOptions regex_options();

@@ -7,6 +7,7 @@
 
 #include "grammar/formats.h"
 #include "grammar/json_pieces.h"
+#include "grammar/ordered_members.h"
 #include "grammar/reader.h"
 #include "grammar/schema_node.h"
 #include "util/error.h"
@@ -137,9 +138,9 @@ class Schema {
       return e_.sequence(std::move(parts));
     }
     if (v.is_object()) {
-      std::vector<Member> members;
+      std::vector<OrderedMember> members;
       for (const auto& [key, one] : v.members())
-        members.push_back({member_expr(pieces_.literal(key), constant(one)), true});
+        members.push_back({JsonPieces::key(key), behind_key(constant(one)), true});
       return braces(members, Expressions::kNever, 0, kUnlimited);
     }
     if (v.is_string()) return pieces_.literal(v.string());
@@ -161,7 +162,7 @@ class Schema {
     const auto& [low, high] = node.range;
     if (low && high && low->value.whole.size() < 16 && high->value.whole.size() < 16) {
       const auto number = [](const Decimal& d) {
-        const int64_t whole = std::stoll(d.whole);
+        const int64_t whole = d.whole_value();
         return d.negative ? -whole : whole;
       };
       const int64_t first = number(low->value) / step - 1, last = number(high->value) / step + 1;
@@ -280,18 +281,11 @@ class Schema {
 
   // ---- objects
 
-  struct Member {
-    ExprId expr;
-    bool required;
-  };
-
-  ExprId member_expr(ExprId key, ExprId value) {
-    return e_.sequence({key, e_.text(":"), pieces_.space(), value});
-  }
+  ExprId behind_key(ExprId value) { return e_.sequence({e_.text(":"), pieces_.space(), value}); }
 
   ExprId object(const SchemaNode& node) {
     const std::vector<std::string> names = SchemaReader::names(node);
-    std::vector<Member> members;
+    std::vector<OrderedMember> members;
     size_t n_required = 0;
     for (const std::string& name : names) {
       const bool required =
@@ -300,11 +294,12 @@ class Schema {
       const ExprId one = value(SchemaReader::member(node, name));
       if (one == Expressions::kNever && required) return Expressions::kNever;
       if (one != Expressions::kNever)
-        members.push_back({member_expr(pieces_.literal(name), one), required});
+        members.push_back({JsonPieces::key(name), behind_key(one), required});
     }
     const ExprId other = value(SchemaReader::rest_of_members(node));
-    const ExprId extra =
-        other == Expressions::kNever ? other : member_expr(pieces_.other_than(names), other);
+    const ExprId extra = other == Expressions::kNever
+                             ? other
+                             : e_.sequence({pieces_.other_than(names), behind_key(other)});
     // A name that comes twice is one property, but two members. So members beside those that are
     // named cannot be counted upwards.
     uint64_t min = node.min_properties <= n_required ? 0 : node.min_properties;
@@ -330,12 +325,13 @@ class Schema {
                   limited ? static_cast<uint32_t>(node.max_properties) : kUnlimited);
   }
 
-  ExprId braces(const std::vector<Member>& members, ExprId extra, uint32_t min, uint32_t max) {
+  ExprId braces(const std::vector<OrderedMember>& members, ExprId extra, uint32_t min,
+                uint32_t max) {
     ExprId inside;
     if (members.size() <= Members::kMost) {
       Members any_order;
       for (size_t i = 0; i < members.size(); ++i) {
-        any_order.one.push_back(members[i].expr);
+        any_order.one.push_back(e_.sequence({e_.text(members[i].key), members[i].value}));
         if (members[i].required) any_order.required |= uint64_t{1} << i;
       }
       any_order.extra = extra;
@@ -344,25 +340,9 @@ class Schema {
       any_order.max = max;
       inside = e_.members(std::move(any_order));
     } else {
-      inside = in_order(members, extra);
+      inside = ordered_members(members, extra, pieces_.comma(), &e_);
     }
     return e_.sequence({e_.text("{"), pieces_.space(), inside, pieces_.space(), e_.text("}")});
-  }
-
-  // Members in this order, then others. Two rules for each: what follows if no member stands before
-  // it, and if one does.
-  ExprId in_order(const std::vector<Member>& members, ExprId extra) {
-    const ExprId others = e_.repeat(e_.sequence({pieces_.comma(), extra}), 0, kUnlimited);
-    ExprId first = e_.optional(e_.sequence({extra, others})), later = others;
-    for (size_t i = members.size(); i-- > 0;) {
-      const ExprId here = e_.sequence({members[i].expr, later});
-      const ExprId behind = e_.sequence({pieces_.comma(), members[i].expr, later});
-      first =
-          e_.rule(e_.add_rule("members", members[i].required ? here : e_.choice({here, first})));
-      later = e_.rule(
-          e_.add_rule("members", members[i].required ? behind : e_.choice({behind, later})));
-    }
-    return first;
   }
 
   SchemaReader reader_;

@@ -1,6 +1,7 @@
 #include "grammar/number_range.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace riffle::grammar {
 namespace {
@@ -172,6 +173,12 @@ NumberRange::Limit integer_limit(NumberRange::Limit limit, bool low) {
 
 }  // namespace
 
+int64_t Decimal::whole_value() const {
+  int64_t value = 0;
+  std::from_chars(whole.data(), whole.data() + whole.size(), value);
+  return value;
+}
+
 std::optional<Decimal> Decimal::parse(std::string_view text) {
   Decimal out;
   size_t i = 0;
@@ -186,7 +193,8 @@ std::optional<Decimal> Decimal::parse(std::string_view text) {
   if (i < text.size()) {
     const std::string power(text.substr(i + 1));
     if (power.size() > 6) return std::nullopt;
-    exponent = std::strtol(power.c_str(), nullptr, 10);
+    const bool plus = power.starts_with('+');
+    std::from_chars(power.data() + plus, power.data() + power.size(), exponent);
   }
   point += exponent;
   if (digits.size() > kLongest || point > static_cast<long>(kLongest) ||

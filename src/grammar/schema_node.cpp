@@ -1,6 +1,7 @@
 #include "grammar/schema_node.h"
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "grammar/reader.h"
@@ -190,7 +191,7 @@ void SchemaReader::apply(const Json& schema, Nodes* nodes) {
 uint64_t SchemaReader::count_of(const Json& schema, const char* key, const Json& value) const {
   const std::optional<Decimal> d = value.is_number() ? decimal_of(value) : std::nullopt;
   if (!d || !d->is_integer() || d->negative) wrong(schema, key, value, "a whole number from 0");
-  return d->whole.size() > 9 ? 999999999 : std::stoull(d->whole);
+  return d->whole.size() > 9 ? 999999999 : static_cast<uint64_t>(d->whole_value());
 }
 
 NumberRange::Limit SchemaReader::limit_of(const Json& schema, const char* key,
@@ -277,7 +278,7 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
     return each([&](SchemaNode& n) {
       n.types &= ~static_cast<unsigned>(SchemaNode::FRACTION);
       if (d->whole == "1") return;
-      n.multiples.push_back(std::stoll(d->whole));
+      n.multiples.push_back(d->whole_value());
       n.multiples_at = &schema;
     });
   }
@@ -437,9 +438,10 @@ const Json& SchemaReader::target(const Json& schema, const Json& reference) {
   // %25 and the like; then a JSON pointer.
   std::string pointer;
   for (size_t i = 1; i < text.size(); ++i) {
-    unsigned code = 0;
+    uint8_t code = 0;
+    const char* const digits = text.data() + i + 1;
     if (text[i] == '%' && i + 2 < text.size() &&
-        std::sscanf(text.substr(i + 1, 2).c_str(), "%2x", &code) == 1) {
+        std::from_chars(digits, digits + 2, code, 16).ptr == digits + 2) {
       pointer += static_cast<char>(code);
       i += 2;
     } else {

@@ -342,8 +342,7 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
     return;
   }
   for (int e = 0; e < n; ++e) {
-    char at[64];
-    std::snprintf(at, sizeof at, names.expert, e);
+    const std::string at = format(names.expert, e);
     ExpertWeights& expert = layer->experts[e];
     expert.w1 = binder.matrix(prefix + at + names.expert_w1, hidden, c.dim);
     expert.w3 = binder.matrix(prefix + at + names.expert_w3, hidden, c.dim);
@@ -370,9 +369,8 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
   w.embedding = binder.matrix(names.embedding, c.vocab_size, c.dim);
   if (c.embedding_norm) w.embedding_norm = binder.constant(c.dim, 1);
   for (int l = 0; l < c.n_layers; ++l) {
-    char prefix[64];
-    std::snprintf(prefix, sizeof prefix, names.layer, l);
-    const auto name = [&](const char* rest) { return std::string(prefix) + rest; };
+    const std::string prefix = format(names.layer, l);
+    const auto name = [&](const char* rest) { return prefix + rest; };
     const auto norm = [&](const char* rest, int64_t cols) {
       return binder.vector(name(rest), cols, names.norm_offset);
     };

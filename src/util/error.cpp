@@ -1,9 +1,8 @@
 #include "util/error.h"
 
-#include <cstdio>
 #include <cstring>
-#include <vector>
 
+#include "util/c_locale.h"
 #include "util/settings.h"
 
 namespace riffle {
@@ -16,16 +15,6 @@ Error::Error(riffle_status status, const std::string& text, Text kind)
     : std::runtime_error(named(text, kind, nullptr)), status_(status), text_(text), kind_(kind) {}
 
 std::string Error::text(riffle_setting_name_fn name) const { return named(text_, kind_, name); }
-
-static std::string vformat(const char* text, va_list args) {
-  va_list again;
-  va_copy(again, args);
-  const int n = vsnprintf(nullptr, 0, text, args);
-  std::string out(n > 0 ? n : 0, '\0');
-  if (n > 0) vsnprintf(out.data(), out.size() + 1, text, again);
-  va_end(again);
-  return out;
-}
 
 void fail(riffle_status status, const char* text, ...) {
   va_list args;

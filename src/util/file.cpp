@@ -4,14 +4,14 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 
+#include "util/c_locale.h"
 #include "util/error.h"
 
 namespace riffle {
 
 void io_error(const std::string& path, const char* what, int code) {
-  throw Error(RIFFLE_IO, path + ": " + what + ": " + std::generic_category().message(code));
+  throw Error(RIFFLE_IO, path + ": " + what + ": " + system_error_text(code));
 }
 
 FileDescriptor::~FileDescriptor() {

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 #include <utility>
 
+#include "util/c_locale.h"
+#include "util/error.h"
 #include "util/utf8.h"
 
 namespace riffle {
@@ -109,7 +110,10 @@ std::string real_text(double value) {
   const size_t e = text.find('e');
   std::string digits(text.substr(0, e));
   std::erase(digits, '.');
-  const int exponent = std::atoi(std::string(text.substr(e + 1)).c_str());
+  const bool small = text[e + 1] == '-';
+  int exponent = 0;
+  std::from_chars(text.data() + e + 2, text.data() + text.size(), exponent);
+  if (small) exponent = -exponent;
   const int n = static_cast<int>(digits.size()), point = exponent + 1;
   if (point > 0 && point <= 15) {  // digits before the point
     if (n <= point) return out + digits + std::string(static_cast<size_t>(point - n), '0') + ".0";
@@ -118,16 +122,10 @@ std::string real_text(double value) {
   if (point > -4 && point <= 0)
     return out + "0." + std::string(static_cast<size_t>(-point), '0') + digits;
   if (n > 1) digits.insert(1, ".");
-  char tail[16];
-  std::snprintf(tail, sizeof tail, "e%c%02d", exponent < 0 ? '-' : '+', std::abs(exponent));
-  return out + digits + tail;
+  return out + digits + format("e%c%02d", exponent < 0 ? '-' : '+', std::abs(exponent));
 }
 
-void append_escape(uint32_t unit, std::string* out) {
-  char text[16];
-  std::snprintf(text, sizeof text, "\\u%04x", unit);
-  *out += text;
-}
+void append_escape(uint32_t unit, std::string* out) { *out += format("\\u%04x", unit); }
 
 void append_char(std::string_view one, bool ascii, std::string* out) {
   switch (one[0]) {
@@ -300,6 +298,7 @@ class JsonBuilder {
 
 Json parse_json(std::string_view text, const JsonLimits& limits) {
   JsonBuilder builder(limits);
+  const CLocale here;
   nlohmann::json::sax_parse(text, &builder);
   return builder.take();
 }

@@ -162,7 +162,7 @@ static bool write_tiny_folder(const char* folder, bool unigram) {
       "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"head_dim\":%d,\"vocab_size\":%d,"
       "\"max_position_embeddings\":512,\"rms_norm_eps\":1e-05,\"bos_token_id\":1,"
       "\"eos_token_id\":2,\"tie_word_embeddings\":true,\"rope_theta\":10000.0,\"rope_scaling\":"
-      "{\"rope_type\":\"linear\",\"factor\":2.0}}",
+      "{\"rope_type\":\"linear\",\"factor\":2.5}}",
       kDim, kHidden, kHeads, kKvHeads, kHeadDim, kVocab);
   if (mkdir(folder, 0700) != 0 || !tiny_text(folder, 0, config) ||
       !tiny_text(folder, 1, "{\"eos_token_id\":[2,0]}") ||

@@ -1,5 +1,7 @@
 // JSON Schema and regular expressions: which texts their grammars have, and what is refused.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "grammar/number_range.h"
@@ -7,6 +9,7 @@
 #include "tests/grammar/vocabularies.h"
 #include "tests/model/expect_error.h"
 #include "tests/rounds.h"
+#include "util/error.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -93,6 +96,102 @@ TEST_CASE("regular expressions: what is refused", "[grammar]") {
   CHECK_FALSE(accepts(g, std::string(5000, 'a')));
   const auto nested = compiled(v, "((((a{0,999}){0,999}){0,999}){0,999})b", RIFFLE_GRAMMAR_REGEX);
   CHECK(accepts(nested, std::string(3000, 'a') + "b"));
+}
+
+namespace {
+
+std::string optional_properties(int n, const std::string& more) {
+  std::string text = "{\"type\":\"object\",\"properties\":{";
+  for (int i = 0; i < n; ++i)
+    text += format("%s\"prop_%d\":{\"type\":\"integer\"}", i ? "," : "", i);
+  return text + "}" + more + "}";
+}
+
+}  // namespace
+
+// Members in order: names that begin like others, that need escapes, and required ones among them.
+TEST_CASE("JSON Schema: objects with many properties", "[grammar]") {
+  std::mt19937 random(5);
+  const Vocabulary v = bytes();
+  const char* const letters[] = {"a", "b", "\"", "\\", "é", "日", "_", "\n"};
+  for (int round = 0; round < (all_rounds() ? 60 : 12); ++round) {
+    std::vector<std::string> names;
+    while (names.size() < 49 + random() % 60) {
+      std::string name;
+      for (size_t k = random() % 6; k > 0; --k) name += letters[random() % std::size(letters)];
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+    const bool extra = round % 2 == 0;
+    std::vector<bool> required(names.size());
+    nlohmann::ordered_json schema = {{"type", "object"}, {"additionalProperties", extra}};
+    for (size_t i = 0; i < names.size(); ++i) {
+      schema["properties"][names[i]] = {{"type", "integer"}};
+      required[i] = round % 3 != 0 && random() % 12 == 0;
+      if (required[i]) schema["required"].push_back(names[i]);
+    }
+    const auto g = compiled(v, schema.dump(), RIFFLE_GRAMMAR_JSON_SCHEMA);
+    const auto key = [](const std::string& name) { return nlohmann::json(name).dump() + ":1"; };
+    for (int trial = 0; trial < 40; ++trial) {
+      std::vector<size_t> chosen;
+      for (size_t i = 0; i < names.size(); ++i)
+        if (required[i] || random() % 8 == 0) chosen.push_back(i);
+      bool good = true, open = true;
+      switch (random() % 4) {
+        case 0:  // out of order
+          if (chosen.size() > 1) {
+            std::swap(chosen.front(), chosen.back());
+            good = false;
+          }
+          break;
+        case 1:  // one is missing
+          if (!chosen.empty()) {
+            const size_t at = random() % chosen.size();
+            good = !required[chosen[at]];
+            chosen.erase(chosen.begin() + static_cast<std::ptrdiff_t>(at));
+          }
+          break;
+        default: break;
+      }
+      std::string text = "{";
+      for (const size_t i : chosen) text += (text.size() > 1 ? ", " : "") + key(names[i]);
+      if (random() % 3 == 0) {  // no name of the schema
+        text += (text.size() > 1 ? "," : "") + key("other") + "," + key("zz");
+        good = good && extra;
+        open = false;
+      }
+      INFO(schema.dump() << "\n" << text);
+      REQUIRE(accepts(g, text + "}") == good);
+      if (good && open && !chosen.empty())  // the same member again
+        REQUIRE_FALSE(accepts(g, text + "," + key(names[chosen.back()]) + "}"));
+    }
+  }
+}
+
+TEST_CASE("JSON Schema: masks of 1500 optional properties", "[grammar]") {
+  // Tokens that reach from one member into the next, and all pieces of names.
+  std::vector<std::string> all;
+  for (int b = 0; b < 256; ++b) all.emplace_back(1, static_cast<char>(b));
+  for (int i = 0; i < 1500; ++i)
+    for (const char* before : {"\"", "", "prop", "\"prop", "_", "1,\"prop_", ", \"p"})
+      all.push_back(before + std::to_string(i));
+  for (const char* text :
+       {"{\"", "\":", "\": ", ",\"", ", \"", "prop", "_", "{\"prop_", "},", "1}"})
+    all.emplace_back(text);
+  const Vocabulary v(std::move(all));
+  for (const char* more : {",\"additionalProperties\":false", "", ",\"required\":[\"prop_700\"]"}) {
+    const auto g = compiled(v, optional_properties(1500, more), RIFFLE_GRAMMAR_JSON_SCHEMA);
+    const std::string text = "{\"prop_3\": 12, \"prop_70\":3,\"prop_700\": 0,\"prop_1499\":1}";
+    grammar::Matcher m(g, {});
+    std::vector<uint32_t> mask(v.tokens->mask_words());
+    for (const char c : text) {
+      REQUIRE(m.allowed(true, mask));
+      REQUIRE(bit(mask, 2 + static_cast<uint8_t>(c)));
+      REQUIRE(m.accept(std::string_view(&c, 1)));
+    }
+    CHECK(m.complete());
+    CHECK(begins(g, "{\"prop_5\":1,\"prop_6"));
+    CHECK_FALSE(begins(g, "{\"prop_50\":1,\"prop_4\""));
+  }
 }
 
 TEST_CASE("JSON Schema: types, members and items", "[grammar]") {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "engine/plan/devices.h"
 #include "engine/plan/saturating.h"
 #include "riffle_measure.h"
+#include "util/c_locale.h"
 #include "util/cpu_limits.h"
 #include "util/error.h"
 #include "util/memory_limits.h"
@@ -140,7 +140,7 @@ static riffle_plan plan_sizes(const Config& config, const ResolvedOptions& r,
   plan.n_threads = o.n_threads;
   plan.block_size = o.block_size;
   plan.device = device_name(r);
-  std::snprintf(plan.device_note, sizeof plan.device_note, "%s", r.device_note.c_str());
+  copy_text(plan.device_note, sizeof plan.device_note, r.device_note);
   plan.no_driver = r.no_driver;
   plan.isa = r.kernels->name;
   plan.weights = needs.weights;
@@ -394,8 +394,7 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
   }
   plan.everything_below = static_cast<int32_t>(r.everything_below);
   plan.selector = r.selection().selector;
-  std::snprintf(plan.selector_note, sizeof plan.selector_note, "%s",
-                selector_note(r, r.options.selection).c_str());
+  copy_text(plan.selector_note, sizeof plan.selector_note, selector_note(r, r.options.selection));
   return verdict;
 }
 
@@ -533,7 +532,7 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
         size_text(host_bytes(model, r, plan)).c_str(), r.host_owner.c_str(),
         size_text(r.host_memory).c_str());
   }
-  std::snprintf(plan.context_note, sizeof plan.context_note, "%s", r.context_note.c_str());
+  copy_text(plan.context_note, sizeof plan.context_note, r.context_note);
 }
 
 }  // namespace riffle

@@ -83,8 +83,9 @@ size_t end_of(const SourcedText& text, size_t message) {
 }
 
 // Templates read reasoning as reasoning_content or, gpt-oss's, as thinking. transformers gives both
-// names, in this order.
-Value message_value(const ChatMessage& message, int number) {
+// names, in this order. parts: content is a list of one part of text, as programs give it that may
+// also give images.
+Value message_value(const ChatMessage& message, int number, bool parts) {
   const bool known =
       std::find(std::begin(kRoles), std::end(kRoles), message.role) != std::end(kRoles);
   const Value reasoning = Value::string(SourcedText(message.reasoning, number));
@@ -93,8 +94,12 @@ Value message_value(const ChatMessage& message, int number) {
   entries.emplace_back(
       Value::string("role"),
       Value::string(SourcedText(message.role, known ? SourcedText::kTemplate : number)));
-  entries.emplace_back(Value::string("content"),
-                       Value::string(SourcedText(message.content, number)));
+  const Value content = Value::string(SourcedText(message.content, number));
+  const auto part = [&] {
+    return Value::list({Value::dict(
+        {{Value::string("type"), Value::string("text")}, {Value::string("text"), content}})});
+  };
+  entries.emplace_back(Value::string("content"), parts ? part() : content);
   if (!message.reasoning.empty())
     entries.emplace_back(Value::string("reasoning_content"), reasoning);
   return Value::dict(std::move(entries));
@@ -123,16 +128,52 @@ ChatTemplate::ChatTemplate(std::string_view jinja) : jinja_(std::in_place, jinja
     if (marks_.end.empty() && jinja.find(marks.spelled) != jinja.npos)
       marks_ = {marks.begin, marks.end};
   }
+  find_forms();
 }
 
-SourcedText ChatTemplate::rendered(const Tokenizer& tokenizer,
+// A template that reads strings gets strings, whatever else it reads.
+void ChatTemplate::find_forms() {
+  const struct {
+    const char* role;
+    std::vector<ChatMessage> messages;
+    int number;  // of the message in question
+  } trials[] = {{"user", {{"user", "u", ""}}, 0},
+                {"system", {{"system", "s", ""}, {"user", "u", ""}}, 0},
+                {"assistant", {{"user", "u", ""}, {"assistant", "a", ""}, {"user", "u", ""}}, 1}};
+  const ChatOptions any_day{Thinking::DEFAULT, TemplateDate{2026, 1, 1}};
+  for (const auto& trial : trials) {
+    const auto prints = [&] {
+      try {
+        const SourcedText text = rendered({"<s>", "</s>"}, trial.messages, any_day, true);
+        return end_of(text, static_cast<size_t>(trial.number)) > 0;
+      } catch (const Error& e) {
+        if (e.status() == RIFFLE_OUT_OF_MEMORY) throw;
+        return false;
+      }
+    };
+    if (prints()) continue;
+    const std::vector<std::string> before = roles_of_parts_;
+    roles_of_parts_.push_back(trial.role);
+    if (!prints()) roles_of_parts_ = before;
+  }
+}
+
+bool ChatTemplate::takes_parts(const std::string& role) const {
+  const auto holds = [&](const char* name) {
+    return std::find(roles_of_parts_.begin(), roles_of_parts_.end(), name) != roles_of_parts_.end();
+  };
+  return holds(role == "system" || role == "assistant" ? role.c_str() : "user");
+}
+
+SourcedText ChatTemplate::rendered(const SpecialTexts& special,
                                    const std::vector<ChatMessage>& messages,
                                    const ChatOptions& options, bool answer) const {
   TemplateInput input;
   std::vector<Value> values;
   for (const ChatMessage& message : messages) {
     input.bytes += message.content.size() + message.reasoning.size();
-    values.push_back(message_value(message, static_cast<int>(values.size())));
+    values.push_back(
+        message_value(message, static_cast<int>(values.size()), takes_parts(message.role)));
   }
   auto& variables = input.variables;
   variables.emplace_back("messages", Value::list(std::move(values)));
@@ -143,14 +184,18 @@ SourcedText ChatTemplate::rendered(const Tokenizer& tokenizer,
     variables.emplace_back("enable_thinking", Value::boolean(options.thinking == Thinking::ON));
   if (!options.reasoning_effort.empty())
     variables.emplace_back("reasoning_effort", Value::string(options.reasoning_effort));
-  const std::pair<const char*, int32_t> tokens[] = {{"bos_token", tokenizer.bos_id()},
-                                                    {"eos_token", tokenizer.eos_id()}};
-  for (const auto& [name, id] : tokens) {
-    const std::string piece = spelling(tokenizer, id);
-    if (!piece.empty()) variables.emplace_back(name, Value::string(piece));
-  }
+  if (!special.bos.empty()) variables.emplace_back("bos_token", Value::string(special.bos));
+  if (!special.eos.empty()) variables.emplace_back("eos_token", Value::string(special.eos));
   if (options.date) input.date = &*options.date;
   return jinja_->render(input);
+}
+
+SourcedText ChatTemplate::rendered(const Tokenizer& tokenizer,
+                                   const std::vector<ChatMessage>& messages,
+                                   const ChatOptions& options, bool answer) const {
+  return rendered(
+      {spelling(tokenizer, tokenizer.bos_id()), spelling(tokenizer, tokenizer.eos_id())}, messages,
+      options, answer);
 }
 
 SourcedText ChatTemplate::text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,

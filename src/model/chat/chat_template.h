@@ -66,6 +66,14 @@ class ChatTemplate {
   std::vector<int32_t> end_ids(const Tokenizer& tokenizer) const;
 
  private:
+  struct SpecialTexts {
+    std::string bos, eos;  // "": the vocabulary has none
+  };
+  void find_forms();
+  // Whether the content of messages of this role is given as a list of parts.
+  bool takes_parts(const std::string& role) const;
+  SourcedText rendered(const SpecialTexts& special, const std::vector<ChatMessage>& messages,
+                       const ChatOptions& options, bool answer) const;
   SourcedText rendered(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                        const ChatOptions& options, bool answer) const;
   SourcedText continued(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
@@ -74,6 +82,9 @@ class ChatTemplate {
   const ChatFamily* family_ = nullptr;
   std::optional<JinjaTemplate> jinja_;  // if there is no family
   ReasoningMarks marks_;
+  // Roles whose content the template reads as [{"type": "text", "text": ...}] alone, found by
+  // trying it once. Other roles than these are like the user's.
+  std::vector<std::string> roles_of_parts_;
 };
 
 }  // namespace riffle

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "util/error.h"
 
 namespace riffle {
 
@@ -196,19 +197,17 @@ void append_repr(const SourcedText& text, SourcedText* out) {
     const char32_t c = char_at(all, pos);
     const size_t n = char_bytes(all, pos);
     const int source = text.source_at(pos);
-    char escaped[16] = "";
-    if (c == '\\' || c == static_cast<char32_t>(quote))
-      std::snprintf(escaped, sizeof escaped, "\\%c", static_cast<char>(c));
-    else if (c == '\n') std::snprintf(escaped, sizeof escaped, "\\n");
-    else if (c == '\r') std::snprintf(escaped, sizeof escaped, "\\r");
-    else if (c == '\t') std::snprintf(escaped, sizeof escaped, "\\t");
+    std::string escaped;
+    if (c == '\\' || c == static_cast<char32_t>(quote)) escaped = {'\\', static_cast<char>(c)};
+    else if (c == '\n') escaped = "\\n";
+    else if (c == '\r') escaped = "\\r";
+    else if (c == '\t') escaped = "\\t";
     else if (!is_printable(c))
-      std::snprintf(escaped, sizeof escaped,
-                    c < 0x100     ? "\\x%02x"
-                    : c < 0x10000 ? "\\u%04x"
-                                  : "\\U%08x",
-                    static_cast<unsigned>(c));
-    if (*escaped) out->append(escaped, source);
+      escaped = format(c < 0x100     ? "\\x%02x"
+                       : c < 0x10000 ? "\\u%04x"
+                                     : "\\U%08x",
+                       static_cast<unsigned>(c));
+    if (!escaped.empty()) out->append(escaped, source);
     else out->append(all.substr(pos, n), source);
     pos += n;
   }
@@ -223,7 +222,10 @@ std::string repr_of(double value) {
       std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
   const std::string text(buffer, end.ptr);
   const size_t e = text.find('e');
-  const int exponent = std::atoi(text.c_str() + e + 1);
+  const bool small = text[e + 1] == '-';
+  int exponent = 0;
+  std::from_chars(text.data() + e + 2, text.data() + text.size(), exponent);
+  if (small) exponent = -exponent;
   if (exponent < -4 || exponent >= 16) return text;  // "1e-05" is Python's spelling too
   const auto fixed = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed);
   std::string out(buffer, fixed.ptr);

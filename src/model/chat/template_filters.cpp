@@ -1,10 +1,13 @@
 // Filters: what stands behind a bar.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "model/chat/python_text.h"
 #include "model/chat/template_calls.h"
 #include "model/chat/template_syntax.h"
+#include "util/c_locale.h"
+#include "util/error.h"
 
 namespace riffle {
 namespace {
@@ -25,6 +28,13 @@ struct Use {
   }
 };
 
+// Of at most 9 digits.
+int64_t whole_number(std::string_view digits) {
+  int64_t n = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), n);
+  return n;
+}
+
 // a.b.0 of an item, as the attribute that map, sort and others take.
 Value part_of(Value item, const Value& attribute, TemplateBudget& budget) {
   if (!attribute.is(Value::STRING)) return get_item(item, attribute, budget);
@@ -35,7 +45,7 @@ Value part_of(Value item, const Value& attribute, TemplateBudget& budget) {
     const std::string name(left.substr(0, point));
     if (more) left.remove_prefix(point + 1);
     const bool digits = !name.empty() && name.find_first_not_of("0123456789") == name.npos;
-    item = digits && name.size() < 10 ? get_item(item, Value::integer(std::stoll(name)), budget)
+    item = digits && name.size() < 10 ? get_item(item, Value::integer(whole_number(name)), budget)
                                       : get_item(item, Value::string(name), budget);
   }
   return item;
@@ -215,13 +225,13 @@ Value to_int(const Use& u) {
     char* end = nullptr;
     errno = 0;
     const bool letters = !text.empty() && !is_space(char_at(text, 0));
-    const long long whole = std::strtoll(text.c_str(), &end, static_cast<int>(base));
+    const long long whole = strtoll_l(text.c_str(), &end, static_cast<int>(base), c_locale());
     if (letters && *end == 0 && base > 1 && base <= 36) {
       if (errno == ERANGE)
         template_stop(TemplateStop::LIMIT, "it reads a number of more than 64 bits");
       return Value::integer(whole);
     }
-    real = std::strtod(text.c_str(), &end);
+    real = strtod_l(text.c_str(), &end, c_locale());
     if (!letters || *end != 0 || text.find_first_of("xXpP(") != text.npos) return otherwise;
   } else {
     return otherwise;
@@ -240,7 +250,7 @@ Value to_float(const Use& u) {
   if (!u.of.is(Value::STRING)) return otherwise;
   const std::string text(strip_left(strip_right(u.of.text().view())));
   char* end = nullptr;
-  const double real = std::strtod(text.c_str(), &end);
+  const double real = strtod_l(text.c_str(), &end, c_locale());
   const bool good = !text.empty() && *end == 0 && text.find_first_of("xXpP(") == text.npos;
   return good ? Value::real(real) : otherwise;
 }
@@ -259,9 +269,8 @@ Value rounded(const Use& u) {
   if (how != "common") template_stop(TemplateStop::FAILED, "filter round has a bad method");
   if (u.of.is_whole() && digits >= 0) return Value::integer(u.of.integer());
   if (digits <= 0) return Value::real(std::nearbyint(u.of.real() * scale) / scale);
-  char buffer[400];
-  std::snprintf(buffer, sizeof buffer, "%.*f", static_cast<int>(digits), u.of.real());
-  return Value::real(std::strtod(buffer, nullptr));
+  const std::string text = format("%.*f", static_cast<int>(digits), u.of.real());
+  return Value::real(strtod_l(text.c_str(), nullptr, c_locale()));
 }
 
 Value absolute(const Use& u) {

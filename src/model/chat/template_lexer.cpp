@@ -3,22 +3,21 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdarg>
-#include <cstdio>
 #include <cstring>
 
 #include "model/chat/python_text.h"
 #include "model/text/tokenizer.h"
+#include "util/c_locale.h"
 #include "util/error.h"
 
 namespace riffle {
 
 void bad_template(int line, const char* format, ...) {
-  char text[300];
   va_list args;
   va_start(args, format);
-  std::vsnprintf(text, sizeof text, format, args);
+  const std::string text = vformat(format, args);
   va_end(args);
-  fail(RIFFLE_UNSUPPORTED, "the model's chat template, line %d: %s", line, text);
+  fail(RIFFLE_UNSUPPORTED, "the model's chat template, line %d: %.299s", line, text.c_str());
 }
 
 namespace {

@@ -1,10 +1,10 @@
 // Arithmetic and the two ways of formatting a string.
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "model/chat/python_text.h"
 #include "model/chat/template_calls.h"
+#include "util/error.h"
 
 namespace riffle {
 
@@ -197,7 +197,7 @@ std::string number_text(const Value& value, const Spec& spec) {
   if (spec.sign == '+') format += '+';
   if (spec.sign == ' ') format += ' ';
   if (spec.alternate) format += '#';
-  char buffer[512];
+  std::string text;
   if (type == 'd' || type == 'x' || type == 'X' || type == 'o') {
     if (!value.is_number() || (type != 'd' && !value.is_whole()))
       wrong_type("a format", value, "a number");
@@ -211,7 +211,7 @@ std::string number_text(const Value& value, const Spec& spec) {
       template_stop(TemplateStop::UNKNOWN, "it formats a negative number so");
     format += "ll";
     format += type;
-    std::snprintf(buffer, sizeof buffer, format.c_str(), static_cast<long long>(number));
+    text = riffle::format(format.c_str(), static_cast<long long>(number));
   } else {
     if (!value.is_number()) wrong_type("a format", value, "a number");
     if (std::abs(value.real()) > 1e200)
@@ -220,11 +220,11 @@ std::string number_text(const Value& value, const Spec& spec) {
     if (type == '%') number *= 100;
     format += ".*";
     format += type == '%' ? 'f' : type;
-    std::snprintf(buffer, sizeof buffer, format.c_str(),
-                  static_cast<int>(spec.precision < 0 ? 6 : spec.precision), number);
-    if (type == '%') return std::string(buffer) + "%";
+    text = riffle::format(format.c_str(), static_cast<int>(spec.precision < 0 ? 6 : spec.precision),
+                          number);
+    if (type == '%') return text + "%";
   }
-  return spec.commas ? with_commas(buffer) : buffer;
+  return spec.commas ? with_commas(text) : text;
 }
 
 int64_t read_number(std::string_view text, size_t* pos) {

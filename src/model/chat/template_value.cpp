@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "model/chat/python_text.h"
+#include "util/error.h"
 
 namespace riffle {
 namespace {
@@ -493,9 +494,7 @@ class JsonWriter {
 
   static std::string escaped(char32_t c) {
     const auto unit = [](char32_t u) {
-      char buffer[8];
-      std::snprintf(buffer, sizeof buffer, "\\u%04x", static_cast<unsigned>(u & 0xFFFF));
-      return std::string(buffer);
+      return format("\\u%04x", static_cast<unsigned>(u & 0xFFFF));
     };
     switch (c) {
       case '"': return "\\\"";

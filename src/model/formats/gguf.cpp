@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <unordered_map>
 
+#include "model/text/sentencepiece_model.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -505,6 +507,25 @@ void mark_padding(std::vector<VocabPiece>& pieces) {
   }
 }
 
+// Spells user-defined pieces as text is spelled when they are looked for (with_space_symbols). If
+// another piece has that spelling, it takes the bare one: text never becomes that piece, since a
+// user-defined piece goes before it, and it decodes to the same bytes.
+void mark_spaces(std::vector<VocabPiece>& pieces) {
+  std::unordered_map<std::string, size_t> spelled;  // of user-defined pieces, with symbols
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].type == VocabPiece::USER_DEFINED && pieces[i].text.find(' ') != std::string::npos)
+      spelled.emplace(with_space_symbols(pieces[i].text), i);
+  }
+  if (spelled.empty()) return;
+  for (VocabPiece& piece : pieces) {
+    const auto at = spelled.find(piece.text);
+    if (at == spelled.end()) continue;
+    std::swap(piece.text, pieces[at->second].text);
+    spelled.erase(at);
+  }
+  for (const auto& [text, i] : spelled) pieces[i].text = text;
+}
+
 }  // namespace
 
 bool is_end_token_name(std::string_view text) {
@@ -565,6 +586,7 @@ GgufVocab gguf_vocab(const GgufFile& gguf) {
         text && is_chat_control((*tokens)[i]) ? VocabPiece::CONTROL : static_cast<int>(type)};
   }
   mark_padding(pieces);
+  if (!options.byte_level) mark_spaces(pieces);
   options.add_dummy_prefix = gguf.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
   options.add_bos = gguf.boolean("tokenizer.ggml.add_bos_token").value_or(true);
   options.bpe = true;

@@ -7,6 +7,7 @@
 #include "model/formats/checked.h"
 #include "model/formats/gguf.h"
 #include "model/rope.h"
+#include "model/text/sentencepiece_model.h"
 
 namespace riffle {
 
@@ -185,7 +186,10 @@ std::vector<NamedFactors> rope_factors_of(const Config& c) {
 void write_pieces(GgufFileWriter& out, std::vector<VocabPiece> pieces, bool add_space_prefix,
                   bool add_bos, const Config& c) {
   std::vector<float> scores;
-  for (const VocabPiece& piece : pieces) scores.push_back(piece.score);
+  for (VocabPiece& piece : pieces) {
+    scores.push_back(piece.score);
+    if (piece.type == VocabPiece::USER_DEFINED) piece.text = with_bare_spaces(piece.text);
+  }
   const auto unknown = std::find_if(pieces.begin(), pieces.end(),
                                     [](const auto& p) { return p.type == VocabPiece::UNKNOWN; });
   const auto unknown_id = unknown - pieces.begin();

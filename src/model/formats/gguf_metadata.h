@@ -21,7 +21,8 @@ struct NamedFactors {
 std::vector<NamedFactors> rope_factors_of(const Config& config);
 
 // tokenizer.ggml.*; unused pieces are added until there is one for each row of the embedding. A
-// sentencepiece vocabulary of the BPE kind, or byte-level BPE.
+// sentencepiece vocabulary of the BPE kind, or byte-level BPE. User-defined pieces get bare spaces
+// (with_bare_spaces).
 void write_pieces(GgufFileWriter& out, std::vector<VocabPiece> pieces, bool add_space_prefix,
                   bool add_bos, const Config& config);
 void write_bpe(GgufFileWriter& out, const BpeSpec& spec, const Config& config);

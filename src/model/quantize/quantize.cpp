@@ -395,7 +395,7 @@ void quantise_block(DType type, const float* x, uint8_t* b) {
 }  // namespace
 
 void quantise_rows(DType type, const float* x, int64_t rows, int64_t cols, void* out,
-                   const char* name) {
+                   const char* name, int64_t first_row) {
   const DTypeInfo& info = dtype_info(type);
   if (cols % info.block_values != 0)
     fail(RIFFLE_BAD_ARGUMENT, "%s: rows of %lld values are not whole blocks of %d, as %s needs",
@@ -407,13 +407,13 @@ void quantise_rows(DType type, const float* x, int64_t rows, int64_t cols, void*
       for (int i = 0; i < info.block_values; ++i)
         if (!std::isfinite(v[i]))
           fail(RIFFLE_BAD_MODEL, "%s: value %g in row %lld, column %lld cannot be written as %s",
-               name, static_cast<double>(v[i]), static_cast<long long>(r),
+               name, static_cast<double>(v[i]), static_cast<long long>(first_row + r),
                static_cast<long long>(j + i), info.name);
       try {
         quantise_block(type, v, b);
       } catch (const TooLarge&) {
         fail(RIFFLE_BAD_MODEL, "%s: values in row %lld from column %lld on are too large for %s",
-             name, static_cast<long long>(r), static_cast<long long>(j), info.name);
+             name, static_cast<long long>(first_row + r), static_cast<long long>(j), info.name);
       }
     }
 }
@@ -426,7 +426,7 @@ void quantise_rows(ThreadPool& threads, DType type, const float* x, int64_t rows
   threads.parallel_for((rows + step - 1) / step, [&](int64_t i, int) {
     const int64_t r = i * step;
     quantise_rows(type, x + r * cols, std::min(step, rows - r), cols,
-                  static_cast<uint8_t*>(out) + r * bytes, name);
+                  static_cast<uint8_t*>(out) + r * bytes, name, r);
   });
 }
 

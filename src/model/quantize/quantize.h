@@ -19,9 +19,10 @@ class ThreadPool;
 // F16 and BF16: nearest, ties to even.
 //
 // Errors: RIFFLE_BAD_MODEL for a NaN, an infinity or a value whose scale is beyond f16, naming what
-// (`name`) and where; RIFFLE_BAD_ARGUMENT for cols that are not whole blocks.
+// (`name`) and where (rows are counted from `first_row`); RIFFLE_BAD_ARGUMENT for cols that are not
+// whole blocks.
 void quantise_rows(DType type, const float* x, int64_t rows, int64_t cols, void* out,
-                   const char* name = "weights");
+                   const char* name = "weights", int64_t first_row = 0);
 void quantise_rows(ThreadPool& threads, DType type, const float* x, int64_t rows, int64_t cols,
                    void* out, const char* name = "weights");
 

@@ -8,6 +8,7 @@
 #include "kernels/common/synthetic.h"
 #include "kernels/cpu/linear/quants.h"
 #include "model/families/family.h"
+#include "model/finite_weights.h"
 #include "model/formats/gguf_metadata.h"
 #include "model/formats/gguf_split.h"
 #include "model/formats/gguf_writer.h"
@@ -57,6 +58,7 @@ class Converter {
         for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r) {
           const int64_t source = source_row(first + r, head_dim);
           std::byte* to = out_.data() + r * row_out;
+          check_row(t, source);
           if (same)
             std::memcpy(to, static_cast<const std::byte*>(from.data) + source * row_out,
                         static_cast<size_t>(row_out));
@@ -99,12 +101,26 @@ class Converter {
     return r - in_head + in_head % 2 * (head_dim / 2) + in_head / 2;
   }
 
+  // What a device would refuse is not written.
+  static void check_row(const NamedTensor& t, int64_t source) {
+    const Tensor& from = *t.tensor;
+    if (!from.data) return;
+    const auto* data = static_cast<const std::byte*>(from.data);
+    NotFinite found =
+        find_not_finite(from.type, data + source * row_bytes(from.type, from.cols), 1, from.cols);
+    if (found.row < 0) return;
+    found.row = source;
+    throw Error(RIFFLE_BAD_MODEL, t.name + ": found " + text_of(from.type, found) +
+                                      ", expected finite numbers; the file is damaged, or its "
+                                      "conversion went wrong");
+  }
+
   static void row(const NamedTensor& t, int64_t source, DType type, std::byte* to,
                   std::vector<float>& scratch, Error2* e) {
     const int64_t cols = t.tensor->cols;
     float *x = scratch.data(), *back = x + cols;
     rows_of(*t.tensor, source, 1, x);
-    quantise_rows(type, x, 1, cols, to, t.name.c_str());
+    quantise_rows(type, x, 1, cols, to, t.name.c_str(), source);
     cpu::dequant_blocks(type, reinterpret_cast<const uint8_t*>(to), cols, back);
     for (int64_t i = 0; i < cols; ++i) {
       const double d = static_cast<double>(back[i]) - x[i];
@@ -159,8 +175,25 @@ void write_vocabulary(GgufFileWriter& out, const std::string& folder, const Mode
                vocab.bpe ? vocab.bpe->add_bos : vocab.add_bos, model.config);
 }
 
+// Pieces as write_pieces spells them, whoever wrote the file: some older ones have space symbols in
+// user-defined pieces, which llama.cpp then does not find.
+void copy_pieces(GgufFileWriter& out, const GgufFile& gguf, const std::string& key) {
+  const std::vector<int64_t> types = *gguf.integers("tokenizer.ggml.token_type");
+  std::vector<std::string> texts;
+  const std::vector<std::string_view> pieces = *gguf.strings(key);
+  for (const std::string_view text : pieces)
+    texts.push_back(types[texts.size()] == VocabPiece::USER_DEFINED ? with_bare_spaces(text)
+                                                                    : std::string(text));
+  out.strings(key, texts);
+}
+
 void copy_metadata(GgufFileWriter& out, const GgufFile& gguf) {
+  const bool sentencepiece = gguf.string("tokenizer.ggml.model") == "llama";
   for (const auto& [key, value] : gguf.metadata) {
+    if (sentencepiece && key == "tokenizer.ggml.tokens") {
+      copy_pieces(out, gguf, key);
+      continue;
+    }
     if (key.starts_with("split.") || key == "general.alignment" || key == "general.file_type" ||
         key == "general.quantization_version") {
       continue;

@@ -1,11 +1,11 @@
 #include "model/quantize/weight_mix.h"
 
 #include <algorithm>
-#include <cctype>
 #include <utility>
 
 #include "model/families/family.h"
 #include "model/weights.h"
+#include "util/c_locale.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -40,7 +40,7 @@ std::span<const WeightMix> weight_mixes() { return kMixes; }
 
 const WeightMix& weight_mix_named(const std::string& name) {
   std::string lower(name), names;
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (char& c : lower) c = ascii_lower(c);
   for (const auto& [brief, full] : kShort)
     if (lower == brief) lower = full;
   for (const WeightMix& mix : kMixes) {
@@ -51,18 +51,22 @@ const WeightMix& weight_mix_named(const std::string& name) {
 }
 
 std::vector<NamedTensor> named_tensors(Model& model) {
+  return named_tensors(model, *family_of_architecture(model.config.architecture)->gguf_names);
+}
+
+std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
   using N = NamedTensor;
-  const TensorNames& names = *family_of_architecture(model.config.architecture)->gguf_names;
   Weights& w = model.weights;
   std::vector<N> all = {{names.embedding, &w.embedding, N::EMBEDDING, -1, false}};
   for (size_t l = 0; l < w.layers.size(); ++l) {
-    char prefix[64];
-    std::snprintf(prefix, sizeof prefix, names.layer, static_cast<int>(l));
-    const auto add = [&](const char* rest, Tensor& t, N::Role role, bool qk = false) {
+    const std::string prefix = format(names.layer, static_cast<int>(l));
+    const auto add = [&](const std::string& rest, Tensor& t, N::Role role, bool qk = false) {
       // A bias that the model lacks has neither rows nor data; a synthetic matrix has no data but
       // rows.
-      if (t.rows > 0)
-        all.push_back({std::string(prefix) + rest, &t, role, static_cast<int>(l), qk});
+      if (t.rows > 0) all.push_back({prefix + rest, &t, role, static_cast<int>(l), qk});
+    };
+    const auto expert = [&](size_t e) {
+      return names.expert ? format(names.expert, static_cast<int>(e)) : std::string();
     };
     LayerWeights& layer = w.layers[l];
     add(names.attn_norm, layer.attn_norm, N::VECTOR);
@@ -85,7 +89,7 @@ std::vector<NamedTensor> named_tensors(Model& model) {
             {names.expert_w3, &ExpertWeights::w3, N::OTHER},
             {names.expert_w2, &ExpertWeights::w2, N::DOWN}})
         for (size_t e = 0; e < layer.experts.size(); ++e) {
-          add(name, layer.experts[e].*of, role);
+          add(expert(e) + name, layer.experts[e].*of, role);
           all.back().part = static_cast<int>(e);
           all.back().parts = static_cast<int>(layer.experts.size());
         }
@@ -95,7 +99,7 @@ std::vector<NamedTensor> named_tensors(Model& model) {
                                      {names.expert_b2, &ExpertWeights::b2}})
         for (size_t e = 0; e < layer.experts.size(); ++e) {
           if ((layer.experts[e].*of).rows == 0) continue;
-          add(name, layer.experts[e].*of, N::VECTOR);
+          add(expert(e) + name, layer.experts[e].*of, N::VECTOR);
           all.back().part = static_cast<int>(e);
           all.back().parts = static_cast<int>(layer.experts.size());
         }

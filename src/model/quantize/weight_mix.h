@@ -9,6 +9,8 @@
 
 namespace riffle {
 
+struct TensorNames;
+
 struct WeightMix {
   const char* name;
   DType type;
@@ -31,6 +33,8 @@ struct NamedTensor {
 };
 // In the order of the layers. A tied output is not there.
 std::vector<NamedTensor> named_tensors(Model& model);
+// The same under other names, such as those of a Hugging Face folder.
+std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names);
 // Of the tensor in the file, the slowest dimension first; that of a part has room for all parts.
 std::vector<uint64_t> file_shape(const NamedTensor& tensor);
 

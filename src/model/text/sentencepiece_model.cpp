@@ -250,7 +250,17 @@ void check_nesting(const SentencePieceModel& model, const std::string& where) {
   }
 }
 
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  for (size_t at; (at = text.find(from)) != text.npos; text.remove_prefix(at + from.size()))
+    out.append(text.substr(0, at)).append(to);
+  return out.append(text);
+}
+
 }  // namespace
+
+std::string with_space_symbols(std::string_view text) { return replaced(text, " ", kSpaceSymbol); }
+std::string with_bare_spaces(std::string_view text) { return replaced(text, kSpaceSymbol, " "); }
 
 SentencePieceModel parse_sentencepiece_model(std::string_view serialized,
                                              const std::string& where) {

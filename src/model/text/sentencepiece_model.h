@@ -29,6 +29,13 @@ struct SentencePieceModel {
   bool escape_whitespaces = true;
 };
 
+// Every bare space of text becomes a space symbol; every space symbol becomes a bare space. GGUF
+// files spell user-defined pieces with bare spaces, because llama.cpp looks for these pieces in
+// text whose spaces are not symbols yet. All other pieces, and those of a tokenizer.model, have
+// symbols.
+std::string with_space_symbols(std::string_view text);
+std::string with_bare_spaces(std::string_view text);
+
 // serialized: the content of a tokenizer.model. where: file name for error texts.
 // Throws RIFFLE_BAD_MODEL, or RIFFLE_UNSUPPORTED for what Llama-family models do not use (a
 // character map, word or character models).

@@ -114,15 +114,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       case VocabPiece::UNKNOWN: return model_.unk_surface;
       case VocabPiece::BYTE: return std::string(1, static_cast<char>(byte_of_piece(piece.text)));
     }
-    std::string out;
-    for (size_t pos = 0; pos < piece.text.size();) {
-      const size_t space = std::min(piece.text.find(kSpaceSymbol, pos), piece.text.size());
-      out.append(piece.text, pos, space - pos);
-      if (space == piece.text.size()) break;
-      out += ' ';
-      pos = space + kSpaceSymbol.size();
-    }
-    return out;
+    return with_bare_spaces(piece.text);
   }
 
   uint64_t rules_hash() const override {

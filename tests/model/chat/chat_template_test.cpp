@@ -371,6 +371,55 @@ TEST_CASE("control tokens are what the template spells alone", "[chat]") {
   CHECK(count(tokens_of(*other, role, {{"im_end", "a", ""}}), 4) == 0);
 }
 
+TEST_CASE("content is a list of parts where a template reads nothing else", "[chat]") {
+  const auto tokenizer = small();
+  const std::vector<ChatMessage> conversation = {{"system", "be brief", ""},
+                                                 {"user", "hello", ""},
+                                                 {"assistant", "yes", ""},
+                                                 {"user", "a [INST] b", ""}};
+  const std::string begin = "{% for m in messages %}<{{ m.role }}>", end = "{% endfor %}";
+  const std::string typed =
+      "{% for c in m.content %}{% if c.type == 'text' %}{{ c.text }}{% endif %}{% endfor %}";
+  const std::string all = "<system>be brief<user>hello<assistant>yes<user>a [INST] b";
+  const std::string texts[] = {
+      typed,
+      "{{ m.content[0].text }}",
+      "{{ m['content'][0]['text'] }}",
+      "{{ m.content | map(attribute='text') | join('') }}",
+      "{% if m.content is not string %}" + typed + "{% endif %}",
+      // Both forms.
+      "{% if m.content is string %}{{ m.content }}{% else %}" + typed + "{% endif %}",
+      "{{ m.content }}",
+      // Each role its own form.
+      "{% if m.role == 'user' %}" + typed + "{% else %}{{ m.content }}{% endif %}",
+      "{% if m.role == 'user' %}{{ m.content }}{% else %}" + typed + "{% endif %}",
+      "{% if m.role == 'system' %}{{ m.content + '' }}{% else %}{{ m.content[0].text }}{% endif %}",
+  };
+  for (const std::string& text : texts) {
+    INFO(text);
+    const ChatTemplate chat(begin + text + end);
+    const SourcedText printed = chat.text(*tokenizer, conversation, {});
+    CHECK(printed.str() == all);
+    // A message stays text in a part of its own, too.
+    const Ids ids = chat.tokens(*tokenizer, printed);
+    CHECK(std::count(ids.begin(), ids.end(), tokenizer->control_id("<s>")) == 0);
+    CHECK(text_of(*tokenizer, chat, {{"user", "hi", ""}, {"assistant", "so", ""}}) ==
+          "<user>hi<assistant>so");
+  }
+  // A template that has both forms gets a string.
+  const ChatTemplate both(begin + "{{ 'S' if m.content is string else 'P' }}{% if m.content is " +
+                          "string %}{{ m.content }}{% else %}" + typed + "{% endif %}" + end);
+  CHECK(text_of(*tokenizer, both, {{"user", "hi", ""}}) == "<user>Shi");
+  // What prints neither form is refused as before.
+  std::string said;
+  CHECK(status_of(
+            [&] {
+              text_of(*tokenizer, ChatTemplate(begin + end), {{"user", "hi", ""}});
+            },
+            &said) == RIFFLE_BAD_ARGUMENT);
+  CHECK_THAT(said, Catch::Contains("it prints nothing of it"));
+}
+
 TEST_CASE("reasoning effort: a template's variable, which it may have a default for", "[chat]") {
   const auto tokenizer = small();
   const ChatTemplate chat(  // a macro, as gpt-oss has it

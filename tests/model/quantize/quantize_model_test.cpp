@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "model/formats/gguf_metadata.h"
+#include "model/formats/gguf_split.h"
 #include "model/formats/gguf_writer.h"
 #include "model/load_model.h"
 #include "model/quantize/quantize.h"
@@ -303,6 +304,37 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
       }
     }
   }
+}
+
+// llama.cpp looks for user-defined pieces in text with bare spaces. tokenizer.model has symbols in
+// them, and so have GGUF files of older converters.
+TEST_CASE("quantize: user-defined pieces are written with bare spaces", "[quantize]") {
+  const TempDir temp;
+  TinyModel tiny = tiny_model(3);
+  const size_t own = tiny.pieces.size() - 1;
+  tiny.pieces[own] = {"▁▁▁q", 0, VocabPiece::USER_DEFINED};
+  write_tiny_folder(temp / "hf", tiny, DType::BF16);
+  quantize(temp / "hf", temp / "a.gguf", "f32");
+  const auto text_of_own = [&](const std::string& path) {
+    const GgufParts parts = open_gguf(path);
+    return std::string(parts.gguf.strings("tokenizer.ggml.tokens")->at(own));
+  };
+  CHECK(text_of_own(temp / "a.gguf") == "   q");
+  const auto folder = load_model(temp / "hf", {}), file = load_model(temp / "a.gguf", {});
+  for (const char* text : {"   q", "a   qb", "    q", " qa      q"}) {
+    const std::vector<int32_t> ids = folder->tokenizer->encode(text, false, false);
+    CHECK(std::count(ids.begin(), ids.end(), static_cast<int32_t>(own)) > 0);
+    CHECK(file->tokenizer->encode(text, false, false) == ids);
+  }
+  // The file of an older converter: a string of as many bytes.
+  std::string bytes = read_file(temp / "a.gguf");
+  const size_t at = bytes.find(std::string("\4\0\0\0\0\0\0\0   q", 12));
+  REQUIRE(at != std::string::npos);
+  bytes.replace(at + 8, 4, "▁q");
+  write_file(temp / "old.gguf", bytes);
+  CHECK(text_of_own(temp / "old.gguf") == "▁q");
+  quantize(temp / "old.gguf", temp / "new.gguf", "q8_0");
+  CHECK(text_of_own(temp / "new.gguf") == " q");
 }
 
 TEST_CASE("quantize: the vocabulary and the template of a folder", "[quantize]") {

@@ -4,8 +4,11 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "model/formats/gguf_metadata.h"
+#include "model/load_model.h"
 #include "model/text/sentencepiece_bpe.h"
 #include "model/text/sentencepiece_unigram.h"
+#include "tests/model/test_files.h"
 #include "tests/model/text/serialized_model.h"
 #include "tests/model/text/vocabulary.h"
 #include "tests/rounds.h"
@@ -118,4 +121,118 @@ TEST_CASE("a real vocabulary as a unigram model gives the library's own ids", "[
     REQUIRE(got.size() > 10000);
     REQUIRE(got == want);
   }
+}
+
+namespace {
+
+// tokenizer.ggml.* in a file without tensors.
+void write_vocabulary_keys(test::GgufWriter& w, const std::vector<VocabPiece>& pieces,
+                           bool add_space_prefix) {
+  std::vector<std::string> texts;
+  std::vector<float> scores;
+  std::vector<int32_t> types;
+  for (const VocabPiece& p : pieces) {
+    texts.push_back(p.text);
+    scores.push_back(p.score);
+    types.push_back(p.type);
+  }
+  w.text("tokenizer.ggml.model", "llama");
+  w.strings("tokenizer.ggml.tokens", texts);
+  w.array("tokenizer.ggml.scores", 6, scores);
+  w.array("tokenizer.ggml.token_type", 5, types);
+  w.boolean("tokenizer.ggml.add_space_prefix", add_space_prefix);
+}
+
+GgufFile parsed(const std::string& bytes) {
+  return parse_gguf({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), "v.gguf"});
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of(const std::string& bytes) {
+  const GgufFile gguf = parsed(bytes);
+  return tokenizer_from_gguf(gguf, gguf_vocab(gguf));
+}
+
+// As write_pieces writes them.
+std::string written_pieces(const test::TempDir& temp, const std::vector<VocabPiece>& pieces,
+                           bool add_space_prefix) {
+  GgufFileWriter out(temp / "v.gguf", true);
+  Config config;
+  config.bos_id = 1;
+  config.eos_id = 2;
+  write_pieces(out, pieces, add_space_prefix, true, config);
+  out.begin();
+  out.finish();
+  return test::read_file(temp / "v.gguf");
+}
+
+}  // namespace
+
+// llama.cpp looks for user-defined pieces in text with bare spaces, so converters write them so.
+// The library looks for them in text whose spaces are U+2581. Both are the same pieces.
+TEST_CASE("vocabularies in GGUF files give the library's own ids and texts", "[tokenizer]") {
+  std::mt19937 random(9);
+  const std::vector<std::string> alphabet = {" ",  "  ", "    ", "a",  "b",  "c",  "▁",  "é",
+                                             "\t", "\n", "\n\n", "日", " a", "b ", "<z>"};
+  const std::vector<std::string> own = {"▁▁",   "▁▁▁", "▁▁▁▁", "\t",  "\t\t", "\n",
+                                        "\n\n", "<z>", "▁a▁",  "b▁▁", "\n▁"};
+  const test::TempDir temp;
+  for (int round = 0; round < (test::all_rounds() ? 1000 : 150); round++) {
+    SentencePieceModel model = random_model(&random, round % 2 == 0);
+    model.bpe = model.escape_whitespaces = true;
+    model.remove_extra_whitespaces = model.treat_whitespace_as_suffix = false;
+    for (VocabPiece& p : model.pieces) p.text = with_space_symbols(p.text);
+    for (const std::string& text : own)
+      if (random() % 2) model.pieces.push_back({text, 0, VocabPiece::USER_DEFINED});
+    std::vector<VocabPiece> unique;
+    for (const VocabPiece& p : model.pieces) {
+      if (std::none_of(unique.begin(), unique.end(),
+                       [&](const VocabPiece& q) { return q.text == p.text; }))
+        unique.push_back(p);
+    }
+    model.pieces = unique;
+    sentencepiece::SentencePieceProcessor processor;
+    REQUIRE(processor.LoadFromSerializedProto(serialize_sentencepiece_model(model)).ok());
+    const std::string bytes = written_pieces(temp, model.pieces, model.add_dummy_prefix);
+    const auto written = *parsed(bytes).strings("tokenizer.ggml.tokens");
+    REQUIRE(written.size() == model.pieces.size());
+    for (size_t i = 0; i < written.size(); i++) {
+      const VocabPiece& p = model.pieces[i];
+      REQUIRE(written[i] ==
+              (p.type == VocabPiece::USER_DEFINED ? with_bare_spaces(p.text) : p.text));
+    }
+    const auto tokenizer = tokenizer_of(bytes);
+    for (int i = 0; i < 40; i++) {
+      const std::string text = random_text(&random, alphabet, random() % (i == 0 ? 600 : 30));
+      INFO("round " << round << ", text '" << text << "', dummy prefix " << model.add_dummy_prefix
+                    << ", bytes " << model.byte_fallback);
+      std::vector<int> want;
+      REQUIRE(processor.Encode(text, &want).ok());
+      REQUIRE(tokenizer->encode(text, false, false) == want);
+      std::string decoded;
+      REQUIRE(processor.Decode(want, &decoded).ok());
+      REQUIRE(tokenizer->decode(want.data(), want.size()) == decoded);
+    }
+  }
+}
+
+TEST_CASE("a user-defined piece of spaces goes before a piece that is spelled like it",
+          "[tokenizer]") {
+  std::vector<VocabPiece> pieces = small_pieces();  // has the piece of two spaces
+  const auto id = static_cast<int>(pieces.size());
+  pieces.push_back({"  ", 0, VocabPiece::USER_DEFINED});
+  test::GgufWriter w;
+  write_vocabulary_keys(w, pieces, false);
+  const auto tokenizer = tokenizer_of(w.bytes());
+  const std::vector<int32_t> ids = tokenizer->encode("a  b", false, false);
+  REQUIRE(ids.size() == 3);
+  CHECK(ids[1] == id);
+  CHECK(tokenizer->decode(ids.data(), ids.size()) == "a  b");
+  const auto other = static_cast<int32_t>(263);
+  CHECK(tokenizer->bytes(other) == "  ");
+  // Files with space symbols in user-defined pieces are read alike.
+  pieces[263].text = "▁▁▁";
+  pieces.back().text = "▁▁";
+  test::GgufWriter old;
+  write_vocabulary_keys(old, pieces, false);
+  CHECK(tokenizer_of(old.bytes())->encode("a  b", false, false) == ids);
 }

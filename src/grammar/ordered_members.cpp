@@ -1,0 +1,113 @@
+#include "grammar/ordered_members.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace riffle::grammar {
+namespace {
+
+// Tries of keys, of which each shares with the one before what both have. With a choice of keys in
+// place of a trie, a state would have a place for each member that may come next, and a mask would
+// take as many steps for each node of the vocabulary's trie.
+class KeyTries {
+ public:
+  explicit KeyTries(Expressions* out) : e_(*out) {}
+
+  // A trie of one key; a trie with one key more. No key begins another one, as each ends with a
+  // quotation mark. behind: what follows the key, whose bytes must outlive this.
+  size_t of(std::string_view key, ExprId behind) { return node({edge(key, kLeaf, behind)}); }
+  size_t with(size_t trie, std::string_view key, ExprId behind) {
+    struct Step {
+      size_t node, edge, bytes;  // of the edge, those that the key has too
+    };
+    std::vector<Step> path;
+    size_t at = trie, made;
+    for (;;) {
+      const std::vector<Edge>& edges = nodes_[at].edges;
+      const auto found = std::find_if(edges.begin(), edges.end(),
+                                      [&](const Edge& e) { return e.bytes[0] == key[0]; });
+      if (found == edges.end()) {
+        std::vector<Edge> more = edges;
+        more.push_back(edge(key, kLeaf, behind));
+        made = node(std::move(more));
+        break;
+      }
+      const Edge old = *found;
+      const auto same = static_cast<size_t>(
+          std::mismatch(old.bytes.begin(), old.bytes.end(), key.begin(), key.end()).first -
+          old.bytes.begin());
+      path.push_back({at, static_cast<size_t>(found - edges.begin()), same});
+      key.remove_prefix(same);
+      if (same < old.bytes.size()) {
+        made = node({edge(old.bytes.substr(same), old.node, old.behind), edge(key, kLeaf, behind)});
+        break;
+      }
+      at = old.node;
+    }
+    for (; !path.empty(); path.pop_back()) {
+      const Step step = path.back();
+      std::vector<Edge> edges = nodes_[step.node].edges;
+      edges[step.edge] = edge(edges[step.edge].bytes.substr(0, step.bytes), made, expr(made));
+      made = node(std::move(edges));
+    }
+    return made;
+  }
+  ExprId expr(size_t trie) { return e_.rule(nodes_[trie].rule); }
+
+ private:
+  static constexpr size_t kLeaf = SIZE_MAX;
+  struct Edge {
+    std::string_view bytes;  // of a member's key
+    size_t node;             // behind the bytes; kLeaf: the key ends with them
+    ExprId behind, expr;     // what follows the bytes; the bytes and what follows them
+  };
+  struct Node {
+    std::vector<Edge> edges;
+    uint32_t rule;
+  };
+
+  // A rule of its own, so that tries that share an edge have one copy of its operations.
+  Edge edge(std::string_view bytes, size_t node, ExprId behind) {
+    const uint32_t rule = e_.add_rule("members", e_.sequence({e_.text(bytes), behind}));
+    return {bytes, node, behind, e_.rule(rule)};
+  }
+  size_t node(std::vector<Edge> edges) {
+    std::vector<ExprId> ways;
+    for (const Edge& e : edges) ways.push_back(e.expr);
+    const uint32_t rule = e_.add_rule("members", e_.choice(std::move(ways)));
+    nodes_.push_back({std::move(edges), rule});
+    return nodes_.size() - 1;
+  }
+
+  Expressions& e_;
+  std::vector<Node> nodes_;
+};
+
+}  // namespace
+
+// From the last member to the first: a rule for what follows it, and a trie of the members that may
+// be the next one, up to the first that is required.
+ExprId ordered_members(const std::vector<OrderedMember>& members, ExprId extra, ExprId separator,
+                       Expressions* out) {
+  Expressions& e = *out;
+  KeyTries tries(out);
+  const ExprId others = e.repeat(e.sequence({separator, extra}), 0, kUnlimited);
+  const ExprId extras = e.sequence({extra, others});
+  ExprId later = others, next = extras;
+  size_t trie = 0;
+  bool may_end = true;  // none of the members from here on is required
+  for (size_t i = members.size(); i-- > 0;) {
+    const OrderedMember& m = members[i];
+    const ExprId behind = e.rule(e.add_rule("members", e.sequence({m.value, later})));
+    trie = m.required || i + 1 == members.size() ? tries.of(m.key, behind)
+                                                 : tries.with(trie, m.key, behind);
+    may_end = may_end && !m.required;
+    next = may_end ? e.choice({tries.expr(trie), extras}) : tries.expr(trie);
+    const ExprId one_more = e.sequence({separator, next});
+    later = e.rule(e.add_rule("members", may_end ? e.optional(one_more) : one_more));
+  }
+  return may_end ? e.optional(next) : next;
+}
+
+}  // namespace riffle::grammar

@@ -1,0 +1,204 @@
+#include "model/finite_weights.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/linear/quants.h"
+#include "model/families/family.h"
+#include "model/formats/mapped_file.h"
+#include "model/quantize/weight_mix.h"
+#include "util/error.h"
+#include "util/thread_pool.h"
+
+namespace riffle {
+namespace {
+
+constexpr int64_t kItemBytes = 1 << 20;  // of one item of the thread pool
+
+// Bytes in a block at which an f16 scale or minimum begins; -1: there is no second one.
+struct Scales {
+  int first, second;
+};
+constexpr Scales scales_of(DType type) {
+  switch (type) {
+    case DType::Q4_1:
+    case DType::Q5_1:
+    case DType::Q4_K:
+    case DType::Q5_K: return {0, 2};
+    case DType::Q2_K: return {80, 82};
+    case DType::Q3_K: return {108, -1};
+    case DType::Q6_K: return {208, -1};
+    default: return {0, -1};
+  }
+}
+
+// An exponent of all ones: infinity or NaN.
+bool f16_not_finite(const uint8_t* p) { return (cpu::load_u16(p) & 0x7c00) == 0x7c00; }
+
+// Of E8M0, 255 stands for NaN. From 253 on, the largest of a block's values are infinite.
+bool mxfp4_not_finite(const uint8_t* block) {
+  if (block[0] < 253) return false;
+  float values[cpu::kMaxBlockValues];
+  cpu::dequant_blocks(DType::MXFP4, block, 32, values);
+  return block[0] == 255 || !std::all_of(values, values + 32, [](float v) { return v - v == 0; });
+}
+
+// The test of every value or block of a type, without a branch for each: the compiler makes vector
+// instructions of most of them.
+template <DType kType>
+bool any_not_finite(const uint8_t* data, int64_t n) {
+  constexpr DTypeInfo info = dtype_info(kType);
+  constexpr Scales scales = scales_of(kType);
+  bool any = false;
+  for (int64_t i = 0; i < n; ++i, data += info.block_bytes) {
+    if constexpr (kType == DType::F32) {
+      uint32_t bits;
+      memcpy(&bits, data, sizeof bits);
+      any |= (bits & 0x7f800000) == 0x7f800000;
+    } else if constexpr (kType == DType::BF16) {
+      any |= (cpu::load_u16(data) & 0x7f80) == 0x7f80;
+    } else if constexpr (kType == DType::MXFP4) {
+      any |= mxfp4_not_finite(data);
+    } else {
+      any |= f16_not_finite(data + scales.first);
+      if constexpr (scales.second >= 0) any |= f16_not_finite(data + scales.second);
+    }
+  }
+  return any;
+}
+
+using Test = bool (*)(const uint8_t* data, int64_t n);
+template <int... kTypes>
+constexpr std::array<Test, kNumDTypes> all_tests(std::integer_sequence<int, kTypes...>) {
+  return {any_not_finite<static_cast<DType>(kTypes)>...};
+}
+constexpr std::array<Test, kNumDTypes> kTests =
+    all_tests(std::make_integer_sequence<int, kNumDTypes>());
+
+// Of a value or block that is not finite.
+float value_of(DType type, const uint8_t* block) {
+  if (!is_quantised(type)) {
+    float values[cpu::kMaxBlockValues];
+    cpu::dequant_blocks(type, block, 1, values);
+    return values[0];
+  }
+  if (type == DType::MXFP4) return block[0] == 255 ? NAN : INFINITY;
+  const Scales scales = scales_of(type);
+  return cpu::half_at(block +
+                      (f16_not_finite(block + scales.first) ? scales.first : scales.second));
+}
+
+// Rows of a matrix, so that the threads share large ones.
+struct Item {
+  const NamedTensor* tensor;
+  int64_t first, n;
+};
+
+std::vector<Item> items_of(const std::vector<NamedTensor>& tensors) {
+  std::vector<Item> items;
+  for (const NamedTensor& t : tensors) {
+    if (t.role == NamedTensor::VECTOR || !t.tensor->data || t.tensor->seed != 0) continue;
+    const int64_t row = row_bytes(t.tensor->type, t.tensor->cols),
+                  step = std::max<int64_t>(1, kItemBytes / row);
+    for (int64_t first = 0; first < t.tensor->rows; first += step)
+      items.push_back({&t, first, std::min(step, t.tensor->rows - first)});
+  }
+  // As a file has them, since it is read ahead in this order.
+  std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+    return std::less<>()(a.tensor->tensor->data, b.tensor->tensor->data);
+  });
+  return items;
+}
+
+std::string file_of(const Model& model, const void* data) {
+  const auto* at = static_cast<const uint8_t*>(data);
+  for (const auto& file : model.files) {
+    const FileView& view = file->view();
+    if (!std::less<>()(at, view.data) && std::less<>()(at, view.data + view.size)) return view.name;
+  }
+  return model.config.name;
+}
+
+[[noreturn]] void refuse(const Model& model, const NamedTensor& t, const NotFinite& bad) {
+  const std::string expert = t.parts > 1 ? format(", expert %d", t.part) : "";
+  bad_model(file_of(model, t.tensor->data), "tensor " + t.name + expert,
+            text_of(t.tensor->type, bad),
+            "finite numbers; the file is damaged, or its conversion went wrong: compare its "
+            "checksum, or convert it again");
+}
+
+}  // namespace
+
+NotFinite find_not_finite(DType type, const void* data, int64_t rows, int64_t cols) {
+  const DTypeInfo& info = dtype_info(type);
+  const int64_t in_row = cols / info.block_values;
+  const auto* at = static_cast<const uint8_t*>(data);
+  const Test test = kTests[static_cast<size_t>(type)];
+  if (!test(at, rows * in_row)) return {};
+  int64_t i = 0;
+  while (!test(at + i * info.block_bytes, 1)) ++i;
+  return {i / in_row, i % in_row, value_of(type, at + i * info.block_bytes)};
+}
+
+std::string text_of(DType type, const NotFinite& found) {
+  const bool blocks = is_quantised(type);
+  return format("%s%g in row %lld, %s %lld", blocks ? "a scale of " : "",
+                static_cast<double>(found.value), static_cast<long long>(found.row),
+                blocks ? "block" : "column", static_cast<long long>(found.index));
+}
+
+FiniteCheck::FiniteCheck(Model& model, int n_threads) : model_(model) {
+  try {
+    thread_ = std::thread([this, n_threads] {
+      try {
+        run(n_threads);
+      } catch (...) {
+        error_ = std::current_exception();
+      }
+    });
+  } catch (const std::system_error&) {  // the system has no thread to give
+    run(n_threads);
+  }
+}
+
+FiniteCheck::~FiniteCheck() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void FiniteCheck::finish() {
+  if (thread_.joinable()) thread_.join();
+  if (error_) std::rethrow_exception(error_);
+}
+
+void FiniteCheck::run(int n_threads) {
+  const Family& family = *family_of_architecture(model_.config.architecture);
+  const bool folder = model_.format == "safetensors";
+  const std::vector<NamedTensor> tensors =
+      named_tensors(model_, folder ? *family.hf_names : *family.gguf_names);
+  const std::vector<Item> items = items_of(tensors);
+  if (items.empty()) return;
+  ThreadPool threads(std::max(1, n_threads));
+  // The first in order is told, whichever thread finds one first.
+  std::vector<NotFinite> found(items.size());
+  threads.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) {
+    if (stop_) return;
+    const auto& [t, first, n] = items[static_cast<size_t>(i)];
+    const int64_t row = row_bytes(t->tensor->type, t->tensor->cols);
+    NotFinite bad =
+        find_not_finite(t->tensor->type, static_cast<const uint8_t*>(t->tensor->data) + first * row,
+                        n, t->tensor->cols);
+    if (bad.row >= 0) bad.row += first;
+    found[static_cast<size_t>(i)] = bad;
+  });
+  for (size_t i = 0; i < items.size(); ++i)
+    if (found[i].row >= 0) refuse(model_, *items[i].tensor, found[i]);
+}
+
+}  // namespace riffle

@@ -1,0 +1,47 @@
+// Numbers and texts of the C locale, whatever locale the program around the library has chosen:
+// with another one printf, strtod and nlohmann's parser write and expect decimal commas, and the
+// system's error texts are translated. tools/check_locale.py refuses functions that read the locale
+// everywhere but in c_locale.cpp, and in json.cpp under a CLocale.
+#pragma once
+#include <locale.h>
+
+#include <cstdarg>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace riffle {
+
+// For functions that take a locale, such as strtod_l. Valid as long as the process lives.
+locale_t c_locale();
+
+// As long as it lives, its thread has the C locale. Other threads keep theirs.
+class CLocale {
+ public:
+  CLocale() : before_(uselocale(c_locale())) {}
+  ~CLocale() { uselocale(before_); }
+  CLocale(const CLocale&) = delete;
+  CLocale& operator=(const CLocale&) = delete;
+
+ private:
+  locale_t before_;
+};
+
+// As format() of util/error.h.
+[[gnu::format(printf, 1, 0)]] std::string vformat(const char* format, va_list args);
+
+// The system's text of a number in errno, in English.
+std::string system_error_text(int code);
+
+// An ASCII letter in lower case; another byte as it is.
+inline char ascii_lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+// Copies as much of text as fits into size bytes, the NUL at the end included.
+inline void copy_text(char* to, size_t size, std::string_view text) {
+  if (size == 0) return;
+  to[text.copy(to, size - 1)] = '\0';
+}
+
+}  // namespace riffle

@@ -1,0 +1,360 @@
+/* locale.c: the interface does not depend on the locale of the program that uses it. Each part runs
+ * in the C locale and then in others, and must give the same numbers, answers and texts. The others
+ * write decimal commas (de_DE), have letters whose lower case is not English (tr_TR in ISO-8859-9)
+ * or a decimal point of two bytes (ps_AF). localedef makes them in a temporary folder.
+ *
+ * usage: capi_locale
+ *
+ * Prints "ok", "not ok" or "skip" for each locale and part. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "riffle.h"
+#include "riffle_measure.h"
+#include "tiny_folder.h"
+
+static char folder[64], place[64]; /* the model's; the locales' */
+
+/* ---- what a part gives: text without numbers that printf writes by the locale */
+
+static void bits(FILE* out, double value) {
+  uint64_t all;
+  memcpy(&all, &value, sizeof all);
+  fprintf(out, "%016llx\n", (unsigned long long)all);
+}
+
+static void outcome(FILE* out, const char* what, riffle_status status, const char* text) {
+  fprintf(out, "%s: %s: %s\n", what, riffle_status_name(status), text ? text : "");
+}
+
+static bool on_token(void* user, size_t index, const riffle_token* token) {
+  FILE* const out = user;
+  (void)index;
+  fprintf(out, "%d %.*s\n", token->id, (int)token->text_len, token->text);
+  bits(out, token->logprob);
+  return true;
+}
+
+static riffle_model* model_of(FILE* out, const char* path) {
+  char err[512] = "";
+  riffle_model* model = NULL;
+  outcome(out, "load", riffle_model_load(path, NULL, &model, err, sizeof err), err);
+  return model;
+}
+
+static riffle_context* context_of(FILE* out, riffle_model* model) {
+  char err[512] = "";
+  riffle_context_options o;
+  riffle_context_defaults(&o);
+  o.n_ctx = 512;
+  o.n_threads = 1;
+  o.isa = RIFFLE_ISA_SCALAR;
+  riffle_context* context = NULL;
+  outcome(out, "context", riffle_context_create(model, &o, &context, err, sizeof err), err);
+  return context;
+}
+
+/* ---- the parts */
+
+static void loading(FILE* out) {
+  riffle_model* const model = model_of(out, folder);
+  riffle_model_info info = {.struct_size = sizeof info};
+  if (riffle_model_get_info(model, &info) == RIFFLE_OK) {
+    fprintf(out, "%s %s %d %d\n", info.architecture, info.rope_scaling, info.dim, info.n_ctx_train);
+    bits(out, info.rope_theta);
+    bits(out, info.norm_eps);
+  }
+  riffle_model_free(model);
+  model_of(out, "/no/such/model");
+  riffle_model_options o;
+  riffle_model_defaults(&o);
+  char err[512] = "";
+  riffle_model* other = NULL;
+  o.weights = "Q4_I";
+  outcome(out, "weights", riffle_model_load(folder, &o, &other, err, sizeof err), err);
+  /* A number out of range is shown. */
+  static const char* const wrong[] = {"\"rms_norm_eps\":-1.5", "\"rope_theta\":0.25",
+                                      "\"rope_theta\":1e999", "\"num_hidden_layers\":1.5"};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
+    char config[1024];
+    snprintf(config, sizeof config,
+             "{\"model_type\":\"llama\",\"hidden_act\":\"silu\",\"hidden_size\":%d,"
+             "\"intermediate_size\":%d,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,"
+             "\"vocab_size\":%d,\"max_position_embeddings\":512,\"tie_word_embeddings\":true,%s}",
+             kDim, kHidden, kHeads, kKvHeads, kVocab, wrong[i]);
+    char spoilt[96];
+    snprintf(spoilt, sizeof spoilt, "%s-%zu", folder, i);
+    if (write_tiny_folder(spoilt, false) && tiny_text(spoilt, 0, config))
+      riffle_model_free(model_of(out, spoilt));
+    remove_tiny_folder(spoilt);
+  }
+}
+
+static void templates(FILE* out) {
+  static const char* const texts[] = {
+      "{{ 2.5 }} {{ 1e3 }} {{ 0.1 + 0.25 }} {{ 7 / 2 }}",
+      "{{ '1.5'|float }} {{ '1,5'|float }} {{ '2.75'|int }} {{ '0x1f'|int(0, 16) }}",
+      "{{ 2.675|round(2) }} {{ 3.14159|round(3) }}",
+      "{{ '%.2f' % 0.125 }} {{ '%e' % 12345.678 }} {{ '%5.1f|%g' % (2.25, 0.5) }}",
+      "{{ '{:.3f} {:,.2f} {:.1%}'.format(0.5, 1234.5, 0.25) }}",
+      "{{ [0.5, 1.25, {'a': -2.5e-7}]|tojson }} {{ [1.5, 'I']|string }}",
+      "{{ 'TITLE I'|lower }} {{ 'title i'|upper }} {{ 'i'|capitalize }} {{ 'I'.lower() }}",
+      "{{ '%s' % 1.5 }} {{ 1.5 ~ '' }} {{ [3.5, 0.5]|sort }} {{ 0.5 in [0.5] }}",
+      "{{ raise_exception('at ' ~ 0.5) }}",
+      "{{ 1.5 | nothing }}",
+      "{% if 0.5 %"};
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i) {
+    char config[1024];
+    snprintf(config, sizeof config,
+             "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\",\"chat_template\":\"%s"
+             "{%% for m in messages %%}{{ m.content }}{%% endfor %%}\"}",
+             texts[i]);
+    if (!tiny_text(folder, 2, config)) return;
+    riffle_model* const model = model_of(out, folder);
+    const riffle_message message = {"user", "x"};
+    int32_t ids[512];
+    size_t n = 0, length = 0;
+    char text[1024] = "";
+    outcome(out, "chat", riffle_chat_tokens(model, &message, 1, ids, 512, &n),
+            riffle_model_error(model));
+    riffle_detokenize(model, ids, n, text, sizeof text - 1, &length);
+    fprintf(out, "%.*s\n", (int)length, text);
+    riffle_model_free(model);
+  }
+}
+
+struct form {
+  riffle_grammar_kind kind;
+  const char* text;
+};
+static const struct form forms[] = {
+    {RIFFLE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"number\",\"minimum\":0.1,\"maximum\":0.35}"},
+    {RIFFLE_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"number\",\"exclusiveMinimum\":-1.5e-2,\"maximum\":0}"},
+    {RIFFLE_GRAMMAR_JSON_SCHEMA, "{\"default\":0.5,\"type\":\"boolean\"}"},
+    {RIFFLE_GRAMMAR_JSON_SCHEMA, "{\"enum\":[0.5,1.25,1e2,{\"a\":2.5}]}"},
+    {RIFFLE_GRAMMAR_JSON_SCHEMA, "{\"const\":0.125}"},
+    {RIFFLE_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"integer\",\"minimum\":0.5,\"maximum\":12.5,"
+     "\"multipleOf\":3.0}"},
+    {RIFFLE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"number\",\"multipleOf\":0.5}"},
+    {RIFFLE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":2.5}"},
+    {RIFFLE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"number\",\"minimum\":1.5,\"maximum\":0.5}"},
+    {RIFFLE_GRAMMAR_JSON_SCHEMA,
+     "{\"$ref\":\"#/$defs/a%25I\",\"$defs\":{\"a%I\":{\"const\":0.5}}}"},
+    {RIFFLE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"format\":\"date\"}"},
+    {RIFFLE_GRAMMAR_JSON_SCHEMA, "{\"type\":0,5}"},
+    {RIFFLE_GRAMMAR_GBNF, "root ::= \"0.5\" | \"1.25\" [0-9]{1,3}"},
+    {RIFFLE_GRAMMAR_GBNF, "root ::= [0-9]{0.5}"},
+    {RIFFLE_GRAMMAR_REGEX, "[0-9]\\.[0-9]{1,2}I?"},
+    {RIFFLE_GRAMMAR_REGEX, "(?i:ID)[\\w]\\s?"},
+};
+
+static void grammars(FILE* out) {
+  riffle_model* const model = model_of(out, folder);
+  riffle_context* const context = context_of(out, model);
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; ++i) {
+    char err[512] = "";
+    riffle_grammar* grammar = NULL;
+    outcome(out, forms[i].text,
+            riffle_grammar_create(model, forms[i].kind, forms[i].text, strlen(forms[i].text),
+                                  &grammar, err, sizeof err),
+            err);
+    if (!grammar) continue;
+    const int32_t ids[] = {1, 100, 101};
+    riffle_session* session = NULL;
+    riffle_session_create(context, &session);
+    riffle_prefill(session, ids, 3, NULL, NULL);
+    for (uint64_t seed = 1; seed < 4; ++seed) {
+      riffle_generate_options g;
+      riffle_generate_defaults(&g);
+      g.max_tokens = 24;
+      g.grammar = grammar;
+      g.sampling.seed = seed;
+      g.sampling.temperature = 1;
+      g.sampling.logprobs = true;
+      riffle_prefill_to(session, ids, 3, NULL, NULL);
+      outcome(out, "answer", riffle_generate(session, &g, on_token, out, NULL),
+              riffle_context_error(context));
+    }
+    riffle_session_free(session);
+    riffle_grammar_free(grammar);
+  }
+  riffle_context_free(context);
+  riffle_model_free(model);
+}
+
+/* Every setting with values inside and outside of its range, and what a context says of them. */
+static void settings(FILE* out) {
+  riffle_model* const model = model_of(out, folder);
+  const riffle_setting* s;
+  for (size_t i = 0; (s = riffle_setting_at(i)); ++i) {
+    fprintf(out, "%s %s %s %s %s\n", s->id, s->words, s->range, s->flag, s->help);
+    bits(out, s->standard);
+    if (s->options != RIFFLE_OPTIONS_CONTEXT && s->options != RIFFLE_OPTIONS_SELECTION) continue;
+    const double values[] = {s->low - 1.5, s->high + 0.5, (s->low + s->high) / 2};
+    for (size_t v = 0; v < sizeof values / sizeof *values; ++v) {
+      riffle_context_options o;
+      riffle_context_defaults(&o);
+      o.n_ctx = 512;
+      void* const at = s->options == RIFFLE_OPTIONS_CONTEXT ? (void*)&o : (void*)&o.selection;
+      fprintf(out, "%d\n", riffle_setting_set(s, at, values[v]));
+      if (s->type == RIFFLE_MEMBER_FLOAT) { /* past the check */
+        const float value = (float)values[v];
+        memcpy((char*)at + s->offset, &value, sizeof value);
+      }
+      riffle_plan plan = {.struct_size = sizeof plan};
+      char err[512] = "";
+      const riffle_status status = riffle_plan_memory(model, &o, &plan, err, sizeof err);
+      outcome(out, s->id, status, status == RIFFLE_OK ? plan.selector_note : err);
+      if (status == RIFFLE_OK) fprintf(out, "%s %s\n", plan.context_note, plan.device_note);
+    }
+  }
+  riffle_model_free(model);
+}
+
+static void sampling(FILE* out) {
+  riffle_model* const model = model_of(out, folder);
+  riffle_context* const context = context_of(out, model);
+  riffle_session* session = NULL;
+  riffle_session_create(context, &session);
+  const int32_t ids[] = {1, 100, 101};
+  riffle_prefill(session, ids, 3, NULL, NULL);
+  riffle_generate_options g, one;
+  riffle_generate_defaults(&g);
+  g.max_tokens = 4;
+  const riffle_logit_bias bias = {5, -0.5f};
+  float* const members[] = {&one.sampling.temperature,
+                            &one.sampling.top_p,
+                            &one.sampling.min_p,
+                            &one.sampling.repeat_penalty,
+                            &one.sampling.frequency_penalty,
+                            &one.sampling.presence_penalty,
+                            &one.sampling.xtc_probability,
+                            &one.sampling.xtc_threshold,
+                            &one.sampling.dry_multiplier,
+                            &one.sampling.dry_base};
+  for (size_t i = 0; i < sizeof members / sizeof *members; ++i) {
+    for (int wrong = 0; wrong < 2; ++wrong) {
+      one = g;
+      one.sampling.logit_bias = &bias;
+      one.sampling.n_logit_bias = 1;
+      *members[i] = wrong ? -2.5f : 1;
+      riffle_prefill_to(session, ids, 3, NULL, NULL);
+      outcome(out, "generate", riffle_generate(session, &one, on_token, out, NULL),
+              riffle_context_error(context));
+    }
+  }
+  riffle_session_free(session);
+  riffle_context_free(context);
+  riffle_model_free(model);
+}
+
+/* Sessions on disk, a converted model, texts of the system's errors. */
+static void files(FILE* out) {
+  char path[96], err[512] = "";
+  snprintf(path, sizeof path, "%s.gguf", folder);
+  riffle_quantize_options q;
+  riffle_quantize_defaults(&q);
+  q.overwrite = true;
+  q.type = "BF16";
+  outcome(out, "quantize", riffle_quantize(folder, path, &q, NULL, err, sizeof err), err);
+  riffle_model* const model = model_of(out, path);
+  riffle_context* const context = context_of(out, model);
+  outcome(out, "open", riffle_session_check_path("/proc/no/such", err, sizeof err), err);
+  riffle_session* session = NULL;
+  riffle_session_create(context, &session);
+  const int32_t ids[] = {1, 100, 101};
+  riffle_prefill(session, ids, 3, NULL, NULL);
+  outcome(out, "save", riffle_session_save(session, "/proc/no/such", NULL),
+          riffle_context_error(context));
+  riffle_session_free(session);
+  riffle_context_free(context);
+  riffle_model_free(model);
+  unlink(path);
+}
+
+/* ---- running them */
+
+static const struct part {
+  const char* name;
+  void (*run)(FILE* out);
+} parts[] = {{"loading", loading},   {"chat templates", templates}, {"grammars", grammars},
+             {"settings", settings}, {"sampling", sampling},        {"files", files}};
+enum { kParts = sizeof parts / sizeof *parts };
+
+static char* given(const struct part* part) {
+  char* text = NULL;
+  size_t size;
+  FILE* const out = open_memstream(&text, &size);
+  if (!out) exit(2);
+  part->run(out);
+  fclose(out);
+  return text;
+}
+
+/* The first line of each that differs from the other's. */
+static void show_difference(const char* want, const char* got) {
+  while (*want && *got) {
+    const char *a = strchrnul(want, '\n'), *b = strchrnul(got, '\n');
+    if (a - want != b - got || memcmp(want, got, (size_t)(a - want)) != 0) break;
+    want = a + (*a != 0), got = b + (*b != 0);
+  }
+  printf("in the C locale '%.*s', here '%.*s'\n", (int)strcspn(want, "\n"), want,
+         (int)strcspn(got, "\n"), got);
+}
+
+static bool make_locale(const char* name, const char* charset) {
+  char command[256];
+  snprintf(command, sizeof command, "localedef -c -i %s -f %s %s/%s >%s/log 2>&1", name, charset,
+           place, name, place);
+  if (system(command) < 0) return false;
+  return setlocale(LC_ALL, name) != NULL;
+}
+
+int main(void) {
+  static const char* const locales[][2] = {
+      {"de_DE", "UTF-8"}, {"tr_TR", "ISO-8859-9"}, {"ps_AF", "UTF-8"}};
+  snprintf(folder, sizeof folder, "/tmp/riffle-locale-%ld", (long)getpid());
+  snprintf(place, sizeof place, "/tmp/riffle-locales-%ld", (long)getpid());
+  if (mkdir(place, 0700) != 0 || !write_tiny_folder(folder, false)) {
+    printf("not ok locale: cannot write to /tmp: %s\n", strerror(errno));
+    return 1;
+  }
+  setenv("LOCPATH", place, 1);
+  char* want[kParts];
+  int failures = 0;
+  for (int p = 0; p < kParts; ++p) want[p] = given(&parts[p]);
+  for (size_t l = 0; l < sizeof locales / sizeof *locales; ++l) {
+    const char* const name = locales[l][0];
+    if (!make_locale(name, locales[l][1])) {
+      printf("skip locale %s: localedef does not make it\n", name);
+      continue;
+    }
+    char comma[16];
+    snprintf(comma, sizeof comma, "%.1f", 0.5);
+    if (strcmp(comma, "0.5") == 0) {
+      printf("not ok locale %s: printf writes 0.5, so nothing is tested\n", name);
+      ++failures;
+    }
+    for (int p = 0; p < kParts; ++p) {
+      char* const got = given(&parts[p]);
+      const bool equal = strcmp(got, want[p]) == 0;
+      printf("%s locale %s: %s%s", equal ? "ok" : "not ok", name, parts[p].name,
+             equal ? "\n" : ": ");
+      if (!equal) show_difference(want[p], got), ++failures;
+      free(got);
+    }
+    setlocale(LC_ALL, "C");
+  }
+  for (int p = 0; p < kParts; ++p) free(want[p]);
+  remove_tiny_folder(folder);
+  char command[128];
+  snprintf(command, sizeof command, "rm -rf '%s'", place);
+  return system(command) != 0 || failures ? 1 : 0;
+}

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Functions of the library that would read the locale of the program that uses it.
+
+    tools/check_locale.py [BUILD]      prints each object file of BUILD/src and BUILD/kernels that calls one
+
+Numbers are read and written by std::from_chars, std::to_chars, format() of util/error.h, or functions that are given a
+locale, such as strtod_l(text, &end, c_locale()). util/c_locale.h says more. The command (src/cli) is a program of its
+own: it sets LC_CTYPE alone.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+# printf and scanf with their relatives, numbers out of text, characters by LC_CTYPE, order by LC_COLLATE, times by
+# LC_TIME, messages by LC_MESSAGES. In C++: streams that read or write numbers, error categories.
+C_NAMES = re.compile(
+    r"^(__isoc\d+_)?(v?[fsd]?n?w?printf|v?as?printf|v?[fs]?w?scanf|strto(d|f|ld|l|ll|ul|ull|imax|umax)|ato(f|i|l|ll)"
+    r"|wcsto\w+|is(alnum|alpha|blank|cntrl|digit|graph|lower|print|punct|space|upper|xdigit)|to(lower|upper)|isw\w+"
+    r"|tow\w+|mbr?towc|mbr?len|mbs\w*towcs|wcr?tomb|wcs\w*tombs|btowc|wctob|str(n)?casecmp|strcasestr|strcoll|strxfrm"
+    r"|strftime|strptime|strfmon|strfromd|strerror(_r)?|perror|__xpg_strerror_r|localeconv|setlocale|nl_langinfo"
+    r"|regcomp|regexec|fnmatch|__ctype_\w+|__\w*printf_chk)(@.*)?$")
+CPP_NAMES = re.compile(
+    r"(std::(__cxx11::)?(num_get|num_put|collate|moneypunct|numpunct|regex_traits)<|_M_(extract|insert)<"
+    r"|std::(_V2::)?(generic|system)_category|ostream::operator<<\((int|unsigned|long|short|float|double|bool)"
+    r"|istream::operator>>\((int|unsigned|long|short|float|double|bool))")
+# What may call them, and why.
+MAY = {
+    "src/util/c_locale.o": {"vsnprintf"},  # in a CLocale
+    # nlohmann's parser, in a CLocale.
+    "src/util/json.o": {"localeconv", "strtod", "strtof", "strtold", "strtoll", "strtoull", "snprintf"},
+}
+
+
+def calls(path):
+    text = subprocess.run(["nm", "-u", "-C", str(path)], capture_output=True, text=True, check=True).stdout
+    for line in text.splitlines():
+        name = line.split(" U ", 1)[-1].strip()
+        if C_NAMES.match(name) or CPP_NAMES.search(name):
+            yield re.sub(r"^__isoc\d+_", "", name)
+
+
+def main():
+    build = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build")
+    paths = [p for room in ("src", "kernels") for p in sorted((build / room).rglob("*.o"))]
+    paths = [(p, p.relative_to(build).as_posix()) for p in paths]
+    paths = [(p, name) for p, name in paths if not name.startswith("src/cli/")]
+    if not any(name == "src/util/c_locale.o" for _, name in paths):
+        sys.exit(f"not ok {build}: holds no objects of the library")
+    found = [(name, call) for p, name in paths for call in calls(p) if call not in MAY.get(name, ())]
+    for name, call in found:
+        print(f"not ok {name} calls {call}, which reads the locale")
+    if not found:
+        print(f"ok none of {len(paths)} object files reads the locale")
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()
