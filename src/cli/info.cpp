@@ -250,13 +250,6 @@ const char* kv_name(riffle_kv_type type) {
   return type == RIFFLE_KV_F16 ? "f16" : type == RIFFLE_KV_Q8 ? "q8" : "f32";
 }
 
-// A file's text on a terminal: without control characters.
-std::string one_line(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return text;
-}
-
 int session_info(const InfoOptions& o) {
   const SessionFile file(o.file);
   const riffle_session_file_info i = file.info();
@@ -292,10 +285,10 @@ int session_info(const InfoOptions& o) {
   Table t({"session", o.file});
   t.add({"holds", file.holds()});
   t.add({"tokens", std::to_string(i.n_tokens)});
-  t.add({"model", one_line(text_of("%s, %s", *i.model ? i.model : "-", i.architecture))});
+  t.add({"model", text_of("%s, %s", *i.model ? i.model : "-", i.architecture)});
   t.add({"KV", text_of("%s in blocks of %d tokens, %s", kv_name(i.kv_type), i.block_size,
                        human_bytes(static_cast<double>(i.kv_bytes)).c_str())});
-  if (*i.state) t.add({"learnt scores", one_line(i.state)});
+  if (*i.state) t.add({"learnt scores", i.state});
   t.add({"file", human_bytes(static_cast<double>(i.file_bytes))});
   t.add({"first saved", date_text(i.created)});
   t.add({"last saved", text_of("%s, save %llu", date_text(i.saved).c_str(),

@@ -14,6 +14,7 @@
 
 #include "cli/common.h"
 #include "cli/help.h"
+#include "cli/text_file.h"
 
 namespace riffle::cli {
 namespace {
@@ -51,10 +52,12 @@ std::string read_input(bool quiet, bool optional) {
     const int ready = ::poll(&waiting, 1, 200);
     if (ready > 0) {
       const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
+      if (n == 0 && is_lfs_pointer(text)) throw Exit(EXIT_RUN, lfs_complaint("stdin"));
       if (n == 0) return without_mark(std::move(text));
       if (n < 0 && errno != EINTR && errno != EAGAIN)
         throw Exit(EXIT_RUN, std::string("stdin: cannot read: ") + std::strerror(errno));
       if (n > 0) text.append(buffer, static_cast<size_t>(n));
+      check_text_size("stdin", text.size());
       last = Clock::now();
       continue;
     }
@@ -107,6 +110,11 @@ PromptParts read_prompt_parts(const PromptFlags& flags, bool quiet) {
     if (input == Input::FILE || input == Input::STREAM) parts.document = read_input(quiet, true);
     // Line breaks alone are no document.
     if (parts.document.find_first_not_of("\r\n") == std::string::npos) parts.document.clear();
+    // A loop that reads the same input would miss it.
+    if (!parts.document.empty())
+      notice(quiet,
+             "[standard input, %s, is the document before -p; give < /dev/null if it is not]",
+             human_bytes(static_cast<double>(parts.document.size())).c_str());
   } else if (!is_terminal(STDIN_FILENO)) {
     parts.document = read_input(quiet, false);
   } else {

@@ -13,6 +13,7 @@
 #include "cli/reasoning.h"
 #include "cli/seed.h"
 #include "cli/session.h"
+#include "cli/text_file.h"
 
 namespace riffle::cli {
 namespace {
@@ -115,6 +116,7 @@ int run_main(RunOptions& o) {
     prompt = parts.text();
     message = is_message(o.message, o.common, model.get());
   }
+  if (message) check_no_nul(parts.source, parts.document);
   check_length(model.get(), prompt, o.common.context);
   const auto form = [&] {
     return question_prompt(model.get(), o.message.system, prompt, message, o.common.thinking);
@@ -136,6 +138,12 @@ int run_main(RunOptions& o) {
   if (file) {
     formed = form();
     const std::vector<int32_t> held = file->tokens();
+    if (file->text().all_tokens)
+      notice(
+          o.common.quiet,
+          "[%s holds %zu of %zu tokens of its document; the rest is read now, and the riffle read "
+          "that was stopped would keep it]",
+          o.session.c_str(), held.size(), file->text().all_tokens);
     say_read_again(o.session, held, held.size(), session.get(), formed.tokens, o.common.quiet);
   }
   const auto& [tokens, in_reasoning] = formed;
@@ -187,7 +195,11 @@ int run_main(RunOptions& o) {
            seed.empty() ? "" : ("; " + seed).c_str());
     say_unfinished_reasoning(answer, result, o.common.quiet);
   } else {
-    notice(o.common.quiet, "[stopped while the prompt was being read]");
+    // There is no file to keep it in.
+    notice(o.common.quiet, "[stopped while the prompt was being read%s]",
+           !file && !parts.document.empty()
+               ? "; riffle read -o FILE keeps what it has read, also when it is stopped"
+               : "");
   }
   return result.finish == RIFFLE_FINISH_ABORTED ? EXIT_INTERRUPTED : EXIT_OK;
 }

@@ -1,11 +1,6 @@
 """riffle chat, through a pipe and on a terminal."""
-import pty
-import re
-import select
-import termios
-import time
-
 from harness import *
+from terminal import *
 
 QUESTION = "What is the code?"
 
@@ -65,62 +60,6 @@ def errors(folder):
     check(longer in r.err and afresh not in r.err, "and -c is named", r)
     r = riffle("chat", stdin=b"x\n", RIFFLE_MODEL="/no/model.gguf")
     check(one_line_error(r, 3, "/no/model.gguf"), "no model, no chat", r)
-
-
-class Terminal:
-    """The binary on a terminal of its own: stdin, stdout and stderr."""
-
-    def __init__(self, *args, program=BIN, **env):
-        self.seen = b""
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.execve(program, [program, *args], environment(TERM="xterm", COLUMNS="100", **env))
-
-    @classmethod
-    def of(cls, program, *args, **env):
-        """Another program on a terminal of its own."""
-        return cls(*args, program=program, **env)
-
-    def read(self, seconds):
-        if select.select([self.fd], [], [], seconds)[0]:
-            try:
-                data = os.read(self.fd, 65536)
-            except OSError:  # the other side is gone
-                return False
-            self.seen += data
-            return bool(data)
-        return True
-
-    def wait_for(self, pattern, seconds=90):
-        """Until the pattern comes up in what was not waited for yet."""
-        end = time.time() + seconds
-        while time.time() < end:
-            if m := re.search(pattern, self.seen, re.S):
-                before, self.seen = self.seen[: m.end()], self.seen[m.end():]
-                return before
-            if not self.read(0.2) and not re.search(pattern, self.seen, re.S):
-                break
-        raise AssertionError(f"{pattern} did not come; seen {self.seen[-400:]!r}")
-
-    def send(self, text, at_prompt=True):
-        """At the prompt: once the line editor has taken the terminal over, which it does just after showing it. What
-        comes before that is the terminal's own (Ctrl-D, for one, would be lost)."""
-        end = time.time() + 30
-        while at_prompt and termios.tcgetattr(self.fd)[3] & termios.ICANON and time.time() < end:
-            time.sleep(0.005)
-        os.write(self.fd, text)
-
-    def end(self, seconds=60):
-        end = time.time() + seconds
-        while time.time() < end:
-            self.read(0.05)
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                os.close(self.fd)
-                return os.waitstatus_to_exitcode(status)
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        return "hung"
 
 
 def commands(folder):
