@@ -35,7 +35,8 @@ const char* const kHelp =
 /help            show this list
 /exit            leave (also Ctrl-D)
 """ begins and ends a message of several lines; so does a \ at the end of a line; a pasted text is
-one message. Tab completes commands and paths. Ctrl-C stops an answer; at an empty prompt it leaves.)";
+one message. Tab completes commands and paths. Ctrl-C stops an answer; at an empty prompt it leaves,
+unless something is in no file.)";
 constexpr std::string_view kQuotes = "\"\"\"";  // around a message of several lines
 
 struct ChatOptions {

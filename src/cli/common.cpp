@@ -162,7 +162,8 @@ Model load_model(CommonOptions& options) {
                    options.model_path +
                    " shows the session, and run --session or chat --session uses it");
   if (status != RIFFLE_OK) {
-    const bool model = status == RIFFLE_IO || status == RIFFLE_BAD_MODEL;
+    const bool model = (status == RIFFLE_IO || status == RIFFLE_BAD_MODEL) &&
+                       !std::strstr(err, "Git LFS");  // in a folder, too
     if (const std::string what = model ? wrong_model(options.model_path) : ""; !what.empty())
       throw Exit(EXIT_BAD_MODEL, what);
     const bool file =

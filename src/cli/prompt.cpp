@@ -110,11 +110,6 @@ PromptParts read_prompt_parts(const PromptFlags& flags, bool quiet) {
     if (input == Input::FILE || input == Input::STREAM) parts.document = read_input(quiet, true);
     // Line breaks alone are no document.
     if (parts.document.find_first_not_of("\r\n") == std::string::npos) parts.document.clear();
-    // A loop that reads the same input would miss it.
-    if (!parts.document.empty())
-      notice(quiet,
-             "[standard input, %s, is the document before -p; give < /dev/null if it is not]",
-             human_bytes(static_cast<double>(parts.document.size())).c_str());
   } else if (!is_terminal(STDIN_FILENO)) {
     parts.document = read_input(quiet, false);
   } else {
@@ -122,6 +117,12 @@ PromptParts read_prompt_parts(const PromptFlags& flags, bool quiet) {
   }
   if (parts.text().empty()) throw Exit(EXIT_RUN, "the prompt is empty");
   return parts;
+}
+
+void say_piped_document(const PromptFlags& flags, const PromptParts& parts, bool quiet) {
+  if (!parts.asked || parts.document.empty() || flags.file_given->count()) return;
+  notice(quiet, "[standard input, %s, is the document before -p; give < /dev/null if it is not]",
+         human_bytes(static_cast<double>(parts.document.size())).c_str());
 }
 
 std::string prompt_text(const PromptFlags& flags, bool quiet) {

@@ -19,12 +19,12 @@ def through_a_pipe(folder):
     check(r.code == 0 and r.out.count(b"\n") >= 2 and b"> " not in r.out and r.err == b"", "two questions, two answers",
           r)
     one = riffle("run", "--chat", "-p", "Hello.", "-n", "16", *GREEDY, *SMALL, "-q")
-    check(r.out.startswith(one.out + b"\n"), "the first is that of riffle run --chat", (r.out, one.out))
+    check(r.out.startswith(one.out), "the first is that of riffle run --chat", (r.out, one.out))
 
     asked = riffle("run", "--chat", "-f", path, "-p", QUESTION, "-n", "16", *GREEDY, *SMALL, "-q")
     script = f"/load {path}\n{QUESTION}\n/stats\n{QUESTION}\n/stats\n/exit\nnot read\n"
     r = riffle(*args, stdin=script.encode())
-    check(r.code == 0 and r.out.startswith(asked.out + b"\n"), "/load and a question: as run -f -p", (r, asked))
+    check(r.code == 0 and r.out.startswith(asked.out), "/load and a question: as run -f -p", (r, asked))
     read = [int(n) for n in re.findall(rb"(\d+) tokens read", r.err)]
     # The document has some 500 tokens; a question with the template around it has fewer than 60.
     check(len(read) == 2 and 400 < read[0] < 800 and read[1] - read[0] < 100, "the document is read once", read)
@@ -34,7 +34,7 @@ def through_a_pipe(folder):
     check(r.code == 0 and r.out == half + half, "/clear forgets", r)
     r = riffle(*args, stdin=b"Hello \\\nworld.\n")
     one = riffle("run", "--chat", "-p", "Hello \nworld.", "-n", "16", *GREEDY, *SMALL, "-q")
-    check(r.out == one.out + b"\n", "a line ending in \\ goes on", (r.out, one.out))
+    check(r.out == one.out, "a line ending in \\ goes on", (r.out, one.out))
     r = riffle(*args, stdin=b"/help\n\n   \n")
     check(r.code == 0 and r.out == b"" and b"/load" in r.err, "/help is on stderr; blank lines ask nothing", r)
 
@@ -67,7 +67,7 @@ def commands(folder):
     args = ["chat", "-n", "12", *GREEDY, *SMALL, "-q"]
 
     def answer(text, *more):
-        return riffle("run", "--chat", "-p", text, "-n", "12", *GREEDY, *SMALL, "-q", *more).out + b"\n"
+        return riffle("run", "--chat", "-p", text, "-n", "12", *GREEDY, *SMALL, "-q", *more).out
 
     r = riffle(*args, stdin=b'"""Hello\n\nworld.\n"""\n')
     check(r.code == 0 and r.out == answer("Hello\n\nworld."), "quotes around a message of several lines", r)
@@ -89,6 +89,23 @@ def commands(folder):
     r = riffle(*warm, stdin=b"Hello.\n/set seed 5\n/retry\n")
     check(r.out == 2 * two.out, "/set seed: the next answer takes it", (r, two))
 
+    loud = riffle(*warm[:-1], stdin=b"Hello.\n/retry\n")
+    named = re.search(rb"this answer has the seed (\d+)", loud.err)
+    told = riffle(*warm, stdin=b"Hello.\n/set seed %s\n/retry\n" % (named[1] if named else b"0"))
+    check(named and told.out == loud.out, "/retry names its seed, which gives the answer again", (loud, told))
+    r = riffle(*args[:-1], stdin=b"Hello.\n/retry\n")
+    check(r.out == 2 * first and b"temperature 0 gives the same answer" in r.err, "a greedy /retry says so", r)
+
+    model = thinker(folder)
+    def asked(*more):
+        return riffle("run", "-m", model, "-p", "Hi.", "-n", "12", *GREEDY, *SMALL, "-q", *more).out
+    r = riffle("chat", "-m", model, *args[1:-1], stdin=b"Hi.\n/clear\n/think on\n/think\nHi.\n/clear\n/think off\nHi.\n")
+    check(r.out == asked() + asked("--think") + asked("--no-think") and b"[thinking: on]" in r.err, "/think", (r, asked("--think")))
+    r = riffle(*args[:-1], stdin=b"/think high\n")
+    check(r.code == 0 and b"has no effect" in r.err and b"[thinking: high]" in r.err, "/think where the template asks for none", r)
+    r = riffle(*args, stdin=b"/think hard\n")
+    check(r.code == 1 and b"found 'hard', expected on, off, low, medium or high" in r.err, "/think with another word", r)
+
     r = riffle(*args, stdin=b"/system You are a pirate.\nHello.\n")
     check(r.code == 1 and r.out == first and b"no system messages" in r.err, "/system is refused where the template has none", r)
     vicuna = ["--chat-template", "vicuna"]
@@ -96,13 +113,13 @@ def commands(folder):
     pirate, plain = answer("Hello.", *vicuna, "--system", "You are a pirate."), answer("Hello.", *vicuna)
     check(r.code == 0 and r.out == 2 * pirate + plain and pirate != plain, "/system sets and removes the system message", (str(r), pirate, plain))
     r = riffle(*args, stdin=b"/set max-tokens 4\nHello.\n/set n 12\n/clear\nHello.\n")
-    short = riffle("run", "--chat", "-p", "Hello.", "-n", "4", *GREEDY, *SMALL, "-q").out + b"\n"
+    short = riffle("run", "--chat", "-p", "Hello.", "-n", "4", *GREEDY, *SMALL, "-q").out
     check(r.code == 0 and r.out == short + first, "/set max-tokens", (r, short))
     r = riffle(*args, stdin=b"/set\n")
     check(r.code == 0 and all(w in r.err for w in (b"temp", b"top-k", b"top-p", b"min-p", b"max-tokens  12", b"seed")),
           "/set alone shows the settings", r)
     for line, found in (("/set temp hot", "hot"), ("/set top_k 1.5", "1.5"), ("/set top-p 2", "2"), ("/set max-tokens -2", "-2"),
-                        ("/set seed x", "x"), ("/set colour red", "colour"), ("/set temp", "no value"), ("/set temp nan", "nan")):
+                        ("/set seed x", "x"), ("/set colour red", "colour"), ("/set temp", "no value"), ("/set temp nan", "nan"), ("/set temp 101", "from 0 to 100")):
         r = riffle(*args, stdin=line.encode() + b"\nHello.\n")
         check(r.code == 1 and r.out == first and found.encode() in r.err and b"expected" in r.err, f"{line} is refused", r)
 
