@@ -717,9 +717,9 @@ RIFFLE_API riffle_status riffle_session_fork(const riffle_session* session, size
 RIFFLE_API riffle_status riffle_prefill(riffle_session* session, const int32_t* tokens,
                                         size_t n_tokens, riffle_progress_fn progress, void* user);
 
-/* Make the session hold exactly these tokens: keep the longest prefix that it holds already, as far
- * as riffle_session_reach allows, drop the rest, prefill what is missing. Logits exist afterwards.
- * For conversations. */
+/* Make the session hold exactly these tokens: keep the longest prefix that it holds, as far as
+ * riffle_session_reach allows, drop the rest, prefill what is missing. Logits exist afterwards. If
+ * it fails (RIFFLE_ABORTED), the same call goes on from the tokens that were read until then. */
 RIFFLE_API riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens,
                                            size_t n_tokens, riffle_progress_fn progress,
                                            void* user);

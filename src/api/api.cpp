@@ -6,6 +6,7 @@
 #include "api/generate_options.h"
 #include "api/struct_sizes.h"
 #include "engine/generate.h"
+#include "engine/prefill_pieces.h"
 #include "model/config.h"
 #include "model/finite_weights.h"
 #include "model/synthetic_model.h"
@@ -257,8 +258,8 @@ riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens, 
     same = static_cast<size_t>(engine.reach(s, static_cast<int64_t>(same)));
     engine.truncate(s, static_cast<int64_t>(same));
     if (same < n_tokens)
-      engine.prefill(s, {tokens + same, n_tokens - same}, nullptr,
-                     progress_of(RIFFLE_PHASE_PREFILL, progress, user));
+      prefill_in_pieces(engine, s, {tokens + same, n_tokens - same},
+                        progress_of(RIFFLE_PHASE_PREFILL, progress, user));
   });
 }
 

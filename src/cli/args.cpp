@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "cli/help.h"
+#include "cli/sampling_range.h"
 #include "cli/settings.h"
 
 namespace riffle::cli {
@@ -51,7 +52,11 @@ void number_flag(Group g, const std::string& flag, T& target, double low, double
       });
 }
 
-constexpr double kMaxInt = 2147483647.0;
+template <auto member>
+void sampling_flag(Group g, const std::string& flag, riffle_sampling& sampling,
+                   const std::string& text) {
+  number_flag(g, flag, sampling.*member, range_of<member>.low, range_of<member>.high, text);
+}
 
 // None for -1, which llama.cpp's users know as "random".
 std::optional<uint64_t> parse_seed(const std::string& text) {
@@ -101,14 +106,18 @@ std::string without_escapes(const std::string& text) {
 
 void add_dry_flags(CLI::App& app, CommonOptions& o) {
   const Group more{app, kSamplingGroup};
-  number_flag(more, "--dry-multiplier", o.sampling.dry_multiplier, 0, 1000,
-              "DRY: make tokens that continue a repetition less likely by this much; 0: off");
-  number_flag(more, "--dry-base", o.sampling.dry_base, 1, 1000,
-              "DRY: factor of the penalty for each token that the repetition is longer");
-  number_flag(more, "--dry-allowed-length", o.sampling.dry_allowed_length, 0, kMaxInt,
-              "DRY: tokens of the shortest repetition that has a penalty");
-  number_flag(more, "--dry-penalty-last-n", o.sampling.dry_penalty_last_n, -1, kMaxInt,
-              "DRY: number of last tokens in which it looks for repetitions; 0: off; -1: all");
+  sampling_flag<&riffle_sampling::dry_multiplier>(
+      more, "--dry-multiplier", o.sampling,
+      "DRY: make tokens that continue a repetition less likely by this much; 0: off");
+  sampling_flag<&riffle_sampling::dry_base>(
+      more, "--dry-base", o.sampling,
+      "DRY: factor of the penalty for each token that the repetition is longer");
+  sampling_flag<&riffle_sampling::dry_allowed_length>(
+      more, "--dry-allowed-length", o.sampling,
+      "DRY: tokens of the shortest repetition that has a penalty");
+  sampling_flag<&riffle_sampling::dry_penalty_last_n>(
+      more, "--dry-penalty-last-n", o.sampling,
+      "DRY: number of last tokens in which it looks for repetitions; 0: off; -1: all");
   app.add_option_function<std::vector<std::string>>(
          "--dry-sequence-breaker",
          [&o](const std::vector<std::string>& all) {
@@ -133,35 +142,41 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
   const Group g{app, kAnswerGroup}, more{app, kSamplingGroup};
   number_flag(g, "-n,--max-tokens", o.max_tokens, -1, kMaxInt,
               "most tokens of an answer; -1: until the context is full");
-  number_flag(g, "--temp", o.sampling.temperature, 0, 1e6, "temperature of the sampler; 0: greedy");
+  sampling_flag<&riffle_sampling::temperature>(g, "--temp", o.sampling,
+                                               "temperature of the sampler; 0: greedy");
   app.add_option_function<std::string>(
          "-s,--seed", [&o](const std::string& s) { o.seed = parse_seed(s); },
          "the same seed gives the same text; -1: a random seed, which is reported")
       ->group(kAnswerGroup)
       ->type_name("N")
       ->default_str("-1");
-  number_flag(more, "--top-k", o.sampling.top_k, 0, kMaxInt,
-              "sample among the k likeliest tokens; 0: off");
-  number_flag(more, "--top-p", o.sampling.top_p, 0, 1,
-              "sample among the likeliest tokens that make up p; 1: off");
-  number_flag(
-      more, "--min-p", o.sampling.min_p, 0, 1,
+  sampling_flag<&riffle_sampling::top_k>(more, "--top-k", o.sampling,
+                                         "sample among the k likeliest tokens; 0: off");
+  sampling_flag<&riffle_sampling::top_p>(
+      more, "--top-p", o.sampling, "sample among the likeliest tokens that make up p; 1: off");
+  sampling_flag<&riffle_sampling::min_p>(
+      more, "--min-p", o.sampling,
       "drop tokens less likely than this share of the likeliest token's probability; 0: off");
-  number_flag(more, "--xtc-probability", o.sampling.xtc_probability, 0, 1,
-              "XTC: how often a draw leaves out the likeliest tokens; 0: off");
-  number_flag(
-      more, "--xtc-threshold", o.sampling.xtc_threshold, 0, 1,
+  sampling_flag<&riffle_sampling::xtc_probability>(
+      more, "--xtc-probability", o.sampling,
+      "XTC: how often a draw leaves out the likeliest tokens; 0: off");
+  sampling_flag<&riffle_sampling::xtc_threshold>(
+      more, "--xtc-threshold", o.sampling,
       "XTC: of the tokens with at least this probability, only the least likely stays; above "
       "0.5: off");
-  number_flag(more, "--repeat-penalty", o.sampling.repeat_penalty, 0.001, 1000,
-              "make the last tokens, prompt included, less likely: divide positive logits by this, "
-              "multiply negative ones; 1: off");
-  number_flag(more, "--repeat-last-n", o.sampling.repeat_last_n, -1, kMaxInt,
-              "number of last tokens that --repeat-penalty applies to; 0: none; -1: all");
-  number_flag(more, "--frequency-penalty", o.sampling.frequency_penalty, -2, 2,
-              "lower a token's logit by this for each time that the answer has it; 0: off");
-  number_flag(more, "--presence-penalty", o.sampling.presence_penalty, -2, 2,
-              "lower the logits of all tokens that the answer has by this; 0: off");
+  sampling_flag<&riffle_sampling::repeat_penalty>(
+      more, "--repeat-penalty", o.sampling,
+      "make the last tokens, prompt included, less likely: divide positive logits by this, "
+      "multiply negative ones; 1: off");
+  sampling_flag<&riffle_sampling::repeat_last_n>(
+      more, "--repeat-last-n", o.sampling,
+      "number of last tokens that --repeat-penalty applies to; 0: none; -1: all");
+  sampling_flag<&riffle_sampling::frequency_penalty>(
+      more, "--frequency-penalty", o.sampling,
+      "lower a token's logit by this for each time that the answer has it; 0: off");
+  sampling_flag<&riffle_sampling::presence_penalty>(
+      more, "--presence-penalty", o.sampling,
+      "lower the logits of all tokens that the answer has by this; 0: off");
   add_dry_flags(app, o);
   app.add_option_function<std::vector<std::string>>(
          "-l,--logit-bias",

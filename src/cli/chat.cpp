@@ -4,15 +4,18 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "cli/chat_input.h"
 #include "cli/common.h"
 #include "cli/grammar.h"
 #include "cli/help.h"
+#include "cli/history_file.h"
 #include "cli/line_editor.h"
 #include "cli/reasoning.h"
 #include "cli/seed.h"
 #include "cli/session.h"
+#include "cli/text_file.h"
 
 namespace fs = std::filesystem;
 
@@ -25,13 +28,15 @@ const char* const kHelp =
 /save FILE       keep the conversation, and what was read for it
 /open FILE       go on with a kept conversation, or with a document of riffle read
 /system TEXT     set the system message; without TEXT: remove it
+/think [LEVEL]   reasoning: on, off, low, medium or high; without LEVEL: show it
 /set NAME VALUE  change temp, top-k, top-p, min-p, seed, max-tokens, ...; without both: show them
 /stats           what was read, how fast, and the seed
 /clear           forget the conversation
 /help            show this list
 /exit            leave (also Ctrl-D)
 """ begins and ends a message of several lines; so does a \ at the end of a line; a pasted text is
-one message. Tab completes commands and paths. Ctrl-C stops an answer; at an empty prompt it leaves.)";
+one message. Tab completes commands and paths. Ctrl-C stops an answer; at an empty prompt it leaves,
+unless something is in no file.)";
 constexpr std::string_view kQuotes = "\"\"\"";  // around a message of several lines
 
 struct ChatOptions {
@@ -58,7 +63,9 @@ class Chat {
     say_unread_settings(o_.common);
     say_unread_thinking(model_.get(), o_.common);
     context_ = create_context(model_.get(), o_.common.context, o_.common.quiet);
-    InterruptGuard guard(context_.get());
+    // On a terminal one Ctrl-C too many is soon pressed, and must not cost what is not saved.
+    InterruptGuard guard(context_.get(), editor_.interactive() ? InterruptGuard::EndsBy::TERM
+                                                               : InterruptGuard::EndsBy::ANY);
     session_ = create_session(context_.get());
     clear();
     std::error_code error;
@@ -75,22 +82,28 @@ class Chat {
       try {
         const Input input = read_input();
         clear_interrupted();
-        if (input.got == LineEditor::Got::INTERRUPTED_TEXT) continue;
-        if (input.got == LineEditor::Got::INTERRUPTED_EMPTY) {
+        if (input.got == LineEditor::Got::INTERRUPTED_TEXT && !terminated()) continue;
+        if (terminated()) {
           code_ = EXIT_INTERRUPTED;
           break;
         }
-        if (input.got == LineEditor::Got::END) break;
+        if (input.got == LineEditor::Got::INTERRUPTED_EMPTY) {
+          if (!may_leave()) continue;
+          code_ = EXIT_INTERRUPTED;
+          break;
+        }
+        if (input.got == LineEditor::Got::END && is_saved()) break;
+        if (input.got == LineEditor::Got::END) continue;
         if (input.text.find_first_not_of(" \t\n") == input.text.npos) continue;
         editor_.remember(input.text);
         if (!input.is_command) ask(input.text), keep();
-        else if (!command(input.text)) break;
-        if (code_ == EXIT_INTERRUPTED) break;
+        else if (!command(input.text) && is_saved()) break;
       } catch (const Exit& e) {
         std::fprintf(stderr, "riffle: %s\n", *e.what() ? e.what() : "stopped");
         if (!editor_.interactive()) code_ = e.code();
-        if (code_ == EXIT_INTERRUPTED) break;
       }
+      if (terminated()) code_ = EXIT_INTERRUPTED;
+      if (code_ == EXIT_INTERRUPTED) break;
       clear_interrupted();
     }
     if (editor_.interactive()) std::fputs("\n", stderr);
@@ -100,6 +113,28 @@ class Chat {
 
  private:
   int n_ctx() const { return static_cast<int>(riffle_context_length(context_.get())); }
+
+  // Ctrl-C came at an empty prompt.
+  bool may_leave() {
+    if (!editor_.interactive()) return true;
+    if (unsaved_ && !o_.session.empty()) keep();  // another Ctrl-C stops it: nothing is left then
+    if (!unkept_) return true;
+    notice(false,
+           "[Ctrl-C does not leave: something that was read or said is in no file; /save FILE "
+           "keeps it, /exit leaves]");
+    return false;
+  }
+
+  // Before the chat is left. False: Ctrl-C stopped the saving, and the chat goes on. After another
+  // error the last attempt reports it.
+  bool is_saved() {
+    try {
+      if (unsaved_) keep();
+    } catch (const Exit& e) {
+      if (e.code() == EXIT_INTERRUPTED && editor_.interactive() && !terminated()) throw;
+    }
+    return true;
+  }
 
   struct Input {
     LineEditor::Got got;
@@ -169,7 +204,7 @@ class Chat {
       if (e.code() == EXIT_INTERRUPTED && !editor_.interactive()) unsaved_ = false;
       throw;
     }
-    unsaved_ = false;
+    unsaved_ = unkept_ = false;
   }
 
   // Another chat has saved to the file of --session. Both are kept: this one goes to a file of its
@@ -226,6 +261,7 @@ class Chat {
 
   void clear() {
     unsaved_ = unsaved_ || !messages_.empty() || !document_.empty();
+    unkept_ = false;
     saved_.clear();
     messages_.clear();
     document_.clear();
@@ -264,6 +300,7 @@ class Chat {
     else if (word == "/retry") retry(), keep();
     else if (word == "/system") set_system(rest);
     else if (word == "/set") set(rest);
+    else if (word == "/think") think(rest);
     else throw Exit(EXIT_RUN, word + " is not a command; /help lists them");
     return true;
   }
@@ -304,6 +341,7 @@ class Chat {
       throw not_replaced(EXIT_RUN, path, "a new file or one that has this conversation already");
     }
     saved_[real] = id;
+    unkept_ = false;
   }
 
   static std::string named(const std::string& command, const std::string& typed) {
@@ -318,17 +356,25 @@ class Chat {
     const std::string path = named("/load", typed);
     const std::string text = read_file(path);
     if (text.empty()) throw Exit(EXIT_RUN, path + ": the file is empty");
+    check_no_nul(path, text);
     const std::string joined = document_.empty() ? text : with_document(document_, text);
     std::vector<Message> messages = messages_;
     messages.push_back({"user", with_document(joined, "")});
+    const size_t before = riffle_session_length(session_.get());
     try {
       prefill(messages, "reading " + path);
     } catch (const Exit& e) {
-      if (e.code() == EXIT_INTERRUPTED)
-        throw Exit(EXIT_INTERRUPTED, "stopped: " + path + " is not loaded");
-      throw;
+      if (e.code() != EXIT_INTERRUPTED) throw;
+      const size_t read = riffle_session_length(session_.get());
+      std::string rest;
+      if (read > before) {
+        unkept_ = true;
+        rest = text_of("; %zu tokens are read and kept: the same /load goes on from there", read);
+      }
+      throw Exit(EXIT_INTERRUPTED, "stopped: " + path + " is not loaded" + rest);
     }
     document_ = joined;
+    unkept_ = true;
     notice(quiet_, "[%s: %zu of %d tokens of context in use]", path.c_str(),
            riffle_session_length(session_.get()), n_ctx());
   }
@@ -397,6 +443,12 @@ class Chat {
     if (last_.messages.empty())
       throw Exit(EXIT_RUN, "/retry: there is no message yet, expected one to answer again");
     answer(last_);
+    // The next seed of the chat, since the same one would give the same text.
+    if (o_.common.sampling.temperature > 0)
+      notice(quiet_, "[this answer has the seed %llu; /set seed %llu and /retry give it again]",
+             static_cast<unsigned long long>(used_seed_),
+             static_cast<unsigned long long>(used_seed_));
+    else notice(quiet_, "[temperature 0 gives the same answer again; /set temp 0.8 makes others]");
   }
 
   // The system message of this conversation from now on, and of those after /clear.
@@ -414,6 +466,17 @@ class Chat {
     o_.system = text;
     unsaved_ = true;
     notice(quiet_, text.empty() ? "[no system message]" : "[the system message is set]");
+  }
+
+  // Of the answers from now on, as --think and --no-think.
+  void think(const std::string& level) {
+    if (level.empty()) return notice(false, "[thinking: %s]", thinking_text(o_.common.thinking));
+    const std::optional<Thinking> thinking = thinking_named(level);
+    if (!thinking)
+      throw Exit(EXIT_RUN, "/think: found '" + level + "', expected on, off, low, medium or high");
+    o_.common.thinking = *thinking;
+    say_unread_thinking(model_.get(), o_.common);
+    notice(quiet_, "[thinking: %s]", thinking_text(o_.common.thinking));
   }
 
   void set(const std::string& rest) {
@@ -440,6 +503,7 @@ class Chat {
     // give the same conversation.
     if (answers_) g.sampling.seed = derived_seed(o_.common.sampling.seed, answers_);
     ++answers_;
+    used_seed_ = g.sampling.seed;
     g.trim_start = true;
     g.ignore_eos = o_.ignore_eos;
     std::vector<const char*> stop;
@@ -467,6 +531,7 @@ class Chat {
     // What was said stays said, also if it was cut short.
     messages_ = std::move(turn.messages);
     messages_.push_back({"assistant", answer.text, answer.reasoning});
+    unkept_ = true;
     if (document_ == turn.document) document_.clear();
     if (result.finish == RIFFLE_FINISH_ABORTED && !editor_.interactive()) code_ = EXIT_INTERRUPTED;
   }
@@ -474,7 +539,9 @@ class Chat {
   void show_stats() {
     say_notice(context_.get(), false);
     const riffle_stats s = context_stats(context_.get());
-    const std::string seed = seed_text(o_.common.sampling);
+    riffle_sampling last = o_.common.sampling;
+    last.seed = used_seed_;
+    const std::string seed = answers_ ? seed_text(last) : seed_text(o_.common.sampling);
     std::fprintf(stderr,
                  "%s%s\n%zu of %d tokens of context in use; KV in host memory %s; peak memory %s\n",
                  stats_line(s).c_str(), seed.empty() ? "" : (", " + seed).c_str(),
@@ -501,7 +568,9 @@ class Chat {
   uint64_t kept_ = 0;  // the save that the file of --session should have; 0: no file
   std::map<std::string, uint64_t> saved_;  // the saves of this conversation in other files
   uint64_t answers_ = 0;                   // begun since the seed was set
-  bool unsaved_ = false;                   // changed since it was saved
+  uint64_t used_seed_ = 0;                 // of the last answer
+  bool unsaved_ = false;                   // changed since it was saved in --session's file
+  bool unkept_ = false;                    // something was read or said that is in no file
   int code_ = EXIT_OK;
 };
 

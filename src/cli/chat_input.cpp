@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cli/common.h"
+#include "cli/sampling_range.h"
 #include "cli/seed.h"
 
 namespace riffle::cli {
@@ -17,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kWithPath[] = {"/load ", "/open ", "/save "};
-constexpr std::string_view kSet = "/set ";
+constexpr std::string_view kSet = "/set ", kThink = "/think ";
 
 std::string with_home(const std::string& path) {
   if (!path.starts_with("~") || (path.size() > 1 && path[1] != '/')) return path;
@@ -63,37 +64,34 @@ struct Setting {
   void (*set)(CommonOptions&, double);
 };
 
-constexpr double kMaxInt = std::numeric_limits<int32_t>::max();
-
 // Of a member of CommonOptions::sampling.
 template <auto member>
-constexpr Setting of(const char* name, double low, double high, const char* other_name = "") {
+constexpr Setting of(const char* name, const char* other_name = "") {
   using Value = std::remove_reference_t<decltype(std::declval<riffle_sampling&>().*member)>;
   return {name,
           other_name,
-          low,
-          high,
+          range_of<member>.low,
+          range_of<member>.high,
           std::is_integral_v<Value>,
           [](const CommonOptions& o) { return static_cast<double>(o.sampling.*member); },
           [](CommonOptions& o, double v) { o.sampling.*member = static_cast<Value>(v); }};
 }
 
-// The ranges are those of the flags of the same names.
 const Setting kSettings[] = {
-    of<&riffle_sampling::temperature>("temp", 0, 1e6, "temperature"),
-    of<&riffle_sampling::top_k>("top-k", 0, kMaxInt),
-    of<&riffle_sampling::top_p>("top-p", 0, 1),
-    of<&riffle_sampling::min_p>("min-p", 0, 1),
-    of<&riffle_sampling::xtc_probability>("xtc-probability", 0, 1),
-    of<&riffle_sampling::xtc_threshold>("xtc-threshold", 0, 1),
-    of<&riffle_sampling::repeat_penalty>("repeat-penalty", 0.001, 1000),
-    of<&riffle_sampling::repeat_last_n>("repeat-last-n", -1, kMaxInt),
-    of<&riffle_sampling::frequency_penalty>("frequency-penalty", -2, 2),
-    of<&riffle_sampling::presence_penalty>("presence-penalty", -2, 2),
-    of<&riffle_sampling::dry_multiplier>("dry-multiplier", 0, 1000),
-    of<&riffle_sampling::dry_base>("dry-base", 1, 1000),
-    of<&riffle_sampling::dry_allowed_length>("dry-allowed-length", 0, kMaxInt),
-    of<&riffle_sampling::dry_penalty_last_n>("dry-penalty-last-n", -1, kMaxInt),
+    of<&riffle_sampling::temperature>("temp", "temperature"),
+    of<&riffle_sampling::top_k>("top-k"),
+    of<&riffle_sampling::top_p>("top-p"),
+    of<&riffle_sampling::min_p>("min-p"),
+    of<&riffle_sampling::xtc_probability>("xtc-probability"),
+    of<&riffle_sampling::xtc_threshold>("xtc-threshold"),
+    of<&riffle_sampling::repeat_penalty>("repeat-penalty"),
+    of<&riffle_sampling::repeat_last_n>("repeat-last-n"),
+    of<&riffle_sampling::frequency_penalty>("frequency-penalty"),
+    of<&riffle_sampling::presence_penalty>("presence-penalty"),
+    of<&riffle_sampling::dry_multiplier>("dry-multiplier"),
+    of<&riffle_sampling::dry_base>("dry-base"),
+    of<&riffle_sampling::dry_allowed_length>("dry-allowed-length"),
+    of<&riffle_sampling::dry_penalty_last_n>("dry-penalty-last-n"),
     {"max-tokens", "n", -1, kMaxInt, true,
      [](const CommonOptions& o) { return static_cast<double>(o.max_tokens); },
      [](CommonOptions& o, double v) { o.max_tokens = static_cast<int32_t>(v); }}};
@@ -120,8 +118,9 @@ std::string setting_names() {
 }  // namespace
 
 const std::vector<std::string>& chat_commands() {
-  static const std::vector<std::string> commands = {
-      "/clear", "/exit", "/help", "/load", "/open", "/retry", "/save", "/set", "/stats", "/system"};
+  static const std::vector<std::string> commands = {"/clear", "/exit",   "/help", "/load",
+                                                    "/open",  "/retry",  "/save", "/set",
+                                                    "/stats", "/system", "/think"};
   return commands;
 }
 
@@ -153,6 +152,10 @@ Completion complete_chat(const std::string& before_cursor) {
     std::vector<std::string> names = {"seed"};
     for (const Setting& s : kSettings) names.push_back(s.name);
     offer(kSet.size(), names);
+  } else if (before_cursor.starts_with(kThink)) {
+    std::vector<std::string> levels(std::begin(kEfforts), std::end(kEfforts));
+    levels.insert(levels.end(), {"off", "on"});
+    offer(kThink.size(), levels);
   } else if (before_cursor.starts_with("/") && before_cursor.find(' ') == before_cursor.npos) {
     offer(0, chat_commands());
   }

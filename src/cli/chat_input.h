@@ -9,7 +9,7 @@
 
 namespace riffle::cli {
 
-// The commands of chat, from /clear to /system.
+// The commands of chat, from /clear to /think.
 const std::vector<std::string>& chat_commands();
 
 // The path that the user means. A path in '...' or "..." loses its quotes. "~" at the beginning of

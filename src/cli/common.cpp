@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/settings.h"
+#include "cli/text_file.h"
 
 namespace riffle::cli {
 namespace fs = std::filesystem;
@@ -160,6 +161,10 @@ Model load_model(CommonOptions& options) {
                    options.model_path +
                    " shows the session, and run --session or chat --session uses it");
   if (status != RIFFLE_OK) {
+    const bool model = (status == RIFFLE_IO || status == RIFFLE_BAD_MODEL) &&
+                       !std::strstr(err, "Git LFS");  // in a folder, too
+    if (const std::string what = model ? wrong_model(options.model_path) : ""; !what.empty())
+      throw Exit(EXIT_BAD_MODEL, what);
     const bool file =
         status == RIFFLE_IO || status == RIFFLE_UNSUPPORTED || status == RIFFLE_BAD_ARGUMENT;
     fail(status, file ? EXIT_BAD_MODEL : exit_code_of(status), err);
@@ -342,7 +347,7 @@ ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages
   std::vector<const char*> reasoning;
   size_t guess = 64;
   for (const Message& m : messages) {
-    if (m.content.find('\0') != m.content.npos) throw Exit(EXIT_RUN, "the text holds a NUL byte");
+    check_no_nul("the message", m.content);
     list.push_back({m.role.c_str(), m.content.c_str()});
     reasoning.push_back(m.reasoning.empty() ? nullptr : m.reasoning.c_str());
     guess += m.content.size() + 16;
@@ -365,26 +370,6 @@ ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages
 
 std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>& messages) {
   return chat_prompt(model, messages, {}).tokens;
-}
-
-namespace {
-std::string read_all(std::FILE* in, const std::string& name) {
-  std::string text;
-  char buffer[1 << 16];
-  while (const size_t n = std::fread(buffer, 1, sizeof buffer, in)) text.append(buffer, n);
-  if (std::ferror(in)) throw Exit(EXIT_RUN, name + ": cannot read: " + std::strerror(errno));
-  return without_mark(std::move(text));
-}
-}  // namespace
-
-std::string read_stdin() { return read_all(stdin, "stdin"); }
-
-std::string read_file(const std::string& path) {
-  if (path == "-") return read_stdin();
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(path.c_str(), "rb"),
-                                                           std::fclose);
-  if (!in) throw Exit(EXIT_RUN, path + ": cannot open: " + std::strerror(errno));
-  return read_all(in.get(), path);
 }
 
 std::string with_document(std::string document, std::string_view question) {

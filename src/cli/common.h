@@ -128,15 +128,18 @@ void write_out(std::string_view text);
 
 // While one lives, the first Ctrl-C (SIGINT, SIGTERM) calls riffle_abort(context) and sets
 // interrupted(); the second ends the process with 130 at once. context may be NULL (then only the
-// flag). One at a time.
+// flag). EndsBy::TERM: only a second SIGTERM ends it, and Ctrl-C only asks. One at a time.
 class InterruptGuard {
  public:
+  enum class EndsBy : uint8_t { ANY, TERM };
   explicit InterruptGuard(riffle_context* context);
+  InterruptGuard(riffle_context* context, EndsBy ends_by);
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 };
 bool interrupted();        // a Ctrl-C came since the last clear
+bool terminated();         // one of them was a SIGTERM; clear_interrupted leaves that
 void clear_interrupted();  // also takes back a riffle_abort that found nothing to stop
 
 // ---- terminal ----
@@ -179,11 +182,11 @@ class Progress {
 };
 
 // A table with aligned columns: first row is the header, first column is left-aligned, the others
-// right-aligned.
+// right-aligned. Cells are one line each: control characters in them are shown as escapes.
 class Table {
  public:
-  explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  explicit Table(std::vector<std::string> header) { add(std::move(header)); }
+  void add(std::vector<std::string> row);
   std::string text(bool all_left = false) const;
   void print() const { write_out(text()); }
   void print_left() const { write_out(text(true)); }  // names and values: every column left-aligned

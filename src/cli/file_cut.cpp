@@ -49,11 +49,27 @@ void say(std::string_view text) {
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0) ::_exit(EXIT_RUN);
 }
 
+// Without the control characters that a file's name may have, which a terminal would obey.
+void say_name(std::string_view path) {
+  for (size_t i = 0, begin = 0; i <= path.size(); ++i) {
+    const auto at = [&](size_t k) {
+      return k < path.size() ? static_cast<unsigned char>(path[k]) : 0u;
+    };
+    const bool c1 = at(i) == 0xC2 && at(i + 1) >= 0x80 && at(i + 1) <= 0x9F;
+    if (i < path.size() && at(i) >= 0x20 && at(i) != 0x7F && !c1) continue;
+    say(path.substr(begin, i - begin));
+    if (i == path.size()) return;
+    say("?");
+    i += c1;
+    begin = i + 1;
+  }
+}
+
 void on_bus_error(int, siginfo_t* info, void*) {
   char text[8192];  // the longest line and what is read behind it
   const std::string_view path = mapped_file(reinterpret_cast<uintptr_t>(info->si_addr), text);
   say("riffle: ");
-  say(path.empty() ? "a model's or a session's file" : path);
+  say_name(path.empty() ? "a model's or a session's file" : path);
   say(": the file was shortened or became unreadable while it was in use\n");
   ::_exit(EXIT_RUN);
 }

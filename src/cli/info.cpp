@@ -128,6 +128,45 @@ std::string in_layers(int n, const riffle_model_info& i) {
   return n == i.n_layers ? "" : text_of(" in %d of %d layers", n, i.n_layers);
 }
 
+// How a model's text becomes tokens, as its vocabulary shows it.
+struct TokenizerFacts {
+  const char* kind = "none";  // its pieces mark a space as sentencepiece does, or as GPT-2's bytes
+  int n_pieces = 0;
+};
+
+TokenizerFacts tokenizer_of(const riffle_model* model, const riffle_model_info& i) {
+  constexpr const char *kSentencepiece = "\xE2\x96\x81",
+                       *kByteLevel = "\xC4\xA0";  // U+2581, U+0120
+  TokenizerFacts facts;
+  int sentencepiece = 0, byte_level = 0;
+  for (int32_t token = 0; token < i.vocab_size; ++token) {
+    const char* const piece = riffle_token_piece(model, token);
+    if (!piece) continue;
+    ++facts.n_pieces;
+    sentencepiece += std::string_view(piece).starts_with(kSentencepiece);
+    byte_level += std::string_view(piece).starts_with(kByteLevel);
+  }
+  if (facts.n_pieces)
+    facts.kind = sentencepiece > byte_level ? "sentencepiece"
+                 : byte_level > 0           ? "byte-level BPE"
+                                            : "unmarked spaces";
+  return facts;
+}
+
+// "sentencepiece, 8192 pieces; <s> (1) begins a text, </s> (2) ends an answer"
+std::string tokenizer_text(const riffle_model* model, const riffle_model_info& i) {
+  const TokenizerFacts facts = tokenizer_of(model, i);
+  if (!facts.n_pieces) return facts.kind;
+  std::string text = text_of("%s, %d pieces", facts.kind, facts.n_pieces);
+  const auto add = [&](int32_t id, const char* between, const char* what) {
+    const char* const piece = id < 0 ? nullptr : riffle_token_piece(model, id);
+    if (piece) text += text_of("%s%s (%d) %s", between, piece, id, what);
+    return piece ? ", " : between;
+  };
+  add(i.eos_id, add(i.bos_id, "; ", "begins a text"), "ends an answer");
+  return text;
+}
+
 // What attention has beyond products and softmax.
 std::string attention_text(const riffle_model_info& i) {
   std::vector<std::string> parts;
@@ -139,7 +178,8 @@ std::string attention_text(const riffle_model_info& i) {
   return joined(parts);
 }
 
-void print_info(const riffle_model_info& i, const std::string& path, const std::string& gpu) {
+void print_info(const riffle_model* model, const std::string& path, const std::string& gpu) {
+  const riffle_model_info i = model_info(model);
   const auto count = [](long long v) { return std::to_string(v); };
   Table t({"model", path});
   t.add({"name", *i.name ? i.name : "-"});
@@ -160,6 +200,7 @@ void print_info(const riffle_model_info& i, const std::string& path, const std::
   if (i.logit_softcap > 0) t.add({"logit soft cap", text_of("%g", i.logit_softcap)});
   t.add(
       {"vocabulary", text_of("%d, output %s", i.vocab_size, i.tied_output ? "tied" : "separate")});
+  t.add({"tokenizer", tokenizer_text(model, i)});
   t.add({"trained length", count(i.n_ctx_train)});
   t.add({"RoPE base", text_of("%g", i.rope_theta)});
   if (std::string(i.rope_scaling) != "none") t.add({"RoPE scaling", i.rope_scaling});
@@ -250,13 +291,6 @@ const char* kv_name(riffle_kv_type type) {
   return type == RIFFLE_KV_F16 ? "f16" : type == RIFFLE_KV_Q8 ? "q8" : "f32";
 }
 
-// A file's text on a terminal: without control characters.
-std::string one_line(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return text;
-}
-
 int session_info(const InfoOptions& o) {
   const SessionFile file(o.file);
   const riffle_session_file_info i = file.info();
@@ -292,10 +326,10 @@ int session_info(const InfoOptions& o) {
   Table t({"session", o.file});
   t.add({"holds", file.holds()});
   t.add({"tokens", std::to_string(i.n_tokens)});
-  t.add({"model", one_line(text_of("%s, %s", *i.model ? i.model : "-", i.architecture))});
+  t.add({"model", text_of("%s, %s", *i.model ? i.model : "-", i.architecture)});
   t.add({"KV", text_of("%s in blocks of %d tokens, %s", kv_name(i.kv_type), i.block_size,
                        human_bytes(static_cast<double>(i.kv_bytes)).c_str())});
-  if (*i.state) t.add({"learnt scores", one_line(i.state)});
+  if (*i.state) t.add({"learnt scores", i.state});
   t.add({"file", human_bytes(static_cast<double>(i.file_bytes))});
   t.add({"first saved", date_text(i.created)});
   t.add({"last saved", text_of("%s, save %llu", date_text(i.saved).c_str(),
@@ -316,13 +350,15 @@ int info_main(InfoOptions& o) {
   if (o.common.json) {
     Json out = {{"path", is_file ? Json(o.common.model_path) : Json(nullptr)}};
     out.update(info_json(info));
+    const TokenizerFacts tokenizer = tokenizer_of(model.get(), info);
+    out["tokenizer"] = {{"kind", tokenizer.kind}, {"n_pieces", tokenizer.n_pieces}};
     if (planned) out["plan"] = plan_json(planned->plan, planned->status, planned->error);
     out["version"] = riffle_version();
     print_json(out);
   } else {
     const std::string name =
         is_file ? o.common.model_path : o.shape + " " + o.weights + ", synthetic weights";
-    print_info(info, name, planned ? "" : gpu_text(model.get(), o.common.context));
+    print_info(model.get(), name, planned ? "" : gpu_text(model.get(), o.common.context));
     if (planned) write_out("\n");
     if (planned) print_plan(planned->plan);
   }

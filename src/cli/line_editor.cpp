@@ -1,5 +1,6 @@
 #include "cli/line_editor.h"
 
+#include <fcntl.h>
 #include <histedit.h>
 #include <poll.h>
 #include <signal.h>
@@ -11,28 +12,25 @@
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <cwchar>
 #include <filesystem>
 
 #include "cli/common.h"
+#include "cli/history_file.h"
+#include "cli/keys.h"
+#include "cli/printable.h"
+#include "cli/standard_streams.h"
+#include "cli/terminal_hold.h"
+#include "cli/text_file.h"
 
 namespace riffle::cli {
 namespace fs = std::filesystem;
 
 namespace {
 
-// In this mode a terminal puts marks around pasted text, so that a line break in it is not taken
-// for the Enter key.
-constexpr char kPasteModeOn[] = "\033[?2004h", kPasteModeOff[] = "\033[?2004l";
-constexpr char kPasteBegin[] = "\033[200~", kPasteEnd[] = "\033[201~";
+constexpr char kPasteEnd[] = "\033[201~";
 
-void set_paste_mode(bool on) {
-  const char* const kind = std::getenv("TERM");
-  if (!kind || !*kind || std::strcmp(kind, "dumb") == 0) return;
-  std::fputs(on ? kPasteModeOn : kPasteModeOff, stderr);
-  std::fflush(stderr);
-}
+void set_paste_mode(bool on) { put_controls(paste_mode(on)); }
 
 // A signal handler can reach nothing but globals; these belong to the one line that is being read.
 std::atomic<bool> g_stop{false};       // Ctrl-Z: stop the process
@@ -93,7 +91,10 @@ std::string common_beginning(const std::vector<std::string>& words) {
 struct LineEditor::State {
   EditLine* el = nullptr;
   History* history = nullptr;
+  std::FILE* screen = nullptr;  // standard error as it is: libedit shows control characters itself
   std::string history_file, prompt;
+  TerminalHold hold;
+  KeyReader keys{[this](int ms) { return read_byte(ms); }};
   Completer completer;
   bool had_text = false;  // something was typed when Ctrl-C came
 
@@ -124,7 +125,7 @@ struct LineEditor::State {
     std::string text;
     const std::string end = kPasteEnd;
     for (wchar_t c = 0; !text.ends_with(end);) {
-      if (get_char(el, &c) != 1) return CC_EOF;
+      if (of(el)->keys.next(&c, true) != 1) return CC_EOF;
       char bytes[MB_LEN_MAX];
       mbstate_t state{};
       const size_t n = std::wcrtomb(bytes, c, &state);
@@ -166,48 +167,70 @@ struct LineEditor::State {
       return el_insertstr(el, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
     }
     std::string list = "\n";
-    for (const std::string& word : found.words) list += word + "\n";
+    for (const std::string& word : found.words) list += one_line(word) + "\n";
+    std::fflush(of(el)->screen);
     std::fputs(list.c_str(), stderr);
     std::fflush(stderr);
     return CC_REDISPLAY;
   }
 
-  // One character from the terminal. libedit's own reader tries again after a signal; ours gives up
-  // on Ctrl-C, also on one that came just before it began to wait or that another thread received:
-  // hence the short waits.
-  static int get_char(EditLine* el, wchar_t* out) {
-    mbstate_t state{};
-    for (;;) {
+  static int get_char(EditLine* el, wchar_t* out) { return of(el)->keys.next(out); }
+
+  // One byte from the terminal, for KeyReader. libedit's own reader tries again after a signal;
+  // this gives up on Ctrl-C, also on one that came just before it began to wait or that another
+  // thread received: hence the short waits.
+  int read_byte(int ms) {
+    constexpr int kWait = 100;
+    for (int waited = 0;; waited += kWait) {
       stop_or_redraw(el);
       if (interrupted()) {
         const LineInfo* info = el_line(el);
-        of(el)->had_text = info && info->lastchar > info->buffer;
-        return -1;
+        had_text = info && info->lastchar > info->buffer;
+        return KeyReader::kStop;
       }
+      if (ms >= 0 && waited >= ms) return KeyReader::kNothing;
       pollfd wait{STDIN_FILENO, POLLIN, 0};
-      if (poll(&wait, 1, 100) <= 0) continue;
-      char byte = 0;
+      if (poll(&wait, 1, ms >= 0 ? std::min(ms, kWait) : kWait) <= 0) continue;
+      unsigned char byte = 0;
       const ssize_t n = ::read(STDIN_FILENO, &byte, 1);
-      if (n == 0) return 0;
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return -1;
-      const size_t used = std::mbrtowc(out, &byte, 1, &state);
-      if (used == static_cast<size_t>(-2)) continue;  // in the middle of a character
-      if (used == static_cast<size_t>(-1)) {
-        state = mbstate_t{};
-        *out = L'?';
-      }
-      return 1;
+      if (n == 1) return byte;
+      if (n == 0 || errno != EINTR) return KeyReader::kEnd;
     }
   }
+
+  // Failing to keep history is no error.
+  void save_history();
 };
+
+// Written beside the file and renamed, so that it is never half a file.
+void LineEditor::State::save_history() {
+  // Again, since the file may be another by now.
+  const std::string target = history_file.empty() ? "" : history_target(history_file);
+  if (target.empty()) return;
+  std::error_code error;
+  fs::create_directories(fs::path(target).parent_path(), error);
+  std::string part = target + ".part-XXXXXX";
+  const int fd = ::mkostemp(part.data(), O_CLOEXEC);  // for the user alone
+  if (fd < 0) return;
+  std::FILE* const file = ::fdopen(fd, "w");
+  if (!file) ::close(fd);
+  HistEvent event;
+  bool whole = file && ::history(history, &event, H_SAVE_FP, file) >= 0;
+  if (file) whole = std::fclose(file) == 0 && whole;
+  if (whole) fs::rename(part, target, error);
+  if (!whole || error) fs::remove(part, error);
+}
 
 LineEditor::LineEditor(std::string history_file, Completer completer) {
   if (!is_terminal(STDIN_FILENO)) return;
-  EditLine* el = el_init("riffle", stdin, stderr, stderr);
+  const int copy = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  std::FILE* const screen = copy < 0 ? nullptr : ::fdopen(copy, "w");
+  if (!screen) return;
+  EditLine* el = el_init("riffle", stdin, screen, screen);
   if (!el) return;
   state_ = new State;
   state_->el = el;
+  state_->screen = screen;
   state_->history_file = std::move(history_file);
   state_->completer = std::move(completer);
   el_set(el, EL_CLIENTDATA, state_);
@@ -216,36 +239,31 @@ LineEditor::LineEditor(std::string history_file, Completer completer) {
   el_set(el, EL_SIGNAL, 0);
   el_set(el, EL_GETCFN, State::get_char);
   el_set(el, EL_ADDFN, "riffle-paste", "insert pasted text", State::paste);
-  el_set(el, EL_BIND, kPasteBegin, "riffle-paste", nullptr);
+  el_set(el, EL_BIND, KeyReader::kPaste, "riffle-paste", nullptr);
+  el_set(el, EL_BIND, KeyReader::kDelete, "ed-delete-next-char", nullptr);
   el_set(el, EL_ADDFN, "riffle-complete", "complete a command or a path", State::complete);
   el_set(el, EL_BIND, "\t", "riffle-complete", nullptr);
+  state_->hold.hold();
   state_->history = history_init();
   if (!state_->history) return;
   HistEvent event;
   history(state_->history, &event, H_SETSIZE, 1000);
   history(state_->history, &event, H_SETUNIQUE, 1);
   el_set(el, EL_HIST, history, state_->history);
-  if (!state_->history_file.empty())
-    history(state_->history, &event, H_LOAD, state_->history_file.c_str());
+  const std::string& kept = state_->history_file;
+  if (const std::string file = kept.empty() ? "" : history_target(kept); !file.empty())
+    history(state_->history, &event, H_LOAD, file.c_str());
 }
 
 LineEditor::~LineEditor() {
   if (!state_) return;
   if (state_->history) {
-    if (!state_->history_file.empty()) {
-      // Written beside it and renamed, so that it is never half a file. Failing to keep history is
-      // no error.
-      std::error_code error;
-      fs::create_directories(fs::path(state_->history_file).parent_path(), error);
-      const std::string part = state_->history_file + "." + std::to_string(getpid());
-      HistEvent event;
-      if (history(state_->history, &event, H_SAVE, part.c_str()) >= 0)
-        fs::rename(part, state_->history_file, error);
-      if (error) fs::remove(part, error);
-    }
+    state_->save_history();
     history_end(state_->history);
   }
+  state_->hold.release();
   el_end(state_->el);
+  std::fclose(state_->screen);
   delete state_;
 }
 
@@ -253,12 +271,16 @@ LineEditor::Got LineEditor::read(const char* prompt, std::string& line) {
   line.clear();
   if (!state_) {
     int c;
-    while ((c = std::getc(stdin)) != EOF && c != '\n') line.push_back(static_cast<char>(c));
+    while ((c = std::getc(stdin)) != EOF && c != '\n') {
+      line.push_back(static_cast<char>(c));
+      check_text_size("stdin: a line", line.size());
+    }
     if (c == EOF && interrupted()) return Got::INTERRUPTED_EMPTY;
     if (!line.empty() && line.back() == '\r') line.pop_back();
     return c == EOF && line.empty() ? Got::END : Got::LINE;
   }
   state_->prompt = prompt;
+  state_->hold.release();
   el_resize(state_->el);
   int n = 0;
   const char* text = nullptr;
@@ -266,8 +288,9 @@ LineEditor::Got LineEditor::read(const char* prompt, std::string& line) {
     const StopGuard guard;
     set_paste_mode(true);
     text = el_gets(state_->el, &n);
-    set_paste_mode(false);
+    std::fflush(state_->screen);
   }
+  state_->hold.hold();  // and the paste mode stays on
   if (!text) {
     if (!interrupted()) return Got::END;
     el_reset(state_->el);
@@ -284,14 +307,6 @@ void LineEditor::remember(const std::string& line) {
   if (!state_ || !state_->history) return;
   HistEvent event;
   history(state_->history, &event, H_ENTER, line.c_str());
-}
-
-std::string history_path() {
-  if (const char* path = std::getenv("RIFFLE_HISTORY")) return path;
-  if (const char* state = std::getenv("XDG_STATE_HOME"); state && *state)
-    return std::string(state) + "/riffle/history";
-  const char* home = std::getenv("HOME");
-  return home && *home ? std::string(home) + "/.local/state/riffle/history" : "";
 }
 
 }  // namespace riffle::cli

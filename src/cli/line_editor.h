@@ -37,7 +37,4 @@ class LineEditor {
   State* state_ = nullptr;  // libedit's, on a terminal only
 };
 
-// $RIFFLE_HISTORY, else $XDG_STATE_HOME or ~/.local/state, then riffle/history.
-std::string history_path();
-
 }  // namespace riffle::cli

@@ -13,6 +13,7 @@
 #include "cli/file_cut.h"
 #include "cli/help.h"
 #include "cli/spelling.h"
+#include "cli/standard_streams.h"
 
 namespace riffle::cli {
 namespace {
@@ -38,7 +39,10 @@ riffle COMMAND --help lists the options of a command, and --help-all lists all o
 
 void complain(const char* text) {
   const bool color = color_ok(STDERR_FILENO);
-  std::fprintf(stderr, "%sriffle:%s %s\n", color ? "\033[1;31m" : "", color ? "\033[0m" : "", text);
+  if (color) put_controls("\033[1;31m");
+  std::fputs("riffle:", stderr);
+  if (color) put_controls("\033[0m");
+  std::fprintf(stderr, " %s\n", text);
 }
 
 // What an argument without a flag was meant for, by what the command takes.
@@ -134,6 +138,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace riffle::cli;
+  if (!hold_closed_streams()) return EXIT_RUN;  // before anything is opened
+  const TerminalStreams streams;
   // Character types only (for line editing); numbers stay as JSON and scripts want them.
   if (!std::setlocale(LC_CTYPE, "") || std::strcmp(std::setlocale(LC_CTYPE, nullptr), "C") == 0)
     std::setlocale(LC_CTYPE, "C.UTF-8");

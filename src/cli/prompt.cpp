@@ -14,6 +14,7 @@
 
 #include "cli/common.h"
 #include "cli/help.h"
+#include "cli/text_file.h"
 
 namespace riffle::cli {
 namespace {
@@ -51,10 +52,12 @@ std::string read_input(bool quiet, bool optional) {
     const int ready = ::poll(&waiting, 1, 200);
     if (ready > 0) {
       const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
+      if (n == 0 && is_lfs_pointer(text)) throw Exit(EXIT_RUN, lfs_complaint("stdin"));
       if (n == 0) return without_mark(std::move(text));
       if (n < 0 && errno != EINTR && errno != EAGAIN)
         throw Exit(EXIT_RUN, std::string("stdin: cannot read: ") + std::strerror(errno));
       if (n > 0) text.append(buffer, static_cast<size_t>(n));
+      check_text_size("stdin", text.size());
       last = Clock::now();
       continue;
     }
@@ -114,6 +117,12 @@ PromptParts read_prompt_parts(const PromptFlags& flags, bool quiet) {
   }
   if (parts.text().empty()) throw Exit(EXIT_RUN, "the prompt is empty");
   return parts;
+}
+
+void say_piped_document(const PromptFlags& flags, const PromptParts& parts, bool quiet) {
+  if (!parts.asked || parts.document.empty() || flags.file_given->count()) return;
+  notice(quiet, "[standard input, %s, is the document before -p; give < /dev/null if it is not]",
+         human_bytes(static_cast<double>(parts.document.size())).c_str());
 }
 
 std::string prompt_text(const PromptFlags& flags, bool quiet) {

@@ -41,6 +41,9 @@ void add_prompt_flags(CLI::App& app, PromptFlags& flags);
 PromptParts read_prompt_parts(const PromptFlags& flags, bool quiet);
 // The text of these parts.
 std::string prompt_text(const PromptFlags& flags, bool quiet);
+// One line on stderr, unless quiet, if standard input was read as the document before -p: a loop
+// that reads the same pipe would miss it.
+void say_piped_document(const PromptFlags& flags, const PromptParts& parts, bool quiet);
 // One line on stderr, unless quiet, if standard input holds text that prompt_text left alone.
 void say_unread_input(const PromptFlags& flags, bool quiet);
 

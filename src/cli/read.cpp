@@ -6,6 +6,7 @@
 #include "cli/help.h"
 #include "cli/prompt.h"
 #include "cli/session.h"
+#include "cli/text_file.h"
 
 namespace riffle::cli {
 namespace {
@@ -33,12 +34,59 @@ std::vector<int32_t> beginning(riffle_model* model, const SavedText& t, const Th
   return same;
 }
 
+// Whether both are the same document for the same kind of prompt.
+bool is_same(const SavedText& a, const SavedText& b) {
+  return !a.chat && !b.chat && a.message == b.message && a.system == b.system &&
+         a.document == b.document;
+}
+
+// The session to go on with: that of the output, if it holds the beginning of this document, as
+// after Ctrl-C. Null: there is none, or one of another model or other settings.
+Session begun_session(const ReadOptions& o, const SavedText& text, riffle_context* context,
+                      const std::vector<int32_t>& tokens) {
+  try {
+    const SessionFile file(o.output);
+    if (!file.has_text() || !is_same(file.text(), text)) return nullptr;
+    const std::vector<int32_t> held = file.tokens();
+    if (held.size() > tokens.size() || !std::equal(held.begin(), held.end(), tokens.begin()))
+      return nullptr;
+    Session session = file.load(context, o.common.quiet);
+    notice(o.common.quiet, "[%s holds %zu of %zu tokens; reading goes on from there]",
+           o.output.c_str(), held.size(), tokens.size());
+    return session;
+  } catch (const Exit& e) {
+    if (e.code() == EXIT_INTERRUPTED || e.code() == EXIT_MEMORY) throw;
+    return nullptr;
+  }
+}
+
+// After Ctrl-C: what was read is kept, unless the output holds something else. Another Ctrl-C ends
+// the process.
+[[noreturn]] void keep_begun(const ReadOptions& o, SavedText text, riffle_context* context,
+                             riffle_session* session, size_t n_tokens) {
+  const size_t read = riffle_session_length(session);
+  bool ours = is_new_file(o.output);
+  if (!ours) {
+    const SessionFile file(o.output);
+    ours = is_same(file.text(), text) && file.info().n_tokens <= read;
+  }
+  if (read == 0 || !ours) throw Exit(EXIT_INTERRUPTED, "stopped: nothing is saved in " + o.output);
+  clear_interrupted();
+  text.all_tokens = read < n_tokens ? n_tokens : 0;
+  save_session(context, session, o.output, text, o.common.quiet);
+  throw Exit(
+      EXIT_INTERRUPTED,
+      text_of("stopped: %zu of %zu tokens are kept in %s; the same command goes on from there",
+              read, n_tokens, o.output.c_str()));
+}
+
 int read_main(ReadOptions& o) {
   check_document_target(o.output);
   SavedText text;
   for (const std::string& file : o.files) {
     const std::string more = read_file(file);
     if (more.empty()) throw Exit(EXIT_RUN, file + ": the file is empty");
+    if (!o.message.raw) check_no_nul(file, more);
     text.document = text.document.empty() ? more : with_document(text.document, more);
   }
   Model model = load_model(o.common);
@@ -48,14 +96,18 @@ int read_main(ReadOptions& o) {
   const std::vector<int32_t> tokens = beginning(model.get(), text, o.common.thinking);
   if (tokens.empty()) throw Exit(EXIT_RUN, "the prompt does not begin with the document");
   Context context = create_context(model.get(), o.common.context, o.common.quiet);
-  Session session = create_session(context.get());
-  say_notice(context.get(), o.common.quiet);
   InterruptGuard guard(context.get());
+  Session session = begun_session(o, text, context.get(), tokens);
+  if (!session) session = create_session(context.get());
+  say_notice(context.get(), o.common.quiet);
   {
     Progress progress("reading " + std::to_string(tokens.size()) + " tokens", o.common.quiet);
-    check(
-        riffle_prefill(session.get(), tokens.data(), tokens.size(), Progress::callback, &progress),
-        context.get());
+    const riffle_status status = riffle_prefill_to(session.get(), tokens.data(), tokens.size(),
+                                                   Progress::callback, &progress);
+    progress.finish();
+    if (status == RIFFLE_ABORTED && interrupted())
+      keep_begun(o, text, context.get(), session.get(), tokens.size());
+    check(status, context.get());
   }
   save_session(context.get(), session.get(), o.output, text, o.common.quiet);
   const SessionFile saved(o.output);
@@ -75,7 +127,9 @@ void add_read(CLI::App& app, Command& chosen) {
       "Questions: riffle run --session FILE -p TEXT, with the same -m, --kv and --block. The\n"
       "answers are those of riffle run -f DOCUMENT -p TEXT.",
       "The file holds the document's text and its keys and values; only its owner can read\n"
-      "it. An older document in FILE is replaced when the new one is complete. A chat is not.");
+      "it. An older document in FILE is replaced when the new one is complete. A chat is not. "
+      "After\n"
+      "Ctrl-C, FILE keeps what was read, and the same command goes on from there.");
   sub->add_option("-f,--file", o->files, "the document; may be repeated: one after the other")
       ->type_name("FILE")
       ->required()

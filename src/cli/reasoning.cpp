@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "cli/standard_streams.h"
+
 namespace riffle::cli {
 namespace {
 
@@ -181,7 +183,7 @@ ReasoningView::ReasoningView(bool quiet)
 
 void ReasoningView::show(std::string_view text) {
   if (!shown_ || text.empty()) return;
-  if (!open_ && color_) std::fputs("\033[2m", stderr);
+  if (!open_ && color_) put_controls("\033[2m");
   open_ = true;
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
@@ -189,7 +191,8 @@ void ReasoningView::show(std::string_view text) {
 
 void ReasoningView::end() {
   if (!std::exchange(open_, false)) return;
-  std::fputs(color_ ? "\033[0m\n\n" : "\n\n", stderr);
+  if (color_) put_controls("\033[0m");
+  std::fputs("\n\n", stderr);
   std::fflush(stderr);
 }
 

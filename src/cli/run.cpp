@@ -13,6 +13,7 @@
 #include "cli/reasoning.h"
 #include "cli/seed.h"
 #include "cli/session.h"
+#include "cli/text_file.h"
 
 namespace riffle::cli {
 namespace {
@@ -115,7 +116,9 @@ int run_main(RunOptions& o) {
     prompt = parts.text();
     message = is_message(o.message, o.common, model.get());
   }
+  if (message) check_no_nul(parts.source, parts.document);
   check_length(model.get(), prompt, o.common.context);
+  if (!file) say_piped_document(o.prompt, parts, o.common.quiet);
   const auto form = [&] {
     return question_prompt(model.get(), o.message.system, prompt, message, o.common.thinking);
   };
@@ -136,6 +139,12 @@ int run_main(RunOptions& o) {
   if (file) {
     formed = form();
     const std::vector<int32_t> held = file->tokens();
+    if (file->text().all_tokens)
+      notice(
+          o.common.quiet,
+          "[%s holds %zu of %zu tokens of its document; the rest is read now, and the riffle read "
+          "that was stopped would keep it]",
+          o.session.c_str(), held.size(), file->text().all_tokens);
     say_read_again(o.session, held, held.size(), session.get(), formed.tokens, o.common.quiet);
   }
   const auto& [tokens, in_reasoning] = formed;
@@ -156,10 +165,8 @@ int run_main(RunOptions& o) {
   times.end = Clock::now();
   if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
   const riffle_stats stats = context_stats(context.get());
-  // A pipe gets the answer's bytes and nothing more; a terminal gets its prompt on a line of its
-  // own.
-  if (read && is_terminal(STDOUT_FILENO) && !o.common.json && !answer.text.ends_with('\n'))
-    write_out("\n");
+  // Also in a pipe, as ollama run and llama-cli: files and loops get whole lines.
+  if (read && !o.common.json && !answer.text.ends_with('\n')) write_out("\n");
   said = say_notice(context.get(), o.common.quiet, said);
   if (o.common.json) {
     print_json(
@@ -187,7 +194,11 @@ int run_main(RunOptions& o) {
            seed.empty() ? "" : ("; " + seed).c_str());
     say_unfinished_reasoning(answer, result, o.common.quiet);
   } else {
-    notice(o.common.quiet, "[stopped while the prompt was being read]");
+    // There is no file to keep it in.
+    notice(o.common.quiet, "[stopped while the prompt was being read%s]",
+           !file && !parts.document.empty()
+               ? "; riffle read -o FILE keeps what it has read, also when it is stopped"
+               : "");
   }
   return result.finish == RIFFLE_FINISH_ABORTED ? EXIT_INTERRUPTED : EXIT_OK;
 }
@@ -203,9 +214,9 @@ void add_run(CLI::App& app, Command& chosen) {
       R"(Document and question: riffle run -f FILE -p TEXT, or ... | riffle run -p TEXT.
 If the model has a chat template that riffle can evaluate, the prompt becomes a user's message.
 Otherwise, and with --raw, the model continues the prompt.)",
-      R"(A plain prompt begins with the beginning-of-sequence token. The answer is streamed to stdout; a
-final line break is added only on a terminal. A model's reasoning is no part of the answer: it is
-shown dimmed on a terminal's stderr, and is reasoning_content in --json.
+      R"(A plain prompt begins with the beginning-of-sequence token. The answer is streamed to stdout and
+ends in a line break. A model's reasoning is no part of the answer: it is shown dimmed on a
+terminal's stderr, and is reasoning_content in --json.
 -p TEXT follows the document on a line of its own. With -f, standard input is not read (-f -: it is
 the document). With -p alone it is read to its end if it is a pipe, a socket, or a file that nobody
 has begun to read. A pipe that stays open and sends nothing for 10 s is an error. Give < /dev/null

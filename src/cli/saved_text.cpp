@@ -18,6 +18,7 @@ std::string packed(const SavedText& t) {
   } else {
     out["message"] = t.message;
     out["system"] = t.system;
+    if (t.all_tokens) out["all_tokens"] = t.all_tokens;
   }
   out["document"] = t.document;
   return dump(out);
@@ -38,7 +39,11 @@ SavedText unpacked(const std::string& path, std::string_view data) {
     if (t.chat)
       for (const Json& m : json.at("messages"))
         t.messages.push_back({m.at("role"), m.at("content"), m.at("reasoning_content")});
-    else t.message = json.at("message"), t.system = json.at("system");
+    else {
+      t.message = json.at("message");
+      t.system = json.at("system");
+      t.all_tokens = json.value("all_tokens", size_t{0});
+    }
   } catch (const Json::exception&) {
     throw other("something else");
   }

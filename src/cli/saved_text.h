@@ -13,6 +13,9 @@ struct SavedText {
   bool message = false;       // a document: the question about it is to be a user's message
   std::string document = {};  // of a chat: loaded, waiting for its question
   std::string system = {};    // of a document
+  // Of a document: the tokens of all of it, if the session holds only a beginning of them. 0: it
+  // holds all.
+  size_t all_tokens = 0;
   std::vector<Message> messages = {};  // of a chat
 };
 

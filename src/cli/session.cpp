@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
+
+#include "cli/text_file.h"
 
 namespace riffle::cli {
 namespace {
@@ -12,10 +13,14 @@ namespace {
 std::string found_model(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return "a folder";
-  if (!std::filesystem::is_regular_file(path, error)) return "";  // opening a pipe would wait
-  char magic[4] = {};
-  std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
-  return std::string_view(magic, sizeof magic) == "GGUF" ? "a GGUF file" : "";
+  return beginning_of(path, 4) == "GGUF" ? "a GGUF file" : "";
+}
+
+// Whether riffle_session_load has refused the file for its model.
+bool is_of_other_model(const std::string& error) {
+  return error.find(": model: found ") != error.npos ||
+         error.find(": weights: found ") != error.npos ||
+         error.find(": tokenizer: found ") != error.npos;
 }
 
 }  // namespace
@@ -24,6 +29,8 @@ SessionFile::SessionFile(const std::string& path) : path_(path) {
   char err[1024] = "";
   const riffle_status status = riffle_session_file_open(path.c_str(), &file_, err, sizeof err);
   if (status == RIFFLE_OK) return;
+  if (is_lfs_pointer(beginning_of(path, 1024)))
+    throw Exit(exit_code_of(status), lfs_complaint(path));
   const std::string model = found_model(path);
   if (model.empty()) throw Exit(exit_code_of(status), err);
   throw Exit(
@@ -51,7 +58,11 @@ bool SessionFile::has_text() const {
 std::string SessionFile::holds() const {
   if (!has_text()) return "a session";
   const SavedText& t = text();
-  if (!t.chat) return "a document of " + human_bytes(static_cast<double>(t.document.size()));
+  if (!t.chat)
+    return "a document of " + human_bytes(static_cast<double>(t.document.size())) +
+           (t.all_tokens ? text_of(", %zu of its %zu tokens read",
+                                   static_cast<size_t>(info().n_tokens), t.all_tokens)
+                         : "");
   const size_t n = t.messages.size();
   return text_of("a chat of %zu message%s", n, n == 1 ? "" : "s");
 }
@@ -101,7 +112,12 @@ Session SessionFile::load(riffle_context* context, bool quiet) const {
            date_text(i.saved).c_str());
   Progress progress("loading " + path_, quiet);
   riffle_session* session = nullptr;
-  check(riffle_session_load(context, file_, &session, Progress::callback, &progress), context);
+  const riffle_status status =
+      riffle_session_load(context, file_, &session, Progress::callback, &progress);
+  const std::string error = status == RIFFLE_OK ? "" : riffle_context_error(context);
+  if (status == RIFFLE_UNSUPPORTED && is_of_other_model(error))
+    throw Exit(exit_code_of(status), error + "; -m gives the model that the session is of");
+  check(status, context);
   return Session(session);
 }
 

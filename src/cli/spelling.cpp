@@ -186,6 +186,16 @@ class Words {
     return read_letters(word);
   }
 
+  // Whether the next word is a level of this flag, which the parser takes only behind an equals
+  // sign: "--think high". riffle's commands with such flags take no words of their own.
+  bool takes_word(const std::string& flag, const std::string& next) const {
+    const CLI::Option* const o = option_of(command_, flag);
+    if (!o || takes_value(*o)) return false;
+    const std::vector<std::string> words = words_of(*o);
+    return !words.empty() &&
+           (is_switch(next) || std::find(words.begin(), words.end(), next) != words.end());
+  }
+
  private:
   // "-nVALUE", "-qn".
   bool read_letters(const std::string& word) {
@@ -244,7 +254,12 @@ std::vector<std::string> spelled(std::vector<std::string> args, const CLI::App& 
     if (word[1] != '-' && !std::isalpha(static_cast<unsigned char>(word[1]))) continue;
     const std::string typed = word;
     try {
-      if (!words.read_flag(args[i])) continue;
+      if (!words.read_flag(args[i])) {
+        if (i + 1 == args.size() || !words.takes_word(args[i], args[i + 1])) continue;
+        args[i] += "=" + args[i + 1];
+        args.erase(args.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+        continue;
+      }
     } catch (const Exit& e) {
       if (std::find(wrong.begin(), wrong.end(), e.what()) == wrong.end())
         wrong.emplace_back(e.what());

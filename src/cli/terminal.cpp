@@ -11,6 +11,9 @@
 #include <cstring>
 
 #include "cli/common.h"
+#include "cli/printable.h"
+#include "cli/standard_streams.h"
+#include "cli/terminal_hold.h"
 
 namespace riffle::cli {
 
@@ -21,19 +24,30 @@ namespace {
 // A signal handler can reach nothing but globals; these belong to the one InterruptGuard alive.
 std::atomic<riffle_context*> g_context{nullptr};
 std::atomic<int> g_count{0};
+std::atomic<bool> g_terminated{false}, g_patient{false};
 static_assert(std::atomic<riffle_context*>::is_always_lock_free &&
               std::atomic<int>::is_always_lock_free);
 struct sigaction g_old_int, g_old_term;
 
-void on_signal(int) {
-  if (g_count.fetch_add(1) > 0) _exit(EXIT_INTERRUPTED);
+void on_signal(int signal) {
+  const bool again = g_count.fetch_add(1) > 0;
+  const bool terminates = signal == SIGTERM && g_terminated.exchange(true);
+  if (g_patient ? terminates : again) {
+    release_terminal();
+    _exit(EXIT_INTERRUPTED);
+  }
   if (riffle_context* c = g_context.load()) riffle_abort(c, true);
 }
 
 }  // namespace
 
-InterruptGuard::InterruptGuard(riffle_context* context) {
+InterruptGuard::InterruptGuard(riffle_context* context)
+    : InterruptGuard(context, EndsBy::ANY) {}
+
+InterruptGuard::InterruptGuard(riffle_context* context, EndsBy ends_by) {
   g_count = 0;
+  g_terminated = false;
+  g_patient = ends_by == EndsBy::TERM;
   g_context = context;
   struct sigaction action {};
   action.sa_handler = on_signal;  // without SA_RESTART, so that a read from the terminal returns
@@ -46,8 +60,10 @@ InterruptGuard::~InterruptGuard() {
   sigaction(SIGINT, &g_old_int, nullptr);
   sigaction(SIGTERM, &g_old_term, nullptr);
   g_context = nullptr;
+  g_patient = false;
 }
 
+bool terminated() { return g_terminated; }
 bool interrupted() { return g_count.load() > 0; }
 
 void clear_interrupted() {
@@ -76,9 +92,10 @@ void notice(bool quiet, const char* format, ...) {
   const bool color = color_ok(STDERR_FILENO);
   va_list args;
   va_start(args, format);
-  if (color) std::fputs("\033[2m", stderr);
+  if (color) put_controls("\033[2m");
   std::vfprintf(stderr, format, args);
-  std::fputs(color ? "\033[0m\n" : "\n", stderr);
+  if (color) put_controls("\033[0m");
+  std::fputs("\n", stderr);
   va_end(args);
 }
 
@@ -135,7 +152,7 @@ void Progress::show(std::string label, double done, double total) {
   winsize size{};
   const size_t columns =
       ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-  std::string line = label_;
+  std::string line = one_line(label_);
   if (total > 0) {
     const std::string tail = text_of(" %3.0f%%", 100 * share) + left;
     const size_t room =
@@ -151,19 +168,24 @@ void Progress::show(std::string label, double done, double total) {
   const size_t now_drawn = line.size();
   if (now_drawn < drawn_) line.append(drawn_ - now_drawn, ' ');
   drawn_ = now_drawn;
-  std::fprintf(stderr, "\r%s", line.c_str());
+  put_controls("\r");
+  std::fputs(line.c_str(), stderr);
   std::fflush(stderr);
 }
 
 void Progress::clear() {
-  if (drawn_) std::fprintf(stderr, "\r%*s\r", static_cast<int>(drawn_), "");
-  if (drawn_) std::fflush(stderr);
+  if (drawn_) put_controls("\r" + std::string(drawn_, ' ') + "\r");
   drawn_ = 0;
 }
 
 void Progress::finish() {
   clear();
   mode_ = Mode::SILENT;
+}
+
+void Table::add(std::vector<std::string> row) {
+  for (std::string& cell : row) cell = one_line(cell);
+  rows_.push_back(std::move(row));
 }
 
 std::string Table::text(bool all_left) const {

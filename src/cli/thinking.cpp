@@ -10,6 +10,19 @@ const char* effort_named(std::string_view word) {
   return nullptr;
 }
 
+std::optional<Thinking> thinking_named(const std::string& word) {
+  if (word == "on") return Thinking{RIFFLE_THINKING_ON, nullptr};
+  if (word == "off") return Thinking{RIFFLE_THINKING_OFF, nullptr};
+  if (const char* effort = effort_named(word)) return Thinking{RIFFLE_THINKING_ON, effort};
+  return std::nullopt;
+}
+
+const char* thinking_text(const Thinking& thinking) {
+  if (thinking.enabled == RIFFLE_THINKING_OFF) return "off";
+  if (thinking.effort) return thinking.effort;
+  return thinking.enabled == RIFFLE_THINKING_ON ? "on" : "as the chat template has it";
+}
+
 bool is_template_variable(std::string_view name) {
   return name == "enable_thinking" || name == "reasoning_effort";
 }

@@ -1,6 +1,7 @@
 // Whether and how long a model is asked to reason: variables that chat templates read.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,11 @@ struct Thinking {
 };
 
 inline constexpr const char* kEfforts[] = {"low", "medium", "high"};
+// "on", "off" or one of kEfforts, as --think takes them and riffle chat's /think; none: another
+// word.
+std::optional<Thinking> thinking_named(const std::string& word);
+// One of these words; "as the chat template has it" for the default.
+const char* thinking_text(const Thinking& thinking);
 // The word as Thinking::effort holds it; null: it is not one of kEfforts.
 const char* effort_named(std::string_view word);
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.h"
+#include "cli/printable.h"
 #include "cli/prompt.h"
 
 namespace riffle::cli {
@@ -62,7 +63,7 @@ int tokenize_main(TokenizeOptions& o) {
     const char* piece = riffle_token_piece(model.get(), id);
     if (o.common.json) pieces.push_back(piece ? piece : "");
     else if (o.ids_only) lines += (lines.empty() ? "" : " ") + std::to_string(id);
-    else lines += std::to_string(id) + "\t" + (piece ? piece : "") + "\n";
+    else lines += std::to_string(id) + "\t" + one_line(piece ? piece : "") + "\n";
   }
   if (o.common.json)
     print_json({{"n_tokens", ids.size()},

@@ -128,10 +128,11 @@ void Engine::check_origin(const SessionFile& file) {
     return format("%s, %d layers, %d KV heads of %d, a vocabulary of %d", o.architecture.c_str(),
                   o.n_layers, o.n_kv_heads, o.head_dim, o.vocab_size);
   };
+  const auto named = [&](const SessionOrigin& o) { return o.model + " (" + shape(o) + ")"; };
   const auto hash = [](const std::string& name, uint64_t value) {
     return format("%s (%016llx)", name.c_str(), static_cast<unsigned long long>(value));
   };
-  if (shape(has) != shape(want)) differs("model", shape(has), shape(want));
+  if (shape(has) != shape(want)) differs("model", named(has), named(want));
   if (has.weights != want.weights)
     differs("weights", hash(has.model, has.weights), hash(want.model, want.weights));
   if (has.tokenizer != want.tokenizer)

@@ -4,6 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <system_error>
 
 #include "util/c_locale.h"
 #include "util/error.h"
@@ -21,6 +25,14 @@ FileDescriptor::~FileDescriptor() {
 const char* not_regular(const struct stat& info) {
   if (S_ISREG(info.st_mode)) return nullptr;
   return S_ISDIR(info.st_mode) ? "folder" : "device or pipe";
+}
+
+std::string real_path(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr),
+                                                         &std::free);
+  // With the unresolved path, riffle would replace the link instead of the file.
+  if (!real && errno == ENOMEM) throw std::bad_alloc();
+  return real ? real.get() : path;
 }
 
 FileDescriptor open_regular(const std::string& path, struct stat* info) {

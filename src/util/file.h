@@ -30,6 +30,10 @@ class FileDescriptor {
 // "folder", "device or pipe"; null: a regular file.
 const char* not_regular(const struct stat& info);
 
+// The file itself, where path is a link to one that is there. Files that are written beside their
+// path and renamed use it, so that the link stays.
+std::string real_path(const std::string& path);
+
 // Open for reading; info is filled in. Throws RIFFLE_IO: missing, unreadable, not a regular file.
 // Never waits for the writer of a named pipe.
 FileDescriptor open_regular(const std::string& path, struct stat* info);

@@ -173,9 +173,9 @@ def good_lines(folder):
           "a record names the model that answered, whatever model its line asked for", one[5])
     check("message" in one[2]["response"]["body"]["choices"][0], "messages are answered by a message", one[2])
     alone = riffle("run", "--raw", "-p", "Once upon a time", "-n", "20", *GREEDY, *SMALL, "-q")
-    check(text_of(one[1]) == alone.out.decode(), "the text is that of riffle run", (text_of(one[1]), alone.out))
+    check(text_of(one[1]) + "\n" == alone.out.decode(), "the text is that of riffle run", (text_of(one[1]), alone.out))
     alone = riffle("run", "--chat", "-p", "The code is 4821.\nWhat is the code?", "-n", "8", *GREEDY, *SMALL, "-q")
-    check(text_of(one[2]) == alone.out.decode(), "and that of riffle run --chat", (text_of(one[2]), alone.out))
+    check(text_of(one[2]) + "\n" == alone.out.decode(), "and that of riffle run --chat", (text_of(one[2]), alone.out))
     check(text_of(one[8]) == text_of(one[2]), "parts of a message are its lines", one[8])
     texts = [text_of(x) for x in one]
     for n in (2, 3, 4, 8):

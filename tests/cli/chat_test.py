@@ -1,11 +1,6 @@
 """riffle chat, through a pipe and on a terminal."""
-import pty
-import re
-import select
-import termios
-import time
-
 from harness import *
+from terminal import *
 
 QUESTION = "What is the code?"
 
@@ -24,12 +19,12 @@ def through_a_pipe(folder):
     check(r.code == 0 and r.out.count(b"\n") >= 2 and b"> " not in r.out and r.err == b"", "two questions, two answers",
           r)
     one = riffle("run", "--chat", "-p", "Hello.", "-n", "16", *GREEDY, *SMALL, "-q")
-    check(r.out.startswith(one.out + b"\n"), "the first is that of riffle run --chat", (r.out, one.out))
+    check(r.out.startswith(one.out), "the first is that of riffle run --chat", (r.out, one.out))
 
     asked = riffle("run", "--chat", "-f", path, "-p", QUESTION, "-n", "16", *GREEDY, *SMALL, "-q")
     script = f"/load {path}\n{QUESTION}\n/stats\n{QUESTION}\n/stats\n/exit\nnot read\n"
     r = riffle(*args, stdin=script.encode())
-    check(r.code == 0 and r.out.startswith(asked.out + b"\n"), "/load and a question: as run -f -p", (r, asked))
+    check(r.code == 0 and r.out.startswith(asked.out), "/load and a question: as run -f -p", (r, asked))
     read = [int(n) for n in re.findall(rb"(\d+) tokens read", r.err)]
     # The document has some 500 tokens; a question with the template around it has fewer than 60.
     check(len(read) == 2 and 400 < read[0] < 800 and read[1] - read[0] < 100, "the document is read once", read)
@@ -39,7 +34,7 @@ def through_a_pipe(folder):
     check(r.code == 0 and r.out == half + half, "/clear forgets", r)
     r = riffle(*args, stdin=b"Hello \\\nworld.\n")
     one = riffle("run", "--chat", "-p", "Hello \nworld.", "-n", "16", *GREEDY, *SMALL, "-q")
-    check(r.out == one.out + b"\n", "a line ending in \\ goes on", (r.out, one.out))
+    check(r.out == one.out, "a line ending in \\ goes on", (r.out, one.out))
     r = riffle(*args, stdin=b"/help\n\n   \n")
     check(r.code == 0 and r.out == b"" and b"/load" in r.err, "/help is on stderr; blank lines ask nothing", r)
 
@@ -67,68 +62,12 @@ def errors(folder):
     check(one_line_error(r, 3, "/no/model.gguf"), "no model, no chat", r)
 
 
-class Terminal:
-    """The binary on a terminal of its own: stdin, stdout and stderr."""
-
-    def __init__(self, *args, program=BIN, **env):
-        self.seen = b""
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.execve(program, [program, *args], environment(TERM="xterm", COLUMNS="100", **env))
-
-    @classmethod
-    def of(cls, program, *args, **env):
-        """Another program on a terminal of its own."""
-        return cls(*args, program=program, **env)
-
-    def read(self, seconds):
-        if select.select([self.fd], [], [], seconds)[0]:
-            try:
-                data = os.read(self.fd, 65536)
-            except OSError:  # the other side is gone
-                return False
-            self.seen += data
-            return bool(data)
-        return True
-
-    def wait_for(self, pattern, seconds=90):
-        """Until the pattern comes up in what was not waited for yet."""
-        end = time.time() + seconds
-        while time.time() < end:
-            if m := re.search(pattern, self.seen, re.S):
-                before, self.seen = self.seen[: m.end()], self.seen[m.end():]
-                return before
-            if not self.read(0.2) and not re.search(pattern, self.seen, re.S):
-                break
-        raise AssertionError(f"{pattern} did not come; seen {self.seen[-400:]!r}")
-
-    def send(self, text, at_prompt=True):
-        """At the prompt: once the line editor has taken the terminal over, which it does just after showing it. What
-        comes before that is the terminal's own (Ctrl-D, for one, would be lost)."""
-        end = time.time() + 30
-        while at_prompt and termios.tcgetattr(self.fd)[3] & termios.ICANON and time.time() < end:
-            time.sleep(0.005)
-        os.write(self.fd, text)
-
-    def end(self, seconds=60):
-        end = time.time() + seconds
-        while time.time() < end:
-            self.read(0.05)
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                os.close(self.fd)
-                return os.waitstatus_to_exitcode(status)
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        return "hung"
-
-
 def commands(folder):
     """Through a pipe: what each command changes."""
     args = ["chat", "-n", "12", *GREEDY, *SMALL, "-q"]
 
     def answer(text, *more):
-        return riffle("run", "--chat", "-p", text, "-n", "12", *GREEDY, *SMALL, "-q", *more).out + b"\n"
+        return riffle("run", "--chat", "-p", text, "-n", "12", *GREEDY, *SMALL, "-q", *more).out
 
     r = riffle(*args, stdin=b'"""Hello\n\nworld.\n"""\n')
     check(r.code == 0 and r.out == answer("Hello\n\nworld."), "quotes around a message of several lines", r)
@@ -150,6 +89,23 @@ def commands(folder):
     r = riffle(*warm, stdin=b"Hello.\n/set seed 5\n/retry\n")
     check(r.out == 2 * two.out, "/set seed: the next answer takes it", (r, two))
 
+    loud = riffle(*warm[:-1], stdin=b"Hello.\n/retry\n")
+    named = re.search(rb"this answer has the seed (\d+)", loud.err)
+    told = riffle(*warm, stdin=b"Hello.\n/set seed %s\n/retry\n" % (named[1] if named else b"0"))
+    check(named and told.out == loud.out, "/retry names its seed, which gives the answer again", (loud, told))
+    r = riffle(*args[:-1], stdin=b"Hello.\n/retry\n")
+    check(r.out == 2 * first and b"temperature 0 gives the same answer" in r.err, "a greedy /retry says so", r)
+
+    model = thinker(folder)
+    def asked(*more):
+        return riffle("run", "-m", model, "-p", "Hi.", "-n", "12", *GREEDY, *SMALL, "-q", *more).out
+    r = riffle("chat", "-m", model, *args[1:-1], stdin=b"Hi.\n/clear\n/think on\n/think\nHi.\n/clear\n/think off\nHi.\n")
+    check(r.out == asked() + asked("--think") + asked("--no-think") and b"[thinking: on]" in r.err, "/think", (r, asked("--think")))
+    r = riffle(*args[:-1], stdin=b"/think high\n")
+    check(r.code == 0 and b"has no effect" in r.err and b"[thinking: high]" in r.err, "/think where the template asks for none", r)
+    r = riffle(*args, stdin=b"/think hard\n")
+    check(r.code == 1 and b"found 'hard', expected on, off, low, medium or high" in r.err, "/think with another word", r)
+
     r = riffle(*args, stdin=b"/system You are a pirate.\nHello.\n")
     check(r.code == 1 and r.out == first and b"no system messages" in r.err, "/system is refused where the template has none", r)
     vicuna = ["--chat-template", "vicuna"]
@@ -157,13 +113,13 @@ def commands(folder):
     pirate, plain = answer("Hello.", *vicuna, "--system", "You are a pirate."), answer("Hello.", *vicuna)
     check(r.code == 0 and r.out == 2 * pirate + plain and pirate != plain, "/system sets and removes the system message", (str(r), pirate, plain))
     r = riffle(*args, stdin=b"/set max-tokens 4\nHello.\n/set n 12\n/clear\nHello.\n")
-    short = riffle("run", "--chat", "-p", "Hello.", "-n", "4", *GREEDY, *SMALL, "-q").out + b"\n"
+    short = riffle("run", "--chat", "-p", "Hello.", "-n", "4", *GREEDY, *SMALL, "-q").out
     check(r.code == 0 and r.out == short + first, "/set max-tokens", (r, short))
     r = riffle(*args, stdin=b"/set\n")
     check(r.code == 0 and all(w in r.err for w in (b"temp", b"top-k", b"top-p", b"min-p", b"max-tokens  12", b"seed")),
           "/set alone shows the settings", r)
     for line, found in (("/set temp hot", "hot"), ("/set top_k 1.5", "1.5"), ("/set top-p 2", "2"), ("/set max-tokens -2", "-2"),
-                        ("/set seed x", "x"), ("/set colour red", "colour"), ("/set temp", "no value"), ("/set temp nan", "nan")):
+                        ("/set seed x", "x"), ("/set colour red", "colour"), ("/set temp", "no value"), ("/set temp nan", "nan"), ("/set temp 101", "from 0 to 100")):
         r = riffle(*args, stdin=line.encode() + b"\nHello.\n")
         check(r.code == 1 and r.out == first and found.encode() in r.err and b"expected" in r.err, f"{line} is refused", r)
 

@@ -26,6 +26,7 @@ def usage_errors(_):
         "epsilon nan": ["run", "-p", "x", "--epsilon", "nan"],
         "temp -1": ["run", "-p", "x", "--temp", "-1"],
         "temp inf": ["run", "-p", "x", "--temp", "inf"],
+        "temp above batch's bound": ["run", "-p", "x", "--temp", "100.5"],
         "top-p 2": ["run", "-p", "x", "--top-p", "2"],
         "top-k 1.5": ["run", "-p", "x", "--top-k", "1.5"],
         "-n words": ["run", "-p", "x", "-n", "many"],

@@ -37,6 +37,17 @@ def experts(_):
         check(want <= read <= want * 1.05, f"bench counts the experts that {batch} rows read", (want, read))
 
 
+def tokenizers(_):
+    r, j = riffle("info"), info("-q")
+    n = j["tokenizer"]["n_pieces"]
+    check(f"tokenizer" in r.out.decode() and f"sentencepiece, {n} pieces; <s> ({j['bos_id']}) begins a text, </s> ({j['eos_id']}) ends"
+          in r.out.decode() and 0 < n <= j["vocab_size"], "info shows the tokenizer", r)
+    j = info("-m", os.path.join(TINY, "qwen3moe_tied/qwen3moe_tied.gguf"))
+    check(j["tokenizer"]["kind"] == "byte-level BPE", "a byte-level one", j["tokenizer"])
+    r = riffle("info", "--shape", "llama3-8b")
+    check(r.code != 0 or b"tokenizer" in r.out, "a shape has none", r)
+
+
 def families(_):
     """What newer families have beyond Llama's layers; other models have no line about it."""
     named = lambda family: os.path.join(TINY, family, family + ".gguf")
@@ -158,4 +169,4 @@ def images(folder):
     check(one_line_error(r, 3, "config.json: model_type", '"llava"', '"gemma3"'), "another family with images", r)
 
 
-main(experts, families, threads, affinity, quota, mixes, images)
+main(tokenizers, experts, families, threads, affinity, quota, mixes, images)

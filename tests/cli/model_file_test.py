@@ -58,6 +58,89 @@ def other_files(folder):
         check(one_line_error(r, 3, os.path.join(hf, name) + ": found a Git LFS pointer"), f"a pointer as {name}", r)
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123\n"
+
+
+def pointers(folder):
+    """Every file that a user names may be a pointer of Git LFS."""
+    path = os.path.join(folder, "pointer")
+    with open(path, "wb") as f:
+        f.write(POINTER)
+    found = "found a Git LFS pointer, expected the file itself; git lfs pull"
+    for name, code, args in (("run -f", 1, ["run", "-f", path]), ("run --session", 1, ["run", "-p", "x", "--session", path]),
+                             ("info", 1, ["info", path]), ("read", 1, ["read", "-f", path, "-o", path + ".kv"]),
+                             ("--json-schema", 1, ["run", "-p", "x", "--json-schema", path]),
+                             ("--grammar", 1, ["run", "-p", "x", "--grammar", path]), ("batch", 1, ["batch", "-i", path]),
+                             ("eval", 1, ["eval", "--text", path])):
+        r = riffle(*args)
+        check(r.code == code and r.out == b"" and path in r.err.decode() and found in r.err.decode(), f"a pointer: {name}", r)
+    for command in ("/load", "/open"):
+        r = riffle("chat", "-q", stdin=f"{command} {path}\n".encode())
+        check(r.code == 1 and found in r.err.decode(), f"a pointer: {command}", r)
+    long = os.path.join(folder, "about.txt")
+    with open(long, "wb") as f:
+        f.write(POINTER + b"This is how a pointer looks. " * 50)
+    r = riffle("run", "-f", long, "-n", "1", "-c", "2048", "-q")
+    check(r.code == 0, "a text about pointers is a text", r)
+
+
+def no_models(folder):
+    """What people give with -m: one line that says what it is and what to give instead."""
+    def put(name, data):
+        with open(os.path.join(folder, name), "wb") as f:
+            f.write(data)
+        return os.path.join(folder, name)
+    empty = os.path.join(folder, "nothing")
+    pickle = os.path.join(folder, "torch")
+    for path in (empty, pickle):
+        os.mkdir(path)
+    with open(os.path.join(pickle, "pytorch_model.bin"), "wb") as f:
+        f.write(b"PK\x03\x04")
+    expected = "expected a GGUF file or a Hugging Face folder"
+    for path, *found in ((put("a.pdf", b"%PDF-1.7\n"), "a PDF document", "-f FILE"),
+                         (put("a.zip", b"PK\x03\x04abc"), "a ZIP archive", "unzip"),
+                         (put("a.bin", b"PK\x03\x04abc"), "a checkpoint of PyTorch", "convert_hf_to_gguf.py"),
+                         (put("b.pth", b"\x80\x02}q\x00."), "a pickle", "convert_hf_to_gguf.py"),
+                         (put("a.onnx", b"\x08\x07\x12"), "an ONNX model"), (put("a.gz", b"\x1f\x8b\x08"), "a compressed file"),
+                         (put("old.bin", b"tjgg\x03\0\0\0"), "from before GGUF"),
+                         (put("a.txt", b"Once upon a time.\n"), "a text file", "-f FILE"),
+                         (put("config.json", b'{"a": 1}'), "a JSON file", "give the folder"),
+                         (empty, "an empty folder"), (pickle, "weights of PyTorch"),
+                         ("hf.co/bartowski/Qwen3-8B-GGUF:Q4_K_M", "hf download bartowski/Qwen3-8B-GGUF --include '*Q4_K_M*.gguf'"),
+                         ("https://huggingface.co/org/name", "hf download org/name"),
+                         ("https://huggingface.co/org/name/resolve/main/a.gguf", "a URL", "curl -LO https://"),
+                         ("org/name:Q4_K_M", "hf download org/name"), ("org/name", "hf download org/name"),
+                         ("llama3.2:3b", "Ollama", "ollama show --modelfile llama3.2:3b")):
+        r = riffle("run", "-p", "x", "-m", path)
+        check(one_line_error(r, 3, path + ": found ", expected, *found) and r.err.count(b"\n") == 1, f"-m {os.path.basename(path)}", r)
+
+
+def other_texts(folder):
+    """Texts that are none, devices, and sessions of another model."""
+    path = os.path.join(folder, "binary")
+    with open(path, "wb") as f:
+        f.write(b"abc\0def")
+    for args in (["run", "-f", path], ["read", "-f", path, "-o", path + ".kv"]):
+        r = riffle(*args)
+        check(r.code == 1 and f"{path}: found a NUL byte at offset 3, expected text in UTF-8" in r.err.decode(), f"a NUL: {args[0]}", r)
+    with open(path, "wb") as f:
+        f.write("Hi.".encode("utf-16"))
+    r = riffle("chat", "-q", stdin=f"/load {path}\n".encode())
+    check(r.code == 1 and b"iconv -f UTF-16" in r.err, "/load of UTF-16", r)
+    for args in (["run", "-f", "/dev/zero"], ["run", "-p", "x", "--json-schema", "/dev/zero"]):
+        r = riffle(*args)
+        check(r.code == 1 and b"/dev/zero: found a device, expected a text file" in r.err, "a device has no end", r)
+    r = riffle("run", "-f", "/dev/null")
+    check(one_line_error(r, 1, "empty"), "/dev/null is empty", r)
+    model = os.path.join(folder, "other.gguf")
+    kept = os.path.join(folder, "kept.kv")
+    riffle("read", "-q", "-f", os.path.join(ROOT, "README.md"), "-o", kept, "-c", "8192")
+    riffle("quantize", "-q", "-o", model, "--type", "q4_0", "--allow-requantize")
+    name = json.loads(riffle("info", kept, "--json").out)["model"]
+    r = riffle("run", "-p", "x", "-m", model, "--session", kept, "-c", "8192")
+    check(one_line_error(r, 1, kept, name, "-m gives the model that the session is of"), "a session of another model", r)
+
+
 def missing(folder):
     for name, path in {"missing": folder + "/none.gguf", "empty folder": folder}.items():
         r = riffle("info", "-m", path)
@@ -83,4 +166,4 @@ def batch_output_is_safe(folder):
     check(r.code == 3 and open(out).read() == earlier, "batch leaves the output alone if the model is bad", r)
 
 
-main(bad_files, other_files, missing, batch_output_is_safe)
+main(bad_files, other_files, pointers, no_models, other_texts, missing, batch_output_is_safe)

@@ -32,11 +32,15 @@ def documents(folder):
     r = answer("-p", QUESTION, stdin=DOCUMENT)
     check(r.code == 0 and r.out == want.out and r.err == b"", "a pipe goes before -p, as -f does",
           (r, want))
+    r = riffle(*RUN, "-p", QUESTION, stdin=DOCUMENT)
+    check(b"[standard input, 18 B, is the document before -p; give < /dev/null if it is not]" in r.err,
+          "... and is never read in silence", r)
+    check(r.out.endswith(b"\n") and not r.out.endswith(b"\n\n"), "an answer in a pipe is a line", r)
     for end in (b"", b"\r\n\n"):
         r = answer("-p", QUESTION, stdin=DOCUMENT.rstrip() + end)
         check(r.out == want.out, f"its line breaks at the end do not matter: {end}", r)
     r = answer("-p", QUESTION, "--json", stdin=DOCUMENT)
-    check(r.code == 0 and json.loads(r.out)["text"].encode() == want.out, "... with --json", r)
+    check(r.code == 0 and json.loads(r.out)["text"].encode() + b"\n" == want.out, "... with --json", r)
     with open(path, "rb") as f:
         p = start(*RUN, "-q", "-p", QUESTION, stdin=f)
         out, err = p.communicate(timeout=120)
@@ -90,11 +94,11 @@ def loops(folder):
     path = os.path.join(folder, "questions.txt")
     with open(path, "w") as f:
         f.write("Hello.\nWho are you?\n")
-    run = '"$0" run --chat -p "$q" -n 6 --temp 0 -c 2048 --threads 2; echo'
+    run = '"$0" run --chat -p "$q" -n 6 --temp 0 -c 2048 --threads 2'
     script = f'while read -r q; do {run}; done < "$1"'
     p = subprocess.run(["sh", "-c", script, BIN, path], capture_output=True, env=environment(),
                        timeout=120)
-    want = b"".join(riffle("run", "--chat", "-p", q, "-n", "6", *GREEDY, *SMALL).out + b"\n"
+    want = b"".join(riffle("run", "--chat", "-p", q, "-n", "6", *GREEDY, *SMALL).out
                     for q in ("Hello.", "Who are you?"))
     check(p.stdout == want, "a while-read loop gets each of its lines", (p.stdout, want))
     check(p.stderr.count(UNREAD) == 1, "and what is not read is said, while there is some",

@@ -15,7 +15,7 @@ def with_a_template(_):
     name = json.loads(riffle("info", "--json", "-q").out)["chat_template_name"]
     got = [json.loads(riffle(*ASK, "--json", "-q", *more).out) for more in ([], ["--raw"])]
     check([j["chat_template"] for j in got] == [name, None]
-          and [j["text"].encode() for j in got] == [default.out, raw.out],
+          and [j["text"].encode() + b"\n" for j in got] == [default.out, raw.out],
           "--json tells the template", got)
     ids = [len(riffle("tokenize", "-p", "Hello", "--ids-only", "-q", *more).out.split())
            for more in ([], ["--chat"])]
@@ -72,11 +72,16 @@ def thinking(folder):
     for more in ([], ["--no-think"], ["--think=false"], ["--no-think=true"]):
         r = riffle(*ASK, "-m", model, *more)
         check(r.code == 0 and r.out == plain.out, f"an answer without reasoning {more}", (r, plain))
-    for more in ("--think", "--think=true", "--no-think=false"):
-        r = riffle(*ASK, "-m", model, more)
-        check(r.code == 0 and r.out == b"", f"reasoning is no part of the answer on stdout: {more}", r)
+    for more in (["--think"], ["--think=true"], ["--no-think=false"], ["--think", "on"], ["--think", "high"]):
+        r = riffle(*ASK, "-m", model, *more)
+        check(r.code == 0 and r.out == b"\n", f"reasoning is no part of the answer on stdout: {more}", r)
     r = riffle(*ASK, "-m", model, "--think")
-    check(r.out == b"" and b"all of these tokens are reasoning: -n allows more" in r.err,
+    r = riffle(*ASK, "-m", model, "--think", "off")
+    check(r.out == plain.out, "--think off", r)
+    r = riffle(*ASK, "-m", model, "--think", "hard")
+    check(one_line_error(r, 2, "unexpected argument 'hard'"), "--think and another word", r)
+    r = riffle(*ASK, "-m", model, "--think")
+    check(r.out == b"\n" and b"all of these tokens are reasoning: -n allows more" in r.err,
           "reasoning that takes all tokens: a notice", r)
     j = json.loads(riffle(*ASK, "-m", model, "--think", "--json", "-q").out)
     check(j["text"] == "" and j["reasoning_content"] and j["completion_tokens"] > 0,

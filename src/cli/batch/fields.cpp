@@ -6,6 +6,7 @@
 
 #include "cli/batch/answer_format.h"
 #include "cli/batch/messages.h"
+#include "cli/sampling_range.h"
 
 namespace riffle::cli {
 namespace {
@@ -103,10 +104,11 @@ bool is_minus_one(const JsonIn& value) {
   return value.is_number_integer() && !value.is_number_unsigned() && value.get<int64_t>() == -1;
 }
 
-// A member of the sampler's settings, from low to high.
-template <float riffle_sampling::*member, int low, int high>
+// A member of the sampler's settings.
+template <float riffle_sampling::*member>
 void read_real(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  body.request.sampling.*member = static_cast<float>(f.real(field, value, low, high));
+  constexpr Range range = range_of<member>;
+  body.request.sampling.*member = static_cast<float>(f.real(field, value, range.low, range.high));
 }
 // A number of last tokens; -1: all.
 template <int32_t riffle_sampling::*member>
@@ -141,7 +143,7 @@ void read_repeat_penalty(const Fields& f, const std::string& field, const JsonIn
   if (std::exchange(body.penalised, true))
     f.fail("bad_request",
            "fields body.repeat_penalty and body.repetition_penalty are both there, expected one");
-  body.request.sampling.repeat_penalty = static_cast<float>(f.real(field, value, 0.001, 1000));
+  read_real<&riffle_sampling::repeat_penalty>(f, field, value, body);
 }
 // vLLM's, which looks back at everything.
 void read_repetition_penalty(const Fields& f, const std::string& field, const JsonIn& value,
@@ -273,8 +275,8 @@ constexpr BodyField kFields[] = {
     {{"model", Use::HONOURED}, read_model},
     {{"max_tokens", Use::HONOURED}, read_max_tokens},
     {{"max_completion_tokens", Use::HONOURED}, read_max_tokens},
-    {{"temperature", Use::HONOURED}, read_real<&riffle_sampling::temperature, 0, 100>},
-    {{"top_p", Use::HONOURED}, read_real<&riffle_sampling::top_p, 0, 1>},
+    {{"temperature", Use::HONOURED}, read_real<&riffle_sampling::temperature>},
+    {{"top_p", Use::HONOURED}, read_real<&riffle_sampling::top_p>},
     {{"seed", Use::HONOURED}, read_seed},
     {{"stop", Use::HONOURED}, read_stop},
     {{"response_format", Use::HONOURED}, read_format},
@@ -283,8 +285,8 @@ constexpr BodyField kFields[] = {
     {{"logprobs", Use::HONOURED}, read_logprobs},
     {{"top_logprobs", Use::HONOURED}, read_top_logprobs},
     {{"logit_bias", Use::HONOURED}, read_logit_bias},
-    {{"frequency_penalty", Use::HONOURED}, read_real<&riffle_sampling::frequency_penalty, -2, 2>},
-    {{"presence_penalty", Use::HONOURED}, read_real<&riffle_sampling::presence_penalty, -2, 2>},
+    {{"frequency_penalty", Use::HONOURED}, read_real<&riffle_sampling::frequency_penalty>},
+    {{"presence_penalty", Use::HONOURED}, read_real<&riffle_sampling::presence_penalty>},
     {{"reasoning_effort", Use::HONOURED}, read_effort},
 
     {{"best_of", Use::HONOURED}, read_best_of},
@@ -316,7 +318,7 @@ constexpr BodyField kFields[] = {
 
     // vLLM
     {{"top_k", Use::HONOURED}, read_top_k},
-    {{"min_p", Use::HONOURED}, read_real<&riffle_sampling::min_p, 0, 1>},
+    {{"min_p", Use::HONOURED}, read_real<&riffle_sampling::min_p>},
     {{"repetition_penalty", Use::HONOURED}, read_repetition_penalty},
     {{"ignore_eos", Use::HONOURED}, read_ignore_eos},
     {{"chat_template_kwargs", Use::HONOURED}, read_template_kwargs},
@@ -360,10 +362,10 @@ constexpr BodyField kFields[] = {
     // llama.cpp
     {{"repeat_penalty", Use::HONOURED}, read_repeat_penalty},
     {{"repeat_last_n", Use::HONOURED}, read_last_n<&riffle_sampling::repeat_last_n>},
-    {{"xtc_probability", Use::HONOURED}, read_real<&riffle_sampling::xtc_probability, 0, 1>},
-    {{"xtc_threshold", Use::HONOURED}, read_real<&riffle_sampling::xtc_threshold, 0, 1>},
-    {{"dry_multiplier", Use::HONOURED}, read_real<&riffle_sampling::dry_multiplier, 0, 1000>},
-    {{"dry_base", Use::HONOURED}, read_real<&riffle_sampling::dry_base, 1, 1000>},
+    {{"xtc_probability", Use::HONOURED}, read_real<&riffle_sampling::xtc_probability>},
+    {{"xtc_threshold", Use::HONOURED}, read_real<&riffle_sampling::xtc_threshold>},
+    {{"dry_multiplier", Use::HONOURED}, read_real<&riffle_sampling::dry_multiplier>},
+    {{"dry_base", Use::HONOURED}, read_real<&riffle_sampling::dry_base>},
     {{"dry_allowed_length", Use::HONOURED}, read_dry_allowed_length},
     {{"dry_penalty_last_n", Use::HONOURED}, read_last_n<&riffle_sampling::dry_penalty_last_n>},
     {{"dry_sequence_breakers", Use::HONOURED}, read_dry_breakers},

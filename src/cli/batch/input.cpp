@@ -9,6 +9,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "cli/text_file.h"
+
 namespace riffle::cli {
 namespace {
 
@@ -44,6 +46,8 @@ BatchInput::BatchInput(const std::string& path, const Shard& shard, const BatchD
   if (S_ISDIR(stat_.st_mode))
     throw Exit(EXIT_RUN, name_ + ": cannot read: " + std::strerror(EISDIR));
   if (regular_) begin_ = ::lseek(fd_, 0, SEEK_CUR);
+  if (path != "-" && is_lfs_pointer(beginning_of(path, 1024)))
+    throw Exit(EXIT_RUN, lfs_complaint(path));
   if (shard.count > 1 && !regular_)
     throw Exit(EXIT_USAGE, "--shard needs an input that is a regular file; " + name_ + " is none");
   rewind();

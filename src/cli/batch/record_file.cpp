@@ -8,6 +8,8 @@
 #include <cstring>
 #include <thread>
 
+#include "cli/printable.h"
+
 namespace riffle::cli {
 
 RecordFile::RecordFile(const std::string& path, const char* flag, const BatchInput& input,
@@ -90,7 +92,7 @@ void RecordFile::begin(uint64_t bytes) {
 }
 
 void RecordFile::write(const std::string& record) {
-  const std::string line = record + "\n";
+  const std::string line = (terminal() ? printable(record) : record) + "\n";
   if (const int error = write_all(fd_, line)) {
     if (regular_ && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0)
       fail("cannot write, nor cut off its end", error);

@@ -491,15 +491,6 @@ void check_target(const std::string& path) {
     refuse("another kind of file");
 }
 
-// The file itself, where path is a link.
-std::string real_path(const std::string& path) {
-  const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr),
-                                                         &std::free);
-  // With the unresolved path, riffle would replace the link instead of the file.
-  if (!real && errno == ENOMEM) throw std::bad_alloc();
-  return real ? real.get() : path;
-}
-
 }  // namespace
 
 void check_session_path(const std::string& path) {

@@ -59,19 +59,23 @@ uint32_t gguf_type_of(DType type) {
 }
 
 GgufFileWriter::GgufFileWriter(std::string path, bool overwrite)
-    : path_(std::move(path)), overwrite_(overwrite) {
+    : path_(std::move(path)), target_(real_path(path_)), overwrite_(overwrite) {
   struct stat info;
   if (::stat(path_.c_str(), &info) == 0) {
     if (const char* found = not_regular(info))
       throw Error(RIFFLE_BAD_ARGUMENT,
                   path_ + ": found a " + found + ", expected the name of a file to write");
     if (!overwrite_) throw Error(RIFFLE_BAD_ARGUMENT, path_ + ": the file exists");
+  } else if (::lstat(path_.c_str(), &info) == 0) {
+    throw Error(RIFFLE_BAD_ARGUMENT, path_ +
+                                         ": found a link to a file that is not there, expected "
+                                         "the name of a file to write");
   }
-  temporary_ = path_ + ".part-" + std::to_string(::getpid());
+  temporary_ = target_ + ".part-" + std::to_string(::getpid());
   // Before the file exists: an exception here would leave it behind.
   buffer_.reserve(kBufferBytes);
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd_ < 0) io_error(temporary_, "cannot create", errno);
+  if (fd_ < 0) io_error(path_, "cannot create a file beside it", errno);
 }
 
 GgufFileWriter::~GgufFileWriter() {
@@ -219,11 +223,11 @@ void GgufFileWriter::finish() {
   if (closed != 0) give_up("cannot write", errno);
   // A file that came to be meanwhile is not ours to replace.
   if (!overwrite_) {
-    if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0)
+    if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(), RENAME_NOREPLACE) == 0)
       return;
     if (errno == EEXIST) give_up("cannot rename to it", errno);
   }
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) give_up("cannot rename to it", errno);
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) give_up("cannot rename to it", errno);
 }
 
 }  // namespace riffle

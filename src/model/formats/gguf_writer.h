@@ -51,7 +51,7 @@ class GgufFileWriter {
   void put(const void* data, uint64_t bytes);
   void write_all(const char* data, uint64_t bytes);
 
-  std::string path_, temporary_;
+  std::string path_, target_, temporary_;  // target_: what path_ links to
   bool overwrite_;
   int fd_ = -1;
   std::string keys_, infos_;

@@ -1,0 +1,16 @@
+// Where riffle chat keeps the lines that were typed.
+#pragma once
+#include <string>
+
+namespace riffle::cli {
+
+// $RIFFLE_HISTORY, else riffle/history in $XDG_STATE_HOME or ~/.local/state. By the rule of XDG,
+// paths of the latter two that are not absolute are ignored. "": none.
+std::string history_path();
+
+// The file that history may be read from and written to: path, or what it links to, also if that is
+// not there yet. "" where keeping history would do harm: a device, a pipe, a folder, or a file that
+// holds something else.
+std::string history_target(const std::string& path);
+
+}  // namespace riffle::cli

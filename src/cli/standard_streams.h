@@ -1,0 +1,45 @@
+// Standard input, output and error as the process finds them, and what terminals get of them.
+#pragma once
+#include <sys/types.h>
+
+#include <cstdio>
+#include <string_view>
+
+#include "cli/printable.h"
+
+namespace riffle::cli {
+
+// Gives each of the descriptors 0, 1 and 2 that the caller closed a place holder, so that no file
+// gets it: notices would land in that file. Reading or writing the place holder is an error, as it
+// is with a closed stream. False: there is no /dev/null.
+bool hold_closed_streams();
+
+// While one lives, what is written to stdout and stderr passes through Printable where that is a
+// terminal, whoever writes it. riffle's own sequences go around it with put_controls. Pipes and
+// files get their bytes unchanged. One at a time.
+class TerminalStreams {
+ public:
+  TerminalStreams();
+  ~TerminalStreams();
+  TerminalStreams(const TerminalStreams&) = delete;
+  TerminalStreams& operator=(const TerminalStreams&) = delete;
+
+ private:
+  struct Stream {
+    int fd = -1;
+    Printable text;
+    std::FILE* file = nullptr;   // null: no terminal, so nothing is changed
+    std::FILE* plain = nullptr;  // what file took the place of
+  };
+  static ssize_t write(void* stream, const char* data, size_t n);
+  static void open(int fd, std::FILE*& standard, int buffering, Stream& stream);
+  static void close(std::FILE*& standard, Stream& stream);
+
+  Stream out_, err_;
+};
+
+// Colours and movements of the cursor: to standard error as they are. Nothing untrusted may be in
+// them.
+void put_controls(std::string_view controls);
+
+}  // namespace riffle::cli

@@ -1,0 +1,28 @@
+// What the user types while riffle reads or answers.
+#pragma once
+#include <string_view>
+
+namespace riffle::cli {
+
+// While it holds a terminal, keys are not echoed, so that they do not get into the progress bar or
+// the answer. They wait for the next prompt, as a shell's do; text that is pasted keeps its marks
+// and stays one message. Ctrl-C and Ctrl-Z work: a stopped process leaves the terminal as it was.
+// One at a time.
+class TerminalHold {
+ public:
+  TerminalHold() = default;
+  ~TerminalHold() { release(); }
+  TerminalHold(const TerminalHold&) = delete;
+  TerminalHold& operator=(const TerminalHold&) = delete;
+  void hold();  // of standard input, if that is a terminal
+  void release();
+};
+
+// The same for a signal handler that is about to end the process.
+void release_terminal();
+
+// In this mode a terminal puts marks around pasted text, so that a line break in it is not taken
+// for the Enter key. "" for terminals without it.
+std::string_view paste_mode(bool on);
+
+}  // namespace riffle::cli
