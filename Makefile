@@ -30,15 +30,19 @@ LDFLAGS  += $(SAN)
 # The CUDA device: built where the toolkit is, found at run time where a GPU is. cudart is linked in, cuBLAS is not.
 CUDA     ?= $(or $(CUDA_HOME),/usr/local/cuda)
 NVCC_HERE := $(firstword $(wildcard $(CUDA)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
-# Kernels for the GPUs of this machine. Where there is none, for compute capability 8.0: the oldest
-# with every instruction that most kernels are written for. That code runs on all GPUs 8.x, and the
-# driver compiles its PTX for newer ones at the first start. CUARCH=all builds for five generations.
-ifeq ($(origin CUARCH),undefined)
+# native: kernels for the GPUs of this machine. Where there is none, for compute capability 8.0: the
+# oldest with every instruction that most kernels are written for. That code runs on all GPUs 8.x,
+# and the driver compiles its PTX for newer ones at the first start. all: for five generations.
+# Packages, which go to other machines, are for all unless CUARCH is given.
+ALL_CUARCH := 75 80 86 89 90
+PACKAGE_CUARCH := $(if $(filter undefined,$(origin CUARCH)),all,$(CUARCH))
+CUARCH ?= native
+ifeq ($(strip $(CUARCH)),native)
 GPU_HERE := $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null))
 NVCC_CAN := $(if $(NVCC_HERE),$(subst compute_,,$(shell $(NVCC_HERE) --list-gpu-arch)))
-CUARCH   := $(or $(filter $(GPU_HERE),$(NVCC_CAN)),80)
+override CUARCH := $(or $(filter $(GPU_HERE),$(NVCC_CAN)),80)
 else ifeq ($(strip $(CUARCH)),all)
-override CUARCH := 75 80 86 89 90
+override CUARCH := $(ALL_CUARCH)
 endif
 NVCC     := $(if $(strip $(CUARCH)),$(NVCC_HERE))
 ifneq ($(NVCC),)
@@ -113,8 +117,10 @@ $(BUILD)/libriffle.so: $(LIB_OBJ) tools/package/libriffle.map
 $(BUILD)/riffle: $(CLI_OBJ) $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
 # Tests in tests/backend/cuda (pinning_test, no_memory_test) replace functions of the CUDA runtime,
-# tests/isa_limit.cpp isa_available.
-WRAPPED := cudaHostRegister cudaMalloc cudaHostAlloc cudaFree cudaFreeHost _ZN6riffle3cpu13isa_availableENS0_3IsaE
+# tests/isa_limit.cpp isa_available, and tests/engine/experts_test CpuExperts::run.
+WRAPPED := cudaHostRegister cudaMalloc cudaHostAlloc cudaFree cudaFreeHost \
+           _ZN6riffle3cpu13isa_availableENS0_3IsaE \
+           _ZN6riffle10CpuExperts3runERKSt6vectorINS_13ExpertWeightsESaIS2_EEPKNS_6RoutedEPKflNS_5PhaseEPfPi
 $(BUILD)/riffle_tests: LDFLAGS += $(WRAPPED:%=-Wl$(comma)--wrap=%)
 $(BUILD)/riffle_tests: $(TEST_OBJ) $(BUILD)/cli.a $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
@@ -124,9 +130,17 @@ $(BUILD)/cli.a: $(filter-out %/main.o %/allocation.o,$(CLI_OBJ))
 	ar rcs $@ $^
 # Programs in C link the shared library, as an application would.
 C_EXAMPLES := $(patsubst tests/capi/examples/%.c,$(BUILD)/examples/%,$(wildcard tests/capi/examples/*.c))
-C_PROGRAMS := $(BUILD)/capi_example $(BUILD)/capi_locale $(BUILD)/no_memory $(C_EXAMPLES)
+C_PROGRAMS := $(BUILD)/capi_example $(BUILD)/capi_locale $(BUILD)/no_memory $(C_EXAMPLES) \
+              $(BUILD)/examples/header
 $(C_EXAMPLES): $(BUILD)/examples/%: $(BUILD)/tests/capi/examples/%.o
 $(C_EXAMPLES:$(BUILD)/examples/%=$(BUILD)/tests/capi/examples/%.o): CFLAGS += -D_POSIX_C_SOURCE=200809L
+# The whole program in the comment of riffle.h.
+$(BUILD)/tests/capi/header.c: src/riffle.h
+	@mkdir -p $(@D)
+	sed -n '/^ \* A WHOLE PROGRAM$$/,/^ \* RULES$$/s/^ \*     //p' $< >$@
+$(BUILD)/tests/capi/header.o: $(BUILD)/tests/capi/header.c | deps
+	$(CC) $(CFLAGS) -c $< -o $@
+$(BUILD)/examples/header: $(BUILD)/tests/capi/header.o
 $(BUILD)/no_memory: $(BUILD)/tests/capi/no_memory.o
 $(BUILD)/capi_example: $(BUILD)/tests/capi/example.o
 $(BUILD)/capi_locale: $(BUILD)/tests/capi/locale.o

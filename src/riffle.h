@@ -8,16 +8,39 @@
  *     session is short and "share" from then on.
  *
  * A WHOLE PROGRAM
- *     char err[256];
- *     riffle_model *model; riffle_context *ctx; riffle_session *chat;
- *     if (riffle_model_load("model.gguf", NULL, &model, err, sizeof err)) { puts(err); return 1; }
- *     if (riffle_context_create(model, NULL, &ctx, err, sizeof err)) { puts(err); return 1; }
- *     riffle_session_create(ctx, &chat);
- *     int32_t ids[4096]; size_t n;
- *     riffle_tokenize(model, text, strlen(text), RIFFLE_TOKENIZE_BOS, ids, 4096, &n);
- *     riffle_prefill(chat, ids, n, NULL, NULL);
- *     riffle_generate(chat, NULL, on_token, NULL, NULL);
- *     riffle_session_free(chat); riffle_context_free(ctx); riffle_model_free(model);
+ *     #include <riffle.h>
+ *     #include <stdio.h>
+ *
+ *     static bool show(void* user, size_t index, const riffle_token* token) {
+ *       (void)user, (void)index;
+ *       return fwrite(token->text, 1, token->text_len, stdout) == token->text_len;
+ *     }
+ *     static int failed(const char* why) { return fprintf(stderr, "ask: %s\n", why), 1; }
+ *
+ *     int main(int argc, char** argv) {
+ *       char err[512];
+ *       riffle_model* model;
+ *       riffle_context* context;
+ *       riffle_session* session;
+ *       static int32_t tokens[4096];
+ *       size_t n;
+ *       if (argc != 3) return failed("found no MODEL.gguf and QUESTION, expected both");
+ *       if (riffle_model_load(argv[1], NULL, &model, err, sizeof err)) return failed(err);
+ *       // The model's own chat template makes the prompt.
+ *       const riffle_message message = {"user", argv[2]};
+ *       if (riffle_chat_tokens(model, &message, 1, tokens, 4096, &n))
+ *         return failed(riffle_model_error(model));
+ *       if (riffle_context_create(model, NULL, &context, err, sizeof err)) return failed(err);
+ *       if (riffle_session_create(context, &session) ||
+ *           riffle_prefill(session, tokens, n, NULL, NULL) ||
+ *           riffle_generate(session, NULL, show, NULL, NULL))
+ *         return failed(riffle_context_error(context));
+ *       putchar('\n');
+ *       riffle_session_free(session);
+ *       riffle_context_free(context);
+ *       riffle_model_free(model);
+ *       return 0;
+ *     }
  *
  * RULES
  *   Errors
@@ -155,10 +178,10 @@ static inline void riffle_model_defaults(riffle_model_options* options) {
 }
 
 /* path: a .gguf file, any part of a split one (NAME-00001-of-00003.gguf; the others lie beside it),
- * or a Hugging Face folder (config.json, *.safetensors, tokenizer.model or tokenizer.json). Weights
- * are mapped, not read. RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY,
- * RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if options name an unknown chat template or type of weights.
- */
+ * a folder with one such model, or a Hugging Face folder (config.json, *.safetensors,
+ * tokenizer.model or tokenizer.json). Weights are mapped, not read. RIFFLE_IO, RIFFLE_BAD_MODEL,
+ * RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if options name an
+ * unknown chat template or type of weights. */
 RIFFLE_API riffle_status riffle_model_load(const char* path, const riffle_model_options* options,
                                            riffle_model** model, char* err, size_t err_size);
 
@@ -478,8 +501,8 @@ static inline void riffle_selection_defaults(riffle_selection* selection) {
 /* ---- context */
 
 typedef enum riffle_device {
-  /* CUDA if a GPU works; riffle_plan.device_note says why not. Else CPU, or EMU if slots or gpu_mem
-     is given, since CPU refuses these */
+  /* CUDA if a GPU works; riffle_plan.device_note says why not. Else CPU, or RIFFLE_UNSUPPORTED if
+     slots or gpu_mem is given, which need a GPU or EMU */
   RIFFLE_DEVICE_AUTO = 0,
   RIFFLE_DEVICE_CPU = 1, /* attends to the host store in place; no pool */
   /* CPU arithmetic with a GPU's slot pool: real slots and real copies, in host memory */
@@ -600,8 +623,8 @@ typedef struct riffle_plan {
   /* of prompt and prefill_kv: what the pool lends while a prompt is read. Steps of other sessions
      between its pieces have so much less of the pool */
   uint64_t lent;
-  /* of a prompt of n_ctx tokens: the residual stream, where it has to be in host memory because
-     gpu_mem is small; else 0 */
+  /* host memory for a prompt of n_ctx tokens: the residual stream, where it has to be there because
+     gpu_mem is small, and 64 MiB through which experts in host memory go to the GPU; else 0 */
   uint64_t prompt_host;
   /* the block store of one session of n_ctx tokens, in host memory. For layers with a sliding
      window it counts the most that they keep (riffle_session_reach) */
@@ -832,7 +855,7 @@ RIFFLE_API riffle_status riffle_session_load(riffle_context* context, riffle_ses
                                              void* user);
 
 /* ---- generation */
-
+#define RIFFLE_MAX_LOGIT_BIAS 100.0f /* a bias is from minus this to this, or -infinity */
 typedef struct riffle_logit_bias {
   int32_t token;
   float bias; /* is added to the token's logit; -infinity forbids the token */

@@ -5,9 +5,18 @@
 DIST := dist/riffle-$(VERSION)
 LIBRARY_LICENSED := libpcre2-dev libutf8proc-dev libxxhash-dev nlohmann-json3-dev
 LICENSED := $(LIBRARY_LICENSED) libedit-dev libncurses-dev libbsd-dev libmd-dev libcli11-dev
+# Before the first line of a build of its own: what it builds, and how long that takes. A core needs
+# some 16 minutes for the C++ files and 9 for the kernels of one architecture.
+PACKAGE_KERNELS = $(if $(NVCC_HERE),$(if $(filter all,$(PACKAGE_CUARCH)),$(ALL_CUARCH),$(if $(filter native,$(PACKAGE_CUARCH)),$(CUARCH),$(PACKAGE_CUARCH))))
+define say_package
+@echo "make $@: builds riffle once more, in build-dist, with its libraries inside and"
+@echo "  kernels for $(or $(addprefix compute_,$(PACKAGE_KERNELS)),no GPU): up to $$(((16 + 9 * $(words $(PACKAGE_KERNELS))) / $$(nproc) + 1)) minutes on $$(nproc) cores; less where build-dist is there."
+@$(if $(filter all,$(PACKAGE_CUARCH)),echo "  For this machine alone$(comma) in less than half of the time: make $@ CUARCH=native")
+endef
 dist:
+	$(say_package)
 	@third_party/setup.sh check && third_party/static.sh
-	$(MAKE) STATIC=1 BUILD=build-dist CUARCH="$(if $(filter file,$(origin CUARCH)),all,$(CUARCH))" dist-folder
+	$(MAKE) STATIC=1 BUILD=build-dist CUARCH="$(PACKAGE_CUARCH)" dist-folder
 dist-folder: all
 	rm -rf $(DIST) && mkdir -p $(DIST)/models $(DIST)/licences
 	cp $(BUILD)/riffle $(BUILD)/libriffle.so $(DIST)/ && strip $(DIST)/riffle && strip --strip-unneeded $(DIST)/libriffle.so

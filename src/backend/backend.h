@@ -328,9 +328,9 @@ struct DeviceNeeds {
   // host memory. lends: slots may give their memory for it.
   uint64_t prompt = 0, prompt_least = 0;
   // cuda: of `weights` the experts' of each layer, which may stay in host memory. If any do,
-  // prompts take expert_staging more.
+  // prompts take expert_staging more on the device and host_staging in host memory.
   std::vector<uint64_t> expert_bytes{};
-  uint64_t expert_staging = 0;
+  uint64_t expert_staging = 0, host_staging = 0;
   bool lends = false;
   uint64_t prefill_kv = 0;      // KV on the device while a prompt is read
   uint64_t selector_state = 0;  // of one session, in host memory

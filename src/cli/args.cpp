@@ -76,7 +76,9 @@ riffle_logit_bias parse_logit_bias(const std::string& text) {
   const auto wrong = [&] {
     return CLI::ValidationError(
         "--logit-bias",
-        "'" + text + "': expected TOKEN+NUMBER, TOKEN-NUMBER or TOKEN-inf, such as 15043-1.5");
+        text_of("'%s': expected TOKEN+NUMBER, TOKEN-NUMBER or TOKEN-inf, such as 15043-1.5, where "
+                "NUMBER is 0 to %g",
+                text.c_str(), RIFFLE_MAX_LOGIT_BIAS));
   };
   riffle_logit_bias out{};
   const char* const end = text.data() + text.size();
@@ -87,7 +89,7 @@ riffle_logit_bias parse_logit_bias(const std::string& text) {
   const auto bias = std::from_chars(token.ptr + 1, end, out.bias);
   if (bias.ec != std::errc() || bias.ptr != end || std::isnan(out.bias)) throw wrong();
   if (minus) out.bias = -out.bias;
-  if (out.bias == INFINITY) throw wrong();
+  if (std::fabs(out.bias) > RIFFLE_MAX_LOGIT_BIAS && out.bias != -INFINITY) throw wrong();
   return out;
 }
 
@@ -190,7 +192,8 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
              o.logit_bias.push_back(bias);
            }
          },
-         "add to the logit of a token, such as 15043+1 or 15043-inf; can be repeated")
+         "add to the logit of a token (up to 100, either way), such as 15043+1; 15043-inf forbids "
+         "it; can be repeated")
       ->group(kSamplingGroup)
       ->type_name("TOKEN+X");
 }
@@ -378,6 +381,15 @@ std::optional<uint64_t> size_of(const std::string& text, Unit unit) {
   return static_cast<uint64_t>(v);
 }
 
+const char* size_examples(Unit unit) {
+  return unit == Unit::BYTES ? "such as 512M, 12G or 1.5G" : "such as 4096 or 32K";
+}
+
+std::string least_size(uint64_t bytes) {
+  const uint64_t mib = std::max<uint64_t>(1, bytes / (1 << 20) + (bytes % (1 << 20) > 0));
+  return std::to_string(mib) + "M";
+}
+
 std::string size_without_unit(const std::string& text, Unit unit) {
   const std::optional<uint64_t> n = size_of(text, unit);
   const bool digits = text.find_first_not_of("0123456789") == text.npos;
@@ -390,7 +402,9 @@ uint64_t parse_size(const std::string& flag, const std::string& text, Unit unit)
   if (const std::string why = size_without_unit(text, unit); !why.empty())
     throw CLI::ValidationError(flag, why);
   if (const std::optional<uint64_t> n = size_of(text, unit)) return *n;
-  throw CLI::ValidationError(flag, "'" + text + "' is not a number such as 4096, 32K or 1.5G");
+  throw CLI::ValidationError(flag, "'" + text + "': expected a " +
+                                       (unit == Unit::BYTES ? "size " : "whole number ") +
+                                       size_examples(unit));
 }
 
 std::vector<int64_t> parse_size_list(const std::string& flag, const std::string& text) {

@@ -68,52 +68,24 @@ std::string shipped_file(const char* name) {
 }
 }  // namespace
 
-namespace {
-// Whether a folder is a Hugging Face model: its configuration with weights.
-bool is_hugging_face(const std::string& path) {
-  std::error_code error;
-  if (!fs::exists(fs::path(path) / "config.json", error)) return false;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path, error))
-    if (entry.path().extension() == ".safetensors") return true;
-  return false;
-}
-
-// The .gguf file of a folder that holds one (the parts of a split file are one); the path itself if
-// it is no folder, holds none, or is a Hugging Face model's.
-std::string file_of_folder(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error) || is_hugging_face(path)) return path;
-  std::vector<std::string> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.ends_with(".gguf") || fs::is_directory(entry.path(), error)) continue;
-    const size_t of = name.rfind("-of-");
-    const bool later_part =
-        of != name.npos && of >= 6 && name[of - 6] == '-' && name.substr(of - 5, 5) != "00001";
-    if (!later_part) files.push_back(name);
-  }
-  std::sort(files.begin(), files.end());
-  if (files.empty()) return path;
-  if (files.size() == 1) return (fs::path(path) / files[0]).string();
-  std::string names;
-  for (const std::string& name : files) names += (names.empty() ? "" : ", ") + name;
-  throw Exit(EXIT_BAD_MODEL, text_of("%s: the folder holds %zu models, expected one: %s",
-                                     path.c_str(), files.size(), names.c_str()));
-}
-}  // namespace
-
 std::string resolve_model_path(const std::string& flag) {
-  if (!flag.empty()) return file_of_folder(flag);
-  if (const char* env = std::getenv("RIFFLE_MODEL"); env && *env) return file_of_folder(env);
+  if (!flag.empty()) return flag;
+  if (const char* env = std::getenv("RIFFLE_MODEL"); env && *env) return env;
   const std::string shipped = shipped_file("riffle-27m-32k-q8_0.gguf");
   if (!shipped.empty()) return shipped;
   throw Exit(EXIT_USAGE, "no model: give one with -m PATH or in the environment as RIFFLE_MODEL");
 }
 
+std::string beside_model(const std::string& model_path, const char* name) {
+  std::error_code error;
+  const fs::path path = model_path;
+  return ((fs::is_directory(path, error) ? path : path.parent_path()) / name).string();
+}
+
 std::string sample_text_path(const std::string& model_path) {
   std::error_code error;
-  const fs::path beside = fs::path(model_path).parent_path() / "demo.txt";
-  const std::string path = fs::exists(beside, error) ? beside.string() : shipped_file("demo.txt");
+  const std::string beside = beside_model(model_path, "demo.txt");
+  const std::string path = fs::exists(beside, error) ? beside : shipped_file("demo.txt");
   if (path.empty()) throw Exit(EXIT_USAGE, "no text to hide facts in: give one with --text FILE");
   return path;
 }
@@ -173,8 +145,8 @@ Model load_model(CommonOptions& options) {
 }
 
 namespace {
-// Why device auto does not use a GPU, if that may surprise: a GPU is there and cannot be used, or a
-// flag asks for memory of a GPU. Most machines have no GPU; `riffle info` says so there.
+// Why device auto does not use a GPU, if that may surprise: a GPU is there and cannot be used. Most
+// machines have no GPU; `riffle info` says so there.
 void say_no_gpu(riffle_model* model, const riffle_context_options& options) {
   riffle_plan plan{};
   plan.struct_size = sizeof plan;
@@ -182,12 +154,8 @@ void say_no_gpu(riffle_model* model, const riffle_context_options& options) {
       riffle_plan_memory(model, &options, &plan, nullptr, 0) != RIFFLE_OK || !*plan.device_note ||
       std::strcmp(plan.device, "cuda") == 0)
     return;
-  if (plan.no_driver && options.gpu_mem == 0) return;
-  notice(false, "running on the CPU%s: %s",
-         std::strcmp(plan.device, "emu") == 0
-             ? ", with a GPU's slot pool emulated (--device cpu is faster)"
-             : "",
-         plan.device_note);
+  if (plan.no_driver) return;
+  notice(false, "running on the CPU: %s", plan.device_note);
 }
 }  // namespace
 
@@ -219,7 +187,8 @@ void share_host_memory(riffle_model* model, riffle_context_options& options) {
   one.n_sessions = 1;
   riffle_plan plan{};
   plan.struct_size = sizeof plan;
-  riffle_plan_memory(model, &one, &plan, nullptr, 0);  // an error comes again, with its text
+  const riffle_status status = riffle_plan_memory(model, &one, &plan, nullptr, 0);
+  if (status != RIFFLE_OK && !plan.device) return;  // the error comes again, with its text
   // Three quarters are for the KV and for what is kept beside it (INT4 keys, digests), which grows
   // with it and which host_mem does not count.
   const uint64_t digests =

@@ -61,8 +61,10 @@ using Session = std::unique_ptr<riffle_session, HandleDeleter>;
 using Scheduler = std::unique_ptr<riffle_scheduler, HandleDeleter>;
 
 // -m, else $RIFFLE_MODEL, else the model shipped beside the executable. Throws Exit(EXIT_USAGE) if
-// there is none. A folder stands for the .gguf file in it; Exit(EXIT_BAD_MODEL) if it holds more.
+// there is none.
 std::string resolve_model_path(const std::string& flag);
+// A file in the model's folder.
+std::string beside_model(const std::string& model_path, const char* name);
 
 // Text for eval and demo to hide facts in: demo.txt beside the model, else the one shipped with
 // riffle. Throws Exit.

@@ -40,12 +40,6 @@ struct Tally {
   riffle_stats stats{};
 };
 
-std::string beside_model(const CommonOptions& common, const char* name) {
-  const std::string model = resolve_model_path(common.model_path);
-  const size_t slash = model.rfind('/');
-  return (slash == std::string::npos ? std::string() : model.substr(0, slash + 1)) + name;
-}
-
 // One question a line; behind a tab, what the document says.
 std::vector<Question> read_questions(const std::string& path) {
   std::vector<Question> out;
@@ -149,11 +143,13 @@ struct Outcome {
 Script choose_script(DemoOptions& o, riffle_model* model, const riffle_model_info& info) {
   std::error_code error;
   if (o.questions.empty()) {
-    const std::string beside = beside_model(o.common, "demo-questions.txt");
+    const std::string beside =
+        beside_model(resolve_model_path(o.common.model_path), "demo-questions.txt");
     if (std::filesystem::exists(beside, error)) o.questions = beside;
   }
   if (o.questions.empty()) return script_of_needles(o, model, info);
-  if (o.document.empty()) o.document = beside_model(o.common, "demo.txt");
+  if (o.document.empty())
+    o.document = beside_model(resolve_model_path(o.common.model_path), "demo.txt");
   return script_of_files(o, model);
 }
 
@@ -249,6 +245,8 @@ int demo_main(DemoOptions& o) {
   out.slot_bytes = plan.slot_bytes;
   // A pool a quarter the size of the document's KV, about what one step reads and a little more: on
   // a GPU, or emulated.
+  if (options.device == RIFFLE_DEVICE_AUTO && plan.device && plan.device == std::string("cpu"))
+    options.device = RIFFLE_DEVICE_EMU;
   if (options.device != RIFFLE_DEVICE_CPU && !options.slots && !options.gpu_mem)
     options.slots = std::max<int64_t>(
         static_cast<int64_t>(plan.host_kv / std::max<uint64_t>(1, plan.slot_bytes)) / 4, 64);

@@ -245,7 +245,7 @@ void print_plan(const riffle_plan& p) {
                          : "none"});
   t.add({"total",
          bytes(p.total) + (p.min_gpu_mem ? text_of(", smallest --gpu-mem for %d tokens ", p.n_ctx) +
-                                               bytes(p.min_gpu_mem)
+                                               least_size(p.min_gpu_mem)
                                          : "")});
   t.add({"host KV", text_of("%s for a full session, of %s of memory", bytes(p.host_kv).c_str(),
                             bytes(p.host_memory).c_str())});

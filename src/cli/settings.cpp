@@ -14,7 +14,6 @@ namespace {
 
 // Longer lists of words stand behind the text of the help, not in the column of the flags.
 constexpr size_t kShortWords = 12;
-constexpr const char* kSizes = " such as 4096, 32K or 1.5G";
 
 Unit unit_of(const riffle_setting& s) {
   return s.type == RIFFLE_MEMBER_UINT64 ? Unit::BYTES : Unit::COUNT;
@@ -99,10 +98,11 @@ bool is_number(const riffle_setting& s) { return !*s.words && s.type != RIFFLE_M
 
 std::string expected(const riffle_setting& s) {
   if (*s.words) return "one of " + joined(split(s.words, '|'));
-  if (s.type == RIFFLE_MEMBER_UINT64) return std::string("a size") + kSizes + ", " + s.range;
-  const bool large = s.type != RIFFLE_MEMBER_FLOAT && s.high >= 4096;
-  return std::string(s.type == RIFFLE_MEMBER_FLOAT ? "a number" : "a whole number") +
-         (large ? kSizes : "") + ", " + s.range;
+  if (s.type == RIFFLE_MEMBER_UINT64)
+    return std::string("a size ") + size_examples(Unit::BYTES) + ", " + s.range;
+  if (s.type == RIFFLE_MEMBER_FLOAT) return std::string("a number, ") + s.range;
+  const std::string examples = size_examples(Unit::COUNT);
+  return "a whole number" + (s.high >= 32768 ? " " + examples : "") + ", " + s.range;
 }
 
 bool set(const riffle_setting& s, void* options, const std::string& text) {

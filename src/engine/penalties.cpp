@@ -25,9 +25,9 @@ void check_penalties(const riffle_sampling& s) {
     const auto& [token, bias] = s.logit_bias[i];
     if (token < 0)
       fail(RIFFLE_BAD_ARGUMENT, "logit_bias[%zu]: token is %d, expected 0 or more", i, token);
-    if (std::isnan(bias) || bias == INFINITY)
-      fail(RIFFLE_BAD_ARGUMENT, "logit_bias[%zu]: bias is %g, expected a number or -infinity", i,
-           bias);
+    if (!(std::fabs(bias) <= RIFFLE_MAX_LOGIT_BIAS) && bias != -INFINITY)
+      fail(RIFFLE_BAD_ARGUMENT, "logit_bias[%zu]: bias is %g, expected %g to %g, or -infinity", i,
+           bias, -RIFFLE_MAX_LOGIT_BIAS, RIFFLE_MAX_LOGIT_BIAS);
     tokens.push_back(token);
   }
   std::sort(tokens.begin(), tokens.end());

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "backend/score_rows.h"
 #include "engine/activations.h"
 #include "engine/engine.h"
 #include "riffle_measure.h"
@@ -11,10 +12,6 @@
 namespace riffle {
 
 using Clock = std::chrono::steady_clock;
-
-// Rows of logits that are computed together when a prompt is scored: 64 rows of a 128K vocabulary
-// are 32 MB.
-static constexpr int64_t kScoreRows = 64;
 
 void Engine::prefill(Sequence& s, std::span<const int32_t> tokens, riffle_score* scores,
                      const Progress& progress) {

@@ -1,6 +1,10 @@
 #include "kv/kv_shape.h"
 
+#include "kernels/common/agreed.h"
+
 namespace riffle {
+
+static_assert(KvShape::kKeyTile == kKeyTile);  // of the kernels
 
 bool KvShape::keeps(int layer, int64_t block, int64_t n_tokens, const Marks& marks) const {
   const auto at = [&](int64_t n) {

@@ -210,7 +210,8 @@ std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& p
 std::unique_ptr<Model> read_model(const std::string& path, const LoadProgress& progress) {
   if (path.find('\0') != std::string::npos)
     throw Error(RIFFLE_IO, "model path: found a NUL, expected a file name");
-  return is_folder(path) ? load_folder(path, progress) : load_gguf(path, progress);
+  const std::string found = gguf_of_folder(path);
+  return is_folder(found) ? load_folder(found, progress) : load_gguf(found, progress);
 }
 
 }  // namespace riffle

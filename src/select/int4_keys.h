@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "kernels/common/agreed.h"
 #include "kv/selector_state.h"
 #include "util/buffer.h"
 
@@ -35,7 +36,6 @@ class Int4Keys : public SelectorState {
   // over at most kMeanBlocks evenly spaced blocks. It is kept until blocks come or go: the blocks'
   // means lie far apart and would miss the cache in every step. Rows of one head, which a step has
   // several of where it computes tokens ahead, may call this at once.
-  static constexpr int kMeanBlocks = 256;
   const float* mean_value(int layer, int head, int n_full);
 
   // Puts a query group [g][d] into the form that scores() takes. Scores have the query's scale: for

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/common/agreed.h"
 #include "select/selector.h"
 
 namespace riffle {
@@ -66,9 +67,5 @@ struct TokenSelectState : SelectorState {
   }
   uint64_t bytes() const override;
 };
-
-// An earlier selection is used for at most kMaxReuse more tokens. The list grows by as many while
-// the window's left edge is frozen (our choice).
-inline constexpr int64_t kMaxReuse = 64;
 
 }  // namespace riffle

@@ -83,7 +83,7 @@ CHAT_FIELDS = [
     (SAME, {"logprobs": True}), (SAME, {"logprobs": True, "top_logprobs": 20}),
     (REFUSED, {"top_logprobs": 5}), (REFUSED, {"logprobs": 3}), (REFUSED, {"top_logprobs": 21}),
     (OTHER, {"logit_bias": {"13": 100}}), (REFUSED, {"logit_bias": {"5000000": -100}}),
-    (REFUSED, {"logit_bias": {"a": 1}}), (REFUSED, {"logit_bias": {"5": 101}}),
+    (REFUSED, {"logit_bias": {"a": 1}}), (REFUSED, {"logit_bias": {"5": 101}}), (REFUSED, {"logit_bias": [[5, -100.5]]}),
     (REFUSED, {"logit_bias": [5]}), (REFUSED, {"logit_bias": [[5, True]]}),
     (OTHER, {"logit_bias": [[13, 100]]}), (SAME, {"logit_bias": [[5, False]]}), (SAME, {"frequency_penalty": 2}),  # no token comes twice
     (SAME, {"presence_penalty": -2}), (REFUSED, {"frequency_penalty": 2.5}),
@@ -434,7 +434,7 @@ def choices(_):
     flags = riffle("run", "-p", ASK, "-q", *SMALL, *GREEDY, "-n", "12", "-l", "13+100").out
     check(flags.decode().strip() == texts(batch([chat("forced", logit_bias={"13": 100}, max_tokens=12)]).records[0])[0].strip(),
           "--logit-bias is logit_bias", flags)
-    for bad in "13", "13+", "+3", "13+x", "13+inf", "13--1", "a+1", "13+nan":
+    for bad in "13", "13+", "+3", "13+x", "13+inf", "13--1", "a+1", "13+nan", "13+101", "13-100.5", "13+1e30":
         r = riffle("run", "-p", "x", "-l", bad, *SMALL)
         check(r.code == 2 and b"--logit-bias" in r.err, f"--logit-bias {bad} is refused", r)
     r = riffle("run", "-p", "x", "-l", "13+1", "-l", "13-1", *SMALL)

@@ -341,6 +341,86 @@ def ahead(folder):
     check(r.code == 6 and get(out) == whole and not os.path.exists(kept), "what the output holds counts", r)
 
 
+def retry(folder):
+    """--retry-errors: failed lines are answered again in their places, whatever interrupts it."""
+    data = lines(20)
+    path, out, files = setup(folder, b"\n".join(data) + b"\n")
+    kept, bad = os.path.join(folder, ".out.jsonl.ahead"), os.path.join(folder, "bad.jsonl")
+    again = [*ARGS, *files, "--retry-errors"]
+    riffle(*ARGS, *files, "-q")
+    before = get(out)
+    answered = {r for r in before.splitlines() if not json.loads(r)["error"]}
+    check(len(answered) == 18, "20 lines, two with a fault", before)
+    r = riffle(*again)
+    check(r.code == 6 and gist(get(out)) == gist(before) and answered < set(get(out).splitlines())
+          and b"2 failed lines are answered again, 18 answers are kept" in r.err, "what fails again has its record in its place", r)
+    # One is mended and gets another id, one is taken out.
+    fixed = [*data]
+    fixed[6] = line(7).replace(b"id-7", b"corrected")
+    fixed[13] = b""
+    put(path, b"\n".join(fixed) + b"\n")
+    r = riffle(*ARGS, *files, "-q", "-o", os.path.join(folder, "want.jsonl"))
+    want = gist(get(os.path.join(folder, "want.jsonl")))
+    check(r.code == 0 and len(want) == 19, "the mended lines alone", r)
+
+    def whole(name, r, code=0):
+        got = get(out)
+        check(r.code == code and gist(got) == want and answered < set(got.splitlines()) and not os.path.exists(kept), name, (r, gist(got)))
+    r = riffle(*again, "--max-seqs", "3")
+    whole("mended lines: the output of a run over them, with the answers that were there", r)
+    r = riffle(*again)
+    whole("with nothing to retry it is the same command", r)
+    check(b"nothing is left" in r.err, "and says so", r)
+    for name, text in (("--unordered", sorted(before.splitlines(keepends=True))), ("torn", before.splitlines(keepends=True) + [before[:50]])):
+        put(out, b"".join(text))
+        r = riffle(*again, "-q", *(["--unordered"] if name == "--unordered" else []))
+        check(r.code == 0 and sorted(gist(get(out)), key=lambda g: g[0]) == want and answered < set(get(out).splitlines()), f"an output that is {name}", r)
+    put(out, before)
+    fixed[3] = fixed[3].replace(b"id-3", b"id-x")
+    put(path, b"\n".join(fixed) + b"\n")
+    r = riffle(*again, "-q")
+    check(one_line_error(r, 2, out, "id-3", "id-x") and get(out) == before and not os.path.exists(kept), "another id of an answered line is refused", r)
+    fixed[3] = data[3].replace(b'"temperature": 0', b'"temperature": 1')
+    put(path, b"\n".join(fixed) + b"\n")
+    whole("another text of an answered line is not seen", riffle(*again, "-q"))
+    os.unlink(out)
+    put(path, b"\n".join(data) + b"\n")
+    riffle(*ARGS, *files, "-q", "--errors", bad)
+    check(get(bad).count(b"\n") == 2 and get(out).count(b"\n") == 18, "--errors", get(bad))
+    answered = set(get(out).splitlines())
+    put(path, b"\n".join(fixed) + b"\n")
+    r = riffle(*again, "-q", "--errors", bad)
+    whole("--errors: the answers come into the output, in their places", r)
+    check(get(bad) == b"", "and the file of errors is empty", get(bad))
+    for args, say in (([*ARGS, "-i", path, "--retry-errors"], "stdout"), ([*again, "--restart"], "--restart")):
+        r = riffle(*args)
+        check(one_line_error(r, 2, say, "--retry-errors"), f"not with {say}", r)
+    put(out, before)
+    r = riffle(*again, "-m", "/nowhere")
+    check(r.code == 3 and get(out) == before and not os.path.exists(kept), "a bad model loses nothing", r)
+    os.mkdir(kept)
+    r = riffle(*again, "-q")
+    check(one_line_error(r, 1, kept) and get(out) == before, "nor does a hidden file that cannot be made", r)
+    os.rmdir(kept)
+    # kill -9 at random moments; what goes on has the flag or not.
+    answered = {r for r in before.splitlines() if not json.loads(r)["error"]}
+    begin = time.time()
+    riffle(*again, "-q")
+    spent = time.time() - begin
+    for i in range(8):
+        put(out, before)
+        p = start(*again, "-q", "--max-seqs", "2")
+        time.sleep(random.uniform(0.02, spent))
+        p.kill()
+        p.communicate(timeout=60)
+        there = set(get(out).splitlines()) | (set(get(kept).splitlines()) if os.path.exists(kept) else set())
+        check(answered <= there, f"killed: no answer is lost ({i})", len(answered - there))
+        r = riffle(*(again if i % 2 else [*ARGS, *files]), "-q")
+        if i % 2 == 0:  # killed before it began
+            r = riffle(*again, "-q")
+        whole(f"killed: and it goes on ({i})", r)
+
+
 def long_name(folder):
     """The hidden file of an output whose own name is as long as a name may be."""
     path, _, _ = setup(folder, b"\n".join([line(0, prompt="The rain", max_tokens=500), *good(13)[1:]]) + b"\n")
@@ -413,4 +493,4 @@ def half_a_line(_):
     p.stderr.close()
 
 
-main(goes_on, any_order, refused, shards, full_disk, ctrl_c, killed, ahead, long_name, non_blocking, terminal, half_a_line)
+main(goes_on, any_order, refused, shards, full_disk, ctrl_c, killed, ahead, retry, long_name, non_blocking, terminal, half_a_line)

@@ -45,6 +45,15 @@ def abort(_):
     check(r.code == 0 and r.out.endswith(b" tokens, stopped]\n"), "abort stops an answer", r)
 
 
+def header(_):
+    """The whole program in riffle.h's comment, which the Makefile takes out of it."""
+    r = run("header", MODEL, f"{CODE} What is the code?")
+    check(r.code == 0 and b"4821" in r.out and r.out.endswith(b"\n") and r.err == b"", "the program in riffle.h answers by the chat template", r)
+    for args, words in (((), b"expected both"), (("/nowhere.gguf", "x"), b"/nowhere.gguf"), ((MODEL, "word " * 5000), b"4096")):
+        r = run("header", *args)
+        check(r.code == 1 and r.out == b"" and words in r.err, f"the program in riffle.h: {words.decode()}", r)
+
+
 def errors(_):
     for name, args in (("chat", ()), ("document", ("x",)), ("batch", ()), ("abort", ())):
         r = run(name, *args)
@@ -54,4 +63,4 @@ def errors(_):
         check(r.code == 1 and b"/nowhere.gguf" in r.err, f"{name}: a model that is not there", r)
 
 
-main(chat, document, batch, abort, errors)
+main(chat, document, batch, abort, header, errors)

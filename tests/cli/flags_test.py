@@ -151,13 +151,17 @@ def devices(_):
         return
     r = riffle(*args, "--device", "cuda")
     check(one_line_error(r, 1) and b"device cuda" in r.err, "--device cuda without a GPU says what is missing", r)
+    r = riffle("batch", "-i", os.devnull, "--device", "cuda")
+    check(one_line_error(r, 1, "device cuda"), "batch --device cuda without a GPU", r)
     loud, quiet = riffle(*args), riffle(*args, "-q")
     notes = [line for line in loud.err.splitlines() if b"running on the CPU" in line]
     surprising = plan["device_note"] not in ("", "no NVIDIA driver was found")
     check(loud.code == 0 and len(notes) == int(surprising), "--device auto is quiet where there is no GPU", loud)
-    r = riffle(*args, "--gpu-mem", "2G")
-    notes = [line for line in r.err.splitlines() if b"running on the CPU" in line]
-    check(r.code == 0 and len(notes) == (1 if plan["device_note"] else 0), "--gpu-mem without a GPU says so", r)
+    for flags in (["--gpu-mem", "2G"], ["--slots", "4000"], ["-q", "--gpu-mem", "2G"]):
+        for command in (args, ["info", "--plan"], ["batch", "-i", os.devnull]):
+            r = riffle(*command, *flags)
+            check(one_line_error(r, 1, flags[-2] + " is given, but no GPU can be used", "--device emu"),
+                  f"{command[0]} {' '.join(flags)} without a GPU is an error", r)
     for more in ([], ["--plan"]):
         r = riffle("info", *more)
         said = r.out.decode().count(plan["device_note"]) if plan["device_note"] else 1
@@ -166,10 +170,19 @@ def devices(_):
 
 
 def sizes(_):
-    r = riffle("run", "--raw", "-p", "Hello", "-n", "2", "-c", "1K", "--gpu-mem", "2.5G", *GREEDY,
+    r = riffle("run", "--raw", "-p", "Hello", "-n", "2", "-c", "1K", "--device", "emu", "--gpu-mem", "2.5G", *GREEDY,
                "--json", "-q")
     j = json.loads(r.out) if r.code == 0 else {}
     check(j.get("options", {}).get("n_ctx") == 1024 and j["options"]["gpu_mem"] == 5 << 29, "1K and 2.5G", r)
+    plan = ["info", "--plan", "--device", "emu", "-c"]
+    for length in ("1000", "1K", "5000", "32K"):
+        shown = riffle(*plan, length).out.decode().split("smallest --gpu-mem for ")[1].split()[2]
+        r = riffle(*plan, length, "--gpu-mem", shown)
+        check(r.code == 0, f"the smallest --gpu-mem for {length} tokens, as it is shown: {shown}", r)
+        r = riffle(*plan, length, "--gpu-mem", "1M")
+        shown = r.err.decode().split("at least ")[1].split()[0]
+        r = riffle(*plan, length, "--gpu-mem", shown)
+        check(r.code == 0, f"the --gpu-mem that the error names for {length} tokens: {shown}", r)
 
 
 def streams(folder):

@@ -174,6 +174,23 @@ def effort(folder):
     check(r.out == plain.out and r.err.count(b"no effect") == 1
           and b"[the reasoning effort high has no effect: the chat template does not ask for reasoning_effort]" in r.err,
           "a level for a template that does not ask for it: a notice", r)
+
+    def batch(model, *bodies):
+        data = b"".join(json.dumps({"custom_id": f"{i}", "body": {"max_tokens": 1, **body}}).encode() + b"\n"
+                        for i, body in enumerate(bodies))
+        r = riffle("batch", "-m", model, *SMALL, stdin=data)
+        check(r.code == 0, "batch", r)
+        return [line for line in r.err.decode().splitlines() if "no effect" in line]
+    talk = {"messages": [{"role": "user", "content": "Hi."}]}
+    high, off, prompt = {"reasoning_effort": "high"}, {"reasoning_effort": "none"}, {"prompt": "Hi."}
+    kwargs = {"chat_template_kwargs": {"enable_thinking": True}}
+    said = batch(MODEL, talk, talk | high, prompt | high, talk | off, talk | high, talk | kwargs, prompt)
+    check(len(said) == 3 and "2 lines (the first: line 2): reasoning_effort has no effect" in said[0]
+          and "2 lines (the first: line 4)" in said[1] and "enable_thinking" in said[1]
+          and "1 line (the first: line 3)" in said[2] and "prompt" in said[2], "batch: what the template does not read, once a run", said)
+    check(batch(model, talk | high) == [] and len(batch(model, talk | off)) == 1, "batch: a template that asks for the level", model)
+    other = thinker(folder)
+    check(batch(other, talk | off, talk | kwargs) == [] and len(batch(other, talk | high)) == 1, "batch: a template that asks for enable_thinking", other)
     wrong = {"5": "found '5', expected a JSON object", '{"a": 1}': "found the variable 'a', expected enable_thinking or reasoning_effort",
              '{"reasoning_effort": "minimal"}': 'found "minimal", expected none, low, medium or high'}
     for kwargs, text in wrong.items():

@@ -1,13 +1,42 @@
 // Mixtures of experts: a row's bits do not depend on the rows that it shares experts with.
+#include <atomic>
 #include <map>
+#include <new>
 
+#include "backend/cpu/cpu_experts.h"
 #include "kernels/common/routing.h"
+#include "tests/engine/failing_experts.h"
 #include "tests/engine/steps.h"
 #include "tests/engine/tiny_checkpoint.h"
 
 using namespace riffle::test;
 using riffle::route_row;
 using riffle::Routed;
+
+namespace riffle::test {
+
+static std::atomic<int> until_failure{0};
+
+void fail_experts(int nth) { until_failure = nth; }
+bool experts_failed() { return until_failure <= 0; }
+
+// CpuExperts::run by the linker's names.
+using RunExperts = void(CpuExperts* self, const std::vector<ExpertWeights>& experts,
+                        const Routed* routed, const float* in, int64_t n, Phase phase, float* out,
+                        int32_t* at);
+RunExperts real_run asm(
+    "__real__ZN6riffle10CpuExperts3runERKSt6vectorINS_13ExpertWeightsESaIS2_EEPKNS_6RoutedEPKflNS_"
+    "5PhaseEPfPi");
+RunExperts wrapped_run asm(
+    "__wrap__ZN6riffle10CpuExperts3runERKSt6vectorINS_13ExpertWeightsESaIS2_EEPKNS_6RoutedEPKflNS_"
+    "5PhaseEPfPi");
+void wrapped_run(CpuExperts* self, const std::vector<ExpertWeights>& experts, const Routed* routed,
+                 const float* in, int64_t n, Phase phase, float* out, int32_t* at) {
+  if (until_failure > 0 && --until_failure == 0) throw std::bad_alloc();
+  real_run(self, experts, routed, in, n, phase, out, at);
+}
+
+}  // namespace riffle::test
 
 namespace {
 
@@ -64,6 +93,29 @@ TEST_CASE("experts: bits do not depend on the batch, chunks, threads or the devi
       same("chunks of 7", 2, [](auto& o) { o.prefill_chunk = 7, o.n_threads = 3; });
       same("chunks of 100", 2, [](auto& o) { o.prefill_chunk = 100; });
       same("emu", 2, [](auto& o) { o.device = RIFFLE_DEVICE_EMU; });
+    }
+  }
+}
+
+TEST_CASE("experts: memory that runs out in a step leaves the session as it was", "[experts]") {
+  const TempDir temp;
+  const TinyCheckpoint c = tiny_checkpoint("qwen3moe");
+  const std::string folder = tiny_folder(c, temp);
+  const riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F16);
+  Runtime reference(o, folder);
+  const auto want = run_tiny(reference, 0);
+  const std::vector<int32_t> ids = tiny_tokens();
+  for (const int nth : {1, 2}) {
+    INFO("call " << nth);
+    Runtime r(o, folder);
+    riffle_session* s = r.session({ids.begin(), ids.begin() + kPrompt});
+    fail_experts(nth);
+    CHECK(riffle_step(r.context, &s, &ids[kPrompt], 1) == RIFFLE_OUT_OF_MEMORY);
+    CHECK(experts_failed());
+    CHECK(riffle_session_length(s) == kPrompt);
+    for (int step = 0; step < kSteps; ++step) {
+      r.check(riffle_step(r.context, &s, &ids[kPrompt + step], 1));
+      CHECK(r.logits(s) == want[1 + step]);
     }
   }
 }

@@ -144,7 +144,15 @@ TEST_CASE("penalties: bad values are named", "[sampler]") {
   bias[1] = {-1, 0};
   CHECK(refusal(s) == "logit_bias[1]: token is -1, expected 0 or more");
   bias[1] = {5, INFINITY};
-  CHECK(refusal(s) == "logit_bias[1]: bias is inf, expected a number or -infinity");
+  CHECK(refusal(s) == "logit_bias[1]: bias is inf, expected -100 to 100, or -infinity");
+  for (const float wrong : {101.f, -101.f, 1e30f, -1e30f, NAN}) {
+    bias[1].bias = wrong;
+    CHECK(refusal(s).find("expected -100 to 100, or -infinity") != std::string::npos);
+  }
+  for (const float right : {RIFFLE_MAX_LOGIT_BIAS, -RIFFLE_MAX_LOGIT_BIAS, -INFINITY, 0.f}) {
+    bias[1].bias = right;
+    CHECK(refusal(s).empty());
+  }
 }
 
 TEST_CASE("logprobs: the softmax in double, best first", "[sampler]") {

@@ -212,8 +212,13 @@ def test_a_prompt_can_be_stopped_while_it_is_read(riffle, model):
 def test_one_answer_of_a_context_at_a_time(riffle, model):
     answer = model.generate("The rain", **LONG)
     next(answer)
-    with pytest.raises(riffle.BadArgument, match="busy"):
-        next(model.chat(QUESTION))
+    for call in (
+        lambda: next(model.chat(QUESTION)),
+        lambda: model.read(FACTS),
+        lambda: model.default_context.session(),
+    ):
+        with pytest.raises(riffle.Busy, match="an answer that this thread has begun"):
+            call()
     with model.context(**SMALL) as other:
         assert other.session().generate("The rain", max_tokens=2).text is not None
     answer.close()
@@ -255,6 +260,143 @@ def test_threads_with_contexts_of_their_own(model):
     assert found == [alone] * 3
 
 
+def run_all(works):
+    """In threads of their own; what they raised."""
+    errors = []
+
+    def guarded(work):
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    return errors
+
+
+def test_threads_on_one_model_wait_for_their_turn(riffle, model):
+    prompts = [f"Number {i}: the rain" for i in range(6)]
+    want = [model.generate(prompt, max_tokens=12, **GREEDY).text for prompt in prompts]
+    with model.read(FACTS) as document:
+        said = document.ask("Who has a number?", max_tokens=8, **GREEDY).text
+        got, asked = {}, []
+
+        def work(i):
+            for _ in range(3):
+                got[i] = model.generate(prompts[i], max_tokens=12, **GREEDY).text
+                asked.append(document.ask("Who has a number?", max_tokens=8, **GREEDY).text)
+                session = model.default_context.session()
+                session.prefill(prompts[i])
+                session.close()
+
+        assert run_all([lambda i=i: work(i) for i in range(6)]) == []
+        assert [got[i] for i in range(6)] == want and asked == [said] * 18
+
+
+def test_turns_are_in_order(riffle, model):
+    first, order = model.generate("The rain", max_tokens=400, ignore_eos=True), []
+    next(first)
+
+    def work(i):
+        model.generate(f"Number {i}", max_tokens=1).text
+        order.append(i)
+
+    threads = []
+    for i in range(5):
+        threads.append(threading.Thread(target=work, args=(i,), daemon=True))
+        threads[-1].start()
+        while len(model.default_context._turns._waiting) <= i:
+            time.sleep(0.001)
+    assert first.finish is not None or order == []
+    first.close()
+    for thread in threads:
+        thread.join(60)
+    assert order == list(range(5))
+
+
+def test_a_stopped_answer_stops_no_other(riffle, model):
+    want = model.generate("The rain", max_tokens=10, **GREEDY).text
+    for _ in range(10):
+        first, got = model.generate("The rain", **LONG), []
+        next(first)
+        other = threading.Thread(
+            target=lambda: got.append(model.generate("The rain", max_tokens=10, **GREEDY).text),
+            daemon=True,
+        )
+        other.start()
+        first.close()
+        other.join(60)
+        assert got == [want]
+
+
+def test_a_callback_cannot_wait_for_its_own_call(riffle, model):
+    raised = []
+
+    def progress(*_):
+        for call in (
+            lambda: model.generate("The rain", max_tokens=1).text,
+            lambda: model.read(FACTS),
+            lambda: model.default_context.session(),
+            lambda: model.close(),
+        ):
+            try:
+                call()
+            except riffle.Busy as error:
+                raised.append(str(error))
+        return True
+
+    model.generate("a " * 900, max_tokens=1, progress=progress).text
+    model.read("b " * 900, progress=progress).close()
+    errors = run_all([lambda: model.read("c " * 900, progress=progress).close()])
+    assert errors == [] and len(raised) >= 12 and all("callback" in text for text in raised)
+    assert model.generate("The rain", max_tokens=2).text is not None
+
+
+def test_closing_while_others_wait(riffle, model_path):
+    model = riffle.Model(model_path, **SMALL)
+    answer = model.generate("The rain", **LONG)
+    next(answer)
+
+    def work():
+        while True:
+            model.generate("The rain", max_tokens=3).text
+
+    def close():
+        while len(model.default_context._turns._waiting) < 2:
+            time.sleep(0.001)
+        model.close()
+
+    errors = run_all([work, work, close])
+    assert len(errors) == 2 and all("closed" in str(error) or "abort" in str(error) for error in errors)
+
+
+def test_a_file_is_read_as_a_file(riffle, model, tmp_path):
+    path = tmp_path / "facts.txt"
+    path.write_text(FACTS, encoding="utf-8")
+    with model.read_file(path) as document, model.read_file(str(path)) as again:
+        assert document.text == again.text == FACTS
+    with model.read(str(path)) as name:  # a text like any other
+        assert name.text == str(path)
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    with pytest.raises(UnicodeDecodeError):
+        model.read_file(tmp_path / "bytes")
+
+
+def test_a_folder_stands_for_the_model_in_it(riffle, model_path, tmp_path):
+    (tmp_path / "one.gguf").symlink_to(model_path)
+    (tmp_path / "README.md").write_text("text")
+    with riffle.Model(tmp_path, **SMALL) as model:
+        assert model.generate("The rain", max_tokens=2).text is not None
+    (tmp_path / "two.gguf").symlink_to(model_path)
+    with pytest.raises(riffle.FileError, match=r"2 models \(one.gguf, two.gguf\)"):
+        riffle.Model(tmp_path)
+
+
 def test_errors_have_the_text_of_the_library(riffle, model, tmp_path):
     missing = tmp_path / "none.gguf"
     with pytest.raises(riffle.FileError, match="none.gguf") as error:
@@ -273,7 +415,7 @@ def test_errors_have_the_text_of_the_library(riffle, model, tmp_path):
     with pytest.raises(riffle.BadArgument, match="closed|expected|empty"):
         model.read("")
     with pytest.raises(MemoryError):
-        model.context(device="emu", gpu_mem=1000)
+        model.context(device="emu", gpu_mem=1 << 20)
     with pytest.raises(riffle.BadArgument, match="U\\+0000"):
         model.chat([{"role": "user", "content": "a\0b"}])
     with pytest.raises(riffle.BadArgument, match=r"messages\[0\]"):
@@ -316,6 +458,37 @@ def test_settings(riffle, model):
     )
     assert context.length == 512
     assert context.session().generate("The rain", max_tokens=4).text is not None
+
+
+WAITING = """
+import riffle, sys, threading
+model = riffle.Model({model!r}, n_ctx=8192, threads=2)
+ready = threading.Event()
+def hold():
+    answer = model.generate("The rain", ignore_eos=True)
+    next(answer)
+    ready.set()
+    for _ in answer: pass
+threading.Thread(target=hold, daemon=True).start()
+ready.wait()
+try:
+    print("started", flush=True)
+    model.generate("The sun", max_tokens=1).text
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_ends_the_wait_for_a_turn(model_path):
+    p = subprocess.Popen(
+        [sys.executable, "-c", WAITING.format(model=model_path)],
+        stdout=subprocess.PIPE,
+        env=dict(os.environ, PYTHONPATH=str(PACKAGE)),
+    )
+    assert p.stdout.readline() == b"started\n"
+    time.sleep(0.3)
+    p.send_signal(signal.SIGINT)
+    assert p.communicate(timeout=60)[0] == b"interrupted\n"
 
 
 SCRIPT = """
@@ -466,9 +639,11 @@ def test_options_that_are_taken_in_other_forms(model):
         ({"kv": "q3"}, "BadArgument", "kv: found 'q3', expected f16, f32 or q8"),
         ({"n_ctx": "many"}, "BadArgument", "n_ctx: found 'many', expected a number of tokens: 0"),
         ({"n_ctx": "4k"}, "BadArgument", "n_ctx: found '4k', expected a number of tokens: 0 to"),
-        ({"gpu_mem": "12X"}, "BadArgument", "gpu_mem: found '12X', expected a number of bytes, or"),
+        ({"gpu_mem": "12X"}, "BadArgument", "gpu_mem: found '12X', expected a number of bytes"),
         ({"gpu_mem": "1.5"}, "BadArgument", "gpu_mem: found '1.5', expected a number of bytes"),
         ({"gpu_mem": "9" * 400}, "BadArgument", "gpu_mem: found '9.*expected a number of bytes"),
+        ({"gpu_mem": "4096"}, "BadArgument", "'4096', which is 4096 bytes, .*such as '4096M'"),
+        ({"host_mem": 12}, "BadArgument", "found 12, which is 12 bytes, expected .*such as '12G'"),
         ({"no_pin": 1}, "TypeError", "no_pin: found 1, expected True or False"),
         ({"kv": None}, "TypeError", "kv: found None, expected a str, a number or a bool"),
         ({"n_gpu_layers": 3}, "TypeError", "'n_gpu_layers'; use device='cuda' or"),
@@ -600,8 +775,9 @@ def test_sizes_as_on_the_command_line(riffle, model):
         ("2M", 2 << 20),
         ("1TiB", 1 << 40),
         ("3gb", 3 << 30),
-        ("4096", 4096),
-        (4096, 4096),
+        ("1048576", 1 << 20),
+        (1 << 20, 1 << 20),
+        ("0", 0),
     ):
         for name in ("gpu_mem", "host_mem"):
             options = _structs.ContextOptions()

@@ -68,10 +68,12 @@ deb: all
 	  ZSHDIR=/usr/share/zsh/vendor-completions
 	tools/package/deb/make_deb.sh $(DEB_STAGE) $(VERSION) $(SONAME) $(PACKAGES)
 
-# The .whl file: the module riffle and the libriffle.so of make dist.
+# The .whl file: the module riffle and the libriffle.so of make dist, whose say_package is in
+# ../dist.mk.
 wheel:
+	$(say_package)
 	@third_party/setup.sh check && third_party/static.sh
-	$(MAKE) STATIC=1 BUILD=build-dist CUARCH="$(if $(filter file,$(origin CUARCH)),all,$(CUARCH))" build-dist/libriffle.so
+	$(MAKE) STATIC=1 BUILD=build-dist CUARCH="$(PACKAGE_CUARCH)" build-dist/libriffle.so
 	python3 -B tools/package/make_wheel.py build-dist/libriffle.so $(PACKAGES) \
 	  third_party/static/src/sentencepiece-*/debian/copyright \
 	  $(wildcard $(foreach p,$(LIBRARY_LICENSED),/usr/share/doc/$(p)/copyright))

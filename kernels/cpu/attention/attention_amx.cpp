@@ -9,6 +9,7 @@
 // instead of across a vector, P^T comes out in the pair order that the tile product wants, and
 // rescaling an output is a product of whole vectors. Each row's arithmetic is the same in every
 // lane, tile and call; keys come in tiles of kKeyTile by absolute position.
+#include "kernels/common/agreed.h"
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/attention/kv_rows.h"
 #include "kernels/cpu/simd/amx.h"
@@ -19,9 +20,8 @@ namespace {
 
 using Vec = __m512;
 
-constexpr int kTile = 16;     // rows of a tile, and query rows in its columns
-constexpr int kGroup = 32;    // query rows treated together: two column tiles
-constexpr int kKeyTile = 64;  // keys treated together
+constexpr int kTile = 16;   // rows of a tile, and query rows in its columns
+constexpr int kGroup = 32;  // query rows treated together: two column tiles
 constexpr int kKeySteps = kKeyTile / 32;
 constexpr int kTileValues = 512;  // bf16 values of a tile
 // The exponent's reference follows the largest score only when that has grown by this much (in

@@ -3,12 +3,11 @@
 // no sum across lanes and a row's arithmetic is the same in every lane, tile and call. Keys come in
 // tiles of kKeyTile by absolute position.
 #pragma once
+#include "kernels/common/agreed.h"
 #include "kernels/cpu/attention/attention_simd.h"
 
 namespace riffle::cpu {
 namespace {
-
-constexpr int kKeyTile = 64;
 
 // Scratch, in floats; rows: query rows (position, head) rounded up to whole groups of 2 * kLanes.
 template <class S>

@@ -2,6 +2,7 @@
 // KV head) and the fixed point form of queries. Every instruction set compiles these plain loops
 // for itself, and all give the same bits.
 #pragma once
+#include "kernels/common/agreed.h"
 #include "kernels/common/half.h"
 #include "kernels/cpu/select/select.h"
 
@@ -82,7 +83,6 @@ static inline void int4_encode_impl(void (*load)(const void*, int64_t, int64_t, 
 }
 
 static inline void int4_query_impl(const float* q, int g, int d, void* query) {
-  constexpr float kLargest = 32639;  // 256 * 127 + 127: more would carry out of the upper digit
   auto* step = static_cast<float*>(query);
   float* sum = step + g;
   auto* digits = static_cast<int8_t*>(query) + int4_query_digits(g);
@@ -95,14 +95,15 @@ static inline void int4_query_impl(const float* q, int g, int d, void* query) {
       largest = magnitude > largest ? magnitude : largest;
       total += static_cast<double>(q[h * d + j]);
     }
-    step[h] = largest / kLargest;
+    step[h] = largest / kLargestDigits;
     sum[h] = static_cast<float>(total);
-    const float inverse = step[h] > 0 ? kLargest / largest : 0;
+    const float inverse = step[h] > 0 ? kLargestDigits / largest : 0;
     for (int j = 0; j < d; j++) {
       const float x = q[h * d + j] * inverse;
       // A query that is not finite has no fixed point; its sum above is not finite either and so
       // are its scores.
-      const float inside = x > -kLargest ? (x < kLargest ? x : kLargest) : -kLargest;
+      const float inside =
+          x > -kLargestDigits ? (x < kLargestDigits ? x : kLargestDigits) : -kLargestDigits;
       const auto value = static_cast<int32_t>(inside < 0 ? inside - 0.5f : inside + 0.5f);
       const auto lo = static_cast<int8_t>(value & 0xff);
       int8_t* at = digits + ((j / 8 * 2 + j % 8 / 4) * 2 * g + h) * 4 + j % 4;

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/common/agreed.h"
 #include "kernels/cpu/simd/intrinsics.h"
 #include "kernels/cpu/simd/simd.h"
 
@@ -84,12 +85,12 @@ struct Avx2 {
 
   // As in avx512.h; results below 2^-126 become 0.
   static Vec exp(Vec x) {
-    const Vec lowest = set1(-87.0f), clamped = _mm256_max_ps(lowest, x);
-    const Vec n = round(clamped * set1(0x1.715476p+0f));
-    const Vec f = fnma(n, set1(-0x1.05c61p-29f), fnma(n, set1(0x1.62e43p-1f), clamped));
-    Vec y = fma(set1(0x1.106284p-7f), f, set1(0x1.5729fp-5f));
-    y = fma(y, f, set1(0x1.5557aep-3f));
-    y = fma(y, f, set1(0x1.fffdfcp-2f));
+    const Vec lowest = set1(kExpLeast), clamped = _mm256_max_ps(lowest, x);
+    const Vec n = round(clamped * set1(kExpPerLn2));
+    const Vec f = fnma(n, set1(kExpLn2Low), fnma(n, set1(kExpLn2High), clamped));
+    Vec y = fma(set1(kExpTerm5), f, set1(kExpTerm4));
+    y = fma(y, f, set1(kExpTerm3));
+    y = fma(y, f, set1(kExpTerm2));
     y = fma(y, f, set1(1));
     y = fma(y, f, set1(1));
     const __m256i power = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);

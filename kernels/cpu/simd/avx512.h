@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/common/agreed.h"
 #include "kernels/cpu/simd/intrinsics.h"
 #include "kernels/cpu/simd/simd.h"
 
@@ -67,11 +68,11 @@ struct Avx512 {
   // rounding.
   static Vec exp(Vec x) {
     x = _mm512_max_ps(set1(-104.0f), x);  // below, the result rounds to 0; NaN passes
-    const Vec n = round(x * set1(0x1.715476p+0f));
-    const Vec f = fnma(n, set1(-0x1.05c61p-29f), fnma(n, set1(0x1.62e43p-1f), x));
-    Vec y = fma(set1(0x1.106284p-7f), f, set1(0x1.5729fp-5f));
-    y = fma(y, f, set1(0x1.5557aep-3f));
-    y = fma(y, f, set1(0x1.fffdfcp-2f));
+    const Vec n = round(x * set1(kExpPerLn2));
+    const Vec f = fnma(n, set1(kExpLn2Low), fnma(n, set1(kExpLn2High), x));
+    Vec y = fma(set1(kExpTerm5), f, set1(kExpTerm4));
+    y = fma(y, f, set1(kExpTerm3));
+    y = fma(y, f, set1(kExpTerm2));
     y = fma(y, f, set1(1));
     y = fma(y, f, set1(1));
     return _mm512_scalef_ps(y, n);

@@ -1,14 +1,13 @@
 // A mixture of experts: which experts a row goes through, and their FFNs.
 #pragma once
+#include "kernels/common/agreed.h"
 #include "kernels/common/routing.h"
 #include "kernels/cuda/matrix.h"
 
 namespace riffle::cuda {
 
-inline constexpr int kMaxExperts = 1024;
-
 // routed[i] [n_used], by falling score: route_row (kernels/common/routing.h) of scores[i]
-// [n_experts], for n rows. n_experts is at most kMaxExperts.
+// [n_experts], for n rows. n_experts is at most kMostExperts.
 struct Route {
   const float* scores = nullptr;  // [n][n_experts]
   int64_t n = 0;

@@ -48,8 +48,8 @@ __device__ void choose(const Route& a, int64_t row) {
     uint32_t first = 0;  // the lowest of the experts with this rank, from the other end
 #pragma unroll
     for (int k = 0; k < kOwn; ++k)
-      if (rank[k] == best) first = max(first, static_cast<uint32_t>(kMaxExperts - lane - 32 * k));
-    const int at = kMaxExperts - static_cast<int>(warp_most(first));
+      if (rank[k] == best) first = max(first, static_cast<uint32_t>(kMostExperts - lane - 32 * k));
+    const int at = kMostExperts - static_cast<int>(warp_most(first));
     float score = 0;
 #pragma unroll
     for (int k = 0; k < kOwn; ++k)
@@ -105,11 +105,11 @@ Status launch_route(const Route& args, cudaStream_t stream) {
 }  // namespace
 
 Status route(const Route& args, cudaStream_t stream) {
-  if (args.n < 1 || args.n_experts < 1 || args.n_experts > kMaxExperts || args.n_used < 1 ||
+  if (args.n < 1 || args.n_experts < 1 || args.n_experts > kMostExperts || args.n_used < 1 ||
       args.n_used > args.n_experts || (args.normed != nullptr && args.dim < 1))
     return cudaErrorInvalidValue;
   return args.n_experts <= 128 ? launch_route<4>(args, stream)
-                               : launch_route<kMaxExperts / 32>(args, stream);
+                               : launch_route<kMostExperts / 32>(args, stream);
 }
 
 }  // namespace riffle::cuda

@@ -9,6 +9,8 @@
 // as zeros.
 #include <cuda_bf16.h>
 
+#include <type_traits>
+
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/prefill/prefill.h"
 
@@ -558,12 +560,30 @@ Status launch_head_dim(KvType type, int n_heads, const Params& params, const Dev
                        limits, stream);
 }
 
+// Calls f with the head dimension as a constant: the only list of the dimensions that there are.
+template <class F>
+Status with_head_dim(int d, F&& f) {
+  switch (d) {
+    case 64: return f(std::integral_constant<int, 64>());
+    case 80: return f(std::integral_constant<int, 80>());
+    case 96: return f(std::integral_constant<int, 96>());
+    case 128: return f(std::integral_constant<int, 128>());
+    case 256: return f(std::integral_constant<int, 256>());
+    default: return cudaErrorNotSupported;
+  }
+}
+
 }  // namespace
+
+Status prefill_supported(const KvLayout& layout) {
+  const int size = layout.block_size;
+  if (size != 16 && size != 32 && size != 64) return cudaErrorNotSupported;
+  return with_head_dim(layout.head_dim, [](auto) { return cudaSuccess; });
+}
 
 Status flash_prefill(const FlashPrefill& a, const DeviceLimits& limits, cudaStream_t stream) {
   const int size = a.layout.block_size, d = a.layout.head_dim;
-  if (size != 16 && size != 32 && size != 64) return cudaErrorNotSupported;
-  if (d != 64 && d != 80 && d != 96 && d != 128 && d != 256) return cudaErrorNotSupported;
+  if (Status status = prefill_supported(a.layout); status != cudaSuccess) return status;
   const int64_t bytes = size * kv_row_bytes(a.layout.type, d);  // of keys
   // Positions are 32-bit, and a grid has at most 65535 query tiles of at least 16 rows.
   if (a.n <= 0 || a.n > 1 << 20 || a.pos0 < 0 || a.pos0 > 1 << 30 || a.n_kv_heads <= 0 ||
@@ -584,13 +604,9 @@ Status flash_prefill(const FlashPrefill& a, const DeviceLimits& limits, cudaStre
   p.block_shift = size == 16 ? 4 : size == 32 ? 5 : 6;
   p.scale = static_cast<float>(1.4426950408889634 / sqrt(static_cast<double>(d)));
   p.out_type = a.out_type;
-  switch (d) {
-    case 64: return launch_head_dim<64>(a.layout.type, a.n_heads, p, limits, stream);
-    case 80: return launch_head_dim<80>(a.layout.type, a.n_heads, p, limits, stream);
-    case 96: return launch_head_dim<96>(a.layout.type, a.n_heads, p, limits, stream);
-    case 128: return launch_head_dim<128>(a.layout.type, a.n_heads, p, limits, stream);
-    default: return launch_head_dim<256>(a.layout.type, a.n_heads, p, limits, stream);
-  }
+  return with_head_dim(d, [&](auto dim) {
+    return launch_head_dim<decltype(dim)::value>(a.layout.type, a.n_heads, p, limits, stream);
+  });
 }
 
 }  // namespace riffle::cuda

@@ -22,6 +22,8 @@ struct FlashPrefill {
   int64_t ldo = 0;
   WType out_type = WType::F32;
 };
+// cudaErrorNotSupported for a head_dim or block size that the kernel does not have.
+Status prefill_supported(const KvLayout& layout);
 Status flash_prefill(const FlashPrefill& args, const DeviceLimits& limits, cudaStream_t stream);
 
 // Blocks [first, last) of each head, from blocks [n_kv_heads][n_blocks] of `layout`, which is Q8,

@@ -4,6 +4,7 @@
 //
 // A row's heads are shared among the CTAs of a cluster (compute capability 9.0 and later; before,
 // one CTA has all). The CTAs tell each other which candidates their heads keep.
+#include "kernels/common/agreed.h"
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/f16_exact.cuh"
@@ -109,7 +110,6 @@ __device__ inline void tell(uint4* at, const uint4& keeps, int ctas) {
 // The mean value of a row's full blocks, from at most kMeanBlocks of them that lie evenly, as
 // select/int4_keys.cpp takes them; the order of the sum is this kernel's own. They were written
 // before this step began; what the last layer left is read until its attention ends.
-constexpr int kMeanBlocks = 256;
 __device__ inline void mean_of_values(const ChooseArgs& a, int row, float* memory) {
   constexpr int kAtOnce = 16;
   const int d = a.step.layout.head_dim, thread = threadIdx.x;

@@ -1,6 +1,7 @@
 // Scores from INT4 keys on the integer tensor cores (compute capability 8.0 and later; before,
 // dp4a).
 #pragma once
+#include "kernels/common/agreed.h"
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/select/int4.cuh"
 
@@ -42,7 +43,6 @@ __device__ inline void mma_16832(int32_t (&c)[4], const uint32_t (&a)[4], uint32
 
 // Queries as two signed 8-bit digits a dimension, four dimensions a word:
 // [word][nibble][digit][head].
-inline constexpr float kLargestDigits = 32639;  // 256 * 127 + 127, as kernels/cpu/select/int4.h
 using QueryDigits = uint32_t[256 / 8][2][2][kMaxGroup];
 
 // Dimension i of a word's four.

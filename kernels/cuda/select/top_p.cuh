@@ -1,6 +1,7 @@
 // What the two halves of Twilight on the device share (top_p_scores.cu, top_p.cu): a row's base,
 // its scores, the weight that a score comes to.
 #pragma once
+#include "kernels/common/agreed.h"
 #include "kernels/cuda/select/rank.cuh"
 
 namespace riffle::cuda {
@@ -29,15 +30,15 @@ __device__ inline float* scores_of(const TopPArgs& a, int row, int h) {
 // exp(score - top) as kernels/cpu/simd/avx2.h has it, bit for bit; top: the largest score.
 __device__ inline float weight_below(float score, float top) {
   const float x = __fsub_rn(score, fmaxf(-3e38f, top));
-  const float n = rintf(__fmul_rn(fmaxf(x, -87.0f), 0x1.715476p+0f));
-  const float f = __fmaf_rn(-n, -0x1.05c61p-29f, __fmaf_rn(-n, 0x1.62e43p-1f, fmaxf(x, -87.0f)));
-  float y = __fmaf_rn(0x1.106284p-7f, f, 0x1.5729fp-5f);
-  y = __fmaf_rn(y, f, 0x1.5557aep-3f);
-  y = __fmaf_rn(y, f, 0x1.fffdfcp-2f);
+  const float n = rintf(__fmul_rn(fmaxf(x, kExpLeast), kExpPerLn2));
+  const float f = __fmaf_rn(-n, kExpLn2Low, __fmaf_rn(-n, kExpLn2High, fmaxf(x, kExpLeast)));
+  float y = __fmaf_rn(kExpTerm5, f, kExpTerm4);
+  y = __fmaf_rn(y, f, kExpTerm3);
+  y = __fmaf_rn(y, f, kExpTerm2);
   y = __fmaf_rn(y, f, 1.0f);
   y = __fmaf_rn(y, f, 1.0f);
   y = __int_as_float(__float_as_int(y) + (static_cast<int>(n) << 23));
-  return x >= -87.0f ? y : 0.0f;  // false for NaN
+  return x >= kExpLeast ? y : 0.0f;  // false for NaN
 }
 // A weight in units of 2^-30.
 __device__ inline uint32_t fixed_weight(float w) { return __float2uint_rn(w * 0x1p30f); }

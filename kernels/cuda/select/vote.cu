@@ -9,6 +9,7 @@
 // heads up, and select_kernel marks the tokens with the most votes. It then writes the masks and
 // orders of the sequence's rows, also where an earlier selection is used. Sums go in a fixed order,
 // so votes depend on the sequence alone.
+#include "kernels/common/agreed.h"
 #include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/select/rank.cuh"
@@ -17,7 +18,6 @@ namespace riffle::cuda {
 namespace {
 
 constexpr int kDecideThreads = 256, kDotThreads = 256, kVoteThreads = 256, kSelectThreads = 1024;
-constexpr int kMaxReuse = 64;  // as select/tokenselect.h
 constexpr int kModeCounter =
     4;  // in the counters of a sequence's first row (beside those of attend.cuh)
 enum Mode : uint32_t { kEverything = 0, kCached = 1, kFresh = 2 };

@@ -486,14 +486,17 @@ static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::D
   layout.head_dim = l.head_dim;
   const int group = c.n_heads / c.n_kv_heads;
   const int d = l.head_dim;
-  const bool prefill = d == 64 || d == 80 || d == 96 || d == 128 || d == 256;  // flash_prefill.cu
   const cuda::DeviceScope on(device.ordinal);
-  if (prefill && cuda::decode_supported(layout, group, device.limits) == cudaSuccess) return true;
+  const auto supported = [&] {
+    return cuda::prefill_supported(layout) == cudaSuccess &&
+           cuda::decode_supported(layout, group, device.limits) == cudaSuccess;
+  };
+  if (supported()) return true;
   // Whether a smaller block is the remedy.
   int fits = 0;
   for (int size : {16, 32, 64}) {
     layout.block_size = size;
-    if (prefill && cuda::decode_supported(layout, group, device.limits) == cudaSuccess) fits = size;
+    if (supported()) fits = size;
   }
   const char* type = l.type == cpu::KvType::F16 ? "f16" : l.type == cpu::KvType::F32 ? "f32" : "q8";
   text = fits ? format(
@@ -532,6 +535,7 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
     for (const LayerWeights& l : model.weights.layers)
       needs.expert_bytes.push_back(cuda::expert_bytes(l));
   needs.expert_staging = cuda::expert_staging_bytes(model, l.type);
+  needs.host_staging = cuda::weight_staging_bytes();
   needs.activations = cuda::running_bytes(model, options);
   needs.prompt = cuda::prompt_bytes(model, options, false);
   needs.prompt_least = cuda::prompt_bytes(model, options, true);

@@ -450,7 +450,7 @@ int64_t index_bytes(const SelectionRule& rule, const Config& config, const Block
   const int64_t code_bytes = int4_block_bytes(block_size, d), row_bytes = layout.row_bytes();
   if (rule.everything || n_tokens < rule.everything_below) return 0;
   if (rule.by_share || rule.rank_codes) {  // the tail has no codes: its keys themselves
-    const int64_t stride = (full + Int4Keys::kMeanBlocks - 1) / Int4Keys::kMeanBlocks;
+    const int64_t stride = (full + kMeanBlocks - 1) / kMeanBlocks;
     const int64_t tail = (n_tokens - int64_t(full) * block_size) * row_bytes;
     return full * code_bytes + tail +
            (rule.by_share && full > 0 ? full / stride * d * int64_t(sizeof(uint16_t)) : 0);

@@ -147,7 +147,7 @@ std::optional<DeviceInfo> find_device(std::string& why) {
 
 Buffer DeviceHeap::take(size_t bytes, const char* what) {
   if (bytes == 0) return {};
-  const size_t whole = (bytes + 255) / 256 * 256;
+  const size_t whole = rounded(bytes);
   if (limit_ && used_ + whole > limit_)
     fail(RIFFLE_OUT_OF_MEMORY,
          "%s needs %.1f MiB of GPU memory, but of the budget of %.1f MiB only %.1f are left", what,

@@ -45,6 +45,8 @@ std::optional<DeviceInfo> find_device(std::string& why);
 class DeviceHeap {
  public:
   explicit DeviceHeap(uint64_t limit) : limit_(limit) {}
+  // The bytes that a buffer takes of the device.
+  static constexpr uint64_t rounded(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
   // Throws RIFFLE_OUT_OF_MEMORY, naming what for. Contents undefined.
   Buffer take(size_t bytes, const char* what);
   uint64_t used() const { return used_; }

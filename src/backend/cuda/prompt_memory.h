@@ -14,7 +14,7 @@ class DeviceArena {
   bool is_open() const { return data_ != nullptr; }
   // As DeviceHeap::take. The buffer may be used until close.
   Buffer take(size_t bytes, const char* what);
-  static uint64_t rounded(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+  static uint64_t rounded(uint64_t bytes) { return DeviceHeap::rounded(bytes); }
 
  private:
   std::byte* data_ = nullptr;

@@ -96,7 +96,7 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   const int64_t q = int64_t(c.n_heads) * c.head_dim, kv = int64_t(c.n_kv_heads) * c.head_dim;
   const int64_t step_rows = n * c.n_kv_heads, layer_heads = int64_t(c.n_layers) * c.n_kv_heads;
   uint64_t bytes = Cublas::kWorkspaceBytes + kSlack;
-  const auto add = [&](uint64_t one) { bytes += (one + 255) / 256 * 256; };  // as DeviceHeap rounds
+  const auto add = [&](uint64_t one) { bytes += DeviceHeap::rounded(one); };
 
   // engine/activations.h
   add(4 * n * c.dim);

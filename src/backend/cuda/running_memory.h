@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/cuda/cuda.h"
+#include "backend/score_rows.h"
 #include "kernels/cuda/gemv/gemv.h"
 
 namespace riffle::cuda {
@@ -35,9 +36,6 @@ inline int64_t unpacked_rows(int64_t rows, int64_t cols, WType type) {
 inline int64_t experts_at_once(int64_t n, const Tensor& one, WType type) {
   return std::max<int64_t>(1, unpacked_rows(n * one.rows, one.cols, type) / one.rows);
 }
-
-// Rows of logits that are computed together when a prompt is scored, as in engine/prefill.cpp.
-inline constexpr int64_t kScoreRows = 64;
 
 // Device bytes that steps of n_sessions together take, at most, beside weights, sessions and slots:
 // with row reports too, in either residency.

@@ -10,7 +10,8 @@
 
 namespace riffle::cuda {
 
-static constexpr size_t kStagingBytes = size_t(32) << 20;
+static constexpr size_t kStagingBytes = size_t(32) << 20;  // one of two buffers
+uint64_t weight_staging_bytes() { return 2 * kStagingBytes; }
 
 static uint64_t device_bytes(const Tensor& t, int64_t rows) {
   return static_cast<uint64_t>(matrix_bytes(t.type, rows, t.cols));

@@ -19,6 +19,9 @@ uint64_t device_bytes(const Tensor& tensor);
 uint64_t device_bytes(const Model& model);
 // Of a layer's experts: what may stay in host memory, their matrices without biases.
 uint64_t expert_bytes(const LayerWeights& layer);
+// Pinned host memory through which weights go to the device. It is kept while experts stay in host
+// memory, which prompts copy; else it is free again after the upload.
+uint64_t weight_staging_bytes();
 
 class DeviceWeights {
  public:

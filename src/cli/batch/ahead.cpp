@@ -54,27 +54,36 @@ size_t AheadFile::load(HeldRecords& held) {
     end_ = reader.offset();
     if (head.failed || held.by_line.contains(head.line)) continue;
     held.ahead[head.line] = HeldRecord{head.custom_id, false};
-    records_[head.line] = std::move(line);
+    records_[head.line] = {end_ - line.size() - 1, line.size()};
   }
   if (end_ == 0 && (!regular || damaged > 0 || (s.st_size > 0 && !torn_record(line))))
     throw Exit(EXIT_RUN, path_ +
                              " is no file of riffle batch, which keeps answers there until their "
                              "turn comes: move it away");
+  loaded_ = std::move(file);
   return damaged;
 }
 
 std::optional<std::string> AheadFile::take(size_t line) {
   const auto at = records_.find(line);
   if (at == records_.end()) return std::nullopt;
-  std::string record = std::move(at->second);
+  const Place place = at->second;
   records_.erase(at);
+  std::string record(place.bytes, '\0');
+  for (size_t done = 0; done < place.bytes;) {
+    const ssize_t n = ::pread(file_.get() < 0 ? loaded_.get() : file_.get(), record.data() + done,
+                              place.bytes - done, static_cast<off_t>(place.at + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail("cannot read", n < 0 ? errno : EIO);
+    done += static_cast<size_t>(n);
+  }
   return record;
 }
 
 bool AheadFile::add(const std::string& record) {
   if (file_.get() < 0) {
     file_ = Descriptor(
-        ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666));
+        ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666));
     if (file_.get() < 0 && (errno == EACCES || errno == EPERM || errno == EROFS)) return false;
     if (file_.get() < 0) fail("cannot create", errno);
     if (::ftruncate(file_.get(), static_cast<off_t>(end_)) != 0)
@@ -84,6 +93,12 @@ bool AheadFile::add(const std::string& record) {
   if (const int error = write_all(file_.get(), line)) fail("cannot write", error);
   end_ += line.size();
   unsynced_ = true;
+  return true;
+}
+
+bool AheadFile::move_in(size_t line, const std::string& record) {
+  if (!add(record)) return false;
+  records_[line] = {end_ - record.size() - 1, record.size()};
   return true;
 }
 
@@ -99,8 +114,19 @@ void AheadFile::sync() {
   unsynced_ = false;
 }
 
+void AheadFile::settle() {
+  if (file_.get() < 0) return;
+  if (::fsync(file_.get()) != 0 && errno != EINVAL && errno != ENOSYS) fail("cannot write", errno);
+  const std::string folder = path_.substr(0, path_.rfind('/') + 1);
+  const Descriptor of_name(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC));
+  // Some file systems refuse to sync a folder.
+  if (of_name.get() >= 0) (void)::fsync(of_name.get());
+  unsynced_ = false;
+}
+
 void AheadFile::remove() {
   file_ = Descriptor();
+  loaded_ = Descriptor();
   ::unlink(path_.c_str());
   records_.clear();
   end_ = 0;

@@ -27,19 +27,28 @@ class AheadFile {
 
   // The first one makes the file; false if that is not allowed here. Throws Exit.
   bool add(const std::string& record);
+  // add, of an answer of the output, which take gives from now on.
+  bool move_in(size_t line, const std::string& record);
   // Its records are in the output.
   void clear();
   uint64_t bytes() const { return end_; }
   void sync();
+  // Sees that the file and its name are on the disk. Throws Exit.
+  void settle();
   void remove();
   const std::string& path() const { return path_; }
 
  private:
   [[noreturn]] void fail(const char* what, int error) const;
 
+  struct Place {
+    uint64_t at = 0;
+    size_t bytes = 0;
+  };
   std::string path_;
-  Descriptor file_;
-  std::unordered_map<size_t, std::string> records_;
+  Descriptor file_;    // to write
+  Descriptor loaded_;  // to read
+  std::unordered_map<size_t, Place> records_;
   uint64_t end_ = 0;  // of the last whole record
   bool unsynced_ = false;
 };

@@ -19,7 +19,7 @@ struct BatchOptions {
   riffle_scheduler_options scheduler;
   std::string in = "-", out = "-", errors;  // errors "": in out, too
   int max_seqs = 0;                         // 0: usual_seqs
-  bool unordered = false, restart = false, ignore_unknown = false;
+  bool unordered = false, restart = false, retry_errors = false, ignore_unknown = false;
   Shard shard;
   std::string prefix_cache;        // "": none
   uint64_t prefix_cache_size = 0;  // 0: PrefixFolder's own limit
@@ -54,24 +54,32 @@ int run_batch(BatchOptions& o) {
   BatchInput input(o.in, o.shard,
                    {o.common.max_tokens, sampling_of(o.common), o.common.thinking, o.ignore_unknown,
                     o.common.seed});
-  BatchOutput output(o.out, o.errors, input, o.restart, quiet);
+  BatchOutput output(o.out, o.errors, input,
+                     o.restart        ? Earlier::DROP
+                     : o.retry_errors ? Earlier::RETRY_ERRORS
+                                      : Earlier::KEEP,
+                     quiet);
   const size_t held = output.held().by_line.size(), held_failed = output.held().failed;
   const bool held_in_order = output.held().in_order;
   const std::string held_model = output.held().model;
   input.survey(output.held(), output.name());
-  if (const size_t ahead = output.held().ahead.size())
+  if (output.retried() > 0)
+    notice(quiet, "[%s: %zu failed lines are answered again, %zu answers are kept]",
+           output.name().c_str(), output.retried(), held + output.moved());
+  if (const size_t ahead = output.held().ahead.size() - output.moved())
     notice(quiet, "[%zu finished answers wait for their turn in %s]", ahead,
            output.ahead_path().c_str());
-  if (held && input.counted())
+  if (held && output.retried() == 0 && input.counted())
     notice(quiet, "[resuming %s: %zu of %zu lines are there]", output.name().c_str(), held,
            input.total());
-  else if (held) notice(quiet, "[resuming %s: %zu lines are there]", output.name().c_str(), held);
+  else if (held && output.retried() == 0)
+    notice(quiet, "[resuming %s: %zu lines are there]", output.name().c_str(), held);
   const auto failed = [&](size_t now) { return now + held_failed ? EXIT_LINES : EXIT_OK; };
   if (held && input.counted() && input.remaining() == 0) {
     output.begin();
     output.finish(true);
     notice(quiet, "[nothing is left to do; %zu errors among the lines%s]", held_failed,
-           held_failed ? "; --restart answers all lines anew" : "");
+           held_failed ? "; --retry-errors answers these lines again" : "");
     return failed(0);
   }
   const auto say_order = [&] {
@@ -149,7 +157,7 @@ void add_batch(CLI::App& app, Command& chosen) {
       *sub,
       R"(A line: {"custom_id":"a","url":"/v1/completions","body":{"prompt":"...","max_tokens":32}},
 or messages in place of prompt. After an interruption, the same command continues where it ended.
-Exit code 6: some lines got an error record.)",
+Exit code 6: some lines got an error record; --retry-errors answers them again.)",
       R"(Without --host-mem, the KV cache may take three quarters of the machine's memory.
 Fields of body: prompt or messages, model, max_tokens or max_completion_tokens, temperature,
 top_k, top_p, min_p, seed, stop, ignore_eos, reasoning_effort (low, medium, high; none: no
@@ -193,7 +201,13 @@ state N. A line with the recorded seed gives the same text again.)");
   sub->add_flag("--unordered", o->unordered,
                 "write records as they finish, not in the order of the lines")
       ->group(kRequestsGroup);
-  sub->add_flag("--restart", o->restart, "begin anew and overwrite the output");
+  CLI::Option* const restart =
+      sub->add_flag("--restart", o->restart, "begin anew and overwrite the output");
+  sub->add_flag("--retry-errors", o->retry_errors,
+                "answer again the lines whose records in the output are errors, in their places; "
+                "answers are kept")
+      ->group(kRequestsGroup)
+      ->excludes(restart);
   sub->add_option_function<std::string>(
          "--shard", [o](const std::string& text) { o->shard = parse_shard(text); },
          "answer part I of N of the file; the outputs of all parts, one after the other, are the "

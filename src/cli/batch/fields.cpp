@@ -162,6 +162,9 @@ void read_dry_breakers(const Fields& f, const std::string& field, const JsonIn& 
   add_texts(f, field, value, breakers);
 }
 
+double bias_of(const Fields& f, const std::string& field, const JsonIn& value) {
+  return f.real(field, value, -RIFFLE_MAX_LOGIT_BIAS, RIFFLE_MAX_LOGIT_BIAS);
+}
 // {"15043": -100}, or llama.cpp's [[15043, -100], [11, false]]: tokens and what is added to their
 // logits. false: the token is never drawn.
 void read_logit_bias(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
@@ -177,7 +180,7 @@ void read_logit_bias(const Fields& f, const std::string& field, const JsonIn& va
       const auto token = f.integer<int32_t>(at + "[0]", pair[0], 0, kIntMax);
       const bool never = pair[1] == JsonIn(false);
       const double bias =
-          never ? -std::numeric_limits<double>::infinity() : f.real(at + "[1]", pair[1], -100, 100);
+          never ? -std::numeric_limits<double>::infinity() : bias_of(f, at + "[1]", pair[1]);
       all.push_back({token, static_cast<float>(bias)});
     }
     return;
@@ -189,7 +192,7 @@ void read_logit_bias(const Fields& f, const std::string& field, const JsonIn& va
     if (error != std::errc() || stop != end || token < 0)
       f.fail("bad_request", "field " + field + ": found " + shown(key) +
                                 ", expected a token's number, such as 15043");
-    all.push_back({token, static_cast<float>(f.real(field + "." + key, bias, -100, 100))});
+    all.push_back({token, static_cast<float>(bias_of(f, field + "." + key, bias))});
   }
 }
 
@@ -233,6 +236,8 @@ void read_template_variable(const Fields& f, const std::string& field, const std
         "them");
   const std::string expected = set_template_variable(name, value, &body.request.thinking);
   if (!expected.empty()) f.wrong(field, value, expected);
+  const bool level = effort && value != JsonIn("none");
+  (level ? body.request.asks_effort : body.request.asks_thinking) = true;
   // A level asks for reasoning, as --think=LEVEL does, against --no-think but not against the line.
   riffle_thinking& enabled = body.request.thinking.enabled;
   if (effort && body.switched == 0 && enabled == RIFFLE_THINKING_OFF) enabled = RIFFLE_THINKING_ON;

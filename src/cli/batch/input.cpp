@@ -124,15 +124,16 @@ void BatchInput::check_all_found() const {
   for (const auto* records : {&held_.by_line, &held_.ahead})
     for (const auto& [number, record] : *records)
       if (!record.found)
-        throw Exit(EXIT_USAGE,
-                   text_of("%s was written for other input: it has a record for line %zu, which is "
-                           "not in %s%s "
-                           "(--restart begins anew)",
-                           (records == &held_.ahead ? held_.ahead_name : file_of(record)).c_str(),
-                           number, name_.c_str(),
-                           shard_.count > 1
-                               ? text_of("'s shard %zu/%zu", shard_.index, shard_.count).c_str()
-                               : ""));
+        throw Exit(
+            EXIT_USAGE,
+            text_of("%s was written for other input: it has a record for line %zu, which is "
+                    "not in %s%s "
+                    "(--restart begins anew)",
+                    (records == &held_.ahead ? file_of_ahead(record) : file_of(record)).c_str(),
+                    number, name_.c_str(),
+                    shard_.count > 1
+                        ? text_of("'s shard %zu/%zu", shard_.index, shard_.count).c_str()
+                        : ""));
 }
 
 Got BatchInput::next(InputLine& out, bool wait) {
@@ -172,7 +173,7 @@ Got BatchInput::next(InputLine& out, bool wait) {
                  [&] { seen_.emplace(out.error->custom_id, number); });
     const std::string& custom_id = out.error ? out.error->custom_id : out.request.custom_id;
     if (const auto ahead = held_.ahead.find(number); ahead != held_.ahead.end())
-      check_held(held_.ahead_name, ahead->second, number, custom_id, mine);
+      check_held(file_of_ahead(ahead->second), ahead->second, number, custom_id, mine);
     const auto held = held_.by_line.find(number);
     if (held != held_.by_line.end())
       check_held(file_of(held->second), held->second, number, custom_id, mine);

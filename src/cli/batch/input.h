@@ -58,6 +58,9 @@ class BatchInput {
   const std::string& file_of(const HeldRecord& held) const {
     return held.in_errors ? held_.errors_name : output_name_;
   }
+  const std::string& file_of_ahead(const HeldRecord& held) const {
+    return held.in_output ? output_name_ : held_.ahead_name;
+  }
 
   std::string name_, output_name_;
   Shard shard_;

@@ -1,12 +1,17 @@
 #include "cli/batch/output.h"
 
+#include <algorithm>
 #include <filesystem>
 
 namespace riffle::cli {
 
 BatchOutput::BatchOutput(const std::string& path, const std::string& errors,
-                         const BatchInput& input, bool restart, bool quiet)
+                         const BatchInput& input, Earlier earlier, bool quiet)
     : file_(path, "-o", input, quiet) {
+  const bool restart = earlier == Earlier::DROP;
+  if (earlier == Earlier::RETRY_ERRORS && !file_.regular())
+    throw Exit(EXIT_USAGE, "--retry-errors: the output is " + file_.name() +
+                               ", expected a regular file (-o) that has the records");
   if (!errors.empty()) {
     // Two locks on one file would wait for each other.
     struct stat out {
@@ -30,6 +35,7 @@ BatchOutput::BatchOutput(const std::string& path, const std::string& errors,
   }
   if (!anew_) {
     scan(quiet);
+    if (earlier == Earlier::RETRY_ERRORS) plan_retry();
     return;
   }
   // What is not riffle's is refused before anything is taken away.
@@ -75,8 +81,53 @@ void BatchOutput::scan(bool quiet) {
     notice(quiet, "[%s: %zu damaged lines are answered again]", ahead_->path().c_str(), damaged);
 }
 
+// The failed lines count as not answered. So that their records come in their places, the answers
+// behind the first of them go to the hidden file, from which they take their turn as those of an
+// interrupted run do.
+void BatchOutput::plan_retry() {
+  retried_ = std::exchange(held_.failed, 0);
+  if (retried_ == 0) return;
+  size_t first = SIZE_MAX;
+  for (const auto& [line, record] : held_.by_line)
+    if (record.failed) first = std::min(first, line);
+  std::erase_if(held_.by_line, [](const auto& held) { return held.second.failed; });
+  errors_bytes_ = 0;
+  behind_end_ = held_.bytes;
+  held_.last_line = 0;
+  held_.in_order = true;
+  bool behind = false;
+  file_.visit(0, behind_end_, [&](const RecordHead& head, const std::string&, uint64_t at) {
+    if (!behind && (head.failed || head.line > first)) {
+      behind = true;
+      held_.bytes = at;
+    }
+    if (!behind) {
+      held_.in_order &= head.line > held_.last_line;
+      held_.last_line = std::max(held_.last_line, head.line);
+    } else if (auto held = held_.by_line.extract(head.line)) {
+      held.mapped().in_output = true;
+      held_.ahead.insert(std::move(held));
+      ++moved_;
+    }
+  });
+}
+
+// Before anything is cut off, so that kill -9 or a power cut loses no answer: what both files hold
+// counts once.
+void BatchOutput::move_behind() {
+  file_.visit(held_.bytes, behind_end_,
+              [&](const RecordHead& head, const std::string& record, uint64_t) {
+                if (head.failed || ahead_->move_in(head.line, record)) return;
+                throw Exit(EXIT_RUN, ahead_->path() +
+                                         ": cannot be made, and --retry-errors keeps answers there "
+                                         "until their turn comes; nothing was changed");
+              });
+  ahead_->settle();
+}
+
 void BatchOutput::begin() {
   if (anew_ && ahead_) ahead_->remove();
+  if (behind_end_ > held_.bytes) move_behind();
   file_.begin(held_.bytes);
   if (errors_) errors_->begin(errors_bytes_);
 }

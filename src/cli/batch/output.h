@@ -11,16 +11,22 @@
 
 namespace riffle::cli {
 
+// What becomes of the records of an earlier run.
+enum class Earlier : uint8_t { KEEP, RETRY_ERRORS, DROP };
+
 class BatchOutput {
  public:
   // path "-": stdout. errors: the file of failed lines; "": there is none. Regular files are locked
-  // and, unless restart, read; nothing is changed yet. Throws Exit.
+  // and, unless their records are dropped, read; nothing is changed yet. Throws Exit.
   BatchOutput(const std::string& path, const std::string& errors, const BatchInput& input,
-              bool restart, bool quiet);
+              Earlier earlier, bool quiet);
 
   const std::string& name() const { return file_.name(); }
   // Of both files.
   const HeldRecords& held() const { return held_; }
+  // Of failed lines that are to be answered again; of answers behind the first of them.
+  size_t retried() const { return retried_; }
+  size_t moved() const { return moved_; }
   bool terminal() const { return file_.terminal(); }
 
   // Cuts off what is not kept. Before the first write.
@@ -50,6 +56,8 @@ class BatchOutput {
   using Clock = std::chrono::steady_clock;
   void scan(bool quiet);
   HeldRecords scan_errors() const;
+  void plan_retry();
+  void move_behind();
   void sync();
 
   RecordFile file_;
@@ -58,6 +66,8 @@ class BatchOutput {
   std::optional<AheadFile> ahead_;
   HeldRecords held_;
   uint64_t errors_bytes_ = 0;  // of whole records that are kept in errors_
+  size_t retried_ = 0, moved_ = 0;
+  uint64_t behind_end_ = 0;  // behind held_.bytes, to here: what is moved or dropped
   Clock::time_point synced_ = Clock::now();
 };
 

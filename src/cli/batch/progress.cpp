@@ -61,7 +61,14 @@ void BatchProgress::add_error(const std::string& message) {
 
 void BatchProgress::add_fitted(size_t line, Fitted fitted) {
   if (fitted == Fitted::AS_IS) return;
-  Lines& lines = fitted == Fitted::JOINED ? joined_ : moved_;
+  add(fitted == Fitted::JOINED ? joined_ : moved_, line);
+}
+
+void BatchProgress::add_unread(size_t line, Unread what) {
+  add(unread_[static_cast<size_t>(what)], line);
+}
+
+void BatchProgress::add(Lines& lines, size_t line) {
   if (lines.count++ == 0) lines.first = line;
 }
 
@@ -89,6 +96,17 @@ std::vector<std::string> BatchProgress::notices() const {
   add(moved_,
       "system messages became the user's; the model's chat template does "
       "not take them as they are");
+  const auto add_unread = [&](Unread what, const char* text) {
+    add(unread_[static_cast<size_t>(what)], text);
+  };
+  add_unread(Unread::EFFORT,
+             "reasoning_effort has no effect: the model's chat template does not ask for it");
+  add_unread(Unread::THINKING,
+             "enable_thinking, or reasoning_effort \"none\", has no effect: the model's chat "
+             "template does not ask for enable_thinking");
+  add_unread(Unread::PROMPT,
+             "reasoning_effort and chat_template_kwargs have no effect: a prompt goes through no "
+             "chat template");
   return out;
 }
 

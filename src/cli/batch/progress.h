@@ -28,6 +28,9 @@ class BatchProgress {
   // A line has fields that are not read, or a conversation that the template did not take as it is.
   void add_ignored(const IgnoredFields& ignored);
   void add_fitted(size_t line, Fitted fitted);
+  // A line asks for reasoning in a way that has no effect.
+  enum class Unread { EFFORT, THINKING, PROMPT };
+  void add_unread(size_t line, Unread what);
   void add_error(const std::string& message);  // of a line; the first is shown at the end
 
   void update();
@@ -48,7 +51,8 @@ class BatchProgress {
   size_t total_;
   bool cache_;
   Names without_effect_, unknown_;
-  Lines joined_, moved_;
+  void add(Lines& lines, size_t line);
+  Lines joined_, moved_, unread_[3];  // unread_: by Unread
   std::string first_error_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Progress bar_;

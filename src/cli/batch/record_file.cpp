@@ -83,6 +83,15 @@ void RecordFile::fail(const char* what, int error) const {
   throw Exit(EXIT_RUN, name_ + ": " + what + ": " + std::strerror(error));
 }
 
+void RecordFile::visit(uint64_t from, uint64_t to, const Visit& visit) const {
+  if (::lseek(fd_, static_cast<off_t>(from), SEEK_SET) < 0) fail("cannot read", errno);
+  LineReader reader(fd_, name_, kMaxRecordBytes);
+  std::string line;
+  for (uint64_t at = from; at < to && reader.next(line) == LineReader::Got::LINE;
+       at = from + reader.offset())
+    visit(record_of(reader, line), line, at);
+}
+
 void RecordFile::begin(uint64_t bytes) {
   created_ = false;
   if (!regular_) return;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <functional>
 #include <string>
 
 #include "cli/batch/input.h"
@@ -30,6 +31,9 @@ class RecordFile {
 
   // The records in it. Throws Exit if it holds anything else.
   HeldRecords scan() const { return scan_records(fd_, name_); }
+  // Of the records in the bytes [from, to), which scan has found whole. at: where one begins.
+  using Visit = std::function<void(const RecordHead&, const std::string& record, uint64_t at)>;
+  void visit(uint64_t from, uint64_t to, const Visit& visit) const;
   // The file is as it was before this run.
   void leave();
   // Cuts off what is behind the first `bytes`. Before the first write.

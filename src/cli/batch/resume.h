@@ -15,6 +15,7 @@ struct HeldRecord {
   bool failed = false;
   bool found = false;      // its line has been seen in the input
   bool in_errors = false;  // in the file of --errors
+  bool in_output = false;  // of those ahead: still in the output (--retry-errors)
 };
 struct HeldRecords {
   std::unordered_map<size_t, HeldRecord> by_line;

@@ -45,6 +45,8 @@ BatchRunner::BatchRunner(riffle_model* model, std::string model_name, riffle_con
       cache_(cache),
       model_name_(std::move(model_name)),
       marks_(reasoning_marks(model)),
+      reads_effort_(model_info(model).chat_effort),
+      reads_thinking_(model_info(model).chat_thinking),
       max_seqs_(static_cast<size_t>(scheduler.max_seqs)) {
   scheduler.on_token = on_token;
   scheduler.on_done = on_done;
@@ -191,9 +193,20 @@ void BatchRunner::start(InputLine& in) {
   }
   job->request = std::move(in.request);
   progress_.add_ignored(job->request.ignored);
+  if (!in.error) note_unread(*job);
   std::optional<BatchError> error = std::move(in.error);
   if (!error) error = failure_of(job->line, job->request.custom_id, [&] { submit(job); });
   if (error) fail(job, *error);
+}
+
+// What a line asks of the chat template, which may not read it.
+void BatchRunner::note_unread(const Job& job) {
+  using Unread = BatchProgress::Unread;
+  const bool effort = job.request.asks_effort, thinking = job.request.asks_thinking;
+  if ((effort || thinking) && !job.request.chat)
+    return progress_.add_unread(job.line, Unread::PROMPT);
+  if (effort && !reads_effort_) progress_.add_unread(job.line, Unread::EFFORT);
+  if (thinking && !reads_thinking_) progress_.add_unread(job.line, Unread::THINKING);
 }
 
 void BatchRunner::submit(Jobs::iterator job) {

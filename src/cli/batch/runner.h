@@ -85,6 +85,7 @@ class BatchRunner {
   void conclude(Place place);             // the scheduler is done with this answer
   BatchError error_of(const Place& place, riffle_status status, const std::string& text) const;
   void fail(Jobs::iterator job, const BatchError& error);
+  void note_unread(const Job& job);
   void finish(Jobs::iterator job, std::string record, bool failed);
   void write_finished();
   void keep_finished();
@@ -107,6 +108,7 @@ class BatchRunner {
   std::string model_name_;
   GrammarCache grammars_;
   ReasoningMarks marks_;
+  bool reads_effort_, reads_thinking_;  // the chat template
   size_t max_seqs_;
   Scheduler scheduler_;
 

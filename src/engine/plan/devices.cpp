@@ -33,6 +33,17 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
   return cuda_shape_supported(config, r.layout, note);
 }
 
+// A pool was asked for with device AUTO, and no GPU can be used. Whoever names a budget of GPU
+// memory expects a GPU: the CPU would be many times slower, and an emulated pool slower still.
+[[noreturn]] static void refuse_pool(const ResolvedOptions& r) {
+  fail(RIFFLE_UNSUPPORTED,
+       "`%s` is given, but no GPU can be used (%s): leave it out to run on the CPU, or give "
+       "`device` emu to emulate a GPU's pool",
+       r.options.gpu_mem ? "gpu_mem" : "slots",
+       r.device_note.empty() ? "this riffle was built without the CUDA toolkit"
+                             : r.device_note.c_str());
+}
+
 void choose_device(const Config& config, ResolvedOptions& r) {
   riffle_context_options& o = r.options;
   if (o.device == RIFFLE_DEVICE_AUTO || o.device == RIFFLE_DEVICE_CUDA) {
@@ -42,9 +53,8 @@ void choose_device(const Config& config, ResolvedOptions& r) {
       fail(RIFFLE_UNSUPPORTED, "device cuda: %s",
            r.device_note.empty() ? "this riffle was built without the CUDA toolkit"
                                  : r.device_note.c_str());
-    // If a pool was asked for and there is no GPU, AUTO means the other device that has a pool.
-    if (usable) o.device = RIFFLE_DEVICE_CUDA;
-    else o.device = o.slots || o.gpu_mem ? RIFFLE_DEVICE_EMU : RIFFLE_DEVICE_CPU;
+    if (!usable && (o.slots || o.gpu_mem)) refuse_pool(r);
+    o.device = usable ? RIFFLE_DEVICE_CUDA : RIFFLE_DEVICE_CPU;
   }
   r.device_memory = o.device == RIFFLE_DEVICE_CUDA;
   r.has_pool = o.device != RIFFLE_DEVICE_CPU;

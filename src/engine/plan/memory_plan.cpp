@@ -96,6 +96,28 @@ static std::string size_text(uint64_t bytes) {
   return format("%.1f KiB", double(bytes) / (1 << 10));
 }
 
+// A size that the user is told to give, in a form that the command line and Python take. A least
+// size is rounded up, a largest one down, so that what is shown is never refused. Both are at least
+// 1 MiB: smaller numbers without a unit are refused, since "12" means 12 GiB to whoever types it.
+enum class Bound { LEAST, MOST };
+static std::string size_to_give(uint64_t bytes, Bound bound) {
+  constexpr uint64_t kMiB = uint64_t(1) << 20, kGiB = uint64_t(1) << 30;
+  const uint64_t up = bound == Bound::LEAST;
+  if (bytes < 16 * kGiB)
+    return format("%lluM", static_cast<unsigned long long>(
+                               std::max<uint64_t>(1, bytes / kMiB + (up && bytes % kMiB > 0))));
+  const uint64_t part = bytes % kGiB * 100;
+  const uint64_t hundredths = bytes / kGiB * 100 + part / kGiB + (up && part % kGiB > 0);
+  return format("%llu.%02lluG", static_cast<unsigned long long>(hundredths / 100),
+                static_cast<unsigned long long>(hundredths % 100));
+}
+// With the number of bytes, which programs give.
+static std::string least_size(uint64_t bytes) {
+  const uint64_t least = std::max(bytes, uint64_t(1) << 20);
+  return format("%s (%llu bytes)", size_to_give(least, Bound::LEAST).c_str(),
+                static_cast<unsigned long long>(least));
+}
+
 // Whether a length fits.
 struct Verdict {
   riffle_status status = RIFFLE_OK;  // of the error that running with it is
@@ -187,9 +209,11 @@ static void plan_prompt(const Config& config, ResolvedOptions& r, riffle_plan& p
   r.lent_slots = needs.lends ? slots_of(plan, all) : 0;
   plan.prompt = r.prompt_bytes;
   plan.lent = needs.lends ? all : 0;
-  plan.prompt_host = r.rows_on_host
-                         ? product({uint64_t(r.options.n_ctx), uint64_t(config.dim), sizeof(float)})
-                         : 0;
+  plan.prompt_host = plan.host_experts > 0 ? needs.host_staging : 0;
+  if (r.rows_on_host)
+    plan.prompt_host =
+        sum({plan.prompt_host,
+             product({uint64_t(r.options.n_ctx), uint64_t(config.dim), sizeof(float)})});
   if (!needs.lends) plan.total = sum({plan.total, all});
 }
 
@@ -218,6 +242,16 @@ static std::string host_limit(const ResolvedOptions& r) {
   return format("%s's memory (%s)", r.host_owner.c_str(), size_text(r.host_memory).c_str());
 }
 
+// What to give in place of a budget that the GPU has not.
+static std::string what_fits(const riffle_plan& plan, uint64_t device_free) {
+  // Both are rounded, to a MiB or a hundredth of a GiB.
+  if (sum({plan.min_gpu_mem, uint64_t(32) << 20}) > device_free)
+    return format("%d tokens of context need %s", plan.n_ctx, size_text(plan.min_gpu_mem).c_str());
+  return format("a `gpu_mem` from %s to %s works",
+                size_to_give(plan.min_gpu_mem, Bound::LEAST).c_str(),
+                size_to_give(device_free, Bound::MOST).c_str());
+}
+
 // A device with a pool: the memory that the slots are in.
 static Verdict check_pool_memory(const ResolvedOptions& r, const riffle_plan& plan,
                                  uint64_t per_slot, uint64_t budget, uint64_t device_free) {
@@ -228,28 +262,27 @@ static Verdict check_pool_memory(const ResolvedOptions& r, const riffle_plan& pl
     const uint64_t least = o.slots ? std::max(plan.total, plan.min_gpu_mem) : plan.min_gpu_mem;
     const std::string prompt =
         plan.prompt ? format("a prompt's activations %s, ", size_text(plan.prompt).c_str()) : "";
-    return refuse(
-        RIFFLE_OUT_OF_MEMORY,
-        format("%s (%s)", o.gpu_mem ? "`gpu_mem`" : "the GPU's free memory",
-               size_text(budget).c_str()),
-        o.slots == 0 || plan.pool <= budget,
-        format("%s %s, but %d tokens of context need at least %s (%llu bytes): weights %s, "
-               "activations %s, digests %s, %s"
-               "one layer of KV while prefilling %s, %lld slots %s",
-               o.gpu_mem ? "`gpu_mem` is" : "the GPU has", size_text(budget).c_str(), o.n_ctx,
-               size_text(least).c_str(), static_cast<unsigned long long>(least),
-               size_text(plan.weights).c_str(), size_text(plan.activations).c_str(),
-               size_text(plan.digests).c_str(), prompt.c_str(), size_text(plan.prefill_kv).c_str(),
-               static_cast<long long>(o.slots ? o.slots : plan.min_slots),
-               size_text((o.slots ? o.slots : plan.min_slots) * per_slot).c_str()));
+    return refuse(RIFFLE_OUT_OF_MEMORY,
+                  format("%s (%s)", o.gpu_mem ? "`gpu_mem`" : "the GPU's free memory",
+                         size_text(budget).c_str()),
+                  o.slots == 0 || plan.pool <= budget,
+                  format("%s %s, but %d tokens of context need at least %s: weights %s, "
+                         "activations %s, digests %s, %s"
+                         "one layer of KV while prefilling %s, %lld slots %s",
+                         o.gpu_mem ? "`gpu_mem` is" : "the GPU has", size_text(budget).c_str(),
+                         o.n_ctx, least_size(least).c_str(), size_text(plan.weights).c_str(),
+                         size_text(plan.activations).c_str(), size_text(plan.digests).c_str(),
+                         prompt.c_str(), size_text(plan.prefill_kv).c_str(),
+                         static_cast<long long>(o.slots ? o.slots : plan.min_slots),
+                         size_text((o.slots ? o.slots : plan.min_slots) * per_slot).c_str()));
   }
   if (r.device_memory && plan.total > device_free)
     return refuse(RIFFLE_OUT_OF_MEMORY,
                   format("the GPU's free memory (%s)", size_text(device_free).c_str()), true,
                   format("`gpu_mem` is %s and %s of it would be used, but the GPU has only %s "
-                         "free: a `gpu_mem` from %s up to that works",
+                         "free: %s",
                          size_text(budget).c_str(), size_text(plan.total).c_str(),
-                         size_text(device_free).c_str(), size_text(plan.min_gpu_mem).c_str()));
+                         size_text(device_free).c_str(), what_fits(plan, device_free).c_str()));
   if (!r.device_memory && plan.pool > r.host_memory)
     return refuse(RIFFLE_OUT_OF_MEMORY, host_limit(r), o.slots == 0,
                   format("%lld slots take %s, but %s has %s", static_cast<long long>(r.slots),
@@ -266,24 +299,30 @@ static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& 
   const riffle_context_options& o = r.options;
   const uint64_t kv = host_kv(r, plan), sessions = o.n_sessions;
   if (o.host_mem > r.host_memory && kv == o.host_mem)
-    return refuse(RIFFLE_OUT_OF_MEMORY, host_limit(r), false,
-                  format("`host_mem` is %s, but %s has %s", size_text(o.host_mem).c_str(),
-                         r.host_owner.c_str(), size_text(r.host_memory).c_str()));
+    return refuse(
+        RIFFLE_OUT_OF_MEMORY, host_limit(r), false,
+        format("`host_mem` is %s, but %s has %s: expected at most %s",
+               size_text(o.host_mem).c_str(), r.host_owner.c_str(),
+               size_text(r.host_memory).c_str(), size_to_give(r.host_memory, Bound::MOST).c_str()));
   if (plan.host_experts > r.host_memory)
     return refuse(RIFFLE_OUT_OF_MEMORY, host_limit(r), false,
                   format("the experts of %d layers take %s of host memory, but %s has %s",
                          plan.cpu_experts, size_text(plan.host_experts).c_str(),
                          r.host_owner.c_str(), size_text(r.host_memory).c_str()));
-  const uint64_t memory = r.host_memory - plan.host_experts;
+  const uint64_t taken = sum({plan.host_experts, plan.prompt_host});
+  const uint64_t memory = r.host_memory > taken ? r.host_memory - taken : 0;
   if (kv <= memory) return {};
-  const auto most = static_cast<int64_t>(memory / product({sessions, plan.slot_bytes}));
+  const int64_t most = kv_shape(config, r).longest(
+      static_cast<int64_t>(memory / product({sessions, plan.slot_bytes})));
   return refuse(
       RIFFLE_OUT_OF_MEMORY, host_limit(r), true,
-      format("%d tokens of context in %llu session%s take %s of host memory, but %s has %s: at "
-             "most %lld tokens fit",
+      format("%d tokens of context in %llu session%s take %s of host memory, but %s has %s%s: %s",
              o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
              size_text(kv).c_str(), r.host_owner.c_str(), size_text(memory).c_str(),
-             static_cast<long long>(kv_shape(config, r).longest(most))));
+             taken > 0 ? " beside experts and prompts" : "",
+             // `n_ctx` 0 is the trained length.
+             most > 0 ? format("at most %lld tokens fit", static_cast<long long>(most)).c_str()
+                      : "no context fits"));
 }
 
 // A plan with the experts of the last `layers` layers in host memory.
@@ -348,11 +387,10 @@ static Verdict plan_settled(const Model& model, ResolvedOptions& r, riffle_plan&
   plan = plan_sizes(model.config, r, needs);
   if (!device_free) device_free = needs.free;
   if (o.host_mem && plan.host_kv > o.host_mem)
-    return refuse(
-        RIFFLE_OUT_OF_MEMORY, format("`host_mem` (%s)", size_text(o.host_mem).c_str()), true,
-        format("`host_mem` is %s, but the KV of %d tokens of context takes %s (%llu bytes)",
-               size_text(o.host_mem).c_str(), o.n_ctx, size_text(plan.host_kv).c_str(),
-               static_cast<unsigned long long>(plan.host_kv)));
+    return refuse(RIFFLE_OUT_OF_MEMORY, format("`host_mem` (%s)", size_text(o.host_mem).c_str()),
+                  true,
+                  format("`host_mem` is %s, but the KV of %d tokens of context needs at least %s",
+                         size_text(o.host_mem).c_str(), o.n_ctx, least_size(plan.host_kv).c_str()));
   if (r.has_pool)
     if (Verdict verdict = plan_device(model, r, plan, needs, device_free);
         verdict.status != RIFFLE_OK)

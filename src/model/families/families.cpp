@@ -1,3 +1,4 @@
+#include "kernels/common/agreed.h"
 #include "model/families/family.h"
 
 namespace riffle {
@@ -101,7 +102,7 @@ void read_experts(const FamilyFields& f, const ExpertFields& names, ExpertsConfi
                 "1 to " + std::to_string(most));
     return static_cast<int>(n);
   };
-  constexpr int kMostExperts = 1024, kMostUsed = 64, kMostWidth = 1 << 20;
+  constexpr int kMostUsed = 64, kMostWidth = 1 << 20;
   c->experts.n = number(names.n, defaults.n, kMostExperts);
   c->experts.n_used = number(names.n_used, defaults.n_used, std::min(kMostUsed, c->experts.n));
   const bool divided = names.divided && !f.is_json() && !f.has(names.hidden_dim) &&

@@ -1,5 +1,7 @@
 #include "model/formats/gguf_split.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "util/error.h"
@@ -44,7 +46,38 @@ void check_same_model(const GgufFile& first, const GgufFile& part) {
   }
 }
 
+// "NAME-00002-of-00003.gguf" and so on.
+bool is_later_part(const std::string& name) {
+  const size_t of = name.rfind("-of-");
+  return of != name.npos && of >= 6 && name[of - 6] == '-' && name.substr(of - 5, 5) != "00001";
+}
+
 }  // namespace
+
+std::string gguf_of_folder(const std::string& path) {
+  namespace fs = std::filesystem;
+  if (!is_folder(path)) return path;
+  std::error_code error;
+  std::vector<std::string> files;
+  bool config = false, safetensors = false;
+  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    config |= name == "config.json";
+    safetensors |= name.ends_with(".safetensors");
+    std::error_code unknown;
+    if (name.ends_with(".gguf") && !is_later_part(name) && !fs::is_directory(at->path(), unknown))
+      files.push_back(name);
+  }
+  if (files.empty() || (config && safetensors)) return path;
+  const std::string folder = path.ends_with('/') ? path : path + "/";
+  if (files.size() == 1) return folder + files[0];
+  std::sort(files.begin(), files.end());
+  std::string names;
+  for (const std::string& name : files) names += (names.empty() ? "" : ", ") + name;
+  throw Error(RIFFLE_IO,
+              format("%s: the folder holds %zu models (%s), expected one: give the path of a file",
+                     path.c_str(), files.size(), names.c_str()));
+}
 
 uint64_t split_count(const GgufFile& gguf) {
   const uint64_t count = gguf.integer("split.count").value_or(1);

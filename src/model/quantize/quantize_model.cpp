@@ -289,10 +289,11 @@ ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix&
   return converter.sums;
 }
 
-QuantizedFile quantize_file(const std::string& in, const std::string& out, const WeightMix& mix,
+QuantizedFile quantize_file(const std::string& path, const std::string& out, const WeightMix& mix,
                             int n_threads, bool overwrite, const LoadProgress& progress) {
   if (out.find('\0') != std::string::npos)
     throw Error(RIFFLE_BAD_ARGUMENT, "output path: found a NUL, expected a file name");
+  const std::string in = gguf_of_folder(path);
   const auto model = read_model(in, {});
   for (const auto& file : model->files) {
     if (file->is_same_file(out))

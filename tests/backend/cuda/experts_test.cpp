@@ -2,7 +2,12 @@
 // and steps are replayed as graphs.
 #include <algorithm>
 #include <cmath>
+#include <thread>
 
+#include "backend/cuda/weights.h"
+#include "riffle_measure.h"
+#include "tests/engine/failing_experts.h"
+#include "tests/engine/lookups.h"
 #include "tests/engine/steps.h"
 #include "tests/engine/tiny_checkpoint.h"
 #include "tests/kernels/cuda/device.h"
@@ -30,6 +35,9 @@ std::vector<std::vector<float>> run_tiny(Runtime& r, int sessions) {
   }
   return out;
 }
+
+// Of the tiny vocabulary. Its end is clear without a further step.
+constexpr const char* kTinyNames = R"(root ::= ([a-d]{2,5} " "){6} "z")";
 
 double largest_difference(const std::vector<std::vector<float>>& a,
                           const std::vector<std::vector<float>>& b) {
@@ -86,6 +94,7 @@ TEST_CASE("cuda: experts in host memory give the GPU's logits, and the same bits
     const auto reference = run_tiny(on_device, 5);
     const riffle_plan without = planned(on_device, o);
     CHECK(without.host_experts == 0);
+    CHECK(without.prompt_host == 0);
     std::vector<std::vector<float>> all_on_host;
     for (const int layers : {1, 100}) {
       INFO(layers << " layers");
@@ -94,6 +103,7 @@ TEST_CASE("cuda: experts in host memory give the GPU's logits, and the same bits
       const riffle_plan plan = planned(r, o);
       CHECK(plan.cpu_experts >= 1);
       CHECK(plan.weights + plan.host_experts == without.weights);
+      CHECK(plan.prompt_host == riffle::cuda::weight_staging_bytes());
       all_on_host = run_tiny(r, 5);
       CHECK(largest_difference(all_on_host, reference) < 1e-3);
       // A row's bits depend neither on those beside it nor on whether the step was recorded.
@@ -113,5 +123,143 @@ TEST_CASE("cuda: experts in host memory give the GPU's logits, and the same bits
     CHECK(plan.total <= o.gpu_mem);
     CHECK(notice.find("stay in host memory") != std::string::npos);
     CHECK(largest_difference(run_tiny(r, 5), reference) < 1e-3);
+  }
+}
+
+// An exception on the CPU while the device waits for it: in a step of single operations (the
+// first), in one that is recorded (the second) and in one that is replayed.
+TEST_CASE("cuda: experts that fail on the CPU are an error, and the step can be tried again",
+          "[cuda][experts]") {
+  if (skip()) return;
+  const TempDir temp;
+  const TinyCheckpoint c = tiny_checkpoint("qwen3moe_wide");
+  const std::string folder = tiny_folder(c, temp);
+  const std::vector<int32_t> ids = tiny_tokens();
+  constexpr int kPrompt = 100, kSteps = 7;
+  for (const riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_SHARE}) {
+    riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
+    o.device = RIFFLE_DEVICE_CUDA;
+    o.selection.selector = selector;
+    o.cpu_experts = 100;
+    const auto run = [&](int failing, int nth) {
+      Runtime r(o, folder);
+      riffle_session* s = r.session({ids.begin(), ids.begin() + kPrompt});
+      std::vector<std::vector<float>> out;
+      for (int step = 0; step < kSteps; ++step) {
+        const int32_t token = ids[kPrompt + step];
+        // Twice, so that a step follows another one that failed.
+        for (int time = 0; step == failing && time < 2; ++time) {
+          fail_experts(nth);
+          CHECK(riffle_step(r.context, &s, &token, 1) == RIFFLE_OUT_OF_MEMORY);
+          CHECK(experts_failed());
+          CHECK(riffle_session_length(s) == static_cast<size_t>(kPrompt + step));
+        }
+        r.check(riffle_step(r.context, &s, &token, 1));
+        out.push_back(r.logits(s));
+      }
+      return out;
+    };
+    const auto want = run(-1, 0);
+    for (const int failing : {0, 1, 2, 5})
+      for (const int nth : {1, 2}) {  // the first layer's experts, those of the second
+        INFO("selector " << selector << ", step " << failing << ", call " << nth);
+        CHECK(same_bits(run(failing, nth), want));
+      }
+  }
+}
+
+TEST_CASE("cuda: two contexts with experts in host memory step in two threads",
+          "[cuda][experts][threads]") {
+  if (skip()) return;
+  const TempDir temp;
+  const TinyCheckpoint c = tiny_checkpoint("qwen3moe_wide");
+  const std::string folder = tiny_folder(c, temp);
+  const std::vector<int32_t> ids = tiny_tokens();
+  constexpr int kSteps = 200, kLogits = 64;
+  // No assertions here: Catch is not for several threads.
+  const auto work = [&](int which, std::vector<std::vector<float>>& out) {
+    riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
+    o.device = RIFFLE_DEVICE_CUDA;
+    o.cpu_experts = 100;
+    o.n_threads = 2;
+    riffle_model* model = nullptr;
+    riffle_context* context = nullptr;
+    riffle_session* s = nullptr;
+    bool fine = riffle_model_load(folder.c_str(), nullptr, &model, nullptr, 0) == RIFFLE_OK &&
+                riffle_context_create(model, &o, &context, nullptr, 0) == RIFFLE_OK &&
+                riffle_session_create(context, &s) == RIFFLE_OK &&
+                riffle_prefill(s, ids.data() + 50 * which, 60, nullptr, nullptr) == RIFFLE_OK;
+    for (int step = 0; fine && step < kSteps; ++step) {
+      const int32_t token = ids[(110 + 7 * which + step) % 600];
+      riffle_status status = riffle_step(context, &s, &token, 1);
+      // What the other context made impossible is an error that says so, and goes when tried again.
+      for (int again = 0; status == RIFFLE_INTERNAL && again < 3; ++again) {
+        fine = std::string(riffle_context_error(context)).find("kernels of another") !=
+               std::string::npos;
+        if (!fine) break;
+        status = riffle_step(context, &s, &token, 1);
+      }
+      fine = fine && status == RIFFLE_OK;
+      if (fine) out.emplace_back(riffle_logits(s), riffle_logits(s) + kLogits);
+    }
+    riffle_session_free(s);
+    riffle_context_free(context);
+    riffle_model_free(model);
+    return fine;
+  };
+  std::vector<std::vector<float>> alone[2], both[2];
+  for (const int i : {0, 1}) CHECK(work(i, alone[i]));
+  bool fine[2] = {};
+  std::thread other([&] { fine[1] = work(1, both[1]); });
+  fine[0] = work(0, both[0]);
+  other.join();
+  for (const int i : {0, 1}) {
+    INFO("context " << i);
+    CHECK(fine[i]);
+    CHECK(alone[i].size() == kSteps);
+    CHECK(same_bits(alone[i], both[i]));
+  }
+}
+
+// Masks are found while the device computes, and answers to the device's calls come after them.
+TEST_CASE("cuda: answers by a grammar with experts in host memory", "[cuda][experts][grammar]") {
+  if (skip()) return;
+  const TempDir temp;
+  const TinyCheckpoint c = tiny_checkpoint("qwen3moe_wide");
+  const std::string folder = tiny_folder(c, temp);
+  const std::vector<int32_t> ids = tiny_tokens();
+  riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
+  o.device = RIFFLE_DEVICE_CUDA;
+  o.cpu_experts = 100;
+  o.n_sessions = 3;
+  std::vector<Answered> first;
+  for (const bool reports : {false, true}) {  // with reports steps are not recorded
+    INFO("reports " << reports);
+    Runtime r(o, folder);
+    if (reports)
+      r.check(riffle_set_row_report(
+          r.context, [](void*, const riffle_row_report*) {}, nullptr, false));
+    const TestGrammar grammar(r, kTinyNames);
+    std::vector<riffle_session*> sessions;
+    std::vector<riffle_generate_options> asked;
+    std::vector<Answered> alone;
+    for (int i = 0; i < 3; ++i) {
+      const std::vector<int32_t> prompt(ids.begin() + 40 * i, ids.begin() + 40 * i + 90);
+      asked.push_back(i == 1 ? answer_of(20) : names(grammar, i));  // one without a mask
+      asked.back().max_tokens = 60;
+      alone.push_back(answer(r, prompt, asked[i]));
+      sessions.push_back(r.session(prompt));
+    }
+    for (const int i : {0, 2}) {
+      CHECK(alone[i].result.finish == RIFFLE_FINISH_STOP);
+      CHECK(alone[i].text.ends_with("z"));
+    }
+    if (first.empty()) first = alone;
+    const auto together = answers(r, sessions, asked);
+    for (const int i : {0, 1, 2}) {
+      INFO("session " << i);
+      CHECK(alone[i].text == first[i].text);
+      CHECK(same_answer(together[i], alone[i]));
+    }
   }
 }

@@ -70,6 +70,8 @@ class Program {
  public:
   explicit Program(riffle_selector selector) : selector_(selector), tokens_(some_tokens(600, 3)) {}
   ~Program() {
+    riffle_scheduler_free(scheduler_);
+    riffle_session_free(fork_);
     riffle_session_free(loaded_);
     riffle_session_free(session_);
     riffle_session_file_free(file_);
@@ -115,6 +117,55 @@ class Program {
   riffle_status load_session() {
     return loaded_ ? RIFFLE_OK : riffle_session_load(context_, file_, &loaded_, nullptr, nullptr);
   }
+  // Of a part of a block, which the fork copies when it goes on.
+  riffle_status fork() {
+    if (!fork_) {
+      const riffle_status status = riffle_session_fork(session_, tokens_.size() - 5, &fork_);
+      if (status != RIFFLE_OK) return status;
+    }
+    return riffle_step(context_, &fork_, tokens_.data(), 1);
+  }
+  // To a selector that keeps something else of every session.
+  riffle_status select() {
+    riffle_selection s;
+    riffle_selection_defaults(&s);
+    s.selector = selector_ == RIFFLE_SELECTOR_TOKENSELECT ? RIFFLE_SELECTOR_SHARE
+                                                          : RIFFLE_SELECTOR_TOKENSELECT;
+    s.select_tokens = 64, s.init_tokens = 16, s.local_tokens = 64;
+    const riffle_status status = riffle_set_selection(context_, &s);
+    if (status != RIFFLE_OK) return status;
+    riffle_session* both[] = {session_, fork_};
+    return riffle_step(context_, both, tokens_.data(), 2);
+  }
+  riffle_status schedule() {
+    if (!scheduler_) {
+      riffle_scheduler_options o;
+      riffle_scheduler_defaults(&o);
+      o.user = this;
+      o.on_done = [](void* user, uint64_t, const riffle_request_end* end) {
+        auto* p = static_cast<Program*>(user);
+        ++p->ended_;
+        if (end->status != RIFFLE_OK) p->end_ = end->status;
+      };
+      const riffle_status status = riffle_scheduler_create(context_, &o, &scheduler_);
+      if (status != RIFFLE_OK) return status;
+    }
+    riffle_generate_options g;
+    riffle_generate_defaults(&g);
+    g.max_tokens = 6;
+    g.ignore_eos = true;
+    ended_ = 0, end_ = RIFFLE_OK;
+    for (const size_t n : {tokens_.size() - 100, tokens_.size()}) {
+      const riffle_status status =
+          riffle_scheduler_submit(scheduler_, tokens_.data(), n, &g, nullptr);
+      if (status != RIFFLE_OK) return status;  // what was submitted ends with the next call
+    }
+    while (ended_ < 2) {
+      const riffle_status status = riffle_scheduler_step(scheduler_, nullptr);
+      if (status != RIFFLE_OK) return status;
+    }
+    return end_;
+  }
   std::string error() const { return context_ ? riffle_context_error(context_) : error_; }
 
  private:
@@ -125,7 +176,10 @@ class Program {
   const TempDir temp_;
   riffle_model* model_ = nullptr;
   riffle_context* context_ = nullptr;
-  riffle_session *session_ = nullptr, *loaded_ = nullptr;
+  riffle_session *session_ = nullptr, *loaded_ = nullptr, *fork_ = nullptr;
+  riffle_scheduler* scheduler_ = nullptr;
+  int ended_ = 0;
+  riffle_status end_ = RIFFLE_OK;
   riffle_session_file* file_ = nullptr;
   char error_[512] = "";
 };
@@ -140,6 +194,8 @@ constexpr Step kSteps[] = {
     {"session", &Program::session},   {"prefill", &Program::prefill},
     {"generate", &Program::generate}, {"save", &Program::save},
     {"open", &Program::open},         {"load_session", &Program::load_session},
+    {"fork", &Program::fork},         {"select", &Program::select},
+    {"schedule", &Program::schedule},
 };
 
 // Whether the step's nth allocation of this memory took place, and so failed.

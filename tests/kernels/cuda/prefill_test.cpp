@@ -362,6 +362,17 @@ TEST_CASE("prefill attention refuses what it has no kernel for", "[cuda][prefill
   check_cuda(cudaDeviceSynchronize());
 }
 
+TEST_CASE("prefill_supported names the head dimensions and block sizes that are tested", "[cuda]") {
+  for (int d = 0; d <= 512; ++d)
+    for (int size = 0; size <= 128; ++size) {
+      KvLayout layout;
+      layout.head_dim = d, layout.block_size = size;
+      const bool tested = std::count(std::begin(kHeadDims), std::end(kHeadDims), d) > 0 &&
+                          std::count(std::begin(kBlockSizes), std::end(kBlockSizes), size) > 0;
+      CHECK((prefill_supported(layout) == cudaSuccess) == tested);
+    }
+}
+
 TEST_CASE("prefill attention with sinks against float64", "[cuda][sinks]") {
   if (skip()) return;
   uint32_t seed = 900;

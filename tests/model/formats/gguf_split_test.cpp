@@ -182,3 +182,24 @@ TEST_CASE("split GGUF: damaged parts are errors or models", "[split]") {
   CHECK(models + errors == 3000);
   CHECK(errors > 500);
 }
+
+TEST_CASE("a folder stands for the one GGUF model in it", "[gguf][split]") {
+  const TempDir temp;
+  const TinyModel tiny = tiny_model(3);
+  const auto of = [&] { return gguf_of_folder(temp.path()); };
+  CHECK(of() == temp.path());  // nothing in it: a Hugging Face folder's error
+  write_parts(temp, tiny);
+  write_file(temp / "README.md", "text");
+  write_file(temp / "config.json", "{}");  // beside GGUF files it may lie, too
+  std::filesystem::create_directory(temp / "folder.gguf");
+  CHECK(of() == name_of(temp, 1));
+  CHECK(gguf_of_folder(temp.path() + "/").ends_with("/tiny-00001-of-00003.gguf"));
+  CHECK(gguf_of_folder(name_of(temp, 2)) == name_of(temp, 2));
+  CHECK(load_model(temp.path(), {})->config.n_layers == tiny.config.n_layers);
+  write_file(temp / "model.safetensors", "");
+  CHECK(of() == temp.path());
+  std::filesystem::remove(temp / "model.safetensors");
+  write_file(temp / "other.gguf", "");
+  expect_error(RIFFLE_IO, {"2 models", "other.gguf, tiny-00001-of-00003.gguf"},
+               [&] { load_model(temp.path(), {}); });
+}

@@ -6,7 +6,7 @@
         for piece in model.chat([{"role": "user", "content": "Hello"}]):
             print(piece, end="", flush=True)
 
-        with model.read(open("report.txt").read()) as document:   # read once
+        with model.read_file("report.txt") as document:           # read once
             print(document.ask("What was decided?"))
             print(document.ask("By whom?", max_tokens=100))
             document.save("report.kv")                            # for riffle run --session, too
@@ -16,7 +16,8 @@ Model.chat, Model.generate and Model.read use a context of their own. Answers ar
 piece or whole (Answer). Failures raise Error or one of its subclasses, with the library's text.
 Each object can be closed, or used with `with`. An object keeps open what it was made from.
 
-A model may be used by several threads. A context and its sessions belong to one call at a time.
+Models and contexts may be used by several threads. A context runs one call at a time: others wait
+for their turn, in the order in which they came. Busy is what a call raises that cannot wait.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ from ._library import (
     BadArgument,
     BadModel,
     BadSession,
+    Busy,
     ContextFull,
     Error,
     FileError,
@@ -60,6 +62,7 @@ from ._messages import Message, continued_text, messages_of
 from ._options import Thinking, reasoning_of, thinking_argument
 from ._settings import SettingValue as SettingValue
 from ._settings import set_setting, settings
+from ._turns import Turns
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -129,7 +132,7 @@ class _Closable:
 
 
 class Model(_Closable):
-    """Weights and tokenizer of a GGUF file or a Hugging Face folder.
+    """Weights and tokenizer of a GGUF file, a folder with one, or a Hugging Face folder.
 
     chat_template: the name of a format, in place of the model's own template.
     weights: a type that the weights are converted to while loading, such as "q4_k_m".
@@ -314,10 +317,14 @@ class Model(_Closable):
 
     def _default_session(self) -> Session:
         context = self.default_context
-        with self._lock:
-            if self._session is None:
-                self._session = context.session()
-            return self._session
+        if self._session is None:
+            session = context.session()  # may wait: not with the lock
+            with self._lock:
+                if self._session is None:
+                    self._session = session
+            if self._session is not session:
+                session.close()
+        return self._session
 
     def chat(
         self,
@@ -353,10 +360,24 @@ class Model(_Closable):
         thinking: Thinking = None,
         progress: ProgressCallback | None = None,
     ) -> Document:
-        """Reads a document once, for any number of questions. text: the text itself, no path."""
+        """Reads a document once, for any number of questions. text: the text itself, not the name
+        of a file; read_file takes that."""
         return Document(
             self.default_context, text, system=system, thinking=thinking, progress=progress
         )
+
+    def read_file(
+        self,
+        path: Path,
+        *,
+        system: str = "",
+        thinking: Thinking = None,
+        progress: ProgressCallback | None = None,
+    ) -> Document:
+        """read, of a file with text in UTF-8."""
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        return self.read(text, system=system, thinking=thinking, progress=progress)
 
     def load_document(
         self, path: Path, *, thinking: Thinking = None, progress: ProgressCallback | None = None
@@ -387,19 +408,17 @@ class Context(_Closable):
             lib.riffle_context_free,
         )
         check(code, text.value)
-        self._own(Handle(pointer, lib.riffle_context_free, model._handle))
-        self._busy = threading.Lock()
+        self._turns = turns = Turns()
 
-    def _begin(self) -> None:
-        if not self._busy.acquire(blocking=False):
-            raise BadArgument(
-                "the context is busy with an answer: read it to its end, close it, "
-                "or make another context",
-                C.BAD_ARGUMENT,
-            )
+        def free(context: ctypes.c_void_p) -> None:
+            turns.drain()  # of its sessions
+            lib.riffle_context_free(context)
 
-    def _end(self) -> None:
-        self._busy.release()
+        handle = Handle(pointer, free, model._handle)
+        handle.before_close = lambda: turns.close(
+            lambda abort: lib.riffle_abort(pointer, abort)
+        )
+        self._own(handle)
 
     def _abort(self, abort: bool) -> None:
         lib.riffle_abort(self._handle.pointer, abort)
@@ -428,8 +447,21 @@ class Context(_Closable):
     def session(self) -> Session:
         """A new, empty session."""
         pointer = ctypes.c_void_p()
-        self._check(lib.riffle_session_create(self._handle.pointer, ctypes.byref(pointer)))
+        self._call(lambda: lib.riffle_session_create(self._handle.pointer, ctypes.byref(pointer)))
         return Session(self, pointer)
+
+    def _call(self, call: Callable[[], int], watch: Watch | None = None) -> None:
+        """A call of the library, when its turn has come."""
+
+        def run() -> int:
+            self._turns.enter()
+            return call()
+
+        self._turns.begin()
+        try:
+            self._check(watch.run(run, self._abort) if watch is not None else run())
+        finally:
+            self._turns.end()
 
     def load(self, path: Path, *, progress: ProgressCallback | None = None) -> Session:
         """A session that Session.save has kept. Its `data` is what was kept beside it."""
@@ -444,18 +476,20 @@ class Context(_Closable):
             check(lib.riffle_session_file_get_info(file.pointer, ctypes.byref(info)), None)
             data = ctypes.string_at(info.data, info.data_size) if info.data else b""
             watch = Watch(progress)
-            self._begin()
-            try:
-                made, code = watch.make(
-                    lambda session: lib.riffle_session_load(
-                        self._handle.pointer, file.pointer, session, watch.fn, None
-                    ),
-                    lib.riffle_session_free,
-                    self._abort,
+
+            def load(session: Any) -> int:
+                self._turns.enter()
+                code: int = lib.riffle_session_load(
+                    self._handle.pointer, file.pointer, session, watch.fn, None
                 )
+                return code
+
+            self._turns.begin()
+            try:
+                made, code = watch.make(load, lib.riffle_session_free, self._abort)
                 self._check(code)
             finally:
-                self._end()
+                self._turns.end()
         finally:
             file.close()
         return Session(self, made, data)
@@ -468,20 +502,19 @@ class Session(_Closable):
         self.context = context
         #: What Session.save kept beside it in the file that it was loaded from.
         self.data = data
-        self._own(Handle(pointer, lib.riffle_session_free, context._handle))
+        turns = context._turns
+        self._own(
+            Handle(
+                pointer,
+                lambda session: turns.free(lambda: lib.riffle_session_free(session)),
+                context._handle,
+            )
+        )
 
     @property
     def n_tokens(self) -> int:
         """Tokens that the session holds."""
         return int(lib.riffle_session_length(self._handle.pointer))
-
-    def _call(self, call: Any, watch: Watch | None = None) -> None:
-        self.context._begin()
-        try:
-            code = watch.run(call, self.context._abort) if watch is not None else call()
-            self.context._check(code)
-        finally:
-            self.context._end()
 
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
@@ -494,7 +527,7 @@ class Session(_Closable):
         """Makes the session hold exactly this text or these tokens. It keeps the longest beginning
         that it holds already, and reads the rest."""
         tokens, watch = tokens_array(self._tokens(prompt)), Watch(progress)
-        self._call(
+        self.context._call(
             lambda: lib.riffle_prefill_to(
                 self._handle.pointer, tokens, len(tokens), watch.fn, None
             ),
@@ -535,14 +568,16 @@ class Session(_Closable):
         """Keeps the first n_tokens."""
         if n_tokens < 0:
             raise BadArgument(f"n_tokens: found {n_tokens}, expected 0 or more", C.BAD_ARGUMENT)
-        self._call(lambda: lib.riffle_session_truncate(self._handle.pointer, n_tokens))
+        self.context._call(lambda: lib.riffle_session_truncate(self._handle.pointer, n_tokens))
 
     def fork(self, n_tokens: int | None = None) -> Session:
         """A new session that holds the first n_tokens; None: all."""
         pointer, n = ctypes.c_void_p(), self.n_tokens if n_tokens is None else n_tokens
         if n < 0:
             raise BadArgument(f"n_tokens: found {n}, expected 0 or more", C.BAD_ARGUMENT)
-        self._call(lambda: lib.riffle_session_fork(self._handle.pointer, n, ctypes.byref(pointer)))
+        self.context._call(
+            lambda: lib.riffle_session_fork(self._handle.pointer, n, ctypes.byref(pointer))
+        )
         return Session(self.context, pointer)
 
     def save(
@@ -554,7 +589,7 @@ class Session(_Closable):
         if kept is not None:
             options.data, options.data_size = ctypes.cast(kept, ctypes.c_void_p), len(data)
         options.progress = watch.fn
-        self._call(
+        self.context._call(
             lambda: lib.riffle_session_save(
                 self._handle.pointer, os.fsencode(path), ctypes.byref(options)
             ),
@@ -568,6 +603,7 @@ __all__ = [
     "BadArgument",
     "BadModel",
     "BadSession",
+    "Busy",
     "Context",
     "ContextFull",
     "Document",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _structs as C
-from ._library import ProgressCallback, Watch, check, join, lib, tokens_array
+from ._library import Busy, ProgressCallback, Watch, check, join, lib, tokens_array
 from ._options import generate_options, with_seed
 
 if TYPE_CHECKING:
@@ -34,13 +34,33 @@ class Run:
         self._watch = Watch(progress)
         self._token_fn = C.TokenFn(self._on_token)
         self._error: BaseException | None = None
+        self._over = False
+        self._stopping = threading.Lock()
+        self._thread = threading.Thread(target=self._work, name="riffle", daemon=True)
         handles = (session._handle, session.context._handle)
-        self._session_pointer, self._context_pointer = (h.pointer for h in handles)
-        session.context._begin()
+        session.context._turns.begin()
+        try:
+            # A handle may have been closed while this waited.
+            self._session_pointer, self._context_pointer = (h.pointer for h in handles)
+        except BaseException:
+            session.context._turns.end()
+            raise
         for handle in handles:
             handle.stop = self.stop
-        self._thread = threading.Thread(target=self._work, name="riffle", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        with self._stopping:
+            self._over = True
+            lib.riffle_abort(self._context_pointer, False)  # it was for this call alone
+        context = self._session.context
+        for handle in (self._session._handle, context._handle):
+            handle.stop = None
+        context._turns.end()
 
     def _on_token(self, _user: Any, _index: int, token: Any) -> bool:
         try:
@@ -59,6 +79,7 @@ class Run:
         end: Any
         try:
             result = C.Result()
+            self._session.context._turns.enter()
             check(
                 lib.riffle_prefill_to(
                     self._session_pointer, self._tokens, len(self._tokens), self._watch.fn, None
@@ -79,10 +100,7 @@ class Run:
         except BaseException as error:
             end = error
         end = self._error or self._watch.error or end
-        context = self._session.context
-        for handle in (self._session._handle, context._handle):
-            handle.stop = None
-        context._end()
+        self._let_go()
         self.pieces.put(end)
 
     def _context_error(self) -> bytes:
@@ -92,10 +110,16 @@ class Run:
     def stop(self) -> None:
         """Ends the call and waits for it."""
         self._watch.stopped = True
-        if self._thread.is_alive():
-            lib.riffle_abort(self._context_pointer, True)
-            join(self._thread)
-            lib.riffle_abort(self._context_pointer, False)
+        if threading.current_thread() is self._thread:
+            raise Busy(
+                "the call is closed by its own callback, for whose end it would wait for ever: "
+                "return False from the callback to stop it",
+                C.BAD_ARGUMENT,
+            )
+        with self._stopping:
+            if not self._over:
+                lib.riffle_abort(self._context_pointer, True)
+        join(self._thread)
 
 
 class Answer(Iterator[str]):
@@ -172,6 +196,9 @@ class Answer(Iterator[str]):
                 if self._start is not None:
                     start, self._start = self._start, None
                     self._run = Run(*start)
+                    if self._finish is not None:  # closed by another thread while this waited
+                        self._run.stop()
+                        break
                 assert self._run is not None
                 item = self._run.pieces.get()
             except BaseException:

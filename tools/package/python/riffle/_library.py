@@ -135,6 +135,10 @@ class BadArgument(Error, ValueError):
     """A value is out of range, or a call does not fit what is there."""
 
 
+class Busy(Error, RuntimeError):
+    """A call that cannot wait for its turn, since the call under way would wait for it."""
+
+
 class BadModel(Error):
     """The model file is damaged or contradicts itself."""
 
@@ -207,6 +211,7 @@ class Handle:
         self._parent = parent
         self._children: set[Handle] = set()
         self.stop: Callable[[], None] | None = None  # ends the call that runs on it
+        self.before_close: Callable[[], None] | None = None
         if parent is not None:
             parent._children.add(self)
 
@@ -219,8 +224,11 @@ class Handle:
         return self._pointer
 
     def close(self) -> None:
-        if self.stop is not None:
-            self.stop()
+        stop = self.stop
+        if stop is not None:
+            stop()
+        if self._pointer is not None and self.before_close is not None:
+            self.before_close()
         for child in list(self._children):
             child.close()
         if self._pointer is not None:

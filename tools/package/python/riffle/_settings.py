@@ -76,6 +76,15 @@ def set_setting(options: C.ContextOptions, name: str, value: SettingValue) -> No
         number = s.low + words.index(value)
     elif isinstance(value, str) and is_size:
         number = bytes_of(value)
+    # As on the command line: nobody who types 12 means 12 bytes.
+    plain = not isinstance(value, str) or value.isdigit()
+    if is_size and plain and isinstance(number, numbers.Real) and 0 < number < 2**20:
+        unit = "G" if number < 1000 else "M"
+        raise BadArgument(
+            f"{name}: found {value!r}, which is {number} bytes, "
+            f"expected a size such as '{number}{unit}'",
+            C.BAD_ARGUMENT,
+        )
     target = options.selection if s.options == C.OPTIONS_SELECTION else options
     if not isinstance(number, numbers.Real) or not lib.riffle_setting_set(
         setting, ctypes.byref(target), float(number)
@@ -84,7 +93,7 @@ def set_setting(options: C.ContextOptions, name: str, value: SettingValue) -> No
         if words and not words[0].isdigit():
             expected = ", ".join(words[:-1]) + f" or {words[-1]}"
         elif is_size:
-            expected = "a number of bytes, or a text such as '12G'"
+            expected = "a number of bytes from 1048576 on, or a text such as '512M' or '12G'"
         elif isinstance(value, str):
             what = "a number of tokens" if s.id == b"n_ctx" else "a number"
             expected = f"{what}: {expected}"

@@ -1,0 +1,12 @@
+// Experts that fail on the CPU. CpuExperts::run is replaced in this program (ld --wrap, in the
+// Makefile): experts_test.cpp has what stands for it.
+#pragma once
+
+namespace riffle::test {
+
+// Lets the nth call from now on (1: the next one) throw std::bad_alloc, once; 0: no call.
+void fail_experts(int nth);
+// Whether that call has come.
+bool experts_failed();
+
+}  // namespace riffle::test

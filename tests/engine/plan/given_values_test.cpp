@@ -1,0 +1,140 @@
+// Values that a message tells the user to give: typed exactly as shown, they are taken.
+#include <regex>
+
+#include "cli/args.h"
+#include "cli/settings.h"
+#include "tests/engine/test_model.h"
+
+using namespace riffle::test;
+using riffle::cli::size_of;
+using riffle::cli::Unit;
+
+namespace {
+
+struct Planner {
+  riffle_model* model = nullptr;
+  Planner() {
+    REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
+  }
+  ~Planner() { riffle_model_free(model); }
+  Planner(const Planner&) = delete;
+  Planner& operator=(const Planner&) = delete;
+
+  riffle_status operator()(const riffle_context_options& o, std::string& text,
+                           riffle_plan* plan = nullptr) const {
+    riffle_plan own{};
+    own.struct_size = sizeof own;
+    char err[1024] = "";
+    const riffle_status status = riffle_plan_memory(model, &o, &own, err, sizeof err);
+    text = err;
+    if (plan) *plan = own;
+    return status;
+  }
+};
+
+// The texts in parentheses of the pattern.
+std::vector<std::string> found(const std::string& text, const std::string& pattern) {
+  std::smatch match;
+  INFO(text);
+  REQUIRE(std::regex_search(text, match, std::regex(pattern)));
+  return {match.begin() + 1, match.end()};
+}
+
+template <typename F>
+void for_many_options(F&& f) {
+  for (const riffle_selector selector :
+       {RIFFLE_SELECTOR_AUTO, RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK,
+        RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_TOKENSELECT})
+    for (const int n_ctx : {0, 1, 777, 1024, 4097, 32768, 1000003, 1 << 28})
+      for (const int block_size : {16, 64})
+        for (const riffle_kv_type kv : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8})
+          for (const int sessions : {1, 3}) {
+            riffle_context_options o = options();
+            o.device = RIFFLE_DEVICE_EMU;
+            o.selection.selector = selector;
+            o.n_ctx = n_ctx;
+            o.block_size = block_size;
+            o.kv_type = kv;
+            o.n_sessions = sessions;
+            INFO("selector " << selector << ", " << n_ctx << " tokens, blocks of " << block_size
+                             << ", KV " << kv << ", " << sessions << " sessions");
+            f(o);
+          }
+}
+
+}  // namespace
+
+TEST_CASE("the least sizes in errors are taken as they are shown", "[memory][given]") {
+  const Planner planned;
+  const std::string pattern = R"(needs? at least ([0-9.]+[MG]) \(([0-9]+) bytes\))";
+  int gigabytes = 0;
+  for_many_options([&](riffle_context_options o) {
+    for (const auto member :
+         {&riffle_context_options::gpu_mem, &riffle_context_options::host_mem}) {
+      riffle_context_options given = o;
+      std::string text;
+      given.*member = 1;
+      REQUIRE(planned(given, text) == RIFFLE_OUT_OF_MEMORY);
+      for (const std::string& shown : found(text, pattern)) {
+        INFO(text << "; given " << shown);
+        CHECK(riffle::cli::size_without_unit(shown, Unit::BYTES).empty());
+        const auto size = size_of(shown, Unit::BYTES);
+        REQUIRE(size);
+        given.*member = *size;
+        std::string again;
+        const riffle_status status = planned(given, again);
+        INFO(again);
+        CHECK(status == RIFFLE_OK);
+        gigabytes += shown.ends_with("G");
+      }
+    }
+  });
+  CHECK(gigabytes > 0);
+}
+
+TEST_CASE("the smallest gpu_mem of a plan is taken as info prints it", "[memory][given]") {
+  const Planner planned;
+  for_many_options([&](riffle_context_options o) {
+    std::string text;
+    riffle_plan plan{};
+    REQUIRE(planned(o, text, &plan) == RIFFLE_OK);
+    o.gpu_mem = size_of(riffle::cli::least_size(plan.min_gpu_mem), Unit::BYTES).value();
+    o.n_ctx = plan.n_ctx;
+    const riffle_status status = planned(o, text);
+    INFO(text);
+    CHECK(status == RIFFLE_OK);
+  });
+}
+
+TEST_CASE("the fewest slots in an error are enough", "[memory][given]") {
+  const Planner planned;
+  for_many_options([&](riffle_context_options o) {
+    std::string text;
+    o.slots = 1;
+    REQUIRE(planned(o, text) == RIFFLE_NO_SLOT);
+    o.slots = std::stoll(found(text, "needs at least ([0-9]+)")[0]);
+    const riffle_status status = planned(o, text);
+    INFO(text);
+    CHECK(status == RIFFLE_OK);
+  });
+}
+
+TEST_CASE("bounds and examples of a setting's error are taken as they are shown", "[given]") {
+  riffle_context_options context = options();
+  riffle_scheduler_options scheduler;
+  riffle_scheduler_defaults(&scheduler);
+  for (size_t i = 0; const riffle_setting* s = riffle_setting_at(i); ++i) {
+    if (!riffle::cli::is_number(*s) || s->type == RIFFLE_MEMBER_BOOL) continue;
+    void* const target = s->options == RIFFLE_OPTIONS_SCHEDULER ? static_cast<void*>(&scheduler)
+                         : s->options == RIFFLE_OPTIONS_SELECTION
+                             ? static_cast<void*>(&context.selection)
+                             : static_cast<void*>(&context);
+    const std::string text = riffle::cli::expected(*s);
+    const std::regex number(R"((more than |less than |above )?(-?[0-9.]*[0-9][KMG]?))");
+    for (std::sregex_iterator at(text.begin(), text.end(), number), end; at != end; ++at) {
+      if ((*at)[1].matched) continue;  // not a value to give
+      INFO(s->id << ": " << text << ": " << (*at)[2]);
+      CHECK(riffle::cli::set(*s, target, (*at)[2]));
+    }
+  }
+}
