@@ -41,8 +41,7 @@ void on_signal(int signal) {
 
 }  // namespace
 
-InterruptGuard::InterruptGuard(riffle_context* context)
-    : InterruptGuard(context, EndsBy::ANY) {}
+InterruptGuard::InterruptGuard(riffle_context* context) : InterruptGuard(context, EndsBy::ANY) {}
 
 InterruptGuard::InterruptGuard(riffle_context* context, EndsBy ends_by) {
   g_count = 0;
