@@ -359,7 +359,7 @@ def retry(folder):
     fixed[6] = line(7).replace(b"id-7", b"corrected")
     fixed[13] = b""
     put(path, b"\n".join(fixed) + b"\n")
-    r = riffle(*ARGS, *files, "-q", "-o", os.path.join(folder, "want.jsonl"))
+    r = riffle(*ARGS, *files[:2], "-q", "-o", os.path.join(folder, "want.jsonl"))
     want = gist(get(os.path.join(folder, "want.jsonl")))
     check(r.code == 0 and len(want) == 19, "the mended lines alone", r)
 
