@@ -1,6 +1,7 @@
 """riffle info and bench on models with several types of weights, mixtures of experts and images."""
 import re
 import shutil
+import sys
 
 from harness import *
 
