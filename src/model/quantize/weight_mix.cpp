@@ -60,10 +60,13 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
   std::vector<N> all = {{names.embedding, &w.embedding, N::EMBEDDING, -1, false}};
   for (size_t l = 0; l < w.layers.size(); ++l) {
     const std::string prefix = format(names.layer, static_cast<int>(l));
-    const auto add = [&](const std::string& rest, Tensor& t, N::Role role, bool qk = false) {
+    // rest is null for a tensor that the format does not name: norms without weights, for example.
+    const auto add = [&](const char* rest, Tensor& t, N::Role role, bool qk = false) {
       // A bias that the model lacks has neither rows nor data; a synthetic matrix has no data but
       // rows.
-      if (t.rows > 0) all.push_back({prefix + rest, &t, role, static_cast<int>(l), qk});
+      if (t.rows > 0)
+        all.push_back(
+            {prefix + (rest ? rest : "(not in the file)"), &t, role, static_cast<int>(l), qk});
     };
     const auto expert = [&](size_t e) {
       return names.expert ? format(names.expert, static_cast<int>(e)) : std::string();
@@ -89,7 +92,7 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
             {names.expert_w3, &ExpertWeights::w3, N::OTHER},
             {names.expert_w2, &ExpertWeights::w2, N::DOWN}})
         for (size_t e = 0; e < layer.experts.size(); ++e) {
-          add(expert(e) + name, layer.experts[e].*of, role);
+          add((expert(e) + name).c_str(), layer.experts[e].*of, role);
           all.back().part = static_cast<int>(e);
           all.back().parts = static_cast<int>(layer.experts.size());
         }
@@ -99,7 +102,7 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
                                      {names.expert_b2, &ExpertWeights::b2}})
         for (size_t e = 0; e < layer.experts.size(); ++e) {
           if ((layer.experts[e].*of).rows == 0) continue;
-          add(expert(e) + name, layer.experts[e].*of, N::VECTOR);
+          add((expert(e) + name).c_str(), layer.experts[e].*of, N::VECTOR);
           all.back().part = static_cast<int>(e);
           all.back().parts = static_cast<int>(layer.experts.size());
         }
