@@ -89,13 +89,17 @@ class Schema {
   }
 
   ExprId value_of(const AllOf& schemas) {
-    std::vector<ExprId> ways;
+    std::vector<ExprId> ways, objects;
     for (const SchemaNode& node : reader_.nodes_of(schemas))
-      ways.push_back(node_expr(node, schemas));
+      ways.push_back(node_expr(node, schemas, &objects));
+    // All begin and end alike: in one pair of braces, so that there are not as many ways to read
+    // the white space in it.
+    if (!objects.empty()) ways.push_back(braces(e_.choice(std::move(objects))));
     return e_.choice(std::move(ways));
   }
 
-  ExprId node_expr(const SchemaNode& node, const AllOf& at) {
+  // Appends what stands between the braces of objects.
+  ExprId node_expr(const SchemaNode& node, const AllOf& at, std::vector<ExprId>* objects) {
     std::vector<ExprId> ways;
     if (node.values) {
       std::vector<std::string> words;
@@ -113,7 +117,7 @@ class Schema {
     else if (node.types & SchemaNode::INTEGER) ways.push_back(integer(node));
     if (node.types & SchemaNode::STRING) ways.push_back(string(node));
     if (node.types & SchemaNode::ARRAY) ways.push_back(array(node));
-    if (node.types & SchemaNode::OBJECT) ways.push_back(object(node));
+    if (node.types & SchemaNode::OBJECT) objects->push_back(object(node));
     return e_.choice(std::move(ways));
   }
 
@@ -141,7 +145,7 @@ class Schema {
       std::vector<OrderedMember> members;
       for (const auto& [key, one] : v.members())
         members.push_back({JsonPieces::key(key), behind_key(constant(one)), true});
-      return braces(members, Expressions::kNever, 0, kUnlimited);
+      return braces(inside(members, Expressions::kNever, 0, kUnlimited));
     }
     if (v.is_string()) return pieces_.literal(v.string());
     return e_.text(v.is_real() ? number_text(v) : v.dump());
@@ -283,6 +287,7 @@ class Schema {
 
   ExprId behind_key(ExprId value) { return e_.sequence({e_.text(":"), pieces_.space(), value}); }
 
+  // What stands between the braces.
   ExprId object(const SchemaNode& node) {
     const std::vector<std::string> names = SchemaReader::names(node);
     std::vector<OrderedMember> members;
@@ -321,27 +326,27 @@ class Schema {
                           format("found minProperties or maxProperties beside %zu "
                                  "properties, expected at most %zu properties",
                                  members.size(), Members::kMost));
-    return braces(members, extra, static_cast<uint32_t>(min),
+    return inside(members, extra, static_cast<uint32_t>(min),
                   limited ? static_cast<uint32_t>(node.max_properties) : kUnlimited);
   }
 
-  ExprId braces(const std::vector<OrderedMember>& members, ExprId extra, uint32_t min,
+  ExprId inside(const std::vector<OrderedMember>& members, ExprId extra, uint32_t min,
                 uint32_t max) {
-    ExprId inside;
-    if (members.size() <= Members::kMost) {
-      Members any_order;
-      for (size_t i = 0; i < members.size(); ++i) {
-        any_order.one.push_back(e_.sequence({e_.text(members[i].key), members[i].value}));
-        if (members[i].required) any_order.required |= uint64_t{1} << i;
-      }
-      any_order.extra = extra;
-      any_order.separator = pieces_.comma();
-      any_order.min = min;
-      any_order.max = max;
-      inside = e_.members(std::move(any_order));
-    } else {
-      inside = ordered_members(members, extra, pieces_.comma(), &e_);
+    if (members.size() > Members::kMost)
+      return ordered_members(members, extra, pieces_.comma(), &e_);
+    Members any_order;
+    for (size_t i = 0; i < members.size(); ++i) {
+      any_order.one.push_back(e_.sequence({e_.text(members[i].key), members[i].value}));
+      if (members[i].required) any_order.required |= uint64_t{1} << i;
     }
+    any_order.extra = extra;
+    any_order.separator = pieces_.comma();
+    any_order.min = min;
+    any_order.max = max;
+    return e_.members(std::move(any_order));
+  }
+
+  ExprId braces(ExprId inside) {
     return e_.sequence({e_.text("{"), pieces_.space(), inside, pieces_.space(), e_.text("}")});
   }
 

@@ -58,7 +58,7 @@ StateCache::StateCache(const Automaton& automaton, const TokenTries& tokens)
       n_classes_(automaton.byte_of.size()),
       blurred_states_(tokens.tries().size()),
       blurred_stacks_(tokens.tries().size()) {
-  frames_.push_back({0, 0, 0, 0});
+  frames_.push_back({0, 0, 0, 0, 0});
   states_.push_back({0, 0, 0, false});
   table_.assign(n_classes_, kDead);
 }
@@ -112,7 +112,7 @@ StateCache::StackId StateCache::push(OpId op, uint64_t value, StackId parent, bo
     return f.op == op && f.value == value && f.parent == parent;
   });
   if (known != HashIndex::kNone) return known;
-  frames_.push_back({op, depth, value, parent});
+  frames_.push_back({op, depth, value, parent, hash_of(frames_[parent].shape, op)});
   const auto id = static_cast<StackId>(frames_.size() - 1);
   frame_index_.add(hash, id);
   bytes_ += sizeof(Frame) + HashIndex::kBytes;
@@ -288,9 +288,18 @@ bool StateCache::drop_more_rounds(size_t begin, size_t end, size_t* kept) {
 
 void StateCache::drop_covered() {
   size_t kept = 0;
+  // Only stacks of the same operations can cover each other. There may be a thousand others at one
+  // operation: a rule that each alternative calls, such as white space.
+  const auto shape = [&](const Place& p) { return frames_[p.stack].shape; };
+  std::sort(found_.begin(), found_.end(), [&](const Place& a, const Place& b) {
+    if (a.op != b.op) return a.op < b.op;
+    return shape(a) != shape(b) ? shape(a) < shape(b) : a.stack < b.stack;
+  });
   for (size_t begin = 0, end; begin < found_.size(); begin = end) {
     end = begin;
-    while (end < found_.size() && found_[end].op == found_[begin].op) ++end;
+    while (end < found_.size() && found_[end].op == found_[begin].op &&
+           shape(found_[end]) == shape(found_[begin]))
+      ++end;
     if (drop_more_rounds(begin, end, &kept)) continue;
     const size_t first = kept;
     for (size_t i = begin; i < end; ++i) {

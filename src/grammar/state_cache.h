@@ -117,6 +117,7 @@ class StateCache {
     uint32_t depth;
     uint64_t value;  // LOOP: rounds finished; PICK: bits of members, and their number above
     StackId parent;
+    uint64_t shape;  // a hash of the operations of this frame and those below it
   };
   struct Place {
     OpId op;

@@ -194,6 +194,36 @@ TEST_CASE("JSON Schema: masks of 1500 optional properties", "[grammar]") {
   }
 }
 
+// Each alternative has the white space of its own places, which tokens of white space go through.
+TEST_CASE("JSON Schema: masks of 1000 alternatives that begin alike", "[grammar]") {
+  std::vector<std::string> all;
+  for (int b = 0; b < 256; ++b) all.emplace_back(1, static_cast<char>(b));
+  for (int i = 1; i < 40; ++i) {
+    for (const char* before : {"", "\n", "{\n", "\":\n", ":\n"}) {
+      all.push_back(before + std::string(static_cast<size_t>(i), ' '));
+      all.push_back(before + std::string(static_cast<size_t>(i), '\t'));
+    }
+  }
+  const Vocabulary v(std::move(all));
+  std::string schema = "{\"anyOf\":[";
+  for (int i = 0; i < 1000; ++i)
+    schema += format(
+        "%s{\"type\":\"object\",\"properties\":{\"kind\":{\"const\":\"k%d\"},"
+        "\"p%d\":{\"type\":\"integer\"}},\"required\":[\"kind\",\"p%d\"],"
+        "\"additionalProperties\":false}",
+        i ? "," : "", i, i, i);
+  const auto g = compiled(v, schema + "]}", RIFFLE_GRAMMAR_JSON_SCHEMA);
+  grammar::Matcher m(g, {});
+  std::vector<uint32_t> mask(v.tokens->mask_words());
+  for (const char c : std::string_view("{\n  \"kind\": \"k77\",\n  \"p77\": 5}")) {
+    REQUIRE(m.allowed(true, mask));
+    REQUIRE(bit(mask, 2 + static_cast<uint8_t>(c)));
+    REQUIRE(m.accept(std::string_view(&c, 1)));
+  }
+  CHECK(m.complete());
+  CHECK_FALSE(begins(g, "{\"kind\":\"k77\",\"p7\""));
+}
+
 TEST_CASE("JSON Schema: types, members and items", "[grammar]") {
   check_cases(
       RIFFLE_GRAMMAR_JSON_SCHEMA,
