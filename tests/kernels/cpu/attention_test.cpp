@@ -8,10 +8,12 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
 #include "tests/kernels/cpu/each_isa.h"
+#include "tests/kernels/cpu/prompt_rounding.h"
 
 using namespace riffle::cpu;
 
@@ -20,9 +22,15 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr float kInfF = std::numeric_limits<float>::infinity();
 
+// test(const AttentionKernels&), or with the error that attend_prefill may make here: that of f32,
+// or four times that of a product that rounds more.
 template <class F>
 void for_each_isa(F test) {
-  riffle::test::for_isas(riffle::test::kAllIsas, [&](const Kernels& k) { test(k.attention); });
+  riffle::test::for_isas(riffle::test::kAllIsas, [&](const Kernels& k) {
+    if constexpr (std::is_invocable_v<F, const AttentionKernels&, double>)
+      test(k.attention, 4e-6 + 4 * riffle::test::product_rounding(k.isa));
+    else test(k.attention);
+  });
 }
 
 struct Memory {
@@ -365,7 +373,7 @@ TEST_CASE("merge is order-free to rounding and takes empty parts", "[kernels][at
 }
 
 TEST_CASE("attend_prefill equals float64 causal attention", "[kernels][attention]") {
-  for_each_isa([&](const AttentionKernels& k) {
+  for_each_isa([&](const AttentionKernels& k, double bound) {
     std::mt19937 random(5);
     double worst = 0;
     for (const KvType type : {KvType::F16, KvType::F32}) {
@@ -383,7 +391,7 @@ TEST_CASE("attend_prefill equals float64 causal attention", "[kernels][attention
       }
     }
     CAPTURE(worst);
-    CHECK(worst <= 3e-5);
+    CHECK(worst <= bound);
   });
 }
 
@@ -410,7 +418,7 @@ TEST_CASE("attend_prefill: a row's bits do not depend on how queries are cut int
 // Whole blocks before the window hold NaN where the header says that they are not read.
 TEST_CASE("attend_prefill with a window equals float64, and bits do not depend on calls",
           "[kernels][attention][window]") {
-  for_each_isa([&](const AttentionKernels& k) {
+  for_each_isa([&](const AttentionKernels& k, double bound) {
     std::mt19937 random(51);
     double worst = 0;
     for (const KvType type : {KvType::F16, KvType::F32}) {
@@ -438,14 +446,14 @@ TEST_CASE("attend_prefill with a window equals float64, and bits do not depend o
       }
     }
     CAPTURE(worst);
-    CHECK(worst <= 3e-5);
+    CHECK(worst <= bound);
   });
 }
 
 // From sinks that take nothing to sinks that take everything.
 TEST_CASE("attend_prefill with sinks equals float64, and bits do not depend on calls",
           "[kernels][attention][sinks]") {
-  for_each_isa([&](const AttentionKernels& k) {
+  for_each_isa([&](const AttentionKernels& k, double bound) {
     std::mt19937 random(52);
     double worst = 0;
     for (const KvType type : {KvType::F16, KvType::F32}) {
@@ -468,7 +476,7 @@ TEST_CASE("attend_prefill with sinks equals float64, and bits do not depend on c
       }
     }
     CAPTURE(worst);
-    CHECK(worst <= 3e-5);
+    CHECK(worst <= bound);
   });
 }
 
