@@ -207,16 +207,16 @@ def streams(folder):
     b = riffle("run", "--chat", "-p", question, "-n", "12", *GREEDY, *SMALL, "-q")
     check(a.code == 0 and a.out == b.out, "-f and -p make document and question", a)
     full = riffle("run", "--raw", "-p", "The rain", "-n", "200", *GREEDY, *SMALL, "-q",
-                  "--ignore-eos").out.decode()
+                  "--ignore-eos").out.decode().removesuffix("\n")
     stop = full[20:24]
     r = riffle("run", "--raw", "-p", "The rain", "-n", "200", *GREEDY, *SMALL, "-q", "--ignore-eos",
                "--stop", stop)
-    check(r.code == 0 and r.out.decode() == full[: full.index(stop)], "--stop ends before its text", r)
+    check(r.code == 0 and r.out.decode() == full[: full.index(stop)] + "\n", "--stop ends before its text", r)
 
 
 def json_output(_):
     args = ["run", "--raw", "-p", "The rain", "-n", "12", *GREEDY, *SMALL]
-    text = riffle(*args, "-q").out.decode()
+    text = riffle(*args, "-q").out.decode().removesuffix("\n")
     r = riffle(*args, "--json")
     try:
         j = json.loads(r.out)

@@ -137,7 +137,7 @@ def other_texts(folder):
     riffle("read", "-q", "-f", os.path.join(ROOT, "README.md"), "-o", kept, "-c", "8192")
     riffle("quantize", "-q", "-o", model, "--type", "q4_0", "--allow-requantize")
     name = json.loads(riffle("info", kept, "--json").out)["model"]
-    r = riffle("run", "-p", "x", "-m", model, "--session", kept, "-c", "8192")
+    r = riffle("run", "-q", "-p", "x", "-m", model, "--session", kept, "-c", "8192")
     check(one_line_error(r, 1, kept, name, "-m gives the model that the session is of"), "a session of another model", r)
 
 
