@@ -13,7 +13,7 @@ def quote():
 
 
 def ask(command, *flags, stdin=b""):
-    return riffle(command, "-q", "--threads", "2", *GREEDY, *flags, stdin=stdin)
+    return riffle(command, "-q", "--threads", "2", "--isa", ISA, *GREEDY, *flags, stdin=stdin)
 
 
 def run(folder):
@@ -41,7 +41,7 @@ def batch(_):
     lines = b"".join(json.dumps({"custom_id": str(i), "body": body}).encode() + b"\n" for i, body in enumerate(bodies))
 
     def texts(*flags):
-        r = riffle("batch", "-q", "-c", "2048", "--threads", "2", "-n", "30", *flags, stdin=lines)
+        r = riffle("batch", "-q", *SMALL, "-n", "30", *flags, stdin=lines)
         check(r.code == 0, "batch runs", r)
         records = sorted(map(json.loads, r.out.splitlines()), key=lambda record: record["line"])
         return [record["response"]["body"]["choices"][0]["text"] for record in records]
