@@ -18,7 +18,7 @@ FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_j
                 template_interpreter chat_family chat_template) \
                 $(patsubst %.cpp,%,$(wildcard src/grammar/*.cpp)) \
                 $(addprefix src/kv/,kv_shape host_store kv_store working_set file/session_file) \
-                $(addprefix src/util/,checksum file json) \
+                $(addprefix src/util/,c_locale checksum control_groups cpu_limits file json) \
                 src/util/buffer src/util/thread_pool src/util/error src/util/settings src/util/settings_table src/api/api_text \
                 $(addprefix src/select/,lfps lfps_tables ranking block_masses int4_keys) \
                 $(addprefix kernels/cpu/,attention/attention_scalar attention/gather_scalar attention/gather_avx2 \
