@@ -24,7 +24,7 @@ CPP_NAMES = re.compile(
     r"(std::(__cxx11::)?(num_get|num_put|collate|moneypunct|numpunct|regex_traits)<|_M_(extract|insert)<"
     r"|std::(_V2::)?(generic|system)_category|ostream::operator<<\((int|unsigned|long|short|float|double|bool)"
     r"|istream::operator>>\((int|unsigned|long|short|float|double|bool))")
-# What may call them, and why.
+# The functions that may call them, and why.
 MAY = {
     "src/util/c_locale.o": {"vsnprintf"},  # in a CLocale
     # nlohmann's parser, in a CLocale.

@@ -5,16 +5,16 @@
 
 namespace riffle {
 
-// The mean value of a row's blocks is taken over at most so many of them, evenly spaced
+// The mean value of a row's blocks is taken over at most this many of them, evenly spaced
 // (select/int4_keys.h, kernels/cuda/select/choose_share.cu).
 inline constexpr int kMeanBlocks = 256;
 
-// Attention of prompts takes keys in tiles of so many, by absolute position. KvShape keeps the
+// Attention of prompts takes keys in tiles of this many, by absolute position. KvShape keeps the
 // blocks of the whole tile in which a window begins.
 inline constexpr int kKeyTile = 64;
 
-// tokenselect uses an earlier selection for at most so many more tokens. The list grows by as many
-// while the window's left edge is frozen (our choice).
+// tokenselect uses an earlier selection for at most this many more tokens. The list grows by as
+// many while the window's left edge is frozen (our choice).
 inline constexpr int64_t kMaxReuse = 64;
 
 // The most experts of a layer.

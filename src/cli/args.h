@@ -92,7 +92,7 @@ riffle_selector parse_selector(const std::string& word);
 // upper or lower case. None if it is anything else, no whole number, or above 9.2e18.
 enum class Unit : uint8_t { COUNT, BYTES };
 std::optional<uint64_t> size_of(const std::string& text, Unit unit);
-// What a message gives as examples of a size, all of which are taken: "such as 4096 or 32K".
+// Returns the examples of a size that messages give; all are accepted: "such as 4096 or 32K".
 const char* size_examples(Unit unit);
 // Bytes as a size that the user is told to give, rounded up: "24M".
 std::string least_size(uint64_t bytes);

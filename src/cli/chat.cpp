@@ -472,7 +472,7 @@ class Chat {
     notice(quiet_, text.empty() ? "[no system message]" : "[the system message is set]");
   }
 
-  // Of the answers from now on, as --think and --no-think.
+  // Sets the thinking of the answers from now on, as --think and --no-think do.
   void think(const std::string& level) {
     if (level.empty()) return notice(false, "[thinking: %s]", thinking_text(o_.common.thinking));
     const std::optional<Thinking> thinking = thinking_named(level);

@@ -202,7 +202,7 @@ struct LineEditor::State {
   void save_history();
 };
 
-// Written beside the file and renamed, so that it is never half a file.
+// Writes a temporary file in the same folder and renames it, so the file is never half written.
 void LineEditor::State::save_history() {
   // Again, since the file may be another by now.
   const std::string target = history_file.empty() ? "" : history_target(history_file);

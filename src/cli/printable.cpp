@@ -18,8 +18,8 @@ size_t length_of(unsigned char lead) {
   return lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
 }
 
-// Whether the byte may be the second one of a character: no overlong forms, surrogates, or values
-// beyond U+10FFFF.
+// Returns whether the byte may be the second one of a character: no overlong forms, surrogates,
+// values beyond U+10FFFF.
 bool may_follow(unsigned char lead, unsigned char byte) {
   const unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;

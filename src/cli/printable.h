@@ -15,7 +15,8 @@ namespace riffle::cli {
 // Bytes that are no UTF-8 become U+FFFD, since terminals with 8-bit controls obey some of them.
 class Printable {
  public:
-  // What can be shown by now. The beginning of a character, and \r, wait for the next piece.
+  // Returns the text that can be shown now. The beginning of a character, and \r, wait for the next
+  // piece.
   std::string put(std::string_view piece);
   std::string finish();  // what still waits
 

@@ -34,7 +34,7 @@ std::vector<int32_t> beginning(riffle_model* model, const SavedText& t, const Th
   return same;
 }
 
-// Whether both are the same document for the same kind of prompt.
+// Returns whether both are the same document for the same kind of prompt.
 bool is_same(const SavedText& a, const SavedText& b) {
   return !a.chat && !b.chat && a.message == b.message && a.system == b.system &&
          a.document == b.document;

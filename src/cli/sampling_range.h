@@ -13,7 +13,7 @@ struct Range {
 
 inline constexpr double kMaxInt = std::numeric_limits<int32_t>::max();
 
-// Of a member of riffle_sampling.
+// Describes a member of riffle_sampling.
 template <auto member>
 inline constexpr Range range_of{};
 template <>

@@ -16,7 +16,7 @@ std::string found_model(const std::string& path) {
   return beginning_of(path, 4) == "GGUF" ? "a GGUF file" : "";
 }
 
-// Whether riffle_session_load has refused the file for its model.
+// Returns whether riffle_session_load has refused the file for its model.
 bool is_of_other_model(const std::string& error) {
   return error.find(": model: found ") != error.npos ||
          error.find(": weights: found ") != error.npos ||

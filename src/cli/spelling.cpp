@@ -186,7 +186,7 @@ class Words {
     return read_letters(word);
   }
 
-  // Whether the next word is a level of this flag, which the parser takes only behind an equals
+  // True if the next word is a level of this flag. The parser takes a level only behind an equals
   // sign: "--think high". riffle's commands with such flags take no words of their own.
   bool takes_word(const std::string& flag, const std::string& next) const {
     const CLI::Option* const o = option_of(command_, flag);

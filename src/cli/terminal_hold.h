@@ -1,4 +1,4 @@
-// What the user types while riffle reads or answers.
+// Keys that the user types while riffle reads or answers.
 #pragma once
 #include <string_view>
 

@@ -14,7 +14,7 @@ void check_text_size(const std::string& name, size_t n);
 // A user's message cannot hold a NUL byte. Throws Exit(EXIT_RUN), which names its offset.
 void check_no_nul(const std::string& name, std::string_view text);
 
-// Whether a text is the few lines that a clone without Git LFS has in a file's place.
+// Returns whether a text is the few lines that a clone without Git LFS has in a file's place.
 bool is_lfs_pointer(std::string_view text);
 // "NAME: found a Git LFS pointer, expected the file itself; git lfs pull ..."
 std::string lfs_complaint(const std::string& name);

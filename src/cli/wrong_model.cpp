@@ -1,4 +1,4 @@
-// What people give with -m that is no model of riffle's.
+// Things that people give with -m and that are no model of riffle's.
 #include <algorithm>
 #include <cctype>
 #include <filesystem>

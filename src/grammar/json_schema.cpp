@@ -287,7 +287,7 @@ class Schema {
 
   ExprId behind_key(ExprId value) { return e_.sequence({e_.text(":"), pieces_.space(), value}); }
 
-  // What stands between the braces.
+  // The text between the braces.
   ExprId object(const SchemaNode& node) {
     const std::vector<std::string> names = SchemaReader::names(node);
     std::vector<OrderedMember> members;

@@ -81,7 +81,7 @@ constexpr std::array<Test, kNumDTypes> all_tests(std::integer_sequence<int, kTyp
 constexpr std::array<Test, kNumDTypes> kTests =
     all_tests(std::make_integer_sequence<int, kNumDTypes>());
 
-// Of a value or block that is not finite.
+// Returns the value, or a block's scale, that is not finite.
 float value_of(DType type, const uint8_t* block) {
   if (!is_quantised(type)) {
     float values[cpu::kMaxBlockValues];

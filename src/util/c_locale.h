@@ -15,7 +15,7 @@ namespace riffle {
 // For functions that take a locale, such as strtod_l. Valid as long as the process lives.
 locale_t c_locale();
 
-// As long as it lives, its thread has the C locale. Other threads keep theirs.
+// Sets the C locale for its thread while it lives. Other threads keep theirs.
 class CLocale {
  public:
   CLocale() : before_(uselocale(c_locale())) {}
@@ -27,7 +27,7 @@ class CLocale {
   locale_t before_;
 };
 
-// As format() of util/error.h.
+// Formats as format() of util/error.h does.
 [[gnu::format(printf, 1, 0)]] std::string vformat(const char* format, va_list args);
 
 // The system's text of a number in errno, in English.

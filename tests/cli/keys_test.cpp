@@ -8,7 +8,8 @@ using namespace riffle::cli;
 
 namespace {
 
-// What libedit gets of these bytes. '|' is a pause, in which no key is pressed.
+// Returns the line that the editor makes of these bytes. '|' is a pause, in which no key is
+// pressed.
 std::wstring typed(const std::string& bytes, bool raw = false) {
   std::setlocale(LC_CTYPE, "C.UTF-8");
   size_t at = 0;

@@ -6,7 +6,7 @@ namespace riffle::test {
 
 // Lets the nth call from now on (1: the next one) throw std::bad_alloc, once; 0: no call.
 void fail_experts(int nth);
-// Whether that call has come.
+// True once that call has come.
 bool experts_failed();
 
 }  // namespace riffle::test

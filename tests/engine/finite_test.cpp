@@ -113,7 +113,7 @@ struct TypedFile {
   }
 };
 
-// What making a context says of a file.
+// Returns the message that making a context of a file gives.
 std::string context_error(const std::string& path, riffle_status expected) {
   char err[512] = "";
   riffle_model* model = nullptr;

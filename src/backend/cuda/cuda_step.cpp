@@ -389,7 +389,7 @@ void CudaBackend::find_masks() {
     if (step_.samples[i].allowed) step_.find_mask(i);
 }
 
-// What the device draws with comes behind the rest in the stream. Behind answer_calls too, since a
+// Masks come behind the rest in the stream. Behind answer_calls too, since a
 // call of the driver may wait while another thread frees memory, which waits for the device.
 void CudaBackend::upload_masks() {
   for (int64_t i = 0; masked_ && i < step_.n; ++i)

@@ -45,7 +45,7 @@ struct BatchRequest {
   std::vector<std::string> stop;
   bool ignore_eos = false;
   Thinking thinking;
-  // What of it the line itself asks for: a level of reasoning; reasoning or none.
+  // The parts that the line itself asks for: a level of reasoning; reasoning or none.
   bool asks_effort = false, asks_thinking = false;
   std::optional<BatchGrammar> grammar;
   IgnoredFields ignored;

@@ -11,7 +11,7 @@
 
 namespace riffle::cli {
 
-// What becomes of the records of an earlier run.
+// The fate of the records of an earlier run.
 enum class Earlier : uint8_t { KEEP, RETRY_ERRORS, DROP };
 
 class BatchOutput {
@@ -24,7 +24,7 @@ class BatchOutput {
   const std::string& name() const { return file_.name(); }
   // Of both files.
   const HeldRecords& held() const { return held_; }
-  // Of failed lines that are to be answered again; of answers behind the first of them.
+  // Numbers of failed lines to answer again, and of answers behind the first of them.
   size_t retried() const { return retried_; }
   size_t moved() const { return moved_; }
   bool terminal() const { return file_.terminal(); }

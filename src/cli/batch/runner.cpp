@@ -199,7 +199,7 @@ void BatchRunner::start(InputLine& in) {
   if (error) fail(job, *error);
 }
 
-// What a line asks of the chat template, which may not read it.
+// The template variables that a line sets. The template may ignore them.
 void BatchRunner::note_unread(const Job& job) {
   using Unread = BatchProgress::Unread;
   const bool effort = job.request.asks_effort, thinking = job.request.asks_thinking;

@@ -242,7 +242,7 @@ static std::string host_limit(const ResolvedOptions& r) {
   return format("%s's memory (%s)", r.host_owner.c_str(), size_text(r.host_memory).c_str());
 }
 
-// What to give in place of a budget that the GPU has not.
+// Returns the budget to give in place of one that the GPU does not have.
 static std::string what_fits(const riffle_plan& plan, uint64_t device_free) {
   // Both are rounded, to a MiB or a hundredth of a GiB.
   if (sum({plan.min_gpu_mem, uint64_t(32) << 20}) > device_free)

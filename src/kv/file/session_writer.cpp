@@ -407,7 +407,7 @@ class Temporary {
     if (fd_ >= 0) return;
     name_ = path + ".part-XXXXXX";
     fd_ = FileDescriptor(::mkostemp(name_.data(), O_CLOEXEC));
-    if (fd_ < 0) io_error(path, "cannot create a file beside it", errno);
+    if (fd_ < 0) io_error(path, "cannot create a temporary file in its folder", errno);
   }
   ~Temporary() {
     if (!name_.empty()) ::unlink(name_.c_str());

@@ -70,7 +70,7 @@ class ChatTemplate {
     std::string bos, eos;  // "": the vocabulary has none
   };
   void find_forms();
-  // Whether the content of messages of this role is given as a list of parts.
+  // True if the content of this role's messages is given as a list of parts.
   bool takes_parts(const std::string& role) const;
   SourcedText rendered(const SpecialTexts& special, const std::vector<ChatMessage>& messages,
                        const ChatOptions& options, bool answer) const;

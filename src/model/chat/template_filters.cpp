@@ -28,7 +28,7 @@ struct Use {
   }
 };
 
-// Of at most 9 digits.
+// A number of at most 9 digits.
 int64_t whole_number(std::string_view digits) {
   int64_t n = 0;
   std::from_chars(digits.data(), digits.data() + digits.size(), n);

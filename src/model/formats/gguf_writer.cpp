@@ -75,7 +75,7 @@ GgufFileWriter::GgufFileWriter(std::string path, bool overwrite)
   // Before the file exists: an exception here would leave it behind.
   buffer_.reserve(kBufferBytes);
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd_ < 0) io_error(path_, "cannot create a file beside it", errno);
+  if (fd_ < 0) io_error(path_, "cannot create a temporary file in its folder", errno);
 }
 
 GgufFileWriter::~GgufFileWriter() {

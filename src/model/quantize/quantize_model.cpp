@@ -101,7 +101,7 @@ class Converter {
     return r - in_head + in_head % 2 * (head_dim / 2) + in_head / 2;
   }
 
-  // What a device would refuse is not written.
+  // A device would refuse these values, so they are not written.
   static void check_row(const NamedTensor& t, int64_t source) {
     const Tensor& from = *t.tensor;
     if (!from.data) return;

@@ -36,7 +36,7 @@ std::vector<std::vector<float>> run_tiny(Runtime& r, int sessions) {
   return out;
 }
 
-// Of the tiny vocabulary. Its end is clear without a further step.
+// A text of the tiny vocabulary. Its end is clear without a further step.
 constexpr const char* kTinyNames = R"(root ::= ([a-d]{2,5} " "){6} "z")";
 
 double largest_difference(const std::vector<std::vector<float>>& a,
