@@ -92,12 +92,17 @@ class Chat {
           code_ = EXIT_INTERRUPTED;
           break;
         }
-        if (input.got == LineEditor::Got::END && is_saved()) break;
-        if (input.got == LineEditor::Got::END) continue;
+        if (input.got == LineEditor::Got::END) {
+          save_before_leaving();
+          break;
+        }
         if (input.text.find_first_not_of(" \t\n") == input.text.npos) continue;
         editor_.remember(input.text);
         if (!input.is_command) ask(input.text), keep();
-        else if (!command(input.text) && is_saved()) break;
+        else if (!command(input.text)) {
+          save_before_leaving();
+          break;
+        }
       } catch (const Exit& e) {
         std::fprintf(stderr, "riffle: %s\n", *e.what() ? e.what() : "stopped");
         if (!editor_.interactive()) code_ = e.code();
@@ -125,15 +130,14 @@ class Chat {
     return false;
   }
 
-  // Before the chat is left. False: Ctrl-C stopped the saving, and the chat goes on. After another
-  // error the last attempt reports it.
-  bool is_saved() {
+  // Throws if Ctrl-C stopped it: then the chat goes on. Another error comes again, with its text,
+  // when the chat has been left.
+  void save_before_leaving() {
     try {
       if (unsaved_) keep();
     } catch (const Exit& e) {
       if (e.code() == EXIT_INTERRUPTED && editor_.interactive() && !terminated()) throw;
     }
-    return true;
   }
 
   struct Input {

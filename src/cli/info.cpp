@@ -153,17 +153,15 @@ TokenizerFacts tokenizer_of(const riffle_model* model, const riffle_model_info& 
   return facts;
 }
 
-// "sentencepiece, 8192 pieces; <s> (1) begins a text, </s> (2) ends an answer"
+// "sentencepiece, 8192 pieces; BOS <s> (1), EOS </s> (2)"
 std::string tokenizer_text(const riffle_model* model, const riffle_model_info& i) {
   const TokenizerFacts facts = tokenizer_of(model, i);
   if (!facts.n_pieces) return facts.kind;
   std::string text = text_of("%s, %d pieces", facts.kind, facts.n_pieces);
-  const auto add = [&](int32_t id, const char* between, const char* what) {
-    const char* const piece = id < 0 ? nullptr : riffle_token_piece(model, id);
-    if (piece) text += text_of("%s%s (%d) %s", between, piece, id, what);
-    return piece ? ", " : between;
-  };
-  add(i.eos_id, add(i.bos_id, "; ", "begins a text"), "ends an answer");
+  const std::pair<const char*, int32_t> tokens[] = {{"; BOS", i.bos_id}, {", EOS", i.eos_id}};
+  for (const auto& [name, id] : tokens)
+    if (const char* const piece = id < 0 ? nullptr : riffle_token_piece(model, id))
+      text += text_of("%s %s (%d)", name, piece, id);
   return text;
 }
 

@@ -41,8 +41,7 @@ void on_signal(int signal) {
 
 }  // namespace
 
-InterruptGuard::InterruptGuard(riffle_context* context)
-    : InterruptGuard(context, EndsBy::ANY) {}
+InterruptGuard::InterruptGuard(riffle_context* context) : InterruptGuard(context, EndsBy::ANY) {}
 
 InterruptGuard::InterruptGuard(riffle_context* context, EndsBy ends_by) {
   g_count = 0;
@@ -164,7 +163,12 @@ void Progress::show(std::string label, double done, double total) {
       line += " [" + std::string(filled, '#') + std::string(width - filled, '.') + "]";
     line += tail;
   }
-  if (line.size() >= columns) line.resize(columns - 1);
+  if (line.size() >= columns) {
+    line.resize(columns - 1);
+    // No half of a character.
+    while (!line.empty() && (line.back() & 0xC0) == 0x80) line.pop_back();
+    if (!line.empty() && (line.back() & 0xC0) == 0xC0) line.pop_back();
+  }
   const size_t now_drawn = line.size();
   if (now_drawn < drawn_) line.append(drawn_ - now_drawn, ' ');
   drawn_ = now_drawn;

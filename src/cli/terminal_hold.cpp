@@ -50,7 +50,7 @@ void on_stop(int) {
 
 std::string_view paste_mode(bool on) {
   const char* const kind = std::getenv("TERM");
-  if (!kind || !*kind || std::strcmp(kind, "dumb") == 0) return "";
+  if (::isatty(STDERR_FILENO) != 1 || !kind || !*kind || std::strcmp(kind, "dumb") == 0) return "";
   return on ? "\033[?2004h" : "\033[?2004l";
 }
 

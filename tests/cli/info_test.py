@@ -39,10 +39,8 @@ def experts(_):
 def tokenizers(_):
     r, j = riffle("info"), info("-q")
     n = j["tokenizer"]["n_pieces"]
-    check(f"tokenizer" in r.out.decode() and f"sentencepiece, {n} pieces; <s> ({j['bos_id']}) begins a text, </s> ({j['eos_id']}) ends"
+    check("tokenizer" in r.out.decode() and f"sentencepiece, {n} pieces; BOS <s> ({j['bos_id']}), EOS </s> ({j['eos_id']})"
           in r.out.decode() and 0 < n <= j["vocab_size"], "info shows the tokenizer", r)
-    j = info("-m", os.path.join(TINY, "qwen3moe_tied/qwen3moe_tied.gguf"))
-    check(j["tokenizer"]["kind"] == "byte-level BPE", "a byte-level one", j["tokenizer"])
     r = riffle("info", "--shape", "llama3-8b")
     check(r.code != 0 or b"tokenizer" in r.out, "a shape has none", r)
 
