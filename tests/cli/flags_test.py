@@ -223,7 +223,7 @@ def json_output(_):
     except ValueError as e:
         return check(False, "run --json is JSON", f"{e}: {r}")
     check(r.code == 0 and r.out.count(b"\n") == 1, "run --json is one line", r)
-    check(j["text"] == text, "run --json has the same text", j["text"])
+    check(j["text"] + "\n" == text, "run --json has the same text", j["text"])
     ended = j["finish_reason"] == "stop"  # the end-of-sequence token counts, but is not part of the answer
     check(len(j["tokens"]) + ended == j["completion_tokens"] == j["stats"]["decode_tokens"] + 1, "tokens are counted",
           j)

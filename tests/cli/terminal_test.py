@@ -257,4 +257,33 @@ def stopped_read(folder):
           "a stopped read replaces no other document", t.seen[-300:])
 
 
-main(answers, notices, metadata, closed_streams, history, quantize_to_a_link, keys, stopped_load, stopped_read)
+def stopped_process(_):
+    """Ctrl-Z during an answer, in a shell that leaves the terminal as it finds it."""
+    if not os.path.exists("/bin/dash"):
+        print("SKIPPED: /bin/dash is missing")
+        return
+    shell = Terminal.of("/bin/dash", "-i", PS1="$ ", ENV="")
+    shell.wait_for(rb"\$ ")
+    shell.send(" ".join([BIN, "chat", "-n", "-1", "--ignore-eos", "-q", *GREEDY, *SMALL[2:], "-c", "8192"]).encode() + b"\r",
+               at_prompt=False)
+    shell.wait_for(rb"\r\n.*?> ")
+    while shell.modes() & termios.IEXTEN:
+        time.sleep(0.01)
+    shell.send(b"Tell me a story.\r")
+    shell.wait_for(rb"story\.\r?\r\n.+?[a-z]{2}")
+    shell.send(b"\x1a", at_prompt=False)
+    shell.wait_for(rb"Stopped.*?\$ ")
+    modes = shell.modes()
+    check(modes & termios.ECHO and modes & termios.ICANON, "a stopped process leaves the terminal as it was", modes)
+    shell.send(b"fg\r", at_prompt=False)
+    shell.wait_for(rb"chat.*?\r\n.*?[a-z]{2}")
+    shell.send(b"\x03", at_prompt=False)
+    shell.wait_for(rb"> ")
+    shell.send(b"/exit\r")
+    shell.wait_for(rb"\$ ")
+    check(shell.modes() & termios.ECHO and shell.modes() & termios.ICANON, "and so does one that has ended", shell.modes())
+    shell.send(b"exit\r", at_prompt=False)
+    check(shell.end() == 0, "the shell ends")
+
+
+main(stopped_process, answers, notices, metadata, closed_streams, history, quantize_to_a_link, keys, stopped_load, stopped_read)
