@@ -855,6 +855,7 @@ RIFFLE_API riffle_status riffle_session_load(riffle_context* context, riffle_ses
                                              void* user);
 
 /* ---- generation */
+
 #define RIFFLE_MAX_LOGIT_BIAS 100.0f /* a bias is from minus this to this, or -infinity */
 typedef struct riffle_logit_bias {
   int32_t token;

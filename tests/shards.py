@@ -58,8 +58,12 @@ def main():
     parser.add_argument("--shards", type=int, default=16)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=500)
-    parser.add_argument("--commit", default=output("git", "rev-parse", "--short", "HEAD") or "unknown")
+    dirty = "-dirty" if output("git", "status", "--porcelain", "--untracked-files=no") else ""
+    head = output("git", "rev-parse", "--short", "HEAD")
+    parser.add_argument("--commit", default=head and head + dirty)
     args = parser.parse_args()
+    if not args.commit:
+        parser.error("--commit: there is no git here to tell it")
 
     listed = subprocess.run([args.tests, "--list-test-names-only", args.cases], capture_output=True, text=True)
     names = listed.stdout.splitlines()
@@ -72,7 +76,7 @@ def main():
         with open(args.record) as f:
             for line in f:
                 fields = line.rstrip("\n").split("\t")
-                if len(fields) == 8 and fields[1:5] == here:
+                if len(fields) == 8 and fields[1:5] == here and fields[5].endswith(f"/{args.shards}"):
                     done[fields[5]] = int(fields[6])
     start, failed, left = time.monotonic(), 0, 0
 

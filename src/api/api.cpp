@@ -36,7 +36,13 @@ riffle_setting_name_fn names_of(const riffle_context_options* options) {
 extern "C" {
 
 const char* riffle_version(void) { return RIFFLE_VERSION; }
-int32_t riffle_usable_cpus(void) { return CpuLimits().processors(); }
+int32_t riffle_usable_cpus(void) {
+  try {
+    return CpuLimits().processors();
+  } catch (...) {  // no memory for the files that tell
+    return 1;
+  }
+}
 
 const char* riffle_status_name(riffle_status status) {
   switch (status) {

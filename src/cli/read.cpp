@@ -68,7 +68,9 @@ Session begun_session(const ReadOptions& o, const SavedText& text, riffle_contex
   bool ours = is_new_file(o.output);
   if (!ours) {
     const SessionFile file(o.output);
-    ours = is_same(file.text(), text) && file.info().n_tokens <= read;
+    // A whole document is kept, also if another model counts it in fewer tokens.
+    ours =
+        file.text().all_tokens != 0 && is_same(file.text(), text) && file.info().n_tokens <= read;
   }
   if (read == 0 || !ours) throw Exit(EXIT_INTERRUPTED, "stopped: nothing is saved in " + o.output);
   clear_interrupted();

@@ -21,7 +21,9 @@ struct sigaction g_old_stop;
 
 bool in_foreground() { return ::tcgetpgrp(STDIN_FILENO) == ::getpgrp(); }
 
+// In the background nothing is set: the system would stop the process.
 void set(const termios& settings, bool paste) {
+  if (!in_foreground()) return;
   ::tcsetattr(STDIN_FILENO, TCSANOW, &settings);
   const std::string_view mode = paste_mode(paste);
   if (::write(STDERR_FILENO, mode.data(), mode.size()) < 0) return;  // nobody sees it

@@ -3,7 +3,6 @@
 // Kubernetes). std::thread::hardware_concurrency() counts those of the machine. Threads of riffle
 // wait for each other at every product, so one thread too many slows all of them down.
 #pragma once
-#include <functional>
 #include <string>
 #include <vector>
 

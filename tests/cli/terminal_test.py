@@ -124,6 +124,10 @@ def history(folder):
               and name in open(real, "rb").read(), f"a link's target is written ({i + 1})", os.listdir(folder))
     kept = open(real, "rb").read()
     check(b"One." in kept and os.stat(real).st_mode & 0o077 == 0, "and read", kept)
+    os.chmod(real, 0o640)
+    owner = os.stat(real).st_uid
+    check(talk(link, b"Three.\r") == 0 and b"Three." in open(real, "rb").read() and os.stat(real).st_mode & 0o777 == 0o640
+          and os.stat(real).st_uid == owner, "its mode and owner stay", os.stat(real))
     fifo = path(folder, "fifo")
     os.mkfifo(fifo)
     check(talk(fifo) == 0 and not os.path.isfile(fifo), "a FIFO is neither read nor replaced")
