@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "cli/common.h"
+#include "cli/terminal_hold.h"
 
 namespace riffle::cli {
 namespace {
@@ -71,6 +72,7 @@ void on_bus_error(int, siginfo_t* info, void*) {
   say("riffle: ");
   say_name(path.empty() ? "a model's or a session's file" : path);
   say(": the file was shortened or became unreadable while it was in use\n");
+  release_terminal();
   ::_exit(EXIT_RUN);
 }
 

@@ -222,6 +222,12 @@ void LineEditor::State::save_history() {
   if (!file) ::close(fd);
   HistEvent event;
   bool whole = file && ::history(history, &event, H_SAVE_FP, file) >= 0;
+  // Owner and mode stay: with sudo the file is the user's, and has to be the user's afterwards.
+  // H_SAVE_FP sets the mode, so this comes after it.
+  struct stat before {};
+  if (whole && ::stat(target.c_str(), &before) == 0)
+    whole = ::fchown(fd, before.st_uid, before.st_gid) == 0 &&
+            ::fchmod(fd, before.st_mode & 07777) == 0;
   if (file) whole = std::fclose(file) == 0 && whole;
   if (whole) fs::rename(part, target, error);
   if (!whole || error) fs::remove(part, error);

@@ -143,7 +143,10 @@ void BatchOutput::keep_ahead(const std::string& record) {
 }
 
 void BatchOutput::clear_ahead() {
-  if (ahead_) ahead_->clear();
+  if (!ahead_) return;
+  // The records are in the output, which a power cut may not take with them.
+  if (ahead_->bytes() > 0) sync();
+  ahead_->clear();
 }
 
 void BatchOutput::sync() {
