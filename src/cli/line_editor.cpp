@@ -213,12 +213,7 @@ void LineEditor::State::save_history() {
   std::string part = target + ".part-XXXXXX";
   const int fd = ::mkostemp(part.data(), O_CLOEXEC);  // for the user alone
   if (fd < 0) return;
-  // Owner and mode stay: with sudo the file is the user's, and has to be the user's afterwards.
-  struct stat before {};
-  const bool kept =
-      ::stat(target.c_str(), &before) != 0 || (::fchown(fd, before.st_uid, before.st_gid) == 0 &&
-                                               ::fchmod(fd, before.st_mode & 07777) == 0);
-  std::FILE* const file = kept ? ::fdopen(fd, "w") : nullptr;
+  std::FILE* const file = ::fdopen(fd, "w");
   if (!file) ::close(fd);
   HistEvent event;
   bool whole = file && ::history(history, &event, H_SAVE_FP, file) >= 0;
