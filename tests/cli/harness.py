@@ -32,6 +32,11 @@ class Result:
         return f"exit code {self.code}, stdout {self.out[:300]!r}, stderr {self.err[-300:]!r}"
 
 
+def shown(text):
+    """An answer as run prints it: it ends in a line break."""
+    return text if text.endswith("\n") else text + "\n"
+
+
 def riffle(*args, stdin=b"", timeout=240, **env):
     """Runs the binary with pipes for all three streams."""
     p = subprocess.run([BIN, *map(os.fspath, args)], input=stdin, capture_output=True, timeout=timeout,
@@ -114,5 +119,5 @@ def main(*tests):
     sys.exit(1 if _failed else 0)
 
 
-__all__ = ["BIN", "GREEDY", "ISA", "MODEL", "ROOT", "Result", "SMALL", "changed", "check", "environment", "json", "main",
+__all__ = ["BIN", "GREEDY", "ISA", "MODEL", "ROOT", "Result", "SMALL", "changed", "check", "environment", "json", "main", "shown",
            "one_line_error", "os", "riffle", "signal", "start", "subprocess", "thinker", "with_template", "words"]
