@@ -211,12 +211,12 @@ def streams(folder):
     stop = full[20:24]
     r = riffle("run", "--raw", "-p", "The rain", "-n", "200", *GREEDY, *SMALL, "-q", "--ignore-eos",
                "--stop", stop)
-    check(r.code == 0 and r.out.decode() == full[: full.index(stop)] + "\n", "--stop ends before its text", r)
+    check(r.code == 0 and r.out.decode() == shown(full[: full.index(stop)]), "--stop ends before its text", r)
 
 
 def json_output(_):
     args = ["run", "--raw", "-p", "The rain", "-n", "12", *GREEDY, *SMALL]
-    text = riffle(*args, "-q").out.decode().removesuffix("\n")
+    text = riffle(*args, "-q").out.decode()
     r = riffle(*args, "--json")
     try:
         j = json.loads(r.out)

@@ -26,7 +26,7 @@ def documents(folder):
         flags = [*question, "--selector", selector]
         a, b = riffle("run", "-f", text, *flags), riffle("run", "--session", kept, *flags, "--json")
         answer = json.loads(b.out) if b.code == 0 else {}
-        check(a.code == 0 and (answer.get("text", "") + "\n").encode() == a.out, f"{selector} answers as from the document", (a, b))
+        check(a.code == 0 and shown(answer.get("text", "")).encode() == a.out, f"{selector} answers as from the document", (a, b))
         check(answer.get("stats", {}).get("prefill_tokens", 999) < 40, f"{selector} reads the question alone", answer.get("stats"))
     check(open(kept, "rb").read() == before, "run does not change the file")
     again = rb"(\d+) of its (\d+) tokens are read again: the prompt differs after (\d+) tokens"
