@@ -60,13 +60,12 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
   std::vector<N> all = {{names.embedding, &w.embedding, N::EMBEDDING, -1, false}};
   for (size_t l = 0; l < w.layers.size(); ++l) {
     const std::string prefix = format(names.layer, static_cast<int>(l));
-    // rest is null for a tensor that the format does not name: norms without weights, for example.
-    const auto add = [&](const char* rest, Tensor& t, N::Role role, bool qk = false) {
+    const auto add = [&](const char* rest, Tensor& t, N::Role role, bool qk = false,
+                         const std::string& within = {}) {
       // A bias that the model lacks has neither rows nor data; a synthetic matrix has no data but
-      // rows.
-      if (t.rows > 0)
-        all.push_back(
-            {prefix + (rest ? rest : "(not in the file)"), &t, role, static_cast<int>(l), qk});
+      // rows. A norm that the file lacks has no name.
+      if (t.rows > 0 && rest)
+        all.push_back({prefix + within + rest, &t, role, static_cast<int>(l), qk});
     };
     const auto expert = [&](size_t e) {
       return names.expert ? format(names.expert, static_cast<int>(e)) : std::string();
@@ -92,7 +91,7 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
             {names.expert_w3, &ExpertWeights::w3, N::OTHER},
             {names.expert_w2, &ExpertWeights::w2, N::DOWN}})
         for (size_t e = 0; e < layer.experts.size(); ++e) {
-          add((expert(e) + name).c_str(), layer.experts[e].*of, role);
+          add(name, layer.experts[e].*of, role, false, expert(e));
           all.back().part = static_cast<int>(e);
           all.back().parts = static_cast<int>(layer.experts.size());
         }
@@ -102,7 +101,7 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
                                      {names.expert_b2, &ExpertWeights::b2}})
         for (size_t e = 0; e < layer.experts.size(); ++e) {
           if ((layer.experts[e].*of).rows == 0) continue;
-          add((expert(e) + name).c_str(), layer.experts[e].*of, N::VECTOR);
+          add(name, layer.experts[e].*of, N::VECTOR, false, expert(e));
           all.back().part = static_cast<int>(e);
           all.back().parts = static_cast<int>(layer.experts.size());
         }
