@@ -138,6 +138,35 @@ def thinking(folder):
           "chat: reasoning is shown on a terminal only", r)
 
 
+PARTS = ("{% for m in messages %}{{ bos_token ~ '[INST] ' }}"
+         "{% for c in m.content %}{% if c.type == 'text' %}{{ c.text }}{% endif %}{% endfor %}"
+         "{{ ' [/INST]' }}{% endfor %}{##}")
+FIRST = "{% for m in messages %}{{ bos_token ~ '[INST] ' ~ m.content[0].text ~ ' [/INST]' }}{% endfor %}{##}"
+
+
+def parts(folder):
+    """Templates that read content as a list of parts alone; batch lines of both forms."""
+    text = {"type": "text", "text": "Who?"}
+    lines = b"".join(json.dumps({"custom_id": str(i), "body": {
+        "messages": [{"role": "user", "content": content}], "max_tokens": 6, "temperature": 0,
+    }}).encode() + b"\n" for i, content in enumerate(("Who?", [text])))
+    plain = riffle("run", "-p", "Who?", "-n", "6", *GREEDY, *SMALL, "--chat-template", "inst")
+    for name, template in (("parts", PARTS), ("first", FIRST)):
+        model = with_template(folder, name + ".gguf", template)
+        r = riffle("run", "-p", "Who?", "-n", "6", *GREEDY, *SMALL, "-m", model)
+        check(r.code == 0 and r.out == plain.out and PLAIN not in r.err,
+              f"run: a template that reads parts ({name})", (r, plain))
+        r = riffle("chat", "-m", model, "-n", "6", *GREEDY, *SMALL, "-q", stdin=b"Who?\n")
+        check(r.code == 0 and r.out.strip() == plain.out.strip(), f"chat: the same ({name})",
+              (r, plain))
+        r = riffle("batch", "-m", model, "-q", *SMALL, stdin=lines)
+        said = [json.loads(line) for line in r.out.splitlines()]
+        said = [j["response"] and j["response"]["body"]["choices"][0]["message"]["content"]
+                for j in said]
+        check(said == [plain.out.decode().rstrip("\n")] * 2,
+              f"batch: content as a string and as a list ({name})", (r, plain))
+
+
 EFFORT = ("{{ bos_token ~ '[INST] ' ~ reasoning_effort | default('medium') }}"
           "{% for m in messages %}{{ m.content }}{% endfor %}{{ ' [/INST]' }}{##}")
 
@@ -197,4 +226,4 @@ def effort(folder):
         check(one_line_error(riffle(*ASK, "--chat-template-kwargs", kwargs), 2, "--chat-template-kwargs: ", text), text)
 
 
-main(with_a_template, without, thinking, effort)
+main(with_a_template, without, thinking, parts, effort)
