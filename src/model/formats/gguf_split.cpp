@@ -1,7 +1,11 @@
 #include "model/formats/gguf_split.h"
 
+#include <dirent.h>
+
 #include <algorithm>
-#include <filesystem>
+#include <cerrno>
+#include <memory>
+#include <new>
 #include <utility>
 
 #include "util/error.h"
@@ -55,21 +59,22 @@ bool is_later_part(const std::string& name) {
 }  // namespace
 
 std::string gguf_of_folder(const std::string& path) {
-  namespace fs = std::filesystem;
   if (!is_folder(path)) return path;
-  std::error_code error;
+  const std::string folder = path.ends_with('/') ? path : path + "/";
+  // POSIX's own calls: std::filesystem ends the process where memory for a path runs out, and its
+  // messages follow the locale.
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir(path.c_str()), closedir);
+  if (!entries && errno == ENOMEM) throw std::bad_alloc();
   std::vector<std::string> files;
   bool config = false, safetensors = false;
-  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename().string();
+  while (const dirent* const entry = entries ? readdir(entries.get()) : nullptr) {
+    const std::string name = entry->d_name;
     config |= name == "config.json";
     safetensors |= name.ends_with(".safetensors");
-    std::error_code unknown;
-    if (name.ends_with(".gguf") && !is_later_part(name) && !fs::is_directory(at->path(), unknown))
+    if (name.ends_with(".gguf") && !is_later_part(name) && !is_folder(folder + name))
       files.push_back(name);
   }
   if (files.empty() || (config && safetensors)) return path;
-  const std::string folder = path.ends_with('/') ? path : path + "/";
   if (files.size() == 1) return folder + files[0];
   std::sort(files.begin(), files.end());
   std::string names;
