@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test. usage: tests/run.sh BUILD_DIR   (make test)
-# RIFFLE_TEST_JOBS programs run side by side (default: one for two cores; 1 if there is a GPU). The output of
-# each is printed whole. The last line is "N passed, N failed", with ", N skipped" if something was skipped. The exit
+# RIFFLE_TEST_JOBS programs run side by side (default: one for two cores; 1 if there is a GPU); programs
+# that compute little run on one CPU each, twice as many side by side. The output of each is printed whole. The last line is "N passed, N failed", with ", N skipped" if something was skipped. The exit
 # code is 0 if nothing failed.
 # RIFFLE_TEST_ROUNDS=all: every round and combination of the slow tests (CI).
 # RIFFLE_TEST_ISA=scalar|avx2|avx512|amx: riffle_tests as on a processor with no more than that.
@@ -16,6 +16,12 @@ export RIFFLE_BIN="$build/riffle" RIFFLE_HISTORY=""
 slots=$(($(nproc) / 2)); [ "$slots" -ge 1 ] || slots=1
 if nvidia-smi -L >/dev/null 2>&1; then slots=1; fi
 slots=${RIFFLE_TEST_JOBS:-$slots}
+# The CPUs that this shell may use: "0-3,8" is 0 1 2 3 8.
+cpus=()
+IFS=, read -r -a ranges <<<"$(taskset -cp $$ 2>/dev/null | sed 's/.*: //')"
+for range in "${ranges[@]}"; do
+  for ((cpu = ${range%-*}; cpu <= ${range#*-}; cpu++)); do cpus+=("$cpu"); done
+done
 parts=8  # of riffle_tests, of which slots run at a time
 work=$(mktemp -d) || exit 2
 trap 'trap - TERM; kill -- $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
@@ -80,6 +86,19 @@ job() {
   (trap - EXIT; SECONDS=0; "$kind" "$work/$n_jobs" "$@" >"$work/$n_jobs.txt" 2>&1) &
   n_jobs=$((n_jobs + 1))
 }
+# "lines" on a CPU of its own: the programs that it starts compute with one thread, and do not wait
+# for those of its neighbour.
+alone() {
+  local cpu
+  for cpu in "${cpus[@]}"; do
+    mkdir "$work/cpu$cpu" 2>/dev/null || continue
+    taskset -cp "$cpu" "$BASHPID" >/dev/null
+    lines "$@"
+    rmdir "$work/cpu$cpu"
+    return
+  done
+  lines "$@"
+}
 
 # The shipped model as Hugging Face folders, whole and in shards, for riffle_tests.
 hf_folders() {
@@ -97,8 +116,6 @@ hf_folders() {
 }
 
 hf_folders
-# The longest first, so that no core is idle at the end.
-job lines tests/cli/eval_test.py 1200 python3 -B tests/cli/eval_test.py "$RIFFLE_BIN"
 "$build/riffle_tests" --list-test-names-only >"$work/cases" 2>"$work/stderr"
 read -r -a isas <<<"$(sed -n 's/^instruction sets: //p' "$work/stderr")"
 [ -s "$work/cases" ] || { echo "not ok riffle_tests: no test cases"; failed=$((failed + 1)); }
@@ -120,21 +137,30 @@ done
 # A case that breaks the GPU for its process; a build without the CUDA toolkit has none.
 lost=$("$build/riffle_tests" --list-test-names-only "[lost]" 2>/dev/null | grep -c lost)
 [ "$lost" -eq 0 ] || job catch "riffle_tests [lost]" "${isas[-1]}" "$lost" "[lost]"
-job lines capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
-job lines capi_locale 300 "$build/capi_locale"
-job lines no_memory 1200 "$build/no_memory" "$RIFFLE_MODEL"
-job lines tools/check_locale.py 60 python3 -B tools/check_locale.py "$build"
+# From here on one program a CPU.
+if [ ${#cpus[@]} -gt 1 ] && ! nvidia-smi -L >/dev/null 2>&1; then
+  slots=${RIFFLE_TEST_JOBS:+$((2 * RIFFLE_TEST_JOBS))}
+  slots=${slots:-${#cpus[@]}}
+else
+  cpus=()
+fi
+# The longest first.
+job alone no_memory 1800 "$build/no_memory" "$RIFFLE_MODEL"
+job alone capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
+job alone capi_locale 300 "$build/capi_locale"
+job alone tools/check_locale.py 60 python3 -B tools/check_locale.py "$build"
 if command -v valgrind >/dev/null; then
-  job lines "capi_example under valgrind" 1200 valgrind -q --error-exitcode=9 --leak-check=full \
+  job alone "capi_example under valgrind" 1200 valgrind -q --error-exitcode=9 --leak-check=full \
     --errors-for-leak-kinds=definite "$build/capi_example" "$RIFFLE_MODEL"
 else
-  job lines "capi_example under valgrind" 10 echo "skip capi_example under valgrind: valgrind is not installed"
+  job alone "capi_example under valgrind" 10 echo "skip capi_example under valgrind: valgrind is not installed"
 fi
+job alone tests/cli/eval_test.py 1800 python3 -B tests/cli/eval_test.py "$RIFFLE_BIN"
 for script in tests/cli/*_test.py; do
-  [ "$script" = tests/cli/eval_test.py ] || job lines "$script" 1200 python3 -B "$script" "$RIFFLE_BIN"
+  [ "$script" = tests/cli/eval_test.py ] || job alone "$script" 1200 python3 -B "$script" "$RIFFLE_BIN"
 done
 for script in tests/package/*_test.py; do
-  job lines "$script" 600 python3 -B "$script" "$RIFFLE_BIN"
+  job alone "$script" 600 python3 -B "$script" "$RIFFLE_BIN"
 done
 # The Python package: with the first Python that has pytest.
 pytest=""
@@ -142,9 +168,9 @@ for python in python3 /usr/bin/python3; do
   [ -n "$pytest" ] || ! "$python" -c 'import pytest' 2>/dev/null || pytest=$python
 done
 if [ -n "$pytest" ]; then
-  job lines tests/python 600 "$pytest" -B tests/python/run.py
+  job alone tests/python 600 "$pytest" -B tests/python/run.py
 else
-  job lines tests/python 10 echo "skip tests/python: pytest is not installed (Debian: apt-get install python3-pytest)"
+  job alone tests/python 10 echo "skip tests/python: pytest is not installed (Debian: apt-get install python3-pytest)"
 fi
 while [ $n_printed -lt $n_jobs ]; do
   wait -n
