@@ -1,4 +1,4 @@
-// Slow tests run fewer rounds and combinations unless RIFFLE_TEST_ROUNDS=all, which CI sets.
+// Slow tests run fewer rounds and combinations unless RIFFLE_TEST_ROUNDS=all.
 #pragma once
 #include <cstdlib>
 #include <string_view>
