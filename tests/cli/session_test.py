@@ -56,6 +56,31 @@ def documents(folder):
     check(r.code == 0 and json.loads(riffle("info", kept, "--json").out)["n_tokens"] > 3000, "several files, one after the other", r)
 
 
+def read_again(folder):
+    """riffle read over a document of the same text says why it does not go on from there."""
+    text, kept = os.path.join(folder, "again.txt"), os.path.join(folder, "again.kv")
+    with open(text, "w") as f:
+        f.write(words(300))
+    read = ["read", "-f", text, "-o", kept, "-c", "2048"]
+    r = riffle(*read)
+    check(r.code == 0 and b"from its beginning" not in r.err, "a new document needs no reason", r)
+    r = riffle(*read)
+    check(r.code == 0 and b"from its beginning" not in r.err and b"goes on from there" in r.err,
+          "nor does the same document", r)
+    r = riffle(*read, "--kv", "q8")
+    check(r.code == 0 and f"[the document is read from its beginning: {kept}: ".encode() in r.err
+          and b"q8" in r.err, "keys and values of another type are told", r)
+    whole = open(kept, "rb").read()
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    open(kept, "wb").write(damaged)
+    r = riffle(*read, "--kv", "q8")
+    check(r.code == 0 and f"[the document is read from its beginning: {kept}: ".encode() in r.err,
+          "damaged keys and values are told", r)
+    check(riffle("run", "--session", kept, "-p", "Who?", *GREEDY, "-c", "2048", "--kv", "q8", "-n", "2").code == 0,
+          "and the document is whole again")
+
+
 def same_document(folder, text, kept):
     """-f with a document that the session holds already."""
     flags = [*GREEDY, *SMALL, "-n", "8", "--json"]
@@ -464,4 +489,4 @@ def killed(folder):
     check(r.code == 0 and r.out, "the chat still goes on", r)
 
 
-main(documents, errors, chats, kept_files, cleared, two_chats, stopped, locked, cut_while_mapped, full, killed)
+main(documents, read_again, errors, chats, kept_files, cleared, two_chats, stopped, locked, cut_while_mapped, full, killed)
