@@ -795,7 +795,8 @@ static inline void riffle_save_defaults(riffle_save_options* options) {
 
 /* Save the session to a file. If the session was loaded from this file or saved to it before, and
  * nobody else has saved to it since, only what is new is written, behind what is there. Else a new
- * file takes the place of the one that was there. Whenever the program or the machine stops, the
+ * file takes the place of the one that was there. If path is a link, the file that it leads to is
+ * written, also if that is not there yet. Whenever the program or the machine stops, the
  * file holds the session as it was saved last, or as it is saved now. Saving forgets the selection
  * that selector tokenselect would use again: the next step selects anew. RIFFLE_IO also if the disk
  * is full, with nothing left behind; RIFFLE_BAD_ARGUMENT if there is a file of another kind at

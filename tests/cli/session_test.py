@@ -175,7 +175,7 @@ def errors(folder):
     dangling = os.path.join(folder, "dangling")
     os.symlink(nowhere, dangling)
     for target, found in ((nowhere, "No such file"), (folder, "a folder"), (pipe, "a device or pipe"),
-                          (dangling, "a link to a file that is not there")):
+                          (dangling, "No such file")):
         r = riffle("read", "-f", text, "-o", target, *SMALL)
         check(one_line_error(r, 1, target, found) and b"reading" not in r.err, f"read -o: {found}", r)
         check(one_line_error(riffle("chat", "--session", target, "-q", *SMALL, stdin=b"Hello\n"), 1, target, found),
@@ -271,6 +271,11 @@ def kept_files(folder):
         check(one_line_error(r, code, new, "remove the file, or take another name")
               and open(new, "rb").read() == damaged, "nor is a damaged file replaced", r)
     open(new, "w").close()
+    ahead, target = os.path.join(folder, "ahead.kv"), os.path.join(folder, "target.kv")
+    os.symlink("target.kv", ahead)
+    r = riffle(*chat, stdin=f"Hello.\n/save {ahead}\nAnd snow?\n/save {ahead}\n/save {target}\n".encode())
+    check(r.code == 0 and os.path.islink(ahead) and len(messages(target)) == 4,
+          "a link to a file that is not there yet: the file is made, and the link stays", r)
     link = os.path.join(folder, "link.kv")
     os.symlink(new, link)
     r = riffle(*chat, stdin=f"Hello.\n/save {new}\nAnd snow?\n/save {link}\n".encode())
