@@ -50,8 +50,10 @@
  *     (err, err_size), which may be (NULL, 0). The library never prints, never exits and lets no
  *     C++ exception out.
  *   Retrying
- *     RIFFLE_NO_SLOT and RIFFLE_CONTEXT_FULL leave every session as it was before the call. After
- *     RIFFLE_ABORTED a session holds the tokens that were finished (riffle_session_length).
+ *     RIFFLE_CONTEXT_FULL leaves every session as it was before the call. So does RIFFLE_NO_SLOT,
+ *     except in functions that take several steps: riffle_generate and riffle_generate_many keep
+ *     the tokens of the steps before the error, riffle_prefill_to the pieces that it had read.
+ *     riffle_session_length gives the number of tokens. RIFFLE_ABORTED is the same.
  *   Ownership
  *     What create or load returns is freed by the matching free; free(NULL) is allowed. Free
  *     sessions before their context and contexts before their model. Strings returned are owned by
@@ -115,7 +117,7 @@ typedef enum riffle_status {
   RIFFLE_IO = 4,            /* a file could not be opened or read */
   RIFFLE_OUT_OF_MEMORY = 5, /* an allocation failed, or the memory plan does not fit */
   RIFFLE_CONTEXT_FULL = 6,  /* the tokens do not fit the context; nothing was changed */
-  RIFFLE_NO_SLOT = 7,       /* the slot pool is too small for one iteration; nothing was changed */
+  RIFFLE_NO_SLOT = 7,       /* the slot pool is too small for one iteration; see Retrying above */
   RIFFLE_ABORTED = 8,       /* riffle_abort, or a callback returned false */
   RIFFLE_BAD_TEXT = 9,      /* text is not valid UTF-8 */
   RIFFLE_BUFFER_TOO_SMALL = 10,
@@ -735,14 +737,19 @@ RIFFLE_API riffle_status riffle_session_fork(const riffle_session* session, size
                                              riffle_session** fork);
 
 /* Append tokens, with dense attention (except tokenselect with positions LIST). RIFFLE_CONTEXT_FULL
- * if they do not fit, RIFFLE_BAD_ARGUMENT if n_tokens is 0 or an id is not in the vocabulary.
- * Progress may be NULL. */
+ * if they do not fit, RIFFLE_BAD_ARGUMENT if n_tokens is 0 or an id is not in the vocabulary. After
+ * any error, RIFFLE_ABORTED too, the session is as before. Progress may be NULL. */
 RIFFLE_API riffle_status riffle_prefill(riffle_session* session, const int32_t* tokens,
                                         size_t n_tokens, riffle_progress_fn progress, void* user);
 
 /* Make the session hold exactly these tokens: keep the longest prefix that it holds, as far as
- * riffle_session_reach allows, drop the rest, prefill what is missing. Logits exist afterwards. If
- * it fails (RIFFLE_ABORTED), the same call goes on from the tokens that were read until then. */
+ * riffle_session_reach allows, drop the rest, prefill what is missing. Logits exist afterwards.
+ *
+ * What is missing is read in pieces. A piece has at least 2048 tokens and takes about 5 seconds; up
+ * to 3072 missing tokens are one piece. RIFFLE_BAD_ARGUMENT and RIFFLE_CONTEXT_FULL change nothing.
+ * After other errors, such as RIFFLE_ABORTED, the session holds the prefix that was kept and the
+ * pieces that were finished, and the same call goes on from there. With selector lfps and with
+ * positions LIST all that is missing is one piece, so an error loses what was read of it. */
 RIFFLE_API riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens,
                                            size_t n_tokens, riffle_progress_fn progress,
                                            void* user);
@@ -788,7 +795,8 @@ static inline void riffle_save_defaults(riffle_save_options* options) {
 
 /* Save the session to a file. If the session was loaded from this file or saved to it before, and
  * nobody else has saved to it since, only what is new is written, behind what is there. Else a new
- * file takes the place of the one that was there. Whenever the program or the machine stops, the
+ * file takes the place of the one that was there. If path is a link, the file that it leads to is
+ * written, also if that is not there yet. Whenever the program or the machine stops, the
  * file holds the session as it was saved last, or as it is saved now. Saving forgets the selection
  * that selector tokenselect would use again: the next step selects anew. RIFFLE_IO also if the disk
  * is full, with nothing left behind; RIFFLE_BAD_ARGUMENT if there is a file of another kind at

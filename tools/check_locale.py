@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Functions of the library that would read the locale of the program that uses it.
 
-    tools/check_locale.py [BUILD]      prints each object file of BUILD/src and BUILD/kernels that calls one
+    tools/check_locale.py [BUILD]      prints each object file of BUILD/src and BUILD/kernels that calls one, and each
+                                       function of the C interface that tests/capi/locale.c does not call
 
 Numbers are read and written by std::from_chars, std::to_chars, format() of util/error.h, or functions that are given a
 locale, such as strtod_l(text, &end, c_locale()). util/c_locale.h says more. The command (src/cli) is a program of its
@@ -40,6 +41,29 @@ def calls(path):
             yield re.sub(r"^__isoc\d+_", "", name)
 
 
+# The functions of the interface, which tests/capi/locale.c runs in other locales.
+HEADERS = ["src/riffle.h", "src/riffle_measure.h"]
+TEST = "tests/capi/locale.c"
+
+
+def code_of(name):
+    text = (pathlib.Path(__file__).resolve().parent.parent / name).read_text(encoding="utf-8")
+    return re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.S)
+
+
+def uncalled():
+    """The number of functions, and the names of those that the test does not call."""
+    names, inlines = set(), set()
+    for header in HEADERS:
+        code = code_of(header)
+        names |= set(re.findall(r"\bRIFFLE_API\b[^;{(]*?\b(riffle_\w+)\s*\(", code))
+        inlines |= set(re.findall(r"\bstatic inline\b[^;{(]*?\b(riffle_\w+)\s*\(", code))
+    called = set(re.findall(r"\b(riffle_\w+)\s*\(", code_of(TEST)))
+    # riffle_x_defaults is written out in the header and calls riffle_x_defaults_sized.
+    called |= {f"{name}_sized" for name in called & inlines}
+    return len(names), sorted(names - called)
+
+
 def main():
     build = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build")
     paths = [p for room in ("src", "kernels") for p in sorted((build / room).rglob("*.o"))]
@@ -52,7 +76,14 @@ def main():
         print(f"not ok {name} calls {call}, which reads the locale")
     if not found:
         print(f"ok none of {len(paths)} object files reads the locale")
-    sys.exit(1 if found else 0)
+    n_functions, missing = uncalled()
+    for name in missing:
+        print(f"not ok {TEST}: found no call of {name}, expected one of each function of the interface")
+    if n_functions == 0:
+        print(f"not ok {' and '.join(HEADERS)}: found no function, expected RIFFLE_API before each")
+    elif not missing:
+        print(f"ok {TEST} calls all {n_functions} functions of the interface")
+    sys.exit(1 if found or missing or n_functions == 0 else 0)
 
 
 if __name__ == "__main__":

@@ -251,12 +251,8 @@ riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens, 
     require(tokens || !n_tokens, "tokens");
     Engine& engine = *session->context->engine;
     Sequence& s = *session->sequence;
-    if (n_tokens == 0)
-      fail(RIFFLE_BAD_ARGUMENT, "the prompt is empty, expected at least one token");
-    if (static_cast<int64_t>(n_tokens) > engine.n_ctx())
-      fail(RIFFLE_CONTEXT_FULL, "the prompt has %zu tokens, but the context holds %lld", n_tokens,
-           static_cast<long long>(engine.n_ctx()));
-    engine.check_tokens({tokens, n_tokens});
+    // Before the session is cut: a prompt that is refused changes nothing.
+    engine.require_prompt(0, {tokens, n_tokens});
     size_t same = 0;
     while (same < n_tokens && same < s.tokens.size() && s.tokens[same] == tokens[same]) ++same;
     if (same == n_tokens && (same < s.tokens.size() || s.logits.empty()))

@@ -318,8 +318,13 @@ class Chat {
 
   // The same before and after the file is there.
   static std::string real_path(const std::string& path) {
+    constexpr int kMostLinks = 40;
     std::error_code error;
-    const fs::path whole = fs::absolute(path, error);
+    fs::path whole = fs::absolute(path, error);
+    // weakly_canonical leaves a link as it is if the file is not there.
+    for (int n = 0; n < kMostLinks && fs::is_symlink(whole, error) && !fs::exists(whole, error);
+         ++n)
+      whole = whole.parent_path() / fs::read_symlink(whole, error);
     const fs::path real = fs::weakly_canonical(whole, error);
     return error ? path : real.string();
   }

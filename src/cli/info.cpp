@@ -132,6 +132,7 @@ std::string in_layers(int n, const riffle_model_info& i) {
 struct TokenizerFacts {
   const char* kind = "none";  // its pieces mark a space as sentencepiece does, or as GPT-2's bytes
   int n_pieces = 0;
+  std::vector<int32_t> end_ids;  // the tokens that end an answer
 };
 
 TokenizerFacts tokenizer_of(const riffle_model* model, const riffle_model_info& i) {
@@ -143,6 +144,7 @@ TokenizerFacts tokenizer_of(const riffle_model* model, const riffle_model_info& 
     const char* const piece = riffle_token_piece(model, token);
     if (!piece) continue;
     ++facts.n_pieces;
+    if (riffle_is_end_token(model, token)) facts.end_ids.push_back(token);
     sentencepiece += std::string_view(piece).starts_with(kSentencepiece);
     byte_level += std::string_view(piece).starts_with(kByteLevel);
   }
@@ -349,7 +351,8 @@ int info_main(InfoOptions& o) {
     Json out = {{"path", is_file ? Json(o.common.model_path) : Json(nullptr)}};
     out.update(info_json(info));
     const TokenizerFacts tokenizer = tokenizer_of(model.get(), info);
-    out["tokenizer"] = {{"kind", tokenizer.kind}, {"n_pieces", tokenizer.n_pieces}};
+    out["tokenizer"] = {
+        {"kind", tokenizer.kind}, {"n_pieces", tokenizer.n_pieces}, {"end_ids", tokenizer.end_ids}};
     if (planned) out["plan"] = plan_json(planned->plan, planned->status, planned->error);
     out["version"] = riffle_version();
     print_json(out);

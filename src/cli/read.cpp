@@ -41,9 +41,11 @@ bool is_same(const SavedText& a, const SavedText& b) {
 }
 
 // The session to go on with: that of the output, if it holds the beginning of this document, as
-// after Ctrl-C. Null: there is none, or one of another model or other settings.
+// after Ctrl-C. Null: there is none. A notice says why one that is there cannot be used, as with
+// another model, other settings or damaged keys and values.
 Session begun_session(const ReadOptions& o, const SavedText& text, riffle_context* context,
                       const std::vector<int32_t>& tokens) {
+  if (is_new_file(o.output)) return nullptr;
   try {
     const SessionFile file(o.output);
     if (!file.has_text() || !is_same(file.text(), text)) return nullptr;
@@ -56,6 +58,7 @@ Session begun_session(const ReadOptions& o, const SavedText& text, riffle_contex
     return session;
   } catch (const Exit& e) {
     if (e.code() == EXIT_INTERRUPTED || e.code() == EXIT_MEMORY) throw;
+    notice(o.common.quiet, "[the document is read from its beginning: %s]", e.what());
     return nullptr;
   }
 }

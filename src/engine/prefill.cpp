@@ -25,24 +25,28 @@ void Engine::prefill(Sequence& s, std::span<const int32_t> tokens, riffle_score*
   }
 }
 
-std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const int32_t> tokens,
-                                                  riffle_score* scores,
-                                                  std::span<const int64_t> marks) {
+void Engine::require_prompt(int64_t n0, std::span<const int32_t> tokens) const {
   if (tokens.empty()) fail(RIFFLE_BAD_ARGUMENT, "the prompt is empty, expected at least one token");
   check_tokens(tokens);
   if (run_)
     fail(RIFFLE_BAD_ARGUMENT, "another prompt of this context is being read by its scheduler");
-  auto run = std::make_unique<PrefillRun>();
-  run->sequence = &s;
-  run->scores = scores;
-  run->n0 = s.kv.n_tokens;
-  run->tokens.assign(tokens.begin(), tokens.end());
-  const int64_t n0 = run->n0, n = run->n();
+  const auto n = static_cast<int64_t>(tokens.size());
   if (n0 + n > n_ctx())
     fail(RIFFLE_CONTEXT_FULL, "the prompt has %lld tokens%s, but the context holds %lld",
          static_cast<long long>(n),
          n0 ? format(" and the session %lld", static_cast<long long>(n0)).c_str() : "",
          static_cast<long long>(n_ctx()));
+}
+
+std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const int32_t> tokens,
+                                                  riffle_score* scores,
+                                                  std::span<const int64_t> marks) {
+  require_prompt(s.kv.n_tokens, tokens);
+  auto run = std::make_unique<PrefillRun>();
+  run->sequence = &s;
+  run->scores = scores;
+  run->n0 = s.kv.n_tokens;
+  run->tokens.assign(tokens.begin(), tokens.end());
   add_marks(*run, marks);
   forget_ahead(s);
   run->old_logits.swap(s.logits);

@@ -133,6 +133,12 @@ std::string file_of(const Model& model, const void* data) {
             "checksum, or convert it again");
 }
 
+std::vector<NamedTensor> tensors_of(Model& model) {
+  const Family& family = *family_of_architecture(model.config.architecture);
+  const bool folder = model.format == "safetensors";
+  return named_tensors(model, folder ? *family.hf_names : *family.gguf_names);
+}
+
 }  // namespace
 
 NotFinite find_not_finite(DType type, const void* data, int64_t rows, int64_t cols) {
@@ -153,7 +159,7 @@ std::string text_of(DType type, const NotFinite& found) {
                 blocks ? "block" : "column", static_cast<long long>(found.index));
 }
 
-FiniteCheck::FiniteCheck(Model& model, int n_threads) : model_(model) {
+FiniteCheck::FiniteCheck(Model& model, int n_threads) : model_(model), tensors_(tensors_of(model)) {
   try {
     thread_ = std::thread([this, n_threads] {
       try {
@@ -178,11 +184,7 @@ void FiniteCheck::finish() {
 }
 
 void FiniteCheck::run(int n_threads) {
-  const Family& family = *family_of_architecture(model_.config.architecture);
-  const bool folder = model_.format == "safetensors";
-  const std::vector<NamedTensor> tensors =
-      named_tensors(model_, folder ? *family.hf_names : *family.gguf_names);
-  const std::vector<Item> items = items_of(tensors);
+  const std::vector<Item> items = items_of(tensors_);
   if (items.empty()) return;
   ThreadPool threads(std::max(1, n_threads));
   // The first in order is told, whichever thread finds one first.

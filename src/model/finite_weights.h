@@ -7,8 +7,9 @@
 #include <exception>
 #include <string>
 #include <thread>
+#include <vector>
 
-#include "model/model.h"
+#include "model/quantize/weight_mix.h"
 
 namespace riffle {
 
@@ -21,7 +22,8 @@ struct NotFinite {
 NotFinite find_not_finite(DType type, const void* data, int64_t rows, int64_t cols);
 std::string text_of(DType type, const NotFinite& found);  // "a scale of inf in row 5, block 2"
 
-// Looks through a model's matrices, in threads of its own.
+// Looks through a model's matrices, in threads of its own. The matrices are listed before the
+// threads start. From then on the threads only read: the model must not change until finish.
 class FiniteCheck {
  public:
   FiniteCheck(Model& model, int n_threads);
@@ -34,7 +36,8 @@ class FiniteCheck {
  private:
   void run(int n_threads);
 
-  Model& model_;
+  const Model& model_;
+  const std::vector<NamedTensor> tensors_;
   std::atomic<bool> stop_{false};
   std::exception_ptr error_;
   std::thread thread_;

@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <string_view>
 #include <system_error>
 
 #include "util/c_locale.h"
@@ -28,11 +30,25 @@ const char* not_regular(const struct stat& info) {
 }
 
 std::string real_path(const std::string& path) {
-  const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr),
-                                                         &std::free);
-  // With the unresolved path, riffle would replace the link instead of the file.
-  if (!real && errno == ENOMEM) throw std::bad_alloc();
-  return real ? real.get() : path;
+  constexpr int kMostLinks = 40;  // as many as Linux follows
+  std::string at = path;
+  for (int links = 0; links <= kMostLinks; ++links) {
+    const std::unique_ptr<char, decltype(&std::free)> real(::realpath(at.c_str(), nullptr),
+                                                           &std::free);
+    if (real) return real.get();
+    const int error = errno;
+    if (error == ENOMEM) throw std::bad_alloc();
+    struct stat info;
+    if (::stat(at.c_str(), &info) == 0) return at;  // a pipe of /dev/fd is there and has no path
+    char target[PATH_MAX];
+    const ssize_t n = ::readlink(at.c_str(), target, sizeof target);
+    if (n < 0) return at;
+    // With the unresolved path, riffle would replace the link instead of the file.
+    if (error != ENOENT) io_error(path, "cannot follow the link", error);
+    const std::string_view to(target, static_cast<size_t>(n));
+    at = (to.starts_with('/') ? "" : at.substr(0, at.rfind('/') + 1)).append(to);
+  }
+  io_error(path, "cannot follow the link", ELOOP);
 }
 
 FileDescriptor open_regular(const std::string& path, struct stat* info) {

@@ -5,6 +5,8 @@
  *
  * usage: capi_locale
  *
+ * tools/check_locale.py checks that every function of the interface is called here.
+ *
  * Prints "ok", "not ok" or "skip" for each locale and part. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -255,27 +257,306 @@ static void sampling(FILE* out) {
   riffle_model_free(model);
 }
 
-/* Sessions on disk, a converted model, texts of the system's errors. */
+/* What needs no model, and what every options struct has at first. */
+static void facts(FILE* out) {
+  const char* name;
+  fprintf(out, "%s %d\n", riffle_version(), riffle_usable_cpus());
+  for (int i = 0; i <= RIFFLE_FILE_CHANGED + 1; ++i)
+    fprintf(out, "%s\n", riffle_status_name((riffle_status)i));
+  for (size_t i = 0; (name = riffle_weight_type_name(i)); ++i) fprintf(out, "%s\n", name);
+  for (size_t i = 0; (name = riffle_chat_template_name(i)); ++i) fprintf(out, "%s\n", name);
+  fprintf(out, "%d\n", (int)riffle_utf8_error("\xc4\xb0\xfd", 3));
+  riffle_selection selection;
+  riffle_context_options context;
+  riffle_scheduler_options scheduler;
+  riffle_selection_defaults(&selection);
+  riffle_context_defaults(&context);
+  riffle_scheduler_defaults(&scheduler);
+  const riffle_setting* s;
+  for (size_t i = 0; (s = riffle_setting_at(i)); ++i)
+    bits(out, riffle_setting_get(s, s->options == RIFFLE_OPTIONS_SELECTION ? (void*)&selection
+                                    : s->options == RIFFLE_OPTIONS_CONTEXT ? (void*)&context
+                                                                           : (void*)&scheduler));
+  riffle_sampling sampling;
+  riffle_sampling_defaults(&sampling);
+  bits(out, sampling.temperature);
+  bits(out, sampling.dry_base);
+  riffle_synthetic_attention attention;
+  riffle_synthetic_attention_defaults(&attention);
+  bits(out, attention.weight);
+}
+
+static void tokens(FILE* out) {
+  static const char* const texts[] = {"the code is 1.5, not 1,5", "Il\xc4\xb1k \xc4\xb0I i", "</s>",
+                                      "\xfd", "\xd9\xab \t\xc2\xa0x"};
+  riffle_model* const model = model_of(out, folder);
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i)
+    for (uint32_t flags = 0; flags < 4; ++flags) {
+      int32_t ids[64];
+      size_t n = 0;
+      const riffle_status status =
+          riffle_tokenize(model, texts[i], strlen(texts[i]), flags, ids, 64, &n);
+      outcome(out, "tokenize", status, riffle_model_error(model));
+      if (status != RIFFLE_OK) continue;
+      for (size_t t = 0; t < n; ++t) fprintf(out, "%d ", ids[t]);
+      char text[128];
+      size_t length = 0;
+      outcome(out, "detokenize", riffle_detokenize(model, ids, n, text, sizeof text, &length),
+              riffle_model_error(model));
+      fprintf(out, "%.*s\n", (int)length, text);
+    }
+  for (int32_t id = -1; id <= kVocab; ++id) {
+    char bytes[64];
+    size_t n = 0;
+    const char* const piece = riffle_token_piece(model, id);
+    const riffle_status status = riffle_token_bytes(model, id, bytes, sizeof bytes, &n);
+    outcome(out, piece ? piece : "none", status, riffle_model_error(model));
+    fprintf(out, "%d ", riffle_is_end_token(model, id));
+    if (status == RIFFLE_OK) fwrite(bytes, 1, n, out);
+  }
+  riffle_model_free(model);
+}
+
+/* A template that reads all that riffle_chat_prompt tells it. */
+static void chats(FILE* out) {
+  static const char* const dates[] = {"2026-11-23", "23.11.2026"};
+  if (!tiny_text(folder, 2,
+                 "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\",\"chat_template\":\""
+                 "{{ strftime_now('%A %d %B %Y') }} {{ enable_thinking }} {{ reasoning_effort }}"
+                 "{% for m in messages %}{{ m.content|title }}{{ m.reasoning_content }}"
+                 "{% endfor %}\"}"))
+    return;
+  riffle_model* const model = model_of(out, folder);
+  const riffle_message messages[] = {{"user", "i 1.5"}, {"assistant", "ID"}, {"user", "\xc4\xb1"}};
+  const char* const reasoning[] = {NULL, "0.5", NULL};
+  for (size_t i = 0; i < 2; ++i) {
+    riffle_chat_options o;
+    riffle_chat_defaults(&o);
+    o.date = dates[i];
+    o.thinking = RIFFLE_THINKING_ON;
+    o.reasoning = reasoning;
+    o.reasoning_effort = "high";
+    int32_t ids[512];
+    size_t n = 0, length = 0;
+    char text[1024] = "";
+    bool begun = false;
+    outcome(out, "prompt", riffle_chat_prompt(model, messages, 3, &o, ids, 512, &n, &begun),
+            riffle_model_error(model));
+    riffle_detokenize(model, ids, n, text, sizeof text, &length);
+    fprintf(out, "%d %.*s\n", begun, (int)length, text);
+  }
+  riffle_model_free(model);
+}
+
+static void logits(FILE* out, const riffle_session* session) {
+  const float* const all = riffle_logits(session);
+  fprintf(out, "%zu tokens, reach %zu\n", riffle_session_length(session),
+          riffle_session_reach(session, 3));
+  for (int i = 0; all && i < kVocab; ++i) bits(out, all[i]);
+}
+
+/* Counters: those that time or the process's other memory decides are left out. */
+static void stats(FILE* out, const riffle_stats* s) {
+  fprintf(out, "%d prefilled, %d decoded in %d steps; %d of %d blocks, %d bytes of index\n",
+          (int)s->prefill_tokens, (int)s->decode_tokens, (int)s->decode_steps,
+          (int)s->kv_blocks_read, (int)s->kv_blocks_total, (int)s->index_bytes);
+}
+
+static void on_row(void* user, const riffle_row_report* report) {
+  fprintf(user, "row %d: %d of %d blocks\n", report->position, report->n_read, report->n_blocks);
+  for (int i = 0; report->coverage && i < report->n_group; ++i) bits(user, report->coverage[i]);
+}
+
+enum { kPrompt = 100 };
+static void prompt_of(int32_t* ids) {
+  for (int i = 0; i < kPrompt; ++i) ids[i] = 3 + i * 7 % 256;
+}
+
+/* Steps, cuts and forks by several selections, and what they report. */
+static void sessions(FILE* out) {
+  riffle_model* const model = model_of(out, folder);
+  riffle_context* const context = context_of(out, model);
+  uint64_t fingerprint = 0;
+  outcome(out, "fingerprint", riffle_context_fingerprint(context, &fingerprint),
+          riffle_context_error(context));
+  fprintf(out, "%016llx\n", (unsigned long long)fingerprint);
+  fprintf(out, "%zu %s\n", riffle_context_length(context), riffle_context_notice(context));
+  int32_t ids[kPrompt];
+  prompt_of(ids);
+  riffle_session *session = NULL, *fork = NULL;
+  riffle_session_create(context, &session);
+  riffle_score scores[kPrompt];
+  outcome(out, "scored", riffle_prefill_scored(session, ids, kPrompt, scores, NULL, NULL),
+          riffle_context_error(context));
+  for (int i = 0; i < kPrompt; ++i) bits(out, scores[i].next_logprob);
+  riffle_set_row_report(context, on_row, out, true);
+  for (int selector = RIFFLE_SELECTOR_DENSE; selector <= RIFFLE_SELECTOR_AUTO + 1; ++selector) {
+    riffle_selection selection;
+    riffle_selection_defaults(&selection);
+    selection.selector = (riffle_selector)selector;
+    outcome(out, "selection", riffle_set_selection(context, &selection),
+            riffle_context_error(context));
+    fprintf(out, "%s\n", riffle_context_notice(context));
+    outcome(out, "cut", riffle_session_truncate(session, kPrompt), riffle_context_error(context));
+    outcome(out, "fork", riffle_session_fork(session, kPrompt - 1, &fork),
+            riffle_context_error(context));
+    riffle_session* const both[] = {session, fork};
+    outcome(out, "step", riffle_step(context, both, ids, fork ? 2 : 1),
+            riffle_context_error(context));
+    logits(out, session);
+    riffle_session_free(fork);
+  }
+  riffle_set_row_report(context, NULL, NULL, false);
+  riffle_timing timing = {.struct_size = sizeof timing};
+  outcome(out, "profile", riffle_profile_step(context, &session, ids, 1, &timing),
+          riffle_context_error(context));
+  outcome(out, "cut", riffle_session_truncate(session, 4096), riffle_context_error(context));
+  outcome(out, "prefill", riffle_prefill(session, &(int32_t){kVocab}, 1, NULL, NULL),
+          riffle_context_error(context));
+  riffle_abort(context, true);
+  outcome(out, "abort", riffle_step(context, &session, ids, 1), riffle_context_error(context));
+  riffle_stats all = {.struct_size = sizeof all};
+  outcome(out, "stats", riffle_session_get_stats(session, &all), "");
+  stats(out, &all);
+  riffle_reset_stats(context);
+  outcome(out, "stats", riffle_get_stats(context, &all), "");
+  stats(out, &all);
+  riffle_session_free(session);
+  riffle_context_free(context);
+  riffle_model_free(model);
+  char err[512] = "";
+  riffle_model* synthetic = NULL;
+  outcome(out, "synthetic", riffle_model_synthetic("1.5B", "q8_0", &synthetic, err, sizeof err),
+          err);
+}
+
+static bool on_request_token(void* user, uint64_t id, const riffle_token* token) {
+  return on_token(user, id, token);
+}
+
+static void on_done(void* user, uint64_t id, const riffle_request_end* end) {
+  fprintf(user, "request %d: %d tokens, %d of %zu taken over; ", (int)id, end->result.n_tokens,
+          (int)end->reused_tokens, end->prompt_tokens);
+  outcome(user, "done", end->status, end->error);
+  stats(user, &end->stats);
+}
+
+/* The same requests at once, by riffle_generate_many and by a scheduler. */
+static void requests(FILE* out) {
+  riffle_model* const model = model_of(out, folder);
+  riffle_context* const context = context_of(out, model);
+  int32_t ids[kPrompt];
+  prompt_of(ids);
+  char err[512] = "";
+  const char* const text = "{\"a\":0.5,\"b\":[1.25,\"I\"]}";
+  riffle_grammar *grammar = NULL, *rest = NULL;
+  outcome(
+      out, "grammar",
+      riffle_grammar_create(model, RIFFLE_GRAMMAR_JSON_SCHEMA, "{}", 2, &grammar, err, sizeof err),
+      err);
+  outcome(out, "rest", riffle_grammar_continue(grammar, text, 6, &rest, err, sizeof err), err);
+  riffle_grammar_free(rest);
+  outcome(out, "rest", riffle_grammar_continue(grammar, "0,5", 3, &rest, err, sizeof err), err);
+  outcome(out, "rest", riffle_grammar_continue(grammar, "1.", 2, &rest, err, sizeof err), err);
+  riffle_generate_options o[3];
+  riffle_session* all[3] = {NULL};
+  riffle_result results[3];
+  for (int i = 0; i < 3; ++i) {
+    riffle_generate_defaults(&o[i]);
+    o[i].max_tokens = 12;
+    o[i].sampling.seed = (uint64_t)i;
+    o[i].sampling.temperature = 0.5f * (float)i;
+    o[i].sampling.logprobs = true;
+    riffle_session_create(context, &all[i]);
+    riffle_prefill(all[i], ids, (size_t)(kPrompt - i), NULL, NULL);
+  }
+  o[2].grammar = rest;
+  outcome(out, "many", riffle_generate_many(context, all, o, 3, on_token, out, results),
+          riffle_context_error(context));
+  for (int i = 0; i < 3; ++i) {
+    fprintf(out, "%d %d\n", results[i].finish, results[i].n_tokens);
+    riffle_session_free(all[i]);
+  }
+  riffle_scheduler_options so;
+  riffle_scheduler_defaults(&so);
+  so.max_seqs = 2;
+  so.on_token = on_request_token;
+  so.on_done = on_done;
+  so.user = out;
+  riffle_scheduler* scheduler = NULL;
+  outcome(out, "scheduler", riffle_scheduler_create(context, &so, &scheduler),
+          riffle_context_error(context));
+  uint64_t id = 0;
+  for (int i = 0; i < 3; ++i)
+    outcome(out, "submit",
+            riffle_scheduler_submit(scheduler, ids, (size_t)(kPrompt - i), &o[i], &id),
+            riffle_context_error(context));
+  o[0].sampling.temperature = -0.5f;
+  outcome(out, "submit", riffle_scheduler_submit(scheduler, ids, kPrompt, &o[0], NULL),
+          riffle_context_error(context));
+  outcome(out, "cancel", riffle_scheduler_cancel(scheduler, id), riffle_context_error(context));
+  outcome(out, "cancel", riffle_scheduler_cancel(scheduler, 12345), riffle_context_error(context));
+  riffle_iteration it = {.struct_size = sizeof it};
+  do {
+    outcome(out, "iteration", riffle_scheduler_step(scheduler, &it), riffle_context_error(context));
+  } while (it.n_waiting + it.n_prefilling + it.n_decoding > 0);
+  riffle_scheduler_free(scheduler);
+  so.max_skips = 0;
+  outcome(out, "scheduler", riffle_scheduler_create(context, &so, &scheduler),
+          riffle_context_error(context));
+  riffle_grammar_free(rest);
+  riffle_grammar_free(grammar);
+  riffle_context_free(context);
+  riffle_model_free(model);
+}
+
+/* A converted model, a session on disk, and texts of the system's errors. */
 static void files(FILE* out) {
-  char path[96], err[512] = "";
+  char path[96], saved[96], err[512] = "";
   snprintf(path, sizeof path, "%s.gguf", folder);
+  snprintf(saved, sizeof saved, "%s.kv", folder);
   riffle_quantize_options q;
   riffle_quantize_defaults(&q);
   q.overwrite = true;
   q.type = "BF16";
-  outcome(out, "quantize", riffle_quantize(folder, path, &q, NULL, err, sizeof err), err);
+  riffle_quantize_result result = {.struct_size = sizeof result};
+  outcome(out, "quantize", riffle_quantize(folder, path, &q, &result, err, sizeof err), err);
+  bits(out, result.relative_error);
   riffle_model* const model = model_of(out, path);
   riffle_context* const context = context_of(out, model);
   outcome(out, "open", riffle_session_check_path("/proc/no/such", err, sizeof err), err);
-  riffle_session* session = NULL;
+  riffle_session *session = NULL, *loaded = NULL;
   riffle_session_create(context, &session);
-  const int32_t ids[] = {1, 100, 101};
-  riffle_prefill(session, ids, 3, NULL, NULL);
+  int32_t ids[kPrompt], held[kPrompt] = {0};
+  prompt_of(ids);
+  riffle_prefill(session, ids, kPrompt, NULL, NULL);
   outcome(out, "save", riffle_session_save(session, "/proc/no/such", NULL),
           riffle_context_error(context));
+  riffle_save_options so;
+  riffle_save_defaults(&so);
+  so.data = "0.5";
+  so.data_size = 3;
+  outcome(out, "save", riffle_session_save(session, saved, &so), riffle_context_error(context));
+  riffle_session_file* file = NULL;
+  outcome(out, "no file", riffle_session_file_open("/proc/no/such", &file, err, sizeof err), err);
+  outcome(out, "a model", riffle_session_file_open(path, &file, err, sizeof err), err);
+  outcome(out, "file", riffle_session_file_open(saved, &file, err, sizeof err), err);
+  riffle_session_file_info info = {.struct_size = sizeof info};
+  if (riffle_session_file_get_info(file, &info) == RIFFLE_OK)
+    fprintf(out, "%s %zu %d %d %.*s\n", info.architecture, info.n_tokens, info.block_size,
+            (int)info.kv_bytes, (int)info.data_size, (const char*)info.data);
+  size_t n = 0;
+  outcome(out, "tokens", riffle_session_file_tokens(file, held, kPrompt, &n), "");
+  fprintf(out, "%zu %d\n", n, memcmp(ids, held, sizeof ids));
+  outcome(out, "load", riffle_session_load(context, file, &loaded, NULL, NULL),
+          riffle_context_error(context));
+  if (loaded) logits(out, loaded);
+  riffle_session_free(loaded);
+  riffle_session_file_free(file);
   riffle_session_free(session);
   riffle_context_free(context);
   riffle_model_free(model);
+  unlink(saved);
   unlink(path);
 }
 
@@ -284,8 +565,12 @@ static void files(FILE* out) {
 static const struct part {
   const char* name;
   void (*run)(FILE* out);
-} parts[] = {{"loading", loading},   {"chat templates", templates}, {"grammars", grammars},
-             {"settings", settings}, {"sampling", sampling},        {"files", files}};
+} parts[] = {{"facts", facts},        {"loading", loading},
+             {"tokens", tokens},      {"chat templates", templates},
+             {"chat options", chats}, {"grammars", grammars},
+             {"settings", settings},  {"sampling", sampling},
+             {"sessions", sessions},  {"requests", requests},
+             {"files", files}};
 enum { kParts = sizeof parts / sizeof *parts };
 
 static char* given(const struct part* part) {

@@ -38,13 +38,19 @@ def experts(_):
         check(want <= read <= want * 1.05, f"bench counts the experts that {batch} rows read", (want, read))
 
 
-def tokenizers(_):
+def tokenizers(folder):
     r, j = riffle("info"), info("-q")
     n = j["tokenizer"]["n_pieces"]
     check("tokenizer" in r.out.decode() and f"sentencepiece, {n} pieces; BOS <s> ({j['bos_id']}), EOS </s> ({j['eos_id']})"
           in r.out.decode() and 0 < n <= j["vocab_size"], "info shows the tokenizer", r)
-    r = riffle("info", "--shape", "llama3-8b")
-    check(r.code != 0 or b"tokenizer" in r.out, "a shape has none", r)
+    check(j["tokenizer"]["end_ids"] == [j["eos_id"]], "and the tokens that end an answer", j["tokenizer"])
+    two = changed(folder, "two.gguf", b"tokenizer.ggml.bos_token_id", b"tokenizer.ggml.eot_token_id")
+    both = info("-m", two)
+    check(both["tokenizer"]["end_ids"] == sorted([j["bos_id"], j["eos_id"]]) and both["eos_id"] == j["eos_id"],
+          "of which a model may have several", both)
+    j = info("--shape", "llama-3.1-8b")
+    check(j["bos_id"] == -1 and j["eos_id"] == -1 and j["tokenizer"] == {"kind": "none", "n_pieces": 0, "end_ids": []},
+          "a shape has none", j)
 
 
 def families(_):

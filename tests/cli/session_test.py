@@ -56,6 +56,31 @@ def documents(folder):
     check(r.code == 0 and json.loads(riffle("info", kept, "--json").out)["n_tokens"] > 3000, "several files, one after the other", r)
 
 
+def read_again(folder):
+    """riffle read over a document of the same text says why it does not go on from there."""
+    text, kept = os.path.join(folder, "again.txt"), os.path.join(folder, "again.kv")
+    with open(text, "w") as f:
+        f.write(words(300))
+    read = ["read", "-f", text, "-o", kept, "-c", "2048"]
+    r = riffle(*read)
+    check(r.code == 0 and b"from its beginning" not in r.err, "a new document needs no reason", r)
+    r = riffle(*read)
+    check(r.code == 0 and b"from its beginning" not in r.err and b"goes on from there" in r.err,
+          "nor does the same document", r)
+    r = riffle(*read, "--kv", "q8")
+    check(r.code == 0 and f"[the document is read from its beginning: {kept}: ".encode() in r.err
+          and b"q8" in r.err, "keys and values of another type are told", r)
+    whole = open(kept, "rb").read()
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    open(kept, "wb").write(damaged)
+    r = riffle(*read, "--kv", "q8")
+    check(r.code == 0 and f"[the document is read from its beginning: {kept}: ".encode() in r.err,
+          "damaged keys and values are told", r)
+    check(riffle("run", "--session", kept, "-p", "Who?", *GREEDY, "-c", "2048", "--kv", "q8", "-n", "2").code == 0,
+          "and the document is whole again")
+
+
 def same_document(folder, text, kept):
     """-f with a document that the session holds already."""
     flags = [*GREEDY, *SMALL, "-n", "8", "--json"]
@@ -150,7 +175,7 @@ def errors(folder):
     dangling = os.path.join(folder, "dangling")
     os.symlink(nowhere, dangling)
     for target, found in ((nowhere, "No such file"), (folder, "a folder"), (pipe, "a device or pipe"),
-                          (dangling, "a link to a file that is not there")):
+                          (dangling, "No such file")):
         r = riffle("read", "-f", text, "-o", target, *SMALL)
         check(one_line_error(r, 1, target, found) and b"reading" not in r.err, f"read -o: {found}", r)
         check(one_line_error(riffle("chat", "--session", target, "-q", *SMALL, stdin=b"Hello\n"), 1, target, found),
@@ -246,6 +271,11 @@ def kept_files(folder):
         check(one_line_error(r, code, new, "remove the file, or take another name")
               and open(new, "rb").read() == damaged, "nor is a damaged file replaced", r)
     open(new, "w").close()
+    ahead, target = os.path.join(folder, "ahead.kv"), os.path.join(folder, "target.kv")
+    os.symlink("target.kv", ahead)
+    r = riffle(*chat, stdin=f"Hello.\n/save {ahead}\nAnd snow?\n/save {ahead}\n/save {target}\n".encode())
+    check(r.code == 0 and os.path.islink(ahead) and len(messages(target)) == 4,
+          "a link to a file that is not there yet: the file is made, and the link stays", r)
     link = os.path.join(folder, "link.kv")
     os.symlink(new, link)
     r = riffle(*chat, stdin=f"Hello.\n/save {new}\nAnd snow?\n/save {link}\n".encode())
@@ -464,4 +494,4 @@ def killed(folder):
     check(r.code == 0 and r.out, "the chat still goes on", r)
 
 
-main(documents, errors, chats, kept_files, cleared, two_chats, stopped, locked, cut_while_mapped, full, killed)
+main(documents, read_again, errors, chats, kept_files, cleared, two_chats, stopped, locked, cut_while_mapped, full, killed)

@@ -60,11 +60,38 @@ TEST_CASE("a stopped prompt keeps what was read and goes on to the same logits",
   }
 }
 
-TEST_CASE("a prompt whose end teaches the selector is one piece", "[prefill]") {
+TEST_CASE("an error in a later piece keeps the pieces before it", "[prefill]") {
+  const auto tokens = some_tokens(9000, 3);
+  riffle_context_options o = options();
+  o.n_ctx = 16384;
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  {
+    const Runtime r(o);
+    REQUIRE(riffle_plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
+  }
+  o.n_ctx = 9000;
+  o.host_mem = plan.host_kv * 9100 / 16384;
+  Runtime r(o);
+  riffle_session* other = r.session(some_tokens(3000, 4));
+  riffle_session* s = r.session();
+  CHECK(riffle_prefill_to(s, tokens.data(), tokens.size(), nullptr, nullptr) ==
+        RIFFLE_OUT_OF_MEMORY);
+  const size_t n = riffle_session_length(s);
+  CHECK((n >= 2048 && n < tokens.size()));
+  CHECK(r.logits(s) != r.logits(other));
+  riffle_session_truncate(other, 0);
+  r.check(riffle_prefill_to(s, tokens.data(), tokens.size(), nullptr, nullptr));
+}
+
+TEST_CASE("a prompt whose end teaches the selector, and one with list positions, is one piece",
+          "[prefill]") {
   const auto tokens = some_tokens(3500, 3);
   riffle_context_options o = options();
   o.n_ctx = 8192;
-  o.selection.selector = RIFFLE_SELECTOR_LFPS;
+  o.selection.selector = GENERATE(RIFFLE_SELECTOR_LFPS, RIFFLE_SELECTOR_TOKENSELECT);
+  if (o.selection.selector == RIFFLE_SELECTOR_TOKENSELECT)
+    o.selection.positions = RIFFLE_POSITIONS_LIST;
   Runtime r(o);
   riffle_session* s = r.session();
   CHECK(read_to(r, s, tokens, 0.9) == RIFFLE_ABORTED);

@@ -476,11 +476,7 @@ void check_target(const std::string& path) {
     throw Error(RIFFLE_BAD_ARGUMENT,
                 path + ": found " + found + ", expected a session, or the name of a new file");
   };
-  if (::stat(path.c_str(), &info) != 0) {
-    if (errno == ENOENT && ::lstat(path.c_str(), &info) == 0)
-      refuse("a link to a file that is not there");
-    return;
-  }
+  if (::stat(path.c_str(), &info) != 0) return;
   if (const char* found = not_regular(info)) refuse(std::string("a ") + found);
   if (info.st_size == 0) return;
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

@@ -66,10 +66,6 @@ GgufFileWriter::GgufFileWriter(std::string path, bool overwrite)
       throw Error(RIFFLE_BAD_ARGUMENT,
                   path_ + ": found a " + found + ", expected the name of a file to write");
     if (!overwrite_) throw Error(RIFFLE_BAD_ARGUMENT, path_ + ": the file exists");
-  } else if (::lstat(path_.c_str(), &info) == 0) {
-    throw Error(RIFFLE_BAD_ARGUMENT, path_ +
-                                         ": found a link to a file that is not there, expected "
-                                         "the name of a file to write");
   }
   temporary_ = target_ + ".part-" + std::to_string(::getpid());
   // Before the file exists: an exception here would leave it behind.

@@ -281,6 +281,28 @@ TEST_CASE("scheduler: an abort stops an iteration, and the next one goes on", "[
   for (size_t i = 0; i < asks.size(); ++i) check_same(run.got[i + 1], alone(base(), asks[i]));
 }
 
+TEST_CASE("scheduler: while it reads a prompt, other prompts are refused and change nothing",
+          "[scheduler]") {
+  Runtime r(base());
+  const auto tokens = some_tokens(300, 1);
+  riffle_session* s = r.session(tokens);
+  const auto before = r.logits(s);
+  riffle_scheduler_options so = defaults();
+  so.max_inject_tokens = 1;
+  Run run(r, so);
+  run.submit(ask(1500, 2, 1));
+  run.step();
+  REQUIRE(run.iterations.back().n_prefilling == 1);
+  CHECK(riffle_prefill(s, tokens.data(), 1, nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);
+  CHECK(riffle_prefill_to(s, tokens.data(), 100, nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);
+  CHECK(std::string(riffle_context_error(r.context)).find("read by its scheduler") !=
+        std::string::npos);
+  CHECK(riffle_session_length(s) == tokens.size());
+  CHECK(r.logits(s) == before);
+  run.finish();
+  r.check(riffle_prefill_to(s, tokens.data(), 100, nullptr, nullptr));
+}
+
 TEST_CASE("scheduler: requests can be cancelled wherever they are", "[scheduler]") {
   Runtime r(base());
   riffle_scheduler_options so = defaults();
