@@ -290,4 +290,70 @@ def stopped_process(_):
     check(shell.end() == 0, "the shell ends")
 
 
-main(stopped_process, answers, notices, metadata, closed_streams, history, quantize_to_a_link, keys, stopped_load, stopped_read)
+ENDING = ["SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGPIPE", "SIGUSR1", "SIGABRT", "SIGSEGV"]
+
+
+def started_below(shell):
+    """The process that a shell has started, which leads neither a session nor a process group."""
+    end = time.time() + 30
+    while time.time() < end:
+        with open(f"/proc/{shell}/task/{shell}/children") as f:
+            for pid in map(int, f.read().split()):
+                if os.path.samefile(f"/proc/{pid}/exe", BIN):
+                    return pid
+        time.sleep(0.01)
+    raise AssertionError("the shell has started nothing")
+
+
+def ended_chat(name, state, *args, before=None, ending=()):
+    """A chat that a signal ends. The shell around it keeps the terminal open, since the system resets one that nobody
+    has open."""
+    t = Terminal.of("/bin/sh", "-c", 'trap : HUP INT QUIT TERM; "$@"; echo "code $?"; read line', "sh", BIN, "chat", "-q",
+                    *args)
+    normal = t.modes()
+    pid = started_below(t.pid)
+    if before:
+        before(t)
+    while t.modes() & termios.ECHO:
+        time.sleep(0.005)
+    for _ in range(2 if name in ending else 1):
+        os.kill(pid, getattr(signal, name))
+        time.sleep(0.05)
+    seen = t.wait_for(rb"code \d+\r\n", 30)
+    code = int(re.search(rb"code (\d+)", seen)[1])
+    want = 130 if name in ending else 128 + getattr(signal, name)
+    check(code == want, f"{name} ends a chat {state}", (code, want, seen[-200:]))
+    check(t.modes() == normal, f"... and the terminal is as before {state}", (t.modes(), normal))
+    last = max(seen.rfind(b"\x1b[?2004h"), seen.rfind(b"\x1b[?2004l"))
+    check(seen[last:last + 8] == b"\x1b[?2004l", f"... also for pasted text {state}", seen[-200:])
+    t.send(b"\r", at_prompt=False)
+    t.end()
+
+
+def ended(folder):
+    """A signal that ends the process leaves the terminal with echo."""
+    path = long_document(folder)
+    slow = os.path.join(folder, "schema.json")
+    os.mkfifo(slow)  # nobody writes it: the chat starts for as long as the test wants
+
+    def at_prompt(t):
+        t.wait_for(rb"> ", 60)
+        while t.modes() & termios.IEXTEN:
+            time.sleep(0.005)
+
+    def reading(t):
+        at_prompt(t)
+        t.send(f"/load {path}\r".encode())
+        while not t.modes() & termios.IEXTEN:  # until the editor has given the terminal back
+            time.sleep(0.005)
+
+    own = "SIGINT", "SIGTERM"  # the chat ends by itself after the second
+    for name in ENDING:
+        ended_chat(name, "that is being started", *SMALL, "--json-schema", slow)
+        if name not in own:
+            ended_chat(name, "at its prompt", *SMALL, before=at_prompt)
+    for name in ("SIGHUP", "SIGQUIT", "SIGTERM"):
+        ended_chat(name, "that reads", *LONG, before=reading, ending=own)
+
+
+main(ended, stopped_process, answers, notices, metadata, closed_streams, history, quantize_to_a_link, keys, stopped_load, stopped_read)
