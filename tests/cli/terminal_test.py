@@ -221,7 +221,8 @@ def stopped_load(folder):
     read = int(re.search(rb"(\d+) tokens read", seen)[1])
     check(b"/stats" not in seen.split(b"in use]")[0], "typed keys are not in the progress bar", seen[:300])
     check(kept < used and read < used + 200, "the same /load goes on from there", (kept, used, read))
-    check(True, "and what was typed meanwhile is at the next prompt")
+    drawn = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", seen.split(b"in use]")[1])
+    check(b"> /stats" in drawn, "what was typed meanwhile is at the next prompt", drawn)
     t.send(b"/exit\r")
     check(t.end() == 0, "/exit leaves", t.seen)
 
