@@ -1,4 +1,6 @@
 """What a terminal gets and gives: control sequences of untrusted text, keys, Ctrl-C, closed streams."""
+import shutil
+
 from harness import *
 from terminal import *
 
@@ -240,8 +242,12 @@ def stopped_read(folder):
     check(b"tokens read" in r.out and m[1] + b" of its " + m[2] in r.out, "info tells", r)
     question = ["-p", "What is the code?", "-n", "8", *LONG]
     want = riffle("run", "-f", path, *question, "-q")
-    r = riffle("run", "--session", out, *question)
-    check(r.code == 0 and r.out == want.out and b"the rest is read now" in r.err, "a question reads the rest", r)
+    begun = os.path.join(folder, "begun.kv")
+    shutil.copy(out, begun)
+    r = riffle("run", "--session", begun, *question)
+    check(r.code == 0 and r.out == want.out and b"the rest is read now and kept there" in r.err, "a question reads the rest", r)
+    r = riffle("run", "--session", begun, *question)
+    check(r.code == 0 and r.out == want.out and b"the rest is read" not in r.err, "... once", r)
     r = riffle(*args, "-o", out)
     check(r.code == 0 and b"holds " + m[1] + b" of " + m[2] in r.err, "the same command goes on", r)
     riffle(*args, "-o", whole)
@@ -260,6 +266,52 @@ def stopped_read(folder):
     t.send(b"\x03", at_prompt=False)
     check(t.end() == 130 and b"nothing is saved" in t.seen and open(out, "rb").read() == before,
           "a stopped read replaces no other document", t.seen[-300:])
+
+
+def stopped_run(folder):
+    """run -f FILE -p TEXT with --session: the file is made, and a stopped run goes on from there."""
+    path, out, other = long_document(folder), os.path.join(folder, "doc.kv"), os.path.join(folder, "other.kv")
+    args = ["run", "-f", path, "-p", "What is the code?", "-n", "8", *LONG]
+    want = riffle(*args, "-q")
+
+    def stop(*session):
+        t = Terminal(*args, *session)
+        t.wait_for(rb"reading.*? [3-8]\d%")
+        t.send(b"\x03", at_prompt=False)
+        return t.end(), t.seen
+
+    code, seen = stop()
+    check(code == 130 and b"--session FILE the same command keeps" in seen, "without --session a notice names it", seen[-300:])
+    code, seen = stop("--session", out)
+    m = re.search(rb"stopped: (\d+) of (\d+) tokens are kept in .*? goes on from there", seen)
+    check(code == 130 and m and 2048 <= int(m[1]) < int(m[2]), "Ctrl-C in run --session: what was read is kept", seen[-300:])
+    first = int(m[1])
+    t = Terminal(*args, "--session", out)
+    t.wait_for(b"holds %d of %s tokens" % (first, m[2]))
+    t.wait_for(rb"reading.*? [5-9]\d%")
+    t.send(b"\x03", at_prompt=False)
+    code = t.end()
+    m = re.search(rb"stopped: (\d+) of (\d+) tokens are kept", t.seen)
+    check(code == 130 and m and int(m[1]) > first, "the same command goes on from there, and keeps more", (code, first, t.seen[-300:]))
+    r = riffle(*args, "--session", out)
+    check(r.code == 0 and r.out == want.out and b"holds the whole document now: " + m[2] in r.err, "... to the end", (r, want))
+    r = riffle(*args, "--session", out)
+    check(r.code == 0 and r.out == want.out and b"is not read again" in r.err and b"whole" not in r.err, "... once", r)
+    # Small documents, for the cases in which nothing is stopped.
+    with open(path, "w") as f:
+        f.write("The code is 4821. " * 40)
+    small = ["run", "-f", path, "-p", "What is the code?", "-n", "8", *SMALL, *GREEDY]
+    want = riffle(*small, "-q")
+    first, second = (riffle(*small, "--session", other) for _ in range(2))
+    check(first.code == 0 and first.out == want.out == second.out and b"holds the whole document now" in first.err
+          and b"is not read again" in second.err, "--session makes a file of a document", (first, second))
+    j = json.loads(riffle("info", other, "--json").out)
+    read = os.path.join(folder, "read.kv")
+    riffle("read", "-f", path, "-o", read, *SMALL)
+    check(j["n_tokens"] == json.loads(riffle("info", read, "--json").out)["n_tokens"], "... as riffle read does", j)
+    none = os.path.join(folder, "none.kv")
+    r = riffle("run", "--session", none, "-p", "What is the code?", *SMALL)
+    check(one_line_error(r, 1, none) and not os.path.exists(none), "without a document it must be there", r)
 
 
 def stopped_process(_):
@@ -357,4 +409,4 @@ def ended(folder):
         ended_chat(name, "that reads", *LONG, before=reading, ending=own)
 
 
-main(ended, stopped_process, answers, notices, metadata, closed_streams, history, quantize_to_a_link, keys, stopped_load, stopped_read)
+main(ended, stopped_process, answers, notices, metadata, closed_streams, history, quantize_to_a_link, keys, stopped_load, stopped_read, stopped_run)
