@@ -107,6 +107,30 @@ def closed_streams(folder):
     check(p.returncode == 1 and b"stdout: cannot write" in p.stderr, "an answer to a closed stdout is an error", p.stderr)
 
 
+def without_devices(folder):
+    """The same where /dev is empty, as in a small container."""
+    def inside(command, *args):
+        return subprocess.run(["unshare", "-rm", "sh", "-c", "mount -t tmpfs none /dev && " + command, BIN, *args],
+                              capture_output=True, env=environment(), stdin=subprocess.DEVNULL, timeout=120)
+
+    if not shutil.which("unshare") or inside("exit 7").returncode != 7:
+        print("skip without_devices: unshare cannot mount")
+        return
+    small = " ".join(SMALL)
+    out, inp = os.path.join(folder, "out.jsonl"), os.path.join(folder, "in.jsonl")
+    with open(inp, "w") as f:
+        f.write('{"custom_id":"a","body":{"prompt":"hi","max_tokens":3}}\n')
+    p = inside(f'"$0" batch -i "$1" -o "$2" {small} 0<&- 1>&- 2>&-', inp, out)
+    with open(out, "rb") as f:
+        data = f.read()
+    check(p.returncode == 0 and data.count(b"\n") == 1 and json.loads(data)["error"] is None,
+          "without /dev/null closed streams are held, too", (p, data))
+    p = inside(f'"$0" run -p hi -n 2 {small} 0<&-')
+    check(p.returncode == 0 and p.stdout.endswith(b"\n"), "... and a closed stdin is no document", p)
+    p = inside(f'"$0" run -p hi -n 2 {small} 1>&-')
+    check(p.returncode == 1 and b"stdout: cannot write" in p.stderr, "... and a closed stdout is an error", p)
+
+
 def talk(history, text=b"Hello.\r", **env):
     """A chat on a terminal in which something is typed."""
     t = Terminal("chat", "-n", "2", *GREEDY, *SMALL, "-q", **({"RIFFLE_HISTORY": history} | env))
@@ -409,4 +433,4 @@ def ended(folder):
         ended_chat(name, "that reads", *LONG, before=reading, ending=own)
 
 
-main(ended, stopped_process, answers, notices, metadata, closed_streams, history, quantize_to_a_link, keys, stopped_load, stopped_read, stopped_run)
+main(ended, stopped_process, answers, notices, metadata, closed_streams, without_devices, history, quantize_to_a_link, keys, stopped_load, stopped_read, stopped_run)
