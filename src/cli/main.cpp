@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <clocale>
 #include <csignal>
 #include <cstring>
@@ -138,7 +139,13 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace riffle::cli;
-  if (!hold_closed_streams()) return EXIT_RUN;  // before anything is opened
+  if (!hold_closed_streams()) {  // before anything is opened
+    std::fprintf(stderr,
+                 "riffle: found a closed stdin, stdout or stderr, expected /dev/null or / to open "
+                 "in its place: %s\n",
+                 std::strerror(errno));
+    return EXIT_RUN;
+  }
   const TerminalStreams streams;
   // Character types only (for line editing); numbers stay as JSON and scripts want them.
   if (!std::setlocale(LC_CTYPE, "") || std::strcmp(std::setlocale(LC_CTYPE, nullptr), "C") == 0)

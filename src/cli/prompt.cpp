@@ -29,7 +29,8 @@ enum class Input {
 Input standard_input() {
   struct stat s {};
   const int flags = ::fcntl(STDIN_FILENO, F_GETFL);
-  if (flags < 0 || (flags & O_ACCMODE) == O_WRONLY || ::fstat(STDIN_FILENO, &s) != 0)
+  if (flags < 0 || (flags & O_ACCMODE) == O_WRONLY || (flags & O_PATH) ||
+      ::fstat(STDIN_FILENO, &s) != 0)
     return Input::NONE;
   if (S_ISFIFO(s.st_mode) || S_ISSOCK(s.st_mode)) return Input::STREAM;
   if (S_ISCHR(s.st_mode)) return Input::NONE;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cli/common.h"
+#include "cli/document.h"
 #include "cli/help.h"
 #include "cli/prompt.h"
 #include "cli/session.h"
@@ -18,28 +19,6 @@ struct ReadOptions {
   std::string output;
 };
 
-// The tokens that all questions about the document have in common.
-std::vector<int32_t> beginning(riffle_model* model, const SavedText& t, const Thinking& thinking) {
-  std::vector<int32_t> same;
-  bool first = true;
-  for (const char* question : {"What", "1", "\xC2\xBF", "the"}) {
-    const std::vector<int32_t> tokens =
-        question_prompt(model, t.system, with_document(t.document, question), t.message, thinking)
-            .tokens;
-    const auto end = std::mismatch(same.begin(), same.end(), tokens.begin(), tokens.end()).first;
-    if (first) same = tokens;
-    else same.erase(end, same.end());
-    first = false;
-  }
-  return same;
-}
-
-// Returns whether both are the same document for the same kind of prompt.
-bool is_same(const SavedText& a, const SavedText& b) {
-  return !a.chat && !b.chat && a.message == b.message && a.system == b.system &&
-         a.document == b.document;
-}
-
 // The session to go on with: that of the output, if it holds the beginning of this document, as
 // after Ctrl-C. Null: there is none. A notice says why one that is there cannot be used, as with
 // another model, other settings or damaged keys and values.
@@ -48,7 +27,7 @@ Session begun_session(const ReadOptions& o, const SavedText& text, riffle_contex
   if (is_new_file(o.output)) return nullptr;
   try {
     const SessionFile file(o.output);
-    if (!file.has_text() || !is_same(file.text(), text)) return nullptr;
+    if (!file.has_text() || !is_same_document(file.text(), text)) return nullptr;
     const std::vector<int32_t> held = file.tokens();
     if (held.size() > tokens.size() || !std::equal(held.begin(), held.end(), tokens.begin()))
       return nullptr;
@@ -61,28 +40,6 @@ Session begun_session(const ReadOptions& o, const SavedText& text, riffle_contex
     notice(o.common.quiet, "[the document is read from its beginning: %s]", e.what());
     return nullptr;
   }
-}
-
-// After Ctrl-C: what was read is kept, unless the output holds something else. Another Ctrl-C ends
-// the process.
-[[noreturn]] void keep_begun(const ReadOptions& o, SavedText text, riffle_context* context,
-                             riffle_session* session, size_t n_tokens) {
-  const size_t read = riffle_session_length(session);
-  bool ours = is_new_file(o.output);
-  if (!ours) {
-    const SessionFile file(o.output);
-    // A whole document is kept, also if another model counts it in fewer tokens.
-    ours =
-        file.text().all_tokens != 0 && is_same(file.text(), text) && file.info().n_tokens <= read;
-  }
-  if (read == 0 || !ours) throw Exit(EXIT_INTERRUPTED, "stopped: nothing is saved in " + o.output);
-  clear_interrupted();
-  text.all_tokens = read < n_tokens ? n_tokens : 0;
-  save_session(context, session, o.output, text, o.common.quiet);
-  throw Exit(
-      EXIT_INTERRUPTED,
-      text_of("stopped: %zu of %zu tokens are kept in %s; the same command goes on from there",
-              read, n_tokens, o.output.c_str()));
 }
 
 int read_main(ReadOptions& o) {
@@ -98,7 +55,7 @@ int read_main(ReadOptions& o) {
   check_length(model.get(), text.document, o.common.context);
   text.system = o.message.system;
   text.message = is_message(o.message, o.common, model.get());
-  const std::vector<int32_t> tokens = beginning(model.get(), text, o.common.thinking);
+  const std::vector<int32_t> tokens = document_tokens(model.get(), text, o.common.thinking);
   if (tokens.empty()) throw Exit(EXIT_RUN, "the prompt does not begin with the document");
   Context context = create_context(model.get(), o.common.context, o.common.quiet);
   InterruptGuard guard(context.get());
@@ -111,7 +68,9 @@ int read_main(ReadOptions& o) {
                                                    Progress::callback, &progress);
     progress.finish();
     if (status == RIFFLE_ABORTED && interrupted())
-      keep_begun(o, text, context.get(), session.get(), tokens.size());
+      throw Exit(EXIT_INTERRUPTED,
+                 "stopped: " + keep_begun(o.output, text, context.get(), session.get(),
+                                          tokens.size(), o.common.quiet));
     check(status, context.get());
   }
   save_session(context.get(), session.get(), o.output, text, o.common.quiet);

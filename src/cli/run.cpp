@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cli/common.h"
+#include "cli/document.h"
 #include "cli/grammar.h"
 #include "cli/help.h"
 #include "cli/prompt.h"
@@ -39,6 +40,32 @@ bool read_prompt(const RunOptions& o, riffle_context* context, riffle_session* s
   if (status == RIFFLE_ABORTED && interrupted()) return false;
   check(status, context);
   return true;
+}
+
+bool begins_with(const std::vector<int32_t>& tokens, const std::vector<int32_t>& first) {
+  return first.size() <= tokens.size() && std::equal(first.begin(), first.end(), tokens.begin());
+}
+
+// Reads a document into the session and keeps it in the file of --session. Returns what a notice
+// says after Ctrl-C, else "". save_id: of the file that is gone on with, 0 for a new one.
+std::string read_kept_document(const RunOptions& o, SavedText text, riffle_context* context,
+                               riffle_session* session, const std::vector<int32_t>& tokens,
+                               uint64_t save_id) {
+  if (!read_prompt(o, context, session, tokens))
+    return keep_begun(o.session, text, context, session, tokens.size(), o.common.quiet);
+  text.all_tokens = 0;
+  const char* const path = o.session.c_str();
+  try {
+    if (save_session(context, session, o.session, text, o.common.quiet, &save_id))
+      notice(o.common.quiet, "[%s holds the whole document now: %zu tokens]", path, tokens.size());
+    else
+      notice(o.common.quiet, "[the document is not kept in %s: others have written to it]", path);
+  } catch (const Exit& e) {
+    if (e.code() == EXIT_INTERRUPTED) throw;
+    // The answer needs no file.
+    notice(o.common.quiet, "[the document is not kept: %s]", e.what());
+  }
+  return "";
 }
 
 // stop: keeps what the options point to.
@@ -96,7 +123,11 @@ int run_main(RunOptions& o) {
   times.start = Clock::now();
   const PromptParts parts = read_prompt_parts(o.prompt, o.common.quiet);
   std::optional<SessionFile> file;
-  if (!o.session.empty()) file.emplace(o.session);
+  // A document and a question make a file that is not there yet.
+  const bool makes_file =
+      !o.session.empty() && parts.asked && !parts.document.empty() && is_new_file(o.session);
+  if (makes_file) check_document_target(o.session);
+  else if (!o.session.empty()) file.emplace(o.session);
   const GrammarText grammar_text = read_grammar(o.grammar);
   Model model = load_model(o.common);
   check_logit_bias(model.get(), o.common);
@@ -139,17 +170,28 @@ int run_main(RunOptions& o) {
   if (file) {
     formed = form();
     const std::vector<int32_t> held = file->tokens();
-    if (file->text().all_tokens)
-      notice(
-          o.common.quiet,
-          "[%s holds %zu of %zu tokens of its document; the rest is read now, and the riffle read "
-          "that was stopped would keep it]",
-          o.session.c_str(), held.size(), file->text().all_tokens);
     say_read_again(o.session, held, held.size(), session.get(), formed.tokens, o.common.quiet);
   }
   const auto& [tokens, in_reasoning] = formed;
   times.ready = Clock::now();
-  const bool read = read_prompt(o, context.get(), session.get(), tokens);
+  std::string stopped;  // in the document of --session: what is kept of it
+  if (makes_file || (file && file->text().all_tokens)) {
+    const SavedText text =
+        file
+            ? file->text()
+            : SavedText{.message = message, .document = parts.document, .system = o.message.system};
+    const std::vector<int32_t> of_document = document_tokens(model.get(), text, o.common.thinking);
+    const std::vector<int32_t> held = file ? file->tokens() : std::vector<int32_t>();
+    // With another chat template than the file's the tokens differ: they are read for this answer.
+    const bool kept = begins_with(of_document, held) && begins_with(tokens, of_document);
+    if (file)
+      notice(o.common.quiet, "[%s holds %zu of %zu tokens of its document; the rest is read now%s]",
+             o.session.c_str(), held.size(), text.all_tokens, kept ? " and kept there" : "");
+    if (kept)
+      stopped = read_kept_document(o, text, context.get(), session.get(), of_document,
+                                   file ? file->info().save_id : 0);
+  }
+  const bool read = stopped.empty() && read_prompt(o, context.get(), session.get(), tokens);
   std::vector<const char*> stop;
   riffle_generate_options g = generate_options(o, message, stop);
   g.grammar = grammar.get();
@@ -194,11 +236,13 @@ int run_main(RunOptions& o) {
            seed.empty() ? "" : ("; " + seed).c_str());
     say_unfinished_reasoning(answer, result, o.common.quiet);
   } else {
-    // There is no file to keep it in.
-    notice(o.common.quiet, "[stopped while the prompt was being read%s]",
-           !file && !parts.document.empty()
-               ? "; riffle read -o FILE keeps what it has read, also when it is stopped"
-               : "");
+    if (stopped.empty()) {
+      stopped = "the prompt was being read";
+      if (o.session.empty() && parts.asked && !parts.document.empty())
+        stopped +=
+            "; with --session FILE the same command keeps what it has read, and goes on from there";
+    }
+    notice(o.common.quiet, "[stopped: %s]", stopped.c_str());
   }
   return result.finish == RIFFLE_FINISH_ABORTED ? EXIT_INTERRUPTED : EXIT_OK;
 }
@@ -225,7 +269,8 @@ leaves a pipe open. -f - waits for as long as it takes.)");
   add_prompt_flags(*sub, o->prompt);
   add_message_flags(*sub, o->message);
   CLI::Option* const session =
-      sub->add_option("--session", o->session, "a document that riffle read has kept")
+      sub->add_option("--session", o->session,
+                      "a document that riffle read has kept; with -f and -p also a new file")
           ->type_name("FILE")
           ->check(named_file);
   for (const char* flag : {"--raw", "--chat", "--system"})

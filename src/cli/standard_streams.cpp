@@ -30,7 +30,10 @@ bool hold_closed_streams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;
     // The lowest descriptor that is free is this one. It is kept over exec, as a stream is.
-    if (::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) return false;
+    if (::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) == fd) continue;
+    // A container or chroot may have no /dev. A descriptor of O_PATH can be neither read nor
+    // written.
+    if (::open("/", O_PATH) != fd) return false;
   }
   return true;
 }

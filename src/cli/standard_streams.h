@@ -11,7 +11,7 @@ namespace riffle::cli {
 
 // Gives each of the descriptors 0, 1 and 2 that the caller closed a place holder, so that no file
 // gets it: notices would land in that file. Reading or writing the place holder is an error, as it
-// is with a closed stream. False: there is no /dev/null.
+// is with a closed stream. False, with errno: no descriptor is left for one.
 bool hold_closed_streams();
 
 // While one lives, what is written to stdout and stderr passes through Printable where that is a

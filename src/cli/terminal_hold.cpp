@@ -8,16 +8,30 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
+#include "cli/common.h"
 #include "cli/standard_streams.h"
 
 namespace riffle::cli {
 namespace {
 
-// A signal handler can reach nothing but globals; these belong to the one TerminalHold that holds.
+// A signal handler can reach nothing but globals; these belong to the one TerminalHold alive.
 std::atomic<bool> g_held{false};
+std::atomic<bool> g_changed{false};  // a hold() came: the terminal may be a line editor's now
 termios g_before, g_quiet;
 struct sigaction g_old_stop;
+
+// All signals whose default action ends the process. SIGKILL cannot be handled, and SIGBUS has the
+// handler of file_cut.cpp, which calls release_terminal() too.
+constexpr int kEnding[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGILL,    SIGTRAP, SIGABRT, SIGFPE,
+                           SIGUSR1, SIGSEGV, SIGUSR2, SIGPIPE,   SIGALRM, SIGTERM, SIGSTKFLT,
+                           SIGXCPU, SIGXFSZ, SIGPROF, SIGVTALRM, SIGPOLL, SIGPWR,  SIGSYS};
+struct sigaction g_old_ending[std::size(kEnding)];
+
+bool is_default(const struct sigaction& action) {
+  return !(action.sa_flags & SA_SIGINFO) && action.sa_handler == SIG_DFL;
+}
 
 bool in_foreground() { return ::tcgetpgrp(STDIN_FILENO) == ::getpgrp(); }
 
@@ -48,12 +62,39 @@ void on_stop(int) {
   errno = error;
 }
 
+// The flags of its sigaction have restored the default action and leave the signal unblocked, so
+// that raise() ends the process as if there were no handler.
+void on_ending(int signal) {
+  release_terminal();
+  ::raise(signal);
+}
+
 }  // namespace
 
 std::string_view paste_mode(bool on) {
   const char* const kind = std::getenv("TERM");
   if (::isatty(STDERR_FILENO) != 1 || !kind || !*kind || std::strcmp(kind, "dumb") == 0) return "";
   return on ? "\033[?2004h" : "\033[?2004l";
+}
+
+// Before the terminal changes, so that no signal finds it changed and no handler in place.
+TerminalHold::TerminalHold() {
+  struct sigaction action {};
+  action.sa_handler = on_ending;
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
+  sigemptyset(&action.sa_mask);
+  for (size_t i = 0; i < std::size(kEnding); ++i) {
+    ::sigaction(kEnding[i], nullptr, &g_old_ending[i]);
+    // An ignored signal, as under nohup, does not end the process. A sanitizer's handler stays.
+    if (is_default(g_old_ending[i])) ::sigaction(kEnding[i], &action, nullptr);
+  }
+}
+
+TerminalHold::~TerminalHold() {
+  release();
+  g_changed = false;
+  for (size_t i = 0; i < std::size(kEnding); ++i)
+    if (is_default(g_old_ending[i])) ::sigaction(kEnding[i], &g_old_ending[i], nullptr);
 }
 
 void TerminalHold::hold() {
@@ -69,7 +110,7 @@ void TerminalHold::hold() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGTSTP, nullptr, &g_old_stop);
   if (g_old_stop.sa_handler != SIG_IGN) sigaction(SIGTSTP, &action, nullptr);
-  g_held = true;
+  g_held = g_changed = true;
   set(g_quiet, true);
 }
 
@@ -80,7 +121,10 @@ void TerminalHold::release() {
 }
 
 void release_terminal() {
-  if (g_held.exchange(false)) set(g_before, false);
+  g_held = false;
+  if (g_changed.exchange(false)) set(g_before, false);
+  const std::string_view plain = color_ok(STDERR_FILENO) ? "\033[0m" : "";
+  if (::write(STDERR_FILENO, plain.data(), plain.size()) < 0) return;  // nobody sees it
 }
 
 }  // namespace riffle::cli

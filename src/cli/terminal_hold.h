@@ -7,18 +7,20 @@ namespace riffle::cli {
 // While it holds a terminal, keys are not echoed, so that they do not get into the progress bar or
 // the answer. They wait for the next prompt, as a shell's do; text that is pasted keeps its marks
 // and stays one message. Ctrl-C and Ctrl-Z work: a stopped process leaves the terminal as it was.
+// So does a process that a signal ends, also while a line editor has the terminal after release().
 // One at a time.
 class TerminalHold {
  public:
-  TerminalHold() = default;
-  ~TerminalHold() { release(); }
+  TerminalHold();
+  ~TerminalHold();
   TerminalHold(const TerminalHold&) = delete;
   TerminalHold& operator=(const TerminalHold&) = delete;
-  void hold();  // of standard input, if that is a terminal
-  void release();
+  void hold();     // of standard input, if that is a terminal
+  void release();  // until the next hold()
 };
 
-// The same for a signal handler that is about to end the process.
+// For a signal handler that is about to end the process: the terminal becomes as it was before the
+// first hold(), and what was dimmed ends.
 void release_terminal();
 
 // In this mode a terminal puts marks around pasted text, so that a line break in it is not taken

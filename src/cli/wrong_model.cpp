@@ -41,7 +41,8 @@ std::string wrong_name(const std::string& name) {
       rest.erase(0, std::string(host).size());
       hub = true;
     }
-  const bool file = lower(rest).find(".gguf") != rest.npos;
+  const bool file =
+      lower(rest).find(".gguf") != rest.npos || lower(rest).find(".safetensors") != rest.npos;
   if (url && (!hub || file))
     return complaint(
         name, "a URL",
@@ -52,7 +53,10 @@ std::string wrong_name(const std::string& name) {
   const auto slashes = std::count(repository.begin(), repository.end(), '/');
   const bool relative = !repository.starts_with("/") && !repository.starts_with(".") &&
                         !repository.starts_with("~") && !repository.ends_with("/");
-  if (hub || (relative && slashes == 1 && !file))
+  // Below a folder that is there, the user means a file.
+  std::error_code error;
+  const bool below = slashes == 1 && fs::is_directory(name.substr(0, name.find('/')), error);
+  if (hub || (relative && slashes == 1 && !file && !below))
     return complaint(name, "no such file; it may be the name of a repository",
                      "riffle downloads nothing: hf download " + repository + " --include '*" +
                          (tag.empty() ? "" : tag + "*") + ".gguf' --local-dir . fetches it");

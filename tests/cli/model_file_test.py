@@ -115,6 +115,19 @@ def no_models(folder):
         check(one_line_error(r, 3, path + ": found ", expected, *found) and r.err.count(b"\n") == 1, f"-m {os.path.basename(path)}", r)
 
 
+def names(folder):
+    """A relative path is a path if its folder is there or it names a file; else it may be a repository's name."""
+    os.mkdir(os.path.join(folder, "models"))
+    for name, hub in (("models/qwen", False), ("models/qwen:Q4_K_M", False), ("models/x.gguf", False), ("org/x.gguf", False),
+                      ("org/x.safetensors", False), ("./org/qwen", False), ("models/org/qwen", False), ("org/qwen", True),
+                      ("org/qwen:Q4_K_M", True)):
+        p = start("info", "-m", name, cwd=folder)
+        out, err = p.communicate(timeout=60)
+        r = Result(p.returncode, out, err)
+        check(one_line_error(r, 3, name, "hf download" if hub else "No such file") and (b"hf download" in err) == hub,
+              f"-m {name} is {'a repository' if hub else 'a path'}", r)
+
+
 def other_texts(folder):
     """Texts that are none, devices, and sessions of another model."""
     path = os.path.join(folder, "binary")
@@ -166,4 +179,4 @@ def batch_output_is_safe(folder):
     check(r.code == 3 and open(out).read() == earlier, "batch leaves the output alone if the model is bad", r)
 
 
-main(bad_files, other_files, pointers, no_models, other_texts, missing, batch_output_is_safe)
+main(bad_files, other_files, pointers, no_models, names, other_texts, missing, batch_output_is_safe)

@@ -1,4 +1,6 @@
 """riffle quantize and --weights: files that other commands run, refusals that cost nothing."""
+import time
+
 from harness import *
 
 PROMPT = ["--raw", "-p", "The old clock in the hall struck nine, and", "-n", "8", *GREEDY, *SMALL]
@@ -100,15 +102,13 @@ def full_disk(folder):
 
 def interrupted(folder):
     p = start("quantize", AGAIN, "-o", os.path.join(folder, "x.gguf"), "--type", "q4_k", "--threads", "1")
-    try:
-        p.wait(timeout=0.3)
-        check(True, "Ctrl-C stops it (was done before)")
-    except subprocess.TimeoutExpired:
-        p.send_signal(signal.SIGINT)
-        out, err = p.communicate(timeout=60)
-        done = p.returncode == 0
-        check(done or (p.returncode == 130 and os.listdir(folder) == []), "Ctrl-C stops it and leaves nothing",
-              (p.returncode, err, os.listdir(folder)))
+    while p.poll() is None and not os.listdir(folder):
+        time.sleep(0.001)
+    check(p.poll() is None, "quantize writes while it converts", p.returncode)
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=60)
+    check(p.returncode == 130 and b"[stopped; nothing was written]" in err and os.listdir(folder) == [],
+          "Ctrl-C stops it and leaves nothing", (p.returncode, err, os.listdir(folder)))
 
 
 main(files_run, summary, refusals, quantised_input, full_disk, interrupted)

@@ -94,7 +94,7 @@ def loops(folder):
     path = os.path.join(folder, "questions.txt")
     with open(path, "w") as f:
         f.write("Hello.\nWho are you?\n")
-    run = '"$0" run --chat -p "$q" -n 6 --temp 0 -c 2048 --threads 2'
+    run = '"$0" run --chat -p "$q" -n 6 --temp 0 ' + " ".join(SMALL)
     script = f'while read -r q; do {run}; done < "$1"'
     p = subprocess.run(["sh", "-c", script, BIN, path], capture_output=True, env=environment(),
                        timeout=120)

@@ -15,6 +15,7 @@ class Terminal:
         self.seen = b""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as a shell starts programs; Python ignores it
             os.execve(program, [program, *args], environment(TERM="xterm", COLUMNS="100", **env))
 
     @classmethod

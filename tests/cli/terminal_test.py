@@ -1,4 +1,6 @@
 """What a terminal gets and gives: control sequences of untrusted text, keys, Ctrl-C, closed streams."""
+import shutil
+
 from harness import *
 from terminal import *
 
@@ -103,6 +105,30 @@ def closed_streams(folder):
             check(good and b"tokens/s" not in data[-4096:], f"{name} with {closed}", (p.returncode, p.stderr, data[-200:]))
     p = subprocess.run(["sh", "-c", f'"$0" run -p hi -n 2 {small} 1>&-', BIN], capture_output=True, env=environment())
     check(p.returncode == 1 and b"stdout: cannot write" in p.stderr, "an answer to a closed stdout is an error", p.stderr)
+
+
+def without_devices(folder):
+    """The same where /dev is empty, as in a small container."""
+    def inside(command, *args):
+        return subprocess.run(["unshare", "-rm", "sh", "-c", "mount -t tmpfs none /dev && " + command, BIN, *args],
+                              capture_output=True, env=environment(), stdin=subprocess.DEVNULL, timeout=120)
+
+    if not shutil.which("unshare") or inside("exit 7").returncode != 7:
+        print("skip without_devices: unshare cannot mount")
+        return
+    small = " ".join(SMALL)
+    out, inp = os.path.join(folder, "out.jsonl"), os.path.join(folder, "in.jsonl")
+    with open(inp, "w") as f:
+        f.write('{"custom_id":"a","body":{"prompt":"hi","max_tokens":3}}\n')
+    p = inside(f'"$0" batch -i "$1" -o "$2" {small} 0<&- 1>&- 2>&-', inp, out)
+    with open(out, "rb") as f:
+        data = f.read()
+    check(p.returncode == 0 and data.count(b"\n") == 1 and json.loads(data)["error"] is None,
+          "without /dev/null closed streams are held, too", (p, data))
+    p = inside(f'"$0" run -p hi -n 2 {small} 0<&-')
+    check(p.returncode == 0 and p.stdout.endswith(b"\n"), "... and a closed stdin is no document", p)
+    p = inside(f'"$0" run -p hi -n 2 {small} 1>&-')
+    check(p.returncode == 1 and b"stdout: cannot write" in p.stderr, "... and a closed stdout is an error", p)
 
 
 def talk(history, text=b"Hello.\r", **env):
@@ -222,7 +248,8 @@ def stopped_load(folder):
     read = int(re.search(rb"(\d+) tokens read", seen)[1])
     check(b"/stats" not in seen.split(b"in use]")[0], "typed keys are not in the progress bar", seen[:300])
     check(kept < used and read < used + 200, "the same /load goes on from there", (kept, used, read))
-    check(True, "and what was typed meanwhile is at the next prompt")
+    drawn = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", seen.split(b"in use]")[1])
+    check(b"> /stats" in drawn, "what was typed meanwhile is at the next prompt", drawn)
     t.send(b"/exit\r")
     check(t.end() == 0, "/exit leaves", t.seen)
 
@@ -240,8 +267,12 @@ def stopped_read(folder):
     check(b"tokens read" in r.out and m[1] + b" of its " + m[2] in r.out, "info tells", r)
     question = ["-p", "What is the code?", "-n", "8", *LONG]
     want = riffle("run", "-f", path, *question, "-q")
-    r = riffle("run", "--session", out, *question)
-    check(r.code == 0 and r.out == want.out and b"the rest is read now" in r.err, "a question reads the rest", r)
+    begun = os.path.join(folder, "begun.kv")
+    shutil.copy(out, begun)
+    r = riffle("run", "--session", begun, *question)
+    check(r.code == 0 and r.out == want.out and b"the rest is read now and kept there" in r.err, "a question reads the rest", r)
+    r = riffle("run", "--session", begun, *question)
+    check(r.code == 0 and r.out == want.out and b"the rest is read" not in r.err, "... once", r)
     r = riffle(*args, "-o", out)
     check(r.code == 0 and b"holds " + m[1] + b" of " + m[2] in r.err, "the same command goes on", r)
     riffle(*args, "-o", whole)
@@ -260,6 +291,52 @@ def stopped_read(folder):
     t.send(b"\x03", at_prompt=False)
     check(t.end() == 130 and b"nothing is saved" in t.seen and open(out, "rb").read() == before,
           "a stopped read replaces no other document", t.seen[-300:])
+
+
+def stopped_run(folder):
+    """run -f FILE -p TEXT with --session: the file is made, and a stopped run goes on from there."""
+    path, out, other = long_document(folder), os.path.join(folder, "doc.kv"), os.path.join(folder, "other.kv")
+    args = ["run", "-f", path, "-p", "What is the code?", "-n", "8", *LONG]
+    want = riffle(*args, "-q")
+
+    def stop(*session):
+        t = Terminal(*args, *session)
+        t.wait_for(rb"reading.*? [3-8]\d%")
+        t.send(b"\x03", at_prompt=False)
+        return t.end(), t.seen
+
+    code, seen = stop()
+    check(code == 130 and b"--session FILE the same command keeps" in seen, "without --session a notice names it", seen[-300:])
+    code, seen = stop("--session", out)
+    m = re.search(rb"stopped: (\d+) of (\d+) tokens are kept in .*? goes on from there", seen)
+    check(code == 130 and m and 2048 <= int(m[1]) < int(m[2]), "Ctrl-C in run --session: what was read is kept", seen[-300:])
+    first = int(m[1])
+    t = Terminal(*args, "--session", out)
+    t.wait_for(b"holds %d of %s tokens" % (first, m[2]))
+    t.wait_for(rb"reading.*? [5-9]\d%")
+    t.send(b"\x03", at_prompt=False)
+    code = t.end()
+    m = re.search(rb"stopped: (\d+) of (\d+) tokens are kept", t.seen)
+    check(code == 130 and m and int(m[1]) > first, "the same command goes on from there, and keeps more", (code, first, t.seen[-300:]))
+    r = riffle(*args, "--session", out)
+    check(r.code == 0 and r.out == want.out and b"holds the whole document now: " + m[2] in r.err, "... to the end", (r, want))
+    r = riffle(*args, "--session", out)
+    check(r.code == 0 and r.out == want.out and b"is not read again" in r.err and b"whole" not in r.err, "... once", r)
+    # Small documents, for the cases in which nothing is stopped.
+    with open(path, "w") as f:
+        f.write("The code is 4821. " * 40)
+    small = ["run", "-f", path, "-p", "What is the code?", "-n", "8", *SMALL, *GREEDY]
+    want = riffle(*small, "-q")
+    first, second = (riffle(*small, "--session", other) for _ in range(2))
+    check(first.code == 0 and first.out == want.out == second.out and b"holds the whole document now" in first.err
+          and b"is not read again" in second.err, "--session makes a file of a document", (first, second))
+    j = json.loads(riffle("info", other, "--json").out)
+    read = os.path.join(folder, "read.kv")
+    riffle("read", "-f", path, "-o", read, *SMALL)
+    check(j["n_tokens"] == json.loads(riffle("info", read, "--json").out)["n_tokens"], "... as riffle read does", j)
+    none = os.path.join(folder, "none.kv")
+    r = riffle("run", "--session", none, "-p", "What is the code?", *SMALL)
+    check(one_line_error(r, 1, none) and not os.path.exists(none), "without a document it must be there", r)
 
 
 def stopped_process(_):
@@ -291,4 +368,70 @@ def stopped_process(_):
     check(shell.end() == 0, "the shell ends")
 
 
-main(stopped_process, answers, notices, metadata, closed_streams, history, quantize_to_a_link, keys, stopped_load, stopped_read)
+ENDING = ["SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGPIPE", "SIGUSR1", "SIGABRT", "SIGSEGV"]
+
+
+def started_below(shell):
+    """The process that a shell has started, which leads neither a session nor a process group."""
+    end = time.time() + 30
+    while time.time() < end:
+        with open(f"/proc/{shell}/task/{shell}/children") as f:
+            for pid in map(int, f.read().split()):
+                if os.path.samefile(f"/proc/{pid}/exe", BIN):
+                    return pid
+        time.sleep(0.01)
+    raise AssertionError("the shell has started nothing")
+
+
+def ended_chat(name, state, *args, before=None, ending=()):
+    """A chat that a signal ends. The shell around it keeps the terminal open, since the system resets one that nobody
+    has open."""
+    t = Terminal.of("/bin/sh", "-c", 'trap : HUP INT QUIT TERM; "$@"; echo "code $?"; read line', "sh", BIN, "chat", "-q",
+                    *args)
+    normal = t.modes()
+    pid = started_below(t.pid)
+    if before:
+        before(t)
+    while t.modes() & termios.ECHO:
+        time.sleep(0.005)
+    for _ in range(2 if name in ending else 1):
+        os.kill(pid, getattr(signal, name))
+        time.sleep(0.05)
+    seen = t.wait_for(rb"code \d+\r\n", 30)
+    code = int(re.search(rb"code (\d+)", seen)[1])
+    want = 130 if name in ending else 128 + getattr(signal, name)
+    check(code == want, f"{name} ends a chat {state}", (code, want, seen[-200:]))
+    check(t.modes() == normal, f"... and the terminal is as before {state}", (t.modes(), normal))
+    last = max(seen.rfind(b"\x1b[?2004h"), seen.rfind(b"\x1b[?2004l"))
+    check(seen[last:last + 8] == b"\x1b[?2004l", f"... also for pasted text {state}", seen[-200:])
+    t.send(b"\r", at_prompt=False)
+    t.end()
+
+
+def ended(folder):
+    """A signal that ends the process leaves the terminal with echo."""
+    path = long_document(folder)
+    slow = os.path.join(folder, "schema.json")
+    os.mkfifo(slow)  # nobody writes it: the chat starts for as long as the test wants
+
+    def at_prompt(t):
+        t.wait_for(rb"> ", 60)
+        while t.modes() & termios.IEXTEN:
+            time.sleep(0.005)
+
+    def reading(t):
+        at_prompt(t)
+        t.send(f"/load {path}\r".encode())
+        while not t.modes() & termios.IEXTEN:  # until the editor has given the terminal back
+            time.sleep(0.005)
+
+    own = "SIGINT", "SIGTERM"  # the chat ends by itself after the second
+    for name in ENDING:
+        ended_chat(name, "that is being started", *SMALL, "--json-schema", slow)
+        if name not in own:
+            ended_chat(name, "at its prompt", *SMALL, before=at_prompt)
+    for name in ("SIGHUP", "SIGQUIT", "SIGTERM"):
+        ended_chat(name, "that reads", *LONG, before=reading, ending=own)
+
+
+main(ended, stopped_process, answers, notices, metadata, closed_streams, without_devices, history, quantize_to_a_link, keys, stopped_load, stopped_read, stopped_run)

@@ -457,11 +457,9 @@ class Context(_Closable):
             self._turns.enter()
             return call()
 
-        self._turns.begin()
-        try:
-            self._check(watch.run(run, self._abort) if watch is not None else run())
-        finally:
-            self._turns.end()
+        self._turns.run(
+            lambda: self._check(watch.run(run, self._abort) if watch is not None else run())
+        )
 
     def load(self, path: Path, *, progress: ProgressCallback | None = None) -> Session:
         """A session that Session.save has kept. Its `data` is what was kept beside it."""
@@ -484,12 +482,12 @@ class Context(_Closable):
                 )
                 return code
 
-            self._turns.begin()
-            try:
+            def turn() -> ctypes.c_void_p:
                 made, code = watch.make(load, lib.riffle_session_free, self._abort)
                 self._check(code)
-            finally:
-                self._turns.end()
+                return made
+
+            made = self._turns.run(turn)
         finally:
             file.close()
         return Session(self, made, data)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import _structs as C
 from ._library import Busy, ProgressCallback, Watch, check, join, lib, tokens_array
 from ._options import generate_options, with_seed
+from ._turns import Turn
 
 if TYPE_CHECKING:
     from . import Session
@@ -37,30 +38,38 @@ class Run:
         self._over = False
         self._stopping = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="riffle", daemon=True)
-        handles = (session._handle, session.context._handle)
-        session.context._turns.begin()
+        self._working = False  # the thread uses the context, and gives the turn back
+        self._context_pointer: Any = None
+        self._turn = Turn()
+        turns = session.context._turns
         try:
+            turns.begin(self._turn)
             # A handle may have been closed while this waited.
+            handles = (session._handle, session.context._handle)
             self._session_pointer, self._context_pointer = (h.pointer for h in handles)
-        except BaseException:
-            session.context._turns.end()
-            raise
-        for handle in handles:
-            handle.stop = self.stop
-        try:
+            for handle in handles:
+                handle.stop = self.stop
             self._thread.start()
-        except BaseException:
-            self._let_go()
+        except BaseException:  # Ctrl-C may come when the thread runs already
+            with self._stopping:
+                working = self._working
+                self._over = self._over or not working
+            if working:
+                self.stop()
+            elif turns.holds(self._turn):
+                self._let_go()
+            turns.end(self._turn)
             raise
 
     def _let_go(self) -> None:
         with self._stopping:
             self._over = True
-            lib.riffle_abort(self._context_pointer, False)  # it was for this call alone
+            if self._context_pointer is not None:
+                lib.riffle_abort(self._context_pointer, False)  # it was for this call alone
         context = self._session.context
         for handle in (self._session._handle, context._handle):
             handle.stop = None
-        context._turns.end()
+        context._turns.end(self._turn)
 
     def _on_token(self, _user: Any, _index: int, token: Any) -> bool:
         try:
@@ -76,6 +85,10 @@ class Run:
             return False
 
     def _work(self) -> None:
+        with self._stopping:
+            if self._over:  # whoever started it was interrupted
+                return
+            self._working = True
         end: Any
         try:
             result = C.Result()

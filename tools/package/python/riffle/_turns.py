@@ -5,80 +5,107 @@ from __future__ import annotations
 import collections
 import queue
 import threading
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 from . import _structs as C
 from ._library import BadArgument, Busy
 
+T = TypeVar("T")
 
-class Waiting:
-    """A thread in the queue."""
+
+class Turn:
+    """One thread's turn, from the moment in which it asks for it."""
 
     def __init__(self) -> None:
-        self.given = False  # the turn; without it the context was closed
-        self.woken = threading.Lock()
+        self.woken = threading.Lock()  # locked: the thread waits
         self.woken.acquire()
+
+    def wake(self) -> None:
+        if self.woken.locked():
+            self.woken.release()
 
 
 class Turns:
     """A queue of calls, in the order in which they came. Ctrl-C ends the wait of one.
 
     A thread that holds the turn cannot wait for it: from a callback of the call, or with an answer
-    that it has not read to its end."""
+    that it has not read to its end.
+
+    Ctrl-C may raise KeyboardInterrupt after any call and at the beginning of any function. So one
+    assignment, to _holder, takes a turn or hands it over, and end(turn) may be called at any time:
+    also twice, and also if begin(turn) was left before it had the turn."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # of what follows, for a few instructions
-        self._waiting: collections.deque[Waiting] = collections.deque()
-        self._held = self._closed = False
+        self._waiting: collections.deque[Turn] = collections.deque()
+        self._holder: Turn | None = None
+        self._closed = False
         self._owner: int | None = None  # the thread that has the turn
         self._worker: int | None = None  # the thread in which callbacks come
         self._idle = threading.Condition(self._lock)
         # SimpleQueue.put may be interrupted by itself: the garbage collector comes at any time.
         self._frees: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
-    def begin(self) -> None:
-        """Waits for the turn. Raises Busy if that would never end."""
-        me = Waiting()
+    def run(self, call: Callable[[], T]) -> T:
+        """Runs the call when its turn has come."""
+        turn = Turn()
+        try:
+            self.begin(turn)
+            result = call()
+        finally:
+            # Twice, since a Ctrl-C may end the first before it has begun.
+            try:
+                self.end(turn)
+            except BaseException:
+                self.end(turn)
+                raise
+        return result
+
+    def begin(self, turn: Turn) -> None:
+        """Waits for the turn. Raises Busy if that would never end. end(turn) must follow, also after
+        an exception."""
         with self._lock:
             self._refuse()
-            if not self._held:
-                self._take()
+            if self._holder is None:
+                self._take(turn)
                 return
-            self._waiting.append(me)
-        try:
-            me.woken.acquire()
+            self._waiting.append(turn)
+        while True:
+            turn.woken.acquire()
             with self._lock:
-                if me.given:
-                    self._owner = threading.get_ident()
                 self._refuse_closed()
-        except BaseException:  # Ctrl-C, or the context was closed
-            with self._lock:
-                if me in self._waiting:
-                    self._waiting.remove(me)
-            if me.given:
-                self.end()
-            raise
+                if self._holder is turn:
+                    self._owner = threading.get_ident()
+                    return
+
+    def holds(self, turn: Turn) -> bool:
+        return self._holder is turn
 
     def enter(self) -> None:
         """This thread runs the call, and its callbacks."""
         self._worker = threading.get_ident()
 
-    def end(self) -> None:
+    def end(self, turn: Turn) -> None:
         """The next one's turn."""
         while True:
-            while not self._frees.empty():
-                self._frees.get()()  # nobody else takes from it: this thread has the turn
+            # Nobody else takes from it: this thread has the turn.
+            while self._holder is turn and not self._frees.empty():
+                self._frees.get()()
             with self._lock:
-                if not self._frees.empty():
-                    continue
-                self._owner = self._worker = None
-                if self._waiting:
-                    first = self._waiting.popleft()
-                    first.given = True
-                    first.woken.release()
-                else:
-                    self._held = False
-                    self._idle.notify_all()
+                if turn in self._waiting:
+                    self._waiting.remove(turn)
+                if self._holder is turn:
+                    if not self._frees.empty():
+                        continue
+                    self._owner = self._worker = None
+                    # A thread that is woken waits again if it does not hold the turn.
+                    if self._waiting:
+                        self._waiting[0].wake()
+                        self._holder = self._waiting[0]
+                        self._waiting.popleft()
+                    else:
+                        self._idle.notify_all()
+                        self._holder = None
                 break
         self._free_now()
 
@@ -91,28 +118,36 @@ class Turns:
     def close(self, abort: Callable[[bool], Any]) -> None:
         """Ends the call under way, and refuses those that wait and all that come."""
         with self._lock:
-            if self._held and threading.get_ident() == self._worker:
+            if self._holder is not None and threading.get_ident() == self._worker:
                 self._refuse()
             self._closed = True
-            while self._waiting:
-                self._waiting.popleft().woken.release()
-            if self._held:
+            for turn in self._waiting:
+                turn.wake()
+            self._waiting.clear()
+            if self._holder is not None:
                 abort(True)
         self.drain()
 
     def drain(self) -> None:
         """Waits until nothing uses the closed context, and frees its parts."""
-        with self._lock:
-            while self._held:
-                try:
-                    self._idle.wait()
-                except KeyboardInterrupt:  # what is under way uses what is about to be freed
-                    pass
-            self._take()
-        self.end()
+        turn = Turn()
+        try:
+            with self._lock:
+                while self._holder is not None:
+                    try:
+                        self._idle.wait()
+                    except KeyboardInterrupt:  # what is under way uses what is about to be freed
+                        pass
+                self._take(turn)
+        finally:
+            try:
+                self.end(turn)
+            except BaseException:
+                self.end(turn)
+                raise
 
-    def _take(self) -> None:
-        self._held = True
+    def _take(self, turn: Turn) -> None:
+        self._holder = turn
         self._owner = threading.get_ident()
 
     def _refuse_closed(self) -> None:
@@ -123,7 +158,7 @@ class Turns:
 
     def _refuse(self) -> None:
         self._refuse_closed()
-        if not self._held:
+        if self._holder is None:
             return
         if threading.get_ident() == self._worker:
             raise Busy(
@@ -140,11 +175,23 @@ class Turns:
 
     def _free_now(self) -> None:
         """Whoever holds the lock or the turn comes here, too, when they have let go of it."""
-        while not self._frees.empty() and self._lock.acquire(blocking=False):
+        while not self._frees.empty():
+            turn = Turn()
+            locked: list[bool] = []
             try:
-                if self._held:
-                    return
-                self._take()
+                try:
+                    # One call of C, so that no Ctrl-C comes between the lock and the note of it.
+                    locked.extend(map(self._lock.acquire, (False,)))
+                    if not locked[0] or self._holder is not None:
+                        return
+                    self._take(turn)
+                finally:
+                    if locked and locked[0]:
+                        self._lock.release()
             finally:
-                self._lock.release()
-            self.end()
+                if self._holder is turn:
+                    try:
+                        self.end(turn)
+                    except BaseException:
+                        self.end(turn)
+                        raise

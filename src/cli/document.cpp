@@ -1,0 +1,49 @@
+#include "cli/document.h"
+
+#include <algorithm>
+
+#include "cli/prompt.h"
+#include "cli/session.h"
+
+namespace riffle::cli {
+
+std::vector<int32_t> document_tokens(riffle_model* model, const SavedText& t,
+                                     const Thinking& thinking) {
+  std::vector<int32_t> same;
+  bool first = true;
+  for (const char* question : {"What", "1", "\xC2\xBF", "the"}) {
+    const std::vector<int32_t> tokens =
+        question_prompt(model, t.system, with_document(t.document, question), t.message, thinking)
+            .tokens;
+    const auto end = std::mismatch(same.begin(), same.end(), tokens.begin(), tokens.end()).first;
+    if (first) same = tokens;
+    else same.erase(end, same.end());
+    first = false;
+  }
+  return same;
+}
+
+bool is_same_document(const SavedText& a, const SavedText& b) {
+  return !a.chat && !b.chat && a.message == b.message && a.system == b.system &&
+         a.document == b.document;
+}
+
+std::string keep_begun(const std::string& path, SavedText text, riffle_context* context,
+                       riffle_session* session, size_t n_tokens, bool quiet) {
+  const size_t read = riffle_session_length(session);
+  bool ours = is_new_file(path);
+  if (!ours) {
+    const SessionFile file(path);
+    // A whole document is kept, also if another model counts it in fewer tokens.
+    ours = file.text().all_tokens != 0 && is_same_document(file.text(), text) &&
+           file.info().n_tokens <= read;
+  }
+  if (read == 0 || !ours) return "nothing is saved in " + path;
+  clear_interrupted();
+  text.all_tokens = read < n_tokens ? n_tokens : 0;
+  save_session(context, session, path, text, quiet);
+  return text_of("%zu of %zu tokens are kept in %s; the same command goes on from there", read,
+                 n_tokens, path.c_str());
+}
+
+}  // namespace riffle::cli
