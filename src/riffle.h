@@ -889,7 +889,7 @@ typedef struct riffle_logit_bias {
 typedef struct riffle_sampling {
   size_t struct_size;
   float temperature; /* 0.8 */
-  int32_t top_k;     /* 40; 0: off */
+  int32_t top_k;     /* 40; 0 and -1: off */
   float top_p;       /* 0.95; 1: off */
   float min_p;       /* 0.05; 0: off */
   uint64_t seed;     /* 0. The same seed gives the same text. 0 is an ordinary seed, not "random".
@@ -1234,7 +1234,9 @@ RIFFLE_API riffle_status riffle_scheduler_step(riffle_scheduler* scheduler,
 typedef enum riffle_options_kind {
   RIFFLE_OPTIONS_SELECTION = 0, /* riffle_selection */
   RIFFLE_OPTIONS_CONTEXT = 1,   /* riffle_context_options without its selection */
-  RIFFLE_OPTIONS_SCHEDULER = 2  /* riffle_scheduler_options */
+  RIFFLE_OPTIONS_SCHEDULER = 2, /* riffle_scheduler_options */
+  RIFFLE_OPTIONS_SAMPLING = 3,  /* riffle_sampling: its numbers, but for seed */
+  RIFFLE_OPTIONS_GENERATE = 4   /* riffle_generate_options without its sampling: max_tokens */
 } riffle_options_kind;
 
 typedef enum riffle_member_type {

@@ -38,7 +38,12 @@ inline constexpr DTypeInfo kDTypes[kNumDTypes] = {
     {"Q4_K", 256, 144},   {"Q5_K", 256, 176}, {"Q6_K", 256, 210}, {"IQ4_NL", 32, 18},
     {"IQ4_XS", 256, 136}, {"Q3_K", 256, 110}, {"Q2_K", 256, 84},  {"MXFP4", 32, 17}};
 
-constexpr const DTypeInfo& dtype_info(DType type) { return kDTypes[static_cast<int>(type)]; }
+// The mask changes no index. It shows compilers that none is beyond the table: the enum can hold
+// 255, and a compiler that follows a value past the cases of a switch warns of that.
+static_assert((kNumDTypes & (kNumDTypes - 1)) == 0);
+constexpr const DTypeInfo& dtype_info(DType type) {
+  return kDTypes[static_cast<unsigned>(type) & (kNumDTypes - 1)];
+}
 constexpr bool is_quantised(DType type) { return dtype_info(type).block_values > 1; }
 
 // Types whose 4-bit codes are indices into a table of 16 signed values.

@@ -282,23 +282,13 @@ const float* riffle_logits(const riffle_session* session) {
 // ---- generation
 
 void riffle_sampling_defaults_sized(riffle_sampling* s, size_t struct_size) {
-  give_defaults(s, struct_size, [](riffle_sampling& all) {
-    all.temperature = 0.8f;
-    all.top_k = 40;
-    all.top_p = 0.95f;
-    all.min_p = 0.05f;
-    all.repeat_penalty = 1;
-    all.repeat_last_n = 64;
-    all.xtc_threshold = 0.1f;
-    all.dry_base = 1.75f;
-    all.dry_allowed_length = 2;
-    all.dry_penalty_last_n = -1;
-  });
+  give_defaults(s, struct_size,
+                [](riffle_sampling& all) { set_defaults(RIFFLE_OPTIONS_SAMPLING, &all); });
 }
 
 void riffle_generate_defaults_sized(riffle_generate_options* o, size_t struct_size) {
   give_defaults(o, struct_size, [](riffle_generate_options& all) {
-    all.max_tokens = -1;
+    set_defaults(RIFFLE_OPTIONS_GENERATE, &all);
     riffle_sampling_defaults(&all.sampling);
   });
 }

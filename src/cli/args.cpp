@@ -5,14 +5,10 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <iomanip>
 #include <nlohmann/json.hpp>
-#include <sstream>
-#include <type_traits>
 
+#include "cli/answer_settings.h"
 #include "cli/help.h"
-#include "cli/sampling_range.h"
-#include "cli/settings.h"
 
 namespace riffle::cli {
 
@@ -20,42 +16,18 @@ std::string not_empty(const std::string& value) { return value.empty() ? "the pa
 
 namespace {
 
-// Flags under one heading of the help.
-struct Group {
-  CLI::App& app;
-  const char* heading;
-};
-
-// A number in a range; NaN and infinities are refused.
-template <typename T>
-void number_flag(Group g, const std::string& flag, T& target, double low, double high,
-                 const std::string& text) {
-  std::ostringstream shown;
-  shown << target;
-  g.app.add_option(flag, target, text)
-      ->group(g.heading)
-      ->type_name("X")
-      ->default_str(shown.str())
-      ->check([low, high](const std::string& s) -> std::string {
-        constexpr bool whole = std::is_integral_v<T>;
-        std::conditional_t<whole, int64_t, double> v = 0;
-        const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), v);
-        const double value = static_cast<double>(v);
-        if (error != std::errc() || end != s.data() + s.size() ||
-            !(value >= low && value <= high)) {
-          std::ostringstream e;
-          e << "'" << s << "': expected a " << (whole ? "whole " : "") << "number, "
-            << std::setprecision(10) << low << " to " << high;
-          return e.str();
-        }
-        return "";
-      });
-}
-
-template <auto member>
-void sampling_flag(Group g, const std::string& flag, riffle_sampling& sampling,
-                   const std::string& text) {
-  number_flag(g, flag, sampling.*member, range_of<member>.low, range_of<member>.high, text);
+void answer_flag(CLI::App& app, CommonOptions& o, const char* id) {
+  const riffle_setting& s = setting(id);
+  app.add_option_function<std::string>(
+         s.flag,
+         [&o, &s](const std::string& value) {
+           if (!set_answer_setting(o, s, value))
+             throw CLI::ValidationError(flag_of(s), "'" + value + "': expected " + expected(s));
+         },
+         s.help)
+      ->group(s.group)
+      ->type_name(s.type == RIFFLE_MEMBER_FLOAT ? "X" : "N")
+      ->default_str(text_of("%g", get_answer_setting(o, s)));
 }
 
 // None for -1, which llama.cpp's users know as "random".
@@ -107,19 +79,9 @@ std::string without_escapes(const std::string& text) {
 }
 
 void add_dry_flags(CLI::App& app, CommonOptions& o) {
-  const Group more{app, kSamplingGroup};
-  sampling_flag<&riffle_sampling::dry_multiplier>(
-      more, "--dry-multiplier", o.sampling,
-      "DRY: make tokens that continue a repetition less likely by this much; 0: off");
-  sampling_flag<&riffle_sampling::dry_base>(
-      more, "--dry-base", o.sampling,
-      "DRY: factor of the penalty for each token that the repetition is longer");
-  sampling_flag<&riffle_sampling::dry_allowed_length>(
-      more, "--dry-allowed-length", o.sampling,
-      "DRY: tokens of the shortest repetition that has a penalty");
-  sampling_flag<&riffle_sampling::dry_penalty_last_n>(
-      more, "--dry-penalty-last-n", o.sampling,
-      "DRY: number of last tokens in which it looks for repetitions; 0: off; -1: all");
+  for (const char* id : {"sampling.dry_multiplier", "sampling.dry_base",
+                         "sampling.dry_allowed_length", "sampling.dry_penalty_last_n"})
+    answer_flag(app, o, id);
   app.add_option_function<std::vector<std::string>>(
          "--dry-sequence-breaker",
          [&o](const std::vector<std::string>& all) {
@@ -141,44 +103,18 @@ void add_dry_flags(CLI::App& app, CommonOptions& o) {
 }
 
 void add_sampling_flags(CLI::App& app, CommonOptions& o) {
-  const Group g{app, kAnswerGroup}, more{app, kSamplingGroup};
-  number_flag(g, "-n,--max-tokens", o.max_tokens, -1, kMaxInt,
-              "most tokens of an answer; -1: until the context is full");
-  sampling_flag<&riffle_sampling::temperature>(g, "--temp", o.sampling,
-                                               "temperature of the sampler; 0: greedy");
+  for (const char* id : {"generate.max_tokens", "sampling.temperature"}) answer_flag(app, o, id);
   app.add_option_function<std::string>(
          "-s,--seed", [&o](const std::string& s) { o.seed = parse_seed(s); },
          "the same seed gives the same text; -1: a random seed, which is reported")
       ->group(kAnswerGroup)
       ->type_name("N")
       ->default_str("-1");
-  sampling_flag<&riffle_sampling::top_k>(more, "--top-k", o.sampling,
-                                         "sample among the k likeliest tokens; 0: off");
-  sampling_flag<&riffle_sampling::top_p>(
-      more, "--top-p", o.sampling, "sample among the likeliest tokens that make up p; 1: off");
-  sampling_flag<&riffle_sampling::min_p>(
-      more, "--min-p", o.sampling,
-      "drop tokens less likely than this share of the likeliest token's probability; 0: off");
-  sampling_flag<&riffle_sampling::xtc_probability>(
-      more, "--xtc-probability", o.sampling,
-      "XTC: how often a draw leaves out the likeliest tokens; 0: off");
-  sampling_flag<&riffle_sampling::xtc_threshold>(
-      more, "--xtc-threshold", o.sampling,
-      "XTC: of the tokens with at least this probability, only the least likely stays; above "
-      "0.5: off");
-  sampling_flag<&riffle_sampling::repeat_penalty>(
-      more, "--repeat-penalty", o.sampling,
-      "make the last tokens, prompt included, less likely: divide positive logits by this, "
-      "multiply negative ones; 1: off");
-  sampling_flag<&riffle_sampling::repeat_last_n>(
-      more, "--repeat-last-n", o.sampling,
-      "number of last tokens that --repeat-penalty applies to; 0: none; -1: all");
-  sampling_flag<&riffle_sampling::frequency_penalty>(
-      more, "--frequency-penalty", o.sampling,
-      "lower a token's logit by this for each time that the answer has it; 0: off");
-  sampling_flag<&riffle_sampling::presence_penalty>(
-      more, "--presence-penalty", o.sampling,
-      "lower the logits of all tokens that the answer has by this; 0: off");
+  for (const char* id :
+       {"sampling.top_k", "sampling.top_p", "sampling.min_p", "sampling.xtc_probability",
+        "sampling.xtc_threshold", "sampling.repeat_penalty", "sampling.repeat_last_n",
+        "sampling.frequency_penalty", "sampling.presence_penalty"})
+    answer_flag(app, o, id);
   add_dry_flags(app, o);
   app.add_option_function<std::vector<std::string>>(
          "-l,--logit-bias",

@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "cli/answer_settings.h"
 #include "cli/common.h"
-#include "cli/sampling_range.h"
 #include "cli/seed.h"
 
 namespace riffle::cli {
@@ -54,47 +54,28 @@ std::vector<std::string> complete_path(const std::string& typed) {
   return words;
 }
 
-// A setting of the sampler: its name, its range, and where its value is.
+// A setting of answers: its names here, and its id in the table of settings.
 struct Setting {
   const char* name;
   const char* other_name;  // "" if it has none
-  double low, high;
-  bool whole;  // whole numbers only
-  double (*get)(const CommonOptions&);
-  void (*set)(CommonOptions&, double);
+  const char* id;
 };
 
-// Of a member of CommonOptions::sampling.
-template <auto member>
-constexpr Setting of(const char* name, const char* other_name = "") {
-  using Value = std::remove_reference_t<decltype(std::declval<riffle_sampling&>().*member)>;
-  return {name,
-          other_name,
-          range_of<member>.low,
-          range_of<member>.high,
-          std::is_integral_v<Value>,
-          [](const CommonOptions& o) { return static_cast<double>(o.sampling.*member); },
-          [](CommonOptions& o, double v) { o.sampling.*member = static_cast<Value>(v); }};
-}
-
-const Setting kSettings[] = {
-    of<&riffle_sampling::temperature>("temp", "temperature"),
-    of<&riffle_sampling::top_k>("top-k"),
-    of<&riffle_sampling::top_p>("top-p"),
-    of<&riffle_sampling::min_p>("min-p"),
-    of<&riffle_sampling::xtc_probability>("xtc-probability"),
-    of<&riffle_sampling::xtc_threshold>("xtc-threshold"),
-    of<&riffle_sampling::repeat_penalty>("repeat-penalty"),
-    of<&riffle_sampling::repeat_last_n>("repeat-last-n"),
-    of<&riffle_sampling::frequency_penalty>("frequency-penalty"),
-    of<&riffle_sampling::presence_penalty>("presence-penalty"),
-    of<&riffle_sampling::dry_multiplier>("dry-multiplier"),
-    of<&riffle_sampling::dry_base>("dry-base"),
-    of<&riffle_sampling::dry_allowed_length>("dry-allowed-length"),
-    of<&riffle_sampling::dry_penalty_last_n>("dry-penalty-last-n"),
-    {"max-tokens", "n", -1, kMaxInt, true,
-     [](const CommonOptions& o) { return static_cast<double>(o.max_tokens); },
-     [](CommonOptions& o, double v) { o.max_tokens = static_cast<int32_t>(v); }}};
+const Setting kSettings[] = {{"temp", "temperature", "sampling.temperature"},
+                             {"top-k", "", "sampling.top_k"},
+                             {"top-p", "", "sampling.top_p"},
+                             {"min-p", "", "sampling.min_p"},
+                             {"xtc-probability", "", "sampling.xtc_probability"},
+                             {"xtc-threshold", "", "sampling.xtc_threshold"},
+                             {"repeat-penalty", "", "sampling.repeat_penalty"},
+                             {"repeat-last-n", "", "sampling.repeat_last_n"},
+                             {"frequency-penalty", "", "sampling.frequency_penalty"},
+                             {"presence-penalty", "", "sampling.presence_penalty"},
+                             {"dry-multiplier", "", "sampling.dry_multiplier"},
+                             {"dry-base", "", "sampling.dry_base"},
+                             {"dry-allowed-length", "", "sampling.dry_allowed_length"},
+                             {"dry-penalty-last-n", "", "sampling.dry_penalty_last_n"},
+                             {"max-tokens", "n", "generate.max_tokens"}};
 
 void set_seed(CommonOptions& options, const std::string& value) {
   uint64_t seed = 0;
@@ -164,7 +145,8 @@ Completion complete_chat(const std::string& before_cursor) {
 
 std::string chat_settings(const CommonOptions& options) {
   std::string text;
-  for (const Setting& s : kSettings) text += text_of("%-10s  %g\n", s.name, s.get(options));
+  for (const Setting& s : kSettings)
+    text += text_of("%-10s  %g\n", s.name, get_answer_setting(options, setting(s.id)));
   return text + text_of("%-10s  %s\n", "seed", std::to_string(options.sampling.seed).c_str());
 }
 
@@ -177,14 +159,9 @@ bool set_chat_setting(CommonOptions& options, std::string_view name, const std::
   }
   for (const Setting& s : kSettings) {
     if (word != s.name && word != s.other_name) continue;
-    double v = 0;
-    const char* const end = value.data() + value.size();
-    const auto [stop, error] = std::from_chars(value.data(), end, v);
-    const bool number = error == std::errc() && stop == end && v >= s.low && v <= s.high;
-    if (!number || (s.whole && v != std::floor(v)))
-      throw Exit(EXIT_RUN, text_of("/set %s: found '%s', expected a %snumber from %.10g to %.10g",
-                                   s.name, value.c_str(), s.whole ? "whole " : "", s.low, s.high));
-    s.set(options, v);
+    if (!set_answer_setting(options, setting(s.id), value))
+      throw Exit(EXIT_RUN, text_of("/set %s: found '%s', expected %s", s.name, value.c_str(),
+                                   expected(setting(s.id)).c_str()));
     return false;
   }
   throw Exit(EXIT_RUN, text_of("/set: found '%s', expected one of %s", std::string(name).c_str(),

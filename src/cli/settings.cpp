@@ -91,7 +91,7 @@ const char* flag_of_id(const char* id) {
     return all;
   }();
   const auto at = flags.find(id);
-  return at == flags.end() ? nullptr : at->second.c_str();
+  return at == flags.end() || at->second.empty() ? nullptr : at->second.c_str();
 }
 
 bool is_number(const riffle_setting& s) { return !*s.words && s.type != RIFFLE_MEMBER_BOOL; }

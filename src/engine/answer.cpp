@@ -5,6 +5,7 @@
 #include "backend/backend.h"
 #include "engine/logprobs.h"
 #include "util/error.h"
+#include "util/settings.h"
 
 namespace riffle {
 
@@ -12,8 +13,7 @@ void check_generate_options(const riffle_generate_options& o) {
   check_sampling(o.sampling.temperature, o.sampling.top_k, o.sampling.top_p, o.sampling.min_p);
   check_xtc({o.sampling.xtc_probability, o.sampling.xtc_threshold});
   check_penalties(o.sampling);
-  if (o.max_tokens < -1)
-    fail(RIFFLE_BAD_ARGUMENT, "max_tokens is %d, expected -1 or more", o.max_tokens);
+  check_answer_setting("generate.max_tokens", o.max_tokens);
   if (o.n_stop && !o.stop) fail(RIFFLE_BAD_ARGUMENT, "stop is NULL, but n_stop is %zu", o.n_stop);
   for (size_t i = 0; i < o.n_stop; ++i)
     if (!o.stop[i] || !*o.stop[i]) fail(RIFFLE_BAD_ARGUMENT, "stop[%zu] is empty", i);

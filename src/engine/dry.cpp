@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "util/error.h"
+#include "util/settings.h"
 
 namespace riffle {
 namespace {
@@ -15,17 +16,11 @@ constexpr double kMostPenalty = 1e30;
 }  // namespace
 
 void check_dry(const riffle_sampling& s) {
-  if (!(s.dry_multiplier >= 0 && std::isfinite(s.dry_multiplier)))
-    fail(RIFFLE_BAD_ARGUMENT, "dry_multiplier is %g, expected a finite value >= 0",
-         s.dry_multiplier);
+  check_answer_setting("sampling.dry_multiplier", s.dry_multiplier);
   // Programs of version 1.0.0 that fill the struct in by hand leave 0 in what was reserved.
-  if (s.dry_multiplier > 0 && !(s.dry_base >= 1 && std::isfinite(s.dry_base)))
-    fail(RIFFLE_BAD_ARGUMENT, "dry_base is %g, expected a finite value >= 1", s.dry_base);
-  if (s.dry_allowed_length < 0)
-    fail(RIFFLE_BAD_ARGUMENT, "dry_allowed_length is %d, expected 0 or more", s.dry_allowed_length);
-  if (s.dry_penalty_last_n < -1)
-    fail(RIFFLE_BAD_ARGUMENT, "dry_penalty_last_n is %d, expected -1 or more",
-         s.dry_penalty_last_n);
+  if (s.dry_multiplier > 0) check_answer_setting("sampling.dry_base", s.dry_base);
+  check_answer_setting("sampling.dry_allowed_length", s.dry_allowed_length);
+  check_answer_setting("sampling.dry_penalty_last_n", s.dry_penalty_last_n);
   if (s.n_dry_sequence_breakers && !s.dry_sequence_breakers)
     fail(RIFFLE_BAD_ARGUMENT, "dry_sequence_breakers is NULL, but n_dry_sequence_breakers is %zu",
          s.n_dry_sequence_breakers);

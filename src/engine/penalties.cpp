@@ -4,19 +4,15 @@
 #include <cmath>
 
 #include "util/error.h"
+#include "util/settings.h"
 
 namespace riffle {
 
 void check_penalties(const riffle_sampling& s) {
-  if (!(s.repeat_penalty > 0 && std::isfinite(s.repeat_penalty)))
-    fail(RIFFLE_BAD_ARGUMENT, "repeat_penalty is %g, expected a finite value > 0",
-         s.repeat_penalty);
-  if (s.repeat_last_n < -1)
-    fail(RIFFLE_BAD_ARGUMENT, "repeat_last_n is %d, expected -1 or more", s.repeat_last_n);
-  if (!(s.frequency_penalty >= -2 && s.frequency_penalty <= 2))
-    fail(RIFFLE_BAD_ARGUMENT, "frequency_penalty is %g, expected -2 to 2", s.frequency_penalty);
-  if (!(s.presence_penalty >= -2 && s.presence_penalty <= 2))
-    fail(RIFFLE_BAD_ARGUMENT, "presence_penalty is %g, expected -2 to 2", s.presence_penalty);
+  check_answer_setting("sampling.repeat_penalty", s.repeat_penalty);
+  check_answer_setting("sampling.repeat_last_n", s.repeat_last_n);
+  check_answer_setting("sampling.frequency_penalty", s.frequency_penalty);
+  check_answer_setting("sampling.presence_penalty", s.presence_penalty);
   if (s.n_logit_bias && !s.logit_bias)
     fail(RIFFLE_BAD_ARGUMENT, "logit_bias is NULL, but n_logit_bias is %zu", s.n_logit_bias);
   check_dry(s);
@@ -35,8 +31,7 @@ void check_penalties(const riffle_sampling& s) {
   if (twice != tokens.end())
     fail(RIFFLE_BAD_ARGUMENT, "logit_bias: token %d is there more than once, expected once",
          *twice);
-  if (s.top_logprobs < 0 || s.top_logprobs > 20)
-    fail(RIFFLE_BAD_ARGUMENT, "top_logprobs is %d, expected 0 to 20", s.top_logprobs);
+  check_answer_setting("sampling.top_logprobs", s.top_logprobs);
 }
 
 Penalties::Penalties(const riffle_sampling& s, std::span<const int32_t> prompt,

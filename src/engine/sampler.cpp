@@ -8,6 +8,7 @@
 
 #include "kernels/common/splitmix64.h"
 #include "util/error.h"
+#include "util/settings.h"
 
 namespace riffle {
 namespace {
@@ -74,19 +75,15 @@ uint64_t Random::next() {
 double Random::uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 
 void check_sampling(float temperature, int top_k, float top_p, float min_p) {
-  if (!(temperature >= 0 && temperature <= std::numeric_limits<float>::max())) {
-    fail(RIFFLE_BAD_ARGUMENT, "temperature is %g, expected a finite value >= 0", temperature);
-  }
-  if (top_k < 0) fail(RIFFLE_BAD_ARGUMENT, "top_k is %d, expected >= 0", top_k);
-  if (!(top_p >= 0 && top_p <= 1)) fail(RIFFLE_BAD_ARGUMENT, "top_p is %g, expected 0 to 1", top_p);
-  if (!(min_p >= 0 && min_p <= 1)) fail(RIFFLE_BAD_ARGUMENT, "min_p is %g, expected 0 to 1", min_p);
+  check_answer_setting("sampling.temperature", temperature);
+  check_answer_setting("sampling.top_k", top_k);
+  check_answer_setting("sampling.top_p", top_p);
+  check_answer_setting("sampling.min_p", min_p);
 }
 
 void check_xtc(const Xtc& xtc) {
-  if (!(xtc.probability >= 0 && xtc.probability <= 1))
-    fail(RIFFLE_BAD_ARGUMENT, "xtc_probability is %g, expected 0 to 1", xtc.probability);
-  if (!(xtc.threshold >= 0 && xtc.threshold <= 1))
-    fail(RIFFLE_BAD_ARGUMENT, "xtc_threshold is %g, expected 0 to 1", xtc.threshold);
+  check_answer_setting("sampling.xtc_probability", xtc.probability);
+  check_answer_setting("sampling.xtc_threshold", xtc.threshold);
 }
 
 Sampler::Sampler(uint64_t seed, float temperature, int top_k, float top_p, float min_p, Xtc xtc)
@@ -94,7 +91,7 @@ Sampler::Sampler(uint64_t seed, float temperature, int top_k, float top_p, float
       temperature_(temperature),
       top_p_(top_p),
       min_p_(min_p),
-      top_k_(top_k),
+      top_k_(std::max(top_k, 0)),
       xtc_(xtc) {
   check_sampling(temperature, top_k, top_p, min_p);
   check_xtc(xtc);

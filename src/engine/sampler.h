@@ -19,8 +19,7 @@ class Random {
   uint64_t state_[4];
 };
 
-// Throws RIFFLE_BAD_ARGUMENT, naming the value, unless temperature is finite and >= 0, top_k >= 0
-// and top_p and min_p are in [0,1].
+// Throws RIFFLE_BAD_ARGUMENT, naming the value, unless all are in the ranges of util/settings.h.
 void check_sampling(float temperature, int top_k, float top_p, float min_p);
 
 // Exclude top choices: acts on a draw with this probability.
@@ -28,7 +27,7 @@ struct Xtc {
   float probability = 0, threshold = 0.1f;
   bool on() const { return probability > 0 && threshold <= 0.5f; }
 };
-// Throws RIFFLE_BAD_ARGUMENT, naming the value, unless both are in [0,1].
+// The same for both of these.
 void check_xtc(const Xtc& xtc);
 
 // The logits of a request's changes change first. A token that the request does not allow counts as

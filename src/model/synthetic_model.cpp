@@ -12,6 +12,7 @@
 #include "model/text/tokenizer.h"
 #include "util/cpu_limits.h"
 #include "util/error.h"
+#include "util/memory_limits.h"
 #include "util/thread_pool.h"
 
 namespace riffle {
@@ -268,6 +269,9 @@ void materialize(Model& model) {
   for (Tensor* t : tensors_of(model.weights))
     if (!t->data && !(t == &model.weights.output && model.config.tied_output)) missing.push_back(t);
   if (missing.empty()) return;
+  uint64_t taken = 0;
+  for (const Tensor* t : missing) taken += static_cast<uint64_t>(t->bytes());
+  require_memory("synthetic weights", taken, MemoryLimits());
   std::vector<Buffer> buffers;
   for (const Tensor* t : missing) buffers.emplace_back(static_cast<size_t>(t->bytes()));
   model.generated.reserve(model.generated.size() + buffers.size());  // from here on nothing fails

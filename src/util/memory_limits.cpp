@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "util/control_groups.h"
+#include "util/error.h"
 
 namespace riffle {
 namespace {
@@ -55,6 +56,14 @@ uint64_t MemoryLimits::available() const {
     least = std::min(least, group.limit - std::min(group.limit, *used - cached));
   }
   return least;
+}
+
+void require_memory(const std::string& what, uint64_t bytes, const MemoryLimits& limits) {
+  if (bytes <= limits.total()) return;
+  const auto gib = [](uint64_t n) { return static_cast<double>(n) / (1 << 30); };
+  fail(RIFFLE_OUT_OF_MEMORY, "%s take %.2f GiB of host memory, expected at most the %.2f GiB of %s",
+       what.c_str(), gib(bytes), gib(limits.total()),
+       limits.by_group() ? "this process's control group" : "this machine");
 }
 
 }  // namespace riffle

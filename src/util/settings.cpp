@@ -102,6 +102,14 @@ void check_settings(riffle_options_kind kind, const void* options) {
   }
 }
 
+void check_answer_setting(std::string_view id, double value) {
+  const riffle_setting& s = *find_setting(id);
+  if (!setting_allows(s, value))
+    fail(RIFFLE_BAD_ARGUMENT,
+         s.type == RIFFLE_MEMBER_FLOAT ? "%s is %g, expected %s" : "%s is %.0f, expected %s",
+         std::string(id.substr(id.find('.') + 1)).c_str(), value, s.range);
+}
+
 std::string name_settings(std::string_view text, riffle_setting_name_fn name) {
   std::string out;
   for (;;) {

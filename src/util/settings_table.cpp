@@ -1,5 +1,6 @@
 // The rows of the table; settings.cpp has the functions.
 #include <deque>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,7 +22,8 @@ constexpr uint32_t kBlocks = kPsa | kTopk | kTwilight | kShare,
 constexpr uint32_t kOnTopk = 1u << RIFFLE_BASE_TOPK, kOnPsa = 1u << RIFFLE_BASE_PSA,
                    kAnyBase = (1u << RIFFLE_BASE_ALL) | kOnTopk | kOnPsa;
 constexpr double kMostBlocks = 1 << 20, kMostTokens = 1 << 28, kMostBudget = 1e9,
-                 kMostInt = 2147483647.0, kMostBytes = 18446744073709551616.0;
+                 kMostInt = 2147483647.0, kMostBytes = 18446744073709551616.0,
+                 kMostFloat = std::numeric_limits<float>::max();
 constexpr const char* kShareOrTokens = " (up to 1 a share, above 1 a number of tokens)";
 
 // The titles under which the command line's help has the settings.
@@ -31,7 +33,8 @@ constexpr const char *kContext = "Context", *kSelection = "Selection of KV block
                      *kOfTwilight = "Selector twilight", *kOfTokenSelect = "Selector tokenselect",
                      *kOfLfps = "Selector lfps", *kLayout = "Memory layout and kernels",
                      *kSteps = "Decode steps", *kCompare = "For comparison",
-                     *kScheduling = "Many requests at once";
+                     *kScheduling = "Many requests at once", *kAnswer = "Answer",
+                     *kSampling = "Sampling, templates and weights";
 
 constexpr riffle_member_type kBool = RIFFLE_MEMBER_BOOL, kInt = RIFFLE_MEMBER_INT32,
                              kLong = RIFFLE_MEMBER_INT64, kSize = RIFFLE_MEMBER_UINT64,
@@ -586,6 +589,147 @@ constexpr riffle_setting kSchedulerRows[] = {
      .help = "part of a prompt that is read between two decode steps"},
 };
 
+using A = riffle_sampling;
+// Library, flags, /set and lines of a batch take these ranges, and refuse with the same words.
+constexpr riffle_setting kSamplingRows[] = {
+    {.id = "sampling.temperature",
+     .offset = offsetof(A, temperature),
+     .type = kFloat,
+     .standard = 0.8,
+     .high = kMostFloat,
+     .flag = "--temp",
+     .group = kAnswer,
+     .help = "temperature of the sampler; 0: greedy"},
+    {.id = "sampling.top_k",
+     .offset = offsetof(A, top_k),
+     .type = kInt,
+     .standard = 40,
+     .low = -1,
+     .high = kMostInt,
+     .flag = "--top-k",
+     .group = kSampling,
+     .help = "sample among the k likeliest tokens; 0 and -1: off"},
+    {.id = "sampling.top_p",
+     .offset = offsetof(A, top_p),
+     .type = kFloat,
+     .standard = 0.95,
+     .high = 1,
+     .flag = "--top-p",
+     .group = kSampling,
+     .help = "sample among the likeliest tokens that make up p; 1: off"},
+    {.id = "sampling.min_p",
+     .offset = offsetof(A, min_p),
+     .type = kFloat,
+     .standard = 0.05,
+     .high = 1,
+     .flag = "--min-p",
+     .group = kSampling,
+     .help =
+         "drop tokens less likely than this share of the likeliest token's probability; 0: off"},
+    {.id = "sampling.xtc_probability",
+     .offset = offsetof(A, xtc_probability),
+     .type = kFloat,
+     .high = 1,
+     .flag = "--xtc-probability",
+     .group = kSampling,
+     .help = "XTC: how often a draw leaves out the likeliest tokens; 0: off"},
+    {.id = "sampling.xtc_threshold",
+     .offset = offsetof(A, xtc_threshold),
+     .type = kFloat,
+     .standard = 0.1,
+     .high = 1,
+     .flag = "--xtc-threshold",
+     .group = kSampling,
+     .help = "XTC: of the tokens with at least this probability, only the least likely stays; "
+             "above 0.5: off"},
+    {.id = "sampling.repeat_penalty",
+     .offset = offsetof(A, repeat_penalty),
+     .type = kFloat,
+     .standard = 1,
+     .high = kMostFloat,
+     .above_low = true,
+     .flag = "--repeat-penalty",
+     .group = kSampling,
+     .help = "make the last tokens, prompt included, less likely: divide positive logits by this, "
+             "multiply negative ones; 1: off"},
+    {.id = "sampling.repeat_last_n",
+     .offset = offsetof(A, repeat_last_n),
+     .type = kInt,
+     .standard = 64,
+     .low = -1,
+     .high = kMostInt,
+     .flag = "--repeat-last-n",
+     .group = kSampling,
+     .help = "number of last tokens that --repeat-penalty applies to; 0: none; -1: all"},
+    {.id = "sampling.frequency_penalty",
+     .offset = offsetof(A, frequency_penalty),
+     .type = kFloat,
+     .low = -2,
+     .high = 2,
+     .flag = "--frequency-penalty",
+     .group = kSampling,
+     .help = "lower a token's logit by this for each time that the answer has it; 0: off"},
+    {.id = "sampling.presence_penalty",
+     .offset = offsetof(A, presence_penalty),
+     .type = kFloat,
+     .low = -2,
+     .high = 2,
+     .flag = "--presence-penalty",
+     .group = kSampling,
+     .help = "lower the logits of all tokens that the answer has by this; 0: off"},
+    {.id = "sampling.dry_multiplier",
+     .offset = offsetof(A, dry_multiplier),
+     .type = kFloat,
+     .high = kMostFloat,
+     .flag = "--dry-multiplier",
+     .group = kSampling,
+     .help = "DRY: make tokens that continue a repetition less likely by this much; 0: off"},
+    {.id = "sampling.dry_base",
+     .offset = offsetof(A, dry_base),
+     .type = kFloat,
+     .standard = 1.75,
+     .low = 1,
+     .high = kMostFloat,
+     .flag = "--dry-base",
+     .group = kSampling,
+     .help = "DRY: factor of the penalty for each token that the repetition is longer"},
+    {.id = "sampling.dry_allowed_length",
+     .offset = offsetof(A, dry_allowed_length),
+     .type = kInt,
+     .standard = 2,
+     .high = kMostInt,
+     .flag = "--dry-allowed-length",
+     .group = kSampling,
+     .help = "DRY: tokens of the shortest repetition that has a penalty"},
+    {.id = "sampling.dry_penalty_last_n",
+     .offset = offsetof(A, dry_penalty_last_n),
+     .type = kInt,
+     .standard = -1,
+     .low = -1,
+     .high = kMostInt,
+     .flag = "--dry-penalty-last-n",
+     .group = kSampling,
+     .help = "DRY: number of last tokens in which it looks for repetitions; 0: off; -1: all"},
+    {
+        .id = "sampling.top_logprobs",
+        .offset = offsetof(A, top_logprobs),
+        .type = kInt,
+        .high = 20,
+    },
+};
+
+using G = riffle_generate_options;
+constexpr riffle_setting kGenerateRows[] = {
+    {.id = "generate.max_tokens",
+     .offset = offsetof(G, max_tokens),
+     .type = kInt,
+     .standard = -1,
+     .low = -1,
+     .high = kMostInt,
+     .flag = "-n,--max-tokens",
+     .group = kAnswer,
+     .help = "most tokens of an answer; -1: until the context is full"}};
+
 // "more than 0, at most 1"; "16, 32 or 64" where the words are the numbers.
 std::string range_of(const riffle_setting& s) {
   if (s.words[0] >= '0' && s.words[0] <= '9') {
@@ -598,6 +742,9 @@ std::string range_of(const riffle_setting& s) {
   const auto number = [&](double v) {
     return format(s.type == RIFFLE_MEMBER_FLOAT ? "%.10g" : "%.0f", v);
   };
+  if (s.high == kMostFloat)
+    return (s.above_low ? "more than " + number(s.low) : number(s.low) + " or more") +
+           ", and finite";
   const std::string low = number(s.low), high = number(s.high) + s.range;
   if (!s.above_low && !s.below_high) return low + " to " + high;
   return (s.above_low ? "more than " : "at least ") + low +
@@ -626,6 +773,8 @@ struct Table {
     add(RIFFLE_OPTIONS_SELECTION, kSelectionRows);
     add(RIFFLE_OPTIONS_CONTEXT, kContextRows);
     add(RIFFLE_OPTIONS_SCHEDULER, kSchedulerRows);
+    add(RIFFLE_OPTIONS_SAMPLING, kSamplingRows);
+    add(RIFFLE_OPTIONS_GENERATE, kGenerateRows);
   }
 };
 

@@ -272,15 +272,14 @@ static void facts(FILE* out) {
   riffle_selection_defaults(&selection);
   riffle_context_defaults(&context);
   riffle_scheduler_defaults(&scheduler);
-  const riffle_setting* s;
-  for (size_t i = 0; (s = riffle_setting_at(i)); ++i)
-    bits(out, riffle_setting_get(s, s->options == RIFFLE_OPTIONS_SELECTION ? (void*)&selection
-                                    : s->options == RIFFLE_OPTIONS_CONTEXT ? (void*)&context
-                                                                           : (void*)&scheduler));
   riffle_sampling sampling;
   riffle_sampling_defaults(&sampling);
-  bits(out, sampling.temperature);
-  bits(out, sampling.dry_base);
+  riffle_generate_options generate;
+  riffle_generate_defaults(&generate);
+  const void* const options[] = {&selection, &context, &scheduler, &sampling, &generate};
+  const riffle_setting* s;
+  for (size_t i = 0; (s = riffle_setting_at(i)); ++i)
+    bits(out, riffle_setting_get(s, options[s->options]));
   riffle_synthetic_attention attention;
   riffle_synthetic_attention_defaults(&attention);
   bits(out, attention.weight);

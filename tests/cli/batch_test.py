@@ -94,7 +94,7 @@ BAD = {
                                       "bad_request", ["messages[0]", "nom", "not supported", "--ignore-unknown"], "b13"),
     "NUL in a message": (chat("b14", "a\0b"), "bad_request", ["NUL"], "b14"),
     "an unsupported field": (prompt("b15", best_of=5), "bad_request", ["best_of is 5", "expected 1"], "b15"),
-    "a penalty": (prompt("b15b", frequency_penalty=2.5), "bad_request", ["body.frequency_penalty", "expected a number from -2 to 2"], "b15b"),
+    "a penalty": (prompt("b15b", frequency_penalty=2.5), "bad_request", ["body.frequency_penalty", "expected a number, -2 to 2"], "b15b"),
     "a penalty that is text": (prompt("b15c", presence_penalty="0"), "bad_request", ["body.presence_penalty"], "b15c"),
     "an unknown top field": (request("b16", {"prompt": "a"}, priority=1), "bad_request", ["priority"], "b16"),
     "temperature as text": (prompt("b17", temperature="hot"), "bad_request", ["body.temperature"], "b17"),

@@ -26,7 +26,7 @@ def usage_errors(_):
         "epsilon nan": ["run", "-p", "x", "--epsilon", "nan"],
         "temp -1": ["run", "-p", "x", "--temp", "-1"],
         "temp inf": ["run", "-p", "x", "--temp", "inf"],
-        "temp above batch's bound": ["run", "-p", "x", "--temp", "100.5"],
+        "temp beyond a float": ["run", "-p", "x", "--temp", "1e39"],
         "top-p 2": ["run", "-p", "x", "--top-p", "2"],
         "top-k 1.5": ["run", "-p", "x", "--top-k", "1.5"],
         "-n words": ["run", "-p", "x", "-n", "many"],
@@ -377,5 +377,29 @@ def full_disk(_):
     check(p.returncode == 1 and b"write" in p.stderr, "a full disk is an error", p)
 
 
-main(help_and_version, usage_errors, selection_ranges, names, notices, devices, sizes, streams, json_output, bad_text, limits, selections, other_commands,
+def ranges(_):
+    """A value out of its range is refused by flag, /set and batch with the same range."""
+    whole = "-1 to 2147483647"
+    beyond = {"temperature": (-1, "0 or more, and finite"), "top_k": (-2, whole), "top_p": (1.5, "0 to 1"),
+              "min_p": (-0.5, "0 to 1"), "xtc_probability": (2, "0 to 1"), "xtc_threshold": (-1, "0 to 1"),
+              "repeat_penalty": (0, "more than 0, and finite"), "repeat_last_n": (-2, whole),
+              "frequency_penalty": (2.5, "-2 to 2"), "presence_penalty": (-3, "-2 to 2"),
+              "dry_multiplier": (1e39, "0 or more, and finite"), "dry_base": (0.5, "1 or more, and finite"),
+              "dry_allowed_length": (-1, "0 to 2147483647"), "dry_penalty_last_n": (2**31, whole)}
+    lines = [json.dumps({"custom_id": name, "body": {"prompt": "x", "max_tokens": 1, name: value}})
+             for name, (value, _) in beyond.items()]
+    r = riffle("batch", "-q", *SMALL, stdin="\n".join(lines).encode())
+    errors = {x["custom_id"]: json.dumps(x) for x in map(json.loads, r.out.splitlines())}
+    flag = lambda name: "temp" if name == "temperature" else name.replace("_", "-")
+    sets = "".join(f"/set {flag(name)} {value}\n" for name, (value, _) in beyond.items())
+    told = riffle("chat", "-q", *SMALL, stdin=sets.encode()).err.decode().splitlines()
+    check(len(told) == len(beyond), "/set refuses each", told)
+    for (name, (value, expected)), line in zip(beyond.items(), told):
+        check(f"number, {expected}" in errors.get(name, ""), f"batch: {name}", errors.get(name))
+        check(f"/set {flag(name)}: " in line and expected in line, f"/set {name}", line)
+        r = riffle("run", "-p", "x", f"--{flag(name)}", str(value))
+        check(one_line_error(r, 2, f"--{flag(name)}", f", {expected}"), f"--{flag(name)}", r)
+
+
+main(ranges, help_and_version, usage_errors, selection_ranges, names, notices, devices, sizes, streams, json_output, bad_text, limits, selections, other_commands,
      full_disk)

@@ -189,18 +189,18 @@ TEST_CASE("DRY: bad values are named", "[sampler]") {
   s.dry_base = 0;  // not looked at
   CHECK(refusal(s).empty());
   s.dry_multiplier = 1;
-  CHECK(refusal(s) == "dry_base is 0, expected a finite value >= 1");
+  CHECK(refusal(s) == "dry_base is 0, expected 1 or more, and finite");
   s = sampling();
   s.dry_multiplier = -1;
-  CHECK(refusal(s) == "dry_multiplier is -1, expected a finite value >= 0");
+  CHECK(refusal(s) == "dry_multiplier is -1, expected 0 or more, and finite");
   s.dry_multiplier = NAN;
-  CHECK(refusal(s) == "dry_multiplier is nan, expected a finite value >= 0");
+  CHECK(refusal(s) == "dry_multiplier is nan, expected 0 or more, and finite");
   s = sampling();
   s.dry_allowed_length = -1;
-  CHECK(refusal(s) == "dry_allowed_length is -1, expected 0 or more");
+  CHECK(refusal(s) == "dry_allowed_length is -1, expected 0 to 2147483647");
   s = sampling();
   s.dry_penalty_last_n = -2;
-  CHECK(refusal(s) == "dry_penalty_last_n is -2, expected -1 or more");
+  CHECK(refusal(s) == "dry_penalty_last_n is -2, expected -1 to 2147483647");
   s = sampling();
   s.n_dry_sequence_breakers = 2;
   CHECK(refusal(s) == "dry_sequence_breakers is NULL, but n_dry_sequence_breakers is 2");

@@ -122,10 +122,10 @@ TEST_CASE("penalties: bad values are named", "[sampler]") {
   riffle_sampling s = sampling();
   CHECK(refusal(s).empty());
   s.repeat_penalty = 0;
-  CHECK(refusal(s) == "repeat_penalty is 0, expected a finite value > 0");
+  CHECK(refusal(s) == "repeat_penalty is 0, expected more than 0, and finite");
   s = sampling();
   s.repeat_last_n = -2;
-  CHECK(refusal(s) == "repeat_last_n is -2, expected -1 or more");
+  CHECK(refusal(s) == "repeat_last_n is -2, expected -1 to 2147483647");
   s = sampling();
   s.frequency_penalty = NAN;
   CHECK(refusal(s) == "frequency_penalty is nan, expected -2 to 2");

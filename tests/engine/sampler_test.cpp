@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
+#include "engine/answer.h"
 #include "tests/engine/sampling.h"
 #include "util/error.h"
 
@@ -313,12 +315,57 @@ TEST_CASE("sampling settings are checked", "[sampler]") {
     CHECK(refusal(1, 0, bad, 0).find("top_p is ") == 0);
     CHECK(refusal(1, 0, 1, bad).find("min_p is ") == 0);
   }
-  CHECK(refusal(1, -1, 1, 0) == "top_k is -1, expected >= 0");
+  CHECK(refusal(1, -1, 1, 0) == "");
+  CHECK(refusal(1, -2, 1, 0) == "top_k is -2, expected -1 to 2147483647");
   CHECK(refusal(1, 0, 1.5f, 0) == "top_p is 1.5, expected 0 to 1");
   CHECK_THROWS_AS(Sampler(0, -1, 0, 1, 0), Error);
   CHECK_THROWS_WITH(check_xtc({1.5f, 0}), "xtc_probability is 1.5, expected 0 to 1");
   CHECK_THROWS_WITH(check_xtc({std::nanf(""), 0}), "xtc_probability is nan, expected 0 to 1");
   CHECK_THROWS_WITH(check_xtc({0, -1}), "xtc_threshold is -1, expected 0 to 1");
+}
+
+TEST_CASE("top_k -1 keeps all tokens, as 0 does", "[sampler]") {
+  const std::vector<float> logits = {0, 1, 0.5f, -1};
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Sampler all(seed, 1.5f, 0, 1, 0), same(seed, 1.5f, -1, 1, 0);
+    CHECK(all.sample(logits.data(), 4, all.request()) ==
+          same.sample(logits.data(), 4, same.request()));
+  }
+}
+
+// Flags and fields of a batch give the same ranges: tests/cli/flags_test.py.
+TEST_CASE("numbers of an answer beyond their ranges are refused by name, value and range",
+          "[sampler]") {
+  int checked = 0;
+  for (size_t i = 0; const riffle_setting* s = riffle_setting_at(i); ++i) {
+    if (s->options != RIFFLE_OPTIONS_SAMPLING && s->options != RIFFLE_OPTIONS_GENERATE) continue;
+    INFO(s->id);
+    const bool whole = s->type == RIFFLE_MEMBER_INT32;
+    const std::string id = s->id, name = id.substr(id.find('.') + 1);
+    for (const double v : {s->above_low ? s->low : s->low - 1, s->high + 1, std::nan("")}) {
+      if (whole && !(std::fabs(v) < 2147483648.0)) continue;
+      riffle_generate_options o;
+      riffle_generate_defaults(&o);
+      o.sampling.dry_multiplier = 1;  // dry_base counts
+      char* const at = reinterpret_cast<char*>(s->options == RIFFLE_OPTIONS_SAMPLING
+                                                   ? static_cast<void*>(&o.sampling)
+                                                   : static_cast<void*>(&o)) +
+                       s->offset;
+      const auto number = static_cast<float>(v == s->high + 1 ? v * 2 : v);
+      const auto integer = static_cast<int32_t>(whole ? v : 0);
+      std::memcpy(at, whole ? static_cast<const void*>(&integer) : &number, 4);
+      std::string text;
+      try {
+        check_generate_options(o);
+      } catch (const Error& e) {
+        text = e.what();
+      }
+      CHECK(text.find(name + " is ") == 0);
+      CHECK(text.find(std::string(", expected ") + s->range) != std::string::npos);
+      ++checked;
+    }
+  }
+  CHECK(checked > 30);
 }
 
 TEST_CASE("sampler: tokens that are not allowed count as -inf, before every filter", "[sampler]") {

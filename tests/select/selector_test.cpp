@@ -409,7 +409,9 @@ TEST_CASE("defaults of all options are those of the table, and lie in its ranges
   riffle_context_defaults(&context);
   riffle_scheduler_options scheduler;
   riffle_scheduler_defaults(&scheduler);
-  const void* const options[] = {&selection, &context, &scheduler};
+  riffle_generate_options generate;
+  riffle_generate_defaults(&generate);
+  const void* const options[] = {&selection, &context, &scheduler, &generate.sampling, &generate};
   std::set<std::string> ids, flags;
   for (size_t i = 0; riffle_setting_at(i); ++i) {
     const riffle_setting& f = *riffle_setting_at(i);

@@ -4,9 +4,11 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/model/expect_error.h"
 #include "tests/model/test_files.h"
 
 using namespace riffle;
+using riffle::test::expect_error;
 using riffle::test::TempDir;
 
 namespace {
@@ -54,6 +56,22 @@ TEST_CASE("without control groups the machine's memory limits", "[limits]") {
   CHECK(here.total() <= uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE)));
   CHECK(here.total() > 0);
   CHECK(here.available() <= here.total());
+}
+
+TEST_CASE("weights that memory cannot hold are refused before they are written", "[limits]") {
+  const TempDir root;
+  put_machine(root, "0::/job\n");
+  const MemoryLimits machine(root.path());
+  CHECK_NOTHROW(require_memory("weights", 64 * kGiB, machine));
+  expect_error(RIFFLE_OUT_OF_MEMORY,
+               {"weights take 65.00 GiB", "at most the 64.00 GiB of this machine"},
+               [&] { require_memory("weights", 65 * kGiB, machine); });
+  put_group(root / "sys/fs/cgroup/job", text(8 * kGiB), 0, 0, true);
+  const MemoryLimits job(root.path());
+  CHECK_NOTHROW(require_memory("weights", 8 * kGiB, job));
+  expect_error(RIFFLE_OUT_OF_MEMORY,
+               {"weights take 9.00 GiB", "8.00 GiB of this process's control group"},
+               [&] { require_memory("weights", 9 * kGiB, job); });
 }
 
 TEST_CASE("the limit of a control group, and of those above it", "[limits]") {

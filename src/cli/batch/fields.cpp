@@ -6,13 +6,12 @@
 
 #include "cli/batch/answer_format.h"
 #include "cli/batch/messages.h"
-#include "cli/sampling_range.h"
+#include "cli/settings.h"
 
 namespace riffle::cli {
 namespace {
 
 constexpr int32_t kIntMax = std::numeric_limits<int32_t>::max();
-constexpr int32_t kMaxTopLogprobs = 20;
 
 // What reading a body leaves behind, to be judged when all of it has been read.
 struct Body {
@@ -104,22 +103,14 @@ bool is_minus_one(const JsonIn& value) {
   return value.is_number_integer() && !value.is_number_unsigned() && value.get<int64_t>() == -1;
 }
 
-// A member of the sampler's settings.
-template <float riffle_sampling::*member>
-void read_real(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  constexpr Range range = range_of<member>;
-  body.request.sampling.*member = static_cast<float>(f.real(field, value, range.low, range.high));
+// A member of the sampler's settings, whose id in the table of settings is "sampling." and this.
+void set_sampling(const Fields& f, const std::string& field, const JsonIn& value, Body& body,
+                  const std::string& member) {
+  f.take(field, value, setting(("sampling." + member).c_str()), &body.request.sampling);
 }
-// A number of last tokens; -1: all.
-template <int32_t riffle_sampling::*member>
-void read_last_n(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  body.request.sampling.*member =
-      is_minus_one(value) ? -1 : f.integer<int32_t>(field, value, 0, kIntMax);
-}
-// vLLM writes -1 where nothing is to be cut off.
-void read_top_k(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  body.request.sampling.top_k =
-      is_minus_one(value) ? 0 : f.integer<int32_t>(field, value, 0, kIntMax);
+// One that the field has the name of.
+void read_sampling(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
+  set_sampling(f, field, value, body, field.substr(field.rfind('.') + 1));
 }
 // llama.cpp writes -1 for a random seed. Here it counts as no seed.
 void read_seed(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
@@ -143,7 +134,7 @@ void read_repeat_penalty(const Fields& f, const std::string& field, const JsonIn
   if (std::exchange(body.penalised, true))
     f.fail("bad_request",
            "fields body.repeat_penalty and body.repetition_penalty are both there, expected one");
-  read_real<&riffle_sampling::repeat_penalty>(f, field, value, body);
+  set_sampling(f, field, value, body, "repeat_penalty");
 }
 // vLLM's, which looks back at everything.
 void read_repetition_penalty(const Fields& f, const std::string& field, const JsonIn& value,
@@ -152,10 +143,6 @@ void read_repetition_penalty(const Fields& f, const std::string& field, const Js
   body.everything = true;
 }
 
-void read_dry_allowed_length(const Fields& f, const std::string& field, const JsonIn& value,
-                             Body& body) {
-  body.request.sampling.dry_allowed_length = f.integer<int32_t>(field, value, 0, kIntMax);
-}
 void read_dry_breakers(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   if (!value.is_array()) f.wrong(field, value, "a list of strings");
   std::vector<std::string>& breakers = body.request.breakers.emplace();
@@ -205,10 +192,12 @@ void read_logprobs(const Fields& f, const std::string& field, const JsonIn& valu
     return;
   }
   s.logprobs = true;
-  s.top_logprobs = f.integer<int32_t>(field, value, 0, kMaxTopLogprobs);
+  set_sampling(f, field, value, body, "top_logprobs");
 }
 void read_top_logprobs(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  body.top_logprobs = f.integer<int32_t>(field, value, 0, kMaxTopLogprobs);
+  riffle_sampling s{};
+  f.take(field, value, setting("sampling.top_logprobs"), &s);
+  body.top_logprobs = s.top_logprobs;
 }
 
 void read_stop(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
@@ -280,8 +269,8 @@ constexpr BodyField kFields[] = {
     {{"model", Use::HONOURED}, read_model},
     {{"max_tokens", Use::HONOURED}, read_max_tokens},
     {{"max_completion_tokens", Use::HONOURED}, read_max_tokens},
-    {{"temperature", Use::HONOURED}, read_real<&riffle_sampling::temperature>},
-    {{"top_p", Use::HONOURED}, read_real<&riffle_sampling::top_p>},
+    {{"temperature", Use::HONOURED}, read_sampling},
+    {{"top_p", Use::HONOURED}, read_sampling},
     {{"seed", Use::HONOURED}, read_seed},
     {{"stop", Use::HONOURED}, read_stop},
     {{"response_format", Use::HONOURED}, read_format},
@@ -290,8 +279,8 @@ constexpr BodyField kFields[] = {
     {{"logprobs", Use::HONOURED}, read_logprobs},
     {{"top_logprobs", Use::HONOURED}, read_top_logprobs},
     {{"logit_bias", Use::HONOURED}, read_logit_bias},
-    {{"frequency_penalty", Use::HONOURED}, read_real<&riffle_sampling::frequency_penalty>},
-    {{"presence_penalty", Use::HONOURED}, read_real<&riffle_sampling::presence_penalty>},
+    {{"frequency_penalty", Use::HONOURED}, read_sampling},
+    {{"presence_penalty", Use::HONOURED}, read_sampling},
     {{"reasoning_effort", Use::HONOURED}, read_effort},
 
     {{"best_of", Use::HONOURED}, read_best_of},
@@ -322,8 +311,8 @@ constexpr BodyField kFields[] = {
     {{"moderation", Use::REFUSED}},
 
     // vLLM
-    {{"top_k", Use::HONOURED}, read_top_k},
-    {{"min_p", Use::HONOURED}, read_real<&riffle_sampling::min_p>},
+    {{"top_k", Use::HONOURED}, read_sampling},
+    {{"min_p", Use::HONOURED}, read_sampling},
     {{"repetition_penalty", Use::HONOURED}, read_repetition_penalty},
     {{"ignore_eos", Use::HONOURED}, read_ignore_eos},
     {{"chat_template_kwargs", Use::HONOURED}, read_template_kwargs},
@@ -366,13 +355,13 @@ constexpr BodyField kFields[] = {
 
     // llama.cpp
     {{"repeat_penalty", Use::HONOURED}, read_repeat_penalty},
-    {{"repeat_last_n", Use::HONOURED}, read_last_n<&riffle_sampling::repeat_last_n>},
-    {{"xtc_probability", Use::HONOURED}, read_real<&riffle_sampling::xtc_probability>},
-    {{"xtc_threshold", Use::HONOURED}, read_real<&riffle_sampling::xtc_threshold>},
-    {{"dry_multiplier", Use::HONOURED}, read_real<&riffle_sampling::dry_multiplier>},
-    {{"dry_base", Use::HONOURED}, read_real<&riffle_sampling::dry_base>},
-    {{"dry_allowed_length", Use::HONOURED}, read_dry_allowed_length},
-    {{"dry_penalty_last_n", Use::HONOURED}, read_last_n<&riffle_sampling::dry_penalty_last_n>},
+    {{"repeat_last_n", Use::HONOURED}, read_sampling},
+    {{"xtc_probability", Use::HONOURED}, read_sampling},
+    {{"xtc_threshold", Use::HONOURED}, read_sampling},
+    {{"dry_multiplier", Use::HONOURED}, read_sampling},
+    {{"dry_base", Use::HONOURED}, read_sampling},
+    {{"dry_allowed_length", Use::HONOURED}, read_sampling},
+    {{"dry_penalty_last_n", Use::HONOURED}, read_sampling},
     {{"dry_sequence_breakers", Use::HONOURED}, read_dry_breakers},
     {{"grammar", Use::HONOURED}, read_format},
     {{"json_schema", Use::HONOURED}, read_format},

@@ -158,6 +158,14 @@ bool Fields::truth(const std::string& field, const JsonIn& value) const {
   return value.get<bool>();
 }
 
+void Fields::take(const std::string& field, const JsonIn& value, const riffle_setting& s,
+                  void* options) const {
+  const bool whole = s.type != RIFFLE_MEMBER_FLOAT;
+  const bool number = whole ? value.is_number_integer() : value.is_number();
+  if (!number || !riffle_setting_set(&s, options, value.get<double>()))
+    wrong(field, value, std::string(whole ? "a whole number, " : "a number, ") + s.range);
+}
+
 double Fields::real(const std::string& field, const JsonIn& value, double low, double high) const {
   const std::string expected = text_of("a number from %g to %g", low, high);
   if (!value.is_number()) wrong(field, value, expected);

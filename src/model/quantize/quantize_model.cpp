@@ -19,6 +19,7 @@
 #include "model/text/tokenizer.h"
 #include "util/cpu_limits.h"
 #include "util/error.h"
+#include "util/memory_limits.h"
 #include "util/thread_pool.h"
 
 namespace riffle {
@@ -224,6 +225,7 @@ void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
   };
   std::vector<Job> jobs;
   double total = 0;
+  uint64_t taken = 0;
   for (const NamedTensor& t : named_tensors(model)) {
     if (t.role == NamedTensor::VECTOR) continue;
     bool fallback = false;
@@ -231,7 +233,9 @@ void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
     if (bits_of(type) >= bits_of(t.tensor->type)) continue;
     jobs.push_back({t, type});
     total += static_cast<double>(t.tensor->bytes());
+    taken += static_cast<uint64_t>(t.tensor->rows * row_bytes(type, t.tensor->cols));
   }
+  require_memory(std::string("weights converted to ") + mix.name, taken, MemoryLimits());
   Converter converter(model, n_threads, progress, total);
   for (const Job& job : jobs) {
     Tensor& t = *job.tensor.tensor;

@@ -125,12 +125,12 @@ TEST_CASE("bounds and examples of a setting's error are taken as they are shown"
   riffle_context_options context = options();
   riffle_scheduler_options scheduler;
   riffle_scheduler_defaults(&scheduler);
+  riffle_generate_options generate;
+  riffle_generate_defaults(&generate);
+  void* const targets[] = {&context.selection, &context, &scheduler, &generate.sampling, &generate};
   for (size_t i = 0; const riffle_setting* s = riffle_setting_at(i); ++i) {
     if (!riffle::cli::is_number(*s) || s->type == RIFFLE_MEMBER_BOOL) continue;
-    void* const target = s->options == RIFFLE_OPTIONS_SCHEDULER ? static_cast<void*>(&scheduler)
-                         : s->options == RIFFLE_OPTIONS_SELECTION
-                             ? static_cast<void*>(&context.selection)
-                             : static_cast<void*>(&context);
+    void* const target = targets[s->options];
     const std::string text = riffle::cli::expected(*s);
     const std::regex number(R"((more than |less than |above )?(-?[0-9.]*[0-9][KMG]?))");
     for (std::sregex_iterator at(text.begin(), text.end(), number), end; at != end; ++at) {
