@@ -68,6 +68,15 @@ def metadata(folder):
           "a name in a model's file is one line", seen)
     r = riffle("info", "-m", model)
     check(rb"N\u001b]5\u0007\u000a\u0009X" in r.out, "... in a pipe, too: a table", r)
+    named = os.path.join(folder, "m\x1b]0;t\x07\n.gguf")
+    os.symlink(model, named)
+    for name, args in (("bench", ["--prefill", "0", "--depth", "64", "--steps", "2", "--reps", "1"]),
+                       ("batch", ["-i", os.path.join(folder, "none\x1b]0;t\x07.jsonl")]),
+                       ("eval", ["--text", os.path.join(folder, "none\x1b]0;t\x07.txt")])):
+        code, seen = on_terminal(name, "-m", named, *args, *(SMALL if name != "eval" else ()))
+        own = re.sub(rb"\x1b\[[0-9;]*m|\r", b"", seen)
+        check(code == (0 if name == "bench" else 1) and not re.search(rb"[\x00-\x08\x0b-\x1f\x7f]", own),
+              f"{name} shows names without obeying them", (code, seen))
     check(json.loads(riffle("info", "-m", model, "--json").out)["name"] == new.decode(), "--json has the name itself")
 
 
