@@ -116,10 +116,10 @@ void add_dry_flags(CLI::App& app, CommonOptions& o) {
       "DRY: factor of the penalty for each token that the repetition is longer");
   sampling_flag<&riffle_sampling::dry_allowed_length>(
       more, "--dry-allowed-length", o.sampling,
-      "DRY: tokens of the shortest repetition that has a penalty");
+      "DRY: number of tokens of the shortest repetition that has a penalty");
   sampling_flag<&riffle_sampling::dry_penalty_last_n>(
       more, "--dry-penalty-last-n", o.sampling,
-      "DRY: number of last tokens in which it looks for repetitions; 0: off; -1: all");
+      "DRY: number of last tokens in which riffle looks for repetitions; 0: off; -1: all");
   app.add_option_function<std::vector<std::string>>(
          "--dry-sequence-breaker",
          [&o](const std::vector<std::string>& all) {
@@ -148,7 +148,8 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
                                                "temperature of the sampler; 0: greedy");
   app.add_option_function<std::string>(
          "-s,--seed", [&o](const std::string& s) { o.seed = parse_seed(s); },
-         "the same seed gives the same text; -1: a random seed, which is reported")
+         "seed of the sampler; the same seed gives the same text; -1: a random seed, which is "
+         "reported")
       ->group(kAnswerGroup)
       ->type_name("N")
       ->default_str("-1");
@@ -161,10 +162,10 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
       "drop tokens less likely than this share of the likeliest token's probability; 0: off");
   sampling_flag<&riffle_sampling::xtc_probability>(
       more, "--xtc-probability", o.sampling,
-      "XTC: how often a draw leaves out the likeliest tokens; 0: off");
+      "XTC: probability that a draw leaves out the likeliest tokens; 0: off");
   sampling_flag<&riffle_sampling::xtc_threshold>(
       more, "--xtc-threshold", o.sampling,
-      "XTC: of the tokens with at least this probability, only the least likely stays; above "
+      "XTC: drop the tokens with at least this probability, except the least likely of them; above "
       "0.5: off");
   sampling_flag<&riffle_sampling::repeat_penalty>(
       more, "--repeat-penalty", o.sampling,
@@ -192,8 +193,8 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
              o.logit_bias.push_back(bias);
            }
          },
-         "add to the logit of a token (up to 100, either way), such as 15043+1; 15043-inf forbids "
-         "it; can be repeated")
+         "add a number from -100 to 100 to the logit of a token, such as 15043+1; 15043-inf "
+         "forbids the token; can be repeated")
       ->group(kSamplingGroup)
       ->type_name("TOKEN+X");
 }

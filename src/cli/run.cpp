@@ -142,8 +142,8 @@ int run_main(RunOptions& o) {
     if (file->text().all_tokens)
       notice(
           o.common.quiet,
-          "[%s holds %zu of %zu tokens of its document; the rest is read now, and the riffle read "
-          "that was stopped would keep it]",
+          "[%s holds %zu of %zu tokens of its document; the rest is read now and not kept; to keep "
+          "it, run the stopped riffle read again]",
           o.session.c_str(), held.size(), file->text().all_tokens);
     say_read_again(o.session, held, held.size(), session.get(), formed.tokens, o.common.quiet);
   }
@@ -197,7 +197,7 @@ int run_main(RunOptions& o) {
     // There is no file to keep it in.
     notice(o.common.quiet, "[stopped while the prompt was being read%s]",
            !file && !parts.document.empty()
-               ? "; riffle read -o FILE keeps what it has read, also when it is stopped"
+               ? "; riffle read -o FILE keeps the tokens read so far, also after Ctrl-C"
                : "");
   }
   return result.finish == RIFFLE_FINISH_ABORTED ? EXIT_INTERRUPTED : EXIT_OK;
