@@ -148,8 +148,7 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
                                                "temperature of the sampler; 0: greedy");
   app.add_option_function<std::string>(
          "-s,--seed", [&o](const std::string& s) { o.seed = parse_seed(s); },
-         "seed of the sampler; the same seed gives the same text; -1: a random seed, which is "
-         "reported")
+         "seed that fixes the text; -1: a random seed, which is reported")
       ->group(kAnswerGroup)
       ->type_name("N")
       ->default_str("-1");
