@@ -24,7 +24,7 @@
  *       riffle_session* session;
  *       static int32_t tokens[4096];
  *       size_t n;
- *       if (argc != 3) return failed("found no MODEL.gguf and QUESTION, expected both");
+ *       if (argc != 3) return failed("usage: ask MODEL.gguf QUESTION");
  *       if (riffle_model_load(argv[1], NULL, &model, err, sizeof err)) return failed(err);
  *       // The model's own chat template makes the prompt.
  *       const riffle_message message = {"user", argv[2]};
@@ -504,7 +504,7 @@ static inline void riffle_selection_defaults(riffle_selection* selection) {
 
 typedef enum riffle_device {
   /* CUDA if a GPU works; riffle_plan.device_note says why not. Else CPU, or RIFFLE_UNSUPPORTED if
-     slots or gpu_mem is given, which need a GPU or EMU */
+     slots or gpu_mem is given, since these need a GPU or EMU */
   RIFFLE_DEVICE_AUTO = 0,
   RIFFLE_DEVICE_CPU = 1, /* attends to the host store in place; no pool */
   /* CPU arithmetic with a GPU's slot pool: real slots and real copies, in host memory */
@@ -625,8 +625,8 @@ typedef struct riffle_plan {
   /* of prompt and prefill_kv: what the pool lends while a prompt is read. Steps of other sessions
      between its pieces have so much less of the pool */
   uint64_t lent;
-  /* host memory for a prompt of n_ctx tokens: the residual stream, where it has to be there because
-     gpu_mem is small, and 64 MiB through which experts in host memory go to the GPU; else 0 */
+  /* host memory for a prompt of n_ctx tokens, or 0. It holds the residual stream, if gpu_mem is too
+     small for it, and 64 MiB of staging, if experts in host memory are copied to the GPU */
   uint64_t prompt_host;
   /* the block store of one session of n_ctx tokens, in host memory. For layers with a sliding
      window it counts the most that they keep (riffle_session_reach) */
@@ -675,10 +675,11 @@ RIFFLE_API riffle_status riffle_plan_memory(riffle_model* model,
                                             const riffle_context_options* options,
                                             riffle_plan* plan, char* err, size_t err_size);
 
-/* The first context of a model looks through its matrices for infinities and NaN, before the device
- * reads them: RIFFLE_BAD_MODEL, naming file, tensor, row and value. riffle_model_load does not read
- * them. Weights that do not fit the free memory would be read twice and are not looked through;
- * there, drawing a token from logits that are not finite is RIFFLE_BAD_MODEL. */
+/* The first context of a model checks all matrices for infinities and NaN, before the device reads
+ * them. If it finds one, it fails with RIFFLE_BAD_MODEL and names file, tensor, row and value.
+ * riffle_model_load does not read matrices. Weights that do not fit in free memory are not checked,
+ * since they would be read twice. With them, drawing a token from logits that are not finite fails
+ * with RIFFLE_BAD_MODEL. */
 RIFFLE_API riffle_status riffle_context_create(riffle_model* model,
                                                const riffle_context_options* options,
                                                riffle_context** context, char* err,
@@ -768,9 +769,9 @@ RIFFLE_API const float* riffle_logits(const riffle_session* session);
  * ended. The next logits are those that the session itself would give, bit for bit, for every
  * selector, and for every device, pool and number of threads that gives these bits. A file fits the
  * model that it was made with (its shape, some bytes of every matrix, its tokenizer, its RoPE) and
- * contexts with the same kv_type and block_size. What blocks are found by is made again; scores
- * that selector lfps has learnt from past attention are in the file. The file holds the text:
- * each save leaves it to its owner alone (mode 0600). */
+ * contexts with the same kv_type and block_size. The index (digests, codes) is rebuilt; scores that
+ * selector lfps has learnt from past attention are in the file. The file holds the text: each save
+ * leaves it to its owner alone (mode 0600). */
 
 typedef struct riffle_save_options {
   size_t struct_size;
@@ -864,7 +865,7 @@ RIFFLE_API riffle_status riffle_session_load(riffle_context* context, riffle_ses
 
 /* ---- generation */
 
-#define RIFFLE_MAX_LOGIT_BIAS 100.0f /* a bias is from minus this to this, or -infinity */
+#define RIFFLE_MAX_LOGIT_BIAS 100.0f /* largest absolute value of a bias, except -infinity */
 typedef struct riffle_logit_bias {
   int32_t token;
   float bias; /* is added to the token's logit; -infinity forbids the token */
@@ -888,7 +889,7 @@ typedef struct riffle_logit_bias {
  * token is its name, such as "<|im_end|>". */
 typedef struct riffle_sampling {
   size_t struct_size;
-  float temperature; /* 0.8 */
+  float temperature; /* 0.8; 0 to 100 */
   int32_t top_k;     /* 40; 0 and -1: off */
   float top_p;       /* 0.95; 1: off */
   float min_p;       /* 0.05; 0: off */

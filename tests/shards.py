@@ -63,7 +63,7 @@ def main():
     parser.add_argument("--commit", default=head and head + dirty)
     args = parser.parse_args()
     if not args.commit:
-        parser.error("--commit: there is no git here to tell it")
+        parser.error("--commit: found none and no git to ask, expected a commit; give --commit C")
 
     listed = subprocess.run([args.tests, "--list-test-names-only", args.cases], capture_output=True, text=True)
     names = listed.stdout.splitlines()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Functions of the library that would read the locale of the program that uses it.
+"""Checks that no function of the library reads the locale of the program that uses it.
 
     tools/check_locale.py [BUILD]      prints each object file of BUILD/src and BUILD/kernels that calls one, and each
                                        function of the C interface that tests/capi/locale.c does not call
@@ -70,7 +70,7 @@ def main():
     paths = [(p, p.relative_to(build).as_posix()) for p in paths]
     paths = [(p, name) for p, name in paths if not name.startswith("src/cli/")]
     if not any(name == "src/util/c_locale.o" for _, name in paths):
-        sys.exit(f"not ok {build}: holds no objects of the library")
+        sys.exit(f"not ok {build}: found no objects of the library, expected a build; run make")
     found = [(name, call) for p, name in paths for call in calls(p) if call not in MAY.get(name, ())]
     for name, call in found:
         print(f"not ok {name} calls {call}, which reads the locale")

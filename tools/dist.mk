@@ -10,8 +10,8 @@ LICENSED := $(LIBRARY_LICENSED) libedit-dev libncurses-dev libbsd-dev libmd-dev 
 PACKAGE_KERNELS = $(if $(NVCC_HERE),$(if $(filter all,$(PACKAGE_CUARCH)),$(ALL_CUARCH),$(if $(filter native,$(PACKAGE_CUARCH)),$(CUARCH),$(PACKAGE_CUARCH))))
 define say_package
 @echo "make $@: builds riffle once more, in build-dist, with its libraries inside and"
-@echo "  kernels for $(or $(addprefix compute_,$(PACKAGE_KERNELS)),no GPU): up to $$(((16 + 9 * $(words $(PACKAGE_KERNELS))) / $$(nproc) + 1)) minutes on $$(nproc) cores; less where build-dist is there."
-@$(if $(filter all,$(PACKAGE_CUARCH)),echo "  For this machine alone$(comma) in less than half of the time: make $@ CUARCH=native")
+@echo "  kernels for $(or $(addprefix compute_,$(PACKAGE_KERNELS)),no GPU): up to $$(((16 + 9 * $(words $(PACKAGE_KERNELS))) / $$(nproc) + 1)) minutes on $$(nproc) cores; less if build-dist exists."
+@$(if $(filter all,$(PACKAGE_CUARCH)),echo "  For this machine alone$(comma) in less than half the time: make $@ CUARCH=native")
 endef
 dist:
 	$(say_package)

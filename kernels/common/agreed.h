@@ -1,5 +1,6 @@
-// Numbers that kernels for the CPU, kernels for the GPU and the code that plans for both must have
-// alike: were one of two definitions changed alone, the devices would choose or round differently.
+// Constants shared by the kernels for the CPU, the kernels for the GPU and the code that plans for
+// both. With two definitions, a change of one alone would make the devices choose or round
+// differently.
 #pragma once
 #include <cstdint>
 

@@ -43,9 +43,9 @@ inline void route_row(const float* scores, int n, int n_used, bool renormalised,
   for (int i = 0; i < n_used; ++i) out[i].weight /= sum;
 }
 
-// The order of experts. An entry is one of a row's n_used choices, routed[i] that of row i /
-// n_used. Entries of expert e take the places [first[e], first[e + 1]), by rising i; first has one
-// element more than there are experts. row: the row of each place. at: the place of each entry.
+// Sorts entries by expert. Entry i is routed[i], one of the n_used choices of row i / n_used.
+// Entries of expert e take the places [first[e], first[e + 1]), by rising i; first has one element
+// more than there are experts. row: the row of each place. at: the place of each entry.
 inline void group_by_expert(const Routed* routed, int64_t n_entries, int n_used,
                             std::vector<int64_t>& first, int32_t* row, int32_t* at) {
   std::fill(first.begin(), first.end(), 0);

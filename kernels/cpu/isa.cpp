@@ -1,4 +1,4 @@
-// Which instruction sets this machine offers. A file of its own, so that riffle_tests can replace
+// The instruction sets of this machine. A file of its own, so that riffle_tests can replace
 // isa_available and stand for an older processor (tests/isa_limit.cpp).
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -105,10 +105,10 @@ riffle_status riffle_plan_memory(riffle_model* model, const riffle_context_optio
       name);
 }
 
-// Before a device reads the weights for the first time, all are looked through for infinities and
-// NaN. Meanwhile a GPU may read them too; a CPU may be measuring its kernels, which is not to be
-// disturbed. Weights that memory cannot hold would be read from the disk twice: there, only logits
-// tell.
+// Creates the engine. The first time, it also checks all weights for infinities and NaN. A GPU may
+// read the weights during the check. A CPU may measure its kernels then, so the check ends first.
+// Weights that memory cannot hold are not checked, since they would be read from the disk twice.
+// With them, only logits that are not finite show the damage.
 static std::unique_ptr<Engine> engine_of(riffle_model& model, ResolvedOptions resolved) {
   const bool check =
       !model.weights_checked && model.model->weight_bytes <= MemoryLimits().available();

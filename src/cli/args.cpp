@@ -106,7 +106,7 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
   for (const char* id : {"generate.max_tokens", "sampling.temperature"}) answer_flag(app, o, id);
   app.add_option_function<std::string>(
          "-s,--seed", [&o](const std::string& s) { o.seed = parse_seed(s); },
-         "the same seed gives the same text; -1: a random seed, which is reported")
+         "seed that fixes the text; -1: a random seed, which is reported")
       ->group(kAnswerGroup)
       ->type_name("N")
       ->default_str("-1");
@@ -128,8 +128,8 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
              o.logit_bias.push_back(bias);
            }
          },
-         "add to the logit of a token (up to 100, either way), such as 15043+1; 15043-inf forbids "
-         "it; can be repeated")
+         "add a number from -100 to 100 to the logit of a token, such as 15043+1; 15043-inf "
+         "forbids the token; can be repeated")
       ->group(kSamplingGroup)
       ->type_name("TOKEN+X");
 }

@@ -25,18 +25,18 @@ namespace {
 const char* const kHelp =
     R"(/load FILE       read a document; it goes in front of your next question
 /retry           answer the last message again
-/save FILE       keep the conversation, and what was read for it
+/save FILE       keep the conversation and the documents read for it
 /open FILE       go on with a kept conversation, or with a document of riffle read
 /system TEXT     set the system message; without TEXT: remove it
-/think [LEVEL]   reasoning: on, off, low, medium or high; without LEVEL: show it
+/think [LEVEL]   reasoning: on, off, low, medium or high; without LEVEL: show the setting
 /set NAME VALUE  change temp, top-k, top-p, min-p, seed, max-tokens, ...; without both: show them
-/stats           what was read, how fast, and the seed
+/stats           show the numbers of tokens, the speed and the seed
 /clear           forget the conversation
 /help            show this list
 /exit            leave (also Ctrl-D)
 """ begins and ends a message of several lines; so does a \ at the end of a line; a pasted text is
 one message. Tab completes commands and paths. Ctrl-C stops an answer; at an empty prompt it leaves,
-unless something is in no file.)";
+unless something is unsaved.)";
 constexpr std::string_view kQuotes = "\"\"\"";  // around a message of several lines
 
 struct ChatOptions {
@@ -125,8 +125,8 @@ class Chat {
     if (unsaved_ && !o_.session.empty()) keep();  // another Ctrl-C stops it: nothing is left then
     if (!unkept_) return true;
     notice(false,
-           "[Ctrl-C does not leave: something that was read or said is in no file; /save FILE "
-           "keeps it, /exit leaves]");
+           "[Ctrl-C does not leave: the conversation or a document is unsaved; /save FILE saves "
+           "it, /exit leaves]");
     return false;
   }
 
@@ -277,7 +277,7 @@ class Chat {
   }
 
   void say_cleared() const {
-    const char* const rest = o_.system.empty() ? "" : " but for the system message";
+    const char* const rest = o_.system.empty() ? "" : " except for the system message";
     if (kept_ && unsaved_)
       notice(quiet_, "[the conversation is empty%s; the chat in %s is replaced at the next save]",
              rest, o_.session.c_str());
@@ -457,7 +457,9 @@ class Chat {
       notice(quiet_, "[this answer has the seed %llu; /set seed %llu and /retry give it again]",
              static_cast<unsigned long long>(used_seed_),
              static_cast<unsigned long long>(used_seed_));
-    else notice(quiet_, "[temperature 0 gives the same answer again; /set temp 0.8 makes others]");
+    else
+      notice(quiet_,
+             "[temperature 0 gives the same answer again; /set temp 0.8 gives other answers]");
   }
 
   // The system message of this conversation from now on, and of those after /clear.

@@ -287,10 +287,10 @@ void add_demo(CLI::App& app, Command& chosen) {
       app.add_subcommand("demo", "Watch a model read a long document and answer, dense and sparse");
   sub->footer("Exit code 1: an answer that dense attention gets right is wrong with the selector.");
   sub->add_option("--document", o->document,
-                  "text to read; default: demo.txt beside the model, else the shipped one")
+                  "text to read; default: demo.txt next to the model, else the shipped one")
       ->type_name("FILE");
   sub->add_option("--questions", o->questions,
-                  "lines of QUESTION<tab>ANSWER; default: demo-questions.txt beside the model, "
+                  "lines of QUESTION<tab>ANSWER; default: demo-questions.txt next to the model, "
                   "else numbers are hidden in the text and asked for")
       ->type_name("FILE");
   add_common_flags(*sub, o->common,

@@ -57,7 +57,7 @@ const std::vector<ForeignFlag>& foreign_flags() {
        "--kv f16, q8 or f32 sets the type of keys and values"},
       {{"-nkvo", "--no-kv-offload"},
        nullptr,
-       "riffle keeps all KV in host memory; --gpu-mem SIZE limits what a GPU holds of it"},
+       "riffle keeps all KV in host memory; --gpu-mem SIZE limits the part of it that a GPU holds"},
       {{"-b", "--batch-size", "-ub", "--ubatch-size", "--num-batch"},
        nullptr,
        "--prefill-chunk N sets the tokens of one chunk of prefill"},

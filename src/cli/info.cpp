@@ -375,7 +375,7 @@ void add_info(CLI::App& app, Command& chosen) {
       "info", "Facts of a model and, with --plan, the memory that running it takes");
   add_common_flags(*sub, o->common, CONTEXT_FLAGS | JSON_FLAG);
   for (const char* id : kPlanned) add_selection_flag(*sub, setting(id), o->common);
-  sub->add_option("file", o->file, "a session's file: tell what is in it, without a model")
+  sub->add_option("file", o->file, "file of a session: show its contents, without a model")
       ->type_name("FILE");
   sub->add_flag("--plan", o->plan,
                 "print the memory that running with these flags takes; nothing is allocated");

@@ -133,7 +133,7 @@ The error in the summary is the root of the squared differences over that of the
       ->check(weight_type_error)
       ->capture_default_str();
   sub->add_option("-t,--threads", o->threads,
-                  "CPU threads; 0: one for each core that the process may use")
+                  "number of CPU threads; 0: one for each core that the process may use")
       ->type_name("N")
       ->check(CLI::Range(0, 100000))
       ->capture_default_str();

@@ -91,15 +91,15 @@ void add_read(CLI::App& app, Command& chosen) {
       "Questions: riffle run --session FILE -p TEXT, with the same -m, --kv and --block. The\n"
       "answers are those of riffle run -f DOCUMENT -p TEXT.",
       "The file holds the document's text and its keys and values; only its owner can read\n"
-      "it. An older document in FILE is replaced when the new one is complete. A chat is not. "
-      "After\n"
-      "Ctrl-C, FILE keeps what was read, and the same command goes on from there.");
+      "it. An older document in FILE is replaced when the new one is complete. A chat in FILE is\n"
+      "never replaced. After Ctrl-C, FILE keeps the tokens read so far, and the same command\n"
+      "continues from there.");
   sub->add_option("-f,--file", o->files, "the document; may be repeated: one after the other")
       ->type_name("FILE")
       ->required()
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  sub->add_option("-o,--output", o->output, "where to keep it")
+  sub->add_option("-o,--output", o->output, "the file in which to keep the document")
       ->type_name("FILE")
       ->required()
       ->check(named_file);

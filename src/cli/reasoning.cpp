@@ -247,9 +247,10 @@ void say_unread_thinking(const riffle_model* model, const CommonOptions& options
   if (enabled == RIFFLE_THINKING_DEFAULT || info.chat_thinking || effort) return;
   notice(options.quiet, "[%s has no effect: the chat template does not ask for enable_thinking%s]",
          enabled == RIFFLE_THINKING_ON ? "--think" : "--no-think",
-         !info.chat_effort               ? ""
-         : enabled == RIFFLE_THINKING_ON ? ", but for reasoning_effort: --think=low, medium or high"
-                                         : ", but for reasoning_effort: --think=low reasons least");
+         !info.chat_effort ? ""
+         : enabled == RIFFLE_THINKING_ON
+             ? "; it asks for reasoning_effort: --think=low, medium or high"
+             : "; it asks for reasoning_effort: --think=low reasons least");
 }
 
 }  // namespace riffle::cli

@@ -27,7 +27,7 @@ std::string packed(const SavedText& t) {
 SavedText unpacked(const std::string& path, std::string_view data) {
   const auto other = [&](const char* found) {
     return Exit(EXIT_RUN, path + ": found " + found +
-                              " beside the session, expected a document of riffle read or a chat");
+                              " next to the session, expected a document of riffle read or a chat");
   };
   if (data.empty()) throw other("nothing");
   const Json json = Json::parse(data.begin(), data.end(), nullptr, false);

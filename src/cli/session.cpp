@@ -116,7 +116,7 @@ Session SessionFile::load(riffle_context* context, bool quiet) const {
       riffle_session_load(context, file_, &session, Progress::callback, &progress);
   const std::string error = status == RIFFLE_OK ? "" : riffle_context_error(context);
   if (status == RIFFLE_UNSUPPORTED && is_of_other_model(error))
-    throw Exit(exit_code_of(status), error + "; -m gives the model that the session is of");
+    throw Exit(exit_code_of(status), error + "; give the model of the session with -m");
   check(status, context);
   return Session(session);
 }

@@ -14,9 +14,9 @@ namespace riffle::cli {
 // is with a closed stream. False, with errno: no descriptor is left for one.
 bool hold_closed_streams();
 
-// While one lives, what is written to stdout and stderr passes through Printable where that is a
-// terminal, whoever writes it. riffle's own sequences go around it with put_controls. Pipes and
-// files get their bytes unchanged. One at a time.
+// While an object of this class lives, all text written to stdout or stderr passes through
+// Printable if that stream is a terminal. riffle's own sequences go around it with put_controls.
+// Pipes and files get their bytes unchanged. One at a time.
 class TerminalStreams {
  public:
   TerminalStreams();

@@ -22,8 +22,8 @@ std::string lfs_complaint(const std::string& name);
 // The first bytes of a regular file, at most n; "" if it is none or cannot be read.
 std::string beginning_of(const std::string& path, size_t n);
 
-// What was given with -m and is no model that riffle loads: an error of one line that says what it
-// is and what to give instead. "": nothing is known about it.
+// Returns a one-line error for a path given with -m that is no model for riffle. The error says
+// what the path is and what to give instead. "": nothing is known about the path.
 std::string wrong_model(const std::string& path);
 
 }  // namespace riffle::cli

@@ -20,7 +20,7 @@ std::optional<Thinking> thinking_named(const std::string& word) {
 const char* thinking_text(const Thinking& thinking) {
   if (thinking.enabled == RIFFLE_THINKING_OFF) return "off";
   if (thinking.effort) return thinking.effort;
-  return thinking.enabled == RIFFLE_THINKING_ON ? "on" : "as the chat template has it";
+  return thinking.enabled == RIFFLE_THINKING_ON ? "on" : "the chat template's default";
 }
 
 bool is_template_variable(std::string_view name) {

@@ -18,7 +18,7 @@ inline constexpr const char* kEfforts[] = {"low", "medium", "high"};
 // "on", "off" or one of kEfforts, as --think takes them and riffle chat's /think; none: another
 // word.
 std::optional<Thinking> thinking_named(const std::string& word);
-// One of these words; "as the chat template has it" for the default.
+// Returns one of these words, or "the chat template's default".
 const char* thinking_text(const Thinking& thinking);
 // The word as Thinking::effort holds it; null: it is not one of kEfforts.
 const char* effort_named(std::string_view word);

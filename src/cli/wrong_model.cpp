@@ -1,4 +1,4 @@
-// Things that people give with -m and that are no model of riffle's.
+// Errors for paths given with -m that are not models for riffle.
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -44,9 +44,9 @@ std::string wrong_name(const std::string& name) {
   const bool file =
       lower(rest).find(".gguf") != rest.npos || lower(rest).find(".safetensors") != rest.npos;
   if (url && (!hub || file))
-    return complaint(
-        name, "a URL",
-        "riffle downloads nothing: curl -LO " + name + " fetches the file, -m FILE takes it");
+    return complaint(name, "a URL",
+                     "riffle downloads nothing: fetch the file with curl -LO " + name +
+                         ", then give it with -m FILE");
   const size_t colon = rest.find(':');
   const std::string repository = rest.substr(0, colon),
                     tag = colon == rest.npos ? "" : rest.substr(colon + 1);
@@ -57,13 +57,14 @@ std::string wrong_name(const std::string& name) {
   std::error_code error;
   const bool below = slashes == 1 && fs::is_directory(name.substr(0, name.find('/')), error);
   if (hub || (relative && slashes == 1 && !file && !below))
-    return complaint(name, "no such file; it may be the name of a repository",
-                     "riffle downloads nothing: hf download " + repository + " --include '*" +
-                         (tag.empty() ? "" : tag + "*") + ".gguf' --local-dir . fetches it");
+    return complaint(name, "no such file (it may be the name of a repository)",
+                     "riffle downloads nothing: fetch it with hf download " + repository +
+                         " --include '*" + (tag.empty() ? "" : tag + "*") + ".gguf' --local-dir .");
   if (relative && slashes == 0 && !tag.empty())
-    return complaint(
-        name, "no such file; it may be a name of Ollama's",
-        "ollama show --modelfile " + name + " names its file behind FROM, and -m takes that file");
+    return complaint(name, "no such file (it may be the name of an Ollama model)",
+                     "ollama show --modelfile " + name +
+                         " prints the path of its file after "
+                         "FROM; give that path with -m");
   return "";
 }
 
@@ -80,7 +81,7 @@ std::string wrong_folder(const std::string& path) {
   }
   if (error || weights) return "";
   if (pickle)
-    return complaint(path, "a folder with weights of PyTorch",
+    return complaint(path, "a folder with PyTorch weights",
                      "convert_hf_to_gguf.py of llama.cpp converts it");
   return complaint(path,
                    config ? "a folder with a config.json but no weights (.safetensors)"
@@ -99,16 +100,16 @@ std::string wrong_content(const std::string& path) {
   const char* const convert = "convert_hf_to_gguf.py of llama.cpp converts a model to GGUF";
   if (is("%PDF-"))
     return complaint(path, "a PDF document",
-                     "pdftotext makes a text of it, and -f FILE reads a text");
+                     "convert it to text with pdftotext, and give the text with -f FILE");
   if (is("PK\x03\x04") && (torch_name || begin.find("data.pkl") != begin.npos))
-    return complaint(path, "a checkpoint of PyTorch", convert);
+    return complaint(path, "a PyTorch checkpoint", convert);
   if (is("PK\x03\x04")) return complaint(path, "a ZIP archive", "unzip it first");
   if (is("\x1F\x8B") || is("\x28\xB5\x2F\xFD") || is("BZh") ||
       is("\xFD"
          "7zXZ"))
     return complaint(path, "a compressed file", "unpack it first");
   if (begin.size() > 1 && begin[0] == '\x80' && begin[1] >= 2 && begin[1] <= 5)
-    return complaint(path, "a pickle of Python, such as an older checkpoint of PyTorch", convert);
+    return complaint(path, "a Python pickle, such as an older PyTorch checkpoint", convert);
   if (extension == ".onnx") return complaint(path, "an ONNX model", convert);
   if (is("\x89HDF")) return complaint(path, "an HDF5 file", convert);
   for (const char* magic : {"lmgg", "fmgg", "tjgg", "algg"})  // GGML, GGMF, GGJT, GGLA
@@ -117,7 +118,7 @@ std::string wrong_content(const std::string& path) {
   const bool json = begin.find_first_not_of(" \t\r\n") != begin.npos &&
                     begin[begin.find_first_not_of(" \t\r\n")] == '{';
   if (json && is_text(begin))
-    return complaint(path, "a JSON file", "of a Hugging Face model, give the folder");
+    return complaint(path, "a JSON file", "for a Hugging Face model, give the folder");
   if (is_text(begin))
     return complaint(path, "a text file", "-f FILE reads a text, -m names the model");
   return "";

@@ -143,8 +143,8 @@ const char* Engine::notice() {
   if (n_ctx() > trained && !options_.synthetic) {
     if (!list_positions())
       say(
-          format("the context holds %lld tokens, but the model was trained with %lld: what lies "
-                 "beyond confuses it, unless "
+          format("the context holds %lld tokens, but the model was trained with %lld: tokens "
+                 "beyond that are likely to be misread, unless "
                  "positions are those in a list (selector tokenselect, positions list)",
                  static_cast<long long>(n_ctx()), static_cast<long long>(trained)));
     else if (s.dense_layers > 0)
@@ -154,13 +154,14 @@ const char* Engine::notice() {
                  "with %lld: positions list needs `selection.dense_layers` 0 to go beyond",
                  s.dense_layers, static_cast<long long>(n_ctx()), static_cast<long long>(trained)));
     else if (list > trained)
-      say(format(
-          "lists of positions reach %lld tokens (`selection.init_tokens` + "
-          "`selection.select_tokens` + `selection.local_tokens`, and "
-          "%lld while a selection "
-          "is used again), but the model was trained with %lld: what lies beyond confuses it",
-          static_cast<long long>(list), static_cast<long long>(kMaxReuse),
-          static_cast<long long>(trained)));
+      say(
+          format("lists of positions reach %lld tokens (`selection.init_tokens` + "
+                 "`selection.select_tokens` + `selection.local_tokens`, and "
+                 "%lld while a selection "
+                 "is used again), but the model was trained with %lld: tokens beyond that are "
+                 "likely to be misread",
+                 static_cast<long long>(list), static_cast<long long>(kMaxReuse),
+                 static_cast<long long>(trained)));
   }
   if (s.positions == RIFFLE_POSITIONS_LIST && !list_positions())
     say("positions list is selector tokenselect's: the selector in force takes positions from the "

@@ -119,7 +119,8 @@ int Sampler::sample(const float* logits, int n, const SampleRequest& request) {
   if (max == -std::numeric_limits<float>::infinity()) {
     if (request.allowed || request.n_changes > 0)
       fail(RIFFLE_BAD_ARGUMENT,
-           "no token can be drawn: logit_bias forbids all that the grammar or the model allows");
+           "no token can be drawn: logit_bias forbids all tokens that the grammar or the model "
+           "allows");
     not_finite(format("-infinity for all %d tokens", n));
   }
   if (temperature_ == 0 || top_k_ == 1) return best;

@@ -80,7 +80,7 @@ class Gbnf {
     const size_t begin = r_.position();
     const std::string name = read_name();
     skip_space(false);
-    if (!r_.skip("::=")) r_.expected("::= behind the name of a rule");
+    if (!r_.skip("::=")) r_.expected("::= after the name of a rule");
     skip_space(true);
     Rule& rule = rule_named(name, begin);
     if (rule.defined)
@@ -160,10 +160,9 @@ class Gbnf {
         return part;
       }
       if (n == kDeepest)
-        r_.fail_at(at,
-                   format("found more than %d of *, +, ? and {} behind one another, expected at "
-                          "most as many; use one {m,n}",
-                          kDeepest));
+        r_.fail_at(at, format("found more than %d of *, +, ? and {} in a row, expected at "
+                              "most as many; use one {m,n}",
+                              kDeepest));
       part = e_.repeat(part, min, max);
       skip_space(depth > 0);
     }
@@ -178,7 +177,7 @@ class Gbnf {
       *max = r_.peek() == '}' ? kUnlimited : r_.number();
       skip_space(true);
     }
-    if (!r_.skip("}")) r_.expected("} behind the limits of a repetition");
+    if (!r_.skip("}")) r_.expected("} after the limits of a repetition");
     if (*max < *min)
       r_.fail_at(begin, format("found {%u,%u}, expected the smaller limit first", *min, *max));
   }
@@ -203,7 +202,7 @@ class Gbnf {
       case ']':
       case '-':
       case '^': return r_.code_point();
-      default: r_.expected("n, r, t, x, u, U, \\, \", [, ], - or ^ behind \\");
+      default: r_.expected("n, r, t, x, u, U, \\, \", [, ], - or ^ after \\");
     }
     if (code > kLastCode || (code >= 0xd800 && code <= 0xdfff))
       r_.fail_at(begin, format("found U+%04X, expected a character", code));

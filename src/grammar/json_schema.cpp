@@ -92,8 +92,8 @@ class Schema {
     std::vector<ExprId> ways, objects;
     for (const SchemaNode& node : reader_.nodes_of(schemas))
       ways.push_back(node_expr(node, schemas, &objects));
-    // All begin and end alike: in one pair of braces, so that there are not as many ways to read
-    // the white space in it.
+    // All objects share one pair of braces. With a pair for each, there would be as many ways to
+    // read the white space behind the brace as there are objects.
     if (!objects.empty()) ways.push_back(braces(e_.choice(std::move(objects))));
     return e_.choice(std::move(ways));
   }
@@ -323,8 +323,8 @@ class Schema {
                           "found maxProperties above 60000, expected at most that");
     if (members.size() > Members::kMost && (min > 0 || limited))
       reader_.unsupported(*node.properties_at,
-                          format("found minProperties or maxProperties beside %zu "
-                                 "properties, expected at most %zu properties",
+                          format("found minProperties or maxProperties with %zu properties, "
+                                 "expected at most %zu properties",
                                  members.size(), Members::kMost));
     return inside(members, extra, static_cast<uint32_t>(min),
                   limited ? static_cast<uint32_t>(node.max_properties) : kUnlimited);

@@ -7,7 +7,7 @@
 namespace riffle::grammar {
 namespace {
 
-// Tries of keys, of which each shares with the one before what both have. With a choice of keys in
+// Tries of keys. Each trie shares its common parts with the one before. With a choice of keys in
 // place of a trie, a state would have a place for each member that may come next, and a mask would
 // take as many steps for each node of the vocabulary's trie.
 class KeyTries {

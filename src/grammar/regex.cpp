@@ -99,7 +99,7 @@ class Reading {
         way.ends = true;
         continue;
       }
-      if (way.ends) r_.fail_at(at, "found more behind $, expected $ at the end only");
+      if (way.ends) r_.fail_at(at, "found more after $, expected $ at the end only");
       if (!inner.empty()) anchored_inside(inner_at);
       if (r_.peek() == '(') {
         std::vector<Way> ways = read_group(depth);
@@ -175,9 +175,9 @@ class Reading {
             "may stand here");
       if (r_.skip("<")) {
         while (!r_.at_end() && r_.peek() != '>') r_.code_point();
-        if (!r_.skip(">")) r_.expected("> behind the name of a group");
+        if (!r_.skip(">")) r_.expected("> after the name of a group");
       } else if (!r_.skip(":")) {
-        r_.expected(": or < behind (?");
+        r_.expected(": or < after (?");
       }
     }
     std::vector<Way> ways = read_ways(depth + 1);
@@ -269,7 +269,7 @@ class Reading {
 
   // Behind the backslash.
   Ranges read_escape(size_t begin, bool in_class) {
-    if (r_.at_end()) r_.expected("a character behind \\");
+    if (r_.at_end()) r_.expected("a character after \\");
     const char c = r_.peek();
     const auto one = [&](uint32_t code) {
       r_.code_point();
@@ -297,7 +297,7 @@ class Reading {
         r_.skip("c");
         const char letter = r_.peek();
         if (!((letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z')))
-          r_.expected("a letter behind \\c");
+          r_.expected("a letter after \\c");
         return one(static_cast<uint32_t>(letter) % 32);
       }
       case '0':
@@ -308,7 +308,7 @@ class Reading {
         [[fallthrough]];
       case 'B':
         r_.fail_at(begin, std::string("found \\") + c +
-                              ", expected characters; write those beside the word");
+                              ", expected characters; write those next to the word");
       case 'p':
       case 'P':
         r_.fail_at(begin, std::string("found \\") + c +

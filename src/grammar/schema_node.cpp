@@ -168,7 +168,7 @@ void SchemaReader::apply(const Json& schema, Nodes* nodes) {
   if (!schema.is_object()) wrong(schema, "", schema, "an object, true or false");
   if ((work_ += nodes->size() + 1) > kMostWork)
     unsupported(schema,
-                "found too many subschemas that hold of one value, expected fewer; use "
+                "found too many subschemas that apply to one value, expected fewer; use "
                 "fewer $ref, anyOf and oneOf");
   if (++depth_ > kDeepest)
     unsupported(schema,

@@ -132,8 +132,8 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Fam
   if (gguf.tensors.count("rope_factors_long.weight") > 0) {
     if (given && type != "none" && type != "longrope" &&
         type != "su")  // some converters write none
-      unsupported(gguf.file.name, type_key, "\"" + type + "\" beside rope_factors_long.weight",
-                  "\"longrope\"");
+      unsupported(gguf.file.name, type_key,
+                  "\"" + type + "\" together with rope_factors_long.weight", "\"longrope\"");
     s.type = RopeScaling::LONGROPE;
     s.factors = rope_factors(gguf, "rope_factors_short.weight", frequencies);
     s.long_factors = rope_factors(gguf, "rope_factors_long.weight", frequencies);
@@ -144,7 +144,7 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Fam
   }
   if (gguf.tensors.count("rope_freqs.weight") > 0) {
     if (type != "none")
-      unsupported(gguf.file.name, type_key, "\"" + type + "\" beside rope_freqs.weight",
+      unsupported(gguf.file.name, type_key, "\"" + type + "\" together with rope_freqs.weight",
                   "one of them");
     s.type = RopeScaling::FACTORS;
     s.factors = rope_factors(gguf, "rope_freqs.weight", frequencies);

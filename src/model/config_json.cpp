@@ -542,7 +542,7 @@ static Config language_model(const std::string& file, const Json& config, const 
         return layer.window > 0 && layer.rope == 0;
       }))
     unsupported(file, "rope_parameters.sliding_attention", shown(*sliding),
-                "none, as this family rotates all layers alike");
+                "none: this family rotates all layers in the same way");
   c.rope_interleaved = false;
   return c;
 }

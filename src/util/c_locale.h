@@ -1,7 +1,7 @@
 // Numbers and texts of the C locale, whatever locale the program around the library has chosen:
 // with another one printf, strtod and nlohmann's parser write and expect decimal commas, and the
 // system's error texts are translated. tools/check_locale.py refuses functions that read the locale
-// everywhere but in c_locale.cpp, and in json.cpp under a CLocale.
+// everywhere except in c_locale.cpp and, under a CLocale, in json.cpp.
 #pragma once
 #include <locale.h>
 

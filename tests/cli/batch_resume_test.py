@@ -306,7 +306,7 @@ def ahead(folder):
     check(r.code == 6 and gist(get(out)) == want and sum(i.endswith("-changed") for i in ids) == 1 and not os.path.exists(kept)
           and b"wait for their turn" in r.err and b"1 damaged lines" in r.err, "and take their turn in the next run", (r, ids))
     err, saved = killed(signal.SIGINT)
-    check(b"are kept in" in err and saved.count(b"\n") >= 6, "Ctrl-C: said where they are", err)
+    check(b"answers in " in err and b"[kept " in err and saved.count(b"\n") >= 6, "Ctrl-C: said where they are", err)
     r = riffle(*args, "--unordered")
     check(r.code == 6 and sorted(gist(get(out))) == sorted(want, key=lambda g: g[0]) and not os.path.exists(kept),
           "--unordered takes them too", r)

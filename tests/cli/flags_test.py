@@ -380,7 +380,7 @@ def full_disk(_):
 def ranges(_):
     """A value out of its range is refused by flag, /set and batch with the same range."""
     whole = "-1 to 2147483647"
-    beyond = {"temperature": (-1, "0 or more, and finite"), "top_k": (-2, whole), "top_p": (1.5, "0 to 1"),
+    beyond = {"temperature": (9999, "0 to 100"), "top_k": (-2, whole), "top_p": (1.5, "0 to 1"),
               "min_p": (-0.5, "0 to 1"), "xtc_probability": (2, "0 to 1"), "xtc_threshold": (-1, "0 to 1"),
               "repeat_penalty": (0, "more than 0, and finite"), "repeat_last_n": (-2, whole),
               "frequency_penalty": (2.5, "-2 to 2"), "presence_penalty": (-3, "-2 to 2"),

@@ -99,13 +99,13 @@ def no_models(folder):
     expected = "expected a GGUF file or a Hugging Face folder"
     for path, *found in ((put("a.pdf", b"%PDF-1.7\n"), "a PDF document", "-f FILE"),
                          (put("a.zip", b"PK\x03\x04abc"), "a ZIP archive", "unzip"),
-                         (put("a.bin", b"PK\x03\x04abc"), "a checkpoint of PyTorch", "convert_hf_to_gguf.py"),
-                         (put("b.pth", b"\x80\x02}q\x00."), "a pickle", "convert_hf_to_gguf.py"),
+                         (put("a.bin", b"PK\x03\x04abc"), "a PyTorch checkpoint", "convert_hf_to_gguf.py"),
+                         (put("b.pth", b"\x80\x02}q\x00."), "a Python pickle", "convert_hf_to_gguf.py"),
                          (put("a.onnx", b"\x08\x07\x12"), "an ONNX model"), (put("a.gz", b"\x1f\x8b\x08"), "a compressed file"),
                          (put("old.bin", b"tjgg\x03\0\0\0"), "from before GGUF"),
                          (put("a.txt", b"Once upon a time.\n"), "a text file", "-f FILE"),
                          (put("config.json", b'{"a": 1}'), "a JSON file", "give the folder"),
-                         (empty, "an empty folder"), (pickle, "weights of PyTorch"),
+                         (empty, "an empty folder"), (pickle, "PyTorch weights"),
                          ("hf.co/bartowski/Qwen3-8B-GGUF:Q4_K_M", "hf download bartowski/Qwen3-8B-GGUF --include '*Q4_K_M*.gguf'"),
                          ("https://huggingface.co/org/name", "hf download org/name"),
                          ("https://huggingface.co/org/name/resolve/main/a.gguf", "a URL", "curl -LO https://"),
@@ -151,7 +151,7 @@ def other_texts(folder):
     riffle("quantize", "-q", "-o", model, "--type", "q4_0", "--allow-requantize")
     name = json.loads(riffle("info", kept, "--json").out)["model"]
     r = riffle("run", "-q", "-p", "x", "-m", model, "--session", kept, "-c", "8192")
-    check(one_line_error(r, 1, kept, name, "-m gives the model that the session is of"), "a session of another model", r)
+    check(one_line_error(r, 1, kept, name, "give the model of the session with -m"), "a session of another model", r)
 
 
 def missing(folder):

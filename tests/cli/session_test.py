@@ -322,7 +322,7 @@ def cleared(folder):
     r = riffle(*chat, stdin=b"Hello.\n/clear\n")
     check(r.code == 0 and empty in r.err, "/clear without --session", r)
     r = riffle(*chat, "--chat-template", "vicuna", "--system", "Be brief.", stdin=b"Hello.\n/clear\n")
-    check(b"[the conversation is empty but for the system message]\n" in r.err, "the system message stays", r)
+    check(b"[the conversation is empty except for the system message]\n" in r.err, "the system message stays", r)
     r = riffle(*session, "-q", stdin=b"/clear\n")
     check(r.code == 0 and r.err == b"", "-q hides it", r)
 

@@ -197,7 +197,7 @@ def effort(folder):
     check(r.code == 0 and r.out.decode().strip() == levels["high"][0].strip() and b"no effect" not in r.err,
           "chat --think=high", (r, levels))
     r = riffle(*ASK, "-m", model, "--think")
-    check(b"[--think has no effect: the chat template does not ask for enable_thinking, but for reasoning_effort"
+    check(b"[--think has no effect: the chat template does not ask for enable_thinking; it asks for reasoning_effort"
           in r.err, "--think without a level says what the template asks for", r)
     r = riffle(*ASK, "--think=high")
     check(r.out == plain.out and r.err.count(b"no effect") == 1

@@ -82,7 +82,7 @@ TEST_CASE("regular expressions: what is refused", "[grammar]") {
       {"a$b", {"column 3", "$ at the end only"}},
       {"x(^a|b)", {"column 2", "^ and $"}},
       {"(a$)*", {"column 1", "^ and $"}},
-      {"a\\", {"column 3", "a character behind"}},
+      {"a\\", {"column 3", "a character after"}},
       {"\\ud800", {"U+D800"}},
       {std::string(100000, '('), {"nested deeper"}},
   };

@@ -218,10 +218,11 @@ TEST_CASE("GGUF: factors of LongRoPE contradict another scaling", "[families][gg
   }
   for (const std::string type : {"linear", "yarn", "dynamic"}) {
     g.text("phi3.rope.scaling.type", type);
-    expect_error(RIFFLE_UNSUPPORTED,
-                 {"phi3.rope.scaling.type: found \"" + type + "\" beside rope_factors_long.weight",
-                  "expected \"longrope\""},
-                 [&] { g.config(); });
+    expect_error(
+        RIFFLE_UNSUPPORTED,
+        {"phi3.rope.scaling.type: found \"" + type + "\" together with rope_factors_long.weight",
+         "expected \"longrope\""},
+        [&] { g.config(); });
   }
 }
 

@@ -58,7 +58,7 @@ struct DecodeStep {
 // a device of these limits (which must be the current one): each of a CTA's warps has a block in
 // shared memory, or its keys and then its values.
 Status decode_supported(const KvLayout& layout, int group, const DeviceLimits& limits);
-// For step.n, max_blocks and any Ranked, but for top_p and vote: those take 4 more bytes a token
+// Enough for step.n, max_blocks and any rule except top_p and vote, which need 4 more bytes a token
 // and query head.
 size_t decode_scratch_bytes(const DecodeStep& step);
 // The whole of decode attention for one layer: score the digests, rank, attend progressively with

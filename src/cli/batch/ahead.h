@@ -27,7 +27,7 @@ class AheadFile {
 
   // The first one makes the file; false if that is not allowed here. Throws Exit.
   bool add(const std::string& record);
-  // add, of an answer of the output, which take gives from now on.
+  // Adds an answer of the output. From now on, take() returns it.
   bool move_in(size_t line, const std::string& record);
   // Its records are in the output.
   void clear();

@@ -25,7 +25,8 @@ struct BatchOptions {
   uint64_t prefix_cache_size = 0;  // 0: PrefixFolder's own limit
 };
 
-// As many as leave each the context, and the pool most of the slots, that one alone would have.
+// Returns the most sessions (up to 8) such that each still gets its full context, and the pool
+// keeps most of its slots.
 int usual_seqs(riffle_model* model, riffle_context_options options) {
   riffle_plan one{}, many{};
   one.struct_size = many.struct_size = sizeof(riffle_plan);
@@ -84,8 +85,7 @@ int run_batch(BatchOptions& o) {
   }
   const auto say_order = [&] {
     if (!o.unordered && (input.fills_gaps() || !held_in_order))
-      notice(quiet,
-             "[%s is not in input order: the lines that were missing follow those that were there]",
+      notice(quiet, "[%s is not in input order: the new records follow the earlier ones]",
              output.name().c_str());
   };
   if (input.counted()) say_order();
@@ -131,11 +131,10 @@ int run_batch(BatchOptions& o) {
     notice(quiet, "[stopped; %s]", progress.summary().c_str());
     say_notices();
     if (const std::string path = output.ahead_path(); runner.dropped() && !path.empty())
-      notice(quiet, "[%zu finished answers behind a line that was not are kept in %s]",
+      notice(quiet, "[kept %zu answers in %s: an earlier line is not finished yet]",
              runner.dropped(), path.c_str());
     else if (runner.dropped())
-      notice(quiet, "[%zu finished answers were behind a line that was not, and are dropped]",
-             runner.dropped());
+      notice(quiet, "[dropped %zu answers: an earlier line is not finished yet]", runner.dropped());
     if (o.out != "-")
       notice(quiet, "[the same command%s goes on from here]",
              o.restart ? " without --restart" : "");
@@ -143,7 +142,7 @@ int run_batch(BatchOptions& o) {
   }
   notice(quiet, "[%s]", progress.summary().c_str());
   say_notices();
-  if (held_failed) notice(quiet, "[%zu errors among the lines that were there]", held_failed);
+  if (held_failed) notice(quiet, "[%zu errors among the earlier lines]", held_failed);
   return failed(progress.counts.errors);
 }
 
@@ -170,8 +169,8 @@ prompts gets a choice for each. A flag sets a field for the lines that leave it 
 model answers all lines, whatever model they name. A bad line gets an error record, and the other
 lines are answered.
 A record: {"id", "custom_id", "line", "response", "error"}; response or error is null.
-A model's reasoning is in reasoning_content, beside content.
-response.body is what OpenAI's records have there, and riffle: finish, seed, tokens reused, KV read,
+A model's reasoning is in reasoning_content, next to content.
+response.body has the fields of OpenAI's records, and riffle: finish, seed, tokens reused, KV read,
 counts and seconds.
 Seeds: a line without a seed gets its own seed, which its record names (response.body.riffle.seed).
 That seed is random, or with --seed N the upper 53 bits of output number LINE of SplitMix64 with the
@@ -194,7 +193,8 @@ state N. A line with the recorded seed gives the same text again.)");
                 "answer lines that have fields riffle does not know, without these fields")
       ->group(kRequestsGroup);
   sub->add_option("--max-seqs,--parallel", o->max_seqs,
-                  "lines answered at once; the answers are the same for any number; default: 8, or "
+                  "number of lines answered at once; the answers are the same for any number; "
+                  "default: 8, or "
                   "fewer if memory is short")
       ->type_name("N")
       ->check(CLI::Range(1, 256));
@@ -204,8 +204,8 @@ state N. A line with the recorded seed gives the same text again.)");
   CLI::Option* const restart =
       sub->add_flag("--restart", o->restart, "begin anew and overwrite the output");
   sub->add_flag("--retry-errors", o->retry_errors,
-                "answer again the lines whose records in the output are errors, in their places; "
-                "answers are kept")
+                "answer again the lines that have an error record in the output; their records "
+                "keep their places, and all answers are kept")
       ->group(kRequestsGroup)
       ->excludes(restart);
   sub->add_option_function<std::string>(
@@ -214,13 +214,12 @@ state N. A line with the recorded seed gives the same text again.)");
          "output of a single run")
       ->group(kRequestsGroup)
       ->type_name("I/N");
-  CLI::Option* const cache =
-      sub->add_option("--prefix-cache", o->prefix_cache,
-                      "folder that keeps the beginnings that prompts share for other runs; it is "
-                      "made if it is missing")
-          ->type_name("DIR")
-          ->check(not_empty)
-          ->group(kRequestsGroup);
+  CLI::Option* const cache = sub->add_option("--prefix-cache", o->prefix_cache,
+                                             "folder that keeps the shared beginnings of prompts "
+                                             "for other runs; it is created if it is missing")
+                                 ->type_name("DIR")
+                                 ->check(not_empty)
+                                 ->group(kRequestsGroup);
   sub->add_option_function<std::string>(
          "--prefix-cache-size",
          [o](const std::string& text) {
@@ -229,8 +228,8 @@ state N. A line with the recorded seed gives the same text again.)");
            if (o->prefix_cache_size == 0)
              throw CLI::ValidationError(flag, "is 0, expected a size such as 100G");
          },
-         "most that the folder may take, such as 100G; what was not used for longest goes first; "
-         "default: half of the disk's free room")
+         "largest size of the folder, such as 100G; prefixes least recently used are deleted "
+         "first; default: half of the disk's free space")
       ->type_name("SIZE")
       ->needs(cache)
       ->group(kRequestsGroup);

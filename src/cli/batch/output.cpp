@@ -10,8 +10,8 @@ BatchOutput::BatchOutput(const std::string& path, const std::string& errors,
     : file_(path, "-o", input, quiet) {
   const bool restart = earlier == Earlier::DROP;
   if (earlier == Earlier::RETRY_ERRORS && !file_.regular())
-    throw Exit(EXIT_USAGE, "--retry-errors: the output is " + file_.name() +
-                               ", expected a regular file (-o) that has the records");
+    throw Exit(EXIT_USAGE, "--retry-errors: found the output " + file_.name() +
+                               ", expected a regular file with records; name it with -o");
   if (!errors.empty()) {
     // Two locks on one file would wait for each other.
     struct stat out {
@@ -112,15 +112,16 @@ void BatchOutput::plan_retry() {
   });
 }
 
-// Before anything is cut off, so that kill -9 or a power cut loses no answer: what both files hold
-// counts once.
+// Moves the answers to the hidden file before the output is cut off, so that kill -9 or a power cut
+// loses no answer. An answer that both files hold counts once.
 void BatchOutput::move_behind() {
   file_.visit(held_.bytes, behind_end_,
               [&](const RecordHead& head, const std::string& record, uint64_t) {
                 if (head.failed || ahead_->move_in(head.line, record)) return;
                 throw Exit(EXIT_RUN, ahead_->path() +
-                                         ": cannot be made, and --retry-errors keeps answers there "
-                                         "until their turn comes; nothing was changed");
+                                         ": cannot create the file; --retry-errors needs it for "
+                                         "answers that wait for their turn; nothing was changed; "
+                                         "make its folder writable");
               });
   ahead_->settle();
 }
@@ -144,7 +145,7 @@ void BatchOutput::keep_ahead(const std::string& record) {
 
 void BatchOutput::clear_ahead() {
   if (!ahead_) return;
-  // The records are in the output, which a power cut may not take with them.
+  // Sync the output first: a power cut must not lose records from both files.
   if (ahead_->bytes() > 0) sync();
   ahead_->clear();
 }

@@ -337,7 +337,7 @@ void add_arrivals_flags(CLI::App& app, ArrivalsOptions& t) {
   option("--request-rate", t.rate, "requests a second (Poisson process); 0: all at once", "R")
       ->check(CLI::Range(0.0, 1e9));
   option("--requests", t.requests,
-         "number of requests; 0: as many as the file of --lengths has lines, else 100", "N")
+         "number of requests; 0: the number of lines in the file of --lengths, else 100", "N")
       ->check(CLI::Range(0, 10000000));
   option("--lengths", t.lengths,
          "tokens of prompts and answers: longbench[:SCALE] (random, about as LongBench's), "
@@ -360,8 +360,9 @@ void add_arrivals_flags(CLI::App& app, ArrivalsOptions& t) {
   size("--pool-mem", t.pool_mem, Unit::BYTES,
        "size of the pool, for the KV of the model that --cost stands for; in place of --slots");
   flag("--all-resident", t.all_resident,
-       "no offloading: a request waits until its whole KV fits the pool beside the others'");
-  size("--max-seqs", t.scheduler.max_seqs, Unit::COUNT, "sequences that hold KV at once; 0: 16");
+       "no offloading: a request waits until its whole KV fits the pool next to the others'");
+  size("--max-seqs", t.scheduler.max_seqs, Unit::COUNT,
+       "number of sequences that hold KV at once; 0: 16");
   for (CLI::Option* added : add_setting_flags(app, RIFFLE_OPTIONS_SCHEDULER, &t.scheduler, true))
     added->needs(arrivals);
   CLI::Option* goodput = flag("--goodput", t.goodput,

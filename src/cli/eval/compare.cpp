@@ -70,10 +70,10 @@ const std::vector<Column>& columns() {
        "share of the tokens' KV attended to while answering"},
       {"bytes_read_pct", "+ index", Form::PERCENT,
        [](const Row& r) { return r.answers.bytes_read_pct(); },
-       "bytes of the KV attended to and of what was read to choose it, as a share of all KV"},
+       "bytes of the KV attended to and of the data read to choose it, as a share of all KV"},
       {"kv_blocks_read_pct", "blocks", Form::PERCENT,
        [](const Row& r) { return r.answers.blocks_read_pct(); },
-       "share of the blocks of which something was attended to"},
+       "share of the blocks with at least one token attended to"},
       {"same_first_pct", "same first", Form::PERCENT,
        [](const Row& r) { return r.agreement.same_pct(); },
        "steps along the dense answers at which the most likely token is the dense one's (95% "
@@ -111,7 +111,8 @@ const std::vector<Column>& columns() {
        "K and V attended to per decode step"},
       {"host_bytes_per_step", "host/step", Form::BYTES,
        [](const Row& r) { return r.answers.host_bytes_per_step(); },
-       "K and V from host memory per decode step: all, or with a pool what it did not hold"},
+       "K and V from host memory per decode step: all, or with a pool the part that it did not "
+       "hold"},
       {"index_bytes_per_step", "index/step", Form::BYTES,
        [](const Row& r) { return r.answers.index_bytes_per_step(); },
        "read per decode step to choose them: digests, codes, keys that are only scored"},

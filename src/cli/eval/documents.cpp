@@ -133,7 +133,7 @@ PromptForm prompt_form(const Vocabulary& vocabulary) {
   const char* first = word.empty() ? nullptr : vocabulary.piece(word[0]);
   if (!any || !first || form.eos < 0) {
     throw std::runtime_error(
-        "the vocabulary lacks what prompts are made of, expected tokens for \".\", \"x\" and the "
+        "the vocabulary lacks tokens that prompts need, expected tokens for \".\", \"x\" and the "
         "end of a text");
   }
   form.marks_words = std::string_view(first).starts_with(kMark);

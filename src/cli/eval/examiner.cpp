@@ -311,7 +311,7 @@ std::vector<std::vector<EvalAnswer>> Examiner::run(const Document& doc, const st
       throw Exit(
           EXIT_USAGE,
           text_of(
-              "--nll %d: a document of --length %d has %zu tokens beside its question and answer, "
+              "--nll %d: a document of --length %d has %zu tokens besides its question and answer, "
               "expected at least %d; give a smaller --nll or --answer-tokens",
               o_.nll_tokens, length, doc.tokens.size(), o_.nll_tokens + 2));
     read_to(doc.tokens.size() - static_cast<size_t>(o_.nll_tokens) - 1);

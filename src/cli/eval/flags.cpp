@@ -31,14 +31,17 @@ void add_question_flags(CLI::App& sub, EvalOptions& o) {
   sub.add_option("--length", o.lengths,
                  "lengths of whole prompts; default: 8192,16384,30000 if the text allows")
       ->type_name("N,...");
-  sub.add_option("--questions", o.questions, "questions per length, dealt evenly to the tasks")
+  sub.add_option("--questions", o.questions,
+                 "number of questions per length, dealt evenly to the tasks")
       ->type_name("N")
       ->check(some())
       ->capture_default_str();
-  sub.add_option("--tasks", o.tasks,
-                 "kinds of questions; --help-all lists them; default: all but common and frequent")
+  sub.add_option(
+         "--tasks", o.tasks,
+         "kinds of questions; --help-all lists them; default: all except common and frequent")
       ->type_name("NAME,...");
-  sub.add_option("--questions-per-doc", o.questions_per_document, "questions that share a document")
+  sub.add_option("--questions-per-doc", o.questions_per_document,
+                 "number of questions that share a document")
       ->group(kMeasureGroup)
       ->type_name("N")
       ->check(some())
@@ -60,8 +63,9 @@ struct Flags {
 
 Flags add_measured_flags(CLI::App& sub, EvalOptions& o) {
   Flags flags{};
-  sub.add_option("--nll", o.nll_tokens,
-                 "tokens at the end of each document that are predicted one by one; 0: none")
+  sub.add_option(
+         "--nll", o.nll_tokens,
+         "number of tokens at the end of each document that are predicted one by one; 0: none")
       ->group(kMeasureGroup)
       ->type_name("N")
       ->check(none_or_some())
@@ -72,14 +76,15 @@ Flags add_measured_flags(CLI::App& sub, EvalOptions& o) {
   flags.dense_only = sub.add_flag("--dense-only", o.dense_only,
                                   "only dense answers, and the nll of held-out text by position")
                          ->group(kMeasureGroup);
-  sub.add_option("--nll-segments", o.nll_segments,
-                 "with --dense-only: segments of 32768 tokens for the nll by position; 0: none")
+  sub.add_option(
+         "--nll-segments", o.nll_segments,
+         "with --dense-only: number of segments of 32768 tokens for the nll by position; 0: none")
       ->group(kMeasureGroup)
       ->type_name("N")
       ->check(none_or_some())
       ->capture_default_str();
   sub.add_option("--compare-dense-golden", o.reference_path,
-                 "with --dense-only: JSON of reference figures to print beside the new ones")
+                 "with --dense-only: JSON of reference figures to print next to the new ones")
       ->group(kMeasureGroup)
       ->type_name("FILE");
   sub.add_option("--out", o.out_path, "append a JSON line per finished row to this file")

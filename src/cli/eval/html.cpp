@@ -75,7 +75,8 @@ constexpr size_t kRootMetrics = 2;
 
 const Metric kMetrics[] = {
     {"Answers kept",
-     "Of the answers that are right when dense, the share that stay right. Distances from 100% are "
+     "Answers that stay right, as a share of the answers that are right when dense. Distances from "
+     "100% are "
      "drawn as "
      "their square root.",
      "answers kept", "%", 100, 100, "KV read", answers_read, answers_kept},
@@ -84,7 +85,7 @@ const Metric kMetrics[] = {
      "it, as a share of all KV.",
      "answers kept", "%", 100, 100, "KV and index read", answers_bytes, answers_kept},
     {"Nll of held-out text, over dense",
-     "Real text behind the document, token by token; nats per token more than dense attention "
+     "Real text after the document, token by token; nats per token more than dense attention "
      "needs. Lower is better.",
      "nll over dense", "", 0, 0, "KV read, held-out text", text_read,
      [](const Row& r) { return r.text_nll_increase(); }},
@@ -95,7 +96,7 @@ const Metric kMetrics[] = {
      "divergence, nats", "", 0, 0, "KV read", answers_read,
      [](const Row& r) { return r.agreement.divergence_mean(); }},
     {"True coverage",
-     "Share of the dense attention weight that lies in what was read: mean over steps, layers and "
+     "Share of the dense attention weight that lies in the KV read: mean over steps, layers and "
      "query heads.",
      "attention covered", "%", 100, 100, "KV read", answers_read,
      [](const Row& r) { return 100 * r.answers.coverage_mean(); }},
@@ -183,7 +184,7 @@ std::string curves(const std::vector<Row>& rows) {
   std::string html =
       "<h2>Accuracy against KV read</h2><p class=soft>One line per selector, a point per setting; "
       "hover a "
-      "point for its name and figures. Up and to the left is better, but for nll: down.</p>" +
+      "point for its name and figures. Up and to the left is better; for nll, down is better.</p>" +
       legend;
   for (const Metric& metric : kMetrics) {
     const std::vector<Chart> charts = charts_of(rows, metric, styles);
@@ -202,10 +203,9 @@ std::string equal_accuracy_table(const std::vector<Row>& rows) {
       "<h2>KV read at equal accuracy</h2><p class=soft>The smallest share of the KV that any "
       "setting run here reads "
       "while "
-      "keeping so many of the dense answers; nothing is interpolated. Beside it: over what topk "
-      "and psa read for the "
-      "same "
-      "(below 1: less than they do).</p><div class=scroll><table><thead><tr><th "
+      "keeping that share of the dense answers; nothing is interpolated. Next to it: its ratio to "
+      "the share that topk and psa read for the same (below 1: less than they do).</p><div "
+      "class=scroll><table><thead><tr><th "
       "rowspan=2>selector</th><th "
       "rowspan=2>length"
       "</th>";

@@ -170,7 +170,7 @@ std::vector<Setting> parse_specs(const std::string& text, const SelectionFlags& 
       throw Exit(
           EXIT_USAGE,
           text_of(
-              "--selector: beside %s, whose settings name their selectors, it would change nothing",
+              "--selector: it would change nothing next to %s, whose settings name their selectors",
               list));
     if (!g.read)
       throw Exit(EXIT_USAGE,

@@ -33,8 +33,8 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
   return cuda_shape_supported(config, r.layout, note);
 }
 
-// A pool was asked for with device AUTO, and no GPU can be used. Whoever names a budget of GPU
-// memory expects a GPU: the CPU would be many times slower, and an emulated pool slower still.
+// A pool was asked for with device AUTO, and no GPU can be used. A user who sets a budget of
+// GPU memory expects a GPU: the CPU would be many times slower, and an emulated pool slower still.
 [[noreturn]] static void refuse_pool(const ResolvedOptions& r) {
   fail(RIFFLE_UNSUPPORTED,
        "`%s` is given, but no GPU can be used (%s): leave it out to run on the CPU, or give "

@@ -57,8 +57,7 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   check_lookup(o.lookup, *make_selector(o.selection));
   if (o.lookup > 0 && o.synthetic_attention)
     fail(RIFFLE_BAD_ARGUMENT,
-         "`lookup` is %d, expected 0 with synthetic attention, whose answers mean nothing",
-         o.lookup);
+         "`lookup` is %d, expected 0: answers with synthetic attention are meaningless", o.lookup);
   if (o.synthetic_attention) {
     r.synthetic = make_synthetic_spec(*o.synthetic_attention, config.head_dim);
     r.synthetic_runs_prompts = o.synthetic_attention->run_prompts;
@@ -98,7 +97,7 @@ static std::string size_text(uint64_t bytes) {
 
 // A size that the user is told to give, in a form that the command line and Python take. A least
 // size is rounded up, a largest one down, so that what is shown is never refused. Both are at least
-// 1 MiB: smaller numbers without a unit are refused, since "12" means 12 GiB to whoever types it.
+// 1 MiB: smaller numbers without a unit are refused, since a user who types "12" means 12 GiB.
 enum class Bound { LEAST, MOST };
 static std::string size_to_give(uint64_t bytes, Bound bound) {
   constexpr uint64_t kMiB = uint64_t(1) << 20, kGiB = uint64_t(1) << 30;
@@ -242,12 +241,12 @@ static std::string host_limit(const ResolvedOptions& r) {
   return format("%s's memory (%s)", r.host_owner.c_str(), size_text(r.host_memory).c_str());
 }
 
-// Returns the budget to give in place of one that the GPU does not have.
+// Returns the advice for a budget that exceeds the free memory of the GPU.
 static std::string what_fits(const riffle_plan& plan, uint64_t device_free) {
   // Both are rounded, to a MiB or a hundredth of a GiB.
   if (sum({plan.min_gpu_mem, uint64_t(32) << 20}) > device_free)
     return format("%d tokens of context need %s", plan.n_ctx, size_text(plan.min_gpu_mem).c_str());
-  return format("a `gpu_mem` from %s to %s works",
+  return format("set `gpu_mem` between %s and %s",
                 size_to_give(plan.min_gpu_mem, Bound::LEAST).c_str(),
                 size_to_give(device_free, Bound::MOST).c_str());
 }
@@ -319,7 +318,7 @@ static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& 
       format("%d tokens of context in %llu session%s take %s of host memory, but %s has %s%s: %s",
              o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
              size_text(kv).c_str(), r.host_owner.c_str(), size_text(memory).c_str(),
-             taken > 0 ? " beside experts and prompts" : "",
+             taken > 0 ? " left after experts and prompts" : "",
              // `n_ctx` 0 is the trained length.
              most > 0 ? format("at most %lld tokens fit", static_cast<long long>(most)).c_str()
                       : "no context fits"));
@@ -495,7 +494,7 @@ std::string ways_out(const ResolvedOptions& r,
   if (fits(digests))
     ways.push_back(other + " (without INT4 keys of all tokens; it may lose answers)");
   std::string text;
-  for (const std::string& way : ways) text += (text.empty() ? "; what fits: " : ", or ") + way;
+  for (const std::string& way : ways) text += (text.empty() ? "; these fit: " : ", or ") + way;
   return text;
 }
 
@@ -565,7 +564,8 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
     const int sessions = r.options.n_sessions;
     if (!r.context_note.empty()) r.context_note += "; ";
     r.context_note += format(
-        "%d tokens%s take %s of host memory, and %s has %s: it may run out before so many are held",
+        "%d tokens%s take %s of host memory, and %s has %s: it may run out before that many are "
+        "held",
         r.options.n_ctx, sessions == 1 ? "" : format(" in each of %d sessions", sessions).c_str(),
         size_text(host_bytes(model, r, plan)).c_str(), r.host_owner.c_str(),
         size_text(r.host_memory).c_str());

@@ -133,7 +133,8 @@ WindowSets Scheduler::estimate(const Request& r) const {
   return sets;
 }
 
-// In order of arrival, but for those that have waited long. Who does not fit is skipped.
+// Chooses in order of arrival, except that requests that have waited long come first. Requests that
+// do not fit are skipped.
 void Scheduler::choose(std::vector<Request*>& chosen, riffle_iteration& it) {
   std::vector<Request*> order;
   for (auto& r : decoding_) order.push_back(r.get());

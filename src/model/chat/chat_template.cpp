@@ -83,8 +83,8 @@ size_t end_of(const SourcedText& text, size_t message) {
 }
 
 // Templates read reasoning as reasoning_content or, gpt-oss's, as thinking. transformers gives both
-// names, in this order. parts: content is a list of one part of text, as programs give it that may
-// also give images.
+// names, in this order. parts: content is a list of one text part. Programs that may also send
+// images give it in this form.
 Value message_value(const ChatMessage& message, int number, bool parts) {
   const bool known =
       std::find(std::begin(kRoles), std::end(kRoles), message.role) != std::end(kRoles);

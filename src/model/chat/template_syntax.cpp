@@ -105,7 +105,8 @@ class ExpressionParser {
       std::string parameter = want_name();
       const int value = take_sign("=") ? expression() : -1;
       if (value < 0 && !out.empty() && out.back().second >= 0)
-        bad_template(tag_.line, "found the parameter %.60s without a default behind one with",
+        bad_template(tag_.line,
+                     "found the parameter %.60s without a default after one with a default",
                      parameter.c_str());
       out.emplace_back(std::move(parameter), value);
     }
@@ -293,7 +294,7 @@ class ExpressionParser {
     for (bool first = true; !take_sign(")"); first = false) {
       if (!first) want_sign(",");
       if (take_sign(")")) break;
-      if (dict) wrong("')' behind **");
+      if (dict) wrong("')' after **");
       if (!list && take_sign("*")) {
         list = true;
         out.keywords.emplace_back("*", expression());

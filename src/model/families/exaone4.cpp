@@ -26,7 +26,7 @@ std::vector<std::pair<Field, float>> values(const Config& c, const std::string& 
   const bool window = std::any_of(c.layers.begin(), c.layers.end(),
                                   [](const LayerConfig& layer) { return layer.window > 0; });
   if (!window && c.ropes[c.layers[0].rope].theta == 0)
-    unsupported(where, "layer_types", "no \"sliding_attention\" beside a sliding_window",
+    unsupported(where, "layer_types", "a sliding_window but no layer of type \"sliding_attention\"",
                 "a layer with the window, to write the model as GGUF");
   return {};
 }

@@ -38,7 +38,7 @@ void describe(const FamilyFields& f, Config* c) {
     unsupported(f.file(), f.name_of(kRotated), "false, which means no RoPE", "true");
   c->embedding_scale = positive(f, kEmbedding, kMost, 1);
   c->residual_scale = positive(f, kResidual, kMost, 1);
-  require_in_gguf(f, kLogits, "what logits are divided by");
+  require_in_gguf(f, kLogits, "the divisor of the logits");
   c->logit_scale = 1 / positive(f, kLogits, kMost, 1);
   // transformers has a default of 1, GGUF's readers that of all other families.
   const double usual = 1 / std::sqrt(static_cast<double>(c->head_dim));

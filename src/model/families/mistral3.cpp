@@ -21,7 +21,7 @@ void describe(const FamilyFields& f, Config* c) {
   if (rope.temperature == 0) return;
   if (rope.temperature_ctx < 1)
     bad_model(f.file(), f.name_of({"rope.scaling.original_context_length", "rope_parameters"}),
-              "none", "the length in which queries are as they were trained");
+              "none", "the length up to which queries are not scaled");
   Rope of_queries = rope;
   rope.temperature = 0;
   c->ropes.push_back(of_queries);

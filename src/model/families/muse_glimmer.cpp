@@ -69,7 +69,7 @@ void describe(const FamilyFields& f, Config* c) {
   c->embedding_norm = c->attention_gate = true;
   c->post_norm_eps = f.is_json() ? positive(f, kPostEps, 1, kGgufPostEps) : kGgufPostEps;
   if (f.is_json()) c->q_norm_weight = positive(f, kQueries, kMost, 3.87);
-  require_in_gguf(f, kLogits, "what logits are multiplied by");
+  require_in_gguf(f, kLogits, "the factor of the logits");
   c->logit_scale = positive(f, kLogits, kMost, 0.19611613513818404);
   if (f.is_json() || f.number(kSoftcap).value_or(0) != 0)
     c->logit_softcap = positive(f, kSoftcap, kMost, 20);

@@ -38,7 +38,7 @@ void refuse_lfs_pointer(std::string_view file, std::string_view text) {
   if (text.starts_with("version https://git-lfs."))
     throw Error(RIFFLE_BAD_MODEL, printable(file, 1000) +
                                       ": found a Git LFS pointer, expected the file itself; git "
-                                      "lfs pull in its folder fetches it");
+                                      "lfs pull, run in its folder, fetches it");
 }
 
 void unsupported(std::string_view file, std::string_view field, std::string_view found,

@@ -109,7 +109,7 @@ class Reader {
     if (n > left() / min_bytes) {
       fail_field(what, of, std::to_string(n),
                  "at most " + std::to_string(left() / min_bytes) +
-                     ", which is what the file has room for");
+                     ", the number for which the file has room");
     }
     return n;
   }

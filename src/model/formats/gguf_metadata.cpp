@@ -209,7 +209,7 @@ void write_pieces(GgufFileWriter& out, std::vector<VocabPiece> pieces, bool add_
 void write_bpe(GgufFileWriter& out, const BpeSpec& spec, const Config& c) {
   if (!spec.byte_level) {
     unsupported(spec.where, "model", "a sentencepiece-like tokenizer",
-                "one that is byte-level, or a tokenizer.model beside it");
+                "a byte-level one, or a tokenizer.model next to it");
   }
   const std::string_view pre = gguf_pre(spec);
   const Vocabulary v = padded(spec.pieces, c);

@@ -15,9 +15,9 @@ struct GgufParts {
   GgufFile gguf;  // of the first part, with the tensors of all
 };
 
-// The GGUF file for which a folder stands: the only one in it, of a split one the first part. The
-// path itself if it is no folder, a Hugging Face folder, or holds none. Throws RIFFLE_IO if it
-// holds several, naming them.
+// Returns the path of the only GGUF file in a folder; for a split file, of its first part. Returns
+// path itself if it is no folder, is a Hugging Face folder, or holds no GGUF file. Throws
+// RIFFLE_IO, naming the files, if the folder holds several.
 std::string gguf_of_folder(const std::string& path);
 // path: a whole file, or any part. Throws RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
 GgufParts open_gguf(const std::string& path);

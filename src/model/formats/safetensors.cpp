@@ -123,7 +123,7 @@ void parse_safetensors(const FileView& file, TensorTable& table) {
   }
   if (!inside(8, header_bytes, file.size)) {
     bad_model(file.name, "header length", std::to_string(header_bytes),
-              "at most " + std::to_string(file.size - 8) + ", which is what the file has");
+              "at most " + std::to_string(file.size - 8) + ", the bytes that the file has left");
   }
   const Json header = parse_json_object(file, file.text().substr(8, header_bytes), "header");
   const uint8_t* data = file.data + 8 + header_bytes;

@@ -89,7 +89,7 @@ const Family& family_of(const GgufFile& gguf) {
 std::string_view gguf_pre(const BpeSpec& spec) {
   const auto refuse = [&](const char* field, const char* found) {
     unsupported(spec.where, field, found,
-                "what one of the families has, to write it as GGUF: " + known_families());
+                "the steps of one of these families, to write it as GGUF: " + known_families());
   };
   const bool nfc = spec.normalizer.size() == 1 && spec.normalizer[0].kind == NormalizerStep::NFC;
   if (!spec.normalizer.empty() && !nfc) refuse("normalizer", "other steps than NFC");
@@ -106,7 +106,7 @@ std::string_view gguf_pre(const BpeSpec& spec) {
     if (same && family.nfc == nfc && family.ignore_merges == spec.ignore_merges) return family.pre;
   }
   unsupported(spec.where, "pre_tokenizer", "other patterns",
-              "those of one of the families, to write it as GGUF: " + known_families());
+              "the patterns of one of these families, to write it as GGUF: " + known_families());
 }
 
 BpeSpec bpe_from_gguf(const GgufFile& gguf, GgufVocab vocab) {

@@ -122,7 +122,7 @@ class Translator {
   [[noreturn]] void refuse_here(const char* what) const {
     refuse(std::string(what) + " " + std::string(in_.substr(pos_, 6)) + " at byte " +
                std::to_string(pos_),
-           "what riffle knows of regular expressions");
+           "a part of a regular expression that riffle knows");
   }
   bool at(std::string_view text) const { return in_.substr(pos_).starts_with(text); }
 

@@ -56,7 +56,7 @@ TEST_CASE("cuda: where INT4 keys do not fit, errors and notices name what does",
                     Catch::Contains(length) && Catch::Contains("or selection.selector psa"));
   CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_SHARE, psa - 1),
                     Catch::Contains("n_ctx up to") && !Catch::Contains("selection.selector psa"));
-  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_PSA, psa - 1), !Catch::Contains("what fits"));
+  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_PSA, psa - 1), !Catch::Contains("these fit"));
 }
 
 TEST_CASE("cuda: a default context is the longest whose KV fits host memory", "[cuda][context]") {

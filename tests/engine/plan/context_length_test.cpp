@@ -191,17 +191,17 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
   };
   const std::string psa =
       "selection.selector psa (without INT4 keys of all tokens; it may lose answers)";
-  CHECK(ways(32768 * 10, 20, 10) == "; what fits: n_ctx up to 16384, or " + psa);
-  CHECK(ways(32768 * 10 - 1, 20, 10) == "; what fits: n_ctx up to 15360");
-  CHECK(ways(32768 * 10, 2000, 10) == "; what fits: " + psa);
-  CHECK(ways(1024 * 20, 20, 20) == "; what fits: n_ctx up to 1024");
+  CHECK(ways(32768 * 10, 20, 10) == "; these fit: n_ctx up to 16384, or " + psa);
+  CHECK(ways(32768 * 10 - 1, 20, 10) == "; these fit: n_ctx up to 15360");
+  CHECK(ways(32768 * 10, 2000, 10) == "; these fit: " + psa);
+  CHECK(ways(1024 * 20, 20, 20) == "; these fit: n_ctx up to 1024");
   CHECK(ways(1024 * 20 - 1, 20, 20).empty());
   o.n_sessions = 5;
   CHECK(ways(32768 * 50, 20, 10) ==
-        "; what fits: n_ctx up to 16384, or n_sessions up to 2, or " + psa);
+        "; these fit: n_ctx up to 16384, or n_sessions up to 2, or " + psa);
   o.n_sessions = 1;
   o.selection.selector = RIFFLE_SELECTOR_AUTO;  // which is share in so long a context
-  CHECK(ways(32768 * 10, 20, 10) == "; what fits: n_ctx up to 16384, or " + psa);
+  CHECK(ways(32768 * 10, 20, 10) == "; these fit: n_ctx up to 16384, or " + psa);
   o.selection.selector = RIFFLE_SELECTOR_TOPK;
   CHECK(ways(32768 * 10, 20, 10).empty());  // it has no INT4 keys, so it is not they
   o.selection.rank = RIFFLE_RANK_CODES;

@@ -16,8 +16,8 @@ Model.chat, Model.generate and Model.read use a context of their own. Answers ar
 piece or whole (Answer). Failures raise Error or one of its subclasses, with the library's text.
 Each object can be closed, or used with `with`. An object keeps open what it was made from.
 
-Models and contexts may be used by several threads. A context runs one call at a time: others wait
-for their turn, in the order in which they came. Busy is what a call raises that cannot wait.
+Models and contexts may be used by several threads. A context runs one call at a time. Other calls
+wait for their turn, in order of arrival. A call that cannot wait raises Busy.
 """
 
 from __future__ import annotations
@@ -360,8 +360,8 @@ class Model(_Closable):
         thinking: Thinking = None,
         progress: ProgressCallback | None = None,
     ) -> Document:
-        """Reads a document once, for any number of questions. text: the text itself, not the name
-        of a file; read_file takes that."""
+        """Reads a document once, for any number of questions. text: the text itself. For the
+        name of a file, use read_file."""
         return Document(
             self.default_context, text, system=system, thinking=thinking, progress=progress
         )
@@ -374,7 +374,7 @@ class Model(_Closable):
         thinking: Thinking = None,
         progress: ProgressCallback | None = None,
     ) -> Document:
-        """read, of a file with text in UTF-8."""
+        """Reads a document from a file of UTF-8 text, as read does."""
         with open(path, encoding="utf-8") as file:
             text = file.read()
         return self.read(text, system=system, thinking=thinking, progress=progress)
@@ -387,7 +387,7 @@ class Model(_Closable):
 
 
 class Context(_Closable):
-    """Threads, block store and slot pool: what running a model needs.
+    """Threads, block store and slot pool: the resources that run a model.
 
     settings: see riffle.settings()."""
 
@@ -451,7 +451,7 @@ class Context(_Closable):
         return Session(self, pointer)
 
     def _call(self, call: Callable[[], int], watch: Watch | None = None) -> None:
-        """A call of the library, when its turn has come."""
+        """Waits for its turn, then calls the library."""
 
         def run() -> int:
             self._turns.enter()
@@ -462,7 +462,7 @@ class Context(_Closable):
         )
 
     def load(self, path: Path, *, progress: ProgressCallback | None = None) -> Session:
-        """A session that Session.save has kept. Its `data` is what was kept beside it."""
+        """Loads a session that Session.save has saved. Its `data` is the data saved with it."""
         pointer, text = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
         check(
             lib.riffle_session_file_open(os.fsencode(path), ctypes.byref(pointer), text, len(text)),
@@ -581,7 +581,7 @@ class Session(_Closable):
     def save(
         self, path: Path, *, data: bytes = b"", progress: ProgressCallback | None = None
     ) -> None:
-        """Keeps the session in a file that only its owner can read. data: kept beside it."""
+        """Keeps the session in a file that only its owner can read. data: saved with it."""
         options, watch = filled(C.SaveOptions), Watch(progress)
         kept = ctypes.create_string_buffer(data, len(data)) if data else None
         if kept is not None:

@@ -125,8 +125,8 @@ class Run:
         self._watch.stopped = True
         if threading.current_thread() is self._thread:
             raise Busy(
-                "the call is closed by its own callback, for whose end it would wait for ever: "
-                "return False from the callback to stop it",
+                "the call was closed by its own callback and would wait forever for its own end: "
+                "return False from the callback to stop the call",
                 C.BAD_ARGUMENT,
             )
         with self._stopping:

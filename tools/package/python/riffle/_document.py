@@ -153,7 +153,7 @@ class Document:
         return Answer(session, tokens, dict(options), progress, close_session=own)
 
     def save(self, path: Path, *, progress: ProgressCallback | None = None) -> None:
-        """Keeps what was read in a file that only its owner can read, for Model.load_document and
+        """Saves the document in a file that only its owner can read, for Model.load_document and
         `riffle run --session`."""
         data = {
             "riffle": 1,
@@ -167,7 +167,7 @@ class Document:
         )
 
     def close(self) -> None:
-        """Frees what was read."""
+        """Frees the session of the document."""
         self._session.close()
 
     def __enter__(self) -> Document:

@@ -136,7 +136,7 @@ class BadArgument(Error, ValueError):
 
 
 class Busy(Error, RuntimeError):
-    """A call that cannot wait for its turn, since the call under way would wait for it."""
+    """Raised by a call that cannot wait for its turn, because the running call waits for it."""
 
 
 class BadModel(Error):

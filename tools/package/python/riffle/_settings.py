@@ -93,7 +93,7 @@ def set_setting(options: C.ContextOptions, name: str, value: SettingValue) -> No
         if words and not words[0].isdigit():
             expected = ", ".join(words[:-1]) + f" or {words[-1]}"
         elif is_size:
-            expected = "a number of bytes from 1048576 on, or a text such as '512M' or '12G'"
+            expected = "a number of bytes, at least 1048576, or a text such as '512M' or '12G'"
         elif isinstance(value, str):
             what = "a number of tokens" if s.id == b"n_ctx" else "a number"
             expected = f"{what}: {expected}"

@@ -36,7 +36,7 @@ class Turns:
     also twice, and also if begin(turn) was left before it had the turn."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # of what follows, for a few instructions
+        self._lock = threading.Lock()  # guards the members below; held for a few instructions
         self._waiting: collections.deque[Turn] = collections.deque()
         self._holder: Turn | None = None
         self._closed = False
@@ -82,11 +82,11 @@ class Turns:
         return self._holder is turn
 
     def enter(self) -> None:
-        """This thread runs the call, and its callbacks."""
+        """Records that this thread runs the call and its callbacks."""
         self._worker = threading.get_ident()
 
     def end(self, turn: Turn) -> None:
-        """The next one's turn."""
+        """Gives the turn to the next waiting call; does nothing for a turn that is over."""
         while True:
             # Nobody else takes from it: this thread has the turn.
             while self._holder is turn and not self._frees.empty():
@@ -116,7 +116,7 @@ class Turns:
         self._free_now()
 
     def close(self, abort: Callable[[bool], Any]) -> None:
-        """Ends the call under way, and refuses those that wait and all that come."""
+        """Ends the running call, and refuses all waiting and later calls."""
         with self._lock:
             if self._holder is not None and threading.get_ident() == self._worker:
                 self._refuse()
@@ -162,8 +162,8 @@ class Turns:
             return
         if threading.get_ident() == self._worker:
             raise Busy(
-                "the call comes from a callback of the context's own call, for whose end it would "
-                "wait for ever: make it after that call, or use another context",
+                "the call comes from a callback of a running call of this context and would wait "
+                "forever for that call's end: call after it has ended, or use another context",
                 C.BAD_ARGUMENT,
             )
         if threading.get_ident() == self._owner:
@@ -174,7 +174,7 @@ class Turns:
             )
 
     def _free_now(self) -> None:
-        """Whoever holds the lock or the turn comes here, too, when they have let go of it."""
+        """Frees the queued parts. If another thread has the lock or the turn, that thread does so."""
         while not self._frees.empty():
             turn = Turn()
             locked: list[bool] = []
