@@ -135,7 +135,9 @@ TEST_CASE("EXAONE 4: full layers have RoPE only in models without a window", "[f
   // GGUF has no key for it, as a window that no layer has is not kept.
   const TempDir temp;
   GgufFileWriter writer(temp / "w.gguf", false);
-  expect_error(RIFFLE_UNSUPPORTED, {"config.json: layer_types: found no \"sliding_attention\""},
+  expect_error(RIFFLE_UNSUPPORTED,
+               {"config.json: layer_types: found a sliding_window but no layer of type "
+                "\"sliding_attention\""},
                [&] { write_config(writer, g.config(), "config.json"); });
   g.erase("exaone4.attention.sliding_window");
   CHECK(rotated(g.config()) == 5);
