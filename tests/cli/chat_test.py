@@ -119,7 +119,7 @@ def commands(folder):
     check(r.code == 0 and all(w in r.err for w in (b"temp", b"top-k", b"top-p", b"min-p", b"max-tokens  12", b"seed")),
           "/set alone shows the settings", r)
     for line, found in (("/set temp hot", "hot"), ("/set top_k 1.5", "1.5"), ("/set top-p 2", "2"), ("/set max-tokens -2", "-2"),
-                        ("/set seed x", "x"), ("/set colour red", "colour"), ("/set temp", "no value"), ("/set temp nan", "nan"), ("/set temp -1", "0 or more, and finite")):
+                        ("/set seed x", "x"), ("/set colour red", "colour"), ("/set temp", "no value"), ("/set temp nan", "nan"), ("/set temp -1", "0 to 100")):
         r = riffle(*args, stdin=line.encode() + b"\nHello.\n")
         check(r.code == 1 and r.out == first and found.encode() in r.err and b"expected" in r.err, f"{line} is refused", r)
 
