@@ -68,7 +68,7 @@ TEST_OBJ := $(TEST_SRC:%.cpp=$(BUILD)/%.o)
 all: $(BUILD)/riffle $(BUILD)/libriffle.so $(BUILD)/libriffle.a
 
 # The functions of riffle.h, with the types that abidw reads (tools/package/abi.sh).
-$(BUILD)/src/api/%.o:            private CXXFLAGS += -g
+$(BUILD)/src/api/%.o:            CXXFLAGS += -g
 # One file per instruction set; dispatch.cpp picks at run time.
 $(BUILD)/kernels/cpu/%_avx2.o:   CXXFLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/kernels/cpu/%_avx512.o: CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
@@ -80,14 +80,14 @@ $(BUILD)/src/cli/%.o:            CXXFLAGS += $(CLI_CFLAGS)
 # without, and finds a file that lacks an include. The library does without: g++ 12 takes the
 # standard library's headers in one for the user's own, and warns of what it suppresses there.
 ifndef NO_PCH
-PCH_cli   := src/cli/precompiled.h
-PCH_tests := tests/precompiled.h
-OBJ_cli   := $(CLI_OBJ)
-OBJ_tests := $(filter-out %/main.o,$(TEST_OBJ))
-$(foreach p,cli tests,$(eval $(OBJ_$p): $(BUILD)/pch/$p.h.gch)\
-  $(eval $(OBJ_$p): private CXXFLAGS += -include $(BUILD)/pch/$p.h)\
-  $(eval $(BUILD)/pch/$p.h.gch: $(PCH_$p)))
+CATCH_OBJ := $(filter-out %/main.o,$(TEST_OBJ))
+$(CLI_OBJ):   $(BUILD)/pch/cli.h.gch
+$(CATCH_OBJ): $(BUILD)/pch/tests.h.gch
+$(CLI_OBJ):   private CXXFLAGS += -include $(BUILD)/pch/cli.h
+$(CATCH_OBJ): private CXXFLAGS += -include $(BUILD)/pch/tests.h
 endif
+$(BUILD)/pch/cli.h.gch: src/cli/precompiled.h
+$(BUILD)/pch/tests.h.gch: tests/precompiled.h
 $(BUILD)/pch/%.h.gch: | deps
 	@mkdir -p $(@D); cp $< $(BUILD)/pch/$*.h
 	$(CXX) $(CXXFLAGS) -MF $(BUILD)/pch/$*.d -x c++-header $(BUILD)/pch/$*.h -o $@
@@ -100,7 +100,7 @@ $(BUILD)/cuarch: FORCE
 	@mkdir -p $(@D); if [ ! -e $@ ]; then echo $(CUARCH) >$@; touch -d 2000-01-01 $@; \
 	elif [ "$$(cat $@)" != "$(strip $(CUARCH))" ]; then echo $(CUARCH) >$@; fi
 FORCE:
-$(BUILD)/src/backend/cuda/device.o: private CXXFLAGS += -DRIFFLE_CUDA_OLDEST=$(shell printf '%s\n' $(CUARCH) | sort -n | sed q)
+$(BUILD)/src/backend/cuda/device.o: CXXFLAGS += -DRIFFLE_CUDA_OLDEST=$(shell printf '%s\n' $(CUARCH) | sort -n | sed q)
 $(BUILD)/src/backend/cuda/device.o: $(BUILD)/cuarch
 $(BUILD)/%.cu.o: %.cu $(BUILD)/cuarch | deps
 	@mkdir -p $(@D)

@@ -746,7 +746,7 @@ RIFFLE_API riffle_status riffle_prefill(riffle_session* session, const int32_t* 
 /* Make the session hold exactly these tokens: keep the longest prefix that it holds, as far as
  * riffle_session_reach allows, drop the rest, prefill what is missing. Logits exist afterwards.
  *
- * What is missing is read in pieces. A piece has at least 2048 tokens and takes about 5 seconds; up
+ * Missing tokens are read in pieces. A piece has at least 2048 tokens and takes about 5 seconds; up
  * to 3072 missing tokens are one piece. RIFFLE_BAD_ARGUMENT and RIFFLE_CONTEXT_FULL change nothing.
  * After other errors, such as RIFFLE_ABORTED, the session holds the prefix that was kept and the
  * pieces that were finished, and the same call goes on from there. With selector lfps and with
@@ -1236,7 +1236,7 @@ typedef enum riffle_options_kind {
   RIFFLE_OPTIONS_SELECTION = 0, /* riffle_selection */
   RIFFLE_OPTIONS_CONTEXT = 1,   /* riffle_context_options without its selection */
   RIFFLE_OPTIONS_SCHEDULER = 2, /* riffle_scheduler_options */
-  RIFFLE_OPTIONS_SAMPLING = 3,  /* riffle_sampling: its numbers, but for seed */
+  RIFFLE_OPTIONS_SAMPLING = 3,  /* riffle_sampling: its numbers, except seed */
   RIFFLE_OPTIONS_GENERATE = 4   /* riffle_generate_options without its sampling: max_tokens */
 } riffle_options_kind;
 

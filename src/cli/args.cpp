@@ -7,28 +7,14 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "cli/answer_settings.h"
 #include "cli/help.h"
+#include "cli/settings.h"
 
 namespace riffle::cli {
 
 std::string not_empty(const std::string& value) { return value.empty() ? "the path is empty" : ""; }
 
 namespace {
-
-void answer_flag(CLI::App& app, CommonOptions& o, const char* id) {
-  const riffle_setting& s = setting(id);
-  app.add_option_function<std::string>(
-         s.flag,
-         [&o, &s](const std::string& value) {
-           if (!set_answer_setting(o, s, value))
-             throw CLI::ValidationError(flag_of(s), "'" + value + "': expected " + expected(s));
-         },
-         s.help)
-      ->group(s.group)
-      ->type_name(s.type == RIFFLE_MEMBER_FLOAT ? "X" : "N")
-      ->default_str(text_of("%g", get_answer_setting(o, s)));
-}
 
 // None for -1, which llama.cpp's users know as "random".
 std::optional<uint64_t> parse_seed(const std::string& text) {
@@ -78,10 +64,7 @@ std::string without_escapes(const std::string& text) {
   return out;
 }
 
-void add_dry_flags(CLI::App& app, CommonOptions& o) {
-  for (const char* id : {"sampling.dry_multiplier", "sampling.dry_base",
-                         "sampling.dry_allowed_length", "sampling.dry_penalty_last_n"})
-    answer_flag(app, o, id);
+void add_dry_breakers_flag(CLI::App& app, CommonOptions& o) {
   app.add_option_function<std::vector<std::string>>(
          "--dry-sequence-breaker",
          [&o](const std::vector<std::string>& all) {
@@ -92,7 +75,7 @@ void add_dry_flags(CLI::App& app, CommonOptions& o) {
                    "'" + one + "': expected a text" + (one.empty() ? "" : ", or none alone"));
              if (one != "none") o.breakers.push_back(without_escapes(one));
            }
-           set_breakers(o.breakers, o.breaker_pointers, o.sampling);
+           set_breakers(o.breakers, o.breaker_pointers, o.generate.sampling);
          },
          "DRY: a text that ends a repetition, in place of \\n : \" *; none: no such text; may be "
          "repeated")
@@ -103,19 +86,15 @@ void add_dry_flags(CLI::App& app, CommonOptions& o) {
 }
 
 void add_sampling_flags(CLI::App& app, CommonOptions& o) {
-  for (const char* id : {"generate.max_tokens", "sampling.temperature"}) answer_flag(app, o, id);
+  add_setting_flags(app, RIFFLE_OPTIONS_GENERATE, &o.generate, false);
+  add_setting_flags(app, RIFFLE_OPTIONS_SAMPLING, &o.generate.sampling, false);
   app.add_option_function<std::string>(
          "-s,--seed", [&o](const std::string& s) { o.seed = parse_seed(s); },
          "seed that fixes the text; -1: a random seed, which is reported")
       ->group(kAnswerGroup)
       ->type_name("N")
       ->default_str("-1");
-  for (const char* id :
-       {"sampling.top_k", "sampling.top_p", "sampling.min_p", "sampling.xtc_probability",
-        "sampling.xtc_threshold", "sampling.repeat_penalty", "sampling.repeat_last_n",
-        "sampling.frequency_penalty", "sampling.presence_penalty"})
-    answer_flag(app, o, id);
-  add_dry_flags(app, o);
+  add_dry_breakers_flag(app, o);
   app.add_option_function<std::vector<std::string>>(
          "-l,--logit-bias",
          [&o](const std::vector<std::string>& all) {
@@ -252,10 +231,7 @@ void set_breakers(const std::vector<std::string>& breakers, std::vector<const ch
 
 CommonOptions::CommonOptions() {
   riffle_context_defaults(&context);
-  riffle_sampling_defaults(&sampling);
-  riffle_generate_options generate;
   riffle_generate_defaults(&generate);
-  max_tokens = generate.max_tokens;
   context.setting_name = flag_of_id;
 }
 

@@ -34,12 +34,11 @@ struct CommonOptions {
   CommonOptions();
   std::string model_path;  // -m; "" until resolve_model_path() (common.h, called by load_model)
   riffle_context_options context;             // holds .selection too
-  riffle_sampling sampling;                   // but for its seed and biases
+  riffle_generate_options generate;           // -n and the sampler's numbers, without seed, biases
   std::vector<riffle_logit_bias> logit_bias;  // --logit-bias
-  std::vector<std::string> breakers;          // --dry-sequence-breaker; sampling points to them
+  std::vector<std::string> breakers;          // --dry-sequence-breaker; generate points to them
   std::vector<const char*> breaker_pointers;  // if the flag is there
   std::optional<uint64_t> seed;               // --seed; none: each command draws its own (seed.h)
-  int32_t max_tokens;                         // -n; -1: until the context is full
   std::string chat_template;                  // --chat-template; "": the model's own
   Thinking thinking;                          // --think, --no-think, --chat-template-kwargs
   std::string weights;                        // --weights; "": as the file has them

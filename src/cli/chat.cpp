@@ -51,7 +51,7 @@ class Chat {
  public:
   explicit Chat(ChatOptions& o)
       : o_(o), quiet_(o.common.quiet), editor_(history_path(), complete_chat) {
-    o_.common.sampling.seed = o.common.seed ? *o.common.seed : draw_seed();
+    o_.common.generate.sampling.seed = o.common.seed ? *o.common.seed : draw_seed();
   }
 
   int run() {
@@ -72,7 +72,7 @@ class Chat {
     if (!o_.session.empty() && fs::exists(o_.session, error)) open(o_.session, true);
     said_ = say_notice(context_.get(), quiet_);
     if (editor_.interactive() && !quiet_) {
-      const std::string seed = seed_text(o_.common.sampling);
+      const std::string seed = seed_text(o_.common.generate.sampling);
       notice(false, "%s, %d tokens of context%s. /help lists commands.",
              o_.common.model_path.c_str(), n_ctx(), seed.empty() ? "" : (", " + seed).c_str());
     }
@@ -318,14 +318,11 @@ class Chat {
 
   // The same before and after the file is there.
   static std::string real_path(const std::string& path) {
-    constexpr int kMostLinks = 40;
     std::error_code error;
-    fs::path whole = fs::absolute(path, error);
-    // weakly_canonical leaves a link as it is if the file is not there.
-    for (int n = 0; n < kMostLinks && fs::is_symlink(whole, error) && !fs::exists(whole, error);
-         ++n)
-      whole = whole.parent_path() / fs::read_symlink(whole, error);
-    const fs::path real = fs::weakly_canonical(whole, error);
+    const fs::path target = link_target(fs::absolute(path, error));
+    if (target.empty()) return path;
+    // weakly_canonical alone leaves a link as it is if the file is not there.
+    const fs::path real = fs::weakly_canonical(target, error);
     return error ? path : real.string();
   }
 
@@ -453,7 +450,7 @@ class Chat {
       throw Exit(EXIT_RUN, "/retry: there is no message yet, expected one to answer again");
     answer(last_);
     // The next seed of the chat, since the same one would give the same text.
-    if (o_.common.sampling.temperature > 0)
+    if (o_.common.generate.sampling.temperature > 0)
       notice(quiet_, "[this answer has the seed %llu; /set seed %llu and /retry give it again]",
              static_cast<unsigned long long>(used_seed_),
              static_cast<unsigned long long>(used_seed_));
@@ -507,12 +504,12 @@ class Chat {
     const bool in_reasoning = prefill(turn.messages, "reading");
     riffle_generate_options g;
     riffle_generate_defaults(&g);
-    g.max_tokens = o_.common.max_tokens;
+    g.max_tokens = o_.common.generate.max_tokens;
     g.sampling = sampling_of(o_.common);
     // The first answer takes the session's seed itself, as run does. The others take seeds that
     // follow from it: a question asked again gets another answer, and the same seed and questions
     // give the same conversation.
-    if (answers_) g.sampling.seed = derived_seed(o_.common.sampling.seed, answers_);
+    if (answers_) g.sampling.seed = derived_seed(o_.common.generate.sampling.seed, answers_);
     ++answers_;
     used_seed_ = g.sampling.seed;
     g.trim_start = true;
@@ -550,9 +547,9 @@ class Chat {
   void show_stats() {
     say_notice(context_.get(), false);
     const riffle_stats s = context_stats(context_.get());
-    riffle_sampling last = o_.common.sampling;
+    riffle_sampling last = o_.common.generate.sampling;
     last.seed = used_seed_;
-    const std::string seed = answers_ ? seed_text(last) : seed_text(o_.common.sampling);
+    const std::string seed = answers_ ? seed_text(last) : seed_text(o_.common.generate.sampling);
     std::fprintf(stderr,
                  "%s%s\n%zu of %d tokens of context in use; KV in host memory %s; peak memory %s\n",
                  stats_line(s).c_str(), seed.empty() ? "" : (", " + seed).c_str(),

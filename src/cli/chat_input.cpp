@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
-#include <type_traits>
 #include <utility>
 
-#include "cli/answer_settings.h"
 #include "cli/common.h"
 #include "cli/seed.h"
+#include "cli/settings.h"
 
 namespace riffle::cli {
 namespace {
@@ -54,28 +52,39 @@ std::vector<std::string> complete_path(const std::string& typed) {
   return words;
 }
 
-// A setting of answers: its names here, and its id in the table of settings.
-struct Setting {
-  const char* name;
-  const char* other_name;  // "" if it has none
-  const char* id;
-};
+// What /set can change, except the seed.
+std::vector<const riffle_setting*> answer_settings() {
+  std::vector<const riffle_setting*> all;
+  for (const riffle_options_kind kind : {RIFFLE_OPTIONS_SAMPLING, RIFFLE_OPTIONS_GENERATE})
+    for (const riffle_setting* s : settings_of(kind))
+      if (*s->flag) all.push_back(s);
+  return all;
+}
 
-const Setting kSettings[] = {{"temp", "temperature", "sampling.temperature"},
-                             {"top-k", "", "sampling.top_k"},
-                             {"top-p", "", "sampling.top_p"},
-                             {"min-p", "", "sampling.min_p"},
-                             {"xtc-probability", "", "sampling.xtc_probability"},
-                             {"xtc-threshold", "", "sampling.xtc_threshold"},
-                             {"repeat-penalty", "", "sampling.repeat_penalty"},
-                             {"repeat-last-n", "", "sampling.repeat_last_n"},
-                             {"frequency-penalty", "", "sampling.frequency_penalty"},
-                             {"presence-penalty", "", "sampling.presence_penalty"},
-                             {"dry-multiplier", "", "sampling.dry_multiplier"},
-                             {"dry-base", "", "sampling.dry_base"},
-                             {"dry-allowed-length", "", "sampling.dry_allowed_length"},
-                             {"dry-penalty-last-n", "", "sampling.dry_penalty_last_n"},
-                             {"max-tokens", "n", "generate.max_tokens"}};
+// "max-tokens" of the flag "-n,--max-tokens".
+std::string name_of(const riffle_setting& s) {
+  const std::string flags = s.flag;
+  return flags.substr(flags.rfind("--") + 2);
+}
+
+std::string with_dashes(std::string_view name) {
+  std::string word(name);
+  std::replace(word.begin(), word.end(), '_', '-');
+  return word;
+}
+
+// By its flag, long or short, or by the member's name.
+bool is_named(const riffle_setting& s, const std::string& word) {
+  const std::string_view id = s.id;
+  return word == name_of(s) || word == with_dashes(id.substr(id.find('.') + 1)) ||
+         (word.size() == 1 && flag_of(s) == "-" + word);
+}
+
+// The struct of which the setting is a member.
+void* options_of(riffle_generate_options& generate, const riffle_setting& s) {
+  if (s.options == RIFFLE_OPTIONS_SAMPLING) return &generate.sampling;
+  return &generate;
+}
 
 void set_seed(CommonOptions& options, const std::string& value) {
   uint64_t seed = 0;
@@ -87,12 +96,12 @@ void set_seed(CommonOptions& options, const std::string& value) {
                text_of("/set seed: found '%s', expected a whole number from 0 to %s, or -1 for "
                        "a random seed",
                        value.c_str(), std::to_string(UINT64_MAX).c_str()));
-  options.sampling.seed = seed;
+  options.generate.sampling.seed = seed;
 }
 
 std::string setting_names() {
   std::string names;
-  for (const Setting& s : kSettings) names += std::string(s.name) + ", ";
+  for (const riffle_setting* s : answer_settings()) names += name_of(*s) + ", ";
   return names + "seed";
 }
 
@@ -131,7 +140,7 @@ Completion complete_chat(const std::string& before_cursor) {
     found.words = complete_path(before_cursor.substr(found.from));
   } else if (before_cursor.starts_with(kSet)) {
     std::vector<std::string> names = {"seed"};
-    for (const Setting& s : kSettings) names.push_back(s.name);
+    for (const riffle_setting* s : answer_settings()) names.push_back(name_of(*s));
     offer(kSet.size(), names);
   } else if (before_cursor.starts_with(kThink)) {
     std::vector<std::string> levels(std::begin(kEfforts), std::end(kEfforts));
@@ -145,23 +154,24 @@ Completion complete_chat(const std::string& before_cursor) {
 
 std::string chat_settings(const CommonOptions& options) {
   std::string text;
-  for (const Setting& s : kSettings)
-    text += text_of("%-10s  %g\n", s.name, get_answer_setting(options, setting(s.id)));
-  return text + text_of("%-10s  %s\n", "seed", std::to_string(options.sampling.seed).c_str());
+  riffle_generate_options generate = options.generate;
+  for (const riffle_setting* s : answer_settings())
+    text += text_of("%-10s  %g\n", name_of(*s).c_str(),
+                    riffle_setting_get(s, options_of(generate, *s)));
+  return text + text_of("%-10s  %s\n", "seed", std::to_string(generate.sampling.seed).c_str());
 }
 
 bool set_chat_setting(CommonOptions& options, std::string_view name, const std::string& value) {
-  std::string word(name);
-  std::replace(word.begin(), word.end(), '_', '-');
+  const std::string word = with_dashes(name);
   if (word == "seed") {
     set_seed(options, value);
     return true;
   }
-  for (const Setting& s : kSettings) {
-    if (word != s.name && word != s.other_name) continue;
-    if (!set_answer_setting(options, setting(s.id), value))
-      throw Exit(EXIT_RUN, text_of("/set %s: found '%s', expected %s", s.name, value.c_str(),
-                                   expected(setting(s.id)).c_str()));
+  for (const riffle_setting* s : answer_settings()) {
+    if (!is_named(*s, word)) continue;
+    if (!set(*s, options_of(options.generate, *s), value))
+      throw Exit(EXIT_RUN, text_of("/set %s: found '%s', expected %s", name_of(*s).c_str(),
+                                   value.c_str(), expected(*s).c_str()));
     return false;
   }
   throw Exit(EXIT_RUN, text_of("/set: found '%s', expected one of %s", std::string(name).c_str(),

@@ -400,7 +400,7 @@ std::string stats_line(const riffle_stats& s) {
 }
 
 riffle_sampling sampling_of(const CommonOptions& o) {
-  riffle_sampling s = o.sampling;
+  riffle_sampling s = o.generate.sampling;
   s.logit_bias = o.logit_bias.data();
   s.n_logit_bias = o.logit_bias.size();
   return s;

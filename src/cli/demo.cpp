@@ -80,7 +80,7 @@ Script script_of_needles(const DemoOptions& o, riffle_model* model, const riffle
   try {
     doc = eval::build_document(
         {eval::Task::MAGIC, std::vector<eval::Task>(kNeedles, eval::Task::NEEDLE)}, length,
-        o.common.max_tokens, 0, 1, text, vocabulary, form, random);
+        o.common.generate.max_tokens, 0, 1, text, vocabulary, form, random);
   } catch (const std::runtime_error& e) {
     throw Exit(EXIT_RUN, path + ": " + e.what());
   }
@@ -159,7 +159,7 @@ void answer_all(const DemoOptions& o, riffle_context* context, riffle_session* s
   riffle_reset_stats(context);
   Tally& tally = way.tally;
   for (const Question& q : script.questions) {
-    const std::string text = answer(context, session, q, o.common.max_tokens);
+    const std::string text = answer(context, session, q, o.common.generate.max_tokens);
     if (shows) write_out((tally.answers.empty() ? "\nQ " : "Q ") + q.text + "\nA " + text + "\n");
     tally.correct += is_right(script, q, text);
     tally.answers.push_back(text);
@@ -280,7 +280,7 @@ int demo_main(DemoOptions& o) {
 
 void add_demo(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<DemoOptions>();
-  o->common.max_tokens = 64;
+  o->common.generate.max_tokens = 64;
   // Auto would read a short document whole, and both ways would be one.
   o->common.context.selection.selector = RIFFLE_SELECTOR_SHARE;
   CLI::App* sub =

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <string_view>
 
+#include "cli/text_file.h"
+
 namespace riffle::cli {
 namespace fs = std::filesystem;
 
@@ -30,14 +32,9 @@ std::string history_path() {
 }
 
 std::string history_target(const std::string& path) {
-  constexpr int kMostLinks = 40;
-  fs::path target = path;
+  const fs::path target = link_target(path);
+  if (target.empty()) return "";
   std::error_code error;
-  for (int i = 0; fs::is_symlink(target, error); ++i) {
-    const fs::path to = fs::read_symlink(target, error);
-    if (error || i == kMostLinks) return "";
-    target = to.is_absolute() ? to : target.parent_path() / to;
-  }
   const fs::file_status status = fs::status(target, error);
   if (status.type() == fs::file_type::not_found) return target.string();
   return fs::is_regular_file(status) && holds_history(target) ? target.string() : "";

@@ -73,7 +73,7 @@ riffle_generate_options generate_options(const RunOptions& o, bool message,
                                          std::vector<const char*>& stop) {
   riffle_generate_options g;
   riffle_generate_defaults(&g);
-  g.max_tokens = o.common.max_tokens;
+  g.max_tokens = o.common.generate.max_tokens;
   g.sampling = sampling_of(o.common);
   g.sampling.seed = o.common.seed ? *o.common.seed : draw_seed();
   g.ignore_eos = o.ignore_eos;

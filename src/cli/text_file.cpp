@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 #include "cli/batch/reader.h"
 #include "cli/common.h"
@@ -85,6 +86,17 @@ std::string beginning_of(const std::string& path, size_t n) {
   const ssize_t got = ::pread(file.get(), text.data(), n, 0);
   text.resize(got > 0 ? static_cast<size_t>(got) : 0);
   return text;
+}
+
+std::filesystem::path link_target(std::filesystem::path path) {
+  constexpr int kMostLinks = 40;  // as many as Linux follows
+  std::error_code error;
+  for (int n = 0; std::filesystem::is_symlink(path, error); ++n) {
+    const auto to = std::filesystem::read_symlink(path, error);
+    if (error || n == kMostLinks) return "";
+    path = path.parent_path() / to;
+  }
+  return path;
 }
 
 }  // namespace riffle::cli

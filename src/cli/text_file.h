@@ -1,6 +1,7 @@
 // Files as users name them: what is read from them, and what is not.
 #pragma once
 #include <cstddef>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,10 @@ std::string lfs_complaint(const std::string& name);
 
 // The first bytes of a regular file, at most n; "" if it is none or cannot be read.
 std::string beginning_of(const std::string& path, size_t n);
+
+// Returns the file itself where path is a link, also if that file is not there yet; "" for links
+// that cannot be followed.
+std::filesystem::path link_target(std::filesystem::path path);
 
 // Returns a one-line error for a path given with -m that is no model for riffle. The error says
 // what the path is and what to give instead. "": nothing is known about the path.

@@ -31,8 +31,8 @@ class FileDescriptor {
 const char* not_regular(const struct stat& info);
 
 // The file itself, where path is a link, also if that file is not there yet. Files that are written
-// beside their path and renamed use it, so that the link stays. Throws RIFFLE_IO if the link cannot
-// be followed.
+// next to their path and renamed use it, so that the link stays. Throws RIFFLE_IO if the link
+// cannot be followed.
 std::string real_path(const std::string& path);
 
 // Open for reading; info is filled in. Throws RIFFLE_IO: missing, unreadable, not a regular file.

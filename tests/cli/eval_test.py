@@ -107,7 +107,7 @@ def refusals(folder):
         "a flag that the specs set": (["--sweep", "topk:budget=0.1", "--budget", "0.2"], "--budget: all settings of --sweep"),
         "a flag of no setting": (["--compare", "topk:budget=0.1", "--share", "0.1"],
                                  "--share: no setting of --compare looks at it, it is for share, auto"),
-        "--selector beside a list": (["--compare", "--selector", "psa"], "--selector: it would change nothing next to --compare's own list"),
+        "--selector next to a list": (["--compare", "--selector", "psa"], "--selector: it would change nothing next to --compare's own list"),
         "length beyond the text": (["--length", "30000"], "--length 30000: the text has"),
         "length beyond the text, where one task takes from it":
             (["--length", "30000", "--tasks", "common,needle,kv"], "--length 30000: the text has"),

@@ -53,8 +53,8 @@ int run_batch(BatchOptions& o) {
            "[waiting for lines on standard input, one request a line; Ctrl-D at the beginning of a "
            "line ends it; -i FILE reads a file]");
   BatchInput input(o.in, o.shard,
-                   {o.common.max_tokens, sampling_of(o.common), o.common.thinking, o.ignore_unknown,
-                    o.common.seed});
+                   {o.common.generate.max_tokens, sampling_of(o.common), o.common.thinking,
+                    o.ignore_unknown, o.common.seed});
   BatchOutput output(o.out, o.errors, input,
                      o.restart        ? Earlier::DROP
                      : o.retry_errors ? Earlier::RETRY_ERRORS

@@ -61,14 +61,19 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
   for (size_t l = 0; l < w.layers.size(); ++l) {
     const std::string prefix = format(names.layer, static_cast<int>(l));
     const auto add = [&](const char* rest, Tensor& t, N::Role role, bool qk = false,
-                         const std::string& within = {}) {
+                         const std::string& within = {}, size_t part = 0, size_t parts = 1) {
       // A bias that the model lacks has neither rows nor data; a synthetic matrix has no data but
       // rows. A norm that the file lacks has no name.
       if (t.rows > 0 && rest)
-        all.push_back({prefix + within + rest, &t, role, static_cast<int>(l), qk});
+        all.push_back({prefix + within + rest, &t, role, static_cast<int>(l), qk,
+                       static_cast<int>(part), static_cast<int>(parts)});
     };
-    const auto expert = [&](size_t e) {
-      return names.expert ? format(names.expert, static_cast<int>(e)) : std::string();
+    // Adds the parts of all experts.
+    const auto add_experts = [&](const char* rest, Tensor ExpertWeights::*of, N::Role role) {
+      for (size_t e = 0; e < w.layers[l].experts.size(); ++e)
+        add(rest, w.layers[l].experts[e].*of, role, false,
+            names.expert ? format(names.expert, static_cast<int>(e)) : "", e,
+            w.layers[l].experts.size());
     };
     LayerWeights& layer = w.layers[l];
     add(names.attn_norm, layer.attn_norm, N::VECTOR);
@@ -86,25 +91,13 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
     add(names.post_ffn_norm, layer.post_ffn_norm, N::VECTOR);
     add(names.router, layer.router, N::ROUTER);
     if (!layer.experts.empty()) {
-      for (const auto& [name, of, role] :
-           {std::tuple{names.expert_w1, &ExpertWeights::w1, N::OTHER},
-            {names.expert_w3, &ExpertWeights::w3, N::OTHER},
-            {names.expert_w2, &ExpertWeights::w2, N::DOWN}})
-        for (size_t e = 0; e < layer.experts.size(); ++e) {
-          add(name, layer.experts[e].*of, role, false, expert(e));
-          all.back().part = static_cast<int>(e);
-          all.back().parts = static_cast<int>(layer.experts.size());
-        }
+      add_experts(names.expert_w1, &ExpertWeights::w1, N::OTHER);
+      add_experts(names.expert_w3, &ExpertWeights::w3, N::OTHER);
+      add_experts(names.expert_w2, &ExpertWeights::w2, N::DOWN);
       add(names.router_bias, layer.router_bias, N::VECTOR);
-      for (const auto& [name, of] : {std::pair{names.expert_b1, &ExpertWeights::b1},
-                                     {names.expert_b3, &ExpertWeights::b3},
-                                     {names.expert_b2, &ExpertWeights::b2}})
-        for (size_t e = 0; e < layer.experts.size(); ++e) {
-          if ((layer.experts[e].*of).rows == 0) continue;
-          add(name, layer.experts[e].*of, N::VECTOR, false, expert(e));
-          all.back().part = static_cast<int>(e);
-          all.back().parts = static_cast<int>(layer.experts.size());
-        }
+      add_experts(names.expert_b1, &ExpertWeights::b1, N::VECTOR);
+      add_experts(names.expert_b3, &ExpertWeights::b3, N::VECTOR);
+      add_experts(names.expert_b2, &ExpertWeights::b2, N::VECTOR);
     } else if (layer.w13.rows > 0) {
       add(names.w13, layer.w13, N::OTHER);
     } else {

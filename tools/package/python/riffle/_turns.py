@@ -48,9 +48,13 @@ class Turns:
 
     def run(self, call: Callable[[], T]) -> T:
         """Runs the call when its turn has come."""
+        return self._hold(self.begin, call)
+
+    def _hold(self, begin: Callable[[Turn], None], call: Callable[[], T]) -> T:
+        """Runs the call between begin(turn) and end(turn)."""
         turn = Turn()
         try:
-            self.begin(turn)
+            begin(turn)
             result = call()
         finally:
             # Twice, since a Ctrl-C may end the first before it has begun.
@@ -130,21 +134,16 @@ class Turns:
 
     def drain(self) -> None:
         """Waits until nothing uses the closed context, and frees its parts."""
-        turn = Turn()
-        try:
-            with self._lock:
-                while self._holder is not None:
-                    try:
-                        self._idle.wait()
-                    except KeyboardInterrupt:  # what is under way uses what is about to be freed
-                        pass
-                self._take(turn)
-        finally:
-            try:
-                self.end(turn)
-            except BaseException:
-                self.end(turn)
-                raise
+        self._hold(self._begin_when_idle, lambda: None)
+
+    def _begin_when_idle(self, turn: Turn) -> None:
+        with self._lock:
+            while self._holder is not None:
+                try:
+                    self._idle.wait()
+                except KeyboardInterrupt:  # what is under way uses what is about to be freed
+                    pass
+            self._take(turn)
 
     def _take(self, turn: Turn) -> None:
         self._holder = turn
