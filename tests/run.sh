@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Runs every test. usage: tests/run.sh BUILD_DIR   (make test)
-# RIFFLE_TEST_JOBS programs run side by side (default: one for two cores; 1 if there is a GPU); programs
-# that compute little run on one CPU each, twice as many side by side. The output of each is printed whole. The last line is "N passed, N failed", with ", N skipped" if something was skipped. The exit
-# code is 0 if nothing failed.
-# RIFFLE_TEST_ROUNDS=all: every round and combination of the slow tests (CI).
+# RIFFLE_TEST_JOBS programs run side by side (default: one for two cores; 1 if there is a GPU);
+# programs that compute little run on one CPU each, twice as many side by side. The output of each
+# is printed whole. The last line is "N passed, N failed", with ", N skipped" if something was
+# skipped. The exit code is 0 if nothing failed.
+# RIFFLE_TEST_ROUNDS=all: every round and combination of the slow tests.
 # RIFFLE_TEST_ISA=scalar|avx2|avx512|amx: riffle_tests as on a processor with no more than that.
-# RIFFLE_TEST_BOOK=FILE: a text of more than 100,000 bytes, on which the tokenizer is compared with sentencepiece.
+# RIFFLE_TEST_BOOK=FILE: a text of more than 100,000 bytes, on which the tokenizer is compared with
+# sentencepiece.
 set -u
 build=$(cd "${1:?usage: tests/run.sh BUILD_DIR}" && pwd) || exit 2
 cd "$(dirname "$0")/.." || exit 2

@@ -14,6 +14,7 @@
 #include "cli/reasoning.h"
 #include "cli/seed.h"
 #include "cli/session.h"
+#include "cli/terminal_hold.h"
 #include "cli/text_file.h"
 
 namespace riffle::cli {
@@ -121,6 +122,7 @@ Json timings_json(const Times& times, const StreamedAnswer& answer) {
 int run_main(RunOptions& o) {
   Times times{};
   times.start = Clock::now();
+  const TerminalHold dimmed;  // a signal that ends riffle ends dimmed text too
   const PromptParts parts = read_prompt_parts(o.prompt, o.common.quiet);
   std::optional<SessionFile> file;
   // A document and a question make a file that is not there yet.

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "cli/printable.h"
+#include "cli/text_file.h"
 
 namespace riffle::cli {
 
@@ -21,14 +22,13 @@ RecordFile::RecordFile(const std::string& path, const char* flag, const BatchInp
   }
   struct stat s {};
   const bool exists = ::stat(path.c_str(), &s) == 0;
+  // A link to a file that is not there yet makes that file, as the shell's > does.
+  if (const auto target = exists ? "" : link_target(path); !target.empty()) path_ = target;
   // A pipe is opened for writing alone, so that its other end going away is noticed.
   const int flags = O_CLOEXEC | (!exists              ? O_RDWR | O_CREAT | O_EXCL
                                  : S_ISREG(s.st_mode) ? O_RDWR
                                                       : O_WRONLY);
-  file_ = Descriptor(::open(path.c_str(), flags, 0666));
-  if (file_.get() < 0 && !exists && errno == EEXIST)
-    throw Exit(EXIT_RUN,
-               path + ": cannot create: it is a symbolic link to a file that is not there");
+  file_ = Descriptor(::open(path_.c_str(), flags, 0666));
   if (file_.get() < 0) fail(exists ? "cannot open" : "cannot create", errno);
   fd_ = file_.get();
   created_ = !exists;

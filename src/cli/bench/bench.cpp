@@ -309,11 +309,11 @@ Model make_synthetic(const std::string& shape, const std::string& weights) {
 static void add_bench_notes(CLI::App& sub) {
   set_notes(
       sub, "",
-      R"(Columns: MB/token: the weights (for experts: the ones that a step reads on average), and the
-K and V of the blocks read. memory GB/s: the rate of the same threads when they read a buffer of
+      R"(Columns: MB/token: the weights (for experts: the ones that a step reads on average), and the K
+and V of the blocks read. memory GB/s: the rate of the same threads when they read a buffer of
 that size (a GPU: copying, read + write). bandwidth used: the share of that rate that decoding
-reaches. loaded: KV copied from host memory to the pool. syncs: number of times the host waited for
-the GPU. spread: slowest less fastest repeat, as a share of the median.
+reaches. loaded: KV copied from host memory to the pool. syncs: number of times the host waited
+for the GPU. spread: slowest less fastest repeat, as a share of the median.
 --shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, qwen3-30b-a3b, llama-3-70b-layer or
 tiny. The weights are synthetic, of type --weights (default: q8_0). The speed is real, the answers
 mean nothing.
