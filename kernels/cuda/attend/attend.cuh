@@ -26,7 +26,7 @@
 namespace riffle::cuda {
 
 // A row's counters: CTAs that have wiped their words, CTAs that have finished, arrivals at barriers
-// around rankings; 1 and the blocks that fetch_ahead has brought, when it is through with the row.
+// after rankings; 1 and the blocks that fetch_ahead has brought, when it is through with the row.
 // 3 and 4 are those of top_p.cu and vote.cu.
 enum Counter : int { kWiped = 0, kFinished = 1, kRanking = 2, kAhead = 8 };
 
@@ -363,19 +363,23 @@ __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring,
     ++tag;
     if (tests) {
       ahead = end < n_total ? wave_end(ranked, r, expected, end) : n_total;
-      while (known < ahead) {
-        // The row outlives what is ranked: its first CTA ranks more. All CTAs come here with the
-        // same numbers, so none may still have to read the first ones.
+      if (known < ahead) {
+        // The row outlives what is ranked: its first CTA ranks more, all that this wave needs
+        // before one barrier. All CTAs come here with the same numbers, so none may still have to
+        // read the last ones: they read the first before they wipe their words, and later ones
+        // before they publish a wave's words, which this CTA has seen.
         bool late =
             rankings == 0 && threadIdx.x == 0 && !await(counters + kWiped, kRowCtas, a.step.fault);
         if (__syncthreads_or(late)) return wait_async(0), false;
+        RankState* const ranks = a.scratch.ranks + row;
         if (cta == 0) {
-          state = rank_chunk<kCtaThreads>(
-              a.scratch.scores + int64_t(row) * a.step.max_blocks, r.first, r.n_candidates, state,
-              a.order + int64_t(row) * a.step.max_blocks + r.n_forced, memory.rank);
+          while (state.ranked < ahead - r.n_forced)
+            state = rank_chunk<kCtaThreads>(
+                a.scratch.scores + int64_t(row) * a.step.max_blocks, r.first, r.n_candidates, state,
+                a.order + int64_t(row) * a.step.max_blocks + r.n_forced, memory.rank);
           if (threadIdx.x == 0) {
-            __stcg(&a.scratch.ranks[row].ranked, state.ranked);
-            __stcg(&a.scratch.ranks[row].last, state.last);
+            __stcg(&ranks->ranked, state.ranked);
+            __stcg(&ranks->last, state.last);
           }
         }
         __threadfence();
@@ -386,8 +390,8 @@ __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring,
           late = !await(counters + kRanking, rankings * kRowCtas, a.step.fault);
         }
         if (__syncthreads_or(late)) return wait_async(0), false;
-        state.ranked = __ldcg(&a.scratch.ranks[row].ranked);
-        state.last = __ldcg(&a.scratch.ranks[row].last);
+        state.ranked = __ldcg(&ranks->ranked);
+        state.last = __ldcg(&ranks->last);
         known = min(n_total, r.n_forced + state.ranked);
       }
       w.look_up(known);
