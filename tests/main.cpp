@@ -5,6 +5,22 @@
 
 #include "tests/isa_limit.h"
 
+// Says last, on standard error, how many cases checked nothing: those that were skipped. A case that
+// skips one instruction set or device of several has checked the others.
+struct SkippedCases : Catch::TestEventListenerBase {
+  using TestEventListenerBase::TestEventListenerBase;
+  void testCaseEnded(const Catch::TestCaseStats& stats) override {
+    if (stats.totals.assertions.total() == 0) ++n_;
+  }
+  void testRunEnded(const Catch::TestRunStats&) override {
+    std::fprintf(stderr, "skipped cases: %d\n", n_);
+  }
+
+ private:
+  int n_ = 0;
+};
+CATCH_REGISTER_LISTENER(SkippedCases)
+
 // Says first, on standard error, which instruction sets the tests use.
 int main(int argc, char** argv) {
   if (!riffle::test::isa_limit_valid()) {
