@@ -77,8 +77,8 @@ $(BUILD)/kernels/cpu/%.o:        OPT := $(if $(DEBUG),-O0,-O3 -DNDEBUG)
 $(BUILD)/src/cli/%.o:            CXXFLAGS += $(CLI_CFLAGS)
 
 # Large headers are read once (precompiled headers): a quarter of the build's time. NO_PCH=1 does
-# without, and finds a file that lacks an include. The library does without: g++ 12 takes the
-# standard library's headers in one for the user's own, and warns of what it suppresses there.
+# without, and finds a file that lacks an include. The library is compiled without them:
+# g++ 12 treats standard headers inside a precompiled header as user code and warns falsely.
 ifndef NO_PCH
 CATCH_OBJ := $(filter-out %/main.o,$(TEST_OBJ))
 $(CLI_OBJ):   $(BUILD)/pch/cli.h.gch

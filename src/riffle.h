@@ -53,7 +53,7 @@
  *     RIFFLE_CONTEXT_FULL leaves every session as it was before the call. So does RIFFLE_NO_SLOT,
  *     except in functions that take several steps: riffle_generate and riffle_generate_many keep
  *     the tokens of the steps before the error, riffle_prefill_to the pieces that it had read.
- *     riffle_session_length gives the number of tokens. RIFFLE_ABORTED is the same.
+ *     riffle_session_length gives the number of tokens. RIFFLE_ABORTED has the same effect.
  *   Ownership
  *     What create or load returns is freed by the matching free; free(NULL) is allowed. Free
  *     sessions before their context and contexts before their model. Strings returned are owned by
@@ -750,7 +750,7 @@ RIFFLE_API riffle_status riffle_prefill(riffle_session* session, const int32_t* 
  * to 3072 missing tokens are one piece. RIFFLE_BAD_ARGUMENT and RIFFLE_CONTEXT_FULL change nothing.
  * After other errors, such as RIFFLE_ABORTED, the session holds the prefix that was kept and the
  * pieces that were finished, and the same call goes on from there. With selector lfps and with
- * positions LIST all that is missing is one piece, so an error loses what was read of it. */
+ * positions LIST all missing tokens are one piece, so an error discards them. */
 RIFFLE_API riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens,
                                            size_t n_tokens, riffle_progress_fn progress,
                                            void* user);
@@ -796,13 +796,12 @@ static inline void riffle_save_defaults(riffle_save_options* options) {
 
 /* Save the session to a file. If the session was loaded from this file or saved to it before, and
  * nobody else has saved to it since, only what is new is written, behind what is there. Else a new
- * file takes the place of the one that was there. If path is a link, the file that it leads to is
- * written, also if that is not there yet. Whenever the program or the machine stops, the
- * file holds the session as it was saved last, or as it is saved now. Saving forgets the selection
- * that selector tokenselect would use again: the next step selects anew. RIFFLE_IO also if the disk
- * is full, with nothing left behind; RIFFLE_BAD_ARGUMENT if there is a file of another kind at
- * path; RIFFLE_FILE_CHANGED (save_id), RIFFLE_ABORTED if the callback says so: the file is as
- * before. */
+ * file takes the place of the one that was there. If path is a link, its target is written, and
+ * made if it does not exist. Whenever the program or the machine stops, the file holds the session
+ * as it was saved last, or as it is saved now. Saving forgets the selection that selector
+ * tokenselect would use again: the next step selects anew. RIFFLE_IO also if the disk is full, with
+ * nothing left behind; RIFFLE_BAD_ARGUMENT if there is a file of another kind at path;
+ * RIFFLE_FILE_CHANGED (save_id), RIFFLE_ABORTED if the callback says so: the file is as before. */
 RIFFLE_API riffle_status riffle_session_save(riffle_session* session, const char* path,
                                              const riffle_save_options* options);
 

@@ -5,8 +5,8 @@
 
 #include "tests/isa_limit.h"
 
-// Says last, on standard error, how many cases checked nothing: those that were skipped. A case that
-// skips one instruction set or device of several has checked the others.
+// Says last, on standard error, how many cases checked nothing: those that were skipped. A case
+// that skips one instruction set or device of several has checked the others.
 struct SkippedCases : Catch::TestEventListenerBase {
   using TestEventListenerBase::TestEventListenerBase;
   void testCaseEnded(const Catch::TestCaseStats& stats) override {

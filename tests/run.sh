@@ -177,7 +177,8 @@ for python in python3 /usr/bin/python3; do
   [ -n "$pytest" ] || ! "$python" -c 'import pytest' 2>/dev/null || pytest=$python
 done
 if [ -n "$pytest" ]; then
-  job alone tests/python 600 "$pytest" -B tests/python/run.py
+  # On all CPUs: it has tests of threads that share a model.
+  job lines tests/python 600 "$pytest" -B tests/python/run.py
 else
   job alone tests/python 10 echo "skip tests/python: pytest is not installed (Debian: apt-get install python3-pytest)"
 fi

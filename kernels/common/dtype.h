@@ -38,8 +38,8 @@ inline constexpr DTypeInfo kDTypes[kNumDTypes] = {
     {"Q4_K", 256, 144},   {"Q5_K", 256, 176}, {"Q6_K", 256, 210}, {"IQ4_NL", 32, 18},
     {"IQ4_XS", 256, 136}, {"Q3_K", 256, 110}, {"Q2_K", 256, 84},  {"MXFP4", 32, 17}};
 
-// The mask changes no index. It shows compilers that none is beyond the table: the enum can hold
-// 255, and a compiler that follows a value past the cases of a switch warns of that.
+// The mask never changes a valid index. Without it, compilers warn that the enum's type can hold
+// 255, which is outside the table.
 static_assert((kNumDTypes & (kNumDTypes - 1)) == 0);
 constexpr const DTypeInfo& dtype_info(DType type) {
   return kDTypes[static_cast<unsigned>(type) & (kNumDTypes - 1)];

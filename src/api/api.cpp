@@ -251,12 +251,13 @@ riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens, 
     require(tokens || !n_tokens, "tokens");
     Engine& engine = *session->context->engine;
     Sequence& s = *session->sequence;
-    // Before the session is cut: a prompt that is refused changes nothing.
-    engine.require_prompt(0, {tokens, n_tokens});
     size_t same = 0;
     while (same < n_tokens && same < s.tokens.size() && s.tokens[same] == tokens[same]) ++same;
     if (same == n_tokens && (same < s.tokens.size() || s.logits.empty()))
       --same;  // logits come from running a token
+    // Before the session is cut: a prompt that is refused changes nothing. One that the session
+    // holds needs no run, so a scheduler's does not stop it.
+    if (same < n_tokens || n_tokens == 0) engine.require_prompt(0, {tokens, n_tokens});
     same = static_cast<size_t>(engine.reach(s, static_cast<int64_t>(same)));
     engine.truncate(s, static_cast<int64_t>(same));
     if (same < n_tokens)

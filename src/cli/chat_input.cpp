@@ -73,7 +73,7 @@ std::string with_dashes(std::string_view name) {
   return word;
 }
 
-// By its flag, long or short, or by the member's name.
+// Returns whether word is the setting's long or short flag, or its member's name.
 bool is_named(const riffle_setting& s, const std::string& word) {
   const std::string_view id = s.id;
   return word == name_of(s) || word == with_dashes(id.substr(id.find('.') + 1)) ||

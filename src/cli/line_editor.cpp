@@ -218,11 +218,13 @@ void LineEditor::State::save_history() {
   HistEvent event;
   bool whole = file && ::history(history, &event, H_SAVE_FP, file) >= 0;
   // Owner and mode stay: with sudo the file is the user's, and has to be the user's afterwards.
-  // H_SAVE_FP sets the mode, so this comes after it.
+  // H_SAVE_FP sets the mode, so this comes after it. Where a user may not give the file away, as to
+  // a group of others, it is for the user alone.
   struct stat before {};
-  if (whole && ::stat(target.c_str(), &before) == 0)
-    whole = ::fchown(fd, before.st_uid, before.st_gid) == 0 &&
-            ::fchmod(fd, before.st_mode & 07777) == 0;
+  if (whole && ::stat(target.c_str(), &before) == 0) {
+    const bool given = ::fchown(fd, before.st_uid, before.st_gid) == 0;
+    whole = ::fchmod(fd, before.st_mode & (given ? 07777u : 0700u)) == 0;
+  }
   if (file) whole = std::fclose(file) == 0 && whole;
   if (whole) fs::rename(part, target, error);
   if (!whole || error) fs::remove(part, error);

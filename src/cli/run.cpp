@@ -185,10 +185,15 @@ int run_main(RunOptions& o) {
     const std::vector<int32_t> of_document = document_tokens(model.get(), text, o.common.thinking);
     const std::vector<int32_t> held = file ? file->tokens() : std::vector<int32_t>();
     // With another chat template than the file's the tokens differ: they are read for this answer.
-    const bool kept = begins_with(of_document, held) && begins_with(tokens, of_document);
+    const bool kept =
+        !of_document.empty() && begins_with(of_document, held) && begins_with(tokens, of_document);
     if (file)
       notice(o.common.quiet, "[%s holds %zu of %zu tokens of its document; the rest is read now%s]",
              o.session.c_str(), held.size(), text.all_tokens, kept ? " and kept there" : "");
+    else if (!kept)
+      notice(o.common.quiet,
+             "[the document is not kept in %s: the chat template does not begin with it]",
+             o.session.c_str());
     if (kept)
       stopped = read_kept_document(o, text, context.get(), session.get(), of_document,
                                    file ? file->info().save_id : 0);
@@ -272,7 +277,7 @@ leaves a pipe open. -f - waits for as long as it takes.)");
   add_message_flags(*sub, o->message);
   CLI::Option* const session =
       sub->add_option("--session", o->session,
-                      "a document that riffle read has kept; with -f and -p also a new file")
+                      "file of a document, made by 'riffle read'; with -f and -p also a new file")
           ->type_name("FILE")
           ->check(named_file);
   for (const char* flag : {"--raw", "--chat", "--system"})

@@ -23,7 +23,7 @@ std::string lfs_complaint(const std::string& name);
 // The first bytes of a regular file, at most n; "" if it is none or cannot be read.
 std::string beginning_of(const std::string& path, size_t n);
 
-// Returns the file itself where path is a link, also if that file is not there yet; "" for links
+// Returns the target if path is a link, even if the target does not exist; else path. "" for links
 // that cannot be followed.
 std::filesystem::path link_target(std::filesystem::path path);
 

@@ -184,8 +184,8 @@ class Engine {
 
   // Throws RIFFLE_BAD_ARGUMENT with the first id that is not in the vocabulary.
   void check_tokens(std::span<const int32_t> tokens) const;
-  // Throws unless a sequence of n0 tokens can take these: RIFFLE_BAD_ARGUMENT if there is none, an
-  // id is not in the vocabulary or a run is under way; RIFFLE_CONTEXT_FULL.
+  // Throws unless a sequence of n0 tokens can take these: RIFFLE_BAD_ARGUMENT if tokens is empty,
+  // an id is not in the vocabulary or a run is under way; RIFFLE_CONTEXT_FULL.
   void require_prompt(int64_t n0, std::span<const int32_t> tokens) const;
   void set_selection(const riffle_selection& selection);
   // From now on each row of each layer of every step is reported. coverage: with the share of the

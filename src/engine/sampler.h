@@ -27,7 +27,7 @@ struct Xtc {
   float probability = 0, threshold = 0.1f;
   bool on() const { return probability > 0 && threshold <= 0.5f; }
 };
-// The same for both of these.
+// Throws RIFFLE_BAD_ARGUMENT, naming the value, unless both members are in range.
 void check_xtc(const Xtc& xtc);
 
 // The logits of a request's changes change first. A token that the request does not allow counts as

@@ -30,9 +30,9 @@ class FileDescriptor {
 // "folder", "device or pipe"; null: a regular file.
 const char* not_regular(const struct stat& info);
 
-// The file itself, where path is a link, also if that file is not there yet. Files that are written
-// next to their path and renamed use it, so that the link stays. Throws RIFFLE_IO if the link
-// cannot be followed.
+// Returns the target if path is a link, even if it does not exist; else path. Files that are
+// written next to their path and renamed use it, so that the link stays. Throws RIFFLE_IO if the
+// link cannot be followed.
 std::string real_path(const std::string& path);
 
 // Open for reading; info is filled in. Throws RIFFLE_IO: missing, unreadable, not a regular file.

@@ -364,10 +364,10 @@ __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring,
     if (tests) {
       ahead = end < n_total ? wave_end(ranked, r, expected, end) : n_total;
       if (known < ahead) {
-        // The row outlives what is ranked: its first CTA ranks more, all that this wave needs
-        // before one barrier. All CTAs come here with the same numbers, so none may still have to
-        // read the last ones: they read the first before they wipe their words, and later ones
-        // before they publish a wave's words, which this CTA has seen.
+        // The row needs more ranked blocks than there are. Its first CTA ranks all that this wave
+        // needs before one barrier. No CTA may still have to read the numbers of the ranking
+        // before: each reads the first ones before it wipes its words, and later ones before it
+        // publishes a wave's words, which the first CTA has seen.
         bool late =
             rankings == 0 && threadIdx.x == 0 && !await(counters + kWiped, kRowCtas, a.step.fault);
         if (__syncthreads_or(late)) return wait_async(0), false;

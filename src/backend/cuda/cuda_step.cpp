@@ -389,8 +389,8 @@ void CudaBackend::find_masks() {
     if (step_.samples[i].allowed) step_.find_mask(i);
 }
 
-// Masks come behind the rest in the stream. Behind answer_calls too, since a
-// call of the driver may wait while another thread frees memory, which waits for the device.
+// Masks are copied last in the stream, after answer_calls: a driver call may block while another
+// thread frees memory, and that thread waits for the device.
 void CudaBackend::upload_masks() {
   for (int64_t i = 0; masked_ && i < step_.n; ++i)
     if (const uint32_t* const allowed = step_.samples[i].allowed)

@@ -108,7 +108,7 @@ void set_sampling(const Fields& f, const std::string& field, const JsonIn& value
                   const std::string& member) {
   f.take(field, value, setting(("sampling." + member).c_str()), &body.request.sampling);
 }
-// One that the field has the name of.
+// Reads the sampler setting that has the field's name.
 void read_sampling(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   set_sampling(f, field, value, body, field.substr(field.rfind('.') + 1));
 }
