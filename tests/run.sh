@@ -5,6 +5,7 @@
 # is printed whole. The last line is "N passed, N failed", with ", N skipped" if something was
 # skipped. The exit code is 0 if nothing failed.
 # RIFFLE_TEST_ROUNDS=all: every round and combination of the slow tests.
+# RIFFLE_TEST_SECONDS: limit of each run of riffle_tests (1800; all rounds: 7200).
 # RIFFLE_TEST_ISA=scalar|avx2|avx512|amx: riffle_tests as on a processor with no more than that.
 # RIFFLE_TEST_BOOK=FILE: a text of more than 100,000 bytes, on which the tokenizer is compared with
 # sentencepiece.
@@ -28,8 +29,9 @@ parts=8  # of riffle_tests, of which slots run at a time
 work=$(mktemp -d) || exit 2
 trap 'trap - TERM; kill -- $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
-catch_seconds=${RIFFLE_TEST_SECONDS:-1800}
-[ -n "${RIFFLE_TEST_SECONDS:-}" ] || [ "${RIFFLE_TEST_ROUNDS:-}" != all ] || catch_seconds=7200
+catch_seconds=1800
+[ "${RIFFLE_TEST_ROUNDS:-}" != all ] || catch_seconds=7200
+catch_seconds=${RIFFLE_TEST_SECONDS:-$catch_seconds}
 n_jobs=0 n_printed=0 passed=0 failed=0 skipped=0
 
 # Programs that print "ok NAME", "not ok NAME: why" or "skip NAME: why", one line a check.

@@ -22,8 +22,10 @@ RecordFile::RecordFile(const std::string& path, const char* flag, const BatchInp
   }
   struct stat s {};
   const bool exists = ::stat(path.c_str(), &s) == 0;
-  // A link to a file that is not there yet makes that file, as the shell's > does.
-  if (const auto target = exists ? "" : link_target(path); !target.empty()) path_ = target;
+  if (!exists) {
+    path_ = link_target(path);  // the shell's > makes a link's target, too
+    if (path_.empty()) fail("cannot create", ELOOP);
+  }
   // A pipe is opened for writing alone, so that its other end going away is noticed.
   const int flags = O_CLOEXEC | (!exists              ? O_RDWR | O_CREAT | O_EXCL
                                  : S_ISREG(s.st_mode) ? O_RDWR

@@ -299,7 +299,7 @@ TEST_CASE("scheduler: while it reads a prompt, other prompts are refused and cha
         std::string::npos);
   CHECK(riffle_session_length(s) == tokens.size());
   CHECK(r.logits(s) == before);
-  // What the session holds already needs no run.
+  // A prompt that the session holds already needs no run.
   CHECK(riffle_prefill_to(s, tokens.data(), tokens.size(), nullptr, nullptr) == RIFFLE_OK);
   CHECK(r.logits(s) == before);
   run.finish();
