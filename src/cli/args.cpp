@@ -90,7 +90,7 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
   add_setting_flags(app, RIFFLE_OPTIONS_SAMPLING, &o.generate.sampling, false);
   app.add_option_function<std::string>(
          "-s,--seed", [&o](const std::string& s) { o.seed = parse_seed(s); },
-         "seed of the sampler: the same seed gives the same text; -1: random, reported")
+         "the same seed gives the same text; -1: a random seed")
       ->group(kAnswerGroup)
       ->type_name("N")
       ->default_str("-1");

@@ -277,7 +277,7 @@ leaves a pipe open. -f - waits for as long as it takes.)");
   add_message_flags(*sub, o->message);
   CLI::Option* const session =
       sub->add_option("--session", o->session,
-                      "file of a document, made by 'riffle read'; with -f and -p also a new file")
+                      "document of 'riffle read'; with -f and -p also a new file")
           ->type_name("FILE")
           ->check(named_file);
   for (const char* flag : {"--raw", "--chat", "--system"})
