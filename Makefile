@@ -125,7 +125,7 @@ WRAPPED := cudaHostRegister cudaMalloc cudaHostAlloc cudaFree cudaFreeHost \
 $(BUILD)/riffle_tests: LDFLAGS += $(WRAPPED:%=-Wl$(comma)--wrap=%)
 $(BUILD)/riffle_tests: $(TEST_OBJ) $(BUILD)/cli.a $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
-# What tests of src/cli link. They keep their own allocator.
+# Objects that tests of src/cli link. The tests keep their own allocator.
 $(BUILD)/cli.a: $(filter-out %/main.o %/allocation.o,$(CLI_OBJ))
 	@rm -f $@
 	ar rcs $@ $^
@@ -162,7 +162,7 @@ selector_bench attention_stats prefetch_study session_bench: %: $(BUILD)/%
 $(SELECTOR_BENCH): $(BUILD)/%: $(BUILD)/tools/bench/%.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-# How long masks of grammars take: make grammar_bench
+# Times the masks of grammars: make grammar_bench
 grammar_bench: $(BUILD)/grammar_bench
 $(BUILD)/grammar_bench: $(BUILD)/tools/bench/grammar_bench.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@

@@ -9,7 +9,7 @@ namespace riffle::test {
 
 std::vector<const cpu::Kernels*> usable_isas();
 
-// Whether RIFFLE_TEST_ISA is unset or names a set of this machine.
+// Returns true if RIFFLE_TEST_ISA is unset or names a set of this machine.
 bool isa_limit_valid();
 
 }  // namespace riffle::test

@@ -25,7 +25,7 @@ IFS=, read -r -a ranges <<<"$(taskset -cp $$ 2>/dev/null | sed 's/.*: //')"
 for range in "${ranges[@]}"; do
   for ((cpu = ${range%-*}; cpu <= ${range#*-}; cpu++)); do cpus+=("$cpu"); done
 done
-parts=8  # of riffle_tests, of which slots run at a time
+parts=8  # parts of riffle_tests; up to `slots` of them run at a time
 work=$(mktemp -d) || exit 2
 trap 'trap - TERM; kill -- $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
@@ -51,8 +51,8 @@ lines() {
   echo "$ok $bad $skip" >"$counts"
 }
 
-# Some cases of Catch's binary, with the instruction sets up to `isa`. What a case skips it says
-# with WARN("SKIPPED: ..."); a case counts as skipped if it checked nothing else.
+# Some cases of Catch's binary, with the instruction sets up to `isa`. A case that skips something
+# prints WARN("SKIPPED: ..."). It counts as skipped if it checked nothing else.
 catch() {
   local counts=$1 name=$2 isa=$3 cases=$4; shift 4
   local log=$counts.log code ok bad skip summary
@@ -160,6 +160,7 @@ job alone no_memory 1800 "$build/no_memory" "$RIFFLE_MODEL"
 job alone capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
 job alone capi_locale 300 "$build/capi_locale"
 job alone tools/check_locale.py 60 python3 -B tools/check_locale.py "$build"
+job alone tests/tools/check_words_test.py 60 python3 -B tests/tools/check_words_test.py
 if command -v valgrind >/dev/null; then
   job alone "capi_example under valgrind" 1200 valgrind -q --error-exitcode=9 --leak-check=full \
     --errors-for-leak-kinds=definite "$build/capi_example" "$RIFFLE_MODEL"
@@ -193,7 +194,7 @@ while [ $n_printed -lt $n_jobs ]; do
   fi
 done
 
-# What failed once more, after everything else: where only the end of a log is kept, it is read there.
+# The failures once more, after everything else: often only the end of a log is kept.
 if [ $failed -ne 0 ]; then
   echo "== what failed"
   grep -hE -A4 '^not ok |: FAILED:' "$work"/*.txt | tail -n 60

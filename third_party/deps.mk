@@ -1,4 +1,4 @@
-# How each dependency is found (README.md beside this file argues for each).
+# Finds each dependency (README.md in this folder gives the reasons for each).
 DEPS_CFLAGS :=
 DEPS_LIBS   := -lsentencepiece -lpcre2-8 -lutf8proc
 # Only tests call sentencepiece. The owner counts it among the packages of the program, so it stays

@@ -31,7 +31,7 @@ flags="-O2 -DNDEBUG -fPIC -fvisibility=hidden -w"
 cd "$static"/src/sentencepiece-*/
 sed "s/@PROJECT_VERSION@/$(cat VERSION.txt)/; s/@PROJECT_NAME@/sentencepiece/" config.h.in >config.h
 rm -rf objects && mkdir objects
-# What reads and applies a model; training is left out.
+# Sources that read and apply a model; training is left out.
 for f in third_party/absl/flags/flag.cc third_party/protobuf-lite/*.cc src/builtin_pb/*.cc \
   src/{bpe_model,char_model,error,filesystem,model_factory,model_interface,normalizer}.cc \
   src/{sentencepiece_processor,unigram_model,util,word_model}.cc; do

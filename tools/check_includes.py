@@ -3,7 +3,7 @@
 
     tools/check_includes.py        prints each include that goes up, and ends with 1 if there is one
 
-Rooms of src/ and what each may include beside itself; kernels/ includes nothing of src/.
+Rooms of src/ and what each may include besides itself; kernels/ includes nothing of src/.
 """
 import pathlib
 import re

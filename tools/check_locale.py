@@ -52,7 +52,7 @@ def code_of(name):
 
 
 def uncalled():
-    """The number of functions, and the names of those that the test does not call."""
+    """Returns the number of functions, and the names of those that the test does not call."""
     names, inlines = set(), set()
     for header in HEADERS:
         code = code_of(header)

@@ -18,13 +18,13 @@ FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def functions(tree):
-    """The module with its functions, and each class with its own."""
+    """Yields the module with its functions, and each class with its own."""
     for owner in [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]:
         yield owner, [node for node in owner.body if isinstance(node, FUNCTION)]
 
 
 def names(node):
-    """How often each name is read below the node."""
+    """Counts how often each name is read below the node."""
     out = {}
     for part in ast.walk(node):
         name = part.id if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load) else None
@@ -40,7 +40,7 @@ def found_by_pytest(function, file):
 
 
 def is_constant(node):
-    """Whether the value is known before the test runs: it holds no name, or "... or True"."""
+    """Tells whether the value is known before the test runs: it holds no name, or "... or True"."""
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
         return any(isinstance(v, ast.Constant) and v.value or is_constant(v) for v in node.values)
     return not any(isinstance(part, (ast.Name, ast.Attribute, ast.Call)) for part in ast.walk(node))

@@ -16,11 +16,11 @@ inline constexpr float kKeyNorm = 8;  // length of a key along its direction
 inline constexpr float kKeyNoise = 0.25f,
                        kQueryNoise = 0.25f;  // largest noise of a coordinate; powers of two
 
-// What a kernel needs of a SyntheticSpec.
+// The part of a SyntheticSpec that kernels need.
 struct Pattern {
   uint64_t seed = 0;
   int clusters = 0, active = 0, head_dim = 0, block_size = 0;
-  uint64_t redraw = 0;  // how often a slot draws anew, per step, in units of 2^-32
+  uint64_t redraw = 0;  // probability that a slot draws anew in a step, in units of 2^-32
   float query = 0;      // a query's coordinate in an active direction
 };
 

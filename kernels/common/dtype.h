@@ -73,7 +73,7 @@ RIFFLE_HOST_DEVICE constexpr uint32_t half_e8m0_bits(uint32_t e) {
 RIFFLE_HOST_DEVICE constexpr int scale_iq4_xs(uint32_t low, uint32_t high, int g) {
   return static_cast<int>((low >> 4 * g & 15) | (high >> 2 * g & 3) << 4) - 32;
 }
-// Bytes of a row of cols values, a multiple of block_values.
+// Returns the bytes of a row of cols values, a multiple of block_values.
 constexpr int64_t row_bytes(DType type, int64_t cols) {
   return cols / dtype_info(type).block_values * dtype_info(type).block_bytes;
 }

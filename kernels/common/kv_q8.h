@@ -15,7 +15,7 @@
 
 namespace riffle {
 
-inline constexpr int kQ8Values = 32;  // that share a scale
+inline constexpr int kQ8Values = 32;  // values that share a scale
 inline constexpr uint8_t kQ8NotANumber = 0xfc;
 
 RIFFLE_HOST_DEVICE constexpr int64_t q8_row_bytes(int64_t d) {

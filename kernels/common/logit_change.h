@@ -1,4 +1,4 @@
-// What penalties and biases do to one token's logit, on the CPU and in the sampling kernel.
+// Applies penalties and biases to one token's logit, on the CPU and in the sampling kernel.
 #pragma once
 #include <cstdint>
 

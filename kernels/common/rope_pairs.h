@@ -1,4 +1,4 @@
-// Which two numbers of a head RoPE rotates together, in the order of the model's weights.
+// Pairs of numbers of a head that RoPE rotates together, in the order of the model's weights.
 #pragma once
 #include "kernels/common/host_device.h"
 
@@ -6,7 +6,7 @@ namespace riffle {
 
 struct RopePairs {
   bool interleaved = false;  // (2j, 2j + 1); else (j, j + rotated/2)
-  int rotated = 0;           // the first so many numbers are rotated; not read if interleaved
+  int rotated = 0;           // numbers that are rotated, from the first on; not read if interleaved
   // Where the numbers of pair j are in the input; half is half the head. In the output pair j is
   // always (j, j + half). A pair with j >= r = rotated/2 is (r + j, half + j) in the input, and it
   // is moved without a rotation.

@@ -13,8 +13,8 @@ struct Routed {
   float weight = 0;  // by which the expert's output is multiplied
 };
 
-// Chooses the n_used of n experts with the largest scores, in order of falling score. Of equal
-// scores the first wins, and NaN ranks last. Weights are a softmax over all scores, or, if
+// Chooses the n_used of n experts with the largest scores, in order of falling score. The first of
+// equal scores wins, and NaN ranks last. Weights are a softmax over all scores, or, if
 // renormalised, over the scores of the chosen experts.
 inline void route_row(const float* scores, int n, int n_used, bool renormalised, Routed* out) {
   const auto before = [&](int a, int b) {

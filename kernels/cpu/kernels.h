@@ -17,8 +17,8 @@ struct Kernels {
   SelectKernels select;
 };
 
-// What this CPU (and operating system: AMX needs a permission, asked for here) can run. Scalar
-// always can.
+// Tells whether this CPU and operating system can run the set. Asks the system for the permission
+// that AMX needs. Scalar is always available.
 bool isa_available(Isa isa);
 Isa best_isa();
 // The table of an available set. A set without its own kernel for an entry has the next lower

@@ -1,5 +1,5 @@
-// What the families of CPU kernels share: instruction sets and the types of weights, of a KV cache
-// and of digests.
+// Types that all families of CPU kernels share: instruction sets and the types of weights, of a KV
+// cache and of digests.
 //
 // Rules of all kernels below this folder. Raw pointers and sizes in; nothing allocated, nothing
 // thrown, no threads (callers split the work), no state. Every entry of a table has a scalar twin
@@ -25,7 +25,7 @@ enum class Isa : uint8_t { Scalar = 0, Avx2 = 1, Avx512 = 2, Amx = 3 };
 using WType = DType;
 // Mirrors riffle_kv_type without its header (a test pins the equality).
 enum class KvType : uint8_t { F16 = 0, F32 = 1, Q8 = 2 };
-// Bytes of a row, one token's key or value of d numbers. Q8: kernels/common/kv_q8.h.
+// Returns the bytes of a row, one token's key or value of d numbers. Q8: kernels/common/kv_q8.h.
 constexpr int64_t kv_row_bytes(KvType type, int64_t d) {
   return type == KvType::Q8 ? q8_row_bytes(d) : type == KvType::F16 ? 2 * d : 4 * d;
 }

@@ -176,14 +176,14 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-// g / (1 + e^-g), written with e = e^-|g| so that nothing overflows; silu(-inf) = 0. As
-// kernels/cpu/linear/linear_scalar.cpp.
+// g / (1 + e^-g), written with e = e^-|g| so that nothing overflows; silu(-inf) = 0.
+// kernels/cpu/linear/linear_scalar.cpp does the same.
 __device__ inline float silu(float g) {
   const float e = expf(-fabsf(g));
   return (g < 0 ? fmaxf(g, -3.402823466e38f) * e : g) / (1.0f + e);
 }
 
-// g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715 g^3). As there.
+// g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715 g^3). The same file does it so.
 __device__ inline float gelu_tanh(float g) {
   const float u = 0.7978845608028654f * g * (1.0f + 0.044715f * g * g), e = expf(-2.0f * fabsf(u));
   return (g < 0 ? fmaxf(g, -3.402823466e38f) * e : g) / (1.0f + e);
@@ -203,8 +203,8 @@ __device__ inline float gated(Gate gate, float g, float up) {
   return __fmul_rn(gate == Gate::GeluTanh ? gelu_tanh(g) : silu(g), up);
 }
 
-// Whether 16-byte accesses of elements of `type` at p are possible for every multiple of `stride`
-// elements.
+// Tells whether 16-byte accesses of elements of `type` at p are possible for every multiple of
+// `stride` elements.
 inline bool vector_aligned(const void* p, int64_t stride, int64_t element_bytes) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride * element_bytes % 16 == 0;
 }

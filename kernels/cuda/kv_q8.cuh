@@ -44,13 +44,14 @@ __device__ inline void q8_store_groups(std::byte* const (&rows)[N], int d, const
     if (codes == nullptr) continue;
     if (j < d) codes[j] = static_cast<int8_t>(fminf(fmaxf(code, -most), most));
     if (lane == 0) codes[d + at[i]] = static_cast<int8_t>(byte);
-    // What pads the row to whole words is zero, as on the CPU.
+    // Bytes that pad the row to whole words are zero, as on the CPU.
     const int end = static_cast<int>(q8_row_bytes(d)), used = d + (d + kQ8Values - 1) / kQ8Values;
     if (at[i] == 0 && used + lane < end) codes[used + lane] = 0;
   }
 }
 
-// Of four bytes, codes plus 128: the first or second two as numbers, exactly, each with its scale.
+// Decodes the first or second two of four bytes (codes plus 128) to exact numbers, each with its
+// scale.
 __device__ __forceinline__ uint32_t q8_pair(uint32_t above, int which, __half2 scales) {
   // 0x64xx is 1024 + xx, 0x6480 is 1152.
   const uint32_t bits = __byte_perm(above, 0x64646464u, which == 0 ? 0x4140 : 0x4342);

@@ -1,4 +1,4 @@
-// How a weight matrix lies in device memory.
+// Layout of a weight matrix in device memory.
 #pragma once
 #include "kernels/common/host_device.h"
 #include "kernels/cuda/types.h"
@@ -81,7 +81,8 @@ inline Matrix rows_of(const Matrix& w, int64_t first, int64_t n) {
           at(w.blocks, row.blocks)};
 }
 
-// Bytes of a matrix whose parts lie behind one another, each from a multiple of 256 bytes on.
+// Returns the bytes of a matrix whose parts follow one another, each from a multiple of 256 bytes
+// on.
 constexpr int64_t aligned256(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 constexpr int64_t matrix_bytes(WType type, int64_t rows, int64_t cols) {
   const RowParts row = row_parts(type, cols);

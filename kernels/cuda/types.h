@@ -1,9 +1,9 @@
-// What the launchers of every family of CUDA kernels have in common. A family's header
-// (gemv/gemv.h, attend/attend.h, select/select.h, pool/pool.h, prefill/prefill.h, sample/sample.h,
-// layer/layer.h) declares its launchers: raw device pointers, sizes and a stream in, a status out.
-// Nothing there allocates, synchronises, prints or keeps state, so every launch can be captured
-// into a graph. One op a file: the kernel first and its launcher under it. Host code may include
-// these headers; they need no CUDA compiler.
+// Rules and types of the launchers of all CUDA kernels. A family's header (gemv/gemv.h,
+// attend/attend.h, select/select.h, pool/pool.h, prefill/prefill.h, sample/sample.h, layer/layer.h)
+// declares its launchers: raw device pointers, sizes and a stream in, a status out. Nothing there
+// allocates, synchronises, prints or keeps state, so every launch can be captured into a graph. One
+// op a file: the kernel first and its launcher under it. Host code may include these headers; they
+// need no CUDA compiler.
 //
 // Results: a row's (token's, query's) bits depend on its own inputs only, never on what else is in
 // the batch, where a block lies, or which thread came first; no floating-point atomics. Pointers:
@@ -19,7 +19,7 @@
 
 namespace riffle::cuda {
 
-using Status = cudaError_t;  // of the launch
+using Status = cudaError_t;  // result of the launch
 
 using WType = DType;
 // Mirror riffle_kv_type, riffle_digest, riffle_gqa, riffle_stop (a test pins the equality).
@@ -27,8 +27,12 @@ enum class KvType : uint8_t { F16 = 0, F32 = 1, Q8 = 2 };
 enum class DigestKind : uint8_t { Mean = 0, Quest = 1, CuboidMean = 2 };
 enum class Gqa : uint8_t { Mean = 0, SoftSum = 1, Union = 2 };
 enum class Stop : uint8_t { Paper = 0, Last = 1, Bound = 2, Veto = 3 };
-enum class Gate : uint8_t { Silu = 0, GeluTanh = 1, ClampedSilu = 2 };  // of a gated linear unit
-enum class VoteKind : uint8_t { Soft = 0, Logits = 1, Hard = 2 };       // riffle_vote
+enum class Gate : uint8_t {
+  Silu = 0,
+  GeluTanh = 1,
+  ClampedSilu = 2
+};                                                                 // activations of gated units
+enum class VoteKind : uint8_t { Soft = 0, Logits = 1, Hard = 2 };  // riffle_vote
 
 // n_sm and shared memory limits come from the caller, which asks the device once.
 struct DeviceLimits {
@@ -38,7 +42,7 @@ struct DeviceLimits {
   int compute = 0;  // 10 * major + minor
 };
 
-// Bytes of a token's key or value. Q8: kernels/common/kv_q8.h.
+// Returns the bytes of a token's key or value. Q8: kernels/common/kv_q8.h.
 RIFFLE_HOST_DEVICE constexpr int64_t kv_row_bytes(KvType type, int64_t d) {
   return type == KvType::Q8 ? q8_row_bytes(d) : type == KvType::F16 ? 2 * d : 4 * d;
 }
@@ -50,10 +54,10 @@ struct KvLayout {
   int64_t block_bytes = 0, value_offset = 0;  // bytes; value_offset: where V begins
 };
 
-// What the device knows of one sequence of a step, or of a token computed ahead of one. An array of
-// these lies in device memory. Tables are [n_layers][n_kv_heads][max_blocks]; entry e = (layer *
-// n_kv_heads + head) * max_blocks + block. Blocks are chosen by the index: digests,
-// bound_factor, codes, value_means, votes. Layers with a sliding window have no index.
+// The device's description of one sequence of a step, or of a token computed ahead of one. An array
+// of these lies in device memory. Tables are [n_layers][n_kv_heads][max_blocks]; entry e = (layer *
+// n_kv_heads + head) * max_blocks + block. Blocks are chosen by the index: digests, bound_factor,
+// codes, value_means, votes. Layers with a sliding window have no index.
 struct StepSequence {
   int32_t n_tokens = 0;  // the current token included; its position is n_tokens - 1
   int32_t table = 0;     // index into Pool::page_tables: names the blocks from prefix_blocks on
@@ -63,34 +67,34 @@ struct StepSequence {
   int64_t max_blocks = 0;
   std::byte* const* host = nullptr;   // pinned host blocks (readable from the device)
   const uint16_t* digests = nullptr;  // f16 [..][max_blocks][vectors][d], of full blocks
-  int32_t vectors =
-      2;  // of a digest: 2, or 3 where the mean key is kept as well (Stop::Veto needs it)
+  int32_t vectors = 2;  // vectors of a digest: 2, or 3 with the mean key (Stop::Veto needs it)
   // Other sequences of the step stand for later tokens of the same one: their rows have the same
   // blocks in the same tables.
   bool many_rows = false;
   const float* bound_factor = nullptr;  // [..][max_blocks]: R of kernels/cpu/kernels.h digest_build
   const std::byte* codes =
       nullptr;  // [..][max_blocks][int4_block_bytes]: INT4 keys; null: none are kept
-  const uint16_t* value_means = nullptr;  // f16 [..][max_blocks][d], of full blocks; beside codes
+  const uint16_t* value_means =
+      nullptr;  // f16 [..][max_blocks][d], of full blocks; only with codes
   std::byte* votes =
       nullptr;  // [..][vote_bytes]: tokenselect's last selections; null: none are kept
   std::byte* tail =
       nullptr;  // [n_layers][n_kv_heads] blocks: the newest block of each, being filled
   // [n_layers][n_kv_heads], 0 at first: positions that the row's last progressive step attended to.
-  // So many are fetched at once, and tested in fewer passes; results do not depend on it. Null:
-  // none is expected.
+  // The next step fetches that many at once and tests them in fewer passes; results do not depend
+  // on it. Null: no number is expected.
   int32_t* expected = nullptr;
   // [n_layers][n_kv_heads][max_blocks]: n_tokens of the last step that attended to the block, 0:
   // none has. Null unless DecodeStep::stamp or count_working_sets ask for it.
   uint32_t* last_use = nullptr;
 };
 
-inline constexpr int kWindows = 5;  // whose working sets are counted (pool.h)
+inline constexpr int kWindows = 5;  // windows whose working sets are counted (pool.h)
 
 struct RowResult {                   // per row, written by the kernel
   int32_t n_blocks = 0, n_read = 0;  // blocks held; positions attended
-  // Of the pool (the tail is not looked up). Blocks that were fetched as expected, but not attended
-  // to, count in both.
+  // Counts of the pool (the tail is not looked up). Blocks that were fetched as expected, but not
+  // attended to, count in both.
   int32_t lookups = 0, misses = 0;
   int32_t n_tokens = -1;  // Ranked::top_p, vote: tokens attended to; -1: all of the blocks
   int32_t cached = 0;     // vote: an earlier selection was used again

@@ -13,9 +13,9 @@ namespace {
 
 constexpr size_t kMostOps = size_t{8} << 20;
 
-// What can be said of expressions before they are compiled: which may be empty, and which have a
-// text at all. Each fact that becomes known lowers a count at the parents, so that the time is
-// linear in the size of the grammar.
+// Facts about expressions that are known before they are compiled: which may be empty, and which
+// have a text at all. Each fact that becomes known lowers a count at the parents, so that the time
+// is linear in the size of the grammar.
 class Facts {
  public:
   explicit Facts(const Expressions& e) : e_(e), seen_(e.size(), 0) {
@@ -266,7 +266,7 @@ class Compiler {
     return rule_ops_[rule];
   }
 
-  // The operations of an expression, then `next`. What has no text is left out by its parent.
+  // The operations of an expression, then `next`. A parent leaves out children that have no text.
   OpId expr(ExprId id, OpId next) {
     const Expr& x = e_[id];
     switch (x.kind) {

@@ -84,9 +84,9 @@ bool Constraint::take(int32_t token, std::string_view text) {
   return matcher_.grammar().tokens().holds(token) && matcher_.accept(text);
 }
 
-// The mark ends here if the last tokens are its last ones: from its last but one control token on,
-// which is where a header's own name begins. What stands between that name and the end of the
-// header is not looked at.
+// The mark ends here if the last tokens are the mark's last ones, from its last but one control
+// token on. A header's own name begins at that token. Text between that name and the end of the
+// header is not compared.
 bool Constraint::ends_reasoning(int32_t token) {
   const std::vector<int32_t>& end = matcher_.grammar().reasoning().end_ids;
   if (end.size() == 1) return token == end[0];

@@ -1,4 +1,4 @@
-// What a grammar asks of one answer, token by token, reasoning included.
+// The rules of a grammar applied to one answer, token by token, reasoning included.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -20,23 +20,26 @@ class Constraint {
   Constraint(std::shared_ptr<const Grammar> grammar, bool space, riffle_reasoning reasoning,
              bool end_tokens);
 
-  // Takes text of the prompt that the answer continues. To be called before the first token, on a
-  // constraint made with space false and reasoning NONE. False: the grammar does not allow it.
+  // Takes text of the prompt that the answer continues. Requires: no token was taken yet; the
+  // constraint was made with space false and reasoning NONE. Returns false if the grammar does not
+  // allow the text.
   bool take_begun(std::string_view text) { return matcher_.accept(text); }
-  // Whether the next token, of this text, is the first and begins with white space that is not the
-  // grammar's.
+  // Tells whether the next token, with this text, is the first one and begins with white space that
+  // the grammar does not have.
   bool skips_space(std::string_view text) const {
     return spaced_ && !text.empty() && !Matcher(matcher_).accept(text);
   }
 
-  // Sets the bits of the tokens that may come next and clears the others. False: there are none.
+  // Sets the bits of the tokens that may come next and clears the others. Returns false if there
+  // are none.
   bool allowed(std::span<uint32_t> mask);
-  // Takes a token that is no end token. text: what it adds to the answer. False: the grammar does
-  // not allow it.
+  // Takes a token that is no end token. text: the text that the token adds to the answer. Returns
+  // false if the grammar does not allow it.
   bool take(int32_t token, std::string_view text);
-  // Whether it is clear without a mask that no token may come next. False: `allowed` knows.
+  // Returns true if no token may come next and this is clear without a mask. False: only `allowed`
+  // can tell.
   bool over() const { return phase_ == Phase::TEXT && matcher_.over(end_tokens_); }
-  // Whether the answer may end here.
+  // Tells whether the answer may end here.
   bool complete() const { return phase_ != Phase::REASONING && matcher_.complete(); }
   size_t mask_words() const { return matcher_.grammar().tokens().mask_words(); }
 

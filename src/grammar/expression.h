@@ -13,9 +13,9 @@ struct CodeRange {
   uint32_t low, high;  // code points, both included
 };
 inline constexpr uint32_t kLastCode = 0x10ffff;
-// Ranges in order, apart, and without surrogates.
+// Returns the ranges in order, apart, and without surrogates.
 std::vector<CodeRange> normal_ranges(std::vector<CodeRange> ranges);
-// What is in none of the ranges, which are normal.
+// Returns all characters that are in none of the ranges. Requires: the ranges are normal.
 std::vector<CodeRange> inverted_ranges(std::span<const CodeRange> ranges);
 
 inline constexpr uint32_t kUnlimited = UINT32_MAX;
@@ -24,8 +24,8 @@ using ExprId = uint32_t;
 
 // The members of an object in any order, each at most once, with a separator between two of them.
 struct Members {
-  static constexpr size_t kMost = 48;  // of `one`: their set is 48 bits of a stack's frame
-  std::vector<ExprId> one;             // each a key with its value
+  static constexpr size_t kMost = 48;  // most of `one`: a stack frame keeps the set in 48 bits
+  std::vector<ExprId> one;             // a key with its value each
   uint64_t required = 0;               // bits of `one`
   ExprId extra = 0;                    // other members, any number of them; 0: none
   ExprId separator = 0;

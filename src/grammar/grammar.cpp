@@ -110,7 +110,8 @@ struct Matcher::Walk {
   const TokenTrie& trie;
   StateCache::Mask mask;
   std::vector<StateId> states;  // by depth, along the path to a node
-  // Of the last loop that `stay` followed: its state, and by byte whether it leads back there.
+  // State of the last loop that `stay` followed, and for each byte whether it leads back to that
+  // state.
   StateId loop = StateCache::kDead;
   std::array<bool, 256> leads_back{};
 
@@ -128,7 +129,7 @@ struct Matcher::Walk {
       mask[token / 32] |= uint32_t{1} << (token % 32);
     }
   }
-  // Of the tokens at [begin, end) in the order of the trie, those of at most `most` characters.
+  // Allows the tokens at [begin, end) in the order of the trie that have at most `most` characters.
   void allow_short(uint32_t begin, uint32_t end, int most) {
     for (uint32_t i = begin; i < end; ++i) {
       const auto token = static_cast<uint32_t>(trie.order[i]);

@@ -19,16 +19,16 @@ class Tokenizer;
 
 namespace riffle::grammar {
 
-// What a model writes around its reasoning. A mark of plain text is a part of the automaton, since
-// its end may lie inside a token. Marks that are control tokens are known by their ids.
+// Marks that a model writes around its reasoning. A mark of plain text is a part of the automaton,
+// since its end may lie inside a token. A mark of control tokens is recognised by their ids.
 struct ReasoningTokens {
   std::string begin, end;                   // as text; "": none, or control tokens
   std::vector<int32_t> begin_ids, end_ids;  // if they are control tokens
   std::vector<int32_t> end_tail;            // end_ids from the last but one control token on
-  size_t prompted = 0;  // of end_tail, the tokens that every prompt of a message ends with
+  size_t prompted = 0;  // tokens at the front of end_tail with which every message's prompt ends
 };
 
-// What may stand before the text of a grammar.
+// Text that may precede the text of a grammar.
 struct Before {
   bool space = false;  // up to kMostSpace bytes of white space
   riffle_reasoning reasoning = RIFFLE_REASONING_NONE;
@@ -66,7 +66,7 @@ class Grammar {
   mutable std::shared_ptr<StateCache> cache_;
 };
 
-// Where one answer is in a grammar. A copy goes on by itself.
+// The position of one answer in a grammar. A copy goes on by itself.
 class Matcher {
  public:
   Matcher(std::shared_ptr<const Grammar> grammar, Before before);
@@ -77,7 +77,7 @@ class Matcher {
   // StateCache::next.
   bool accept(std::string_view text);
   bool complete() const;
-  // Whether no byte goes on from here, and no end token is allowed. end_tokens: as in `allowed`.
+  // Returns true if no byte may follow and no end token is allowed. end_tokens: as in `allowed`.
   bool over(bool end_tokens) const;
   // Sets the bits of tokens that the grammar allows next, and clears all others. end_tokens: where
   // the text is complete, also of the end tokens. Returns whether there are any.
@@ -103,7 +103,7 @@ class Matcher {
 // The handle of riffle.h.
 struct riffle_grammar {
   std::shared_ptr<const riffle::grammar::Grammar> grammar;
-  const riffle::Tokenizer* tokenizer = nullptr;  // whose tokens it knows
+  const riffle::Tokenizer* tokenizer = nullptr;  // the tokenizer that the masks are made for
   // The text that answers continue; the grammar allows it (riffle_grammar_continue).
   std::string begun;
 };

@@ -16,10 +16,10 @@ namespace riffle::grammar {
 namespace {
 
 constexpr size_t kDeepest = 100;            // values in values
-constexpr size_t kMostValues = 2000000;     // of the schema's text
+constexpr size_t kMostValues = 2000000;     // values in the schema's text
 constexpr size_t kMostRules = 100000;       // values that differ in what must hold of them
 constexpr int64_t kMostMultiples = 100000;  // numbers that are listed one by one
-constexpr int64_t kMostRemainders = 1000;   // of a division that is done digit by digit
+constexpr int64_t kMostRemainders = 1000;   // remainders of a division digit by digit
 
 Json parse(std::string_view text) {
   Reader reader(text);  // checks UTF-8
@@ -257,7 +257,7 @@ class Schema {
   ExprId array(const SchemaNode& node) {
     if (node.min_items > node.max_items) return Expressions::kNever;
     const uint64_t n = std::min<uint64_t>(SchemaReader::n_prefix(node), node.max_items);
-    const auto rest = [&](uint64_t done, uint64_t limit) {  // of a number of items
+    const auto rest = [&](uint64_t done, uint64_t limit) {  // the items still to come
       return limit >= kUnlimited ? kUnlimited
                                  : static_cast<uint32_t>(limit > done ? limit - done : 0);
     };
@@ -305,8 +305,8 @@ class Schema {
     const ExprId extra = other == Expressions::kNever
                              ? other
                              : e_.sequence({pieces_.other_than(names), behind_key(other)});
-    // A name that comes twice is one property, but two members. So members beside those that are
-    // named cannot be counted upwards.
+    // A name that comes twice is one property, but two members. So additional members do not count
+    // towards a minimum.
     uint64_t min = node.min_properties <= n_required ? 0 : node.min_properties;
     if (min > 1 && extra != Expressions::kNever)
       reader_.unsupported(*node.properties_at,

@@ -38,8 +38,8 @@ std::string minus_one(std::string digits) {
   return digits;
 }
 
-// Numbers without a sign between two limits, digit by digit. As long as all digits so far are those
-// of a limit (it is tight), the next digit must respect it.
+// Numbers without a sign between two limits, digit by digit. While all digits so far equal those of
+// a limit (the limit is tight), the next digit must respect it.
 class Magnitudes {
  public:
   using Limit = NumberRange::Limit;
@@ -106,7 +106,7 @@ class Magnitudes {
     return e_.choice(std::move(ways));
   }
 
-  // Whether the number may end before digit `pos` of the fraction.
+  // Tells whether the number may end before digit `pos` of the fraction.
   bool may_end(size_t pos, bool low, bool high) const {
     if (low && (low_->value.fraction.size() > pos || low_->excluded)) return false;
     return !(high && high_->value.fraction.size() <= pos && high_->excluded);
@@ -155,7 +155,7 @@ NumberRange::Limit negated(NumberRange::Limit limit) {
 // The nearest integer inside of the limit.
 NumberRange::Limit integer_limit(NumberRange::Limit limit, bool low) {
   const bool exact = limit.value.is_integer();
-  const bool away = low != limit.value.negative;  // whether inside means a larger magnitude
+  const bool away = low != limit.value.negative;  // true if inside means a larger magnitude
   limit.value.fraction.clear();
   if (!exact ? away : limit.excluded && away) limit.value.whole = plus_one(limit.value.whole);
   else if (exact && limit.excluded) {

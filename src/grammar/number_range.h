@@ -18,7 +18,7 @@ class Decimal {
   std::string whole = "0", fraction;  // digits without superfluous zeros
   bool is_zero() const { return whole == "0" && fraction.empty(); }
   bool is_integer() const { return fraction.empty(); }
-  int64_t whole_value() const;  // of at most 18 digits before the point, without the sign
+  int64_t whole_value() const;  // without the sign; at most 18 digits stand before the point
   int compare(const Decimal& other) const;  // -1, 0, 1
 };
 

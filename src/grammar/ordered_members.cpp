@@ -19,7 +19,7 @@ class KeyTries {
   size_t of(std::string_view key, ExprId behind) { return node({edge(key, kLeaf, behind)}); }
   size_t with(size_t trie, std::string_view key, ExprId behind) {
     struct Step {
-      size_t node, edge, bytes;  // of the edge, those that the key has too
+      size_t node, edge, bytes;  // bytes: the edge's bytes that the key shares
     };
     std::vector<Step> path;
     size_t at = trie, made;
@@ -58,9 +58,9 @@ class KeyTries {
  private:
   static constexpr size_t kLeaf = SIZE_MAX;
   struct Edge {
-    std::string_view bytes;  // of a member's key
+    std::string_view bytes;  // a part of a member's key
     size_t node;             // behind the bytes; kLeaf: the key ends with them
-    ExprId behind, expr;     // what follows the bytes; the bytes and what follows them
+    ExprId behind, expr;     // the text after the bytes; the bytes and that text
   };
   struct Node {
     std::vector<Edge> edges;

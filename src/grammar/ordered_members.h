@@ -10,7 +10,7 @@ namespace riffle::grammar {
 
 struct OrderedMember {
   std::string key;  // as JSON spells it, with its quotation marks
-  ExprId value;     // what stands behind the key
+  ExprId value;     // the member's value, after the key
   bool required;
 };
 

@@ -1,5 +1,4 @@
-// What the readers of grammars share: UTF-8 text, one character at a time, with its line and
-// column.
+// Base of the readers of grammars: UTF-8 text, one character at a time, with its line and column.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -85,7 +85,7 @@ class Reading {
   void read_way(int depth, std::vector<Way>* out) {
     Way way;
     std::vector<Part> parts;
-    std::vector<Way> inner;  // of the only part, if it has ^ or $
+    std::vector<Way> inner;  // the ways of the only part, if it has ^ or $
     size_t inner_at = 0;
     while (!r_.at_end() && r_.peek() != '|' && r_.peek() != ')') {
       const size_t at = r_.position();

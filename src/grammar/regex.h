@@ -19,9 +19,9 @@ struct Regex {
 };
 
 struct RegexOptions {
-  // Whether a text matches if a part of it does, as JSON Schema has it. Else all of it must.
+  // True: a text matches if a part of it does, as in JSON Schema. False: the whole text must.
   bool search = false;
-  // How one of some characters is written; null: as it is.
+  // Makes the expression of one character of a class; null: the character itself.
   std::function<ExprId(std::vector<CodeRange>)> chars;
 };
 

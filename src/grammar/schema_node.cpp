@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kDeepest = 64;           // schemas in schemas that hold of one value
 constexpr size_t kMostNodes = 1024;    // alternatives
-constexpr size_t kMostPairs = 200000;  // of branches of oneOf that are compared
+constexpr size_t kMostPairs = 200000;  // pairs of branches of oneOf that are compared
 constexpr size_t kMostWork = 3000000;  // schemas looked at, for each alternative
 constexpr int kDeepestTest = 4;        // members of members, for the same
 
@@ -28,7 +28,7 @@ bool known_annotation(const std::string& key) {
 
 bool is_true(const Json& value) { return value.is_boolean() && value.boolean(); }
 
-// Whether this schema of propertyNames allows every name.
+// Tells whether this schema of propertyNames allows every name.
 bool allows_all_names(const Json& schema) {
   const Json* const type = schema.find("type");
   return is_true(schema) || (schema.is_object() && schema.empty()) ||
@@ -105,7 +105,7 @@ unsigned type_of(const Json& value) {
 
 }  // namespace
 
-// Of all places in the schema, and of values of oneOf that are compared.
+// Limits: bytes of all places in the schema, and values of oneOf that are compared.
 static constexpr size_t kMostPlaceBytes = size_t{64} << 20, kMostCompared = 2000000;
 
 SchemaReader::SchemaReader(const Json& root) : root_(root) { places_[&root_] = "#"; }
@@ -321,7 +321,7 @@ void SchemaReader::apply_keyword(const Json& schema, const std::string& key, con
       unsupported(schema, "found nullable without type, expected both; use anyOf with type null");
     return;
   }
-  // What has no effect with these values.
+  // Keywords that have no effect with these values.
   if (key == "$id" && &schema == &root_) return;
   if (key == "uniqueItems" && value.is_boolean() && !value.boolean()) return;
   if (key == "propertyNames" && allows_all_names(value)) return;
@@ -557,7 +557,7 @@ bool SchemaReader::apart(const AllOf& a, const AllOf& b, int depth, const Json& 
   return true;
 }
 
-// Whether certainly no value is one of both nodes.
+// Returns true if certainly no value belongs to both nodes.
 bool SchemaReader::disjoint(const SchemaNode& a, const SchemaNode& b, int depth, const Json& at) {
   const unsigned common = a.types & b.types;
   if (common == 0) return true;

@@ -66,7 +66,7 @@ class SchemaReader {
   const Json& root() const { return root_; }
   // Throws RIFFLE_BAD_ARGUMENT (no schema) or RIFFLE_UNSUPPORTED, with the place in the schema.
   std::vector<SchemaNode> nodes_of(const AllOf& schemas);
-  // Of schemas that some node holds.
+  // Combines schemas that some node holds.
   static AllOf all_of(std::vector<const Json*> schemas);
   static AllOf item(const SchemaNode& node, size_t index);
   static AllOf rest_of_items(const SchemaNode& node);
@@ -82,7 +82,7 @@ class SchemaReader {
   [[noreturn]] void unsupported(const Json& schema, const std::string& what) const;
   [[noreturn]] void too_many_alternatives(const Json& schema) const;
 
-  // Whether a value is one of the node's, as far as types, ranges and lengths tell.
+  // Tells whether a value belongs to the node, as far as types, ranges and lengths show.
   bool holds(const SchemaNode& node, const Json& value, const AllOf& at) const;
 
  private:

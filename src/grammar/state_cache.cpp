@@ -226,7 +226,7 @@ void StateCache::follow(const Op& op, OpId id, StackId stack) {
   }
 }
 
-// The next member of an object. What would leave no room for members that are required is left out.
+// The next member of an object. Members that would leave no room for required ones are left out.
 void StateCache::pick(OpId id, StackId parent, uint64_t value) {
   const MemberOps& m = automaton_.members[automaton_.ops[id].target];
   const uint64_t set = value & ((uint64_t{1} << kCountShift) - 1);
@@ -244,7 +244,7 @@ void StateCache::pick(OpId id, StackId parent, uint64_t value) {
   if (m.has_extra && missing < left) push_and_reach(id, set | counted, parent, m.extra);
 }
 
-// Whether stack a allows all that b allows.
+// Tells whether stack a allows every text that b allows.
 bool StateCache::covers(StackId a, StackId b) const {
   while (a != b) {
     if (a == 0 || b == 0) return false;
@@ -393,8 +393,8 @@ const StateCache::Mask* StateCache::keep_mask(StateId blurred, Mask mask) {
   return &masks_.insert_or_assign(blurred, std::move(mask)).first->second;
 }
 
-// Whether all characters from U+0080 lead from one state to the other. Of bytes of one class the
-// first is tried.
+// Tells whether all characters from U+0080 lead from one state to the other. Only the first byte of
+// each class is tried.
 bool StateCache::all_wide_lead(StateId from, StateId to) {
   struct Step {
     StateId state;
@@ -447,7 +447,7 @@ StateId StateCache::likely_next(StateId state, TokenTrie::Ascii* ascii) {
   return likely;
 }
 
-// Whether no first byte of these characters leads on.
+// Returns true if no first byte of these characters leads on.
 bool StateCache::all_end(StateId state, const Loops& characters) {
   if (!goes_on(state)) return true;
   for (int b = 0; b < (characters.wide ? 0x100 : 0x80); ++b)
@@ -463,7 +463,7 @@ const StateCache::Loops& StateCache::loops(StateId state) {
   constexpr uint8_t kLongest = 32;
   struct Link {
     StateId state, to;
-    Loops one;  // of one character
+    Loops one;  // loops of one character
   };
   std::vector<Link> chain;
   StateId at = state;

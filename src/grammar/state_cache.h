@@ -1,8 +1,8 @@
 // States of the deterministic automaton, made as texts need them and kept for all answers.
 //
 // A state is a set of places in the grammar: an operation that takes a byte, and a stack of frames.
-// Stacks share their lower frames. Of two places of which one allows all that the other allows, as
-// with fewer rounds of the same loop, only that one is kept. So `([a-z]+ " "?){1,300}` has three
+// Stacks share their lower frames. If one place allows everything that another one allows, as with
+// fewer rounds of the same loop, only the first is kept. So `([a-z]+ " "?){1,300}` has three
 // states, however many ways there are to read a text.
 //
 // A state belongs to a horizon. Horizon 0 is exact. Horizon h is right for texts up to as many
@@ -27,7 +27,7 @@ using StateId = uint32_t;
 class Seen {
  public:
   void clear();
-  bool add(uint64_t number);  // whether it is new
+  bool add(uint64_t number);  // returns true if it is new
 
  private:
   std::vector<uint64_t> table_ = std::vector<uint64_t>(64, 0);
@@ -55,7 +55,7 @@ class HashIndex {
   };
 
  public:
-  static constexpr size_t kBytes = 2 * sizeof(Entry);  // of a number, in a table that is half full
+  static constexpr size_t kBytes = 2 * sizeof(Entry);  // a number, if the table is half full
 
  private:
   std::vector<Entry> table_ = std::vector<Entry>(64);  // a power of two, at most half full
@@ -80,7 +80,7 @@ class StateCache {
     return known != kUnknown ? known : make_next(state, automaton_.class_of[byte]);
   }
   bool complete(StateId state) const { return states_[state].complete; }
-  // Whether any byte leads on.
+  // Tells whether any byte leads on.
   bool goes_on(StateId state) const { return states_[state].n > 0; }
 
   // Tokens of a trie that a state of any horizon allows: bits of mask_words() words.
@@ -126,7 +126,7 @@ class StateCache {
     bool operator<(const Place& o) const { return op != o.op ? op < o.op : stack < o.stack; }
   };
   struct State {
-    uint32_t first, n;  // of places_
+    uint32_t first, n;  // range of places_
     uint8_t horizon;
     bool complete;
     int32_t loops = -1;

@@ -14,8 +14,8 @@ struct TokenTrie {
   struct Node {
     uint32_t end, first_token;
     uint8_t byte, depth, height;  // depth: from 1; height: most characters begun below
-    // Below the node stand whole UTF-8 characters, but for the last one, which may be cut. If the
-    // node begins a character of several bytes, the rest of it stands there too.
+    // True if only whole UTF-8 characters stand below the node, except the last one, which may be
+    // cut. If the node begins a character of several bytes, the rest of it stands there too.
     bool characters;
   };
   // ASCII bytes below a node.
@@ -33,7 +33,7 @@ struct TokenTrie {
   std::vector<uint8_t> characters;  // by place in `order`: characters begun in the token
   size_t longest = 0;               // bytes of a token
 
-  // Whether a character of UTF-8 begins with the byte.
+  // Tells whether a UTF-8 character begins with the byte.
   static bool begins(uint8_t byte) { return (byte & 0xc0) != 0x80; }
   uint32_t first_token(uint32_t node) const {
     return node < nodes.size() ? nodes[node].first_token : static_cast<uint32_t>(order.size());
@@ -54,7 +54,7 @@ class TokenTries {
 
   int32_t n_tokens() const { return n_; }
   size_t mask_words() const { return (static_cast<size_t>(n_) + 31) / 32; }
-  // Whether a trie has the token.
+  // Tells whether a trie has the token.
   bool holds(int32_t token) const { return token >= 0 && token < n_ && held_[token]; }
   std::span<const TokenTrie> tries() const { return tries_; }
   std::span<const int32_t> end_tokens() const { return end_tokens_; }

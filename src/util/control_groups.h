@@ -11,7 +11,7 @@ namespace riffle {
 
 struct ControlGroup {
   std::string folder;
-  bool second;  // of version 2, whose files have other names
+  bool second;  // a group of version 2, whose files have other names
 };
 
 // Returns the groups that may limit `controller` ("memory", "cpu"): this process's own and all

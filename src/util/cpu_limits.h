@@ -15,17 +15,17 @@ class CpuLimits {
   // inherit.
   explicit CpuLimits(const std::string& root = "", std::vector<int> allowed = {});
 
-  // Number of processors, at least 1. A quota of 1.5 counts as 2: two threads use all of it, one
-  // does not.
+  // Returns the number of processors, at least 1. A quota of 1.5 counts as 2: two threads use all
+  // of it, one does not.
   int processors() const { return processors_; }
-  // As processors(), but hardware threads of one core count once.
+  // Returns the number of cores: hardware threads of one core count once.
   int cores() const { return cores_; }
 
  private:
   int processors_ = 1, cores_ = 1;
 };
 
-// Number of threads where the user names none: CpuLimits().cores(), at most 1024.
+// Returns the number of threads to use if the user names none: CpuLimits().cores(), at most 1024.
 int default_threads();
 
 }  // namespace riffle

@@ -1,5 +1,5 @@
-// What reading and writing files here share: descriptors that close themselves, refusals of what is
-// no regular file, room on the disk.
+// Helpers to read and write files: descriptors that close themselves, errors for anything but a
+// regular file, room on the disk.
 #pragma once
 #include <sys/stat.h>
 

@@ -48,7 +48,7 @@ class Json {
   double number() const;    // is_number()
   const std::string& string() const { return std::get<std::string>(value_); }
 
-  // Whether this is a number or a string with this value; 1.0 equals 1.
+  // Tells whether this is a number or a string with this value; 1.0 equals 1.
   bool equals(double value) const { return is_number() && number() == value; }
   bool equals(std::string_view text) const { return is_string() && string() == text; }
 
@@ -63,7 +63,7 @@ class Json {
   // The value at a JSON pointer (RFC 6901), such as "/a/0"; null: there is none.
   const Json* at_pointer(std::string_view pointer) const;
 
-  // As JSON on one line. ascii: other characters are escaped.
+  // Returns JSON on one line. ascii: other characters are escaped.
   std::string dump(bool ascii = false) const;
 
  private:
@@ -107,7 +107,7 @@ struct JsonLimits {
                            // they are written
 };
 
-// Thrown by parse_json(). Who calls it knows the file, and words the error.
+// Thrown by parse_json(). The caller knows the file, and words the error.
 struct JsonError {
   enum Kind { SYNTAX, NUMBER_TOO_LARGE, TOO_DEEP, TOO_MANY, KEY_TWICE } kind;
   size_t byte;       // SYNTAX: how many bytes were read

@@ -11,7 +11,7 @@
 namespace riffle {
 namespace {
 
-// Of a line "key 123" or "key: 123 kB".
+// Returns the number in a line "key 123" or "key: 123 kB".
 std::optional<uint64_t> value_of(const std::string& file, std::string_view key) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {

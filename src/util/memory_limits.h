@@ -1,6 +1,6 @@
 // The memory that this process may use: the machine's, less where its control groups (containers,
-// jobs of a cluster) limit it. What goes beyond such a limit is not refused: the process is killed.
-// So riffle plans for it.
+// jobs of a cluster) limit it. Memory beyond such a limit is not refused: the process is killed. So
+// riffle plans for it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,7 +10,7 @@ namespace riffle {
 
 class MemoryLimits {
  public:
-  // root: where the file system begins; other than "" for tests. What cannot be read does not
+  // root: where the file system begins; other than "" for tests. A file that cannot be read sets no
   // limit.
   explicit MemoryLimits(std::string root = "");
 
@@ -18,8 +18,8 @@ class MemoryLimits {
   bool by_group() const {
     return total_ < machine_;
   }  // total() is a control group's limit, not the machine's memory
-  // What could be taken now without swapping or dropping what is in use; the largest number where
-  // nothing says.
+  // Returns the bytes that could be taken now without swapping or dropping pages in use; the
+  // largest number if no file tells.
   uint64_t available() const;
 
  private:
@@ -31,7 +31,7 @@ class MemoryLimits {
   };
 
   std::string root_;
-  std::vector<Group> groups_;  // that have a limit below the machine's memory
+  std::vector<Group> groups_;  // groups with a limit below the machine's memory
   uint64_t machine_ = UINT64_MAX, total_ = UINT64_MAX;
 };
 

@@ -1,4 +1,4 @@
-// What is done with settings; settings_table.cpp has the table.
+// Functions on settings; settings_table.cpp has the table.
 #include "util/settings.h"
 
 #include <cmath>

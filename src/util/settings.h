@@ -20,10 +20,11 @@ inline constexpr double kMostContext = 1 << 28, kMostSessions = 1 << 20;
 std::span<const riffle_setting> settings();
 const riffle_setting* find_setting(std::string_view id);  // null: there is none
 
-// Of the struct that the setting is a member of.
+// Reads a member of the struct that the setting belongs to.
 double setting_value(const riffle_setting& setting, const void* options);
 void set_setting(const riffle_setting& setting, void* options, double value);
-// Whether a value may be set as it will be held: false for NaN, and for a fraction of an integer.
+// Tells whether a value may be set as it will be held: false for NaN, and for a fraction of an
+// integer.
 bool setting_allows(const riffle_setting& setting, double value);
 
 void set_defaults(riffle_options_kind kind, void* options);

@@ -6,7 +6,7 @@
 
 namespace riffle {
 
-// Bytes of the character that begins at pos.
+// Returns the bytes of the character that begins at pos.
 inline size_t char_bytes(std::string_view text, size_t pos) {
   const uint8_t c = static_cast<uint8_t>(text[pos]);
   const size_t n = c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;

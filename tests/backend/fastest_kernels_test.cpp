@@ -1,4 +1,4 @@
-// Which kernels are taken from which table. The slow ones are made slow by milliseconds.
+// Choice of kernels from several tables. The slow ones are made slow by milliseconds.
 #include "backend/cpu/fastest_kernels.h"
 
 #include <catch2/catch.hpp>
@@ -60,7 +60,7 @@ TEST_CASE("the faster kernels are taken, with all that belongs to them", "[faste
     CHECK(got.col_tile == want.col_tile);
   }
   CHECK(chosen.attention.attend_block == fast.attention.attend_block);
-  // What has no test is the first table's.
+  // A kernel without a timing test comes from the first table.
   CHECK(chosen.linear.rmsnorm == slow.linear.rmsnorm);
   CHECK(chosen.attention.digest_build == slow.attention.digest_build);
 }

@@ -120,7 +120,7 @@ TEST_CASE("synthetic attention: the overlap of steps is as asked") {
   int same = 0;
   for (int64_t b = 0; b < 1200; ++b)
     same += synthetic_active(restless, 0, 0, 77, b) && synthetic_active(restless, 0, 0, 78, b);
-  CHECK(same <= 20);  // of 60; a draw may give what was there
+  CHECK(same <= 20);  // 60 blocks are active; a draw may repeat the block that was there
 }
 
 TEST_CASE("synthetic attention: heads, layers and seeds differ, parts agree with the whole") {

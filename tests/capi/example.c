@@ -54,7 +54,7 @@ struct answer {
   char text[4096];
   size_t length;
   int tokens, last_calls;
-  int stop_after; /* return false after so many tokens; 0: never */
+  int stop_after; /* tokens after which it returns false; 0: never */
 };
 
 static bool on_token(void* user, size_t index, const riffle_token* token) {

@@ -257,7 +257,7 @@ static void sampling(FILE* out) {
   riffle_model_free(model);
 }
 
-/* What needs no model, and what every options struct has at first. */
+/* Prints the results of functions that need no model, and the defaults of every options struct. */
 static void facts(FILE* out) {
   const char* name;
   fprintf(out, "%s %d\n", riffle_version(), riffle_usable_cpus());

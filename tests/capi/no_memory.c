@@ -81,8 +81,8 @@ enum { kPrompt = 34 }; /* tokens: two blocks and a part of one */
 
 static const char* model_path;
 static riffle_isa isa = RIFFLE_ISA_SCALAR;
-static char folder[] = "/tmp/no_memory.XXXXXX"; /* of this run alone: process ids are reused */
-static char written[64], session_path[96], quantised_path[96]; /* of the steps */
+static char folder[] = "/tmp/no_memory.XXXXXX"; /* used by this run alone: process ids are reused */
+static char written[64], session_path[96], quantised_path[96]; /* files of the steps */
 static char folder_path[2][64]; /* with a tokenizer.json; with a unigram tokenizer.model */
 static char text[] =
     "The lighthouse keeper wrote down the weather every day. On the third of May the code of the "
@@ -318,7 +318,7 @@ static riffle_status schedule(struct all* a) {
   for (int i = 0; i < 2; ++i) {
     const riffle_status s =
         riffle_scheduler_submit(a->scheduler, a->tokens, kPrompt - (size_t)i, &g, NULL);
-    if (s != RIFFLE_OK) return s; /* what was submitted ends with the next call */
+    if (s != RIFFLE_OK) return s; /* the submitted requests end with the next call */
   }
   while (a->ended < 2) {
     const riffle_status s = riffle_scheduler_step(a->scheduler, NULL);
@@ -330,7 +330,7 @@ static riffle_status schedule(struct all* a) {
 typedef riffle_status (*call)(struct all*);
 struct step {
   const char* name;
-  call before[8]; /* what must work first */
+  call before[8]; /* calls that must succeed first */
   call under_test;
 };
 static const struct step steps[] = {
@@ -392,7 +392,7 @@ static void free_all(struct all* a) {
   a->selector = selector;
 }
 
-/* Whether a call has left a file, such as one that it writes before it renames it. */
+/* Tells whether a call has left a file behind, such as one that it writes and then renames. */
 static bool file_is_left(const char* step, long n) {
   char pattern[80];
   glob_t found;
@@ -406,7 +406,7 @@ static bool file_is_left(const char* step, long n) {
   return true;
 }
 
-/* What a child found; its exit code. */
+/* Findings of a child process; its exit code. */
 enum { FINE = 0, NOT_REACHED = 10, BAD_STATUS, NOT_AGAIN, LEAK, FILE_LEFT, SETUP };
 static const char* finding(int code) {
   switch (code) {

@@ -39,7 +39,7 @@ def texts(record):
 
 
 def gist(record):
-    """What a field may change: the answers, and the length of the prompt."""
+    """Returns the parts of a record that a field may change: the answers, and the length of the prompt."""
     body = (record["response"] or {}).get("body")
     return body and (texts(record), body["usage"]["prompt_tokens"])
 
@@ -54,9 +54,8 @@ def put(path, data):
         f.write(data)
 
 
-# What a probe is expected to become: the answer of the same line without the field, with no word
-# about it (SAME) or with a notice that names the field (IGNORED); an answer of its own (OTHER); or
-# an error that names the field (REFUSED).
+# Expected results of a probe: the answer of the same line without the field, with no word about it (SAME) or with a
+# notice that names the field (IGNORED); an answer of its own (OTHER); or an error that names the field (REFUSED).
 SAME, IGNORED, OTHER, REFUSED = "same", "ignored", "other", "refused"
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
@@ -217,7 +216,7 @@ def probes(_):
 
 
 def wordings(_):
-    """What an error says about what people write elsewhere."""
+    """Checks the errors for fields that other programs accept."""
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
     cases = [
         ({"custom_id": "a"}, "field body is missing, expected an object with messages or prompt"),
@@ -304,7 +303,7 @@ def prompts(_):
 
 
 def conversations(_):
-    """What a chat template does not take as it is, and a last message that is continued."""
+    """Checks conversations that a chat template does not take unchanged, and a last message that is continued."""
     told = [{"role": "system", "content": "The code is 4821."},
             {"role": "user", "content": "What is the code?"}]
     split = [dict(USER, content=t) for t in ASK.split("\n")]

@@ -277,7 +277,7 @@ def stop_ahead(args, folder, n, how):
 
 
 def ahead(folder):
-    """What is finished behind a line that is not survives kill -9, Ctrl-C and damage."""
+    """Checks that answers after an unfinished line survive kill -9, Ctrl-C and damage."""
     slow = line(0, prompt="The rain", max_tokens=500)
     data = b"\n".join([slow, *lines(13)[1:]]) + b"\n"
     _, out, files = setup(folder, data)
@@ -294,7 +294,7 @@ def ahead(folder):
     err, saved = killed(signal.SIGKILL)
     lines_of = [json.loads(x)["line"] for x in saved.splitlines()]
     check(get(out) == b"" and len(lines_of) >= 6 and 1 not in lines_of, "kill -9: they are in another file", (lines_of, err))
-    # That they are used, and not answered again, is seen by changing one.
+    # A changed record shows that the records are used, not answered again.
     changed = json.loads(saved.splitlines()[0])
     changed["id"] += "-changed"
     put(kept, json.dumps(changed).encode() + b"\nnonsense\n" + b"\n".join(saved.splitlines()[1:]) + b"\n" + saved[:40])

@@ -260,7 +260,7 @@ UNSUPPORTED = {"tools": [{}], "tool_choice": "required", "functions": [{}], "min
 
 
 def unsupported(_):
-    """What would change an answer is refused by its name; null is as if it were not there."""
+    """Checks that a field that would change an answer is refused by name, and that null counts as absent."""
     lines = [prompt(f, **{f: v}) for f, v in UNSUPPORTED.items()] + [prompt(f + "-null", **{f: None}) for f in UNSUPPORTED]
     r = riffle(*ARGS, "--parallel", "8", stdin=b"\n".join(lines))
     got = records(r.out)

@@ -73,7 +73,7 @@ def without_template(folder):
 
 
 def core(out):
-    """What must not depend on where attention runs."""
+    """Returns the results that must not depend on the device that computes attention."""
     return [[r["length"], r["setting"], r["total"], r["answers"]["kv_blocks_read"], r["text"]["nll_sparse"]]
             for r in rows(out)]
 
@@ -150,7 +150,7 @@ def refusals(folder):
 
 
 def agrees(o, asked, name, on_gpu):
-    """What a row says of how its setting agrees with dense attention is what its questions say."""
+    """Checks a row's figures of agreement with dense attention against those of its questions."""
     a, records = o["agreement"], [
         next(s for s in q["settings"] if s["setting"] == o["setting"]) for q in asked
     ]
@@ -461,7 +461,7 @@ SERIES = ["psa", "psa stop=veto", "topk digest=quest", "topk digest=cuboid-mean"
 
 
 def smallest_read(rows_, percent):
-    """Of the rows that keep so many answers: [KV read, setting] of the one that reads least, or two Nones."""
+    """Returns [KV read, setting] of the row that reads least and keeps `percent` of the answers, or two Nones."""
     fit = [(r["answers"]["kv_read_pct"], r["setting"]) for r in rows_
            if 100 * r["total"]["both_right"] >= percent * r["total"]["dense_right"] > 0]
     return min(fit, key=lambda x: x[0]) if fit else (None, None)
@@ -489,7 +489,7 @@ def equal_accuracy(found):
 
 
 class Page(html.parser.HTMLParser):
-    """What a report holds. Every element that must be closed is closed in its turn."""
+    """The contents of a report. Checks that each element that must be closed is closed in its turn."""
     VOID = {"meta", "path", "rect"}
 
     def __init__(self, text):

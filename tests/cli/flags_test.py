@@ -322,7 +322,7 @@ def other_commands(_):
         check(state == 32768 * 16 * per_token + means, f"the plan has {selector}'s state: INT4 keys and mean values", state)
         line = [x for x in text.decode().splitlines() if x.startswith("selector state")]
         check(len(line) == 1 and ("none" if per_token == 0 else "22.0 MiB") in line[0], f"... and prints it: {selector}", line)
-    # What auto stands for: dense in a short context, else share, as it is by name.
+    # Checks what auto stands for: dense in a short context, else share, as it is by name.
     plans = {}
     for name, args in (("short", ["-c", "2048"]), ("long", ["-c", "32768"]), ("share", ["-c", "32768", "--selector", "share"])):
         plan = ["info", "--plan", "--device", "cpu", "-q", *args]

@@ -1,4 +1,4 @@
-"""What the command line's tests share. They use the binary as a user does: RIFFLE_BIN, and RIFFLE_MODEL to run on."""
+"""Helpers of the command line's tests. They use the binary as a user does: RIFFLE_BIN, and RIFFLE_MODEL to run on."""
 import json
 import os
 import signal

@@ -54,7 +54,7 @@ def tokenizers(folder):
 
 
 def families(_):
-    """What newer families have beyond Llama's layers; other models have no line about it."""
+    """Checks the lines about features beyond Llama's layers; models without these features have no such line."""
     named = lambda family: os.path.join(TINY, family, family + ".gguf")
     expected = {
         "gpt_oss": (["attention       sinks", "sliding window  64 tokens in 2 of 3 layers"],

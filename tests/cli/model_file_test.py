@@ -85,7 +85,7 @@ def pointers(folder):
 
 
 def no_models(folder):
-    """What people give with -m: one line that says what it is and what to give instead."""
+    """Checks files that people pass to -m by mistake: one line says what the file is and what to pass instead."""
     def put(name, data):
         with open(os.path.join(folder, name), "wb") as f:
             f.write(data)

@@ -32,7 +32,7 @@ def size(cache, name):
 
 
 def answers(data):
-    """What does not depend on where the prompt's KV came from."""
+    """Returns the parts of the answers that do not depend on where the prompt's KV came from."""
     out = []
     for row in data.splitlines():
         body = json.loads(row)["response"]["body"]

@@ -15,7 +15,7 @@ def quantize(folder, kind, *more):
 
 
 def files_run(folder):
-    """What is in the file is what --weights makes in memory: the same answers."""
+    """Checks that a quantised file and --weights in memory give the same answers."""
     sizes = {}
     for kind, bits in {"q8_0": 8.5, "q4_k_m": 5.5, "q4_0": 4.5}.items():
         r = quantize(folder, kind, "--json")

@@ -142,7 +142,7 @@ TEST_CASE("a header that the prompt has begun names the recipient of the first m
 // tokens.
 struct ControlModel {
   riffle_model* model = nullptr;
-  int32_t first = 0;  // of the control tokens
+  int32_t first = 0;  // first control token
   ControlModel(const char* chat_template, const std::vector<const char*>& controls) {
     using namespace riffle;
     using namespace riffle::test;

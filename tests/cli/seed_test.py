@@ -9,7 +9,8 @@ MASK = (1 << 64) - 1
 
 
 def line_seed(seed, line):
-    """As batch --help has it: output number `line` of SplitMix64, its upper 53 bits."""
+    """Returns the seed as batch --help defines it: the upper 53 bits of output number `line` of
+    SplitMix64."""
     z = (seed + line * 0x9E3779B97F4A7C15) & MASK
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
     z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK

@@ -165,7 +165,7 @@ def errors(folder):
     for command in "run", "chat":
         r = riffle(command, "--session", "", "-q", *SMALL, stdin=b"")
         check(r.code == 2 and b"--session" in r.err and b"empty name" in r.err, f"{command}: an empty name", r)
-    # What cannot be kept is known before the document is read.
+    # Checks that a session file that cannot be written is refused before the document is read.
     nowhere = os.path.join(folder, "none", "x.kv")
     pipe = os.path.join(folder, "pipe")
     os.mkfifo(pipe)
@@ -328,10 +328,10 @@ def cleared(folder):
 
 
 def two_chats(folder):
-    """What two chats keep in one file at a time is lost in neither."""
+    """Checks that two chats that use one file at the same time both keep their conversations."""
     kept, beside = (os.path.join(folder, name) for name in ("talk.kv", "talk-2.kv"))
     chat = ["chat", "--session", kept, *GREEDY, *SMALL, "-n", "6", "-q"]
-    for known in False, True:  # whether the file is there when the first chat begins
+    for known in False, True:  # known: the file exists when the first chat begins
         a = start(*chat, stdin=subprocess.PIPE)
         a.stdin.write(b"/help\n")
         a.stdin.flush()

@@ -1,4 +1,4 @@
-"""Standard input of run beside -p and -f: a document, nothing, an endless pipe, a loop's file."""
+"""Standard input of run together with -p and -f: a document, nothing, an endless pipe, a loop's file."""
 import pty
 import socket
 import time
@@ -16,7 +16,7 @@ def answer(*args, **more):
 
 
 def open_pipe():
-    """run on a pipe that sends nothing and does not end. Its 10 seconds pass beside other tests."""
+    """Starts run on a pipe that sends nothing and does not end. Its 10 seconds pass during other tests."""
     p = start(*RUN, "-p", QUESTION, stdin=subprocess.PIPE)
     return p
 

@@ -1,4 +1,4 @@
-"""What a terminal gets and gives: control sequences of untrusted text, keys, Ctrl-C, closed streams."""
+"""Input and output of a terminal: control sequences in untrusted text, keys, Ctrl-C, closed streams."""
 import shutil
 
 from harness import *

@@ -1,4 +1,4 @@
-// Selector auto beside the two selectors that it stands for, switched by hand.
+// Selector auto against the two selectors that it stands for, switched by hand.
 #pragma once
 #include <memory>
 

@@ -50,7 +50,7 @@ class Texts final : public Tokenizer {
 std::map<int32_t, double> reference(const riffle_sampling& s, const std::vector<int32_t>& tokens,
                                     const Texts& texts, const std::vector<std::string>& breakers) {
   std::string text;
-  std::vector<size_t> ends;  // of the tokens' texts
+  std::vector<size_t> ends;  // ends of the tokens' texts
   for (const int32_t t : tokens) ends.push_back((text += texts.piece(t)).size());
   size_t since = tokens.size();  // tokens behind the last one with which a breaker ends
   for (const std::string& b : breakers)
@@ -209,7 +209,8 @@ TEST_CASE("DRY: bad values are named", "[sampler]") {
   CHECK(refusal(s) == "dry_sequence_breakers[1] is empty, expected a text");
 }
 
-// What riffle_generate draws, and the same by steps and the rule; by a scheduler too.
+// Compares the tokens that riffle_generate draws with those drawn by steps and the rule, and by a
+// scheduler.
 TEST_CASE("DRY: answers are those of the rule, also with tokens computed ahead", "[sampler]") {
   for (const int lookup : {0, 4}) {
     riffle_context_options o;

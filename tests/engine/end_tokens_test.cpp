@@ -8,7 +8,7 @@ using namespace riffle::test;
 
 namespace {
 
-// What a greedy answer to a fixed prompt is.
+// Returns the greedy answer to a fixed prompt.
 riffle_result answer(const std::string& folder, bool ignore_eos, std::vector<int32_t>* tokens) {
   riffle_context_options options;
   riffle_context_defaults(&options);
@@ -54,7 +54,7 @@ TEST_CASE("an answer ends with any of the model's end tokens", "[engine]") {
     info.struct_size = sizeof info;
     REQUIRE(riffle_model_get_info(model, &info) == RIFFLE_OK);
     CHECK(info.eos_id != free[at]);
-    // What config.json ends answers with, and what generation_config.json adds.
+    // End tokens of config.json, and those that generation_config.json adds.
     for (int32_t id = -2; id < info.vocab_size + 2; ++id) {
       const bool is_end = id == info.eos_id || id == 0 || id == free[at];
       if (riffle_is_end_token(model, id) != is_end) FAIL("token " << id);

@@ -42,8 +42,8 @@ namespace {
 
 constexpr int kPrompt = 150, kSteps = 12;
 
-// As run of steps.h, of the first tokens of the golden text; in a session that steps together with
-// `others`, whose texts are other ones.
+// Runs the first tokens of the golden text as run of steps.h does, in a session that steps together
+// with `others`, which have other texts.
 std::vector<std::vector<float>> run_tiny(Runtime& r, int others) {
   const std::vector<int32_t> ids = tiny_tokens();
   std::vector<riffle_session*> sessions;
@@ -125,7 +125,7 @@ TEST_CASE("experts: routing by hand", "[experts]") {
   Routed out[5];
   route_row(scores, 5, 3, true, out);
   const double e1 = std::exp(-1.0), all = 2 + e1;
-  CHECK(out[0].expert == 1);  // of equal ones the first
+  CHECK(out[0].expert == 1);  // the first of equal ones
   CHECK(out[1].expert == 2);
   CHECK(out[2].expert == 4);
   CHECK(std::fabs(out[0].weight - 1 / all) <= 1e-7);

@@ -6,7 +6,7 @@ namespace riffle::test {
 
 // Lets the nth call from now on (1: the next one) throw std::bad_alloc, once; 0: no call.
 void fail_experts(int nth);
-// True once that call has come.
+// Returns true once that call has been made.
 bool experts_failed();
 
 }  // namespace riffle::test

@@ -1,11 +1,11 @@
-// What every family is held to, on whatever device.
+// Checks that every family must pass on every device.
 #pragma once
 #include "tests/engine/generous.h"
 #include "tests/engine/tiny_checkpoint.h"
 
 namespace riffle::test {
 
-// As a folder and, if the format can say what it is, as GGUF.
+// Returns the checkpoint as a folder and, if the format can express it, as GGUF.
 inline std::vector<std::string> tiny_files(const TinyCheckpoint& c, const TempDir& temp) {
   std::vector<std::string> out{tiny_folder(c, temp)};
   if (c.gguf) {
@@ -46,9 +46,9 @@ inline std::vector<int32_t> greedy(riffle_context_options o, const TinyCheckpoin
   return out;
 }
 
-// Every selector at its most generous beside dense, over a prompt and a few steps. lfps is most
-// generous after a prompt that was read under dense attention, in the first step: from then on its
-// tables leave out what no head asked for.
+// Compares every selector at its most generous with dense, over a prompt and a few steps. lfps is
+// most generous after a prompt that was read under dense attention, in the first step: from then on
+// its tables leave out what no head asked for.
 inline void check_generous(riffle_context_options o, const TinyCheckpoint& c, const TempDir& temp) {
   constexpr int kPrompt = 200, kSteps = 4;
   const riffle_device device = o.device;

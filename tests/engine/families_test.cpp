@@ -1,4 +1,4 @@
-// Every family beside transformers' greedy text, and with every selector.
+// Every family against transformers' greedy text, and with every selector.
 #include "tests/engine/families.h"
 
 #include <set>

@@ -1,5 +1,5 @@
 // Weights that are infinite or NaN: small tensors are looked at when a model is loaded, all others
-// when the first context is made. What goes wrong in spite of that shows when a token is drawn.
+// when the first context is made. Remaining errors show when a token is drawn.
 #include <cmath>
 #include <cstring>
 #include <limits>

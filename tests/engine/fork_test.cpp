@@ -55,7 +55,7 @@ TEST_CASE("forks that read the same blocks in one step load them once", "[fork]"
   riffle_session* s[3] = {r.session()};
   const auto prompt = some_tokens(16 * 12, 1);
   r.check(riffle_prefill(s[0], prompt.data(), prompt.size(), nullptr, nullptr));
-  const uint64_t block = 16 * 4096;  // of all 8 layers and 2 heads
+  const uint64_t block = 16 * 4096;  // one block of all 8 layers and 2 heads
   CHECK(host_kv_bytes(r) == 12 * block);
   s[1] = fork(r, s[0], prompt.size());
   s[2] = fork(r, s[0], 16 * 8);

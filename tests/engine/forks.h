@@ -1,5 +1,5 @@
-// Random histories of forked sessions, each beside a session in a context of its own that went
-// through the same prompts, steps and cuts without ever sharing anything.
+// Random histories of forked sessions. Each is compared with a session in a context of its own that
+// went through the same prompts, steps and cuts without ever sharing anything.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -29,7 +29,7 @@ inline riffle_context_options small_options(riffle_selector selector, int32_t n_
   return o;
 }
 
-// What a session went through.
+// One event in a session's history.
 struct Deed {
   enum Kind { kPrefill, kStep, kTruncate } kind;
   std::vector<int32_t> tokens;
@@ -47,7 +47,7 @@ class Forks {
     riffle_model_get_info(shared_.model, &info);
     const auto type = static_cast<riffle::cpu::KvType>(options.kv_type);
     block_bytes_ = 2 * block_size_ * riffle::cpu::kv_row_bytes(type, info.head_dim) *
-                   info.n_layers * info.n_kv_heads;  // of all layers and heads
+                   info.n_layers * info.n_kv_heads;  // blocks of all layers and heads
   }
   ~Forks() {
     for (auto& m : members_) end(*m);
@@ -87,7 +87,7 @@ class Forks {
     for (const auto& m : members_) all.insert(m->blocks.begin(), m->blocks.end());
     return all.size();
   }
-  // What is written next is a member's own.
+  // The blocks written next belong to the member alone.
   void grow(Member& m, size_t n) {
     if (m.length % block_size_ != 0) {
       int holders = 0;
@@ -252,7 +252,7 @@ inline void fork_cases(const riffle_context_options& o, bool any_chunks) {
     CHECK(r.logits(donor) == donor_logits);
     prefill(r, fork, one);
     const auto donor_next = step(r, donor, 500);
-    r.check(riffle_session_fork(fork, n + 30, &child));  // of a fork
+    r.check(riffle_session_fork(fork, n + 30, &child));  // a fork of a fork
     r.sessions.push_back(child);
     prefill(r, child, two);
     end(r, donor);  // before its forks

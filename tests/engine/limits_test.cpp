@@ -1,4 +1,4 @@
-// What does not fit is refused with a clear text, and nothing is changed by it.
+// A request that does not fit is refused with a clear text and changes nothing.
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -48,7 +48,7 @@ TEST_CASE("a selection that outgrows the pool is refused and the session goes on
   o.device = RIFFLE_DEVICE_EMU;
   o.n_ctx = 1024;
   o.slots = 30;
-  o.selection.selector = RIFFLE_SELECTOR_PSA;  // whose microbatches must fit the pool
+  o.selection.selector = RIFFLE_SELECTOR_PSA;  // its microbatches must fit the pool
   o.selection.microbatch = 4;
   Runtime r(o);
   riffle_session* s = r.session();

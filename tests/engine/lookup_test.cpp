@@ -33,7 +33,7 @@ using Tokens = std::vector<int32_t>;
 }  // namespace
 
 TEST_CASE("a lookup proposes what followed the last tokens before", "[lookup]") {
-  // As many as the tokens before that are the same.
+  // The number of proposed tokens is at most the number of earlier tokens that match.
   CHECK(proposed({1, 2, 3, 4, 5, 6, 9, 2}, 3, 8) == Tokens{4, 5});
   CHECK(proposed({1, 2, 3, 4, 5, 6, 9, 1, 2}, 3, 8) == Tokens{4, 5, 6});
   CHECK(proposed({1, 2, 3, 4, 5, 6, 9, 1, 2}, 3, 2) == Tokens{4, 5});

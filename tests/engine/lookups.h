@@ -12,7 +12,7 @@ struct Answered {
   std::vector<int32_t> tokens;
   std::vector<std::vector<float>> logits;  // from which each token was chosen
   riffle_result result{};
-  size_t length = 0;  // of the session afterwards
+  size_t length = 0;  // length of the session afterwards
 };
 
 inline bool same_answer(const Answered& a, const Answered& b) {

@@ -180,7 +180,7 @@ TEST_CASE("logprobs: the softmax in double, best first", "[sampler]") {
   CHECK(forbidden.top[0].logprob == 0);
 }
 
-// What riffle_generate draws, and the same by steps and the rules.
+// Compares the tokens that riffle_generate draws with those drawn by steps and the rules.
 TEST_CASE("penalties: answers are those of the rules, also with tokens computed ahead",
           "[sampler]") {
   riffle_context_options o;

@@ -213,7 +213,7 @@ TEST_CASE("XTC: ties, infinities and small temperatures", "[sampler]") {
   };
   for (const float temperature : {1e-30f, 1e-3f}) {
     CHECK(drawn({5, 0, 5, -1}, temperature, 0.1f) ==
-          2);  // of equal ones the higher id is less likely
+          2);  // the higher id of two equal ones is less likely
     CHECK(drawn({kInf, 0, kInf, -1}, temperature, 0.5f) == 2);
     CHECK(drawn({0, 4, 3, 2}, temperature, 0.05f) == 3);
     CHECK(drawn({0, -kInf, -900}, temperature, 0) == 2);  // -inf is no candidate

@@ -1,5 +1,5 @@
-// What the memory plan says that a selector keeps of a sequence, against what it keeps when the
-// sequence is there.
+// The bytes that a selector keeps of a sequence: the memory plan's figure against the selector's
+// own.
 #include <utility>
 
 #include "select/selector.h"
@@ -28,7 +28,7 @@ uint64_t kept(const riffle_context_options& o) {
   stats.struct_size = sizeof stats;
   REQUIRE(riffle_session_get_stats(s, &stats) == RIFFLE_OK);
   const uint64_t heads = 8 * 2,
-                 blocks = o.n_ctx / o.block_size;  // of the shipped model; head_dim 64
+                 blocks = o.n_ctx / o.block_size;  // blocks of the shipped model; head_dim 64
   return stats.index_bytes - heads * blocks * riffle::digest_spec(o.selection).bytes(64);
 }
 
@@ -56,13 +56,13 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
         if (selector == RIFFLE_SELECTOR_LFPS) {  // the tables; candidates depend on the text
           const uint64_t tables = uint64_t(8) * 2 * n_ctx * 2 * 4;
           CHECK(said >= tables);
-          CHECK(said - tables <= 8 * 2 * 2048);  // what does not grow with the text
+          CHECK(said - tables <= 8 * 2 * 2048);  // the part that does not grow with the text
           CHECK(said <= have);
           CHECK(have <= 2 * said);
         } else {
           CHECK(said == have);
         }
-        // What auto stands for depends on the length.
+        // The selector that auto stands for depends on the length.
         const bool codes = rank == RIFFLE_RANK_CODES || plan.selector == RIFFLE_SELECTOR_TWILIGHT ||
                            plan.selector == RIFFLE_SELECTOR_SHARE;
         const bool keeps = codes || plan.selector >= RIFFLE_SELECTOR_TWILIGHT;

@@ -1,5 +1,5 @@
-// What was saved goes on with the same logits, bit for bit: every selector, KV type and block size,
-// cuts and forks, from one device to another.
+// A saved session goes on with the same logits, bit for bit: every selector, KV type and block
+// size, cuts and forks, from one device to another.
 #include <filesystem>
 
 #include "tests/engine/session_files.h"

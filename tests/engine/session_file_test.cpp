@@ -395,7 +395,7 @@ TEST_CASE("a save that fails leaves the file as it was", "[session_file][model]"
   CHECK(read_file(path) == saved);
   save(a, s, path);
   go_on_alike(a, s, b, load(b, path), {301, 302, 303, 304});
-  // What a save that broke off has left behind the last one does not matter.
+  // Bytes that an interrupted save left after the last complete one do not matter.
   const std::string again = read_file(path);
   write_file(path, again + std::string(5000, 'x'));
   riffle_session* t = load(b, path);

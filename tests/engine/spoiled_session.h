@@ -12,7 +12,7 @@
 
 namespace riffle::test {
 
-// What may be changed: each block of each extent, and the logits.
+// The parts that may be changed: each block of each extent, and the logits.
 struct SpoilSession {
   std::function<void(std::byte* block, const BlockLayout&, int64_t layer, int head, int64_t number)>
       block;

@@ -19,7 +19,7 @@ inline std::vector<std::vector<float>> run(Runtime& r, riffle_session* s,
   return out;
 }
 
-// As run, in a session that steps together with two others, which are shorter.
+// Does the same as run in a session that steps together with two shorter ones.
 inline std::vector<std::vector<float>> run_first_of_three(Runtime& r,
                                                           const std::vector<int32_t>& prompt,
                                                           const std::vector<int32_t>& steps) {

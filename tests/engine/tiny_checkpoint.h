@@ -23,15 +23,15 @@ struct TinyCheckpoint {
   std::string name;
   nlohmann::json config;
   std::string weights;  // path
-  // Of a model that takes images, of which config and weights are the text part; null and empty:
+  // The whole model, if it takes images: config and weights are its text part. Null and empty:
   // there is no other part.
   nlohmann::json whole_config;
   std::string whole_weights;
   bool gguf;
   std::vector<Position> positions;
   std::vector<std::vector<float>> logits;  // a row for each position
-  // Transformers' text after the `length` tokens from `first` on; each token leads by so much that
-  // no rounding chooses another.
+  // Transformers' text after the `length` tokens from `first` on; each token leads by a margin that
+  // no rounding overcomes.
   struct {
     int first = 0, length = 0;
     std::vector<int32_t> tokens;
@@ -41,7 +41,8 @@ struct TinyCheckpoint {
   int head_dim() const {
     return config.value("head_dim", integer("hidden_size") / integer("num_attention_heads"));
   }
-  // Whether the CUDA kernels have this head size and this many query heads for each KV head.
+  // Tells whether the CUDA kernels support this head size and this number of query heads for each
+  // KV head.
   bool runs_on_gpu() const {
     const int d = head_dim(), heads = integer("num_attention_heads");
     return (d == 64 || d == 80 || d == 96 || d == 128 || d == 256) &&
@@ -125,7 +126,7 @@ inline std::string widened(const RawTensor& raw) {
   return out;
 }
 
-// What each frequency is divided by under llama3 scaling (rope_freqs.weight).
+// Returns the divisor of each frequency under llama3 scaling (rope_freqs.weight).
 inline std::string llama3_factors(const nlohmann::json& rope, double theta, int head_dim) {
   const double low = rope.at("low_freq_factor"), high = rope.at("high_freq_factor"),
                factor = rope.at("factor");
@@ -139,7 +140,7 @@ inline std::string llama3_factors(const nlohmann::json& rope, double theta, int 
   return out;
 }
 
-// How the format names the family.
+// Returns the format's name of the family.
 inline std::string tiny_arch(const std::string& family) {
   static const std::map<std::string, std::string> other = {
       {"gpt_oss", "gpt-oss"},          {"mistral", "llama"},
@@ -355,7 +356,7 @@ inline void tiny_gguf_family(GgufWriter& w, const std::string& arch, const nlohm
   w.array(arch + ".attention.sliding_window_pattern", 7, windowed);
 }
 
-// What converters make of the checkpoint.
+// Returns the GGUF file that converters make of the checkpoint.
 inline std::string tiny_gguf(const TinyCheckpoint& c) {
   const std::string family = c.config.at("model_type"), arch = tiny_arch(family);
   const bool permute = arch == "llama" || arch == "smollm3" || arch == "granite" ||

@@ -26,7 +26,7 @@ class WindowHistories {
     for (const auto& m : members_) riffle_session_free(m->session);
   }
 
-  // How often a session could not be cut where it was to be.
+  // Returns the number of times that a session could not be cut at the chosen length.
   int play(int n_ops) {
     for (int op = 0; op < n_ops; ++op) {
       INFO("operation " << op);

@@ -19,7 +19,7 @@ riffle_context_options on(riffle_device device, riffle_selector selector = RIFFL
   return o;
 }
 
-// Of a request alone, in a context that does not know of others.
+// Returns the answer to a request that is alone in its context.
 Got answer(const riffle_context_options& o, const std::string& path, const Ask& a) {
   Runtime r(o, path);
   riffle_session* s = r.session();
@@ -48,7 +48,8 @@ TEST_CASE("window: host memory holds the windows, counted by hand", "[window][me
     info.struct_size = sizeof info;
     riffle_model_get_info(r.model, &info);
     REQUIRE(info.n_layers == 7);
-    const uint64_t block = uint64_t(2) * 16 * info.head_dim * 2 * info.n_kv_heads;  // of a layer
+    const uint64_t block =
+        uint64_t(2) * 16 * info.head_dim * 2 * info.n_kv_heads;  // one block of a layer
     const auto held = [&](uint64_t windowed, uint64_t whole) {
       CHECK(host_kv_bytes(r) == (6 * windowed + whole) * block);
       return (6 * windowed + whole) * block;

@@ -33,7 +33,7 @@ TEST_CASE("window: every selector gives the dense logits, wherever the KV is",
       Runtime r(o, path);
       CHECK(same_bits(run(r, r.session(), prompt, steps), reference));
       const riffle_stats stats = r.stats();
-      const uint64_t rows = 2 * 2 * steps.size();  // layers and KV heads of so many steps
+      const uint64_t rows = 2 * 2 * steps.size();  // two layers, two KV heads
       CHECK(stats.kv_tokens_total == rows * window);
       CHECK(stats.kv_tokens_read == rows * window);
       CHECK(stats.kv_blocks_total == stats.kv_blocks_read);

@@ -75,7 +75,7 @@ class WorkingSetRun {
   struct One {
     std::unique_ptr<Sequence> sequence;
     std::vector<Blocks> steps,
-        failed;  // since counting began; what failed attempts at the same steps read beside
+        failed;  // reads since counting began; reads of failed attempts at the same steps
     std::vector<RowSets> reported;  // [row], of the last step
     Blocks now;
     uint32_t token = 0;
@@ -84,7 +84,7 @@ class WorkingSetRun {
     Failure() : std::runtime_error("a report that fails") {}
   };
 
-  // Of the whole window; -1: there is none.
+  // Returns the size over the whole window; -1: there is none.
   static int64_t size_of(const Sequence& s) { return s.working_sets ? (*s.working_sets)[0] : -1; }
 
   void begin(int n) {

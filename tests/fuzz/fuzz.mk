@@ -6,7 +6,7 @@ FUZZ_FLAGS   := -std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -f
                 -fno-omit-frame-pointer -Isrc -I. -MMD -MP
 FUZZ_TARGETS := session gguf gguf_split safetensors config tokenizer_json tokenizer_model chat_template batch_line batch_resume gbnf json_schema \
                 regex
-# What reads hostile files.
+# Sources that read hostile files.
 FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_json) \
                 $(patsubst %.cpp,%,$(wildcard src/model/families/*.cpp)) \
                 $(filter-out %/gguf_writer %/gguf_metadata,$(patsubst %.cpp,%,$(wildcard src/model/formats/*.cpp))) \

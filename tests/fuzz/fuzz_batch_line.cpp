@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     defaults.sampling.dry_base = 1.75F;  // as riffle_sampling_default sets it
     defaults.ignore_unknown = size % 2 != 0;
     const BatchRequest r = parse_batch_line(line, 7, defaults);
-    // What was let through is what the library takes.
+    // The library takes every value that the reader accepts.
     const bool fine =
         !r.custom_id.empty() && r.custom_id.size() <= kMaxNameBytes && r.max_tokens >= -1 &&
         r.max_tokens != 0 && r.messages.empty() != r.chat && r.prompts.empty() == r.chat &&

@@ -27,8 +27,7 @@ static HeldRecords scan(const uint8_t* data, size_t size) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const HeldRecords held = scan(data, size);
-    // What is kept ends with a record, holds as many records as it has lines, and reads as the same
-    // again.
+    // The kept part ends with a record, holds one record a line, and reads as the same again.
     size_t lines = 0, failed = 0;
     for (size_t i = 0; i < held.bytes && i < size; ++i) lines += data[i] == '\n';
     for (const auto& [line, record] : held.by_line) {

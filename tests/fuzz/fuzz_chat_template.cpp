@@ -1,5 +1,5 @@
-// A chat template of a model file, evaluated on conversations. What a message wrote must not become
-// the template's.
+// A chat template of a model file, evaluated on conversations. Text of a message must not count as
+// text of the template.
 #include <cstdint>
 #include <cstdlib>
 

@@ -17,7 +17,7 @@ void attempt(Parse parse, const riffle::FileView& file) {
   }
 }
 
-// What comes of it are tokens of the model, each once, whatever the file says.
+// Checks that the result has tokens of the model only, each once, whatever the file says.
 void generation_config(const riffle::FileView& file) {
   riffle::Config config;
   config.vocab_size = 32000;

@@ -26,7 +26,7 @@ static void seal(std::string& file, uint64_t page) {
   std::memcpy(at + disk::kChecksumAt, &sum, sizeof sum);
 }
 
-// Of a run, if it lies in the file.
+// Writes a run's checksum, if the run lies in the file.
 static void seal_run(std::string& file, disk::Run& run) {
   if (run.offset <= file.size() && run.bytes <= file.size() - run.offset)
     run.checksum = checksum(file.data() + run.offset, run.bytes);
@@ -49,8 +49,8 @@ static std::string_view bytes_of(const FileRun& run, const std::string& file) {
   return {file.data() + run.offset, run.bytes};
 }
 
-// What the engine does with a file that fits its context. Checksums of blocks are not looked at:
-// any bytes may come with right ones.
+// Does what the engine does with a file that fits its context. Checksums of blocks are not
+// compared: any bytes may come with correct ones.
 static void take_blocks(const SessionContent& c, const std::string& file) {
   const SessionOrigin& o = c.origin;
   if (c.n_tokens() > 4096 || o.n_layers * o.n_kv_heads > 64 ||

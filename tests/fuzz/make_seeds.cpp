@@ -38,7 +38,7 @@ static std::string session() {
                            R"({"role":"user","content":"a","reasoning_content":""}]})";
   index.data = {3 * disk::kPage + 1024, text.size(), 0};
   text.copy(file.data() + index.data.offset, text.size());
-  // What lfps has learnt of 19 tokens, with zeros for scores, means and variances.
+  // The state of lfps after 19 tokens, with zeros for scores, means and variances.
   index.state = {3 * disk::kPage + 2048, 5 * sizeof(int64_t) + (20 + 20 + 16 + 16 + 2) * 4, 0};
   const int64_t learnt[] = {1, 20, 19, 20, 20};
   write(index.state.offset, learnt);

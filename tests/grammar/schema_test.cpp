@@ -397,7 +397,7 @@ TEST_CASE("JSON Schema: limits of numbers are exact", "[grammar]") {
       }
     }
   }
-  // What is written within a limit is within it as a double too.
+  // A number that is written within a limit is within it as a double too.
   const std::string below_one = "0." + std::string(14, '9');
   check_cases(RIFFLE_GRAMMAR_JSON_SCHEMA,
               {{"{\"type\":\"number\",\"exclusiveMaximum\":1,\"minimum\":0}",

@@ -36,13 +36,13 @@ inline std::shared_ptr<const grammar::Grammar> compiled(
   return grammar::compile_grammar(v.tokens, std::move(reasoning), kind, text);
 }
 
-// Whether the text is one of the grammar's.
+// Tells whether the grammar has this text.
 inline bool accepts(const std::shared_ptr<const grammar::Grammar>& g, std::string_view text,
                     grammar::Before before = {}) {
   grammar::Matcher m(g, before);
   return m.accept(text) && m.complete();
 }
-// Whether a text of the grammar may begin so.
+// Tells whether a text of the grammar may begin with this text.
 inline bool begins(const std::shared_ptr<const grammar::Grammar>& g, std::string_view text) {
   return grammar::Matcher(g, {}).accept(text);
 }

@@ -18,7 +18,7 @@ namespace riffle::test {
 namespace disk = session_layout;
 
 // 20 tokens of one layer with one KV head of 16 f16 values in blocks of 16 tokens: two blocks of
-// 1,024 bytes. What is not written is a hole, so a file may be larger than the disk.
+// 1,024 bytes. Unwritten parts are holes, so a file may be larger than the disk.
 struct CraftedSession {
   static constexpr uint64_t kTokensAt = 3 * disk::kPage, kBlocksAt = 4 * disk::kPage,
                             kIndexAt = 6 * disk::kPage;

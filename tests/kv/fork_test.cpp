@@ -75,7 +75,8 @@ struct World : TokenKv {
       n += static_cast<int>(std::count(s->names.begin(), s->names.end(), name));
     return n;
   }
-  // Of the model: the blocks that an append of n tokens writes to are its own.
+  // Marks the blocks that an append of n tokens writes to as the session's own, in the test's model
+  // of the store.
   void named_append(Live& s, int64_t n) {
     const size_t at = s.tokens.size();
     if (at % kB != 0 && holders(s.names[at / kB]) > 1) s.names[at / kB] = next_name++;
@@ -83,7 +84,7 @@ struct World : TokenKv {
       s.names.push_back(next_name++);
   }
 
-  // Whether it worked; else memory ran out.
+  // Returns true if it worked, false if memory ran out.
   template <class Body>
   bool tried(Body&& body) {
     try {
@@ -98,8 +99,8 @@ struct World : TokenKv {
   }
 
   void step(const std::vector<Live*>& some) {
-    // As Engine::step: what can fail first. After a refusal those before it hold blocks that they
-    // do not use yet.
+    // Operations that can fail come first, as in Engine::step. After a refusal the earlier sessions
+    // hold blocks that they do not use yet.
     for (Live* s : some)
       if (!tried([&] { residency->reserve(s->kv, s->kv.n_tokens + 1); })) {
         for (Live* other : some) residency->truncate(other->kv, other->kv.n_tokens);
@@ -164,7 +165,7 @@ struct World : TokenKv {
     s.tokens.resize(n);
     s.names.resize(layout.blocks(n));
   }
-  // As change_positions does: every key anew, in place.
+  // Rewrites every key in place, as change_positions does.
   void rewrite(Live& s) {
     if (!tried([&] { residency->retire(s.kv); })) {  // as many as were copied are its own
       refuse = false;
@@ -280,7 +281,7 @@ struct Guise {
   size_t together;  // sequences of a step
 };
 
-// How often memory ran out.
+// Returns the number of times that memory ran out.
 int play(const Guise& guise, uint32_t seed, int n_ops) {
   INFO(guise.name << ", seed " << seed);
   World w;

@@ -107,10 +107,10 @@ TEST_CASE("a damaged save counts only if it is the newest", "[kv][session_file]"
   s.write(path);
   CHECK(!SessionFile::open(path)->content().newest_damaged);
   std::string bytes = read_file(path);
-  bytes[2 * disk::kPage + 8] = 1;  // of the other save's page
+  bytes[2 * disk::kPage + 8] = 1;  // a byte of the other save's page
   write_file(path, bytes);
   CHECK(!SessionFile::open(path)->content().newest_damaged);
-  write_file(path, bytes + std::string(disk::kPage, 'x'));  // what a later save has left
+  write_file(path, bytes + std::string(disk::kPage, 'x'));  // bytes left by a later save
   CHECK(SessionFile::open(path)->content().newest_damaged);
   // A page of zeros is that of a file with one save.
   CraftedSession first;

@@ -12,7 +12,7 @@ namespace riffle::test {
 inline constexpr int kD = 16;  // the head dimension
 
 struct TokenKv {
-  BlockLayout layout;  // of f32
+  BlockLayout layout;  // layout with f32 values
 
   explicit TokenKv(int block_size) : layout{block_size, kD, KvType::F32} {}
 

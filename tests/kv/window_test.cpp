@@ -19,7 +19,7 @@ using namespace riffle::test;
 namespace {
 
 constexpr int kHeads = 2, kCtx = 700;
-const std::vector<int32_t> kWindows3 = {0, 40, 100};  // of three layers
+const std::vector<int32_t> kWindows3 = {0, 40, 100};  // windows of three layers
 
 // By token, as the header of kv_shape.h says it: what the next token after n may read, when up to
 // `back` tokens were taken back.
@@ -36,7 +36,7 @@ struct Live {
   SequenceKv kv;
   std::vector<uint32_t> tokens;
   std::vector<int64_t> marks;              // as Marks should hold them
-  std::vector<std::vector<int>> names{3};  // of each layer's blocks; -1: not kept
+  std::vector<std::vector<int>> names{3};  // names of each layer's blocks; -1: not kept
 };
 
 struct World : TokenKv {
@@ -154,7 +154,7 @@ struct World : TokenKv {
         for (int h = 0; h < kHeads; ++h) {
           std::byte* const* blocks = kv.blocks + h * kv.n_blocks;
           for (int64_t t = first; t < last; ++t) write(blocks[t / size()], t, tokens[t], layer, h);
-          // What the chunk's attention reads.
+          // The tokens that the chunk's attention reads.
           const int window = kWindows3[layer];
           const int64_t seen = window == 0 ? 0 : std::max<int64_t>(0, first + 1 - window) / 64 * 64;
           for (int64_t b = seen / size(); b < layout.blocks(last); ++b)

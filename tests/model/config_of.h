@@ -1,4 +1,4 @@
-// What riffle makes of a config.json.
+// Reads a config.json as riffle does.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>

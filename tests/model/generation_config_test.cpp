@@ -1,5 +1,5 @@
-// generation_config.json beside a folder's config.json: which tokens end answers, and that a bad
-// file is refused by name.
+// generation_config.json in a folder with config.json: the tokens that end answers, and a bad file
+// that is refused by name.
 #include "model/config.h"
 #include "tests/model/expect_error.h"
 #include "tests/model/test_files.h"
@@ -9,8 +9,8 @@ using namespace riffle::test;
 
 namespace {
 
-// A folder whose config.json says that token 2 ends answers, and what its model has with this file
-// beside it.
+// A folder whose config.json says that token 2 ends answers. with() returns its model's end tokens
+// with this file in the folder.
 struct Folder {
   TempDir dir;
   std::string path = dir / "hf", file = path + "/generation_config.json";
@@ -48,7 +48,7 @@ TEST_CASE("generation_config.json: its end tokens are added to config.json's", "
   CHECK(folder.with("{\"eos_token_id\": 2}") == alone);
   CHECK(folder.with("{\"eos_token_id\": 0}") == std::vector<int>{2, 0});
   CHECK(folder.with("{\"eos_token_id\": [7, 2, 7, -1, 319]}") == std::vector<int>{2, 7, 319});
-  // What else such files say is how to sample, which is the user's affair here.
+  // Other fields of such files say how to sample, which is the user's choice here.
   CHECK(folder.with(
             "{\"bos_token_id\": 1, \"do_sample\": true, \"eos_token_id\": [9], \"pad_token_id\": "
             "99999, "

@@ -30,7 +30,7 @@ void expect_config_error(riffle_status status, const json& config,
 
 bool has_images(const TinyCheckpoint& c) { return !c.whole_config.is_null(); }
 
-// Whether there are models of the same kind that take no images.
+// Tells whether there are models of the same kind that take no images.
 bool has_text_folder(const TinyCheckpoint& c) {
   return has_images(c) && family_of_model_type(c.config.at("model_type").get<std::string>());
 }

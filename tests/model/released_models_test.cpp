@@ -1,5 +1,5 @@
-// What released models say in config.json and in GGUF's fields beyond what the checkpoints of
-// tests/golden/tiny have: fields that change nothing, and values that only large models have.
+// Fields of released models, in config.json and in GGUF, that the checkpoints of tests/golden/tiny
+// lack: fields that change nothing, and values that only large models have.
 #include <deque>
 #include <set>
 
@@ -111,7 +111,7 @@ TEST_CASE("released models: EXAONE 4", "[model]") {
   CHECK(small.ropes[small.layers[3].rope].theta == 1e6f);
 }
 
-// Of the text part, the defaults of transformers are those of the released model.
+// The defaults of transformers for the text part are the values of the released model.
 TEST_CASE("released models: Muse Glimmer 30B", "[model]") {
   const Config c = config_of(R"({"architectures": ["MuseGlimmerForConditionalGeneration"],
     "model_type": "muse_glimmer", "image_token_id": 200092, "text_config": {"hidden_size": 6656,

@@ -1,4 +1,4 @@
-"""What the tests of packages share, beside what tests/cli/harness.py has."""
+"""Helpers of the tests of packages, in addition to tests/cli/harness.py."""
 
 import os
 import pathlib
@@ -64,7 +64,8 @@ def make(target, *variables):
 
 
 def sanitized():
-    """Whether the library is built with a sanitizer, which programs without one cannot load."""
+    """Returns true if the library is built with a sanitizer: programs without one cannot load
+    it."""
     return "san.so" in run("ldd", os.path.join(BUILD, "libriffle.so")).stdout
 
 

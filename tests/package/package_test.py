@@ -1,4 +1,4 @@
-"""What is installed and how programs find it: make install and uninstall, pkg-config, CMake, shell
+"""Installed files and how programs find them: make install and uninstall, pkg-config, CMake, shell
 completion, the exported symbols and the recorded binary interface."""
 
 import fcntl
@@ -95,7 +95,7 @@ def compiled_by_pkg_config(folder, root, prefix, example):
     )
     for kind, flags in {"shared": [], "static": ["--static"]}.items():
         found = run("pkg-config", "--cflags", "--libs", *flags, "riffle", env=env).stdout.split()
-        if flags:  # the archive, not the shared object beside it
+        if flags:  # the archive, not the shared object in the same folder
             found = ["-l:libriffle.a" if f == "-lriffle" else f for f in found]
         program = os.path.join(folder, f"example-{kind}")
         done = run("cc", "-std=c11", "-O1", example, *found, "-lpthread", "-o", program)
@@ -240,7 +240,7 @@ def completions(folder):
         r"is not one of (.*)", riffle("run", "-p", "x", "--weights", "?").err.decode()
     )[1]
     weights = re.split(r"[,|] ?", weights)
-    cases = {  # what is typed, what completes it: all of these, none of those
+    cases = {  # typed text: completions that must appear, completions that must not
         ("riffle", "ch"): (["chat"], ["run"]),
         ("riffle", ""): (["chat", "run", "read", "batch", "info", "quantize", "help"], ["--temp"]),
         ("riffle", "run", "--dev"): (["--device"], ["--temp"]),

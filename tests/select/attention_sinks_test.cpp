@@ -32,7 +32,7 @@ struct SinkScene {
 
   struct Result {
     std::vector<float> prompt, step;  // outputs of the prompt's last token and of the step
-    std::vector<float> coverage;      // of the step, a number for each query head
+    std::vector<float> coverage;      // coverage of the step, a number for each query head
     int64_t blocks_read = 0;
   };
   Result run(const riffle_selection& s, const std::vector<float>* sinks, bool emu = false) const {
@@ -104,7 +104,7 @@ struct SinkScene {
   // Attention of query head h at token t in float64. rounding: the relative deviation of each
   // product that an inexact kernel computes.
   Exact exact(int h, int64_t t, double sink, double rounding = 0) const {
-    std::vector<double> weights, squares;  // of each key: its weight; the variance of its score
+    std::vector<double> weights, squares;  // for each key: its weight; the variance of its score
     Exact e;
     e.out.resize(kD), e.deviation.resize(kD);
     double sum = 0;

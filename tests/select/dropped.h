@@ -1,4 +1,4 @@
-// What attention loses by the tokens that a plan does not read: property 3 of src/select/README.md,
+// The attention lost with the tokens that a plan does not read: property 3 of src/select/README.md,
 // in float64 from the row's keys and values alone.
 #pragma once
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What tests of LFPS share: its tables as the paper has them, eager and in float64, and a KV head
-// that grows.
+// Helpers of the tests of LFPS: its tables as the paper has them, eager and in float64, and a KV
+// head that grows.
 #pragma once
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,4 +1,5 @@
-// What LFPS keeps of a sequence: steps that fail, prompts that follow, cuts, other settings.
+// The state that LFPS keeps of a sequence, through steps that fail, prompts that follow, cuts,
+// other settings.
 #include <stdexcept>
 
 #include "riffle_measure.h"

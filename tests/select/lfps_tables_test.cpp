@@ -225,7 +225,7 @@ TEST_CASE("lfps tables: a prompt that follows adds to them, the more the longer 
     pair.compare(0.2);
     CHECK(std::fabs(pair.tables.sum_vertical() - 10) <= 1e-4);
     CHECK(std::fabs(pair.tables.sum_slash() - 10) <= 1e-4);
-    double held = 0;  // of what there was
+    double held = 0;  // part of the total
     for (int i = kSinks; i < pair.n - tokens; ++i)
       held += std::min(before.v[i], pair.tables.vertical(i));
     if (tokens == 5) CHECK(held >= 7);

@@ -121,8 +121,8 @@ struct ListScene {
     return worst;
   }
 
-  // Whether the selection is what queries [first, first + m) (their mean) vote for, keys where they
-  // are at position 0.
+  // Checks that the selection is the vote of queries [first, first + m) (of their mean), with all
+  // keys at position 0.
   void check_vote(int64_t first, int64_t m) const {
     const int64_t n_tokens = first + m, begin = selection.init_tokens,
                   end = n_tokens - selection.local_tokens;

@@ -341,8 +341,8 @@ TEST_CASE("selection settings out of range are refused by name", "[select]") {
   refused([](auto& s) { s.stop = RIFFLE_STOP_BOUND, s.digest = RIFFLE_DIGEST_MEAN; }, "stop");
 }
 
-// What is refused and what is not lies on either side of the ends that the table names, for the
-// library as for the C interface.
+// Values on either side of the ends of each range in the table: the library and the C interface
+// refuse the same ones.
 TEST_CASE(
     "each setting is taken up to the ends of its range, and refused beyond by name, value and "
     "range",

@@ -235,8 +235,8 @@ TEST_CASE("psa and topk rank by codes as by the blocks' true masses",
         s.budget = 0.2f;
         RowPlan plan;
         plan_row(*make_selector(s), scene.row, plan);
-        // Codes move a score by some tenths, so the order is right but for neighbours: of the ten
-        // first all are among the twenty truly best.
+        // Codes move a score by some tenths, so only neighbours may change places: the first ten
+        // are all among the true best twenty.
         const std::set<int> twenty(best.begin(), best.begin() + 20);
         for (int i = 0; i < 10; ++i) CHECK(twenty.count(plan.at(plan.n_forced() + i)) == 1);
         CHECK(plan.index_bytes > 0);
@@ -328,7 +328,7 @@ TEST_CASE("share reads the union of what its heads keep; one head is as multi-he
     const std::set<int> own = read(one);
     most = std::max(most, own.size());
     together.insert(own.begin(), own.end());
-    // As an attention of one head a KV head reads it, from a scene that never had more.
+    // The plan of an attention with one query head a KV head, from a scene that never had more.
     Scene alone(4, 1800, 4);
     const std::vector<float> q(alone.q.begin() + h * kD, alone.q.begin() + (h + 1) * kD);
     alone.g = alone.row.g = 1;

@@ -46,8 +46,8 @@ TEST_CASE("tokenselect with a list that holds everything is dense",
   const auto want = run_with(o, dense);
   riffle_selection s = tokenselect_settings(400, 100, 300);
   CHECK(test::same_bits(want, run_with(o, s)));
-  // Keys are rounded before they are rotated, not after. What is then a little different may be
-  // rounded to other integers of 8 bits in the products of prompts (with f16 KV).
+  // Keys are rounded before they are rotated, not after. Slightly different values may then be
+  // rounded to other 8-bit integers in the products of prompts (with f16 KV).
   s.positions = RIFFLE_POSITIONS_LIST;
   CHECK(difference(want, run_with(o, s)) <= 0.3);
   o.kv_type = RIFFLE_KV_F32;

@@ -103,7 +103,7 @@ struct Scene {
   }
 };
 
-// What a selector reads of each row now.
+// The tokens that a selector reads of each row now.
 struct Lists {
   std::vector<std::vector<int32_t>> tokens;
   bool cached;
@@ -320,7 +320,7 @@ TEST_CASE("the selection cache", "[tokenselect][arithmetic]") {
     CHECK((some[i].index_bytes == 0) == some[i].cached);
     if (since) CHECK(std::equal(list.begin(), list.begin() + 80, some[i - 1].tokens[0].begin()));
   }
-  // What is cut off cannot be used again; what was selected before the cut can.
+  // A selection after the cut cannot be used again; one from before the cut can.
   const auto selector = make_selector(tokenselect_settings(64, 16, 32));
   scene.see(1000);
   CHECK(!lists_of(*selector, scene, threads).cached);

@@ -309,7 +309,7 @@ TEST_CASE("Twilight's base psa takes PSA's blocks by estimated masses", "[twilig
       CHECK(contains(got, select(s, scene)));
     }
     CHECK(last == 3000);
-    if (stop != RIFFLE_STOP_BOUND) CHECK(early);  // whose bound is loose
+    if (stop != RIFFLE_STOP_BOUND) CHECK(early);  // this rule's bound is loose
     riffle_selection psa = settings(RIFFLE_BASE_PSA, 0.8f), all = settings(RIFFLE_BASE_ALL, 0.8f);
     psa.epsilon = 1;
     CHECK(select(psa, scene) == select(all, scene));

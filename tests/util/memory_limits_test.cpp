@@ -89,7 +89,7 @@ TEST_CASE("the limit of a control group, and of those above it", "[limits]") {
     const MemoryLimits limits(root.path());
     CHECK(limits.by_group());
     CHECK(limits.total() == 8 * kGiB);
-    CHECK(limits.available() == 4 * kGiB);  // of the job's 16, which others of it fill
+    CHECK(limits.available() == 4 * kGiB);  // left of the job's 16, which its other processes fill
     put_group(mount + "/job", text(16 * kGiB), 5 * kGiB, 0, second);
     CHECK(limits.available() == 7 * kGiB);
     put_group(mount + "/job/step/task", text(8 * kGiB), 9 * kGiB, 0, second);

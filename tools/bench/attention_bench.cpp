@@ -1,5 +1,5 @@
-// Micro-benchmark of the attention kernels on one core, beside the read bandwidth that this core
-// reaches.
+// Micro-benchmark of the attention kernels on one core, compared with the read bandwidth that this
+// core reaches.
 //
 //   g++ -std=c++20 -O2 -I. tools/bench/attention_bench.cpp build/libriffle.a -o attention_bench
 //   attention_bench [isa [head_dim [heads_per_kv_head [context]]]]       isa: scalar avx2 avx512

@@ -1,5 +1,5 @@
-// What attention weights look like, in the few numbers that tell how much a selector can leave out
-// and how much of its work the next step can use again. For attention_stats.cpp, which records
+// Statistics of attention weights: the few numbers that tell how much a selector can leave out and
+// how much of its work the next step can use again. Used by attention_stats.cpp, which records
 // them, and selector_bench.cpp, which imitates them.
 #pragma once
 #include <algorithm>
@@ -20,8 +20,8 @@ struct AttentionStats {
   double sinks = 0, recent = 0;  // weight of the first 4 and of the last 16 tokens; query heads
   std::array<double, kShares.size()>
       top{};           // weight in the top share of the other tokens, of their weight; query heads
-  double overlap = 0;  // of the group's top 2% (by mean weight; sinks and the last 16 left out)
-                       // from one step to the next
+  double overlap = 0;  // overlap of a group's top 2% (by mean weight; sinks and the last 16 left
+                       // out) from one step to the next
   double seen = 0;     // share of the group's top 2% that was in it in any of the 20 steps before
   double near = 0;     // share of the group's top 2% with another one at most 2 tokens away
 };

@@ -79,7 +79,7 @@ struct Stream {
 };
 
 constexpr int64_t kDim = 4096, kHidden = 14336, kKv = 1024, kVocab = 128256;
-constexpr int64_t kArenaRows = 150000;  // of kDim columns: 1.2 GB of bf16
+constexpr int64_t kArenaRows = 150000;  // rows of kDim columns: 1.2 GB of bf16
 constexpr double kRotation = 500e6;     // bytes
 
 struct Shape {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a decode step should take on GPUs that nobody measured: a model, not a measurement.
+"""Predicts the time of a decode step on GPUs that were not measured: a model, not a measurement.
 
 usage: tools/bench/gpu_model.py
 
@@ -16,8 +16,8 @@ TOKENS, ROWS, HEAD_DIM = 131072, 32 * 8, 128
 GIB = 1 << 30
 INT4_KEYS = TOKENS * ROWS * 68  # bytes
 KV_Q8 = TOKENS * ROWS * 2 * 132
-READ = 0.051  # of the KV, each step
-NEW = 0.104  # of what is read, where the pool holds what the last steps read
+READ = 0.051  # share of the KV that a step reads
+NEW = 0.104  # part of it that is new, if the pool holds the blocks of the last steps
 WEIGHTS = {"Q4_K": (4.5e9, 4.9e9), "Q8_0": (7.98e9, 8.5e9)}  # read in a step; held
 
 # name: memory and link, bytes/s (None: host memory is device memory), SMs, GHz, GiB

@@ -1,4 +1,4 @@
-// How long masks take: the tokens that a grammar allows, found on one thread.
+// Times masks: the tokens that a grammar allows, found on one thread.
 //
 //   make grammar_bench && build/grammar_bench VOCABULARY [--schema FILE | --gbnf FILE] [--steps N]
 //

@@ -4,7 +4,7 @@
     tools/bench/kept_bars.py tools/bench/results/real-models.md > tools/bench/results/kept-real.svg
 
 Each bar is the share of the right dense answers that a setting keeps. The thin line is the 95%
-interval (Wilson). The KV that the setting reads is written beside the bar.
+interval (Wilson). A label at the bar names the share of KV that the setting reads.
 """
 import math
 import re

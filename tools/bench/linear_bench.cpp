@@ -1,5 +1,5 @@
 // Speed of the linear CPU kernels: GB/s of weights for decode (gemv), GFLOP/s for prefill (gemm),
-// beside this machine's own read bandwidth and FMA rate measured in the same run. Not built by
+// compared with this machine's read bandwidth and FMA rate, measured in the same run. Not built by
 // default:
 //   make build/libriffle.a && g++ -std=c++20 -O2 -I. tools/bench/linear_bench.cpp build/libriffle.a
 //   -lpthread -o linear_bench

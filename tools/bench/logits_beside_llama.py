@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Logits of riffle and of llama.cpp on a real GGUF model, beside those of transformers in float32.
+"""Compares logits of riffle and of llama.cpp on a real GGUF model with those of transformers in float32.
 
     tools/bench/logits_beside_llama.py MODEL.gguf --peer peer_logits [--text FILE] [--threads N]
 
@@ -179,7 +179,7 @@ def main():
     if not pairs:
         print("skip: nothing to compare riffle with")
         sys.exit(77)
-    print("| logits | beside | | largest difference | mean | KL, nats, mean | largest | same best token |")
+    print("| logits | compared with | | largest difference | mean | KL, nats, mean | largest | same best token |")
     print("|---|---|---|---|---|---|---|---|")
     for name, reference in pairs:
         for kind, rows in (("prefill", ~decode), ("decode", decode)):

@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
     int at = 0;
     for (const int end : numbers()) {
       if (end <= at || static_cast<size_t>(end) > tokens.size()) return failed("a bad piece");
-      // Of a batch without flags, logits are those after its last token.
+      // A batch without flags yields the logits after its last token.
       if (llama_decode(ctx, llama_batch_get_one(tokens.data() + at, end - at)) != 0)
         return failed("llama_decode failed");
       std::fwrite(llama_get_logits_ith(ctx, -1), sizeof(float), vocab, stdout);

@@ -1,9 +1,8 @@
-// What saving and loading a sequence takes llama.cpp, beside session_bench. Not part of the build:
-// link it against a libllama of your own, as peer_logits.cpp says.
-// usage: peer_session MODEL TOKENS THREADS FILE
-// Reads TOKENS tokens, saves the sequence to FILE, loads it three times into empty contexts, and
-// steps after each. Times in seconds. FILE is in the page cache.
-// Seen with build 11434 (November 2026).
+// Times llama.cpp while it saves and loads a sequence, for comparison with session_bench. Not part
+// of the build: link it against a libllama of your own, as peer_logits.cpp says. usage:
+// peer_session MODEL TOKENS THREADS FILE Reads TOKENS tokens, saves the sequence to FILE, loads it
+// three times into empty contexts, and steps after each. Times in seconds. FILE is in the page
+// cache. Seen with build 11434 (November 2026).
 #include <fcntl.h>
 #include <llama.h>
 #include <unistd.h>

@@ -1,13 +1,13 @@
-// Could the blocks that a decode step loads have been on their way before? usage:
+// Studies whether the blocks that a decode step loads could have been loaded earlier. usage:
 // prefetch_study MODEL TEXT TOKENS STEPS SHARE   (make prefetch_study; CPU)
 //
 // Reads TOKENS tokens of the text, then steps through the next STEPS of them with the selector
-// share. A pool of several sizes, unified and LRU, is kept beside it. For what it misses, three
-// guesses that a GPU could make before the layer's query is known are compared:
+// share. Pools of several sizes, unified and LRU, are simulated meanwhile. For what it misses,
+// three guesses that a GPU could make before the layer's query is known are compared:
 //   near     blocks that held half the share or more in the step before, but not the share (a
 //   second
 //            context with half the share says which)
-//   beside   neighbours, in the text, of the blocks that were read in the step before
+//   next     neighbours, in the text, of the blocks that were read in the step before
 //   layer    blocks that the same KV head of the layer before reads in this step
 // Found: of the missed blocks, those that were guessed. Loaded: blocks that a guess would load, for
 // each missed block; 1 would be as many as are missed.
@@ -28,7 +28,7 @@ namespace {
 
 using Blocks = std::set<int32_t>;
 
-// What each row (layer, KV head) of a step read.
+// Blocks that each row (layer, KV head) of a step read.
 struct Selection {
   int heads = 1;
   std::vector<Blocks> rows;
@@ -124,7 +124,7 @@ void simulate(double factor, const std::vector<Selection>& read, const std::vect
               int32_t n_blocks) {
   Pool pool;
   pool.capacity = static_cast<size_t>(factor * double(read[0].size()));
-  Guess guesses[] = {{"near"}, {"beside"}, {"layer"}};
+  Guess guesses[] = {{"near"}, {"next"}, {"layer"}};
   double missed = 0, looked = 0;
   for (size_t t = 0; t < read.size(); ++t) {
     const bool counts = t >= 4;  // the pool has filled

@@ -89,7 +89,7 @@ STEPS = [
     ("+ FlashH2D, FlashD2H", "", [*SPARSE, "--no-ws-control", "--prefill-mode", "chunks"]),
     ("+ working-set control", "", [*SPARSE, "--prefill-mode", "chunks"]),
     ("+ layer-segmented prefill", "", [*SPARSE, "--prefill-mode", "layers"]),
-    ("(chunks that keep their KV on the device, beside the pool)", ",reload=0", [*SPARSE, "--prefill-mode", "chunks"]),
+    ("(chunks that keep their KV on the device, outside the pool)", ",reload=0", [*SPARSE, "--prefill-mode", "chunks"]),
 ]
 
 

@@ -1,6 +1,6 @@
-// What the selectors are worth on one CPU core: an 8B-shaped layer (32 query heads, 8 KV heads,
-// head_dim 128, f16 KV) through the CPU backend's own decode attention, on keys and queries made to
-// resemble the shipped model's.
+// Times the selectors on one CPU core: an 8B-shaped layer (32 query heads, 8 KV heads, head_dim
+// 128, f16 KV) through the CPU backend's own decode attention, on keys and queries made to resemble
+// the shipped model's.
 //
 //   make selector_bench && build/selector_bench [--contexts 4096,...] [--steps N] [--only NAME,...]
 //   [--warm]
@@ -11,11 +11,11 @@
 // the table kRecorded below is its head 0 of even and head 1 of odd layers. Scaled: a synthetic
 // head for each (trace_like.h) was fitted to four of its numbers at 30,000 tokens with head_dim 128
 // (--fit prints the parameters that kFitted holds); longer contexts keep the parameters, and with
-// them the shares; the same statistics of what was generated are printed beside the recorded ones
-// for every length. What is generated is harder on history than what was recorded (`seen`, the
-// share of the top 2% that was there in one of the 20 steps before, is 0.81 instead of 0.91), and
-// it does not grow sparser with length, as the paper's model does: LFPS's coverage and candidates
-// are worse here than they need be.
+// them the shares; the same statistics of the generated ones are printed next to the recorded ones
+// for every length. Generated attention is harder on history than the recorded (`seen`, the share
+// of the top 2% that was there in one of the 20 steps before, is 0.81 instead of 0.91), and it does
+// not grow sparser with length, as the paper's model does: LFPS's coverage and candidates are worse
+// here than they need be.
 //
 // Between two steps the caches are flushed (--warm: not), as the other layers of a model would. A
 // step's time is this thread's CPU time, attention and the taking in of the new token's block;

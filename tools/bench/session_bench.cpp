@@ -1,4 +1,4 @@
-// What saving and loading a session takes, beside copying the same file.
+// Times saving and loading a session, compared with copying the same file.
 //
 //   session_bench MODEL TOKENS FILE [cpu|cuda]
 //

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Many questions on one document: what riffle batch takes beside one prefill and the answers alone.
+"""Times riffle batch on many questions about one document, compared with one prefill plus the answers alone.
 
     tools/bench/shared_prefix.py BUILD/riffle TEXT [--tokens N] [--questions N] [--answer N] [-- FLAGS OF BATCH]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What PyTorch reaches on this GPU in the work that riffle does: the yardstick beside riffle's own numbers.
+"""Times PyTorch on this GPU at the work that riffle does: the yardstick for riffle's numbers.
 
 Prints a line of JSON per case; times are medians. Needs PyTorch with CUDA and about 40 GB of GPU memory.
   decode   one query, 32 heads over 8 KV heads, head dimension 128, bf16: the fastest backend and form of

@@ -17,7 +17,7 @@ import make_man  # noqa: E402
 
 FILES = {"FILE", "FILE...", "PATH"}
 WORD = r"[\w.-]+"
-# What the help puts behind an option's text.
+# Remarks that the help puts after an option's text.
 TAIL = re.compile(r"(; required|; default: [^;()]*| \((?:not )?with [^)]*\))+$")
 # "..., such as: a, b, c": the names that a NAME or TYPE can be.
 NAMED = re.compile(rf": ({WORD}(?:, {WORD})+)$")

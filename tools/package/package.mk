@@ -1,4 +1,4 @@
-# make install, uninstall, deb, wheel, abi-check and abi-baseline. README.md beside this file says
+# make install, uninstall, deb, wheel, abi-check and abi-baseline. README.md in this folder says
 # what each package holds.
 LIBDIR      ?= $(PREFIX)/lib
 INCLUDEDIR  ?= $(PREFIX)/include
@@ -19,7 +19,7 @@ $(COMPLETION): tools/package/make_completion.py tools/man/make_man.py $(BUILD)/r
 	python3 -B tools/package/make_completion.py $(BUILD)/riffle $(SHELL_NAME) >$@.part && mv $@.part $@
 
 # Files of pkg-config and CMake. They hold PREFIX and its like, so install makes them each time.
-# PRIVATE is what a program needs beside libriffle.a.
+# PRIVATE: the libraries that a program needs besides libriffle.a.
 PRIVATE := $(strip $(DEPS_LIBS) $(CUDA_LIBS) -lpthread -lstdc++ -lm)
 FILLED  := $(addprefix $(BUILD)/package/,riffle.pc riffle-config.cmake riffle-config-version.cmake)
 SPACE   := $(subst ,, )

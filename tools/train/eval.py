@@ -46,7 +46,7 @@ class Evaluation:
             return F.linear(h[0], self.model.embedding.weight.to(h.dtype))
 
     def answers(self, prompt, answer):
-        """True if greedy decoding after `prompt` gives exactly `answer` (teacher-forced: one pass)."""
+        """Tells whether greedy decoding after `prompt` gives exactly `answer` (teacher-forced: one pass)."""
         return self.logits(prompt + answer)[len(prompt) - 1:-1].argmax(-1).tolist() == answer
 
     def needle(self, make, length, depth):

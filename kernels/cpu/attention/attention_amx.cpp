@@ -264,7 +264,8 @@ inline Vec exp2_fast(Vec x) {
   return _mm512_scalef_ps(y, x);
 }
 
-// As split_pairs for weights in [0, 2^9), in fewer steps: hi is cut off, lo rounded half up.
+// Splits weights in [0, 2^9) as split_pairs does, in fewer steps: hi is cut off, lo rounded half
+// up.
 inline void split_weights(Vec even, Vec odd, uint16_t* hi, uint16_t* lo) {
   const __mmask32 odd_words = 0xaaaaaaaa;
   const __m512i top = _mm512_set1_epi32(static_cast<int>(0xffff0000)),
@@ -286,7 +287,8 @@ struct KeyTile {
   int first, edge;
 };
 
-// What 16 rows need for their weights against one key tile. The row sees keys from..to of it.
+// Values that turn the scores of 16 rows against one key tile into weights. A row sees keys
+// from..to of the tile.
 struct Softmax {
   __m512i from, to;
   Vec reference, sum_even, sum_odd;

@@ -92,7 +92,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
     }
     for (int row = 0; row < n_q * g; row++) {
       const int i = row / g, h = row % g;
-      // Of this block the row sees keys [begin, n).
+      // The row sees keys [begin, n) of this block.
       const int n = static_cast<int>(std::fmin(block_size, pos0 + i - t0 + 1));
       const int begin = window > 0 ? static_cast<int>(std::fmax(0, pos0 + i - window + 1 - t0)) : 0;
       if (n <= begin) continue;

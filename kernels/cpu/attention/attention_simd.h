@@ -52,8 +52,8 @@ struct Q8Rows {
   }
 };
 
-// How many vectors of a dimension range to sum values into, for each of H heads: half of the
-// registers hold sums.
+// Number of vectors of a dimension range that values are summed into, for each of H heads: half of
+// the registers hold sums.
 template <class S>
 constexpr int dim_vectors(int heads) {
   const int n = S::kRegisters / 2 / heads;

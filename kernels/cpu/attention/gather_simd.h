@@ -125,9 +125,9 @@ void combine(const float* x, int64_t stride, const float* weight, int g, int64_t
   }
 }
 
-// Tokens [t0, t1) for H heads and the N vectors of dimensions at j (the last of n_tail values if
-// that is not 0), added to out. ahead: while at it, the tokens that come so many later are fetched
-// whole; 0: nothing is.
+// Adds tokens [t0, t1) to out, for H heads and the N vectors of dimensions at j (the last of n_tail
+// values if that is not 0). ahead: the token that comes `ahead` tokens later is prefetched whole;
+// 0: nothing is prefetched.
 template <class S, class Rows, int H, int N, bool kTail>
 void sum_values(const float* weight, int64_t stride, int64_t d, const void* const* values,
                 int64_t n, int64_t t0, int64_t t1, int64_t j, int n_tail, int64_t ahead,

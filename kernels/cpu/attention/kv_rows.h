@@ -6,7 +6,7 @@
 
 namespace riffle::cpu {
 
-// What each byte of scale stands for: the f16 whose upper bits it is.
+// Value of each scale byte: the byte has the upper bits of an f16.
 struct Q8Scales {
   float of[256];
 };

@@ -69,8 +69,8 @@ inline void multiply(const float* a, int64_t stride_i, int64_t stride_j, int n, 
     multiply_rows<S, 1, kAdd>(a + i * stride_i, stride_i, stride_j, n_j, b, out + i * kGroup);
 }
 
-// Which keys of a tile a row sees: diagonal: key t only if last[row] >= first + t; edge: only if
-// last[row] <= edge_first + t. The numbers are small, thus exact, where they are looked at.
+// Keys of a tile that a row sees. diagonal: key t only if last[row] >= first + t; edge: only if
+// last[row] <= edge_first + t. The numbers are small wherever they are compared, thus exact.
 struct Seen {
   bool diagonal, edge;
   float first, edge_first;

@@ -1,13 +1,13 @@
 // Micro-kernels for LFPS's score tables (select/lfps_tables.h): a table's values, and the list of
-// those that are large. They follow the rules of kernels/cpu/types.h. Every set gives the same bits
-// but for the sums of powers.
+// those that are large. They follow the rules of kernels/cpu/types.h. Every set gives the same
+// bits, except for the sums of powers.
 #pragma once
 #include "kernels/cpu/types.h"
 
 namespace riffle::cpu {
 
-// What a table is indexed by: positions, or distances from a step at position t. Either way a map
-// that is its own inverse.
+// Index of a table: positions, or distances from a step at position t. Each is a map that is its
+// own inverse.
 struct TableAt {
   bool by_distance;
   int64_t t;
@@ -29,10 +29,10 @@ struct ScoreTableKernels {
   int64_t (*lift)(float* stored, TableAt at, const int32_t* ids, const float* w, float by,
                   int64_t n, float floor, float* before, int32_t* index, float* value,
                   double* power);
-  // Of n entries those stay whose value is more than floor and whose position (by touched_at) has
-  // no bit in touched: in order, from (to_index, to_value) on, which may be where they were or
-  // before. Returns how many. Of these, the bits of their positions (by at) are set: in marked if
-  // the value is more than most, else in above if it is more than least.
+  // Keeps those of n entries whose value is more than floor and whose position (by touched_at) has
+  // no bit in touched. They move, in order, to (to_index, to_value), which may be their own place
+  // or one before it. Sets the bit of each kept entry's position (by at): in marked if the value is
+  // more than most, else in above if it is more than least. Returns the number kept.
   int64_t (*sift)(const int32_t* index, const float* value, int64_t n, int32_t* to_index,
                   float* to_value, const Sift&);
   // above[k] becomes marked[k] and those bits of above[k] that are at -1, +1 or +2 from one in

@@ -29,9 +29,9 @@ static constexpr int64_t int4_query_bytes(int g, int d) {
 }
 
 struct SelectKernels {
-  // Keys K[n][d], n a multiple of 16, to n/16 groups (64-byte aligned). zero: the smallest key
-  // rounded down to f16; scale: what is left up to the largest, / 15, rounded up to f16 (at least
-  // 2^-24): so |key - decoded| <= scale/2 but for f32 rounding. Keys beyond what f16 holds (f32 KV
+  // Encodes keys K[n][d], n a multiple of 16, as n/16 groups (64-byte aligned). zero: the smallest
+  // key rounded down to f16; scale: (largest key - zero) / 15, rounded up to f16 (at least 2^-24).
+  // So |key - decoded| <= scale/2, except for f32 rounding. Keys beyond the range of f16 (f32 KV
   // only) are cut.
   void (*int4_encode)(const void* k, KvType type, int64_t n, int d, void* groups);
   // q: f32 [g][d].

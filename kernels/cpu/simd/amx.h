@@ -1,4 +1,4 @@
-// What the files of AMX kernels share. All tiles are 16 rows of 64 bytes.
+// Parts that all AMX kernels share. All tiles are 16 rows of 64 bytes.
 #pragma once
 #include <cstdint>
 

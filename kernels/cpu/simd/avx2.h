@@ -83,7 +83,7 @@ struct Avx2 {
     return x * _mm256_castsi256_ps(a) * _mm256_castsi256_ps(b);
   }
 
-  // As in avx512.h; results below 2^-126 become 0.
+  // Same polynomial as in avx512.h; results below 2^-126 become 0.
   static Vec exp(Vec x) {
     const Vec lowest = set1(kExpLeast), clamped = _mm256_max_ps(lowest, x);
     const Vec n = round(clamped * set1(kExpPerLn2));

@@ -83,7 +83,7 @@ struct Avx512 {
   static Vec log(Vec x) {
     const Vec z = _mm512_getmant_ps(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_zero);
     const Vec exponent =
-        _mm512_getexp_ps(x);  // of x's own mantissa in [1, 2): one less where z < 1
+        _mm512_getexp_ps(x);  // exponent for x's own mantissa in [1, 2): one less where z < 1
     const Vec n =
         _mm512_mask_add_ps(exponent, _mm512_cmp_ps_mask(z, set1(1), _CMP_LT_OQ), exponent, set1(1));
     const Vec u = (z - set1(1)) / (z + set1(1)), u2 = u * u;

@@ -1,4 +1,4 @@
-// What the scalar kernels share: reading one value of a row of keys or values, or some.
+// Parts that all scalar kernels share: readers of one or several values of a row of keys or values.
 #pragma once
 #include "kernels/common/half.h"
 #include "kernels/cpu/attention/kv_rows.h"

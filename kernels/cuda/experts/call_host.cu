@@ -8,11 +8,11 @@ namespace {
 __global__ void call_host_kernel(HostCall call) {
   const volatile uint32_t* const answered = call.answered;
   const uint32_t number = *answered + 1;
-  __threadfence_system();  // what earlier kernels wrote is there before the call is
+  __threadfence_system();  // the writes of earlier kernels are visible before the call is
   *static_cast<volatile uint32_t*>(call.asked) = number;
   while (*answered != number) {
   }
-  __threadfence_system();  // and no later kernel reads what the host had before
+  __threadfence_system();  // no later kernel reads the host's old values
 }
 
 }  // namespace

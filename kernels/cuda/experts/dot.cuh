@@ -93,9 +93,10 @@ constexpr int kTile = 64;
 template <int N>
 using GroupTile = float4[N][8][kTile + 1];
 
-// As dots, for types with groups of 32 values. L lanes have a row of weights; all threads of the
-// block come here, with the same x. present false: the row is beyond the matrix. The sums are in
-// every lane of the row's. The bits depend on the row of weights, the row of x and L alone.
+// Computes the same as dots for types with groups of 32 values. L lanes share a row of weights. All
+// threads of the block call this, with the same x. present false: the row is beyond the matrix.
+// Each lane of a row returns the row's sums. The bits depend on the row of weights, the row of x
+// and L alone.
 template <WType T, int L, int M, int N>
 __device__ __forceinline__ void group_dots(const Matrix* const (&w)[M], int64_t row, bool present,
                                            const float* const (&x)[N], float4* memory,
@@ -201,8 +202,8 @@ Status with_type(WType type, F&& f) {
   return cudaErrorNotSupported;
 }
 
-// How a row of weights is gone through: groups of 32 values by kLanes lanes; else by a warp, 8
-// values at once (Even) or one.
+// Order in which a row of weights is read. Groups: kLanes lanes read groups of 32 values. Even,
+// Single: a warp reads 8 values or one value at a time.
 enum class Walk : uint8_t { Single, Even, Groups };
 
 // Calls f<type, walk, lanes> as constants, with what a row of `cols` weights and x allow: all types

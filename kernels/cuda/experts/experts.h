@@ -14,7 +14,8 @@ struct Route {
   int n_experts = 0, n_used = 0;
   bool renormalised = false;
   Routed* routed = nullptr;  // [n][n_used]
-  // What the experts read, made beside it: normed[i] = RMS norm of x[i], times norm; null: nothing.
+  // Input of the experts, computed by the same kernel: normed[i] = RMS norm of x[i], times norm.
+  // normed null: not computed.
   const float *x = nullptr, *norm = nullptr;
   int64_t dim = 0;
   float eps = 0;
@@ -27,7 +28,7 @@ Status route(const Route& args, cudaStream_t stream);
 // p-th entry by expert, those of one expert by rising number. The first of up to kGroup entries of
 // an expert has their number, the others have 0.
 inline constexpr int kGroup = 4;
-inline constexpr int64_t kMaxEntries = 65535;  // of a step: blocks of a grid's second dimension
+inline constexpr int64_t kMaxEntries = 65535;  // most of a step: a limit of a grid's blocks
 struct Place {
   int32_t entry, count;
 };

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads)
 Status add_bias(float* y, int64_t n, int64_t ldy, int64_t rows, const float* bias,
                 cudaStream_t stream) {
   if (n < 1 || rows < 1) return cudaErrorInvalidValue;
-  constexpr int64_t kMost = 65535;  // of the grid's second dimension
+  constexpr int64_t kMost = 65535;  // limit of the grid's second dimension
   for (int64_t first = 0; first < n; first += kMost) {
     const int64_t count = n - first < kMost ? n - first : kMost;
     const dim3 grid(static_cast<unsigned>((rows + kThreads - 1) / kThreads),

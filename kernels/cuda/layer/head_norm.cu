@@ -5,7 +5,7 @@
 namespace riffle::cuda {
 namespace {
 
-constexpr int kThreads = 256, kHeads = kThreads / 32;  // of a block
+constexpr int kThreads = 256, kHeads = kThreads / 32;  // threads and heads of a block
 
 // Lane l sums elements l, l + 32, ...; then the lanes in the order of a butterfly: a head's bits
 // depend on nothing but the head.

@@ -1,4 +1,4 @@
-// What a layer does beside products and attention: norms, biases, activations, conversions of
+// Operations of a layer besides products and attention: norms, biases, activations, conversions of
 // number formats, and RoPE, which also appends keys and values to blocks.
 #pragma once
 #include "kernels/common/rope_pairs.h"

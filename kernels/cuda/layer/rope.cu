@@ -12,7 +12,7 @@ namespace {
 constexpr int kMaxHalf = 512;  // pairs of a head
 
 struct Pair {
-  float first, second;  // of the output: elements j and j + half
+  float first, second;  // elements j and j + half of the output
 };
 
 __device__ Pair rotate(const float* head, int j, int half, const float* cs, RopePairs pairs) {
@@ -22,7 +22,7 @@ __device__ Pair rotate(const float* head, int j, int half, const float* cs, Rope
           __fadd_rn(__fmul_rn(x0, s), __fmul_rn(x1, c))};
 }
 
-// As kernels/cpu kv_store: f16 beyond 65520 is infinity.
+// Rounds as kernels/cpu kv_store does: f16 beyond 65520 is infinity.
 __device__ void store_kv(std::byte* base, KvType type, int64_t i, float x) {
   if (type == KvType::F32) reinterpret_cast<float*>(base)[i] = x;
   else reinterpret_cast<__half*>(base)[i] = __float2half_rn(x);
@@ -41,7 +41,7 @@ __device__ void hadamard_shared(float* head, int half) {
       head[at] = a + b;
       head[at + apart] = a - b;
     }
-    // As long as a warp's pairs lie within its own 64 elements, it waits for itself alone.
+    // While a warp's pairs lie within its own 64 elements, the warp waits only for itself.
     if (apart < 32) __syncwarp();
     else __syncthreads();
   }

@@ -60,12 +60,12 @@ Status lend_slots(const Pool& pool, int64_t first, cudaStream_t stream);
 Status forget_blocks(const Pool& pool, int32_t table, int32_t* page_table, int64_t n_heads,
                      int64_t max_blocks, int64_t first, cudaStream_t stream);
 
-// working_set.cu: at the end of a step that stamped what it attended to: each row's blocks that one
-// of the last windows[0] steps of its sequence attended to, this one included, into its result
-// (SparseServe 3.3), and the same for shorter windows. A step is known by its n_tokens, so a
-// sequence need not be in every step. Reads 4 bytes for each block held, in all layers: 4 MiB for
-// 128K tokens in blocks of 32, 32 layers and 8 KV heads, about 2 us at an H200's bandwidth beside
-// the launch.
+// working_set.cu: runs at the end of a step that stamped the blocks it attended to. Counts each
+// row's blocks that any of the last windows[0] steps of its sequence attended to, this step
+// included (SparseServe 3.3), and the same for shorter windows. The counts go to the row's result.
+// A step is known by its n_tokens, so a sequence need not be in every step. Reads 4 bytes for each
+// block held, in all layers: 4 MiB for 128K tokens in blocks of 32, 32 layers and 8 KV heads, about
+// 2 us at an H200's bandwidth, plus the launch.
 struct WorkingSets {
   int n = 0, n_layers = 0, n_kv_heads = 0, block_size = 0;
   int windows[kWindows] = {};               // steps, > 0; the first is the longest
@@ -90,7 +90,7 @@ struct Seal {
   uint16_t* digests = nullptr;  // null: no digests are kept
   float* bound_factor = nullptr;
   std::byte* codes = nullptr;       // null: no codes are kept
-  uint16_t* value_means = nullptr;  // beside codes
+  uint16_t* value_means = nullptr;  // kept only with codes
   int64_t block = 0;
   int n_layers = 0, n_kv_heads = 0;
   const uint8_t* indexed = nullptr;  // host, [n_layers]: which have an index; null: all

@@ -32,8 +32,8 @@ __global__ __launch_bounds__(kSealThreads) void seal_kernel(const __grid_constan
 
 bool has_index(const Seal& a, int layer) { return a.indexed == nullptr || a.indexed[layer] != 0; }
 
-// Of `layers` layers from `layer` on, which come behind `before` others in the index. A tail is
-// one block of a head; the index gets them as block `block`.
+// Indexes the tails of `layers` layers from `layer` on, which follow `before` other layers in the
+// index. A tail is one block of a head; it becomes block `block` of the index.
 Status index_tails(const Seal& a, int layer, int layers, int before, cudaStream_t stream) {
   const std::byte* from = a.sequence.tail + int64_t(layer) * a.n_kv_heads * a.layout.block_bytes;
   const int tails = layers * a.n_kv_heads;

@@ -1,4 +1,4 @@
-// How many blocks of each row the last steps attended to: the stamps of attend_row.cuh, counted.
+// Counts the blocks of each row that the last steps attended to, from the stamps of attend_row.cuh.
 #include "kernels/cuda/attend/decode.cuh"
 
 namespace riffle::cuda {

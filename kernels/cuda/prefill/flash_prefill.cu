@@ -24,7 +24,7 @@ struct Params {
   void* out;
   int64_t ldq, ldo, n_blocks, block_bytes, value_offset;
   int n, pos0;
-  int window;       // a query sees so many keys, its own included
+  int window;       // keys that a query sees, its own included
   int group;        // heads of a KV head
   int block_shift;  // log2(block_size)
   float scale;      // log2(e) / sqrt(d): scores are powers of two
@@ -43,7 +43,7 @@ __device__ __forceinline__ int window_begin(const Params& p, int position) {
 // Maximum of a row to reckon with: that of a row that has seen no key yet must not meet itself.
 __device__ __forceinline__ float reference(float row_max) { return fmaxf(row_max, -3e38f); }
 
-// What a head's sink adds to the sum of a row whose maximum is row_max.
+// Returns the term that a head's sink adds to the sum of a row whose maximum is row_max.
 __device__ __forceinline__ float sink_weight(const Params& p, int head, float row_max) {
   return p.sinks == nullptr ? 0.0f
                             : exp2f(p.sinks[head] * 1.4426950408889634f - reference(row_max));
@@ -79,7 +79,7 @@ template <int kD>
 struct F16Tile {
   static constexpr int kM = kD <= 128 ? 2 : 1, kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kRows = 16 * kM * kWarps, kKeys = kD <= 128 ? 64 : 32;
-  static constexpr int kChunks = kD / 8;  // of 16 bytes in a row
+  static constexpr int kChunks = kD / 8;  // 16-byte chunks in a row
   static constexpr int kRowBytes =
       (kChunks + 7) / 8 * 128;  // in shared memory: whole 128-byte lines for the swizzle
   static constexpr int kQBytes = kRows * kRowBytes, kTileBytes = kKeys * kRowBytes;
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
   // This warp's queries stand at positions warp_first.. ; this lane has rows lane / 4 and lane / 4
   // + 8 of each fragment.
   const int warp_first = p.pos0 + first + warp * 16 * kM, warp_last = warp_first + 16 * kM - 1;
-  // Where this lane's row begins for ldmatrix: of queries and (transposed) values, 16 rows then the
+  // Offsets of this lane's row for ldmatrix: of queries and (transposed) values, 16 rows then the
   // next 8 columns; of keys, 8 rows, the next 8 columns, the next 8 rows.
   const uint32_t by_rows = swizzled<T::kRowBytes>(lane & 15, lane >> 4);
   const uint32_t by_columns = swizzled<T::kRowBytes>((lane & 7) + (lane >> 4 << 3), lane >> 3 & 1);
@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
         warp_first) {  // on the diagonal: some key lies after some query
 #pragma unroll
       for (int m = 0; m < kM; m++) {
-        // Of this lane's row, keys tile_first + i with i > limit lie after the query.
+        // Keys tile_first + i with i > limit lie after the query of this lane's row.
         const int limit = warp_first - tile_first + 16 * m + lane / 4;
 #pragma unroll
         for (int j = 0; j < kNk; j++) {
@@ -584,7 +584,7 @@ Status prefill_supported(const KvLayout& layout) {
 Status flash_prefill(const FlashPrefill& a, const DeviceLimits& limits, cudaStream_t stream) {
   const int size = a.layout.block_size, d = a.layout.head_dim;
   if (Status status = prefill_supported(a.layout); status != cudaSuccess) return status;
-  const int64_t bytes = size * kv_row_bytes(a.layout.type, d);  // of keys
+  const int64_t bytes = size * kv_row_bytes(a.layout.type, d);  // a block's keys
   // Positions are 32-bit, and a grid has at most 65535 query tiles of at least 16 rows.
   if (a.n <= 0 || a.n > 1 << 20 || a.pos0 < 0 || a.pos0 > 1 << 30 || a.n_kv_heads <= 0 ||
       a.n_heads <= 0 || a.window < 0 || a.n_heads % a.n_kv_heads != 0 ||

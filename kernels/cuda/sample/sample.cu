@@ -16,8 +16,8 @@ namespace {
 
 using u64 = unsigned long long;
 
-constexpr int kParts = 64, kScanThreads = 256;  // blocks a row in the first kernel
-constexpr int kThreads = 1024, kWarps = 32;     // of the second
+constexpr int kParts = 64, kScanThreads = 256;  // blocks of a row in the first kernel
+constexpr int kThreads = 1024, kWarps = 32;     // a row in the second kernel
 constexpr int kBins = 2048, kSmall = 1024;
 constexpr u64 kNan = ~0ull;                       // above every ranked()
 constexpr uint32_t kMinusInfinity = 0x007fffffu;  // key_of(-inf)
@@ -125,15 +125,15 @@ __device__ u64 needed(const Row& row, Sum sum, int top_k, u64 total) {
   return need < 1 ? 1 : need > total ? total : need;
 }
 
-// Candidates: whose key is above `key`, and those of `key` with ids up to `id`.
+// Candidates: the tokens with a key above `key`, and those with `key` and an id up to `id`.
 struct Bound {
   uint32_t key = kMinusInfinity + 1;
   int id = INT_MAX;
   __device__ bool holds(uint32_t k, int i) const { return k > key || (k == key && i <= id); }
   __device__ float top(const Row& row) const { return row.max; }  // the largest logit
 };
-// Of these, the candidates that XTC leaves: in rank from `first_key` and `first_id` on. It is a
-// type of its own so that draws without XTC do not pay for it.
+// The candidates of a Bound that XTC leaves: those ranked from `first_key` and `first_id` on. A
+// type of its own, so that draws without XTC do not pay for it.
 struct Left : Bound {
   uint32_t first_key = UINT_MAX;
   int first_id = 0;
@@ -145,7 +145,7 @@ struct Left : Bound {
   }
 };
 
-// Of a candidate, in the unit of the sum.
+// Returns a candidate's part of the sum, in the sum's unit.
 template <class Candidates>
 __device__ u64 mass_of(const Row& row, const Candidates& bound, Sum sum, float logit) {
   if (sum == Sum::Count) return 1;
@@ -229,7 +229,7 @@ __device__ Place select(const Row& row, const Candidates& bound, Sum sum, int to
       for (int w = 0; w < kWarps; w++) total += s.warp_mass[w];
       need = needed(row, sum, top_k, total);
     }
-    u64 before = 0, count_before = 0;  // of the warps that hold larger keys
+    u64 before = 0, count_before = 0;  // sums over the warps that hold larger keys
     for (int w = kWarps - 1; w > warp; w--)
       before += s.warp_mass[w], count_before += s.warp_count[w];
     if (before < need && before + of_warp >= need) {  // it is in this warp's bins
@@ -357,7 +357,7 @@ __device__ int draw_weight(const Row& row, int first, int n, const Shared& s) {
   return static_cast<int>(static_cast<uint32_t>(s.small[chosen]));
 }
 
-// What Sampler does from cut_top_p on, over n ranked candidates in s.small, step by step.
+// Follows Sampler step by step from cut_top_p on, over n ranked candidates in s.small.
 __device__ int draw_small(const Row& row, int n, bool cut, Shared& s) {
   const int i = threadIdx.x;
   const auto logit_at = [&](int j) { return logit_of(~static_cast<uint32_t>(s.small[j] >> 32)); };
@@ -389,7 +389,7 @@ __device__ int draw_small(const Row& row, int n, bool cut, Shared& s) {
     if (first == 0) s.chosen = draw_weight(row, 0, n, s);
   }
   __syncthreads();
-  if (s.first > 0) {  // the weights are those beside the largest logit that is left
+  if (s.first > 0) {  // weights are relative to the largest logit that is left
     const int first = s.first;
     if (i >= first && i < s.n_small)
       s.weights.draw[i] = weight_of(logit_at(i), logit_at(first), row.temperature);

@@ -1,5 +1,5 @@
-// Selector auto on a GPU: the bits of dense below a length and of share from it on, whatever steps
-// beside a session.
+// Selector auto on a GPU: the bits of dense below a length and of share from it on, whatever other
+// sessions take part in a step.
 #include "tests/engine/auto_steps.h"
 #include "tests/kernels/cuda/device.h"
 
@@ -7,7 +7,7 @@ using namespace riffle::test;
 
 namespace {
 
-// A pool of 1,024 tokens of each of n sessions, beside what prompts take.
+// A pool of 1,024 tokens of each of n sessions, plus the slots that prompts take.
 riffle_context_options small(int n_sessions) {
   riffle_context_options o = options();
   o.device = RIFFLE_DEVICE_CUDA;
@@ -38,7 +38,7 @@ TEST_CASE("cuda: auto in a step of many sessions, short and long", "[cuda][auto]
   Runtime r(o);
   REQUIRE(plan_of(r.model, o).everything_below == kBelow);
   std::vector<riffle_session*> sessions;
-  std::vector<ByHand> by_hand;  // of every tenth, from a long one on
+  std::vector<ByHand> by_hand;  // twins of every tenth session, from a long one on
   const auto length = [](int i) {
     return i % 4 == 0 ? kBelow + 13 * i : i == 1 ? kBelow - 4 : 90 + 7 * i;
   };

@@ -84,8 +84,8 @@ TEST_CASE("cuda: the same bits for every pool, block order and batch", "[cuda][i
     {
       Runtime r(base());
       reference = run(r, r.session(), prompt, steps);
-      CHECK(
-          same_bits(run(r, r.session(), prompt, steps), reference));  // a second session beside it
+      CHECK(same_bits(run(r, r.session(), prompt, steps),
+                      reference));  // a second session while the first exists
     }
     std::map<std::string, riffle_context_options> variants;
     const auto add = [&](const char* name, auto&& change) { change(variants[name] = base()); };
@@ -230,8 +230,8 @@ TEST_CASE("cuda: the answers are the CPU's, selection by selection", "[cuda]") {
       }
 }
 
-// What one run said and read: logits after the prompt and each step, and the blocks of each
-// (position, layer, KV head).
+// Results of one run: logits after the prompt and each step, and the blocks that each (position,
+// layer, KV head) read.
 struct Chosen {
   std::vector<std::vector<float>> logits;
   std::map<std::tuple<int, int, int>, std::set<int32_t>> blocks;
@@ -250,7 +250,7 @@ struct Chosen {
   }
 };
 
-// Of all blocks that one or the other read, the share that both read.
+// Returns the share of blocks that both runs read, among those that at least one of them read.
 double both_read(const Chosen& a, const Chosen& b) {
   REQUIRE(a.blocks.size() == b.blocks.size());
   double both = 0, either = 0;

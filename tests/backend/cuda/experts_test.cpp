@@ -16,7 +16,8 @@ using namespace riffle::test;
 
 namespace {
 
-// Logits of the first of so many sessions that step together; each prompt is read on its own.
+// Returns the logits of the first of `sessions` sessions that step together. Each prompt is read on
+// its own.
 std::vector<std::vector<float>> run_tiny(Runtime& r, int sessions) {
   constexpr int kPrompt = 100, kSteps = 8;
   const std::vector<int32_t> ids = tiny_tokens();
@@ -106,7 +107,7 @@ TEST_CASE("cuda: experts in host memory give the GPU's logits, and the same bits
       CHECK(plan.prompt_host == riffle::cuda::weight_staging_bytes());
       all_on_host = run_tiny(r, 5);
       CHECK(largest_difference(all_on_host, reference) < 1e-3);
-      // A row's bits depend neither on those beside it nor on whether the step was recorded.
+      // A row's bits depend neither on the other rows nor on whether the step was recorded.
       CHECK(same_bits(run_tiny(r, 5), all_on_host));
       Runtime alone(o, folder);
       CHECK(same_bits(run_tiny(alone, 1), all_on_host));
@@ -192,7 +193,8 @@ TEST_CASE("cuda: two contexts with experts in host memory step in two threads",
     for (int step = 0; fine && step < kSteps; ++step) {
       const int32_t token = ids[(110 + 7 * which + step) % 600];
       riffle_status status = riffle_step(context, &s, &token, 1);
-      // What the other context made impossible is an error that says so, and goes when tried again.
+      // A step that the other context made impossible fails with an error that says so, and
+      // succeeds when tried again.
       for (int again = 0; status == RIFFLE_INTERNAL && again < 3; ++again) {
         fine = std::string(riffle_context_error(context)).find("kernels of another") !=
                std::string::npos;

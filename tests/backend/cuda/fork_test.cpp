@@ -96,7 +96,7 @@ TEST_CASE("cuda: forks find their donor's blocks in the device's pool", "[cuda][
   CHECK(counted(donor).pool_lookups == 12 * heads);
   CHECK(counted(donor).pool_hits == 0);
   riffle_session* after = fork(donor, 16 * 12);
-  riffle_session* child = fork(after, 16 * 12);  // of a fork
+  riffle_session* child = fork(after, 16 * 12);  // a fork of a fork
   for (riffle_session* s : {before, after, child}) {
     step(s);
     CHECK(counted(s).pool_lookups == 12 * heads);

@@ -1,5 +1,5 @@
-// What the CUDA backend says that a step reads to choose blocks, against what the CPU counts as it
-// reads. Needs no GPU.
+// The bytes that a step reads to choose blocks, as the CUDA backend states them, against the CPU's
+// count of its reads. Needs no GPU.
 #include "backend/cuda/cuda_backend.h"
 #include "riffle_measure.h"
 #include "select/int4_keys.h"
@@ -11,7 +11,7 @@ using namespace riffle::test;
 
 namespace {
 
-// Of the shipped model.
+// Returns the Config of the shipped model.
 Config shipped_config() {
   Config c;
   c.n_layers = 8, c.n_heads = 8, c.n_kv_heads = 2, c.head_dim = 64;

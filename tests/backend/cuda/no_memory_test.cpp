@@ -1,6 +1,6 @@
-// What happens where memory of a GPU, or pinned host memory, runs out: the Nth allocation of a call
-// fails, for N from 1 up. The call must say RIFFLE_OUT_OF_MEMORY or succeed all the same; the same
-// call without a failure must work then; and when all is freed, nothing may be left over.
+// Calls that run out of GPU memory or of pinned host memory: the Nth allocation of a call fails,
+// for N from 1 up. The call must say RIFFLE_OUT_OF_MEMORY or succeed all the same; the same call
+// without a failure must work then; and when all is freed, nothing may be left over.
 // tests/capi/no_memory.c does the same with the host's memory. The CUDA runtime's functions are
 // replaced in this program (ld --wrap).
 #include <atomic>
@@ -22,7 +22,7 @@ struct Allocations {
 Allocations allocations[2];  // by Memory
 std::atomic<bool> counting{false};
 
-// Whether this allocation is to fail.
+// Counts an allocation and tells whether it is to fail.
 bool fails(Memory memory) {
   Allocations& a = allocations[static_cast<size_t>(memory)];
   if (!counting) return false;
@@ -117,7 +117,7 @@ class Program {
   riffle_status load_session() {
     return loaded_ ? RIFFLE_OK : riffle_session_load(context_, file_, &loaded_, nullptr, nullptr);
   }
-  // Of a part of a block, which the fork copies when it goes on.
+  // Forks inside a block. The fork copies that block when it goes on.
   riffle_status fork() {
     if (!fork_) {
       const riffle_status status = riffle_session_fork(session_, tokens_.size() - 5, &fork_);
@@ -158,7 +158,7 @@ class Program {
     for (const size_t n : {tokens_.size() - 100, tokens_.size()}) {
       const riffle_status status =
           riffle_scheduler_submit(scheduler_, tokens_.data(), n, &g, nullptr);
-      if (status != RIFFLE_OK) return status;  // what was submitted ends with the next call
+      if (status != RIFFLE_OK) return status;  // the submitted requests end with the next call
     }
     while (ended_ < 2) {
       const riffle_status status = riffle_scheduler_step(scheduler_, nullptr);
@@ -198,7 +198,8 @@ constexpr Step kSteps[] = {
     {"schedule", &Program::schedule},
 };
 
-// Whether the step's nth allocation of this memory took place, and so failed.
+// Lets the step's nth allocation of this memory fail. Returns false if the step made fewer
+// allocations.
 bool fail_nth(riffle_selector selector, size_t step, Memory memory, long n) {
   Program p(selector);
   const auto call = [&](size_t i) { return (p.*kSteps[i].call)(); };
@@ -222,7 +223,7 @@ bool fail_nth(riffle_selector selector, size_t step, Memory memory, long n) {
     INFO("then " << riffle_status_name(again) << ": " << p.error());
     CHECK(again == RIFFLE_OK);
   }
-  // What follows works on what the call has left.
+  // Later steps work with the state that the call has left.
   for (size_t i = step + 1; failed && i < std::size(kSteps); ++i) {
     INFO("after it, " << kSteps[i].name << ": " << p.error());
     CHECK(call(i) == RIFFLE_OK);

@@ -89,7 +89,7 @@ TEST_CASE("cuda: hidden rows of a GeGLU beyond the largest f16 keep their values
       const size_t begin = raw.data - file->view().data;
       for (size_t i = begin; i < begin + raw.bytes; i += 2)
         if (auto bits = load_unaligned<uint16_t>(&bytes[i]); bits & 0x7fff) {
-          bits += 9 << 7;  // of the exponent
+          bits += 9 << 7;  // adds 9 to the exponent
           std::memcpy(&bytes[i], &bits, sizeof bits);
         }
     }

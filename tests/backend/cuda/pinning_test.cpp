@@ -1,4 +1,4 @@
-// What happens where the system does not pin host memory. The driver's call is replaced in this
+// Behaviour on a system that does not pin host memory. The driver's call is replaced in this
 // program (ld --wrap), so that it can refuse on a machine that pins anything.
 #include <atomic>
 #include <climits>
@@ -12,7 +12,7 @@ namespace {
 
 std::atomic<int> allowed{INT_MAX};  // slabs that can still be locked
 
-// For the time of a test, so many slabs can be locked.
+// Lets n slabs be locked for the time of a test.
 struct Allow {
   explicit Allow(int n) { allowed = n; }
   ~Allow() { allowed = INT_MAX; }
@@ -37,7 +37,7 @@ riffle_context_options cuda_options(riffle_selector selector) {
 
 struct Prefill {
   riffle_status status = RIFFLE_OK;
-  double done = 0;  // of the prompt, as last reported
+  double done = 0;  // part of the prompt, as last reported
   std::string error;
 };
 
@@ -74,7 +74,7 @@ TEST_CASE("cuda: selectors that need pinned memory are refused before the prompt
                      Catch::Contains("selection.selector psa"));
       CHECK(riffle_session_length(s) == 0);
     }
-    // What the error names works.
+    // The advice in the error works.
     const riffle_selection psa = cuda_options(RIFFLE_SELECTOR_PSA).selection;
     r.check(riffle_set_selection(r.context, &psa));
     CHECK(prefill(r, s, prompt).status == RIFFLE_OK);
@@ -98,7 +98,7 @@ TEST_CASE("cuda: residency device without pinned memory is refused before the pr
 
 TEST_CASE("cuda: pinning that is refused later ends a prompt that needs it", "[cuda][pin]") {
   if (skip()) return;
-  const Allow one(1);  // of four
+  const Allow one(1);  // slab of four
   riffle_context_options o = cuda_options(RIFFLE_SELECTOR_SHARE);
   o.kv_type = RIFFLE_KV_F32;
   o.n_ctx = 32768;

@@ -245,7 +245,7 @@ TEST_CASE("cuda: plans that no machine can hold are refused with what would do",
   riffle_context_options one = o;
   one.n_sessions = 1;
   REQUIRE(riffle_plan_memory(model, &one, &plan, err, sizeof err) == RIFFLE_OK);
-  // As many sessions as the host cannot hold; the GPU may refuse them first.
+  // More sessions than the host can hold; the GPU may refuse them first.
   while (o.n_sessions < 1024 && plan.host_kv * o.n_sessions < uint64_t(4) << 40) ++o.n_sessions;
   const std::string text = refused(o);
   INFO(text);
@@ -314,7 +314,8 @@ TEST_CASE("cuda: two contexts step in two threads", "[cuda][threads]") {
     for (int t = 0; fine && t < kSteps; ++t) {
       const std::vector<int32_t> next(n, tokens[t]);
       riffle_status status = riffle_step(context, s, next.data(), n);
-      // What the other context made impossible is an error that says so, and goes when tried again.
+      // A step that the other context made impossible fails with an error that says so, and
+      // succeeds when tried again.
       for (int again = 0; together && status == RIFFLE_INTERNAL && again < 3; ++again, ++retried) {
         fine = std::string(riffle_context_error(context)).find("kernels of another") !=
                std::string::npos;
@@ -395,7 +396,7 @@ TEST_CASE("cuda: slabs are locked ahead and are no neighbours", "[cuda]") {
   const size_t bytes = slabs.slab_bytes();
   std::vector<std::byte*> taken;
   for (int i = 0; i < 6; ++i) taken.push_back(slabs.take(bytes));
-  std::vector<std::byte*> some;  // of the fifth, of the second twice
+  std::vector<std::byte*> some;  // bytes of the fifth slab, and twice of the second
   const std::byte* const blocks[] = {taken[4] + bytes - 1, taken[1], taken[1] + bytes / 2};
   slabs.add_unlocked(blocks, 3, some);
   for (std::byte* slab : some) CHECK((slab == taken[4] || slab == taken[1]));

@@ -54,7 +54,7 @@ bool holds(const std::byte* p, bool f32, int64_t index, float x) {
   return got == riffle::cpu::f32_to_f16(x);
 }
 
-// Whether row `token` of a block is k and v [d].
+// Tells whether row `token` of a block equals k and v [d].
 bool row_equal(const std::byte* block, const riffle::cuda::KvLayout& l, int token, const float* k,
                const float* v) {
   const bool f32 = l.type == riffle::cuda::KvType::F32;

@@ -58,7 +58,7 @@ TEST_CASE("cuda: every selector gives the dense logits within a window", "[cuda]
         Runtime r(s, path);
         CHECK(same_bits(run(r, r.session(), prompt, steps), reference));
         const riffle_stats stats = r.stats();
-        const uint64_t rows = 2 * 2 * steps.size();  // layers and KV heads of so many steps
+        const uint64_t rows = 2 * 2 * steps.size();  // two layers, two KV heads
         CHECK(stats.kv_tokens_total == rows * window);
         CHECK(stats.kv_tokens_read == rows * window);
         CHECK(stats.kv_blocks_total == stats.kv_blocks_read);
@@ -136,8 +136,8 @@ TEST_CASE("cuda: windows of sequences stepped together", "[cuda][window]") {
   check_together(alone, o, path);
 }
 
-// As tests/engine/window_kv_test.cpp counts it, wherever the pool is managed; of two layers one has
-// a window of 64.
+// The counts of tests/engine/window_kv_test.cpp, with either manager of the pool. One of two layers
+// has a window of 64.
 TEST_CASE("cuda: host memory holds the windows, counted by hand", "[cuda][window][memory]") {
   if (skip()) return;
   const TempDir temp;
@@ -161,7 +161,7 @@ TEST_CASE("cuda: host memory holds the windows, counted by hand", "[cuda][window
     r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
     held(11, 19);
     const uint64_t flushed = r.stats().flushed_bytes;
-    CHECK(flushed == (11 + 19) * block);  // what windows pass stays on the device
+    CHECK(flushed == (11 + 19) * block);  // blocks that windows have passed stay on the device
     riffle_reset_stats(r.context);
     for (int i = 0; i < 300; ++i) {
       const int32_t t = 20 + i % 200;
@@ -271,7 +271,7 @@ TEST_CASE("cuda: every selector with every head size", "[cuda][window]") {
     int64_t n_tokens_read;
     bool operator==(const Choice&) const = default;
   };
-  using Choices = std::vector<Choice>;  // of a step's layers and KV heads
+  using Choices = std::vector<Choice>;  // choices of a step's layers and KV heads
   const auto report = [](void* user, const riffle_row_report* t) {
     Choice c{{t->blocks, t->blocks + t->n_read}, t->n_tokens_read};
     std::sort(c.blocks.begin(), c.blocks.end());

@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
     size_t n;
     if (riffle_chat_tokens(model, messages, n_messages, tokens, 32768, &n))
       return failed("the conversation", riffle_model_error(model));
-    /* What the session holds already is not read again. */
+    /* Tokens that the session already holds are not read again. */
     if (riffle_prefill_to(session, tokens, n, NULL, NULL))
       return failed("reading", riffle_context_error(context));
     struct answer answer = {.length = 0};

@@ -57,7 +57,7 @@ TEST_CASE("eval: distributions at their edges", "[eval]") {
   // All equal: every token of a large vocabulary is an unlikely one.
   const std::vector<float> flat(152064, 3.f);
   CHECK(Distribution(flat.data(), 152064).divergence(flat.data()) < 1e-7);
-  // What cannot be said takes no part.
+  // Tokens of probability 0 take no part.
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> p = {1, -inf, 2, 0}, q = {2, 1, 1, 0};
   CHECK(Distribution(p.data(), 4).divergence(q.data()) ==

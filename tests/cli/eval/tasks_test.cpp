@@ -60,7 +60,8 @@ Vocabulary byte_vocabulary() {
   return v;
 }
 
-// As byte pair encodings are: no mark of a space before a text, and spaces are tokens like others.
+// A vocabulary like a byte pair encoding: no mark of a space before a text; spaces are ordinary
+// tokens.
 Vocabulary unmarked_vocabulary() {
   Vocabulary v = byte_vocabulary();
   v.encode = [encode = v.encode](std::string_view s) {
@@ -173,7 +174,7 @@ TEST_CASE("eval: an answer is right that names every value", "[eval]") {
   }
   CHECK_FALSE(names({"hat"}, "that chat"));
   CHECK_FALSE(names({"misty hat"}, "a hat, and misty"));
-  // Typographic quotes, dashes and scripts without spaces stand beside a word, not in it.
+  // Typographic quotes, dashes and scripts without spaces are next to a word, not inside it.
   CHECK(names({"12"},
               "\xe2\x80\x9c"
               "12"
@@ -232,8 +233,8 @@ TEST_CASE("eval: facts say what is asked", "[eval]") {
         for (size_t i = 0; i < f.values.size(); ++i)
           CHECK(f.statements[i].find(f.values[i]) != std::string::npos);
       }
-      // What stands beside it does not answer; only a person may have been born in the town that
-      // they live in.
+      // Neighbouring statements do not answer the question. Only a person may have been born in the
+      // town that they live in.
       if (task != Task::PERSON) {
         for (const std::string& s : f.others) CHECK_FALSE(names({f.values[0]}, s));
       }
@@ -306,7 +307,7 @@ TEST_CASE("eval: needles of several keys and values", "[eval]") {
 
 TEST_CASE("eval: passages say what is asked of them", "[eval]") {
   Random random(23);
-  std::set<std::string> shapes;  // of questions, without what is drawn
+  std::set<std::string> shapes;  // forms of questions, without the drawn words
   std::map<std::string, int> articles;
   for (int round = 0; round < 20; ++round) {
     std::set<std::string> used, questions;
@@ -349,7 +350,7 @@ TEST_CASE("eval: passages say what is asked of them", "[eval]") {
   CHECK(articles["a"] > 0);
   CHECK(articles["an"] > 0);
   CHECK(shapes.size() >= 10);  // each passage has several questions
-  // There are only so many: then it says so and does not search for ever.
+  // Questions are limited in number: after the last one it throws instead of searching for ever.
   std::set<std::string> used;
   CHECK_THROWS_WITH(
       [&] {
@@ -515,7 +516,7 @@ TEST_CASE("eval: documents hide facts in the text", "[eval]") {
       REQUIRE(doc.tokens.size() == doc.is_text.size());
       const std::string whole = text_of_ids(doc.tokens);
       CHECK(whole.rfind("<s>_[INST] ", 0) == 0);
-      // What is not a fact is one stretch of the text.
+      // All tokens outside the facts form one stretch of the text.
       std::string rest;
       for (size_t i = 0; i < doc.tokens.size(); ++i) {
         if (doc.is_text[i]) rest += static_cast<char>(doc.tokens[i] - 5);
@@ -559,7 +560,7 @@ TEST_CASE("eval: documents hide facts in the text", "[eval]") {
           if (q.task == Task::THING) CHECK(occurrences(whole, "_" + q.answer_text) == 1);
         }
       }
-      // Beside magic's needles stand others that nobody asks for.
+      // The document also has needles that no question asks for.
       const size_t distractors = has_magic ? static_cast<size_t>(length / 2000) : 0;
       CHECK(occurrences(whole, "One of the special magic ") >= magic + distractors);
     }
@@ -572,7 +573,7 @@ TEST_CASE("eval: documents hide facts in the text", "[eval]") {
     CHECK(*std::min_element(tenths.begin(), tenths.end()) > 0);
   }
   Random random(1);
-  // How many tokens are missing is what the message says: so many more, and there is a document.
+  // The message names the number of missing tokens: with that many more, a document can be built.
   const DocumentPlan one{Task::MAGIC, {Task::NEEDLE}};
   const auto build = [&](const std::vector<int32_t>& from, uint64_t seed) {
     Random r(seed);

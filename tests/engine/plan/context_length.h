@@ -81,7 +81,7 @@ inline void check_default_length_in_budget(riffle_context_options o) {
   CHECK(plan.n_ctx < kFits);
   CHECK(plan.n_ctx % 1024 == 0);
   o.n_sessions = 1;
-  // What is too little for 1024 tokens is an error that names what does for them.
+  // Memory that is too small for 1024 tokens is an error that names an amount that is enough.
   o.gpu_mem = 1 << 20;
   const std::string text = plan_error(model, o, RIFFLE_OUT_OF_MEMORY, &plan);
   INFO(text);

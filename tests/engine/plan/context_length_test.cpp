@@ -22,7 +22,7 @@ riffle_plan plan_with(const Model& model, ResolvedOptions& r, uint64_t host_memo
   return plan;
 }
 
-// What a plan takes of host memory when the sessions are full. made: bytes of weights that no file
+// Returns the host memory of a plan when the sessions are full. made: bytes of weights that no file
 // backs.
 uint64_t host_bytes(const riffle_plan& p, int sessions, uint64_t made) {
   return sessions * (p.host_kv + p.selector_state) + p.activations + p.digests + p.prefill_kv +
@@ -62,7 +62,7 @@ void check_against_all(const Model& model, riffle_context_options o, uint64_t ma
 TEST_CASE("a default context is the longest that fits gpu_mem", "[limits][context]") {
   riffle_context_options o = options();
   o.device = RIFFLE_DEVICE_EMU;
-  o.selection.selector = RIFFLE_SELECTOR_PSA;  // whose digests every session has for itself
+  o.selection.selector = RIFFLE_SELECTOR_PSA;  // each session has digests of its own
   check_default_length_in_budget(o);
   o.block_size = 64;
   o.pool_per_layer = true;
@@ -200,7 +200,7 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
   CHECK(ways(32768 * 50, 20, 10) ==
         "; these fit: n_ctx up to 16384, or n_sessions up to 2, or " + psa);
   o.n_sessions = 1;
-  o.selection.selector = RIFFLE_SELECTOR_AUTO;  // which is share in so long a context
+  o.selection.selector = RIFFLE_SELECTOR_AUTO;  // stands for share in a context of this length
   CHECK(ways(32768 * 10, 20, 10) == "; these fit: n_ctx up to 16384, or " + psa);
   o.selection.selector = RIFFLE_SELECTOR_TOPK;
   CHECK(ways(32768 * 10, 20, 10).empty());  // it has no INT4 keys, so it is not they

@@ -1,5 +1,5 @@
-// Batches against a pool that is simulated: sequences with blocks that come back after so many
-// steps, least recently used first out, steps that take what a line says.
+// Batches against a simulated pool: each sequence's blocks come back after a fixed number of steps,
+// the least recently used block leaves first, and a step's time is a linear function.
 #include "engine/schedule/batch_control.h"
 
 #include <algorithm>

@@ -10,7 +10,7 @@ using namespace riffle::test;
 
 namespace {
 
-// What the callbacks save and load.
+// Files that the callbacks save and load.
 struct Files {
   std::string path;
   size_t save = 0;  // tokens of the first prompt; 0: none
@@ -25,7 +25,7 @@ struct Files {
   ~Files() { riffle_session_file_free(file); }
 };
 
-// A scheduler with these callbacks, beside what Run does.
+// A Run whose scheduler has these callbacks.
 struct FileRun : Run {
   Files& f;
 

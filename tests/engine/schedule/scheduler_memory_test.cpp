@@ -63,11 +63,11 @@ TEST_CASE("scheduler: beginnings in common outlive a shortage of memory",
     }
     return run.got;
   };
-  // The third does not fit beside the first, which grows; the second, which is over by then, is not
-  // given up for it.
+  // The third does not fit next to the first, which grows. The second is finished by then and is
+  // not given up for it.
   auto got = play({ask(20, 1, 600), about(1, 2), about(450, 3)});
   CHECK(got[3].reused >= document.size());
-  // The third does not fit beside the first even without the second, which the last one wants.
+  // The third does not fit next to the first even without the second, which the last one needs.
   got = play({ask(380, 1, 40), about(1, 2), ask(640, 3, 2), about(20, 4)});
   CHECK(got[3].began > got[1].began);
   CHECK(got[4].reused >= document.size());

@@ -88,7 +88,7 @@ TEST_CASE(
     total += it.prefill_token_layers;
     if (it.prefill_token_layers > 0 && total > 100 * info.n_layers) {
       ++iterations;
-      CHECK(it.decode_rows == 1);  // decode goes on beside every segment
+      CHECK(it.decode_rows == 1);  // decode goes on during every segment
     }
   }
   CHECK(held == (2000 + 15) / 16 * info.n_kv_heads);  // all that was ever allocated for it

@@ -594,7 +594,7 @@ TEST_CASE("digests bound their keys and are the same on every instruction set",
         k.digest_score(digest.data(), 2 * d, 1, d, q.data(), nullptr, &centre_score);
         k.digest_score(digest.data(), 2 * d, 1, d, q.data(), q_abs.data(), &score);
         double size = 0, largest = -kInf, mass = 0,
-               rounding = 0;  // what f32 sums and the mean's f16 rounding may cost
+               rounding = 0;  // allowance for f32 sums and for the mean's f16 rounding
         for (int j = 0; j < d; j++) {
           size += q_abs[j] * (std::fabs(value[j]) + value[d + j]);
           rounding += q_abs[j] * (std::fabs(value[j]) * 0x1p-11 + 0x1p-25);

@@ -36,7 +36,7 @@ void for_each_isa(F test) {
 struct Keys {
   int n, d;
   KvType type;
-  std::vector<float> value;  // what the bytes mean
+  std::vector<float> value;  // value of the bytes
   std::vector<uint16_t> half;
   Keys(unsigned seed, int n_tokens, int dims, KvType kv_type, float size = 1)
       : n(n_tokens), d(dims), type(kv_type) {
@@ -94,7 +94,7 @@ TEST_CASE(
                      scale = number(reference.get(), d, t, 1);
         REQUIRE(zero <= *low);
         REQUIRE(15 * scale >= *high - zero);
-        // What rounding up to f16 may add: to the zero 2^-10 of it, to the scale as much.
+        // Rounding up to f16 may add 2^-10 of the value to the zero, and as much to the scale.
         REQUIRE(scale <= ((double(*high) - *low + std::fabs(zero) * 0x1p-10) / 15 + 0x1p-24) *
                              (1 + 0x1p-10));
         for (int j = 0; j < d; ++j) {

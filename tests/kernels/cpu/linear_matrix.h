@@ -1,4 +1,4 @@
-// What the tests of the linear kernels share: the instruction sets of this machine, guarded memory,
+// Helpers of the tests of the linear kernels: the instruction sets of this machine, guarded memory,
 // matrices with their float64 values, gemv and gemm run whole or in parts.
 #pragma once
 #include <algorithm>
@@ -145,15 +145,15 @@ inline std::vector<float> run_gemm(const LinearKernels& k, const Matrix& w,
   return c;
 }
 
-// How far results may lie from float64: relative |w||x|, and what comes of rounding x to a grid of
-// `grid` m, where m is the largest of a group of 32. Such an error is 0.29 of the grid on average
-// and has a random sign; six and a half standard deviations of their sum are allowed.
+// Bound of a result's distance from float64: a part relative to |w||x|, and a part from rounding x
+// to a grid of `grid` m, where m is the largest of a group of 32. Such an error is 0.29 of the grid
+// on average and has a random sign; six and a half standard deviations of their sum are allowed.
 struct Tolerance {
   double relative, grid;
   Tolerance(double relative, double grid = 0) : relative(relative), grid(grid) {}
 };
 
-// How many results differ from float64 by more than that. A NaN differs.
+// Returns the number of results that differ from float64 by more than that. A NaN differs.
 inline int64_t count_wrong(const Matrix& w, const std::vector<float>& x, int64_t ldx, int64_t n,
                            const std::vector<float>& y, const Tolerance& tolerance) {
   int64_t wrong = 0;
@@ -243,7 +243,7 @@ inline Tolerance rough_gemm_tolerance(Isa isa, WType type, int64_t k) {
   return t;
 }
 
-// Of decode and of prompts alike, where only a gross error matters.
+// Returns a tolerance for decode and prompts alike, for tests in which only a gross error matters.
 inline double rough_tolerance(Isa isa, WType type, int64_t k) {
   const double prompts = rough_gemm_tolerance(isa, type, k).relative;
   return is_quantised(type) ? std::fmax(prompts, tolerance_of_8_bits(k).relative) : prompts;

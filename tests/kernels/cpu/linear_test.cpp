@@ -119,7 +119,7 @@ TEST_CASE("gemm agrees with float64 and does not depend on splits", "[linear]") 
           const int64_t rows = c > 1000 ? 70 : 133, m = c > 1000 ? 41 : 77, lda = c + 5;
           const Matrix w = random_matrix(type, rows, c, g);
           std::vector<float> a = random_values(m * lda, g);
-          for (int64_t i = 0; i < m; ++i)  // what lies between rows must not be read into results
+          for (int64_t i = 0; i < m; ++i)  // padding between rows must not reach results
             for (int64_t j = c; j < lda; ++j)
               a[i * lda + j] = std::numeric_limits<float>::quiet_NaN();
           INFO(k->name << (f32 ? " f32 " : " ") << name_of(type) << " k " << c);

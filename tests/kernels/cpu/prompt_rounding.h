@@ -1,4 +1,4 @@
-// How exactly a set's attend_prefill computes, from the formats of its operands.
+// The precision of a set's attend_prefill, from the formats of its operands.
 #pragma once
 #include "kernels/cpu/kernels.h"
 

@@ -49,12 +49,10 @@ struct SceneShape {
   int d = 128, block_size = 32, g = 4, n_kv_heads = 2, n_layers = 2, layer = 1;
   cuda::KvType type = cuda::KvType::F16;
   std::vector<int> tokens = {1000};
-  int vectors = 0;  // of a digest; 0: as many as the stopping test needs; -1: sequences take turns
-                    // with 3 and 2
+  int vectors = 0;  // vectors of a digest; 0: enough for the stopping test; -1: 3 and 2 in turns
   unsigned seed = 1;
-  std::vector<float> sinks = {};  // [g * n_kv_heads], or none
-  std::function<float(int token, int dim, float x)>
-      key;  // what becomes of a random key; none: nothing
+  std::vector<float> sinks = {};                          // [g * n_kv_heads], or none
+  std::function<float(int token, int dim, float x)> key;  // change of a random key; none: no change
   std::function<float(int head, int dim, float x)> query;
 };
 
@@ -75,7 +73,7 @@ struct SceneSequence {
   DeviceArray<float> device_factor;
   DeviceArray<std::byte> tail;
   DeviceArray<int32_t> page_table;
-  int vectors = 2;  // of a digest
+  int vectors = 2;  // vectors of a digest
 };
 
 struct Scene {
@@ -353,7 +351,7 @@ struct SceneDevice {
     (void)d;
   }
 
-  // From now on rows expect to read so much, at first.
+  // Sets the number of positions that rows expect to read first.
   void set_expected(int positions) {
     const size_t each = size_t(scene.shape.n_layers) * scene.shape.n_kv_heads;
     expected = DeviceArray<int32_t>(std::vector<int32_t>(each * scene.sequences.size(), positions));

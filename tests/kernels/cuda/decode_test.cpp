@@ -249,7 +249,7 @@ TEST_CASE("decode on the device: a row that waits in vain gives up and says so",
     check_cuda(cuda::attend(args, device.limits, nullptr));
     check_cuda(cudaDeviceSynchronize(), "a step that gives up");
     CHECK(device.fault.download()[0] == 1);
-    // What it has left behind disturbs nobody.
+    // State left behind by it disturbs no later step.
     device.fault.upload(std::vector<uint32_t>{0});
     device.run();
     SceneDevice plain(scene, 64);
@@ -353,7 +353,7 @@ TEST_CASE("decode on the device: half a block at a time gives the same bits", "[
         SceneDevice device(scene, slots);
         device.limits.smem_per_block = kilobytes << 10;
         REQUIRE(cuda::decode_supported(scene.layout, shape.g, device.limits) == cudaSuccess);
-        for (int turn = 0; turn < 3; ++turn) {  // what was kept in the pool is read from there
+        for (int turn = 0; turn < 3; ++turn) {  // blocks kept in the pool are read from there
           device.run();
           const Download got(device);
           check_all(scene, got);

@@ -1,4 +1,4 @@
-// What the CUDA tests share: is there a device, and memory on it that frees itself.
+// Helpers of the CUDA tests: a check for a device, and device memory that frees itself.
 #pragma once
 #include <cuda_runtime_api.h>
 

@@ -36,7 +36,7 @@ TEST_CASE("route chooses what the scalar twin chooses", "[cuda][experts]") {
       r.routed = routed.get();
       check_cuda(route(r, nullptr));
       const std::vector<Routed> got = routed.download();
-      // With what the experts read beside it.
+      // With the experts' input, which the same kernel computes.
       for (const int64_t dim : {30, 512, 5000}) {
         const auto x = random_floats(g, rows * dim, 3), norm = random_floats(g, dim);
         const DeviceArray<float> xd(x), norm_d(norm);
@@ -143,7 +143,7 @@ struct Scene {
   struct Result {
     std::vector<float> between, y;
   };
-  // Of rows [from, from + count).
+  // Computes rows [from, from + count).
   Result run(int from, int count, bool grouped) const {
     const std::vector<float> some_x(x.begin() + from * dim, x.begin() + (from + count) * dim),
         some_y(before.begin() + from * dim, before.begin() + (from + count) * dim);
@@ -283,7 +283,7 @@ TEST_CASE("a stream waits for the host and uses its result", "[cuda][experts]") 
   const std::vector<float> x = random_floats(g, kDim);
   DeviceArray<float> there(x);
   const DeviceArray<int32_t> row(std::vector<int32_t>{0});
-  float* shared = nullptr;  // what both see: kDim values, then the two numbers
+  float* shared = nullptr;  // memory that both see: kDim values, then the two numbers
   const size_t bytes = (kDim + 64) * sizeof(float);
   check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&shared), bytes, cudaHostAllocDefault));
   std::memset(shared, 0, bytes);

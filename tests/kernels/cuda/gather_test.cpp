@@ -1,4 +1,4 @@
-// Block gather and scatter: every byte of every block, and no byte beside them.
+// Block gather and scatter: every byte of every block, and no other byte.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>

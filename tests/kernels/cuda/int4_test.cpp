@@ -184,7 +184,7 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
         const int n_candidates = n_full - sinks - window;
         for (int h = 0; h < heads; ++h) {
           std::vector<double> margin(n_blocks,
-                                     -INFINITY);  // of the largest share over the least, log2
+                                     -INFINITY);  // log2 of the largest share over the least
           std::vector<std::vector<double>> shares;
           for (int i = 0; i < group; ++i) {
             const float* query = &q[(h * group + i) * d];
@@ -224,7 +224,7 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
             if (margin[b] > 0.6) CHECK(read[b]);  // 4 bits a key move a score by some tenths
             if (margin[b] < -0.6) CHECK(!read[b]);
           }
-          // What is not read, and what stands for it.
+          // Blocks that are not read, and the value that stands for them.
           for (int i = 0; i < group; ++i) {
             double unread = 0;
             for (int b = 0; b < n_blocks; ++b) unread += read[b] ? 0 : shares[i][b];

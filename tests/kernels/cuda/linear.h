@@ -1,4 +1,4 @@
-// What the tests of linear algebra share: random matrices of every type, and gemv against float64.
+// Helpers of the tests of linear algebra: random matrices of every type, and gemv against float64.
 #pragma once
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -115,7 +115,7 @@ struct Weights {
     }
     data = DeviceArray<uint8_t>(bytes);
   }
-  // Of a file's blocks.
+  // Takes a file's blocks.
   Weights(WType t, int64_t n_rows, int64_t n_cols, std::vector<uint8_t> file)
       : rows(n_rows), cols(n_cols), bytes(std::move(file)), type(t) {
     upload_blocks();

@@ -209,8 +209,8 @@ TEST_CASE("gemv of terms that do not cancel, and of every size", "[cuda]") {
       std::vector<Weights> w;
       w.emplace_back(g, type, 40, cols);
       std::vector<float> x(cols * 16), norm(cols, 1.0f), before(43);
-      for (int64_t c = 0; c < cols;
-           c++) {  // of row 0's signs; of every size; the largest 2^20 times the others; tiny
+      for (int64_t c = 0; c < cols; c++) {  // values: with row 0's signs; of every size; the
+                                            // largest 2^20 times the others; tiny
         const float w0 = w[0].values[c];
         for (int i = 0; i < 8; i++) {
           const float v = uniform(g);
@@ -260,7 +260,7 @@ TEST_CASE("gemv of odd sizes, unaligned x, several outputs and mixed types", "[c
         check_gemv(w, {n, false, Then::Store, false, 4}, x, norm, before);
         check_gemv(pair, {n, true, Then::SwiGlu}, x, norm, before);
       }
-      // An output's bits do not depend on the outputs beside it.
+      // An output's bits do not depend on the other outputs.
       std::vector<Weights> alone;
       alone.push_back(std::move(w[2]));
       const auto one = check_gemv(alone, {2, true, Then::Store}, x, norm, before);

@@ -20,7 +20,7 @@ TEST_CASE("parts of a matrix are aligned, apart and within its bytes", "[matrix]
         const Matrix m = matrix_at(t, rows, cols, memory.data());
         CHECK((m.type == t && m.rows == rows && m.cols == cols));
         const RowParts row = row_parts(t, cols);
-        int64_t end = 0, taken = 0;  // of the parts so far
+        int64_t end = 0, taken = 0;  // sums over the parts so far
         for (const auto& [part, row_bytes] : {std::pair{m.data, row.data},
                                               {m.scales, row.scales},
                                               {m.high, row.high},

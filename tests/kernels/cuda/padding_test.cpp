@@ -1,4 +1,4 @@
-// What the device draws.
+// Tokens that the device draws.
 #include "tests/engine/padding.h"
 
 #include "tests/kernels/cuda/device.h"

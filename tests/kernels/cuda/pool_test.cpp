@@ -142,7 +142,7 @@ TEST_CASE(
       const std::vector<cuda::RowResult> results = device.results.download();
       REQUIRE(device.now.download()[0] == turn);
 
-      // What this step attended to, tail aside.
+      // Blocks that this step attended to, except the tail.
       std::set<std::pair<int, int64_t>> attended;
       int lookups = 0, misses = 0;
       for (int r = 0; r < device.rows(); ++r) {

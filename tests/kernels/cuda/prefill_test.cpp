@@ -27,7 +27,7 @@ struct Shape {
   WType out_type = WType::F32;
   int q_pad = 0, out_pad = 0;  // ldq and ldo beyond the row
   float k_scale = 1;
-  int64_t spare_blocks = 0;  // of each head, beyond the last token's
+  int64_t spare_blocks = 0;  // blocks of each head after the last token's
   int64_t window = 0;
   bool sinks = false;
 

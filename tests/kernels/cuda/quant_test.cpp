@@ -196,7 +196,7 @@ TEST_CASE("dequantize gives the bits of the gguf package and of the CPU's refere
   for (const Golden& one : golden) {
     INFO(name_of(one.type));
     const int64_t values = dtype_info(one.type).block_values;
-    // As one row, and as rows of a block.
+    // The blocks as one row, and as rows of one block each.
     const Weights wide(one.type, 1, one.n_blocks * values, one.blocks),
         tall(one.type, one.n_blocks, values, one.blocks);
     CHECK(same_bits(wide.values, one.values));

@@ -375,8 +375,8 @@ TEST_CASE("the device's sampler changes and forbids logits as the CPU's does", "
   CHECK(differ * 16 <= draws);  // sums over many candidates may round another way
 }
 
-// How often the device draws each token of a row's logits: in each round from `rows` copies of the
-// row, since changes are made in place. next(): the parameters of one draw.
+// Counts how often the device draws each token of a row's logits. Each round draws from `rows`
+// copies of the row, since the kernel changes logits in place. next(): the parameters of one draw.
 template <class Next>
 static std::vector<double> drawn(const std::vector<float>& row, int rows, int rounds,
                                  const Next& next) {

@@ -107,7 +107,7 @@ struct Chosen {
   }
 };
 
-// What the device reads of a row: every block's mask.
+// Returns the tokens that the device reads of a row: a mask for each block.
 std::vector<uint64_t> read_masks(const Scene& scene, const Chosen& got, int row) {
   std::vector<uint64_t> masks(scene.max_blocks, 0);
   for (int p = 0; p < got.results[row].n_read; ++p) {

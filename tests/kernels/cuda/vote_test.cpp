@@ -466,7 +466,7 @@ TEST_CASE("cuda: tokenselect has the same bits for every pool and batch, and aft
       Runtime r(vote_options(RIFFLE_VOTE_SOFT, threshold));
       riffle_session* s = r.session();
       reference = run(r, s, prompt, steps);
-      // What was selected beyond a cut is forgotten.
+      // Selections beyond a cut are dropped.
       r.check(riffle_session_truncate(s, prompt.size()));
       std::vector<std::vector<float>> again{reference[0]};
       for (int32_t t : steps) {

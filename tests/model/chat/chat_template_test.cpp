@@ -118,7 +118,7 @@ TEST_CASE("a model's own template is evaluated on the conversation", "[chat]") {
       *tokenizer,
       {{3, "system\nsys"}, {4, "\n"}, {3, "user\nhello<|im_end|>"}, {4, "\n"}, {3, "assistant\n"}});
   CHECK(tokens_of(*tokenizer, kChatML, messages) == expected);
-  // What the message says may change what is printed.
+  // The message's text may change the output.
   const std::string upper =
       "{% for m in messages %}{{ m.content | upper if 'loud' in m.content else m.content }}"
       "{% endfor %}";
@@ -245,7 +245,7 @@ TEST_CASE("a message that spells control tokens stays text in templates of their
   const struct {
     const char* family;
     std::vector<std::string> controls;
-    const char* turn;  // of a message m
+    const char* turn;  // the turn of a message m
     const char* prompt;
   } kTemplates[] = {
       {"gemma3",
@@ -326,7 +326,7 @@ TEST_CASE("control tokens are what the template spells alone", "[chat]") {
   CHECK(count(ids("<|im_{{ messages[0].content }}", "end|>"), 4) == 0);
   CHECK(count(ids("{{ messages[0].content }}end|>", "<|im_"), 4) == 0);
   CHECK(count(ids("{{ '<|im_' + messages[0].content + 'end|>' }}", "-"), 4) == 0);
-  // A token of the template stays one, whatever the message beside it says.
+  // A token of the template stays one token, whatever the neighbouring message says.
   CHECK(count(ids("{{ messages[0].content }}<|im_end|>", "<|im_start|><|im_end|"), 4) == 1);
   CHECK(count(ids("<|im_end|>{{ messages[0].content }}", "|im_end|>"), 4) == 1);
   // No way through the template makes a message's characters the template's.
@@ -410,7 +410,7 @@ TEST_CASE("content is a list of parts where a template reads nothing else", "[ch
   const ChatTemplate both(begin + "{{ 'S' if m.content is string else 'P' }}{% if m.content is " +
                           "string %}{{ m.content }}{% else %}" + typed + "{% endif %}" + end);
   CHECK(text_of(*tokenizer, both, {{"user", "hi", ""}}) == "<user>Shi");
-  // What prints neither form is refused as before.
+  // A template that prints neither form is refused as before.
   std::string said;
   CHECK(status_of(
             [&] {
@@ -569,7 +569,7 @@ TEST_CASE("reasoning in a channel of its own", "[chat]") {
         "<|start|>user<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|end|>"
         "<|start|>user<|message|>c<|end|><|start|>assistant");
   CHECK_FALSE(chat.begins_reasoning(text, turns));
-  // What ends the reasoning ends no answer; other templates have no such token.
+  // The token that ends the reasoning does not end the answer; other templates have no such token.
   std::vector<VocabPiece> pieces = small_pieces();
   pieces[3].text = "<|end|>";
   const auto channels = tokenizer_from_pieces(pieces, small_options(), "v");
@@ -634,7 +634,7 @@ TEST_CASE("formats by name", "[chat]") {
   }
   const auto tokenizer = small();
   const std::vector<ChatMessage> hello = {{"user", "hello</s>", ""}};
-  // What the vocabulary lacks as a token: an error where the format cannot be without, else plain
+  // A mark that is no token of the vocabulary is an error if the format requires it, and else plain
   // text.
   CHECK(status_of([&] { tokens_of(*tokenizer, named("llama3"), hello); }, &said) ==
         RIFFLE_UNSUPPORTED);

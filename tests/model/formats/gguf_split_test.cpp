@@ -124,7 +124,7 @@ TEST_CASE("split GGUF: what does not fit is refused by name", "[split]") {
   std::string cut = part_of(tiny, 2, 3, {.no = 2});
   cut.resize(cut.size() - 100);
   refused({"tiny-00003-of-00003.gguf"}, put(3, cut));
-  // Of another model: it says so, or its tensors have other shapes.
+  // A part of another model: its metadata says so, or its tensors have other shapes.
   GgufWriter other;
   other.text("general.name", "another");
   other.scalar<uint16_t>("split.no", 2, 1);
@@ -190,7 +190,7 @@ TEST_CASE("a folder stands for the one GGUF model in it", "[gguf][split]") {
   CHECK(of() == temp.path());  // nothing in it: a Hugging Face folder's error
   write_parts(temp, tiny);
   write_file(temp / "README.md", "text");
-  write_file(temp / "config.json", "{}");  // beside GGUF files it may lie, too
+  write_file(temp / "config.json", "{}");  // allowed next to GGUF files
   std::filesystem::create_directory(temp / "folder.gguf");
   CHECK(of() == name_of(temp, 1));
   CHECK(gguf_of_folder(temp.path() + "/").ends_with("/tiny-00001-of-00003.gguf"));

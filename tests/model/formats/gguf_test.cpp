@@ -372,7 +372,8 @@ TEST_CASE("gguf: padding that is said to be user-defined", "[gguf]") {
       CHECK(model->tokenizer->decode(ids.data(), ids.size()) == "the " + pad(i));
     }
   }
-  // What only looks so stays what it is: in the midst of the vocabulary, or spelled otherwise.
+  // Pieces that only look like it are unchanged: in the middle of the vocabulary, or with another
+  // spelling.
   const auto middle = model->tokenizer->encode(pad(5), false, false);
   CHECK(std::find(middle.begin(), middle.end(), n - 11) != middle.end());
   for (const char* text : {"[PAD]", "[PADx]", "[PAD1", "PAD12]", "[PAD1-]", "[pad12]", "<pad>"}) {
@@ -489,8 +490,8 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
   refused("tokenizer.ggml.suppress_tokens",
           [](GgufWriter& w) { w.array<int32_t>("tokenizer.ggml.suppress_tokens", 5, {3}); });
 
-  // What converters say of Llama and Qwen2 models: llama.cpp's of 2023 to 2026, llama2.c's,
-  // Ollama's.
+  // Metadata that converters write for Llama and Qwen2 models: llama.cpp's of 2023 to 2026,
+  // llama2.c's, Ollama's.
   const std::string usual = with_key("", [](GgufWriter& w) {
     w.text("llama.tensor_data_layout", "Meta AI original pth");
     w.f32("llama.attention.layer_norm_epsilon", 1e-5f);

@@ -1,4 +1,4 @@
-// GgufFileWriter beside parse_gguf, and what is left where it fails.
+// GgufFileWriter against parse_gguf, and the files left after a failure.
 #include "model/formats/gguf_writer.h"
 
 #include <sys/resource.h>
@@ -163,7 +163,7 @@ TEST_CASE("GGUF writer: failures leave nothing, and no other file is touched", "
   expect_error(RIFFLE_IO, {"none/a.gguf"}, [&] { GgufFileWriter(temp / "none/a.gguf", false); });
 }
 
-// As a full disk: no file of this process may grow beyond 1 MB.
+// Simulates a full disk: no file of this process may grow beyond 1 MB.
 TEST_CASE("GGUF writer: no room is an error that names the file", "[quantize]") {
   const TempDir temp;
   struct rlimit old;

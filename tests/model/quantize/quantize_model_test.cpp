@@ -244,9 +244,9 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
         CHECK_FALSE(std::filesystem::exists(path));
         continue;
       }
-      // What GGUF has no field for: a scale of scores unlike that of other models, weights of
-      // experts that are not renormalised, an epsilon of post-norms, layers that have RoPE though
-      // they have no window.
+      // Features for which GGUF has no field: a scale of scores unlike that of other models,
+      // weights of experts that are not renormalised, an epsilon of post-norms, layers that have
+      // RoPE though they have no window.
       const std::map<std::string, std::string> beyond_gguf = {
           {"gemma3_untied", "query_pre_attn_scalar"},
           {"qwen3moe", "norm_topk_prob"},

@@ -1,5 +1,5 @@
-// Byte pair encoding beside Hugging Face's tokenizers library: tools/fixtures/tokenizer_fixtures.py
-// made the vocabularies, the texts and what the library makes of them.
+// Byte pair encoding against Hugging Face's tokenizers library:
+// tools/fixtures/tokenizer_fixtures.py made the vocabularies, the texts and the library's tokens.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -297,7 +297,7 @@ TEST_CASE("a byte-level vocabulary by hand", "[tokenizer][bpe]") {
   cut["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"use_regex", true}};
   CHECK(from_json(cut.dump())->rules_hash() != tokenizer->rules_hash());
 
-  // What tokenizer_config.json says: which token begins a text, and whether.
+  // Fields of tokenizer_config.json: the token that begins a text, and whether it is added.
   TokenizerJsonOptions options;
   options.bos_token = options.eos_token = "<|eot_id|>";
   CHECK(from_json(small_spec().dump(), options)->encode("hello", true, false) == Ids{259});

@@ -152,7 +152,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const std::string& bytes) {
   return tokenizer_from_gguf(gguf, gguf_vocab(gguf));
 }
 
-// As write_pieces writes them.
+// Returns the pieces as write_pieces writes them.
 std::string written_pieces(const test::TempDir& temp, const std::vector<VocabPiece>& pieces,
                            bool add_space_prefix) {
   GgufFileWriter out(temp / "v.gguf", true);

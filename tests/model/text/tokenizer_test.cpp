@@ -283,7 +283,7 @@ TEST_CASE("the demo vocabulary gives the library's own ids", "[tokenizer]") {
     REQUIRE(processor.Decode(std::vector<int>(ids.begin(), ids.end()), &direct).ok());
     REQUIRE(decode(*from_model, ids) == direct);
     REQUIRE(stream(*from_model, ids) == direct);
-    // Lossless but for the block that stands for a space.
+    // Lossless, except for the block character that stands for a space.
     if (text.find("▁") == std::string::npos) REQUIRE(direct == text);
   }
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Packs a staged installation as three Debian packages: riffle, libriffle0 and libriffle-dev.
-# usage: make_deb.sh STAGE VERSION SONAME FOLDER     (make deb)
-# STAGE is what make install put into a DESTDIR with PREFIX=/usr; its files are moved. control beside
-# this script has the fields, changelog the version, which must be that of riffle.h.
+# usage: make_deb.sh STAGE VERSION SONAME FOLDER     (make deb) STAGE is what make install put into
+# a DESTDIR with PREFIX=/usr; its files are moved. control, in this folder, has the fields,
+# changelog the version, which must be that of riffle.h.
 set -eu
 usage="usage: make_deb.sh STAGE VERSION SONAME FOLDER"
 stage=$(cd "${1:?$usage}" && pwd) version=${2:?$usage} soname=${3:?$usage} folder=${4:?$usage}
@@ -26,7 +26,7 @@ work=$(dirname "$stage")/work
 rm -rf "$work" && mkdir -p "$work/debian" "$folder"
 umask 022
 
-# Files by package. What no line names is an error at the end.
+# Files by package. A file that no line names is an error at the end.
 move() {
   local package=$1; shift
   local file

@@ -246,7 +246,7 @@ class Model(_Closable):
         return str(text.decode("utf-8", "replace"))
 
     def is_end_token(self, token: int) -> bool:
-        """Whether answers end with this token."""
+        """Tells whether answers end with this token."""
         return bool(lib.riffle_is_end_token(self._handle.pointer, token_argument(token)))
 
     def chat_tokens(
@@ -335,7 +335,7 @@ class Model(_Closable):
         progress: ProgressCallback | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Answer:
-        """Answers a conversation, see chat_tokens. What the last call has read of it is not read
+        """Answers a conversation, see chat_tokens. The part that the last call has read is not read
         again. If the last message is an assistant's, the answer continues it; with json_schema,
         grammar or regex, that message and the answer together are a text that fits."""
         return self._default_session().chat(
@@ -411,7 +411,7 @@ class Context(_Closable):
         self._turns = turns = Turns()
 
         def free(context: ctypes.c_void_p) -> None:
-            turns.drain()  # of its sessions
+            turns.drain()  # turns of its sessions
             lib.riffle_context_free(context)
 
         handle = Handle(pointer, free, model._handle)
@@ -433,7 +433,8 @@ class Context(_Closable):
 
     @property
     def notice(self) -> str:
-        """What a user should know, such as a length below the trained one; "" if nothing."""
+        """Returns a notice for the user, such as a length below the trained one; "" if there is
+        none."""
         return str(lib.riffle_context_notice(self._handle.pointer).decode("utf-8", "replace"))
 
     def stats(self) -> dict[str, float]:
@@ -498,7 +499,7 @@ class Session(_Closable):
 
     def __init__(self, context: Context, pointer: ctypes.c_void_p, data: bytes = b""):
         self.context = context
-        #: What Session.save kept beside it in the file that it was loaded from.
+        # : The data that Session.save kept with it in the file that it was loaded from.
         self.data = data
         turns = context._turns
         self._own(

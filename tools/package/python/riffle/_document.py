@@ -81,7 +81,7 @@ class Document:
         #: The document.
         self.text = text
         self._system, self._message, self._thinking = system, message, thinking
-        self._inside = ctypes.c_bool()  # whether the last prompt ended inside of reasoning
+        self._inside = ctypes.c_bool()  # true if the last prompt ended inside of reasoning
 
     def _prompt(self, question: str) -> list[int]:
         text = self.text.rstrip("\r\n") + "\n" + question

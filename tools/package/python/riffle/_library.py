@@ -123,7 +123,7 @@ lib = _load()
 
 
 class Error(Exception):
-    """What the library says of a failure. status is its name, such as "context full"."""
+    """The library's description of a failure. status is its name, such as "context full"."""
 
     def __init__(self, text: str, code: int = C.INTERNAL):
         super().__init__(text)
@@ -310,7 +310,8 @@ class Watch:
         free: Callable[[c_void_p], None],
         abort: Callable[[bool], None] | None = None,
     ) -> tuple[c_void_p, int]:
-        """The pointer that a call makes, and its status. What is not handed out is freed."""
+        """The pointer that a call makes, and its status. A pointer that is not handed out is
+        freed."""
         pointer = c_void_p()
         try:
             code = self.run(lambda: call(ctypes.byref(pointer)), abort)

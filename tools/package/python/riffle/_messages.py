@@ -68,7 +68,7 @@ def messages_of(messages: Any) -> list[dict[str, Any]]:
 
 
 def continued_text(messages: Sequence[Message], reasoning_end: str) -> str:
-    """What an answer continues: the text of an assistant's message that comes last, behind the
+    """Returns the text that an answer continues: a last message of the assistant, without the
     reasoning that it may begin with."""
     for message in reversed(messages):
         if message["role"] != "assistant":

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from typing import TypedDict, Union
 
     class GenerateOptions(TypedDict, total=False):
-        """How an answer is drawn. What is left out, or None, has the library's default.
+        """Settings with which an answer is drawn. A setting that is left out, or None, has the
+        library's default.
 
         The same seed gives the same text. For another text each time, give seed=-1."""
 
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
         repeat_last_n: int  # -1: all
         frequency_penalty: float  # for each time that the answer has a token
         presence_penalty: float  # for each token that the answer has
-        xtc_probability: float  # how often a draw leaves out the likeliest tokens; 0: off
-        xtc_threshold: float  # of the tokens this probable only the least likely stays
+        xtc_probability: float  # probability that a draw leaves out the likeliest tokens; 0: off
+        xtc_threshold: float  # only the least likely of the tokens this probable stays
         dry_multiplier: float  # tokens that continue a repetition become less likely; 0: off
         dry_base: float  # factor of DRY's penalty for each token that a repetition is longer
         dry_allowed_length: int  # tokens of the shortest repetition that has a penalty
@@ -103,7 +104,7 @@ GRAMMARS = {
 }
 
 
-#: Whether the model is asked to reason; a word also says how long.
+# : Asks the model to reason or not to; a word also says how long.
 Thinking = Union[bool, Literal["low", "medium", "high"], None]
 
 
@@ -122,7 +123,7 @@ def reasoning_of(inside: bool, thinking: Thinking) -> int:
     return C.REASONING_NONE if thinking is False else C.REASONING_ALLOWED
 
 
-#: What other packages call an option, and what to use here.
+# : Names of options in other packages, and the names to use here.
 OTHER_NAMES = {
     "n_predict": "use max_tokens",
     "max_new_tokens": "use max_tokens",

@@ -28,7 +28,7 @@ def settings_by_name() -> dict[str, Any]:
     return found
 
 
-#: What llama-cpp-python calls a setting, and what to use here.
+# : llama-cpp-python's names of settings, and the names to use here.
 OTHER_NAMES = {
     "n_gpu_layers": "use device='cuda' or device='cpu'; gpu_mem='12G' limits the GPU memory",
     "main_gpu": "set the environment variable CUDA_VISIBLE_DEVICES",
@@ -76,7 +76,7 @@ def set_setting(options: C.ContextOptions, name: str, value: SettingValue) -> No
         number = s.low + words.index(value)
     elif isinstance(value, str) and is_size:
         number = bytes_of(value)
-    # As on the command line: nobody who types 12 means 12 bytes.
+    # A plain number is refused, as on the command line: nobody who types 12 means 12 bytes.
     plain = not isinstance(value, str) or value.isdigit()
     if is_size and plain and isinstance(number, numbers.Real) and 0 < number < 2**20:
         unit = "G" if number < 1000 else "M"

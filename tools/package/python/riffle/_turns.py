@@ -141,7 +141,7 @@ class Turns:
             while self._holder is not None:
                 try:
                     self._idle.wait()
-                except KeyboardInterrupt:  # what is under way uses what is about to be freed
+                except KeyboardInterrupt:  # a running call uses memory that is about to be freed
                     pass
             self._take(turn)
 
