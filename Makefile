@@ -57,9 +57,9 @@ endif
 
 # Sources are found by folder: what needs the CUDA toolkit lies in folders called cuda, what stands for it in no_cuda.cpp.
 SOURCES   = $(shell find $(1) -name '$(2)' $(if $(NVCC),! -name no_cuda.cpp,! -path '*/cuda/*') $(3) | sort)
-LIB_SRC  := $(call SOURCES,src kernels,*.cpp,! -path 'src/cli/*')
+LIB_SRC  := $(call SOURCES,src kernels,*.cpp,! -path 'src/cli/*' ! -path 'src/measure/commands/*')
 CU_SRC   := $(call SOURCES,kernels,*.cu)
-CLI_SRC  := $(call SOURCES,src/cli,*.cpp)
+CLI_SRC  := $(call SOURCES,src/cli src/measure/commands,*.cpp)
 TEST_SRC := $(call SOURCES,tests,*_test.cpp) tests/main.cpp tests/isa_limit.cpp
 LIB_OBJ  := $(LIB_SRC:%.cpp=$(BUILD)/%.o) $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
 CLI_OBJ  := $(CLI_SRC:%.cpp=$(BUILD)/%.o)
@@ -68,13 +68,13 @@ TEST_OBJ := $(TEST_SRC:%.cpp=$(BUILD)/%.o)
 all: $(BUILD)/riffle $(BUILD)/libriffle.so $(BUILD)/libriffle.a
 
 # The functions of riffle.h, with the types that abidw reads (tools/package/abi.sh).
-$(BUILD)/src/api/%.o:            CXXFLAGS += -g
+$(BUILD)/src/api/%.o $(BUILD)/src/measure/api_measure.o: CXXFLAGS += -g
 # One file per instruction set; dispatch.cpp picks at run time.
 $(BUILD)/kernels/cpu/%_avx2.o:   CXXFLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/kernels/cpu/%_avx512.o: CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 $(BUILD)/kernels/cpu/%_amx.o:    CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8
 $(BUILD)/kernels/cpu/%.o:        OPT := $(if $(DEBUG),-O0,-O3 -DNDEBUG)
-$(BUILD)/src/cli/%.o:            CXXFLAGS += $(CLI_CFLAGS)
+$(BUILD)/src/cli/%.o $(BUILD)/src/measure/commands/%.o: CXXFLAGS += $(CLI_CFLAGS)
 
 # Large headers are read once (precompiled headers): a quarter of the build's time. NO_PCH=1 does
 # without, and finds a file that lacks an include. The library is compiled without them:

@@ -167,9 +167,9 @@ if command -v valgrind >/dev/null; then
 else
   job alone "capi_example under valgrind" 10 echo "skip capi_example under valgrind: valgrind is not installed"
 fi
-job alone tests/cli/eval_test.py 1800 python3 -B tests/cli/eval_test.py "$RIFFLE_BIN"
-for script in tests/cli/*_test.py; do
-  [ "$script" = tests/cli/eval_test.py ] || job alone "$script" 1200 python3 -B "$script" "$RIFFLE_BIN"
+job alone tests/measure/commands/eval_test.py 1800 python3 -B tests/measure/commands/eval_test.py "$RIFFLE_BIN"
+for script in tests/cli/*_test.py tests/measure/commands/*_test.py; do
+  [ "$script" = tests/measure/commands/eval_test.py ] || job alone "$script" 1200 python3 -B "$script" "$RIFFLE_BIN"
 done
 for script in tests/package/*_test.py; do
   job alone "$script" 600 python3 -B "$script" "$RIFFLE_BIN"

@@ -27,10 +27,10 @@
 #include <string>
 
 #include "backend/sample_request.h"
-#include "backend/synthetic_attention.h"
 #include "kv/kv_store.h"
 #include "kv/residency.h"
 #include "kv/slot_pool.h"
+#include "measure/synthetic_attention.h"
 #include "model/model.h"
 #include "model/rope.h"
 #include "select/selector.h"
@@ -246,7 +246,7 @@ class Backend {
   virtual void abandon_step() = 0;
 
   virtual Residency& residency() = 0;
-  // Synthetic attention (backend/synthetic_attention.h): fills in a layer's keys and values of n
+  // Synthetic attention (measure/synthetic_attention.h): fills in a layer's keys and values of n
   // positions from pos0 on. Steps then follow Step::synthetic.
   virtual void fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
                               const LayerKv& kv) = 0;

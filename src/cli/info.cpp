@@ -2,10 +2,10 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench/bench.h"
 #include "cli/common.h"
 #include "cli/session.h"
 #include "cli/settings.h"
+#include "measure/commands/bench/bench.h"
 
 namespace riffle::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
 #include "model/text/tokenizer.h"
-#include "select/tokenselect.h"
+#include "select/papers/tokenselect.h"
 #include "util/error.h"
 
 namespace riffle {

@@ -26,8 +26,8 @@ inline constexpr int kQ8BlockBytes = 34;
 
 // A matrix inside a mapped file, row-major: row r begins at data + r * row_bytes(type, cols). May
 // be unaligned. Without data it is a synthetic one, which has no bytes anywhere: element i
-// (row-major) is what kernels/common/synthetic.h makes of (seed, i), times scale. A device makes it
-// where it needs it; the CPU devices need materialize().
+// (row-major) is what kernels/common/measure/synthetic.h makes of (seed, i), times scale. A device
+// makes it where it needs it; the CPU devices need materialize().
 struct Tensor {
   DType type = DType::F32;
   int64_t rows = 0, cols = 0;

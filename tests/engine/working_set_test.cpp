@@ -1,6 +1,6 @@
 // Working sets as every selector makes them, on both host backends.
 #include "tests/engine/working_sets.h"
-#include "tests/select/tokenselect_settings.h"
+#include "tests/select/papers/tokenselect_settings.h"
 
 using namespace riffle;
 using namespace riffle::test;

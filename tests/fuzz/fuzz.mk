@@ -20,9 +20,10 @@ FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_j
                 $(addprefix src/kv/,kv_shape host_store kv_store working_set file/session_file) \
                 $(addprefix src/util/,c_locale checksum control_groups cpu_limits file json) \
                 src/util/buffer src/util/thread_pool src/util/error src/util/settings src/util/settings_table src/api/api_text \
-                $(addprefix src/select/,lfps lfps_tables ranking block_masses int4_keys) \
+                $(addprefix src/select/,papers/lfps papers/lfps_tables ranking block_masses int4_keys) \
                 $(addprefix kernels/cpu/,attention/attention_scalar attention/gather_scalar attention/gather_avx2 \
-                attention/gather_avx512 select/select_scalar select/score_table_scalar select/score_table_avx512) \
+                attention/gather_avx512 select/select_scalar select/papers/score_table_scalar \
+                select/papers/score_table_avx512) \
                 $(addprefix src/cli/,text seed saved_text thinking batch/format batch/fields batch/answer_format batch/json_line batch/messages batch/reader \
                 batch/resume)
 FUZZ_LIBS    := -lpcre2-8 -lutf8proc

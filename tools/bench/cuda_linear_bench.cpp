@@ -17,6 +17,7 @@
 
 #include "kernels/cuda/gemv/gemv.h"
 #include "kernels/cuda/layer/layer.h"
+#include "kernels/cuda/measure/measure.h"
 
 using namespace riffle::cuda;
 

@@ -14,7 +14,7 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "cli/eval/html.h"
+#include "measure/commands/eval/html.h"
 
 namespace {
 

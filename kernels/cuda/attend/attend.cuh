@@ -21,7 +21,7 @@
 
 #include "kernels/cuda/attend/attend_row.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/select/rank.cuh"
+#include "kernels/cuda/select/papers/rank.cuh"
 
 namespace riffle::cuda {
 

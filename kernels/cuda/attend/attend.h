@@ -1,4 +1,4 @@
-// Decode attention of one layer, and synthetic attention.
+// Decode attention of one layer.
 //
 // A row is (sequence i, KV head h), row = i * n_kv_heads + h, with its g = n_heads / n_kv_heads
 // query heads (g <= 8). Positions of a row's order: forced blocks first (sinks, recent blocks,
@@ -10,7 +10,6 @@
 // keeps one online-softmax state for all its positions; the states are merged in warp order at the
 // end. So the result depends on the order alone.
 #pragma once
-#include "kernels/common/synthetic_spec.h"
 #include "kernels/cuda/pool/pool.h"
 #include "kernels/cuda/select/select.h"
 #include "kernels/cuda/types.h"
@@ -96,20 +95,5 @@ Status attend_positions(const StreamedStep& step, int32_t begin, int32_t end,
 Status verify_rows(const StreamedStep& step, int32_t begin, int32_t end, uint32_t* flag,
                    uint32_t epoch, cudaStream_t stream);
 Status finish_rows(const StreamedStep& step, const DeviceLimits& limits, cudaStream_t stream);
-
-// synthetic_attention.cu: synthetic attention, see backend/synthetic_attention.h for the definition
-// that the CPU shares (same bits). cudaErrorInvalidValue for a head_dim that is no multiple of 4 or
-// above kSyntheticMaxDim.
-inline constexpr int kSyntheticMaxDim = 512;
-// Keys and values of positions pos0 to pos0 + n - 1 of one layer into blocks, contiguous
-// [n_kv_heads][n_blocks] of block_bytes; block b holds positions b * block_size...
-Status synthetic_keys(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,
-                      std::byte* blocks, int64_t n_blocks, const KvLayout& layout,
-                      cudaStream_t stream);
-// A step: overwrites q [n][ldq] (as after RoPE, not scaled), and the newest token's k and v in the
-// sequences' tails of this layer. sequences: device.
-Status synthetic_step(const SyntheticSpec& spec, int layer, const StepSequence* sequences, int n,
-                      int n_heads, int n_kv_heads, const KvLayout& layout, float* q, int64_t ldq,
-                      cudaStream_t stream);
 
 }  // namespace riffle::cuda

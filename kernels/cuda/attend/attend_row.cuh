@@ -6,7 +6,7 @@
 #pragma once
 #include "kernels/cuda/attend/attend_mma_q8.cuh"
 #include "kernels/cuda/attend/attend_stage.cuh"
-#include "kernels/cuda/select/rank.cuh"
+#include "kernels/cuda/select/papers/rank.cuh"
 
 namespace riffle::cuda {
 

@@ -66,8 +66,4 @@ Status rope_append_prefill(const float* k, const float* v, int64_t n, int64_t ld
                            const float* cos_sin, int64_t pos0, RopePairs pairs, std::byte* blocks,
                            int64_t n_blocks, const KvLayout& layout, cudaStream_t stream);
 
-// Synthetic weights: what kernels/common/synthetic.h says of element i, as on the CPU, written in
-// the matrix's type.
-Status fill_synthetic(Matrix w, uint64_t seed, float scale, cudaStream_t stream);
-
 }  // namespace riffle::cuda

@@ -19,7 +19,7 @@ __host__ __device__ constexpr int64_t vote_bytes(int64_t n_query, int64_t max_bl
 }
 
 // tokenselect: the tokens that all heads of a layer vote for, the first and the last ones
-// (select/tokenselect.cpp).
+// (select/papers/tokenselect.cpp).
 struct VoteRule {
   int32_t select = 0, init = 0, local = 1;  // tokens; select 0: no vote
   VoteKind kind = VoteKind::Soft;
@@ -31,8 +31,8 @@ struct Ranked {
   int window = 0;  // with everything: so many of the last tokens are what the query sees; 0: all
   int sink_blocks = 1, recent_blocks = 2;
   bool progressive = false;  // psa: test after each microbatch; else one shot (topk)
-  double budget =
-      0;  // one shot: <= 1 a share of the tokens, > 1 tokens; as select/topk.cpp computes blocks
+  double budget = 0;  // one shot: <= 1 a share of the tokens, > 1 tokens; as select/papers/topk.cpp
+                      // computes blocks
   DigestKind digest = DigestKind::CuboidMean;
   Gqa gqa = Gqa::Mean;
   bool rank_codes = false;  // ranked by the masses that INT4 keys give the blocks, not by digests

@@ -10,8 +10,8 @@
 #include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/sample/sample.h"
+#include "measure/synthetic_model.h"
 #include "model/formats/checked.h"
-#include "model/synthetic_model.h"
 #include "util/error.h"
 
 namespace riffle::cuda {

@@ -8,6 +8,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "kernels/cuda/layer/layer.h"
+#include "kernels/cuda/measure/measure.h"
 #include "kernels/cuda/sample/sample.h"
 #include "riffle_measure.h"
 #include "select/int4_keys.h"

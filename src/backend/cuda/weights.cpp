@@ -6,6 +6,7 @@
 
 #include "backend/cuda/split_rows.h"
 #include "kernels/cuda/layer/layer.h"
+#include "kernels/cuda/measure/measure.h"
 #include "util/error.h"
 
 namespace riffle::cuda {

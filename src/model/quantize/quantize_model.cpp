@@ -5,7 +5,7 @@
 #include <cstring>
 #include <functional>
 
-#include "kernels/common/synthetic.h"
+#include "kernels/common/measure/synthetic.h"
 #include "kernels/cpu/linear/quants.h"
 #include "model/families/family.h"
 #include "model/finite_weights.h"

@@ -6,7 +6,7 @@
 
 #include "tests/engine/working_sets.h"
 #include "tests/kernels/cuda/decode_scene.h"
-#include "tests/select/tokenselect_settings.h"
+#include "tests/select/papers/tokenselect_settings.h"
 
 using namespace riffle;
 using namespace riffle::test;

@@ -12,10 +12,11 @@
 #include <vector>
 
 #include "kernels/common/half.h"
-#include "kernels/common/synthetic.h"
+#include "kernels/common/measure/synthetic.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/gemv/gemv.h"
 #include "kernels/cuda/layer/layer.h"
+#include "kernels/cuda/measure/measure.h"
 #include "model/model.h"
 #include "riffle.h"
 
@@ -485,7 +486,7 @@ TEST_CASE("sigmoid_gate and softcap against float64", "[cuda]") {
   }
 }
 
-TEST_CASE("fill_synthetic writes what kernels/common/synthetic.h says", "[cuda]") {
+TEST_CASE("fill_synthetic writes what kernels/common/measure/synthetic.h says", "[cuda]") {
   if (skip()) return;
   const int64_t rows = 77, cols = 4096;
   for (WType type :

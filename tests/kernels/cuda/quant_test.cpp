@@ -5,7 +5,7 @@
 #include <string>
 
 #include "backend/cuda/weights.h"
-#include "model/synthetic_model.h"
+#include "measure/synthetic_model.h"
 #include "tests/kernels/cuda/linear.h"
 
 namespace cpu = riffle::cpu;

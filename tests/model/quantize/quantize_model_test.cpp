@@ -5,12 +5,12 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "measure/synthetic_model.h"
 #include "model/formats/gguf_metadata.h"
 #include "model/formats/gguf_split.h"
 #include "model/formats/gguf_writer.h"
 #include "model/load_model.h"
 #include "model/quantize/quantize.h"
-#include "model/synthetic_model.h"
 #include "model/text/tokenizer.h"
 #include "tests/engine/tiny_checkpoint.h"
 #include "tests/model/expect_error.h"

@@ -1,0 +1,221 @@
+// The stopping test of progressive attention on the device: select/papers/psa.cpp Psa::done.
+//
+// A row's positions fall into groups: the forced blocks, then microbatches; the test may stop the
+// row after each but the first. Its numbers come from the blocks' own masses (log-sum-exps, base
+// 2), one a warp: of a group, warp w of the row's kRowWarps contributes what its positions (p %
+// kRowWarps == w) hold together; 8 lanes sum up a group, in a fixed order; the groups follow each
+// other in order. So it does not matter how many groups are attended to before the test (a wave),
+// nor who asks: every CTA of a row, or the host's verify_rows, comes to the same answer.
+#pragma once
+#include "kernels/cuda/attend/attend_io.cuh"
+#include "kernels/cuda/attend/decode.cuh"
+
+namespace riffle::cuda {
+
+// 2^(a - b) where b >= a; an empty part (a = -inf) weighs nothing.
+__device__ inline float weight2(float a, float b) {
+  return a == -INFINITY ? 0.0f : exp2f(__fsub_rn(a, b));
+}
+
+__device__ inline HeadStats empty_stats() { return {-INFINITY, 0, INFINITY, -INFINITY}; }
+
+// A block of this mass joins.
+__device__ inline void add_mass(HeadStats& x, float mass) {
+  const float m = fmaxf(x.m, mass);
+  x.s = __fadd_rn(__fmul_rn(x.s, weight2(x.m, m)),
+                  weight2(mass, m));  // alone: exactly 1, so that its log is 0
+  x.m = m;
+  x.smallest = fminf(x.smallest, mass);
+  x.largest = fmaxf(x.largest, mass);
+}
+__device__ inline float log_sum(const HeadStats& x) {
+  return x.s == 0 ? -INFINITY : __fadd_rn(x.m, log2f(x.s));
+}
+
+__device__ inline bool needs_bounds(Stop stop) { return stop == Stop::Bound || stop == Stop::Veto; }
+
+// What a warp publishes for each head, by wave. Narrow waves (at most a position a warp): the
+// block's mass as Mass. Wide ones (forced blocks and one microbatch at most): of the microbatch's
+// blocks their joint, smallest and largest mass; the forced blocks' joint mass. Left: of warps 0
+// and 1 of a CTA, halves of its sum of what is not attended.
+enum Word : int { kMass = 0, kSmallest = 1, kLargest = 2, kForced = 3, kLeft = 4 };
+
+struct Wave {
+  int begin, end;  // positions, whole groups
+  bool wide;
+};
+
+// Groups of a wave: number i's positions.
+struct WaveGroups {
+  int forced, first, microbatch, end, n;  // forced: 1 if group 0 is the forced blocks
+  __device__ WaveGroups(const Wave& wave, const RowGeometry& r, int microbatch_)
+      : forced(wave.begin < r.n_forced),
+        first(max(wave.begin, r.n_forced)),
+        microbatch(microbatch_),
+        end(wave.end) {
+    n = forced + (end > first ? (end - first + microbatch - 1) / microbatch : 0);
+  }
+  __device__ int group_begin(int i) const {
+    return i < forced ? 0 : first + (i - forced) * microbatch;
+  }
+  __device__ int group_end(int i) const {
+    return i < forced ? first : min(first + (i - forced + 1) * microbatch, end);
+  }
+};
+
+struct StopMemory {
+  float words[4 * kRowWarps * kMaxGroup];   // [Word][warp][g]
+  HeadStats groups[kRowWarps * kMaxGroup];  // [group][g]
+  uint32_t left[2 * kRowCtas * kMaxGroup];  // [half][cta][g]
+  double log_left[kRowWarps];               // [group]: log of the number of candidates behind it
+};
+
+// How long a CTA waits for another of its row, or for those that fetch ahead: DecodeStep::fault.
+// 2^32 cycles are about 2 s.
+struct Patience {
+  unsigned spins = 0;
+  long long start = 0;
+  __device__ bool ends(uint32_t* fault) {
+    if (++spins % 1024 != 0 || fault == nullptr) return false;
+    if (start == 0) start = clock64();
+    if (*static_cast<volatile uint32_t*>(fault) != 0) return true;  // others have
+    if (clock64() - start < 1ll << 32) return false;
+    *static_cast<volatile uint32_t*>(fault) = 1;
+    return true;
+  }
+};
+
+// The tagged words of a row's wave into shared memory. kPoll: waits for each to arrive. False:
+// given up.
+template <bool kPoll>
+__device__ inline bool read_words(const unsigned long long* words, uint32_t tag, int n,
+                                  uint32_t* out, uint32_t* fault) {
+  constexpr int kEach = 4;  // under way together
+  for (int i0 = threadIdx.x; i0 < n; i0 += kEach * kCtaThreads) {
+    unsigned long long word[kEach];
+#pragma unroll
+    for (int j = 0; j < kEach; ++j)
+      if (i0 + j * kCtaThreads < n) word[j] = load_word(words + i0 + j * kCtaThreads);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j)
+      if (i0 + j * kCtaThreads < n) {
+        if (kPoll && static_cast<uint32_t>(word[j] >> 32) != tag) {
+          Patience patience;
+          do {
+            word[j] = load_word(words + i0 + j * kCtaThreads);
+            if (patience.ends(fault)) return false;
+          } while (static_cast<uint32_t>(word[j] >> 32) != tag);
+        }
+        out[i0 + j * kCtaThreads] = static_cast<uint32_t>(word[j]);
+      }
+  }
+  return true;
+}
+
+inline constexpr int kGivenUp = -2;  // what decide returns if it has waited too long
+
+// All threads of a CTA of kCtaThreads; begins with nothing of memory in use, ends with a barrier.
+// words: [Word][kRowWarps][g] of this wave. run: lane h of warp 0 keeps head h's. decision: shared,
+// not in memory. Returns after which position the row stops, or -1, or kGivenUp.
+template <bool kPoll>
+__device__ inline int decide(const Ranked& ranked, const RowGeometry& r, const Wave& wave,
+                             bool may_stop, const unsigned long long* words, uint32_t tag,
+                             const float* top, int g, int block_size, HeadStats& run,
+                             StopMemory& memory, int& decision, uint32_t* fault = nullptr) {
+  const WaveGroups groups(wave, r, ranked.microbatch);
+  const int thread = threadIdx.x, lane = thread % 32, per_word = kRowWarps * g;
+  const bool bounds = needs_bounds(ranked.stop);
+  if (thread < groups.n)
+    memory.log_left[thread] = log(double(max(r.n_total - groups.group_end(thread), 1)));
+  bool arrived = read_words<kPoll>(words, tag,
+                                   per_word * (!wave.wide      ? 1
+                                               : groups.forced ? 4
+                                                               : 3),
+                                   reinterpret_cast<uint32_t*>(memory.words), fault);
+  if (bounds && wave.end > r.n_forced)
+    arrived &=
+        read_words<kPoll>(words + kLeft * per_word, tag, 2 * kRowCtas * g, memory.left, fault);
+  if (!kPoll) __syncthreads();
+  else if (__syncthreads_or(!arrived)) return kGivenUp;
+
+  constexpr int kTeam = 8, kTeams = kCtaThreads / kTeam;
+  const int sub = thread % kTeam, n_items = groups.n * g;
+  for (int base = 0; base < n_items; base += kTeams) {
+    const int item = base + thread / kTeam, i = item / g, h = item % g;
+    const bool forced = i < groups.forced;
+    const int begin = groups.group_begin(i), end = groups.group_end(i);
+    float mass[kRowWarps / kTeam];
+    HeadStats x = empty_stats();
+#pragma unroll
+    for (int j = 0; j < kRowWarps / kTeam; ++j) {
+      const int w = sub + kTeam * j, at = w * g + h;
+      const int p =
+          wave.begin + ((w - wave.begin) & (kRowWarps - 1));  // narrow: the only one it can have
+      mass[j] = -INFINITY;
+      if (item < n_items && (wave.wide || (p >= begin && p < end))) {
+        mass[j] = memory.words[(wave.wide && forced ? kForced : kMass) * per_word + at];
+        x.smallest =
+            fminf(x.smallest, wave.wide ? memory.words[kSmallest * per_word + at] : mass[j]);
+        x.largest = fmaxf(x.largest, wave.wide ? memory.words[kLargest * per_word + at] : mass[j]);
+      }
+      x.m = fmaxf(x.m, mass[j]);
+    }
+#pragma unroll
+    for (int o = kTeam / 2; o > 0; o /= 2) {
+      x.m = fmaxf(x.m, __shfl_xor_sync(kAllLanes, x.m, o));
+      x.smallest = fminf(x.smallest, __shfl_xor_sync(kAllLanes, x.smallest, o));
+      x.largest = fmaxf(x.largest, __shfl_xor_sync(kAllLanes, x.largest, o));
+    }
+#pragma unroll
+    for (int j = 0; j < kRowWarps / kTeam; ++j) x.s = __fadd_rn(x.s, weight2(mass[j], x.m));
+#pragma unroll
+    for (int o = kTeam / 2; o > 0; o /= 2) x.s = __fadd_rn(x.s, __shfl_xor_sync(kAllLanes, x.s, o));
+    if (sub == 0 && item < n_items) memory.groups[item] = x;
+  }
+  __syncthreads();
+
+  if (thread < 32) {
+    double mass = 0;
+    if (bounds && lane < g && wave.end > r.n_forced)
+      for (int c = 0; c < kRowCtas; ++c)
+        mass += __hiloint2double(static_cast<int>(memory.left[(kRowCtas + c) * g + lane]),
+                                 static_cast<int>(memory.left[c * g + lane]));
+    const double log_mass =
+        bounds && lane < g ? double(__ldg(top + lane)) + log(double(block_size)) + log(mass) : 0;
+    int stop = -1;
+    for (int i = 0; i < groups.n; ++i) {
+      bool pass = true;
+      if (lane < g) {
+        const HeadStats x = memory.groups[i * g + lane];
+        const float m = fmaxf(run.m, x.m);
+        run.s = __fadd_rn(__fmul_rn(run.s, weight2(run.m, m)), __fmul_rn(x.s, weight2(x.m, m)));
+        run.m = m;
+        if (i >= groups.forced) {
+          run.smallest = fminf(run.smallest, x.smallest);
+          const double limit = double(__fmul_rn(log_sum(run), kLn2)) + ranked.slack,
+                       log_left = memory.log_left[i];
+          const double smallest = double(__fmul_rn(run.smallest, kLn2)),
+                       largest = double(__fmul_rn(x.largest, kLn2));
+          switch (ranked.stop) {
+            case Stop::Paper: pass = smallest + log_left < limit; break;
+            case Stop::Last: pass = largest + log_left < limit; break;
+            case Stop::Veto: pass = smallest + log_left < limit && log_mass < limit; break;
+            case Stop::Bound:
+              pass = mass > 0 && log_mass <= limit;
+              break;  // an underflow bounds nothing
+          }
+        }
+      }
+      pass = __all_sync(kAllLanes, pass);
+      if (may_stop && pass && i >= groups.forced && groups.group_end(i) < r.n_total) {
+        stop = groups.group_end(i);
+        break;
+      }
+    }
+    if (lane == 0) decision = stop;
+  }
+  __syncthreads();
+  return decision;
+}
+
+}  // namespace riffle::cuda

@@ -1,0 +1,78 @@
+// riffle_measure.h: synthetic models and attention, scores, timers and row reports.
+#include "api/api_handles.h"
+#include "measure/synthetic_model.h"
+#include "riffle_measure.h"
+
+using namespace riffle;
+
+extern "C" {
+
+riffle_status riffle_model_synthetic(const char* shape, const char* weight_type,
+                                     riffle_model** model, char* err, size_t err_size) {
+  if (model) *model = nullptr;
+  return guarded(err, err_size, [&] {
+    require(shape, "shape");
+    require(weight_type, "weight_type");
+    require(model, "model");
+    auto m = std::make_unique<riffle_model>();
+    m->model = synthetic_model(shape, weight_type_of(weight_type));
+    name_parts(*m);
+    *model = m.release();
+  });
+}
+
+void riffle_synthetic_attention_defaults(riffle_synthetic_attention* t) {
+  if (!t) return;
+  *t = {};
+  t->struct_size = sizeof *t;
+  t->sparsity = 0.05f;
+  t->weight = 0.95f;
+  t->overlap = 0.88f;
+}
+
+riffle_status riffle_prefill_scored(riffle_session* session, const int32_t* tokens, size_t n_tokens,
+                                    riffle_score* scores, riffle_progress_fn progress, void* user) {
+  return on_session(session, [&] {
+    require(tokens || !n_tokens, "tokens");
+    require(scores, "scores");
+    session->context->engine->prefill(*session->sequence, {tokens, n_tokens}, scores,
+                                      progress_of(RIFFLE_PHASE_PREFILL, progress, user));
+  });
+}
+
+riffle_status riffle_profile_step(riffle_context* context, riffle_session* const* sessions,
+                                  const int32_t* tokens, size_t n_sessions, riffle_timing* timing) {
+  return on_context(context, [&] {
+    require(tokens, "tokens");
+    require(timing, "timing");
+    require_size(*timing, "timing");
+    const auto sequences = sequences_of(context, sessions, n_sessions);
+    context->engine->profile_step(sequences, {tokens, n_sessions}, *timing);
+  });
+}
+
+riffle_status riffle_set_row_report(riffle_context* context, riffle_row_report_fn report,
+                                    void* user, bool with_coverage) {
+  return on_context(context, [&] {
+    if (!report) {
+      context->engine->set_row_report({}, false);
+      return;
+    }
+    const Config& config = context->model->model->config;
+    const int group = config.n_heads / config.n_kv_heads;
+    context->engine->set_row_report(
+        [=](const riffle_session* session, const Sequence& s, int layer, int kv_head,
+            const RowReport& r) {
+          const riffle_row_report t{session,       static_cast<int32_t>(s.kv.n_tokens),
+                                    layer,         kv_head,
+                                    r.n_blocks,    r.n_read,
+                                    r.n_tokens,    r.tokens_read,
+                                    r.index_bytes, group,
+                                    r.coverage,    r.blocks};
+          report(user, &t);
+        },
+        with_coverage);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,415 @@
+// riffle bench: prefill speed by length, decode speed by depth and selector, beside the memory
+// bandwidth of the machine. On a model file, or on a shape with synthetic weights; with the model's
+// attention or a synthetic one.
+#include "measure/commands/bench/bench.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "cli/help.h"
+#include "cli/settings.h"
+
+namespace riffle::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Repeats of one measurement stop once they took this long together: a 30,000 token prefill is not
+// noise.
+constexpr double kEnoughSeconds = 20;
+constexpr int kProfileSteps = 4;
+
+class Bench {
+ public:
+  explicit Bench(BenchOptions& o) : o_(o) {}
+
+  int run() {
+    std::vector<int64_t> lengths = parse_size_list("--prefill", o_.prefill);
+    std::vector<int64_t> depths = parse_size_list("--depth", o_.depth);
+    std::vector<riffle_selector> selectors;
+    for (const std::string& name : split(o_.selectors, ','))
+      selectors.push_back(parse_selector(name));
+    std::erase(lengths, 0);
+    if (o_.synthetic) lengths.clear();  // prompts are filled in, which is no prefill
+    model_ = o_.shape.empty() ? load_model(o_.common) : make_synthetic(o_.shape, o_.weights());
+    info_ = model_info(model_.get());
+    int64_t longest =
+        std::max<int64_t>(*std::max_element(depths.begin(), depths.end()), 1) + steps_held();
+    for (const int64_t n : lengths) longest = std::max(longest, n);
+    riffle_context_options& context = o_.common.context;
+    // A shape has no length of its own that matters, and memory is taken for the whole context.
+    if (!o_.shape.empty() && context.n_ctx == 0)
+      context.n_ctx = static_cast<int32_t>(std::min<int64_t>(longest, INT32_MAX));
+    context.n_sessions = o_.batch;
+    if (o_.synthetic) context.synthetic_attention = &o_.attention;
+    results_.plan.struct_size = sizeof results_.plan;
+    char err[1024] = "";
+    if (riffle_plan_memory(model_.get(), &context, &results_.plan, err, sizeof err) != RIFFLE_OK)
+      results_.plan.n_threads = 0;
+    // Sessions are filled here, and a machine that is full would end the process without a word.
+    if (!o_.shape.empty() && *results_.plan.context_note)
+      throw Exit(EXIT_MEMORY, text_of("%s: try a smaller --depth, --batch or --shape",
+                                      results_.plan.context_note));
+    context_ = create_context(model_.get(), context, o_.common.quiet);
+    results_.notice = say_notice(context_.get(), o_.common.quiet);
+    for (int i = 0; i < o_.batch; ++i) sessions_.push_back(create_session(context_.get()));
+    const auto n_ctx = static_cast<int64_t>(riffle_context_length(context_.get()));
+    if (longest > n_ctx)
+      throw Exit(
+          EXIT_USAGE,
+          text_of(
+              "--prefill or --depth (with --steps) wants %lld tokens, the context has %lld: see -c",
+              static_cast<long long>(longest), static_cast<long long>(n_ctx)));
+    make_tokens(static_cast<size_t>(longest));
+    InterruptGuard guard(context_.get());
+    try {
+      for (const int64_t n : lengths) measure_prefill(static_cast<size_t>(n));
+      // Deepest first: truncating keeps what the shallower ones need.
+      std::sort(depths.rbegin(), depths.rend());
+      for (const Session& s : sessions_)
+        go_to(s.get(), static_cast<size_t>(std::max<int64_t>(
+                           depths.front(), 1)));  // a step needs something to attend to
+      for (const int64_t d : depths)
+        for (const riffle_selector s : selectors) measure_decode(static_cast<size_t>(d), s);
+    } catch (const Exit& e) {
+      if (e.code() != EXIT_INTERRUPTED) throw;
+      results_.interrupted = true;
+      notice(o_.common.quiet, "[stopped after %zu measurements]",
+             results_.prefill.size() + results_.decode.size());
+    }
+    std::stable_sort(results_.decode.begin(), results_.decode.end(),
+                     [](const auto& a, const auto& b) { return a.depth < b.depth; });
+    results_.stats = context_stats(context_.get());
+    results_.notice = say_notice(context_.get(), o_.common.quiet, results_.notice);
+    if (o_.common.json) print_json(bench_json(o_, results_));
+    else print_bench(o_, results_);
+    return results_.interrupted ? EXIT_INTERRUPTED : EXIT_OK;
+  }
+
+ private:
+  // Tokens that decoding adds to a depth. Synthetic queries depend on the position alone, so steps
+  // made twice would find their blocks in the pool; there the repeats go on where the last ended.
+  int64_t steps_held() const {
+    return 1 + (o_.synthetic ? o_.warmup_steps() + (int64_t{o_.reps} + 1) * o_.steps
+                             : std::max(o_.steps, o_.warmup_steps()));
+  }
+
+  // A text's tokens, over and over if it is short; without one, random ids above the control and
+  // byte pieces.
+  void make_tokens(size_t n) {
+    std::vector<int32_t> text;
+    if (!o_.text.empty()) {
+      text = tokenize(model_.get(), read_file(o_.text), 0);
+      if (text.empty()) throw Exit(EXIT_RUN, o_.text + ": the text is empty");
+    }
+    uint64_t state = 1;
+    const auto vocab = static_cast<uint64_t>(info_.vocab_size),
+               low = std::min<uint64_t>(300, vocab / 2);
+    if (info_.bos_id >= 0) tokens_.push_back(info_.bos_id);
+    while (tokens_.size() < n) {
+      if (!text.empty()) {
+        tokens_.push_back(text[tokens_.size() % text.size()]);
+        continue;
+      }
+      state = state * 6364136223846793005U + 1442695040888963407U;  // Knuth's MMIX generator
+      tokens_.push_back(static_cast<int32_t>(low + (state >> 33) % (vocab - low)));
+    }
+  }
+
+  // If the session cannot be cut there, the missing tokens are read again.
+  void truncate(riffle_session* session, size_t n) {
+    const size_t reached = riffle_session_reach(session, n);
+    check(riffle_session_truncate(session, reached), context_.get());
+    if (reached < n)
+      check(riffle_prefill(session, tokens_.data() + reached, n - reached, nullptr, nullptr),
+            context_.get());
+  }
+  void truncate_all(size_t n) {
+    for (const Session& s : sessions_) truncate(s.get(), n);
+  }
+
+  void go_to(riffle_session* session, size_t depth) {
+    const size_t held = riffle_session_length(session);
+    if (held >= depth) return truncate(session, depth);
+    Progress progress(text_of("%s up to %zu tokens", o_.synthetic ? "filling" : "reading", depth),
+                      o_.common.quiet);
+    check(
+        riffle_prefill(session, tokens_.data() + held, depth - held, Progress::callback, &progress),
+        context_.get());
+  }
+
+  void measure_prefill(size_t n) {
+    PrefillRow row{n, {}};
+    riffle_session* const session = sessions_.front().get();
+    double spent = 0;
+    // The first short prefill also pages the weights in.
+    if (results_.prefill.empty()) {
+      truncate(session, 0);
+      go_to(session, std::min<size_t>(n, 512));
+    }
+    for (int i = 0; i < o_.reps && (i == 0 || spent < kEnoughSeconds); ++i) {
+      truncate(session, 0);
+      const Clock::time_point start = Clock::now();
+      go_to(session, n);
+      row.seconds.push_back(seconds_since(start));
+      spent += row.seconds.back();
+    }
+    results_.prefill.push_back(std::move(row));
+  }
+
+  // Hands over what a step takes: the sessions, and the next token for each.
+  template <class StepFn>
+  void each_step(int n, StepFn&& step) {
+    std::vector<riffle_session*> sessions;
+    for (const Session& s : sessions_) sessions.push_back(s.get());
+    for (int i = 0; i < n; ++i) {
+      const std::vector<int32_t> tokens(sessions.size(),
+                                        tokens_[riffle_session_length(sessions.front())]);
+      check(step(sessions.data(), tokens.data(), sessions.size()), context_.get());
+    }
+  }
+  void steps(int n) {
+    each_step(n, [&](riffle_session* const* sessions, const int32_t* tokens, size_t count) {
+      return riffle_step(context_.get(), sessions, tokens, count);
+    });
+  }
+
+  // As steps, but with the model's own greedy answers: tokens that are computed ahead are taken
+  // only where an answer draws them. Returns the seconds that the answers took.
+  double answer(size_t depth, int n) {
+    // Logits, from which an answer begins, come from running a token.
+    truncate_all(depth - 1);
+    std::vector<riffle_session*> sessions;
+    for (const Session& s : sessions_) sessions.push_back(s.get());
+    for (riffle_session* s : sessions) go_to(s, depth);
+    riffle_generate_options options;
+    riffle_generate_defaults(&options);
+    options.max_tokens = n + 1;  // the last one is drawn, but takes no step
+    options.sampling.temperature = 0;
+    options.ignore_eos = true;
+    const std::vector<riffle_generate_options> all(sessions.size(), options);
+    const Clock::time_point start = Clock::now();
+    check(riffle_generate_many(context_.get(), sessions.data(), all.data(), sessions.size(),
+                               nullptr, nullptr, nullptr),
+          context_.get());
+    const double seconds = seconds_since(start);
+    if (interrupted()) throw Exit(EXIT_INTERRUPTED, "");
+    return seconds;
+  }
+
+  // Seconds of so many steps, or of answers of so many tokens.
+  double timed_steps(size_t depth, int n) {
+    if (o_.common.context.lookup > 0) return answer(depth, n);
+    if (!o_.synthetic) truncate_all(depth);
+    const Clock::time_point start = Clock::now();
+    steps(n);
+    return seconds_since(start);
+  }
+
+  void measure_decode(size_t depth, riffle_selector selector) {
+    riffle_selection selection = o_.common.context.selection;
+    selection.selector = selector;
+    check(riffle_set_selection(context_.get(), &selection), context_.get());
+    DecodeRow row{depth, selector, {}, {}, {}};
+    depth = std::max<size_t>(depth, 1);
+    truncate_all(depth);
+    steps(o_.warmup_steps());
+    riffle_reset_stats(context_.get());
+    double spent = 0;
+    for (int i = 0; i < o_.reps && (i == 0 || spent < kEnoughSeconds); ++i) {
+      const double s = timed_steps(depth, o_.steps);
+      row.seconds.push_back(s / o_.steps);
+      spent += s;
+    }
+    row.stats = context_stats(context_.get());
+    if (!o_.synthetic) truncate_all(depth);
+    row.timing = take_apart();
+    truncate_all(depth);
+    row.bytes = weights_of_step();
+    if (row.stats.decode_steps)
+      row.bytes += static_cast<double>(row.stats.kv_bytes_read) /
+                   static_cast<double>(row.stats.decode_steps);
+    if (on_cpu())
+      row.bandwidth = read_bandwidth(static_cast<size_t>(row.bytes), results_.plan.n_threads);
+    else if (row.timing) row.bandwidth = row.timing->copy_bandwidth;
+    results_.decode.push_back(std::move(row));
+  }
+
+  // Bytes of the weights that a step reads.
+  double weights_of_step() const {
+    const auto experts = static_cast<double>(info_.expert_bytes);
+    double others = static_cast<double>(info_.weight_bytes) - experts;
+    // A separate output matrix leaves all but one row of the embedding unread.
+    if (!info_.tied_output && info_.n_params > info_.expert_params)
+      others *= 1 - static_cast<double>(info_.vocab_size) * info_.dim /
+                        static_cast<double>(info_.n_params - info_.expert_params);
+    if (info_.n_experts == 0) return others;
+    // A step reads the experts of a layer that any of its tokens is sent to. If tokens choose
+    // evenly and independently, this share of the experts is left out on average.
+    const double unread = std::pow(1 - 1.0 * info_.n_experts_used / info_.n_experts, o_.batch);
+    return others + experts * (1 - unread);
+  }
+
+  bool on_cpu() const {
+    const std::string_view device = results_.plan.device ? results_.plan.device : "";
+    return device == "cpu" || device == "emu";
+  }
+
+  // Mean over a few steps, run part by part; nothing on devices that cannot.
+  std::optional<riffle_timing> take_apart() {
+    std::optional<riffle_timing> mean;
+    if (on_cpu()) return mean;
+    const int n = std::min(kProfileSteps, o_.steps);
+    mean.emplace();
+    mean->struct_size = sizeof *mean;
+    each_step(n, [&](riffle_session* const* sessions, const int32_t* tokens, size_t count) {
+      riffle_timing t{};
+      t.struct_size = sizeof t;
+      const riffle_status status = riffle_profile_step(context_.get(), sessions, tokens, count, &t);
+      mean->linear += t.linear / n;
+      mean->attention_score += t.attention_score / n;
+      mean->attention_rank += t.attention_rank / n;
+      mean->attention_attend += t.attention_attend / n;
+      mean->other += t.other / n;
+      mean->total += t.total / n;
+      mean->copy_bandwidth = t.copy_bandwidth;
+      mean->link_bandwidth = t.link_bandwidth;
+      return status;
+    });
+    return mean;
+  }
+
+  BenchOptions& o_;
+  Model model_;
+  Context context_;
+  std::vector<Session> sessions_;
+  riffle_model_info info_{};
+  std::vector<int32_t> tokens_;
+  BenchResults results_;
+};
+
+}  // namespace
+
+Model make_synthetic(const std::string& shape, const std::string& weights) {
+  riffle_model* model = nullptr;
+  char err[1024] = "";
+  const riffle_status status =
+      riffle_model_synthetic(shape.c_str(), weights.c_str(), &model, err, sizeof err);
+  if (status != RIFFLE_OK)
+    throw Exit(status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
+  return Model(model);
+}
+
+static void add_bench_notes(CLI::App& sub) {
+  set_notes(
+      sub, "",
+      R"(Columns: MB/token: the weights (for experts: the ones that a step reads on average), and the K
+and V of the blocks read. memory GB/s: the rate of the same threads when they read a buffer of
+that size (a GPU: copying, read + write). bandwidth used: the share of that rate that decoding
+reaches. loaded: KV copied from host memory to the pool. syncs: number of times the host waited
+for the GPU. spread: slowest less fastest repeat, as a share of the median.
+--shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, qwen3-30b-a3b, llama-3-70b-layer or
+tiny. The weights are synthetic, of type --weights (default: q8_0). The speed is real, the answers
+mean nothing.
+With --lookup, decode is measured with greedy answers to the text, and ms/token is the time of an
+answer over its tokens. tokens/step: tokens that a step gave each sequence.
+With --arrivals: first token, time between tokens and delay (arrival to the begin of prefill) are
+those that a client sees. Sequences in a step, blocks and working set are means over iterations with
+decode steps; with --cost, they are those of the model that it stands for.)");
+}
+
+// What is measured, and how often.
+static CLI::Option* add_measured_flags(CLI::App& sub, BenchOptions& o) {
+  CLI::Option* prefill =
+      sub.add_option("--prefill", o.prefill, "lengths of the prompts whose prefill is measured")
+          ->type_name("N,N")
+          ->capture_default_str();
+  sub.add_option("--depth", o.depth, "tokens held when decode begins; 0: one token")
+      ->type_name("N,N")
+      ->capture_default_str();
+  sub.add_option("--selectors", o.selectors,
+                 "selectors whose decode is measured; if only --selector is given: that one")
+      ->type_name("NAME,NAME")
+      ->capture_default_str();
+  CLI::Option* text = sub.add_option("--text", o.text, "text to run on; default: random tokens")
+                          ->group(kMeasureGroup)
+                          ->type_name("FILE");
+  sub.add_option("--shape", o.shape, "synthetic weights of this shape in place of a model")
+      ->type_name("NAME")
+      ->excludes("--model")
+      ->excludes(text);
+  sub.add_option("--batch", o.batch, "sequences that step together")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  sub.add_option("--reps", o.reps, "repeats of each measurement, whose median is shown")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  sub.add_option("--steps", o.steps, "decode steps per measurement")
+      ->group(kMeasureGroup)
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  sub.add_option("--warmup", o.warmup,
+                 "steps before each measurement; default: 2, with --synthetic-attention 8")
+      ->group(kMeasureGroup)
+      ->type_name("N")
+      ->check(CLI::Range(0, 100000));
+  return prefill;
+}
+
+static CLI::Option* add_synthetic_flags(CLI::App& sub, BenchOptions& o) {
+  const std::string heading = "Synthetic attention";
+  CLI::Option* synthetic =
+      sub.add_flag("--synthetic-attention", o.synthetic,
+                   "q, k and v of known sparsity in place of the model's; prompts are filled in");
+  const auto option = [&](const char* flag, auto& target, const char* what) {
+    sub.add_option(flag, target, what)
+        ->type_name("X")
+        ->needs(synthetic)
+        ->group(heading)
+        ->capture_default_str();
+  };
+  option("--synthetic-sparsity", o.attention.sparsity, "share of the blocks that a query looks at");
+  option("--synthetic-weight", o.attention.weight,
+         "share of the attention weight that lies in these blocks");
+  option("--synthetic-overlap", o.attention.overlap,
+         "share of these blocks that the next query looks at as well");
+  option("--synthetic-seed", o.attention.seed, "seed that chooses these blocks");
+  return synthetic;
+}
+
+void add_bench(CLI::App& app, Command& chosen) {
+  auto o = std::make_shared<BenchOptions>();
+  // Memory is planned for INT4 keys, which auto may leave out and --selectors may name.
+  o->common.context.selection.selector = RIFFLE_SELECTOR_SHARE;
+  riffle_synthetic_attention_defaults(&o->attention);
+  CLI::App* sub =
+      app.add_subcommand("bench", "Measure prefill speed by length and decode speed by depth");
+  add_bench_notes(*sub);
+  add_common_flags(*sub, o->common,
+                   CONTEXT_FLAGS | SELECTION_FLAGS | COMPARISON_FLAGS | JSON_FLAG | WEIGHTS_FLAG);
+  CLI::Option* prefill = add_measured_flags(*sub, *o);
+  CLI::Option* synthetic = add_synthetic_flags(*sub, *o);
+  add_arrivals_flags(*sub, o->arrivals);
+  sub->final_callback([o, sub, prefill, synthetic, &chosen] {
+    if (o->arrivals.on) {
+      for (const char* flag : {"--prefill", "--depth", "--selectors", "--text", "--steps", "--reps",
+                               "--warmup", "--batch"})
+        if (sub->count(flag) > 0) throw CLI::ExcludesError("--arrivals", flag);
+      chosen = [o] { return run_arrivals(*o); };
+      return;
+    }
+    if (synthetic->count() > 0 && prefill->count() > 0)
+      throw CLI::ExcludesError("--synthetic-attention", "--prefill");
+    if (sub->count("--selector") > 0 && sub->count("--selectors") == 0)
+      o->selectors = selector_name(o->common.context.selection.selector);
+    chosen = [o] { return Bench(*o).run(); };
+  });
+}
+
+}  // namespace riffle::cli

@@ -1,0 +1,69 @@
+// riffle bench in parts: bench.cpp measures, bandwidth.cpp measures the machine,
+// report.cpp tells. Requests that arrive over time: arrivals.h.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/common.h"
+#include "measure/commands/bench/arrivals.h"
+#include "riffle_measure.h"
+
+namespace riffle::cli {
+
+struct BenchOptions {
+  CommonOptions common;
+  std::string prefill = "512,4096", depth = "0,4096,16384", selectors = "dense,share", text;
+  std::string shape;  // "": a model file
+  std::string weights() const {
+    return common.weights.empty() ? "q8_0" : common.weights;
+  }                        // with shape
+  bool synthetic = false;  // --synthetic-attention
+  riffle_synthetic_attention attention;
+  int steps = 32, reps = 3, batch = 1;
+  std::optional<int> warmup;
+  ArrivalsOptions arrivals;  // --arrivals
+  // Steps before a measurement: buffers, caches, and with synthetic attention a pool that holds
+  // what the last steps looked at.
+  int warmup_steps() const { return warmup.value_or(synthetic ? 8 : 2); }
+};
+
+// A model of this shape with made-up weights of this type. Throws Exit.
+Model make_synthetic(const std::string& shape, const std::string& weights);
+
+struct PrefillRow {
+  size_t tokens;
+  std::vector<double> seconds;
+};
+
+struct DecodeRow {
+  size_t depth;
+  riffle_selector selector;
+  std::vector<double> seconds;  // per step
+  riffle_stats stats;
+  std::optional<riffle_timing> timing;  // of one step, in parts
+  double bytes = 0;                     // read per step
+  double bandwidth = 0;  // bytes per second that the device's memory gives; 0: not known
+};
+
+struct BenchResults {
+  riffle_plan plan{};
+  std::string notice;  // of the context
+  std::vector<PrefillRow> prefill;
+  std::vector<DecodeRow> decode;
+  riffle_stats stats{};      // at the end
+  bool interrupted = false;  // by Ctrl-C: what had been measured until then
+};
+
+double median(std::vector<double> values);
+
+// Bytes per second at which n_threads read a buffer of that size over and over: what one token's
+// weights and KV could at best be read at, with whatever cache the machine has for a set of that
+// size.
+double read_bandwidth(size_t bytes, int n_threads);
+
+Json synthetic_attention_json(const BenchOptions& options);  // null without one
+Json bench_json(const BenchOptions& options, const BenchResults& results);
+void print_bench(const BenchOptions& options, const BenchResults& results);
+
+}  // namespace riffle::cli

@@ -1,0 +1,301 @@
+// riffle demo: a model reads a long document once, then answers questions about it, dense and
+// sparse; a table says what each way read. The shipped model has a document and questions of its
+// own beside it; for any other model numbers are hidden in that document, in the model's own chat
+// template.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/common.h"
+#include "measure/commands/eval/tasks.h"
+#include "measure/commands/eval/vocabulary.h"
+
+namespace riffle::cli {
+namespace {
+
+struct DemoOptions {
+  CommonOptions common;
+  std::string document, questions;
+};
+
+struct Question {
+  std::string text,
+      expected;  // expected: the very words, or (hidden) a number that the answer must name
+  std::vector<int32_t> prompt;  // document and question
+};
+
+struct Script {
+  std::string document;  // where its text is from
+  size_t n_tokens;       // of the document
+  bool hidden;           // facts of ours are hidden in it
+  std::vector<Question> questions;
+};
+
+// What one way of attending did over all questions.
+struct Tally {
+  std::vector<std::string> answers;
+  int correct = 0;
+  riffle_stats stats{};
+};
+
+// One question a line; behind a tab, what the document says.
+std::vector<Question> read_questions(const std::string& path) {
+  std::vector<Question> out;
+  const std::string text = read_file(path);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    at = end + 1;
+    const size_t tab = line.find('\t');
+    if (tab == std::string::npos) continue;
+    out.push_back({line.substr(0, tab), line.substr(tab + 1), {}});
+  }
+  if (out.empty()) throw Exit(EXIT_RUN, path + ": no line of the form QUESTION<tab>ANSWER");
+  return out;
+}
+
+Script script_of_files(const DemoOptions& o, riffle_model* model) {
+  std::string document = read_file(o.document);
+  while (!document.empty() && document.back() == '\n') document.pop_back();
+  Script script{o.document, tokenize(model, document, RIFFLE_TOKENIZE_BOS).size(), false,
+                read_questions(o.questions)};
+  for (Question& q : script.questions)
+    q.prompt = chat_tokens(model, {{"user", with_document(document, q.text)}});
+  return script;
+}
+
+// Eight numbers hidden in the sample text, for a model that has no document of its own.
+Script script_of_needles(const DemoOptions& o, riffle_model* model, const riffle_model_info& info) {
+  constexpr int kNeedles = 8, kMostTokens = 24000;
+  const std::string path = o.document.empty() ? sample_text_path(o.common.model_path) : o.document;
+  const eval::Vocabulary vocabulary = eval_vocabulary(model, info);
+  const eval::PromptForm form = eval::prompt_form(vocabulary);
+  const std::vector<int32_t> text = eval::encode_text(vocabulary, read_file(path));
+  const int n_ctx = o.common.context.n_ctx > 0 ? o.common.context.n_ctx : info.n_ctx_train;
+  const int length = static_cast<int>(std::min<int64_t>({kMostTokens, n_ctx, std::ssize(text)}));
+  eval::Random random(1);
+  eval::Document doc;
+  try {
+    doc = eval::build_document(
+        {eval::Task::MAGIC, std::vector<eval::Task>(kNeedles, eval::Task::NEEDLE)}, length,
+        o.common.generate.max_tokens, 0, 1, text, vocabulary, form, random);
+  } catch (const std::runtime_error& e) {
+    throw Exit(EXIT_RUN, path + ": " + e.what());
+  }
+  Script script{path + ", with " + std::to_string(kNeedles) + " numbers hidden in it",
+                doc.tokens.size(),
+                true,
+                {}};
+  for (const eval::Question& q : doc.questions) {
+    script.questions.push_back({q.question_text, q.values[0], doc.tokens});
+    script.questions.back().prompt.insert(script.questions.back().prompt.end(), q.tail.begin(),
+                                          q.tail.end());
+  }
+  return script;
+}
+
+bool is_right(const Script& script, const Question& q, const std::string& answer) {
+  if (!script.hidden) return answer == q.expected;
+  eval::Question asked{};
+  asked.values = {q.expected};
+  return eval::answer_right(asked, answer);
+}
+
+std::string answer(riffle_context* context, riffle_session* session, const Question& q,
+                   int32_t max_tokens) {
+  check(riffle_prefill_to(session, q.prompt.data(), q.prompt.size(), nullptr, nullptr), context);
+  riffle_generate_options g;
+  riffle_generate_defaults(&g);
+  g.max_tokens = max_tokens;
+  g.sampling.temperature = 0;
+  g.trim_start = true;
+  std::string text;
+  const auto append = [](void* user, size_t, const riffle_token* token) {
+    static_cast<std::string*>(user)->append(token->text, token->text_len);
+    return true;
+  };
+  riffle_result result{};
+  check(riffle_generate(session, &g, append, &text, &result), context);
+  if (result.finish == RIFFLE_FINISH_ABORTED) throw Exit(EXIT_INTERRUPTED, "");
+  return text;
+}
+
+// One way of attending to the document, and what it did.
+struct Way {
+  const char* name;
+  riffle_selection selection;
+  Tally tally{};
+};
+
+struct Outcome {
+  riffle_stats read{};  // of the document
+  uint64_t slot_bytes = 0;
+  Way ways[2];   // dense, and the selector
+  int same = 0;  // answers that are the same both ways
+  int lost = 0;  // answers that are right when dense, and not with the selector
+  double seconds = 0;
+};
+
+// A model with files of its own beside it, or files that are given; else facts are hidden in the
+// sample text.
+Script choose_script(DemoOptions& o, riffle_model* model, const riffle_model_info& info) {
+  std::error_code error;
+  if (o.questions.empty()) {
+    const std::string beside =
+        beside_model(resolve_model_path(o.common.model_path), "demo-questions.txt");
+    if (std::filesystem::exists(beside, error)) o.questions = beside;
+  }
+  if (o.questions.empty()) return script_of_needles(o, model, info);
+  if (o.document.empty())
+    o.document = beside_model(resolve_model_path(o.common.model_path), "demo.txt");
+  return script_of_files(o, model);
+}
+
+void answer_all(const DemoOptions& o, riffle_context* context, riffle_session* session,
+                const Script& script, bool shows, Way& way) {
+  check(riffle_set_selection(context, &way.selection), context);
+  riffle_reset_stats(context);
+  Tally& tally = way.tally;
+  for (const Question& q : script.questions) {
+    const std::string text = answer(context, session, q, o.common.generate.max_tokens);
+    if (shows) write_out((tally.answers.empty() ? "\nQ " : "Q ") + q.text + "\nA " + text + "\n");
+    tally.correct += is_right(script, q, text);
+    tally.answers.push_back(text);
+  }
+  tally.stats = context_stats(context);
+}
+
+void compare_answers(const Script& script, Outcome& out) {
+  const auto &dense = out.ways[0].tally.answers, &sparse = out.ways[1].tally.answers;
+  for (size_t i = 0; i < script.questions.size(); ++i) {
+    const Question& q = script.questions[i];
+    out.same += dense[i] == sparse[i];
+    out.lost += is_right(script, q, dense[i]) && !is_right(script, q, sparse[i]);
+  }
+}
+
+Json demo_json(const Script& script, const Outcome& out) {
+  Json json = {{"document_tokens", script.n_tokens}, {"prefill", stats_json(out.read)},
+               {"seconds", number(out.seconds)},     {"same_answers", out.same},
+               {"lost_answers", out.lost},           {"questions", script.questions.size()}};
+  for (const Way& way : out.ways)
+    json["ways"].push_back({{"selector", way.name},
+                            {"answers", way.tally.answers},
+                            {"correct", way.tally.correct},
+                            {"stats", stats_json(way.tally.stats)}});
+  return json;
+}
+
+void print_table(size_t n_questions, const Outcome& out) {
+  const bool pooled = out.read.pool_slots > 0;  // the CPU reads the KV where it is
+  std::vector<std::string> header = {"answering", "correct", "KV read"};
+  if (pooled) header.insert(header.end(), {"pool hits", "copied to pool"});
+  header.push_back("tokens/s");
+  Table table(header);
+  for (const Way& way : out.ways) {
+    const riffle_stats& s = way.tally.stats;
+    std::vector<std::string> line = {
+        way.name, std::to_string(way.tally.correct) + "/" + std::to_string(n_questions),
+        percent(kv_read_pct(s))};
+    if (pooled)
+      line.insert(line.end(), {percent(pool_hit_pct(s)), human_bytes(double(s.loaded_bytes))});
+    line.push_back(text_of("%.0f", decode_rate(s)));
+    table.add(line);
+  }
+  table.print();
+}
+
+void print_outcome(const Script& script, const Outcome& out) {
+  const auto &dense = out.ways[0].tally.answers, &sparse = out.ways[1].tally.answers;
+  const char* const selector = out.ways[1].name;
+  for (size_t i = 0; i < script.questions.size(); ++i)
+    if (dense[i] != sparse[i])
+      write_out(std::string("\n") + selector + " answered otherwise: " + script.questions[i].text +
+                "\n  " + sparse[i] + "\n");
+  const riffle_stats& read = out.read;
+  std::string pool;
+  if (read.pool_slots > 0) {
+    const double bytes = double(read.pool_slots) * double(out.slot_bytes);
+    pool = text_of(", behind a pool of %lld slots (%s)", static_cast<long long>(read.pool_slots),
+                   human_bytes(bytes).c_str());
+  }
+  write_out(
+      text_of("\nThe document was read at %.0f tokens/s; its KV, %s, stays in host memory%s.\n",
+              prefill_rate(read), human_bytes(double(read.host_kv_bytes)).c_str(), pool.c_str()));
+  print_table(script.questions.size(), out);
+  write_out(text_of("%d of %zu answers are the same, dense and %s; %.0f seconds in all.\n",
+                    out.same, script.questions.size(), selector, out.seconds));
+}
+
+int demo_main(DemoOptions& o) {
+  const auto start = std::chrono::steady_clock::now();
+  Model model = load_model(o.common);
+  const riffle_model_info info = model_info(model.get());
+  riffle_context_options& options = o.common.context;
+  const Script script = choose_script(o, model.get(), info);
+  Outcome out;
+  // An error comes again when the context is created, with its text.
+  riffle_context_options document = options;
+  document.n_ctx = static_cast<int32_t>(script.n_tokens);
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  riffle_plan_memory(model.get(), &document, &plan, nullptr, 0);
+  out.slot_bytes = plan.slot_bytes;
+  // A pool a quarter the size of the document's KV, about what one step reads and a little more: on
+  // a GPU, or emulated.
+  if (options.device == RIFFLE_DEVICE_AUTO && plan.device && plan.device == std::string("cpu"))
+    options.device = RIFFLE_DEVICE_EMU;
+  if (options.device != RIFFLE_DEVICE_CPU && !options.slots && !options.gpu_mem)
+    options.slots = std::max<int64_t>(
+        static_cast<int64_t>(plan.host_kv / std::max<uint64_t>(1, plan.slot_bytes)) / 4, 64);
+  Context context = create_context(model.get(), options, o.common.quiet);
+  Session session = create_session(context.get());
+  InterruptGuard guard(context.get());
+  say_notice(context.get(), o.common.quiet);
+  notice(o.common.quiet, "%s reads %zu tokens of %s", info.name, script.n_tokens,
+         script.document.c_str());
+  const std::vector<int32_t>& first = script.questions[0].prompt;
+  {
+    Progress progress("reading " + std::to_string(first.size()) + " tokens", o.common.quiet);
+    check(riffle_prefill(session.get(), first.data(), first.size(), Progress::callback, &progress),
+          context.get());
+  }
+  out.read = context_stats(context.get());
+  const riffle_selection sparse = options.selection;
+  out.ways[0] = {"dense", sparse};
+  out.ways[0].selection.selector = RIFFLE_SELECTOR_DENSE;
+  out.ways[1] = {selector_name(sparse.selector), sparse};
+  for (Way& way : out.ways)
+    answer_all(o, context.get(), session.get(), script, !o.common.json && &way == out.ways, way);
+  compare_answers(script, out);
+  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (o.common.json) print_json(demo_json(script, out));
+  else print_outcome(script, out);
+  return out.lost == 0 ? EXIT_OK : EXIT_RUN;
+}
+
+}  // namespace
+
+void add_demo(CLI::App& app, Command& chosen) {
+  auto o = std::make_shared<DemoOptions>();
+  o->common.generate.max_tokens = 64;
+  // Auto would read a short document whole, and both ways would be one.
+  o->common.context.selection.selector = RIFFLE_SELECTOR_SHARE;
+  CLI::App* sub =
+      app.add_subcommand("demo", "Watch a model read a long document and answer, dense and sparse");
+  sub->footer("Exit code 1: an answer that dense attention gets right is wrong with the selector.");
+  sub->add_option("--document", o->document,
+                  "text to read; default: demo.txt next to the model, else the shipped one")
+      ->type_name("FILE");
+  sub->add_option("--questions", o->questions,
+                  "lines of QUESTION<tab>ANSWER; default: demo-questions.txt next to the model, "
+                  "else numbers are hidden in the text and asked for")
+      ->type_name("FILE");
+  add_common_flags(*sub, o->common,
+                   CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG | CHAT_FLAG | WEIGHTS_FLAG);
+  sub->final_callback([o, &chosen] { chosen = [o] { return demo_main(*o); }; });
+}
+
+}  // namespace riffle::cli

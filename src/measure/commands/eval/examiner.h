@@ -1,0 +1,97 @@
+// Puts a document's questions to every setting, on the same KV; eval.cpp says how.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/common.h"
+#include "measure/commands/eval/distribution.h"
+#include "measure/commands/eval/eval.h"
+#include "measure/commands/eval/heatmap.h"
+#include "measure/commands/eval/report.h"
+#include "measure/commands/eval/tasks.h"
+#include "riffle_measure.h"
+
+namespace riffle::cli {
+
+// One question answered one way.
+struct EvalAnswer {
+  bool right = false;
+  bool in_order = false;      // the reference's very tokens, the end token included
+  eval::Agreement agreement;  // with the dense answer; of the dense one itself: nothing
+  double read_pct = 0;
+  std::string text;  // as the model writes it, greedily
+};
+
+class Examiner {
+ public:
+  // settings: the first is dense. mapped: by setting, whether a heat map is wanted. Both handles
+  // outlive it.
+  Examiner(const EvalOptions& options, riffle_model* model, riffle_context* context, int n_ctx,
+           std::vector<eval::Setting> settings, std::vector<bool> mapped);
+
+  // Adds what a document's text and questions gave to rows (by setting); the answers as
+  // [question][setting]. is_first: of its length, so that heat maps are drawn.
+  std::vector<std::vector<EvalAnswer>> run(const eval::Document& doc, const std::string& label,
+                                           int length, bool is_first, std::vector<eval::Row>& rows);
+  // Predicts tokens from their own beginning, densely.
+  std::vector<riffle_score> score(const std::vector<int32_t>& tokens, Progress& progress);
+
+  const std::vector<eval::Setting>& settings() const { return settings_; }
+  const std::vector<eval::HeatMap>& maps() const { return maps_; }
+
+ private:
+  std::vector<std::vector<EvalAnswer>> ask(const eval::Document& doc, Progress& progress,
+                                           std::vector<eval::Row>& rows);
+  void read_text(const eval::Document& doc, Progress& progress, std::vector<eval::Row>& rows);
+  // What a setting says to a question: its tokens (the end token included), and for dense attention
+  // by which distribution each was chosen.
+  struct Spoken {
+    std::vector<int32_t> tokens;
+    std::vector<eval::Distribution> by;
+    std::string text;
+  };
+  EvalAnswer answer(const eval::Question& q, Spoken& dense, bool is_dense);
+  Spoken speak(size_t limit, bool keep_logits);
+  eval::Agreement follow(const Spoken& dense);
+  void describe(eval::HeatMap& map, const eval::Setting& setting, const eval::Question& question,
+                const EvalAnswer& answer) const;
+
+  const float* step(int32_t token);
+  void use(size_t setting);
+  void truncate(size_t n) { check(riffle_session_truncate(current_, n), context_); }
+  // Back to the first n tokens of a text that the session begins with. If the session cannot be cut
+  // there, the missing tokens are read again.
+  void go_back(const std::vector<int32_t>& text, size_t n);
+  void rewind(const std::vector<int32_t>& prompt, size_t n);
+  void prefill(const int32_t* tokens, size_t n, Progress* progress);
+  // Makes the setting the one that steps run with, and counts them from now on until end().
+  void begin(const eval::Setting& setting);
+  eval::Usage end();
+  static void on_report(void* user, const riffle_row_report* report);
+
+  const EvalOptions& o_;
+  riffle_model* model_;
+  riffle_context* context_;
+  riffle_model_info info_;
+  int n_ctx_;
+  bool has_pool_;
+  std::vector<eval::Setting> settings_;
+  std::vector<bool> mapped_;
+  // A document is read densely once for all settings, but for those whose positions are in a list:
+  // they read it themselves.
+  std::vector<Session> sessions_;
+  std::vector<size_t> session_of_;  // by setting
+  riffle_session* current_ = nullptr;
+  eval::Usage usage_;          // since begin()
+  uint64_t reread_bytes_ = 0;  // loaded to go back in a prompt, since begin()
+  riffle_selector selector_ = RIFFLE_SELECTOR_DENSE;  // in force
+  std::vector<int32_t> prompt_;                       // document and question being answered
+  size_t document_end_ = 0;                           // of its tokens the document's
+  int length_ = 0;                                    // of the document, as --length says
+  bool is_first_ = false;
+  std::unique_ptr<eval::HeatMap> map_;  // of the answer being given
+  std::vector<eval::HeatMap> maps_;
+};
+
+}  // namespace riffle::cli

@@ -1,0 +1,282 @@
+#include "measure/commands/eval/settings.h"
+
+#include <algorithm>
+
+#include "cli/args.h"
+#include "cli/common.h"
+
+namespace riffle::eval {
+namespace {
+
+using cli::Exit;
+using cli::EXIT_USAGE;
+using cli::joined;
+using cli::split;
+using cli::text_of;
+
+[[noreturn]] void refuse(const std::string& key, const std::string& value,
+                         const std::string& expected) {
+  throw Exit(EXIT_USAGE, key + "=" + value + ": expected " + expected);
+}
+
+const riffle_setting& field_named(const std::string& key) {
+  const riffle_setting* field = cli::spec_setting(key);
+  if (field && field != &cli::setting("selection.selector")) return *field;
+  throw Exit(EXIT_USAGE,
+             text_of("unknown field '%s'; known: %s", key.c_str(), sweep_fields().c_str()));
+}
+
+// ---- one spec ----
+
+struct Value {
+  std::string text;
+  bool starred;
+};
+
+Value value_of(std::string text) {
+  const bool starred = !text.empty() && text.back() == '*';
+  if (starred) text.pop_back();
+  return {text, starred};
+}
+
+struct List {
+  const riffle_setting* field;
+  std::vector<Value> values;
+  bool starred() const {
+    return std::any_of(values.begin(), values.end(), [](const Value& v) { return v.starred; });
+  }
+};
+
+std::vector<List> parse_lists(const std::string& text) {
+  std::vector<List> lists;
+  for (const std::string& word : split(text, ',')) {
+    const size_t equals = word.find('=');
+    if (equals != std::string::npos) {
+      lists.push_back({&field_named(split(word.substr(0, equals), '=')[0]), {}});
+      lists.back().values.push_back(value_of(split(word.substr(equals + 1), '=')[0]));
+    } else if (lists.empty()) {
+      throw Exit(EXIT_USAGE, text_of("'%s': expected field=value", word.c_str()));
+    } else {
+      lists.back().values.push_back(value_of(word));
+    }
+  }
+  return lists;
+}
+
+// The list whose values a curve runs along: of the numbers, the longest; the first of equals.
+// lists.size(): none.
+size_t curve_of(const std::vector<List>& lists) {
+  size_t best = lists.size();
+  for (size_t i = 0; i < lists.size(); ++i) {
+    if (!cli::is_number(*lists[i].field)) continue;
+    if (best == lists.size() || lists[i].values.size() > lists[best].values.size()) best = i;
+  }
+  return best;
+}
+
+// What a spec says that none of its settings looks at would be read as if it had been tried.
+void check_fields(const std::vector<List>& lists, const std::vector<Setting>& settings) {
+  const riffle_selector selector = settings[0].selection.selector;
+  for (const List& list : lists) {
+    const riffle_setting& f = *list.field;
+    const bool read = std::any_of(settings.begin(), settings.end(),
+                                  [&](const Setting& s) { return cli::read_by(f, s.selection); });
+    if (!cli::known_to(f, selector))
+      throw Exit(EXIT_USAGE, text_of("%s is no field of %s, but of %s", f.spec,
+                                     cli::selector_name(selector), cli::selectors_of(f).c_str()));
+    if (!read)
+      throw Exit(EXIT_USAGE, text_of("%s is a field of %s with base %s alone", f.spec,
+                                     cli::selector_name(selector), cli::bases_of(f).c_str()));
+  }
+}
+
+// What is known of a flag beside a list of specs.
+struct Given {
+  const riffle_setting* flag;
+  bool read = false, used = false;  // some setting looks at it; and takes it from the flag
+};
+
+std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection& base,
+                                bool is_standard, std::vector<Given>& given) {
+  const size_t colon = spec.find(':');
+  const std::string selector = split(spec.substr(0, colon), ':')[0];
+  Setting first;
+  first.label = first.series = selector;
+  first.selection = base;
+  const riffle_setting& selectors = cli::setting("selection.selector");
+  if (!cli::set(selectors, &first.selection, selector))
+    refuse("selector", selector, cli::expected(selectors));
+  std::vector<List> lists;
+  if (colon != std::string::npos) lists = parse_lists(spec.substr(colon + 1));
+  first.paper_default =
+      std::any_of(lists.begin(), lists.end(), [](const List& l) { return l.starred(); });
+  const size_t curve = curve_of(lists);
+  std::vector<Setting> settings = {first};
+  for (size_t i = 0; i < lists.size(); ++i) {
+    const List& list = lists[i];
+    std::vector<Setting> grown;
+    for (const Setting& s : settings) {
+      for (const Value& value : list.values) {
+        grown.push_back(s);
+        Setting& g = grown.back();
+        const std::string pair = list.field->spec + ("=" + value.text);
+        if (!cli::set(*list.field, &g.selection, value.text))
+          refuse(list.field->spec, value.text, cli::expected(*list.field));
+        g.label += " " + pair;
+        if (i == curve) g.point = pair;
+        if (i != curve) g.series += " " + pair;
+        if (list.starred() && !value.starred) g.paper_default = false;
+      }
+    }
+    settings = std::move(grown);
+  }
+  check_fields(lists, settings);
+  riffle_selection defaults;
+  riffle_selection_defaults(&defaults);
+  for (Given& g : given) {
+    const bool own =
+        std::any_of(lists.begin(), lists.end(), [&](const List& l) { return l.field == g.flag; });
+    for (Setting& s : settings) {
+      if (!cli::read_by(*g.flag, s.selection)) continue;
+      g.read = true;
+      if (own) continue;
+      g.used = true;
+      // The standard list's stars are for the papers' runs, which this is not any more.
+      if (is_standard && cli::text(*g.flag, &s.selection) != cli::text(*g.flag, &defaults))
+        s.paper_default = false;
+    }
+  }
+  return settings;
+}
+
+std::vector<Setting> parse_specs(const std::string& text, const SelectionFlags& flags,
+                                 const std::string& flag, bool is_standard) {
+  std::vector<Setting> all;
+  std::vector<Given> given;
+  for (const riffle_setting* f : flags.given) given.push_back({f});
+  try {
+    for (const std::string& spec : split(text, ';')) {
+      if (spec.empty()) continue;  // a trailing ';'
+      const std::vector<Setting> settings = parse_spec(spec, flags.selection, is_standard, given);
+      all.insert(all.end(), settings.begin(), settings.end());
+    }
+  } catch (const Exit& e) {
+    throw Exit(e.code(), flag + ": " + e.what());
+  }
+  if (all.empty()) throw Exit(EXIT_USAGE, flag + ": no setting given");
+  for (const Given& g : given) {
+    const char* list = is_standard ? "--compare's own list" : flag.c_str();
+    if (g.flag == &cli::setting("selection.selector"))
+      throw Exit(
+          EXIT_USAGE,
+          text_of(
+              "--selector: it would change nothing next to %s, whose settings name their selectors",
+              list));
+    if (!g.read)
+      throw Exit(EXIT_USAGE,
+                 text_of("%s: no setting of %s looks at it, it is for %s",
+                         cli::flag_of(*g.flag).c_str(), list, cli::selectors_of(*g.flag).c_str()));
+    if (!g.used)
+      throw Exit(EXIT_USAGE, text_of("%s: all settings of %s that look at it set %s themselves%s",
+                                     cli::flag_of(*g.flag).c_str(), list, g.flag->spec,
+                                     is_standard ? ": give --compare a SPEC" : ""));
+  }
+  return all;
+}
+
+}  // namespace
+
+Setting dense_setting(const riffle_selection& base) {
+  Setting s;
+  s.label = s.series = "dense";
+  s.selection = base;
+  s.selection.selector = RIFFLE_SELECTOR_DENSE;
+  s.selection.positions = RIFFLE_POSITIONS_TRUE;  // tokenselect's alone
+  return s;
+}
+
+Setting flag_setting(const riffle_selection& base) {
+  Setting s;
+  s.label = s.series = cli::selector_name(base.selector);
+  s.selection = base;
+  if (base.selector == RIFFLE_SELECTOR_PSA)
+    s.point = text_of("epsilon=%g", static_cast<double>(base.epsilon));
+  if (base.selector == RIFFLE_SELECTOR_TOPK)
+    s.point = text_of("budget=%g", static_cast<double>(base.budget));
+  if (!s.point.empty()) s.label += " " + s.point;
+  return s;
+}
+
+std::vector<Setting> parse_sweep(const std::string& text, const SelectionFlags& flags,
+                                 const std::string& flag) {
+  return parse_specs(text, flags, flag, false);
+}
+
+std::vector<Setting> default_comparison(const SelectionFlags& flags) {
+  constexpr const char* kSpecs =
+      // PSA, section 6: epsilon 0.95 with ArkVale's cuboid-mean.
+      "psa:epsilon=0.1,0.3,0.5,0.7,0.9,0.95*;"
+      "psa:stop=veto,epsilon=0.3,0.5,0.7,0.9;"
+      // Progressive stopping apart from digests: exact enough keys, every query head heard.
+      "psa:rank=codes,gqa=union,epsilon=0.5,0.8,0.95;"
+      // SparseServe, section 4: 2048 tokens ranked by cuboid-mean.
+      "topk:budget=0.02,0.05,0.1,0.2,0.4,2048*;"
+      "topk:digest=quest,budget=0.02,0.05,0.1,0.2,0.4;"
+      "topk:rank=codes,budget=0.05,0.1,0.2;"
+      // Twilight, section 5: p 0.95 within a quarter of the KV (its base is Quest there).
+      "twilight:digest=quest,top_p_attn=0.5,0.7,0.85,0.95*;"
+      "twilight:base=all,top_p_attn=0.5,0.7,0.85,0.95;"
+      // TokenSelect, section 5: 2048 tokens by the soft vote beside 128 first and 512 last ones,
+      // theta 0.9.
+      "tokenselect:select_tokens=128,256,512,1024,2048*;"
+      "tokenselect:vote=hard,select_tokens=128,512,2048;"
+      // LFPS: gamma 0.95, bypass 0.85, alpha 0.2 or 0.3.
+      "lfps:alpha=0.1,0.2*,0.3*,0.4;"
+      "lfps:top_tokens=0.05,0.1,0.2;"
+      "share:share=0.05,0.02,0.01,0.005,0.002";
+  return parse_specs(kSpecs, flags, "--compare", true);
+}
+
+std::string sweep_fields() {
+  std::vector<std::string> names;
+  for (const riffle_setting* f : cli::settings_of(RIFFLE_OPTIONS_SELECTION))
+    if (f != &cli::setting("selection.selector")) names.push_back(f->spec);
+  return joined(names);
+}
+
+std::vector<bool> named_settings(const std::vector<std::string>& names,
+                                 const std::vector<Setting>& settings, const std::string& flag) {
+  std::vector<bool> chosen(settings.size(), false);
+  for (const std::string& name : names) {
+    if (name == "none") continue;
+    std::string label = name;
+    if (label.ends_with('*')) label.pop_back();
+    std::replace(label.begin(), label.end(), ':', ' ');
+    std::replace(label.begin(), label.end(), ',', ' ');
+    bool found = false;
+    std::string known = "none";
+    for (size_t i = 0; i < settings.size(); ++i) {
+      if (settings[i].selection.selector == RIFFLE_SELECTOR_DENSE) continue;
+      known += ", '" + settings[i].label + "'";
+      if (settings[i].label == label) chosen[i] = found = true;
+    }
+    if (!found) throw Exit(EXIT_USAGE, flag + ": no setting '" + name + "'; known: " + known);
+  }
+  return chosen;
+}
+
+std::vector<bool> paper_settings(const std::vector<Setting>& settings) {
+  std::vector<bool> chosen(settings.size(), false);
+  for (size_t i = 0; i < settings.size(); ++i) {
+    const riffle_selector selector = settings[i].selection.selector;
+    if (selector == RIFFLE_SELECTOR_DENSE) continue;
+    const auto same = [&](const Setting& s) { return s.selection.selector == selector; };
+    const auto marked = [&](const Setting& s) { return same(s) && s.paper_default; };
+    const auto first = std::find_if(settings.begin(), settings.end(), same) - settings.begin();
+    const bool any = std::any_of(settings.begin(), settings.end(), marked);
+    chosen[i] = any ? settings[i].paper_default : static_cast<size_t>(first) == i;
+  }
+  return chosen;
+}
+
+}  // namespace riffle::eval

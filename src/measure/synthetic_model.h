@@ -1,0 +1,30 @@
+// Models of known shapes without a file, for measuring speed: weights are a function of their index
+// (kernels/common/measure/synthetic.h).
+#pragma once
+#include <memory>
+#include <string>
+
+#include "model/model.h"
+
+namespace riffle {
+
+// "llama-3.1-8b", "llama-3.2-1b", "llama-3.2-3b", "qwen3-8b", "qwen3-30b-a3b",
+// "llama-3-70b-layer" (one layer and a small vocabulary), "tiny". No tokenizer; norm weights are
+// ones. The other tensors have no data: see Tensor and materialize(). They are scaled by
+// 1/sqrt(cols), so that activations stay of order one. RIFFLE_BAD_ARGUMENT for another name,
+// listing these.
+std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_type);
+
+// "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1", "q4_0", "bf16", "f16", "f32"; else
+// RIFFLE_BAD_ARGUMENT.
+DType weight_type_of(const std::string& name);
+
+// Row `row` of a synthetic tensor in a file's layout: row_bytes(type, cols) bytes.
+void synthetic_row(const Tensor& tensor, int64_t row, std::byte* out);
+
+// Gives every synthetic tensor its bytes in host memory, in a file's layout, owned by the model;
+// does nothing to a model that has them. Uses all cores. RIFFLE_OUT_OF_MEMORY leaves the model as
+// it was.
+void materialize(Model& model);
+
+}  // namespace riffle

@@ -1,0 +1,285 @@
+// TokenSelect (Wu et al.): a fixed number of tokens that all query heads of a layer vote for,
+// between the first tokens and the last ones; README.md has the method. [P] as the paper has it,
+// [C] as its released code, [I] our own choice.
+//
+//   list = [0, init) + the select_tokens with the most votes of [init, N - local) + [N - local, N)
+//   [P] vote: each head's softmax over the candidates of q.k, not divided by sqrt(d) [P, C]; summed
+//   over heads  [P] Selection Cache [P, Algorithm 1]: a query that is close to the one that
+//   selected (cosine >= threshold) uses that selection again. The window's left edge stays with it,
+//   so that no token falls between the two parts, and after kMaxReuse tokens the next step selects
+//   anew [I].
+// The paper's head j of Hq reads KV head j div g; its code's j mod Hkv is a mistake there.
+#include "select/papers/tokenselect.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/attention/gather.h"
+
+namespace riffle {
+
+// Keys are scored in spans of whole blocks whose sums are added up in order, so that threads can
+// share a head.
+static constexpr int kSpanBlocks = 64;
+
+// Ascending with the float.
+static uint32_t ordered(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+// Ascending = better: more votes, then the earlier token.
+static uint64_t ballot_key(float votes, int64_t index) {
+  return uint64_t(ordered(votes)) << 32 | uint32_t(~index);
+}
+
+void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vote kind, int64_t k,
+                  ThreadPool& threads) {
+  const int g = rows[0].g, d = rows[0].d, block_size = rows[0].block_size;
+  const int64_t n_heads = int64_t(rows.size()) * g, span = int64_t(kSpanBlocks) * block_size;
+  const int64_t first_span = first / span, n_spans = (first + n - 1) / span + 1 - first_span;
+  first_ = first;
+  n_ = n;
+  q_.resize(n_heads * d);
+  logits_.resize(n_heads * n);
+  votes_.resize(n);
+  top_.resize(n_spans * n_heads);
+  sum_.resize(n_spans * n_heads);
+  // Row::q is divided by sqrt(d); the vote's logits are not [P].
+  const cpu::GatherKernels& gather = *cpu::gather_kernels(rows[0].kernels->isa);
+  const float unscale = std::sqrt(static_cast<float>(d));
+  for (int64_t i = 0; i < n_heads * d; ++i) q_[i] = rows[i / (g * d)].q[i % (g * d)] * unscale;
+
+  // [P] Paged dot product: q.k of every candidate, by head; for SOFT at once to exponentials below
+  // the span's largest.
+  threads.parallel_for(n_spans * static_cast<int64_t>(rows.size()), [&](int64_t item, int) {
+    const Row& row = rows[item % rows.size()];
+    const int64_t s = item / rows.size(), h0 = int64_t(item % rows.size()) * g;
+    const int64_t begin = std::max(first, (first_span + s) * span),
+                  end = std::min(first + n, (first_span + s + 1) * span);
+    const void* keys[kSpanBlocks * 64];
+    for (int64_t t = begin, next; t < end; t = next) {
+      next = std::min(end, (t / block_size + 1) * block_size);
+      const std::byte* key = row.key(t);
+      for (int64_t i = t; i < next; ++i, key += row.row_bytes()) keys[i - begin] = key;
+    }
+    gather.dot(q_.data() + h0 * d, g, d, keys, end - begin, row.type, 0,
+               logits(h0) + (begin - first), n);
+    if (kind != RIFFLE_VOTE_SOFT) return;
+    for (int64_t h = h0; h < h0 + g; ++h)
+      top_[s * n_heads + h] =
+          gather.softmax(logits(h) + (begin - first), end - begin, &sum_[s * n_heads + h]);
+  });
+
+  if (kind == RIFFLE_VOTE_SOFT) {
+    for (int64_t h = 0; h < n_heads; ++h) {
+      float top = -std::numeric_limits<float>::infinity();
+      double sum = 0;
+      for (int64_t s = 0; s < n_spans; ++s) top = std::max(top, top_[s * n_heads + h]);
+      for (int64_t s = 0; s < n_spans; ++s)
+        sum += sum_[s * n_heads + h] * std::exp(double(top_[s * n_heads + h]) - top);
+      for (int64_t s = 0; s < n_spans; ++s)
+        top_[s * n_heads + h] =
+            static_cast<float>(std::exp(double(top_[s * n_heads + h]) - top) / sum);
+    }
+  } else if (kind == RIFFLE_VOTE_LOGITS) {
+    std::fill(top_.begin(), top_.end(), 1.0f);
+  } else {
+    last_.assign(n_heads, 0);  // all, if there are no more than k
+    keys_.resize(n_heads * n);
+    if (k < n)
+      threads.parallel_for(n_heads, [&](int64_t h, int) {
+        uint64_t* keys = keys_.data() + h * n;
+        for (int64_t i = 0; i < n; ++i) keys[i] = ballot_key(logits(h)[i], i);
+        std::nth_element(keys, keys + k - 1, keys + n, std::greater<>());
+        last_[h] = keys[k - 1];
+      });
+  }
+  threads.parallel_for(n_spans, [&](int64_t s, int) {
+    const int64_t begin = std::max(first, (first_span + s) * span) - first;
+    const int64_t end = std::min(first + n, (first_span + s + 1) * span) - first;
+    if (kind == RIFFLE_VOTE_HARD) {
+      std::fill(votes_.begin() + begin, votes_.begin() + end, 0.f);
+      for (int64_t h = 0; h < n_heads; ++h)
+        for (int64_t i = begin; i < end; ++i)
+          votes_[i] += ballot_key(logits(h)[i], i) >= last_[h] ? 1.0f : 0.0f;
+      return;
+    }
+    gather.combine(logits(0) + begin, n, top_.data() + s * n_heads, static_cast<int>(n_heads),
+                   end - begin, &votes_[begin]);
+  });
+}
+
+// By a histogram of the leading bits first, so that only the tokens around the k-th are ever
+// ordered.
+void Ballot::best(int64_t k, std::vector<int32_t>& tokens) {
+  constexpr int kShift = 20;
+  tokens.clear();
+  k = std::min(k, n_);
+  tokens.reserve(k);
+  if (k == 0) return;
+  histogram_.assign(size_t(1) << (32 - kShift), 0);
+  for (const float v : votes_) ++histogram_[ordered(v) >> kShift];
+  int64_t bin = static_cast<int64_t>(histogram_.size()) - 1,
+          above = 0;  // votes in bins above this one
+  while (above + histogram_[bin] < k) above += histogram_[bin--];
+  keys_.clear();
+  keys_.reserve(histogram_[bin]);
+  for (int64_t i = 0; i < n_; ++i)
+    if (ordered(votes_[i]) >> kShift == bin) keys_.push_back(ballot_key(votes_[i], i));
+  const auto last = keys_.begin() + (k - above - 1);
+  std::nth_element(keys_.begin(), last, keys_.end(), std::greater<>());
+  const uint64_t limit = *last;
+  for (int64_t i = 0; i < n_; ++i)
+    if (ballot_key(votes_[i], i) >= limit) tokens.push_back(static_cast<int32_t>(first_ + i));
+}
+
+void TokenSelectState::end_prompt(const PromptEnd& end) {
+  if (end.head == 0) layers[end.layer].valid = false;
+}
+
+// What is cut off may have been selected; a selection made before that holds, so that a step that
+// failed in layers behind is made again as it would have been.
+void TokenSelectState::truncate(int64_t n_tokens) {
+  for (TokenSelection& layer : layers) layer.valid &= layer.n_tokens <= n_tokens;
+}
+
+uint64_t TokenSelectState::bytes() const {
+  uint64_t sum = 0;
+  for (const TokenSelection& l : layers)
+    sum += (l.selected.capacity() + l.list.capacity()) * sizeof(int32_t) +
+           l.query.capacity() * sizeof(float);
+  return sum;
+}
+
+namespace {
+
+class TokenSelect : public Selector {
+ public:
+  explicit TokenSelect(const riffle_selection& s) : s_(s) {}
+
+  const char* name() const override { return "tokenselect"; }
+  bool keeps_steps() const override { return true; }
+  SelectionRule rule() const override {
+    SelectionRule r;
+    r.host_only = s_.positions == RIFFLE_POSITIONS_LIST;
+    r.host_only_why = "with positions list has no GPU kernels (positions true has)";
+    r.budget = 1;
+    r.by_vote = true;
+    r.select_tokens = s_.select_tokens;
+    r.init_tokens = s_.init_tokens;
+    r.local_tokens = s_.local_tokens;
+    r.vote = s_.vote;
+    r.cache_threshold = s_.cache_threshold;
+    return r;
+  }
+  std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
+    auto state = std::make_unique<TokenSelectState>();
+    state->layers.resize(shape.n_layers);
+    const Sizes sizes = sizes_for(shape);
+    for (TokenSelection& layer : state->layers) {
+      layer.selected.reserve(sizes.selected);
+      layer.list.reserve(sizes.list);
+      layer.query.reserve(sizes.query);
+    }
+    return state;
+  }
+  uint64_t state_bytes(const StateShape& shape, int64_t) const override {
+    const Sizes sizes = sizes_for(shape);
+    return shape.n_layers *
+           ((sizes.selected + sizes.list) * sizeof(int32_t) + sizes.query * sizeof(float));
+  }
+  bool fits(const SelectorState* state) const override {
+    return dynamic_cast<const TokenSelectState*>(state);
+  }
+
+  bool joint() const override { return true; }
+  void begin_layer(const Row* rows, int n_rows, ThreadPool& threads) const override {
+    const std::span<const Row> all(rows, n_rows);
+    const int64_t n_tokens = rows[0].n_tokens, init = s_.init_tokens, local = s_.local_tokens;
+    TokenSelection& layer = static_cast<TokenSelectState*>(rows[0].state)->layers[rows[0].layer];
+    layer.cached = false;
+    layer.scored = 0;
+    layer.everything = init + s_.select_tokens + local >= n_tokens;
+    if (layer.everything) {
+      layer.valid = false;
+      return;
+    }
+    layer.cached = layer.valid && n_tokens > layer.n_tokens &&
+                   n_tokens - layer.n_tokens <= kMaxReuse && same_settings(layer) &&
+                   same_query(all, layer);
+    if (!layer.cached) select(all, layer, threads);
+    layer.list.clear();
+    for (int64_t t = 0; t < init; ++t) layer.list.push_back(static_cast<int32_t>(t));
+    layer.list.insert(layer.list.end(), layer.selected.begin(), layer.selected.end());
+    for (int64_t t = layer.window; t < n_tokens; ++t) layer.list.push_back(static_cast<int32_t>(t));
+  }
+
+  void begin(const Row& row, RowPlan& plan) const override {
+    const TokenSelection& layer =
+        static_cast<const TokenSelectState*>(row.state)->layers[row.layer];
+    if (layer.everything) return plan.everything(row);
+    plan.tokens(row, layer.list.data(), static_cast<int>(layer.list.size()));
+    plan.cached = layer.cached;
+    plan.index_bytes = layer.scored * row.row_bytes();
+  }
+
+ private:
+  struct Sizes {
+    size_t selected, list, query;  // of a layer
+  };
+  Sizes sizes_for(const StateShape& shape) const {
+    const int64_t k = std::min<int64_t>(s_.select_tokens, shape.n_ctx);
+    const int64_t list =
+        std::min<int64_t>(int64_t(s_.init_tokens) + k + s_.local_tokens + kMaxReuse, shape.n_ctx);
+    return {size_t(k), size_t(list), size_t(shape.n_kv_heads) * shape.g * shape.layout.head_dim};
+  }
+
+  void select(std::span<const Row> rows, TokenSelection& layer, ThreadPool& threads) const {
+    const Row& row = rows[0];
+    layer.valid = false;
+    layer.n_tokens = row.n_tokens;
+    layer.window = row.n_tokens - s_.local_tokens;
+    layer.scored = layer.window - s_.init_tokens;
+    ballot_.vote(rows, s_.init_tokens, layer.scored, s_.vote, s_.select_tokens, threads);
+    ballot_.best(s_.select_tokens, layer.selected);
+    layer.query.clear();
+    for (const Row& r : rows) layer.query.insert(layer.query.end(), r.q, r.q + size_t(r.g) * r.d);
+    layer.settings = s_;
+    layer.valid = true;
+  }
+
+  bool same_settings(const TokenSelection& layer) const {
+    const riffle_selection& s = layer.settings;
+    return s.select_tokens == s_.select_tokens && s.init_tokens == s_.init_tokens &&
+           s.local_tokens == s_.local_tokens && s.vote == s_.vote;
+  }
+
+  // [P] cos(Q, CQ) >= theta, Q the layer's concatenated query, CQ that of the last selection (not
+  // of the last step).
+  bool same_query(std::span<const Row> rows, const TokenSelection& layer) const {
+    if (layer.query.size() != rows.size() * rows[0].g * rows[0].d) return false;
+    double dot = 0, mine = 0, its = 0;
+    const float* c = layer.query.data();
+    for (const Row& r : rows)
+      for (int64_t j = 0; j < int64_t(r.g) * r.d; ++j, ++c) {
+        dot += double(r.q[j]) * *c;
+        mine += double(r.q[j]) * r.q[j];
+        its += double(*c) * *c;
+      }
+    const double cosine = dot / (std::sqrt(mine) * std::sqrt(its));
+    return std::clamp(cosine, -1.0, 1.0) >= s_.cache_threshold;  // false for NaN
+  }
+
+  riffle_selection s_;
+  mutable Ballot ballot_;  // scratch: one vote at a time
+};
+
+}  // namespace
+
+std::unique_ptr<Selector> make_tokenselect(const riffle_selection& settings) {
+  return std::make_unique<TokenSelect>(settings);
+}
+
+}  // namespace riffle

@@ -1,0 +1,240 @@
+// Twilight (arXiv 2502.02770; README.md): a base selector proposes blocks generously; the
+// weights of their tokens are estimated from INT4 keys; of each head the fewest tokens that hold
+// top_p of the estimated weight are kept. Attention then reads these tokens alone and normalises
+// over them.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "select/int4_selector.h"
+#include "select/papers/top_p.h"
+#include "util/error.h"
+
+namespace riffle {
+namespace {
+
+class Twilight : public Int4Selector {
+ public:
+  explicit Twilight(const riffle_selection& s) : Int4Selector(true), s_(s) {
+    if (s.base == RIFFLE_BASE_PSA && s.epsilon < 1) psa_ = make_psa(s);
+  }
+
+  const char* name() const override { return "twilight"; }
+  SelectionRule rule() const override {
+    SelectionRule r;
+    if (psa_) {
+      r = psa_->rule();
+      // A GPU makes psa's test on estimated masses only, not on bounds of them.
+      r.host_only = s_.stop == RIFFLE_STOP_BOUND || s_.stop == RIFFLE_STOP_VETO;
+      r.host_only_why =
+          "with base psa and stop bound or veto has no GPU kernels (paper and last have)";
+    } else if (s_.base == RIFFLE_BASE_TOPK) {
+      r.sink_blocks = s_.sink_blocks;
+      r.recent_blocks = s_.recent_blocks;
+      r.digest = s_.digest;
+      r.gqa = s_.gqa;
+      r.budget = s_.base_budget;
+      if (s_.top_p >= 1) return r;  // topk
+    } else {
+      r.everything = s_.top_p >= 1;
+      r.sink_blocks = s_.sink_blocks;
+      r.recent_blocks = s_.recent_blocks;
+      r.budget = 1;
+      if (r.everything) return r;
+    }
+    r.top_p = s_.top_p;
+    return r;
+  }
+  void begin(const Row& row, RowPlan& plan) const override {
+    if (s_.top_p >= 1 && s_.base != RIFFLE_BASE_TOPK && !psa_) return plan.everything(row);
+    const auto* keys = dynamic_cast<const Int4Keys*>(row.state);
+    if (!keys || keys->blocks(row.layer, row.head) < row.n_full)
+      fail(RIFFLE_INTERNAL, "layer %d, KV head %d has INT4 codes of %d blocks, expected %d",
+           row.layer, row.head, keys ? keys->blocks(row.layer, row.head) : 0, row.n_full);
+    plan.forced(row, s_.sink_blocks, s_.recent_blocks);
+    Work w;
+    if (psa_) {
+      psa_->begin(row, plan);
+      w = work(row, plan, *keys, row.n_blocks);
+      base_psa(row, plan, *keys, w);
+    } else if (s_.base == RIFFLE_BASE_TOPK) {
+      score_candidates(row, s_, plan);
+      const int keep =
+          std::clamp(budget_blocks(row, s_.base_budget) - plan.n_forced(), 0, plan.n_candidates());
+      w = work(row, plan, *keys, plan.n_forced() + keep);
+      base_topk(row, plan, keep, w);
+    } else {
+      w = work(row, plan, *keys, row.n_blocks);
+      for (; w.n < row.n_blocks; ++w.n) w.blocks[w.n] = w.n;
+    }
+    if (!psa_ && s_.top_p < 1) estimate(row, plan, *keys, 0, w.n, w);
+    keep_top_p(row, plan, w);
+    plan.masked(row, w.masks);
+  }
+
+ private:
+  // A row's scratch, in plan.work.
+  struct Work {
+    int n = 0;  // blocks of the base, in the order they were taken in; the tail is among them
+    int32_t* blocks = nullptr;
+    float* scores = nullptr;  // [g][ldo]: those of the i-th block from i * block_size
+    int64_t ldo = 0;
+    float* scratch = nullptr;  // top_scratch of a head's tokens, or of the blocks
+    void* query = nullptr;
+    uint64_t* marks = nullptr;  // a bit for each score
+    uint64_t* masks = nullptr;  // of all blocks of the row
+    float* l = nullptr;         // psa: [microbatch][g], then [g]
+  };
+
+  int base_batch(const Row& row) const {
+    return psa_ ? std::min(s_.microbatch, row.n_blocks) : 0;
+  }  // of the base
+
+  Work work(const Row& row, RowPlan& plan, const Int4Keys& keys, int most_blocks) const {
+    Work w;
+    const int64_t tokens = int64_t(most_blocks) * row.block_size,
+                  n_l = int64_t(row.g) * (base_batch(row) + 1);
+    // An odd number of cache lines apart: heads a power of two apart would share cache sets.
+    w.ldo = ((tokens + 15) / 16 | 1) * 16;
+    size_t used = 0;
+    const auto take = [&used](int64_t bytes) {
+      const size_t at = used;
+      used += (bytes + 63) / 64 * 64;
+      return at;
+    };
+    const size_t scores = take(row.g * w.ldo * 4),
+                 scratch = take(top_scratch(std::max<int64_t>(tokens, row.n_blocks)) * 4),
+                 query = take(keys.query_bytes(row.g)), marks = take((tokens + 63) / 64 * 8),
+                 masks = take(int64_t(row.n_blocks) * 8), blocks = take(int64_t(most_blocks) * 4),
+                 l = take(n_l * 4);
+    if (used > plan.work.size()) plan.work.reserve(used + used / 4);  // not again with every block
+    auto* base = plan.work.as<std::byte>();
+    w.scores = reinterpret_cast<float*>(base + scores);
+    w.scratch = reinterpret_cast<float*>(base + scratch);
+    w.query = base + query;
+    w.marks = reinterpret_cast<uint64_t*>(base + marks);
+    w.masks = reinterpret_cast<uint64_t*>(base + masks);
+    w.blocks = reinterpret_cast<int32_t*>(base + blocks);
+    w.l = reinterpret_cast<float*>(base + l);
+    keys.prepare_query(row.q, row.g, w.query);
+    return w;
+  }
+
+  // The forced blocks and the `keep` best candidates (ties: the lower block), in token order, so
+  // that codes of neighbours are read as one run.
+  void base_topk(const Row& row, const RowPlan& plan, int keep, Work& w) const {
+    const int first = plan.first_candidate(), n = plan.n_candidates();
+    float threshold = 0;
+    int equals = 0;  // that are kept
+    if (keep > 0) {
+      const float* scores = plan.scores.data();
+      threshold = kth_largest(row.kernels->select, scores, n, keep, w.scratch);
+      equals = keep;
+      for (int i = 0; i < n; ++i) equals -= scores[i] > threshold;
+    }
+    for (int b = 0; b < row.n_blocks; ++b) {
+      const int i = b - first;
+      bool taken = i < 0 || i >= n;
+      if (!taken && keep > 0) {
+        const float score = plan.scores[i];
+        taken = score > threshold || (score == threshold && equals-- > 0);
+      }
+      if (taken) w.blocks[w.n++] = b;
+    }
+  }
+
+  // PSA's order and test (README.md) on estimated masses: nothing of the KV but the tail is
+  // read.
+  void base_psa(const Row& row, RowPlan& plan, const Int4Keys& keys, Work& w) const {
+    const int size = plan.size(), g = row.g;
+    float *l_blocks = w.l, *l = w.l + g * base_batch(row);
+    std::fill_n(l, g, -INFINITY);
+    const auto take = [&](int end) {
+      const int begin = w.n;
+      for (; w.n < end; ++w.n) w.blocks[w.n] = plan.at(w.n);
+      estimate(row, plan, keys, begin, end, w);
+      for (int i = begin; i < end; ++i)
+        for (int h = 0; h < g; ++h) {
+          const float mass = block_mass(row, w, i, h), top = std::max(mass, l[h]);
+          l[h] = top + std::log(std::exp(mass - top) + std::exp(l[h] - top));
+          if (begin >= plan.n_forced()) l_blocks[(i - begin) * g + h] = mass;
+        }
+    };
+    take(plan.n_forced());
+    while (w.n < size) {
+      const int begin = w.n;
+      take(std::min(size, begin + base_batch(row)));
+      if (psa_->done(row, plan, w.n, l, l_blocks, w.n - begin)) break;
+    }
+  }
+
+  // log-sum-exp of the i-th block's estimated scores.
+  float block_mass(const Row& row, const Work& w, int i, int h) const {
+    const int n = row.tokens_in(w.blocks[i]);
+    float weights[64], top;
+    const uint64_t sum = row.kernels->select.exp_weights(
+        w.scores + h * w.ldo + int64_t(i) * row.block_size, n, weights, &top);
+    return top + std::log(static_cast<float>(sum) * 0x1p-30f);
+  }
+
+  // Scores of the blocks at [begin, end): the tail's exactly, all others from their codes.
+  void estimate(const Row& row, RowPlan& plan, const Int4Keys& keys, int begin, int end,
+                Work& w) const {
+    for (int i = begin, run; i < end; i += run) {
+      float* out = w.scores + int64_t(i) * row.block_size;
+      run = 1;
+      if (w.blocks[i] == row.n_full) {
+        key_scores(row, row.tail, row.tail_tokens(), out, w.ldo);
+        // What is no token weighs nothing.
+        for (int h = 0; h < row.g; ++h)
+          std::fill(out + h * w.ldo + row.tail_tokens(), out + h * w.ldo + row.block_size,
+                    -INFINITY);
+        plan.index_bytes += row.tail_tokens() * row.row_bytes();
+        continue;
+      }
+      while (i + run < end && w.blocks[i + run] == w.blocks[i] + run &&
+             w.blocks[i + run] < row.n_full)
+        ++run;
+      const int next = i + run < end && w.blocks[i + run] < row.n_full ? w.blocks[i + run] : -1;
+      keys.scores(row.layer, row.head, w.blocks[i], run, w.query, row.g, out, w.ldo, next);
+      plan.index_bytes += run * keys.block_bytes();
+    }
+  }
+
+  // Each head's top-p set (4.2 of the paper) by its softmax over what the base proposed; the group
+  // reads their union and all tokens of the forced blocks.
+  void keep_top_p(const Row& row, const RowPlan& plan, Work& w) const {
+    const cpu::SelectKernels& kernels = row.kernels->select;
+    const int64_t n = int64_t(w.n) * row.block_size;
+    const uint64_t full = first_tokens(row.block_size);
+    std::fill_n(w.masks, row.n_blocks, 0);
+    std::fill_n(w.marks, (n + 63) / 64, s_.top_p >= 1 ? ~uint64_t(0) : 0);
+    for (int h = 0; h < row.g && s_.top_p < 1; ++h) {
+      float* weights = w.scores + h * w.ldo;
+      float top;
+      // Dividing by the sum would change no comparison.
+      const uint64_t sum = kernels.exp_weights(weights, n, weights, &top);
+      kernels.mark(weights, n, top_p_threshold(kernels, weights, n, sum, s_.top_p, w.scratch),
+                   w.marks);
+    }
+    for (int i = 0; i < w.n; ++i) {
+      const int64_t at = int64_t(i) * row.block_size;
+      const int b = w.blocks[i];
+      const bool forced =
+          b < plan.first_candidate() || b >= plan.first_candidate() + plan.n_candidates();
+      w.masks[b] = forced ? full : w.marks[at / 64] >> at % 64 & full;
+    }
+    w.masks[row.n_full] &= first_tokens(row.tail_tokens());
+  }
+
+  riffle_selection s_;
+  std::unique_ptr<Selector> psa_;
+};
+
+}  // namespace
+
+std::unique_ptr<Selector> make_twilight(const riffle_selection& settings) {
+  return std::make_unique<Twilight>(settings);
+}
+
+}  // namespace riffle

@@ -1,0 +1,188 @@
+// Models that are made up: their sizes are the published ones, their bytes what the definition
+// says, and they have no tokenizer.
+#include "measure/synthetic_model.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/common/measure/synthetic.h"
+#include "kernels/cpu/kernels.h"
+#include "model/families/family.h"
+#include "model/text/tokenizer.h"
+#include "riffle_measure.h"
+#include "util/error.h"
+
+using namespace riffle;
+
+TEST_CASE("synthetic models have the published sizes") {
+  // Parameters as the model cards count them.
+  const std::pair<const char*, uint64_t> cases[] = {{"llama-3.1-8b", 8030261248},
+                                                    {"llama-3.2-1b", 1235814400},
+                                                    {"llama-3.2-3b", 3212749824},
+                                                    {"qwen3-8b", 8190735360},
+                                                    {"qwen3-30b-a3b", 30532122624}};
+  for (const auto& [name, n_params] : cases) {
+    const auto model = synthetic_model(name, DType::BF16);
+    INFO(name);
+    CHECK(model->n_params == n_params);
+    CHECK(model->weight_bytes >= 2 * n_params);
+    CHECK(model->weight_bytes < 2.001 * n_params);
+    CHECK(model->weights.layers.size() == static_cast<size_t>(model->config.n_layers));
+    CHECK(model->weights.embedding.data == nullptr);
+    CHECK(model->weights.layers[0].attn_norm.data != nullptr);
+    CHECK(model->format == "synthetic");
+    const Family* family = family_of_architecture(model->config.architecture);
+    REQUIRE(family);
+    CHECK(model->config.qk_norm == family->qk_norm);
+    CHECK((model->weights.layers[0].q_norm.rows > 0) == std::string(name).starts_with("qwen3"));
+    CHECK(!model->tokenizer);
+  }
+  CHECK(synthetic_model("llama-3-70b-layer", DType::Q8_0)->config.n_layers == 1);
+  CHECK_THROWS_WITH(synthetic_model("llama-9", DType::F32),
+                    Catch::Contains("llama-3.2-1b") && Catch::Contains("tiny"));
+  CHECK_THROWS_WITH(weight_type_of("q3_k"), Catch::Contains("q8_0"));
+}
+
+TEST_CASE("synthetic weights of 4 to 6 bits are those of their definition") {
+  const auto& linear = cpu::kernels(cpu::Isa::Scalar)->linear;
+  for (const DType type : {DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q4_K,
+                           DType::Q5_K, DType::Q6_K}) {
+    const auto model = synthetic_model("tiny", type);
+    materialize(*model);
+    INFO(dtype_info(type).name);
+    const Tensor& t = model->weights.layers[1].w2;
+    const bool six = type == DType::Q6_K, k = six || type == DType::Q4_K || type == DType::Q5_K;
+    const bool five = type == DType::Q5_0 || type == DType::Q5_1 || type == DType::Q5_K;
+    const bool from_zero = type == DType::Q4_0 || type == DType::Q5_0 || six;
+    const int bits = six ? 6 : five ? 5 : 4;
+    const double offset = (1 << bits) / 2 - (from_zero ? 0 : 0.5);
+    // d and m are f16, and d of K types, which is multiplied by as much as this, may be subnormal.
+    const double tolerance = t.scale * 0x1p-9 + 0x1p-25 * (six ? 127 * 32 : k ? 63 * 31 : 0);
+    std::vector<float> row(t.cols);
+    double sum = 0;
+    int wrong = 0;
+    for (int64_t r = 0; r < t.rows; ++r) {
+      linear.dequant_row(type, t.data, t.cols, r, row.data());
+      for (int64_t c = 0; c < t.cols; ++c) {
+        const auto i = static_cast<uint64_t>(r * t.cols + c);
+        double unit = t.scale / offset;
+        if (six) unit *= synthetic::sub_scale(t.seed, i / 16) / 127.0;
+        else if (k) unit *= synthetic::sub_scale(t.seed, i / 32) / 2 / 63.5;
+        const double want =
+            unit * (static_cast<double>(synthetic::few_bits(t.seed, i, bits)) - offset);
+        wrong += !(std::fabs(row[c] - want) <= tolerance);
+        sum += row[c];
+      }
+    }
+    CHECK(wrong == 0);
+    // A range of quants without an offset of a half has its middle half a quant below zero.
+    const double n = static_cast<double>(t.rows * t.cols),
+                 below = from_zero ? t.scale / offset / 2 : 0;
+    CHECK(std::fabs(sum / n + below * (six ? 0.75 : 1)) < 0.02 * t.scale);
+  }
+}
+
+TEST_CASE("synthetic weights get the bytes of their definition") {
+  const auto& linear = cpu::kernels(cpu::Isa::Scalar)->linear;
+  for (const DType type : {DType::F32, DType::F16, DType::BF16, DType::Q8_0}) {
+    const auto model = synthetic_model("tiny", type);
+    materialize(*model);
+    const void* before = model->weights.output.data;
+    materialize(*model);
+    CHECK(model->weights.output.data == before);
+    INFO(dtype_info(type).name);
+    const LayerWeights& l = model->weights.layers[1];
+    CHECK(l.wq.seed != l.wk.seed);
+    CHECK(l.wq.seed != model->weights.layers[0].wq.seed);
+    for (const Tensor* t : {&std::as_const(model->weights).embedding, &l.wk, &l.w2,
+                            &std::as_const(model->weights).output}) {
+      REQUIRE(t->data);
+      std::vector<float> row(t->cols);
+      double sum = 0, squares = 0;
+      int wrong = 0;
+      for (int64_t r = 0; r < t->rows; ++r) {
+        linear.dequant_row(t->type, t->data, t->cols, r, row.data());
+        for (int64_t c = 0; c < t->cols; ++c) {
+          const auto i = static_cast<uint64_t>(r * t->cols + c);
+          const double want = type == DType::Q8_0
+                                  ? synthetic::quant(t->seed, i) / 127.0 * t->scale
+                                  : static_cast<double>(synthetic::value(t->seed, i)) * t->scale;
+          // Rounding: bf16 keeps 8 bits, f16 11 (and the scale of Q8_0 is one), subnormals 2^-25 of
+          // themselves.
+          const double tolerance = std::fabs(want) * (type == DType::BF16  ? 0x1p-8
+                                                      : type == DType::F32 ? 0x1p-22
+                                                                           : 0x1p-10) +
+                                   (type == DType::F16 || type == DType::Q8_0 ? 0x1p-17 : 0);
+          wrong += !(std::fabs(row[c] - want) <= tolerance);
+          sum += row[c];
+          squares += static_cast<double>(row[c]) * row[c];
+        }
+      }
+      const double n = static_cast<double>(t->rows * t->cols);
+      CHECK(wrong == 0);
+      CHECK(std::fabs(sum / n) < 0.01 * t->scale);
+      CHECK(std::fabs(squares / n * t->cols - 1.0 / 3) <
+            0.02);  // uniform in (-1, 1), scaled by 1/sqrt(cols)
+    }
+  }
+}
+
+TEST_CASE("a tied synthetic model has one table") {
+  const auto model = synthetic_model("llama-3.2-1b", DType::Q8_0);
+  CHECK(model->weights.output.seed == model->weights.embedding.seed);
+}
+
+TEST_CASE("a synthetic model runs, and says that it has no tokenizer") {
+  char err[256];
+  riffle_model* model = nullptr;
+  CHECK(riffle_model_synthetic("huge", "f16", &model, err, sizeof err) == RIFFLE_BAD_ARGUMENT);
+  CHECK(!model);
+  CHECK(std::string(err).find("tiny") != std::string::npos);
+  CHECK(riffle_model_synthetic("tiny", "int3", &model, err, sizeof err) == RIFFLE_BAD_ARGUMENT);
+  CHECK(riffle_model_synthetic(nullptr, "f16", &model, nullptr, 0) == RIFFLE_BAD_ARGUMENT);
+  REQUIRE(riffle_model_synthetic("tiny", "f16", &model, err, sizeof err) == RIFFLE_OK);
+  riffle_model_info info{};
+  info.struct_size = sizeof info;
+  REQUIRE(riffle_model_get_info(model, &info) == RIFFLE_OK);
+  CHECK(std::string(info.weight_type) == "F16");
+  CHECK(std::string(info.name) == "tiny");
+
+  riffle_context_options options;
+  riffle_context_defaults(&options);
+  options.device = RIFFLE_DEVICE_CPU;
+  options.n_ctx = 256;
+  options.n_threads = 2;
+  riffle_context* context = nullptr;
+  REQUIRE(riffle_context_create(model, &options, &context, err, sizeof err) == RIFFLE_OK);
+  riffle_session* session = nullptr;
+  REQUIRE(riffle_session_create(context, &session) == RIFFLE_OK);
+  std::vector<int32_t> tokens(100);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * 7 % 1024);
+  REQUIRE(riffle_prefill(session, tokens.data(), tokens.size(), nullptr, nullptr) == RIFFLE_OK);
+  REQUIRE(riffle_step(context, &session, tokens.data(), 1) == RIFFLE_OK);
+  const float* logits = riffle_logits(session);
+  REQUIRE(logits);
+  double squares = 0;
+  for (int i = 0; i < info.vocab_size; ++i) squares += static_cast<double>(logits[i]) * logits[i];
+  const double rms = std::sqrt(squares / info.vocab_size);
+  CHECK(rms > 0.1);
+  CHECK(rms < 10);
+
+  size_t n = 0;
+  int32_t ids[8];
+  char text[8];
+  const riffle_message message{"user", "Hello"};
+  CHECK(riffle_tokenize(model, "Hello", 5, 0, ids, 8, &n) == RIFFLE_UNSUPPORTED);
+  CHECK(std::string(riffle_model_error(model)).find("no tokenizer") != std::string::npos);
+  CHECK(riffle_detokenize(model, tokens.data(), 2, text, 8, &n) == RIFFLE_UNSUPPORTED);
+  CHECK(riffle_chat_tokens(model, &message, 1, ids, 8, &n) == RIFFLE_UNSUPPORTED);
+  CHECK(riffle_token_piece(model, 5) == nullptr);
+  CHECK(riffle_generate(session, nullptr, nullptr, nullptr, nullptr) == RIFFLE_UNSUPPORTED);
+  riffle_session_free(session);
+  riffle_context_free(context);
+  riffle_model_free(model);
+}

@@ -1,0 +1,333 @@
+// TokenSelect through the engine, on the shipped model: dense where all is read, the same bits
+// whatever runs it, and sessions that change between the two kinds of positions.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <stdexcept>
+
+#include "riffle_measure.h"
+#include "tests/engine/window_model.h"
+#include "tests/select/papers/tokenselect_settings.h"
+
+using namespace riffle;
+using test::tokenselect_settings;
+
+namespace {
+
+using test::Runtime;
+
+double difference(const std::vector<std::vector<float>>& a,
+                  const std::vector<std::vector<float>>& b) {
+  REQUIRE(a.size() == b.size());
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    for (size_t j = 0; j < a[i].size(); ++j)
+      worst = std::max(worst, std::abs(double(a[i][j]) - b[i][j]));
+  return worst;
+}
+
+std::vector<std::vector<float>> run_with(riffle_context_options o, const riffle_selection& s,
+                                         int n_threads = 2) {
+  o.selection = s;
+  o.n_threads = n_threads;
+  Runtime r(o);
+  return test::run(r, r.session(), test::some_tokens(700, 4), test::some_tokens(12, 8));
+}
+
+}  // namespace
+
+TEST_CASE("tokenselect with a list that holds everything is dense",
+          "[tokenselect][model][arithmetic]") {
+  riffle_context_options o = test::options();
+  o.n_ctx = 1024;
+  riffle_selection dense;
+  riffle_selection_defaults(&dense);
+  dense.selector = RIFFLE_SELECTOR_DENSE;
+  const auto want = run_with(o, dense);
+  riffle_selection s = tokenselect_settings(400, 100, 300);
+  CHECK(test::same_bits(want, run_with(o, s)));
+  // Keys are rounded before they are rotated, not after. Slightly different values may then be
+  // rounded to other 8-bit integers in the products of prompts (with f16 KV).
+  s.positions = RIFFLE_POSITIONS_LIST;
+  CHECK(difference(want, run_with(o, s)) <= 0.3);
+  o.kv_type = RIFFLE_KV_F32;
+  CHECK(difference(run_with(o, dense), run_with(o, s)) <= 1e-3);
+}
+
+TEST_CASE("tokenselect: threads and a pool change no bit", "[tokenselect][model][arithmetic]") {
+  for (const riffle_positions positions : {RIFFLE_POSITIONS_TRUE, RIFFLE_POSITIONS_LIST}) {
+    riffle_selection s = tokenselect_settings(100, 20, 64);
+    s.positions = positions;
+    riffle_context_options o = test::options();
+    o.n_ctx = 1024;
+    const auto want = run_with(o, s, 1);
+    CHECK(test::same_bits(want, run_with(o, s, 3)));
+    o.device = RIFFLE_DEVICE_EMU;
+    o.slots = 40;
+    CHECK(test::same_bits(want, run_with(o, s)));
+    o.device = RIFFLE_DEVICE_CPU;
+    o.slots = 0;
+    o.prefill_chunk =
+        positions == RIFFLE_POSITIONS_TRUE ? 100 : 500;  // LIST: chunks are the window's 64 anyway
+    CHECK(test::same_bits(want, run_with(o, s)));
+  }
+}
+
+TEST_CASE("list positions: sessions that step together, dense layers and coverage",
+          "[tokenselect][model][arithmetic]") {
+  riffle_context_options o = test::options();
+  o.n_ctx = 1024;
+  o.selection = tokenselect_settings(100, 20, 64);
+  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  o.selection.dense_layers = 1;
+  Runtime r(o);
+  std::vector<riffle_session*> together{r.session(), r.session()}, alone{r.session(), r.session()};
+  for (int i = 0; i < 2; ++i) {
+    const auto prompt = test::some_tokens(600 + 57 * i, 4 + i);
+    for (riffle_session* s : {together[i], alone[i]})
+      r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  }
+  for (const auto t : test::some_tokens(10, 8)) {
+    const int32_t tokens[2] = {t, t + 1};
+    r.check(riffle_step(r.context, together.data(), tokens, 2));
+    for (int i = 0; i < 2; ++i) {
+      r.check(riffle_step(r.context, &alone[i], &tokens[i], 1));
+      CHECK(r.logits(together[i]) == r.logits(alone[i]));
+    }
+  }
+
+  struct Seen {
+    double least[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    bool wrong = false;
+  } seen;
+  const auto on_report = [](void* user, const riffle_row_report* t) {
+    Seen& s = *static_cast<Seen*>(user);
+    for (int i = 0; i < t->n_group; ++i) {
+      s.wrong |= !(t->coverage[i] >= 0 && t->coverage[i] <= 1);
+      s.least[t->layer] = std::min(s.least[t->layer], double(t->coverage[i]));
+    }
+    s.wrong |= t->layer > 0 && t->n_tokens_read != 184;
+  };
+  r.check(riffle_set_row_report(r.context, on_report, &seen, true));
+  const int32_t t = 500;
+  o.selection.cache_threshold = 2;
+  r.check(riffle_set_selection(r.context, &o.selection));
+  r.check(riffle_step(r.context, &alone[0], &t, 1));
+  r.check(riffle_set_row_report(r.context, nullptr, nullptr, false));
+  CHECK(!seen.wrong);
+  CHECK(seen.least[0] >= 0.999);  // everything is read there
+  for (int layer = 1; layer < 8; ++layer) CHECK(seen.least[layer] < 0.999);
+
+  riffle_selection dense = o.selection;
+  dense.selector = RIFFLE_SELECTOR_DENSE;
+  o.selection.dense_layers = 8;
+  o.kv_type = RIFFLE_KV_F32;
+  CHECK(difference(run_with(o, dense), run_with(o, o.selection)) <= 1e-3);
+}
+
+TEST_CASE("a scored prompt at list positions ends in the same logits",
+          "[tokenselect][model][arithmetic]") {
+  riffle_context_options o = test::options();
+  o.n_ctx = 1024;
+  o.selection = tokenselect_settings(100, 20, 64);
+  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  Runtime r(o);
+  riffle_session *a = r.session(), *b = r.session();
+  const auto prompt = test::some_tokens(700, 4);
+  std::vector<riffle_score> scores(prompt.size());
+  r.check(riffle_prefill(a, prompt.data(), prompt.size(), nullptr, nullptr));
+  r.check(riffle_prefill_scored(b, prompt.data(), prompt.size(), scores.data(), nullptr, nullptr));
+  CHECK(r.logits(a) == r.logits(b));
+}
+
+TEST_CASE("a session follows the selection from one convention to the other",
+          "[tokenselect][model][arithmetic]") {
+  for (const auto& [device, kv] :
+       {std::pair(RIFFLE_DEVICE_CPU, RIFFLE_KV_F16), std::pair(RIFFLE_DEVICE_CPU, RIFFLE_KV_F32),
+        std::pair(RIFFLE_DEVICE_EMU, RIFFLE_KV_F32)}) {
+    riffle_context_options o = test::options();
+    o.n_ctx = 1024;
+    o.device = device;
+    o.kv_type = kv;
+    if (device == RIFFLE_DEVICE_EMU) o.slots = 40;
+    riffle_selection dense = o.selection, list = tokenselect_settings(400, 100, 300),
+                     psa = o.selection;
+    dense.selector = RIFFLE_SELECTOR_DENSE;
+    psa.epsilon = 1;
+    list.positions = RIFFLE_POSITIONS_LIST;
+    o.selection = dense;
+    Runtime r(o), plain(o);
+    riffle_session *s = r.session(), *t = plain.session();
+    const auto prompt = test::some_tokens(500, 6), tail = test::some_tokens(150, 9);
+    std::vector<std::vector<float>> have, want;
+    const auto both = [&](const riffle_selection& selection, const std::vector<int32_t>& tokens,
+                          bool steps) {
+      r.check(riffle_set_selection(r.context, &selection));
+      for (size_t i = 0; i < (steps ? tokens.size() : 1); ++i) {
+        if (steps) {
+          r.check(riffle_step(r.context, &s, &tokens[i], 1));
+          plain.check(riffle_step(plain.context, &t, &tokens[i], 1));
+        } else {
+          r.check(riffle_prefill(s, tokens.data(), tokens.size(), nullptr, nullptr));
+          plain.check(riffle_prefill(t, tokens.data(), tokens.size(), nullptr, nullptr));
+        }
+        have.push_back(r.logits(s));
+        want.push_back(plain.logits(t));
+      }
+    };
+    both(dense, prompt, false);
+    both(list, test::some_tokens(20, 3), true);
+    both(psa, test::some_tokens(20, 5), true);
+    both(list, tail, false);
+    both(list, test::some_tokens(5, 2), true);
+    r.check(riffle_session_truncate(s, 600));
+    plain.check(riffle_session_truncate(t, 600));
+    both(dense, test::some_tokens(30, 1), false);
+    both(dense, test::some_tokens(5, 1), true);
+    // Some hundreds of keys, rounded up to five times; with f16 KV prompts' products of 8 bits
+    // follow.
+    CHECK(difference(have, want) <= (kv == RIFFLE_KV_F32 ? 2e-2 : 0.4));
+  }
+}
+
+TEST_CASE("tokenselect counts selections and cached ones", "[tokenselect][model][arithmetic]") {
+  riffle_context_options o = test::options();
+  o.n_ctx = 1024;
+  o.selection = tokenselect_settings(100, 20, 64);
+  for (const float threshold : {2.0f, -1.0f}) {
+    o.selection.cache_threshold = threshold;
+    Runtime r(o);
+    riffle_session* s = r.session();
+    test::run(r, s, test::some_tokens(700, 4), test::some_tokens(12, 8));
+    riffle_stats stats{};
+    stats.struct_size = sizeof stats;
+    REQUIRE(riffle_session_get_stats(s, &stats) == RIFFLE_OK);
+    CHECK(stats.selections == 12 * 8);
+    CHECK(stats.cached_selections == (threshold > 1 ? 0 : 11 * 8));
+    CHECK(stats.kv_tokens_read ==
+          (threshold > 1 ? uint64_t(184) * 12 * 16 : (uint64_t(184) * 12 + 66) * 16));
+    CHECK(stats.kv_bytes_read == stats.kv_tokens_read * 2 * 128);
+  }
+}
+
+static void fail_in_layer_3(void*, const riffle_row_report* report) {
+  if (report->layer == 3) throw std::runtime_error("made to fail");
+}
+
+TEST_CASE(
+    "tokenselect: a step that fails and is made again uses earlier selections as if it had not "
+    "failed",
+    "[tokenselect][model][arithmetic]") {
+  const std::vector<int32_t> prompt = test::some_tokens(700, 4), steps = test::some_tokens(12, 8);
+  riffle_context_options o = test::options();
+  o.n_ctx = 1024;
+  for (const float threshold : {-1.0f, 0.8f}) {
+    INFO("threshold " << threshold);
+    o.selection = tokenselect_settings(20, 4, 16);
+    o.selection.cache_threshold = threshold;
+    Runtime straight(o), broken(o);
+    const auto want = test::run(straight, straight.session(), prompt, steps);
+    riffle_session* s = broken.session(prompt);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (i % 3 == 2) {
+        broken.check(riffle_set_row_report(broken.context, fail_in_layer_3, nullptr, false));
+        CHECK(riffle_step(broken.context, &s, &steps[i], 1) == RIFFLE_INTERNAL);
+        broken.check(riffle_set_row_report(broken.context, nullptr, nullptr, false));
+      }
+      broken.check(riffle_step(broken.context, &s, &steps[i], 1));
+      CHECK(test::same_bits({broken.logits(s)}, {want[i + 1]}));
+    }
+    if (threshold < 0) {  // a cut to the prompt leaves no selection
+      broken.check(riffle_session_truncate(s, prompt.size()));
+      broken.check(riffle_step(broken.context, &s, &steps[0], 1));
+      CHECK(test::same_bits({broken.logits(s)}, {want[1]}));
+    }
+  }
+}
+
+TEST_CASE("a context beyond the trained length says so, but for list positions",
+          "[tokenselect][model][arithmetic]") {
+  riffle_context_options o = test::options();
+  o.n_ctx = 40000;  // trained with 32768
+  o.selection = tokenselect_settings(32, 16, 64);
+  const auto notice = [&] { return std::string(riffle_context_notice(Runtime(o).context)); };
+  CHECK(notice().find("32768") != std::string::npos);
+  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  CHECK(notice().empty());
+  // A list may itself be too long: 16 + 64 + 64 while it is used again, and the selected tokens.
+  o.selection.select_tokens = 32768 - 144;
+  CHECK(notice().empty());
+  o.selection.select_tokens = 32768 - 143;
+  CHECK(notice().find("lists of positions reach 32769 tokens") != std::string::npos);
+  o.n_ctx = 32768;  // then no list can be
+  CHECK(notice().empty());
+  o.n_ctx = 40000;
+  o.selection = tokenselect_settings(32, 16, 64);
+  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  o.selection.dense_layers = 2;  // these take positions from the text
+  CHECK(notice().find("first 2 layers") != std::string::npos);
+  o.n_ctx = 32768;
+  o.selection.dense_layers = 0;
+  o.selection.positions = RIFFLE_POSITIONS_TRUE;
+  CHECK(notice().empty());
+}
+
+TEST_CASE("the notice is of the selection in force", "[tokenselect][model]") {
+  riffle_context_options o = test::options();
+  o.n_ctx = 40000;
+  o.selection = tokenselect_settings(32, 16, 64);
+  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  Runtime r(o);
+  CHECK(std::string(riffle_context_notice(r.context)).empty());
+  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  r.check(riffle_set_selection(r.context, &o.selection));
+  const std::string text = riffle_context_notice(r.context);
+  CHECK(text.find("32768") != std::string::npos);
+  CHECK(text.find("positions list is selector tokenselect's") != std::string::npos);
+}
+
+// The factor multiplies cosines and sines of both, so a key that is stored without its rotation
+// would lack it.
+TEST_CASE("list positions are refused where RoPE has an attention factor, at once and later",
+          "[tokenselect][model]") {
+  const test::TempDir temp;
+  test::TinyCheckpoint c = test::tiny_checkpoint("llama_yarn");
+  const std::string with = test::tiny_folder(c, temp);
+  c.name += "_1";
+  c.config["rope_scaling"]["attention_factor"] = 1.0;
+  const std::string without = test::tiny_folder(c, temp);
+  const auto prompt = test::ids(0, 200), steps = test::ids(200, 206);
+  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+    riffle_context_options o = test::sparse(RIFFLE_SELECTOR_TOKENSELECT);
+    o.device = device;
+    riffle_context_options listed = o;
+    listed.selection.positions = RIFFLE_POSITIONS_LIST;
+    Runtime quiet(o, with), r(o, with);
+    riffle_context* none = nullptr;
+    char err[512] = "";
+    REQUIRE(riffle_context_create(r.model, &listed, &none, err, sizeof err) == RIFFLE_UNSUPPORTED);
+    CHECK(none == nullptr);
+    CHECK_THAT(err, Catch::Contains("selection.positions list") &&
+                        Catch::Contains("attention factor") && Catch::Contains("yarn"));
+    // Refused later, it leaves the selection in force, and the session, as they were.
+    riffle_session* s = r.session();
+    const auto want = test::run(quiet, quiet.session(), prompt, steps);
+    r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+    for (size_t i = 0; i < steps.size(); ++i) {
+      REQUIRE(riffle_set_selection(r.context, &listed.selection) == RIFFLE_UNSUPPORTED);
+      CHECK_THAT(riffle_context_error(r.context), Catch::Contains("attention factor"));
+      r.check(riffle_step(r.context, &s, &steps[i], 1));
+      CHECK(test::same_bits({r.logits(s)}, {want[i + 1]}));
+    }
+    // The setting alone is no matter: it is tokenselect's.
+    listed.selection.selector = RIFFLE_SELECTOR_DENSE;
+    r.check(riffle_set_selection(r.context, &listed.selection));
+    listed.selection.selector = RIFFLE_SELECTOR_TOKENSELECT;
+    REQUIRE(riffle_set_selection(r.context, &listed.selection) == RIFFLE_UNSUPPORTED);
+    // A factor of 1 is none.
+    Runtime allowed(o, without);
+    allowed.check(riffle_set_selection(allowed.context, &listed.selection));
+    test::run(allowed, allowed.session(), prompt, steps);
+    Runtime created(listed, without);
+  }
+}
