@@ -1,5 +1,5 @@
 // Constants shared by the kernels for the CPU, the kernels for the GPU and the code that plans for
-// both. With two definitions, a change of one alone would make the devices choose or round
+// both. With two definitions, a change of only one would make the devices choose or round
 // differently.
 #pragma once
 #include <cstdint>

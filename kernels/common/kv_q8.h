@@ -22,8 +22,8 @@ RIFFLE_HOST_DEVICE constexpr int64_t q8_row_bytes(int64_t d) {
   return (d + (d + kQ8Values - 1) / kQ8Values + 3) / 4 * 4;
 }
 
-// The scale of 32 values, the largest of which has this magnitude. over_127: magnitude / 127,
-// rounded to nearest. bits_of: the bits of a float.
+// Returns the scale of 32 values with this largest magnitude. over_127: magnitude / 127, rounded to
+// nearest. bits_of: the bits of a float.
 template <class BitsOf>
 RIFFLE_HOST_DEVICE inline uint8_t q8_scale_of(float magnitude, float over_127, BitsOf bits_of) {
   if (!(magnitude <= 65504.0f)) return kQ8NotANumber;

@@ -9,7 +9,7 @@ namespace riffle {
 struct LogitChange {
   int32_t token;
   float bias;    // is added; -infinity forbids the token
-  float divide;  // then divides what is positive and multiplies the rest; > 0
+  float divide;  // then divides positive logits and multiplies others; > 0
   float minus;   // then is subtracted
 };
 

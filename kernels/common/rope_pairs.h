@@ -7,7 +7,7 @@ namespace riffle {
 struct RopePairs {
   bool interleaved = false;  // (2j, 2j + 1); else (j, j + rotated/2)
   int rotated = 0;           // numbers that are rotated, from the first on; not read if interleaved
-  // Where the numbers of pair j are in the input; half is half the head. In the output pair j is
+  // Places of the numbers of pair j in the input; half is half the head. In the output pair j is
   // always (j, j + half). A pair with j >= r = rotated/2 is (r + j, half + j) in the input, and it
   // is moved without a rotation.
   RIFFLE_HOST_DEVICE int first(int j) const {

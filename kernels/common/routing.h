@@ -10,7 +10,7 @@ namespace riffle {
 
 struct Routed {
   int32_t expert = 0;
-  float weight = 0;  // by which the expert's output is multiplied
+  float weight = 0;  // factor of the expert's output
 };
 
 // Chooses the n_used of n experts with the largest scores, in order of falling score. The first of

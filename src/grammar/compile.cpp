@@ -79,7 +79,7 @@ class Facts {
     for (ExprId id = 0; id < n; ++id) for_children(id, [&](ExprId c) { parents_[next[c]++] = id; });
   }
 
-  // Number of children of which the fact must be known; -1: it never holds, or a child cannot tell.
+  // Number of children whose fact must be known; -1: it never holds, or a child cannot tell.
   int64_t needs(Fact fact, ExprId id) const {
     const Expr& x = e_[id];
     switch (x.kind) {
@@ -321,7 +321,7 @@ class Compiler {
     loop.kind = Op::LOOP;
     loop.nullable = nullable;
     loop.next = next;
-    loop.min = nullable ? 0 : x.min;  // empty rounds fill up what is missing
+    loop.min = nullable ? 0 : x.min;  // empty rounds make up the number
     loop.max = x.max;
     const OpId at = add(loop);
     Op again;
@@ -365,7 +365,8 @@ class Compiler {
     return at;
   }
 
-  // The states of Knuth, Morris and Pratt: how much of the text stands at the end so far.
+  // The states of Knuth, Morris and Pratt: the length of the text's beginning that the input ends
+  // with so far.
   OpId until(const std::string& text, OpId next) {
     const size_t n = text.size();
     std::vector<size_t> border(n + 1, 0);

@@ -42,7 +42,7 @@ struct Expr {
     REPEAT,    // the child `first`, min to max times
     RULE,      // the rule `first`
     MEMBERS,   // members(first)
-    UNTIL,     // any bytes up to the end of the first place where words(first)[0] stands
+    UNTIL,     // any bytes up to the end of the first occurrence of words(first)[0]
   };
   Kind kind = NEVER;
   uint32_t first = 0, n = 0, min = 0, max = 0;

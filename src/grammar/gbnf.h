@@ -6,8 +6,8 @@
 //     number ::= [0-9]{1,3} ("." [0-9]+)?
 //
 // Literals and classes take the escapes \n \r \t \\ \" \[ \] \- \^ \xHH \uHHHH \UHHHHHHHH; a class
-// may be negated with ^; . is any character. A rule may go on in the next line inside of
-// parentheses and behind ::= and |.
+// may be negated with ^; . is any character. A rule may go on in the next line inside parentheses
+// and after ::= and |.
 #pragma once
 #include <string_view>
 

@@ -75,7 +75,7 @@ void Matcher::enter() {
   cache_->begin_work();
 }
 
-// Begins another cache, with the answer's state and those of a walk that is under way.
+// Begins another cache, with the answer's state and those of an unfinished walk.
 void Matcher::renew(std::span<StateId> also) {
   std::shared_ptr<StateCache> fresh = grammar_->new_cache();
   cache_->move_to(*fresh, {&state_, 1});
@@ -137,7 +137,7 @@ struct Matcher::Walk {
     }
   }
 
-  // Nodes [i, end), whole subtrees of which the states above are known.
+  // Walks nodes [i, end), whole subtrees. Requires: the states above them are known.
   void nodes(uint32_t i, uint32_t end) {
     while (i < end) {
       const TokenTrie::Node& node = trie.nodes[i];
@@ -161,7 +161,7 @@ struct Matcher::Walk {
     }
   }
 
-  // The subtree of node i, if what it holds can be told from its characters.
+  // Allows tokens of the subtree of node i, if its characters decide.
   bool characters(uint32_t i) {
     const TokenTrie::Node& node = trie.nodes[i];
     // A character of several bytes counts from the state before it.

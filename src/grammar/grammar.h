@@ -1,4 +1,4 @@
-// A compiled grammar, and what one answer keeps of it.
+// A compiled grammar, and the state of one answer in it.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -70,7 +70,7 @@ class Grammar {
 class Matcher {
  public:
   Matcher(std::shared_ptr<const Grammar> grammar, Before before);
-  // For white space alone, as Before::space has it.
+  // Returns a matcher of nothing but white space, as in Before::space.
   static Matcher white(std::shared_ptr<const Grammar> grammar);
 
   // Takes a token's text. False: the grammar does not allow it, and nothing allows more. Throws as

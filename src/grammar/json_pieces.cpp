@@ -9,7 +9,7 @@
 namespace riffle::grammar {
 namespace {
 
-// Characters that stand in a string as they are.
+// Characters that a string has without an escape.
 const std::vector<CodeRange> kPlain = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, kLastCode}};
 
 std::vector<CodeRange> common(const std::vector<CodeRange>& a, const std::vector<CodeRange>& b) {
@@ -110,7 +110,7 @@ ExprId JsonPieces::other_than(std::vector<std::string> texts) {
     }
     nodes[at].is_text = true;
   }
-  // Nodes behind others come first. Each is what may follow, with the closing quote.
+  // Later nodes come first. Each is the text that may follow, with the closing quote.
   std::vector<ExprId> rest(nodes.size());
   for (size_t i = nodes.size(); i-- > 0;) {
     const Node& node = nodes[i];

@@ -14,15 +14,14 @@ class JsonPieces {
  public:
   explicit JsonPieces(Expressions* e);
 
-  // White space where JSON allows it and models write it: behind { [ , : and before } and ]. None,
+  // White space where JSON allows it and models write it: after { [ , : and before } and ]. None,
   // one space, or a line break and up to kMostIndent spaces or tabs.
   static constexpr uint32_t kMostIndent = 40;
   ExprId space() const { return space_; }
   ExprId comma() const { return comma_; }  // with space
   // A string of min to max characters, with any escapes.
   ExprId string(uint32_t min, uint32_t max);
-  // A string with exactly this text. Only what must be escaped is escaped: quote, backslash, and
-  // control characters.
+  // A string with exactly this text. Only quote, backslash and control characters are escaped.
   ExprId literal(const std::string& text) { return e_.text(key(text)); }
   static std::string key(const std::string& text);
   // A string whose text matches, escaped in the same way.

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kDeepest = 100;            // values in values
 constexpr size_t kMostValues = 2000000;     // values in the schema's text
-constexpr size_t kMostRules = 100000;       // values that differ in what must hold of them
+constexpr size_t kMostRules = 100000;       // values with different rules
 constexpr int64_t kMostMultiples = 100000;  // numbers that are listed one by one
 constexpr int64_t kMostRemainders = 1000;   // remainders of a division digit by digit
 
@@ -66,7 +66,7 @@ class Schema {
   }
 
  private:
-  // Values of which all these schemas hold. The rule is defined when its turn comes, so that
+  // Values that are valid by all these schemas. The rule is defined when its turn comes, so that
   // schemas may refer to themselves.
   uint32_t rule_of(const AllOf& schemas) {
     const auto it = rules_.find(schemas);
@@ -93,12 +93,12 @@ class Schema {
     for (const SchemaNode& node : reader_.nodes_of(schemas))
       ways.push_back(node_expr(node, schemas, &objects));
     // All objects share one pair of braces. With a pair for each, there would be as many ways to
-    // read the white space behind the brace as there are objects.
+    // read the white space after the brace as there are objects.
     if (!objects.empty()) ways.push_back(braces(e_.choice(std::move(objects))));
     return e_.choice(std::move(ways));
   }
 
-  // Appends what stands between the braces of objects.
+  // Appends the text between the braces of objects.
   ExprId node_expr(const SchemaNode& node, const AllOf& at, std::vector<ExprId>* objects) {
     std::vector<ExprId> ways;
     if (node.values) {

@@ -74,7 +74,7 @@ class Magnitudes {
     return i < digits.size() ? digits[i] - '0' : 0;
   }
 
-  // Digit `pos` of n before the point, and what follows.
+  // Digit `pos` of n before the point, and the rest.
   ExprId whole(size_t pos, size_t n, bool low, bool high) {
     if (pos == n) return fraction(0, low, high);
     const int first = pos == 0 && n > 1 ? 1 : 0;
@@ -88,7 +88,7 @@ class Magnitudes {
                       [&](bool l, bool h) { return whole(pos + 1, n, l, h); });
   }
 
-  // One digit from `from` to `to`, of which the ends stay tight.
+  // One digit from `from` to `to`. The two ends stay tight.
   template <class Rest>
   ExprId next_digit(int from, int to, bool low, bool high, Rest rest) {
     std::vector<ExprId> ways;

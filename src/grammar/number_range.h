@@ -18,7 +18,7 @@ class Decimal {
   std::string whole = "0", fraction;  // digits without superfluous zeros
   bool is_zero() const { return whole == "0" && fraction.empty(); }
   bool is_integer() const { return fraction.empty(); }
-  int64_t whole_value() const;  // without the sign; at most 18 digits stand before the point
+  int64_t whole_value() const;              // without the sign; at most 18 digits before the point
   int compare(const Decimal& other) const;  // -1, 0, 1
 };
 
@@ -34,7 +34,7 @@ struct NumberRange {
   bool empty(bool integers) const;
 };
 
-// Digits before the decimal point, and behind it, that numbers may have.
+// Digits that numbers may have before the decimal point and after it.
 inline constexpr uint32_t kMostDigits = 60;
 // Digits of a number between limits that is no integer, as far as the limits have no more.
 inline constexpr size_t kExactDigits = 15;

@@ -15,7 +15,7 @@ class KeyTries {
   explicit KeyTries(Expressions* out) : e_(*out) {}
 
   // A trie of one key; a trie with one key more. No key begins another one, as each ends with a
-  // quotation mark. behind: what follows the key, whose bytes must outlive this.
+  // quotation mark. behind: the text after the key, whose bytes must outlive this.
   size_t of(std::string_view key, ExprId behind) { return node({edge(key, kLeaf, behind)}); }
   size_t with(size_t trie, std::string_view key, ExprId behind) {
     struct Step {
@@ -59,7 +59,7 @@ class KeyTries {
   static constexpr size_t kLeaf = SIZE_MAX;
   struct Edge {
     std::string_view bytes;  // a part of a member's key
-    size_t node;             // behind the bytes; kLeaf: the key ends with them
+    size_t node;             // node after the bytes; kLeaf: the key ends with them
     ExprId behind, expr;     // the text after the bytes; the bytes and that text
   };
   struct Node {
@@ -86,8 +86,8 @@ class KeyTries {
 
 }  // namespace
 
-// From the last member to the first: a rule for what follows it, and a trie of the members that may
-// be the next one, up to the first that is required.
+// From the last member to the first: a rule for the text after it, and a trie of the members that
+// may come next, up to the first required one.
 ExprId ordered_members(const std::vector<OrderedMember>& members, ExprId extra, ExprId separator,
                        Expressions* out) {
   Expressions& e = *out;

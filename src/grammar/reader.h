@@ -20,7 +20,7 @@ class Reader {
   void go_to(size_t position) { at_ = position; }
   std::string_view from(size_t position) const { return text_.substr(position, at_ - position); }
 
-  // "line 3, column 7: found 'x', expected ...", of the position or of what comes next.
+  // "line 3, column 7: found 'x', expected ...", for the position or for the next character.
   [[noreturn]] void expected(const std::string& what) const;
   [[noreturn]] void fail_at(size_t position, const std::string& text) const;
   std::string found() const;  // "'x'", "the end of the line", "the end"

@@ -58,7 +58,7 @@ class Reading {
     uint64_t min = 0, max = 0;
     std::optional<ExprId> repeated;
   };
-  // One alternative, and whether ^ and $ stand at its ends.
+  // One alternative, and whether it has ^ and $ at its ends.
   struct Way {
     Part whole;
     bool begins = false, ends = false;
@@ -211,7 +211,7 @@ class Reading {
     return out;
   }
 
-  // {2}, {2,} or {2,5}. A brace that begins nothing of this kind stands for itself.
+  // {2}, {2,} or {2,5}. Any other brace stands for itself.
   bool read_limits(uint32_t* min, uint32_t* max) {
     const size_t begin = r_.position();
     const auto digit = [&] { return r_.peek() >= '0' && r_.peek() <= '9'; };

@@ -182,7 +182,7 @@ void SchemaReader::apply(const Json& schema, Nodes* nodes) {
   }
   apply_properties(schema, nodes);
   apply_items(schema, nodes);
-  // Last, when it is known what holds of all branches.
+  // Last, when the rules of all branches are known.
   if (schema.find("anyOf")) apply_branches(schema, "anyOf", false, nodes);
   if (schema.find("oneOf")) apply_branches(schema, "oneOf", true, nodes);
   --depth_;
@@ -497,7 +497,7 @@ std::vector<std::string> SchemaReader::names(const SchemaNode& node) {
 }
 
 bool SchemaReader::holds(const SchemaNode& node, const Json& value, const AllOf& at) const {
-  // Schemas inside are looked up again; reading them changes only what is known of places.
+  // Schemas inside are looked up again; reading them changes only the notes about places.
   auto& self = const_cast<SchemaReader&>(*this);
   const auto inside = [&](const AllOf& schemas, const Json& one) {
     if (schemas.empty()) return true;

@@ -1,6 +1,6 @@
-// A JSON Schema in normal form: alternatives, each of which says for each type what its values must
-// be. Keywords that combine schemas (allOf, anyOf, oneOf, $ref) are gone. Schemas of members and
-// items stay as they are, as lists of schemas that must all hold.
+// A JSON Schema in normal form: alternatives, each of which has rules for the values of each type.
+// Keywords that combine schemas (allOf, anyOf, oneOf, $ref) are gone. Schemas of members and items
+// stay unchanged, as lists of schemas that must all hold.
 #pragma once
 #include <map>
 #include <memory>
@@ -76,8 +76,8 @@ class SchemaReader {
   static std::vector<std::string> names(const SchemaNode& node);
   static size_t n_prefix(const SchemaNode& node);
 
-  // "#/properties/a": of a schema that has been read, or the first of several. In errors about a
-  // keyword: of the schema that has it.
+  // "#/properties/a": of a schema that has been read, or the first of several. The place in errors
+  // about a keyword: that of the schema that has it.
   std::string place(const AllOf& schemas) const;
   [[noreturn]] void unsupported(const Json& schema, const std::string& what) const;
   [[noreturn]] void too_many_alternatives(const Json& schema) const;

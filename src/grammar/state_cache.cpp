@@ -263,8 +263,8 @@ bool StateCache::covers(StackId a, StackId b) const {
   return true;
 }
 
-// drop_covered for places [begin, end) of one operation, if they differ in the rounds of one loop
-// alone: then each is compared with one other, not with all.
+// drop_covered for places [begin, end) of one operation, if they differ only in the rounds of one
+// loop: then each is compared with one other, not with all.
 bool StateCache::drop_more_rounds(size_t begin, size_t end, size_t* kept) {
   const Frame& one = frames_[found_[begin].stack];
   const Op& loop = automaton_.ops[one.op];
@@ -431,7 +431,7 @@ bool StateCache::all_wide_lead(StateId from, StateId to) {
          first(0xf1, 0xf3, 3, 0x80, 0xbf) && first(0xf4, 0xf4, 3, 0x80, 0x8f);
 }
 
-// The state behind most ASCII characters, and these; the state itself if any leads back to it.
+// The state after most ASCII characters, and these; the state itself if any leads back to it.
 StateId StateCache::likely_next(StateId state, TokenTrie::Ascii* ascii) {
   StateId to[0x80], likely = kDead;
   int votes = 0;  // Boyer and Moore's vote: enough where one state has the majority

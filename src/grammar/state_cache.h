@@ -65,7 +65,7 @@ class HashIndex {
 class StateCache {
  public:
   static constexpr StateId kDead = 0;  // no text goes on from here, and none ends
-  // Nesting beyond it is not allowed. It is what the grammar of a document may need.
+  // Nesting beyond it is not allowed. The grammar of a document may need that much.
   static constexpr uint32_t kDeepest = 4096;
   // A state with more places is an error, and so is one mask or token that needs more work.
   static constexpr size_t kMostPlaces = 4096;
@@ -96,7 +96,7 @@ class StateCache {
     bool wide = false;   // all characters from U+0080
     uint8_t most = 0;    // kEver: any number
     bool stays = false;  // each leads back to the state
-    bool ends = false;   // behind `most` of these characters none of them leads on
+    bool ends = false;   // after `most` of these characters none of them leads on
   };
   static constexpr uint8_t kEver = 255;
   const Loops& loops(StateId state);
@@ -136,7 +136,7 @@ class StateCache {
   StackId push(OpId op, uint64_t value, StackId parent, bool* too_deep);
   void reach(OpId op, StackId stack);  // adds a place to look at
   void push_and_reach(OpId op, uint64_t value, StackId parent, OpId target);
-  void close();  // follows what takes no byte
+  void close();  // follows operations that take no byte
   void follow(const Op& op, OpId id, StackId stack);
   void pick(OpId id, StackId parent, uint64_t value);
   uint64_t rounds(const Op& loop, uint64_t finished) const;

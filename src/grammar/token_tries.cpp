@@ -7,8 +7,8 @@ namespace {
 
 using Tokens = std::vector<std::pair<std::string, int32_t>>;
 
-// Tells whether all bytes below the node continue a character of which `more` bytes are missing,
-// the next of them from low to high.
+// Tells whether all bytes below the node continue a character that lacks `more` bytes, the next of
+// them from low to high.
 bool continues(const TokenTrie& trie, uint32_t node, int more, uint8_t low, uint8_t high) {
   for (uint32_t child = node + 1; child < trie.nodes[node].end; child = trie.nodes[child].end) {
     const TokenTrie::Node& c = trie.nodes[child];

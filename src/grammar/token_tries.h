@@ -14,8 +14,8 @@ struct TokenTrie {
   struct Node {
     uint32_t end, first_token;
     uint8_t byte, depth, height;  // depth: from 1; height: most characters begun below
-    // True if only whole UTF-8 characters stand below the node, except the last one, which may be
-    // cut. If the node begins a character of several bytes, the rest of it stands there too.
+    // True if only whole UTF-8 characters are below the node, except the last one, which may be
+    // cut. If the node begins a character of several bytes, the rest of it is there too.
     bool characters;
   };
   // ASCII bytes below a node.
@@ -27,7 +27,7 @@ struct TokenTrie {
   };
   std::vector<Node> nodes;
   std::vector<Ascii> ascii;
-  std::vector<bool> wide;      // bytes from 0x80 stand below the node
+  std::vector<bool> wide;      // bytes from 0x80 are below the node
   std::vector<uint8_t> begun;  // by node: characters begun from the root to the node
   std::vector<int32_t> order;
   std::vector<uint8_t> characters;  // by place in `order`: characters begun in the token
@@ -43,7 +43,7 @@ struct TokenTrie {
 class TokenTries {
  public:
   // Few tokens have more bytes. Their trie is a second one, so that a limit that only they can
-  // reach ("at most 300 characters") is no part of what the others depend on.
+  // reach ("at most 300 characters") does not affect the states of other tokens.
   static constexpr size_t kShort = 16;
   // Longer tokens are never drawn under a grammar.
   static constexpr size_t kLongest = 255;

@@ -11,7 +11,7 @@ namespace riffle {
 
 class Error : public std::runtime_error {
  public:
-  // PLAIN: the text stays as it is; it may hold file names, and these may hold backquotes.
+  // PLAIN: the text stays unchanged; it may hold file names, and these may hold backquotes.
   // NAMES_SETTINGS: the text names settings by their ids in backquotes (util/settings.h).
   enum class Text { PLAIN, NAMES_SETTINGS };
   Error(riffle_status status, const std::string& text, Text kind = Text::PLAIN);
@@ -25,8 +25,8 @@ class Error : public std::runtime_error {
   Text kind_;
 };
 
-// printf-style; the text is one line that names file, field, what was found and what was expected.
-// If the format has a backquote, the text names settings.
+// printf-style; the text is one line with file, field, found value and expected value. If the
+// format has a backquote, the text names settings.
 [[noreturn]] [[gnu::format(printf, 2, 3)]] void fail(riffle_status status, const char* format, ...);
 
 // printf into a string.

@@ -39,7 +39,7 @@ std::string real_path(const std::string& path) {
     const int error = errno;
     if (error == ENOMEM) throw std::bad_alloc();
     struct stat info;
-    if (::stat(at.c_str(), &info) == 0) return at;  // a pipe of /dev/fd is there and has no path
+    if (::stat(at.c_str(), &info) == 0) return at;  // a pipe of /dev/fd exists but has no path
     char target[PATH_MAX];
     const ssize_t n = ::readlink(at.c_str(), target, sizeof target);
     if (n < 0) return at;
@@ -52,7 +52,7 @@ std::string real_path(const std::string& path) {
 }
 
 FileDescriptor open_regular(const std::string& path, struct stat* info) {
-  // Not blocking, or a named pipe would wait for its writer before fstat can tell what it is.
+  // Not blocking, or a named pipe would wait for its writer before fstat can tell its kind.
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file < 0) io_error(path, "cannot open", errno);
   if (::fstat(file, info) != 0) io_error(path, "cannot read its size", errno);

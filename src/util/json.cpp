@@ -259,7 +259,7 @@ class JsonBuilder {
   void count() {
     if (++n_values_ > limits_.values) throw JsonError{JsonError::TOO_MANY, 0, ""};
   }
-  // Puts the value where it belongs: into the open array, behind the last key, or at the top.
+  // Puts the value where it belongs: into the open array, after the last key, or at the top.
   Json* place(Json value) {
     Json* at = &root_;
     if (!open_.empty()) {

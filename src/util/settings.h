@@ -31,7 +31,7 @@ void set_defaults(riffle_options_kind kind, void* options);
 // Throws Error(RIFFLE_BAD_ARGUMENT) for the first member out of its range.
 void check_settings(riffle_options_kind kind, const void* options);
 // The same for one value of a member of riffle_generate_options or of its sampling. The text names
-// the member alone: "top_p is 1.5, expected 0 to 1".
+// only the member: "top_p is 1.5, expected 0 to 1".
 void check_answer_setting(std::string_view id, double value);
 
 // text with each id in backquotes replaced by name(id); by the id itself if name is null or

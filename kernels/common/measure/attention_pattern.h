@@ -1,7 +1,7 @@
 // The arithmetic of the synthetic attention (measure/synthetic_attention.h), written once for the
 // CPU and for kernels/cuda/measure/synthetic_attention.cu. Integers until the last step, and that
-// step adds two floats of which one product was exact, so that both give the same bits whatever a
-// compiler fuses.
+// step adds two floats, one of them an exact product, so that both give the same bits, however a
+// compiler fuses operations.
 #pragma once
 #include <cmath>
 #include <cstdint>

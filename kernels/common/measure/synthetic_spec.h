@@ -1,5 +1,4 @@
-// The numbers that define a synthetic attention (src/measure/synthetic_attention.h says what they
-// mean together).
+// The numbers that define a synthetic attention (src/measure/synthetic_attention.h explains them).
 #pragma once
 #include <cstdint>
 

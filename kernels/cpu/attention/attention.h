@@ -1,5 +1,5 @@
-// The CPU's attention: one block of a decode step, tiles of a prompt, and what belongs to KV
-// blocks: stores, loads and digests.
+// The CPU's attention: one block of a decode step, tiles of a prompt, and operations on KV blocks:
+// stores, loads and digests.
 //
 // A KV block: K[B][d] then V[B][d] of KvType, 64-byte aligned.
 #pragma once
@@ -18,10 +18,10 @@ struct AttendState {
 struct AttentionKernels {
   // One (row, block): q is f32 [g][d], already multiplied by 1/sqrt(d). Attends to the tokens whose
   // bit is set in mask (bit t: token t; bits >= block_size are zero), merges into state, and stores
-  // each head's log-sum-exp of this block alone in l_block[g] (-inf for an empty mask). o may be
-  // any finite size; scores up to +-1e4 stay finite. next: the block that will be asked for next,
-  // or NULL: its keys are fetched into the cache along the way. Blocks are scattered and a page or
-  // two long, which the hardware's prefetchers do not cross by themselves.
+  // each head's log-sum-exp of this block only in l_block[g] (-inf for an empty mask). o may be any
+  // finite size; scores up to +-1e4 stay finite. next: the block that will be asked for next, or
+  // NULL: its keys are fetched into the cache along the way. Blocks are scattered and a page or two
+  // long, which the hardware's prefetchers do not cross by themselves.
   void (*attend_block)(const float* q, int g, int d, const void* block, KvType type, int block_size,
                        uint64_t mask, AttendState* state, float* l_block, const void* next);
 
@@ -58,7 +58,7 @@ struct AttentionKernels {
                         bool with_mean, uint16_t* out);
 
   // scores[b] = q . centre_b + q_abs . radius_b for n digests, stride uint16s apart (q_abs may be
-  // NULL: centre alone).
+  // NULL: only the centre).
   void (*digest_score)(const uint16_t* digests, int64_t stride, int64_t n, int d, const float* q,
                        const float* q_abs, float* scores);
 };

@@ -6,7 +6,7 @@
 //
 // All is kept transposed, 16 query rows in the 16 columns of a tile: S^T = K Q^T, P^T = exp2(S^T -
 // m), O^T += V^T P^T. Then keys need no transposing, a softmax sum runs down the rows of a tile
-// instead of across a vector, P^T comes out in the pair order that the tile product wants, and
+// instead of across a vector, P^T comes out in the pair order that the tile product needs, and
 // rescaling an output is a product of whole vectors. Each row's arithmetic is the same in every
 // lane, tile and call; keys come in tiles of kKeyTile by absolute position.
 #include "kernels/common/agreed.h"
@@ -281,7 +281,7 @@ inline void split_weights(Vec even, Vec odd, uint16_t* hi, uint16_t* lo) {
                      _mm512_mask_blend_epi16(odd_words, _mm512_srli_epi32(even_lo, 16), odd_lo));
 }
 
-// Where a tile of keys lies: key 0, less pos0; and so that key t is in the window of rows whose
+// Position of a tile of keys: key 0, less pos0; and so that key t is in the window of rows whose
 // last[] <= edge + t.
 struct KeyTile {
   int first, edge;
@@ -301,8 +301,8 @@ inline __mmask16 sees(const Softmax& x, int t) {
   return _mm512_mask_cmpge_epi32_mask(_mm512_cmpge_epi32_mask(x.to, key), key, x.from);
 }
 
-// Raises the exponent reference where the scores ask for it, and rescales what was summed up
-// against the old one.
+// Raises the exponent reference where the scores ask for it, and rescales the sums made with the
+// old one.
 template <bool kMasked>
 inline Softmax softmax_begin(const float* score, const KeyTile& keys, const int32_t* last, float* m,
                              float* s, float* o, int d_padded) {
@@ -428,8 +428,9 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
   for (int row = 0; row < a.rows; row++) {
     a.m[row] = kNegInf, a.s[row] = 0;
     a.last[row] =
-        row < n_rows ? row / g
-                     : n_q - 1;  // rows that only fill up the last group see what its last row sees
+        row < n_rows
+            ? row / g
+            : n_q - 1;  // rows that only fill up the last group see the same keys as its last row
   }
   __builtin_memset(a.o, 0, sizeof(float) * static_cast<size_t>(a.rows) * a.d_padded);
 
@@ -453,7 +454,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
     const int64_t edge = window > 0 ? t0 - pos0 + window - 1 : INT32_MAX / 2;
     const KeyTile keys{static_cast<int>(t0 - pos0),
                        static_cast<int>(edge < INT32_MAX / 2 ? edge : INT32_MAX / 2)};
-    int end = begin + kGroup;  // and behind the last one
+    int end = begin + kGroup;  // and after the last one
     while (end < a.rows && a.last[end] <= edge + kKeyTile - 1) end += kGroup;
     stores_before_tile_loads();
     const int64_t begin_p = begin / kGroup & 1, end_p = (end / kGroup - 1) & 1;

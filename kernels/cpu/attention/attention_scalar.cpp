@@ -1,6 +1,6 @@
-// Attention in plain C++: the reading copy of every kernel, and what the others are tested against.
-// Sums run in index order in f32. Online softmax as in Milakov and Gimelshein, arXiv 1805.02867;
-// merging as in FlashDecoding.
+// Attention in plain C++: the readable copy of every kernel, and the reference of all tests. Sums
+// run in index order in f32. Online softmax as in Milakov and Gimelshein, arXiv 1805.02867; merging
+// as in FlashDecoding.
 #include <cmath>
 #include <cstring>
 

@@ -1,5 +1,5 @@
 // Decode attention, merging and digest scores for any vector instruction set S
-// (kernels/cpu/simd/simd.h says what a set gives).
+// (kernels/cpu/simd/simd.h lists the members of a set).
 #pragma once
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/attention/kv_rows.h"

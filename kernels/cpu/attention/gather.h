@@ -7,8 +7,8 @@ namespace riffle::cpu {
 
 struct GatherKernels {
   // scores[h * stride + i] = q_h . key_i for n keys of d values each, anywhere in memory; q is
-  // [g][d]. An entry's bits depend on its key and query alone. also: bytes from a key to something
-  // else of the same length that is wanted soon (its value) and is fetched into the cache along the
+  // [g][d]. An entry's bits depend only on its key and query. also: bytes from a key to other data
+  // of the same length that is needed soon (its value) and is prefetched into the cache along the
   // way; 0: nothing.
   void (*dot)(const float* q, int g, int d, const void* const* keys, int64_t n, KvType type,
               int64_t also, float* scores, int64_t stride);

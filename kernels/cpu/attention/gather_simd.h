@@ -1,5 +1,5 @@
-// The kernels of gather.h for any vector instruction set S (kernels/cpu/simd/simd.h says what a set
-// gives).
+// The kernels of gather.h for any vector instruction set S (kernels/cpu/simd/simd.h lists the
+// members of a set).
 #pragma once
 #include "kernels/cpu/attention/attention_simd.h"
 #include "kernels/cpu/attention/gather.h"

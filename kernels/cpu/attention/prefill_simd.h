@@ -126,8 +126,9 @@ void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int
   const float scale = 1 / __builtin_sqrtf(static_cast<float>(d));
   for (int row = 0; row < a.rows; row++) {
     const int i =
-        row < n_rows ? row / g
-                     : n_q - 1;  // rows that only fill up the last group see what its last row sees
+        row < n_rows
+            ? row / g
+            : n_q - 1;  // rows that only fill up the last group see the same keys as its last row
     float* to = a.q + static_cast<int64_t>(row / kGroup) * d * kGroup + row % kGroup;
     for (int j = 0; j < d; j++)
       to[j * kGroup] = row < n_rows ? q[i * ldq + row % g * d + j] * scale : 0;

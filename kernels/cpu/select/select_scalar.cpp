@@ -1,4 +1,4 @@
-// Selection kernels in plain C++: the reading copy, and what the others are tested against.
+// Selection kernels in plain C++: the readable copy, and the reference of all tests.
 #include <cmath>
 #include <cstring>
 

@@ -96,7 +96,8 @@ void block_masses(const float* s, int64_t n_blocks, int block_size, float* top, 
   }
 }
 
-// The vectors written reach beyond what is kept, but never beyond what was read (above may be w).
+// The written vectors reach beyond the kept values, but never beyond those that were read (above
+// may be w).
 template <class S>
 uint64_t split(const float* w, int64_t n, float pivot, float* above, float* below,
                int64_t* n_above) {

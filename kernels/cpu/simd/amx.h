@@ -14,7 +14,7 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// _tile_release() ends what this begins.
+// _tile_release() ends the use of tiles.
 inline void begin_tiles() {
   const TileConfig config;
   __asm__ volatile("" ::"m"(config));  // GCC 12 does not know that the instruction reads all of it

@@ -1,7 +1,7 @@
 // One vocabulary of vector operations, for the templates of linear/, attention/ and select/
 // (*_simd.h). Two instruction sets implement it: Avx2 (avx2.h) and Avx512 (avx512.h). The scalar
 // kernels (*_scalar.cpp) do not use it. They are plain loops, so that tests compare the templates
-// with an independent reference; scalar.h is what these loops share.
+// with an independent reference; scalar.h has the parts that these loops share.
 //
 // An instruction set S gives:
 //

@@ -53,8 +53,8 @@ __device__ __forceinline__ void eight_weights(const Matrix& w, int64_t row, int6
 }
 
 // sums[m][i] = w[m][row] . x[i], in every lane. The matrices have the same columns. Lane l takes
-// columns 8l to 8l + 7 of each 256; the sum of a lane, then that of the lanes: the bits depend on
-// the row of weights and the row of x alone.
+// columns 8l to 8l + 7 of each 256; the sum of a lane, then that of the lanes: the bits depend only
+// on the row of weights and the row of x.
 template <WType T, bool kEven, int M, int N>
 __device__ __forceinline__ void dots(const Matrix* const (&w)[M], int64_t row,
                                      const float* const (&x)[N], int lane, float (&sums)[M][N]) {
@@ -95,8 +95,8 @@ using GroupTile = float4[N][8][kTile + 1];
 
 // Computes the same as dots for types with groups of 32 values. L lanes share a row of weights. All
 // threads of the block call this, with the same x. present false: the row is beyond the matrix.
-// Each lane of a row returns the row's sums. The bits depend on the row of weights, the row of x
-// and L alone.
+// Each lane of a row returns the row's sums. The bits depend only on the row of weights, the row of
+// x and L.
 template <WType T, int L, int M, int N>
 __device__ __forceinline__ void group_dots(const Matrix* const (&w)[M], int64_t row, bool present,
                                            const float* const (&x)[N], float4* memory,
@@ -154,7 +154,7 @@ struct Entries {
   int64_t at[N];
   int count;
 
-  // Past the last the last again, of which nothing is stored.
+  // Places after the last entry repeat it; nothing of them is stored.
   __device__ Entries(const ExpertsStep& a, int64_t place, int n) : count(n) {
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -162,8 +162,8 @@ struct Entries {
   }
 };
 
-// Calls f<N>(Entries<N>) for the entries of this block, none or one N that has room for them. Where
-// no entries share their reads, kernels need fewer registers.
+// Calls f<N>(Entries<N>) for the entries of this block, none or one N that has room for them.
+// Kernels in which no entries share their reads need fewer registers.
 template <bool kShared, class F>
 __device__ __forceinline__ void with_entries(const ExpertsStep& a, int64_t place, F&& f) {
   static_assert(kGroup == 4);
@@ -206,8 +206,8 @@ Status with_type(WType type, F&& f) {
 // Single: a warp reads 8 values or one value at a time.
 enum class Walk : uint8_t { Single, Even, Groups };
 
-// Calls f<type, walk, lanes> as constants, with what a row of `cols` weights and x allow: all types
-// but the plain ones have groups.
+// Calls f<type, walk, lanes> as constants, for the widest reads that a row of `cols` weights and x
+// allow: all types but the plain ones have groups.
 template <class F>
 Status with_type(WType type, int64_t cols, const float* x, F&& f) {
   const bool even = cols % 8 == 0 && vector_aligned(x, cols, sizeof(float));

@@ -1,5 +1,5 @@
-// The second half of the chosen experts' FFNs: W2 of what lies between, of each entry on its own
-// (combine_rows weighs and adds them). A few lanes make the values of a row of weights, for all
+// The second half of the chosen experts' FFNs: W2 times the hidden values, for each entry on its
+// own (combine_rows weighs and adds them). A few lanes make the values of a row of weights, for all
 // entries of their block.
 #include "kernels/cuda/experts/dot.cuh"
 

@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kThreads = 128, kRows = kThreads / 32;
 
-// Larger for what ranks before: finite scores in their order, NaN behind all. Never 0. Zeros of
-// both signs are equal.
+// Larger for scores that rank earlier: finite ones in their order, NaN last. Never 0. Zeros of both
+// signs are equal.
 __device__ uint32_t rank_of(float score) {
   if (isnan(score)) return 1;
   const uint32_t bits = __float_as_uint(score + 0.0f);

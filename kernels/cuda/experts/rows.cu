@@ -1,4 +1,4 @@
-// Rows into the order of experts, and what comes of them back.
+// Moves rows into the order of experts, and their results back.
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/launch.cuh"

@@ -1,4 +1,4 @@
-// Between number formats: activations to 16 bits, and weights back to what prefill multiplies.
+// Converts number formats: activations to 16 bits, and weights to the operands of prefill.
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/layer/layer.h"
 

@@ -30,9 +30,9 @@ Status convert(const float* x, int64_t count, void* out, WType out_type, cudaStr
 // 16-bit tiles.
 Status dequantize(const Matrix& w, int64_t first, int64_t n, void* out, WType out_type,
                   cudaStream_t stream);
-// gate = silu(gate) * up elementwise, or what `kind` says in place of silu; both of in_type (F32,
-// F16, BF16); out of out_type may be gate itself if same type. Biases (or null) are [width] and are
-// added to gate and up first; count is a multiple of width.
+// gate = silu(gate) * up elementwise, or with the function `kind` in place of silu; both of in_type
+// (F32, F16, BF16); out of out_type may be gate itself if same type. Biases (or null) are [width]
+// and are added to gate and up first; count is a multiple of width.
 Status glu(Gate kind, const void* gate, const void* up, int64_t count, WType in_type, void* out,
            WType out_type, cudaStream_t stream, const float* gate_bias = nullptr,
            const float* up_bias = nullptr, int64_t width = 0);

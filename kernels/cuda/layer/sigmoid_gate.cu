@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// If e^-g overflows, the quotient is 0, which is what the sigmoid rounds to.
+// If e^-g overflows, the quotient is 0, which is the sigmoid's rounded value.
 __global__ void __launch_bounds__(kThreads)
     sigmoid_gate_kernel(float* x, const float* gate, int64_t count) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;

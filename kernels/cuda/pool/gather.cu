@@ -9,9 +9,9 @@
 namespace riffle::cuda {
 namespace {
 
-// A pass of a CTA is 16 KB, all of a thread's loads under way before its first store. Two small
-// CTAs on each processor keep megabytes under way, where PCIe needs about 100 KB (55 GB/s times 2
-// us), and leave room for other kernels.
+// A pass of a CTA is 16 KB; a thread issues all its loads before its first store. Two small CTAs on
+// each processor keep megabytes in flight, while PCIe needs about 100 KB (55 GB/s times 2 us), and
+// leave room for other kernels.
 constexpr int kThreads = 128, kEach = 8, kCtasPerSm = 2;
 
 __device__ __forceinline__ Copy load_copy(const Copy* p) {

@@ -219,8 +219,8 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
   cp_async_commit();
   load_queries<kD>(p, first, head, shared);
 
-  // This warp's queries stand at positions warp_first.. ; this lane has rows lane / 4 and lane / 4
-  // + 8 of each fragment.
+  // This warp's queries are at positions warp_first.. ; this lane has rows lane / 4 and lane / 4 +
+  // 8 of each fragment.
   const int warp_first = p.pos0 + first + warp * 16 * kM, warp_last = warp_first + 16 * kM - 1;
   // Offsets of this lane's row for ldmatrix: of queries and (transposed) values, 16 rows then the
   // next 8 columns; of keys, 8 rows, the next 8 columns, the next 8 rows.
@@ -317,7 +317,7 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
         moved |= keep[m][r] != 1.0f;
       }
     }
-    // Far into a document maxima seldom move. To leave out a product with 1 is exact, whatever the
+    // Far into a document maxima seldom move. Leaving out a product with 1 is exact, whatever the
     // other rows do.
     if (__any_sync(0xffffffffu, moved)) {
 #pragma unroll
@@ -347,7 +347,7 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
       }
     }
 
-    // o += p v. Probabilities lie in the registers as the product's left operand wants them.
+    // o += p v. Probabilities are in registers in the form of the product's left operand.
 #pragma unroll
     for (int k = 0; k < T::kKeys / 16; k++) {
 #pragma unroll
@@ -364,7 +364,7 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
       }
     }
   }
-  cp_async_wait<0>();  // nothing may be under way when the CTA ends
+  cp_async_wait<0>();  // no copy may be in flight when the CTA ends
 
 #pragma unroll
   for (int m = 0; m < kM; m++) {
@@ -495,7 +495,7 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
 #pragma unroll
       for (int j = 0; j < kNd; j++) o[m][j][0] *= keep, o[m][j][1] *= keep;
     }
-    __syncthreads();  // values and probabilities are there
+    __syncthreads();  // values and probabilities have arrived
     for (int k = 0; k < T::kKeys; k++) {
       float prob[kM];
 #pragma unroll

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kScanThreads)
   const uint32_t* allowed = params[blockIdx.y].allowed;
   const int slice = ((vocab_size + kParts - 1) / kParts + 3) / 4 * 4;
   const int begin = static_cast<int>(blockIdx.x) * slice, end = min(begin + slice, vocab_size);
-  // Each block changes what it reads; the second kernel finds all of it changed.
+  // Each block changes the logits that it reads; the second kernel finds all of it changed.
   const LogitChange* changes = params[blockIdx.y].changes;
   for (int c = threadIdx.x; c < params[blockIdx.y].n_changes; c += kScanThreads) {
     const LogitChange change = changes[c];

@@ -16,12 +16,12 @@ struct SampleParams {
   // may be drawn; others count as if their logit were -inf. NaN of such a token is an error too.
   // Null: all may be drawn.
   const uint32_t* allowed = nullptr;
-  // Device memory: the logits of these tokens change first. Each token is there once.
+  // Device memory: the logits of these tokens change first. Each token occurs once.
   const LogitChange* changes = nullptr;
   int32_t n_changes = 0;
   float xtc_threshold = 1;  // above 0.5: XTC does not act on this draw
 };
-// logits [n][ld], which the changes write to, of which the first vocab_size count (at most
+// logits [n][ld], which the changes write to; the first vocab_size of them count (at most
 // kSampleMaxVocab: else cudaErrorInvalidValue); params [n] (device); scratch:
 // sample_scratch_bytes(n, vocab_size).
 inline constexpr int64_t kSampleMaxVocab = 1 << 19;
