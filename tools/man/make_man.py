@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 MARK = re.compile(r'\.\\" OPTIONS (\S+)$')
-# An option's line: its names, a value or [=VALUE] and, two blanks or more behind them, its text.
+# An option's line: its names, a value or [=VALUE] and, after two blanks or more, its text.
 OPTION = re.compile(r"^ {2,6}((?:-\w, )?--?[\w-]+(?:, --?[\w-]+)*)"
                     r"((?:\[=\S+\])|(?: \S+(?: \S+)*))?(?: {2,}(.*))?$")
 DEFAULT = re.compile(r"; default: (.+)$")
@@ -32,7 +32,7 @@ def help_of(program, command):
 
 
 def escape(text):
-    """Text that mdoc prints as it is, on a line that is no request."""
+    """Text that mdoc prints unchanged, on a line that is no request."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("|", " | ")
     return "\\&" + text if text[:1] in (".", "'") else text
 
@@ -62,14 +62,15 @@ def parse(text):
 
 
 def sentence(text):
-    """The help's phrase as it stands: a capital first letter, a full stop at its end."""
+    """Returns the help's phrase as a sentence: a capital first letter, a full stop at its end."""
     if re.match(r"[a-z]+\b(?!:)", text) and not NAMES.match(text):
         text = text[:1].upper() + text[1:]
     return text if text.endswith(".") or not text else text + "."
 
 
 def lines_of(text):
-    """One sentence a line, as mdoc wants it. A sentence ends before a capital letter or a dash."""
+    """Returns one sentence a line, as mdoc demands. A sentence ends before a capital letter or a
+    dash."""
     return re.split(r"(?<=[A-Za-z0-9)][.!?]) +(?=[A-Z-])", text)
 
 

@@ -24,7 +24,7 @@ grep -q "<class-decl name='riffle_context_options' size" "$new" || {
   echo "abi.sh: $library: found no types, expected debug information of src/api; build it anew" >&2
   exit 1
 }
-# --harmless: also what breaks no binary, such as the new name of a member.
+# --harmless: also changes that break no binary, such as the new name of a member.
 compare() { abidiff --harmless --no-show-locs "$baseline" "$new"; }
 code=0
 case $action in

@@ -19,7 +19,7 @@ for file in "$@"; do
     uninstall:*) rm -f "$destdir$to" ;;
     *) echo "install.sh: '$action': expected install or uninstall" >&2; exit 2 ;;
   esac
-  # Folders of riffle alone, to be removed with their last file.
+  # Folders that only riffle uses, to be removed with their last file.
   case $to in
     */riffle/*) folders="$folders ${to%/*}" ;;
   esac

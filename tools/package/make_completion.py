@@ -24,7 +24,7 @@ NAMED = re.compile(rf": ({WORD}(?:, {WORD})+)$")
 
 
 class Option:
-    """One option: its names, its text, and what completes its value.
+    """One option: its names, its text, and the completions of its value.
 
     kind: "" (no value), "words", "file", "folder" or "other"."""
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Packs the Python module riffle and a libriffle.so as a wheel, with the standard library alone.
+"""Packs the Python module riffle and a libriffle.so as a wheel. Needs only the standard library.
 
     tools/package/make_wheel.py build-dist/libriffle.so dist [LICENCE_FILE...]
 
@@ -34,7 +34,7 @@ def readelf(flag, library):
 
 
 def platform(library):
-    """manylinux_2_NN_MACHINE, from what the library needs."""
+    """Returns manylinux_2_NN_MACHINE, from the library's needs."""
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", readelf("-d", library))
     other = [name for name in needed if not re.fullmatch(GLIBC, name)]
     if other or not needed:

@@ -1,5 +1,5 @@
-# make install, uninstall, deb, wheel, abi-check and abi-baseline. README.md in this folder says
-# what each package holds.
+# make install, uninstall, deb, wheel, abi-check and abi-baseline. README.md in this folder lists
+# the contents of each package.
 LIBDIR      ?= $(PREFIX)/lib
 INCLUDEDIR  ?= $(PREFIX)/include
 DATADIR     ?= $(PREFIX)/share
@@ -56,7 +56,7 @@ abi-check: $(BUILD)/libriffle.so
 abi-baseline: $(BUILD)/libriffle.so
 	@tools/package/abi.sh record $<
 
-# Where make deb and make wheel put packages.
+# Folder in which make deb and make wheel put packages.
 PACKAGES    ?= dist
 # The .deb files of this build, for this machine's architecture. DEB_LIBDIR is where Debian puts
 # libraries of this architecture.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Packs a staged installation as three Debian packages: riffle, libriffle0 and libriffle-dev.
-# usage: make_deb.sh STAGE VERSION SONAME FOLDER     (make deb) STAGE is what make install put into
-# a DESTDIR with PREFIX=/usr; its files are moved. control, in this folder, has the fields,
-# changelog the version, which must be that of riffle.h.
+# Packs a staged installation as three Debian packages: riffle, libriffle0 and libriffle-dev. usage:
+# make_deb.sh STAGE VERSION SONAME FOLDER     (make deb) STAGE is the DESTDIR of a make install with
+# PREFIX=/usr; its files are moved. control, in this folder, has the fields, changelog the version,
+# which must be that of riffle.h.
 set -eu
 usage="usage: make_deb.sh STAGE VERSION SONAME FOLDER"
 stage=$(cd "${1:?$usage}" && pwd) version=${2:?$usage} soname=${3:?$usage} folder=${4:?$usage}
@@ -39,7 +39,7 @@ move() {
 cd "$stage"
 libdir=$(dirname "$(find usr/lib -name "$soname")")
 move $library "$libdir"/libriffle.so.*
-# Where the CUDA toolkit lies on this machine says nothing about others.
+# The CUDA toolkit's place on this machine says nothing about other machines.
 sed -i 's| -L/usr/local/[^ ]*||' "$stage/$libdir/pkgconfig/riffle.pc"
 move libriffle-dev "$libdir"/libriffle.so "$libdir"/libriffle.a "$libdir"/pkgconfig "$libdir"/cmake usr/include
 move riffle usr/bin usr/share

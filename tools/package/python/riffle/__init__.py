@@ -14,7 +14,7 @@
 Model holds weights and tokenizer, Context the memory to run it, Session one sequence of tokens.
 Model.chat, Model.generate and Model.read use a context of their own. Answers are read piece by
 piece or whole (Answer). Failures raise Error or one of its subclasses, with the library's text.
-Each object can be closed, or used with `with`. An object keeps open what it was made from.
+Each object can be closed, or used with `with`. An object keeps its parent open.
 
 Models and contexts may be used by several threads. A context runs one call at a time. Other calls
 wait for their turn, in order of arrival. A call that cannot wait raises Busy.
@@ -121,7 +121,7 @@ class _Closable:
         weakref.finalize(self, handle.close)
 
     def close(self) -> None:
-        """Frees it, and what was made from it. It may be called again."""
+        """Frees it, and the objects made from it. It may be called again."""
         self._handle.close()
 
     def __enter__(self) -> Any:
@@ -262,7 +262,7 @@ class Model(_Closable):
         messages: dicts with role (system, developer, user or assistant) and content. A developer's
         message is a system message. A str is one message of a user. The content is a str, or a
         list of parts such as {"type": "text", "text": "Hi"}; each part becomes a line.
-        thinking: whether the model is asked to reason first; None: as the template has it. "low",
+        thinking: whether the model is asked to reason first; None: the template decides. "low",
         "medium" or "high" also sets how long, if the template asks for reasoning_effort.
         date: today, as "2026-11-23", for templates that ask for it."""
         messages = messages_of(messages)
@@ -558,7 +558,7 @@ class Session(_Closable):
         model, inside = self.context.model, ctypes.c_bool()
         tokens = model.chat_tokens(messages, thinking=thinking, date=date, _inside=inside)
         begun = "" if inside.value else continued_text(messages, model.info.reasoning_end)
-        # White space behind text that is continued belongs to the answer.
+        # White space after text that is continued belongs to the answer.
         options.setdefault("trim_start", not begun)
         given = {"reasoning": reasoning_of(inside.value, thinking), "_begun": begun, **options}
         return Answer(self, tokens, given, progress)

@@ -65,7 +65,7 @@ class Run:
         with self._stopping:
             self._over = True
             if self._context_pointer is not None:
-                lib.riffle_abort(self._context_pointer, False)  # it was for this call alone
+                lib.riffle_abort(self._context_pointer, False)  # it was only for this call
         context = self._session.context
         for handle in (self._session._handle, context._handle):
             handle.stop = None
@@ -86,7 +86,7 @@ class Run:
 
     def _work(self) -> None:
         with self._stopping:
-            if self._over:  # whoever started it was interrupted
+            if self._over:  # the caller that started it was interrupted
                 return
             self._working = True
         end: Any

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def document_text(text: Any) -> None:
-    """Refuses what is no text, with a hint at how it becomes one."""
+    """Refuses values that are no text, with a hint at how to make them text."""
     if isinstance(text, str):
         return
     found, hint = shown(text), ""
@@ -47,7 +47,7 @@ def document_text(text: Any) -> None:
 class Document:
     """A text that is read once and asked about often. Model.read makes one.
 
-    Each question goes behind the text, in one message if the model has a chat template. Answers do
+    Each question follows the text, in one message if the model has a chat template. Answers do
     not depend on earlier questions."""
 
     def __init__(

@@ -132,7 +132,7 @@ class Error(Exception):
 
 
 class BadArgument(Error, ValueError):
-    """A value is out of range, or a call does not fit what is there."""
+    """A value is out of range, or a call does not fit the state of the object."""
 
 
 class Busy(Error, RuntimeError):
@@ -243,7 +243,7 @@ ProgressCallback = Callable[[str, float, float], Any]
 
 def join(thread: threading.Thread) -> None:
     """Waits for a thread that will end soon. Another Ctrl-C does not end the wait: the thread uses
-    what the caller is about to free."""
+    objects that the caller is about to free."""
     while thread.is_alive():
         try:
             thread.join()
@@ -273,7 +273,7 @@ class Watch:
         self.fn = C.ProgressFn(call)
 
     def run(self, call: Callable[[], int], abort: Callable[[bool], None] | None = None) -> int:
-        """The status of a call. Python looks for Ctrl-C in the main thread alone, and not inside of
+        """The status of a call. Python looks for Ctrl-C only in the main thread, and not inside of
         C. So there the call has a thread of its own, and Ctrl-C stops it."""
         if threading.current_thread() is not threading.main_thread():
             code = call()
@@ -324,7 +324,7 @@ class Watch:
 def unknown_name(
     kind: str, name: str, names: Iterable[str], other_names: Mapping[str, str], hint: str
 ) -> TypeError:
-    """other_names: what other programs call it, and what to use; hint: if nothing is alike."""
+    """other_names: names in other programs, and the names to use; hint: if nothing is alike."""
     near = difflib.get_close_matches(name, names, 1)
     if name in other_names:
         hint = other_names[name]

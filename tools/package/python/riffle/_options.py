@@ -88,7 +88,7 @@ class Grammar:
             lib.riffle_grammar_free(self.pointer)
 
 
-#: Options that are no member, or not as they stand.
+# : Options that are no member, or differ from it.
 HIDDEN = {
     "struct_size",
     "sampling",
@@ -117,7 +117,7 @@ def thinking_argument(value: Any) -> bool | str:
 
 
 def reasoning_of(inside: bool, thinking: Thinking) -> int:
-    """Where the answer to a message may have reasoning, which a grammar does not constrain."""
+    """The place of reasoning in the answer to a message; a grammar does not constrain it."""
     if inside:
         return C.REASONING_BEGUN
     return C.REASONING_NONE if thinking is False else C.REASONING_ALLOWED
@@ -214,7 +214,8 @@ def with_seed(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOptions, Any]:
-    """riffle_generate_options of keyword arguments, and what has to live as long.
+    """Returns riffle_generate_options of keyword arguments, and the objects that have to live as
+    long.
 
     An option that is None is left out. _begun: the text of a message that the answer continues."""
     begun = options.get("_begun", "")

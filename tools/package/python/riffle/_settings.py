@@ -101,6 +101,6 @@ def set_setting(options: C.ContextOptions, name: str, value: SettingValue) -> No
 
 
 def settings() -> dict[str, str]:
-    """The settings that Model and Context take as keyword arguments, and what each does."""
+    """The settings that Model and Context take as keyword arguments, and their effects."""
     found = settings_by_name()
     return {name: s.contents.help.decode() for name, s in found.items() if s.contents.help}

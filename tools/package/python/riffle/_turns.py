@@ -114,7 +114,7 @@ class Turns:
         self._free_now()
 
     def free(self, call: Callable[[], None]) -> None:
-        """Runs what frees a part of the context: now, or when the call under way has ended. It does
+        """Runs a function that frees a part of the context: now, or when the running call has ended. It does
         not wait, so that the garbage collector may call it anywhere."""
         self._frees.put(call)
         self._free_now()
