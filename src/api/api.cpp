@@ -253,7 +253,7 @@ riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens, 
     Sequence& s = *session->sequence;
     size_t same = 0;
     while (same < n_tokens && same < s.tokens.size() && s.tokens[same] == tokens[same]) ++same;
-    if (same == n_tokens && (same < s.tokens.size() || s.logits.empty()))
+    if (same == n_tokens && (same < s.tokens.size() || !s.logits.any()))
       --same;  // logits come from running a token
     // Before the session is cut: a prompt that is refused changes nothing. One that the session
     // holds needs no run, so a scheduler's does not stop it.
@@ -277,7 +277,15 @@ riffle_status riffle_step(riffle_context* context, riffle_session* const* sessio
 }
 
 const float* riffle_logits(const riffle_session* session) {
-  return session && !session->sequence->logits.empty() ? session->sequence->logits.data() : nullptr;
+  if (!session || !session->sequence->logits.any()) return nullptr;
+  riffle_context& c = *session->context;
+  const float* logits = nullptr;
+  ErrorText error = "";
+  const riffle_status status = guarded(
+      error, sizeof error, [&] { logits = c.engine->own_logits(*session->sequence).data(); },
+      c.setting_name);
+  if (status != RIFFLE_OK) copy_text(c.error, sizeof c.error, error);
+  return logits;
 }
 
 // ---- generation

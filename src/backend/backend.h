@@ -236,14 +236,19 @@ class Backend {
   virtual void append_step(int layer, float* q, float* k, const float* v) = 0;
   // q, out [n][n_heads*head_dim]; the current token's k, v are in the tails.
   virtual void attend_step(int layer, const float* q, float* out) = 0;
-  // Finds masks (Step::find_mask), waits for the step, and copies row i of logits [n][vocab_size]
-  // to host[i]. With Step::samples, tokens gets what was drawn, or kNotSampled if the caller must
-  // draw from the logits. Drawing may change `logits`, after they were copied. The step is over
-  // after an error as well.
+  // Finds masks (Step::find_mask) and waits for the step, whose operations have filled
+  // logits_memory(n). With Step::samples, tokens gets what was drawn, or kNotSampled if the caller
+  // must draw from the logits. The step is over after an error as well.
   static constexpr int32_t kNotSampled = -1;
-  virtual void end_step(float* logits, float* const* host, int32_t* tokens) = 0;
+  virtual void end_step(int32_t* tokens) = 0;
   // Called in place of end_step after an operation failed.
   virtual void abandon_step() = 0;
+  // Returns memory for n rows of logits [n][vocab_size], which a step or the end of a prompt
+  // computes. The next call, for more rows, may return other memory.
+  virtual float* logits_memory(int64_t n) = 0;
+  // Returns row i of the logits of the last step that ended without an error, in host memory. They
+  // are brought there when they are first asked for. Valid until another step has ended.
+  virtual const float* logits(int64_t i) = 0;
 
   virtual Residency& residency() = 0;
   // Synthetic attention (measure/synthetic_attention.h): fills in a layer's keys and values of n

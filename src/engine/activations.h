@@ -9,27 +9,27 @@ struct Engine::Activations {
   struct Rows {
     Buffer q, att;  // [rows][n_heads*head_dim]
     Buffer k, v;    // [rows][n_kv_heads*head_dim]
-    Buffer logits;  // [rows][vocab_size]
+    Buffer logits;  // [rows][vocab_size], of a prompt that is scored
   };
   // Of steps. They grow when needed and never shrink, so that decoding does not allocate.
   Buffer x;  // [rows of a step][dim] residual stream
   Rows step;
+  float* logits = nullptr;  // Backend::logits_memory
   // Of the prompt that is being read, while steps may run between its pieces; empty without one.
   // Backend::prompt_rows has its residual stream.
   Rows prompt;
   std::vector<SequenceKv*> sequences;  // of each row of a step
   std::vector<int32_t> ahead;          // of each row: Step::ahead
   std::vector<SequenceKv*> stepping;   // the same sequences, each once
-  std::vector<float*> host_logits;
-  std::vector<float> scored;  // logits of the rows that are being scored
-  uint64_t growths = 0;       // of steps' buffers
+  std::vector<float> scored;           // logits of the rows that are being scored
+  uint64_t growths = 0;                // of steps' buffers
 
   // rows: of all sequences that go through a layer together.
   void reserve_step(Backend& backend, const Config& c, int64_t rows) {
     const auto allocate = [&](size_t bytes) { return ++growths, backend.allocate(bytes); };
     reserve(step, allocate, c, rows);
     grow(x, allocate, rows * c.dim);
-    grow(step.logits, allocate, rows * c.vocab_size);
+    logits = backend.logits_memory(rows);
   }
   // scored: rows of logits that are computed together.
   void reserve_prompt(Backend& backend, const Config& c, int64_t rows, int64_t scored_rows) {

@@ -164,7 +164,7 @@ void Answer::end(riffle_finish finish, const Show& show) {
   if (!rest.empty()) show(token_of(-1, rest));
 }
 
-std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> logits, int64_t room,
+std::optional<int32_t> Answer::advance(int32_t sampled, const FetchLogits& fetch, int64_t room,
                                        const Show& show) {
   const auto over = [&](riffle_finish finish) {
     end(finish, show);
@@ -178,10 +178,12 @@ std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> l
   begun_ = true;
   // A token that was drawn already was allowed.
   if (sampled == Backend::kNotSampled && !any_allowed()) return no_token();
+  const bool draws = sampled == Backend::kNotSampled;
+  std::span<const float> logits;
+  if (draws || logprobs_) logits = fetch();
+  logits = logits.first(std::min<size_t>(logits.size(), n_ids_));
   const int32_t token =
-      sampled != Backend::kNotSampled
-          ? sampled
-          : sampler_.sample(logits.data(), std::min<int>(logits.size(), n_ids_), request());
+      draws ? sampler_.sample(logits.data(), static_cast<int>(logits.size()), request()) : sampled;
   ++result_.n_tokens;
   if (!ignore_eos_ && config_->ends_answer(token)) return over(RIFFLE_FINISH_STOP);
   if (constraint_ && constraint_->skips_space(tokenizer_->bytes(token))) trimming_ = true;
@@ -189,8 +191,7 @@ std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> l
   riffle_token shown = token_of(token, text);
   Logprobs logprobs;
   if (logprobs_) {
-    logprobs =
-        logprobs_of(logits.first(std::min<size_t>(logits.size(), n_ids_)), token, top_logprobs_);
+    logprobs = logprobs_of(logits, token, top_logprobs_);
     shown.logprob = logprobs.of_token;
     shown.top = logprobs.top.data();
     shown.n_top = logprobs.top.size();

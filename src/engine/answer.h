@@ -42,11 +42,13 @@ class Answer {
   // request(i) is for the draw behind i of them. Throws nothing.
   size_t allow_ahead(std::span<const int32_t> tokens);
 
-  // Takes the next token: `sampled`, or a draw from logits [vocab_size] if sampled is
-  // Backend::kNotSampled. room: how many more tokens the sequence can hold. Returns the token to
-  // step with, or nothing if the answer has ended. Whether the grammar allows a token behind that
-  // one may be known after the step; then the next call ends the answer.
-  std::optional<int32_t> advance(int32_t sampled, std::span<const float> logits, int64_t room,
+  // Gets the logits [vocab_size] that the next token is drawn from.
+  using FetchLogits = std::function<std::span<const float>()>;
+  // Takes the next token: `sampled`, or a draw from the logits if sampled is Backend::kNotSampled.
+  // Fetches them only if it needs them. room: how many more tokens the sequence can hold. Returns
+  // the token to step with, or nothing if the answer has ended. Whether the grammar allows a token
+  // behind that one may be known after the step; then the next call ends the answer.
+  std::optional<int32_t> advance(int32_t sampled, const FetchLogits& fetch, int64_t room,
                                  const Show& show);
   // Ends the answer for a reason that the caller gives.
   void end(riffle_finish finish, const Show& show);

@@ -59,7 +59,10 @@ std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
   return s;
 }
 
-void Engine::destroy(Sequence& s) { backend_->residency().destroy(s.kv); }
+void Engine::destroy(Sequence& s) {
+  std::erase(stepped_, &s);
+  backend_->residency().destroy(s.kv);
+}
 
 void Engine::check_reach(const Sequence& s, int64_t n_tokens) const {
   const int64_t reached = reach(s, n_tokens);

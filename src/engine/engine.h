@@ -32,19 +32,27 @@ struct Counts {
   uint64_t pool_lookups = 0, pool_hits = 0, loaded_bytes = 0;
 };
 
+// The logits after a token: a row of the last step's, which stays on the device until somebody asks
+// for it, or numbers of their own.
+struct Logits {
+  int64_t row = -1;        // of Backend::logits; -1: none
+  std::vector<float> own;  // [vocab_size], or empty; not used where there is a row
+  bool any() const { return row >= 0 || !own.empty(); }
+  void clear() { row = -1, own.clear(); }
+};
+
 // A token that a step has computed before it was chosen (Engine::step).
 struct AheadToken {
   int32_t token = 0;
   int32_t sampled = Backend::kNotSampled;  // what the device drew from the logits
-  std::vector<float> logits;               // after the token
+  Logits logits;                           // after the token
 };
 
 struct Sequence {
   SequenceKv kv;
   std::vector<int32_t> tokens;              // the tokens whose KV is held
   const riffle_session* session = nullptr;  // whose sequence this is, for row reports
-  std::vector<float> logits;                // [vocab_size], after the last token; or empty
-  std::vector<float> next_logits;           // logits of a step under way
+  Logits logits;                            // after the last token
   // Tokens that a step computed ahead and that wait for accept: [first_ahead, end_ahead) of those
   // that the engine keeps of its last step. They are gone after another step.
   size_t first_ahead = 0, end_ahead = 0;
@@ -150,7 +158,7 @@ class Engine {
   bool advance(PrefillRun& run, double budget, const Progress& progress);
   // Ends a run that is not over. The sequence is as before the prompt.
   void abandon(PrefillRun& run);
-  // Appends tokens[i] to sequences[i]. Their logits are ready afterwards. On RIFFLE_NO_SLOT and
+  // Appends tokens[i] to sequences[i]. They have logits afterwards. On RIFFLE_NO_SLOT and
   // RIFFLE_CONTEXT_FULL all sequences are as before. If a small pool splits the step into groups
   // and memory runs out, sequences of the first groups may have advanced; their lengths show it.
   // samples (may be null): also draw each sequence's next token into sampled[i], or
@@ -165,6 +173,11 @@ class Engine {
   // those after it, and sampled is what the device drew from them. False: it is another token, and
   // the sequence is as before but for what was computed ahead, which is forgotten.
   bool accept(Sequence& sequence, int32_t token, int32_t& sampled);
+  // Returns the logits after the last token, of a sequence that has some, brought from the device
+  // if they are still there. Valid until the next step or change of the sequence.
+  std::span<const float> logits(const Sequence& sequence);
+  // Does the same, and they stay where they are until the sequence changes.
+  std::span<const float> own_logits(Sequence& sequence);
   // What was computed ahead is no longer wanted.
   static void forget_ahead(Sequence& s) { s.ahead_of_step = 0; }
   // Number of tokens that a step may compute ahead of the sequence's next token. They end with the
@@ -277,6 +290,10 @@ class Engine {
   void check_step(std::span<Sequence* const> sequences) const;
   void prepare_step(std::span<Sequence* const> sequences);
   int64_t place_rows(std::span<Sequence* const> sequences);
+  void own_row(Logits& logits);
+  void own_rows_beside(std::span<Sequence* const> sequences);
+  void append_rows(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
+                   const int32_t* sampled, double seconds);
   void step_group(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
                   const SampleRequest* samples, int32_t* sampled, FindMask find_mask);
   void append_token(Sequence& sequence, int32_t token);
@@ -302,6 +319,7 @@ class Engine {
   std::vector<AheadToken> ahead_;
   size_t n_ahead_ = 0;
   uint64_t steps_ = 0;
+  std::vector<Sequence*> stepped_;  // whose logits may be rows of the last step
   std::string notice_;
   Counts counts_;
   uint64_t counted_syncs_ = 0;

@@ -103,14 +103,13 @@ void Engine::prepare_step(std::span<Sequence* const> sequences) {
     ahead = first_row(sequences, i) ? 0 : ahead + 1;
     if (ahead > 0) {
       if (ahead_.size() == n_ahead_) ahead_.emplace_back();
-      ahead_[n_ahead_++].logits.resize(model_.config.vocab_size);
+      ahead_[n_ahead_++].logits.clear();
       continue;
     }
     forget_ahead(s);
     s.first_ahead = n_ahead_;
     require_digests(s);
     require_state(s);
-    s.next_logits.resize(model_.config.vocab_size);
     backend_->residency().reserve(s.kv, s.kv.n_tokens + 1);
   }
 }
@@ -140,7 +139,6 @@ int64_t Engine::place_rows(std::span<Sequence* const> sequences) {
   const size_t n = sequences.size();
   a.sequences.resize(n);
   a.ahead.resize(n);
-  a.host_logits.resize(n);
   a.stepping.clear();
   int64_t longest = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -149,11 +147,8 @@ int64_t Engine::place_rows(std::span<Sequence* const> sequences) {
     a.ahead[i] = first_row(sequences, i) ? 0 : a.ahead[i - 1] + 1;
     if (a.ahead[i] == 0) {
       a.stepping.push_back(&s.kv);
-      a.host_logits[i] = s.next_logits.data();
       s.next_working_sets.reset();
       if (working_set_ > 0) s.next_working_sets.emplace();
-    } else {
-      a.host_logits[i] = ahead_[s.first_ahead + a.ahead[i] - 1].logits.data();
     }
     longest = std::max(longest, s.kv.n_tokens + a.ahead[i] + 1);
   }
@@ -174,6 +169,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   const Config& c = model_.config;
   const int64_t n = static_cast<int64_t>(sequences.size());
   Activations& a = *act_;
+  own_rows_beside(sequences);
   a.reserve_step(*backend_, c, n);
   const int64_t longest = place_rows(sequences);
   // The table grows by 4,096 positions, so that it does not grow at every step.
@@ -210,7 +206,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   try {
     backend_->begin_step(step);
     if (!backend_->replay_step()) run_step(n);
-    backend_->end_step(a.step.logits.as<float>(), a.host_logits.data(), sampled);
+    backend_->end_step(sampled);
   } catch (...) {
     backend_->abandon_step();
     for (Sequence* s : sequences)  // some layers may have taken the step in
@@ -218,27 +214,69 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
     throw;
   }
 
-  const double seconds = seconds_since(start);
-  for (int64_t i = 0; i < n; ++i) {
+  append_rows(sequences, tokens, sampled, seconds_since(start));
+}
+
+// The step is over. An error of one sequence does not keep the others from going on: they have the
+// logits of this step.
+void Engine::append_rows(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
+                         const int32_t* sampled, double seconds) {
+  std::exception_ptr error;
+  stepped_.clear();
+  ++counts_.decode_steps;
+  counts_.decode_seconds += seconds;
+  for (size_t i = 0; i < sequences.size(); ++i) {
     Sequence& s = *sequences[i];
-    if (a.ahead[i] > 0) {
+    const auto row = static_cast<int64_t>(i);
+    if (act_->ahead[i] > 0) {
       AheadToken& ahead = ahead_[s.end_ahead++];
       ahead.token = tokens[i];
       ahead.sampled = sampled ? sampled[i] : Backend::kNotSampled;
+      ahead.logits.row = row;
       ++s.counts.lookup_proposed;
       ++counts_.lookup_proposed;
       continue;
     }
-    s.logits.swap(s.next_logits);
+    stepped_.push_back(&s);
+    s.logits.row = row;
     s.working_sets = s.next_working_sets;
-    append_token(s, tokens[i]);
     s.end_ahead = s.first_ahead;
     s.ahead_of_step = steps_;
     ++s.counts.decode_steps;
     s.counts.decode_seconds += seconds;
+    try {
+      append_token(s, tokens[i]);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
   }
-  ++counts_.decode_steps;
-  counts_.decode_seconds += seconds;
+  if (error) std::rethrow_exception(error);
+}
+
+void Engine::own_row(Logits& logits) {
+  if (logits.row < 0) return;
+  const float* row = backend_->logits(logits.row);
+  logits.own.assign(row, row + model_.config.vocab_size);
+  logits.row = -1;
+}
+
+// The rows of the last step are overwritten by the next one. What is not in that keeps its own;
+// sequences that are in it need theirs only if it fails, and then they are still there.
+void Engine::own_rows_beside(std::span<Sequence* const> sequences) {
+  for (Sequence* s : stepped_)
+    if (std::find(sequences.begin(), sequences.end(), s) == sequences.end()) own_row(s->logits);
+  for (size_t i = 0; i < n_ahead_; ++i) own_row(ahead_[i].logits);  // of an earlier group
+  stepped_.reserve(stepped_.size() + sequences.size());
+}
+
+std::span<const float> Engine::logits(const Sequence& s) {
+  if (s.logits.row < 0) return s.logits.own;
+  return {backend_->logits(s.logits.row), static_cast<size_t>(model_.config.vocab_size)};
+}
+
+std::span<const float> Engine::own_logits(Sequence& s) {
+  own_row(s.logits);
+  return s.logits.own;
 }
 
 bool Engine::accept(Sequence& s, int32_t token, int32_t& sampled) {
@@ -249,7 +287,7 @@ bool Engine::accept(Sequence& s, int32_t token, int32_t& sampled) {
   }
   AheadToken& ahead = ahead_[s.first_ahead++];
   sampled = ahead.sampled;
-  s.logits.swap(ahead.logits);
+  std::swap(s.logits, ahead.logits);
   append_token(s, token);
   ++s.counts.lookup_accepted;
   ++counts_.lookup_accepted;
@@ -294,7 +332,7 @@ void Engine::run_step(int64_t n) {
     backend_->attend_step(layer, a.q.as<float>(), a.att.as<float>());
     finish_layer(w, a.att.as<float>(), a.q.as<float>(), x, n, Phase::Decode);
   }
-  output(x, n, Phase::Decode, a.logits.as<float>());
+  output(x, n, Phase::Decode, act_->logits);
 }
 
 // last: of the sequence's rows in the step. By then the working set has what all of them selected.

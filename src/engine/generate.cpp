@@ -8,7 +8,8 @@ namespace riffle {
 std::optional<int32_t> draw(Engine& engine, const Sequence& s, Answer& answer, int32_t sampled,
                             const Answer::Show& show) {
   try {
-    return answer.advance(sampled, s.logits, engine.n_ctx() - s.kv.n_tokens, show);
+    return answer.advance(
+        sampled, [&] { return engine.logits(s); }, engine.n_ctx() - s.kv.n_tokens, show);
   } catch (const Error& e) {
     if (e.status() == RIFFLE_BAD_MODEL) engine.check_loaded(s);
     throw;
@@ -24,7 +25,7 @@ void generate(Engine& engine, std::span<Sequence* const> sequences,
   std::vector<Lookup> lookups(sequences.size());
   std::vector<size_t> active;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    if (sequences[i]->logits.empty())
+    if (!sequences[i]->logits.any())
       fail(RIFFLE_BAD_ARGUMENT, "session %zu has no logits: prefill it before generating", i);
     answers.emplace_back(engine.model(), options[i], sequences[i]->tokens);
     Engine::forget_ahead(*sequences[i]);

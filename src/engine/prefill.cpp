@@ -49,7 +49,8 @@ std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const i
   run->tokens.assign(tokens.begin(), tokens.end());
   add_marks(*run, marks);
   forget_ahead(s);
-  run->old_logits.swap(s.logits);
+  own_row(s.logits);
+  run->old_logits.swap(s.logits.own);
   run_ = run.get();
   const auto start = Clock::now();
   try {
@@ -112,7 +113,7 @@ void Engine::abandon(PrefillRun& r) {
   r.over = true;
   run_ = nullptr;
   end_prompt(r);
-  r.sequence->logits.swap(r.old_logits);
+  r.sequence->logits.own.swap(r.old_logits);
   try {
     backend_->residency().truncate(r.sequence->kv, r.n0);
   } catch (const Error&) {  // the device is lost: the first error says why
@@ -272,13 +273,13 @@ void Engine::finish_run(PrefillRun& r) {
         score_rows(x, rows, r.tokens.data() + first + 1, std::min(rows, n - first - 1),
                    r.scores + first);
       }
-    s.logits.resize(c.vocab_size);
-    float* logits = act_->step.logits.as<float>();
+    s.logits.own.resize(c.vocab_size);
+    float* logits = backend_->logits_memory(1);
     output(backend_->prompt_rows(n - 1, 1, false, -1), 1, Phase::Decode, logits);
-    backend_->read(logits, c.vocab_size, s.logits.data());
+    backend_->read(logits, c.vocab_size, s.logits.own.data());
   }
   if (options_.synthetic)
-    s.logits.assign(c.vocab_size, 0.f);  // they would mean nothing, but a token can be drawn
+    s.logits.own.assign(c.vocab_size, 0.f);  // they would mean nothing, but a token can be drawn
   end_prompt(r);
   backend_->residency().commit_prompt(s.kv, r.n0 + n, r.marks);
   backend_->residency().clear_working_set(s.kv);

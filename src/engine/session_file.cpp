@@ -81,7 +81,7 @@ void Engine::save(Sequence& s, const std::string& path, std::string_view data,
   save.kv = &s.kv;
   save.marks = s.kv.marks;
   save.tokens = s.tokens;
-  save.logits = s.logits;
+  if (s.logits.any()) save.logits = logits(s);
   if (s.kv.selection) {
     s.kv.selection->settle();
     save.state_kind = s.kv.selection->saved_kind();
@@ -264,8 +264,8 @@ std::unique_ptr<Sequence> Engine::load(const std::shared_ptr<const SessionFile>&
     backend_->residency().enter(s->kv, c.n_tokens(), c.marks);
     s->kv.unrotated = c.unrotated;
     if (c.logits.bytes > 0) {
-      s->logits.resize(model_.config.vocab_size);
-      std::memcpy(s->logits.data(), file->read(c.logits).data(), c.logits.bytes);
+      s->logits.own.resize(model_.config.vocab_size);
+      std::memcpy(s->logits.own.data(), file->read(c.logits).data(), c.logits.bytes);
     }
     if (!c.state_kind.empty()) load_state(*file, *s);
   } catch (...) {

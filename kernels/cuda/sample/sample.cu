@@ -66,8 +66,10 @@ __global__ void __launch_bounds__(kScanThreads)
   const LogitChange* changes = params[blockIdx.y].changes;
   for (int c = threadIdx.x; c < params[blockIdx.y].n_changes; c += kScanThreads) {
     const LogitChange change = changes[c];
-    if (change.token >= begin && change.token < end)
-      row[change.token] = changed_logit(row[change.token], change);
+    if (change.token < begin || change.token >= end) continue;
+    const float logit = row[change.token];
+    params[blockIdx.y].replaced[c] = logit;
+    row[change.token] = changed_logit(logit, change);
   }
   __syncthreads();
   u64 best = 0;
@@ -505,6 +507,14 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) out[blockIdx.x] = id;
 }
 
+// Undoes the changes of a row.
+__global__ void __launch_bounds__(kScanThreads)
+    put_back_kernel(float* logits, int64_t ld, const SampleParams* params) {
+  const SampleParams p = params[blockIdx.x];
+  for (int c = threadIdx.x; c < p.n_changes; c += kScanThreads)
+    logits[blockIdx.x * ld + p.changes[c].token] = p.replaced[c];
+}
+
 }  // namespace
 
 size_t sample_scratch_bytes(int64_t n, int64_t /*vocab_size*/) {
@@ -512,7 +522,7 @@ size_t sample_scratch_bytes(int64_t n, int64_t /*vocab_size*/) {
 }
 
 Status sample(float* logits, int64_t n, int64_t ld, int64_t vocab_size, const SampleParams* params,
-              int32_t* out, void* scratch, cudaStream_t stream) {
+              bool changed, int32_t* out, void* scratch, cudaStream_t stream) {
   if (n < 1 || vocab_size < 1 || vocab_size > kSampleMaxVocab) return cudaErrorInvalidValue;
   auto* parts = static_cast<u64*>(scratch);
   const int n_ids = static_cast<int>(vocab_size);
@@ -521,6 +531,8 @@ Status sample(float* logits, int64_t n, int64_t ld, int64_t vocab_size, const Sa
   if (Status s = cudaGetLastError(); s != cudaSuccess) return s;
   choose_kernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(logits, ld, n_ids, params, parts,
                                                                    out);
+  if (Status s = cudaGetLastError(); s != cudaSuccess || !changed) return s;
+  put_back_kernel<<<static_cast<unsigned>(n), kScanThreads, 0, stream>>>(logits, ld, params);
   return cudaGetLastError();
 }
 

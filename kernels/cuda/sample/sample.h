@@ -20,15 +20,17 @@ struct SampleParams {
   const LogitChange* changes = nullptr;
   int32_t n_changes = 0;
   float xtc_threshold = 1;  // above 0.5: XTC does not act on this draw
+  // Device memory, [n_changes]: the logits that the changes replace, until they are put back.
+  float* replaced = nullptr;
 };
-// logits [n][ld], which the changes write to; the first vocab_size of them count (at most
-// kSampleMaxVocab: else cudaErrorInvalidValue); params [n] (device); scratch:
-// sample_scratch_bytes(n, vocab_size).
+// logits [n][ld]; the first vocab_size of them count (at most kSampleMaxVocab: else
+// cudaErrorInvalidValue); params [n] (device); scratch: sample_scratch_bytes(n, vocab_size).
+// changed: some rows have changes, which write to the logits; at the end these are as before.
 inline constexpr int64_t kSampleMaxVocab = 1 << 19;
 // More changes than this of a row are left to the CPU (SampleRequest).
 inline constexpr int32_t kMostChanges = 4096;
 size_t sample_scratch_bytes(int64_t n, int64_t vocab_size);
 Status sample(float* logits, int64_t n, int64_t ld, int64_t vocab_size, const SampleParams* params,
-              int32_t* out, void* scratch, cudaStream_t stream);
+              bool changed, int32_t* out, void* scratch, cudaStream_t stream);
 
 }  // namespace riffle::cuda

@@ -269,12 +269,11 @@ void CpuBackend::embed_step(const Tensor& table, float* x) {
   embed(table, step_.tokens, step_.n, x);
 }
 
-void CpuBackend::end_step(float* logits, float* const* host, int32_t* tokens) {
+void CpuBackend::end_step(int32_t* tokens) {
   for (int64_t i = 0; step_.samples && i < step_.n; ++i)
     if (step_.samples[i].allowed) step_.find_mask(i);
   if (step_.samples) std::fill_n(tokens, step_.n, kNotSampled);
-  for (int64_t i = 0; i < step_.n; ++i)
-    std::copy_n(logits + i * config_.vocab_size, config_.vocab_size, host[i]);
+  std::swap(logits_, next_logits_);
 }
 
 void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {

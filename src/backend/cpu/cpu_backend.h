@@ -46,8 +46,13 @@ class CpuBackend : public Backend {
   void embed_step(const Tensor& table, float* x) override;
   void append_step(int layer, float* q, float* k, const float* v) override;
   void attend_step(int layer, const float* q, float* out) override;
-  void end_step(float* logits, float* const* host, int32_t* tokens) override;
+  void end_step(int32_t* tokens) override;
   void abandon_step() override {}
+  float* logits_memory(int64_t n) override {
+    next_logits_.reserve(n * config_.vocab_size * sizeof(float));
+    return next_logits_.as<float>();
+  }
+  const float* logits(int64_t i) override { return logits_.as<float>() + i * config_.vocab_size; }
   void fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
                       const LayerKv& kv) override;
   Residency& residency() override { return *residency_; }
@@ -143,7 +148,8 @@ class CpuBackend : public Backend {
   std::vector<std::vector<float>> cos_sin_;
   int64_t rope_positions_ = 0;
 
-  Buffer prompt_rows_;  // the residual stream of the prompt that is being read
+  Buffer prompt_rows_;           // the residual stream of the prompt that is being read
+  Buffer logits_, next_logits_;  // of the last step; of the one under way
   // Scratch that grows to what is needed and stays.
   Buffer normed_, product_, gate_, up_, synthetic_k_, synthetic_v_, q_scaled_, states_, l_blocks_,
       coverage_;

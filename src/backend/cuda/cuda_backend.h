@@ -76,8 +76,10 @@ class CudaBackend : public Backend {
   void embed_step(const Tensor& table, float* x) override;
   void append_step(int layer, float* q, float* k, const float* v) override;
   void attend_step(int layer, const float* q, float* out) override;
-  void end_step(float* logits, float* const* host, int32_t* tokens) override;
+  void end_step(int32_t* tokens) override;
   void abandon_step() override;
+  float* logits_memory(int64_t n) override;
+  const float* logits(int64_t i) override;
   void fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
                       const LayerKv& kv) override;
   bool start_profile() override;
@@ -135,10 +137,12 @@ class CudaBackend : public Backend {
   const T* upload_row(Buffer& to, Buffer& pinned, int64_t i, int64_t row, const T* from, int64_t n);
   void upload_step();
   void require_device_residency(const Selector& selector) const;
-  void fetch_results(float* logits);
+  void fetch_results();
   void find_masks();
   void upload_masks();
-  void draw_tokens(float* logits);
+  void draw_tokens();
+  void grow_logits(int64_t n);
+  void keep_logits();
   void report_step();
 
   const Model& model_;
@@ -191,11 +195,16 @@ class CudaBackend : public Backend {
   SelectionRule rule_, dense_rule_;
   bool samples_here_ = false;  // tokens are drawn on the device
   bool masked_ = false;        // ... some of them with a mask, which is found during the step
+  bool changed_ = false;       // ... some of them from logits that penalties change
   int64_t max_blocks_ = 0;
   Buffer sequences_, scratch_, arrivals_, results_, orders_, lse_, dense_out_;
-  Buffer sample_params_, sample_scratch_, sampled_, masks_, changes_;
-  Buffer host_sequences_, host_rows_, host_logits_, host_results_, host_params_, host_masks_,
-      host_changes_, host_sampled_;                         // pinned
+  Buffer sample_params_, sample_scratch_, sampled_, masks_, changes_, replaced_;
+  Buffer host_sequences_, host_rows_, host_results_, host_params_, host_masks_, host_changes_,
+      host_sampled_;  // pinned
+  // [rows][vocab_size]: of the step under way, where a recorded step finds them; of the last step
+  // that ended without an error; of these in pinned memory, those that were asked for.
+  Buffer logits_, kept_logits_, host_logits_;
+  std::vector<uint8_t> fetched_;  // by row of kept_logits_: it is in host_logits_
   std::vector<StreamedAttention::Counts> streamed_counts_;  // [n_layers][rows], streamed
   std::vector<int32_t> host_orders_;
   std::vector<float> host_lse_;
@@ -203,16 +212,19 @@ class CudaBackend : public Backend {
   std::vector<float> coverage_;
 
   // Graphs by what they do: a program, how many sequences of which capacity, whether they draw
-  // tokens, and whether everything is read. Seen once: run eagerly; again: captured.
+  // tokens (from changed logits), and whether everything is read. Seen once: run eagerly; again:
+  // captured.
   struct Recorded {
     Graph graph;
     int runs = 0;
     bool eager = false;                      // it could not be recorded
     std::vector<const LayerWeights*> calls;  // whose experts the CPU computes with, in this order
   };
-  using GraphKey = std::tuple<int64_t, int64_t, bool, bool>;
+  using GraphKey = std::tuple<int64_t, int64_t, bool, bool, bool>;
   bool graph_draws() const { return samples_here_ && !masked_; }
-  GraphKey graph_key() const { return {step_.n, max_blocks_, graph_draws(), rule_.everything}; }
+  GraphKey graph_key() const {
+    return {step_.n, max_blocks_, graph_draws(), graph_draws() && changed_, rule_.everything};
+  }
   std::map<GraphKey, Recorded> graphs_;
   uint64_t program_ = ~uint64_t(0), growths_ = 0, graph_growths_ = 0;
   uint64_t event_waits_ = 0;  // waits of the host, beside those that streams count

@@ -1,6 +1,6 @@
 // A decode step on the device: inputs go to fixed places, the operations are launched one by one
-// or, from the second time on, replayed as one graph; logits and counts come back with one
-// synchronisation.
+// or, from the second time on, replayed as one graph; tokens and counts come back with one
+// synchronisation, logits when somebody asks for them.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -85,8 +85,8 @@ DecodeStep CudaBackend::decode_step(int layer, const float* q, float* out) const
 // Everything that allocates, before the operations: none of them may while a graph is captured.
 void CudaBackend::grow_step_memory() {
   const int64_t n = step_.n, rows = n * config_.n_kv_heads, layers = config_.n_layers;
-  const int64_t vocab = config_.vocab_size;
   grow(sequences_, n * sizeof(StepSequence), "a step's inputs");
+  grow_logits(n);
   if (results_.size() < (1 + layers * rows) * sizeof(RowResult)) {
     grow(results_, (1 + layers * rows) * sizeof(RowResult), "a step's counts");
     check(cudaMemsetAsync(results_.data(), 0, sizeof(RowResult), compute_), "a step's counts");
@@ -114,12 +114,11 @@ void CudaBackend::grow_step_memory() {
   };
   pin(host_sequences_, n * sizeof(StepSequence));
   pin(host_rows_, n * config_.dim * sizeof(float));
-  pin(host_logits_, n * vocab * sizeof(float));
   pin(host_results_, (1 + layers * rows) * sizeof(RowResult));
   if (!samples_here_) return;
   grow(sample_params_, n * sizeof(SampleParams), "sampling");
   grow(sampled_, n * sizeof(int32_t), "sampling");
-  grow(sample_scratch_, sample_scratch_bytes(n, vocab), "sampling");
+  grow(sample_scratch_, sample_scratch_bytes(n, config_.vocab_size), "sampling");
   pin(host_params_, n * sizeof(SampleParams));
   pin(host_sampled_, n * sizeof(int32_t));
   // Memory for masks and changes is taken when the first answer has some.
@@ -127,9 +126,9 @@ void CudaBackend::grow_step_memory() {
     grow(masks_, n * mask_words() * sizeof(uint32_t), "sampling");
     pin(host_masks_, n * mask_words() * sizeof(uint32_t));
   }
-  const auto has_changes = [](const SampleRequest& r) { return r.n_changes > 0; };
-  if (std::any_of(step_.samples, step_.samples + n, has_changes)) {
+  if (changed_) {
     grow(changes_, n * kMostChanges * sizeof(LogitChange), "sampling");
+    grow(replaced_, n * kMostChanges * sizeof(float), "sampling");
     pin(host_changes_, n * kMostChanges * sizeof(LogitChange));
   }
 }
@@ -191,6 +190,8 @@ void CudaBackend::settle_rules(const Step& step) {
                   std::all_of(step.samples, step.samples + step.n, few_changes);
   const auto has_mask = [](const SampleRequest& r) { return r.allowed != nullptr; };
   masked_ = samples_here_ && std::any_of(step.samples, step.samples + step.n, has_mask);
+  const auto has_changes = [](const SampleRequest& r) { return r.n_changes > 0; };
+  changed_ = samples_here_ && std::any_of(step.samples, step.samples + step.n, has_changes);
   if (step.coverage && !residency_.pinned())
     fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s",
          residency_.why_not_pinned().c_str());
@@ -239,6 +240,7 @@ void CudaBackend::upload_step() {
       params[i].changes =
           upload_row(changes_, host_changes_, i, kMostChanges, r.changes, r.n_changes);
       params[i].n_changes = r.n_changes;
+      params[i].replaced = replaced_.as<float>() + i * kMostChanges;
     }
     check(cudaMemcpyAsync(sample_params_.data(), params, step_.n * sizeof(SampleParams),
                           cudaMemcpyHostToDevice, compute_),
@@ -362,7 +364,7 @@ void CudaBackend::attend_step(int layer, const float* q, float* out) {
   check(attend_decode(s, device_.limits, compute_), "attention of a step");
 }
 
-void CudaBackend::fetch_results(float* logits) {
+void CudaBackend::fetch_results() {
   if (step_.working_set > 0 && !residency_.streamed()) {
     WorkingSets w;
     w.n = static_cast<int>(step_.n);
@@ -374,14 +376,11 @@ void CudaBackend::fetch_results(float* logits) {
     w.results = results_.as<RowResult>() + 1;
     check(count_working_sets(w, compute_), "counting working sets");
   }
-  check(cudaMemcpyAsync(host_logits_.data(), logits, step_.n * config_.vocab_size * sizeof(float),
-                        cudaMemcpyDeviceToHost, compute_),
-        "reading logits");
   check(cudaMemcpyAsync(host_results_.data(), results_.data(),
                         (1 + config_.n_layers * step_.n * config_.n_kv_heads) * sizeof(RowResult),
                         cudaMemcpyDeviceToHost, compute_),
         "reading counts");
-  if (graph_draws()) draw_tokens(logits);
+  if (graph_draws()) draw_tokens();
 }
 
 // The device is at work meanwhile.
@@ -398,18 +397,53 @@ void CudaBackend::upload_masks() {
       upload_row(masks_, host_masks_, i, mask_words(), allowed, mask_words());
 }
 
-void CudaBackend::draw_tokens(float* logits) {
-  check(
-      sample(logits, step_.n, config_.vocab_size, drawable_ids_, sample_params_.as<SampleParams>(),
-             sampled_.as<int32_t>(), sample_scratch_.data(), compute_),
-      "sampling");
+void CudaBackend::draw_tokens() {
+  check(sample(logits_.as<float>(), step_.n, config_.vocab_size, drawable_ids_,
+               sample_params_.as<SampleParams>(), changed_, sampled_.as<int32_t>(),
+               sample_scratch_.data(), compute_),
+        "sampling");
   check(cudaMemcpyAsync(host_sampled_.data(), sampled_.data(), step_.n * sizeof(int32_t),
                         cudaMemcpyDeviceToHost, compute_),
         "reading tokens");
 }
 
-void CudaBackend::end_step(float* logits, float* const* host, int32_t* tokens) {
-  if (mode_ != Mode::Replaying) fetch_results(logits);
+float* CudaBackend::logits_memory(int64_t n) {
+  const DeviceScope on = enter();
+  return grow(logits_, n * config_.vocab_size * sizeof(float), "logits").as<float>();
+}
+
+// Rows that somebody may ask for are in host memory before theirs is given up.
+void CudaBackend::grow_logits(int64_t n) {
+  logits_memory(n);
+  if (kept_logits_.size() >= logits_.size()) return;
+  for (size_t i = 0; i < fetched_.size(); ++i) logits(static_cast<int64_t>(i));
+  grow(kept_logits_, logits_.size(), "logits");
+}
+
+// A step that fails has lost what is in logits_; so there is a copy, which the last one left.
+void CudaBackend::keep_logits() {
+  fetched_.assign(step_.n, 0);
+  check(cudaMemcpyAsync(kept_logits_.data(), logits_.data(),
+                        step_.n * config_.vocab_size * sizeof(float), cudaMemcpyDeviceToDevice,
+                        compute_),
+        "keeping logits");
+}
+
+const float* CudaBackend::logits(int64_t i) {
+  const DeviceScope on = enter();
+  const int64_t vocab = config_.vocab_size;
+  if (host_logits_.size() < fetched_.size() * vocab * sizeof(float)) {
+    host_logits_ = Buffer();
+    host_logits_ = pinned(kept_logits_.size(), "logits");
+  }
+  float* const row = host_logits_.as<float>() + i * vocab;
+  if (!fetched_[i]) read(kept_logits_.as<float>() + i * vocab, vocab, row);
+  fetched_[i] = 1;
+  return row;
+}
+
+void CudaBackend::end_step(int32_t* tokens) {
+  if (mode_ != Mode::Replaying) fetch_results();
   if (mode_ == Mode::Capturing) {
     cudaGraph_t graph = nullptr;
     const cudaError_t status = cudaStreamEndCapture(compute_, &graph);
@@ -425,7 +459,7 @@ void CudaBackend::end_step(float* logits, float* const* host, int32_t* tokens) {
   find_masks();
   answer_calls(true);
   upload_masks();
-  if (masked_) draw_tokens(logits);
+  if (masked_) draw_tokens();
   compute_.wait("a decode step");
   if (*host_results_.as<uint32_t>() != 0) {
     // Cooperative launches, which no kernel of another stream can keep apart, from now on.
@@ -435,13 +469,10 @@ void CudaBackend::end_step(float* logits, float* const* host, int32_t* tokens) {
          "attention waited for 2 s: kernels of another context or program hold a part of the GPU; "
          "the step can be tried again");
   }
-  const int64_t vocab = config_.vocab_size;
   if (samples_here_) std::copy_n(host_sampled_.as<int32_t>(), step_.n, tokens);
   else if (step_.samples) std::fill_n(tokens, step_.n, kNotSampled);
-  threads_->parallel_for(step_.n, [&](int64_t i, int) {
-    std::copy_n(host_logits_.as<float>() + i * vocab, vocab, host[i]);
-  });
   report_step();
+  keep_logits();
   step_scope_.reset();
 }
 

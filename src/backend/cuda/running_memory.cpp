@@ -102,8 +102,8 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   add(4 * n * c.dim);
   add(4 * n * q), add(4 * n * q);
   add(4 * n * kv), add(4 * n * kv);
-  add(4 * n * c.vocab_size);
 
+  add(4 * n * c.vocab_size), add(4 * n * c.vocab_size);  // logits, and those of the last step
   for (size_t i = 0; i < c.ropes.size(); ++i) add(4 * n_ctx * c.head_dim);  // the RoPE tables
   for (int stream = 0; stream < 2; ++stream)
     add(sizeof(Copy) * std::max<int64_t>(blocks * c.n_kv_heads, layer_heads));
@@ -135,7 +135,7 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   add(4 * step_rows);  // arrivals
   add(n * (sizeof(SampleParams) + sizeof(int32_t)));
   add(4 * n * ((c.vocab_size + 31) / 32));  // which tokens may be drawn
-  add(n * kMostChanges * sizeof(LogitChange));
+  add(n * kMostChanges * (sizeof(LogitChange) + sizeof(float)));
   add(sample_scratch_bytes(n, c.vocab_size));
   add(4 * c.n_layers * step_rows * blocks);                 // row reports: orders
   add(4 * 2 * c.n_layers * n * c.n_heads), add(4 * n * q);  // ... and coverage

@@ -108,7 +108,7 @@ static DeviceNeeds cpu_needs(const Model& model, const ResolvedOptions& r) {
       (uint64_t(o.n_ctx) * c.dim +
        chunk * (c.dim + 2 * q_width + 2 * kv_width + 2 * uint64_t(c.ffn_values()) +
                 2 * uint64_t(c.experts.n_used) * c.dim) +
-       c.ropes.size() * o.n_ctx * c.head_dim + (1 + 2 * uint64_t(o.lookup)) * c.vocab_size);
+       c.ropes.size() * o.n_ctx * c.head_dim + 2 * (1 + uint64_t(o.lookup)) * c.vocab_size);
   needs.digests = product({sessions, uint64_t(chosen), uint64_t(c.n_kv_heads), blocks,
                            digest_spec(o.selection).bytes(c.head_dim)});
   StateShape state = state_shape(c, r);

@@ -244,9 +244,9 @@ int differences(Rng& g, const std::vector<float>& logits, int64_t ld, int vocab,
   DeviceArray<int32_t> out(rows);
   DeviceArray<uint8_t> scratch(sample_scratch_bytes(rows, vocab));
   out.poison(), scratch.poison();
-  check_cuda(
-      sample(logits_d.get(), rows, ld, vocab, params_d.get(), out.get(), scratch.get(), nullptr),
-      "sample");
+  check_cuda(sample(logits_d.get(), rows, ld, vocab, params_d.get(), false, out.get(),
+                    scratch.get(), nullptr),
+             "sample");
   const auto got = out.download();
   int differ = 0;
   for (int i = 0; i < rows; i++) differ += got[i] != want[i];
@@ -338,6 +338,7 @@ TEST_CASE("the device's sampler changes and forbids logits as the CPU's does", "
     std::vector<std::vector<uint32_t>> masks(rows);
     std::vector<DeviceArray<riffle::LogitChange>> changes_d;
     std::vector<DeviceArray<uint32_t>> masks_d;
+    std::vector<DeviceArray<float>> replaced_d;
     std::vector<SampleParams> params;
     std::vector<int> want;
     for (int i = 0; i < rows; i++) {
@@ -350,6 +351,7 @@ TEST_CASE("the device's sampler changes and forbids logits as the CPU's does", "
       masks[i].resize((vocab + 31) / 32);
       for (uint32_t& word : masks[i]) word = static_cast<uint32_t>(g());
       changes_d.emplace_back(changes[i]);
+      replaced_d.emplace_back(changes[i].size());
       masks_d.emplace_back(masks[i]);
       const uint64_t seed = g();
       riffle::Sampler sampler(seed, temperature, top_k, 0.98f, 0);
@@ -360,14 +362,16 @@ TEST_CASE("the device's sampler changes and forbids logits as the CPU's does", "
       want.push_back(sampler.sample(&logits[i * vocab], vocab, request));
       params.push_back({temperature, 0.98f, 0, top_k, riffle::Random(seed).uniform(),
                         i % 2 ? masks_d[i].get() : nullptr, changes_d[i].get(), request.n_changes});
+      params.back().replaced = replaced_d[i].get();
     }
     DeviceArray<float> logits_d(logits);
     const DeviceArray<SampleParams> params_d(params);
     DeviceArray<int32_t> out(rows);
     DeviceArray<uint8_t> scratch(sample_scratch_bytes(rows, vocab));
-    check_cuda(sample(logits_d.get(), rows, vocab, vocab, params_d.get(), out.get(), scratch.get(),
-                      nullptr),
+    check_cuda(sample(logits_d.get(), rows, vocab, vocab, params_d.get(), true, out.get(),
+                      scratch.get(), nullptr),
                "sample");
+    CHECK(same_bits(logits_d.download(), logits));  // as they were
     const auto got = out.download();
     for (int i = 0; i < rows; i++) differ += got[i] != want[i];
     draws += rows;
@@ -376,7 +380,8 @@ TEST_CASE("the device's sampler changes and forbids logits as the CPU's does", "
 }
 
 // Counts how often the device draws each token of a row's logits. Each round draws from `rows`
-// copies of the row, since the kernel changes logits in place. next(): the parameters of one draw.
+// copies of the row, since the kernel changes logits in place. next(): the parameters of one draw,
+// with at most as many changes as the row has logits.
 template <class Next>
 static std::vector<double> drawn(const std::vector<float>& row, int rows, int rounds,
                                  const Next& next) {
@@ -384,15 +389,19 @@ static std::vector<double> drawn(const std::vector<float>& row, int rows, int ro
   std::vector<float> logits;
   for (int i = 0; i < rows; i++) logits.insert(logits.end(), row.begin(), row.end());
   DeviceArray<int32_t> out(rows);
+  DeviceArray<float> replaced(logits.size());
   DeviceArray<uint8_t> scratch(sample_scratch_bytes(rows, vocab));
   std::vector<double> count(vocab, 0);
   for (int round = 0; round < rounds; round++) {
     std::vector<SampleParams> params;
-    for (int i = 0; i < rows; i++) params.push_back(next());
+    for (int i = 0; i < rows; i++) {
+      params.push_back(next());
+      params.back().replaced = replaced.get() + i * vocab;
+    }
     DeviceArray<float> logits_d(logits);
     const DeviceArray<SampleParams> params_d(params);
-    check_cuda(sample(logits_d.get(), rows, vocab, vocab, params_d.get(), out.get(), scratch.get(),
-                      nullptr),
+    check_cuda(sample(logits_d.get(), rows, vocab, vocab, params_d.get(), true, out.get(),
+                      scratch.get(), nullptr),
                "sample");
     for (const int32_t id : out.download()) {
       REQUIRE((id >= 0 && id < vocab));
@@ -479,9 +488,9 @@ TEST_CASE("the device's sampler reports rows without an answer", "[cuda]") {
     DeviceArray<int32_t> out(4);
     DeviceArray<uint8_t> scratch(sample_scratch_bytes(4, vocab));
     out.poison(0x55);
-    check_cuda(
-        sample(logits_d.get(), 4, vocab, vocab, params.get(), out.get(), scratch.get(), nullptr),
-        "sample");
+    check_cuda(sample(logits_d.get(), 4, vocab, vocab, params.get(), false, out.get(),
+                      scratch.get(), nullptr),
+               "sample");
     CHECK(out.download() == std::vector<int32_t>{-1, -1, -1, 4321});
   }
 }
