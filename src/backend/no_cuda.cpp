@@ -17,7 +17,7 @@ DeviceNeeds plan_cuda(const Model&, const BackendOptions&) {
   fail(RIFFLE_UNSUPPORTED, "device cuda: this riffle was built without the CUDA toolkit");
 }
 
-std::unique_ptr<Backend> make_cuda_backend(const Model&, const BackendOptions&, ThreadPool*) {
+std::unique_ptr<Device> make_cuda_device(const Model&, const BackendOptions&, ThreadPool*) {
   fail(RIFFLE_UNSUPPORTED, "device cuda: this riffle was built without the CUDA toolkit");
 }
 

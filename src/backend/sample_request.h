@@ -1,4 +1,4 @@
-// What a backend needs to draw one token.
+// What a device needs to draw one token.
 #pragma once
 #include <cstdint>
 
@@ -13,12 +13,16 @@ struct SampleRequest {
   float top_p = 1, min_p = 0;
   double random = 0;  // in [0,1); not used where nothing is drawn (temperature 0, top_k 1)
   // Bit t % 32 of word t / 32: token t may be drawn. Others count as if their logit were -inf.
-  // Null: all may be drawn. The words are set when Step::find_mask has been called for the row.
+  // Null: all may be drawn. The words are set when StepRequest::find_mask has been called for the
+  // row.
   const uint32_t* allowed = nullptr;
   // The logits of these tokens change first, where they are allowed; each token is there once.
   const LogitChange* changes = nullptr;
   int32_t n_changes = 0;
   float xtc_threshold = 1;  // above 0.5: XTC does not act on this draw
 };
+
+// In place of a token: the device has drawn none.
+inline constexpr int32_t kNotSampled = -1;
 
 }  // namespace riffle

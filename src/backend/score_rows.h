@@ -1,4 +1,4 @@
-// The number of rows that the engine computes together and the backends plan memory for.
+// The number of rows that the engine computes together and the devices plan memory for.
 #pragma once
 #include <cstdint>
 

@@ -14,26 +14,25 @@ struct Engine::Activations {
   // Of steps. They grow when needed and never shrink, so that decoding does not allocate.
   Buffer x;  // [rows of a step][dim] residual stream
   Rows step;
-  float* logits = nullptr;  // Backend::logits_memory
+  float* logits = nullptr;  // Device::logits_memory
   // Of the prompt that is being read, while steps may run between its pieces; empty without one.
-  // Backend::prompt_rows has its residual stream.
+  // Prompt::rows has its residual stream.
   Rows prompt;
   std::vector<SequenceKv*> sequences;  // of each row of a step
-  std::vector<int32_t> ahead;          // of each row: Step::ahead
-  std::vector<SequenceKv*> stepping;   // the same sequences, each once
+  std::vector<int32_t> ahead;          // of each row: StepRequest::ahead
   std::vector<float> scored;           // logits of the rows that are being scored
   uint64_t growths = 0;                // of steps' buffers
 
   // rows: of all sequences that go through a layer together.
-  void reserve_step(Backend& backend, const Config& c, int64_t rows) {
-    const auto allocate = [&](size_t bytes) { return ++growths, backend.allocate(bytes); };
+  void reserve_step(Device& device, const Config& c, int64_t rows) {
+    const auto allocate = [&](size_t bytes) { return ++growths, device.allocate(bytes); };
     reserve(step, allocate, c, rows);
     grow(x, allocate, rows * c.dim);
-    logits = backend.logits_memory(rows);
+    logits = device.logits_memory(rows);
   }
   // scored: rows of logits that are computed together.
-  void reserve_prompt(Backend& backend, const Config& c, int64_t rows, int64_t scored_rows) {
-    const auto allocate = [&](size_t bytes) { return backend.allocate_prompt(bytes); };
+  void reserve_prompt(Prompt& of, const Config& c, int64_t rows, int64_t scored_rows) {
+    const auto allocate = [&](size_t bytes) { return of.allocate(bytes); };
     reserve(prompt, allocate, c, rows);
     grow(prompt.logits, allocate, scored_rows * c.vocab_size);
   }

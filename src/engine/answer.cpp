@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backend/backend.h"
+#include "backend/device.h"
 #include "engine/logprobs.h"
 #include "util/error.h"
 #include "util/settings.h"
@@ -177,8 +177,8 @@ std::optional<int32_t> Answer::advance(int32_t sampled, const FetchLogits& fetch
   if (!begun_) begin_draw();
   begun_ = true;
   // A token that was drawn already was allowed.
-  if (sampled == Backend::kNotSampled && !any_allowed()) return no_token();
-  const bool draws = sampled == Backend::kNotSampled;
+  if (sampled == kNotSampled && !any_allowed()) return no_token();
+  const bool draws = sampled == kNotSampled;
   std::span<const float> logits;
   if (draws || logprobs_) logits = fetch();
   logits = logits.first(std::min<size_t>(logits.size(), n_ids_));

@@ -44,7 +44,7 @@ class Answer {
 
   // Gets the logits [vocab_size] that the next token is drawn from.
   using FetchLogits = std::function<std::span<const float>()>;
-  // Takes the next token: `sampled`, or a draw from the logits if sampled is Backend::kNotSampled.
+  // Takes the next token: `sampled`, or a draw from the logits if sampled is kNotSampled.
   // Fetches them only if it needs them. room: how many more tokens the sequence can hold. Returns
   // the token to step with, or nothing if the answer has ended. Whether the grammar allows a token
   // behind that one may be known after the step; then the next call ends the answer.

@@ -19,7 +19,7 @@ Engine::Engine(const Model& model, ResolvedOptions planned)
   const Config& c = model.config;
   for (const Rope& rope : c.ropes) ropes_.push_back(rope_frequencies(rope, c.head_dim, n_ctx()));
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
-  backend_ = make_backend(model, options_, threads_.get());
+  device_ = make_device(model, options_, threads_.get());
   dense_ = make_dense();
   selector_ = selector_of(selection());
   check_selector(*selector_, selection());
@@ -31,7 +31,7 @@ Engine::~Engine() = default;
 std::unique_ptr<Sequence> Engine::create() {
   auto s = std::make_unique<Sequence>();
   s->tokens.reserve(n_ctx());
-  s->kv = backend_->residency().create(n_ctx(), digest_spec(selection()));
+  s->kv = device_->kv().create(n_ctx(), digest_spec(selection()));
   return s;
 }
 
@@ -55,13 +55,13 @@ std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
   s->tokens.assign(from.tokens.begin(), from.tokens.begin() + n_tokens);
   s->loaded_from = from.loaded_from;
   s->n_loaded = std::min(from.n_loaded, n_tokens);
-  s->kv = backend_->residency().fork(from.kv, n_tokens, n_ctx());
+  s->kv = device_->kv().fork(from.kv, n_tokens, n_ctx());
   return s;
 }
 
 void Engine::destroy(Sequence& s) {
   std::erase(stepped_, &s);
-  backend_->residency().destroy(s.kv);
+  device_->kv().destroy(s.kv);
 }
 
 void Engine::check_reach(const Sequence& s, int64_t n_tokens) const {
@@ -78,8 +78,8 @@ void Engine::truncate(Sequence& s, int64_t n_tokens) {
   check_reach(s, n_tokens);
   forget_ahead(s);
   if (n_tokens == s.kv.n_tokens) return;
-  backend_->residency().truncate(s.kv, n_tokens);
-  backend_->residency().clear_working_set(s.kv);
+  device_->kv().truncate(s.kv, n_tokens);
+  device_->kv().clear_working_set(s.kv);
   s.in_file = std::min(s.in_file, n_tokens);
   s.n_loaded = std::min(s.n_loaded, n_tokens);
   s.working_sets.reset();
@@ -101,7 +101,7 @@ void Engine::set_working_set(int window) {
 }
 
 int64_t Engine::pool_room(size_t n) const {
-  return backend_->residency().selection_slots(static_cast<int64_t>(n), row_slots(selection()));
+  return device_->kv().selection_slots(static_cast<int64_t>(n), row_slots(selection()));
 }
 
 void Engine::set_row_report(ReportRow report, bool coverage) {
@@ -122,7 +122,7 @@ void Engine::require_digests(Sequence& s) {
   if (!want.kept || s.kv.spec == want) return;
   // A mean that nobody asks for does no harm; rebuilding for each change of stop mode would.
   if (s.kv.spec.kept && s.kv.spec.kind == want.kind && s.kv.spec.with_mean) return;
-  backend_->residency().change_digests(s.kv, want);
+  device_->kv().change_digests(s.kv, want);
 }
 
 static bool wants_list(const riffle_selection& s) {
@@ -169,7 +169,7 @@ const char* Engine::notice() {
   if (s.positions == RIFFLE_POSITIONS_LIST && !list_positions())
     say("positions list is selector tokenselect's: the selector in force takes positions from the "
         "text");
-  say(backend_->notice());
+  say(device_->notice());
   return notice_.c_str();
 }
 
@@ -179,7 +179,7 @@ int64_t Engine::freed_by_cut(const Sequence& s, int64_t n_tokens) const {
   for (size_t head = 0; head < s.kv.heads.size(); head += shape_.n_kv_heads) {
     const std::vector<std::byte*>& blocks = s.kv.heads[head].blocks;
     for (size_t b = options_.layout.blocks(n_tokens); b < blocks.size(); ++b)
-      freed += blocks[b] && !backend_->residency().shared(blocks[b]);
+      freed += blocks[b] && !device_->kv().host().shared(blocks[b]);
   }
   return freed * shape_.n_kv_heads;
 }
@@ -213,12 +213,12 @@ int64_t Engine::rope_positions(int64_t n_tokens) const {
 // then. How those are held follows the selection as well.
 void Engine::require_state(Sequence& s) {
   if (s.kv.unrotated != list_positions() && s.kv.n_tokens > 0) {
-    backend_->rope_table(s.kv.n_tokens, ropes_);
+    device_->rope_table(s.kv.n_tokens, ropes_);
     s.in_file = 0;
-    backend_->change_positions(s.kv, list_positions());
+    device_->change_positions(s.kv, list_positions());
   }
   s.kv.unrotated = list_positions();
-  backend_->prepare(*selector_, s.kv);
+  device_->add_index(*selector_, s.kv);
 }
 
 std::unique_ptr<Selector> Engine::selector_of(const riffle_selection& wanted) const {
@@ -245,7 +245,7 @@ void Engine::check_selector(const Selector& selector, const riffle_selection& wa
          "scaling %s)",
          rope_scaling_text(model_.config.ropes[0].scaling).c_str());
   check_lookup(options_.options.lookup, selector);
-  backend_->check_selector(selector, wanted);
+  device_->check_selector(selector, wanted);
 }
 
 uint64_t Engine::index_bytes(const Sequence& s) const {
@@ -279,15 +279,15 @@ riffle_stats Engine::counted(const Counts& c) const {
 
 riffle_stats Engine::stats() const {
   riffle_stats out = counted(counts_);
-  const ResidencyCounters& r = backend_->residency().counters;
+  const PoolCounters& r = device_->kv().counters;
   out.pool_lookups = r.lookups - counted_.lookups;
   out.pool_hits = r.hits - counted_.hits;
   out.loaded_bytes = r.loaded_bytes - counted_.loaded_bytes;
   out.flushed_bytes = r.flushed_bytes - counted_.flushed_bytes;
   out.evictions = r.evictions - counted_.evictions;
-  out.host_kv_bytes = backend_->residency().host_bytes();
-  out.pool_slots = backend_->residency().slots();
-  backend_->device_stats(out);
+  out.host_kv_bytes = device_->kv().host().host_bytes();
+  out.pool_slots = device_->kv().slots();
+  device_->add_stats(out);
   out.host_syncs -= counted_syncs_;
   rusage usage{};
   if (getrusage(RUSAGE_SELF, &usage) == 0) out.peak_rss_bytes = uint64_t(usage.ru_maxrss) * 1024;
@@ -306,15 +306,15 @@ riffle_stats Engine::stats(const Sequence& s) const {
         std::count_if(h.blocks.begin(), h.blocks.begin() + options_.layout.blocks(s.kv.n_tokens),
                       [](const std::byte* block) { return block != nullptr; });
   out.host_kv_bytes = blocks * options_.layout.bytes();
-  out.pool_slots = backend_->residency().slots();
+  out.pool_slots = device_->kv().slots();
   return out;
 }
 
 void Engine::reset_stats() {
   counts_ = {};
-  counted_ = backend_->residency().counters;
+  counted_ = device_->kv().counters;
   riffle_stats device{};
-  backend_->device_stats(device);
+  device_->add_stats(device);
   counted_syncs_ = device.host_syncs;
 }
 

@@ -1,4 +1,4 @@
-// The engine: a model on a backend, and the sequences it runs. Prefill is layer-major and dense; a
+// The engine: a model on a device, and the sequences it runs. Prefill is layer-major and dense; a
 // decode step takes the newest token of any number of sequences through all layers at once.
 #pragma once
 #include <array>
@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/device.h"
 #include "engine/plan/memory_plan.h"
 #include "kv/file/session_file.h"
 #include "model/model.h"
@@ -28,14 +28,14 @@ struct Counts {
   uint64_t kv_blocks_total = 0, kv_blocks_read = 0, kv_tokens_total = 0, kv_tokens_read = 0,
            index_bytes_read = 0;
   uint64_t selections = 0, cached_selections = 0;
-  // Of sequences only; the context takes these from the residency.
+  // Of sequences only; the context takes these from the pool.
   uint64_t pool_lookups = 0, pool_hits = 0, loaded_bytes = 0;
 };
 
 // The logits after a token: a row of the last step's, which stays on the device until somebody asks
 // for it, or numbers of their own.
 struct Logits {
-  int64_t row = -1;        // of Backend::logits; -1: none
+  int64_t row = -1;        // of Device::logits; -1: none
   std::vector<float> own;  // [vocab_size], or empty; not used where there is a row
   bool any() const { return row >= 0 || !own.empty(); }
   void clear() { row = -1, own.clear(); }
@@ -44,8 +44,8 @@ struct Logits {
 // A token that a step has computed before it was chosen (Engine::step).
 struct AheadToken {
   int32_t token = 0;
-  int32_t sampled = Backend::kNotSampled;  // what the device drew from the logits
-  Logits logits;                           // after the token
+  int32_t sampled = kNotSampled;  // what the device drew from the logits
+  Logits logits;                  // after the token
 };
 
 struct Sequence {
@@ -81,14 +81,13 @@ struct PrefillRun {
   int64_t chunk = 0, short_chunk = 0;  // rows of a piece; rows of a layer's first piece, if not 0
   bool list = false;                   // positions are those in the attended list
   int layer = 0;
-  int64_t first = 0;  // next token of the layer; > 0: the layer is under way in `kv`
-  LayerKv kv;
+  int64_t first = 0;  // next token of the layer; > 0: the layer is under way
   std::vector<float> old_logits;
   double done = 0, pairs = 0;  // token-layers; query and key pairs of attention in one head
   int64_t kv_blocks = 0;       // the most blocks of the prompt on the device at once
   double seconds = 0;
-  Marks marks;         // of the sequence when it holds the prompt
-  bool begun = false;  // the backend has begun the prompt
+  Marks marks;                     // of the sequence when it holds the prompt
+  std::unique_ptr<Prompt> prompt;  // of the device; null before it is begun
   bool over = false;
 
   int64_t n() const { return static_cast<int64_t>(tokens.size()); }
@@ -111,7 +110,7 @@ class Engine {
   // The longest beginning of at most n_tokens to which the sequence can be cut or forked. Layers
   // with a window have dropped the KV that other beginnings need (kv/kv_shape.h).
   int64_t reach(const Sequence& sequence, int64_t n_tokens) const {
-    return backend_->residency().reach(sequence.kv, n_tokens);
+    return device_->kv().host().reach(sequence.kv, n_tokens);
   }
   // A new sequence of the first n_tokens of `from`, without logits and counts. RIFFLE_UNSUPPORTED
   // if what the selector keeps of a sequence does not follow from its keys and values.
@@ -130,7 +129,7 @@ class Engine {
   // The longest beginning of at most n_tokens of the file's to which a loaded sequence can be cut.
   int64_t reach(const SessionFile& file, int64_t n_tokens) const;
   // Whether what is loaded takes no host memory of its own.
-  bool maps_files() const { return backend_->residency().maps_files(); }
+  bool maps_files() const { return device_->kv().maps_files(); }
   // Engines with the same number load each other's files, and compute the same keys and values from
   // the same tokens.
   uint64_t fingerprint();
@@ -162,7 +161,7 @@ class Engine {
   // RIFFLE_CONTEXT_FULL all sequences are as before. If a small pool splits the step into groups
   // and memory runs out, sequences of the first groups may have advanced; their lengths show it.
   // samples (may be null): also draw each sequence's next token into sampled[i], or
-  // Backend::kNotSampled if the device does not draw. find_mask: see Step::find_mask.
+  // kNotSampled if the device does not draw. find_mask: see StepRequest::find_mask.
   // A sequence may come several times in a row. Only the first of its tokens is appended; the
   // others, at most room_ahead, are computed as if those before them were appended, and wait for
   // accept until the next step of any sequence.
@@ -185,7 +184,7 @@ class Engine {
   int64_t room_ahead(const Sequence& sequence) const;
   // The most tokens that all sequences of a step together may compute ahead.
   int lookup() const { return options_.options.lookup; }
-  // One step, timed part by part. RIFFLE_UNSUPPORTED if the backend has no timers.
+  // One step, timed part by part. RIFFLE_UNSUPPORTED if the device has no timers.
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
                     riffle_timing& timing);
 
@@ -222,18 +221,16 @@ class Engine {
   int64_t own_blocks(int64_t n_tokens, int64_t shared, std::span<const int64_t> marks) const;
   bool has_windows() const { return shape_.windowed_layers() > 0; }
   // Blocks that may still be taken.
-  int64_t host_room() const { return backend_->residency().host_room(); }
-  void expect(int64_t n_blocks) { backend_->residency().expect(n_blocks); }
+  int64_t host_room() const { return device_->kv().host().host_room(); }
+  void expect(int64_t n_blocks) { device_->kv().expect(n_blocks); }
   // Blocks that become free if the sequence is cut to its first n_tokens.
   int64_t freed_by_cut(const Sequence& s, int64_t n_tokens) const;
   // Whether sequences beyond n_sessions cost host memory only, and that memory has a limit.
-  bool may_keep_more() const {
-    return !backend_->sequences_take_device_memory() && options_.options.host_mem > 0;
-  }
-  int64_t reuse_unit() const { return backend_->reuse_unit(); }
+  bool may_keep_more() const { return !options_.device_memory && options_.options.host_mem > 0; }
+  int64_t reuse_unit() const { return device_->reuse_unit(); }
   const riffle_selection& selection() const { return options_.options.selection; }
   riffle_setting_name_fn setting_name() const { return options_.options.setting_name; }
-  const Backend& backend() const { return *backend_; }
+  const Device& device() const { return *device_; }
   const char* notice();  // see riffle_context_notice
   riffle_stats stats() const;
   riffle_stats stats(const Sequence& sequence) const;
@@ -272,7 +269,7 @@ class Engine {
   void finish_run(PrefillRun& run);
   // Gives back what the prompt took of the device. Throws nothing.
   void end_prompt(PrefillRun& run);
-  void end_synthetic_prompt(Sequence& sequence, int layer, int64_t n, const LayerKv& kv);
+  void end_synthetic_prompt(const PrefillRun& run);
   // The norm of q or k that the layer has, if it has one.
   void norm_qk(float* x, int64_t n, int n_heads, const Tensor& weight);
   // RMS-normalises n embeddings if the model does.
@@ -284,7 +281,7 @@ class Engine {
                     Phase phase);
   // Final norm and output projection of n rows.
   void output(const float* x, int64_t n, Phase phase, float* logits);
-  void run_step(int64_t n);
+  void run_step(Step& step, int64_t n);
   void score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next,
                   riffle_score* out);
   void check_step(std::span<Sequence* const> sequences) const;
@@ -306,7 +303,7 @@ class Engine {
   std::vector<RopeFrequencies> ropes_;  // of each entry of Config::ropes
   KvShape shape_;
   std::unique_ptr<ThreadPool> threads_;
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<Selector> selector_, dense_;
   std::unique_ptr<Activations> act_;
   PrefillRun* run_ = nullptr;  // under way
@@ -323,7 +320,7 @@ class Engine {
   std::string notice_;
   Counts counts_;
   uint64_t counted_syncs_ = 0;
-  ResidencyCounters counted_;  // the residency's counters at the last reset
+  PoolCounters counted_;  // the pool's counters at the last reset
 };
 
 }  // namespace riffle

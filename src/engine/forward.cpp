@@ -24,20 +24,20 @@ void Engine::output(const float* x, int64_t n, Phase phase, float* logits) {
   out.norm = &model_.weights.final_norm;
   out.outs[0] = {&model_.weights.output, logits, vocab_size};
   out.phase = phase;
-  backend_->linear(out);
+  device_->linear(out);
   if (const float cap = model_.config.logit_softcap; cap > 0)
-    backend_->softcap(logits, n * vocab_size, cap);
+    device_->softcap(logits, n * vocab_size, cap);
 }
 
 void Engine::norm_embeddings(float* x, int64_t n) {
   if (const Tensor& weight = model_.weights.embedding_norm; weight.data)
-    backend_->norm_heads(x, n, 1, weight);
+    device_->norm_heads(x, n, 1, weight);
 }
 
 void Engine::norm_qk(float* x, int64_t n, int n_heads, const Tensor& weight) {
   if (!weight.data) return;
   const int64_t width = int64_t(n_heads) * model_.config.head_dim;
-  backend_->norm_heads(x, n, static_cast<int>(width / weight.cols), weight);
+  device_->norm_heads(x, n, static_cast<int>(width / weight.cols), weight);
 }
 
 void Engine::finish_layer(const LayerWeights& w, float* attended, float* queries, float* x,
@@ -49,8 +49,8 @@ void Engine::finish_layer(const LayerWeights& w, float* attended, float* queries
     gate.norm = &w.attn_norm;
     gate.outs[0] = {&w.wgate, queries, w.wgate.rows};
     gate.phase = phase;
-    backend_->linear(gate);
-    backend_->sigmoid_gate(attended, queries, n * w.wgate.rows);
+    device_->linear(gate);
+    device_->sigmoid_gate(attended, queries, n * w.wgate.rows);
   }
   Linear out;
   out.x = attended;
@@ -59,8 +59,8 @@ void Engine::finish_layer(const LayerWeights& w, float* attended, float* queries
   out.post_norm = &w.post_attn_norm;
   out.add = true;
   out.phase = phase;
-  backend_->linear(out);
-  backend_->ffn(w, x, n, phase);
+  device_->linear(out);
+  device_->ffn(w, x, n, phase);
 }
 
 // Rows of a sequence follow one another.
@@ -110,7 +110,7 @@ void Engine::prepare_step(std::span<Sequence* const> sequences) {
     s.first_ahead = n_ahead_;
     require_digests(s);
     require_state(s);
-    backend_->residency().reserve(s.kv, s.kv.n_tokens + 1);
+    device_->kv().reserve(s.kv, s.kv.n_tokens + 1, s.kv.marks);
   }
 }
 
@@ -118,10 +118,10 @@ void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t>
                   const SampleRequest* samples, int32_t* sampled, const FindMask& find_mask) {
   check_tokens(tokens);
   check_step(sequences);
-  const int64_t fit = backend_->residency().sequences_per_step(row_slots(selection()));
+  const int64_t fit = device_->kv().sequences_per_step(row_slots(selection()));
   if (fit < 1)
     fail(RIFFLE_NO_SLOT, "a pool of %lld slots is too small for one iteration of this selection",
-         static_cast<long long>(backend_->residency().slots()));
+         static_cast<long long>(device_->kv().slots()));
   prepare_step(sequences);
   for (size_t first = 0, end; first < sequences.size(); first = end) {
     int64_t n = 0;  // sequences of the group
@@ -133,20 +133,18 @@ void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t>
   }
 }
 
-// The rows of a step, as its backend sees them. Returns the most tokens that a row sees.
+// The rows of a step, as its device sees them. Returns the most tokens that a row sees.
 int64_t Engine::place_rows(std::span<Sequence* const> sequences) {
   Activations& a = *act_;
   const size_t n = sequences.size();
   a.sequences.resize(n);
   a.ahead.resize(n);
-  a.stepping.clear();
   int64_t longest = 0;
   for (size_t i = 0; i < n; ++i) {
     Sequence& s = *sequences[i];
     a.sequences[i] = &s.kv;
     a.ahead[i] = first_row(sequences, i) ? 0 : a.ahead[i - 1] + 1;
     if (a.ahead[i] == 0) {
-      a.stepping.push_back(&s.kv);
       s.next_working_sets.reset();
       if (working_set_ > 0) s.next_working_sets.emplace();
     }
@@ -158,7 +156,7 @@ int64_t Engine::place_rows(std::span<Sequence* const> sequences) {
 void Engine::append_token(Sequence& s, int32_t token) {
   s.tokens.push_back(token);
   ++s.kv.n_tokens;
-  backend_->residency().commit(s.kv);
+  device_->kv().commit(s.kv);
   ++s.counts.decode_tokens;
   ++counts_.decode_tokens;
 }
@@ -170,15 +168,14 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   const int64_t n = static_cast<int64_t>(sequences.size());
   Activations& a = *act_;
   own_rows_beside(sequences);
-  a.reserve_step(*backend_, c, n);
+  a.reserve_step(*device_, c, n);
   const int64_t longest = place_rows(sequences);
   // The table grows by 4,096 positions, so that it does not grow at every step.
   const int64_t positions = rope_positions(longest);
-  backend_->rope_table(std::max(positions, std::min(n_ctx(), (positions + 4095) / 4096 * 4096)),
-                       ropes_);
-  backend_->residency().activate(a.stepping.data(), a.stepping.size(), row_slots(selection()));
+  device_->rope_table(std::max(positions, std::min(n_ctx(), (positions + 4095) / 4096 * 4096)),
+                      ropes_);
 
-  Step step;
+  StepRequest step;
   step.sequences = a.sequences.data();
   step.ahead = a.ahead.data();
   step.tokens = tokens.data();
@@ -190,6 +187,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.dense_layers = selection().dense_layers;
   step.windows = shape_.windows.data();
   step.lookahead = selection().lookahead;
+  step.row_slots = row_slots(selection());
   step.vote_position = selection().local_tokens;
   step.orders = bool(report_);
   step.coverage = coverage_;
@@ -204,11 +202,9 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
                  reports + i * c.n_kv_heads);
   };
   try {
-    backend_->begin_step(step);
-    if (!backend_->replay_step()) run_step(n);
-    backend_->end_step(sampled);
+    const std::unique_ptr<Step> under_way = device_->begin_step(step);
+    under_way->run([&] { run_step(*under_way, n); }, sampled);
   } catch (...) {
-    backend_->abandon_step();
     for (Sequence* s : sequences)  // some layers may have taken the step in
       if (s->kv.selection) s->kv.selection->truncate(s->kv.n_tokens);
     throw;
@@ -231,7 +227,7 @@ void Engine::append_rows(std::span<Sequence* const> sequences, std::span<const i
     if (act_->ahead[i] > 0) {
       AheadToken& ahead = ahead_[s.end_ahead++];
       ahead.token = tokens[i];
-      ahead.sampled = sampled ? sampled[i] : Backend::kNotSampled;
+      ahead.sampled = sampled ? sampled[i] : kNotSampled;
       ahead.logits.row = row;
       ++s.counts.lookup_proposed;
       ++counts_.lookup_proposed;
@@ -255,7 +251,7 @@ void Engine::append_rows(std::span<Sequence* const> sequences, std::span<const i
 
 void Engine::own_row(Logits& logits) {
   if (logits.row < 0) return;
-  const float* row = backend_->logits(logits.row);
+  const float* row = device_->logits(logits.row);
   logits.own.assign(row, row + model_.config.vocab_size);
   logits.row = -1;
 }
@@ -271,7 +267,7 @@ void Engine::own_rows_beside(std::span<Sequence* const> sequences) {
 
 std::span<const float> Engine::logits(const Sequence& s) {
   if (s.logits.row < 0) return s.logits.own;
-  return {backend_->logits(s.logits.row), static_cast<size_t>(model_.config.vocab_size)};
+  return {device_->logits(s.logits.row), static_cast<size_t>(model_.config.vocab_size)};
 }
 
 std::span<const float> Engine::own_logits(Sequence& s) {
@@ -296,24 +292,24 @@ bool Engine::accept(Sequence& s, int32_t token, int32_t& sampled) {
 
 void Engine::profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
                           riffle_timing& timing) {
-  if (!backend_->start_profile())
-    fail(RIFFLE_UNSUPPORTED, "device %s has no timers of its own", backend_->name());
+  if (!device_->start_profile())
+    fail(RIFFLE_UNSUPPORTED, "device %s has no timers of its own", device_->name());
   try {
     step(sequences, tokens);
   } catch (...) {
-    backend_->finish_profile(timing);
+    device_->finish_profile(timing);
     throw;
   }
-  backend_->finish_profile(timing);
+  device_->finish_profile(timing);
 }
 
-void Engine::run_step(int64_t n) {
+void Engine::run_step(Step& step, int64_t n) {
   const Config& c = model_.config;
   const Activations::Rows& a = act_->step;
   const int64_t q_width = int64_t(c.n_heads) * c.head_dim,
                 kv_width = int64_t(c.n_kv_heads) * c.head_dim;
   float* x = act_->x.as<float>();
-  backend_->embed_step(model_.weights.embedding, x);
+  step.embed(model_.weights.embedding, x);
   norm_embeddings(x, n);
   for (int layer = 0; layer < c.n_layers; ++layer) {
     const LayerWeights& w = model_.weights.layers[layer];
@@ -325,11 +321,11 @@ void Engine::run_step(int64_t n) {
     qkv.outs[1] = {&w.wk, a.k.as<float>(), kv_width, &w.bk};
     qkv.outs[2] = {&w.wv, a.v.as<float>(), kv_width, &w.bv};
     qkv.n_outs = 3;
-    backend_->linear(qkv);
+    device_->linear(qkv);
     norm_qk(a.q.as<float>(), n, c.n_heads, w.q_norm);
     norm_qk(a.k.as<float>(), n, c.n_kv_heads, w.k_norm);
-    backend_->append_step(layer, a.q.as<float>(), a.k.as<float>(), a.v.as<float>());
-    backend_->attend_step(layer, a.q.as<float>(), a.att.as<float>());
+    step.append(layer, a.q.as<float>(), a.k.as<float>(), a.v.as<float>());
+    step.attend(layer, a.q.as<float>(), a.att.as<float>());
     finish_layer(w, a.att.as<float>(), a.q.as<float>(), x, n, Phase::Decode);
   }
   output(x, n, Phase::Decode, act_->logits);

@@ -47,7 +47,7 @@ void generate(Engine& engine, std::span<Sequence* const> sequences,
   };
 
   // The token that the device drew for each of the active.
-  std::vector<int32_t> sampled(active.size(), Backend::kNotSampled), tokens;
+  std::vector<int32_t> sampled(active.size(), kNotSampled), tokens;
   StepRows rows;
   while (!active.empty() && !aborted && !(aborted = engine.take_abort())) {
     tokens.clear();

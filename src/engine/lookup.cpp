@@ -87,7 +87,7 @@ void StepRows::add(const Engine& engine, Sequence& s, Answer& answer, Lookup& lo
 }
 
 void StepRows::run(Engine& engine) {
-  sampled_.assign(tokens_.size(), Backend::kNotSampled);
+  sampled_.assign(tokens_.size(), kNotSampled);
   engine.step(sequences_, tokens_, samples_.data(), sampled_.data(),
               [this](int64_t row) { draws_[row].answer->find_mask(draws_[row].ahead); });
 }

@@ -81,8 +81,7 @@ void Engine::start_run(PrefillRun& r) {
   Sequence& s = *r.sequence;
   const int64_t n = r.n();
   require_state(s);
-  backend_->residency().reserve_prompt(s.kv, r.n0 + n, r.marks);
-  backend_->check_prompt(*selector_, s.kv);
+  device_->kv().reserve(s.kv, r.n0 + n, r.marks);
   s.tokens.reserve(r.n0 + n);
   // Under list positions a chunk attends to one list, which must hold all of the chunk: in its
   // window.
@@ -93,19 +92,17 @@ void Engine::start_run(PrefillRun& r) {
   // one is the short one.
   r.short_chunk = selector_->prompt_queries() > 0 ? n % r.chunk : 0;
   const bool runs = runs_prompts();
-  backend_->begin_prompt(runs ? n : 0, r.n0 + n, r.chunk);
-  r.begun = true;
+  r.prompt = device_->begin_prompt({&s.kv, runs ? n : 0, r.n0 + n, r.chunk});
+  r.prompt->check(*selector_);
   if (!runs) return;
-  act_->reserve_prompt(*backend_, model_.config, r.chunk, r.scores ? std::min(kScoreRows, n) : 0);
-  act_->reserve_step(*backend_, model_.config, 1);
-  backend_->rope_table(rope_positions(r.n0 + n), ropes_);
+  act_->reserve_prompt(*r.prompt, model_.config, r.chunk, r.scores ? std::min(kScoreRows, n) : 0);
+  act_->reserve_step(*device_, model_.config, 1);
+  device_->rope_table(rope_positions(r.n0 + n), ropes_);
 }
 
 void Engine::end_prompt(PrefillRun& r) {
-  if (!r.begun) return;
-  r.begun = false;
   act_->prompt = {};
-  backend_->end_prompt();
+  r.prompt.reset();
 }
 
 void Engine::abandon(PrefillRun& r) {
@@ -115,7 +112,7 @@ void Engine::abandon(PrefillRun& r) {
   end_prompt(r);
   r.sequence->logits.own.swap(r.old_logits);
   try {
-    backend_->residency().truncate(r.sequence->kv, r.n0);
+    device_->kv().truncate(r.sequence->kv, r.n0);
   } catch (const Error&) {  // the device is lost: the first error says why
   }
 }
@@ -162,14 +159,11 @@ bool Engine::advance(PrefillRun& r, double budget, const Progress& progress) {
 
 // The next rows of the layer that is under way, or of a new one.
 void Engine::run_piece(PrefillRun& r, int64_t rows) {
-  Residency& residency = backend_->residency();
-  const int64_t n_total = r.n0 + r.n();
-  backend_->check_prompt(*selector_, r.sequence->kv);
+  r.prompt->check(*selector_);
   if (r.first == 0) {
-    r.kv = residency.prefill_layer(r.sequence->kv, r.layer, n_total, r.chunk);
-    r.kv.unrotated = r.list;
-    r.kv_blocks = std::max(
-        r.kv_blocks, static_cast<int64_t>(residency.prefill_held() / options_.layout.bytes()));
+    r.prompt->begin_layer(r.layer);
+    r.kv_blocks =
+        std::max(r.kv_blocks, static_cast<int64_t>(r.prompt->held() / options_.layout.bytes()));
   }
   if (runs_prompts()) run_rows(r, rows);
   else
@@ -180,12 +174,10 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
   if (r.first < r.n()) return;
   if (options_.synthetic) {  // synthetic attention: the KV is what it says
     for (int64_t first = 0; first < r.n(); first += r.chunk)
-      backend_->fill_synthetic(*options_.synthetic, r.layer, r.n0 + first,
-                               std::min(r.chunk, r.n() - first), r.kv);
-    if (r.sequence->kv.selection && window(r.layer) == 0)
-      end_synthetic_prompt(*r.sequence, r.layer, r.n(), r.kv);
+      r.prompt->fill_synthetic(*options_.synthetic, r.n0 + first, std::min(r.chunk, r.n() - first));
+    if (r.sequence->kv.selection && window(r.layer) == 0) end_synthetic_prompt(r);
   }
-  residency.finish_layer(r.sequence->kv, r.layer, n_total);
+  r.prompt->finish_layer();
   r.first = 0;
   ++r.layer;
 }
@@ -208,9 +200,9 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   // rows of the next layer.
   const bool fresh = r.layer == 0, last_rows = first + rows == n;
   const int64_t next = !last_rows ? first + rows : r.layer + 1 < c.n_layers ? 0 : -1;
-  float* xc = backend_->prompt_rows(first, rows, fresh, fresh && !last_rows ? -1 : next);
+  float* xc = r.prompt->rows(first, rows, fresh, fresh && !last_rows ? -1 : next);
   if (fresh) {
-    backend_->embed(model_.weights.embedding, r.tokens.data() + first, rows, xc);
+    device_->embed(model_.weights.embedding, r.tokens.data() + first, rows, xc);
     norm_embeddings(xc, rows);
   }
   Linear qkv;
@@ -222,10 +214,9 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   qkv.outs[2] = {&w.wq, a.q.as<float>(), q_width, &w.bq};
   qkv.n_outs = skip == 0 ? 3 : 2;
   qkv.phase = Phase::Prefill;
-  backend_->linear(qkv);
+  device_->linear(qkv);
   norm_qk(a.k.as<float>(), rows, c.n_kv_heads, w.k_norm);
-  backend_->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first, r.kv,
-                   c.layers[r.layer].rope);
+  r.prompt->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first);
   if (skip == rows) return;
   if (skip > 0) {
     Linear q = qkv;
@@ -233,26 +224,23 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
     q.n = rows - skip;
     q.outs[0] = qkv.outs[2];
     q.n_outs = 1;
-    backend_->linear(q);
+    device_->linear(q);
   }
   norm_qk(a.q.as<float>(), rows - skip, c.n_heads, w.q_norm);
   if (!r.list)
-    backend_->rope(a.q.as<float>(), rows - skip, q_width, c.n_heads, n0 + first + skip,
-                   c.query_rope(r.layer));
-  PrefillAttention att;
+    device_->rope(a.q.as<float>(), rows - skip, q_width, c.n_heads, n0 + first + skip,
+                  c.query_rope(r.layer));
+  PromptAttention att;
   att.q = a.q.as<float>();
   att.n = rows - skip;
   att.ldq = att.ldo = q_width;
   att.pos0 = n0 + first + skip;
   att.window = window(r.layer);
-  att.sequence = &r.sequence->kv;
-  att.layer = r.layer;
   att.last = first + rows == n && !options_.synthetic;
-  att.kv = r.kv;
   att.out = a.att.as<float>();
   att.selector = r.list && r.layer >= selection().dense_layers ? selector_.get() : nullptr;
   att.vote_position = selection().local_tokens;
-  backend_->attend_prefill(att);
+  r.prompt->attend(att);
   r.pairs += static_cast<double>(rows - skip) *
              (static_cast<double>(n0 + first + skip) + (rows - skip + 1) / 2.0);
   finish_layer(w, a.att.as<float>(), a.q.as<float>(), xc + skip * c.dim, rows - skip,
@@ -269,20 +257,20 @@ void Engine::finish_run(PrefillRun& r) {
     if (r.scores)
       for (int64_t first = 0; first < n; first += kScoreRows) {
         const int64_t rows = std::min(kScoreRows, n - first);
-        const float* x = backend_->prompt_rows(first, rows, false, -1);
+        const float* x = r.prompt->rows(first, rows, false, -1);
         score_rows(x, rows, r.tokens.data() + first + 1, std::min(rows, n - first - 1),
                    r.scores + first);
       }
     s.logits.own.resize(c.vocab_size);
-    float* logits = backend_->logits_memory(1);
-    output(backend_->prompt_rows(n - 1, 1, false, -1), 1, Phase::Decode, logits);
-    backend_->read(logits, c.vocab_size, s.logits.own.data());
+    float* logits = device_->logits_memory(1);
+    output(r.prompt->rows(n - 1, 1, false, -1), 1, Phase::Decode, logits);
+    device_->read(logits, c.vocab_size, s.logits.own.data());
   }
   if (options_.synthetic)
     s.logits.own.assign(c.vocab_size, 0.f);  // they would mean nothing, but a token can be drawn
+  r.prompt->commit(r.marks);
   end_prompt(r);
-  backend_->residency().commit_prompt(s.kv, r.n0 + n, r.marks);
-  backend_->residency().clear_working_set(s.kv);
+  device_->kv().clear_working_set(s.kv);
   s.working_sets.reset();
   s.tokens.insert(s.tokens.end(), r.tokens.begin(), r.tokens.end());
   r.over = true;
@@ -290,17 +278,19 @@ void Engine::finish_run(PrefillRun& r) {
 }
 
 // What the selector learns from a prompt's last queries, it learns from the synthetic ones.
-void Engine::end_synthetic_prompt(Sequence& s, int layer, int64_t n, const LayerKv& kv) {
+void Engine::end_synthetic_prompt(const PrefillRun& r) {
   const Config& c = model_.config;
-  const int64_t queries = std::min<int64_t>(n, std::max(1, selector_->prompt_queries()));
-  const int64_t width = int64_t(c.n_heads) * c.head_dim, pos0 = s.kv.n_tokens + n - queries;
+  Sequence& s = *r.sequence;
+  const LayerKv& kv = r.prompt->layer();
+  const int64_t queries = std::min<int64_t>(r.n(), std::max(1, selector_->prompt_queries()));
+  const int64_t width = int64_t(c.n_heads) * c.head_dim, pos0 = s.kv.n_tokens + r.n() - queries;
   std::vector<float> q(queries * width);
   for (int64_t i = 0; i < queries; ++i)
-    synthetic_query(*options_.synthetic, layer, pos0 + i, c.n_heads, c.n_kv_heads, c.head_dim,
+    synthetic_query(*options_.synthetic, r.layer, pos0 + i, c.n_heads, c.n_kv_heads, c.head_dim,
                     &q[i * width]);
   threads_->parallel_for(c.n_kv_heads, [&](int64_t h, int) {
     PromptEnd end;
-    end.layer = layer;
+    end.layer = r.layer;
     end.head = static_cast<int>(h);
     end.q = q.data() + h * (width / c.n_kv_heads);
     end.stride = width;
@@ -320,7 +310,7 @@ void Engine::score_rows(const float* x, int64_t n, const int32_t* next, int64_t 
   float* scored = a.prompt.logits.as<float>();
   output(x, n, Phase::Prefill, scored);
   a.scored.resize(n * c.vocab_size);
-  backend_->read(scored, n * c.vocab_size, a.scored.data());
+  device_->read(scored, n * c.vocab_size, a.scored.data());
   threads_->parallel_for(n, [&](int64_t i, int) {
     const float* logits = a.scored.data() + i * c.vocab_size;
     const float* best = std::max_element(logits, logits + c.vocab_size);

@@ -50,9 +50,9 @@ uint64_t Engine::fingerprint() {
   // the instruction set or the GPU, and, where they differ by the chunks of a prompt, these. Which
   // sets isa AUTO has chosen by time is left out: each start may choose others, and a file of other
   // kernels is as good a beginning as one of another device.
-  const std::string bits = std::string(RIFFLE_VERSION) + " " + backend_->arithmetic();
+  const std::string bits = std::string(RIFFLE_VERSION) + " " + device_->arithmetic();
   sum.add(bits.data(), bits.size());
-  sum.add_value(backend_->reuse_unit());
+  sum.add_value(device_->reuse_unit());
   return sum.value();
 }
 
@@ -75,7 +75,7 @@ void Engine::save(Sequence& s, const std::string& path, std::string_view data,
     fail(RIFFLE_BAD_ARGUMENT, "a prompt is being read into the session");
   check_data(data);
   forget_ahead(s);
-  backend_->residency().settle(s.kv);
+  device_->kv().settle(s.kv);
   SessionToSave save;
   save.origin = origin();
   save.kv = &s.kv;
@@ -97,7 +97,7 @@ void Engine::save_beginning(Sequence& s, int64_t n_tokens, const std::string& pa
                             std::string_view data, const Progress& progress, uint64_t* save_id) {
   check_fork(s, n_tokens);
   check_data(data);
-  backend_->residency().settle(s.kv);
+  device_->kv().settle(s.kv);
   SessionToSave save;
   save.origin = origin();
   save.kv = &s.kv;
@@ -208,13 +208,13 @@ void Engine::load_blocks(const std::shared_ptr<const SessionFile>& shared, Seque
   const SessionContent& c = file.content();
   const BlockLayout& layout = options_.layout;
   const int heads = shape_.n_kv_heads;
-  const bool maps = backend_->residency().maps_files();
+  const bool maps = device_->kv().maps_files();
   const std::byte* const map = maps && !c.extents.empty() ? file.mapped() : nullptr;
   if (!maps) {
-    backend_->residency().reserve_prompt(kv, c.n_tokens(), c.marks);
+    device_->kv().reserve(kv, c.n_tokens(), c.marks);
     for (int layer = 0; layer < shape_.n_layers; ++layer)
       each_missing(c, layer, layout.blocks(c.n_tokens()), [&](int64_t first, int64_t last) {
-        backend_->residency().forget(kv, layer, first, last);
+        device_->kv().forget_blocks(kv, layer, first, last);
       });
   }
   const auto tasks = static_cast<int64_t>(c.extents.size()) * heads;
@@ -249,7 +249,7 @@ void Engine::load_blocks(const std::shared_ptr<const SessionFile>& shared, Seque
   std::vector<MappedBlocks> blocks;
   for (const KvExtent& e : c.extents)
     blocks.push_back({e.layer, e.first, e.n, e.stride, map + e.offset});
-  backend_->residency().adopt(kv, c.n_tokens(), c.marks, blocks, shared);
+  device_->kv().adopt(kv, c.n_tokens(), c.marks, blocks, shared);
 }
 
 std::unique_ptr<Sequence> Engine::load(const std::shared_ptr<const SessionFile>& file,
@@ -261,7 +261,7 @@ std::unique_ptr<Sequence> Engine::load(const std::shared_ptr<const SessionFile>&
   try {
     s->tokens.assign(c.tokens.begin(), c.tokens.end());
     load_blocks(file, s->kv, progress);
-    backend_->residency().enter(s->kv, c.n_tokens(), c.marks);
+    device_->kv().enter(s->kv, c.n_tokens(), c.marks);
     s->kv.unrotated = c.unrotated;
     if (c.logits.bytes > 0) {
       s->logits.own.resize(model_.config.vocab_size);

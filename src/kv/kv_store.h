@@ -1,171 +1,106 @@
-// The KV of sequences: which host block holds what, and each full block's digest.
+// The KV of sequences as the engine sees it. A device keeps it where its attention reads it: in the
+// host store itself, which is what this class does, in slots filled by copies (cpu_kv.h), or in a
+// GPU's memory (backend/cuda). A device overrides what it does in its own way.
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
-#include <vector>
 
-#include "kv/block_layout.h"
-#include "kv/host_store.h"
-#include "kv/kv_shape.h"
-#include "kv/selector_state.h"
-#include "kv/working_set.h"
-#include "util/thread_pool.h"
+#include "kv/host_kv.h"
 
 namespace riffle {
 
-// What is kept of a block's keys for ranking (src/select/README.md, digests). with_mean adds the
-// mean key, which VETO needs. kept false: nothing, since no selection in force has read digests.
-struct DigestSpec {
-  bool kept = true;
-  cpu::DigestKind kind = cpu::DigestKind::CuboidMean;
-  bool with_mean = false;
-  int vectors() const { return !kept ? 0 : with_mean ? 3 : 2; }
-  // Of one block: f16 vectors of head_dim values and the f32 factor of its bound.
-  uint64_t bytes(int head_dim) const {
-    return kept ? uint64_t(vectors()) * head_dim * 2 + sizeof(float) : 0;
-  }
-  bool operator==(const DigestSpec&) const = default;
+// One layer's KV while a prompt is read: blocks [n_kv_heads][n_blocks], readable up to n_tokens and
+// writable beyond. In a layer with a window only the blocks that a chunk of the prompt sees or
+// writes have memory of their own; others may share memory.
+struct LayerKv {
+  std::byte* const* blocks = nullptr;  // host pointers; null on a GPU
+  std::byte* base = nullptr;           // first of consecutive blocks; null in place
+  int64_t n_blocks = 0;
+  bool unrotated = false;  // SequenceKv::unrotated
 };
 
-// One (sequence, layer, KV head).
-struct HeadKv {
-  // Host blocks in token order. Null: a block that a layer with a window does not keep.
-  std::vector<std::byte*> blocks;
-  std::vector<uint16_t> digests;  // f16, [full blocks][vectors][head_dim]
-  std::vector<float>
-      bound_factor;  // [full blocks]: R of digest_build, see kernels/cpu/attention/attention.h
-};
-
-// What a device keeps of a sequence.
-struct DeviceKv {
-  virtual ~DeviceKv() = default;
-};
-
-struct SequenceKv {
-  int64_t n_tokens = 0;       // committed; blocks may hold more during a step or a prefill
-  Marks marks;                // up to n_tokens
-  int64_t max_blocks = 0;     // the most blocks that a head may hold
-  std::vector<HeadKv> heads;  // [n_layers][n_kv_heads]
-  DigestSpec spec;
-  // Keys are held as before RoPE, since their positions are those in the attended list. Otherwise
-  // they are rotated to their positions in the text.
-  bool unrotated = false;
-  std::unique_ptr<DeviceKv> device;          // null on the CPU
-  std::unique_ptr<SelectorState> selection;  // null until a selector wants one
-  // Null until a step asks for it, and on devices that count it themselves.
-  std::unique_ptr<WorkingSet> working_set;
-  // Pool slot of each head's unfilled block; empty while these blocks are in the host store only.
-  std::vector<int32_t> tail_slots;
-};
-
-// Blocks [first, first + n) of a layer in a file's mapping: those of head h are consecutive, from
-// data + h * stride blocks on.
-struct MappedBlocks {
-  int layer = 0;
-  int64_t first = 0, n = 0, stride = 0;
-  const std::byte* data = nullptr;
+struct PoolCounters {
+  uint64_t lookups = 0, hits = 0, evictions = 0, loaded_bytes = 0, flushed_bytes = 0;
 };
 
 class KvStore {
  public:
-  // host_digests: digests are kept and built here; false: by the device. limit: see HostStore.
-  // Layers with a window have no digests, since they are not selected from.
-  KvStore(const KvShape& shape, const cpu::Kernels* kernels, ThreadPool* threads,
-          std::unique_ptr<SlabSource> slabs = make_system_slabs(), bool host_digests = true,
-          uint64_t limit = 0);
+  explicit KvStore(HostKv* host) : host_(host) {}
+  virtual ~KvStore() = default;
+  KvStore(const KvStore&) = delete;
+  KvStore& operator=(const KvStore&) = delete;
 
-  // Reserves space for n_ctx tokens without touching it, so that decoding does not allocate.
-  SequenceKv create(int64_t n_ctx, const DigestSpec& spec);
-  void destroy(SequenceKv& sequence);
-  // A new sequence of the first n_tokens of `from`, which must be able to go on from there
-  // (reach). Full blocks are shared; the partial ones and digests are copied; there is no
-  // selector's state. It has the marks of `from` up to n_tokens, and one at n_tokens. The host
-  // store must have the newest bytes. Throws RIFFLE_OUT_OF_MEMORY; `from` is as before then.
-  SequenceKv fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx);
-  bool shared(const std::byte* block) const { return store_.shared(block); }
-  bool held_once(const std::byte* block) const { return store_.held_once(block); }
-  // Makes blocks [first, last) the sequence's own, by copying those that others hold too. On
-  // RIFFLE_OUT_OF_MEMORY some may have been copied; the sequence reads the same bytes.
-  void make_own(SequenceKv& sequence, int64_t first, int64_t last);
+  const HostKv& host() const { return *host_; }
 
-  HeadKv& head(SequenceKv& s, int layer, int h) const {
-    return s.heads[size_t(layer) * shape_.n_kv_heads + h];
+  // ---- sequences
+  virtual SequenceKv create(int64_t n_ctx, const DigestSpec& spec) {
+    return host_->create(n_ctx, spec);
   }
-  const HeadKv& head(const SequenceKv& s, int layer, int h) const {
-    return s.heads[size_t(layer) * shape_.n_kv_heads + h];
+  virtual void destroy(SequenceKv& sequence) { host_->destroy(sequence); }
+  // A new sequence of the first n_tokens of `from` (HostKv::fork). On an error there is no new
+  // sequence, and `from` is as before.
+  virtual SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
+    return host_->fork(from, n_tokens, n_ctx);
+  }
+  // Takes memory for a prompt (HostKv::reserve_prompt), or, with the marks that the sequence has,
+  // for steps. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
+  virtual void reserve(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) {
+    host_->reserve_prompt(sequence, n_tokens, marks);
+  }
+  // Announces that n_blocks more blocks will be reserved soon, so that slow work may begin now.
+  // Never fails.
+  virtual void expect(int64_t n_blocks) { (void)n_blocks; }
+  // Keeps the first n_tokens, which HostKv::reach must allow, and forgets the rest everywhere.
+  virtual void truncate(SequenceKv& sequence, int64_t n_tokens) {
+    host_->truncate(sequence, n_tokens);
+  }
+  // Called after n_tokens was advanced by one: gives back blocks that windows have passed, flushes
+  // blocks that became full to the host store and builds their digests.
+  virtual void commit(SequenceKv& sequence);
+  // Called when a sequence was cut or prefilled: its working set begins anew with the next step.
+  virtual void clear_working_set(SequenceKv& sequence) {
+    if (sequence.working_set) sequence.working_set->clear();
+  }
+  virtual void change_digests(SequenceKv& sequence, const DigestSpec& spec) {
+    host_->change_digests(sequence, spec);
   }
 
-  // Takes host blocks for n_tokens in every layer and head. Makes the blocks that are written next
-  // the sequence's own. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
-  void reserve(SequenceKv& sequence, int64_t n_tokens);
-  // The same for a prompt that makes the sequence n_tokens long, with these marks. It takes only
-  // the blocks that are kept when the prompt is read, not those that a window passes meanwhile.
-  // What the sequence held before stays until the prompt is read.
-  void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks);
-  // Called with a block whose last holder is about to give it back. Must not throw.
-  using Leaving = std::function<void(const std::byte*)>;
-  // Called when a prompt up to n_tokens is read: sets n_tokens and marks, and gives back the blocks
-  // that are not kept. Never allocates.
-  void commit_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks,
-                     const Leaving& leaving);
-  // Called when n_tokens has grown by one: gives back blocks that windows have passed. Never
-  // allocates.
-  void drop_passed(SequenceKv& sequence, const Leaving& leaving);
-  // How many of a layer's blocks [first, last) the sequence holds, of all heads.
-  int64_t blocks_held(const SequenceKv& sequence, int layer, int64_t first, int64_t last) const;
-  // KvShape::reach of the blocks that the sequence holds.
-  int64_t reach(const SequenceKv& sequence, int64_t n_tokens) const;
-  // Gives back a layer's blocks [first, last), which nothing will read. Never allocates.
-  void forget(SequenceKv& sequence, int layer, int64_t first, int64_t last);
-  // Gives back the blocks beyond n_tokens (which reach allows), drops the digests of blocks that
-  // are no longer full, and sets n_tokens.
-  void truncate(SequenceKv& sequence, int64_t n_tokens);
-  // A sequence without tokens gets the blocks of n_tokens that lie in a file's mapping; it keeps
-  // those that it would keep if it had read them. They are never written to. Throws std::bad_alloc,
-  // and RIFFLE_BAD_SESSION if blocks overlap; the sequence has no blocks then.
+  // ---- files
+  // Before a sequence is saved: brings its newest bytes to the host store, and forgets a selection
+  // that was to be used again.
+  virtual void settle(SequenceKv& sequence) { (void)sequence; }
+  // Whether blocks may lie in a file's mapping; then adopt gives them to a sequence.
+  virtual bool maps_files() const { return true; }
   void adopt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks,
-             std::span<const MappedBlocks> blocks, const std::shared_ptr<const void>& owner);
-  // The blocks of a sequence without tokens hold n_tokens, by adopt or otherwise: sets n_tokens and
-  // marks, and builds the digests.
-  void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks);
-  // Builds digests of all blocks that n_tokens fill and that have none yet, from the host store,
-  // and shows these blocks to the selector's state. layer < 0: all layers.
-  void build_digests(SequenceKv& sequence, int64_t n_tokens, int layer = -1);
-  // Drops all digests and builds those of another kind.
-  void change_digests(SequenceKv& sequence, const DigestSpec& spec);
-  // Begins a step whose selections are counted in SequenceKv::working_set. A window that differs
-  // from the last step's starts from an empty set. 0: do not count, and forget the set. Throws
-  // std::bad_alloc.
-  void begin_working_set(SequenceKv& sequence, int window) const;
-  // Builds all digests anew after keys of full blocks were changed in place, and drops the
-  // selector's state. Does not allocate.
-  void renew_digests(SequenceKv& sequence);
-
-  const KvShape& shape() const { return shape_; }
-  const BlockLayout& layout() const { return shape_.layout; }
-  int n_layers() const { return shape_.n_layers; }
-  int n_kv_heads() const { return shape_.n_kv_heads; }
-  // Whether blocks of this layer are chosen by digests, codes or a selector's state.
-  bool selects(int layer) const { return shape_.window(layer) == 0; }
-  int64_t digest_stride(const DigestSpec& spec) const {
-    return int64_t(spec.vectors()) * layout().head_dim;
+             std::span<const MappedBlocks> blocks, const std::shared_ptr<const void>& owner) {
+    host_->adopt(sequence, n_tokens, marks, blocks, owner);
   }
-  uint64_t host_bytes() const { return uint64_t(store_.in_use()) * layout().bytes(); }
-  int64_t host_room() const { return store_.most() - store_.in_use(); }
+  // Else a sequence gets blocks by reserve, less those that the file lacks: HostKv::forget.
+  void forget_blocks(SequenceKv& sequence, int layer, int64_t first, int64_t last) {
+    host_->forget(sequence, layer, first, last);
+  }
+  // The host blocks of a sequence without tokens hold n_tokens, by adopt or, after reserve, by
+  // whoever wrote them: does what HostKv::enter does, and what the device needs.
+  virtual void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) {
+    host_->enter(sequence, n_tokens, marks);
+  }
 
- private:
-  int layer_of(size_t head) const { return static_cast<int>(head / shape_.n_kv_heads); }
-  // Gives back those of a layer's blocks [first, last) that the sequence does not keep.
-  void drop(SequenceKv& sequence, int layer, int64_t first, int64_t last, const Leaving& leaving);
+  // ---- the pool
+  virtual int64_t slots() const { return 0; }  // 0: there is no pool
+  // How many sequences can step together if one row at a time needs row_slots slots besides the
+  // newest blocks. 0: not even one.
+  virtual int64_t sequences_per_step(int64_t row_slots) const { return (void)row_slots, INT64_MAX; }
+  // Slots that the selections of n sequences that step together may fill, at least 1. 0: there is
+  // no pool.
+  virtual int64_t selection_slots(int64_t n, int64_t row_slots) const {
+    return (void)n, (void)row_slots, slots();
+  }
+  PoolCounters counters;
 
-  KvShape shape_;
-  const cpu::Kernels* kernels_;
-  ThreadPool* threads_;
-  bool host_digests_;
-  HostStore store_;
+ protected:
+  HostKv* host_;
 };
 
 }  // namespace riffle

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
-#include "kv/kv_store.h"
+#include "kv/host_kv.h"
 #include "riffle.h"
 #include "util/buffer.h"
 #include "util/thread_pool.h"

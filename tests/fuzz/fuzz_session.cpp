@@ -11,7 +11,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kv/file/session_file.h"
 #include "kv/file/session_layout.h"
-#include "kv/kv_store.h"
+#include "kv/host_kv.h"
 #include "select/selector.h"
 #include "util/checksum.h"
 #include "util/error.h"
@@ -64,7 +64,7 @@ static void take_blocks(const SessionContent& c, const std::string& file) {
       std::free);
   std::memcpy(map.get(), file.data(), file.size());
   static ThreadPool threads(1);
-  KvStore store(shape, &scalar(), &threads);
+  HostKv store(shape, &scalar(), &threads);
   std::vector<MappedBlocks> blocks;
   for (const KvExtent& e : c.extents)
     blocks.push_back({e.layer, e.first, e.n, e.stride, map.get() + e.offset});

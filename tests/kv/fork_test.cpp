@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "kv/cpu_residency.h"
+#include "kv/cpu_kv.h"
 #include "tests/kv/token_kv.h"
 #include "util/error.h"
 
@@ -55,9 +55,9 @@ struct World : TokenKv {
   bool refuse = false;
   int slabs = 0;
   const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);
-  KvStore store{
+  HostKv store{
       {layout, kLayers, kHeads}, kernels, &threads, std::make_unique<FewSlabs>(&refuse, &slabs)};
-  std::unique_ptr<CpuResidency> residency;
+  std::unique_ptr<CpuKv> residency;
   std::vector<std::unique_ptr<Live>> live;
   std::mt19937 random;
   int next_name = 0, refused = 0;
@@ -102,10 +102,10 @@ struct World : TokenKv {
     // Operations that can fail come first, as in Engine::step. After a refusal the earlier sessions
     // hold blocks that they do not use yet.
     for (Live* s : some)
-      if (!tried([&] { residency->reserve(s->kv, s->kv.n_tokens + 1); })) {
+      if (!tried([&] { residency->reserve(s->kv, s->kv.n_tokens + 1, s->kv.marks); })) {
         for (Live* other : some) residency->truncate(other->kv, other->kv.n_tokens);
         refuse = false;
-        for (Live* each : some) residency->reserve(each->kv, each->kv.n_tokens + 1);
+        for (Live* each : some) residency->reserve(each->kv, each->kv.n_tokens + 1, each->kv.marks);
         break;
       }
     std::vector<SequenceKv*> kv;
@@ -128,11 +128,11 @@ struct World : TokenKv {
   void prefill(Live& s, int64_t n, int fail_at) {
     const int64_t n0 = s.kv.n_tokens;
     if (!tried([&] {
-          residency->reserve(s.kv, n0 + n);
+          residency->reserve(s.kv, n0 + n, s.kv.marks);
         })) {  // some heads may have a block of their own by now
       REQUIRE(whole(s));
       refuse = false;
-      residency->reserve(s.kv, n0 + n);
+      residency->reserve(s.kv, n0 + n, s.kv.marks);
     }
     std::vector<uint32_t> fresh(n);
     for (uint32_t& t : fresh) t = random();

@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-#include "kv/cpu_residency.h"
+#include "kv/cpu_kv.h"
 #include "tests/kv/token_kv.h"
 #include "util/error.h"
 
@@ -44,8 +44,8 @@ struct World : TokenKv {
 
   ThreadPool threads{2};
   const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);
-  KvStore store{{layout, 3, kHeads, kWindows3}, kernels, &threads};
-  std::unique_ptr<CpuResidency> residency;
+  HostKv store{{layout, 3, kHeads, kWindows3}, kernels, &threads};
+  std::unique_ptr<CpuKv> residency;
   std::vector<std::unique_ptr<Live>> live;
   std::mt19937 random;
   int next_name = 0, dropped = 0;
@@ -116,7 +116,7 @@ struct World : TokenKv {
   void step(const std::vector<Live*>& some) {
     std::vector<SequenceKv*> kv;
     for (Live* s : some) {
-      residency->reserve(s->kv, s->kv.n_tokens + 1);
+      residency->reserve(s->kv, s->kv.n_tokens + 1, s->kv.marks);
       kv.push_back(&s->kv);
     }
     residency->activate(kv.data(), kv.size(), 1);
@@ -142,7 +142,7 @@ struct World : TokenKv {
       marks.add(m);
       add_mark(named, m);
     }
-    residency->reserve_prompt(s.kv, n0 + n, marks);
+    residency->reserve(s.kv, n0 + n, marks);
     named_reserve(s, n0 + n, named);
     std::vector<uint32_t> tokens = s.tokens;
     for (int64_t i = 0; i < n; ++i) tokens.push_back(random());
@@ -294,7 +294,7 @@ int play(int block_size, int64_t slots, bool per_layer, uint32_t seed, int n_ops
                             ? length - w.below(std::min<uint64_t>(length + 1, 80))
                             : one.marks[w.below(one.marks.size())];
       const int64_t reached = w.reach(one, n);
-      good &= w.residency->reach(one.kv, n) == reached;
+      good &= w.residency->host().reach(one.kv, n) == reached;
       unreachable += reached < n;
       if (what <= 8 && w.live.size() < 4) w.fork(one, reached);
       else if (what > 8) w.truncate(one, reached);

@@ -1,5 +1,5 @@
 // Times the selectors on one CPU core: an 8B-shaped layer (32 query heads, 8 KV heads, head_dim
-// 128, f16 KV) through the CPU backend's own decode attention, on keys and queries made to resemble
+// 128, f16 KV) through the CPU device's own decode attention, on keys and queries made to resemble
 // the shipped model's.
 //
 //   make selector_bench && build/selector_bench [--contexts 4096,...] [--steps N] [--only NAME,...]
@@ -30,7 +30,7 @@
 #include <numeric>
 #include <string>
 
-#include "backend/backend.h"
+#include "backend/device.h"
 #include "kernels/cpu/attention/gather.h"
 #include "tools/bench/attention_stats.h"
 #include "tools/bench/trace_like.h"
@@ -251,14 +251,14 @@ class Bench {
     BackendOptions options;
     options.kernels = cpu::kernels(cpu::best_isa());
     options.layout = layout_;
-    backend_ = make_cpu_backend(*model_, options, &threads_);
+    device_ = make_cpu_device(*model_, options, &threads_);
     kernels_ = options.kernels;
     if (!warm) flush_.resize(size_t(256) << 20);
   }
 
   Measured run(const Selector& selector, const DigestSpec& digests) {
-    Residency& residency = backend_->residency();
-    SequenceKv s = residency.create(trace_.n + trace_.more + 64, digests);
+    KvStore& kv = device_->kv();
+    SequenceKv s = kv.create(trace_.n + trace_.more + 64, digests);
     StateShape shape;
     shape.n_layers = 1;
     shape.n_kv_heads = kHeads;
@@ -267,10 +267,10 @@ class Bench {
     shape.n_ctx = trace_.n + trace_.more + 64;
     shape.kernels = kernels_;
     s.selection = selector.make_state(shape);
-    residency.reserve(s, trace_.n);
+    kv.reserve(s, trace_.n, s.marks);
     for (int64_t i = 0; i < trace_.n; ++i) append(s, i);
     s.n_tokens = trace_.n;
-    residency.commit(s);
+    kv.commit(s);
     for (int h = 0; h < kHeads && s.selection; ++h) {
       std::vector<float> q;
       for (int i = 0; i < kPrompt; ++i) {
@@ -294,15 +294,15 @@ class Bench {
     int covered = 0;
     const int first = s.selection ? 0 : kWarmUp - 4;
     for (int i = 0; i < first; ++i) {  // the tokens of steps that are not taken
-      residency.reserve(s, s.n_tokens + 1);
+      kv.reserve(s, s.n_tokens + 1, s.marks);
       append(s, s.n_tokens++);
-      residency.commit(s);
+      kv.commit(s);
     }
     for (int i = first; i < trace_.more; ++i) {
-      residency.reserve(s, s.n_tokens + 1);
+      kv.reserve(s, s.n_tokens + 1, s.marks);
       append(s, s.n_tokens);
       SequenceKv* const sequences[] = {&s};
-      Step step;
+      StepRequest step;
       step.sequences = sequences;
       step.n = 1;
       step.selector = step.dense = &timed;
@@ -321,12 +321,12 @@ class Bench {
             m.coverage += rows[h].coverage[k] / (kHeads * kGroup);
         }
       };
-      backend_->begin_step(step);
+      const auto under_way = device_->begin_step(step);
       if (!warm_) flush();
       const double start = now();
-      backend_->attend_step(0, trace_.q[kPrompt + i].data(), out.data());
+      under_way->attend(0, trace_.q[kPrompt + i].data(), out.data());
       s.n_tokens++;
-      residency.commit(s);
+      kv.commit(s);
       if (step.coverage) ++covered;
       else if (i >= kWarmUp) us.push_back(1e6 * (now() - start)), m.plan_us += 1e6 * planning;
     }
@@ -339,7 +339,7 @@ class Bench {
     m.us = us[us.size() / 2];
     m.memory = double(s.selection ? s.selection->bytes() : 0);
     for (const HeadKv& head : s.heads) m.memory += double(head.digests.size() * 2);
-    residency.destroy(s);
+    kv.destroy(s);
     return m;
   }
 
@@ -360,7 +360,7 @@ class Bench {
   BlockLayout layout_{kBlock, kDim, KvType::F16};
   std::unique_ptr<Model> model_;
   ThreadPool threads_{1};
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Device> device_;
   const cpu::Kernels* kernels_;
   std::vector<char> flush_;
 };

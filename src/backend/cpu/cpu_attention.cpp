@@ -11,7 +11,7 @@
 #include <cmath>
 #include <limits>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_device.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -26,7 +26,7 @@ static void clear(cpu::AttendState& s, int g, int d) {
   std::fill_n(s.s, g, 0.f);
 }
 
-void CpuBackend::prepare_rows(int layer, const float* q, const Selector& selector) {
+void CpuDevice::prepare_rows(int layer, const float* q, const Selector& selector) {
   const BlockLayout& layout = store_.layout();
   const int heads = config_.n_kv_heads, n_heads = config_.n_heads, g = n_heads / heads,
             d = layout.head_dim;
@@ -73,7 +73,7 @@ void CpuBackend::prepare_rows(int layer, const float* q, const Selector& selecto
     r.row.layer = layer;
     r.row.head = r.head;
     r.row.blocks = kv.blocks.data();
-    r.row.tail = residency_->tail(*r.sequence, layer, r.head);
+    r.row.tail = kv_->tail(*r.sequence, layer, r.head);
     r.row.type = layout.type;
     r.row.state = r.sequence->selection.get();
     r.list_q = nullptr;
@@ -89,7 +89,7 @@ void CpuBackend::prepare_rows(int layer, const float* q, const Selector& selecto
 
 // The parts of planning that threads share, of all rows of the step at once: neither one sequence's
 // few rows nor a batch of short sequences leaves a thread without work.
-void CpuBackend::plan_parts(int64_t n_rows, const Selector& selector) {
+void CpuDevice::plan_parts(int64_t n_rows, const Selector& selector) {
   if (!selector.has_parts()) return;
   threads_->parallel_for(n_rows, [&](int64_t i, int) {
     rows_[i].n_parts = selector.prepare(rows_[i].row, *rows_[i].plan);
@@ -103,7 +103,7 @@ void CpuBackend::plan_parts(int64_t n_rows, const Selector& selector) {
   });
 }
 
-void CpuBackend::plan_row(ActiveRow& r, const Selector& selector) {
+void CpuDevice::plan_row(ActiveRow& r, const Selector& selector) {
   selector.begin(r.row, *r.plan);
   if (r.list_q) place_row(r);
   const int m = selector.microbatch(), size = r.plan->size();
@@ -118,20 +118,20 @@ void CpuBackend::plan_row(ActiveRow& r, const Selector& selector) {
   for (int s = 0; s < r.n_spans; ++s) clear(r.spans[s], r.row.g, r.row.d);
 }
 
-const std::byte* CpuBackend::block_data(const ActiveRow& r, int position) const {
+const std::byte* CpuDevice::block_data(const ActiveRow& r, int position) const {
   if (!r.held.empty()) return r.held[position - r.held_from].data;
   return store_.head(*r.sequence, r.layer, r.head).blocks[r.plan->at(position)];  // in place
 }
 
 // The tokens at a position that the row attends to.
-uint64_t CpuBackend::token_mask(const ActiveRow& r, int position) const {
+uint64_t CpuDevice::token_mask(const ActiveRow& r, int position) const {
   return r.plan->mask(position) & first_tokens(r.row.tokens_in(r.plan->at(position)));
 }
 
 // Positions [begin, end) of the row's order, all of one span, into that span's state. l_block:
 // [end-begin][g], or [g] scratch if the blocks' own masses are not wanted (l_stride 0).
-void CpuBackend::attend_positions(ActiveRow& r, int begin, int end, float* l_block, int l_stride,
-                                  int thread) {
+void CpuDevice::attend_positions(ActiveRow& r, int begin, int end, float* l_block, int l_stride,
+                                 int thread) {
   if (begin == end || r.plan->attended) return;
   if (r.list_q) return attend_rotated(r, begin, end, l_block, l_stride, thread);
   const BlockLayout& layout = store_.layout();
@@ -146,7 +146,7 @@ void CpuBackend::attend_positions(ActiveRow& r, int begin, int end, float* l_blo
 }
 
 // A progressive row goes on until `end` positions are attended or the selector stops it.
-void CpuBackend::run_row(ActiveRow& r, int end, const Selector& selector, int thread) {
+void CpuDevice::run_row(ActiveRow& r, int end, const Selector& selector, int thread) {
   const int m = selector.microbatch(), g = r.row.g, size = r.plan->size();
   float* l = r.l_blocks + m * g;
   while (r.at < end && !r.done) {
@@ -170,7 +170,7 @@ void CpuBackend::run_row(ActiveRow& r, int end, const Selector& selector, int th
   }
 }
 
-void CpuBackend::finish_row(ActiveRow& r, float* out) {
+void CpuDevice::finish_row(ActiveRow& r, float* out) {
   const int g = r.row.g, d = r.row.d;
   for (int s = 1; s < r.n_spans; ++s) kernels_->attention.merge(&r.spans[0], &r.spans[s], g, d);
   if (!r.plan->stand_in.empty()) {
@@ -200,7 +200,7 @@ void CpuBackend::finish_row(ActiveRow& r, float* out) {
   }
 }
 
-void CpuBackend::attend_in_place(int64_t n_rows, const Selector& selector) {
+void CpuDevice::attend_in_place(int64_t n_rows, const Selector& selector) {
   bool one_span = true;
   for (int64_t i = 0; i < n_rows; ++i) one_span &= rows_[i].row.n_blocks <= kSpanBlocks;
   if (selector.microbatch() > 0 || one_span) {
@@ -226,12 +226,12 @@ void CpuBackend::attend_in_place(int64_t n_rows, const Selector& selector) {
   for (int64_t i = 0; i < n_rows; ++i) rows_[i].at = rows_[i].plan->size();
 }
 
-void CpuBackend::load_held(const Work& w) {
+void CpuDevice::load_held(const Work& w) {
   if (!w.row->held.empty())
-    residency_->load(w.row->held.data() + (w.begin - w.row->held_from), w.end - w.begin);
+    kv_->load(w.row->held.data() + (w.begin - w.row->held_from), w.end - w.begin);
 }
 
-void CpuBackend::run_work(const Selector& selector) {
+void CpuDevice::run_work(const Selector& selector) {
   for (Buffer& b : thread_scratch_) b.reserve(size_t(config_.n_heads) * sizeof(float));
   if (waits_) threads_->parallel_for(work_.size(), [&](int64_t i, int) { load_held(work_[i]); });
   threads_->parallel_for(work_.size(), [&](int64_t i, int thread) {
@@ -243,16 +243,16 @@ void CpuBackend::run_work(const Selector& selector) {
 }
 
 // Slots for positions [at, end) of a row's order.
-void CpuBackend::hold(ActiveRow& r, int end) {
+void CpuDevice::hold(ActiveRow& r, int end) {
   r.held.reserve(end - r.at);
   r.held_from = r.at;
   for (int i = r.at; i < end; ++i) {
     const int32_t block = r.plan->at(i);
     Held held;
     if (block == r.row.n_blocks - 1) {
-      held.data = residency_->tail(*r.sequence, r.layer, r.head);
+      held.data = kv_->tail(*r.sequence, r.layer, r.head);
     } else {
-      residency_->acquire(*r.sequence, r.layer, r.head, &block, 1, &held);
+      kv_->acquire(*r.sequence, r.layer, r.head, &block, 1, &held);
       ++r.lookups;
       r.misses += held.miss;
       waits_ |= held.wait;
@@ -262,7 +262,7 @@ void CpuBackend::hold(ActiveRow& r, int end) {
 }
 
 // Slots, and work, for each active row: one iteration, or as much of it as the quota allows.
-void CpuBackend::grant(int64_t quota, int lookahead, int microbatch) {
+void CpuDevice::grant(int64_t quota, int lookahead, int microbatch) {
   work_.clear();
   waits_ = false;
   for (ActiveRow* r : active_) {
@@ -283,12 +283,12 @@ void CpuBackend::grant(int64_t quota, int lookahead, int microbatch) {
   }
 }
 
-void CpuBackend::attend_pooled(int layer, int64_t n_rows, const Selector& selector) {
+void CpuDevice::attend_pooled(int layer, int64_t n_rows, const Selector& selector) {
   const int m = selector.microbatch(), lookahead = step_.lookahead;
   threads_->parallel_for(n_rows, [&](int64_t i, int) { plan_row(rows_[i], selector); });
   // As many rows at once as one iteration of each fits: forced blocks, then look-ahead + 1
   // microbatches.
-  const int64_t room = residency_->room(layer);
+  const int64_t room = kv_->room(layer);
   int64_t need = 1;
   for (int64_t i = 0; i < n_rows && m > 0; ++i)
     need = std::max<int64_t>(
@@ -304,13 +304,12 @@ void CpuBackend::attend_pooled(int layer, int64_t n_rows, const Selector& select
       const int64_t quota = room / static_cast<int64_t>(active_.size());
       if (quota < 1)
         fail(RIFFLE_NO_SLOT, "the pool of %lld slots has none left to read into",
-             static_cast<long long>(residency_->slots()));
+             static_cast<long long>(kv_->slots()));
       try {
         grant(quota, lookahead, m);
         run_work(selector);
       } catch (...) {
-        for (ActiveRow* r : active_)
-          residency_->abandon(r->held.data(), static_cast<int>(r->held.size()));
+        for (ActiveRow* r : active_) kv_->abandon(r->held.data(), static_cast<int>(r->held.size()));
         throw;
       }
       for (ActiveRow* r : active_) {
@@ -318,7 +317,7 @@ void CpuBackend::attend_pooled(int layer, int64_t n_rows, const Selector& select
           r->at += static_cast<int>(r->held.size());
           r->done = r->at == r->plan->size();
         }
-        residency_->release(r->held.data(), static_cast<int>(r->held.size()));
+        kv_->release(r->held.data(), static_cast<int>(r->held.size()));
         r->held.clear();
       }
       std::erase_if(active_, [](const ActiveRow* r) { return r->done; });
@@ -328,7 +327,7 @@ void CpuBackend::attend_pooled(int layer, int64_t n_rows, const Selector& select
 
 // exp(l_selected - l_all) for each query head: the share of the attention weight that lies inside
 // the selection.
-void CpuBackend::measure_coverage(int64_t n_rows) {
+void CpuDevice::measure_coverage(int64_t n_rows) {
   const int g = rows_[0].row.g, d = rows_[0].row.d;
   const BlockLayout& layout = store_.layout();
   coverage_.reserve(n_rows * g * sizeof(float));
@@ -353,7 +352,7 @@ void CpuBackend::measure_coverage(int64_t n_rows) {
   });
 }
 
-void CpuBackend::attend_step(int layer, const float* q, float* out) {
+void CpuDevice::attend_step(int layer, const float* q, float* out) {
   const Selector& selector = step_.is_dense(layer) ? *step_.dense : *step_.selector;
   const int64_t n_rows = step_.n * config_.n_kv_heads;
   const int g = config_.n_heads / config_.n_kv_heads, d = store_.layout().head_dim;
@@ -366,7 +365,7 @@ void CpuBackend::attend_step(int layer, const float* q, float* out) {
       selector.begin_layer(layer_rows_.data(), config_.n_kv_heads, *threads_);
     }
   plan_parts(n_rows, selector);
-  if (residency_->in_place()) attend_in_place(n_rows, selector);
+  if (kv_->in_place()) attend_in_place(n_rows, selector);
   else attend_pooled(layer, n_rows, selector);
   for (int64_t i = 0; i < n_rows; ++i) finish_row(rows_[i], out + i * g * d);
   if (step_.coverage) measure_coverage(n_rows);

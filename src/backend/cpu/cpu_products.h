@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/device.h"
 #include "util/buffer.h"
 #include "util/thread_pool.h"
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "backend/backend.h"
+#include "backend/device.h"
 #include "riffle.h"
 
 namespace riffle {
@@ -33,7 +33,7 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options);
 
 // Uploads the weights. Throws RIFFLE_UNSUPPORTED (no usable GPU, a shape the kernels do not have),
 // RIFFLE_OUT_OF_MEMORY.
-std::unique_ptr<Backend> make_cuda_backend(const Model& model, const BackendOptions& options,
-                                           ThreadPool* threads);
+std::unique_ptr<Device> make_cuda_device(const Model& model, const BackendOptions& options,
+                                         ThreadPool* threads);
 
 }  // namespace riffle

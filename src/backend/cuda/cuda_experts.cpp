@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_device.h"
 #include "backend/cuda/running_memory.h"
 #include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/layer/layer.h"
@@ -17,7 +17,7 @@ namespace riffle::cuda {
 static constexpr int kAnswered = 32;
 
 // What steps need, before one is recorded.
-void CudaBackend::grow_experts(int64_t n) {
+void CudaDevice::grow_experts(int64_t n) {
   const ExpertsConfig& e = config_.experts;
   if (e.n == 0) return;
   grow(experts_.in, n * config_.dim * sizeof(float), "a step's experts");
@@ -42,11 +42,11 @@ void CudaBackend::grow_experts(int64_t n) {
     std::memset(call_.data(), 0, call_.size());
   }
   expert_rows_reserved_ = n;
-  ++growths_;
+  step_memory_.moved();
 }
 
 // prompt_bytes counts the same. operand: bytes of a number that prefill multiplies.
-void CudaBackend::take_experts(DeviceArena& memory, int64_t chunk, int64_t operand) {
+void CudaDevice::take_experts(DeviceArena& memory, int64_t chunk, int64_t operand) {
   const ExpertsConfig& e = config_.experts;
   if (e.n == 0) return;
   const int64_t rows = chunk * e.n_used, dim = config_.dim;
@@ -61,8 +61,8 @@ void CudaBackend::take_experts(DeviceArena& memory, int64_t chunk, int64_t opera
 
 // experts.in: x normalised; experts.routed: which experts each row goes through. Of a prompt too
 // the router's operands are f32, so that a token's experts do not hang on their rounding.
-void CudaBackend::route_rows(const LayerWeights& w, const float* x, int64_t n, bool prompt,
-                             Experts& experts) {
+void CudaDevice::route_rows(const LayerWeights& w, const float* x, int64_t n, bool prompt,
+                            Experts& experts) {
   const ExpertsConfig& e = config_.experts;
   float *in = experts.in.as<float>(), *scores = experts.scores.as<float>();
   const float* norm = weights_.vector(w.ffn_norm);
@@ -99,17 +99,17 @@ void CudaBackend::route_rows(const LayerWeights& w, const float* x, int64_t n, b
   check(route(r, compute_), "choosing experts");
 }
 
-void CudaBackend::run_host_experts(const LayerWeights& w, int64_t n) {
+void CudaDevice::run_host_experts(const LayerWeights& w, int64_t n) {
   cpu_experts_.run(w.experts, expert_rows_.routed.as<Routed>(), expert_rows_.in.as<float>(), n,
                    Phase::Decode, expert_rows_.out.as<float>(), expert_rows_.orders.as<int32_t>());
 }
 
 // The device chooses the experts, writes their rows to pinned memory and adds what it finds there.
 // A recorded step waits on the device for answer_calls; else this thread waits for the device.
-void CudaBackend::experts_of_host(const LayerWeights& w, float* x, int64_t n) {
+void CudaDevice::experts_of_host(const LayerWeights& w, float* x, int64_t n) {
   route_rows(w, x, n, false, expert_rows_);
-  if (mode_ == Mode::Capturing) {
-    calls_.push_back(&w);
+  if (graphs_.recording()) {
+    graphs_.calls.push_back(&w);
     auto* const numbers = call_.as<uint32_t>();
     check(call_host({numbers, numbers + kAnswered}, compute_), "experts in host memory");
   } else {
@@ -124,20 +124,20 @@ void CudaBackend::experts_of_host(const LayerWeights& w, float* x, int64_t n) {
 
 // Answers the calls of a recorded step that is running. Without `compute` its results are lost. An
 // error is thrown only after all calls are answered, so that the device never waits in vain.
-void CudaBackend::answer_calls(bool compute) {
-  if (calls_.empty()) return;
+void CudaDevice::answer_calls(bool compute) {
+  if (graphs_.calls.empty()) return;
   std::atomic_ref<uint32_t> asked(call_.as<uint32_t>()[0]),
       answered(call_.as<uint32_t>()[kAnswered]);
   std::exception_ptr error;
   uint32_t number = answered.load(std::memory_order_relaxed);
-  for (const LayerWeights* w : std::exchange(calls_, {})) {
+  for (const LayerWeights* w : std::exchange(graphs_.calls, {})) {
     ++number;
     auto since = std::chrono::steady_clock::now();
     for (int spins = 0; asked.load(std::memory_order_acquire) != number;) {
       constexpr int kSpins = 10000;
       relax_cpu();
       if (++spins % kSpins != 0) continue;
-      // A device that is lost asks nothing any more. The driver is seldom asked: see upload_masks.
+      // A device that is lost asks nothing any more. The driver is seldom asked: see draw_masked.
       const auto now = std::chrono::steady_clock::now();
       if (now - since < std::chrono::seconds(1)) continue;
       since = now;
@@ -154,7 +154,7 @@ void CudaBackend::answer_calls(bool compute) {
   if (error) std::rethrow_exception(error);
 }
 
-void CudaBackend::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
+void CudaDevice::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
   const ExpertsConfig& e = config_.experts;
   grow_experts(n);
   if (weights_.experts_on_host(w)) return experts_of_host(w, x, n);
@@ -191,8 +191,8 @@ void CudaBackend::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
 // Calls f(expert, its matrix) for the experts that have rows: [first[k], first[k + 1]). Neighbours
 // are copied and dequantised together: one alone does not fill the device.
 template <class F>
-void CudaBackend::each_expert(const LayerWeights& w, Tensor ExpertWeights::*which,
-                              std::span<const int64_t> first, WType type, F&& f) {
+void CudaDevice::each_expert(const LayerWeights& w, Tensor ExpertWeights::*which,
+                             std::span<const int64_t> first, WType type, F&& f) {
   const Matrix& stack = weights_.experts(w, which);
   const int n = static_cast<int>(first.size()) - 1;
   const int64_t rows = stack.rows / n;
@@ -204,20 +204,20 @@ void CudaBackend::each_expert(const LayerWeights& w, Tensor ExpertWeights::*whic
     while (used(end) && end - k < most) ++end;
     Matrix some = rows_of(stack, k * rows, (end - k) * rows);
     if (weights_.experts_on_host(w)) {
-      some = matrix_at(stack.type, some.rows, stack.cols, expert_staging_.data());
+      some = matrix_at(stack.type, some.rows, stack.cols, prompt_.expert_staging.data());
       weights_.stage(w, which, k, some);
     }
     const int64_t bytes = rows * stack.cols * size_of(type);
-    if (stack.type != type && (end - k) * bytes <= static_cast<int64_t>(unpacked_.size())) {
-      check(dequantize(some, 0, some.rows, unpacked_.data(), type, compute_),
+    if (stack.type != type && (end - k) * bytes <= static_cast<int64_t>(prompt_.unpacked.size())) {
+      check(dequantize(some, 0, some.rows, prompt_.unpacked.data(), type, compute_),
             "dequantising weights");
-      some = {type, some.rows, stack.cols, unpacked_.data()};
+      some = {type, some.rows, stack.cols, prompt_.unpacked.data()};
     }  // else multiply does it, piece by piece
     for (int i = k; i < end; ++i) f(i, rows_of(some, (i - k) * rows, rows));
   }
 }
 
-void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) {
+void CudaDevice::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) {
   const ExpertsConfig& e = config_.experts;
   const int64_t dim = config_.dim, hidden = e.hidden_dim, rows = n * e.n_used;
   Experts& p = prompt_experts_;
@@ -248,7 +248,7 @@ void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) 
     return buffer.as<std::byte>() + values * size_of(t);
   };
   for (const auto& [matrix, out] :
-       {std::pair{&ExpertWeights::w1, &gate_}, {&ExpertWeights::w3, &up_}})
+       {std::pair{&ExpertWeights::w1, &prompt_.gate}, {&ExpertWeights::w3, &prompt_.up}})
     each_expert(w, matrix, first, type, [&](int k, const Matrix& expert) {
       const int64_t begin = first[k];
       multiply(expert, of(p.sorted, begin * dim, type), type, first[k + 1] - begin,
@@ -260,20 +260,21 @@ void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) 
   for (int k = 0; k < e.n && b1; ++k) {
     const int64_t begin = first[k], m = first[k + 1] - begin;
     if (m > 0)
-      check(glu(gate(), of(gate_, begin * hidden, type), of(up_, begin * hidden, type), m * hidden,
-                type, of(gate_, begin * hidden, down_type), down_type, compute_, b1 + k * hidden,
-                b3 + k * hidden, hidden),
-            "the experts' gate");
+      check(
+          glu(gate(), of(prompt_.gate, begin * hidden, type), of(prompt_.up, begin * hidden, type),
+              m * hidden, type, of(prompt_.gate, begin * hidden, down_type), down_type, compute_,
+              b1 + k * hidden, b3 + k * hidden, hidden),
+          "the experts' gate");
   }
   if (!b1)
-    check(glu(gate(), gate_.data(), up_.data(), rows * hidden, type, gate_.data(), down_type,
-              compute_),
+    check(glu(gate(), prompt_.gate.data(), prompt_.up.data(), rows * hidden, type,
+              prompt_.gate.data(), down_type, compute_),
           "the experts' gate");
   each_expert(w, &ExpertWeights::w2, first, down_type, [&](int k, const Matrix& expert) {
     const int64_t begin = first[k], m = first[k + 1] - begin;
     float* out = p.out.as<float>() + begin * dim;
-    multiply(expert, of(gate_, begin * hidden, down_type), down_type, m, out, dim, WType::F32,
-             false);
+    multiply(expert, of(prompt_.gate, begin * hidden, down_type), down_type, m, out, dim,
+             WType::F32, false);
     if (b2) check(cuda::add_bias(out, m, dim, dim, b2 + k * dim, compute_), "the experts' biases");
   });
   check(combine_rows(p.out.as<float>(), p.routed.as<Routed>(), device_from + rows, n, e.n_used, dim,

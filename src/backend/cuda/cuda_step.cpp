@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_device.h"
 #include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/measure/measure.h"
 #include "kernels/cuda/sample/sample.h"
@@ -16,14 +16,6 @@
 #include "util/thread_pool.h"
 
 namespace riffle::cuda {
-
-void CudaBackend::fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
-                                 const LayerKv& kv) {
-  const DeviceScope on = enter();
-  check(synthetic_keys(spec, layer, pos0, n, config_.n_kv_heads, kv.base, kv.n_blocks,
-                       residency_.layout(), compute_),
-        "synthetic keys");
-}
 
 Ranked ranked_of(const SelectionRule& r) {
   Ranked out;
@@ -52,13 +44,13 @@ Ranked ranked_of(const SelectionRule& r) {
   return out;
 }
 
-DecodeStep CudaBackend::decode_step(int layer, const float* q, float* out) const {
+DecodeStep CudaDevice::decode_step(int layer, const float* q, float* out) const {
   const int64_t rows = step_.n * config_.n_kv_heads;
   DecodeStep s;
   s.n = static_cast<int>(step_.n);
   s.layer = layer;
   s.n_layers = config_.n_layers;
-  s.not_indexed = residency_.not_indexed(layer);
+  s.not_indexed = kv_.not_indexed(layer);
   s.n_heads = config_.n_heads;
   s.n_kv_heads = config_.n_kv_heads;
   s.max_blocks = max_blocks_;
@@ -66,27 +58,27 @@ DecodeStep CudaBackend::decode_step(int layer, const float* q, float* out) const
   s.q = q;
   s.out = out;
   s.sinks = sinks(layer);
-  s.layout = residency_.layout();
+  s.layout = kv_.layout();
   s.overlap = overlap_;
   s.ranked = ranked_of(step_.is_dense(layer) ? dense_rule_ : rule_);
   s.ranked.window = step_.window_of(layer);
-  s.pool = residency_.pool();
+  s.pool = kv_.pool();
   s.scratch = scratch_.data();
   s.arrivals = arrivals_.as<uint32_t>();
   s.results =
       results_.as<RowResult>() + 1 + layer * rows;  // the first says whether something went wrong
   s.fault = results_.as<uint32_t>();
-  s.stamp = step_.working_set > 0 && !residency_.streamed();
+  s.stamp = step_.working_set > 0 && !kv_.streamed();
   if (step_.orders) s.order = orders_.as<int32_t>() + layer * rows * max_blocks_;
   if (step_.coverage) s.lse = lse_.as<float>() + int64_t(2 * layer) * step_.n * config_.n_heads;
   return s;
 }
 
 // Everything that allocates, before the operations: none of them may while a graph is captured.
-void CudaBackend::grow_step_memory() {
+void CudaDevice::grow_step_memory() {
   const int64_t n = step_.n, rows = n * config_.n_kv_heads, layers = config_.n_layers;
   grow(sequences_, n * sizeof(StepSequence), "a step's inputs");
-  grow_logits(n);
+  logits_.grow_kept(n);
   if (results_.size() < (1 + layers * rows) * sizeof(RowResult)) {
     grow(results_, (1 + layers * rows) * sizeof(RowResult), "a step's counts");
     check(cudaMemsetAsync(results_.data(), 0, sizeof(RowResult), compute_), "a step's counts");
@@ -107,33 +99,15 @@ void CudaBackend::grow_step_memory() {
     grow(dense_out_, n * config_.n_heads * config_.head_dim * sizeof(float), "row reports");
   }
   const auto pin = [&](Buffer& buffer, size_t bytes) {
-    if (buffer.size() >= bytes) return;
-    if (buffer.size() > 0) compute_.wait("a step's staging");
-    buffer = pinned(bytes, "a step's staging");
-    ++growths_;
+    step_memory_.pin(buffer, bytes, "a step's staging");
   };
   pin(host_sequences_, n * sizeof(StepSequence));
   pin(host_rows_, n * config_.dim * sizeof(float));
   pin(host_results_, (1 + layers * rows) * sizeof(RowResult));
-  if (!samples_here_) return;
-  grow(sample_params_, n * sizeof(SampleParams), "sampling");
-  grow(sampled_, n * sizeof(int32_t), "sampling");
-  grow(sample_scratch_, sample_scratch_bytes(n, config_.vocab_size), "sampling");
-  pin(host_params_, n * sizeof(SampleParams));
-  pin(host_sampled_, n * sizeof(int32_t));
-  // Memory for masks and changes is taken when the first answer has some.
-  if (masked_) {
-    grow(masks_, n * mask_words() * sizeof(uint32_t), "sampling");
-    pin(host_masks_, n * mask_words() * sizeof(uint32_t));
-  }
-  if (changed_) {
-    grow(changes_, n * kMostChanges * sizeof(LogitChange), "sampling");
-    grow(replaced_, n * kMostChanges * sizeof(float), "sampling");
-    pin(host_changes_, n * kMostChanges * sizeof(LogitChange));
-  }
+  sampling_.grow();
 }
 
-void CudaBackend::check_selector(const Selector& selector, const riffle_selection& s) const {
+void CudaDevice::check_selector(const Selector& selector, const riffle_selection& s) const {
   const SelectionRule rule = selector.rule();
   if (rule.host_only)
     fail(RIFFLE_UNSUPPORTED, "`selection.selector` %s %s: it needs device cpu or emu",
@@ -146,55 +120,70 @@ void CudaBackend::check_selector(const Selector& selector, const riffle_selectio
        selector.name(), s.rank == RIFFLE_RANK_CODES ? " with `selection.rank` codes" : "", found);
 }
 
-void CudaBackend::prepare(const Selector& selector, SequenceKv& sequence) {
+void CudaDevice::add_index(const Selector& selector, SequenceKv& sequence) {
   const SelectionRule rule = selector.rule();
-  if (rule.codes()) residency_.require_codes(sequence);
-  if (rule.by_vote) residency_.require_votes(sequence);
+  if (rule.codes()) kv_.require_codes(sequence);
+  if (rule.by_vote) kv_.require_votes(sequence);
 }
 
 // The same while memory is pinned: the host takes over where the system refuses.
-void CudaBackend::require_device_residency(const Selector& selector) const {
-  if (!selector.rule().needs_device_residency() || !residency_.streamed()) return;
+void CudaDevice::require_device_residency(const Selector& selector) const {
+  if (!selector.rule().needs_device_residency() || !kv_.streamed()) return;
   fail(RIFFLE_UNSUPPORTED,
        "`selection.selector` %s needs the GPU to decide residency: %s; `selection.selector` psa "
        "with "
        "`selection.rank` digests does without, but may lose answers",
-       selector.name(),
-       residency_.notice().empty() ? "`residency` is host" : residency_.notice().c_str());
+       selector.name(), kv_.notice().empty() ? "`residency` is host" : kv_.notice().c_str());
 }
 
-void CudaBackend::check_prompt(const Selector& selector, SequenceKv& sequence) {
-  if (!selector.rule().needs_device_residency() && !residency_.must_pin())
-    return;  // the host can take over
-  const DeviceScope on = enter();
-  residency_.try_pinning(sequence);
-  require_device_residency(selector);
-}
+// While it lives, this thread works on the device.
+class CudaDevice::CudaStep : public Step {
+ public:
+  explicit CudaStep(CudaDevice& device) : device_(device), on_(device.enter()) {}
+  ~CudaStep() override {
+    if (!over_) device_.abandon_step();
+  }
+  void run(const std::function<void()>& operations, int32_t* tokens) override {
+    if (!device_.replay_step()) operations();
+    device_.end_step(tokens);
+    over_ = true;
+  }
+  void embed(const Tensor&, float* x) override { device_.embed_step(x); }
+  void append(int layer, float* q, float* k, const float* v) override {
+    device_.append_step(layer, q, k, v);
+  }
+  void attend(int layer, const float* q, float* out) override {
+    device_.attend_step(layer, q, out);
+  }
 
-void CudaBackend::begin_step(const Step& step) {
-  step_scope_.emplace(device_.ordinal);  // until end_step or abandon_step
+ private:
+  CudaDevice& device_;
+  const DeviceScope on_;
+  bool over_ = false;
+};
+
+std::unique_ptr<Step> CudaDevice::begin_step(const StepRequest& step) {
+  auto under_way = std::make_unique<CudaStep>(*this);
   step_ = step;
-  settle_rules(step);
-  grow_step_memory();
+  stepping_.clear();
   for (int64_t i = 0; i < step.n; ++i)
-    residency_.begin_working_set(*step.sequences[i], step.working_set);
+    if (step.ahead_of(i) == 0) stepping_.push_back(step.sequences[i]);
+  kv_.activate(stepping_.data(), stepping_.size());
+  settle_rules();
+  grow_step_memory();
+  for (int64_t i = 0; i < step.n; ++i) kv_.begin_working_set(*step.sequences[i], step.working_set);
   upload_step();
+  return under_way;
 }
 
 // What the step does, and whether it can be done.
-void CudaBackend::settle_rules(const Step& step) {
+void CudaDevice::settle_rules() {
+  const StepRequest& step = step_;
+  sampling_.begin(step);
   rule_ = step.selector->rule();
   dense_rule_ = step.dense->rule();
-  const auto few_changes = [](const SampleRequest& r) { return r.n_changes <= kMostChanges; };
-  samples_here_ = step.samples != nullptr && drawable_ids_ <= kSampleMaxVocab &&
-                  std::all_of(step.samples, step.samples + step.n, few_changes);
-  const auto has_mask = [](const SampleRequest& r) { return r.allowed != nullptr; };
-  masked_ = samples_here_ && std::any_of(step.samples, step.samples + step.n, has_mask);
-  const auto has_changes = [](const SampleRequest& r) { return r.n_changes > 0; };
-  changed_ = samples_here_ && std::any_of(step.samples, step.samples + step.n, has_changes);
-  if (step.coverage && !residency_.pinned())
-    fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s",
-         residency_.why_not_pinned().c_str());
+  if (step.coverage && !kv_.pinned())
+    fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s", kv_.why_not_pinned().c_str());
   require_device_residency(*step.selector);
   max_blocks_ = 0;
   for (int64_t i = 0; i < step.n; ++i) {
@@ -202,50 +191,23 @@ void CudaBackend::settle_rules(const Step& step) {
       fail(RIFFLE_BAD_ARGUMENT,
            "session %lld of the step has digests without the mean key, which stop mode veto needs",
            static_cast<long long>(i));
-    max_blocks_ = std::max(max_blocks_, residency_.describe(*step.sequences[i]).max_blocks);
+    max_blocks_ = std::max(max_blocks_, kv_.describe(*step.sequences[i]).max_blocks);
   }
-}
-
-// Copies n elements to row i of a device buffer, by way of a pinned one of the same size.
-template <class T>
-const T* CudaBackend::upload_row(Buffer& to, Buffer& pinned, int64_t i, int64_t row, const T* from,
-                                 int64_t n) {
-  T *const host = pinned.as<T>() + i * row, *const device = to.as<T>() + i * row;
-  std::copy_n(from, n, host);
-  check(cudaMemcpyAsync(device, host, n * sizeof(T), cudaMemcpyHostToDevice, compute_),
-        "a step's inputs");
-  return device;
 }
 
 // The inputs, to where a recorded step finds them. The embedding's rows stay in pinned memory until
 // embed_step. Masks follow in find_masks.
-void CudaBackend::upload_step() {
+void CudaDevice::upload_step() {
   auto* sequences = host_sequences_.as<StepSequence>();
   for (int64_t i = 0; i < step_.n; ++i) {
-    sequences[i] = residency_.describe(*step_.sequences[i], step_.ahead_of(i));
+    sequences[i] = kv_.describe(*step_.sequences[i], step_.ahead_of(i));
     const bool more = i + 1 < step_.n && step_.ahead_of(i + 1) > 0;
     sequences[i].many_rows = more || step_.ahead_of(i) > 0;
   }
   check(cudaMemcpyAsync(sequences_.data(), sequences, step_.n * sizeof(StepSequence),
                         cudaMemcpyHostToDevice, compute_),
         "a step's inputs");
-  if (samples_here_) {
-    auto* params = host_params_.as<SampleParams>();
-    for (int64_t i = 0; i < step_.n; ++i) {
-      const SampleRequest& r = step_.samples[i];
-      params[i] = {r.temperature, r.top_p, r.min_p, r.top_k, r.random};
-      params[i].xtc_threshold = r.xtc_threshold;
-      if (r.allowed) params[i].allowed = masks_.as<uint32_t>() + i * mask_words();
-      if (r.n_changes == 0) continue;
-      params[i].changes =
-          upload_row(changes_, host_changes_, i, kMostChanges, r.changes, r.n_changes);
-      params[i].n_changes = r.n_changes;
-      params[i].replaced = replaced_.as<float>() + i * kMostChanges;
-    }
-    check(cudaMemcpyAsync(sample_params_.data(), params, step_.n * sizeof(SampleParams),
-                          cudaMemcpyHostToDevice, compute_),
-          "a step's inputs");
-  }
+  sampling_.upload();
   embedding_rows(model_.weights.embedding, step_.tokens, step_.n, host_rows_.as<float>());
 }
 
@@ -255,43 +217,27 @@ static bool launches_block() {
   return value && *value && std::strcmp(value, "0") != 0;
 }
 
-bool CudaBackend::replay_step() {
-  if (program_ != step_.program || graph_growths_ != growths_) graphs_.clear();
-  program_ = step_.program;
-  graph_growths_ = growths_;
-  mode_ = Mode::Eager;
-  mark(Part::Other);
-  if (residency_.streamed()) {
-    streamed_counts_.assign(config_.n_layers * step_.n * config_.n_kv_heads, {});
-    return false;
-  }
-  if (step_.orders || step_.coverage || profiling_) return false;
-  if (options_.host_expert_layers > 0 && launches_block()) return false;
-  Recorded& recorded = graphs_[graph_key()];
-  if (recorded.graph) {
-    mode_ = Mode::Replaying;
-    calls_ = recorded.calls;
-    recorded.graph.launch(compute_);
-    return true;
-  }
-  // The first run loads kernels, which a capture must not. What could not be recorded once is not
-  // tried again.
-  if (recorded.runs++ == 0 || recorded.eager) return false;
-  recorded.eager = true;  // until it is recorded
-  check(cudaStreamBeginCapture(compute_, cudaStreamCaptureModeThreadLocal), "recording a step");
-  mode_ = Mode::Capturing;
-  return false;
+bool CudaDevice::replay_step() {
+  profile_.mark(Part::Other);
+  if (kv_.streamed()) streamed_counts_.assign(config_.n_layers * step_.n * config_.n_kv_heads, {});
+  const bool may_replay = !kv_.streamed() && !step_.orders && !step_.coverage &&
+                          !profile_.running() &&
+                          (options_.host_expert_layers == 0 || !launches_block());
+  const StepGraphs::Kind kind = {step_.n, max_blocks_, sampling_.draws_in_step(),
+                                 sampling_.draws_in_step() && sampling_.changed(),
+                                 rule_.everything};
+  return graphs_.begin(kind, step_.program, step_memory_.growths(), may_replay);
 }
 
-void CudaBackend::embed_step(const Tensor&, float* x) {
-  if (!residency_.streamed()) residency_.age_pool();
+void CudaDevice::embed_step(float* x) {
+  if (!kv_.streamed()) kv_.age_pool();
   check(cudaMemcpyAsync(x, host_rows_.data(), step_.n * config_.dim * sizeof(float),
                         cudaMemcpyHostToDevice, compute_),
         "embedding");
-  mark(Part::Other);
+  profile_.mark(Part::Other);
 }
 
-void CudaBackend::append_step(int layer, float* q, float* k, const float* v) {
+void CudaDevice::append_step(int layer, float* q, float* k, const float* v) {
   RopeAppendStep a;
   a.q = q;
   a.k = k;
@@ -307,17 +253,17 @@ void CudaBackend::append_step(int layer, float* q, float* k, const float* v) {
   a.query_cos_sin = cos_sin_[query_rope].as<float>();
   a.pairs = rope_pairs(rope);
   a.sequences = sequences_.as<StepSequence>();
-  a.layout = residency_.layout();
+  a.layout = kv_.layout();
   a.overlap = overlap_;
   check(rope_append_step(a, compute_), "appending KV");
   if (step_.synthetic)
     check(synthetic_step(*step_.synthetic, layer, a.sequences, a.n, a.n_heads, a.n_kv_heads,
                          a.layout, q, a.ldq, compute_),
           "synthetic queries");
-  mark(Part::Other);
+  profile_.mark(Part::Other);
 }
 
-void CudaBackend::attend_streamed(int layer, const float* q, float* out) {
+void CudaDevice::attend_streamed(int layer, const float* q, float* out) {
   const int64_t heads = config_.n_kv_heads, width = int64_t(config_.n_heads) * config_.head_dim,
                 rows = step_.n * heads;
   const bool orders = step_.orders || step_.working_set > 0;
@@ -334,21 +280,19 @@ void CudaBackend::attend_streamed(int layer, const float* q, float* out) {
         orders ? host_orders_.data() + (layer * rows + i * heads) * max_blocks_ : nullptr,
         &event_waits_);
   }
-  mark(Part::Attend);
+  profile_.mark(Part::Attend);
 }
 
-void CudaBackend::attend_step(int layer, const float* q, float* out) {
+void CudaDevice::attend_step(int layer, const float* q, float* out) {
   DecodeStep s = decode_step(layer, q, out);
-  if (residency_.streamed()) {
+  if (kv_.streamed()) {
     attend_streamed(layer, q, out);
   } else {
-    for (int i = 0; profiling_ && i < 2; ++i) {
-      marks_.emplace_back(std::make_unique<Event>(true), i == 0 ? Part::Score : Part::Rank);
-      s.marks[i] = *marks_.back().first;
-    }
+    s.marks[0] = profile_.event(Part::Score);
+    s.marks[1] = profile_.event(Part::Rank);
     check(attend_decode(s, device_.limits, compute_), "attention of a step");
     s.marks[0] = s.marks[1] = nullptr;
-    mark(Part::Attend);
+    profile_.mark(Part::Attend);
   }
   if (!step_.coverage) return;
   // The whole, beside it, straight from the host store: it must not disturb the pool.
@@ -364,8 +308,8 @@ void CudaBackend::attend_step(int layer, const float* q, float* out) {
   check(attend_decode(s, device_.limits, compute_), "attention of a step");
 }
 
-void CudaBackend::fetch_results() {
-  if (step_.working_set > 0 && !residency_.streamed()) {
+void CudaDevice::fetch_results() {
+  if (step_.working_set > 0 && !kv_.streamed()) {
     WorkingSets w;
     w.n = static_cast<int>(step_.n);
     w.n_layers = config_.n_layers;
@@ -380,100 +324,27 @@ void CudaBackend::fetch_results() {
                         (1 + config_.n_layers * step_.n * config_.n_kv_heads) * sizeof(RowResult),
                         cudaMemcpyDeviceToHost, compute_),
         "reading counts");
-  if (graph_draws()) draw_tokens();
+  if (sampling_.draws_in_step()) sampling_.draw(logits_);
 }
 
-// The device is at work meanwhile.
-void CudaBackend::find_masks() {
-  for (int64_t i = 0; step_.samples && i < step_.n; ++i)
-    if (step_.samples[i].allowed) step_.find_mask(i);
-}
-
-// Masks are copied last in the stream, after answer_calls: a driver call may block while another
-// thread frees memory, and that thread waits for the device.
-void CudaBackend::upload_masks() {
-  for (int64_t i = 0; masked_ && i < step_.n; ++i)
-    if (const uint32_t* const allowed = step_.samples[i].allowed)
-      upload_row(masks_, host_masks_, i, mask_words(), allowed, mask_words());
-}
-
-void CudaBackend::draw_tokens() {
-  check(sample(logits_.as<float>(), step_.n, config_.vocab_size, drawable_ids_,
-               sample_params_.as<SampleParams>(), changed_, sampled_.as<int32_t>(),
-               sample_scratch_.data(), compute_),
-        "sampling");
-  check(cudaMemcpyAsync(host_sampled_.data(), sampled_.data(), step_.n * sizeof(int32_t),
-                        cudaMemcpyDeviceToHost, compute_),
-        "reading tokens");
-}
-
-float* CudaBackend::logits_memory(int64_t n) {
-  const DeviceScope on = enter();
-  return grow(logits_, n * config_.vocab_size * sizeof(float), "logits").as<float>();
-}
-
-// Rows that somebody may ask for are in host memory before theirs is given up.
-void CudaBackend::grow_logits(int64_t n) {
-  logits_memory(n);
-  if (kept_logits_.size() >= logits_.size()) return;
-  for (size_t i = 0; i < fetched_.size(); ++i) logits(static_cast<int64_t>(i));
-  grow(kept_logits_, logits_.size(), "logits");
-}
-
-// A step that fails has lost what is in logits_; so there is a copy, which the last one left.
-void CudaBackend::keep_logits() {
-  fetched_.assign(step_.n, 0);
-  check(cudaMemcpyAsync(kept_logits_.data(), logits_.data(),
-                        step_.n * config_.vocab_size * sizeof(float), cudaMemcpyDeviceToDevice,
-                        compute_),
-        "keeping logits");
-}
-
-const float* CudaBackend::logits(int64_t i) {
-  const DeviceScope on = enter();
-  const int64_t vocab = config_.vocab_size;
-  if (host_logits_.size() < fetched_.size() * vocab * sizeof(float)) {
-    host_logits_ = Buffer();
-    host_logits_ = pinned(kept_logits_.size(), "logits");
-  }
-  float* const row = host_logits_.as<float>() + i * vocab;
-  if (!fetched_[i]) read(kept_logits_.as<float>() + i * vocab, vocab, row);
-  fetched_[i] = 1;
-  return row;
-}
-
-void CudaBackend::end_step(int32_t* tokens) {
-  if (mode_ != Mode::Replaying) fetch_results();
-  if (mode_ == Mode::Capturing) {
-    cudaGraph_t graph = nullptr;
-    const cudaError_t status = cudaStreamEndCapture(compute_, &graph);
-    mode_ = Mode::Eager;
-    check(status, "recording a step");
-    Recorded& recorded = graphs_[graph_key()];
-    Graph owned(graph);
-    recorded.calls = calls_;  // first: a graph without its calls would never be answered
-    recorded.graph = std::move(owned);
-    recorded.eager = false;
-    recorded.graph.launch(compute_);
-  }
-  find_masks();
+void CudaDevice::end_step(int32_t* tokens) {
+  if (!graphs_.replaying()) fetch_results();
+  graphs_.launch();
+  sampling_.find_masks();
   answer_calls(true);
-  upload_masks();
-  if (masked_) draw_tokens();
+  sampling_.draw_masked(logits_);
   compute_.wait("a decode step");
   if (*host_results_.as<uint32_t>() != 0) {
     // Cooperative launches, which no kernel of another stream can keep apart, from now on.
     overlap_ = false;
-    graphs_.clear();
+    graphs_.forget();
     fail(RIFFLE_INTERNAL,
          "attention waited for 2 s: kernels of another context or program hold a part of the GPU; "
          "the step can be tried again");
   }
-  if (samples_here_) std::copy_n(host_sampled_.as<int32_t>(), step_.n, tokens);
-  else if (step_.samples) std::fill_n(tokens, step_.n, kNotSampled);
+  sampling_.give(tokens);
   report_step();
-  keep_logits();
-  step_scope_.reset();
+  logits_.keep(step_.n);
 }
 
 int64_t index_bytes(const SelectionRule& rule, const Config& config, const BlockLayout& layout,
@@ -507,10 +378,10 @@ int64_t index_bytes(const SelectionRule& rule, const Config& config, const Block
                      ((rule.digest == RIFFLE_DIGEST_MEAN ? 2 : 4) + (mean_too ? 2 : 0));
 }
 
-void CudaBackend::report_step() {
+void CudaDevice::report_step() {
   const int64_t heads = config_.n_kv_heads, rows = step_.n * heads, layers = config_.n_layers;
   const int64_t g = config_.n_heads / heads;
-  if (step_.orders && !residency_.streamed()) {
+  if (step_.orders && !kv_.streamed()) {
     host_orders_.resize(layers * rows * max_blocks_);
     ++event_waits_;
     check(cudaMemcpy(host_orders_.data(), orders_.data(), host_orders_.size() * sizeof(int32_t),
@@ -526,12 +397,12 @@ void CudaBackend::report_step() {
   }
   reports_.resize(rows);
   coverage_.resize(rows * g);
-  ResidencyCounters& counters = residency_.counters;
+  PoolCounters& counters = kv_.counters;
   const auto* results = host_results_.as<RowResult>() + 1;
   for (int layer = 0; layer < layers; ++layer) {
     for (int64_t r = 0; r < rows; ++r) {
       RowResult from = results[layer * rows + r];
-      if (residency_.streamed()) {
+      if (kv_.streamed()) {
         from.lookups = streamed_counts_[layer * rows + r].lookups;
         from.misses = streamed_counts_[layer * rows + r].misses;
       }
@@ -548,7 +419,7 @@ void CudaBackend::report_step() {
       counters.lookups += from.lookups;
       counters.hits += from.lookups - from.misses;
       counters.loaded_bytes += uint64_t(from.misses) * options_.layout.bytes();
-      const bool counts_here = residency_.streamed() && step_.working_set > 0;
+      const bool counts_here = kv_.streamed() && step_.working_set > 0;
       const int32_t* order = nullptr;
       if (step_.orders || counts_here)
         order = host_orders_.data() + (layer * rows + r) * max_blocks_;
@@ -571,95 +442,14 @@ void CudaBackend::report_step() {
   }
 }
 
-// ---- profile
-
-void CudaBackend::mark(Part part) {
-  if (!profiling_) return;
-  marks_.emplace_back(std::make_unique<Event>(true), part);
-  marks_.back().first->record(compute_);
-}
-
-bool CudaBackend::start_profile() {
-  const DeviceScope on = enter();
-  if (copy_bandwidth_ == 0) copy_bandwidth_ = copy_rate(false);
-  if (link_bandwidth_ == 0) link_bandwidth_ = copy_rate(true);
-  marks_.clear();
-  profiling_ = true;
-  return true;
-}
-
-void CudaBackend::finish_profile(riffle_timing& t) {
-  profiling_ = false;
-  compute_.wait("a profiled step");
-  const size_t size = t.struct_size;
-  t = {};
-  t.struct_size = size;
-  for (size_t i = 1; i < marks_.size(); ++i) {
-    float ms = 0;
-    // An event that was never recorded (a step without ranking) has no time: what follows counts
-    // from the one before.
-    if (cudaEventElapsedTime(&ms, *marks_[i - 1].first, *marks_[i].first) != cudaSuccess) {
-      cudaGetLastError();
-      if (i + 1 < marks_.size()) std::swap(marks_[i - 1], marks_[i]);
-      continue;
-    }
-    double& part = marks_[i].second == Part::Linear   ? t.linear
-                   : marks_[i].second == Part::Score  ? t.attention_score
-                   : marks_[i].second == Part::Rank   ? t.attention_rank
-                   : marks_[i].second == Part::Attend ? t.attention_attend
-                                                      : t.other;
-    part += ms * 1e-3;
-    t.total += ms * 1e-3;
-  }
-  marks_.clear();
-  t.copy_bandwidth = copy_bandwidth_;
-  t.link_bandwidth = link_bandwidth_;
-}
-
-// Bytes per second: a copy inside the device's memory (read and written), or from pinned host
-// memory. 0 if there is no room. The memory is beside the context's budget and goes back at once.
-double CudaBackend::copy_rate(bool from_host) {
-  const size_t bytes = from_host ? size_t(64) << 20 : size_t(512) << 20;
-  DeviceHeap heap(0);
-  Buffer from, to;
-  try {
-    to = heap.take(bytes, "measuring bandwidth");
-    from =
-        from_host ? pinned(bytes, "measuring the link") : heap.take(bytes, "measuring bandwidth");
-  } catch (const Error& e) {
-    if (e.status() != RIFFLE_OUT_OF_MEMORY) throw;
-    return 0;
-  }
-  const Event begin(true), end(true);
-  float best = 0;
-  for (int i = 0; i < 6; ++i) {
-    begin.record(compute_);
-    check(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDefault, compute_),
-          "measuring bandwidth");
-    end.record(compute_);
-    compute_.wait("measuring bandwidth");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, begin, end), "measuring bandwidth");
-    if (i > 0 && (best == 0 || ms < best)) best = ms;
-  }
-  return best > 0 ? (from_host ? 1.0 : 2.0) * static_cast<double>(bytes) / (best * 1e-3) : 0;
-}
-
-void CudaBackend::abandon_step() {
-  if (mode_ == Mode::Capturing) {
-    cudaGraph_t graph = nullptr;
-    cudaStreamEndCapture(compute_, &graph);
-    if (graph) cudaGraphDestroy(graph);
-    calls_.clear();
-  }
+void CudaDevice::abandon_step() {
+  graphs_.abandon();
   answer_calls(false);
-  mode_ = Mode::Eager;
   // What a step leaves behind when it ends.
   if (arrivals_.size()) cudaMemsetAsync(arrivals_.data(), 0, arrivals_.size(), compute_);
   if (results_.size()) cudaMemsetAsync(results_.data(), 0, sizeof(RowResult), compute_);
   cudaStreamSynchronize(compute_);
   cudaGetLastError();
-  step_scope_.reset();
 }
 
 }  // namespace riffle::cuda

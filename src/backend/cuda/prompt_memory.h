@@ -33,7 +33,7 @@ class PromptRows {
 
   // may_pin: whether to ask for pinned memory; without it copies are slower.
   void begin(DeviceArena& arena, int64_t n, int64_t dim, int64_t chunk, bool on_host, bool may_pin);
-  // As Backend::prompt_rows.
+  // As Device::prompt_rows.
   float* rows(int64_t first, int64_t n, bool fresh, int64_t next);
   // What is computed next may use the memory for something else.
   void end();

@@ -133,10 +133,10 @@ DeviceNeeds device_needs(const Model& model, const ResolvedOptions& r) {
   return r.device_memory ? cuda_needs(model, r) : cpu_needs(model, r);
 }
 
-std::unique_ptr<Backend> make_backend(const Model& model, const ResolvedOptions& r,
-                                      ThreadPool* threads) {
-  if (r.device_memory) return make_cuda_backend(model, r, threads);
-  return make_cpu_backend(model, r, threads);
+std::unique_ptr<Device> make_device(const Model& model, const ResolvedOptions& r,
+                                    ThreadPool* threads) {
+  if (r.device_memory) return make_cuda_device(model, r, threads);
+  return make_cpu_device(model, r, threads);
 }
 
 }  // namespace riffle

@@ -1,9 +1,9 @@
-// Devices by name: which one a context runs on, what the context takes of it, and its backend. The
-// rest of the engine asks the backend (backend/backend.h) and ResolvedOptions.
+// Devices by name: which one a context runs on, what the context takes of it, and the device
+// itself. The rest of the engine asks that (backend/device.h) and ResolvedOptions.
 #pragma once
 #include <memory>
 
-#include "backend/backend.h"
+#include "backend/device.h"
 #include "engine/plan/memory_plan.h"
 #include "model/model.h"
 
@@ -21,7 +21,7 @@ const char* device_name(const ResolvedOptions& r);
 DeviceNeeds device_needs(const Model& model, const ResolvedOptions& r);
 
 // planned: by plan_memory.
-std::unique_ptr<Backend> make_backend(const Model& model, const ResolvedOptions& planned,
-                                      ThreadPool* threads);
+std::unique_ptr<Device> make_device(const Model& model, const ResolvedOptions& planned,
+                                    ThreadPool* threads);
 
 }  // namespace riffle

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "backend/backend.h"
+#include "backend/device.h"
 #include "model/model.h"
 #include "riffle.h"
 

@@ -46,7 +46,7 @@ void Scheduler::read_prompt(riffle_iteration& it) {
     if (r.read < r.prompt.size()) return;
     if (hooks_.prompt_read) hooks_.prompt_read(r.id, {r.sequence, r.loaded, r.load_error});
     r.load_error.reset();
-    if (take_tokens(r, Backend::kNotSampled)) decoding_.push_back(std::move(reading_));
+    if (take_tokens(r, kNotSampled)) decoding_.push_back(std::move(reading_));
     else end(std::move(reading_), RIFFLE_OK, "");
   } catch (const Error& e) {
     if (e.status() == RIFFLE_ABORTED) throw;  // the run goes on

@@ -5,7 +5,7 @@
 // A request waits, then its prompt is read (one at a time, in order of arrival), then it decodes.
 // Each iteration is one decode step of the sequences that fit together, then a piece of the prompt
 // that is being read. A text does not depend on what else runs: a row's bits are its own
-// (backend.h), and what must be done again draws the same tokens.
+// (device.h), and what must be done again draws the same tokens.
 #pragma once
 #include <array>
 #include <deque>

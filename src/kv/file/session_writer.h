@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kv/file/session_file.h"
-#include "kv/kv_store.h"
+#include "kv/host_kv.h"
 #include "util/thread_pool.h"
 
 namespace riffle {

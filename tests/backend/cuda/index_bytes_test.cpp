@@ -1,6 +1,6 @@
-// The bytes that a step reads to choose blocks, as the CUDA backend states them, against the CPU's
+// The bytes that a step reads to choose blocks, as the CUDA device states them, against the CPU's
 // count of its reads. Needs no GPU.
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_device.h"
 #include "riffle_measure.h"
 #include "select/int4_keys.h"
 #include "select/selector.h"

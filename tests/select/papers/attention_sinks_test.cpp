@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "backend/backend.h"
+#include "backend/device.h"
 #include "tests/kernels/cpu/prompt_rounding.h"
 #include "tests/select/papers/tokenselect_settings.h"
 
@@ -12,7 +12,7 @@ using namespace riffle;
 
 namespace {
 
-// One layer of attention on a CPU backend, driven as the engine does: a prompt, then a step.
+// One layer of attention on a CPU device, driven as the engine does: a prompt, then a step.
 // Nothing is rotated.
 struct SinkScene {
   static constexpr int kHeads = 2, kG = 3, kD = 32, kB = 16, kQueries = kHeads * kG,
@@ -57,30 +57,30 @@ struct SinkScene {
     o.slots = 40;
     o.options.n_ctx = kPrompt + 16;
     o.options.selection = s;
-    const auto backend = make_cpu_backend(model, o, &threads);
+    const auto device = make_cpu_device(model, o, &threads);
     const RopeFrequencies none[] = {rope_frequencies(c.ropes[0], kD, kPrompt + 1)};
-    backend->rope_table(kPrompt + 1, none);
-    Residency& residency = backend->residency();
-    SequenceKv sequence = residency.create(kPrompt + 1, digest_spec(s));
-    residency.reserve(sequence, kPrompt + 1);
+    device->rope_table(kPrompt + 1, none);
+    KvStore& kv = device->kv();
+    SequenceKv sequence = kv.create(kPrompt + 1, digest_spec(s));
+    kv.reserve(sequence, kPrompt + 1, sequence.marks);
     Result result;
     result.prompt.resize(kWidth), result.step.resize(kWidth);
-    const LayerKv kv = residency.prefill_layer(sequence, 0, kPrompt, kPrompt);
+    auto prompt = device->begin_prompt({&sequence, kPrompt, kPrompt, kPrompt});
+    prompt->begin_layer(0);
     std::vector<float> keys(k.begin(), k.begin() + kPrompt * kKvWidth);
-    backend->append(keys.data(), v.data(), kPrompt, 0, kv, 0);
+    prompt->append(keys.data(), v.data(), kPrompt, 0);
     std::vector<float> out(kPrompt * kWidth);
-    PrefillAttention a;
-    a.q = q.data(), a.n = kPrompt, a.ldq = a.ldo = kWidth, a.sequence = &sequence, a.last = true;
-    a.kv = kv, a.out = out.data();
-    backend->attend_prefill(a);
+    PromptAttention a;
+    a.q = q.data(), a.n = kPrompt, a.ldq = a.ldo = kWidth, a.last = true, a.out = out.data();
+    prompt->attend(a);
     std::copy_n(out.end() - kWidth, kWidth, result.prompt.begin());
-    residency.finish_layer(sequence, 0, kPrompt);
+    prompt->finish_layer();
+    prompt.reset();
     sequence.n_tokens = kPrompt;
-    backend->prepare(*selector, sequence);
+    device->add_index(*selector, sequence);
 
     SequenceKv* one = &sequence;
-    residency.activate(&one, 1, 1);
-    Step step;
+    StepRequest step;
     step.sequences = &one, step.n = 1, step.selector = selector.get(), step.dense = dense.get();
     step.coverage = true;
     step.report = [&](int, const RowReport* rows) {
@@ -89,11 +89,11 @@ struct SinkScene {
         for (int i = 0; i < kG; ++i) result.coverage.push_back(rows[h].coverage[i]);
       }
     };
-    backend->begin_step(step);
+    const auto under_way = device->begin_step(step);
     std::vector<float> query(q.end() - kWidth, q.end()), key(k.end() - kKvWidth, k.end());
-    backend->append_step(0, query.data(), key.data(), &v[kPrompt * kKvWidth]);
-    backend->attend_step(0, query.data(), result.step.data());
-    residency.destroy(sequence);
+    under_way->append(0, query.data(), key.data(), &v[kPrompt * kKvWidth]);
+    under_way->attend(0, query.data(), result.step.data());
+    kv.destroy(sequence);
     return result;
   }
 

@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "backend/backend.h"
+#include "backend/device.h"
 #include "select/papers/tokenselect.h"
 #include "tests/engine/steps.h"
 #include "tests/select/papers/tokenselect_settings.h"
@@ -16,7 +16,7 @@ using test::tokenselect_settings;
 
 namespace {
 
-// One layer of attention on a CPU backend, driven as the engine does.
+// One layer of attention on a CPU device, driven as the engine does.
 struct ListScene {
   static constexpr int kHeads = 2, kG = 2, kD = 32, kB = 16, kWidth = kHeads * kG * kD,
                        kKvWidth = kHeads * kD;
@@ -24,7 +24,7 @@ struct ListScene {
   ThreadPool threads;
   riffle_selection selection;
   std::unique_ptr<Selector> selector, dense = make_dense();
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> device;
   SequenceKv sequence;
   int64_t n;                   // tokens of the prompt; steps follow
   std::vector<float> q, k, v;  // before RoPE, as the model's products give them
@@ -53,15 +53,15 @@ struct ListScene {
     o.layout = {kB, kD, type};
     o.has_pool = emu;
     o.slots = 12;
-    backend = make_cpu_backend(model, o, &threads);
+    device = make_cpu_device(model, o, &threads);
     const RopeFrequencies frequencies[] = {
         rope_frequencies(model.config.ropes[0], kD, tokens + steps)};
-    backend->rope_table(tokens + steps, frequencies);
+    device->rope_table(tokens + steps, frequencies);
     std::mt19937 random(99);
     std::normal_distribution<float> normal;
     for (auto* x : {&q, &k, &v})
       for (float& y : *x) y = normal(random);
-    sequence = backend->residency().create(tokens + steps, {});
+    sequence = device->kv().create(tokens + steps, {});
     sequence.unrotated = true;
     StateShape shape;
     shape.n_layers = 1;
@@ -70,9 +70,9 @@ struct ListScene {
     shape.layout = o.layout;
     shape.n_ctx = tokens + steps;
     sequence.selection = selector->make_state(shape);
-    backend->residency().reserve(sequence, tokens + steps);
+    device->kv().reserve(sequence, tokens + steps, sequence.marks);
   }
-  ~ListScene() { backend->residency().destroy(sequence); }
+  ~ListScene() { device->kv().destroy(sequence); }
 
   const TokenSelection& state() const {
     return static_cast<TokenSelectState*>(sequence.selection.get())->layers[0];
@@ -156,24 +156,22 @@ struct ListScene {
   // The prompt in chunks; the outputs [n][kWidth]. Checks every chunk if asked to.
   std::vector<float> prefill(int64_t chunk, double tolerance) {
     std::vector<float> out(n * kWidth);
-    LayerKv kv = backend->residency().prefill_layer(sequence, 0, n, chunk);
-    kv.unrotated = true;
+    const auto prompt = device->begin_prompt({&sequence, n, n, chunk});
+    prompt->begin_layer(0);
     for (int64_t first = 0; first < n; first += chunk) {
       const int64_t m = std::min(chunk, n - first);
       std::vector<float> keys(k.begin() + first * kKvWidth, k.begin() + (first + m) * kKvWidth);
-      backend->append(keys.data(), &v[first * kKvWidth], m, first, kv, 0);
-      PrefillAttention a;
+      prompt->append(keys.data(), &v[first * kKvWidth], m, first);
+      PromptAttention a;
       a.q = &q[first * kWidth];
       a.n = m;
       a.ldq = a.ldo = kWidth;
       a.pos0 = first;
-      a.sequence = &sequence;
       a.last = first + m == n;
-      a.kv = kv;
       a.out = &out[first * kWidth];
       a.selector = selector.get();
       a.vote_position = selection.local_tokens;
-      backend->attend_prefill(a);
+      prompt->attend(a);
       if (!(tolerance > 0)) continue;
       const auto seen = list(first + m);
       if (!state().everything) check_vote(first, m);
@@ -183,7 +181,7 @@ struct ListScene {
                                       &out[(first + i) * kWidth]));
       CHECK(worst <= tolerance);
     }
-    backend->residency().finish_layer(sequence, 0, n);
+    prompt->finish_layer();
     sequence.n_tokens = n;
     return out;
   }
@@ -191,26 +189,25 @@ struct ListScene {
   std::vector<float> step(double tolerance) {
     const int64_t t = sequence.n_tokens;
     SequenceKv* one = &sequence;
-    backend->residency().activate(&one, 1, 1);
-    Step step;
+    StepRequest step;
     step.sequences = &one;
     step.n = 1;
     step.selector = selector.get();
     step.dense = dense.get();
     step.vote_position = selection.local_tokens;
-    backend->begin_step(step);
+    const auto under_way = device->begin_step(step);
     std::vector<float> query(&q[t * kWidth], &q[t * kWidth] + kWidth),
         key(&k[t * kKvWidth], &k[t * kKvWidth] + kKvWidth);
     std::vector<float> out(kWidth);
-    backend->append_step(0, query.data(), key.data(), &v[t * kKvWidth]);
-    backend->attend_step(0, query.data(), out.data());
+    under_way->append(0, query.data(), key.data(), &v[t * kKvWidth]);
+    under_way->attend(0, query.data(), out.data());
     if (tolerance > 0) {
       const auto seen = list(t + 1);
       if (!state().everything && !state().cached) check_vote(t, 1);
       CHECK(error(seen, static_cast<int64_t>(seen.size()), t, out.data()) <= tolerance);
     }
     ++sequence.n_tokens;
-    backend->residency().commit(sequence);
+    device->kv().commit(sequence);
     return out;
   }
 };
@@ -273,7 +270,7 @@ TEST_CASE("keys go from one convention to the other and back", "[tokenselect][ar
       const double tolerance =
           type == KvType::F32 ? 1e-5 : 4e-3;  // |x| up to 4 of 11 bits, rounded twice
       for (const bool unrotated : {false, true, true, false}) {
-        scene.backend->change_positions(scene.sequence, unrotated);
+        scene.device->change_positions(scene.sequence, unrotated);
         CHECK(scene.sequence.unrotated == unrotated);
         CHECK(!scene.sequence.selection);
         double worst = 0;

@@ -11,11 +11,11 @@
 #include <cstring>
 #include <limits>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_device.h"
 
 namespace riffle {
 
-void CpuBackend::rotate_heads(float* x, int n_heads, int64_t position) const {
+void CpuDevice::rotate_heads(float* x, int n_heads, int64_t position) const {
   const auto p = static_cast<int32_t>(position);
   kernels_->linear.rope(x, 1, int64_t(n_heads) * config_.head_dim, n_heads, config_.head_dim,
                         cos_sin_[0].data(), &p, {false, config_.head_dim});
@@ -23,7 +23,7 @@ void CpuBackend::rotate_heads(float* x, int n_heads, int64_t position) const {
 
 // Two copies of the queries, both scaled: one for the selector, one that place_row rotates when the
 // list is known.
-void CpuBackend::prepare_list_rows(const float* q, float scale) {
+void CpuDevice::prepare_list_rows(const float* q, float scale) {
   const BlockLayout& layout = store_.layout();
   const int heads = config_.n_kv_heads, d = layout.head_dim, width = config_.n_heads * d,
             g = config_.n_heads / heads;
@@ -49,7 +49,7 @@ void CpuBackend::prepare_list_rows(const float* q, float scale) {
 }
 
 // The plan is made: where its tokens are in the list, and the query behind them.
-void CpuBackend::place_row(ActiveRow& r) {
+void CpuDevice::place_row(ActiveRow& r) {
   int32_t n = 0;
   r.list_at.resize(r.plan->size());
   for (int i = 0; i < r.plan->size(); ++i) {
@@ -62,8 +62,8 @@ void CpuBackend::place_row(ActiveRow& r) {
 
 // The tokens of mask as f32, packed: K[B][d] at positions position, position + 1, ..., V[B][d].
 // Returns how many.
-int CpuBackend::load_rotated(const std::byte* block, uint64_t mask, int32_t position,
-                             float* out) const {
+int CpuDevice::load_rotated(const std::byte* block, uint64_t mask, int32_t position,
+                            float* out) const {
   const BlockLayout& layout = store_.layout();
   const int d = layout.head_dim;
   float* v = out + int64_t(layout.block_size) * d;
@@ -79,8 +79,8 @@ int CpuBackend::load_rotated(const std::byte* block, uint64_t mask, int32_t posi
   return n;
 }
 
-void CpuBackend::attend_rotated(ActiveRow& r, int begin, int end, float* l_block, int l_stride,
-                                int thread) {
+void CpuDevice::attend_rotated(ActiveRow& r, int begin, int end, float* l_block, int l_stride,
+                               int thread) {
   const BlockLayout& layout = store_.layout();
   auto* kv = list_blocks_[thread].as<float>();
   for (int i = begin; i < end; ++i, l_block += l_stride) {
@@ -93,7 +93,7 @@ void CpuBackend::attend_rotated(ActiveRow& r, int begin, int end, float* l_block
 
 // Coverage needs one measure for what was read and what was not: all tokens at their places in the
 // text. Beyond the trained length that measures a model which does not work there.
-void CpuBackend::list_coverage(const ActiveRow& r, float* coverage, int thread) {
+void CpuDevice::list_coverage(const ActiveRow& r, float* coverage, int thread) {
   const BlockLayout& layout = store_.layout();
   const int g = r.row.g, d = r.row.d;
   std::vector<float> memory(size_t(3) * g * d + 5 * g);
@@ -131,8 +131,8 @@ void CpuBackend::list_coverage(const ActiveRow& r, float* coverage, int thread) 
 
 // Queries of n_heads heads of the chunk, from a column of a.q to the same column of list_q_, query
 // i rotated to position + i.
-void CpuBackend::place_list_queries(const PrefillAttention& a, int64_t position, int64_t column,
-                                    int n_heads) {
+void CpuDevice::place_list_queries(const PrefillAttention& a, int64_t position, int64_t column,
+                                   int n_heads) {
   const int64_t d = store_.layout().head_dim, width = config_.n_heads * d;
   auto* q = list_q_.as<float>();
   positions_.resize(std::max<size_t>(positions_.size(), a.n));
@@ -144,7 +144,7 @@ void CpuBackend::place_list_queries(const PrefillAttention& a, int64_t position,
 }
 
 // The query that selects for the whole chunk: of each head the mean of its queries, scaled.
-void CpuBackend::average_list_queries(const PrefillAttention& a) {
+void CpuDevice::average_list_queries(const PrefillAttention& a) {
   const int d = store_.layout().head_dim;
   const int64_t width = int64_t(config_.n_heads) * d;
   // Shorter tables of RoPE: nothing is selected yet.
@@ -162,7 +162,7 @@ void CpuBackend::average_list_queries(const PrefillAttention& a) {
 }
 
 // layer_rows_: what a selector sees of each KV head, with the query of average_list_queries.
-void CpuBackend::make_list_rows(const PrefillAttention& a) {
+void CpuDevice::make_list_rows(const PrefillAttention& a) {
   const BlockLayout& layout = store_.layout();
   const int d = layout.head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
   layer_rows_.assign(heads, Row());
@@ -186,7 +186,7 @@ void CpuBackend::make_list_rows(const PrefillAttention& a) {
 }
 
 // list_ids_: the tokens that a plan reads, in its order.
-void CpuBackend::list_tokens(const Row& row, RowPlan& plan) {
+void CpuDevice::list_tokens(const Row& row, RowPlan& plan) {
   list_ids_.clear();
   for (int i = 0; i < plan.size(); ++i) {
     const int32_t first = plan.at(i) * row.block_size;
@@ -198,7 +198,7 @@ void CpuBackend::list_tokens(const Row& row, RowPlan& plan) {
 
 // list_table_: blocks in f32 of the tokens of list_ids_, keys rotated to their places in the list.
 // The last block is filled up with zeros.
-void CpuBackend::gather_list(const Row& row) {
+void CpuDevice::gather_list(const Row& row) {
   const BlockLayout& layout = store_.layout();
   const int d = layout.head_dim, block_size = layout.block_size;
   const auto n = static_cast<int64_t>(list_ids_.size());
@@ -225,7 +225,7 @@ void CpuBackend::gather_list(const Row& row) {
 }
 
 // Causal attention of one KV head's queries over the list, whose last a.n tokens are their own.
-void CpuBackend::attend_to_list(const PrefillAttention& a, int head) {
+void CpuDevice::attend_to_list(const PrefillAttention& a, int head) {
   const int d = store_.layout().head_dim, block_size = store_.layout().block_size,
             g = config_.n_heads / config_.n_kv_heads;
   const int64_t width = int64_t(config_.n_heads) * d, column = int64_t(head) * g * d;
@@ -248,7 +248,7 @@ void CpuBackend::attend_to_list(const PrefillAttention& a, int head) {
 // rotated once for all of them; then it is causal attention as anywhere, over a context that is the
 // list. Its last n tokens are the chunk's own: the caller's chunks are no longer than the
 // selector's window.
-void CpuBackend::attend_prefill_list(const PrefillAttention& a) {
+void CpuDevice::attend_prefill_list(const PrefillAttention& a) {
   const int d = store_.layout().head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
   const int64_t width = int64_t(config_.n_heads) * d;
   list_q_.reserve(a.n * width * sizeof(float));
@@ -271,12 +271,12 @@ void CpuBackend::attend_prefill_list(const PrefillAttention& a) {
   }
 }
 
-void CpuBackend::change_positions(SequenceKv& s, bool unrotated) {
+void CpuDevice::change_positions(SequenceKv& s, bool unrotated) {
   if (s.unrotated == unrotated) return;
   const BlockLayout& layout = store_.layout();
   const int d = layout.head_dim, half = d / 2, block_size = layout.block_size;
   for (Buffer& b : thread_scratch_) b.reserve(size_t(block_size) * d * sizeof(float));
-  residency_->retire(s);
+  kv_->retire(s);
   threads_->parallel_for(s.heads.size(), [&](int64_t i, int thread) {
     auto* k = thread_scratch_[thread].as<float>();
     int32_t at[64];

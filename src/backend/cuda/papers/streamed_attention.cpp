@@ -10,7 +10,7 @@ namespace riffle::cuda {
 static constexpr int kRankAhead = 8;  // microbatches ranked at a time
 
 StreamedAttention::StreamedAttention(const Config& config, const DeviceInfo& device,
-                                     DeviceHeap* heap, Stream* compute, CudaResidency* residency)
+                                     DeviceHeap* heap, Stream* compute, CudaKv* residency)
     : config_(config), device_(device), heap_(heap), compute_(compute), residency_(residency) {
   flag_ = pinned(sizeof(uint32_t), "the stop flag");
   *flag_.as<uint32_t>() = 0;
@@ -60,7 +60,7 @@ StreamedAttention::Batch StreamedAttention::issue(const StreamedStep& shared, co
   auto** sources = sources_.as<const std::byte*>() + size_t(region) * rows * widest_;
   Copy* copies = copies_.as<Copy>() + size_t(region) * rows * widest_;
   SlotPool& pool = residency_->slot_pool();
-  ResidencyCounters& counters = residency_->counters;
+  PoolCounters& counters = residency_->counters;
   Batch batch{begin, std::min(end, n_total_), region, {}};
   int64_t n_copies = 0;
   try {

@@ -6,8 +6,8 @@
 #include <deque>
 #include <vector>
 
+#include "backend/cuda/cuda_kv.h"
 #include "backend/cuda/device.h"
-#include "backend/cuda/residency.h"
 #include "kernels/cuda/attend/attend.h"
 
 namespace riffle::cuda {
@@ -15,7 +15,7 @@ namespace riffle::cuda {
 class StreamedAttention {
  public:
   StreamedAttention(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
-                    Stream* compute, CudaResidency* residency);
+                    Stream* compute, CudaKv* residency);
 
   struct Counts {
     int lookups = 0, misses = 0;
@@ -66,7 +66,7 @@ class StreamedAttention {
   DeviceInfo device_;
   DeviceHeap* heap_;
   Stream* compute_;
-  CudaResidency* residency_;
+  CudaKv* residency_;
   Stream load_;
   Buffer scratch_, order_, counts_, done_;                 // device
   Buffer host_order_, host_counts_, flag_;                 // pinned

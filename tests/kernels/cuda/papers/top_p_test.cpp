@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_device.h"
 #include "kernels/cuda/attend/decode_parts.h"
 #include "kernels/cuda/select/int4.cuh"
 #include "select/int4_keys.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_device.h"
 #include "kernels/cuda/attend/decode_parts.h"
 #include "select/papers/tokenselect.h"
 #include "select/selector.h"

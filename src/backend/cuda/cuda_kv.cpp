@@ -1,4 +1,4 @@
-#include "backend/cuda/residency.h"
+#include "backend/cuda/cuda_kv.h"
 
 #include <algorithm>
 
@@ -29,14 +29,13 @@ uint64_t session_bytes(const Config& c, const KvShape& shape, const DigestSpec& 
          9 * 256;
 }
 
-CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
-                             Stream* compute, KvStore* store, PinnedSlabs* slabs,
-                             const BackendOptions& options)
-    : config_(config),
+CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
+               HostKv* host, PinnedSlabs* slabs, const BackendOptions& options)
+    : KvStore(host),
+      config_(config),
       device_(device),
       heap_(heap),
       compute_(compute),
-      store_(store),
       slabs_(slabs),
       evict_(options.evict()),
       host_mem_(options.options.host_mem),
@@ -44,7 +43,7 @@ CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, Dev
       must_pin_(options.options.residency == RIFFLE_RESIDENCY_DEVICE),
       lookup_(options.options.lookup) {
   const int64_t n_slots = options.slots;
-  const BlockLayout& l = store->layout();
+  const BlockLayout& l = host->layout();
   layout_.type = static_cast<KvType>(l.type);
   layout_.block_size = l.block_size;
   layout_.head_dim = l.head_dim;
@@ -55,8 +54,8 @@ CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, Dev
   lent_slots_ = options.lent_slots;
   prompt_bytes_ = layer_room_ + options.prompt_bytes;
   if (lent_slots_ == 0) own_prompt_ = heap->take(prompt_bytes_, "memory for prompts");
-  for (int i = 0; i < config.n_layers; ++i) indexed_.push_back(store->selects(i));
-  session_host_bytes_ = store->shape().most_blocks(options.options.n_ctx) * l.bytes();
+  for (int i = 0; i < config.n_layers; ++i) indexed_.push_back(host->selects(i));
+  session_host_bytes_ = host->shape().most_blocks(options.options.n_ctx) * l.bytes();
 
   slots_ = heap->take(size_t(n_slots) * l.bytes(), "the slot pool");
   words_ = heap->take(size_t(n_slots) * sizeof(unsigned long long), "the slot pool's table");
@@ -78,13 +77,13 @@ CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, Dev
   if (why_host_residency(options.options)) use_slot_pool();
 }
 
-void CudaResidency::use_slot_pool() {
+void CudaKv::use_slot_pool() {
   // Lent slots cannot be taken back from the host's pool, so it never has them.
   slot_pool_ = std::make_unique<SlotPool>(pool_.n_slots - lent_slots_, evict_,
                                           per_layer_ ? config_.n_layers : 1);
 }
 
-void CudaResidency::reset_pool() {
+void CudaKv::reset_pool() {
   const std::vector<unsigned long long> words(pool_.n_slots, kFreeWord);
   check(cudaMemcpyAsync(pool_.words, words.data(), words.size() * sizeof(words[0]),
                         cudaMemcpyHostToDevice, *compute_),
@@ -99,47 +98,16 @@ void CudaResidency::reset_pool() {
   steps_ = 0;
 }
 
-void CudaResidency::lend(bool lent) {
+void CudaKv::lend(bool lent) {
   check(lend_slots(pool_, pool_.n_slots - (lent ? lent_slots_ : 0), *compute_), "lending slots");
 }
 
-void CudaResidency::open_prompt_memory() {
-  std::byte* data = own_prompt_.as<std::byte>();
-  if (lent_slots_ > 0) {
-    data = pool_.slots + (pool_.n_slots - lent_slots_) * layout_.block_bytes;
-    data += -reinterpret_cast<uintptr_t>(data) % 256;
-    if (!streamed()) lend(true);
-  }
-  prompt_memory_.open(data, prompt_bytes_);
-  layers_ = prompt_memory_.take(layer_room_, "a layer's KV");
-}
-
-// What is computed next may use the memory, so it waits for what is still on its way to the host.
-void CudaResidency::close_prompt_memory() {
-  held_[0] = held_[1] = 0;
-  reading_ = nullptr;
-  layers_ = Buffer();
-  prompt_memory_.close();
-  for (const Event& flushed : flushed_)
-    check(cudaStreamWaitEvent(*compute_, flushed), "waiting for a flush");
-  if (lent_slots_ > 0 && !streamed()) lend(false);
-}
-
-void CudaResidency::begin_prompt(int64_t n_total) {
-  open_prompt_memory();
-  const uint64_t layer =
-      uint64_t(store_->layout().blocks(n_total)) * config_.n_kv_heads * layout_.block_bytes;
-  pair_ = 2 * layer <= layer_room_;
-}
-
-void CudaResidency::end_prompt() { close_prompt_memory(); }
-
-void CudaResidency::age_pool() {
+void CudaKv::age_pool() {
   check(select_victims(pool_, victims_scratch_.data(), *compute_),
         "choosing the slots that may be reused");
 }
 
-StepSequence CudaResidency::describe(const SequenceKv& s, int ahead) const {
+StepSequence CudaKv::describe(const SequenceKv& s, int ahead) const {
   const CudaSequence& d = on_device(s);
   StepSequence out;
   out.n_tokens = static_cast<int32_t>(s.n_tokens + ahead + 1);
@@ -160,14 +128,14 @@ StepSequence CudaResidency::describe(const SequenceKv& s, int ahead) const {
   return out;
 }
 
-SequenceKv CudaResidency::create(int64_t n_ctx, const DigestSpec& spec) {
+SequenceKv CudaKv::create(int64_t n_ctx, const DigestSpec& spec) {
   const DeviceScope on(device_.ordinal);
-  SequenceKv s = store_->create(n_ctx, spec);
+  SequenceKv s = host_->create(n_ctx, spec);
   open(s, n_ctx);
   return s;
 }
 
-std::shared_ptr<PageTable> CudaResidency::make_table(int64_t max_blocks) {
+std::shared_ptr<PageTable> CudaKv::make_table(int64_t max_blocks) {
   if (free_tables_.empty()) {
     if (next_table_ == kMaxTables)
       fail(
@@ -192,17 +160,17 @@ std::shared_ptr<PageTable> CudaResidency::make_table(int64_t max_blocks) {
   return table;
 }
 
-void CudaResidency::forget(const PageTable& table, int64_t max_blocks, int64_t from_block) {
+void CudaKv::forget(const PageTable& table, int64_t max_blocks, int64_t from_block) {
   if (streamed()) return;
-  check(forget_blocks(pool_, table.index, table.entries.as<int32_t>(),
-                      int64_t(config_.n_layers) * config_.n_kv_heads, max_blocks, from_block,
-                      *compute_),
+  check(riffle::cuda::forget_blocks(pool_, table.index, table.entries.as<int32_t>(),
+                                    int64_t(config_.n_layers) * config_.n_kv_heads, max_blocks,
+                                    from_block, *compute_),
         "forgetting blocks");
 }
 
 // One holder less; with the last one all its blocks leave the pool, and another table may have its
 // number. Throws nothing: if the device is lost, so is what it held.
-void CudaResidency::release(std::shared_ptr<PageTable>& table, int64_t max_blocks) {
+void CudaKv::release(std::shared_ptr<PageTable>& table, int64_t max_blocks) {
   if (!table) return;
   if (table.use_count() == 1) {
     try {
@@ -219,7 +187,7 @@ void CudaResidency::release(std::shared_ptr<PageTable>& table, int64_t max_block
 
 // A fork's first n_blocks, all of which `from` has too, are named as there; if they have two names,
 // those with the first one.
-void CudaResidency::share_table(CudaSequence& from, CudaSequence& to, int64_t n_blocks) {
+void CudaKv::share_table(CudaSequence& from, CudaSequence& to, int64_t n_blocks) {
   if (streamed() || n_blocks == 0 || from.max_blocks != to.max_blocks) return;
   if (from.prefix_blocks > 0) {
     to.prefix = from.prefix;
@@ -233,7 +201,7 @@ void CudaResidency::share_table(CudaSequence& from, CudaSequence& to, int64_t n_
 
 // The sequence keeps its first n_blocks. What its forks find in its own table stays; it writes what
 // follows under another name.
-void CudaResidency::cut_tables(CudaSequence& d, int64_t n_blocks) {
+void CudaKv::cut_tables(CudaSequence& d, int64_t n_blocks) {
   d.prefix_blocks = std::min(d.prefix_blocks, n_blocks);
   if (d.prefix_blocks == 0) release(d.prefix, d.max_blocks);
   if (!d.own) return;
@@ -248,13 +216,13 @@ void CudaResidency::cut_tables(CudaSequence& d, int64_t n_blocks) {
 }
 
 // What the device keeps of a sequence. On an error there is nothing of it.
-void CudaResidency::open(SequenceKv& s, int64_t n_ctx) {
+void CudaKv::open(SequenceKv& s, int64_t n_ctx) {
   auto d = std::make_unique<CudaSequence>();
-  d->max_blocks = store_->layout().blocks(n_ctx);
+  d->max_blocks = host_->layout().blocks(n_ctx);
   const int64_t n = entries(d->max_blocks);
   d->host_table = heap_->take(n * sizeof(std::byte*), "a session's table of host blocks");
   const int64_t indexed = index_entries(d->max_blocks);
-  d->digests = heap_->take(indexed * store_->digest_stride(s.spec) * 2, "a session's digests");
+  d->digests = heap_->take(indexed * host_->digest_stride(s.spec) * 2, "a session's digests");
   if (s.spec.kept) d->bound_factor = heap_->take(indexed * sizeof(float), "a session's digests");
   d->tails = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * layout_.block_bytes,
                          "a session's newest blocks");
@@ -272,7 +240,7 @@ void CudaResidency::open(SequenceKv& s, int64_t n_ctx) {
   s.device = std::move(d);
 }
 
-SequenceKv CudaResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
+SequenceKv CudaKv::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
   const DeviceScope on(device_.ordinal);
   CudaSequence& f = on_device(from);
   const int64_t block = n_tokens / layout_.block_size;
@@ -281,11 +249,11 @@ SequenceKv CudaResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx
   if (f.tail_here && n_tokens % layout_.block_size != 0 &&
       block == from.n_tokens / layout_.block_size)
     move_tails(from, true);
-  SequenceKv s = store_->fork(from, n_tokens, n_ctx);
+  SequenceKv s = host_->fork(from, n_tokens, n_ctx);
   try {
     open(s, n_ctx);
   } catch (...) {
-    store_->destroy(s);
+    host_->destroy(s);
     throw;
   }
   try {
@@ -300,7 +268,7 @@ SequenceKv CudaResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx
   return s;
 }
 
-void CudaResidency::settle(SequenceKv& s) {
+void CudaKv::settle(SequenceKv& s) {
   const DeviceScope on(device_.ordinal);
   flush_.wait("flushing KV");
   compute_->wait("flushing KV");  // full blocks are on their way to the host
@@ -309,14 +277,14 @@ void CudaResidency::settle(SequenceKv& s) {
   forget_votes(d);
 }
 
-// reserve_prompt has entered the addresses.
-void CudaResidency::enter(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
+// reserve has entered the addresses.
+void CudaKv::enter(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
   const DeviceScope on(device_.ordinal);
-  store_->enter(s, n_tokens, marks);
+  host_->enter(s, n_tokens, marks);
   if (s.spec.kept) build_all_digests(s, s.spec);
 }
 
-void CudaResidency::destroy(SequenceKv& s) {
+void CudaKv::destroy(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   if (reading_ == &d) reading_ = nullptr;
   // Nothing may be on its way to or from this memory. Errors: the device is lost, and so is what it
@@ -336,36 +304,36 @@ void CudaResidency::destroy(SequenceKv& s) {
   release(d.own, d.max_blocks);
   sequences_.erase(std::find(sequences_.begin(), sequences_.end(), &d));
   s.device.reset();
-  store_->destroy(s);
+  host_->destroy(s);
 }
 
-void CudaResidency::drop_from_slot_pool(const SequenceKv& s, int64_t from_block) {
+void CudaKv::drop_from_slot_pool(const SequenceKv& s, int64_t from_block) {
   if (!streamed()) return;
   for (const HeadKv& h : s.heads)
     for (size_t b = from_block; b < h.blocks.size(); ++b)
-      if (h.blocks[b] && store_->held_once(h.blocks[b])) leave(h.blocks[b]);
+      if (h.blocks[b] && host_->held_once(h.blocks[b])) leave(h.blocks[b]);
 }
 
 // A pool that the device manages names blocks by their place in a sequence, not by their address.
 // So nothing is done there: no step asks for a block that a window has passed, its slot becomes a
 // victim like any unused one, and a cut forgets a place before another block gets it.
-void CudaResidency::leave(const std::byte* block) {
+void CudaKv::leave(const std::byte* block) {
   if (streamed()) slot_pool_->drop(block_key(block));
 }
 
 // The block that will be written next may be in the host's pool as another sequence's that held it
 // too.
-void CudaResidency::drop_next(const SequenceKv& s) {
+void CudaKv::drop_next(const SequenceKv& s) {
   const size_t block = s.n_tokens / layout_.block_size;
   for (const HeadKv& h : s.heads)
     if (block < h.blocks.size() && h.blocks[block]) slot_pool_->drop(block_key(h.blocks[block]));
 }
 
-void CudaResidency::reserve_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
+void CudaKv::reserve(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
   const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
   if (!d.own) d.own = make_table(d.max_blocks);
-  store_->reserve_prompt(s, n_tokens, marks);
+  host_->reserve_prompt(s, n_tokens, marks);
   if (streamed() && d.known_blocks <= s.n_tokens / layout_.block_size) drop_next(s);
   learn_addresses(s);
   // Locking a slab takes longer than a step, so the next one is got ready when the last is half
@@ -373,18 +341,17 @@ void CudaResidency::reserve_prompt(SequenceKv& s, int64_t n_tokens, const Marks&
   const uint64_t taken = slabs_->taken_bytes(), slab = std::max<uint64_t>(slabs_->slab_bytes(), 1);
   uint64_t most = sequences_.size() * session_host_bytes_;
   if (host_mem_) most = std::min(most, host_mem_);
-  if (taken > 0 && taken - store_->host_bytes() < slab / 2 && taken < most)
-    slabs_->prepare(slab, 1);
+  if (taken > 0 && taken - host_->host_bytes() < slab / 2 && taken < most) slabs_->prepare(slab, 1);
 }
 
-void CudaResidency::expect(int64_t n_blocks) {
+void CudaKv::expect(int64_t n_blocks) {
   const uint64_t slab = slabs_->slab_bytes(), taken = slabs_->taken_bytes();
-  uint64_t bytes = store_->host_bytes() + n_blocks * layout_.block_bytes;
+  uint64_t bytes = host_->host_bytes() + n_blocks * layout_.block_bytes;
   if (host_mem_) bytes = std::min(bytes, host_mem_);
   if (bytes > taken) slabs_->prepare(slab, (bytes - taken + slab - 1) / slab);
 }
 
-void CudaResidency::learn_addresses(SequenceKv& s) {
+void CudaKv::learn_addresses(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   const int64_t blocks = static_cast<int64_t>(s.heads[0].blocks.size()), first = d.known_blocks,
                 n = blocks - first;
@@ -415,7 +382,7 @@ void CudaResidency::learn_addresses(SequenceKv& s) {
   d.known_blocks = blocks;
 }
 
-void CudaResidency::truncate(SequenceKv& s, int64_t n_tokens) {
+void CudaKv::truncate(SequenceKv& s, int64_t n_tokens) {
   const DeviceScope on(device_.ordinal);
   if (reading_ == s.device.get()) reading_ = nullptr;
   CudaSequence& d = on_device(s);
@@ -426,13 +393,13 @@ void CudaResidency::truncate(SequenceKv& s, int64_t n_tokens) {
   cut_tables(d, block);
   forget_votes(d);
   compute_->wait("forgetting blocks");
-  store_->truncate(s, n_tokens);
+  host_->truncate(s, n_tokens);
   d.known_blocks = std::min(
-      d.known_blocks, block);  // the last one's may change before it is written: KvStore::make_own
+      d.known_blocks, block);  // the last one's may change before it is written: HostKv::make_own
 }
 
 // The newest blocks of every layer and head between the tails and the host store.
-void CudaResidency::move_tails(SequenceKv& s, bool to_host) {
+void CudaKv::move_tails(SequenceKv& s, bool to_host) {
   CudaSequence& d = on_device(s);
   const int64_t block = s.n_tokens / layout_.block_size, n = static_cast<int64_t>(s.heads.size());
   host_copies_.resize(n);
@@ -455,20 +422,20 @@ void CudaResidency::move_tails(SequenceKv& s, bool to_host) {
   (to_host ? counters.flushed_bytes : counters.loaded_bytes) += n * layout_.block_bytes;
 }
 
-void CudaResidency::park(SequenceKv& s) {
+void CudaKv::park(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   if (d.tail_here && s.n_tokens % layout_.block_size != 0) move_tails(s, true);
   d.tail_here = false;
 }
 
-std::string CudaResidency::why_not_pinned() const {
+std::string CudaKv::why_not_pinned() const {
   if (slabs_->refuses()) return "host memory is left pageable (`no_pin`)";
   return format("the system does not let riffle pin %.1f MiB of host memory (%s)",
-                double(store_->host_bytes()) / (1 << 20), slabs_->failed().c_str());
+                double(host_->host_bytes()) / (1 << 20), slabs_->failed().c_str());
 }
 
 // The host takes over if the system has refused to pin memory, or it is an error.
-void CudaResidency::settle_pinning() {
+void CudaKv::settle_pinning() {
   if (pinned() || slabs_->refuses()) return;
   if (must_pin_)
     fail(RIFFLE_OUT_OF_MEMORY,
@@ -479,7 +446,7 @@ void CudaResidency::settle_pinning() {
 }
 
 // One slab is locked in 20 ms. A prompt's others are locked while it is being read.
-void CudaResidency::try_pinning(SequenceKv& s) {
+void CudaKv::try_pinning(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   if (!d.unlocked.empty() && pinned() && slabs_->pinned_bytes() == 0) {
     std::vector<std::byte*> first(1, d.unlocked.front());
@@ -488,7 +455,7 @@ void CudaResidency::try_pinning(SequenceKv& s) {
   settle_pinning();
 }
 
-void CudaResidency::activate(SequenceKv* const* sequences, size_t n, int64_t) {
+void CudaKv::activate(SequenceKv* const* sequences, size_t n) {
   const DeviceScope on(device_.ordinal);
   // What a prompt that is being read has been promised may still be on its way: a step waits for
   // its own sequences' alone.
@@ -506,8 +473,8 @@ void CudaResidency::activate(SequenceKv* const* sequences, size_t n, int64_t) {
 }
 
 // The step is over: nobody reads the blocks that are given back.
-void CudaResidency::commit(SequenceKv& s) {
-  store_->drop_passed(s, [this](const std::byte* block) { leave(block); });
+void CudaKv::commit(SequenceKv& s) {
+  host_->drop_passed(s, [this](const std::byte* block) { leave(block); });
   if (s.n_tokens % layout_.block_size != 0) return;
   const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
@@ -537,133 +504,6 @@ void CudaResidency::commit(SequenceKv& s) {
   }
   counters.flushed_bytes += s.heads.size() * layout_.block_bytes;
   d.tail_here = false;
-}
-
-// Moves host_copies_ by one kernel.
-void CudaResidency::run_gather(const Stream& stream) {
-  const size_t bytes = host_copies_.size() * sizeof(Copy);
-  Buffer& copies = copies_[&stream == &flush_];
-  if (copies.size() < bytes) {
-    stream.wait("moving blocks");
-    copies = Buffer();
-    copies = heap_->take(bytes, "block descriptors");
-  }
-  // From pageable memory: the call returns when it has been read.
-  check(cudaMemcpyAsync(copies.data(), host_copies_.data(), bytes, cudaMemcpyHostToDevice, stream),
-        "moving blocks");
-  check(gather(copies.as<Copy>(), static_cast<int64_t>(host_copies_.size()), layout_.block_bytes,
-               device_.limits.n_sm, stream),
-        "moving blocks");
-}
-
-void CudaResidency::copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_t first,
-                                int64_t last, std::byte* device, int64_t head_stride, bool to_host,
-                                const Stream& stream) {
-  if (last <= first) return;
-  const char* what = to_host ? "flushing KV" : "loading KV";
-  constexpr int64_t kLongRun = 256
-                               << 10;  // bytes at which a copy of its own is as fast as the link
-  const auto next_run = [&](const std::vector<std::byte*>& blocks, int64_t b) {
-    int64_t end = b + 1;
-    while (end < last && blocks[end] == blocks[end - 1] + layout_.block_bytes) ++end;
-    return end;
-  };
-  int64_t runs = 0;
-  std::vector<std::byte*> unlocked;
-  for (int h = 0; h < n_heads; ++h) {
-    const auto& host = store_->head(s, layer, head + h).blocks;
-    for (int64_t b = first; b < last; b = next_run(host, b)) ++runs;
-    if (!on_device(s).unlocked.empty())
-      slabs_->add_unlocked(host.data() + first, last - first, unlocked);
-  }
-  const bool locked = slabs_->wait(unlocked);
-  const int64_t blocks = (last - first) * n_heads;
-  if (locked && runs > 2 * n_heads && runs * kLongRun > blocks * layout_.block_bytes) {
-    host_copies_.clear();
-    for (int h = 0; h < n_heads; ++h)
-      for (int64_t b = first; b < last; ++b) {
-        std::byte* host = store_->head(s, layer, head + h).blocks[b];
-        std::byte* at = device + h * head_stride + (b - first) * layout_.block_bytes;
-        host_copies_.push_back(to_host ? Copy{at, host} : Copy{host, at});
-      }
-    return run_gather(stream);
-  }
-  for (int h = 0; h < n_heads; ++h) {
-    const auto& host = store_->head(s, layer, head + h).blocks;
-    for (int64_t b = first, end; b < last; b = end) {
-      end = next_run(host, b);
-      std::byte* at = device + h * head_stride + (b - first) * layout_.block_bytes;
-      const size_t bytes = (end - b) * layout_.block_bytes;
-      check(to_host ? cudaMemcpyAsync(host[b], at, bytes, cudaMemcpyDeviceToHost, stream)
-                    : cudaMemcpyAsync(at, host[b], bytes, cudaMemcpyHostToDevice, stream),
-            what);
-    }
-  }
-}
-
-int64_t CudaResidency::copy_held(SequenceKv& s, int layer, int64_t first, int64_t last,
-                                 std::byte* device, int64_t head_stride, bool to_host,
-                                 const Stream& stream) {
-  const std::vector<std::byte*>& blocks = store_->head(s, layer, 0).blocks;  // as all heads
-  int64_t n = 0;
-  for (int64_t b = first, end; b < last; b = end) {
-    end = b + 1;
-    while (end < last && !blocks[end] == !blocks[b]) ++end;
-    if (!blocks[b]) continue;
-    copy_blocks(s, layer, 0, config_.n_kv_heads, b, end, device + b * layout_.block_bytes,
-                head_stride, to_host, stream);
-    n += (end - b) * config_.n_kv_heads;
-  }
-  return n;
-}
-
-LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t) {
-  const DeviceScope on(device_.ordinal);
-  park(s);
-  reading_ = s.device.get();
-  if (layer == 0) forget_votes(on_device(s));
-  const int64_t n_blocks = store_->layout().blocks(n_total),
-                old = store_->layout().blocks(s.n_tokens);
-  turn_ = pair_ ? turn_ ^ 1 : 0;
-  held_[turn_] = size_t(n_blocks) * config_.n_kv_heads * layout_.block_bytes;
-  check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "waiting for a flush");
-  std::byte* base = layer_at(turn_);
-  const size_t head_bytes = n_blocks * layout_.block_bytes;
-  // The last blocks are written in part; what lies beyond goes to the host with them and must be
-  // numbers.
-  check(cudaMemset2DAsync(base + head_bytes - layout_.block_bytes, head_bytes, 0,
-                          layout_.block_bytes, config_.n_kv_heads, *compute_),
-        "clearing a layer's KV");
-  // Blocks before first_needed are not held, and they are not read.
-  counters.loaded_bytes += copy_held(s, layer, store_->shape().first_needed(layer, s.n_tokens), old,
-                                     base, head_bytes, false, *compute_) *
-                           layout_.block_bytes;
-  return {nullptr, base, n_blocks};
-}
-
-void CudaResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
-  const DeviceScope on(device_.ordinal);
-  reading_ = nullptr;
-  const int64_t n_blocks = store_->layout().blocks(n_total),
-                first = s.n_tokens / layout_.block_size;
-  std::byte* base = layer_at(turn_);
-  if (store_->selects(layer))
-    digest_layer(s, layer, first, n_total / layout_.block_size, base, n_blocks);
-  computed_.record(*compute_);
-  check(cudaStreamWaitEvent(flush_, computed_), "flushing KV");
-  counters.flushed_bytes +=
-      copy_held(s, layer, first, n_blocks, base, n_blocks * layout_.block_bytes, true, flush_) *
-      layout_.block_bytes;
-  flushed_[turn_].record(flush_);
-  if (layer + 1 < config_.n_layers) return;
-  // What decodes next reads the host blocks.
-  check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "flushing KV");
-}
-
-void CudaResidency::commit_prompt(SequenceKv& s, int64_t n_total, const Marks& marks) {
-  // A block that is being flushed may be one that is given back now.
-  if (store_->shape().windowed_layers() > 0) flush_.wait("flushing KV");
-  store_->commit_prompt(s, n_total, marks, [this](const std::byte* block) { leave(block); });
 }
 
 }  // namespace riffle::cuda

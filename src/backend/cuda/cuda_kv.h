@@ -1,4 +1,4 @@
-// Residency on a GPU: host blocks in pinned slabs, a pool of slots whose table the device keeps by
+// KV on a GPU: host blocks in pinned slabs, a pool of slots whose table the device keeps by
 // itself (struct Pool of kernels/cuda/pool/pool.h), one layer of KV while prefilling.
 #pragma once
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include "kernels/cuda/pool/pool.h"
 #include "kernels/cuda/select/int4.cuh"
 #include "kernels/cuda/select/select.h"
-#include "kv/residency.h"
+#include "kv/kv_store.h"
 #include "kv/slot_pool.h"
 #include "model/model.h"
 
@@ -52,49 +52,41 @@ struct CudaSequence : DeviceKv {
 uint64_t session_bytes(const Config& config, const KvShape& shape, const DigestSpec& spec,
                        bool codes, bool votes, int lookup, int64_t n_ctx);
 
-class CudaResidency : public Residency {
+class CudaKv : public KvStore {
  public:
-  CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
-                KvStore* store, PinnedSlabs* slabs, const BackendOptions& options);
+  CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
+         HostKv* host, PinnedSlabs* slabs, const BackendOptions& options);
 
   // Slots that steps can use: all but the lent ones.
   int64_t slots() const override {
     return pool_.n_slots - (streamed() || prompt_memory_.is_open() ? lent_slots_ : 0);
   }
-  uint64_t host_bytes() const override { return store_->host_bytes(); }
-  int64_t host_room() const override { return store_->host_room(); }
-  bool shared(const std::byte* block) const override { return store_->shared(block); }
   SequenceKv create(int64_t n_ctx, const DigestSpec& spec) override;
   void destroy(SequenceKv& sequence) override;
-  int64_t reach(const SequenceKv& sequence, int64_t n_tokens) const override {
-    return store_->reach(sequence, n_tokens);
-  }
   SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) override;
-  void reserve(SequenceKv& sequence, int64_t n_tokens) override {
-    reserve_prompt(sequence, n_tokens, sequence.marks);
-  }
-  void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) override;
+  void reserve(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) override;
   void expect(int64_t n_blocks) override;
-  void forget(SequenceKv& sequence, int layer, int64_t first, int64_t last) override {
-    store_->forget(sequence, layer, first, last);
-  }
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override;
   void settle(SequenceKv& sequence) override;
+  bool maps_files() const override { return false; }  // the GPU needs pinned memory
   void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) override;
   // Keeps INT4 keys of all full blocks from now on.
   void require_codes(SequenceKv& sequence);
   // Keeps what was last voted for, until the sequence is cut or prefilled.
   void require_votes(SequenceKv& sequence);
   void clear_working_set(SequenceKv& sequence) override;
-  // KvStore::begin_working_set; counted on the device, unless the host decides residency.
+  // HostKv::begin_working_set; counted on the device, unless the host decides residency.
   void begin_working_set(SequenceKv& sequence, int window);
-  void activate(SequenceKv* const* sequences, size_t n, int64_t spare) override;
   void commit(SequenceKv& sequence) override;
-  LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total, int64_t rows) override;
-  void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
-  void commit_prompt(SequenceKv& sequence, int64_t n_total, const Marks& marks) override;
-  uint64_t prefill_held() const override { return held_[0] + held_[1]; }
+
+  // Makes the newest block of these sequences writable at position n_tokens.
+  void activate(SequenceKv* const* sequences, size_t n);
+  // Of a prompt: begins a layer; completes it (Prompt::finish_layer); completes all.
+  LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total);
+  void finish_layer(SequenceKv& sequence, int layer, int64_t n_total);
+  void commit_prompt(SequenceKv& sequence, int64_t n_total, const Marks& marks);
+  uint64_t prefill_held() const { return held_[0] + held_[1]; }
 
   // What a prompt needs of the device, from begin_prompt to end_prompt: its layers' KV, and
   // prompt_memory() for the rest. n_total: tokens of the sequence when the prompt is read.
@@ -141,7 +133,7 @@ class CudaResidency : public Residency {
            slot_pool_->partition_pinned(partition(layer));
   }
   const std::byte* host_block(const SequenceKv& s, int layer, int head, int64_t block) const {
-    return store_->head(s, layer, head).blocks[block];
+    return host_->head(s, layer, head).blocks[block];
   }
 
   // Ages the pool by a step: launched at the beginning of one.
@@ -181,14 +173,14 @@ class CudaResidency : public Residency {
   // a layer's KV, so it is in the plan.
   class HeadRoom {
    public:
-    explicit HeadRoom(CudaResidency& residency);
+    explicit HeadRoom(CudaKv& residency);
     ~HeadRoom();
     HeadRoom(const HeadRoom&) = delete;
     HeadRoom& operator=(const HeadRoom&) = delete;
     operator std::byte*() const { return residency_.layers_.as<std::byte>(); }
 
    private:
-    CudaResidency& residency_;
+    CudaKv& residency_;
     bool opened_;  // the prompt memory, for this alone
   };
   void refuse_inside_layer() const;
@@ -210,7 +202,7 @@ class CudaResidency : public Residency {
   void settle_pinning();
   void drop_from_slot_pool(const SequenceKv& s, int64_t from_block);
   void drop_next(const SequenceKv& s);
-  void leave(const std::byte* block);  // KvStore::Leaving
+  void leave(const std::byte* block);  // HostKv::Leaving
   void move_tails(SequenceKv& s, bool to_host);
   void park(SequenceKv& s);
   // Copies blocks [first, last) of n_heads heads of a layer between the host store and device
@@ -232,7 +224,6 @@ class CudaResidency : public Residency {
   DeviceInfo device_;
   DeviceHeap* heap_;
   Stream* compute_;
-  KvStore* store_;
   PinnedSlabs* slabs_;
   KvLayout layout_;
   Pool pool_;

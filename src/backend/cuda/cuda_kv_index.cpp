@@ -1,14 +1,14 @@
 // What selectors keep of a sequence on a GPU: digests, INT4 keys, last votes, stamps of last use.
-#include "backend/cuda/residency.h"
+#include "backend/cuda/cuda_kv.h"
 #include "util/error.h"
 
 namespace riffle::cuda {
 
-void CudaResidency::digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last,
-                                 const std::byte* base, int64_t n_blocks) {
+void CudaKv::digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last,
+                          const std::byte* base, int64_t n_blocks) {
   if (last <= first) return;
   CudaSequence& d = on_device(s);
-  const int64_t stride = store_->digest_stride(s.spec), entry = index_entry(d, layer, 0);
+  const int64_t stride = host_->digest_stride(s.spec), entry = index_entry(d, layer, 0);
   if (s.spec.kept)
     check(build_digests(base, n_blocks, first, last, config_.n_kv_heads, layout_,
                         static_cast<DigestKind>(s.spec.kind), s.spec.with_mean,
@@ -25,21 +25,21 @@ void CudaResidency::digest_layer(SequenceKv& s, int layer, int64_t first, int64_
       "taking mean values");
 }
 
-void CudaResidency::refuse_inside_layer() const {
+void CudaKv::refuse_inside_layer() const {
   if (reading_)
     fail(RIFFLE_BAD_ARGUMENT,
          "the session needs other digests or codes first, which is not possible while a scheduler "
          "is inside a layer of a prompt");
 }
 
-CudaResidency::HeadRoom::HeadRoom(CudaResidency& residency)
+CudaKv::HeadRoom::HeadRoom(CudaKv& residency)
     : residency_(residency), opened_(!residency.prompt_memory_.is_open()) {
   residency.refuse_inside_layer();
   residency.flush_.wait("flushing KV");
   if (opened_) residency.open_prompt_memory();
 }
 
-CudaResidency::HeadRoom::~HeadRoom() {
+CudaKv::HeadRoom::~HeadRoom() {
   if (!opened_) return;
   try {
     residency_.close_prompt_memory();
@@ -49,11 +49,11 @@ CudaResidency::HeadRoom::~HeadRoom() {
 
 // Allocates before it changes anything, so a failure leaves the sequence its digests. If memory is
 // short, the INT4 keys are freed; require_codes builds them again.
-void CudaResidency::change_digests(SequenceKv& s, const DigestSpec& spec) {
+void CudaKv::change_digests(SequenceKv& s, const DigestSpec& spec) {
   const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
   if (s.spec == spec && !d.stale) return;
-  const size_t bytes = index_entries(d.max_blocks) * store_->digest_stride(spec) * 2;
+  const size_t bytes = index_entries(d.max_blocks) * host_->digest_stride(spec) * 2;
   Buffer digests, factors;
   const auto take = [&] {
     if (d.digests.size() < bytes) digests = heap_->take(bytes, "a session's digests");
@@ -78,7 +78,7 @@ void CudaResidency::change_digests(SequenceKv& s, const DigestSpec& spec) {
   build_all_digests(s, spec);
 }
 
-void CudaResidency::require_codes(SequenceKv& s) {
+void CudaKv::require_codes(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   if (d.codes.size() > 0) return;
   const DeviceScope on(device_.ordinal);
@@ -87,7 +87,7 @@ void CudaResidency::require_codes(SequenceKv& s) {
   const int64_t full = s.n_tokens / layout_.block_size;
   const HeadRoom head(*this);
   for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
-    for (int h = 0; store_->selects(layer) && h < config_.n_kv_heads; ++h) {
+    for (int h = 0; host_->selects(layer) && h < config_.n_kv_heads; ++h) {
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
       check(encode_int4(head, full, 0, full, 1, layout_,
                         codes.as<std::byte>() + index_entry(d, layer, h) * code_bytes(),
@@ -103,7 +103,7 @@ void CudaResidency::require_codes(SequenceKv& s) {
   d.value_means = std::move(means);
 }
 
-void CudaResidency::require_votes(SequenceKv& s) {
+void CudaKv::require_votes(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   if (d.votes.size() > 0) return;
   const DeviceScope on(device_.ordinal);
@@ -113,13 +113,13 @@ void CudaResidency::require_votes(SequenceKv& s) {
 }
 
 // The next step of every layer selects anew.
-void CudaResidency::forget_votes(CudaSequence& d) {
+void CudaKv::forget_votes(CudaSequence& d) {
   if (d.votes.size() > 0)
     check(cudaMemsetAsync(d.votes.data(), 0, d.votes.size(), *compute_), "forgetting a selection");
 }
 
-void CudaResidency::begin_working_set(SequenceKv& s, int window) {
-  if (streamed()) return store_->begin_working_set(s, window);
+void CudaKv::begin_working_set(SequenceKv& s, int window) {
+  if (streamed()) return host_->begin_working_set(s, window);
   CudaSequence& d = on_device(s);
   if (window > 0 && d.counted_window != window) {
     if (d.last_use.size() == 0)
@@ -131,20 +131,20 @@ void CudaResidency::begin_working_set(SequenceKv& s, int window) {
 }
 
 // The stamps are cleared by the next step that counts.
-void CudaResidency::clear_working_set(SequenceKv& s) {
-  Residency::clear_working_set(s);
+void CudaKv::clear_working_set(SequenceKv& s) {
+  KvStore::clear_working_set(s);
   on_device(s).counted_window = 0;
 }
 
 // After an error digests stay stale, and whoever needs them next comes back here.
-void CudaResidency::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
+void CudaKv::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
   CudaSequence& d = on_device(s);
   const int64_t full = s.n_tokens / layout_.block_size;
   const HeadRoom head(*this);
   for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
-    for (int h = 0; store_->selects(layer) && h < config_.n_kv_heads; ++h) {
+    for (int h = 0; host_->selects(layer) && h < config_.n_kv_heads; ++h) {
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
-      const int64_t stride = store_->digest_stride(spec), entry = index_entry(d, layer, h);
+      const int64_t stride = host_->digest_stride(spec), entry = index_entry(d, layer, h);
       check(build_digests(head, full, 0, full, 1, layout_, static_cast<DigestKind>(spec.kind),
                           spec.with_mean, d.digests.as<uint16_t>() + entry * stride, stride,
                           d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
@@ -155,11 +155,11 @@ void CudaResidency::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
 }
 
 // Digests and codes of the full blocks, and what rows are expected to read.
-void CudaResidency::copy_index(const SequenceKv& from, SequenceKv& to) {
+void CudaKv::copy_index(const SequenceKv& from, SequenceKv& to) {
   const CudaSequence& f = on_device(from);
   CudaSequence& t = on_device(to);
   const int64_t full = to.n_tokens / layout_.block_size,
-                stride = store_->digest_stride(from.spec) * 2;
+                stride = host_->digest_stride(from.spec) * 2;
   t.stale = f.stale;
   if (f.codes.size() > 0) {
     t.codes = heap_->take(index_entries(t.max_blocks) * code_bytes(), "a session's INT4 keys");

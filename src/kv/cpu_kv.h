@@ -1,7 +1,7 @@
-// Residency for devices that compute on the CPU: in place (the host store itself) or pooled (a slot
-// pool in memory of its own, filled by copies: what a GPU has, emulated).
+// KV of devices that compute on the CPU: in place (the host store itself) or pooled (a slot pool in
+// memory of its own, filled by copies: what a GPU has, emulated).
 #pragma once
-#include "kv/residency.h"
+#include "kv/kv_store.h"
 #include "kv/slot_pool.h"
 #include "util/buffer.h"
 
@@ -16,44 +16,30 @@ struct Held {
   bool wait = false;  // another's miss
 };
 
-class CpuResidency : public Residency {
+class CpuKv : public KvStore {
  public:
-  explicit CpuResidency(KvStore* store) : store_(store) {}
-  uint64_t host_bytes() const override { return store_->host_bytes(); }
-  int64_t host_room() const override { return store_->host_room(); }
-  bool shared(const std::byte* block) const override { return store_->shared(block); }
-  SequenceKv create(int64_t n_ctx, const DigestSpec& spec) override {
-    return store_->create(n_ctx, spec);
-  }
+  using KvStore::KvStore;
   void destroy(SequenceKv& sequence) override;
-  int64_t reach(const SequenceKv& sequence, int64_t n_tokens) const override {
-    return store_->reach(sequence, n_tokens);
-  }
   SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) override;
-  void reserve(SequenceKv& sequence, int64_t n_tokens) override {
-    store_->reserve(sequence, n_tokens);
-  }
-  void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) override {
-    store_->reserve_prompt(sequence, n_tokens, marks);
-  }
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
-  void change_digests(SequenceKv& sequence, const DigestSpec& spec) override {
-    store_->change_digests(sequence, spec);
-  }
   void settle(SequenceKv& sequence) override { park(sequence); }
-  bool maps_files() const override { return true; }
-  void adopt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks,
-             std::span<const MappedBlocks> blocks,
-             const std::shared_ptr<const void>& owner) override {
-    store_->adopt(sequence, n_tokens, marks, blocks, owner);
-  }
-  void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) override {
-    store_->enter(sequence, n_tokens, marks);
-  }
   void commit(SequenceKv& sequence) override;
-  void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
-  void commit_prompt(SequenceKv& sequence, int64_t n_total, const Marks& marks) override;
 
+  // ---- prompts
+  // rows: the most tokens that are appended before they attend.
+  virtual LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total, int64_t rows) = 0;
+  // Called when the layer is complete: builds its digests, flushes it, and drops what the device
+  // held of it.
+  void finish_layer(SequenceKv& sequence, int layer, int64_t n_total);
+  // Called when all layers are complete (HostKv::commit_prompt).
+  void commit_prompt(SequenceKv& sequence, int64_t n_total, const Marks& marks);
+  virtual uint64_t prefill_held() const { return 0; }
+
+  // ---- steps
+  // Makes the newest block of these sequences writable at position n_tokens, and leaves room for
+  // `spare` more blocks in every layer. Other sequences are parked if needed. Throws
+  // RIFFLE_NO_SLOT; every sequence still holds its KV then.
+  virtual void activate(SequenceKv* const* sequences, size_t n, int64_t spare) = 0;
   virtual bool in_place() const = 0;
   // Brings all that the device changed back to the host store, forgets its copies, and gives the
   // sequence blocks of its own: they are about to be changed. On RIFFLE_OUT_OF_MEMORY the sequence
@@ -83,14 +69,12 @@ class CpuResidency : public Residency {
   // Forgets blocks from this index on that no other sequence holds (truncation; 0: the sequence
   // ends).
   virtual void forget(SequenceKv& sequence, int64_t from_block) = 0;
-  virtual void leave(const std::byte* block) = 0;  // called as KvStore::Leaving
-
-  KvStore* store_;
+  virtual void leave(const std::byte* block) = 0;  // called as HostKv::Leaving
 };
 
-std::unique_ptr<CpuResidency> make_in_place(KvStore* store);
+std::unique_ptr<CpuKv> make_in_place(HostKv* host);
 // n_slots slots of the store's block size in memory of their own.
-std::unique_ptr<CpuResidency> make_pooled(KvStore* store, ThreadPool* threads, int64_t n_slots,
-                                          EvictPolicy policy, bool per_layer);
+std::unique_ptr<CpuKv> make_pooled(HostKv* host, ThreadPool* threads, int64_t n_slots,
+                                   EvictPolicy policy, bool per_layer);
 
 }  // namespace riffle

@@ -1,27 +1,27 @@
-// The CPU backend, in two guises: "cpu" attends to the host store in place; "emu" puts a real slot
+// The CPU device, in two guises: "cpu" attends to the host store in place; "emu" puts a real slot
 // pool with real copies in front of it, so that everything about residency is tested without a GPU.
 // The arithmetic is the same code.
 #pragma once
 #include <vector>
 
-#include "backend/backend.h"
 #include "backend/cpu/cpu_experts.h"
 #include "backend/cpu/cpu_products.h"
+#include "backend/device.h"
 #include "kernels/common/routing.h"
-#include "kv/cpu_residency.h"
+#include "kv/cpu_kv.h"
 
 namespace riffle {
 
-class CpuBackend : public Backend {
+class CpuDevice : public Device {
  public:
-  CpuBackend(const Model& model, const BackendOptions& options, ThreadPool* threads);
+  CpuDevice(const Model& model, const BackendOptions& options, ThreadPool* threads);
 
-  const char* name() const override { return residency_->in_place() ? "cpu" : "emu"; }
+  const char* name() const override { return kv_->in_place() ? "cpu" : "emu"; }
   const char* detail() const override { return kernels_->name; }
   std::string arithmetic() const override { return arithmetic_; }
   Buffer allocate(size_t bytes) override { return Buffer(bytes); }
 
-  void prepare(const Selector& selector, SequenceKv& sequence) override;
+  void add_index(const Selector& selector, SequenceKv& sequence) override;
   void read(const float* src, int64_t n, float* host) override { std::copy_n(src, n, host); }
   void rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) override;
   void linear(const Linear& args) override;
@@ -31,33 +31,25 @@ class CpuBackend : public Backend {
   void softcap(float* x, int64_t count, float cap) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
   void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) override;
-  void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv,
-              int rope) override;
   void change_positions(SequenceKv& sequence, bool unrotated) override;
-  void begin_prompt(int64_t n, int64_t, int64_t) override {
-    prompt_rows_ = Buffer(size_t(n) * config_.dim * sizeof(float));
-  }
-  void end_prompt() override { prompt_rows_ = Buffer(); }
-  float* prompt_rows(int64_t first, int64_t, bool, int64_t) override {
-    return prompt_rows_.as<float>() + first * config_.dim;
-  }
-  void attend_prefill(const PrefillAttention& args) override;
-  void begin_step(const Step& step) override;
-  void embed_step(const Tensor& table, float* x) override;
-  void append_step(int layer, float* q, float* k, const float* v) override;
-  void attend_step(int layer, const float* q, float* out) override;
-  void end_step(int32_t* tokens) override;
-  void abandon_step() override {}
+  std::unique_ptr<Prompt> begin_prompt(const PromptRequest& request) override;
+  std::unique_ptr<Step> begin_step(const StepRequest& request) override;
   float* logits_memory(int64_t n) override {
     next_logits_.reserve(n * config_.vocab_size * sizeof(float));
     return next_logits_.as<float>();
   }
   const float* logits(int64_t i) override { return logits_.as<float>() + i * config_.vocab_size; }
-  void fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
-                      const LayerKv& kv) override;
-  Residency& residency() override { return *residency_; }
+  KvStore& kv() override { return *kv_; }
 
  private:
+  class CpuPrompt;
+  class CpuStep;
+  // Attention of a prompt, with where it is.
+  struct PrefillAttention : PromptAttention {
+    SequenceKv* sequence = nullptr;
+    int layer = 0;
+    LayerKv kv;
+  };
   // A row of a decode step on its way: cpu_attention.cpp.
   struct ActiveRow {
     SequenceKv* sequence = nullptr;
@@ -91,6 +83,15 @@ class CpuBackend : public Backend {
   void add(float* x, const float* y, int64_t count);
   void experts_ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase);
   void route(const LayerWeights& weights, const float* in, int64_t n, Phase phase);
+  // Of a prompt.
+  void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv, int rope);
+  void attend_prefill(const PrefillAttention& args);
+  void fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
+                      const LayerKv& kv);
+  // Of a step.
+  void append_step(int layer, float* q, float* k, const float* v);
+  void attend_step(int layer, const float* q, float* out);
+  void end_step(int32_t* tokens);
   void store_prefill(const float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv);
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope);
   void transform(float* heads, int n_heads) const;  // BlockLayout::transforms_keys, of one token
@@ -135,11 +136,12 @@ class CpuBackend : public Backend {
   std::string arithmetic_;
   ThreadPool* threads_;
   StateShape state_shape_;
-  KvStore store_;
-  std::unique_ptr<CpuResidency> residency_;
+  HostKv store_;
+  std::unique_ptr<CpuKv> kv_;
+  std::vector<SequenceKv*> stepping_;  // of the step under way, each once
   CpuProducts products_;
   CpuExperts experts_;
-  Step step_;                       // under way
+  StepRequest step_;                // under way
   std::vector<int32_t> positions_;  // of the rows of a step, or of a prefill chunk
   std::vector<RowReport> reports_;
   bool waits_ = false;           // rows wait for blocks that others load
@@ -148,7 +150,6 @@ class CpuBackend : public Backend {
   std::vector<std::vector<float>> cos_sin_;
   int64_t rope_positions_ = 0;
 
-  Buffer prompt_rows_;           // the residual stream of the prompt that is being read
   Buffer logits_, next_logits_;  // of the last step; of the one under way
   // Scratch that grows to what is needed and stays.
   Buffer normed_, product_, gate_, up_, synthetic_k_, synthetic_v_, q_scaled_, states_, l_blocks_,

@@ -1,4 +1,4 @@
-#include "kv/cpu_residency.h"
+#include "kv/cpu_kv.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,60 +7,58 @@
 
 namespace riffle {
 
-void CpuResidency::destroy(SequenceKv& s) {
+void CpuKv::destroy(SequenceKv& s) {
   forget(s, 0);
-  store_->destroy(s);
+  host_->destroy(s);
 }
 
-SequenceKv CpuResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
-  const int64_t block_size = store_->layout().block_size;
+SequenceKv CpuKv::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
+  const int64_t block_size = host_->layout().block_size;
   if (n_tokens % block_size != 0 && n_tokens / block_size == from.n_tokens / block_size) park(from);
-  return store_->fork(from, n_tokens, n_ctx);
+  return host_->fork(from, n_tokens, n_ctx);
 }
 
-void CpuResidency::retire(SequenceKv& s) {
+void CpuKv::retire(SequenceKv& s) {
   forget(s, 0);
-  store_->make_own(s, 0, store_->layout().blocks(s.n_tokens));
+  host_->make_own(s, 0, host_->layout().blocks(s.n_tokens));
 }
 
-void CpuResidency::truncate(SequenceKv& s, int64_t n_tokens) {
-  forget(s, n_tokens / store_->layout().block_size);
-  store_->truncate(s, n_tokens);
+void CpuKv::truncate(SequenceKv& s, int64_t n_tokens) {
+  forget(s, n_tokens / host_->layout().block_size);
+  host_->truncate(s, n_tokens);
 }
 
-void CpuResidency::commit(SequenceKv& s) {
-  store_->drop_passed(s, [this](const std::byte* block) { leave(block); });
-  if (s.n_tokens % store_->layout().block_size != 0) return;
+void CpuKv::commit(SequenceKv& s) {
+  host_->drop_passed(s, [this](const std::byte* block) { leave(block); });
+  if (s.n_tokens % host_->layout().block_size != 0) return;
   flush_full(s);
-  store_->build_digests(s, s.n_tokens);
+  host_->build_digests(s, s.n_tokens);
 }
 
-void CpuResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
+void CpuKv::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
   flush_layer(s, layer, n_total);
-  store_->build_digests(s, n_total, layer);
+  host_->build_digests(s, n_total, layer);
 }
 
-void CpuResidency::commit_prompt(SequenceKv& s, int64_t n_total, const Marks& marks) {
-  store_->commit_prompt(s, n_total, marks, [this](const std::byte* block) { leave(block); });
+void CpuKv::commit_prompt(SequenceKv& s, int64_t n_total, const Marks& marks) {
+  host_->commit_prompt(s, n_total, marks, [this](const std::byte* block) { leave(block); });
 }
 
 namespace {
 
-class InPlace : public CpuResidency {
+class InPlace : public CpuKv {
  public:
-  using CpuResidency::CpuResidency;
+  using CpuKv::CpuKv;
   bool in_place() const override { return true; }
-  int64_t slots() const override { return 0; }
-
   void activate(SequenceKv* const*, size_t, int64_t) override {}
   std::byte* tail(SequenceKv& s, int layer, int head) override {
-    return store_->head(s, layer, head).blocks[s.n_tokens / store_->layout().block_size];
+    return host_->head(s, layer, head).blocks[s.n_tokens / host_->layout().block_size];
   }
   int64_t used_slots() const override { return 0; }
   int64_t room(int) const override { return kMaxBlocks; }
   void acquire(SequenceKv& s, int layer, int head, const int32_t* blocks, int n,
                Held* held) override {
-    const HeadKv& h = store_->head(s, layer, head);
+    const HeadKv& h = host_->head(s, layer, head);
     for (int i = 0; i < n; ++i) held[i] = {h.blocks[blocks[i]], nullptr, -1, false, false};
   }
   void load(const Held*, int) override {}
@@ -69,17 +67,17 @@ class InPlace : public CpuResidency {
 
   // Blocks that are not kept share a buffer in turn. It holds a chunk and its window.
   LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t rows) override {
-    const int64_t n_blocks = store_->layout().blocks(n_total);
-    const size_t bytes = store_->layout().bytes();
-    const int n_heads = store_->n_kv_heads();
+    const int64_t n_blocks = host_->layout().blocks(n_total);
+    const size_t bytes = host_->layout().bytes();
+    const int n_heads = host_->n_kv_heads();
     table_.resize(n_blocks * n_heads);
     int64_t turns = 0;
-    if (!store_->selects(layer)) {
-      turns = std::min(n_blocks, store_->shape().prompt_blocks(layer, rows));
+    if (!host_->selects(layer)) {
+      turns = std::min(n_blocks, host_->shape().prompt_blocks(layer, rows));
       passing_.reserve(turns * n_heads * bytes);
     }
     for (int h = 0; h < n_heads; ++h) {
-      const std::vector<std::byte*>& blocks = store_->head(s, layer, h).blocks;
+      const std::vector<std::byte*>& blocks = host_->head(s, layer, h).blocks;
       for (int64_t b = 0; b < n_blocks; ++b)
         table_[h * n_blocks + b] =
             blocks[b] ? blocks[b] : passing_.as<std::byte>() + (h * turns + b % turns) * bytes;
@@ -99,14 +97,14 @@ class InPlace : public CpuResidency {
   Buffer passing_;  // prefill: a layer's blocks that its window will have passed at the end
 };
 
-class Pooled : public CpuResidency {
+class Pooled : public CpuKv {
  public:
-  Pooled(KvStore* store, ThreadPool* threads, int64_t n_slots, EvictPolicy policy, bool per_layer)
-      : CpuResidency(store),
+  Pooled(HostKv* host, ThreadPool* threads, int64_t n_slots, EvictPolicy policy, bool per_layer)
+      : CpuKv(host),
         threads_(threads),
         per_layer_(per_layer),
-        bytes_(store->layout().bytes()),
-        pool_(n_slots, policy, per_layer ? store->n_layers() : 1),
+        bytes_(host->layout().bytes()),
+        pool_(n_slots, policy, per_layer ? host->n_layers() : 1),
         memory_(size_t(n_slots) * bytes_) {}
 
   bool in_place() const override { return false; }
@@ -115,7 +113,7 @@ class Pooled : public CpuResidency {
 
   // The newest blocks of all sequences of a step are in the pool, and one row iterates.
   int64_t sequences_per_step(int64_t row_slots) const override {
-    const int64_t parts = per_layer_ ? store_->n_layers() : 1;
+    const int64_t parts = per_layer_ ? host_->n_layers() : 1;
     const int64_t have = slots() / parts, tails = n_heads() / parts;
     return have < row_slots ? 0 : (have - row_slots) / tails;
   }
@@ -126,10 +124,9 @@ class Pooled : public CpuResidency {
 
   // The block that will be written next may be in the pool as another sequence's that held it too,
   // or from before a cut.
-  void reserve(SequenceKv& s, int64_t n_tokens) override { reserve_prompt(s, n_tokens, s.marks); }
-  void reserve_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks) override {
-    store_->reserve_prompt(s, n_tokens, marks);
-    const size_t block = s.n_tokens / store_->layout().block_size;
+  void reserve(SequenceKv& s, int64_t n_tokens, const Marks& marks) override {
+    host_->reserve_prompt(s, n_tokens, marks);
+    const size_t block = s.n_tokens / host_->layout().block_size;
     if (!s.tail_slots.empty()) return;
     for (const HeadKv& h : s.heads)
       if (block < h.blocks.size() && h.blocks[block]) pool_.drop(block_key(h.blocks[block]));
@@ -143,12 +140,12 @@ class Pooled : public CpuResidency {
       while (!take_tails(s)) make_room(sequences, n, spare);
       active_.push_back(&s);
     }
-    for (int layer = 0; layer < (per_layer_ ? store_->n_layers() : 1); ++layer)
+    for (int layer = 0; layer < (per_layer_ ? host_->n_layers() : 1); ++layer)
       while (room(layer) < spare) make_room(sequences, n, spare);
   }
 
   std::byte* tail(SequenceKv& s, int layer, int head) override {
-    return slot_data(s.tail_slots[size_t(layer) * store_->n_kv_heads() + head]);
+    return slot_data(s.tail_slots[size_t(layer) * host_->n_kv_heads() + head]);
   }
 
   int64_t room(int layer) const override {
@@ -158,7 +155,7 @@ class Pooled : public CpuResidency {
 
   void acquire(SequenceKv& s, int layer, int head, const int32_t* blocks, int n,
                Held* held) override {
-    const HeadKv& h = store_->head(s, layer, head);
+    const HeadKv& h = host_->head(s, layer, head);
     for (int i = 0; i < n; ++i) {
       const SlotPool::Grant grant = pool_.acquire(block_key(h.blocks[blocks[i]]), partition(layer));
       if (grant.slot == SlotPool::kNone) {
@@ -201,26 +198,26 @@ class Pooled : public CpuResidency {
 
   LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t) override {
     park(s);
-    const int64_t n_blocks = store_->layout().blocks(n_total),
-                  old = store_->layout().blocks(s.n_tokens);
-    const int n_heads = store_->n_kv_heads();
+    const int64_t n_blocks = host_->layout().blocks(n_total),
+                  old = host_->layout().blocks(s.n_tokens);
+    const int n_heads = host_->n_kv_heads();
     layer_memory_.reserve(size_t(n_blocks) * n_heads * bytes_);
     table_.resize(n_blocks * n_heads);
     for (int64_t i = 0; i < n_blocks * n_heads; ++i)
       table_[i] = layer_memory_.as<std::byte>() + i * bytes_;
     threads_->parallel_for(old * n_heads, [&](int64_t i, int) {
       const int64_t h = i / old, b = i % old;
-      const std::byte* from = store_->head(s, layer, static_cast<int>(h)).blocks[b];
+      const std::byte* from = host_->head(s, layer, static_cast<int>(h)).blocks[b];
       if (from) std::memcpy(table_[h * n_blocks + b], from, bytes_);
     });
-    counters.loaded_bytes += store_->blocks_held(s, layer, 0, old) * bytes_;
+    counters.loaded_bytes += host_->blocks_held(s, layer, 0, old) * bytes_;
     return {table_.data(), layer_memory_.as<std::byte>(), n_blocks};
   }
   uint64_t prefill_held() const override { return layer_memory_.size(); }
 
  protected:
   void flush_full(SequenceKv& s) override {
-    const int64_t block = s.n_tokens / store_->layout().block_size - 1;
+    const int64_t block = s.n_tokens / host_->layout().block_size - 1;
     for (int32_t slot : s.tail_slots) pool_.seal(slot);
     threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
       std::memcpy(s.heads[i].blocks[block], slot_data(s.tail_slots[i]), bytes_);
@@ -235,29 +232,29 @@ class Pooled : public CpuResidency {
   }
 
   void flush_layer(SequenceKv& s, int layer, int64_t n_total) override {
-    const int64_t n_blocks = store_->layout().blocks(n_total),
-                  first = s.n_tokens / store_->layout().block_size;
+    const int64_t n_blocks = host_->layout().blocks(n_total),
+                  first = s.n_tokens / host_->layout().block_size;
     const int64_t fresh = n_blocks - first;
-    threads_->parallel_for(fresh * store_->n_kv_heads(), [&](int64_t i, int) {
+    threads_->parallel_for(fresh * host_->n_kv_heads(), [&](int64_t i, int) {
       const int64_t h = i / fresh, b = first + i % fresh;
-      std::byte* to = store_->head(s, layer, static_cast<int>(h)).blocks[b];
+      std::byte* to = host_->head(s, layer, static_cast<int>(h)).blocks[b];
       if (to) std::memcpy(to, table_[h * n_blocks + b], bytes_);
     });
-    counters.flushed_bytes += store_->blocks_held(s, layer, first, n_blocks) * bytes_;
+    counters.flushed_bytes += host_->blocks_held(s, layer, first, n_blocks) * bytes_;
   }
 
   void forget(SequenceKv& s, int64_t from_block) override {
     park(s);
     for (const HeadKv& h : s.heads)
       for (size_t b = from_block; b < h.blocks.size(); ++b)
-        if (h.blocks[b] && store_->held_once(h.blocks[b])) leave(h.blocks[b]);
+        if (h.blocks[b] && host_->held_once(h.blocks[b])) leave(h.blocks[b]);
   }
   void leave(const std::byte* block) override { pool_.drop(block_key(block)); }
 
   void park(SequenceKv& s) override {
     if (s.tail_slots.empty()) return;
-    const int64_t block = s.n_tokens / store_->layout().block_size;
-    if (s.n_tokens % store_->layout().block_size != 0) {
+    const int64_t block = s.n_tokens / host_->layout().block_size;
+    if (s.n_tokens % host_->layout().block_size != 0) {
       threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
         std::memcpy(s.heads[i].blocks[block], slot_data(s.tail_slots[i]), bytes_);
       });
@@ -269,7 +266,7 @@ class Pooled : public CpuResidency {
   }
 
  private:
-  int64_t n_heads() const { return int64_t(store_->n_layers()) * store_->n_kv_heads(); }
+  int64_t n_heads() const { return int64_t(host_->n_layers()) * host_->n_kv_heads(); }
   int partition(int layer) const { return per_layer_ ? layer : 0; }
   std::byte* slot_data(int32_t slot) const {
     return memory_.as<std::byte>() + size_t(slot) * bytes_;
@@ -278,8 +275,8 @@ class Pooled : public CpuResidency {
   // A FILLING slot for every layer and head of s; false (and nothing taken) if there are not
   // enough.
   bool take_tails(SequenceKv& s) {
-    const int64_t block = s.n_tokens / store_->layout().block_size;
-    const int n_heads = store_->n_kv_heads();
+    const int64_t block = s.n_tokens / host_->layout().block_size;
+    const int n_heads = host_->n_kv_heads();
     for (size_t i = 0; i < s.heads.size(); ++i) {
       const int layer = static_cast<int>(i) / n_heads;
       const SlotPool::Grant grant =
@@ -292,7 +289,7 @@ class Pooled : public CpuResidency {
       counters.evictions += grant.evicted;
       s.tail_slots.push_back(grant.slot);
     }
-    if (s.n_tokens % store_->layout().block_size != 0) {
+    if (s.n_tokens % host_->layout().block_size != 0) {
       threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
         std::memcpy(slot_data(s.tail_slots[i]), s.heads[i].blocks[block], bytes_);
       });
@@ -325,13 +322,11 @@ class Pooled : public CpuResidency {
 
 }  // namespace
 
-std::unique_ptr<CpuResidency> make_in_place(KvStore* store) {
-  return std::make_unique<InPlace>(store);
-}
+std::unique_ptr<CpuKv> make_in_place(HostKv* host) { return std::make_unique<InPlace>(host); }
 
-std::unique_ptr<CpuResidency> make_pooled(KvStore* store, ThreadPool* threads, int64_t n_slots,
-                                          EvictPolicy policy, bool per_layer) {
-  return std::make_unique<Pooled>(store, threads, n_slots, policy, per_layer);
+std::unique_ptr<CpuKv> make_pooled(HostKv* host, ThreadPool* threads, int64_t n_slots,
+                                   EvictPolicy policy, bool per_layer) {
+  return std::make_unique<Pooled>(host, threads, n_slots, policy, per_layer);
 }
 
 }  // namespace riffle

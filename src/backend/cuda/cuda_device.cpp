@@ -1,6 +1,6 @@
-// Construction, prefill and the operations that both phases share; cuda_step.cpp has the decode
-// step.
-#include "backend/cuda/cuda_backend.h"
+// Construction and the operations that prompts and steps share; cuda_prompt.cpp and cuda_step.cpp
+// have the others.
+#include "backend/cuda/cuda_device.h"
 
 #include <algorithm>
 #include <cmath>
@@ -33,8 +33,8 @@ static LoadProgress upload_progress(const riffle_context_options& o) {
   };
 }
 
-CudaBackend::CudaBackend(const Model& model, const BackendOptions& options, ThreadPool* threads,
-                         const DeviceInfo& device)
+CudaDevice::CudaDevice(const Model& model, const BackendOptions& options, ThreadPool* threads,
+                       const DeviceInfo& device)
     : model_(model),
       config_(model.config),
       options_(options),
@@ -49,42 +49,37 @@ CudaBackend::CudaBackend(const Model& model, const BackendOptions& options, Thre
       slabs_(new PinnedSlabs(device.ordinal, options.options.no_pin)),
       store_(kv_shape(config_, options), host_kernels_, threads,
              std::unique_ptr<SlabSource>(slabs_), false, options.options.host_mem),
-      residency_(config_, device_, &heap_, &compute_, &store_, slabs_, options),
-      streamed_attention_(config_, device_, &heap_, &compute_, &residency_),
+      kv_(config_, device_, &heap_, &compute_, &store_, slabs_, options),
+      streamed_attention_(config_, device_, &heap_, &compute_, &kv_),
       prompt_rows_(&compute_),
+      step_memory_(&heap_, &compute_),
+      logits_(&step_memory_, &compute_, config_.vocab_size),
+      sampling_(&step_memory_, &compute_, config_.vocab_size, drawable_ids(model)),
+      graphs_(&compute_),
+      profile_(&compute_),
       cpu_products_(host_kernels_, options.layout.type == cpu::KvType::F32, threads),
       cpu_experts_(config_, &cpu_products_, threads) {}
 
-std::string CudaBackend::arithmetic() const {
+std::string CudaDevice::arithmetic() const {
   if (options_.host_expert_layers == 0) return detail();
   // Not of how many layers: prompts, whose bits it names, are the device's but for their experts in
   // chunks of a few tokens.
   return device_.name + ", experts " + options_.host_arithmetic();
 }
 
-CudaBackend::~CudaBackend() {
+CudaDevice::~CudaDevice() {
   cudaStreamSynchronize(compute_);
   cudaGetLastError();
 }
 
-// Growing loses the contents. It waits until no operation uses the old memory.
-Buffer& CudaBackend::grow(Buffer& buffer, size_t bytes, const char* what) {
-  if (buffer.size() >= bytes) return buffer;
-  if (buffer.size() > 0) compute_.wait(what);
-  buffer = Buffer();
-  buffer = heap_.take(bytes, what);
-  ++growths_;
-  return buffer;
-}
-
-void CudaBackend::read(const float* src, int64_t n, float* host) {
+void CudaDevice::read(const float* src, int64_t n, float* host) {
   const DeviceScope on = enter();
   check(cudaMemcpyAsync(host, src, n * sizeof(float), cudaMemcpyDeviceToHost, compute_),
         "reading results");
   compute_.wait("reading results");
 }
 
-void CudaBackend::rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) {
+void CudaDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) {
   if (n <= rope_positions_) return;
   const DeviceScope on = enter();
   const size_t row = config_.head_dim;
@@ -118,7 +113,7 @@ void CudaBackend::rope_table(int64_t n, std::span<const RopeFrequencies> frequen
 // ---- products
 
 // Groups of rows that read the weights once each; a row's bits do not depend on its group.
-void CudaBackend::gemv_rows(const Gemv& all, int64_t n) {
+void CudaDevice::gemv_rows(const Gemv& all, int64_t n) {
   for (int64_t first = 0; first < n; first += kGemvMaxRows) {
     Gemv part = all;
     part.x = all.x + first * all.ldx;
@@ -129,21 +124,22 @@ void CudaBackend::gemv_rows(const Gemv& all, int64_t n) {
   }
 }
 
-void CudaBackend::multiply(const Matrix& w, const void* a, WType type, int64_t n, void* c,
-                           int64_t ldc, WType c_type, bool add) {
+void CudaDevice::multiply(const Matrix& w, const void* a, WType type, int64_t n, void* c,
+                          int64_t ldc, WType c_type, bool add) {
   if (w.type == type)
     return cublas_.product(a, w.data, type, n, w.rows, w.cols, c, ldc, c_type, add);
   const int64_t tile = unpacked_rows(w.rows, w.cols, type);
-  grow(unpacked_, tile * w.cols * size_of(type), "dequantised weights");
+  grow(prompt_.unpacked, tile * w.cols * size_of(type), "dequantised weights");
   for (int64_t first = 0; first < w.rows; first += tile) {
     const int64_t rows = std::min(tile, w.rows - first);
-    check(dequantize(w, first, rows, unpacked_.data(), type, compute_), "dequantising weights");
-    cublas_.product(a, unpacked_.data(), type, n, rows, w.cols,
+    check(dequantize(w, first, rows, prompt_.unpacked.data(), type, compute_),
+          "dequantising weights");
+    cublas_.product(a, prompt_.unpacked.data(), type, n, rows, w.cols,
                     static_cast<std::byte*>(c) + first * size_of(c_type), ldc, c_type, add);
   }
 }
 
-void CudaBackend::linear(const Linear& args) {
+void CudaDevice::linear(const Linear& args) {
   const DeviceScope on = enter();
   const int64_t cols = args.outs[0].weight->cols;
   const float* norm = args.norm && args.norm->data ? weights_.vector(*args.norm) : nullptr;
@@ -170,7 +166,7 @@ void CudaBackend::linear(const Linear& args) {
     if (post_norm) add_normed(args.outs[0], products_, args.n, *args.post_norm);
     else
       for (int o = 0; o < args.n_outs; ++o) add_bias(args.outs[o], args.n);
-    return mark(Part::Linear);
+    return profile_.mark(Part::Linear);
   }
   WType prepared = WType::Q8_0;  // nothing yet
   for (int o = 0; o < args.n_outs; ++o) {
@@ -180,31 +176,32 @@ void CudaBackend::linear(const Linear& args) {
       prepared = type;
     }
     const LinearOut& out = args.outs[o];
-    float* y = post_norm ? prompt_products_.as<float>() : out.y;
-    multiply(weights_.matrix(*out.weight), operand_.data(), type, args.n, y, out.ldy, WType::F32,
-             args.add && !post_norm);
-    if (post_norm) add_normed(out, prompt_products_, args.n, *args.post_norm);
+    float* y = post_norm ? prompt_.products.as<float>() : out.y;
+    multiply(weights_.matrix(*out.weight), prompt_.operand.data(), type, args.n, y, out.ldy,
+             WType::F32, args.add && !post_norm);
+    if (post_norm) add_normed(out, prompt_.products, args.n, *args.post_norm);
     else add_bias(out, args.n);
   }
 }
 
-// operand_: rows of x, normalised if there is a norm, as prefill's products take them.
-void CudaBackend::prepare(const float* x, const float* norm, int64_t n, int64_t cols, WType type) {
-  grow(operand_, n * cols * size_of(type), "a prefill chunk");
-  check(norm ? rmsnorm(x, norm, n, cols, config_.stream_eps(), operand_.data(), type, compute_)
-             : convert(x, n * cols, operand_.data(), type, compute_),
-        "preparing a product");
+// prompt_.operand: rows of x, normalised if there is a norm, as prefill's products take them.
+void CudaDevice::prepare(const float* x, const float* norm, int64_t n, int64_t cols, WType type) {
+  grow(prompt_.operand, n * cols * size_of(type), "a prefill chunk");
+  check(
+      norm ? rmsnorm(x, norm, n, cols, config_.stream_eps(), prompt_.operand.data(), type, compute_)
+           : convert(x, n * cols, prompt_.operand.data(), type, compute_),
+      "preparing a product");
 }
 
 // out.y += norm(rows + bias).
-void CudaBackend::add_normed(const LinearOut& out, const Buffer& rows, int64_t n,
-                             const Tensor& norm) {
+void CudaDevice::add_normed(const LinearOut& out, const Buffer& rows, int64_t n,
+                            const Tensor& norm) {
   check(add_rmsnorm(out.y, rows.as<float>(), out.bias ? weights_.bias(*out.bias) : nullptr,
                     weights_.vector(norm), n, out.weight->rows, config_.post_norm_eps, compute_),
         "normalising");
 }
 
-Gate CudaBackend::gate() const {
+Gate CudaDevice::gate() const {
   switch (config_.activation) {
     case Activation::SILU: return Gate::Silu;
     case Activation::GELU_TANH: return Gate::GeluTanh;
@@ -213,7 +210,7 @@ Gate CudaBackend::gate() const {
   return Gate::Silu;
 }
 
-void CudaBackend::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) {
+void CudaDevice::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) {
   const DeviceScope on = enter();
   const float* w = weights_.vector(weight);
   constexpr int64_t kHead = 512;  // a warp reads no more
@@ -224,29 +221,29 @@ void CudaBackend::norm_heads(float* x, int64_t n, int n_heads, const Tensor& wei
         "normalising heads");
 }
 
-void CudaBackend::sigmoid_gate(float* x, const float* gate, int64_t count) {
+void CudaDevice::sigmoid_gate(float* x, const float* gate, int64_t count) {
   const DeviceScope on = enter();
   check(riffle::cuda::sigmoid_gate(x, gate, count, compute_), "gating what attention gives");
 }
 
-void CudaBackend::softcap(float* x, int64_t count, float cap) {
+void CudaDevice::softcap(float* x, int64_t count, float cap) {
   const DeviceScope on = enter();
   check(riffle::cuda::softcap(x, count, cap, compute_), "capping logits");
 }
 
-void CudaBackend::add_bias(const LinearOut& out, int64_t n) {
+void CudaDevice::add_bias(const LinearOut& out, int64_t n) {
   if (!out.bias || !out.bias->data) return;
   check(riffle::cuda::add_bias(out.y, n, out.ldy, out.weight->rows, weights_.vector(*out.bias),
                                compute_),
         "adding a bias");
 }
 
-void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
+void CudaDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   const DeviceScope on = enter();
   if (!w.experts.empty()) {
     if (phase == Phase::Prefill && n > kFewRows) return experts_of_prompt(w, x, n);
     experts_of_step(w, x, n);
-    return mark(Part::Linear);
+    return profile_.mark(Part::Linear);
   }
   const int64_t dim = w.w1.cols, hidden = w.w1.rows;
   const float* norm = w.ffn_norm.data ? weights_.vector(w.ffn_norm) : nullptr;
@@ -285,28 +282,29 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
     gemv_rows(down, n);
     if (post_norm) add_normed(out, products_, n, w.post_ffn_norm);
     else add_bias(out, n);
-    return mark(Part::Linear);
+    return profile_.mark(Part::Linear);
   }
   const WType type = operand_type(options_.layout.type, w.w1.type),
               down_type = cuda::down_type(options_.layout.type, config_, w.w2.type);
-  grow(gate_, n * hidden * std::max(size_of(type), size_of(down_type)), "a prefill chunk");
-  grow(up_, n * hidden * size_of(type), "a prefill chunk");
+  grow(prompt_.gate, n * hidden * std::max(size_of(type), size_of(down_type)), "a prefill chunk");
+  grow(prompt_.up, n * hidden * size_of(type), "a prefill chunk");
   prepare(x, norm, n, dim, type);
-  multiply(weights_.matrix(w.w1), operand_.data(), type, n, gate_.data(), hidden, type, false);
-  multiply(weights_.matrix(w.w3), operand_.data(), type, n, up_.data(), hidden, type, false);
-  check(glu(gate(), gate_.data(), up_.data(), n * hidden, type, gate_.data(), down_type, compute_,
-            weights_.bias(w.b1), weights_.bias(w.b3), hidden),
+  multiply(weights_.matrix(w.w1), prompt_.operand.data(), type, n, prompt_.gate.data(), hidden,
+           type, false);
+  multiply(weights_.matrix(w.w3), prompt_.operand.data(), type, n, prompt_.up.data(), hidden, type,
+           false);
+  check(glu(gate(), prompt_.gate.data(), prompt_.up.data(), n * hidden, type, prompt_.gate.data(),
+            down_type, compute_, weights_.bias(w.b1), weights_.bias(w.b3), hidden),
         "the FFN's gate");
-  multiply(weights_.matrix(w.w2), gate_.data(), down_type, n,
-           post_norm ? prompt_products_.as<float>() : x, dim, WType::F32, !post_norm);
-  if (post_norm) add_normed(out, prompt_products_, n, w.post_ffn_norm);
+  multiply(weights_.matrix(w.w2), prompt_.gate.data(), down_type, n,
+           post_norm ? prompt_.products.as<float>() : x, dim, WType::F32, !post_norm);
+  if (post_norm) add_normed(out, prompt_.products, n, w.post_ffn_norm);
   else add_bias(out, n);
 }
 
 // ---- prefill
 
-void CudaBackend::embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n,
-                                 float* out) {
+void CudaDevice::embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out) {
   threads_->parallel_for(n, [&](int64_t i, int) {
     const auto decode = [&](const void* data, int64_t row) {
       float* x = out + i * table.cols;
@@ -321,52 +319,7 @@ void CudaBackend::embedding_rows(const Tensor& table, const int32_t* tokens, int
   });
 }
 
-// Takes all memory that the prompt's operations will need, so that none is allocated while it is
-// read. prompt_bytes counts the same.
-void CudaBackend::begin_prompt(int64_t n, int64_t n_total, int64_t chunk) {
-  const DeviceScope on = enter();
-  residency_.begin_prompt(n_total);
-  try {
-    if (n == 0) return;
-    DeviceArena& memory = residency_.prompt_memory();
-    prompt_rows_.begin(memory, n, config_.dim, chunk, options_.rows_on_host,
-                       !options_.options.no_pin);
-    const int64_t operand = options_.layout.type == cpu::KvType::F32 ? 4 : 2,
-                  rows = std::max(chunk, std::min(kScoreRows, n)),
-                  q = int64_t(config_.n_heads) * config_.head_dim;
-    operand_ = memory.take(operand * rows * std::max<int64_t>(config_.dim, q), "a prefill chunk");
-    gate_ = memory.take(operand * chunk * config_.ffn_values(), "a prefill chunk");
-    up_ = memory.take(operand * chunk * config_.ffn_values(), "a prefill chunk");
-    take_experts(memory, chunk, operand);
-    if (config_.post_norm)
-      prompt_products_ = memory.take(sizeof(float) * chunk * config_.dim, "a prefill chunk");
-    unpacked_ = memory.take(unpacked_bytes(model_, options_.layout.type), "dequantised weights");
-    if (options_.host_expert_layers > 0)
-      expert_staging_ = memory.take(expert_staging_bytes(model_, options_.layout.type),
-                                    "experts from host memory");
-    if (const uint64_t bytes = unpacked_kv_bytes(config_, options_.layout, n_total))
-      unpacked_kv_ = memory.take(bytes, "a layer's KV in f16");
-    unpacked_layer_ = -1;
-  } catch (...) {
-    end_prompt();
-    throw;
-  }
-}
-
-void CudaBackend::end_prompt() {
-  try {
-    const DeviceScope on = enter();
-    for (Buffer* b :
-         {&operand_, &gate_, &up_, &prompt_products_, &unpacked_, &unpacked_kv_, &expert_staging_})
-      *b = Buffer();
-    prompt_experts_ = {};
-    prompt_rows_.end();
-    residency_.end_prompt();
-  } catch (const Error&) {  // the device is lost: the next operation says so
-  }
-}
-
-void CudaBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) {
+void CudaDevice::embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) {
   const DeviceScope on = enter();
   const int64_t batch = std::min(n, kEmbedRows);
   for (Buffer& b : embedding_)
@@ -388,76 +341,33 @@ void CudaBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, f
   }
 }
 
-RopePairs CudaBackend::rope_pairs(int rope) const {
+RopePairs CudaDevice::rope_pairs(int rope) const {
   const int rotated = config_.ropes[rope].rotated;
   return {config_.rope_interleaved, rotated > 0 ? rotated : config_.head_dim};
 }
 
-void CudaBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) {
+void CudaDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) {
   const DeviceScope on = enter();
   check(riffle::cuda::rope(x, n, ld, n_heads, config_.head_dim, cos_sin_[rope].as<float>(), pos0,
                            rope_pairs(rope), options_.layout.transforms_keys(), compute_),
         "rotating queries");
 }
 
-void CudaBackend::append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv,
-                         int rope) {
-  const DeviceScope on = enter();
-  check(rope_append_prefill(k, v, n, int64_t(config_.n_kv_heads) * config_.head_dim,
-                            config_.n_kv_heads, cos_sin_[rope].as<float>(), pos0, rope_pairs(rope),
-                            kv.base, kv.n_blocks, residency_.layout(), compute_),
-        "appending KV");
-}
-
-// Prompts attend to f16: the layer's blocks in 8 bits are unpacked as far as they have not been for
-// the chunks before.
-void CudaBackend::unpack_prefill(const PrefillAttention& a, FlashPrefill& f) {
-  const int64_t size = f.layout.block_size;
-  const bool goes_on = unpacked_layer_ == a.layer && unpacked_tokens_ == a.pos0;
-  UnpackQ8 args;
-  args.blocks = a.kv.base;
-  args.n_blocks = a.kv.n_blocks;
-  args.first = goes_on ? a.pos0 / size : 0;
-  args.last = (a.pos0 + a.n + size - 1) / size;
-  args.n_kv_heads = config_.n_kv_heads;
-  args.layout = f.layout;
-  args.out = unpacked_kv_.as<std::byte>();
-  check(unpack_q8(args, compute_), "unpacking KV");
-  unpacked_layer_ = a.layer;
-  unpacked_tokens_ = a.pos0 + a.n;
-  f.blocks = args.out;
-  f.layout.type = KvType::F16;
-  f.layout.value_offset = size * kv_row_bytes(KvType::F16, f.layout.head_dim);
-  f.layout.block_bytes = 2 * f.layout.value_offset;
-}
-
 // Of a layer's heads; null: none.
-const float* CudaBackend::sinks(int layer) const {
+const float* CudaDevice::sinks(int layer) const {
   return config_.sinks ? weights_.bias(model_.weights.layers[layer].sinks) : nullptr;
 }
 
-void CudaBackend::attend_prefill(const PrefillAttention& a) {
+bool CudaDevice::start_profile() {
   const DeviceScope on = enter();
-  FlashPrefill f;
-  f.q = a.q;
-  f.n = a.n;
-  f.ldq = a.ldq;
-  f.pos0 = a.pos0;
-  f.window = a.window;
-  f.n_heads = config_.n_heads;
-  f.n_kv_heads = config_.n_kv_heads;
-  f.blocks = a.kv.base;
-  f.n_blocks = a.kv.n_blocks;
-  f.layout = residency_.layout();
-  if (f.layout.type == KvType::Q8) unpack_prefill(a, f);
-  f.sinks = sinks(a.layer);
-  f.out = a.out;
-  f.ldo = a.ldo;
-  check(flash_prefill(f, device_.limits, compute_), "attention of a prompt");
+  profile_.start();
+  return true;
 }
 
-void CudaBackend::device_stats(riffle_stats& s) const {
-  s.host_syncs = compute_.waits() + residency_.waits() + event_waits_;
+void CudaDevice::finish_profile(riffle_timing& timing) { profile_.finish(timing); }
+
+void CudaDevice::add_stats(riffle_stats& s) const {
+  s.host_syncs = compute_.waits() + kv_.waits() + event_waits_;
   s.device_bytes = heap_.used();
   s.peak_device_bytes = heap_.peak();
   s.pinned_bytes = slabs_->pinned_bytes();
@@ -544,21 +454,21 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
                                                rule.codes(), rule.by_vote, o.lookup, o.n_ctx);
   if (!checked_mul(o.n_sessions, session, &needs.digests)) needs.digests = UINT64_MAX;
   const uint64_t layer = uint64_t(l.blocks(o.n_ctx)) * c.n_kv_heads * l.bytes();
-  needs.prefill_kv = cuda::CudaResidency::prefill_bytes(layer);
+  needs.prefill_kv = cuda::CudaKv::prefill_bytes(layer);
   needs.per_slot = l.bytes() + sizeof(unsigned long long) + sizeof(int32_t);
   needs.min_slots = c.n_kv_heads;
   return needs;
 }
 
-std::unique_ptr<Backend> make_cuda_backend(const Model& model, const BackendOptions& options,
-                                           ThreadPool* threads) {
+std::unique_ptr<Device> make_cuda_device(const Model& model, const BackendOptions& options,
+                                         ThreadPool* threads) {
   std::string text;
   const auto device = usable(text);
   if (!device) fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
   if (!shape_supported(model.config, options.layout, *device, text))
     fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
   const cuda::DeviceScope on(device->ordinal);
-  return std::make_unique<cuda::CudaBackend>(model, options, threads, *device);
+  return std::make_unique<cuda::CudaDevice>(model, options, threads, *device);
 }
 
 }  // namespace riffle

@@ -1,4 +1,4 @@
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_device.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@ static_assert(int(cpu::DigestKind::Mean) == RIFFLE_DIGEST_MEAN &&
               int(cpu::DigestKind::Quest) == RIFFLE_DIGEST_QUEST &&
               int(cpu::DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN);
 
-CpuBackend::CpuBackend(const Model& model, const BackendOptions& options, ThreadPool* threads)
+CpuDevice::CpuDevice(const Model& model, const BackendOptions& options, ThreadPool* threads)
     : model_(model),
       config_(model.config),
       kernels_(options.kernels),
@@ -27,12 +27,12 @@ CpuBackend::CpuBackend(const Model& model, const BackendOptions& options, Thread
       products_(kernels_, options.layout.type == cpu::KvType::F32, threads),
       experts_(config_, &products_, threads),
       thread_scratch_(threads->size()) {
-  residency_ = options.has_pool ? make_pooled(&store_, threads, options.slots, options.evict(),
-                                              options.options.pool_per_layer)
-                                : make_in_place(&store_);
+  kv_ = options.has_pool ? make_pooled(&store_, threads, options.slots, options.evict(),
+                                       options.options.pool_per_layer)
+                         : make_in_place(&store_);
 }
 
-void CpuBackend::prepare(const Selector& selector, SequenceKv& s) {
+void CpuDevice::add_index(const Selector& selector, SequenceKv& s) {
   const int full = static_cast<int>(s.n_tokens / store_.layout().block_size),
             heads = config_.n_kv_heads;
   const auto take_in = [&](int64_t i, int) {
@@ -50,7 +50,7 @@ void CpuBackend::prepare(const Selector& selector, SequenceKv& s) {
   threads_->parallel_for(s.heads.size(), take_in);
 }
 
-void CpuBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) {
+void CpuDevice::embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) {
   threads_->parallel_for(n, [&](int64_t i, int) {
     float* row = x + i * table.cols;
     kernels_->linear.dequant_row(table.type, table.data, table.cols, tokens[i], row);
@@ -62,7 +62,7 @@ void CpuBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, fl
 // Elementwise operations on few rows cost less than waking the threads.
 static constexpr int64_t kRowsPerItem = 16;
 
-void CpuBackend::rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out) {
+void CpuDevice::rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out) {
   const int64_t dim = weight.cols;
   const auto* w = static_cast<const float*>(weight.data);
   threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t i, int) {
@@ -73,34 +73,34 @@ void CpuBackend::rmsnorm(const float* x, const Tensor& weight, int64_t n, float 
 }
 
 // Rows of the residual stream, normalised if there is a norm.
-const float* CpuBackend::normed(const Tensor* norm, const float* x, int64_t n) {
+const float* CpuDevice::normed(const Tensor* norm, const float* x, int64_t n) {
   if (!norm || !norm->data) return x;
   normed_.reserve(n * norm->cols * sizeof(float));
   rmsnorm(x, *norm, n, config_.stream_eps(), normed_.as<float>());
   return normed_.as<float>();
 }
 
-void CpuBackend::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) {
+void CpuDevice::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) {
   rmsnorm(x, weight, n * n_heads, config_.norm_eps, x);
 }
 
-void CpuBackend::sigmoid_gate(float* x, const float* gate, int64_t count) {
+void CpuDevice::sigmoid_gate(float* x, const float* gate, int64_t count) {
   for_values(threads_, count, [&](int64_t first, int64_t n) {
     kernels_->linear.sigmoid_gate(x + first, gate + first, n);
   });
 }
 
-void CpuBackend::softcap(float* x, int64_t count, float cap) {
+void CpuDevice::softcap(float* x, int64_t count, float cap) {
   for_values(threads_, count,
              [&](int64_t first, int64_t n) { kernels_->linear.softcap(x + first, n, cap); });
 }
 
-void CpuBackend::add(float* x, const float* y, int64_t count) {
+void CpuDevice::add(float* x, const float* y, int64_t count) {
   for_values(threads_, count,
              [&](int64_t first, int64_t n) { kernels_->linear.add(x + first, y + first, n); });
 }
 
-void CpuBackend::rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) {
+void CpuDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) {
   if (n <= rope_positions_) return;
   cos_sin_.resize(frequencies.size());
   for (std::vector<float>& table : cos_sin_) table.resize(n * config_.head_dim);
@@ -112,8 +112,7 @@ void CpuBackend::rope_table(int64_t n, std::span<const RopeFrequencies> frequenc
   rope_positions_ = n;
 }
 
-void CpuBackend::rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos,
-                        int rope) {
+void CpuDevice::rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope) {
   const Rope& r = config_.ropes[rope];
   const RopePairs pairs = {config_.rope_interleaved, r.rotated > 0 ? r.rotated : config_.head_dim};
   threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t i, int) {
@@ -123,7 +122,7 @@ void CpuBackend::rotate(float* x, int64_t n, int64_t ld, int n_heads, const int3
   });
 }
 
-void CpuBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) {
+void CpuDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) {
   if (static_cast<int64_t>(positions_.size()) < n) positions_.resize(n);
   std::iota(positions_.begin(), positions_.begin() + n, static_cast<int32_t>(pos0));
   rotate(x, n, ld, n_heads, positions_.data(), rope);
@@ -131,12 +130,12 @@ void CpuBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0
   threads_->parallel_for(n, [&](int64_t i, int) { transform(x + i * ld, n_heads); });
 }
 
-void CpuBackend::transform(float* heads, int n_heads) const {
+void CpuDevice::transform(float* heads, int n_heads) const {
   for (int h = 0; h < n_heads; ++h)
     hadamard(heads + int64_t(h) * config_.head_dim, config_.head_dim);
 }
 
-void CpuBackend::linear(const Linear& args) {
+void CpuDevice::linear(const Linear& args) {
   const float* x = normed(args.norm, args.x, args.n);
   const auto add_biases = [&] {
     for (int o = 0; o < args.n_outs; ++o) products_.add_bias(args.outs[o], args.n);
@@ -162,7 +161,7 @@ void CpuBackend::linear(const Linear& args) {
   if (!args.post_norm || !args.post_norm->data) add_biases();
 }
 
-void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
+void CpuDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   if (!w.experts.empty()) return experts_ffn(w, x, n, phase);
   const int64_t hidden = w.w1.rows;
   gate_.reserve(n * hidden * sizeof(float));
@@ -184,7 +183,7 @@ void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
 }
 
 // Fills in routed_.
-void CpuBackend::route(const LayerWeights& w, const float* in, int64_t n, Phase phase) {
+void CpuDevice::route(const LayerWeights& w, const float* in, int64_t n, Phase phase) {
   const int experts = config_.experts.n, used = config_.experts.n_used;
   router_.reserve(n * experts * sizeof(float));
   float* scores = router_.as<float>();
@@ -199,7 +198,7 @@ void CpuBackend::route(const LayerWeights& w, const float* in, int64_t n, Phase 
 }
 
 // A row's results are added by falling weight, so its bits do not depend on the other rows.
-void CpuBackend::experts_ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
+void CpuDevice::experts_ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   const int64_t dim = config_.dim, used = config_.experts.n_used;
   const float* in = normed(&w.ffn_norm, x, n);
   route(w, in, n, phase);
@@ -215,8 +214,8 @@ void CpuBackend::experts_ffn(const LayerWeights& w, float* x, int64_t n, Phase p
   });
 }
 
-void CpuBackend::append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv,
-                        int rope) {
+void CpuDevice::append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv,
+                       int rope) {
   const int heads = config_.n_kv_heads;
   if (!kv.unrotated) {
     this->rope(k, n, int64_t(heads) * config_.head_dim, heads, pos0, rope);
@@ -227,8 +226,8 @@ void CpuBackend::append(float* k, const float* v, int64_t n, int64_t pos0, const
   store_prefill(k, v, n, pos0, kv);
 }
 
-void CpuBackend::fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
-                                const LayerKv& kv) {
+void CpuDevice::fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
+                               const LayerKv& kv) {
   const int heads = config_.n_kv_heads, d = config_.head_dim;
   constexpr int64_t kRows = 4096;
   synthetic_k_.reserve(kRows * heads * d * sizeof(float));
@@ -241,8 +240,8 @@ void CpuBackend::fill_synthetic(const SyntheticSpec& spec, int layer, int64_t po
   }
 }
 
-void CpuBackend::store_prefill(const float* k, const float* v, int64_t n, int64_t pos0,
-                               const LayerKv& kv) {
+void CpuDevice::store_prefill(const float* k, const float* v, int64_t n, int64_t pos0,
+                              const LayerKv& kv) {
   const BlockLayout& layout = store_.layout();
   const int heads = config_.n_kv_heads, d = layout.head_dim;
   for_rows(threads_, n, [&](int64_t i) {
@@ -256,27 +255,96 @@ void CpuBackend::store_prefill(const float* k, const float* v, int64_t n, int64_
   });
 }
 
-void CpuBackend::begin_step(const Step& step) {
+// The operations of a prompt; the residual stream is the prompt's own.
+class CpuDevice::CpuPrompt : public Prompt {
+ public:
+  CpuPrompt(CpuDevice& device, const PromptRequest& request)
+      : device_(device),
+        request_(request),
+        rows_(size_t(request.n) * device.config_.dim * sizeof(float)) {}
+
+  Buffer allocate(size_t bytes) override { return Buffer(bytes); }
+  float* rows(int64_t first, int64_t, bool, int64_t) override {
+    return rows_.as<float>() + first * device_.config_.dim;
+  }
+  void begin_layer(int layer) override {
+    at_ = layer;
+    layer_ =
+        device_.kv_->prefill_layer(*request_.sequence, layer, request_.n_total, request_.chunk);
+    layer_.unrotated = request_.sequence->unrotated;
+  }
+  void append(float* k, const float* v, int64_t n, int64_t pos0) override {
+    device_.append(k, v, n, pos0, layer_, device_.config_.layers[at_].rope);
+  }
+  void attend(const PromptAttention& args) override {
+    device_.attend_prefill({args, request_.sequence, at_, layer_});
+  }
+  void fill_synthetic(const SyntheticSpec& spec, int64_t pos0, int64_t n) override {
+    device_.fill_synthetic(spec, at_, pos0, n, layer_);
+  }
+  void finish_layer() override {
+    device_.kv_->finish_layer(*request_.sequence, at_, request_.n_total);
+  }
+  uint64_t held() const override { return device_.kv_->prefill_held(); }
+  void commit(const Marks& marks) override {
+    device_.kv_->commit_prompt(*request_.sequence, request_.n_total, marks);
+  }
+
+ private:
+  CpuDevice& device_;
+  PromptRequest request_;
+  int at_ = 0;  // the layer under way
+  Buffer rows_;
+};
+
+class CpuDevice::CpuStep : public Step {
+ public:
+  explicit CpuStep(CpuDevice& device) : device_(device) {}
+  void run(const std::function<void()>& operations, int32_t* tokens) override {
+    operations();
+    device_.end_step(tokens);
+  }
+  void embed(const Tensor& table, float* x) override {
+    device_.embed(table, device_.step_.tokens, device_.step_.n, x);
+  }
+  void append(int layer, float* q, float* k, const float* v) override {
+    device_.append_step(layer, q, k, v);
+  }
+  void attend(int layer, const float* q, float* out) override {
+    device_.attend_step(layer, q, out);
+  }
+
+ private:
+  CpuDevice& device_;
+};
+
+std::unique_ptr<Prompt> CpuDevice::begin_prompt(const PromptRequest& request) {
+  return std::make_unique<CpuPrompt>(*this, request);
+}
+
+std::unique_ptr<Step> CpuDevice::begin_step(const StepRequest& step) {
+  auto under_way = std::make_unique<CpuStep>(*this);
   step_ = step;
+  stepping_.clear();
+  for (int64_t i = 0; i < step.n; ++i)
+    if (step.ahead_of(i) == 0) stepping_.push_back(step.sequences[i]);
+  kv_->activate(stepping_.data(), stepping_.size(), step.row_slots);
   positions_.resize(std::max<size_t>(positions_.size(), step.n));
   for (int64_t i = 0; i < step.n; ++i)
     positions_[i] = step.sequences[i]->unrotated ? 0 : static_cast<int32_t>(step.position(i));
   for (int64_t i = 0; i < step.n; ++i)
     store_.begin_working_set(*step.sequences[i], step.working_set);
+  return under_way;
 }
 
-void CpuBackend::embed_step(const Tensor& table, float* x) {
-  embed(table, step_.tokens, step_.n, x);
-}
-
-void CpuBackend::end_step(int32_t* tokens) {
+void CpuDevice::end_step(int32_t* tokens) {
   for (int64_t i = 0; step_.samples && i < step_.n; ++i)
     if (step_.samples[i].allowed) step_.find_mask(i);
   if (step_.samples) std::fill_n(tokens, step_.n, kNotSampled);
   std::swap(logits_, next_logits_);
 }
 
-void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
+void CpuDevice::append_step(int layer, float* q, float* k, const float* v) {
   const BlockLayout& layout = store_.layout();
   const int heads = config_.n_kv_heads, d = layout.head_dim;
   rotate(q, step_.n, int64_t(config_.n_heads) * d, config_.n_heads, positions_.data(),
@@ -303,7 +371,7 @@ void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
   }
   for (int64_t i = 0; i < step_.n; ++i)
     for (int h = 0; h < heads; ++h) {
-      std::byte* row = residency_->tail(*step_.sequences[i], layer, h) +
+      std::byte* row = kv_->tail(*step_.sequences[i], layer, h) +
                        step_.position(i) % layout.block_size * layout.row_bytes();
       kernels_->attention.kv_store(k + (i * heads + h) * d, d, layout.type, row);
       kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type,
@@ -311,7 +379,7 @@ void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
     }
 }
 
-void CpuBackend::attend_prefill(const PrefillAttention& a) {
+void CpuDevice::attend_prefill(const PrefillAttention& a) {
   if (a.kv.unrotated) attend_prefill_list(a);
   else attend_prefill_dense(a);
   if (!a.last || !a.sequence->selection || !store_.selects(a.layer)) return;
@@ -331,13 +399,13 @@ void CpuBackend::attend_prefill(const PrefillAttention& a) {
 }
 
 // Of the query heads of one KV head; null: none.
-const float* CpuBackend::sinks(int layer, int head) const {
+const float* CpuDevice::sinks(int layer, int head) const {
   if (!config_.sinks) return nullptr;
   return static_cast<const float*>(model_.weights.layers[layer].sinks.data) +
          head * (config_.n_heads / config_.n_kv_heads);
 }
 
-void CpuBackend::attend_prefill_dense(const PrefillAttention& a) {
+void CpuDevice::attend_prefill_dense(const PrefillAttention& a) {
   const BlockLayout& layout = store_.layout();
   const int d = layout.head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
   const int tile = kernels_->attention.prefill_tile(g, d);
@@ -357,9 +425,9 @@ void CpuBackend::attend_prefill_dense(const PrefillAttention& a) {
   });
 }
 
-std::unique_ptr<Backend> make_cpu_backend(const Model& model, const BackendOptions& options,
-                                          ThreadPool* threads) {
-  return std::make_unique<CpuBackend>(model, options, threads);
+std::unique_ptr<Device> make_cpu_device(const Model& model, const BackendOptions& options,
+                                        ThreadPool* threads) {
+  return std::make_unique<CpuDevice>(model, options, threads);
 }
 
 }  // namespace riffle

@@ -1,0 +1,200 @@
+// The CUDA device: operations enqueue on one stream; a decode step that comes again is replayed as
+// a graph, with one synchronisation a token.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "backend/cpu/cpu_experts.h"
+#include "backend/cpu/cpu_products.h"
+#include "backend/cuda/cublas.h"
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/cuda_kv.h"
+#include "backend/cuda/device.h"
+#include "backend/cuda/papers/streamed_attention.h"
+#include "backend/cuda/prompt_memory.h"
+#include "backend/cuda/step_graphs.h"
+#include "backend/cuda/step_logits.h"
+#include "backend/cuda/step_memory.h"
+#include "backend/cuda/step_profile.h"
+#include "backend/cuda/step_sampling.h"
+#include "backend/cuda/weights.h"
+#include "backend/device.h"
+#include "kernels/cuda/attend/attend.h"
+#include "kernels/cuda/gemv/gemv.h"
+#include "kernels/cuda/prefill/prefill.h"
+
+namespace riffle::cuda {
+
+// A selector's rule in the kernels' terms.
+Ranked ranked_of(const SelectionRule& rule);
+
+// Bytes that a step reads of one row's index, to choose what it attends to: digests of its
+// candidates, INT4 keys of its full blocks (of those that a budget allows) with the mean values
+// that stand for what is left out, keys that are only scored.
+int64_t index_bytes(const SelectionRule& rule, const Config& config, const BlockLayout& layout,
+                    int n_blocks, int64_t n_tokens);
+
+// What prefill multiplies and computes on the way, of the prompt that is being read. Empty without
+// one.
+struct PromptBuffers {
+  Buffer operand, gate, up, unpacked;  // 16-bit operands, FFN, dequantised weights
+  Buffer products;                     // that wait for their norm
+  Buffer expert_staging;               // neighbours of those in host memory
+};
+
+class CudaDevice : public Device {
+ public:
+  CudaDevice(const Model& model, const BackendOptions& options, ThreadPool* threads,
+             const DeviceInfo& device);
+  ~CudaDevice() override;
+
+  const char* name() const override { return "cuda"; }
+  const char* detail() const override { return device_.name.c_str(); }
+  std::string arithmetic() const override;
+  const char* notice() const override { return kv_.notice().c_str(); }
+  void check_selector(const Selector& selector, const riffle_selection& settings) const override;
+  void add_index(const Selector& selector, SequenceKv& sequence) override;
+  int64_t reuse_unit() const override { return options_.options.prefill_chunk; }
+  KvStore& kv() override { return kv_; }
+  std::unique_ptr<Prompt> begin_prompt(const PromptRequest& request) override;
+  std::unique_ptr<Step> begin_step(const StepRequest& request) override;
+  Buffer allocate(size_t bytes) override {
+    const DeviceScope on = enter();
+    return heap_.take(bytes, "activations");
+  }
+  void read(const float* src, int64_t n, float* host) override;
+  float* logits_memory(int64_t n) override {
+    const DeviceScope on = enter();
+    return logits_.reserve(n);
+  }
+  const float* logits(int64_t i) override {
+    const DeviceScope on = enter();
+    return logits_.fetch(i);
+  }
+  void rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) override;
+  void linear(const Linear& args) override;
+  void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
+  void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) override;
+  void sigmoid_gate(float* x, const float* gate, int64_t count) override;
+  void softcap(float* x, int64_t count, float cap) override;
+  void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
+  void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) override;
+  bool start_profile() override;
+  void finish_profile(riffle_timing& timing) override;
+  void add_stats(riffle_stats& stats) const override;
+
+ private:
+  class CudaPrompt;
+  class CudaStep;
+  using Part = StepProfile::Part;
+
+  // This thread works on this device for as long as what comes back lives.
+  DeviceScope enter() const { return DeviceScope(device_.ordinal); }
+  Buffer& grow(Buffer& buffer, size_t bytes, const char* what) {
+    return step_memory_.grow(buffer, bytes, what);
+  }
+  void embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out);
+  void add_bias(const LinearOut& out, int64_t n);
+  void prepare(const float* x, const float* norm, int64_t n, int64_t cols, WType type);
+  void add_normed(const LinearOut& out, const Buffer& rows, int64_t n, const Tensor& norm);
+  Gate gate() const;
+  const float* sinks(int layer) const;
+  // cuda_experts.cpp
+  struct Experts {
+    Buffer in, scores, routed;  // [rows][dim], [rows][experts.n], [rows][n_used] of Routed
+    Buffer out;                 // [rows * n_used][dim]: what experts give
+    Buffer places;              // steps: [rows * n_used] of Place
+    Buffer sorted, orders;      // prompts: rows by expert, and where each one is
+  };
+  void experts_of_step(const LayerWeights& weights, float* x, int64_t n);
+  void experts_of_prompt(const LayerWeights& weights, float* x, int64_t n);
+  void experts_of_host(const LayerWeights& weights, float* x, int64_t n);
+  void run_host_experts(const LayerWeights& weights, int64_t n);
+  void answer_calls(bool compute);
+  void route_rows(const LayerWeights& weights, const float* x, int64_t n, bool prompt,
+                  Experts& experts);
+  template <class F>
+  void each_expert(const LayerWeights& weights, Tensor ExpertWeights::*which,
+                   std::span<const int64_t> first, WType type, F&& f);
+  void grow_experts(int64_t n);
+  void take_experts(DeviceArena& memory, int64_t chunk, int64_t operand);
+  RopePairs rope_pairs(int rope) const;
+  void gemv_rows(const Gemv& args, int64_t n);
+  void multiply(const Matrix& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc,
+                WType c_type, bool add);
+  // cuda_step.cpp
+  DecodeStep decode_step(int layer, const float* q, float* out) const;
+  void attend_streamed(int layer, const float* q, float* out);
+  void settle_rules();
+  void grow_step_memory();
+  void upload_step();
+  void require_device_residency(const Selector& selector) const;
+  bool replay_step();
+  void embed_step(float* x);
+  void append_step(int layer, float* q, float* k, const float* v);
+  void attend_step(int layer, const float* q, float* out);
+  void fetch_results();
+  void end_step(int32_t* tokens);
+  void abandon_step();
+  void report_step();
+
+  const Model& model_;
+  const Config& config_;
+  BackendOptions options_;
+  ThreadPool* threads_;
+  const cpu::Kernels* host_kernels_;
+  DeviceInfo device_;
+  bool overlap_;     // kernels may begin before the one ahead ends
+  DeviceHeap heap_;  // before everything that holds memory of it
+  Stream compute_;
+  Cublas cublas_;
+  DeviceWeights weights_;
+  PinnedSlabs* slabs_;  // the store's
+  HostKv store_;
+  CudaKv kv_;
+  StreamedAttention streamed_attention_;
+
+  std::vector<Buffer> cos_sin_;  // of each entry of Config::ropes
+  int64_t rope_positions_ = 0;
+  Buffer embedding_[2];  // pinned staging
+  Event embedded_[2];
+  int embedding_turn_ = 0;
+
+  // The prompt that is being read.
+  PromptRows prompt_rows_;
+  PromptBuffers prompt_;
+  Experts prompt_experts_;
+  Buffer host_routed_, host_orders_by_expert_;  // pinned
+
+  // Steps.
+  StepMemory step_memory_;
+  StepLogits logits_;
+  StepSampling sampling_;
+  StepGraphs graphs_;
+  StepProfile profile_;
+  Buffer hidden_;    // [rows][hidden_dim]
+  Buffer products_;  // that wait for their norm
+  Experts experts_;
+  // Steps through experts in host memory: `in`, `routed`, `out`, `orders` are pinned.
+  Experts expert_rows_;
+  int64_t expert_rows_reserved_ = 0;
+  CpuProducts cpu_products_;
+  CpuExperts cpu_experts_;
+  Buffer call_;  // pinned: numbers that are asked and answered (call_host), far apart
+
+  // The step under way.
+  StepRequest step_;
+  std::vector<SequenceKv*> stepping_;  // its sequences, each once
+  SelectionRule rule_, dense_rule_;
+  int64_t max_blocks_ = 0;
+  Buffer sequences_, scratch_, arrivals_, results_, orders_, lse_, dense_out_;
+  Buffer host_sequences_, host_rows_, host_results_;        // pinned
+  std::vector<StreamedAttention::Counts> streamed_counts_;  // [n_layers][rows], streamed
+  std::vector<int32_t> host_orders_;
+  std::vector<float> host_lse_;
+  std::vector<RowReport> reports_;
+  std::vector<float> coverage_;
+  uint64_t event_waits_ = 0;  // waits of the host, besides those that streams count
+};
+
+}  // namespace riffle::cuda

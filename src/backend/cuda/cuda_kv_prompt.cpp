@@ -1,0 +1,166 @@
+// A prompt's KV on the device: one layer at a time, in memory that the pool lends, and its way to
+// and from the host store.
+#include <algorithm>
+
+#include "backend/cuda/cuda_kv.h"
+#include "util/error.h"
+
+namespace riffle::cuda {
+
+void CudaKv::open_prompt_memory() {
+  std::byte* data = own_prompt_.as<std::byte>();
+  if (lent_slots_ > 0) {
+    data = pool_.slots + (pool_.n_slots - lent_slots_) * layout_.block_bytes;
+    data += -reinterpret_cast<uintptr_t>(data) % 256;
+    if (!streamed()) lend(true);
+  }
+  prompt_memory_.open(data, prompt_bytes_);
+  layers_ = prompt_memory_.take(layer_room_, "a layer's KV");
+}
+
+// What is computed next may use the memory, so it waits for what is still on its way to the host.
+void CudaKv::close_prompt_memory() {
+  held_[0] = held_[1] = 0;
+  reading_ = nullptr;
+  layers_ = Buffer();
+  prompt_memory_.close();
+  for (const Event& flushed : flushed_)
+    check(cudaStreamWaitEvent(*compute_, flushed), "waiting for a flush");
+  if (lent_slots_ > 0 && !streamed()) lend(false);
+}
+
+void CudaKv::begin_prompt(int64_t n_total) {
+  open_prompt_memory();
+  const uint64_t layer =
+      uint64_t(host_->layout().blocks(n_total)) * config_.n_kv_heads * layout_.block_bytes;
+  pair_ = 2 * layer <= layer_room_;
+}
+
+void CudaKv::end_prompt() { close_prompt_memory(); }
+
+// Moves host_copies_ by one kernel.
+void CudaKv::run_gather(const Stream& stream) {
+  const size_t bytes = host_copies_.size() * sizeof(Copy);
+  Buffer& copies = copies_[&stream == &flush_];
+  if (copies.size() < bytes) {
+    stream.wait("moving blocks");
+    copies = Buffer();
+    copies = heap_->take(bytes, "block descriptors");
+  }
+  // From pageable memory: the call returns when it has been read.
+  check(cudaMemcpyAsync(copies.data(), host_copies_.data(), bytes, cudaMemcpyHostToDevice, stream),
+        "moving blocks");
+  check(gather(copies.as<Copy>(), static_cast<int64_t>(host_copies_.size()), layout_.block_bytes,
+               device_.limits.n_sm, stream),
+        "moving blocks");
+}
+
+void CudaKv::copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_t first,
+                         int64_t last, std::byte* device, int64_t head_stride, bool to_host,
+                         const Stream& stream) {
+  if (last <= first) return;
+  const char* what = to_host ? "flushing KV" : "loading KV";
+  constexpr int64_t kLongRun = 256
+                               << 10;  // bytes at which a copy of its own is as fast as the link
+  const auto next_run = [&](const std::vector<std::byte*>& blocks, int64_t b) {
+    int64_t end = b + 1;
+    while (end < last && blocks[end] == blocks[end - 1] + layout_.block_bytes) ++end;
+    return end;
+  };
+  int64_t runs = 0;
+  std::vector<std::byte*> unlocked;
+  for (int h = 0; h < n_heads; ++h) {
+    const auto& host = host_->head(s, layer, head + h).blocks;
+    for (int64_t b = first; b < last; b = next_run(host, b)) ++runs;
+    if (!on_device(s).unlocked.empty())
+      slabs_->add_unlocked(host.data() + first, last - first, unlocked);
+  }
+  const bool locked = slabs_->wait(unlocked);
+  const int64_t blocks = (last - first) * n_heads;
+  if (locked && runs > 2 * n_heads && runs * kLongRun > blocks * layout_.block_bytes) {
+    host_copies_.clear();
+    for (int h = 0; h < n_heads; ++h)
+      for (int64_t b = first; b < last; ++b) {
+        std::byte* host = host_->head(s, layer, head + h).blocks[b];
+        std::byte* at = device + h * head_stride + (b - first) * layout_.block_bytes;
+        host_copies_.push_back(to_host ? Copy{at, host} : Copy{host, at});
+      }
+    return run_gather(stream);
+  }
+  for (int h = 0; h < n_heads; ++h) {
+    const auto& host = host_->head(s, layer, head + h).blocks;
+    for (int64_t b = first, end; b < last; b = end) {
+      end = next_run(host, b);
+      std::byte* at = device + h * head_stride + (b - first) * layout_.block_bytes;
+      const size_t bytes = (end - b) * layout_.block_bytes;
+      check(to_host ? cudaMemcpyAsync(host[b], at, bytes, cudaMemcpyDeviceToHost, stream)
+                    : cudaMemcpyAsync(at, host[b], bytes, cudaMemcpyHostToDevice, stream),
+            what);
+    }
+  }
+}
+
+int64_t CudaKv::copy_held(SequenceKv& s, int layer, int64_t first, int64_t last, std::byte* device,
+                          int64_t head_stride, bool to_host, const Stream& stream) {
+  const std::vector<std::byte*>& blocks = host_->head(s, layer, 0).blocks;  // as all heads
+  int64_t n = 0;
+  for (int64_t b = first, end; b < last; b = end) {
+    end = b + 1;
+    while (end < last && !blocks[end] == !blocks[b]) ++end;
+    if (!blocks[b]) continue;
+    copy_blocks(s, layer, 0, config_.n_kv_heads, b, end, device + b * layout_.block_bytes,
+                head_stride, to_host, stream);
+    n += (end - b) * config_.n_kv_heads;
+  }
+  return n;
+}
+
+LayerKv CudaKv::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
+  const DeviceScope on(device_.ordinal);
+  park(s);
+  reading_ = s.device.get();
+  if (layer == 0) forget_votes(on_device(s));
+  const int64_t n_blocks = host_->layout().blocks(n_total),
+                old = host_->layout().blocks(s.n_tokens);
+  turn_ = pair_ ? turn_ ^ 1 : 0;
+  held_[turn_] = size_t(n_blocks) * config_.n_kv_heads * layout_.block_bytes;
+  check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "waiting for a flush");
+  std::byte* base = layer_at(turn_);
+  const size_t head_bytes = n_blocks * layout_.block_bytes;
+  // The last blocks are written in part; what lies beyond goes to the host with them and must be
+  // numbers.
+  check(cudaMemset2DAsync(base + head_bytes - layout_.block_bytes, head_bytes, 0,
+                          layout_.block_bytes, config_.n_kv_heads, *compute_),
+        "clearing a layer's KV");
+  // Blocks before first_needed are not held, and they are not read.
+  counters.loaded_bytes += copy_held(s, layer, host_->shape().first_needed(layer, s.n_tokens), old,
+                                     base, head_bytes, false, *compute_) *
+                           layout_.block_bytes;
+  return {nullptr, base, n_blocks};
+}
+
+void CudaKv::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
+  const DeviceScope on(device_.ordinal);
+  reading_ = nullptr;
+  const int64_t n_blocks = host_->layout().blocks(n_total), first = s.n_tokens / layout_.block_size;
+  std::byte* base = layer_at(turn_);
+  if (host_->selects(layer))
+    digest_layer(s, layer, first, n_total / layout_.block_size, base, n_blocks);
+  computed_.record(*compute_);
+  check(cudaStreamWaitEvent(flush_, computed_), "flushing KV");
+  counters.flushed_bytes +=
+      copy_held(s, layer, first, n_blocks, base, n_blocks * layout_.block_bytes, true, flush_) *
+      layout_.block_bytes;
+  flushed_[turn_].record(flush_);
+  if (layer + 1 < config_.n_layers) return;
+  // What decodes next reads the host blocks.
+  check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "flushing KV");
+}
+
+void CudaKv::commit_prompt(SequenceKv& s, int64_t n_total, const Marks& marks) {
+  // A block that is being flushed may be one that is given back now.
+  if (host_->shape().windowed_layers() > 0) flush_.wait("flushing KV");
+  host_->commit_prompt(s, n_total, marks, [this](const std::byte* block) { leave(block); });
+}
+
+}  // namespace riffle::cuda

@@ -1,0 +1,183 @@
+// A prompt on the device: the memory that its operations need, its layers' KV and attention.
+#include <algorithm>
+
+#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/running_memory.h"
+#include "kernels/cuda/layer/layer.h"
+#include "kernels/cuda/measure/measure.h"
+#include "kernels/cuda/prefill/prefill.h"
+#include "util/error.h"
+
+namespace riffle::cuda {
+
+class CudaDevice::CudaPrompt : public Prompt {
+ public:
+  CudaPrompt(CudaDevice& device, const PromptRequest& request);
+  ~CudaPrompt() override;
+
+  void check(const Selector& selector) override;
+  Buffer allocate(size_t bytes) override {
+    return device_.kv_.prompt_memory().take(bytes, "a prompt's activations");
+  }
+  float* rows(int64_t first, int64_t n, bool fresh, int64_t next) override {
+    const DeviceScope on = device_.enter();
+    return device_.prompt_rows_.rows(first, n, fresh, next);
+  }
+  void begin_layer(int layer) override;
+  void append(float* k, const float* v, int64_t n, int64_t pos0) override;
+  void attend(const PromptAttention& args) override;
+  void fill_synthetic(const SyntheticSpec& spec, int64_t pos0, int64_t n) override;
+  void finish_layer() override {
+    device_.kv_.finish_layer(*request_.sequence, at_, request_.n_total);
+  }
+  uint64_t held() const override { return device_.kv_.prefill_held(); }
+  void commit(const Marks& marks) override {
+    device_.kv_.commit_prompt(*request_.sequence, request_.n_total, marks);
+  }
+
+ private:
+  void take_memory();
+  void end();
+  void unpack(const PromptAttention& args, FlashPrefill& flash);
+
+  CudaDevice& device_;
+  const Config& config_;
+  PromptRequest request_;
+  int at_ = 0;  // the layer under way
+  // KV in 8 bits: the layer's in f16, and which one it is, as far as it is unpacked.
+  Buffer unpacked_kv_;
+  int unpacked_layer_ = -1;
+  int64_t unpacked_tokens_ = 0;
+};
+
+std::unique_ptr<Prompt> CudaDevice::begin_prompt(const PromptRequest& request) {
+  return std::make_unique<CudaPrompt>(*this, request);
+}
+
+CudaDevice::CudaPrompt::CudaPrompt(CudaDevice& device, const PromptRequest& request)
+    : device_(device), config_(device.config_), request_(request) {
+  const DeviceScope on = device_.enter();
+  device_.kv_.begin_prompt(request.n_total);
+  try {
+    if (request.n > 0) take_memory();
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+CudaDevice::CudaPrompt::~CudaPrompt() { end(); }
+
+// Takes all memory that the prompt's operations will need, so that none is allocated while it is
+// read. prompt_bytes counts the same.
+void CudaDevice::CudaPrompt::take_memory() {
+  const auto [sequence, n, n_total, chunk] = request_;
+  const BackendOptions& options = device_.options_;
+  DeviceArena& memory = device_.kv_.prompt_memory();
+  PromptBuffers& to = device_.prompt_;
+  device_.prompt_rows_.begin(memory, n, config_.dim, chunk, options.rows_on_host,
+                             !options.options.no_pin);
+  const int64_t operand = options.layout.type == cpu::KvType::F32 ? 4 : 2,
+                rows = std::max(chunk, std::min(kScoreRows, n)),
+                q = int64_t(config_.n_heads) * config_.head_dim;
+  to.operand = memory.take(operand * rows * std::max<int64_t>(config_.dim, q), "a prefill chunk");
+  to.gate = memory.take(operand * chunk * config_.ffn_values(), "a prefill chunk");
+  to.up = memory.take(operand * chunk * config_.ffn_values(), "a prefill chunk");
+  device_.take_experts(memory, chunk, operand);
+  if (config_.post_norm)
+    to.products = memory.take(sizeof(float) * chunk * config_.dim, "a prefill chunk");
+  to.unpacked =
+      memory.take(unpacked_bytes(device_.model_, options.layout.type), "dequantised weights");
+  if (options.host_expert_layers > 0)
+    to.expert_staging = memory.take(expert_staging_bytes(device_.model_, options.layout.type),
+                                    "experts from host memory");
+  if (const uint64_t bytes = unpacked_kv_bytes(config_, options.layout, n_total))
+    unpacked_kv_ = memory.take(bytes, "a layer's KV in f16");
+}
+
+// Throws nothing: if the device is lost, so is what it held.
+void CudaDevice::CudaPrompt::end() {
+  try {
+    const DeviceScope on = device_.enter();
+    device_.prompt_ = {};
+    device_.prompt_experts_ = {};
+    unpacked_kv_ = Buffer();
+    device_.prompt_rows_.end();
+    device_.kv_.end_prompt();
+  } catch (const Error&) {  // the device is lost: the next operation says so
+  }
+}
+
+void CudaDevice::CudaPrompt::check(const Selector& selector) {
+  if (!selector.rule().needs_device_residency() && !device_.kv_.must_pin())
+    return;  // the host can take over
+  const DeviceScope on = device_.enter();
+  device_.kv_.try_pinning(*request_.sequence);
+  device_.require_device_residency(selector);
+}
+
+void CudaDevice::CudaPrompt::begin_layer(int layer) {
+  at_ = layer;
+  layer_ = device_.kv_.prefill_layer(*request_.sequence, layer, request_.n_total);
+}
+
+void CudaDevice::CudaPrompt::append(float* k, const float* v, int64_t n, int64_t pos0) {
+  const DeviceScope on = device_.enter();
+  const int rope = config_.layers[at_].rope;
+  cuda::check(rope_append_prefill(k, v, n, int64_t(config_.n_kv_heads) * config_.head_dim,
+                                  config_.n_kv_heads, device_.cos_sin_[rope].as<float>(), pos0,
+                                  device_.rope_pairs(rope), layer_.base, layer_.n_blocks,
+                                  device_.kv_.layout(), device_.compute_),
+              "appending KV");
+}
+
+// Prompts attend to f16: the layer's blocks in 8 bits are unpacked as far as they have not been for
+// the chunks before.
+void CudaDevice::CudaPrompt::unpack(const PromptAttention& a, FlashPrefill& f) {
+  const int64_t size = f.layout.block_size;
+  const bool goes_on = unpacked_layer_ == at_ && unpacked_tokens_ == a.pos0;
+  UnpackQ8 args;
+  args.blocks = layer_.base;
+  args.n_blocks = layer_.n_blocks;
+  args.first = goes_on ? a.pos0 / size : 0;
+  args.last = (a.pos0 + a.n + size - 1) / size;
+  args.n_kv_heads = config_.n_kv_heads;
+  args.layout = f.layout;
+  args.out = unpacked_kv_.as<std::byte>();
+  cuda::check(unpack_q8(args, device_.compute_), "unpacking KV");
+  unpacked_layer_ = at_;
+  unpacked_tokens_ = a.pos0 + a.n;
+  f.blocks = args.out;
+  f.layout.type = KvType::F16;
+  f.layout.value_offset = size * kv_row_bytes(KvType::F16, f.layout.head_dim);
+  f.layout.block_bytes = 2 * f.layout.value_offset;
+}
+
+void CudaDevice::CudaPrompt::attend(const PromptAttention& a) {
+  const DeviceScope on = device_.enter();
+  FlashPrefill f;
+  f.q = a.q;
+  f.n = a.n;
+  f.ldq = a.ldq;
+  f.pos0 = a.pos0;
+  f.window = a.window;
+  f.n_heads = config_.n_heads;
+  f.n_kv_heads = config_.n_kv_heads;
+  f.blocks = layer_.base;
+  f.n_blocks = layer_.n_blocks;
+  f.layout = device_.kv_.layout();
+  if (f.layout.type == KvType::Q8) unpack(a, f);
+  f.sinks = device_.sinks(at_);
+  f.out = a.out;
+  f.ldo = a.ldo;
+  cuda::check(flash_prefill(f, device_.device_.limits, device_.compute_), "attention of a prompt");
+}
+
+void CudaDevice::CudaPrompt::fill_synthetic(const SyntheticSpec& spec, int64_t pos0, int64_t n) {
+  const DeviceScope on = device_.enter();
+  cuda::check(synthetic_keys(spec, at_, pos0, n, config_.n_kv_heads, layer_.base, layer_.n_blocks,
+                             device_.kv_.layout(), device_.compute_),
+              "synthetic keys");
+}
+
+}  // namespace riffle::cuda

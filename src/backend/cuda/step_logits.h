@@ -1,0 +1,34 @@
+// The logits of steps. They stay on the device until somebody asks for them.
+#pragma once
+#include <vector>
+
+#include "backend/cuda/step_memory.h"
+
+namespace riffle::cuda {
+
+class StepLogits {
+ public:
+  StepLogits(StepMemory* memory, const Stream* compute, int64_t vocab_size)
+      : memory_(memory), compute_(compute), vocab_size_(vocab_size) {}
+
+  // Returns memory for n rows, where a recorded step finds them.
+  float* reserve(int64_t n);
+  float* rows() const { return rows_.as<float>(); }  // of the step under way
+  // Makes room for what `keep` keeps of n rows. Rows that somebody may ask for are in host memory
+  // before theirs is given up.
+  void grow_kept(int64_t n);
+  // A step of n rows has ended without an error. A step that fails has lost what is in rows(), so a
+  // copy is kept of what the last one left there.
+  void keep(int64_t n);
+  // Returns row i of those kept, in host memory.
+  const float* fetch(int64_t i);
+
+ private:
+  StepMemory* memory_;
+  const Stream* compute_;
+  int64_t vocab_size_;
+  Buffer rows_, kept_, host_;     // [rows][vocab_size]; host_ is pinned
+  std::vector<uint8_t> fetched_;  // by row of kept_: it is in host_
+};
+
+}  // namespace riffle::cuda

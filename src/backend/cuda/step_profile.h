@@ -1,0 +1,38 @@
+// Times a step part by part (riffle_profile_step).
+#pragma once
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/device.h"
+
+struct riffle_timing;
+
+namespace riffle::cuda {
+
+class StepProfile {
+ public:
+  enum class Part : uint8_t { Linear, Score, Rank, Attend, Other };
+
+  explicit StepProfile(const Stream* compute) : compute_(compute) {}
+  void start();
+  void finish(riffle_timing& timing);
+  bool running() const { return running_; }
+  // Everything that was launched since the last mark belongs to this part.
+  void mark(Part part);
+  // Returns an event that others record at the end of this part; null: no profile runs.
+  cudaEvent_t event(Part part);
+
+ private:
+  // Bytes per second: a copy inside the device's memory (read and written), or from pinned host
+  // memory. 0 if there is no room. The memory is taken besides the context's budget and goes back
+  // at once.
+  double copy_rate(bool from_host);
+
+  const Stream* compute_;
+  bool running_ = false;
+  std::vector<std::pair<std::unique_ptr<Event>, Part>> marks_;
+  double copy_bandwidth_ = 0, link_bandwidth_ = 0;
+};
+
+}  // namespace riffle::cuda

@@ -1,0 +1,152 @@
+// The whole contract between the engine and a device, in four nouns: Device (operations, which know
+// no sequence), KvStore (sequences; kv/kv_store.h), Prompt and Step (prompt.h, step.h), which a
+// device makes and which give back what they took when they end.
+//
+// Memory. Pointers to activations are the device's own (allocate). Tokens and tensors are in host
+// memory and belong to the caller and the model. read() brings results back.
+//
+// Order. Operations run in the order of the calls. A device may run them later, but read() and
+// Step::run wait.
+//
+// Attention sinks. If a layer has LayerWeights::sinks, attention adds each head's sink to the sum
+// of its softmax, once a row. Selectors and coverage do not see it.
+//
+// Numbers. Activations are f32. A result depends on its own row (token, query) only: its bits are
+// the same for any batch, pool, eviction policy and look-ahead. On the CPU they are also the same
+// for any number of threads and any chunks of a prompt (with list positions a chunk is one
+// selection, so chunks matter there).
+//
+// Errors. Error with RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, RIFFLE_DEVICE_LOST or RIFFLE_INTERNAL.
+// Nothing aborts. The device stays usable after all of them except
+// RIFFLE_DEVICE_LOST.
+//
+// Devices. The engine asks no device by name. Member functions below answer what differs.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "backend/device_options.h"
+#include "backend/prompt.h"
+#include "backend/step.h"
+#include "kv/kv_store.h"
+#include "measure/synthetic_attention.h"
+#include "model/model.h"
+#include "model/rope.h"
+#include "select/selector.h"
+#include "util/buffer.h"
+#include "util/error.h"
+#include "util/thread_pool.h"
+
+struct riffle_timing;  // riffle_measure.h
+
+namespace riffle {
+
+// Decode: few rows, bound by memory. Prefill: many rows, bound by arithmetic.
+enum class Phase : uint8_t { Decode, Prefill };
+
+// One product of linear(): y[i*ldy + r] = W[r] . x_i.
+struct LinearOut {
+  const Tensor* weight = nullptr;
+  float* y = nullptr;
+  int64_t ldy = 0;
+  const Tensor* bias = nullptr;  // added to each y[i]; null or without data: none
+};
+
+// Up to three products of the same x [n][cols].
+struct Linear {
+  static constexpr int kMaxOuts = 3;
+  const float* x = nullptr;
+  int64_t n = 0;
+  // x is RMS-normalised with this weight first; null or without data: taken as it is.
+  const Tensor* norm = nullptr;
+  // The product, with its bias, is RMS-normalised with this weight before it is added; null or
+  // without data: it is added as it is. `outs` has one entry then.
+  const Tensor* post_norm = nullptr;
+  LinearOut outs[kMaxOuts];
+  int n_outs = 1;
+  bool add = false;  // y += instead of y =
+  Phase phase = Phase::Decode;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const char* name() const = 0;    // "cpu", "emu", "cuda"
+  virtual const char* detail() const = 0;  // instruction set or GPU
+  // What the bits of keys and values depend on, so far as another process can have it too.
+  virtual std::string arithmetic() const { return detail(); }
+  virtual const char* notice() const { return ""; }  // a part of riffle_context_notice
+  // Throws RIFFLE_UNSUPPORTED, naming the field, if this device cannot run the selector of these
+  // settings.
+  virtual void check_selector(const Selector& selector, const riffle_selection& settings) const {
+    (void)selector, (void)settings;
+  }
+  // Makes what this selector keeps of a sequence besides KV and digests: INT4 keys, votes, the
+  // selector's state. It covers all tokens that the sequence holds.
+  virtual void add_index(const Selector& selector, SequenceKv& sequence) = 0;
+  // Rotates all keys that a sequence holds to their positions, or back, and sets
+  // SequenceKv::unrotated. Each key is rounded to the type of the KV once more. Digests are renewed
+  // and the selector's state is dropped. rope_table must cover the sequence.
+  virtual void change_positions(SequenceKv& sequence, bool unrotated) {
+    (void)sequence, (void)unrotated;
+    fail(RIFFLE_UNSUPPORTED, "`selection.positions` list needs device cpu or emu");
+  }
+  // A prompt may take over a multiple of this many first tokens from another prompt, and gets the
+  // bits that it would get if it were read whole.
+  virtual int64_t reuse_unit() const { return 1; }
+
+  virtual KvStore& kv() = 0;
+  // Takes all memory that the prompt needs. One prompt at a time. On an error nothing is taken.
+  virtual std::unique_ptr<Prompt> begin_prompt(const PromptRequest& request) = 0;
+  // Copies the inputs and takes all memory that the step needs: the newest block of its sequences
+  // becomes writable at the tokens' positions. Throws RIFFLE_NO_SLOT; every sequence still holds
+  // its KV then.
+  virtual std::unique_ptr<Step> begin_step(const StepRequest& request) = 0;
+
+  // ---- memory
+  virtual Buffer allocate(size_t bytes) = 0;
+  // Waits for all operations called so far, then copies n floats to the host.
+  virtual void read(const float* src, int64_t n, float* host) = 0;
+  // Returns memory for n rows of logits [n][vocab_size], which a step or the end of a prompt
+  // computes. The next call, for more rows, may return other memory.
+  virtual float* logits_memory(int64_t n) = 0;
+  // Returns row i of the logits of the last step that ended without an error, in host memory. They
+  // are brought there when they are first asked for. Valid until another step has ended.
+  virtual const float* logits(int64_t i) = 0;
+
+  // ---- operations of prompts and steps
+  // Makes the cosines and sines of positions below n: a table for each entry of Config::ropes.
+  // Every call must give the same frequencies.
+  virtual void rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) = 0;
+  // x[i] = row tokens[i] of the table, times Config::stream_scale.
+  virtual void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) = 0;
+  virtual void linear(const Linear& args) = 0;
+  // x += post_norm(W2 (silu(W1 norm(x)) * (W3 norm(x)))) for n rows, each product with its bias,
+  // each norm if the layer has it, and silu or what Config::activation says.
+  virtual void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) = 0;
+  // RMS-normalises each of n_heads parts of n rows x [n][n_heads*weight.cols] in place, each with
+  // the same weight: q and k after linear, before rope or append; embeddings, with one part.
+  virtual void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) = 0;
+  // Rotates n_heads heads of row i of x [n][ld] to position pos0 + i by entry `rope` of
+  // Config::ropes, and transforms them if held keys are (BlockLayout::transforms_keys). rope_table
+  // must cover the positions.
+  virtual void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) = 0;
+  // x *= sigmoid(gate), for count values each.
+  virtual void sigmoid_gate(float* x, const float* gate, int64_t count) = 0;
+  // x = cap * tanh(x / cap), for count values.
+  virtual void softcap(float* x, int64_t count, float cap) = 0;
+
+  // ---- measuring
+  // Times the next step part by part. False: this device has no timers.
+  virtual bool start_profile() { return false; }
+  virtual void finish_profile(riffle_timing&) {}
+  // Adds what the device counts (riffle_stats).
+  virtual void add_stats(riffle_stats&) const {}
+};
+
+std::unique_ptr<Device> make_cpu_device(const Model& model, const BackendOptions& options,
+                                        ThreadPool* threads);
+
+}  // namespace riffle

@@ -1,0 +1,98 @@
+// What a device is made with, and what it would take.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kv/kv_shape.h"
+#include "kv/selector_state.h"
+#include "kv/slot_pool.h"
+#include "model/model.h"
+#include "riffle.h"
+
+namespace riffle {
+
+// The options of a context as devices read them.
+struct BackendOptions {
+  // No AUTO or 0 stands for another value, except in `slots`, `isa` and the selection (settled).
+  riffle_context_options options{};
+  const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);  // what the host computes with
+  BlockLayout layout;
+  bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
+  bool device_memory = false;  // the device has memory of its own (cuda)
+  int64_t slots = 0;           // of the pool
+  // cuda: number of slots, the pool's last, whose memory prompts borrow; 0: prompts have memory of
+  // their own.
+  int64_t lent_slots = 0;
+  // Selector AUTO reads everything in sessions of fewer tokens. The plan decides.
+  int64_t everything_below = 0;
+  // cuda: the number of last layers whose experts are in host memory, where the CPU computes with
+  // them in steps. The plan decides.
+  int host_expert_layers = 0;
+  bool rows_on_host = false;  // cuda: residual streams of long prompts are in host memory
+  uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt beside its KV
+  // These settings with AUTO replaced by what it needs in such a context: nothing but KV, if no
+  // session is long enough for share.
+  riffle_selection settled(riffle_selection s) const {
+    if (s.selector == RIFFLE_SELECTOR_AUTO)
+      s.selector =
+          options.n_ctx <= everything_below ? RIFFLE_SELECTOR_DENSE : RIFFLE_SELECTOR_SHARE;
+    return s;
+  }
+  riffle_selection selection() const { return settled(options.selection); }
+  // Names what decides the bits of the host's results.
+  std::string host_arithmetic() const {
+    if (options.isa != RIFFLE_ISA_AUTO) return kernels->name;
+    return std::string("auto up to ") + cpu::kernels(kernels->isa)->name;
+  }
+  EvictPolicy evict() const {
+    return options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
+  }
+};
+
+// What sequences keep. A window that holds the whole context counts as no window: the selector
+// chooses blocks in such a layer.
+inline KvShape kv_shape(const Config& config, const BackendOptions& o) {
+  KvShape shape;
+  shape.layout = o.layout;
+  shape.n_layers = config.n_layers;
+  shape.n_kv_heads = config.n_kv_heads;
+  for (const LayerConfig& layer : config.layers)
+    shape.windows.push_back(o.options.n_ctx > layer.window ? layer.window : 0);
+  return shape;
+}
+
+// What a selector's state is made for.
+inline StateShape state_shape(const Config& config, const BackendOptions& o) {
+  StateShape shape;
+  shape.n_layers = config.n_layers;
+  shape.n_kv_heads = config.n_kv_heads;
+  shape.g = config.n_heads / config.n_kv_heads;
+  shape.layout = o.layout;
+  shape.n_ctx = o.options.n_ctx;
+  shape.kernels = o.kernels;
+  return shape;
+}
+
+// What a context of options.n_ctx tokens takes, in bytes. Of the GPU's memory where
+// device_memory, else of the host's.
+struct DeviceNeeds {
+  uint64_t weights = 0, activations = 0;
+  uint64_t digests = 0;  // of all sessions
+  // cuda, while a prompt is read, beside activations: with its residual stream on the device or in
+  // host memory. lends: slots may give their memory for it.
+  uint64_t prompt = 0, prompt_least = 0;
+  // cuda: of `weights` the experts' of each layer, which may stay in host memory. If any do,
+  // prompts take expert_staging more on the device and host_staging in host memory.
+  std::vector<uint64_t> expert_bytes{};
+  uint64_t expert_staging = 0, host_staging = 0;
+  bool lends = false;
+  uint64_t prefill_kv = 0;      // KV on the device while a prompt is read
+  uint64_t selector_state = 0;  // of one session, in host memory
+  // With has_pool: bytes of a slot and its bookkeeping, and the fewest slots that work.
+  uint64_t per_slot = 0;
+  int64_t min_slots = 0;
+  uint64_t free = 0;  // with device_memory: bytes that the GPU has free now
+};
+
+}  // namespace riffle

@@ -1,0 +1,92 @@
+// A decode step of a device: it is made with the rows that it computes, runs the operations of all
+// layers, and has drawn tokens when it is over.
+#pragma once
+#include <cstdint>
+#include <functional>
+
+#include "backend/sample_request.h"
+#include "kv/host_kv.h"
+#include "model/model.h"
+#include "select/selector.h"
+
+namespace riffle {
+
+struct SyntheticSpec;  // measuring
+
+// What a decode step read of one row. The callback of Engine::set_row_report gets it.
+struct RowReport {
+  int n_blocks = 0, n_read = 0;     // blocks held; blocks attended to
+  int lookups = 0, misses = 0;      // of the pool
+  int64_t tokens_read = -1;         // -1: all tokens of the blocks read
+  int64_t index_bytes = 0;          // bytes read to choose the blocks
+  bool selected = true;             // false: an earlier selection was used again
+  const int32_t* blocks = nullptr;  // [n_read]; null unless StepRequest::orders
+  const float* coverage = nullptr;  // [g], or null
+  int64_t n_tokens = 0;             // tokens that the query sees; the engine fills it in
+  // Blocks of the row that the last StepRequest::working_set steps of its sequence selected, and
+  // those of shorter windows.
+  RowSets working_sets{};
+};
+
+// The rows of a step: n tokens, each the next of a sequence or computed ahead of it.
+struct StepRequest {
+  SequenceKv* const* sequences = nullptr;  // [n]; the tokens of one sequence are neighbours
+  // [n]: 0 for a sequence's next token, 1 for the token after it, and so on; null: 0 for all. All
+  // tokens of a sequence belong to its newest block. Their k and v are written before any of them
+  // attends; each sees the tokens up to its own.
+  const int32_t* ahead = nullptr;
+  const int32_t* tokens = nullptr;  // [n]
+  int64_t n = 0;
+  int ahead_of(int64_t i) const { return ahead ? ahead[i] : 0; }
+  int64_t position(int64_t i) const { return sequences[i]->n_tokens + ahead_of(i); }
+  const Selector* selector = nullptr;
+  const Selector* dense = nullptr;  // for the first dense_layers layers and those with a window
+  int dense_layers = 0;
+  // [n_layers]: tokens that a query sees, its own included; 0: all; null: all in all layers. A
+  // layer with a window reads all of the window.
+  const int32_t* windows = nullptr;
+  int lookahead = 0;          // microbatches loaded ahead of the test
+  int64_t row_slots = 1;      // slots of a pool that one row needs at once beside the newest blocks
+  int64_t vote_position = 0;  // unrotated keys: position of the query when the selector votes
+  int window_of(int layer) const { return windows ? windows[layer] : 0; }
+  bool is_dense(int layer) const { return layer < dense_layers || window_of(layer) > 0; }
+  bool orders = false;  // report which blocks were read
+  // Steps over which each sequence's selections are united, this one included; 0: not counted.
+  int working_set = 0;
+  bool coverage = false;  // also measure what share of the attention weight was covered
+  const SyntheticSpec* synthetic = nullptr;  // attend with synthetic q, k, v instead of the model's
+  // [n]: also draw a token from each row of logits. Null: draw none.
+  const SampleRequest* samples = nullptr;
+  // Sets the words of samples[i].allowed. run calls it once for each row that has them, when all
+  // operations before the draw have been started. So a device computes while the host finds a mask.
+  // Throws nothing.
+  std::function<void(int64_t i)> find_mask;
+  // Steps with the same number run the same operations on the same buffers, except for a selector
+  // that reads everything in place of the usual one. Only tokens and positions differ.
+  uint64_t program = 0;
+  // Called once for each layer, before run returns, with the rows [n][n_kv_heads] of the
+  // layer. They are valid during the call.
+  std::function<void(int layer, const RowReport*)> report;
+};
+
+// A device has one at a time. An end before run has returned abandons it: no sequence was changed,
+// except in what later tokens write over.
+class Step {
+ public:
+  virtual ~Step() = default;
+  // Runs the operations of the step: calls `operations`, which call embed, append and attend here
+  // and linear, ffn and others of the device, and fill Device::logits_memory; or does the same in
+  // its own way if it has recorded a step of this program. Then finds masks
+  // (StepRequest::find_mask) and waits. With StepRequest::samples, tokens gets what was drawn, or
+  // kNotSampled if the caller must draw from the logits.
+  virtual void run(const std::function<void()>& operations, int32_t* tokens) = 0;
+  // x[i] = the row of the table for the step's token i, as Device::embed.
+  virtual void embed(const Tensor& table, float* x) = 0;
+  // Rotates q and k [n][heads*head_dim] (in place) to the sequences' positions; k and v go into the
+  // newest blocks of a layer.
+  virtual void append(int layer, float* q, float* k, const float* v) = 0;
+  // q, out [n][n_heads*head_dim]; the current token's k, v were appended.
+  virtual void attend(int layer, const float* q, float* out) = 0;
+};
+
+}  // namespace riffle

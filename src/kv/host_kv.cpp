@@ -1,0 +1,277 @@
+#include "kv/host_kv.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace riffle {
+
+HostKv::HostKv(const KvShape& shape, const cpu::Kernels* kernels, ThreadPool* threads,
+               std::unique_ptr<SlabSource> slabs, bool host_digests, uint64_t limit)
+    : shape_(shape),
+      kernels_(kernels),
+      threads_(threads),
+      host_digests_(host_digests),
+      store_(shape.layout.bytes(), std::move(slabs), limit) {}
+
+SequenceKv HostKv::create(int64_t n_ctx, const DigestSpec& spec) {
+  SequenceKv s;
+  s.spec = spec;
+  s.max_blocks = layout().blocks(n_ctx);
+  s.heads.resize(shape_.heads());
+  const size_t blocks = layout().blocks(n_ctx);
+  for (size_t i = 0; i < s.heads.size(); ++i) {
+    HeadKv& h = s.heads[i];
+    h.blocks.reserve(blocks);
+    if (!host_digests_ || !spec.kept || !selects(layer_of(i))) continue;
+    h.digests.reserve(blocks * digest_stride(spec));
+    h.bound_factor.reserve(blocks);
+  }
+  s.tail_slots.reserve(s.heads.size());
+  return s;
+}
+
+SequenceKv HostKv::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
+  SequenceKv s = create(n_ctx, from.spec);
+  const size_t full = n_tokens / layout().block_size, blocks = layout().blocks(n_tokens);
+  const int64_t stride = digest_stride(from.spec);
+  s.unrotated = from.unrotated;
+  s.marks = from.marks.of_fork(n_tokens);
+  try {
+    for (size_t i = 0; i < s.heads.size(); ++i) {
+      HeadKv& h = s.heads[i];
+      h.blocks.reserve(blocks);
+      for (size_t b = 0; b < full; ++b) {
+        std::byte* block = from.heads[i].blocks[b];
+        if (block && !shape_.keeps(layer_of(i), static_cast<int64_t>(b), n_tokens, s.marks))
+          block = nullptr;
+        if (block) store_.share(block);
+        h.blocks.push_back(block);
+      }
+      if (full < blocks) h.blocks.push_back(store_.take());
+      const size_t digested =
+          std::min(full, from.heads[i].bound_factor.size());  // none where the device has them
+      h.digests.assign(from.heads[i].digests.begin(),
+                       from.heads[i].digests.begin() + digested * stride);
+      h.bound_factor.assign(from.heads[i].bound_factor.begin(),
+                            from.heads[i].bound_factor.begin() + digested);
+    }
+    if (host_digests_) build_digests(s, n_tokens);  // what `from` lacks after memory ran out
+  } catch (...) {
+    destroy(s);
+    throw;
+  }
+  if (full < blocks)
+    threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
+      std::memcpy(s.heads[i].blocks[full], from.heads[i].blocks[full], layout().bytes());
+    });
+  s.n_tokens = n_tokens;
+  return s;
+}
+
+void HostKv::make_own(SequenceKv& s, int64_t first, int64_t last) {
+  for (HeadKv& h : s.heads)
+    for (int64_t b = first; b < last; ++b) {
+      if (!h.blocks[b] || !store_.shared(h.blocks[b])) continue;
+      std::byte* own = store_.take();
+      std::memcpy(own, h.blocks[b], layout().bytes());
+      store_.give_back(h.blocks[b]);
+      h.blocks[b] = own;
+    }
+}
+
+void HostKv::destroy(SequenceKv& s) {
+  for (HeadKv& h : s.heads)
+    for (std::byte* block : h.blocks)
+      if (block) store_.give_back(block);
+  s.heads.clear();
+  s.selection.reset();
+  s.n_tokens = 0;
+}
+
+// A step's block is its newest one, which all layers keep.
+void HostKv::reserve(SequenceKv& s, int64_t n_tokens) { reserve_prompt(s, n_tokens, s.marks); }
+
+void HostKv::reserve_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
+  const size_t want = layout().blocks(n_tokens);
+  try {
+    // Full when it was shared, and cut since.
+    if (n_tokens > s.n_tokens)
+      make_own(s, s.n_tokens / layout().block_size, layout().blocks(s.n_tokens));
+    for (size_t i = 0; i < s.heads.size(); ++i) {
+      HeadKv& h = s.heads[i];
+      while (h.blocks.size() < want) {
+        const auto block = static_cast<int64_t>(h.blocks.size());
+        h.blocks.reserve(h.blocks.size() + 1);
+        h.blocks.push_back(shape_.keeps(layer_of(i), block, n_tokens, marks) ? store_.take()
+                                                                             : nullptr);
+      }
+    }
+  } catch (...) {
+    truncate(s, s.n_tokens);
+    throw;
+  }
+}
+
+void HostKv::drop(SequenceKv& s, int layer, int64_t first, int64_t last, const Leaving& leaving) {
+  for (int64_t b = first; b < last; ++b) {
+    if (shape_.keeps(layer, b, s.n_tokens, s.marks)) continue;
+    for (int i = 0; i < shape_.n_kv_heads; ++i) {
+      std::byte*& block = head(s, layer, i).blocks[b];
+      if (!block) continue;
+      if (store_.held_once(block)) leaving(block);
+      store_.give_back(block);
+      block = nullptr;
+    }
+  }
+}
+
+// Before the window of the old end, a layer holds only the blocks that the old marks keep.
+void HostKv::commit_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
+                           const Leaving& leaving) {
+  const int64_t before = s.n_tokens;
+  const Marks old = s.marks;
+  s.n_tokens = n_tokens;
+  s.marks = marks;
+  for (int layer = 0; layer < n_layers(); ++layer) {
+    if (selects(layer)) continue;
+    for (const int64_t mark : old)
+      drop(s, layer, shape_.first_kept(layer, mark), layout().blocks(mark), leaving);
+    drop(s, layer, shape_.first_kept(layer, before), layout().blocks(before), leaving);
+  }
+}
+
+void HostKv::drop_passed(SequenceKv& s, const Leaving& leaving) {
+  for (int layer = 0; layer < n_layers(); ++layer)
+    if (!selects(layer))
+      drop(s, layer, shape_.first_kept(layer, s.n_tokens - 1), shape_.first_kept(layer, s.n_tokens),
+           leaving);
+}
+
+// All heads of a layer hold the same blocks, so one head is looked at.
+int64_t HostKv::blocks_held(const SequenceKv& s, int layer, int64_t first, int64_t last) const {
+  const std::vector<std::byte*>& blocks = head(s, layer, 0).blocks;
+  return n_kv_heads() * std::count_if(blocks.begin() + first, blocks.begin() + last,
+                                      [](const std::byte* block) { return block != nullptr; });
+}
+
+int64_t HostKv::reach(const SequenceKv& s, int64_t n_tokens) const {
+  return shape_.reach(n_tokens,
+                      [&](int layer, int64_t b) { return head(s, layer, 0).blocks[b] != nullptr; });
+}
+
+void HostKv::forget(SequenceKv& s, int layer, int64_t first, int64_t last) {
+  for (int h = 0; h < n_kv_heads(); ++h)
+    for (int64_t b = first; b < last; ++b) {
+      std::byte*& block = head(s, layer, h).blocks[b];
+      if (block) store_.give_back(block);
+      block = nullptr;
+    }
+}
+
+void HostKv::truncate(SequenceKv& s, int64_t n_tokens) {
+  const size_t keep = layout().blocks(n_tokens), full = n_tokens / layout().block_size;
+  s.marks.cut(n_tokens);
+  for (HeadKv& h : s.heads) {
+    while (h.blocks.size() > keep) {
+      if (h.blocks.back()) store_.give_back(h.blocks.back());
+      h.blocks.pop_back();
+    }
+    if (h.bound_factor.size() > full) {
+      h.bound_factor.resize(full);
+      h.digests.resize(full * digest_stride(s.spec));
+    }
+  }
+  if (s.selection) s.selection->truncate(n_tokens);
+  s.n_tokens = n_tokens;
+}
+
+void HostKv::adopt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
+                   std::span<const MappedBlocks> blocks, const std::shared_ptr<const void>& owner) {
+  try {
+    for (HeadKv& h : s.heads) h.blocks.reserve(layout().blocks(n_tokens));
+    for (const MappedBlocks& m : blocks) store_.adopt(m.data, m.stride * n_kv_heads(), owner);
+  } catch (...) {
+    store_.forget_unheld();
+    throw;
+  }
+  for (HeadKv& h : s.heads) h.blocks.assign(layout().blocks(n_tokens), nullptr);
+  for (const MappedBlocks& m : blocks)
+    for (int64_t b = m.first; b < m.first + m.n; ++b) {
+      if (!shape_.keeps(m.layer, b, n_tokens, marks)) continue;
+      for (int h = 0; h < n_kv_heads(); ++h) {
+        const std::byte* block = m.data + (h * m.stride + b - m.first) * layout().bytes();
+        head(s, m.layer, h).blocks[b] = const_cast<std::byte*>(block);
+        store_.share(head(s, m.layer, h).blocks[b]);
+      }
+    }
+  store_.forget_unheld();  // extents of which nothing is kept
+}
+
+void HostKv::enter(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
+  s.n_tokens = n_tokens;
+  s.marks = marks;
+  if (host_digests_) build_digests(s, n_tokens);
+}
+
+void HostKv::build_digests(SequenceKv& s, int64_t n_tokens, int layer) {
+  const size_t full = n_tokens / layout().block_size;
+  const int64_t stride = digest_stride(s.spec);
+  const size_t first = layer < 0 ? 0 : size_t(layer) * n_kv_heads();
+  const size_t count = layer < 0 ? s.heads.size() : n_kv_heads();
+  for (size_t i = 0; s.spec.kept && i < count; ++i) {  // what can fail first
+    if (!selects(layer_of(first + i))) continue;
+    s.heads[first + i].digests.reserve(full * stride);
+    s.heads[first + i].bound_factor.reserve(full);
+  }
+  threads_->parallel_for(count, [&](int64_t i, int) {
+    const int at = layer_of(first + i);
+    if (!selects(at)) return;
+    HeadKv& h = s.heads[first + i];
+    if (s.selection)
+      s.selection->add_blocks(at, static_cast<int>((first + i) % n_kv_heads()),
+                              static_cast<int>(full), h.blocks.data());
+    const size_t old = h.bound_factor.size();
+    if (old >= full || !s.spec.kept) return;
+    h.digests.resize(full * stride);
+    h.bound_factor.resize(full);
+    for (size_t b = old; b < full; ++b)
+      h.bound_factor[b] = kernels_->attention.digest_build(
+          h.blocks[b], layout().type, layout().block_size, layout().head_dim, s.spec.kind,
+          s.spec.with_mean, h.digests.data() + b * stride);
+  });
+}
+
+void HostKv::change_digests(SequenceKv& s, const DigestSpec& spec) {
+  if (s.spec == spec) return;
+  const size_t blocks = s.n_tokens / layout().block_size;
+  for (size_t i = 0; i < s.heads.size(); ++i) {  // what can fail first
+    if (!selects(layer_of(i))) continue;
+    s.heads[i].digests.reserve(blocks * digest_stride(spec));
+    s.heads[i].bound_factor.reserve(blocks);
+  }
+  for (HeadKv& h : s.heads) {
+    h.digests.clear();
+    h.bound_factor.clear();
+  }
+  s.spec = spec;
+  build_digests(s, s.n_tokens);
+}
+
+void HostKv::begin_working_set(SequenceKv& s, int window) const {
+  if (s.working_set && s.working_set->window() != window) s.working_set.reset();
+  if (window == 0) return;
+  if (!s.working_set)
+    s.working_set = std::make_unique<WorkingSet>(s.heads.size(), s.max_blocks, window);
+  s.working_set->begin_step(s.n_tokens);
+}
+
+void HostKv::renew_digests(SequenceKv& s) {
+  for (HeadKv& h : s.heads) {
+    h.digests.clear();
+    h.bound_factor.clear();
+  }
+  s.selection.reset();
+  if (host_digests_) build_digests(s, s.n_tokens);
+}
+
+}  // namespace riffle
