@@ -1,7 +1,7 @@
 // Decodes quantised weights with AVX2: the two functions of a type are codes32, the codes of 32
 // neighbouring values as bytes, and scales_of, the scales and minima of a block's groups, so that a
-// value is scale * (code - offset) - min. They follow from the table of types and give what
-// quants.h gives.
+// value is scale * (code - offset) - min. They follow from the table of types and give the same
+// values as quants.h.
 #pragma once
 #include "kernels/cpu/linear/quants.h"
 #include "kernels/cpu/simd/avx2.h"
@@ -167,12 +167,13 @@ inline void scaled16(__m128i bytes, bool is_signed, float d, float* out) {
                    _mm256_mul_ps(factor, f32_of(_mm_unpackhi_epi64(bytes, bytes), is_signed)));
 }
 
-constexpr int kMostGroups = 16;  // of a block
+constexpr int kMostGroups = 16;  // groups of a block
 constexpr int groups_of_block(WType type) {
   return dtype_info(type).block_values / group_values(type);
 }
 
-// Of every group of group_values of a block; min only for the types that have minima.
+// Reads scale and minimum of every group of group_values of a block; min only for the types that
+// have minima.
 template <WType T>
 inline void scales_of(const uint8_t* b, float* scale, float* min) {
   constexpr DTypeInfo type = dtype_info(T);
@@ -222,8 +223,8 @@ inline void decode_block(const uint8_t* b, float* out) {
   }
 }
 
-// Codes as unsigned bytes, which exceed what they stand for by byte_offset, a power of two, and are
-// at most most_byte.
+// Codes as unsigned bytes, which exceed their values by byte_offset, a power of two, and are at
+// most most_byte.
 constexpr int byte_offset(WType type) {
   const DTypeInfo info = dtype_info(type);
   return info.table == CodeTable::E2m1 ? 16 : info.is_signed() ? 128 : info.offset;

@@ -1,6 +1,6 @@
-// Products in f32 for any vector instruction set S (kernels/cpu/simd/simd.h says what a set gives):
-// of decode with weights of F32, F16 and BF16, and of prompts with weights of every type. Internal
-// linkage throughout.
+// Products in f32 for any vector instruction set S (kernels/cpu/simd/simd.h lists the members of a
+// set): of decode with weights of F32, F16 and BF16, and of prompts with weights of every type.
+// Internal linkage throughout.
 #pragma once
 #include "kernels/cpu/linear/linear_codes.h"
 #include "kernels/cpu/linear/linear_gemm.h"
@@ -33,7 +33,7 @@ inline void f32_act_prepare(const float* x, int64_t cols, void* act) {
   memset(static_cast<float*>(act) + cols, 0, f32_act_bytes(cols) - sizeof(float) * cols);
 }
 
-// One row of F32, F16 or BF16 with N activation vectors. Four chains of sums, the same whatever N.
+// One row of F32, F16 or BF16 with N activation vectors. Four chains of sums, the same for every N.
 template <class S, WType T, int N>
 inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y,
                     int64_t ldy) {

@@ -1,5 +1,5 @@
 // Products of prompts, for any instruction set and any type of weights: the loops over W, the
-// activations and their columns. What differs is in two parts:
+// activations and their columns. Two parts have the differences:
 //
 // Panel: some columns of some rows of W, as the products read them.
 //   kCols, kDepth          the most rows and columns of W in a panel
