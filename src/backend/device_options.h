@@ -77,6 +77,12 @@ inline StateShape state_shape(const Config& config, const BackendOptions& o) {
   return shape;
 }
 
+// Whether the owner of an emulated pool grants its slots, as the papers' residency does: for what a
+// GPU's own protocol cannot do.
+inline bool grants_slots(const riffle_context_options& o) {
+  return o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer;
+}
+
 // What a context of options.n_ctx tokens takes, in bytes. Of the GPU's memory where
 // device_memory, else of the host's.
 struct DeviceNeeds {

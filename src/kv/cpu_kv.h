@@ -1,5 +1,6 @@
-// KV of devices that compute on the CPU: in place (the host store itself) or pooled (a slot pool in
-// memory of its own, filled by copies: what a GPU has, emulated).
+// KV of devices that compute on the CPU: in place (the host store itself), or in front of it a pool
+// in memory of its own, filled by copies: what a GPU has, emulated. The pool is one that its
+// readers manage, as on a GPU (emulated_kv.cpp), or one whose slots the owner grants (slot_pool.h).
 #pragma once
 #include "kv/kv_store.h"
 #include "kv/slot_pool.h"
@@ -14,6 +15,8 @@ struct Held {
   int32_t slot = -1;                // -1: nothing to release
   bool miss = false;
   bool wait = false;  // another's miss
+  int32_t table = 0;  // where a miss is entered once its bytes are there: SharedPool::enter
+  int64_t entry = 0;
 };
 
 class CpuKv : public KvStore {
@@ -41,6 +44,8 @@ class CpuKv : public KvStore {
   // RIFFLE_NO_SLOT; every sequence still holds its KV then.
   virtual void activate(SequenceKv* const* sequences, size_t n, int64_t spare) = 0;
   virtual bool in_place() const = 0;
+  // Whether the newest blocks are in the device's memory, and not in the host store.
+  virtual bool holds_tail(const SequenceKv& sequence) const { return !sequence.tail_slots.empty(); }
   // Brings all that the device changed back to the host store, forgets its copies, and gives the
   // sequence blocks of its own: they are about to be changed. On RIFFLE_OUT_OF_MEMORY the sequence
   // reads the same.
@@ -74,6 +79,7 @@ class CpuKv : public KvStore {
 
 std::unique_ptr<CpuKv> make_in_place(HostKv* host);
 // n_slots slots of the store's block size in memory of their own.
+std::unique_ptr<CpuKv> make_emulated(HostKv* host, ThreadPool* threads, int64_t n_slots);
 std::unique_ptr<CpuKv> make_pooled(HostKv* host, ThreadPool* threads, int64_t n_slots,
                                    EvictPolicy policy, bool per_layer);
 

@@ -245,9 +245,9 @@ struct World : TokenKv {
         }
         if (good && s.kv.n_tokens % kB != 0) {
           const int64_t last = s.kv.n_tokens / kB;
-          const bool parked = residency->in_place() || s.kv.tail_slots.empty();
-          const std::byte* tail =
-              parked ? head.blocks[last] : residency->tail(const_cast<SequenceKv&>(s.kv), layer, h);
+          const std::byte* tail = !residency->in_place() && residency->holds_tail(s.kv)
+                                      ? residency->tail(const_cast<SequenceKv&>(s.kv), layer, h)
+                                      : head.blocks[last];
           good &= reads(tail, s, last, layer, h);
         }
       }
@@ -278,7 +278,8 @@ struct Guise {
   int64_t slots;  // 0: in place
   EvictPolicy policy;
   bool per_layer;
-  size_t together;  // sequences of a step
+  size_t together;      // sequences of a step
+  bool shared = false;  // the pool is one that its readers manage
 };
 
 // Returns the number of times that memory ran out.
@@ -286,8 +287,9 @@ int play(const Guise& guise, uint32_t seed, int n_ops) {
   INFO(guise.name << ", seed " << seed);
   World w;
   w.random.seed(seed);
-  w.residency = guise.slots == 0
-                    ? make_in_place(&w.store)
+  w.residency = guise.slots == 0 ? make_in_place(&w.store)
+                : guise.shared
+                    ? make_emulated(&w.store, &w.threads, guise.slots)
                     : make_pooled(&w.store, &w.threads, guise.slots, guise.policy, guise.per_layer);
   bool good = true;
   int forks = 0;
@@ -347,7 +349,10 @@ TEST_CASE("forked sequences hold what sequences of their own would, in as many b
                           {"13 slots", 13, EvictPolicy::Lru, false, 3},
                           {"13 slots, FIFO", 13, EvictPolicy::Fifo, false, 2},
                           {"24 slots by layer", 24, EvictPolicy::Lru, true, 3},
-                          {"500 slots", 500, EvictPolicy::Lru, false, 6}};
+                          {"500 slots", 500, EvictPolicy::Lru, false, 6},
+                          {"1 slot, shared", 1, EvictPolicy::Lru, false, 3, true},
+                          {"13 slots, shared", 13, EvictPolicy::Lru, false, 3, true},
+                          {"500 slots, shared", 500, EvictPolicy::Lru, false, 6, true}};
   for (const Guise& guise : guises) {
     int refused = 0;
     for (uint32_t seed = 1; seed <= 6; ++seed) refused += play(guise, seed, 500);

@@ -211,7 +211,7 @@ struct World : TokenKv {
           good &= (head.blocks[b] != nullptr) == (s.names[layer][b] >= 0);
           if (!head.blocks[b]) continue;
           const bool tail =
-              (b + 1) * size() > n && !residency->in_place() && !s.kv.tail_slots.empty();
+              (b + 1) * size() > n && !residency->in_place() && residency->holds_tail(s.kv);
           good &= reads(
               tail ? residency->tail(const_cast<SequenceKv&>(s.kv), layer, h) : head.blocks[b],
               s.tokens, b * size(), std::min(n, (b + 1) * size()), layer, h);
@@ -254,14 +254,16 @@ struct World : TokenKv {
   }
 };
 
-// Counts the cuts and forks that could not be where they were to be. Returns how many blocks
+// Counts the cuts and forks that could not be where they were to be. shared: the pool is one that
+// its readers manage. Returns how many blocks
 // windows passed.
-int play(int block_size, int64_t slots, bool per_layer, uint32_t seed, int n_ops,
-         int& unreachable) {
+int play(int block_size, int64_t slots, bool per_layer, uint32_t seed, int n_ops, int& unreachable,
+         bool shared = false) {
   INFO("blocks of " << block_size << ", " << slots << " slots, seed " << seed);
   World w(block_size);
   w.random.seed(seed);
   w.residency = slots == 0 ? make_in_place(&w.store)
+                : shared   ? make_emulated(&w.store, &w.threads, slots)
                            : make_pooled(&w.store, &w.threads, slots, EvictPolicy::Lru, per_layer);
   bool good = true;
   for (int op = 0; op < n_ops && good; ++op) {
@@ -331,6 +333,8 @@ TEST_CASE("window: layers keep their windows, and what cuts and forks may want",
       dropped += play(block_size, 7, false, seed, 300, unreachable);
       dropped += play(block_size, 24, true, seed, 300, unreachable);
       dropped += play(block_size, 400, false, seed, 300, unreachable);
+      dropped += play(block_size, 7, false, seed, 300, unreachable, true);
+      dropped += play(block_size, 400, false, seed, 300, unreachable, true);
     }
   CHECK(dropped > 1000);
   CHECK(unreachable > 300);

@@ -1,7 +1,7 @@
 // The slot pool of GPU memory that the device itself manages, and the kernels that move KV blocks
 // between it, the tails of sequences and host memory.
 #pragma once
-#include "kernels/common/host_device.h"
+#include "kernels/common/pool_words.h"
 #include "kernels/cuda/types.h"
 
 namespace riffle::cuda {
@@ -34,20 +34,16 @@ struct Pool {
   uint32_t* now = nullptr;         // [1]: stamp of this step, 1 to kMaxStamp
   int32_t* n_usable = nullptr;     // [1]: slots [n_usable, n_slots) are lent (lend_slots)
 };
-inline constexpr int kStampBits = 24, kMaxTables = 1024;
-inline constexpr uint32_t kMaxStamp = (1u << kStampBits) - 1;
-inline constexpr unsigned long long kFreeWord = ~0ull
-                                                << kStampBits;  // stamp 0: older than everything
-// 10 bits of table, 30 bits of entry.
-RIFFLE_HOST_DEVICE inline unsigned long long pool_key(int32_t table, int64_t entry) {
-  return (static_cast<unsigned long long>(table) << 30 | static_cast<unsigned long long>(entry))
-         << kStampBits;
-}
+using pool::kFreeWord;
+using pool::kMaxStamp;
+using pool::kMaxTables;
+using pool::kStampBits;
+using pool::kVictimBins;
+using pool::pool_key;
 
 // The victims of a step: *now += 1, then a counting sort of usable slots by age (exact for the last
 // kVictimBins - 1 steps; older ones and free slots count as equally old, free ones first). scratch:
 // victims_scratch_bytes().
-inline constexpr int kVictimBins = 4096;
 size_t victims_scratch_bytes();
 Status select_victims(const Pool& pool, void* scratch, cudaStream_t stream);
 

@@ -27,9 +27,11 @@ CpuDevice::CpuDevice(const Model& model, const BackendOptions& options, ThreadPo
       products_(kernels_, options.layout.type == cpu::KvType::F32, threads),
       experts_(config_, &products_, threads),
       thread_scratch_(threads->size()) {
-  kv_ = options.has_pool ? make_pooled(&store_, threads, options.slots, options.evict(),
-                                       options.options.pool_per_layer)
-                         : make_in_place(&store_);
+  kv_ = !options.has_pool ? make_in_place(&store_)
+        : grants_slots(options.options)
+            ? make_pooled(&store_, threads, options.slots, options.evict(),
+                          options.options.pool_per_layer)
+            : make_emulated(&store_, threads, options.slots);
 }
 
 void CpuDevice::add_index(const Selector& selector, SequenceKv& s) {

@@ -89,7 +89,7 @@ void CudaKv::reset_pool() {
         "clearing the slot pool");
   check(cudaMemsetAsync(counters_.data(), 0, counters_.size(), *compute_),
         "clearing the slot pool");
-  for (PageTable* t : page_tables_)
+  for (PageTable* t : page_tables_.alive())
     check(cudaMemsetAsync(t->entries.data(), 0xff, t->entries.size(), *compute_),
           "clearing a page table");
   lend(prompt_memory_.is_open());
@@ -134,84 +134,33 @@ SequenceKv CudaKv::create(int64_t n_ctx, const DigestSpec& spec) {
   return s;
 }
 
-std::shared_ptr<PageTable> CudaKv::make_table(int64_t max_blocks) {
-  if (free_tables_.empty()) {
-    if (next_table_ == kMaxTables)
-      fail(
-          RIFFLE_OUT_OF_MEMORY,
-          "more than %d page tables (sessions, and those whose blocks forks still hold) on one GPU",
-          kMaxTables);
-    free_tables_.reserve(next_table_ + 1);  // release never allocates
-    free_tables_.push_back(next_table_++);
-  }
-  auto table = std::make_shared<PageTable>();
-  table->index = free_tables_.back();
-  table->entries = heap_->take(entries(max_blocks) * sizeof(int32_t), "a session's page table");
-  page_tables_.reserve(page_tables_.size() + 1);
-  int32_t* at = table->entries.as<int32_t>();
-  check(cudaMemsetAsync(at, 0xff, table->entries.size(), *compute_), "clearing a page table");
-  check(cudaMemcpyAsync(pool_.page_tables + table->index, &at, sizeof at, cudaMemcpyHostToDevice,
-                        *compute_),
-        "entering a page table");
+Buffer CudaKv::take_entries(int32_t index, int64_t max_blocks) {
+  Buffer buffer = heap_->take(entries(max_blocks) * sizeof(int32_t), "a session's page table");
+  int32_t* at = buffer.as<int32_t>();
+  check(cudaMemsetAsync(at, 0xff, buffer.size(), *compute_), "clearing a page table");
+  check(
+      cudaMemcpyAsync(pool_.page_tables + index, &at, sizeof at, cudaMemcpyHostToDevice, *compute_),
+      "entering a page table");
   compute_->wait("entering a page table");
-  page_tables_.push_back(table.get());
-  free_tables_.pop_back();
-  return table;
+  return buffer;
 }
 
-void CudaKv::forget(const PageTable& table, int64_t max_blocks, int64_t from_block) {
+void CudaKv::forget(const PageTable& table, int64_t max_blocks, int64_t first) {
   if (streamed()) return;
   check(riffle::cuda::forget_blocks(pool_, table.index, table.entries.as<int32_t>(),
                                     int64_t(config_.n_layers) * config_.n_kv_heads, max_blocks,
-                                    from_block, *compute_),
+                                    first, *compute_),
         "forgetting blocks");
 }
 
-// One holder less; with the last one all its blocks leave the pool, and another table may have its
-// number. Throws nothing: if the device is lost, so is what it held.
-void CudaKv::release(std::shared_ptr<PageTable>& table, int64_t max_blocks) {
-  if (!table) return;
-  if (table.use_count() == 1) {
-    try {
-      forget(*table, max_blocks, 0);
-    } catch (const Error&) {
-    }
-    cudaStreamSynchronize(*compute_);
-    cudaGetLastError();
-    page_tables_.erase(std::find(page_tables_.begin(), page_tables_.end(), table.get()));
-    free_tables_.push_back(table->index);
+// If the device is lost, so is what it held.
+void CudaKv::finish(const PageTable& table, int64_t max_blocks) noexcept {
+  try {
+    forget(table, max_blocks, 0);
+  } catch (const Error&) {
   }
-  table.reset();
-}
-
-// A fork's first n_blocks, all of which `from` has too, are named as there; if they have two names,
-// those with the first one.
-void CudaKv::share_table(CudaSequence& from, CudaSequence& to, int64_t n_blocks) {
-  if (streamed() || n_blocks == 0 || from.max_blocks != to.max_blocks) return;
-  if (from.prefix_blocks > 0) {
-    to.prefix = from.prefix;
-    to.prefix_blocks = std::min(n_blocks, from.prefix_blocks);
-  } else if (from.own) {
-    to.prefix = from.own;
-    to.prefix_blocks = n_blocks;
-    from.own->shared_blocks = std::max(from.own->shared_blocks, n_blocks);
-  }
-}
-
-// The sequence keeps its first n_blocks. What its forks find in its own table stays; it writes what
-// follows under another name.
-void CudaKv::cut_tables(CudaSequence& d, int64_t n_blocks) {
-  d.prefix_blocks = std::min(d.prefix_blocks, n_blocks);
-  if (d.prefix_blocks == 0) release(d.prefix, d.max_blocks);
-  if (!d.own) return;
-  if (d.own.use_count() == 1) d.own->shared_blocks = 0;
-  forget(*d.own, d.max_blocks, std::max(n_blocks, d.own->shared_blocks));
-  if (n_blocks >= d.own->shared_blocks) return;
-  if (!d.prefix && n_blocks > 0) {
-    d.prefix = d.own;
-    d.prefix_blocks = n_blocks;
-  }
-  release(d.own, d.max_blocks);
+  cudaStreamSynchronize(*compute_);
+  cudaGetLastError();
 }
 
 // What the device keeps of a sequence. On an error there is nothing of it.
@@ -234,7 +183,7 @@ void CudaKv::open(SequenceKv& s, int64_t n_ctx) {
         "clearing a session's history");
   check(cudaMemsetAsync(d->tails.data(), 0, d->tails.size(), *compute_),
         "clearing a session's blocks");
-  d->own = make_table(d->max_blocks);  // and waits
+  page_tables_.make(*d);  // and waits
   sequences_.push_back(d.get());
   s.device = std::move(d);
 }
@@ -256,7 +205,7 @@ SequenceKv CudaKv::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
     throw;
   }
   try {
-    share_table(f, on_device(s), block);
+    if (!streamed()) page_tables_.share(f, on_device(s), block);
     copy_index(from, s);
     learn_addresses(s);
     compute_->wait("forking a session");
@@ -294,13 +243,10 @@ void CudaKv::destroy(SequenceKv& s) {
   drop_from_slot_pool(s, 0);
   try {
     const DeviceScope on(device_.ordinal);
-    if (d.own && d.own.use_count() > 1) forget(*d.own, d.max_blocks, d.own->shared_blocks);
-    release(d.prefix, d.max_blocks);
-    release(d.own, d.max_blocks);
+    page_tables_.end(d);
   } catch (const Error&) {
   }
-  release(d.prefix, d.max_blocks);  // what an error has left
-  release(d.own, d.max_blocks);
+  page_tables_.end(d);  // if this thread cannot work on the device
   sequences_.erase(std::find(sequences_.begin(), sequences_.end(), &d));
   s.device.reset();
   host_->destroy(s);
@@ -331,7 +277,7 @@ void CudaKv::drop_next(const SequenceKv& s) {
 void CudaKv::reserve(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
   const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
-  if (!d.own) d.own = make_table(d.max_blocks);
+  page_tables_.make(d);
   host_->reserve_prompt(s, n_tokens, marks);
   if (streamed() && d.known_blocks <= s.n_tokens / layout_.block_size) drop_next(s);
   learn_addresses(s);
@@ -389,7 +335,7 @@ void CudaKv::truncate(SequenceKv& s, int64_t n_tokens) {
   flush_.wait("flushing KV");
   if (block != s.n_tokens / layout_.block_size) d.tail_here = false;
   drop_from_slot_pool(s, block);
-  cut_tables(d, block);
+  page_tables_.cut(d, block);
   forget_votes(d);
   compute_->wait("forgetting blocks");
   host_->truncate(s, n_tokens);

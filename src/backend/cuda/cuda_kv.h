@@ -13,25 +13,14 @@
 #include "kernels/cuda/select/int4.cuh"
 #include "kernels/cuda/select/select.h"
 #include "kv/kv_store.h"
+#include "kv/page_tables.h"
 #include "kv/slot_pool.h"
 #include "model/model.h"
 
 namespace riffle::cuda {
 
-// Names blocks in the device's pool: those of one sequence, and of its forks where they are the
-// same.
-struct PageTable {
-  int32_t index = 0;  // in Pool::page_tables
-  Buffer entries;
-  int64_t shared_blocks = 0;  // a fork may find its first so many blocks here
-};
-
 // What the device has of a sequence; tables as in StepSequence.
-struct CudaSequence : DeviceKv {
-  std::shared_ptr<PageTable> own;     // null after a cut into what forks find there, until reserve
-  std::shared_ptr<PageTable> prefix;  // of its first prefix_blocks; null: none
-  int64_t prefix_blocks = 0;
-  int64_t max_blocks = 0;
+struct CudaSequence : PagedSequence {
   Buffer host_table, digests, bound_factor, tails;
   Buffer expected;     // of a sequence's next token, and of each that may be computed ahead
   Buffer votes;        // last selections by vote; empty until a selector wants them
@@ -52,7 +41,7 @@ struct CudaSequence : DeviceKv {
 uint64_t session_bytes(const Config& config, const KvShape& shape, const DigestSpec& spec,
                        bool codes, bool votes, int lookup, int64_t n_ctx);
 
-class CudaKv : public KvStore {
+class CudaKv : public KvStore, PagedPool {
  public:
   CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
          HostKv* host, PinnedSlabs* slabs, const BackendOptions& options);
@@ -162,11 +151,10 @@ class CudaKv : public KvStore {
     return head_index(layer - not_indexed(layer), head) * d.max_blocks;
   }
   void open(SequenceKv& s, int64_t n_ctx);
-  std::shared_ptr<PageTable> make_table(int64_t max_blocks);
-  void forget(const PageTable& table, int64_t max_blocks, int64_t from_block);
-  void release(std::shared_ptr<PageTable>& table, int64_t max_blocks);
-  void share_table(CudaSequence& from, CudaSequence& to, int64_t n_blocks);
-  void cut_tables(CudaSequence& d, int64_t n_blocks);
+  // PagedPool
+  Buffer take_entries(int32_t index, int64_t max_blocks) override;
+  void forget(const PageTable& table, int64_t max_blocks, int64_t first) override;
+  void finish(const PageTable& table, int64_t max_blocks) noexcept override;
   void copy_index(const SequenceKv& from, SequenceKv& to);
   void learn_addresses(SequenceKv& s);
   // While it lives: memory for the full blocks of one head. It is the memory that prefill uses for
@@ -237,9 +225,7 @@ class CudaKv : public KvStore {
   std::unique_ptr<SlotPool> slot_pool_;
   std::string notice_;
   uint32_t steps_ = 0;  // since the pool's stamps began
-  std::vector<int32_t> free_tables_;
-  int32_t next_table_ = 0;
-  std::vector<PageTable*> page_tables_;   // alive
+  PageTables page_tables_{this};
   std::vector<CudaSequence*> sequences_;  // alive
 
   // Memory for prompts: the last slots', which the pool lends while it is open, or own_prompt_.

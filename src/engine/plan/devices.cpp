@@ -138,6 +138,13 @@ static DeviceNeeds cpu_needs(const Model& model, const ResolvedOptions& r) {
   needs.per_slot = shape.largest_block();
   needs.prefill_kv = shape.largest_layer(o.n_ctx);
   needs.min_slots = row_slots(o.selection) * (o.pool_per_layer ? c.n_layers : 1) + heads;
+  if (grants_slots(o)) return needs;
+  // As on a GPU: a slot has a word and a place among the victims, and each session has two page
+  // tables and its newest blocks.
+  needs.per_slot += sizeof(uint64_t) + sizeof(int32_t);
+  needs.digests = sum(
+      {needs.digests, product({sessions, uint64_t(heads),
+                               2 * sizeof(int32_t) * uint64_t(blocks) + shape.largest_block()})});
   return needs;
 }
 
