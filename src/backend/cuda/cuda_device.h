@@ -11,6 +11,7 @@
 #include "backend/cuda/cuda_kv.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/papers/streamed_attention.h"
+#include "backend/cuda/prompt_buffers.h"
 #include "backend/cuda/prompt_memory.h"
 #include "backend/cuda/step_graphs.h"
 #include "backend/cuda/step_logits.h"
@@ -33,14 +34,6 @@ Ranked ranked_of(const SelectionRule& rule);
 // that stand for what is left out, keys that are only scored.
 int64_t index_bytes(const SelectionRule& rule, const Config& config, const BlockLayout& layout,
                     int n_blocks, int64_t n_tokens);
-
-// What prefill multiplies and computes on the way, of the prompt that is being read. Empty without
-// one.
-struct PromptBuffers {
-  Buffer operand, gate, up, unpacked;  // 16-bit operands, FFN, dequantised weights
-  Buffer products;                     // that wait for their norm
-  Buffer expert_staging;               // neighbours of those in host memory
-};
 
 class CudaDevice : public Device {
  public:
@@ -100,12 +93,7 @@ class CudaDevice : public Device {
   Gate gate() const;
   const float* sinks(int layer) const;
   // cuda_experts.cpp
-  struct Experts {
-    Buffer in, scores, routed;  // [rows][dim], [rows][experts.n], [rows][n_used] of Routed
-    Buffer out;                 // [rows * n_used][dim]: what experts give
-    Buffer places;              // steps: [rows * n_used] of Place
-    Buffer sorted, orders;      // prompts: rows by expert, and where each one is
-  };
+  using Experts = ExpertBuffers;
   void experts_of_step(const LayerWeights& weights, float* x, int64_t n);
   void experts_of_prompt(const LayerWeights& weights, float* x, int64_t n);
   void experts_of_host(const LayerWeights& weights, float* x, int64_t n);
@@ -117,7 +105,6 @@ class CudaDevice : public Device {
   void each_expert(const LayerWeights& weights, Tensor ExpertWeights::*which,
                    std::span<const int64_t> first, WType type, F&& f);
   void grow_experts(int64_t n);
-  void take_experts(DeviceArena& memory, int64_t chunk, int64_t operand);
   RopePairs rope_pairs(int rope) const;
   void gemv_rows(const Gemv& args, int64_t n);
   void multiply(const Matrix& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc,
@@ -163,7 +150,6 @@ class CudaDevice : public Device {
   // The prompt that is being read.
   PromptRows prompt_rows_;
   PromptBuffers prompt_;
-  Experts prompt_experts_;
   Buffer host_routed_, host_orders_by_expert_;  // pinned
 
   // Steps.

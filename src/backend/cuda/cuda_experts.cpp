@@ -45,20 +45,6 @@ void CudaDevice::grow_experts(int64_t n) {
   step_memory_.moved();
 }
 
-// prompt_bytes counts the same. operand: bytes of a number that prefill multiplies.
-void CudaDevice::take_experts(DeviceArena& memory, int64_t chunk, int64_t operand) {
-  const ExpertsConfig& e = config_.experts;
-  if (e.n == 0) return;
-  const int64_t rows = chunk * e.n_used, dim = config_.dim;
-  Experts& p = prompt_experts_;
-  p.in = memory.take(sizeof(float) * chunk * dim, "a prefill chunk");
-  p.scores = memory.take(sizeof(float) * chunk * e.n, "a prefill chunk");
-  p.routed = memory.take(sizeof(Routed) * rows, "a prefill chunk");
-  p.sorted = memory.take(operand * rows * dim, "a prefill chunk");
-  p.out = memory.take(sizeof(float) * rows * dim, "a prefill chunk");
-  p.orders = memory.take(2 * sizeof(int32_t) * rows, "a prefill chunk");
-}
-
 // experts.in: x normalised; experts.routed: which experts each row goes through. Of a prompt too
 // the router's operands are f32, so that a token's experts do not hang on their rounding.
 void CudaDevice::route_rows(const LayerWeights& w, const float* x, int64_t n, bool prompt,
@@ -220,7 +206,7 @@ void CudaDevice::each_expert(const LayerWeights& w, Tensor ExpertWeights::*which
 void CudaDevice::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) {
   const ExpertsConfig& e = config_.experts;
   const int64_t dim = config_.dim, hidden = e.hidden_dim, rows = n * e.n_used;
-  Experts& p = prompt_experts_;
+  Experts& p = prompt_.experts;
   route_rows(w, x, n, true, p);
   const auto pin = [&](Buffer& buffer, size_t bytes) {
     if (buffer.size() < bytes) buffer = pinned(bytes, "grouping rows by expert");

@@ -44,8 +44,7 @@ class CudaDevice::CudaPrompt : public Prompt {
   const Config& config_;
   PromptRequest request_;
   int at_ = 0;  // the layer under way
-  // KV in 8 bits: the layer's in f16, and which one it is, as far as it is unpacked.
-  Buffer unpacked_kv_;
+  // KV in 8 bits: the layer that is unpacked, and how far.
   int unpacked_layer_ = -1;
   int64_t unpacked_tokens_ = 0;
 };
@@ -69,30 +68,21 @@ CudaDevice::CudaPrompt::CudaPrompt(CudaDevice& device, const PromptRequest& requ
 CudaDevice::CudaPrompt::~CudaPrompt() { end(); }
 
 // Takes all memory that the prompt's operations will need, so that none is allocated while it is
-// read. prompt_bytes counts the same.
+// read.
 void CudaDevice::CudaPrompt::take_memory() {
-  const auto [sequence, n, n_total, chunk] = request_;
   const BackendOptions& options = device_.options_;
   DeviceArena& memory = device_.kv_.prompt_memory();
-  PromptBuffers& to = device_.prompt_;
-  device_.prompt_rows_.begin(memory, n, config_.dim, chunk, options.rows_on_host,
+  device_.prompt_rows_.begin(memory, request_.n, config_.dim, request_.chunk, options.rows_on_host,
                              !options.options.no_pin);
-  const int64_t operand = options.layout.type == cpu::KvType::F32 ? 4 : 2,
-                rows = std::max(chunk, std::min(kScoreRows, n)),
-                q = int64_t(config_.n_heads) * config_.head_dim;
-  to.operand = memory.take(operand * rows * std::max<int64_t>(config_.dim, q), "a prefill chunk");
-  to.gate = memory.take(operand * chunk * config_.ffn_values(), "a prefill chunk");
-  to.up = memory.take(operand * chunk * config_.ffn_values(), "a prefill chunk");
-  device_.take_experts(memory, chunk, operand);
-  if (config_.post_norm)
-    to.products = memory.take(sizeof(float) * chunk * config_.dim, "a prefill chunk");
-  to.unpacked =
-      memory.take(unpacked_bytes(device_.model_, options.layout.type), "dequantised weights");
-  if (options.host_expert_layers > 0)
-    to.expert_staging = memory.take(expert_staging_bytes(device_.model_, options.layout.type),
-                                    "experts from host memory");
-  if (const uint64_t bytes = unpacked_kv_bytes(config_, options.layout, n_total))
-    unpacked_kv_ = memory.take(bytes, "a layer's KV in f16");
+  PromptSizes sizes;
+  sizes.n = request_.n;
+  sizes.n_total = request_.n_total;
+  sizes.chunk = request_.chunk;
+  sizes.scored = std::min(kScoreRows, request_.n);
+  sizes.rows_on_host = options.rows_on_host;
+  sizes.experts_on_host = options.host_expert_layers > 0;
+  for (const PromptBuffer& b : prompt_buffers(device_.model_, options, sizes))
+    if (b.of) b.of(device_.prompt_) = memory.take(b.bytes, b.what);
 }
 
 // Throws nothing: if the device is lost, so is what it held.
@@ -100,8 +90,6 @@ void CudaDevice::CudaPrompt::end() {
   try {
     const DeviceScope on = device_.enter();
     device_.prompt_ = {};
-    device_.prompt_experts_ = {};
-    unpacked_kv_ = Buffer();
     device_.prompt_rows_.end();
     device_.kv_.end_prompt();
   } catch (const Error&) {  // the device is lost: the next operation says so
@@ -143,7 +131,7 @@ void CudaDevice::CudaPrompt::unpack(const PromptAttention& a, FlashPrefill& f) {
   args.last = (a.pos0 + a.n + size - 1) / size;
   args.n_kv_heads = config_.n_kv_heads;
   args.layout = f.layout;
-  args.out = unpacked_kv_.as<std::byte>();
+  args.out = device_.prompt_.kv_f16.as<std::byte>();
   cuda::check(unpack_q8(args, device_.compute_), "unpacking KV");
   unpacked_layer_ = at_;
   unpacked_tokens_ = a.pos0 + a.n;

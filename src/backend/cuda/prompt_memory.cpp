@@ -19,11 +19,11 @@ Buffer DeviceArena::take(size_t bytes, const char* what) {
       data, whole, [](void*, void*, size_t) {}, nullptr);
 }
 
-uint64_t PromptRows::device_bytes(int64_t n, int64_t dim, int64_t chunk, bool on_host) {
-  const auto of = [&](int64_t rows) {
-    return DeviceArena::rounded(uint64_t(rows) * dim * sizeof(float));
-  };
-  return on_host && n > chunk ? std::min(of(n), 2 * of(chunk)) : of(n);
+std::vector<uint64_t> PromptRows::buffer_bytes(int64_t n, int64_t dim, int64_t chunk,
+                                               bool on_host) {
+  const uint64_t row = uint64_t(dim) * sizeof(float);
+  if (on_host && n > 2 * chunk) return {chunk * row, chunk * row};
+  return {n * row};
 }
 
 void PromptRows::begin(DeviceArena& arena, int64_t n, int64_t dim, int64_t chunk, bool on_host,

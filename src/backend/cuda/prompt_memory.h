@@ -2,6 +2,8 @@
 // decides residency, the pool lends the memory of its last slots while a prompt is read. Otherwise
 // prompts have memory of their own.
 #pragma once
+#include <vector>
+
 #include "backend/cuda/device.h"
 
 namespace riffle::cuda {
@@ -28,8 +30,8 @@ class PromptRows {
  public:
   explicit PromptRows(Stream* compute) : compute_(compute) {}
 
-  // Device bytes for prompts of up to n rows that are read in chunks.
-  static uint64_t device_bytes(int64_t n, int64_t dim, int64_t chunk, bool on_host);
+  // Bytes of each buffer on the device, for prompts of n rows that are read in chunks.
+  static std::vector<uint64_t> buffer_bytes(int64_t n, int64_t dim, int64_t chunk, bool on_host);
 
   // may_pin: whether to ask for pinned memory; without it copies are slower.
   void begin(DeviceArena& arena, int64_t n, int64_t dim, int64_t chunk, bool on_host, bool may_pin);

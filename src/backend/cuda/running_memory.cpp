@@ -1,6 +1,7 @@
 #include "backend/cuda/running_memory.h"
 
 #include "backend/cuda/cublas.h"
+#include "backend/cuda/prompt_buffers.h"
 #include "backend/cuda/prompt_memory.h"
 #include "backend/cuda/weights.h"
 #include "kernels/cuda/attend/attend.h"
@@ -61,29 +62,15 @@ uint64_t unpacked_kv_bytes(const Config& c, const BlockLayout& layout, int64_t n
 }
 
 uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool rows_on_host) {
-  const Config& c = model.config;
   const riffle_context_options& o = options.options;
-  const int64_t chunk = std::min<int64_t>(o.prefill_chunk, o.n_ctx),
-                scored = std::min<int64_t>(kScoreRows, o.n_ctx);
-  const int64_t q = int64_t(c.n_heads) * c.head_dim, kv = int64_t(c.n_kv_heads) * c.head_dim;
-  uint64_t bytes = PromptRows::device_bytes(o.n_ctx, c.dim, chunk, rows_on_host);
-  const auto add = [&](uint64_t one) { bytes += DeviceArena::rounded(one); };
-  // engine/activations.h
-  add(4 * chunk * q), add(4 * chunk * q);
-  add(4 * chunk * kv), add(4 * chunk * kv);
-  add(4 * scored * c.vocab_size);
-  // of products
-  const int64_t operand = options.layout.type == cpu::KvType::F32 ? 4 : 2;
-  add(operand * std::max(chunk, scored) * std::max<int64_t>(c.dim, q));
-  add(operand * chunk * c.ffn_values()), add(operand * chunk * c.ffn_values());
-  if (c.experts.n > 0) {  // cuda_experts.cpp
-    const int64_t rows = chunk * c.experts.n_used;
-    add(4 * chunk * c.dim), add(4 * chunk * c.experts.n), add(sizeof(Routed) * rows);
-    add(operand * rows * c.dim), add(4 * rows * c.dim), add(2 * sizeof(int32_t) * rows);
-  }
-  if (c.post_norm) add(4 * chunk * c.dim);
-  add(unpacked_bytes(model, options.layout.type));
-  add(unpacked_kv_bytes(c, options.layout, o.n_ctx));
+  PromptSizes sizes;
+  sizes.n = sizes.n_total = o.n_ctx;
+  sizes.chunk = std::min<int64_t>(o.prefill_chunk, o.n_ctx);
+  sizes.scored = std::min<int64_t>(kScoreRows, o.n_ctx);
+  sizes.rows_on_host = rows_on_host;
+  uint64_t bytes = 0;
+  for (const PromptBuffer& b : prompt_buffers(model, options, sizes))
+    bytes += DeviceArena::rounded(b.bytes);
   return bytes;
 }
 

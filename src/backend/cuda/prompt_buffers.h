@@ -1,0 +1,49 @@
+// The device memory of a prompt is said once: a list of buffers, by which they are taken and which
+// the plan adds up.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "backend/device_options.h"
+#include "util/buffer.h"
+
+namespace riffle::cuda {
+
+// What experts compute with.
+struct ExpertBuffers {
+  Buffer in, scores, routed;  // [rows][dim], [rows][experts.n], [rows][n_used] of Routed
+  Buffer out;                 // [rows * n_used][dim]: what experts give
+  Buffer places;              // steps: [rows * n_used] of Place
+  Buffer sorted, orders;      // prompts: rows by expert, and where each one is
+};
+
+// What prefill multiplies and computes on the way, of the prompt that is being read. Empty without
+// one.
+struct PromptBuffers {
+  Buffer operand, gate, up, unpacked;  // 16-bit operands, FFN, dequantised weights
+  Buffer products;                     // that wait for their norm
+  Buffer expert_staging;               // neighbours of those in host memory
+  Buffer kv_f16;                       // a layer's KV, where it is kept in 8 bits
+  ExpertBuffers experts;
+};
+
+struct PromptSizes {
+  int64_t n = 0, n_total = 0;     // tokens of the prompt; of the sequence once it is read
+  int64_t chunk = 0, scored = 0;  // the most rows of one operation; of logits at once
+  bool rows_on_host = false;      // the residual stream is (BackendOptions::rows_on_host)
+  bool experts_on_host = false;   // some layers' are
+};
+
+struct PromptBuffer {
+  const char* what;
+  uint64_t bytes;  // 0: it is not needed
+  // Which one it is. Null: others take it of the same memory, by the same size: PromptRows, and the
+  // engine's activations (Prompt::allocate).
+  Buffer& (*of)(PromptBuffers&);
+};
+
+// Besides the KV of layers.
+std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOptions& options,
+                                         const PromptSizes& sizes);
+
+}  // namespace riffle::cuda
