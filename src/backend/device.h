@@ -1,6 +1,6 @@
 // The whole contract between the engine and a device, in four nouns: Device (operations, which know
 // no sequence), KvStore (sequences; kv/kv_store.h), Prompt and Step (prompt.h, step.h), which a
-// device makes and which give back what they took when they end.
+// device makes and which give back their memory when they end.
 //
 // Memory. Pointers to activations are the device's own (allocate). Tokens and tensors are in host
 // memory and belong to the caller and the model. read() brings results back.
@@ -20,7 +20,7 @@
 // Nothing aborts. The device stays usable after all of them except
 // RIFFLE_DEVICE_LOST.
 //
-// Devices. The engine asks no device by name. Member functions below answer what differs.
+// Devices. The engine asks no device by name. Member functions below answer the differences.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -59,10 +59,10 @@ struct Linear {
   static constexpr int kMaxOuts = 3;
   const float* x = nullptr;
   int64_t n = 0;
-  // x is RMS-normalised with this weight first; null or without data: taken as it is.
+  // x is RMS-normalised with this weight first; null or without data: x unchanged.
   const Tensor* norm = nullptr;
   // The product, with its bias, is RMS-normalised with this weight before it is added; null or
-  // without data: it is added as it is. `outs` has one entry then.
+  // without data: added unchanged. `outs` has one entry then.
   const Tensor* post_norm = nullptr;
   LinearOut outs[kMaxOuts];
   int n_outs = 1;
@@ -75,7 +75,8 @@ class Device {
   virtual ~Device() = default;
   virtual const char* name() const = 0;    // "cpu", "emu", "cuda"
   virtual const char* detail() const = 0;  // instruction set or GPU
-  // What the bits of keys and values depend on, so far as another process can have it too.
+  // Names the arithmetic that the bits of keys and values depend on, as far as another process can
+  // have it too.
   virtual std::string arithmetic() const { return detail(); }
   virtual const char* notice() const { return ""; }  // a part of riffle_context_notice
   // Throws RIFFLE_UNSUPPORTED, naming the field, if this device cannot run the selector of these
@@ -83,7 +84,7 @@ class Device {
   virtual void check_selector(const Selector& selector, const riffle_selection& settings) const {
     (void)selector, (void)settings;
   }
-  // Makes what this selector keeps of a sequence besides KV and digests: INT4 keys, votes, the
+  // Makes the selector's data of a sequence besides KV and digests: INT4 keys, votes, the
   // selector's state. It covers all tokens that the sequence holds.
   virtual void add_index(const Selector& selector, SequenceKv& sequence) = 0;
   // Rotates all keys that a sequence holds to their positions, or back, and sets
@@ -124,7 +125,7 @@ class Device {
   virtual void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) = 0;
   virtual void linear(const Linear& args) = 0;
   // x += post_norm(W2 (silu(W1 norm(x)) * (W3 norm(x)))) for n rows, each product with its bias,
-  // each norm if the layer has it, and silu or what Config::activation says.
+  // each norm if the layer has it, and silu or Config::activation.
   virtual void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) = 0;
   // RMS-normalises each of n_heads parts of n rows x [n][n_heads*weight.cols] in place, each with
   // the same weight: q and k after linear, before rope or append; embeddings, with one part.
@@ -142,7 +143,7 @@ class Device {
   // Times the next step part by part. False: this device has no timers.
   virtual bool start_profile() { return false; }
   virtual void finish_profile(riffle_timing&) {}
-  // Adds what the device counts (riffle_stats).
+  // Adds the device's counts (riffle_stats).
   virtual void add_stats(riffle_stats&) const {}
 };
 

@@ -1,4 +1,4 @@
-// What a device is made with, and what it would take.
+// Options of a device, and the memory that it would take.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,13 +14,13 @@ namespace riffle {
 
 // The options of a context as devices read them.
 struct BackendOptions {
-  // No AUTO or 0 stands for another value, except in `slots`, `isa` and the selection (settled).
+  // No AUTO or 0 has another meaning, except in `slots`, `isa` and the selection (settled).
   riffle_context_options options{};
-  const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);  // what the host computes with
+  const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);  // the host's kernels
   BlockLayout layout;
   bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
   bool device_memory = false;  // the device has memory of its own (cuda)
-  int64_t slots = 0;           // of the pool
+  int64_t slots = 0;           // slots of the pool
   // cuda: number of slots, the pool's last, whose memory prompts borrow; 0: prompts have memory of
   // their own.
   int64_t lent_slots = 0;
@@ -30,9 +30,8 @@ struct BackendOptions {
   // them in steps. The plan decides.
   int host_expert_layers = 0;
   bool rows_on_host = false;  // cuda: residual streams of long prompts are in host memory
-  uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt beside its KV
-  // These settings with AUTO replaced by what it needs in such a context: nothing but KV, if no
-  // session is long enough for share.
+  uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt besides its KV
+  // Returns these settings without AUTO: dense, if no session is long enough for share.
   riffle_selection settled(riffle_selection s) const {
     if (s.selector == RIFFLE_SELECTOR_AUTO)
       s.selector =
@@ -40,7 +39,7 @@ struct BackendOptions {
     return s;
   }
   riffle_selection selection() const { return settled(options.selection); }
-  // Names what decides the bits of the host's results.
+  // Names the choices that decide the bits of the host's results.
   std::string host_arithmetic() const {
     if (options.isa != RIFFLE_ISA_AUTO) return kernels->name;
     return std::string("auto up to ") + cpu::kernels(kernels->isa)->name;
@@ -50,8 +49,8 @@ struct BackendOptions {
   }
 };
 
-// What sequences keep. A window that holds the whole context counts as no window: the selector
-// chooses blocks in such a layer.
+// Returns the shape of the KV that sequences keep. A window that holds the whole context counts as
+// no window: the selector chooses blocks in such a layer.
 inline KvShape kv_shape(const Config& config, const BackendOptions& o) {
   std::vector<LayerShape> layers;
   for (int i = 0; i < config.n_layers; ++i) {
@@ -65,7 +64,7 @@ inline KvShape kv_shape(const Config& config, const BackendOptions& o) {
   return {o.layout.block_size, o.layout.type, std::move(layers)};
 }
 
-// What a selector's state is made for.
+// Returns the shape that a selector's state is made for.
 inline StateShape state_shape(const Config& config, const BackendOptions& o) {
   StateShape shape;
   shape.n_layers = config.n_layers;
@@ -77,18 +76,18 @@ inline StateShape state_shape(const Config& config, const BackendOptions& o) {
   return shape;
 }
 
-// Whether the owner of an emulated pool grants its slots, as the papers' residency does: for what a
-// GPU's own protocol cannot do.
+// Returns true if the owner of an emulated pool grants its slots, as the papers' residency does:
+// for settings that a GPU's own protocol cannot run.
 inline bool grants_slots(const riffle_context_options& o) {
   return o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer;
 }
 
-// What a context of options.n_ctx tokens takes, in bytes. Of the GPU's memory where
-// device_memory, else of the host's.
+// Bytes that a context of options.n_ctx tokens takes: of the GPU's memory if device_memory, else of
+// the host's.
 struct DeviceNeeds {
   uint64_t weights = 0, activations = 0;
-  uint64_t digests = 0;  // of all sessions
-  // cuda, while a prompt is read, beside activations: with its residual stream on the device or in
+  uint64_t digests = 0;  // digests of all sessions
+  // cuda, while a prompt is read, besides activations: with its residual stream on the device or in
   // host memory. lends: slots may give their memory for it.
   uint64_t prompt = 0, prompt_least = 0;
   // cuda: of `weights` the experts' of each layer, which may stay in host memory. If any do,
@@ -97,7 +96,7 @@ struct DeviceNeeds {
   uint64_t expert_staging = 0, host_staging = 0;
   bool lends = false;
   uint64_t prefill_kv = 0;      // KV on the device while a prompt is read
-  uint64_t selector_state = 0;  // of one session, in host memory
+  uint64_t selector_state = 0;  // state of one session, in host memory
   // With has_pool: bytes of a slot and its bookkeeping, and the fewest slots that work.
   uint64_t per_slot = 0;
   int64_t min_slots = 0;

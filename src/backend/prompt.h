@@ -13,18 +13,18 @@ struct SyntheticSpec;  // measuring
 
 struct PromptRequest {
   SequenceKv* sequence = nullptr;  // with room for n_total tokens (KvStore::reserve)
-  int64_t n = 0;                   // tokens that go through the model; 0: none, KV alone is made
+  int64_t n = 0;                   // tokens that go through the model; 0: none, only KV is made
   int64_t n_total = 0;             // tokens of the sequence once the prompt is read
   int64_t chunk = 0;               // the most rows of one operation
 };
 
-// Attention of rows of the layer under way.
+// Attention of rows of the current layer.
 struct PromptAttention {
   const float* q = nullptr;  // [n][ldq], heads of head_dim; after RoPE, not scaled
   int64_t n = 0, ldq = 0;
-  int64_t pos0 = 0;      // position of the first query; keys of all positions < pos0 + n are there
-  int64_t window = 0;    // tokens that a query sees, its own included; 0: all
-  bool last = false;     // of the prompt
+  int64_t pos0 = 0;    // position of the first query; it holds the keys of all positions < pos0 + n
+  int64_t window = 0;  // tokens that a query sees, its own included; 0: all
+  bool last = false;   // the prompt's last piece
   float* out = nullptr;  // [n][ldo]
   int64_t ldo = 0;
   // For sequences with unrotated keys: q is before RoPE as well. All n queries attend to one list,
@@ -39,16 +39,17 @@ class Prompt {
   // Throws if the steps after this prompt could not run with this selector. The engine asks before
   // it reads the prompt and again meanwhile, since pinning host memory may fail later.
   virtual void check(const Selector& selector) { (void)selector; }
-  // Activations of the prompt; released before it ends.
+  // Returns memory for activations of the prompt. Requires: the caller releases it before the
+  // prompt ends.
   virtual Buffer allocate(size_t bytes) = 0;
   // Returns rows [first, first + n) of the prompt's residual stream, each of dim values; n is at
   // most chunk. Operations may change them until the next call. fresh: the rows have no contents
   // yet. next: the first row of the next call, or -1 if unknown.
   virtual float* rows(int64_t first, int64_t n, bool fresh, int64_t next) = 0;
 
-  // Begins a layer, which holds the KV of the sequence's tokens before the prompt.
+  // Begins a layer. After: layer() holds the KV of the sequence's tokens before the prompt.
   virtual void begin_layer(int layer) = 0;
-  const LayerKv& layer() const { return layer_; }  // under way
+  const LayerKv& layer() const { return layer_; }  // the current one
   // Writes k and v [n][n_kv_heads*head_dim] of positions pos0.. to the layer. k is before RoPE and
   // may be overwritten.
   virtual void append(float* k, const float* v, int64_t n, int64_t pos0) = 0;
@@ -56,12 +57,13 @@ class Prompt {
   // Synthetic attention (measure/synthetic_attention.h): fills in the layer's keys and values of n
   // positions from pos0 on. Steps then follow StepRequest::synthetic.
   virtual void fill_synthetic(const SyntheticSpec& spec, int64_t pos0, int64_t n) = 0;
-  // The layer is complete: builds its digests, brings it to where steps find it, and drops what the
-  // device held of it.
+  // Finishes the layer: builds its digests, moves it to the place where steps find it, and drops
+  // the device's copy. Requires: the layer holds the keys and values of all n_total tokens.
   virtual void finish_layer() = 0;
   // Bytes that the device holds now for layers of the prompt.
   virtual uint64_t held() const { return 0; }
-  // All layers are complete: the sequence holds n_total tokens, with these marks.
+  // Ends the prompt. Requires: all layers are finished. After: the sequence holds n_total tokens,
+  // with these marks.
   virtual void commit(const Marks& marks) = 0;
 
  protected:

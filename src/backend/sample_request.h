@@ -1,4 +1,4 @@
-// What a device needs to draw one token.
+// The settings with which a device draws one token.
 #pragma once
 #include <cstdint>
 
@@ -16,7 +16,7 @@ struct SampleRequest {
   // Null: all may be drawn. The words are set when StepRequest::find_mask has been called for the
   // row.
   const uint32_t* allowed = nullptr;
-  // The logits of these tokens change first, where they are allowed; each token is there once.
+  // The logits of these tokens change first, where they are allowed; each token occurs once.
   const LogitChange* changes = nullptr;
   int32_t n_changes = 0;
   float xtc_threshold = 1;  // above 0.5: XTC does not act on this draw

@@ -13,10 +13,10 @@ namespace riffle {
 
 struct SyntheticSpec;  // measuring
 
-// What a decode step read of one row. The callback of Engine::set_row_report gets it.
+// The blocks that a decode step read of one row, for the callback of Engine::set_row_report.
 struct RowReport {
   int n_blocks = 0, n_read = 0;     // blocks held; blocks attended to
-  int lookups = 0, misses = 0;      // of the pool
+  int lookups = 0, misses = 0;      // look-ups in the pool and misses
   int64_t tokens_read = -1;         // -1: all tokens of the blocks read
   int64_t index_bytes = 0;          // bytes read to choose the blocks
   bool selected = true;             // false: an earlier selection was used again
@@ -42,17 +42,18 @@ struct StepRequest {
   const Selector* selector = nullptr;
   const Selector* dense = nullptr;  // for the first dense_layers layers and those with a window
   int dense_layers = 0;
-  // What layers keep; null: none has a window. A layer with a window reads all of the window.
+  // Shape of the layers' KV; null: no layer has a window. A layer with a window reads all of the
+  // window.
   const KvShape* shape = nullptr;
-  int lookahead = 0;          // microbatches loaded ahead of the test
-  int64_t row_slots = 1;      // slots of a pool that one row needs at once beside the newest blocks
+  int lookahead = 0;      // microbatches loaded ahead of the test
+  int64_t row_slots = 1;  // slots of a pool that one row needs at once besides the newest blocks
   int64_t vote_position = 0;  // unrotated keys: position of the query when the selector votes
   int window_of(int layer) const { return shape ? shape->window(layer) : 0; }
   bool is_dense(int layer) const { return layer < dense_layers || window_of(layer) > 0; }
   bool orders = false;  // report which blocks were read
   // Steps over which each sequence's selections are united, this one included; 0: not counted.
   int working_set = 0;
-  bool coverage = false;  // also measure what share of the attention weight was covered
+  bool coverage = false;  // also measure the share of the attention weight that was covered
   const SyntheticSpec* synthetic = nullptr;  // attend with synthetic q, k, v instead of the model's
   // [n]: also draw a token from each row of logits. Null: draw none.
   const SampleRequest* samples = nullptr;
@@ -69,14 +70,14 @@ struct StepRequest {
 };
 
 // A device has one at a time. An end before run has returned abandons it: no sequence was changed,
-// except in what later tokens write over.
+// except in places that later tokens write over.
 class Step {
  public:
   virtual ~Step() = default;
   // Runs the operations of the step: calls `operations`, which call embed, append and attend here
   // and linear, ffn and others of the device, and fill Device::logits_memory; or does the same in
   // its own way if it has recorded a step of this program. Then finds masks
-  // (StepRequest::find_mask) and waits. With StepRequest::samples, tokens gets what was drawn, or
+  // (StepRequest::find_mask) and waits. With StepRequest::samples, tokens gets the drawn tokens, or
   // kNotSampled if the caller must draw from the logits.
   virtual void run(const std::function<void()>& operations, int32_t* tokens) = 0;
   // x[i] = the row of the table for the step's token i, as Device::embed.
@@ -84,7 +85,7 @@ class Step {
   // Rotates q and k [n][heads*head_dim] (in place) to the sequences' positions; k and v go into the
   // newest blocks of a layer.
   virtual void append(int layer, float* q, float* k, const float* v) = 0;
-  // q, out [n][n_heads*head_dim]; the current token's k, v were appended.
+  // q, out [n][n_heads*head_dim]. Requires: the current token's k and v were appended.
   virtual void attend(int layer, const float* q, float* out) = 0;
 };
 

@@ -7,23 +7,23 @@
 namespace riffle {
 
 struct Engine::Activations {
-  // What a layer works on.
+  // Buffers of a layer.
   struct Rows {
     Buffer q, att;  // [rows][n_heads*head_dim]
     Buffer k, v;    // [rows][n_kv_heads*head_dim]
     Buffer logits;  // [rows][vocab_size], of a prompt that is scored
   };
-  // Of steps. They grow when needed and never shrink, so that decoding does not allocate.
+  // Buffers of steps. They grow when needed and never shrink, so that decoding does not allocate.
   Buffer x;  // [rows of a step][dim] residual stream
   Rows step;
   float* logits = nullptr;  // Device::logits_memory
-  // Of the prompt that is being read, while steps may run between its pieces; empty without one.
-  // Prompt::rows has its residual stream.
+  // Buffers of the prompt that is being read, while steps may run between its pieces; empty without
+  // a prompt. Prompt::rows has its residual stream.
   Rows prompt;
-  std::vector<SequenceKv*> sequences;  // of each row of a step
-  std::vector<int32_t> ahead;          // of each row: StepRequest::ahead
+  std::vector<SequenceKv*> sequences;  // sequence of each row of a step
+  std::vector<int32_t> ahead;          // StepRequest::ahead of each row
   std::vector<float> scored;           // logits of the rows that are being scored
-  uint64_t growths = 0;                // of steps' buffers
+  uint64_t growths = 0;                // times that steps' buffers grew
 
   // rows: of all sequences that go through a layer together.
   void reserve_step(Device& device, const Config& c, int64_t rows) {
@@ -42,7 +42,7 @@ struct Engine::Activations {
  private:
   template <class Allocate>
   static void reserve(Rows& r, const Allocate& allocate, const Config& c, int64_t rows) {
-    int64_t q_width = 0, kv_width = 0;  // of the widest layers
+    int64_t q_width = 0, kv_width = 0;  // widths of the widest layers
     for (int layer = 0; layer < c.n_layers; ++layer) {
       q_width = std::max(q_width, c.q_width(layer));
       kv_width = std::max(kv_width, c.kv_width(layer));

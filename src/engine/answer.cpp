@@ -60,7 +60,7 @@ const SampleRequest& Answer::request(size_t i) {
   return r;
 }
 
-// What is penalised at the next draw. What is allowed is found later.
+// Finds the tokens that are penalised at the next draw. Allowed tokens are found later.
 void Answer::begin_draw() {
   changes_.clear();
   if (penalties_.any()) changes_.push_back(penalties_.changes(n_ids_));
@@ -90,7 +90,7 @@ bool Answer::any_allowed() {
 }
 
 size_t Answer::allow_ahead(std::span<const int32_t> tokens) {
-  // A step that failed may have left what it was to compute ahead.
+  // A failed step may have left tokens that it was to compute ahead.
   ahead_.clear();
   if (changes_.size() > 1) changes_.resize(1);
   if (tokens.empty() || (!constraint_ && !penalties_.any())) return tokens.size();
@@ -114,7 +114,7 @@ size_t Answer::allow_ahead(std::span<const int32_t> tokens) {
       }
     }
   } catch (const std::exception&) {
-    // What is wrong comes up again when a token is drawn there.
+    // The error comes up again when a token is drawn there.
   }
   return n;
 }

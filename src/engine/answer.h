@@ -1,4 +1,4 @@
-// One answer under way: draws tokens, streams their text, and knows when to end.
+// One answer: draws tokens, streams their text, and knows when to end.
 #pragma once
 #include <functional>
 #include <optional>
@@ -19,8 +19,8 @@ void check_generate_options(const riffle_generate_options& options);
 
 class Answer {
  public:
-  // As riffle_token_fn: gets a token and the new text that is safe to show. Returning false ends
-  // the answer as aborted.
+  // Receives a token and the new text that is safe to show, like riffle_token_fn. A result of false
+  // ends the answer as aborted.
   using Show = std::function<bool(const riffle_token& token)>;
 
   // Without a tokenizer in the model there are tokens and no text. prompt: the tokens before the
@@ -29,25 +29,26 @@ class Answer {
          std::span<const int32_t> prompt);
   Answer(Answer&&) = default;
 
-  // The draw of the next token (0), or of the i-th token behind it, for a device that samples. Each
-  // draw has its random number by its place in the answer. Valid until the answer changes.
+  // Returns the draw of the next token (0), or of the i-th token after it, for a device that
+  // samples. Each draw has its random number by its place in the answer. Valid until the answer
+  // changes.
   const SampleRequest& request(size_t i = 0);
-  // Finds what the grammar allows at this draw: the words of request(i).allowed. The engine calls
-  // it while the device computes the logits. If it fails, no token is allowed, and `advance` finds
-  // the mask again and reports what is wrong.
+  // Finds the tokens that the grammar allows at this draw: the words of request(i).allowed. The
+  // engine calls it while the device computes the logits. If it fails, no token is allowed, and
+  // `advance` finds the mask again and reports the error.
   void find_mask(size_t i) noexcept;
-  // Number of tokens behind the one that is next in the sequence whose logits the answer may use.
+  // Returns the number of tokens after the sequence's next one whose logits the answer may use.
   int64_t room_ahead() const;
-  // How many of these tokens, which may follow the next one, the grammar allows. From then on
-  // request(i) is for the draw behind i of them. Throws nothing.
+  // Returns how many of these tokens, which may follow the next one, the grammar allows. After:
+  // request(i) is for the draw that follows i of them. Throws nothing.
   size_t allow_ahead(std::span<const int32_t> tokens);
 
   // Gets the logits [vocab_size] that the next token is drawn from.
   using FetchLogits = std::function<std::span<const float>()>;
-  // Takes the next token: `sampled`, or a draw from the logits if sampled is kNotSampled.
-  // Fetches them only if it needs them. room: how many more tokens the sequence can hold. Returns
-  // the token to step with, or nothing if the answer has ended. Whether the grammar allows a token
-  // behind that one may be known after the step; then the next call ends the answer.
+  // Takes the next token: `sampled`, or a draw from the logits if sampled is kNotSampled. Fetches
+  // them only if it needs them. room: number of further tokens that the sequence can hold. Returns
+  // the token to step with, or nothing if the answer has ended. It may be clear only after the step
+  // that the grammar allows no token after this one; then the next call ends the answer.
   std::optional<int32_t> advance(int32_t sampled, const FetchLogits& fetch, int64_t room,
                                  const Show& show);
   // Ends the answer for a reason that the caller gives.
@@ -68,10 +69,11 @@ class Answer {
   bool ignore_eos_;
   std::optional<StreamDecoder> decoder_;
   Sampler sampler_;
-  std::vector<SampleRequest> requests_;  // of the next draws, as far as anyone asked
+  std::vector<SampleRequest> requests_;  // requests of the next draws, as far as a caller asked
   const Tokenizer* tokenizer_;
   std::optional<grammar::Constraint> constraint_;
-  // With a grammar: what it allows at the first requests, and where it is behind each token ahead.
+  // With a grammar: the masks of the first requests, and the grammar's state after each token
+  // ahead.
   struct Mask {
     explicit Mask(size_t n_words) : words(n_words) {}
     std::vector<uint32_t> words;

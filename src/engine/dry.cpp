@@ -17,7 +17,7 @@ constexpr double kMostPenalty = 1e30;
 
 void check_dry(const riffle_sampling& s) {
   check_answer_setting("sampling.dry_multiplier", s.dry_multiplier);
-  // Programs of version 1.0.0 that fill the struct in by hand leave 0 in what was reserved.
+  // Programs of version 1.0.0 that fill the struct in by hand leave 0 in reserved words.
   if (s.dry_multiplier > 0) check_answer_setting("sampling.dry_base", s.dry_base);
   check_answer_setting("sampling.dry_allowed_length", s.dry_allowed_length);
   check_answer_setting("sampling.dry_penalty_last_n", s.dry_penalty_last_n);
@@ -92,7 +92,7 @@ std::unordered_map<int32_t, float> Dry::penalties() const {
   if (most < allowed) return penalties;
   const auto from_end = [&](size_t i) { return tokens_[tokens_.size() - 1 - i]; };
   std::unordered_map<int32_t, size_t> longest;
-  std::vector<size_t> lengths(most);  // of the repetition that ends i tokens before the last
+  std::vector<size_t> lengths(most);  // length of the repetition that ends i tokens before the last
   size_t begin = 0, end = 0;          // the repetition that reaches back the farthest
   for (size_t i = 1; i < n; ++i) {
     size_t length = i < end ? std::min(lengths[i - begin], end - i) : 0;

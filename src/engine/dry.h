@@ -23,13 +23,13 @@ class Dry {
   Dry(const riffle_sampling& sampling, std::span<const int32_t> prompt, const Tokenizer* tokenizer);
 
   bool on() const { return multiplier_ > 0 && last_n_ != 0; }
-  void take(int32_t token);  // of the answer
+  void take(int32_t token);  // a token of the answer
   // By how much logits fall now.
   std::unordered_map<int32_t, float> penalties() const;
 
  private:
   std::string text_of(int32_t token) const;
-  bool ends_breaker(size_t at) const;  // tokens_[at], behind those before it
+  bool ends_breaker(size_t at) const;  // tokens_[at], after the tokens before it
   bool has_breaker(int32_t token) const;
 
   float multiplier_, base_;
@@ -38,7 +38,7 @@ class Dry {
   std::vector<std::string> breakers_;
   size_t longest_breaker_ = 0;
   std::vector<int32_t> tokens_;  // the last ones of prompt and answer; at least last_n, if there
-  size_t since_breaker_ = 0;     // how many stand behind the last breaker
+  size_t since_breaker_ = 0;     // tokens since the last breaker
 };
 
 }  // namespace riffle

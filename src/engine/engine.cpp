@@ -120,7 +120,7 @@ void Engine::check_tokens(std::span<const int32_t> tokens) const {
 void Engine::require_digests(Sequence& s) {
   const DigestSpec want = digest_spec(selection());
   if (!want.kept || s.kv.spec == want) return;
-  // A mean that nobody asks for does no harm; rebuilding for each change of stop mode would.
+  // An unused mean does no harm; rebuilding for each change of stop mode would.
   if (s.kv.spec.kept && s.kv.spec.kind == want.kind && s.kv.spec.with_mean) return;
   device_->kv().change_digests(s.kv, want);
 }
@@ -173,7 +173,7 @@ const char* Engine::notice() {
   return notice_.c_str();
 }
 
-// All heads of a layer share alike, so one is looked at.
+// All heads of a layer share the same blocks, so one head is enough.
 int64_t Engine::freed_by_cut(const Sequence& s, int64_t n_tokens) const {
   uint64_t freed = 0;
   for (int layer = 0; layer < shape_.n_layers(); ++layer) {
@@ -213,8 +213,8 @@ int64_t Engine::rope_positions(int64_t n_tokens) const {
       votes, s.dense_layers > 0 || coverage_ ? n_tokens : std::min(n_tokens, list + kMaxReuse));
 }
 
-// What the selector keeps of a sequence is made when it is first wanted, from the keys held by
-// then. How those are held follows the selection as well.
+// Makes the selector's data of a sequence when it is first needed, from the keys held by then. The
+// form of these keys follows the selection as well.
 void Engine::require_state(Sequence& s) {
   if (s.kv.unrotated != list_positions() && s.kv.n_tokens > 0) {
     device_->rope_table(s.kv.n_tokens, ropes_);
@@ -259,7 +259,7 @@ uint64_t Engine::index_bytes(const Sequence& s) const {
   return sum;
 }
 
-// What adds up, of the context or of a sequence.
+// Returns the counts that add up, of the context or of a sequence.
 riffle_stats Engine::counted(const Counts& c) const {
   riffle_stats out{};
   out.struct_size = sizeof out;

@@ -28,14 +28,14 @@ struct Counts {
   uint64_t kv_blocks_total = 0, kv_blocks_read = 0, kv_tokens_total = 0, kv_tokens_read = 0,
            kv_bytes_read = 0, index_bytes_read = 0;
   uint64_t selections = 0, cached_selections = 0;
-  // Of sequences only; the context takes these from the pool.
+  // Counts of sequences only; the context takes its own from the pool.
   uint64_t pool_lookups = 0, pool_hits = 0, loaded_bytes = 0;
 };
 
-// The logits after a token: a row of the last step's, which stays on the device until somebody asks
+// The logits after a token: a row of the last step's, which stays on the device until a caller asks
 // for it, or numbers of their own.
 struct Logits {
-  int64_t row = -1;        // of Device::logits; -1: none
+  int64_t row = -1;        // row of Device::logits; -1: none
   std::vector<float> own;  // [vocab_size], or empty; not used where there is a row
   bool any() const { return row >= 0 || !own.empty(); }
   void clear() { row = -1, own.clear(); }
@@ -44,14 +44,14 @@ struct Logits {
 // A token that a step has computed before it was chosen (Engine::step).
 struct AheadToken {
   int32_t token = 0;
-  int32_t sampled = kNotSampled;  // what the device drew from the logits
+  int32_t sampled = kNotSampled;  // token that the device drew from the logits
   Logits logits;                  // after the token
 };
 
 struct Sequence {
   SequenceKv kv;
   std::vector<int32_t> tokens;              // the tokens whose KV is held
-  const riffle_session* session = nullptr;  // whose sequence this is, for row reports
+  const riffle_session* session = nullptr;  // owner of the sequence, for row reports
   Logits logits;                            // after the last token
   // Tokens that a step computed ahead and that wait for accept: [first_ahead, end_ahead) of those
   // that the engine keeps of its last step. They are gone after another step.
@@ -61,8 +61,8 @@ struct Sequence {
   // Sizes of the working sets after the last step, in blocks of all rows (set_working_set). None:
   // no step since the sequence was cut or prefilled, or not counted.
   std::optional<WindowSets> working_sets;
-  std::optional<WindowSets> next_working_sets;  // of a step under way
-  // The file that holds the first in_file tokens as they are (save, load); null: none.
+  std::optional<WindowSets> next_working_sets;  // sets of the current step
+  // The file that holds the first in_file tokens unchanged (save, load); null: none.
   std::shared_ptr<const SessionFile> file;
   int64_t in_file = 0;
   // Its first n_loaded tokens came from the file of this name (load), in a fork too.
@@ -81,13 +81,13 @@ struct PrefillRun {
   int64_t chunk = 0, short_chunk = 0;  // rows of a piece; rows of a layer's first piece, if not 0
   bool list = false;                   // positions are those in the attended list
   int layer = 0;
-  int64_t first = 0;  // next token of the layer; > 0: the layer is under way
+  int64_t first = 0;  // next token of the layer; > 0: the layer has begun
   std::vector<float> old_logits;
   double done = 0, pairs = 0;  // token-layers; query and key pairs of attention in one head
   int64_t kv_blocks = 0;       // the most blocks of the prompt on the device at once
   double seconds = 0;
-  Marks marks;                     // of the sequence when it holds the prompt
-  std::unique_ptr<Prompt> prompt;  // of the device; null before it is begun
+  Marks marks;                     // marks of the sequence when it holds the prompt
+  std::unique_ptr<Prompt> prompt;  // the device's prompt; null before it is begun
   bool over = false;
 
   int64_t n() const { return static_cast<int64_t>(tokens.size()); }
@@ -113,7 +113,7 @@ class Engine {
     return device_->kv().host().reach(sequence.kv, n_tokens);
   }
   // A new sequence of the first n_tokens of `from`, without logits and counts. RIFFLE_UNSUPPORTED
-  // if what the selector keeps of a sequence does not follow from its keys and values.
+  // if the selector's data of a sequence does not follow from its keys and values.
   // RIFFLE_BAD_ARGUMENT if `reach` does not allow n_tokens.
   std::unique_ptr<Sequence> fork(Sequence& from, int64_t n_tokens);
   // RIFFLE_BAD_ARGUMENT if `reach` does not allow n_tokens.
@@ -123,12 +123,12 @@ class Engine {
   // caller adds. progress: bytes. save_id: as there.
   void save(Sequence& sequence, const std::string& path, std::string_view data,
             const Progress& progress, uint64_t* save_id);
-  // Writes a new file of what fork would make. Errors as those of fork and save.
+  // Writes a new file of the sequence that fork would make. Errors as those of fork and save.
   void save_beginning(Sequence& sequence, int64_t n_tokens, const std::string& path,
                       std::string_view data, const Progress& progress, uint64_t* save_id);
   // The longest beginning of at most n_tokens of the file's to which a loaded sequence can be cut.
   int64_t reach(const SessionFile& file, int64_t n_tokens) const;
-  // Whether what is loaded takes no host memory of its own.
+  // Returns true if loaded sequences take no host memory of their own.
   bool maps_files() const { return device_->kv().maps_files(); }
   // Engines with the same number load each other's files, and compute the same keys and values from
   // the same tokens.
@@ -145,9 +145,9 @@ class Engine {
   // before.
   void prefill(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
                const Progress& progress);
-  // As prefill, in pieces. There is one run at a time (RIFFLE_BAD_ARGUMENT). scores must stay valid
-  // until the run ends. marks: lengths at which the sequence will be cut or forked once it holds
-  // the prompt, the most important first. If there are too many, the last ones are left out.
+  // Begins a prefill in pieces. There is one run at a time (RIFFLE_BAD_ARGUMENT). scores must stay
+  // valid until the run ends. marks: lengths at which the sequence will be cut or forked once it
+  // holds the prompt, the most important first. If there are too many, the last ones are left out.
   // prefill marks the prompt's end.
   std::unique_ptr<PrefillRun> begin_prefill(Sequence& sequence, std::span<const int32_t> tokens,
                                             riffle_score* scores, std::span<const int64_t> marks);
@@ -169,18 +169,19 @@ class Engine {
             const SampleRequest* samples = nullptr, int32_t* sampled = nullptr,
             const FindMask& find_mask = {});
   // Appends a token that the last step computed ahead, if it is the next of these: logits are then
-  // those after it, and sampled is what the device drew from them. False: it is another token, and
-  // the sequence is as before but for what was computed ahead, which is forgotten.
+  // those after it, and sampled is the token that the device drew from them. Returns false for
+  // another token: the sequence is as before, except that it drops the tokens computed ahead.
   bool accept(Sequence& sequence, int32_t token, int32_t& sampled);
   // Returns the logits after the last token, of a sequence that has some, brought from the device
   // if they are still there. Valid until the next step or change of the sequence.
   std::span<const float> logits(const Sequence& sequence);
   // Does the same, and they stay where they are until the sequence changes.
   std::span<const float> own_logits(Sequence& sequence);
-  // What was computed ahead is no longer wanted.
+  // Drops the tokens that were computed ahead.
   static void forget_ahead(Sequence& s) { s.ahead_of_step = 0; }
-  // Number of tokens that a step may compute ahead of the sequence's next token. They end with the
-  // block, so that a step finds the same full blocks as one that computes nothing ahead.
+  // Returns the number of tokens that a step may compute ahead of the sequence's next token. They
+  // end with the block, so that a step finds the same full blocks as one that computes nothing
+  // ahead.
   int64_t room_ahead(const Sequence& sequence) const;
   // The most tokens that all sequences of a step together may compute ahead.
   int lookup() const { return options_.options.lookup; }
@@ -188,7 +189,8 @@ class Engine {
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
                     riffle_timing& timing);
 
-  // Whether the selection in force treats a forked sequence as one whose prompt was read whole.
+  // Returns true if the selection in force treats a forked sequence as one whose prompt was read
+  // whole.
   bool can_fork() const { return selector_->prompt_queries() == 0 && !list_positions(); }
   // From now on Sequence::working_sets unite the selections of `window` steps and of fewer
   // (kv/working_set.h); 0: not counted.
@@ -197,14 +199,15 @@ class Engine {
   // Throws RIFFLE_BAD_ARGUMENT with the first id that is not in the vocabulary.
   void check_tokens(std::span<const int32_t> tokens) const;
   // Throws unless a sequence of n0 tokens can take these: RIFFLE_BAD_ARGUMENT if tokens is empty,
-  // an id is not in the vocabulary or a run is under way; RIFFLE_CONTEXT_FULL.
+  // an id is not in the vocabulary or a run has begun; RIFFLE_CONTEXT_FULL.
   void require_prompt(int64_t n0, std::span<const int32_t> tokens) const;
   void set_selection(const riffle_selection& selection);
   // From now on each row of each layer of every step is reported. coverage: with the share of the
-  // attention weight that was read, which reads everything beside it. An empty report ends it.
+  // attention weight that was read, for which everything is read in addition. An empty report ends
+  // the reports.
   void set_row_report(ReportRow report, bool coverage);
   void request_abort(bool abort) { abort_.store(abort, std::memory_order_relaxed); }
-  // True once for each request.
+  // Returns true once for each request.
   Progress stoppable(const Progress& progress);
   bool take_abort() { return abort_.load(std::memory_order_relaxed) && abort_.exchange(false); }
 
@@ -225,7 +228,7 @@ class Engine {
   void expect(int64_t bytes) { device_->kv().expect(bytes); }
   // Bytes that become free if the sequence is cut to its first n_tokens.
   int64_t freed_by_cut(const Sequence& s, int64_t n_tokens) const;
-  // Whether sequences beyond n_sessions cost host memory only, and that memory has a limit.
+  // Returns true if sequences beyond n_sessions cost host memory only, and that memory has a limit.
   bool may_keep_more() const { return !options_.device_memory && options_.options.host_mem > 0; }
   int64_t reuse_unit() const { return device_->reuse_unit(); }
   const riffle_selection& selection() const { return options_.options.selection; }
@@ -246,13 +249,15 @@ class Engine {
   // Tokens that a query of the layer sees; 0: all.
   int window(int layer) const { return shape_.window(layer); }
   int64_t longest_list() const;  // the most tokens that a list holds
-  // Number of positions that keys may be rotated to while sequences hold at most n_tokens.
+  // Returns the number of positions that keys may be rotated to while sequences hold at most
+  // n_tokens.
   int64_t rope_positions(int64_t n_tokens) const;
   uint64_t index_bytes(const Sequence& sequence) const;
   riffle_stats counted(const Counts& counts) const;
   std::unique_ptr<Selector> selector_of(const riffle_selection& wanted) const;
   void check_selector(const Selector& selector, const riffle_selection& wanted) const;
-  // Whether prompts go through the model: not with synthetic attention, unless it asks for it.
+  // Returns true if prompts go through the model: not with synthetic attention, unless its settings
+  // ask for it.
   bool runs_prompts() const { return !options_.synthetic || options_.synthetic_runs_prompts; }
   void check_reach(const Sequence& sequence, int64_t n_tokens) const;
   void check_fork(const Sequence& sequence, int64_t n_tokens) const;
@@ -267,16 +272,15 @@ class Engine {
   void run_piece(PrefillRun& run, int64_t rows);
   void run_rows(PrefillRun& run, int64_t rows);
   void finish_run(PrefillRun& run);
-  // Gives back what the prompt took of the device. Throws nothing.
+  // Gives back the device's memory of the prompt. Throws nothing.
   void end_prompt(PrefillRun& run);
   void end_synthetic_prompt(const PrefillRun& run);
   // The norm of q or k that the layer has, if it has one.
   void norm_qk(float* x, int64_t n, int64_t width, const Tensor& weight);
   // RMS-normalises n embeddings if the model does.
   void norm_embeddings(float* x, int64_t n);
-  // Finishes a layer for n rows: gate, if any, on what attention gave; output projection and FFN,
-  // each added to x. Where there is a gate, its values overwrite the queries and it changes
-  // attended.
+  // Finishes a layer for n rows: gate, if any, on attention's output; output projection and FFN,
+  // each added to x. A gate's values overwrite the queries, and it changes attended.
   void finish_layer(const LayerWeights& w, float* attended, float* queries, float* x, int64_t n,
                     Phase phase);
   // Final norm and output projection of n rows.
@@ -300,7 +304,7 @@ class Engine {
   const Model& model_;
   std::optional<SessionOrigin> origin_;  // made when it is first asked for
   ResolvedOptions options_;
-  std::vector<RopeFrequencies> ropes_;  // of each entry of Config::ropes
+  std::vector<RopeFrequencies> ropes_;  // for each entry of Config::ropes
   KvShape shape_;
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Device> device_;
@@ -311,12 +315,12 @@ class Engine {
   ReportRow report_;
   bool coverage_ = false;
   int working_set_ = 0;
-  uint64_t program_ = 0;  // counts changes of what a step does
-  // What the last call of step computed ahead, and how many calls there were.
+  uint64_t program_ = 0;  // counts changes of a step's operations
+  // Tokens that the last call of step computed ahead, and the number of such calls.
   std::vector<AheadToken> ahead_;
   size_t n_ahead_ = 0;
   uint64_t steps_ = 0;
-  std::vector<Sequence*> stepped_;  // whose logits may be rows of the last step
+  std::vector<Sequence*> stepped_;  // sequences whose logits may be rows of the last step
   std::string notice_;
   Counts counts_;
   uint64_t counted_syncs_ = 0;

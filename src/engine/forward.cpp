@@ -92,7 +92,7 @@ void Engine::check_step(std::span<Sequence* const> sequences) const {
   }
 }
 
-// Memory for the new tokens, so that what can fail fails before anything is changed.
+// Memory for the new tokens: steps that can fail come before any change.
 void Engine::prepare_step(std::span<Sequence* const> sequences) {
   size_t ahead = 0;
   ++steps_;
@@ -255,12 +255,12 @@ void Engine::own_row(Logits& logits) {
   logits.row = -1;
 }
 
-// The rows of the last step are overwritten by the next one. What is not in that keeps its own;
-// sequences that are in it need theirs only if it fails, and then they are still there.
+// The rows of the last step are overwritten by the next one. Sequences outside of that step get
+// copies. Sequences in it need theirs only if it fails, and then the rows are still there.
 void Engine::own_rows_beside(std::span<Sequence* const> sequences) {
   for (Sequence* s : stepped_)
     if (std::find(sequences.begin(), sequences.end(), s) == sequences.end()) own_row(s->logits);
-  for (size_t i = 0; i < n_ahead_; ++i) own_row(ahead_[i].logits);  // of an earlier group
+  for (size_t i = 0; i < n_ahead_; ++i) own_row(ahead_[i].logits);  // rows of an earlier group
   stepped_.reserve(stepped_.size() + sequences.size());
 }
 
@@ -328,10 +328,11 @@ void Engine::run_step(Step& step, int64_t n) {
   output(x, n, Phase::Decode, act_->logits);
 }
 
-// last: of the sequence's rows in the step. By then the working set has what all of them selected.
+// last: of the sequence's rows in the step. By then the working set has the selections of all of
+// them.
 void Engine::count_step(Sequence& s, int64_t position, bool last, int layer,
                         const RowReport* reports) {
-  // What the query sees: a window's blocks and tokens, where the layer has one.
+  // Blocks and tokens that the query sees: those of the window, if the layer has one.
   const int64_t held = position + 1, block_size = shape_.block_size();
   const BlockLayout layout = shape_.layout(layer);
   const int64_t before = window(layer) > 0 ? std::max<int64_t>(0, held - window(layer)) : 0;
@@ -341,7 +342,7 @@ void Engine::count_step(Sequence& s, int64_t position, bool last, int layer,
       (*s.next_working_sets)[i] += r.working_sets[i];
     r.n_tokens = held - before;
     if (r.tokens_read <
-        0) {  // whole blocks, but for what is not seen; the first and the last one are among them
+        0) {  // whole blocks, less the unseen tokens; the first and the last block are among them
       r.tokens_read = int64_t(r.n_read) * block_size - (int64_t(r.n_blocks) * block_size - held) -
                       before % block_size;
     }

@@ -8,7 +8,7 @@
 
 namespace riffle {
 
-// Answer::advance with the sequence's logits and what the context still holds. Logits that are not
+// Answer::advance with the sequence's logits and the context's remaining room. Logits that are not
 // numbers are RIFFLE_BAD_SESSION if the sequence came from a file that may be why
 // (Engine::check_loaded).
 std::optional<int32_t> draw(Engine& engine, const Sequence& sequence, Answer& answer,

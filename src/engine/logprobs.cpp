@@ -15,7 +15,7 @@ Logprobs logprobs_of(std::span<const float> logits, int32_t token, int n_top) {
   };
   Logprobs out;
   out.of_token = logprob(token);
-  // The best so far, best first. Ids rise, so an equal logit stays behind.
+  // The best so far, best first. Ids rise, so an equal logit ranks after earlier ones.
   for (int32_t id = 0; id < static_cast<int32_t>(logits.size()); ++id) {
     const float x = logits[static_cast<size_t>(id)];
     const bool full = static_cast<int>(out.top.size()) == n_top;

@@ -7,8 +7,8 @@
 
 namespace riffle {
 
-// Of `token` and of the n_top most probable ids, best first, equal ones by id: natural logarithms
-// of the softmax over the logits, computed in double.
+// Log probabilities of `token` and of the n_top most probable ids, best first, equal ones by id:
+// natural logarithms of the softmax over the logits, computed in double.
 struct Logprobs {
   float of_token = 0;
   std::vector<riffle_logprob> top;

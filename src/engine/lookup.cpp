@@ -45,9 +45,9 @@ void Lookup::propose(std::span<const int32_t> held, int32_t next, int64_t most,
     const int n = kShortest + run;
     if (n_held < n) continue;
     const std::span<const int32_t> wanted(last + kLongest - n, n);
-    const int64_t end = place(run, wanted);  // of the run found, exclusive
+    const int64_t end = place(run, wanted);  // end of the run found, exclusive
     if (end == 0 || !std::equal(wanted.begin(), wanted.end(), held.begin() + (end - n))) continue;
-    // As many tokens as are the same before are likely to be the same behind.
+    // A run that matches in n earlier tokens is likely to match in as many later ones.
     int64_t same = n;
     while (same < most && same < end && at(n_held - same) == held[end - 1 - same]) ++same;
     for (int64_t i = 0; i < std::min(most, same); ++i) out.push_back(at(end + i));
@@ -69,7 +69,7 @@ void StepRows::add(const Engine& engine, Sequence& s, Answer& answer, Lookup& lo
                    int32_t next) {
   first_.push_back(tokens_.size());
   tokens_.push_back(next);
-  // An equal part of what is left, so that the first sequences do not take all.
+  // An equal part of the rest, so that the first sequences do not take all.
   const auto sequences = static_cast<int64_t>(left_--);
   const int64_t part = (left_ahead_ + sequences - 1) / sequences;
   const int64_t most = std::min({part, engine.room_ahead(s), answer.room_ahead()});

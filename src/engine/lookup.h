@@ -1,7 +1,7 @@
-// Lookup speculation (prompt lookup): text that an answer quotes is already in its prompt. Where
-// the last tokens stood before, what followed them there is computed ahead as rows of one step, and
-// tokens that are then drawn as computed need no step of their own. The method follows Saxena,
-// "Prompt Lookup Decoding" (2023), and LLMA (arXiv 2304.04487).
+// Lookup speculation (prompt lookup): text that an answer quotes is already in its prompt. If the
+// last tokens occurred before, the tokens that followed them there are computed ahead as rows of
+// one step. Tokens that are then drawn as computed need no step of their own. The method follows
+// Saxena, "Prompt Lookup Decoding" (2023), and LLMA (arXiv 2304.04487).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -21,22 +21,22 @@ class Lookup {
                std::vector<int32_t>& out);
 
  private:
-  // The longest and the shortest run of tokens that is looked up. A single token stands in too many
-  // places to say what follows.
+  // The longest and the shortest run of tokens that is looked up. A single token occurs in too many
+  // places to predict the next one.
   static constexpr int kLongest = 4, kShortest = 2, kRuns = kLongest - kShortest + 1;
 
   void index(std::span<const int32_t> held);
   uint32_t& place(int run, std::span<const int32_t> tokens);
 
   // [kRuns][2^bits_]: by a hash of the tokens, 1 + the place of the last token of a run, the latest
-  // of those with this hash; 0: none. What another run has overwritten is not found.
+  // of those with this hash; 0: none. A run that another one has overwritten is not found.
   std::vector<uint32_t> places_;
   int bits_ = 0;
   size_t indexed_ = 0;  // runs that end before this are in places_
 };
 
-// The rows of one step of several answers: each sequence's next token, and behind it what its
-// lookup proposes.
+// The rows of one step of several answers: each sequence's next token, followed by the tokens that
+// its lookup proposes.
 class StepRows {
  public:
   // Begins the rows of a step of n sequences, with at most max_ahead proposed tokens in all.
@@ -45,7 +45,7 @@ class StepRows {
   void add(const Engine& engine, Sequence& sequence, Answer& answer, Lookup& lookup, int32_t next);
   void run(Engine& engine);
 
-  // Of the i-th sequence: what the device drew after its next token.
+  // Returns the token that the device drew after the i-th sequence's next token.
   int32_t& sampled(size_t i) { return sampled_[first_[i]]; }
   size_t size() const { return tokens_.size(); }
 

@@ -1,5 +1,5 @@
-// Biases, penalties and DRY of an answer: how the tokens that are there change the logits of the
-// next.
+// Biases, penalties and DRY of an answer: the effect of the tokens so far on the next token's
+// logits.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -23,10 +23,10 @@ class Penalties {
   Penalties(const riffle_sampling& sampling, std::span<const int32_t> prompt,
             const Tokenizer* tokenizer = nullptr);
 
-  // False: there are none, and no token changes that.
+  // Returns false if there are none and no token changes that.
   bool any() const { return repeats() || counts() || !bias_.empty() || dry_.on(); }
-  void take(int32_t token);  // of the answer
-  // Of each token below n_ids whose logit changes now, once, by id.
+  void take(int32_t token);  // a token of the answer
+  // Returns the change of each token below n_ids whose logit changes now, once, by id.
   std::vector<LogitChange> changes(int n_ids) const;
 
  private:
@@ -37,8 +37,8 @@ class Penalties {
   float repeat_penalty_, frequency_penalty_, presence_penalty_;
   int32_t last_n_;
   std::vector<riffle_logit_bias> bias_;
-  std::deque<int32_t> last_;                          // of prompt and answer, with repeat_penalty
-  std::unordered_map<int32_t, int32_t> n_last_;       // how often each is there
+  std::deque<int32_t> last_;  // last tokens of prompt and answer, with repeat_penalty
+  std::unordered_map<int32_t, int32_t> n_last_;       // count of each in last_
   std::unordered_map<int32_t, int32_t> n_in_answer_;  // with the other two
   Dry dry_;
 };

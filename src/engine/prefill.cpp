@@ -157,7 +157,7 @@ bool Engine::advance(PrefillRun& r, double budget, const Progress& progress) {
   return true;
 }
 
-// The next rows of the layer that is under way, or of a new one.
+// The next rows of the current layer, or of a new one.
 void Engine::run_piece(PrefillRun& r, int64_t rows) {
   r.prompt->check(*selector_);
   if (r.first == 0) {
@@ -172,7 +172,7 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
   r.first += rows;
   r.done += static_cast<double>(rows);
   if (r.first < r.n()) return;
-  if (options_.synthetic) {  // synthetic attention: the KV is what it says
+  if (options_.synthetic) {  // synthetic attention: the KV is its own
     for (int64_t first = 0; first < r.n(); first += r.chunk)
       r.prompt->fill_synthetic(*options_.synthetic, r.n0 + first, std::min(r.chunk, r.n() - first));
     if (r.sequence->kv.selection && window(r.layer) == 0) end_synthetic_prompt(r);
@@ -188,8 +188,8 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   const int64_t n0 = r.n0, n = r.n(), first = r.first;
   const int64_t q_width = c.q_width(r.layer), kv_width = c.kv_width(r.layer);
   const Activations::Rows& a = act_->prompt;
-  // Nothing reads the last layer's output but the logits, so unless all of them are wanted only the
-  // last token of the prompt goes beyond its keys and values.
+  // Nothing reads the last layer's output but the logits, so unless all of them are needed, only
+  // the last token of the prompt goes beyond its keys and values.
   const bool only_kv = r.layer == c.n_layers - 1 && !r.scores;
   // A list is chosen by all queries of its chunk.
   const int64_t wanted =
@@ -276,7 +276,7 @@ void Engine::finish_run(PrefillRun& r) {
   run_ = nullptr;
 }
 
-// What the selector learns from a prompt's last queries, it learns from the synthetic ones.
+// The selector learns from the synthetic queries in place of a prompt's last ones.
 void Engine::end_synthetic_prompt(const PrefillRun& r) {
   const Config& c = model_.config;
   Sequence& s = *r.sequence;

@@ -7,11 +7,11 @@
 
 namespace riffle {
 
-// As Engine::prefill, but a run of layers takes a few seconds' worth of tokens at most, so that
-// after RIFFLE_ABORTED (and after any other error) the sequence holds what the finished runs have
-// read. Keys and values do not depend on where the pieces end. Selectors that learn from the end of
-// a prompt, and lists of positions, get the prompt as one piece. riffle.h and riffle-read(1) name
-// the smallest piece, and how long one takes.
+// Does the same as Engine::prefill in runs of layers that take a few seconds at most. So after
+// RIFFLE_ABORTED (and after any other error) the sequence holds the tokens of the finished runs.
+// Keys and values do not depend on the ends of the pieces. Selectors that learn from the end of a
+// prompt, and lists of positions, get the prompt as one piece. riffle.h and riffle-read(1) name the
+// smallest piece, and the time that one takes.
 void prefill_in_pieces(Engine& engine, Sequence& sequence, std::span<const int32_t> tokens,
                        const Engine::Progress& progress);
 

@@ -105,7 +105,7 @@ SampleRequest Sampler::request() {
   r.top_p = static_cast<float>(top_p_);
   r.min_p = static_cast<float>(min_p_);
   r.random = drawn ? random_.uniform() : 0;
-  // Whether XTC acts is decided here, so all devices decide alike.
+  // The draw that switches XTC on is made here, so all devices decide alike.
   if (drawn && xtc_.on() && random_.uniform() < static_cast<double>(xtc_.probability))
     r.xtc_threshold = xtc_.threshold;
   return r;
@@ -133,7 +133,7 @@ int Sampler::sample(const float* logits, int n, const SampleRequest& request) {
 }
 
 // The logits after the request's changes, and -inf where a token is not allowed. NaN stays: it is
-// an error wherever it stands.
+// an error at any place.
 const float* Sampler::changed(const float* logits, int n, const SampleRequest& request) {
   changed_.assign(logits, logits + n);
   for (int i = 0; i < request.n_changes; i++) {
@@ -148,7 +148,7 @@ const float* Sampler::changed(const float* logits, int n, const SampleRequest& r
   return changed_.data();
 }
 
-// Fills candidates_ with what passes top_k. Leaves out -inf, which weighs nothing.
+// Fills candidates_ with the tokens that pass top_k. Leaves out -inf, which weighs nothing.
 void Sampler::collect(const float* logits, int n) {
   candidates_.clear();
   candidates_.reserve(n);
@@ -172,7 +172,7 @@ void Sampler::collect(const float* logits, int n) {
     candidates_.push_back({logits[i], i});
     std::push_heap(candidates_.begin(), candidates_.end(), before);
   }
-  // How a heap lies is the standard library's choice; the seed must mean the same everywhere.
+  // The order of a heap is the standard library's choice; a seed must mean the same everywhere.
   std::sort(candidates_.begin(), candidates_.end(), before);
 }
 
@@ -216,8 +216,8 @@ float Sampler::exclude_top(float max, double threshold) {
   return last->logit;
 }
 
-// The order of candidates_ follows from the logits alone, so the seed decides. top: the largest of
-// their logits, beside which no weight is lost where temperature is small.
+// The order of candidates_ follows only from the logits, so the seed decides. top: the largest of
+// their logits; relative to it no weight is lost if temperature is small.
 int Sampler::draw(float top, double random) {
   double total = 0;
   for (const Candidate& candidate : candidates_)

@@ -35,10 +35,11 @@ void check_xtc(const Xtc& xtc);
 //
 // Let p be the softmax of the logits at temperature 1. The candidates are the tokens that pass
 // these filters, in this order:
-//   top_k  the k largest; 0: all
-//   top_p  the fewest of the largest that make up top_p of what top_k left, at least one; 1: all
+//   top_k  the k largest; 0: all top_p the fewest of the largest that make up top_p of the tokens
+//   that top_k left, at least one; 1: all
 //   min_p  p at least min_p times the largest p; 0: all
-//   XTC    acts on some draws. Let q be the softmax over what min_p left. If two or more tokens
+//   XTC    acts on some draws. Let q be the softmax over the tokens that min_p left. If two or more
+//   tokens
 //          have q >= threshold, XTC drops all of these but the last in rank
 // One is drawn with probability proportional to exp(logit / temperature). Equal logits rank by id,
 // lowest first. temperature 0 takes the first in rank.
@@ -48,8 +49,8 @@ class Sampler {
   Sampler(uint64_t seed, float temperature, int top_k, float top_p, float min_p, Xtc xtc = {});
 
   // logits: n values. -inf is never drawn. Throws RIFFLE_BAD_MODEL if one is NaN or none is above
-  // -inf, RIFFLE_BAD_ARGUMENT if n < 1. Of allowed tokens at least one must be there. Allocates
-  // only if n is larger than in any call before.
+  // -inf, RIFFLE_BAD_ARGUMENT if n < 1. At least one allowed token must exist. Allocates only if n
+  // is larger than in any call before.
   int sample(const float* logits, int n) { return sample(logits, n, request()); }
   // The same in two steps: request takes the next random number, and a second one if XTC is on;
   // sample draws with them.

@@ -1,5 +1,5 @@
-// Sessions to files and back (kv/file). What follows from keys and values is made again; what does
-// not (a selector's tables of past attention) is in the file.
+// Sessions to files and back (kv/file). Data that follows from keys and values is rebuilt; other
+// data (a selector's tables of past attention) is in the file.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -55,10 +55,10 @@ uint64_t Engine::fingerprint() {
       for (const int32_t value : {static_cast<int>(l.keeps), l.n_kv_heads, l.head_dim, l.source})
         sum.add_value(value);
   sum.add_value(o.type);
-  // What the last bits of keys and values depend on: the kernels, which a new version may change,
-  // the instruction set or the GPU, and, where they differ by the chunks of a prompt, these. Which
-  // sets isa AUTO has chosen by time is left out: each start may choose others, and a file of other
-  // kernels is as good a beginning as one of another device.
+  // Hashes everything that the last bits of keys and values depend on: the kernels, which a new
+  // version may change, the instruction set or the GPU, and the chunks of a prompt if they change
+  // bits. The sets that isa AUTO has chosen by time are left out: each start may choose others, and
+  // a file of other kernels is as good a beginning as one of another device.
   const std::string bits = std::string(RIFFLE_VERSION) + " " + device_->arithmetic();
   sum.add(bits.data(), bits.size());
   sum.add_value(device_->reuse_unit());
@@ -126,7 +126,7 @@ int64_t Engine::reach(const SessionFile& file, int64_t n_tokens) const {
   });
 }
 
-// What differs between the file and this context, if anything does.
+// Throws if the file does not fit this context, and names the difference.
 void Engine::check_origin(const SessionFile& file) {
   const SessionOrigin &has = file.content().origin, &want = origin();
   const auto differs = [&](const char* field, const std::string& found,
@@ -192,8 +192,8 @@ static void check_blocks(const SessionFile& file, const KvShape& shape) {
 
 static constexpr int64_t kPiece = 64;  // blocks that read_head reads at once through its scratch
 
-// Reads a head's blocks of an extent, which lie at offset, and gives their checksum. Those that lie
-// one behind the other in memory are read there, others through the scratch.
+// Reads a head's blocks of an extent, which lie at offset, and gives their checksum. Blocks that
+// follow each other in memory are read there, others through the scratch.
 template <class Blocks>
 static uint64_t read_head(const SessionFile& file, const KvExtent& e, uint64_t offset,
                           const Blocks& blocks, int64_t block_bytes, std::byte* scratch) {
@@ -299,7 +299,7 @@ std::unique_ptr<Sequence> Engine::load(const std::shared_ptr<const SessionFile>&
   return s;
 }
 
-// Of one token's key or value.
+// Checks one token's key or value.
 static bool is_finite(const BlockLayout& layout, const std::byte* row) {
   const auto all = [&](const auto* from, int64_t n, auto finite) {
     return std::all_of(from, from + n, finite);
@@ -321,7 +321,7 @@ static bool is_finite(const BlockLayout& layout, const std::byte* row) {
 void Engine::check_loaded(const Sequence& s) {
   const auto n_heads = static_cast<int64_t>(s.kv.heads.size());
   std::vector<int64_t> bad(n_heads, -1);  // the first such token of each head
-  // What was loaded lies in the host store as it was.
+  // Loaded blocks lie unchanged in the host store.
   threads_->parallel_for(n_heads, [&](int64_t head, int) {
     const BlockLayout layout = shape_.layout(shape_.layer_of(head));
     for (int64_t t = 0; t < s.n_loaded && bad[head] < 0; ++t) {
@@ -344,7 +344,7 @@ void Engine::check_loaded(const Sequence& s) {
     bad_session(s.loaded_from, "logits", "some that are not finite numbers", expected);
 }
 
-// A state of use to the selection in force.
+// A state that the selection in force can use.
 void Engine::load_state(const SessionFile& file, Sequence& s) {
   require_state(s);
   if (!s.kv.selection || s.kv.selection->saved_kind() != file.content().state_kind) return;

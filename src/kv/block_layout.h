@@ -18,7 +18,7 @@ struct BlockLayout {
   size_t value_offset() const { return row_bytes() * block_size; }        // where V begins
   // Rounded up so that every block begins on a cache line.
   size_t bytes() const { return (2 * value_offset() + 63) / 64 * 64; }
-  // Whether queries and held keys are transformed (kernels/common/hadamard.h).
+  // Returns true if queries and held keys are transformed (kernels/common/hadamard.h).
   bool transforms_keys() const { return type == KvType::Q8; }
   int64_t blocks(int64_t tokens) const { return (tokens + block_size - 1) / block_size; }
 };

@@ -117,7 +117,7 @@ class Pooled : public CpuKv {
     const int64_t have = slots() / parts, tails = n_heads() / parts;
     return have < row_slots ? 0 : (have - row_slots) / tails;
   }
-  // One row's iteration must find room beside all that is kept.
+  // One row's iteration must find room in addition to everything that is kept.
   int64_t selection_slots(int64_t n, int64_t row_slots) const override {
     return std::max<int64_t>(1, slots() - n * n_heads() - row_slots);
   }
@@ -189,7 +189,7 @@ class Pooled : public CpuKv {
   void abandon(const Held* held, int n) override {
     for (int i = 0; i < n; ++i) {
       if (held[i].slot < 0) continue;
-      // What was not loaded goes with the last that wanted it.
+      // A block that was not loaded leaves with the last row that asked for it.
       if (pool_.state(held[i].slot) == SlotPool::State::Loading && pool_.pins(held[i].slot) == 1)
         pool_.drop_slot(held[i].slot);
       else pool_.unpin(held[i].slot);
@@ -311,7 +311,7 @@ class Pooled : public CpuKv {
 
   ThreadPool* threads_;
   bool per_layer_;
-  size_t bytes_;  // of a block: layers are alike (KvShape::uneven)
+  size_t bytes_;  // bytes of a block: layers are alike (KvShape::uneven)
   SlotPool pool_;
   Buffer memory_;
   Buffer layer_memory_;              // prefill: one layer of KV

@@ -15,7 +15,8 @@ struct Held {
   int32_t slot = -1;                // -1: nothing to release
   bool miss = false;
   bool wait = false;  // another's miss
-  int32_t table = 0;  // where a miss is entered once its bytes are there: SharedPool::enter
+  int32_t table =
+      0;  // place where a miss is entered once its bytes have arrived: SharedPool::enter
   int64_t entry = 0;
 };
 
@@ -31,8 +32,7 @@ class CpuKv : public KvStore {
   // ---- prompts
   // rows: the most tokens that are appended before they attend.
   virtual LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total, int64_t rows) = 0;
-  // Called when the layer is complete: builds its digests, flushes it, and drops what the device
-  // held of it.
+  // Called when the layer is complete: builds its digests, flushes it, and drops the device's copy.
   void finish_layer(SequenceKv& sequence, int layer, int64_t n_total);
   // Called when all layers are complete (HostKv::commit_prompt).
   void commit_prompt(SequenceKv& sequence, int64_t n_total, const Marks& marks);
@@ -44,7 +44,7 @@ class CpuKv : public KvStore {
   // RIFFLE_NO_SLOT; every sequence still holds its KV then.
   virtual void activate(SequenceKv* const* sequences, size_t n, int64_t spare) = 0;
   virtual bool in_place() const = 0;
-  // Whether the newest blocks are in the device's memory, and not in the host store.
+  // Returns true if the newest blocks are in the device's memory, and not in the host store.
   virtual bool holds_tail(const SequenceKv& sequence) const { return !sequence.tail_slots.empty(); }
   // Brings all that the device changed back to the host store, forgets its copies, and gives the
   // sequence blocks of its own: they are about to be changed. On RIFFLE_OUT_OF_MEMORY the sequence
@@ -52,10 +52,10 @@ class CpuKv : public KvStore {
   void retire(SequenceKv& sequence);
   virtual int64_t used_slots() const = 0;
   virtual std::byte* tail(SequenceKv& sequence, int layer, int head) = 0;
-  // How many blocks of a layer can be held at once besides the tails.
+  // Returns the number of blocks of a layer that can be held at once besides the tails.
   virtual int64_t room(int layer) const = 0;
   // Holds blocks (not the tail) for reading; misses have a slot but not yet the bytes, and a block
-  // that sequences share is a miss for the first that asks alone (`wait` for the others, until its
+  // that sequences share is a miss only for the first that asks (`wait` for the others, until its
   // holder has loaded it). In place: safe from any thread. Pooled: the owner's thread only; never
   // asks for more than room().
   virtual void acquire(SequenceKv& sequence, int layer, int head, const int32_t* blocks, int n,
@@ -63,7 +63,7 @@ class CpuKv : public KvStore {
   virtual void load(const Held* held,
                     int n) = 0;  // copies the misses; any thread, different blocks
   virtual void release(const Held* held, int n) = 0;
-  // After an error: gives up what was acquired, without taking a miss for loaded.
+  // After an error: gives up the acquired blocks, without taking a miss for loaded.
   virtual void abandon(const Held* held, int n) = 0;
 
  protected:

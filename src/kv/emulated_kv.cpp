@@ -14,8 +14,8 @@ namespace riffle {
 namespace {
 
 struct EmulatedSequence : PagedSequence {
-  Buffer tails;            // of all heads, the newest, unfilled blocks
-  bool tail_here = false;  // they are there; else the host store has them
+  Buffer tails;            // newest, unfilled blocks of all heads
+  bool tail_here = false;  // they have arrived; else the host store has them
 };
 
 class Emulated : public CpuKv, PagedPool {
@@ -136,7 +136,7 @@ class Emulated : public CpuKv, PagedPool {
     on_device(s).tail_here = false;
   }
   void settle(SequenceKv& s) override { save_tails(s); }
-  // As kernels/cuda/pool/seal.cu: to the host store, and to a victim's slot.
+  // Copies full tails to the host store and to a victim's slot, as kernels/cuda/pool/seal.cu does.
   void flush_full(SequenceKv& s) override {
     EmulatedSequence& d = on_device(s);
     const int64_t block = s.n_tokens / block_size() - 1;
@@ -219,7 +219,7 @@ class Emulated : public CpuKv, PagedPool {
   }
 
   ThreadPool* threads_;
-  size_t bytes_;  // of a block: layers are alike (KvShape::uneven)
+  size_t bytes_;  // bytes of a block: layers are alike (KvShape::uneven)
   SharedPool pool_;
   PageTables tables_;
   Buffer layer_memory_;            // prefill: one layer of KV

@@ -56,7 +56,8 @@ SequenceKv HostKv::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx)
       h.bound_factor.assign(from.heads[i].bound_factor.begin(),
                             from.heads[i].bound_factor.begin() + digested);
     }
-    if (host_digests_) build_digests(s, n_tokens);  // what `from` lacks after memory ran out
+    if (host_digests_)
+      build_digests(s, n_tokens);  // digests that `from` lacks after memory ran out
   } catch (...) {
     destroy(s);
     throw;
@@ -150,7 +151,7 @@ void HostKv::drop_passed(SequenceKv& s, const Leaving& leaving) {
            leaving);
 }
 
-// All heads of a layer hold the same blocks, so one head is looked at.
+// All heads of a layer hold the same blocks, so one head is enough.
 int64_t HostKv::blocks_held(const SequenceKv& s, int layer, int64_t first, int64_t last) const {
   if (shape_.heads(layer) == 0) return 0;
   const std::vector<std::byte*>& blocks = head(s, layer, 0).blocks;
@@ -212,7 +213,7 @@ void HostKv::adopt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
         store_.share(head(s, m.layer, h).blocks[b]);
       }
     }
-  store_.forget_unheld();  // extents of which nothing is kept
+  store_.forget_unheld();  // extents that keep nothing
 }
 
 void HostKv::enter(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
@@ -228,7 +229,7 @@ void HostKv::build_digests(SequenceKv& s, int64_t n_tokens, int layer) {
   const auto stride_of = [&](size_t head) {
     return digest_stride(s.spec, shape_.layer_of(static_cast<int64_t>(head)));
   };
-  for (size_t i = 0; s.spec.kept && i < count; ++i) {  // what can fail first
+  for (size_t i = 0; s.spec.kept && i < count; ++i) {  // operations that can fail come first
     if (!selects_head(first + i)) continue;
     s.heads[first + i].digests.reserve(full * stride_of(first + i));
     s.heads[first + i].bound_factor.reserve(full);
@@ -257,7 +258,7 @@ void HostKv::build_digests(SequenceKv& s, int64_t n_tokens, int layer) {
 void HostKv::change_digests(SequenceKv& s, const DigestSpec& spec) {
   if (s.spec == spec) return;
   const size_t blocks = s.n_tokens / shape_.block_size();
-  for (size_t i = 0; i < s.heads.size(); ++i) {  // what can fail first
+  for (size_t i = 0; i < s.heads.size(); ++i) {  // operations that can fail come first
     if (!selects_head(i)) continue;
     const int layer = shape_.layer_of(static_cast<int64_t>(i));
     s.heads[i].digests.reserve(blocks * digest_stride(spec, layer));

@@ -1,4 +1,4 @@
-// The KV of sequences: which host block holds what, and each full block's digest.
+// The KV of sequences: the host blocks of its tokens, and each full block's digest.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -17,14 +17,15 @@
 
 namespace riffle {
 
-// What is kept of a block's keys for ranking (src/select/README.md, digests). with_mean adds the
-// mean key, which VETO needs. kept false: nothing, since no selection in force has read digests.
+// The summary of a block's keys that is kept for ranking (src/select/README.md, digests). with_mean
+// adds the mean key, which VETO needs. kept false: nothing, since no selection in force has read
+// digests.
 struct DigestSpec {
   bool kept = true;
   cpu::DigestKind kind = cpu::DigestKind::CuboidMean;
   bool with_mean = false;
   int vectors() const { return !kept ? 0 : with_mean ? 3 : 2; }
-  // Of one block: f16 vectors of head_dim values and the f32 factor of its bound.
+  // Returns the bytes of one block: f16 vectors of head_dim values and the f32 factor of its bound.
   uint64_t bytes(int head_dim) const {
     return kept ? uint64_t(vectors()) * head_dim * 2 + sizeof(float) : 0;
   }
@@ -40,7 +41,7 @@ struct HeadKv {
       bound_factor;  // [full blocks]: R of digest_build, see kernels/cpu/attention/attention.h
 };
 
-// What a device keeps of a sequence.
+// A device's data of a sequence.
 struct DeviceKv {
   virtual ~DeviceKv() = default;
 };
@@ -49,13 +50,13 @@ struct SequenceKv {
   int64_t n_tokens = 0;       // committed; blocks may hold more during a step or a prefill
   Marks marks;                // up to n_tokens
   int64_t max_blocks = 0;     // the most blocks that a head may hold
-  std::vector<HeadKv> heads;  // of all layers: KvShape::first_head
+  std::vector<HeadKv> heads;  // heads of all layers: KvShape::first_head
   DigestSpec spec;
   // Keys are held as before RoPE, since their positions are those in the attended list. Otherwise
   // they are rotated to their positions in the text.
   bool unrotated = false;
   std::unique_ptr<DeviceKv> device;          // null on the CPU
-  std::unique_ptr<SelectorState> selection;  // null until a selector wants one
+  std::unique_ptr<SelectorState> selection;  // null until a selector needs one
   // Null until a step asks for it, and on devices that count it themselves.
   std::unique_ptr<WorkingSet> working_set;
   // Pool slot of each head's unfilled block; empty while these blocks are in the host store only.
@@ -104,7 +105,7 @@ class HostKv {
   void reserve(SequenceKv& sequence, int64_t n_tokens);
   // The same for a prompt that makes the sequence n_tokens long, with these marks. It takes only
   // the blocks that are kept when the prompt is read, not those that a window passes meanwhile.
-  // What the sequence held before stays until the prompt is read.
+  // Blocks that the sequence held before stay until the prompt is read.
   void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks);
   // Called with a block whose last holder is about to give it back. Must not throw.
   using Leaving = std::function<void(const std::byte*)>;
@@ -115,7 +116,7 @@ class HostKv {
   // Called when n_tokens has grown by one: gives back blocks that windows have passed. Never
   // allocates.
   void drop_passed(SequenceKv& sequence, const Leaving& leaving);
-  // How many of a layer's blocks [first, last) the sequence holds, of all heads.
+  // Returns the number of a layer's blocks [first, last) that the sequence holds, over all heads.
   int64_t blocks_held(const SequenceKv& sequence, int layer, int64_t first, int64_t last) const;
   // KvShape::reach of the blocks that the sequence holds.
   int64_t reach(const SequenceKv& sequence, int64_t n_tokens) const;
@@ -141,12 +142,12 @@ class HostKv {
   // from the last step's starts from an empty set. 0: do not count, and forget the set. Throws
   // std::bad_alloc.
   void begin_working_set(SequenceKv& sequence, int window) const;
-  // Builds all digests anew after keys of full blocks were changed in place, and drops the
-  // selector's state. Does not allocate.
+  // Rebuilds all digests after keys of full blocks were changed in place, and drops the selector's
+  // state. Does not allocate.
   void renew_digests(SequenceKv& sequence);
 
   const KvShape& shape() const { return shape_; }
-  // Of devices whose layers are alike (KvShape::uneven).
+  // Returns the layout of all layers. Requires: layers are alike (KvShape::uneven).
   BlockLayout layout() const { return shape_.layout(0); }
   int64_t digest_stride(const DigestSpec& spec, int layer) const {
     return int64_t(spec.vectors()) * shape_.layer(layer).head_dim;

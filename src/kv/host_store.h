@@ -1,6 +1,6 @@
-// Where all KV lives: blocks, cut from slabs of host memory, or lying in the mapping of a session's
-// file. Layers may have blocks of different sizes; a slab has blocks of one size. Several sequences
-// that begin alike may hold the same block.
+// The memory of all KV: blocks, cut from slabs of host memory, or lying in the mapping of a
+// session's file. Layers may have blocks of different sizes; a slab has blocks of one size. Several
+// sequences that begin alike may hold the same block.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,8 +10,7 @@
 
 namespace riffle {
 
-// Where slabs come from: the operating system, or a GPU's pinned memory
-// (backend/cuda/pinned_slabs.h).
+// Source of slabs: the operating system, or a GPU's pinned memory (backend/cuda/pinned_slabs.h).
 class SlabSource {
  public:
   virtual ~SlabSource() = default;
@@ -39,12 +38,13 @@ class HostStore {
     ++slab.holders_of(block);
     if (slab.owner) ++slab.held;
   }
-  // Whether a block must not be written to: it has several holders, or it lies in a file's mapping.
+  // Returns true if a block must not be written to: it has several holders, or it lies in a file's
+  // mapping.
   bool shared(const std::byte* block) const {
     const Slab& slab = slab_of(block);
     return slab.owner || slab.holders_of(block) > 1;
   }
-  // Whether give_back would free the block.
+  // Tells whether give_back would free the block.
   bool held_once(const std::byte* block) const { return slab_of(block).holders_of(block) == 1; }
   // Removes a holder. A block without holders is free. Never allocates.
   void give_back(std::byte* block);
@@ -56,7 +56,7 @@ class HostStore {
   // other blocks.
   void adopt(const std::byte* data, size_t block_bytes, int64_t n,
              std::shared_ptr<const void> owner);
-  // Forgets what was adopted and has no holder. Never allocates.
+  // Drops adopted slabs that have no holder. Never allocates.
   void forget_unheld();
 
   int64_t in_use() const { return in_use_; }  // blocks; a shared block counts once
@@ -68,10 +68,10 @@ class HostStore {
   struct Slab {
     std::byte* data;
     size_t block_bytes, bytes;
-    std::unique_ptr<uint32_t[]> holders;  // of each block
-    std::shared_ptr<const void> owner{};  // of a file's mapping; else null
+    std::unique_ptr<uint32_t[]> holders;  // holders of each block
+    std::shared_ptr<const void> owner{};  // owner of a file's mapping; else null
     int64_t blocks = 0;
-    int64_t held = 0;  // of a mapping: the sum of its blocks' holders
+    int64_t held = 0;  // for a mapping: the sum of its blocks' holders
 
     uint32_t& holders_of(const std::byte* block) const {
       return holders[size_t(block - data) / block_bytes];
@@ -89,7 +89,7 @@ class HostStore {
   Size& size_of(size_t block_bytes);
   void grow(Size& size);
   void insert(Slab slab);
-  // The index of the first slab that begins behind place.
+  // Returns the index of the first slab that begins after place.
   size_t after(const std::byte* place) const;
   const Slab& slab_of(const std::byte* block) const;
   Slab& slab_of(const std::byte* block) {

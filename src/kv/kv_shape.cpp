@@ -5,7 +5,7 @@
 
 namespace riffle {
 
-static_assert(KvShape::kKeyTile == kKeyTile);  // of the kernels
+static_assert(KvShape::kKeyTile == kKeyTile);  // the kernels' tile
 
 KvShape::KvShape(int block_size, KvType type, std::vector<LayerShape> layers)
     : block_size_(block_size), type_(type), layers_(std::move(layers)) {

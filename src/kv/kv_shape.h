@@ -1,5 +1,5 @@
-// Which blocks of a sequence are kept. A layer without a sliding window keeps all. A layer with one
-// keeps the blocks that the next token may see, and those that the next token would see if the
+// The blocks of a sequence that are kept. A layer without a sliding window keeps all. A layer with
+// one keeps the blocks that the next token may see, and those that the next token would see if the
 // sequence were cut back to one of its marks.
 #pragma once
 #include <algorithm>
@@ -37,7 +37,7 @@ class Marks {
   // Call when the sequence is cut to its first n_tokens. Marks beyond are removed. If n_tokens
   // could be reached from one of them, there is a mark at n_tokens now.
   void cut(int64_t n_tokens) {
-    int64_t lowest = INT64_MAX;  // of those that go
+    int64_t lowest = INT64_MAX;  // lowest block that goes
     while (n_ > 0 && at_[n_ - 1] > n_tokens) lowest = at_[--n_];
     const bool is_there = n_ > 0 && at_[n_ - 1] == n_tokens;
     if (n_tokens > 0 && !is_there && lowest <= n_tokens + kTakeBack) at_[n_++] = n_tokens;
@@ -55,24 +55,24 @@ class Marks {
   int n_ = 0;
 };
 
-// What a layer keeps of a sequence.
+// Data that a layer keeps of a sequence.
 enum class LayerKeeps : uint8_t {
   KV,          // keys and values of all tokens
-  WINDOW_KV,   // of the tokens that its sliding window sees
-  EARLIER_KV,  // nothing: it attends to what an earlier layer keeps
+  WINDOW_KV,   // keys and values of the tokens that its sliding window sees
+  EARLIER_KV,  // nothing: it attends to an earlier layer's keys and values
   STATE,       // a recurrent state in place of keys and values
 };
 
 struct LayerShape {
   LayerKeeps keeps = LayerKeeps::KV;
-  int n_kv_heads = 0, head_dim = 0;  // of the keys and values that it attends to; STATE: 0
+  int n_kv_heads = 0, head_dim = 0;  // shape of the keys and values that it attends to; STATE: 0
   int32_t window = 0;                // WINDOW_KV: tokens that a query sees
   int source = -1;                   // EARLIER_KV: the layer that keeps them
   bool operator==(const LayerShape&) const = default;
   bool has_blocks() const { return keeps == LayerKeeps::KV || keeps == LayerKeeps::WINDOW_KV; }
 };
 
-// What sequences keep, layer by layer.
+// The shape of the data that sequences keep, layer by layer.
 class KvShape {
  public:
   // Attention of prompts begins to read at a multiple of this. Keys before the window get weight 0.
@@ -89,7 +89,7 @@ class KvShape {
   const LayerShape& layer(int i) const { return layers_[i]; }
   int block_size() const { return block_size_; }
   KvType type() const { return type_; }
-  // Blocks of one head that hold so many tokens.
+  // Returns the number of blocks of one head that hold this number of tokens.
   int64_t in_blocks(int64_t tokens) const { return (tokens + block_size_ - 1) / block_size_; }
   BlockLayout layout(int layer) const { return {block_size_, layers_[layer].head_dim, type_}; }
   size_t block_bytes(int layer) const { return layout(layer).bytes(); }
@@ -107,7 +107,7 @@ class KvShape {
       return l.keeps == LayerKeeps::WINDOW_KV;
     }));
   }
-  // Whether blocks of this layer are chosen by digests, codes or a selector's state.
+  // Tells whether blocks of this layer are chosen by digests, codes or a selector's state.
   bool selects(int layer) const { return layers_[layer].keeps == LayerKeeps::KV; }
   // Names the first two layers that differ in heads or head size, or the first one that keeps
   // something other than its own keys and values; empty: there are none. Kernels are written for
@@ -119,18 +119,19 @@ class KvShape {
     if (window(layer) == 0) return 0;
     return std::max<int64_t>(0, n_tokens + 1 - window(layer)) / kKeyTile * kKeyTile / block_size_;
   }
-  // The first block that is kept: that of a sequence from which kTakeBack tokens were taken back.
+  // Returns the first block that is kept: that of a sequence from which kTakeBack tokens were taken
+  // back.
   int64_t first_kept(int layer, int64_t n_tokens) const {
     return first_needed(layer, std::max<int64_t>(0, n_tokens - Marks::kTakeBack));
   }
   // The longest beginning, of at most n_tokens, after which a sequence with these blocks can go on:
   // layers with a window have all blocks that the next token sees. It may be 0.
   int64_t reach(int64_t n_tokens, const std::function<bool(int layer, int64_t block)>& holds) const;
-  // Whether a layer keeps a block when the sequence holds n_tokens.
+  // Tells whether a layer keeps a block when the sequence holds n_tokens.
   bool keeps(int layer, int64_t block, int64_t n_tokens, const Marks& marks) const;
 
-  // Bytes of the blocks of all layers and heads that a sequence of n_tokens with these marks keeps,
-  // of those from block `from` on.
+  // Returns the bytes of the blocks of all layers and heads that a sequence of n_tokens with these
+  // marks keeps, of those from block `from` on.
   uint64_t bytes(int64_t n_tokens, const Marks& marks, int64_t from = 0) const;
   // The most blocks that a sequence of n_tokens holds, also while a prompt is read into it, and
   // their bytes. The prompt may set a mark at its end; in a new sequence or a fork it may set
@@ -147,7 +148,7 @@ class KvShape {
   int64_t prompt_blocks(int layer, int64_t rows) const {
     return (rows + window(layer) + kKeyTile) / block_size_ + 2;
   }
-  // Bytes of a layer's KV of so many tokens.
+  // Returns the bytes of a layer's KV of this number of tokens.
   uint64_t layer_bytes(int layer, int64_t tokens) const {
     return uint64_t(in_blocks(tokens)) * heads(layer) * block_bytes(layer);
   }
@@ -161,8 +162,8 @@ class KvShape {
   int block_size_ = 32;
   KvType type_ = KvType::F16;
   std::vector<LayerShape> layers_;
-  std::vector<int64_t> first_head_{0};  // of each layer, and the number of all
-  std::vector<int32_t> layer_of_;       // of each head
+  std::vector<int64_t> first_head_{0};  // first head of each layer, and the number of all heads
+  std::vector<int32_t> layer_of_;       // layer of each head
 };
 
 }  // namespace riffle

@@ -1,6 +1,6 @@
 // The KV of sequences as the engine sees it. A device keeps it where its attention reads it: in the
-// host store itself, which is what this class does, in slots filled by copies (cpu_kv.h), or in a
-// GPU's memory (backend/cuda). A device overrides what it does in its own way.
+// host store itself (this class), in slots filled by copies (cpu_kv.h), or in a GPU's memory
+// (backend/cuda). A device overrides the operations that it does in its own way.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -49,17 +49,19 @@ class KvStore {
   virtual void reserve(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) {
     host_->reserve_prompt(sequence, n_tokens, marks);
   }
-  // Announces that so many more bytes of blocks will be reserved soon, so that slow work may begin
+  // Announces that `bytes` more bytes of blocks will be reserved soon, so that slow work may begin
   // now. Never fails.
   virtual void expect(int64_t bytes) { (void)bytes; }
-  // Keeps the first n_tokens, which HostKv::reach must allow, and forgets the rest everywhere.
+  // Keeps the first n_tokens, and forgets the rest everywhere. Requires: HostKv::reach allows
+  // n_tokens.
   virtual void truncate(SequenceKv& sequence, int64_t n_tokens) {
     host_->truncate(sequence, n_tokens);
   }
-  // Called after n_tokens was advanced by one: gives back blocks that windows have passed, flushes
-  // blocks that became full to the host store and builds their digests.
+  // Gives back blocks that windows have passed, flushes blocks that became full to the host store
+  // and builds their digests. Requires: n_tokens was just advanced by one.
   virtual void commit(SequenceKv& sequence);
-  // Called when a sequence was cut or prefilled: its working set begins anew with the next step.
+  // Clears the working set of a sequence that was cut or prefilled. After: it starts again with the
+  // next step.
   virtual void clear_working_set(SequenceKv& sequence) {
     if (sequence.working_set) sequence.working_set->clear();
   }
@@ -67,11 +69,10 @@ class KvStore {
     host_->change_digests(sequence, spec);
   }
 
-  // ---- files
-  // Before a sequence is saved: brings its newest bytes to the host store, and forgets a selection
-  // that was to be used again.
+  // ---- files Settles a sequence before a save: brings its newest bytes to the host store, and
+  // drops a selection that was to be used again.
   virtual void settle(SequenceKv& sequence) { (void)sequence; }
-  // Whether blocks may lie in a file's mapping; then adopt gives them to a sequence.
+  // Returns true if blocks may lie in a file's mapping; then adopt gives them to a sequence.
   virtual bool maps_files() const { return true; }
   void adopt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks,
              std::span<const MappedBlocks> blocks, const std::shared_ptr<const void>& owner) {
@@ -81,16 +82,17 @@ class KvStore {
   void forget_blocks(SequenceKv& sequence, int layer, int64_t first, int64_t last) {
     host_->forget(sequence, layer, first, last);
   }
-  // The host blocks of a sequence without tokens hold n_tokens, by adopt or, after reserve, by
-  // whoever wrote them: does what HostKv::enter does, and what the device needs.
+  // Gives a sequence n_tokens: does the same as HostKv::enter, and the device's part. Requires: the
+  // sequence has no tokens, and its host blocks hold n_tokens, by adopt or, after reserve, by a
+  // writer.
   virtual void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) {
     host_->enter(sequence, n_tokens, marks);
   }
 
   // ---- the pool
   virtual int64_t slots() const { return 0; }  // 0: there is no pool
-  // How many sequences can step together if one row at a time needs row_slots slots besides the
-  // newest blocks. 0: not even one.
+  // Returns the number of sequences that can step together if one row at a time needs row_slots
+  // slots besides the newest blocks. 0: not even one.
   virtual int64_t sequences_per_step(int64_t row_slots) const { return (void)row_slots, INT64_MAX; }
   // Slots that the selections of n sequences that step together may fill, at least 1. 0: there is
   // no pool.

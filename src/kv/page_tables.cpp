@@ -68,7 +68,7 @@ void PageTables::cut(PagedSequence& s, int64_t n_blocks) {
 void PageTables::end(PagedSequence& s) noexcept {
   try {
     if (s.own && s.own.use_count() > 1) pool_->forget(*s.own, s.max_blocks, s.own->shared_blocks);
-  } catch (const Error&) {  // the device is lost, and so is what it held
+  } catch (const Error&) {  // the device is lost, and so are its blocks
   }
   release(s.prefix, s.max_blocks);
   release(s.own, s.max_blocks);

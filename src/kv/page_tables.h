@@ -13,15 +13,16 @@ namespace riffle {
 
 // Names the blocks of one sequence, and of its forks where they are the same.
 struct PageTable {
-  int32_t index = 0;  // of the table in the pool
+  int32_t index = 0;  // index of the table in the pool
   Buffer entries;
   int64_t shared_blocks = 0;  // a fork may find its first shared_blocks blocks here
 };
 
 // A sequence whose blocks a pool may hold.
 struct PagedSequence : DeviceKv {
-  std::shared_ptr<PageTable> own;     // null after a cut into what forks find there, until reserve
-  std::shared_ptr<PageTable> prefix;  // of its first prefix_blocks; null: none
+  std::shared_ptr<PageTable>
+      own;  // null after a cut into blocks that forks find there, until reserve
+  std::shared_ptr<PageTable> prefix;  // table of its first prefix_blocks; null: none
   int64_t prefix_blocks = 0;
   int64_t max_blocks = 0;
 };
@@ -34,7 +35,7 @@ class PagedPool {
   virtual Buffer take_entries(int32_t index, int64_t max_blocks) = 0;
   // The table's blocks from `first` on leave the pool.
   virtual void forget(const PageTable& table, int64_t max_blocks, int64_t first) = 0;
-  // Waits until nobody reads the table, which has no holder any more. Throws nothing.
+  // Waits until no kernel reads the table, which has no holder any more. Throws nothing.
   virtual void finish(const PageTable& table, int64_t max_blocks) noexcept = 0;
 };
 
@@ -44,11 +45,11 @@ class PageTables {
 
   // Gives the sequence a table of its own, unless it has one.
   void make(PagedSequence& sequence);
-  // A fork's first n_blocks, all of which `from` has too, are named as there; if they have two
-  // names, those with the first one.
+  // A fork's first n_blocks, which `from` has too, are named as there; if they have two names,
+  // those with the first one.
   void share(PagedSequence& from, PagedSequence& to, int64_t n_blocks);
-  // The sequence keeps its first n_blocks. What its forks find in its own table stays; it writes
-  // what follows under another name.
+  // The sequence keeps its first n_blocks. Blocks that its forks find in its own table stay; the
+  // sequence writes later blocks under another name.
   void cut(PagedSequence& sequence, int64_t n_blocks);
   // The sequence has ended. Throws nothing.
   void end(PagedSequence& sequence) noexcept;

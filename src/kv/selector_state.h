@@ -1,4 +1,4 @@
-// What a selector keeps of one sequence beside its KV: codes of keys, tables of past attention, a
+// A selector's data of one sequence besides its KV: codes of keys, tables of past attention, a
 // cached selection.
 #pragma once
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace riffle {
 
-// What a state is made for.
+// The shape that a state is made for.
 struct StateShape {
   int n_layers = 0, n_kv_heads = 0, g = 0;  // g query heads share a KV head
   BlockLayout layout;
@@ -43,19 +43,19 @@ class SelectorState {
   }
   // A prompt has been read as far as this layer.
   virtual void end_prompt(const PromptEnd& end) { (void)end; }
-  // The sequence keeps its first n_tokens, and the state forgets what it took in from later tokens.
-  // Also called after a prefill or a step that failed.
+  // The sequence keeps its first n_tokens, and the state drops everything from later tokens. Also
+  // called after a prefill or a step that failed.
   virtual void truncate(int64_t n_tokens) { (void)n_tokens; }
   virtual uint64_t bytes() const = 0;  // memory in use
-  // Before a session is saved: the state becomes what load would make of what save then writes, so
-  // that both go on alike. A selection that was to be used again is forgotten.
+  // Called before a session is saved: the state becomes the one that load would make of the saved
+  // bytes, so that both go on alike. A selection that was to be used again is forgotten.
   virtual void settle() {}
-  // What the blocks do not tell, for a session's file. saved_kind names the selector and the
-  // settings that it is of use to, in at most 63 bytes; "": there is nothing.
+  // Data that does not follow from the blocks, for a session's file. saved_kind names the selector
+  // and settings that can use it, in at most 63 bytes; "": there is none.
   virtual std::string saved_kind() const { return ""; }
   virtual std::string save() const { return ""; }
-  // Takes over what another state of this kind saved of n_tokens. Bytes may be hostile: false, and
-  // the state is good for nothing.
+  // Takes over the bytes that another state of this kind saved for n_tokens. Bytes may be hostile:
+  // false, and the state is good for nothing.
   virtual bool load(std::string_view bytes, int64_t n_tokens) {
     return (void)bytes, (void)n_tokens, false;
   }

@@ -55,7 +55,7 @@ void SharedPool::forget(int32_t table, int64_t n_heads, int64_t max_blocks, int6
     for (int64_t b = first; b < max_blocks; ++b) tables_[table][h * max_blocks + b] = -1;
 }
 
-// Whether the slot holds this key; if so it stays for this step. Another reader that has brought
+// Tells whether the slot holds this key; if so it stays for this step. Another reader that fetched
 // the block in this step has entered it after its bytes.
 bool SharedPool::claim(int32_t slot, uint64_t key) {
   uint64_t word = words_[slot].load(std::memory_order_acquire);

@@ -53,7 +53,7 @@ class SharedPool {
   std::vector<std::atomic<uint64_t>> words_;
   std::vector<std::atomic<int32_t>*> tables_;
   std::vector<int32_t> victims_;
-  std::vector<uint32_t> starts_;  // of each age in victims_, while these are sorted
+  std::vector<uint32_t> starts_;  // start of each age in victims_, while these are sorted
   std::atomic<int32_t> next_victim_{0};
   uint32_t now_ = 0;  // stamp of this step, 1 to kMaxStamp
 };

@@ -70,7 +70,7 @@ class SlotPool {
   struct Slot {
     uint64_t key = 0;
     // Neighbours in the partition's list, oldest first. With LRU the list has the unpinned slots,
-    // with FIFO all used ones. A free slot uses next alone, in the free list.
+    // with FIFO all used ones. A free slot uses only next, in the free list.
     int32_t prev = kNone, next = kNone;
     int32_t pins = 0;
     int16_t partition = 0;

@@ -35,7 +35,7 @@ class WorkingSet {
   RowSets sizes(size_t row) const;
   int64_t steps() const { return step_; }  // steps since the last clear
   int window() const { return window_; }
-  void clear();  // for a sequence that was cut: the set begins anew
+  void clear();  // for a sequence that was cut: the set starts again
 
  private:
   size_t age(size_t row, int64_t step) const {

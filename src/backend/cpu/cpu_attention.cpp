@@ -4,9 +4,9 @@
 // each active row (serial, pure bookkeeping); then copy the misses, attend and test (parallel);
 // until no row is active.
 //
-// What is read never depends on grants: tests fall at fixed positions of a row's order (after the
-// forced blocks and the first microbatch, then after every further microbatch), and partial results
-// are merged in that order.
+// The blocks that are read never depend on grants: tests fall at fixed positions of a row's order
+// (after the forced blocks and the first microbatch, then after every further microbatch), and
+// partial results are merged in that order.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -129,7 +129,7 @@ uint64_t CpuDevice::token_mask(const ActiveRow& r, int position) const {
 }
 
 // Positions [begin, end) of the row's order, all of one span, into that span's state. l_block:
-// [end-begin][g], or [g] scratch if the blocks' own masses are not wanted (l_stride 0).
+// [end-begin][g], or [g] scratch if the blocks' own masses are not needed (l_stride 0).
 void CpuDevice::attend_positions(ActiveRow& r, int begin, int end, float* l_block, int l_stride,
                                  int thread) {
   if (begin == end || r.plan->attended) return;
@@ -174,7 +174,7 @@ void CpuDevice::finish_row(ActiveRow& r, float* out) {
   const int g = r.row.g, d = r.row.d;
   for (int s = 1; s < r.n_spans; ++s) kernels_->attention.merge(&r.spans[0], &r.spans[s], g, d);
   if (!r.plan->stand_in.empty()) {
-    if (!r.plan->attended) {  // what stands in for others covers nothing
+    if (!r.plan->attended) {  // tokens that stand in for others cover nothing
       r.plan->read_l.resize(g);
       for (int h = 0; h < g; ++h) r.plan->read_l[h] = r.spans[0].m[h] + std::log(r.spans[0].s[h]);
     }
@@ -192,8 +192,8 @@ void CpuDevice::finish_row(ActiveRow& r, float* out) {
       for (int j = 0; j < d; ++j)
         out[h * d + j] = (1 - unread) * out[h * d + j] + unread * r.plan->mean_value[j];
     if (!sink) continue;
-    // All keys' share beside the sink. What was read, s, is 1 - unread of them, which rounding may
-    // make 0; a sink far above all scores must not make that a NaN.
+    // Share of all keys, without the sink. The part that was read, s, is 1 - unread of it, which
+    // rounding may make 0; a sink far above all scores must not make that a NaN.
     const float s = r.spans[0].s[h], weight = std::exp(sink[h] - r.spans[0].m[h]);
     const float share = s / (s + (1 - unread) * std::min(weight, 3e38f));
     for (int j = 0; j < d; ++j) out[h * d + j] *= share;
@@ -286,8 +286,8 @@ void CpuDevice::grant(int64_t quota, int lookahead, int microbatch) {
 void CpuDevice::attend_pooled(int layer, int64_t n_rows, const Selector& selector) {
   const int m = selector.microbatch(), lookahead = step_.lookahead;
   threads_->parallel_for(n_rows, [&](int64_t i, int) { plan_row(rows_[i], selector); });
-  // As many rows at once as one iteration of each fits: forced blocks, then look-ahead + 1
-  // microbatches.
+  // Rows that run at once: as many as one iteration of each fits (forced blocks, then look-ahead +
+  // 1 microbatches).
   const int64_t room = kv_->room(layer);
   int64_t need = 1;
   for (int64_t i = 0; i < n_rows && m > 0; ++i)

@@ -296,7 +296,7 @@ class CpuDevice::CpuPrompt : public Prompt {
  private:
   CpuDevice& device_;
   PromptRequest request_;
-  int at_ = 0;  // the layer under way
+  int at_ = 0;  // the current layer
   Buffer rows_;
 };
 
@@ -402,7 +402,7 @@ void CpuDevice::attend_prefill(const PrefillAttention& a) {
   });
 }
 
-// Of the query heads of one KV head; null: none.
+// Returns the sinks of the query heads of one KV head; null: none.
 const float* CpuDevice::sinks(int layer, int head) const {
   if (!config_.sinks) return nullptr;
   return static_cast<const float*>(model_.weights.layers[layer].sinks.data) +

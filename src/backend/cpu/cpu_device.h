@@ -56,20 +56,19 @@ class CpuDevice : public Device {
     int layer = 0, head = 0;
     Row row;
     RowPlan* plan = nullptr;
-    int n_parts = 0;                    // of its planning, which threads share
+    int n_parts = 0;                    // parts of its planning, which threads share
     cpu::AttendState* spans = nullptr;  // partial states, each of span_blocks positions of the plan
     int n_spans = 0, span_blocks = 0;
     float* l_blocks =
-        nullptr;  // [microbatch + 1][g]: masses of the microbatch's blocks, and of all
-    int at = 0;   // positions attended
-    int batch_begin =
-        0;  // where the microbatch under way began (at first: where the forced blocks end)
-    int next_test = 0;  // and where it ends
+        nullptr;          // [microbatch + 1][g]: masses of the microbatch's blocks, and of all
+    int at = 0;           // positions attended
+    int batch_begin = 0;  // begin of the current microbatch (at first: end of the forced blocks)
+    int next_test = 0;    // and where it ends
     bool done = false;
-    int lookups = 0, misses = 0;  // of the pool
+    int lookups = 0, misses = 0;  // look-ups in the pool and misses
     std::vector<Held> held;       // pooled: positions [held_from, held_from + held.size())
     int held_from = 0;
-    // Of sequences with unrotated keys: the query, and each position's first token in the list.
+    // For sequences with unrotated keys: the query, and each position's first token in the list.
     float* list_q = nullptr;
     std::vector<int32_t> list_at;
   };
@@ -83,12 +82,12 @@ class CpuDevice : public Device {
   void add(float* x, const float* y, int64_t count);
   void experts_ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase);
   void route(const LayerWeights& weights, const float* in, int64_t n, Phase phase);
-  // Of a prompt.
+  // Operations of a prompt.
   void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv, int layer);
   void attend_prefill(const PrefillAttention& args);
   void fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
                       const LayerKv& kv);
-  // Of a step.
+  // Operations of a step.
   void append_step(int layer, float* q, float* k, const float* v);
   void attend_step(int layer, const float* q, float* out);
   void end_step(int32_t* tokens);
@@ -139,27 +138,27 @@ class CpuDevice : public Device {
   StateShape state_shape_;
   HostKv store_;
   std::unique_ptr<CpuKv> kv_;
-  std::vector<SequenceKv*> stepping_;  // of the step under way, each once
+  std::vector<SequenceKv*> stepping_;  // sequences of the current step, each once
   CpuProducts products_;
   CpuExperts experts_;
   StepRequest step_;                // under way
-  std::vector<int32_t> positions_;  // of the rows of a step, or of a prefill chunk
+  std::vector<int32_t> positions_;  // positions of the rows of a step, or of a prefill chunk
   std::vector<RowReport> reports_;
   bool waits_ = false;           // rows wait for blocks that others load
-  std::vector<Row> layer_rows_;  // of one sequence
-  // Of each entry of Config::ropes: [positions][head_dim/2][2].
+  std::vector<Row> layer_rows_;  // rows of one sequence
+  // For each entry of Config::ropes: [positions][head_dim/2][2].
   std::vector<std::vector<float>> cos_sin_;
   int64_t rope_positions_ = 0;
 
-  Buffer logits_, next_logits_;  // of the last step; of the one under way
-  // Scratch that grows to what is needed and stays.
+  Buffer logits_, next_logits_;  // logits of the last step; of the current one
+  // Scratch that grows as needed and stays.
   Buffer normed_, product_, gate_, up_, synthetic_k_, synthetic_v_, q_scaled_, states_, l_blocks_,
       coverage_;
   std::vector<Buffer> thread_scratch_;
-  // Of a mixture of experts: scores [rows][experts], what the experts give.
+  // Buffers of a mixture of experts: scores [rows][experts], and the experts' results.
   Buffer router_, expert_out_;
   std::vector<Routed> routed_;      // [rows][experts.n_used], by falling weight
-  std::vector<int32_t> expert_at_;  // of each entry of routed_: where it is in expert_out_
+  std::vector<int32_t> expert_at_;  // place of each entry of routed_ in expert_out_
   std::vector<ActiveRow> rows_;
   std::vector<RowPlan> plans_;
   std::vector<cpu::AttendState> span_states_;
@@ -167,7 +166,7 @@ class CpuDevice : public Device {
   std::vector<Work> work_;
 
   Buffer list_q_, list_votes_, list_kv_;
-  std::vector<Buffer> list_blocks_;  // of each thread: one block, rotated
+  std::vector<Buffer> list_blocks_;  // one rotated block for each thread
   std::vector<int32_t> list_ids_;
   std::vector<const void*> list_table_;
 };

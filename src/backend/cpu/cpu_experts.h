@@ -17,13 +17,14 @@ class CpuExperts {
   // Takes memory for steps of n rows, so that they do not allocate.
   void reserve(const std::vector<ExpertWeights>& experts, int64_t n);
 
-  // What the experts give for rows in [n][dim], in the order of experts: that of routed[i] lies at
-  // out[at[i]], i in [0, n * n_used). out [n * n_used][dim] and at [n * n_used] are the caller's.
+  // Computes the experts' results for rows in [n][dim], in the order of experts: the result of
+  // routed[i] lies at out[at[i]], i in [0, n * n_used). out [n * n_used][dim] and at [n * n_used]
+  // are the caller's.
   void run(const std::vector<ExpertWeights>& experts, const Routed* routed, const float* in,
            int64_t n, Phase phase, float* out, int32_t* at);
 
  private:
-  // Which of an expert's matrices, its bias, and what it makes: [entries][rows of the matrix].
+  // One of an expert's matrices, its bias, and its result: [entries][rows of the matrix].
   struct Half {
     Tensor ExpertWeights::*weight;
     Tensor ExpertWeights::*bias;
@@ -44,8 +45,8 @@ class CpuExperts {
   std::vector<int64_t> first_;
   std::vector<int32_t> row_;
   std::vector<CpuProducts::Prepared> prepared_;
-  // Scratch that grows to what is needed and stays. rows_: of one expert of a prompt. sorted_:
-  // acts_ in the order of experts.
+  // Scratch that grows as needed and stays. rows_: of one expert of a prompt. sorted_: acts_ in the
+  // order of experts.
   Buffer rows_, gate_, up_, acts_[kNumDTypes], sorted_[kNumDTypes];
 };
 

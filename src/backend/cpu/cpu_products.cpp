@@ -5,10 +5,10 @@
 namespace riffle {
 namespace {
 
-// How threads share granules, the smallest numbers of rows that kernels take. Decode waits for
-// memory: each thread has one long run, half of its share, since prefetching works best there; the
-// rest are short runs for whoever is free, so that nobody waits long for a thread that was held up.
-// Prefill waits for arithmetic: short runs throughout.
+// Division of granules among threads; a granule is the smallest number of rows that kernels take.
+// Decode waits for memory: each thread has one long run, half of its share, since prefetching works
+// best there; the rest are short runs for any free thread, so that no thread waits long for a
+// delayed one. Prefill waits for arithmetic: short runs throughout.
 constexpr int64_t kShortRunBytes = int64_t{128} << 10;
 class Shares {
  public:
@@ -77,7 +77,7 @@ void CpuProducts::share_rows(std::span<const Product> products, int64_t granule,
 }
 
 void CpuProducts::multiply(std::span<const Prepared> products) {
-  constexpr int64_t kGranule = 16;  // of rows
+  constexpr int64_t kGranule = 16;  // rows
   share_rows(products, kGranule, Phase::Decode, [&](size_t p, int64_t r0, int64_t r1, int) {
     const auto& [weight, acts, n, y, ldy] = products[p];
     gemv_of(weight->type).run(weight->type, weight->data, weight->cols, r0, r1, acts, n, y, ldy);
@@ -107,9 +107,9 @@ void CpuProducts::multiply(std::span<const LinearOut> outs, const float* x, int6
                            Phase phase) {
   if (phase == Phase::Decode) return multiply_few(outs, x, n);
   const int64_t cols = outs[0].weight->cols;
-  int64_t granule = 16;  // of rows
+  int64_t granule = 16;  // rows
   for (const LinearOut& out : outs) granule = std::lcm(granule, gemm_of(out.weight->type).col_tile);
-  size_t packed[Linear::kMaxOuts] = {};  // which of packed_ an output takes
+  size_t packed[Linear::kMaxOuts] = {};  // index in packed_ for each output
   for (size_t o = 0; o < outs.size(); ++o) {
     const cpu::GemmKernels& gemm = gemm_of(outs[o].weight->type);
     for (Buffer& b : thread_scratch_) b.reserve(gemm.scratch_bytes(cols));

@@ -1,5 +1,5 @@
-// What the CPU multiplies: products of weights and activations, shared among threads. The CPU
-// backend and a GPU's experts in host memory go through it.
+// The CPU's products of weights and activations, shared among threads. The CPU backend and a GPU's
+// experts in host memory go through it.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -30,7 +30,7 @@ void for_rows(ThreadPool* threads, int64_t n, F&& f) {
 
 class CpuProducts {
  public:
-  // f32_kv: whoever asks for f32 KV wants products as exact.
+  // f32_kv: f32 KV asks for products that are as exact.
   CpuProducts(const cpu::Kernels* kernels, bool f32_kv, ThreadPool* threads);
 
   // Products of the same x [n][cols].
@@ -61,7 +61,7 @@ class CpuProducts {
   const cpu::Kernels* kernels_;
   bool f32_kv_;
   ThreadPool* threads_;
-  // Scratch that grows to what is needed and stays.
+  // Scratch that grows as needed and stays.
   Buffer acts_[kNumDTypes], packed_[Linear::kMaxOuts];
   std::vector<Buffer> thread_scratch_;
   std::vector<int64_t> begin_;  // the first granule of each product, and the end of the last

@@ -13,7 +13,7 @@ namespace riffle {
 namespace {
 
 constexpr int kRounds = 6;
-constexpr double kEnough = 0.9;  // of the preferred table's time
+constexpr double kEnough = 0.9;  // part of the preferred table's time
 
 constexpr int64_t kWeightBytes = int64_t(64) << 10, kCols = 1024;
 constexpr int kHeadDim = 128, kGroup = 4, kBlockSize = 16, kBlocks = 16;
@@ -25,8 +25,8 @@ double seconds_of(const std::function<void()>& test) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// What the tests read and write. Every byte is kByte: as a number of any type, and as a scale, it
-// and its products are normal numbers.
+// Data of the timing tests. Every byte is kByte: as a number of any type and as a scale, it and its
+// products are normal numbers.
 constexpr int kByte = 0x3c;
 constexpr int64_t kBlockBytes = 2 * kBlockSize * cpu::kv_row_bytes(kKv, kHeadDim);
 constexpr int64_t kPromptRows = 32, kPromptCols = 256;
@@ -35,7 +35,7 @@ int prompt_tokens(const cpu::AttentionKernels& a) {
 }
 struct Data {
   Buffer in{64 << 10}, kv{kBlocks * kBlockBytes}, out{64 << 10};
-  Buffer weights, acts, packed, scratch;  // as large as some table wants
+  Buffer weights, acts, packed, scratch;  // the largest that any table needs
   std::vector<const void*> blocks;
 
   explicit Data(std::span<const cpu::Kernels* const> tables) {
@@ -84,7 +84,8 @@ Family gemv_family(Gemvs gemvs, cpu::WType type, const Data& d) {
           }};
 }
 
-// Of the types that are as quantised as this one: their products differ in reading weights alone.
+// Returns the family of types that are quantised like this one: their products differ only in the
+// way weights are read.
 using Gemms = cpu::GemmKernels (cpu::LinearKernels::*)[kNumDTypes];
 Family gemm_family(Gemms gemms, cpu::WType type, const Data& d) {
   return {[gemms, type, &d](const cpu::Kernels& k) {

@@ -20,7 +20,7 @@ struct CublasLibrary {
                          cublasGemmAlgo_t) = nullptr;
   decltype(&cublasGetStatusString) status_text = nullptr;
   void* handle = nullptr;
-  std::string why;  // what is missing; empty: nothing
+  std::string why;  // the missing part; empty: nothing is missing
 
   CublasLibrary() {
     const std::string version = std::to_string(CUBLAS_VER_MAJOR);
@@ -65,7 +65,7 @@ void Cublas::check(cublasStatus_t status, const char* what) const {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   if (status == CUBLAS_STATUS_ALLOC_FAILED)
     fail(RIFFLE_OUT_OF_MEMORY, "the GPU is out of memory: cuBLAS while %s", what);
-  riffle::cuda::check(cudaGetLastError(), what);  // a lost device says so itself
+  riffle::cuda::check(cudaGetLastError(), what);  // a lost device reports itself
   fail(RIFFLE_INTERNAL, "cuBLAS: %s while %s", library_->status_text(status), what);
 }
 

@@ -1,5 +1,5 @@
-// The CUDA backend as the engine sees it. This header needs no CUDA; without the toolkit at build
-// time no_cuda.cpp stands in and says so.
+// The CUDA backend as the engine sees it. This header needs no CUDA; in builds without the toolkit
+// no_cuda.cpp replaces it and reports that.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace riffle {
 
-// Why the host decides residency from the start, in the words of the option that says so; null: the
+// Reason for which the host decides residency from the start, in the words of the option; null: the
 // device decides unless the system refuses to pin memory.
 inline const char* why_host_residency(const riffle_context_options& o) {
   return o.residency == RIFFLE_RESIDENCY_HOST ? "`residency` is host"
@@ -20,15 +20,16 @@ inline const char* why_host_residency(const riffle_context_options& o) {
                                               : nullptr;
 }
 
-// Whether a GPU can be used now; text: its name, or what is missing.
+// Tells whether a GPU can be used now; text: its name, or the missing part.
 bool cuda_usable(std::string& text);
-// Whether no NVIDIA driver is installed. False if this riffle was built without the CUDA toolkit.
+// Returns true if no NVIDIA driver is installed. False if this riffle was built without the CUDA
+// toolkit.
 bool cuda_driver_missing();
 
-// Whether the kernels have this model's shape; else text says what they lack.
+// Tells whether the kernels support this model's shape; if not, text names the reason.
 bool cuda_shape_supported(const Config& config, const BlockLayout& layout, std::string& text);
 
-// What a context would take of the device, and what the device has.
+// Returns the device memory that a context would take, and that of the device.
 DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options);
 
 // Uploads the weights. Throws RIFFLE_UNSUPPORTED (no usable GPU, a shape the kernels do not have),

@@ -62,8 +62,8 @@ CudaDevice::CudaDevice(const Model& model, const BackendOptions& options, Thread
 
 std::string CudaDevice::arithmetic() const {
   if (options_.host_expert_layers == 0) return detail();
-  // Not of how many layers: prompts, whose bits it names, are the device's but for their experts in
-  // chunks of a few tokens.
+  // Not of how many layers: prompts, whose bits it names, are the device's, except for their
+  // experts in chunks of a few tokens.
   return device_.name + ", experts " + options_.host_arithmetic();
 }
 
@@ -353,7 +353,7 @@ void CudaDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0
         "rotating queries");
 }
 
-// Of a layer's heads; null: none.
+// Returns the sinks of a layer's heads; null: none.
 const float* CudaDevice::sinks(int layer) const {
   return config_.sinks ? weights_.bias(model_.weights.layers[layer].sinks) : nullptr;
 }
@@ -402,7 +402,7 @@ static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::D
            cuda::decode_supported(layout, group, device.limits) == cudaSuccess;
   };
   if (supported()) return true;
-  // Whether a smaller block is the remedy.
+  // A smaller block may be the remedy.
   int fits = 0;
   for (int size : {16, 32, 64}) {
     layout.block_size = size;

@@ -29,9 +29,9 @@ namespace riffle::cuda {
 // A selector's rule in the kernels' terms.
 Ranked ranked_of(const SelectionRule& rule);
 
-// Bytes that a step reads of one row's index, to choose what it attends to: digests of its
-// candidates, INT4 keys of its full blocks (of those that a budget allows) with the mean values
-// that stand for what is left out, keys that are only scored.
+// Bytes that a step reads of one row's index, to choose the blocks that it attends to: digests of
+// its candidates, INT4 keys of its full blocks (of those that a budget allows) with the mean values
+// that stand for unread blocks, keys that are only scored.
 int64_t index_bytes(const SelectionRule& rule, const Config& config, const BlockLayout& layout,
                     int n_blocks, int64_t n_tokens);
 
@@ -81,7 +81,7 @@ class CudaDevice : public Device {
   class CudaStep;
   using Part = StepProfile::Part;
 
-  // This thread works on this device for as long as what comes back lives.
+  // This thread works on this device while the returned object lives.
   DeviceScope enter() const { return DeviceScope(device_.ordinal); }
   Buffer& grow(Buffer& buffer, size_t bytes, const char* what) {
     return step_memory_.grow(buffer, bytes, what);
@@ -141,7 +141,7 @@ class CudaDevice : public Device {
   CudaKv kv_;
   StreamedAttention streamed_attention_;
 
-  std::vector<Buffer> cos_sin_;  // of each entry of Config::ropes
+  std::vector<Buffer> cos_sin_;  // for each entry of Config::ropes
   int64_t rope_positions_ = 0;
   Buffer embedding_[2];  // pinned staging
   Event embedded_[2];
@@ -159,7 +159,7 @@ class CudaDevice : public Device {
   StepGraphs graphs_;
   StepProfile profile_;
   Buffer hidden_;    // [rows][hidden_dim]
-  Buffer products_;  // that wait for their norm
+  Buffer products_;  // products that wait for their norm
   Experts experts_;
   // Steps through experts in host memory: `in`, `routed`, `out`, `orders` are pinned.
   Experts expert_rows_;
@@ -168,7 +168,7 @@ class CudaDevice : public Device {
   CpuExperts cpu_experts_;
   Buffer call_;  // pinned: numbers that are asked and answered (call_host), far apart
 
-  // The step under way.
+  // The current step.
   StepRequest step_;
   std::vector<SequenceKv*> stepping_;  // its sequences, each once
   SelectionRule rule_, dense_rule_;

@@ -13,10 +13,10 @@
 
 namespace riffle::cuda {
 
-// Where in call_ the answered number is: in another line of the CPU's cache than the asked one.
+// Place of the answered number in call_: in another line of the CPU's cache than the asked one.
 static constexpr int kAnswered = 32;
 
-// What steps need, before one is recorded.
+// Allocates the buffers of steps before one is recorded.
 void CudaDevice::grow_experts(int64_t n) {
   const ExpertsConfig& e = config_.experts;
   if (e.n == 0) return;
@@ -45,8 +45,8 @@ void CudaDevice::grow_experts(int64_t n) {
   step_memory_.moved();
 }
 
-// experts.in: x normalised; experts.routed: which experts each row goes through. Of a prompt too
-// the router's operands are f32, so that a token's experts do not hang on their rounding.
+// experts.in: x normalised; experts.routed: the experts that each row goes through. The router's
+// operands are f32 in a prompt too, so that a token's experts do not depend on rounding.
 void CudaDevice::route_rows(const LayerWeights& w, const float* x, int64_t n, bool prompt,
                             Experts& experts) {
   const ExpertsConfig& e = config_.experts;
@@ -90,8 +90,9 @@ void CudaDevice::run_host_experts(const LayerWeights& w, int64_t n) {
                    Phase::Decode, expert_rows_.out.as<float>(), expert_rows_.orders.as<int32_t>());
 }
 
-// The device chooses the experts, writes their rows to pinned memory and adds what it finds there.
-// A recorded step waits on the device for answer_calls; else this thread waits for the device.
+// The device chooses the experts, writes their rows to pinned memory and adds the results that it
+// finds there. A recorded step waits on the device for answer_calls; else this thread waits for the
+// device.
 void CudaDevice::experts_of_host(const LayerWeights& w, float* x, int64_t n) {
   route_rows(w, x, n, false, expert_rows_);
   if (graphs_.recording()) {
@@ -162,7 +163,7 @@ void CudaDevice::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
   step.between = hidden_.as<float>();
   step.parts = experts_.out.as<float>();
   step.overlap = overlap_;
-  if (n > 1) {  // a row alone chooses different experts
+  if (n > 1) {  // a single row chooses different experts
     check(group(step.routed, n * e.n_used, experts_.places.as<Place>(), compute_),
           "grouping rows by expert");
     step.places = experts_.places.as<Place>();
@@ -175,7 +176,7 @@ void CudaDevice::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
 }
 
 // Calls f(expert, its matrix) for the experts that have rows: [first[k], first[k + 1]). Neighbours
-// are copied and dequantised together: one alone does not fill the device.
+// are copied and dequantised together: a single one does not fill the device.
 template <class F>
 void CudaDevice::each_expert(const LayerWeights& w, Tensor ExpertWeights::*which,
                              std::span<const int64_t> first, WType type, F&& f) {

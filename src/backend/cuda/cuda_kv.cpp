@@ -153,7 +153,7 @@ void CudaKv::forget(const PageTable& table, int64_t max_blocks, int64_t first) {
         "forgetting blocks");
 }
 
-// If the device is lost, so is what it held.
+// If the device is lost, so are its blocks.
 void CudaKv::finish(const PageTable& table, int64_t max_blocks) noexcept {
   try {
     forget(table, max_blocks, 0);
@@ -163,7 +163,7 @@ void CudaKv::finish(const PageTable& table, int64_t max_blocks) noexcept {
   cudaGetLastError();
 }
 
-// What the device keeps of a sequence. On an error there is nothing of it.
+// Makes the device's data of a sequence. On an error none of it is left.
 void CudaKv::open(SequenceKv& s, int64_t n_ctx) {
   auto d = std::make_unique<CudaSequence>();
   d->max_blocks = host_->shape().in_blocks(n_ctx);
@@ -235,8 +235,8 @@ void CudaKv::enter(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
 void CudaKv::destroy(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   if (reading_ == &d) reading_ = nullptr;
-  // Nothing may be on its way to or from this memory. Errors: the device is lost, and so is what it
-  // held.
+  // Nothing may be on its way to or from this memory. Errors: the device is lost, and so are its
+  // blocks.
   cudaStreamSynchronize(flush_);
   cudaStreamSynchronize(*compute_);
   cudaGetLastError();
@@ -304,7 +304,7 @@ void CudaKv::learn_addresses(SequenceKv& s) {
   std::vector<std::byte*> many;
   std::byte** addresses = d.addresses.as<std::byte*>();
   if (n == 1) {
-    // A step's: from pinned memory, so that nobody waits. Those before have arrived long ago.
+    // A step's: from pinned memory, so that no thread waits. Those before have arrived long ago.
     if (const cudaError_t status = cudaEventQuery(d.entered); status != cudaSuccess) {
       if (status != cudaErrorNotReady) check(status, "entering host blocks");
       cudaGetLastError();
@@ -354,7 +354,7 @@ void CudaKv::move_tails(SequenceKv& s, bool to_host) {
     host_copies_[i] = to_host ? Copy{tail, host} : Copy{host, tail};
   }
   std::vector<std::byte*>
-      unlocked;  // of these alone: a prompt that was just begun may have many more
+      unlocked;  // slabs of these sequences only: a prompt that was just begun may have many more
   for (const HeadKv& h : s.heads) slabs_->add_unlocked(&h.blocks[block], 1, unlocked);
   if (slabs_->wait(unlocked)) {
     run_gather(*compute_);
@@ -402,8 +402,8 @@ void CudaKv::try_pinning(SequenceKv& s) {
 
 void CudaKv::activate(SequenceKv* const* sequences, size_t n) {
   const DeviceScope on(device_.ordinal);
-  // What a prompt that is being read has been promised may still be on its way: a step waits for
-  // its own sequences' alone.
+  // Slabs that were promised to a prompt may still be on their way. A step waits only for those of
+  // its own sequences.
   for (size_t i = 0; i < n; ++i) slabs_->wait(on_device(*sequences[i]).unlocked);
   settle_pinning();
   for (size_t i = 0; i < n; ++i) {
@@ -417,7 +417,7 @@ void CudaKv::activate(SequenceKv* const* sequences, size_t n) {
   if (!streamed() && ++steps_ >= kMaxStamp - 1) reset_pool();
 }
 
-// The step is over: nobody reads the blocks that are given back.
+// The step is over: no kernel reads the blocks that are given back.
 void CudaKv::commit(SequenceKv& s) {
   host_->drop_passed(s, [this](const std::byte* block) { leave(block); });
   if (s.n_tokens % layout_.block_size != 0) return;

@@ -19,22 +19,22 @@
 
 namespace riffle::cuda {
 
-// What the device has of a sequence; tables as in StepSequence.
+// The device's data of a sequence; tables as in StepSequence.
 struct CudaSequence : PagedSequence {
   Buffer host_table, digests, bound_factor, tails;
-  Buffer expected;     // of a sequence's next token, and of each that may be computed ahead
+  Buffer expected;     // for a sequence's next token, and for each that may be computed ahead
   Buffer votes;        // last selections by vote; empty until a selector wants them
   Buffer codes;        // INT4 keys; empty until a selector wants them
-  Buffer value_means;  // of blocks; beside the INT4 keys
-  Buffer last_use;     // StepSequence::last_use; empty until a step wants it
+  Buffer value_means;  // means of blocks; only with INT4 keys
+  Buffer last_use;     // StepSequence::last_use; empty until a step needs it
   int counted_window =
       0;  // Step::working_set of the last step, to which the stamps belong; 0: they mean nothing
   Buffer addresses;          // pinned: of one new block of every head, on their way to host_table
   Event entered;             // ... and they have got there
   bool tail_here = false;    // tails hold the newest, unfilled blocks (else the host store does)
-  int64_t known_blocks = 0;  // whose host addresses are in host_table
-  std::vector<std::byte*> unlocked;  // slabs of these that nobody has waited for
-  bool stale = false;  // digests are not what the sequence's spec says: they could not be rebuilt
+  int64_t known_blocks = 0;  // blocks whose host addresses are in host_table
+  std::vector<std::byte*> unlocked;  // slabs of these that no step has waited for
+  bool stale = false;  // digests do not match the sequence's spec: they could not be rebuilt
 };
 
 // Device bytes of one session of n_ctx tokens.
@@ -46,7 +46,7 @@ class CudaKv : public KvStore, PagedPool {
   CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
          HostKv* host, PinnedSlabs* slabs, const BackendOptions& options);
 
-  // Slots that steps can use: all but the lent ones.
+  // Slots that steps can use: all except the lent ones.
   int64_t slots() const override {
     return pool_.n_slots - (streamed() || prompt_memory_.is_open() ? lent_slots_ : 0);
   }
@@ -62,7 +62,7 @@ class CudaKv : public KvStore, PagedPool {
   void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) override;
   // Keeps INT4 keys of all full blocks from now on.
   void require_codes(SequenceKv& sequence);
-  // Keeps what was last voted for, until the sequence is cut or prefilled.
+  // Keeps the last vote's selection, until the sequence is cut or prefilled.
   void require_votes(SequenceKv& sequence);
   void clear_working_set(SequenceKv& sequence) override;
   // HostKv::begin_working_set; counted on the device, unless the host decides residency.
@@ -71,14 +71,14 @@ class CudaKv : public KvStore, PagedPool {
 
   // Makes the newest block of these sequences writable at position n_tokens.
   void activate(SequenceKv* const* sequences, size_t n);
-  // Of a prompt: begins a layer; completes it (Prompt::finish_layer); completes all.
+  // Steps of a prompt: begins a layer; completes it (Prompt::finish_layer); completes all.
   LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total);
   void finish_layer(SequenceKv& sequence, int layer, int64_t n_total);
   void commit_prompt(SequenceKv& sequence, int64_t n_total, const Marks& marks);
   uint64_t prefill_held() const { return held_[0] + held_[1]; }
 
-  // What a prompt needs of the device, from begin_prompt to end_prompt: its layers' KV, and
-  // prompt_memory() for the rest. n_total: tokens of the sequence when the prompt is read.
+  // Takes and gives back the device memory of a prompt: its layers' KV, and prompt_memory() for the
+  // rest. n_total: tokens of the sequence when the prompt is read.
   void begin_prompt(int64_t n_total);
   void end_prompt();
   DeviceArena& prompt_memory() { return prompt_memory_; }
@@ -91,29 +91,29 @@ class CudaKv : public KvStore, PagedPool {
 
   const Pool& pool() const { return pool_; }
   const KvLayout& layout() const { return layout_; }
-  // Number of layers before this one without an index (DecodeStep::not_indexed).
+  // Returns the number of layers before this one without an index (DecodeStep::not_indexed).
   int not_indexed(int layer) const {
     return static_cast<int>(std::count(indexed_.begin(), indexed_.begin() + layer, 0));
   }
   // ahead: as Step::ahead.
   StepSequence describe(const SequenceKv& sequence, int ahead = 0) const;
-  // Whether the host decides what is in the slots and streams it in (streamed_attention.h): an
-  // option says so, or memory could not be pinned.
+  // Returns true if the host decides which blocks are in the slots and streams them in
+  // (streamed_attention.h), because of an option or because memory could not be pinned.
   bool streamed() const { return slot_pool_ != nullptr; }
-  // Whether all slabs that were tried could be locked: kernels reach the blocks of sequences that
-  // activate has seen.
+  // Returns true if all slabs that were tried could be locked: kernels reach the blocks of
+  // sequences that activate has seen.
   bool pinned() { return slabs_->failed().empty(); }
   const std::string& notice() const { return notice_; }
-  // Whether the device has to decide residency: steps fail where memory cannot be pinned.
+  // Returns true if the device has to decide residency: steps fail if memory cannot be pinned.
   bool must_pin() const { return must_pin_; }
   // Learns whether the system pins memory at all: waits for one slab of the sequence if none was
-  // pinned before. If it does not, does what activate would do.
+  // pinned before. If it does not, does the same as activate.
   void try_pinning(SequenceKv& sequence);
   // Why pinned() is false.
   std::string why_not_pinned() const;
   uint64_t waits() const {
     return flush_.waits() + event_waits_;
-  }  // beside those of the compute stream
+  }  // waits, besides those of the compute stream
   // Streamed attention: what is in the slots, and how many of a layer's slots are free to take.
   SlotPool& slot_pool() { return *slot_pool_; }
   int partition(int layer) const { return per_layer_ ? layer : 0; }
@@ -139,8 +139,9 @@ class CudaKv : public KvStore, PagedPool {
   }
   int64_t entries(int64_t max_blocks) const {
     return int64_t(config_.n_layers) * config_.n_kv_heads * max_blocks;
-  }  // of all heads
-  // Number of layers with an index (StepSequence), but at least 1, so that no buffer is empty.
+  }  // bytes of all heads
+  // Returns the number of layers with an index (StepSequence), but at least 1, so that no buffer is
+  // empty.
   int64_t indexed_layers() const {
     return std::max(1, config_.n_layers - not_indexed(config_.n_layers));
   }
@@ -169,7 +170,7 @@ class CudaKv : public KvStore, PagedPool {
 
    private:
     CudaKv& residency_;
-    bool opened_;  // the prompt memory, for this alone
+    bool opened_;  // the prompt memory, only for this
   };
   void refuse_inside_layer() const;
   void lend(bool lent);
@@ -216,7 +217,7 @@ class CudaKv : public KvStore, PagedPool {
   KvLayout layout_;
   Pool pool_;
   Buffer slots_, words_, tables_, victims_, counters_, victims_scratch_;
-  std::vector<uint8_t> indexed_;  // of each layer: Seal::indexed
+  std::vector<uint8_t> indexed_;  // Seal::indexed of each layer
   EvictPolicy evict_;
   uint64_t host_mem_;
   bool per_layer_, must_pin_;
@@ -239,7 +240,7 @@ class CudaKv : public KvStore, PagedPool {
   uint64_t held_[2] = {0, 0};    // bytes of each
   bool pair_ = false;            // both fit
   uint64_t layer_room_;          // bytes of layers_
-  uint64_t session_host_bytes_;  // of host memory, for n_ctx tokens
+  uint64_t session_host_bytes_;  // host memory of n_ctx tokens
   Event computed_, flushed_[2];
   Stream flush_;
   int turn_ = 0;

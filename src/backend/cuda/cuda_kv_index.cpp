@@ -1,4 +1,5 @@
-// What selectors keep of a sequence on a GPU: digests, INT4 keys, last votes, stamps of last use.
+// Data that selectors keep of a sequence on a GPU: digests, INT4 keys, last votes, stamps of last
+// use.
 #include "backend/cuda/cuda_kv.h"
 #include "util/error.h"
 
@@ -43,7 +44,7 @@ CudaKv::HeadRoom::~HeadRoom() {
   if (!opened_) return;
   try {
     residency_.close_prompt_memory();
-  } catch (const Error&) {  // the device is lost: the next operation says so
+  } catch (const Error&) {  // the device is lost: the next operation reports it
   }
 }
 
@@ -112,7 +113,7 @@ void CudaKv::require_votes(SequenceKv& s) {
   forget_votes(d);
 }
 
-// The next step of every layer selects anew.
+// The next step of every layer selects again.
 void CudaKv::forget_votes(CudaSequence& d) {
   if (d.votes.size() > 0)
     check(cudaMemsetAsync(d.votes.data(), 0, d.votes.size(), *compute_), "forgetting a selection");
@@ -136,7 +137,7 @@ void CudaKv::clear_working_set(SequenceKv& s) {
   on_device(s).counted_window = 0;
 }
 
-// After an error digests stay stale, and whoever needs them next comes back here.
+// After an error digests stay stale, and the next operation that needs them comes back here.
 void CudaKv::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
   CudaSequence& d = on_device(s);
   const int64_t full = s.n_tokens / layout_.block_size;
@@ -154,7 +155,7 @@ void CudaKv::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
   d.stale = false;
 }
 
-// Digests and codes of the full blocks, and what rows are expected to read.
+// Digests and codes of the full blocks, and the positions that rows are expected to read.
 void CudaKv::copy_index(const SequenceKv& from, SequenceKv& to) {
   const CudaSequence& f = on_device(from);
   CudaSequence& t = on_device(to);

@@ -18,7 +18,7 @@ void CudaKv::open_prompt_memory() {
   layers_ = prompt_memory_.take(layer_room_, "a layer's KV");
 }
 
-// What is computed next may use the memory, so it waits for what is still on its way to the host.
+// Later work may use the memory, so it waits for blocks that are still on their way to the host.
 void CudaKv::close_prompt_memory() {
   held_[0] = held_[1] = 0;
   reading_ = nullptr;
@@ -152,7 +152,7 @@ void CudaKv::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
       layout_.block_bytes;
   flushed_[turn_].record(flush_);
   if (layer + 1 < config_.n_layers) return;
-  // What decodes next reads the host blocks.
+  // The next decode step reads the host blocks.
   check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "flushing KV");
 }
 

@@ -43,7 +43,7 @@ class CudaDevice::CudaPrompt : public Prompt {
   CudaDevice& device_;
   const Config& config_;
   PromptRequest request_;
-  int at_ = 0;  // the layer under way
+  int at_ = 0;  // the current layer
   // KV in 8 bits: the layer that is unpacked, and how far.
   int unpacked_layer_ = -1;
   int64_t unpacked_tokens_ = 0;
@@ -85,14 +85,14 @@ void CudaDevice::CudaPrompt::take_memory() {
     if (b.of) b.of(device_.prompt_) = memory.take(b.bytes, b.what);
 }
 
-// Throws nothing: if the device is lost, so is what it held.
+// Throws nothing: if the device is lost, so are its blocks.
 void CudaDevice::CudaPrompt::end() {
   try {
     const DeviceScope on = device_.enter();
     device_.prompt_ = {};
     device_.prompt_rows_.end();
     device_.kv_.end_prompt();
-  } catch (const Error&) {  // the device is lost: the next operation says so
+  } catch (const Error&) {  // the device is lost: the next operation reports it
   }
 }
 

@@ -1,6 +1,6 @@
 // A decode step on the device: inputs go to fixed places, the operations are launched one by one
 // or, from the second time on, replayed as one graph; tokens and counts come back with one
-// synchronisation, logits when somebody asks for them.
+// synchronisation, logits when a caller asks for them.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -176,7 +176,7 @@ std::unique_ptr<Step> CudaDevice::begin_step(const StepRequest& step) {
   return under_way;
 }
 
-// What the step does, and whether it can be done.
+// Sets the rules of the step, and throws if the step cannot run.
 void CudaDevice::settle_rules() {
   const StepRequest& step = step_;
   sampling_.begin(step);
@@ -295,7 +295,7 @@ void CudaDevice::attend_step(int layer, const float* q, float* out) {
     profile_.mark(Part::Attend);
   }
   if (!step_.coverage) return;
-  // The whole, beside it, straight from the host store: it must not disturb the pool.
+  // All blocks in addition, straight from the host store: this must not disturb the pool.
   s.ranked = {};
   s.ranked.everything = true;
   s.ranked.window = step_.window_of(layer);
@@ -445,7 +445,7 @@ void CudaDevice::report_step() {
 void CudaDevice::abandon_step() {
   graphs_.abandon();
   answer_calls(false);
-  // What a step leaves behind when it ends.
+  // State that a step leaves when it ends.
   if (arrivals_.size()) cudaMemsetAsync(arrivals_.data(), 0, arrivals_.size(), compute_);
   if (results_.size()) cudaMemsetAsync(results_.data(), 0, sizeof(RowResult), compute_);
   cudaStreamSynchronize(compute_);

@@ -89,7 +89,7 @@ std::optional<DeviceInfo> find_device(std::string& why) {
                        cudaGetErrorString(counted));
     return {};
   }
-  // The caller's own choice comes back at the end, whatever happens.
+  // The caller's own choice is restored at the end, whatever happens.
   struct Restore {
     int device = -1;
     ~Restore() {

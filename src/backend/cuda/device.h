@@ -1,4 +1,4 @@
-// What the CUDA backend owns on a device, each with one owner: memory within a budget, pinned
+// Resources of the CUDA backend on a device, each with one owner: memory within a budget, pinned
 // memory, streams, events; and the one place where a CUDA status becomes an Error.
 #pragma once
 #include <optional>
@@ -11,8 +11,8 @@
 namespace riffle::cuda {
 
 // Throws Error unless status is cudaSuccess: RIFFLE_OUT_OF_MEMORY, RIFFLE_DEVICE_LOST (the context
-// is gone: nothing will work on it again) or RIFFLE_INTERNAL, with the status's name, what was
-// being done and where.
+// is gone: nothing will work on it again) or RIFFLE_INTERNAL, with the status's name, the operation
+// and the place.
 void check(cudaError_t status, const char* what,
            std::source_location where = std::source_location::current());
 
@@ -35,10 +35,11 @@ struct DeviceInfo {
   DeviceLimits limits;
   uint64_t total = 0, free = 0;  // bytes, now
 };
-// Of the NVIDIA driver, as CUDA numbers it; 0: none is installed. Does not throw.
+// Returns the version of the NVIDIA driver, as CUDA numbers it; 0: none is installed. Does not
+// throw.
 int driver_version();
 // The first device (CUDA_VISIBLE_DEVICES chooses which that is), if this build's kernels can run on
-// it; else why says what is missing. Does not throw.
+// it; else why names the missing part. Does not throw.
 std::optional<DeviceInfo> find_device(std::string& why);
 
 // Device memory of one context, within a limit (0: none). Must outlive the buffers it gave.
@@ -47,7 +48,7 @@ class DeviceHeap {
   explicit DeviceHeap(uint64_t limit) : limit_(limit) {}
   // The bytes that a buffer takes of the device.
   static constexpr uint64_t rounded(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
-  // Throws RIFFLE_OUT_OF_MEMORY, naming what for. Contents undefined.
+  // Throws RIFFLE_OUT_OF_MEMORY, which names the purpose. Contents undefined.
   Buffer take(size_t bytes, const char* what);
   uint64_t used() const { return used_; }
   uint64_t peak() const { return peak_; }
@@ -71,7 +72,7 @@ class Stream {
     ++waits_;
     check(cudaStreamSynchronize(stream_), what);
   }
-  uint64_t waits() const { return waits_; }  // how often the host has
+  uint64_t waits() const { return waits_; }  // times that the host has waited
 
  private:
   cudaStream_t stream_ = nullptr;

@@ -19,7 +19,7 @@ static constexpr unsigned kMostThreads = 4;
 static constexpr std::chrono::milliseconds kBetweenLocks(2);
 static constexpr uint64_t kLeftToOthers = uint64_t(64) << 20;
 
-// Address space of a slab: the page behind it is never touched and keeps neighbours apart.
+// Address space of a slab: the page after it is never touched and keeps neighbours apart.
 static size_t space(size_t bytes) { return (bytes + 2 * kHugePage - 1) / kHugePage * kHugePage; }
 
 // Aligned to huge pages: fewer pages to lock, fewer misses in the TLB.
@@ -53,7 +53,7 @@ PinnedSlabs::~PinnedSlabs() {
   }
   changed_.notify_all();
   for (std::thread& t : threads_) t.join();
-  for (const Slab& s : slabs_) {  // all but spares have been given back
+  for (const Slab& s : slabs_) {  // all except spares have been given back
     if (s.locked) cudaHostUnregister(s.data);
     munmap(s.data, space(s.bytes));
   }
@@ -111,7 +111,7 @@ void PinnedSlabs::prepare(size_t bytes, size_t count) {
   uint64_t needed = promised() + kLeftToOthers;
   const uint64_t available = limits_.available();
   for (; ready < count && (needed += bytes) <= available; ++ready)
-    if (!add(bytes, true)) break;  // whoever takes the next one hears of it
+    if (!add(bytes, true)) break;  // the caller that takes the next one gets the error
 }
 
 void PinnedSlabs::wait_all() {
@@ -176,8 +176,8 @@ std::string PinnedSlabs::failed() {
 }
 
 // Has the system make the pages, by writing 0 where 0 is (a read would only map the page of
-// zeroes). The call for that, MADV_POPULATE_WRITE, would keep whoever maps memory waiting, the
-// driver too; a fault does not.
+// zeroes). The call for that, MADV_POPULATE_WRITE, would block every thread that maps memory, the
+// driver's too; a fault does not.
 static void touch(std::byte* data, size_t bytes) {
   for (size_t at = 0; at < bytes; at += kSmallestPage) {
     unsigned char expected = 0;
@@ -191,7 +191,7 @@ bool PinnedSlabs::awaited(Slab::Stage from) const {
                      [&](const Slab& s) { return s.wanted && s.stage >= from && !s.tried(); });
 }
 
-// Of those whose pages are there, one that somebody waits for goes first.
+// Among slabs whose pages are there, one that a caller waits for goes first.
 void PinnedSlabs::begin_locking(std::unique_lock<std::mutex>& lock, std::byte* data) {
   find(data)->stage = Slab::Stage::Touched;
   changed_.wait(
@@ -208,7 +208,7 @@ void PinnedSlabs::run() {
   const cudaError_t chosen = cudaSetDevice(ordinal_);
   std::unique_lock lock(mutex_);
   for (;;) {
-    // What somebody waits for goes first, a spare last.
+    // A slab that a caller waits for goes first, a spare one last.
     auto next = slabs_.end();
     changed_.wait(lock, [&] {
       const auto rank = [](const Slab& s) {
@@ -241,7 +241,7 @@ void PinnedSlabs::run() {
     const auto slab = find(data);
     slab->stage = Slab::Stage::Tried;
     slab->locked = status == cudaSuccess;
-    if (status != cudaSuccess && slab->spare) {  // nobody has missed it yet
+    if (status != cudaSuccess && slab->spare) {  // no caller has missed it yet
       slabs_.erase(slab);
       munmap(data, space(bytes));
       spare_refused_ = true;

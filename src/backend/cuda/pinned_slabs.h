@@ -1,10 +1,10 @@
 // Slabs of page-locked memory for the host store. Locking 8 GiB takes a second or more, most of it
 // for the pages themselves, so take() hands out the addresses at once and threads lock them, in the
-// order taken, while the prompt is being computed; whoever needs a slab locked waits for it, and
-// for no other. prepare() has them locked before they are needed: the next one while decoding, a
-// whole prompt's while another is read. Where the system refuses to lock more (limits, other
-// programs), slabs stay pageable and failed() says so: copies still work, but kernels cannot reach
-// such memory.
+// order taken, while the prompt is being computed; a caller that needs a locked slab waits only for
+// this one. prepare() has them locked before they are needed: the next one while decoding, a whole
+// prompt's while another is read. If the system refuses to lock more (limits, other programs),
+// slabs stay pageable and failed() reports it: copies still work, but kernels cannot reach such
+// memory.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -31,8 +31,8 @@ class PinnedSlabs : public SlabSource {
   std::byte* take(size_t bytes) override;
   void give_back(std::byte* slab, size_t bytes) override;
 
-  // Locks `count` slabs that the next calls of take() for so many bytes will get, less those that
-  // are there already.
+  // Locks the `count` slabs that the next calls of take() for `bytes` will get, except those that
+  // are already locked.
   void prepare(size_t bytes, size_t count);
   uint64_t taken_bytes();
 
@@ -59,7 +59,7 @@ class PinnedSlabs : public SlabSource {
       Busy,
       Touched,
       Tried
-    } stage = Stage::Fresh;  // Busy: a thread has it, Touched: it has pages
+    } stage = Stage::Fresh;  // Busy: a thread works on it, Touched: it has pages
     bool wanted = false, locked = false;
     bool tried() const { return stage == Stage::Tried; }  // locked, or refused
     bool holds(const std::byte* p) const {
@@ -68,7 +68,7 @@ class PinnedSlabs : public SlabSource {
   };
   void run();
   bool awaited(
-      Slab::Stage from) const;  // whether somebody waits for a slab that is at least so far
+      Slab::Stage from) const;  // true if a caller waits for a slab that has reached this stage
   void begin_locking(std::unique_lock<std::mutex>& lock, std::byte* data);
   void end_locking(std::unique_lock<std::mutex>& lock);
   std::byte* add(size_t bytes, bool spare);                // null: there is no memory for it

@@ -13,13 +13,13 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
   const Config& c = model.config;
   const cpu::KvType kv_type = options.layout.type;
   const int64_t operand = kv_type == cpu::KvType::F32 ? 4 : 2, ffn = c.ffn_values();
-  int64_t q = 0, kv = 0;  // of the widest layers
+  int64_t q = 0, kv = 0;  // widths of the widest layers
   for (int layer = 0; layer < c.n_layers; ++layer) {
     q = std::max(q, c.q_width(layer));
     kv = std::max(kv, c.kv_width(layer));
   }
-  const auto stream =
-      PromptRows::buffer_bytes(s.n, c.dim, s.chunk, s.rows_on_host);  // of each of its buffers
+  const auto stream = PromptRows::buffer_bytes(s.n, c.dim, s.chunk,
+                                               s.rows_on_host);  // bytes of each of its buffers
   std::vector<PromptBuffer> list;
   const auto add = [&](const char* what, uint64_t bytes, Buffer& (*of)(PromptBuffers&)) {
     list.push_back({what, bytes, of});

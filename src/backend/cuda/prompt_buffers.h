@@ -1,5 +1,5 @@
-// The device memory of a prompt is said once: a list of buffers, by which they are taken and which
-// the plan adds up.
+// The device memory of a prompt, in one place: a list of buffers, which the allocator takes and the
+// plan adds up.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace riffle::cuda {
 
-// What experts compute with.
+// Buffers of experts.
 struct ExpertBuffers {
   Buffer in, scores, routed;  // [rows][dim], [rows][experts.n], [rows][n_used] of Routed
   Buffer out;                 // [rows * n_used][dim]: what experts give
@@ -17,11 +17,10 @@ struct ExpertBuffers {
   Buffer sorted, orders;      // prompts: rows by expert, and where each one is
 };
 
-// What prefill multiplies and computes on the way, of the prompt that is being read. Empty without
-// one.
+// Operands and intermediate results of the prompt that is being read. Empty without a prompt.
 struct PromptBuffers {
   Buffer operand, gate, up, unpacked;  // 16-bit operands, FFN, dequantised weights
-  Buffer products;                     // that wait for their norm
+  Buffer products;                     // products that wait for their norm
   Buffer expert_staging;               // neighbours of those in host memory
   Buffer kv_f16;                       // a layer's KV, where it is kept in 8 bits
   ExpertBuffers experts;
@@ -37,8 +36,8 @@ struct PromptSizes {
 struct PromptBuffer {
   const char* what;
   uint64_t bytes;  // 0: it is not needed
-  // Which one it is. Null: others take it of the same memory, by the same size: PromptRows, and the
-  // engine's activations (Prompt::allocate).
+  // The buffer. Null: PromptRows and the engine's activations (Prompt::allocate) take it from the
+  // same memory, with the same size.
   Buffer& (*of)(PromptBuffers&);
 };
 

@@ -74,7 +74,7 @@ float* PromptRows::rows(int64_t first, int64_t n, bool fresh, int64_t next) {
   store();
   const int slot = at_ ^ 1;
   // All copies are on one stream in the order of these calls. So rows are stored before they are
-  // loaded again, and before their stage is filled anew.
+  // loaded again, and before their stage is filled again.
   if (!fresh && !(coming_.first == first && coming_.n >= n)) load({first, n}, slot);
   if (fresh) loaded_[slot].record(copy_);  // the slot's last rows are on the host
   check(cudaStreamWaitEvent(*compute_, loaded_[slot]), "waiting for a prompt's rows");

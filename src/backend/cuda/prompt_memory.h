@@ -14,7 +14,7 @@ class DeviceArena {
   void open(std::byte* data, uint64_t bytes) { data_ = data, bytes_ = bytes, used_ = 0; }
   void close() { *this = DeviceArena(); }
   bool is_open() const { return data_ != nullptr; }
-  // As DeviceHeap::take. The buffer may be used until close.
+  // Takes memory as DeviceHeap::take does. The buffer may be used until close.
   Buffer take(size_t bytes, const char* what);
   static uint64_t rounded(uint64_t bytes) { return DeviceHeap::rounded(bytes); }
 
@@ -30,14 +30,14 @@ class PromptRows {
  public:
   explicit PromptRows(Stream* compute) : compute_(compute) {}
 
-  // Bytes of each buffer on the device, for prompts of n rows that are read in chunks.
+  // Returns the bytes of each buffer on the device, for prompts of n rows that are read in chunks.
   static std::vector<uint64_t> buffer_bytes(int64_t n, int64_t dim, int64_t chunk, bool on_host);
 
   // may_pin: whether to ask for pinned memory; without it copies are slower.
   void begin(DeviceArena& arena, int64_t n, int64_t dim, int64_t chunk, bool on_host, bool may_pin);
-  // As Device::prompt_rows.
+  // Implements Device::prompt_rows.
   float* rows(int64_t first, int64_t n, bool fresh, int64_t next);
-  // What is computed next may use the memory for something else.
+  // After: later work may use the memory for something else.
   void end();
 
  private:
@@ -56,7 +56,7 @@ class PromptRows {
   Buffer all_;       // not staged: [n][dim]
   Buffer stage_[2];  // [chunk][dim] each
   Buffer host_;      // [n][dim]; kept for the next prompt
-  int at_ = 0;       // of stage_
+  int at_ = 0;       // index in stage_
   Piece here_, coming_;
 };
 

@@ -121,7 +121,7 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   add(decode_scratch_bytes(step));
   add(4 * step_rows);  // arrivals
   add(n * (sizeof(SampleParams) + sizeof(int32_t)));
-  add(4 * n * ((c.vocab_size + 31) / 32));  // which tokens may be drawn
+  add(4 * n * ((c.vocab_size + 31) / 32));  // masks of the tokens that may be drawn
   add(n * kMostChanges * (sizeof(LogitChange) + sizeof(float)));
   add(sample_scratch_bytes(n, c.vocab_size));
   add(4 * c.n_layers * step_rows * blocks);                 // row reports: orders

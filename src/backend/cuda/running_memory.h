@@ -1,4 +1,4 @@
-// How large the buffers of the CUDA backend become: what it allocates by and what a plan adds up.
+// Sizes of the buffers of the CUDA backend, both for its allocations and for a plan's sums.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace riffle::cuda {
 
-// What prefill multiplies: f32 KV asks for f32 arithmetic throughout; else 16 bits, of the weights'
-// own kind.
+// Returns the type of prefill's operands: f32 KV asks for f32 arithmetic throughout; else 16 bits,
+// of the weights' own kind.
 inline WType operand_type(cpu::KvType kv, WType weight) {
   if (kv == cpu::KvType::F32) return WType::F32;
   return weight == WType::BF16 ? WType::BF16 : WType::F16;
 }
-// What the FFN's second product multiplies. Gemma's hidden rows (GeGLU) go beyond the largest f16,
-// 65504, and its models are trained in bf16.
+// Returns the type of the operands of the FFN's second product. Gemma's hidden rows (GeGLU) go
+// beyond the largest f16, 65504, and its models are trained in bf16.
 inline WType down_type(cpu::KvType kv, const Config& config, WType weight) {
   const WType type = operand_type(kv, weight);
   return type == WType::F16 && config.activation == Activation::GELU_TANH ? WType::BF16 : type;
@@ -37,11 +37,11 @@ inline int64_t experts_at_once(int64_t n, const Tensor& one, WType type) {
   return std::max<int64_t>(1, unpacked_rows(n * one.rows, one.cols, type) / one.rows);
 }
 
-// Device bytes that steps of n_sessions together take, at most, beside weights, sessions and slots:
-// with row reports too, in either residency.
+// Returns the most device bytes that steps of n_sessions together take besides weights, sessions
+// and slots, with row reports and in either residency.
 uint64_t running_bytes(const Model& model, const BackendOptions& options);
-// Device bytes that a prompt of n_ctx tokens takes beside its KV, scoring included. rows_on_host:
-// as in BackendOptions.
+// Returns the device bytes that a prompt of n_ctx tokens takes besides its KV, scoring included.
+// rows_on_host: as in BackendOptions.
 uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool rows_on_host);
 // The largest tile of weights that prefill dequantises.
 uint64_t unpacked_bytes(const Model& model, cpu::KvType kv);

@@ -35,8 +35,8 @@ uint32_t spread(uint32_t bits) {
   return out;
 }
 
-// Some low bits, of which `mask` has those of each byte, of n words from `from` on, shifted down by
-// `shift` and put side by side: byte b has those of bytes b, 4 + b, ..., `bits` bits apart.
+// Collects the low bits `mask` of each byte of n words from `from` on, shifted down by `shift`,
+// side by side: byte b has the bits of bytes b, 4 + b, ..., `bits` bits apart.
 uint32_t gather(const std::byte* from, int n, int shift, uint32_t mask, int bits) {
   uint32_t out = 0;
   for (int k = 0; k < n; ++k) out |= (word_at(from + 4 * k) >> shift & mask) << bits * k;
@@ -50,7 +50,7 @@ void gather_high_bits(const std::byte* from, std::byte* to) {
   for (int g = 0; g < 8; ++g) put(to + 4 * g, gather(from, 8, g, kOneBit, 1));
 }
 
-// The pairs of bits of n runs, of which a strip of 32 bytes has four.
+// The pairs of bits of n runs; a strip of 32 bytes has four runs.
 void gather_pairs(const std::byte* from, int n, std::byte* to) {
   for (int r = 0; r < n; ++r)
     for (int half = 0; half < 2; ++half)

@@ -7,7 +7,7 @@
 
 namespace riffle::cuda {
 
-// Where a row's parts go, row_parts() bytes each; those that the type lacks are not touched.
+// Destinations of a row's parts, row_parts() bytes each; those that the type lacks are not touched.
 struct SplitRow {
   std::byte *data = nullptr, *scales = nullptr, *high = nullptr, *blocks = nullptr;
 };

@@ -16,8 +16,8 @@ bool StepGraphs::begin(const Kind& kind, uint64_t program, uint64_t growths, boo
     recorded.graph.launch(*compute_);
     return true;
   }
-  // The first run loads kernels, which a capture must not. What could not be recorded once is not
-  // tried again.
+  // The first run loads kernels, which a capture must not. A step that could not be recorded once
+  // is not tried again.
   if (recorded.runs++ == 0 || recorded.eager) return false;
   recorded.eager = true;  // until it is recorded
   check(cudaStreamBeginCapture(*compute_, cudaStreamCaptureModeThreadLocal), "recording a step");

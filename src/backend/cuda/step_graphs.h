@@ -15,8 +15,8 @@ namespace riffle::cuda {
 
 class StepGraphs {
  public:
-  // What a recorded step does, besides its program: how many sequences of which capacity, whether
-  // they draw tokens (from changed logits), and whether everything is read.
+  // Key of a recorded step, besides its program: number and capacity of its sequences, whether they
+  // draw tokens (from changed logits), and whether everything is read.
   struct Kind {
     int64_t n = 0, max_blocks = 0;
     bool draws = false, changed = false, everything = false;

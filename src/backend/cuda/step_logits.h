@@ -1,4 +1,4 @@
-// The logits of steps. They stay on the device until somebody asks for them.
+// The logits of steps. They stay on the device until a caller asks for them.
 #pragma once
 #include <vector>
 
@@ -13,12 +13,12 @@ class StepLogits {
 
   // Returns memory for n rows, where a recorded step finds them.
   float* reserve(int64_t n);
-  float* rows() const { return rows_.as<float>(); }  // of the step under way
-  // Makes room for what `keep` keeps of n rows. Rows that somebody may ask for are in host memory
-  // before theirs is given up.
+  float* rows() const { return rows_.as<float>(); }  // rows of the current step
+  // Makes room for the rows that `keep` keeps of n. Rows that a caller may ask for are in host
+  // memory before theirs is given up.
   void grow_kept(int64_t n);
-  // A step of n rows has ended without an error. A step that fails has lost what is in rows(), so a
-  // copy is kept of what the last one left there.
+  // A step of n rows has ended without an error. A step that fails has lost the contents of rows(),
+  // so a copy of the last step's rows is kept.
   void keep(int64_t n);
   // Returns row i of those kept, in host memory.
   const float* fetch(int64_t i);

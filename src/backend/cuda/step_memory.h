@@ -26,7 +26,7 @@ class StepMemory {
     ++growths_;
     return buffer;
   }
-  // What steps use has moved in another way.
+  // Notes that memory of steps has moved in another way.
   void moved() { ++growths_; }
   uint64_t growths() const { return growths_; }
 

@@ -13,14 +13,14 @@ class StepSampling {
   StepSampling(StepMemory* memory, const Stream* compute, int64_t vocab_size, int64_t drawable_ids)
       : memory_(memory), compute_(compute), vocab_size_(vocab_size), drawable_ids_(drawable_ids) {}
 
-  // Says what is to be drawn, and whether the device draws it.
+  // Sets the tokens that are to be drawn, and whether the device draws them.
   void begin(const StepRequest& step);
   // Takes all memory that the draws need.
   void grow();
   // Copies the requests to the device. Masks follow in draw_masked.
   void upload();
-  // Whether the draw is an operation of the step itself; else it waits for masks, or for the
-  // caller.
+  // Returns true if the draw is an operation of the step itself; else it waits for masks, or for
+  // the caller.
   bool draws_in_step() const { return here_ && !masked_; }
   bool changed() const { return changed_; }  // some rows are drawn from logits that change
   void draw(const StepLogits& logits);

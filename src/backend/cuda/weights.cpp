@@ -89,7 +89,7 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
   struct Item {
     const Tensor* tensor;
     const LayerWeights* layer;     // null: not experts
-    Tensor ExpertWeights::*which;  // of the layer's experts
+    Tensor ExpertWeights::*which;  // one of the matrices of the layer's experts
     bool on_host;
   };
   std::vector<Item> items;

@@ -14,10 +14,11 @@ namespace riffle::cuda {
 
 // Bytes a tensor takes on the device.
 uint64_t device_bytes(const Tensor& tensor);
-// Of a whole model. The embedding stays on the host unless it is the output matrix as well: a step
-// needs one row of it.
+// Returns the device bytes of a whole model. The embedding stays on the host unless it is the
+// output matrix as well: a step needs one row of it.
 uint64_t device_bytes(const Model& model);
-// Of a layer's experts: what may stay in host memory, their matrices without biases.
+// Returns the bytes of a layer's experts that may stay in host memory: their matrices without
+// biases.
 uint64_t expert_bytes(const LayerWeights& layer);
 // Pinned host memory through which weights go to the device. It is kept while experts stay in host
 // memory, which prompts copy; else it is free again after the upload.
@@ -32,11 +33,11 @@ class DeviceWeights {
                 int host_expert_layers, const LoadProgress& progress = {});
 
   const Matrix& matrix(const Tensor& tensor) const { return matrices_.at(&tensor); }
-  // A layer's experts on one another: rows of expert e behind those of expert e - 1.
+  // A layer's experts in one matrix: rows of expert e after those of expert e - 1.
   const Matrix& experts(const LayerWeights& layer, Tensor ExpertWeights::*which) const {
     return matrix(layer.experts[0].*which);
   }
-  // Whether they are in host memory. Then experts() has no data.
+  // Tells whether the experts are in host memory. Then experts() has no data.
   bool experts_on_host(const LayerWeights& layer) const { return on_host_.count(&layer) > 0; }
   // Copies experts first, first + 1, ... from host memory to `to`, as many as it holds.
   void stage(const LayerWeights& layer, Tensor ExpertWeights::*which, int64_t first,

@@ -1,4 +1,5 @@
-// What selector AUTO stands for in a context: dense for short sessions, share for long ones.
+// Chooses the selector that AUTO stands for in a context: dense for short sessions, share for long
+// ones.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,7 +9,7 @@
 namespace riffle {
 
 // Dense is faster than share in sessions of fewer tokens than this, if all of their KV can be read
-// without a copy from host memory. It depends on the kind of device alone.
+// without a copy from host memory. It depends only on the kind of device.
 int64_t dense_is_faster_below(const ResolvedOptions& r);
 
 // The same for this context (BackendOptions::everything_below). If the pool does not hold that much

@@ -15,7 +15,8 @@ static constexpr int kPrefillChunk = 512;
 // activations are a few hundred MB.
 static constexpr int kCudaPrefillChunk = 2048;
 
-// Whether a GPU can run this model with this selector; note: which one, or why not.
+// Tells whether a GPU can run this model with this selector; note: its name, or the reason against
+// it.
 static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::string& note) {
   const auto selector = make_selector(r.options.selection);
   const SelectionRule rule = selector->rule();
@@ -33,8 +34,8 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
   return cuda_shape_supported(config, r.layout, note);
 }
 
-// A pool was asked for with device AUTO, and no GPU can be used. A user who sets a budget of
-// GPU memory expects a GPU: the CPU would be many times slower, and an emulated pool slower still.
+// A pool was asked for with device AUTO, and no GPU can be used. A budget of GPU memory means that
+// the user expects a GPU: the CPU would be many times slower, and an emulated pool slower still.
 [[noreturn]] static void refuse_pool(const ResolvedOptions& r) {
   fail(RIFFLE_UNSUPPORTED,
        "`%s` is given, but no GPU can be used (%s): leave it out to run on the CPU, or give "
@@ -105,7 +106,7 @@ static DeviceNeeds cpu_needs(const Model& model, const ResolvedOptions& r) {
   const KvShape shape = kv_shape(c, r);
   const int64_t blocks = shape.in_blocks(o.n_ctx), heads = shape.heads();
   const int chosen = c.n_layers - shape.windowed_layers();  // layers that blocks are chosen from
-  uint64_t q_width = 0, kv_width = 0;                       // of the widest layers
+  uint64_t q_width = 0, kv_width = 0;                       // widths of the widest layers
   for (int layer = 0; layer < c.n_layers; ++layer) {
     q_width = std::max<uint64_t>(q_width, c.q_width(layer));
     kv_width = std::max<uint64_t>(kv_width, c.kv_width(layer));
@@ -139,8 +140,8 @@ static DeviceNeeds cpu_needs(const Model& model, const ResolvedOptions& r) {
   needs.prefill_kv = shape.largest_layer(o.n_ctx);
   needs.min_slots = row_slots(o.selection) * (o.pool_per_layer ? c.n_layers : 1) + heads;
   if (grants_slots(o)) return needs;
-  // As on a GPU: a slot has a word and a place among the victims, and each session has two page
-  // tables and its newest blocks.
+  // Counts as on a GPU: a slot has a word and a place among the victims, and each session has two
+  // page tables and its newest blocks.
   needs.per_slot += sizeof(uint64_t) + sizeof(int32_t);
   needs.digests = sum(
       {needs.digests, product({sessions, uint64_t(heads),

@@ -1,5 +1,5 @@
-// Devices by name: which one a context runs on, what the context takes of it, and the device
-// itself. The rest of the engine asks that (backend/device.h) and ResolvedOptions.
+// Devices by name: the one that a context runs on, the memory that the context takes, and the
+// device itself. The rest of the engine asks that (backend/device.h) and ResolvedOptions.
 #pragma once
 #include <memory>
 

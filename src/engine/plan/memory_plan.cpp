@@ -21,12 +21,12 @@ namespace riffle {
 
 // Left to the driver and to other programs where no budget is given.
 static constexpr uint64_t kDeviceMargin = uint64_t(512) << 20;
-// Of the host's memory, 1/8 is left to the system, to other programs, to the cached part of a
-// mapped model file and to what the plan does not count (page tables, what a selector takes for a
-// prompt's time).
+// 1/8 of the host's memory is left to the system, to other programs, to the cached part of a mapped
+// model file and to memory that the plan does not count (page tables, a selector's memory while a
+// prompt is read).
 static constexpr uint64_t kHostMarginShare = 8;
-// A context whose length nobody gave is no shorter than this, and where it is shorter than the
-// trained length a multiple of it.
+// Least length of a context whose length was not given. If it is shorter than the trained length,
+// it is a multiple of this.
 static constexpr int kContextStep = 1024;
 
 static_assert(kMostContext == kMaxBlocks * 16 && kMostSessions == kMaxSequences);
@@ -102,9 +102,9 @@ static std::string size_text(uint64_t bytes) {
   return format("%.1f KiB", double(bytes) / (1 << 10));
 }
 
-// A size that the user is told to give, in a form that the command line and Python take. A least
-// size is rounded up, a largest one down, so that what is shown is never refused. Both are at least
-// 1 MiB: smaller numbers without a unit are refused, since a user who types "12" means 12 GiB.
+// A size for the advice in an error, in a form that the command line and Python take. A least size
+// is rounded up, a largest one down, so that the shown size is never refused. Both are at least 1
+// MiB: smaller numbers without a unit are refused, since "12" is meant as 12 GiB.
 enum class Bound { LEAST, MOST };
 static std::string size_to_give(uint64_t bytes, Bound bound) {
   constexpr uint64_t kMiB = uint64_t(1) << 20, kGiB = uint64_t(1) << 30;
@@ -124,11 +124,11 @@ static std::string least_size(uint64_t bytes) {
                 static_cast<unsigned long long>(least));
 }
 
-// Whether a length fits.
+// The verdict on a length: whether it fits.
 struct Verdict {
-  riffle_status status = RIFFLE_OK;  // of the error that running with it is
-  std::string text;                  // that error's
-  std::string limit;                 // what is exceeded; empty: nothing
+  riffle_status status = RIFFLE_OK;  // status of the error that this length causes
+  std::string text;                  // text of that error
+  std::string limit;                 // the exceeded limit; empty: none
   bool by_length = true;             // a shorter length may do
 };
 
@@ -146,7 +146,7 @@ static uint64_t host_kv(const ResolvedOptions& r, const riffle_plan& plan) {
 // In host memory when every session is full; a mapped file's weights are not in it, which the
 // system may drop and read again.
 static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const riffle_plan& plan) {
-  // So many full sessions; what is kept beside the KV grows with it.
+  // The number of full sessions; memory besides the KV grows with it.
   const uint64_t kv = host_kv(r, plan), sessions = r.options.n_sessions;
   const uint64_t full = std::min(sessions, kv / std::max<uint64_t>(1, plan.host_kv) + 1);
   uint64_t bytes = sum({kv, product({full, plan.selector_state})});
@@ -158,7 +158,7 @@ static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const r
   return sum({bytes, plan.activations, plan.digests / sessions * full, plan.prefill_kv, plan.pool});
 }
 
-// What the context takes beside its slots.
+// Returns the memory that the context takes besides its slots.
 static riffle_plan plan_sizes(const Config& config, const ResolvedOptions& r,
                               const DeviceNeeds& needs) {
   const riffle_context_options& o = r.options;
@@ -197,8 +197,8 @@ static int64_t slots_of(const riffle_plan& plan, uint64_t bytes) {
   return static_cast<int64_t>(sum({bytes, 256, plan.slot_bytes - 1}) / plan.slot_bytes);
 }
 
-// What a prompt takes, and from whom. Its residual stream goes to host memory only if the budget is
-// too small for it. On entry plan.total has neither prompts nor slots.
+// Plans the memory of a prompt, and its source. Its residual stream goes to host memory only if the
+// budget is too small for it. On entry plan.total has neither prompts nor slots.
 static void plan_prompt(const Config& config, ResolvedOptions& r, riffle_plan& plan,
                         const DeviceNeeds& needs, uint64_t budget) {
   const auto with = [&](uint64_t slots, uint64_t prompt) {
@@ -358,8 +358,9 @@ static Verdict plan_experts(const Model& model, ResolvedOptions& r, riffle_plan&
   return {};
 }
 
-// A device with a pool. Where nobody said how many layers' experts stay in host memory: as few as
-// leave the pool an eighth of the KV, since a step reads about so much; or all.
+// Plans a device with a pool. Without a setting for the number of layers whose experts stay in host
+// memory, it is the fewest that leave the pool an eighth of the KV, since a step reads about that
+// part; or all.
 static Verdict plan_device(const Model& model, ResolvedOptions& r, riffle_plan& plan,
                            const DeviceNeeds& needs, uint64_t device_free) {
   constexpr uint64_t kPoolShare = 8;
@@ -384,7 +385,8 @@ static Verdict plan_device(const Model& model, ResolvedOptions& r, riffle_plan& 
   return verdict;
 }
 
-// Fills plan and r.slots for r.options.n_ctx, with what r.everything_below makes of selector AUTO.
+// Fills plan and r.slots for r.options.n_ctx, with the selector that AUTO becomes by
+// r.everything_below.
 static Verdict plan_settled(const Model& model, ResolvedOptions& r, riffle_plan& plan,
                             uint64_t& device_free) {
   const riffle_context_options& o = r.options;
@@ -416,11 +418,11 @@ static uint64_t least_for_share(const Model& model, ResolvedOptions r, uint64_t 
 }
 
 // Fills plan, r.slots and r.everything_below for r.options.n_ctx. device_free: bytes that the GPU
-// has free; 0: asks, so that all lengths tried are told the same.
+// has free; 0: asks, so that all tried lengths use the same figure.
 static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& plan,
                            uint64_t& device_free) {
-  // Whether the pool holds a context that AUTO would read whole is known when there is a plan for
-  // it. If it does not, share has another, whose INT4 keys leave less to the pool.
+  // A plan has to show whether the pool holds a context that AUTO would read whole. If it does not,
+  // share has another, whose INT4 keys leave less to the pool.
   r.slots = r.options.slots;
   r.lent_slots = 0;
   r.everything_below = dense_is_faster_below(r);
@@ -452,8 +454,8 @@ static int longest_below(int n_ctx, const std::function<bool(int)>& fits) {
   return most * kContextStep;
 }
 
-// Plans the longest such length. Where none fits: one step, and what is wrong with it. limit: what
-// the next longer one exceeds.
+// Plans the longest such length. If none fits: one step, and its error. limit: what the next longer
+// one exceeds.
 static Verdict shorten(const Model& model, ResolvedOptions& r, riffle_plan& plan,
                        uint64_t& device_free, std::string& limit) {
   const auto planned = [&](int n_ctx) {
@@ -504,8 +506,8 @@ std::string ways_out(const ResolvedOptions& r,
   return text;
 }
 
-// What the INT4 keys of the selector have to do with a context that was shortened, for its note.
-// plan: of the shortened context. Empty: without them it would be no longer.
+// Returns the part of a shortened context's note that names the selector's INT4 keys. plan: of the
+// shortened context. Empty: without them it would be no longer.
 static std::string codes_note(const Model& model, const ResolvedOptions& r, const riffle_plan& plan,
                               uint64_t device_free) {
   ResolvedOptions digests = r;

@@ -1,5 +1,4 @@
-// The memory plan of a context, computed before anything is allocated, and the choices that AUTO
-// stands for.
+// The memory plan of a context, computed before anything is allocated, and the choices of AUTO.
 #pragma once
 #include <functional>
 #include <optional>
@@ -11,15 +10,15 @@
 
 namespace riffle {
 
-// Options with every AUTO and 0 replaced by what it stands for.
+// Options with every AUTO and 0 replaced by its value.
 struct ResolvedOptions : BackendOptions {
-  std::string device_note;   // of riffle_plan
-  bool no_driver = false;    // of riffle_plan
+  std::string device_note;   // goes to riffle_plan
+  bool no_driver = false;    // goes to riffle_plan
   bool trained_ctx = false;  // n_ctx was 0: plan_memory may shorten it
   uint64_t host_memory = 0;  // bytes that this process may use (util/memory_limits.h) ...
   std::string host_owner = "this machine";  // ... and whose limit that is
-  std::string context_note;  // of riffle_plan and riffle_context_notice; plan_memory's
-  std::string experts_note;  // of riffle_context_notice; plan_memory's
+  std::string context_note;  // from plan_memory, for riffle_plan and riffle_context_notice
+  std::string experts_note;  // from plan_memory, for riffle_context_notice
   std::optional<SyntheticSpec> synthetic;
   bool synthetic_runs_prompts = false;
 };
@@ -45,8 +44,8 @@ void plan_memory(const Model& model, ResolvedOptions& resolved, riffle_plan& pla
 std::string ways_out(const ResolvedOptions& r,
                      const std::function<bool(const ResolvedOptions&)>& fits);
 
-// Slots that one row needs at once beside the tails: for psa its forced blocks and look-ahead + 1
-// microbatches, otherwise one.
+// Returns the slots that one row needs at once besides the tails: for psa its forced blocks and
+// look-ahead + 1 microbatches, otherwise one.
 int64_t row_slots(const riffle_selection& selection);
 
 }  // namespace riffle

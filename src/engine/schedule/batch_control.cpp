@@ -13,7 +13,7 @@ static constexpr double kPriorSteps = 1;
 // Bytes a second over the link until steps are measured: a PCIe 4 link of 16 lanes. An H200 with
 // PCIe 5 has 55e9 (tools/bench/results/gpu.md).
 static constexpr double kLink = 25e9;
-// A smaller batch must promise so much more than the best before it.
+// Factor by which a smaller batch must promise more than the best before it.
 static constexpr double kGain = 1.02;
 
 StepTime::StepTime(double load) : prior_load_(load), load_(load) {}
@@ -31,7 +31,7 @@ void StepTime::observe(double rows, double blocks_loaded, double seconds) {
 }
 
 // Least squares. Steps of one batch size cannot tell the fixed cost from the cost of a row. Assumed
-// costs decide then: a row takes a twentieth of a step, a block what kLink says.
+// costs decide then: a row takes a twentieth of a step, a block takes kLink.
 void StepTime::fit() {
   double a[3][4];
   for (int i = 0; i < 3; ++i) {

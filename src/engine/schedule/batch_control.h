@@ -1,12 +1,13 @@
 // Chooses which decoding sequences step together, for the most tokens a second, from the blocks
 // that their steps read, the cost of loading a block and the measured time of steps.
 //
-// A sequence whose last v steps' blocks stay in the pool loads in a step what it has not read for v
-// steps: (ws(2v) - ws(v)) / v blocks, with ws its working set (src/kv/README.md). A larger batch
-// shares the pool among more sequences, so v falls and each of them loads more. But the cost of
-// reading the weights is shared among more, too. SparseServe (section 3.3) sets one window by hand.
-// [Our choice] Each counted window proposes a batch, and so do all sequences together. The one with
-// the most rows a second is taken, a smaller one if it promises 2% more. Texts do not depend on it.
+// A sequence whose last v steps' blocks stay in the pool loads in a step the blocks that it has not
+// read for v steps: (ws(2v) - ws(v)) / v blocks, with ws its working set (src/kv/README.md). A
+// larger batch shares the pool among more sequences, so v falls and each of them loads more. But
+// the cost of reading the weights is shared among more, too. SparseServe (section 3.3) sets one
+// window by hand. [Our choice] Each counted window proposes a batch, and so do all sequences
+// together. The one with the most rows a second is taken, a smaller one if it promises 2% more.
+// Texts do not depend on it.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -17,8 +18,8 @@
 
 namespace riffle {
 
-// What a step takes, in seconds: fixed + row * rows + load * blocks loaded. Fitted to the steps
-// that were made, the newer the more they weigh.
+// Estimates the seconds of a step: fixed + row * rows + load * blocks loaded. The figures are
+// fitted to past steps; newer ones weigh more.
 class StepTime {
  public:
   // load: what a block is taken to cost until steps tell, > 0.
@@ -31,7 +32,7 @@ class StepTime {
 
   double prior_load_, fixed_ = 0, row_ = 0, load_;
   // Weighted sums over steps, of x x^T and x, with x = (1, rows, blocks loaded) / seconds.
-  double seconds_ = 0;  // of a step, the weighted mean
+  double seconds_ = 0;  // weighted mean of a step
   double xx_[3][3] = {}, x_[3] = {};
 };
 
@@ -48,7 +49,7 @@ class BatchControl {
   void observe(double rows, double blocks_loaded, double seconds) {
     time_.observe(rows, blocks_loaded, seconds);
   }
-  // Slots that the selections of so many sequences may fill.
+  // Returns the slots that the selections of this number of sequences may fill.
   using Room = std::function<int64_t(size_t)>;
   // sets: in the order in which sequences join; the first is always in. most: members.
   Batch choose(std::span<const WindowSets> sets, size_t most, const Room& room) const;

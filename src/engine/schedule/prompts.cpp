@@ -1,4 +1,4 @@
-// The scheduler's prompts: which comes next, what it begins with, and how it is read.
+// The scheduler's prompts: the choice of the next one, its beginning, and its reading.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -11,7 +11,7 @@ namespace riffle {
 
 // A shorter beginning in common is not worth a fork's tables.
 static constexpr size_t kMinReuse = 64;
-// Waiting requests that are looked at to see whether a prompt's KV will be of use again.
+// Waiting requests that are searched for one that can use a prompt's KV again.
 static constexpr size_t kLookAhead = 64;
 
 void Scheduler::read_prompt(riffle_iteration& it) {
@@ -22,7 +22,7 @@ void Scheduler::read_prompt(riffle_iteration& it) {
     budget = std::min(budget, (o_.max_tokens - computed_) * layers);
   }
   if (o_.prefill_mode == RIFFLE_PREFILL_WHOLE) budget = INFINITY;
-  // Who was skipped came first: another sequence would only take more of the pool from them.
+  // Skipped sequences came first: another sequence would only take more of the pool from them.
   if (!reading_ && (it.skipped > 0 || !begin_next())) return;
   Request& r = *reading_;
   try {
@@ -75,7 +75,7 @@ void Scheduler::expect_next() {
   if (bytes <= engine_.host_room()) engine_.expect(bytes);
 }
 
-// Where memory ran out it is tried again when somebody has ended.
+// If memory ran out, it is tried again when a request has ended.
 void Scheduler::prompt_failed(riffle_status status, const std::string& error) {
   std::unique_ptr<Request> r = std::move(reading_);
   if (status != RIFFLE_OUT_OF_MEMORY || (decoding_.empty() && kept_.empty()))
@@ -87,7 +87,7 @@ void Scheduler::prompt_failed(riffle_status status, const std::string& error) {
 
 // Makes room for a prompt: kept sequences that it has no use for are dropped.
 Scheduler::Room Scheduler::make_room(const Request& r, const Donor& donor) {
-  // Of a file: tokens that take no memory, and the memory for all that is in it.
+  // For a file: tokens that take no memory, and the memory of all its contents.
   const int64_t shared = donor.file && !engine_.maps_files() ? 0 : donor.n_tokens;
   const int64_t most = std::max(static_cast<int64_t>(r.prompt.size()),
                                 donor.file ? r.file->content().n_tokens() : 0);
@@ -138,7 +138,7 @@ bool Scheduler::give_sequence(Request& r, const Donor& donor, bool adopt) {
   return true;
 }
 
-// Ends the first that waits. Where memory ran out, it waits again if others hold some.
+// Ends the first that waits. If memory ran out, it waits again if others hold some.
 void Scheduler::begin_failed(const Error& error) {
   std::unique_ptr<Request> failed = std::move(waiting_.front());
   waiting_.pop_front();
@@ -151,7 +151,8 @@ void Scheduler::begin_failed(const Error& error) {
   waiting_.push_front(std::move(failed));
 }
 
-// Gives the first that waits a sequence. False: nobody waits, or there is no room for another one.
+// Gives the first that waits a sequence. False: no request waits, or there is no room for another
+// one.
 bool Scheduler::begin_next() {
   while (!waiting_.empty()) {
     if (memory_short_ && !decoding_.empty()) return false;
@@ -209,8 +210,9 @@ size_t Scheduler::reusable(const Request& r, const Request& donor) const {
 }
 
 // The lengths at which other requests' prompts part from r's, the most frequent first, none below
-// the `read` tokens that r has already. At these lengths a model with sliding windows must keep
-// what its windows see. Earlier requests count too, since others may follow that begin like them.
+// the `read` tokens that r has already. At these lengths a model with sliding windows must keep the
+// blocks that its windows see. Earlier requests count too, since others may follow that begin like
+// them.
 std::vector<int64_t> Scheduler::beginnings(const Request& r, int64_t read) const {
   if (!engine_.has_windows() || o_.no_prefix_reuse || !engine_.can_fork()) return {};
   std::map<int64_t, int> wanted;  // number of prompts that part there
@@ -276,7 +278,8 @@ bool Scheduler::load(Request& r, int64_t n_tokens) {
   return false;
 }
 
-// Whether a waiting prompt begins more like this one's than like any other's.
+// Returns true if a waiting prompt shares more of its beginning with this request than with any
+// other.
 bool Scheduler::wanted(const Request& done) const {
   if (o_.no_prefix_reuse || !engine_.can_fork() || done.read < done.prompt.size()) return false;
   for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) {

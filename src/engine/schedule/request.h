@@ -1,4 +1,4 @@
-// A request of a scheduler, and what it has come to.
+// A request of a scheduler, and its progress.
 #pragma once
 #include <memory>
 #include <optional>
@@ -17,7 +17,7 @@ struct Scheduler::Request {
   std::vector<const char*> stop_pointers, breaker_pointers;
   std::vector<riffle_logit_bias> logit_bias;
   riffle_generate_options options{};
-  riffle_grammar grammar;  // what options.grammar points to, if anything
+  riffle_grammar grammar;  // target of options.grammar, if it is set
   std::optional<Answer> answer;
   Lookup lookup;
   std::unique_ptr<Sequence> sequence;
@@ -29,9 +29,9 @@ struct Scheduler::Request {
   std::vector<int64_t> beginnings;  // where other prompts part from this one
   int32_t next = 0;                 // the token to step with
   int steps = 0, skips = 0, failures = 0;
-  size_t calls = 0, shown = 0;  // of on_token: by this answer; by all attempts
+  size_t calls = 0, shown = 0;  // calls of on_token: by this answer; by all attempts
   std::vector<int32_t> drawn;   // by all attempts: one that starts again takes the same
-  std::optional<Error> error;   // of drawing a token
+  std::optional<Error> error;   // error while a token was drawn
 };
 
 }  // namespace riffle

@@ -126,7 +126,7 @@ WindowSets Scheduler::estimate(const Request& r) const {
   for (size_t i = 0; i < sets.size(); ++i) {
     const int64_t own = r.sequence->working_sets ? (*r.sequence->working_sets)[i] : 0;
     const int steps = window_steps(control_->window(), static_cast<int>(i));
-    // As long as its own history is short, what is usual for the others.
+    // While its own history is short, the other requests' usual set counts.
     const auto usual = static_cast<int64_t>(std::ceil(shares_[i] * all));
     sets[i] = r.steps >= steps ? own : std::max(own, usual);
   }
@@ -170,11 +170,11 @@ void Scheduler::decode(riffle_iteration& it) {
   std::vector<Request*> chosen;
   choose(chosen, it);
   const riffle_stats before = engine_.stats();
-  // What a limit of the iteration's tokens leaves for tokens ahead.
+  // Tokens ahead that the limit of the iteration's tokens leaves room for.
   const int64_t room =
       o_.max_tokens > 0 ? o_.max_tokens - static_cast<int64_t>(chosen.size()) : engine_.lookup();
   std::vector<Request*> left = step_together(chosen, std::min<int64_t>(room, engine_.lookup()));
-  // What is too much for a group may do one by one.
+  // Requests that are too much as a group may step one by one.
   if (left.size() > 1)
     for (Request* r : left) {
       const bool here = std::any_of(decoding_.begin(), decoding_.end(),
@@ -205,7 +205,7 @@ void Scheduler::decode(riffle_iteration& it) {
 }
 
 // One step of them all. Those that have not stepped, if there was an error that a smaller group may
-// not have; what fails alone ends, or waits for memory.
+// not have; a request that fails even alone ends, or waits for memory.
 std::vector<Scheduler::Request*> Scheduler::step_together(std::span<Request* const> group,
                                                           int64_t max_ahead) {
   std::vector<int64_t> lengths;
@@ -257,7 +257,7 @@ bool Scheduler::make_memory(const Request& r) {
   }
   if (decoding_.back().get() == &r) {
     if (decoding_.size() == 1) return false;
-    start_again(take(decoding_, &r));  // the others need what it holds
+    start_again(take(decoding_, &r));  // the others need its memory
     return true;
   }
   start_again(take(decoding_, decoding_.back().get()));

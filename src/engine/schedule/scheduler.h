@@ -1,11 +1,11 @@
 // Many requests over one engine: first come first served, working-set batch control, prefill in
-// pieces beside decode steps, prompts that begin alike read once. See SparseServe, section 3,
-// and src/kv/README.md.
+// pieces between decode steps; common beginnings of prompts are read once. See SparseServe, section
+// 3, and src/kv/README.md.
 //
 // A request waits, then its prompt is read (one at a time, in order of arrival), then it decodes.
 // Each iteration is one decode step of the sequences that fit together, then a piece of the prompt
-// that is being read. A text does not depend on what else runs: a row's bits are its own
-// (device.h), and what must be done again draws the same tokens.
+// that is being read. A text does not depend on other requests: a row's bits are its own
+// (device.h), and a request that is run again draws the same tokens.
 #pragma once
 #include <array>
 #include <deque>
@@ -70,7 +70,7 @@ class Scheduler {
   void expect_next();
   void prompt_failed(riffle_status status, const std::string& error);
   bool begin_next();
-  // What a prompt begins with: so many tokens of another request's sequence, or of its own file.
+  // The beginning of a prompt: n_tokens tokens of another request's sequence, or of its own file.
   struct Donor {
     Sequence* sequence = nullptr;
     int64_t n_tokens = 0;
@@ -82,7 +82,7 @@ class Scheduler {
   size_t reusable(const Request& r, const Request& donor) const;
   Donor choose_donor(Request& r);
   // Memory for a prompt: there is none yet; it is free; the donor's own sequence is taken over, cut
-  // to what both have in common.
+  // to the common tokens.
   enum class Room { NONE, FREE, OF_DONOR };
   Room make_room(const Request& r, const Donor& donor);
   bool give_sequence(Request& r, const Donor& donor, bool adopt);
@@ -93,7 +93,7 @@ class Scheduler {
   bool wanted(const Request& done) const;
   void drop_unwanted();
   void drop_kept(size_t index);
-  // Number of sequences that count against max_seqs.
+  // Returns the number of sequences that count against max_seqs.
   size_t live() const {
     return decoding_.size() + (reading_ ? 1 : 0) + (engine_.may_keep_more() ? 0 : kept_.size());
   }
@@ -106,7 +106,7 @@ class Scheduler {
   std::unique_ptr<Request> reading_;
   std::unique_ptr<PrefillRun> run_;
   Requests kept_;         // finished, but a waiting prompt shares their beginning
-  StepRows rows_;         // of the step under way
+  StepRows rows_;         // rows of the current step
   int64_t computed_ = 0;  // tokens that this iteration's decode steps computed
   // Working sets over all blocks, of sequences that have stepped.
   std::array<double, kWindows> shares_;

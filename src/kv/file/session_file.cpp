@@ -170,7 +170,7 @@ class Reader {
     }
   }
 
-  // Lies among what this save may name.
+  // Checks that bytes lie where this save may name them.
   void place(const char* field, uint64_t offset, uint64_t n) const {
     if (offset < 3 * disk::kPage || !inside(offset, n, c_.end))
       bad(field,
@@ -230,8 +230,7 @@ class Reader {
     c_.unrotated = head.unrotated != 0;
     for (uint32_t i = 0; i < head.n_marks; ++i)
       number("mark", head.marks[i], i == 0 ? 0 : head.marks[i - 1] + 1, head.n_tokens);
-    for (uint32_t i = head.n_marks; i-- > 0;)
-      c_.marks.add(head.marks[i]);  // none stands for another
+    for (uint32_t i = head.n_marks; i-- > 0;) c_.marks.add(head.marks[i]);  // none replaces another
     const uint64_t logits = 4 * uint64_t(c_.origin.vocab_size);
     c_.logits = run("logits", head.logits, logits);
     if (c_.logits.bytes > 0 && c_.logits.bytes != logits)
@@ -284,7 +283,8 @@ class Reader {
     for (const int32_t token : c_.tokens) number("token", token, 0, c_.origin.vocab_size - 1);
   }
 
-  // Adds the extent's tokens, checked piece by piece, so that memory grows with what is read.
+  // Adds the extent's tokens, checked piece by piece, so that memory grows with the bytes that are
+  // read.
   void take_tokens(const TokenExtent& extent) {
     Checksum sum;
     std::vector<int32_t> some;
@@ -337,7 +337,7 @@ class Reader {
 
   const FileSource& source_;
   SessionContent c_;
-  KvShape shape_;                                     // of c_.origin
+  KvShape shape_;                                     // shape of c_.origin
   std::vector<std::pair<uint64_t, uint64_t>> parts_;  // offset and bytes of runs and extents
 };
 
@@ -403,7 +403,7 @@ void SessionFile::read(uint64_t offset, void* to, uint64_t bytes) const {
 }
 
 std::string SessionFile::read(const FileRun& run) const {
-  // Memory grows with what is read: a large run may be a hole.
+  // Memory grows with the bytes that are read: a large run may be a hole.
   std::string bytes;
   Checksum sum;
   for (uint64_t at = 0; at < run.bytes; at += kPiece) {

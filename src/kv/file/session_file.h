@@ -18,16 +18,16 @@ namespace riffle {
 // The caller's data, at most.
 inline constexpr uint64_t kMaxSessionData = uint64_t(1) << 30;
 
-// What a session fits: one model, and contexts that hold its keys and values alike.
+// Origin of a session. It fits one model, and contexts that hold keys and values in the same form.
 struct SessionOrigin {
   std::string model, architecture;  // names, for people
   int32_t block_size = 0, vocab_size = 0;
   KvType type = KvType::F16;
-  // Of each layer, without windows: these depend on the context's length.
+  // Shape of each layer, without windows: these depend on the context's length.
   std::vector<LayerShape> layers;
-  uint64_t weights = 0;    // of shape, type and some of the bytes of every tensor
-  uint64_t tokenizer = 0;  // of all pieces, and merges or scores; 0: none
-  uint64_t rotation = 0;   // of RoPE's frequencies
+  uint64_t weights = 0;    // hash of shape, type and some bytes of every tensor
+  uint64_t tokenizer = 0;  // hash of all pieces, and merges or scores; 0: none
+  uint64_t rotation = 0;   // hash of RoPE's frequencies
 
   KvShape shape() const { return {block_size, type, layers}; }
 };
@@ -37,13 +37,13 @@ struct FileRun {
   uint64_t offset = 0, bytes = 0, checksum = 0;
 };
 
-// Blocks [first, first + n) of a layer. In the file each of the layer's heads has `stride`
-// blocks in a row: the first n of them, and what was cut off.
+// Blocks [first, first + n) of a layer. In the file each of the layer's heads has `stride` blocks
+// in a row: the first n of them, and those that were cut off.
 struct KvExtent {
   int layer = 0;
   int64_t first = 0, n = 0, stride = 0;
   uint64_t offset = 0;
-  std::vector<uint64_t> checksums;  // of each head's `stride` blocks
+  std::vector<uint64_t> checksums;  // checksum of each head's `stride` blocks
 };
 
 // Tokens [first, first + n) of the text. Its run may have more that were cut off.
@@ -57,29 +57,29 @@ struct SessionContent {
   int64_t created = 0, saved = 0;  // seconds since 1970
   uint64_t generation = 0;         // counts saves
   uint64_t index_checksum = 0;
-  uint64_t end = 0;             // what follows in the file is of no save
-  bool newest_damaged = false;  // a save came after this one, and what is left of it is no save
+  uint64_t end = 0;             // bytes after it belong to no save
+  bool newest_damaged = false;  // a later save was damaged
   Marks marks;
   bool unrotated = false;  // SequenceKv::unrotated
   std::vector<int32_t> tokens;
   std::vector<TokenExtent> token_extents;
-  std::vector<KvExtent> extents;  // of each layer in token order; layers in order
+  std::vector<KvExtent> extents;  // extents of each layer in token order; layers in order
   FileRun logits;                 // f32 [vocab_size] after the last token, or nothing
   FileRun state, data;            // a selector's; the caller's
-  std::string state_kind;         // of what selector and settings; "": none
+  std::string state_kind;         // selector and settings of the state; "": none
 
   int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
-  uint64_t kv_bytes() const;  // of blocks that are not cut off
+  uint64_t kv_bytes() const;  // bytes of the blocks that are not cut off
   uint64_t save_id() const;
 };
 
-// Which file a save has written, and what it wrote there.
+// The file that a save has written, and the save's identity.
 struct SavedAs {
   dev_t device = 0;
   ino_t inode = 0;
   uint64_t generation = 0, end = 0, index_checksum = 0;
 
-  // Tells saves of different content apart, in whatever file they are. Never 0.
+  // Tells saves of different content apart, in any file. Never 0.
   uint64_t save_id() const;
 };
 
@@ -93,7 +93,7 @@ struct FileSource {
 
 // Throws RIFFLE_BAD_SESSION, or RIFFLE_UNSUPPORTED for a file of a newer version.
 SessionContent read_session(const FileSource& source);
-// The id of the newest save at path; 0: no file is there, or an empty one. Throws RIFFLE_IO,
+// The id of the newest save at path; 0: there is no file, or an empty one. Throws RIFFLE_IO,
 // RIFFLE_BAD_SESSION.
 uint64_t save_id_at(const std::string& path);
 
@@ -110,16 +110,15 @@ class SessionFile {
   const std::string& path() const { return source_.name; }
   uint64_t size() const { return source_.size; }
   const SessionContent& content() const { return content_; }
-  // Throws RIFFLE_BAD_SESSION if the bytes are not what the checksum says, RIFFLE_IO if they are
-  // gone.
+  // Throws RIFFLE_BAD_SESSION if the bytes do not match the checksum, RIFFLE_IO if they are gone.
   std::string read(const FileRun& run) const;
   void read(uint64_t offset, void* to, uint64_t bytes) const;
   // The whole file, read-only, for as long as the object lives. If another program cuts the file,
-  // reading what is gone raises SIGBUS.
+  // reading the missing bytes raises SIGBUS.
   const std::byte* mapped() const { return map_; }
-  // Whether path names this file, under any name, and nobody has saved to it since.
+  // Returns true if path names this file, under any name, and no other save has followed.
   bool is_current(const std::string& path) const;
-  // Whether it is the file that a save wrote, and has that save as its newest.
+  // Returns true if this is the file that a save wrote, with that save as its newest.
   bool is_as_written(const SavedAs& as) const;
 
  private:

@@ -1,9 +1,8 @@
 // The bytes of a session's file, version 3. Numbers are little-endian. Page 0 holds the header,
 // which does not change. Pages 1 and 2 hold the last save and the one before, in turn; each names
-// the index of what belongs to it. What is in the file is never written over, so that a save that
-// breaks off leaves the one before. Version 2 had no table of layers: they were alike. Version 1
-// had the same bytes, but its `tokenizer` was made of pieces alone, without merges and scores; such
-// files are refused.
+// its index. Saved bytes are never written over, so an interrupted save leaves the previous one
+// intact. Version 2 had no table of layers: they were alike. Version 1 had the same bytes, but its
+// `tokenizer` was made only of pieces, without merges and scores; such files are refused.
 #pragma once
 #include <cstdint>
 
@@ -16,7 +15,7 @@ inline constexpr char kMagic[8] = {'R', 'I', 'F', 'F', 'L', 'E', 'K', 'V'};
 inline constexpr uint32_t kVersion = 3, kOldestVersion = 2;
 inline constexpr int kMaxShapes = 16;  // different ones
 
-// What a layer keeps: 0 keys and values, 2 those of an earlier layer, 3 a recurrent state.
+// Data that a layer keeps: 0 keys and values, 2 those of an earlier layer, 3 a recurrent state.
 struct Shape {
   int32_t keeps, n_kv_heads, head_dim, unused;
 };
@@ -31,8 +30,8 @@ struct Header {
   // Different shapes of layers; 0: all are keys and values of n_kv_heads heads of head_dim.
   uint32_t n_shapes, unused;
   Shape shapes[kMaxShapes];
-  uint8_t shape_of[1024];   // of each layer
-  int16_t source_of[1024];  // of each layer that attends to an earlier one's keys: which
+  uint8_t shape_of[1024];   // shape of each layer
+  int16_t source_of[1024];  // for each layer that attends to an earlier one's keys: that layer
 };
 
 struct Save {

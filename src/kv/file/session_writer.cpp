@@ -38,10 +38,10 @@ void go_on_or_throw(const std::string& path, const SaveProgress& progress, doubl
     throw Error(RIFFLE_ABORTED, path + ": saving was stopped");
 }
 
-// Where every part of a save goes, and the checksums of what is written.
+// Places of all parts of a save, and the checksums of the written ones.
 class Saving {
  public:
-  // first_block: from here on, KV is written; what is before stays where `before` has it. end:
+  // first_block: from here on, KV is written; earlier blocks stay where `before` has them. end:
   // where to begin in the file.
   Saving(const SessionToSave& session, const SessionContent* before, int64_t unchanged,
          uint64_t end)
@@ -67,7 +67,7 @@ class Saving {
 
   uint64_t end() const { return end_; }
   uint64_t index_checksum() const { return index_checksum_; }
-  // Of keys and values: what progress counts.
+  // Returns the bytes of keys and values, which progress counts.
   double kv_bytes() {
     double bytes = 0;
     for (const KvExtent* e : fresh())
@@ -176,7 +176,7 @@ class Saving {
     return blob(data, bytes);
   }
 
-  // Of every layer the runs of blocks that the sequence holds.
+  // Places, for every layer, the runs of blocks that the sequence holds.
   void place_extents(const SessionContent* before, int64_t first_block) {
     const int64_t blocks = shape_.in_blocks(static_cast<int64_t>(s_.tokens.size()));
     size_t old = 0;
@@ -326,14 +326,14 @@ void sync(int fd, const std::string& path) {
   if (::fdatasync(fd) != 0) io_error(path, "cannot write", errno);
 }
 
-// Whether only what is new needs to be written: much that is out of date is not carried along.
+// Returns true if it is enough to append the new part: a file with much outdated data is rewritten.
 bool worth_appending(const SessionContent& before) {
   constexpr uint64_t kSmall = uint64_t(64) << 20;
   constexpr size_t kManyExtents = 100000;  // an index of some 10 MB
   return before.end < 2 * before.kv_bytes() + kSmall && before.extents.size() < kManyExtents;
 }
 
-// What has been written to fd.
+// Returns the identity of the save that was written to fd.
 SavedAs saved_as(int fd, const std::string& path, const Saving& saving, uint64_t generation) {
   struct stat info;
   if (::fstat(fd, &info) != 0) io_error(path, "cannot read", errno);
@@ -357,8 +357,8 @@ void check_unchanged(const std::string& path, uint64_t expected) {
   if (found != 0 && found != expected) changed(path);
 }
 
-// Whether the file system has locks. Others that save to the file wait until it is closed, and
-// report meanwhile that `done` bytes of `total` are.
+// Locks the file; returns false if the file system has no locks. Others that save to the file wait
+// until it is closed, and report meanwhile that `done` bytes of `total` are.
 bool lock(int fd, const std::string& path, const SaveProgress& progress, double done,
           double total) {
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -368,7 +368,7 @@ bool lock(int fd, const std::string& path, const SaveProgress& progress, double 
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
       continue;
     }
-    // EBADF: NFS locks no file that is open for reading alone.
+    // EBADF: NFS locks no file that is open only for reading.
     if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP || errno == EBADF) return false;
     io_error(path, "cannot lock", errno);
   }
@@ -393,7 +393,7 @@ std::optional<SavedAs> append(const std::string& path, const SessionToSave& sess
   static_cast<void>(::fchmod(fd, 0600));
   const uint64_t end = before.content().end;
   try {
-    // What a save that broke off has left.
+    // Bytes that an interrupted save has left.
     if (::ftruncate(fd, static_cast<off_t>(end)) != 0) io_error(path, "cannot write", errno);
     reserve_room(fd, path, end, saving.end());
     saving.write_kv(fd, path, threads, progress);
@@ -437,11 +437,11 @@ class Temporary {
     if (!name_.empty()) ::unlink(name_.c_str());
   }
   int fd() const { return fd_; }
-  // Without `replace` it throws RIFFLE_FILE_CHANGED if a file of that name is there.
+  // Without `replace` it throws RIFFLE_FILE_CHANGED if a file of that name exists.
   void rename(const std::string& path, bool replace) {
     if (name_.empty()) give_name(path);
-    // Of two that give a new file one name, only one can make the link. Some file systems have
-    // none.
+    // Only one of two programs that give a new file the same name can make the link. Some file
+    // systems have none.
     const bool linked = !replace && ::link(name_.c_str(), path.c_str()) == 0;
     if (!replace && !linked && errno == EEXIST) changed(path);
     if (linked) ::unlink(name_.c_str());
@@ -493,7 +493,7 @@ SavedAs write_new(const std::string& path, const SessionToSave& session, ThreadP
   return as;
 }
 
-// What a save must not replace.
+// Checks that a save may replace the file.
 void check_target(const std::string& path) {
   struct stat info;
   const auto refuse = [&](const std::string& found) {
@@ -537,7 +537,7 @@ std::shared_ptr<const SessionFile> save_session(const std::string& path,
     auto file = SessionFile::open(path);
     return file->is_as_written(*as) ? file : nullptr;
   } catch (const Error&) {
-    return nullptr;  // it was saved; somebody has taken it away since
+    return nullptr;  // it was saved; another program has removed it since
   }
 }
 

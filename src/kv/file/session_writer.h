@@ -1,4 +1,5 @@
-// Saving a session: into a new file, or behind what a file holds of it already (README.md, Files).
+// Saving a session: into a new file, or appended to a file that already holds a part of it
+// (README.md, Files).
 #pragma once
 #include <functional>
 #include <span>
@@ -21,18 +22,18 @@ struct SessionToSave {
   std::string_view data;            // the caller's
 };
 
-// Throws what save_session would throw for this path alone: RIFFLE_BAD_ARGUMENT if it names
-// something other than a session, RIFFLE_IO if its folder is missing or cannot be written to.
+// Throws the errors that save_session would throw because of this path: RIFFLE_BAD_ARGUMENT if it
+// names something other than a session, RIFFLE_IO if its folder is missing or cannot be written to.
 void check_session_path(const std::string& path);
 
 // Bytes done and in all; false stops.
 using SaveProgress = std::function<bool(double done, double total)>;
 
-// before: a file that holds the first `unchanged` tokens as they are now; null: none. If path names
-// it, nobody has saved to it since, and little of it is out of date, only what is new is written
-// behind it. Else a new file takes the name path, which may be that of another session. A save that
+// before: a file that holds the first `unchanged` tokens in their present state; null: none. If
+// path names it, no other save has followed, and little of it is out of date, only new data is
+// appended. Else a new file takes the name path, which may be that of another session. A save that
 // fails, or that is cut off at any moment, leaves path as it was. Returns the file as saved, or
-// null if somebody else has saved to path since. save_id (may be null): what save_id_at(path) is
+// null if another program has saved to path since. save_id (may be null): what save_id_at(path) is
 // expected to give, then the id of this save; a file that is gone is as expected. Throws
 // RIFFLE_FILE_CHANGED if path has another save, RIFFLE_IO, RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if
 // path names something other than a session.

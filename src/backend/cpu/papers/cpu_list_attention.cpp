@@ -1,7 +1,7 @@
 // Sequences whose keys are held before RoPE (TokenSelect's released code; src/select/README.md): a
-// token's position is its index in the list that is attended to, and the queries stand at the
-// list's end. Keys are rotated in f32 when they are read and not rounded again. What such a
-// sequence attends to is chosen with the query at Step::vote_position and all keys at position 0,
+// token's position is its index in the list that is attended to, and the queries are at the list's
+// end. Keys are rotated in f32 when they are read and not rounded again. The tokens that such a
+// sequence attends to are chosen with the query at Step::vote_position and all keys at position 0,
 // so that every candidate is equally far away.
 //
 // Held keys and queries are "rotated to position 0": pairs are already in (j, j + d/2) order.
@@ -36,7 +36,7 @@ void CpuDevice::prepare_list_rows(const float* q, float scale) {
   for (Buffer& b : list_blocks_) {
     if (b.size() >= block) continue;
     b.reserve(block);
-    std::memset(b.data(), 0, block);  // kernels may multiply what they do not use by zero
+    std::memset(b.data(), 0, block);  // kernels may multiply unused places by zero
   }
   for (int64_t i = 0; i < step_.n; ++i) {
     if (!step_.sequences[i]->unrotated) continue;
@@ -48,7 +48,7 @@ void CpuDevice::prepare_list_rows(const float* q, float scale) {
   }
 }
 
-// The plan is made: where its tokens are in the list, and the query behind them.
+// The plan is made. Finds the places of its tokens in the list, and that of the query after them.
 void CpuDevice::place_row(ActiveRow& r) {
   int32_t n = 0;
   r.list_at.resize(r.plan->size());
@@ -91,8 +91,8 @@ void CpuDevice::attend_rotated(ActiveRow& r, int begin, int end, float* l_block,
   }
 }
 
-// Coverage needs one measure for what was read and what was not: all tokens at their places in the
-// text. Beyond the trained length that measures a model which does not work there.
+// Coverage needs one measure for read and unread tokens: all tokens at their places in the text.
+// Beyond the trained length that measures a model which does not work there.
 void CpuDevice::list_coverage(const ActiveRow& r, float* coverage, int thread) {
   const BlockLayout& layout = store_.layout();
   const int g = r.row.g, d = r.row.d;
@@ -257,7 +257,7 @@ void CpuDevice::attend_prefill_list(const PrefillAttention& a) {
   if (static_cast<int>(plans_.size()) < heads) plans_.resize(heads);
   make_list_rows(a);
   if (a.selector) {
-    a.sequence->selection->truncate(0);  // every chunk is selected for anew
+    a.sequence->selection->truncate(0);  // every chunk has a selection of its own
     a.selector->begin_layer(layer_rows_.data(), heads, *threads_);
   }
   for (int h = 0; h < heads; ++h) {
@@ -288,7 +288,7 @@ void CpuDevice::change_positions(SequenceKv& s, bool unrotated) {
         kernels_->attention.kv_load(block + t * stride, d, layout.type, k + int64_t(t) * d);
       for (int t = 0; t < n; ++t) at[t] = static_cast<int32_t>(first + t);
       if (!unrotated) kernels_->linear.rope(k, n, d, 1, d, cos_sin_[0].data(), at, {false, d});
-      if (layout.transforms_keys()) transform(k, n);  // which undoes itself
+      if (layout.transforms_keys()) transform(k, n);  // the transform is its own inverse
       for (int t = 0; t < n && unrotated; ++t) {      // by the negative angle
         float* x = k + int64_t(t) * d;
         const float* cos_sin = cos_sin_[0].data() + (first + t) * d;

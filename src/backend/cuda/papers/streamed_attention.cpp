@@ -236,7 +236,7 @@ int32_t StreamedAttention::block_at(const DecodeStep& step, int head, int positi
 
 void StreamedAttention::attend(DecodeStep step, const SequenceKv& s, int64_t position,
                                int lookahead, Counts* counts, int32_t* order, uint64_t* syncs) {
-  // The host gives the slots and reports what was read.
+  // The host gives the slots and reports the blocks that were read.
   step.pool = {};
   step.order = nullptr;
   step.stamp = false;

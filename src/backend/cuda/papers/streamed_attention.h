@@ -1,7 +1,7 @@
 // Decode attention driven by the host: pipelined PSA (arXiv 2503.00392, section 3.3). The host
 // ranks ahead, gives slots, streams missing blocks in on a stream of their own, and stops when it
 // sees the verifying kernel's flag. It is kept as the reference of the device-side way, and for
-// what that cannot do (FIFO, pools per layer, pageable host memory).
+// settings that the device cannot run (FIFO, pools per layer, pageable host memory).
 #pragma once
 #include <deque>
 #include <vector>
@@ -34,15 +34,15 @@ class StreamedAttention {
     std::vector<int32_t> pinned;
   };
 
-  // How the rows of a layer are cut into batches.
+  // Division of a layer's rows into batches.
   struct Batching {
-    bool progressive = false;  // a test ends each batch, the first of which is the forced blocks
+    bool progressive = false;  // a test ends each batch; the first batch is the forced blocks
     int ahead = 1;             // batches that may be on their way at once
-    int n_blocks = 0;          // of each row
+    int n_blocks = 0;          // blocks of each row
     int most_forced = 0;       // progressive: positions of the first batch, at most
     int piece = 0;             // positions of a batch
     int widest() const { return progressive && most_forced > piece ? most_forced : piece; }
-    int regions() const { return ahead + 1; }  // of staging: one more is being filled
+    int regions() const { return ahead + 1; }  // regions of staging: one more is being filled
   };
 
   // Throws RIFFLE_NO_SLOT.
@@ -75,8 +75,8 @@ class StreamedAttention {
   std::vector<int32_t> done_rows_;                         // as of the newest test that was seen
   int widest_ = 0;
   uint32_t epoch_ = 0, first_epoch_ = 0;
-  // Of the layer under way: positions that are ranked, forced, and to read at most; the first block
-  // that is seen.
+  // State of the current layer: number of positions that are ranked, forced, and read at most; the
+  // first visible block.
   int known_ = 0, n_forced_ = 0, n_total_ = 0, first_block_ = 0;
 };
 
