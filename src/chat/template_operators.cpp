@@ -189,7 +189,7 @@ std::string number_text(const Value& value, const Spec& spec) {
     const int64_t number =
         value.is_whole() ? value.integer() : static_cast<int64_t>(std::trunc(value.real()));
     if (type != 'd' && number < 0)
-      template_stop(TemplateStop::UNKNOWN, "it formats a negative number so");
+      template_stop(TemplateStop::UNKNOWN, "it formats a negative number in this way");
     format += "ll";
     format += type;
     text = riffle::format(format.c_str(), static_cast<long long>(number));
@@ -250,7 +250,8 @@ SourcedText percent_format(const SourcedText& format, const Value& arguments,
       if (end == all.npos || !arguments.is(Value::DICT))
         template_stop(TemplateStop::FAILED, "a format asks for a name without a dict");
       const Value* const found = arguments.find(all.substr(pos + 1, end - pos - 1));
-      if (!found) template_stop(TemplateStop::FAILED, "a format asks for a name that is not there");
+      if (!found)
+        template_stop(TemplateStop::FAILED, "a format asks for a name that does not exist");
       value = *found;
       given = named = true;
       pos = end + 1;
@@ -316,7 +317,7 @@ Value field_value(std::string_view field, const TemplateArguments& given, int64_
       if (name == first) value = one;
       found = found || name == first;
     }
-    if (!found) template_stop(TemplateStop::FAILED, "a format asks for a name that is not there");
+    if (!found) template_stop(TemplateStop::FAILED, "a format asks for a name that does not exist");
   }
   for (size_t pos = end; pos < field.size();) {
     const bool item = field[pos] == '[';
@@ -331,7 +332,7 @@ Value field_value(std::string_view field, const TemplateArguments& given, int64_
       value = get_item(value, Value::integer(index), budget);
     else value = get_item(value, Value::string(name), budget);
     if (value.is(Value::UNDEFINED))
-      template_stop(TemplateStop::FAILED, "a format asks for a part that is not there");
+      template_stop(TemplateStop::FAILED, "a format asks for a part that does not exist");
     pos = stop + item;
   }
   return value;

@@ -151,11 +151,11 @@ const char* Engine::notice() {
                  "positions are those in a list (selector tokenselect, positions list)",
                  static_cast<long long>(n_ctx()), static_cast<long long>(trained)));
     else if (s.dense_layers > 0)
-      say(
-          format("the first %d layers read everything at its place in the text, up to token %lld, "
-                 "but the model was trained "
-                 "with %lld: positions list needs `selection.dense_layers` 0 to go beyond",
-                 s.dense_layers, static_cast<long long>(n_ctx()), static_cast<long long>(trained)));
+      say(format(
+          "the first %d layers read all tokens at their places in the text, up to token %lld, "
+          "but the model was trained "
+          "with %lld: positions list needs `selection.dense_layers` 0 to go beyond",
+          s.dense_layers, static_cast<long long>(n_ctx()), static_cast<long long>(trained)));
     else if (list > trained)
       say(
           format("lists of positions reach %lld tokens (`selection.init_tokens` + "
@@ -167,7 +167,7 @@ const char* Engine::notice() {
                  static_cast<long long>(trained)));
   }
   if (s.positions == RIFFLE_POSITIONS_LIST && !list_positions())
-    say("positions list is selector tokenselect's: the selector in force takes positions from the "
+    say("positions list needs selector tokenselect: the selector in force takes positions from the "
         "text");
   say(device_->notice());
   return notice_.c_str();
@@ -236,16 +236,17 @@ void Engine::check_selector(const Selector& selector, const riffle_selection& wa
   while (windowed < shape_.n_layers() && window(windowed) == 0) ++windowed;
   if (wants_list(wanted) && windowed < shape_.n_layers())
     fail(RIFFLE_UNSUPPORTED,
-         "`selection.positions` list does not go with this model's sliding window: %d tokens in "
+         "`selection.positions` list does not work with this model's sliding window: %d tokens in "
          "layer %d, and `n_ctx` is %lld",
          window(windowed), windowed, static_cast<long long>(n_ctx()));
   // Keys are held before RoPE, and all layers are rotated by the first table.
   if (wants_list(wanted) && ropes_.size() > 1)
     fail(RIFFLE_UNSUPPORTED,
-         "`selection.positions` list does not go with this model, whose layers rotate differently");
+         "`selection.positions` list does not work with this model, whose layers rotate "
+         "differently");
   if (wants_list(wanted) && (ropes_[0].scale != 1 || ropes_[0].factor != 1))
     fail(RIFFLE_UNSUPPORTED,
-         "`selection.positions` list does not go with the attention factor of this model (RoPE "
+         "`selection.positions` list does not work with the attention factor of this model (RoPE "
          "scaling %s)",
          rope_scaling_text(model_.config.ropes[0].scaling).c_str());
   check_lookup(options_.options.lookup, selector);

@@ -29,8 +29,7 @@ void check_penalties(const riffle_sampling& s) {
   std::sort(tokens.begin(), tokens.end());
   const auto twice = std::adjacent_find(tokens.begin(), tokens.end());
   if (twice != tokens.end())
-    fail(RIFFLE_BAD_ARGUMENT, "logit_bias: token %d is there more than once, expected once",
-         *twice);
+    fail(RIFFLE_BAD_ARGUMENT, "logit_bias: token %d occurs more than once, expected once", *twice);
   check_answer_setting("sampling.top_logprobs", s.top_logprobs);
 }
 

@@ -253,7 +253,7 @@ void Engine::load_blocks(const std::shared_ptr<const SessionFile>& shared, Seque
     bad_session(file.path(),
                 format("layer %d, KV head %d, blocks from %lld on", e.layer, head,
                        static_cast<long long>(e.first)),
-                "bytes that their checksum does not fit", "an undamaged file");
+                "bytes that do not match their checksum", "an undamaged file");
   };
   const size_t batch = 4 * size_t(threads_->size());
   for (size_t first = 0; first < tasks.size(); first += batch) {

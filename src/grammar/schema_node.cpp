@@ -315,7 +315,7 @@ bool SchemaReader::holds(const SchemaNode& node, const Json& value, const AllOf&
     if (!which.empty() && !at.empty())
       unsupported(*which.begin()->second,
                   "found enum or const together with pattern or format, expected one of both; "
-                  "list in enum what fits");
+                  "list the valid values in enum");
   } else if (value.is_array()) {
     if (value.size() < node.min_items || value.size() > node.max_items) return false;
     for (size_t i = 0; i < value.size(); ++i)

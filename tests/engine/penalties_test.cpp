@@ -140,7 +140,7 @@ TEST_CASE("penalties: bad values are named", "[sampler]") {
   CHECK(refusal(s) == "logit_bias is NULL, but n_logit_bias is 2");
   riffle_logit_bias bias[] = {{4, 1}, {4, 2}};
   s.logit_bias = bias;
-  CHECK(refusal(s) == "logit_bias: token 4 is there more than once, expected once");
+  CHECK(refusal(s) == "logit_bias: token 4 occurs more than once, expected once");
   bias[1] = {-1, 0};
   CHECK(refusal(s) == "logit_bias[1]: token is -1, expected 0 or more");
   bias[1] = {5, INFINITY};

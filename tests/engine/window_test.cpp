@@ -1,5 +1,5 @@
 // Layers with a sliding window: what is read, that no selector, pool, thread, chunk or batch
-// changes the result, and what does not go with them. Parity with transformers: parity_test.cpp.
+// changes the result, and what does not work with them. Parity with transformers: parity_test.cpp.
 #include "riffle_measure.h"
 #include "tests/engine/window_model.h"
 

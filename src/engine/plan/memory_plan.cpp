@@ -543,8 +543,8 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
     std::string limit = verdict.limit;
     verdict = shorten(model, r, plan, device_free, limit);
     r.context_note = format(
-        "the context holds %d tokens, of the %d that the model was trained with: more does not fit "
-        "%s, and `n_ctx` "
+        "the context holds %d of the %d tokens that the model was trained with: a longer one does "
+        "not fit %s, and `n_ctx` "
         "sets another length",
         r.options.n_ctx, trained, limit.c_str());
     const RopeScaling& rope = model.config.ropes[0].scaling;

@@ -29,9 +29,10 @@ Scheduler::Scheduler(Engine& engine, const riffle_scheduler_options& options, Sc
   if (o_.max_seqs == 0) o_.max_seqs = static_cast<int32_t>(engine.n_sessions());
   if (o_.max_inject_tokens == 0) o_.max_inject_tokens = 2048 * layers;
   if (o_.prefill_mode == RIFFLE_PREFILL_CHUNKS && !engine.can_fork())
-    fail(RIFFLE_UNSUPPORTED,
-         "`prefill_mode` chunks does not go with a selector that learns from whole prompts (lfps, "
-         "positions list)");
+    fail(
+        RIFFLE_UNSUPPORTED,
+        "`prefill_mode` chunks does not work with a selector that learns from whole prompts (lfps, "
+        "positions list)");
   shares_.fill(1);
   if (!o_.no_ws_control && engine.pool_room(0) > 0)  // where there is no pool everything fits
     control_.emplace(o_.working_set_steps ? o_.working_set_steps : kWindow,

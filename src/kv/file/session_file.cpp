@@ -72,7 +72,7 @@ class Reader {
       damaged |= !whole && std::memcmp(&saves[i], &kNone, sizeof kNone) != 0;
     }
     if (newest.generation == 0)
-      bad("save", "bytes that their checksum does not fit", "an undamaged file");
+      bad("save", "bytes that do not match their checksum", "an undamaged file");
     if (newest.end > source_.size)
       bad("file", std::to_string(source_.size) + " bytes", std::to_string(newest.end));
     // A save ends the file. If this one does, the damaged one is older and of no use.
@@ -126,7 +126,7 @@ class Reader {
     if (h.version > disk::kVersion)
       unsupported(source_.name, "version", std::to_string(h.version),
                   std::to_string(disk::kVersion) + ", or a newer riffle");
-    if (!whole) bad("header", "bytes that their checksum does not fit", "an undamaged file");
+    if (!whole) bad("header", "bytes that do not match their checksum", "an undamaged file");
     if (h.version < disk::kOldestVersion)
       unsupported(source_.name, "version", std::to_string(h.version),
                   std::to_string(disk::kVersion) + ": the text must be read again");
@@ -222,7 +222,7 @@ class Reader {
     std::string index(save.index_bytes, '\0');
     bytes(save.index_offset, index.data(), index.size(), "index");
     if (checksum(index.data(), index.size()) != save.index_checksum)
-      bad("index", "bytes that their checksum does not fit", "an undamaged file");
+      bad("index", "bytes that do not match their checksum", "an undamaged file");
     std::memcpy(&head, index.data(), sizeof head);
     number("n_tokens", head.n_tokens, 0, kMaxTokens);
     number("marks", head.n_marks, 0, Marks::kMost);
@@ -297,7 +297,7 @@ class Reader {
       c_.tokens.insert(c_.tokens.end(), some.begin(), some.begin() + used);
     }
     if (extent.run.bytes % 4 != 0 || sum.value() != extent.run.checksum)
-      bad("tokens", "bytes that their checksum does not fit", "an undamaged file");
+      bad("tokens", "bytes that do not match their checksum", "an undamaged file");
   }
 
   void read_extents(const char* at, const char* sums, uint64_t n_extents) {
@@ -414,7 +414,7 @@ std::string SessionFile::read(const FileRun& run) const {
   }
   if (run.bytes > 0 && sum.value() != run.checksum)
     bad_session(path(), format("bytes at %llu", static_cast<unsigned long long>(run.offset)),
-                "some that their checksum does not fit", "an undamaged file");
+                "some that do not match their checksum", "an undamaged file");
   return bytes;
 }
 

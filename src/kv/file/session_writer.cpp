@@ -341,9 +341,10 @@ SavedAs saved_as(int fd, const std::string& path, const Saving& saving, uint64_t
 }
 
 [[noreturn]] void changed(const std::string& path) {
-  throw Error(RIFFLE_FILE_CHANGED, path +
-                                       ": found a session that others have saved since, expected "
-                                       "the one that was loaded or saved here last");
+  throw Error(RIFFLE_FILE_CHANGED,
+              path +
+                  ": found a session that another program has saved since, expected "
+                  "the one that was loaded or saved here last");
 }
 
 void check_unchanged(const std::string& path, uint64_t expected) {

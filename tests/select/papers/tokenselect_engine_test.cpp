@@ -283,7 +283,7 @@ TEST_CASE("the notice is of the selection in force", "[tokenselect][model]") {
   r.check(riffle_set_selection(r.context, &o.selection));
   const std::string text = riffle_context_notice(r.context);
   CHECK(text.find("32768") != std::string::npos);
-  CHECK(text.find("positions list is selector tokenselect's") != std::string::npos);
+  CHECK(text.find("positions list needs selector tokenselect") != std::string::npos);
 }
 
 // The factor multiplies cosines and sines of both, so a key that is stored without its rotation
