@@ -4,11 +4,12 @@
 
 #include <algorithm>
 
-#include "model/formats/hf_folder.h"
-#include "model/formats/mapped_file.h"
-#include "model/load_model.h"
+#include "formats/hf_files.h"
+#include "import/hf_folder.h"
+#include "import/load_model.h"
 #include "tests/model/expect_error.h"
 #include "tests/model/test_files.h"
+#include "util/mapped_file.h"
 
 using namespace riffle;
 using namespace riffle::test;

@@ -7,8 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "model/config_fields.h"
+#include "model/families/fields.h"
 #include "model/weights.h"
+#include "util/checked.h"
 #include "util/error.h"
 
 namespace riffle {
