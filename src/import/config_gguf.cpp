@@ -13,37 +13,56 @@ namespace riffle {
 
 namespace {
 
+// The metadata below "ARCHITECTURE.".
 class GgufFields : public Fields {
  public:
-  GgufFields(const GgufFile& gguf, const Keys& keys) : gguf_(gguf), keys_(keys) {}
+  GgufFields(const GgufFile& gguf, std::string architecture)
+      : gguf_(gguf), architecture_(std::move(architecture)) {}
   const std::string& file() const override { return gguf_.file.name; }
-  std::optional<uint64_t> integer(const std::string& key) const override {
-    const auto it = gguf_.metadata.find(key);
-    const bool array = it != gguf_.metadata.end() && it->second.type == GgufType::ARRAY;
-    for (const std::string* each : {&keys_.n_heads, &keys_.n_kv_heads, &keys_.hidden_dim})
-      if (array && key == *each) return of_all_layers(key);
-    return gguf_.integer(key);
+  bool is_json() const override { return false; }
+  std::string name_of(const Field& field) const override {
+    return field.gguf ? architecture_ + "." + field.gguf : "";
   }
-  std::optional<double> number(const std::string& key) const override { return gguf_.number(key); }
-  std::optional<bool> boolean(const std::string& key) const { return gguf_.boolean(key); }
-  std::optional<std::string> string(const std::string& key) const {
-    const auto text = gguf_.string(key);
+  using Fields::boolean, Fields::has, Fields::integer, Fields::integers, Fields::number,
+      Fields::numbers, Fields::string;
+  std::optional<uint64_t> integer(const std::string& name) const override {
+    const auto it = gguf_.metadata.find(name);
+    const bool array = it != gguf_.metadata.end() && it->second.type == GgufType::ARRAY;
+    for (const Field& each : {field::kHeads, field::kKvHeads, field::kHiddenDim})
+      if (array && name == name_of(each)) return of_all_layers(name);
+    return gguf_.integer(name);
+  }
+  std::optional<double> number(const std::string& name) const override {
+    return gguf_.number(name);
+  }
+  std::optional<bool> boolean(const std::string& name) const override {
+    return gguf_.boolean(name);
+  }
+  std::optional<std::string> string(const std::string& name) const override {
+    const auto text = gguf_.string(name);
     return text ? std::optional<std::string>(*text) : std::nullopt;
   }
-  bool has(const std::string& key) const { return gguf_.has(key); }
+  std::vector<int64_t> integers(const std::string& name) const override {
+    return gguf_.integers(name).value_or(std::vector<int64_t>());
+  }
+  std::vector<double> numbers(const std::string& name) const override {
+    const std::vector<float> all = gguf_.floats(name).value_or(std::vector<float>());
+    return {all.begin(), all.end()};
+  }
+  bool has(const std::string& name) const override { return gguf_.has(name); }
 
  private:
   // Some converters write a number for each layer, the same for all.
-  uint64_t of_all_layers(const std::string& key) const {
-    const std::vector<int64_t> all = *gguf_.integers(key);
-    const uint64_t n_layers = gguf_.integer(keys_.n_layers).value_or(0);
+  uint64_t of_all_layers(const std::string& name) const {
+    const std::vector<int64_t> all = *gguf_.integers(name);
+    const uint64_t n_layers = gguf_.integer(name_of(field::kLayers)).value_or(0);
     if (all.empty() || all.size() != n_layers)
-      bad_model(file(), key, "an array of " + std::to_string(all.size()),
+      bad_model(file(), name, "an array of " + std::to_string(all.size()),
                 std::to_string(n_layers) + " numbers from 0, one a layer");
-    if (all[0] < 0) bad_model(file(), key, std::to_string(all[0]) + " in layer 0", "at least 0");
+    if (all[0] < 0) bad_model(file(), name, std::to_string(all[0]) + " in layer 0", "at least 0");
     for (size_t l = 0; l < all.size(); ++l)
       if (all[l] != all[0])
-        unsupported(file(), key,
+        unsupported(file(), name,
                     std::to_string(all[l]) + " in layer " + std::to_string(l) + " and " +
                         std::to_string(all[0]) + " in layer 0",
                     "one value for all layers");
@@ -51,50 +70,8 @@ class GgufFields : public Fields {
   }
 
   const GgufFile& gguf_;
-  const Keys& keys_;
+  const std::string architecture_;
 };
-
-// A family's fields in GGUF.
-class GgufFamilyFields : public FamilyFields {
- public:
-  GgufFamilyFields(const GgufFields& fields, const std::string& architecture, int window)
-      : fields_(fields), architecture_(architecture), window_(window) {}
-  const std::string& file() const override { return fields_.file(); }
-  bool is_json() const override { return false; }
-  int window() const override { return window_; }
-  std::string name_of(const Field& field) const override {
-    return field.gguf ? architecture_ + "." + field.gguf : "";
-  }
-  std::optional<double> number(const Field& field) const override {
-    return field.gguf ? fields_.number(name_of(field)) : std::nullopt;
-  }
-  std::optional<uint64_t> integer(const Field& field) const override {
-    return field.gguf ? fields_.integer(name_of(field)) : std::nullopt;
-  }
-  std::optional<bool> boolean(const Field& field) const override {
-    return field.gguf ? fields_.boolean(name_of(field)) : std::nullopt;
-  }
-  std::optional<std::string> string(const Field& field) const override {
-    return field.gguf ? fields_.string(name_of(field)) : std::nullopt;
-  }
-  // GGUF has no key for any array that a family reads.
-  std::vector<int64_t> integers(const Field&) const override { return {}; }
-  std::vector<double> numbers(const Field&) const override { return {}; }
-  bool has(const Field& field) const override { return field.gguf && fields_.has(name_of(field)); }
-
- private:
-  const GgufFields& fields_;
-  const std::string& architecture_;
-  const int window_;
-};
-
-Keys keys_of(const std::string& a) {
-  return {
-      a + ".embedding_length", a + ".feed_forward_length",  a + ".attention.key_length",
-      a + ".block_count",      a + ".attention.head_count", a + ".attention.head_count_kv",
-      a + ".vocab_size",       a + ".context_length",       a + ".attention.layer_norm_rms_epsilon",
-      a + ".rope.freq_base"};
-}
 
 // rope_freqs.weight and the like: by what each of n frequencies is divided.
 std::vector<float> rope_factors(const GgufFile& gguf, const std::string& field, int n) {
@@ -165,7 +142,8 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Fam
                                              : 1;
   if (s.type == RopeScaling::LINEAR) return;
   if (!(rope.theta > 1))
-    bad_model(gguf.file.name, a + ".rope.freq_base", format("%g", rope.theta), "above 1 with yarn");
+    bad_model(gguf.file.name, fields.name_of(field::kRopeBase), format("%g", rope.theta),
+              "above 1 with yarn");
   s.original_ctx = dimension(fields, p + "original_context_length", 1 << 28, c->n_ctx);
   s.beta_fast = positive(fields, p + "yarn_beta_fast", 1e6, 32);
   s.beta_slow = positive(fields, p + "yarn_beta_slow", 1e6, 1);
@@ -191,8 +169,7 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Fam
 }
 
 // Which layers have the window: a period, or one boolean a layer. Empty: as the family has it.
-std::vector<bool> windowed_layers(const GgufFile& gguf, const std::string& a, int n_layers) {
-  const std::string key = a + ".attention.sliding_window_pattern";
+std::vector<bool> windowed_layers(const GgufFile& gguf, const std::string& key, int n_layers) {
   const auto it = gguf.metadata.find(key);
   std::vector<bool> windowed;
   if (it == gguf.metadata.end()) return windowed;
@@ -224,7 +201,6 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   const Family* found = family_of_architecture(a);
   if (!found) unsupported(file, "general.architecture", "\"" + a + "\"", known_architectures());
   const Family& family = *found;
-  const Keys keys = keys_of(a);
   refuse_unknown_options(gguf, family);
   *vocab = gguf_vocab(gguf);
   const size_t n_pieces = vocab->pieces.size();
@@ -232,10 +208,10 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   Config c;
   c.architecture = a;
   c.name = gguf.string("general.name").value_or("");
-  const GgufFields fields(gguf, keys);
-  read_dimensions(fields, keys, {0, static_cast<int>(n_pieces), 0, 10000}, &c);
+  const GgufFields fields(gguf, a);
+  read_dimensions(fields, family.hidden_dim, {0, static_cast<int>(n_pieces), 0, 10000}, &c);
   if (static_cast<size_t>(c.vocab_size) < n_pieces) {
-    bad_model(file, keys.vocab_size, std::to_string(c.vocab_size),
+    bad_model(file, fields.name_of(field::kVocab), std::to_string(c.vocab_size),
               "at least " + std::to_string(n_pieces) + ", the number of tokenizer.ggml.tokens");
   }
   for (const char* name :
@@ -263,12 +239,13 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   c.rope_interleaved = family.rope_interleaved;
   read_rope_scaling(gguf, fields, family, &c);
   c.ropes[0].scaling.truncated = family.yarn_truncated;
-  const auto window = static_cast<int>(
-      std::min<uint64_t>(gguf.integer(a + ".attention.sliding_window").value_or(0), 1 << 28));
+  const auto window =
+      static_cast<int>(std::min<uint64_t>(fields.integer(field::kWindow).value_or(0), 1 << 28));
   const bool windowless = family.window == Family::NEVER || family.window == Family::UNUSED;
   if (window > 0 && windowless && !family.any_window_in_gguf)
-    unsupported(gguf.file.name, a + ".attention.sliding_window", std::to_string(window), "none");
-  set_layers(family, window, windowed_layers(gguf, a, c.n_layers), &c);
+    unsupported(gguf.file.name, fields.name_of(field::kWindow), std::to_string(window), "none");
+  set_layers(family, window, windowed_layers(gguf, fields.name_of(field::kWindowed), c.n_layers),
+             &c);
   const auto has = [&](const char* name) {
     return gguf.tensors.count(std::string("blk.0.") + name) > 0;
   };
@@ -279,7 +256,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   c.qkv_bias = family.qkv_bias || has(kGgufNames.bq) || has(kGgufNames.bk) || has(kGgufNames.bv);
   c.o_bias = has(kGgufNames.bo);
   c.mlp_bias = has(kGgufNames.b1) || has(kGgufNames.b3) || has(kGgufNames.b2);
-  if (family.describe) family.describe(GgufFamilyFields(fields, a, window), &c);
+  if (family.describe) family.describe(fields, window, &c);
   return c;
 }
 

@@ -18,66 +18,65 @@ class JsonFields : public Fields {
   JsonFields(const std::string& file, const Json& object, const Json* rope = nullptr)
       : file_(file), object_(object), rope_(rope) {}
   const std::string& file() const override { return file_; }
-  std::optional<uint64_t> integer(const std::string& key) const override {
-    const Json* value = at(key);
+  bool is_json() const override { return true; }
+  std::string name_of(const Field& field) const override { return field.json ? field.json : ""; }
+  using Fields::boolean, Fields::has, Fields::integer, Fields::integers, Fields::number,
+      Fields::numbers, Fields::string;
+  std::optional<uint64_t> integer(const std::string& name) const override {
+    const Json* value = at(name);
     if (!value) return std::nullopt;
-    if (!value->is_unsigned()) bad_model(file_, key, shown(*value), "a whole number from 0");
+    if (!value->is_unsigned()) bad_model(file_, name, shown(*value), "a whole number from 0");
     return value->whole();
   }
-  std::optional<double> number(const std::string& key) const override {
-    const Json* value = at(key);
+  std::optional<double> number(const std::string& name) const override {
+    const Json* value = at(name);
     if (!value) return std::nullopt;
-    if (!value->is_number()) bad_model(file_, key, shown(*value), "a number");
+    if (!value->is_number()) bad_model(file_, name, shown(*value), "a number");
     return value->number();
   }
-  bool has(const char* key) const { return at(key) != nullptr; }
-  std::optional<bool> boolean(const char* key) const {
-    const Json* value = at(key);
+  std::optional<bool> boolean(const std::string& name) const override {
+    const Json* value = at(name);
     if (!value) return std::nullopt;
-    if (!value->is_boolean()) bad_model(file_, key, shown(*value), "true or false");
+    if (!value->is_boolean()) bad_model(file_, name, shown(*value), "true or false");
     return value->boolean();
   }
-  std::vector<int64_t> integers(const char* key) const {
-    return array<int64_t>(key, &Json::is_integer, &Json::integer, "an array of whole numbers");
-  }
-  std::vector<double> numbers(const char* key) const {
-    return array<double>(key, &Json::is_number, &Json::number, "an array of numbers");
-  }
-  std::optional<std::string> string(const char* key) const {
-    const Json* value = at(key);
+  std::optional<std::string> string(const std::string& name) const override {
+    const Json* value = at(name);
     if (!value) return std::nullopt;
-    if (!value->is_string()) bad_model(file_, key, shown(*value), "a string");
+    if (!value->is_string()) bad_model(file_, name, shown(*value), "a string");
     return value->string();
   }
+  std::vector<int64_t> integers(const std::string& name) const override {
+    return array<int64_t>(name, &Json::is_integer, &Json::integer, "an array of whole numbers");
+  }
+  std::vector<double> numbers(const std::string& name) const override {
+    return array<double>(name, &Json::is_number, &Json::number, "an array of numbers");
+  }
+  bool has(const std::string& name) const override { return at(name) != nullptr; }
 
  private:
   template <class T>
-  std::vector<T> array(const char* key, bool (Json::*is)() const, T (Json::*get)() const,
+  std::vector<T> array(const std::string& name, bool (Json::*is)() const, T (Json::*get)() const,
                        const char* expected) const {
-    const Json* value = at(key);
+    const Json* value = at(name);
     std::vector<T> all;
     if (!value) return all;
     const bool array = value->is_array() && value->size() <= 100'000;
     if (array)
       for (const Json& n : value->elements())
         if ((n.*is)()) all.push_back((n.*get)());
-    if (!array || all.size() != value->size()) bad_model(file_, key, shown(*value), expected);
+    if (!array || all.size() != value->size()) bad_model(file_, name, shown(*value), expected);
     return all;
   }
-  const Json* at(std::string_view key) const {
-    const Json* const theta = rope_ && key == "rope_theta" ? find(*rope_, key) : nullptr;
-    return theta ? theta : find(object_, key);
+  const Json* at(const std::string& name) const {
+    const Json* const theta = rope_ && name == field::kRopeBase.json ? find(*rope_, name) : nullptr;
+    return theta ? theta : find(object_, name);
   }
 
   const std::string& file_;
   const Json& object_;
   const Json* rope_;
 };
-
-const Keys kJsonKeys = {"hidden_size",       "intermediate_size",       "head_dim",
-                        "num_hidden_layers", "num_attention_heads",     "num_key_value_heads",
-                        "vocab_size",        "max_position_embeddings", "rms_norm_eps",
-                        "rope_theta"};
 
 // Keys that change the arithmetic, and the value with which they do not.
 struct Neutral {
@@ -103,39 +102,6 @@ constexpr Neutral kJsonNeutral[] = {
 };
 constexpr const char* kJsonFalse[] = {"alibi", "is_encoder_decoder", "rope_interleaved",
                                       "use_mrope", "use_bidirectional_attention"};
-
-// A family's fields in config.json.
-class JsonFamilyFields : public FamilyFields {
- public:
-  JsonFamilyFields(const JsonFields& fields, int window) : fields_(fields), window_(window) {}
-  const std::string& file() const override { return fields_.file(); }
-  bool is_json() const override { return true; }
-  int window() const override { return window_; }
-  std::string name_of(const Field& field) const override { return field.json ? field.json : ""; }
-  std::optional<double> number(const Field& field) const override {
-    return field.json ? fields_.number(field.json) : std::nullopt;
-  }
-  std::optional<uint64_t> integer(const Field& field) const override {
-    return field.json ? fields_.integer(field.json) : std::nullopt;
-  }
-  std::optional<bool> boolean(const Field& field) const override {
-    return field.json ? fields_.boolean(field.json) : std::nullopt;
-  }
-  std::vector<int64_t> integers(const Field& field) const override {
-    return field.json ? fields_.integers(field.json) : std::vector<int64_t>();
-  }
-  std::vector<double> numbers(const Field& field) const override {
-    return field.json ? fields_.numbers(field.json) : std::vector<double>();
-  }
-  std::optional<std::string> string(const Field& field) const override {
-    return field.json ? fields_.string(field.json) : std::nullopt;
-  }
-  bool has(const Field& field) const override { return field.json && fields_.has(field.json); }
-
- private:
-  const JsonFields& fields_;
-  const int window_;
-};
 
 void check_class(const std::string& file, const Json& config, const char* expected) {
   const Json* names = find(config, "architectures");
@@ -302,7 +268,7 @@ int original_ctx(const JsonFields& rope, const JsonFields& top, const std::strin
   if (fixed > 0 && inside != outside)
     bad_model(rope.file(), where + "." + key, std::to_string(inside),
               std::to_string(outside) + ", as " + key + " outside is" +
-                  (top.has(key.c_str()) ? "" : " by default"));
+                  (top.has(key) ? "" : " by default"));
   return inside;
 }
 
@@ -502,9 +468,7 @@ static Config language_model(const std::string& file, const Json& config, const 
 
   Config c;
   c.architecture = family.name;
-  Keys keys = kJsonKeys;
-  keys.hidden_dim = family.json_hidden_dim;
-  read_dimensions(flat_fields, keys, family.defaults, &c);
+  read_dimensions(flat_fields, family.hidden_dim, family.defaults, &c);
   read_partial_rope(fields, usual ? usual : find(config, "rope_scaling"), family, &c);
   const auto rope_part = [&](const Json& value, const std::string& where, Rope* to) {
     read_rope_scaling(file, value, where, config, family, &c, to);
@@ -539,7 +503,7 @@ static Config language_model(const std::string& file, const Json& config, const 
     c.qkv_bias = c.o_bias = fields.boolean("attention_bias").value_or(false);
     c.mlp_bias = fields.boolean("mlp_bias").value_or(false);
   }
-  if (family.describe) family.describe(JsonFamilyFields(fields, window), &c);
+  if (family.describe) family.describe(fields, window, &c);
   if (sliding && std::any_of(c.layers.begin(), c.layers.end(), [](const LayerConfig& layer) {
         return layer.window > 0 && layer.rope == 0;
       }))

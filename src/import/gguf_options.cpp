@@ -14,15 +14,12 @@ namespace riffle {
 namespace {
 
 constexpr std::string_view kModelKeys[] = {
-    // Read in config_gguf.cpp.
-    "embedding_length", "feed_forward_length", "block_count", "vocab_size", "context_length",
-    "attention.head_count", "attention.head_count_kv", "attention.key_length",
-    "attention.value_length", "attention.head_dim", "attention.layer_norm_rms_epsilon",
-    "attention.sliding_window", "attention.sliding_window_pattern", "rope.dimension_count",
-    "rope.freq_base", "rope.scale_linear", "rope.scaling.type", "rope.scaling.factor",
-    "rope.scaling.attn_factor", "rope.scaling.original_context_length",
-    "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
-    "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_log_multiplier",
+    // Read in config_gguf.cpp, besides field::kAll.
+    "attention.value_length", "attention.head_dim", "rope.dimension_count", "rope.scale_linear",
+    "rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor",
+    "rope.scaling.original_context_length", "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_ext_factor",
+    "rope.scaling.yarn_log_multiplier",
     // Of no consequence.
     "rope.scaling.finetuned",        // how the model came to its context
     "attention.layer_norm_epsilon",  // converters copy it from config.json; these models have RMS
@@ -104,9 +101,9 @@ void refuse_below(const GgufFile& gguf, const std::string& prefix, const Known& 
 
 void refuse_unknown_options(const GgufFile& gguf, const Family& family) {
   refuse_below(gguf, std::string(family.name) + ".", [&](std::string_view name) {
-    return holds(kModelKeys, name) ||
-           std::any_of(family.fields.begin(), family.fields.end(),
-                       [&](const Field& f) { return f.gguf && name == f.gguf; });
+    const auto is_named = [&](const Field& f) { return f.gguf && name == f.gguf; };
+    return holds(kModelKeys, name) || std::ranges::any_of(field::kAll, is_named) ||
+           std::ranges::any_of(family.fields, is_named);
   });
   // Other ids name tokens for uses that riffle has not (padding, filling in the middle); Ollama's
   // converter writes lists of any.

@@ -133,38 +133,37 @@ static void write_layers(GgufFileWriter& out, const Family& family, const Config
           "only those, to write them as GGUF");
   }
   if (window == 0) return;
-  out.u32(a + ".attention.sliding_window", static_cast<uint32_t>(window));
-  if (family.window == Family::PERIOD)
-    out.booleans(a + ".attention.sliding_window_pattern", windowed);
+  out.u32(a + "." + field::kWindow.gguf, static_cast<uint32_t>(window));
+  if (family.window == Family::PERIOD) out.booleans(a + "." + field::kWindowed.gguf, windowed);
 }
 
 void write_config(GgufFileWriter& out, const Config& c, const std::string& where) {
   const std::string& a = c.architecture;
   const Family& family = *family_of_architecture(a);
   const auto count = [&](const char* key, int value) {
-    out.u32(a + key, static_cast<uint32_t>(value));
+    out.u32(a + "." + key, static_cast<uint32_t>(value));
   };
   out.text("general.architecture", a);
   out.text("general.type", "model");
   out.text("general.name", c.name);
-  count(".vocab_size", c.vocab_size);
-  count(".context_length", c.n_ctx);
-  count(".embedding_length", c.dim);
-  count(".block_count", c.n_layers);
-  count(".feed_forward_length", c.hidden_dim);
-  count(".attention.head_count", c.n_heads);
-  count(".attention.head_count_kv", c.n_kv_heads);
-  count(".attention.key_length", c.head_dim);
-  count(".attention.value_length", c.head_dim);
-  out.f32(a + ".attention.layer_norm_rms_epsilon", c.norm_eps);
+  count(field::kVocab.gguf, c.vocab_size);
+  count(field::kContext.gguf, c.n_ctx);
+  count(field::kDim.gguf, c.dim);
+  count(field::kLayers.gguf, c.n_layers);
+  count(field::kHiddenDim.gguf, c.hidden_dim);
+  count(field::kHeads.gguf, c.n_heads);
+  count(field::kKvHeads.gguf, c.n_kv_heads);
+  count(field::kHeadDim.gguf, c.head_dim);
+  count("attention.value_length", c.head_dim);
+  out.f32(a + "." + field::kNormEps.gguf, c.norm_eps);
   const Rope& rope = c.ropes[0];
-  count(".rope.dimension_count", rope.rotated > 0 ? rope.rotated : c.head_dim);
-  out.f32(a + ".rope.freq_base", rope.theta);
+  count("rope.dimension_count", rope.rotated > 0 ? rope.rotated : c.head_dim);
+  out.f32(a + "." + field::kRopeBase.gguf, rope.theta);
   write_layers(out, family, c, where);
   if (c.experts.n > 0) {
-    count(".expert_count", c.experts.n);
-    count(".expert_used_count", c.experts.n_used);
-    count(".expert_feed_forward_length", c.experts.hidden_dim);
+    count("expert_count", c.experts.n);
+    count("expert_used_count", c.experts.n_used);
+    count("expert_feed_forward_length", c.experts.hidden_dim);
   }
   write_rope_scaling(out, a, c, where);
   if (!family.values) return;

@@ -19,55 +19,75 @@ constexpr int kMaxContext = 1 << 28;
 
 }  // namespace
 
-int dimension(const Fields& fields, const std::string& key, int max, int fallback) {
-  const auto n = fields.integer(key);
+int dimension(const Fields& fields, const std::string& name, int max, int fallback) {
+  const auto n = fields.integer(name);
   if (!n && fallback > 0) return fallback;
   if (!n || *n < 1 || *n > static_cast<uint64_t>(max)) {
-    bad_model(fields.file(), key, n ? std::to_string(*n) : "none", "1 to " + std::to_string(max));
+    bad_model(fields.file(), name, n ? std::to_string(*n) : "none", "1 to " + std::to_string(max));
   }
   return static_cast<int>(*n);
 }
 
-float positive(const Fields& fields, const std::string& key, double max, double fallback) {
-  const auto x = fields.number(key);
+float positive(const Fields& fields, const std::string& name, double max, double fallback) {
+  const auto x = fields.number(name);
   if (!x && fallback > 0) return static_cast<float>(fallback);
   if (!x || !(*x > 0) || !(*x <= max) || !(static_cast<float>(*x) > 0)) {
-    bad_model(fields.file(), key, x ? format("%g", *x) : "none",
+    bad_model(fields.file(), name, x ? format("%g", *x) : "none",
               format("above 0 and at most %g", max));
   }
   return static_cast<float>(*x);
 }
 
-void read_dimensions(const Fields& fields, const Keys& keys, const Defaults& defaults, Config* c) {
+float positive(const Fields& fields, const Field& field, double max, double fallback) {
+  return positive(fields, fields.name_of(field), max, fallback);
+}
+
+void read_dimensions(const Fields& fields, const Field& hidden_dim, const Defaults& defaults,
+                     Config* c) {
   const std::string& file = fields.file();
-  c->dim = dimension(fields, keys.dim, kMaxDim);
-  c->hidden_dim = dimension(fields, keys.hidden_dim, kMaxDim);
-  c->n_layers = dimension(fields, keys.n_layers, kMaxLayers);
-  c->n_heads = dimension(fields, keys.n_heads, kMaxHeads, defaults.n_heads);
-  c->n_kv_heads = dimension(fields, keys.n_kv_heads, kMaxHeads,
-                            defaults.n_kv_heads > 0 ? defaults.n_kv_heads : c->n_heads);
-  if (c->n_heads % c->n_kv_heads != 0) {
-    bad_model(file, keys.n_kv_heads, std::to_string(c->n_kv_heads),
-              "a divisor of " + keys.n_heads + " = " + std::to_string(c->n_heads));
-  }
-  const bool divided = !fields.integer(keys.head_dim) && defaults.head_dim == 0;
-  if (divided && c->dim % c->n_heads != 0) {
-    bad_model(file, keys.n_heads, std::to_string(c->n_heads),
-              "a divisor of " + keys.dim + " = " + std::to_string(c->dim));
-  }
-  c->head_dim = dimension(fields, keys.head_dim, kMaxHeadDim,
-                          defaults.head_dim > 0 ? defaults.head_dim : c->dim / c->n_heads);
-  if (c->head_dim % 2 != 0)
-    bad_model(file, keys.head_dim, std::to_string(c->head_dim), "an even number");
-  if (static_cast<int64_t>(c->n_heads) * c->head_dim > kMaxDim) {
-    bad_model(file, keys.head_dim, std::to_string(c->head_dim),
-              "at most " + std::to_string(kMaxDim) + " together with " + keys.n_heads);
-  }
-  c->vocab_size = dimension(fields, keys.vocab_size, kMaxVocab, defaults.vocab_size);
-  c->n_ctx = dimension(fields, keys.n_ctx, kMaxContext, defaults.n_ctx);
-  c->norm_eps = c->post_norm_eps = positive(fields, keys.norm_eps, 1, defaults.norm_eps);
+  const auto size = [&](const Field& field, int max, int fallback = 0) {
+    return dimension(fields, fields.name_of(field), max, fallback);
+  };
+  // Refuses the number that was read from the field.
+  const auto refuse = [&](const Field& field, int found, const std::string& expected) {
+    bad_model(file, fields.name_of(field), std::to_string(found), expected);
+  };
+  const auto equation = [&](const Field& field, int value) {
+    return fields.name_of(field) + " = " + std::to_string(value);
+  };
+  c->dim = size(field::kDim, kMaxDim);
+  c->hidden_dim = size(hidden_dim, kMaxDim);
+  c->n_layers = size(field::kLayers, kMaxLayers);
+  c->n_heads = size(field::kHeads, kMaxHeads, defaults.n_heads);
+  c->n_kv_heads =
+      size(field::kKvHeads, kMaxHeads, defaults.n_kv_heads > 0 ? defaults.n_kv_heads : c->n_heads);
+  if (c->n_heads % c->n_kv_heads != 0)
+    refuse(field::kKvHeads, c->n_kv_heads, "a divisor of " + equation(field::kHeads, c->n_heads));
+  const bool divided = !fields.integer(field::kHeadDim) && defaults.head_dim == 0;
+  if (divided && c->dim % c->n_heads != 0)
+    refuse(field::kHeads, c->n_heads, "a divisor of " + equation(field::kDim, c->dim));
+  c->head_dim = size(field::kHeadDim, kMaxHeadDim,
+                     defaults.head_dim > 0 ? defaults.head_dim : c->dim / c->n_heads);
+  if (c->head_dim % 2 != 0) refuse(field::kHeadDim, c->head_dim, "an even number");
+  if (static_cast<int64_t>(c->n_heads) * c->head_dim > kMaxDim)
+    refuse(
+        field::kHeadDim, c->head_dim,
+        "at most " + std::to_string(kMaxDim) + " together with " + fields.name_of(field::kHeads));
+  c->vocab_size = size(field::kVocab, kMaxVocab, defaults.vocab_size);
+  c->n_ctx = size(field::kContext, kMaxContext, defaults.n_ctx);
+  c->norm_eps = c->post_norm_eps = positive(fields, field::kNormEps, 1, defaults.norm_eps);
   c->ropes.resize(1);
-  c->ropes[0].theta = positive(fields, keys.rope_theta, 1e15, defaults.rope_theta);
+  c->ropes[0].theta = positive(fields, field::kRopeBase, 1e15, defaults.rope_theta);
+}
+
+void require_in_gguf(const Fields& fields, const Field& field, const char* expected) {
+  if (!fields.is_json() && !fields.has(field))
+    bad_model(fields.file(), fields.name_of(field), "none", expected);
+}
+
+void require_window_in_gguf(const Fields& fields, int window, const char* expected) {
+  if (!fields.is_json() && window == 0)
+    bad_model(fields.file(), fields.name_of(field::kWindow), "none or 0", expected);
 }
 
 void check_factors(const std::vector<float>& factors, const std::string& file,
