@@ -1,5 +1,3 @@
-#include "import/hf_folder.h"
-
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -7,6 +5,7 @@
 
 #include "formats/hf_files.h"
 #include "formats/safetensors.h"
+#include "import/draft.h"
 #include "import/read_config.h"
 #include "model/families/family.h"
 #include "text/tokenizer.h"
@@ -18,7 +17,7 @@ namespace riffle {
 
 namespace {
 
-void read_shards(const std::string& folder, Model& model, TensorTable& table) {
+void read_shards(const std::string& folder, ModelParts& model, TensorTable& table) {
   const auto read = [&](const std::string& name) {
     model.files.push_back(MappedFile::open(folder + "/" + name));
     parse_safetensors(model.files.back()->view(), table);
@@ -96,25 +95,27 @@ std::string last_part(std::string path) {
 
 }  // namespace
 
-std::unique_ptr<Model> read_hf_folder(const std::string& folder, const LoadProgress& progress) {
-  auto model = std::make_unique<Model>();
-  model->format = "safetensors";
+Draft draft_from_folder(const std::string& folder, const LoadProgress& progress) {
+  Draft draft;
+  ModelParts& parts = draft.parts;
+  Config& config = draft.config;
+  parts.format = "safetensors";
   const Family* family = nullptr;
-  model->config = config_from_json(MappedFile::open(folder + "/config.json")->view(), &family);
-  model->config.name = last_part(folder);
+  config = config_from_json(MappedFile::open(folder + "/config.json")->view(), &family);
+  config.name = last_part(folder);
   TensorTable table;
-  read_shards(folder, *model, table);
-  model->gguf_names = family->gguf_names;
-  model->file_names = family->hf_names;
+  read_shards(folder, parts, table);
+  parts.gguf_names = family->gguf_names;
+  parts.file_names = family->hf_names;
   TensorNames names = *family->hf_names;
-  if (model->config.text_part) {
+  if (config.text_part) {
     std::erase_if(table, [](const auto& entry) { return reads_images(entry.first); });
     names = names_of_text_part(names, table);
   }
   // As in transformers: an output matrix is used if it differs, whatever config.json says.
-  if (model->config.tied_output && has_own_output(table, names)) model->config.tied_output = false;
-  bind_weights(*model, table, names, folder, progress);
-  return model;
+  if (config.tied_output && has_own_output(table, names)) config.tied_output = false;
+  bind_weights(parts, config, table, names, folder, progress);
+  return draft;
 }
 
 }  // namespace riffle

@@ -6,8 +6,8 @@
 #include "chat/chat_template.h"
 #include "formats/gguf_split.h"
 #include "formats/hf_files.h"
+#include "import/draft.h"
 #include "import/end_tokens.h"
-#include "import/hf_folder.h"
 #include "import/read_config.h"
 #include "text/bpe.h"
 #include "text/tokenizer_json.h"
@@ -20,10 +20,10 @@ namespace {
 
 // Rows of the embedding beyond the last piece are padding; pieces beyond the last row would have no
 // embedding.
-void check_vocab(const Model& model, const std::string& where) {
-  const int n_pieces = model.tokenizer->vocab_size();
-  if (n_pieces > model.config.vocab_size) {
-    bad_model(where, "vocab_size", std::to_string(model.config.vocab_size),
+void check_vocab(const Draft& draft, const std::string& where) {
+  const int n_pieces = draft.parts.tokenizer->vocab_size();
+  if (n_pieces > draft.config.vocab_size) {
+    bad_model(where, "vocab_size", std::to_string(draft.config.vocab_size),
               "at least " + std::to_string(n_pieces) + ", the number of pieces of the tokenizer");
   }
 }
@@ -33,16 +33,15 @@ std::string file_stem(const std::string& path) {
   return name.ends_with(".gguf") ? name.substr(0, name.size() - 5) : name;
 }
 
-std::unique_ptr<Model> load_gguf(const std::string& path, const LoadProgress& progress) {
-  GgufParts parts = open_gguf(path);
-  const GgufFile& gguf = parts.gguf;
+Draft read_gguf(const std::string& path, const LoadProgress& progress) {
+  GgufParts file = open_gguf(path);
   GgufVocab vocab;
-  auto model = model_from_gguf(gguf, progress, &vocab);
-  model->files = std::move(parts.files);
-  if (model->config.name.empty()) model->config.name = file_stem(path);
-  model->tokenizer = tokenizer_from_gguf(gguf, std::move(vocab));
-  check_vocab(*model, path);
-  return model;
+  Draft draft = draft_from_gguf(file.gguf, progress, &vocab);
+  draft.parts.files = std::move(file.files);
+  if (draft.config.name.empty()) draft.config.name = file_stem(path);
+  draft.parts.tokenizer = tokenizer_from_gguf(file.gguf, std::move(vocab));
+  check_vocab(draft, path);
+  return draft;
 }
 
 constexpr uint64_t kMaxTokenizerBytes = 256 << 20;
@@ -129,19 +128,31 @@ std::string template_of_folder(const std::string& folder, const TokenizerConfig&
   return of_json();
 }
 
-std::unique_ptr<Model> load_folder(const std::string& folder, const LoadProgress& progress) {
-  auto model = read_hf_folder(folder, progress);
-  Config& c = model->config;
+Draft read_folder(const std::string& folder, const LoadProgress& progress) {
+  Draft draft = draft_from_folder(folder, progress);
+  Config& c = draft.config;
   const TokenizerConfig settings = tokenizer_settings(folder);
-  model->tokenizer = tokenizer_of_folder(folder, settings, c);
-  check_vocab(*model, folder);
-  if (c.bos_id < 0) c.bos_id = model->tokenizer->bos_id();
-  if (c.eos_id < 0) c.eos_id = model->tokenizer->eos_id();
-  add_end_token(model->tokenizer->eos_id(), &c);
+  draft.parts.tokenizer = tokenizer_of_folder(folder, settings, c);
+  check_vocab(draft, folder);
+  const Tokenizer& tokenizer = *draft.parts.tokenizer;
+  if (c.bos_id < 0) c.bos_id = tokenizer.bos_id();
+  if (c.eos_id < 0) c.eos_id = tokenizer.eos_id();
+  add_end_token(tokenizer.eos_id(), &c);
   const std::string generation = folder + "/generation_config.json";
   if (file_exists(generation)) add_generation_config(MappedFile::open(generation)->view(), &c);
-  model->chat_template = template_of_folder(folder, settings, c.text_part);
-  return model;
+  draft.parts.chat_template = template_of_folder(folder, settings, c.text_part);
+  return draft;
+}
+
+Draft read_files(const std::string& path, const LoadProgress& progress) {
+  if (path.find('\0') != std::string::npos)
+    throw Error(RIFFLE_IO, "model path: found a NUL, expected a file name");
+  const std::string found = gguf_of_folder(path);
+  return is_folder(found) ? read_folder(found, progress) : read_gguf(found, progress);
+}
+
+std::unique_ptr<Model> finished(Draft draft) {
+  return std::make_unique<Model>(std::move(draft.config), std::move(draft.parts));
 }
 
 }  // namespace
@@ -160,7 +171,7 @@ namespace {
 
 // The model's own template, if it can be evaluated: it is tried on one message. A template that
 // refuses so short a conversation may take others.
-void take_own_template(Model* model) {
+void take_own_template(ModelParts* model) {
   if (model->chat_template.empty()) return;
   try {
     auto chat = std::make_unique<const ChatTemplate>(model->chat_template);
@@ -177,32 +188,32 @@ void take_own_template(Model* model) {
 }
 
 // The last norm takes it over.
-void fold_logit_scale(Model* model) {
-  const float scale = std::exchange(model->config.logit_scale, 1.0f);
+void fold_logit_scale(Draft* draft) {
+  const float scale = std::exchange(draft->config.logit_scale, 1.0f);
   if (scale == 1) return;
-  Tensor& norm = model->weights.final_norm;
+  Tensor& norm = draft->parts.weights.final_norm;
   const auto* weights = static_cast<const float*>(norm.data);
   auto scaled = std::make_unique<std::vector<float>>(weights, weights + norm.cols);
   for (float& w : *scaled) w *= scale;
-  model->owned.push_back(std::move(scaled));
-  norm.data = model->owned.back()->data();
+  draft->parts.owned.push_back(std::move(scaled));
+  norm.data = draft->parts.owned.back()->data();
 }
 
 }  // namespace
 
 std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress,
                                   std::unique_ptr<const ChatTemplate> chat) {
-  auto model = read_model(path, progress);
-  fold_logit_scale(model.get());
-  model->chat = std::move(chat);
-  if (!model->chat) take_own_template(model.get());
-  if (model->chat) {
-    for (const int32_t id : model->chat->end_ids(*model->tokenizer))
-      add_end_token(id, &model->config);
+  Draft draft = read_files(path, progress);
+  fold_logit_scale(&draft);
+  ModelParts& parts = draft.parts;
+  parts.chat = std::move(chat);
+  if (!parts.chat) take_own_template(&parts);
+  if (parts.chat) {
+    for (const int32_t id : parts.chat->end_ids(*parts.tokenizer)) add_end_token(id, &draft.config);
     // Files of gpt-oss may say that <|end|> ends a turn, as it does for others. Its reasoning does.
-    std::erase(model->config.eos_ids, model->chat->reasoning_end_id(*model->tokenizer));
+    std::erase(draft.config.eos_ids, parts.chat->reasoning_end_id(*parts.tokenizer));
   }
-  return model;
+  return finished(std::move(draft));
 }
 
 std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress) {
@@ -210,10 +221,7 @@ std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& p
 }
 
 std::unique_ptr<Model> read_model(const std::string& path, const LoadProgress& progress) {
-  if (path.find('\0') != std::string::npos)
-    throw Error(RIFFLE_IO, "model path: found a NUL, expected a file name");
-  const std::string found = gguf_of_folder(path);
-  return is_folder(found) ? load_folder(found, progress) : load_gguf(found, progress);
+  return finished(read_files(path, progress));
 }
 
 }  // namespace riffle

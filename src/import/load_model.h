@@ -21,10 +21,8 @@ std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& p
 // tokens only those that the files name.
 std::unique_ptr<Model> read_model(const std::string& path, const LoadProgress& progress);
 
-// Everything but the tokenizer, from a GGUF file in memory, which must outlive the model. vocab, if
-// not null: the pieces, for tokenizer_from_gguf.
-std::unique_ptr<Model> model_from_gguf(const GgufFile& gguf, const LoadProgress& progress,
-                                       GgufVocab* vocab = nullptr);
+// Everything except the tokenizer, from a GGUF file in memory, which must outlive the model.
+std::unique_ptr<Model> model_from_gguf(const GgufFile& gguf, const LoadProgress& progress);
 
 // vocab: gguf_vocab() of the file. Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
 std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf, GgufVocab vocab);

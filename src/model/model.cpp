@@ -8,10 +8,10 @@
 
 namespace riffle {
 
-Model::Model() : gguf_names(&kGgufNames), file_names(&kGgufNames) {}
-Model::~Model() = default;
-Model::Model(Model&&) noexcept = default;
-Model& Model::operator=(Model&&) noexcept = default;
+ModelParts::ModelParts() : gguf_names(&kGgufNames), file_names(&kGgufNames) {}
+ModelParts::~ModelParts() = default;
+ModelParts::ModelParts(ModelParts&&) noexcept = default;
+ModelParts& ModelParts::operator=(ModelParts&&) noexcept = default;
 
 int drawable_ids(const Model& model) {
   const Config& c = model.config;

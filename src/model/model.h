@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/common/dtype.h"
@@ -207,8 +208,8 @@ struct Weights {
   Tensor output;      // [vocab_size][dim]; the embedding itself when tied
 };
 
-struct Model {
-  Config config;
+// All of a model except its configuration.
+struct ModelParts {
   Weights weights;
   std::string format;                              // "gguf", "safetensors" or "synthetic"
   std::string chat_template;                       // text, or empty
@@ -223,10 +224,18 @@ struct Model {
   // How GGUF names the tensors, and how the model's own file names them.
   const TensorNames *gguf_names, *file_names;
 
-  Model();  // with the usual names of GGUF
-  ~Model();
-  Model(Model&&) noexcept;
-  Model& operator=(Model&&) noexcept;
+  ModelParts();  // with the usual names of GGUF
+  ~ModelParts();
+  ModelParts(ModelParts&&) noexcept;
+  ModelParts& operator=(ModelParts&&) noexcept;
+};
+
+// load_model makes it when all of its configuration is known; from then on nothing changes that.
+struct Model : ModelParts {
+  Model() = default;
+  Model(Config c, ModelParts parts) : ModelParts(std::move(parts)), config(std::move(c)) {}
+
+  Config config;
 };
 
 // Only ids below it may be drawn. Beyond are rows of the output that no piece belongs to, and the

@@ -40,7 +40,7 @@ constexpr int64_t kMostChecked = 1 << 18;
 
 class Binder {
  public:
-  Binder(Model& model, const TensorTable& table, const std::string& where)
+  Binder(ModelParts& model, const TensorTable& table, const std::string& where)
       : model_(model), table_(table), where_(where) {}
 
   Tensor matrix(const std::string& name, int64_t rows, int64_t cols) {
@@ -281,7 +281,7 @@ class Binder {
     return raw;
   }
 
-  Model& model_;
+  ModelParts& model_;
   const TensorTable& table_;
   const std::string& where_;
   std::set<std::string> used_;
@@ -340,9 +340,9 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
 
 }  // namespace
 
-void bind_weights(Model& model, const TensorTable& table, const TensorNames& names,
-                  const std::string& where, const LoadProgress& progress) {
-  const Config& c = model.config;
+void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
+                  const TensorNames& names, const std::string& where,
+                  const LoadProgress& progress) {
   const int64_t q_rows = static_cast<int64_t>(c.n_heads) * c.head_dim;
   const int64_t kv_rows = static_cast<int64_t>(c.n_kv_heads) * c.head_dim;
   Binder binder(model, table, where);

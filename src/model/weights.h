@@ -123,11 +123,11 @@ inline constexpr TensorNames kHuggingFacePostNorms = [] {
 // set. If `whole` has no rows, nothing is changed.
 void take_rows(const Tensor& whole, std::initializer_list<Tensor*> parts);
 
-// Fills model.weights, owned, n_params and weight_bytes by model.config. where: file or folder, for
-// missing tensors. Throws RIFFLE_BAD_MODEL (missing tensor, wrong shape), RIFFLE_UNSUPPORTED
-// (tensor type; a tensor that the config does not ask for, such as a bias), RIFFLE_ABORTED
-// (progress said so).
-void bind_weights(Model& model, const TensorTable& table, const TensorNames& names,
-                  const std::string& where, const LoadProgress& progress);
+// Fills model's weights, owned, generated, read_ahead, n_params and weight_bytes. where: file or
+// folder, for missing tensors. Throws RIFFLE_BAD_MODEL (missing tensor, wrong shape),
+// RIFFLE_UNSUPPORTED (tensor type; a tensor that the config does not ask for, such as a bias),
+// RIFFLE_ABORTED (progress said so).
+void bind_weights(ModelParts& model, const Config& config, const TensorTable& table,
+                  const TensorNames& names, const std::string& where, const LoadProgress& progress);
 
 }  // namespace riffle

@@ -5,7 +5,6 @@
 
 #include "formats/hf_files.h"
 #include "import/end_tokens.h"
-#include "import/hf_folder.h"
 #include "import/read_config.h"
 #include "util/error.h"
 

@@ -1,4 +1,3 @@
-#include "import/hf_folder.h"
 
 #include "formats/hf_files.h"
 #include "import/read_config.h"

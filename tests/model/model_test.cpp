@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "formats/hf_files.h"
-#include "import/hf_folder.h"
 #include "import/load_model.h"
 #include "tests/model/expect_error.h"
 #include "tests/model/test_files.h"
