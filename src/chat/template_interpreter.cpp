@@ -7,6 +7,7 @@
 #include "chat/python_text.h"
 #include "chat/template_calls.h"
 #include "chat/template_lexer.h"
+#include "chat/template_macros.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -24,11 +25,10 @@ struct TemplateScope {
 
 namespace {
 
+using Depth = TemplateDepth;
 using Expression = TemplateExpression;
 using Statement = TemplateStatement;
 
-// Expressions, statements and macros inside each other: what the stack of a thread holds.
-constexpr int kMaxDepth = 1200;
 constexpr size_t kMaxOutput = size_t{64} << 20;  // beside a multiple of the conversation
 constexpr int64_t kMaxRange = 100000;            // Jinja's own
 constexpr const char* kFunctions[] = {"range", "namespace", "dict", "raise_exception"};
@@ -54,13 +54,6 @@ class Rendering {
   int line() const { return line_; }
 
  private:
-  struct Depth {
-    explicit Depth(int& depth) : depth(depth) {
-      if (++depth > kMaxDepth) template_stop(TemplateStop::LIMIT, "it nests or recurses too deep");
-    }
-    ~Depth() { depth--; }
-    int& depth;
-  };
   // Variables set until it ends are its own.
   struct Inner {
     explicit Inner(Rendering& r) : r(r), before(r.scope_) { r.push_scope(); }
@@ -536,43 +529,8 @@ class Rendering {
     }
   }
 
-  // Whether a macro's body has this name; Jinja takes further arguments only then.
   bool uses(const Statement& macro, std::string_view name) {
-    bool found = false;
-    for (const int index : macro.bodies[0])
-      found = found || statement_uses(tree_.statements[static_cast<size_t>(index)], name);
-    return found;
-  }
-  bool statement_uses(const Statement& s, std::string_view name) {
-    const Depth depth(depth_);
-    budget_.step();
-    const auto in = [&](int expression) {
-      return expression >= 0 && expression_uses(expression, name);
-    };
-    if (in(s.expression) || in(s.condition)) return true;
-    for (const int condition : s.conditions) {
-      if (in(condition)) return true;
-    }
-    if (s.kind == Statement::MACRO) return false;
-    for (const auto& body : s.bodies) {
-      for (const int index : body) {
-        if (statement_uses(tree_.statements[static_cast<size_t>(index)], name)) return true;
-      }
-    }
-    return false;
-  }
-  bool expression_uses(int index, std::string_view name) {
-    const Depth depth(depth_);
-    budget_.step();
-    const Expression& e = at(index);
-    if (e.kind == Expression::NAME && e.text == name) return true;
-    for (const int operand : e.operands) {
-      if (operand >= 0 && expression_uses(operand, name)) return true;
-    }
-    for (const auto& keyword : e.keywords) {
-      if (expression_uses(keyword.second, name)) return true;
-    }
-    return false;
+    return macro_uses({tree_, budget_, depth_}, macro, name);
   }
 
   const TemplateTree& tree_;

@@ -8,25 +8,6 @@
 
 namespace riffle {
 
-void TemplateArguments::add(const std::string& name, Value value, TemplateBudget& budget) {
-  if (name == "*") {
-    for (Value& item : items_of(value, budget)) list.push_back(std::move(item));
-  } else if (name == "**") {
-    if (!value.is(Value::DICT)) wrong_type("**", value, "a dict");
-    budget.bytes(value.dict().entries.size() * sizeof(keywords[0]));
-    for (const auto& [key, item] : value.dict().entries) {
-      if (!key.is(Value::STRING)) wrong_type("**", key, "names");
-      for (const auto& known : keywords) {
-        budget.step();
-        if (known.first == key.str())
-          template_stop(TemplateStop::FAILED, "it gives the argument " + known.first + " twice");
-      }
-      keywords.emplace_back(key.str(), item);
-    }
-  } else {
-    keywords.emplace_back(name, std::move(value));
-  }
-}
 namespace {
 
 [[noreturn]] void no_operator(std::string_view sign, const Value& a, const Value& b) {
