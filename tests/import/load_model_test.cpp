@@ -1,11 +1,10 @@
-#include "model/model.h"
+#include "import/load_model.h"
 
 #include <sys/stat.h>
 
 #include <algorithm>
 
 #include "formats/hf_files.h"
-#include "import/load_model.h"
 #include "tests/model/expect_error.h"
 #include "tests/model/test_files.h"
 #include "util/mapped_file.h"
