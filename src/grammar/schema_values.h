@@ -9,13 +9,13 @@
 namespace riffle::grammar {
 
 bool is_true(const Json& value);
-// As JSON, cut to what an error text has room for.
+// Returns the value as JSON, cut to the length that an error text has room for.
 std::string shown_value(const Json& value);
-// Nothing if the number has more than 400 digits.
+// Returns nothing if the number has more than 400 digits.
 std::optional<Decimal> decimal_of(const Json& number);
-// The same text for equal values.
+// Returns the same text for equal values.
 std::string canonical(const Json& value);
-// SchemaNode::Type of the value.
+// Returns the SchemaNode::Type of the value.
 unsigned type_of(const Json& value);
 
 }  // namespace riffle::grammar

@@ -1,5 +1,5 @@
-// What every reader of hostile files here shares: a view of bytes, arithmetic that cannot wrap,
-// one-line errors.
+// Tools of all readers of hostile files: a view of bytes, arithmetic that cannot wrap, one-line
+// errors.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -18,7 +18,7 @@ struct FileView {
   }
 };
 
-// false if the result does not fit 64 bits.
+// Return false if the result does not fit 64 bits.
 inline bool checked_add(uint64_t a, uint64_t b, uint64_t* sum) {
   return !__builtin_add_overflow(a, b, sum);
 }
@@ -26,13 +26,13 @@ inline bool checked_mul(uint64_t a, uint64_t b, uint64_t* product) {
   return !__builtin_mul_overflow(a, b, product);
 }
 
-// Whether [offset, offset+length) lies inside [0, size).
+// Tells whether [offset, offset+length) lies inside [0, size).
 inline bool inside(uint64_t offset, uint64_t length, uint64_t size) {
   return offset <= size && length <= size - offset;
 }
 
-// Value of type T at p, which may be unaligned. Files are little-endian, as are the machines riffle
-// runs on.
+// Returns the value of type T at p, which may be unaligned. Files are little-endian, as are the
+// machines riffle runs on.
 template <class T>
 T load_unaligned(const void* p) {
   T value;

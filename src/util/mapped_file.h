@@ -1,5 +1,5 @@
-// A whole file mapped read-only. If another program cuts the file while it is mapped, reading what
-// is gone raises SIGBUS: no check made at load can prevent that.
+// A whole file mapped read-only. If another program cuts the file while it is mapped, reading the
+// lost part raises SIGBUS: no check made at load can prevent that.
 #pragma once
 #include <memory>
 #include <string>
@@ -20,7 +20,7 @@ class MappedFile {
   // Lets go of the memory that these bytes take in this process, if they are this file's; reading
   // them fetches them anew.
   void drop(const void* data, uint64_t bytes) const;
-  // Whether path names this file, under any name.
+  // Tells whether path names this file, under any name.
   bool is_same_file(const std::string& path) const;
 
  private:
@@ -29,7 +29,7 @@ class MappedFile {
   uint64_t device_ = 0, inode_ = 0;
 };
 
-// Whether path names something that is not a folder.
+// Tells whether path names something that is not a folder.
 bool file_exists(const std::string& path);
 bool is_folder(const std::string& path);
 

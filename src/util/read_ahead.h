@@ -17,8 +17,8 @@ struct MappedBytes {
 };
 
 // Asks the system, in a thread of its own, to bring parts of mapped files into its page cache, in
-// the order given. It is a hint: nothing waits for it and no failure matters. What is in the cache
-// already costs some 10 microseconds a megabyte.
+// the order given. It is a hint: nothing waits for it and no failure matters. A part that is in the
+// cache already costs some 10 microseconds a megabyte.
 class ReadAhead {
  public:
   // The parts lie in these files, which stay mapped meanwhile.

@@ -1,5 +1,4 @@
 #include "import/read_config.h"
-
 #include "tests/formats/gguf_bytes.h"
 
 using namespace riffle;
