@@ -11,7 +11,6 @@
 #include "measure/synthetic_model.h"
 #include "quantize/gguf_metadata.h"
 #include "quantize/quantize.h"
-#include "text/tokenizer.h"
 #include "tests/engine/tiny_checkpoint.h"
 #include "tests/model/expect_error.h"
 #include "text/tokenizer.h"
