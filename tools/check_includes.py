@@ -1,33 +1,60 @@
 #!/usr/bin/env python3
-"""Includes go one way: cli -> riffle.h -> api -> engine -> {model, select, kv} -> backend.h -> kernels.
+"""Includes go one way, between rooms and between files.
 
-    tools/check_includes.py        prints each include that goes up, and ends with 1 if there is one
+    tools/check_includes.py        prints each include that goes up, each cycle of files, and the number of includes that
+                                   go up by room; ends with 1 if there is one
 
-Rooms of src/ and what each may include besides itself; kernels/ includes nothing of src/. Folders
-called papers are a room of their own wherever they are, and so are those called measure: the core
-includes neither.
+A room is a folder with the files in it. A folder inside it belongs to it unless it is a room of its own. Folders called
+papers are one room wherever they are, and so are those called measure (with measure/commands as another one): the core
+includes none of these. All rooms use the types of riffle.h and riffle_measure.h. kernels/ includes nothing of src/.
 """
+import collections
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# A room: the folders under src/ that its files may include. All rooms use the types of riffle.h and
-# riffle_measure.h and the random numbers of ANYWHERE.
+# Files that src/cli may include too: the random numbers.
 ANYWHERE = {"kernels/common/splitmix64.h"}
+
+# The rooms, and what each may include besides itself.
+FILES = {"util", "formats", "text", "chat", "model"}
+STORE = FILES | {"kv", "kv/file"}
+DEVICES = STORE | {"select", "backend", "backend/cpu", "backend/cuda"}
+ENGINE = DEVICES | {"grammar", "engine", "engine/plan", "engine/schedule"}
 MAY = {
-    "util": {"util"},
-    "model": {"util", "model"},
-    "kv": {"util", "model", "kv"},
-    "select": {"util", "model", "kv", "select"},
-    "backend": {"util", "model", "kv", "select", "backend"},
-    "grammar": {"util", "model", "grammar"},
-    "engine": {"util", "model", "kv", "select", "backend", "grammar", "engine"},
-    "api": {"util", "model", "kv", "select", "backend", "grammar", "engine", "api"},
-    "cli": {"cli"},
-    "papers": {"util", "model", "kv", "select", "backend", "papers", "kernels"},
-    "measure": {"util", "model", "kv", "select", "backend", "grammar", "engine", "api", "measure"},
-    "commands": {"cli", "commands"},  # measuring's: clients of the interface, as cli is
+    "util": set(),
+    "formats": {"util"},
+    "text": {"util"},
+    "chat": {"util", "text"},
+    "model": {"util", "formats", "text", "chat"},
+    "model/families": FILES,
+    "import": FILES | {"model/families"},
+    "quantize": FILES | {"model/families", "import"},
+    "kv": {"util", "model"},
+    "kv/file": {"util", "model", "kv"},
+    "select": {"util", "model", "kv"},
+    "backend": {"util", "model", "kv", "select"},
+    "backend/cpu": {"util", "model", "kv", "select", "backend"},
+    "backend/cuda": {"util", "model", "kv", "select", "backend", "backend/cpu"},
+    "grammar": {"util", "text", "chat", "model"},
+    "engine/plan": DEVICES,
+    "engine": ENGINE - {"engine", "engine/schedule"},
+    "engine/schedule": ENGINE - {"engine/schedule"},
+    "api": ENGINE | {"model/families", "import", "quantize"},
+    "cli": set(),
+    "cli/batch": {"cli"},
+    "papers": DEVICES - {"kv/file"},
+    "measure": ENGINE | {"model/families", "import", "api"},
+    "commands": {"cli"},  # measuring's: clients of the interface, as cli is
+}
+# Rooms that no other one includes.
+APART = {"papers", "measure", "commands"}
+# Files that join rooms, and what they may include besides: a program's commands, the device that stands for a missing
+# one.
+JOINTS = {
+    "src/cli/main.cpp": {"cli/batch"},
+    "src/backend/no_cuda.cpp": {"backend/cuda"},
 }
 # Arrows from the core that are still there.
 WOVEN = {
@@ -43,67 +70,106 @@ WOVEN = {
     ("src/backend/cuda/cuda_step.cpp", "kernels/cuda/measure/measure.h"),
     ("src/backend/cuda/weights.cpp", "kernels/cuda/measure/measure.h"),
     ("src/cli/info.cpp", "src/measure/commands/bench/bench.h"),
-    ("src/model/quantize/quantize_model.cpp", "kernels/common/measure/synthetic.h"),
+    ("src/quantize/quantize_model.cpp", "kernels/common/measure/synthetic.h"),
     ("src/engine/engine.cpp", "src/select/papers/tokenselect.h"),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 
 
 def room(path):
-    """The room of a file, given relative to the root: a folder of src/, "papers", "measure",
-    "commands", "kernels" or ""."""
-    parts = path.parts
-    if "papers" in parts[:-1]:
+    """The room of a file, given relative to the root: the innermost of MAY, "kernels", or "" for src/ itself."""
+    folders = path.parts[:-1]
+    if "papers" in folders:
         return "papers"
-    if "measure" in parts[:-1]:
-        return "commands" if "commands" in parts else "measure"
-    if parts[0] == "src":
-        return parts[1] if len(parts) > 2 else ""
-    return parts[0]
+    if "measure" in folders:
+        return "commands" if "commands" in folders else "measure"
+    if folders[0] != "src":
+        return folders[0]
+    for n in range(len(folders), 1, -1):
+        if "/".join(folders[1:n]) in MAY:
+            return "/".join(folders[1:n])
+    return "/".join(folders[1:2])
 
 
-def parts_of(path):
-    return (path.relative_to(ROOT) if path.is_absolute() else path).parts
-
-
-def find(included, file):
-    for base in (ROOT / "src", ROOT, file.parent):
+def find(root, included, file):
+    for base in (root / "src", root, file.parent):
         if (base / included).is_file():
-            return (base / included).resolve().relative_to(ROOT)
+            return (base / included).resolve().relative_to(root)
     return None
 
 
-def main():
-    bad = 0
+def includes(root):
+    """(file, line, included file) of src/ and kernels/, relative to the root."""
     for folder in ("src", "kernels"):
-        for file in sorted((ROOT / folder).rglob("*")):
+        for file in sorted((root / folder).rglob("*")):
             if file.suffix not in (".h", ".cpp", ".cu", ".cuh"):
                 continue
-            here = room(file.relative_to(ROOT))
             for number, line in enumerate(file.read_text().splitlines(), 1):
                 found = INCLUDE.match(line)
-                target = find(found.group(1), file) if found else None
-                if target is None:
-                    continue
-                there = room(target)
-                if (str(file.relative_to(ROOT)), str(target)) in WOVEN:
-                    ok = True
-                elif there in ("papers", "measure", "commands") and here != there:
-                    ok = False
-                elif parts_of(file)[0] == "kernels":
-                    ok = parts_of(target)[0] == "kernels"
-                elif there == "":
-                    ok = True
-                elif there == "kernels":
-                    ok = here not in ("cli", "commands") or str(target) in ANYWHERE
-                else:
-                    ok = there in MAY.get(here, set())
-                if not ok:
-                    bad += 1
-                    print(f"{file.relative_to(ROOT)}:{number}: {here} includes {target}: "
-                          f"expected {', '.join(sorted(MAY.get(here, {'kernels'})))}")
-    return 1 if bad else 0
+                target = find(root, found.group(1), file) if found else None
+                if target is not None:
+                    yield file.relative_to(root), number, target
+
+
+def may_include(file):
+    here = room(file)
+    if file.parts[0] == "kernels":
+        return {"kernels", here}
+    return MAY.get(here, set()) | {here, ""} | JOINTS.get(file.as_posix(), set())
+
+
+def goes_up(file, target):
+    here, there = room(file), room(target)
+    if (file.as_posix(), target.as_posix()) in WOVEN:
+        return False
+    if there in APART and here != there:
+        return True
+    if file.parts[0] == "kernels":
+        return target.parts[0] != "kernels"
+    if target.parts[0] == "kernels":
+        return here.split("/")[0] in ("cli", "commands") and target.as_posix() not in ANYWHERE
+    return there not in may_include(file)
+
+
+def cycles(edges):
+    """Files that include each other, as lists that begin and end with the same file: one of each knot."""
+    state, path, found = {}, [], []
+
+    def visit(file):
+        state[file] = "open"
+        path.append(file)
+        for target in sorted(edges.get(file, ())):
+            if state.get(target) == "open":
+                found.append(path[path.index(target):] + [target])
+            elif target not in state:
+                visit(target)
+        path.pop()
+        state[file] = "done"
+
+    for file in sorted(edges):
+        if file not in state:
+            visit(file)
+    return found
+
+
+def check(root):
+    """Prints what goes the wrong way under root; returns how much that is."""
+    up = collections.Counter()
+    edges = collections.defaultdict(set)
+    for file, number, target in includes(root):
+        edges[file].add(target)
+        if goes_up(file, target):
+            up[room(file)] += 1
+            expected = ", ".join(sorted(may_include(file) - {""}))
+            print(f"{file}:{number}: {room(file)} includes {target}: expected {expected}")
+    knots = cycles(edges)
+    for knot in knots:
+        print(f"{knot[0]}: found a cycle, {' -> '.join(map(str, knot))}: expected none")
+    for here, count in sorted(up.items()):
+        print(f"{here}: {count} includes go up")
+    return sum(up.values()) + len(knots)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.setrecursionlimit(10000)
+    sys.exit(1 if check(ROOT) else 0)

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "model/quantize/weight_mix.h"
-#include "model/text/tokenizer.h"
+#include "quantize/weight_mix.h"
+#include "text/tokenizer.h"
 
 namespace riffle {
 

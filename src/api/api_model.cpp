@@ -4,10 +4,11 @@
 
 #include "api/api_handles.h"
 #include "api/struct_sizes.h"
-#include "model/chat/chat_template.h"
-#include "model/config.h"
-#include "model/quantize/quantize_model.h"
-#include "model/text/tokenizer.h"
+#include "chat/chat_template.h"
+#include "import/load_model.h"
+#include "import/read_config.h"
+#include "quantize/quantize_model.h"
+#include "text/tokenizer.h"
 
 using namespace riffle;
 

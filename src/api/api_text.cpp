@@ -1,6 +1,6 @@
 // riffle.h: text, without a model.
-#include "model/text/tokenizer.h"
 #include "riffle.h"
+#include "text/tokenizer.h"
 
 extern "C" int64_t riffle_utf8_error(const char* text, size_t text_len) {
   return text ? riffle::utf8_error({text, text_len}) : -1;

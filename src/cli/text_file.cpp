@@ -8,8 +8,8 @@
 #include <cstring>
 #include <system_error>
 
-#include "cli/batch/reader.h"
 #include "cli/common.h"
+#include "cli/line_reader.h"
 
 namespace riffle::cli {
 namespace {

@@ -10,8 +10,8 @@
 #include "engine/sampler.h"
 #include "grammar/constraint.h"
 #include "model/model.h"
-#include "model/text/tokenizer.h"
 #include "riffle.h"
+#include "text/tokenizer.h"
 
 namespace riffle {
 

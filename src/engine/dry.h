@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "model/text/tokenizer.h"
 #include "riffle.h"
+#include "text/tokenizer.h"
 
 namespace riffle {
 

@@ -8,8 +8,8 @@
 #include "engine/lookup.h"
 #include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
-#include "model/text/tokenizer.h"
 #include "select/papers/tokenselect.h"
+#include "text/tokenizer.h"
 #include "util/error.h"
 
 namespace riffle {

@@ -4,7 +4,6 @@
 #include <bit>
 
 #include "kernels/common/splitmix64.h"
-#include "util/error.h"
 
 namespace riffle {
 
@@ -90,14 +89,6 @@ void StepRows::run(Engine& engine) {
   sampled_.assign(tokens_.size(), kNotSampled);
   engine.step(sequences_, tokens_, samples_.data(), sampled_.data(),
               [this](int64_t row) { draws_[row].answer->find_mask(draws_[row].ahead); });
-}
-
-void check_lookup(int lookup, const Selector& selector) {
-  if (lookup > 0 && selector.keeps_steps())
-    fail(RIFFLE_UNSUPPORTED,
-         "`lookup` is %d, but `selection.selector` %s chooses by what earlier steps chose: "
-         "expected 0; set `lookup` to 0 or name another selector",
-         lookup, selector.name());
 }
 
 }  // namespace riffle

@@ -63,7 +63,4 @@ class StepRows {
   std::vector<Draw> draws_;  // by row
 };
 
-// Throws if these settings cannot compute tokens ahead. lookup: of riffle_context_options.
-void check_lookup(int lookup, const Selector& selector);
-
 }  // namespace riffle

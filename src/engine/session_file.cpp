@@ -8,8 +8,8 @@
 #include "kernels/common/kv_q8.h"
 #include "kv/file/session_writer.h"
 #include "model/fingerprint.h"
-#include "model/formats/checked.h"
 #include "riffle.h"
+#include "util/checked.h"
 #include "util/checksum.h"
 #include "util/error.h"
 

@@ -1,6 +1,7 @@
 // JSON Schema (drafts 6 to 2020-12) as a grammar: its texts are JSON texts that are valid by the
-// schema. A schema that the grammar cannot express is refused with the place in it (schema_node.cpp
-// has the keywords), so no text is invalid. Some valid texts are not in the grammar:
+// schema. A schema that the grammar cannot express is refused with the place in it
+// (schema_keywords.cpp has the keywords), so no text is invalid. Some valid texts are not in the
+// grammar:
 //   - white space only where models write it (JsonPieces::space)
 //   - whole numbers only without fraction and exponent, other numbers with limits without exponent
 //   - formats only as far as the patterns in formats.cpp

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "chat/chat_template.h"
 #include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex.h"
-#include "model/chat/chat_template.h"
-#include "model/text/tokenizer.h"
+#include "text/tokenizer.h"
 #include "util/error.h"
 
 namespace riffle::grammar {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/text/tokenizer.h"
+#include "text/tokenizer.h"
 #include "util/error.h"
 
 namespace riffle::grammar {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "grammar/reader.h"
+#include "grammar/schema_values.h"
 #include "util/error.h"
 #include "util/utf8.h"
 
@@ -26,15 +27,6 @@ bool known_annotation(const std::string& key) {
   return names.count(key) > 0 || key.starts_with("x-");
 }
 
-bool is_true(const Json& value) { return value.is_boolean() && value.boolean(); }
-
-// Tells whether this schema of propertyNames allows every name.
-bool allows_all_names(const Json& schema) {
-  const Json* const type = schema.find("type");
-  return is_true(schema) || (schema.is_object() && schema.empty()) ||
-         (type && schema.size() == 1 && type->equals("string"));
-}
-
 // Keywords that are read together with another one.
 bool part_of_others(const std::string& key) {
   static const std::set<std::string> names = {
@@ -43,64 +35,10 @@ bool part_of_others(const std::string& key) {
   return names.count(key) > 0;
 }
 
-// Formats that say how a string is used or shown, not which characters it has.
-bool is_annotation(const std::string& format) {
-  static const std::set<std::string> names = {"password", "binary", "path", "file-path",
-                                              "directory-path"};
-  return names.count(format) > 0;
-}
-
 std::string token_of(const std::string& key) {
   std::string out;
   for (const char c : key) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
   return json_string(out);  // control characters are no part of an error text
-}
-
-std::string shown(const Json& value) {
-  std::string text = value.dump();
-  if (text.size() > 60) {
-    size_t cut = 57;
-    while (cut > 0 && (text[cut] & 0xc0) == 0x80) --cut;
-    text = text.substr(0, cut) + "...";
-  }
-  return text;
-}
-
-std::optional<Decimal> decimal_of(const Json& number) { return Decimal::parse(number.dump()); }
-
-bool is_whole(const Json& number) {
-  const std::optional<Decimal> d = decimal_of(number);
-  return d && d->is_integer();
-}
-
-// The same text for equal values.
-std::string canonical(const Json& value) {
-  if (value.is_number()) {
-    const std::optional<Decimal> d = decimal_of(value);
-    return d ? (d->negative ? "-" : "") + d->whole + "." + d->fraction : value.dump();
-  }
-  if (value.is_array()) {
-    std::string out = "[";
-    for (const Json& v : value.elements()) out += canonical(v) + ",";
-    return out + "]";
-  }
-  if (value.is_object()) {
-    std::map<std::string, std::string> members;
-    for (const auto& [key, v] : value.members()) members[key] = canonical(v);
-    std::string out = "{";
-    for (const auto& [key, text] : members) out += "\"" + json_string(key) + "\":" + text + ",";
-    return out + "}";
-  }
-  return value.dump();
-}
-
-unsigned type_of(const Json& value) {
-  if (value.is_null()) return SchemaNode::NULL_;
-  if (value.is_boolean()) return SchemaNode::BOOLEAN;
-  if (value.is_string()) return SchemaNode::STRING;
-  if (value.is_array()) return SchemaNode::ARRAY;
-  if (value.is_object()) return SchemaNode::OBJECT;
-  return is_whole(value) ? SchemaNode::INTEGER : SchemaNode::FRACTION;
 }
 
 }  // namespace
@@ -140,8 +78,8 @@ void SchemaReader::too_many_alternatives(const Json& schema) const {
 void SchemaReader::wrong(const Json& schema, const std::string& key, const Json& found,
                          const char* expected) const {
   throw Error(RIFFLE_BAD_ARGUMENT, "at " + place({&schema}) + (key.empty() ? "" : "/") +
-                                       token_of(key) + ": found " + shown(found) + ", expected " +
-                                       expected);
+                                       token_of(key) + ": found " + shown_value(found) +
+                                       ", expected " + expected);
 }
 
 AllOf SchemaReader::all_of(std::vector<const Json*> schemas) {
@@ -186,153 +124,6 @@ void SchemaReader::apply(const Json& schema, Nodes* nodes) {
   if (schema.find("anyOf")) apply_branches(schema, "anyOf", false, nodes);
   if (schema.find("oneOf")) apply_branches(schema, "oneOf", true, nodes);
   --depth_;
-}
-
-uint64_t SchemaReader::count_of(const Json& schema, const char* key, const Json& value) const {
-  const std::optional<Decimal> d = value.is_number() ? decimal_of(value) : std::nullopt;
-  if (!d || !d->is_integer() || d->negative) wrong(schema, key, value, "a whole number from 0");
-  return d->whole.size() > 9 ? 999999999 : static_cast<uint64_t>(d->whole_value());
-}
-
-NumberRange::Limit SchemaReader::limit_of(const Json& schema, const char* key,
-                                          const Json& value) const {
-  if (!value.is_number()) wrong(schema, key, value, "a number");
-  const std::optional<Decimal> d = decimal_of(value);
-  if (!d)
-    unsupported(schema,
-                "found " + std::string(key) + " with more than 400 digits, expected at most 400");
-  return {*d, std::string_view(key).starts_with("exclusive")};
-}
-
-void SchemaReader::apply_keyword(const Json& schema, const std::string& key, const Json& value,
-                                 Nodes* nodes) {
-  const auto each = [&](auto f) {
-    for (SchemaNode& n : *nodes) f(n);
-  };
-  const auto at_least = [&](uint64_t SchemaNode::*field) {
-    const uint64_t n = count_of(schema, key.c_str(), value);
-    each([&](SchemaNode& node) { node.*field = std::max(node.*field, n); });
-  };
-  const auto at_most = [&](uint64_t SchemaNode::*field) {
-    const uint64_t n = count_of(schema, key.c_str(), value);
-    each([&](SchemaNode& node) { node.*field = std::min(node.*field, n); });
-  };
-  const auto text = [&] {
-    if (!value.is_string()) wrong(schema, key, value, "a string");
-    return value.string();
-  };
-  if (key == "type") return apply_types(schema, value, nodes);
-  if (key == "$ref") {
-    const Json& to = target(schema, value);
-    if (!open_.insert(&to).second)
-      unsupported(schema, "found $ref " + shown(value) +
-                              ", which refers to itself, expected another schema");
-    apply(to, nodes);
-    open_.erase(&to);
-    return;
-  }
-  if (key == "allOf") {
-    if (!value.is_array() || value.empty()) wrong(schema, key, value, "a list of schemas");
-    for (size_t i = 0; i < value.size(); ++i) {
-      note(value[i], place({&schema}) + "/allOf/" + std::to_string(i));
-      apply(value[i], nodes);
-    }
-    return;
-  }
-  if (key == "enum" || key == "const") {
-    if (key == "enum" && !value.is_array()) wrong(schema, key, value, "a list of values");
-    std::vector<Json> listed;
-    std::set<std::string> seen;
-    const auto add = [&](const Json& v) {
-      if (seen.insert(canonical(v)).second) listed.push_back(v);
-    };
-    if (key == "const") add(value);
-    else
-      for (const Json& v : value.elements()) add(v);
-    const auto values = std::make_shared<const std::vector<Json>>(std::move(listed));
-    each([&](SchemaNode& n) {
-      if (!n.values) {
-        n.values = values;
-        return;
-      }
-      std::vector<Json> both = *n.values;
-      std::erase_if(both, [&](const Json& v) { return !seen.count(canonical(v)); });
-      n.values = std::make_shared<const std::vector<Json>>(std::move(both));
-    });
-    return;
-  }
-  if (key == "minimum" || key == "exclusiveMinimum") {
-    const NumberRange::Limit limit = limit_of(schema, key.c_str(), value);
-    return each([&](SchemaNode& n) { n.range.raise(limit); });
-  }
-  if (key == "maximum" || key == "exclusiveMaximum") {
-    const NumberRange::Limit limit = limit_of(schema, key.c_str(), value);
-    return each([&](SchemaNode& n) { n.range.lower(limit); });
-  }
-  if (key == "multipleOf") {
-    const std::optional<Decimal> d = value.is_number() ? decimal_of(value) : std::nullopt;
-    if (!d || d->negative || d->is_zero()) wrong(schema, key, value, "a number above 0");
-    if (!d->is_integer() || d->whole.size() > 9)
-      unsupported(schema, "found multipleOf " + shown(value) +
-                              ", expected a whole number below 1000000000");
-    return each([&](SchemaNode& n) {
-      n.types &= ~static_cast<unsigned>(SchemaNode::FRACTION);
-      if (d->whole == "1") return;
-      n.multiples.push_back(d->whole_value());
-      n.multiples_at = &schema;
-    });
-  }
-  if (key == "minLength" || key == "maxLength") {
-    each([&](SchemaNode& n) { n.lengths_at = &schema; });
-    return key == "minLength" ? at_least(&SchemaNode::min_length)
-                              : at_most(&SchemaNode::max_length);
-  }
-  if (key == "minItems") return at_least(&SchemaNode::min_items);
-  if (key == "maxItems") return at_most(&SchemaNode::max_items);
-  if (key == "minProperties" || key == "maxProperties") {
-    each([&](SchemaNode& n) { n.properties_at = &schema; });
-    return key == "minProperties" ? at_least(&SchemaNode::min_properties)
-                                  : at_most(&SchemaNode::max_properties);
-  }
-  if (key == "pattern") {
-    const std::string pattern = text();
-    return each([&](SchemaNode& n) { n.patterns.emplace(pattern, &schema); });
-  }
-  if (key == "format") {
-    const std::string name = text();
-    if (is_annotation(name)) return;
-    return each([&](SchemaNode& n) { n.formats.emplace(name, &schema); });
-  }
-  if (key == "required") {
-    if (!value.is_array()) wrong(schema, key, value, "a list of names");
-    for (const Json& name : value.elements()) {
-      if (!name.is_string()) wrong(schema, key, value, "a list of names");
-      const std::string& n = name.string();
-      each([&](SchemaNode& node) {
-        if (std::find(node.required.begin(), node.required.end(), n) == node.required.end())
-          node.required.push_back(n);
-      });
-    }
-    return;
-  }
-  if (key == "nullable") {  // OpenAPI's; apply_types reads it
-    if (!value.is_boolean()) wrong(schema, key, value, "true or false");
-    if (is_true(value) && !schema.find("type"))
-      unsupported(schema, "found nullable without type, expected both; use anyOf with type null");
-    return;
-  }
-  // Keywords that have no effect with these values.
-  if (key == "$id" && &schema == &root_) return;
-  if (key == "uniqueItems" && value.is_boolean() && !value.boolean()) return;
-  if (key == "propertyNames" && allows_all_names(value)) return;
-  if ((key == "patternProperties" || key == "dependentRequired" || key == "dependentSchemas" ||
-       key == "dependencies") &&
-      value.is_object() && value.empty())
-    return;
-  const std::string name =
-      key.size() > 60 ? format("of %zu characters", key.size()) : std::string(key);
-  unsupported(schema,
-              "found the keyword " + name + ", expected one that riffle-run(1) lists; remove it");
 }
 
 void SchemaReader::apply_types(const Json& schema, const Json& value, Nodes* nodes) {
@@ -433,7 +224,7 @@ const Json& SchemaReader::target(const Json& schema, const Json& reference) {
   if (!reference.is_string()) wrong(schema, "$ref", reference, "a string");
   const std::string& text = reference.string();
   if (!text.starts_with("#") || (text.size() > 1 && text[1] != '/'))
-    unsupported(schema, "found $ref " + shown(reference) +
+    unsupported(schema, "found $ref " + shown_value(reference) +
                             ", expected a place in this schema, such as #/$defs/name");
   // %25 and the like; then a JSON pointer.
   std::string pointer;

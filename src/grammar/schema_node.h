@@ -90,6 +90,14 @@ class SchemaReader {
 
   void apply(const Json& schema, Nodes* nodes);
   void apply_keyword(const Json& schema, const std::string& key, const Json& value, Nodes* nodes);
+  void follow(const Json& schema, const Json& reference, Nodes* nodes);
+  void apply_all_of(const Json& schema, const Json& all, Nodes* nodes);
+  void apply_values(const Json& schema, const std::string& key, const Json& value, Nodes* nodes);
+  void apply_multiple(const Json& schema, const Json& value, Nodes* nodes);
+  // Returns false if the keyword sets no limit of numbers, lengths or counts.
+  bool apply_limit(const Json& schema, const std::string& key, const Json& value, Nodes* nodes);
+  void apply_required(const Json& schema, const Json& value, Nodes* nodes);
+  void check_without_effect(const Json& schema, const std::string& key, const Json& value) const;
   void apply_types(const Json& schema, const Json& value, Nodes* nodes);
   void apply_properties(const Json& schema, Nodes* nodes);
   void apply_items(const Json& schema, Nodes* nodes);

@@ -8,8 +8,7 @@
 
 #include "kernels/common/half.h"
 #include "kernels/common/measure/synthetic.h"
-#include "model/families/family.h"
-#include "model/text/tokenizer.h"
+#include "text/tokenizer.h"
 #include "util/cpu_limits.h"
 #include "util/error.h"
 #include "util/memory_limits.h"
@@ -22,7 +21,8 @@ struct Shape {
   const char* name;
   int dim, hidden_dim, n_layers, n_heads, n_kv_heads, head_dim, vocab_size;
   bool tied_output;
-  const char* architecture = "llama";  // of its family a model takes the norms of q and k
+  const char* architecture = "llama";
+  QkNorm qk_norm = QkNorm::NONE;
   ExpertsConfig experts = {};
 };
 
@@ -31,8 +31,19 @@ constexpr Shape kShapes[] = {
     {"llama-3.1-8b", 4096, 14336, 32, 32, 8, 128, 128256, false},
     {"llama-3.2-1b", 2048, 8192, 16, 32, 8, 64, 128256, true},
     {"llama-3.2-3b", 3072, 8192, 28, 24, 8, 128, 128256, true},
-    {"qwen3-8b", 4096, 12288, 36, 32, 8, 128, 151936, false, "qwen3"},
-    {"qwen3-30b-a3b", 2048, 6144, 48, 32, 4, 128, 151936, false, "qwen3moe", {128, 8, 768}},
+    {"qwen3-8b", 4096, 12288, 36, 32, 8, 128, 151936, false, "qwen3", QkNorm::HEAD},
+    {"qwen3-30b-a3b",
+     2048,
+     6144,
+     48,
+     32,
+     4,
+     128,
+     151936,
+     false,
+     "qwen3moe",
+     QkNorm::HEAD,
+     {128, 8, 768}},
     {"llama-3-70b-layer", 8192, 28672, 1, 64, 8, 128, 8192, false},
     {"tiny", 256, 512, 2, 8, 2, 32, 1024, false},
 };
@@ -197,7 +208,7 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   Config& c = model->config;
   c.name = s.name;
   c.architecture = s.architecture;
-  c.qk_norm = family_of_architecture(c.architecture)->qk_norm;
+  c.qk_norm = s.qk_norm;
   c.dim = s.dim;
   c.hidden_dim = s.hidden_dim;
   c.head_dim = s.head_dim;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "model/quantize/weight_mix.h"
-#include "model/text/tokenizer.h"
+#include "model/named_tensors.h"
+#include "text/tokenizer.h"
 #include "util/checksum.h"
 
 namespace riffle {

@@ -10,10 +10,8 @@
 #include <vector>
 
 #include "kernels/cpu/linear/quants.h"
-#include "model/families/family.h"
-#include "model/formats/mapped_file.h"
-#include "model/quantize/weight_mix.h"
 #include "util/error.h"
+#include "util/mapped_file.h"
 #include "util/thread_pool.h"
 
 namespace riffle {
@@ -133,12 +131,6 @@ std::string file_of(const Model& model, const void* data) {
             "checksum, or convert it again");
 }
 
-std::vector<NamedTensor> tensors_of(Model& model) {
-  const Family& family = *family_of_architecture(model.config.architecture);
-  const bool folder = model.format == "safetensors";
-  return named_tensors(model, folder ? *family.hf_names : *family.gguf_names);
-}
-
 }  // namespace
 
 NotFinite find_not_finite(DType type, const void* data, int64_t rows, int64_t cols) {
@@ -159,7 +151,8 @@ std::string text_of(DType type, const NotFinite& found) {
                 blocks ? "block" : "column", static_cast<long long>(found.index));
 }
 
-FiniteCheck::FiniteCheck(Model& model, int n_threads) : model_(model), tensors_(tensors_of(model)) {
+FiniteCheck::FiniteCheck(Model& model, int n_threads)
+    : model_(model), tensors_(named_tensors(model, *model.file_names)) {
   try {
     thread_ = std::thread([this, n_threads] {
       try {

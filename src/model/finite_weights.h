@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "model/quantize/weight_mix.h"
+#include "model/named_tensors.h"
 
 namespace riffle {
 

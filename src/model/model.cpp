@@ -1,16 +1,17 @@
 #include "model/model.h"
 
-#include "model/chat/chat_template.h"
-#include "model/formats/mapped_file.h"
-#include "model/formats/read_ahead.h"
-#include "model/text/tokenizer.h"
+#include "chat/chat_template.h"
+#include "model/weights.h"
+#include "text/tokenizer.h"
+#include "util/mapped_file.h"
+#include "util/read_ahead.h"
 
 namespace riffle {
 
-Model::Model() = default;
-Model::~Model() = default;
-Model::Model(Model&&) noexcept = default;
-Model& Model::operator=(Model&&) noexcept = default;
+ModelParts::ModelParts() : gguf_names(&kGgufNames), file_names(&kGgufNames) {}
+ModelParts::~ModelParts() = default;
+ModelParts::ModelParts(ModelParts&&) noexcept = default;
+ModelParts& ModelParts::operator=(ModelParts&&) noexcept = default;
 
 int drawable_ids(const Model& model) {
   const Config& c = model.config;

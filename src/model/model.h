@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/common/dtype.h"
@@ -20,6 +21,7 @@ class Tokenizer;
 class MappedFile;
 class ReadAhead;
 class ChatTemplate;
+struct TensorNames;
 
 inline constexpr int kQ8Block = 32;  // values per Q8_0 block: one f16 scale, then 32 int8
 inline constexpr int kQ8BlockBytes = 34;
@@ -206,8 +208,8 @@ struct Weights {
   Tensor output;      // [vocab_size][dim]; the embedding itself when tied
 };
 
-struct Model {
-  Config config;
+// All of a model except its configuration.
+struct ModelParts {
   Weights weights;
   std::string format;                              // "gguf", "safetensors" or "synthetic"
   std::string chat_template;                       // text, or empty
@@ -219,11 +221,21 @@ struct Model {
   std::vector<std::unique_ptr<std::vector<float>>> owned;  // norms, biases and sinks in F32
   std::vector<Buffer> generated;  // bytes of synthetic tensors, and of repacked experts
   uint64_t n_params = 0, weight_bytes = 0;
+  // How GGUF names the tensors, and how the model's own file names them.
+  const TensorNames *gguf_names, *file_names;
 
-  Model();
-  ~Model();
-  Model(Model&&) noexcept;
-  Model& operator=(Model&&) noexcept;
+  ModelParts();  // with the usual names of GGUF
+  ~ModelParts();
+  ModelParts(ModelParts&&) noexcept;
+  ModelParts& operator=(ModelParts&&) noexcept;
+};
+
+// load_model makes it when all of its configuration is known; from then on nothing changes that.
+struct Model : ModelParts {
+  Model() = default;
+  Model(Config c, ModelParts parts) : ModelParts(std::move(parts)), config(std::move(c)) {}
+
+  Config config;
 };
 
 // Only ids below it may be drawn. Beyond are rows of the output that no piece belongs to, and the
@@ -234,12 +246,5 @@ int drawable_ids(const Model& model);
 // progress(done, total) in bytes; returns false to cancel (then Error RIFFLE_ABORTED). May be
 // empty.
 using LoadProgress = std::function<bool(double done, double total)>;
-
-// path: a .gguf file or a Hugging Face folder. chat: how conversations are written; null: as the
-// model's own template does. Its end-of-turn tokens end answers too (Config::eos_ids). Throws
-// Error: RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
-std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress,
-                                  std::unique_ptr<const ChatTemplate> chat);
-std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress);
 
 }  // namespace riffle

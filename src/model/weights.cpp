@@ -5,34 +5,15 @@
 #include <cstring>
 #include <set>
 
+#include "formats/packed_experts.h"
 #include "kernels/common/half.h"
-#include "model/formats/mapped_file.h"
-#include "model/formats/packed_experts.h"
-#include "model/formats/read_ahead.h"
 #include "util/cpu_limits.h"
 #include "util/error.h"
+#include "util/mapped_file.h"
+#include "util/read_ahead.h"
 #include "util/thread_pool.h"
 
 namespace riffle {
-
-bool tensor_bytes(DType type, const std::vector<uint64_t>& shape, uint64_t* bytes) {
-  if (shape.empty() || shape.back() == 0) return false;
-  const DTypeInfo& info = dtype_info(type);
-  if (shape.back() % info.block_values != 0) return false;
-  uint64_t total = shape.back() / info.block_values;
-  if (!checked_mul(total, info.block_bytes, &total)) return false;
-  for (size_t i = 0; i + 1 < shape.size(); ++i) {
-    if (shape[i] == 0 || !checked_mul(total, shape[i], &total)) return false;
-  }
-  *bytes = total;
-  return true;
-}
-
-std::string shape_text(const std::vector<uint64_t>& shape) {
-  std::string out;
-  for (const uint64_t n : shape) out += "[" + std::to_string(n) + "]";
-  return out.empty() ? "no shape" : out;
-}
 
 void take_rows(const Tensor& whole, std::initializer_list<Tensor*> parts) {
   if (whole.rows == 0) return;
@@ -59,7 +40,7 @@ constexpr int64_t kMostChecked = 1 << 18;
 
 class Binder {
  public:
-  Binder(Model& model, const TensorTable& table, const std::string& where)
+  Binder(ModelParts& model, const TensorTable& table, const std::string& where)
       : model_(model), table_(table), where_(where) {}
 
   Tensor matrix(const std::string& name, int64_t rows, int64_t cols) {
@@ -130,7 +111,7 @@ class Binder {
     return all;
   }
 
-  // Of experts that lie as model/formats/packed_experts.h says: n matrices of `cols` columns, made
+  // Of experts that lie as formats/packed_experts.h says: n matrices of `cols` columns, made
   // of rows first, first + step, ... of the `all` rows of each expert.
   std::vector<Tensor> packed(const std::string& name, int n, int64_t all, int64_t cols,
                              int64_t first, int64_t step) {
@@ -300,7 +281,7 @@ class Binder {
     return raw;
   }
 
-  Model& model_;
+  ModelParts& model_;
   const TensorTable& table_;
   const std::string& where_;
   std::set<std::string> used_;
@@ -359,9 +340,9 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
 
 }  // namespace
 
-void bind_weights(Model& model, const TensorTable& table, const TensorNames& names,
-                  const std::string& where, const LoadProgress& progress) {
-  const Config& c = model.config;
+void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
+                  const TensorNames& names, const std::string& where,
+                  const LoadProgress& progress) {
   const int64_t q_rows = static_cast<int64_t>(c.n_heads) * c.head_dim;
   const int64_t kv_rows = static_cast<int64_t>(c.n_kv_heads) * c.head_dim;
   Binder binder(model, table, where);

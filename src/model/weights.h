@@ -1,27 +1,13 @@
 // From the tensors a file lists to the weights of a Llama: names, shapes and types checked, nothing
 // copied but norms.
 #pragma once
-#include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "model/formats/checked.h"
+#include "formats/raw_tensor.h"
 #include "model/model.h"
 
 namespace riffle {
-
-// A tensor as a file lists it. Its bytes were checked to lie inside the file and to match type and
-// shape, unless the type is one riffle does not have.
-struct RawTensor {
-  std::string file;             // for error texts
-  std::string type_name;        // as the file's format spells it: "Q4_K", "F8_E4M3"
-  std::optional<DType> type;    // nothing: a type riffle does not have
-  std::vector<uint64_t> shape;  // outermost first, no zeros
-  const uint8_t* data = nullptr;
-  uint64_t bytes = 0;
-};
-using TensorTable = std::map<std::string, RawTensor, std::less<>>;
 
 // How a format names the tensors of a model.
 struct TensorNames {
@@ -39,7 +25,7 @@ struct TensorNames {
   const char *router_bias, *expert_b1, *expert_b3, *expert_b2;
   const char* sinks;
   const char* wgate;
-  // The experts lie as in gpt-oss's folders: model/formats/packed_experts.h.
+  // The experts lie as in gpt-oss's folders: formats/packed_experts.h.
   bool packed_experts = false;
   float norm_offset = 0;          // added to the weights of norms
   bool final_norm_offset = true;  // whether it is added to final_norm too
@@ -133,22 +119,15 @@ inline constexpr TensorNames kHuggingFacePostNorms = [] {
   return names;
 }();
 
-// Bytes of a tensor of this shape (outermost first; the last is the row). false: it does not fit 64
-// bits, a dimension is zero, or rows of a quantised type are not whole blocks.
-bool tensor_bytes(DType type, const std::vector<uint64_t>& shape, uint64_t* bytes);
-
-// "[512][1408]"
-std::string shape_text(const std::vector<uint64_t>& shape);
-
 // Sets `parts` to the rows of `whole`, one part after the other; the parts' numbers of rows are
 // set. If `whole` has no rows, nothing is changed.
 void take_rows(const Tensor& whole, std::initializer_list<Tensor*> parts);
 
-// Fills model.weights, owned, n_params and weight_bytes by model.config. where: file or folder, for
-// missing tensors. Throws RIFFLE_BAD_MODEL (missing tensor, wrong shape), RIFFLE_UNSUPPORTED
-// (tensor type; a tensor that the config does not ask for, such as a bias), RIFFLE_ABORTED
-// (progress said so).
-void bind_weights(Model& model, const TensorTable& table, const TensorNames& names,
-                  const std::string& where, const LoadProgress& progress);
+// Fills model's weights, owned, generated, read_ahead, n_params and weight_bytes. where: file or
+// folder, for missing tensors. Throws RIFFLE_BAD_MODEL (missing tensor, wrong shape),
+// RIFFLE_UNSUPPORTED (tensor type; a tensor that the config does not ask for, such as a bias),
+// RIFFLE_ABORTED (progress said so).
+void bind_weights(ModelParts& model, const Config& config, const TensorTable& table,
+                  const TensorNames& names, const std::string& where, const LoadProgress& progress);
 
 }  // namespace riffle

@@ -1,6 +1,6 @@
 // Selector auto: dense for short sessions, share for long ones, by the plan's numbers.
 #include "engine/plan/auto_selector.h"
-#include "model/load_model.h"
+#include "import/load_model.h"
 #include "riffle_measure.h"
 #include "tests/engine/auto_steps.h"
 

@@ -1,5 +1,5 @@
 // An answer ends with any of a model's end tokens.
-#include "model/load_model.h"
+#include "import/load_model.h"
 #include "tests/engine/padding.h"
 #include "tests/engine/test_model.h"
 #include "tests/model/test_files.h"

@@ -5,12 +5,12 @@
 #include <limits>
 #include <random>
 
+#include "formats/gguf.h"
+#include "import/load_model.h"
 #include "measure/synthetic_model.h"
 #include "model/finite_weights.h"
-#include "model/formats/gguf.h"
-#include "model/formats/gguf_metadata.h"
-#include "model/load_model.h"
-#include "model/quantize/quantize_model.h"
+#include "quantize/gguf_metadata.h"
+#include "quantize/quantize_model.h"
 #include "tests/engine/test_model.h"
 #include "tests/model/expect_error.h"
 #include "tests/model/test_files.h"

@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "model/formats/gguf.h"
+#include "formats/gguf.h"
 #include "tests/engine/test_model.h"
 #include "tests/model/test_files.h"
 

@@ -5,11 +5,11 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "model/formats/gguf.h"
-#include "model/formats/mapped_file.h"
-#include "model/formats/safetensors.h"
+#include "formats/gguf.h"
+#include "formats/safetensors.h"
 #include "tests/engine/test_model.h"
 #include "tests/model/test_files.h"
+#include "util/mapped_file.h"
 
 namespace riffle::test {
 

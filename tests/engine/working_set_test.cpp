@@ -1,4 +1,5 @@
 // Working sets as every selector makes them, on both host backends.
+#include "import/load_model.h"
 #include "tests/engine/working_sets.h"
 #include "tests/select/papers/tokenselect_settings.h"
 

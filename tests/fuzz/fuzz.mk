@@ -7,24 +7,21 @@ FUZZ_FLAGS   := -std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -f
 FUZZ_TARGETS := session gguf gguf_split safetensors config tokenizer_json tokenizer_model chat_template batch_line batch_resume gbnf json_schema \
                 regex
 # Sources that read hostile files.
-FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_json) \
+FUZZ_LIB     := $(addprefix src/model/,model weights) \
                 $(patsubst %.cpp,%,$(wildcard src/model/families/*.cpp)) \
-                $(filter-out %/gguf_writer %/gguf_metadata,$(patsubst %.cpp,%,$(wildcard src/model/formats/*.cpp))) \
-                $(addprefix src/model/text/,split_pattern nfc added_tokens bpe_merges bpe_tokenizer bpe_gguf \
-                tokenizer_json tokenizer_text tokenizer sentencepiece_model sentencepiece_pieces sentencepiece_bpe \
-                sentencepiece_unigram) \
-                $(addprefix src/model/chat/,sourced_text python_text template_value template_lexer template_syntax \
-                template_methods template_operators template_tests template_filters template_date \
-                template_interpreter chat_family chat_template) \
+                $(filter-out %/gguf_writer,$(patsubst %.cpp,%,$(wildcard src/formats/*.cpp))) \
+                $(filter-out %/load_model,$(patsubst %.cpp,%,$(wildcard src/import/*.cpp))) \
+                $(patsubst %.cpp,%,$(wildcard src/text/*.cpp)) \
+                $(patsubst %.cpp,%,$(wildcard src/chat/*.cpp)) \
                 $(patsubst %.cpp,%,$(wildcard src/grammar/*.cpp)) \
                 $(addprefix src/kv/,kv_shape host_store kv_store working_set file/session_file) \
-                $(addprefix src/util/,c_locale checksum control_groups cpu_limits file json) \
+                $(addprefix src/util/,c_locale checked checksum control_groups cpu_limits file json json_file mapped_file read_ahead) \
                 src/util/buffer src/util/thread_pool src/util/error src/util/settings src/util/settings_table src/api/api_text \
                 $(addprefix src/select/,papers/lfps papers/lfps_tables ranking block_masses int4_keys) \
                 $(addprefix kernels/cpu/,attention/attention_scalar attention/gather_scalar attention/gather_avx2 \
                 attention/gather_avx512 select/select_scalar select/papers/score_table_scalar \
                 select/papers/score_table_avx512) \
-                $(addprefix src/cli/,text seed saved_text thinking batch/format batch/fields batch/answer_format batch/json_line batch/messages batch/reader \
+                $(addprefix src/cli/,text seed saved_text thinking batch/format batch/fields batch/answer_format batch/json_line batch/messages line_reader \
                 batch/resume)
 FUZZ_LIBS    := -lpcre2-8 -lutf8proc
 FUZZ_OBJ     := $(FUZZ_LIB:%=$(BUILD)/fuzz/%.o)

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "model/chat/template_interpreter.h"
+#include "chat/template_interpreter.h"
 #include "util/error.h"
 
 using namespace riffle;

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "model/config.h"
-#include "model/formats/hf_folder.h"
+#include "formats/hf_files.h"
+#include "import/end_tokens.h"
+#include "import/read_config.h"
 #include "util/error.h"
 
 namespace {

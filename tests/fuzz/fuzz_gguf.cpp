@@ -1,8 +1,8 @@
 // A GGUF file from its first byte to bound weights and checked vocabulary; byte-level BPE to the
 // tokenizer.
-#include "model/load_model.h"
-#include "model/text/bpe.h"
+#include "import/load_model.h"
 #include "tests/fuzz/touch.h"
+#include "text/bpe.h"
 #include "util/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,6 +1,6 @@
 // A model in two parts: the first four bytes say where the first part ends.
-#include "model/formats/gguf_split.h"
-#include "model/load_model.h"
+#include "formats/gguf_split.h"
+#include "import/load_model.h"
 #include "tests/fuzz/touch.h"
 #include "util/error.h"
 

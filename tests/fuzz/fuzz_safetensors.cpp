@@ -1,6 +1,6 @@
 // A safetensors file, bound to the smallest models when it parses: a Llama, and mixtures of experts
 // as Qwen3 and gpt-oss have them.
-#include "model/formats/safetensors.h"
+#include "formats/safetensors.h"
 #include "tests/fuzz/smallest_models.h"
 #include "util/error.h"
 

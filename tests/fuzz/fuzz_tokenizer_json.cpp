@@ -1,5 +1,5 @@
 // A tokenizer.json, and the tokenizer that comes of it: text in, ids out, text back.
-#include "model/text/tokenizer_json.h"
+#include "text/tokenizer_json.h"
 #include "util/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,7 +1,7 @@
 // A tokenizer.model, and the tokenizer that comes of it: text in, ids out, text back.
 #include <algorithm>
 
-#include "model/text/tokenizer.h"
+#include "text/tokenizer.h"
 #include "util/error.h"
 
 namespace {

@@ -3,12 +3,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "formats/safetensors.h"
+#include "import/load_model.h"
 #include "kv/file/session_layout.h"
-#include "model/formats/safetensors.h"
-#include "model/load_model.h"
 #include "tests/fuzz/smallest_models.h"
 #include "tests/model/test_files.h"
-#include "tests/model/text/serialized_model.h"
+#include "tests/text/serialized_model.h"
 
 using namespace riffle;
 using namespace riffle::test;

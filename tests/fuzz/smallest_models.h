@@ -29,7 +29,8 @@ inline Config smallest(const char* architecture, int dim) {
 inline void bind_smallest(const TensorTable& table, const char* architecture, int dim) {
   Model model;
   model.config = smallest(architecture, dim);
-  bind_weights(model, table, *family_of_architecture(architecture)->hf_names, "fuzz", {});
+  bind_weights(model, model.config, table, *family_of_architecture(architecture)->hf_names, "fuzz",
+               {});
   touch(model);
 }
 

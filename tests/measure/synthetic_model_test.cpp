@@ -12,8 +12,8 @@
 #include "kernels/common/measure/synthetic.h"
 #include "kernels/cpu/kernels.h"
 #include "model/families/family.h"
-#include "model/text/tokenizer.h"
 #include "riffle_measure.h"
+#include "text/tokenizer.h"
 #include "util/error.h"
 
 using namespace riffle;

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "model/model.h"
-#include "model/text/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace riffle::test {
 

@@ -18,9 +18,10 @@
 
 #include "engine/engine.h"
 #include "engine/plan/memory_plan.h"
+#include "import/load_model.h"
 #include "kernels/cpu/attention/gather.h"
-#include "model/text/tokenizer.h"
 #include "select/selector.h"
+#include "text/tokenizer.h"
 
 namespace {
 

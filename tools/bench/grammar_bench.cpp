@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
+#include "chat/chat_template.h"
 #include "grammar/constraint.h"
 #include "grammar/model_grammar.h"
+#include "import/load_model.h"
 #include "kernels/common/splitmix64.h"
-#include "model/chat/chat_template.h"
-#include "model/load_model.h"
-#include "model/text/tokenizer.h"
+#include "text/tokenizer.h"
 #include "util/error.h"
 #include "util/file.h"
 

@@ -14,12 +14,18 @@ namespace {
 // exp(a - b) where b >= a; an empty part (a = -inf) weighs nothing, also against another empty one.
 float weight(float a, float b) { return a == -INFINITY ? 0.0f : std::exp(a - b); }
 
-// Merges one head's partial attention (o2, m2, s2) into (o1, m1, s1).
-void merge_head(float* o1, float* m1, float* s1, const float* o2, float m2, float s2, int d) {
-  const float m = std::fmax(*m1, m2), w1 = weight(*m1, m), w2 = weight(m2, m);
-  for (int j = 0; j < d; j++) o1[j] = o1[j] * w1 + o2[j] * w2;
-  *s1 = *s1 * w1 + s2 * w2;
-  *m1 = m;
+// Factors of two parts' values when the parts are merged.
+struct MergeFactors {
+  float before, now;
+};
+
+// Merges a part's largest score and sum of weights into m and s.
+MergeFactors merge_states(float* m, float* s, float m_part, float s_part) {
+  const float top = std::fmax(*m, m_part);
+  const MergeFactors f = {weight(*m, top), weight(m_part, top)};
+  *s = *s * f.before + s_part * f.now;
+  *m = top;
+  return f;
 }
 
 void attend_block(const float* q, int g, int d, const void* block, KvType type, int block_size,
@@ -44,22 +50,22 @@ void attend_block(const float* q, int g, int d, const void* block, KvType type, 
       if (mask >> t & 1) sum += score[t] = weight(score[t], largest);
     l_block[h] = largest + std::log(sum);
 
-    const float m = std::fmax(state->m[h], largest), w1 = weight(state->m[h], m),
-                w2 = weight(largest, m);
+    const MergeFactors f = merge_states(&state->m[h], &state->s[h], largest, sum);
     for (int j = 0; j < d; j++) {
       float o = 0;
       for (int t = 0; t < block_size; t++)
         if (mask >> t & 1) o += score[t] * kv_at(values + t * row_bytes, d, type, j);
-      state->o[h * d + j] = state->o[h * d + j] * w1 + o * w2;
+      state->o[h * d + j] = state->o[h * d + j] * f.before + o * f.now;
     }
-    state->s[h] = state->s[h] * w1 + sum * w2;
-    state->m[h] = m;
   }
 }
 
 void merge(AttendState* a, const AttendState* b, int g, int d) {
-  for (int h = 0; h < g; h++)
-    merge_head(a->o + h * d, a->m + h, a->s + h, b->o + h * d, b->m[h], b->s[h], d);
+  for (int h = 0; h < g; h++) {
+    const MergeFactors f = merge_states(a->m + h, a->s + h, b->m[h], b->s[h]);
+    float *to = a->o + h * d, *part = b->o + h * d;
+    for (int j = 0; j < d; j++) to[j] = to[j] * f.before + part[j] * f.now;
+  }
 }
 
 int prefill_tile(int g, int) { return g < 64 ? 64 / g : 1; }

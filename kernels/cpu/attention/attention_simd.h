@@ -95,6 +95,19 @@ inline void add_values(const float* p, const char* v, int64_t d, const uint8_t* 
   }
 }
 
+// States of online softmaxes, merged: m, the largest scores; s, the sums of weights; the factors by
+// which the values before and those of the part are multiplied.
+template <class S>
+struct MergedStates {
+  typename S::Vec m, s, before, now;
+};
+template <class S, class Vec = typename S::Vec>
+inline MergedStates<S> merge_states(Vec m, Vec s, Vec m_part, Vec s_part) {
+  const Vec top = S::max(m, m_part);
+  const Vec before = exp_below<S>(m, top), now = exp_below<S>(m_part, top);
+  return {top, S::fma(s_part, now, s * before), before, now};
+}
+
 // H heads of one block. tokens[n]: those to attend to, n >= 1. Scores lie as [token][head], so that
 // kLanes/H tokens fill one vector and the softmax runs over all heads at once.
 template <class S, class Rows, int H>
@@ -145,14 +158,13 @@ void attend_heads(const float* q, int64_t d, const char* k, const char* v, const
   }
   total = fold_sum<S, H>(total);
 
-  const Vec m_old = S::load_n(m, H), m_new = S::max(m_old, largest);
-  const Vec w_old = exp_below<S>(m_old, m_new), w_new = exp_below<S>(largest, m_new);
+  const auto merged = merge_states<S>(S::load_n(m, H), S::load_n(s, H), largest, total);
   S::store_n(l_block, largest + S::log(total), H);
-  S::store_n(s, S::fma(total, w_new, S::load_n(s, H) * w_old), H);
-  S::store_n(m, m_new, H);
+  S::store_n(s, merged.s, H);
+  S::store_n(m, merged.m, H);
   alignas(64) float w1[L], w2[L];
-  S::store(w1, w_old);
-  S::store(w2, w_new);
+  S::store(w1, merged.before);
+  S::store(w2, merged.now);
 
   constexpr int N = dim_vectors<S>(H);
   int j = 0;
@@ -251,8 +263,9 @@ void merge(AttendState* a, const AttendState* b, int g, int d) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes;
   for (int h = 0; h < g; h++) {
-    const Vec m_a = S::set1(a->m[h]), m_b = S::set1(b->m[h]), m = S::max(m_a, m_b);
-    const Vec w_a = exp_below<S>(m_a, m), w_b = exp_below<S>(m_b, m);
+    const auto merged =
+        merge_states<S>(S::set1(a->m[h]), S::set1(a->s[h]), S::set1(b->m[h]), S::set1(b->s[h]));
+    const Vec w_a = merged.before, w_b = merged.now;
     float* o_a = a->o + static_cast<int64_t>(h) * d;
     const float* o_b = b->o + static_cast<int64_t>(h) * d;
     int j = 0;
@@ -261,8 +274,8 @@ void merge(AttendState* a, const AttendState* b, int g, int d) {
     if (j < d)
       S::store_n(o_a + j, S::fma(S::load_n(o_b + j, d - j), w_b, S::load_n(o_a + j, d - j) * w_a),
                  d - j);
-    S::store_n(a->s + h, S::fma(S::set1(b->s[h]), w_b, S::set1(a->s[h]) * w_a), 1);
-    S::store_n(a->m + h, m, 1);
+    S::store_n(a->s + h, merged.s, 1);
+    S::store_n(a->m + h, merged.m, 1);
   }
 }
 

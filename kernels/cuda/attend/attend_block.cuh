@@ -6,6 +6,7 @@
 #pragma once
 #include "kernels/cuda/attend/attend_io.cuh"
 #include "kernels/cuda/attend/papers/stop.cuh"
+#include "kernels/cuda/attend/softmax_state.cuh"
 #include "kernels/cuda/kv_q8.cuh"
 
 namespace riffle::cuda {
@@ -188,18 +189,18 @@ struct CoreBlock {
     }
     __syncwarp();
   }
-  // The last block's joins what was merged before. Always in this form, so that bits do not depend
-  // on when.
+  // Merges the last block's own values into those merged so far.
   __device__ void merge() {
-    const float top = fmaxf(m, m_b), before = weight2(m, top), now = exp2f(__fsub_rn(m_b, top));
+    const auto exp2 = [](float x) { return exp2f(x); };
+    merge_states(m, s, m_b, s_b, exp2, [&](float before, float now) {
 #pragma unroll
-    for (int h = 0; h < G; ++h) {
-      const float x = __shfl_sync(kAllLanes, before, h), y = __shfl_sync(kAllLanes, now, h);
+      for (int h = 0; h < G; ++h) {
+        const float x = __shfl_sync(kAllLanes, before, h), y = __shfl_sync(kAllLanes, now, h);
 #pragma unroll
-      for (int j = 0; j < kValues; ++j) o[h][j] = __fmaf_rn(local[h][j], y, __fmul_rn(o[h][j], x));
-    }
-    s = __fmaf_rn(s_b, now, __fmul_rn(s, before));
-    m = top;
+        for (int j = 0; j < kValues; ++j)
+          o[h][j] = __fmaf_rn(local[h][j], y, __fmul_rn(o[h][j], x));
+      }
+    });
   }
 
   __device__ void store(float* to, int stride, int g) const {

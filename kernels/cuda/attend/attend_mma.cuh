@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/attend/attend_io.cuh"
 #include "kernels/cuda/attend/papers/stop.cuh"
+#include "kernels/cuda/attend/softmax_state.cuh"
 
 namespace riffle::cuda {
 
@@ -190,17 +191,16 @@ struct MmaBlock {
     else if (block_size == 16) values_of<1>(v);
     else values_of<4>(v);
   }
-  // The last block's joins what was merged before. Always in this form, so that bits do not depend
-  // on when.
+  // Merges the last block's own values into those merged so far.
   __device__ void merge() {
-    const float top = fmaxf(m, m_b), before = weight2(m, top),
-                now = exp2_approx(__fsub_rn(m_b, top));
+    const auto exp2 = [](float x) { return exp2_approx(x); };
+    merge_states(m, s, m_b, s_b, exp2, [&](float before, float now) {
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i)
+      for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-      for (int j = 0; j < 2; ++j) o[i][j] = __fmaf_rn(local[i][j], now, __fmul_rn(o[i][j], before));
-    s = __fmaf_rn(s_b, now, __fmul_rn(s, before));
-    m = top;
+        for (int j = 0; j < 2; ++j)
+          o[i][j] = __fmaf_rn(local[i][j], now, __fmul_rn(o[i][j], before));
+    });
   }
 
   // to: [g][stride] floats.

@@ -11,7 +11,7 @@
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/sample/sample.h"
 #include "measure/synthetic_model.h"
-#include "model/formats/checked.h"
+#include "util/checked.h"
 #include "util/error.h"
 
 namespace riffle::cuda {

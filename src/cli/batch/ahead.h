@@ -7,8 +7,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "cli/batch/reader.h"
 #include "cli/batch/resume.h"
+#include "cli/line_reader.h"
 
 namespace riffle::cli {
 

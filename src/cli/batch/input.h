@@ -9,8 +9,8 @@
 #include <unordered_map>
 
 #include "cli/batch/format.h"
-#include "cli/batch/reader.h"
 #include "cli/batch/resume.h"
+#include "cli/line_reader.h"
 
 namespace riffle::cli {
 

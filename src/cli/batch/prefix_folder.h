@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "cli/batch/reader.h"
+#include "cli/line_reader.h"
 
 namespace riffle::cli {
 

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "cli/batch/input.h"
-#include "cli/batch/reader.h"
 #include "cli/batch/resume.h"
+#include "cli/line_reader.h"
 
 namespace riffle::cli {
 

@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "cli/batch/format.h"
-#include "cli/batch/reader.h"
+#include "cli/line_reader.h"
 
 namespace riffle::cli {
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "backend/cpu/fastest_kernels.h"
-#include "engine/lookup.h"
 #include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
 #include "engine/plan/saturating.h"
@@ -31,6 +30,14 @@ static constexpr uint64_t kHostMarginShare = 8;
 static constexpr int kContextStep = 1024;
 
 static_assert(kMostContext == kMaxBlocks * 16 && kMostSessions == kMaxSequences);
+
+void check_lookup(int lookup, const Selector& selector) {
+  if (lookup > 0 && selector.keeps_steps())
+    fail(RIFFLE_UNSUPPORTED,
+         "`lookup` is %d, but `selection.selector` %s chooses by what earlier steps chose: "
+         "expected 0; set `lookup` to 0 or name another selector",
+         lookup, selector.name());
+}
 
 ResolvedOptions resolve_options(const Config& config, const riffle_context_options& given) {
   ResolvedOptions r;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "model/formats/checked.h"
+#include "util/checked.h"
 
 namespace riffle {
 

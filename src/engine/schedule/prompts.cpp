@@ -85,6 +85,72 @@ void Scheduler::prompt_failed(riffle_status status, const std::string& error) {
   start_again(std::move(r));
 }
 
+// Makes room for a prompt: kept sequences that it has no use for are dropped.
+Scheduler::Room Scheduler::make_room(const Request& r, const Donor& donor) {
+  // Of a file: tokens that take no memory, and the memory for all that is in it.
+  const int64_t shared = donor.file && !engine_.maps_files() ? 0 : donor.n_tokens;
+  const int64_t most = std::max(static_cast<int64_t>(r.prompt.size()),
+                                donor.file ? r.file->content().n_tokens() : 0);
+  const auto spare = [&] {  // a kept one that is of no use here
+    for (size_t i = 0; i < kept_.size(); ++i)
+      if (kept_[i]->sequence.get() != donor.sequence) return static_cast<int>(i);
+    return -1;
+  };
+  // Its prompt, and a block more for each that decodes, when `freed` blocks more are free.
+  const auto fits = [&](int64_t freed) {
+    const int64_t ahead = engine_.own_blocks(1, 0, {}) * static_cast<int64_t>(decoding_.size());
+    return engine_.own_blocks(most, shared, r.beginnings) + ahead - freed <= engine_.host_room();
+  };
+  const auto freed_by_kept = [&] {
+    int64_t freed = 0;
+    for (const auto& k : kept_)
+      freed += engine_.freed_by_cut(*k->sequence,
+                                    k->sequence.get() == donor.sequence ? donor.n_tokens : 0);
+    return freed;
+  };
+  for (;;) {
+    const bool full = live() >= static_cast<size_t>(o_.max_seqs);
+    if (!full && fits(0)) return Room::FREE;
+    if (!full && !decoding_.empty() && !fits(freed_by_kept()))
+      return Room::NONE;  // kept ones would go in vain
+    if (const int i = spare(); i >= 0) drop_kept(i);
+    else if (!kept_.empty()) return Room::OF_DONOR;
+    else if (full || !decoding_.empty()) return Room::NONE;
+    else return Room::FREE;  // nothing else holds memory: it fails by itself
+  }
+}
+
+// Gives a request its sequence. False: its file cannot be read, and it has to begin without.
+bool Scheduler::give_sequence(Request& r, const Donor& donor, bool adopt) {
+  if (adopt) {
+    std::unique_ptr<Request> from = std::move(kept_.front());
+    kept_.pop_front();
+    r.sequence = std::move(from->sequence);
+    r.sequence->counts = {};
+    engine_.truncate(*r.sequence, donor.n_tokens);
+  } else if (donor.file) {
+    if (!load(r, donor.n_tokens)) return false;
+  } else {
+    r.sequence = donor.sequence ? engine_.fork(*donor.sequence, donor.n_tokens) : engine_.create();
+  }
+  r.read = donor.n_tokens;
+  (donor.file ? r.loaded : r.reused) = r.read;
+  return true;
+}
+
+// Ends the first that waits. Where memory ran out, it waits again if others hold some.
+void Scheduler::begin_failed(const Error& error) {
+  std::unique_ptr<Request> failed = std::move(waiting_.front());
+  waiting_.pop_front();
+  if (error.status() != RIFFLE_OUT_OF_MEMORY || (decoding_.empty() && kept_.empty()))
+    return end(std::move(failed), error.status(), text_of(error));
+  while (!kept_.empty()) drop_kept(0);
+  memory_short_ = !decoding_.empty();
+  if (failed->sequence) engine_.destroy(*failed->sequence);
+  failed->sequence.reset();
+  waiting_.push_front(std::move(failed));
+}
+
 // Gives the first that waits a sequence. False: nobody waits, or there is no room for another one.
 bool Scheduler::begin_next() {
   while (!waiting_.empty()) {
@@ -94,55 +160,12 @@ bool Scheduler::begin_next() {
       return false;
     Request& r = *waiting_.front();
     const Donor donor = choose_donor(r);
-    // Of a file: tokens that take no memory, and the memory for all that is in it.
-    const int64_t shared = donor.file && !engine_.maps_files() ? 0 : donor.n_tokens;
-    const int64_t most = std::max(static_cast<int64_t>(r.prompt.size()),
-                                  donor.file ? r.file->content().n_tokens() : 0);
     r.beginnings = beginnings(r, donor.n_tokens);
-    const auto spare = [&] {  // a kept one that is of no use here
-      for (size_t i = 0; i < kept_.size(); ++i)
-        if (kept_[i]->sequence.get() != donor.sequence) return static_cast<int>(i);
-      return -1;
-    };
-    // Its prompt, and a block more for each that decodes, when so many more blocks are free.
-    const auto fits = [&](int64_t freed) {
-      const int64_t ahead = engine_.own_blocks(1, 0, {}) * static_cast<int64_t>(decoding_.size());
-      return engine_.own_blocks(most, shared, r.beginnings) + ahead - freed <= engine_.host_room();
-    };
-    const auto freed_by_kept = [&] {
-      int64_t freed = 0;
-      for (const auto& k : kept_)
-        freed += engine_.freed_by_cut(*k->sequence,
-                                      k->sequence.get() == donor.sequence ? donor.n_tokens : 0);
-      return freed;
-    };
-    bool adopt = false;
+    const Room room = make_room(r, donor);
+    if (room == Room::NONE) return false;
     std::optional<Error> error;
-    while (!adopt) {
-      const bool full = live() >= static_cast<size_t>(o_.max_seqs);
-      if (!full && fits(0)) break;
-      if (!full && !decoding_.empty() && !fits(freed_by_kept()))
-        return false;  // kept ones would go in vain
-      if (const int i = spare(); i >= 0) drop_kept(i);
-      else if (!kept_.empty()) adopt = true;  // the donor itself, cut to what they have in common
-      else if (full || !decoding_.empty()) return false;
-      else break;  // nothing else holds memory: it fails by itself
-    }
     try {
-      if (adopt) {
-        std::unique_ptr<Request> from = std::move(kept_.front());
-        kept_.pop_front();
-        r.sequence = std::move(from->sequence);
-        r.sequence->counts = {};
-        engine_.truncate(*r.sequence, donor.n_tokens);
-      } else if (donor.file) {
-        if (!load(r, donor.n_tokens)) continue;  // it begins without the file
-      } else {
-        r.sequence =
-            donor.sequence ? engine_.fork(*donor.sequence, donor.n_tokens) : engine_.create();
-      }
-      r.read = donor.n_tokens;
-      (donor.file ? r.loaded : r.reused) = r.read;
+      if (!give_sequence(r, donor, room == Room::OF_DONOR)) continue;
     } catch (const Error& e) {
       if (e.status() == RIFFLE_DEVICE_LOST || e.status() == RIFFLE_ABORTED) throw;
       error = e;
@@ -150,17 +173,7 @@ bool Scheduler::begin_next() {
       error = Error(RIFFLE_OUT_OF_MEMORY, "out of memory");
     }
     if (error) {
-      std::unique_ptr<Request> failed = std::move(waiting_.front());
-      waiting_.pop_front();
-      if (error->status() == RIFFLE_OUT_OF_MEMORY && !(decoding_.empty() && kept_.empty())) {
-        while (!kept_.empty()) drop_kept(0);
-        memory_short_ = !decoding_.empty();
-        if (failed->sequence) engine_.destroy(*failed->sequence);
-        failed->sequence.reset();
-        waiting_.push_front(std::move(failed));
-        continue;
-      }
-      end(std::move(failed), error->status(), text_of(*error));
+      begin_failed(*error);
       continue;
     }
     reading_ = std::move(waiting_.front());

@@ -81,6 +81,12 @@ class Scheduler {
   size_t reusable(const Request& r, std::span<const int32_t> donor, const Reach& reach) const;
   size_t reusable(const Request& r, const Request& donor) const;
   Donor choose_donor(Request& r);
+  // Memory for a prompt: there is none yet; it is free; the donor's own sequence is taken over, cut
+  // to what both have in common.
+  enum class Room { NONE, FREE, OF_DONOR };
+  Room make_room(const Request& r, const Donor& donor);
+  bool give_sequence(Request& r, const Donor& donor, bool adopt);
+  void begin_failed(const Error& error);
   bool load(Request& r, int64_t n_tokens);
   std::vector<int64_t> beginnings(const Request& r, int64_t read) const;
   Donor find_donor(const Request& r) const;

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "kv/file/session_layout.h"
-#include "model/formats/checked.h"
+#include "util/checked.h"
 #include "util/checksum.h"
 #include "util/error.h"
 #include "util/file.h"

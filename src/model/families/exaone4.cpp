@@ -13,9 +13,9 @@ constexpr Field kPattern = {nullptr, "sliding_window_pattern"};
 constexpr Field kFields[] = {kPattern};
 
 // The released model of 64 layers has a window; that of 30 has none.
-void describe(const FamilyFields& f, Config* c) {
-  if (c->n_layers == 64) require_window_in_gguf(f, "the window's tokens");
-  if (f.window() == 0) return;
+void describe(const Fields& f, int window, Config* c) {
+  if (c->n_layers == 64) require_window_in_gguf(f, window, "the window's tokens");
+  if (window == 0) return;
   c->ropes.push_back({});  // theta 0: none
   for (LayerConfig& layer : c->layers)
     if (layer.window == 0) layer.rope = static_cast<int>(c->ropes.size()) - 1;

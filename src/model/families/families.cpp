@@ -89,8 +89,7 @@ void set_layers(const Family& family, int window, const std::vector<bool>& windo
   }
 }
 
-void read_experts(const FamilyFields& f, const ExpertFields& names, ExpertsConfig defaults,
-                  Config* c) {
+void read_experts(const Fields& f, const ExpertFields& names, ExpertsConfig defaults, Config* c) {
   const auto number = [&](const Field& field, int fallback, int most) {
     const auto given = f.integer(field);
     const uint64_t n = given || !f.is_json() ? given.value_or(0) : static_cast<uint64_t>(fallback);
@@ -109,27 +108,6 @@ void read_experts(const FamilyFields& f, const ExpertFields& names, ExpertsConfi
                        c->hidden_dim >= c->experts.n_used;
   c->experts.hidden_dim = divided ? c->hidden_dim / c->experts.n_used
                                   : number(names.hidden_dim, defaults.hidden_dim, kMostWidth);
-}
-
-float positive(const FamilyFields& fields, const Field& field, double max, double fallback) {
-  const auto x = fields.number(field);
-  if (!x && fallback > 0) return static_cast<float>(fallback);
-  if (!x || !(*x > 0) || !(*x <= max) || !(static_cast<float>(*x) > 0)) {
-    bad_model(fields.file(), fields.name_of(field), x ? format("%g", *x) : "none",
-              format("above 0 and at most %g", max));
-  }
-  return static_cast<float>(*x);
-}
-
-void require_in_gguf(const FamilyFields& fields, const Field& field, const char* expected) {
-  if (!fields.is_json() && !fields.has(field))
-    bad_model(fields.file(), fields.name_of(field), "none", expected);
-}
-
-void require_window_in_gguf(const FamilyFields& fields, const char* expected) {
-  if (!fields.is_json() && fields.window() == 0)
-    bad_model(fields.file(), fields.name_of({"attention.sliding_window", nullptr}), "none or 0",
-              expected);
 }
 
 }  // namespace riffle

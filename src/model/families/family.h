@@ -7,43 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "model/config_fields.h"
+#include "model/families/fields.h"
 #include "model/weights.h"
+#include "util/checked.h"
 #include "util/error.h"
 
 namespace riffle {
-
-// The name of a field in both formats: GGUF's key without "ARCHITECTURE.", and config.json's. Null:
-// the format has no such field, or another field says it.
-struct Field {
-  const char *gguf, *json;
-};
-
-// Reads a family's fields in either format. A function returns nothing if the field is absent, and
-// throws RIFFLE_BAD_MODEL if the field has another type.
-class FamilyFields {
- public:
-  virtual ~FamilyFields() = default;
-  virtual const std::string& file() const = 0;
-  virtual bool is_json() const = 0;
-  virtual int window() const = 0;  // the model's, even if no layer has it; 0: none
-  virtual std::string name_of(const Field& field) const = 0;  // as the file spells it
-  virtual std::optional<uint64_t> integer(const Field& field) const = 0;
-  virtual std::optional<double> number(const Field& field) const = 0;
-  virtual std::optional<bool> boolean(const Field& field) const = 0;
-  virtual std::optional<std::string> string(const Field& field) const = 0;
-  virtual std::vector<int64_t> integers(const Field& field) const = 0;  // an array; absent: empty
-  virtual std::vector<double> numbers(const Field& field) const = 0;    // the same
-  virtual bool has(const Field& field) const = 0;                       // of any type
-};
-
-// A number above 0 and at most max.
-float positive(const FamilyFields& fields, const Field& field, double max, double fallback);
-// Refuses a GGUF file without the field, where what others would take in its place is not the
-// family's. expected: what the field is.
-void require_in_gguf(const FamilyFields& fields, const Field& field, const char* expected);
-// The same for a window above 0.
-void require_window_in_gguf(const FamilyFields& fields, const char* expected);
 
 // Fills in c->experts. defaults: transformers' values for absent fields; in GGUF none may be
 // absent, but see `divided`.
@@ -52,7 +21,7 @@ struct ExpertFields {
   // In GGUF files without hidden_dim it is the width of a dense FFN, divided by n_used.
   bool divided = false;
 };
-void read_experts(const FamilyFields& fields, const ExpertFields& names, ExpertsConfig defaults,
+void read_experts(const Fields& fields, const ExpertFields& names, ExpertsConfig defaults,
                   Config* c);
 
 struct Family {
@@ -65,8 +34,8 @@ struct Family {
   const char *multimodal_type = nullptr, *multimodal_class = nullptr;
   // What tie_word_embeddings is for such a model if its config.json does not say.
   bool multimodal_tied = true;
-  Defaults defaults;                                  // transformers'
-  const char* json_hidden_dim = "intermediate_size";  // config.json's width of the FFN
+  Defaults defaults;                     // transformers'
+  Field hidden_dim = field::kHiddenDim;  // the width of the FFN
   // GGUF files keep the rows of wq and wk in the order that pairs (2i, 2i+1) for RoPE.
   bool rope_interleaved = false;
   bool pre_norm = true, post_norm = false;
@@ -96,8 +65,9 @@ struct Family {
   const TensorNames *hf_names = &kHuggingFaceNames, *gguf_names = &kGgufNames;
   bool mxfp4 = false;                  // config.json may say that the experts are MXFP4
   std::span<const Field> fields = {};  // what `describe` reads
-  // Fills in what only this family has, after all else was read.
-  void (*describe)(const FamilyFields& fields, Config* config) = nullptr;
+  // Fills in what only this family has, after all else was read. window: the model's, even if no
+  // layer has it; 0: none.
+  void (*describe)(const Fields& fields, int window, Config* config) = nullptr;
   // The values of `fields` in a GGUF file of this model. Throws RIFFLE_UNSUPPORTED, naming `where`,
   // if GGUF has no field for something.
   std::vector<std::pair<Field, float>> (*values)(const Config& config,

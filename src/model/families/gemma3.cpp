@@ -17,8 +17,8 @@ constexpr Field kFields[] = {kLocalBase, kQueryScalar, kBase};
 // GGUF has no key for it. Of all sizes the 27B alone, which has 62 layers, scales by dim / heads.
 double gguf_scalar(const Config& c) { return c.n_layers == 62 ? c.dim / c.n_heads : c.head_dim; }
 
-void describe(const FamilyFields& f, Config* c) {
-  require_window_in_gguf(f, "the window of five layers in six");
+void describe(const Fields& f, int window, Config* c) {
+  require_window_in_gguf(f, window, "the window of five layers in six");
   require_in_gguf(f, kBase, "the base of RoPE in layers without a window");
   c->embedding_scale = std::sqrt(static_cast<float>(c->dim));
   // rope_parameters may give one for each kind of layer.

@@ -14,7 +14,7 @@ constexpr Field kExperts = {"expert_count", "num_local_experts"},
                 kScaling = {"rope.scaling.type", nullptr};
 constexpr Field kFields[] = {kExperts, kUsed, kWidth, kLimit, kAlpha, kBias, kBase, kScaling};
 
-void describe(const FamilyFields& f, Config* c) {
+void describe(const Fields& f, int window, Config* c) {
   read_experts(f, {kExperts, kUsed, kWidth}, {128, 4, 2880}, c);
   c->experts.bias = true;
   for (LayerConfig& layer : c->layers) layer.has_experts = true;
@@ -24,7 +24,7 @@ void describe(const FamilyFields& f, Config* c) {
   for (const auto& [field, expected] : {std::pair{kLimit, 7.0}, {kAlpha, 1.702}})
     if (const double given = f.number(field).value_or(expected); given != expected)
       unsupported(f.file(), f.name_of(field), format("%g", given), format("%g", expected));
-  require_window_in_gguf(f, "the window of every second layer");
+  require_window_in_gguf(f, window, "the window of every second layer");
   require_in_gguf(f, kBase, "the base of RoPE");
   require_in_gguf(f, kScaling, "the scaling of RoPE");
   // Where both are absent, transformers takes the scaling of the released models.

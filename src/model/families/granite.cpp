@@ -32,7 +32,7 @@ constexpr Field kFields[] = {
     {"ssm.time_step_rank", nullptr},
 };
 
-void describe(const FamilyFields& f, Config* c) {
+void describe(const Fields& f, int, Config* c) {
   constexpr double kMost = 1e6;
   if (!f.boolean(kRotated).value_or(true))
     unsupported(f.file(), f.name_of(kRotated), "false, which means no RoPE", "true");
@@ -58,7 +58,7 @@ constexpr Field kRouted = {nullptr, "num_local_experts"}, kTypes = {nullptr, "la
 constexpr Field kHybridFields[] = {kEmbedding, kResidual, kAttention, kLogits, kRouted};
 
 // Absent fields mean transformers' defaults, which are other models than this one.
-void describe_hybrid(const FamilyFields& f, Config* c) {
+void describe_hybrid(const Fields& f, int window, Config* c) {
   if (!f.has(kTypes))
     unsupported(f.file(), kTypes.json, "none, which means state space layers",
                 "\"attention\" for each layer");
@@ -69,7 +69,7 @@ void describe_hybrid(const FamilyFields& f, Config* c) {
   if (const auto type = f.string(kPositions); type != "rope")
     unsupported(f.file(), kPositions.json, type ? "\"" + *type + "\"" : "none, which means no RoPE",
                 "\"rope\"");
-  describe(f, c);
+  describe(f, window, c);
 }
 
 constexpr TensorNames kHybridNames = [] {
@@ -101,7 +101,7 @@ const Family kGraniteMoeHybrid = {
     .model_type = "granitemoehybrid",
     .class_name = "GraniteMoeHybridForCausalLM",
     .defaults = {2048, 32000, 1e-6, 10000},
-    .json_hidden_dim = "shared_intermediate_size",
+    .hidden_dim = {"feed_forward_length", "shared_intermediate_size"},
     .rope_interleaved = true,
     .bias_fields = true,
     .hf_names = &kHybridNames,

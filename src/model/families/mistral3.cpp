@@ -9,7 +9,7 @@ namespace {
 constexpr Field kTemperature = {"attention.temperature_scale", nullptr};
 constexpr Field kFields[] = {kTemperature};
 
-void describe(const FamilyFields& f, Config* c) {
+void describe(const Fields& f, int, Config* c) {
   // Where both are absent, transformers takes the scaling of the released models.
   if (f.is_json() && !f.has({nullptr, "rope_scaling"}) && !f.has({nullptr, "rope_parameters"}))
     bad_model(f.file(), "rope_parameters", "none", "the scaling of RoPE");

@@ -24,11 +24,11 @@ constexpr float kGgufPostEps = 1e-8f;  // GGUF has no key for it
 bool is_fourth(const Config& c, int layer) { return (c.n_layers - 1 - layer) % 4 == 0; }
 
 // Which layers have a window and which ones have RoPE, as config.json says.
-void describe_layers(const FamilyFields& f, Config* c) {
+void describe_layers(const Fields& f, int window, Config* c) {
   if (!f.has(kTypes)) {
-    if (f.window() == 0)
+    if (window == 0)
       bad_model(f.file(), f.name_of(kWindow), "null", "the window of three layers in four");
-    for (int l = 0; l < c->n_layers; ++l) c->layers[l].window = is_fourth(*c, l) ? 0 : f.window();
+    for (int l = 0; l < c->n_layers; ++l) c->layers[l].window = is_fourth(*c, l) ? 0 : window;
   }
   const std::vector<double> thetas = f.numbers(kThetas);
   if (f.has(kThetas) && thetas.size() != static_cast<size_t>(c->n_layers))
@@ -45,8 +45,8 @@ void describe_layers(const FamilyFields& f, Config* c) {
 }
 
 // The same of a GGUF file: layers with a window have RoPE.
-void describe_gguf_layers(const FamilyFields& f, Config* c) {
-  require_window_in_gguf(f, "the window of three layers in four");
+void describe_gguf_layers(const Fields& f, int window, Config* c) {
+  require_window_in_gguf(f, window, "the window of three layers in four");
   if (c->tied_output)
     bad_model(f.file(), "tensor output.weight", "none",
               format("shape [%d][%d]", c->vocab_size, c->dim));
@@ -57,13 +57,13 @@ void describe_gguf_layers(const FamilyFields& f, Config* c) {
   for (LayerConfig& layer : c->layers) layer.rope = layer.window > 0 ? 0 : 1;
 }
 
-void describe(const FamilyFields& f, Config* c) {
+void describe(const Fields& f, int window, Config* c) {
   if (c->ropes.size() > 1)
     unsupported(f.file(), "rope_parameters.sliding_attention", "a second RoPE",
                 "one set of rope_parameters for all layers that have RoPE");
   c->ropes.push_back({});  // theta 0: none
-  if (f.is_json()) describe_layers(f, c);
-  else describe_gguf_layers(f, c);
+  if (f.is_json()) describe_layers(f, window, c);
+  else describe_gguf_layers(f, window, c);
   if (const std::string act = f.string(kActivation).value_or("silu"); act != "silu")
     unsupported(f.file(), f.name_of(kActivation), "\"" + act + "\"", "\"silu\"");
   c->embedding_norm = c->attention_gate = true;

@@ -9,7 +9,7 @@ namespace {
 constexpr Field kLocalBase = {"rope.freq_base_swa", nullptr};
 constexpr Field kFields[] = {kLocalBase};
 
-void describe(const FamilyFields& f, Config* c) {
+void describe(const Fields& f, int, Config* c) {
   if (c->ropes.size() == 1) {  // else rope_parameters gave one for each kind of layer
     c->ropes.push_back({});
     c->ropes[1].theta = positive(f, kLocalBase, 1e15, c->ropes[0].theta);

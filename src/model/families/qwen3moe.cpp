@@ -18,7 +18,7 @@ constexpr Field kFields[] = {kExperts,      kExpertsNow,      kUsed,   kWidth, k
                              kRenormalised, kRenormalisedToo, kGating, kScale};
 
 // What GGUF files of other families say of their routers. 0 is "not set".
-void check_router(const FamilyFields& f) {
+void check_router(const Fields& f) {
   constexpr uint64_t kSoftmax = 1;
   const uint64_t gating = f.integer(kGating).value_or(0);
   if (gating != 0 && gating != kSoftmax)
@@ -27,7 +27,7 @@ void check_router(const FamilyFields& f) {
   if (scale != 0 && scale != 1) unsupported(f.file(), f.name_of(kScale), format("%g", scale), "1");
 }
 
-bool renormalised(const FamilyFields& f) {
+bool renormalised(const Fields& f) {
   const auto norm = f.boolean(kRenormalised), too = f.boolean(kRenormalisedToo);
   if (norm && too && *norm != *too)
     bad_model(f.file(), f.name_of(kRenormalisedToo), *too ? "true" : "false",
@@ -37,7 +37,7 @@ bool renormalised(const FamilyFields& f) {
   return norm ? *norm : too.value_or(!f.is_json());
 }
 
-void describe(const FamilyFields& f, Config* c) {
+void describe(const Fields& f, int, Config* c) {
   const auto count = f.integer(kExperts), count_now = f.integer(kExpertsNow);
   if (count && count_now && *count != *count_now)
     bad_model(f.file(), f.name_of(kExpertsNow), std::to_string(*count_now),

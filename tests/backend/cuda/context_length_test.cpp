@@ -3,6 +3,7 @@
 #include "tests/engine/plan/context_length.h"
 
 #include "engine/plan/memory_plan.h"
+#include "import/load_model.h"
 #include "tests/kernels/cuda/device.h"
 
 using namespace riffle;

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "import/load_model.h"
 #include "tests/engine/working_sets.h"
 #include "tests/kernels/cuda/decode_scene.h"
 #include "tests/select/papers/tokenselect_settings.h"

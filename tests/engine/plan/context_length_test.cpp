@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "engine/engine.h"
+#include "import/load_model.h"
 #include "measure/synthetic_model.h"
 #include "tests/engine/window_model.h"
 #include "util/settings.h"

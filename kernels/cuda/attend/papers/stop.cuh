@@ -9,13 +9,9 @@
 #pragma once
 #include "kernels/cuda/attend/attend_io.cuh"
 #include "kernels/cuda/attend/decode.cuh"
+#include "kernels/cuda/attend/softmax_state.cuh"
 
 namespace riffle::cuda {
-
-// 2^(a - b) where b >= a; an empty part (a = -inf) weighs nothing.
-__device__ inline float weight2(float a, float b) {
-  return a == -INFINITY ? 0.0f : exp2f(__fsub_rn(a, b));
-}
 
 __device__ inline HeadStats empty_stats() { return {-INFINITY, 0, INFINITY, -INFINITY}; }
 

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "chat/chat_template.h"
 #include "measure/commands/eval/facts_data.h"
-#include "model/chat/chat_template.h"
-#include "model/text/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace riffle::eval {
 namespace {

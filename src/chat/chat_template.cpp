@@ -1,0 +1,314 @@
+#include "chat/chat_template.h"
+
+#include <algorithm>
+
+#include "chat/python_text.h"
+#include "text/tokenizer.h"
+#include "util/error.h"
+
+namespace riffle {
+namespace {
+
+// What models are known to write around their reasoning, and what their templates spell of it: some
+// cut reasoning off behind its end and never name its beginning.
+constexpr struct {
+  const char *begin, *end, *spelled;
+} kMarks[] = {
+    {"<think>", "</think>", "</think>"},
+    {"[THINK]", "[/THINK]", "[/THINK]"},
+    {"<seed:think>", "</seed:think>", "</seed:think>"},
+    {"<|START_THINKING|>", "<|END_THINKING|>", "<|END_THINKING|>"},
+    // gpt-oss: every part of an answer is a message of its own with the name of a channel.
+    {"<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>",
+     "<|channel|>final<|message|>"},
+    // Muse Glimmer: a recipient in place of a channel. Prompts end with "<|start|>assistant".
+    {" to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>",
+     "<|start|>assistant to=self<|message|>"},
+};
+
+// Roles whose names templates print as parts of control tokens ('<|' + role + '|>'). Any other name
+// is text of its message.
+constexpr const char* kRoles[] = {"system",    "user",     "assistant", "tool",
+                                  "developer", "function", "ipython"};
+
+std::string spelling(const Tokenizer& tokenizer, int32_t id) {
+  const char* piece = id < 0 ? nullptr : tokenizer.piece(id);
+  return piece ? piece : "";
+}
+
+std::vector<std::string> words(std::string_view text) {
+  std::vector<std::string> out;
+  while (!text.empty()) {
+    const size_t space = std::min(text.find(' '), text.size());
+    out.emplace_back(text.substr(0, space));
+    text.remove_prefix(std::min(space + 1, text.size()));
+  }
+  return out;
+}
+
+void check_messages(const std::vector<ChatMessage>& messages) {
+  if (messages.empty()) fail(RIFFLE_BAD_ARGUMENT, "the conversation has no messages");
+  for (size_t i = 0; i < messages.size(); i++) {
+    if (utf8_error(messages[i].role) >= 0)
+      fail(RIFFLE_BAD_TEXT, "the role of message %zu is not UTF-8", i);
+    for (const std::string* text : {&messages[i].content, &messages[i].reasoning}) {
+      if (const int64_t bad = utf8_error(*text); bad >= 0) {
+        fail(RIFFLE_BAD_TEXT, "message %zu is not UTF-8: invalid sequence at byte %lld", i,
+             static_cast<long long>(bad));
+      }
+    }
+  }
+}
+
+bool is_blank(const ChatMessage& message) {
+  return strip_left(message.content).empty() && strip_left(message.reasoning).empty();
+}
+
+// Without blank messages of an assistant at the end: to continue one is to begin an answer.
+std::vector<ChatMessage> without_blank_end(std::vector<ChatMessage> messages) {
+  while (!messages.empty() && messages.back().role == "assistant" && is_blank(messages.back()))
+    messages.pop_back();
+  if (messages.empty())
+    fail(RIFFLE_BAD_ARGUMENT, "the conversation has no message but an empty one of an assistant");
+  return messages;
+}
+
+// Where the last character of a message stands, plus 1; 0: the text has none of it.
+size_t end_of(const SourcedText& text, size_t message) {
+  size_t end = 0;
+  for (const SourcedText::Run& run : text.runs()) {
+    if (run.source == static_cast<int>(message)) end = run.end;
+  }
+  return end;
+}
+
+// Templates read reasoning as reasoning_content or, gpt-oss's, as thinking. transformers gives both
+// names, in this order. parts: content is a list of one text part. Programs that may also send
+// images give it in this form.
+Value message_value(const ChatMessage& message, int number, bool parts) {
+  const bool known =
+      std::find(std::begin(kRoles), std::end(kRoles), message.role) != std::end(kRoles);
+  const Value reasoning = Value::string(SourcedText(message.reasoning, number));
+  Entries entries;
+  if (!message.reasoning.empty()) entries.emplace_back(Value::string("thinking"), reasoning);
+  entries.emplace_back(
+      Value::string("role"),
+      Value::string(SourcedText(message.role, known ? SourcedText::kTemplate : number)));
+  const Value content = Value::string(SourcedText(message.content, number));
+  const auto part = [&] {
+    return Value::list({Value::dict(
+        {{Value::string("type"), Value::string("text")}, {Value::string("text"), content}})});
+  };
+  entries.emplace_back(Value::string("content"), parts ? part() : content);
+  if (!message.reasoning.empty())
+    entries.emplace_back(Value::string("reasoning_content"), reasoning);
+  return Value::dict(std::move(entries));
+}
+
+// What a user or a system says must reach the model, or the answer is to another question.
+void check_printed(const SourcedText& text, const std::vector<ChatMessage>& messages) {
+  std::vector<bool> printed(messages.size());
+  for (const SourcedText::Run& run : text.runs()) {
+    if (run.source >= 0) printed[static_cast<size_t>(run.source)] = true;
+  }
+  for (size_t i = 0; i < messages.size(); i++) {
+    if (printed[i] || messages[i].role == "assistant") continue;
+    if (strip_left(messages[i].content).empty()) continue;
+    fail(RIFFLE_BAD_ARGUMENT,
+         "message %zu has role '%.40s', but this model's chat template has no %.40s messages here: "
+         "it prints nothing of it",
+         i, messages[i].role.c_str(), messages[i].role.c_str());
+  }
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(std::string_view jinja) : jinja_(std::in_place, jinja) {
+  for (const auto& marks : kMarks) {
+    if (marks_.end.empty() && jinja.find(marks.spelled) != jinja.npos)
+      marks_ = {marks.begin, marks.end};
+  }
+  find_forms();
+}
+
+// A template that reads strings gets strings, whatever else it reads.
+void ChatTemplate::find_forms() {
+  const struct {
+    const char* role;
+    std::vector<ChatMessage> messages;
+    int number;  // of the message in question
+  } trials[] = {{"user", {{"user", "u", ""}}, 0},
+                {"system", {{"system", "s", ""}, {"user", "u", ""}}, 0},
+                {"assistant", {{"user", "u", ""}, {"assistant", "a", ""}, {"user", "u", ""}}, 1}};
+  const ChatOptions any_day{Thinking::DEFAULT, TemplateDate{2026, 1, 1}};
+  for (const auto& trial : trials) {
+    const auto prints = [&] {
+      try {
+        const SourcedText text = rendered({"<s>", "</s>"}, trial.messages, any_day, true);
+        return end_of(text, static_cast<size_t>(trial.number)) > 0;
+      } catch (const Error& e) {
+        if (e.status() == RIFFLE_OUT_OF_MEMORY) throw;
+        return false;
+      }
+    };
+    if (prints()) continue;
+    const std::vector<std::string> before = roles_of_parts_;
+    roles_of_parts_.push_back(trial.role);
+    if (!prints()) roles_of_parts_ = before;
+  }
+}
+
+bool ChatTemplate::takes_parts(const std::string& role) const {
+  const auto holds = [&](const char* name) {
+    return std::find(roles_of_parts_.begin(), roles_of_parts_.end(), name) != roles_of_parts_.end();
+  };
+  return holds(role == "system" || role == "assistant" ? role.c_str() : "user");
+}
+
+SourcedText ChatTemplate::rendered(const SpecialTexts& special,
+                                   const std::vector<ChatMessage>& messages,
+                                   const ChatOptions& options, bool answer) const {
+  TemplateInput input;
+  std::vector<Value> values;
+  for (const ChatMessage& message : messages) {
+    input.bytes += message.content.size() + message.reasoning.size();
+    values.push_back(
+        message_value(message, static_cast<int>(values.size()), takes_parts(message.role)));
+  }
+  auto& variables = input.variables;
+  variables.emplace_back("messages", Value::list(std::move(values)));
+  variables.emplace_back("add_generation_prompt", Value::boolean(answer));
+  variables.emplace_back("tools", Value::none());
+  variables.emplace_back("documents", Value::none());
+  if (options.thinking != Thinking::DEFAULT)
+    variables.emplace_back("enable_thinking", Value::boolean(options.thinking == Thinking::ON));
+  if (!options.reasoning_effort.empty())
+    variables.emplace_back("reasoning_effort", Value::string(options.reasoning_effort));
+  if (!special.bos.empty()) variables.emplace_back("bos_token", Value::string(special.bos));
+  if (!special.eos.empty()) variables.emplace_back("eos_token", Value::string(special.eos));
+  if (options.date) input.date = &*options.date;
+  return jinja_->render(input);
+}
+
+SourcedText ChatTemplate::rendered(const Tokenizer& tokenizer,
+                                   const std::vector<ChatMessage>& messages,
+                                   const ChatOptions& options, bool answer) const {
+  return rendered(
+      {spelling(tokenizer, tokenizer.bos_id()), spelling(tokenizer, tokenizer.eos_id())}, messages,
+      options, answer);
+}
+
+SourcedText ChatTemplate::text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
+                               const ChatOptions& options) const {
+  check_messages(messages);
+  if (messages.back().role == "assistant" && is_blank(messages.back()))
+    return text(tokenizer, without_blank_end(messages), options);
+  if (family_) {
+    for (const std::string& piece : words(family_->required)) {
+      if (tokenizer.control_id(piece) < 0) {
+        fail(RIFFLE_UNSUPPORTED,
+             "the chat template is of the kind %s, but the vocabulary has no control piece %s",
+             family_->name, piece.c_str());
+      }
+    }
+    return family_text(*family_, spelling(tokenizer, tokenizer.bos_id()),
+                       spelling(tokenizer, tokenizer.eos_id()), messages);
+  }
+  if (messages.back().role == "assistant") return continued(tokenizer, messages, options);
+  SourcedText text = rendered(tokenizer, messages, options, true);
+  check_printed(text, messages);
+  return text;
+}
+
+// As apply_chat_template(continue_final_message=True): the conversation is printed as if it were
+// over, and what the template puts behind the last message is cut off.
+SourcedText ChatTemplate::continued(const Tokenizer& tokenizer,
+                                    const std::vector<ChatMessage>& messages,
+                                    const ChatOptions& options) const {
+  const ChatMessage& last = messages.back();
+  const size_t n_before = messages.size() - 1;
+  try {
+    const SourcedText whole = rendered(tokenizer, messages, options, false);
+    if (const size_t end = end_of(whole, n_before)) {
+      SourcedText text = whole.part(0, end);
+      check_printed(text, messages);
+      return text;
+    }
+  } catch (const Error& e) {
+    if (e.status() != RIFFLE_BAD_ARGUMENT || n_before == 0) throw;
+  }
+  // The template ends with no assistant's message. Its content follows the generation prompt, where
+  // the model would have written it.
+  const std::vector<ChatMessage> before(messages.begin(), messages.end() - 1);
+  SourcedText text = this->text(tokenizer, before, options);
+  const bool in_reasoning = begins_reasoning(text, before);
+  const std::string& rest = in_reasoning ? last.reasoning : last.content;
+  if (in_reasoning != strip_left(last.content).empty() || strip_left(rest).empty()) {
+    fail(
+        RIFFLE_BAD_ARGUMENT,
+        "the last message has role 'assistant', and this model's chat template cannot continue it");
+  }
+  text.append(rest, static_cast<int>(n_before));
+  return text;
+}
+
+std::vector<int32_t> ChatTemplate::tokens(const Tokenizer& tokenizer,
+                                          const SourcedText& text) const {
+  std::vector<TextSpan> written;
+  size_t begin = 0;
+  for (const SourcedText::Run& run : text.runs()) {
+    if (run.source == SourcedText::kTemplate) written.push_back({begin, run.end});
+    begin = run.end;
+  }
+  return tokenizer.encode(text.view(), false, written);
+}
+
+bool ChatTemplate::begins_reasoning(const SourcedText& text,
+                                    const std::vector<ChatMessage>& messages) const {
+  if (marks_.begin.empty()) return false;
+  const bool open = !messages.empty() && messages.back().role == "assistant";
+  const int continued = open ? static_cast<int>(messages.size()) - 1 : SourcedText::kTemplate;
+  size_t from = 0, begin = 0;
+  for (const SourcedText::Run& run : text.runs()) {
+    if (run.source != SourcedText::kTemplate && run.source != continued) from = run.end;
+  }
+  const std::string_view after = text.view().substr(from);
+  begin = after.rfind(marks_.begin);
+  return begin != after.npos && after.find(marks_.end, begin) == after.npos;
+}
+
+int32_t ChatTemplate::reasoning_end_id(const Tokenizer& tokenizer) const {
+  if (marks_.end.empty()) return -1;
+  const std::vector<int32_t> ids = tokenizer.encode(marks_.end, false, true);
+  return ids.empty() ? -1 : tokenizer.control_id(spelling(tokenizer, ids[0]));
+}
+
+std::vector<int32_t> ChatTemplate::end_ids(const Tokenizer& tokenizer) const {
+  std::vector<int32_t> ids;
+  const auto add = [&](int32_t id) {
+    if (id >= 0) ids.push_back(id);
+  };
+  if (family_) {
+    for (const std::string& piece : words(family_->turn_end)) add(tokenizer.control_id(piece));
+    return ids;
+  }
+  SourcedText text;
+  try {
+    text = rendered(tokenizer, {{"user", "u", ""}, {"assistant", "a", ""}}, {}, false);
+  } catch (const Error&) {
+    return ids;
+  }
+  size_t end = 0;
+  for (const SourcedText::Run& run : text.runs()) {
+    if (run.source == 1) end = run.end;
+  }
+  const std::string_view after = strip_left(text.view().substr(end));
+  if (end == 0 || after.empty()) return ids;
+  const std::vector<int32_t> next = tokenizer.encode(after, false, true);
+  if (next.empty()) return ids;
+  const std::string piece = spelling(tokenizer, next[0]);
+  if (after.starts_with(piece)) add(tokenizer.control_id(piece));
+  return ids;
+}
+
+}  // namespace riffle

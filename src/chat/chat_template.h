@@ -1,0 +1,90 @@
+// Conversations to text and tokens: by the template that a model carries, which is evaluated on the
+// conversation, or by a format of the table that the user names.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat/chat_family.h"
+#include "chat/template_interpreter.h"
+
+namespace riffle {
+
+class Tokenizer;
+
+enum class Thinking { DEFAULT, ON, OFF };  // the template's enable_thinking
+
+struct ChatOptions {
+  Thinking thinking = Thinking::DEFAULT;
+  // Today. A template with a default date ignores it, so that a conversation is the same every day.
+  // Others that ask for the date fail without it.
+  std::optional<TemplateDate> date;
+  std::string reasoning_effort = {};  // the template's variable of this name; "": it is not set
+};
+
+// What a model writes around its reasoning; "": its template says nothing of that.
+struct ReasoningMarks {
+  std::string begin, end;
+};
+
+class ChatTemplate {
+ public:
+  // A model's own, as Jinja text. Throws Error RIFFLE_UNSUPPORTED.
+  explicit ChatTemplate(std::string_view jinja);
+  explicit ChatTemplate(const ChatFamily& family) : family_(&family) {}
+
+  const char* name() const { return family_ ? family_->name : "own"; }
+  bool knows_thinking() const { return jinja_ && jinja_->mentions("enable_thinking"); }
+  bool knows_effort() const { return jinja_ && jinja_->mentions("reasoning_effort"); }
+  const ReasoningMarks& reasoning_marks() const { return marks_; }
+
+  // The conversation so that the model's answer comes next. An assistant's message that comes last
+  // is not closed, so that the model continues it; a blank one is left out. Throws
+  // RIFFLE_BAD_ARGUMENT (no messages, the template refuses them or prints nothing of a message that
+  // is not an assistant's, or the last one cannot be continued), RIFFLE_BAD_TEXT (not UTF-8),
+  // RIFFLE_UNSUPPORTED (the template cannot be evaluated, or needs a token that the vocabulary
+  // lacks). Characters of messages have the message's number as source.
+  SourcedText text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
+                   const ChatOptions& options) const;
+  // text() as ids: what the template spells out becomes control tokens, and the same in a message
+  // stays plain text. Added tokens that are not control tokens, such as Qwen3's <think>, are read
+  // in messages too, as transformers reads them.
+  std::vector<int32_t> tokens(const Tokenizer& tokenizer, const SourcedText& text) const;
+  // Whether the model goes on inside of reasoning that the text has begun: the template behind the
+  // last message, or a last message of an assistant that is continued.
+  bool begins_reasoning(const SourcedText& text, const std::vector<ChatMessage>& messages) const;
+
+  // Id of the control token with which the end of reasoning begins, or -1. The answer follows, so
+  // it ends no answer, whatever a file says.
+  int32_t reasoning_end_id(const Tokenizer& tokenizer) const;
+
+  // Ids that end the model's turn beside the vocabulary's end-of-sequence token (ChatML's
+  // <|im_end|>, where that is another): those that the vocabulary has. An own template is asked
+  // what it prints behind an assistant's message.
+  std::vector<int32_t> end_ids(const Tokenizer& tokenizer) const;
+
+ private:
+  struct SpecialTexts {
+    std::string bos, eos;  // "": the vocabulary has none
+  };
+  void find_forms();
+  // True if the content of this role's messages is given as a list of parts.
+  bool takes_parts(const std::string& role) const;
+  SourcedText rendered(const SpecialTexts& special, const std::vector<ChatMessage>& messages,
+                       const ChatOptions& options, bool answer) const;
+  SourcedText rendered(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
+                       const ChatOptions& options, bool answer) const;
+  SourcedText continued(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
+                        const ChatOptions& options) const;
+
+  const ChatFamily* family_ = nullptr;
+  std::optional<JinjaTemplate> jinja_;  // if there is no family
+  ReasoningMarks marks_;
+  // Roles whose content the template reads as [{"type": "text", "text": ...}] alone, found by
+  // trying it once. Other roles than these are like the user's.
+  std::vector<std::string> roles_of_parts_;
+};
+
+}  // namespace riffle

@@ -1,0 +1,39 @@
+// Jinja templates, evaluated: what Hugging Face's transformers would print, with each character's
+// source, in bounded time and memory.
+#pragma once
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "chat/template_date.h"
+#include "chat/template_syntax.h"
+#include "chat/template_value.h"
+
+namespace riffle {
+
+struct TemplateInput {
+  std::vector<std::pair<std::string, Value>> variables;
+  size_t bytes = 0;  // of the conversation; what the template may use grows with it
+  const TemplateDate* date = nullptr;  // for strftime_now(); without one, calling that is an error
+  // Whether `strftime_now is defined` holds. If not, a template that has a date to fall back to
+  // takes that one, and prints the same on every day.
+  bool date_is_defined = false;
+};
+
+class JinjaTemplate {
+ public:
+  // Throws Error RIFFLE_UNSUPPORTED for text that is no template.
+  explicit JinjaTemplate(std::string_view text) : tree_(parse_template(text)) {}
+
+  // Throws Error: RIFFLE_BAD_ARGUMENT if the template refuses the conversation (raise_exception),
+  // RIFFLE_UNSUPPORTED if it cannot be evaluated or goes beyond a bound.
+  SourcedText render(const TemplateInput& input) const;
+
+  bool mentions(std::string_view name) const;  // as a variable
+
+ private:
+  TemplateTree tree_;
+};
+
+}  // namespace riffle

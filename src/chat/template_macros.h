@@ -1,0 +1,32 @@
+// Names in the bodies of macros.
+#pragma once
+#include <string_view>
+
+#include "chat/template_syntax.h"
+#include "chat/template_value.h"
+
+namespace riffle {
+
+// One level more of expressions, statements and macros inside each other, until it ends. Throws
+// TemplateStop beyond what the stack of a thread holds.
+struct TemplateDepth {
+  explicit TemplateDepth(int& depth) : depth(depth) {
+    constexpr int kMaxDepth = 1200;
+    if (++depth > kMaxDepth) template_stop(TemplateStop::LIMIT, "it nests or recurses too deep");
+  }
+  ~TemplateDepth() { depth--; }
+  int& depth;
+};
+
+// The tree that is searched, and what searching it takes.
+struct TemplateSearch {
+  const TemplateTree& tree;
+  TemplateBudget& budget;
+  int& depth;
+};
+
+// Returns whether a macro's body has this name; Jinja takes further arguments only then.
+bool macro_uses(const TemplateSearch& search, const TemplateStatement& macro,
+                std::string_view name);
+
+}  // namespace riffle

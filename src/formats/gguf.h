@@ -1,0 +1,66 @@
+// Reading a GGUF v3 file (ggml docs/gguf.md): metadata and tensor list. Works on memory; touches no
+// file system. Everything is checked here, once: what a GgufFile hands out lies inside the file.
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/raw_tensor.h"
+#include "util/checked.h"
+
+namespace riffle {
+
+enum class GgufType : uint32_t {
+  U8,
+  I8,
+  U16,
+  I16,
+  U32,
+  I32,
+  F32,
+  BOOL,
+  STRING,
+  ARRAY,
+  U64,
+  I64,
+  F64
+};
+
+// As the format spells it: "U32".
+std::string name_of(GgufType type);
+
+struct GgufValue {
+  GgufType type = GgufType::U8;
+  GgufType element = GgufType::U8;  // arrays: the type of what they hold
+  uint64_t count = 1;               // arrays: how many
+  const uint8_t* data =
+      nullptr;         // scalars: the value; strings: the text; arrays: the first element
+  uint64_t bytes = 0;  // at data
+};
+
+struct GgufFile {
+  FileView file;
+  std::map<std::string, GgufValue, std::less<>> metadata;
+  TensorTable tensors;
+  uint64_t data_offset = 0;  // where tensor data begins
+
+  bool has(std::string_view key) const { return metadata.find(key) != metadata.end(); }
+  // Nothing if there is no such key; throws RIFFLE_BAD_MODEL if it has another type (any width of
+  // integer will do, but not below zero).
+  std::optional<uint64_t> integer(std::string_view key) const;
+  std::optional<double> number(std::string_view key) const;  // floats and integers
+  std::optional<bool> boolean(std::string_view key) const;
+  std::optional<std::string_view> string(std::string_view key) const;
+  std::optional<std::vector<std::string_view>> strings(std::string_view key) const;
+  std::optional<std::vector<float>> floats(std::string_view key) const;  // of F32
+  std::optional<std::vector<int64_t>> integers(
+      std::string_view key) const;  // of any integer type; U64 below 2^63
+};
+
+// The views in the result point into file. Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED for other
+// versions of GGUF. Tensor types that riffle lacks are listed, not refused.
+GgufFile parse_gguf(const FileView& file);
+
+}  // namespace riffle

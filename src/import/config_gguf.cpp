@@ -1,0 +1,263 @@
+#include <algorithm>
+#include <cmath>
+
+#include "formats/gguf.h"
+#include "import/gguf_options.h"
+#include "import/read_config.h"
+#include "model/families/family.h"
+#include "model/families/fields.h"
+#include "model/weights.h"
+#include "util/error.h"
+
+namespace riffle {
+
+namespace {
+
+// The metadata below "ARCHITECTURE.".
+class GgufFields : public Fields {
+ public:
+  GgufFields(const GgufFile& gguf, std::string architecture)
+      : gguf_(gguf), architecture_(std::move(architecture)) {}
+  const std::string& file() const override { return gguf_.file.name; }
+  bool is_json() const override { return false; }
+  std::string name_of(const Field& field) const override {
+    return field.gguf ? architecture_ + "." + field.gguf : "";
+  }
+  using Fields::boolean, Fields::has, Fields::integer, Fields::integers, Fields::number,
+      Fields::numbers, Fields::string;
+  std::optional<uint64_t> integer(const std::string& name) const override {
+    const auto it = gguf_.metadata.find(name);
+    const bool array = it != gguf_.metadata.end() && it->second.type == GgufType::ARRAY;
+    for (const Field& each : {field::kHeads, field::kKvHeads, field::kHiddenDim})
+      if (array && name == name_of(each)) return of_all_layers(name);
+    return gguf_.integer(name);
+  }
+  std::optional<double> number(const std::string& name) const override {
+    return gguf_.number(name);
+  }
+  std::optional<bool> boolean(const std::string& name) const override {
+    return gguf_.boolean(name);
+  }
+  std::optional<std::string> string(const std::string& name) const override {
+    const auto text = gguf_.string(name);
+    return text ? std::optional<std::string>(*text) : std::nullopt;
+  }
+  std::vector<int64_t> integers(const std::string& name) const override {
+    return gguf_.integers(name).value_or(std::vector<int64_t>());
+  }
+  std::vector<double> numbers(const std::string& name) const override {
+    const std::vector<float> all = gguf_.floats(name).value_or(std::vector<float>());
+    return {all.begin(), all.end()};
+  }
+  bool has(const std::string& name) const override { return gguf_.has(name); }
+
+ private:
+  // Some converters write a number for each layer, the same for all.
+  uint64_t of_all_layers(const std::string& name) const {
+    const std::vector<int64_t> all = *gguf_.integers(name);
+    const uint64_t n_layers = gguf_.integer(name_of(field::kLayers)).value_or(0);
+    if (all.empty() || all.size() != n_layers)
+      bad_model(file(), name, "an array of " + std::to_string(all.size()),
+                std::to_string(n_layers) + " numbers from 0, one a layer");
+    if (all[0] < 0) bad_model(file(), name, std::to_string(all[0]) + " in layer 0", "at least 0");
+    for (size_t l = 0; l < all.size(); ++l)
+      if (all[l] != all[0])
+        unsupported(file(), name,
+                    std::to_string(all[l]) + " in layer " + std::to_string(l) + " and " +
+                        std::to_string(all[0]) + " in layer 0",
+                    "one value for all layers");
+    return static_cast<uint64_t>(all[0]);
+  }
+
+  const GgufFile& gguf_;
+  const std::string architecture_;
+};
+
+// rope_freqs.weight and the like: by what each of n frequencies is divided.
+std::vector<float> rope_factors(const GgufFile& gguf, const std::string& field, int n) {
+  const auto it = gguf.tensors.find(field);
+  if (it == gguf.tensors.end())
+    bad_model(gguf.file.name, "tensor " + field, "none", "shape [" + std::to_string(n) + "]");
+  const RawTensor& raw = it->second;
+  if (raw.type != DType::F32) unsupported(raw.file, field + " type", raw.type_name, "F32");
+  if (raw.bytes != sizeof(float) * n) {
+    bad_model(raw.file, field + " shape", shape_text(raw.shape), "[" + std::to_string(n) + "]");
+  }
+  std::vector<float> factors(n);
+  for (size_t i = 0; i < factors.size(); ++i)
+    factors[i] = load_unaligned<float>(raw.data + sizeof(float) * i);
+  check_factors(factors, raw.file, field);
+  return factors;
+}
+
+// Whether the file's attention factor is the one that follows from the scaling's factor. Files may
+// have it in four digits.
+bool is_yarn_factor(RopeScaling scaling, float attention_factor) {
+  finish_yarn(&scaling, 0, 0, 0);
+  return std::fabs(attention_factor - scaling.attention_factor) < 1e-3f;
+}
+
+void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Family& family,
+                       Config* c) {
+  const std::string a = family.name;
+  Rope& rope = c->ropes[0];
+  RopeScaling& s = rope.scaling;
+  const std::string p = a + ".rope.scaling.", type_key = p + "type";
+  const auto given = gguf.string(type_key);
+  const double old = gguf.number(a + ".rope.scale_linear").value_or(0);  // before there was a type
+  const std::string type(given ? *given : old != 0 && old != 1 ? "linear" : "none");
+  const int frequencies = (rope.rotated > 0 ? rope.rotated : c->head_dim) / 2;
+  if (gguf.tensors.count("rope_factors_long.weight") > 0) {
+    if (given && type != "none" && type != "longrope" &&
+        type != "su")  // some converters write none
+      unsupported(gguf.file.name, type_key,
+                  "\"" + type + "\" together with rope_factors_long.weight", "\"longrope\"");
+    s.type = RopeScaling::LONGROPE;
+    s.factors = rope_factors(gguf, "rope_factors_short.weight", frequencies);
+    s.long_factors = rope_factors(gguf, "rope_factors_long.weight", frequencies);
+    s.original_ctx = dimension(fields, p + "original_context_length", 1 << 28, c->n_ctx);
+    s.factor = static_cast<float>(c->n_ctx) / static_cast<float>(s.original_ctx);
+    s.attention_factor = positive(fields, p + "attn_factor", 1e6, 1);
+    return;
+  }
+  if (gguf.tensors.count("rope_freqs.weight") > 0) {
+    if (type != "none")
+      unsupported(gguf.file.name, type_key, "\"" + type + "\" together with rope_freqs.weight",
+                  "one of them");
+    s.type = RopeScaling::FACTORS;
+    s.factors = rope_factors(gguf, "rope_freqs.weight", frequencies);
+    return;
+  }
+  if (type == "none") {
+    const double factor = gguf.number(p + "factor").value_or(0);
+    if (factor != 0 && factor != 1)
+      unsupported(gguf.file.name, p + "factor", format("%g", factor), "1 without " + type_key);
+    return;
+  }
+  if (type != "linear" && type != "yarn")
+    unsupported(gguf.file.name, type_key, "\"" + type + "\"", "\"none\", \"linear\" or \"yarn\"");
+  s.type = type == "linear" ? RopeScaling::LINEAR : RopeScaling::YARN;
+  s.factor = given && gguf.has(p + "factor") ? positive(fields, p + "factor", 1e6, 0)
+             : old != 0                      ? positive(fields, a + ".rope.scale_linear", 1e6, 0)
+                                             : 1;
+  if (s.type == RopeScaling::LINEAR) return;
+  if (!(rope.theta > 1))
+    bad_model(gguf.file.name, fields.name_of(field::kRopeBase), format("%g", rope.theta),
+              "above 1 with yarn");
+  s.original_ctx = dimension(fields, p + "original_context_length", 1 << 28, c->n_ctx);
+  s.beta_fast = positive(fields, p + "yarn_beta_fast", 1e6, 32);
+  s.beta_slow = positive(fields, p + "yarn_beta_slow", 1e6, 1);
+  const double ext = gguf.number(p + "yarn_ext_factor").value_or(1),
+               log = gguf.number(p + "yarn_log_multiplier").value_or(0);
+  if (ext != 1 && ext != -1)
+    unsupported(gguf.file.name, p + "yarn_ext_factor", format("%g", ext), "1");
+  // Converters write attention_factor as yarn_attn_factor, and mscale_all_dim (beside an mscale of
+  // 1) as the multiplier.
+  double whole =
+      gguf.has(p + "yarn_attn_factor") ? positive(fields, p + "yarn_attn_factor", 1e6, 0) : 0;
+  float times = positive(fields, p + "attn_factor", 1e6, 1);
+  // In llama.cpp attn_factor multiplies YaRN's own factor. But its converter for OLMo 3 wrote
+  // attention_factor there until yarn_attn_factor came, and so do other converters. That value is
+  // nearly always YaRN's own factor, which no model has twice.
+  if (whole == 0 && (family.whole_attn_factor || is_yarn_factor(s, times)) &&
+      gguf.has(p + "attn_factor")) {
+    whole = times;
+    times = 1;
+  }
+  finish_yarn(&s, whole, log > 0 ? 1 : 0, log);
+  s.attention_factor *= times;
+}
+
+// Which layers have the window: a period, or one boolean a layer. Empty: as the family has it.
+std::vector<bool> windowed_layers(const GgufFile& gguf, const std::string& key, int n_layers) {
+  const auto it = gguf.metadata.find(key);
+  std::vector<bool> windowed;
+  if (it == gguf.metadata.end()) return windowed;
+  const GgufValue& value = it->second;
+  const auto layers = static_cast<uint64_t>(n_layers);
+  if (value.type == GgufType::ARRAY) {
+    if (value.element != GgufType::BOOL || value.count != layers)
+      bad_model(gguf.file.name, key,
+                "an array of " + std::to_string(value.count) + " " + name_of(value.element),
+                std::to_string(n_layers) + " BOOL, one a layer");
+    for (uint64_t l = 0; l < layers; ++l) windowed.push_back(value.data[l] != 0);
+    return windowed;
+  }
+  const auto period = gguf.integer(key);
+  if (!period || *period == 0)
+    bad_model(gguf.file.name, key, period ? "0" : "no number",
+              "a number above 0, or an array of booleans");
+  for (uint64_t l = 0; l < layers; ++l) windowed.push_back((l + 1) % *period != 0);
+  return windowed;
+}
+
+}  // namespace
+
+Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
+  const std::string& file = gguf.file.name;
+  const auto architecture = gguf.string("general.architecture");
+  if (!architecture) bad_model(file, "general.architecture", "none", known_architectures());
+  const std::string a(*architecture);
+  const Family* found = family_of_architecture(a);
+  if (!found) unsupported(file, "general.architecture", "\"" + a + "\"", known_architectures());
+  const Family& family = *found;
+  refuse_unknown_options(gguf, family);
+  *vocab = gguf_vocab(gguf);
+  const size_t n_pieces = vocab->pieces.size();
+
+  Config c;
+  c.architecture = a;
+  c.name = gguf.string("general.name").value_or("");
+  const GgufFields fields(gguf, a);
+  read_dimensions(fields, family.hidden_dim, {0, static_cast<int>(n_pieces), 0, 10000}, &c);
+  if (static_cast<size_t>(c.vocab_size) < n_pieces) {
+    bad_model(file, fields.name_of(field::kVocab), std::to_string(c.vocab_size),
+              "at least " + std::to_string(n_pieces) + ", the number of tokenizer.ggml.tokens");
+  }
+  for (const char* name :
+       {".attention.value_length", ".attention.head_dim"}) {  // the latter: Ollama's converter
+    const int length = dimension(fields, a + name, kMaxHeadDim, c.head_dim);
+    if (length != c.head_dim)
+      unsupported(file, a + name, std::to_string(length),
+                  std::to_string(c.head_dim) + ", as the keys have");
+  }
+  const std::string dims = a + ".rope.dimension_count";
+  const int rope_dims = dimension(fields, dims, kMaxHeadDim, c.head_dim);
+  if (rope_dims != c.head_dim) {
+    if (!family.partial_rope)
+      unsupported(file, dims, std::to_string(rope_dims),
+                  std::to_string(c.head_dim) + " (RoPE on the whole head)");
+    if (rope_dims > c.head_dim || rope_dims % 2 != 0)
+      bad_model(file, dims, std::to_string(rope_dims),
+                "an even number up to " + std::to_string(c.head_dim));
+    c.ropes[0].rotated = rope_dims;
+  }
+  c.tied_output = gguf.tensors.find(kGgufNames.output) == gguf.tensors.end();
+  c.bos_id = vocab->options.bos_id;
+  c.eos_id = vocab->options.eos_id;
+  c.eos_ids = vocab->options.eos_ids;
+  c.rope_interleaved = family.rope_interleaved;
+  read_rope_scaling(gguf, fields, family, &c);
+  c.ropes[0].scaling.truncated = family.yarn_truncated;
+  const auto window =
+      static_cast<int>(std::min<uint64_t>(fields.integer(field::kWindow).value_or(0), 1 << 28));
+  const bool windowless = family.window == Family::NEVER || family.window == Family::UNUSED;
+  if (window > 0 && windowless && !family.any_window_in_gguf)
+    unsupported(gguf.file.name, fields.name_of(field::kWindow), std::to_string(window), "none");
+  set_layers(family, window, windowed_layers(gguf, fields.name_of(field::kWindowed), c.n_layers),
+             &c);
+  const auto has = [&](const char* name) {
+    return gguf.tensors.count(std::string("blk.0.") + name) > 0;
+  };
+  c.activation = family.activation;
+  c.pre_norm = family.pre_norm;
+  c.post_norm = family.post_norm;
+  c.qk_norm = family.qk_norm;
+  c.qkv_bias = family.qkv_bias || has(kGgufNames.bq) || has(kGgufNames.bk) || has(kGgufNames.bv);
+  c.o_bias = has(kGgufNames.bo);
+  c.mlp_bias = has(kGgufNames.b1) || has(kGgufNames.b3) || has(kGgufNames.b2);
+  if (family.describe) family.describe(fields, window, &c);
+  return c;
+}
+
+}  // namespace riffle

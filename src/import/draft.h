@@ -1,0 +1,24 @@
+// A model while it is put together: its configuration is finished when all files were read, and
+// with them its tokenizer and chat template.
+#pragma once
+#include <string>
+
+#include "import/gguf_vocab.h"
+#include "model/model.h"
+
+namespace riffle {
+
+struct Draft {
+  Config config;
+  ModelParts parts;
+};
+
+// What a GGUF file says, except the tokenizer, which is made of *vocab.
+Draft draft_from_gguf(const GgufFile& gguf, const LoadProgress& progress, GgufVocab* vocab);
+
+// What config.json and the weights of a Hugging Face folder say: no tokenizer, and of the end
+// tokens those of config.json. Throws RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED,
+// RIFFLE_ABORTED.
+Draft draft_from_folder(const std::string& folder, const LoadProgress& progress);
+
+}  // namespace riffle

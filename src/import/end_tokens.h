@@ -1,0 +1,22 @@
+// Tokens that end answers, as the readers of both formats know them.
+#pragma once
+#include <cstddef>
+#include <string_view>
+
+#include "model/model.h"
+
+namespace riffle {
+
+// Control tokens that end answers under whatever key, or none: files do not always name them.
+inline constexpr std::string_view kEndTokenNames[] = {
+    "<|eot_id|>",    "<|eom_id|>", "<|im_end|>", "<|end_of_text|>",
+    "<|endoftext|>", "<|return|>", "<|call|>"};
+bool is_end_token_name(std::string_view text);
+// Of the tokens that end answers, and of ids in one list of a file: more than any model has, so
+// that lists stay short.
+inline constexpr size_t kMaxTokenIds = 256;
+
+// Adds id to eos_ids, once; -1 is none.
+void add_end_token(int id, Config* config);
+
+}  // namespace riffle

@@ -1,0 +1,39 @@
+// Loading a model, whole or in pieces that work on memory.
+#pragma once
+#include <memory>
+
+#include "formats/gguf.h"
+#include "import/gguf_vocab.h"
+#include "model/model.h"
+#include "text/bpe.h"
+#include "util/mapped_file.h"
+
+namespace riffle {
+
+// path: a .gguf file or a Hugging Face folder. chat: how conversations are written; null: as the
+// model's own template does. Its end-of-turn tokens end answers too (Config::eos_ids). Throws
+// Error: RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
+std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress,
+                                  std::unique_ptr<const ChatTemplate> chat);
+std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress);
+
+// What the files at path say, and nothing that follows from it: no chat format, and of the end
+// tokens only those that the files name.
+std::unique_ptr<Model> read_model(const std::string& path, const LoadProgress& progress);
+
+// Everything except the tokenizer, from a GGUF file in memory, which must outlive the model.
+std::unique_ptr<Model> model_from_gguf(const GgufFile& gguf, const LoadProgress& progress);
+
+// vocab: gguf_vocab() of the file. Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
+std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf, GgufVocab vocab);
+
+// The vocabulary of a Hugging Face folder, as its files have it.
+struct FolderVocab {
+  std::shared_ptr<MappedFile> sentencepiece;  // tokenizer.model; null: none
+  std::optional<BpeSpec>
+      bpe;  // of tokenizer.json, where there is no tokenizer.model or where that lacks added tokens
+  bool add_bos = true;  // with sentencepiece alone
+};
+FolderVocab vocab_of_folder(const std::string& folder, const Config& config);
+
+}  // namespace riffle

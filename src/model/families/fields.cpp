@@ -1,0 +1,113 @@
+// What both formats share in reading a configuration.
+#include "model/families/fields.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "util/checked.h"
+#include "util/error.h"
+
+namespace riffle {
+
+namespace {
+
+constexpr int kMaxLayers = 1024;
+constexpr int kMaxHeads = 4096;
+constexpr int kMaxDim = 1 << 20;
+constexpr int kMaxVocab = 1 << 22;
+constexpr int kMaxContext = 1 << 28;
+
+}  // namespace
+
+int dimension(const Fields& fields, const std::string& name, int max, int fallback) {
+  const auto n = fields.integer(name);
+  if (!n && fallback > 0) return fallback;
+  if (!n || *n < 1 || *n > static_cast<uint64_t>(max)) {
+    bad_model(fields.file(), name, n ? std::to_string(*n) : "none", "1 to " + std::to_string(max));
+  }
+  return static_cast<int>(*n);
+}
+
+float positive(const Fields& fields, const std::string& name, double max, double fallback) {
+  const auto x = fields.number(name);
+  if (!x && fallback > 0) return static_cast<float>(fallback);
+  if (!x || !(*x > 0) || !(*x <= max) || !(static_cast<float>(*x) > 0)) {
+    bad_model(fields.file(), name, x ? format("%g", *x) : "none",
+              format("above 0 and at most %g", max));
+  }
+  return static_cast<float>(*x);
+}
+
+float positive(const Fields& fields, const Field& field, double max, double fallback) {
+  return positive(fields, fields.name_of(field), max, fallback);
+}
+
+void read_dimensions(const Fields& fields, const Field& hidden_dim, const Defaults& defaults,
+                     Config* c) {
+  const std::string& file = fields.file();
+  const auto size = [&](const Field& field, int max, int fallback = 0) {
+    return dimension(fields, fields.name_of(field), max, fallback);
+  };
+  // Refuses the number that was read from the field.
+  const auto refuse = [&](const Field& field, int found, const std::string& expected) {
+    bad_model(file, fields.name_of(field), std::to_string(found), expected);
+  };
+  const auto equation = [&](const Field& field, int value) {
+    return fields.name_of(field) + " = " + std::to_string(value);
+  };
+  c->dim = size(field::kDim, kMaxDim);
+  c->hidden_dim = size(hidden_dim, kMaxDim);
+  c->n_layers = size(field::kLayers, kMaxLayers);
+  c->n_heads = size(field::kHeads, kMaxHeads, defaults.n_heads);
+  c->n_kv_heads =
+      size(field::kKvHeads, kMaxHeads, defaults.n_kv_heads > 0 ? defaults.n_kv_heads : c->n_heads);
+  if (c->n_heads % c->n_kv_heads != 0)
+    refuse(field::kKvHeads, c->n_kv_heads, "a divisor of " + equation(field::kHeads, c->n_heads));
+  const bool divided = !fields.integer(field::kHeadDim) && defaults.head_dim == 0;
+  if (divided && c->dim % c->n_heads != 0)
+    refuse(field::kHeads, c->n_heads, "a divisor of " + equation(field::kDim, c->dim));
+  c->head_dim = size(field::kHeadDim, kMaxHeadDim,
+                     defaults.head_dim > 0 ? defaults.head_dim : c->dim / c->n_heads);
+  if (c->head_dim % 2 != 0) refuse(field::kHeadDim, c->head_dim, "an even number");
+  if (static_cast<int64_t>(c->n_heads) * c->head_dim > kMaxDim)
+    refuse(
+        field::kHeadDim, c->head_dim,
+        "at most " + std::to_string(kMaxDim) + " together with " + fields.name_of(field::kHeads));
+  c->vocab_size = size(field::kVocab, kMaxVocab, defaults.vocab_size);
+  c->n_ctx = size(field::kContext, kMaxContext, defaults.n_ctx);
+  c->norm_eps = c->post_norm_eps = positive(fields, field::kNormEps, 1, defaults.norm_eps);
+  c->ropes.resize(1);
+  c->ropes[0].theta = positive(fields, field::kRopeBase, 1e15, defaults.rope_theta);
+}
+
+void require_in_gguf(const Fields& fields, const Field& field, const char* expected) {
+  if (!fields.is_json() && !fields.has(field))
+    bad_model(fields.file(), fields.name_of(field), "none", expected);
+}
+
+void require_window_in_gguf(const Fields& fields, int window, const char* expected) {
+  if (!fields.is_json() && window == 0)
+    bad_model(fields.file(), fields.name_of(field::kWindow), "none or 0", expected);
+}
+
+void check_factors(const std::vector<float>& factors, const std::string& file,
+                   const std::string& field) {
+  for (size_t i = 0; i < factors.size(); ++i)
+    if (!(factors[i] > 0) || !(factors[i] < 1e9f)) {
+      bad_model(file, field, format("%g at index %zu", factors[i], i),
+                "values above 0 and below 1e9");
+    }
+}
+
+void finish_yarn(RopeScaling* s, double attention_factor, double mscale, double mscale_all_dim) {
+  // YaRN (arXiv 2309.00071, 3.4): attention grows a little sharper with the factor.
+  const auto sharper = [&](double m) {
+    return s->factor <= 1 ? 1.0 : 0.1 * m * std::log(static_cast<double>(s->factor)) + 1;
+  };
+  if (attention_factor > 0) s->attention_factor = static_cast<float>(attention_factor);
+  else if (mscale > 0 && mscale_all_dim > 0)
+    s->attention_factor = static_cast<float>(sharper(mscale) / sharper(mscale_all_dim));
+  else s->attention_factor = static_cast<float>(sharper(1));
+}
+
+}  // namespace riffle

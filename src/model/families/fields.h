@@ -1,0 +1,116 @@
+// Fields of a model's configuration, under one name for both formats: GGUF metadata and
+// config.json.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+
+namespace riffle {
+
+inline constexpr int kMaxHeadDim = 4096;
+
+// The name of a field in both formats: GGUF's key without "ARCHITECTURE.", and config.json's. Null:
+// the format has no such field, or another field says it.
+struct Field {
+  const char *gguf, *json;
+};
+
+// Fields that every family has; kAll lists them.
+namespace field {
+inline constexpr Field kDim = {"embedding_length", "hidden_size"},
+                       kHiddenDim = {"feed_forward_length", "intermediate_size"},
+                       kLayers = {"block_count", "num_hidden_layers"},
+                       kHeads = {"attention.head_count", "num_attention_heads"},
+                       kKvHeads = {"attention.head_count_kv", "num_key_value_heads"},
+                       kHeadDim = {"attention.key_length", "head_dim"},
+                       kVocab = {"vocab_size", "vocab_size"},
+                       kContext = {"context_length", "max_position_embeddings"},
+                       kNormEps = {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+                       kRopeBase = {"rope.freq_base", "rope_theta"},
+                       kWindow = {"attention.sliding_window", "sliding_window"},
+                       kWindowed = {"attention.sliding_window_pattern", "layer_types"};
+inline constexpr Field kAll[] = {kDim,   kHiddenDim, kLayers,  kHeads,    kKvHeads, kHeadDim,
+                                 kVocab, kContext,   kNormEps, kRopeBase, kWindow,  kWindowed};
+}  // namespace field
+
+// Reads fields of a file. A function returns nothing if the field is absent, and throws
+// RIFFLE_BAD_MODEL if the field has another type. A reader is given names as the file spells them;
+// a Field stands for the name that the reader's format has for it.
+class Fields {
+ public:
+  virtual ~Fields() = default;
+  virtual const std::string& file() const = 0;
+  virtual bool is_json() const = 0;
+  // As the file spells it. Empty: the format has no such field.
+  virtual std::string name_of(const Field& field) const = 0;
+
+  virtual std::optional<uint64_t> integer(const std::string& name) const = 0;
+  virtual std::optional<double> number(const std::string& name) const = 0;
+  virtual std::optional<bool> boolean(const std::string& name) const = 0;
+  virtual std::optional<std::string> string(const std::string& name) const = 0;
+  virtual std::vector<int64_t> integers(const std::string& name) const = 0;  // absent: empty
+  virtual std::vector<double> numbers(const std::string& name) const = 0;    // the same
+  virtual bool has(const std::string& name) const = 0;                       // of any type
+
+  std::optional<uint64_t> integer(const Field& field) const {
+    return known(field) ? integer(name_of(field)) : std::nullopt;
+  }
+  std::optional<double> number(const Field& field) const {
+    return known(field) ? number(name_of(field)) : std::nullopt;
+  }
+  std::optional<bool> boolean(const Field& field) const {
+    return known(field) ? boolean(name_of(field)) : std::nullopt;
+  }
+  std::optional<std::string> string(const Field& field) const {
+    return known(field) ? string(name_of(field)) : std::nullopt;
+  }
+  std::vector<int64_t> integers(const Field& field) const {
+    return known(field) ? integers(name_of(field)) : std::vector<int64_t>();
+  }
+  std::vector<double> numbers(const Field& field) const {
+    return known(field) ? numbers(name_of(field)) : std::vector<double>();
+  }
+  bool has(const Field& field) const { return known(field) && has(name_of(field)); }
+
+ private:
+  bool known(const Field& field) const { return is_json() ? field.json : field.gguf; }
+};
+
+struct Defaults {
+  int n_ctx;  // 0: required
+  int vocab_size;
+  double norm_eps, rope_theta;
+  int n_kv_heads = 0;  // 0: as many as heads
+  int head_dim = 0;    // 0: dim / n_heads
+  bool tied = false;   // config.json: the output is the embedding
+  int n_heads = 0;     // 0: required
+};
+
+// 1 to max. fallback 0: the field is required.
+int dimension(const Fields& fields, const std::string& name, int max, int fallback = 0);
+// Above 0 and at most max. fallback 0: the field is required.
+float positive(const Fields& fields, const std::string& name, double max, double fallback);
+float positive(const Fields& fields, const Field& field, double max, double fallback);
+// Reads the fields that every family has, as far as they are numbers. hidden_dim: the width of the
+// FFN.
+void read_dimensions(const Fields& fields, const Field& hidden_dim, const Defaults& defaults,
+                     Config* c);
+
+// Refuses a GGUF file without the field, where what others would take in its place is not the
+// family's. expected: what the field is.
+void require_in_gguf(const Fields& fields, const Field& field, const char* expected);
+// The same for a window above 0.
+void require_window_in_gguf(const Fields& fields, int window, const char* expected);
+
+// Checks that factors are above 0. field: for error texts.
+void check_factors(const std::vector<float>& factors, const std::string& file,
+                   const std::string& field);
+
+// Sets attention_factor by factor, or by what the file gives (0: nothing).
+void finish_yarn(RopeScaling* scaling, double attention_factor, double mscale,
+                 double mscale_all_dim);
+
+}  // namespace riffle

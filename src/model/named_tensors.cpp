@@ -1,0 +1,90 @@
+#include "model/named_tensors.h"
+
+#include <utility>
+
+#include "model/weights.h"
+#include "util/error.h"
+
+namespace riffle {
+
+std::vector<NamedTensor> named_tensors(Model& model) {
+  return named_tensors(model, *model.gguf_names);
+}
+
+std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
+  using N = NamedTensor;
+  Weights& w = model.weights;
+  std::vector<N> all = {{names.embedding, &w.embedding, N::EMBEDDING, -1, false}};
+  for (size_t l = 0; l < w.layers.size(); ++l) {
+    const std::string prefix = format(names.layer, static_cast<int>(l));
+    const auto add = [&](const char* rest, Tensor& t, N::Role role, bool qk = false,
+                         const std::string& within = {}, size_t part = 0, size_t parts = 1) {
+      // A bias that the model lacks has neither rows nor data; a synthetic matrix has no data but
+      // rows. A norm that the file lacks has no name.
+      if (t.rows > 0 && rest)
+        all.push_back({prefix + within + rest, &t, role, static_cast<int>(l), qk,
+                       static_cast<int>(part), static_cast<int>(parts)});
+    };
+    // Adds the parts of all experts.
+    const auto add_experts = [&](const char* rest, Tensor ExpertWeights::*of, N::Role role) {
+      for (size_t e = 0; e < w.layers[l].experts.size(); ++e)
+        add(rest, w.layers[l].experts[e].*of, role, false,
+            names.expert ? format(names.expert, static_cast<int>(e)) : "", e,
+            w.layers[l].experts.size());
+    };
+    LayerWeights& layer = w.layers[l];
+    add(names.attn_norm, layer.attn_norm, N::VECTOR);
+    add(names.post_attn_norm, layer.post_attn_norm, N::VECTOR);
+    if (layer.wqkv.rows > 0) {
+      add(names.wqkv, layer.wqkv, N::V);
+    } else {
+      add(names.wq, layer.wq, N::OTHER, true);
+      add(names.wk, layer.wk, N::OTHER, true);
+      add(names.wv, layer.wv, N::V);
+    }
+    add(names.wgate, layer.wgate, N::OTHER);
+    add(names.wo, layer.wo, N::OTHER);
+    add(names.ffn_norm, layer.ffn_norm, N::VECTOR);
+    add(names.post_ffn_norm, layer.post_ffn_norm, N::VECTOR);
+    add(names.router, layer.router, N::ROUTER);
+    if (!layer.experts.empty()) {
+      add_experts(names.expert_w1, &ExpertWeights::w1, N::OTHER);
+      add_experts(names.expert_w3, &ExpertWeights::w3, N::OTHER);
+      add_experts(names.expert_w2, &ExpertWeights::w2, N::DOWN);
+      add(names.router_bias, layer.router_bias, N::VECTOR);
+      add_experts(names.expert_b1, &ExpertWeights::b1, N::VECTOR);
+      add_experts(names.expert_b3, &ExpertWeights::b3, N::VECTOR);
+      add_experts(names.expert_b2, &ExpertWeights::b2, N::VECTOR);
+    } else if (layer.w13.rows > 0) {
+      add(names.w13, layer.w13, N::OTHER);
+    } else {
+      add(names.w1, layer.w1, N::OTHER);
+      add(names.w3, layer.w3, N::OTHER);
+    }
+    add(names.w2, layer.w2, N::DOWN);
+    add(names.q_norm, layer.q_norm, N::VECTOR);
+    add(names.k_norm, layer.k_norm, N::VECTOR);
+    add(names.bq, layer.bq, N::VECTOR, true);
+    add(names.bk, layer.bk, N::VECTOR, true);
+    for (const auto& [name, bias] : {std::pair{names.bv, &layer.bv},
+                                     {names.bo, &layer.bo},
+                                     {names.b1, &layer.b1},
+                                     {names.b3, &layer.b3},
+                                     {names.b2, &layer.b2},
+                                     {names.sinks, &layer.sinks}})
+      add(name, *bias, N::VECTOR);
+  }
+  all.push_back({names.final_norm, &w.final_norm, N::VECTOR, -1, false});
+  if (!model.config.tied_output) all.push_back({names.output, &w.output, N::OUTPUT, -1, false});
+  return all;
+}
+
+std::vector<uint64_t> file_shape(const NamedTensor& t) {
+  std::vector<uint64_t> shape;
+  if (t.parts > 1) shape.push_back(static_cast<uint64_t>(t.parts));
+  if (t.role != NamedTensor::VECTOR) shape.push_back(static_cast<uint64_t>(t.tensor->rows));
+  shape.push_back(static_cast<uint64_t>(t.tensor->cols));
+  return shape;
+}
+
+}  // namespace riffle

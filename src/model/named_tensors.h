@@ -1,0 +1,28 @@
+// A model's tensors in a list, with their names in files.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+
+namespace riffle {
+
+// One matrix or vector of a model, under the name that GGUF gives it.
+struct NamedTensor {
+  std::string name;
+  Tensor* tensor;
+  enum Role { EMBEDDING, OUTPUT, V, DOWN, OTHER, ROUTER, VECTOR } role;
+  int layer;        // -1: of none
+  bool qk = false;  // rows (of a bias: values) are those of query or key heads
+  // Experts are parts of one tensor of three dimensions; they follow each other.
+  int part = 0, parts = 1;
+};
+// In the order of the layers. A tied output is not there.
+std::vector<NamedTensor> named_tensors(Model& model);
+// The same under other names, such as those of a Hugging Face folder.
+std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names);
+// Of the tensor in the file, the slowest dimension first; that of a part has room for all parts.
+std::vector<uint64_t> file_shape(const NamedTensor& tensor);
+
+}  // namespace riffle

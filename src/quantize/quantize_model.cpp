@@ -1,0 +1,325 @@
+#include "quantize/quantize_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+#include "formats/gguf_split.h"
+#include "formats/gguf_writer.h"
+#include "import/load_model.h"
+#include "kernels/common/measure/synthetic.h"
+#include "kernels/cpu/linear/quants.h"
+#include "model/families/family.h"
+#include "model/finite_weights.h"
+#include "quantize/gguf_metadata.h"
+#include "quantize/quantize.h"
+#include "text/sentencepiece_model.h"
+#include "text/tokenizer.h"
+#include "util/cpu_limits.h"
+#include "util/error.h"
+#include "util/mapped_file.h"
+#include "util/memory_limits.h"
+#include "util/thread_pool.h"
+
+namespace riffle {
+
+namespace {
+
+constexpr int64_t kBatchValues = 8 << 20;  // a batch's results are held in memory
+constexpr int64_t kItemValues = 64 << 10;  // of one item of the thread pool
+
+int threads_or_all(int n) { return n > 0 ? n : default_threads(); }
+
+// Bytes of converted rows, in order.
+using Sink = std::function<void(const void* data, uint64_t bytes)>;
+
+class Converter {
+ public:
+  Converter(Model& model, int n_threads, const LoadProgress& progress, double total)
+      : model_(model), threads_(threads_or_all(n_threads)), progress_(progress), total_(total) {}
+
+  // head_dim > 0: rows change places within heads, pairs (i, i + head_dim/2) become neighbours.
+  void matrix(const NamedTensor& t, DType type, int64_t head_dim, const Sink& sink) {
+    const Tensor& from = *t.tensor;
+    const bool same = from.data && type == from.type;
+    // Whole heads, so that a batch's rows come from the same rows of the source.
+    const int64_t unit = std::max<int64_t>(head_dim, 1);
+    const int64_t batch = std::max<int64_t>(1, kBatchValues / (from.cols * unit)) * unit;
+    const int64_t item_rows = std::max<int64_t>(1, kItemValues / from.cols),
+                  row_out = row_bytes(type, from.cols);
+    if (out_.size() < static_cast<size_t>(batch * row_out))
+      out_.resize(static_cast<size_t>(batch * row_out));
+    scratch_.resize(static_cast<size_t>(threads_.size()));
+    for (auto& s : scratch_) s.resize(static_cast<size_t>(2 * from.cols));
+    for (int64_t first = 0; first < from.rows; first += batch) {
+      const int64_t n = std::min(batch, from.rows - first), items = (n + item_rows - 1) / item_rows;
+      errors_.assign(static_cast<size_t>(items), {});
+      threads_.parallel_for(items, [&](int64_t item, int thread) {
+        for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r) {
+          const int64_t source = source_row(first + r, head_dim);
+          std::byte* to = out_.data() + r * row_out;
+          check_row(t, source);
+          if (same)
+            std::memcpy(to, static_cast<const std::byte*>(from.data) + source * row_out,
+                        static_cast<size_t>(row_out));
+          else
+            row(t, source, type, to, scratch_[static_cast<size_t>(thread)],
+                &errors_[static_cast<size_t>(item)]);
+        }
+      });
+      // In the order of the items, so that the sums do not depend on the threads.
+      for (const Error2& e : errors_) sums.error += e.error, sums.norm += e.norm;
+      sink(out_.data(), static_cast<uint64_t>(n * row_out));
+      const int64_t row_in = row_bytes(from.type, from.cols);
+      if (from.data)
+        drop(static_cast<const std::byte*>(from.data) + first * row_in,
+             static_cast<uint64_t>(n * row_in));
+      advance(static_cast<double>(n * row_in));
+    }
+  }
+
+  // Norms and biases.
+  void vector(const NamedTensor& t, int64_t head_dim, const Sink& sink) {
+    std::vector<float> values(static_cast<size_t>(t.tensor->cols));
+    const auto* from = static_cast<const float*>(t.tensor->data);
+    for (int64_t i = 0; i < t.tensor->cols; ++i)
+      values[static_cast<size_t>(i)] = from[source_row(i, head_dim)];
+    sink(values.data(), values.size() * sizeof(float));
+    advance(static_cast<double>(t.tensor->bytes()));
+  }
+
+  ConversionSums sums;
+
+ private:
+  struct Error2 {
+    double error = 0, norm = 0;
+  };
+
+  static int64_t source_row(int64_t r, int64_t head_dim) {
+    if (head_dim <= 0) return r;
+    const int64_t in_head = r % head_dim;
+    return r - in_head + in_head % 2 * (head_dim / 2) + in_head / 2;
+  }
+
+  // A device would refuse these values, so they are not written.
+  static void check_row(const NamedTensor& t, int64_t source) {
+    const Tensor& from = *t.tensor;
+    if (!from.data) return;
+    const auto* data = static_cast<const std::byte*>(from.data);
+    NotFinite found =
+        find_not_finite(from.type, data + source * row_bytes(from.type, from.cols), 1, from.cols);
+    if (found.row < 0) return;
+    found.row = source;
+    throw Error(RIFFLE_BAD_MODEL, t.name + ": found " + text_of(from.type, found) +
+                                      ", expected finite numbers; the file is damaged, or its "
+                                      "conversion went wrong");
+  }
+
+  static void row(const NamedTensor& t, int64_t source, DType type, std::byte* to,
+                  std::vector<float>& scratch, Error2* e) {
+    const int64_t cols = t.tensor->cols;
+    float *x = scratch.data(), *back = x + cols;
+    rows_of(*t.tensor, source, 1, x);
+    quantise_rows(type, x, 1, cols, to, t.name.c_str(), source);
+    cpu::dequant_blocks(type, reinterpret_cast<const uint8_t*>(to), cols, back);
+    for (int64_t i = 0; i < cols; ++i) {
+      const double d = static_cast<double>(back[i]) - x[i];
+      e->error += d * d;
+      e->norm += static_cast<double>(x[i]) * x[i];
+    }
+  }
+
+  void drop(const void* data, uint64_t bytes) {
+    for (const auto& file : model_.files) file->drop(data, bytes);
+  }
+
+  void advance(double bytes) {
+    done_ += bytes;
+    if (progress_ && !progress_(done_, total_))
+      throw Error(RIFFLE_ABORTED, "converting the weights was cancelled");
+  }
+
+  Model& model_;
+  ThreadPool threads_;
+  const LoadProgress& progress_;
+  double done_ = 0, total_;
+  std::vector<std::byte> out_;
+  std::vector<std::vector<float>> scratch_;
+  std::vector<Error2> errors_;
+};
+
+int bits_of(DType type) {
+  return dtype_info(type).block_bytes * 8 * 256 / dtype_info(type).block_values;
+}  // of 256 weights
+
+void write_vocabulary(GgufFileWriter& out, const std::string& folder, const Model& model) {
+  FolderVocab vocab = vocab_of_folder(folder, model.config);
+  if (!vocab.sentencepiece) return write_bpe(out, *vocab.bpe, model.config);
+  const std::string path = folder + "/tokenizer.model";
+  SentencePieceModel pieces = parse_sentencepiece_model(vocab.sentencepiece->view().text(), path);
+  const auto require = [&](bool ok, const char* field, const char* found, const char* expected) {
+    if (!ok) unsupported(path, field, found, expected);
+  };
+  require(pieces.bpe, "model_type", "a unigram model", "BPE, to write it as GGUF");
+  require(pieces.escape_whitespaces, "escape_whitespaces", "false", "true, to write it as GGUF");
+  require(!pieces.remove_extra_whitespaces, "remove_extra_whitespaces", "true",
+          "false, to write it as GGUF");
+  require(!pieces.treat_whitespace_as_suffix, "treat_whitespace_as_suffix", "true",
+          "false, to write it as GGUF");
+  // Tokens that were added to the vocabulary after training.
+  if (vocab.bpe) {
+    for (size_t id = pieces.pieces.size(); id < vocab.bpe->pieces.size(); ++id)
+      pieces.pieces.push_back(vocab.bpe->pieces[id]);
+  }
+  write_pieces(out, std::move(pieces.pieces), pieces.add_dummy_prefix,
+               vocab.bpe ? vocab.bpe->add_bos : vocab.add_bos, model.config);
+}
+
+// Pieces as write_pieces spells them, whoever wrote the file: some older ones have space symbols in
+// user-defined pieces, which llama.cpp then does not find.
+void copy_pieces(GgufFileWriter& out, const GgufFile& gguf, const std::string& key) {
+  const std::vector<int64_t> types = *gguf.integers("tokenizer.ggml.token_type");
+  std::vector<std::string> texts;
+  const std::vector<std::string_view> pieces = *gguf.strings(key);
+  for (const std::string_view text : pieces)
+    texts.push_back(types[texts.size()] == VocabPiece::USER_DEFINED ? with_bare_spaces(text)
+                                                                    : std::string(text));
+  out.strings(key, texts);
+}
+
+void copy_metadata(GgufFileWriter& out, const GgufFile& gguf) {
+  const bool sentencepiece = gguf.string("tokenizer.ggml.model") == "llama";
+  for (const auto& [key, value] : gguf.metadata) {
+    if (sentencepiece && key == "tokenizer.ggml.tokens") {
+      copy_pieces(out, gguf, key);
+      continue;
+    }
+    if (key.starts_with("split.") || key == "general.alignment" || key == "general.file_type" ||
+        key == "general.quantization_version") {
+      continue;
+    }
+    out.value(key, value);
+  }
+}
+
+}  // namespace
+
+void rows_of(const Tensor& t, int64_t first, int64_t n, float* out) {
+  if (!t.data) {
+    for (int64_t i = 0; i < n * t.cols; ++i)
+      out[i] = synthetic::weight(t.seed, static_cast<uint64_t>(first * t.cols + i), t.scale);
+    return;
+  }
+  const int64_t bytes = row_bytes(t.type, t.cols);
+  for (int64_t r = 0; r < n; ++r)
+    cpu::dequant_blocks(t.type, static_cast<const uint8_t*>(t.data) + (first + r) * bytes, t.cols,
+                        out + r * t.cols);
+}
+
+void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
+                      const LoadProgress& progress) {
+  struct Job {
+    NamedTensor tensor;
+    DType type;
+  };
+  std::vector<Job> jobs;
+  double total = 0;
+  uint64_t taken = 0;
+  for (const NamedTensor& t : named_tensors(model)) {
+    if (t.role == NamedTensor::VECTOR) continue;
+    bool fallback = false;
+    const DType type = type_in_mix(mix, t, model.config, &fallback);
+    if (bits_of(type) >= bits_of(t.tensor->type)) continue;
+    jobs.push_back({t, type});
+    total += static_cast<double>(t.tensor->bytes());
+    taken += static_cast<uint64_t>(t.tensor->rows * row_bytes(type, t.tensor->cols));
+  }
+  require_memory(std::string("weights converted to ") + mix.name, taken, MemoryLimits());
+  Converter converter(model, n_threads, progress, total);
+  for (const Job& job : jobs) {
+    Tensor& t = *job.tensor.tensor;
+    Buffer bytes(static_cast<size_t>(t.rows * row_bytes(job.type, t.cols)));
+    size_t filled = 0;
+    converter.matrix(job.tensor, job.type, 0, [&](const void* data, uint64_t n) {
+      std::memcpy(bytes.as<std::byte>() + filled, data, n);
+      filled += n;
+    });
+    model.weight_bytes -= static_cast<uint64_t>(t.bytes());
+    t.type = job.type;
+    t.data = bytes.data();
+    model.weight_bytes += static_cast<uint64_t>(t.bytes());
+    model.generated.push_back(std::move(bytes));
+  }
+  if (model.config.tied_output) model.weights.output = model.weights.embedding;
+  for (LayerWeights& l : model.weights.layers) {
+    take_rows(l.wqkv, {&l.wq, &l.wk, &l.wv});
+    take_rows(l.w13, {&l.w1, &l.w3});
+  }
+}
+
+ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix& mix, int n_threads,
+                             const LoadProgress& progress) {
+  out.u32("general.file_type", mix.file_type);
+  out.u32("general.quantization_version", 2);
+  const Config& c = model.config;
+  const std::vector<NamedTensor> tensors = named_tensors(model);
+  const std::vector<NamedFactors> factors = rope_factors_of(c);
+  std::vector<DType> types;
+  ConversionSums fallbacks;
+  double total = 0;
+  for (const NamedFactors& f : factors) out.tensor(f.name, DType::F32, {f.values.size()});
+  for (const NamedTensor& t : tensors) {
+    bool fallback = false;
+    types.push_back(type_in_mix(mix, t, c, &fallback));
+    fallbacks.n_fallback += fallback;
+    total += static_cast<double>(t.tensor->bytes());
+    if (t.part > 0) continue;  // the first one's tensor has room for it
+    out.tensor(t.name, types.back(), file_shape(t));
+  }
+  out.begin();
+  for (const NamedFactors& f : factors) out.write(f.values.data(), f.values.size() * sizeof(float));
+  const bool reorder =
+      !c.rope_interleaved && family_of_architecture(c.architecture)->rope_interleaved;
+  Converter converter(model, n_threads, progress, total);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const NamedTensor& t = tensors[i];
+    const int64_t head_dim = reorder && t.qk ? c.head_dim : 0;
+    const Sink sink = [&](const void* data, uint64_t bytes) { out.write(data, bytes); };
+    if (t.role == NamedTensor::VECTOR) converter.vector(t, head_dim, sink);
+    else converter.matrix(t, types[i], head_dim, sink);
+  }
+  converter.sums.n_fallback = fallbacks.n_fallback;
+  return converter.sums;
+}
+
+QuantizedFile quantize_file(const std::string& path, const std::string& out, const WeightMix& mix,
+                            int n_threads, bool overwrite, const LoadProgress& progress) {
+  if (out.find('\0') != std::string::npos)
+    throw Error(RIFFLE_BAD_ARGUMENT, "output path: found a NUL, expected a file name");
+  const std::string in = gguf_of_folder(path);
+  const auto model = read_model(in, {});
+  for (const auto& file : model->files) {
+    if (file->is_same_file(out))
+      throw Error(RIFFLE_BAD_ARGUMENT, out + ": this is the file that the model is read from");
+  }
+  GgufFileWriter writer(out, overwrite);
+  if (is_folder(in)) {
+    write_config(writer, model->config, in + "/config.json");
+    write_vocabulary(writer, in, *model);
+    if (!model->chat_template.empty()) writer.text("tokenizer.chat_template", model->chat_template);
+  } else {
+    const GgufParts parts = open_gguf(in);
+    copy_metadata(writer, parts.gguf);
+  }
+  QuantizedFile result;
+  result.n_params = model->n_params;
+  result.weight_bytes_in = model->weight_bytes;
+  result.sums = write_weights(writer, *model, mix, n_threads, progress);
+  writer.finish();
+  result.file_bytes = writer.file_bytes();
+  result.weight_bytes_out = writer.weight_bytes();
+  return result;
+}
+
+}  // namespace riffle

@@ -1,0 +1,41 @@
+// Converting a whole model's weights: at load, or into a GGUF file.
+#pragma once
+#include <string>
+
+#include "model/model.h"
+#include "quantize/weight_mix.h"
+
+namespace riffle {
+
+class GgufFileWriter;
+class ThreadPool;
+
+// What a conversion came to. Matrices alone count.
+struct ConversionSums {
+  uint64_t n_fallback = 0;
+  double error = 0, norm = 0;  // of (w' - w)^2 and w^2
+};
+
+// Rows [first, first + n) as f32, of a synthetic tensor too. out[n][cols]
+void rows_of(const Tensor& tensor, int64_t first, int64_t n, float* out);
+
+// Converts the matrices that take more bits a weight than mix gives them, into model.generated;
+// what they were mapped from is dropped as it is read. progress: of the source's bytes. On an error
+// the model must not be used.
+void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
+                      const LoadProgress& progress);
+
+// Writes tensors and their bytes to a file whose metadata is there (general.file_type too is
+// written here). Rows of q and k are put in GGUF's order if the model has the other.
+ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix& mix, int n_threads,
+                             const LoadProgress& progress);
+
+struct QuantizedFile {
+  ConversionSums sums;
+  uint64_t n_params = 0, weight_bytes_in = 0, weight_bytes_out = 0, file_bytes = 0;
+};
+// riffle_quantize.
+QuantizedFile quantize_file(const std::string& in, const std::string& out, const WeightMix& mix,
+                            int n_threads, bool overwrite, const LoadProgress& progress);
+
+}  // namespace riffle

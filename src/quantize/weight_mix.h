@@ -1,0 +1,25 @@
+// Which type each of a model's matrices gets when they are quantised. The rules are in riffle.h
+// (riffle_weight_type_name).
+#pragma once
+#include <span>
+#include <string>
+
+#include "model/named_tensors.h"
+
+namespace riffle {
+
+struct WeightMix {
+  const char* name;
+  DType type;
+  bool mixed;          // Q6_K for what matters most
+  uint32_t file_type;  // general.file_type of GGUF
+};
+std::span<const WeightMix> weight_mixes();
+// RIFFLE_BAD_ARGUMENT for another name, listing these.
+const WeightMix& weight_mix_named(const std::string& name);
+
+// fallback: whether the rows' length asked for another type than the mix has.
+DType type_in_mix(const WeightMix& mix, const NamedTensor& tensor, const Config& config,
+                  bool* fallback);
+
+}  // namespace riffle

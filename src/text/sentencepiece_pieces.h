@@ -1,0 +1,54 @@
+// What sentencepiece's encoders share: how text is normalised, and the ids of what no piece spells.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/added_tokens.h"
+#include "text/sentencepiece_model.h"
+
+namespace riffle {
+
+// Spaces as the model's settings have them, in text that is valid UTF-8.
+class SentencePieceNormalizer {
+ public:
+  explicit SentencePieceNormalizer(const SentencePieceModel& model);
+  std::string normalize(std::string_view text) const;
+  // These pieces are never cut, nor are spaces inside of them removed.
+  const Spellings& user_defined() const { return user_defined_; }
+
+ private:
+  size_t unit_bytes(std::string_view text) const;  // of what the text begins with
+
+  bool remove_extra_, add_space_, space_as_suffix_;
+  std::string_view space_;
+  Spellings user_defined_;
+};
+
+// Takes the pieces of a text one after the other and appends their ids.
+class SentencePieceIds {
+ public:
+  // Ids that do not depend on the text.
+  struct Unknown {
+    explicit Unknown(const SentencePieceModel& model);
+    int id = -1;
+    bool byte_fallback;
+    int byte_ids[256];
+  };
+
+  SentencePieceIds(const Unknown& unknown, std::vector<int>* ids) : unknown_(unknown), ids_(ids) {}
+  void add(int id) {
+    ids_->push_back(id);
+    after_unknown_ = false;
+  }
+  // Gives the ids of the text's bytes; without byte fallback one id, and none if text before it
+  // was unknown too.
+  void add_unknown(std::string_view text);
+
+ private:
+  const Unknown& unknown_;
+  std::vector<int>* ids_;
+  bool after_unknown_ = false;
+};
+
+}  // namespace riffle
