@@ -374,13 +374,10 @@ Status launch_one_type(const Gemv& args, const GemvDevice& device, cudaStream_t 
   }
   return launch_in_parts(args, kMostRows, [&](const Gemv& part) {
     if (gemv_mma::fits(part, device)) return gemv_mma::launch(part, device, stream);
-    switch (w.type) {
-      case WType::F32: return launch_type<WType::F32>(part, device, stream);
-      case WType::F16: return launch_type<WType::F16>(part, device, stream);
-      case WType::BF16: return launch_type<WType::BF16>(part, device, stream);
-      case WType::Q8_0: return launch_type<WType::Q8_0>(part, device, stream);
-      default: return cudaErrorInvalidValue;
-    }
+    return with_type(w.type, [&]<WType T>() -> Status {
+      if constexpr (T <= WType::Q8_0) return launch_type<T>(part, device, stream);
+      else return cudaErrorInvalidValue;
+    });
   });
 }
 

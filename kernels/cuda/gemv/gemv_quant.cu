@@ -16,9 +16,7 @@ namespace {
 
 constexpr int kMostRows = 8;  // of x in one launch
 // From so many rows on tensor cores are faster (measured: tools/bench/results/gpu.md).
-constexpr int tensor_rows(WType type) {
-  return type == WType::Q8_0 || type == WType::Q6_K || is_five(type) ? 5 : 3;
-}
+constexpr int tensor_rows(WType type) { return dtype_info(type).bits() >= 5 ? 5 : 3; }
 
 // Rows of W a unit, and warps of a block: a multiprocessor has one block. Neither changes the bits.
 template <int R_, int kWarps_>
@@ -175,7 +173,7 @@ __global__ void __launch_bounds__(Tune::kThreads, 1) kernel(const __grid_constan
         slot_before = slot;
         slot = slot + S::kBytes == ring_bytes ? 0 : slot + S::kBytes;
         int q[R][8];
-        Scales scales[R];
+        GroupScale scales[R];
 #pragma unroll
         for (int r = 0; r < R; r++)
           unpack<T>(from, R, r, lane, q[r]), scales[r] = scales_of<T>(from, R, r, lane);
@@ -250,21 +248,10 @@ Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stre
 }
 
 Status launch_ordinary(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  switch (args.w[0].type) {
-    case WType::Q4_0: return launch_type<WType::Q4_0>(args, device, stream);
-    case WType::Q4_1: return launch_type<WType::Q4_1>(args, device, stream);
-    case WType::Q5_0: return launch_type<WType::Q5_0>(args, device, stream);
-    case WType::Q5_1: return launch_type<WType::Q5_1>(args, device, stream);
-    case WType::Q4_K: return launch_type<WType::Q4_K>(args, device, stream);
-    case WType::Q5_K: return launch_type<WType::Q5_K>(args, device, stream);
-    case WType::Q6_K: return launch_type<WType::Q6_K>(args, device, stream);
-    case WType::IQ4_NL: return launch_type<WType::IQ4_NL>(args, device, stream);
-    case WType::IQ4_XS: return launch_type<WType::IQ4_XS>(args, device, stream);
-    case WType::Q3_K: return launch_type<WType::Q3_K>(args, device, stream);
-    case WType::Q2_K: return launch_type<WType::Q2_K>(args, device, stream);
-    case WType::MXFP4: return launch_type<WType::MXFP4>(args, device, stream);
-    default: return cudaErrorInvalidValue;
-  }
+  return with_type(args.w[0].type, [&]<WType T>() -> Status {
+    if constexpr (T > WType::Q8_0) return launch_type<T>(args, device, stream);
+    else return cudaErrorInvalidValue;
+  });
 }
 
 }  // namespace
