@@ -30,7 +30,7 @@ enum class DType : uint8_t {
 // A quantised value is scale * (code - offset) - min, or scale * table[code] - min: the code is a
 // small integer, and a group of values shares a scale and a minimum.
 
-// How the codes of 32 neighbouring values (a run) lie in a block. A code may be cut into its low
+// Layout of the codes in a block. 32 neighbouring values are a run. A code may be cut into its low
 // bits and its high bits, which lie apart.
 enum class Codes : uint8_t {
   Plain,   // a floating-point number in place of codes
@@ -46,7 +46,7 @@ enum class Codes : uint8_t {
 // Values that codes are indices of. E2m1 has the e2m1 numbers doubled.
 enum class CodeTable : uint8_t { None, Iq4, E2m1 };
 
-// How the scales of a block's groups lie, and their minima. d and dmin are f16 numbers.
+// Layout of the scales of a block's groups, and of their minima. d and dmin are f16 numbers.
 enum class Scales : uint8_t {
   NoScales,
   Half,      // one group: d is the scale; the minimum is the negative of the f16 in dmin's place
@@ -64,9 +64,9 @@ struct DTypeInfo {
   uint8_t ggml;                       // number of the type in GGUF
   int16_t block_values, block_bytes;  // a row is whole blocks
   Codes codes;
-  int8_t low_bits, high_bits;  // of a code
+  int8_t low_bits, high_bits;  // bits of a code
   int16_t codes_at, high_at;   // bytes from the block's start on; -1: none
-  int8_t offset;               // what codes exceed values by
+  int8_t offset;               // excess of a code over its value
   CodeTable table;
   Scales scales;
   int16_t scales_at, d_at, dmin_at;
@@ -76,7 +76,7 @@ struct DTypeInfo {
   RIFFLE_HOST_DEVICE constexpr bool is_quantised() const { return codes != Codes::Plain; }
   RIFFLE_HOST_DEVICE constexpr bool has_min() const { return dmin_at >= 0; }
   RIFFLE_HOST_DEVICE constexpr bool has_table() const { return table != CodeTable::None; }
-  // Whether codes, or a table's values, are signed bytes.
+  // Tells whether codes, or the values of a table, are signed bytes.
   RIFFLE_HOST_DEVICE constexpr bool is_signed() const {
     return codes == Codes::Bytes || has_table();
   }
@@ -90,9 +90,8 @@ struct DTypeInfo {
       default: return 1;
     }
   }
-  RIFFLE_HOST_DEVICE constexpr int group() const {
-    return block_values / groups();
-  }  // values that share a scale
+  // Returns how many values share a scale.
+  RIFFLE_HOST_DEVICE constexpr int group() const { return block_values / groups(); }
 };
 
 namespace dtype_table {
@@ -101,8 +100,8 @@ using enum Codes;
 using enum CodeTable;
 using enum Scales;
 constexpr bool yes = true, no = false;
-// Columns: number in GGUF; values and bytes of a block; codes: low and high bits, where they begin,
-// offset, table; scales: where they, d and dmin begin; written.
+// Columns: number in GGUF; values and bytes of a block; codes: low and high bits, position of
+// either, offset, table; scales: positions of scales, d and dmin; written.
 // clang-format off
 inline constexpr DTypeInfo kRows[] = {
     {F32,    "F32",     0,   1,   4, Plain,   32, 0,  0,  -1,  0, None, NoScales,  -1,  -1, -1, yes},
@@ -178,7 +177,7 @@ constexpr bool fits() {
 static_assert(fits(), "each type stands at its place, and its parts fill its block");
 }  // namespace dtype_table
 
-// Calls f<type>() with the type as a constant. The results of all types are of one C++ type.
+// Calls f<type>() with the type as a constant. All results must be of one C++ type.
 #ifdef __CUDACC__
 #pragma nv_exec_check_disable  // f is for the host or for the device
 #endif
@@ -215,7 +214,7 @@ RIFFLE_HOST_DEVICE constexpr uint32_t half_e8m0_bits(uint32_t e) {
 RIFFLE_HOST_DEVICE constexpr int split_scale(uint32_t low, uint32_t high, int g) {
   return static_cast<int>((low >> 4 * g & 15) | (high >> 2 * g & 3) << 4) - 32;
 }
-// Bytes of a row of cols values, a multiple of block_values.
+// Returns the bytes of a row of cols values, a multiple of block_values.
 constexpr int64_t row_bytes(DType type, int64_t cols) {
   return cols / dtype_info(type).block_values * dtype_info(type).block_bytes;
 }

@@ -6,7 +6,8 @@
 namespace riffle::cuda {
 
 // A weight matrix on the device, [rows][cols]. F32, F16, BF16: row-major at data. Quantised types
-// are split so that loads are aligned, each part row-major. Of 32 consecutive values:
+// are split so that loads are aligned, each part row-major. 32 consecutive values have in the
+// parts:
 // - data, the low bits of the codes. 8 bits: a signed byte for each value. 4 bits: 16 bytes; the
 // low
 //   half of byte j is for value j, the high half for value j + 16. 2 bits: 8 bytes; bits 2k, 2k + 1
