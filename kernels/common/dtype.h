@@ -104,22 +104,22 @@ constexpr bool yes = true, no = false;
 // either, offset, table; scales: positions of scales, d and dmin; written.
 // clang-format off
 inline constexpr DTypeInfo kRows[] = {
-    {F32,    "F32",     0,   1,   4, Plain,   32, 0,  0,  -1,  0, None, NoScales,  -1,  -1, -1, yes},
-    {F16,    "F16",     1,   1,   2, Plain,   16, 0,  0,  -1,  0, None, NoScales,  -1,  -1, -1, yes},
-    {BF16,   "BF16",   30,   1,   2, Plain,   16, 0,  0,  -1,  0, None, NoScales,  -1,  -1, -1, yes},
-    {Q8_0,   "Q8_0",    8,  32,  34, Bytes,    8, 0,  2,  -1,  0, None, Half,      -1,   0, -1, yes},
-    {Q4_0,   "Q4_0",    2,  32,  18, Halves,   4, 0,  2,  -1,  8, None, Half,      -1,   0, -1, yes},
-    {Q4_1,   "Q4_1",    3,  32,  20, Halves,   4, 0,  4,  -1,  0, None, Half,      -1,   0,  2, yes},
-    {Q5_0,   "Q5_0",    6,  32,  22, Halves,   4, 1,  6,   2, 16, None, Half,      -1,   0, -1, yes},
-    {Q5_1,   "Q5_1",    7,  32,  24, Halves,   4, 1,  8,   4,  0, None, Half,      -1,   0,  2, yes},
-    {Q4_K,   "Q4_K",   12, 256, 144, Strips,   4, 0, 16,  -1,  0, None, Pairs,      4,   0,  2, yes},
-    {Q5_K,   "Q5_K",   13, 256, 176, Strips,   4, 1, 48,  16,  0, None, Pairs,      4,   0,  2, yes},
-    {Q6_K,   "Q6_K",   14, 256, 210, Crossed,  4, 2,  0, 128, 32, None, Signed,   192, 208, -1, yes},
-    {IQ4_NL, "IQ4_NL", 20,  32,  18, Halves,   4, 0,  2,  -1,  0, Iq4,  Half,      -1,   0, -1, no},
-    {IQ4_XS, "IQ4_XS", 23, 256, 136, Halves,   4, 0,  8,  -1,  0, Iq4,  Split,      2,   0, -1, no},
-    {Q3_K,   "Q3_K",   11, 256, 110, Strips,   2, 1, 32,   0,  4, None, Sixes,     96, 108, -1, no},
-    {Q2_K,   "Q2_K",   10, 256,  84, Strips,   2, 0, 16,  -1,  0, None, Nibbles,    0,  80, 82, no},
-    {MXFP4,  "MXFP4",  39,  32,  17, Halves,   4, 0,  1,  -1,  0, E2m1, Exponent,   0,  -1, -1, no},
+  {F32,    "F32",     0,   1,   4, Plain,   32, 0,  0,  -1,  0, None, NoScales,  -1,  -1, -1, yes},
+  {F16,    "F16",     1,   1,   2, Plain,   16, 0,  0,  -1,  0, None, NoScales,  -1,  -1, -1, yes},
+  {BF16,   "BF16",   30,   1,   2, Plain,   16, 0,  0,  -1,  0, None, NoScales,  -1,  -1, -1, yes},
+  {Q8_0,   "Q8_0",    8,  32,  34, Bytes,    8, 0,  2,  -1,  0, None, Half,      -1,   0, -1, yes},
+  {Q4_0,   "Q4_0",    2,  32,  18, Halves,   4, 0,  2,  -1,  8, None, Half,      -1,   0, -1, yes},
+  {Q4_1,   "Q4_1",    3,  32,  20, Halves,   4, 0,  4,  -1,  0, None, Half,      -1,   0,  2, yes},
+  {Q5_0,   "Q5_0",    6,  32,  22, Halves,   4, 1,  6,   2, 16, None, Half,      -1,   0, -1, yes},
+  {Q5_1,   "Q5_1",    7,  32,  24, Halves,   4, 1,  8,   4,  0, None, Half,      -1,   0,  2, yes},
+  {Q4_K,   "Q4_K",   12, 256, 144, Strips,   4, 0, 16,  -1,  0, None, Pairs,      4,   0,  2, yes},
+  {Q5_K,   "Q5_K",   13, 256, 176, Strips,   4, 1, 48,  16,  0, None, Pairs,      4,   0,  2, yes},
+  {Q6_K,   "Q6_K",   14, 256, 210, Crossed,  4, 2,  0, 128, 32, None, Signed,   192, 208, -1, yes},
+  {IQ4_NL, "IQ4_NL", 20,  32,  18, Halves,   4, 0,  2,  -1,  0, Iq4,  Half,      -1,   0, -1, no},
+  {IQ4_XS, "IQ4_XS", 23, 256, 136, Halves,   4, 0,  8,  -1,  0, Iq4,  Split,      2,   0, -1, no},
+  {Q3_K,   "Q3_K",   11, 256, 110, Strips,   2, 1, 32,   0,  4, None, Sixes,     96, 108, -1, no},
+  {Q2_K,   "Q2_K",   10, 256,  84, Strips,   2, 0, 16,  -1,  0, None, Nibbles,    0,  80, 82, no},
+  {MXFP4,  "MXFP4",  39,  32,  17, Halves,   4, 0,  1,  -1,  0, E2m1, Exponent,   0,  -1, -1, no},
 };
 // clang-format on
 }  // namespace dtype_table
