@@ -213,17 +213,17 @@ __global__ void __launch_bounds__(Tune::kThreads, 1) kernel(const __grid_constan
 
 template <WType T, int N, class Tune>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  constexpr int kWarps = Tune::kWarps, kStage = kWarps * Slot<T, Tune::R>::kBytes;
-  Plan plan = plan_rows(T, args, Tune::R);
-  constexpr int kFew = 3, kFixed = 1024 + N * kSquares * 4;
-  const int room = device.smem - kFixed, x_room = room - kFew * kStage;
-  plan.chunk = plan.n_steps;
-  if (plan.n_steps * N * kBytesOfX > x_room) plan.chunk = x_room / (N * kBytesOfX);
-  if (plan.chunk <= 0) return cudaErrorNotSupported;
-  const size_t smem = set_stages(plan, room, kStage, N * kBytesOfX);
-  const int grid = plan.n_units < device.n_sm ? plan.n_units : device.n_sm;
-  set_rounds(plan, static_cast<int64_t>(grid) * kWarps);
-  return launch_gemv(kernel<T, N, Tune>, plan, dim3(grid), Tune::kThreads, smem, args.overlap,
+  constexpr int kWarps = Tune::kWarps, kFixed = 1024 + N * kSquares * 4;
+  const GemvCut cut = cut_gemv(args, {.unit_rows = Tune::R,
+                                      .step_cols = kStep,
+                                      .bytes_of_x = N * kBytesOfX,
+                                      .bytes_of_stage = kWarps * Slot<T, Tune::R>::kBytes,
+                                      .room = device.smem - kFixed,
+                                      .fullest = true});
+  if (cut.chunk < 1) return cudaErrorNotSupported;
+  const int grid = cut.n_units < device.n_sm ? cut.n_units : device.n_sm;
+  const Plan plan = plan_of(T, cut, rounds_of(cut, static_cast<int64_t>(grid) * kWarps));
+  return launch_gemv(kernel<T, N, Tune>, plan, dim3(grid), Tune::kThreads, cut.smem, args.overlap,
                      stream);
 }
 

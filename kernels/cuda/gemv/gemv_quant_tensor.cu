@@ -591,15 +591,12 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
 
 template <WType T, int H>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  constexpr int kStage = kWarps * Tile<T>::kBytes, kStepOfX = bytes_of_step(H);
-  Plan plan = plan_rows(T, args, kRows);
-  constexpr int kFew = 3;
-  const int room = device.smem - bytes_of_exchange(H);
-  const int fit = (room - kFew * kStage) / kStepOfX;
-  if (fit < 1) return cudaErrorNotSupported;
-  const int n_chunks = (plan.n_steps + fit - 1) / fit;
-  plan.chunk = (plan.n_steps + n_chunks - 1) / n_chunks;
-  const size_t smem = set_stages(plan, room, kStage, kStepOfX) + bytes_of_exchange(H);
+  const GemvCut cut = cut_gemv(args, {.unit_rows = kRows,
+                                      .step_cols = kStep,
+                                      .bytes_of_x = bytes_of_step(H),
+                                      .bytes_of_stage = kWarps * Tile<T>::kBytes,
+                                      .room = device.smem - bytes_of_exchange(H)});
+  if (cut.chunk < 1) return cudaErrorNotSupported;
 
   // As many clusters as the device has room for with one block on a processor: one more would take
   // as long again.
@@ -608,10 +605,10 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
       s != cudaSuccess)
     return s;
   if (most < 1) return cudaErrorNotSupported;
-  const int clusters = plan.n_units < most ? plan.n_units : most;
-  set_rounds(plan, static_cast<int64_t>(clusters) * kSlots);
-  return launch_gemv(kernel<T, H>, plan, dim3(clusters * kCluster), kThreads, smem, args.overlap,
-                     stream, kCluster);
+  const int clusters = cut.n_units < most ? cut.n_units : most;
+  const Plan plan = plan_of(T, cut, rounds_of(cut, static_cast<int64_t>(clusters) * kSlots));
+  return launch_gemv(kernel<T, H>, plan, dim3(clusters * kCluster), kThreads,
+                     cut.smem + bytes_of_exchange(H), args.overlap, stream, kCluster);
 }
 
 template <WType T>
