@@ -62,11 +62,14 @@ __device__ __forceinline__ void look_up(uint32_t codes, uint32_t* low, uint32_t*
   *low = __byte_perm(first, last, 0x6420), *high = __byte_perm(first, last, 0x7531);
 }
 
-// Values [col, col + 8) of a row of 2 to 6 bits, where col is a multiple of 8; to the bit what
-// kernels/cpu/linear/quants.h makes of them: no product here is rounded, so that it does not matter
-// which ones the compiler fuses.
+// Values [col, col + 8) of a row of 2 to 6 bits, where col is a multiple of 8; to the bit those of
+// kernels/cpu/linear/quants.h: no product here is rounded, so that it does not matter which ones
+// the compiler fuses.
+template <WType T>
 __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, float* out) {
-  const RowParts parts = row_parts(w.type, w.cols);
+  constexpr DTypeInfo type = dtype_info(T);
+  constexpr bool kTwo = type.low_bits == 2;
+  const RowParts parts = row_parts(type, w.cols);
   const int64_t group = col / 32;
   const int j = static_cast<int>(col % 32), k = j / 4,
             g = static_cast<int>(group % 8);  // words k and k + 1 of the group
@@ -76,9 +79,8 @@ __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, floa
     return f16_bits_to_f32(static_cast<const uint16_t*>(p)[i]);
   };
   const auto* data = static_cast<const char*>(w.data) + row * parts.data;
-  const bool two_bits = w.type == WType::Q3_K || w.type == WType::Q2_K;
   uint32_t q[2];
-  if (two_bits) {
+  if constexpr (kTwo) {
     const uint32_t pairs =
         *reinterpret_cast<const uint32_t*>(data + group * 8 + j / 16 * 4) >> 2 * (k % 4);
     q[0] = pairs & 0x03030303u, q[1] = pairs >> 2 & 0x03030303u;
@@ -86,75 +88,61 @@ __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, floa
     const uint2 both = *reinterpret_cast<const uint2*>(data + group * 16 + j % 16);
     uint32_t low[2] = {both.x & 0x0f0f0f0fu, both.y & 0x0f0f0f0fu},
              up[2] = {both.x >> 4 & 0x0f0f0f0fu, both.y >> 4 & 0x0f0f0f0fu};
-    if (w.type == WType::MXFP4)
-      look_up<WType::MXFP4>(both.x, &low[0], &up[0]),
-          look_up<WType::MXFP4>(both.y, &low[1], &up[1]);
-    else if (has_table(w.type))
-      look_up<WType::IQ4_NL>(both.x, &low[0], &up[0]),
-          look_up<WType::IQ4_NL>(both.y, &low[1], &up[1]);
+    if constexpr (type.has_table())
+      look_up<T>(both.x, &low[0], &up[0]), look_up<T>(both.y, &low[1], &up[1]);
     for (int i = 0; i < 2; i++) q[i] = j < 16 ? low[i] : up[i];
   }
   float scale, min = 0;
-  int offset = 0;
-  switch (w.type) {
-    case WType::Q4_0: scale = half_at(scales, group), offset = 8; break;
-    case WType::Q5_0: scale = half_at(scales, group), offset = 16; break;
-    case WType::Q4_1:
-    case WType::Q5_1:
-      scale = half_at(scales, 2 * group), min = -half_at(scales, 2 * group + 1);
-      break;
-    case WType::Q6_K: {
-      const auto* d = static_cast<const char*>(w.blocks) + row * parts.blocks;
-      scale = half_at(d, col / 256) * static_cast<float>(static_cast<int8_t>(scales[col / 16])),
-      offset = 32;
-      break;
-    }
-    case WType::IQ4_NL: scale = half_at(scales, group); break;
-    case WType::MXFP4:
-      scale = __uint_as_float(half_e8m0_bits(static_cast<uint8_t>(scales[group])));
-      break;
-    case WType::IQ4_XS: {
-      const uint2 s = *reinterpret_cast<const uint2*>(scales + group / 8 * 8);
-      scale = f16_bits_to_f32(s.x & 0xffff) * static_cast<float>(scale_iq4_xs(s.y, s.x >> 16, g));
-      break;
-    }
-    case WType::Q3_K: {
-      const auto* s = reinterpret_cast<const uint8_t*>(scales + group / 8 * 16);
-      const int i = static_cast<int>(col % 256 / 16);
-      const int six = (s[4 + i % 8] >> i / 8 * 4 & 15) | (s[12 + i % 4] >> i / 4 * 2 & 3) << 4;
-      scale = half_at(s, 0) * static_cast<float>(six - 32), offset = 4;
-      break;
-    }
-    case WType::Q2_K: {
-      const auto* d = static_cast<const char*>(w.blocks) + row * parts.blocks + col / 256 * 4;
-      const int both = static_cast<uint8_t>(scales[col / 16]);
-      scale = half_at(d, 0) * static_cast<float>(both & 15);
-      min = half_at(d, 1) * static_cast<float>(both >> 4);
-      break;
-    }
-    default: {  // Q4_K, Q5_K
-      const auto* s = reinterpret_cast<const uint8_t*>(scales + group / 8 * 16);
-      const int more = s[12 + g % 4] >> g / 4 * 4;
-      scale = half_at(s, 0) * static_cast<float>((s[4 + g] & 15) | (more & 3) << 4);
-      min = half_at(s, 1) * static_cast<float>(s[4 + g] >> 4 | (more >> 2 & 3) << 4);
-      break;
-    }
+  if constexpr (type.scales == Scales::Half) {
+    const int64_t block = col / type.block_values;
+    if constexpr (type.has_min())
+      scale = half_at(scales, 2 * block), min = -half_at(scales, 2 * block + 1);
+    else scale = half_at(scales, block);
+  } else if constexpr (type.scales == Scales::Exponent) {
+    scale = __uint_as_float(half_e8m0_bits(static_cast<uint8_t>(scales[group])));
+  } else if constexpr (type.scales == Scales::Signed) {
+    const auto* d = static_cast<const char*>(w.blocks) + row * parts.blocks;
+    scale = half_at(d, col / 256) * static_cast<float>(static_cast<int8_t>(scales[col / 16]));
+  } else if constexpr (type.scales == Scales::Split) {
+    const uint2 s = *reinterpret_cast<const uint2*>(scales + group / 8 * 8);
+    scale = f16_bits_to_f32(s.x & 0xffff) * static_cast<float>(split_scale(s.y, s.x >> 16, g));
+  } else if constexpr (type.scales == Scales::Sixes) {
+    const auto* s = reinterpret_cast<const uint8_t*>(scales + group / 8 * 16);
+    const int i = static_cast<int>(col % 256 / 16);
+    const int six = (s[4 + i % 8] >> i / 8 * 4 & 15) | (s[12 + i % 4] >> i / 4 * 2 & 3) << 4;
+    scale = half_at(s, 0) * static_cast<float>(six - 32);
+  } else if constexpr (type.scales == Scales::Nibbles) {
+    const auto* d = static_cast<const char*>(w.blocks) + row * parts.blocks + col / 256 * 4;
+    const int both = static_cast<uint8_t>(scales[col / 16]);
+    scale = half_at(d, 0) * static_cast<float>(both & 15);
+    min = half_at(d, 1) * static_cast<float>(both >> 4);
+  } else {
+    static_assert(type.scales == Scales::Pairs);
+    const auto* s = reinterpret_cast<const uint8_t*>(scales + group / 8 * 16);
+    const int more = s[12 + g % 4] >> g / 4 * 4;
+    scale = half_at(s, 0) * static_cast<float>((s[4 + g] & 15) | (more & 3) << 4);
+    min = half_at(s, 1) * static_cast<float>(s[4 + g] >> 4 | (more >> 2 & 3) << 4);
   }
-  if (w.type == WType::Q6_K) {
+  if constexpr (type.high_bits == 2) {
     const uint32_t pairs =
         *reinterpret_cast<const uint32_t*>(high + group * 8 + j / 16 * 4) >> 2 * (k % 4);
     q[0] |= (pairs & 0x03030303u) << 4, q[1] |= (pairs >> 2 & 0x03030303u) << 4;
-  } else if (parts.high > 0) {
+  } else if constexpr (type.high_bits == 1) {
     const uint32_t bits = *reinterpret_cast<const uint32_t*>(high + group * 4) >> k;
-    const int at = two_bits ? 2 : 4;
-    q[0] |= (bits & 0x01010101u) << at, q[1] |= (bits >> 1 & 0x01010101u) << at;
+    q[0] |= (bits & 0x01010101u) << type.low_bits, q[1] |= (bits >> 1 & 0x01010101u)
+                                                           << type.low_bits;
   }
-  const bool with_min = offset == 0;
+  constexpr bool kMin = type.offset == 0;
   for (int i = 0; i < 8; i++) {
     const float product =
-        scale * static_cast<float>(static_cast<int8_t>(q[i / 4] >> 8 * (i % 4)) - offset);
-    out[i] = with_min ? product - min : product;
+        scale * static_cast<float>(static_cast<int8_t>(q[i / 4] >> 8 * (i % 4)) - type.offset);
+    out[i] = kMin ? product - min : product;
   }
+}
+__device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, float* out) {
+  with_type(w.type, [&]<WType T>() {
+    if constexpr (T > WType::Q8_0) quants_at<T>(w, row, col, out);
+  });
 }
 
 // Element (row, col) of a weight matrix of any type.

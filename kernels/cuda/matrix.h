@@ -6,29 +6,28 @@
 namespace riffle::cuda {
 
 // A weight matrix on the device, [rows][cols]. F32, F16, BF16: row-major at data. Quantised types
-// are split so that loads are aligned, each part row-major:
-// - Q8_0: int8 quants [cols] at data; at scales an f16 for each 32 of them; value = scale * quant.
-// - 4 to 6 bits: 32 consecutive values have 16 bytes at data. The low half of byte j is for value
-//   j, the high half for value j + 16. Bits beyond the fourth are at high, for the same 32 values:
-//     Q5_0, Q5_1, Q5_K: 4 bytes; bit k of byte b is for value 4k + b;
-//     Q6_K: 8 bytes; bits 2k, 2k+1 of byte b < 4 are for value 4k + b, of byte 4 + b for value
-//       16 + 4k + b.
-//   The scales lie apart from the values, at scales:
-//     Q4_0, Q5_0, IQ4_NL: f16 d for 32 values; MXFP4: a byte of exponent for 32 values;
-//     Q4_1, Q5_1: f16 d, m for 32 values;
-//     Q4_K, Q5_K: 16 bytes for 256 values: f16 d, dmin; bytes 4 + g, g < 8: the low 4 bits of the
-//       scale and (high half of the byte) of the minimum of group g; bytes 12 + i, i < 4: bits 4, 5
-//       of the scale and of the minimum of group i, then of group 4 + i;
-//     Q6_K: 16 int8 for 256 values; their f16 d is at blocks;
-//     IQ4_XS: 8 bytes for 256 values: f16 d, the upper and the lower bits of the scales.
-// - 2 and 3 bits: 32 consecutive values have 8 bytes at data with 2 bits of each, in the order that
-//   Q6_K has at high.
-//     Q3_K: the third bits are at high, as Q5_K's fifth bits; at scales 16 bytes for 256 values:
-//       f16 d, two bytes of zero (aligned loads for 1.8% of the memory), 12 bytes of scales.
-//     Q2_K: at scales 16 bytes of scales and minima for 256 values; their f16 d, dmin lie at
-//       blocks.
-//   Rows of each part are padded to 16 bytes with zeros. kernels/cpu/linear/quants.h says what the
-//   values are.
+// are split so that loads are aligned, each part row-major. 32 consecutive values have in the
+// parts:
+// - data, the low bits of the codes. 8 bits: a signed byte for each value. 4 bits: 16 bytes; the
+// low
+//   half of byte j is for value j, the high half for value j + 16. 2 bits: 8 bytes; bits 2k, 2k + 1
+//   of byte b < 4 are for value 4k + b, of byte 4 + b for value 16 + 4k + b.
+// - high, the other bits. One bit: 4 bytes; bit k of byte b is for value 4k + b. Two bits: 8 bytes
+// as
+//   2 bits at data.
+// - scales, by the type's kind (kernels/common/dtype.h):
+//     Half: f16 d, and the f16 minimum where there is one. Exponent: the byte.
+//     Pairs: 16 bytes for 256 values: f16 d, dmin; bytes 4 + g, g < 8: the low 4 bits of the scale
+//     and
+//       (high half of the byte) of the minimum of group g; bytes 12 + i, i < 4: bits 4, 5 of the
+//       scale and of the minimum of group i, then of group 4 + i.
+//     Split: 8 bytes for 256 values: f16 d, the upper and the lower bits of the scales.
+//     Sixes: 16 bytes for 256 values: f16 d, two bytes of zero (aligned loads for 1.8% of the
+//     memory),
+//       12 bytes of scales.
+//     Signed, Nibbles: 16 bytes for 256 values; their f16 d (and dmin) are at blocks.
+// Rows of each part are padded to 16 bytes with zeros, except those of Q8_0.
+// kernels/cpu/linear/quants.h has the values.
 struct Matrix {
   WType type = WType::F32;
   int64_t rows = 0, cols = 0;
@@ -43,28 +42,35 @@ struct RowParts {
   int64_t data = 0, scales = 0, high = 0, blocks = 0;
 };
 RIFFLE_HOST_DEVICE constexpr int64_t padded16(int64_t bytes) { return (bytes + 15) / 16 * 16; }
-RIFFLE_HOST_DEVICE constexpr RowParts row_parts(WType type, int64_t cols) {
-  const int64_t half = cols / 2;  // bytes of low halves
-  switch (type) {
-    case WType::F32: return {4 * cols, 0, 0, 0};
-    case WType::F16:
-    case WType::BF16: return {2 * cols, 0, 0, 0};
-    case WType::Q8_0: return {cols, cols / 16, 0, 0};
-    case WType::Q4_0: return {half, padded16(cols / 16), 0, 0};
-    case WType::Q4_1: return {half, padded16(cols / 8), 0, 0};
-    case WType::Q5_0: return {half, padded16(cols / 16), padded16(cols / 8), 0};
-    case WType::Q5_1: return {half, padded16(cols / 8), padded16(cols / 8), 0};
-    case WType::Q4_K: return {half, cols / 16, 0, 0};
-    case WType::Q5_K: return {half, cols / 16, cols / 8, 0};
-    case WType::Q6_K: return {half, cols / 16, cols / 4, padded16(cols / 128)};
-    case WType::IQ4_NL: return {half, padded16(cols / 16), 0, 0};
-    case WType::IQ4_XS:
-    case WType::MXFP4: return {half, padded16(cols / 32), 0, 0};
-    case WType::Q3_K: return {cols / 4, cols / 16, cols / 8, 0};
-    case WType::Q2_K: return {cols / 4, cols / 16, 0, padded16(cols / 64)};
+// Values of which a part has a byte; 0: the type lacks the part.
+struct PartDensity {
+  int scales, high, blocks;
+};
+RIFFLE_HOST_DEVICE constexpr PartDensity part_density(const DTypeInfo& type) {
+  const int values = type.block_values, high = type.high_bits > 0 ? 8 / type.high_bits : 0;
+  switch (type.scales) {
+    case Scales::NoScales: break;
+    case Scales::Half: return {values / (type.has_min() ? 4 : 2), high, 0};
+    case Scales::Exponent: return {values, high, 0};
+    case Scales::Split: return {values / 8, high, 0};
+    case Scales::Pairs:
+    case Scales::Sixes: return {values / 16, high, 0};
+    case Scales::Signed: return {values / 16, high, values / 2};
+    case Scales::Nibbles: return {values / 16, high, values / 4};
   }
-  return {};
+  return {0, 0, 0};
 }
+RIFFLE_HOST_DEVICE constexpr RowParts row_parts(const DTypeInfo& type, int64_t cols) {
+  const PartDensity density = part_density(type);
+  const auto bytes = [&type, cols](int values) -> int64_t {
+    if (values == 0) return 0;
+    const bool whole = type.block_values / values % 16 == 0 || type.codes == Codes::Bytes;
+    return whole ? cols / values : padded16(cols / values);
+  };
+  const int64_t data = type.low_bits >= 8 ? cols * (type.low_bits / 8) : cols / (8 / type.low_bits);
+  return {data, bytes(density.scales), bytes(density.high), bytes(density.blocks)};
+}
+constexpr RowParts row_parts(WType type, int64_t cols) { return row_parts(dtype_info(type), cols); }
 
 // Rows [first, first + n) of a matrix.
 inline Matrix rows_of(const Matrix& w, int64_t first, int64_t n) {

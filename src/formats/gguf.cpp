@@ -47,25 +47,9 @@ const char* ggml_type_name(uint32_t type) {
 }
 
 std::optional<DType> dtype_of(uint32_t ggml_type) {
-  switch (ggml_type) {
-    case 0: return DType::F32;
-    case 1: return DType::F16;
-    case 2: return DType::Q4_0;
-    case 3: return DType::Q4_1;
-    case 6: return DType::Q5_0;
-    case 7: return DType::Q5_1;
-    case 8: return DType::Q8_0;
-    case 10: return DType::Q2_K;
-    case 11: return DType::Q3_K;
-    case 12: return DType::Q4_K;
-    case 13: return DType::Q5_K;
-    case 14: return DType::Q6_K;
-    case 20: return DType::IQ4_NL;
-    case 23: return DType::IQ4_XS;
-    case 30: return DType::BF16;
-    case 39: return DType::MXFP4;
-    default: return std::nullopt;
-  }
+  for (const DTypeInfo& info : kDTypes)
+    if (info.ggml == ggml_type) return info.type;
+  return std::nullopt;
 }
 
 // Walks the file; no step leaves it. what and of name the field for error texts: "value type" of

@@ -36,27 +36,7 @@ uint64_t aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment 
 
 }  // namespace
 
-uint32_t gguf_type_of(DType type) {
-  switch (type) {
-    case DType::F32: return 0;
-    case DType::F16: return 1;
-    case DType::Q4_0: return 2;
-    case DType::Q4_1: return 3;
-    case DType::Q5_0: return 6;
-    case DType::Q5_1: return 7;
-    case DType::Q8_0: return 8;
-    case DType::Q2_K: return 10;
-    case DType::Q3_K: return 11;
-    case DType::Q4_K: return 12;
-    case DType::Q5_K: return 13;
-    case DType::Q6_K: return 14;
-    case DType::IQ4_NL: return 20;
-    case DType::IQ4_XS: return 23;
-    case DType::BF16: return 30;
-    case DType::MXFP4: return 39;
-  }
-  fail(RIFFLE_INTERNAL, "weight type %d has no number in GGUF", static_cast<int>(type));
-}
+uint32_t gguf_type_of(DType type) { return dtype_info(type).ggml; }
 
 GgufFileWriter::GgufFileWriter(std::string path, bool overwrite)
     : path_(std::move(path)), target_(real_path(path_)), overwrite_(overwrite) {

@@ -8,7 +8,9 @@
 
 #include "kernels/common/half.h"
 #include "kernels/common/measure/synthetic.h"
+#include "kernels/cpu/linear/quants.h"
 #include "text/tokenizer.h"
+#include "util/c_locale.h"
 #include "util/cpu_limits.h"
 #include "util/error.h"
 #include "util/memory_limits.h"
@@ -48,11 +50,6 @@ constexpr Shape kShapes[] = {
     {"tiny", 256, 512, 2, 8, 2, 32, 1024, false},
 };
 
-constexpr std::pair<const char*, DType> kWeightTypes[] = {
-    {"q8_0", DType::Q8_0}, {"q6_k", DType::Q6_K}, {"q5_k", DType::Q5_K}, {"q4_k", DType::Q4_K},
-    {"q5_1", DType::Q5_1}, {"q5_0", DType::Q5_0}, {"q4_1", DType::Q4_1}, {"q4_0", DType::Q4_0},
-    {"bf16", DType::BF16}, {"f16", DType::F16},   {"f32", DType::F32}};
-
 const Shape& shape_of(const std::string& name) {
   std::string names;
   for (const Shape& s : kShapes) {
@@ -77,108 +74,63 @@ void fill_values(const Tensor& t, int64_t row, std::byte* out, Convert&& convert
   }
 }
 
-void put_f16(std::byte* out, float x) {
+void put_f16(uint8_t* out, float x) {
   const uint16_t half = cpu::f32_to_f16(x);
   std::memcpy(out, &half, sizeof half);
 }
 
-// Q4_0, Q4_1, Q5_0, Q5_1: f16 d (and m); 5 bits: a word of high bits; 16 bytes of halves.
-void fill_small_blocks(const Tensor& t, int64_t row, std::byte* out) {
-  const bool with_min = t.type == DType::Q4_1 || t.type == DType::Q5_1;
-  const int bits = t.type == DType::Q5_0 || t.type == DType::Q5_1 ? 5 : 4;
-  const float offset = static_cast<float>(1 << bits) / 2;
-  for (int64_t c = 0; c < t.cols; c += 32) {
-    put_f16(out, t.scale / (with_min ? offset - 0.5f : offset)), out += 2;
-    if (with_min) put_f16(out, -t.scale), out += 2;
-    uint32_t high = 0;
-    std::byte low[16] = {};
-    for (int j = 0; j < 32; ++j) {
-      const uint32_t q =
-          synthetic::few_bits(t.seed, static_cast<uint64_t>(row * t.cols + c + j), bits);
-      low[j % 16] |= static_cast<std::byte>((q & 15) << j / 16 * 4);
-      high |= (q >> 4) << j;
+// One block of a quantised type, the values from index `first` on.
+template <DType T>
+void fill_block(const Tensor& t, uint64_t first, uint8_t* out) {
+  constexpr DTypeInfo info = dtype_info(T);
+  const float offset = static_cast<float>(1 << info.bits()) / 2, middle = offset - 0.5f;
+  std::memset(out, 0, info.block_bytes);
+  if constexpr (info.scales == Scales::Half) {
+    put_f16(out + info.d_at, info.codes == Codes::Bytes
+                                 ? synthetic::q8_scale(t.scale)
+                                 : t.scale / (info.has_min() ? middle : offset));
+    if constexpr (info.has_min()) put_f16(out + info.dmin_at, -t.scale);
+  } else {
+    const bool pairs = info.scales == Scales::Pairs;
+    const float d = synthetic::d_k(t.scale, pairs ? middle : offset);
+    put_f16(out + info.d_at, pairs ? d : d / 2);
+    if constexpr (info.has_min()) put_f16(out + info.dmin_at, middle * d);
+    for (int g = 0; g < info.groups(); ++g) {
+      const int s = synthetic::sub_scale(t.seed, first / info.group() + static_cast<uint64_t>(g)) /
+                    (pairs ? 2 : 1);
+      cpu::put_scale_min<T>(out, g, s, s);
     }
-    if (bits == 5) std::memcpy(out, &high, sizeof high), out += 4;
-    std::memcpy(out, low, sizeof low), out += 16;
+  }
+  for (int j = 0; j < info.block_values; ++j) {
+    const uint64_t i = first + static_cast<uint64_t>(j);
+    cpu::put_code<T>(out, j,
+                     info.codes == Codes::Bytes ? static_cast<uint8_t>(synthetic::quant(t.seed, i))
+                                                : synthetic::few_bits(t.seed, i, info.bits()));
   }
 }
 
-// Q4_K, Q5_K: f16 d, dmin; 12 bytes of scales and minima; 5 bits: 32 bytes of high bits; 128 of
-// halves (kernels/cpu/linear/quants.h).
-void fill_k_blocks(const Tensor& t, int64_t row, std::byte* out) {
-  const int bits = t.type == DType::Q5_K ? 5 : 4;
-  const float middle = static_cast<float>(1 << bits) / 2 - 0.5f,
-              d = synthetic::d_k(t.scale, middle);
-  for (int64_t c = 0; c < t.cols; c += 256, out += dtype_info(t.type).block_bytes) {
-    std::memset(out, 0, static_cast<size_t>(dtype_info(t.type).block_bytes));
-    put_f16(out, d), put_f16(out + 2, middle * d);
-    for (int g = 0; g < 8; ++g) {
-      const auto i = static_cast<uint64_t>(row * t.cols + c + g * 32);
-      const unsigned s = synthetic::sub_scale(t.seed, i / 32) / 2;
-      if (g < 4) {
-        out[4 + g] |= static_cast<std::byte>(s), out[8 + g] |= static_cast<std::byte>(s);
-      } else {
-        out[8 + g] = static_cast<std::byte>((s & 15) * 17);
-        out[g] |= static_cast<std::byte>(s >> 4 << 6),
-            out[4 + g] |= static_cast<std::byte>(s >> 4 << 6);
-      }
-      for (int l = 0; l < 32; ++l) {
-        const uint32_t q = synthetic::few_bits(t.seed, i + l, bits);
-        out[(bits == 5 ? 48 : 16) + g / 2 * 32 + l] |=
-            static_cast<std::byte>((q & 15) << g % 2 * 4);
-        if (bits == 5) out[16 + l] |= static_cast<std::byte>(q >> 4 << g);
-      }
-    }
-  }
-}
-
-void fill_q6_k_blocks(const Tensor& t, int64_t row, std::byte* out) {
-  for (int64_t c = 0; c < t.cols; c += 256, out += 210) {
-    std::memset(out, 0, 210);
-    for (int j = 0; j < 256; ++j) {
-      const auto i = static_cast<uint64_t>(row * t.cols + c + j);
-      const uint32_t q = synthetic::few_bits(t.seed, i, 6);
-      const int part = j / 128, quarter = j % 128 / 32, l = j % 32;
-      out[part * 64 + quarter % 2 * 32 + l] |= static_cast<std::byte>((q & 15) << quarter / 2 * 4);
-      out[128 + part * 32 + l] |= static_cast<std::byte>(q >> 4 << 2 * quarter);
-      if (j % 16 == 0)
-        out[192 + j / 16] = static_cast<std::byte>(synthetic::sub_scale(t.seed, i / 16));
-    }
-    put_f16(out + 208, synthetic::d_k(t.scale, 32) / 2);
+template <DType T>
+void fill_row(const Tensor& t, int64_t row, std::byte* out) {
+  constexpr DTypeInfo info = dtype_info(T);
+  if constexpr (!info.written) {
+    fail(RIFFLE_INTERNAL, "there are no synthetic weights of the type %s", info.name);
+  } else if constexpr (T == DType::F32) {
+    fill_values<float>(t, row, out, [](float v) { return v; });
+  } else if constexpr (T == DType::F16) {
+    fill_values<uint16_t>(t, row, out, [](float v) { return cpu::f32_to_f16(v); });
+  } else if constexpr (T == DType::BF16) {
+    fill_values<uint16_t>(t, row, out, bf16_of);
+  } else {
+    auto* at = reinterpret_cast<uint8_t*>(out);
+    for (int64_t c = 0; c < t.cols; c += info.block_values, at += info.block_bytes)
+      fill_block<T>(t, static_cast<uint64_t>(row * t.cols + c), at);
   }
 }
 
 }  // namespace
 
 void synthetic_row(const Tensor& t, int64_t row, std::byte* out) {
-  switch (t.type) {
-    case DType::F32: return fill_values<float>(t, row, out, [](float v) { return v; });
-    case DType::F16:
-      return fill_values<uint16_t>(t, row, out, [](float v) { return cpu::f32_to_f16(v); });
-    case DType::BF16: return fill_values<uint16_t>(t, row, out, bf16_of);
-    case DType::Q4_0:
-    case DType::Q4_1:
-    case DType::Q5_0:
-    case DType::Q5_1: return fill_small_blocks(t, row, out);
-    case DType::Q4_K:
-    case DType::Q5_K: return fill_k_blocks(t, row, out);
-    case DType::Q6_K: return fill_q6_k_blocks(t, row, out);
-    case DType::Q8_0: break;
-    case DType::IQ4_NL:
-    case DType::IQ4_XS:
-    case DType::Q3_K:
-    case DType::Q2_K:
-    case DType::MXFP4:
-      fail(RIFFLE_INTERNAL, "there are no synthetic weights of the type %s",
-           dtype_info(t.type).name);
-  }
-  const uint16_t scale = cpu::f32_to_f16(synthetic::q8_scale(t.scale));
-  for (int64_t c = 0; c < t.cols; c += kQ8Block, out += kQ8BlockBytes) {
-    std::memcpy(out, &scale, sizeof scale);
-    for (int64_t j = 0; j < kQ8Block; ++j)
-      out[2 + j] = static_cast<std::byte>(
-          synthetic::quant(t.seed, static_cast<uint64_t>(row * t.cols + c + j)));
-  }
+  with_type(t.type, [&]<DType T>() { fill_row<T>(t, row, out); });
 }
 
 static std::vector<Tensor*> tensors_of(Weights& w) {
@@ -195,9 +147,12 @@ static std::vector<Tensor*> tensors_of(Weights& w) {
 
 DType weight_type_of(const std::string& name) {
   std::string names;
-  for (const auto& [n, type] : kWeightTypes) {
-    if (name == n) return type;
-    names += (names.empty() ? "" : ", ") + std::string(n);
+  for (const DTypeInfo& info : kDTypes) {
+    if (!info.written) continue;
+    std::string lower(info.name);
+    for (char& c : lower) c = ascii_lower(c);
+    if (name == lower) return info.type;
+    names += (names.empty() ? "" : ", ") + lower;
   }
   fail(RIFFLE_BAD_ARGUMENT, "weight type '%s' is not one of %s", name.c_str(), names.c_str());
 }

@@ -1,7 +1,6 @@
 #include "model/finite_weights.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -19,32 +18,19 @@ namespace {
 
 constexpr int64_t kItemBytes = 1 << 20;  // of one item of the thread pool
 
-// Bytes in a block at which an f16 scale or minimum begins; -1: there is no second one.
-struct Scales {
-  int first, second;
-};
-constexpr Scales scales_of(DType type) {
-  switch (type) {
-    case DType::Q4_1:
-    case DType::Q5_1:
-    case DType::Q4_K:
-    case DType::Q5_K: return {0, 2};
-    case DType::Q2_K: return {80, 82};
-    case DType::Q3_K: return {108, -1};
-    case DType::Q6_K: return {208, -1};
-    default: return {0, -1};
-  }
-}
-
 // An exponent of all ones: infinity or NaN.
 bool f16_not_finite(const uint8_t* p) { return (cpu::load_u16(p) & 0x7c00) == 0x7c00; }
 
 // Of E8M0, 255 stands for NaN. From 253 on, the largest of a block's values are infinite.
-bool mxfp4_not_finite(const uint8_t* block) {
-  if (block[0] < 253) return false;
-  float values[cpu::kMaxBlockValues];
-  cpu::dequant_blocks(DType::MXFP4, block, 32, values);
-  return block[0] == 255 || !std::all_of(values, values + 32, [](float v) { return v - v == 0; });
+template <DType kType>
+bool exponent_not_finite(const uint8_t* block) {
+  constexpr DTypeInfo info = dtype_info(kType);
+  const uint8_t exponent = block[info.scales_at];
+  if (exponent < 253) return false;
+  float values[info.block_values];
+  cpu::dequant_block<kType>(block, values);
+  return exponent == 255 ||
+         !std::all_of(values, values + info.block_values, [](float v) { return v - v == 0; });
 }
 
 // The test of every value or block of a type, without a branch for each: the compiler makes vector
@@ -52,32 +38,25 @@ bool mxfp4_not_finite(const uint8_t* block) {
 template <DType kType>
 bool any_not_finite(const uint8_t* data, int64_t n) {
   constexpr DTypeInfo info = dtype_info(kType);
-  constexpr Scales scales = scales_of(kType);
   bool any = false;
   for (int64_t i = 0; i < n; ++i, data += info.block_bytes) {
-    if constexpr (kType == DType::F32) {
+    if constexpr (kType == DType::F16) {
+      any |= f16_not_finite(data);
+    } else if constexpr (kType == DType::F32) {
       uint32_t bits;
       memcpy(&bits, data, sizeof bits);
       any |= (bits & 0x7f800000) == 0x7f800000;
     } else if constexpr (kType == DType::BF16) {
       any |= (cpu::load_u16(data) & 0x7f80) == 0x7f80;
-    } else if constexpr (kType == DType::MXFP4) {
-      any |= mxfp4_not_finite(data);
+    } else if constexpr (info.scales == Scales::Exponent) {
+      any |= exponent_not_finite<kType>(data);
     } else {
-      any |= f16_not_finite(data + scales.first);
-      if constexpr (scales.second >= 0) any |= f16_not_finite(data + scales.second);
+      any |= f16_not_finite(data + info.d_at);
+      if constexpr (info.has_min()) any |= f16_not_finite(data + info.dmin_at);
     }
   }
   return any;
 }
-
-using Test = bool (*)(const uint8_t* data, int64_t n);
-template <int... kTypes>
-constexpr std::array<Test, kNumDTypes> all_tests(std::integer_sequence<int, kTypes...>) {
-  return {any_not_finite<static_cast<DType>(kTypes)>...};
-}
-constexpr std::array<Test, kNumDTypes> kTests =
-    all_tests(std::make_integer_sequence<int, kNumDTypes>());
 
 // Returns the value, or a block's scale, that is not finite.
 float value_of(DType type, const uint8_t* block) {
@@ -86,10 +65,9 @@ float value_of(DType type, const uint8_t* block) {
     cpu::dequant_blocks(type, block, 1, values);
     return values[0];
   }
-  if (type == DType::MXFP4) return block[0] == 255 ? NAN : INFINITY;
-  const Scales scales = scales_of(type);
-  return cpu::half_at(block +
-                      (f16_not_finite(block + scales.first) ? scales.first : scales.second));
+  const DTypeInfo info = dtype_info(type);
+  if (info.scales == Scales::Exponent) return block[info.scales_at] == 255 ? NAN : INFINITY;
+  return cpu::half_at(block + (f16_not_finite(block + info.d_at) ? info.d_at : info.dmin_at));
 }
 
 // Rows of a matrix, so that the threads share large ones.
@@ -137,7 +115,9 @@ NotFinite find_not_finite(DType type, const void* data, int64_t rows, int64_t co
   const DTypeInfo& info = dtype_info(type);
   const int64_t in_row = cols / info.block_values;
   const auto* at = static_cast<const uint8_t*>(data);
-  const Test test = kTests[static_cast<size_t>(type)];
+  const auto test = [type](const uint8_t* data, int64_t n) {
+    return with_type(type, [&]<DType kType>() { return any_not_finite<kType>(data, n); });
+  };
   if (!test(at, rows * in_row)) return {};
   int64_t i = 0;
   while (!test(at + i * info.block_bytes, 1)) ++i;

@@ -26,6 +26,14 @@ void take_rows(const Tensor& whole, std::initializer_list<Tensor*> parts) {
 
 namespace {
 
+// "F32, F16, ... or MXFP4".
+std::string dtype_names() {
+  std::string names;
+  for (int i = 0; i < kNumDTypes; ++i)
+    names += (i == 0 ? "" : i + 1 == kNumDTypes ? " or " : ", ") + std::string(kDTypes[i].name);
+  return names;
+}
+
 float element(const RawTensor& raw, size_t i) {
   if (raw.type == DType::F32) return load_unaligned<float>(raw.data + 4 * i);
   const auto bits = load_unaligned<uint16_t>(raw.data + 2 * i);
@@ -269,10 +277,7 @@ class Binder {
 
   const RawTensor& find(const std::string& name, const std::vector<uint64_t>& shape) {
     const RawTensor& raw = at(name, shape);
-    if (!raw.type)
-      unsupported(raw.file, name + " type", raw.type_name,
-                  "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, "
-                  "IQ4_NL, IQ4_XS or MXFP4");
+    if (!raw.type) unsupported(raw.file, name + " type", raw.type_name, dtype_names());
     use(name, raw);
     uint64_t elements = 1;
     for (const uint64_t n : shape) elements *= n;  // fits: the bytes did

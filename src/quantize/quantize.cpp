@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/common/half.h"
+#include "kernels/cpu/linear/quants.h"
 #include "util/error.h"
 #include "util/thread_pool.h"
 
@@ -26,60 +27,51 @@ uint16_t put_f16(uint8_t* p, float v) {
 
 // ---- the canonical types ----
 
-void q8_0(const float* x, uint8_t* b) {
+template <DType T>
+void q_bytes(const float* x, uint8_t* b) {
+  constexpr DTypeInfo info = dtype_info(T);
   float largest = 0;
   for (int j = 0; j < 32; ++j) largest = std::max(largest, std::fabs(x[j]));
   const float d = largest / 127, inverse = 1 / d;
-  put_f16(b, d);
+  put_f16(b + info.d_at, d);
   for (int j = 0; j < 32; ++j) {
     const float q = std::isfinite(inverse) ? std::round(x[j] * inverse) : 0;
-    b[2 + j] = static_cast<uint8_t>(static_cast<int8_t>(std::clamp(q, -127.0f, 127.0f)));
+    b[info.codes_at + j] =
+        static_cast<uint8_t>(static_cast<int8_t>(std::clamp(q, -127.0f, 127.0f)));
   }
 }
 
-// Value j in the low half of byte j, value j+16 in the high one; for 5 bits the high ones are a
-// word of 32.
-void put_codes(const uint8_t* code, bool five, uint8_t* b) {
-  if (five) {
-    std::memset(b, 0, 4);
-    for (int j = 0; j < 32; ++j) b[j / 8] |= static_cast<uint8_t>(code[j] >> 4 << j % 8);
-    b += 4;
-  }
-  for (int j = 0; j < 16; ++j)
-    b[j] = static_cast<uint8_t>((code[j] & 15) | (code[j + 16] & 15) << 4);
-}
-
-// Q4_0, Q5_0: the value of largest magnitude (the first of them) becomes the lowest code, which
-// stands for -half.
-void q_symmetric(const float* x, bool five, uint8_t* b) {
-  const int half = five ? 16 : 8;
+// Codes with an offset: the value of largest magnitude (the first of them) becomes the lowest code,
+// which stands for -half.
+template <DType T>
+void q_symmetric(const float* x, uint8_t* b) {
+  constexpr int half = dtype_info(T).offset;
   float most = x[0];
   for (int j = 1; j < 32; ++j)
     if (std::fabs(x[j]) > std::fabs(most)) most = x[j];
   const float d = most / static_cast<float>(-half), inverse = 1 / d;
-  put_f16(b, d);
-  uint8_t code[32];
+  put_f16(b + dtype_info(T).d_at, d);
   for (int j = 0; j < 32; ++j) {
     const double v = std::isfinite(inverse) ? static_cast<double>(x[j]) * inverse : 0.0;
     const float q = static_cast<float>(v + half + 0.5);  // rounded to f32 before it is cut
-    code[j] = static_cast<uint8_t>(std::clamp(q, 0.0f, static_cast<float>(2 * half - 1)));
+    cpu::put_code<T>(b, j,
+                     static_cast<uint8_t>(std::clamp(q, 0.0f, static_cast<float>(2 * half - 1))));
   }
-  put_codes(code, five, b + 2);
 }
 
-// Q4_1, Q5_1: from the smallest to the largest value.
-void q_range(const float* x, bool five, uint8_t* b) {
-  const float top = five ? 31 : 15;
+// Codes with a minimum: from the smallest to the largest value.
+template <DType T>
+void q_range(const float* x, uint8_t* b) {
+  constexpr DTypeInfo info = dtype_info(T);
+  constexpr float top = (1 << info.bits()) - 1;
   const auto [low, high] = std::minmax_element(x, x + 32);
   const float d = (*high - *low) / top, inverse = 1 / d;
-  put_f16(b, d);
-  put_f16(b + 2, *low);
-  uint8_t code[32];
+  put_f16(b + info.d_at, d);
+  put_f16(b + info.dmin_at, *low);
   for (int j = 0; j < 32; ++j) {
     const float q = std::isfinite(inverse) ? (x[j] - *low) * inverse + 0.5f : 0;
-    code[j] = static_cast<uint8_t>(std::clamp(q, 0.0f, top));
+    cpu::put_code<T>(b, j, static_cast<uint8_t>(std::clamp(q, 0.0f, top)));
   }
-  put_codes(code, five, b + 4);
 }
 
 // ---- the K types ----
@@ -205,7 +197,7 @@ void weights_of(const float* x, float* w) {
 }
 
 // The scales of a block: value j of group g is d scale[g] q - dmin min[g].
-struct Scales {
+struct BlockScales {
   float d = 0, dmin = 0;
   int scale[16] = {}, min[16] = {};
   float error = INFINITY;
@@ -230,7 +222,7 @@ struct Kind {
 // For given d and dmin: the integer scale and minimum of each group, begun at those of fits (wanted
 // values) and moved while that helps.
 void choose_integers(const Kind& kind, const float* x, const float* w, const float* scales,
-                     const float* mins, Scales* s) {
+                     const float* mins, BlockScales* s) {
   s->error = 0;
   for (int g = 0; g < kind.groups; ++g) {
     const float* xg = x + g * kind.size();
@@ -256,7 +248,7 @@ void choose_integers(const Kind& kind, const float* x, const float* w, const flo
 }
 
 // Best d and dmin for the codes that s gives.
-void refit(const Kind& kind, const float* x, const float* w, const Scales& s, float* d,
+void refit(const Kind& kind, const float* x, const float* w, const BlockScales& s, float* d,
            float* dmin) {
   double aa = 0, ab = 0, bb = 0, ax = 0, bx = 0;  // x ~ d a + dmin b
   for (int g = 0; g < kind.groups; ++g) {
@@ -280,7 +272,7 @@ void refit(const Kind& kind, const float* x, const float* w, const Scales& s, fl
   }
 }
 
-Scales search(const Kind& kind, const float* x, const float* w) {
+BlockScales search(const Kind& kind, const float* x, const float* w) {
   float scales[16], mins[16], most = 0, deepest = 0;
   for (int g = 0; g < kind.groups; ++g) {
     const float *xg = x + g * kind.size(), *wg = w + g * kind.size();
@@ -291,12 +283,12 @@ Scales search(const Kind& kind, const float* x, const float* w) {
     deepest = std::max(deepest, mins[g]);
   }
   // The largest scale gets the integer of largest magnitude.
-  Scales best;
+  BlockScales best;
   best.d = as_f16(most / static_cast<float>(kind.scale_low < 0 ? kind.scale_low : kind.scale_high));
   best.dmin = kind.min_high > 0 ? as_f16(deepest / static_cast<float>(kind.min_high)) : 0;
   choose_integers(kind, x, w, scales, mins, &best);
   for (int i = 0; i < 2; ++i) {
-    Scales next = best;
+    BlockScales next = best;
     refit(kind, x, w, best, &next.d, &next.dmin);
     next.d = as_f16(next.d), next.dmin = as_f16(next.dmin < 0 ? 0 : next.dmin);
     if (next.d == best.d && next.dmin == best.dmin) break;
@@ -307,7 +299,7 @@ Scales search(const Kind& kind, const float* x, const float* w) {
   return best;
 }
 
-void codes_of(const Kind& kind, const float* x, const Scales& s, uint8_t* code) {
+void codes_of(const Kind& kind, const float* x, const BlockScales& s, uint8_t* code) {
   for (int g = 0; g < kind.groups; ++g) {
     const Grid grid = grid_of(s.d * static_cast<float>(s.scale[g]),
                               -s.dmin * static_cast<float>(s.min[g]), kind.low, kind.high);
@@ -319,77 +311,44 @@ void codes_of(const Kind& kind, const float* x, const Scales& s, uint8_t* code) 
   }
 }
 
-// Layouts: kernels/cpu/linear/quants.h.
-void q45_k(const float* x, bool five, uint8_t* b) {
-  const Kind kind{8, 0, five ? 31.0f : 15.0f, 0, 63, 63};
+// Blocks whose groups have integer scales.
+template <DType T>
+void q_groups(const float* x, uint8_t* b) {
+  constexpr DTypeInfo info = dtype_info(T);
+  constexpr float low = -info.offset, high = static_cast<float>((1 << info.bits()) - 1) + low;
+  constexpr Kind kind = info.scales == Scales::Pairs ? Kind{info.groups(), low, high, 0, 63, 63}
+                                                     : Kind{info.groups(), low, high, -128, 127, 0};
   float w[256];
   weights_of(x, w);
-  const Scales s = search(kind, x, w);
+  const BlockScales s = search(kind, x, w);
   uint8_t code[256];
   codes_of(kind, x, s, code);
-  std::memset(b, 0, five ? 176 : 144);
-  put_f16(b, s.d);
-  put_f16(b + 2, s.dmin);
-  uint8_t* packed = b + 4;
-  for (int g = 0; g < 4; ++g) {
-    packed[g] = static_cast<uint8_t>(s.scale[g] | s.scale[g + 4] >> 4 << 6);
-    packed[g + 4] = static_cast<uint8_t>(s.min[g] | s.min[g + 4] >> 4 << 6);
-    packed[g + 8] = static_cast<uint8_t>((s.scale[g + 4] & 15) | (s.min[g + 4] & 15) << 4);
-  }
-  uint8_t* q = b + (five ? 48 : 16);
-  for (int g = 0; g < 8; ++g)
-    for (int l = 0; l < 32; ++l) {
-      const int v = code[g * 32 + l];
-      q[g / 2 * 32 + l] |= static_cast<uint8_t>(v % 16 << (g % 2 * 4));
-      if (five) b[16 + l] |= static_cast<uint8_t>(v / 16 << g);
-    }
+  put_f16(b + info.d_at, s.d);
+  if constexpr (info.has_min()) put_f16(b + info.dmin_at, s.dmin);
+  for (int g = 0; g < kind.groups; ++g) cpu::put_scale_min<T>(b, g, s.scale[g], s.min[g]);
+  for (int j = 0; j < 256; ++j) cpu::put_code<T>(b, j, code[j]);
 }
 
-void q6_k(const float* x, uint8_t* b) {
-  const Kind kind{16, -32, 31, -128, 127, 0};
-  float w[256];
-  weights_of(x, w);
-  const Scales s = search(kind, x, w);
-  uint8_t code[256];
-  codes_of(kind, x, s, code);
-  std::memset(b, 0, 210);
-  for (int j = 0; j < 256; ++j) {
-    const int part = j / 128, quarter = j % 128 / 32, l = j % 32;
-    b[part * 64 + quarter % 2 * 32 + l] |= static_cast<uint8_t>((code[j] & 15) << quarter / 2 * 4);
-    b[128 + part * 32 + l] |= static_cast<uint8_t>(code[j] >> 4 << 2 * quarter);
-  }
-  for (int g = 0; g < 16; ++g) b[192 + g] = static_cast<uint8_t>(static_cast<int8_t>(s.scale[g]));
-  put_f16(b + 208, s.d);
+void put_bf16(uint8_t* b, float x) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x), rounded = bits + 0x7fff + (bits >> 16 & 1);
+  if ((rounded & 0x7f800000) == 0x7f800000) throw TooLarge();
+  const uint16_t h = static_cast<uint16_t>(rounded >> 16);
+  std::memcpy(b, &h, 2);
 }
 
-void quantise_block(DType type, const float* x, uint8_t* b) {
-  switch (type) {
-    case DType::F32: std::memcpy(b, x, 4); return;
-    case DType::F16: put_f16(b, *x); return;
-    case DType::BF16: {
-      const uint32_t bits = __builtin_bit_cast(uint32_t, *x),
-                     rounded = bits + 0x7fff + (bits >> 16 & 1);
-      if ((rounded & 0x7f800000) == 0x7f800000) throw TooLarge();
-      const uint16_t h = static_cast<uint16_t>(rounded >> 16);
-      std::memcpy(b, &h, 2);
-      return;
-    }
-    case DType::Q8_0: return q8_0(x, b);
-    case DType::Q4_0: return q_symmetric(x, false, b);
-    case DType::Q5_0: return q_symmetric(x, true, b);
-    case DType::Q4_1: return q_range(x, false, b);
-    case DType::Q5_1: return q_range(x, true, b);
-    case DType::Q4_K: return q45_k(x, false, b);
-    case DType::Q5_K: return q45_k(x, true, b);
-    case DType::Q6_K: return q6_k(x, b);
-    case DType::IQ4_NL:
-    case DType::IQ4_XS:
-    case DType::Q3_K:
-    case DType::Q2_K:
-    case DType::MXFP4:
-      fail(RIFFLE_INTERNAL, "riffle reads the weight type %s but does not write it",
-           dtype_info(type).name);
-  }
+template <DType T>
+void quantise_block(const float* x, uint8_t* b) {
+  constexpr DTypeInfo info = dtype_info(T);
+  std::memset(b, 0, info.block_bytes);
+  if constexpr (!info.written)
+    fail(RIFFLE_INTERNAL, "riffle reads the weight type %s but does not write it", info.name);
+  else if constexpr (T == DType::F32) std::memcpy(b, x, 4);
+  else if constexpr (T == DType::F16) put_f16(b, *x);
+  else if constexpr (T == DType::BF16) put_bf16(b, *x);
+  else if constexpr (info.groups() > 1) q_groups<T>(x, b);
+  else if constexpr (info.codes == Codes::Bytes) q_bytes<T>(x, b);
+  else if constexpr (info.has_min()) q_range<T>(x, b);
+  else q_symmetric<T>(x, b);
 }
 
 }  // namespace
@@ -410,7 +369,7 @@ void quantise_rows(DType type, const float* x, int64_t rows, int64_t cols, void*
                name, static_cast<double>(v[i]), static_cast<long long>(first_row + r),
                static_cast<long long>(j + i), info.name);
       try {
-        quantise_block(type, v, b);
+        with_type(type, [&]<DType T>() { quantise_block<T>(v, b); });
       } catch (const TooLarge&) {
         fail(RIFFLE_BAD_MODEL, "%s: values in row %lld from column %lld on are too large for %s",
              name, static_cast<long long>(first_row + r), static_cast<long long>(j), info.name);

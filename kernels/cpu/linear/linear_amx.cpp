@@ -10,8 +10,7 @@
 // each [16][32] bf16. panel of W: for each step: hi tiles of columns 0..15 and 16..31 of the panel,
 // then the lo tiles, each [16 pairs of k][16 columns][2] bf16 as TDPBF16PS wants its second
 // operand.
-#include "kernels/cpu/linear/linear_blocks.h"
-#include "kernels/cpu/linear/linear_simd.h"
+#include "kernels/cpu/linear/linear_f32.h"
 #include "kernels/cpu/simd/amx.h"
 #include "kernels/cpu/simd/avx512.h"
 
@@ -21,9 +20,8 @@ namespace {
 constexpr int kTile = 16;  // rows of a tile
 constexpr int kStep = 32;  // values of k in a tile
 constexpr int kTileBytes = 1024;
-constexpr int kCols = 32;        // columns of a panel
+constexpr int kPanelCols = 32;   // columns of a panel
 constexpr int kChunkSteps = 16;  // steps in a panel: 64 KB, as much as of 32 rows of a
-constexpr int kGroup = 8;  // panels filled together: each piece of a, once near, meets all of them
 constexpr int64_t kPanelBytes = 4 * kTileBytes;  // of one step
 constexpr int64_t kRowsBytes = 2 * kTileBytes;   // of one step of 16 rows of a
 
@@ -32,11 +30,6 @@ int64_t steps_of(int64_t k) { return (k + kStep - 1) / kStep; }
 size_t gemm_pack_bytes(int64_t m, int64_t k) {
   return static_cast<size_t>(round_up(m, kTile) / kTile * steps_of(k) * kRowsBytes);
 }
-size_t gemm_scratch_bytes(int64_t k) {
-  return static_cast<size_t>(kGroup * least(steps_of(k), kChunkSteps) * kPanelBytes +
-                             4 * kTileBytes);
-}
-
 inline __m512i bits(__m512 v) { return _mm512_castps_si512(v); }
 inline __m512 floats(__m512i v) { return _mm512_castsi512_ps(v); }
 
@@ -179,92 +172,25 @@ inline void fill_tiles<WType::Q8_0>(const uint8_t* w, int64_t row_bytes, int64_t
   fill_from_bytes<false>(block + 2, row_bytes, n, d, nullptr, hi, lo);
 }
 
-// One block of 16 rows of a type with 2 to 6 bits: codes less their offset, and what goes with each
-// 16 or 32.
-struct Codes {
-  alignas(64) uint8_t q[16][kMaxBlockValues];
-  alignas(64) float d[16][16], m[16][16];  // [group][row], d times 2^-24
+// One block of 16 rows: codes less their offset, and what goes with each 16 or 32.
+template <WType T>
+struct Codes16 {
+  alignas(64) uint8_t q[16][dtype_info(T).block_values];
+  alignas(64) float d[groups_of_block(T)][16], m[groups_of_block(T)][16];  // d times 2^-24
 };
 
 template <WType T>
-inline void take_codes(const uint8_t* b, int row, Codes* c) {
-  uint8_t* q = c->q[row];
-  const auto half = [b](int at) { return Avx512::f16_at(b + at); };
-  if constexpr (has_table(T)) {
-    constexpr int groups = dtype_info(T).block_values / 32;
-    const uint8_t* from = b + dtype_info(T).block_bytes - 16 * groups;
-    const auto store = [q](int at, __m128i codes) {
-      const __m128i v = _mm_shuffle_epi8(table_of<T>(), _mm_and_si128(codes, _mm_set1_epi8(15)));
-      _mm_store_si128(reinterpret_cast<__m128i*>(q + at), v);
-    };
-    for (int g = 0; g < groups; ++g) {
-      const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16 * g));
-      store(32 * g, codes), store(32 * g + 16, _mm_srli_epi16(codes, 4));
-    }
-    if constexpr (T == WType::IQ4_XS) {
-      alignas(32) float each[8];
-      _mm256_store_ps(each, scales_iq4_xs(b));
-      for (int g = 0; g < 8; ++g) c->d[g][row] = each[g] * 0x1p-24f;
-    } else {
-      c->d[0][row] = (T == WType::MXFP4 ? float_of_bits(half_e8m0_bits(b[0])) : half(0)) * 0x1p-24f;
-    }
-  } else if constexpr (T == WType::Q3_K || T == WType::Q2_K) {
-    constexpr bool three = T == WType::Q3_K;
-    const uint8_t* from = b + (three ? 32 : 16);
-    for (int g = 0; g < 8; ++g)
-      for (int l = 0; l < 32; ++l) {
-        const int v = from[g / 4 * 32 + l] >> g % 4 * 2 & 3;
-        q[32 * g + l] = static_cast<uint8_t>(three ? (v | (b[l] >> g & 1) << 2) - 4 : v);
-      }
-    const float d = half(three ? 108 : 80), dmin = three ? 0 : half(82);
-    for (int g = 0; g < 16; ++g) {
-      const int scale = three ? scale_q3_k(b + 96, g) : b[g] & 15;
-      c->d[g][row] = d * static_cast<float>(scale) * 0x1p-24f;
-      if constexpr (!three) c->m[g][row] = dmin * static_cast<float>(b[g] >> 4);
-    }
-  } else if constexpr (!has_256(T)) {
-    constexpr bool five = T == WType::Q5_0 || T == WType::Q5_1;
-    constexpr uint8_t offset = code_offset(T);
-    const uint8_t *high = b + (has_min(T) ? 4 : 2), *from = high + (five ? 4 : 0);
-    uint32_t bits = 0;
-    if (five) memcpy(&bits, high, 4);
-    for (int j = 0; j < 16; ++j) {
-      q[j] = static_cast<uint8_t>(((from[j] & 15) | (bits >> j & 1) << 4) - offset);
-      q[j + 16] = static_cast<uint8_t>((from[j] >> 4 | (bits >> (j + 16) & 1) << 4) - offset);
-    }
-    c->d[0][row] = half(0) * 0x1p-24f;
-    if (has_min(T)) c->m[0][row] = -half(2);
-  } else if constexpr (T == WType::Q6_K) {
-    for (int part = 0; part < 2; ++part)
-      for (int l = 0; l < 32; ++l) {
-        const uint8_t *low = b + 64 * part, pairs = b[128 + 32 * part + l];
-        uint8_t* to = q + 128 * part + l;
-        to[0] = static_cast<uint8_t>(((low[l] & 15) | (pairs & 3) << 4) - 32);
-        to[32] = static_cast<uint8_t>(((low[l + 32] & 15) | (pairs >> 2 & 3) << 4) - 32);
-        to[64] = static_cast<uint8_t>((low[l] >> 4 | (pairs >> 4 & 3) << 4) - 32);
-        to[96] = static_cast<uint8_t>((low[l + 32] >> 4 | pairs >> 6 << 4) - 32);
-      }
-    const __m512 d = _mm512_mul_ps(Avx512::set1(half(208)), Avx512::load_i8(b + 192));
-    alignas(64) float each[16];
-    _mm512_store_ps(each, _mm512_mul_ps(d, Avx512::set1(0x1p-24f)));
-    for (int g = 0; g < 16; ++g) c->d[g][row] = each[g];
-  } else {
-    const uint8_t *high = b + 16, *from = b + (T == WType::Q5_K ? 48 : 16);
-    for (int pair = 0; pair < 4; ++pair)
-      for (int l = 0; l < 32; ++l) {
-        int low = from[32 * pair + l] & 15, up = from[32 * pair + l] >> 4;
-        if (T == WType::Q5_K)
-          low |= (high[l] >> 2 * pair & 1) << 4, up |= (high[l] >> (2 * pair + 1) & 1) << 4;
-        q[64 * pair + l] = static_cast<uint8_t>(low),
-                      q[64 * pair + 32 + l] = static_cast<uint8_t>(up);
-      }
-    const float d = half(0), dmin = half(2);
-    for (int g = 0; g < 8; ++g) {
-      uint8_t scale, min;
-      scale_min_k(b + 4, g, &scale, &min);
-      c->d[g][row] = d * static_cast<float>(scale) * 0x1p-24f;
-      c->m[g][row] = dmin * static_cast<float>(min);
-    }
+inline void take_codes(const uint8_t* b, int row, Codes16<T>* c) {
+  constexpr DTypeInfo info = dtype_info(T);
+  const __m256i offset = _mm256_set1_epi8(static_cast<char>(info.offset));
+  for (int run = 0; run < info.block_values / 32; ++run)
+    _mm256_store_si256(reinterpret_cast<__m256i*>(c->q[row] + 32 * run),
+                       _mm256_sub_epi8(codes32<T>(b, run), offset));
+  float scale[kMostGroups], min[kMostGroups];
+  scales_of<T>(b, scale, min);
+  for (int g = 0; g < groups_of_block(T); ++g) {
+    c->d[g][row] = scale[g] * 0x1p-24f;
+    if constexpr (has_min(T)) c->m[g][row] = min[g];
   }
 }
 
@@ -272,7 +198,7 @@ inline void take_codes(const uint8_t* b, int row, Codes* c) {
 // lie kPanelBytes after those of the one before.
 template <WType T>
 inline void fill_block(const uint8_t* w, int64_t row_bytes, int64_t n, uint8_t* hi, uint8_t* lo) {
-  Codes c;
+  Codes16<T> c;
   if (n < 16) memset(&c, 0, sizeof c);
   for (int i = 0; i < n; ++i) take_codes<T>(w + i * row_bytes, i, &c);
   for (int s = 0; s < dtype_info(T).block_values / kStep;
@@ -283,7 +209,8 @@ inline void fill_block(const uint8_t* w, int64_t row_bytes, int64_t n, uint8_t* 
     __m512 m[2] = {};
     if constexpr (has_min(T))
       m[0] = canonical(Avx512::load(c.m[g])), m[1] = canonical(Avx512::load(c.m[other]));
-    fill_from_bytes<has_min(T)>(c.q[0] + s * kStep, kMaxBlockValues, n > 0 ? 16 : 0, d, m, hi, lo);
+    fill_from_bytes<has_min(T)>(c.q[0] + s * kStep, dtype_info(T).block_values, n > 0 ? 16 : 0, d,
+                                m, hi, lo);
   }
 }
 
@@ -357,83 +284,75 @@ inline void copy_edge(float* dst, int64_t ldd, const float* src, int64_t lds, in
   for (int64_t i = 0; i < rows; ++i) memcpy(dst + i * ldd, src + i * lds, sizeof(float) * cols);
 }
 
-template <WType T>
-void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const uint8_t* packed, int64_t m,
-         float* c, int64_t ldc, uint8_t* panels) {
-  constexpr bool kWithLo = T != WType::BF16;
-  constexpr int64_t kBlockSteps = has_256(T) ? kMaxBlockValues / kStep : 1;
-  static_assert(kChunkSteps % kBlockSteps == 0);
-  const int64_t row_bytes = bytes_of_row(T, k), steps = steps_of(k),
-                rows_bytes = steps * kRowsBytes;
-  const int64_t panel_bytes = least(steps, kChunkSteps) * kPanelBytes;
-  float* edge = reinterpret_cast<float*>(panels + kGroup * panel_bytes);
-  for (int64_t group = r0; group < r1; group += kGroup * kCols)
-    for (int64_t s0 = 0; s0 < steps; s0 += kChunkSteps) {
-      const int64_t n = least(kChunkSteps, steps - s0),
-                    group_end = least(group + kGroup * kCols, r1);
-      uint8_t* panel = panels;
-      for (int64_t r = group; r < group_end; r += kCols, panel += panel_bytes)
-        for (int64_t s = 0; s < n; s += kBlockSteps)
-          for (int part = 0; part < 2; ++part) {
-            uint8_t* hi = panel + s * kPanelBytes + part * kTileBytes;
-            const int64_t valid = least(16, group_end - r - 16 * part), at = (s0 + s) * kStep;
-            const uint8_t* rows = w + (r + 16 * part) * row_bytes;
-            if constexpr (is_quantised(T) && T != WType::Q8_0)
-              fill_block<T>(rows + at / dtype_info(T).block_values * dtype_info(T).block_bytes,
-                            row_bytes, valid, hi, hi + 2 * kTileBytes);
-            else fill_tiles<T>(rows, row_bytes, valid, at, k, hi, hi + 2 * kTileBytes);
-          }
-      for (int64_t i = 0; i < m; i += 2 * kTile) {
-        const uint8_t* a0 = packed + i / kTile * rows_bytes + s0 * kRowsBytes;
-        const int64_t rows = least(2 * kTile, m - i);
-        panel = panels;
-        for (int64_t r = group; r < group_end; r += kCols, panel += panel_bytes) {
-          float* out = c + i * ldc + r;
-          const int64_t cols = least(kCols, r1 - r);
-          const bool whole = cols == kCols && rows % kTile == 0, more = s0 > 0;
-          float* at = whole ? out : edge;
-          const int64_t ld = whole ? ldc : kCols;
-          const Sums sums = {{at, at + 16, at + 16 * ld, at + 16 * ld + 16}, ld * 4};
-          if (!whole && more) copy_edge(edge, kCols, out, ldc, rows, cols);
-          stores_before_tile_loads();
-          if (rows > kTile) multiply<true, kWithLo>(a0, a0 + rows_bytes, panel, n, sums, more);
-          else multiply<false, kWithLo>(a0, a0, panel, n, sums, more);
-          if (!whole) copy_edge(out, ldc, edge, kCols, rows, cols);
-        }
-      }
-    }
-}
+struct PanelAmx {
+  // Panels are filled in groups: each piece of a, once near, meets all of them.
+  static constexpr int kCols = kPanelCols, kTogether = 8;
+  static constexpr int64_t kDepth = kChunkSteps * kStep;
+  static constexpr bool takes(WType) { return true; }
+  static int64_t bytes(int64_t k) { return least(steps_of(k), kChunkSteps) * kPanelBytes; }
 
-void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed,
-          int64_t m, float* c, int64_t ldc, void* scratch) {
-  const uint8_t *wb = static_cast<const uint8_t*>(w), *a = static_cast<const uint8_t*>(packed);
-  uint8_t* panel = static_cast<uint8_t*>(scratch);
-  begin_tiles();
-  switch (type) {
-    case WType::F32: run<WType::F32>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::F16: run<WType::F16>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::BF16: run<WType::BF16>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::Q8_0: run<WType::Q8_0>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::Q4_0: run<WType::Q4_0>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::Q4_1: run<WType::Q4_1>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::Q5_0: run<WType::Q5_0>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::Q5_1: run<WType::Q5_1>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::Q4_K: run<WType::Q4_K>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::Q5_K: run<WType::Q5_K>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::Q6_K: run<WType::Q6_K>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::IQ4_NL: run<WType::IQ4_NL>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::IQ4_XS: run<WType::IQ4_XS>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::Q3_K: run<WType::Q3_K>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::Q2_K: run<WType::Q2_K>(wb, k, r0, r1, a, m, c, ldc, panel); break;
-    case WType::MXFP4: run<WType::MXFP4>(wb, k, r0, r1, a, m, c, ldc, panel); break;
+  template <WType T>
+  static void fill(const uint8_t* w, int64_t row_bytes, int rows, int64_t k0, int64_t k1,
+                   uint8_t* panel) {
+    // Q8_0 has a block in each step, which needs no other place for its codes.
+    constexpr bool kBlocks = is_quantised(T) && T != WType::Q8_0;
+    constexpr int64_t kEach = kBlocks ? dtype_info(T).block_values : kStep;
+    static_assert(kDepth % kEach == 0);
+    for (int64_t at = k0; at < k1; at += kEach)
+      for (int part = 0; part < 2; ++part) {
+        uint8_t* hi = panel + (at - k0) / kStep * kPanelBytes + part * kTileBytes;
+        uint8_t* lo = hi + 2 * kTileBytes;
+        const int64_t n = least(16, rows - 16 * part);
+        const uint8_t* from = w + 16 * part * row_bytes;
+        if constexpr (kBlocks)
+          fill_block<T>(from + at / kEach * dtype_info(T).block_bytes, row_bytes, n, hi, lo);
+        else fill_tiles<T>(from, row_bytes, n, at, k1, hi, lo);
+      }
   }
-  _tile_release();
-}
+};
+
+// Tiles of 32 rows. At the edges of c the sums go through a buffer.
+struct MicroAmx {
+  static constexpr int kRows = 2 * kTile, kPackRows = kTile, kScratch = 4 * kTileBytes;
+  static constexpr auto pack_bytes = gemm_pack_bytes;
+  static constexpr auto pack = gemm_pack;
+
+  const uint8_t* packed;
+  int64_t rows_bytes;  // of a tile of 16 rows
+  float* edge;
+  MicroAmx(const void* packed, int64_t, int64_t k, uint8_t* scratch)
+      : packed(static_cast<const uint8_t*>(packed)),
+        rows_bytes(steps_of(k) * kRowsBytes),
+        edge(reinterpret_cast<float*>(scratch)) {
+    begin_tiles();
+  }
+  ~MicroAmx() { _tile_release(); }
+  MicroAmx(const MicroAmx&) = delete;
+  MicroAmx& operator=(const MicroAmx&) = delete;
+
+  template <WType T>
+  void tile(int64_t i, int64_t k0, int64_t k1, const uint8_t* panel, float* c, int64_t ldc,
+            int rows, int cols) const {
+    constexpr bool kWithLo = T != WType::BF16;
+    const uint8_t* a0 = packed + i / kTile * rows_bytes + k0 / kStep * kRowsBytes;
+    const bool whole = cols == kPanelCols && rows % kTile == 0, more = k0 > 0;
+    float* at = whole ? c : edge;
+    const int64_t ld = whole ? ldc : kPanelCols;
+    const Sums sums = {{at, at + 16, at + 16 * ld, at + 16 * ld + 16}, ld * 4};
+    if (!whole && more) copy_edge(edge, kPanelCols, c, ldc, rows, cols);
+    stores_before_tile_loads();
+    if (rows > kTile)
+      multiply<true, kWithLo>(a0, a0 + rows_bytes, panel, steps_of(k1 - k0), sums, more);
+    else multiply<false, kWithLo>(a0, a0, panel, steps_of(k1 - k0), sums, more);
+    if (!whole) copy_edge(c, ldc, edge, kPanelCols, rows, cols);
+  }
+};
 
 }  // namespace
 
 void linear_amx(LinearKernels* t) {
-  set_gemm(t, {kTile, kCols, gemm_pack_bytes, gemm_pack, gemm_scratch_bytes, gemm});
+  Gemm<PanelAmx, MicroAmx>::set(t->gemm);
+  Gemm<PanelAmx, MicroAmx>::set(t->f32_gemm);
 }
 
 }  // namespace riffle::cpu

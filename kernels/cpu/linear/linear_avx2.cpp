@@ -21,12 +21,10 @@ void act_prepare(WType type, const float* x, int64_t cols, void* act) {
 
 void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
           int64_t n, float* y, int64_t ldy) {
-  switch (type) {
-    case WType::F32: return gemv_float<Avx2, WType::F32, 2>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::F16: return gemv_float<Avx2, WType::F16, 2>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::BF16: return gemv_float<Avx2, WType::BF16, 2>(w, cols, r0, r1, acts, n, y, ldy);
-    default: return blocks_gemv_avx2(type, w, cols, r0, r1, acts, n, y, ldy);
-  }
+  if (is_quantised(type)) return blocks_gemv_avx2(type, w, cols, r0, r1, acts, n, y, ldy);
+  with_type(type, [&]<WType T>() {
+    if constexpr (!is_quantised(T)) gemv_f32<Avx2, T, 2>(w, cols, r0, r1, acts, n, y, ldy);
+  });
 }
 
 struct Int256 {
@@ -68,8 +66,8 @@ struct Int256 {
 
 void linear_avx2(LinearKernels* t) {
   set_simd_entries<Avx2, 6, 2>(t);
-  GemmInt8<Avx2, Int256, 4, 2>::set(t);
-  GemmInt16<Avx2, Int256, 4, 2>::set(t);
+  GemmInt8<Avx2, Int256, 4, 2>::set(t->gemm);
+  GemmInt16<Avx2, Int256, 4, 2>::set(t->gemm);
   set_gemv(t, {act_bytes, act_prepare<false>, gemv}, {act_bytes, act_prepare<true>, gemv});
 }
 

@@ -19,12 +19,10 @@ void act_prepare(WType type, const float* x, int64_t cols, void* act) {
 
 void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
           int64_t n, float* y, int64_t ldy) {
-  switch (type) {
-    case WType::F32: return gemv_float<Avx512, WType::F32, 4>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::F16: return gemv_float<Avx512, WType::F16, 4>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::BF16: return gemv_float<Avx512, WType::BF16, 4>(w, cols, r0, r1, acts, n, y, ldy);
-    default: return blocks_gemv_avx512(type, w, cols, r0, r1, acts, n, y, ldy);
-  }
+  if (is_quantised(type)) return blocks_gemv_avx512(type, w, cols, r0, r1, acts, n, y, ldy);
+  with_type(type, [&]<WType T>() {
+    if constexpr (!is_quantised(T)) gemv_f32<Avx512, T, 4>(w, cols, r0, r1, acts, n, y, ldy);
+  });
 }
 
 struct Int512 {
@@ -52,7 +50,7 @@ struct Int512 {
 
 void linear_avx512(LinearKernels* t) {
   set_simd_entries<Avx512, 8, 2>(t);
-  GemmInt8<Avx512, Int512, 6, 2>::set(t);
+  GemmInt8<Avx512, Int512, 6, 2>::set(t->gemm);
   set_gemv(t, {act_bytes, act_prepare<false>, gemv}, {act_bytes, act_prepare<true>, gemv});
 }
 

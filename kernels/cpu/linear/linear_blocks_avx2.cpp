@@ -4,6 +4,7 @@
 // or, in types with groups of 16, by the integer scale of the group, which leaves one conversion
 // and one FMA for 32 products. A sum of 4 products stays below 4 * 128 * 2^15, times a scale of
 // Q6_K below 4 * 63 * 2^15 * 128, which is less than 2^31.
+#include "kernels/cpu/linear/linear_blocks.h"
 #include "kernels/cpu/linear/linear_codes.h"
 
 namespace riffle::cpu {
@@ -15,15 +16,23 @@ inline int64_t steps_of(WType type, int64_t cols) {
   return round_up(cols, step_cols(type)) / step_cols(type);
 }
 
-// Types with 16 bytes for 32 neighbouring values: two such groups are unpacked together, into their
-// low and their high halves. So activations lie in that order: the first halves of both groups,
-// then their second halves.
+// Types with 16 bytes for 32 neighbouring values and nothing else: two such groups are unpacked
+// together, into their low and their high halves. So activations lie in that order: the first
+// halves of both groups, then their second halves.
 constexpr bool in_pairs(WType type) {
-  return type == WType::Q4_0 || type == WType::Q4_1 || has_table(type);
+  return dtype_info(type).codes == Codes::Halves && dtype_info(type).high_bits == 0;
 }
-// The sum of four products of a code and a signed byte fits 16 bits.
+// Codes with a sign: vpmaddubsw takes their magnitudes, and the activations get the signs.
+constexpr bool has_signs(WType type) { return dtype_info(type).is_signed(); }
+// Whether the sum of four products of a code and a signed byte fits 16 bits.
 constexpr bool adds_in_16(WType type) {
-  return type == WType::Q4_0 || type == WType::Q4_1 || type == WType::MXFP4;
+  int most = has_signs(type) ? 128 : (1 << dtype_info(type).bits()) - 1;
+  if (dtype_info(type).table == CodeTable::E2m1) most = 12;
+  return 4 * most * 128 < 1 << 15;
+}
+// Whether what is to be taken off the codes goes with the sums of the activations.
+constexpr bool has_sums(WType type) {
+  return has_min(type) || (code_offset(type) != 0 && !has_signs(type));
 }
 
 // Prepared activations of a step, zeros beyond the last column.
@@ -36,9 +45,6 @@ struct alignas(64) Step {
   int32_t deep;      // whether second bytes count
 };
 
-// Codes with a sign: vpmaddubsw takes their magnitudes, and the activations get the signs.
-constexpr bool has_signs(WType type) { return type == WType::Q8_0 || has_table(type); }
-
 // Of a block with groups of 16: its scale; the integer scales of the first groups of each 32
 // columns, then those of the second ones; what goes with the sums of the activations.
 struct Sixteen {
@@ -48,31 +54,67 @@ struct Sixteen {
 };
 template <WType T>
 inline Sixteen sixteen(const uint8_t* b) {
-  Sixteen of;
-  __m128i scale, taken;
-  float d_taken;
-  if constexpr (T == WType::Q2_K) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b));
-    scale = _mm_and_si128(bytes, _mm_set1_epi8(15));
-    taken = _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15));
-    of.d = half_of(b + 80), d_taken = half_of(b + 82);
-  } else {
-    scale = T == WType::Q3_K ? scales_q3_k(b + 96)
-                             : _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + 192));
-    taken = scale;
-    of.d = d_taken = half_of(b + (T == WType::Q3_K ? 108 : 208));
-  }
+  constexpr DTypeInfo type = dtype_info(T);
+  const Bytes16 bytes = sixteen_bytes<T>(b);
   const __m128i apart = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-  of.scale = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scale, apart));
-  const __m256 factor = _mm256_set1_ps(d_taken);
-  of.taken[0] = _mm256_mul_ps(factor, f32_of(taken, true));
-  of.taken[1] = _mm256_mul_ps(factor, f32_of(_mm_unpackhi_epi64(taken, taken), true));
+  Sixteen of;
+  of.d = half_of(b + type.d_at);
+  of.scale = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(bytes.scale, apart));
+  const __m256 factor = _mm256_set1_ps(has_min(T) ? half_of(b + type.dmin_at) : of.d);
+  of.taken[0] = _mm256_mul_ps(factor, f32_of(bytes.min, true));
+  of.taken[1] = _mm256_mul_ps(factor, f32_of(_mm_unpackhi_epi64(bytes.min, bytes.min), true));
   return of;
 }
 
-// Whether what is to be taken off the codes goes with the sums of the activations.
-constexpr bool has_sums(WType type) {
-  return has_min(type) || (code_offset(type) != 0 && !has_signs(type));
+// Of a block with groups of 32: their scales; what goes with the sums of the activations.
+struct Eight {
+  __m256 scale, taken;
+};
+template <WType T>
+inline Eight eight(const uint8_t* b) {
+  constexpr DTypeInfo type = dtype_info(T);
+  if constexpr (type.scales == Scales::Split) {
+    const __m256 scale = split_scales<T>(b);
+    return {scale, scale};
+  } else if constexpr (type.scales == Scales::Pairs) {
+    static_assert(type.dmin_at == type.d_at + 2);
+    const __m128i bytes = scales_mins_k(b + type.scales_at);
+    const __m128 both = _mm_cvtph_ps(_mm_loadl_epi64(
+        reinterpret_cast<const __m128i*>(b + type.d_at)));  // d, dmin and what follows
+    return {_mm256_mul_ps(_mm256_broadcastss_ps(both), f32_of(bytes, false)),
+            _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(both)),
+                          f32_of(_mm_unpackhi_epi64(bytes, bytes), false))};
+  } else {
+    static_assert(type.scales == Scales::Half);
+    const __m256 scale = _mm256_set1_ps(half_of(b + type.d_at));
+    return {scale, has_min(T) ? _mm256_set1_ps(-half_of(b + type.dmin_at)) : scale};
+  }
+}
+
+// The same of four blocks of 32 values.
+struct Four {
+  __m128 scale, taken;
+};
+template <WType T>
+inline Four four(const uint8_t* b) {
+  constexpr DTypeInfo type = dtype_info(T);
+  constexpr int n = type.block_bytes;
+  if constexpr (type.scales == Scales::Exponent) {
+    const auto bits = [b](int i) {
+      return static_cast<int>(half_e8m0_bits(b[type.scales_at + i * n]));
+    };
+    const __m128 scale = _mm_castsi128_ps(_mm_setr_epi32(bits(0), bits(1), bits(2), bits(3)));
+    return {scale, scale};
+  } else {
+    const auto halves = [b](int at) {
+      __m128i all = _mm_cvtsi32_si128(load_u16(b + at));
+      all = _mm_insert_epi16(all, load_u16(b + at + n), 1);
+      all = _mm_insert_epi16(all, load_u16(b + at + 2 * n), 2);
+      return _mm_cvtph_ps(_mm_insert_epi16(all, load_u16(b + at + 3 * n), 3));
+    };
+    const __m128 scale = halves(type.d_at);
+    return {scale, has_min(T) ? _mm_xor_ps(halves(type.dmin_at), _mm_set1_ps(-0.0f)) : scale};
+  }
 }
 
 // N activation vectors with one row.
@@ -89,20 +131,12 @@ struct Row {
                                                                float (&each)[N][8],
                                                                __m256 (&low)[N], __m256i* integer) {
     if constexpr (!has_256(T)) {
-      constexpr int block = dtype_info(T).block_bytes;
-      const auto halves = [b](int at) {
-        __m128i four = _mm_cvtsi32_si128(load_u16(b + at));
-        four = _mm_insert_epi16(four, load_u16(b + at + block), 1);
-        four = _mm_insert_epi16(four, load_u16(b + at + 2 * block), 2);
-        return _mm_cvtph_ps(_mm_insert_epi16(four, load_u16(b + at + 3 * block), 3));
-      };
-      const __m128 scale = T == WType::MXFP4 ? scales_mxfp4(b) : halves(0),
-                   taken = has_min(T) ? _mm_xor_ps(halves(2), _mm_set1_ps(-0.0f)) : scale;
+      const Four of = four<T>(b);
       for (int i = 0; i < N; ++i) {
-        _mm_store_ps(each[i], _mm_mul_ps(scale, _mm_load_ps(x[i]->scale)));
+        _mm_store_ps(each[i], _mm_mul_ps(of.scale, _mm_load_ps(x[i]->scale)));
         if constexpr (has_sums(T))
-          low[i] = _mm256_add_ps(low[i],
-                                 _mm256_zextps128_ps256(_mm_mul_ps(taken, _mm_load_ps(x[i]->sum))));
+          low[i] = _mm256_add_ps(
+              low[i], _mm256_zextps128_ps256(_mm_mul_ps(of.taken, _mm_load_ps(x[i]->sum))));
       }
     } else if constexpr (kSixteen) {
       const Sixteen of = sixteen<T>(b);
@@ -113,21 +147,11 @@ struct Row {
           low[i] = _mm256_fmadd_ps(of.taken[h], _mm256_load_ps(x[i]->sum + 8 * h), low[i]);
       }
     } else {
-      __m256 scale, taken;
-      if constexpr (T == WType::IQ4_XS) {
-        scale = scales_iq4_xs(b);
-      } else {
-        const __m128i bytes = scales_mins_k(b + 4);
-        const __m128 both = _mm_cvtph_ps(
-            _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b)));  // d, dmin and what follows
-        scale = _mm256_mul_ps(_mm256_broadcastss_ps(both), f32_of(bytes, false));
-        taken = _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(both)),
-                              f32_of(_mm_unpackhi_epi64(bytes, bytes), false));
-      }
+      const Eight of = eight<T>(b);
       for (int i = 0; i < N; ++i) {
-        _mm256_store_ps(each[i], _mm256_mul_ps(scale, _mm256_load_ps(x[i]->scale)));
+        _mm256_store_ps(each[i], _mm256_mul_ps(of.scale, _mm256_load_ps(x[i]->scale)));
         if constexpr (has_sums(T))
-          low[i] = _mm256_fmadd_ps(taken, _mm256_load_ps(x[i]->sum), low[i]);
+          low[i] = _mm256_fmadd_ps(of.taken, _mm256_load_ps(x[i]->sum), low[i]);
       }
     }
   }
@@ -162,7 +186,7 @@ struct Row {
     alignas(32) float each[N][8];
     scale_step(b, x, each, low, nullptr);
     constexpr int block = has_256(T) ? 16 : dtype_info(T).block_bytes;
-    constexpr int first = has_256(T) ? 8 : block - 16;  // of the bytes with the codes
+    constexpr int first = dtype_info(T).codes_at;
 #pragma GCC unroll 4
     for (int p = 0; p < Act::kCount / 2; ++p) {
       const uint8_t* const at = b + first + 2 * p * block;
@@ -211,7 +235,7 @@ struct Row {
     const __m256i integer_256 = _mm256_slli_epi16(integer, 8);
 #pragma GCC unroll 8
     for (int k = 0; k < Act::kCount; ++k) {
-      const __m256i codes = codes32<T>(b + k * block, k);
+      const __m256i codes = codes32<T>(b + k * block, has_256(T) ? k : 0);
       const __m256i u = has_signs(T) ? _mm256_abs_epi8(codes) : codes;
       // The groups of 16 of these columns have the k-th scales of both halves.
       const __m256i pick = _mm256_set1_epi16(static_cast<short>(0x0100 + 0x0202 * k));
@@ -282,23 +306,6 @@ struct Row {
 };
 
 template <WType T>
-void gemv(const uint8_t* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n,
-          float* y, int64_t ldy) {
-  const int64_t row_bytes = bytes_of_row(T, cols), steps = steps_of(T, cols);
-  const int64_t fit = (int64_t{512} << 10) /
-                      (row_bytes > 0 ? row_bytes : 1);  // rows to keep in L2 between activations
-  const int64_t chunk = n <= 2 ? r1 - r0 : fit < 1 ? 1 : fit;
-  const Step<T>* act = static_cast<const Step<T>*>(acts);
-  for (int64_t rc = r0; rc < r1; rc += chunk) {
-    const int64_t re = least(rc + chunk, r1);
-    int64_t i = 0;
-    for (; i + 2 <= n; i += 2)
-      Row<T, 2>::rows(w, cols, rc, re, act + i * steps, steps, y + i * ldy, ldy);
-    if (i < n) Row<T, 1>::rows(w, cols, rc, re, act + i * steps, steps, y + i * ldy, ldy);
-  }
-}
-
-template <WType T>
 void prepare(const float* x, int64_t cols, bool all_deep, Step<T>* act) {
   if (cols % step_cols(T) > 0) memset(&act[cols / step_cols(T)], 0, sizeof *act);
   const float taken = has_min(T) ? 1.0f : static_cast<float>(code_offset(T));
@@ -339,10 +346,8 @@ void prepare(const float* x, int64_t cols, bool all_deep, Step<T>* act) {
 }  // namespace
 
 size_t blocks_act_bytes_avx2(WType type, int64_t cols) {
-  size_t bytes = 0;
-  with_codes(type,
-             [&]<WType T>() { bytes = static_cast<size_t>(steps_of(T, cols)) * sizeof(Step<T>); });
-  return bytes;
+  return with_codes(
+      type, [&]<WType T>() { return static_cast<size_t>(steps_of(T, cols)) * sizeof(Step<T>); });
 }
 
 void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, bool all_deep, void* act) {
@@ -352,7 +357,11 @@ void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, bool all_
 void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,
                       const void* acts, int64_t n, float* y, int64_t ldy) {
   with_codes(type, [&]<WType T>() {
-    gemv<T>(static_cast<const uint8_t*>(w), cols, r0, r1, acts, n, y, ldy);
+    const int64_t steps = steps_of(T, cols);
+    for_groups<2>(bytes_of_row(T, cols), r0, r1, n, [&]<int N>(int64_t i, int64_t rc, int64_t re) {
+      Row<T, N>::rows(static_cast<const uint8_t*>(w), cols, rc, re,
+                      static_cast<const Step<T>*>(acts) + i * steps, steps, y + i * ldy, ldy);
+    });
   });
 }
 

@@ -1,45 +1,38 @@
-// Quantised weights in integers: the codes of 32 neighbouring values as bytes, and the scales and
-// minima of their groups, so that a value is scale * (code - offset) - min. What quants.h says, for
-// the products of prompts (linear_int8.h, linear_int16.h) and of decode on AVX2.
+// Decodes quantised weights with AVX2: the two functions of a type are codes32, the codes of 32
+// neighbouring values as bytes, and scales_of, the scales and minima of a block's groups, so that a
+// value is scale * (code - offset) - min. They follow from the table of types and give what
+// quants.h gives.
 #pragma once
-#include "kernels/cpu/linear/linear_blocks.h"
+#include "kernels/cpu/linear/quants.h"
+#include "kernels/cpu/simd/avx2.h"
 
 namespace riffle::cpu {
 namespace {
 
-constexpr bool has_codes(WType type) { return is_quantised(type); }
-
-// run.operator()<type>() of a type that has codes.
-template <class Run>
-inline void with_codes(WType type, const Run& run) {
-  switch (type) {
-    case WType::F32:
-    case WType::F16:
-    case WType::BF16: return;
-    case WType::Q8_0: return run.template operator()<WType::Q8_0>();
-    case WType::Q4_0: return run.template operator()<WType::Q4_0>();
-    case WType::Q4_1: return run.template operator()<WType::Q4_1>();
-    case WType::Q5_0: return run.template operator()<WType::Q5_0>();
-    case WType::Q5_1: return run.template operator()<WType::Q5_1>();
-    case WType::Q4_K: return run.template operator()<WType::Q4_K>();
-    case WType::Q5_K: return run.template operator()<WType::Q5_K>();
-    case WType::Q6_K: return run.template operator()<WType::Q6_K>();
-    case WType::IQ4_NL: return run.template operator()<WType::IQ4_NL>();
-    case WType::IQ4_XS: return run.template operator()<WType::IQ4_XS>();
-    case WType::Q3_K: return run.template operator()<WType::Q3_K>();
-    case WType::Q2_K: return run.template operator()<WType::Q2_K>();
-    case WType::MXFP4: return run.template operator()<WType::MXFP4>();
-  }
+constexpr bool has_min(WType type) { return dtype_info(type).has_min(); }
+constexpr bool has_256(WType type) { return dtype_info(type).block_values == 256; }
+// Values that share a scale, or 32 if more do.
+constexpr int group_values(WType type) {
+  const int group = dtype_info(type).group();
+  return group < 32 ? group : 32;
+}
+// The values of IQ4's table become unsigned codes by this offset. Those of MXFP4 stay signed: a
+// group of zeros, whose scale is never 0, then adds nothing at all.
+constexpr int code_offset(WType type) {
+  const DTypeInfo info = dtype_info(type);
+  return info.table == CodeTable::Iq4 ? 127 : info.offset;
 }
 
+inline __m128i bytes16(const uint8_t* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
 inline __m256i bytes32(const uint8_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
 // The low halves of 16 bytes, then their high halves.
 inline __m256i halves16(const uint8_t* p) {
-  const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_and_si256(
-      _mm256_srlv_epi64(_mm256_broadcastsi128_si256(q), _mm256_setr_epi64x(0, 0, 4, 4)),
+      _mm256_srlv_epi64(_mm256_broadcastsi128_si256(bytes16(p)), _mm256_setr_epi64x(0, 0, 4, 4)),
       _mm256_set1_epi8(15));
 }
 // The bits of each byte from `from` on, moved to `to` and cut by a mask there.
@@ -48,54 +41,124 @@ inline __m256i field(__m256i v, int from, int to, char mask) {
       from < to ? _mm256_slli_epi16(v, to - from) : _mm256_srli_epi16(v, from - to);
   return _mm256_and_si256(moved, _mm256_set1_epi8(mask));
 }
+// Bytes that have bit `at` where the word has a bit: byte i for bit i.
+inline __m256i spread_bits(const uint8_t* word, int at) {
+  int bits;
+  memcpy(&bits, word, 4);
+  // Byte i gets the byte of the word that has its bit, and then the bit.
+  const __m256i bytes = _mm256_shuffle_epi8(
+      _mm256_set1_epi32(bits),
+      _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+  const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
+  const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
+  return _mm256_and_si256(is_set, _mm256_set1_epi8(static_cast<char>(1 << at)));
+}
 
-// Codes of values [32 c, 32 c + 32) of a block: those of Q8_0 and of the types with a table are
-// signed, the others are not; code_offset is not taken off.
+// The table of a type that has one, for vpshufb.
+template <WType T>
+inline __m128i table_of() {
+  return _mm_setr_epi8(table_value(T, 0), table_value(T, 1), table_value(T, 2), table_value(T, 3),
+                       table_value(T, 4), table_value(T, 5), table_value(T, 6), table_value(T, 7),
+                       table_value(T, 8), table_value(T, 9), table_value(T, 10), table_value(T, 11),
+                       table_value(T, 12), table_value(T, 13), table_value(T, 14),
+                       table_value(T, 15));
+}
+
+// Codes of values [32 c, 32 c + 32) of a block. Codes of bytes and values of a table are signed,
+// the others are not; code_offset is not taken off.
 template <WType T>
 inline __m256i codes32(const uint8_t* b, int c) {
-  if constexpr (T == WType::Q8_0) {
-    return bytes32(b + 2);
-  } else if constexpr (T == WType::Q4_0) {
-    return halves16(b + 2);
-  } else if constexpr (T == WType::Q4_1) {
-    return halves16(b + 4);
-  } else if constexpr (T == WType::Q5_0 || T == WType::Q5_1) {
-    const uint8_t* high = b + (T == WType::Q5_1 ? 4 : 2);
-    int bits;
-    memcpy(&bits, high, 4);
-    // Byte i gets the byte of the word that has its bit, and then the bit.
-    const __m256i word = _mm256_shuffle_epi8(
-        _mm256_set1_epi32(bits),
-        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
-    const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
-    const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(word, bit), bit);
-    const __m256i sixteen = _mm256_and_si256(is_set, _mm256_set1_epi8(16));
-    return _mm256_or_si256(halves16(high + 4), sixteen);
-  } else if constexpr (T == WType::IQ4_NL || T == WType::MXFP4 || T == WType::IQ4_XS) {
-    const uint8_t* q = b + (T == WType::IQ4_XS ? 8 + 16 * c : T == WType::IQ4_NL ? 2 : 1);
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table_of<T>()), halves16(q));
-  } else if constexpr (T == WType::Q4_K || T == WType::Q5_K) {
-    const __m256i low =
-        field(bytes32(b + (T == WType::Q5_K ? 48 : 16) + c / 2 * 32), c % 2 * 4, 0, 15);
-    if (T == WType::Q4_K) return low;
-    return _mm256_or_si256(low, field(bytes32(b + 16), c, 4, 16));
-  } else if constexpr (T == WType::Q6_K) {
-    const int part = c / 4, quarter = c % 4;
-    const __m256i low = field(bytes32(b + 64 * part + quarter % 2 * 32), quarter / 2 * 4, 0, 15);
-    const __m256i high = field(bytes32(b + 128 + 32 * part), 2 * quarter, 4, 0x30);
-    return _mm256_or_si256(low, high);
+  constexpr DTypeInfo type = dtype_info(T);
+  constexpr bool kHigh = type.high_bits > 0;
+  if constexpr (type.codes == Codes::Bytes) {
+    return bytes32(b + type.codes_at + 32 * c);
+  } else if constexpr (type.codes == Codes::Halves) {
+    const __m256i low = halves16(b + type.codes_at + 16 * c);
+    if constexpr (type.has_table())
+      return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table_of<T>()), low);
+    if constexpr (!kHigh) return low;
+    return _mm256_or_si256(low, spread_bits(b + type.high_at + 4 * c, type.low_bits));
   } else {
-    static_assert(T == WType::Q3_K || T == WType::Q2_K);
-    const uint8_t* q = b + (T == WType::Q3_K ? 32 : 16) + c / 4 * 32;
-    const __m256i low = field(bytes32(q), c % 4 * 2, 0, 3);
-    if (T == WType::Q2_K) return low;
-    return _mm256_or_si256(low, field(bytes32(b), c, 2, 4));
+    const Strip of_low = low_strip_of(type, c);
+    const __m256i low = field(bytes32(b + of_low.at), of_low.shift, 0, (1 << type.low_bits) - 1);
+    if constexpr (!kHigh) return low;
+    constexpr int kMask = (1 << type.high_bits) - 1;
+    const Strip of_high = high_strip_of(type, c);
+    return _mm256_or_si256(low, field(bytes32(b + of_high.at), of_high.shift, type.low_bits,
+                                      static_cast<char>(kMask << type.low_bits)));
   }
 }
 
+inline float half_of(const uint8_t* p) {
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(load_u16(p))));
+}
 inline __m256 f32_of(__m128i bytes, bool is_signed) {
   return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
 }
+
+// Scales::Pairs: the eight scales, then the eight minima (s: the 12 bytes and 4 more), one a byte.
+inline __m128i scales_mins_k(const uint8_t* s) {
+  // The bytes are words a, b, c: scales 0 to 3 lie in a, 4 to 7 in the low halves of c, with their
+  // upper bits in the upper bits of a; minima in b, in the high halves of c and in b.
+  const __m128i abc = bytes16(s);
+  const __m128i low =
+      _mm_srlv_epi32(_mm_shuffle_epi32(abc, 0x98), _mm_setr_epi32(0, 0, 0, 4));  // a c b c>>4
+  const __m128i up = _mm_srli_epi32(_mm_shuffle_epi32(abc, 0x50), 2);            // a a b b
+  return _mm_or_si128(
+      _mm_and_si128(low, _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f)),
+      _mm_and_si128(up, _mm_setr_epi32(0, 0x30303030, 0, 0x30303030)));
+}
+
+// Scales::Sixes: the sixteen scales (s: the 12 bytes), signed, one a byte.
+inline __m128i scales_q3_k(const uint8_t* s) {
+  uint32_t upper;
+  memcpy(&upper, s + 8, 4);
+  const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(s));
+  const __m128i low =
+      _mm_and_si128(_mm_unpacklo_epi64(eight, _mm_srli_epi16(eight, 4)), _mm_set1_epi8(15));
+  const __m128i high = _mm_and_si128(
+      _mm_srlv_epi32(_mm_set1_epi32(static_cast<int>(upper)), _mm_setr_epi32(0, 2, 4, 6)),
+      _mm_set1_epi8(3));
+  return _mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(high, 4)), _mm_set1_epi8(32));
+}
+
+// Scales::Split: the eight scales times d.
+template <WType T>
+inline __m256 split_scales(const uint8_t* b) {
+  constexpr DTypeInfo type = dtype_info(T);
+  uint32_t l;
+  memcpy(&l, b + type.scales_at + 2, 4);
+  const __m256i low =
+      _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(l)),
+                                         _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28)),
+                       _mm256_set1_epi32(15));
+  const __m256i high =
+      _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(load_u16(b + type.scales_at)),
+                                         _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14)),
+                       _mm256_set1_epi32(3));
+  const __m256i both = _mm256_or_si256(low, _mm256_slli_epi32(high, 4));
+  return _mm256_mul_ps(_mm256_set1_ps(half_of(b + type.d_at)),
+                       _mm256_cvtepi32_ps(_mm256_sub_epi32(both, _mm256_set1_epi32(32))));
+}
+
+// The integer scales of a block with 16 groups, one a byte, and its minima.
+struct Bytes16 {
+  __m128i scale, min;
+};
+template <WType T>
+inline Bytes16 sixteen_bytes(const uint8_t* b) {
+  constexpr DTypeInfo type = dtype_info(T);
+  static_assert(type.groups() == 16);
+  const uint8_t* const s = b + type.scales_at;
+  if constexpr (type.scales == Scales::Nibbles) {
+    const __m128i both = bytes16(s), low = _mm_set1_epi8(15);
+    return {_mm_and_si128(both, low), _mm_and_si128(_mm_srli_epi16(both, 4), low)};
+  } else {
+    const __m128i scale = type.scales == Scales::Sixes ? scales_q3_k(s) : bytes16(s);
+    return {scale, scale};
+  }
+}
+
 // 16 bytes times d.
 inline void scaled16(__m128i bytes, bool is_signed, float d, float* out) {
   const __m256 factor = _mm256_set1_ps(d);
@@ -103,101 +166,109 @@ inline void scaled16(__m128i bytes, bool is_signed, float d, float* out) {
   _mm256_storeu_ps(out + 8,
                    _mm256_mul_ps(factor, f32_of(_mm_unpackhi_epi64(bytes, bytes), is_signed)));
 }
-inline float half_of(const uint8_t* p) {
-  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(load_u16(p))));
-}
 
 constexpr int kMostGroups = 16;  // of a block
+constexpr int groups_of_block(WType type) {
+  return dtype_info(type).block_values / group_values(type);
+}
 
-// Of every group of a block; min only for the types that have minima.
+// Of every group of group_values of a block; min only for the types that have minima.
 template <WType T>
 inline void scales_of(const uint8_t* b, float* scale, float* min) {
-  if constexpr (T == WType::MXFP4) {
-    *scale = float_of_bits(half_e8m0_bits(b[0]));
-  } else if constexpr (!has_256(T)) {
-    *scale = half_of(b);
-    if (has_min(T)) *min = -half_of(b + 2);
-  } else if constexpr (T == WType::Q4_K || T == WType::Q5_K) {
-    const __m128i both = scales_mins_k(b + 4);
-    _mm256_storeu_ps(scale, _mm256_mul_ps(_mm256_set1_ps(half_of(b)), f32_of(both, false)));
-    _mm256_storeu_ps(min, _mm256_mul_ps(_mm256_set1_ps(half_of(b + 2)),
+  constexpr DTypeInfo type = dtype_info(T);
+  if constexpr (type.groups() == 1) {
+    const float d = type.scales == Scales::Exponent
+                        ? float_of_bits(half_e8m0_bits(b[type.scales_at]))
+                        : half_of(b + type.d_at);
+    for (int g = 0; g < groups_of_block(T); ++g) {
+      scale[g] = d;
+      if constexpr (type.has_min()) min[g] = -half_of(b + type.dmin_at);
+    }
+  } else if constexpr (type.scales == Scales::Pairs) {
+    const __m128i both = scales_mins_k(b + type.scales_at);
+    _mm256_storeu_ps(scale,
+                     _mm256_mul_ps(_mm256_set1_ps(half_of(b + type.d_at)), f32_of(both, false)));
+    _mm256_storeu_ps(min, _mm256_mul_ps(_mm256_set1_ps(half_of(b + type.dmin_at)),
                                         f32_of(_mm_unpackhi_epi64(both, both), false)));
-  } else if constexpr (T == WType::Q6_K) {
-    scaled16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b + 192)), true, half_of(b + 208),
-             scale);
-  } else if constexpr (T == WType::IQ4_XS) {
-    _mm256_storeu_ps(scale, scales_iq4_xs(b));
-  } else if constexpr (T == WType::Q3_K) {
-    scaled16(scales_q3_k(b + 96), true, half_of(b + 108), scale);
+  } else if constexpr (type.scales == Scales::Split) {
+    _mm256_storeu_ps(scale, split_scales<T>(b));
   } else {
-    static_assert(T == WType::Q2_K);
-    const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b));
-    const __m128i low = _mm_set1_epi8(15);
-    scaled16(_mm_and_si128(both, low), false, half_of(b + 80), scale);
-    scaled16(_mm_and_si128(_mm_srli_epi16(both, 4), low), false, half_of(b + 82), min);
+    const Bytes16 of = sixteen_bytes<T>(b);
+    scaled16(of.scale, true, half_of(b + type.d_at), scale);
+    if constexpr (type.has_min()) scaled16(of.min, true, half_of(b + type.dmin_at), min);
+  }
+}
+
+// The values of a block.
+template <WType T>
+inline void decode_block(const uint8_t* b, float* out) {
+  constexpr DTypeInfo type = dtype_info(T);
+  constexpr int kGroup = group_values(T), kOffset = type.has_table() ? 0 : type.offset;
+  float scale[kMostGroups], min[kMostGroups];
+  scales_of<T>(b, scale, min);
+#pragma GCC unroll 8
+  for (int c = 0; c < type.block_values / 32; ++c) {
+    const __m256i codes =
+        _mm256_sub_epi8(codes32<T>(b, c), _mm256_set1_epi8(static_cast<char>(kOffset)));
+    const __m128i half[2] = {_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1)};
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const int g = (32 * c + 8 * i) / kGroup;
+      const __m128i eight = i % 2 ? _mm_unpackhi_epi64(half[i / 2], half[i / 2]) : half[i / 2];
+      __m256 v = _mm256_mul_ps(_mm256_set1_ps(scale[g]), f32_of(eight, true));
+      if constexpr (type.has_min()) v = _mm256_sub_ps(v, _mm256_set1_ps(min[g]));
+      _mm256_storeu_ps(out + 32 * c + 8 * i, v);
+    }
   }
 }
 
 // Codes as unsigned bytes, which exceed what they stand for by byte_offset, a power of two, and are
 // at most most_byte.
 constexpr int byte_offset(WType type) {
-  if (type == WType::MXFP4) return 16;
-  return type == WType::Q8_0 || has_table(type) ? 128 : code_offset(type);
+  const DTypeInfo info = dtype_info(type);
+  return info.table == CodeTable::E2m1 ? 16 : info.is_signed() ? 128 : info.offset;
 }
 constexpr int most_byte(WType type) {
-  switch (type) {
-    case WType::Q2_K: return 3;
-    case WType::Q3_K: return 7;
-    case WType::Q4_0:
-    case WType::Q4_1:
-    case WType::Q4_K: return 15;
-    case WType::MXFP4: return 28;
-    case WType::Q5_0:
-    case WType::Q5_1:
-    case WType::Q5_K: return 31;
-    case WType::Q6_K: return 63;
-    default: return 255;
-  }
+  const DTypeInfo info = dtype_info(type);
+  return info.table == CodeTable::E2m1 ? 16 + 12 : info.is_signed() ? 255 : (1 << info.bits()) - 1;
 }
 constexpr int log2_of(int n) { return n > 1 ? 1 + log2_of(n / 2) : 0; }
 template <WType T>
 inline __m256i bytes_of(const uint8_t* b, int c) {
   const __m256i codes = codes32<T>(b, c);
-  constexpr bool kSigned = T == WType::Q8_0 || has_table(T);
-  if constexpr (!kSigned) return codes;
+  if constexpr (!dtype_info(T).is_signed()) return codes;
   return _mm256_add_epi8(codes, _mm256_set1_epi8(static_cast<char>(byte_offset(T))));
 }
 
-// Types whose codes times the integer scale of their group of 16 are bytes. Those of Q3_K are
-// negative, since only -4 * -32 = 128 would not be a signed byte. The scale that remains is one of
-// the block.
-constexpr bool fits_scale(WType type) { return type == WType::Q2_K || type == WType::Q3_K; }
-constexpr int folded_offset(WType type) { return type == WType::Q3_K ? 128 : 0; }
+// Types whose codes times the integer scale of their group of 16 are bytes: codes of 2 and 3 bits.
+// Those with an offset get negative factors, since only -4 * -32 = 128 would not be a signed byte.
+// The scale that remains is one of the block.
+constexpr bool fits_scale(WType type) {
+  const DTypeInfo info = dtype_info(type);
+  return info.groups() == 16 && info.bits() == (info.offset > 0 ? 3 : 2);
+}
+constexpr int folded_offset(WType type) { return dtype_info(type).offset > 0 ? 128 : 0; }
 
 // The scale of a block, minima and factors of its groups.
 template <WType T>
 inline void folded_scales_of(const uint8_t* b, float* scale, float* min, int8_t* factor) {
-  if constexpr (T == WType::Q3_K) {
-    *scale = -half_of(b + 108);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(factor), scales_q3_k(b + 96));
-  } else if constexpr (T == WType::Q2_K) {
-    float each[kMostGroups];
-    scales_of<T>(b, each, min);
-    *scale = half_of(b + 80);
-    const __m128i low = _mm_set1_epi8(15);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(factor),
-                     _mm_and_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b)), low));
-  }
+  constexpr DTypeInfo type = dtype_info(T);
+  const Bytes16 of = sixteen_bytes<T>(b);
+  const float d = half_of(b + type.d_at);
+  *scale = type.offset > 0 ? -d : d;
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(factor), of.scale);
+  if constexpr (type.has_min()) scaled16(of.min, true, half_of(b + type.dmin_at), min);
 }
 // 32 codes times the factors of their groups, plus folded_offset, looked up among the products of
-// all codes: 8 (Q3_K) or 4 bytes, one for each code.
+// all codes: 8 bytes (3 bits) or 4, one for each code.
 template <WType T>
 inline __m256i folded(__m256i codes, const int8_t* factor) {
   const auto products = [&](int g) {
-    if constexpr (T == WType::Q3_K) {
-      constexpr uint64_t kUnits = [] {  // 4 - code
+    if constexpr (dtype_info(T).offset > 0) {
+      constexpr uint64_t kUnits = [] {  // offset - code
         uint64_t sum = 0;
-        for (int code = 7; code >= 0; --code) sum = sum * 256 + static_cast<uint64_t>(4 - code);
+        for (int code = 7; code >= 0; --code)
+          sum = sum * 256 + static_cast<uint64_t>(dtype_info(T).offset - code);
         return sum;
       }();
       return static_cast<int64_t>(static_cast<uint64_t>(factor[g]) * kUnits + 0x8080808080808080u);

@@ -35,18 +35,37 @@ inline float load_f32(const void* p) {
 
 inline float f32_of_bf16(uint16_t h) { return float_of_bits(static_cast<uint32_t>(h) << 16); }
 
-// One weight of a row, as f32; not of the types with 2 to 6 bits (quants.h).
-inline float weight_at(WType type, const uint8_t* row, int64_t j) {
-  switch (type) {
-    case WType::F32: return load_f32(row + j * 4);
-    case WType::F16: return f16_to_f32(load_u16(row + j * 2));
-    case WType::BF16: return f32_of_bf16(load_u16(row + j * 2));
-    case WType::Q8_0: {
-      const uint8_t* block = row + j / kQ8 * kQ8Bytes;
-      return f16_to_f32(load_u16(block)) *
-             static_cast<float>(static_cast<int8_t>(block[2 + j % kQ8]));
+// Calls f<type>() of a quantised type; other types give a zero.
+template <class F>
+inline auto with_codes(WType type, const F& f) {
+  return with_type(type, [&]<WType T>() {
+    if constexpr (is_quantised(T)) return f.template operator()<T>();
+    else return decltype(f.template operator()<WType::Q8_0>())();
+  });
+}
+
+// Cuts a decode product of n activation vectors, with rows [r0, r1) of W, into groups of N <= kMost
+// of them: calls run<N>(i, r, end) for the vectors from i on and some rows. Those stay in the
+// second cache until all groups have met them.
+template <int kMost, class Run>
+inline void for_groups(int64_t row_bytes, int64_t r0, int64_t r1, int64_t n, const Run& run) {
+  const int64_t fit = (int64_t{512} << 10) / (row_bytes > 0 ? row_bytes : 1);
+  const bool one_group = n == 1 || n == 2 || n == kMost;
+  const int64_t chunk = one_group ? r1 - r0 : fit < 1 ? 1 : fit;
+  for (int64_t r = r0; r < r1; r += chunk) {
+    const int64_t end = least(r + chunk, r1);
+    for (int64_t i = 0; i < n;) {
+      if (n - i >= kMost) {
+        run.template operator()<kMost>(i, r, end);
+        i += kMost;
+      } else if (n - i >= 2) {
+        run.template operator()<2>(i, r, end);
+        i += 2;
+      } else {
+        run.template operator()<1>(i, r, end);
+        i += 1;
+      }
     }
-    default: return __builtin_nanf("");
   }
 }
 

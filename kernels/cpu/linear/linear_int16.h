@@ -4,7 +4,9 @@
 // is an exact integer (32 * 128 * 32767 < 2^27), so that one conversion and one FMA with f32 remain
 // for 32 products. A multiplication of 16 bits takes half the instructions of one in f32.
 #pragma once
+#include "kernels/cpu/linear/linear_blocks.h"
 #include "kernels/cpu/linear/linear_codes.h"
+#include "kernels/cpu/linear/linear_gemm.h"
 
 namespace riffle::cpu {
 namespace {
@@ -15,22 +17,67 @@ namespace {
 //   add_dot(t, x, w)       t + the products of the two 16-bit halves of each lane
 //   to_f32
 //   widen(codes, out)      32 signed bytes as 16 bits each, in 16 / kLanes vectors
-template <class S, class I, int MR, int NV>
-struct GemmInt16 {
+constexpr int kPairs = 16;  // of 16-bit values in a chunk of 32
+
+template <class S, class I, int NV>
+struct PanelInt16 {
   using Vec = typename S::Vec;
   using Int = typename I::Vec;
-  static constexpr int L = S::kLanes, NR = NV * L;
+  static constexpr int L = S::kLanes, NR = NV * L, kCols = NR, kTogether = 1;
   static constexpr int64_t kDepth = 1024;  // columns of W in a panel, which the second cache holds
-  static constexpr int kPairs = 16;        // of 16-bit values in a chunk of 32
-  static constexpr int64_t kChunk = (kPairs + 1) * MR;       // pairs [kPairs][MR], scales [MR]
-  static constexpr int64_t kPanelChunk = (kPairs + 1) * NR;  // pairs [kPairs][NR], scales [NR]
-  static constexpr int64_t kPanel = kDepth / 32 * kPanelChunk * 4;  // bytes
+  static constexpr int64_t kChunk = (kPairs + 1) * NR;  // pairs [kPairs][NR], scales [NR]
+  // The types whose codes take all of a byte.
+  static constexpr bool takes(WType type) { return is_quantised(type) && most_byte(type) == 255; }
+  static int64_t bytes(int64_t) { return kDepth / 32 * kChunk * 4; }
+
+  // rows <= NR rows of W; the others are zeros.
+  template <WType T>
+  static void fill(const uint8_t* w, int64_t row_bytes, int rows, int64_t k0, int64_t k1,
+                   uint8_t* to_panel) {
+    auto* const panel = reinterpret_cast<int32_t*>(to_panel);
+    constexpr DTypeInfo info = dtype_info(T);
+    constexpr int kChunks = info.block_values / 32;
+    for (int v = 0; v < NV; ++v) {
+      for (int64_t b = k0 / info.block_values; b < k1 / info.block_values; ++b) {
+        int32_t* const at = panel + (b * kChunks - k0 / 32) * kChunk + v * L;
+        const auto row = [&](int r) { return w + (v * L + r) * row_bytes + b * info.block_bytes; };
+        for (int r = 0; r < L; ++r) {
+          float scale[kMostGroups] = {};
+          if (v * L + r < rows) scales_of<T>(row(r), scale, nullptr);
+          for (int c = 0; c < kChunks; ++c) memcpy(at + c * kChunk + kPairs * NR + r, &scale[c], 4);
+        }
+        for (int c = 0; c < kChunks; ++c) {
+          constexpr int kParts = kPairs / L;
+          Vec values[kParts][L];
+          for (int r = 0; r < L; ++r) {
+            Int wide[kParts];
+            I::widen(v * L + r < rows ? codes32<T>(row(r), c) : _mm256_setzero_si256(), wide);
+            for (int part = 0; part < kParts; ++part) values[part][r] = I::as_f32(wide[part]);
+          }
+          for (int part = 0; part < kParts; ++part) {
+            S::transpose(values[part]);
+            for (int p = 0; p < L; ++p)
+              S::store(reinterpret_cast<float*>(at + c * kChunk + (part * L + p) * NR),
+                       values[part][p]);
+          }
+        }
+      }
+    }
+  }
+};
+
+template <class S, class I, int MR, int NV>
+struct MicroInt16 {
+  using Vec = typename S::Vec;
+  using Int = typename I::Vec;
+  using Sums = TileSums<S, MR, NV>;
+  using Panel = PanelInt16<S, I, NV>;
+  static constexpr int L = S::kLanes, NR = NV * L, kRows = MR, kPackRows = MR, kScratch = 0;
+  static constexpr int64_t kChunk = (kPairs + 1) * MR;  // pairs [kPairs][MR], scales [MR]
 
   static size_t pack_bytes(int64_t m, int64_t k) {
     return static_cast<size_t>(round_up(round_up(m, MR) / MR * (k / 32) * kChunk * 4, 64));
   }
-  static size_t scratch_bytes(int64_t) { return static_cast<size_t>(kPanel); }
-
   static void pack(const float* a, int64_t lda, int64_t m, int64_t k, int64_t m0, int64_t m1,
                    void* packed) {
     for (int64_t i0 = m0; i0 < m1; i0 += MR)
@@ -59,59 +106,13 @@ struct GemmInt16 {
     memcpy(&to[kPairs * MR], &r.scale, 4);
   }
 
-  // rows <= NR rows of W; the others are zeros.
-  template <WType T>
-  static void fill_panel(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1,
-                         int32_t* panel) {
-    constexpr DTypeInfo info = dtype_info(T);
-    constexpr int kChunks = info.block_values / 32;
-    for (int v = 0; v < NV; ++v) {
-      for (int64_t b = k0 / info.block_values; b < k1 / info.block_values; ++b) {
-        int32_t* const at = panel + (b * kChunks - k0 / 32) * kPanelChunk + v * L;
-        const auto row = [&](int r) { return w + (v * L + r) * row_bytes + b * info.block_bytes; };
-        for (int r = 0; r < L; ++r) {
-          float scale[kChunks] = {};
-          if (v * L + r < rows) scales_of<T>(row(r), scale, nullptr);
-          for (int c = 0; c < kChunks; ++c)
-            memcpy(at + c * kPanelChunk + kPairs * NR + r, &scale[c], 4);
-        }
-        for (int c = 0; c < kChunks; ++c) {
-          constexpr int kParts = kPairs / L;
-          Vec values[kParts][L];
-          for (int r = 0; r < L; ++r) {
-            Int wide[kParts];
-            I::widen(v * L + r < rows ? codes32<T>(row(r), c) : _mm256_setzero_si256(), wide);
-            for (int part = 0; part < kParts; ++part) values[part][r] = I::as_f32(wide[part]);
-          }
-          for (int part = 0; part < kParts; ++part) {
-            S::transpose(values[part]);
-            for (int p = 0; p < L; ++p)
-              S::store(reinterpret_cast<float*>(at + c * kPanelChunk + (part * L + p) * NR),
-                       values[part][p]);
-          }
-        }
-      }
-    }
-  }
-
   // c[0..rows)[0..cols) (+)= a . panel over so many chunks.
-  static void tile(int64_t chunks, const int32_t* a, const int32_t* panel, float* c, int64_t ldc,
-                   int rows, int cols, bool more) {
+  static void multiply(int64_t chunks, const int32_t* a, const int32_t* panel, float* c,
+                       int64_t ldc, int rows, int cols, bool more) {
     Vec acc[MR][NV];
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; ++i)
-#pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) {
-        acc[i][v] = S::set1(0);
-        if (more && i < rows && v * L < cols)
-          acc[i][v] = cols - v * L >= L ? S::load(c + i * ldc + v * L)
-                                        : S::load_n(c + i * ldc + v * L, cols - v * L);
-      }
-      // Rows of c are pages apart.
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; ++i)
-      for (int v = 0; v < NV && i < rows; ++v) __builtin_prefetch(c + i * ldc + v * L, 1);
-    for (int64_t chunk = 0; chunk < chunks; ++chunk, a += kChunk, panel += kPanelChunk) {
+    Sums::begin(acc, c, ldc, rows, cols, more);
+    Sums::fetch(c, ldc, rows);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk, a += kChunk, panel += Panel::kChunk) {
       Int sum[MR][NV];
 #pragma GCC unroll 16
       for (int i = 0; i < MR; ++i)
@@ -139,48 +140,24 @@ struct GemmInt16 {
           acc[i][v] = S::fma(I::to_f32(sum[i][v]), ws * S::set1(of_rows[i]), acc[i][v]);
       }
     }
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; ++i)
-#pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v)
-        if (i < rows && v * L < cols) {
-          if (cols - v * L >= L) S::store(c + i * ldc + v * L, acc[i][v]);
-          else S::store_n(c + i * ldc + v * L, acc[i][v], cols - v * L);
-        }
+    Sums::end(acc, c, ldc, rows, cols);
   }
 
-  template <WType T>
-  static void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const int32_t* packed,
-                  int64_t m, float* c, int64_t ldc, int32_t* panel) {
-    const int64_t row_bytes = bytes_of_row(T, k);
-    for (int64_t r = r0; r < r1; r += NR)
-      for (int64_t k0 = 0; k0 < k; k0 += kDepth) {
-        const int64_t k1 = least(k0 + kDepth, k), cols = least(NR, r1 - r);
-        fill_panel<T>(w + r * row_bytes, row_bytes, cols, k0, k1, panel);
-        for (int64_t i = 0; i < m; i += MR)
-          tile((k1 - k0) / 32, packed + (i / MR * (k / 32) + k0 / 32) * kChunk, panel,
-               c + i * ldc + r, ldc, static_cast<int>(least(MR, m - i)), static_cast<int>(cols),
-               k0 > 0);
-      }
-  }
+  const int32_t* packed;
+  int64_t chunks;
+  MicroInt16(const void* packed, int64_t, int64_t k, void*)
+      : packed(static_cast<const int32_t*>(packed)), chunks(k / 32) {}
 
-  static void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed,
-                   int64_t m, float* c, int64_t ldc, void* scratch) {
-    with_codes(type, [&]<WType T>() {
-      if constexpr (takes(T))
-        run<T>(static_cast<const uint8_t*>(w), k, r0, r1, static_cast<const int32_t*>(packed), m, c,
-               ldc, static_cast<int32_t*>(scratch));
-    });
-  }
-
-  // The types whose codes take all of a byte.
-  static constexpr bool takes(WType type) { return has_codes(type) && most_byte(type) == 255; }
-  static void set(LinearKernels* t) {
-    for (int type = 0; type < kNumDTypes; ++type)
-      if (takes(static_cast<WType>(type)))
-        t->gemm[type] = {MR, NR, pack_bytes, pack, scratch_bytes, gemm};
+  template <WType>
+  void tile(int64_t i, int64_t k0, int64_t k1, const uint8_t* panel, float* c, int64_t ldc,
+            int rows, int cols) const {
+    multiply((k1 - k0) / 32, packed + (i / MR * chunks + k0 / 32) * kChunk,
+             reinterpret_cast<const int32_t*>(panel), c, ldc, rows, cols, k0 > 0);
   }
 };
+
+template <class S, class I, int MR, int NV>
+using GemmInt16 = Gemm<PanelInt16<S, I, NV>, MicroInt16<S, I, MR, NV>>;
 
 }  // namespace
 }  // namespace riffle::cpu

@@ -8,7 +8,9 @@
 // most. What the first byte leaves over there is kept in a second one. Such chunks are few, so
 // their second products are made row by row, after the tile.
 #pragma once
+#include "kernels/cpu/linear/linear_blocks.h"
 #include "kernels/cpu/linear/linear_codes.h"
+#include "kernels/cpu/linear/linear_gemm.h"
 
 namespace riffle::cpu {
 namespace {
@@ -22,19 +24,92 @@ namespace {
 //   run(code)             vectors of bytes that one part takes, for codes of at most `code`
 //   kFolds                whether codes of 255 are exact, so that small scales fit into codes
 //   to_f32, shift_left<n>
+// A chunk is 32 columns. Of a row of activations it has quads of bytes; the scale; scale times the
+// sum of all, of the first and of the last 16 values; minus these sums as integers.
+constexpr int kQuads = 8, kScale = kQuads, kTaken = kScale + 1, kMinus = kTaken + 3,
+              kWords = kMinus + 3;
+constexpr int64_t kInt8Depth = 1024;   // columns of W in a panel, which the second cache holds
+static_assert(kInt8Depth == 32 * 32);  // a bit of a word for each chunk of a panel
+
+template <class I, int NR>
+struct PanelInt8 {
+  static constexpr int kCols = NR, kTogether = 1;
+  static constexpr int64_t kDepth = kInt8Depth;
+  static constexpr bool takes(WType type) {
+    return is_quantised(type) && I::run(most_byte(type)) > 0;
+  }
+  static int64_t bytes(int64_t) { return kDepth / 32 * (kQuads + 4) * NR * 4; }  // the most
+
+  // Scales of groups of 16 go into codes that leave room for them.
+  template <WType T>
+  static constexpr bool folds() {
+    return I::kFolds && fits_scale(T);
+  }
+  template <WType T>
+  static constexpr int scales() {  // in a chunk
+    return folds<T>() ? 1 : 32 / group_values(T);
+  }
+  template <WType T>
+  static constexpr int minima() {
+    return has_min(T) ? 32 / group_values(T) : 0;
+  }
+  // Of a chunk of W: quads [kQuads][NR], scales [scales][NR], minima [minima][NR].
+  template <WType T>
+  static constexpr int64_t panel_chunk() {
+    return (kQuads + scales<T>() + minima<T>()) * NR;
+  }
+
+  // rows <= NR rows of W; the others are zeros.
+  template <WType T>
+  static void fill(const uint8_t* w, int64_t row_bytes, int rows, int64_t k0, int64_t k1,
+                   uint8_t* to_panel) {
+    auto* const panel = reinterpret_cast<int32_t*>(to_panel);
+    constexpr DTypeInfo info = dtype_info(T);
+    constexpr int kChunks = info.block_values / 32, kGroups = 32 / group_values(T);
+    for (int r0 = 0; r0 < NR; r0 += 8)
+      for (int64_t b = k0 / info.block_values; b < k1 / info.block_values; ++b) {
+        int32_t* const at = panel + (b * kChunks - k0 / 32) * panel_chunk<T>() + r0;
+        __m256 quads[kChunks][8];
+        for (int r = 0; r < 8; ++r) {
+          const uint8_t* const block = w + (r0 + r) * row_bytes + b * info.block_bytes;
+          const bool real = r0 + r < rows;
+          float scale[kMostGroups] = {}, min[kMostGroups] = {};
+          int8_t factor[kMostGroups] = {};
+          if constexpr (folds<T>()) {
+            if (real) folded_scales_of<T>(block, scale, min, factor);
+          } else if (real) {
+            scales_of<T>(block, scale, min);
+          }
+          for (int c = 0; c < kChunks; ++c) {
+            int32_t* const to = at + c * panel_chunk<T>() + kQuads * NR + r;
+            for (int g = 0; g < scales<T>(); ++g)
+              memcpy(to + g * NR, &scale[folds<T>() ? 0 : c * kGroups + g], 4);
+            for (int g = 0; g < minima<T>(); ++g)
+              memcpy(to + (scales<T>() + g) * NR, &min[c * kGroups + g], 4);
+            __m256i codes = _mm256_setzero_si256();
+            if (real) codes = bytes_of<T>(block, c);
+            if constexpr (folds<T>())
+              if (real) codes = folded<T>(codes, factor + 2 * c);
+            quads[c][r] = _mm256_castsi256_ps(codes);
+          }
+        }
+        for (int c = 0; c < kChunks; ++c) {
+          Avx2::transpose(quads[c]);
+          for (int p = 0; p < kQuads; ++p)
+            Avx2::store(reinterpret_cast<float*>(at + c * panel_chunk<T>() + p * NR), quads[c][p]);
+        }
+      }
+  }
+};
+
 template <class S, class I, int MR, int NV>
-struct GemmInt8 {
+struct MicroInt8 {
   using Vec = typename S::Vec;
   using Int = typename I::Vec;
-  static constexpr int L = S::kLanes, NR = NV * L;
-  static constexpr int64_t kDepth = 1024;  // columns of W in a panel, which the second cache holds
-  static constexpr int kQuads = 8;         // of bytes in a chunk of 32
-  // Of a row in a chunk: the quads; the scale; scale times the sum of all, of the first and of the
-  // last 16 values; minus these sums as integers.
-  static constexpr int kScale = kQuads, kTaken = kScale + 1, kMinus = kTaken + 3,
-                       kWords = kMinus + 3;
-  static constexpr int64_t kPanel = kDepth / 32 * (kQuads + 4) * NR * 4;  // most bytes
-  static_assert(kDepth == 32 * 32);  // a bit of a word for each chunk of a panel
+  using Sums = TileSums<S, MR, NV>;
+  static constexpr int L = S::kLanes, NR = NV * L, kRows = MR, kPackRows = MR, kScratch = 0;
+  static constexpr int64_t kDepth = kInt8Depth;
+  using Panel = PanelInt8<I, NR>;
 
   // What pack makes: the first bytes of tiles of MR rows; the second bytes of each row, written
   // where the row's bits say so; these bits, one word for each panel.
@@ -53,8 +128,6 @@ struct GemmInt8 {
     return static_cast<size_t>(
         round_up((rows * (k / 32) * kWords + m * (round_up(k, kDepth) / kDepth)) * 4, 64));
   }
-  static size_t scratch_bytes(int64_t) { return static_cast<size_t>(kPanel); }
-
   static void pack(const float* a, int64_t lda, int64_t m, int64_t k, int64_t m0, int64_t m1,
                    void* packed) {
     const Packed p(m, k, packed);
@@ -118,69 +191,13 @@ struct GemmInt8 {
     }
   }
 
-  // Scales of groups of 16 go into codes that leave room for them.
-  template <WType T>
-  static constexpr bool folds() {
-    return I::kFolds && fits_scale(T);
-  }
-  template <WType T>
-  static constexpr int scales() {  // in a chunk
-    return folds<T>() ? 1 : 32 / group_values(T);
-  }
-  template <WType T>
-  static constexpr int minima() {
-    return has_min(T) ? 32 / group_values(T) : 0;
-  }
-  // Of a chunk of W: quads [kQuads][NR], scales [scales][NR], minima [minima][NR].
-  template <WType T>
-  static constexpr int64_t panel_chunk() {
-    return (kQuads + scales<T>() + minima<T>()) * NR;
-  }
-
-  // rows <= NR rows of W; the others are zeros.
-  template <WType T>
-  static void fill_panel(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1,
-                         int32_t* panel) {
-    constexpr DTypeInfo info = dtype_info(T);
-    constexpr int kChunks = info.block_values / 32, kGroups = 32 / group_values(T);
-    for (int r0 = 0; r0 < NR; r0 += 8)
-      for (int64_t b = k0 / info.block_values; b < k1 / info.block_values; ++b) {
-        int32_t* const at = panel + (b * kChunks - k0 / 32) * panel_chunk<T>() + r0;
-        __m256 quads[kChunks][8];
-        for (int r = 0; r < 8; ++r) {
-          const uint8_t* const block = w + (r0 + r) * row_bytes + b * info.block_bytes;
-          const bool real = r0 + r < rows;
-          float scale[kMostGroups] = {}, min[kMostGroups] = {};
-          int8_t factor[kMostGroups] = {};
-          if (real && folds<T>()) folded_scales_of<T>(block, scale, min, factor);
-          else if (real) scales_of<T>(block, scale, min);
-          for (int c = 0; c < kChunks; ++c) {
-            int32_t* const to = at + c * panel_chunk<T>() + kQuads * NR + r;
-            for (int g = 0; g < scales<T>(); ++g)
-              memcpy(to + g * NR, &scale[folds<T>() ? 0 : c * kGroups + g], 4);
-            for (int g = 0; g < minima<T>(); ++g)
-              memcpy(to + (scales<T>() + g) * NR, &min[c * kGroups + g], 4);
-            __m256i codes = _mm256_setzero_si256();
-            if (real) codes = bytes_of<T>(block, c);
-            if (real && folds<T>()) codes = folded<T>(codes, factor + 2 * c);
-            quads[c][r] = _mm256_castsi256_ps(codes);
-          }
-        }
-        for (int c = 0; c < kChunks; ++c) {
-          Avx2::transpose(quads[c]);
-          for (int p = 0; p < kQuads; ++p)
-            Avx2::store(reinterpret_cast<float*>(at + c * panel_chunk<T>() + p * NR), quads[c][p]);
-        }
-      }
-  }
-
   // acc += a chunk of R rows . the chunk of the panel.
   template <WType T, int R>
   static inline __attribute__((always_inline)) void chunk(const int32_t* a, const int32_t* panel,
                                                           Vec (&acc)[R][NV]) {
-    constexpr int kScales = scales<T>(), kMinima = minima<T>();
+    constexpr int kScales = Panel::template scales<T>(), kMinima = Panel::template minima<T>();
     constexpr int kEach = kQuads / kScales;
-    constexpr int kOffset = folds<T>() ? folded_offset(T) : byte_offset(T);
+    constexpr int kOffset = Panel::template folds<T>() ? folded_offset(T) : byte_offset(T);
     constexpr auto kRun = static_cast<int>(least(kEach, I::run(most_byte(T))));
     const auto* floats = reinterpret_cast<const float*>(a);
     const auto* of_panel = reinterpret_cast<const float*>(panel) + kQuads * NR;
@@ -237,91 +254,51 @@ struct GemmInt8 {
       }
   }
 
-  static inline __attribute__((always_inline)) Vec load(const float* c, int cols) {
-    return cols >= L ? S::load(c) : cols > 0 ? S::load_n(c, cols) : S::set1(0);
-  }
-  static inline __attribute__((always_inline)) void store(float* c, Vec x, int cols) {
-    if (cols >= L) S::store(c, x);
-    else if (cols > 0) S::store_n(c, x, cols);
-  }
-
   // c[0..rows)[0..cols) (+)= a . panel over so many chunks.
   template <WType T>
-  static void tile(int64_t chunks, const int32_t* a, const int32_t* panel, float* c, int64_t ldc,
-                   int rows, int cols, bool more) {
+  static void first_bytes(int64_t chunks, const int32_t* a, const int32_t* panel, float* c,
+                          int64_t ldc, int rows, int cols, bool more) {
     Vec acc[MR][NV];
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; ++i)
-#pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v)
-        acc[i][v] = more && i < rows ? load(c + i * ldc + v * L, cols - v * L) : S::set1(0);
-        // Rows of c are pages apart.
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; ++i)
-      for (int v = 0; v < NV && i < rows; ++v) __builtin_prefetch(c + i * ldc + v * L, 1);
+    Sums::begin(acc, c, ldc, rows, cols, more);
+    Sums::fetch(c, ldc, rows);
     for (int64_t n = 0; n < chunks; ++n)
-      chunk<T, MR>(a + n * kWords * MR, panel + n * panel_chunk<T>(), acc);
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; ++i)
-#pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v)
-        if (i < rows) store(c + i * ldc + v * L, acc[i][v], cols - v * L);
+      chunk<T, MR>(a + n * kWords * MR, panel + n * Panel::template panel_chunk<T>(), acc);
+    Sums::end(acc, c, ldc, rows, cols);
   }
 
   // Adds the products of a row's second bytes to c[0..cols).
   template <WType T>
-  static void second_row(uint32_t bits, const int32_t* a, const int32_t* panel, float* c,
-                         int cols) {
+  static void second_bytes(uint32_t bits, const int32_t* a, const int32_t* panel, float* c,
+                           int cols) {
     Vec acc[1][NV];
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) acc[0][v] = load(c + v * L, cols - v * L);
+    for (int v = 0; v < NV; ++v) acc[0][v] = Sums::load(c + v * L, cols - v * L);
     for (; bits; bits &= bits - 1) {
       const int n = __builtin_ctz(bits);
-      chunk<T, 1>(a + n * kWords, panel + n * panel_chunk<T>(), acc);
+      chunk<T, 1>(a + n * kWords, panel + n * Panel::template panel_chunk<T>(), acc);
     }
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) store(c + v * L, acc[0][v], cols - v * L);
+    for (int v = 0; v < NV; ++v) Sums::store(c + v * L, acc[0][v], cols - v * L);
   }
+
+  Packed packed;
+  MicroInt8(const void* at, int64_t m, int64_t k, void*) : packed(m, k, const_cast<void*>(at)) {}
 
   template <WType T>
-  static void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const Packed& a, int64_t m,
-                  float* c, int64_t ldc, int32_t* panel) {
-    const int64_t row_bytes = bytes_of_row(T, k);
-    for (int64_t r = r0; r < r1; r += NR)
-      for (int64_t k0 = 0; k0 < k; k0 += kDepth) {
-        const int64_t k1 = least(k0 + kDepth, k);
-        const auto cols = static_cast<int>(least(NR, r1 - r));
-        fill_panel<T>(w + r * row_bytes, row_bytes, cols, k0, k1, panel);
-        for (int64_t i = 0; i < m; i += MR) {
-          tile<T>((k1 - k0) / 32, a.first + (i * a.chunks + k0 / 32 * MR) * kWords, panel,
-                  c + i * ldc + r, ldc, static_cast<int>(least(MR, m - i)), cols, k0 > 0);
-          for (int64_t j = i; j < least(i + MR, m); ++j)
-            if (const uint32_t bits = a.bits[j * a.panels + k0 / kDepth]; bits)
-              second_row<T>(bits, a.second + (j * a.chunks + k0 / 32) * kWords, panel,
-                            c + j * ldc + r, cols);
-        }
-      }
-  }
-
-  static constexpr bool takes(WType type) { return has_codes(type) && I::run(most_byte(type)) > 0; }
-
-  static void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed,
-                   int64_t m, float* c, int64_t ldc, void* scratch) {
-    const Packed a(m, k, const_cast<void*>(packed));
-    with_codes(type, [&]<WType T>() {
-      if constexpr (takes(T))
-        run<T>(static_cast<const uint8_t*>(w), k, r0, r1, a, m, c, ldc,
-               static_cast<int32_t*>(scratch));
-    });
-  }
-
-  // For the types that the integers take.
-  static void set(LinearKernels* t) {
-    for (int type = 0; type < kNumDTypes; ++type)
-      if (takes(static_cast<WType>(type)))
-        t->gemm[type] = {MR, NR, pack_bytes, pack, scratch_bytes, gemm};
+  void tile(int64_t i, int64_t k0, int64_t k1, const uint8_t* at, float* c, int64_t ldc, int rows,
+            int cols) const {
+    const auto* panel = reinterpret_cast<const int32_t*>(at);
+    first_bytes<T>((k1 - k0) / 32, packed.first + (i * packed.chunks + k0 / 32 * MR) * kWords,
+                   panel, c, ldc, rows, cols, k0 > 0);
+    for (int64_t j = i; j < i + rows; ++j)
+      if (const uint32_t bits = packed.bits[j * packed.panels + k0 / kDepth]; bits)
+        second_bytes<T>(bits, packed.second + (j * packed.chunks + k0 / 32) * kWords, panel,
+                        c + (j - i) * ldc, cols);
   }
 };
+
+template <class S, class I, int MR, int NV>
+using GemmInt8 = Gemm<PanelInt8<I, NV * S::kLanes>, MicroInt8<S, I, MR, NV>>;
 
 }  // namespace
 }  // namespace riffle::cpu

@@ -13,23 +13,24 @@ void act_prepare(WType, const float* x, int64_t cols, void* act) {
 
 void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
           int64_t n, float* y, int64_t ldy) {
-  const int64_t row_bytes = bytes_of_row(type, cols),
-                stride = static_cast<int64_t>(act_bytes(type, cols)) / 4;
-  for (int64_t r = r0; r < r1; ++r) {
-    const uint8_t* row = static_cast<const uint8_t*>(w) + r * row_bytes;
-    for (int64_t i = 0; i < n; ++i) {
-      const float* x = static_cast<const float*>(acts) + i * stride;
-      double sum = 0;
-      const DTypeInfo& info = dtype_info(type);
-      float w_block[kMaxBlockValues];
-      for (int64_t j = 0; j < cols; j += info.block_values) {
-        dequant_block(type, row + j / info.block_values * info.block_bytes, w_block);
-        for (int b = 0; b < info.block_values; ++b)
-          sum += static_cast<double>(w_block[b]) * x[j + b];
+  const int64_t stride = static_cast<int64_t>(act_bytes(type, cols)) / 4;
+  with_type(type, [&]<WType T>() {
+    constexpr DTypeInfo info = dtype_info(T);
+    float values[info.block_values];
+    for (int64_t r = r0; r < r1; ++r) {
+      const uint8_t* row = static_cast<const uint8_t*>(w) + r * bytes_of_row(T, cols);
+      for (int64_t i = 0; i < n; ++i) {
+        const float* x = static_cast<const float*>(acts) + i * stride;
+        double sum = 0;
+        for (int64_t j = 0; j < cols; j += info.block_values) {
+          dequant_block<T>(row + j / info.block_values * info.block_bytes, values);
+          for (int b = 0; b < info.block_values; ++b)
+            sum += static_cast<double>(values[b]) * x[j + b];
+        }
+        y[i * ldy + r] = static_cast<float>(sum);
       }
-      y[i * ldy + r] = static_cast<float>(sum);
     }
-  }
+  });
 }
 
 size_t gemm_pack_bytes(int64_t m, int64_t k) {

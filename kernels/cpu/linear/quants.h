@@ -1,4 +1,4 @@
-// GGUF's quantised weights, one block at a time and in plain C++: the reference for every faster
+// GGUF's quantised weights in plain C++, one block at a time: the reference for every faster
 // reader. Values are products and sums in f32 in the order given here, so that all readers agree to
 // the bit (and with the gguf package).
 #pragma once
@@ -7,170 +7,188 @@
 namespace riffle::cpu {
 namespace {
 
-// The 6-bit scale and minimum of group j of 8 in a Q4_K or Q5_K block; s: its 12 bytes.
-inline void scale_min_k(const uint8_t* s, int j, uint8_t* scale, uint8_t* min) {
-  if (j < 4) {
-    *scale = s[j] & 63;
-    *min = s[j + 4] & 63;
-  } else {
-    *scale = static_cast<uint8_t>((s[j + 4] & 15) | (s[j - 4] >> 6) << 4);
-    *min = static_cast<uint8_t>(s[j + 4] >> 4 | (s[j] >> 6) << 4);
-  }
-}
-
 inline float half_at(const uint8_t* p) { return f16_to_f32(load_u16(p)); }
 
-// f16 d; 16 bytes of codes: d (q - 8). Byte j has value j in its low half and value j + 16 in its
-// high half. Q4_1: f16 d, m: d q + m.
-inline void dequant_q4(bool with_min, const uint8_t* b, float* out) {
-  const float d = half_at(b), m = with_min ? half_at(b + 2) : 0.0f;
-  const uint8_t* q = b + (with_min ? 4 : 2);
-  for (int j = 0; j < 16; ++j) {
-    const int low = q[j] & 15, high = q[j] >> 4;
-    out[j] = with_min ? d * static_cast<float>(low) + m : d * static_cast<float>(low - 8);
-    out[j + 16] = with_min ? d * static_cast<float>(high) + m : d * static_cast<float>(high - 8);
-  }
+// Where the low or the high bits of a run of Strips or Crossed lie: those of value l at bit `shift`
+// of byte at + l. `bits` of each code are there.
+struct Strip {
+  int at, shift;
+};
+constexpr Strip strip_of(int run, int bits) {
+  const int in_strip = 8 / bits;
+  return {run / in_strip * 32, run % in_strip * bits};
+}
+constexpr Strip crossed_of(int run) {  // 4 bits: two runs a strip
+  return {run / 4 * 64 + run % 2 * 32, run % 4 / 2 * 4};
+}
+constexpr Strip low_strip_of(const DTypeInfo& type, int run) {
+  Strip s = type.codes == Codes::Crossed ? crossed_of(run) : strip_of(run, type.low_bits);
+  s.at += type.codes_at;
+  return s;
+}
+constexpr Strip high_strip_of(const DTypeInfo& type, int run) {
+  Strip s = strip_of(run, type.high_bits);
+  s.at += type.high_at;
+  return s;
 }
 
-// As Q4, with bit 4 of value j in bit j of a 32-bit word before the codes: d (q - 16). Q5_1: d q +
-// m.
-inline void dequant_q5(bool with_min, const uint8_t* b, float* out) {
-  const float d = half_at(b), m = with_min ? half_at(b + 2) : 0.0f;
-  const uint8_t *high = b + (with_min ? 4 : 2), *q = high + 4;
-  uint32_t bits;
-  memcpy(&bits, high, 4);
-  for (int j = 0; j < 16; ++j) {
-    const int v = (q[j] & 15) | (bits >> j & 1) << 4;
-    const int w = q[j] >> 4 | (bits >> (j + 16) & 1) << 4;
-    out[j] = with_min ? d * static_cast<float>(v) + m : d * static_cast<float>(v - 16);
-    out[j + 16] = with_min ? d * static_cast<float>(w) + m : d * static_cast<float>(w - 16);
+// The code of value l of a run of 32 values.
+template <WType T>
+inline int code_at(const uint8_t* b, int run, int l) {
+  constexpr DTypeInfo type = dtype_info(T);
+  constexpr int low_mask = (1 << type.low_bits) - 1, high_mask = (1 << type.high_bits) - 1;
+  int low = 0, high = 0;
+  if constexpr (type.codes == Codes::Bytes) {
+    return static_cast<int8_t>(b[type.codes_at + run * 32 + l]);
+  } else if constexpr (type.codes == Codes::Halves) {
+    low = b[type.codes_at + run * 16 + l % 16] >> l / 16 * 4 & low_mask;
+    if constexpr (type.high_bits > 0) high = b[type.high_at + run * 4 + l / 8] >> l % 8 & 1;
+  } else {
+    const Strip of_low = low_strip_of(type, run);
+    low = b[of_low.at + l] >> of_low.shift & low_mask;
+    if constexpr (type.high_bits > 0) {
+      const Strip of_high = high_strip_of(type, run);
+      high = b[of_high.at + l] >> of_high.shift & high_mask;
+    }
   }
+  return low | high << type.low_bits;
+}
+// The same with the offset taken off, or looked up in the type's table.
+template <WType T>
+inline int signed_code_at(const uint8_t* b, int run, int l) {
+  const int code = code_at<T>(b, run, l);
+  return has_table(T) ? table_value(T, code & 15) : code - dtype_info(T).offset;
 }
 
-// f16 d, dmin; 12 bytes of 6-bit scales and minima; 128 bytes of codes, groups of 32:
-// (d scale) q - dmin min. Q5_K: 32 bytes of high bits before the codes; bit g of byte l is for
-// value l of group g.
-inline void dequant_q4_k(bool five_bits, const uint8_t* b, float* out) {
-  const float d = half_at(b), dmin = half_at(b + 2);
-  const uint8_t *high = b + 16, *q = b + (five_bits ? 48 : 16);
-  for (int g = 0; g < 8; ++g) {
+// Scales::Pairs: scale and minimum of group g of 8; s: the 12 bytes.
+inline void scale_min_k(const uint8_t* s, int g, uint8_t* scale, uint8_t* min) {
+  if (g < 4) {
+    *scale = s[g] & 63;
+    *min = s[g + 4] & 63;
+  } else {
+    *scale = static_cast<uint8_t>((s[g + 4] & 15) | (s[g - 4] >> 6) << 4);
+    *min = static_cast<uint8_t>(s[g + 4] >> 4 | (s[g] >> 6) << 4);
+  }
+}
+// Scales::Sixes: the scale of group g of 16; s: the 12 bytes.
+inline int scale_q3_k(const uint8_t* s, int g) {
+  return static_cast<int>((s[g % 8] >> g / 8 * 4 & 15) | (s[8 + g % 4] >> g / 4 * 2 & 3) << 4) - 32;
+}
+
+struct ScaleMin {
+  float scale, min;
+};
+// Of group g of a block. A type without minima has 0.
+template <WType T>
+inline ScaleMin scale_min_at(const uint8_t* b, int g) {
+  constexpr DTypeInfo type = dtype_info(T);
+  const uint8_t* const s = b + type.scales_at;
+  if constexpr (type.scales == Scales::Exponent) return {float_of_bits(half_e8m0_bits(*s)), 0};
+  const float d = half_at(b + type.d_at), dmin = type.has_min() ? half_at(b + type.dmin_at) : 0;
+  if constexpr (type.scales == Scales::Half) return {d, -dmin};
+  const auto whole = [d, dmin](int scale, int min) -> ScaleMin {
+    return {d * static_cast<float>(scale), dmin * static_cast<float>(min)};
+  };
+  if constexpr (type.scales == Scales::Pairs) {
     uint8_t scale, min;
-    scale_min_k(b + 4, g, &scale, &min);
-    const float s = d * static_cast<float>(scale), m = dmin * static_cast<float>(min);
-    const uint8_t* from = q + g / 2 * 32;
-    const int shift = g % 2 * 4;
-    float* to = out + g * 32;
-    for (int l = 0; l < 32; ++l) {
-      int v = from[l] >> shift & 15;
-      if (five_bits) v |= (high[l] >> g & 1) << 4;
-      to[l] = s * static_cast<float>(v) - m;
+    scale_min_k(s, g, &scale, &min);
+    return whole(scale, min);
+  } else if constexpr (type.scales == Scales::Split) {
+    uint32_t low;
+    memcpy(&low, s + 2, 4);
+    return whole(split_scale(low, load_u16(s), g), 0);
+  } else if constexpr (type.scales == Scales::Sixes) {
+    return whole(scale_q3_k(s, g), 0);
+  } else if constexpr (type.scales == Scales::Signed) {
+    return whole(static_cast<int8_t>(s[g]), 0);
+  } else {
+    return whole(s[g] & 15, s[g] >> 4);
+  }
+}
+
+// ---- the same way back, for what riffle writes. A block begins as zeros. ----
+
+// Puts the code of value i of a block.
+template <WType T>
+inline void put_code(uint8_t* b, int i, unsigned code) {
+  constexpr DTypeInfo type = dtype_info(T);
+  const unsigned low = code & ((1u << type.low_bits) - 1), high = code >> type.low_bits;
+  const int run = i / 32, l = i % 32;
+  const auto put = [b](int at, unsigned bits) { b[at] |= static_cast<uint8_t>(bits); };
+  if constexpr (type.codes == Codes::Bytes) {
+    put(type.codes_at + i, code);
+  } else if constexpr (type.codes == Codes::Halves) {
+    put(type.codes_at + run * 16 + l % 16, low << l / 16 * 4);
+    if constexpr (type.high_bits > 0) put(type.high_at + run * 4 + l / 8, high << l % 8);
+  } else {
+    const Strip of_low = low_strip_of(type, run);
+    put(of_low.at + l, low << of_low.shift);
+    if constexpr (type.high_bits > 0) {
+      const Strip of_high = high_strip_of(type, run);
+      put(of_high.at + l, high << of_high.shift);
     }
   }
 }
 
-// 128 bytes of low halves, 64 of high pairs, 16 int8 scales, f16 d; groups of 16:
-// (d scale) (q - 32).
-inline void dequant_q6_k(const uint8_t* b, float* out) {
-  const float d = half_at(b + 208);
-  for (int g = 0; g < 16; ++g) {
-    const int part = g / 8, quarter = g % 8 / 2, at = g % 2 * 16;
-    const uint8_t *low = b + part * 64 + quarter % 2 * 32 + at, *pairs = b + 128 + part * 32 + at;
-    const int shift = quarter / 2 * 4, pair_shift = 2 * quarter;
-    const float s = d * static_cast<float>(static_cast<int8_t>(b[192 + g]));
-    float* to = out + g * 16;
-    for (int l = 0; l < 16; ++l) {
-      const int v = (low[l] >> shift & 15) | (pairs[l] >> pair_shift & 3) << 4;
-      to[l] = s * static_cast<float>(v - 32);
-    }
-  }
-}
-
-// f16 d; 16 bytes of codes as in Q4_0: d table[q]. MXFP4: a byte of exponent in place of d.
-inline void dequant_table(WType type, const uint8_t* b, float* out) {
-  const bool mx = type == WType::MXFP4;
-  const float d = mx ? float_of_bits(half_e8m0_bits(b[0])) : half_at(b);
-  const uint8_t* q = b + (mx ? 1 : 2);
-  for (int j = 0; j < 16; ++j) {
-    out[j] = d * static_cast<float>(table_value(type, q[j] & 15));
-    out[j + 16] = d * static_cast<float>(table_value(type, q[j] >> 4));
-  }
-}
-
-// f16 d; 16 bits of upper and 4 bytes of lower scale bits; 128 bytes of codes, groups of 32 as
-// Q4_0's: (d scale) table[q].
-inline void dequant_iq4_xs(const uint8_t* b, float* out) {
-  const float d = half_at(b);
-  const uint16_t high = load_u16(b + 2);
-  uint32_t low;
-  memcpy(&low, b + 4, 4);
-  for (int g = 0; g < 8; ++g) {
-    const float s = d * static_cast<float>(scale_iq4_xs(low, high, g));
-    const uint8_t* q = b + 8 + 16 * g;
-    float* to = out + 32 * g;
-    for (int j = 0; j < 16; ++j) {
-      to[j] = s * static_cast<float>(table_value(WType::IQ4_XS, q[j] & 15));
-      to[j + 16] = s * static_cast<float>(table_value(WType::IQ4_XS, q[j] >> 4));
-    }
-  }
-}
-
-// The scale of group j of 16 in a Q3_K block; s: its 12 bytes of 6 bits each.
-inline int scale_q3_k(const uint8_t* s, int j) {
-  return static_cast<int>((s[j % 8] >> j / 8 * 4 & 15) | (s[8 + j % 4] >> j / 4 * 2 & 3) << 4) - 32;
-}
-
-// Groups of 16. Q2_K: 16 bytes of 4-bit scales and minima, 64 bytes of codes, f16 d, dmin:
-// (d scale) q - dmin min. Q3_K: 32 bytes of high bits (bit g of byte l is for value l of group g of
-// 32), 64 bytes of codes, 12 of scales, f16 d: (d scale) (q - 4).
-inline void dequant_q23_k(bool three_bits, const uint8_t* b, float* out) {
-  const uint8_t *high = b, *q = b + (three_bits ? 32 : 16), *scales = b + (three_bits ? 96 : 0);
-  const float d = half_at(b + (three_bits ? 108 : 80)), dmin = three_bits ? 0 : half_at(b + 82);
-  for (int g = 0; g < 16; ++g) {
-    const int part = g / 8, shift = g % 8 / 2 * 2, at = g % 2 * 16;
-    const int scale = three_bits ? scale_q3_k(scales, g) : scales[g] & 15;
-    const float s = d * static_cast<float>(scale),
-                m = dmin * static_cast<float>(three_bits ? 0 : scales[g] >> 4);
-    float* to = out + g * 16;
-    for (int l = 0; l < 16; ++l) {
-      const int v = q[part * 32 + at + l] >> shift & 3;
-      if (three_bits) to[l] = s * static_cast<float>((v | (high[at + l] >> g / 2 & 1) << 2) - 4);
-      else to[l] = s * static_cast<float>(v) - m;
+// Puts the integer scale and minimum of group g: Scales::Pairs and Scales::Signed.
+template <WType T>
+inline void put_scale_min(uint8_t* b, int g, int scale, int min) {
+  constexpr DTypeInfo type = dtype_info(T);
+  uint8_t* const s = b + type.scales_at;
+  if constexpr (type.scales == Scales::Signed) {
+    s[g] = static_cast<uint8_t>(scale);
+  } else {
+    static_assert(type.scales == Scales::Pairs);
+    if (g < 4) {
+      s[g] |= static_cast<uint8_t>(scale);
+      s[g + 4] |= static_cast<uint8_t>(min);
+    } else {
+      s[g - 4] |= static_cast<uint8_t>(scale >> 4 << 6);
+      s[g] |= static_cast<uint8_t>(min >> 4 << 6);
+      s[g + 4] |= static_cast<uint8_t>((scale & 15) | (min & 15) << 4);
     }
   }
 }
 
 // Values of one block, block_values of them.
-inline void dequant_block(WType type, const uint8_t* b, float* out) {
-  switch (type) {
-    case WType::F32: out[0] = load_f32(b); return;
-    case WType::F16: out[0] = half_at(b); return;
-    case WType::BF16: out[0] = f32_of_bf16(load_u16(b)); return;
-    case WType::Q8_0: {  // f16 d; int8 q[32]: d q
-      const float d = half_at(b);
-      for (int j = 0; j < 32; ++j) out[j] = d * static_cast<float>(static_cast<int8_t>(b[2 + j]));
-      return;
+template <WType T>
+inline void dequant_block(const uint8_t* b, float* out) {
+  constexpr DTypeInfo type = dtype_info(T);
+  if constexpr (T == WType::F32) {
+    *out = load_f32(b);
+  } else if constexpr (T == WType::F16) {
+    *out = half_at(b);
+  } else if constexpr (T == WType::BF16) {
+    *out = f32_of_bf16(load_u16(b));
+  } else {
+    constexpr int kEach = type.group() < 32 ? type.group() : 32;
+    for (int j = 0; j < type.block_values; j += kEach) {
+      const ScaleMin of = scale_min_at<T>(b, j / type.group());
+      for (int l = 0; l < kEach; ++l) {
+        const float v = of.scale * static_cast<float>(signed_code_at<T>(b, j / 32, j % 32 + l));
+        out[j + l] = type.has_min() ? v - of.min : v;
+      }
     }
-    case WType::Q4_0: return dequant_q4(false, b, out);
-    case WType::Q4_1: return dequant_q4(true, b, out);
-    case WType::Q5_0: return dequant_q5(false, b, out);
-    case WType::Q5_1: return dequant_q5(true, b, out);
-    case WType::Q4_K: return dequant_q4_k(false, b, out);
-    case WType::Q5_K: return dequant_q4_k(true, b, out);
-    case WType::Q6_K: return dequant_q6_k(b, out);
-    case WType::IQ4_NL:
-    case WType::MXFP4: return dequant_table(type, b, out);
-    case WType::IQ4_XS: return dequant_iq4_xs(b, out);
-    case WType::Q3_K: return dequant_q23_k(true, b, out);
-    case WType::Q2_K: return dequant_q23_k(false, b, out);
   }
 }
+inline void dequant_block(WType type, const uint8_t* b, float* out) {
+  with_type(type, [&]<WType T>() { dequant_block<T>(b, out); });
+}
 
-constexpr int kMaxBlockValues = 256;
+constexpr int most_block_values() {
+  int most = 0;
+  for (const DTypeInfo& type : kDTypes)
+    if (type.block_values > most) most = type.block_values;
+  return most;
+}
+constexpr int kMaxBlockValues = most_block_values();
 
 inline void dequant_blocks(WType type, const uint8_t* row, int64_t cols, float* dst) {
-  const DTypeInfo& info = dtype_info(type);
-  for (int64_t j = 0; j < cols; j += info.block_values, row += info.block_bytes)
-    dequant_block(type, row, dst + j);
+  with_type(type, [&]<WType T>() {
+    constexpr DTypeInfo info = dtype_info(T);
+    for (int64_t j = 0; j < cols; j += info.block_values, row += info.block_bytes)
+      dequant_block<T>(row, dst + j);
+  });
 }
 
 }  // namespace

@@ -46,9 +46,7 @@ __device__ __forceinline__ void eight_weights(const Matrix& w, int64_t row, int6
     for (int j = 0; j < 8; j++)
       out[j] = scale * static_cast<float>(static_cast<int8_t>((j < 4 ? q.x : q.y) >> 8 * (j % 4)));
   } else {
-    Matrix typed = w;
-    typed.type = T;  // known when compiled, so that nothing is asked at run time
-    quants_at(typed, row, col, out);
+    quants_at<T>(w, row, col, out);
   }
 }
 
@@ -178,30 +176,6 @@ __device__ __forceinline__ void with_entries(const ExpertsStep& a, int64_t place
   }
 }
 
-// Calls f with the type as a constant.
-template <class F>
-Status with_type(WType type, F&& f) {
-  switch (type) {
-    case WType::F32: return f.template operator()<WType::F32>();
-    case WType::F16: return f.template operator()<WType::F16>();
-    case WType::BF16: return f.template operator()<WType::BF16>();
-    case WType::Q8_0: return f.template operator()<WType::Q8_0>();
-    case WType::Q4_0: return f.template operator()<WType::Q4_0>();
-    case WType::Q4_1: return f.template operator()<WType::Q4_1>();
-    case WType::Q5_0: return f.template operator()<WType::Q5_0>();
-    case WType::Q5_1: return f.template operator()<WType::Q5_1>();
-    case WType::Q4_K: return f.template operator()<WType::Q4_K>();
-    case WType::Q5_K: return f.template operator()<WType::Q5_K>();
-    case WType::Q6_K: return f.template operator()<WType::Q6_K>();
-    case WType::IQ4_NL: return f.template operator()<WType::IQ4_NL>();
-    case WType::IQ4_XS: return f.template operator()<WType::IQ4_XS>();
-    case WType::Q3_K: return f.template operator()<WType::Q3_K>();
-    case WType::Q2_K: return f.template operator()<WType::Q2_K>();
-    case WType::MXFP4: return f.template operator()<WType::MXFP4>();
-  }
-  return cudaErrorNotSupported;
-}
-
 // Order in which a row of weights is read. Groups: kLanes lanes read groups of 32 values. Even,
 // Single: a warp reads 8 values or one value at a time.
 enum class Walk : uint8_t { Single, Even, Groups };
@@ -209,9 +183,9 @@ enum class Walk : uint8_t { Single, Even, Groups };
 // Calls f<type, walk, lanes> as constants, for the widest reads that a row of `cols` weights and x
 // allow: all types but the plain ones have groups.
 template <class F>
-Status with_type(WType type, int64_t cols, const float* x, F&& f) {
+Status with_walk(WType type, int64_t cols, const float* x, F&& f) {
   const bool even = cols % 8 == 0 && vector_aligned(x, cols, sizeof(float));
-  return with_type(type, [&]<WType T>() {
+  return with_type(type, [&]<WType T>() -> Status {
     if constexpr (T <= WType::BF16) {
       if (even) return f.template operator()<T, Walk::Even, 32>();
       return f.template operator()<T, Walk::Single, 32>();

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kShared>)
 
 Status experts_down(const ExpertsStep& args, cudaStream_t stream) {
   if (args.n < 1) return cudaErrorInvalidValue;
-  return with_type(args.w2.type, args.w2.cols, args.between, [&]<WType T, Walk kWalk, int L>() {
+  return with_walk(args.w2.type, args.w2.cols, args.between, [&]<WType T, Walk kWalk, int L>() {
     constexpr int kRows = kThreads / L;
     const dim3 grid(static_cast<unsigned>((args.w1.cols + kRows - 1) / kRows),
                     static_cast<unsigned>(args.n * args.n_used));

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kShared>)
 
 Status experts_up(const ExpertsStep& args, cudaStream_t stream) {
   if (args.n < 1 || args.w1.type != args.w3.type) return cudaErrorInvalidValue;
-  return with_type(args.w1.type, args.w1.cols, args.x, [&]<WType T, Walk kWalk, int L>() {
+  return with_walk(args.w1.type, args.w1.cols, args.x, [&]<WType T, Walk kWalk, int L>() {
     constexpr int kRows = kThreads / L;
     const dim3 grid(static_cast<unsigned>((args.hidden + kRows - 1) / kRows),
                     static_cast<unsigned>(args.n * args.n_used));

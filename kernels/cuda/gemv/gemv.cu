@@ -311,18 +311,21 @@ template <WType T, int N, bool kEven, int R>
 Status launch_fast(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   using F = Format<T>;
   constexpr int kRows = Tile<N, R>::kRows, kBatch = Tile<N, R>::kSteps * F::kStep;
-  Plan plan = {};
-  set_units(plan, args, kRows);
-  const int64_t columns = round_up(args.w[0].cols, kBatch),
-                room = device.smem - N * kWarps * 4 - 64;
-  plan.chunk = static_cast<int>(columns);
-  if (columns * N * 4 > room) plan.chunk = static_cast<int>(room / (N * 4) / kBatch * kBatch);
-  if (plan.chunk <= 0) return cudaErrorNotSupported;
-  const int grid = plan.n_units < device.n_sm ? plan.n_units : device.n_sm;
-  set_rounds(plan, static_cast<int64_t>(grid) * kWarps);
-  const auto kernel = gemv_kernel<T, N, kEven, R>;
-  const size_t smem = static_cast<size_t>(plan.chunk) * N * 4;
-  return launch_gemv(kernel, plan, dim3(grid), kThreads, smem, args.overlap, stream);
+  const GemvCut cut = cut_gemv(args, {.unit_rows = kRows,
+                                      .step_cols = kBatch,
+                                      .bytes_of_x = kBatch * N * 4,
+                                      .room = device.smem - N * kWarps * 4 - 64,
+                                      .fullest = true});
+  if (cut.chunk < 1) return cudaErrorNotSupported;
+  const int grid = cut.n_units < device.n_sm ? cut.n_units : device.n_sm;
+  Plan plan = {cut.args,
+               {},
+               cut.n_units,
+               rounds_of(cut, static_cast<int64_t>(grid) * kWarps),
+               cut.chunk * kBatch};
+  for (int o = 0; o < kGemvMaxOuts; o++) plan.units[o] = cut.units[o];
+  return launch_gemv(gemv_kernel<T, N, kEven, R>, plan, dim3(grid), kThreads, cut.smem,
+                     args.overlap, stream);
 }
 
 template <WType T, int N>
@@ -374,13 +377,10 @@ Status launch_one_type(const Gemv& args, const GemvDevice& device, cudaStream_t 
   }
   return launch_in_parts(args, kMostRows, [&](const Gemv& part) {
     if (gemv_mma::fits(part, device)) return gemv_mma::launch(part, device, stream);
-    switch (w.type) {
-      case WType::F32: return launch_type<WType::F32>(part, device, stream);
-      case WType::F16: return launch_type<WType::F16>(part, device, stream);
-      case WType::BF16: return launch_type<WType::BF16>(part, device, stream);
-      case WType::Q8_0: return launch_type<WType::Q8_0>(part, device, stream);
-      default: return cudaErrorInvalidValue;
-    }
+    return with_type(w.type, [&]<WType T>() -> Status {
+      if constexpr (T <= WType::Q8_0) return launch_type<T>(part, device, stream);
+      else return cudaErrorInvalidValue;
+    });
   });
 }
 

@@ -378,36 +378,39 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps)
 #endif
 }
 
-// Cuts a share of the columns, of n_shares, into chunks that fit: at most `fit` tiles each. Several
-// are of an even number of tiles, so that a column of x is always the same lane's: its sum of
-// squares must not depend on the chunks. False: none fits.
-inline bool set_chunks(Plan& plan, int n_shares, int fit) {
-  const int most = static_cast<int>(round_up(plan.n_tiles, n_shares) / n_shares);
-  plan.chunk = most <= fit ? most : fit / 2 * 2;
-  if (plan.chunk < 1) return false;
-  plan.n_chunks = (most + plan.chunk - 1) / plan.chunk;
-  if (plan.n_chunks > 1)
-    plan.chunk = static_cast<int>(round_up((most + plan.n_chunks - 1) / plan.n_chunks, 2));
-  return true;
+// Cuts the work into units of kUnit rows and steps of one tile. If x needs several chunks, they are
+// of an even number of tiles, so that a column of x is always the same lane's: its sum of squares
+// must not depend on the chunks.
+inline GemvCut cut_tiles(const Gemv& args, int shares, int bytes_of_x, int room) {
+  return cut_gemv(args, {.unit_rows = kUnit,
+                         .step_cols = kCols,
+                         .shares = shares,
+                         .bytes_of_x = bytes_of_x,
+                         .room = room,
+                         .multiple = 2});
+}
+inline Plan plan_of(const GemvCut& cut) {
+  Plan plan = {cut.args, {}, cut.n_units, cut.n_steps, cut.chunk, cut.n_chunks};
+  for (int o = 0; o < kGemvMaxOuts; o++) plan.units[o] = cut.units[o];
+  return plan;
 }
 
 template <int N, class Tune>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  Plan plan = {};
-  set_units(plan, args, kUnit);
-  plan.n_tiles = static_cast<int>(args.w[0].cols / kCols);
   constexpr int kWarps = Tune::kWarps, kRing = kWarps * Tune::kStages * kTileBytes;
   constexpr int kFixed = (2 * kGroup * kUnit + 32) * kWarps * N * 4;  // sums
   constexpr int kTile = kWarps * kMmas * x_bytes(N, Tune::kParts);
+  const int all = device.smem - kRing - kFixed - 1024;
+  GemvCut cut = cut_tiles(args, kWarps, kTile, all);
   const int64_t most_blocks = static_cast<int64_t>(Tune::kPerSm) * device.n_sm;
-  const dim3 grid(static_cast<unsigned>(plan.n_units < most_blocks ? plan.n_units : most_blocks));
   int shares = Tune::kPerSm;
-  if (Tune::kHalf && plan.n_units <= kGroup * most_blocks) shares *= 2;
-  int room = device.smem / shares - kRing - kFixed - 1024;
-  if (room < kTile) room = device.smem - kRing - kFixed - 1024;
-  if (!set_chunks(plan, kWarps, room / kTile)) return cudaErrorNotSupported;
-  return launch_gemv(kernel<N, Tune>, plan, grid, kWarps * 32,
-                     kRing + static_cast<size_t>(plan.chunk) * kTile, args.overlap, stream);
+  if (Tune::kHalf && cut.n_units <= kGroup * most_blocks) shares *= 2;
+  const int part = device.smem / shares - kRing - kFixed - 1024;
+  if (shares > 1 && part >= kTile) cut = cut_tiles(args, kWarps, kTile, part);
+  if (cut.chunk < 1) return cudaErrorNotSupported;
+  const dim3 grid(static_cast<unsigned>(cut.n_units < most_blocks ? cut.n_units : most_blocks));
+  return launch_gemv(kernel<N, Tune>, plan_of(cut), grid, kWarps * 32, kRing + cut.smem,
+                     args.overlap, stream);
 }
 
 // All outputs are of one type, and 16-byte aligned as gemv.cu has checked.

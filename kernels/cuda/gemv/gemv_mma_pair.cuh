@@ -227,15 +227,12 @@ inline bool fits_pair(const Gemv& args, const GemvDevice& device) {
 }
 
 inline Status launch_pair(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  Plan plan = {};
-  set_units(plan, args, kUnit);
-  plan.n_tiles = static_cast<int>(args.w[0].cols / kCols);
   constexpr int kThreads = Pair::kWarps * 32, kRing = Pair::kWarps * Pair::kStages * kTileBytes;
   constexpr int kFixed = (2 * kPairSums + kPairRows) * kShares * 4;
   constexpr int kTile = kOwnShares * kMmas * x_bytes(kPairRows, Pair::kParts);
-  if (!set_chunks(plan, kShares, (device.smem - kRing - kFixed - 1024) / kTile))
-    return cudaErrorNotSupported;
-  const size_t smem = kRing + static_cast<size_t>(plan.chunk) * kTile;
+  const GemvCut cut = cut_tiles(args, kShares, kTile, device.smem - kRing - kFixed - 1024);
+  if (cut.chunk < 1) return cudaErrorNotSupported;
+  const size_t smem = kRing + cut.smem;
   int room_for = 0;
   if (Status s = most_clusters(pair_kernel<Pair>, kCluster, kThreads, smem, &room_for);
       s != cudaSuccess)
@@ -243,9 +240,10 @@ inline Status launch_pair(const Gemv& args, const GemvDevice& device, cudaStream
   if (room_for < 1) return cudaErrorNotSupported;
   int clusters = device.n_sm / kCluster;
   if (clusters > room_for) clusters = room_for;
-  if (clusters > plan.n_units) clusters = plan.n_units;
-  return launch_gemv(pair_kernel<Pair>, plan, dim3(static_cast<unsigned>(clusters * kCluster)),
-                     kThreads, smem, args.overlap, stream, kCluster);
+  if (clusters > cut.n_units) clusters = cut.n_units;
+  return launch_gemv(pair_kernel<Pair>, plan_of(cut),
+                     dim3(static_cast<unsigned>(clusters * kCluster)), kThreads, smem, args.overlap,
+                     stream, kCluster);
 }
 
 }  // namespace riffle::cuda::gemv_mma

@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 1) q8_kernel(const __grid_constant__
   }
 }
 
-constexpr int64_t kBatch = kSteps * kStep;
+constexpr int kBatch = kSteps * kStep;
 int64_t bytes_of_x(const Gemv& args, int n) {
   return round_up(args.w[0].cols, kBatch) / kStep * n * kBytesOfX;
 }
@@ -194,12 +194,16 @@ bool has_room(const Gemv& args, const GemvDevice& device, int n) {
 
 template <int N>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  Plan plan = plan_rows(WType::Q8_0, args, kRows);
-  plan.chunk = static_cast<int>(round_up(args.w[0].cols, kBatch) / kStep);
-  const int grid = plan.n_units < device.n_sm ? plan.n_units : device.n_sm;
+  // has_room() has seen that all of x fits. The plan counts steps of kStep columns.
+  GemvCut cut = cut_gemv(args, {.unit_rows = kRows,
+                                .step_cols = kBatch,
+                                .bytes_of_x = kSteps * N * kBytesOfX,
+                                .room = device.smem - N * kSquares * 4 - 1024});
+  cut.chunk *= kSteps;
+  const Plan plan = plan_of(WType::Q8_0, cut, 0);
+  const int grid = cut.n_units < device.n_sm ? cut.n_units : device.n_sm;
   const auto kernel = args.w[0].cols % kBatch == 0 ? q8_kernel<N, true> : q8_kernel<N, false>;
-  return launch_gemv(kernel, plan, dim3(grid), kThreads, static_cast<size_t>(bytes_of_x(args, N)),
-                     args.overlap, stream);
+  return launch_gemv(kernel, plan, dim3(grid), kThreads, cut.smem, args.overlap, stream);
 }
 
 }  // namespace

@@ -16,9 +16,7 @@ namespace {
 
 constexpr int kMostRows = 8;  // of x in one launch
 // From so many rows on tensor cores are faster (measured: tools/bench/results/gpu.md).
-constexpr int tensor_rows(WType type) {
-  return type == WType::Q8_0 || type == WType::Q6_K || is_five(type) ? 5 : 3;
-}
+constexpr int tensor_rows(WType type) { return dtype_info(type).bits() >= 5 ? 5 : 3; }
 
 // Rows of W a unit, and warps of a block: a multiprocessor has one block. Neither changes the bits.
 template <int R_, int kWarps_>
@@ -175,7 +173,7 @@ __global__ void __launch_bounds__(Tune::kThreads, 1) kernel(const __grid_constan
         slot_before = slot;
         slot = slot + S::kBytes == ring_bytes ? 0 : slot + S::kBytes;
         int q[R][8];
-        Scales scales[R];
+        GroupScale scales[R];
 #pragma unroll
         for (int r = 0; r < R; r++)
           unpack<T>(from, R, r, lane, q[r]), scales[r] = scales_of<T>(from, R, r, lane);
@@ -215,17 +213,17 @@ __global__ void __launch_bounds__(Tune::kThreads, 1) kernel(const __grid_constan
 
 template <WType T, int N, class Tune>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  constexpr int kWarps = Tune::kWarps, kStage = kWarps * Slot<T, Tune::R>::kBytes;
-  Plan plan = plan_rows(T, args, Tune::R);
-  constexpr int kFew = 3, kFixed = 1024 + N * kSquares * 4;
-  const int room = device.smem - kFixed, x_room = room - kFew * kStage;
-  plan.chunk = plan.n_steps;
-  if (plan.n_steps * N * kBytesOfX > x_room) plan.chunk = x_room / (N * kBytesOfX);
-  if (plan.chunk <= 0) return cudaErrorNotSupported;
-  const size_t smem = set_stages(plan, room, kStage, N * kBytesOfX);
-  const int grid = plan.n_units < device.n_sm ? plan.n_units : device.n_sm;
-  set_rounds(plan, static_cast<int64_t>(grid) * kWarps);
-  return launch_gemv(kernel<T, N, Tune>, plan, dim3(grid), Tune::kThreads, smem, args.overlap,
+  constexpr int kWarps = Tune::kWarps, kFixed = 1024 + N * kSquares * 4;
+  const GemvCut cut = cut_gemv(args, {.unit_rows = Tune::R,
+                                      .step_cols = kStep,
+                                      .bytes_of_x = N * kBytesOfX,
+                                      .bytes_of_stage = kWarps * Slot<T, Tune::R>::kBytes,
+                                      .room = device.smem - kFixed,
+                                      .fullest = true});
+  if (cut.chunk < 1) return cudaErrorNotSupported;
+  const int grid = cut.n_units < device.n_sm ? cut.n_units : device.n_sm;
+  const Plan plan = plan_of(T, cut, rounds_of(cut, static_cast<int64_t>(grid) * kWarps));
+  return launch_gemv(kernel<T, N, Tune>, plan, dim3(grid), Tune::kThreads, cut.smem, args.overlap,
                      stream);
 }
 
@@ -250,21 +248,10 @@ Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stre
 }
 
 Status launch_ordinary(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  switch (args.w[0].type) {
-    case WType::Q4_0: return launch_type<WType::Q4_0>(args, device, stream);
-    case WType::Q4_1: return launch_type<WType::Q4_1>(args, device, stream);
-    case WType::Q5_0: return launch_type<WType::Q5_0>(args, device, stream);
-    case WType::Q5_1: return launch_type<WType::Q5_1>(args, device, stream);
-    case WType::Q4_K: return launch_type<WType::Q4_K>(args, device, stream);
-    case WType::Q5_K: return launch_type<WType::Q5_K>(args, device, stream);
-    case WType::Q6_K: return launch_type<WType::Q6_K>(args, device, stream);
-    case WType::IQ4_NL: return launch_type<WType::IQ4_NL>(args, device, stream);
-    case WType::IQ4_XS: return launch_type<WType::IQ4_XS>(args, device, stream);
-    case WType::Q3_K: return launch_type<WType::Q3_K>(args, device, stream);
-    case WType::Q2_K: return launch_type<WType::Q2_K>(args, device, stream);
-    case WType::MXFP4: return launch_type<WType::MXFP4>(args, device, stream);
-    default: return cudaErrorInvalidValue;
-  }
+  return with_type(args.w[0].type, [&]<WType T>() -> Status {
+    if constexpr (T > WType::Q8_0) return launch_type<T>(args, device, stream);
+    else return cudaErrorInvalidValue;
+  });
 }
 
 }  // namespace

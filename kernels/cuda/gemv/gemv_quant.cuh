@@ -8,31 +8,21 @@ namespace riffle::cuda::gemv_quant {
 constexpr int kGroup = 32;          // values a lane takes in a step
 constexpr int kStep = 32 * kGroup;  // columns of a warp's step
 
-constexpr bool is_k(WType t) { return t == WType::Q4_K || t == WType::Q5_K || t == WType::Q6_K; }
-constexpr bool is_five(WType t) { return t == WType::Q5_0 || t == WType::Q5_1 || t == WType::Q5_K; }
-
-RIFFLE_HOST_DEVICE constexpr bool is_two(WType t) {  // bits at data
-  return t == WType::Q3_K || t == WType::Q2_K;
-}
-
 // Bytes of a row's step in each part of a matrix.
 template <WType T>
 struct Format {
-  static constexpr int kData = T == WType::Q8_0 ? 1024
-                               : is_two(T)      ? 256
-                                                : 512,
-                       kHigh = T == WType::Q6_K                 ? 256
-                               : is_five(T) || T == WType::Q3_K ? 128
-                                                                : 0;
-  static constexpr int kScales = T == WType::Q4_1 || T == WType::Q5_1      ? 128
-                                 : T == WType::IQ4_XS || T == WType::MXFP4 ? 32
-                                                                           : 64;
-  static constexpr int kBlocks = T == WType::Q6_K ? 8 : T == WType::Q2_K ? 16 : 0;
+  static constexpr DTypeInfo kType = dtype_info(T);
+  static constexpr PartDensity kDensity = part_density(kType);
+  static constexpr int bytes(int values) { return values > 0 ? kStep / values : 0; }
+  static constexpr int kData = kStep * kType.low_bits / 8, kHigh = bytes(kDensity.high),
+                       kScales = bytes(kDensity.scales), kBlocks = bytes(kDensity.blocks);
+  static constexpr bool kTwo = kType.low_bits == 2, kOffset = kType.offset > 0;
   // Two scales in a lane's 32 values.
-  static constexpr bool kHalves = T == WType::Q6_K || is_two(T);
+  static constexpr bool kHalves = kType.group() == 16;
   // Value = scale * quant - min * m, else scale * quant.
-  static constexpr bool kMin = T == WType::Q4_1 || T == WType::Q5_1 || T == WType::Q4_K ||
-                               T == WType::Q5_K || T == WType::Q2_K;
+  static constexpr bool kMin = kType.has_min();
+  // Factor of the scale: codes with an offset are at the top of a byte, 2^(8 - bits) too large.
+  static constexpr float kUnit = kOffset ? 1.0f / (1 << (8 - kType.bits())) : 1.0f;
 };
 
 // A place in shared memory for a step of R rows: [rows][kData], [rows][kHigh], ...
@@ -50,15 +40,15 @@ struct Slot {
 template <WType T>
 __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int lane, int (&q)[8]) {
   using F = Format<T>;
-  if constexpr (is_two(T)) {
+  if constexpr (F::kTwo) {
     const uint2 v = *reinterpret_cast<const uint2*>(slot + r * F::kData + lane * 8);
     uint32_t high = 0;  // inverted: a sign
-    if constexpr (T == WType::Q3_K)
+    if constexpr (F::kHigh > 0)
       high = ~*reinterpret_cast<const uint32_t*>(slot + rows * F::kData + r * F::kHigh + lane * 4);
 #pragma unroll
     for (int k = 0; k < 8; k++) {
       const uint32_t pairs = (k < 4 ? v.x : v.y) >> 2 * (k % 4);
-      q[k] = static_cast<int>(T == WType::Q2_K
+      q[k] = static_cast<int>(F::kHigh == 0
                                   ? pairs & 0x03030303u
                                   : (pairs << 5 & 0x60606060u) | (high << (7 - k) & 0x80808080u));
     }
@@ -76,7 +66,7 @@ __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int la
     return;
   }
   uint32_t high[2] = {};
-  if constexpr (T == WType::Q6_K) {
+  if constexpr (F::kType.high_bits == 2) {
     const uint2 h =
         *reinterpret_cast<const uint2*>(slot + rows * F::kData + r * F::kHigh + lane * 8);
     high[0] = h.x ^ 0xaaaaaaaau, high[1] = h.y ^ 0xaaaaaaaau;  // the highest bit, as a sign
@@ -88,12 +78,12 @@ __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int la
   for (int k = 0; k < 8; k++) {
     const uint32_t w = words[k % 4];
     const bool upper = k >= 4;  // of each byte
-    if constexpr (T == WType::Q4_0) {
+    if constexpr (F::kOffset && F::kType.high_bits == 0) {
       q[k] = static_cast<int>(((upper ? w : w << 4) & 0xf0f0f0f0u) ^ 0x80808080u);
-    } else if constexpr (T == WType::Q5_0) {
+    } else if constexpr (F::kOffset && F::kType.high_bits == 1) {
       q[k] = static_cast<int>(((upper ? w >> 1 : w << 3) & 0x78787878u) |
                               ((high[0] << (7 - k)) & 0x80808080u));
-    } else if constexpr (T == WType::Q6_K) {
+    } else if constexpr (F::kType.high_bits == 2) {
       q[k] = static_cast<int>(((upper ? w >> 2 : w << 2) & 0x3c3c3c3cu) |
                               ((high[k / 4] << (6 - 2 * (k % 4))) & 0xc0c0c0c0u));
     } else {
@@ -106,46 +96,47 @@ __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int la
 
 // Of a lane's 32 values in row r: scale and min; with two scales: those of the first and of the
 // last 16, and (Q2_K) their minima.
-struct Scales {
+struct GroupScale {
   float scale, other;
   float mins[2] = {};
 };
 template <WType T>
-__device__ __forceinline__ Scales scales_of(const char* slot, int rows, int r, int lane) {
+__device__ __forceinline__ GroupScale scales_of(const char* slot, int rows, int r, int lane) {
   using F = Format<T>;
   const char* at = slot + rows * (F::kData + F::kHigh) + r * F::kScales;
   const auto half_of = [](const char* p) {
     return f16_bits_to_f32(*reinterpret_cast<const uint16_t*>(p));
   };
-  if constexpr (T == WType::Q4_0 || T == WType::Q5_0) {
-    return {half_of(at + lane * 2) * (T == WType::Q4_0 ? 1.0f / 16 : 1.0f / 8), 0};
-  } else if constexpr (T == WType::Q4_1 || T == WType::Q5_1) {
+  constexpr auto kKind = F::kType.scales;
+  if constexpr (kKind == Scales::Half && F::kOffset) {
+    return {half_of(at + lane * 2) * F::kUnit, 0};
+  } else if constexpr (kKind == Scales::Half && F::kMin) {
     const uint32_t both = *reinterpret_cast<const uint32_t*>(at + lane * 4);
     return {f16_bits_to_f32(both & 0xffff), f16_bits_to_f32(both >> 16)};
-  } else if constexpr (T == WType::Q6_K) {
+  } else if constexpr (kKind == Scales::Signed) {
     const char2 s = *reinterpret_cast<const char2*>(at + lane * 2);
     const float d =
         half_of(slot + rows * (F::kData + F::kHigh + F::kScales) + r * F::kBlocks + lane / 8 * 2) *
-        0.25f;
+        F::kUnit;
     return {d * static_cast<float>(s.x), d * static_cast<float>(s.y)};
-  } else if constexpr (T == WType::IQ4_NL) {
+  } else if constexpr (kKind == Scales::Half) {
     return {half_of(at + lane * 2), 0};
-  } else if constexpr (T == WType::MXFP4) {
+  } else if constexpr (kKind == Scales::Exponent) {
     return {__uint_as_float(half_e8m0_bits(static_cast<uint8_t>(at[lane]))), 0};
-  } else if constexpr (T == WType::IQ4_XS) {
+  } else if constexpr (kKind == Scales::Split) {
     const uint2 s = *reinterpret_cast<const uint2*>(at + lane / 8 * 8);
-    const int scale = scale_iq4_xs(s.y, s.x >> 16, lane % 8);
+    const int scale = split_scale(s.y, s.x >> 16, lane % 8);
     return {f16_bits_to_f32(s.x & 0xffff) * static_cast<float>(scale), 0};
-  } else if constexpr (T == WType::Q3_K) {
+  } else if constexpr (kKind == Scales::Sixes) {
     const int g = lane % 8;
     at += lane / 8 * 16;
     const uint32_t low = *reinterpret_cast<const uint16_t*>(at + 4 + g % 4 * 2) >> g / 4 * 4,
                    up = *reinterpret_cast<const uint16_t*>(at + 12 + g % 2 * 2) >> g / 2 * 2;
     const uint32_t both = (low & 0x0f0fu) | (up & 0x0303u) << 4;
-    const float d = half_of(at) * (1.0f / 32);
+    const float d = half_of(at) * F::kUnit;
     return {d * static_cast<float>(static_cast<int>(both & 255) - 32),
             d * static_cast<float>(static_cast<int>(both >> 8) - 32)};
-  } else if constexpr (T == WType::Q2_K) {
+  } else if constexpr (kKind == Scales::Nibbles) {
     const uint32_t both = *reinterpret_cast<const uint16_t*>(at + lane * 2);
     const uint32_t d = *reinterpret_cast<const uint32_t*>(
         slot + rows * (F::kData + F::kHigh + F::kScales) + r * F::kBlocks + lane / 8 * 4);
@@ -245,7 +236,7 @@ __device__ __forceinline__ void sum_halves(Group& x) {
 
 // sum + the product of 32 values with their x.
 template <WType T>
-__device__ __forceinline__ float multiply(const int (&q)[8], const Scales& s, const Group& x,
+__device__ __forceinline__ float multiply(const int (&q)[8], const GroupScale& s, const Group& x,
                                           float sum) {
   if constexpr (Format<T>::kHalves) {
     float half[2];

@@ -259,18 +259,20 @@ template <WType T>
 __device__ __forceinline__ void unpack_tile(const char* tile, int r, int m, int t, uint32_t* first,
                                             uint32_t* second) {
   using L = Tile<T>;
-  if constexpr (T == WType::Q8_0) {
+  constexpr DTypeInfo type = dtype_info(T);
+  constexpr bool kOffset = type.offset > 0;
+  if constexpr (type.codes == Codes::Bytes) {
     const auto word = [&](int piece) {
       return *reinterpret_cast<const uint32_t*>(tile + piece_at<L::kData>(r, piece) + t * 4);
     };
     *first = word(2 * m), *second = word(2 * m + 1);
     return;
   }
-  if constexpr (is_two(T)) {
+  if constexpr (type.low_bits == 2) {
     const uint2 v =
         *reinterpret_cast<const uint2*>(tile + piece_at<L::kData>(r, m / 2) + m % 2 * 8);
     const uint32_t pairs[2] = {v.x >> 2 * t, v.y >> 2 * t};
-    if constexpr (T == WType::Q3_K) {
+    if constexpr (type.high_bits > 0) {
       const uint32_t h = ~*reinterpret_cast<const uint32_t*>(
           tile + L::kHighAt + piece_at<L::kHigh>(r, m / 4) + m % 4 * 4);
       *first = (pairs[0] << 5 & 0x60606060u) | (h << (7 - t) & 0x80808080u);
@@ -282,14 +284,14 @@ __device__ __forceinline__ void unpack_tile(const char* tile, int r, int m, int 
   }
   const uint32_t w = *reinterpret_cast<const uint32_t*>(tile + piece_at<L::kData>(r, m) + t * 4);
   if constexpr (has_table(T)) return look_up<T>(w, first, second);
-  if constexpr (T == WType::Q6_K) {
+  if constexpr (type.high_bits == 2) {
     uint2 h = *reinterpret_cast<const uint2*>(tile + L::kHighAt + piece_at<L::kHigh>(r, m / 2) +
                                               m % 2 * 8);
     h.x = (h.x ^ 0xaaaaaaaau) << (6 - 2 * t), h.y = (h.y ^ 0xaaaaaaaau)
                                                     << (6 - 2 * t);  // the highest bit, as a sign
     *first = (w << 2 & 0x3c3c3c3cu) | (h.x & 0xc0c0c0c0u);
     *second = (w >> 2 & 0x3c3c3c3cu) | (h.y & 0xc0c0c0c0u);
-  } else if constexpr (T == WType::Q4_0) {
+  } else if constexpr (kOffset && type.high_bits == 0) {
     *first = (w << 4 & 0xf0f0f0f0u) ^ 0x80808080u;
     *second = (w & 0xf0f0f0f0u) ^ 0x80808080u;
   } else {
@@ -297,7 +299,7 @@ __device__ __forceinline__ void unpack_tile(const char* tile, int r, int m, int 
     if constexpr (L::kHigh > 0)
       h = *reinterpret_cast<const uint32_t*>(tile + L::kHighAt + piece_at<L::kHigh>(r, m / 4) +
                                              m % 4 * 4);
-    if constexpr (T == WType::Q5_0) {
+    if constexpr (kOffset) {
       *first = (w << 3 & 0x78787878u) | (~h << (7 - t) & 0x80808080u);
       *second = (w >> 1 & 0x78787878u) | (~h << (3 - t) & 0x80808080u);
     } else {
@@ -313,28 +315,29 @@ __device__ __forceinline__ void unpack_tile(const char* tile, int r, int m, int 
 template <WType T>
 struct RowScales {
   using L = Tile<T>;
-  static constexpr bool kSixBits = T == WType::Q4_K || T == WType::Q5_K;
+  using F = Format<T>;
+  static constexpr Scales kKind = F::kType.scales;
   uint32_t words[4];
   float d, dmin;
 
   __device__ __forceinline__ void load(const char* tile, int r, int half, int odd) {
     const char* at = tile + L::kScalesAt + r * L::kScales;
-    if constexpr (kSixBits) {
+    if constexpr (kKind == Scales::Pairs) {
       const uint4 v = *reinterpret_cast<const uint4*>(at);
       d = f16_bits_to_f32(v.x & 0xffff), dmin = -f16_bits_to_f32(v.x >> 16);
       const uint32_t low = half ? v.z : v.y, scale = half ? v.w : v.w << 4,
                      min = half ? v.w >> 2 : v.w << 2;
       words[0] = (low & 0x0f0f0f0fu) | (scale & 0x30303030u),
       words[1] = (low >> 4 & 0x0f0f0f0fu) | (min & 0x30303030u);
-    } else if constexpr (T == WType::IQ4_XS) {
+    } else if constexpr (kKind == Scales::Split) {
       const uint2 v = *reinterpret_cast<const uint2*>(at + odd * 8);
       d = f16_bits_to_f32(v.x & 0xffff);
       words[0] = v.y >> 16 * half, words[1] = v.x >> (16 + 8 * half);
-    } else if constexpr (T == WType::MXFP4) {
+    } else if constexpr (kKind == Scales::Exponent) {
       words[0] = *reinterpret_cast<const uint32_t*>(at + odd * 8 + half * 4);
-    } else if constexpr (T == WType::Q3_K) {
+    } else if constexpr (kKind == Scales::Sixes) {
       const uint4 v = *reinterpret_cast<const uint4*>(at);
-      d = f16_bits_to_f32(v.x & 0xffff) * (1.0f / 32);
+      d = f16_bits_to_f32(v.x & 0xffff) * F::kUnit;
       const uint32_t low[2] = {v.y >> 4 * half, v.z >> 4 * half}, up = v.w >> 4 * half;
       for (int i = 0; i < 2; i++)
         words[i] = (low[i] & 0x0f0f0f0fu) | (up >> 2 * i & 0x03030303u) << 4;
@@ -345,46 +348,44 @@ struct RowScales {
       const uint4 v = *reinterpret_cast<const uint4*>(at);
       words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
     }
-    if constexpr (T == WType::Q6_K)
+    if constexpr (kKind == Scales::Signed)
       d = f16_bits_to_f32(
               *reinterpret_cast<const uint16_t*>(tile + L::kBlocksAt + r * 4 + odd * 2)) *
-          0.25f;
-    if constexpr (T == WType::Q2_K) {
+          F::kUnit;
+    if constexpr (kKind == Scales::Nibbles) {
       const uint32_t both = *reinterpret_cast<const uint32_t*>(tile + L::kBlocksAt + r * 4);
       d = f16_bits_to_f32(both & 0xffff), dmin = -f16_bits_to_f32(both >> 16);
     }
   }
-  __device__ __forceinline__ Scales of(int m) const {
-    if constexpr (kSixBits) {
+  __device__ __forceinline__ GroupScale of(int m) const {
+    if constexpr (kKind == Scales::Pairs) {
       return {d * static_cast<float>(words[0] >> 8 * m & 255),
               dmin * static_cast<float>(words[1] >> 8 * m & 255)};
-    } else if constexpr (T == WType::Q6_K) {
+    } else if constexpr (kKind == Scales::Signed) {
       const auto signed_at = [&](int k) {
         return static_cast<float>(static_cast<int8_t>(words[k / 4] >> 8 * (k % 4)));
       };
       return {d * signed_at(2 * m), d * signed_at(2 * m + 1)};
-    } else if constexpr (T == WType::IQ4_XS) {
-      return {d * static_cast<float>(scale_iq4_xs(words[0], words[1], m)), 0};
-    } else if constexpr (T == WType::MXFP4) {
+    } else if constexpr (kKind == Scales::Split) {
+      return {d * static_cast<float>(split_scale(words[0], words[1], m)), 0};
+    } else if constexpr (kKind == Scales::Exponent) {
       return {__uint_as_float(half_e8m0_bits(words[0] >> 8 * m & 255)), 0};
-    } else if constexpr (is_two(T)) {
+    } else if constexpr (F::kTwo) {
       const uint32_t both = words[m / 2] >> 16 * (m % 2);
       const auto part = [&](int shift, uint32_t mask) {
         return static_cast<int>(both >> shift & mask);
       };
-      if constexpr (T == WType::Q3_K)
+      if constexpr (kKind == Scales::Sixes)
         return {d * static_cast<float>(part(0, 255) - 32),
                 d * static_cast<float>(part(8, 255) - 32)};
       else
         return {d * static_cast<float>(part(0, 15)),
                 d * static_cast<float>(part(8, 15)),
                 {dmin * static_cast<float>(part(4, 15)), dmin * static_cast<float>(part(12, 15))}};
-    } else if constexpr (T == WType::Q8_0 || T == WType::IQ4_NL) {
+    } else if constexpr (!F::kOffset && !F::kMin) {
       return {f16_bits_to_f32(words[m / 2] >> 16 * (m % 2) & 0xffff), 0};
-    } else if constexpr (T == WType::Q4_0 || T == WType::Q5_0) {
-      return {f16_bits_to_f32(words[m / 2] >> 16 * (m % 2) & 0xffff) *
-                  (T == WType::Q4_0 ? 1.0f / 16 : 1.0f / 8),
-              0};
+    } else if constexpr (F::kOffset) {
+      return {f16_bits_to_f32(words[m / 2] >> 16 * (m % 2) & 0xffff) * F::kUnit, 0};
     } else {
       return {f16_bits_to_f32(words[m] & 0xffff), f16_bits_to_f32(words[m] >> 16)};
     }
@@ -407,7 +408,7 @@ __device__ __forceinline__ void multiply_tile(const char* tile, const char* x, i
     uint32_t a[4];
     unpack_tile<T>(tile, g, m, t, &a[0], &a[2]);
     unpack_tile<T>(tile, g + 8, m, t, &a[1], &a[3]);
-    const Scales s[2] = {scales[0].of(m), scales[1].of(m)};
+    const GroupScale s[2] = {scales[0].of(m), scales[1].of(m)};
 #pragma unroll
     for (int h = 0; h < H; h++) {
       const char* const from = x + m * bytes_of_group(H) + h * kOfEight;
@@ -437,7 +438,7 @@ __device__ __forceinline__ void multiply_tile(const char* tile, const char* x, i
 #pragma unroll
       for (int k = 0; k < 4; k++) {
         float& to = sum[m][h][k];
-        const Scales& of_row = s[k / 2];
+        const GroupScale& of_row = s[k / 2];
         const float whole = join(c[0][k], c[1][k], c[2][k]);
         if constexpr (Format<T>::kHalves) {
           const float other = join(e[0][k], e[1][k], e[2][k]);
@@ -590,15 +591,12 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
 
 template <WType T, int H>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  constexpr int kStage = kWarps * Tile<T>::kBytes, kStepOfX = bytes_of_step(H);
-  Plan plan = plan_rows(T, args, kRows);
-  constexpr int kFew = 3;
-  const int room = device.smem - bytes_of_exchange(H);
-  const int fit = (room - kFew * kStage) / kStepOfX;
-  if (fit < 1) return cudaErrorNotSupported;
-  const int n_chunks = (plan.n_steps + fit - 1) / fit;
-  plan.chunk = (plan.n_steps + n_chunks - 1) / n_chunks;
-  const size_t smem = set_stages(plan, room, kStage, kStepOfX) + bytes_of_exchange(H);
+  const GemvCut cut = cut_gemv(args, {.unit_rows = kRows,
+                                      .step_cols = kStep,
+                                      .bytes_of_x = bytes_of_step(H),
+                                      .bytes_of_stage = kWarps * Tile<T>::kBytes,
+                                      .room = device.smem - bytes_of_exchange(H)});
+  if (cut.chunk < 1) return cudaErrorNotSupported;
 
   // As many clusters as the device has room for with one block on a processor: one more would take
   // as long again.
@@ -607,10 +605,10 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
       s != cudaSuccess)
     return s;
   if (most < 1) return cudaErrorNotSupported;
-  const int clusters = plan.n_units < most ? plan.n_units : most;
-  set_rounds(plan, static_cast<int64_t>(clusters) * kSlots);
-  return launch_gemv(kernel<T, H>, plan, dim3(clusters * kCluster), kThreads, smem, args.overlap,
-                     stream, kCluster);
+  const int clusters = cut.n_units < most ? cut.n_units : most;
+  const Plan plan = plan_of(T, cut, rounds_of(cut, static_cast<int64_t>(clusters) * kSlots));
+  return launch_gemv(kernel<T, H>, plan, dim3(clusters * kCluster), kThreads,
+                     cut.smem + bytes_of_exchange(H), args.overlap, stream, kCluster);
 }
 
 template <WType T>
@@ -623,22 +621,10 @@ Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stre
 
 Status launch_tensor(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   if (code_for(device) < 900) return cudaErrorNotSupported;
-  switch (args.w[0].type) {
-    case WType::Q8_0: return launch_type<WType::Q8_0>(args, device, stream);
-    case WType::Q4_0: return launch_type<WType::Q4_0>(args, device, stream);
-    case WType::Q4_1: return launch_type<WType::Q4_1>(args, device, stream);
-    case WType::Q5_0: return launch_type<WType::Q5_0>(args, device, stream);
-    case WType::Q5_1: return launch_type<WType::Q5_1>(args, device, stream);
-    case WType::Q4_K: return launch_type<WType::Q4_K>(args, device, stream);
-    case WType::Q5_K: return launch_type<WType::Q5_K>(args, device, stream);
-    case WType::Q6_K: return launch_type<WType::Q6_K>(args, device, stream);
-    case WType::IQ4_NL: return launch_type<WType::IQ4_NL>(args, device, stream);
-    case WType::IQ4_XS: return launch_type<WType::IQ4_XS>(args, device, stream);
-    case WType::Q3_K: return launch_type<WType::Q3_K>(args, device, stream);
-    case WType::Q2_K: return launch_type<WType::Q2_K>(args, device, stream);
-    case WType::MXFP4: return launch_type<WType::MXFP4>(args, device, stream);
-    default: return cudaErrorInvalidValue;
-  }
+  return with_type(args.w[0].type, [&]<WType T>() -> Status {
+    if constexpr (is_quantised(T)) return launch_type<T>(args, device, stream);
+    else return cudaErrorInvalidValue;
+  });
 }
 
 }  // namespace riffle::cuda::gemv_quant

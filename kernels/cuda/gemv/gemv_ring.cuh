@@ -19,12 +19,14 @@ struct Plan {
   int stages, groups;       // of a warp's ring; groups of copies in a stage
 };
 
-// The parts of a plan that depend on the matrices alone; a unit is `rows` rows.
-inline Plan plan_rows(WType type, const Gemv& args, int rows) {
+inline Plan plan_of(WType type, const GemvCut& cut, int rounds) {
   Plan plan = {};
-  set_units(plan, args, rows);
-  plan.row = row_parts(type, args.w[0].cols);
-  plan.n_steps = static_cast<int>(round_up(args.w[0].cols, kStep) / kStep);
+  plan.args = cut.args;
+  plan.row = row_parts(type, cut.args.w[0].cols);
+  for (int o = 0; o < kGemvMaxOuts; o++) plan.units[o] = cut.units[o];
+  plan.n_units = cut.n_units, plan.rounds = rounds;
+  plan.n_steps = cut.n_steps, plan.chunk = cut.chunk;
+  plan.stages = cut.stages, plan.groups = cut.groups;
   return plan;
 }
 
@@ -52,22 +54,6 @@ __device__ __forceinline__ void copy_or_zero(uint32_t shared, const char* p, boo
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(shared), "r"(v.x), "r"(v.y) : "memory");
   }
 #endif
-}
-// A ring of S stages lets copies of S - 2 stages be under way. How many groups of copies may be is
-// a constant, so a stage is closed with as many groups, most of them empty, as make it so: 8 stages
-// of one, 5 of 2, 4 of 3, 3 of 6.
-constexpr int kGroupsLeft = 6;
-constexpr int kMaxStages = 8;
-constexpr bool stages_possible(int stages) { return stages > 2 && kGroupsLeft % (stages - 2) == 0; }
-// As many stages as fit beside a chunk of x into `room` bytes; plan.chunk is set, and leaves room
-// for 3. Sets plan.stages and plan.groups; returns the bytes of rings and x.
-inline size_t set_stages(Plan& plan, int room, int bytes_of_stage, int bytes_of_x) {
-  plan.stages = (room - plan.chunk * bytes_of_x) / bytes_of_stage;
-  if (plan.stages > kMaxStages) plan.stages = kMaxStages;
-  while (!stages_possible(plan.stages)) plan.stages--;
-  plan.groups = kGroupsLeft / (plan.stages - 2);
-  return static_cast<size_t>(plan.stages) * bytes_of_stage +
-         static_cast<size_t>(plan.chunk) * bytes_of_x;
 }
 __device__ __forceinline__ void close_stage(int groups) {
 #if __CUDA_ARCH__ >= 800

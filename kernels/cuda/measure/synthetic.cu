@@ -26,13 +26,14 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(Matrix w, uint64_t seed,
 
 // 4 to 6 bits: a thread makes 32 values and their scales; the first of 8 what 256 values have in
 // common, and the last of a row its padding.
+template <WType T>
 __global__ void __launch_bounds__(kThreads)
     fill_groups_kernel(Matrix w, RowParts parts, uint64_t seed, float scale) {
   const int64_t of_row = w.cols / 32, count = w.rows * of_row,
                 stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  const bool k_type = w.type == WType::Q4_K || w.type == WType::Q5_K || w.type == WType::Q6_K;
-  const bool with_min = w.type == WType::Q4_1 || w.type == WType::Q5_1;
-  const int bits = w.type == WType::Q6_K ? 6 : parts.high > 0 ? 5 : 4;
+  constexpr DTypeInfo type = dtype_info(T);
+  constexpr bool k_type = type.groups() > 1, with_min = type.has_min() && !k_type;
+  constexpr int bits = type.bits();
   const float offset = static_cast<float>(1 << bits) / 2, middle = offset - 0.5f;
   const auto f16 = [](float x) { return f32_to_f16_saturating(x); };
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
       if (group + 1 < of_row) continue;
       for (int64_t p = (group + 1) * (with_min ? 2 : 1); p < parts.scales / 2; p++) to[p] = 0;
       for (int64_t p = group + 1; p < parts.high / 4; p++) reinterpret_cast<uint32_t*>(high)[p] = 0;
-    } else if (w.type == WType::Q6_K) {
+    } else if (type.scales == Scales::Signed) {
       for (int h = 0; h < 2; h++)
         scales[2 * group + h] = static_cast<char>(synthetic::sub_scale(seed, 2 * i + h));
       auto* d = reinterpret_cast<uint16_t*>(static_cast<char*>(const_cast<void*>(w.blocks)) +
@@ -86,16 +87,18 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 Status fill_synthetic(Matrix w, uint64_t seed, float scale, cudaStream_t stream) {
-  if (w.type > WType::Q6_K || w.rows < 1 || w.cols < 1 ||
+  if (!dtype_info(w.type).written || w.rows < 1 || w.cols < 1 ||
       w.cols % dtype_info(w.type).block_values != 0)
     return cudaErrorInvalidValue;
   const bool groups = w.type > WType::Q8_0;
   const int64_t items = w.rows * w.cols / (groups ? 32 : 1),
                 blocks = (items + kThreads - 1) / kThreads;
   const auto grid = static_cast<unsigned>(blocks < kBlocks ? blocks : kBlocks);
-  if (groups)
-    fill_groups_kernel<<<grid, kThreads, 0, stream>>>(w, row_parts(w.type, w.cols), seed, scale);
-  else fill_kernel<<<grid, kThreads, 0, stream>>>(w, seed, scale);
+  with_type(w.type, [&]<WType T>() {
+    if constexpr (T > WType::Q8_0 && dtype_info(T).written)
+      fill_groups_kernel<T><<<grid, kThreads, 0, stream>>>(w, row_parts(T, w.cols), seed, scale);
+    else fill_kernel<<<grid, kThreads, 0, stream>>>(w, seed, scale);
+  });
   return cudaGetLastError();
 }
 

@@ -50,6 +50,13 @@ void gather_high_bits(const std::byte* from, std::byte* to) {
   for (int g = 0; g < 8; ++g) put(to + 4 * g, gather(from, 8, g, kOneBit, 1));
 }
 
+// The pairs of bits of n runs, of which a strip of 32 bytes has four.
+void gather_pairs(const std::byte* from, int n, std::byte* to) {
+  for (int r = 0; r < n; ++r)
+    for (int half = 0; half < 2; ++half)
+      put(to + 8 * r + 4 * half, gather(from + r / 4 * 32 + 16 * half, 4, r % 4 * 2, kTwoBits, 2));
+}
+
 // From the 12 bytes of 6-bit scales and minima (scale_min_k of
 // kernels/cpu/linear/quants.h) to those of Matrix.
 void regroup_scales(const std::byte* from, std::byte* to) {
@@ -62,99 +69,85 @@ void regroup_scales(const std::byte* from, std::byte* to) {
                   (b >> 6 & kTwoBits) << 6);
 }
 
-}  // namespace
-
-void split_row(WType type, int64_t cols, const std::byte* row, const SplitRow& to) {
-  const DTypeInfo& info = dtype_info(type);
-  const RowParts parts = row_parts(type, cols);
-  const int64_t n = cols / info.block_values;
-  const bool with_min = type == WType::Q4_1 || type == WType::Q5_1;
-  // Of blocks of 32 values, and of IQ4_XS.
-  const int64_t scale_bytes = type == WType::IQ4_XS  ? 8
-                              : with_min             ? 4
-                              : type == WType::MXFP4 ? 1
-                                                     : 2;
-  for (int64_t i = 0; i < n; ++i) {
-    const std::byte* block = row + i * info.block_bytes;
-    switch (type) {
-      case WType::Q8_0:
-        std::memcpy(to.scales + 2 * i, block, 2);
-        std::memcpy(to.data + 32 * i, block + 2, 32);
-        break;
-      case WType::IQ4_XS:
-        std::memcpy(to.scales + scale_bytes * i, block, scale_bytes);
-        std::memcpy(to.data + 128 * i, block + scale_bytes, 128);
-        break;
-      case WType::Q3_K:
-      case WType::Q2_K: {
-        const bool three = type == WType::Q3_K;
-        const std::byte* codes = block + (three ? 32 : 16);
-        for (int g = 0; g < 8; ++g)
-          for (int half = 0; half < 2; ++half)
-            put(to.data + 64 * i + 8 * g + 4 * half,
-                gather(codes + g / 4 * 32 + 16 * half, 4, g % 4 * 2, kTwoBits, 2));
-        if (three) {
-          gather_high_bits(block, to.high + 32 * i);
-          std::memcpy(to.scales + 16 * i, block + 108, 2);
-          std::memset(to.scales + 16 * i + 2, 0, 2);
-          std::memcpy(to.scales + 16 * i + 4, block + 96, 12);
-        } else {
-          std::memcpy(to.scales + 16 * i, block, 16);
-          std::memcpy(to.blocks + 4 * i, block + 80, 4);
-        }
-        break;
-      }
-      case WType::IQ4_NL:
-      case WType::MXFP4:
-      case WType::Q4_0:
-      case WType::Q4_1:
-      case WType::Q5_0:
-      case WType::Q5_1: {
-        std::memcpy(to.scales + scale_bytes * i, block, scale_bytes);
-        block += scale_bytes;
-        if (parts.high > 0) put(to.high + 4 * i, spread(word_at(block))), block += 4;
-        std::memcpy(to.data + 16 * i, block, 16);
-        break;
-      }
-      case WType::Q4_K:
-      case WType::Q5_K: {
-        std::memcpy(to.scales + 16 * i, block, 4);
-        regroup_scales(block + 4, to.scales + 16 * i + 4);
-        block += 16;
-        if (type == WType::Q5_K) {
-          gather_high_bits(block, to.high + 32 * i);
-          block += 32;
-        }
-        for (int pair = 0; pair < 4; ++pair)
-          pair_halves(block + 32 * pair, to.data + 128 * i + 32 * pair,
-                      to.data + 128 * i + 32 * pair + 16);
-        break;
-      }
-      default: {  // Q6_K: two parts of four groups
-        for (int part = 0; part < 2; ++part) {
-          std::byte* data = to.data + 128 * i + 64 * part;
-          for (int g = 0; g < 2; ++g)
-            pair_halves(block + 64 * part + 32 * g, data + 16 * g, data + 16 * g + 32);
-          for (int g = 0; g < 4; ++g)
-            for (int half = 0; half < 2; ++half)
-              put(to.high + 64 * i + 32 * part + 8 * g + 4 * half,
-                  gather(block + 128 + 32 * part + 16 * half, 4, 2 * g, kTwoBits, 2));
-        }
-        std::memcpy(to.scales + 16 * i, block + 192, 16);
-        std::memcpy(to.blocks + 2 * i, block + 208, 2);
-        break;
-      }
-    }
+// The codes of a block: `data` and `high` are where they go.
+template <WType T>
+void split_codes(const std::byte* block, std::byte* data, std::byte* high) {
+  constexpr DTypeInfo type = dtype_info(T);
+  constexpr int kRuns = type.block_values / 32;
+  const std::byte *low = block + type.codes_at, *more = block + type.high_at;
+  if constexpr (type.codes == Codes::Bytes || type.codes == Codes::Halves) {
+    std::memcpy(data, low, type.block_values * type.low_bits / 8);
+    for (int r = 0; r < kRuns && type.high_bits > 0; ++r)
+      put(high + 4 * r, spread(word_at(more + 4 * r)));
+    return;
   }
-  if (type == WType::Q8_0) return;
+  if constexpr (type.codes == Codes::Crossed) {
+    for (int r = 0; r < kRuns; r += 4)
+      for (int g = 0; g < 2; ++g)
+        pair_halves(low + 16 * r + 32 * g, data + 16 * (r + g), data + 16 * (r + g) + 32);
+  } else if constexpr (type.low_bits == 4) {
+    for (int r = 0; r < kRuns; r += 2) pair_halves(low + 16 * r, data + 16 * r, data + 16 * r + 16);
+  } else {
+    gather_pairs(low, kRuns, data);
+  }
+  if constexpr (type.high_bits == 2) gather_pairs(more, kRuns, high);
+  if constexpr (type.high_bits == 1) gather_high_bits(more, high);
+}
+
+// The scales of a block, to `scales` and `blocks`.
+template <WType T>
+void split_scales(const std::byte* block, std::byte* scales, std::byte* blocks) {
+  constexpr DTypeInfo type = dtype_info(T);
+  const std::byte *own = block + type.scales_at, *d = block + type.d_at;
+  constexpr int kHalves = type.has_min() ? 4 : 2;  // bytes of d, or of d and dmin
+  if constexpr (type.scales == Scales::Half) {
+    std::memcpy(scales, d, kHalves);
+  } else if constexpr (type.scales == Scales::Exponent) {
+    *scales = *own;
+  } else if constexpr (type.scales == Scales::Split) {
+    std::memcpy(scales, d, 2);
+    std::memcpy(scales + 2, own, 6);
+  } else if constexpr (type.scales == Scales::Pairs) {
+    std::memcpy(scales, d, kHalves);
+    regroup_scales(own, scales + 4);
+  } else if constexpr (type.scales == Scales::Sixes) {
+    std::memcpy(scales, d, 2);
+    std::memset(scales + 2, 0, 2);
+    std::memcpy(scales + 4, own, 12);
+  } else {
+    std::memcpy(scales, own, 16);
+    std::memcpy(blocks, d, kHalves);
+  }
+}
+
+template <WType T>
+void split_row(int64_t cols, const std::byte* row, const SplitRow& to) {
+  constexpr DTypeInfo type = dtype_info(T);
+  constexpr PartDensity density = part_density(type);
+  constexpr auto bytes = [](int values) { return values > 0 ? type.block_values / values : 0; };
+  constexpr int kData = type.block_values * type.low_bits / 8, kScales = bytes(density.scales),
+                kHigh = bytes(density.high), kBlocks = bytes(density.blocks);
+  const int64_t n = cols / type.block_values;
+  for (int64_t i = 0; i < n; ++i) {
+    const std::byte* block = row + i * type.block_bytes;
+    split_codes<T>(block, to.data + kData * i, to.high + kHigh * i);
+    split_scales<T>(block, to.scales + kScales * i, to.blocks + kBlocks * i);
+  }
+  const RowParts parts = row_parts(T, cols);
   const auto pad = [](std::byte* p, int64_t used, int64_t bytes) {
     if (bytes > used) std::memset(p + used, 0, bytes - used);
   };
-  if (info.block_values == 32 || type == WType::IQ4_XS) {
-    pad(to.scales, scale_bytes * n, parts.scales);
-    if (parts.high > 0) pad(to.high, 4 * n, parts.high);
-  }
-  if (parts.blocks > 0) pad(to.blocks, (type == WType::Q2_K ? 4 : 2) * n, parts.blocks);
+  pad(to.scales, kScales * n, parts.scales);
+  pad(to.high, kHigh * n, parts.high);
+  pad(to.blocks, kBlocks * n, parts.blocks);
+}
+
+}  // namespace
+
+void split_row(WType type, int64_t cols, const std::byte* row, const SplitRow& to) {
+  with_type(type, [&]<WType T>() {
+    if constexpr (is_quantised(T)) split_row<T>(cols, row, to);
+  });
 }
 
 }  // namespace riffle::cuda
