@@ -36,9 +36,9 @@
 #include "select/selector.h"
 #include "util/buffer.h"
 #include "util/error.h"
+#include "util/options.h"
+#include "util/stats.h"
 #include "util/thread_pool.h"
-
-struct riffle_timing;  // riffle_measure.h
 
 namespace riffle {
 
@@ -154,7 +154,7 @@ class Backend {
   // ---- what differs between devices
   // Throws RIFFLE_UNSUPPORTED, naming the field, if this backend cannot run the selector of these
   // settings.
-  virtual void check_selector(const Selector& selector, const riffle_selection& settings) const {
+  virtual void check_selector(const Selector& selector, const Selection& settings) const {
     (void)selector, (void)settings;
   }
   // A prompt may take over a multiple of this many first tokens from another prompt, and gets the
@@ -252,15 +252,15 @@ class Backend {
                               const LayerKv& kv) = 0;
   // Times the next step part by part. False: this backend has no timers.
   virtual bool start_profile() { return false; }
-  virtual void finish_profile(riffle_timing&) {}
-  // Adds what the device counts (riffle_stats).
-  virtual void device_stats(riffle_stats&) const {}
+  virtual void finish_profile(StepTiming&) {}
+  // Adds what the device counts (Stats).
+  virtual void device_stats(Stats&) const {}
 };
 
 // The options of a context as backends read them.
 struct BackendOptions {
   // No AUTO or 0 stands for another value, except in `slots`, `isa` and the selection (settled).
-  riffle_context_options options{};
+  ContextOptions options{};
   const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);  // what the host computes with
   BlockLayout layout;
   bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
@@ -278,20 +278,19 @@ struct BackendOptions {
   uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt beside its KV
   // These settings with AUTO replaced by what it needs in such a context: nothing but KV, if no
   // session is long enough for share.
-  riffle_selection settled(riffle_selection s) const {
-    if (s.selector == RIFFLE_SELECTOR_AUTO)
-      s.selector =
-          options.n_ctx <= everything_below ? RIFFLE_SELECTOR_DENSE : RIFFLE_SELECTOR_SHARE;
+  Selection settled(Selection s) const {
+    if (s.selector == SelectorKind::AUTO)
+      s.selector = options.n_ctx <= everything_below ? SelectorKind::DENSE : SelectorKind::SHARE;
     return s;
   }
-  riffle_selection selection() const { return settled(options.selection); }
+  Selection selection() const { return settled(options.selection); }
   // Names what decides the bits of the host's results.
   std::string host_arithmetic() const {
-    if (options.isa != RIFFLE_ISA_AUTO) return kernels->name;
+    if (options.isa != IsaChoice::AUTO) return kernels->name;
     return std::string("auto up to ") + cpu::kernels(kernels->isa)->name;
   }
   EvictPolicy evict() const {
-    return options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
+    return options.evict == EvictRule::LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
   }
 };
 

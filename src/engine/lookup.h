@@ -63,7 +63,7 @@ class StepRows {
   std::vector<Draw> draws_;  // by row
 };
 
-// Throws if these settings cannot compute tokens ahead. lookup: of riffle_context_options.
+// Throws if these settings cannot compute tokens ahead. lookup: of ContextOptions.
 void check_lookup(int lookup, const Selector& selector);
 
 }  // namespace riffle

@@ -45,7 +45,7 @@ class CudaBackend : public Backend {
     const DeviceScope on = enter();
     return heap_.take(bytes, "activations");
   }
-  void check_selector(const Selector& selector, const riffle_selection& settings) const override;
+  void check_selector(const Selector& selector, const Selection& settings) const override;
   int64_t reuse_unit() const override { return options_.options.prefill_chunk; }
   bool sequences_take_device_memory() const override { return true; }
   void prepare(const Selector& selector, SequenceKv& sequence) override;
@@ -81,9 +81,9 @@ class CudaBackend : public Backend {
   void fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
                       const LayerKv& kv) override;
   bool start_profile() override;
-  void finish_profile(riffle_timing& timing) override;
+  void finish_profile(StepTiming& timing) override;
   Residency& residency() override { return residency_; }
-  void device_stats(riffle_stats& stats) const override;
+  void device_stats(Stats& stats) const override;
 
  private:
   enum class Mode : uint8_t { Eager, Capturing, Replaying };
