@@ -39,7 +39,7 @@
 #include "util/error.h"
 #include "util/thread_pool.h"
 
-struct riffle_timing;  // riffle_measure.h
+struct StepTiming;  // riffle_measure.h
 
 namespace riffle {
 
@@ -80,7 +80,7 @@ class Device {
   virtual const char* notice() const { return ""; }  // a part of riffle_context_notice
   // Throws RIFFLE_UNSUPPORTED, naming the field, if this device cannot run the selector of these
   // settings.
-  virtual void check_selector(const Selector& selector, const riffle_selection& settings) const {
+  virtual void check_selector(const Selector& selector, const Selection& settings) const {
     (void)selector, (void)settings;
   }
   // Makes what this selector keeps of a sequence besides KV and digests: INT4 keys, votes, the
@@ -141,9 +141,9 @@ class Device {
   // ---- measuring
   // Times the next step part by part. False: this device has no timers.
   virtual bool start_profile() { return false; }
-  virtual void finish_profile(riffle_timing&) {}
-  // Adds what the device counts (riffle_stats).
-  virtual void add_stats(riffle_stats&) const {}
+  virtual void finish_profile(StepTiming&) {}
+  // Adds what the device counts (Stats).
+  virtual void add_stats(Stats&) const {}
 };
 
 std::unique_ptr<Device> make_cpu_device(const Model& model, const BackendOptions& options,

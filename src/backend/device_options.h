@@ -15,7 +15,7 @@ namespace riffle {
 // The options of a context as devices read them.
 struct BackendOptions {
   // No AUTO or 0 stands for another value, except in `slots`, `isa` and the selection (settled).
-  riffle_context_options options{};
+  ContextOptions options{};
   const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);  // what the host computes with
   BlockLayout layout;
   bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
@@ -33,20 +33,20 @@ struct BackendOptions {
   uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt beside its KV
   // These settings with AUTO replaced by what it needs in such a context: nothing but KV, if no
   // session is long enough for share.
-  riffle_selection settled(riffle_selection s) const {
-    if (s.selector == RIFFLE_SELECTOR_AUTO)
+  Selection settled(Selection s) const {
+    if (s.selector == SelectorKind::AUTO)
       s.selector =
-          options.n_ctx <= everything_below ? RIFFLE_SELECTOR_DENSE : RIFFLE_SELECTOR_SHARE;
+          options.n_ctx <= everything_below ? SelectorKind::DENSE : SelectorKind::SHARE;
     return s;
   }
-  riffle_selection selection() const { return settled(options.selection); }
+  Selection selection() const { return settled(options.selection); }
   // Names what decides the bits of the host's results.
   std::string host_arithmetic() const {
-    if (options.isa != RIFFLE_ISA_AUTO) return kernels->name;
+    if (options.isa != IsaChoice::AUTO) return kernels->name;
     return std::string("auto up to ") + cpu::kernels(kernels->isa)->name;
   }
   EvictPolicy evict() const {
-    return options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
+    return options.evict == EvictRule::LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
   }
 };
 

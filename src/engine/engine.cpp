@@ -87,7 +87,7 @@ void Engine::truncate(Sequence& s, int64_t n_tokens) {
   s.logits.clear();
 }
 
-void Engine::set_selection(const riffle_selection& selection) {
+void Engine::set_selection(const Selection& selection) {
   std::unique_ptr<Selector> selector = selector_of(selection);
   check_selector(*selector, selection);
   selector_ = std::move(selector);
@@ -125,15 +125,15 @@ void Engine::require_digests(Sequence& s) {
   device_->kv().change_digests(s.kv, want);
 }
 
-static bool wants_list(const riffle_selection& s) {
-  return s.selector == RIFFLE_SELECTOR_TOKENSELECT && s.positions == RIFFLE_POSITIONS_LIST;
+static bool wants_list(const Selection& s) {
+  return s.selector == SelectorKind::TOKENSELECT && s.positions == PositionRule::LIST;
 }
 
 bool Engine::list_positions() const { return wants_list(selection()); }
 
 // Synthetic attention ignores positions, so a context beyond the trained length needs no notice.
 const char* Engine::notice() {
-  const riffle_selection& s = selection();
+  const Selection& s = selection();
   const int64_t trained = model_.config.n_ctx, list = longest_list();
   notice_.clear();
   const auto say = [&](const std::string& text) {
@@ -166,7 +166,7 @@ const char* Engine::notice() {
                  static_cast<long long>(list), static_cast<long long>(kMaxReuse),
                  static_cast<long long>(trained)));
   }
-  if (s.positions == RIFFLE_POSITIONS_LIST && !list_positions())
+  if (s.positions == PositionRule::LIST && !list_positions())
     say("positions list is selector tokenselect's: the selector in force takes positions from the "
         "text");
   say(device_->notice());
@@ -196,12 +196,12 @@ int64_t Engine::own_blocks(int64_t n_tokens, int64_t shared, std::span<const int
 }
 
 int64_t Engine::longest_list() const {
-  const riffle_selection& s = selection();
+  const Selection& s = selection();
   return std::min(n_ctx(), int64_t(s.init_tokens) + s.select_tokens + s.local_tokens + kMaxReuse);
 }
 
 int64_t Engine::rope_positions(int64_t n_tokens) const {
-  const riffle_selection& s = selection();
+  const Selection& s = selection();
   const int64_t local = s.local_tokens, list = int64_t(s.init_tokens) + s.select_tokens + local;
   if (!list_positions() || n_tokens <= list) return n_tokens;
   const int64_t votes = local + std::min<int64_t>(options_.options.prefill_chunk, local);
@@ -221,13 +221,13 @@ void Engine::require_state(Sequence& s) {
   device_->add_index(*selector_, s.kv);
 }
 
-std::unique_ptr<Selector> Engine::selector_of(const riffle_selection& wanted) const {
-  const riffle_selection settled = options_.settled(wanted);
-  if (settled.selector == RIFFLE_SELECTOR_DENSE) return make_selector(settled);
+std::unique_ptr<Selector> Engine::selector_of(const Selection& wanted) const {
+  const Selection settled = options_.settled(wanted);
+  if (settled.selector == SelectorKind::DENSE) return make_selector(settled);
   return make_selector(wanted, options_.everything_below);
 }
 
-void Engine::check_selector(const Selector& selector, const riffle_selection& wanted) const {
+void Engine::check_selector(const Selector& selector, const Selection& wanted) const {
   const std::vector<int32_t>& windows = shape_.windows;
   const auto windowed = std::find_if(windows.begin(), windows.end(), [](int w) { return w > 0; });
   if (wants_list(wanted) && windowed != windows.end())
@@ -256,9 +256,8 @@ uint64_t Engine::index_bytes(const Sequence& s) const {
 }
 
 // What adds up, of the context or of a sequence.
-riffle_stats Engine::counted(const Counts& c) const {
-  riffle_stats out{};
-  out.struct_size = sizeof out;
+Stats Engine::counted(const Counts& c) const {
+  Stats out{};
   out.prefill_tokens = c.prefill_tokens;
   out.decode_tokens = c.decode_tokens;
   out.decode_steps = c.decode_steps;
@@ -277,8 +276,8 @@ riffle_stats Engine::counted(const Counts& c) const {
   return out;
 }
 
-riffle_stats Engine::stats() const {
-  riffle_stats out = counted(counts_);
+Stats Engine::stats() const {
+  Stats out = counted(counts_);
   const PoolCounters& r = device_->kv().counters;
   out.pool_lookups = r.lookups - counted_.lookups;
   out.pool_hits = r.hits - counted_.hits;
@@ -294,8 +293,8 @@ riffle_stats Engine::stats() const {
   return out;
 }
 
-riffle_stats Engine::stats(const Sequence& s) const {
-  riffle_stats out = counted(s.counts);
+Stats Engine::stats(const Sequence& s) const {
+  Stats out = counted(s.counts);
   out.index_bytes = index_bytes(s);
   out.pool_lookups = s.counts.pool_lookups;
   out.pool_hits = s.counts.pool_hits;
@@ -313,7 +312,7 @@ riffle_stats Engine::stats(const Sequence& s) const {
 void Engine::reset_stats() {
   counts_ = {};
   counted_ = device_->kv().counters;
-  riffle_stats device{};
+  Stats device{};
   device_->add_stats(device);
   counted_syncs_ = device.host_syncs;
 }

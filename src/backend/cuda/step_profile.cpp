@@ -26,7 +26,7 @@ void StepProfile::start() {
   running_ = true;
 }
 
-void StepProfile::finish(riffle_timing& t) {
+void StepProfile::finish(StepTiming& t) {
   running_ = false;
   compute_->wait("a profiled step");
   const size_t size = t.struct_size;

@@ -14,26 +14,26 @@ static constexpr size_t kMinReuse = 64;
 // Waiting requests that are looked at to see whether a prompt's KV will be of use again.
 static constexpr size_t kLookAhead = 64;
 
-void Scheduler::read_prompt(riffle_iteration& it) {
+void Scheduler::read_prompt(Iteration& it) {
   const double layers = engine_.model().config.n_layers;
   double budget = static_cast<double>(o_.max_inject_tokens);
   if (o_.max_tokens > 0) {
     if (computed_ >= o_.max_tokens) return;
     budget = std::min(budget, (o_.max_tokens - computed_) * layers);
   }
-  if (o_.prefill_mode == RIFFLE_PREFILL_WHOLE) budget = INFINITY;
+  if (o_.prefill_mode == PrefillMode::WHOLE) budget = INFINITY;
   // Who was skipped came first: another sequence would only take more of the pool from them.
   if (!reading_ && (it.skipped > 0 || !begin_next())) return;
   Request& r = *reading_;
   try {
     if (!run_) {
       size_t n = r.prompt.size() - r.read;
-      if (o_.prefill_mode == RIFFLE_PREFILL_CHUNKS)
+      if (o_.prefill_mode == PrefillMode::CHUNKS)
         n = std::min(n, static_cast<size_t>(std::max(1.0, budget / layers)));
       run_ = engine_.begin_prefill(*r.sequence, std::span(r.prompt).subspan(r.read, n), nullptr,
                                    r.beginnings);
       expect_next();
-      if (o_.prefill_mode == RIFFLE_PREFILL_CHUNKS) budget = INFINITY;
+      if (o_.prefill_mode == PrefillMode::CHUNKS) budget = INFINITY;
     }
     const double done = run_->done, pairs = run_->pairs;
     const bool over = engine_.advance(*run_, budget, {});
