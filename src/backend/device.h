@@ -37,9 +37,8 @@
 #include "select/selector.h"
 #include "util/buffer.h"
 #include "util/error.h"
+#include "util/stats.h"
 #include "util/thread_pool.h"
-
-struct StepTiming;  // riffle_measure.h
 
 namespace riffle {
 

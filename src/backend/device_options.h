@@ -9,6 +9,7 @@
 #include "kv/slot_pool.h"
 #include "model/model.h"
 #include "riffle.h"
+#include "util/options.h"
 
 namespace riffle {
 
@@ -35,8 +36,7 @@ struct BackendOptions {
   // session is long enough for share.
   Selection settled(Selection s) const {
     if (s.selector == SelectorKind::AUTO)
-      s.selector =
-          options.n_ctx <= everything_below ? SelectorKind::DENSE : SelectorKind::SHARE;
+      s.selector = options.n_ctx <= everything_below ? SelectorKind::DENSE : SelectorKind::SHARE;
     return s;
   }
   Selection selection() const { return settled(options.selection); }

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "backend/cuda/device.h"
-
-struct StepTiming;
+#include "util/stats.h"
 
 namespace riffle::cuda {
 

@@ -324,7 +324,7 @@ void Scheduler::end(std::unique_ptr<Request> r, riffle_status status, const std:
   e.prompt_tokens = r->prompt.size();
   e.reused_tokens = r->reused;
   e.loaded_tokens = r->loaded;
-  if (r->sequence) e.stats = std::bit_cast<Stats>(engine_.stats(*r->sequence));
+  if (r->sequence) e.stats = std::bit_cast<riffle_stats>(engine_.stats(*r->sequence));
   e.stats.struct_size = sizeof e.stats;
   const uint64_t id = r->id;
   memory_short_ = false;
