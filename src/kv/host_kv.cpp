@@ -154,8 +154,9 @@ void HostKv::drop_passed(SequenceKv& s, const Leaving& leaving) {
 int64_t HostKv::blocks_held(const SequenceKv& s, int layer, int64_t first, int64_t last) const {
   if (shape_.heads(layer) == 0) return 0;
   const std::vector<std::byte*>& blocks = head(s, layer, 0).blocks;
-  return shape_.heads(layer) * std::count_if(blocks.begin() + first, blocks.begin() + last,
-                                      [](const std::byte* block) { return block != nullptr; });
+  return shape_.heads(layer) *
+         std::count_if(blocks.begin() + first, blocks.begin() + last,
+                       [](const std::byte* block) { return block != nullptr; });
 }
 
 int64_t HostKv::reach(const SequenceKv& s, int64_t n_tokens) const {

@@ -153,7 +153,9 @@ class HostKv {
   }
   uint64_t host_bytes() const { return store_.bytes_in_use(); }
   // Bytes left of host_mem.
-  int64_t host_room() const { return static_cast<int64_t>(std::min<uint64_t>(store_.room(), INT64_MAX)); }
+  int64_t host_room() const {
+    return static_cast<int64_t>(std::min<uint64_t>(store_.room(), INT64_MAX));
+  }
 
  private:
   bool selects_head(size_t head) const {

@@ -54,8 +54,9 @@ void HostStore::grow(Size& size) {
   if (size.free.capacity() < n * blocks)
     size.free.reserve(std::max(n * blocks, 2 * size.free.capacity()));
   if (slabs_.capacity() == slabs_.size()) slabs_.reserve(std::max<size_t>(1, 2 * slabs_.size()));
-  Slab slab{nullptr, size.block_bytes, bytes, std::make_unique<uint32_t[]>(blocks), nullptr,
-            static_cast<int64_t>(blocks)};
+  Slab slab{nullptr, size.block_bytes,
+            bytes,   std::make_unique<uint32_t[]>(blocks),
+            nullptr, static_cast<int64_t>(blocks)};
   slab.data = source_->take(bytes);
   if (!slab.data)
     fail(RIFFLE_OUT_OF_MEMORY, "the KV store could not grow beyond %llu bytes",

@@ -1,5 +1,6 @@
 // Where all KV lives: blocks, cut from slabs of host memory, or lying in the mapping of a session's
-// file. Layers may have blocks of different sizes; a slab has blocks of one size. Several sequences that begin alike may hold the same block.
+// file. Layers may have blocks of different sizes; a slab has blocks of one size. Several sequences
+// that begin alike may hold the same block.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -44,16 +45,15 @@ class HostStore {
     return slab.owner || slab.holders_of(block) > 1;
   }
   // Whether give_back would free the block.
-  bool held_once(const std::byte* block) const {
-    return slab_of(block).holders_of(block) == 1;
-  }
+  bool held_once(const std::byte* block) const { return slab_of(block).holders_of(block) == 1; }
   // Removes a holder. A block without holders is free. Never allocates.
   void give_back(std::byte* block);
 
-  // Knows n blocks of a size from `data` on, which may only be read and which owner keeps where they are. The
-  // first holder is added by share; with the last holder of all of them the store forgets them and
-  // lets go of owner. They do not count as in use: the system can take their memory back. The same
-  // n blocks may be adopted again. Throws RIFFLE_BAD_SESSION if they overlap other blocks.
+  // Knows n blocks of a size from `data` on, which may only be read and which owner keeps where
+  // they are. The first holder is added by share; with the last holder of all of them the store
+  // forgets them and lets go of owner. They do not count as in use: the system can take their
+  // memory back. The same n blocks may be adopted again. Throws RIFFLE_BAD_SESSION if they overlap
+  // other blocks.
   void adopt(const std::byte* data, size_t block_bytes, int64_t n,
              std::shared_ptr<const void> owner);
   // Forgets what was adopted and has no holder. Never allocates.

@@ -56,9 +56,7 @@ std::string KvShape::uneven() const {
 }
 
 bool KvShape::keeps(int layer, int64_t block, int64_t n_tokens, const Marks& marks) const {
-  const auto at = [&](int64_t n) {
-    return block >= first_kept(layer, n) && block < in_blocks(n);
-  };
+  const auto at = [&](int64_t n) { return block >= first_kept(layer, n) && block < in_blocks(n); };
   return at(n_tokens) || std::any_of(marks.begin(), marks.end(), at);
 }
 
@@ -130,10 +128,10 @@ int64_t KvShape::longest(uint64_t most) const {
 int64_t KvShape::readable_blocks(int64_t n_tokens) const {
   const int64_t all = in_blocks(n_tokens);
   int64_t sum = 0;
-  for (int layer = 0; layer < n_layers(); ++layer)
-    sum += heads(layer) * (window(layer) == 0 ? all
-                                              : std::min<int64_t>(
-                                                    all, (window(layer) - 1) / block_size_ + 2));
+  for (int layer = 0; layer < n_layers(); ++layer) {
+    const int64_t seen = window(layer) == 0 ? all : (window(layer) - 1) / block_size_ + 2;
+    sum += heads(layer) * std::min(all, seen);
+  }
   return sum;
 }
 

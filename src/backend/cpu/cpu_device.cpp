@@ -236,7 +236,8 @@ void CpuDevice::fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos
     const int64_t rows = std::min(kRows, n - first);
     synthetic_keys(spec, layer, pos0 + first, rows, heads, d, store_.layout().block_size,
                    synthetic_k_.as<float>(), synthetic_v_.as<float>());
-    store_prefill(layer, synthetic_k_.as<float>(), synthetic_v_.as<float>(), rows, pos0 + first, kv);
+    store_prefill(layer, synthetic_k_.as<float>(), synthetic_v_.as<float>(), rows, pos0 + first,
+                  kv);
   }
 }
 

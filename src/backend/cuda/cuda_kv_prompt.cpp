@@ -140,7 +140,8 @@ LayerKv CudaKv::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
 void CudaKv::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
   const DeviceScope on(device_.ordinal);
   reading_ = nullptr;
-  const int64_t n_blocks = host_->shape().in_blocks(n_total), first = s.n_tokens / layout_.block_size;
+  const int64_t n_blocks = host_->shape().in_blocks(n_total),
+                first = s.n_tokens / layout_.block_size;
   std::byte* base = layer_at(turn_);
   if (host_->shape().selects(layer))
     digest_layer(s, layer, first, n_total / layout_.block_size, base, n_blocks);

@@ -71,7 +71,7 @@ void Scheduler::expect_next() {
         std::max(shared, reusable({next.prompt.data(), next.prompt.size() - 1}, reading_->prompt));
   const int64_t bytes =
       engine_.own_bytes(static_cast<int64_t>(next.prompt.size()), static_cast<int64_t>(shared),
-                         beginnings(next, static_cast<int64_t>(shared)));
+                        beginnings(next, static_cast<int64_t>(shared)));
   if (bytes <= engine_.host_room()) engine_.expect(bytes);
 }
 
