@@ -13,9 +13,9 @@ riffle_session_file_info info_of(const riffle_session_file& file) {
   info.model = c.origin.model.c_str();
   info.architecture = c.origin.architecture.c_str();
   info.n_tokens = c.tokens.size();
-  info.n_layers = c.origin.n_layers;
-  info.n_kv_heads = c.origin.n_kv_heads;
-  info.head_dim = c.origin.head_dim;
+  info.n_layers = static_cast<int32_t>(c.origin.layers.size());
+  info.n_kv_heads = c.origin.layers[0].n_kv_heads;
+  info.head_dim = c.origin.layers[0].head_dim;
   info.vocab_size = c.origin.vocab_size;
   info.block_size = c.origin.block_size;
   info.kv_type = static_cast<riffle_kv_type>(c.origin.type);

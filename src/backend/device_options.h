@@ -53,13 +53,16 @@ struct BackendOptions {
 // What sequences keep. A window that holds the whole context counts as no window: the selector
 // chooses blocks in such a layer.
 inline KvShape kv_shape(const Config& config, const BackendOptions& o) {
-  KvShape shape;
-  shape.layout = o.layout;
-  shape.n_layers = config.n_layers;
-  shape.n_kv_heads = config.n_kv_heads;
-  for (const LayerConfig& layer : config.layers)
-    shape.windows.push_back(o.options.n_ctx > layer.window ? layer.window : 0);
-  return shape;
+  std::vector<LayerShape> layers;
+  for (int i = 0; i < config.n_layers; ++i) {
+    LayerShape layer{LayerKeeps::KV, config.kv_heads(i), config.head_size(i)};
+    if (o.options.n_ctx > config.layers[i].window && config.layers[i].window > 0) {
+      layer.keeps = LayerKeeps::WINDOW_KV;
+      layer.window = config.layers[i].window;
+    }
+    layers.push_back(layer);
+  }
+  return {o.layout.block_size, o.layout.type, std::move(layers)};
 }
 
 // What a selector's state is made for.

@@ -42,13 +42,12 @@ struct StepRequest {
   const Selector* selector = nullptr;
   const Selector* dense = nullptr;  // for the first dense_layers layers and those with a window
   int dense_layers = 0;
-  // [n_layers]: tokens that a query sees, its own included; 0: all; null: all in all layers. A
-  // layer with a window reads all of the window.
-  const int32_t* windows = nullptr;
+  // What layers keep; null: none has a window. A layer with a window reads all of the window.
+  const KvShape* shape = nullptr;
   int lookahead = 0;          // microbatches loaded ahead of the test
   int64_t row_slots = 1;      // slots of a pool that one row needs at once beside the newest blocks
   int64_t vote_position = 0;  // unrotated keys: position of the query when the selector votes
-  int window_of(int layer) const { return windows ? windows[layer] : 0; }
+  int window_of(int layer) const { return shape ? shape->window(layer) : 0; }
   bool is_dense(int layer) const { return layer < dense_layers || window_of(layer) > 0; }
   bool orders = false;  // report which blocks were read
   // Steps over which each sequence's selections are united, this one included; 0: not counted.

@@ -1,5 +1,7 @@
 // The buffers of one forward pass.
 #pragma once
+#include <algorithm>
+
 #include "engine/engine.h"
 
 namespace riffle {
@@ -40,8 +42,13 @@ struct Engine::Activations {
  private:
   template <class Allocate>
   static void reserve(Rows& r, const Allocate& allocate, const Config& c, int64_t rows) {
-    for (Buffer* b : {&r.q, &r.att}) grow(*b, allocate, rows * c.n_heads * c.head_dim);
-    for (Buffer* b : {&r.k, &r.v}) grow(*b, allocate, rows * c.n_kv_heads * c.head_dim);
+    int64_t q_width = 0, kv_width = 0;  // of the widest layers
+    for (int layer = 0; layer < c.n_layers; ++layer) {
+      q_width = std::max(q_width, c.q_width(layer));
+      kv_width = std::max(kv_width, c.kv_width(layer));
+    }
+    for (Buffer* b : {&r.q, &r.att}) grow(*b, allocate, rows * q_width);
+    for (Buffer* b : {&r.k, &r.v}) grow(*b, allocate, rows * kv_width);
   }
   template <class Allocate>
   static void grow(Buffer& buffer, const Allocate& allocate, int64_t floats) {

@@ -175,24 +175,28 @@ const char* Engine::notice() {
 
 // All heads of a layer share alike, so one is looked at.
 int64_t Engine::freed_by_cut(const Sequence& s, int64_t n_tokens) const {
-  int64_t freed = 0;
-  for (size_t head = 0; head < s.kv.heads.size(); head += shape_.n_kv_heads) {
-    const std::vector<std::byte*>& blocks = s.kv.heads[head].blocks;
-    for (size_t b = options_.layout.blocks(n_tokens); b < blocks.size(); ++b)
-      freed += blocks[b] && !device_->kv().host().shared(blocks[b]);
+  uint64_t freed = 0;
+  for (int layer = 0; layer < shape_.n_layers(); ++layer) {
+    if (shape_.heads(layer) == 0) continue;
+    const std::vector<std::byte*>& blocks = device_->kv().host().head(s.kv, layer, 0).blocks;
+    uint64_t of_head = 0;
+    for (size_t b = shape_.in_blocks(n_tokens); b < blocks.size(); ++b)
+      of_head += blocks[b] && !device_->kv().host().shared(blocks[b]);
+    freed += of_head * shape_.heads(layer) * shape_.block_bytes(layer);
   }
-  return freed * shape_.n_kv_heads;
+  return static_cast<int64_t>(freed);
 }
 
-int64_t Engine::own_blocks(int64_t n_tokens, int64_t shared, std::span<const int64_t> marks) const {
-  const int64_t block_size = options_.layout.block_size, from = shared / block_size;
+int64_t Engine::own_bytes(int64_t n_tokens, int64_t shared, std::span<const int64_t> marks) const {
+  const int64_t block_size = shape_.block_size(), from = shared / block_size;
   Marks all;
   for (const int64_t mark : marks) all.add(mark);
-  int64_t blocks = shape_.blocks(n_tokens, all, from);
+  uint64_t bytes = shape_.bytes(n_tokens, all, from);
   // The fork copies a block that it does not share whole, also where it will pass out of a window.
-  for (int layer = 0; shared % block_size != 0 && layer < shape_.n_layers; ++layer)
-    if (!shape_.keeps(layer, from, n_tokens, all)) blocks += shape_.n_kv_heads;
-  return blocks;
+  for (int layer = 0; shared % block_size != 0 && layer < shape_.n_layers(); ++layer)
+    if (!shape_.keeps(layer, from, n_tokens, all))
+      bytes += shape_.heads(layer) * shape_.block_bytes(layer);
+  return static_cast<int64_t>(bytes);
 }
 
 int64_t Engine::longest_list() const {
@@ -228,13 +232,13 @@ std::unique_ptr<Selector> Engine::selector_of(const Selection& wanted) const {
 }
 
 void Engine::check_selector(const Selector& selector, const Selection& wanted) const {
-  const std::vector<int32_t>& windows = shape_.windows;
-  const auto windowed = std::find_if(windows.begin(), windows.end(), [](int w) { return w > 0; });
-  if (wants_list(wanted) && windowed != windows.end())
+  int windowed = 0;  // the first layer with a window
+  while (windowed < shape_.n_layers() && window(windowed) == 0) ++windowed;
+  if (wants_list(wanted) && windowed < shape_.n_layers())
     fail(RIFFLE_UNSUPPORTED,
          "`selection.positions` list does not go with this model's sliding window: %d tokens in "
          "layer %d, and `n_ctx` is %lld",
-         *windowed, static_cast<int>(windowed - windows.begin()), static_cast<long long>(n_ctx()));
+         window(windowed), windowed, static_cast<long long>(n_ctx()));
   // Keys are held before RoPE, and all layers are rotated by the first table.
   if (wants_list(wanted) && ropes_.size() > 1)
     fail(RIFFLE_UNSUPPORTED,
@@ -269,7 +273,7 @@ Stats Engine::counted(const Counts& c) const {
   out.kv_blocks_read = c.kv_blocks_read;
   out.kv_tokens_total = c.kv_tokens_total;
   out.kv_tokens_read = c.kv_tokens_read;
-  out.kv_bytes_read = c.kv_tokens_read * 2 * options_.layout.row_bytes();
+  out.kv_bytes_read = c.kv_bytes_read;
   out.index_bytes_read = c.index_bytes_read;
   out.selections = c.selections;
   out.cached_selections = c.cached_selections;
@@ -299,12 +303,10 @@ Stats Engine::stats(const Sequence& s) const {
   out.pool_lookups = s.counts.pool_lookups;
   out.pool_hits = s.counts.pool_hits;
   out.loaded_bytes = s.counts.loaded_bytes;
-  uint64_t blocks = 0;
-  for (const HeadKv& h : s.kv.heads)
-    blocks +=
-        std::count_if(h.blocks.begin(), h.blocks.begin() + options_.layout.blocks(s.kv.n_tokens),
-                      [](const std::byte* block) { return block != nullptr; });
-  out.host_kv_bytes = blocks * options_.layout.bytes();
+  for (int layer = 0; layer < shape_.n_layers(); ++layer)
+    out.host_kv_bytes +=
+        device_->kv().host().blocks_held(s.kv, layer, 0, shape_.in_blocks(s.kv.n_tokens)) *
+        shape_.block_bytes(layer);
   out.pool_slots = device_->kv().slots();
   return out;
 }

@@ -25,7 +25,7 @@ struct Counts {
   uint64_t lookup_proposed = 0, lookup_accepted = 0;
   double prefill_seconds = 0, decode_seconds = 0;
   uint64_t kv_blocks_total = 0, kv_blocks_read = 0, kv_tokens_total = 0, kv_tokens_read = 0,
-           index_bytes_read = 0;
+           kv_bytes_read = 0, index_bytes_read = 0;
   uint64_t selections = 0, cached_selections = 0;
   // Of sequences only; the context takes these from the pool.
   uint64_t pool_lookups = 0, pool_hits = 0, loaded_bytes = 0;
@@ -210,19 +210,19 @@ class Engine {
   const Model& model() const { return model_; }
   int64_t n_ctx() const { return options_.options.n_ctx; }
   int64_t n_sessions() const { return options_.options.n_sessions; }
-  size_t block_bytes() const { return options_.layout.bytes(); }
+  size_t block_bytes() const { return shape_.largest_block(); }
   // Blocks that steps of a sequence can read, of all layers and KV heads.
   int64_t kv_blocks(const Sequence& s) const { return shape_.readable_blocks(s.kv.n_tokens); }
   // Slots that n sequences that step together may fill; 0: there is no pool.
   int64_t pool_room(size_t n_sequences) const;
-  // Blocks that a sequence of n_tokens with these marks takes. If it is a fork of `shared` tokens,
-  // shared blocks are not counted.
-  int64_t own_blocks(int64_t n_tokens, int64_t shared, std::span<const int64_t> marks) const;
+  // Bytes that the blocks of a sequence of n_tokens with these marks take. If it is a fork of
+  // `shared` tokens, shared blocks are not counted.
+  int64_t own_bytes(int64_t n_tokens, int64_t shared, std::span<const int64_t> marks) const;
   bool has_windows() const { return shape_.windowed_layers() > 0; }
-  // Blocks that may still be taken.
+  // Bytes that blocks may still take.
   int64_t host_room() const { return device_->kv().host().host_room(); }
-  void expect(int64_t n_blocks) { device_->kv().expect(n_blocks); }
-  // Blocks that become free if the sequence is cut to its first n_tokens.
+  void expect(int64_t bytes) { device_->kv().expect(bytes); }
+  // Bytes that become free if the sequence is cut to its first n_tokens.
   int64_t freed_by_cut(const Sequence& s, int64_t n_tokens) const;
   // Whether sequences beyond n_sessions cost host memory only, and that memory has a limit.
   bool may_keep_more() const { return !options_.device_memory && options_.options.host_mem > 0; }
@@ -270,7 +270,7 @@ class Engine {
   void end_prompt(PrefillRun& run);
   void end_synthetic_prompt(const PrefillRun& run);
   // The norm of q or k that the layer has, if it has one.
-  void norm_qk(float* x, int64_t n, int n_heads, const Tensor& weight);
+  void norm_qk(float* x, int64_t n, int64_t width, const Tensor& weight);
   // RMS-normalises n embeddings if the model does.
   void norm_embeddings(float* x, int64_t n);
   // Finishes a layer for n rows: gate, if any, on what attention gave; output projection and FFN,

@@ -33,9 +33,8 @@ void Engine::norm_embeddings(float* x, int64_t n) {
     device_->norm_heads(x, n, 1, weight);
 }
 
-void Engine::norm_qk(float* x, int64_t n, int n_heads, const Tensor& weight) {
+void Engine::norm_qk(float* x, int64_t n, int64_t width, const Tensor& weight) {
   if (!weight.data) return;
-  const int64_t width = int64_t(n_heads) * model_.config.head_dim;
   device_->norm_heads(x, n, static_cast<int>(width / weight.cols), weight);
 }
 
@@ -71,7 +70,7 @@ static bool last_row(std::span<Sequence* const> sequences, size_t i) {
 }
 
 int64_t Engine::room_ahead(const Sequence& s) const {
-  const int64_t n = s.kv.n_tokens, block_size = options_.layout.block_size;
+  const int64_t n = s.kv.n_tokens, block_size = shape_.block_size();
   const int64_t in_block = block_size - 1 - n % block_size;
   return std::max<int64_t>(0, std::min({int64_t(lookup()), in_block, n_ctx() - n - 1}));
 }
@@ -184,7 +183,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.selector = dense ? dense_.get() : selector_.get();
   step.dense = dense_.get();
   step.dense_layers = selection().dense_layers;
-  step.windows = shape_.windows.data();
+  step.shape = &shape_;
   step.lookahead = selection().lookahead;
   step.row_slots = row_slots(selection());
   step.vote_position = selection().local_tokens;
@@ -198,7 +197,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.report = [&](int layer, const RowReport* reports) {
     for (int64_t i = 0; i < n; ++i)
       count_step(*sequences[i], step.position(i), last_row(sequences, i), layer,
-                 reports + i * c.n_kv_heads);
+                 reports + i * c.kv_heads(layer));
   };
   try {
     const std::unique_ptr<Step> under_way = device_->begin_step(step);
@@ -305,8 +304,6 @@ void Engine::profile_step(std::span<Sequence* const> sequences, std::span<const 
 void Engine::run_step(Step& step, int64_t n) {
   const Config& c = model_.config;
   const Activations::Rows& a = act_->step;
-  const int64_t q_width = int64_t(c.n_heads) * c.head_dim,
-                kv_width = int64_t(c.n_kv_heads) * c.head_dim;
   float* x = act_->x.as<float>();
   step.embed(model_.weights.embedding, x);
   norm_embeddings(x, n);
@@ -316,13 +313,13 @@ void Engine::run_step(Step& step, int64_t n) {
     qkv.x = x;
     qkv.n = n;
     qkv.norm = &w.attn_norm;
-    qkv.outs[0] = {&w.wq, a.q.as<float>(), q_width, &w.bq};
-    qkv.outs[1] = {&w.wk, a.k.as<float>(), kv_width, &w.bk};
-    qkv.outs[2] = {&w.wv, a.v.as<float>(), kv_width, &w.bv};
+    qkv.outs[0] = {&w.wq, a.q.as<float>(), c.q_width(layer), &w.bq};
+    qkv.outs[1] = {&w.wk, a.k.as<float>(), c.kv_width(layer), &w.bk};
+    qkv.outs[2] = {&w.wv, a.v.as<float>(), c.kv_width(layer), &w.bv};
     qkv.n_outs = 3;
     device_->linear(qkv);
-    norm_qk(a.q.as<float>(), n, c.n_heads, w.q_norm);
-    norm_qk(a.k.as<float>(), n, c.n_kv_heads, w.k_norm);
+    norm_qk(a.q.as<float>(), n, c.q_width(layer), w.q_norm);
+    norm_qk(a.k.as<float>(), n, c.kv_width(layer), w.k_norm);
     step.append(layer, a.q.as<float>(), a.k.as<float>(), a.v.as<float>());
     step.attend(layer, a.q.as<float>(), a.att.as<float>());
     finish_layer(w, a.att.as<float>(), a.q.as<float>(), x, n, Phase::Decode);
@@ -334,9 +331,10 @@ void Engine::run_step(Step& step, int64_t n) {
 void Engine::count_step(Sequence& s, int64_t position, bool last, int layer,
                         const RowReport* reports) {
   // What the query sees: a window's blocks and tokens, where the layer has one.
-  const int64_t held = position + 1, block_size = options_.layout.block_size;
+  const int64_t held = position + 1, block_size = shape_.block_size();
+  const BlockLayout layout = shape_.layout(layer);
   const int64_t before = window(layer) > 0 ? std::max<int64_t>(0, held - window(layer)) : 0;
-  for (int h = 0; h < model_.config.n_kv_heads; ++h) {
+  for (int h = 0; h < model_.config.kv_heads(layer); ++h) {
     RowReport r = reports[h];
     for (size_t i = 0; s.next_working_sets && last && i < r.working_sets.size(); ++i)
       (*s.next_working_sets)[i] += r.working_sets[i];
@@ -349,13 +347,14 @@ void Engine::count_step(Sequence& s, int64_t position, bool last, int layer,
     for (Counts* c : {&counts_, &s.counts}) {
       c->kv_tokens_total += r.n_tokens;
       c->kv_tokens_read += r.tokens_read;
+      c->kv_bytes_read += r.tokens_read * 2 * layout.row_bytes();
       c->index_bytes_read += r.index_bytes;
       if (h == 0) ++c->selections, c->cached_selections += !r.selected;
       c->kv_blocks_total += r.n_blocks - before / block_size;
       c->kv_blocks_read += r.n_read;
       c->pool_lookups += r.lookups;
       c->pool_hits += r.lookups - r.misses;
-      c->loaded_bytes += uint64_t(r.misses) * options_.layout.bytes();
+      c->loaded_bytes += uint64_t(r.misses) * layout.bytes();
     }
     if (report_) report_(s.session, s, layer, h, r);
   }

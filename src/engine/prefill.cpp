@@ -162,7 +162,7 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
   if (r.first == 0) {
     r.prompt->begin_layer(r.layer);
     r.kv_blocks =
-        std::max(r.kv_blocks, static_cast<int64_t>(r.prompt->held() / options_.layout.bytes()));
+        std::max(r.kv_blocks, static_cast<int64_t>(r.prompt->held() / shape_.block_bytes(r.layer)));
   }
   if (runs_prompts()) run_rows(r, rows);
   else
@@ -185,8 +185,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   const Config& c = model_.config;
   const LayerWeights& w = model_.weights.layers[r.layer];
   const int64_t n0 = r.n0, n = r.n(), first = r.first;
-  const int64_t q_width = int64_t(c.n_heads) * c.head_dim,
-                kv_width = int64_t(c.n_kv_heads) * c.head_dim;
+  const int64_t q_width = c.q_width(r.layer), kv_width = c.kv_width(r.layer);
   const Activations::Rows& a = act_->prompt;
   // Nothing reads the last layer's output but the logits, so unless all of them are wanted only the
   // last token of the prompt goes beyond its keys and values.
@@ -214,7 +213,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   qkv.n_outs = skip == 0 ? 3 : 2;
   qkv.phase = Phase::Prefill;
   device_->linear(qkv);
-  norm_qk(a.k.as<float>(), rows, c.n_kv_heads, w.k_norm);
+  norm_qk(a.k.as<float>(), rows, kv_width, w.k_norm);
   r.prompt->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first);
   if (skip == rows) return;
   if (skip > 0) {
@@ -225,7 +224,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
     q.n_outs = 1;
     device_->linear(q);
   }
-  norm_qk(a.q.as<float>(), rows - skip, c.n_heads, w.q_norm);
+  norm_qk(a.q.as<float>(), rows - skip, q_width, w.q_norm);
   if (!r.list)
     device_->rope(a.q.as<float>(), rows - skip, q_width, c.n_heads, n0 + first + skip,
                   c.query_rope(r.layer));
@@ -282,16 +281,17 @@ void Engine::end_synthetic_prompt(const PrefillRun& r) {
   Sequence& s = *r.sequence;
   const LayerKv& kv = r.prompt->layer();
   const int64_t queries = std::min<int64_t>(r.n(), std::max(1, selector_->prompt_queries()));
-  const int64_t width = int64_t(c.n_heads) * c.head_dim, pos0 = s.kv.n_tokens + r.n() - queries;
+  const int heads = c.kv_heads(r.layer);
+  const int64_t width = c.q_width(r.layer), pos0 = s.kv.n_tokens + r.n() - queries;
   std::vector<float> q(queries * width);
   for (int64_t i = 0; i < queries; ++i)
-    synthetic_query(*options_.synthetic, r.layer, pos0 + i, c.n_heads, c.n_kv_heads, c.head_dim,
+    synthetic_query(*options_.synthetic, r.layer, pos0 + i, c.n_heads, heads, c.head_size(r.layer),
                     &q[i * width]);
-  threads_->parallel_for(c.n_kv_heads, [&](int64_t h, int) {
+  threads_->parallel_for(heads, [&](int64_t h, int) {
     PromptEnd end;
     end.layer = r.layer;
     end.head = static_cast<int>(h);
-    end.q = q.data() + h * (width / c.n_kv_heads);
+    end.q = q.data() + h * (width / heads);
     end.stride = width;
     end.n = static_cast<int>(queries);
     end.pos0 = pos0;

@@ -21,9 +21,12 @@ const SessionOrigin& Engine::origin() {
   SessionOrigin o;
   o.model = c.name;
   o.architecture = c.architecture;
-  o.n_layers = c.n_layers;
-  o.n_kv_heads = c.n_kv_heads;
-  o.head_dim = c.head_dim;
+  for (int i = 0; i < shape_.n_layers(); ++i) {
+    LayerShape layer = shape_.layer(i);
+    if (layer.keeps == LayerKeeps::WINDOW_KV) layer.keeps = LayerKeeps::KV;
+    layer.window = 0;
+    o.layers.push_back(layer);
+  }
   o.block_size = options_.layout.block_size;
   o.vocab_size = c.vocab_size;
   o.type = options_.layout.type;
@@ -43,8 +46,14 @@ uint64_t Engine::fingerprint() {
   const SessionOrigin& o = origin();
   Checksum sum;
   for (const uint64_t value : {o.weights, o.tokenizer, o.rotation}) sum.add_value(value);
-  for (const int32_t value : {o.n_layers, o.n_kv_heads, o.head_dim, o.vocab_size, o.block_size})
+  const auto layers = static_cast<int32_t>(o.layers.size());
+  for (const int32_t value :
+       {layers, o.layers[0].n_kv_heads, o.layers[0].head_dim, o.vocab_size, o.block_size})
     sum.add_value(value);
+  if (!shape_.uneven().empty())
+    for (const LayerShape& l : o.layers)
+      for (const int32_t value : {static_cast<int>(l.keeps), l.n_kv_heads, l.head_dim, l.source})
+        sum.add_value(value);
   sum.add_value(o.type);
   // What the last bits of keys and values depend on: the kernels, which a new version may change,
   // the instruction set or the GPU, and, where they differ by the chunks of a prompt, these. Which
@@ -125,14 +134,17 @@ void Engine::check_origin(const SessionFile& file) {
     unsupported(file.path(), field, found, expected);
   };
   const auto shape = [](const SessionOrigin& o) {
-    return format("%s, %d layers, %d KV heads of %d, a vocabulary of %d", o.architecture.c_str(),
-                  o.n_layers, o.n_kv_heads, o.head_dim, o.vocab_size);
+    const std::string uneven = o.shape().uneven();
+    return format("%s, %zu layers, %d KV heads of %d%s, a vocabulary of %d", o.architecture.c_str(),
+                  o.layers.size(), o.layers[0].n_kv_heads, o.layers[0].head_dim,
+                  uneven.empty() ? "" : (" (" + uneven + ")").c_str(), o.vocab_size);
   };
   const auto named = [&](const SessionOrigin& o) { return o.model + " (" + shape(o) + ")"; };
   const auto hash = [](const std::string& name, uint64_t value) {
     return format("%s (%016llx)", name.c_str(), static_cast<unsigned long long>(value));
   };
-  if (shape(has) != shape(want)) differs("model", named(has), named(want));
+  if (shape(has) != shape(want) || has.layers != want.layers)
+    differs("model", named(has), named(want));
   if (has.weights != want.weights)
     differs("weights", hash(has.model, has.weights), hash(want.model, want.weights));
   if (has.tokenizer != want.tokenizer)
@@ -168,10 +180,11 @@ static void each_missing(const SessionContent& c, int layer, int64_t n_blocks, M
 // The blocks that the next token sees.
 static void check_blocks(const SessionFile& file, const KvShape& shape) {
   const SessionContent& c = file.content();
-  const int64_t n_blocks = shape.layout.blocks(c.n_tokens());
-  for (int layer = 0; layer < shape.n_layers; ++layer)
+  const int64_t n_blocks = shape.in_blocks(c.n_tokens());
+  for (int layer = 0; layer < shape.n_layers(); ++layer)
     each_missing(c, layer, n_blocks, [&](int64_t first, int64_t last) {
-      if (const int64_t b = std::max(first, shape.first_needed(layer, c.n_tokens())); b < last)
+      if (const int64_t b = std::max(first, shape.first_needed(layer, c.n_tokens()));
+          b < last && shape.heads(layer) > 0)
         bad_session(file.path(), format("block %lld of layer %d", static_cast<long long>(b), layer),
                     "none", "one");
     });
@@ -206,44 +219,51 @@ void Engine::load_blocks(const std::shared_ptr<const SessionFile>& shared, Seque
                          const Progress& progress) {
   const SessionFile& file = *shared;
   const SessionContent& c = file.content();
-  const BlockLayout& layout = options_.layout;
-  const int heads = shape_.n_kv_heads;
   const bool maps = device_->kv().maps_files();
   const std::byte* const map = maps && !c.extents.empty() ? file.mapped() : nullptr;
   if (!maps) {
     device_->kv().reserve(kv, c.n_tokens(), c.marks);
-    for (int layer = 0; layer < shape_.n_layers; ++layer)
-      each_missing(c, layer, layout.blocks(c.n_tokens()), [&](int64_t first, int64_t last) {
+    for (int layer = 0; layer < shape_.n_layers(); ++layer)
+      each_missing(c, layer, shape_.in_blocks(c.n_tokens()), [&](int64_t first, int64_t last) {
         device_->kv().forget_blocks(kv, layer, first, last);
       });
   }
-  const auto tasks = static_cast<int64_t>(c.extents.size()) * heads;
+  struct Task {
+    const KvExtent* extent;
+    int head;
+  };
+  std::vector<Task> tasks;
+  for (const KvExtent& e : c.extents)
+    for (int head = 0; head < shape_.heads(e.layer); ++head) tasks.push_back({&e, head});
   const double total = static_cast<double>(c.kv_bytes());
   double done = 0;
   std::vector<Buffer> scratch(maps ? 0 : threads_->size());
-  for (Buffer& b : scratch) b.reserve(kPiece * layout.bytes());
-  const auto take = [&](int64_t task, int thread) {
-    const KvExtent& e = c.extents[task / heads];
-    const auto head = static_cast<int>(task % heads);
-    const uint64_t offset = e.offset + uint64_t(head) * e.stride * layout.bytes();
-    const auto& blocks = kv.heads[size_t(e.layer) * heads + head].blocks;
+  for (Buffer& b : scratch) b.reserve(kPiece * shape_.largest_block());
+  const auto take = [&](const Task& task, int thread) {
+    const auto [extent, head] = task;
+    const KvExtent& e = *extent;
+    const size_t bytes = shape_.block_bytes(e.layer);
+    const uint64_t offset = e.offset + uint64_t(head) * e.stride * bytes;
+    const auto& blocks = kv.heads[shape_.first_head(e.layer) + head].blocks;
+    const auto block_bytes = static_cast<int64_t>(bytes);
     const uint64_t sum =
-        maps ? checksum(map + offset, e.stride * layout.bytes())
-             : read_head(file, e, offset, blocks, layout.bytes(), scratch[thread].as<std::byte>());
+        maps ? checksum(map + offset, e.stride * bytes)
+             : read_head(file, e, offset, blocks, block_bytes, scratch[thread].as<std::byte>());
     if (sum == e.checksums[head]) return;
     bad_session(file.path(),
                 format("layer %d, KV head %d, blocks from %lld on", e.layer, head,
                        static_cast<long long>(e.first)),
                 "bytes that their checksum does not fit", "an undamaged file");
   };
-  const int64_t batch = 4 * int64_t(threads_->size());
-  for (int64_t first = 0; first < tasks; first += batch) {
+  const size_t batch = 4 * size_t(threads_->size());
+  for (size_t first = 0; first < tasks.size(); first += batch) {
     if (take_abort() || (progress && !progress(done, total)))
       fail(RIFFLE_ABORTED, "loading a session was stopped");
-    const int64_t n = std::min(batch, tasks - first);
-    threads_->parallel_for(n, [&](int64_t i, int thread) { take(first + i, thread); });
-    for (int64_t i = first; i < first + n; ++i)
-      done += static_cast<double>(c.extents[i / heads].n * layout.bytes());
+    const size_t n = std::min(batch, tasks.size() - first);
+    threads_->parallel_for(static_cast<int64_t>(n),
+                           [&](int64_t i, int thread) { take(tasks[first + i], thread); });
+    for (size_t i = first; i < first + n; ++i)
+      done += static_cast<double>(tasks[i].extent->n * shape_.block_bytes(tasks[i].extent->layer));
   }
   if (!maps) return;
   std::vector<MappedBlocks> blocks;
@@ -299,11 +319,11 @@ static bool is_finite(const BlockLayout& layout, const std::byte* row) {
 }
 
 void Engine::check_loaded(const Sequence& s) {
-  const BlockLayout& layout = options_.layout;
   const auto n_heads = static_cast<int64_t>(s.kv.heads.size());
   std::vector<int64_t> bad(n_heads, -1);  // the first such token of each head
   // What was loaded lies in the host store as it was.
   threads_->parallel_for(n_heads, [&](int64_t head, int) {
+    const BlockLayout layout = shape_.layout(shape_.layer_of(head));
     for (int64_t t = 0; t < s.n_loaded && bad[head] < 0; ++t) {
       const std::byte* block = s.kv.heads[head].blocks[t / layout.block_size];
       if (!block) continue;
@@ -315,9 +335,8 @@ void Engine::check_loaded(const Sequence& s) {
   for (int64_t head = 0; head < n_heads; ++head)
     if (bad[head] >= 0)
       bad_session(s.loaded_from,
-                  format("layer %lld, KV head %lld, token %lld",
-                         static_cast<long long>(head / shape_.n_kv_heads),
-                         static_cast<long long>(head % shape_.n_kv_heads),
+                  format("layer %d, KV head %lld, token %lld", shape_.layer_of(head),
+                         static_cast<long long>(head - shape_.first_head(shape_.layer_of(head))),
                          static_cast<long long>(bad[head])),
                   "a key or value that is not a finite number", expected);
   // Without a step or a prompt since, the logits are the file's.

@@ -13,24 +13,24 @@ void CpuKv::destroy(SequenceKv& s) {
 }
 
 SequenceKv CpuKv::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
-  const int64_t block_size = host_->layout().block_size;
+  const int64_t block_size = host_->shape().block_size();
   if (n_tokens % block_size != 0 && n_tokens / block_size == from.n_tokens / block_size) park(from);
   return host_->fork(from, n_tokens, n_ctx);
 }
 
 void CpuKv::retire(SequenceKv& s) {
   forget(s, 0);
-  host_->make_own(s, 0, host_->layout().blocks(s.n_tokens));
+  host_->make_own(s, 0, host_->shape().in_blocks(s.n_tokens));
 }
 
 void CpuKv::truncate(SequenceKv& s, int64_t n_tokens) {
-  forget(s, n_tokens / host_->layout().block_size);
+  forget(s, n_tokens / host_->shape().block_size());
   host_->truncate(s, n_tokens);
 }
 
 void CpuKv::commit(SequenceKv& s) {
   host_->drop_passed(s, [this](const std::byte* block) { leave(block); });
-  if (s.n_tokens % host_->layout().block_size != 0) return;
+  if (s.n_tokens % host_->shape().block_size() != 0) return;
   flush_full(s);
   host_->build_digests(s, s.n_tokens);
 }
@@ -52,7 +52,7 @@ class InPlace : public CpuKv {
   bool in_place() const override { return true; }
   void activate(SequenceKv* const*, size_t, int64_t) override {}
   std::byte* tail(SequenceKv& s, int layer, int head) override {
-    return host_->head(s, layer, head).blocks[s.n_tokens / host_->layout().block_size];
+    return host_->head(s, layer, head).blocks[s.n_tokens / host_->shape().block_size()];
   }
   int64_t used_slots() const override { return 0; }
   int64_t room(int) const override { return kMaxBlocks; }
@@ -67,12 +67,12 @@ class InPlace : public CpuKv {
 
   // Blocks that are not kept share a buffer in turn. It holds a chunk and its window.
   LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t rows) override {
-    const int64_t n_blocks = host_->layout().blocks(n_total);
-    const size_t bytes = host_->layout().bytes();
-    const int n_heads = host_->n_kv_heads();
+    const int64_t n_blocks = host_->shape().in_blocks(n_total);
+    const size_t bytes = host_->shape().block_bytes(layer);
+    const int n_heads = host_->shape().heads(layer);
     table_.resize(n_blocks * n_heads);
     int64_t turns = 0;
-    if (!host_->selects(layer)) {
+    if (host_->shape().window(layer) > 0) {
       turns = std::min(n_blocks, host_->shape().prompt_blocks(layer, rows));
       passing_.reserve(turns * n_heads * bytes);
     }
@@ -103,8 +103,8 @@ class Pooled : public CpuKv {
       : CpuKv(host),
         threads_(threads),
         per_layer_(per_layer),
-        bytes_(host->layout().bytes()),
-        pool_(n_slots, policy, per_layer ? host->n_layers() : 1),
+        bytes_(host->shape().largest_block()),
+        pool_(n_slots, policy, per_layer ? host->shape().n_layers() : 1),
         memory_(size_t(n_slots) * bytes_) {}
 
   bool in_place() const override { return false; }
@@ -113,7 +113,7 @@ class Pooled : public CpuKv {
 
   // The newest blocks of all sequences of a step are in the pool, and one row iterates.
   int64_t sequences_per_step(int64_t row_slots) const override {
-    const int64_t parts = per_layer_ ? host_->n_layers() : 1;
+    const int64_t parts = per_layer_ ? host_->shape().n_layers() : 1;
     const int64_t have = slots() / parts, tails = n_heads() / parts;
     return have < row_slots ? 0 : (have - row_slots) / tails;
   }
@@ -126,7 +126,7 @@ class Pooled : public CpuKv {
   // or from before a cut.
   void reserve(SequenceKv& s, int64_t n_tokens, const Marks& marks) override {
     host_->reserve_prompt(s, n_tokens, marks);
-    const size_t block = s.n_tokens / host_->layout().block_size;
+    const size_t block = s.n_tokens / host_->shape().block_size();
     if (!s.tail_slots.empty()) return;
     for (const HeadKv& h : s.heads)
       if (block < h.blocks.size() && h.blocks[block]) pool_.drop(block_key(h.blocks[block]));
@@ -140,12 +140,12 @@ class Pooled : public CpuKv {
       while (!take_tails(s)) make_room(sequences, n, spare);
       active_.push_back(&s);
     }
-    for (int layer = 0; layer < (per_layer_ ? host_->n_layers() : 1); ++layer)
+    for (int layer = 0; layer < (per_layer_ ? host_->shape().n_layers() : 1); ++layer)
       while (room(layer) < spare) make_room(sequences, n, spare);
   }
 
   std::byte* tail(SequenceKv& s, int layer, int head) override {
-    return slot_data(s.tail_slots[size_t(layer) * host_->n_kv_heads() + head]);
+    return slot_data(s.tail_slots[host_->shape().first_head(layer) + head]);
   }
 
   int64_t room(int layer) const override {
@@ -198,9 +198,9 @@ class Pooled : public CpuKv {
 
   LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t) override {
     park(s);
-    const int64_t n_blocks = host_->layout().blocks(n_total),
-                  old = host_->layout().blocks(s.n_tokens);
-    const int n_heads = host_->n_kv_heads();
+    const int64_t n_blocks = host_->shape().in_blocks(n_total),
+                  old = host_->shape().in_blocks(s.n_tokens);
+    const int n_heads = host_->shape().heads(layer);
     layer_memory_.reserve(size_t(n_blocks) * n_heads * bytes_);
     table_.resize(n_blocks * n_heads);
     for (int64_t i = 0; i < n_blocks * n_heads; ++i)
@@ -217,7 +217,7 @@ class Pooled : public CpuKv {
 
  protected:
   void flush_full(SequenceKv& s) override {
-    const int64_t block = s.n_tokens / host_->layout().block_size - 1;
+    const int64_t block = s.n_tokens / host_->shape().block_size() - 1;
     for (int32_t slot : s.tail_slots) pool_.seal(slot);
     threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
       std::memcpy(s.heads[i].blocks[block], slot_data(s.tail_slots[i]), bytes_);
@@ -232,10 +232,10 @@ class Pooled : public CpuKv {
   }
 
   void flush_layer(SequenceKv& s, int layer, int64_t n_total) override {
-    const int64_t n_blocks = host_->layout().blocks(n_total),
-                  first = s.n_tokens / host_->layout().block_size;
+    const int64_t n_blocks = host_->shape().in_blocks(n_total),
+                  first = s.n_tokens / host_->shape().block_size();
     const int64_t fresh = n_blocks - first;
-    threads_->parallel_for(fresh * host_->n_kv_heads(), [&](int64_t i, int) {
+    threads_->parallel_for(fresh * host_->shape().heads(layer), [&](int64_t i, int) {
       const int64_t h = i / fresh, b = first + i % fresh;
       std::byte* to = host_->head(s, layer, static_cast<int>(h)).blocks[b];
       if (to) std::memcpy(to, table_[h * n_blocks + b], bytes_);
@@ -253,8 +253,8 @@ class Pooled : public CpuKv {
 
   void park(SequenceKv& s) override {
     if (s.tail_slots.empty()) return;
-    const int64_t block = s.n_tokens / host_->layout().block_size;
-    if (s.n_tokens % host_->layout().block_size != 0) {
+    const int64_t block = s.n_tokens / host_->shape().block_size();
+    if (s.n_tokens % host_->shape().block_size() != 0) {
       threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
         std::memcpy(s.heads[i].blocks[block], slot_data(s.tail_slots[i]), bytes_);
       });
@@ -266,7 +266,7 @@ class Pooled : public CpuKv {
   }
 
  private:
-  int64_t n_heads() const { return int64_t(host_->n_layers()) * host_->n_kv_heads(); }
+  int64_t n_heads() const { return host_->shape().heads(); }
   int partition(int layer) const { return per_layer_ ? layer : 0; }
   std::byte* slot_data(int32_t slot) const {
     return memory_.as<std::byte>() + size_t(slot) * bytes_;
@@ -275,10 +275,9 @@ class Pooled : public CpuKv {
   // A FILLING slot for every layer and head of s; false (and nothing taken) if there are not
   // enough.
   bool take_tails(SequenceKv& s) {
-    const int64_t block = s.n_tokens / host_->layout().block_size;
-    const int n_heads = host_->n_kv_heads();
+    const int64_t block = s.n_tokens / host_->shape().block_size();
     for (size_t i = 0; i < s.heads.size(); ++i) {
-      const int layer = static_cast<int>(i) / n_heads;
+      const int layer = host_->shape().layer_of(static_cast<int64_t>(i));
       const SlotPool::Grant grant =
           pool_.fill(block_key(s.heads[i].blocks[block]), partition(layer));
       if (grant.slot == SlotPool::kNone) {
@@ -289,7 +288,7 @@ class Pooled : public CpuKv {
       counters.evictions += grant.evicted;
       s.tail_slots.push_back(grant.slot);
     }
-    if (s.n_tokens % host_->layout().block_size != 0) {
+    if (s.n_tokens % host_->shape().block_size() != 0) {
       threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
         std::memcpy(slot_data(s.tail_slots[i]), s.heads[i].blocks[block], bytes_);
       });
@@ -312,7 +311,7 @@ class Pooled : public CpuKv {
 
   ThreadPool* threads_;
   bool per_layer_;
-  size_t bytes_;
+  size_t bytes_;  // of a block: layers are alike (KvShape::uneven)
   SlotPool pool_;
   Buffer memory_;
   Buffer layer_memory_;              // prefill: one layer of KV

@@ -11,19 +11,19 @@ HostKv::HostKv(const KvShape& shape, const cpu::Kernels* kernels, ThreadPool* th
       kernels_(kernels),
       threads_(threads),
       host_digests_(host_digests),
-      store_(shape.layout.bytes(), std::move(slabs), limit) {}
+      store_(std::move(slabs), limit) {}
 
 SequenceKv HostKv::create(int64_t n_ctx, const DigestSpec& spec) {
   SequenceKv s;
   s.spec = spec;
-  s.max_blocks = layout().blocks(n_ctx);
+  s.max_blocks = shape_.in_blocks(n_ctx);
   s.heads.resize(shape_.heads());
-  const size_t blocks = layout().blocks(n_ctx);
+  const size_t blocks = shape_.in_blocks(n_ctx);
   for (size_t i = 0; i < s.heads.size(); ++i) {
     HeadKv& h = s.heads[i];
     h.blocks.reserve(blocks);
-    if (!host_digests_ || !spec.kept || !selects(layer_of(i))) continue;
-    h.digests.reserve(blocks * digest_stride(spec));
+    if (!host_digests_ || !spec.kept || !selects_head(i)) continue;
+    h.digests.reserve(blocks * digest_stride(spec, shape_.layer_of(i)));
     h.bound_factor.reserve(blocks);
   }
   s.tail_slots.reserve(s.heads.size());
@@ -32,22 +32,23 @@ SequenceKv HostKv::create(int64_t n_ctx, const DigestSpec& spec) {
 
 SequenceKv HostKv::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
   SequenceKv s = create(n_ctx, from.spec);
-  const size_t full = n_tokens / layout().block_size, blocks = layout().blocks(n_tokens);
-  const int64_t stride = digest_stride(from.spec);
+  const size_t full = n_tokens / shape_.block_size(), blocks = shape_.in_blocks(n_tokens);
   s.unrotated = from.unrotated;
   s.marks = from.marks.of_fork(n_tokens);
   try {
     for (size_t i = 0; i < s.heads.size(); ++i) {
       HeadKv& h = s.heads[i];
+      const int layer = shape_.layer_of(static_cast<int64_t>(i));
+      const int64_t stride = digest_stride(from.spec, layer);
       h.blocks.reserve(blocks);
       for (size_t b = 0; b < full; ++b) {
         std::byte* block = from.heads[i].blocks[b];
-        if (block && !shape_.keeps(layer_of(i), static_cast<int64_t>(b), n_tokens, s.marks))
+        if (block && !shape_.keeps(layer, static_cast<int64_t>(b), n_tokens, s.marks))
           block = nullptr;
         if (block) store_.share(block);
         h.blocks.push_back(block);
       }
-      if (full < blocks) h.blocks.push_back(store_.take());
+      if (full < blocks) h.blocks.push_back(store_.take(shape_.block_bytes(layer)));
       const size_t digested =
           std::min(full, from.heads[i].bound_factor.size());  // none where the device has them
       h.digests.assign(from.heads[i].digests.begin(),
@@ -62,20 +63,21 @@ SequenceKv HostKv::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx)
   }
   if (full < blocks)
     threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
-      std::memcpy(s.heads[i].blocks[full], from.heads[i].blocks[full], layout().bytes());
+      std::memcpy(s.heads[i].blocks[full], from.heads[i].blocks[full], block_bytes_of(i));
     });
   s.n_tokens = n_tokens;
   return s;
 }
 
 void HostKv::make_own(SequenceKv& s, int64_t first, int64_t last) {
-  for (HeadKv& h : s.heads)
+  for (size_t i = 0; i < s.heads.size(); ++i)
     for (int64_t b = first; b < last; ++b) {
-      if (!h.blocks[b] || !store_.shared(h.blocks[b])) continue;
-      std::byte* own = store_.take();
-      std::memcpy(own, h.blocks[b], layout().bytes());
-      store_.give_back(h.blocks[b]);
-      h.blocks[b] = own;
+      std::byte*& block = s.heads[i].blocks[b];
+      if (!block || !store_.shared(block)) continue;
+      std::byte* own = store_.take(block_bytes_of(i));
+      std::memcpy(own, block, block_bytes_of(i));
+      store_.give_back(block);
+      block = own;
     }
 }
 
@@ -92,18 +94,19 @@ void HostKv::destroy(SequenceKv& s) {
 void HostKv::reserve(SequenceKv& s, int64_t n_tokens) { reserve_prompt(s, n_tokens, s.marks); }
 
 void HostKv::reserve_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
-  const size_t want = layout().blocks(n_tokens);
+  const size_t want = shape_.in_blocks(n_tokens);
   try {
     // Full when it was shared, and cut since.
     if (n_tokens > s.n_tokens)
-      make_own(s, s.n_tokens / layout().block_size, layout().blocks(s.n_tokens));
+      make_own(s, s.n_tokens / shape_.block_size(), shape_.in_blocks(s.n_tokens));
     for (size_t i = 0; i < s.heads.size(); ++i) {
       HeadKv& h = s.heads[i];
+      const int layer = shape_.layer_of(static_cast<int64_t>(i));
       while (h.blocks.size() < want) {
         const auto block = static_cast<int64_t>(h.blocks.size());
         h.blocks.reserve(h.blocks.size() + 1);
-        h.blocks.push_back(shape_.keeps(layer_of(i), block, n_tokens, marks) ? store_.take()
-                                                                             : nullptr);
+        const bool keeps = shape_.keeps(layer, block, n_tokens, marks);
+        h.blocks.push_back(keeps ? store_.take(shape_.block_bytes(layer)) : nullptr);
       }
     }
   } catch (...) {
@@ -115,7 +118,7 @@ void HostKv::reserve_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks)
 void HostKv::drop(SequenceKv& s, int layer, int64_t first, int64_t last, const Leaving& leaving) {
   for (int64_t b = first; b < last; ++b) {
     if (shape_.keeps(layer, b, s.n_tokens, s.marks)) continue;
-    for (int i = 0; i < shape_.n_kv_heads; ++i) {
+    for (int i = 0; i < shape_.heads(layer); ++i) {
       std::byte*& block = head(s, layer, i).blocks[b];
       if (!block) continue;
       if (store_.held_once(block)) leaving(block);
@@ -132,26 +135,28 @@ void HostKv::commit_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
   const Marks old = s.marks;
   s.n_tokens = n_tokens;
   s.marks = marks;
-  for (int layer = 0; layer < n_layers(); ++layer) {
-    if (selects(layer)) continue;
+  for (int layer = 0; layer < shape_.n_layers(); ++layer) {
+    if (shape_.window(layer) == 0) continue;
     for (const int64_t mark : old)
-      drop(s, layer, shape_.first_kept(layer, mark), layout().blocks(mark), leaving);
-    drop(s, layer, shape_.first_kept(layer, before), layout().blocks(before), leaving);
+      drop(s, layer, shape_.first_kept(layer, mark), shape_.in_blocks(mark), leaving);
+    drop(s, layer, shape_.first_kept(layer, before), shape_.in_blocks(before), leaving);
   }
 }
 
 void HostKv::drop_passed(SequenceKv& s, const Leaving& leaving) {
-  for (int layer = 0; layer < n_layers(); ++layer)
-    if (!selects(layer))
+  for (int layer = 0; layer < shape_.n_layers(); ++layer)
+    if (shape_.window(layer) > 0)
       drop(s, layer, shape_.first_kept(layer, s.n_tokens - 1), shape_.first_kept(layer, s.n_tokens),
            leaving);
 }
 
 // All heads of a layer hold the same blocks, so one head is looked at.
 int64_t HostKv::blocks_held(const SequenceKv& s, int layer, int64_t first, int64_t last) const {
+  if (shape_.heads(layer) == 0) return 0;
   const std::vector<std::byte*>& blocks = head(s, layer, 0).blocks;
-  return n_kv_heads() * std::count_if(blocks.begin() + first, blocks.begin() + last,
-                                      [](const std::byte* block) { return block != nullptr; });
+  return shape_.heads(layer) *
+         std::count_if(blocks.begin() + first, blocks.begin() + last,
+                       [](const std::byte* block) { return block != nullptr; });
 }
 
 int64_t HostKv::reach(const SequenceKv& s, int64_t n_tokens) const {
@@ -160,7 +165,7 @@ int64_t HostKv::reach(const SequenceKv& s, int64_t n_tokens) const {
 }
 
 void HostKv::forget(SequenceKv& s, int layer, int64_t first, int64_t last) {
-  for (int h = 0; h < n_kv_heads(); ++h)
+  for (int h = 0; h < shape_.heads(layer); ++h)
     for (int64_t b = first; b < last; ++b) {
       std::byte*& block = head(s, layer, h).blocks[b];
       if (block) store_.give_back(block);
@@ -169,16 +174,17 @@ void HostKv::forget(SequenceKv& s, int layer, int64_t first, int64_t last) {
 }
 
 void HostKv::truncate(SequenceKv& s, int64_t n_tokens) {
-  const size_t keep = layout().blocks(n_tokens), full = n_tokens / layout().block_size;
+  const size_t keep = shape_.in_blocks(n_tokens), full = n_tokens / shape_.block_size();
   s.marks.cut(n_tokens);
-  for (HeadKv& h : s.heads) {
+  for (size_t i = 0; i < s.heads.size(); ++i) {
+    HeadKv& h = s.heads[i];
     while (h.blocks.size() > keep) {
       if (h.blocks.back()) store_.give_back(h.blocks.back());
       h.blocks.pop_back();
     }
     if (h.bound_factor.size() > full) {
       h.bound_factor.resize(full);
-      h.digests.resize(full * digest_stride(s.spec));
+      h.digests.resize(full * digest_stride(s.spec, shape_.layer_of(static_cast<int64_t>(i))));
     }
   }
   if (s.selection) s.selection->truncate(n_tokens);
@@ -188,18 +194,20 @@ void HostKv::truncate(SequenceKv& s, int64_t n_tokens) {
 void HostKv::adopt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
                    std::span<const MappedBlocks> blocks, const std::shared_ptr<const void>& owner) {
   try {
-    for (HeadKv& h : s.heads) h.blocks.reserve(layout().blocks(n_tokens));
-    for (const MappedBlocks& m : blocks) store_.adopt(m.data, m.stride * n_kv_heads(), owner);
+    for (HeadKv& h : s.heads) h.blocks.reserve(shape_.in_blocks(n_tokens));
+    for (const MappedBlocks& m : blocks)
+      store_.adopt(m.data, shape_.block_bytes(m.layer), m.stride * shape_.heads(m.layer), owner);
   } catch (...) {
     store_.forget_unheld();
     throw;
   }
-  for (HeadKv& h : s.heads) h.blocks.assign(layout().blocks(n_tokens), nullptr);
+  for (HeadKv& h : s.heads) h.blocks.assign(shape_.in_blocks(n_tokens), nullptr);
   for (const MappedBlocks& m : blocks)
     for (int64_t b = m.first; b < m.first + m.n; ++b) {
       if (!shape_.keeps(m.layer, b, n_tokens, marks)) continue;
-      for (int h = 0; h < n_kv_heads(); ++h) {
-        const std::byte* block = m.data + (h * m.stride + b - m.first) * layout().bytes();
+      for (int h = 0; h < shape_.heads(m.layer); ++h) {
+        const std::byte* block =
+            m.data + (h * m.stride + b - m.first) * shape_.block_bytes(m.layer);
         head(s, m.layer, h).blocks[b] = const_cast<std::byte*>(block);
         store_.share(head(s, m.layer, h).blocks[b]);
       }
@@ -214,39 +222,45 @@ void HostKv::enter(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
 }
 
 void HostKv::build_digests(SequenceKv& s, int64_t n_tokens, int layer) {
-  const size_t full = n_tokens / layout().block_size;
-  const int64_t stride = digest_stride(s.spec);
-  const size_t first = layer < 0 ? 0 : size_t(layer) * n_kv_heads();
-  const size_t count = layer < 0 ? s.heads.size() : n_kv_heads();
+  const size_t full = n_tokens / shape_.block_size();
+  const size_t first = layer < 0 ? 0 : shape_.first_head(layer);
+  const size_t count = layer < 0 ? s.heads.size() : shape_.heads(layer);
+  const auto stride_of = [&](size_t head) {
+    return digest_stride(s.spec, shape_.layer_of(static_cast<int64_t>(head)));
+  };
   for (size_t i = 0; s.spec.kept && i < count; ++i) {  // what can fail first
-    if (!selects(layer_of(first + i))) continue;
-    s.heads[first + i].digests.reserve(full * stride);
+    if (!selects_head(first + i)) continue;
+    s.heads[first + i].digests.reserve(full * stride_of(first + i));
     s.heads[first + i].bound_factor.reserve(full);
   }
   threads_->parallel_for(count, [&](int64_t i, int) {
-    const int at = layer_of(first + i);
-    if (!selects(at)) return;
+    const int at = shape_.layer_of(static_cast<int64_t>(first) + i);
+    if (!shape_.selects(at)) return;
     HeadKv& h = s.heads[first + i];
     if (s.selection)
-      s.selection->add_blocks(at, static_cast<int>((first + i) % n_kv_heads()),
-                              static_cast<int>(full), h.blocks.data());
+      s.selection->add_blocks(
+          at, static_cast<int>(static_cast<int64_t>(first) + i - shape_.first_head(at)),
+          static_cast<int>(full), h.blocks.data());
     const size_t old = h.bound_factor.size();
     if (old >= full || !s.spec.kept) return;
+    const int64_t stride = stride_of(first + i);
+    const BlockLayout layout = shape_.layout(at);
     h.digests.resize(full * stride);
     h.bound_factor.resize(full);
     for (size_t b = old; b < full; ++b)
       h.bound_factor[b] = kernels_->attention.digest_build(
-          h.blocks[b], layout().type, layout().block_size, layout().head_dim, s.spec.kind,
+          h.blocks[b], layout.type, layout.block_size, layout.head_dim, s.spec.kind,
           s.spec.with_mean, h.digests.data() + b * stride);
   });
 }
 
 void HostKv::change_digests(SequenceKv& s, const DigestSpec& spec) {
   if (s.spec == spec) return;
-  const size_t blocks = s.n_tokens / layout().block_size;
+  const size_t blocks = s.n_tokens / shape_.block_size();
   for (size_t i = 0; i < s.heads.size(); ++i) {  // what can fail first
-    if (!selects(layer_of(i))) continue;
-    s.heads[i].digests.reserve(blocks * digest_stride(spec));
+    if (!selects_head(i)) continue;
+    const int layer = shape_.layer_of(static_cast<int64_t>(i));
+    s.heads[i].digests.reserve(blocks * digest_stride(spec, layer));
     s.heads[i].bound_factor.reserve(blocks);
   }
   for (HeadKv& h : s.heads) {

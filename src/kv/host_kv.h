@@ -1,5 +1,6 @@
 // The KV of sequences: which host block holds what, and each full block's digest.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -48,7 +49,7 @@ struct SequenceKv {
   int64_t n_tokens = 0;       // committed; blocks may hold more during a step or a prefill
   Marks marks;                // up to n_tokens
   int64_t max_blocks = 0;     // the most blocks that a head may hold
-  std::vector<HeadKv> heads;  // [n_layers][n_kv_heads]
+  std::vector<HeadKv> heads;  // of all layers: KvShape::first_head
   DigestSpec spec;
   // Keys are held as before RoPE, since their positions are those in the attended list. Otherwise
   // they are rotated to their positions in the text.
@@ -92,10 +93,10 @@ class HostKv {
   void make_own(SequenceKv& sequence, int64_t first, int64_t last);
 
   HeadKv& head(SequenceKv& s, int layer, int h) const {
-    return s.heads[size_t(layer) * shape_.n_kv_heads + h];
+    return s.heads[shape_.first_head(layer) + h];
   }
   const HeadKv& head(const SequenceKv& s, int layer, int h) const {
-    return s.heads[size_t(layer) * shape_.n_kv_heads + h];
+    return s.heads[shape_.first_head(layer) + h];
   }
 
   // Takes host blocks for n_tokens in every layer and head. Makes the blocks that are written next
@@ -145,19 +146,24 @@ class HostKv {
   void renew_digests(SequenceKv& sequence);
 
   const KvShape& shape() const { return shape_; }
-  const BlockLayout& layout() const { return shape_.layout; }
-  int n_layers() const { return shape_.n_layers; }
-  int n_kv_heads() const { return shape_.n_kv_heads; }
-  // Whether blocks of this layer are chosen by digests, codes or a selector's state.
-  bool selects(int layer) const { return shape_.window(layer) == 0; }
-  int64_t digest_stride(const DigestSpec& spec) const {
-    return int64_t(spec.vectors()) * layout().head_dim;
+  // Of devices whose layers are alike (KvShape::uneven).
+  BlockLayout layout() const { return shape_.layout(0); }
+  int64_t digest_stride(const DigestSpec& spec, int layer) const {
+    return int64_t(spec.vectors()) * shape_.layer(layer).head_dim;
   }
-  uint64_t host_bytes() const { return uint64_t(store_.in_use()) * layout().bytes(); }
-  int64_t host_room() const { return store_.most() - store_.in_use(); }
+  uint64_t host_bytes() const { return store_.bytes_in_use(); }
+  // Bytes left of host_mem.
+  int64_t host_room() const {
+    return static_cast<int64_t>(std::min<uint64_t>(store_.room(), INT64_MAX));
+  }
 
  private:
-  int layer_of(size_t head) const { return static_cast<int>(head / shape_.n_kv_heads); }
+  bool selects_head(size_t head) const {
+    return shape_.selects(shape_.layer_of(static_cast<int64_t>(head)));
+  }
+  size_t block_bytes_of(size_t head) const {
+    return shape_.block_bytes(shape_.layer_of(static_cast<int64_t>(head)));
+  }
   // Gives back those of a layer's blocks [first, last) that the sequence does not keep.
   void drop(SequenceKv& sequence, int layer, int64_t first, int64_t last, const Leaving& leaving);
 

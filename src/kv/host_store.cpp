@@ -31,35 +31,41 @@ class SystemSlabs : public SlabSource {
 
 std::unique_ptr<SlabSource> make_system_slabs() { return std::make_unique<SystemSlabs>(); }
 
-HostStore::HostStore(size_t block_bytes, std::unique_ptr<SlabSource> source, uint64_t limit)
-    : source_(std::move(source)),
-      block_bytes_(block_bytes),
-      slab_bytes_(source_->slab_bytes()),
-      most_(limit ? static_cast<int64_t>(limit / block_bytes)
-                  : std::numeric_limits<int64_t>::max()) {
-  while (slab_bytes_ < block_bytes_) slab_bytes_ *= 2;
-}
+HostStore::HostStore(std::unique_ptr<SlabSource> source, uint64_t limit)
+    : source_(std::move(source)), most_(limit ? limit : std::numeric_limits<uint64_t>::max()) {}
 
 HostStore::~HostStore() {
   for (const Slab& slab : slabs_)
-    if (!slab.owner) source_->give_back(slab.data, slab_bytes_);
+    if (!slab.owner) source_->give_back(slab.data, slab.bytes);
 }
 
-void HostStore::grow() {
-  const size_t blocks = slab_bytes_ / block_bytes_, n = own_slabs_ + 1;
+HostStore::Size& HostStore::size_of(size_t block_bytes) {
+  for (Size& size : sizes_)
+    if (size.block_bytes == block_bytes) return size;
+  return sizes_.emplace_back(Size{block_bytes});
+}
+
+void HostStore::grow(Size& size) {
+  size_t bytes = source_->slab_bytes();
+  while (bytes < size.block_bytes) bytes *= 2;
+  const size_t blocks = bytes / size.block_bytes, n = size.slabs + 1;
   // give_back never allocates. By doubling: large allocations wait for whoever gets pages for a
   // slab meanwhile.
-  if (free_.capacity() < n * blocks) free_.reserve(std::max(n * blocks, 2 * free_.capacity()));
+  if (size.free.capacity() < n * blocks)
+    size.free.reserve(std::max(n * blocks, 2 * size.free.capacity()));
   if (slabs_.capacity() == slabs_.size()) slabs_.reserve(std::max<size_t>(1, 2 * slabs_.size()));
-  Slab slab{nullptr, std::make_unique<uint32_t[]>(blocks), nullptr, static_cast<int64_t>(blocks)};
-  slab.data = source_->take(slab_bytes_);
+  Slab slab{nullptr, size.block_bytes,
+            bytes,   std::make_unique<uint32_t[]>(blocks),
+            nullptr, static_cast<int64_t>(blocks)};
+  slab.data = source_->take(bytes);
   if (!slab.data)
-    fail(RIFFLE_OUT_OF_MEMORY, "the KV store could not grow beyond %zu bytes",
-         own_slabs_ * slab_bytes_);
-  next_ = slab.data;
-  end_ = next_ + blocks * block_bytes_;
+    fail(RIFFLE_OUT_OF_MEMORY, "the KV store could not grow beyond %llu bytes",
+         static_cast<unsigned long long>(reserved_bytes_));
+  size.next = slab.data;
+  size.end = size.next + blocks * size.block_bytes;
   insert(std::move(slab));
-  ++own_slabs_;
+  ++size.slabs;
+  reserved_bytes_ += bytes;
 }
 
 size_t HostStore::after(const std::byte* place) const {
@@ -77,55 +83,59 @@ const HostStore::Slab& HostStore::slab_of(const std::byte* block) const {
   return slabs_[after(block) - 1];
 }
 
-void HostStore::adopt(const std::byte* data, int64_t n, std::shared_ptr<const void> owner) {
-  const auto end = [&](const std::byte* begin, int64_t blocks) {
-    return begin + static_cast<size_t>(blocks) * block_bytes_;
-  };
+void HostStore::adopt(const std::byte* data, size_t block_bytes, int64_t n,
+                      std::shared_ptr<const void> owner) {
+  const size_t bytes = static_cast<size_t>(n) * block_bytes;
   const size_t next = after(data);
-  bool overlaps = next < slabs_.size() && std::less<>()(slabs_[next].data, end(data, n));
+  bool overlaps = next < slabs_.size() && std::less<>()(slabs_[next].data, data + bytes);
   if (next > 0) {
     const Slab& before = slabs_[next - 1];
-    if (before.data == data && before.blocks == n && before.owner) return;
-    overlaps |= std::less<>()(data, end(before.data, before.blocks));
+    const bool is_there = before.data == data && before.blocks == n && before.owner;
+    if (is_there && before.block_bytes == block_bytes) return;
+    overlaps |= std::less<>()(data, before.data + size_t(before.blocks) * before.block_bytes);
   }
   if (overlaps) fail(RIFFLE_BAD_SESSION, "blocks of a session overlap other blocks");
-  insert({const_cast<std::byte*>(data), std::make_unique<uint32_t[]>(n), std::move(owner), n});
+  insert({const_cast<std::byte*>(data), block_bytes, bytes, std::make_unique<uint32_t[]>(n),
+          std::move(owner), n});
 }
 
 void HostStore::forget_unheld() {
   std::erase_if(slabs_, [](const Slab& slab) { return slab.owner && slab.held == 0; });
 }
 
-std::byte* HostStore::take() {
-  if (in_use_ >= most_)
+std::byte* HostStore::take(size_t block_bytes) {
+  if (room() < block_bytes)
     fail(RIFFLE_OUT_OF_MEMORY,
-         "the KV of all sequences would exceed `host_mem`: %lld blocks of %zu bytes are in use",
-         static_cast<long long>(in_use_), block_bytes_);
+         "the KV of all sequences would exceed `host_mem`: %lld blocks of %llu bytes in all are in "
+         "use",
+         static_cast<long long>(in_use_), static_cast<unsigned long long>(bytes_in_use_));
+  Size& size = size_of(block_bytes);
   std::byte* block;
-  if (!free_.empty()) {
-    block = free_.back();
-    free_.pop_back();
+  if (!size.free.empty()) {
+    block = size.free.back();
+    size.free.pop_back();
   } else {
-    if (next_ == end_) grow();
-    block = next_;
-    next_ += block_bytes_;
+    if (size.next == size.end) grow(size);
+    block = size.next;
+    size.next += block_bytes;
   }
-  Slab& slab = slab_of(block);
-  slab.holders_of(block, block_bytes_) = 1;
+  slab_of(block).holders_of(block) = 1;
   ++in_use_;
+  bytes_in_use_ += block_bytes;
   return block;
 }
 
 void HostStore::give_back(std::byte* block) {
   Slab& slab = slab_of(block);
-  const uint32_t holders = --slab.holders_of(block, block_bytes_);
+  const uint32_t holders = --slab.holders_of(block);
   if (slab.owner) {
     if (--slab.held == 0) slabs_.erase(slabs_.begin() + (&slab - slabs_.data()));
     return;
   }
   if (holders > 0) return;
-  free_.push_back(block);
+  size_of(slab.block_bytes).free.push_back(block);
   --in_use_;
+  bytes_in_use_ -= slab.block_bytes;
 }
 
 }  // namespace riffle

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "kv/block_layout.h"
@@ -54,26 +55,69 @@ class Marks {
   int n_ = 0;
 };
 
-struct KvShape {
+// What a layer keeps of a sequence.
+enum class LayerKeeps : uint8_t {
+  KV,          // keys and values of all tokens
+  WINDOW_KV,   // of the tokens that its sliding window sees
+  EARLIER_KV,  // nothing: it attends to what an earlier layer keeps
+  STATE,       // a recurrent state in place of keys and values
+};
+
+struct LayerShape {
+  LayerKeeps keeps = LayerKeeps::KV;
+  int n_kv_heads = 0, head_dim = 0;  // of the keys and values that it attends to; STATE: 0
+  int32_t window = 0;                // WINDOW_KV: tokens that a query sees
+  int source = -1;                   // EARLIER_KV: the layer that keeps them
+  bool operator==(const LayerShape&) const = default;
+  bool has_blocks() const { return keeps == LayerKeeps::KV || keeps == LayerKeeps::WINDOW_KV; }
+};
+
+// What sequences keep, layer by layer.
+class KvShape {
+ public:
   // Attention of prompts begins to read at a multiple of this. Keys before the window get weight 0.
   static constexpr int64_t kKeyTile = 64;
 
-  BlockLayout layout;
-  int n_layers = 0, n_kv_heads = 0;
-  std::vector<int32_t> windows{};  // for each layer the tokens a query sees; 0: all. Empty: all 0
+  KvShape() = default;
+  KvShape(int block_size, KvType type, std::vector<LayerShape> layers);
+  // Layers that are all alike, except for their windows: for each layer the tokens that a query
+  // sees; 0: all. Empty: all 0.
+  KvShape(const BlockLayout& layout, int n_layers, int n_kv_heads,
+          const std::vector<int32_t>& windows = {});
 
-  int32_t window(int layer) const { return windows.empty() ? 0 : windows[layer]; }
+  int n_layers() const { return static_cast<int>(layers_.size()); }
+  const LayerShape& layer(int i) const { return layers_[i]; }
+  int block_size() const { return block_size_; }
+  KvType type() const { return type_; }
+  // Blocks of one head that hold so many tokens.
+  int64_t in_blocks(int64_t tokens) const { return (tokens + block_size_ - 1) / block_size_; }
+  BlockLayout layout(int layer) const { return {block_size_, layers_[layer].head_dim, type_}; }
+  size_t block_bytes(int layer) const { return layout(layer).bytes(); }
+  size_t largest_block() const;  // in bytes
+  // KV heads whose blocks the layer keeps.
+  int heads(int layer) const { return layers_[layer].has_blocks() ? layers_[layer].n_kv_heads : 0; }
+  // Heads of all layers are numbered, layer by layer.
+  int64_t first_head(int layer) const { return first_head_[layer]; }
+  int64_t heads() const { return first_head_.back(); }
+  int layer_of(int64_t head) const { return layer_of_[head]; }
+
+  int32_t window(int layer) const { return layers_[layer].window; }
   int windowed_layers() const {
-    return static_cast<int>(
-        std::count_if(windows.begin(), windows.end(), [](int32_t w) { return w > 0; }));
+    return static_cast<int>(std::count_if(layers_.begin(), layers_.end(), [](const LayerShape& l) {
+      return l.keeps == LayerKeeps::WINDOW_KV;
+    }));
   }
-  int64_t heads() const { return int64_t(n_layers) * n_kv_heads; }
+  // Whether blocks of this layer are chosen by digests, codes or a selector's state.
+  bool selects(int layer) const { return layers_[layer].keeps == LayerKeeps::KV; }
+  // Names the first two layers that differ in heads or head size, or the first one that keeps
+  // something other than its own keys and values; empty: there are none. Kernels are written for
+  // layers that are alike.
+  std::string uneven() const;
 
   // The first block that must be there when a layer goes on with the token at position n_tokens.
   int64_t first_needed(int layer, int64_t n_tokens) const {
     if (window(layer) == 0) return 0;
-    return std::max<int64_t>(0, n_tokens + 1 - window(layer)) / kKeyTile * kKeyTile /
-           layout.block_size;
+    return std::max<int64_t>(0, n_tokens + 1 - window(layer)) / kKeyTile * kKeyTile / block_size_;
   }
   // The first block that is kept: that of a sequence from which kTakeBack tokens were taken back.
   int64_t first_kept(int layer, int64_t n_tokens) const {
@@ -85,22 +129,40 @@ struct KvShape {
   // Whether a layer keeps a block when the sequence holds n_tokens.
   bool keeps(int layer, int64_t block, int64_t n_tokens, const Marks& marks) const;
 
-  // Blocks of all layers and heads that a sequence of n_tokens with these marks keeps, of those
-  // from block `from` on.
-  int64_t blocks(int64_t n_tokens, const Marks& marks, int64_t from = 0) const;
-  // The most blocks that a sequence of n_tokens holds, also while a prompt is read into it. The
-  // prompt may set a mark at its end; in a new sequence or a fork it may set others.
+  // Bytes of the blocks of all layers and heads that a sequence of n_tokens with these marks keeps,
+  // of those from block `from` on.
+  uint64_t bytes(int64_t n_tokens, const Marks& marks, int64_t from = 0) const;
+  // The most blocks that a sequence of n_tokens holds, also while a prompt is read into it, and
+  // their bytes. The prompt may set a mark at its end; in a new sequence or a fork it may set
+  // others.
   int64_t most_blocks(int64_t n_tokens) const;
-  // The longest sequence, in tokens, for which most_blocks is at most `most`. It is a whole number
+  uint64_t most_bytes(int64_t n_tokens) const;
+  // The longest sequence, in tokens, for which most_bytes is at most `most`. It is a whole number
   // of blocks, and at most kMaxBlocks of them.
-  int64_t longest(int64_t most) const;
+  int64_t longest(uint64_t most) const;
   // The blocks of a sequence of n_tokens that steps can read.
   int64_t readable_blocks(int64_t n_tokens) const;
   // Blocks of a layer that attention of a prompt may read or write while it goes through `rows`
   // rows.
   int64_t prompt_blocks(int layer, int64_t rows) const {
-    return (rows + window(layer) + kKeyTile) / layout.block_size + 2;
+    return (rows + window(layer) + kKeyTile) / block_size_ + 2;
   }
+  // Bytes of a layer's KV of so many tokens.
+  uint64_t layer_bytes(int layer, int64_t tokens) const {
+    return uint64_t(in_blocks(tokens)) * heads(layer) * block_bytes(layer);
+  }
+  // Those of the layer for which they are the most.
+  uint64_t largest_layer(int64_t tokens) const;
+
+ private:
+  // Blocks of a head of a layer that a sequence holds, at most.
+  int64_t most_of(int layer, int64_t n_tokens) const;
+
+  int block_size_ = 32;
+  KvType type_ = KvType::F16;
+  std::vector<LayerShape> layers_;
+  std::vector<int64_t> first_head_{0};  // of each layer, and the number of all
+  std::vector<int32_t> layer_of_;       // of each head
 };
 
 }  // namespace riffle

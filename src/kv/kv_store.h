@@ -49,9 +49,9 @@ class KvStore {
   virtual void reserve(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) {
     host_->reserve_prompt(sequence, n_tokens, marks);
   }
-  // Announces that n_blocks more blocks will be reserved soon, so that slow work may begin now.
-  // Never fails.
-  virtual void expect(int64_t n_blocks) { (void)n_blocks; }
+  // Announces that so many more bytes of blocks will be reserved soon, so that slow work may begin
+  // now. Never fails.
+  virtual void expect(int64_t bytes) { (void)bytes; }
   // Keeps the first n_tokens, which HostKv::reach must allow, and forgets the rest everywhere.
   virtual void truncate(SequenceKv& sequence, int64_t n_tokens) {
     host_->truncate(sequence, n_tokens);

@@ -67,7 +67,7 @@ def text(piece):
 
 def offsets(page):
     """Checks that the fields of each table follow each other, except a page's checksum, which ends it."""
-    for name in ["Header", "Save", "Run", "Index", "Token extent", "KV extent", "State of lfps"]:
+    for name in ["Header", "Shape", "Save", "Run", "Index", "Token extent", "KV extent", "State of lfps"]:
         rows = [(int(offset), int(size), meaning) for offset, size, meaning in page[name]]
         ends = name in ("Header", "Save")
         parts = rows[:-1] if ends else rows
@@ -100,9 +100,12 @@ def session(folder, page, kind, number):
     header = file.read("Header", 0)
     expected = {name: info[name] for name in ("n_layers", "n_kv_heads", "head_dim", "vocab_size")}
     check({name: header[name] for name in expected} == expected and header["magic"] == b"RIFFLEKV"
-          and header["version"] == 2 and header["page"] == PAGE and header["kv_type"] == number
+          and header["version"] == 3 and header["page"] == PAGE and header["kv_type"] == number
           and header["weights"] != 0 and header["tokenizer"] != 0 and header["rotation"] != 0,
           f"{kind}: header", header)
+    shape = file.read("Shape", file.tables["Header"]["shapes"][0])
+    check(header["n_shapes"] == 1 and shape["keeps"] == 0 and not any(header["shape_of"])
+          and all(shape[name] == info[name] for name in ("n_kv_heads", "head_dim")), f"{kind}: shape of layers", shape)
     check(text(header["architecture"]) == info["architecture"] and text(header["model"]) == info["name"],
           f"{kind}: names", header)
     saves = [file.read("Save", PAGE * (1 + i)) for i in range(2)]

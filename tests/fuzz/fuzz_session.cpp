@@ -53,11 +53,12 @@ static std::string_view bytes_of(const FileRun& run, const std::string& file) {
 // compared: any bytes may come with correct ones.
 static void take_blocks(const SessionContent& c, const std::string& file) {
   const SessionOrigin& o = c.origin;
-  if (c.n_tokens() > 4096 || o.n_layers * o.n_kv_heads > 64 ||
-      o.head_dim % (o.type == KvType::Q8 ? 32 : 16) != 0 || o.head_dim > 256 ||
+  const KvShape shape = o.shape();
+  const int head_dim = shape.layer(0).head_dim;
+  if (c.n_tokens() > 4096 || shape.heads() > 64 || !shape.uneven().empty() ||
+      head_dim % (o.type == KvType::Q8 ? 32 : 16) != 0 || head_dim > 256 ||
       (o.block_size != 16 && o.block_size != 32 && o.block_size != 64))
     return;
-  const KvShape shape{o.layout(), o.n_layers, o.n_kv_heads, {}};
   const std::shared_ptr<std::byte> map(
       static_cast<std::byte*>(
           std::aligned_alloc(disk::kPage, (file.size() / disk::kPage + 1) * disk::kPage)),
@@ -76,7 +77,7 @@ static void take_blocks(const SessionContent& c, const std::string& file) {
     __builtin_trap();
   }
   // Digests need all full blocks, which the engine asks for.
-  const int64_t n_blocks = shape.layout.blocks(c.n_tokens());
+  const int64_t n_blocks = shape.in_blocks(c.n_tokens());
   bool whole = true;
   for (const HeadKv& head : first.heads)
     for (int64_t b = 0; b < n_blocks; ++b) whole &= head.blocks[b] != nullptr;
@@ -84,7 +85,8 @@ static void take_blocks(const SessionContent& c, const std::string& file) {
     Selection settings;
     settings.selector = SelectorKind::LFPS;
     const auto lfps = make_lfps(settings);
-    first.selection = lfps->make_state({o.n_layers, o.n_kv_heads, 2, o.layout(), 8192, &scalar()});
+    first.selection = lfps->make_state(
+        {shape.n_layers(), shape.layer(0).n_kv_heads, 2, shape.layout(0), 8192, &scalar()});
     store.enter(first, c.n_tokens(), c.marks);
     store.enter(second, c.n_tokens(), c.marks);
     if (first.selection->load(bytes_of(c.state, file), c.n_tokens())) {

@@ -228,7 +228,7 @@ struct World : TokenKv {
   }
   bool whole(const Live& s) {
     bool good = s.kv.n_tokens == static_cast<int64_t>(s.tokens.size());
-    std::vector<uint16_t> digest(store.digest_stride(s.kv.spec));
+    std::vector<uint16_t> digest(store.digest_stride(s.kv.spec, 0));
     for (int layer = 0; layer < kLayers; ++layer)
       for (int h = 0; h < kHeads; ++h) {
         const HeadKv& head = store.head(s.kv, layer, h);
@@ -395,9 +395,9 @@ TEST_CASE("a pool holds a shared block once, and loads it once", "[kv][fork]") {
 
 TEST_CASE("a store frees a block with its last holder", "[kv][fork]") {
   const size_t bytes = 4096 + 64;  // does not divide the slab
-  HostStore store(bytes, make_system_slabs());
+  HostStore store(make_system_slabs());
   std::vector<std::byte*> blocks;
-  for (int i = 0; i < 9000; ++i) blocks.push_back(store.take());  // three slabs
+  for (int i = 0; i < 9000; ++i) blocks.push_back(store.take(bytes));  // three slabs
   CHECK(std::set<std::byte*>(blocks.begin(), blocks.end()).size() == blocks.size());
   for (size_t i = 0; i < blocks.size(); ++i)
     for (size_t k = 0; k < i % 3; ++k) store.share(blocks[i]);
@@ -414,6 +414,6 @@ TEST_CASE("a store frees a block with its last holder", "[kv][fork]") {
     CHECK(store.in_use() == left);
   }
   const uint64_t reserved = store.reserved_bytes();
-  for (int i = 0; i < 9000; ++i) REQUIRE_FALSE(store.shared(store.take()));
+  for (int i = 0; i < 9000; ++i) REQUIRE_FALSE(store.shared(store.take(bytes)));
   CHECK(store.reserved_bytes() == reserved);
 }

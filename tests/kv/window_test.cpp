@@ -352,7 +352,7 @@ TEST_CASE("window: blocks of a sequence are counted without one", "[kv][window]"
       all.push_back(n);
       int64_t want = 0, least = 0;
       for (const int window : kWindows3)
-        for (int64_t b = 0; b < shape.layout.blocks(n); ++b) {
+        for (int64_t b = 0; b < shape.in_blocks(n); ++b) {
           bool kept = false, read = false;
           for (const int64_t m : all) kept |= wanted(window, b, block_size, m, 64);
           for (int64_t t = b * block_size; t < std::min(n, (b + 1) * block_size); ++t)
@@ -360,17 +360,18 @@ TEST_CASE("window: blocks of a sequence are counted without one", "[kv][window]"
           want += kHeads * (kept && b >= from);
           least += kHeads * read;
         }
-      CHECK(shape.blocks(n, marks, from) == want);
-      CHECK(shape.most_blocks(n) >= shape.blocks(n, marks));
+      CHECK(shape.bytes(n, marks, from) == want * shape.block_bytes(0));
+      CHECK(shape.most_bytes(n) >= shape.bytes(n, marks));
+      CHECK(shape.most_bytes(n) == shape.most_blocks(n) * shape.block_bytes(0));
       CHECK(shape.readable_blocks(n) >= least);
       CHECK(shape.readable_blocks(n) <= least + 2 * kHeads);
-      const int64_t longest = shape.longest(shape.most_blocks(n));
+      const int64_t longest = shape.longest(shape.most_bytes(n));
       CHECK(longest >= n);
       CHECK(shape.most_blocks(longest) == shape.most_blocks(n));
     }
     // Beyond its windows a sequence grows by its first layer alone.
     CHECK(shape.most_blocks(20000) - shape.most_blocks(10000) ==
-          kHeads * (shape.layout.blocks(20000) - shape.layout.blocks(10000)));
+          kHeads * (shape.in_blocks(20000) - shape.in_blocks(10000)));
     CHECK(shape.longest(0) == 0);
   }
 }

@@ -27,8 +27,8 @@ static void clear(cpu::AttendState& s, int g, int d) {
 }
 
 void CpuDevice::prepare_rows(int layer, const float* q, const Selector& selector) {
-  const BlockLayout& layout = store_.layout();
-  const int heads = config_.n_kv_heads, n_heads = config_.n_heads, g = n_heads / heads,
+  const BlockLayout layout = store_.shape().layout(layer);
+  const int heads = config_.kv_heads(layer), n_heads = config_.n_heads, g = n_heads / heads,
             d = layout.head_dim;
   const int64_t n_rows = step_.n * heads;
   if (static_cast<int64_t>(rows_.size()) < n_rows) {
@@ -67,7 +67,7 @@ void CpuDevice::prepare_rows(int layer, const float* q, const Selector& selector
     r.row.n_blocks = static_cast<int>(layout.blocks(r.row.n_tokens));
     r.row.n_full = r.row.n_blocks - 1;
     r.row.digests = kv.digests.data();
-    r.row.digest_stride = store_.digest_stride(r.sequence->spec);
+    r.row.digest_stride = store_.digest_stride(r.sequence->spec, layer);
     r.row.bound_factor = kv.bound_factor.data();
     r.row.kernels = kernels_;
     r.row.layer = layer;
@@ -134,7 +134,7 @@ void CpuDevice::attend_positions(ActiveRow& r, int begin, int end, float* l_bloc
                                  int thread) {
   if (begin == end || r.plan->attended) return;
   if (r.list_q) return attend_rotated(r, begin, end, l_block, l_stride, thread);
-  const BlockLayout& layout = store_.layout();
+  const BlockLayout layout = store_.shape().layout(r.layer);
   cpu::AttendState& state = r.spans[begin / r.span_blocks];
   const std::byte* data = block_data(r, begin);
   for (int i = begin; i < end; ++i, l_block += l_stride) {
@@ -329,7 +329,7 @@ void CpuDevice::attend_pooled(int layer, int64_t n_rows, const Selector& selecto
 // the selection.
 void CpuDevice::measure_coverage(int64_t n_rows) {
   const int g = rows_[0].row.g, d = rows_[0].row.d;
-  const BlockLayout& layout = store_.layout();
+  const BlockLayout layout = store_.shape().layout(rows_[0].layer);
   coverage_.reserve(n_rows * g * sizeof(float));
   for (Buffer& b : thread_scratch_) b.reserve((size_t(g) * d + 3 * g) * sizeof(float));
   threads_->parallel_for(n_rows, [&](int64_t i, int thread) {
@@ -354,15 +354,15 @@ void CpuDevice::measure_coverage(int64_t n_rows) {
 
 void CpuDevice::attend_step(int layer, const float* q, float* out) {
   const Selector& selector = step_.is_dense(layer) ? *step_.dense : *step_.selector;
-  const int64_t n_rows = step_.n * config_.n_kv_heads;
-  const int g = config_.n_heads / config_.n_kv_heads, d = store_.layout().head_dim;
+  const int heads = config_.kv_heads(layer);
+  const int64_t n_rows = step_.n * heads;
+  const int g = config_.n_heads / heads, d = config_.head_size(layer);
   prepare_rows(layer, q, selector);
   if (selector.joint())
     for (int64_t i = 0; i < step_.n; ++i) {
       layer_rows_.clear();
-      for (int h = 0; h < config_.n_kv_heads; ++h)
-        layer_rows_.push_back(rows_[i * config_.n_kv_heads + h].row);
-      selector.begin_layer(layer_rows_.data(), config_.n_kv_heads, *threads_);
+      for (int h = 0; h < heads; ++h) layer_rows_.push_back(rows_[i * heads + h].row);
+      selector.begin_layer(layer_rows_.data(), heads, *threads_);
     }
   plan_parts(n_rows, selector);
   if (kv_->in_place()) attend_in_place(n_rows, selector);
@@ -383,7 +383,7 @@ void CpuDevice::attend_step(int layer, const float* q, float* out) {
                    step_.coverage ? coverage_.as<float>() + i * g : nullptr};
     if (step_.working_set == 0) continue;
     WorkingSet& set = *r.sequence->working_set;
-    const auto row = static_cast<size_t>(layer) * config_.n_kv_heads + r.head;
+    const auto row = static_cast<size_t>(store_.shape().first_head(layer)) + r.head;
     set.add(row, r.plan->order().data(), r.at);
     reports_[i].working_sets = set.sizes(row);
   }

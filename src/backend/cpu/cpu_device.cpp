@@ -33,12 +33,12 @@ CpuDevice::CpuDevice(const Model& model, const BackendOptions& options, ThreadPo
 }
 
 void CpuDevice::add_index(const Selector& selector, SequenceKv& s) {
-  const int full = static_cast<int>(s.n_tokens / store_.layout().block_size),
-            heads = config_.n_kv_heads;
+  const KvShape& shape = store_.shape();
+  const int full = static_cast<int>(s.n_tokens / shape.block_size());
   const auto take_in = [&](int64_t i, int) {
-    const int head = static_cast<int>(i);
-    if (!store_.selects(head / heads)) return;
-    s.selection->add_blocks(head / heads, head % heads, full, s.heads[i].blocks.data());
+    const int layer = shape.layer_of(i), head = static_cast<int>(i - shape.first_head(layer));
+    if (!shape.selects(layer)) return;
+    s.selection->add_blocks(layer, head, full, s.heads[i].blocks.data());
   };
   if (selector.fits(s.selection.get())) {
     // Memory may have run out when a block was full: what the state lacks it takes in now, before
@@ -215,20 +215,20 @@ void CpuDevice::experts_ffn(const LayerWeights& w, float* x, int64_t n, Phase ph
 }
 
 void CpuDevice::append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv,
-                       int rope) {
-  const int heads = config_.n_kv_heads;
+                       int layer) {
+  const int heads = config_.kv_heads(layer), rope = config_.layers[layer].rope;
   if (!kv.unrotated) {
-    this->rope(k, n, int64_t(heads) * config_.head_dim, heads, pos0, rope);
+    this->rope(k, n, config_.kv_width(layer), heads, pos0, rope);
   } else if (config_.rope_interleaved) {  // position 0 changes nothing but the order of the pairs
     positions_.assign(std::max<size_t>(positions_.size(), n), 0);
-    rotate(k, n, int64_t(heads) * config_.head_dim, heads, positions_.data(), rope);
+    rotate(k, n, config_.kv_width(layer), heads, positions_.data(), rope);
   }
-  store_prefill(k, v, n, pos0, kv);
+  store_prefill(layer, k, v, n, pos0, kv);
 }
 
 void CpuDevice::fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
                                const LayerKv& kv) {
-  const int heads = config_.n_kv_heads, d = config_.head_dim;
+  const int heads = config_.kv_heads(layer), d = config_.head_size(layer);
   constexpr int64_t kRows = 4096;
   synthetic_k_.reserve(kRows * heads * d * sizeof(float));
   synthetic_v_.reserve(kRows * heads * d * sizeof(float));
@@ -236,14 +236,15 @@ void CpuDevice::fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos
     const int64_t rows = std::min(kRows, n - first);
     synthetic_keys(spec, layer, pos0 + first, rows, heads, d, store_.layout().block_size,
                    synthetic_k_.as<float>(), synthetic_v_.as<float>());
-    store_prefill(synthetic_k_.as<float>(), synthetic_v_.as<float>(), rows, pos0 + first, kv);
+    store_prefill(layer, synthetic_k_.as<float>(), synthetic_v_.as<float>(), rows, pos0 + first,
+                  kv);
   }
 }
 
-void CpuDevice::store_prefill(const float* k, const float* v, int64_t n, int64_t pos0,
+void CpuDevice::store_prefill(int layer, const float* k, const float* v, int64_t n, int64_t pos0,
                               const LayerKv& kv) {
-  const BlockLayout& layout = store_.layout();
-  const int heads = config_.n_kv_heads, d = layout.head_dim;
+  const BlockLayout layout = store_.shape().layout(layer);
+  const int heads = config_.kv_heads(layer), d = layout.head_dim;
   for_rows(threads_, n, [&](int64_t i) {
     for (int h = 0; h < heads; ++h) {
       std::byte* block = kv.blocks[h * kv.n_blocks + (pos0 + i) / layout.block_size];
@@ -274,7 +275,7 @@ class CpuDevice::CpuPrompt : public Prompt {
     layer_.unrotated = request_.sequence->unrotated;
   }
   void append(float* k, const float* v, int64_t n, int64_t pos0) override {
-    device_.append(k, v, n, pos0, layer_, device_.config_.layers[at_].rope);
+    device_.append(k, v, n, pos0, layer_, at_);
   }
   void attend(const PromptAttention& args) override {
     device_.attend_prefill({args, request_.sequence, at_, layer_});
@@ -345,8 +346,8 @@ void CpuDevice::end_step(int32_t* tokens) {
 }
 
 void CpuDevice::append_step(int layer, float* q, float* k, const float* v) {
-  const BlockLayout& layout = store_.layout();
-  const int heads = config_.n_kv_heads, d = layout.head_dim;
+  const BlockLayout layout = store_.shape().layout(layer);
+  const int heads = config_.kv_heads(layer), d = layout.head_dim;
   rotate(q, step_.n, int64_t(config_.n_heads) * d, config_.n_heads, positions_.data(),
          config_.query_rope(layer));
   rotate(k, step_.n, int64_t(heads) * d, heads, positions_.data(), config_.layers[layer].rope);
@@ -382,8 +383,9 @@ void CpuDevice::append_step(int layer, float* q, float* k, const float* v) {
 void CpuDevice::attend_prefill(const PrefillAttention& a) {
   if (a.kv.unrotated) attend_prefill_list(a);
   else attend_prefill_dense(a);
-  if (!a.last || !a.sequence->selection || !store_.selects(a.layer)) return;
-  const int d = config_.head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
+  if (!a.last || !a.sequence->selection || !store_.shape().selects(a.layer)) return;
+  const int d = config_.head_size(a.layer), heads = config_.kv_heads(a.layer),
+            g = config_.n_heads / heads;
   threads_->parallel_for(heads, [&](int64_t h, int) {
     PromptEnd end;
     end.layer = a.layer;
@@ -402,12 +404,12 @@ void CpuDevice::attend_prefill(const PrefillAttention& a) {
 const float* CpuDevice::sinks(int layer, int head) const {
   if (!config_.sinks) return nullptr;
   return static_cast<const float*>(model_.weights.layers[layer].sinks.data) +
-         head * (config_.n_heads / config_.n_kv_heads);
+         head * (config_.n_heads / config_.kv_heads(layer));
 }
 
 void CpuDevice::attend_prefill_dense(const PrefillAttention& a) {
-  const BlockLayout& layout = store_.layout();
-  const int d = layout.head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
+  const BlockLayout layout = store_.shape().layout(a.layer);
+  const int d = layout.head_dim, heads = config_.kv_heads(a.layer), g = config_.n_heads / heads;
   const int tile = kernels_->attention.prefill_tile(g, d);
   const size_t scratch = kernels_->attention.prefill_scratch_bytes(tile, g, d, layout.block_size);
   for (Buffer& b : thread_scratch_) b.reserve(scratch);

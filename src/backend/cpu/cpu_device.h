@@ -84,7 +84,7 @@ class CpuDevice : public Device {
   void experts_ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase);
   void route(const LayerWeights& weights, const float* in, int64_t n, Phase phase);
   // Of a prompt.
-  void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv, int rope);
+  void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv, int layer);
   void attend_prefill(const PrefillAttention& args);
   void fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
                       const LayerKv& kv);
@@ -92,7 +92,8 @@ class CpuDevice : public Device {
   void append_step(int layer, float* q, float* k, const float* v);
   void attend_step(int layer, const float* q, float* out);
   void end_step(int32_t* tokens);
-  void store_prefill(const float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv);
+  void store_prefill(int layer, const float* k, const float* v, int64_t n, int64_t pos0,
+                     const LayerKv& kv);
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope);
   void transform(float* heads, int n_heads) const;  // BlockLayout::transforms_keys, of one token
 

@@ -453,8 +453,8 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   const uint64_t session = cuda::session_bytes(c, kv_shape(c, options), digest_spec(selection),
                                                rule.codes(), rule.by_vote, o.lookup, o.n_ctx);
   if (!checked_mul(o.n_sessions, session, &needs.digests)) needs.digests = UINT64_MAX;
-  const uint64_t layer = uint64_t(l.blocks(o.n_ctx)) * c.n_kv_heads * l.bytes();
-  needs.prefill_kv = cuda::CudaKv::prefill_bytes(layer);
+  const KvShape shape = kv_shape(c, options);
+  needs.prefill_kv = cuda::CudaKv::prefill_bytes(shape.largest_layer(o.n_ctx));
   needs.per_slot = l.bytes() + sizeof(unsigned long long) + sizeof(int32_t);
   needs.min_slots = c.n_kv_heads;
   return needs;

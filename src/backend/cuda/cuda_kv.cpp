@@ -8,8 +8,8 @@ namespace riffle::cuda {
 
 uint64_t session_bytes(const Config& c, const KvShape& shape, const DigestSpec& spec, bool codes,
                        bool votes, int lookup, int64_t n_ctx) {
-  const BlockLayout& layout = shape.layout;
-  const uint64_t n = uint64_t(c.n_layers) * c.n_kv_heads * layout.blocks(n_ctx);
+  const BlockLayout layout = shape.layout(0);
+  const uint64_t n = uint64_t(shape.heads()) * layout.blocks(n_ctx);
   const uint64_t indexed_layers = std::max(1, c.n_layers - shape.windowed_layers()),
                  indexed = indexed_layers * c.n_kv_heads * layout.blocks(n_ctx);
   const uint64_t coded =
@@ -43,19 +43,18 @@ CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
       must_pin_(options.options.residency == ResidencyKind::DEVICE),
       lookup_(options.options.lookup) {
   const int64_t n_slots = options.slots;
-  const BlockLayout& l = host->layout();
+  const BlockLayout l = host->layout();
   layout_.type = static_cast<KvType>(l.type);
   layout_.block_size = l.block_size;
   layout_.head_dim = l.head_dim;
   layout_.block_bytes = static_cast<int64_t>(l.bytes());
   layout_.value_offset = static_cast<int64_t>(l.value_offset());
-  const uint64_t layer = uint64_t(l.blocks(options.options.n_ctx)) * config.n_kv_heads * l.bytes();
-  layer_room_ = prefill_bytes(layer);
+  layer_room_ = prefill_bytes(host->shape().largest_layer(options.options.n_ctx));
   lent_slots_ = options.lent_slots;
   prompt_bytes_ = layer_room_ + options.prompt_bytes;
   if (lent_slots_ == 0) own_prompt_ = heap->take(prompt_bytes_, "memory for prompts");
-  for (int i = 0; i < config.n_layers; ++i) indexed_.push_back(host->selects(i));
-  session_host_bytes_ = host->shape().most_blocks(options.options.n_ctx) * l.bytes();
+  for (int i = 0; i < config.n_layers; ++i) indexed_.push_back(host->shape().selects(i));
+  session_host_bytes_ = host->shape().most_bytes(options.options.n_ctx);
 
   slots_ = heap->take(size_t(n_slots) * l.bytes(), "the slot pool");
   words_ = heap->take(size_t(n_slots) * sizeof(unsigned long long), "the slot pool's table");
@@ -218,11 +217,11 @@ void CudaKv::cut_tables(CudaSequence& d, int64_t n_blocks) {
 // What the device keeps of a sequence. On an error there is nothing of it.
 void CudaKv::open(SequenceKv& s, int64_t n_ctx) {
   auto d = std::make_unique<CudaSequence>();
-  d->max_blocks = host_->layout().blocks(n_ctx);
+  d->max_blocks = host_->shape().in_blocks(n_ctx);
   const int64_t n = entries(d->max_blocks);
   d->host_table = heap_->take(n * sizeof(std::byte*), "a session's table of host blocks");
   const int64_t indexed = index_entries(d->max_blocks);
-  d->digests = heap_->take(indexed * host_->digest_stride(s.spec) * 2, "a session's digests");
+  d->digests = heap_->take(indexed * host_->digest_stride(s.spec, 0) * 2, "a session's digests");
   if (s.spec.kept) d->bound_factor = heap_->take(indexed * sizeof(float), "a session's digests");
   d->tails = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * layout_.block_bytes,
                          "a session's newest blocks");
@@ -344,9 +343,9 @@ void CudaKv::reserve(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
   if (taken > 0 && taken - host_->host_bytes() < slab / 2 && taken < most) slabs_->prepare(slab, 1);
 }
 
-void CudaKv::expect(int64_t n_blocks) {
+void CudaKv::expect(int64_t more) {
   const uint64_t slab = slabs_->slab_bytes(), taken = slabs_->taken_bytes();
-  uint64_t bytes = host_->host_bytes() + n_blocks * layout_.block_bytes;
+  uint64_t bytes = host_->host_bytes() + more;
   if (host_mem_) bytes = std::min(bytes, host_mem_);
   if (bytes > taken) slabs_->prepare(slab, (bytes - taken + slab - 1) / slab);
 }

@@ -65,7 +65,7 @@ class CudaKv : public KvStore {
   void destroy(SequenceKv& sequence) override;
   SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) override;
   void reserve(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) override;
-  void expect(int64_t n_blocks) override;
+  void expect(int64_t bytes) override;
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override;
   void settle(SequenceKv& sequence) override;

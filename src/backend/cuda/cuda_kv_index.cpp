@@ -8,7 +8,7 @@ void CudaKv::digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last,
                           const std::byte* base, int64_t n_blocks) {
   if (last <= first) return;
   CudaSequence& d = on_device(s);
-  const int64_t stride = host_->digest_stride(s.spec), entry = index_entry(d, layer, 0);
+  const int64_t stride = host_->digest_stride(s.spec, 0), entry = index_entry(d, layer, 0);
   if (s.spec.kept)
     check(build_digests(base, n_blocks, first, last, config_.n_kv_heads, layout_,
                         static_cast<DigestKind>(s.spec.kind), s.spec.with_mean,
@@ -53,7 +53,7 @@ void CudaKv::change_digests(SequenceKv& s, const DigestSpec& spec) {
   const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
   if (s.spec == spec && !d.stale) return;
-  const size_t bytes = index_entries(d.max_blocks) * host_->digest_stride(spec) * 2;
+  const size_t bytes = index_entries(d.max_blocks) * host_->digest_stride(spec, 0) * 2;
   Buffer digests, factors;
   const auto take = [&] {
     if (d.digests.size() < bytes) digests = heap_->take(bytes, "a session's digests");
@@ -87,7 +87,7 @@ void CudaKv::require_codes(SequenceKv& s) {
   const int64_t full = s.n_tokens / layout_.block_size;
   const HeadRoom head(*this);
   for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
-    for (int h = 0; host_->selects(layer) && h < config_.n_kv_heads; ++h) {
+    for (int h = 0; host_->shape().selects(layer) && h < config_.n_kv_heads; ++h) {
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
       check(encode_int4(head, full, 0, full, 1, layout_,
                         codes.as<std::byte>() + index_entry(d, layer, h) * code_bytes(),
@@ -142,9 +142,9 @@ void CudaKv::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
   const int64_t full = s.n_tokens / layout_.block_size;
   const HeadRoom head(*this);
   for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
-    for (int h = 0; host_->selects(layer) && h < config_.n_kv_heads; ++h) {
+    for (int h = 0; host_->shape().selects(layer) && h < config_.n_kv_heads; ++h) {
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
-      const int64_t stride = host_->digest_stride(spec), entry = index_entry(d, layer, h);
+      const int64_t stride = host_->digest_stride(spec, 0), entry = index_entry(d, layer, h);
       check(build_digests(head, full, 0, full, 1, layout_, static_cast<DigestKind>(spec.kind),
                           spec.with_mean, d.digests.as<uint16_t>() + entry * stride, stride,
                           d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
@@ -159,7 +159,7 @@ void CudaKv::copy_index(const SequenceKv& from, SequenceKv& to) {
   const CudaSequence& f = on_device(from);
   CudaSequence& t = on_device(to);
   const int64_t full = to.n_tokens / layout_.block_size,
-                stride = host_->digest_stride(from.spec) * 2;
+                stride = host_->digest_stride(from.spec, 0) * 2;
   t.stale = f.stale;
   if (f.codes.size() > 0) {
     t.codes = heap_->take(index_entries(t.max_blocks) * code_bytes(), "a session's INT4 keys");

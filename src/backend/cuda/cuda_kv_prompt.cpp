@@ -31,9 +31,7 @@ void CudaKv::close_prompt_memory() {
 
 void CudaKv::begin_prompt(int64_t n_total) {
   open_prompt_memory();
-  const uint64_t layer =
-      uint64_t(host_->layout().blocks(n_total)) * config_.n_kv_heads * layout_.block_bytes;
-  pair_ = 2 * layer <= layer_room_;
+  pair_ = 2 * host_->shape().largest_layer(n_total) <= layer_room_;
 }
 
 void CudaKv::end_prompt() { close_prompt_memory(); }
@@ -120,8 +118,8 @@ LayerKv CudaKv::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
   park(s);
   reading_ = s.device.get();
   if (layer == 0) forget_votes(on_device(s));
-  const int64_t n_blocks = host_->layout().blocks(n_total),
-                old = host_->layout().blocks(s.n_tokens);
+  const int64_t n_blocks = host_->shape().in_blocks(n_total),
+                old = host_->shape().in_blocks(s.n_tokens);
   turn_ = pair_ ? turn_ ^ 1 : 0;
   held_[turn_] = size_t(n_blocks) * config_.n_kv_heads * layout_.block_bytes;
   check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "waiting for a flush");
@@ -142,9 +140,10 @@ LayerKv CudaKv::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
 void CudaKv::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
   const DeviceScope on(device_.ordinal);
   reading_ = nullptr;
-  const int64_t n_blocks = host_->layout().blocks(n_total), first = s.n_tokens / layout_.block_size;
+  const int64_t n_blocks = host_->shape().in_blocks(n_total),
+                first = s.n_tokens / layout_.block_size;
   std::byte* base = layer_at(turn_);
-  if (host_->selects(layer))
+  if (host_->shape().selects(layer))
     digest_layer(s, layer, first, n_total / layout_.block_size, base, n_blocks);
   computed_.record(*compute_);
   check(cudaStreamWaitEvent(flush_, computed_), "flushing KV");

@@ -44,6 +44,12 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
                              : r.device_note.c_str());
 }
 
+void require_alike(const KvShape& shape, const char* device) {
+  if (const std::string uneven = shape.uneven(); !uneven.empty())
+    fail(RIFFLE_UNSUPPORTED, "device %s: %s, expected layers whose KV is alike", device,
+         uneven.c_str());
+}
+
 void choose_device(const Config& config, ResolvedOptions& r) {
   ContextOptions& o = r.options;
   if (o.device == DeviceKind::AUTO || o.device == DeviceKind::CUDA) {
@@ -71,6 +77,7 @@ void choose_device(const Config& config, ResolvedOptions& r) {
     fail(RIFFLE_BAD_ARGUMENT,
          "device %s has no GPU memory to manage: `residency` and `no_pin` need device cuda%s%s",
          device_name(r), r.device_note.empty() ? "" : ", but ", r.device_note.c_str());
+  require_alike(kv_shape(config, r), device_name(r));
 }
 
 const char* device_name(const ResolvedOptions& r) {
@@ -96,10 +103,13 @@ static DeviceNeeds cpu_needs(const Model& model, const ResolvedOptions& r) {
   const ContextOptions& o = r.options;
   const Config& c = model.config;
   const KvShape shape = kv_shape(c, r);
-  const uint64_t blocks = r.layout.blocks(o.n_ctx), heads = shape.heads();
+  const int64_t blocks = shape.in_blocks(o.n_ctx), heads = shape.heads();
   const int chosen = c.n_layers - shape.windowed_layers();  // layers that blocks are chosen from
-  const uint64_t q_width = uint64_t(c.n_heads) * c.head_dim,
-                 kv_width = uint64_t(c.n_kv_heads) * c.head_dim;
+  uint64_t q_width = 0, kv_width = 0;                       // of the widest layers
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    q_width = std::max<uint64_t>(q_width, c.q_width(layer));
+    kv_width = std::max<uint64_t>(kv_width, c.kv_width(layer));
+  }
   const uint64_t chunk = std::min(o.prefill_chunk, o.n_ctx), sessions = o.n_sessions;
   DeviceNeeds needs;
   needs.weights = model.weight_bytes;
@@ -109,23 +119,25 @@ static DeviceNeeds cpu_needs(const Model& model, const ResolvedOptions& r) {
        chunk * (c.dim + 2 * q_width + 2 * kv_width + 2 * uint64_t(c.ffn_values()) +
                 2 * uint64_t(c.experts.n_used) * c.dim) +
        c.ropes.size() * o.n_ctx * c.head_dim + 2 * (1 + uint64_t(o.lookup)) * c.vocab_size);
-  needs.digests = product({sessions, uint64_t(chosen), uint64_t(c.n_kv_heads), blocks,
-                           digest_spec(o.selection).bytes(c.head_dim)});
+  for (int layer = 0; layer < c.n_layers; ++layer)
+    if (shape.selects(layer))
+      needs.digests = sum(
+          {needs.digests, product({sessions, uint64_t(shape.heads(layer)), uint64_t(blocks),
+                                   digest_spec(o.selection).bytes(shape.layer(layer).head_dim)})});
   StateShape state = state_shape(c, r);
   state.n_layers = chosen;
   needs.selector_state = make_selector(r.selection())->state_bytes(state, o.n_ctx);
   if (!r.has_pool) {
     for (int layer = 0; layer < c.n_layers; ++layer)
       if (shape.window(layer) > 0)
-        needs.prefill_kv = std::max<uint64_t>(
-            needs.prefill_kv, std::min<uint64_t>(blocks, shape.prompt_blocks(layer, chunk)) *
-                                  c.n_kv_heads * r.layout.bytes());
+        needs.prefill_kv = std::max<uint64_t>(needs.prefill_kv,
+                                              std::min(blocks, shape.prompt_blocks(layer, chunk)) *
+                                                  shape.heads(layer) * shape.block_bytes(layer));
     return needs;
   }
-  needs.per_slot = r.layout.bytes();
-  needs.prefill_kv = blocks * c.n_kv_heads * needs.per_slot;
-  needs.min_slots = o.pool_per_layer ? (row_slots(o.selection) + c.n_kv_heads) * c.n_layers
-                                     : row_slots(o.selection) + static_cast<int64_t>(heads);
+  needs.per_slot = shape.largest_block();
+  needs.prefill_kv = shape.largest_layer(o.n_ctx);
+  needs.min_slots = row_slots(o.selection) * (o.pool_per_layer ? c.n_layers : 1) + heads;
   return needs;
 }
 

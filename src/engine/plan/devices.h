@@ -9,6 +9,10 @@
 
 namespace riffle {
 
+// Throws RIFFLE_UNSUPPORTED, naming the layer, unless all layers keep keys and values of the same
+// heads and head size: kernels cannot do others yet.
+void require_alike(const KvShape& shape, const char* device);
+
 // Settles r.options.device, prefill_chunk, r.has_pool, r.device_memory, r.device_note and
 // r.no_driver. Throws
 // RIFFLE_UNSUPPORTED (the device cannot be used, or not with this selector) or

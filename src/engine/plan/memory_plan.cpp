@@ -173,9 +173,9 @@ static MemoryPlan plan_sizes(const Config& config, const ResolvedOptions& r,
   plan.prefill_kv = needs.prefill_kv;
   plan.selector_state = needs.selector_state;
   plan.min_slots = needs.min_slots;
-  plan.slot_bytes = r.layout.bytes();
+  plan.slot_bytes = kv_shape(config, r).largest_block();
   plan.host_memory = r.host_memory;
-  plan.host_kv = product({uint64_t(kv_shape(config, r).most_blocks(o.n_ctx)), plan.slot_bytes});
+  plan.host_kv = kv_shape(config, r).most_bytes(o.n_ctx);
   plan.total = sum({plan.weights, plan.activations, plan.digests});
   if (!r.has_pool) plan.total = sum({plan.total, plan.prefill_kv});
   return plan;
@@ -314,8 +314,7 @@ static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& 
   const uint64_t taken = sum({plan.host_experts, plan.prompt_host});
   const uint64_t memory = r.host_memory > taken ? r.host_memory - taken : 0;
   if (kv <= memory) return {};
-  const int64_t most = kv_shape(config, r).longest(
-      static_cast<int64_t>(memory / product({sessions, plan.slot_bytes})));
+  const int64_t most = kv_shape(config, r).longest(memory / sessions);
   return refuse(
       RIFFLE_OUT_OF_MEMORY, host_limit(r), true,
       format("%d tokens of context in %llu session%s take %s of host memory, but %s has %s%s: %s",

@@ -69,10 +69,10 @@ void Scheduler::expect_next() {
   if (!o_.no_prefix_reuse && engine_.can_fork())
     shared =
         std::max(shared, reusable({next.prompt.data(), next.prompt.size() - 1}, reading_->prompt));
-  const int64_t blocks =
-      engine_.own_blocks(static_cast<int64_t>(next.prompt.size()), static_cast<int64_t>(shared),
-                         beginnings(next, static_cast<int64_t>(shared)));
-  if (blocks <= engine_.host_room()) engine_.expect(blocks);
+  const int64_t bytes =
+      engine_.own_bytes(static_cast<int64_t>(next.prompt.size()), static_cast<int64_t>(shared),
+                        beginnings(next, static_cast<int64_t>(shared)));
+  if (bytes <= engine_.host_room()) engine_.expect(bytes);
 }
 
 // Where memory ran out it is tried again when somebody has ended.
@@ -98,8 +98,8 @@ Scheduler::Room Scheduler::make_room(const Request& r, const Donor& donor) {
   };
   // Its prompt, and a block more for each that decodes, when `freed` blocks more are free.
   const auto fits = [&](int64_t freed) {
-    const int64_t ahead = engine_.own_blocks(1, 0, {}) * static_cast<int64_t>(decoding_.size());
-    return engine_.own_blocks(most, shared, r.beginnings) + ahead - freed <= engine_.host_room();
+    const int64_t ahead = engine_.own_bytes(1, 0, {}) * static_cast<int64_t>(decoding_.size());
+    return engine_.own_bytes(most, shared, r.beginnings) + ahead - freed <= engine_.host_room();
   };
   const auto freed_by_kept = [&] {
     int64_t freed = 0;

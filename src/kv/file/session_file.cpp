@@ -26,9 +26,11 @@ void bad_session(const std::string& file, const std::string& field, const std::s
 }
 
 uint64_t SessionContent::kv_bytes() const {
-  uint64_t blocks = 0;
-  for (const KvExtent& e : extents) blocks += e.n * origin.n_kv_heads;
-  return blocks * origin.layout().bytes();
+  const KvShape shape = origin.shape();
+  uint64_t bytes = 0;
+  for (const KvExtent& e : extents)
+    bytes += uint64_t(e.n) * shape.heads(e.layer) * shape.block_bytes(e.layer);
+  return bytes;
 }
 
 static uint64_t save_id_of(uint64_t generation, uint64_t end, uint64_t index_checksum) {
@@ -125,14 +127,14 @@ class Reader {
       unsupported(source_.name, "version", std::to_string(h.version),
                   std::to_string(disk::kVersion) + ", or a newer riffle");
     if (!whole) bad("header", "bytes that their checksum does not fit", "an undamaged file");
-    if (h.version < disk::kVersion)
+    if (h.version < disk::kOldestVersion)
       unsupported(source_.name, "version", std::to_string(h.version),
                   std::to_string(disk::kVersion) + ": the text must be read again");
     number("page", h.page, disk::kPage, disk::kPage);
     SessionOrigin& o = c_.origin;
-    number("n_layers", o.n_layers = h.n_layers, 1, kMaxLayers);
-    number("n_kv_heads", o.n_kv_heads = h.n_kv_heads, 1, kMaxKvHeads);
-    number("head_dim", o.head_dim = h.head_dim, 1, 1 << 12);
+    number("n_layers", h.n_layers, 1, kMaxLayers);
+    number("n_kv_heads", h.n_kv_heads, 1, kMaxKvHeads);
+    number("head_dim", h.head_dim, 1, kMaxHeadDim);
     number("block_size", o.block_size = h.block_size, 1, 64);
     number("vocab_size", o.vocab_size = h.vocab_size, 1, 1 << 24);
     number("kv_type", h.kv_type, 0, static_cast<int>(KvType::Q8));
@@ -143,6 +145,29 @@ class Reader {
     o.model = text(h.model, sizeof h.model);
     o.architecture = text(h.architecture, sizeof h.architecture);
     c_.created = h.created;
+    read_layers(h);
+    shape_ = o.shape();
+  }
+
+  void read_layers(const disk::Header& h) {
+    std::vector<LayerShape>& layers = c_.origin.layers;
+    layers.assign(h.n_layers, {LayerKeeps::KV, h.n_kv_heads, h.head_dim});
+    number("n_shapes", h.n_shapes, 0, h.version < disk::kVersion ? 0 : disk::kMaxShapes);
+    for (int i = 0; i < h.n_layers && h.n_shapes > 0; ++i) {
+      number("layer's shape", h.shape_of[i], 0, h.n_shapes - 1);
+      const disk::Shape& shape = h.shapes[h.shape_of[i]];
+      LayerShape& layer = layers[i];
+      number("shape's kind", shape.keeps, 0, static_cast<int>(LayerKeeps::STATE));
+      layer.keeps = static_cast<LayerKeeps>(shape.keeps);
+      if (layer.keeps == LayerKeeps::WINDOW_KV) bad("shape's kind", "1", "0, 2 or 3");
+      const bool has_heads = layer.keeps != LayerKeeps::STATE;
+      number("shape's n_kv_heads", shape.n_kv_heads, has_heads, has_heads ? kMaxKvHeads : 0);
+      number("shape's head_dim", shape.head_dim, has_heads, has_heads ? kMaxHeadDim : 0);
+      layer.n_kv_heads = shape.n_kv_heads;
+      layer.head_dim = shape.head_dim;
+      if (layer.keeps == LayerKeeps::EARLIER_KV)
+        number("layer's source", layer.source = h.source_of[i], 0, i - 1);
+    }
   }
 
   // Lies among what this save may name.
@@ -214,11 +239,12 @@ class Reader {
     c_.state = run("selector's state", head.state, kMaxState);
     c_.state_kind = text(head.state_kind, sizeof head.state_kind);
     c_.data = run("caller's data", head.data, kMaxSessionData);
-    const uint64_t per_extent = sizeof(disk::Extent) + 8 * uint64_t(c_.origin.n_kv_heads);
     uint64_t a = 0, b = 0, all = 0;
-    if (!checked_mul(head.n_token_extents, sizeof(disk::TokenExtent), &a) ||
-        !checked_mul(head.n_extents, per_extent, &b) || !checked_add(a, b, &all) ||
-        all != index.size() - sizeof head)
+    const bool fits = checked_mul(head.n_token_extents, sizeof(disk::TokenExtent), &a) &&
+                      checked_mul(head.n_extents, sizeof(disk::Extent), &b) &&
+                      checked_add(a, b, &all) && all <= index.size() - sizeof head;
+    if (!fits || all + sums_bytes(index.data() + sizeof head + a, head.n_extents) !=
+                     index.size() - sizeof head)
       bad("index", std::to_string(index.size()) + " bytes",
           format("those of %llu token extents and %llu KV extents",
                  static_cast<unsigned long long>(head.n_token_extents),
@@ -228,6 +254,17 @@ class Reader {
     at += a;
     read_extents(at, at + head.n_extents * sizeof(disk::Extent), head.n_extents);
     check_apart();
+  }
+
+  // Bytes of the checksums of these extents, whose layers may be no layers yet.
+  uint64_t sums_bytes(const char* at, uint64_t n_extents) const {
+    uint64_t heads = 0;
+    for (uint64_t i = 0; i < n_extents; ++i, at += sizeof(disk::Extent)) {
+      const int64_t layer = load_unaligned<disk::Extent>(at).layer;
+      number("extent's layer", layer, 0, shape_.n_layers() - 1);
+      heads += shape_.heads(static_cast<int>(layer));
+    }
+    return 8 * heads;
   }
 
   void read_tokens(int64_t n_tokens, const char* at, uint64_t n_extents) {
@@ -264,12 +301,14 @@ class Reader {
   }
 
   void read_extents(const char* at, const char* sums, uint64_t n_extents) {
-    const BlockLayout layout = c_.origin.layout();
-    const int64_t blocks = layout.blocks(c_.n_tokens()), heads = c_.origin.n_kv_heads;
+    const int64_t blocks = shape_.in_blocks(c_.n_tokens());
     int64_t layer = 0, from = 0;
     for (uint64_t i = 0; i < n_extents; ++i, at += sizeof(disk::Extent)) {
       const auto e = load_unaligned<disk::Extent>(at);
-      number("extent's layer", e.layer, layer, c_.origin.n_layers - 1);
+      number("extent's layer", e.layer, layer, shape_.n_layers() - 1);
+      const int64_t heads = shape_.heads(static_cast<int>(e.layer));
+      if (heads == 0)
+        bad("extent's layer", std::to_string(e.layer), "one that keeps keys and values");
       if (e.layer > layer) from = 0;
       layer = e.layer;
       number("extent's first block", e.first, from, blocks);
@@ -280,7 +319,8 @@ class Reader {
         bad("extent's offset", std::to_string(e.offset),
             "a multiple of " + std::to_string(disk::kPage));
       // At most 2^24 blocks of 2^10 heads, each of at most 2^21 bytes: no overflow.
-      const uint64_t bytes = uint64_t(e.stride) * heads * layout.bytes();
+      const uint64_t bytes =
+          uint64_t(e.stride) * heads * shape_.block_bytes(static_cast<int>(e.layer));
       place("extent", e.offset, bytes);
       note(e.offset, bytes);
       KvExtent& extent = c_.extents.emplace_back();
@@ -290,12 +330,14 @@ class Reader {
       extent.stride = e.stride;
       extent.offset = e.offset;
       extent.checksums.resize(heads);
-      std::memcpy(extent.checksums.data(), sums + i * 8 * heads, 8 * heads);
+      std::memcpy(extent.checksums.data(), sums, 8 * heads);
+      sums += 8 * heads;
     }
   }
 
   const FileSource& source_;
   SessionContent c_;
+  KvShape shape_;                                     // of c_.origin
   std::vector<std::pair<uint64_t, uint64_t>> parts_;  // offset and bytes of runs and extents
 };
 

@@ -21,13 +21,15 @@ inline constexpr uint64_t kMaxSessionData = uint64_t(1) << 30;
 // What a session fits: one model, and contexts that hold its keys and values alike.
 struct SessionOrigin {
   std::string model, architecture;  // names, for people
-  int32_t n_layers = 0, n_kv_heads = 0, head_dim = 0, block_size = 0, vocab_size = 0;
+  int32_t block_size = 0, vocab_size = 0;
   KvType type = KvType::F16;
+  // Of each layer, without windows: these depend on the context's length.
+  std::vector<LayerShape> layers;
   uint64_t weights = 0;    // of shape, type and some of the bytes of every tensor
   uint64_t tokenizer = 0;  // of all pieces, and merges or scores; 0: none
   uint64_t rotation = 0;   // of RoPE's frequencies
 
-  BlockLayout layout() const { return {block_size, head_dim, type}; }
+  KvShape shape() const { return {block_size, type, layers}; }
 };
 
 // Bytes of a file and their checksum.
@@ -35,7 +37,7 @@ struct FileRun {
   uint64_t offset = 0, bytes = 0, checksum = 0;
 };
 
-// Blocks [first, first + n) of a layer. In the file each of the n_kv_heads heads has `stride`
+// Blocks [first, first + n) of a layer. In the file each of the layer's heads has `stride`
 // blocks in a row: the first n of them, and what was cut off.
 struct KvExtent {
   int layer = 0;

@@ -1,16 +1,25 @@
-// The bytes of a session's file, version 2. Numbers are little-endian. Page 0 holds the header,
+// The bytes of a session's file, version 3. Numbers are little-endian. Page 0 holds the header,
 // which does not change. Pages 1 and 2 hold the last save and the one before, in turn; each names
 // the index of what belongs to it. What is in the file is never written over, so that a save that
-// breaks off leaves the one before. Version 1 had the same bytes, but its `tokenizer` was made of
-// pieces alone, without merges and scores; such files are refused.
+// breaks off leaves the one before. Version 2 had no table of layers: they were alike. Version 1
+// had the same bytes, but its `tokenizer` was made of pieces alone, without merges and scores; such
+// files are refused.
 #pragma once
 #include <cstdint>
+
+#include "kv/block_layout.h"
 
 namespace riffle::session_layout {
 
 inline constexpr uint64_t kPage = 4096;
 inline constexpr char kMagic[8] = {'R', 'I', 'F', 'F', 'L', 'E', 'K', 'V'};
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3, kOldestVersion = 2;
+inline constexpr int kMaxShapes = 16;  // different ones
+
+// What a layer keeps: 0 keys and values, 2 those of an earlier layer, 3 a recurrent state.
+struct Shape {
+  int32_t keeps, n_kv_heads, head_dim, unused;
+};
 
 struct Header {
   char magic[8];
@@ -19,6 +28,11 @@ struct Header {
   uint64_t weights, tokenizer, rotation;
   int64_t created;
   char model[256], architecture[64];  // filled up with zeros
+  // Different shapes of layers; 0: all are keys and values of n_kv_heads heads of head_dim.
+  uint32_t n_shapes, unused;
+  Shape shapes[kMaxShapes];
+  uint8_t shape_of[1024];   // of each layer
+  int16_t source_of[1024];  // of each layer that attends to an earlier one's keys: which
 };
 
 struct Save {
@@ -56,7 +70,8 @@ struct Extent {
   uint64_t offset;
 };
 
-static_assert(sizeof(Header) == 16 + 24 + 24 + 8 + 320 && sizeof(Header) <= kChecksumAt);
+static_assert(sizeof(Header) == 16 + 24 + 24 + 8 + 320 + 8 + 256 + 1024 + 2048);
+static_assert(sizeof(Header) <= kChecksumAt && kMaxLayers <= 1024);
 static_assert(sizeof(Save) == 48 && sizeof(Run) == 24 && sizeof(Index) == 184);
 static_assert(sizeof(TokenExtent) == 40 && sizeof(Extent) == 40);
 

@@ -45,10 +45,10 @@ class Saving {
   // where to begin in the file.
   Saving(const SessionToSave& session, const SessionContent* before, int64_t unchanged,
          uint64_t end)
-      : s_(session), layout_(session.origin.layout()), end_(end) {
+      : s_(session), shape_(session.origin.shape()), end_(end) {
     const int64_t n_tokens = static_cast<int64_t>(s_.tokens.size());
     const int64_t kept = before ? unchanged : 0;
-    place_extents(before, kept / layout_.block_size);
+    place_extents(before, kept / shape_.block_size());
     if (before)
       for (TokenExtent e : before->token_extents) {
         e.n = std::min(e.n, kept - e.first);
@@ -71,7 +71,7 @@ class Saving {
   double kv_bytes() {
     double bytes = 0;
     for (const KvExtent* e : fresh())
-      bytes += static_cast<double>(e->n * layout_.bytes() * s_.origin.n_kv_heads);
+      bytes += static_cast<double>(e->n * shape_.block_bytes(e->layer) * shape_.heads(e->layer));
     return bytes;
   }
 
@@ -85,9 +85,9 @@ class Saving {
     const double total = kv_bytes();
     double done = 0;
     for (KvExtent* e : fresh())
-      for (int h = 0; h < s_.origin.n_kv_heads; ++h) tasks.push_back({e, h});
+      for (int h = 0; h < shape_.heads(e->layer); ++h) tasks.push_back({e, h});
     std::vector<Buffer> scratch(threads.size());
-    for (Buffer& b : scratch) b.reserve(layout_.bytes());
+    for (Buffer& b : scratch) b.reserve(shape_.largest_block());
     const size_t batch = 2 * size_t(threads.size());
     for (size_t first = 0; first < tasks.size(); first += batch) {
       go_on_or_throw(path, progress, done, total);
@@ -97,7 +97,8 @@ class Saving {
         write_head(fd, path, *t.extent, t.head, scratch[thread].as<std::byte>());
       });
       for (size_t i = first; i < first + n; ++i)
-        done += static_cast<double>(tasks[i].extent->n * layout_.bytes());
+        done +=
+            static_cast<double>(tasks[i].extent->n * shape_.block_bytes(tasks[i].extent->layer));
     }
     if (progress) progress(total, total);  // too late to stop
   }
@@ -115,9 +116,7 @@ class Saving {
     std::memcpy(h.magic, disk::kMagic, sizeof h.magic);
     h.version = disk::kVersion;
     h.page = disk::kPage;
-    h.n_layers = o.n_layers;
-    h.n_kv_heads = o.n_kv_heads;
-    h.head_dim = o.head_dim;
+    write_layers(h);
     h.block_size = o.block_size;
     h.vocab_size = o.vocab_size;
     h.kv_type = static_cast<int32_t>(o.type);
@@ -128,6 +127,27 @@ class Saving {
     o.model.copy(h.model, sizeof h.model - 1);
     o.architecture.copy(h.architecture, sizeof h.architecture - 1);
     write_page(fd, path, 0, h);
+  }
+
+  // The table of layers; the numbers in front are those of the first layer that has heads.
+  void write_layers(disk::Header& h) const {
+    const std::vector<LayerShape>& layers = s_.origin.layers;
+    h.n_layers = static_cast<int32_t>(layers.size());
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const LayerShape& l = layers[i];
+      const disk::Shape shape{static_cast<int32_t>(l.keeps), l.n_kv_heads, l.head_dim, 0};
+      const auto same = [&](const disk::Shape& s) {
+        return std::memcmp(&s, &shape, sizeof shape) == 0;
+      };
+      const auto at = std::find_if(h.shapes, h.shapes + h.n_shapes, same) - h.shapes;
+      if (at == disk::kMaxShapes)
+        fail(RIFFLE_UNSUPPORTED, "the layers have more than %d different shapes of KV",
+             disk::kMaxShapes);
+      if (at == h.n_shapes) h.shapes[h.n_shapes++] = shape;
+      h.shape_of[i] = static_cast<uint8_t>(at);
+      h.source_of[i] = static_cast<int16_t>(l.source);
+      if (h.n_kv_heads == 0) h.n_kv_heads = l.n_kv_heads, h.head_dim = l.head_dim;
+    }
   }
 
   void write_save(int fd, const std::string& path, uint64_t generation) const {
@@ -158,11 +178,12 @@ class Saving {
 
   // Of every layer the runs of blocks that the sequence holds.
   void place_extents(const SessionContent* before, int64_t first_block) {
-    const int heads = s_.origin.n_kv_heads;
-    const int64_t blocks = layout_.blocks(static_cast<int64_t>(s_.tokens.size()));
+    const int64_t blocks = shape_.in_blocks(static_cast<int64_t>(s_.tokens.size()));
     size_t old = 0;
-    for (int layer = 0; layer < s_.origin.n_layers; ++layer) {
-      const auto& held = s_.kv->heads[size_t(layer) * heads].blocks;  // as in all heads
+    for (int layer = 0; layer < shape_.n_layers(); ++layer) {
+      const int heads = shape_.heads(layer);
+      if (heads == 0) continue;
+      const auto& held = s_.kv->heads[shape_.first_head(layer)].blocks;  // as in all heads
       const auto holds_any = [&](const KvExtent& e) {
         return std::any_of(held.begin() + e.first, held.begin() + e.first + e.n,
                            [](const std::byte* block) { return block != nullptr; });
@@ -179,7 +200,7 @@ class Saving {
         e.layer = layer;
         e.first = b;
         e.n = e.stride = end - b;
-        e.offset = take(uint64_t(e.n) * heads * layout_.bytes());
+        e.offset = take(uint64_t(e.n) * heads * shape_.block_bytes(layer));
         e.checksums.resize(heads);
         fresh_.push_back(extents_.size() - 1);
       }
@@ -193,8 +214,10 @@ class Saving {
   }
 
   uint64_t index_bytes() const {
+    uint64_t heads = 0;
+    for (const KvExtent& e : extents_) heads += shape_.heads(e.layer);
     return sizeof(disk::Index) + token_extents_.size() * sizeof(disk::TokenExtent) +
-           extents_.size() * (sizeof(disk::Extent) + 8 * uint64_t(s_.origin.n_kv_heads));
+           extents_.size() * sizeof(disk::Extent) + 8 * heads;
   }
 
   std::string index() const {
@@ -254,9 +277,10 @@ class Saving {
   // The newest block may have rows of tokens that were taken back, and of other sequences.
   void write_head(int fd, const std::string& path, KvExtent& e, int head, std::byte* scratch) {
     constexpr int kParts = 256;
-    const auto& blocks = s_.kv->heads[size_t(e.layer) * s_.origin.n_kv_heads + head].blocks;
+    const auto& blocks = s_.kv->heads[shape_.first_head(e.layer) + head].blocks;
     const int64_t n_tokens = static_cast<int64_t>(s_.tokens.size());
-    const size_t bytes = layout_.bytes();
+    const BlockLayout layout = shape_.layout(e.layer);
+    const size_t bytes = layout.bytes();
     const uint64_t at = e.offset + uint64_t(head) * e.stride * bytes;
     Checksum sum;
     iovec parts[kParts];
@@ -265,9 +289,9 @@ class Saving {
       int n = 0;
       for (; b < last && n < kParts; ++b) {
         std::byte* from = blocks[b];
-        if ((b + 1) * layout_.block_size > n_tokens) {
+        if ((b + 1) * layout.block_size > n_tokens) {
           std::memcpy(scratch, from, bytes);
-          clear_rows(scratch, n_tokens - b * layout_.block_size);
+          clear_rows(layout, scratch, n_tokens - b * layout.block_size);
           from = scratch;
         }
         if (n > 0 && static_cast<std::byte*>(parts[n - 1].iov_base) + parts[n - 1].iov_len == from)
@@ -280,15 +304,15 @@ class Saving {
     e.checksums[head] = sum.value();
   }
 
-  void clear_rows(std::byte* block, int64_t n) const {
-    const size_t row = layout_.row_bytes(), rest = (layout_.block_size - n) * row;
+  static void clear_rows(const BlockLayout& layout, std::byte* block, int64_t n) {
+    const size_t row = layout.row_bytes(), rest = (layout.block_size - n) * row;
     std::memset(block + n * row, 0, rest);
-    std::memset(block + layout_.value_offset() + n * row, 0,
-                layout_.bytes() - layout_.value_offset() - n * row);
+    std::memset(block + layout.value_offset() + n * row, 0,
+                layout.bytes() - layout.value_offset() - n * row);
   }
 
   const SessionToSave& s_;
-  BlockLayout layout_;
+  KvShape shape_;
   uint64_t end_;
   std::vector<KvExtent> extents_;
   std::vector<size_t> fresh_;  // indices of the extents that this save writes

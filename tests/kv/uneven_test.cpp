@@ -1,0 +1,158 @@
+// Layers that keep different things: other heads, other head sizes, windows, the KV of an earlier
+// layer, a state. Their KV is kept, forked, cut, saved and adopted layer by layer.
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "engine/plan/devices.h"
+#include "kv/file/session_writer.h"
+#include "kv/kv_store.h"
+#include "tests/model/test_files.h"
+#include "util/error.h"
+
+using namespace riffle;
+
+namespace {
+
+constexpr int kB = 16;
+
+KvShape uneven_shape() {
+  return {kB,
+          KvType::F16,
+          {{LayerKeeps::KV, 2, 16},
+           {LayerKeeps::WINDOW_KV, 1, 32, 40},
+           {LayerKeeps::EARLIER_KV, 2, 16, 0, 0},
+           {LayerKeeps::STATE},
+           {LayerKeeps::KV, 4, 8}}};
+}
+
+struct UnevenStore {
+  KvShape shape = uneven_shape();
+  ThreadPool threads{2};
+  HostKv host{shape, cpu::kernels(cpu::Isa::Scalar), &threads};
+
+  void fill(SequenceKv& s) const {
+    for (int layer = 0; layer < shape.n_layers(); ++layer)
+      for (int h = 0; h < shape.heads(layer); ++h)
+        for (size_t b = 0; b < host.head(s, layer, h).blocks.size(); ++b)
+          if (std::byte* block = host.head(s, layer, h).blocks[b])
+            std::memset(block, value(layer, h, b), shape.block_bytes(layer));
+  }
+  static int value(int layer, int h, size_t b) {
+    return 1 + static_cast<int>((layer * 31 + h * 7 + b) % 60);  // no infinity in f16
+  }
+  // The first n tokens are as `fill` has written them.
+  bool holds(const SequenceKv& s, int64_t n) const {
+    for (int layer = 0; layer < shape.n_layers(); ++layer)
+      for (int h = 0; h < shape.heads(layer); ++h)
+        for (int64_t b = 0; b < n / kB; ++b) {
+          const std::byte* block = host.head(s, layer, h).blocks[b];
+          if (!shape.keeps(layer, b, s.n_tokens, s.marks)) continue;
+          if (!block) return false;
+          for (size_t i = 0; i < 2 * shape.layout(layer).value_offset(); ++i)
+            if (block[i] != std::byte(value(layer, h, static_cast<size_t>(b)))) return false;
+        }
+    return true;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("layers of different shapes: numbers, bytes and names", "[kv]") {
+  const KvShape shape = uneven_shape();
+  CHECK(shape.n_layers() == 5);
+  CHECK(shape.heads() == 2 + 1 + 4);
+  CHECK(shape.first_head(4) == 3);
+  CHECK(shape.layer_of(2) == 1);
+  CHECK(shape.layer_of(6) == 4);
+  CHECK(shape.heads(2) == 0);
+  CHECK(shape.heads(3) == 0);
+  CHECK(shape.windowed_layers() == 1);
+  CHECK(shape.largest_block() == shape.block_bytes(1));
+  const auto bytes = [&](int layer, int64_t blocks) {
+    return uint64_t(shape.heads(layer)) * blocks * shape.block_bytes(layer);
+  };
+  CHECK(shape.bytes(160, {}) ==
+        bytes(0, 10) + bytes(1, 10 - shape.first_kept(1, 160)) + bytes(4, 10));
+  CHECK(shape.longest(shape.most_bytes(4000)) >= 4000);
+  CHECK(shape.uneven() == "layer 1 has 1 KV heads of 32, layer 0 has 2 of 16");
+  const auto refusal = [](std::vector<LayerShape> layers) -> std::string {
+    try {
+      require_alike({kB, KvType::F16, std::move(layers)}, "cpu");
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  CHECK(refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::WINDOW_KV, 2, 16, 40}}).empty());
+  CHECK(
+      refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::KV, 2, 32}}) ==
+      "device cpu: layer 1 has 2 KV heads of 32, layer 0 has 2 of 16, expected layers whose KV is "
+      "alike");
+  CHECK(refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::EARLIER_KV, 2, 16, 0, 0}}) ==
+        "device cpu: layer 1 attends to the KV of layer 0, expected layers whose KV is alike");
+  CHECK(refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::STATE}}) ==
+        "device cpu: layer 1 keeps a recurrent state, expected layers whose KV is alike");
+}
+
+TEST_CASE("layers of different shapes are kept, forked, cut, saved and adopted",
+          "[kv][session_file]") {
+  const test::TempDir temp;
+  const std::string path = temp / "uneven.kv";
+  UnevenStore a;
+  SequenceKv s = a.host.create(400, {});
+  constexpr int64_t kTokens = 200;
+  Marks marks;
+  marks.add(kTokens);
+  a.host.reserve_prompt(s, kTokens, marks);
+  a.fill(s);
+  a.host.commit_prompt(s, kTokens, marks, [](const std::byte*) {});
+  CHECK(a.host.host_bytes() == a.shape.bytes(kTokens, marks));
+  CHECK(a.holds(s, kTokens));
+
+  SequenceKv fork = a.host.fork(s, kTokens, 400);
+  CHECK(a.holds(fork, kTokens));
+  // The partial blocks alone are copies.
+  uint64_t partial = 0;
+  for (int layer = 0; layer < 5; ++layer)
+    partial += a.shape.heads(layer) * a.shape.block_bytes(layer);
+  CHECK(a.host.host_bytes() == a.shape.bytes(kTokens, marks) + partial);
+  a.host.truncate(fork, kTokens - 30);
+  CHECK(a.holds(fork, kTokens - 30));
+  a.host.destroy(fork);
+
+  SessionToSave save;
+  std::vector<int32_t> tokens(kTokens, 3);
+  save.origin.block_size = kB;
+  save.origin.vocab_size = 8;
+  for (int i = 0; i < a.shape.n_layers(); ++i) {
+    LayerShape layer = a.shape.layer(i);
+    if (layer.keeps == LayerKeeps::WINDOW_KV) layer.keeps = LayerKeeps::KV;
+    layer.window = 0;
+    save.origin.layers.push_back(layer);
+  }
+  save.kv = &s;
+  save.marks = s.marks;
+  save.tokens = tokens;
+  uint64_t id = 0;
+  save_session(path, save, nullptr, 0, a.threads, {}, &id);
+  const auto file = SessionFile::open(path);
+  const SessionContent& c = file->content();
+  CHECK(c.origin.layers == save.origin.layers);
+  CHECK(c.kv_bytes() == a.shape.bytes(kTokens, marks));
+
+  UnevenStore b;
+  SequenceKv loaded = b.host.create(400, {});
+  std::vector<MappedBlocks> blocks;
+  for (const KvExtent& e : c.extents)
+    blocks.push_back({e.layer, e.first, e.n, e.stride, file->mapped() + e.offset});
+  b.host.adopt(loaded, c.n_tokens(), c.marks, blocks, file);
+  b.host.enter(loaded, c.n_tokens(), c.marks);
+  CHECK(b.holds(loaded, kTokens));
+  CHECK(b.host.host_bytes() == 0);
+  b.host.reserve(loaded, kTokens + 20);
+  CHECK(b.holds(loaded, kTokens / kB * kB));
+  b.host.destroy(loaded);
+  a.host.destroy(s);
+  CHECK(a.host.host_bytes() == 0);
+  CHECK(b.host.host_bytes() == 0);
+}
