@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "import/load_model.h"
 #include "tests/engine/steps.h"
 #include "tests/engine/working_sets.h"
 

@@ -1,6 +1,7 @@
 // Logits stay on the device until somebody asks for them.
 #include "tests/engine/late_logits.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 TEST_CASE("logits may be asked for late, and those given stay", "[engine]") {

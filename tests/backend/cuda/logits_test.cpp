@@ -3,6 +3,7 @@
 #include "tests/engine/lookups.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 static ContextOptions cuda_options() {

@@ -24,12 +24,12 @@ ContextOptions cuda_options(StopRule stop = StopRule::PAPER) {
   return o;
 }
 
-using Logits = std::vector<std::vector<float>>;
+using StepLogits = std::vector<std::vector<float>>;
 
 void prefill(Runtime& r, riffle_session* s, const std::vector<int32_t>& prompt) {
   r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
 }
-void step(Runtime& r, riffle_session* s, int32_t token, Logits& out) {
+void step(Runtime& r, riffle_session* s, int32_t token, StepLogits& out) {
   r.check(riffle_step(r.context, &s, &token, 1));
   out.push_back(r.logits(s));
 }
@@ -64,7 +64,7 @@ TEST_CASE("cuda: sessions with and without the mean key, in turn and together",
   const auto prompt_a = some_tokens(1500, 7), prompt_b = some_tokens(1400, 8),
              tokens = some_tokens(40, 9);
   struct Answers {
-    Logits a, b;
+    StepLogits a, b;
   };
   // A keeps the mean key, which nobody asks for any more; B never had one.
   const auto play = [&](bool with_a, bool with_b) {
@@ -112,7 +112,7 @@ TEST_CASE("cuda: changing the digests of sessions under a tight budget",
   Selection quest = o.selection, veto = o.selection;
   quest.digest = BlockDigest::QUEST;
   veto.stop = StopRule::VETO;
-  Logits want;
+  StepLogits want;
   {
     ContextOptions fresh = o;
     fresh.selection = quest;
@@ -126,7 +126,7 @@ TEST_CASE("cuda: changing the digests of sessions under a tight budget",
   riffle_session* s = r.session();
   prefill(r, s, prompt);
   select(r, quest);
-  Logits got;
+  StepLogits got;
   for (int i = 0; i < 20; ++i) step(r, s, tokens[i], got);  // digests of the same size: planned for
   // Nothing is left for larger ones.
   std::vector<riffle_session*> more;
@@ -287,7 +287,7 @@ TEST_CASE("cuda: two contexts step in two threads", "[cuda][threads]") {
   if (skip()) return;
   constexpr int kSteps = 1000;
   const auto tokens = some_tokens(kSteps, 11);
-  const auto work = [&](int i, bool together, Logits& out, int& retried) {
+  const auto work = [&](int i, bool together, StepLogits& out, int& retried) {
     // No assertions here: Catch is not for several threads.
     ContextOptions o = cuda_options();
     o.n_ctx = 4096;
@@ -328,7 +328,7 @@ TEST_CASE("cuda: two contexts step in two threads", "[cuda][threads]") {
     riffle_model_free(model);
     return fine;
   };
-  Logits alone[2], both[2];
+  StepLogits alone[2], both[2];
   int retried[2] = {};
   for (int i : {0, 1}) CHECK(work(i, false, alone[i], retried[i]));
   bool fine[2] = {};
@@ -353,7 +353,7 @@ TEST_CASE("cuda: the caller's own GPU stays the caller's", "[cuda][threads]") {
     return;
   }
   const auto prompt = some_tokens(700, 7), tokens = some_tokens(40, 8);
-  Logits want;
+  StepLogits want;
   {
     Runtime r(cuda_options());
     want = run(r, r.session(), prompt, tokens);
@@ -374,7 +374,7 @@ TEST_CASE("cuda: the caller's own GPU stays the caller's", "[cuda][threads]") {
     quest.digest = BlockDigest::QUEST;
     select(r, quest);
     r.check(riffle_session_truncate(s, 333));
-    Logits more;
+    StepLogits more;
     step(r, s, 400, more);
     riffle_timing timing{};
     timing.struct_size = sizeof timing;
@@ -447,7 +447,7 @@ TEST_CASE("cuda: steps after a truncation to a block's end have the bits of thos
     Runtime r(cuda_options(stop));
     riffle_session* s = r.session();
     prefill(r, s, prompt);
-    Logits first, second;
+    StepLogits first, second;
     for (int32_t t : tokens) step(r, s, t, first);
     r.check(riffle_session_truncate(s, prompt.size()));
     for (int32_t t : tokens) step(r, s, t, second);
@@ -461,12 +461,12 @@ TEST_CASE("cuda: a prompt that was stopped leaves the session as it was", "[cuda
              tokens = some_tokens(30, 5);
   Runtime r(cuda_options());
   riffle_session *plain = r.session(), *stopped = r.session();
-  const Logits want = run(r, plain, prompt, tokens);
+  const StepLogits want = run(r, plain, prompt, tokens);
   prefill(r, stopped, prompt);
   const auto halfway = [](void*, const riffle_progress* p) { return p->done < p->total / 2; };
   CHECK(riffle_prefill(stopped, more.data(), more.size(), halfway, nullptr) == RIFFLE_ABORTED);
   CHECK(riffle_session_length(stopped) == prompt.size());
-  Logits got{r.logits(stopped)};
+  StepLogits got{r.logits(stopped)};
   for (int32_t t : tokens) step(r, stopped, t, got);
   CHECK(same_bits(got, want));
 }
