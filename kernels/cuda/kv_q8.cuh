@@ -1,5 +1,5 @@
-// Keys and values in 8 bits on the device (kernels/common/kv_q8.h), to the bit what the CPU makes
-// of them, and single numbers of keys or values of any type.
+// Keys and values in 8 bits on the device (kernels/common/kv_q8.h), bit for bit as on the CPU, and
+// single numbers of keys or values of any type.
 #pragma once
 #include "kernels/common/kv_q8.h"
 #include "kernels/cuda/f16_exact.cuh"

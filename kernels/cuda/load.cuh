@@ -14,8 +14,8 @@ __device__ __forceinline__ uint4 load_once(const uint4* p) {
   return x;
 }
 
-// 16 bytes that are read once: no place in L1, and whole lines into L2. Where `wanted` is 0 v stays
-// as it is.
+// 16 bytes that are read once: no place in L1, and whole lines into L2. If `wanted` is 0, v stays
+// unchanged.
 __device__ __forceinline__ void load_weights(uint4& v, const char* p, int wanted) {
 #if __CUDA_ARCH__ >= 800
   asm volatile(

@@ -42,7 +42,7 @@ struct RowParts {
   int64_t data = 0, scales = 0, high = 0, blocks = 0;
 };
 RIFFLE_HOST_DEVICE constexpr int64_t padded16(int64_t bytes) { return (bytes + 15) / 16 * 16; }
-// Values of which a part has a byte; 0: the type lacks the part.
+// Values that share a byte of a part; 0: the type lacks the part.
 struct PartDensity {
   int scales, high, blocks;
 };

@@ -24,7 +24,7 @@ __device__ __forceinline__ void cp_async16_or_zero(uint32_t shared, const void* 
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits until at most kLeft of this thread's groups are under way.
+// Waits until at most kLeft of this thread's groups are in flight.
 template <int kLeft>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
@@ -62,15 +62,15 @@ __device__ __forceinline__ void mma_16816(float (&c)[4], const uint32_t (&a)[4],
 
 #if __CUDA_ARCH__ >= 900
 
-// The barrier of a cluster's threads: what they wrote before they arrived is there for all after
-// the wait.
+// The barrier of a cluster's threads: their writes before they arrived are visible to all after the
+// wait.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// The address in another block of what is at `shared` in this one.
+// Returns the address in another block that corresponds to `shared` in this one.
 __device__ __forceinline__ uint32_t in_block(uint32_t shared, int rank) {
   uint32_t at;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared), "r"(rank));

@@ -5,8 +5,8 @@
 // op a file: the kernel first and its launcher under it. Host code may include these headers; they
 // need no CUDA compiler.
 //
-// Results: a row's (token's, query's) bits depend on its own inputs only, never on what else is in
-// the batch, where a block lies, or which thread came first; no floating-point atomics. Pointers:
+// Results: a row's (token's, query's) bits depend on its own inputs only, never on the rest of the
+// batch, the place of a block, or the order of threads; no floating-point atomics. Pointers:
 // 16-byte aligned, device memory, unless a comment says otherwise. Sizes are > 0 unless said.
 #pragma once
 #include <cuda_runtime_api.h>

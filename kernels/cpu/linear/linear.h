@@ -1,4 +1,4 @@
-// The CPU's linear algebra: products with weights, and what lies between them in a layer.
+// The CPU's linear algebra: products with weights, and the operations between them in a layer.
 //
 // Weights: row-major [rows][cols] of WType, possibly unaligned, rows contiguous
 // (src/model/model.h).
@@ -21,7 +21,7 @@ struct GemvKernels {
 // each. pack writes rows [m0,m1) of a into packed (pack_bytes(m,k) bytes, 64-byte aligned; m0 and
 // m1 are multiples of row_tile or m1 == m), so that threads can share the packing; then run is
 // called for row ranges of W by any thread (r0 a multiple of col_tile), each with its own scratch
-// of scratch_bytes(k) bytes. Types with the same pack share what it makes.
+// of scratch_bytes(k) bytes. Types with the same pack share its result.
 struct GemmKernels {
   int row_tile, col_tile;
   size_t (*pack_bytes)(int64_t m, int64_t k);
@@ -33,7 +33,7 @@ struct GemmKernels {
 };
 
 struct LinearKernels {
-  GemvKernels gemv[kNumDTypes];      // of each type of weights; quantised: 8 to 16 bits as in gemm
+  GemvKernels gemv[kNumDTypes];      // for each type of weights; quantised: 8 to 16 bits as in gemm
   GemvKernels f32_gemv[kNumDTypes];  // for f32 KV: 16 bits of each activation or f32
   GemmKernels gemm[kNumDTypes];      // quantised weights: 8 to 16 bits of the activations count
   GemmKernels f32_gemm[kNumDTypes];  // for f32 KV: f32 throughout, or AMX's 16 bits of each value

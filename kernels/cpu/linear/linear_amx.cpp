@@ -2,13 +2,13 @@
 // AVX-512's: no gain from tiles.)
 //
 // Both operands are split into two bf16 numbers, v = hi + lo with |v - hi - lo| <= 2^-17 |v|, and
-// three products are summed in the f32 tiles: lo*hi + hi*hi + hi*lo. What is left out, lo*lo, is at
-// most 2^-16 of |a||w|; typical errors, random in sign, are ten times smaller. BF16 weights are
-// their own hi and need two products. The unit flushes subnormals to zero.
+// three products are summed in the f32 tiles: lo*hi + hi*hi + hi*lo. The product that is left out,
+// lo*lo, is at most 2^-16 of |a||w|; typical errors, random in sign, are ten times smaller. BF16
+// weights are their own hi and need two products. The unit flushes subnormals to zero.
 //
 // packed a: for each 16 rows, for each 32 columns (a step, k padded with zeros): hi tile, lo tile,
 // each [16][32] bf16. panel of W: for each step: hi tiles of columns 0..15 and 16..31 of the panel,
-// then the lo tiles, each [16 pairs of k][16 columns][2] bf16 as TDPBF16PS wants its second
+// then the lo tiles, each [16 pairs of k][16 columns][2] bf16, the form of TDPBF16PS's second
 // operand.
 #include "kernels/cpu/linear/linear_f32.h"
 #include "kernels/cpu/simd/amx.h"
@@ -22,8 +22,8 @@ constexpr int kStep = 32;  // values of k in a tile
 constexpr int kTileBytes = 1024;
 constexpr int kPanelCols = 32;   // columns of a panel
 constexpr int kChunkSteps = 16;  // steps in a panel: 64 KB, as much as of 32 rows of a
-constexpr int64_t kPanelBytes = 4 * kTileBytes;  // of one step
-constexpr int64_t kRowsBytes = 2 * kTileBytes;   // of one step of 16 rows of a
+constexpr int64_t kPanelBytes = 4 * kTileBytes;  // bytes of one step
+constexpr int64_t kRowsBytes = 2 * kTileBytes;   // bytes of one step of 16 rows of a
 
 int64_t steps_of(int64_t k) { return (k + kStep - 1) / kStep; }
 
@@ -100,7 +100,7 @@ inline void fill_tiles(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k
   }
 }
 
-// BF16 pairs are moved as they are.
+// BF16 pairs are moved unchanged.
 template <>
 inline void fill_tiles<WType::BF16>(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k0,
                                     int64_t k, uint8_t* hi, uint8_t*) {
@@ -172,7 +172,7 @@ inline void fill_tiles<WType::Q8_0>(const uint8_t* w, int64_t row_bytes, int64_t
   fill_from_bytes<false>(block + 2, row_bytes, n, d, nullptr, hi, lo);
 }
 
-// One block of 16 rows: codes less their offset, and what goes with each 16 or 32.
+// One block of 16 rows: codes less their offset, and the factors of each 16 or 32.
 template <WType T>
 struct Codes16 {
   alignas(64) uint8_t q[16][dtype_info(T).block_values];
@@ -214,7 +214,7 @@ inline void fill_block(const uint8_t* w, int64_t row_bytes, int64_t n, uint8_t* 
   }
 }
 
-// Where the four (two) 16x16 sums are read from and written to.
+// Places of the four (two) 16x16 sums.
 struct Sums {
   float* at[4];
   int64_t stride;  // bytes
@@ -318,7 +318,7 @@ struct MicroAmx {
   static constexpr auto pack = gemm_pack;
 
   const uint8_t* packed;
-  int64_t rows_bytes;  // of a tile of 16 rows
+  int64_t rows_bytes;  // bytes of a tile of 16 rows
   float* edge;
   MicroAmx(const void* packed, int64_t, int64_t k, uint8_t* scratch)
       : packed(static_cast<const uint8_t*>(packed)),

@@ -24,7 +24,7 @@ void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int
 
 namespace {
 
-// What the largest activation of a group becomes: a signed byte times 256 and another signed byte.
+// Code of a group's largest activation: a signed byte times 256 plus another signed byte.
 constexpr float kFixedMax = 127 * 256 + 127;
 // 32 activations and the largest magnitude among them.
 struct Group32 {
@@ -69,14 +69,14 @@ inline Rounded32 rounded32(const Group32& g, float limit) {
   return r;
 }
 
-// In groups of 32 activations whose largest value stands out of its row, rounding to 8 bits costs
-// most: a group keeps 16 bits if its largest value exceeds this many times the root mean square of
-// its row. tools/bench/results/real-models.md has what other limits give.
+// Rounding to 8 bits costs most in groups of 32 activations whose largest value is far above its
+// row's others: a group keeps 16 bits if its largest value exceeds this many times the root mean
+// square of its row. tools/bench/results/real-models.md has the results of other limits.
 constexpr float kLarge = 5;
 constexpr float kAllDeep = -1;  // in place of such a limit: all groups keep 16 bits
 
 // kLarge times the root mean square of k values, a multiple of 32. Beyond the range of squares it
-// is 0 or infinite, and any group or none may stand out.
+// is 0 or infinite, and any group or none may exceed it.
 inline float large_of(const float* x, int64_t k) {
   __m256 sum[4] = {};
   for (int64_t j = 0; j < k; j += 32)
@@ -115,8 +115,8 @@ inline Fixed16 fixed16(const float* x, float large) {
   return f;
 }
 
-// How far ahead of a group of rows to fetch: whole groups, some KB, as the hardware stops at each
-// page.
+// Returns the distance, in bytes, at which a group of rows is prefetched: whole groups, some KB, as
+// the hardware stops at each page.
 inline int64_t fetch_ahead(int64_t group_bytes) {
   return group_bytes > 0 ? round_up(6144, group_bytes) : 0;
 }

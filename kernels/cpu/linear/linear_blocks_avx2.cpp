@@ -1,9 +1,9 @@
 // Decode products of quantised weights for AVX2, see linear_blocks.h. Codes are bytes, which
-// vpmaddubsw multiplies by the two signed bytes of an activation of 16 bits, or by the first alone
-// where the second ones of a step are all 0. vpmaddwd multiplies these sums of two products by 256
-// or, in types with groups of 16, by the integer scale of the group, which leaves one conversion
-// and one FMA for 32 products. A sum of 4 products stays below 4 * 128 * 2^15, times a scale of
-// Q6_K below 4 * 63 * 2^15 * 128, which is less than 2^31.
+// vpmaddubsw multiplies by the two signed bytes of an activation of 16 bits, or only by the first
+// if the second ones of a step are all 0. vpmaddwd multiplies these sums of two products by 256 or,
+// in types with groups of 16, by the integer scale of the group, which leaves one conversion and
+// one FMA for 32 products. A sum of 4 products stays below 4 * 128 * 2^15, times a scale of Q6_K
+// below 4 * 63 * 2^15 * 128, which is less than 2^31.
 #include "kernels/cpu/linear/linear_blocks.h"
 #include "kernels/cpu/linear/linear_codes.h"
 
@@ -24,13 +24,13 @@ constexpr bool in_pairs(WType type) {
 }
 // Codes with a sign: vpmaddubsw takes their magnitudes, and the activations get the signs.
 constexpr bool has_signs(WType type) { return dtype_info(type).is_signed(); }
-// Whether the sum of four products of a code and a signed byte fits 16 bits.
+// Tells whether the sum of four products of a code and a signed byte fits 16 bits.
 constexpr bool adds_in_16(WType type) {
   int most = has_signs(type) ? 128 : (1 << dtype_info(type).bits()) - 1;
   if (dtype_info(type).table == CodeTable::E2m1) most = 12;
   return 4 * most * 128 < 1 << 15;
 }
-// Whether what is to be taken off the codes goes with the sums of the activations.
+// True if the offset of the codes is applied through the sums of the activations.
 constexpr bool has_sums(WType type) {
   return has_min(type) || (code_offset(type) != 0 && !has_signs(type));
 }
@@ -42,11 +42,11 @@ struct alignas(64) Step {
   int8_t first[kCount][32], second[kCount][32];  // values: (first * 256 + second) * scale
   float scale[kCount];
   float sum[kSums];  // has_sums: of each group of weights, times the offset of the codes, if any
-  int32_t deep;      // whether second bytes count
+  int32_t deep;      // nonzero: second bytes count
 };
 
-// Of a block with groups of 16: its scale; the integer scales of the first groups of each 32
-// columns, then those of the second ones; what goes with the sums of the activations.
+// A block with groups of 16: its scale; the integer scales of the first groups of each 32 columns,
+// then those of the second ones; the factor of the activations' sums.
 struct Sixteen {
   float d;
   __m256i scale;
@@ -66,7 +66,7 @@ inline Sixteen sixteen(const uint8_t* b) {
   return of;
 }
 
-// Of a block with groups of 32: their scales; what goes with the sums of the activations.
+// Factors of a block with groups of 32: their scales, and those of the activations' sums.
 struct Eight {
   __m256 scale, taken;
 };
@@ -80,7 +80,7 @@ inline Eight eight(const uint8_t* b) {
     static_assert(type.dmin_at == type.d_at + 2);
     const __m128i bytes = scales_mins_k(b + type.scales_at);
     const __m128 both = _mm_cvtph_ps(_mm_loadl_epi64(
-        reinterpret_cast<const __m128i*>(b + type.d_at)));  // d, dmin and what follows
+        reinterpret_cast<const __m128i*>(b + type.d_at)));  // d, dmin and the bytes after them
     return {_mm256_mul_ps(_mm256_broadcastss_ps(both), f32_of(bytes, false)),
             _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(both)),
                           f32_of(_mm_unpackhi_epi64(bytes, bytes), false))};

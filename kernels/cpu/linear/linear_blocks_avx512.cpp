@@ -1,7 +1,7 @@
 // Decode products of quantised weights for AVX-512 with VNNI, see linear_blocks.h. Codes are
 // unpacked to unsigned bytes, which vpdpbusd multiplies by the two signed bytes of an activation of
-// 16 bits, or by the first alone where the second ones of a step are all 0; a sum of 8 products
-// stays below 8 * 255 * 2^15 < 2^31. What the type takes off its codes goes with the sums of the
+// 16 bits, or only by the first if the second ones of a step are all 0; a sum of 8 products stays
+// below 8 * 255 * 2^15 < 2^31. The type's offset of its codes is applied through the sums of the
 // activations.
 #include "kernels/cpu/linear/linear_limbs.h"
 
@@ -95,8 +95,7 @@ void prepare(const float* x, int64_t cols, bool all_deep, void* act) {
   if (whole < limbs_of(T, cols))
     memset(limbs + whole, 0,
            blocks_act_bytes_avx512(T, cols) - static_cast<size_t>(whole) * sizeof(Limbs));
-  // Groups in a step, and of what the sums are: of the activations alone for a minimum, else times
-  // the offset of the codes.
+  // Groups in a step, and the factor of their sums: 1 for a minimum, else the offset of the codes.
   const int64_t groups = step_cols(T) / group_values(T);
   const float taken = has_min(T) ? 1.0f : static_cast<float>(unsigned_offset(T));
   const float large = all_deep ? kAllDeep : large_of(x, cols);

@@ -1,7 +1,7 @@
 // Decodes quantised weights with AVX2: the two functions of a type are codes32, the codes of 32
 // neighbouring values as bytes, and scales_of, the scales and minima of a block's groups, so that a
-// value is scale * (code - offset) - min. They follow from the table of types and give what
-// quants.h gives.
+// value is scale * (code - offset) - min. They follow from the table of types and give the same
+// values as quants.h.
 #pragma once
 #include "kernels/cpu/linear/quants.h"
 #include "kernels/cpu/simd/avx2.h"
@@ -167,12 +167,13 @@ inline void scaled16(__m128i bytes, bool is_signed, float d, float* out) {
                    _mm256_mul_ps(factor, f32_of(_mm_unpackhi_epi64(bytes, bytes), is_signed)));
 }
 
-constexpr int kMostGroups = 16;  // of a block
+constexpr int kMostGroups = 16;  // groups of a block
 constexpr int groups_of_block(WType type) {
   return dtype_info(type).block_values / group_values(type);
 }
 
-// Of every group of group_values of a block; min only for the types that have minima.
+// Reads scale and minimum of every group of group_values of a block; min only for the types that
+// have minima.
 template <WType T>
 inline void scales_of(const uint8_t* b, float* scale, float* min) {
   constexpr DTypeInfo type = dtype_info(T);
@@ -199,31 +200,31 @@ inline void scales_of(const uint8_t* b, float* scale, float* min) {
   }
 }
 
-// The values of a block.
-template <WType T>
+// The values of a block, by vectors of S.
+template <class S, WType T>
 inline void decode_block(const uint8_t* b, float* out) {
   constexpr DTypeInfo type = dtype_info(T);
-  constexpr int kGroup = group_values(T), kOffset = type.has_table() ? 0 : type.offset;
+  constexpr int L = S::kLanes, kGroup = group_values(T);
   float scale[kMostGroups], min[kMostGroups];
   scales_of<T>(b, scale, min);
+  const __m256i offset = _mm256_set1_epi8(static_cast<char>(type.offset));
 #pragma GCC unroll 8
   for (int c = 0; c < type.block_values / 32; ++c) {
-    const __m256i codes =
-        _mm256_sub_epi8(codes32<T>(b, c), _mm256_set1_epi8(static_cast<char>(kOffset)));
-    const __m128i half[2] = {_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1)};
+    alignas(32) uint8_t codes[32];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(codes),
+                       _mm256_sub_epi8(codes32<T>(b, c), offset));
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const int g = (32 * c + 8 * i) / kGroup;
-      const __m128i eight = i % 2 ? _mm_unpackhi_epi64(half[i / 2], half[i / 2]) : half[i / 2];
-      __m256 v = _mm256_mul_ps(_mm256_set1_ps(scale[g]), f32_of(eight, true));
-      if constexpr (type.has_min()) v = _mm256_sub_ps(v, _mm256_set1_ps(min[g]));
-      _mm256_storeu_ps(out + 32 * c + 8 * i, v);
+    for (int j = 0; j < 32; j += L) {
+      const int g = (32 * c + j) / kGroup;
+      typename S::Vec v = S::set1(scale[g]) * S::load_i8(codes + j);
+      if constexpr (type.has_min()) v = v - S::set1(min[g]);
+      S::store(out + 32 * c + j, v);
     }
   }
 }
 
-// Codes as unsigned bytes, which exceed what they stand for by byte_offset, a power of two, and are
-// at most most_byte.
+// Codes as unsigned bytes, which exceed their values by byte_offset, a power of two, and are at
+// most most_byte.
 constexpr int byte_offset(WType type) {
   const DTypeInfo info = dtype_info(type);
   return info.table == CodeTable::E2m1 ? 16 : info.is_signed() ? 128 : info.offset;

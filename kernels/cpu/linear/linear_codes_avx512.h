@@ -20,7 +20,7 @@ struct Place {
   int64_t limb;
   int at;
 };
-// Where the eight columns from 8 i on lie.
+// Places of the eight columns from 8 i on.
 constexpr Place place_of(WType type, int64_t i) {
   const DTypeInfo info = dtype_info(type);
   const int g = static_cast<int>(i / 4 % 8), half = static_cast<int>(i / 2 % 2),
@@ -34,7 +34,7 @@ constexpr Place place_of(WType type, int64_t i) {
   return {i / 32 * 4 + g % 2 * 2 + half, g / 2 * 16 + eight * 8};
 }
 
-// Of each lane of 4 columns of the pairs of limbs of a step, the group that it belongs to.
+// The group of each lane of 4 columns of the pairs of limbs of a step.
 template <WType T>
 struct LaneGroups {
   alignas(64) int32_t of[step_limbs(T) / 2][16] = {};
@@ -65,7 +65,7 @@ inline __m512i unpack_eights(__m512i a, __m512i b, int last) {
   return last ? _mm512_unpackhi_epi64(a, b) : _mm512_unpacklo_epi64(a, b);
 }
 
-// What unsigned codes exceed signed ones by.
+// Returns the amount by which unsigned codes exceed signed ones.
 constexpr int unsigned_offset(WType type) {
   const DTypeInfo info = dtype_info(type);
   return info.table == CodeTable::E2m1           ? 12
@@ -202,14 +202,13 @@ inline void step_codes(const uint8_t* p, __m512i (&u)[step_limbs(T)]) {
   else codes_of_strips4<T>(p, u);
 }
 
-// Whether what codes exceed values by leaves the integers, before there are floats: the groups of a
-// type with exponents have no scale of 0.
+// Returns true if the codes' offset is subtracted in integers, before there are floats: the groups
+// of a type with exponents have no scale of 0.
 constexpr bool offset_is_exact(WType type) { return dtype_info(type).table == CodeTable::E2m1; }
 
-// The scales of a step's groups, and what goes with the sums of the activations: minima, or scales
-// again where codes have an offset. times(x, low) gives scales times those of the activations,
-// which are at x, and adds what is to be taken away, the products with the sums behind them, to
-// low.
+// The scales of a step's groups, and the factors of the activations' sums: minima, or scales again
+// if codes have an offset. times(x, low) gives scales times those of the activations, which are at
+// x, and adds to low the products with the sums after them, which are to be subtracted.
 template <WType T>
 struct Scales4 {
   __m128 scale, taken;
@@ -280,7 +279,7 @@ inline auto step_scales(const uint8_t* p) {
     static_assert(type.dmin_at == type.d_at + 2);
     const __m512i lane = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
     const __m128 d = _mm_cvtph_ps(_mm_loadl_epi64(
-        reinterpret_cast<const __m128i*>(p + type.d_at)));  // d, dmin and what follows
+        reinterpret_cast<const __m128i*>(p + type.d_at)));  // d, dmin and the bytes after them
     return ScalesMins8{
         _mm512_mul_ps(_mm512_permutexvar_ps(lane, _mm512_castps128_ps512(d)),
                       _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(scales_mins_k(p + type.scales_at))))};

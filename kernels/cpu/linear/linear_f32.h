@@ -1,6 +1,6 @@
-// Products in f32 for any vector instruction set S (kernels/cpu/simd/simd.h says what a set gives):
-// of decode with weights of F32, F16 and BF16, and of prompts with weights of every type. Internal
-// linkage throughout.
+// Products in f32 for any vector instruction set S (kernels/cpu/simd/simd.h lists the members of a
+// set): of decode with weights of F32, F16 and BF16, and of prompts with weights of every type.
+// Internal linkage throughout.
 #pragma once
 #include "kernels/cpu/linear/linear_codes.h"
 #include "kernels/cpu/linear/linear_gemm.h"
@@ -33,7 +33,7 @@ inline void f32_act_prepare(const float* x, int64_t cols, void* act) {
   memset(static_cast<float*>(act) + cols, 0, f32_act_bytes(cols) - sizeof(float) * cols);
 }
 
-// One row of F32, F16 or BF16 with N activation vectors. Four chains of sums, the same whatever N.
+// One row of F32, F16 or BF16 with N activation vectors. Four chains of sums, the same for every N.
 template <class S, WType T, int N>
 inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y,
                     int64_t ldy) {
@@ -66,16 +66,23 @@ inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t st
     y[i * ldy] = S::sum((acc[i][0] + acc[i][1]) + (acc[i][2] + acc[i][3]));
 }
 
+// Not inlined: in one function with its callers the loop would lack registers.
+template <class S, WType T, int N>
+__attribute__((noinline)) void dot_rows(const uint8_t* w, int64_t row_bytes, int64_t cols,
+                                        int64_t r0, int64_t r1, const float* x, int64_t stride,
+                                        float* y, int64_t ldy) {
+  for (int64_t r = r0; r < r1; ++r)
+    dot_row<S, T, N>(w + r * row_bytes, cols, x, stride, y + r, ldy);
+}
+
 template <class S, WType T, int kMost>
 inline void gemv_f32(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
                      int64_t n, float* y, int64_t ldy) {
   const int64_t row_bytes = bytes_of_row(T, cols),
                 stride = static_cast<int64_t>(f32_act_bytes(cols) / 4);
-  for_groups<kMost>(row_bytes, r0, r1, n, [&]<int N>(int64_t i, int64_t first, int64_t end) {
-    const float* x = static_cast<const float*>(acts) + i * stride;
-    for (int64_t r = first; r < end; ++r)
-      dot_row<S, T, N>(static_cast<const uint8_t*>(w) + r * row_bytes, cols, x, stride,
-                       y + i * ldy + r, ldy);
+  for_groups<kMost>(row_bytes, r0, r1, n, [&]<int N>(int64_t i, int64_t r, int64_t end) {
+    dot_rows<S, T, N>(static_cast<const uint8_t*>(w), row_bytes, cols, r, end,
+                      static_cast<const float*>(acts) + i * stride, stride, y + i * ldy, ldy);
   });
 }
 
@@ -108,8 +115,8 @@ struct PanelF32 {
     for (int64_t p = k0; p < k1; p += info.block_values) {
       for (int r = 0; r < L; ++r) {
         if (v * L + r < rows)
-          decode_block<T>(w + (v * L + r) * row_bytes + p / info.block_values * info.block_bytes,
-                          values[r]);
+          decode_block<S, T>(w + (v * L + r) * row_bytes + p / info.block_values * info.block_bytes,
+                             values[r]);
         else memset(values[r], 0, sizeof values[r]);
       }
       for (int j = 0; j < info.block_values; j += L) {
@@ -168,8 +175,9 @@ struct MicroF32 {
     multiply(k1 - k0, packed + i * k + k0 * MR, reinterpret_cast<const float*>(panel), c, ldc, rows,
              cols, k0 > 0);
   }
-  static void multiply(int64_t depth, const float* a, const float* panel, float* c, int64_t ldc,
-                       int rows, int cols, bool more) {
+  static __attribute__((noinline)) void multiply(int64_t depth, const float* a, const float* panel,
+                                                 float* c, int64_t ldc, int rows, int cols,
+                                                 bool more) {
     Vec acc[MR][NV];
     Sums::begin(acc, c, ldc, rows, cols, more);
     for (int64_t p = 0; p < depth; ++p) {

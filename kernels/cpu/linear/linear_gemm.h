@@ -1,5 +1,5 @@
 // Products of prompts, for any instruction set and any type of weights: the loops over W, the
-// activations and their columns. What differs is in two parts:
+// activations and their columns. Two parts have the differences:
 //
 // Panel: some columns of some rows of W, as the products read them.
 //   kCols, kDepth          the most rows and columns of W in a panel
@@ -92,8 +92,13 @@ struct TileSums {
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i)
 #pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) sum[i][v] = S::set1(0);
+    if (!more) return;
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 4
       for (int v = 0; v < NV; ++v)
-        sum[i][v] = more && i < rows ? load(c + i * ldc + v * L, cols - v * L) : S::set1(0);
+        if (i < rows) sum[i][v] = load(c + i * ldc + v * L, cols - v * L);
   }
   static inline __attribute__((always_inline)) void end(const Vec (&sum)[MR][NV], float* c,
                                                         int64_t ldc, int rows, int cols) {

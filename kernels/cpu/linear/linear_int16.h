@@ -17,7 +17,7 @@ namespace {
 //   add_dot(t, x, w)       t + the products of the two 16-bit halves of each lane
 //   to_f32
 //   widen(codes, out)      32 signed bytes as 16 bits each, in 16 / kLanes vectors
-constexpr int kPairs = 16;  // of 16-bit values in a chunk of 32
+constexpr int kPairs = 16;  // pairs of 16-bit values in a chunk of 32
 
 template <class S, class I, int NV>
 struct PanelInt16 {
@@ -46,6 +46,7 @@ struct PanelInt16 {
           if (v * L + r < rows) scales_of<T>(row(r), scale, nullptr);
           for (int c = 0; c < kChunks; ++c) memcpy(at + c * kChunk + kPairs * NR + r, &scale[c], 4);
         }
+#pragma GCC unroll 8
         for (int c = 0; c < kChunks; ++c) {
           constexpr int kParts = kPairs / L;
           Vec values[kParts][L];
@@ -106,7 +107,7 @@ struct MicroInt16 {
     memcpy(&to[kPairs * MR], &r.scale, 4);
   }
 
-  // c[0..rows)[0..cols) (+)= a . panel over so many chunks.
+  // Computes c[0..rows)[0..cols) (+)= a . panel over `chunks` chunks.
   static void multiply(int64_t chunks, const int32_t* a, const int32_t* panel, float* c,
                        int64_t ldc, int rows, int cols, bool more) {
     Vec acc[MR][NV];

@@ -4,9 +4,9 @@
 // of the activations, so that one conversion and one FMA with f32 remain for 32 products, or for 16
 // in the types with groups of 16.
 //
-// In chunks of 32 activations whose largest value stands out of its row, rounding to 8 bits costs
-// most. What the first byte leaves over there is kept in a second one. Such chunks are few, so
-// their second products are made row by row, after the tile.
+// Rounding to 8 bits costs most in chunks of 32 activations whose largest value is far above its
+// row's others. The remainder of the first byte is kept there in a second one. Such chunks are few,
+// so their second products are made row by row, after the tile.
 #pragma once
 #include "kernels/cpu/linear/linear_blocks.h"
 #include "kernels/cpu/linear/linear_codes.h"
@@ -23,9 +23,9 @@ namespace {
 //   end(t, part)          t + part; the t of begin
 //   run(code)             vectors of bytes that one part takes, for codes of at most `code`
 //   kFolds                whether codes of 255 are exact, so that small scales fit into codes
-//   to_f32, shift_left<n>
-// A chunk is 32 columns. Of a row of activations it has quads of bytes; the scale; scale times the
-// sum of all, of the first and of the last 16 values; minus these sums as integers.
+//   to_f32, shift_left<n> A chunk is 32 columns. For a row of activations it has quads of bytes;
+//   the scale; scale times the sum of all, of the first and of the last 16 values; minus these sums
+//   as integers.
 constexpr int kQuads = 8, kScale = kQuads, kTaken = kScale + 1, kMinus = kTaken + 3,
               kWords = kMinus + 3;
 constexpr int64_t kInt8Depth = 1024;   // columns of W in a panel, which the second cache holds
@@ -53,7 +53,8 @@ struct PanelInt8 {
   static constexpr int minima() {
     return has_min(T) ? 32 / group_values(T) : 0;
   }
-  // Of a chunk of W: quads [kQuads][NR], scales [scales][NR], minima [minima][NR].
+  // Returns the words of a chunk of W: quads [kQuads][NR], scales [scales][NR], minima
+  // [minima][NR].
   template <WType T>
   static constexpr int64_t panel_chunk() {
     return (kQuads + scales<T>() + minima<T>()) * NR;
@@ -80,6 +81,7 @@ struct PanelInt8 {
           } else if (real) {
             scales_of<T>(block, scale, min);
           }
+#pragma GCC unroll 8
           for (int c = 0; c < kChunks; ++c) {
             int32_t* const to = at + c * panel_chunk<T>() + kQuads * NR + r;
             for (int g = 0; g < scales<T>(); ++g)
@@ -111,7 +113,7 @@ struct MicroInt8 {
   static constexpr int64_t kDepth = kInt8Depth;
   using Panel = PanelInt8<I, NR>;
 
-  // What pack makes: the first bytes of tiles of MR rows; the second bytes of each row, written
+  // Result of pack: the first bytes of tiles of MR rows; the second bytes of each row, written
   // where the row's bits say so; these bits, one word for each panel.
   struct Packed {
     int64_t chunks, panels;
@@ -254,7 +256,7 @@ struct MicroInt8 {
       }
   }
 
-  // c[0..rows)[0..cols) (+)= a . panel over so many chunks.
+  // Computes c[0..rows)[0..cols) (+)= a . panel over `chunks` chunks.
   template <WType T>
   static void first_bytes(int64_t chunks, const int32_t* a, const int32_t* panel, float* c,
                           int64_t ldc, int rows, int cols, bool more) {

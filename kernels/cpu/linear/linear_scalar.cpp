@@ -1,4 +1,4 @@
-// Linear kernels in plain C++: the reference for the other files, and what runs on any other CPU.
+// Linear kernels in plain C++: the reference for the other files, and the code for any other CPU.
 // Sums are in double: one chain of f32 sums would be the least accurate of all the kernels, and no
 // faster.
 #include "kernels/cpu/linear/quants.h"
@@ -96,7 +96,7 @@ void geglu(float* gate, const float* up, int64_t count) {
   }
 }
 
-// c / (1 + e^-z) of z = 1.702 c, again with the exponential of a number below 0 alone. A NaN stays
+// c / (1 + e^-z) of z = 1.702 c, again with the exponential only of numbers below 0. A NaN stays
 // one: no comparison with it holds.
 void clamped_swiglu(float* gate, const float* up, int64_t count) {
   for (int64_t j = 0; j < count; ++j) {
@@ -107,7 +107,7 @@ void clamped_swiglu(float* gate, const float* up, int64_t count) {
   }
 }
 
-// 1 / (1 + e^-g) by e^-|g| alone, so that nothing overflows.
+// 1 / (1 + e^-g), computed only from e^-|g|, so that nothing overflows.
 void sigmoid_gate(float* x, const float* gate, int64_t count) {
   for (int64_t j = 0; j < count; ++j) {
     const float g = gate[j], e = __builtin_expf(-__builtin_fabsf(g));

@@ -1,5 +1,5 @@
-// Linear kernels for any vector instruction set S (kernels/cpu/simd/simd.h says what a set gives):
-// what lies between the products. Internal linkage throughout.
+// Linear kernels for any vector instruction set S (kernels/cpu/simd/simd.h lists the members of a
+// set): the operations between the products. Internal linkage throughout.
 #pragma once
 #include "kernels/cpu/linear/linear_f32.h"
 
@@ -13,7 +13,7 @@ void simd_dequant_row(WType type, const void* w, int64_t cols, int64_t r, float*
     const uint8_t* at = static_cast<const uint8_t*>(w) + r * bytes_of_row(T, cols);
     if constexpr (is_quantised(T)) {
       for (int64_t j = 0; j < cols; j += info.block_values, at += info.block_bytes)
-        decode_block<T>(at, dst + j);
+        decode_block<S, T>(at, dst + j);
     } else {
       int64_t j = 0;
       for (; j + S::kLanes <= cols; j += S::kLanes) S::store(dst + j, weights<S, T>(at, j));
@@ -87,7 +87,7 @@ void simd_swiglu(float* gate, const float* up, int64_t count) {
   pairwise<S>(gate, up, count, [](auto l, auto r) { return silu_mul<S>(l, r); });
 }
 
-// As geglu of linear_scalar.cpp.
+// Computes the same as geglu of linear_scalar.cpp.
 template <class S>
 inline typename S::Vec gelu_mul(typename S::Vec g, typename S::Vec up) {
   using Vec = typename S::Vec;
@@ -102,7 +102,7 @@ void simd_geglu(float* gate, const float* up, int64_t count) {
   pairwise<S>(gate, up, count, [](auto l, auto r) { return gelu_mul<S>(l, r); });
 }
 
-// As clamped_swiglu of linear_scalar.cpp. min(a, b) is -max(-a, -b).
+// Computes the same as clamped_swiglu of linear_scalar.cpp. min(a, b) is -max(-a, -b).
 template <class S>
 inline typename S::Vec clamped_silu_mul(typename S::Vec g, typename S::Vec up) {
   using Vec = typename S::Vec;
@@ -118,7 +118,7 @@ void simd_clamped_swiglu(float* gate, const float* up, int64_t count) {
   pairwise<S>(gate, up, count, [](auto l, auto r) { return clamped_silu_mul<S>(l, r); });
 }
 
-// As sigmoid_gate of linear_scalar.cpp.
+// Computes the same as sigmoid_gate of linear_scalar.cpp.
 template <class S>
 inline typename S::Vec sigmoid_mul(typename S::Vec x, typename S::Vec g) {
   const auto e = exp_nonpositive<S>(S::negative_abs(g));
@@ -129,7 +129,7 @@ void simd_sigmoid_gate(float* x, const float* gate, int64_t count) {
   pairwise<S>(x, gate, count, [](auto l, auto r) { return sigmoid_mul<S>(l, r); });
 }
 
-// As softcap of linear_scalar.cpp.
+// Computes the same as softcap of linear_scalar.cpp.
 template <class S>
 inline typename S::Vec capped(typename S::Vec x, typename S::Vec cap) {
   using Vec = typename S::Vec;

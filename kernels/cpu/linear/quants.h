@@ -9,8 +9,8 @@ namespace {
 
 inline float half_at(const uint8_t* p) { return f16_to_f32(load_u16(p)); }
 
-// Where the low or the high bits of a run of Strips or Crossed lie: those of value l at bit `shift`
-// of byte at + l. `bits` of each code are there.
+// Places of the low or high bits of a run of Strips or Crossed: those of value l at bit `shift` of
+// byte at + l. `bits` of each code are there.
 struct Strip {
   int at, shift;
 };
@@ -78,7 +78,7 @@ inline int scale_q3_k(const uint8_t* s, int g) {
 struct ScaleMin {
   float scale, min;
 };
-// Of group g of a block. A type without minima has 0.
+// Returns scale and minimum of group g of a block. A type without minima has 0.
 template <WType T>
 inline ScaleMin scale_min_at(const uint8_t* b, int g) {
   constexpr DTypeInfo type = dtype_info(T);
@@ -106,7 +106,7 @@ inline ScaleMin scale_min_at(const uint8_t* b, int g) {
   }
 }
 
-// ---- the same way back, for what riffle writes. A block begins as zeros. ----
+// ---- encoders of the types that riffle writes. A block begins as zeros. ----
 
 // Puts the code of value i of a block.
 template <WType T>

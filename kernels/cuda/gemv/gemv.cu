@@ -3,9 +3,9 @@
 // (gemv_quant::fits_q8) go to gemv_quant.cu; the kernel here does the rest without tensor cores.
 // The time is that of reading W once, so everything serves that: a warp takes a unit of kRows rows
 // of W at a time and keeps kDepth 16-byte loads a lane in flight, also across units and before x is
-// even there. The row of a matrix belongs to one warp whatever the grid, and a lane adds its
-// products in the order of the columns: the bits of y depend on W's row and x alone, not on n, on
-// the other outputs or on the device.
+// even there. The row of a matrix belongs to one warp in every grid, and a lane adds its products
+// in the order of the columns: the bits of y depend only on W's row and x, not on n, on the other
+// outputs or on the device.
 #include "kernels/cuda/gemv/gemv_mma_pair.cuh"
 #include "kernels/cuda/gemv/gemv_quant.h"
 #include "kernels/cuda/layer/rmsnorm.cuh"
@@ -15,17 +15,17 @@ namespace riffle::cuda {
 namespace {
 
 constexpr int kThreads = kNormThreads, kWarps = kThreads / 32;
-constexpr int kMostRows = 8;  // of x in one launch
+constexpr int kMostRows = 8;  // rows of x in one launch
 
-// What the kernel needs of Gemv, and how the work is cut.
+// The kernel's arguments, and the division of the work.
 struct Plan {
   Gemv args;
-  int units[kGemvMaxOuts];  // of each output (SwiGlu: both matrices together, in units[0])
+  int units[kGemvMaxOuts];  // units of each output (SwiGlu: both matrices together, in units[0])
   int n_units, rounds;      // rounds: units a warp goes through
   int chunk;                // columns of x in shared memory at a time
 };
 
-// How a type is read: a lane takes kVector values (16 bytes) of a step, a warp kStep.
+// Access to a type: a lane takes kVector values (16 bytes) of a step, a warp kStep.
 template <WType T>
 struct Format {
   static constexpr int kBytes = T == WType::F32 ? 4 : T == WType::Q8_0 ? 1 : 2;
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
   const Gemv& a = plan.args;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-  // Weights first: they wait for nobody.
+  // Weights first: they wait for no other kernel.
   allow_next();
   Cursor<T, N, kEven, R> next;
   uint4 v[kSteps][kRows];

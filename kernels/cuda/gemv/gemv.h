@@ -10,9 +10,8 @@ enum class Then : uint8_t {
   SwiGlu,  // two matrices of one shape: y[0] = gate(W[0] x) * (W[1] x)
 };
 
-// Which units multiply weights of 2 to 6 bits, and of Q8_0. The bits are the same; tensor cores
-// need compute capability 9.0, and where there are none the others do it. Other types take no
-// notice.
+// Units that multiply weights of 2 to 6 bits, and of Q8_0. The bits are the same. Tensor cores need
+// compute capability 9.0; without them ordinary cores multiply. Other types ignore it.
 enum class Cores : uint8_t { Best, Tensor, Ordinary };
 
 inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 16;
@@ -30,14 +29,14 @@ struct Gemv {
   int64_t ldx = 0;
   int n = 1;  // 1 to kGemvMaxRows
   const float* norm =
-      nullptr;  // [cols]: x is RMS-normalised and multiplied by this first; null: taken as it is
+      nullptr;  // [cols]: x is RMS-normalised and multiplied by this first; null: x unchanged
   float eps = 0;
-  Matrix w[kGemvMaxOuts];       // of the same cols; any mix of types
+  Matrix w[kGemvMaxOuts];       // matrices with the same cols; any mix of types
   float* y[kGemvMaxOuts] = {};  // [n][ldy]; y must not overlap x
   int64_t ldy[kGemvMaxOuts] = {};
   int n_outs = 1;  // SwiGlu: 2 matrices, output y[0]
   Then then = Then::Store;
-  Gate gate = Gate::Silu;  // of SwiGlu
+  Gate gate = Gate::Silu;  // gate of SwiGlu
   // Programmatic dependent launch: the kernel may start, and read weights, while the one before it
   // in the stream still runs; it waits before it touches x, norm or y. So the kernel before must
   // not be the one that writes the weights.

@@ -1,4 +1,4 @@
-// What the launchers of the GEMV kernels share: the device's limits, the launch, clusters.
+// Parts that the launchers of the GEMV kernels share: the device's limits, the launch, clusters.
 #pragma once
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/gemv/gemv.h"
@@ -64,7 +64,7 @@ Status launch_gemv(Kernel kernel, const Args& args, dim3 grid, int threads, size
   return cudaGetLastError();
 }
 
-// How many clusters of so many blocks the device has room for at once.
+// Asks for the number of clusters of `cluster` blocks that the device has room for at once.
 template <class Kernel>
 Status most_clusters(Kernel kernel, unsigned cluster, int threads, size_t smem, int* most) {
   if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -5,18 +5,18 @@
 //
 // A block takes units of 16 rows of W (SwiGlu: 8 and 8). Its warps share the columns: each has its
 // own part of them, its own part of x in shared memory and its own ring of tiles of W, kStages
-// deep, filled by asynchronous copies that begin before x is there and run on from unit to unit. At
-// the end of a unit the warps' sums are added in order. So the bits of y depend on W's row and that
-// row of x alone: not on n (the columns of an mma are independent), the grid or the device.
+// deep, filled by asynchronous copies that begin before x has arrived and run on from unit to unit.
+// At the end of a unit the warps' sums are added in order. So the bits of y depend only on W's row
+// and that row of x: not on n (the columns of an mma are independent), the grid or the device.
 #pragma once
 #include "kernels/cuda/gemv/gemv_launch.cuh"
 #include "kernels/cuda/mma.cuh"
 
 namespace riffle::cuda::gemv_mma {
 
-// kPerSm: blocks a multiprocessor. kAhead: so many of a block's first units are fetched into L2
-// while the kernel before still runs. kHalf: where x is gone through only once, leave half of the
-// shared memory, and so room for the next kernel's block. kWarps and kParts change the bits of y.
+// kPerSm: blocks a multiprocessor. kAhead: number of a block's first units that are fetched into L2
+// while the previous kernel still runs. kHalf: if x is read only once, half of the shared memory is
+// left free, as room for the next kernel's block. kWarps and kParts change the bits of y.
 template <int kWarps_, int kStages_, int kParts_, int kPerSm_, int kAhead_, bool kHalf_>
 struct Tuning {
   static constexpr int kWarps = kWarps_, kStages = kStages_, kParts = kParts_, kPerSm = kPerSm_,
@@ -31,20 +31,20 @@ constexpr int kUnit = 16;   // rows
 constexpr int kGroup = 2;   // units whose sums are added up at a time
 constexpr int kLine = 128;  // bytes of a row in a tile
 
-constexpr int kCols = kLine / 2;   // of a tile of W
+constexpr int kCols = kLine / 2;   // columns of a tile of W
 constexpr int kQuads = kCols / 4;  // float4s of x in a tile
 constexpr int kMmas = kCols / 16;
 constexpr int kTileBytes = kUnit * kLine;
 
 struct Plan {
   Gemv args;
-  int units[kGemvMaxOuts];  // of each output
+  int units[kGemvMaxOuts];  // units of each output
   int n_units;
   int n_tiles;          // in a row
   int chunk, n_chunks;  // tiles whose x a warp has in shared memory at a time
 };
 
-// Bytes of x's parts for 16 columns of n rows.
+// Returns the bytes of x's parts for 16 columns of n rows.
 constexpr int x_bytes(int n, int parts) { return n * 4 * (parts == 3 ? 24 : 16); }
 
 #if __CUDA_ARCH__ >= 800
@@ -68,7 +68,7 @@ __device__ __forceinline__ void prefetch_row(const char* p, uint32_t bytes) {
 #endif
 }
 
-// Two floats' nearest bf16s, the first in the low half; *a and *b become what is left.
+// Two floats' nearest bf16s, the first in the low half; *a and *b become the remainder.
 __device__ __forceinline__ uint32_t split(float* a, float* b) {
   uint32_t both;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(*b), "f"(*a));
@@ -116,7 +116,7 @@ struct Producer {
     to = ring + r * kLine + ((lane % 8 * 16) ^ (r % 2 * 64));
     seek(lane);
   }
-  // Where tiles are left to copy, from this unit and chunk on.
+  // Next tiles to copy: from this unit and chunk on.
   __device__ __forceinline__ void seek(int lane) {
     for (; unit0 < plan.n_units; move()) {
       const int unit = unit0 + u * static_cast<int>(gridDim.x);
@@ -159,8 +159,8 @@ struct Producer {
 
 // Puts n rows of x (times norm) of n_tiles tiles from `tile` on into the warp's shared memory as
 // operands: for each 16 columns, row of x and t = lane % 4 the high part's two registers, then the
-// low part's. With 3 parts the third lies after all these. Adds to squares. kAtOnce: loads under
-// way, a row of x: written out, or they would not overlap.
+// low part's. With 3 parts the third lies after all these. Adds to squares. kAtOnce: loads in
+// flight, a row of x: written out, or they would not overlap.
 template <int N, int kParts, int kAtOnce = N == 1 ? 7 : 8 / N>
 __device__ __forceinline__ void stage(const Gemv& a, const float* x0, int n, int lane, int tile,
                                       int n_tiles, uint4* parts, uint2* third,
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps)
   static_assert(kSums <= kWarps * 32 && kWarps * kTileBytes % 16 == 0);
   extern __shared__ uint4 shared[];
   __shared__ float sums[2][kGroup][kWarps][kUnit][N];
-  __shared__ float squares_of[kWarps][N][32];  // of the lanes; then [0] of the warp
+  __shared__ float squares_of[kWarps][N][32];  // sums of the lanes; then [0] of the warp
   const Gemv& a = plan.args;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int n_grid = static_cast<int>(gridDim.x);
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps)
   uint2* const third =
       reinterpret_cast<uint2*>(parts + (kWarps - warp) * per_warp) + warp * per_warp;
 
-  // Weights first: they wait for nobody.
+  // Weights first: they wait for no other kernel.
   allow_next();
   const int first = warp * plan.n_tiles / kWarps, last = (warp + 1) * plan.n_tiles / kWarps;
   Producer<Tune> producer(plan, lane, shared_address(ring), static_cast<int>(blockIdx.x), first,

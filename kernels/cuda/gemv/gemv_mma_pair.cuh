@@ -1,14 +1,14 @@
 // y = W x on the tensor cores, as gemv_mma.cuh and with the same bits, for 9 to 16 rows of x in one
-// pass over W: BF16, compute capability 9.0 and later. x of so many rows does not fit one block's
-// shared memory, so a cluster of two blocks shares the columns: of gemv_mma.cuh's 8 column shares
-// each block has 4, and x of their columns.
+// pass over W: BF16, compute capability 9.0 and later. That many rows of x do not fit one block's
+// shared memory, so a cluster of two blocks shares the columns: each block has 4 of gemv_mma.cuh's
+// 8 column shares, and x of their columns.
 //
 // The cluster goes through W two units at a time. Two warps work on a share, one on each unit: each
-// has its own ring of W, both read the same operands of x, which either has made of 8 rows of x. At
-// the end of a pair of units the sums of the first go to the shared memory of the first block and
-// those of the second to the second block, where a thread adds up the 8 shares of one output. That
-// is done after the next pair's products, so that no block waits for the other. Where x is gone
-// through in chunks, two such pairs share a chunk.
+// has its own ring of W, both read the same operands of x, which each of them has made of 8 rows of
+// x. At the end of a pair of units the sums of the first go to the shared memory of the first block
+// and those of the second to the second block, where a thread adds up the 8 shares of one output.
+// That is done after the next pair's products, so that no block waits for the other. If x is read
+// in chunks, two such pairs share a chunk.
 #pragma once
 #include "kernels/cuda/gemv/gemv_mma.cuh"
 
@@ -16,9 +16,9 @@ namespace riffle::cuda::gemv_mma {
 
 using Pair = Tuning<8, 5, 2, 1, 0, false>;  // kStages does not change the bits
 
-constexpr int kPairRows = 16, kEight = 8;                // of x; x's 8 columns of an mma
+constexpr int kPairRows = 16, kEight = 8;                // rows of x; x's 8 columns of an mma
 constexpr int kCluster = 2, kShares = ManyRows::kWarps;  // the shares are those of fewer rows
-constexpr int kOwnShares = kShares / kCluster;           // of a block
+constexpr int kOwnShares = kShares / kCluster;           // shares of a block
 constexpr int kPairSums = kUnit * kPairRows;
 static_assert(kShares == FewRows::kWarps && Pair::kParts == FewRows::kParts &&
               Pair::kParts == ManyRows::kParts);
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1)
     pair_kernel(const __grid_constant__ Plan plan) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ uint4 shared[];
-  // Of this block's unit of a pair, from both blocks; those of two pairs in turn. Written as pairs
+  // Sums of this block's unit of a pair, from both blocks; two pairs take turns. Written as pairs
   // of neighbours by lanes (g, t), read by lanes that differ in g and in two bits of the row of x:
   // place() spreads both over the banks.
   __shared__ __align__(16) float sums[2][kShares][kPairSums];
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1)
                                                 Tune::kWarps * Tune::kStages * kTileBytes) +
                        own_share * 2 * of_eight;
 
-  // Weights first: they wait for nobody.
+  // Weights first: they wait for no other kernel.
   allow_next();
   cluster_arrive();
   const int first = share * plan.n_tiles / kShares, last = (share + 1) * plan.n_tiles / kShares;
@@ -150,8 +150,8 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1)
   const char* const w_lane = ring + g * kLine;
   const int swizzle = (g % 2 * 64) ^ (t * 16);
   const uint32_t sums_to = in_block(shared_address(&sums[0][share][place(0, 0, g, 2 * t)]), half);
-  float squares[kEight] = {};   // of the first time through x
-  Output ready = {nullptr, 0};  // of the pair before
+  float squares[kEight] = {};   // sums of the first pass through x
+  Output ready = {nullptr, 0};  // output of the previous pair
   int slot = 0, parity = 0;
 
   for (int unit0 = cluster; unit0 < plan.n_units; unit0 += kGroup * n_grid) {
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1)
         }
         if (!done) continue;
 
-        // All blocks are there; and the sums before these, which the other block reads, are not
+        // All blocks have started; and the sums before these, which the other block reads, are not
         // where these go.
         cluster_wait();
         const float result = result_of(ready, parity ^ 1);
@@ -208,8 +208,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1)
         }
         __syncwarp();
         cluster_arrive();
-        if (ready.y != nullptr)
-          *ready.y = result;  // now: to arrive is to wait for what was stored before
+        if (ready.y != nullptr) *ready.y = result;  // now: arriving waits for the earlier stores
         ready = next, parity ^= 1;
       }
     }
@@ -221,7 +220,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1)
 #endif
 }
 
-// What `fits` says of the weights is so.
+// Requires: `fits` holds for the weights.
 inline bool fits_pair(const Gemv& args, const GemvDevice& device) {
   return code_for(device) >= 900 && args.n > kEight && args.n <= kPairRows && fits(args, device);
 }

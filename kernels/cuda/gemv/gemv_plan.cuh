@@ -1,6 +1,6 @@
 // Plans a GEMV launch: cuts the rows of W into units, units into rounds of the warps, and x and the
-// warps' rings of weights to what shared memory has room for. A kernel's plan is a struct of its
-// own; members of one name mean the same in each.
+// warps' rings of weights to fit shared memory. A kernel's plan is a struct of its own; members of
+// one name mean the same in each.
 #pragma once
 #include "kernels/cuda/gemv/gemv.h"
 
@@ -8,8 +8,8 @@ namespace riffle::cuda {
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// A ring of S stages lets copies of S - 2 stages be under way. The number of groups of copies that
-// may be under way is a constant, so a stage is closed with as many groups, most of them empty, as
+// A ring of S stages lets copies of S - 2 stages be in flight. The number of groups of copies that
+// may be in flight is a constant, so a stage is closed with as many groups, most of them empty, as
 // make it so: 8 stages of one, 5 of 2, 4 of 3, 3 of 6.
 constexpr int kGroupsLeft = 6, kFewStages = 3, kMaxStages = 8;
 constexpr bool stages_possible(int stages) { return stages > 2 && kGroupsLeft % (stages - 2) == 0; }
@@ -32,7 +32,8 @@ struct GemvNeeds {
 // Parts of a plan that follow from the needs.
 struct GemvCut {
   Gemv args;
-  int units[kGemvMaxOuts] = {};  // of each output (SwiGlu: both matrices together, in units[0])
+  int units[kGemvMaxOuts] =
+      {};  // units of each output (SwiGlu: both matrices together, in units[0])
   int n_units = 0;
   int n_steps = 0;              // in a row
   int chunk = 0, n_chunks = 0;  // steps of a share whose x is in shared memory at a time

@@ -1,12 +1,12 @@
 // y = W x for few rows x, of weights of 2 to 6 bits: what gemv.cu does for wider ones. Fewer bytes
 // leave less time for arithmetic, so products are dp4a's of quants and of x in three signed bytes,
-// 23 bits of a group of 32 with a scale in common; sums of 32 products are exact, and what is left
-// is f32. A warp takes a unit of R rows of W at a time; its bytes come through a ring in shared
-// memory, filled by asynchronous copies that begin before x is there and run on from unit to unit,
-// so that registers do not limit what is in flight. The row of a matrix belongs to one warp
-// whatever the grid, and a lane adds its groups in the order of the columns: the bits of y depend
-// on W's row and x alone, not on n, on the other outputs or on the device. From tensor_rows() rows
-// on gemv_quant_tensor.cu makes the same bits faster.
+// 23 bits of a group of 32 with a scale in common; sums of 32 products are exact, and the rest is
+// f32. A warp takes a unit of R rows of W at a time; its bytes come through a ring in shared
+// memory, filled by asynchronous copies that begin before x has arrived and run on from unit to
+// unit, so that registers do not limit the loads in flight. The row of a matrix belongs to one warp
+// in every grid, and a lane adds its groups in the order of the columns: the bits of y depend only
+// on W's row and x, not on n, on the other outputs or on the device. From tensor_rows() rows on
+// gemv_quant_tensor.cu makes the same bits faster.
 #include "kernels/cuda/gemv/gemv_quant.cuh"
 #include "kernels/cuda/gemv/gemv_quant.h"
 #include "kernels/cuda/gemv/gemv_quant_x.cuh"
@@ -14,8 +14,9 @@
 namespace riffle::cuda::gemv_quant {
 namespace {
 
-constexpr int kMostRows = 8;  // of x in one launch
-// From so many rows on tensor cores are faster (measured: tools/bench/results/gpu.md).
+constexpr int kMostRows = 8;  // rows of x in one launch
+// Returns the number of rows from which tensor cores are faster (measured:
+// tools/bench/results/gpu.md).
 constexpr int tensor_rows(WType type) { return dtype_info(type).bits() >= 5 ? 5 : 3; }
 
 // Rows of W a unit, and warps of a block: a multiprocessor has one block. Neither changes the bits.
@@ -40,7 +41,7 @@ struct Part {
   __device__ __forceinline__ bool is_second(int lane, int i, bool pairs) const {
     return pairs && (i * 32 + lane) / kOfRow >= R / 2;
   }
-  // last: a row beyond it is read as it is, but not stored.
+  // last: a row beyond it is read but not stored.
   __device__ __forceinline__ void seek(int lane, const void* one, const void* other, bool pairs,
                                        int row, int last, int64_t row_bytes) {
     first = static_cast<const char*>(one), second = static_cast<const char*>(other);
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(Tune::kThreads, 1) kernel(const __grid_constan
   char* const xs = reinterpret_cast<char*>(shared) + kWarps * plan.stages * S::kBytes;
   const uint32_t ring_at = shared_address(ring), ring_bytes = plan.stages * S::kBytes;
 
-  // Weights first: they wait for nobody.
+  // Weights first: they wait for no other kernel.
   allow_next();
   Producer<T, R, kWarps> producer;
   const int first = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
@@ -167,7 +168,7 @@ __global__ void __launch_bounds__(Tune::kThreads, 1) kernel(const __grid_constan
 #pragma unroll 1
       for (int step = begin; step < end; step++) {
         wait_for_stage();
-        __syncwarp();  // all lanes' copies are there, and all have read the slot before
+        __syncwarp();  // all lanes' copies have arrived, and all have read the previous slot
         producer.copy(plan, lane, ring_at + slot_before);
         const char* const from = ring + slot;
         slot_before = slot;
@@ -227,7 +228,7 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
                      stream);
 }
 
-// Where shared memory is too small for 16 warps' rings, 8 warps.
+// 8 warps if shared memory is too small for 16 warps' rings.
 template <WType T, int N, int R>
 Status launch_tuned(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   const Status s = launch_rows<T, N, Tuning<R, 16>>(args, device, stream);

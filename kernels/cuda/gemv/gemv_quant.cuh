@@ -1,4 +1,4 @@
-// How weights of 2 to 6 bits are read: the bytes of a step, and 32 values and their scales as the
+// Access to weights of 2 to 6 bits: the bytes of a step, and 32 values and their scales as the
 // operands of dp4a.
 #pragma once
 #include "kernels/cuda/convert.cuh"
@@ -34,9 +34,9 @@ struct Slot {
   static constexpr int kBytes = (kBlocks + R * F::kBlocks + 15) / 16 * 16;
 };
 
-// A lane's 32 values of a row: q[k] has values 4k to 4k + 3 as signed bytes. Types with an offset
-// have it taken off, and to keep the sign the quant is at the top of the byte: it is 2^shift too
-// large, which the scale makes good.
+// A lane's 32 values of a row: q[k] has values 4k to 4k + 3 as signed bytes. In types with an
+// offset it is subtracted. To keep the sign, the quant is at the top of the byte: it is 2^shift too
+// large, which the scale corrects.
 template <WType T>
 __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int lane, int (&q)[8]) {
   using F = Format<T>;
@@ -77,7 +77,7 @@ __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int la
 #pragma unroll
   for (int k = 0; k < 8; k++) {
     const uint32_t w = words[k % 4];
-    const bool upper = k >= 4;  // of each byte
+    const bool upper = k >= 4;  // upper half of each byte
     if constexpr (F::kOffset && F::kType.high_bits == 0) {
       q[k] = static_cast<int>(((upper ? w : w << 4) & 0xf0f0f0f0u) ^ 0x80808080u);
     } else if constexpr (F::kOffset && F::kType.high_bits == 1) {
@@ -94,8 +94,8 @@ __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int la
   }
 }
 
-// Of a lane's 32 values in row r: scale and min; with two scales: those of the first and of the
-// last 16, and (Q2_K) their minima.
+// Scale and min of a lane's 32 values in row r; with two scales: those of the first and of the last
+// 16, and (Q2_K) their minima.
 struct GroupScale {
   float scale, other;
   float mins[2] = {};
@@ -156,10 +156,10 @@ __device__ __forceinline__ GroupScale scales_of(const char* slot, int rows, int 
   }
 }
 
-// Eight values of x, of which four neighbouring lanes have a group.
+// Eight values of x; four neighbouring lanes have a group.
 struct Eight {
   uint2 part[3];    // byte p of each
-  float unit, sum;  // of the group
+  float unit, sum;  // unit and sum of the group
 };
 __device__ __forceinline__ Eight in_bytes(const float (&x)[8]) {
   constexpr int kBias = 0x808080;  // makes three unsigned bytes of three signed ones

@@ -20,7 +20,7 @@ constexpr int kCluster = 4, kBlockCols = kStep / kCluster;  // a block's part of
 constexpr int kShares = 2,
               kSlots = kWarps / kShares;  // warps that share a unit; units under way in a block
 constexpr int kRows = 16,
-              kGroups = kBlockCols / kShares / kGroup;  // of a tile: a warp's part of a step
+              kGroups = kBlockCols / kShares / kGroup;  // groups of a tile: a warp's part of a step
 constexpr int kSquares = 8;  // sums of squares of a row: as many as gemv_quant.cu has warps
 
 // A tile in shared memory: [rows][kData], [rows][kHigh], [rows][kScales], and of Q6_K and Q2_K the
@@ -31,8 +31,8 @@ struct Tile {
   using F = Format<T>;
   static constexpr int kParts = kCluster * kShares, kData = F::kData / kParts,
                        kHigh = F::kHigh / kParts;
-  // Of 256 columns, which both warps of a block have, or (8 parts) of a warp's own, or (2 parts) of
-  // 512 columns, which two blocks have.
+  // Scales of 256 columns, which both warps of a block have, or (8 parts) of a warp's own columns,
+  // or (2 parts) of 512 columns, which two blocks have.
   static constexpr int kScales = 16, kScalesParts = F::kScales / kScales;
   static_assert(kScalesParts == 2 || kScalesParts == kCluster || kScalesParts == kParts);
   // 4 bytes: d of two blocks (Q6_K), or d and dmin of one (Q2_K).
@@ -104,12 +104,12 @@ __device__ __forceinline__ Rows rows_of(const Plan& plan, int unit) {
           static_cast<int>(a.w[out].rows) - 1};
 }
 
-// Copies one part of a matrix, kRow bytes of each row of a tile, of which a step has kTiles. A
-// lane's copies are always at the same places.
+// Copies one part of a matrix, kRow bytes of each row of a tile; a step has kTiles tiles. A lane's
+// copies are always at the same places.
 template <int kRow, int kTiles>
 struct Part {
   static constexpr int kOfRow = kRow / 16, kCopies = (kOfRow * kRows + 31) / 32;
-  const char *first, *second;  // of the first and of the last 8 rows
+  const char *first, *second;  // source of the first and of the last 8 rows
   uint32_t at[kCopies];        // in 16 bytes from there
   int left;                    // bytes of the row from there on
 
@@ -152,7 +152,7 @@ struct Producer {
   Part<L::kData, L::kParts> data;
   Part<L::kHigh, L::kParts> high;
   Part<L::kScales, L::kScalesParts> scales;
-  const char* blocks;  // of this lane's row, lane < 16
+  const char* blocks;  // blocks of this lane's row, lane < 16
   int blocks_left;     // bytes from there on
   int unit, step;
 
@@ -253,8 +253,8 @@ __device__ __forceinline__ void stage(const Plan& plan, int rank, int first, cha
   }
 }
 
-// Of group m and row r (lane / 4 or 8 more): values 4t to 4t + 3 and 16 + 4t to 19 + 4t, as
-// unpack() of gemv_quant.cuh has them.
+// Unpacks values 4t to 4t + 3 and 16 + 4t to 19 + 4t of group m and row r (lane / 4 or 8 more), in
+// the form of unpack() of gemv_quant.cuh.
 template <WType T>
 __device__ __forceinline__ void unpack_tile(const char* tile, int r, int m, int t, uint32_t* first,
                                             uint32_t* second) {
@@ -498,7 +498,7 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
   float* const norms = squares + H * 8 * kSquares;
   const uint32_t ring_at = shared_address(ring), ring_bytes = plan.stages * L::kBytes;
 
-  // Weights first: they wait for nobody.
+  // Weights first: they wait for no other kernel.
   allow_next();
   cluster_arrive();
   Producer<T> producer;
@@ -510,7 +510,7 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
   for (int s = 0; s + 1 < plan.stages; s++)
     producer.copy(plan, lane, part, ring_at + s * L::kBytes);
 
-  cluster_wait();  // all blocks are there: their shared memory may be written
+  cluster_wait();  // all blocks have started: their shared memory may be written
   wait_for_earlier();
   stage<H>(plan, rank, 0, xs, a.norm != nullptr ? shared_address(squares) : 0);
   __syncwarp();
@@ -526,8 +526,8 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
   }
 
   uint32_t slot = 0, slot_before = ring_bytes - L::kBytes;
-  // Where the sums of this warp's units meet: in one of the blocks, in turns in two places. They
-  // are read one unit later, so that blocks need not wait for each other.
+  // Place where the sums of this warp's units meet: in one of the blocks, alternately in two
+  // places. They are read one unit later, so that blocks need not wait for each other.
   constexpr int kMeeting = kCluster * kShares * (bytes_of_sums(H) / 4);
   const auto meeting = [&](int round) {
     return exchange + (round % 2 * (kSlots / kCluster) + of_block / kCluster) * kMeeting;
@@ -554,7 +554,7 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
 #pragma unroll 1
       for (int step = begin; step < end; step++, x_at += bytes_of_step(H)) {
         wait_for_stage();
-        __syncwarp();  // all lanes' copies are there, and all have read the slot before
+        __syncwarp();  // all lanes' copies have arrived, and all have read the previous slot
         producer.copy(plan, lane, part, ring_at + slot_before);
         const char* const from = ring + slot;
         slot_before = slot;
@@ -598,7 +598,7 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
                                       .room = device.smem - bytes_of_exchange(H)});
   if (cut.chunk < 1) return cudaErrorNotSupported;
 
-  // As many clusters as the device has room for with one block on a processor: one more would take
+  // Most clusters that the device has room for with one block on a processor: one more would take
   // as long again.
   int most = 0;
   if (Status s = most_clusters(kernel<T, H>, kCluster, kThreads, device.smem, &most);

@@ -22,8 +22,8 @@ __device__ __forceinline__ Unit unit_at(const Plan& plan, int u, int rows) {
   return {out, u * rows};
 }
 
-// Where two loads of 16 bytes a lane bring a warp 1024 values of 8 bits, lanes 2k and 2k + 1 have
-// the halves of groups k and 16 + k. They swap two halves; then lane 2k has group k, the other one
+// If two loads of 16 bytes a lane bring a warp 1024 values of 8 bits, lanes 2k and 2k + 1 have the
+// halves of groups k and 16 + k. They swap two halves; then lane 2k has group k, the other one
 // group 16 + k.
 __device__ __forceinline__ int swapped_lane(int group) { return group % 16 * 2 + group / 16; }
 
@@ -33,11 +33,11 @@ constexpr int kBytesOfX = 32 * (6 * 16 + 8);
 // Puts `chunk` steps of x (times norm) from `first` on into shared memory as [step][N]; zeros past
 // the end. A thread takes 8 values of each round of 2048 columns, so four make a group; several
 // teams of threads take rounds in turn. With `sums`: each warp's sums of squares of the whole rows,
-// by the first team alone, because a sum has one order. kSwapped: group g of a step is at
+// only by the first team, because a sum has one order. kSwapped: group g of a step is at
 // swapped_lane(g).
 template <int N, int kTeams, bool kSwapped = false>
 __device__ void stage(const Plan& plan, int first, char* xs, float* sums) {
-  // Rounds whose loads are under way. Written out: no load is moved before a store.
+  // Rounds whose loads are in flight. Written out: no load is moved before a store.
   constexpr int kAtOnce = N == 1 ? 2 : 1, kRound = kTeam * 8;
   const Gemv& a = plan.args;
   const int thread = threadIdx.x % kTeam, team = threadIdx.x / kTeam;

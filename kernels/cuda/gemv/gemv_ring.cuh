@@ -12,11 +12,11 @@ namespace {  // a kernel with a Plan is its file's own
 struct Plan {
   Gemv args;
   RowParts row;             // bytes
-  int units[kGemvMaxOuts];  // of each output (SwiGlu: both matrices together, in units[0])
+  int units[kGemvMaxOuts];  // units of each output (SwiGlu: both matrices together, in units[0])
   int n_units, rounds;      // rounds: units a warp goes through
   int n_steps;              // in a row
   int chunk;                // steps whose x is in shared memory at a time
-  int stages, groups;       // of a warp's ring; groups of copies in a stage
+  int stages, groups;       // stages of a warp's ring; groups of copies in a stage
 };
 
 inline Plan plan_of(WType type, const GemvCut& cut, int rounds) {
