@@ -160,6 +160,7 @@ job alone no_memory 1800 "$build/no_memory" "$RIFFLE_MODEL"
 job alone capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
 job alone capi_locale 300 "$build/capi_locale"
 job alone tools/check_locale.py 60 python3 -B tools/check_locale.py "$build"
+job alone tests/tools/check_includes_test.py 60 python3 -B tests/tools/check_includes_test.py
 job alone tests/tools/check_words_test.py 60 python3 -B tests/tools/check_words_test.py
 if command -v valgrind >/dev/null; then
   job alone "capi_example under valgrind" 1200 valgrind -q --error-exitcode=9 --leak-check=full \

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Includes go one way, between rooms and between files.
 
-    tools/check_includes.py        prints each include that goes up, each cycle of files, and the number of includes that
-                                   go up by room; ends with 1 if there is one
+    tools/check_includes.py [ROOT]     prints each include that goes up, each cycle of files, and the number of includes
+                                       that go up by room; ends with 1 if there is one. ROOT: a tree other than this one
 
 A room is a folder with the files in it. A folder inside it belongs to it unless it is a room of its own. Folders called
 papers are one room wherever they are, and so are those called measure (with measure/commands as another one): the core
@@ -172,4 +172,4 @@ def check(root):
 
 if __name__ == "__main__":
     sys.setrecursionlimit(10000)
-    sys.exit(1 if check(ROOT) else 0)
+    sys.exit(1 if check(pathlib.Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT) else 0)

@@ -170,7 +170,7 @@ constexpr ChatFamily kFamilies[] = {
      .answer = "<|im_start|>assistant\n",
      .required = kTurns,
      .turn_end = "<|im_end|>"},
-    // ChatML, but a system message stands bare before the first turn.
+    // ChatML, but a system message comes without marks before the first turn.
     {.name = "yi",
      .what = "Yi-1.5 Chat",
      .bos_first = false,
@@ -257,7 +257,7 @@ class Writer {
     if (system) about.append(messages[0].content, 0);
     else if (family_.default_system) about.append(family_.default_system);
     const bool any = system || family_.default_system;
-    // An assistant's message that comes last is continued: nothing stands behind it.
+    // An assistant's message that comes last is continued: nothing follows it.
     const bool open = messages.back().role == "assistant";
     const size_t last_user = messages.size() - (open ? 2 : 1);
     if (family_.bos_first) entry("{bos}");

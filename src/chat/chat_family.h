@@ -12,10 +12,10 @@ namespace riffle {
 
 struct ChatMessage {
   std::string role, content;
-  std::string reasoning;  // of an assistant, before its content; "": none
+  std::string reasoning;  // an assistant's reasoning, before its content; "": none
 };
 
-// What stands around a message's content. trim: the content loses the white space around it.
+// Texts around a message's content. trim: the content loses the white space around it.
 struct ChatFrame {
   const char *before, *after;
   bool trim = false;
@@ -24,7 +24,7 @@ struct ChatFrame {
 // In before and after, {bos} and {eos} are those tokens.
 struct ChatFamily {
   const char* name;
-  const char* what;  // whose it is, for people
+  const char* what;  // name of the format, for people
   bool bos_first;    // {bos} before everything
   enum System {
     NONE,        // no system message
@@ -38,8 +38,8 @@ struct ChatFamily {
   bool trim_together;    // user: content and a system message inside it are trimmed as one
   const char* answer;    // after the last user message, where the model goes on
   const char* required;  // control pieces that the vocabulary must have, with spaces between
-  const char* turn_end;  // the control piece that ends the model's turn, beside the end-of-sequence
-                         // token; "": none
+  const char*
+      turn_end;  // control piece that ends the model's turn besides end of sequence; "": none
 };
 
 std::span<const ChatFamily> chat_families();

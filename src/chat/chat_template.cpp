@@ -9,8 +9,8 @@
 namespace riffle {
 namespace {
 
-// What models are known to write around their reasoning, and what their templates spell of it: some
-// cut reasoning off behind its end and never name its beginning.
+// Marks that known models write around their reasoning, and the part that their templates spell:
+// some cut reasoning off after its end and never name its beginning.
 constexpr struct {
   const char *begin, *end, *spelled;
 } kMarks[] = {
@@ -73,7 +73,7 @@ std::vector<ChatMessage> without_blank_end(std::vector<ChatMessage> messages) {
   return messages;
 }
 
-// Where the last character of a message stands, plus 1; 0: the text has none of it.
+// Place of the last character of a message, plus 1; 0: the text has none of it.
 size_t end_of(const SourcedText& text, size_t message) {
   size_t end = 0;
   for (const SourcedText::Run& run : text.runs()) {
@@ -105,7 +105,7 @@ Value message_value(const ChatMessage& message, int number, bool parts) {
   return Value::dict(std::move(entries));
 }
 
-// What a user or a system says must reach the model, or the answer is to another question.
+// A user's and a system's text must reach the model, or the answer is to another question.
 void check_printed(const SourcedText& text, const std::vector<ChatMessage>& messages) {
   std::vector<bool> printed(messages.size());
   for (const SourcedText::Run& run : text.runs()) {
@@ -136,7 +136,7 @@ void ChatTemplate::find_forms() {
   const struct {
     const char* role;
     std::vector<ChatMessage> messages;
-    int number;  // of the message in question
+    int number;  // number of the message
   } trials[] = {{"user", {{"user", "u", ""}}, 0},
                 {"system", {{"system", "s", ""}, {"user", "u", ""}}, 0},
                 {"assistant", {{"user", "u", ""}, {"assistant", "a", ""}, {"user", "u", ""}}, 1}};
@@ -220,8 +220,8 @@ SourcedText ChatTemplate::text(const Tokenizer& tokenizer, const std::vector<Cha
   return text;
 }
 
-// As apply_chat_template(continue_final_message=True): the conversation is printed as if it were
-// over, and what the template puts behind the last message is cut off.
+// Does the same as apply_chat_template(continue_final_message=True): prints the conversation as if
+// it were over, and cuts off the text that the template puts after the last message.
 SourcedText ChatTemplate::continued(const Tokenizer& tokenizer,
                                     const std::vector<ChatMessage>& messages,
                                     const ChatOptions& options) const {

@@ -24,7 +24,7 @@ struct ChatOptions {
   std::string reasoning_effort = {};  // the template's variable of this name; "": it is not set
 };
 
-// What a model writes around its reasoning; "": its template says nothing of that.
+// Marks that a model writes around its reasoning; "": its template names none.
 struct ReasoningMarks {
   std::string begin, end;
 };
@@ -52,17 +52,17 @@ class ChatTemplate {
   // stays plain text. Added tokens that are not control tokens, such as Qwen3's <think>, are read
   // in messages too, as transformers reads them.
   std::vector<int32_t> tokens(const Tokenizer& tokenizer, const SourcedText& text) const;
-  // Whether the model goes on inside of reasoning that the text has begun: the template behind the
-  // last message, or a last message of an assistant that is continued.
+  // Tells whether the model goes on inside of reasoning that the text has begun: in the template's
+  // text after the last message, or in a last message of an assistant that is continued.
   bool begins_reasoning(const SourcedText& text, const std::vector<ChatMessage>& messages) const;
 
   // Id of the control token with which the end of reasoning begins, or -1. The answer follows, so
   // it ends no answer, whatever a file says.
   int32_t reasoning_end_id(const Tokenizer& tokenizer) const;
 
-  // Ids that end the model's turn beside the vocabulary's end-of-sequence token (ChatML's
-  // <|im_end|>, where that is another): those that the vocabulary has. An own template is asked
-  // what it prints behind an assistant's message.
+  // Returns the ids that end the model's turn besides the vocabulary's end-of-sequence token (such
+  // as ChatML's <|im_end|>), if the vocabulary has them. They follow from the text that the
+  // template prints after an assistant's message.
   std::vector<int32_t> end_ids(const Tokenizer& tokenizer) const;
 
  private:
@@ -70,7 +70,7 @@ class ChatTemplate {
     std::string bos, eos;  // "": the vocabulary has none
   };
   void find_forms();
-  // True if the content of this role's messages is given as a list of parts.
+  // Returns true if the content of this role's messages is passed as a list of parts.
   bool takes_parts(const std::string& role) const;
   SourcedText rendered(const SpecialTexts& special, const std::vector<ChatMessage>& messages,
                        const ChatOptions& options, bool answer) const;
@@ -82,8 +82,8 @@ class ChatTemplate {
   const ChatFamily* family_ = nullptr;
   std::optional<JinjaTemplate> jinja_;  // if there is no family
   ReasoningMarks marks_;
-  // Roles whose content the template reads as [{"type": "text", "text": ...}] alone, found by
-  // trying it once. Other roles than these are like the user's.
+  // Roles whose content the template reads only as [{"type": "text", "text": ...}], found by trying
+  // it once. Other roles than these are like the user's.
   std::vector<std::string> roles_of_parts_;
 };
 

@@ -1,4 +1,4 @@
-// What Python's str does with characters: white space, case, repr. Texts are valid UTF-8.
+// Functions on characters that match Python's str: white space, case, repr. Texts are valid UTF-8.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace riffle {
 
-char32_t char_at(std::string_view text, size_t pos);   // that begins at pos
-size_t char_begin(std::string_view text, size_t end);  // of the character before end
+char32_t char_at(std::string_view text, size_t pos);   // the character that begins at pos
+size_t char_begin(std::string_view text, size_t end);  // beginning of the character before end
 // Byte offset of character number n; the text's size if it has no more than n.
 size_t char_offset(std::string_view text, size_t n);
 void append_char(std::string* out, char32_t c);

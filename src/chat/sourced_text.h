@@ -1,4 +1,4 @@
-// Text that knows of every byte who wrote it: a chat template, or a message of the conversation.
+// Text that knows the source of every byte: a chat template, or a message of the conversation.
 #pragma once
 #include <cstddef>
 #include <string>

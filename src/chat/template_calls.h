@@ -1,5 +1,5 @@
-// What templates can ask of values: attributes, items, methods, filters, tests, operators. Each
-// does what Jinja's immutable sandbox does, or throws TemplateStop.
+// Operations of templates on values: attributes, items, methods, filters, tests, operators. Each
+// does the same as Jinja's immutable sandbox, or throws TemplateStop.
 #pragma once
 #include <initializer_list>
 #include <string>

@@ -258,7 +258,7 @@ int TemplateExpressionParser::primary() {
 
 TemplateExpressionParser::Arguments TemplateExpressionParser::arguments(int callee) {
   Arguments out;
-  bool list = false, dict = false;  // whether *list, **dict was read; nothing follows the latter
+  bool list = false, dict = false;  // *list, **dict was read; nothing follows the latter
   out.list.push_back(callee);
   for (bool first = true; !take_sign(")"); first = false) {
     if (!first) want_sign(",");

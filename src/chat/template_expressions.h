@@ -10,7 +10,8 @@
 
 namespace riffle {
 
-inline constexpr int kMaxTemplateNesting = 200;  // of brackets in an expression, of statements
+inline constexpr int kMaxTemplateNesting =
+    200;  // depth of brackets in an expression, and of statements
 
 // One tag's tokens to expressions, by the grammar of Jinja's own parser.
 class TemplateExpressionParser {
@@ -34,10 +35,10 @@ class TemplateExpressionParser {
 
   int expression(bool with_choice = true);
 
-  // As expression(), or several with commas.
+  // Reads an expression, or several with commas.
   int tuple(bool with_choice = true);
 
-  // | a | b(c) behind value.
+  // | a | b(c) after value.
   int filters(int value, bool first_without_bar);
 
   int make(TemplateExpression::Kind kind, std::string text, std::vector<int> operands,
@@ -59,8 +60,8 @@ class TemplateExpressionParser {
 
   bool is(TemplateToken::Kind kind, const char* text, size_t ahead) const;
 
-  // The first part of a choice is soft too, but whether there is one shows only behind it. Unknown
-  // filters are therefore looked for again when it is known (hard_).
+  // The first part of a choice is soft too, but only the text after it shows whether there is one.
+  // Unknown filters are therefore looked for again when it is known (hard_).
   int logic_or_soft();
   [[noreturn]] void refuse(const std::string& what) const;
   void unknown(const char* kind, const std::string& what);

@@ -1,4 +1,4 @@
-// Filters: what stands behind a bar.
+// Filters: the functions after a bar.
 #include "chat/template_filters.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ Value without_case(const Value& value, TemplateBudget& budget) {
   return Value::string(with_case(value.text(), Case::LOWER));
 }
 
-// By what sort, min, max and unique compare an item.
+// Returns the value by which sort, min, max and unique compare an item.
 Value key_of(const Value& item, const Value* attribute, bool with_case, TemplateBudget& budget) {
   const Value part = attribute ? part_of(item, *attribute, budget) : item;
   return with_case ? part : without_case(part, budget);
@@ -96,7 +96,7 @@ Value changed_case(const Use& u, Case what) {
   return Value::string(with_case(text.text(), what), text.markup());
 }
 
-// Jinja's own title(): words begin behind spaces, hyphens and opening brackets alone.
+// Jinja's own title(): words begin only after spaces, hyphens and opening brackets.
 Value title(const Use& u) {
   u.bound({});
   const Value text = u.text();
@@ -155,7 +155,7 @@ Value indent(const Use& u) {
   }
   const bool first = arguments.flag(1, false), blank = arguments.flag(2, false);
   TemplateArguments none;
-  // As Jinja does it: a line break is added, so that a text that ends in one keeps it.
+  // A line break is added, as in Jinja, so that a text that ends in one keeps it.
   SourcedText whole = text.text();
   whole.append("\n");
   const std::vector<Value> lines = items_of(
@@ -412,7 +412,7 @@ Value otherwise(const Use& u) {
 Value attribute(const Use& u) {
   const BoundArguments arguments = u.bound({"name"}, 1);
   if (!u.of.is(Value::NAMESPACE) && !u.of.is(Value::LOOP)) {
-    // Items are none: only what Python's objects have.
+    // Items do not count: only attributes of Python's objects do.
     if (u.of.is(Value::UNDEFINED)) get_attribute(u.of, "attr", u.budget);
     const std::string name = to_text(arguments[0], u.budget).str();
     return has_method(u.of, name) ? Value::method(u.of, name) : Value::undefined(name);

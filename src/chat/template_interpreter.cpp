@@ -29,7 +29,7 @@ using Depth = TemplateDepth;
 using Expression = TemplateExpression;
 using Statement = TemplateStatement;
 
-constexpr size_t kMaxOutput = size_t{64} << 20;  // beside a multiple of the conversation
+constexpr size_t kMaxOutput = size_t{64} << 20;  // plus a multiple of the conversation
 constexpr int64_t kMaxRange = 100000;            // Jinja's own
 constexpr const char* kFunctions[] = {"range", "namespace", "dict", "raise_exception"};
 enum class Flow { ON, BREAK, CONTINUE };
@@ -44,7 +44,7 @@ class Rendering {
         max_output_(kMaxOutput + 8 * input.bytes),
         scope_(std::make_shared<TemplateScope>()) {
     for (const auto& [name, value] : input.variables) scope_->variables[name] = value;
-    push_scope();  // what the template sets hides what it is given
+    push_scope();  // variables of the template hide the given ones
   }
 
   SourcedText run() {
@@ -135,7 +135,7 @@ class Rendering {
     return Flow::ON;
   }
 
-  // What a body prints, as a value. Its break and continue end here: none of ours stands so.
+  // Returns a body's output as a value. break and continue of the body end here.
   Value printed(const std::vector<int>& body) {
     budget_.bytes(sizeof(TemplateScope));
     const Inner inner(*this);

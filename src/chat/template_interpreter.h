@@ -14,10 +14,10 @@ namespace riffle {
 
 struct TemplateInput {
   std::vector<std::pair<std::string, Value>> variables;
-  size_t bytes = 0;  // of the conversation; what the template may use grows with it
+  size_t bytes = 0;  // size of the conversation; the template's limits grow with it
   const TemplateDate* date = nullptr;  // for strftime_now(); without one, calling that is an error
-  // Whether `strftime_now is defined` holds. If not, a template that has a date to fall back to
-  // takes that one, and prints the same on every day.
+  // Value of `strftime_now is defined`. If false, a template with a date to fall back to takes that
+  // date, and prints the same on every day.
   bool date_is_defined = false;
 };
 

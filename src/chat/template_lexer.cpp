@@ -23,7 +23,7 @@ void bad_template(int line, const char* format, ...) {
 namespace {
 
 constexpr size_t kMaxTemplateBytes = 1 << 20;
-constexpr size_t kMaxTokens = 1 << 17;  // of all tags together
+constexpr size_t kMaxTokens = 1 << 17;  // tokens of all tags together
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_byte(char c) {
@@ -56,7 +56,7 @@ class Lexer {
   }
 
  private:
-  // What the end of a tag does to the text behind it.
+  // Effect of the end of a tag on the text after it.
   enum class After { NOTHING, BREAK, SPACE };
 
   size_t next_tag() const {
@@ -116,7 +116,7 @@ class Lexer {
     go_on(end + 2, sign == '-' ? After::SPACE : sign == '+' ? After::NOTHING : After::BREAK);
   }
 
-  // Where a tag {% word %} at open ends, and its sign before the end; 0: it is none.
+  // Returns the end of a tag {% word %} at open, and the sign before its end; 0: it is no such tag.
   size_t word_tag(size_t open, std::string_view word, char* sign) const {
     if (!text_.substr(open).starts_with("{%")) return 0;
     size_t pos = open + 2 + (sign_at(open + 2) != 0);
@@ -220,7 +220,7 @@ class Lexer {
   size_t read_number(size_t pos, TemplateToken* token) {
     size_t end = digits(pos);
     bool real = false;
-    // In a.0.1 the points stand before indices.
+    // In a.0.1 the points precede indices.
     const bool indexed = pos > 0 && text_[pos - 1] == '.';
     const auto digit_at = [&](size_t at) { return at < text_.size() && is_digit(text_[at]); };
     if (!indexed && end < text_.size() && text_[end] == '.' && digit_at(end + 1)) {
@@ -263,7 +263,7 @@ class Lexer {
     return end + 1;
   }
 
-  // What stands behind a backslash, at pos; returns where it ends.
+  // Reads an escape, whose text after the backslash begins at pos. Returns its end.
   size_t read_escape(std::string_view text, size_t pos, std::string* out) const {
     static constexpr std::string_view kFrom = "ntrabfv\\'\"", kTo = "\n\t\r\a\b\f\v\\'\"";
     const char c = text[pos];

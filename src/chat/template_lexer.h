@@ -10,7 +10,7 @@ namespace riffle {
 
 struct TemplateToken {
   enum Kind { NAME, INTEGER, REAL, STRING, SIGN } kind = SIGN;
-  std::string text;  // SIGN: the operator; STRING: what it stands for
+  std::string text;  // SIGN: the operator; STRING: its value
   int64_t number = 0;
   double real = 0;
 };
@@ -22,8 +22,8 @@ struct TemplateTag {
   std::vector<TemplateToken> tokens;
 };
 
-// Throws Error RIFFLE_UNSUPPORTED, which names the line, for what is no template and for one that
-// is too large (1 MiB).
+// Throws Error RIFFLE_UNSUPPORTED, which names the line, for text that is no template and for one
+// that is too large (1 MiB).
 std::vector<TemplateTag> cut_template(std::string_view text);
 
 // The error of a template: one line of text, which begins with the line of the template.

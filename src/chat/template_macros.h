@@ -8,7 +8,7 @@
 namespace riffle {
 
 // One level more of expressions, statements and macros inside each other, until it ends. Throws
-// TemplateStop beyond what the stack of a thread holds.
+// TemplateStop if the stack of a thread is too small.
 struct TemplateDepth {
   explicit TemplateDepth(int& depth) : depth(depth) {
     constexpr int kMaxDepth = 1200;
@@ -18,7 +18,7 @@ struct TemplateDepth {
   int& depth;
 };
 
-// The tree that is searched, and what searching it takes.
+// The tree that is searched, and the state of the search.
 struct TemplateSearch {
   const TemplateTree& tree;
   TemplateBudget& budget;

@@ -1,4 +1,4 @@
-// Methods of str, dict and list, and what is behind a point or in brackets.
+// Methods of str, dict and list, and attributes and items.
 #include <algorithm>
 
 #include "chat/python_text.h"
@@ -431,7 +431,7 @@ Value loop_attribute(const Value& of, const std::string& name) {
   if (name == "first") return Value::boolean(index == 0);
   if (name == "last") return Value::boolean(index + 1 == n);
   if (name == "length") return Value::integer(n);
-  if (name == "depth") return Value::integer(1);  // of recursive loops, which there are none of
+  if (name == "depth") return Value::integer(1);  // recursive loops are not supported
   if (name == "depth0") return Value::integer(0);
   if (name == "previtem")
     return index > 0 ? loop.items[loop.index - 1] : Value::undefined("loop.previtem");

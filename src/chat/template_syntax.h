@@ -38,7 +38,7 @@ struct TemplateExpression {
   };
   Kind kind = NONE;
   int line = 1;
-  int depth = 1;  // of the tree under it
+  int depth = 1;  // depth of the tree under it
   std::string text;
   int64_t number = 0;
   double real = 0;
@@ -59,7 +59,7 @@ struct TemplateStatement {
     IF,            // conditions[i]: bodies[i]; one body more is the else
     MACRO,         // macro text(parameters): bodies[0]
     CALL_BLOCK,    // call(parameters) expression: bodies[0]
-    FILTER_BLOCK,  // what bodies[0] prints, through expression's filters
+    FILTER_BLOCK,  // output of bodies[0], through expression's filters
     SCOPE,         // with targets = conditions: bodies[0]; generation is one too
     BREAK,
     CONTINUE
@@ -85,7 +85,7 @@ struct TemplateTree {
 };
 
 // Throws Error RIFFLE_UNSUPPORTED, which names the line, for text that is no template, for
-// statements and filters that riffle does not know, and for what is nested deeper than any honest
+// statements and filters that riffle does not know, and for nesting deeper than in any honest
 // template.
 TemplateTree parse_template(std::string_view text);
 

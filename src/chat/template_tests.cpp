@@ -1,4 +1,4 @@
-// Tests: what stands behind `is`.
+// Tests: the functions after `is`.
 #include <algorithm>
 
 #include "chat/python_text.h"

@@ -9,7 +9,7 @@
 namespace riffle {
 namespace {
 
-constexpr int kMaxDepth = 64;  // of lists and dictionaries in each other
+constexpr int kMaxDepth = 64;  // depth of nested lists and dictionaries
 constexpr int64_t kMaxSteps = 8 << 20;
 constexpr size_t kFreeBytes = size_t{128} << 20;  // for any conversation
 constexpr size_t kBytesPerByte = 24;              // and for each byte of this one

@@ -19,7 +19,7 @@ struct TemplateStop {
 };
 [[noreturn]] void template_stop(TemplateStop::Kind kind, const std::string& text);
 
-// What one rendering may use. Throws TemplateStop of kind LIMIT.
+// Limits of one rendering. Throws TemplateStop of kind LIMIT.
 class TemplateBudget {
  public:
   explicit TemplateBudget(size_t input_bytes);
@@ -27,7 +27,7 @@ class TemplateBudget {
     if (--steps_ < 0) steps_ended();
   }
   // Before memory is taken, and for work that grows with a text's length. Nothing is given back:
-  // the sum bounds what lives at one time, and the time that copying takes.
+  // the sum bounds the bytes that live at one time, and the time of copying.
   void bytes(size_t n) {
     if (n > bytes_) bytes_ended();
     bytes_ -= n;
@@ -71,7 +71,7 @@ struct TemplateDict {
 struct TemplateLoop {
   std::vector<Value> items;
   size_t index = 0;
-  int depth = 1;                 // of its items' nesting
+  int depth = 1;                 // depth of its items' nesting
   std::vector<Value> last_seen;  // loop.changed(), without loops, which would own themselves
   bool seen = false;
 };
@@ -91,7 +91,7 @@ class Value {
     DICT,
     LOOP,
     NAMESPACE,
-    MACRO,     // of the template, which owns it: not kept alive
+    MACRO,     // a macro, owned by the template: not kept alive
     FUNCTION,  // text: a global's name
     METHOD     // the pair of an object and a name
   };
@@ -119,7 +119,7 @@ class Value {
   bool is_whole() const { return kind_ == BOOL || kind_ == INTEGER; }
   bool is_list(TemplateList::Form form) const { return kind_ == LIST && list().form == form; }
   bool flag() const { return number_ != 0; }
-  int64_t integer() const { return number_; }  // of a BOOL: 0 or 1
+  int64_t integer() const { return number_; }  // for a BOOL: 0 or 1
   double real() const { return kind_ == REAL ? real_ : static_cast<double>(number_); }
   bool markup() const { return markup_; }  // STRING: escaped already, as filter safe says
   const SourcedText& text() const { return as<SourcedText>(); }
@@ -172,7 +172,8 @@ bool equal(const Value& a, const Value& b, TemplateBudget& budget);
 int compare(const Value& a, const Value& b, TemplateBudget& budget);
 // Python's `in`.
 bool contains(const Value& item, const Value& of, TemplateBudget& budget);
-// What a for loop would go through; a generator is consumed. Fails for what cannot be iterated.
+// Returns the items that a for loop goes through; a generator is consumed. Fails for a value that
+// cannot be iterated.
 std::vector<Value> items_of(const Value& value, TemplateBudget& budget);
 
 // str(value) and repr(value), appended.

@@ -81,7 +81,7 @@ class Reader {
     }
     return {reinterpret_cast<const char*>(take(bytes, what, of)), static_cast<size_t>(bytes)};
   }
-  // A count of things of which each takes at least min_bytes.
+  // Reads a count of entries that take at least min_bytes each.
   uint64_t count(uint64_t max_count, uint64_t min_bytes, const char* what,
                  std::string_view of = {}) {
     const auto n = read<uint64_t>(what, of);

@@ -28,12 +28,12 @@ enum class GgufType : uint32_t {
   F64
 };
 
-// As the format spells it: "U32".
+// Returns the format's name of the type: "U32".
 std::string name_of(GgufType type);
 
 struct GgufValue {
   GgufType type = GgufType::U8;
-  GgufType element = GgufType::U8;  // arrays: the type of what they hold
+  GgufType element = GgufType::U8;  // arrays: the type of their elements
   uint64_t count = 1;               // arrays: how many
   const uint8_t* data =
       nullptr;         // scalars: the value; strings: the text; arrays: the first element
@@ -54,9 +54,9 @@ struct GgufFile {
   std::optional<bool> boolean(std::string_view key) const;
   std::optional<std::string_view> string(std::string_view key) const;
   std::optional<std::vector<std::string_view>> strings(std::string_view key) const;
-  std::optional<std::vector<float>> floats(std::string_view key) const;  // of F32
+  std::optional<std::vector<float>> floats(std::string_view key) const;  // an array of F32
   std::optional<std::vector<int64_t>> integers(
-      std::string_view key) const;  // of any integer type; U64 below 2^63
+      std::string_view key) const;  // an array of any integer type; U64 below 2^63
 };
 
 // The views in the result point into file. Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED for other

@@ -12,7 +12,7 @@ namespace riffle {
 
 struct GgufParts {
   std::vector<std::shared_ptr<MappedFile>> files;
-  GgufFile gguf;  // of the first part, with the tensors of all
+  GgufFile gguf;  // the first part's metadata, with the tensors of all parts
 };
 
 // Returns the path of the only GGUF file in a folder; for a split file, of its first part. Returns

@@ -17,7 +17,7 @@ namespace riffle {
 
 namespace {
 
-constexpr uint64_t kAlignment = 32;  // what readers take where general.alignment says nothing
+constexpr uint64_t kAlignment = 32;  // readers' default without general.alignment
 constexpr size_t kBufferBytes = 1 << 20;
 
 template <class T>
@@ -48,7 +48,7 @@ GgufFileWriter::GgufFileWriter(std::string path, bool overwrite)
     if (!overwrite_) throw Error(RIFFLE_BAD_ARGUMENT, path_ + ": the file exists");
   }
   temporary_ = target_ + ".part-" + std::to_string(::getpid());
-  // Before the file exists: an exception here would leave it behind.
+  // Comes before the file exists: an exception here would leave the file behind.
   buffer_.reserve(kBufferBytes);
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd_ < 0) io_error(path_, "cannot create a temporary file in its folder", errno);

@@ -31,7 +31,7 @@ class GgufFileWriter {
   void floats(std::string_view key, const std::vector<float>& values);
   void integers(std::string_view key, const std::vector<int32_t>& values);
   void value(std::string_view key, const GgufValue& value);  // as another file has it
-  // shape: outermost first, as RawTensor has it.
+  // shape: outermost first, as in RawTensor.
   void tensor(std::string_view name, DType type, const std::vector<uint64_t>& shape);
 
   // ---- then: writes the header and reserves the room that all of it takes, so that a full disk is
@@ -44,7 +44,7 @@ class GgufFileWriter {
   void finish();
 
   uint64_t file_bytes() const { return total_; }           // after begin()
-  uint64_t weight_bytes() const { return weight_bytes_; }  // of the tensors, without padding
+  uint64_t weight_bytes() const { return weight_bytes_; }  // bytes of the tensors, without padding
 
  private:
   void key(std::string_view name, GgufType type);
@@ -63,7 +63,7 @@ class GgufFileWriter {
   uint64_t total_ = 0;
 };
 
-// The number of a type in GGUF files.
+// Returns the number of a type in GGUF files.
 uint32_t gguf_type_of(DType type);
 
 }  // namespace riffle

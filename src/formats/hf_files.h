@@ -20,7 +20,7 @@ struct ShardIndex {
 // Throws RIFFLE_BAD_MODEL, also if a name would leave the folder.
 ShardIndex parse_shard_index(const FileView& file);
 
-// What tokenizer_config.json says that matters here.
+// The fields of tokenizer_config.json that riffle uses.
 struct TokenizerConfig {
   std::string chat_template;  // empty: none
   struct AddedToken {

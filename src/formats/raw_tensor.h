@@ -22,8 +22,9 @@ struct RawTensor {
 };
 using TensorTable = std::map<std::string, RawTensor, std::less<>>;
 
-// Bytes of a tensor of this shape (outermost first; the last is the row). false: it does not fit 64
-// bits, a dimension is zero, or rows of a quantised type are not whole blocks.
+// Computes the bytes of a tensor of this shape (outermost first; the last is the row). Returns
+// false if they do not fit 64 bits, a dimension is zero, or rows of a quantised type are not whole
+// blocks.
 bool tensor_bytes(DType type, const std::vector<uint64_t>& shape, uint64_t* bytes);
 
 // "[512][1408]"

@@ -6,9 +6,9 @@
 
 namespace riffle {
 
-// Adds the file's tensors to table; the views point into file. As the format demands, the tensors
-// fill the data with neither holes nor overlaps. Throws RIFFLE_BAD_MODEL. Types that riffle lacks
-// are listed, not refused.
+// Adds the file's tensors to table; the views point into file. The tensors must fill the data
+// without holes and overlaps, as the format demands. Throws RIFFLE_BAD_MODEL. Types that riffle
+// lacks are listed, not refused.
 void parse_safetensors(const FileView& file, TensorTable& table);
 
 }  // namespace riffle

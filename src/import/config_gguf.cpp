@@ -73,7 +73,7 @@ class GgufFields : public Fields {
   const std::string architecture_;
 };
 
-// rope_freqs.weight and the like: by what each of n frequencies is divided.
+// Reads rope_freqs.weight and the like: the divisor of each of n frequencies.
 std::vector<float> rope_factors(const GgufFile& gguf, const std::string& field, int n) {
   const auto it = gguf.tensors.find(field);
   if (it == gguf.tensors.end())
@@ -90,8 +90,8 @@ std::vector<float> rope_factors(const GgufFile& gguf, const std::string& field, 
   return factors;
 }
 
-// Whether the file's attention factor is the one that follows from the scaling's factor. Files may
-// have it in four digits.
+// Tells whether the file's attention factor is the one that follows from the scaling's factor.
+// Files may round it to four digits.
 bool is_yarn_factor(RopeScaling scaling, float attention_factor) {
   finish_yarn(&scaling, 0, 0, 0);
   return std::fabs(attention_factor - scaling.attention_factor) < 1e-3f;
@@ -151,8 +151,8 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Fam
                log = gguf.number(p + "yarn_log_multiplier").value_or(0);
   if (ext != 1 && ext != -1)
     unsupported(gguf.file.name, p + "yarn_ext_factor", format("%g", ext), "1");
-  // Converters write attention_factor as yarn_attn_factor, and mscale_all_dim (beside an mscale of
-  // 1) as the multiplier.
+  // Converters write attention_factor as yarn_attn_factor, and mscale_all_dim (if mscale is 1) as
+  // the multiplier.
   double whole =
       gguf.has(p + "yarn_attn_factor") ? positive(fields, p + "yarn_attn_factor", 1e6, 0) : 0;
   float times = positive(fields, p + "attn_factor", 1e6, 1);
@@ -168,7 +168,8 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Fam
   s.attention_factor *= times;
 }
 
-// Which layers have the window: a period, or one boolean a layer. Empty: as the family has it.
+// Returns the layers that have the window: given as a period, or as one boolean a layer. Empty: the
+// family decides.
 std::vector<bool> windowed_layers(const GgufFile& gguf, const std::string& key, int n_layers) {
   const auto it = gguf.metadata.find(key);
   std::vector<bool> windowed;

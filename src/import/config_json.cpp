@@ -162,7 +162,7 @@ int read_window(const JsonFields& fields, const Json& config, const Family& fami
   return static_cast<int>(std::min<uint64_t>(window, 1 << 28));
 }
 
-// Which layers have it; empty: as the family has it.
+// Returns the layers that have the window; empty: the family decides.
 std::vector<bool> windowed_layers(const JsonFields& fields, const Json& config,
                                   const Family& family, int window, const Config& c) {
   const std::string& file = fields.file();
@@ -354,7 +354,7 @@ void read_rope_scaling(const std::string& file, const Json& rope, const std::str
   }
 }
 
-// What share of each head is rotated. rope: the parameters of RoPE, or null.
+// Reads the share of each head that is rotated. rope: the parameters of RoPE, or null.
 void read_partial_rope(const JsonFields& fields, const Json* rope, const Family& family,
                        Config* c) {
   Rope& to = c->ropes[0];

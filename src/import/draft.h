@@ -13,12 +13,11 @@ struct Draft {
   ModelParts parts;
 };
 
-// What a GGUF file says, except the tokenizer, which is made of *vocab.
+// Reads a GGUF file, except the tokenizer, which is made of *vocab.
 Draft draft_from_gguf(const GgufFile& gguf, const LoadProgress& progress, GgufVocab* vocab);
 
-// What config.json and the weights of a Hugging Face folder say: no tokenizer, and of the end
-// tokens those of config.json. Throws RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED,
-// RIFFLE_ABORTED.
+// Reads config.json and the weights of a Hugging Face folder, without the tokenizer, and with only
+// config.json's end tokens. Throws RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_ABORTED.
 Draft draft_from_folder(const std::string& folder, const LoadProgress& progress);
 
 }  // namespace riffle

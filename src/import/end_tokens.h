@@ -7,13 +7,13 @@
 
 namespace riffle {
 
-// Control tokens that end answers under whatever key, or none: files do not always name them.
+// Returns control tokens that end answers, under any key or none: files do not always name them.
 inline constexpr std::string_view kEndTokenNames[] = {
     "<|eot_id|>",    "<|eom_id|>", "<|im_end|>", "<|end_of_text|>",
     "<|endoftext|>", "<|return|>", "<|call|>"};
 bool is_end_token_name(std::string_view text);
-// Of the tokens that end answers, and of ids in one list of a file: more than any model has, so
-// that lists stay short.
+// Most tokens that end answers, and most ids in one list of a file: more than any model has, but
+// few enough that lists stay short.
 inline constexpr size_t kMaxTokenIds = 256;
 
 // Adds id to eos_ids, once; -1 is none.

@@ -13,9 +13,9 @@ namespace {
 constexpr size_t kMaxAddedBytes = 1 << 10;
 
 // tokenizer.ggml.pre: the name under which a family's way of cutting text goes in GGUF files.
-// patterns: one after the other, each on what the one before left, as the family's tokenizer.json
-// has them; "default", and the names after it, as in llama.cpp (src/llama-vocab.cpp), which takes
-// "default" where a file names no family and warns of it.
+// patterns: one after the other, each on the rest of the previous one, as in the family's
+// tokenizer.json; "default", and the names after it, as in llama.cpp (src/llama-vocab.cpp), which
+// takes "default" where a file names no family and warns of it.
 struct Family {
   std::string_view pre;
   bool nfc;
@@ -155,8 +155,8 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf, GgufVocab vocab) {
                 "at most " + std::to_string(kMaxAddedBytes) +
                     " for a control token or a user-defined one");
     }
-    // GGUF does not say whether a token takes the spaces beside it (lstrip, rstrip) or is looked
-    // for in normalised text. llama.cpp knows by name who does: Phi-3's and Jina's, of other
+    // GGUF does not say whether a token takes the spaces around it (lstrip, rstrip) or is looked
+    // for in normalised text. llama.cpp knows the models by name: Phi-3 and Jina, which have other
     // architectures. Those of Llama, CodeLlama, Mistral, Qwen2, Yi, SmolLM, TinyLlama and DeepSeek
     // take none, and no normalisation changes their spelling.
     AddedToken token;

@@ -20,24 +20,24 @@ constexpr std::string_view kModelKeys[] = {
     "rope.scaling.original_context_length", "rope.scaling.yarn_attn_factor",
     "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_ext_factor",
     "rope.scaling.yarn_log_multiplier",
-    // Of no consequence.
-    "rope.scaling.finetuned",        // how the model came to its context
-    "attention.layer_norm_epsilon",  // converters copy it from config.json; these models have RMS
-                                     // norms alone
-    "pooling_type",                  // how embeddings of texts are made, which riffle does not make
+    // Keys that change nothing.
+    "rope.scaling.finetuned",        // history of the model's context length
+    "attention.layer_norm_epsilon",  // converters copy it from config.json; these models have only
+                                     // RMS norms
+    "pooling_type",                  // for embeddings of texts, which riffle does not compute
 };
 
 constexpr std::string_view kTokenizerKeys[] = {
     // Read in gguf.cpp and bpe_gguf.cpp; ids of tokens below.
     "model", "pre", "tokens", "scores", "token_type", "merges", "add_bos_token", "add_space_prefix",
     "remove_extra_whitespaces", "precompiled_charsmap",
-    // Of no consequence.
+    // Keys that change nothing.
     "add_eos_token",     // for training: a prompt that ends a text cannot be continued
     "add_sep_token",     // the same for pairs of texts
     "token_type_count",  // segments of BERT's inputs
 };
 
-// What multiplies.
+// Keys of factors.
 constexpr std::string_view kScales[] = {"attention.output_scale", "logit_scale", "embedding_scale",
                                         "residual_scale"};
 
@@ -80,7 +80,8 @@ void refuse_below(const GgufFile& gguf, const std::string& prefix, const Known& 
     const auto& [key, value] = *it;
     const std::string_view name = std::string_view(key).substr(prefix.size());
     if (known(name)) continue;
-    // How converters of 2023 name the order of rows that all files of these architectures have.
+    // Converters of 2023 name the order of rows, which is the same in all files of these
+    // architectures.
     if (name == "tensor_data_layout" && value.type == GgufType::STRING &&
         *gguf.string(key) == "Meta AI original pth")
       continue;

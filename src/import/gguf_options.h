@@ -1,4 +1,4 @@
-// Options of a GGUF file that riffle does not know: a file may say anything, and what it says may
+// Options of a GGUF file that riffle does not know: a file may hold any option, and an option may
 // change the results.
 #pragma once
 #include "formats/gguf.h"

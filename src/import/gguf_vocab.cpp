@@ -16,7 +16,7 @@ namespace {
 int special_id(const GgufFile& gguf, const char* key, const std::vector<VocabPiece>& pieces,
                int type, std::string_view spelled) {
   const auto id = gguf.integer(key);
-  if (id && *id == UINT32_MAX) return -1;  // how some writers say "none"
+  if (id && *id == UINT32_MAX) return -1;  // "none", as some writers spell it
   if (id) {
     if (*id >= pieces.size()) {
       bad_model(gguf.file.name, key, std::to_string(*id),
@@ -92,7 +92,7 @@ void mark_padding(std::vector<VocabPiece>& pieces) {
 // another piece has that spelling, it takes the bare one: text never becomes that piece, since a
 // user-defined piece goes before it, and it decodes to the same bytes.
 void mark_spaces(std::vector<VocabPiece>& pieces) {
-  std::unordered_map<std::string, size_t> spelled;  // of user-defined pieces, with symbols
+  std::unordered_map<std::string, size_t> spelled;  // ids of user-defined pieces, with symbols
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].type == VocabPiece::USER_DEFINED && pieces[i].text.find(' ') != std::string::npos)
       spelled.emplace(with_space_symbols(pieces[i].text), i);

@@ -69,7 +69,7 @@ TensorNames names_of_text_part(TensorNames names, const TensorTable& table) {
   return names;
 }
 
-// Whether a tensor belongs to the part that reads images, which riffle does not load.
+// Tells whether a tensor belongs to the part that reads images, which riffle does not load.
 bool reads_images(std::string_view tensor) {
   if (tensor.starts_with("model.")) tensor.remove_prefix(6);
   for (const char* part :
@@ -78,7 +78,8 @@ bool reads_images(std::string_view tensor) {
   return false;
 }
 
-// Whether the folder's output matrix is another than its embedding. A copy of the embedding is not.
+// Tells whether the folder's output matrix differs from its embedding. A copy of the embedding does
+// not.
 bool has_own_output(const TensorTable& table, const TensorNames& names) {
   const auto output = table.find(names.output), embedding = table.find(names.embedding);
   if (output == table.end()) return false;
@@ -112,7 +113,7 @@ Draft draft_from_folder(const std::string& folder, const LoadProgress& progress)
     std::erase_if(table, [](const auto& entry) { return reads_images(entry.first); });
     names = names_of_text_part(names, table);
   }
-  // As in transformers: an output matrix is used if it differs, whatever config.json says.
+  // An output matrix that differs is used, as in transformers, whatever config.json says.
   if (config.tied_output && has_own_output(table, names)) config.tied_output = false;
   bind_weights(parts, config, table, names, folder, progress);
   return draft;

@@ -116,8 +116,8 @@ std::unique_ptr<Tokenizer> tokenizer_of_folder(const std::string& folder,
 }
 
 // transformers asks the tokenizer of a text model, which reads chat_template.jinja before
-// tokenizer_config.json. Of a model that takes images it asks the processor, which reads
-// chat_template.json before chat_template.jinja. What it would not read comes last.
+// tokenizer_config.json. For a model that takes images it asks the processor, which reads
+// chat_template.json before chat_template.jinja. Files that transformers would not read come last.
 std::string template_of_folder(const std::string& folder, const TokenizerConfig& settings,
                                bool takes_images) {
   const std::string json = folder + "/chat_template.json", jinja = folder + "/chat_template.jinja";

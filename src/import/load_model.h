@@ -17,8 +17,8 @@ std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& p
                                   std::unique_ptr<const ChatTemplate> chat);
 std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress);
 
-// What the files at path say, and nothing that follows from it: no chat format, and of the end
-// tokens only those that the files name.
+// Reads the files at path and adds nothing that follows from them: no chat format, and only the end
+// tokens that the files name.
 std::unique_ptr<Model> read_model(const std::string& path, const LoadProgress& progress);
 
 // Everything except the tokenizer, from a GGUF file in memory, which must outlive the model.
@@ -27,12 +27,12 @@ std::unique_ptr<Model> model_from_gguf(const GgufFile& gguf, const LoadProgress&
 // vocab: gguf_vocab() of the file. Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
 std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf, GgufVocab vocab);
 
-// The vocabulary of a Hugging Face folder, as its files have it.
+// The vocabulary in the files of a Hugging Face folder.
 struct FolderVocab {
   std::shared_ptr<MappedFile> sentencepiece;  // tokenizer.model; null: none
   std::optional<BpeSpec>
-      bpe;  // of tokenizer.json, where there is no tokenizer.model or where that lacks added tokens
-  bool add_bos = true;  // with sentencepiece alone
+      bpe;  // from tokenizer.json, if there is no tokenizer.model or it lacks added tokens
+  bool add_bos = true;  // only with sentencepiece
 };
 FolderVocab vocab_of_folder(const std::string& folder, const Config& config);
 

@@ -1,4 +1,4 @@
-// By what a session's file knows the model that it was made with.
+// Hashes by which a session's file knows the model that it was made with.
 #pragma once
 #include <cstdint>
 
@@ -6,13 +6,13 @@
 
 namespace riffle {
 
-// Of the configuration, and of every tensor's name, type and shape, its first and last bytes and
-// some between: a few megabytes of a model of any size. Models that were trained on differ
-// everywhere, so they differ here.
+// Hashes the configuration, and every tensor's name, type, shape, first and last bytes and some
+// between: a few megabytes of a model of any size. A model that was trained further differs
+// everywhere, so its hash differs too.
 uint64_t weights_fingerprint(const Model& model);
 
-// Of all pieces, their order, and their merges or scores (Tokenizer::rules_hash); 0: the model has
-// no tokenizer.
+// Hashes all pieces, their order, and their merges or scores (Tokenizer::rules_hash). Returns 0 if
+// the model has no tokenizer.
 uint64_t tokenizer_fingerprint(const Model& model);
 
 }  // namespace riffle

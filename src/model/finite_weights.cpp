@@ -16,12 +16,12 @@
 namespace riffle {
 namespace {
 
-constexpr int64_t kItemBytes = 1 << 20;  // of one item of the thread pool
+constexpr int64_t kItemBytes = 1 << 20;  // bytes of one item of the thread pool
 
 // An exponent of all ones: infinity or NaN.
 bool f16_not_finite(const uint8_t* p) { return (cpu::load_u16(p) & 0x7c00) == 0x7c00; }
 
-// Of E8M0, 255 stands for NaN. From 253 on, the largest of a block's values are infinite.
+// In E8M0, 255 stands for NaN. From 253 on, the largest of a block's values are infinite.
 template <DType kType>
 bool exponent_not_finite(const uint8_t* block) {
   constexpr DTypeInfo info = dtype_info(kType);
@@ -85,7 +85,7 @@ std::vector<Item> items_of(const std::vector<NamedTensor>& tensors) {
     for (int64_t first = 0; first < t.tensor->rows; first += step)
       items.push_back({&t, first, std::min(step, t.tensor->rows - first)});
   }
-  // As a file has them, since it is read ahead in this order.
+  // In the file's order, since it is read ahead in this order.
   std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
     return std::less<>()(a.tensor->tensor->data, b.tensor->tensor->data);
   });
@@ -160,7 +160,7 @@ void FiniteCheck::run(int n_threads) {
   const std::vector<Item> items = items_of(tensors_);
   if (items.empty()) return;
   ThreadPool threads(std::max(1, n_threads));
-  // The first in order is told, whichever thread finds one first.
+  // The first in order is reported, whichever thread finds one first.
   std::vector<NotFinite> found(items.size());
   threads.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) {
     if (stop_) return;

@@ -1,7 +1,7 @@
 // Weights that are infinite or NaN, in matrices of any type. Norms, biases and small matrices are
-// looked at when they are bound (weights.cpp). The rest is looked at when a device is about to read
-// it, which is not at load: `riffle info` and a tokenizer need no weights, and a file of many
-// gigabytes would be read for them.
+// checked when they are bound (weights.cpp). The rest is checked when a device is about to read it,
+// which is not at load: `riffle info` and a tokenizer need no weights, and a file of many gigabytes
+// would be read for them.
 #pragma once
 #include <atomic>
 #include <exception>

@@ -1,4 +1,4 @@
-// What is in a model file: configuration, weights as views of the mapped file, tokenizer, chat
+// The contents of a model file: configuration, weights as views of the mapped file, tokenizer, chat
 // template. Both formats (GGUF, Hugging Face folder) end in this one struct; nothing after loading
 // knows which it was.
 #pragma once
@@ -31,7 +31,7 @@ inline constexpr int kQ8BlockBytes = 34;
 
 // A matrix inside a mapped file, row-major: row r begins at data + r * row_bytes(type, cols). May
 // be unaligned. Without data it is a synthetic one, which has no bytes anywhere: element i
-// (row-major) is what kernels/common/measure/synthetic.h makes of (seed, i), times scale. A device
+// (row-major) is kernels/common/measure/synthetic.h's number for (seed, i), times scale. A device
 // makes it where it needs it; the CPU devices need materialize().
 struct Tensor {
   DType type = DType::F32;
@@ -42,8 +42,8 @@ struct Tensor {
   int64_t bytes() const { return rows * row_bytes(type, cols); }
 };
 
-// How positions beyond the first trained length are brought into it; model/rope.h says what each
-// does.
+// Scaling that brings positions beyond the first trained length into it; model/rope.h describes
+// each.
 struct RopeScaling {
   enum Type : uint8_t { NONE, LINEAR, DYNAMIC, YARN, LLAMA3, FACTORS, LONGROPE } type = NONE;
   float factor = 1;
@@ -74,11 +74,11 @@ struct Rope {
   int temperature_ctx = 0;
 };
 
-// How a layer differs from others.
+// Settings in which layers differ.
 struct LayerConfig {
   int window = 0;            // tokens that a query sees, its own included; 0: all
-  int rope = 0;              // of keys, and of queries
-  int query_rope = -1;       // of queries, if it differs; -1: as `rope`
+  int rope = 0;              // RoPE of keys and of queries
+  int query_rope = -1;       // RoPE of queries, if it differs; -1: as `rope`
   bool has_experts = false;  // the FFN is a mixture of experts
 };
 
@@ -94,14 +94,14 @@ struct ExpertsConfig {
   int hidden_dim = 0;     // width of an expert
   // The weights of the chosen experts, from a softmax over all, are divided by their sum.
   bool renormalised = true;
-  bool bias = false;  // of the router's and the experts' products
+  bool bias = false;  // the router's and the experts' products have biases
 };
 
 // RMS norm of q and of k before RoPE.
 enum class QkNorm : uint8_t {
   NONE,
-  HEAD,   // of each head, with one weight [head_dim]
-  WHOLE,  // of all heads together
+  HEAD,   // a norm of each head, with one weight [head_dim]
+  WHOLE,  // one norm of all heads together
 };
 
 struct Config {
@@ -120,15 +120,15 @@ struct Config {
   std::vector<LayerConfig> layers;  // [n_layers]
   Activation activation = Activation::SILU;
   ExpertsConfig experts;
-  // Factors of the embeddings, of what each layer adds to the residual stream, and of the logits.
+  // Factors of the embeddings, of each layer's outputs to the residual stream, and of the logits.
   float embedding_scale = 1, residual_scale = 1, logit_scale = 1;
   bool embedding_norm = false;  // embeddings are RMS-normalised, without weights
   float logit_softcap = 0;      // logits are softcap * tanh(logit / softcap); 0: as they are
-  // Whether layers have norms of what attention and FFN read, and of what they add.
+  // Norms that layers have: of the input of attention and FFN (pre), and of their output (post).
   bool pre_norm = true, post_norm = false;
-  float post_norm_eps = 0;  // of norms of what they add; all others use norm_eps
+  float post_norm_eps = 0;  // epsilon of post norms; all others use norm_eps
   QkNorm qk_norm = QkNorm::NONE;
-  float q_norm_weight = 1;      // of every norm of q, if the file has no such tensors
+  float q_norm_weight = 1;      // weight of every norm of q, if the file has no such tensors
   bool attention_gate = false;  // LayerWeights::wgate
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool sinks = false;  // LayerWeights::sinks
@@ -144,11 +144,6 @@ struct Config {
   bool ends_answer(int token) const {
     return std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();
   }
-  // Of a layer: KV heads, the size of its heads, values of a row of q, and of k or v.
-  int kv_heads(int layer) const { return (void)layer, n_kv_heads; }
-  int head_size(int layer) const { return (void)layer, head_dim; }
-  int64_t q_width(int layer) const { return int64_t(n_heads) * head_size(layer); }
-  int64_t kv_width(int layer) const { return int64_t(kv_heads(layer)) * head_size(layer); }
   int query_rope(int layer) const {
     const LayerConfig& l = layers[layer];
     return l.query_rope < 0 ? l.rope : l.query_rope;
@@ -181,15 +176,16 @@ struct ExpertWeights {
 
 // Norms, biases and sinks that the model lacks have no data.
 struct LayerWeights {
-  // Of what a layer reads: [1][dim] F32 (norm vectors are converted to F32 at load).
+  // Norms of a layer's input: [1][dim] F32 (norm vectors are converted to F32 at load).
   Tensor attn_norm, ffn_norm;
-  // Of what attention (after wo) and the FFN (after w2) add to the residual stream, [1][dim] F32.
+  // Norms of the outputs of attention (after wo) and of the FFN (after w2), before they are added
+  // to the residual stream: [1][dim] F32.
   Tensor post_attn_norm, post_ffn_norm;
   Tensor wq;      // [n_heads*head_dim][dim]
   Tensor wk, wv;  // [n_kv_heads*head_dim][dim]
   Tensor wo;      // [dim][n_heads*head_dim]
-  // What attention gives is multiplied by sigmoid(wgate x) before wo, where x is what wq reads:
-  // [n_heads*head_dim][dim].
+  // Gate of attention's output, which is multiplied by sigmoid(wgate x) before wo; x is the input
+  // of wq: [n_heads*head_dim][dim].
   Tensor wgate;
   // Some files keep wq, wk and wv in one matrix, one after the other, and w1 and w3 in another.
   // wq and the others are then rows of these.
@@ -225,11 +221,11 @@ struct ModelParts {
   std::unique_ptr<const ChatTemplate> chat;        // null: there is none that can be evaluated
   std::string chat_error;                          // why, if the model carries one
   std::vector<std::shared_ptr<MappedFile>> files;  // keep the views alive
-  std::unique_ptr<ReadAhead> read_ahead;           // of the weights; null: nothing to read
+  std::unique_ptr<ReadAhead> read_ahead;           // reads the weights ahead; null: nothing to read
   std::vector<std::unique_ptr<std::vector<float>>> owned;  // norms, biases and sinks in F32
   std::vector<Buffer> generated;  // bytes of synthetic tensors, and of repacked experts
   uint64_t n_params = 0, weight_bytes = 0;
-  // How GGUF names the tensors, and how the model's own file names them.
+  // GGUF's names of the tensors, and those of the model's own file.
   const TensorNames *gguf_names, *file_names;
 
   ModelParts();  // with the usual names of GGUF

@@ -22,7 +22,8 @@ struct NamedTensor {
 std::vector<NamedTensor> named_tensors(Model& model);
 // The same under other names, such as those of a Hugging Face folder.
 std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names);
-// Of the tensor in the file, the slowest dimension first; that of a part has room for all parts.
+// Returns the tensor's shape in the file, the slowest dimension first. The shape of a part has room
+// for all parts.
 std::vector<uint64_t> file_shape(const NamedTensor& tensor);
 
 }  // namespace riffle

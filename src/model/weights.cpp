@@ -58,13 +58,13 @@ class Binder {
     return {*raw.type, rows, cols, raw.data};
   }
 
-  // Norm weights and biases: F32 whatever the file has.
+  // Norm weights and biases: F32 whatever type the file has.
   Tensor vector(const std::string& name, int64_t cols, float offset = 0) {
     const RawTensor& raw = find(name, {static_cast<uint64_t>(cols)});
     return {DType::F32, 1, cols, floats(raw, name, cols, offset)};
   }
 
-  // A norm whose weights are all the same, of which the file has none.
+  // A norm whose weights are all the same and not in the file.
   Tensor constant(int64_t cols, float value) {
     model_.owned.push_back(std::make_unique<std::vector<float>>(cols, value));
     return {DType::F32, 1, cols, model_.owned.back()->data()};
@@ -119,7 +119,7 @@ class Binder {
     return all;
   }
 
-  // Of experts that lie as formats/packed_experts.h says: n matrices of `cols` columns, made
+  // Returns experts in the layout of formats/packed_experts.h: n matrices of `cols` columns, made
   // of rows first, first + step, ... of the `all` rows of each expert.
   std::vector<Tensor> packed(const std::string& name, int n, int64_t all, int64_t cols,
                              int64_t first, int64_t step) {
@@ -191,7 +191,7 @@ class Binder {
 
   void ignore(const std::string& name) { used_.insert(name); }
 
-  // A tensor nobody asked for means a model that computes something else.
+  // A tensor that is not used means a model that computes something else.
   void refuse_the_rest() const {
     for (const auto& [name, raw] : table_) {
       if (used_.count(name)) continue;
@@ -222,7 +222,7 @@ class Binder {
   }
 
  private:
-  // Of a tensor that is not quantised.
+  // Returns an element of a tensor that is not quantised.
   float finite_element(const RawTensor& raw, const std::string& name, int64_t i) const {
     const float value = element(raw, i);
     if (!std::isfinite(value))
@@ -292,7 +292,7 @@ class Binder {
   std::set<std::string> used_;
   std::vector<const RawTensor*> bound_;
   std::set<const RawTensor*> packed_;  // those of bound_ that were copied in another order
-  std::optional<ThreadPool> threads_;  // which copy them
+  std::optional<ThreadPool> threads_;  // threads that copy them
 };
 
 // The router and the experts of a layer.

@@ -9,11 +9,11 @@
 
 namespace riffle {
 
-// How a format names the tensors of a model.
+// A format's names of the tensors of a model.
 struct TensorNames {
   const char *embedding, *final_norm, *output;
-  const char* layer;  // printf format of what every name of layer %d begins with
-  const char *attn_norm, *wq, *wk, *wv, *wo, *ffn_norm, *w1, *w3, *w2;  // what follows
+  const char* layer;  // printf format of the prefix of layer %d's names
+  const char *attn_norm, *wq, *wk, *wv, *wo, *ffn_norm, *w1, *w3, *w2;  // the rest of each name
   const char *bq, *bk, *bv, *bo, *b1, *b3, *b2;
   // q_norm and k_norm null: no such tensors; q's weights are Config::q_norm_weight, k's are 1.
   const char *q_norm, *k_norm, *post_attn_norm, *post_ffn_norm;
@@ -28,7 +28,7 @@ struct TensorNames {
   // The experts lie as in gpt-oss's folders: formats/packed_experts.h.
   bool packed_experts = false;
   float norm_offset = 0;          // added to the weights of norms
-  bool final_norm_offset = true;  // whether it is added to final_norm too
+  bool final_norm_offset = true;  // it is added to final_norm too
   // A GGUF file of the family may have wqkv and w13. If not, their parts are written.
   bool fused_in_gguf = true;
 };

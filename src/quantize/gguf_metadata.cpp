@@ -57,7 +57,7 @@ struct Vocabulary {
   std::vector<int32_t> types;
 };
 
-// As converters do it: a name that no text has.
+// Pads the vocabulary as converters do, with names that occur in no text.
 Vocabulary padded(std::vector<VocabPiece> pieces, const Config& c) {
   Vocabulary v;
   const size_t n = std::max(pieces.size(), static_cast<size_t>(c.vocab_size));
@@ -81,7 +81,7 @@ void write_special(GgufFileWriter& out, const Config& c, int bos_id, int eos_id,
   std::vector<int> others;
   for (const int id : c.eos_ids)
     if (id != eos_id && static_cast<size_t>(id) < v.texts.size()) others.push_back(id);
-  // What ends a turn, where its name is known, goes under the first key.
+  // A token that ends a turn, if its name is known, goes under the first key.
   std::stable_partition(others.begin(), others.end(), [&](int id) {
     return v.texts[id] == "<|eot_id|>" || v.texts[id] == "<|im_end|>";
   });
@@ -105,7 +105,7 @@ void write_special(GgufFileWriter& out, const Config& c, int bos_id, int eos_id,
 
 }  // namespace
 
-// Writes the window, if layers have one, and which layers have it. Fails if the family's readers
+// Writes the window, if layers have one, and the layers that have it. Fails if the family's readers
 // expect other layers and there is no key to say so.
 static void write_layers(GgufFileWriter& out, const Family& family, const Config& c,
                          const std::string& where) {

@@ -42,7 +42,7 @@ void q_bytes(const float* x, uint8_t* b) {
 }
 
 // Codes with an offset: the value of largest magnitude (the first of them) becomes the lowest code,
-// which stands for -half.
+// -half.
 template <DType T>
 void q_symmetric(const float* x, uint8_t* b) {
   constexpr int half = dtype_info(T).offset;
@@ -213,14 +213,14 @@ float as_f16(float v) {
 }
 
 struct Kind {
-  int groups;       // of 256 / groups values
+  int groups;       // groups of 256 / groups values
   float low, high;  // codes
   int scale_low, scale_high, min_high;
   int size() const { return 256 / groups; }
 };
 
-// For given d and dmin: the integer scale and minimum of each group, begun at those of fits (wanted
-// values) and moved while that helps.
+// For given d and dmin: the integer scale and minimum of each group, starting with those of fits
+// (the ideal values), which are moved while that helps.
 void choose_integers(const Kind& kind, const float* x, const float* w, const float* scales,
                      const float* mins, BlockScales* s) {
   s->error = 0;

@@ -27,7 +27,7 @@ namespace riffle {
 namespace {
 
 constexpr int64_t kBatchValues = 8 << 20;  // a batch's results are held in memory
-constexpr int64_t kItemValues = 64 << 10;  // of one item of the thread pool
+constexpr int64_t kItemValues = 64 << 10;  // values of one item of the thread pool
 
 int threads_or_all(int n) { return n > 0 ? n : default_threads(); }
 
@@ -151,7 +151,7 @@ class Converter {
 
 int bits_of(DType type) {
   return dtype_info(type).block_bytes * 8 * 256 / dtype_info(type).block_values;
-}  // of 256 weights
+}  // sums over 256 weights
 
 void write_vocabulary(GgufFileWriter& out, const std::string& folder, const Model& model) {
   FolderVocab vocab = vocab_of_folder(folder, model.config);
@@ -176,8 +176,8 @@ void write_vocabulary(GgufFileWriter& out, const std::string& folder, const Mode
                vocab.bpe ? vocab.bpe->add_bos : vocab.add_bos, model.config);
 }
 
-// Pieces as write_pieces spells them, whoever wrote the file: some older ones have space symbols in
-// user-defined pieces, which llama.cpp then does not find.
+// Pieces in write_pieces' spelling, whatever program wrote the file: some older ones have space
+// symbols in user-defined pieces, which llama.cpp then does not find.
 void copy_pieces(GgufFileWriter& out, const GgufFile& gguf, const std::string& key) {
   const std::vector<int64_t> types = *gguf.integers("tokenizer.ggml.token_type");
   std::vector<std::string> texts;

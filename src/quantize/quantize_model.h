@@ -10,10 +10,10 @@ namespace riffle {
 class GgufFileWriter;
 class ThreadPool;
 
-// What a conversion came to. Matrices alone count.
+// Totals of a conversion. Only matrices count.
 struct ConversionSums {
   uint64_t n_fallback = 0;
-  double error = 0, norm = 0;  // of (w' - w)^2 and w^2
+  double error = 0, norm = 0;  // sums of (w' - w)^2 and of w^2
 };
 
 // Rows [first, first + n) as f32, of a synthetic tensor too. out[n][cols]
@@ -25,8 +25,8 @@ void rows_of(const Tensor& tensor, int64_t first, int64_t n, float* out);
 void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
                       const LoadProgress& progress);
 
-// Writes tensors and their bytes to a file whose metadata is there (general.file_type too is
-// written here). Rows of q and k are put in GGUF's order if the model has the other.
+// Writes tensors and their bytes to a file that already has its metadata (general.file_type is
+// written here too). Rows of q and k are put in GGUF's order if the model has the other.
 ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix& mix, int n_threads,
                              const LoadProgress& progress);
 

@@ -1,4 +1,4 @@
-// Which type each of a model's matrices gets when they are quantised. The rules are in riffle.h
+// Chooses the type of each of a model's matrices for quantisation. The rules are in riffle.h
 // (riffle_weight_type_name).
 #pragma once
 #include <span>
@@ -11,7 +11,7 @@ namespace riffle {
 struct WeightMix {
   const char* name;
   DType type;
-  bool mixed;          // Q6_K for what matters most
+  bool mixed;          // Q6_K for the most important matrices
   uint32_t file_type;  // general.file_type of GGUF
 };
 std::span<const WeightMix> weight_mixes();

@@ -33,7 +33,7 @@ bool is_space(int32_t c) {
 bool is_word(int32_t c) {
   if (c < 0) return false;
   if (c == 0x200C || c == 0x200D) return true;
-  // Other_Alphabetic beside marks.
+  // Other_Alphabetic except marks.
   if ((c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
       (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189)) {
     return true;
@@ -76,7 +76,7 @@ const Spellings::Entry* Spellings::longest_at(std::string_view text) const {
         std::partition_point(first, last, [&](const Entry& entry) { return byte(entry) < want; });
     last =
         std::partition_point(first, last, [&](const Entry& entry) { return byte(entry) == want; });
-    // The shortest sorts first. Of several spelled alike the first counts.
+    // The shortest sorts first. The first of several with the same spelling counts.
     if (first != last && first->first.size() == k + 1) {
       longest = &*first;
       while (first != last && first->first.size() == k + 1) ++first;

@@ -34,12 +34,13 @@ class Spellings {
 class SpanWalk {
  public:
   explicit SpanWalk(std::span<const TextSpan> spans) : spans_(spans) {}
-  // Whether the bytes from begin to end lie in one span.
+  // Tells whether the bytes from begin to end lie in one span.
   bool holds(size_t begin, size_t end) {
     while (!spans_.empty() && spans_[0].end <= begin) spans_ = spans_.subspan(1);
     return !spans_.empty() && spans_[0].begin <= begin && end <= spans_[0].end;
   }
-  // The first border of a span behind begin (after holds(begin, ...)); end if none comes before it.
+  // Returns the first border of a span after begin (after holds(begin, ...)); end if none comes
+  // before it.
   size_t border(size_t begin, size_t end) const {
     if (spans_.empty()) return end;
     return std::min(end, spans_[0].begin > begin ? spans_[0].begin : spans_[0].end);
@@ -49,7 +50,7 @@ class SpanWalk {
   std::span<const TextSpan> spans_;
 };
 
-// As tokenizer.json has them (added_tokens).
+// An entry of added_tokens in tokenizer.json.
 struct AddedToken {
   int32_t id = -1;
   std::string text;

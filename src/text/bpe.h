@@ -1,7 +1,7 @@
-// Byte pair encoding as Hugging Face's tokenizers do it: what a file says of it, whatever the
-// file's format. Two kinds: byte-level (GPT-2, Llama-3, Qwen2: pieces are spelled with one
-// printable character for each byte) and sentencepiece-like (pieces of characters, "▁" for a space,
-// bytes as a last resort).
+// Byte pair encoding as in Hugging Face's tokenizers: its description, for every file format. Two
+// kinds: byte-level (GPT-2, Llama-3, Qwen2: pieces are spelled with one printable character for
+// each byte) and sentencepiece-like (pieces of characters, "▁" for a space, bytes as a last
+// resort).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -37,7 +37,7 @@ struct SplitStep {
     MERGED_WITH_NEXT,
     CONTIGUOUS
   } behavior = ISOLATED;
-  bool invert = false;  // what lies between matches counts as match
+  bool invert = false;  // the text between matches counts as match
   bool add_prefix_space = false;
   enum Prepend { NEVER, FIRST, ALWAYS } prepend = NEVER;  // FIRST: only where the whole text begins
   bool split = false;
@@ -102,7 +102,7 @@ class PieceIds {
 // The bytes that a byte-level piece stands for; nothing if it holds a character that stands for no
 // byte.
 std::optional<std::string> byte_level_bytes(std::string_view piece);
-// How byte-level vocabularies spell a byte.
+// Returns the spelling of a byte in byte-level vocabularies.
 std::string byte_level_spelling(uint8_t byte);
 
 // Merges of one vocabulary, applied to words.

@@ -8,8 +8,8 @@ namespace riffle {
 
 namespace {
 
-// Up to so many symbols the best pair is looked for anew after each merge, which is faster than
-// keeping order.
+// Symbols of a word up to which the best pair is searched again after each merge, which is faster
+// than keeping order.
 constexpr size_t kShortWord = 20;
 
 uint64_t mixed(uint64_t x) {
@@ -35,7 +35,7 @@ BpeMerges::BpeMerges(const std::vector<BpeMerge>& merges) : slots_(table_size(me
     while (slots_[at].pair != kEmpty && slots_[at].pair != pair)
       at = (at + 1) & (slots_.size() - 1);
     slots_[at] = {pair, static_cast<uint32_t>(rank),
-                  merge.result};  // of two alike the later counts
+                  merge.result};  // the later of two equal ones counts
   }
 }
 
@@ -177,7 +177,7 @@ namespace {
 
 struct ByteLevelTable {
   uint16_t of_byte[256];
-  int16_t of_char[0x144];  // -1: stands for no byte
+  int16_t of_char[0x144];  // -1: no byte
   constexpr ByteLevelTable() : of_byte(), of_char() {
     for (auto& byte : of_char) byte = -1;
     int next = 0x100;

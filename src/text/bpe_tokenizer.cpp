@@ -16,7 +16,7 @@ namespace riffle {
 
 namespace {
 
-// Normalising may multiply text; beyond so many bytes it is refused.
+// Most bytes of normalised text. Normalising may multiply text; a longer one is refused.
 constexpr size_t kMaxNormalizedBytes = size_t{1} << 30;
 
 std::string replaced(std::string_view text, const std::string& from, const std::string& to) {
@@ -32,7 +32,7 @@ std::string replaced(std::string_view text, const std::string& from, const std::
   }
 }
 
-// Of all that ids depend on beside the pieces' spelling.
+// Hashes everything that ids depend on besides the pieces' spelling.
 uint64_t hash_of_rules(const BpeSpec& spec) {
   Checksum sum;
   const auto text = [&](const std::string& t) {
@@ -182,7 +182,7 @@ class BpeTokenizer final : public Tokenizer {
     BpeMerges::Work work;
   };
 
-  // Where spans of the text come to lie in the normalised part from..to of it.
+  // Maps spans of the text to their places in the normalised part from..to of it.
   std::vector<TextSpan> spans_in(std::span<const TextSpan> special, std::string_view text,
                                  size_t from, size_t to) const {
     std::vector<TextSpan> out;
@@ -204,7 +204,7 @@ class BpeTokenizer final : public Tokenizer {
     }
   }
 
-  // What every piece stands for, and which piece a byte, a character or a word is.
+  // Indexes the text of every piece, and the piece of each byte, character and word.
   void index_pieces() {
     bytes_.resize(spec_.pieces.size());
     for (size_t id = 0; id < bytes_.size(); id++) bytes_[id] = bytes_of(spec_.pieces[id]);
@@ -233,8 +233,8 @@ class BpeTokenizer final : public Tokenizer {
       if (!all)
         bad_model(spec_.where, "byte_fallback", "no pieces for some bytes", "<0x00> to <0xFF>");
     }
-    // Text may be cut before a space symbol whose left neighbour and itself stand side by side in
-    // no piece: no merge can reach across.
+    // Text may be cut before a space symbol that is next to its left neighbour in no piece: no
+    // merge can reach across.
     may_cut_ = !spec_.ignore_merges && word_ids_.find(kSpaceSymbol) >= 0;
     for (const VocabPiece& piece : spec_.pieces) {
       for (size_t at = piece.text.find(kSpaceSymbol, 1); at != std::string::npos;
@@ -252,7 +252,7 @@ class BpeTokenizer final : public Tokenizer {
       case VocabPiece::BYTE: return std::string(1, static_cast<char>(byte_of_piece(piece.text)));
       default: break;
     }
-    // A byte-level piece with a character that stands for no byte is what it spells.
+    // A byte-level piece with a character that stands for no byte is plain text.
     if (spec_.byte_level) return byte_level_bytes(piece.text).value_or(piece.text);
     return replaced(piece.text, std::string(kSpaceSymbol), " ");
   }
@@ -271,7 +271,7 @@ class BpeTokenizer final : public Tokenizer {
     return text;
   }
 
-  // Hands part to split step k and what comes out to the next; words at the end are encoded.
+  // Hands part to split step k, and its results to the next step; words at the end are encoded.
   void split(Encoding& e, size_t k, std::string_view part, bool at_start) const {
     if (part.empty()) return;
     if (k == spec_.splits.size())
@@ -426,14 +426,14 @@ class BpeTokenizer final : public Tokenizer {
   BpeMerges merges_;
   uint64_t rules_hash_;
   std::vector<std::string> bytes_;  // by id
-  PieceIds word_ids_;  // byte-level: bytes of a piece to its id, for ignore_merges alone; else
+  PieceIds word_ids_;  // byte-level: bytes of a piece to its id, only for ignore_merges; else
                        // spelling to id
   int32_t byte_ids_[256];
   int used_size_ = 0;
   Spellings controls_;
   AddedTokens raw_added_, normalized_added_;
   bool may_cut_ = false;
-  std::bitset<256> before_space_;  // bytes that stand before a space symbol inside some piece
+  std::bitset<256> before_space_;  // bytes that precede a space symbol inside some piece
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ constexpr auto kCanonical = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF
 
 int combining_class(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
-// Normalises text, of which only the first character may be ASCII. utf8proc's own way
+// Normalises text. Requires: no character after the first one is ASCII. utf8proc's own way
 // (utf8proc_map) sorts combining marks by swapping neighbours, which takes for ever on a long run
 // of them.
 void append_nfc(std::string_view text, std::vector<utf8proc_int32_t>* points, std::string* out) {
@@ -59,8 +59,8 @@ std::string to_nfc(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   std::vector<utf8proc_int32_t> points;
-  // ASCII characters stay as they are, but for one that marks follow: each begins a normalisation
-  // of its own.
+  // ASCII characters stay unchanged, except one that marks follow: each begins a normalisation of
+  // its own.
   for (size_t pos = 0; pos < text.size();) {
     size_t end = pos;
     while (end < text.size() && ascii(end)) end++;

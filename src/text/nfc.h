@@ -5,7 +5,7 @@
 
 namespace riffle {
 
-// text must be UTF-8. Takes n log n time at most, however many combining marks stand together.
+// text must be UTF-8. Takes n log n time at most, however many combining marks follow each other.
 std::string to_nfc(std::string_view text);
 
 }  // namespace riffle

@@ -1,6 +1,6 @@
 // Source: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (ACL
-// 2016), with scores in place of ranks, as sentencepiece has it (Kudo & Richardson, EMNLP 2018, and
-// the library's behaviour, which tests compare with).
+// 2016), with scores in place of ranks, as in sentencepiece (Kudo & Richardson, EMNLP 2018, and the
+// library's behaviour, which tests compare with).
 #include "text/sentencepiece_bpe.h"
 
 #include <algorithm>

@@ -28,7 +28,7 @@ class SentencePieceBpe {
   const SentencePieceModel& model_;
   SentencePieceNormalizer normalizer_;
   SentencePieceIds::Unknown unknown_;
-  std::unordered_map<std::string_view, int> ids_;  // of pieces that text may consist of
+  std::unordered_map<std::string_view, int> ids_;  // ids of the pieces that text may consist of
 };
 
 }  // namespace riffle

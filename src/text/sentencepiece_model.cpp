@@ -23,7 +23,7 @@ constexpr size_t kMaxNestedUserDefined = 64;
 
 enum WireType { VARINT = 0, I64 = 1, LEN = 2, I32 = 5 };
 
-// One protobuf field. value holds what is numeric, bytes what is of type LEN.
+// One protobuf field. value holds numbers, bytes holds fields of type LEN.
 struct Field {
   uint32_t number = 0;
   int type = VARINT;

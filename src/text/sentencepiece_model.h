@@ -23,7 +23,7 @@ struct SentencePieceModel {
   bool byte_fallback = false;
   bool treat_whitespace_as_suffix = false;
   std::string bos_piece = "<s>", eos_piece = "</s>";
-  std::string unk_surface = " \xE2\x81\x87 ";  // what the unknown piece decodes to
+  std::string unk_surface = " \xE2\x81\x87 ";  // text of the unknown piece
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
@@ -36,8 +36,8 @@ struct SentencePieceModel {
 std::string with_space_symbols(std::string_view text);
 std::string with_bare_spaces(std::string_view text);
 
-// serialized: the content of a tokenizer.model. where: file name for error texts.
-// Throws RIFFLE_BAD_MODEL, or RIFFLE_UNSUPPORTED for what Llama-family models do not use (a
+// serialized: the content of a tokenizer.model. where: file name for error texts. Throws
+// RIFFLE_BAD_MODEL, or RIFFLE_UNSUPPORTED for features that Llama-family models do not use (a
 // character map, word or character models).
 SentencePieceModel parse_sentencepiece_model(std::string_view serialized, const std::string& where);
 

@@ -31,7 +31,7 @@ std::string SentencePieceNormalizer::normalize(std::string_view text) const {
   if (add_space_ && !space_as_suffix_) out += space_;
   bool after_space = remove_extra_;
   while (!text.empty()) {
-    // Where no space is removed, it does not matter where text is cut.
+    // If no space is removed, text may be cut anywhere.
     std::string_view unit = remove_extra_ ? text.substr(0, unit_bytes(text)) : text;
     text.remove_prefix(unit.size());
     while (after_space && unit.starts_with(' ')) unit.remove_prefix(1);

@@ -1,4 +1,4 @@
-// What sentencepiece's encoders share: how text is normalised, and the ids of what no piece spells.
+// Base of sentencepiece's encoders: normalisation, and the ids of text that no piece spells.
 #pragma once
 #include <string>
 #include <string_view>
@@ -18,7 +18,7 @@ class SentencePieceNormalizer {
   const Spellings& user_defined() const { return user_defined_; }
 
  private:
-  size_t unit_bytes(std::string_view text) const;  // of what the text begins with
+  size_t unit_bytes(std::string_view text) const;  // bytes of the unit at the beginning of text
 
   bool remove_extra_, add_space_, space_as_suffix_;
   std::string_view space_;

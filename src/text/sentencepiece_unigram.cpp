@@ -19,7 +19,7 @@ constexpr float kUnknownPenalty = 10;
 
 SentencePieceUnigram::SentencePieceUnigram(const SentencePieceModel& model)
     : model_(model), normalizer_(model), unknown_(model) {
-  // As in the library: start values for "no score yet". FLT_MIN is the least positive float.
+  // Start values for "no score yet", as in the library. FLT_MIN is the least positive float.
   float worst = FLT_MAX;
   best_score_ = FLT_MIN;
   for (const VocabPiece& piece : model.pieces) {
@@ -39,7 +39,7 @@ void SentencePieceUnigram::build() {
     return model_.pieces[static_cast<size_t>(id)].text;
   };
   std::sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return text(a) < text(b); });
-  // Breadth first. A node stands for a range of ids, whose texts begin with the same bytes.
+  // Breadth first. A node is a range of ids whose texts begin with the same bytes.
   struct Range {
     size_t begin, end;
   };
@@ -78,8 +78,8 @@ const SentencePieceUnigram::Node* SentencePieceUnigram::child(const Node& node, 
 // The best segmentation of the text before a place.
 struct SentencePieceUnigram::Arrival {
   float score = 0;
-  int32_t begin = -1;  // of its last piece; -1: there is no segmentation yet
-  int32_t id = -1;     // of its last piece
+  int32_t begin = -1;  // beginning of its last piece; -1: there is no segmentation yet
+  int32_t id = -1;     // id of its last piece
   void offer(double sum, int32_t from, int32_t piece) {
     if (begin >= 0 && !(sum > score)) return;
     *this = {static_cast<float>(sum), from, piece};
@@ -101,7 +101,7 @@ void SentencePieceUnigram::encode(std::string_view text, std::vector<int>* ids) 
       if (node->id < 0) continue;
       const VocabPiece& piece = model_.pieces[static_cast<size_t>(node->id)];
       if (piece.type == VocabPiece::UNUSED) continue;
-      // A user-defined piece is to win over others, whatever its score says.
+      // A user-defined piece must win over others, whatever its score.
       const double score = piece.type == VocabPiece::USER_DEFINED
                                ? static_cast<float>(end - at) * best_score_ - 0.1
                                : piece.score;

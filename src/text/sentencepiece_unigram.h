@@ -25,7 +25,7 @@ class SentencePieceUnigram {
     uint32_t first_child = 0;
     uint16_t n_children = 0;
     uint8_t byte = 0;
-    int32_t id = -1;  // of the piece that ends here; -1: none
+    int32_t id = -1;  // id of the piece that ends here; -1: none
   };
   struct Arrival;
 

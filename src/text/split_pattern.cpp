@@ -21,8 +21,8 @@ constexpr unsigned kMaxRepeat = 1000;
 constexpr unsigned kMaxNesting = 32;
 
 // Bounds for patterns that riffle does not know, which may backtrack without end. They are
-// interpreted, and a search is made in steps of so many positions at which a match may begin;
-// between them the clock is looked at.
+// interpreted, and a search proceeds in steps of kStartsAtOnce positions at which a match may
+// begin; between steps the clock is checked.
 constexpr size_t kStartsAtOnce = 256;
 constexpr uint32_t kFirstMatchLimit = 1 << 10;
 constexpr uint32_t kMaxMatchLimit = 1 << 22;
@@ -31,8 +31,7 @@ constexpr double kSecondsBeside = 2, kSecondsPerByte = 2e-6;
 
 constexpr size_t kJitStackBytes = 1 << 20;
 
-// White space as Oniguruma has it (Unicode's White_Space), to stand in a class, and everything
-// else.
+// White space as in Oniguruma (Unicode's White_Space), for use in a class, and everything else.
 constexpr std::string_view kSpaces =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view kOtherThanSpaces =
@@ -52,8 +51,8 @@ bool is_alnum(char c) {
 }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Oniguruma's Ruby syntax to PCRE2's. Only what means the same, or can be said to mean the same,
-// goes through.
+// Oniguruma's Ruby syntax to PCRE2's. Only syntax with the same meaning, or with a translation of
+// the same meaning, is accepted.
 class Translator {
  public:
   Translator(std::string_view pattern, const std::string& file, const std::string& field)
@@ -88,7 +87,7 @@ class Translator {
           out_ += R"([^\x{a}])";
           pos_++;
           break;
-        // Lines end in a line feed alone.
+        // Lines end only in a line feed.
         case '^':
           out_ += R"((?<![^\x{a}]))";
           pos_++;
@@ -265,7 +264,7 @@ class Translator {
     pos_++;
   }
 
-  // {n}, {n,}, {n,m}, {,m}. What follows it means other things to the two libraries.
+  // {n}, {n,}, {n,m}, {,m}. Characters after it mean different things to the two libraries.
   void repeat() {
     const size_t start = pos_++;
     const auto number = [&]() -> long {
@@ -341,7 +340,7 @@ std::shared_ptr<const SplitPattern::Code> SplitPattern::compile(const std::strin
                     "\", which PCRE2 refuses: " + reinterpret_cast<const char*>(text.data()),
                 "a regular expression");
   }
-  // Where there is no machine code for this CPU the interpreter does it.
+  // Without machine code for this CPU the interpreter matches.
   if (known) out->jit = pcre2_jit_compile(out->code, PCRE2_JIT_COMPLETE) == 0;
   return out;
 }

@@ -21,7 +21,7 @@ class SplitPattern {
 
   class Matches;
 
-  // What one search needs beside the pattern; one for each thread. Must not outlive the pattern.
+  // Memory of one search, one for each thread. Must not outlive the pattern.
   class Scratch {
    public:
     explicit Scratch(const SplitPattern& pattern);
@@ -78,7 +78,7 @@ inline constexpr std::string_view kTekkenPattern =
     R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 inline constexpr std::string_view kDigitPattern = R"(\p{N})";
 inline constexpr std::string_view kDigitsPattern = R"(\p{N}+)";
-// Steps of chains: DeepSeek LLM's and Coder's, and those of what llama.cpp calls "default".
+// Steps of chains: DeepSeek LLM's and Coder's, and those of llama.cpp's "default".
 inline constexpr std::string_view kLineEndPattern = R"([\r\n])";
 inline constexpr std::string_view kCasedLettersPattern =
     R"(\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿ)"

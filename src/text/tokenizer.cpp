@@ -18,10 +18,10 @@ namespace {
 
 // The tables of merges outgrow the caches on long text (measured with the library: 2.5 MB/s for 8
 // KB, 1.4 MB/s for 100 KB, 0.5 MB/s for 3 MB), and take some 100 bytes for each byte of text. So
-// text is encoded in parts of about so many bytes.
+// text is encoded in parts of about kPartBytes.
 constexpr size_t kPartBytes = 8 << 10;
 
-// Of texts and ids, some 500 parts.
+// Bytes of the texts and ids that are kept, some 500 parts.
 constexpr size_t kRememberedBytes = 8 << 20;
 
 class SentencePieceTokenizer final : public Tokenizer {
@@ -85,8 +85,8 @@ class SentencePieceTokenizer final : public Tokenizer {
         run.clear();
         continue;
       }
-      // As the library does: the first piece with any text loses one leading space symbol; where
-      // extra spaces are removed, pieces that are then empty do not count as text.
+      // The first piece with any text loses one leading space symbol, as in the library. If extra
+      // spaces are removed, pieces that are then empty do not count as text.
       if (at_start) {
         const VocabPiece& piece = model_.pieces[ids[i]];
         const bool drop = piece.type != VocabPiece::BYTE && piece.type != VocabPiece::UNKNOWN &&
@@ -155,10 +155,10 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
   }
 
-  // Where may text be cut so that the parts' ids are the whole's? At a space whose left neighbour
-  // and itself stand side by side in no piece: no merge and no user-defined piece can reach across,
-  // and BPE's merges on one side do not see the other. The settings required make the dummy prefix
-  // of a part the same as the space that was cut away; without byte fallback the library would join
+  // Where may text be cut so that the parts' ids are the whole's? At a space that is next to its
+  // left neighbour in no piece: no merge and no user-defined piece can reach across, and BPE's
+  // merges on one side do not see the other. The settings required make the dummy prefix of a part
+  // the same as the space that was cut away; without byte fallback the library would join
   // neighbouring unknown pieces across the cut.
   void find_cuts() {
     may_cut_ = model_.bpe && model_.byte_fallback && model_.add_dummy_prefix &&
@@ -192,7 +192,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   bool add_bos_;
   int bos_id_ = -1, eos_id_ = -1, used_size_ = 0;
   bool may_cut_ = false;
-  std::bitset<256> before_space_;  // bytes that stand before a space inside some piece
+  std::bitset<256> before_space_;  // bytes that precede a space inside some piece
   mutable PartMemory remembered_{kRememberedBytes};
 };
 

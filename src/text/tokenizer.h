@@ -1,4 +1,4 @@
-// Text to token ids and back, whatever file the vocabulary came from: sentencepiece models by
+// Text to token ids and back, for vocabularies of every file format: sentencepiece models by
 // sentencepiece_bpe.h and sentencepiece_unigram.h, byte pair encoding out of tokenizer.json or GGUF
 // by bpe.h.
 #pragma once
@@ -17,12 +17,12 @@ struct VocabPiece {
   std::string text;
   float score = 0;
   int type = NORMAL;
-  // Whether text may consist of such pieces; the others stand for something else than their
+  // Tells whether text may consist of such pieces; other kinds stand for something else than their
   // spelling.
   bool of_text() const { return type == NORMAL || type == USER_DEFINED || type == UNUSED; }
 };
 
-// Settings beside the pieces; GGUF: tokenizer.ggml.*; tokenizer_config.json.
+// Settings besides the pieces; GGUF: tokenizer.ggml.*; tokenizer_config.json.
 struct VocabOptions {
   bool add_dummy_prefix = true;  // tokenizer.ggml.add_space_prefix
   bool bpe = true;               // sentencepiece BPE ("llama" in GGUF); false: unigram
@@ -45,7 +45,7 @@ class Tokenizer {
   virtual int used_size() const = 0;
   virtual int bos_id() const = 0;  // -1: none
   virtual int eos_id() const = 0;
-  // What a user should know of where ids come from; usually empty.
+  // Returns a notice for the user about the source of ids; usually empty.
   virtual std::string note() const { return {}; }
   // Ids of text, as the reference gives them (the sentencepiece library; Hugging Face's
   // tokenizers). add_bos puts bos_id first if the model's texts begin with it; parse_special reads
@@ -65,8 +65,8 @@ class Tokenizer {
   // Raw bytes that this id adds to running text ("▁" or "Ġ" is a space, <0x0A> one byte, control
   // pieces nothing).
   virtual std::string bytes(int32_t id) const = 0;
-  // A hash of what ids depend on beside the spelling of the pieces: their kinds, and scores or
-  // merges, and how text is normalised and cut into words.
+  // Hashes everything that ids depend on besides the spelling of the pieces: their kinds, scores or
+  // merges, normalisation, and the split into words.
   virtual uint64_t rules_hash() const = 0;
   // Id of a control piece spelled so ("<s>"), or -1.
   virtual int32_t control_id(std::string_view piece) const = 0;
@@ -87,8 +87,8 @@ class StreamDecoder {
  public:
   StreamDecoder(const Tokenizer& tokenizer, bool at_start)
       : tokenizer_(&tokenizer), at_start_(at_start) {}
-  std::string put(int32_t id);  // what became complete; invalid bytes come out as U+FFFD
-  std::string finish();         // what was held back, as U+FFFD
+  std::string put(int32_t id);  // text that became complete; invalid bytes come out as U+FFFD
+  std::string finish();         // bytes held back, as U+FFFD
 
  private:
   const Tokenizer* tokenizer_;
@@ -96,16 +96,16 @@ class StreamDecoder {
   std::string pending_;  // at most 3 bytes: the beginning of a character
 };
 
-// Appends text to *out, each maximal subpart of what is no character as U+FFFD (Unicode 15, 3.9).
-// Returns how many bytes it used: all, or, with keep_cut, all but a character's beginning at the
-// end.
+// Appends text to *out, with U+FFFD for each maximal subpart that is no character (Unicode 15,
+// 3.9). Returns how many bytes it used: all, or, with keep_cut, all but a character's beginning at
+// the end.
 size_t append_valid_utf8(std::string_view text, bool keep_cut, std::string* out);
 
-// What Tokenizer::used_size() returns.
+// Computes the result of Tokenizer::used_size().
 int used_size(const std::vector<VocabPiece>& pieces);
 
-// The byte that a byte piece stands for ("<0x0A>": 10), or -1 if text is none. Hex digits are upper
-// case.
+// Returns the byte of a byte piece ("<0x0A>": 10), or -1 if text is no byte piece. Hex digits are
+// upper case.
 int byte_of_piece(std::string_view text);
 
 // Throws RIFFLE_BAD_ARGUMENT for a text that is too long to tokenise, and RIFFLE_BAD_TEXT for one

@@ -12,9 +12,9 @@ namespace riffle {
 
 namespace {
 
-constexpr size_t kMaxSteps = 16;  // of a Sequence; they may be nested, and all count
+constexpr size_t kMaxSteps = 16;  // steps of a Sequence; nested ones count too
 constexpr size_t kMaxAdded = 1 << 16;
-constexpr size_t kMaxAddedBytes = 1 << 10;  // of one added token: looking for it is not free
+constexpr size_t kMaxAddedBytes = 1 << 10;  // bytes of an added token: searching is not free
 constexpr size_t kMaxReplaceBytes = 1 << 10;
 
 // An object in the file with where it is, for error texts.
@@ -413,7 +413,7 @@ class Reader {
     }
   }
 
-  // Which tokens are put around a text: a beginning of sequence or nothing.
+  // Reads the tokens that are put around a text: a beginning of sequence or nothing.
   void read_post_processor(const Node& root) {
     each_step(root, "processors", [&](const Node& node) {
       const std::string type = node.string("type");

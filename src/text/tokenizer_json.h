@@ -6,7 +6,7 @@
 
 namespace riffle {
 
-// What lies outside of the file and decides over it.
+// Settings from outside of the file that override it.
 struct TokenizerJsonOptions {
   std::string bos_token, eos_token, pad_token;  // tokenizer_config.json; may be empty
   std::optional<bool>
@@ -16,7 +16,7 @@ struct TokenizerJsonOptions {
       1 << 22;  // rows of the embedding; the padding token may lie beyond and is left out
 };
 
-// Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED for what riffle does not do, by name.
+// Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED for a feature that riffle lacks, with its name.
 BpeSpec parse_tokenizer_json(const FileView& file, const TokenizerJsonOptions& options);
 
 }  // namespace riffle

@@ -8,12 +8,12 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// Of a text that is tokenised at once. Sentencepiece models count positions of normalised text, up
-// to 3 bytes for each byte of the text, in 31 bits. BPE has positions of 32 bits, and may take
-// 40 bytes for each byte of a word.
+// Most bytes of a text that is tokenised at once. Sentencepiece models count positions of
+// normalised text, up to 3 bytes for each byte of the text, in 31 bits. BPE has positions of 32
+// bits, and may take 40 bytes for each byte of a word.
 constexpr size_t kMaxTextBytes = 256 << 20;
 
-// Length of the character at text[pos], or 0 if none is there; then *subpart is the length of the
+// Length of the character at text[pos], or 0 if there is none; then *subpart is the length of the
 // maximal subpart (Unicode 15, 3.9, table 3-7: the longest beginning of a well-formed sequence, at
 // least 1 byte), and *cut tells whether it is only the text's end that cut the character short.
 size_t utf8_char(std::string_view text, size_t pos, size_t* subpart, bool* cut) {
@@ -24,7 +24,7 @@ size_t utf8_char(std::string_view text, size_t pos, size_t* subpart, bool* cut) 
   if (lead < 0x80) return 1;
   if (lead < 0xC2 || lead > 0xF4) return 0;
   const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // The second byte's range excludes overlong forms, surrogates and what is beyond U+10FFFF; the
+  // The second byte's range excludes overlong forms, surrogates and characters beyond U+10FFFF; the
   // others are 80..BF.
   uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
@@ -61,9 +61,9 @@ std::string StreamDecoder::put(int32_t id) {
   std::string more = tokenizer_->bytes(id);
   if (more.empty()) return finish();  // a control piece ends a character that is not complete
   if (at_start_) {
-    // Whether the text's first space goes is the tokenizer's to say, so ask decode() rather than
-    // know: it drops the space of this piece alone, and of a second such piece only if the
-    // vocabulary removes extra spaces.
+    // The tokenizer decides whether the text's first space is dropped, so decode() is asked: it
+    // drops the space of only this piece, and of a second such piece only if the vocabulary removes
+    // extra spaces.
     const int32_t twice[2] = {id, id};
     const bool drop = more[0] == ' ' && tokenizer_->decode(twice, 1).size() < more.size();
     if (drop) more.erase(0, 1);

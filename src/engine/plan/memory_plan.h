@@ -82,6 +82,9 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& opti
 // Throws if these settings cannot compute tokens ahead. lookup: of ContextOptions.
 void check_lookup(int lookup, const Selector& selector);
 
+// Throws if these settings cannot compute tokens ahead. lookup: of riffle_context_options.
+void check_lookup(int lookup, const Selector& selector);
+
 // Fills plan, resolved.slots and context_note. A trained length that does not fit the budget, the
 // GPU's free memory or the host's becomes the longest multiple of 1024 that does. Throws
 // RIFFLE_OUT_OF_MEMORY, naming the smallest budget that works (with the length given, or with 1024

@@ -1,14 +1,14 @@
-// EXAONE 4 (LG AI Research, arXiv 2507.11407): norms after attention and FFN alone, and of each
-// head of q and k. Models with a window have three layers with it to one without. Their layers
-// without it have no RoPE.
+// EXAONE 4 (LG AI Research, arXiv 2507.11407): norms only after attention and FFN, and of each head
+// of q and k. Models with a window have three layers with it to one without. Their layers without
+// it have no RoPE.
 #include "model/families/family.h"
 
 namespace riffle {
 
 namespace {
 
-// Which layers have a window. Read with the windows: a period, or letters ("LLLG") with L for a
-// layer with one.
+// Layers that have a window. Read together with the windows: a period, or letters ("LLLG") with L
+// for a layer that has one.
 constexpr Field kPattern = {nullptr, "sliding_window_pattern"};
 constexpr Field kFields[] = {kPattern};
 

@@ -1,6 +1,6 @@
 // Families of models. A family is a description: how it differs from a Llama, and which fields of
-// its files (GGUF and Hugging Face) say so. Only what reads and writes files knows families: to all
-// other code Config says what the model is made of, and TensorNames what its tensors are called.
+// its files (GGUF and Hugging Face) say so. Only code that reads and writes files knows families.
+// All other code has Config for the model's parts, and TensorNames for the names of its tensors.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -26,13 +26,13 @@ void read_experts(const Fields& fields, const ExpertFields& names, ExpertsConfig
 
 struct Family {
   const char* name;  // general.architecture
-  // Of config.json. class_name null: it never names the text part alone; a folder always holds the
-  // whole model of multimodal_type.
+  // Values in config.json. class_name null: no class names only the text part; a folder always
+  // holds the whole model of multimodal_type.
   const char *model_type, *class_name = nullptr;
   // model_type and class of models that also take images, if their text_config is of this family;
   // null: there are none.
   const char *multimodal_type = nullptr, *multimodal_class = nullptr;
-  // What tie_word_embeddings is for such a model if its config.json does not say.
+  // Value of tie_word_embeddings for such a model if its config.json has none.
   bool multimodal_tied = true;
   Defaults defaults;                     // transformers'
   Field hidden_dim = field::kHiddenDim;  // the width of the FFN
@@ -43,17 +43,18 @@ struct Family {
   bool qkv_bias = false;      // q, k and v always have biases
   bool bias_fields = false;   // config.json's attention_bias and mlp_bias say which there are
   bool partial_rope = false;  // a part of each head may be rotated
-  // config.json's original_max_position_embeddings stands outside the parameters of RoPE and goes
-  // before theirs, and this is its default; 0: it stands in either place, by default n_ctx.
+  // config.json's original_max_position_embeddings is outside the parameters of RoPE and overrides
+  // theirs, and this is its default; 0: it is in either place, by default n_ctx.
   int original_ctx_default = 0;
   bool yarn_truncated = true;  // RopeScaling::truncated in GGUF, which has no field for it
-  // GGUF: beside YaRN, rope.scaling.attn_factor is the whole attention factor, not what multiplies
-  // the usual one.
+  // GGUF: with YaRN, rope.scaling.attn_factor is the whole attention factor, not a factor on the
+  // usual one.
   bool whole_attn_factor = false;
-  // Which layers have the window of the file's `sliding_window`. NEVER: none, and a window is
+  // Layers that have the window of the file's `sliding_window`. NEVER: none, and a window is
   // refused. UNUSED: none, and a window is refused only if config.json says that it is used
-  // (`use_sliding_window`, by default false). ALWAYS: all. IF_USED: those that config.json says, by
-  // that field too. PERIOD: all but layers window_period, 2 * window_period, ..., counted from 1.
+  // (`use_sliding_window`, by default false). ALWAYS: all. IF_USED: those that config.json names,
+  // by that field too. PERIOD: all except layers window_period, 2 * window_period, ..., counted
+  // from 1.
   enum Window : uint8_t { NEVER, UNUSED, ALWAYS, IF_USED, PERIOD } window = NEVER;
   int window_period = 0, window_default = 0;  // the latter: transformers'
   // A GGUF file may give all layers a window, whatever `window` says.
@@ -64,9 +65,9 @@ struct Family {
   Activation activation = Activation::SILU;
   const TensorNames *hf_names = &kHuggingFaceNames, *gguf_names = &kGgufNames;
   bool mxfp4 = false;                  // config.json may say that the experts are MXFP4
-  std::span<const Field> fields = {};  // what `describe` reads
-  // Fills in what only this family has, after all else was read. window: the model's, even if no
-  // layer has it; 0: none.
+  std::span<const Field> fields = {};  // fields that `describe` reads
+  // Fills in the fields that only this family has, after all others were read. window: the model's,
+  // even if no layer has it; 0: none.
   void (*describe)(const Fields& fields, int window, Config* config) = nullptr;
   // The values of `fields` in a GGUF file of this model. Throws RIFFLE_UNSUPPORTED, naming `where`,
   // if GGUF has no field for something.

@@ -1,4 +1,4 @@
-// What both formats share in reading a configuration.
+// The part of reading a configuration that both formats share.
 #include "model/families/fields.h"
 
 #include <algorithm>

@@ -36,13 +36,13 @@ inline constexpr Field kAll[] = {kDim,   kHiddenDim, kLayers,  kHeads,    kKvHea
 
 // Reads fields of a file. A function returns nothing if the field is absent, and throws
 // RIFFLE_BAD_MODEL if the field has another type. A reader is given names as the file spells them;
-// a Field stands for the name that the reader's format has for it.
+// a Field has the name for each reader's format.
 class Fields {
  public:
   virtual ~Fields() = default;
   virtual const std::string& file() const = 0;
   virtual bool is_json() const = 0;
-  // As the file spells it. Empty: the format has no such field.
+  // Returns the file's name of the field. Empty: the format has no such field.
   virtual std::string name_of(const Field& field) const = 0;
 
   virtual std::optional<uint64_t> integer(const std::string& name) const = 0;
@@ -51,7 +51,7 @@ class Fields {
   virtual std::optional<std::string> string(const std::string& name) const = 0;
   virtual std::vector<int64_t> integers(const std::string& name) const = 0;  // absent: empty
   virtual std::vector<double> numbers(const std::string& name) const = 0;    // the same
-  virtual bool has(const std::string& name) const = 0;                       // of any type
+  virtual bool has(const std::string& name) const = 0;                       // a field of any type
 
   std::optional<uint64_t> integer(const Field& field) const {
     return known(field) ? integer(name_of(field)) : std::nullopt;
@@ -92,13 +92,12 @@ int dimension(const Fields& fields, const std::string& name, int max, int fallba
 // Above 0 and at most max. fallback 0: the field is required.
 float positive(const Fields& fields, const std::string& name, double max, double fallback);
 float positive(const Fields& fields, const Field& field, double max, double fallback);
-// Reads the fields that every family has, as far as they are numbers. hidden_dim: the width of the
-// FFN.
+// Reads the numbers that every family has. hidden_dim: the width of the FFN.
 void read_dimensions(const Fields& fields, const Field& hidden_dim, const Defaults& defaults,
                      Config* c);
 
-// Refuses a GGUF file without the field, where what others would take in its place is not the
-// family's. expected: what the field is.
+// Refuses a GGUF file without the field, if the usual default is not the family's. expected: what
+// the field is.
 void require_in_gguf(const Fields& fields, const Field& field, const char* expected);
 // The same for a window above 0.
 void require_window_in_gguf(const Fields& fields, int window, const char* expected);
@@ -107,7 +106,7 @@ void require_window_in_gguf(const Fields& fields, int window, const char* expect
 void check_factors(const std::vector<float>& factors, const std::string& file,
                    const std::string& field);
 
-// Sets attention_factor by factor, or by what the file gives (0: nothing).
+// Sets attention_factor by factor, or to the file's value (0: it has none).
 void finish_yarn(RopeScaling* scaling, double attention_factor, double mscale,
                  double mscale_all_dim);
 

@@ -14,7 +14,8 @@ constexpr Field kLocalBase = {"rope.freq_base_swa", "rope_local_base_freq"},
                 kBase = {"rope.freq_base", nullptr};
 constexpr Field kFields[] = {kLocalBase, kQueryScalar, kBase};
 
-// GGUF has no key for it. Of all sizes the 27B alone, which has 62 layers, scales by dim / heads.
+// Returns the factor, for which GGUF has no key. Only the 27B model, which has 62 layers, scales by
+// dim / heads.
 double gguf_scalar(const Config& c) { return c.n_layers == 62 ? c.dim / c.n_heads : c.head_dim; }
 
 void describe(const Fields& f, int window, Config* c) {

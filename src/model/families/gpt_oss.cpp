@@ -27,7 +27,7 @@ void describe(const Fields& f, int window, Config* c) {
   require_window_in_gguf(f, window, "the window of every second layer");
   require_in_gguf(f, kBase, "the base of RoPE");
   require_in_gguf(f, kScaling, "the scaling of RoPE");
-  // Where both are absent, transformers takes the scaling of the released models.
+  // If both are absent, transformers takes the scaling of the released models.
   if (f.is_json() && !f.has({nullptr, "rope_scaling"}) && !f.has({nullptr, "rope_parameters"}))
     bad_model(f.file(), "rope_scaling", "none", "the scaling of RoPE");
 }
@@ -45,7 +45,7 @@ constexpr TensorNames kNames = [] {
   return names;
 }();
 
-// GGUF names the norm before the experts by where it stands in the layer.
+// GGUF names the norm before the experts by its place in the layer.
 constexpr TensorNames kNamesInGguf = [] {
   TensorNames names = kGgufNames;
   names.ffn_norm = "post_attention_norm.weight";

@@ -1,4 +1,4 @@
-// Llama 1 to 3.2 (Touvron et al., arXiv 2302.13971) and what is stored as one.
+// Llama 1 to 3.2 (Touvron et al., arXiv 2302.13971) and models that are stored as one.
 #include "model/families/family.h"
 
 namespace riffle {

@@ -10,7 +10,7 @@ constexpr Field kTemperature = {"attention.temperature_scale", nullptr};
 constexpr Field kFields[] = {kTemperature};
 
 void describe(const Fields& f, int, Config* c) {
-  // Where both are absent, transformers takes the scaling of the released models.
+  // If both are absent, transformers takes the scaling of the released models.
   if (f.is_json() && !f.has({nullptr, "rope_scaling"}) && !f.has({nullptr, "rope_parameters"}))
     bad_model(f.file(), "rope_parameters", "none", "the scaling of RoPE");
   Rope& rope = c->ropes[0];

@@ -1,6 +1,6 @@
 // Muse Glimmer (Meta, 2026), its text part: three layers with a window and RoPE to one without
-// either, embeddings that are normalised, norms of q and k without weights, a gate on what
-// attention gives, norms before and after attention and FFN, logits with a scale and a soft cap.
+// either, embeddings that are normalised, norms of q and k without weights, a gate on attention's
+// output, norms before and after attention and FFN, logits with a scale and a soft cap.
 #include "model/families/family.h"
 
 namespace riffle {
@@ -23,7 +23,7 @@ constexpr float kGgufPostEps = 1e-8f;  // GGUF has no key for it
 // from the first; both are the same if n_layers is a multiple of 4.
 bool is_fourth(const Config& c, int layer) { return (c.n_layers - 1 - layer) % 4 == 0; }
 
-// Which layers have a window and which ones have RoPE, as config.json says.
+// Sets which layers have a window and which have RoPE, as config.json says.
 void describe_layers(const Fields& f, int window, Config* c) {
   if (!f.has(kTypes)) {
     if (window == 0)

@@ -1,5 +1,5 @@
-// OLMo 2 (OLMo Team, arXiv 2501.00656): norms after attention and FFN alone, and of q and k over
-// all heads together.
+// OLMo 2 (OLMo Team, arXiv 2501.00656): norms only after attention and FFN, and of q and k over all
+// heads together.
 #include "model/families/family.h"
 
 namespace riffle {

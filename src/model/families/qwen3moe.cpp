@@ -17,7 +17,7 @@ constexpr Field kExperts = {"expert_count", "num_experts"},
 constexpr Field kFields[] = {kExperts,      kExpertsNow,      kUsed,   kWidth, kStep, kDense,
                              kRenormalised, kRenormalisedToo, kGating, kScale};
 
-// What GGUF files of other families say of their routers. 0 is "not set".
+// Checks fields with which GGUF files of other families describe their routers. 0 is "not set".
 void check_router(const Fields& f) {
   constexpr uint64_t kSoftmax = 1;
   const uint64_t gating = f.integer(kGating).value_or(0);
@@ -42,7 +42,7 @@ void describe(const Fields& f, int, Config* c) {
   if (count && count_now && *count != *count_now)
     bad_model(f.file(), f.name_of(kExpertsNow), std::to_string(*count_now),
               "num_experts = " + std::to_string(*count));
-  // Old GGUF files lack the width. As in llama.cpp, it follows from the dense one.
+  // Old GGUF files lack the width. It then follows from the dense one, as in llama.cpp.
   read_experts(f, {count_now ? kExpertsNow : kExperts, kUsed, kWidth, true}, {128, 8, 768}, c);
   check_router(f);
   c->experts.renormalised = renormalised(f);
