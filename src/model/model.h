@@ -144,6 +144,11 @@ struct Config {
   bool ends_answer(int token) const {
     return std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();
   }
+  // Of a layer: KV heads, the size of its heads, values of a row of q, and of k or v.
+  int kv_heads(int layer) const { return (void)layer, n_kv_heads; }
+  int head_size(int layer) const { return (void)layer, head_dim; }
+  int64_t q_width(int layer) const { return int64_t(n_heads) * head_size(layer); }
+  int64_t kv_width(int layer) const { return int64_t(kv_heads(layer)) * head_size(layer); }
   int query_rope(int layer) const {
     const LayerConfig& l = layers[layer];
     return l.query_rope < 0 ? l.rope : l.query_rope;
