@@ -63,29 +63,19 @@ struct Buffer {
   uint8_t* p;
 };
 
-constexpr WType kAll[] = {WType::Q8_0,   WType::Q4_0,   WType::Q4_1, WType::Q5_0,
-                          WType::Q5_1,   WType::Q4_K,   WType::Q5_K, WType::Q6_K,
-                          WType::IQ4_NL, WType::IQ4_XS, WType::Q3_K, WType::Q2_K,
-                          WType::MXFP4,  WType::F16,    WType::BF16, WType::F32};
 const char* name_of(WType type) { return riffle::dtype_info(type).name; }
 
 void fill_weights(WType type, int64_t cols, int64_t rows, uint8_t* p) {
   std::minstd_rand g(1);
   const int64_t n = row_bytes(type, cols) * rows;
   for (int64_t i = 0; i < n; ++i) p[i] = static_cast<uint8_t>(g() >> 8);
-  if (riffle::is_quantised(type)) {  // small scales and minima, f16
-    const riffle::DTypeInfo& info = riffle::dtype_info(type);
-    const bool min =
-        type == WType::Q4_1 || type == WType::Q5_1 || type == WType::Q4_K || type == WType::Q5_K;
+  const riffle::DTypeInfo info = riffle::dtype_info(type);
+  if (info.is_quantised())  // small scales and minima
     for (int64_t i = 0; i < n; i += info.block_bytes) {
-      if (type == WType::MXFP4) p[i] = 110;
-      if (type == WType::Q2_K) p[i + 81] = p[i + 83] = 0x14;
-      if (type == WType::Q3_K) p[i + 109] = 0x14;
-      if (type == WType::MXFP4 || type == WType::Q2_K || type == WType::Q3_K) continue;
-      p[i + (type == WType::Q6_K ? 209 : 1)] = 0x14;
-      if (min) p[i + 3] = 0x14;
+      if (info.scales == riffle::Scales::Exponent) p[i + info.scales_at] = 110;
+      if (info.d_at >= 0) p[i + info.d_at + 1] = 0x14;  // upper bytes of f16 numbers
+      if (info.has_min()) p[i + info.dmin_at + 1] = 0x14;
     }
-  }
   if (type == WType::F16 || type == WType::BF16)
     for (int64_t i = 1; i < n; i += 2) p[i] = (p[i] & 0x83) | 0x28;
   if (type == WType::F32)
@@ -117,10 +107,11 @@ void bench_gemv(const Kernels& k, int threads) {
   const double bandwidth = read_bandwidth(threads, total);
   std::printf("%s: plain reading of %zu MB by %d threads: %.1f GB/s\n", k.name, total >> 20,
               threads, bandwidth / 1e9);
-  for (WType type : kAll)
+  for (const riffle::DTypeInfo& info : riffle::kDTypes)
     for (int64_t cols : {512, 1408, 4096})
       for (int64_t n : {1, 2, 4, 8, 16, 64}) {
-        if (cols % riffle::dtype_info(type).block_values != 0) continue;
+        const WType type = info.type;
+        if (cols % info.block_values != 0) continue;
         if (n > 1 &&
             (cols != 512 || (type != WType::Q8_0 && type != WType::Q4_K && type != WType::Q6_K)))
           continue;
@@ -166,8 +157,8 @@ void bench_gemm(const Kernels& k, int threads) {
   shapes.push_back({512, 8192, 512, WType::Q8_0});
   shapes.push_back({512, 8192, 2048, WType::Q8_0});
   shapes.push_back({512, 2048, 8192, WType::Q8_0});
-  for (WType type : kAll)
-    if (type != WType::Q8_0) shapes.push_back({512, 1408, 512, type});
+  for (const riffle::DTypeInfo& info : riffle::kDTypes)
+    if (info.type != WType::Q8_0) shapes.push_back({512, 1408, 512, info.type});
   for (const Shape& s : shapes) {
     const int64_t rb = row_bytes(s.type, s.k);
     const GemmKernels& gemm = k.linear.gemm_of(s.type);

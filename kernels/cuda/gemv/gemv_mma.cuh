@@ -233,6 +233,16 @@ __device__ __forceinline__ void multiply(float (&p)[4], const uint32_t (&a)[4], 
   mma_bf16(p, a, x.x, x.y);
 }
 
+// Fetches a unit into L2, a row by each of kUnit lanes.
+__device__ __forceinline__ void prefetch_unit(const Plan& plan, int unit, int lane) {
+  if (unit >= plan.n_units) return;
+  const Rows at = rows_of(plan, unit);
+  const bool half = lane >= kUnit / 2;
+  const int64_t row = at.first + min(lane - half * at.second, at.last);
+  const auto bytes = static_cast<uint32_t>(at.w[0]->cols) * 2;
+  prefetch_row(static_cast<const char*>(half ? at.w[1]->data : at.w[0]->data) + row * bytes, bytes);
+}
+
 #endif
 
 template <int N, class Tune>
@@ -262,17 +272,8 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps)
                           last);
 #pragma unroll 1
   for (int s = 0; s < Tune::kStages; s++) producer.copy(lane);
-  if (Tune::kAhead > 0 && warp < Tune::kAhead && lane < kUnit) {
-    const int unit = static_cast<int>(blockIdx.x) + warp * n_grid;
-    if (unit < plan.n_units) {
-      const Rows at = rows_of(plan, unit);
-      const bool half = lane >= kUnit / 2;
-      const int64_t row = at.first + min(lane - half * at.second, at.last);
-      const auto bytes = static_cast<uint32_t>(at.w[0]->cols) * 2;
-      prefetch_row(static_cast<const char*>(half ? at.w[1]->data : at.w[0]->data) + row * bytes,
-                   bytes);
-    }
-  }
+  if (Tune::kAhead > 0 && warp < Tune::kAhead && lane < kUnit)
+    prefetch_unit(plan, static_cast<int>(blockIdx.x) + warp * n_grid, lane);
   wait_for_earlier();
 
   const bool pairs = a.then == Then::SwiGlu;

@@ -42,15 +42,18 @@ __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int la
   using F = Format<T>;
   if constexpr (F::kTwo) {
     const uint2 v = *reinterpret_cast<const uint2*>(slot + r * F::kData + lane * 8);
-    uint32_t high = 0;  // inverted: a sign
+    uint32_t high = 0;
     if constexpr (F::kHigh > 0)
-      high = ~*reinterpret_cast<const uint32_t*>(slot + rows * F::kData + r * F::kHigh + lane * 4);
+      high = *reinterpret_cast<const uint32_t*>(slot + rows * F::kData + r * F::kHigh + lane * 4);
+    if constexpr (F::kOffset) high = ~high;  // a sign
 #pragma unroll
     for (int k = 0; k < 8; k++) {
       const uint32_t pairs = (k < 4 ? v.x : v.y) >> 2 * (k % 4);
-      q[k] = static_cast<int>(F::kHigh == 0
-                                  ? pairs & 0x03030303u
-                                  : (pairs << 5 & 0x60606060u) | (high << (7 - k) & 0x80808080u));
+      uint32_t codes = pairs & 0x03030303u;
+      if constexpr (F::kOffset)
+        codes = (pairs << 5 & 0x60606060u) | (high << (7 - k) & 0x80808080u);
+      else if constexpr (F::kHigh > 0) codes |= (high >> k & 0x01010101u) << 2;
+      q[k] = static_cast<int>(codes);
     }
     return;
   }
