@@ -18,10 +18,10 @@ using namespace riffle;
 
 namespace {
 
-riffle_context_options or_defaults(const riffle_context_options* options) {
+ContextOptions or_defaults(const riffle_context_options* options) {
   const auto o = known(options, riffle_context_defaults_sized, "context options");
   check_member(o.selection, "selection");
-  return o;
+  return std::bit_cast<ContextOptions>(o);
 }
 
 // What the texts call settings; nothing for options of a size that is refused.
@@ -91,16 +91,16 @@ riffle_status riffle_plan_memory(riffle_model* model, const riffle_context_optio
         require(plan, "plan");
         check_size<riffle_plan>(plan->struct_size, "plan");
         ResolvedOptions resolved = resolve_options(model->model->config, or_defaults(options));
-        riffle_plan all{};
+        MemoryPlan all{};
         try {
           plan_memory(*model->model, resolved, all);
         } catch (...) {
-          give(plan, all, "plan");  // what does not fit is told too
+          give(plan, std::bit_cast<riffle_plan>(all), "plan");  // what does not fit is told too
           throw;
         }
         const std::string note = name_settings(all.context_note, name);
         copy_text(all.context_note, sizeof all.context_note, note);
-        give(plan, all, "plan");
+        give(plan, std::bit_cast<riffle_plan>(all), "plan");
       },
       name);
 }
@@ -114,7 +114,7 @@ static std::unique_ptr<Engine> engine_of(riffle_model& model, ResolvedOptions re
       !model.weights_checked && model.model->weight_bytes <= MemoryLimits().available();
   std::optional<FiniteCheck> finite;
   if (check) finite.emplace(*model.model, resolved.options.n_threads);
-  if (check && resolved.options.device != RIFFLE_DEVICE_CUDA) finite->finish();
+  if (check && resolved.options.device != DeviceKind::CUDA) finite->finish();
   auto engine = std::make_unique<Engine>(*model.model, std::move(resolved));
   if (check) finite->finish();
   model.weights_checked |= check;
@@ -134,10 +134,10 @@ riffle_status riffle_context_create(riffle_model* model, const riffle_context_op
     // plan allows it.
     const std::lock_guard<std::mutex> lock(model->weights_lock);
     ResolvedOptions resolved = resolve_options(model->model->config, or_defaults(options));
-    riffle_plan plan{};
+    MemoryPlan plan{};
     plan_memory(*model->model, resolved, plan);
-    if (resolved.options.device == RIFFLE_DEVICE_CPU ||
-        resolved.options.device == RIFFLE_DEVICE_EMU || resolved.host_expert_layers > 0)
+    if (resolved.options.device == DeviceKind::CPU || resolved.options.device == DeviceKind::EMU ||
+        resolved.host_expert_layers > 0)
       materialize(*model->model);
     c->setting_name = name;
     c->engine = engine_of(*model, std::move(resolved));
@@ -174,7 +174,7 @@ riffle_status riffle_set_selection(riffle_context* context, const riffle_selecti
     if (context->scheduler)
       fail(RIFFLE_BAD_ARGUMENT,
            "the context's scheduler runs with the selection in force: free it first");
-    context->engine->set_selection(s);
+    context->engine->set_selection(std::bit_cast<Selection>(s));
   });
 }
 
@@ -314,10 +314,10 @@ riffle_status riffle_generate_many(riffle_context* context, riffle_session* cons
   return on_context(context, [&] {
     (void)tokenizer_of(*context->model);
     const auto sequences = sequences_of(context, sessions, n_sessions);
-    std::vector<riffle_generate_options> all(n_sessions);
+    std::vector<GenerateOptions> all(n_sessions);
     // The caller's structs are as far apart as its header makes them large.
     const char* next = reinterpret_cast<const char*>(options);
-    for (riffle_generate_options& one : all) {
+    for (GenerateOptions& one : all) {
       one = known_generate_options(reinterpret_cast<const riffle_generate_options*>(next));
       check_generate_options(one);
       if (next) next += options->struct_size;
@@ -332,13 +332,16 @@ riffle_status riffle_generate_many(riffle_context* context, riffle_session* cons
 
 riffle_status riffle_get_stats(const riffle_context* context, riffle_stats* stats) {
   if (!context || !stats) return RIFFLE_BAD_ARGUMENT;
-  return guarded(nullptr, 0, [&] { give(stats, context->engine->stats(), "stats"); });
+  return guarded(nullptr, 0, [&] {
+    give(stats, std::bit_cast<riffle_stats>(context->engine->stats()), "stats");
+  });
 }
 
 riffle_status riffle_session_get_stats(const riffle_session* session, riffle_stats* stats) {
   if (!session || !stats) return RIFFLE_BAD_ARGUMENT;
   return guarded(nullptr, 0, [&] {
-    give(stats, session->context->engine->stats(*session->sequence), "stats");
+    give(stats, std::bit_cast<riffle_stats>(session->context->engine->stats(*session->sequence)),
+         "stats");
   });
 }
 

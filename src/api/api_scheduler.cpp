@@ -73,7 +73,8 @@ riffle_status riffle_scheduler_create(riffle_context* context,
     const auto o = known(options, riffle_scheduler_defaults_sized, "scheduler options");
     auto s = std::make_unique<riffle_scheduler>();
     s->context = context;
-    s->scheduler = std::make_unique<Scheduler>(*context->engine, o, hooks_of(context, o));
+    s->scheduler = std::make_unique<Scheduler>(*context->engine, std::bit_cast<SchedulerOptions>(o),
+                                               hooks_of(context, o));
     context->scheduler = s.get();
     *scheduler = s.release();
   });
@@ -107,9 +108,9 @@ riffle_status riffle_scheduler_step(riffle_scheduler* scheduler, riffle_iteratio
   return on_scheduler(scheduler, [&] {
     if (iteration) check_size<riffle_iteration>(iteration->struct_size, "iteration");
     const Running running(scheduler);
-    riffle_iteration all{};
+    Iteration all{};
     scheduler->scheduler->step(&all);
-    if (iteration) give(iteration, all, "iteration");
+    if (iteration) give(iteration, std::bit_cast<riffle_iteration>(all), "iteration");
   });
 }
 

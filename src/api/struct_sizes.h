@@ -1,6 +1,7 @@
 // Structs of callers whose header is older or newer than this library (riffle.h, "Versions").
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <iterator>

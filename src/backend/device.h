@@ -37,9 +37,8 @@
 #include "select/selector.h"
 #include "util/buffer.h"
 #include "util/error.h"
+#include "util/stats.h"
 #include "util/thread_pool.h"
-
-struct riffle_timing;  // riffle_measure.h
 
 namespace riffle {
 
@@ -81,7 +80,7 @@ class Device {
   virtual const char* notice() const { return ""; }  // a part of riffle_context_notice
   // Throws RIFFLE_UNSUPPORTED, naming the field, if this device cannot run the selector of these
   // settings.
-  virtual void check_selector(const Selector& selector, const riffle_selection& settings) const {
+  virtual void check_selector(const Selector& selector, const Selection& settings) const {
     (void)selector, (void)settings;
   }
   // Makes the selector's data of a sequence besides KV and digests: INT4 keys, votes, the

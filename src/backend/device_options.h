@@ -9,6 +9,7 @@
 #include "kv/slot_pool.h"
 #include "model/model.h"
 #include "riffle.h"
+#include "util/options.h"
 
 namespace riffle {
 
@@ -41,11 +42,11 @@ struct BackendOptions {
   riffle_selection selection() const { return settled(options.selection); }
   // Names the choices that decide the bits of the host's results.
   std::string host_arithmetic() const {
-    if (options.isa != RIFFLE_ISA_AUTO) return kernels->name;
+    if (options.isa != IsaChoice::AUTO) return kernels->name;
     return std::string("auto up to ") + cpu::kernels(kernels->isa)->name;
   }
   EvictPolicy evict() const {
-    return options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
+    return options.evict == EvictRule::LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
   }
 };
 

@@ -9,7 +9,7 @@
 
 namespace riffle {
 
-void check_generate_options(const riffle_generate_options& o) {
+void check_generate_options(const GenerateOptions& o) {
   check_sampling(o.sampling.temperature, o.sampling.top_k, o.sampling.top_p, o.sampling.min_p);
   check_xtc({o.sampling.xtc_probability, o.sampling.xtc_threshold});
   check_penalties(o.sampling);
@@ -21,8 +21,7 @@ void check_generate_options(const riffle_generate_options& o) {
     fail(RIFFLE_BAD_ARGUMENT, "reasoning is %d, expected 0 to 2", static_cast<int>(o.reasoning));
 }
 
-Answer::Answer(const Model& model, const riffle_generate_options& o,
-               std::span<const int32_t> prompt)
+Answer::Answer(const Model& model, const GenerateOptions& o, std::span<const int32_t> prompt)
     : config_(&model.config),
       n_ids_(drawable_ids(model)),
       max_tokens_(o.max_tokens),

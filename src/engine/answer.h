@@ -12,10 +12,11 @@
 #include "model/model.h"
 #include "riffle.h"
 #include "text/tokenizer.h"
+#include "util/options.h"
 
 namespace riffle {
 
-void check_generate_options(const riffle_generate_options& options);
+void check_generate_options(const GenerateOptions& options);
 
 class Answer {
  public:
@@ -25,8 +26,7 @@ class Answer {
 
   // Without a tokenizer in the model there are tokens and no text. prompt: the tokens before the
   // answer, for penalties. Both are copied.
-  Answer(const Model& model, const riffle_generate_options& options,
-         std::span<const int32_t> prompt);
+  Answer(const Model& model, const GenerateOptions& options, std::span<const int32_t> prompt);
   Answer(Answer&&) = default;
 
   // Returns the draw of the next token (0), or of the i-th token after it, for a device that

@@ -15,7 +15,7 @@ constexpr double kMostPenalty = 1e30;
 
 }  // namespace
 
-void check_dry(const riffle_sampling& s) {
+void check_dry(const Sampling& s) {
   check_answer_setting("sampling.dry_multiplier", s.dry_multiplier);
   // Programs of version 1.0.0 that fill the struct in by hand leave 0 in reserved words.
   if (s.dry_multiplier > 0) check_answer_setting("sampling.dry_base", s.dry_base);
@@ -29,7 +29,7 @@ void check_dry(const riffle_sampling& s) {
       fail(RIFFLE_BAD_ARGUMENT, "dry_sequence_breakers[%zu] is empty, expected a text", i);
 }
 
-Dry::Dry(const riffle_sampling& s, std::span<const int32_t> prompt, const Tokenizer* tokenizer)
+Dry::Dry(const Sampling& s, std::span<const int32_t> prompt, const Tokenizer* tokenizer)
     : multiplier_(s.dry_multiplier),
       base_(s.dry_base),
       allowed_length_(s.dry_allowed_length),

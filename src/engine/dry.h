@@ -10,17 +10,18 @@
 
 #include "riffle.h"
 #include "text/tokenizer.h"
+#include "util/options.h"
 
 namespace riffle {
 
 // Throws RIFFLE_BAD_ARGUMENT, naming the value, unless each is in the range that riffle.h says.
-void check_dry(const riffle_sampling& sampling);
+void check_dry(const Sampling& sampling);
 
 class Dry {
  public:
   // prompt: the tokens before the answer. Texts of tokens come from the tokenizer; without one
   // (null) there are no breakers. sampling is copied.
-  Dry(const riffle_sampling& sampling, std::span<const int32_t> prompt, const Tokenizer* tokenizer);
+  Dry(const Sampling& sampling, std::span<const int32_t> prompt, const Tokenizer* tokenizer);
 
   bool on() const { return multiplier_ > 0 && last_n_ != 0; }
   void take(int32_t token);  // a token of the answer

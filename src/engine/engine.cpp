@@ -87,7 +87,7 @@ void Engine::truncate(Sequence& s, int64_t n_tokens) {
   s.logits.clear();
 }
 
-void Engine::set_selection(const riffle_selection& selection) {
+void Engine::set_selection(const Selection& selection) {
   std::unique_ptr<Selector> selector = selector_of(selection);
   check_selector(*selector, selection);
   selector_ = std::move(selector);
@@ -125,15 +125,15 @@ void Engine::require_digests(Sequence& s) {
   device_->kv().change_digests(s.kv, want);
 }
 
-static bool wants_list(const riffle_selection& s) {
-  return s.selector == RIFFLE_SELECTOR_TOKENSELECT && s.positions == RIFFLE_POSITIONS_LIST;
+static bool wants_list(const Selection& s) {
+  return s.selector == SelectorKind::TOKENSELECT && s.positions == PositionRule::LIST;
 }
 
 bool Engine::list_positions() const { return wants_list(selection()); }
 
 // Synthetic attention ignores positions, so a context beyond the trained length needs no notice.
 const char* Engine::notice() {
-  const riffle_selection& s = selection();
+  const Selection& s = selection();
   const int64_t trained = model_.config.n_ctx, list = longest_list();
   notice_.clear();
   const auto say = [&](const std::string& text) {
@@ -200,12 +200,12 @@ int64_t Engine::own_bytes(int64_t n_tokens, int64_t shared, std::span<const int6
 }
 
 int64_t Engine::longest_list() const {
-  const riffle_selection& s = selection();
+  const Selection& s = selection();
   return std::min(n_ctx(), int64_t(s.init_tokens) + s.select_tokens + s.local_tokens + kMaxReuse);
 }
 
 int64_t Engine::rope_positions(int64_t n_tokens) const {
-  const riffle_selection& s = selection();
+  const Selection& s = selection();
   const int64_t local = s.local_tokens, list = int64_t(s.init_tokens) + s.select_tokens + local;
   if (!list_positions() || n_tokens <= list) return n_tokens;
   const int64_t votes = local + std::min<int64_t>(options_.options.prefill_chunk, local);
@@ -225,9 +225,9 @@ void Engine::require_state(Sequence& s) {
   device_->add_index(*selector_, s.kv);
 }
 
-std::unique_ptr<Selector> Engine::selector_of(const riffle_selection& wanted) const {
-  const riffle_selection settled = options_.settled(wanted);
-  if (settled.selector == RIFFLE_SELECTOR_DENSE) return make_selector(settled);
+std::unique_ptr<Selector> Engine::selector_of(const Selection& wanted) const {
+  const Selection settled = options_.settled(wanted);
+  if (settled.selector == SelectorKind::DENSE) return make_selector(settled);
   return make_selector(wanted, options_.everything_below);
 }
 
@@ -282,8 +282,8 @@ riffle_stats Engine::counted(const Counts& c) const {
   return out;
 }
 
-riffle_stats Engine::stats() const {
-  riffle_stats out = counted(counts_);
+Stats Engine::stats() const {
+  Stats out = counted(counts_);
   const PoolCounters& r = device_->kv().counters;
   out.pool_lookups = r.lookups - counted_.lookups;
   out.pool_hits = r.hits - counted_.hits;
@@ -299,8 +299,8 @@ riffle_stats Engine::stats() const {
   return out;
 }
 
-riffle_stats Engine::stats(const Sequence& s) const {
-  riffle_stats out = counted(s.counts);
+Stats Engine::stats(const Sequence& s) const {
+  Stats out = counted(s.counts);
   out.index_bytes = index_bytes(s);
   out.pool_lookups = s.counts.pool_lookups;
   out.pool_hits = s.counts.pool_hits;
@@ -316,7 +316,7 @@ riffle_stats Engine::stats(const Sequence& s) const {
 void Engine::reset_stats() {
   counts_ = {};
   counted_ = device_->kv().counters;
-  riffle_stats device{};
+  Stats device{};
   device_->add_stats(device);
   counted_syncs_ = device.host_syncs;
 }

@@ -14,13 +14,12 @@
 #include "kv/file/session_file.h"
 #include "model/model.h"
 #include "riffle.h"
-
-struct riffle_score;  // riffle_measure.h
-struct riffle_timing;
+#include "util/options.h"
+#include "util/stats.h"
 
 namespace riffle {
 
-// The counts of riffle_stats that add up. The context has them, and each sequence.
+// The counts of Stats that add up. The context has them, and each sequence.
 struct Counts {
   uint64_t prefill_tokens = 0, decode_tokens = 0, decode_steps = 0;
   uint64_t lookup_proposed = 0, lookup_accepted = 0;
@@ -76,7 +75,7 @@ struct Sequence {
 struct PrefillRun {
   Sequence* sequence = nullptr;
   std::vector<int32_t> tokens;
-  riffle_score* scores = nullptr;
+  TokenScore* scores = nullptr;
   int64_t n0 = 0;                      // tokens that the sequence held before the prompt
   int64_t chunk = 0, short_chunk = 0;  // rows of a piece; rows of a layer's first piece, if not 0
   bool list = false;                   // positions are those in the attended list
@@ -143,14 +142,14 @@ class Engine {
 
   // Appends tokens. scores (may be null): one for each token. On any Error the sequence is as
   // before.
-  void prefill(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
+  void prefill(Sequence& sequence, std::span<const int32_t> tokens, TokenScore* scores,
                const Progress& progress);
   // Begins a prefill in pieces. There is one run at a time (RIFFLE_BAD_ARGUMENT). scores must stay
   // valid until the run ends. marks: lengths at which the sequence will be cut or forked once it
   // holds the prompt, the most important first. If there are too many, the last ones are left out.
   // prefill marks the prompt's end.
   std::unique_ptr<PrefillRun> begin_prefill(Sequence& sequence, std::span<const int32_t> tokens,
-                                            riffle_score* scores, std::span<const int64_t> marks);
+                                            TokenScore* scores, std::span<const int64_t> marks);
   // Runs `budget` token-layers more, but at least one piece. Returns true when the sequence holds
   // the prompt and has logits. After RIFFLE_ABORTED the run may continue with the piece that was
   // stopped. After any other Error the run is over, and the sequence is as before the prompt.
@@ -187,7 +186,7 @@ class Engine {
   int lookup() const { return options_.options.lookup; }
   // One step, timed part by part. RIFFLE_UNSUPPORTED if the device has no timers.
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
-                    riffle_timing& timing);
+                    StepTiming& timing);
 
   // Returns true if the selection in force treats a forked sequence as one whose prompt was read
   // whole.
@@ -201,7 +200,7 @@ class Engine {
   // Throws unless a sequence of n0 tokens can take these: RIFFLE_BAD_ARGUMENT if tokens is empty,
   // an id is not in the vocabulary or a run has begun; RIFFLE_CONTEXT_FULL.
   void require_prompt(int64_t n0, std::span<const int32_t> tokens) const;
-  void set_selection(const riffle_selection& selection);
+  void set_selection(const Selection& selection);
   // From now on each row of each layer of every step is reported. coverage: with the share of the
   // attention weight that was read, for which everything is read in addition. An empty report ends
   // the reports.
@@ -231,12 +230,12 @@ class Engine {
   // Returns true if sequences beyond n_sessions cost host memory only, and that memory has a limit.
   bool may_keep_more() const { return !options_.device_memory && options_.options.host_mem > 0; }
   int64_t reuse_unit() const { return device_->reuse_unit(); }
-  const riffle_selection& selection() const { return options_.options.selection; }
+  const Selection& selection() const { return options_.options.selection; }
   riffle_setting_name_fn setting_name() const { return options_.options.setting_name; }
   const Device& device() const { return *device_; }
   const char* notice();  // see riffle_context_notice
-  riffle_stats stats() const;
-  riffle_stats stats(const Sequence& sequence) const;
+  Stats stats() const;
+  Stats stats(const Sequence& sequence) const;
   void reset_stats();
 
  private:
@@ -244,7 +243,7 @@ class Engine {
 
   void require_digests(Sequence& sequence);
   void require_state(Sequence& sequence);
-  // Positions are those in the attended list (RIFFLE_POSITIONS_LIST).
+  // Positions are those in the attended list (PositionRule::LIST).
   bool list_positions() const;
   // Tokens that a query of the layer sees; 0: all.
   int window(int layer) const { return shape_.window(layer); }
@@ -287,7 +286,7 @@ class Engine {
   void output(const float* x, int64_t n, Phase phase, float* logits);
   void run_step(Step& step, int64_t n);
   void score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next,
-                  riffle_score* out);
+                  TokenScore* out);
   void check_step(std::span<Sequence* const> sequences) const;
   void prepare_step(std::span<Sequence* const> sequences);
   int64_t place_rows(std::span<Sequence* const> sequences);

@@ -5,7 +5,6 @@
 
 #include "engine/activations.h"
 #include "engine/engine.h"
-#include "riffle_measure.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -290,7 +289,7 @@ bool Engine::accept(Sequence& s, int32_t token, int32_t& sampled) {
 }
 
 void Engine::profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
-                          riffle_timing& timing) {
+                          StepTiming& timing) {
   if (!device_->start_profile())
     fail(RIFFLE_UNSUPPORTED, "device %s has no timers of its own", device_->name());
   try {

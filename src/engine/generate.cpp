@@ -17,8 +17,8 @@ std::optional<int32_t> draw(Engine& engine, const Sequence& s, Answer& answer, i
 }
 
 void generate(Engine& engine, std::span<Sequence* const> sequences,
-              std::span<const riffle_generate_options> options, riffle_token_fn callback,
-              void* user, std::span<riffle_result> results) {
+              std::span<const GenerateOptions> options, riffle_token_fn callback, void* user,
+              std::span<riffle_result> results) {
   std::vector<Answer> answers;
   answers.reserve(sequences.size());
   std::vector<Answer::Show> shows;

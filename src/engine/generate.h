@@ -17,7 +17,7 @@ std::optional<int32_t> draw(Engine& engine, const Sequence& sequence, Answer& an
 // Every sequence must have logits. options[i] and results[i] belong to sequences[i]. An abort ends
 // all answers with RIFFLE_FINISH_ABORTED.
 void generate(Engine& engine, std::span<Sequence* const> sequences,
-              std::span<const riffle_generate_options> options, riffle_token_fn callback,
-              void* user, std::span<riffle_result> results);
+              std::span<const GenerateOptions> options, riffle_token_fn callback, void* user,
+              std::span<riffle_result> results);
 
 }  // namespace riffle

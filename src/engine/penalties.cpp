@@ -8,7 +8,7 @@
 
 namespace riffle {
 
-void check_penalties(const riffle_sampling& s) {
+void check_penalties(const Sampling& s) {
   check_answer_setting("sampling.repeat_penalty", s.repeat_penalty);
   check_answer_setting("sampling.repeat_last_n", s.repeat_last_n);
   check_answer_setting("sampling.frequency_penalty", s.frequency_penalty);
@@ -33,8 +33,7 @@ void check_penalties(const riffle_sampling& s) {
   check_answer_setting("sampling.top_logprobs", s.top_logprobs);
 }
 
-Penalties::Penalties(const riffle_sampling& s, std::span<const int32_t> prompt,
-                     const Tokenizer* tokenizer)
+Penalties::Penalties(const Sampling& s, std::span<const int32_t> prompt, const Tokenizer* tokenizer)
     : repeat_penalty_(s.repeat_penalty),
       frequency_penalty_(s.frequency_penalty),
       presence_penalty_(s.presence_penalty),

@@ -10,17 +10,18 @@
 #include "engine/dry.h"
 #include "kernels/common/logit_change.h"
 #include "riffle.h"
+#include "util/options.h"
 
 namespace riffle {
 
 // Throws RIFFLE_BAD_ARGUMENT, naming the value, unless each is in the range that riffle.h says.
-void check_penalties(const riffle_sampling& sampling);
+void check_penalties(const Sampling& sampling);
 
 class Penalties {
  public:
   // prompt: the tokens before the answer. sampling is copied. tokenizer: of the texts that DRY
   // looks at; null: none.
-  Penalties(const riffle_sampling& sampling, std::span<const int32_t> prompt,
+  Penalties(const Sampling& sampling, std::span<const int32_t> prompt,
             const Tokenizer* tokenizer = nullptr);
 
   // Returns false if there are none and no token changes that.

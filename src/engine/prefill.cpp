@@ -6,14 +6,13 @@
 #include "backend/score_rows.h"
 #include "engine/activations.h"
 #include "engine/engine.h"
-#include "riffle_measure.h"
 #include "util/error.h"
 
 namespace riffle {
 
 using Clock = std::chrono::steady_clock;
 
-void Engine::prefill(Sequence& s, std::span<const int32_t> tokens, riffle_score* scores,
+void Engine::prefill(Sequence& s, std::span<const int32_t> tokens, TokenScore* scores,
                      const Progress& progress) {
   const int64_t end = s.kv.n_tokens + static_cast<int64_t>(tokens.size());
   const auto run = begin_prefill(s, tokens, scores, {&end, 1});
@@ -39,7 +38,7 @@ void Engine::require_prompt(int64_t n0, std::span<const int32_t> tokens) const {
 }
 
 std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const int32_t> tokens,
-                                                  riffle_score* scores,
+                                                  TokenScore* scores,
                                                   std::span<const int64_t> marks) {
   require_prompt(s.kv.n_tokens, tokens);
   auto run = std::make_unique<PrefillRun>();
@@ -251,7 +250,7 @@ void Engine::finish_run(PrefillRun& r) {
   const int64_t n = r.n();
   Sequence& s = *r.sequence;
   if (!runs_prompts()) {
-    if (r.scores) std::fill_n(r.scores, n, riffle_score{});
+    if (r.scores) std::fill_n(r.scores, n, TokenScore{});
   } else {
     if (r.scores)
       for (int64_t first = 0; first < n; first += kScoreRows) {
@@ -304,7 +303,7 @@ void Engine::end_synthetic_prompt(const PrefillRun& r) {
 
 // out[i] tells of the logits of row i; next[i] (n_next of them) is the token that really follows.
 void Engine::score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next,
-                        riffle_score* out) {
+                        TokenScore* out) {
   const Config& c = model_.config;
   Activations& a = *act_;
   float* scored = a.prompt.logits.as<float>();

@@ -1,4 +1,7 @@
 // riffle_measure.h: synthetic models and attention, scores, timers and row reports.
+#include <algorithm>
+#include <bit>
+
 #include "api/api_handles.h"
 #include "measure/synthetic_model.h"
 #include "riffle_measure.h"
@@ -35,8 +38,12 @@ riffle_status riffle_prefill_scored(riffle_session* session, const int32_t* toke
   return on_session(session, [&] {
     require(tokens || !n_tokens, "tokens");
     require(scores, "scores");
-    session->context->engine->prefill(*session->sequence, {tokens, n_tokens}, scores,
+    std::vector<TokenScore> all(n_tokens);
+    session->context->engine->prefill(*session->sequence, {tokens, n_tokens}, all.data(),
                                       progress_of(RIFFLE_PHASE_PREFILL, progress, user));
+    std::transform(all.begin(), all.end(), scores, [](const TokenScore& s) {
+      return riffle_score{s.logsumexp, s.next_logprob, s.argmax};
+    });
   });
 }
 
@@ -47,7 +54,10 @@ riffle_status riffle_profile_step(riffle_context* context, riffle_session* const
     require(timing, "timing");
     require_size(*timing, "timing");
     const auto sequences = sequences_of(context, sessions, n_sessions);
-    context->engine->profile_step(sequences, {tokens, n_sessions}, *timing);
+    StepTiming all{};
+    context->engine->profile_step(sequences, {tokens, n_sessions}, all);
+    *timing = std::bit_cast<riffle_timing>(all);
+    timing->struct_size = sizeof *timing;
   });
 }
 

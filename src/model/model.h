@@ -17,6 +17,9 @@
 
 namespace riffle {
 
+// The largest head that a file may describe.
+inline constexpr int kMaxHeadDim = 4096;
+
 class Tokenizer;
 class MappedFile;
 class ReadAhead;

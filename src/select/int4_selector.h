@@ -29,7 +29,7 @@ class Int4Selector : public Selector {
 // psa and topk: blocks are ranked by digests or by INT4 keys.
 class RankingSelector : public Int4Selector {
  public:
-  explicit RankingSelector(const riffle_selection& s) : Int4Selector(ranks_by_codes(s)), s_(s) {}
+  explicit RankingSelector(const Selection& s) : Int4Selector(ranks_by_codes(s)), s_(s) {}
 
   bool has_parts() const override { return ranks_by_codes(s_); }
   int prepare(const Row& row, RowPlan& plan) const override {
@@ -40,7 +40,7 @@ class RankingSelector : public Int4Selector {
   }
 
  protected:
-  riffle_selection s_;
+  Selection s_;
 };
 
 }  // namespace riffle

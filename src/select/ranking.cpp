@@ -158,18 +158,18 @@ int budget_blocks(const Row& row, float budget) {
 
 // One score a candidate, in plan.scores, from those of g query heads, heads[h * stride + i], which
 // are logarithms of a mass but for what is the same for all.
-static void combine_heads(riffle_gqa combine, const float* heads, int64_t stride, int g,
+static void combine_heads(HeadRule combine, const float* heads, int64_t stride, int g,
                           RowPlan& plan) {
   const int n = plan.n_candidates();
   float* scores = plan.scores.data();
-  std::vector<uint64_t> keys(combine == RIFFLE_GQA_UNION ? n : 0);
+  std::vector<uint64_t> keys(combine == HeadRule::UNION ? n : 0);
   std::fill_n(scores, n,
-              combine == RIFFLE_GQA_UNION ? -std::numeric_limits<float>::infinity() : 0.f);
+              combine == HeadRule::UNION ? -std::numeric_limits<float>::infinity() : 0.f);
   for (int h = 0; h < g; ++h) {
     const float* one = heads + h * stride;
-    if (combine == RIFFLE_GQA_MEAN) {
+    if (combine == HeadRule::MEAN) {
       for (int i = 0; i < n; ++i) scores[i] += one[i] / static_cast<float>(g);
-    } else if (combine == RIFFLE_GQA_SOFT_SUM) {
+    } else if (combine == HeadRule::SOFT_SUM) {
       // All ranked blocks are full, so log n_b is the same for all and cancels.
       const float top = *std::max_element(one, one + n);
       float sum = 0;
@@ -186,7 +186,7 @@ static void combine_heads(riffle_gqa combine, const float* heads, int64_t stride
   }
 }
 
-int prepare_scores(const Row& row, const riffle_selection& s, RowPlan& plan) {
+int prepare_scores(const Row& row, const Selection& s, RowPlan& plan) {
   return ranks_by_codes(s) ? prepare_masses(row, s.sink_blocks, s.recent_blocks, plan) : 0;
 }
 
@@ -201,19 +201,19 @@ void score_part(const Row& row, RowPlan& plan, int i, Buffer& scratch) {
   }
 }
 
-static void score_by_codes(const Row& row, riffle_gqa combine, RowPlan& plan) {
+static void score_by_codes(const Row& row, HeadRule combine, RowPlan& plan) {
   const BlockMasses masses = masses_of(row, plan);
   plan.index_bytes += masses_bytes_read(row);
   combine_heads(combine, masses.tops + plan.first_candidate(), masses.stride, row.g, plan);
 }
 
-static void score_by_digests(const Row& row, riffle_gqa combine, bool mean_digest, RowPlan& plan) {
+static void score_by_digests(const Row& row, HeadRule combine, bool mean_digest, RowPlan& plan) {
   const int first = plan.first_candidate(), n = plan.n_candidates(), g = row.g, d = row.d;
   plan.index_bytes += int64_t(n) * d * (mean_digest ? 2 : 4);
   std::vector<float>& scratch = plan.scratch;
   const uint16_t* digests = row.digests + int64_t(first) * row.digest_stride;
   const auto& score = row.kernels->attention.digest_score;
-  if (combine == RIFFLE_GQA_MEAN) {
+  if (combine == HeadRule::MEAN) {
     // The score is linear in (q, |q|), so the mean of the scores is the score of the means.
     scratch.assign(2 * d, 0.f);
     for (int h = 0; h < g; ++h)
@@ -237,11 +237,11 @@ static void score_by_digests(const Row& row, riffle_gqa combine, bool mean_diges
   combine_heads(combine, heads, n, g, plan);
 }
 
-void score_candidates(const Row& row, const riffle_selection& s, RowPlan& plan) {
+void score_candidates(const Row& row, const Selection& s, RowPlan& plan) {
   plan.scores.resize(plan.n_candidates());
   if (plan.n_candidates() == 0) return;
   if (ranks_by_codes(s)) score_by_codes(row, s.gqa, plan);
-  else score_by_digests(row, s.gqa, s.digest == RIFFLE_DIGEST_MEAN, plan);
+  else score_by_digests(row, s.gqa, s.digest == BlockDigest::MEAN, plan);
 }
 
 }  // namespace riffle

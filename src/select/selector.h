@@ -11,6 +11,7 @@
 #include "kv/host_kv.h"
 #include "riffle.h"
 #include "util/buffer.h"
+#include "util/options.h"
 #include "util/thread_pool.h"
 
 namespace riffle {
@@ -138,11 +139,11 @@ struct SelectionRule {
   const char* host_only_why = "looks at keys in host memory";
   bool everything = false;  // no ranking: all blocks in token order
   int sink_blocks = 0, recent_blocks = 0;
-  riffle_digest digest = RIFFLE_DIGEST_CUBOID_MEAN;
-  riffle_gqa gqa = RIFFLE_GQA_MEAN;
+  BlockDigest digest = BlockDigest::CUBOID_MEAN;
+  HeadRule gqa = HeadRule::MEAN;
   double budget = 0;  // one shot: <= 1 a share of the tokens, > 1 a number of tokens
   bool progressive = false;
-  riffle_stop stop = RIFFLE_STOP_PAPER;
+  StopRule stop = StopRule::PAPER;
   double slack = 0;  // log((1 - epsilon) / epsilon)
   int microbatch = 0;
   bool rank_codes = false;  // ranked by the masses that INT4 keys give the blocks, not by digests
@@ -163,7 +164,7 @@ struct SelectionRule {
   // the select_tokens that all heads of a layer vote for. Votes are made with the keys themselves.
   bool by_vote = false;
   int select_tokens = 0, init_tokens = 0, local_tokens = 0;
-  riffle_vote vote = RIFFLE_VOTE_SOFT;
+  VoteRule vote = VoteRule::SOFT;
   float cache_threshold = 2;
 
   bool codes() const { return rank_codes || by_share || top_p > 0; }  // needs INT4 keys
@@ -233,34 +234,33 @@ class Selector {
 
 // The selector that the settings name (validated). Never null. everything_below: for selector auto,
 // which is share here, and reads everything in rows of fewer tokens.
-std::unique_ptr<Selector> make_selector(const riffle_selection& settings,
-                                        int64_t everything_below = 0);
+std::unique_ptr<Selector> make_selector(const Selection& settings, int64_t everything_below = 0);
 std::unique_ptr<Selector> make_dense();
-std::unique_ptr<Selector> make_topk(const riffle_selection& settings);
-std::unique_ptr<Selector> make_psa(const riffle_selection& settings);
-std::unique_ptr<Selector> make_twilight(const riffle_selection& settings);
-std::unique_ptr<Selector> make_tokenselect(const riffle_selection& settings);
-std::unique_ptr<Selector> make_lfps(const riffle_selection& settings);
-std::unique_ptr<Selector> make_share(const riffle_selection& settings, int64_t everything_below);
+std::unique_ptr<Selector> make_topk(const Selection& settings);
+std::unique_ptr<Selector> make_psa(const Selection& settings);
+std::unique_ptr<Selector> make_twilight(const Selection& settings);
+std::unique_ptr<Selector> make_tokenselect(const Selection& settings);
+std::unique_ptr<Selector> make_lfps(const Selection& settings);
+std::unique_ptr<Selector> make_share(const Selection& settings, int64_t everything_below);
 
 // Throws RIFFLE_BAD_ARGUMENT with the field, its value and its range.
-void check_selection(const riffle_selection& settings);
+void check_selection(const Selection& settings);
 // The digests that these settings read; kept is false if they read none.
-DigestSpec digest_spec(const riffle_selection& settings);
+DigestSpec digest_spec(const Selection& settings);
 
 // Whether these settings rank blocks by INT4 keys in place of digests.
-inline bool ranks_by_codes(const riffle_selection& s) {
-  const bool has_rank = s.selector == RIFFLE_SELECTOR_PSA || s.selector == RIFFLE_SELECTOR_TOPK;
-  return has_rank && s.rank == RIFFLE_RANK_CODES;
+inline bool ranks_by_codes(const Selection& s) {
+  const bool has_rank = s.selector == SelectorKind::PSA || s.selector == SelectorKind::TOPK;
+  return has_rank && s.rank == RankBy::CODES;
 }
 // score_candidates writes the scores of a plan's candidates to plan.scores; a larger score is more
 // critical. The heads of a group are combined (README.md, common ground). Scores are those of
 // digests, or masses by INT4 keys. Bytes read are added to plan.index_bytes. A selector that ranks
 // by INT4 keys calls prepare_scores and score_part as its prepare and part; they leave the masses
 // in the plan.
-int prepare_scores(const Row& row, const riffle_selection& settings, RowPlan& plan);
+int prepare_scores(const Row& row, const Selection& settings, RowPlan& plan);
 void score_part(const Row& row, RowPlan& plan, int i, Buffer& scratch);
-void score_candidates(const Row& row, const riffle_selection& settings, RowPlan& plan);
+void score_candidates(const Row& row, const Selection& settings, RowPlan& plan);
 // Exact scores q.key of the first n tokens of a block: out[h*ldo + t].
 void key_scores(const Row& row, const std::byte* block, int n, float* out, int64_t ldo);
 // The number of blocks of a budget: up to 1 it is a share of the tokens, above 1 a number of

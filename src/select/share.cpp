@@ -34,7 +34,7 @@ constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 class Share : public Int4Selector {
  public:
-  Share(const riffle_selection& s, int64_t everything_below)
+  Share(const Selection& s, int64_t everything_below)
       : Int4Selector(true),
         s_(s),
         log_share_(std::log(s.share)),
@@ -141,14 +141,14 @@ class Share : public Int4Selector {
     return (s0 + s1) + (s2 + s3);
   }
 
-  riffle_selection s_;
+  Selection s_;
   float log_share_;
   int64_t everything_below_;
 };
 
 }  // namespace
 
-std::unique_ptr<Selector> make_share(const riffle_selection& settings, int64_t everything_below) {
+std::unique_ptr<Selector> make_share(const Selection& settings, int64_t everything_below) {
   return std::make_unique<Share>(settings, everything_below);
 }
 

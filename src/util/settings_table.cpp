@@ -6,21 +6,30 @@
 #include <vector>
 
 #include "util/error.h"
+#include "util/options.h"
 #include "util/settings.h"
 
 namespace riffle {
 namespace {
 
-constexpr uint32_t kDense = 1u << RIFFLE_SELECTOR_DENSE, kPsa = 1u << RIFFLE_SELECTOR_PSA,
-                   kTopk = 1u << RIFFLE_SELECTOR_TOPK, kTwilight = 1u << RIFFLE_SELECTOR_TWILIGHT,
-                   kTokenSelect = 1u << RIFFLE_SELECTOR_TOKENSELECT,
-                   kLfps = 1u << RIFFLE_SELECTOR_LFPS;
+template <class Enum>
+constexpr double number(Enum value) {
+  return static_cast<double>(value);
+}
+template <class Enum>
+constexpr uint32_t bit(Enum value) {
+  return 1u << static_cast<int>(value);
+}
+
+constexpr uint32_t kDense = bit(SelectorKind::DENSE), kPsa = bit(SelectorKind::PSA),
+                   kTopk = bit(SelectorKind::TOPK), kTwilight = bit(SelectorKind::TWILIGHT),
+                   kTokenSelect = bit(SelectorKind::TOKENSELECT), kLfps = bit(SelectorKind::LFPS);
 // auto stands for share in long sessions.
-constexpr uint32_t kShare = 1u << RIFFLE_SELECTOR_SHARE | 1u << RIFFLE_SELECTOR_AUTO;
+constexpr uint32_t kShare = bit(SelectorKind::SHARE) | bit(SelectorKind::AUTO);
 constexpr uint32_t kBlocks = kPsa | kTopk | kTwilight | kShare,
                    kSparse = kBlocks | kTokenSelect | kLfps;
-constexpr uint32_t kOnTopk = 1u << RIFFLE_BASE_TOPK, kOnPsa = 1u << RIFFLE_BASE_PSA,
-                   kAnyBase = (1u << RIFFLE_BASE_ALL) | kOnTopk | kOnPsa;
+constexpr uint32_t kOnTopk = bit(BaseSelection::TOPK), kOnPsa = bit(BaseSelection::PSA),
+                   kAnyBase = bit(BaseSelection::ALL) | kOnTopk | kOnPsa;
 constexpr double kMostBlocks = 1 << 20, kMostTokens = 1 << 28, kMostBudget = 1e9,
                  kMostInt = 2147483647.0, kMostBytes = 18446744073709551616.0,
                  kMostFloat = std::numeric_limits<float>::max();
@@ -43,15 +52,15 @@ constexpr riffle_member_type kBool = RIFFLE_MEMBER_BOOL, kInt = RIFFLE_MEMBER_IN
 // A row leaves out what is 0, false or "". Its `range` is the text behind the numbers of the range.
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
-using S = riffle_selection;
+using S = Selection;
 // The defaults are chosen by measurement: tools/bench/results/shipped-model.md.
 constexpr riffle_setting kSelectionRows[] = {
     {.id = "selection.selector",
      .offset = offsetof(S, selector),
      .type = kInt,
      .words = "dense|psa|topk|twilight|tokenselect|lfps|share|auto",
-     .standard = RIFFLE_SELECTOR_AUTO,
-     .high = RIFFLE_SELECTOR_AUTO,
+     .standard = number(SelectorKind::AUTO),
+     .high = number(SelectorKind::AUTO),
      .flag = "--selector",
      .json = "selector",
      .spec = "selector",
@@ -63,8 +72,8 @@ constexpr riffle_setting kSelectionRows[] = {
      .offset = offsetof(S, digest),
      .type = kInt,
      .words = "mean|quest|cuboid-mean",
-     .standard = RIFFLE_DIGEST_CUBOID_MEAN,
-     .high = RIFFLE_DIGEST_CUBOID_MEAN,
+     .standard = number(BlockDigest::CUBOID_MEAN),
+     .high = number(BlockDigest::CUBOID_MEAN),
      .flag = "--digest",
      .json = "digest",
      .spec = "digest",
@@ -76,8 +85,8 @@ constexpr riffle_setting kSelectionRows[] = {
      .offset = offsetof(S, gqa),
      .type = kInt,
      .words = "mean|soft-sum|union",
-     .standard = RIFFLE_GQA_MEAN,
-     .high = RIFFLE_GQA_UNION,
+     .standard = number(HeadRule::MEAN),
+     .high = number(HeadRule::UNION),
      .flag = "--gqa",
      .json = "gqa",
      .spec = "gqa",
@@ -89,8 +98,8 @@ constexpr riffle_setting kSelectionRows[] = {
      .offset = offsetof(S, rank),
      .type = kInt,
      .words = "digests|codes",
-     .standard = RIFFLE_RANK_DIGESTS,
-     .high = RIFFLE_RANK_CODES,
+     .standard = number(RankBy::DIGESTS),
+     .high = number(RankBy::CODES),
      .flag = "--rank",
      .json = "rank",
      .spec = "rank",
@@ -101,8 +110,8 @@ constexpr riffle_setting kSelectionRows[] = {
      .offset = offsetof(S, stop),
      .type = kInt,
      .words = "paper|last|bound|veto",
-     .standard = RIFFLE_STOP_PAPER,
-     .high = RIFFLE_STOP_VETO,
+     .standard = number(StopRule::PAPER),
+     .high = number(StopRule::VETO),
      .flag = "--stop-mode",
      .json = "stop_mode",
      .spec = "stop",
@@ -198,8 +207,8 @@ constexpr riffle_setting kSelectionRows[] = {
      .offset = offsetof(S, base),
      .type = kInt,
      .words = "all|topk|psa",
-     .standard = RIFFLE_BASE_TOPK,
-     .high = RIFFLE_BASE_PSA,
+     .standard = number(BaseSelection::TOPK),
+     .high = number(BaseSelection::PSA),
      .flag = "--base",
      .json = "base",
      .spec = "base",
@@ -288,8 +297,8 @@ constexpr riffle_setting kSelectionRows[] = {
      .offset = offsetof(S, vote),
      .type = kInt,
      .words = "soft|logits|hard",
-     .standard = RIFFLE_VOTE_SOFT,
-     .high = RIFFLE_VOTE_HARD,
+     .standard = number(VoteRule::SOFT),
+     .high = number(VoteRule::HARD),
      .flag = "--vote",
      .json = "vote",
      .spec = "vote",
@@ -313,8 +322,8 @@ constexpr riffle_setting kSelectionRows[] = {
      .offset = offsetof(S, positions),
      .type = kInt,
      .words = "true|list",
-     .standard = RIFFLE_POSITIONS_TRUE,
-     .high = RIFFLE_POSITIONS_LIST,
+     .standard = number(PositionRule::TEXT),
+     .high = number(PositionRule::LIST),
      .flag = "--positions",
      .json = "positions",
      .spec = "positions",
@@ -373,13 +382,13 @@ constexpr riffle_setting kSelectionRows[] = {
      .selectors = kLfps},
 };
 
-using C = riffle_context_options;
+using C = ContextOptions;
 constexpr riffle_setting kContextRows[] = {
     {.id = "device",
      .offset = offsetof(C, device),
      .type = kInt,
      .words = "auto|cpu|emu|cuda",
-     .high = RIFFLE_DEVICE_CUDA,
+     .high = number(DeviceKind::CUDA),
      .flag = "--device",
      .json = "device",
      .group = kContext,
@@ -388,7 +397,7 @@ constexpr riffle_setting kContextRows[] = {
      .offset = offsetof(C, residency),
      .type = kInt,
      .words = "auto|device|host",
-     .high = RIFFLE_RESIDENCY_HOST,
+     .high = number(ResidencyKind::HOST),
      .flag = "--residency",
      .json = "residency",
      .group = kCompare,
@@ -456,7 +465,7 @@ constexpr riffle_setting kContextRows[] = {
      .offset = offsetof(C, kv_type),
      .type = kInt,
      .words = "f16|f32|q8",
-     .high = RIFFLE_KV_Q8,
+     .high = number(KvKind::Q8),
      .flag = "--kv",
      .json = "kv",
      .group = kLayout,
@@ -465,7 +474,7 @@ constexpr riffle_setting kContextRows[] = {
      .offset = offsetof(C, isa),
      .type = kInt,
      .words = "auto|scalar|avx2|avx512|amx",
-     .high = RIFFLE_ISA_AMX,
+     .high = number(IsaChoice::AMX),
      .flag = "--isa",
      .json = "isa",
      .group = kLayout,
@@ -498,7 +507,7 @@ constexpr riffle_setting kContextRows[] = {
      .offset = offsetof(C, evict),
      .type = kInt,
      .words = "lru|fifo",
-     .high = RIFFLE_EVICT_FIFO,
+     .high = number(EvictRule::FIFO),
      .flag = "--evict",
      .json = "evict",
      .group = kCompare,
@@ -527,7 +536,7 @@ constexpr riffle_setting kContextRows[] = {
      .flag = "--max-seqs"},
 };
 
-using R = riffle_scheduler_options;
+using R = SchedulerOptions;
 constexpr riffle_setting kSchedulerRows[] = {
     {.id = "max_seqs",
      .offset = offsetof(R, max_seqs),
@@ -587,13 +596,13 @@ constexpr riffle_setting kSchedulerRows[] = {
      .offset = offsetof(R, prefill_mode),
      .type = kInt,
      .words = "layers|chunks|whole",
-     .high = RIFFLE_PREFILL_WHOLE,
+     .high = number(PrefillMode::WHOLE),
      .flag = "--prefill-mode",
      .group = kCompare,
      .help = "part of a prompt that is read between two decode steps"},
 };
 
-using A = riffle_sampling;
+using A = Sampling;
 // Library, flags, /set and lines of a batch take these ranges, and refuse with the same words.
 constexpr riffle_setting kSamplingRows[] = {
     {.id = "sampling.temperature",
@@ -723,7 +732,7 @@ constexpr riffle_setting kSamplingRows[] = {
     },
 };
 
-using G = riffle_generate_options;
+using G = GenerateOptions;
 constexpr riffle_setting kGenerateRows[] = {
     {.id = "generate.max_tokens",
      .offset = offsetof(G, max_tokens),

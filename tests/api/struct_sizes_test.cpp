@@ -2,6 +2,7 @@
 // longer.
 #include "api/struct_sizes.h"
 
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cstddef>
 #include <cstring>
@@ -81,7 +82,7 @@ TEST_CASE("structs: programs of version 1.0.0 and of later ones", "[api]") {
   riffle_context_defaults(&o);
   o.device = RIFFLE_DEVICE_CPU;
   o.n_ctx = 256;
-  Runtime r(o);
+  Runtime r(std::bit_cast<ContextOptions>(o));
   riffle_session* session = r.session();
   const std::vector<int32_t> tokens = {1, 300, 301, 302};
   r.check(riffle_prefill(session, tokens.data(), tokens.size(), nullptr, nullptr));
@@ -161,7 +162,7 @@ TEST_CASE("structs: an array has the caller's step, and reserved members are 0",
   riffle_context_defaults(&o);
   o.device = RIFFLE_DEVICE_CPU;
   o.n_ctx = 256;
-  Runtime r(o);
+  Runtime r(std::bit_cast<ContextOptions>(o));
   const std::vector<int32_t> tokens = {1, 300, 301, 302};
   std::vector<riffle_session*> sessions = {r.session(), r.session()};
   for (riffle_session* s : sessions)
@@ -199,7 +200,7 @@ TEST_CASE("structs: what was reserved may be 0", "[api]") {
   riffle_context_defaults(&o);
   o.device = RIFFLE_DEVICE_CPU;
   o.n_ctx = 256;
-  Runtime r(o);
+  Runtime r(std::bit_cast<ContextOptions>(o));
   std::vector<int32_t> answers[2];
   for (int i = 0; i < 2; ++i) {
     riffle_session* session = r.session({1, 300, 301, 302});

@@ -3,6 +3,7 @@
 
 #include "riffle.h"
 #include "tests/model/test_files.h"
+#include "tests/given_options.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -46,18 +47,16 @@ struct Loaded {
   }
   // Greedy tokens after <s>; the result says how it ended.
   std::vector<int32_t> generate(bool ignore_eos, riffle_result* result) {
-    riffle_context_options options;
-    riffle_context_defaults(&options);
-    options.device = RIFFLE_DEVICE_CPU;
+    ContextOptions options;
+    options.device = DeviceKind::CPU;
     options.n_threads = 1;
     riffle_context* context = nullptr;
-    REQUIRE(riffle_context_create(model, &options, &context, err, sizeof err) == RIFFLE_OK);
+    REQUIRE(context_create(model, &options, &context, err, sizeof err) == RIFFLE_OK);
     riffle_session* session = nullptr;
     REQUIRE(riffle_session_create(context, &session) == RIFFLE_OK);
     const int32_t bos = 1;
     REQUIRE(riffle_prefill(session, &bos, 1, nullptr, nullptr) == RIFFLE_OK);
-    riffle_generate_options g;
-    riffle_generate_defaults(&g);
+    GenerateOptions g;
     g.sampling.temperature = 0;
     g.max_tokens = 3;
     g.ignore_eos = ignore_eos;
@@ -66,7 +65,7 @@ struct Loaded {
       if (token->id >= 0) static_cast<std::vector<int32_t>*>(user)->push_back(token->id);
       return true;
     };
-    REQUIRE(riffle_generate(session, &g, keep, &out, result) == RIFFLE_OK);
+    REQUIRE(test::generate(session, &g, keep, &out, result) == RIFFLE_OK);
     riffle_session_free(session);
     riffle_context_free(context);
     return out;

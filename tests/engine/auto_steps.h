@@ -6,10 +6,9 @@
 
 namespace riffle::test {
 
-inline riffle_plan plan_of(const riffle_model* model, const riffle_context_options& o) {
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
-  REQUIRE(riffle_plan_memory(const_cast<riffle_model*>(model), &o, &plan, nullptr, 0) == RIFFLE_OK);
+inline MemoryPlan plan_of(const riffle_model* model, const ContextOptions& o) {
+  MemoryPlan plan{};
+  REQUIRE(plan_memory(const_cast<riffle_model*>(model), &o, &plan, nullptr, 0) == RIFFLE_OK);
   return plan;
 }
 
@@ -17,9 +16,9 @@ inline riffle_plan plan_of(const riffle_model* model, const riffle_context_optio
 // fewer than `below` tokens, the new one included, else share.
 class ByHand {
  public:
-  ByHand(riffle_context_options o, size_t below, const std::vector<int32_t>& prompt)
+  ByHand(ContextOptions o, size_t below, const std::vector<int32_t>& prompt)
       : below_(below), selection_(o.selection) {
-    o.selection.selector = RIFFLE_SELECTOR_SHARE;
+    o.selection.selector = SelectorKind::SHARE;
     o.n_sessions = 1;
     runtime_ = std::make_unique<Runtime>(o);
     session_ = runtime_->session();
@@ -27,8 +26,8 @@ class ByHand {
   }
   std::vector<float> step(int32_t token) {
     const bool dense = riffle_session_length(session_) + 1 < below_;
-    selection_.selector = dense ? RIFFLE_SELECTOR_DENSE : RIFFLE_SELECTOR_SHARE;
-    runtime_->check(riffle_set_selection(runtime_->context, &selection_));
+    selection_.selector = dense ? SelectorKind::DENSE : SelectorKind::SHARE;
+    runtime_->check(set_selection(runtime_->context, &selection_));
     runtime_->check(riffle_step(runtime_->context, &session_, &token, 1));
     return runtime_->logits(session_);
   }
@@ -36,15 +35,15 @@ class ByHand {
 
  private:
   size_t below_;
-  riffle_selection selection_;
+  Selection selection_;
   std::unique_ptr<Runtime> runtime_;
   riffle_session* session_ = nullptr;
 };
 
 // One context with selector auto, which reads everything below `below` tokens: sessions that are
 // shorter, longer and grow beyond it, alone and in one step; a fork and a cut across it.
-inline void check_auto(const riffle_context_options& o, int below) {
-  REQUIRE(o.selection.selector == RIFFLE_SELECTOR_AUTO);
+inline void check_auto(const ContextOptions& o, int below) {
+  REQUIRE(o.selection.selector == SelectorKind::AUTO);
   const std::vector<int> lengths = {below - 3, 200, below + 250, below - 6};
   std::vector<std::vector<int32_t>> prompts;
   for (size_t i = 0; i < lengths.size(); ++i)

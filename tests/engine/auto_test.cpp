@@ -4,23 +4,24 @@
 #include "riffle_measure.h"
 #include "tests/engine/auto_steps.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-riffle_context_options auto_options(int n_ctx) {
-  riffle_context_options o = options();
+ContextOptions auto_options(int n_ctx) {
+  ContextOptions o = options();
   o.n_ctx = n_ctx;
   o.n_threads = 2;
-  o.selection.selector = RIFFLE_SELECTOR_AUTO;
+  o.selection.selector = SelectorKind::AUTO;
   o.selection.share = 0.02f;
   return o;
 }
 
 // The shipped model has 16 heads of all layers, so 64 blocks of 16 tokens of each take 1,024 slots.
-riffle_context_options pooled(int64_t slots) {
-  riffle_context_options o = auto_options(4096);
-  o.device = RIFFLE_DEVICE_EMU;
+ContextOptions pooled(int64_t slots) {
+  ContextOptions o = auto_options(4096);
+  o.device = DeviceKind::EMU;
   o.slots = slots;
   return o;
 }
@@ -28,19 +29,18 @@ riffle_context_options pooled(int64_t slots) {
 }  // namespace
 
 TEST_CASE("auto is the default", "[auto]") {
-  riffle_selection s;
-  riffle_selection_defaults(&s);
-  CHECK(s.selector == RIFFLE_SELECTOR_AUTO);
+  Selection s;
+  CHECK(s.selector == SelectorKind::AUTO);
 }
 
 TEST_CASE("auto has dense's bits below a length and share's from it on", "[auto][invariance]") {
-  riffle_context_options o = pooled(1024 + 16);
+  ContextOptions o = pooled(1024 + 16);
   check_auto(o, 1024);
   o.n_threads = 3;
-  o.kv_type = RIFFLE_KV_F32;
+  o.kv_type = KvKind::F32;
   o.selection.dense_layers = 1;
   check_auto(o, 1024);
-  const riffle_context_options cpu = auto_options(6144);
+  const ContextOptions cpu = auto_options(6144);
   const Runtime r(cpu);
   check_auto(cpu, plan_of(r.model, cpu).everything_below);
 }
@@ -68,32 +68,31 @@ TEST_CASE("auto reads and counts what it stands for", "[auto]") {
   r.check(riffle_step(r.context, s, tokens, 2));  // the second one selects
   CHECK_FALSE(seen.everything);
   CHECK(seen.index_bytes > 0);
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  r.check(riffle_session_get_stats(s[0], &stats));
+  Stats stats{};
+  r.check(session_get_stats(s[0], &stats));
   CHECK(stats.kv_tokens_read == stats.kv_tokens_total);
   CHECK(stats.index_bytes_read == 0);
 }
 
 TEST_CASE("the plan says what auto stands for", "[auto][limits]") {
   Runtime r(auto_options(1024));
-  const auto planned = [&](const riffle_context_options& o) { return plan_of(r.model, o); };
-  const riffle_plan short_one = planned(auto_options(1024));
-  CHECK(short_one.selector == RIFFLE_SELECTOR_DENSE);
+  const auto planned = [&](const ContextOptions& o) { return plan_of(r.model, o); };
+  const MemoryPlan short_one = planned(auto_options(1024));
+  CHECK(short_one.selector == SelectorKind::DENSE);
   CHECK(short_one.selector_state == 0);
   CHECK(short_one.everything_below >= 1024);
   CHECK_THAT(short_one.selector_note, Catch::StartsWith("selector auto: dense"));
   CHECK(riffle_context_notice(r.context) == std::string(short_one.selector_note));
 
-  riffle_context_options o = auto_options(16384);
-  const riffle_plan long_one = planned(o);
-  CHECK(long_one.selector == RIFFLE_SELECTOR_SHARE);
+  ContextOptions o = auto_options(16384);
+  const MemoryPlan long_one = planned(o);
+  CHECK(long_one.selector == SelectorKind::SHARE);
   CHECK(long_one.everything_below == short_one.everything_below);
   CHECK_THAT(long_one.selector_note, Catch::StartsWith("selector auto: share; contexts below ") &&
                                          Catch::EndsWith(" tokens are read whole"));
-  o.selection.selector = RIFFLE_SELECTOR_SHARE;
+  o.selection.selector = SelectorKind::SHARE;
   CHECK(planned(o).selector_state == long_one.selector_state);
-  CHECK(planned(o).selector == RIFFLE_SELECTOR_SHARE);
+  CHECK(planned(o).selector == SelectorKind::SHARE);
   CHECK(std::string(planned(o).selector_note).empty());
 
   // A pool that holds less of each session, none of it, and all.
@@ -107,39 +106,38 @@ TEST_CASE("the plan says what auto stands for", "[auto][limits]") {
   CHECK(planned(o).selector_note == std::string("selector auto: share"));
   o = pooled(1024);
   o.n_ctx = 1024;
-  CHECK(planned(o).selector == RIFFLE_SELECTOR_DENSE);
+  CHECK(planned(o).selector == SelectorKind::DENSE);
   o.slots = 1023;
-  CHECK(planned(o).selector == RIFFLE_SELECTOR_SHARE);
+  CHECK(planned(o).selector == SelectorKind::SHARE);
   // A pool holds no more than the context, whose length need be no multiple of anything.
   o = pooled(0);
   for (const int n_ctx : {500, 1500, 3000, 3072}) {
     o.n_ctx = n_ctx;
-    CHECK(planned(o).selector == RIFFLE_SELECTOR_DENSE);
+    CHECK(planned(o).selector == SelectorKind::DENSE);
     CHECK(planned(o).everything_below == short_one.everything_below);
   }
   o.n_ctx = 3073;
-  CHECK(planned(o).selector == RIFFLE_SELECTOR_SHARE);
+  CHECK(planned(o).selector == SelectorKind::SHARE);
 
   // The smallest budget that works is one with which auto is share.
   o = pooled(0);
   o.n_ctx = 1024;
-  CHECK(planned(o).selector == RIFFLE_SELECTOR_DENSE);
+  CHECK(planned(o).selector == SelectorKind::DENSE);
   o.gpu_mem = planned(o).min_gpu_mem;
-  CHECK(planned(o).selector == RIFFLE_SELECTOR_SHARE);
+  CHECK(planned(o).selector == SelectorKind::SHARE);
   CHECK(planned(o).min_gpu_mem == o.gpu_mem);
   o.gpu_mem -= 1;
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
-  CHECK(riffle_plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OUT_OF_MEMORY);
+  MemoryPlan plan{};
+  CHECK(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OUT_OF_MEMORY);
 }
 
 TEST_CASE("auto can be chosen later, and left again", "[auto]") {
-  riffle_context_options o = pooled(1024 + 16);
-  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  ContextOptions o = pooled(1024 + 16);
+  o.selection.selector = SelectorKind::DENSE;
   Runtime r(o);
   CHECK(std::string(riffle_context_notice(r.context)).empty());
-  o.selection.selector = RIFFLE_SELECTOR_AUTO;
-  r.check(riffle_set_selection(r.context, &o.selection));
+  o.selection.selector = SelectorKind::AUTO;
+  r.check(set_selection(r.context, &o.selection));
   CHECK(riffle_context_notice(r.context) ==
         std::string("selector auto: share; contexts below 1,024 tokens are read whole"));
   const auto prompt = some_tokens(1020, 9), steps = some_tokens(8, 10);
@@ -149,8 +147,8 @@ TEST_CASE("auto can be chosen later, and left again", "[auto]") {
     r.check(riffle_step(r.context, &s, &token, 1));
     REQUIRE(same_bits({r.logits(s)}, {by_hand.step(token)}));
   }
-  o.selection.selector = RIFFLE_SELECTOR_SHARE;
-  r.check(riffle_set_selection(r.context, &o.selection));
+  o.selection.selector = SelectorKind::SHARE;
+  r.check(set_selection(r.context, &o.selection));
   CHECK(std::string(riffle_context_notice(r.context)).empty());
 }
 

@@ -47,7 +47,7 @@ class Texts final : public Tokenizer {
 };
 
 // The rule, position by position.
-std::map<int32_t, double> reference(const riffle_sampling& s, const std::vector<int32_t>& tokens,
+std::map<int32_t, double> reference(const Sampling& s, const std::vector<int32_t>& tokens,
                                     const Texts& texts, const std::vector<std::string>& breakers) {
   std::string text;
   std::vector<size_t> ends;  // ends of the tokens' texts
@@ -77,7 +77,7 @@ std::map<int32_t, double> reference(const riffle_sampling& s, const std::vector<
   return out;
 }
 
-std::string refusal(const riffle_sampling& s) {
+std::string refusal(const Sampling& s) {
   return refusal_of([&] { check_dry(s); });
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("DRY: penalties are those of the rule, token by token", "[sampler]") {
   std::mt19937 g(5);
   size_t n_penalties = 0;
   for (int round = 0; round < 1500; ++round) {
-    riffle_sampling s = sampling();
+    Sampling s = sampling();
     s.dry_multiplier = 0.25f + static_cast<float>(round % 5);
     s.dry_base = round % 7 == 0 ? 1.f : round % 11 == 0 ? 1e6f : 1.75f;
     s.dry_allowed_length = round % 4;
@@ -129,7 +129,7 @@ TEST_CASE("DRY: penalties are those of the rule, token by token", "[sampler]") {
 
 TEST_CASE("DRY: examples", "[sampler]") {
   const Texts texts({"a", "b", "c", "y", "\n"});
-  riffle_sampling s = sampling();
+  Sampling s = sampling();
   s.dry_multiplier = 0.8f;
   const auto penalties = [&](const std::vector<int32_t>& tokens) {
     return Dry(s, tokens, &texts).penalties();
@@ -151,7 +151,7 @@ TEST_CASE("DRY: examples", "[sampler]") {
 
 TEST_CASE("DRY: a penalty joins the other changes of its token", "[sampler]") {
   const Texts texts({"a", "b", "c", "d"});
-  riffle_sampling s = sampling();
+  Sampling s = sampling();
   s.dry_multiplier = 2;
   s.dry_allowed_length = 1;
   s.presence_penalty = 0.5f;
@@ -167,7 +167,7 @@ TEST_CASE("DRY: a penalty joins the other changes of its token", "[sampler]") {
 
 TEST_CASE("DRY: a long context, whatever repeats in it", "[sampler]") {
   const Texts texts({"a", "b", "c", "y", "\n"});
-  riffle_sampling s = sampling();
+  Sampling s = sampling();
   s.dry_multiplier = 1;
   std::vector<int32_t> tokens(200000);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = i % 1000 == 999;
@@ -184,7 +184,7 @@ TEST_CASE("DRY: a long context, whatever repeats in it", "[sampler]") {
 }
 
 TEST_CASE("DRY: bad values are named", "[sampler]") {
-  riffle_sampling s = sampling();
+  Sampling s = sampling();
   CHECK(refusal(s).empty());
   s.dry_base = 0;  // not looked at
   CHECK(refusal(s).empty());
@@ -213,15 +213,13 @@ TEST_CASE("DRY: bad values are named", "[sampler]") {
 // scheduler.
 TEST_CASE("DRY: answers are those of the rule, also with tokens computed ahead", "[sampler]") {
   for (const int lookup : {0, 4}) {
-    riffle_context_options o;
-    riffle_context_defaults(&o);
-    o.device = RIFFLE_DEVICE_CPU;
+    ContextOptions o;
+    o.device = DeviceKind::CPU;
     o.lookup = lookup;
     Runtime r(o);
     std::vector<int32_t> prompt;
     for (int i = 0; i < 60; ++i) prompt.push_back(300 + i % 7);
-    riffle_generate_options g;
-    riffle_generate_defaults(&g);
+    GenerateOptions g;
     g.max_tokens = 40;
     g.ignore_eos = true;
     g.sampling.temperature = 0;
@@ -243,20 +241,19 @@ TEST_CASE("DRY: answers are those of the rule, also with tokens computed ahead",
       if (t->id >= 0) static_cast<Tokens*>(user)->push_back(t->id);
       return true;
     };
-    r.check(riffle_generate(one, &g, take, &got, nullptr));
+    r.check(generate(one, &g, take, &got, nullptr));
     REQUIRE(got.size() == 40);
-    riffle_scheduler_options options;
-    riffle_scheduler_defaults(&options);
+    SchedulerOptions options;
     options.user = &scheduled;
     options.on_token = [](void* user, uint64_t, const riffle_token* t) {
       if (t->id >= 0) static_cast<Tokens*>(user)->push_back(t->id);
       return true;
     };
     riffle_scheduler* scheduler = nullptr;
-    r.check(riffle_scheduler_create(r.context, &options, &scheduler));
-    r.check(riffle_scheduler_submit(scheduler, prompt.data(), prompt.size(), &g, nullptr));
+    r.check(scheduler_create(r.context, &options, &scheduler));
+    r.check(scheduler_submit(scheduler, prompt.data(), prompt.size(), &g, nullptr));
     pointers[0] = "";  // the scheduler has its own
-    for (int i = 0; i < 60; ++i) r.check(riffle_scheduler_step(scheduler, nullptr));
+    for (int i = 0; i < 60; ++i) r.check(scheduler_step(scheduler, nullptr));
     riffle_scheduler_free(scheduler);
     CHECK(scheduled == got);
     Tokens all = prompt;

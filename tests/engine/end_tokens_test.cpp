@@ -4,20 +4,19 @@
 #include "tests/engine/test_model.h"
 #include "tests/model/test_files.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
 // Returns the greedy answer to a fixed prompt.
 riffle_result answer(const std::string& folder, bool ignore_eos, std::vector<int32_t>* tokens) {
-  riffle_context_options options;
-  riffle_context_defaults(&options);
+  ContextOptions options;
   Runtime run(options, folder);
   riffle_session* session = run.session();
   const std::vector<int32_t> prompt = {1, 270, 290, 266};
   run.check(riffle_prefill(session, prompt.data(), prompt.size(), nullptr, nullptr));
-  riffle_generate_options g;
-  riffle_generate_defaults(&g);
+  GenerateOptions g;
   g.max_tokens = 12;
   g.sampling.temperature = 0;
   g.ignore_eos = ignore_eos;
@@ -27,7 +26,7 @@ riffle_result answer(const std::string& folder, bool ignore_eos, std::vector<int
     return true;
   };
   riffle_result result{};
-  run.check(riffle_generate(session, &g, take, tokens, &result));
+  run.check(generate(session, &g, take, tokens, &result));
   return result;
 }
 

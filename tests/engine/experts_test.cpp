@@ -9,6 +9,7 @@
 #include "tests/engine/steps.h"
 #include "tests/engine/tiny_checkpoint.h"
 
+using namespace riffle;
 using namespace riffle::test;
 using riffle::route_row;
 using riffle::Routed;
@@ -71,7 +72,7 @@ TEST_CASE("experts: bits do not depend on the batch, chunks, threads or the devi
     if (!c.config.contains("num_experts_per_tok")) continue;
     DYNAMIC_SECTION(c.name) {
       const std::string folder = tiny_folder(c, temp);
-      riffle_context_options base = tiny_options(c, options(), RIFFLE_KV_F16);
+      ContextOptions base = tiny_options(c, options(), KvKind::F16);
       base.n_threads = 2;
       base.n_sessions = 8;
       std::vector<std::vector<float>> reference;
@@ -81,7 +82,7 @@ TEST_CASE("experts: bits do not depend on the batch, chunks, threads or the devi
       }
       const auto same = [&](const char* how, int others, auto&& change) {
         INFO(how);
-        riffle_context_options o = base;
+        ContextOptions o = base;
         change(o);
         Runtime r(o, folder);
         CHECK(same_bits(run_tiny(r, others), reference));
@@ -92,7 +93,7 @@ TEST_CASE("experts: bits do not depend on the batch, chunks, threads or the devi
       same("five threads", 1, [](auto& o) { o.n_threads = 5; });
       same("chunks of 7", 2, [](auto& o) { o.prefill_chunk = 7, o.n_threads = 3; });
       same("chunks of 100", 2, [](auto& o) { o.prefill_chunk = 100; });
-      same("emu", 2, [](auto& o) { o.device = RIFFLE_DEVICE_EMU; });
+      same("emu", 2, [](auto& o) { o.device = DeviceKind::EMU; });
     }
   }
 }
@@ -101,7 +102,7 @@ TEST_CASE("experts: memory that runs out in a step leaves the session as it was"
   const TempDir temp;
   const TinyCheckpoint c = tiny_checkpoint("qwen3moe");
   const std::string folder = tiny_folder(c, temp);
-  const riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F16);
+  const ContextOptions o = tiny_options(c, options(), KvKind::F16);
   Runtime reference(o, folder);
   const auto want = run_tiny(reference, 0);
   const std::vector<int32_t> ids = tiny_tokens();

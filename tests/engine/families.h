@@ -17,7 +17,7 @@ inline std::vector<std::string> tiny_files(const TinyCheckpoint& c, const TempDi
 
 // The text after the fixture's prompt. With dynamic scaling, which here follows from the length of
 // the context, each token has a context of its own, as each pass of transformers has.
-inline std::vector<int32_t> greedy(riffle_context_options o, const TinyCheckpoint& c,
+inline std::vector<int32_t> greedy(ContextOptions o, const TinyCheckpoint& c,
                                    const std::string& path) {
   const std::vector<int32_t> all = tiny_tokens();
   std::vector<int32_t> ids(all.begin() + c.greedy.first,
@@ -49,20 +49,20 @@ inline std::vector<int32_t> greedy(riffle_context_options o, const TinyCheckpoin
 // Compares every selector at its most generous with dense, over a prompt and a few steps. lfps is
 // most generous after a prompt that was read under dense attention, in the first step: from then on
 // its tables leave out what no head asked for.
-inline void check_generous(riffle_context_options o, const TinyCheckpoint& c, const TempDir& temp) {
+inline void check_generous(ContextOptions o, const TinyCheckpoint& c, const TempDir& temp) {
   constexpr int kPrompt = 200, kSteps = 4;
-  const riffle_device device = o.device;
-  o = tiny_options(c, o, RIFFLE_KV_F32);
+  const DeviceKind device = o.device;
+  o = tiny_options(c, o, KvKind::F32);
   o.device = device;
   if (c.config.dump().find("longrope") == std::string::npos) o.n_ctx = 256;
   const std::string path = tiny_folder(c, temp);
   const std::vector<int32_t> ids = tiny_tokens();
-  const auto rows = [&](const riffle_selection& prompt, const riffle_selection& step, int steps) {
+  const auto rows = [&](const Selection& prompt, const Selection& step, int steps) {
     o.selection = prompt;
     Runtime r(o, path);
     riffle_session* s = r.session();
     r.check(riffle_prefill(s, ids.data(), kPrompt, nullptr, nullptr));
-    r.check(riffle_set_selection(r.context, &step));
+    r.check(set_selection(r.context, &step));
     std::vector<std::vector<float>> out;
     for (int i = 0; i < steps; ++i) {
       r.check(riffle_step(r.context, &s, &ids[kPrompt + i], 1));
@@ -70,7 +70,7 @@ inline void check_generous(riffle_context_options o, const TinyCheckpoint& c, co
     }
     return out;
   };
-  const riffle_selection dense = o.selection;
+  const Selection dense = o.selection;
   const auto want = rows(dense, dense, kSteps);
   const auto check = [&](const char* name, const std::vector<std::vector<float>>& got) {
     INFO(name);
@@ -80,16 +80,15 @@ inline void check_generous(riffle_context_options o, const TinyCheckpoint& c, co
     CHECK(worst.same_best);
   };
   for (const GenerousSelection& g : generous_selections()) {
-    const bool host_runs_it = (g.selection.selector == RIFFLE_SELECTOR_PSA ||
-                               g.selection.selector == RIFFLE_SELECTOR_TOPK) &&
-                              g.selection.rank == RIFFLE_RANK_DIGESTS;
-    if (o.residency == RIFFLE_RESIDENCY_HOST && !host_runs_it) continue;
+    const bool host_runs_it =
+        (g.selection.selector == SelectorKind::PSA || g.selection.selector == SelectorKind::TOPK) &&
+        g.selection.rank == RankBy::DIGESTS;
+    if (o.residency == ResidencyKind::HOST && !host_runs_it) continue;
     check(g.name, rows(g.selection, g.selection, kSteps));
   }
-  if (device == RIFFLE_DEVICE_CUDA) return;  // lfps looks at keys in host memory
-  riffle_selection lfps;
-  riffle_selection_defaults(&lfps);
-  lfps.selector = RIFFLE_SELECTOR_LFPS;
+  if (device == DeviceKind::CUDA) return;  // lfps looks at keys in host memory
+  Selection lfps;
+  lfps.selector = SelectorKind::LFPS;
   lfps.top_tokens = 1;
   lfps.bypass = 1;
   check("lfps", rows(dense, lfps, 1));

@@ -3,23 +3,23 @@
 
 #include <set>
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
 // Each instruction set of this CPU.
-std::vector<riffle_isa> isas_here() {
-  std::vector<riffle_isa> out;
-  for (const riffle_isa isa :
-       {RIFFLE_ISA_SCALAR, RIFFLE_ISA_AVX2, RIFFLE_ISA_AVX512, RIFFLE_ISA_AMX}) {
-    riffle_context_options o = options();
+std::vector<IsaChoice> isas_here() {
+  std::vector<IsaChoice> out;
+  for (const IsaChoice isa :
+       {IsaChoice::SCALAR, IsaChoice::AVX2, IsaChoice::AVX512, IsaChoice::AMX}) {
+    ContextOptions o = options();
     o.isa = isa;
     o.n_ctx = 64;
     riffle_model* m;
-    riffle_plan plan{};
-    plan.struct_size = sizeof plan;
+    MemoryPlan plan{};
     REQUIRE(riffle_model_load(shipped_model(), nullptr, &m, nullptr, 0) == RIFFLE_OK);
-    if (riffle_plan_memory(m, &o, &plan, nullptr, 0) == RIFFLE_OK) out.push_back(isa);
+    if (plan_memory(m, &o, &plan, nullptr, 0) == RIFFLE_OK) out.push_back(isa);
     else WARN("SKIPPED: this CPU lacks isa " << isa);
     riffle_model_free(m);
   }
@@ -43,17 +43,17 @@ TEST_CASE("every family has two shapes that run on a GPU", "[parity][families]")
 
 TEST_CASE("greedy text of every architecture option is transformers'", "[parity][greedy]") {
   const TempDir temp;
-  const std::vector<riffle_isa> isas = isas_here();
+  const std::vector<IsaChoice> isas = isas_here();
   for (const TinyCheckpoint& c : tiny_checkpoints())
     for (const std::string& path : tiny_files(c, temp)) {
       INFO(path);
-      riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
-      for (const riffle_isa isa : isas) {
+      ContextOptions o = tiny_options(c, options(), KvKind::F32);
+      for (const IsaChoice isa : isas) {
         INFO("isa " << isa);
         o.isa = isa;
         CHECK(greedy(o, c, path) == c.greedy.tokens);
       }
-      o.device = RIFFLE_DEVICE_EMU;
+      o.device = DeviceKind::EMU;
       CHECK(greedy(o, c, path) == c.greedy.tokens);
     }
 }
@@ -62,9 +62,9 @@ TEST_CASE("every selector that reads everything gives the logits of dense, in ev
           "[parity][families]") {
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints())
-    for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
-      INFO(c.name << (device == RIFFLE_DEVICE_CPU ? " cpu" : " emu"));
-      riffle_context_options o = options();
+    for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
+      INFO(c.name << (device == DeviceKind::CPU ? " cpu" : " emu"));
+      ContextOptions o = options();
       o.device = device;
       check_generous(o, c, temp);
     }

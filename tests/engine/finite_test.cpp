@@ -119,10 +119,10 @@ std::string context_error(const std::string& path, riffle_status expected) {
   riffle_model* model = nullptr;
   REQUIRE(riffle_model_load(path.c_str(), nullptr, &model, err, sizeof err) == RIFFLE_OK);
   for (int i = 0; i < 2; ++i) {  // the second time as the first
-    riffle_context_options o = options();
+    ContextOptions o = options();
     o.n_ctx = 64;
     riffle_context* context = nullptr;
-    CHECK(riffle_context_create(model, &o, &context, err, sizeof err) == expected);
+    CHECK(context_create(model, &o, &context, err, sizeof err) == expected);
     riffle_context_free(context);
   }
   riffle_model_free(model);
@@ -214,11 +214,10 @@ TEST_CASE("logits that are not finite are an error when a token is drawn", "[mod
   for (const float temperature : {0.0f, 0.8f}) {
     Runtime r(options(), path);
     riffle_session* const s = r.session({1, 400, 401, 402});
-    riffle_generate_options g;
-    riffle_generate_defaults(&g);
+    GenerateOptions g;
     g.sampling.temperature = temperature;
     g.max_tokens = 4;
-    CHECK(riffle_generate(s, &g, nullptr, nullptr, nullptr) == RIFFLE_BAD_MODEL);
+    CHECK(generate(s, &g, nullptr, nullptr, nullptr) == RIFFLE_BAD_MODEL);
     CHECK_THAT(riffle_context_error(r.context),
                Catch::Contains("the logits are not finite: found not a number for token") &&
                    Catch::Contains("compare the checksum of the model file"));

@@ -2,14 +2,15 @@
 #include "tests/engine/forks.h"
 #include "tests/rounds.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-riffle_context_options small(riffle_selector selector, int64_t slots) {
-  riffle_context_options o = small_options(selector, 512);
+ContextOptions small(SelectorKind selector, int64_t slots) {
+  ContextOptions o = small_options(selector, 512);
   o.n_threads = 2;
-  if (slots) o.device = RIFFLE_DEVICE_EMU, o.slots = slots;
+  if (slots) o.device = DeviceKind::EMU, o.slots = slots;
   return o;
 }
 
@@ -22,9 +23,9 @@ riffle_session* fork(Runtime& r, riffle_session* from, size_t n) {
 }  // namespace
 
 TEST_CASE("a fork goes on as a session that read the same by itself", "[fork]") {
-  for (riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_TWILIGHT,
-        RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE})
+  for (SelectorKind selector :
+       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK, SelectorKind::TWILIGHT,
+        SelectorKind::TOKENSELECT, SelectorKind::SHARE})
     for (const int64_t slots : {0, 16 + 7, 16 * 4}) {
       if (!all_rounds() && slots == 16 * 4) continue;
       INFO("selector " << selector << ", " << slots << " slots");
@@ -35,22 +36,21 @@ TEST_CASE("a fork goes on as a session that read the same by itself", "[fork]") 
 TEST_CASE("random histories of forked sessions are those of sessions of their own", "[fork]") {
   const int moves = all_rounds() ? 40 : 20;
   uint32_t seed = 0;
-  for (riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TWILIGHT,
-        RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE})
+  for (SelectorKind selector : {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TWILIGHT,
+                                SelectorKind::TOKENSELECT, SelectorKind::SHARE})
     for (const int64_t slots : {0, 16 * 2 + 9, 16 * 8}) {
-      riffle_context_options o = small(selector, slots);
-      if (seed % 2) o.evict = RIFFLE_EVICT_FIFO;
+      ContextOptions o = small(selector, slots);
+      if (seed % 2) o.evict = EvictRule::FIFO;
       INFO("selector " << selector << ", " << slots << " slots");
       Forks(o, ++seed).play(moves);
     }
-  riffle_context_options o = small(RIFFLE_SELECTOR_PSA, 160);
+  ContextOptions o = small(SelectorKind::PSA, 160);
   o.pool_per_layer = true;
   Forks(o, ++seed).play(moves);
 }
 
 TEST_CASE("forks that read the same blocks in one step load them once", "[fork]") {
-  riffle_context_options o = small(RIFFLE_SELECTOR_DENSE, 16 * 40);
+  ContextOptions o = small(SelectorKind::DENSE, 16 * 40);
   Runtime r(o);
   riffle_session* s[3] = {r.session()};
   const auto prompt = some_tokens(16 * 12, 1);
@@ -62,7 +62,7 @@ TEST_CASE("forks that read the same blocks in one step load them once", "[fork]"
   CHECK(host_kv_bytes(r) == 12 * block);
   const int32_t next[3] = {500, 600, 700};
   r.check(riffle_step(r.context, s, next, 3));
-  const riffle_stats stats = r.stats();
+  const Stats stats = r.stats();
   CHECK(stats.loaded_bytes == 12 * block);
   CHECK(stats.pool_lookups == (12 + 12 + 8) * 16);
   CHECK(stats.pool_hits == (12 + 8) * 16);
@@ -70,7 +70,7 @@ TEST_CASE("forks that read the same blocks in one step load them once", "[fork]"
 }
 
 TEST_CASE("what cannot be forked is refused, and changes nothing", "[fork]") {
-  Runtime r(small(RIFFLE_SELECTOR_PSA, 0));
+  Runtime r(small(SelectorKind::PSA, 0));
   riffle_session *s = r.session(), *none = s;
   const auto prompt = some_tokens(100, 1);
   r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
@@ -81,18 +81,18 @@ TEST_CASE("what cannot be forked is refused, and changes nothing", "[fork]") {
   CHECK(riffle_session_fork(s, SIZE_MAX, &none) == RIFFLE_BAD_ARGUMENT);
   CHECK(riffle_session_fork(s, 10, nullptr) == RIFFLE_BAD_ARGUMENT);
   CHECK(riffle_session_fork(nullptr, 0, &none) == RIFFLE_BAD_ARGUMENT);
-  riffle_selection lfps = small(RIFFLE_SELECTOR_LFPS, 0).selection,
-                   list = small(RIFFLE_SELECTOR_TOKENSELECT, 0).selection;
-  list.positions = RIFFLE_POSITIONS_LIST;
-  for (const riffle_selection& selection : {lfps, list}) {
-    r.check(riffle_set_selection(r.context, &selection));
+  Selection lfps = small(SelectorKind::LFPS, 0).selection,
+            list = small(SelectorKind::TOKENSELECT, 0).selection;
+  list.positions = PositionRule::LIST;
+  for (const Selection& selection : {lfps, list}) {
+    r.check(set_selection(r.context, &selection));
     CHECK(riffle_session_fork(s, 50, &none) == RIFFLE_UNSUPPORTED);
     CHECK(none == nullptr);
   }
   // Keys turned for a list stay so until the session's next step.
   r.check(riffle_step(r.context, &s, &prompt[1], 1));
-  const riffle_selection psa = small(RIFFLE_SELECTOR_PSA, 0).selection;
-  r.check(riffle_set_selection(r.context, &psa));
+  const Selection psa = small(SelectorKind::PSA, 0).selection;
+  r.check(set_selection(r.context, &psa));
   CHECK(riffle_session_fork(s, 50, &none) == RIFFLE_UNSUPPORTED);
   r.check(riffle_step(r.context, &s, &prompt[2], 1));
   riffle_session* fine = fork(r, s, 50);
@@ -102,9 +102,9 @@ TEST_CASE("what cannot be forked is refused, and changes nothing", "[fork]") {
 
 TEST_CASE("keys that are turned in a fork are its own from then on", "[fork]") {
   for (const int64_t slots : {0, 90}) {
-    const riffle_context_options o = small(RIFFLE_SELECTOR_PSA, slots);
-    riffle_selection list = small(RIFFLE_SELECTOR_TOKENSELECT, 0).selection;
-    list.positions = RIFFLE_POSITIONS_LIST;
+    const ContextOptions o = small(SelectorKind::PSA, slots);
+    Selection list = small(SelectorKind::TOKENSELECT, 0).selection;
+    list.positions = PositionRule::LIST;
     const auto prompt = some_tokens(150, 1);
     Runtime r(o), alone(o);
     riffle_session *donor = r.session(), *a = alone.session(), *b = alone.session();
@@ -118,12 +118,12 @@ TEST_CASE("keys that are turned in a fork are its own from then on", "[fork]") {
       return at.logits(x);
     };
     CHECK(both(r, donor, 400) == both(alone, a, 400));
-    r.check(riffle_set_selection(r.context, &list));
-    alone.check(riffle_set_selection(alone.context, &list));
+    r.check(set_selection(r.context, &list));
+    alone.check(set_selection(alone.context, &list));
     CHECK(both(r, child, 500) == both(alone, b, 500));
     CHECK(host_kv_bytes(r) == (10 + 8) * 16 * 4096);
-    r.check(riffle_set_selection(r.context, &o.selection));
-    alone.check(riffle_set_selection(alone.context, &o.selection));
+    r.check(set_selection(r.context, &o.selection));
+    alone.check(set_selection(alone.context, &o.selection));
     CHECK(both(r, donor, 600) == both(alone, a, 600));
   }
 }

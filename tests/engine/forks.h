@@ -13,8 +13,8 @@
 namespace riffle::test {
 
 // Settings under which a selector reads a part of even a short context.
-inline riffle_context_options small_options(riffle_selector selector, int32_t n_ctx) {
-  riffle_context_options o = options();
+inline ContextOptions small_options(SelectorKind selector, int32_t n_ctx) {
+  ContextOptions o = options();
   o.n_ctx = n_ctx;
   o.block_size = 16;
   o.selection.selector = selector;
@@ -38,7 +38,7 @@ struct Deed {
 
 class Forks {
  public:
-  Forks(const riffle_context_options& options, uint32_t seed)
+  Forks(const ContextOptions& options, uint32_t seed)
       : shared_(options), alone_(options), random_(seed) {
     block_size_ = options.block_size;
     n_ctx_ = static_cast<size_t>(options.n_ctx);
@@ -218,7 +218,7 @@ class Forks {
 
 // A fork's logits after a prompt must be those of a session that read all by itself, and the
 // donor's must not notice.
-inline void fork_cases(const riffle_context_options& o, bool any_chunks) {
+inline void fork_cases(const ContextOptions& o, bool any_chunks) {
   Runtime r(o), alone(o);
   const size_t block = static_cast<size_t>(o.block_size);
   const auto prefill = [](Runtime& at, riffle_session* s, const std::vector<int32_t>& t) {

@@ -46,8 +46,7 @@ inline Difference compare(Runtime& r, const nlohmann::json& g) {
 inline std::vector<int32_t> greedy(Runtime& r, const nlohmann::json& g) {
   const auto ids = g["ids"].get<std::vector<int32_t>>();
   riffle_session* s = r.session(ids);
-  riffle_generate_options o;
-  riffle_generate_defaults(&o);
+  GenerateOptions o;
   o.sampling.temperature = 0;
   o.max_tokens = static_cast<int32_t>(g["greedy"].size());
   std::vector<int32_t> out;
@@ -56,7 +55,7 @@ inline std::vector<int32_t> greedy(Runtime& r, const nlohmann::json& g) {
     return true;
   };
   riffle_result result;
-  r.check(riffle_generate(s, &o, take, &out, &result));
+  r.check(generate(s, &o, take, &out, &result));
   if (result.finish == RIFFLE_FINISH_STOP) out.push_back(2);
   return out;
 }

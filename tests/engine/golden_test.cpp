@@ -6,22 +6,22 @@
 
 #include "tests/rounds.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-const char* kv_name(riffle_kv_type kv) {
-  return kv == RIFFLE_KV_F16 ? "f16" : kv == RIFFLE_KV_F32 ? "f32" : "q8";
+const char* kv_name(KvKind kv) {
+  return kv == KvKind::F16 ? "f16" : kv == KvKind::F32 ? "f32" : "q8";
 }
 
-riffle_isa isas[] = {RIFFLE_ISA_SCALAR, RIFFLE_ISA_AVX2, RIFFLE_ISA_AVX512, RIFFLE_ISA_AMX};
+IsaChoice isas[] = {IsaChoice::SCALAR, IsaChoice::AVX2, IsaChoice::AVX512, IsaChoice::AMX};
 
-bool available(const riffle_context_options& o) {
+bool available(const ContextOptions& o) {
   riffle_model* m;
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
+  MemoryPlan plan{};
   REQUIRE(riffle_model_load(shipped_model(), nullptr, &m, nullptr, 0) == RIFFLE_OK);
-  const riffle_status s = riffle_plan_memory(m, &o, &plan, nullptr, 0);
+  const riffle_status s = plan_memory(m, &o, &plan, nullptr, 0);
   riffle_model_free(m);
   return s != RIFFLE_UNSUPPORTED;
 }
@@ -30,11 +30,11 @@ bool available(const riffle_context_options& o) {
 
 TEST_CASE("logits match the golden ones", "[golden]") {
   const auto cases = golden();
-  for (riffle_kv_type kv : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8})
-    for (riffle_isa isa : isas) {
+  for (KvKind kv : {KvKind::F16, KvKind::F32, KvKind::Q8})
+    for (IsaChoice isa : isas) {
       // The scalar twin takes as long as all others together.
-      if (!all_rounds() && isa == RIFFLE_ISA_SCALAR && kv != RIFFLE_KV_F32) continue;
-      riffle_context_options o = options();
+      if (!all_rounds() && isa == IsaChoice::SCALAR && kv != KvKind::F32) continue;
+      ContextOptions o = options();
       o.isa = isa;
       o.kv_type = kv;
       o.n_ctx = 2048;
@@ -47,10 +47,10 @@ TEST_CASE("logits match the golden ones", "[golden]") {
         const Difference d = compare(r, g);
         // Products with Q8_0 have 8 bits of most activations, AVX2's in decode alone, unless they
         // are scalar or KV is f32.
-        const bool rough = kv == RIFFLE_KV_Q8 || isa == RIFFLE_ISA_AVX512 || isa == RIFFLE_ISA_AMX;
-        const double bound = kv == RIFFLE_KV_F32      ? 1e-3
+        const bool rough = kv == KvKind::Q8 || isa == IsaChoice::AVX512 || isa == IsaChoice::AMX;
+        const double bound = kv == KvKind::F32        ? 1e-3
                              : rough                  ? 0.3
-                             : isa == RIFFLE_ISA_AVX2 ? 0.1
+                             : isa == IsaChoice::AVX2 ? 0.1
                                                       : 2e-2;
         WARN("isa " << isa << " kv " << kv_name(kv) << ' ' << g["name"].get<std::string>()
                     << ": largest difference of a logit " << d.logit << ", of a logsumexp "
@@ -63,9 +63,9 @@ TEST_CASE("logits match the golden ones", "[golden]") {
 
 TEST_CASE("greedy text matches the golden one", "[golden]") {
   const auto cases = golden();
-  riffle_context_options o = options();
+  ContextOptions o = options();
   o.n_ctx = 2048;
-  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  o.selection.selector = SelectorKind::DENSE;
   Runtime r(o);
   for (const auto& g : cases) {
     INFO(g["name"].get<std::string>());
@@ -83,10 +83,10 @@ TEST_CASE("the same model as a Hugging Face folder gives the same logits", "[gol
     return;
   }
   const auto cases = golden();
-  riffle_context_options o = options();
+  ContextOptions o = options();
   o.n_ctx = 2048;
   // Neither KV nor activations are rounded: the file's weights are Q8_0, the folder's f32.
-  o.kv_type = RIFFLE_KV_F32;
+  o.kv_type = KvKind::F32;
   Runtime gguf(o);
   std::istringstream list(names);
   for (std::string folder; std::getline(list, folder, ':');) {

@@ -5,7 +5,7 @@
 namespace riffle::test {
 
 inline uint64_t host_kv_bytes(const Runtime& r) {
-  const riffle_stats stats = r.stats();
+  const Stats stats = r.stats();
   return stats.host_kv_bytes;
 }
 

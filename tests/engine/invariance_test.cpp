@@ -5,12 +5,13 @@
 #include "tests/engine/steps.h"
 #include "tests/rounds.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-riffle_context_options base(riffle_selector selector) {
-  riffle_context_options o = options();
+ContextOptions base(SelectorKind selector) {
+  ContextOptions o = options();
   o.n_ctx = 4096;
   o.n_threads = 2;
   o.block_size = 32;
@@ -27,16 +28,15 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
           "[invariance]") {
   const auto prompt = some_tokens(1500, 7),
              steps = some_tokens(40, 8);  // crosses block boundaries while decoding
-  for (riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
-    if (!all_rounds() && selector == RIFFLE_SELECTOR_TOPK) continue;
+  for (SelectorKind selector : {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK}) {
+    if (!all_rounds() && selector == SelectorKind::TOPK) continue;
     INFO("selector " << selector);
     std::vector<std::vector<float>> reference;
     {
       Runtime r(base(selector));
       reference = run(r, r.session(), prompt, steps);
     }
-    std::map<std::string, riffle_context_options> variants;
+    std::map<std::string, ContextOptions> variants;
     const auto add = [&](const char* name, auto&& change) {
       change(variants[name] = base(selector));
     };
@@ -44,14 +44,14 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
     add("three threads", [](auto& o) { o.n_threads = 3; });
     add("prefill in chunks of 100", [](auto& o) { o.prefill_chunk = 100; });
     add("prefill in chunks of 1000", [](auto& o) { o.prefill_chunk = 1000; });
-    add("emu, all slots", [](auto& o) { o.device = RIFFLE_DEVICE_EMU; });
-    add("emu, fewest slots", [](auto& o) { o.device = RIFFLE_DEVICE_EMU, o.slots = 16 + 7; });
+    add("emu, all slots", [](auto& o) { o.device = DeviceKind::EMU; });
+    add("emu, fewest slots", [](auto& o) { o.device = DeviceKind::EMU, o.slots = 16 + 7; });
     add("emu, 60 slots, FIFO",
-        [](auto& o) { o.device = RIFFLE_DEVICE_EMU, o.slots = 60, o.evict = RIFFLE_EVICT_FIFO; });
+        [](auto& o) { o.device = DeviceKind::EMU, o.slots = 60, o.evict = EvictRule::FIFO; });
     add("emu, per layer",
-        [](auto& o) { o.device = RIFFLE_DEVICE_EMU, o.slots = 160, o.pool_per_layer = true; });
+        [](auto& o) { o.device = DeviceKind::EMU, o.slots = 160, o.pool_per_layer = true; });
     add("emu, look-ahead 2, 3 threads", [](auto& o) {
-      o.device = RIFFLE_DEVICE_EMU, o.slots = 90, o.selection.lookahead = 2, o.n_threads = 3;
+      o.device = DeviceKind::EMU, o.slots = 90, o.selection.lookahead = 2, o.n_threads = 3;
     });
     for (const auto& [name, o] : variants) {
       INFO(name);
@@ -63,20 +63,20 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
 
 TEST_CASE("selections by codes do not depend on threads that share a row", "[invariance]") {
   const auto prompt = some_tokens(5000, 57), steps = some_tokens(20, 58);  // a row has some parts
-  const auto selectors = {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK};
-  for (const riffle_selector selector : selectors) {
+  const auto selectors = {SelectorKind::SHARE, SelectorKind::PSA, SelectorKind::TOPK};
+  for (const SelectorKind selector : selectors) {
     INFO("selector " << selector);
-    if (!all_rounds() && selector == RIFFLE_SELECTOR_TOPK) continue;
-    riffle_context_options o = base(selector);
+    if (!all_rounds() && selector == SelectorKind::TOPK) continue;
+    ContextOptions o = base(selector);
     o.n_ctx = 6144;
-    o.selection.rank = RIFFLE_RANK_CODES;
+    o.selection.rank = RankBy::CODES;
     o.n_threads = 1;
     Runtime one(o);
     const auto reference = run(one, one.session(), prompt, steps);
     o.n_threads = 5;
     Runtime five(o);
     CHECK(same_bits(run_first_of_three(five, prompt, steps), reference));
-    o.device = RIFFLE_DEVICE_EMU, o.n_threads = 3, o.slots = 400;
+    o.device = DeviceKind::EMU, o.n_threads = 3, o.slots = 400;
     Runtime pooled(o);
     CHECK(same_bits(run(pooled, pooled.session(), prompt, steps), reference));
   }
@@ -85,13 +85,13 @@ TEST_CASE("selections by codes do not depend on threads that share a row", "[inv
 TEST_CASE("the pool gives the same bits for every block size and KV type", "[invariance]") {
   const auto prompt = some_tokens(700, 17), steps = some_tokens(70, 18);
   for (int block : {16, 32, 64})
-    for (riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8}) {
+    for (KvKind type : {KvKind::F16, KvKind::F32, KvKind::Q8}) {
       INFO("block " << block << " kv type " << type);
-      riffle_context_options o = base(RIFFLE_SELECTOR_PSA);
+      ContextOptions o = base(SelectorKind::PSA);
       o.block_size = block;
       o.kv_type = type;
       Runtime in_place(o);
-      o.device = RIFFLE_DEVICE_EMU;
+      o.device = DeviceKind::EMU;
       o.slots = 16 + 9;
       Runtime pooled(o);
       CHECK(same_bits(run(pooled, pooled.session(), prompt, steps),
@@ -101,15 +101,15 @@ TEST_CASE("the pool gives the same bits for every block size and KV type", "[inv
 
 TEST_CASE("digests rebuilt on held KV are those of a session made with them", "[invariance]") {
   const auto prompt = some_tokens(1100, 27), steps = some_tokens(20, 28);
-  for (riffle_digest digest : {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST})
-    for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_VETO}) {
-      riffle_context_options o = base(RIFFLE_SELECTOR_PSA);
+  for (BlockDigest digest : {BlockDigest::MEAN, BlockDigest::QUEST})
+    for (StopRule stop : {StopRule::PAPER, StopRule::VETO}) {
+      ContextOptions o = base(SelectorKind::PSA);
       o.selection.epsilon = 0.6f;
       Runtime changed(o);
       riffle_session* s = changed.session(prompt);
       o.selection.digest = digest;
       o.selection.stop = stop;
-      changed.check(riffle_set_selection(changed.context, &o.selection));
+      changed.check(set_selection(changed.context, &o.selection));
       Runtime made(o);
       riffle_session* t = made.session(prompt);
       for (int32_t token : steps) {
@@ -126,9 +126,9 @@ TEST_CASE("sequences stepped together give what each gives alone", "[invariance]
     prompts.push_back(some_tokens(37 + 211 * i, 100 + i));
     steps.push_back(some_tokens(36, 200 + i));
   }
-  for (riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_SHARE}) {
-    if (!all_rounds() && selector == RIFFLE_SELECTOR_TOPK) continue;
+  for (SelectorKind selector :
+       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK, SelectorKind::SHARE}) {
+    if (!all_rounds() && selector == SelectorKind::TOPK) continue;
     std::vector<std::vector<std::vector<float>>> alone;
     for (int i = 0; i < 5; ++i) {
       Runtime r(base(selector));
@@ -138,8 +138,8 @@ TEST_CASE("sequences stepped together give what each gives alone", "[invariance]
     // is split, or others are parked to make room.
     for (int slots : {0, 16 * 2 + 9, 16 * 3, 16 * 6}) {
       INFO("selector " << selector << " slots " << slots);
-      riffle_context_options o = base(selector);
-      if (slots) o.device = RIFFLE_DEVICE_EMU, o.slots = slots;
+      ContextOptions o = base(selector);
+      if (slots) o.device = DeviceKind::EMU, o.slots = slots;
       Runtime r(o);
       std::vector<riffle_session*> sessions;
       std::vector<std::vector<std::vector<float>>> together(5);
@@ -163,8 +163,8 @@ TEST_CASE("sequences stepped together give what each gives alone", "[invariance]
 TEST_CASE("a truncated session goes on as if it had never been longer", "[invariance]") {
   const auto prompt = some_tokens(777, 1), more = some_tokens(500, 2), steps = some_tokens(70, 3);
   for (bool emu : {false, true}) {
-    riffle_context_options o = base(RIFFLE_SELECTOR_PSA);
-    if (emu) o.device = RIFFLE_DEVICE_EMU, o.slots = 64;
+    ContextOptions o = base(SelectorKind::PSA);
+    if (emu) o.device = DeviceKind::EMU, o.slots = 64;
     Runtime r(o);
     const auto expected = run(r, r.session(), prompt, steps);
     riffle_session* s = r.session();
@@ -180,28 +180,28 @@ TEST_CASE("a truncated session goes on as if it had never been longer", "[invari
 
 TEST_CASE("psa at epsilon 1 is dense", "[invariance][arithmetic]") {
   const auto prompt = some_tokens(900, 5), steps = some_tokens(5, 6);
-  Runtime r(base(RIFFLE_SELECTOR_DENSE));
+  Runtime r(base(SelectorKind::DENSE));
   const auto dense = run(r, r.session(), prompt, steps);
-  riffle_selection s = base(RIFFLE_SELECTOR_PSA).selection;
+  Selection s = base(SelectorKind::PSA).selection;
   s.epsilon = 1;
-  r.check(riffle_set_selection(r.context, &s));
+  r.check(set_selection(r.context, &s));
   CHECK(same_bits(run(r, r.session(), prompt, steps), dense));
-  s = base(RIFFLE_SELECTOR_PSA).selection;
+  s = base(SelectorKind::PSA).selection;
   s.epsilon = 0.5f;
   s.dense_layers = 1000;
-  r.check(riffle_set_selection(r.context, &s));
+  r.check(set_selection(r.context, &s));
   CHECK(same_bits(run(r, r.session(), prompt, steps), dense));
 }
 
 TEST_CASE("topk at budget 1 is dense in another order of blocks", "[invariance][arithmetic]") {
   const auto prompt = some_tokens(900, 5), steps = some_tokens(5, 6);
-  riffle_context_options o = base(RIFFLE_SELECTOR_DENSE);
-  o.kv_type = RIFFLE_KV_F32;  // else a changed last bit may round an activation otherwise
+  ContextOptions o = base(SelectorKind::DENSE);
+  o.kv_type = KvKind::F32;  // else a changed last bit may round an activation otherwise
   Runtime r(o);
   const auto dense = run(r, r.session(), prompt, steps);
-  riffle_selection s = base(RIFFLE_SELECTOR_TOPK).selection;
+  Selection s = base(SelectorKind::TOPK).selection;
   s.budget = 1;
-  r.check(riffle_set_selection(r.context, &s));
+  r.check(set_selection(r.context, &s));
   const auto topk = run(r, r.session(), prompt, steps);
   for (size_t i = 0; i < dense.size(); ++i)
     for (size_t v = 0; v < dense[i].size(); ++v)

@@ -13,7 +13,7 @@ namespace riffle::test {
 
 // Three sessions, of which not all are in every step. Each is asked for its logits only at the end
 // of some turns, and what it has answered stays as it is while others step.
-inline void check_late_logits(const riffle_context_options& o) {
+inline void check_late_logits(const ContextOptions& o) {
   constexpr int kSessions = 3, kTurns = 24;
   Runtime late(o), soon(o);
   riffle_session *a[kSessions], *b[kSessions];
@@ -68,9 +68,9 @@ inline void check_late_logits(const riffle_context_options& o) {
 }
 
 // A step that fails leaves the logits of the step before, though nobody has asked for them.
-inline void check_logits_of_failed_step(const riffle_context_options& options) {
+inline void check_logits_of_failed_step(const ContextOptions& options) {
   const auto model = load_model(shipped_model(), {});
-  riffle_context_options o = options;
+  ContextOptions o = options;
   o.n_sessions = 2;
   Engine engine(*model, planned(*model, o));
   std::unique_ptr<Sequence> s[2] = {engine.create(), engine.create()};

@@ -5,16 +5,17 @@
 
 #include "tests/engine/test_model.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-std::string create_error(const riffle_context_options& o, riffle_status expected) {
+std::string create_error(const ContextOptions& o, riffle_status expected) {
   riffle_model* model;
   riffle_context* context;
   char err[512] = "";
   REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, err, sizeof err) == RIFFLE_OK);
-  CHECK(riffle_context_create(model, &o, &context, err, sizeof err) == expected);
+  CHECK(context_create(model, &o, &context, err, sizeof err) == expected);
   CHECK(context == nullptr);
   riffle_model_free(model);
   return err;
@@ -27,8 +28,8 @@ bool has(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE("a pool too small for one iteration is refused with the number that works", "[limits]") {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_EMU;
+  ContextOptions o = options();
+  o.device = DeviceKind::EMU;
   o.n_ctx = 1024;
   o.slots = 3;
   o.evict = RIFFLE_EVICT_FIFO;  // else its readers manage the pool, and none is too small
@@ -45,8 +46,8 @@ TEST_CASE("a pool too small for one iteration is refused with the number that wo
 }
 
 TEST_CASE("a selection that outgrows the pool is refused and the session goes on", "[limits]") {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_EMU;
+  ContextOptions o = options();
+  o.device = DeviceKind::EMU;
   o.n_ctx = 1024;
   o.slots = 30;
   o.evict = RIFFLE_EVICT_FIFO;  // else its readers manage the pool, and none is too small
@@ -57,20 +58,20 @@ TEST_CASE("a selection that outgrows the pool is refused and the session goes on
   const auto tokens = some_tokens(600, 1);
   r.check(riffle_prefill(s, tokens.data(), tokens.size(), nullptr, nullptr));
   const auto before = r.logits(s);
-  riffle_selection big = o.selection;
+  Selection big = o.selection;
   big.microbatch = 64;
-  r.check(riffle_set_selection(r.context, &big));
+  r.check(set_selection(r.context, &big));
   CHECK(riffle_step(r.context, &s, &tokens[1], 1) == RIFFLE_NO_SLOT);
   CHECK(has(riffle_context_error(r.context), "30 slots"));
   CHECK(riffle_session_length(s) == 600);
   CHECK(r.logits(s) == before);
-  r.check(riffle_set_selection(r.context, &o.selection));
+  r.check(set_selection(r.context, &o.selection));
   r.check(riffle_step(r.context, &s, &tokens[1], 1));
 }
 
 TEST_CASE("a memory budget is kept, and one too small names the least that works", "[limits]") {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_EMU;
+  ContextOptions o = options();
+  o.device = DeviceKind::EMU;
   o.n_ctx = 4096;
   o.gpu_mem = 10 << 20;
   const std::string text = create_error(o, RIFFLE_OUT_OF_MEMORY);
@@ -81,9 +82,8 @@ TEST_CASE("a memory budget is kept, and one too small names the least that works
   o.gpu_mem = std::stoull(text.substr(open + 1, close - open - 1));
   {
     Runtime r(o);
-    riffle_plan plan{};
-    plan.struct_size = sizeof plan;
-    CHECK(riffle_plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
+    MemoryPlan plan{};
+    CHECK(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
     CHECK(plan.total <= o.gpu_mem);
     CHECK(plan.min_gpu_mem == o.gpu_mem);
     CHECK(plan.total ==
@@ -98,7 +98,7 @@ TEST_CASE("a memory budget is kept, and one too small names the least that works
 }
 
 TEST_CASE("prompts that are empty, too long or out of the vocabulary change nothing", "[limits]") {
-  riffle_context_options o = options();
+  ContextOptions o = options();
   o.n_ctx = 100;
   Runtime r(o);
   riffle_session* s = r.session();
@@ -117,18 +117,17 @@ TEST_CASE("prompts that are empty, too long or out of the vocabulary change noth
   CHECK(r.logits(s) == before);
   r.check(riffle_prefill(s, tokens.data(), 40, nullptr, nullptr));
   CHECK(riffle_step(r.context, &s, tokens.data(), 1) == RIFFLE_CONTEXT_FULL);
-  riffle_generate_options g;
-  riffle_generate_defaults(&g);
+  GenerateOptions g;
   riffle_result result;
-  r.check(riffle_generate(s, &g, nullptr, nullptr, &result));
+  r.check(generate(s, &g, nullptr, nullptr, &result));
   CHECK(result.finish == RIFFLE_FINISH_CONTEXT);
 }
 
 TEST_CASE("an aborted prefill leaves the session as it was", "[limits]") {
   for (bool emu : {false, true}) {
-    riffle_context_options o = options();
+    ContextOptions o = options();
     o.n_ctx = 4096;
-    if (emu) o.device = RIFFLE_DEVICE_EMU, o.slots = 100;
+    if (emu) o.device = DeviceKind::EMU, o.slots = 100;
     Runtime r(o);
     riffle_session* s = r.session();
     const auto tokens = some_tokens(1000, 1), more = some_tokens(2000, 2),
@@ -156,14 +155,13 @@ TEST_CASE("an aborted prefill leaves the session as it was", "[limits]") {
 }
 
 TEST_CASE("a token callback can abort, and the request does not outlive it", "[limits]") {
-  riffle_context_options o = options();
+  ContextOptions o = options();
   o.n_ctx = 1024;
   Runtime r(o);
   riffle_session* s = r.session();
   const auto tokens = some_tokens(50, 1);
   r.check(riffle_prefill(s, tokens.data(), tokens.size(), nullptr, nullptr));
-  riffle_generate_options g;
-  riffle_generate_defaults(&g);
+  GenerateOptions g;
   g.ignore_eos = true;
   for (bool go_on : {true, false}) {
     struct User {
@@ -175,7 +173,7 @@ TEST_CASE("a token callback can abort, and the request does not outlive it", "[l
       return static_cast<User*>(u)->go_on;
     };
     riffle_result result;
-    r.check(riffle_generate(s, &g, abort, &user, &result));
+    r.check(generate(s, &g, abort, &user, &result));
     CHECK(result.finish == RIFFLE_FINISH_ABORTED);
     CHECK(result.n_tokens == 1);
     r.check(riffle_step(r.context, &s, &tokens[1], 1));  // not aborted
@@ -183,8 +181,8 @@ TEST_CASE("a token callback can abort, and the request does not outlive it", "[l
 }
 
 TEST_CASE("more threads or slots than the machine gives are errors", "[limits]") {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_EMU;
+  ContextOptions o = options();
+  o.device = DeviceKind::EMU;
   o.slots = INT32_MAX;
   CHECK(has(create_error(o, RIFFLE_OUT_OF_MEMORY), "this machine has"));
   o.slots = int64_t(1) << 40;
@@ -192,14 +190,13 @@ TEST_CASE("more threads or slots than the machine gives are errors", "[limits]")
 }
 
 TEST_CASE("another thread can stop a generation", "[limits]") {
-  riffle_context_options o = options();
+  ContextOptions o = options();
   o.n_ctx = 4096;
   Runtime r(o);
   riffle_session* s = r.session();
   const auto tokens = some_tokens(50, 1);
   r.check(riffle_prefill(s, tokens.data(), tokens.size(), nullptr, nullptr));
-  riffle_generate_options g;
-  riffle_generate_defaults(&g);
+  GenerateOptions g;
   g.ignore_eos = true;
   std::atomic<int> seen{0};
   std::thread stopper([&] {
@@ -211,7 +208,7 @@ TEST_CASE("another thread can stop a generation", "[limits]") {
     ++*static_cast<std::atomic<int>*>(user);
     return true;
   };
-  r.check(riffle_generate(s, &g, count, &seen, &result));
+  r.check(generate(s, &g, count, &seen, &result));
   stopper.join();
   CHECK(result.finish == RIFFLE_FINISH_ABORTED);
   CHECK(result.n_tokens < 4000);

@@ -4,12 +4,13 @@
 #include "tests/engine/lookups.h"
 #include "tests/rounds.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-riffle_context_options with(riffle_selector selector, int lookup, int64_t slots = 0) {
-  riffle_context_options o = options();
+ContextOptions with(SelectorKind selector, int lookup, int64_t slots = 0) {
+  ContextOptions o = options();
   o.n_ctx = 1024;
   o.n_threads = 2;
   o.selection.selector = selector;
@@ -17,7 +18,7 @@ riffle_context_options with(riffle_selector selector, int lookup, int64_t slots 
   o.selection.budget = 0.3f;
   o.selection.share = 0.02f;
   o.lookup = lookup;
-  if (slots) o.device = RIFFLE_DEVICE_EMU, o.slots = slots;
+  if (slots) o.device = DeviceKind::EMU, o.slots = slots;
   return o;
 }
 
@@ -68,15 +69,15 @@ TEST_CASE("a lookup that grows with its text finds what a new one finds", "[look
 }
 
 TEST_CASE("answers are the same bits with tokens computed ahead", "[lookup][arithmetic]") {
-  const auto selectors = {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK,
-                          RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_SHARE};
+  const auto selectors = {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK,
+                          SelectorKind::TWILIGHT, SelectorKind::SHARE};
   int variant = 0;
-  for (const riffle_selector selector : selectors)
+  for (const SelectorKind selector : selectors)
     for (const int64_t slots : {0, 16 + 9, 400}) {
-      if (!all_rounds() && slots == 400 && selector != RIFFLE_SELECTOR_SHARE) continue;
+      if (!all_rounds() && slots == 400 && selector != SelectorKind::SHARE) continue;
       const int block = 16 << variant++ % 3;
       INFO("selector " << selector << ", " << slots << " slots, blocks of " << block);
-      riffle_context_options off = with(selector, 0, slots), on = with(selector, 7, slots);
+      ContextOptions off = with(selector, 0, slots), on = with(selector, 7, slots);
       off.block_size = on.block_size = block;
       on.n_threads = 3;
       Runtime a(off), b(on);
@@ -86,7 +87,7 @@ TEST_CASE("answers are the same bits with tokens computed ahead", "[lookup][arit
           const auto g = answer_of(60, temperature, 5);
           CHECK(same_answer(answer(b, prompt, g), answer(a, prompt, g)));
         }
-      const riffle_stats sa = a.stats(), sb = b.stats();
+      const Stats sa = a.stats(), sb = b.stats();
       CHECK(sa.decode_tokens == sb.decode_tokens);
       CHECK(sa.lookup_proposed == 0);
       CHECK(sb.lookup_accepted > 20);  // else nothing was tested
@@ -97,12 +98,12 @@ TEST_CASE("answers are the same bits with tokens computed ahead", "[lookup][arit
 
 TEST_CASE("ranking by codes and the tests of psa see each token's own blocks",
           "[lookup][arithmetic]") {
-  for (const riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO})
-    for (const riffle_rank rank : {RIFFLE_RANK_DIGESTS, RIFFLE_RANK_CODES}) {
-      riffle_context_options off = with(RIFFLE_SELECTOR_PSA, 0);
+  for (const StopRule stop : {StopRule::PAPER, StopRule::BOUND, StopRule::VETO})
+    for (const RankBy rank : {RankBy::DIGESTS, RankBy::CODES}) {
+      ContextOptions off = with(SelectorKind::PSA, 0);
       off.selection.stop = stop;
       off.selection.rank = rank;
-      riffle_context_options on = off;
+      ContextOptions on = off;
       on.lookup = 15;
       Runtime a(off), b(on);
       const auto prompt = quoting_prompt(31);
@@ -112,7 +113,7 @@ TEST_CASE("ranking by codes and the tests of psa see each token's own blocks",
 }
 
 TEST_CASE("an answer ends where it ends without tokens computed ahead", "[lookup]") {
-  Runtime a(with(RIFFLE_SELECTOR_SHARE, 0)), b(with(RIFFLE_SELECTOR_SHARE, 9));
+  Runtime a(with(SelectorKind::SHARE, 0)), b(with(SelectorKind::SHARE, 9));
   const auto prompt = quoting_prompt(51);
   const Answered whole = answer(a, prompt, answer_of(40));
   for (int n = 0; n < 40; n += all_rounds() ? 1 : 8) {
@@ -126,7 +127,7 @@ TEST_CASE("an answer ends where it ends without tokens computed ahead", "[lookup
     const std::string stop = whole.text.substr(at, 6);
     const char* stops[] = {stop.c_str()};
     INFO("stop at " << at);
-    riffle_generate_options g = answer_of(40);
+    GenerateOptions g = answer_of(40);
     g.stop = stops;
     g.n_stop = 1;
     const Answered got = answer(b, prompt, g);
@@ -139,10 +140,10 @@ TEST_CASE("an answer ends where it ends without tokens computed ahead", "[lookup
 TEST_CASE("a grammar's answers are the same with tokens computed ahead",
           "[lookup][grammar][arithmetic]") {
   for (const int64_t slots : {0, 96}) {
-    Runtime a(with(RIFFLE_SELECTOR_DENSE, 0, slots)), b(with(RIFFLE_SELECTOR_DENSE, 9, slots));
+    Runtime a(with(SelectorKind::DENSE, 0, slots)), b(with(SelectorKind::DENSE, 9, slots));
     const TestGrammar of_a(a, kNames), of_b(b, kNames);
     std::vector<riffle_session*> sessions;
-    std::vector<riffle_generate_options> options;
+    std::vector<GenerateOptions> options;
     std::vector<Answered> alone;
     for (uint32_t i = 0; i < 3; ++i) {
       const auto prompt = quoting_prompt(61 + i);
@@ -173,25 +174,25 @@ TEST_CASE("a grammar that becomes too ambiguous is an error of its answer", "[lo
   }
   size_t length[2];
   for (const int lookup : {0, 9}) {
-    Runtime r(with(RIFFLE_SELECTOR_DENSE, lookup));
+    Runtime r(with(SelectorKind::DENSE, lookup));
     const TestGrammar g(r, gbnf);
     riffle_session* s = r.session(quoting_prompt(71));
-    riffle_generate_options o = names(g, 1);
+    GenerateOptions o = names(g, 1);
     riffle_result result{};
-    CHECK(riffle_generate(s, &o, nullptr, nullptr, &result) == RIFFLE_UNSUPPORTED);
+    CHECK(generate(s, &o, nullptr, nullptr, &result) == RIFFLE_UNSUPPORTED);
     const std::string error = riffle_context_error(r.context);
     INFO(error);
     CHECK(error.find("too ambiguous") != std::string::npos);
     length[lookup > 0] = riffle_session_length(s);
     o = answer_of(4);
-    CHECK(riffle_generate(s, &o, nullptr, nullptr, nullptr) == RIFFLE_OK);
+    CHECK(generate(s, &o, nullptr, nullptr, nullptr) == RIFFLE_OK);
   }
   CHECK(length[0] == length[1]);
   CHECK(length[0] > quoting_prompt(71).size());
 }
 
 TEST_CASE("an end token among tokens computed ahead ends the answer", "[lookup]") {
-  Runtime a(with(RIFFLE_SELECTOR_DENSE, 0)), b(with(RIFFLE_SELECTOR_DENSE, 15));
+  Runtime a(with(SelectorKind::DENSE, 0)), b(with(SelectorKind::DENSE, 15));
   // The second answer repeats the first one, which stands in the prompt with its end token.
   const char* question =
       "The pass key is 48213. Remember it. The grass is green. What is the pass key?";
@@ -201,7 +202,7 @@ TEST_CASE("an end token among tokens computed ahead ends the answer", "[lookup]"
   size_t n = 0;
   REQUIRE(riffle_chat_tokens(a.model, messages, 3, prompt.data(), prompt.size(), &n) == RIFFLE_OK);
   prompt.resize(n);
-  riffle_generate_options g = answer_of(40);
+  GenerateOptions g = answer_of(40);
   g.ignore_eos = false;
   const Answered want = answer(a, prompt, g);
   CHECK(want.result.finish == RIFFLE_FINISH_STOP);
@@ -215,7 +216,7 @@ TEST_CASE("an end token among tokens computed ahead ends the answer", "[lookup]"
 TEST_CASE("tokens computed ahead do not go beyond the context", "[lookup]") {
   const auto prompt = quoting_prompt(71);
   for (int room = 0; room < 40; room += all_rounds() ? 1 : 7) {
-    riffle_context_options off = with(RIFFLE_SELECTOR_PSA, 0), on = with(RIFFLE_SELECTOR_PSA, 15);
+    ContextOptions off = with(SelectorKind::PSA, 0), on = with(SelectorKind::PSA, 15);
     off.n_ctx = on.n_ctx = static_cast<int32_t>(prompt.size()) + room;
     Runtime a(off), b(on);
     const Answered want = answer(a, prompt, answer_of(-1));
@@ -228,9 +229,9 @@ TEST_CASE("sessions that compute ahead together give what each gives alone",
           "[lookup][arithmetic]") {
   const std::vector<std::vector<int32_t>> prompts = {quoting_prompt(81), some_tokens(200, 82),
                                                      quoting_prompt(83, 30), quoting_prompt(84)};
-  const std::vector<riffle_generate_options> asked = {answer_of(50), answer_of(30, 0.8f, 3),
-                                                      answer_of(45, 1.1f, 4), answer_of(40)};
-  for (const riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_SHARE}) {
+  const std::vector<GenerateOptions> asked = {answer_of(50), answer_of(30, 0.8f, 3),
+                                              answer_of(45, 1.1f, 4), answer_of(40)};
+  for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE}) {
     Runtime a(with(selector, 0));
     std::vector<Answered> want;
     for (size_t i = 0; i < prompts.size(); ++i) want.push_back(answer(a, prompts[i], asked[i]));
@@ -251,7 +252,7 @@ TEST_CASE("sessions that compute ahead together give what each gives alone",
 }
 
 TEST_CASE("a conversation goes on after tokens were computed ahead", "[lookup][arithmetic]") {
-  Runtime a(with(RIFFLE_SELECTOR_SHARE, 0)), b(with(RIFFLE_SELECTOR_SHARE, 9));
+  Runtime a(with(SelectorKind::SHARE, 0)), b(with(SelectorKind::SHARE, 9));
   Answered got[2][3];
   Runtime* runtimes[] = {&a, &b};
   for (int i = 0; i < 2; ++i) {
@@ -275,23 +276,22 @@ TEST_CASE("a conversation goes on after tokens were computed ahead", "[lookup][a
 TEST_CASE("lookup is refused where it cannot work", "[lookup]") {
   riffle_model* model = nullptr;
   REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
-  const auto refused = [&](const riffle_context_options& o, riffle_status status,
-                           const std::string& said) {
+  const auto refused = [&](const ContextOptions& o, riffle_status status, const std::string& said) {
     riffle_context* context = nullptr;
     char err[512] = "";
-    CHECK(riffle_context_create(model, &o, &context, err, sizeof err) == status);
+    CHECK(context_create(model, &o, &context, err, sizeof err) == status);
     INFO(err);
     CHECK(std::string(err).find(said) != std::string::npos);
     riffle_context_free(context);
   };
-  refused(with(RIFFLE_SELECTOR_TOKENSELECT, 4), RIFFLE_UNSUPPORTED, "lookup is 4");
-  refused(with(RIFFLE_SELECTOR_LFPS, 4), RIFFLE_UNSUPPORTED, "lfps");
-  refused(with(RIFFLE_SELECTOR_SHARE, 16), RIFFLE_BAD_ARGUMENT, "lookup is 16, expected 0 to 15");
-  refused(with(RIFFLE_SELECTOR_SHARE, -1), RIFFLE_BAD_ARGUMENT, "lookup is -1");
+  refused(with(SelectorKind::TOKENSELECT, 4), RIFFLE_UNSUPPORTED, "lookup is 4");
+  refused(with(SelectorKind::LFPS, 4), RIFFLE_UNSUPPORTED, "lfps");
+  refused(with(SelectorKind::SHARE, 16), RIFFLE_BAD_ARGUMENT, "lookup is 16, expected 0 to 15");
+  refused(with(SelectorKind::SHARE, -1), RIFFLE_BAD_ARGUMENT, "lookup is -1");
   riffle_model_free(model);
-  Runtime r(with(RIFFLE_SELECTOR_SHARE, 4));
-  riffle_selection s = with(RIFFLE_SELECTOR_LFPS, 0).selection;
-  CHECK(riffle_set_selection(r.context, &s) == RIFFLE_UNSUPPORTED);
-  s.selector = RIFFLE_SELECTOR_PSA;
-  CHECK(riffle_set_selection(r.context, &s) == RIFFLE_OK);
+  Runtime r(with(SelectorKind::SHARE, 4));
+  Selection s = with(SelectorKind::LFPS, 0).selection;
+  CHECK(set_selection(r.context, &s) == RIFFLE_UNSUPPORTED);
+  s.selector = SelectorKind::PSA;
+  CHECK(set_selection(r.context, &s) == RIFFLE_OK);
 }

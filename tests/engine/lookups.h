@@ -33,9 +33,8 @@ inline std::vector<int32_t> quoting_prompt(uint32_t seed, int phrase = 60, int t
   return out;
 }
 
-inline riffle_generate_options answer_of(int max_tokens, float temperature = 0, uint64_t seed = 0) {
-  riffle_generate_options g;
-  riffle_generate_defaults(&g);
+inline GenerateOptions answer_of(int max_tokens, float temperature = 0, uint64_t seed = 0) {
+  GenerateOptions g;
   g.max_tokens = max_tokens;
   g.sampling.temperature = temperature;
   g.sampling.seed = seed;
@@ -46,7 +45,7 @@ inline riffle_generate_options answer_of(int max_tokens, float temperature = 0, 
 // The answers of several sessions at once. stop_after: this many tokens end the first answer; < 0:
 // none do. abort: by riffle_abort in place of the callback's result.
 inline std::vector<Answered> answers(Runtime& r, const std::vector<riffle_session*>& sessions,
-                                     const std::vector<riffle_generate_options>& options,
+                                     const std::vector<GenerateOptions>& options,
                                      int stop_after = -1, bool abort = false) {
   struct Taker {
     Runtime& r;
@@ -67,8 +66,8 @@ inline std::vector<Answered> answers(Runtime& r, const std::vector<riffle_sessio
     return t->abort;
   };
   std::vector<riffle_result> results(sessions.size());
-  r.check(riffle_generate_many(r.context, sessions.data(), options.data(), sessions.size(),
-                               on_token, &taker, results.data()));
+  r.check(generate_many(r.context, sessions.data(), options.data(), sessions.size(), on_token,
+                        &taker, results.data()));
   for (size_t i = 0; i < sessions.size(); ++i) {
     taker.out[i].result = results[i];
     taker.out[i].length = riffle_session_length(sessions[i]);
@@ -90,15 +89,15 @@ struct TestGrammar {
 };
 
 // An answer of names, by a grammar. Its end is clear without a further step.
-inline riffle_generate_options names(const TestGrammar& grammar, uint64_t seed) {
-  riffle_generate_options g = answer_of(200, 0.8f, seed);
+inline GenerateOptions names(const TestGrammar& grammar, uint64_t seed) {
+  GenerateOptions g = answer_of(200, 0.8f, seed);
   g.grammar = grammar.handle;
   return g;
 }
 inline constexpr const char* kNames = R"(root ::= ("Anna " | "Otto " | [a-d]{2,9} "; "){20} "end")";
 
-inline Answered answer(Runtime& r, const std::vector<int32_t>& prompt,
-                       const riffle_generate_options& g, int stop_after = -1, bool abort = false) {
+inline Answered answer(Runtime& r, const std::vector<int32_t>& prompt, const GenerateOptions& g,
+                       int stop_after = -1, bool abort = false) {
   riffle_session* s = r.session(prompt);
   return answers(r, {s}, {g}, stop_after, abort)[0];
 }

@@ -10,7 +10,7 @@ namespace riffle::test {
 
 // Answers of a hot sampler by the shipped model, and by that model with the upper half of its
 // pieces of type unused: ids of that half come up in the former, and must not in the latter.
-inline void check_padding_is_not_drawn(const riffle_context_options& options) {
+inline void check_padding_is_not_drawn(const ContextOptions& options) {
   const TempDir dir;
   const std::string padded = dir / "padded.gguf";
   std::string bytes = read_file(shipped_model());
@@ -33,8 +33,7 @@ inline void check_padding_is_not_drawn(const riffle_context_options& options) {
     std::vector<int32_t> low;
     for (const int32_t token : prompt) low.push_back(token % half);
     run.check(riffle_prefill(session, low.data(), low.size(), nullptr, nullptr));
-    riffle_generate_options g;
-    riffle_generate_defaults(&g);
+    GenerateOptions g;
     g.max_tokens = 60;
     g.ignore_eos = true;
     g.sampling.temperature = 50;
@@ -48,7 +47,7 @@ inline void check_padding_is_not_drawn(const riffle_context_options& options) {
       return true;
     };
     riffle_result result{};
-    run.check(riffle_generate(session, &g, take, &most, &result));
+    run.check(generate(session, &g, take, &most, &result));
     CHECK(result.n_tokens == 60);
     return most;
   };

@@ -4,28 +4,28 @@
 
 #include "tests/engine/tiny_checkpoint.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-riffle_isa isas[] = {RIFFLE_ISA_SCALAR, RIFFLE_ISA_AVX2, RIFFLE_ISA_AVX512, RIFFLE_ISA_AMX};
+IsaChoice isas[] = {IsaChoice::SCALAR, IsaChoice::AVX2, IsaChoice::AVX512, IsaChoice::AMX};
 
-bool available(riffle_isa isa) {
-  riffle_context_options o = options();
+bool available(IsaChoice isa) {
+  ContextOptions o = options();
   o.isa = isa;
   o.n_ctx = 64;
   riffle_model* m;
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
+  MemoryPlan plan{};
   REQUIRE(riffle_model_load(shipped_model(), nullptr, &m, nullptr, 0) == RIFFLE_OK);
-  const riffle_status s = riffle_plan_memory(m, &o, &plan, nullptr, 0);
+  const riffle_status s = plan_memory(m, &o, &plan, nullptr, 0);
   riffle_model_free(m);
   return s != RIFFLE_UNSUPPORTED;
 }
 
-std::vector<riffle_isa> usable_isas() {
-  std::vector<riffle_isa> usable;
-  for (const riffle_isa isa : isas) {
+std::vector<IsaChoice> usable_isas() {
+  std::vector<IsaChoice> usable;
+  for (const IsaChoice isa : isas) {
     if (available(isa)) usable.push_back(isa);
     else WARN("SKIPPED: this CPU lacks isa " << isa);
   }
@@ -34,8 +34,7 @@ std::vector<riffle_isa> usable_isas() {
 
 constexpr double kBound = 1e-3;
 
-void check_exact(const riffle_context_options& o, const TinyCheckpoint& c,
-                 const std::string& path) {
+void check_exact(const ContextOptions& o, const TinyCheckpoint& c, const std::string& path) {
   const TinyDifference d = compare(o, c, path);
   INFO(d.where);
   CHECK(d.relative <= kBound);
@@ -83,13 +82,13 @@ void check_same_gguf(const std::string& ours, const std::string& path) {
 
 TEST_CASE("parity: every instruction set gives transformers' logits with f32 KV", "[parity]") {
   const TempDir temp;
-  const std::vector<riffle_isa> usable = usable_isas();
+  const std::vector<IsaChoice> usable = usable_isas();
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     DYNAMIC_SECTION(c.name) {
       const std::string folder = tiny_folder(c, temp);
-      for (const riffle_isa isa : usable) {
+      for (const IsaChoice isa : usable) {
         INFO("isa " << isa);
-        riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
+        ContextOptions o = tiny_options(c, options(), KvKind::F32);
         o.isa = isa;
         check_exact(o, c, folder);
       }
@@ -104,13 +103,13 @@ TEST_CASE("parity: chunks, blocks and a pool change nothing", "[parity]") {
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     DYNAMIC_SECTION(c.name) {
       const std::string folder = tiny_folder(c, temp);
-      riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
+      ContextOptions o = tiny_options(c, options(), KvKind::F32);
       o.prefill_chunk = 48;
       o.block_size = 16;
       check_exact(o, c, folder);
       o.prefill_chunk = 500;
       o.block_size = 64;
-      o.device = RIFFLE_DEVICE_EMU;
+      o.device = DeviceKind::EMU;
       o.slots = 16;
       check_exact(o, c, folder);
     }
@@ -122,7 +121,7 @@ TEST_CASE("parity: f16 KV is as near as f16 is", "[parity]") {
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     DYNAMIC_SECTION(c.name) {
       const TinyDifference d =
-          compare(tiny_options(c, options(), RIFFLE_KV_F16), c, tiny_folder(c, temp));
+          compare(tiny_options(c, options(), KvKind::F16), c, tiny_folder(c, temp));
       INFO(d.where);
       // Prompts' products with quantised weights round activations to 8 bits.
       CHECK(d.relative <= (c.name.ends_with("_mxfp4") ? 5e-2 : 5e-3));
@@ -133,7 +132,7 @@ TEST_CASE("parity: f16 KV is as near as f16 is", "[parity]") {
 // RIFFLE_TEST_TINY_GGUF: a folder with all of them, by tools/fixtures/tiny_checkpoints.py --gguf.
 TEST_CASE("parity: the same logits as GGUF", "[parity]") {
   const TempDir temp;
-  const std::vector<riffle_isa> usable = usable_isas();
+  const std::vector<IsaChoice> usable = usable_isas();
   const char* more = std::getenv("RIFFLE_TEST_TINY_GGUF");
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     if (!c.gguf) continue;
@@ -145,17 +144,16 @@ TEST_CASE("parity: the same logits as GGUF", "[parity]") {
       if (std::filesystem::exists(kept)) paths.push_back(kept);
       if (more && *more) paths.push_back(std::string(more) + "/" + c.name + ".gguf");
       for (size_t i = 1; i < paths.size(); ++i) check_same_gguf(bytes, paths[i]);
-      for (const std::string& p : paths)
-        check_exact(tiny_options(c, options(), RIFFLE_KV_F32), c, p);
-      for (const riffle_isa isa : usable) {
+      for (const std::string& p : paths) check_exact(tiny_options(c, options(), KvKind::F32), c, p);
+      for (const IsaChoice isa : usable) {
         INFO("isa " << isa);
-        riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
+        ContextOptions o = tiny_options(c, options(), KvKind::F32);
         o.isa = isa;
         check_exact(o, c, path);
       }
       INFO("device emu");
-      riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
-      o.device = RIFFLE_DEVICE_EMU;
+      ContextOptions o = tiny_options(c, options(), KvKind::F32);
+      o.device = DeviceKind::EMU;
       o.block_size = 64;
       o.slots = 16;
       check_exact(o, c, path);

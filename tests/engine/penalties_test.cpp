@@ -19,7 +19,7 @@ using namespace riffle::test;
 namespace {
 
 // riffle.h's rules, one after the other over all that is there.
-std::vector<double> penalised(const std::vector<float>& logits, const riffle_sampling& s,
+std::vector<double> penalised(const std::vector<float>& logits, const Sampling& s,
                               const std::vector<int32_t>& prompt,
                               const std::vector<int32_t>& answer) {
   std::vector<double> out(logits.begin(), logits.end());
@@ -37,7 +37,7 @@ std::vector<double> penalised(const std::vector<float>& logits, const riffle_sam
   return out;
 }
 
-std::string refusal(const riffle_sampling& s) {
+std::string refusal(const Sampling& s) {
   return refusal_of([&] { check_penalties(s); });
 }
 
@@ -47,7 +47,7 @@ TEST_CASE("penalties: changes are those of the rules, whatever was drawn", "[sam
   std::mt19937 g(3);
   const int n_ids = 50;
   for (int round = 0; round < 200; ++round) {
-    riffle_sampling s = sampling();
+    Sampling s = sampling();
     s.repeat_penalty = round % 3 == 0 ? 1.f : 0.5f + static_cast<float>(round % 7) / 4;
     s.repeat_last_n = round % 5 == 0 ? -1 : round % 11;
     s.frequency_penalty = round % 2 == 0 ? 0.f : static_cast<float>(round % 9) / 4 - 1;
@@ -85,7 +85,7 @@ TEST_CASE("penalties: changes are those of the rules, whatever was drawn", "[sam
 
 TEST_CASE("penalties: a million draws follow the changed probabilities", "[sampler]") {
   const std::vector<float> logits = {2, 1.5f, 1, 0.5f, 0, -0.5f, -1, -1.5f, 3, 3, -2, 0.25f};
-  riffle_sampling s = sampling();
+  Sampling s = sampling();
   s.repeat_penalty = 1.5f;
   s.frequency_penalty = 0.4f;
   s.presence_penalty = 0.3f;
@@ -119,7 +119,7 @@ TEST_CASE("penalties: a million draws follow the changed probabilities", "[sampl
 }
 
 TEST_CASE("penalties: bad values are named", "[sampler]") {
-  riffle_sampling s = sampling();
+  Sampling s = sampling();
   CHECK(refusal(s).empty());
   s.repeat_penalty = 0;
   CHECK(refusal(s) == "repeat_penalty is 0, expected more than 0, and finite");
@@ -183,14 +183,12 @@ TEST_CASE("logprobs: the softmax in double, best first", "[sampler]") {
 // Compares the tokens that riffle_generate draws with those drawn by steps and the rules.
 TEST_CASE("penalties: answers are those of the rules, also with tokens computed ahead",
           "[sampler]") {
-  riffle_context_options o;
-  riffle_context_defaults(&o);
-  o.device = RIFFLE_DEVICE_CPU;
+  ContextOptions o;
+  o.device = DeviceKind::CPU;
   for (const int lookup : {0, 4}) {
     o.lookup = lookup;
     Runtime r(o);
-    riffle_generate_options g;
-    riffle_generate_defaults(&g);
+    GenerateOptions g;
     g.max_tokens = 40;
     g.ignore_eos = true;
     g.sampling.temperature = 0;
@@ -221,7 +219,7 @@ TEST_CASE("penalties: answers are those of the rules, also with tokens computed 
       to.best.push_back(t->n_top == 3 ? t->top[0].token : -1);
       return true;
     };
-    r.check(riffle_generate(one, &g, take, &got, nullptr));
+    r.check(generate(one, &g, take, &got, nullptr));
     REQUIRE(got.tokens.size() == 40);
     riffle_model_info info{};
     info.struct_size = sizeof info;
@@ -245,9 +243,8 @@ TEST_CASE("penalties: answers are those of the rules, also with tokens computed 
 }
 
 TEST_CASE("penalties: biases that leave no token are an error of the caller", "[sampler]") {
-  riffle_context_options o;
-  riffle_context_defaults(&o);
-  o.device = RIFFLE_DEVICE_CPU;
+  ContextOptions o;
+  o.device = DeviceKind::CPU;
   o.n_ctx = 64;
   Runtime r(o);
   riffle_session* s = r.session();
@@ -258,10 +255,9 @@ TEST_CASE("penalties: biases that leave no token are an error of the caller", "[
   r.check(riffle_model_get_info(r.model, &info));
   std::vector<riffle_logit_bias> all;
   for (int32_t t = 0; t < info.vocab_size; ++t) all.push_back({t, -INFINITY});
-  riffle_generate_options g;
-  riffle_generate_defaults(&g);
+  GenerateOptions g;
   g.sampling.logit_bias = all.data();
   g.sampling.n_logit_bias = all.size();
-  CHECK(riffle_generate(s, &g, nullptr, nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);
+  CHECK(generate(s, &g, nullptr, nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);
   CHECK(std::string(riffle_context_error(r.context)).find("no token can be drawn") == 0);
 }

@@ -1,6 +1,7 @@
 // A long prompt that was stopped: what was read is kept, and nothing depends on where it stopped.
 #include "tests/engine/window_model.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
@@ -31,11 +32,11 @@ riffle_status read_to(Runtime& r, riffle_session* s, const std::vector<int32_t>&
 
 TEST_CASE("a stopped prompt keeps what was read and goes on to the same logits", "[prefill]") {
   const auto tokens = some_tokens(4500, 3);
-  const std::pair<riffle_device, riffle_kv_type> kinds[] = {{RIFFLE_DEVICE_CPU, RIFFLE_KV_F32},
-                                                            {RIFFLE_DEVICE_CPU, RIFFLE_KV_F16},
-                                                            {RIFFLE_DEVICE_EMU, RIFFLE_KV_Q8}};
+  const std::pair<DeviceKind, KvKind> kinds[] = {{DeviceKind::CPU, KvKind::F32},
+                                                 {DeviceKind::CPU, KvKind::F16},
+                                                 {DeviceKind::EMU, KvKind::Q8}};
   for (const auto& [device, kv] : kinds) {
-    riffle_context_options o = options();
+    ContextOptions o = options();
     o.device = device;
     o.kv_type = kv;
     o.n_ctx = 8192;
@@ -62,13 +63,12 @@ TEST_CASE("a stopped prompt keeps what was read and goes on to the same logits",
 
 TEST_CASE("an error in a later piece keeps the pieces before it", "[prefill]") {
   const auto tokens = some_tokens(9000, 3);
-  riffle_context_options o = options();
+  ContextOptions o = options();
   o.n_ctx = 16384;
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
+  MemoryPlan plan{};
   {
     const Runtime r(o);
-    REQUIRE(riffle_plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
+    REQUIRE(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
   }
   o.n_ctx = 9000;
   o.host_mem = plan.host_kv * 9100 / 16384;
@@ -87,11 +87,10 @@ TEST_CASE("an error in a later piece keeps the pieces before it", "[prefill]") {
 TEST_CASE("a prompt whose end teaches the selector, and one with list positions, is one piece",
           "[prefill]") {
   const auto tokens = some_tokens(3500, 3);
-  riffle_context_options o = options();
+  ContextOptions o = options();
   o.n_ctx = 8192;
-  o.selection.selector = GENERATE(RIFFLE_SELECTOR_LFPS, RIFFLE_SELECTOR_TOKENSELECT);
-  if (o.selection.selector == RIFFLE_SELECTOR_TOKENSELECT)
-    o.selection.positions = RIFFLE_POSITIONS_LIST;
+  o.selection.selector = GENERATE(SelectorKind::LFPS, SelectorKind::TOKENSELECT);
+  if (o.selection.selector == SelectorKind::TOKENSELECT) o.selection.positions = PositionRule::LIST;
   Runtime r(o);
   riffle_session* s = r.session();
   CHECK(read_to(r, s, tokens, 0.9) == RIFFLE_ABORTED);
@@ -102,7 +101,7 @@ TEST_CASE("a prompt whose end teaches the selector, and one with list positions,
 
 TEST_CASE("windows: pieces are no ends of prompts", "[prefill][window]") {
   const TempDir temp;
-  riffle_context_options o = sparse(RIFFLE_SELECTOR_SHARE);
+  ContextOptions o = sparse(SelectorKind::SHARE);
   o.n_ctx = 8192;
   Runtime r(o, mistral(temp, 64));
   std::vector<int32_t> tokens = ids(0, 500);

@@ -344,8 +344,7 @@ TEST_CASE("numbers of an answer beyond their ranges are refused by name, value a
     const std::string id = s->id, name = id.substr(id.find('.') + 1);
     for (const double v : {s->above_low ? s->low : s->low - 1, s->high + 1, std::nan("")}) {
       if (whole && !(std::fabs(v) < 2147483648.0)) continue;
-      riffle_generate_options o;
-      riffle_generate_defaults(&o);
+      GenerateOptions o;
       o.sampling.dry_multiplier = 1;  // dry_base counts
       char* const at = reinterpret_cast<char*>(s->options == RIFFLE_OPTIONS_SAMPLING
                                                    ? static_cast<void*>(&o.sampling)

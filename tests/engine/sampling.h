@@ -5,12 +5,12 @@
 
 #include "riffle.h"
 #include "util/error.h"
+#include "util/options.h"
 
 namespace riffle::test {
 
-inline riffle_sampling sampling() {
-  riffle_sampling s;
-  riffle_sampling_defaults(&s);
+inline Sampling sampling() {
+  Sampling s;
   return s;
 }
 

@@ -5,28 +5,27 @@
 #include "select/selector.h"
 #include "tests/engine/test_model.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-riffle_plan plan_of(const Runtime& r, const riffle_context_options& o) {
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
-  r.check(riffle_plan_memory(r.model, &o, &plan, nullptr, 0));
+MemoryPlan plan_of(const Runtime& r, const ContextOptions& o) {
+  MemoryPlan plan{};
+  r.check(plan_memory(r.model, &o, &plan, nullptr, 0));
   return plan;
 }
 
-// riffle_stats.index_bytes of a full session, less the digests of its full blocks, where the
+// Stats.index_bytes of a full session, less the digests of its full blocks, where the
 // selection reads any.
-uint64_t kept(const riffle_context_options& o) {
+uint64_t kept(const ContextOptions& o) {
   Runtime r(o);
   riffle_session* s = r.session();
   const auto tokens = some_tokens(o.n_ctx - 24, 3), steps = some_tokens(24, 4);
   r.check(riffle_prefill(s, tokens.data(), tokens.size(), nullptr, nullptr));
   for (int32_t t : steps) r.check(riffle_step(r.context, &s, &t, 1));
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  REQUIRE(riffle_session_get_stats(s, &stats) == RIFFLE_OK);
+  Stats stats{};
+  REQUIRE(session_get_stats(s, &stats) == RIFFLE_OK);
   const uint64_t heads = 8 * 2,
                  blocks = o.n_ctx / o.block_size;  // blocks of the shipped model; head_dim 64
   return stats.index_bytes - heads * blocks * riffle::digest_spec(o.selection).bytes(64);
@@ -35,25 +34,25 @@ uint64_t kept(const riffle_context_options& o) {
 }  // namespace
 
 TEST_CASE("the plan's selector state is what a full session keeps", "[engine][model]") {
-  std::vector<std::pair<riffle_selector, riffle_rank>> all = {
-      {RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES}, {RIFFLE_SELECTOR_TOPK, RIFFLE_RANK_CODES}};
-  for (int selector = RIFFLE_SELECTOR_DENSE; selector <= RIFFLE_SELECTOR_AUTO; ++selector)
-    all.push_back({static_cast<riffle_selector>(selector), RIFFLE_RANK_DIGESTS});
-  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
+  std::vector<std::pair<SelectorKind, RankBy>> all = {{SelectorKind::PSA, RankBy::CODES},
+                                                      {SelectorKind::TOPK, RankBy::CODES}};
+  for (int selector = 0; selector <= int(SelectorKind::AUTO); ++selector)
+    all.push_back({static_cast<SelectorKind>(selector), RankBy::DIGESTS});
+  for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU})
     for (const auto& [selector, rank] : all)
       for (const int n_ctx : {1024, 3088}) {
-        riffle_context_options o = options();
+        ContextOptions o = options();
         o.device = device;
         o.n_ctx = n_ctx;
         o.selection.selector = selector;
         o.selection.rank = rank;
         o.selection.select_tokens = 300;
         const Runtime r(o);
-        const riffle_plan plan = plan_of(r, o);
+        const MemoryPlan plan = plan_of(r, o);
         const uint64_t have = kept(o), said = plan.selector_state;
         INFO("selector " << selector << ", rank " << rank << ", " << n_ctx << " tokens: planned "
                          << said << ", kept " << have);
-        if (selector == RIFFLE_SELECTOR_LFPS) {  // the tables; candidates depend on the text
+        if (selector == SelectorKind::LFPS) {  // the tables; candidates depend on the text
           const uint64_t tables = uint64_t(8) * 2 * n_ctx * 2 * 4;
           CHECK(said >= tables);
           CHECK(said - tables <= 8 * 2 * 2048);  // the part that does not grow with the text
@@ -63,9 +62,9 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
           CHECK(said == have);
         }
         // The selector that auto stands for depends on the length.
-        const bool codes = rank == RIFFLE_RANK_CODES || plan.selector == RIFFLE_SELECTOR_TWILIGHT ||
-                           plan.selector == RIFFLE_SELECTOR_SHARE;
-        const bool keeps = codes || plan.selector >= RIFFLE_SELECTOR_TWILIGHT;
+        const bool codes = rank == RankBy::CODES || plan.selector == SelectorKind::TWILIGHT ||
+                           plan.selector == SelectorKind::SHARE;
+        const bool keeps = codes || plan.selector >= SelectorKind::TWILIGHT;
         CHECK((said > 0) == keeps);
         if (codes) {
           // d/2 + 4 bytes a token; the mean value of a block
@@ -82,15 +81,14 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
 
 TEST_CASE("lfps keeps what a follow-up prompt found until the second step after it",
           "[engine][model]") {
-  riffle_context_options o = options();
+  ContextOptions o = options();
   o.n_ctx = 3088;
-  o.selection.selector = RIFFLE_SELECTOR_LFPS;
+  o.selection.selector = SelectorKind::LFPS;
   Runtime r(o);
   riffle_session* s = r.session();
   const auto bytes = [&] {
-    riffle_stats stats{};
-    stats.struct_size = sizeof stats;
-    REQUIRE(riffle_session_get_stats(s, &stats) == RIFFLE_OK);
+    Stats stats{};
+    REQUIRE(session_get_stats(s, &stats) == RIFFLE_OK);
     return stats.index_bytes;
   };
   const auto tokens = some_tokens(2060, 3);
@@ -108,8 +106,8 @@ TEST_CASE("lfps keeps what a follow-up prompt found until the second step after 
   // Steps of another selector are as sure to stay, once a block is full.
   r.check(riffle_prefill(s, tokens.data() + 2020, 20, nullptr, nullptr));
   CHECK(bytes() >= before + tables);
-  o.selection.selector = RIFFLE_SELECTOR_DENSE;
-  r.check(riffle_set_selection(r.context, &o.selection));
+  o.selection.selector = SelectorKind::DENSE;
+  r.check(set_selection(r.context, &o.selection));
   for (int i = 0; i < o.block_size; ++i) step();
   CHECK(bytes() < before + tables / 2);
 }

@@ -4,16 +4,17 @@
 
 #include "tests/engine/session_files.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
 // Saved on the one, loaded on the other.
-constexpr std::pair<riffle_device, riffle_device> kWays[] = {
-    {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}, {RIFFLE_DEVICE_EMU, RIFFLE_DEVICE_CPU}};
-constexpr riffle_kv_type kTypes[] = {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8};
+constexpr std::pair<DeviceKind, DeviceKind> kWays[] = {{DeviceKind::CPU, DeviceKind::EMU},
+                                                       {DeviceKind::EMU, DeviceKind::CPU}};
+constexpr KvKind kTypes[] = {KvKind::F16, KvKind::F32, KvKind::Q8};
 
-void check_way(riffle_context_options o, riffle_context_options p, const std::string& path) {
+void check_way(ContextOptions o, ContextOptions p, const std::string& path) {
   const auto prompt = some_tokens(300, 1), more = some_tokens(8, 2);
   p.n_threads = 1;
   Runtime a(o), b(p);
@@ -27,13 +28,13 @@ void check_way(riffle_context_options o, riffle_context_options p, const std::st
 
 TEST_CASE("saved sessions go on with the same bits, whatever selects", "[session_file][model]") {
   const TempDir temp;
-  for (const riffle_selector selector : kSelectors)
-    for (const riffle_kv_type type : kTypes)
+  for (const SelectorKind selector : kSelectors)
+    for (const KvKind type : kTypes)
       for (const auto& [from, to] : kWays) {
         INFO("selector " << selector << ", KV " << type << ", from " << from);
-        riffle_context_options o = small(selector, from), p = small(selector, to);
+        ContextOptions o = small(selector, from), p = small(selector, to);
         o.kv_type = p.kv_type = type;
-        o.block_size = p.block_size = type == RIFFLE_KV_Q8 ? 32 : 16;
+        o.block_size = p.block_size = type == KvKind::Q8 ? 32 : 16;
         check_way(o, p, temp / "a.kv");
       }
 }
@@ -42,11 +43,10 @@ TEST_CASE("saved sessions go on with the same bits in blocks of every size",
           "[session_file][model]") {
   const TempDir temp;
   for (const int block_size : {16, 32, 64})
-    for (const riffle_kv_type type : kTypes)
+    for (const KvKind type : kTypes)
       for (const auto& [from, to] : kWays) {
         INFO("blocks of " << block_size << ", KV " << type << ", from " << from);
-        riffle_context_options o = small(RIFFLE_SELECTOR_SHARE, from),
-                               p = small(RIFFLE_SELECTOR_SHARE, to);
+        ContextOptions o = small(SelectorKind::SHARE, from), p = small(SelectorKind::SHARE, to);
         o.kv_type = p.kv_type = type;
         o.block_size = p.block_size = block_size;
         check_way(o, p, temp / "a.kv");
@@ -57,11 +57,10 @@ TEST_CASE("cuts and forks are saved and go on with the same bits", "[session_fil
   const TempDir temp;
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(300, 1), more = some_tokens(8, 2);
-  for (const riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_PSA})
+  for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE, SelectorKind::PSA})
     for (const auto& [from, to] : kWays) {
       INFO("selector " << selector << ", from " << from);
-      riffle_context_options o = small(selector, from), p = small(selector, to);
+      ContextOptions o = small(selector, from), p = small(selector, to);
       o.block_size = p.block_size = 32;
       Runtime a(o), b(p);
       riffle_session* s = a.session(prompt);
@@ -84,7 +83,7 @@ TEST_CASE("cuts and forks are saved and go on with the same bits", "[session_fil
       a.check(riffle_session_truncate(s, 210));
       a.check(riffle_prefill(s, more.data(), 5, nullptr, nullptr));
       save(a, s, path);
-      CHECK(SessionFile(path).info().saves == 3);
+      CHECK(test::SessionFile(path).info().saves == 3);
       go_on_alike(a, s, b, load(b, path), more);
     }
 }
@@ -94,7 +93,7 @@ TEST_CASE("cut sessions are saved and go on with the same bits, whatever selects
   const TempDir temp;
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(300, 1), more = some_tokens(8, 2);
-  for (const riffle_selector selector : kSelectors)
+  for (const SelectorKind selector : kSelectors)
     for (const auto& [from, to] : kWays) {
       Runtime a(small(selector, from)), b(small(selector, to));
       riffle_session* s = a.session(prompt);
@@ -115,23 +114,23 @@ TEST_CASE("saved sessions: list positions, other digests and none", "[session_fi
   const TempDir temp;
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(300, 1), more = some_tokens(12, 2);
-  Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
+  Runtime a(small(SelectorKind::SHARE)), b(small(SelectorKind::SHARE));
   riffle_session* s = a.session(prompt);
   SECTION("another selection than the one that saved") {
     save(a, s, path);
-    riffle_selection psa = small(RIFFLE_SELECTOR_PSA).selection;
+    Selection psa = small(SelectorKind::PSA).selection;
     riffle_session* t = load(b, path);
-    b.check(riffle_set_selection(b.context, &psa));
-    a.check(riffle_set_selection(a.context, &psa));
+    b.check(set_selection(b.context, &psa));
+    a.check(set_selection(a.context, &psa));
     go_on_alike(a, s, b, t, more);
   }
   SECTION("list positions") {
-    riffle_selection list = small(RIFFLE_SELECTOR_TOKENSELECT).selection;
-    list.positions = RIFFLE_POSITIONS_LIST;
-    for (Runtime* r : {&a, &b}) r->check(riffle_set_selection(r->context, &list));
+    Selection list = small(SelectorKind::TOKENSELECT).selection;
+    list.positions = PositionRule::LIST;
+    for (Runtime* r : {&a, &b}) r->check(set_selection(r->context, &list));
     for (const int32_t t : more) a.check(riffle_step(a.context, &s, &t, 1));
     save(a, s, path);
-    CHECK(SessionFile(path).info().list_positions);
+    CHECK(test::SessionFile(path).info().list_positions);
     go_on_alike(a, s, b, load(b, path), more);
   }
   SECTION("an empty session") {

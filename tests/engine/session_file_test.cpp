@@ -13,6 +13,7 @@
 #include "tests/engine/session_files.h"
 #include "tests/engine/window_model.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
@@ -34,7 +35,7 @@ TEST_CASE("only what is new is written", "[session_file][model]") {
   for (const bool loaded : {false, true}) {
     INFO("loaded in between: " << loaded);
     std::filesystem::remove(path);
-    Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
+    Runtime a(small(SelectorKind::SHARE)), b(small(SelectorKind::SHARE));
     riffle_session* s = a.session(prompt);
     save(a, s, path, "first");
     const uint64_t first = size_of(path);
@@ -53,7 +54,7 @@ TEST_CASE("only what is new is written", "[session_file][model]") {
       const uint64_t at = size_of(path);
       save(a, s, path, "turn " + std::to_string(turn));
       CHECK(size_of(path) - at < first / 2);
-      const SessionFile file(path);
+      const test::SessionFile file(path);
       const riffle_session_file_info info = file.info();
       CHECK(info.saves == uint64_t(turn) + 2);
       CHECK(std::string(static_cast<const char*>(info.data), info.data_size) ==
@@ -78,7 +79,7 @@ TEST_CASE("a save by somebody else is not written over in part", "[session_file]
   const TempDir temp;
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(200, 1), other = some_tokens(90, 2);
-  Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
+  Runtime a(small(SelectorKind::SHARE)), b(small(SelectorKind::SHARE));
   riffle_session *s = a.session(), *t = nullptr;
   a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
   save(a, s, path);
@@ -87,7 +88,7 @@ TEST_CASE("a save by somebody else is not written over in part", "[session_file]
   save(b, t, path);  // behind what a saved
   a.check(riffle_prefill(s, other.data(), 5, nullptr, nullptr));
   save(a, s, path);  // anew
-  Runtime c(small(RIFFLE_SELECTOR_SHARE));
+  Runtime c(small(SelectorKind::SHARE));
   go_on_alike(a, s, c, load(c, path), other);
   save(b, t, temp / "b.kv");
   go_on_alike(b, t, c, load(c, temp / "b.kv"), other);
@@ -97,7 +98,7 @@ TEST_CASE("a save that expects another one changes nothing", "[session_file][mod
   const TempDir temp;
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(200, 1), other = some_tokens(90, 2);
-  Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
+  Runtime a(small(SelectorKind::SHARE)), b(small(SelectorKind::SHARE));
   riffle_session* s = a.session(prompt);
   riffle_save_options o;
   riffle_save_defaults(&o);
@@ -107,13 +108,13 @@ TEST_CASE("a save that expects another one changes nothing", "[session_file][mod
     return riffle_session_save(session, path.c_str(), &o);
   };
   a.check(save_over(s, &mine));
-  CHECK(mine == SessionFile(path).info().save_id);
+  CHECK(mine == test::SessionFile(path).info().save_id);
   riffle_session* t = load(b, path);
   b.check(riffle_prefill(t, other.data(), other.size(), nullptr, nullptr));
   theirs = mine;
   b.check(save_over(t, &theirs));
-  CHECK(theirs == SessionFile(path).info().save_id);
-  CHECK(SessionFile(path).info().saves == 2);
+  CHECK(theirs == test::SessionFile(path).info().save_id);
+  CHECK(test::SessionFile(path).info().saves == 2);
   CHECK(theirs != mine);
   const auto check_refused = [&](uint64_t* id) {
     const std::string before = read_file(path);
@@ -133,7 +134,7 @@ TEST_CASE("a save that expects another one changes nothing", "[session_file][mod
     mine = 0;
     if (old) {
       b.check(save_over(t, nullptr));
-      mine = SessionFile(path).info().save_id;
+      mine = test::SessionFile(path).info().save_id;
       b.check(riffle_prefill(t, other.data(), 3, nullptr, nullptr));
     }
     struct Other {
@@ -150,7 +151,7 @@ TEST_CASE("a save that expects another one changes nothing", "[session_file][mod
     CHECK(save_over(s, &mine) == RIFFLE_FILE_CHANGED);
     CHECK(files_in(temp) == 1);
     riffle_save_defaults(&o);
-    CHECK(SessionFile(path).info().n_tokens == riffle_session_length(t));
+    CHECK(test::SessionFile(path).info().n_tokens == riffle_session_length(t));
   }
   std::filesystem::remove(path);
   a.check(save_over(s, &mine));  // nothing is replaced
@@ -165,8 +166,8 @@ TEST_CASE("sessions of models with windows are saved with what they keep",
   const TempDir temp;
   const std::string path = temp / "a.kv";
   for (const std::string& model : {mistral(temp, 64), qwen(temp, 100), qwen(temp, 70, true)})
-    for (const riffle_selector selector : {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_LFPS})
-      for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+    for (const SelectorKind selector : {SelectorKind::SHARE, SelectorKind::LFPS})
+      for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
         INFO(model << ", selector " << selector << ", device " << device);
         std::filesystem::remove(path);
         Runtime a(small(selector, device), model), b(small(selector, device), model);
@@ -200,11 +201,11 @@ TEST_CASE("forks and cuts of models with windows are saved wherever they are pos
   const TempDir temp;
   const std::string path = temp / "a.kv";
   for (const std::string& model : {mistral(temp, 64), qwen(temp, 100)})
-    for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
+    for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU})
       for (const bool cut : {false, true}) {
         INFO(model << ", device " << device << ", cut " << cut);
-        Runtime a(small(RIFFLE_SELECTOR_SHARE, device), model),
-            b(small(RIFFLE_SELECTOR_SHARE, device), model);
+        Runtime a(small(SelectorKind::SHARE, device), model),
+            b(small(SelectorKind::SHARE, device), model);
         const auto all = ids(0, 700), more = ids(700, 712);
         for (size_t at = 600; at > 540; at -= 7) {
           INFO("at " << at);
@@ -230,11 +231,11 @@ TEST_CASE("what a file does not fit is named", "[session_file][model]") {
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(200, 1);
   {
-    Runtime a(small(RIFFLE_SELECTOR_SHARE));
+    Runtime a(small(SelectorKind::SHARE));
     riffle_session* s = a.session(prompt);
     save(a, s, path, "mine");
   }
-  const SessionFile file(path);
+  const test::SessionFile file(path);
   REQUIRE(file.status == RIFFLE_OK);
   const riffle_session_file_info info = file.info();
   CHECK(info.n_tokens == 200);
@@ -244,8 +245,8 @@ TEST_CASE("what a file does not fit is named", "[session_file][model]") {
   size_t n = 0;
   REQUIRE(riffle_session_file_tokens(file.handle, tokens.data(), 200, &n) == RIFFLE_OK);
   CHECK(tokens == prompt);
-  const auto refused = [&](riffle_status status, const riffle_context_options& o,
-                           const std::string& word, const std::string& model = shipped_model()) {
+  const auto refused = [&](riffle_status status, const ContextOptions& o, const std::string& word,
+                           const std::string& model = shipped_model()) {
     Runtime r(o, model);
     riffle_session* s = nullptr;
     CHECK(riffle_session_load(r.context, file.handle, &s, nullptr, nullptr) == status);
@@ -256,16 +257,16 @@ TEST_CASE("what a file does not fit is named", "[session_file][model]") {
     CHECK(text.find(word) != std::string::npos);
     CHECK(text.find('\n') == std::string::npos);
   };
-  riffle_context_options o = small(RIFFLE_SELECTOR_SHARE);
-  o.kv_type = RIFFLE_KV_F32;
+  ContextOptions o = small(SelectorKind::SHARE);
+  o.kv_type = KvKind::F32;
   refused(RIFFLE_UNSUPPORTED, o, "f16 in blocks of 16 tokens, expected f32");
-  o = small(RIFFLE_SELECTOR_SHARE);
+  o = small(SelectorKind::SHARE);
   o.block_size = 32;
   refused(RIFFLE_UNSUPPORTED, o, "blocks of 32");
-  o = small(RIFFLE_SELECTOR_SHARE);
+  o = small(SelectorKind::SHARE);
   o.n_ctx = 128;
   refused(RIFFLE_CONTEXT_FULL, o, "200 tokens, but the context holds 128");
-  refused(RIFFLE_UNSUPPORTED, small(RIFFLE_SELECTOR_SHARE), "model", mistral(temp, 64));
+  refused(RIFFLE_UNSUPPORTED, small(SelectorKind::SHARE), "model", mistral(temp, 64));
 
   char err[512];
   riffle_session_file* none = nullptr;
@@ -276,7 +277,7 @@ TEST_CASE("what a file does not fit is named", "[session_file][model]") {
   write_file(temp / "text", std::string(20000, 'x'));
   CHECK(riffle_session_file_open((temp / "text").c_str(), &none, err, sizeof err) ==
         RIFFLE_BAD_SESSION);
-  Runtime a(small(RIFFLE_SELECTOR_SHARE));
+  Runtime a(small(SelectorKind::SHARE));
   riffle_session* s = a.session();
   const auto check_target = [&](const char* name, riffle_status status) {
     INFO(name);
@@ -295,7 +296,7 @@ TEST_CASE("damaged files are errors of one line", "[session_file][model]") {
   const TempDir temp;
   const std::string path = temp / "a.kv", bad = temp / "bad.kv";
   const auto prompt = some_tokens(150, 1), more = some_tokens(30, 2);
-  riffle_context_options o = small(RIFFLE_SELECTOR_LFPS);
+  ContextOptions o = small(SelectorKind::LFPS);
   Runtime a(o);
   riffle_session* s = a.session(prompt);
   save(a, s, path, "data");
@@ -306,7 +307,7 @@ TEST_CASE("damaged files are errors of one line", "[session_file][model]") {
   int refused = 0, taken = 0;
   const auto attempt = [&](const std::string& bytes) {
     write_file(bad, bytes);
-    const SessionFile file(bad);
+    const test::SessionFile file(bad);
     riffle_session* t = nullptr;
     riffle_status status = file.status;
     std::string text = file.err;
@@ -338,16 +339,15 @@ TEST_CASE("damaged files are errors of one line", "[session_file][model]") {
     attempt(bytes);
   }
   CHECK(refused > 150);
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  REQUIRE(riffle_get_stats(b.context, &stats) == RIFFLE_OK);
+  Stats stats{};
+  REQUIRE(get_stats(b.context, &stats) == RIFFLE_OK);
 }
 
 TEST_CASE("saving stops where riffle_abort was called", "[session_file][model]") {
   const TempDir temp;
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(150, 1);
-  Runtime a(small(RIFFLE_SELECTOR_DENSE));
+  Runtime a(small(SelectorKind::DENSE));
   riffle_session* s = a.session(prompt);
   riffle_save_options o;
   riffle_save_defaults(&o);
@@ -365,7 +365,7 @@ TEST_CASE("a save that fails leaves the file as it was", "[session_file][model]"
   const TempDir temp;
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(300, 1), more = some_tokens(300, 2);
-  Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
+  Runtime a(small(SelectorKind::SHARE)), b(small(SelectorKind::SHARE));
   riffle_session* s = a.session(prompt);
   const auto stop = [](void*, const riffle_progress* p) { return p->done == 0; };
   riffle_save_options stopped;
@@ -408,12 +408,12 @@ TEST_CASE("sessions of one file share its blocks", "[session_file][model]") {
   const TempDir temp;
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(500, 1), more = some_tokens(8, 2);
-  Runtime a(small(RIFFLE_SELECTOR_SHARE));
+  Runtime a(small(SelectorKind::SHARE));
   riffle_session* s = a.session(prompt);
   save(a, s, path);
-  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
-    Runtime b(small(RIFFLE_SELECTOR_SHARE, device));
-    auto file = std::make_unique<SessionFile>(path);
+  for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
+    Runtime b(small(SelectorKind::SHARE, device));
+    auto file = std::make_unique<test::SessionFile>(path);
     std::vector<riffle_session*> loaded(3);
     for (riffle_session*& t : loaded)
       b.check(riffle_session_load(b.context, file->handle, &t, nullptr, nullptr));

@@ -70,11 +70,10 @@ inline void go_on_alike(Runtime& a, riffle_session* s, Runtime& b, riffle_sessio
   }
 }
 
-inline riffle_context_options small(riffle_selector selector,
-                                    riffle_device device = RIFFLE_DEVICE_CPU) {
-  riffle_context_options o = sparse(selector);
+inline ContextOptions small(SelectorKind selector, DeviceKind device = DeviceKind::CPU) {
+  ContextOptions o = sparse(selector);
   o.device = device;
-  if (device == RIFFLE_DEVICE_EMU) o.slots = 400;
+  if (device == DeviceKind::EMU) o.slots = 400;
   o.selection.select_tokens = 60;
   o.selection.epsilon = 0.8f;
   return o;

@@ -79,12 +79,11 @@ inline void spoil_row(std::byte* block, const BlockLayout& layout, int64_t token
 
 // Six tokens at temperature 0.
 inline riffle_status answer(riffle_session* s) {
-  riffle_generate_options g;
-  riffle_generate_defaults(&g);
+  GenerateOptions g;
   g.max_tokens = 6;
   g.ignore_eos = true;
   g.sampling.temperature = 0;
-  return riffle_generate(s, &g, nullptr, nullptr, nullptr);
+  return generate(s, &g, nullptr, nullptr, nullptr);
 }
 
 inline void check_named(Runtime& r, riffle_session* s, const std::string& begin) {

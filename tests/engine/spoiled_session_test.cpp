@@ -7,6 +7,7 @@
 
 #include "tests/engine/session_files.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 TEST_CASE("an answer that saved keys or values spoil is an error that names them",
@@ -14,11 +15,11 @@ TEST_CASE("an answer that saved keys or values spoil is an error that names them
   const TempDir temp;
   const std::string path = temp / "a.kv", bad = temp / "bad.kv";
   const auto prompt = some_tokens(200, 1), more = some_tokens(5, 2);
-  for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8})
-    for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
+  for (const KvKind type : {KvKind::F16, KvKind::F32, KvKind::Q8})
+    for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU})
       for (const bool value : {false, true}) {
         INFO("KV " << type << ", device " << device << ", value " << value);
-        riffle_context_options o = small(RIFFLE_SELECTOR_DENSE, device);
+        ContextOptions o = small(SelectorKind::DENSE, device);
         o.kv_type = type;
         o.block_size = 32;
         Runtime a(o);
@@ -28,7 +29,7 @@ TEST_CASE("an answer that saved keys or values spoil is an error that names them
         change.block = [&](std::byte* block, const riffle::BlockLayout& layout, int64_t layer,
                            int head, int64_t number) {
           if (layer == 1 && head == 0 && number == 3)
-            spoil_row(block, layout, 101, value, type == RIFFLE_KV_F32);
+            spoil_row(block, layout, 101, value, type == KvKind::F32);
         };
         write_file(bad, spoiled(read_file(path), change));
         const std::string where =
@@ -53,7 +54,7 @@ TEST_CASE("saved logits that are not numbers are an error that names the file",
   const TempDir temp;
   const std::string path = temp / "a.kv", bad = temp / "bad.kv";
   const auto prompt = some_tokens(50, 1);
-  Runtime a(small(RIFFLE_SELECTOR_SHARE));
+  Runtime a(small(SelectorKind::SHARE));
   riffle_session* s = a.session(prompt);
   save(a, s, path);
   SpoilSession change;
@@ -70,8 +71,8 @@ TEST_CASE("keys and values that are not numbers end no program, whatever selects
   const TempDir temp;
   const std::string path = temp / "a.kv", bad = temp / "bad.kv";
   const auto prompt = some_tokens(300, 1);
-  for (const riffle_selector selector : kSelectors)
-    for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+  for (const SelectorKind selector : kSelectors)
+    for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
       Runtime a(small(selector, device));
       riffle_session* s = a.session(prompt);
       save(a, s, path);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "riffle.h"
+#include "tests/given_options.h"
 
 namespace riffle::test {
 
@@ -16,14 +17,13 @@ struct Runtime {
   riffle_context* context = nullptr;
   std::vector<riffle_session*> sessions;
 
-  explicit Runtime(const riffle_context_options& options,
-                   const std::string& path = shipped_model()) {
+  explicit Runtime(const ContextOptions& options, const std::string& path = shipped_model()) {
     char err[512];
     INFO(path);
     const riffle_status loaded = riffle_model_load(path.c_str(), nullptr, &model, err, sizeof err);
     INFO(err);
     REQUIRE(loaded == RIFFLE_OK);
-    const riffle_status created = riffle_context_create(model, &options, &context, err, sizeof err);
+    const riffle_status created = context_create(model, &options, &context, err, sizeof err);
     INFO(err);
     REQUIRE(created == RIFFLE_OK);
   }
@@ -50,10 +50,9 @@ struct Runtime {
     INFO(riffle_context_error(context));
     REQUIRE(status == RIFFLE_OK);
   }
-  riffle_stats stats() const {
-    riffle_stats stats{};
-    stats.struct_size = sizeof stats;
-    check(riffle_get_stats(context, &stats));
+  Stats stats() const {
+    Stats stats{};
+    check(get_stats(context, &stats));
     return stats;
   }
   int vocab_size() const {
@@ -79,11 +78,10 @@ struct Runtime {
 
 // The CPU, also where there is a GPU: tests/backend/cuda is for that. Selector share, which selects
 // in short sessions too; the default, auto, has a test of its own.
-inline riffle_context_options options() {
-  riffle_context_options o;
-  riffle_context_defaults(&o);
-  o.selection.selector = RIFFLE_SELECTOR_SHARE;
-  o.device = RIFFLE_DEVICE_CPU;
+inline ContextOptions options() {
+  ContextOptions o;
+  o.selection.selector = SelectorKind::SHARE;
+  o.device = DeviceKind::CPU;
   return o;
 }
 

@@ -479,7 +479,7 @@ inline TinyDifference compare(Runtime& r, const TinyCheckpoint& c) {
 
 // Dynamic scaling follows from the length of the context here, where transformers takes that of
 // each forward: they agree where a forward fills the context.
-inline TinyDifference compare_full(riffle_context_options o, const TinyCheckpoint& c,
+inline TinyDifference compare_full(ContextOptions o, const TinyCheckpoint& c,
                                    const std::string& path) {
   const std::vector<int32_t> ids = tiny_tokens();
   TinyDifference worst;
@@ -501,7 +501,7 @@ inline TinyDifference compare_full(riffle_context_options o, const TinyCheckpoin
   return worst;
 }
 
-inline TinyDifference compare(const riffle_context_options& o, const TinyCheckpoint& c,
+inline TinyDifference compare(const ContextOptions& o, const TinyCheckpoint& c,
                               const std::string& path) {
   const std::string text = c.config.dump();
   if (text.find("\"dynamic\"") != std::string::npos) return compare_full(o, c, path);
@@ -510,8 +510,7 @@ inline TinyDifference compare(const riffle_context_options& o, const TinyCheckpo
 }
 
 // Dense selection, and room for every position.
-inline riffle_context_options tiny_options(const TinyCheckpoint& c, riffle_context_options o,
-                                           riffle_kv_type kv) {
+inline ContextOptions tiny_options(const TinyCheckpoint& c, ContextOptions o, KvKind kv) {
   o.n_ctx = c.n_tokens() + 16;
   // LongRoPE has other factors for contexts that are longer.
   const int original =
@@ -521,7 +520,7 @@ inline riffle_context_options tiny_options(const TinyCheckpoint& c, riffle_conte
   if (c.config.dump().find("longrope") != std::string::npos && c.n_tokens() <= original)
     o.n_ctx = original;
   o.kv_type = kv;
-  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  o.selection.selector = SelectorKind::DENSE;
   return o;
 }
 

@@ -19,8 +19,8 @@ class WindowHistories {
  public:
   // whole_prompts: cuts and forks are where prompts or steps end, since a prompt's bits depend on
   // where its chunks begin.
-  WindowHistories(const riffle_context_options& o, const riffle_context_options& alone,
-                  const std::string& path, bool whole_prompts, uint32_t seed)
+  WindowHistories(const ContextOptions& o, const ContextOptions& alone, const std::string& path,
+                  bool whole_prompts, uint32_t seed)
       : shared_(o, path), alone_(alone, path), whole_prompts_(whole_prompts), random_(seed) {}
   ~WindowHistories() {
     for (const auto& m : members_) riffle_session_free(m->session);

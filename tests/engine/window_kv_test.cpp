@@ -5,6 +5,7 @@
 #include "tests/engine/schedule/scheduled.h"
 #include "tests/engine/window_histories.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
@@ -12,15 +13,15 @@ namespace {
 // Models whose windows (64 or 100 tokens) are in all layers, or in some.
 constexpr const char* kModels[] = {"mistral_window", "gemma3", "olmo3_period", "exaone4"};
 
-riffle_context_options on(riffle_device device, riffle_selector selector = RIFFLE_SELECTOR_SHARE) {
-  riffle_context_options o = sparse(selector);
+ContextOptions on(DeviceKind device, SelectorKind selector = SelectorKind::SHARE) {
+  ContextOptions o = sparse(selector);
   o.device = device;
-  if (device == RIFFLE_DEVICE_EMU) o.slots = 100;
+  if (device == DeviceKind::EMU) o.slots = 100;
   return o;
 }
 
 // Returns the answer to a request that is alone in its context.
-Got answer(const riffle_context_options& o, const std::string& path, const Ask& a) {
+Got answer(const ContextOptions& o, const std::string& path, const Ask& a) {
   Runtime r(o, path);
   riffle_session* s = r.session();
   Got got;
@@ -29,7 +30,7 @@ Got answer(const riffle_context_options& o, const std::string& path, const Ask& 
     if (token->id >= 0) static_cast<Got*>(user)->tokens.push_back(token->id);
     return true;
   };
-  r.check(riffle_generate(s, &a.options, on_token, &got, &got.result));
+  r.check(generate(s, &a.options, on_token, &got, &got.result));
   return got;
 }
 
@@ -40,9 +41,9 @@ Got answer(const riffle_context_options& o, const std::string& path, const Ask& 
 TEST_CASE("window: host memory holds the windows, counted by hand", "[window][memory]") {
   const TempDir temp;
   const std::string path = tiny_folder(tiny_checkpoint("gemma3"), temp);
-  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
-    riffle_context_options o = on(device);
-    o.kv_type = RIFFLE_KV_F16;
+  for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
+    ContextOptions o = on(device);
+    o.kv_type = KvKind::F16;
     Runtime r(o, path);
     riffle_model_info info{};
     info.struct_size = sizeof info;
@@ -59,9 +60,8 @@ TEST_CASE("window: host memory holds the windows, counted by hand", "[window][me
     r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
     // The next token sees tokens from 237 on; 64 before that begin in the tile of 128: 11 of 19.
     held(11, 19);
-    riffle_stats own{};
-    own.struct_size = sizeof own;
-    r.check(riffle_session_get_stats(s, &own));
+    Stats own{};
+    r.check(session_get_stats(s, &own));
     CHECK(own.host_kv_bytes == host_kv_bytes(r));
     for (int i = 0; i < 300; ++i) {
       const int32_t t = 20 + i % 200;
@@ -90,16 +90,15 @@ TEST_CASE("window: cuts, forks and ends change no bit, whatever windows have dro
   int refused = 0;
   for (const char* model : kModels) {
     const std::string path = tiny_folder(tiny_checkpoint(model), temp);
-    for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
+    for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU})
       for (const int slots : {60, 1000}) {
-        if (device == RIFFLE_DEVICE_CPU && slots == 60) continue;
-        INFO(model << ", " << (device == RIFFLE_DEVICE_CPU ? 0 : slots) << " slots");
-        riffle_context_options o =
-            on(device, seed % 2 ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_SHARE);
-        if (device == RIFFLE_DEVICE_EMU) o.slots = slots;
+        if (device == DeviceKind::CPU && slots == 60) continue;
+        INFO(model << ", " << (device == DeviceKind::CPU ? 0 : slots) << " slots");
+        ContextOptions o = on(device, seed % 2 ? SelectorKind::PSA : SelectorKind::SHARE);
+        if (device == DeviceKind::EMU) o.slots = slots;
         o.prefill_chunk = seed % 3 ? 50 : 512;
         refused +=
-            WindowHistories(o, on(RIFFLE_DEVICE_CPU, o.selection.selector), path, false, ++seed)
+            WindowHistories(o, on(DeviceKind::CPU, o.selection.selector), path, false, ++seed)
                 .play(100);
       }
   }
@@ -109,7 +108,7 @@ TEST_CASE("window: cuts, forks and ends change no bit, whatever windows have dro
 TEST_CASE("window: an answer begins again from the prompt's end, however long it was", "[window]") {
   const TempDir temp;
   for (const char* model : kModels)
-    for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+    for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
       INFO(model);
       Runtime r(on(device), tiny_folder(tiny_checkpoint(model), temp));
       riffle_session* s = r.session();
@@ -144,13 +143,12 @@ TEST_CASE("window: a full session takes what the plan says, and no more than tha
   for (const char* model : kModels) {
     INFO(model);
     const std::string path = tiny_folder(tiny_checkpoint(model), temp);
-    riffle_context_options o = on(RIFFLE_DEVICE_CPU);
-    riffle_plan plan{};
-    plan.struct_size = sizeof plan;
+    ContextOptions o = on(DeviceKind::CPU);
+    MemoryPlan plan{};
     char err[512];
     {
       Runtime r(o, path);
-      REQUIRE(riffle_plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
+      REQUIRE(plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
     }
     o.host_mem = plan.host_kv;
     Runtime r(o, path);
@@ -171,13 +169,12 @@ TEST_CASE("window: a full session takes what the plan says, and no more than tha
   }
   // Twice the context is twice the KV without windows, and the same where every layer has one.
   const auto host_kv = [&](const std::string& path, int n_ctx) {
-    riffle_context_options o = on(RIFFLE_DEVICE_CPU);
+    ContextOptions o = on(DeviceKind::CPU);
     Runtime r(o, path);
     o.n_ctx = n_ctx;
-    riffle_plan plan{};
-    plan.struct_size = sizeof plan;
+    MemoryPlan plan{};
     char err[512];
-    REQUIRE(riffle_plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
+    REQUIRE(plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
     CHECK(plan.digests == (path == mistral(temp, 64) ? 0 : plan.digests));
     return plan.host_kv;
   };
@@ -204,18 +201,18 @@ TEST_CASE(
   }
   for (const char* model : kModels) {
     const std::string path = tiny_folder(tiny_checkpoint(model), temp);
-    riffle_context_options o = on(RIFFLE_DEVICE_CPU);
+    ContextOptions o = on(DeviceKind::CPU);
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(answer(o, path, a));
     for (const int max_seqs : {1, 3})
       for (const bool pooled : {false, true})
-        for (const riffle_prefill_mode mode : {RIFFLE_PREFILL_LAYERS, RIFFLE_PREFILL_CHUNKS}) {
+        for (const PrefillMode mode : {PrefillMode::LAYERS, PrefillMode::CHUNKS}) {
           INFO(model << ", max_seqs " << max_seqs << ", pooled " << pooled << ", mode " << mode);
-          riffle_context_options all = o;
-          if (pooled) all.device = RIFFLE_DEVICE_EMU, all.slots = 120;
+          ContextOptions all = o;
+          if (pooled) all.device = DeviceKind::EMU, all.slots = 120;
           all.n_sessions = 4;
           Runtime r(all, path);
-          riffle_scheduler_options so = defaults();
+          SchedulerOptions so = defaults();
           so.max_seqs = max_seqs;
           so.prefill_mode = mode;
           so.max_inject_tokens = 600;
@@ -250,23 +247,22 @@ TEST_CASE("window: requests share memory for one to two sessions", "[window][sch
     asks.push_back(a);
   }
   const std::string path = tiny_folder(tiny_checkpoint("exaone4"), temp);
-  riffle_context_options o = on(RIFFLE_DEVICE_CPU);
+  ContextOptions o = on(DeviceKind::CPU);
   std::vector<Got> want;
   for (const Ask& a : asks) want.push_back(answer(o, path, a));
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
+  MemoryPlan plan{};
   char err[512];
   {
     Runtime r(o, path);
-    REQUIRE(riffle_plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
+    REQUIRE(plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
   }
-  for (const riffle_prefill_mode mode : {RIFFLE_PREFILL_LAYERS, RIFFLE_PREFILL_CHUNKS})
+  for (const PrefillMode mode : {PrefillMode::LAYERS, PrefillMode::CHUNKS})
     for (const uint64_t host_mem : {plan.host_kv, plan.host_kv * 3 / 2}) {
       INFO("mode " << mode << ", host_mem " << host_mem << " of " << plan.host_kv);
       o.host_mem = host_mem;
       o.n_sessions = 4;
       Runtime r(o, path);
-      riffle_scheduler_options so = defaults();
+      SchedulerOptions so = defaults();
       so.prefill_mode = mode;
       so.max_inject_tokens = 600;
       Run run(r, so);

@@ -5,10 +5,9 @@
 
 namespace riffle::test {
 
-inline constexpr riffle_selector kSelectors[] = {
-    RIFFLE_SELECTOR_DENSE,    RIFFLE_SELECTOR_TOPK,        RIFFLE_SELECTOR_PSA,
-    RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_LFPS,
-    RIFFLE_SELECTOR_SHARE};
+inline constexpr SelectorKind kSelectors[] = {
+    SelectorKind::DENSE,       SelectorKind::TOPK, SelectorKind::PSA,  SelectorKind::TWILIGHT,
+    SelectorKind::TOKENSELECT, SelectorKind::LFPS, SelectorKind::SHARE};
 
 inline std::vector<int32_t> ids(int from, int to) {
   const std::vector<int32_t> all = tiny_tokens();
@@ -36,8 +35,8 @@ inline std::string qwen(const TempDir& temp, int window, bool first = false) {
 }
 
 // Settings that read next to nothing where a selector is asked.
-inline riffle_context_options sparse(riffle_selector selector) {
-  riffle_context_options o = options();
+inline ContextOptions sparse(SelectorKind selector) {
+  ContextOptions o = options();
   o.n_ctx = 1024;
   o.n_threads = 2;
   o.block_size = 16;
@@ -47,7 +46,7 @@ inline riffle_context_options sparse(riffle_selector selector) {
   o.selection.microbatch = 1;
   o.selection.epsilon = 0.99f;
   o.selection.budget = 1;
-  if (selector == RIFFLE_SELECTOR_TOPK) o.selection.budget = 0.01f;
+  if (selector == SelectorKind::TOPK) o.selection.budget = 0.01f;
   o.selection.select_tokens = 4;
   o.selection.init_tokens = 1;
   o.selection.local_tokens = 8;
@@ -56,7 +55,7 @@ inline riffle_context_options sparse(riffle_selector selector) {
 
 // Five sequences, shorter and longer than a window of 64, give the same bits stepped together as
 // each alone.
-inline void check_together(const riffle_context_options& each, const riffle_context_options& all,
+inline void check_together(const ContextOptions& each, const ContextOptions& all,
                            const std::string& path) {
   const int lengths[] = {10, 63, 64, 100, 500};
   std::vector<std::vector<std::vector<float>>> alone;

@@ -3,6 +3,7 @@
 #include "riffle_measure.h"
 #include "tests/engine/window_model.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
@@ -24,15 +25,15 @@ TEST_CASE("window: every selector gives the dense logits, wherever the KV is",
     const std::string path = mistral(temp, window);
     std::vector<std::vector<float>> reference;
     {
-      Runtime r(sparse(RIFFLE_SELECTOR_DENSE), path);
+      Runtime r(sparse(SelectorKind::DENSE), path);
       reference = run(r, r.session(), prompt, steps);
     }
-    for (const riffle_selector selector : kSelectors) {
+    for (const SelectorKind selector : kSelectors) {
       INFO("selector " << selector);
-      riffle_context_options o = sparse(selector);
+      ContextOptions o = sparse(selector);
       Runtime r(o, path);
       CHECK(same_bits(run(r, r.session(), prompt, steps), reference));
-      const riffle_stats stats = r.stats();
+      const Stats stats = r.stats();
       const uint64_t rows = 2 * 2 * steps.size();  // two layers, two KV heads
       CHECK(stats.kv_tokens_total == rows * window);
       CHECK(stats.kv_tokens_read == rows * window);
@@ -46,7 +47,7 @@ TEST_CASE("window: every selector gives the dense logits, wherever the KV is",
       CHECK(same_bits(run(chunks, chunks.session(), prompt, steps), reference));
       o.n_threads = 3;
       o.prefill_chunk = 500;
-      o.device = RIFFLE_DEVICE_EMU;
+      o.device = DeviceKind::EMU;
       for (const int slots : {8, 16, 60}) {
         INFO("slots " << slots);
         o.slots = slots;
@@ -61,8 +62,8 @@ TEST_CASE("window: steps give what a prefill gives", "[window][arithmetic]") {
   const TempDir temp;
   for (const int window : {1, 17, 100}) {
     const std::string path = mistral(temp, window);
-    for (const riffle_kv_type type : {RIFFLE_KV_F32, RIFFLE_KV_F16}) {
-      riffle_context_options o = sparse(RIFFLE_SELECTOR_DENSE);
+    for (const KvKind type : {KvKind::F32, KvKind::F16}) {
+      ContextOptions o = sparse(SelectorKind::DENSE);
       o.kv_type = type;
       Runtime r(o, path);
       const auto rows = run(r, r.session(), ids(0, 150), ids(150, 260));
@@ -72,7 +73,7 @@ TEST_CASE("window: steps give what a prefill gives", "[window][arithmetic]") {
         r.check(riffle_prefill(s, all.data(), all.size(), nullptr, nullptr));
         const TinyDifference d = tiny_difference(r.logits(s), rows[n], "step " + std::to_string(n));
         INFO(d.where << ", window " << window);
-        CHECK(d.relative <= (type == RIFFLE_KV_F32
+        CHECK(d.relative <= (type == KvKind::F32
                                  ? 1e-4
                                  : 1e-3));  // f16: values near the middle may round the other way
       }
@@ -83,10 +84,10 @@ TEST_CASE("window: steps give what a prefill gives", "[window][arithmetic]") {
 TEST_CASE("window: only the layers that have one, and all of it", "[window][arithmetic]") {
   const TempDir temp;
   const std::string path = qwen(temp, 50);
-  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
-    for (const riffle_selector selector : kSelectors) {
+  for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU})
+    for (const SelectorKind selector : kSelectors) {
       INFO("selector " << selector);
-      riffle_context_options o = sparse(selector);
+      ContextOptions o = sparse(selector);
       o.device = device;
       Runtime r(o, path);
       riffle_session* s = r.session();
@@ -123,9 +124,9 @@ TEST_CASE("window: sequences stepped together give what each gives alone", "[win
   const TempDir temp;
   const std::string path = mistral(temp, 64);
   for (const int slots : {0, 16}) {
-    riffle_context_options o = sparse(RIFFLE_SELECTOR_PSA);
-    const riffle_context_options alone = o;
-    if (slots) o.device = RIFFLE_DEVICE_EMU, o.slots = slots;
+    ContextOptions o = sparse(SelectorKind::PSA);
+    const ContextOptions alone = o;
+    if (slots) o.device = DeviceKind::EMU, o.slots = slots;
     check_together(alone, o, path);
   }
 }
@@ -134,7 +135,7 @@ TEST_CASE("window: sequences stepped together give what each gives alone", "[win
 TEST_CASE("window: one that holds the whole context changes nothing", "[window][arithmetic]") {
   const TempDir temp;
   const std::string with = mistral(temp, 1024), without = mistral(temp, 0);
-  for (const riffle_selector selector : kSelectors) {
+  for (const SelectorKind selector : kSelectors) {
     INFO("selector " << selector);
     Runtime a(sparse(selector), with), b(sparse(selector), without);
     CHECK(same_bits(run(a, a.session(), ids(0, 300), ids(300, 320)),
@@ -145,25 +146,25 @@ TEST_CASE("window: one that holds the whole context changes nothing", "[window][
 TEST_CASE("window: positions in a list are refused", "[window]") {
   const TempDir temp;
   const std::string path = mistral(temp, 64);
-  riffle_context_options o = sparse(RIFFLE_SELECTOR_TOKENSELECT);
+  ContextOptions o = sparse(SelectorKind::TOKENSELECT);
   Runtime r(o, path);
-  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  o.selection.positions = PositionRule::LIST;
   riffle_context* c = nullptr;
   char err[512];
-  REQUIRE(riffle_context_create(r.model, &o, &c, err, sizeof err) == RIFFLE_UNSUPPORTED);
+  REQUIRE(context_create(r.model, &o, &c, err, sizeof err) == RIFFLE_UNSUPPORTED);
   CHECK_THAT(err, Catch::Contains("positions list") && Catch::Contains("sliding window"));
-  REQUIRE(riffle_set_selection(r.context, &o.selection) == RIFFLE_UNSUPPORTED);
+  REQUIRE(set_selection(r.context, &o.selection) == RIFFLE_UNSUPPORTED);
   CHECK_THAT(riffle_context_error(r.context), Catch::Contains("sliding window"));
   // ... and what was in force stays so.
-  Runtime quiet(sparse(RIFFLE_SELECTOR_TOKENSELECT), path);
+  Runtime quiet(sparse(SelectorKind::TOKENSELECT), path);
   CHECK(same_bits(run(r, r.session(), ids(0, 100), ids(100, 104)),
                   run(quiet, quiet.session(), ids(0, 100), ids(100, 104))));
   // A window in the second layer alone is one too.
   const std::string second = qwen(temp, 50);
-  Runtime mixed(sparse(RIFFLE_SELECTOR_TOKENSELECT), second);
-  REQUIRE(riffle_set_selection(mixed.context, &o.selection) == RIFFLE_UNSUPPORTED);
+  Runtime mixed(sparse(SelectorKind::TOKENSELECT), second);
+  REQUIRE(set_selection(mixed.context, &o.selection) == RIFFLE_UNSUPPORTED);
   CHECK_THAT(riffle_context_error(mixed.context), Catch::Contains("50 tokens in layer 1"));
   o.n_ctx = 64;
-  REQUIRE(riffle_context_create(r.model, &o, &c, err, sizeof err) == RIFFLE_OK);
+  REQUIRE(context_create(r.model, &o, &c, err, sizeof err) == RIFFLE_OK);
   riffle_context_free(c);
 }

@@ -16,7 +16,7 @@
 namespace riffle::test {
 
 struct WorkingSetPlay {
-  riffle_context_options options;
+  ContextOptions options;
   int window = 5;
   bool reports = true, coverage = false;
   int turns = 44;
@@ -24,9 +24,9 @@ struct WorkingSetPlay {
   int fails_in_layer = -1;
 };
 
-inline ResolvedOptions planned(const Model& model, const riffle_context_options& options) {
+inline ResolvedOptions planned(const Model& model, const ContextOptions& options) {
   ResolvedOptions resolved = resolve_options(model.config, options);
-  riffle_plan plan{};
+  MemoryPlan plan{};
   plan_memory(model, resolved, plan);
   return resolved;
 }

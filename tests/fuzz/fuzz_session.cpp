@@ -82,10 +82,8 @@ static void take_blocks(const SessionContent& c, const std::string& file) {
   for (const HeadKv& head : first.heads)
     for (int64_t b = 0; b < n_blocks; ++b) whole &= head.blocks[b] != nullptr;
   if (whole) {
-    riffle_selection settings{};
-    settings.struct_size = sizeof settings;
-    set_defaults(RIFFLE_OPTIONS_SELECTION, &settings);
-    settings.selector = RIFFLE_SELECTOR_LFPS;
+    Selection settings;
+    settings.selector = SelectorKind::LFPS;
     const auto lfps = make_lfps(settings);
     first.selection = lfps->make_state(
         {shape.n_layers(), shape.layer(0).n_kv_heads, 2, shape.layout(0), 8192, &scalar()});

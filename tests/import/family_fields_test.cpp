@@ -174,7 +174,7 @@ TEST_CASE("folders: an output beside a tied embedding is used if it differs", "[
   const auto model = load_model(differs, {});
   CHECK_FALSE(model->config.tied_output);
   CHECK(model->weights.output.data != model->weights.embedding.data);
-  CHECK(compare(tiny_options(c, options(), RIFFLE_KV_F32), c, differs).relative <= 1e-3);
+  CHECK(compare(tiny_options(c, options(), KvKind::F32), c, differs).relative <= 1e-3);
   // A copy is not used, so it takes no memory.
   TinyCheckpoint tied = tiny_checkpoint("llama_tied");
   const auto file = MappedFile::open(tied.weights);

@@ -198,12 +198,12 @@ TEST_CASE("synthetic attention: a selector sees the queries at the prompt's end"
           "[engine][model]") {
   constexpr int kTokens = 3000;
   const riffle_synthetic_attention attention = asked();
-  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
-    riffle_context_options o = test::options();
+  for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
+    ContextOptions o = test::options();
     o.device = device;
     o.n_ctx = 4096;
     o.synthetic_attention = &attention;
-    o.selection.selector = RIFFLE_SELECTOR_LFPS;
+    o.selection.selector = SelectorKind::LFPS;
     o.selection.bypass = 1;
     test::Runtime r(o);
     riffle_session* s = r.session();

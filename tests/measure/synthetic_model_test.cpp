@@ -14,9 +14,11 @@
 #include "model/families/family.h"
 #include "riffle_measure.h"
 #include "text/tokenizer.h"
+#include "tests/given_options.h"
 #include "util/error.h"
 
 using namespace riffle;
+using namespace riffle::test;
 
 TEST_CASE("synthetic models have the published sizes") {
   // Parameters as the model cards count them.
@@ -151,13 +153,12 @@ TEST_CASE("a synthetic model runs, and says that it has no tokenizer") {
   CHECK(std::string(info.weight_type) == "F16");
   CHECK(std::string(info.name) == "tiny");
 
-  riffle_context_options options;
-  riffle_context_defaults(&options);
-  options.device = RIFFLE_DEVICE_CPU;
+  ContextOptions options;
+  options.device = DeviceKind::CPU;
   options.n_ctx = 256;
   options.n_threads = 2;
   riffle_context* context = nullptr;
-  REQUIRE(riffle_context_create(model, &options, &context, err, sizeof err) == RIFFLE_OK);
+  REQUIRE(context_create(model, &options, &context, err, sizeof err) == RIFFLE_OK);
   riffle_session* session = nullptr;
   REQUIRE(riffle_session_create(context, &session) == RIFFLE_OK);
   std::vector<int32_t> tokens(100);
@@ -181,7 +182,7 @@ TEST_CASE("a synthetic model runs, and says that it has no tokenizer") {
   CHECK(riffle_detokenize(model, tokens.data(), 2, text, 8, &n) == RIFFLE_UNSUPPORTED);
   CHECK(riffle_chat_tokens(model, &message, 1, ids, 8, &n) == RIFFLE_UNSUPPORTED);
   CHECK(riffle_token_piece(model, 5) == nullptr);
-  CHECK(riffle_generate(session, nullptr, nullptr, nullptr, nullptr) == RIFFLE_UNSUPPORTED);
+  CHECK(generate(session, nullptr, nullptr, nullptr, nullptr) == RIFFLE_UNSUPPORTED);
   riffle_session_free(session);
   riffle_context_free(context);
   riffle_model_free(model);

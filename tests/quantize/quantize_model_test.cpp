@@ -59,11 +59,11 @@ std::vector<float> logits_of(const std::string& path, const char* weights = null
   const riffle_status status = riffle_model_load(path.c_str(), &o, &model, err, sizeof err);
   INFO(path << ": " << err);
   REQUIRE(status == RIFFLE_OK);
-  riffle_context_options c = options();
-  c.kv_type = RIFFLE_KV_F32;
+  ContextOptions c = options();
+  c.kv_type = KvKind::F32;
   c.n_ctx = 64;
   c.n_threads = 2;
-  REQUIRE(riffle_context_create(model, &c, &context, err, sizeof err) == RIFFLE_OK);
+  REQUIRE(context_create(model, &c, &context, err, sizeof err) == RIFFLE_OK);
   REQUIRE(riffle_session_create(context, &session) == RIFFLE_OK);
   const std::vector<int32_t> tokens = {1, 270, 280, 265, 290, 300, 266, 277};
   REQUIRE(riffle_prefill(session, tokens.data(), tokens.size(), nullptr, nullptr) == RIFFLE_OK);
@@ -258,7 +258,7 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
         continue;
       }
       quantize(folder, path, "f32");
-      const TinyDifference d = compare(tiny_options(c, options(), RIFFLE_KV_F32), c, path);
+      const TinyDifference d = compare(tiny_options(c, options(), KvKind::F32), c, path);
       INFO(d.where);
       CHECK(d.relative <= 1e-3);
       CHECK(d.same_best);

@@ -11,6 +11,7 @@
 #include <random>
 #include <set>
 
+#include "tests/option_text.h"
 #include "util/error.h"
 #include "util/settings.h"
 
@@ -78,9 +79,8 @@ struct Scene {
   }
 };
 
-riffle_selection settings(riffle_selector selector) {
-  riffle_selection s;
-  riffle_selection_defaults(&s);
+Selection settings(SelectorKind selector) {
+  Selection s;
   s.selector = selector;
   s.microbatch = 4;
   s.budget = 0.25f;
@@ -123,8 +123,8 @@ double coverage(const Scene& scene, int h, const std::vector<int>& read) {
 
 TEST_CASE("dense reads every block in order", "[select]") {
   const Scene scene(4, 1000, 1, {});
-  CHECK(read_blocks(*make_selector(settings(RIFFLE_SELECTOR_DENSE)), scene) == scene.all());
-  auto s = settings(RIFFLE_SELECTOR_PSA);
+  CHECK(read_blocks(*make_selector(settings(SelectorKind::DENSE)), scene) == scene.all());
+  auto s = settings(SelectorKind::PSA);
   s.epsilon = 1;
   CHECK(read_blocks(*make_selector(s), scene) == scene.all());
 }
@@ -132,7 +132,7 @@ TEST_CASE("dense reads every block in order", "[select]") {
 TEST_CASE("every selector reads the forced blocks, each block once, within its budget",
           "[select]") {
   for (int tokens : {1, 31, 32, 33, 64, 100, 129, 2000})
-    for (riffle_selector kind : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
+    for (SelectorKind kind : {SelectorKind::PSA, SelectorKind::TOPK}) {
       INFO("tokens " << tokens << " selector " << kind);
       const Scene scene(2, tokens, 3, {});
       const auto read = read_blocks(*make_selector(settings(kind)), scene);
@@ -141,7 +141,7 @@ TEST_CASE("every selector reads the forced blocks, each block once, within its b
       CHECK(set.count(0));
       for (int b = std::max(0, scene.n_blocks - 3); b < scene.n_blocks; ++b) CHECK(set.count(b));
       CHECK(*set.rbegin() < scene.n_blocks);
-      if (kind == RIFFLE_SELECTOR_TOPK) {
+      if (kind == SelectorKind::TOPK) {
         const int budget =
             std::min(scene.n_blocks, static_cast<int>(std::ceil(0.25 * tokens / kB)));
         CHECK(static_cast<int>(read.size()) == std::max(budget, std::min(scene.n_blocks, 4)));
@@ -150,11 +150,11 @@ TEST_CASE("every selector reads the forced blocks, each block once, within its b
 }
 
 TEST_CASE("blocks are ranked by the combined score of their digests", "[select]") {
-  for (riffle_digest digest : {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST, RIFFLE_DIGEST_CUBOID_MEAN})
-    for (riffle_gqa gqa : {RIFFLE_GQA_MEAN, RIFFLE_GQA_SOFT_SUM, RIFFLE_GQA_UNION})
+  for (BlockDigest digest : {BlockDigest::MEAN, BlockDigest::QUEST, BlockDigest::CUBOID_MEAN})
+    for (HeadRule gqa : {HeadRule::MEAN, HeadRule::SOFT_SUM, HeadRule::UNION})
       for (int g : {1, 4}) {
         INFO("digest " << digest << " gqa " << gqa << " g " << g);
-        auto s = settings(RIFFLE_SELECTOR_TOPK);
+        auto s = settings(SelectorKind::TOPK);
         s.digest = digest;
         s.gqa = gqa;
         const Scene scene(g, 1500, 11, digest_spec(s));
@@ -170,16 +170,16 @@ TEST_CASE("blocks are ranked by the combined score of their digests", "[select]"
               score[h][i] += double(scene.q[h * kD + j]) * v[j] +
                              std::fabs(double(scene.q[h * kD + j])) * v[kD + j];
         }
-        std::vector<double> combined(n, gqa == RIFFLE_GQA_UNION ? -1e300 : 0.0);
+        std::vector<double> combined(n, gqa == HeadRule::UNION ? -1e300 : 0.0);
         for (int h = 0; h < g; ++h) {
-          if (gqa == RIFFLE_GQA_MEAN)
+          if (gqa == HeadRule::MEAN)
             for (int i = 0; i < n; ++i) combined[i] += score[h][i] / g;
-          if (gqa == RIFFLE_GQA_SOFT_SUM) {
+          if (gqa == HeadRule::SOFT_SUM) {
             double sum = 0;
             for (double x : score[h]) sum += std::exp(x);
             for (int i = 0; i < n; ++i) combined[i] += std::exp(score[h][i]) / sum;
           }
-          if (gqa == RIFFLE_GQA_UNION)
+          if (gqa == HeadRule::UNION)
             for (int i = 0; i < n; ++i) {
               int rank = 0;
               for (int o = 0; o < n; ++o)
@@ -198,12 +198,11 @@ TEST_CASE("blocks are ranked by the combined score of their digests", "[select]"
 }
 
 TEST_CASE("psa reads no fewer blocks for a larger epsilon, in every stop mode", "[select]") {
-  for (riffle_stop stop :
-       {RIFFLE_STOP_PAPER, RIFFLE_STOP_LAST, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO})
+  for (StopRule stop : {StopRule::PAPER, StopRule::LAST, StopRule::BOUND, StopRule::VETO})
     for (unsigned seed = 0; seed < 5; ++seed) {
       size_t last = 0;
       for (float epsilon : {0.1f, 0.3f, 0.5f, 0.7f, 0.9f, 0.95f, 0.99f, 0.999f, 1.0f}) {
-        auto s = settings(RIFFLE_SELECTOR_PSA);
+        auto s = settings(SelectorKind::PSA);
         s.stop = stop;
         s.epsilon = epsilon;
         const Scene scene(4, 3000, seed, digest_spec(s), 3.0f);
@@ -215,9 +214,9 @@ TEST_CASE("psa reads no fewer blocks for a larger epsilon, in every stop mode", 
 }
 
 TEST_CASE("psa stops by the rule of its mode and not a microbatch later", "[select]") {
-  for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_LAST})
+  for (StopRule stop : {StopRule::PAPER, StopRule::LAST})
     for (unsigned seed = 0; seed < 10; ++seed) {
-      auto s = settings(RIFFLE_SELECTOR_PSA);
+      auto s = settings(SelectorKind::PSA);
       s.stop = stop;
       const int g = 2;
       const Scene scene(g, 4000, seed, digest_spec(s), 6.0f);
@@ -244,7 +243,7 @@ TEST_CASE("psa stops by the rule of its mode and not a microbatch later", "[sele
         const int left = n_ranked - (at - forced);
         done = true;
         for (int h = 0; h < g; ++h) {
-          const double each = stop == RIFFLE_STOP_PAPER ? least[h] : largest[h];
+          const double each = stop == StopRule::PAPER ? least[h] : largest[h];
           done = done && (left == 0 || acc[h] / (acc[h] + each * left) > 0.9);
         }
       }
@@ -253,14 +252,14 @@ TEST_CASE("psa stops by the rule of its mode and not a microbatch later", "[sele
 }
 
 TEST_CASE("BOUND covers at least epsilon for every head, whatever the ranking", "[select]") {
-  for (riffle_digest digest : {RIFFLE_DIGEST_QUEST, RIFFLE_DIGEST_CUBOID_MEAN})
-    for (riffle_gqa gqa : {RIFFLE_GQA_MEAN, RIFFLE_GQA_SOFT_SUM, RIFFLE_GQA_UNION})
+  for (BlockDigest digest : {BlockDigest::QUEST, BlockDigest::CUBOID_MEAN})
+    for (HeadRule gqa : {HeadRule::MEAN, HeadRule::SOFT_SUM, HeadRule::UNION})
       for (unsigned seed = 0; seed < 4; ++seed)
         for (float epsilon : {0.5f, 0.9f, 0.99f}) {
-          auto s = settings(RIFFLE_SELECTOR_PSA);
+          auto s = settings(SelectorKind::PSA);
           s.digest = digest;
           s.gqa = gqa;
-          s.stop = RIFFLE_STOP_BOUND;
+          s.stop = StopRule::BOUND;
           s.epsilon = epsilon;
           const Scene scene(4, 2000, seed, digest_spec(s), 8.0f);
           const auto read = read_blocks(*make_selector(s), scene);
@@ -270,8 +269,8 @@ TEST_CASE("BOUND covers at least epsilon for every head, whatever the ranking", 
 
 TEST_CASE("VETO never stops where Jensen's bound says that too little is covered", "[select]") {
   for (unsigned seed = 0; seed < 10; ++seed) {
-    auto paper = settings(RIFFLE_SELECTOR_PSA), veto = paper;
-    veto.stop = RIFFLE_STOP_VETO;
+    auto paper = settings(SelectorKind::PSA), veto = paper;
+    veto.stop = StopRule::VETO;
     const Scene scene(4, 3000, seed, digest_spec(veto), 5.0f);
     const auto a = read_blocks(*make_selector(paper), scene),
                b = read_blocks(*make_selector(veto), scene);
@@ -297,7 +296,7 @@ TEST_CASE("VETO never stops where Jensen's bound says that too little is covered
 
 TEST_CASE("selection settings out of range are refused by name", "[select]") {
   const auto refused = [](auto&& change, const char* field) {
-    auto s = settings(RIFFLE_SELECTOR_PSA);
+    auto s = settings(SelectorKind::PSA);
     change(s);
     try {
       check_selection(s);
@@ -308,8 +307,7 @@ TEST_CASE("selection settings out of range are refused by name", "[select]") {
     }
     FAIL("accepted a bad " << field);
   };
-  refused([](auto& s) { s.struct_size = 8; }, "struct_size");
-  refused([](auto& s) { s.selector = static_cast<riffle_selector>(99); }, "selector");
+  refused([](auto& s) { s.selector = static_cast<SelectorKind>(99); }, "selector");
   refused([](auto& s) { s.epsilon = 0; }, "epsilon");
   refused([](auto& s) { s.epsilon = 1.5f; }, "epsilon");
   refused([](auto& s) { s.epsilon = std::nanf(""); }, "epsilon");
@@ -323,22 +321,22 @@ TEST_CASE("selection settings out of range are refused by name", "[select]") {
   refused([](auto& s) { s.top_p = 0; }, "top_p");
   refused([](auto& s) { s.top_p = 1.01f; }, "top_p");
   refused([](auto& s) { s.top_p = std::nanf(""); }, "top_p");
-  refused([](auto& s) { s.base = static_cast<riffle_base>(3); }, "base");
+  refused([](auto& s) { s.base = static_cast<BaseSelection>(3); }, "base");
   refused([](auto& s) { s.base_budget = 0; }, "base_budget");
   refused([](auto& s) { s.share = 1; }, "share");
   refused([](auto& s) { s.share = -0.1f; }, "share");
   refused([](auto& s) { s.select_tokens = 0; }, "select_tokens");
   refused([](auto& s) { s.init_tokens = -1; }, "init_tokens");
   refused([](auto& s) { s.local_tokens = 0; }, "local_tokens");
-  refused([](auto& s) { s.vote = static_cast<riffle_vote>(3); }, "vote");
+  refused([](auto& s) { s.vote = static_cast<VoteRule>(3); }, "vote");
   refused([](auto& s) { s.cache_threshold = -1.5f; }, "cache_threshold");
   refused([](auto& s) { s.cache_threshold = 2.5f; }, "cache_threshold");
-  refused([](auto& s) { s.positions = static_cast<riffle_positions>(2); }, "positions");
+  refused([](auto& s) { s.positions = static_cast<PositionRule>(2); }, "positions");
   refused([](auto& s) { s.top_tokens = 0; }, "top_tokens");
   refused([](auto& s) { s.alpha = -1; }, "alpha");
   refused([](auto& s) { s.decay = 1; }, "decay");
   refused([](auto& s) { s.bypass = 0; }, "bypass");
-  refused([](auto& s) { s.stop = RIFFLE_STOP_BOUND, s.digest = RIFFLE_DIGEST_MEAN; }, "stop");
+  refused([](auto& s) { s.stop = StopRule::BOUND, s.digest = BlockDigest::MEAN; }, "stop");
 }
 
 // Values on either side of the ends of each range in the table: the library and the C interface
@@ -357,8 +355,7 @@ TEST_CASE(
     INFO(f.id << ": " << f.range);
     const bool whole = f.type == RIFFLE_MEMBER_INT32;
     const auto check = [&](double v) {
-      riffle_selection s;
-      riffle_selection_defaults(&s);
+      Selection s;
       char* at = reinterpret_cast<char*>(&s) + f.offset;
       const auto i = static_cast<int32_t>(v);
       const auto x = static_cast<float>(v);
@@ -378,8 +375,7 @@ TEST_CASE(
       const std::string text = check(v);
       CHECK(text.find(std::string(f.id) + " is ") == 0);
       CHECK(text.find(std::string("expected ") + f.range) != std::string::npos);
-      riffle_selection s;
-      riffle_selection_defaults(&s);
+      Selection s;
       const double held = riffle_setting_get(&f, &s);
       CHECK(!riffle_setting_set(&f, &s, v));
       CHECK(riffle_setting_get(&f, &s) == held);
@@ -393,24 +389,19 @@ TEST_CASE(
     CHECK(check(f.below_high || !whole ? next(f.high, -1) : f.high).empty());
     if (!whole) refused(std::nan(""));
     CHECK(f.selectors != 0);
-    CHECK((f.bases != 0) == ((f.selectors >> RIFFLE_SELECTOR_TWILIGHT & 1) != 0));
+    CHECK((f.bases != 0) == ((f.selectors >> int(SelectorKind::TWILIGHT) & 1) != 0));
   }
-  // Every member is in the table, each at its place: they are of 4 bytes each, behind struct_size.
-  CHECK(sizeof(riffle_selection) - sizeof riffle_selection::reserved - sizeof(size_t) -
-            4 * size_t(fields) <
+  // Every member is in the table, each at its place: they are of 4 bytes each.
+  CHECK(sizeof(Selection) - sizeof Selection::reserved - sizeof(size_t) - 4 * size_t(fields) <
         sizeof(size_t));
   CHECK(offsets.size() == size_t(fields));
 }
 
 TEST_CASE("defaults of all options are those of the table, and lie in its ranges", "[select]") {
-  riffle_selection selection;
-  riffle_selection_defaults(&selection);
-  riffle_context_options context;
-  riffle_context_defaults(&context);
-  riffle_scheduler_options scheduler;
-  riffle_scheduler_defaults(&scheduler);
-  riffle_generate_options generate;
-  riffle_generate_defaults(&generate);
+  Selection selection;
+  ContextOptions context;
+  SchedulerOptions scheduler;
+  GenerateOptions generate;
   const void* const options[] = {&selection, &context, &scheduler, &generate.sampling, &generate};
   std::set<std::string> ids, flags;
   for (size_t i = 0; riffle_setting_at(i); ++i) {
@@ -430,8 +421,7 @@ TEST_CASE("defaults of all options are those of the table, and lie in its ranges
 }
 
 TEST_CASE("a setting out of its range is shown with all its digits", "[select]") {
-  riffle_scheduler_options o;
-  riffle_scheduler_defaults(&o);
+  SchedulerOptions o;
   o.max_inject_tokens = (int64_t{1} << 53) + 1;
   std::string text;
   try {
@@ -465,16 +455,15 @@ TEST_CASE("texts call settings as the caller does", "[select]") {
 
 TEST_CASE("settings that the table keeps from a selector change nothing of its plan", "[select]") {
   const Scene scene(4, 900, 3, {});
-  for (const riffle_selector kind :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
-    riffle_selection s = settings(kind);
+  for (const SelectorKind kind : {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK}) {
+    Selection s = settings(kind);
     const std::vector<int> want = read_blocks(*make_selector(s), scene);
     for (const riffle_setting& f : riffle::settings()) {
       if (f.options != RIFFLE_OPTIONS_SELECTION) continue;
       const bool whole = f.type == RIFFLE_MEMBER_INT32;
-      if (f.selectors >> kind & 1 || f.offset == offsetof(riffle_selection, digest)) continue;
+      if (f.selectors >> int(kind) & 1 || f.offset == offsetof(Selection, digest)) continue;
       INFO("selector " << kind << ", " << f.id);
-      riffle_selection other = s;
+      Selection other = s;
       char* at = reinterpret_cast<char*>(&other) + f.offset;
       const double held = setting_value(f, &s);
       const double v = held == f.low ? f.low + 1 : (f.low + held) / 2;

@@ -12,6 +12,7 @@
 #include "tests/select/plan_row.h"
 
 using namespace riffle;
+using namespace riffle::test;
 using riffle::test::plan_row;
 using riffle::test::run;
 using riffle::test::same_bits;
@@ -83,15 +84,14 @@ struct Scene {
   }
 };
 
-riffle_selection settings(float share) {
-  riffle_selection s;
-  riffle_selection_defaults(&s);
-  s.selector = RIFFLE_SELECTOR_SHARE;
+Selection settings(float share) {
+  Selection s;
+  s.selector = SelectorKind::SHARE;
   s.share = share;
   return s;
 }
 
-std::vector<int> read_blocks(const riffle_selection& s, const Scene& scene) {
+std::vector<int> read_blocks(const Selection& s, const Scene& scene) {
   RowPlan plan;
   plan_row(*make_selector(s), scene.row, plan);
   std::vector<int> read;
@@ -99,8 +99,8 @@ std::vector<int> read_blocks(const riffle_selection& s, const Scene& scene) {
   return read;
 }
 
-riffle_context_options engine_options(float share) {
-  riffle_context_options o = riffle::test::options();
+ContextOptions engine_options(float share) {
+  ContextOptions o = riffle::test::options();
   o.n_ctx = 4096;
   o.selection = settings(share);
   return o;
@@ -195,7 +195,7 @@ TEST_CASE("share knows what it leaves unread, and the mean value that stands for
 TEST_CASE("psa and topk rank by codes as by the blocks' true masses",
           "[select][rank][arithmetic]") {
   for (int g : {1, 3})
-    for (riffle_gqa gqa : {RIFFLE_GQA_MEAN, RIFFLE_GQA_SOFT_SUM, RIFFLE_GQA_UNION}) {
+    for (HeadRule gqa : {HeadRule::MEAN, HeadRule::SOFT_SUM, HeadRule::UNION}) {
       const Scene scene(g, 5000, static_cast<unsigned>(31 * g));
       INFO("g " << g << " gqa " << gqa);
       std::vector<std::vector<double>> masses(g, std::vector<double>(scene.n_blocks));
@@ -209,7 +209,7 @@ TEST_CASE("psa and topk rank by codes as by the blocks' true masses",
       // Each block's score in float64, as the setting combines heads.
       const int first = 1,
                 last = scene.n_blocks - 3;  // candidates lie between the sink and the window of two
-      std::vector<double> score(scene.n_blocks, gqa == RIFFLE_GQA_UNION ? -1e9 : 0);
+      std::vector<double> score(scene.n_blocks, gqa == HeadRule::UNION ? -1e9 : 0);
       for (int h = 0; h < g; ++h) {
         std::vector<int> order;
         double all = 0;
@@ -218,19 +218,18 @@ TEST_CASE("psa and topk rank by codes as by the blocks' true masses",
                   [&](int a, int b) { return masses[h][a] > masses[h][b]; });
         for (size_t r = 0; r < order.size(); ++r) {
           const int b = order[r];
-          if (gqa == RIFFLE_GQA_MEAN) score[b] += std::log(masses[h][b]);
-          if (gqa == RIFFLE_GQA_SOFT_SUM) score[b] += masses[h][b] / all;
-          if (gqa == RIFFLE_GQA_UNION) score[b] = std::max(score[b], -double(r));
+          if (gqa == HeadRule::MEAN) score[b] += std::log(masses[h][b]);
+          if (gqa == HeadRule::SOFT_SUM) score[b] += masses[h][b] / all;
+          if (gqa == HeadRule::UNION) score[b] = std::max(score[b], -double(r));
         }
       }
       std::vector<int> best;
       for (int b = first; b < last; ++b) best.push_back(b);
       std::sort(best.begin(), best.end(), [&](int a, int b) { return score[a] > score[b]; });
-      for (riffle_selector selector : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
-        riffle_selection s;
-        riffle_selection_defaults(&s);
+      for (SelectorKind selector : {SelectorKind::PSA, SelectorKind::TOPK}) {
+        Selection s;
         s.selector = selector;
-        s.rank = RIFFLE_RANK_CODES;
+        s.rank = RankBy::CODES;
         s.gqa = gqa;
         s.budget = 0.2f;
         RowPlan plan;
@@ -249,12 +248,12 @@ TEST_CASE("plans by codes do not depend on the order of parts",
   for (const int g : {1, 4})
     for (const int tokens : {2048 + 52, 4096 + 33, 4096 + 64, 9000}) {
       const Scene scene(g, tokens, static_cast<unsigned>(3 * tokens + g));
-      const auto selectors = {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK};
-      for (const riffle_selector selector : selectors) {
+      const auto selectors = {SelectorKind::SHARE, SelectorKind::PSA, SelectorKind::TOPK};
+      for (const SelectorKind selector : selectors) {
         INFO("g " << g << " tokens " << tokens << " selector " << selector);
-        riffle_selection s = settings(0.01f);
+        Selection s = settings(0.01f);
         s.selector = selector;
-        s.rank = RIFFLE_RANK_CODES;
+        s.rank = RankBy::CODES;
         const auto made = make_selector(s);
         RowPlan forwards, backwards, probe;
         CHECK(made->prepare(scene.row, probe) > 1);
@@ -314,7 +313,7 @@ TEST_CASE("what share drops errs by the identity and within the bounds of droppe
 TEST_CASE("share reads the union of what its heads keep; one head is as multi-head attention",
           "[select][share][arithmetic]") {
   const Scene group(4, 1800, 4);
-  const riffle_selection s = settings(0.05f);
+  const Selection s = settings(0.05f);
   const auto read = [&](const Scene& scene) {
     const std::vector<int> blocks = read_blocks(s, scene);
     return std::set<int>(blocks.begin(), blocks.end());
@@ -348,20 +347,20 @@ TEST_CASE("share: the same bits for any pool and threads; dense for a share of n
   const auto prompt = riffle::test::some_tokens(900, 3), steps = riffle::test::some_tokens(30, 4);
   std::vector<std::vector<float>> reference;
   for (int variant = 0; variant < 4; ++variant) {
-    riffle_context_options o = engine_options(0.02f);
+    ContextOptions o = engine_options(0.02f);
     if (variant == 1) o.n_threads = 1;
-    if (variant == 2) o.device = RIFFLE_DEVICE_EMU, o.slots = 120;
-    if (variant == 3) o.device = RIFFLE_DEVICE_EMU, o.slots = 2000, o.n_threads = 3;
+    if (variant == 2) o.device = DeviceKind::EMU, o.slots = 120;
+    if (variant == 3) o.device = DeviceKind::EMU, o.slots = 2000, o.n_threads = 3;
     INFO("variant " << variant);
     riffle::test::Runtime r(o);
     const auto got = run(r, r.session(), prompt, steps);
     if (variant == 0) reference = got;
     CHECK(same_bits(got, reference));
   }
-  riffle_context_options o = engine_options(0);
-  o.kv_type = RIFFLE_KV_F32;
+  ContextOptions o = engine_options(0);
+  o.kv_type = KvKind::F32;
   riffle::test::Runtime all(o);
-  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  o.selection.selector = SelectorKind::DENSE;
   riffle::test::Runtime dense(o);
   const auto a = run(all, all.session(), prompt, steps),
              b = run(dense, dense.session(), prompt, steps);
@@ -373,7 +372,7 @@ TEST_CASE("share: the same bits for any pool and threads; dense for a share of n
     }
   // Another order of sums, whose results decode may round to other integers of 16 bits.
   CHECK(worst <= 5e-3);
-  const riffle_stats stats = all.stats();
+  const Stats stats = all.stats();
   CHECK(stats.kv_tokens_read == stats.kv_tokens_total);
 }
 
@@ -382,13 +381,13 @@ TEST_CASE("share can begin in the middle of a session, and go back",
   const auto prompt = riffle::test::some_tokens(700, 6), steps = riffle::test::some_tokens(40, 7);
   riffle::test::Runtime straight(engine_options(0.02f));
   const auto want = run(straight, straight.session(), prompt, steps);
-  riffle_context_options o = engine_options(0.02f);
-  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  ContextOptions o = engine_options(0.02f);
+  o.selection.selector = SelectorKind::DENSE;
   riffle::test::Runtime r(o);
   riffle_session* s = r.session(prompt);
-  const riffle_selection selection = settings(0.02f);
+  const Selection selection = settings(0.02f);
   for (int round = 0; round < 2; ++round) {  // the second time after a truncation
-    r.check(riffle_set_selection(r.context, &selection));
+    r.check(set_selection(r.context, &selection));
     for (size_t i = 0; i < steps.size(); ++i) {
       r.check(riffle_step(r.context, &s, &steps[i], 1));
       CHECK(same_bits({r.logits(s)}, {want[i + 1]}));

@@ -7,6 +7,7 @@
 
 #include "import/load_model.h"
 #include "riffle.h"
+#include "tests/given_options.h"
 #include "tests/model/expect_error.h"
 #include "tests/model/test_files.h"
 #include "text/bpe.h"
@@ -687,11 +688,10 @@ TEST_CASE("models with byte-level vocabularies load: a folder with tokenizer.jso
   riffle_model* model = nullptr;
   REQUIRE(riffle_model_load((dir / "unnamed.gguf").c_str(), nullptr, &model, nullptr, 0) ==
           RIFFLE_OK);
-  riffle_context_options o;
-  riffle_context_defaults(&o);
-  o.device = RIFFLE_DEVICE_CPU;
+  ContextOptions o;
+  o.device = DeviceKind::CPU;
   riffle_context* context = nullptr;
-  REQUIRE(riffle_context_create(model, &o, &context, nullptr, 0) == RIFFLE_OK);
+  REQUIRE(context_create(model, &o, &context, nullptr, 0) == RIFFLE_OK);
   CHECK_THAT(riffle_context_notice(context),
              Catch::Contains("tokenizer.ggml.pre") && Catch::Contains("llama.cpp"));
   riffle_context_free(context);

@@ -78,12 +78,11 @@ std::unique_ptr<Selector> make_dense() { return std::make_unique<Recorder>(); }
 
 static int run(const char* model_path, const char* text_path, int n_tokens, int steps) {
   const std::unique_ptr<Model> model = load_model(model_path, nullptr);
-  riffle_context_options options;
-  riffle_context_defaults(&options);
-  options.device = RIFFLE_DEVICE_CPU;
-  options.selection.selector = RIFFLE_SELECTOR_DENSE;
+  ContextOptions options;
+  options.device = DeviceKind::CPU;
+  options.selection.selector = SelectorKind::DENSE;
   ResolvedOptions resolved = resolve_options(model->config, options);
-  riffle_plan plan{};
+  MemoryPlan plan{};
   plan_memory(*model, resolved, plan);
   Engine engine(*model, std::move(resolved));
   std::ifstream file(text_path);

@@ -23,13 +23,17 @@
 
 #include "riffle.h"
 #include "riffle_measure.h"
+#include "tests/given_options.h"
+
+using namespace riffle;
+using namespace riffle::test;
 
 namespace {
 
 using Blocks = std::set<int32_t>;
 
 // Blocks that each row (layer, KV head) of a step read.
-struct Selection {
+struct Chosen {
   int heads = 1;
   std::vector<Blocks> rows;
   size_t size() const {
@@ -48,17 +52,16 @@ void check(riffle_status status, const char* what) {
 struct Reader {
   riffle_context* context = nullptr;
   riffle_session* session = nullptr;
-  Selection now;
+  Chosen now;
 
   Reader(riffle_model* model, const std::vector<int32_t>& tokens, size_t n_prompt, int n_rows,
          int heads, float share) {
-    riffle_context_options o;
-    riffle_context_defaults(&o);
-    o.device = RIFFLE_DEVICE_CPU;
+    ContextOptions o;
+    o.device = DeviceKind::CPU;
     o.n_ctx = static_cast<int32_t>(tokens.size());
-    o.selection.selector = RIFFLE_SELECTOR_SHARE;
+    o.selection.selector = SelectorKind::SHARE;
     o.selection.share = share;
-    check(riffle_context_create(model, &o, &context, nullptr, 0), "the context");
+    check(context_create(model, &o, &context, nullptr, 0), "the context");
     check(riffle_session_create(context, &session), "the session");
     check(riffle_prefill(session, tokens.data(), n_prompt, nullptr, nullptr), "the prompt");
     now.rows.resize(n_rows);
@@ -120,7 +123,7 @@ Blocks difference(const Blocks& a, const Blocks& b) {
 }
 
 // One size of the pool, through all steps.
-void simulate(double factor, const std::vector<Selection>& read, const std::vector<Selection>& half,
+void simulate(double factor, const std::vector<Chosen>& read, const std::vector<Chosen>& half,
               int32_t n_blocks) {
   Pool pool;
   pool.capacity = static_cast<size_t>(factor * double(read[0].size()));
@@ -187,7 +190,7 @@ int main(int argc, char** argv) {
   const int n_rows = info.n_layers * info.n_kv_heads;
   Reader full(model, tokens, n_prompt, n_rows, info.n_kv_heads, share);
   Reader lower(model, tokens, n_prompt, n_rows, info.n_kv_heads, share / 2);
-  std::vector<Selection> read, half;
+  std::vector<Chosen> read, half;
   for (size_t t = 0; t < n_steps; ++t) {
     full.step(tokens[n_prompt + t]);
     lower.step(tokens[n_prompt + t]);

@@ -44,7 +44,6 @@ eval::Setting setting_of(std::string label) {
   std::replace(spec.begin(), spec.end(), ' ', ',');
   if (const size_t first = spec.find(','); first != std::string::npos) spec[first] = ':';
   eval::SelectionFlags flags{};
-  riffle_selection_defaults(&flags.selection);
   eval::Setting s = eval::parse_sweep(spec, flags, label).at(0);
   s.paper_default = paper;
   // One curve runs along what the last pair gives, and a setting has one.

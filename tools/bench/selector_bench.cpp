@@ -406,11 +406,10 @@ void fit(const cpu::Kernels& kernels) {
   }
 }
 
-riffle_selection settings(riffle_selector selector) {
-  riffle_selection s;
-  riffle_selection_defaults(&s);
+Selection settings(SelectorKind selector) {
+  Selection s;
   s.selector = selector;
-  if (selector == RIFFLE_SELECTOR_TOPK) s.digest = RIFFLE_DIGEST_QUEST;
+  if (selector == SelectorKind::TOPK) s.digest = BlockDigest::QUEST;
   return s;
 }
 
@@ -428,7 +427,7 @@ void alpha_table(const std::vector<int64_t>& contexts, int steps, const cpu::Ker
     const Trace trace(n, steps, kernels);
     Bench bench(trace, true);
     for (int a = 0; a < 4; ++a) {
-      riffle_selection s = settings(RIFFLE_SELECTOR_LFPS);
+      Selection s = settings(SelectorKind::LFPS);
       s.alpha = 0.1f * static_cast<float>(a + 1);
       rows[a].push_back(bench.run(*make_selector(s), digest_spec(s)));
     }
@@ -506,16 +505,16 @@ int main(int argc, char** argv) {
       std::fflush(stdout);
     };
     report("dense", *make_dense(), {});
-    report("exact top-k", Exact(settings(RIFFLE_SELECTOR_LFPS).top_tokens), {});
-    for (const auto& [name, which] : {std::pair{"quest", RIFFLE_SELECTOR_TOPK},
-                                      {"psa", RIFFLE_SELECTOR_PSA},
-                                      {"twilight", RIFFLE_SELECTOR_TWILIGHT},
-                                      {"tokenselect", RIFFLE_SELECTOR_TOKENSELECT},
-                                      {"lfps", RIFFLE_SELECTOR_LFPS},
-                                      {"lfps .4", RIFFLE_SELECTOR_LFPS},
-                                      {"lfps .8", RIFFLE_SELECTOR_LFPS},
-                                      {"share", RIFFLE_SELECTOR_SHARE}}) {
-      riffle_selection s = settings(which);
+    report("exact top-k", Exact(settings(SelectorKind::LFPS).top_tokens), {});
+    for (const auto& [name, which] : {std::pair{"quest", SelectorKind::TOPK},
+                                      {"psa", SelectorKind::PSA},
+                                      {"twilight", SelectorKind::TWILIGHT},
+                                      {"tokenselect", SelectorKind::TOKENSELECT},
+                                      {"lfps", SelectorKind::LFPS},
+                                      {"lfps .4", SelectorKind::LFPS},
+                                      {"lfps .8", SelectorKind::LFPS},
+                                      {"share", SelectorKind::SHARE}}) {
+      Selection s = settings(which);
       if (std::strcmp(name, "lfps .4") == 0) s.alpha = 0.4f;
       if (std::strcmp(name, "lfps .8") == 0) s.alpha = 0.8f;
       std::unique_ptr<Selector> selector;

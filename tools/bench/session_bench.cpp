@@ -18,6 +18,10 @@
 #include <vector>
 
 #include "riffle_measure.h"
+#include "tests/given_options.h"
+
+using namespace riffle;
+using namespace riffle::test;
 
 static double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -59,16 +63,15 @@ int main(int argc, char** argv) {
   check(real ? riffle_model_load(model_name.c_str(), nullptr, &model, err, sizeof err)
              : riffle_model_synthetic(model_name.c_str(), "q8_0", &model, err, sizeof err),
         err);
-  riffle_context_options o;
-  riffle_context_defaults(&o);
+  ContextOptions o;
   o.n_ctx = n + 256;
   o.block_size = 32;
-  o.device = argc > 4 && !std::strcmp(argv[4], "cuda") ? RIFFLE_DEVICE_CUDA : RIFFLE_DEVICE_CPU;
+  o.device = argc > 4 && !std::strcmp(argv[4], "cuda") ? DeviceKind::CUDA : DeviceKind::CPU;
   riffle_synthetic_attention attention;
   riffle_synthetic_attention_defaults(&attention);
   if (!real) o.synthetic_attention = &attention;
   riffle_context* context = nullptr;
-  check(riffle_context_create(model, &o, &context, err, sizeof err), err);
+  check(context_create(model, &o, &context, err, sizeof err), err);
   std::vector<int32_t> tokens(n);
   for (int i = 0; i < n; ++i) tokens[i] = 300 + (i * 7919) % 7000;
   riffle_session* session = nullptr;

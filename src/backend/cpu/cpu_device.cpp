@@ -9,11 +9,11 @@
 
 namespace riffle {
 
-static_assert(int(cpu::KvType::F16) == RIFFLE_KV_F16 && int(cpu::KvType::F32) == RIFFLE_KV_F32 &&
-              int(cpu::KvType::Q8) == RIFFLE_KV_Q8);
-static_assert(int(cpu::DigestKind::Mean) == RIFFLE_DIGEST_MEAN &&
-              int(cpu::DigestKind::Quest) == RIFFLE_DIGEST_QUEST &&
-              int(cpu::DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN);
+static_assert(int(cpu::KvType::F16) == int(KvKind::F16) &&
+              int(cpu::KvType::F32) == int(KvKind::F32) && int(cpu::KvType::Q8) == int(KvKind::Q8));
+static_assert(int(cpu::DigestKind::Mean) == int(BlockDigest::MEAN) &&
+              int(cpu::DigestKind::Quest) == int(BlockDigest::QUEST) &&
+              int(cpu::DigestKind::CuboidMean) == int(BlockDigest::CUBOID_MEAN));
 
 CpuDevice::CpuDevice(const Model& model, const BackendOptions& options, ThreadPool* threads)
     : model_(model),

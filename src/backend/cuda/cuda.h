@@ -7,17 +7,18 @@
 
 #include "backend/device.h"
 #include "riffle.h"
+#include "util/options.h"
 
 namespace riffle {
 
 // Reason for which the host decides residency from the start, in the words of the option; null: the
 // device decides unless the system refuses to pin memory.
-inline const char* why_host_residency(const riffle_context_options& o) {
-  return o.residency == RIFFLE_RESIDENCY_HOST ? "`residency` is host"
-         : o.no_pin                           ? "`no_pin` is set"
-         : o.evict != RIFFLE_EVICT_LRU        ? "`evict` is fifo"
-         : o.pool_per_layer                   ? "`pool_per_layer` is set"
-                                              : nullptr;
+inline const char* why_host_residency(const ContextOptions& o) {
+  return o.residency == ResidencyKind::HOST ? "`residency` is host"
+         : o.no_pin                         ? "`no_pin` is set"
+         : o.evict != EvictRule::LRU        ? "`evict` is fifo"
+         : o.pool_per_layer                 ? "`pool_per_layer` is set"
+                                            : nullptr;
 }
 
 // Tells whether a GPU can be used now; text: its name, or the missing part.

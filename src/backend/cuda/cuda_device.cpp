@@ -19,13 +19,13 @@ namespace riffle::cuda {
 static constexpr int64_t kEmbedRows = 1024;
 
 static_assert(cuda::kWindows == riffle::kWindows);
-static_assert(int(KvType::F16) == RIFFLE_KV_F16 && int(KvType::F32) == RIFFLE_KV_F32 &&
-              int(KvType::Q8) == RIFFLE_KV_Q8);
-static_assert(int(DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN &&
-              int(Gqa::Union) == RIFFLE_GQA_UNION && int(Stop::Veto) == RIFFLE_STOP_VETO &&
-              int(Stop::Bound) == RIFFLE_STOP_BOUND);
+static_assert(int(KvType::F16) == int(KvKind::F16) && int(KvType::F32) == int(KvKind::F32) &&
+              int(KvType::Q8) == int(KvKind::Q8));
+static_assert(int(DigestKind::CuboidMean) == int(BlockDigest::CUBOID_MEAN) &&
+              int(Gqa::Union) == int(HeadRule::UNION) && int(Stop::Veto) == int(StopRule::VETO) &&
+              int(Stop::Bound) == int(StopRule::BOUND));
 
-static LoadProgress upload_progress(const riffle_context_options& o) {
+static LoadProgress upload_progress(const ContextOptions& o) {
   if (!o.progress) return {};
   return [progress = o.progress, user = o.progress_user](double done, double total) {
     const riffle_progress p{RIFFLE_PHASE_UPLOAD, done, total};
@@ -364,9 +364,9 @@ bool CudaDevice::start_profile() {
   return true;
 }
 
-void CudaDevice::finish_profile(riffle_timing& timing) { profile_.finish(timing); }
+void CudaDevice::finish_profile(StepTiming& timing) { profile_.finish(timing); }
 
-void CudaDevice::add_stats(riffle_stats& s) const {
+void CudaDevice::add_stats(Stats& s) const {
   s.host_syncs = compute_.waits() + kv_.waits() + event_waits_;
   s.device_bytes = heap_.used();
   s.peak_device_bytes = heap_.peak();
@@ -435,8 +435,8 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   if (!device) fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
   const Config& c = model.config;
   const BlockLayout& l = options.layout;
-  const riffle_context_options& o = options.options;
-  const riffle_selection selection = options.selection();
+  const ContextOptions& o = options.options;
+  const Selection selection = options.selection();
   const SelectionRule rule = make_selector(selection)->rule();
   DeviceNeeds needs;
   needs.free = device->free;

@@ -45,7 +45,7 @@ class CudaDevice : public Device {
   const char* detail() const override { return device_.name.c_str(); }
   std::string arithmetic() const override;
   const char* notice() const override { return kv_.notice().c_str(); }
-  void check_selector(const Selector& selector, const riffle_selection& settings) const override;
+  void check_selector(const Selector& selector, const Selection& settings) const override;
   void add_index(const Selector& selector, SequenceKv& sequence) override;
   int64_t reuse_unit() const override { return options_.options.prefill_chunk; }
   KvStore& kv() override { return kv_; }
@@ -73,8 +73,8 @@ class CudaDevice : public Device {
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
   void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) override;
   bool start_profile() override;
-  void finish_profile(riffle_timing& timing) override;
-  void add_stats(riffle_stats& stats) const override;
+  void finish_profile(StepTiming& timing) override;
+  void add_stats(Stats& stats) const override;
 
  private:
   class CudaPrompt;

@@ -40,7 +40,7 @@ CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
       evict_(options.evict()),
       host_mem_(options.options.host_mem),
       per_layer_(options.options.pool_per_layer),
-      must_pin_(options.options.residency == RIFFLE_RESIDENCY_DEVICE),
+      must_pin_(options.options.residency == ResidencyKind::DEVICE),
       lookup_(options.options.lookup) {
   const int64_t n_slots = options.slots;
   const BlockLayout l = host->layout();

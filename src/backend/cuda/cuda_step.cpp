@@ -10,7 +10,6 @@
 #include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/measure/measure.h"
 #include "kernels/cuda/sample/sample.h"
-#include "riffle_measure.h"
 #include "select/int4_keys.h"
 #include "util/error.h"
 #include "util/thread_pool.h"
@@ -107,7 +106,7 @@ void CudaDevice::grow_step_memory() {
   sampling_.grow();
 }
 
-void CudaDevice::check_selector(const Selector& selector, const riffle_selection& s) const {
+void CudaDevice::check_selector(const Selector& selector, const Selection& s) const {
   const SelectionRule rule = selector.rule();
   if (rule.host_only)
     fail(RIFFLE_UNSUPPORTED, "`selection.selector` %s %s: it needs device cpu or emu",
@@ -117,7 +116,7 @@ void CudaDevice::check_selector(const Selector& selector, const riffle_selection
   fail(RIFFLE_UNSUPPORTED,
        "`selection.selector` %s%s needs the GPU to decide residency: %s; without that it runs, or "
        "with `selection.selector` psa and `selection.rank` digests, which may lose answers",
-       selector.name(), s.rank == RIFFLE_RANK_CODES ? " with `selection.rank` codes" : "", found);
+       selector.name(), s.rank == RankBy::CODES ? " with `selection.rank` codes" : "", found);
 }
 
 void CudaDevice::add_index(const Selector& selector, SequenceKv& sequence) {
@@ -187,7 +186,7 @@ void CudaDevice::settle_rules() {
   require_device_residency(*step.selector);
   max_blocks_ = 0;
   for (int64_t i = 0; i < step.n; ++i) {
-    if (rule_.progressive && rule_.stop == RIFFLE_STOP_VETO && !step.sequences[i]->spec.with_mean)
+    if (rule_.progressive && rule_.stop == StopRule::VETO && !step.sequences[i]->spec.with_mean)
       fail(RIFFLE_BAD_ARGUMENT,
            "session %lld of the step has digests without the mean key, which stop mode veto needs",
            static_cast<long long>(i));
@@ -373,9 +372,9 @@ int64_t index_bytes(const SelectionRule& rule, const Config& config, const Block
     codes = std::max(static_cast<int>(blocks) - 1, sinks + recent) * code_bytes;
     if (!rule.progressive && rule.budget == 1) return codes;
   }
-  const bool mean_too = rule.progressive && rule.stop == RIFFLE_STOP_VETO;
+  const bool mean_too = rule.progressive && rule.stop == StopRule::VETO;
   return codes + int64_t(candidates) * d *
-                     ((rule.digest == RIFFLE_DIGEST_MEAN ? 2 : 4) + (mean_too ? 2 : 0));
+                     ((rule.digest == BlockDigest::MEAN ? 2 : 4) + (mean_too ? 2 : 0));
 }
 
 void CudaDevice::report_step() {

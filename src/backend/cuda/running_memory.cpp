@@ -77,7 +77,7 @@ uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool ro
 uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   const Config& c = model.config;
   const BlockLayout& layout = options.layout;
-  const riffle_context_options& o = options.options;
+  const ContextOptions& o = options.options;
   const int64_t n = int64_t(o.n_sessions) + o.lookup;  // tokens of a step
   const int64_t n_ctx = o.n_ctx, blocks = layout.blocks(n_ctx);
   const int64_t q = int64_t(c.n_heads) * c.head_dim, kv = int64_t(c.n_kv_heads) * c.head_dim;

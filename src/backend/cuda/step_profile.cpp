@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "riffle_measure.h"
 #include "util/error.h"
+#include "util/stats.h"
 
 namespace riffle::cuda {
 
@@ -26,12 +26,10 @@ void StepProfile::start() {
   running_ = true;
 }
 
-void StepProfile::finish(riffle_timing& t) {
+void StepProfile::finish(StepTiming& t) {
   running_ = false;
   compute_->wait("a profiled step");
-  const size_t size = t.struct_size;
   t = {};
-  t.struct_size = size;
   for (size_t i = 1; i < marks_.size(); ++i) {
     float ms = 0;
     // An event that was never recorded (a step without ranking) has no time: what follows counts

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "backend/cuda/device.h"
-
-struct riffle_timing;
+#include "util/stats.h"
 
 namespace riffle::cuda {
 
@@ -16,7 +15,7 @@ class StepProfile {
 
   explicit StepProfile(const Stream* compute) : compute_(compute) {}
   void start();
-  void finish(riffle_timing& timing);
+  void finish(StepTiming& timing);
   bool running() const { return running_; }
   // Everything that was launched since the last mark belongs to this part.
   void mark(Part part);

@@ -42,10 +42,10 @@ static std::string with_commas(int64_t n) {
   return text;
 }
 
-std::string selector_note(const BackendOptions& options, const riffle_selection& s) {
-  if (s.selector != RIFFLE_SELECTOR_AUTO) return "";
+std::string selector_note(const BackendOptions& options, const Selection& s) {
+  if (s.selector != SelectorKind::AUTO) return "";
   const std::string tokens = with_commas(options.everything_below);
-  if (options.settled(s).selector == RIFFLE_SELECTOR_DENSE)
+  if (options.settled(s).selector == SelectorKind::DENSE)
     return format("selector auto: dense, since share is faster only beyond %s tokens",
                   tokens.c_str());
   if (options.everything_below == 0) return "selector auto: share";

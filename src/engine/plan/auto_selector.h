@@ -18,6 +18,6 @@ int64_t dense_is_faster_below(const ResolvedOptions& r);
 int64_t everything_below(const Config& config, const ResolvedOptions& r);
 
 // "selector auto: share; contexts below 16,384 tokens are read whole". Empty: s is not AUTO.
-std::string selector_note(const BackendOptions& options, const riffle_selection& s);
+std::string selector_note(const BackendOptions& options, const Selection& s);
 
 }  // namespace riffle

@@ -21,7 +21,7 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
   const auto selector = make_selector(r.options.selection);
   const SelectionRule rule = selector->rule();
   // Before a GPU is looked for: no GPU would do.
-  if (r.options.device == RIFFLE_DEVICE_CUDA && rule.host_only)
+  if (r.options.device == DeviceKind::CUDA && rule.host_only)
     fail(RIFFLE_UNSUPPORTED,
          "`selection.selector` is %s, which %s: device is cuda, expected cpu or emu",
          selector->name(), rule.host_only_why);
@@ -52,29 +52,29 @@ void require_alike(const KvShape& shape, const char* device) {
 }
 
 void choose_device(const Config& config, ResolvedOptions& r) {
-  riffle_context_options& o = r.options;
-  if (o.device == RIFFLE_DEVICE_AUTO || o.device == RIFFLE_DEVICE_CUDA) {
+  ContextOptions& o = r.options;
+  if (o.device == DeviceKind::AUTO || o.device == DeviceKind::CUDA) {
     const bool usable = gpu_usable(config, r, r.device_note);
     r.no_driver = !usable && cuda_driver_missing();
-    if (o.device == RIFFLE_DEVICE_CUDA && !usable)
+    if (o.device == DeviceKind::CUDA && !usable)
       fail(RIFFLE_UNSUPPORTED, "device cuda: %s",
            r.device_note.empty() ? "this riffle was built without the CUDA toolkit"
                                  : r.device_note.c_str());
     if (!usable && (o.slots || o.gpu_mem)) refuse_pool(r);
-    o.device = usable ? RIFFLE_DEVICE_CUDA : RIFFLE_DEVICE_CPU;
+    o.device = usable ? DeviceKind::CUDA : DeviceKind::CPU;
   }
-  r.device_memory = o.device == RIFFLE_DEVICE_CUDA;
-  r.has_pool = o.device != RIFFLE_DEVICE_CPU;
+  r.device_memory = o.device == DeviceKind::CUDA;
+  r.has_pool = o.device != DeviceKind::CPU;
   if (o.prefill_chunk == 0) o.prefill_chunk = r.device_memory ? kCudaPrefillChunk : kPrefillChunk;
-  if (r.device_memory && o.residency == RIFFLE_RESIDENCY_DEVICE &&
-      (o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer || o.no_pin))
+  if (r.device_memory && o.residency == ResidencyKind::DEVICE &&
+      (o.evict != EvictRule::LRU || o.pool_per_layer || o.no_pin))
     fail(RIFFLE_UNSUPPORTED,
          "`residency` device has one pool for all layers, evicts the least recently used and needs "
          "pinned memory");
   if (!r.has_pool && (o.slots || o.gpu_mem))
     fail(RIFFLE_BAD_ARGUMENT,
          "device cpu has no slot pool: `slots` and `gpu_mem` need device cuda or emu");
-  if (!r.device_memory && (o.residency != RIFFLE_RESIDENCY_AUTO || o.no_pin))
+  if (!r.device_memory && (o.residency != ResidencyKind::AUTO || o.no_pin))
     fail(RIFFLE_BAD_ARGUMENT,
          "device %s has no GPU memory to manage: `residency` and `no_pin` need device cuda%s%s",
          device_name(r), r.device_note.empty() ? "" : ", but ", r.device_note.c_str());
@@ -82,26 +82,26 @@ void choose_device(const Config& config, ResolvedOptions& r) {
 }
 
 const char* device_name(const ResolvedOptions& r) {
-  return r.options.device == RIFFLE_DEVICE_CUDA  ? "cuda"
-         : r.options.device == RIFFLE_DEVICE_EMU ? "emu"
-                                                 : "cpu";
+  return r.options.device == DeviceKind::CUDA  ? "cuda"
+         : r.options.device == DeviceKind::EMU ? "emu"
+                                               : "cpu";
 }
 
 static DeviceNeeds cuda_needs(const Model& model, const ResolvedOptions& r) {
-  const riffle_context_options& o = r.options;
+  const ContextOptions& o = r.options;
   const Config& c = model.config;
   DeviceNeeds needs = plan_cuda(model, r);
   // The host gives every row of a layer one iteration's slots; the device needs none to go on. But
   // where the system does not pin memory, the host has to take over, and a pool that riffle chooses
   // is large enough for that.
-  if (why_host_residency(o) || (o.residency == RIFFLE_RESIDENCY_AUTO && o.slots == 0))
+  if (why_host_residency(o) || (o.residency == ResidencyKind::AUTO && o.slots == 0))
     needs.min_slots =
         (row_slots(o.selection) + 1) * c.n_kv_heads * (o.pool_per_layer ? c.n_layers : 1);
   return needs;
 }
 
 static DeviceNeeds cpu_needs(const Model& model, const ResolvedOptions& r) {
-  const riffle_context_options& o = r.options;
+  const ContextOptions& o = r.options;
   const Config& c = model.config;
   const KvShape shape = kv_shape(c, r);
   const int64_t blocks = shape.in_blocks(o.n_ctx), heads = shape.heads();

@@ -39,13 +39,10 @@ void check_lookup(int lookup, const Selector& selector) {
          lookup, selector.name());
 }
 
-ResolvedOptions resolve_options(const Config& config, const riffle_context_options& given) {
+ResolvedOptions resolve_options(const Config& config, const ContextOptions& given) {
   ResolvedOptions r;
   r.options = given;
-  riffle_context_options& o = r.options;
-  if (o.struct_size != sizeof o)
-    fail(RIFFLE_BAD_ARGUMENT, "context options: struct_size is %zu, expected %zu", o.struct_size,
-         sizeof o);
+  ContextOptions& o = r.options;
   check_settings(RIFFLE_OPTIONS_CONTEXT, &o);
   r.trained_ctx = o.n_ctx == 0;
   if (r.trained_ctx) {
@@ -71,10 +68,10 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   }
   o.synthetic_attention = nullptr;  // the caller's
 
-  if (o.isa == RIFFLE_ISA_AUTO) {
+  if (o.isa == IsaChoice::AUTO) {
     r.kernels = &fastest_kernels();
   } else {
-    const auto isa = static_cast<cpu::Isa>(o.isa - RIFFLE_ISA_SCALAR);
+    const auto isa = static_cast<cpu::Isa>(int(o.isa) - int(IsaChoice::SCALAR));
     r.kernels = cpu::kernels(isa);
     if (!cpu::isa_available(isa))
       fail(RIFFLE_UNSUPPORTED, "this CPU cannot run isa %s", r.kernels->name);
@@ -91,8 +88,8 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   return r;
 }
 
-int64_t row_slots(const riffle_selection& s) {
-  if (s.selector != RIFFLE_SELECTOR_PSA) return 1;
+int64_t row_slots(const Selection& s) {
+  if (s.selector != SelectorKind::PSA) return 1;
   return int64_t(s.sink_blocks) + s.recent_blocks + int64_t(s.lookahead + 1) * s.microbatch;
 }
 
@@ -138,7 +135,7 @@ static Verdict refuse(riffle_status status, const std::string& limit, bool by_le
 }
 
 // KV in host memory when every session is full, or as full as may be.
-static uint64_t host_kv(const ResolvedOptions& r, const riffle_plan& plan) {
+static uint64_t host_kv(const ResolvedOptions& r, const MemoryPlan& plan) {
   const uint64_t full = product({uint64_t(r.options.n_sessions), plan.host_kv});
   return r.options.host_mem ? std::min(full, r.options.host_mem) : full;
 }
@@ -193,7 +190,7 @@ static uint64_t pool_budget(const ResolvedOptions& r, uint64_t device_free) {
 }
 
 // Number of slots whose memory holds `bytes`, with room for alignment.
-static int64_t slots_of(const riffle_plan& plan, uint64_t bytes) {
+static int64_t slots_of(const MemoryPlan& plan, uint64_t bytes) {
   return static_cast<int64_t>(sum({bytes, 256, plan.slot_bytes - 1}) / plan.slot_bytes);
 }
 
@@ -224,7 +221,7 @@ static void plan_prompt(const Config& config, ResolvedOptions& r, riffle_plan& p
 }
 
 // The slots: as many as were asked for, else as many as the budget and the sessions have use for.
-static void plan_slots(const Config& config, ResolvedOptions& r, riffle_plan& plan,
+static void plan_slots(const Config& config, ResolvedOptions& r, MemoryPlan& plan,
                        uint64_t per_slot, uint64_t budget) {
   const uint64_t fixed = plan.total, sessions = r.options.n_sessions;
   const uint64_t blocks = kv_shape(config, r).most_blocks(r.options.n_ctx);
@@ -249,7 +246,7 @@ static std::string host_limit(const ResolvedOptions& r) {
 }
 
 // Returns the advice for a budget that exceeds the free memory of the GPU.
-static std::string what_fits(const riffle_plan& plan, uint64_t device_free) {
+static std::string what_fits(const MemoryPlan& plan, uint64_t device_free) {
   // Both are rounded, to a MiB or a hundredth of a GiB.
   if (sum({plan.min_gpu_mem, uint64_t(32) << 20}) > device_free)
     return format("%d tokens of context need %s", plan.n_ctx, size_text(plan.min_gpu_mem).c_str());
@@ -259,9 +256,9 @@ static std::string what_fits(const riffle_plan& plan, uint64_t device_free) {
 }
 
 // A device with a pool: the memory that the slots are in.
-static Verdict check_pool_memory(const ResolvedOptions& r, const riffle_plan& plan,
+static Verdict check_pool_memory(const ResolvedOptions& r, const MemoryPlan& plan,
                                  uint64_t per_slot, uint64_t budget, uint64_t device_free) {
-  const riffle_context_options& o = r.options;
+  const ContextOptions& o = r.options;
   // Too few slots by themselves are found last: the budget has nothing to do with it.
   const int64_t fewest = plan.min_slots + r.lent_slots;
   if (budget && ((o.slots == 0 && r.slots < fewest) || plan.total > budget)) {
@@ -301,8 +298,8 @@ static Verdict check_pool_memory(const ResolvedOptions& r, const riffle_plan& pl
 // could be dropped and read again, but a step that reads them from a disk takes seconds, so they
 // count too.
 static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& r,
-                                   const riffle_plan& plan) {
-  const riffle_context_options& o = r.options;
+                                   const MemoryPlan& plan) {
+  const ContextOptions& o = r.options;
   const uint64_t kv = host_kv(r, plan), sessions = o.n_sessions;
   if (o.host_mem > r.host_memory && kv == o.host_mem)
     return refuse(
@@ -331,7 +328,7 @@ static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& 
 }
 
 // A plan with the experts of the last `layers` layers in host memory.
-static Verdict plan_experts(const Model& model, ResolvedOptions& r, riffle_plan& plan,
+static Verdict plan_experts(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                             DeviceNeeds needs, int layers, uint64_t device_free) {
   r.host_expert_layers = std::min(layers, static_cast<int>(needs.expert_bytes.size()));
   uint64_t on_host = 0;
@@ -389,7 +386,7 @@ static Verdict plan_device(const Model& model, ResolvedOptions& r, riffle_plan& 
 // r.everything_below.
 static Verdict plan_settled(const Model& model, ResolvedOptions& r, riffle_plan& plan,
                             uint64_t& device_free) {
-  const riffle_context_options& o = r.options;
+  const ContextOptions& o = r.options;
   const DeviceNeeds needs = device_needs(model, r);
   plan = plan_sizes(model.config, r, needs);
   if (!device_free) device_free = needs.free;
@@ -411,7 +408,7 @@ static Verdict plan_settled(const Model& model, ResolvedOptions& r, riffle_plan&
 // The smallest budget of a context whose selector AUTO reads everything while the pool holds it:
 // with less, AUTO is share.
 static uint64_t least_for_share(const Model& model, ResolvedOptions r, uint64_t device_free) {
-  riffle_plan plan{};
+  MemoryPlan plan{};
   r.everything_below = 0;
   plan_settled(model, r, plan, device_free);
   return plan.min_gpu_mem;
@@ -427,7 +424,7 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
   r.lent_slots = 0;
   r.everything_below = dense_is_faster_below(r);
   const bool may_be_dense =
-      r.options.selection.selector == RIFFLE_SELECTOR_AUTO && r.options.n_ctx <= r.everything_below;
+      r.options.selection.selector == SelectorKind::AUTO && r.options.n_ctx <= r.everything_below;
   Verdict verdict = plan_settled(model, r, plan, device_free);
   r.everything_below = everything_below(model.config, r);
   if (may_be_dense && r.options.n_ctx > r.everything_below) {
@@ -473,11 +470,11 @@ static Verdict shorten(const Model& model, ResolvedOptions& r, riffle_plan& plan
 // Changes the selection to the closest one that ranks by digests, and returns its name. Empty: the
 // one given needs no INT4 keys.
 static std::string without_codes(ResolvedOptions& r) {
-  riffle_selection& s = r.options.selection;
+  Selection& s = r.options.selection;
   if (!make_selector(r.selection())->rule().codes()) return "";
   const bool ranks = ranks_by_codes(s);
-  if (!ranks) s.selector = RIFFLE_SELECTOR_PSA;
-  s.rank = RIFFLE_RANK_DIGESTS;
+  if (!ranks) s.selector = SelectorKind::PSA;
+  s.rank = RankBy::DIGESTS;
   return ranks ? "`selection.rank` digests" : "`selection.selector` psa";
 }
 
@@ -513,7 +510,7 @@ static std::string codes_note(const Model& model, const ResolvedOptions& r, cons
   ResolvedOptions digests = r;
   const std::string other = without_codes(digests);
   if (other.empty()) return "";
-  riffle_plan without{};
+  MemoryPlan without{};
   const auto planned = [&](int n_ctx) {
     digests.options.n_ctx = n_ctx;
     return plan_length(model, digests, without, device_free);
@@ -534,7 +531,7 @@ static std::string codes_note(const Model& model, const ResolvedOptions& r, cons
       longest);
 }
 
-void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
+void plan_memory(const Model& model, ResolvedOptions& r, MemoryPlan& plan) {
   const int trained = model.config.n_ctx;
   uint64_t device_free = 0;
   Verdict verdict = plan_length(model, r, plan, device_free);
@@ -558,7 +555,7 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
   if (verdict.status == RIFFLE_OUT_OF_MEMORY && r.device_memory)
     verdict.text += ways_out(r, [&](const ResolvedOptions& other) {
       ResolvedOptions copy = other;
-      riffle_plan ignored{};
+      MemoryPlan ignored{};
       return plan_length(model, copy, ignored, device_free).status == RIFFLE_OK;
     });
   if (verdict.status != RIFFLE_OK)

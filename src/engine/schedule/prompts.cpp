@@ -14,7 +14,7 @@ static constexpr size_t kMinReuse = 64;
 // Waiting requests that are searched for one that can use a prompt's KV again.
 static constexpr size_t kLookAhead = 64;
 
-void Scheduler::read_prompt(riffle_iteration& it) {
+void Scheduler::read_prompt(Iteration& it) {
   const double layers = engine_.model().config.n_layers;
   double budget = static_cast<double>(o_.max_inject_tokens);
   if (o_.max_tokens > 0) {
@@ -28,12 +28,12 @@ void Scheduler::read_prompt(riffle_iteration& it) {
   try {
     if (!run_) {
       size_t n = r.prompt.size() - r.read;
-      if (o_.prefill_mode == RIFFLE_PREFILL_CHUNKS)
+      if (o_.prefill_mode == PrefillMode::CHUNKS)
         n = std::min(n, static_cast<size_t>(std::max(1.0, budget / layers)));
       run_ = engine_.begin_prefill(*r.sequence, std::span(r.prompt).subspan(r.read, n), nullptr,
                                    r.beginnings);
       expect_next();
-      if (o_.prefill_mode == RIFFLE_PREFILL_CHUNKS) budget = INFINITY;
+      if (o_.prefill_mode == PrefillMode::CHUNKS) budget = INFINITY;
     }
     const double done = run_->done, pairs = run_->pairs;
     const bool over = engine_.advance(*run_, budget, {});

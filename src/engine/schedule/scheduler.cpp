@@ -1,6 +1,7 @@
 #include "engine/schedule/scheduler.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 
@@ -22,7 +23,7 @@ static double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-Scheduler::Scheduler(Engine& engine, const riffle_scheduler_options& options, SchedulerHooks hooks)
+Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, SchedulerHooks hooks)
     : engine_(engine), o_(options), hooks_(std::move(hooks)) {
   const int64_t layers = engine.model().config.n_layers;
   check_settings(RIFFLE_OPTIONS_SCHEDULER, &o_);
@@ -55,8 +56,7 @@ std::string Scheduler::text_of(const Error& error) const {
   return error.text(engine_.setting_name());
 }
 
-uint64_t Scheduler::submit(std::span<const int32_t> tokens,
-                           const riffle_generate_options& options) {
+uint64_t Scheduler::submit(std::span<const int32_t> tokens, const GenerateOptions& options) {
   if (tokens.empty()) fail(RIFFLE_BAD_ARGUMENT, "the prompt is empty, expected at least one token");
   engine_.check_tokens(tokens);
   check_generate_options(options);
@@ -70,7 +70,7 @@ uint64_t Scheduler::submit(std::span<const int32_t> tokens,
   for (size_t i = 0; i < options.n_stop; ++i) r->stops.emplace_back(options.stop[i]);
   for (const std::string& s : r->stops) r->stop_pointers.push_back(s.c_str());
   r->options.stop = r->stop_pointers.data();
-  const riffle_sampling& s = options.sampling;
+  const Sampling& s = options.sampling;
   r->logit_bias.assign(s.logit_bias, s.logit_bias + s.n_logit_bias);
   r->options.sampling.logit_bias = r->logit_bias.data();
   if (s.dry_sequence_breakers) {
@@ -102,11 +102,10 @@ void Scheduler::cancel(uint64_t id) {
   fail(RIFFLE_BAD_ARGUMENT, "there is no request %llu", static_cast<unsigned long long>(id));
 }
 
-void Scheduler::step(riffle_iteration* out) {
+void Scheduler::step(Iteration* out) {
   if (engine_.take_abort()) fail(RIFFLE_ABORTED, "aborted before an iteration");
   const auto start = Clock::now();
-  riffle_iteration it{};
-  it.struct_size = sizeof it;
+  Iteration it{};
   decode(it);
   it.decode_seconds = since(start);
   read_prompt(it);
@@ -136,7 +135,7 @@ WindowSets Scheduler::estimate(const Request& r) const {
 
 // Chooses in order of arrival, except that requests that have waited long come first. Requests that
 // do not fit are skipped.
-void Scheduler::choose(std::vector<Request*>& chosen, riffle_iteration& it) {
+void Scheduler::choose(std::vector<Request*>& chosen, Iteration& it) {
   std::vector<Request*> order;
   for (auto& r : decoding_) order.push_back(r.get());
   std::stable_partition(order.begin(), order.end(),
@@ -165,7 +164,7 @@ void Scheduler::choose(std::vector<Request*>& chosen, riffle_iteration& it) {
   it.available = engine_.pool_room(chosen.size());
 }
 
-void Scheduler::decode(riffle_iteration& it) {
+void Scheduler::decode(Iteration& it) {
   computed_ = 0;
   if (decoding_.empty()) return;
   std::vector<Request*> chosen;
@@ -182,12 +181,12 @@ void Scheduler::decode(riffle_iteration& it) {
                                     [&](const auto& d) { return d.get() == r; });
       if (here) step_together({&r, 1}, 0);  // else one before it needed the memory
     }
-  const riffle_stats after = engine_.stats();
-  const auto more = [&](uint64_t riffle_stats::*count) {
+  const Stats after = engine_.stats();
+  const auto more = [&](uint64_t Stats::*count) {
     return static_cast<int32_t>(after.*count - before.*count);
   };
-  it.decode_rows = more(&riffle_stats::decode_tokens) - more(&riffle_stats::lookup_accepted);
-  computed_ = it.decode_rows + more(&riffle_stats::lookup_proposed);
+  it.decode_rows = more(&Stats::decode_tokens) - more(&Stats::lookup_accepted);
+  computed_ = it.decode_rows + more(&Stats::lookup_proposed);
   it.blocks_read = after.kv_blocks_read - before.kv_blocks_read;
   it.blocks_loaded = (after.loaded_bytes - before.loaded_bytes) / engine_.block_bytes();
   if (control_ && it.decode_rows > 0)
@@ -326,8 +325,8 @@ void Scheduler::end(std::unique_ptr<Request> r, riffle_status status, const std:
   e.prompt_tokens = r->prompt.size();
   e.reused_tokens = r->reused;
   e.loaded_tokens = r->loaded;
+  if (r->sequence) e.stats = std::bit_cast<riffle_stats>(engine_.stats(*r->sequence));
   e.stats.struct_size = sizeof e.stats;
-  if (r->sequence) e.stats = engine_.stats(*r->sequence);
   const uint64_t id = r->id;
   memory_short_ = false;
   if (r->sequence && wanted(*r)) {

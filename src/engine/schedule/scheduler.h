@@ -22,6 +22,7 @@
 #include "engine/schedule/batch_control.h"
 #include "riffle.h"
 #include "util/error.h"
+#include "util/options.h"
 
 namespace riffle {
 
@@ -32,23 +33,42 @@ struct PromptRead {
   const std::optional<Error>& load_error;
 };
 
-// riffle_scheduler_options' on_begin and on_prompt; empty: none.
+// SchedulerOptions' on_begin and on_prompt; empty: none.
 struct SchedulerHooks {
   std::function<std::shared_ptr<const SessionFile>(uint64_t id, size_t n_shared)> begin;
   std::function<void(uint64_t id, const PromptRead&)> prompt_read;
 };
 
+// What one iteration did.
+struct Iteration {
+  size_t unused_size;
+  size_t n_waiting, n_prefilling, n_decoding;  // requests after the iteration; all 0: it is done
+  int32_t decode_rows, skipped;                // sequences that stepped; sequences that did not fit
+  int64_t prefill_token_layers;                // of prompts, read in this iteration
+  double prefill_pairs;  // query and key pairs of their attention, in one head
+  // blocks that the device holds for prompts. emu: one layer of the longest prompt so far. cuda:
+  // one layer of the prompt that is being read, or two small ones, so that one can go to the host
+  // meanwhile
+  int64_t prefill_kv_blocks;
+  // Blocks of the sequences that stepped, estimated before the step; slots for them (0: no pool).
+  // With `working_set_steps` 0: of the longest window that fits; if none does, of one step.
+  int64_t working_set, available;
+  uint64_t blocks_loaded;  // host to slot, by decode steps
+  uint64_t blocks_read;    // attended by decode steps
+  double seconds, decode_seconds;
+};
+
 class Scheduler {
  public:
   // Throws RIFFLE_BAD_ARGUMENT, RIFFLE_UNSUPPORTED.
-  Scheduler(Engine& engine, const riffle_scheduler_options& options, SchedulerHooks hooks);
+  Scheduler(Engine& engine, const SchedulerOptions& options, SchedulerHooks hooks);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  uint64_t submit(std::span<const int32_t> tokens, const riffle_generate_options& options);
+  uint64_t submit(std::span<const int32_t> tokens, const GenerateOptions& options);
   void cancel(uint64_t id);
-  void step(riffle_iteration* out);
+  void step(Iteration* out);
 
  private:
   std::string text_of(const Error& error) const;
@@ -56,8 +76,8 @@ class Scheduler {
   using Requests = std::deque<std::unique_ptr<Request>>;
 
   WindowSets estimate(const Request& r) const;  // blocks of its working sets
-  void choose(std::vector<Request*>& chosen, riffle_iteration& it);
-  void decode(riffle_iteration& it);
+  void choose(std::vector<Request*>& chosen, Iteration& it);
+  void decode(Iteration& it);
   std::vector<Request*> step_together(std::span<Request* const> group, int64_t max_ahead);
   bool make_memory(const Request& r);
   void start_again(std::unique_ptr<Request> r);
@@ -66,7 +86,7 @@ class Scheduler {
   std::unique_ptr<Request> take(Requests& from, const Request* r);
   void end(std::unique_ptr<Request> r, riffle_status status, const std::string& error);
 
-  void read_prompt(riffle_iteration& it);
+  void read_prompt(Iteration& it);
   void expect_next();
   void prompt_failed(riffle_status status, const std::string& error);
   bool begin_next();
@@ -99,7 +119,7 @@ class Scheduler {
   }
 
   Engine& engine_;
-  riffle_scheduler_options o_;
+  SchedulerOptions o_;
   SchedulerHooks hooks_;
   uint64_t next_id_ = 1;
   Requests waiting_, decoding_;  // in order of arrival

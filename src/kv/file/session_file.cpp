@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kv/file/session_layout.h"
+#include "model/model.h"
 #include "util/checked.h"
 #include "util/checksum.h"
 #include "util/error.h"

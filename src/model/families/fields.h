@@ -10,8 +10,6 @@
 
 namespace riffle {
 
-inline constexpr int kMaxHeadDim = 4096;
-
 // The name of a field in both formats: GGUF's key without "ARCHITECTURE.", and config.json's. Null:
 // the format has no such field, or another field says it.
 struct Field {

@@ -354,7 +354,7 @@ class State : public SelectorState {
 
 class Lfps : public Selector {
  public:
-  explicit Lfps(const riffle_selection& s) : s_(s) {}
+  explicit Lfps(const Selection& s) : s_(s) {}
 
   const char* name() const override { return "lfps"; }
   bool keeps_steps() const override { return true; }
@@ -602,12 +602,12 @@ class Lfps : public Selector {
     }
   }
 
-  riffle_selection s_;
+  Selection s_;
 };
 
 }  // namespace
 
-std::unique_ptr<Selector> make_lfps(const riffle_selection& settings) {
+std::unique_ptr<Selector> make_lfps(const Selection& settings) {
   return std::make_unique<Lfps>(settings);
 }
 

@@ -18,7 +18,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 class Psa : public RankingSelector {
  public:
-  explicit Psa(const riffle_selection& s)
+  explicit Psa(const Selection& s)
       : RankingSelector(s), slack_(std::log((1 - s.epsilon) / s.epsilon)) {}
 
   const char* name() const override { return "psa"; }
@@ -34,7 +34,7 @@ class Psa : public RankingSelector {
     r.microbatch = s_.microbatch;
     r.rank_codes = ranks_by_codes(s_);
     // A GPU has the bounds that these two stop modes sum up from the kernel that scores digests.
-    r.host_only = r.rank_codes && (s_.stop == RIFFLE_STOP_BOUND || s_.stop == RIFFLE_STOP_VETO);
+    r.host_only = r.rank_codes && (s_.stop == StopRule::BOUND || s_.stop == StopRule::VETO);
     r.host_only_why =
         "with rank codes and stop bound or veto has no GPU kernels (paper and last have)";
     return r;
@@ -48,7 +48,7 @@ class Psa : public RankingSelector {
     plan.rank(plan.scores.data(), n);
     plan.state.assign(size_t(g) * sizeof(Head) / sizeof(double), 0.0);
     for (int h = 0; h < g; ++h) head(plan, h) = Head{};
-    if (s_.stop == RIFFLE_STOP_BOUND || s_.stop == RIFFLE_STOP_VETO) begin_bounds(row, plan);
+    if (s_.stop == StopRule::BOUND || s_.stop == StopRule::VETO) begin_bounds(row, plan);
   }
 
   bool done(const Row& row, RowPlan& plan, int n_attended, const float* l, const float* l_blocks,
@@ -63,17 +63,17 @@ class Psa : public RankingSelector {
         state.smallest = std::min(state.smallest, double(l_blocks[i * g + h]));
         largest = std::max(largest, double(l_blocks[i * g + h]));
       }
-      for (int r = ranked - n_last; r < ranked && s_.stop == RIFFLE_STOP_VETO; ++r)
+      for (int r = ranked - n_last; r < ranked && s_.stop == StopRule::VETO; ++r)
         state.left -= mass(plan, h, plan.at(plan.n_forced() + r) - plan.first_candidate());
       if (n_left == 0) continue;
       const double limit = l[h] + slack_, log_left = std::log(double(n_left));
       switch (s_.stop) {
-        case RIFFLE_STOP_PAPER: all &= state.smallest + log_left < limit; break;
-        case RIFFLE_STOP_LAST: all &= largest + log_left < limit; break;
-        case RIFFLE_STOP_VETO:
+        case StopRule::PAPER: all &= state.smallest + log_left < limit; break;
+        case StopRule::LAST: all &= largest + log_left < limit; break;
+        case StopRule::VETO:
           all &= state.smallest + log_left < limit && log_mass(state, state.left) < limit;
           break;
-        case RIFFLE_STOP_BOUND: {
+        case StopRule::BOUND: {
           const double left = suffix(plan, h)[ranked];
           all &= left > 0 && log_mass(state, left) <= limit;  // an underflow bounds nothing
           break;
@@ -112,7 +112,7 @@ class Psa : public RankingSelector {
   void begin_bounds(const Row& row, RowPlan& plan) const {
     const int n = plan.n_candidates(), g = row.g, d = row.d, first = plan.first_candidate();
     if (n == 0) return;
-    const bool veto = s_.stop == RIFFLE_STOP_VETO;
+    const bool veto = s_.stop == StopRule::VETO;
     const auto& score = row.kernels->attention.digest_score;
     const uint16_t* digests = row.digests + int64_t(first) * row.digest_stride;
     plan.scratch.resize(d + size_t(n));
@@ -155,7 +155,7 @@ class Psa : public RankingSelector {
 
 }  // namespace
 
-std::unique_ptr<Selector> make_psa(const riffle_selection& settings) {
+std::unique_ptr<Selector> make_psa(const Selection& settings) {
   // Everything is what covers all of it; the estimate could only stop too soon.
   if (settings.epsilon >= 1) return make_dense();
   return std::make_unique<Psa>(settings);

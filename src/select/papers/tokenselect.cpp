@@ -34,7 +34,7 @@ static uint64_t ballot_key(float votes, int64_t index) {
   return uint64_t(ordered(votes)) << 32 | uint32_t(~index);
 }
 
-void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vote kind, int64_t k,
+void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, VoteRule kind, int64_t k,
                   ThreadPool& threads) {
   const int g = rows[0].g, d = rows[0].d, block_size = rows[0].block_size;
   const int64_t n_heads = int64_t(rows.size()) * g, span = int64_t(kSpanBlocks) * block_size;
@@ -66,13 +66,13 @@ void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vo
     }
     gather.dot(q_.data() + h0 * d, g, d, keys, end - begin, row.type, 0,
                logits(h0) + (begin - first), n);
-    if (kind != RIFFLE_VOTE_SOFT) return;
+    if (kind != VoteRule::SOFT) return;
     for (int64_t h = h0; h < h0 + g; ++h)
       top_[s * n_heads + h] =
           gather.softmax(logits(h) + (begin - first), end - begin, &sum_[s * n_heads + h]);
   });
 
-  if (kind == RIFFLE_VOTE_SOFT) {
+  if (kind == VoteRule::SOFT) {
     for (int64_t h = 0; h < n_heads; ++h) {
       float top = -std::numeric_limits<float>::infinity();
       double sum = 0;
@@ -83,7 +83,7 @@ void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vo
         top_[s * n_heads + h] =
             static_cast<float>(std::exp(double(top_[s * n_heads + h]) - top) / sum);
     }
-  } else if (kind == RIFFLE_VOTE_LOGITS) {
+  } else if (kind == VoteRule::LOGITS) {
     std::fill(top_.begin(), top_.end(), 1.0f);
   } else {
     last_.assign(n_heads, 0);  // all, if there are no more than k
@@ -99,7 +99,7 @@ void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vo
   threads.parallel_for(n_spans, [&](int64_t s, int) {
     const int64_t begin = std::max(first, (first_span + s) * span) - first;
     const int64_t end = std::min(first + n, (first_span + s + 1) * span) - first;
-    if (kind == RIFFLE_VOTE_HARD) {
+    if (kind == VoteRule::HARD) {
       std::fill(votes_.begin() + begin, votes_.begin() + end, 0.f);
       for (int64_t h = 0; h < n_heads; ++h)
         for (int64_t i = begin; i < end; ++i)
@@ -157,13 +157,13 @@ namespace {
 
 class TokenSelect : public Selector {
  public:
-  explicit TokenSelect(const riffle_selection& s) : s_(s) {}
+  explicit TokenSelect(const Selection& s) : s_(s) {}
 
   const char* name() const override { return "tokenselect"; }
   bool keeps_steps() const override { return true; }
   SelectionRule rule() const override {
     SelectionRule r;
-    r.host_only = s_.positions == RIFFLE_POSITIONS_LIST;
+    r.host_only = s_.positions == PositionRule::LIST;
     r.host_only_why = "with positions list has no GPU kernels (positions true has)";
     r.budget = 1;
     r.by_vote = true;
@@ -251,7 +251,7 @@ class TokenSelect : public Selector {
   }
 
   bool same_settings(const TokenSelection& layer) const {
-    const riffle_selection& s = layer.settings;
+    const Selection& s = layer.settings;
     return s.select_tokens == s_.select_tokens && s.init_tokens == s_.init_tokens &&
            s.local_tokens == s_.local_tokens && s.vote == s_.vote;
   }
@@ -272,13 +272,13 @@ class TokenSelect : public Selector {
     return std::clamp(cosine, -1.0, 1.0) >= s_.cache_threshold;  // false for NaN
   }
 
-  riffle_selection s_;
+  Selection s_;
   mutable Ballot ballot_;  // scratch: one vote at a time
 };
 
 }  // namespace
 
-std::unique_ptr<Selector> make_tokenselect(const riffle_selection& settings) {
+std::unique_ptr<Selector> make_tokenselect(const Selection& settings) {
   return std::make_unique<TokenSelect>(settings);
 }
 

@@ -21,7 +21,7 @@ class Ballot {
   //   LOGITS  c_i = sum over heads of q.k_i
   //   HARD    c_i = number of heads that have i among their own k best
   // clang-format on
-  void vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vote kind, int64_t k,
+  void vote(std::span<const Row> rows, int64_t first, int64_t n, VoteRule kind, int64_t k,
             ThreadPool& threads);
   std::span<const float> votes() const { return votes_; }
   // The k tokens with the most votes, ascending; all tokens if there are at most k. With equal
@@ -49,7 +49,7 @@ struct TokenSelection {
   int64_t window = 0;             // where the local part begins
   std::vector<int32_t> selected;  // ascending, all in [init_tokens, window)
   std::vector<float> query;       // [n_heads][d], the query that voted
-  riffle_selection settings{};    // settings in force at the vote
+  Selection settings{};           // settings in force at the vote
 
   bool everything = false, cached = false;
   int64_t scored = 0;         // keys of each head that were scored

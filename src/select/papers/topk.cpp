@@ -7,7 +7,7 @@ namespace {
 
 class TopK : public RankingSelector {
  public:
-  explicit TopK(const riffle_selection& s) : RankingSelector(s) {}
+  explicit TopK(const Selection& s) : RankingSelector(s) {}
 
   const char* name() const override { return "topk"; }
   SelectionRule rule() const override {
@@ -29,7 +29,7 @@ class TopK : public RankingSelector {
 
 }  // namespace
 
-std::unique_ptr<Selector> make_topk(const riffle_selection& settings) {
+std::unique_ptr<Selector> make_topk(const Selection& settings) {
   return std::make_unique<TopK>(settings);
 }
 

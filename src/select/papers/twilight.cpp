@@ -15,8 +15,8 @@ namespace {
 
 class Twilight : public Int4Selector {
  public:
-  explicit Twilight(const riffle_selection& s) : Int4Selector(true), s_(s) {
-    if (s.base == RIFFLE_BASE_PSA && s.epsilon < 1) psa_ = make_psa(s);
+  explicit Twilight(const Selection& s) : Int4Selector(true), s_(s) {
+    if (s.base == BaseSelection::PSA && s.epsilon < 1) psa_ = make_psa(s);
   }
 
   const char* name() const override { return "twilight"; }
@@ -25,10 +25,10 @@ class Twilight : public Int4Selector {
     if (psa_) {
       r = psa_->rule();
       // A GPU makes psa's test on estimated masses only, not on bounds of them.
-      r.host_only = s_.stop == RIFFLE_STOP_BOUND || s_.stop == RIFFLE_STOP_VETO;
+      r.host_only = s_.stop == StopRule::BOUND || s_.stop == StopRule::VETO;
       r.host_only_why =
           "with base psa and stop bound or veto has no GPU kernels (paper and last have)";
-    } else if (s_.base == RIFFLE_BASE_TOPK) {
+    } else if (s_.base == BaseSelection::TOPK) {
       r.sink_blocks = s_.sink_blocks;
       r.recent_blocks = s_.recent_blocks;
       r.digest = s_.digest;
@@ -46,7 +46,7 @@ class Twilight : public Int4Selector {
     return r;
   }
   void begin(const Row& row, RowPlan& plan) const override {
-    if (s_.top_p >= 1 && s_.base != RIFFLE_BASE_TOPK && !psa_) return plan.everything(row);
+    if (s_.top_p >= 1 && s_.base != BaseSelection::TOPK && !psa_) return plan.everything(row);
     const auto* keys = dynamic_cast<const Int4Keys*>(row.state);
     if (!keys || keys->blocks(row.layer, row.head) < row.n_full)
       fail(RIFFLE_INTERNAL, "layer %d, KV head %d has INT4 codes of %d blocks, expected %d",
@@ -57,7 +57,7 @@ class Twilight : public Int4Selector {
       psa_->begin(row, plan);
       w = work(row, plan, *keys, row.n_blocks);
       base_psa(row, plan, *keys, w);
-    } else if (s_.base == RIFFLE_BASE_TOPK) {
+    } else if (s_.base == BaseSelection::TOPK) {
       score_candidates(row, s_, plan);
       const int keep =
           std::clamp(budget_blocks(row, s_.base_budget) - plan.n_forced(), 0, plan.n_candidates());
@@ -227,13 +227,13 @@ class Twilight : public Int4Selector {
     w.masks[row.n_full] &= first_tokens(row.tail_tokens());
   }
 
-  riffle_selection s_;
+  Selection s_;
   std::unique_ptr<Selector> psa_;
 };
 
 }  // namespace
 
-std::unique_ptr<Selector> make_twilight(const riffle_selection& settings) {
+std::unique_ptr<Selector> make_twilight(const Selection& settings) {
   return std::make_unique<Twilight>(settings);
 }
 

@@ -3,18 +3,19 @@
 #include "tests/engine/auto_steps.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
 // A pool of 1,024 tokens of each of n sessions, plus the slots that prompts take.
-riffle_context_options small(int n_sessions) {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_CUDA;
+ContextOptions small(int n_sessions) {
+  ContextOptions o = options();
+  o.device = DeviceKind::CUDA;
   o.n_ctx = 4096;
   o.n_sessions = n_sessions;
   o.slots = int64_t{n_sessions} * 16 * 64 + 16;
-  o.selection.selector = RIFFLE_SELECTOR_AUTO;
+  o.selection.selector = SelectorKind::AUTO;
   o.selection.share = 0.02f;
   return o;
 }
@@ -23,9 +24,9 @@ riffle_context_options small(int n_sessions) {
 
 TEST_CASE("cuda: auto has dense's bits below a length and share's from it on", "[cuda][auto]") {
   if (skip()) return;
-  riffle_context_options o = small(1);
+  ContextOptions o = small(1);
   check_auto(o, 1024);
-  o.kv_type = RIFFLE_KV_F32;
+  o.kv_type = KvKind::F32;
   o.selection.dense_layers = 1;
   check_auto(o, 1024);
 }
@@ -34,7 +35,7 @@ TEST_CASE("cuda: auto has dense's bits below a length and share's from it on", "
 TEST_CASE("cuda: auto in a step of many sessions, short and long", "[cuda][auto]") {
   if (skip()) return;
   constexpr int kSessions = 60, kBelow = 1024;
-  riffle_context_options o = small(kSessions);
+  ContextOptions o = small(kSessions);
   Runtime r(o);
   REQUIRE(plan_of(r.model, o).everything_below == kBelow);
   std::vector<riffle_session*> sessions;
@@ -60,27 +61,27 @@ TEST_CASE("cuda: auto in a step of many sessions, short and long", "[cuda][auto]
 
 TEST_CASE("cuda: what auto stands for counts as the plan says", "[cuda][auto][limits]") {
   if (skip()) return;
-  riffle_context_options o = small(1);
+  ContextOptions o = small(1);
   o.slots = 0;
   o.n_ctx = 16384;
   Runtime r(o);
-  const riffle_plan dense = plan_of(r.model, o);
-  CHECK(dense.selector == RIFFLE_SELECTOR_DENSE);
+  const MemoryPlan dense = plan_of(r.model, o);
+  CHECK(dense.selector == SelectorKind::DENSE);
   CHECK(dense.everything_below == 16384);
   CHECK(dense.digests < 1 << 20);
   o.n_ctx = 16384 + 1024;
-  const riffle_plan share = plan_of(r.model, o);
-  CHECK(share.selector == RIFFLE_SELECTOR_SHARE);
+  const MemoryPlan share = plan_of(r.model, o);
+  CHECK(share.selector == SelectorKind::SHARE);
   CHECK(share.selector_note ==
         std::string("selector auto: share; contexts below 16,384 tokens are read whole"));
-  o.selection.selector = RIFFLE_SELECTOR_SHARE;
+  o.selection.selector = SelectorKind::SHARE;
   CHECK(plan_of(r.model, o).digests == share.digests);
   // The host may decide residency of what AUTO reads whole, but not of what it selects.
-  o.selection.selector = RIFFLE_SELECTOR_AUTO;
-  o.residency = RIFFLE_RESIDENCY_HOST;
+  o.selection.selector = SelectorKind::AUTO;
+  o.residency = ResidencyKind::HOST;
   riffle_context* context = nullptr;
-  CHECK(riffle_context_create(r.model, &o, &context, nullptr, 0) == RIFFLE_UNSUPPORTED);
+  CHECK(context_create(r.model, &o, &context, nullptr, 0) == RIFFLE_UNSUPPORTED);
   o.n_ctx = 8192;
-  r.check(riffle_context_create(r.model, &o, &context, nullptr, 0));
+  r.check(context_create(r.model, &o, &context, nullptr, 0));
   riffle_context_free(context);
 }

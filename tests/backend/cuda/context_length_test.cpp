@@ -11,9 +11,9 @@ using namespace riffle::test;
 
 namespace {
 
-riffle_context_options cuda_options() {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_CUDA;
+ContextOptions cuda_options() {
+  ContextOptions o = options();
+  o.device = DeviceKind::CUDA;
   return o;
 }
 
@@ -21,13 +21,13 @@ riffle_context_options cuda_options() {
 
 TEST_CASE("cuda: a default context is the longest that fits gpu_mem", "[cuda][context]") {
   if (skip()) return;
-  riffle_context_options o = cuda_options();
+  ContextOptions o = cuda_options();
   check_default_length_in_budget(o);
-  o.residency = RIFFLE_RESIDENCY_HOST;
-  o.selection.selector = RIFFLE_SELECTOR_PSA;  // the default needs the GPU to decide
+  o.residency = ResidencyKind::HOST;
+  o.selection.selector = SelectorKind::PSA;  // the default needs the GPU to decide
   check_default_length_in_budget(o);
-  o.residency = RIFFLE_RESIDENCY_AUTO;
-  o.selection.selector = RIFFLE_SELECTOR_TWILIGHT;
+  o.residency = ResidencyKind::AUTO;
+  o.selection.selector = SelectorKind::TWILIGHT;
   check_default_length_in_budget(o);
 }
 
@@ -35,37 +35,37 @@ TEST_CASE("cuda: where INT4 keys do not fit, errors and notices name what does",
           "[cuda][context]") {
   if (skip()) return;
   const auto model = load_model(shipped_model(), {});
-  riffle_context_options o = cuda_options();
-  const auto planned = [&](int n_ctx, riffle_selector selector, uint64_t gpu_mem) {
+  ContextOptions o = cuda_options();
+  const auto planned = [&](int n_ctx, SelectorKind selector, uint64_t gpu_mem) {
     o.n_ctx = n_ctx;
     o.gpu_mem = gpu_mem;
     o.selection.selector = selector;
     ResolvedOptions r = resolve_options(model->config, o);
     r.host_memory = uint64_t(1) << 50;
-    riffle_plan plan;
+    MemoryPlan plan;
     plan_memory(*model, r, plan);
     return plan;
   };
-  const uint64_t psa = planned(32768, RIFFLE_SELECTOR_PSA, 0).min_gpu_mem;
-  REQUIRE(psa < planned(32768, RIFFLE_SELECTOR_SHARE, 0).min_gpu_mem);
-  const riffle_plan shorter = planned(0, RIFFLE_SELECTOR_SHARE, psa);
+  const uint64_t psa = planned(32768, SelectorKind::PSA, 0).min_gpu_mem;
+  REQUIRE(psa < planned(32768, SelectorKind::SHARE, 0).min_gpu_mem);
+  const MemoryPlan shorter = planned(0, SelectorKind::SHARE, psa);
   CHECK(shorter.n_ctx < 32768);
   CHECK_THAT(shorter.context_note, Catch::Contains("INT4 keys of selector share") &&
                                        Catch::Contains("would hold 32768 tokens"));
   const std::string length = "n_ctx up to " + std::to_string(shorter.n_ctx);
-  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_SHARE, psa),
+  CHECK_THROWS_WITH(planned(32768, SelectorKind::SHARE, psa),
                     Catch::Contains(length) && Catch::Contains("or selection.selector psa"));
-  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_SHARE, psa - 1),
+  CHECK_THROWS_WITH(planned(32768, SelectorKind::SHARE, psa - 1),
                     Catch::Contains("n_ctx up to") && !Catch::Contains("selection.selector psa"));
-  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_PSA, psa - 1), !Catch::Contains("these fit"));
+  CHECK_THROWS_WITH(planned(32768, SelectorKind::PSA, psa - 1), !Catch::Contains("these fit"));
 }
 
 TEST_CASE("cuda: a default context is the longest whose KV fits host memory", "[cuda][context]") {
   if (skip()) return;
   const auto model = load_model(shipped_model(), {});
-  riffle_context_options o = cuda_options();
+  ContextOptions o = cuda_options();
   o.gpu_mem = uint64_t(1) << 30;
-  riffle_plan plan;
+  MemoryPlan plan;
   const auto planned = [&](int n_ctx, uint64_t memory) {
     o.n_ctx = n_ctx;
     ResolvedOptions r = resolve_options(model->config, o);
@@ -100,7 +100,7 @@ TEST_CASE("cuda: a default context is the longest that fits what is free", "[cud
   const DeviceArray<char> taken(free - (size_t(1) << 30));
   ResolvedOptions r = resolve_options(model->config, cuda_options());
   r.host_memory = uint64_t(1) << 50;
-  riffle_plan plan;
+  MemoryPlan plan;
   plan_memory(*model, r, plan);
   INFO(r.context_note);
   CHECK(plan.n_ctx < 1 << 22);

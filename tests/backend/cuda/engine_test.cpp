@@ -10,13 +10,14 @@
 #include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-riffle_context_options cuda_options(riffle_selector selector = RIFFLE_SELECTOR_PSA) {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_CUDA;
+ContextOptions cuda_options(SelectorKind selector = SelectorKind::PSA) {
+  ContextOptions o = options();
+  o.device = DeviceKind::CUDA;
   o.n_ctx = 4096;
   o.selection.selector = selector;
   return o;
@@ -27,15 +28,15 @@ riffle_context_options cuda_options(riffle_selector selector = RIFFLE_SELECTOR_P
 TEST_CASE("cuda: logits match the golden ones", "[cuda][golden]") {
   if (skip()) return;
   const auto cases = golden();
-  for (riffle_kv_type kv : {RIFFLE_KV_F16, RIFFLE_KV_F32}) {
-    riffle_context_options o = cuda_options();
+  for (KvKind kv : {KvKind::F16, KvKind::F32}) {
+    ContextOptions o = cuda_options();
     o.kv_type = kv;
     o.n_ctx = 2048;
     Runtime r(o);
     for (const auto& g : cases) {
       const Difference d = compare(r, g);
-      const double bound = kv == RIFFLE_KV_F32 ? 1e-3 : 2e-2;
-      WARN("cuda kv " << (kv == RIFFLE_KV_F16 ? "f16 " : "f32 ") << g["name"].get<std::string>()
+      const double bound = kv == KvKind::F32 ? 1e-3 : 2e-2;
+      WARN("cuda kv " << (kv == KvKind::F16 ? "f16 " : "f32 ") << g["name"].get<std::string>()
                       << ": largest difference of a logit " << d.logit << ", of a logsumexp "
                       << d.logsumexp);
       CHECK(d.logit <= bound);
@@ -47,10 +48,10 @@ TEST_CASE("cuda: logits match the golden ones", "[cuda][golden]") {
 TEST_CASE("cuda: greedy text matches the golden one", "[cuda][golden]") {
   if (skip()) return;
   const auto cases = golden();
-  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA}) {
-    riffle_context_options o = cuda_options(selector);
+  for (SelectorKind selector : {SelectorKind::DENSE, SelectorKind::PSA}) {
+    ContextOptions o = cuda_options(selector);
     o.n_ctx = 2048;
-    if (selector == RIFFLE_SELECTOR_PSA) o.selection.epsilon = 0.999f;
+    if (selector == SelectorKind::PSA) o.selection.epsilon = 0.999f;
     Runtime r(o);
     for (const auto& g : cases) {
       INFO(g["name"].get<std::string>());
@@ -62,18 +63,18 @@ TEST_CASE("cuda: greedy text matches the golden one", "[cuda][golden]") {
 TEST_CASE("cuda: the same bits for every pool, block order and batch", "[cuda][invariance]") {
   if (skip()) return;
   const auto prompt = some_tokens(1500, 7), steps = some_tokens(40, 8);
-  using Case = std::pair<riffle_selector, riffle_kv_type>;
-  for (const auto& [selector, kv] : {Case{RIFFLE_SELECTOR_DENSE, RIFFLE_KV_F16},
-                                     {RIFFLE_SELECTOR_PSA, RIFFLE_KV_F16},
-                                     {RIFFLE_SELECTOR_TOPK, RIFFLE_KV_F16},
-                                     {RIFFLE_SELECTOR_SHARE, RIFFLE_KV_F16},
-                                     {RIFFLE_SELECTOR_PSA, RIFFLE_KV_Q8},
-                                     {RIFFLE_SELECTOR_SHARE, RIFFLE_KV_Q8}}) {
+  using Case = std::pair<SelectorKind, KvKind>;
+  for (const auto& [selector, kv] : {Case{SelectorKind::DENSE, KvKind::F16},
+                                     {SelectorKind::PSA, KvKind::F16},
+                                     {SelectorKind::TOPK, KvKind::F16},
+                                     {SelectorKind::SHARE, KvKind::F16},
+                                     {SelectorKind::PSA, KvKind::Q8},
+                                     {SelectorKind::SHARE, KvKind::Q8}}) {
     INFO("selector " << selector << ", kv " << kv);
-    const riffle_selector chosen = selector;
-    const riffle_kv_type type = kv;
+    const SelectorKind chosen = selector;
+    const KvKind type = kv;
     const auto base = [&] {
-      riffle_context_options o = cuda_options(chosen);
+      ContextOptions o = cuda_options(chosen);
       o.kv_type = type;
       o.block_size = 32;
       o.selection.microbatch = 4;
@@ -87,28 +88,28 @@ TEST_CASE("cuda: the same bits for every pool, block order and batch", "[cuda][i
       CHECK(same_bits(run(r, r.session(), prompt, steps),
                       reference));  // a second session while the first exists
     }
-    std::map<std::string, riffle_context_options> variants;
+    std::map<std::string, ContextOptions> variants;
     const auto add = [&](const char* name, auto&& change) { change(variants[name] = base()); };
     add("fewest slots", [](auto& o) { o.slots = 2; });
     add("60 slots", [](auto& o) { o.slots = 60; });
     add("300 slots", [](auto& o) { o.slots = 300; });
     add("three sessions planned", [](auto& o) { o.n_sessions = 3; });
-    add("host residency", [](auto& o) { o.residency = RIFFLE_RESIDENCY_HOST; });
+    add("host residency", [](auto& o) { o.residency = ResidencyKind::HOST; });
     add("host residency, 60 slots, FIFO, look-ahead 2", [](auto& o) {
-      o.residency = RIFFLE_RESIDENCY_HOST, o.slots = 60, o.evict = RIFFLE_EVICT_FIFO,
+      o.residency = ResidencyKind::HOST, o.slots = 60, o.evict = EvictRule::FIFO,
       o.selection.lookahead = 2;
     });
     add("host memory not pinned", [](auto& o) { o.no_pin = true, o.slots = 200; });
     for (const auto& [name, o] : variants) {
       INFO(name);
       // The host does not know a row's own number of blocks.
-      if (selector == RIFFLE_SELECTOR_SHARE && (o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin))
+      if (selector == SelectorKind::SHARE && (o.residency == ResidencyKind::HOST || o.no_pin))
         continue;
       Runtime r(o);
       CHECK(same_bits(run(r, r.session(), prompt, steps), reference));
     }
     // Three together, the first of which is the one above.
-    riffle_context_options o = base();
+    ContextOptions o = base();
     o.slots = 100;
     Runtime r(o);
     riffle_session* s[3] = {r.session(), r.session(), r.session()};
@@ -131,7 +132,7 @@ TEST_CASE("cuda: truncating and going on is the same as never having gone furthe
   if (skip()) return;
   const auto prompt = some_tokens(777, 5), detour = some_tokens(50, 6), steps = some_tokens(40, 8);
   Runtime r(cuda_options(
-      RIFFLE_SELECTOR_DENSE));  // prefill is dense, and one token of it becomes a step below
+      SelectorKind::DENSE));  // prefill is dense, and one token of it becomes a step below
   riffle_session* a = r.session();
   const auto straight = run(r, a, prompt, steps);
   riffle_session* b = r.session();
@@ -158,9 +159,9 @@ TEST_CASE("cuda: truncating and going on is the same as never having gone furthe
 TEST_CASE("cuda: KV in 8 bits gives the CPU's logits, whatever the chunks", "[cuda][q8]") {
   if (skip()) return;
   const auto prompt = some_tokens(1500, 19), steps = some_tokens(40, 20);
-  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_SHARE}) {
-    riffle_context_options o = cuda_options(selector);
-    o.kv_type = RIFFLE_KV_Q8;
+  for (SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE}) {
+    ContextOptions o = cuda_options(selector);
+    o.kv_type = KvKind::Q8;
     o.selection.share = 0.0001f;
     Runtime gpu(o);
     const auto whole = run(gpu, gpu.session(), prompt, steps);
@@ -171,7 +172,7 @@ TEST_CASE("cuda: KV in 8 bits gives the CPU's logits, whatever the chunks", "[cu
     pieces.check(riffle_prefill(s, prompt.data(), 333, nullptr, nullptr));
     const std::vector<int32_t> rest(prompt.begin() + 333, prompt.end());
     const auto in_pieces = run(pieces, s, rest, steps);
-    o.device = RIFFLE_DEVICE_CPU, o.prefill_chunk = 0;
+    o.device = DeviceKind::CPU, o.prefill_chunk = 0;
     Runtime cpu(o);
     const auto want = run(cpu, cpu.session(), prompt, steps);
     REQUIRE(whole.size() == want.size());
@@ -191,25 +192,23 @@ TEST_CASE("cuda: KV in 8 bits gives the CPU's logits, whatever the chunks", "[cu
 TEST_CASE("cuda: the answers are the CPU's, selection by selection", "[cuda]") {
   if (skip()) return;
   const auto prompt = some_tokens(2000, 9), steps = some_tokens(24, 10);
-  for (riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_SHARE})
-    for (riffle_digest digest :
-         {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST, RIFFLE_DIGEST_CUBOID_MEAN})
-      for (riffle_stop stop :
-           {RIFFLE_STOP_PAPER, RIFFLE_STOP_LAST, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO}) {
-        if (selector != RIFFLE_SELECTOR_PSA && stop != RIFFLE_STOP_PAPER) continue;
-        const bool digests = selector == RIFFLE_SELECTOR_PSA || selector == RIFFLE_SELECTOR_TOPK;
-        if (!digests && digest != RIFFLE_DIGEST_MEAN) continue;
-        if (stop == RIFFLE_STOP_BOUND && digest == RIFFLE_DIGEST_MEAN)
+  for (SelectorKind selector :
+       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK, SelectorKind::SHARE})
+    for (BlockDigest digest : {BlockDigest::MEAN, BlockDigest::QUEST, BlockDigest::CUBOID_MEAN})
+      for (StopRule stop : {StopRule::PAPER, StopRule::LAST, StopRule::BOUND, StopRule::VETO}) {
+        if (selector != SelectorKind::PSA && stop != StopRule::PAPER) continue;
+        const bool digests = selector == SelectorKind::PSA || selector == SelectorKind::TOPK;
+        if (!digests && digest != BlockDigest::MEAN) continue;
+        if (stop == StopRule::BOUND && digest == BlockDigest::MEAN)
           continue;  // a mean bounds nothing from above
         INFO("selector " << selector << " digest " << digest << " stop " << stop);
-        riffle_context_options o = cuda_options(selector);
-        o.kv_type = RIFFLE_KV_F32;
+        ContextOptions o = cuda_options(selector);
+        o.kv_type = KvKind::F32;
         o.selection.digest = digest;
         o.selection.stop = stop;
         o.selection.budget = 0.3f;
         Runtime gpu(o);
-        o.device = RIFFLE_DEVICE_CPU;
+        o.device = DeviceKind::CPU;
         Runtime cpu(o);
         riffle_session *on_gpu = gpu.session(), *on_cpu = cpu.session();
         const auto a = run(gpu, on_gpu, prompt, steps), b = run(cpu, on_cpu, prompt, steps);
@@ -219,12 +218,12 @@ TEST_CASE("cuda: the answers are the CPU's, selection by selection", "[cuda]") {
             const double diff = std::fabs(a[i][j] - b[i][j]);
             if (!(diff <= worst)) worst = diff;
           }
-        const riffle_stats x = gpu.stats(), y = cpu.stats();
+        const Stats x = gpu.stats(), y = cpu.stats();
         WARN("selector " << selector << " digest " << digest << " stop " << stop
                          << ": largest difference " << worst << ", blocks read " << x.kv_blocks_read
                          << " and " << y.kv_blocks_read);
         // A near tie in the ranking may fall otherwise and change which block is read.
-        CHECK(worst <= (selector == RIFFLE_SELECTOR_DENSE ? 2e-3 : 0.2));
+        CHECK(worst <= (selector == SelectorKind::DENSE ? 2e-3 : 0.2));
         CHECK(std::fabs(double(x.kv_blocks_read) - double(y.kv_blocks_read)) <=
               0.02 * double(y.kv_blocks_read));
       }
@@ -237,7 +236,7 @@ struct Chosen {
   std::map<std::tuple<int, int, int>, std::set<int32_t>> blocks;
   uint64_t n_read = 0;
 
-  Chosen(const riffle_context_options& o, const std::vector<int32_t>& prompt,
+  Chosen(const ContextOptions& o, const std::vector<int32_t>& prompt,
          const std::vector<int32_t>& steps) {
     Runtime r(o);
     const auto look = [](void* user, const riffle_row_report* t) {
@@ -273,21 +272,21 @@ double mean_difference(const Chosen& a, const Chosen& b) {
 TEST_CASE("cuda: ranked by INT4 keys, the blocks and the answers are the CPU's", "[cuda][rank]") {
   if (skip()) return;
   const auto prompt = some_tokens(2000, 9), steps = some_tokens(24, 10);
-  for (riffle_selector selector : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK})
-    for (riffle_gqa gqa : {RIFFLE_GQA_MEAN, RIFFLE_GQA_SOFT_SUM, RIFFLE_GQA_UNION}) {
+  for (SelectorKind selector : {SelectorKind::PSA, SelectorKind::TOPK})
+    for (HeadRule gqa : {HeadRule::MEAN, HeadRule::SOFT_SUM, HeadRule::UNION}) {
       INFO("selector " << selector << " gqa " << gqa);
-      riffle_context_options o = cuda_options(selector);
-      o.kv_type = RIFFLE_KV_F32;
-      o.selection.rank = RIFFLE_RANK_CODES;
+      ContextOptions o = cuda_options(selector);
+      o.kv_type = KvKind::F32;
+      o.selection.rank = RankBy::CODES;
       o.selection.gqa = gqa;
       o.selection.budget = 0.3f;
       o.selection.microbatch = 4;
       const Chosen gpu(o, prompt, steps);
-      riffle_context_options other = o;
-      other.device = RIFFLE_DEVICE_CPU;
+      ContextOptions other = o;
+      other.device = DeviceKind::CPU;
       const Chosen cpu(other, prompt, steps);
       other = o;
-      other.selection.rank = RIFFLE_RANK_DIGESTS;
+      other.selection.rank = RankBy::DIGESTS;
       const Chosen digests(other, prompt, steps);
       const double same = both_read(gpu, cpu), same_as_digests = both_read(digests, cpu);
       const double off = mean_difference(gpu, cpu), off_digests = mean_difference(digests, cpu);
@@ -308,19 +307,18 @@ TEST_CASE("cuda: memory limits are errors that name what would do", "[cuda]") {
   riffle_model* model = nullptr;
   char err[512];
   REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, err, sizeof err) == RIFFLE_OK);
-  riffle_context_options o = cuda_options();
+  ContextOptions o = cuda_options();
   o.n_ctx = 32768;
   o.gpu_mem = 64 << 20;
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
-  CHECK(riffle_plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
+  MemoryPlan plan{};
+  CHECK(plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
   CHECK(std::string(err).find("need at least") != std::string::npos);
   riffle_context* context = nullptr;
-  CHECK(riffle_context_create(model, &o, &context, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
+  CHECK(context_create(model, &o, &context, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
   // The budget that was named works, in fact.
   o.gpu_mem = plan.min_gpu_mem;
   INFO(err);
-  REQUIRE(riffle_context_create(model, &o, &context, err, sizeof err) == RIFFLE_OK);
+  REQUIRE(context_create(model, &o, &context, err, sizeof err) == RIFFLE_OK);
   riffle_session *s = nullptr, *more = nullptr;
   REQUIRE(riffle_session_create(context, &s) == RIFFLE_OK);
   const auto prompt = some_tokens(o.n_ctx - 60, 3);
@@ -328,9 +326,8 @@ TEST_CASE("cuda: memory limits are errors that name what would do", "[cuda]") {
   REQUIRE(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr) == RIFFLE_OK);
   const int32_t token = 400;
   for (int i = 0; i < 40; ++i) REQUIRE(riffle_step(context, &s, &token, 1) == RIFFLE_OK);
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  REQUIRE(riffle_get_stats(context, &stats) == RIFFLE_OK);
+  Stats stats{};
+  REQUIRE(get_stats(context, &stats) == RIFFLE_OK);
   CHECK(stats.peak_device_bytes <= o.gpu_mem);
   // Further sessions were not planned for: sooner or later an error, and the others go on.
   std::vector<riffle_session*> sessions{s};
@@ -357,7 +354,7 @@ TEST_CASE("cuda: one host synchronisation a token", "[cuda]") {
   riffle_reset_stats(r.context);
   // Every wait counts, also those at the ends of blocks, of which there are several here.
   for (int i = 0; i < 100; ++i) r.check(riffle_step(r.context, &s, &token, 1));
-  const riffle_stats stats = r.stats();
+  const Stats stats = r.stats();
   WARN("synchronisations of 100 steps: " << stats.host_syncs);
   CHECK(stats.host_syncs == 100);
 }
@@ -365,14 +362,13 @@ TEST_CASE("cuda: one host synchronisation a token", "[cuda]") {
 TEST_CASE("cuda: the share selector's INT4 keys can be asked for at any time", "[cuda]") {
   if (skip()) return;
   const auto prompt = some_tokens(1100, 3), steps = some_tokens(40, 4);
-  Runtime from_start(cuda_options(RIFFLE_SELECTOR_SHARE));
+  Runtime from_start(cuda_options(SelectorKind::SHARE));
   const auto want = run(from_start, from_start.session(), prompt, steps);
-  Runtime r(cuda_options(RIFFLE_SELECTOR_DENSE));
+  Runtime r(cuda_options(SelectorKind::DENSE));
   riffle_session* s = r.session(prompt);
-  riffle_selection selection;
-  riffle_selection_defaults(&selection);
-  selection.selector = RIFFLE_SELECTOR_SHARE;
-  r.check(riffle_set_selection(r.context, &selection));
+  Selection selection;
+  selection.selector = SelectorKind::SHARE;
+  r.check(set_selection(r.context, &selection));
   for (size_t i = 0; i < steps.size(); ++i) {
     r.check(riffle_step(r.context, &s, &steps[i], 1));
     CHECK(same_bits({r.logits(s)}, {want[i + 1]}));

@@ -12,6 +12,7 @@
 #include "tests/engine/tiny_checkpoint.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
@@ -56,9 +57,9 @@ TEST_CASE("cuda: experts give a row the same bits in every batch", "[cuda][exper
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     if (c.name != "qwen3moe_wide") continue;
-    for (const riffle_kv_type kv : {RIFFLE_KV_F32, RIFFLE_KV_F16}) {
-      riffle_context_options o = tiny_options(c, options(), kv);
-      o.device = RIFFLE_DEVICE_CUDA;
+    for (const KvKind kv : {KvKind::F32, KvKind::F16}) {
+      ContextOptions o = tiny_options(c, options(), kv);
+      o.device = DeviceKind::CUDA;
       o.n_sessions = 20;
       const std::string folder = tiny_folder(c, temp);
       Runtime alone(o, folder);
@@ -80,20 +81,19 @@ TEST_CASE("cuda: experts in host memory give the GPU's logits, and the same bits
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     if (c.name != "qwen3moe_wide" && c.name != "gpt_oss") continue;
     INFO(c.name);
-    riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
-    o.device = RIFFLE_DEVICE_CUDA;
+    ContextOptions o = tiny_options(c, options(), KvKind::F32);
+    o.device = DeviceKind::CUDA;
     o.n_sessions = 5;
     const std::string folder = tiny_folder(c, temp);
-    const auto planned = [&](const Runtime& r, const riffle_context_options& of) {
-      riffle_plan plan{};
-      plan.struct_size = sizeof plan;
-      REQUIRE(riffle_plan_memory(r.model, &of, &plan, nullptr, 0) == RIFFLE_OK);
+    const auto planned = [&](const Runtime& r, const ContextOptions& of) {
+      MemoryPlan plan{};
+      REQUIRE(plan_memory(r.model, &of, &plan, nullptr, 0) == RIFFLE_OK);
       return plan;
     };
     o.cpu_experts = 0;
     Runtime on_device(o, folder);
     const auto reference = run_tiny(on_device, 5);
-    const riffle_plan without = planned(on_device, o);
+    const MemoryPlan without = planned(on_device, o);
     CHECK(without.host_experts == 0);
     CHECK(without.prompt_host == 0);
     std::vector<std::vector<float>> all_on_host;
@@ -101,7 +101,7 @@ TEST_CASE("cuda: experts in host memory give the GPU's logits, and the same bits
       INFO(layers << " layers");
       o.cpu_experts = layers;
       Runtime r(o, folder);
-      const riffle_plan plan = planned(r, o);
+      const MemoryPlan plan = planned(r, o);
       CHECK(plan.cpu_experts >= 1);
       CHECK(plan.weights + plan.host_experts == without.weights);
       CHECK(plan.prompt_host == riffle::cuda::weight_staging_bytes());
@@ -117,7 +117,7 @@ TEST_CASE("cuda: experts in host memory give the GPU's logits, and the same bits
     CHECK(planned(on_device, o).cpu_experts == 0);
     o.gpu_mem = planned(on_device, o).min_gpu_mem;
     Runtime r(o, folder);
-    const riffle_plan plan = planned(r, o);
+    const MemoryPlan plan = planned(r, o);
     const std::string notice = riffle_context_notice(r.context);
     INFO(notice);
     CHECK(plan.cpu_experts > 0);
@@ -137,9 +137,9 @@ TEST_CASE("cuda: experts that fail on the CPU are an error, and the step can be 
   const std::string folder = tiny_folder(c, temp);
   const std::vector<int32_t> ids = tiny_tokens();
   constexpr int kPrompt = 100, kSteps = 7;
-  for (const riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_SHARE}) {
-    riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
-    o.device = RIFFLE_DEVICE_CUDA;
+  for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE}) {
+    ContextOptions o = tiny_options(c, options(), KvKind::F32);
+    o.device = DeviceKind::CUDA;
     o.selection.selector = selector;
     o.cpu_experts = 100;
     const auto run = [&](int failing, int nth) {
@@ -179,15 +179,15 @@ TEST_CASE("cuda: two contexts with experts in host memory step in two threads",
   constexpr int kSteps = 200, kLogits = 64;
   // No assertions here: Catch is not for several threads.
   const auto work = [&](int which, std::vector<std::vector<float>>& out) {
-    riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
-    o.device = RIFFLE_DEVICE_CUDA;
+    ContextOptions o = tiny_options(c, options(), KvKind::F32);
+    o.device = DeviceKind::CUDA;
     o.cpu_experts = 100;
     o.n_threads = 2;
     riffle_model* model = nullptr;
     riffle_context* context = nullptr;
     riffle_session* s = nullptr;
     bool fine = riffle_model_load(folder.c_str(), nullptr, &model, nullptr, 0) == RIFFLE_OK &&
-                riffle_context_create(model, &o, &context, nullptr, 0) == RIFFLE_OK &&
+                context_create(model, &o, &context, nullptr, 0) == RIFFLE_OK &&
                 riffle_session_create(context, &s) == RIFFLE_OK &&
                 riffle_prefill(s, ids.data() + 50 * which, 60, nullptr, nullptr) == RIFFLE_OK;
     for (int step = 0; fine && step < kSteps; ++step) {
@@ -230,8 +230,8 @@ TEST_CASE("cuda: answers by a grammar with experts in host memory", "[cuda][expe
   const TinyCheckpoint c = tiny_checkpoint("qwen3moe_wide");
   const std::string folder = tiny_folder(c, temp);
   const std::vector<int32_t> ids = tiny_tokens();
-  riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
-  o.device = RIFFLE_DEVICE_CUDA;
+  ContextOptions o = tiny_options(c, options(), KvKind::F32);
+  o.device = DeviceKind::CUDA;
   o.cpu_experts = 100;
   o.n_sessions = 3;
   std::vector<Answered> first;
@@ -243,7 +243,7 @@ TEST_CASE("cuda: answers by a grammar with experts in host memory", "[cuda][expe
           r.context, [](void*, const riffle_row_report*) {}, nullptr, false));
     const TestGrammar grammar(r, kTinyNames);
     std::vector<riffle_session*> sessions;
-    std::vector<riffle_generate_options> asked;
+    std::vector<GenerateOptions> asked;
     std::vector<Answered> alone;
     for (int i = 0; i < 3; ++i) {
       const std::vector<int32_t> prompt(ids.begin() + 40 * i, ids.begin() + 40 * i + 90);

@@ -5,37 +5,37 @@
 #include "tests/engine/forks.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-riffle_context_options small(riffle_selector selector) {
-  riffle_context_options o = small_options(selector, 1024);
-  o.device = RIFFLE_DEVICE_CUDA;
+ContextOptions small(SelectorKind selector) {
+  ContextOptions o = small_options(selector, 1024);
+  o.device = DeviceKind::CUDA;
   return o;
 }
 
-constexpr riffle_selector kSelectors[] = {RIFFLE_SELECTOR_DENSE,       RIFFLE_SELECTOR_PSA,
-                                          RIFFLE_SELECTOR_TOPK,        RIFFLE_SELECTOR_TWILIGHT,
-                                          RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE};
-constexpr riffle_selector kHosted[] = {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA,
-                                       RIFFLE_SELECTOR_TOPK};
+constexpr SelectorKind kSelectors[] = {SelectorKind::DENSE,       SelectorKind::PSA,
+                                       SelectorKind::TOPK,        SelectorKind::TWILIGHT,
+                                       SelectorKind::TOKENSELECT, SelectorKind::SHARE};
+constexpr SelectorKind kHosted[] = {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK};
 
 }  // namespace
 
 TEST_CASE("cuda: a fork goes on as a session that read the same by itself", "[cuda][fork]") {
   if (skip()) return;
-  for (riffle_selector selector : kSelectors)
+  for (SelectorKind selector : kSelectors)
     for (const int64_t slots : {0, 40, 600}) {
       INFO("selector " << selector << ", " << slots << " slots");
-      riffle_context_options o = small(selector);
+      ContextOptions o = small(selector);
       o.slots = slots;
       fork_cases(o, false);
     }
-  for (riffle_selector selector : kHosted) {
+  for (SelectorKind selector : kHosted) {
     INFO("selector " << selector << ", the host decides");
-    riffle_context_options o = small(selector);
-    o.residency = RIFFLE_RESIDENCY_HOST;
+    ContextOptions o = small(selector);
+    o.residency = ResidencyKind::HOST;
     o.slots = 120;
     fork_cases(o, false);
   }
@@ -45,18 +45,18 @@ TEST_CASE("cuda: random histories of forked sessions are those of sessions of th
           "[cuda][fork]") {
   if (skip()) return;
   uint32_t seed = 100;
-  for (riffle_selector selector : kSelectors)
+  for (SelectorKind selector : kSelectors)
     for (const int64_t slots : {16, 120, 3000}) {
       INFO("selector " << selector << ", " << slots << " slots");
-      riffle_context_options o = small(selector);
+      ContextOptions o = small(selector);
       o.slots = slots;
       Forks(o, ++seed).play(150);
     }
-  for (riffle_selector selector : kHosted)
+  for (SelectorKind selector : kHosted)
     for (const bool no_pin : {false, true}) {
       INFO("selector " << selector << ", the host decides, no_pin " << no_pin);
-      riffle_context_options o = small(selector);
-      o.residency = RIFFLE_RESIDENCY_HOST;
+      ContextOptions o = small(selector);
+      o.residency = ResidencyKind::HOST;
       o.no_pin = no_pin;
       o.slots = 120;
       Forks(o, ++seed).play(150);
@@ -65,13 +65,12 @@ TEST_CASE("cuda: random histories of forked sessions are those of sessions of th
 
 TEST_CASE("cuda: forks find their donor's blocks in the device's pool", "[cuda][fork]") {
   if (skip()) return;
-  riffle_context_options o = small(RIFFLE_SELECTOR_DENSE);
+  ContextOptions o = small(SelectorKind::DENSE);
   o.slots = 3000;
   Runtime r(o);
   const auto counted = [&](const riffle_session* s) {
-    riffle_stats stats{};
-    stats.struct_size = sizeof stats;
-    r.check(riffle_session_get_stats(s, &stats));
+    Stats stats{};
+    r.check(session_get_stats(s, &stats));
     return stats;
   };
   const auto fork = [&](const riffle_session* from, size_t n) {
@@ -126,8 +125,8 @@ TEST_CASE("cuda: forks find their donor's blocks in the device's pool", "[cuda][
 TEST_CASE("cuda: forks that miss the same blocks in the same steps", "[cuda][fork]") {
   if (skip()) return;
   const auto prompt = some_tokens(600, 1);
-  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA,
-                                   RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_TOKENSELECT})
+  for (SelectorKind selector :
+       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::SHARE, SelectorKind::TOKENSELECT})
     for (const auto& [n_forks, n_steps, slots] :
          {std::tuple<int, int, int64_t>{8, 60, 16},
           {8, 60, 300},
@@ -137,7 +136,7 @@ TEST_CASE("cuda: forks that miss the same blocks in the same steps", "[cuda][for
           {40, 12, 700},
           {40, 12, 4000}}) {  // 40: more rows than run together, so blocks are also fetched ahead
       INFO("selector " << selector << ", " << n_forks << " forks, " << slots << " slots");
-      riffle_context_options o = small(selector);
+      ContextOptions o = small(selector);
       o.slots = slots;
       Runtime r(o), alone(o);
       riffle_session* donor = r.session(prompt);
@@ -166,18 +165,17 @@ TEST_CASE("cuda: forks that miss the same blocks in the same steps", "[cuda][for
 TEST_CASE("cuda: a fork that finds no device memory leaves its donor as it was",
           "[cuda][fork][memory]") {
   if (skip()) return;
-  riffle_context_options o = small(RIFFLE_SELECTOR_PSA);
+  ContextOptions o = small(SelectorKind::PSA);
   o.gpu_mem = 1;
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
+  MemoryPlan plan{};
   riffle_model* model = nullptr;
   REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
   char err[1024] = "";
-  CHECK(riffle_plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
+  CHECK(plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
   riffle_model_free(model);
   o.gpu_mem = plan.min_gpu_mem;
   Runtime r(o);
-  riffle_context_options roomy = o;
+  ContextOptions roomy = o;
   roomy.gpu_mem = 0;
   Runtime alone(roomy);
   riffle_session *s = r.session(), *a = alone.session();
@@ -188,7 +186,7 @@ TEST_CASE("cuda: a fork that finds no device memory leaves its donor as it was",
   alone.check(riffle_step(alone.context, &a, &prompt[1], 1));
   std::vector<riffle_session*> forks;
   riffle_status status = RIFFLE_OK;
-  riffle_stats before{};
+  Stats before{};
   while (forks.size() < 2000 && status == RIFFLE_OK) {
     before = r.stats();
     riffle_session* one = nullptr;
@@ -196,7 +194,7 @@ TEST_CASE("cuda: a fork that finds no device memory leaves its donor as it was",
     if (one) forks.push_back(one);
   }
   CHECK(status == RIFFLE_OUT_OF_MEMORY);
-  const riffle_stats after = r.stats();
+  const Stats after = r.stats();
   CHECK(after.host_kv_bytes == before.host_kv_bytes);
   CHECK(after.device_bytes == before.device_bytes);
   for (const int32_t t : tokens) {

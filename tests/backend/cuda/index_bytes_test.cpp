@@ -19,7 +19,7 @@ Config shipped_config() {
 }
 
 struct Checked {
-  const riffle_context_options* o;
+  const ContextOptions* o;
   SelectionRule rule;
   int64_t mean_values;  // bytes of them, which the CPU keeps summed up
   int rows = 0;
@@ -40,24 +40,24 @@ void look(void* user, const riffle_row_report* t) {
 
 TEST_CASE("index bytes of a GPU step are what the CPU counts, and the mean values", "[index]") {
   struct Case {
-    riffle_selector selector;
-    riffle_rank rank;
+    SelectorKind selector;
+    RankBy rank;
     int n_tokens;
     int64_t mean_values;  // a head's
   };
   const int64_t value = 64 * 2;
-  for (const Case& c : {Case{RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, 1000, 62 * value},
-                        Case{RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, 256 * 16 + 5, 256 * value},
-                        Case{RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, 300 * 16 + 5,
+  for (const Case& c : {Case{SelectorKind::SHARE, RankBy::DIGESTS, 1000, 62 * value},
+                        Case{SelectorKind::SHARE, RankBy::DIGESTS, 256 * 16 + 5, 256 * value},
+                        Case{SelectorKind::SHARE, RankBy::DIGESTS, 300 * 16 + 5,
                              150 * value},  // every second block
-                        Case{RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES, 1000, 0},
-                        Case{RIFFLE_SELECTOR_TOPK, RIFFLE_RANK_CODES, 1000, 0},
-                        Case{RIFFLE_SELECTOR_PSA, RIFFLE_RANK_DIGESTS, 1000, 0},
-                        Case{RIFFLE_SELECTOR_DENSE, RIFFLE_RANK_DIGESTS, 1000, 0}})
-    for (const riffle_kv_type kv : {RIFFLE_KV_F16, RIFFLE_KV_F32}) {
+                        Case{SelectorKind::PSA, RankBy::CODES, 1000, 0},
+                        Case{SelectorKind::TOPK, RankBy::CODES, 1000, 0},
+                        Case{SelectorKind::PSA, RankBy::DIGESTS, 1000, 0},
+                        Case{SelectorKind::DENSE, RankBy::DIGESTS, 1000, 0}})
+    for (const KvKind kv : {KvKind::F16, KvKind::F32}) {
       INFO("selector " << c.selector << ", rank " << c.rank << ", " << c.n_tokens << " tokens, KV "
                        << kv);
-      riffle_context_options o = options();
+      ContextOptions o = options();
       o.n_ctx = 8192;
       o.block_size = 16;
       o.kv_type = kv;

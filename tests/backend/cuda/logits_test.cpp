@@ -3,11 +3,12 @@
 #include "tests/engine/lookups.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
-static riffle_context_options cuda_options() {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_CUDA;
+static ContextOptions cuda_options() {
+  ContextOptions o = options();
+  o.device = DeviceKind::CUDA;
   o.n_ctx = 1024;
   o.n_sessions = 4;
   return o;
@@ -45,7 +46,7 @@ TEST_CASE("cuda: logits of a draw with penalties are the model's own", "[cuda][p
   if (skip()) return;
   Runtime r(cuda_options());
   const auto prompt = quoting_prompt(5);
-  riffle_generate_options g = answer_of(40, 0.8f, 9);
+  GenerateOptions g = answer_of(40, 0.8f, 9);
   g.sampling.repeat_penalty = 1.3f;
   g.sampling.presence_penalty = 0.4f;
   const Answered penalised = answer(r, prompt, g);

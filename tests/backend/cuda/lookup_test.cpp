@@ -2,13 +2,14 @@
 #include "tests/engine/lookups.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-riffle_context_options on_gpu(riffle_selector selector, int lookup) {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_CUDA;
+ContextOptions on_gpu(SelectorKind selector, int lookup) {
+  ContextOptions o = options();
+  o.device = DeviceKind::CUDA;
   o.n_ctx = 4096;
   o.selection.selector = selector;
   o.selection.microbatch = 4;
@@ -18,8 +19,8 @@ riffle_context_options on_gpu(riffle_selector selector, int lookup) {
 }
 
 // The same questions to a context with tokens computed ahead and to one without.
-void compare(const riffle_context_options& off, int lookup) {
-  riffle_context_options on = off;
+void compare(const ContextOptions& off, int lookup) {
+  ContextOptions on = off;
   on.lookup = lookup;
   Runtime a(off), b(on);
   for (const float temperature : {0.f, 0.8f})
@@ -28,7 +29,7 @@ void compare(const riffle_context_options& off, int lookup) {
       const auto g = answer_of(70, temperature, 5);
       CHECK(same_answer(answer(b, prompt, g), answer(a, prompt, g)));
     }
-  const riffle_stats sa = a.stats(), sb = b.stats();
+  const Stats sa = a.stats(), sb = b.stats();
   CHECK(sa.decode_tokens == sb.decode_tokens);
   CHECK(sb.lookup_accepted > 20);
   CHECK(sb.lookup_accepted < sb.lookup_proposed);
@@ -39,11 +40,10 @@ void compare(const riffle_context_options& off, int lookup) {
 TEST_CASE("cuda: answers are the same bits with tokens computed ahead", "[cuda][lookup]") {
   if (!cuda_ready()) return;
   int variant = 0;
-  for (const riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_TWILIGHT,
-        RIFFLE_SELECTOR_SHARE})
+  for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK,
+                                      SelectorKind::TWILIGHT, SelectorKind::SHARE})
     for (const int64_t slots : {0, 64, 700}) {
-      riffle_context_options o = on_gpu(selector, 0);
+      ContextOptions o = on_gpu(selector, 0);
       o.slots = slots;  // few slots: rows of one sequence miss the same blocks at once
       o.block_size = 16 << variant++ % 3;
       INFO("selector " << selector << ", " << slots << " slots, blocks of " << o.block_size);
@@ -53,9 +53,9 @@ TEST_CASE("cuda: answers are the same bits with tokens computed ahead", "[cuda][
 
 TEST_CASE("cuda: tokens computed ahead where the host decides residency", "[cuda][lookup]") {
   if (!cuda_ready()) return;
-  for (const riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA}) {
-    riffle_context_options o = on_gpu(selector, 0);
-    o.residency = RIFFLE_RESIDENCY_HOST;
+  for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::PSA}) {
+    ContextOptions o = on_gpu(selector, 0);
+    o.residency = ResidencyKind::HOST;
     o.slots = 400;
     compare(o, 5);
   }
@@ -63,11 +63,11 @@ TEST_CASE("cuda: tokens computed ahead where the host decides residency", "[cuda
 
 TEST_CASE("cuda: ranking by codes and twilight over psa compute ahead", "[cuda][lookup]") {
   if (!cuda_ready()) return;
-  riffle_context_options o = on_gpu(RIFFLE_SELECTOR_PSA, 0);
-  o.selection.rank = RIFFLE_RANK_CODES;
+  ContextOptions o = on_gpu(SelectorKind::PSA, 0);
+  o.selection.rank = RankBy::CODES;
   compare(o, 6);
-  o = on_gpu(RIFFLE_SELECTOR_TWILIGHT, 0);
-  o.selection.base = RIFFLE_BASE_PSA;
+  o = on_gpu(SelectorKind::TWILIGHT, 0);
+  o.selection.base = BaseSelection::PSA;
   compare(o, 6);
 }
 
@@ -75,9 +75,9 @@ TEST_CASE("cuda: sessions and forks that compute ahead together give what each g
           "[cuda][lookup]") {
   if (!cuda_ready()) return;
   const auto prompt = quoting_prompt(81, 200, 5);
-  const std::vector<riffle_generate_options> asked = {answer_of(50), answer_of(30, 0.8f, 3),
-                                                      answer_of(45, 1.1f, 4)};
-  for (const riffle_selector selector : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_SHARE}) {
+  const std::vector<GenerateOptions> asked = {answer_of(50), answer_of(30, 0.8f, 3),
+                                              answer_of(45, 1.1f, 4)};
+  for (const SelectorKind selector : {SelectorKind::PSA, SelectorKind::SHARE}) {
     Answered want[3];
     const auto held = std::vector<int32_t>(prompt.begin(), prompt.end() - 33);
     const std::vector<int32_t> rest(prompt.end() - 33, prompt.end());
@@ -100,7 +100,7 @@ TEST_CASE("cuda: sessions and forks that compute ahead together give what each g
     }
     for (const int64_t slots : {0, 80}) {
       INFO("selector " << selector << ", " << slots << " slots");
-      riffle_context_options o = on_gpu(selector, 9);
+      ContextOptions o = on_gpu(selector, 9);
       o.n_sessions = 3;
       o.slots = slots;
       Runtime b(o);
@@ -116,15 +116,15 @@ TEST_CASE("cuda: answers by a grammar are the same by graph, operations and ahea
           "[cuda][lookup][grammar]") {
   if (!cuda_ready()) return;
   std::vector<Answered> first;
-  for (const riffle_residency residency : {RIFFLE_RESIDENCY_DEVICE, RIFFLE_RESIDENCY_HOST})
+  for (const ResidencyKind residency : {ResidencyKind::DEVICE, ResidencyKind::HOST})
     for (const int lookup : {0, 7}) {
-      riffle_context_options o = on_gpu(RIFFLE_SELECTOR_DENSE, lookup);
+      ContextOptions o = on_gpu(SelectorKind::DENSE, lookup);
       o.residency = residency;
       o.slots = 400;
       Runtime r(o);
       const TestGrammar grammar(r, kNames);
       std::vector<riffle_session*> sessions;
-      std::vector<riffle_generate_options> options;
+      std::vector<GenerateOptions> options;
       std::vector<Answered> alone;
       for (uint32_t i = 0; i < 3; ++i) {
         const auto prompt = quoting_prompt(61 + i);

@@ -5,13 +5,14 @@
 #include "tests/engine/test_model.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 TEST_CASE("cuda: a device that is lost is an error, and the CPU goes on", "[.][lost]") {
   if (skip()) return;
-  riffle_context_options o = options();
+  ContextOptions o = options();
   o.n_ctx = 512;
-  o.device = RIFFLE_DEVICE_CUDA;
+  o.device = DeviceKind::CUDA;
   Runtime gpu(o);
   riffle_session* s = gpu.session();
   const auto prompt = some_tokens(100, 1);
@@ -31,7 +32,7 @@ TEST_CASE("cuda: a device that is lost is an error, and the CPU goes on", "[.][l
   CHECK(text.find("GPU") != std::string::npos);
   CHECK(riffle_step(gpu.context, &s, &token, 1) != RIFFLE_OK);
 
-  o.device = RIFFLE_DEVICE_CPU;
+  o.device = DeviceKind::CPU;
   Runtime cpu(o);
   riffle_session* on_cpu = cpu.session(prompt);
   cpu.check(riffle_step(cpu.context, &on_cpu, &token, 1));

@@ -9,6 +9,7 @@
 #include "tests/engine/session_files.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
@@ -68,7 +69,7 @@ namespace {
 // where it has been made before.
 class Program {
  public:
-  explicit Program(riffle_selector selector) : selector_(selector), tokens_(some_tokens(600, 3)) {}
+  explicit Program(SelectorKind selector) : selector_(selector), tokens_(some_tokens(600, 3)) {}
   ~Program() {
     riffle_scheduler_free(scheduler_);
     riffle_session_free(fork_);
@@ -87,12 +88,12 @@ class Program {
   }
   riffle_status context() {
     if (context_) return RIFFLE_OK;
-    riffle_context_options o = options();
-    o.device = RIFFLE_DEVICE_CUDA;
+    ContextOptions o = options();
+    o.device = DeviceKind::CUDA;
     o.selection.selector = selector_;
     o.n_ctx = 1024;
     o.n_sessions = 2;
-    return riffle_context_create(model_, &o, &context_, error_, sizeof error_);
+    return context_create(model_, &o, &context_, error_, sizeof error_);
   }
   riffle_status session() {
     return session_ ? RIFFLE_OK : riffle_session_create(context_, &session_);
@@ -101,13 +102,12 @@ class Program {
     return riffle_prefill_to(session_, tokens_.data(), tokens_.size(), nullptr, nullptr);
   }
   riffle_status generate() {
-    riffle_generate_options g;
-    riffle_generate_defaults(&g);
+    GenerateOptions g;
     g.max_tokens = 40;
     g.ignore_eos = true;
     g.sampling.repeat_penalty = 1.1f;
     g.sampling.logprobs = true;
-    return riffle_generate(session_, &g, nullptr, nullptr, nullptr);
+    return test::generate(session_, &g, nullptr, nullptr, nullptr);
   }
   riffle_status save() { return riffle_session_save(session_, path().c_str(), nullptr); }
   riffle_status open() {
@@ -127,41 +127,37 @@ class Program {
   }
   // To a selector that keeps something else of every session.
   riffle_status select() {
-    riffle_selection s;
-    riffle_selection_defaults(&s);
-    s.selector = selector_ == RIFFLE_SELECTOR_TOKENSELECT ? RIFFLE_SELECTOR_SHARE
-                                                          : RIFFLE_SELECTOR_TOKENSELECT;
+    Selection s;
+    s.selector =
+        selector_ == SelectorKind::TOKENSELECT ? SelectorKind::SHARE : SelectorKind::TOKENSELECT;
     s.select_tokens = 64, s.init_tokens = 16, s.local_tokens = 64;
-    const riffle_status status = riffle_set_selection(context_, &s);
+    const riffle_status status = set_selection(context_, &s);
     if (status != RIFFLE_OK) return status;
     riffle_session* both[] = {session_, fork_};
     return riffle_step(context_, both, tokens_.data(), 2);
   }
   riffle_status schedule() {
     if (!scheduler_) {
-      riffle_scheduler_options o;
-      riffle_scheduler_defaults(&o);
+      SchedulerOptions o;
       o.user = this;
       o.on_done = [](void* user, uint64_t, const riffle_request_end* end) {
         auto* p = static_cast<Program*>(user);
         ++p->ended_;
         if (end->status != RIFFLE_OK) p->end_ = end->status;
       };
-      const riffle_status status = riffle_scheduler_create(context_, &o, &scheduler_);
+      const riffle_status status = scheduler_create(context_, &o, &scheduler_);
       if (status != RIFFLE_OK) return status;
     }
-    riffle_generate_options g;
-    riffle_generate_defaults(&g);
+    GenerateOptions g;
     g.max_tokens = 6;
     g.ignore_eos = true;
     ended_ = 0, end_ = RIFFLE_OK;
     for (const size_t n : {tokens_.size() - 100, tokens_.size()}) {
-      const riffle_status status =
-          riffle_scheduler_submit(scheduler_, tokens_.data(), n, &g, nullptr);
+      const riffle_status status = scheduler_submit(scheduler_, tokens_.data(), n, &g, nullptr);
       if (status != RIFFLE_OK) return status;  // the submitted requests end with the next call
     }
     while (ended_ < 2) {
-      const riffle_status status = riffle_scheduler_step(scheduler_, nullptr);
+      const riffle_status status = scheduler_step(scheduler_, nullptr);
       if (status != RIFFLE_OK) return status;
     }
     return end_;
@@ -171,7 +167,7 @@ class Program {
  private:
   std::string path() const { return temp_ / "no_memory.kv"; }
 
-  riffle_selector selector_;
+  SelectorKind selector_;
   std::vector<int32_t> tokens_;
   const TempDir temp_;
   riffle_model* model_ = nullptr;
@@ -200,7 +196,7 @@ constexpr Step kSteps[] = {
 
 // Lets the step's nth allocation of this memory fail. Returns false if the step made fewer
 // allocations.
-bool fail_nth(riffle_selector selector, size_t step, Memory memory, long n) {
+bool fail_nth(SelectorKind selector, size_t step, Memory memory, long n) {
   Program p(selector);
   const auto call = [&](size_t i) { return (p.*kSteps[i].call)(); };
   for (size_t i = 0; i < step; ++i) {
@@ -231,9 +227,9 @@ bool fail_nth(riffle_selector selector, size_t step, Memory memory, long n) {
   return failed;
 }
 
-void fail_each(riffle_selector selector, Memory memory) {
+void fail_each(SelectorKind selector, Memory memory) {
   // N from 1 to 12 one by one, then in steps of N / 4; other selectors take larger steps.
-  const bool first = selector == RIFFLE_SELECTOR_SHARE;
+  const bool first = selector == SelectorKind::SHARE;
   const long dense = first ? 12 : 3, sparse = first ? 4 : 2;
   for (size_t step = 0; step < std::size(kSteps); ++step) {
     for (long n = 1;; n += n < dense ? 1 : n / sparse) {
@@ -248,20 +244,20 @@ void fail_each(riffle_selector selector, Memory memory) {
 }
 
 // All that a GPU runs.
-constexpr riffle_selector kFailing[] = {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_DENSE,
-                                        RIFFLE_SELECTOR_PSA,   RIFFLE_SELECTOR_TWILIGHT,
-                                        RIFFLE_SELECTOR_TOPK,  RIFFLE_SELECTOR_TOKENSELECT};
+constexpr SelectorKind kFailing[] = {SelectorKind::SHARE, SelectorKind::DENSE,
+                                     SelectorKind::PSA,   SelectorKind::TWILIGHT,
+                                     SelectorKind::TOPK,  SelectorKind::TOKENSELECT};
 
 }  // namespace
 
 TEST_CASE("cuda: device memory that runs out is an error, and the next call works",
           "[cuda][no_memory]") {
   if (skip()) return;
-  for (const riffle_selector selector : kFailing) fail_each(selector, Memory::DEVICE);
+  for (const SelectorKind selector : kFailing) fail_each(selector, Memory::DEVICE);
 }
 
 TEST_CASE("cuda: pinned memory that runs out is an error, and the next call works",
           "[cuda][no_memory]") {
   if (skip()) return;
-  for (const riffle_selector selector : kFailing) fail_each(selector, Memory::PINNED);
+  for (const SelectorKind selector : kFailing) fail_each(selector, Memory::PINNED);
 }

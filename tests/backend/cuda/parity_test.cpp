@@ -16,18 +16,18 @@ TEST_CASE("cuda: transformers' logits for every architecture option", "[cuda][pa
         continue;
       }
       for (const std::string& path : tiny_files(c, temp))
-        for (const riffle_kv_type kv : {RIFFLE_KV_F32, RIFFLE_KV_F16}) {
-          riffle_context_options o = tiny_options(c, options(), kv);
-          o.device = RIFFLE_DEVICE_CUDA;
+        for (const KvKind kv : {KvKind::F32, KvKind::F16}) {
+          ContextOptions o = tiny_options(c, options(), kv);
+          o.device = DeviceKind::CUDA;
           for (const int chunk : {0, 48}) {
-            INFO("chunk " << chunk << ", kv " << (kv == RIFFLE_KV_F32 ? "f32" : "f16"));
+            INFO("chunk " << chunk << ", kv " << (kv == KvKind::F32 ? "f32" : "f16"));
             o.prefill_chunk = chunk;
             const TinyDifference diff = compare(o, c, path);
             INFO(diff.where);
             // With f16 KV prefill rounds all operands to 16 bits, which with these weights are
             // bf16: a value keeps 8 of them.
-            CHECK(diff.relative <= (kv == RIFFLE_KV_F32 ? 1e-3 : 3e-2));
-            if (kv == RIFFLE_KV_F32) CHECK(diff.same_best);
+            CHECK(diff.relative <= (kv == KvKind::F32 ? 1e-3 : 3e-2));
+            if (kv == KvKind::F32) CHECK(diff.same_best);
           }
         }
     }
@@ -43,8 +43,8 @@ TEST_CASE("cuda: greedy text of every architecture option is transformers'",
     if (!c.runs_on_gpu()) continue;
     for (const std::string& path : tiny_files(c, temp)) {
       INFO(path);
-      riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
-      o.device = RIFFLE_DEVICE_CUDA;
+      ContextOptions o = tiny_options(c, options(), KvKind::F32);
+      o.device = DeviceKind::CUDA;
       CHECK(greedy(o, c, path) == c.greedy.tokens);
       ++n;
     }
@@ -57,11 +57,11 @@ TEST_CASE("cuda: every selector that reads everything gives the logits of dense,
   if (skip()) return;
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints())
-    for (const riffle_residency residency : {RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST}) {
+    for (const ResidencyKind residency : {ResidencyKind::AUTO, ResidencyKind::HOST}) {
       if (!c.runs_on_gpu()) continue;
-      INFO(c.name << (residency == RIFFLE_RESIDENCY_HOST ? ", driven by the host" : ""));
-      riffle_context_options o = options();
-      o.device = RIFFLE_DEVICE_CUDA;
+      INFO(c.name << (residency == ResidencyKind::HOST ? ", driven by the host" : ""));
+      ContextOptions o = options();
+      o.device = DeviceKind::CUDA;
       o.residency = residency;
       check_generous(o, c, temp);
     }
@@ -109,13 +109,13 @@ TEST_CASE("cuda: hidden rows of a GeGLU beyond the largest f16 keep their values
     INFO(err);
     REQUIRE(status == RIFFLE_OK);
     std::vector<float> logits[2];
-    for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_CUDA}) {
-      riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F16);
+    for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::CUDA}) {
+      ContextOptions o = tiny_options(c, options(), KvKind::F16);
       o.device = device;
       Runtime r(o, path);
       riffle_session* s = r.session();
       r.check(riffle_prefill(s, tiny_tokens().data(), 400, nullptr, nullptr));
-      logits[device == RIFFLE_DEVICE_CUDA] = r.logits(s);
+      logits[device == DeviceKind::CUDA] = r.logits(s);
     }
     // The CPU rounds activations to 8 bits in products of prompts with q8_0.
     CHECK(tiny_difference(logits[1], logits[0], type).relative <=

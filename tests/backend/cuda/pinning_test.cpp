@@ -6,6 +6,7 @@
 #include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
@@ -27,9 +28,9 @@ extern "C" cudaError_t __wrap_cudaHostRegister(void* data, size_t bytes, unsigne
 
 namespace {
 
-riffle_context_options cuda_options(riffle_selector selector) {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_CUDA;
+ContextOptions cuda_options(SelectorKind selector) {
+  ContextOptions o = options();
+  o.device = DeviceKind::CUDA;
   o.n_ctx = 4096;
   o.selection.selector = selector;
   return o;
@@ -58,8 +59,8 @@ TEST_CASE("cuda: selectors that need pinned memory are refused before the prompt
           "[cuda][pin]") {
   if (skip()) return;
   const auto prompt = some_tokens(2000, 3);
-  for (const riffle_selector selector :
-       {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT}) {
+  for (const SelectorKind selector :
+       {SelectorKind::SHARE, SelectorKind::TWILIGHT, SelectorKind::TOKENSELECT}) {
     INFO("selector " << selector);
     const Allow none(0);
     Runtime r(cuda_options(selector));
@@ -75,8 +76,8 @@ TEST_CASE("cuda: selectors that need pinned memory are refused before the prompt
       CHECK(riffle_session_length(s) == 0);
     }
     // The advice in the error works.
-    const riffle_selection psa = cuda_options(RIFFLE_SELECTOR_PSA).selection;
-    r.check(riffle_set_selection(r.context, &psa));
+    const Selection psa = cuda_options(SelectorKind::PSA).selection;
+    r.check(set_selection(r.context, &psa));
     CHECK(prefill(r, s, prompt).status == RIFFLE_OK);
     const int32_t token = 400;
     r.check(riffle_step(r.context, &s, &token, 1));
@@ -87,8 +88,8 @@ TEST_CASE("cuda: residency device without pinned memory is refused before the pr
           "[cuda][pin]") {
   if (skip()) return;
   const Allow none(0);
-  riffle_context_options o = cuda_options(RIFFLE_SELECTOR_DENSE);
-  o.residency = RIFFLE_RESIDENCY_DEVICE;
+  ContextOptions o = cuda_options(SelectorKind::DENSE);
+  o.residency = ResidencyKind::DEVICE;
   Runtime r(o);
   const Prefill p = prefill(r, r.session(), some_tokens(2000, 3));
   CHECK(p.status == RIFFLE_OUT_OF_MEMORY);
@@ -99,8 +100,8 @@ TEST_CASE("cuda: residency device without pinned memory is refused before the pr
 TEST_CASE("cuda: pinning that is refused later ends a prompt that needs it", "[cuda][pin]") {
   if (skip()) return;
   const Allow one(1);  // slab of four
-  riffle_context_options o = cuda_options(RIFFLE_SELECTOR_SHARE);
-  o.kv_type = RIFFLE_KV_F32;
+  ContextOptions o = cuda_options(SelectorKind::SHARE);
+  o.kv_type = KvKind::F32;
   o.n_ctx = 32768;
   Runtime r(o);
   riffle_session* s = r.session();

@@ -4,13 +4,14 @@
 #include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-riffle_context_options cuda_options(riffle_selector selector) {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_CUDA;
+ContextOptions cuda_options(SelectorKind selector) {
+  ContextOptions o = options();
+  o.device = DeviceKind::CUDA;
   o.n_ctx = 4096;
   o.block_size = 16;
   o.prefill_chunk = 128;
@@ -19,13 +20,12 @@ riffle_context_options cuda_options(riffle_selector selector) {
   return o;
 }
 
-riffle_plan plan_of(const riffle_context_options& o, riffle_status expected = RIFFLE_OK) {
+MemoryPlan plan_of(const ContextOptions& o, riffle_status expected = RIFFLE_OK) {
   riffle_model* model = nullptr;
   REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
+  MemoryPlan plan{};
   char err[1024] = "";
-  const riffle_status status = riffle_plan_memory(model, &o, &plan, err, sizeof err);
+  const riffle_status status = plan_memory(model, &o, &plan, err, sizeof err);
   riffle_model_free(model);
   INFO(err);
   REQUIRE(status == expected);
@@ -51,11 +51,11 @@ std::vector<std::vector<float>> play(Runtime& r) {
 TEST_CASE("cuda: a prompt borrows the pool's memory, and its rows may be in host memory",
           "[cuda]") {
   if (skip()) return;
-  for (const riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_SHARE}) {
+  for (const SelectorKind selector :
+       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::SHARE}) {
     INFO("selector " << selector);
-    riffle_context_options o = cuda_options(selector);
-    const riffle_plan roomy = plan_of(o);
+    ContextOptions o = cuda_options(selector);
+    const MemoryPlan roomy = plan_of(o);
     CHECK(roomy.lent == roomy.prompt + roomy.prefill_kv);
     CHECK(roomy.prompt_host == 0);
     CHECK(roomy.pool >= roomy.lent);
@@ -63,7 +63,7 @@ TEST_CASE("cuda: a prompt borrows the pool's memory, and its rows may be in host
     const auto want = play(free_of_limits);
 
     o.gpu_mem = roomy.min_gpu_mem;
-    const riffle_plan tight = plan_of(o);
+    const MemoryPlan tight = plan_of(o);
     CHECK(tight.prompt_host == uint64_t(o.n_ctx) * 4 * 512);  // [n_ctx][dim] f32
     CHECK(tight.prompt < roomy.prompt);
     CHECK(tight.total <= o.gpu_mem);
@@ -87,7 +87,7 @@ TEST_CASE("cuda: a prompt borrows the pool's memory, and its rows may be in host
 
 TEST_CASE("cuda: a prompt that is scored from host memory has the same scores", "[cuda]") {
   if (skip()) return;
-  riffle_context_options o = cuda_options(RIFFLE_SELECTOR_PSA);
+  ContextOptions o = cuda_options(SelectorKind::PSA);
   const auto prompt = some_tokens(1000, 9);
   std::vector<riffle_score> scores[2];
   for (std::vector<riffle_score>& out : scores) {

@@ -2,13 +2,14 @@
 #include "tests/engine/schedule/scheduled.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-riffle_context_options on_gpu(riffle_selector selector, int slots) {
-  riffle_context_options o = base(selector);
-  o.device = RIFFLE_DEVICE_CUDA;
+ContextOptions on_gpu(SelectorKind selector, int slots) {
+  ContextOptions o = base(selector);
+  o.device = DeviceKind::CUDA;
   o.slots = slots;
   return o;
 }
@@ -20,14 +21,14 @@ TEST_CASE("cuda: a scheduler gives every text as it is alone", "[cuda][scheduler
   const std::vector<Ask> asks = {ask(700, 1, 24), ask(65, 2, 40, 0.9f), ask(1500, 3, 12),
                                  ask(3, 4, 30),   ask(400, 5, 1),       ask(900, 6, 20, 1.2f),
                                  ask(130, 7, 0),  ask(64, 8, 33)};
-  for (const riffle_selector selector : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_DENSE}) {
+  for (const SelectorKind selector : {SelectorKind::PSA, SelectorKind::DENSE}) {
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(alone(on_gpu(selector, 0), a));
     for (const int slots : {400, 4000})
       for (const bool control : {true, false}) {
         INFO("selector " << selector << ", slots " << slots << ", control " << control);
         Runtime r(on_gpu(selector, slots));
-        riffle_scheduler_options so = defaults();
+        SchedulerOptions so = defaults();
         so.max_inject_tokens = 700;
         so.no_ws_control = !control;
         if (control) so.working_set_steps = 12;  // else batches may hold more, if that is faster
@@ -39,7 +40,7 @@ TEST_CASE("cuda: a scheduler gives every text as it is alone", "[cuda][scheduler
         }
         run.finish();
         int64_t most = 0;
-        for (const riffle_iteration& it : run.iterations) {
+        for (const Iteration& it : run.iterations) {
           most = std::max(most, it.working_set);
           if (control && it.decode_rows > 1) CHECK(it.working_set <= it.available);
         }
@@ -58,7 +59,7 @@ TEST_CASE(
   if (!cuda_ready()) return;
   for (const int tokens : {2000, 1001}) {
     INFO("tokens " << tokens);
-    Runtime r(on_gpu(RIFFLE_SELECTOR_PSA, 2000));
+    Runtime r(on_gpu(SelectorKind::PSA, 2000));
     riffle_model_info info{};
     info.struct_size = sizeof info;
     riffle_model_get_info(r.model, &info);
@@ -67,7 +68,7 @@ TEST_CASE(
     run.submit(ask(tokens, 2, 4));
     run.finish();
     int64_t held = 0;
-    for (const riffle_iteration& it : run.iterations) held = std::max(held, it.prefill_kv_blocks);
+    for (const Iteration& it : run.iterations) held = std::max(held, it.prefill_kv_blocks);
     CHECK(held == 2 * ((tokens + 15) / 16) * info.n_kv_heads);
   }
 }
@@ -80,7 +81,7 @@ TEST_CASE("cuda: prompts that begin alike are read once", "[cuda][scheduler][pre
     asks.push_back(ask(40 + 13 * i, 60 + i, 10));
     asks.back().prompt.insert(asks.back().prompt.begin(), document.begin(), document.end());
   }
-  const riffle_context_options o = on_gpu(RIFFLE_SELECTOR_PSA, 2000);
+  const ContextOptions o = on_gpu(SelectorKind::PSA, 2000);
   std::vector<Got> want;
   for (const Ask& a : asks) want.push_back(alone(o, a));
   // A prompt's bits depend on where it is cut, so all but 48 tokens of the document are taken over.
@@ -98,7 +99,7 @@ TEST_CASE("cuda: prompts that begin alike are read once", "[cuda][scheduler][pre
       if (i == 0) CHECK(got.reused == 0);
       else CHECK(got.reused == document.size() / o.prefill_chunk * o.prefill_chunk);
     }
-    const riffle_stats stats = r.stats();
+    const Stats stats = r.stats();
     CHECK(stats.host_kv_bytes == 0);
     CHECK(stats.prefill_tokens < 2 * document.size());
   }
@@ -108,5 +109,5 @@ TEST_CASE("cuda: requests wait or begin again where host memory is short",
           "[cuda][scheduler][memory]") {
   if (!cuda_ready()) return;
   check_short_memory(
-      [](riffle_selector selector, bool pool) { return on_gpu(selector, pool ? 600 : 0); });
+      [](SelectorKind selector, bool pool) { return on_gpu(selector, pool ? 600 : 0); });
 }

@@ -7,13 +7,14 @@
 #include "tests/engine/window_model.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-riffle_context_options on_gpu(riffle_selector selector, riffle_kv_type type) {
-  riffle_context_options o = sparse(selector);
-  o.device = RIFFLE_DEVICE_CUDA;
+ContextOptions on_gpu(SelectorKind selector, KvKind type) {
+  ContextOptions o = sparse(selector);
+  o.device = DeviceKind::CUDA;
   o.kv_type = type;
   o.block_size = 32;
   o.selection.select_tokens = 60;
@@ -33,13 +34,13 @@ void check_alike(Runtime& a, riffle_session* s, Runtime& b, riffle_session* t,
 
 // A step on two devices. A CPU rounds most activations to 8 bits, unless KV is f32.
 void check_close(Runtime& a, riffle_session* s, Runtime& b, riffle_session* t, int32_t token,
-                 riffle_kv_type kv) {
+                 KvKind kv) {
   a.check(riffle_step(a.context, &s, &token, 1));
   b.check(riffle_step(b.context, &t, &token, 1));
   const auto x = a.logits(s), y = b.logits(t);
   double most = 0;
   for (size_t i = 0; i < x.size(); ++i) most = std::max(most, std::fabs(double(x[i]) - y[i]));
-  CHECK(most < (kv == RIFFLE_KV_F32 ? 0.05 : 0.5));
+  CHECK(most < (kv == KvKind::F32 ? 0.05 : 0.5));
 }
 
 }  // namespace
@@ -49,10 +50,10 @@ TEST_CASE("cuda: saved sessions go on with the same bits", "[cuda][session_file]
   const TempDir temp;
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(400, 1), more = some_tokens(40, 2);
-  for (const riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TWILIGHT,
-        RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE})
-    for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_Q8}) {
+  for (const SelectorKind selector :
+       {SelectorKind::DENSE, SelectorKind::TOPK, SelectorKind::PSA, SelectorKind::TWILIGHT,
+        SelectorKind::TOKENSELECT, SelectorKind::SHARE})
+    for (const KvKind type : {KvKind::F16, KvKind::Q8}) {
       INFO("selector " << selector << ", KV " << type);
       std::filesystem::remove(path);
       Runtime a(on_gpu(selector, type)), b(on_gpu(selector, type));
@@ -75,9 +76,9 @@ TEST_CASE("cuda: files of one device go on on another", "[cuda][session_file]") 
   const TempDir temp;
   const std::string path = temp / "a.kv", again = temp / "b.kv";
   const auto prompt = some_tokens(400, 1);
-  riffle_context_options cpu = on_gpu(RIFFLE_SELECTOR_SHARE, RIFFLE_KV_F16);
-  cpu.device = RIFFLE_DEVICE_CPU;
-  Runtime a(cpu), b(on_gpu(RIFFLE_SELECTOR_SHARE, RIFFLE_KV_F16)), c(cpu);
+  ContextOptions cpu = on_gpu(SelectorKind::SHARE, KvKind::F16);
+  cpu.device = DeviceKind::CPU;
+  Runtime a(cpu), b(on_gpu(SelectorKind::SHARE, KvKind::F16)), c(cpu);
   riffle_session* s = a.session(prompt);
   save(a, s, path);
   riffle_session* t = load(b, path);
@@ -85,7 +86,7 @@ TEST_CASE("cuda: files of one device go on on another", "[cuda][session_file]") 
   // Nothing is lost on the way there and back.
   save(b, t, again);
   check_alike(a, s, c, load(c, again), {301, 302, 303});
-  check_close(a, load(a, path), b, t, 301, RIFFLE_KV_F16);
+  check_close(a, load(a, path), b, t, 301, KvKind::F16);
 }
 
 TEST_CASE("cuda: files of emu go on on a GPU, and the reverse", "[cuda][session_file]") {
@@ -93,13 +94,12 @@ TEST_CASE("cuda: files of emu go on on a GPU, and the reverse", "[cuda][session_
   const TempDir temp;
   const std::string path = temp / "a.kv", again = temp / "b.kv";
   const auto prompt = some_tokens(400, 1), more = some_tokens(6, 2);
-  for (const riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_PSA})
-    for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_Q8, RIFFLE_KV_F32})
+  for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE, SelectorKind::PSA})
+    for (const KvKind type : {KvKind::F16, KvKind::Q8, KvKind::F32})
       for (const bool from_emu : {true, false}) {
         INFO("selector " << selector << ", KV " << type << ", from emu: " << from_emu);
-        riffle_context_options gpu = on_gpu(selector, type), emu = gpu;
-        emu.device = RIFFLE_DEVICE_EMU;
+        ContextOptions gpu = on_gpu(selector, type), emu = gpu;
+        emu.device = DeviceKind::EMU;
         emu.slots = 400;
         Runtime a(from_emu ? emu : gpu), b(from_emu ? gpu : emu);
         riffle_session* s = a.session(prompt);
@@ -126,15 +126,15 @@ TEST_CASE("cuda: blocks of other sizes are saved, go on on a CPU, and come back"
   const TempDir temp;
   const std::string path = temp / "a.kv", again = temp / "b.kv";
   const auto prompt = some_tokens(300, 1), more = some_tokens(6, 2);
-  for (const riffle_selector selector : {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_PSA})
-    for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8})
+  for (const SelectorKind selector : {SelectorKind::SHARE, SelectorKind::PSA})
+    for (const KvKind type : {KvKind::F16, KvKind::F32, KvKind::Q8})
       for (const int block_size : {16, 64}) {
         INFO("selector " << selector << ", KV " << type << ", blocks of " << block_size);
         for (const std::string& file : {path, again}) std::filesystem::remove(file);
-        riffle_context_options gpu = on_gpu(selector, type);
+        ContextOptions gpu = on_gpu(selector, type);
         gpu.block_size = block_size;
-        riffle_context_options cpu = gpu;
-        cpu.device = RIFFLE_DEVICE_CPU;
+        ContextOptions cpu = gpu;
+        cpu.device = DeviceKind::CPU;
         Runtime a(gpu), b(cpu);
         riffle_session* s = a.session(prompt);
         save(a, s, path);
@@ -154,10 +154,10 @@ TEST_CASE("cuda: keys and values of a file that are not numbers end no program",
   const TempDir temp;
   const std::string path = temp / "a.kv", bad = temp / "bad.kv";
   const auto prompt = some_tokens(200, 1);
-  for (const riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TWILIGHT,
-        RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE})
-    for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8}) {
+  for (const SelectorKind selector :
+       {SelectorKind::DENSE, SelectorKind::TOPK, SelectorKind::PSA, SelectorKind::TWILIGHT,
+        SelectorKind::TOKENSELECT, SelectorKind::SHARE})
+    for (const KvKind type : {KvKind::F16, KvKind::F32, KvKind::Q8}) {
       Runtime a(on_gpu(selector, type));
       riffle_session* s = a.session(prompt);
       std::filesystem::remove(path);
@@ -173,7 +173,7 @@ TEST_CASE("cuda: keys and values of a file that are not numbers end no program",
         write_file(bad, spoiled(read_file(path), change));
         riffle_session* t = load(a, bad);
         // Dense attention meets the one number that is none, in layer 1.
-        if (selector == RIFFLE_SELECTOR_DENSE && !all)
+        if (selector == SelectorKind::DENSE && !all)
           check_named(a, t, bad + ": layer 1, KV head 0, token 101: found a key or value");
         const riffle_status status = answer(t);
         CHECK((status == RIFFLE_OK || status == RIFFLE_BAD_SESSION));

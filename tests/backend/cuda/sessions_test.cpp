@@ -8,46 +8,46 @@
 #include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-riffle_context_options cuda_options(riffle_stop stop = RIFFLE_STOP_PAPER) {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_CUDA;
+ContextOptions cuda_options(StopRule stop = StopRule::PAPER) {
+  ContextOptions o = options();
+  o.device = DeviceKind::CUDA;
   o.n_ctx = 4096;
   o.block_size = 16;
-  o.selection.selector = RIFFLE_SELECTOR_PSA;
+  o.selection.selector = SelectorKind::PSA;
   o.selection.stop = stop;
   o.selection.microbatch = 4;
   return o;
 }
 
-using Logits = std::vector<std::vector<float>>;
+using StepLogits = std::vector<std::vector<float>>;
 
 void prefill(Runtime& r, riffle_session* s, const std::vector<int32_t>& prompt) {
   r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
 }
-void step(Runtime& r, riffle_session* s, int32_t token, Logits& out) {
+void step(Runtime& r, riffle_session* s, int32_t token, StepLogits& out) {
   r.check(riffle_step(r.context, &s, &token, 1));
   out.push_back(r.logits(s));
 }
-void select(Runtime& r, const riffle_selection& selection) {
-  r.check(riffle_set_selection(r.context, &selection));
+void select(Runtime& r, const Selection& selection) {
+  r.check(set_selection(r.context, &selection));
 }
 // The smallest budget that these options are planned to work with.
-uint64_t least_memory(const riffle_context_options& o, riffle_model* model) {
-  riffle_context_options tight = o;
+uint64_t least_memory(const ContextOptions& o, riffle_model* model) {
+  ContextOptions tight = o;
   tight.gpu_mem = 1;
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
+  MemoryPlan plan{};
   char err[1024] = "";
-  CHECK(riffle_plan_memory(model, &tight, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
+  CHECK(plan_memory(model, &tight, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
   INFO(err);
   REQUIRE(plan.min_gpu_mem > 0);
   return plan.min_gpu_mem;
 }
-uint64_t least_memory(const riffle_context_options& o) {
+uint64_t least_memory(const ContextOptions& o) {
   riffle_model* model = nullptr;
   REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
   const uint64_t least = least_memory(o, model);
@@ -60,11 +60,11 @@ uint64_t least_memory(const riffle_context_options& o) {
 TEST_CASE("cuda: sessions with and without the mean key, in turn and together",
           "[cuda][selection]") {
   if (skip()) return;
-  const auto veto = cuda_options(RIFFLE_STOP_VETO), paper = cuda_options(RIFFLE_STOP_PAPER);
+  const auto veto = cuda_options(StopRule::VETO), paper = cuda_options(StopRule::PAPER);
   const auto prompt_a = some_tokens(1500, 7), prompt_b = some_tokens(1400, 8),
              tokens = some_tokens(40, 9);
   struct Answers {
-    Logits a, b;
+    StepLogits a, b;
   };
   // A keeps the mean key, which nobody asks for any more; B never had one.
   const auto play = [&](bool with_a, bool with_b) {
@@ -106,15 +106,15 @@ TEST_CASE("cuda: sessions with and without the mean key, in turn and together",
 TEST_CASE("cuda: changing the digests of sessions under a tight budget",
           "[cuda][selection][memory]") {
   if (skip()) return;
-  riffle_context_options o = cuda_options();
+  ContextOptions o = cuda_options();
   o.n_ctx = 16384;
   const auto prompt = some_tokens(12000, 5), tokens = some_tokens(60, 6);
-  riffle_selection quest = o.selection, veto = o.selection;
-  quest.digest = RIFFLE_DIGEST_QUEST;
-  veto.stop = RIFFLE_STOP_VETO;
-  Logits want;
+  Selection quest = o.selection, veto = o.selection;
+  quest.digest = BlockDigest::QUEST;
+  veto.stop = StopRule::VETO;
+  StepLogits want;
   {
-    riffle_context_options fresh = o;
+    ContextOptions fresh = o;
     fresh.selection = quest;
     Runtime r(fresh);
     riffle_session* s = r.session();
@@ -126,7 +126,7 @@ TEST_CASE("cuda: changing the digests of sessions under a tight budget",
   riffle_session* s = r.session();
   prefill(r, s, prompt);
   select(r, quest);
-  Logits got;
+  StepLogits got;
   for (int i = 0; i < 20; ++i) step(r, s, tokens[i], got);  // digests of the same size: planned for
   // Nothing is left for larger ones.
   std::vector<riffle_session*> more;
@@ -145,15 +145,15 @@ TEST_CASE("cuda: changing the digests of sessions under a tight budget",
 
 TEST_CASE("cuda: the planned memory is enough for all that the plan is for", "[cuda][memory]") {
   if (skip()) return;
-  for (riffle_residency residency : {RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST})
-    for (riffle_kv_type kv : {RIFFLE_KV_F16, RIFFLE_KV_F32}) {
+  for (ResidencyKind residency : {ResidencyKind::AUTO, ResidencyKind::HOST})
+    for (KvKind kv : {KvKind::F16, KvKind::F32}) {
       INFO("residency " << residency << " kv " << kv);
-      riffle_context_options o = cuda_options();
+      ContextOptions o = cuda_options();
       o.n_ctx = 6000;
       o.n_sessions = 4;
       o.kv_type = kv;
       o.residency = residency;
-      o.selection.gqa = RIFFLE_GQA_UNION;
+      o.selection.gqa = HeadRule::UNION;
       o.gpu_mem = least_memory(o);
       Runtime r(o);
       const auto prompt = some_tokens(o.n_ctx - 60, 3);
@@ -166,13 +166,12 @@ TEST_CASE("cuda: the planned memory is enough for all that the plan is for", "[c
           r.check(riffle_prefill_scored(s[i], prompt.data(), prompt.size(), scores.data(), nullptr,
                                         nullptr));
       }
-      riffle_generate_options g[4];
+      GenerateOptions g[4];
       for (auto& one : g) {
-        riffle_generate_defaults(&one);
         one.max_tokens = 20;
         one.ignore_eos = true;
       }
-      r.check(riffle_generate_many(r.context, s, g, 4, nullptr, nullptr, nullptr));
+      r.check(generate_many(r.context, s, g, 4, nullptr, nullptr, nullptr));
       int seen = 0;
       const auto count = [](void* n, const riffle_row_report*) { ++*static_cast<int*>(n); };
       r.check(riffle_set_row_report(r.context, count, &seen, true));
@@ -185,7 +184,7 @@ TEST_CASE("cuda: the planned memory is enough for all that the plan is for", "[c
         r.check(riffle_session_truncate(one, 100));
         prefill(r, one, some_tokens(o.n_ctx - 100, 4));
       }
-      const riffle_stats stats = r.stats();
+      const Stats stats = r.stats();
       WARN("budget " << o.gpu_mem << ", most in use " << stats.peak_device_bytes);
       CHECK(stats.peak_device_bytes <= o.gpu_mem);
     }
@@ -197,11 +196,11 @@ TEST_CASE("cuda: a short prompt after a long one keeps to the budget", "[cuda][m
   char err[1024] = "";
   REQUIRE(riffle_model_synthetic("llama-3-70b-layer", "q8_0", &model, err, sizeof err) ==
           RIFFLE_OK);
-  riffle_context_options o = cuda_options();
+  ContextOptions o = cuda_options();
   o.n_ctx = 131072;  // a layer of KV is 512 MiB
   o.gpu_mem = least_memory(o, model);
   riffle_context* context = nullptr;
-  REQUIRE(riffle_context_create(model, &o, &context, err, sizeof err) == RIFFLE_OK);
+  REQUIRE(context_create(model, &o, &context, err, sizeof err) == RIFFLE_OK);
   riffle_session* s = nullptr;
   REQUIRE(riffle_session_create(context, &s) == RIFFLE_OK);
   for (int n : {131000, 60000, 50000, 100000, 65000}) {
@@ -212,9 +211,8 @@ TEST_CASE("cuda: a short prompt after a long one keeps to the budget", "[cuda][m
     const int32_t token = 400;
     CHECK(riffle_step(context, &s, &token, 1) == RIFFLE_OK);
   }
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  CHECK(riffle_get_stats(context, &stats) == RIFFLE_OK);
+  Stats stats{};
+  CHECK(get_stats(context, &stats) == RIFFLE_OK);
   CHECK(stats.peak_device_bytes <= o.gpu_mem);
   riffle_session_free(s);
   riffle_context_free(context);
@@ -225,14 +223,13 @@ TEST_CASE("cuda: plans that no machine can hold are refused with what would do",
   if (skip()) return;
   riffle_model* model = nullptr;
   REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
+  MemoryPlan plan{};
   char err[1024] = "";
-  const auto refused = [&](const riffle_context_options& o) {
-    CHECK(riffle_plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
+  const auto refused = [&](const ContextOptions& o) {
+    CHECK(plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
     return std::string(err);
   };
-  riffle_context_options o = cuda_options();
+  ContextOptions o = cuda_options();
   size_t free = 0, total = 0;
   check_cuda(cudaMemGetInfo(&free, &total));
   o.gpu_mem = 4 * total;
@@ -242,9 +239,9 @@ TEST_CASE("cuda: plans that no machine can hold are refused with what would do",
   o.n_ctx = 1 << 20;
   o.n_sessions = 30;
   o.gpu_mem = total - total / 20;
-  riffle_context_options one = o;
+  ContextOptions one = o;
   one.n_sessions = 1;
-  REQUIRE(riffle_plan_memory(model, &one, &plan, err, sizeof err) == RIFFLE_OK);
+  REQUIRE(plan_memory(model, &one, &plan, err, sizeof err) == RIFFLE_OK);
   // More sessions than the host can hold; the GPU may refuse them first.
   while (o.n_sessions < 1024 && plan.host_kv * o.n_sessions < uint64_t(4) << 40) ++o.n_sessions;
   const std::string text = refused(o);
@@ -255,19 +252,18 @@ TEST_CASE("cuda: plans that no machine can hold are refused with what would do",
 }
 
 TEST_CASE("residency and no_pin are refused where they mean nothing", "[memory]") {
-  for (riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
+  for (DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU})
     for (int which : {0, 1}) {
-      riffle_context_options o = options();
+      ContextOptions o = options();
       o.device = device;
       o.n_ctx = 512;
       if (which == 0) o.no_pin = true;
-      else o.residency = RIFFLE_RESIDENCY_HOST;
+      else o.residency = ResidencyKind::HOST;
       riffle_model* model = nullptr;
       REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
-      riffle_plan plan{};
-      plan.struct_size = sizeof plan;
+      MemoryPlan plan{};
       char err[1024] = "";
-      CHECK(riffle_plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_BAD_ARGUMENT);
+      CHECK(plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_BAD_ARGUMENT);
       CHECK(std::string(err).find("residency and no_pin") != std::string::npos);
       riffle_model_free(model);
     }
@@ -275,7 +271,7 @@ TEST_CASE("residency and no_pin are refused where they mean nothing", "[memory]"
 
 TEST_CASE("cuda: coverage without pinned memory is refused with the reason", "[cuda]") {
   if (skip()) return;
-  riffle_context_options o = cuda_options();
+  ContextOptions o = cuda_options();
   o.no_pin = true;
   Runtime r(o);
   riffle_session* s = r.session();
@@ -291,9 +287,9 @@ TEST_CASE("cuda: two contexts step in two threads", "[cuda][threads]") {
   if (skip()) return;
   constexpr int kSteps = 1000;
   const auto tokens = some_tokens(kSteps, 11);
-  const auto work = [&](int i, bool together, Logits& out, int& retried) {
+  const auto work = [&](int i, bool together, StepLogits& out, int& retried) {
     // No assertions here: Catch is not for several threads.
-    riffle_context_options o = cuda_options();
+    ContextOptions o = cuda_options();
     o.n_ctx = 4096;
     o.n_threads = 2;
     if (i == 1) o.slots = 400;
@@ -301,7 +297,7 @@ TEST_CASE("cuda: two contexts step in two threads", "[cuda][threads]") {
     riffle_context* context = nullptr;
     riffle_session* s[8] = {};
     bool fine = riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK &&
-                riffle_context_create(model, &o, &context, nullptr, 0) == RIFFLE_OK;
+                context_create(model, &o, &context, nullptr, 0) == RIFFLE_OK;
     const int n = 8;  // rows enough to fill the GPU
     for (int j = 0; fine && j < n; ++j) {
       const auto prompt = some_tokens(1200 + 100 * j, 20 + i);
@@ -332,7 +328,7 @@ TEST_CASE("cuda: two contexts step in two threads", "[cuda][threads]") {
     riffle_model_free(model);
     return fine;
   };
-  Logits alone[2], both[2];
+  StepLogits alone[2], both[2];
   int retried[2] = {};
   for (int i : {0, 1}) CHECK(work(i, false, alone[i], retried[i]));
   bool fine[2] = {};
@@ -357,7 +353,7 @@ TEST_CASE("cuda: the caller's own GPU stays the caller's", "[cuda][threads]") {
     return;
   }
   const auto prompt = some_tokens(700, 7), tokens = some_tokens(40, 8);
-  Logits want;
+  StepLogits want;
   {
     Runtime r(cuda_options());
     want = run(r, r.session(), prompt, tokens);
@@ -374,11 +370,11 @@ TEST_CASE("cuda: the caller's own GPU stays the caller's", "[cuda][threads]") {
     riffle_session *s = r.session(), *other = r.session();
     CHECK(same_bits(run(r, s, prompt, tokens), want));
     CHECK(same_bits(run(r, other, prompt, tokens), want));
-    riffle_selection quest = cuda_options().selection;
-    quest.digest = RIFFLE_DIGEST_QUEST;
+    Selection quest = cuda_options().selection;
+    quest.digest = BlockDigest::QUEST;
     select(r, quest);
     r.check(riffle_session_truncate(s, 333));
-    Logits more;
+    StepLogits more;
     step(r, s, 400, more);
     riffle_timing timing{};
     timing.struct_size = sizeof timing;
@@ -434,7 +430,7 @@ TEST_CASE("cuda: the RoPE table grows and a step does not notice", "[cuda][invar
   if (skip()) return;
   const auto prompt = some_tokens(4090, 4), tokens = some_tokens(20, 5),
              longer = some_tokens(7000, 6);
-  riffle_context_options o = cuda_options(), big = o;
+  ContextOptions o = cuda_options(), big = o;
   o.n_ctx = big.n_ctx = 8192;
   Runtime grows(o), whole(big);
   riffle_session *a = grows.session(), *b = whole.session();
@@ -447,11 +443,11 @@ TEST_CASE("cuda: steps after a truncation to a block's end have the bits of thos
           "[cuda][invariance]") {
   if (skip()) return;
   const auto prompt = some_tokens(1600, 4), tokens = some_tokens(50, 5);
-  for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_VETO}) {
+  for (StopRule stop : {StopRule::PAPER, StopRule::VETO}) {
     Runtime r(cuda_options(stop));
     riffle_session* s = r.session();
     prefill(r, s, prompt);
-    Logits first, second;
+    StepLogits first, second;
     for (int32_t t : tokens) step(r, s, t, first);
     r.check(riffle_session_truncate(s, prompt.size()));
     for (int32_t t : tokens) step(r, s, t, second);
@@ -465,12 +461,12 @@ TEST_CASE("cuda: a prompt that was stopped leaves the session as it was", "[cuda
              tokens = some_tokens(30, 5);
   Runtime r(cuda_options());
   riffle_session *plain = r.session(), *stopped = r.session();
-  const Logits want = run(r, plain, prompt, tokens);
+  const StepLogits want = run(r, plain, prompt, tokens);
   prefill(r, stopped, prompt);
   const auto halfway = [](void*, const riffle_progress* p) { return p->done < p->total / 2; };
   CHECK(riffle_prefill(stopped, more.data(), more.size(), halfway, nullptr) == RIFFLE_ABORTED);
   CHECK(riffle_session_length(stopped) == prompt.size());
-  Logits got{r.logits(stopped)};
+  StepLogits got{r.logits(stopped)};
   for (int32_t t : tokens) step(r, stopped, t, got);
   CHECK(same_bits(got, want));
 }

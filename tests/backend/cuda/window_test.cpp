@@ -6,21 +6,21 @@
 #include "tests/engine/window_histories.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-constexpr riffle_selector kDeviceSelectors[] = {
-    RIFFLE_SELECTOR_DENSE,    RIFFLE_SELECTOR_TOPK,        RIFFLE_SELECTOR_PSA,
-    RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE};
+constexpr SelectorKind kDeviceSelectors[] = {SelectorKind::DENSE,       SelectorKind::TOPK,
+                                             SelectorKind::PSA,         SelectorKind::TWILIGHT,
+                                             SelectorKind::TOKENSELECT, SelectorKind::SHARE};
 
-bool needs_device_residency(riffle_selector s) {
-  return s == RIFFLE_SELECTOR_TWILIGHT || s == RIFFLE_SELECTOR_TOKENSELECT ||
-         s == RIFFLE_SELECTOR_SHARE;
+bool needs_device_residency(SelectorKind s) {
+  return s == SelectorKind::TWILIGHT || s == SelectorKind::TOKENSELECT || s == SelectorKind::SHARE;
 }
 
-riffle_context_options on_gpu(riffle_context_options o) {
-  o.device = RIFFLE_DEVICE_CUDA;
+ContextOptions on_gpu(ContextOptions o) {
+  o.device = DeviceKind::CUDA;
   return o;
 }
 
@@ -32,32 +32,32 @@ TEST_CASE("cuda: every selector gives the dense logits within a window", "[cuda]
   const TempDir temp;
   const auto prompt = ids(0, 300), steps = ids(300, 360);
   for (const int window : {20, 64, 100})
-    for (const riffle_kv_type type : {RIFFLE_KV_F32, RIFFLE_KV_F16}) {
-      INFO("window " << window << ", f32 KV " << (type == RIFFLE_KV_F32));
+    for (const KvKind type : {KvKind::F32, KvKind::F16}) {
+      INFO("window " << window << ", f32 KV " << (type == KvKind::F32));
       const std::string path = mistral(temp, window);
-      riffle_context_options o = on_gpu(sparse(RIFFLE_SELECTOR_DENSE));
+      ContextOptions o = on_gpu(sparse(SelectorKind::DENSE));
       o.kv_type = type;
       std::vector<std::vector<float>> reference, cpu;
       {
         Runtime r(o, path);
         reference = run(r, r.session(), prompt, steps);
-        riffle_context_options on_cpu = o;
-        on_cpu.device = RIFFLE_DEVICE_CPU;
+        ContextOptions on_cpu = o;
+        on_cpu.device = DeviceKind::CPU;
         Runtime c(on_cpu, path);
         cpu = run(c, c.session(), prompt, steps);
       }
       for (size_t i = 0; i < cpu.size(); ++i) {
         const TinyDifference d = tiny_difference(reference[i], cpu[i], "step " + std::to_string(i));
         INFO(d.where);
-        CHECK(d.relative <= (type == RIFFLE_KV_F32 ? 1e-4 : 2e-2));
+        CHECK(d.relative <= (type == KvKind::F32 ? 1e-4 : 2e-2));
       }
-      for (const riffle_selector selector : kDeviceSelectors) {
+      for (const SelectorKind selector : kDeviceSelectors) {
         INFO("selector " << selector);
-        riffle_context_options s = on_gpu(sparse(selector));
+        ContextOptions s = on_gpu(sparse(selector));
         s.kv_type = type;
         Runtime r(s, path);
         CHECK(same_bits(run(r, r.session(), prompt, steps), reference));
-        const riffle_stats stats = r.stats();
+        const Stats stats = r.stats();
         const uint64_t rows = 2 * 2 * steps.size();  // two layers, two KV heads
         CHECK(stats.kv_tokens_total == rows * window);
         CHECK(stats.kv_tokens_read == rows * window);
@@ -67,11 +67,11 @@ TEST_CASE("cuda: every selector gives the dense logits within a window", "[cuda]
         for (const int slots : {2, 20, 100}) {
           INFO("slots " << slots);
           s.slots = slots;
-          s.residency = RIFFLE_RESIDENCY_AUTO;
+          s.residency = ResidencyKind::AUTO;
           Runtime pooled(s, path);
           CHECK(same_bits(run(pooled, pooled.session(), prompt, steps), reference));
           if (needs_device_residency(selector) || slots < 20) continue;
-          s.residency = RIFFLE_RESIDENCY_HOST;
+          s.residency = ResidencyKind::HOST;
           Runtime hosted(s, path);
           CHECK(same_bits(run(hosted, hosted.session(), prompt, steps), reference));
         }
@@ -88,11 +88,11 @@ TEST_CASE("cuda: only the layers that have a window, and all of it", "[cuda][win
     int n_read, first;
     bool whole;
   };
-  for (const riffle_selector selector : kDeviceSelectors)
-    for (const riffle_residency residency : {RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST}) {
-      if (residency == RIFFLE_RESIDENCY_HOST && needs_device_residency(selector)) continue;
+  for (const SelectorKind selector : kDeviceSelectors)
+    for (const ResidencyKind residency : {ResidencyKind::AUTO, ResidencyKind::HOST}) {
+      if (residency == ResidencyKind::HOST && needs_device_residency(selector)) continue;
       INFO("selector " << selector << " residency " << residency);
-      riffle_context_options o = on_gpu(sparse(selector));
+      ContextOptions o = on_gpu(sparse(selector));
       o.residency = residency;
       Runtime r(o, path);
       riffle_session* s = r.session();
@@ -129,8 +129,8 @@ TEST_CASE("cuda: windows of sequences stepped together", "[cuda][window]") {
   if (skip()) return;
   const TempDir temp;
   const std::string path = mistral(temp, 64);
-  riffle_context_options o = on_gpu(sparse(RIFFLE_SELECTOR_PSA));
-  const riffle_context_options alone = o;
+  ContextOptions o = on_gpu(sparse(SelectorKind::PSA));
+  const ContextOptions alone = o;
   o.slots = 10;
   o.n_sessions = 5;
   check_together(alone, o, path);
@@ -142,10 +142,10 @@ TEST_CASE("cuda: host memory holds the windows, counted by hand", "[cuda][window
   if (skip()) return;
   const TempDir temp;
   const std::string path = qwen(temp, 64, true);
-  for (const riffle_residency residency : {RIFFLE_RESIDENCY_DEVICE, RIFFLE_RESIDENCY_HOST}) {
-    riffle_context_options o = on_gpu(
-        sparse(residency == RIFFLE_RESIDENCY_HOST ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_SHARE));
-    o.kv_type = RIFFLE_KV_F16;
+  for (const ResidencyKind residency : {ResidencyKind::DEVICE, ResidencyKind::HOST}) {
+    ContextOptions o =
+        on_gpu(sparse(residency == ResidencyKind::HOST ? SelectorKind::PSA : SelectorKind::SHARE));
+    o.kv_type = KvKind::F16;
     o.residency = residency;
     o.n_sessions = 2;
     Runtime r(o, path);
@@ -169,7 +169,7 @@ TEST_CASE("cuda: host memory holds the windows, counted by hand", "[cuda][window
     }
     held(21, 38);
     // Nobody waits for what is given back: a step waits for its results alone.
-    if (residency == RIFFLE_RESIDENCY_DEVICE) CHECK(r.stats().host_syncs <= 300 + 4);
+    if (residency == ResidencyKind::DEVICE) CHECK(r.stats().host_syncs <= 300 + 4);
     CHECK(riffle_session_reach(s, 500) == 304);
     r.check(riffle_session_fork(s, 300, &fork));
     r.sessions.push_back(fork);
@@ -184,17 +184,16 @@ TEST_CASE("cuda: host memory holds the windows, counted by hand", "[cuda][window
 TEST_CASE("cuda: layers with a window have no index", "[cuda][window][memory]") {
   if (skip()) return;
   const TempDir temp;
-  for (const riffle_selector selector : kDeviceSelectors) {
-    if (selector == RIFFLE_SELECTOR_DENSE) continue;
+  for (const SelectorKind selector : kDeviceSelectors) {
+    if (selector == SelectorKind::DENSE) continue;
     INFO("selector " << selector);
-    riffle_context_options o = on_gpu(sparse(selector));
+    ContextOptions o = on_gpu(sparse(selector));
     o.n_ctx = 4096;
     const auto digests = [&](const std::string& path) {
       Runtime r(o, path);
-      riffle_plan plan{};
-      plan.struct_size = sizeof plan;
+      MemoryPlan plan{};
       char err[512];
-      REQUIRE(riffle_plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
+      REQUIRE(plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
       return static_cast<int64_t>(plan.digests);
     };
     const int64_t none = digests(qwen(temp, 4096)), one = digests(qwen(temp, 50));
@@ -208,10 +207,10 @@ TEST_CASE("cuda: an answer begins again from the prompt's end, however long it w
   const TempDir temp;
   for (const std::string& path : {mistral(temp, 64), qwen(temp, 64), qwen(temp, 50, true)})
     for (const int slots : {0, 100})
-      for (const riffle_residency residency : {RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST}) {
+      for (const ResidencyKind residency : {ResidencyKind::AUTO, ResidencyKind::HOST}) {
         INFO(path << ", slots " << slots << ", residency " << residency);
-        riffle_context_options o = on_gpu(sparse(
-            residency == RIFFLE_RESIDENCY_HOST ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_SHARE));
+        ContextOptions o = on_gpu(
+            sparse(residency == ResidencyKind::HOST ? SelectorKind::PSA : SelectorKind::SHARE));
         o.slots = slots;
         o.residency = residency;
         Runtime r(o, path);
@@ -243,16 +242,16 @@ TEST_CASE("cuda: cuts, forks and ends change no bit, whatever windows have dropp
   uint32_t seed = 0;
   int refused = 0;
   for (const std::string& path : {mistral(temp, 64), qwen(temp, 64), qwen(temp, 50, true)}) {
-    for (const riffle_residency residency : {RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST})
+    for (const ResidencyKind residency : {ResidencyKind::AUTO, ResidencyKind::HOST})
       for (const int slots : {80, 1000, 0}) {
         INFO(path << ", slots " << slots << ", residency " << residency);
-        riffle_context_options o =
-            on_gpu(sparse(residency == RIFFLE_RESIDENCY_HOST || seed % 2 ? RIFFLE_SELECTOR_PSA
-                                                                         : RIFFLE_SELECTOR_SHARE));
+        ContextOptions o =
+            on_gpu(sparse(residency == ResidencyKind::HOST || seed % 2 ? SelectorKind::PSA
+                                                                       : SelectorKind::SHARE));
         o.residency = residency;
         o.slots = slots;
         o.n_sessions = 5;
-        riffle_context_options alone = o;
+        ContextOptions alone = o;
         alone.slots = 0;
         refused += WindowHistories(o, alone, path, true, ++seed).play(60);
       }
@@ -283,19 +282,19 @@ TEST_CASE("cuda: every selector with every head size", "[cuda][window]") {
     const std::string path = name == std::string("window")
                                  ? qwen(temp, 100, true)
                                  : tiny_folder(tiny_checkpoint(name), temp);
-    for (const riffle_selector selector : kDeviceSelectors) {
+    for (const SelectorKind selector : kDeviceSelectors) {
       const bool tokens =
-          selector == RIFFLE_SELECTOR_TWILIGHT || selector == RIFFLE_SELECTOR_TOKENSELECT;
-      riffle_context_options o = sparse(selector);
-      o.selection.budget = selector == RIFFLE_SELECTOR_TOPK ? 0.3f : 1;
+          selector == SelectorKind::TWILIGHT || selector == SelectorKind::TOKENSELECT;
+      ContextOptions o = sparse(selector);
+      o.selection.budget = selector == SelectorKind::TOPK ? 0.3f : 1;
       o.selection.epsilon = 0.5f;
       o.selection.select_tokens = 64;
       o.selection.local_tokens = 32;
       for (const int block_size : {16, 32})
-        for (const riffle_kv_type type : {RIFFLE_KV_F32, RIFFLE_KV_F16}) {
-          if (tokens && type == RIFFLE_KV_F16) continue;
+        for (const KvKind type : {KvKind::F32, KvKind::F16}) {
+          if (tokens && type == KvKind::F16) continue;
           INFO(name << ", selector " << selector << ", blocks of " << block_size << ", f32 KV "
-                    << (type == RIFFLE_KV_F32));
+                    << (type == KvKind::F32));
           o.block_size = block_size;
           o.kv_type = type;
           Runtime cpu(o, path), gpu(on_gpu(o), path);
@@ -318,13 +317,13 @@ TEST_CASE("cuda: every selector with every head size", "[cuda][window]") {
               const TinyDifference d = tiny_difference(gpu.logits(b), cpu.logits(a), "");
               if (by_cpu != by_gpu) break;
               ++compared;
-              CHECK(d.relative <= (type == RIFFLE_KV_F32 ? 1e-3 : 2e-2));
+              CHECK(d.relative <= (type == KvKind::F32 ? 1e-3 : 2e-2));
             }
           }
           // Or the test would say nothing.
-          CHECK(compared >= (selector == RIFFLE_SELECTOR_DENSE ? planned
-                             : type == RIFFLE_KV_F32           ? planned / 2
-                                                               : planned / 8));
+          CHECK(compared >= (selector == SelectorKind::DENSE ? planned
+                             : type == KvKind::F32           ? planned / 2
+                                                             : planned / 8));
         }
     }
   }

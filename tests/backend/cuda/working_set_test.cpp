@@ -155,10 +155,10 @@ TEST_CASE("cuda: attention stamps the blocks that it attends to, and no others",
 
 namespace {
 
-WorkingSetPlay cuda_play(riffle_selector selector) {
+WorkingSetPlay cuda_play(SelectorKind selector) {
   WorkingSetPlay p;
   p.options = options();
-  p.options.device = RIFFLE_DEVICE_CUDA;
+  p.options.device = DeviceKind::CUDA;
   p.options.n_ctx = 1024;
   p.options.block_size = 16;
   p.options.n_sessions = 3;
@@ -175,9 +175,9 @@ WorkingSetPlay cuda_play(riffle_selector selector) {
 TEST_CASE("cuda: working sets are the unions of what the last steps read", "[cuda][working_set]") {
   if (skip()) return;
   const auto model = load_model(shipped_model(), {});
-  for (riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_TWILIGHT,
-        RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE}) {
+  for (SelectorKind selector :
+       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK, SelectorKind::TWILIGHT,
+        SelectorKind::TOKENSELECT, SelectorKind::SHARE}) {
     INFO("selector " << selector);
     WorkingSetPlay p = cuda_play(selector);
     const auto want = play(*model, p);
@@ -192,9 +192,9 @@ TEST_CASE("cuda: working sets are the unions of what the last steps read", "[cud
     p.coverage = false;
     p.fails_in_layer = model->config.n_layers - 1;
     play(*model, p);
-    if (selector > RIFFLE_SELECTOR_TOPK) continue;
+    if (selector > SelectorKind::TOPK) continue;
     p = cuda_play(selector);
-    p.options.residency = RIFFLE_RESIDENCY_HOST;
+    p.options.residency = ResidencyKind::HOST;
     CHECK(play(*model, p) == want);
     p.reports = false;
     CHECK(play(*model, p) == want);
@@ -210,7 +210,7 @@ TEST_CASE("cuda: counting working sets costs no synchronisation and no answer",
   const auto model = load_model(shipped_model(), {});
   std::vector<std::vector<float>> logits[2];
   for (int counted = 0; counted < 2; ++counted) {
-    Engine engine(*model, planned(*model, cuda_play(RIFFLE_SELECTOR_PSA).options));
+    Engine engine(*model, planned(*model, cuda_play(SelectorKind::PSA).options));
     const auto s = engine.create();
     engine.prefill(*s, some_tokens(600, 4), nullptr, {});
     engine.set_working_set(counted * 12);

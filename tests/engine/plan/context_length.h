@@ -7,12 +7,11 @@
 
 namespace riffle::test {
 
-inline std::string plan_error(riffle_model* model, const riffle_context_options& o,
-                              riffle_status expected, riffle_plan* plan) {
+inline std::string plan_error(riffle_model* model, const ContextOptions& o, riffle_status expected,
+                              MemoryPlan* plan) {
   char err[1024] = "";
   *plan = {};
-  plan->struct_size = sizeof *plan;
-  const riffle_status status = riffle_plan_memory(model, &o, plan, err, sizeof err);
+  const riffle_status status = plan_memory(model, &o, plan, err, sizeof err);
   INFO(err);
   CHECK(status == expected);
   return err;
@@ -20,11 +19,11 @@ inline std::string plan_error(riffle_model* model, const riffle_context_options&
 
 // o: of a device with a pool. The shipped model was trained with 32768 tokens; gpu_mem is enough
 // for 10000.
-inline void check_default_length_in_budget(riffle_context_options o) {
+inline void check_default_length_in_budget(ContextOptions o) {
   constexpr int kTrained = 32768, kEnough = 10000, kFits = 9216;
   riffle_model* model = nullptr;
   REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
-  riffle_plan plan{};
+  MemoryPlan plan{};
   o.n_ctx = kEnough;
   o.gpu_mem = 0;
   plan_error(model, o, RIFFLE_OK, &plan);
@@ -40,7 +39,7 @@ inline void check_default_length_in_budget(riffle_context_options o) {
               .find(std::to_string(n) + " tokens of context need") != std::string::npos);
     CHECK(plan.n_ctx == n);
     CHECK(std::string(plan.context_note).empty());
-    CHECK(riffle_context_create(model, &o, &none, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
+    CHECK(context_create(model, &o, &none, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
     CHECK(none == nullptr);
   }
   const auto prompt = some_tokens(900, 5), steps = some_tokens(5, 6);
@@ -86,7 +85,7 @@ inline void check_default_length_in_budget(riffle_context_options o) {
   const std::string text = plan_error(model, o, RIFFLE_OUT_OF_MEMORY, &plan);
   INFO(text);
   CHECK(text.find("1024 tokens of context need at least") != std::string::npos);
-  CHECK(riffle_context_create(model, &o, &none, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
+  CHECK(context_create(model, &o, &none, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
   o.gpu_mem = plan.min_gpu_mem;
   plan_error(model, o, RIFFLE_OK, &plan);
   CHECK(plan.n_ctx == 1024);

@@ -14,8 +14,8 @@ using namespace riffle::test;
 
 namespace {
 
-riffle_plan plan_with(const Model& model, ResolvedOptions& r, uint64_t host_memory) {
-  riffle_plan plan;
+MemoryPlan plan_with(const Model& model, ResolvedOptions& r, uint64_t host_memory) {
+  MemoryPlan plan;
   r.host_memory = host_memory;
   plan_memory(model, r, plan);
   const std::string note = name_settings(plan.context_note, nullptr);  // as the API does
@@ -25,13 +25,13 @@ riffle_plan plan_with(const Model& model, ResolvedOptions& r, uint64_t host_memo
 
 // Returns the host memory of a plan when the sessions are full. made: bytes of weights that no file
 // backs.
-uint64_t host_bytes(const riffle_plan& p, int sessions, uint64_t made) {
+uint64_t host_bytes(const MemoryPlan& p, int sessions, uint64_t made) {
   return sessions * (p.host_kv + p.selector_state) + p.activations + p.digests + p.prefill_kv +
          p.pool + made;
 }
 
 // Against every length tried in turn.
-void check_against_all(const Model& model, riffle_context_options o, uint64_t made) {
+void check_against_all(const Model& model, ContextOptions o, uint64_t made) {
   const int trained = model.config.n_ctx;
   std::vector<uint64_t> takes;  // by multiples of 1024
   for (int n = 1024; n <= trained; n += 1024) {
@@ -61,25 +61,25 @@ void check_against_all(const Model& model, riffle_context_options o, uint64_t ma
 }  // namespace
 
 TEST_CASE("a default context is the longest that fits gpu_mem", "[limits][context]") {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_EMU;
-  o.selection.selector = RIFFLE_SELECTOR_PSA;  // each session has digests of its own
+  ContextOptions o = options();
+  o.device = DeviceKind::EMU;
+  o.selection.selector = SelectorKind::PSA;  // each session has digests of its own
   check_default_length_in_budget(o);
   o.block_size = 64;
   o.pool_per_layer = true;
-  o.selection.selector = RIFFLE_SELECTOR_TWILIGHT;
+  o.selection.selector = SelectorKind::TWILIGHT;
   check_default_length_in_budget(o);
 }
 
 TEST_CASE("a default context is the longest whose KV fits this machine", "[limits][context]") {
   const auto model = load_model(shipped_model(), {});
-  riffle_context_options o = options();
+  ContextOptions o = options();
   o.n_sessions = 1;
   check_against_all(*model, o, 0);
   o.n_sessions = 3;
-  o.selection.selector = RIFFLE_SELECTOR_SHARE;
+  o.selection.selector = SelectorKind::SHARE;
   check_against_all(*model, o, 0);
-  o.device = RIFFLE_DEVICE_EMU;
+  o.device = DeviceKind::EMU;
   o.slots = 500;
   check_against_all(*model, o, 0);
 }
@@ -87,7 +87,7 @@ TEST_CASE("a default context is the longest whose KV fits this machine", "[limit
 TEST_CASE("weights that no file backs count as host memory", "[limits][context]") {
   const auto model = synthetic_model("tiny", DType::Q8_0);
   model->config.n_ctx = 16384;
-  riffle_context_options o = options();
+  ContextOptions o = options();
   o.n_sessions = 1;
   check_against_all(*model, o, model->weight_bytes);
   materialize(*model);  // the same, once they are there
@@ -100,11 +100,11 @@ TEST_CASE("weights that no file backs count as host memory", "[limits][context]"
 TEST_CASE("a length that is given is kept on the CPU, and a notice says what it takes",
           "[limits][context]") {
   const auto model = load_model(shipped_model(), {});
-  riffle_context_options o = options();
+  ContextOptions o = options();
   o.n_ctx = 32768;
   o.n_threads = 1;
   ResolvedOptions r = resolve_options(model->config, o);
-  riffle_plan plan = plan_with(*model, r, 64 << 20);
+  MemoryPlan plan = plan_with(*model, r, 64 << 20);
   CHECK(plan.n_ctx == 32768);
   CHECK_THAT(plan.context_note,
              Catch::Contains("32768 tokens take") && Catch::Contains("64.0 MiB"));
@@ -120,7 +120,7 @@ TEST_CASE("a length that is given is kept on the CPU, and a notice says what it 
   CHECK_THAT(plan.context_note, Catch::Contains("holds 1024 tokens, of the 32768") &&
                                     Catch::Contains("1024 tokens take"));
   // emu's pool has to be there from the start.
-  o.device = RIFFLE_DEVICE_EMU;
+  o.device = DeviceKind::EMU;
   o.n_ctx = 32768;
   r = resolve_options(model->config, o);
   r.host_memory = 64 << 20;
@@ -130,26 +130,26 @@ TEST_CASE("a length that is given is kept on the CPU, and a notice says what it 
 TEST_CASE("a context that INT4 keys shorten names them, and what would hold more",
           "[limits][context]") {
   const auto model = load_model(shipped_model(), {});
-  riffle_context_options o = options();
+  ContextOptions o = options();
   o.n_sessions = 1;
-  const auto planned = [&](riffle_selector selector, riffle_rank rank, uint64_t memory) {
+  const auto planned = [&](SelectorKind selector, RankBy rank, uint64_t memory) {
     o.selection.selector = selector;
     o.selection.rank = rank;
     ResolvedOptions r = resolve_options(model->config, o);
     return plan_with(*model, r, memory);
   };
   const uint64_t memory = 200 << 20;
-  const riffle_plan plan = planned(RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, memory);
-  const riffle_plan psa = planned(RIFFLE_SELECTOR_PSA, RIFFLE_RANK_DIGESTS, memory);
+  const MemoryPlan plan = planned(SelectorKind::SHARE, RankBy::DIGESTS, memory);
+  const MemoryPlan psa = planned(SelectorKind::PSA, RankBy::DIGESTS, memory);
   REQUIRE(plan.n_ctx < psa.n_ctx);
   REQUIRE(psa.n_ctx < model->config.n_ctx);
-  const riffle_plan as_auto = planned(RIFFLE_SELECTOR_AUTO, RIFFLE_RANK_DIGESTS, memory);
+  const MemoryPlan as_auto = planned(SelectorKind::AUTO, RankBy::DIGESTS, memory);
   CHECK(as_auto.n_ctx == plan.n_ctx);
   CHECK(std::string(as_auto.context_note) == plan.context_note);
   const std::string more = "would hold " + std::to_string(psa.n_ctx) + " tokens";
   char taken[64];
   o.n_ctx = plan.n_ctx;
-  const riffle_plan digests = planned(RIFFLE_SELECTOR_PSA, RIFFLE_RANK_DIGESTS, memory);
+  const MemoryPlan digests = planned(SelectorKind::PSA, RankBy::DIGESTS, memory);
   o.n_ctx = 0;
   std::snprintf(taken, sizeof taken, "take %.1f MiB more memory than digests",
                 double(plan.selector_state - digests.digests) / (1 << 20));
@@ -158,21 +158,20 @@ TEST_CASE("a context that INT4 keys shorten names them, and what would hold more
                  Catch::Contains("(selection.selector psa, ") && Catch::Contains(more));
   CHECK(std::string(plan.context_note).size() < sizeof plan.context_note - 1);
   CHECK_THAT(psa.context_note, !Catch::Contains("INT4"));
-  CHECK_THAT(planned(RIFFLE_SELECTOR_DENSE, RIFFLE_RANK_DIGESTS, memory).context_note,
+  CHECK_THAT(planned(SelectorKind::DENSE, RankBy::DIGESTS, memory).context_note,
              !Catch::Contains("INT4"));
   // Where only the ranking needs them, the ranking is named.
-  const riffle_plan ranked = planned(RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES, memory);
+  const MemoryPlan ranked = planned(SelectorKind::PSA, RankBy::CODES, memory);
   CHECK(ranked.n_ctx < psa.n_ctx);
   CHECK_THAT(ranked.context_note,
              Catch::Contains("(selection.rank digests, ") && Catch::Contains(more));
   // Nothing is said where all fits, or where both come to the same length: a gpu_mem that holds no
   // INT4 keys, on emu.
-  CHECK(std::string(
-            planned(RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, uint64_t(1) << 40).context_note)
+  CHECK(std::string(planned(SelectorKind::SHARE, RankBy::DIGESTS, uint64_t(1) << 40).context_note)
             .empty());
-  o.device = RIFFLE_DEVICE_EMU;
+  o.device = DeviceKind::EMU;
   o.gpu_mem = 60 << 20;
-  const riffle_plan emu = planned(RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, uint64_t(1) << 40);
+  const MemoryPlan emu = planned(SelectorKind::SHARE, RankBy::DIGESTS, uint64_t(1) << 40);
   CHECK_THAT(emu.context_note, Catch::Contains("gpu_mem") && !Catch::Contains("INT4"));
 }
 
@@ -180,8 +179,8 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
   Config config;
   config.n_ctx = 32768, config.n_layers = 1, config.n_heads = config.n_kv_heads = 1,
   config.head_dim = 64;
-  riffle_context_options o = options();
-  o.selection.selector = RIFFLE_SELECTOR_SHARE;
+  ContextOptions o = options();
+  o.selection.selector = SelectorKind::SHARE;
   // Bytes a token with INT4 keys and without.
   const auto ways = [&](int64_t budget, int coded, int plain) {
     const std::string text = ways_out(resolve_options(config, o), [=](const ResolvedOptions& r) {
@@ -201,13 +200,13 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
   CHECK(ways(32768 * 50, 20, 10) ==
         "; these fit: n_ctx up to 16384, or n_sessions up to 2, or " + psa);
   o.n_sessions = 1;
-  o.selection.selector = RIFFLE_SELECTOR_AUTO;  // stands for share in a context of this length
+  o.selection.selector = SelectorKind::AUTO;  // stands for share in a context of this length
   CHECK(ways(32768 * 10, 20, 10) == "; these fit: n_ctx up to 16384, or " + psa);
-  o.selection.selector = RIFFLE_SELECTOR_TOPK;
+  o.selection.selector = SelectorKind::TOPK;
   CHECK(ways(32768 * 10, 20, 10).empty());  // it has no INT4 keys, so it is not they
-  o.selection.rank = RIFFLE_RANK_CODES;
+  o.selection.rank = RankBy::CODES;
   CHECK_THAT(ways(32768 * 10, 20, 10), Catch::Contains("or selection.rank digests (without"));
-  o.selection.selector = RIFFLE_SELECTOR_TWILIGHT;
+  o.selection.selector = SelectorKind::TWILIGHT;
   CHECK_THAT(ways(32768 * 10, 20, 10), Catch::Contains("or " + psa));
   // The length is that of the context, not the trained one.
   o.n_ctx = 5000;
@@ -216,11 +215,11 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
 
 TEST_CASE("slots that do not do are refused whatever the length", "[limits][context]") {
   const auto model = load_model(shipped_model(), {});
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_EMU;
+  ContextOptions o = options();
+  o.device = DeviceKind::EMU;
   o.slots = 3;
   ResolvedOptions r = resolve_options(model->config, o);
-  riffle_plan plan;
+  MemoryPlan plan;
   const auto refused = [&](riffle_status status, const std::string& text) {
     r.host_memory = 64 << 20;
     try {
@@ -253,19 +252,19 @@ TEST_CASE("slots that do not do are refused whatever the length", "[limits][cont
 TEST_CASE("sessions that take more than 64 bits can count are too many", "[limits][context]") {
   const auto model = synthetic_model("tiny", DType::Q8_0);
   Config& c = model->config;
-  riffle_context_options o = options();
-  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  ContextOptions o = options();
+  o.selection.selector = SelectorKind::DENSE;
   o.n_ctx = 1 << 28;
   c.n_layers = 1024, c.n_heads = c.n_kv_heads = 16, c.head_dim = 256;
   c.layers.resize(c.n_layers);
   // Powers of two: 2^52 bytes a session, 2^72 in all, of which the lower 64 bits are 0.
   o.n_sessions = 1 << 20;
-  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+  for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
     o.device = device;
     ResolvedOptions r = resolve_options(c, o);
     r.host_memory = uint64_t(1) << 63;
-    riffle_plan plan;
-    if (device == RIFFLE_DEVICE_EMU) {
+    MemoryPlan plan;
+    if (device == DeviceKind::EMU) {
       CHECK_THROWS_WITH(plan_memory(*model, r, plan), Catch::Contains("slots take"));
       continue;
     }
@@ -282,10 +281,10 @@ TEST_CASE("RoPE that follows the context's length follows the one that was chose
   c.config["max_position_embeddings"] = 8192;
   c.config["rope_scaling"]["original_max_position_embeddings"] = 256;
   const std::string path = tiny_folder(c, temp);
-  riffle_context_options o = sparse(RIFFLE_SELECTOR_DENSE);
-  o.device = RIFFLE_DEVICE_EMU;
+  ContextOptions o = sparse(SelectorKind::DENSE);
+  o.device = DeviceKind::EMU;
   o.n_ctx = 2048;
-  riffle_plan plan{};
+  MemoryPlan plan{};
   {
     Runtime r(o, path);
     plan_error(r.model, o, RIFFLE_OK, &plan);

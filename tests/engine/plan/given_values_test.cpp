@@ -5,6 +5,7 @@
 #include "cli/settings.h"
 #include "tests/engine/test_model.h"
 
+using namespace riffle;
 using namespace riffle::test;
 using riffle::cli::size_of;
 using riffle::cli::Unit;
@@ -20,12 +21,11 @@ struct Planner {
   Planner(const Planner&) = delete;
   Planner& operator=(const Planner&) = delete;
 
-  riffle_status operator()(const riffle_context_options& o, std::string& text,
-                           riffle_plan* plan = nullptr) const {
-    riffle_plan own{};
-    own.struct_size = sizeof own;
+  riffle_status operator()(const ContextOptions& o, std::string& text,
+                           MemoryPlan* plan = nullptr) const {
+    MemoryPlan own{};
     char err[1024] = "";
-    const riffle_status status = riffle_plan_memory(model, &o, &own, err, sizeof err);
+    const riffle_status status = plan_memory(model, &o, &own, err, sizeof err);
     text = err;
     if (plan) *plan = own;
     return status;
@@ -42,15 +42,15 @@ std::vector<std::string> found(const std::string& text, const std::string& patte
 
 template <typename F>
 void for_many_options(F&& f) {
-  for (const riffle_selector selector :
-       {RIFFLE_SELECTOR_AUTO, RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK,
-        RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_TOKENSELECT})
+  for (const SelectorKind selector :
+       {SelectorKind::AUTO, SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK,
+        SelectorKind::SHARE, SelectorKind::TOKENSELECT})
     for (const int n_ctx : {0, 1, 777, 1024, 4097, 32768, 1000003, 1 << 28})
       for (const int block_size : {16, 64})
-        for (const riffle_kv_type kv : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8})
+        for (const KvKind kv : {KvKind::F16, KvKind::F32, KvKind::Q8})
           for (const int sessions : {1, 3}) {
-            riffle_context_options o = options();
-            o.device = RIFFLE_DEVICE_EMU;
+            ContextOptions o = options();
+            o.device = DeviceKind::EMU;
             o.selection.selector = selector;
             o.n_ctx = n_ctx;
             o.block_size = block_size;
@@ -68,14 +68,13 @@ TEST_CASE("the least sizes in errors are taken as they are shown", "[memory][giv
   const Planner planned;
   const std::string pattern = R"(needs? at least ([0-9.]+[MG]) \(([0-9]+) bytes\))";
   int gigabytes = 0;
-  for_many_options([&](riffle_context_options o) {
-    for (const auto member :
-         {&riffle_context_options::gpu_mem, &riffle_context_options::host_mem}) {
-      riffle_context_options given = o;
+  for_many_options([&](ContextOptions o) {
+    for (const auto member : {&ContextOptions::gpu_mem, &ContextOptions::host_mem}) {
+      ContextOptions given = o;
       std::string text;
       given.*member = 1;
       // Without gpu_mem emu's pool is for all blocks, which this machine may not hold.
-      if (given.host_mem) given.device = RIFFLE_DEVICE_CPU;
+      if (given.host_mem) given.device = DeviceKind::CPU;
       REQUIRE(planned(given, text) == RIFFLE_OUT_OF_MEMORY);
       for (const std::string& shown : found(text, pattern)) {
         INFO(text << "; given " << shown);
@@ -96,9 +95,9 @@ TEST_CASE("the least sizes in errors are taken as they are shown", "[memory][giv
 
 TEST_CASE("the smallest gpu_mem of a plan is taken as info prints it", "[memory][given]") {
   const Planner planned;
-  for_many_options([&](riffle_context_options o) {
+  for_many_options([&](ContextOptions o) {
     std::string text;
-    riffle_plan plan{};
+    MemoryPlan plan{};
     planned(o, text, &plan);  // also of a plan that does not fit
     o.gpu_mem = size_of(riffle::cli::least_size(plan.min_gpu_mem), Unit::BYTES).value();
     o.n_ctx = plan.n_ctx;
@@ -110,7 +109,7 @@ TEST_CASE("the smallest gpu_mem of a plan is taken as info prints it", "[memory]
 
 TEST_CASE("the fewest slots in an error are enough", "[memory][given]") {
   const Planner planned;
-  for_many_options([&](riffle_context_options o) {
+  for_many_options([&](ContextOptions o) {
     std::string text;
     o.slots = 1;
     REQUIRE(planned(o, text) == RIFFLE_NO_SLOT);
@@ -122,11 +121,9 @@ TEST_CASE("the fewest slots in an error are enough", "[memory][given]") {
 }
 
 TEST_CASE("bounds and examples of a setting's error are taken as they are shown", "[given]") {
-  riffle_context_options context = options();
-  riffle_scheduler_options scheduler;
-  riffle_scheduler_defaults(&scheduler);
-  riffle_generate_options generate;
-  riffle_generate_defaults(&generate);
+  ContextOptions context = options();
+  SchedulerOptions scheduler;
+  GenerateOptions generate;
   void* const targets[] = {&context.selection, &context, &scheduler, &generate.sampling, &generate};
   for (size_t i = 0; const riffle_setting* s = riffle_setting_at(i); ++i) {
     if (!riffle::cli::is_number(*s) || s->type == RIFFLE_MEMBER_BOOL) continue;

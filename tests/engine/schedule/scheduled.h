@@ -13,7 +13,7 @@ namespace riffle::test {
 
 struct Ask {
   std::vector<int32_t> prompt;
-  riffle_generate_options options{};
+  GenerateOptions options{};
   std::vector<const char*> stops;
 };
 
@@ -32,7 +32,6 @@ struct Got {
 inline Ask ask(int length, uint32_t seed, int max_tokens, float temperature = 0) {
   Ask a;
   a.prompt = some_tokens(length, seed);
-  riffle_generate_defaults(&a.options);
   a.options.max_tokens = max_tokens;
   a.options.sampling.temperature = temperature;
   a.options.sampling.seed = seed;
@@ -40,8 +39,8 @@ inline Ask ask(int length, uint32_t seed, int max_tokens, float temperature = 0)
   return a;
 }
 
-inline riffle_context_options base(riffle_selector selector = RIFFLE_SELECTOR_PSA) {
-  riffle_context_options o = options();
+inline ContextOptions base(SelectorKind selector = SelectorKind::PSA) {
+  ContextOptions o = options();
   o.n_ctx = 2048;
   o.n_threads = 2;
   o.block_size = 16;
@@ -52,7 +51,7 @@ inline riffle_context_options base(riffle_selector selector = RIFFLE_SELECTOR_PS
   return o;
 }
 
-inline Got alone(const riffle_context_options& o, const Ask& a) {
+inline Got alone(const ContextOptions& o, const Ask& a) {
   Runtime r(o);
   Got got;
   riffle_session* s = r.session();
@@ -63,7 +62,7 @@ inline Got alone(const riffle_context_options& o, const Ask& a) {
     g->text.append(token->text, token->text_len);
     return true;
   };
-  r.check(riffle_generate(s, &a.options, on_token, &got, &got.result));
+  r.check(generate(s, &a.options, on_token, &got, &got.result));
   return got;
 }
 
@@ -72,11 +71,11 @@ struct Run {
   Runtime& r;
   riffle_scheduler* scheduler = nullptr;
   std::map<uint64_t, Got> got;
-  std::vector<riffle_iteration> iterations;
+  std::vector<Iteration> iterations;
   std::function<std::optional<Ask>()>
       next;  // asked whenever a request ends, and submitted from inside on_done
 
-  Run(Runtime& runtime, riffle_scheduler_options o) : r(runtime) {
+  Run(Runtime& runtime, SchedulerOptions o) : r(runtime) {
     o.user = this;
     o.on_token = [](void* user, uint64_t id, const riffle_token* token) {
       auto* run = static_cast<Run*>(user);
@@ -102,19 +101,18 @@ struct Run {
       if (!run->next) return;
       if (const std::optional<Ask> a = run->next()) run->submit(*a);
     };
-    r.check(riffle_scheduler_create(r.context, &o, &scheduler));
+    r.check(scheduler_create(r.context, &o, &scheduler));
   }
   ~Run() { riffle_scheduler_free(scheduler); }
 
   uint64_t submit(const Ask& a) {
     uint64_t id = 0;
-    r.check(riffle_scheduler_submit(scheduler, a.prompt.data(), a.prompt.size(), &a.options, &id));
+    r.check(scheduler_submit(scheduler, a.prompt.data(), a.prompt.size(), &a.options, &id));
     return id;
   }
   bool step() {
-    riffle_iteration it{};
-    it.struct_size = sizeof it;
-    r.check(riffle_scheduler_step(scheduler, &it));
+    Iteration it{};
+    r.check(scheduler_step(scheduler, &it));
     iterations.push_back(it);
     return it.n_waiting + it.n_prefilling + it.n_decoding > 0;
   }
@@ -123,9 +121,8 @@ struct Run {
   }
 };
 
-inline riffle_scheduler_options defaults() {
-  riffle_scheduler_options o;
-  riffle_scheduler_defaults(&o);
+inline SchedulerOptions defaults() {
+  SchedulerOptions o;
   return o;
 }
 
@@ -138,12 +135,11 @@ inline void check_same(const Got& got, const Got& want) {
   CHECK(got.result.n_tokens == want.result.n_tokens);
 }
 
-inline uint64_t full_session_bytes(const riffle_context_options& o) {
+inline uint64_t full_session_bytes(const ContextOptions& o) {
   Runtime r(o);
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
+  MemoryPlan plan{};
   char err[512];
-  REQUIRE(riffle_plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
+  REQUIRE(plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
   return plan.host_kv;
 }
 
@@ -160,8 +156,8 @@ void check_short_memory(Make make) {
     asks.push_back(ask(40 + i, 60 + i, 15));
     asks.back().prompt.insert(asks.back().prompt.begin(), document.begin(), document.end());
   }
-  for (const riffle_selector selector : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_DENSE}) {
-    riffle_context_options o = make(selector, false);
+  for (const SelectorKind selector : {SelectorKind::PSA, SelectorKind::DENSE}) {
+    ContextOptions o = make(selector, false);
     o.n_ctx = kContext;
     std::vector<Got> want;
     int64_t prompt_tokens = 0;
@@ -173,8 +169,8 @@ void check_short_memory(Make make) {
     int64_t again = 0;  // tokens of prompts that were read once more
     for (const bool pool : {false, true})
       for (const uint64_t host_mem : {full, full + full / 3, 2 * full})
-        for (const riffle_prefill_mode prefill : {RIFFLE_PREFILL_LAYERS, RIFFLE_PREFILL_WHOLE}) {
-          if ((prefill == RIFFLE_PREFILL_WHOLE || selector == RIFFLE_SELECTOR_DENSE) &&
+        for (const PrefillMode prefill : {PrefillMode::LAYERS, PrefillMode::WHOLE}) {
+          if ((prefill == PrefillMode::WHOLE || selector == SelectorKind::DENSE) &&
               host_mem != full + full / 3)
             continue;
           if (!all_rounds() && host_mem == 2 * full) continue;
@@ -184,7 +180,7 @@ void check_short_memory(Make make) {
           o.n_ctx = kContext;
           o.host_mem = host_mem;
           Runtime r(o);
-          riffle_scheduler_options so = defaults();
+          SchedulerOptions so = defaults();
           so.prefill_mode = prefill;
           so.max_inject_tokens = 600;
           Run run(r, so);

@@ -6,6 +6,7 @@
 #include "tests/engine/spoiled_session.h"
 #include "tests/engine/window_model.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
@@ -26,13 +27,13 @@ struct Files {
 };
 
 // A Run whose scheduler has these callbacks.
-struct FileRun : Run {
+struct SavedRun : Run {
   Files& f;
 
-  FileRun(Runtime& runtime, riffle_scheduler_options o, Files& files)
+  SavedRun(Runtime& runtime, SchedulerOptions o, Files& files)
       : Run(runtime, with_callbacks(o)), f(files) {}
-  static FileRun& of(void* user) { return *static_cast<FileRun*>(static_cast<Run*>(user)); }
-  static riffle_scheduler_options with_callbacks(riffle_scheduler_options o) {
+  static SavedRun& of(void* user) { return *static_cast<SavedRun*>(static_cast<Run*>(user)); }
+  static SchedulerOptions with_callbacks(SchedulerOptions o) {
     o.on_begin = [](void* user, uint64_t, size_t) -> riffle_session_file* {
       Files& f = of(user).f;
       ++f.asked;
@@ -75,22 +76,22 @@ TEST_CASE("scheduler: requests begin from saved sessions", "[scheduler][session_
   const TempDir temp;
   const std::vector<int32_t> document = some_tokens(1200, 50);
   const std::vector<Ask> asks = questions(document, 4);
-  for (const riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA,
-                                         RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_TOKENSELECT}) {
+  for (const SelectorKind selector :
+       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::SHARE, SelectorKind::TOKENSELECT}) {
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(alone(base(selector), a));
     for (const bool emu : {false, true})
       for (const int max_seqs : {1, 8}) {
         INFO("selector " << selector << ", emu " << emu << ", max_seqs " << max_seqs);
-        riffle_context_options o = base(selector);
-        if (emu) o.device = RIFFLE_DEVICE_EMU, o.slots = 600;
-        riffle_scheduler_options so = defaults();
+        ContextOptions o = base(selector);
+        if (emu) o.device = DeviceKind::EMU, o.slots = 600;
+        SchedulerOptions so = defaults();
         so.max_seqs = max_seqs;
         Files files{temp / "a.kv"};
         files.save = document.size() + 7;  // beyond what the prompts share
         {
           Runtime r(o);
-          FileRun run(r, so, files);
+          SavedRun run(r, so, files);
           for (const Ask& a : asks) run.submit(a);
           run.finish();
           CHECK(files.asked == asks.size());
@@ -100,7 +101,7 @@ TEST_CASE("scheduler: requests begin from saved sessions", "[scheduler][session_
         Files again{files.path};
         again.give = true;
         Runtime r(o);
-        FileRun run(r, so, again);
+        SavedRun run(r, so, again);
         for (size_t i = 1; i < asks.size(); ++i) run.submit(asks[i]);
         run.finish();
         for (size_t i = 1; i < asks.size(); ++i) check_same(run.got[i], want[i]);
@@ -122,7 +123,7 @@ TEST_CASE("scheduler: requests begin from saved sessions", "[scheduler][session_
 static void save_document(Files& files, const std::vector<int32_t>& document, const Ask& ask) {
   files.save = document.size();
   Runtime r(base());
-  FileRun run(r, defaults(), files);
+  SavedRun run(r, defaults(), files);
   run.submit(ask);
   run.finish();
 }
@@ -136,15 +137,15 @@ TEST_CASE("scheduler: a saved session that cannot be loaded is not missed",
   for (const Ask& a : asks) want.push_back(alone(base(), a));
   Files files{temp / "a.kv"};
   save_document(files, document, asks[0]);
-  const auto check_read = [&](const riffle_context_options& o, const std::string& word) {
+  const auto check_read = [&](const ContextOptions& o, const std::string& word) {
     Files again{files.path};
     again.give = true;
     Runtime r(o);
-    FileRun run(r, defaults(), again);
+    SavedRun run(r, defaults(), again);
     for (const Ask& a : asks) run.submit(a);
     run.finish();
     for (size_t i = 0; i < asks.size(); ++i) CHECK(run.got[i + 1].status == RIFFLE_OK);
-    if (o.kv_type == RIFFLE_KV_F16)
+    if (o.kv_type == KvKind::F16)
       for (size_t i = 0; i < asks.size(); ++i) check_same(run.got[i + 1], want[i]);
     REQUIRE(again.errors.size() >= 1);
     INFO(again.errors[0]);
@@ -158,30 +159,30 @@ TEST_CASE("scheduler: a saved session that cannot be loaded is not missed",
     check_read(base(), "checksum");
   }
   SECTION("other KV") {
-    riffle_context_options o = base();
-    o.kv_type = RIFFLE_KV_F32;
+    ContextOptions o = base();
+    o.kv_type = KvKind::F32;
     check_read(o, "expected f32");
   }
   SECTION("an abort, and on") {
     Files again{files.path};
     again.give = true;
     Runtime r(base());
-    FileRun run(r, defaults(), again);
+    SavedRun run(r, defaults(), again);
     for (const Ask& a : asks) run.submit(a);
     riffle_abort(r.context, true);
-    CHECK(riffle_scheduler_step(run.scheduler, nullptr) == RIFFLE_ABORTED);
+    CHECK(scheduler_step(run.scheduler, nullptr) == RIFFLE_ABORTED);
     run.finish();
     for (size_t i = 0; i < asks.size(); ++i) check_same(run.got[i + 1], want[i]);
     CHECK(run.got[1].loaded == document.size());
   }
   SECTION("little host memory") {
-    riffle_context_options o = base();
+    ContextOptions o = base();
     o.n_ctx = 512;
     o.host_mem = full_session_bytes(o);
     Files again{files.path};
     again.give = true;
     Runtime r(o);
-    FileRun run(r, defaults(), again);
+    SavedRun run(r, defaults(), again);
     for (const Ask& a : asks) run.submit(a);
     run.finish();
     for (size_t i = 0; i < asks.size(); ++i) check_same(run.got[i + 1], want[i]);
@@ -205,7 +206,7 @@ TEST_CASE("scheduler: a saved session with keys that are not numbers is named",
   Files again{files.path};
   again.give = true;
   Runtime r(base());
-  FileRun run(r, defaults(), again);
+  SavedRun run(r, defaults(), again);
   for (const Ask& a : asks) run.submit(a);
   run.finish();
   for (size_t i = 1; i <= asks.size(); ++i) {
@@ -218,7 +219,7 @@ TEST_CASE("scheduler: models with windows begin from saved sessions where these 
           "[scheduler][session_file][window]") {
   const TempDir temp;
   const std::string model = mistral(temp, 64);
-  riffle_context_options o = base(RIFFLE_SELECTOR_SHARE);
+  ContextOptions o = base(SelectorKind::SHARE);
   const auto all = ids(0, 700);
   std::vector<Ask> asks(3, ask(1, 1, 10));
   for (size_t i = 0; i < asks.size(); ++i) {
@@ -227,7 +228,7 @@ TEST_CASE("scheduler: models with windows begin from saved sessions where these 
   }
   std::vector<Got> want;
   {
-    riffle_scheduler_options so = defaults();
+    SchedulerOptions so = defaults();
     so.no_prefix_reuse = true;
     Runtime r(o, model);
     Run run(r, so);
@@ -239,7 +240,7 @@ TEST_CASE("scheduler: models with windows begin from saved sessions where these 
   files.save = 400;
   {
     Runtime r(o, model);
-    FileRun run(r, defaults(), files);
+    SavedRun run(r, defaults(), files);
     for (const Ask& a : asks) run.submit(a);
     run.finish();
     CHECK(files.saved == 400);
@@ -247,7 +248,7 @@ TEST_CASE("scheduler: models with windows begin from saved sessions where these 
   Files again{files.path};
   again.give = true;
   Runtime r(o, model);
-  FileRun run(r, defaults(), again);
+  SavedRun run(r, defaults(), again);
   for (const Ask& a : asks) run.submit(a);
   Ask other = asks[0];  // parts from the file where the windows have moved on
   other.prompt[200] = other.prompt[201];
@@ -260,26 +261,26 @@ TEST_CASE("scheduler: models with windows begin from saved sessions where these 
 }
 
 TEST_CASE("contexts that compute the same KV have one fingerprint", "[session_file]") {
-  const auto fingerprint = [](const riffle_context_options& o) {
+  const auto fingerprint = [](const ContextOptions& o) {
     Runtime r(o);
     uint64_t value = 0;
     r.check(riffle_context_fingerprint(r.context, &value));
     return value;
   };
-  riffle_context_options o = base();
-  o.isa = RIFFLE_ISA_SCALAR;
+  ContextOptions o = base();
+  o.isa = IsaChoice::SCALAR;
   const uint64_t one = fingerprint(o);
-  riffle_context_options p = o;
-  p.device = RIFFLE_DEVICE_EMU, p.slots = 600, p.prefill_chunk = 64, p.n_ctx = 1000;
-  p.selection.selector = RIFFLE_SELECTOR_SHARE;
+  ContextOptions p = o;
+  p.device = DeviceKind::EMU, p.slots = 600, p.prefill_chunk = 64, p.n_ctx = 1000;
+  p.selection.selector = SelectorKind::SHARE;
   CHECK(fingerprint(p) == one);
-  p = o, p.kv_type = RIFFLE_KV_F32;
+  p = o, p.kv_type = KvKind::F32;
   CHECK(fingerprint(p) != one);
   p = o, p.block_size = 32;
   CHECK(fingerprint(p) != one);
-  p = o, p.isa = RIFFLE_ISA_AVX2;
+  p = o, p.isa = IsaChoice::AVX2;
   CHECK(fingerprint(p) != one);
   // AUTO may choose other sets in another process, but the number stays.
-  p.isa = RIFFLE_ISA_AUTO;
+  p.isa = IsaChoice::AUTO;
   CHECK(fingerprint(p) != one);
 }

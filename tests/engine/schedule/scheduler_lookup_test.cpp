@@ -3,6 +3,7 @@
 #include "tests/engine/lookups.h"
 #include "tests/engine/schedule/scheduled.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 static std::vector<Ask> quoting_asks() {
@@ -17,7 +18,7 @@ static std::vector<Ask> quoting_asks() {
 
 TEST_CASE("scheduler: texts are the same with tokens computed ahead", "[scheduler][lookup]") {
   const std::vector<Ask> asks = quoting_asks();
-  for (const riffle_selector selector : {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_PSA}) {
+  for (const SelectorKind selector : {SelectorKind::SHARE, SelectorKind::PSA}) {
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(alone(base(selector), a));
     struct Variant {
@@ -25,30 +26,30 @@ TEST_CASE("scheduler: texts are the same with tokens computed ahead", "[schedule
     };
     for (const Variant& v : {Variant{0, 0, 8}, Variant{300, 0, 15}, Variant{900, 5, 8}}) {
       INFO("selector " << selector << ", " << v.slots << " slots, " << v.max_tokens << " tokens");
-      riffle_context_options o = base(selector);
+      ContextOptions o = base(selector);
       o.lookup = v.lookup;
-      if (v.slots) o.device = RIFFLE_DEVICE_EMU, o.slots = v.slots;
+      if (v.slots) o.device = DeviceKind::EMU, o.slots = v.slots;
       Runtime r(o);
-      riffle_scheduler_options so = defaults();
+      SchedulerOptions so = defaults();
       so.max_tokens = v.max_tokens;
       Run run(r, so);
       for (const Ask& a : asks) run.submit(a);
       uint64_t computed = 0;
       for (bool more = true; more;) {
         more = run.step();
-        const riffle_stats s = r.stats();
+        const Stats s = r.stats();
         const uint64_t now = s.decode_tokens + s.lookup_proposed - s.lookup_accepted;
         if (v.max_tokens) CHECK(now - computed <= static_cast<uint64_t>(v.max_tokens));
         computed = now;
         REQUIRE(run.iterations.size() < 20000);
       }
       int64_t stepped = 0;
-      for (const riffle_iteration& it : run.iterations) stepped += it.decode_rows;
+      for (const Iteration& it : run.iterations) stepped += it.decode_rows;
       for (size_t i = 0; i < asks.size(); ++i) {
         INFO("request " << i);
         check_same(run.got[i + 1], want[i]);
       }
-      const riffle_stats s = r.stats();
+      const Stats s = r.stats();
       CHECK(stepped == static_cast<int64_t>(s.decode_tokens - s.lookup_accepted));
       CHECK(s.lookup_accepted > 20);
       CHECK(s.lookup_accepted < s.lookup_proposed);
@@ -59,7 +60,7 @@ TEST_CASE("scheduler: texts are the same with tokens computed ahead", "[schedule
 TEST_CASE("scheduler: a request that begins again computes ahead and gives the same text",
           "[scheduler][lookup]") {
   const std::vector<Ask> asks = quoting_asks();
-  riffle_context_options o = base(RIFFLE_SELECTOR_PSA);
+  ContextOptions o = base(SelectorKind::PSA);
   o.n_ctx = 800;
   std::vector<Got> want;
   for (const Ask& a : asks) want.push_back(alone(o, a));

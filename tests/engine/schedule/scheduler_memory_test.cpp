@@ -1,20 +1,21 @@
 // Host memory that does not hold what all requests want.
 #include "tests/engine/schedule/scheduled.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 TEST_CASE("scheduler: requests wait or begin again where host memory is short",
           "[scheduler][memory]") {
-  check_short_memory([](riffle_selector selector, bool pool) {
-    riffle_context_options o = base(selector);
-    if (pool) o.device = RIFFLE_DEVICE_EMU, o.slots = 600;
+  check_short_memory([](SelectorKind selector, bool pool) {
+    ContextOptions o = base(selector);
+    if (pool) o.device = DeviceKind::EMU, o.slots = 600;
     return o;
   });
 }
 
 TEST_CASE("scheduler: one that began again can be cancelled, and shows nothing twice",
           "[scheduler][memory]") {
-  riffle_context_options o = base();
+  ContextOptions o = base();
   o.n_ctx = 1024;
   o.host_mem = full_session_bytes(o);
   const Ask first = ask(300, 1, 700), second = ask(300, 2, 700, 0.8f);
@@ -41,7 +42,7 @@ TEST_CASE("scheduler: one that began again can be cancelled, and shows nothing t
 
 TEST_CASE("scheduler: beginnings in common outlive a shortage of memory",
           "[scheduler][memory][prefix]") {
-  riffle_context_options o = base();
+  ContextOptions o = base();
   o.n_ctx = 1024;
   o.host_mem = full_session_bytes(o);
   const std::vector<int32_t> document = some_tokens(300, 50);
@@ -52,7 +53,7 @@ TEST_CASE("scheduler: beginnings in common outlive a shortage of memory",
   };
   const auto play = [&](const std::vector<Ask>& asks) {
     Runtime r(o);
-    riffle_scheduler_options so = defaults();
+    SchedulerOptions so = defaults();
     so.max_seqs = 4;
     Run run(r, so);
     for (const Ask& a : asks) run.submit(a);
@@ -75,12 +76,12 @@ TEST_CASE("scheduler: beginnings in common outlive a shortage of memory",
 
 TEST_CASE("scheduler: prompts on several documents by turns read each of them once",
           "[scheduler][memory][prefix]") {
-  riffle_context_options o = base();
+  ContextOptions o = base();
   for (const bool limited : {true, false}) {
     o.n_ctx = 1024;
     o.host_mem = limited ? 4 * full_session_bytes(base()) : 0;
     Runtime r(o);
-    riffle_scheduler_options so = defaults();
+    SchedulerOptions so = defaults();
     so.max_seqs = 1;
     Run run(r, so);
     for (uint32_t i = 0; i < 9; ++i) {
@@ -102,7 +103,7 @@ TEST_CASE("scheduler: prompts on several documents by turns read each of them on
 }
 
 TEST_CASE("what would exceed host_mem is an error and changes nothing", "[memory]") {
-  riffle_context_options o = base();
+  ContextOptions o = base();
   o.n_ctx = 1024;
   o.host_mem = full_session_bytes(o) * 3 / 2;
   Runtime r(o), free(base());
@@ -127,16 +128,15 @@ TEST_CASE("what would exceed host_mem is an error and changes nothing", "[memory
 }
 
 TEST_CASE("host_mem is part of the memory plan", "[limits][context][memory]") {
-  riffle_context_options o = options();
+  ContextOptions o = options();
   Runtime r(o);
-  const auto planned = [&](riffle_plan& plan) {
+  const auto planned = [&](MemoryPlan& plan) {
     plan = {};
-    plan.struct_size = sizeof plan;
     char err[512] = "";
-    const riffle_status status = riffle_plan_memory(r.model, &o, &plan, err, sizeof err);
+    const riffle_status status = plan_memory(r.model, &o, &plan, err, sizeof err);
     return std::make_pair(status, std::string(err));
   };
-  riffle_plan plan;
+  MemoryPlan plan;
   o.n_ctx = 8192;
   REQUIRE(planned(plan).first == RIFFLE_OK);
   const uint64_t full = plan.host_kv;

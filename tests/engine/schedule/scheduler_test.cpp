@@ -4,6 +4,7 @@
 #include "tests/engine/schedule/scheduled.h"
 #include "tests/rounds.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 TEST_CASE("scheduler: every text is the one that a request gives alone", "[scheduler]") {
@@ -14,32 +15,31 @@ TEST_CASE("scheduler: every text is the one that a request gives alone", "[sched
   asks[7].stops = {"e", "zzzz"};
   asks[7].options.stop = asks[7].stops.data();
   asks[7].options.n_stop = 2;
-  for (const riffle_selector selector :
-       {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_TWILIGHT}) {
+  for (const SelectorKind selector :
+       {SelectorKind::PSA, SelectorKind::DENSE, SelectorKind::TWILIGHT}) {
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(alone(base(selector), a));
     struct Variant {
       const char* name;
       int slots, max_seqs, max_tokens;
-      riffle_prefill_mode prefill;
+      PrefillMode prefill;
       int64_t inject;
       bool control, reuse;
     };
     for (const Variant& v :
-         {Variant{"cpu", 0, 0, 0, RIFFLE_PREFILL_LAYERS, 0, true, true},
-          Variant{"emu, one segment a layer", 2000, 8, 0, RIFFLE_PREFILL_LAYERS, 1, true, true},
-          Variant{"emu, small pool", 300, 8, 0, RIFFLE_PREFILL_LAYERS, 300, true, true},
-          Variant{"emu, small pool, no control", 300, 8, 0, RIFFLE_PREFILL_LAYERS, 300, false,
-                  true},
-          Variant{"emu, chunks", 900, 5, 0, RIFFLE_PREFILL_CHUNKS, 1500, true, false},
-          Variant{"emu, whole prompts", 900, 3, 0, RIFFLE_PREFILL_WHOLE, 0, true, true},
-          Variant{"two rows an iteration", 900, 8, 2, RIFFLE_PREFILL_LAYERS, 0, true, true},
-          Variant{"one at a time", 900, 1, 0, RIFFLE_PREFILL_LAYERS, 0, true, true}}) {
+         {Variant{"cpu", 0, 0, 0, PrefillMode::LAYERS, 0, true, true},
+          Variant{"emu, one segment a layer", 2000, 8, 0, PrefillMode::LAYERS, 1, true, true},
+          Variant{"emu, small pool", 300, 8, 0, PrefillMode::LAYERS, 300, true, true},
+          Variant{"emu, small pool, no control", 300, 8, 0, PrefillMode::LAYERS, 300, false, true},
+          Variant{"emu, chunks", 900, 5, 0, PrefillMode::CHUNKS, 1500, true, false},
+          Variant{"emu, whole prompts", 900, 3, 0, PrefillMode::WHOLE, 0, true, true},
+          Variant{"two rows an iteration", 900, 8, 2, PrefillMode::LAYERS, 0, true, true},
+          Variant{"one at a time", 900, 1, 0, PrefillMode::LAYERS, 0, true, true}}) {
       INFO("selector " << selector << ", " << v.name);
-      riffle_context_options o = base(selector);
-      if (v.slots) o.device = RIFFLE_DEVICE_EMU, o.slots = v.slots;
+      ContextOptions o = base(selector);
+      if (v.slots) o.device = DeviceKind::EMU, o.slots = v.slots;
       Runtime r(o);
-      riffle_scheduler_options so = defaults();
+      SchedulerOptions so = defaults();
       so.max_seqs = v.max_seqs;
       so.max_tokens = v.max_tokens;
       so.prefill_mode = v.prefill;
@@ -66,14 +66,14 @@ TEST_CASE("scheduler: every text is the one that a request gives alone", "[sched
 TEST_CASE(
     "scheduler: a prompt never holds more than one layer of KV, and never holds decode up for long",
     "[scheduler]") {
-  riffle_context_options o = base();
-  o.device = RIFFLE_DEVICE_EMU;
+  ContextOptions o = base();
+  o.device = DeviceKind::EMU;
   o.slots = 2000;
   Runtime r(o);
   riffle_model_info info{};
   info.struct_size = sizeof info;
   riffle_model_get_info(r.model, &info);
-  riffle_scheduler_options so = defaults();
+  SchedulerOptions so = defaults();
   so.max_inject_tokens = 256;
   Run run(r, so);
   run.submit(ask(100, 1, 400));
@@ -82,7 +82,7 @@ TEST_CASE(
   run.finish();
   int64_t total = 0, held = 0;
   size_t iterations = 0;
-  for (const riffle_iteration& it : run.iterations) {
+  for (const Iteration& it : run.iterations) {
     CHECK(it.prefill_token_layers <= 256);
     held = std::max(held, it.prefill_kv_blocks);
     total += it.prefill_token_layers;
@@ -98,15 +98,15 @@ TEST_CASE(
 
 TEST_CASE("scheduler: what is stepped together fits in the pool, and nobody waits for long",
           "[scheduler]") {
-  riffle_context_options o = base();
-  o.device = RIFFLE_DEVICE_EMU;
+  ContextOptions o = base();
+  o.device = DeviceKind::EMU;
   o.selection.epsilon = 0.98f;
   o.slots = 1500;
   // The longest wait of a sequence that decodes, with small ones coming as long as a large one is
   // there.
   const auto longest_wait = [&](int max_skips) {
     Runtime r(o);
-    riffle_scheduler_options so = defaults();
+    SchedulerOptions so = defaults();
     so.max_skips = max_skips;
     so.working_set_steps = 12;
     Run run(r, so);
@@ -129,7 +129,7 @@ TEST_CASE("scheduler: what is stepped together fits in the pool, and nobody wait
       CHECK((got.ends == 1 && got.status == RIFFLE_OK));
       longest = std::max(longest, got.longest_wait);
     }
-    for (const riffle_iteration& it : run.iterations) {
+    for (const Iteration& it : run.iterations) {
       skipped += it.skipped;
       if (it.decode_rows > 1) CHECK(it.working_set <= it.available);
     }
@@ -157,18 +157,18 @@ TEST_CASE("scheduler: random requests, limits and interruptions change no text",
                   a.prompt.begin());
     asks.push_back(a);
   }
-  for (const riffle_selector selector : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TWILIGHT}) {
+  for (const SelectorKind selector : {SelectorKind::PSA, SelectorKind::TWILIGHT}) {
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(alone(base(selector), a));
     for (int round = 0; round < (all_rounds() ? 8 : 2); ++round) {
-      riffle_context_options o = base(selector);
+      ContextOptions o = base(selector);
       o.n_sessions = pick(1, 8);
-      if (pick(0, 2)) o.device = RIFFLE_DEVICE_EMU, o.slots = pick(250, 1500);
+      if (pick(0, 2)) o.device = DeviceKind::EMU, o.slots = pick(250, 1500);
       if (pick(0, 2) == 0) o.host_mem = full_session_bytes(o) * pick(10, 25) / 10;
-      riffle_scheduler_options so = defaults();
-      so.prefill_mode = pick(0, 2)   ? RIFFLE_PREFILL_LAYERS
-                        : pick(0, 1) ? RIFFLE_PREFILL_CHUNKS
-                                     : RIFFLE_PREFILL_WHOLE;
+      SchedulerOptions so = defaults();
+      so.prefill_mode = pick(0, 2)   ? PrefillMode::LAYERS
+                        : pick(0, 1) ? PrefillMode::CHUNKS
+                                     : PrefillMode::WHOLE;
       so.max_inject_tokens = pick(1, 3000);
       so.max_tokens = pick(0, 1) ? 0 : pick(1, 300);
       so.working_set_steps = pick(0, 20);
@@ -177,7 +177,7 @@ TEST_CASE("scheduler: random requests, limits and interruptions change no text",
       so.no_prefix_reuse = pick(0, 3) == 0;
       // A chunk of one layer is read in any case, and other ways of reading prompts take larger
       // pieces.
-      const bool bounded = so.max_tokens > 0 && so.prefill_mode == RIFFLE_PREFILL_LAYERS;
+      const bool bounded = so.max_tokens > 0 && so.prefill_mode == PrefillMode::LAYERS;
       INFO("selector " << selector << ", round " << round << ": sessions " << o.n_sessions
                        << ", slots " << o.slots << ", host_mem " << o.host_mem << ", prefill "
                        << so.prefill_mode << ", inject " << so.max_inject_tokens << ", tokens "
@@ -206,10 +206,10 @@ TEST_CASE("scheduler: random requests, limits and interruptions change no text",
         }
         if (pick(0, 20) == 0) {
           riffle_abort(r.context, true);
-          CHECK(riffle_scheduler_step(run.scheduler, nullptr) == RIFFLE_ABORTED);
+          CHECK(scheduler_step(run.scheduler, nullptr) == RIFFLE_ABORTED);
         }
         more = run.step();
-        const riffle_iteration& it = run.iterations.back();
+        const Iteration& it = run.iterations.back();
         if (so.max_tokens > 0) CHECK(it.decode_rows <= so.max_tokens);
         if (bounded)
           CHECK(
@@ -240,10 +240,10 @@ TEST_CASE("scheduler: prompts that begin alike are read once", "[scheduler][pref
     for (const bool emu : {false, true})
       for (const bool reuse : {true, false}) {
         INFO("max_seqs " << max_seqs << ", emu " << emu << ", reuse " << reuse);
-        riffle_context_options o = base();
-        if (emu) o.device = RIFFLE_DEVICE_EMU, o.slots = 600;
+        ContextOptions o = base();
+        if (emu) o.device = DeviceKind::EMU, o.slots = 600;
         Runtime r(o);
-        riffle_scheduler_options so = defaults();
+        SchedulerOptions so = defaults();
         so.max_seqs = max_seqs;
         so.no_prefix_reuse = !reuse;
         Run run(r, so);
@@ -258,7 +258,7 @@ TEST_CASE("scheduler: prompts that begin alike are read once", "[scheduler][pref
                                                 ? asks[i].prompt.size() - 1
                                                 : document.size()));
         }
-        const riffle_stats stats = r.stats();
+        const Stats stats = r.stats();
         CHECK(stats.host_kv_bytes == 0);  // nothing is held any more
         if (reuse) CHECK(stats.prefill_tokens < 2 * document.size());
       }
@@ -267,14 +267,14 @@ TEST_CASE("scheduler: prompts that begin alike are read once", "[scheduler][pref
 TEST_CASE("scheduler: an abort stops an iteration, and the next one goes on", "[scheduler]") {
   const std::vector<Ask> asks = {ask(900, 1, 20), ask(500, 2, 20)};
   Runtime r(base());
-  riffle_scheduler_options so = defaults();
+  SchedulerOptions so = defaults();
   so.max_inject_tokens = 500;
   Run run(r, so);
   for (const Ask& a : asks) run.submit(a);
   for (int i = 0;; ++i) {
     if (i % 3 == 1) {
       riffle_abort(r.context, true);
-      CHECK(riffle_scheduler_step(run.scheduler, nullptr) == RIFFLE_ABORTED);
+      CHECK(scheduler_step(run.scheduler, nullptr) == RIFFLE_ABORTED);
     }
     if (!run.step()) break;
   }
@@ -287,7 +287,7 @@ TEST_CASE("scheduler: while it reads a prompt, other prompts are refused and cha
   const auto tokens = some_tokens(300, 1);
   riffle_session* s = r.session(tokens);
   const auto before = r.logits(s);
-  riffle_scheduler_options so = defaults();
+  SchedulerOptions so = defaults();
   so.max_inject_tokens = 1;
   Run run(r, so);
   run.submit(ask(1500, 2, 1));
@@ -308,7 +308,7 @@ TEST_CASE("scheduler: while it reads a prompt, other prompts are refused and cha
 
 TEST_CASE("scheduler: requests can be cancelled wherever they are", "[scheduler]") {
   Runtime r(base());
-  riffle_scheduler_options so = defaults();
+  SchedulerOptions so = defaults();
   so.max_inject_tokens = 300;
   so.max_seqs = 2;
   Run run(r, so);
@@ -335,9 +335,9 @@ TEST_CASE("scheduler: requests can be cancelled wherever they are", "[scheduler]
 TEST_CASE("scheduler: what cannot be asked of it is said", "[scheduler]") {
   Runtime r(base());
   riffle_scheduler* s = nullptr;
-  riffle_scheduler_options o = defaults();
+  SchedulerOptions o = defaults();
   const auto refused = [&](const char* what) {
-    CHECK(riffle_scheduler_create(r.context, &o, &s) == RIFFLE_BAD_ARGUMENT);
+    CHECK(scheduler_create(r.context, &o, &s) == RIFFLE_BAD_ARGUMENT);
     INFO(riffle_context_error(r.context));
     CHECK(std::string(riffle_context_error(r.context)).find(what) != std::string::npos);
     o = defaults();
@@ -345,21 +345,18 @@ TEST_CASE("scheduler: what cannot be asked of it is said", "[scheduler]") {
   o.working_set_steps = 65, refused("working_set_steps is 65, expected 0 to 64");
   o.max_skips = 0, refused("max_skips");
   o.max_seqs = -1, refused("max_seqs");
-  o.prefill_mode = static_cast<riffle_prefill_mode>(7), refused("prefill_mode");
-  o.struct_size = 3, refused("struct_size");
-  r.check(riffle_scheduler_create(r.context, nullptr, &s));
+  o.prefill_mode = static_cast<PrefillMode>(7), refused("prefill_mode");
+  r.check(scheduler_create(r.context, nullptr, &s));
   riffle_scheduler* second = nullptr;
-  CHECK(riffle_scheduler_create(r.context, nullptr, &second) == RIFFLE_BAD_ARGUMENT);
-  riffle_selection selection;
-  riffle_selection_defaults(&selection);
-  CHECK(riffle_set_selection(r.context, &selection) == RIFFLE_BAD_ARGUMENT);
-  CHECK(riffle_scheduler_submit(s, nullptr, 0, nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);
+  CHECK(scheduler_create(r.context, nullptr, &second) == RIFFLE_BAD_ARGUMENT);
+  Selection selection;
+  CHECK(set_selection(r.context, &selection) == RIFFLE_BAD_ARGUMENT);
+  CHECK(scheduler_submit(s, nullptr, 0, nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);
   const std::vector<int32_t> bad = {1, 1 << 30}, long_one(3000, 5);
-  CHECK(riffle_scheduler_submit(s, bad.data(), bad.size(), nullptr, nullptr) ==
-        RIFFLE_BAD_ARGUMENT);
-  CHECK(riffle_scheduler_submit(s, long_one.data(), long_one.size(), nullptr, nullptr) ==
+  CHECK(scheduler_submit(s, bad.data(), bad.size(), nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);
+  CHECK(scheduler_submit(s, long_one.data(), long_one.size(), nullptr, nullptr) ==
         RIFFLE_CONTEXT_FULL);
-  r.check(riffle_scheduler_step(s, nullptr));  // nothing to do
+  r.check(scheduler_step(s, nullptr));  // nothing to do
   riffle_scheduler_free(s);
-  r.check(riffle_set_selection(r.context, &selection));
+  r.check(set_selection(r.context, &selection));
 }

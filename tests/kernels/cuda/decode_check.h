@@ -34,14 +34,13 @@ inline Ranked ranked_for(Mode mode, DigestKind digest, Gqa gqa, Stop stop, int m
 }
 
 inline std::unique_ptr<Selector> selector_for(const Ranked& r, double epsilon) {
-  riffle_selection s;
-  riffle_selection_defaults(&s);
-  s.selector = r.everything    ? RIFFLE_SELECTOR_DENSE
-               : r.progressive ? RIFFLE_SELECTOR_PSA
-                               : RIFFLE_SELECTOR_TOPK;
-  s.digest = static_cast<riffle_digest>(r.digest);
-  s.gqa = static_cast<riffle_gqa>(r.gqa);
-  s.stop = static_cast<riffle_stop>(r.stop);
+  Selection s;
+  s.selector = r.everything    ? SelectorKind::DENSE
+               : r.progressive ? SelectorKind::PSA
+                               : SelectorKind::TOPK;
+  s.digest = static_cast<BlockDigest>(r.digest);
+  s.gqa = static_cast<HeadRule>(r.gqa);
+  s.stop = static_cast<StopRule>(r.stop);
   s.epsilon = static_cast<float>(epsilon);
   s.microbatch = r.microbatch;
   s.budget = kBudget;

@@ -19,6 +19,7 @@
 #include "kernels/cuda/measure/measure.h"
 #include "model/model.h"
 #include "riffle.h"
+#include "util/options.h"
 
 namespace cpu = riffle::cpu;
 using namespace riffle::cuda;
@@ -32,17 +33,21 @@ constexpr bool same(A a, B b) {
 }
 static_assert(same(WType::F32, riffle::DType::F32) && same(WType::F16, riffle::DType::F16));
 static_assert(same(WType::BF16, riffle::DType::BF16) && same(WType::Q8_0, riffle::DType::Q8_0));
-static_assert(same(KvType::F16, RIFFLE_KV_F16) && same(KvType::F32, RIFFLE_KV_F32));
+static_assert(same(KvType::F16, riffle::KvKind::F16) && same(KvType::F32, riffle::KvKind::F32));
 static_assert(same(KvType::F16, cpu::KvType::F16) && same(KvType::F32, cpu::KvType::F32));
-static_assert(same(DigestKind::Mean, RIFFLE_DIGEST_MEAN) &&
-              same(DigestKind::Quest, RIFFLE_DIGEST_QUEST));
-static_assert(same(DigestKind::CuboidMean, RIFFLE_DIGEST_CUBOID_MEAN));
-static_assert(same(Gqa::Mean, RIFFLE_GQA_MEAN) && same(Gqa::SoftSum, RIFFLE_GQA_SOFT_SUM));
-static_assert(same(Gqa::Union, RIFFLE_GQA_UNION));
-static_assert(same(Stop::Paper, RIFFLE_STOP_PAPER) && same(Stop::Last, RIFFLE_STOP_LAST));
-static_assert(same(VoteKind::Soft, RIFFLE_VOTE_SOFT) && same(VoteKind::Logits, RIFFLE_VOTE_LOGITS));
-static_assert(same(VoteKind::Hard, RIFFLE_VOTE_HARD));
-static_assert(same(Stop::Bound, RIFFLE_STOP_BOUND) && same(Stop::Veto, RIFFLE_STOP_VETO));
+static_assert(same(DigestKind::Mean, riffle::BlockDigest::MEAN) &&
+              same(DigestKind::Quest, riffle::BlockDigest::QUEST));
+static_assert(same(DigestKind::CuboidMean, riffle::BlockDigest::CUBOID_MEAN));
+static_assert(same(Gqa::Mean, riffle::HeadRule::MEAN) &&
+              same(Gqa::SoftSum, riffle::HeadRule::SOFT_SUM));
+static_assert(same(Gqa::Union, riffle::HeadRule::UNION));
+static_assert(same(Stop::Paper, riffle::StopRule::PAPER) &&
+              same(Stop::Last, riffle::StopRule::LAST));
+static_assert(same(VoteKind::Soft, riffle::VoteRule::SOFT) &&
+              same(VoteKind::Logits, riffle::VoteRule::LOGITS));
+static_assert(same(VoteKind::Hard, riffle::VoteRule::HARD));
+static_assert(same(Stop::Bound, riffle::StopRule::BOUND) &&
+              same(Stop::Veto, riffle::StopRule::VETO));
 
 }  // namespace
 

@@ -3,12 +3,13 @@
 
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 TEST_CASE("the device never draws pieces that are padding", "[cuda]") {
   if (skip()) return;
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_CUDA;
+  ContextOptions o = options();
+  o.device = DeviceKind::CUDA;
   o.n_ctx = 4096;
   check_padding_is_not_drawn(o);
 }

@@ -35,7 +35,7 @@ struct SinkScene {
     std::vector<float> coverage;      // coverage of the step, a number for each query head
     int64_t blocks_read = 0;
   };
-  Result run(const riffle_selection& s, const std::vector<float>* sinks, bool emu = false) const {
+  Result run(const Selection& s, const std::vector<float>* sinks, bool emu = false) const {
     Model model;
     Config& c = model.config;
     c.n_layers = 1;
@@ -134,40 +134,39 @@ struct SinkScene {
   }
 };
 
-riffle_selection of(riffle_selector selector) {
-  riffle_selection s;
-  riffle_selection_defaults(&s);
+Selection of(SelectorKind selector) {
+  Selection s;
   s.selector = selector;
   return s;
 }
 
 struct Named {
   const char* name;
-  riffle_selection settings;
+  Selection settings;
 };
 
 // Settings with which every selector reads everything.
 std::vector<Named> generous() {
-  std::vector<Named> all = {{"dense", of(RIFFLE_SELECTOR_DENSE)}};
-  riffle_selection s = of(RIFFLE_SELECTOR_PSA);
+  std::vector<Named> all = {{"dense", of(SelectorKind::DENSE)}};
+  Selection s = of(SelectorKind::PSA);
   s.epsilon = 1;
   all.push_back({"psa", s});
-  s.rank = RIFFLE_RANK_CODES;
+  s.rank = RankBy::CODES;
   all.push_back({"psa by codes", s});
-  s = of(RIFFLE_SELECTOR_TOPK);
+  s = of(SelectorKind::TOPK);
   s.budget = 1;
   all.push_back({"topk", s});
-  s = of(RIFFLE_SELECTOR_TWILIGHT);
-  s.base = RIFFLE_BASE_ALL;
+  s = of(SelectorKind::TWILIGHT);
+  s.base = BaseSelection::ALL;
   s.top_p = 1;
   all.push_back({"twilight", s});
-  s = of(RIFFLE_SELECTOR_SHARE);
+  s = of(SelectorKind::SHARE);
   s.share = 0;
   all.push_back({"share", s});
-  s.selector = RIFFLE_SELECTOR_AUTO;
+  s.selector = SelectorKind::AUTO;
   all.push_back({"auto", s});
   all.push_back({"tokenselect", test::tokenselect_settings(1000, 64, 64)});
-  s = of(RIFFLE_SELECTOR_LFPS);
+  s = of(SelectorKind::LFPS);
   s.top_tokens = 1;
   s.bypass = 1;
   all.push_back({"lfps", s});
@@ -176,20 +175,20 @@ std::vector<Named> generous() {
 
 // And with which they leave something out.
 std::vector<Named> sparse() {
-  riffle_selection s = of(RIFFLE_SELECTOR_PSA);
+  Selection s = of(SelectorKind::PSA);
   s.epsilon = 0.6f;
   std::vector<Named> all = {{"psa", s}};
-  s = of(RIFFLE_SELECTOR_TOPK);
+  s = of(SelectorKind::TOPK);
   s.budget = 0.3f;
   all.push_back({"topk", s});
-  s = of(RIFFLE_SELECTOR_TWILIGHT);
+  s = of(SelectorKind::TWILIGHT);
   s.top_p = 0.6f;
   all.push_back({"twilight", s});
-  s = of(RIFFLE_SELECTOR_SHARE);
+  s = of(SelectorKind::SHARE);
   s.share = 0.03f;
   all.push_back({"share", s});
   all.push_back({"tokenselect", test::tokenselect_settings(100, 32, 32)});
-  s = of(RIFFLE_SELECTOR_LFPS);
+  s = of(SelectorKind::LFPS);
   s.top_tokens = 0.1f;
   all.push_back({"lfps", s});
   return all;
@@ -254,11 +253,11 @@ TEST_CASE("sinks: what they leave of a sparse output", "[select][sinks][arithmet
       for (int j = 0; j < SinkScene::kD; ++j)
         error = std::max(error, std::fabs(a[j] - left * b[j]));
       CHECK(error <= 1e-6);
-      const bool all = settings.selector == RIFFLE_SELECTOR_SHARE;
+      const bool all = settings.selector == SelectorKind::SHARE;
       const double mass = std::exp(lse) * (all ? 1 : double(plain.coverage[h])),
                    want = mass / (mass + std::exp(double(kSinks[h])));
       // lfps estimates what stands for the rest.
-      if (settings.selector != RIFFLE_SELECTOR_LFPS)
+      if (settings.selector != SelectorKind::LFPS)
         CHECK(std::fabs(left - want) <= (all ? 0.02 : 1e-5));
       else CHECK((left > 0 && left <= 1));
     }
@@ -277,7 +276,7 @@ TEST_CASE("sinks: share stays finite where it reads none of the weight",
     for (int h = 0; h < SinkScene::kHeads; ++h)  // blocks that are always read, and the others
       scene.k[t * SinkScene::kKvWidth + h * SinkScene::kD] =
           t < SinkScene::kB || t >= SinkScene::kPrompt - 3 * SinkScene::kB ? -8.0f : 8.0f;
-  riffle_selection s = of(RIFFLE_SELECTOR_SHARE);
+  Selection s = of(SelectorKind::SHARE);
   s.share = 0.5f;
   for (const float sink : {-100.0f, 0.0f, 40.0f, 300.0f}) {
     INFO("sink " << sink);

@@ -139,10 +139,9 @@ struct Scene {
   }
 };
 
-inline riffle_selection settings(double top, double alpha, double bypass) {
-  riffle_selection s;
-  riffle_selection_defaults(&s);
-  s.selector = RIFFLE_SELECTOR_LFPS;
+inline Selection settings(double top, double alpha, double bypass) {
+  Selection s;
+  s.selector = SelectorKind::LFPS;
   s.top_tokens = static_cast<float>(top);
   s.alpha = static_cast<float>(alpha);
   s.bypass = static_cast<float>(bypass);

@@ -14,7 +14,7 @@ TEST_CASE("lfps: a step that failed leaves nothing behind", "[select][lfps][arit
   for (const double decay : {0.95, 0.6, 0.0}) {
     INFO("decay " << decay);
     Scene scene;
-    riffle_selection s = settings(0.05, 0.2, 1);
+    Selection s = settings(0.05, 0.2, 1);
     s.decay = static_cast<float>(decay);
     const std::unique_ptr<Selector> lfps = make_lfps(s);
     const std::unique_ptr<SelectorState> one = lfps->make_state(scene.shape()),
@@ -146,7 +146,7 @@ static void fail_in_layer_1(void*, const riffle_row_report* report) {
 TEST_CASE("lfps through the engine: a step that fails can be made again",
           "[select][lfps][engine][arithmetic]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 5), steps = test::some_tokens(30, 6);
-  riffle_context_options o = test::options();
+  ContextOptions o = test::options();
   o.n_ctx = 1024;
   o.selection = settings(0.05, 0.2, 0.85);
   test::Runtime straight(o), broken(o);
@@ -195,19 +195,19 @@ TEST_CASE("lfps: of a cut by a few tokens nothing is left", "[select][lfps][arit
 TEST_CASE("lfps through the engine: an answer does not depend on what was answered before it",
           "[select][lfps][engine][arithmetic]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 5), steps = test::some_tokens(12, 6);
-  riffle_context_options o = test::options();
+  ContextOptions o = test::options();
   o.n_ctx = 1024;
-  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  o.selection.selector = SelectorKind::DENSE;
   // Back to the first of the prompt, its end read again, and other steps under another setting: as
   // riffle eval does it.
-  const auto answer = [&](const std::vector<riffle_selection>& before, size_t reread) {
+  const auto answer = [&](const std::vector<Selection>& before, size_t reread) {
     test::Runtime r(o);
     riffle_session* s = r.session(prompt);
     std::vector<std::vector<float>> out;
-    std::vector<riffle_selection> all = before;
+    std::vector<Selection> all = before;
     all.push_back(settings(0.05, 0.2, 0.85));
     for (size_t k = 0; k < all.size(); ++k) {
-      r.check(riffle_set_selection(r.context, &all[k]));
+      r.check(test::set_selection(r.context, &all[k]));
       const size_t keep = prompt.size() - reread;
       r.check(riffle_session_truncate(s, keep));
       if (reread > 0) r.check(riffle_prefill(s, prompt.data() + keep, reread, nullptr, nullptr));
@@ -234,7 +234,7 @@ TEST_CASE(
     "[select][lfps][engine][arithmetic]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 5), more = test::some_tokens(40, 8),
                              steps = test::some_tokens(30, 6);
-  riffle_context_options o = test::options();
+  ContextOptions o = test::options();
   o.n_ctx = 1024;
   o.selection = settings(0.05, 0.2, 1);
   test::Runtime straight(o), broken(o);

@@ -11,7 +11,7 @@ TEST_CASE("lfps: hundreds of steps choose what an eager LFPS in float64 chooses"
           "[select][lfps][arithmetic]") {
   for (const int last : {40, 5}) {  // queries at the prompt's end: more and fewer than are used
     Scene scene;
-    const riffle_selection s = settings(0.05, 0.2, 1);
+    const Selection s = settings(0.05, 0.2, 1);
     const std::unique_ptr<Selector> lfps = make_lfps(s);
     const std::unique_ptr<SelectorState> state = lfps->make_state(scene.shape());
     CHECK(lfps->fits(state.get()));
@@ -199,8 +199,8 @@ TEST_CASE("lfps: a sequence without a prompt starts from exact top tokens; so do
 TEST_CASE("lfps through the engine: emu is cpu, threads do not matter, everything is dense",
           "[select][lfps][engine][arithmetic]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 5), steps = test::some_tokens(24, 6);
-  const auto logits = [&](const riffle_selection& s, riffle_device device, int threads) {
-    riffle_context_options o = test::options();
+  const auto logits = [&](const Selection& s, DeviceKind device, int threads) {
+    ContextOptions o = test::options();
     o.device = device;
     o.n_ctx = 1024;
     o.n_threads = threads;
@@ -209,25 +209,24 @@ TEST_CASE("lfps through the engine: emu is cpu, threads do not matter, everythin
     return test::run(r, r.session(), prompt, steps);
   };
   // The first step after a prompt that was read under dense attention.
-  const auto first = [&](const riffle_selection& s) {
-    riffle_context_options o = test::options();
+  const auto first = [&](const Selection& s) {
+    ContextOptions o = test::options();
     o.n_ctx = 1024;
-    o.selection.selector = RIFFLE_SELECTOR_DENSE;
+    o.selection.selector = SelectorKind::DENSE;
     test::Runtime r(o);
     riffle_session* session = r.session(prompt);
-    r.check(riffle_set_selection(r.context, &s));
+    r.check(test::set_selection(r.context, &s));
     r.check(riffle_step(r.context, &session, &steps[0], 1));
     return std::vector<std::vector<float>>{r.logits(session)};
   };
-  riffle_selection dense;
-  riffle_selection_defaults(&dense);
-  dense.selector = RIFFLE_SELECTOR_DENSE;
-  const auto all = logits(dense, RIFFLE_DEVICE_CPU, 2),
-             some = logits(settings(0.05, 0.2, 0.85), RIFFLE_DEVICE_CPU, 1);
+  Selection dense;
+  dense.selector = SelectorKind::DENSE;
+  const auto all = logits(dense, DeviceKind::CPU, 2),
+             some = logits(settings(0.05, 0.2, 0.85), DeviceKind::CPU, 1);
   CHECK(test::same_bits(first(dense), first(settings(1, 0.2, 1))));
   CHECK(!test::same_bits(all, some));
-  CHECK(test::same_bits(some, logits(settings(0.05, 0.2, 0.85), RIFFLE_DEVICE_CPU, 3)));
-  CHECK(test::same_bits(some, logits(settings(0.05, 0.2, 0.85), RIFFLE_DEVICE_EMU, 2)));
+  CHECK(test::same_bits(some, logits(settings(0.05, 0.2, 0.85), DeviceKind::CPU, 3)));
+  CHECK(test::same_bits(some, logits(settings(0.05, 0.2, 0.85), DeviceKind::EMU, 2)));
 }
 
 TEST_CASE("what lfps drops errs by the identity and within the bounds of dropped.h",

@@ -1,4 +1,4 @@
-// Attention of one layer at list positions (riffle.h, riffle_positions) against its definition in
+// Attention of one layer at list positions (riffle.h, PositionRule) against its definition in
 // float64, and keys that go from one convention to the other.
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -22,14 +22,14 @@ struct ListScene {
                        kKvWidth = kHeads * kD;
   Model model;
   ThreadPool threads;
-  riffle_selection selection;
+  Selection selection;
   std::unique_ptr<Selector> selector, dense = make_dense();
   std::unique_ptr<Device> device;
   SequenceKv sequence;
   int64_t n;                   // tokens of the prompt; steps follow
   std::vector<float> q, k, v;  // before RoPE, as the model's products give them
 
-  ListScene(const riffle_selection& s, int64_t tokens, int64_t steps, bool interleaved, bool emu,
+  ListScene(const Selection& s, int64_t tokens, int64_t steps, bool interleaved, bool emu,
             cpu::Isa isa, int n_threads, KvType type = KvType::F32)
       : threads(n_threads),
         selection(s),

@@ -10,6 +10,7 @@
 #include "tests/select/papers/tokenselect_settings.h"
 
 using namespace riffle;
+using namespace riffle::test;
 using test::tokenselect_settings;
 
 namespace {
@@ -26,8 +27,7 @@ double difference(const std::vector<std::vector<float>>& a,
   return worst;
 }
 
-std::vector<std::vector<float>> run_with(riffle_context_options o, const riffle_selection& s,
-                                         int n_threads = 2) {
+std::vector<std::vector<float>> run_with(ContextOptions o, const Selection& s, int n_threads = 2) {
   o.selection = s;
   o.n_threads = n_threads;
   Runtime r(o);
@@ -38,47 +38,46 @@ std::vector<std::vector<float>> run_with(riffle_context_options o, const riffle_
 
 TEST_CASE("tokenselect with a list that holds everything is dense",
           "[tokenselect][model][arithmetic]") {
-  riffle_context_options o = test::options();
+  ContextOptions o = test::options();
   o.n_ctx = 1024;
-  riffle_selection dense;
-  riffle_selection_defaults(&dense);
-  dense.selector = RIFFLE_SELECTOR_DENSE;
+  Selection dense;
+  dense.selector = SelectorKind::DENSE;
   const auto want = run_with(o, dense);
-  riffle_selection s = tokenselect_settings(400, 100, 300);
+  Selection s = tokenselect_settings(400, 100, 300);
   CHECK(test::same_bits(want, run_with(o, s)));
   // Keys are rounded before they are rotated, not after. Slightly different values may then be
   // rounded to other 8-bit integers in the products of prompts (with f16 KV).
-  s.positions = RIFFLE_POSITIONS_LIST;
+  s.positions = PositionRule::LIST;
   CHECK(difference(want, run_with(o, s)) <= 0.3);
-  o.kv_type = RIFFLE_KV_F32;
+  o.kv_type = KvKind::F32;
   CHECK(difference(run_with(o, dense), run_with(o, s)) <= 1e-3);
 }
 
 TEST_CASE("tokenselect: threads and a pool change no bit", "[tokenselect][model][arithmetic]") {
-  for (const riffle_positions positions : {RIFFLE_POSITIONS_TRUE, RIFFLE_POSITIONS_LIST}) {
-    riffle_selection s = tokenselect_settings(100, 20, 64);
+  for (const PositionRule positions : {PositionRule::TEXT, PositionRule::LIST}) {
+    Selection s = tokenselect_settings(100, 20, 64);
     s.positions = positions;
-    riffle_context_options o = test::options();
+    ContextOptions o = test::options();
     o.n_ctx = 1024;
     const auto want = run_with(o, s, 1);
     CHECK(test::same_bits(want, run_with(o, s, 3)));
-    o.device = RIFFLE_DEVICE_EMU;
+    o.device = DeviceKind::EMU;
     o.slots = 40;
     CHECK(test::same_bits(want, run_with(o, s)));
-    o.device = RIFFLE_DEVICE_CPU;
+    o.device = DeviceKind::CPU;
     o.slots = 0;
     o.prefill_chunk =
-        positions == RIFFLE_POSITIONS_TRUE ? 100 : 500;  // LIST: chunks are the window's 64 anyway
+        positions == PositionRule::TEXT ? 100 : 500;  // LIST: chunks are the window's 64 anyway
     CHECK(test::same_bits(want, run_with(o, s)));
   }
 }
 
 TEST_CASE("list positions: sessions that step together, dense layers and coverage",
           "[tokenselect][model][arithmetic]") {
-  riffle_context_options o = test::options();
+  ContextOptions o = test::options();
   o.n_ctx = 1024;
   o.selection = tokenselect_settings(100, 20, 64);
-  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  o.selection.positions = PositionRule::LIST;
   o.selection.dense_layers = 1;
   Runtime r(o);
   std::vector<riffle_session*> together{r.session(), r.session()}, alone{r.session(), r.session()};
@@ -111,26 +110,26 @@ TEST_CASE("list positions: sessions that step together, dense layers and coverag
   r.check(riffle_set_row_report(r.context, on_report, &seen, true));
   const int32_t t = 500;
   o.selection.cache_threshold = 2;
-  r.check(riffle_set_selection(r.context, &o.selection));
+  r.check(set_selection(r.context, &o.selection));
   r.check(riffle_step(r.context, &alone[0], &t, 1));
   r.check(riffle_set_row_report(r.context, nullptr, nullptr, false));
   CHECK(!seen.wrong);
   CHECK(seen.least[0] >= 0.999);  // everything is read there
   for (int layer = 1; layer < 8; ++layer) CHECK(seen.least[layer] < 0.999);
 
-  riffle_selection dense = o.selection;
-  dense.selector = RIFFLE_SELECTOR_DENSE;
+  Selection dense = o.selection;
+  dense.selector = SelectorKind::DENSE;
   o.selection.dense_layers = 8;
-  o.kv_type = RIFFLE_KV_F32;
+  o.kv_type = KvKind::F32;
   CHECK(difference(run_with(o, dense), run_with(o, o.selection)) <= 1e-3);
 }
 
 TEST_CASE("a scored prompt at list positions ends in the same logits",
           "[tokenselect][model][arithmetic]") {
-  riffle_context_options o = test::options();
+  ContextOptions o = test::options();
   o.n_ctx = 1024;
   o.selection = tokenselect_settings(100, 20, 64);
-  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  o.selection.positions = PositionRule::LIST;
   Runtime r(o);
   riffle_session *a = r.session(), *b = r.session();
   const auto prompt = test::some_tokens(700, 4);
@@ -143,26 +142,25 @@ TEST_CASE("a scored prompt at list positions ends in the same logits",
 TEST_CASE("a session follows the selection from one convention to the other",
           "[tokenselect][model][arithmetic]") {
   for (const auto& [device, kv] :
-       {std::pair(RIFFLE_DEVICE_CPU, RIFFLE_KV_F16), std::pair(RIFFLE_DEVICE_CPU, RIFFLE_KV_F32),
-        std::pair(RIFFLE_DEVICE_EMU, RIFFLE_KV_F32)}) {
-    riffle_context_options o = test::options();
+       {std::pair(DeviceKind::CPU, KvKind::F16), std::pair(DeviceKind::CPU, KvKind::F32),
+        std::pair(DeviceKind::EMU, KvKind::F32)}) {
+    ContextOptions o = test::options();
     o.n_ctx = 1024;
     o.device = device;
     o.kv_type = kv;
-    if (device == RIFFLE_DEVICE_EMU) o.slots = 40;
-    riffle_selection dense = o.selection, list = tokenselect_settings(400, 100, 300),
-                     psa = o.selection;
-    dense.selector = RIFFLE_SELECTOR_DENSE;
+    if (device == DeviceKind::EMU) o.slots = 40;
+    Selection dense = o.selection, list = tokenselect_settings(400, 100, 300), psa = o.selection;
+    dense.selector = SelectorKind::DENSE;
     psa.epsilon = 1;
-    list.positions = RIFFLE_POSITIONS_LIST;
+    list.positions = PositionRule::LIST;
     o.selection = dense;
     Runtime r(o), plain(o);
     riffle_session *s = r.session(), *t = plain.session();
     const auto prompt = test::some_tokens(500, 6), tail = test::some_tokens(150, 9);
     std::vector<std::vector<float>> have, want;
-    const auto both = [&](const riffle_selection& selection, const std::vector<int32_t>& tokens,
+    const auto both = [&](const Selection& selection, const std::vector<int32_t>& tokens,
                           bool steps) {
-      r.check(riffle_set_selection(r.context, &selection));
+      r.check(set_selection(r.context, &selection));
       for (size_t i = 0; i < (steps ? tokens.size() : 1); ++i) {
         if (steps) {
           r.check(riffle_step(r.context, &s, &tokens[i], 1));
@@ -186,12 +184,12 @@ TEST_CASE("a session follows the selection from one convention to the other",
     both(dense, test::some_tokens(5, 1), true);
     // Some hundreds of keys, rounded up to five times; with f16 KV prompts' products of 8 bits
     // follow.
-    CHECK(difference(have, want) <= (kv == RIFFLE_KV_F32 ? 2e-2 : 0.4));
+    CHECK(difference(have, want) <= (kv == KvKind::F32 ? 2e-2 : 0.4));
   }
 }
 
 TEST_CASE("tokenselect counts selections and cached ones", "[tokenselect][model][arithmetic]") {
-  riffle_context_options o = test::options();
+  ContextOptions o = test::options();
   o.n_ctx = 1024;
   o.selection = tokenselect_settings(100, 20, 64);
   for (const float threshold : {2.0f, -1.0f}) {
@@ -199,9 +197,8 @@ TEST_CASE("tokenselect counts selections and cached ones", "[tokenselect][model]
     Runtime r(o);
     riffle_session* s = r.session();
     test::run(r, s, test::some_tokens(700, 4), test::some_tokens(12, 8));
-    riffle_stats stats{};
-    stats.struct_size = sizeof stats;
-    REQUIRE(riffle_session_get_stats(s, &stats) == RIFFLE_OK);
+    Stats stats{};
+    REQUIRE(session_get_stats(s, &stats) == RIFFLE_OK);
     CHECK(stats.selections == 12 * 8);
     CHECK(stats.cached_selections == (threshold > 1 ? 0 : 11 * 8));
     CHECK(stats.kv_tokens_read ==
@@ -219,7 +216,7 @@ TEST_CASE(
     "failed",
     "[tokenselect][model][arithmetic]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 4), steps = test::some_tokens(12, 8);
-  riffle_context_options o = test::options();
+  ContextOptions o = test::options();
   o.n_ctx = 1024;
   for (const float threshold : {-1.0f, 0.8f}) {
     INFO("threshold " << threshold);
@@ -247,12 +244,12 @@ TEST_CASE(
 
 TEST_CASE("a context beyond the trained length says so, but for list positions",
           "[tokenselect][model][arithmetic]") {
-  riffle_context_options o = test::options();
+  ContextOptions o = test::options();
   o.n_ctx = 40000;  // trained with 32768
   o.selection = tokenselect_settings(32, 16, 64);
   const auto notice = [&] { return std::string(riffle_context_notice(Runtime(o).context)); };
   CHECK(notice().find("32768") != std::string::npos);
-  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  o.selection.positions = PositionRule::LIST;
   CHECK(notice().empty());
   // A list may itself be too long: 16 + 64 + 64 while it is used again, and the selected tokens.
   o.selection.select_tokens = 32768 - 144;
@@ -263,24 +260,24 @@ TEST_CASE("a context beyond the trained length says so, but for list positions",
   CHECK(notice().empty());
   o.n_ctx = 40000;
   o.selection = tokenselect_settings(32, 16, 64);
-  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  o.selection.positions = PositionRule::LIST;
   o.selection.dense_layers = 2;  // these take positions from the text
   CHECK(notice().find("first 2 layers") != std::string::npos);
   o.n_ctx = 32768;
   o.selection.dense_layers = 0;
-  o.selection.positions = RIFFLE_POSITIONS_TRUE;
+  o.selection.positions = PositionRule::TEXT;
   CHECK(notice().empty());
 }
 
 TEST_CASE("the notice is of the selection in force", "[tokenselect][model]") {
-  riffle_context_options o = test::options();
+  ContextOptions o = test::options();
   o.n_ctx = 40000;
   o.selection = tokenselect_settings(32, 16, 64);
-  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  o.selection.positions = PositionRule::LIST;
   Runtime r(o);
   CHECK(std::string(riffle_context_notice(r.context)).empty());
-  o.selection.selector = RIFFLE_SELECTOR_DENSE;
-  r.check(riffle_set_selection(r.context, &o.selection));
+  o.selection.selector = SelectorKind::DENSE;
+  r.check(set_selection(r.context, &o.selection));
   const std::string text = riffle_context_notice(r.context);
   CHECK(text.find("32768") != std::string::npos);
   CHECK(text.find("positions list needs selector tokenselect") != std::string::npos);
@@ -297,15 +294,15 @@ TEST_CASE("list positions are refused where RoPE has an attention factor, at onc
   c.config["rope_scaling"]["attention_factor"] = 1.0;
   const std::string without = test::tiny_folder(c, temp);
   const auto prompt = test::ids(0, 200), steps = test::ids(200, 206);
-  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
-    riffle_context_options o = test::sparse(RIFFLE_SELECTOR_TOKENSELECT);
+  for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
+    ContextOptions o = test::sparse(SelectorKind::TOKENSELECT);
     o.device = device;
-    riffle_context_options listed = o;
-    listed.selection.positions = RIFFLE_POSITIONS_LIST;
+    ContextOptions listed = o;
+    listed.selection.positions = PositionRule::LIST;
     Runtime quiet(o, with), r(o, with);
     riffle_context* none = nullptr;
     char err[512] = "";
-    REQUIRE(riffle_context_create(r.model, &listed, &none, err, sizeof err) == RIFFLE_UNSUPPORTED);
+    REQUIRE(context_create(r.model, &listed, &none, err, sizeof err) == RIFFLE_UNSUPPORTED);
     CHECK(none == nullptr);
     CHECK_THAT(err, Catch::Contains("selection.positions list") &&
                         Catch::Contains("attention factor") && Catch::Contains("yarn"));
@@ -314,19 +311,19 @@ TEST_CASE("list positions are refused where RoPE has an attention factor, at onc
     const auto want = test::run(quiet, quiet.session(), prompt, steps);
     r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
     for (size_t i = 0; i < steps.size(); ++i) {
-      REQUIRE(riffle_set_selection(r.context, &listed.selection) == RIFFLE_UNSUPPORTED);
+      REQUIRE(set_selection(r.context, &listed.selection) == RIFFLE_UNSUPPORTED);
       CHECK_THAT(riffle_context_error(r.context), Catch::Contains("attention factor"));
       r.check(riffle_step(r.context, &s, &steps[i], 1));
       CHECK(test::same_bits({r.logits(s)}, {want[i + 1]}));
     }
     // The setting alone is no matter: it is tokenselect's.
-    listed.selection.selector = RIFFLE_SELECTOR_DENSE;
-    r.check(riffle_set_selection(r.context, &listed.selection));
-    listed.selection.selector = RIFFLE_SELECTOR_TOKENSELECT;
-    REQUIRE(riffle_set_selection(r.context, &listed.selection) == RIFFLE_UNSUPPORTED);
+    listed.selection.selector = SelectorKind::DENSE;
+    r.check(set_selection(r.context, &listed.selection));
+    listed.selection.selector = SelectorKind::TOKENSELECT;
+    REQUIRE(set_selection(r.context, &listed.selection) == RIFFLE_UNSUPPORTED);
     // A factor of 1 is none.
     Runtime allowed(o, without);
-    allowed.check(riffle_set_selection(allowed.context, &listed.selection));
+    allowed.check(set_selection(allowed.context, &listed.selection));
     test::run(allowed, allowed.session(), prompt, steps);
     Runtime created(listed, without);
   }

@@ -4,10 +4,9 @@
 
 namespace riffle::test {
 
-inline riffle_selection tokenselect_settings(int select, int init, int local) {
-  riffle_selection s;
-  riffle_selection_defaults(&s);
-  s.selector = RIFFLE_SELECTOR_TOKENSELECT;
+inline Selection tokenselect_settings(int select, int init, int local) {
+  Selection s;
+  s.selector = SelectorKind::TOKENSELECT;
   s.select_tokens = select;
   s.init_tokens = init;
   s.local_tokens = local;

@@ -11,6 +11,7 @@
 #include <random>
 #include <set>
 
+#include "tests/option_text.h"
 #include "tests/select/dropped.h"
 #include "tests/select/papers/tokenselect_settings.h"
 
@@ -138,7 +139,7 @@ TEST_CASE("the soft vote is the sum of the heads' softmaxes", "[tokenselect][ari
       Scene scene(2, 3, n, type, 7);
       const int64_t first = n == 40 ? 0 : 19, count = n - first - (n == 40 ? 0 : 30);
       Ballot ballot, other;
-      ballot.vote(scene.rows, first, count, RIFFLE_VOTE_SOFT, 64, one);
+      ballot.vote(scene.rows, first, count, VoteRule::SOFT, 64, one);
       std::vector<double> want(count);
       for (int h = 0; h < 6; ++h) {
         const auto w = scene.softmax(h, first, count);
@@ -152,7 +153,7 @@ TEST_CASE("the soft vote is the sum of the heads' softmaxes", "[tokenselect][ari
       CHECK(worst <= 2e-5);
       CHECK(std::abs(sum - 6) <= 1e-4);
 
-      other.vote(scene.rows, first, count, RIFFLE_VOTE_SOFT, 64, three);
+      other.vote(scene.rows, first, count, VoteRule::SOFT, 64, three);
       CHECK(std::equal(ballot.votes().begin(), ballot.votes().end(), other.votes().begin(),
                        other.votes().end()));
     }
@@ -164,7 +165,7 @@ TEST_CASE("the soft vote follows permutations of heads and tokens, and no consta
   Scene scene(2, 2, 3000, KvType::F32, 11);
   const auto votes = [&](Scene& s) {
     Ballot b;
-    b.vote(s.rows, 0, s.n, RIFFLE_VOTE_SOFT, 64, threads);
+    b.vote(s.rows, 0, s.n, VoteRule::SOFT, 64, threads);
     return std::vector<float>(b.votes().begin(), b.votes().end());
   };
   const auto far_apart = [](const std::vector<float>& a, const std::vector<float>& b) {
@@ -215,7 +216,7 @@ TEST_CASE("logit and hard votes are as defined", "[tokenselect][arithmetic]") {
   ThreadPool threads(2);
   Scene scene(2, 2, 2500, KvType::F16, 5);
   Ballot ballot;
-  ballot.vote(scene.rows, 100, 2000, RIFFLE_VOTE_LOGITS, 50, threads);
+  ballot.vote(scene.rows, 100, 2000, VoteRule::LOGITS, 50, threads);
   double worst = 0;
   for (int i = 0; i < 2000; ++i) {
     double sum = 0;
@@ -224,7 +225,7 @@ TEST_CASE("logit and hard votes are as defined", "[tokenselect][arithmetic]") {
   }
   CHECK(worst <= 1e-3);
 
-  ballot.vote(scene.rows, 100, 2000, RIFFLE_VOTE_HARD, 50, threads);
+  ballot.vote(scene.rows, 100, 2000, VoteRule::HARD, 50, threads);
   std::vector<int> want(2000);
   for (int h = 0; h < 4; ++h) {
     std::vector<int> order(2000);
@@ -253,9 +254,9 @@ TEST_CASE("logit and hard votes are as defined", "[tokenselect][arithmetic]") {
 TEST_CASE("a list is the first tokens, the selected and the last, the same for all heads",
           "[tokenselect][arithmetic]") {
   ThreadPool threads(2);
-  for (const riffle_vote vote : {RIFFLE_VOTE_SOFT, RIFFLE_VOTE_LOGITS, RIFFLE_VOTE_HARD}) {
+  for (const VoteRule vote : {VoteRule::SOFT, VoteRule::LOGITS, VoteRule::HARD}) {
     Scene scene(2, 2, 1511, KvType::F16, 23);
-    riffle_selection s = tokenselect_settings(100, 20, 37);
+    Selection s = tokenselect_settings(100, 20, 37);
     s.vote = vote;
     s.cache_threshold = 2;
     const auto selector = make_selector(s);
@@ -272,7 +273,7 @@ TEST_CASE("a list is the first tokens, the selected and the last, the same for a
   }
   // Everything, where it fits (property 1), and from one token more a selection.
   Scene scene(1, 2, 200, KvType::F16, 1);
-  riffle_selection s = tokenselect_settings(100, 20, 80);
+  Selection s = tokenselect_settings(100, 20, 80);
   CHECK(lists_of(*make_selector(s), scene, threads).tokens[0].size() == 200);
   s.select_tokens = 99;
   CHECK(lists_of(*make_selector(s), scene, threads).tokens[0].size() == 199);
@@ -283,7 +284,7 @@ TEST_CASE("the selection cache", "[tokenselect][arithmetic]") {
   Scene scene(2, 2, 1200, KvType::F16, 31);
   const auto steps = [&](float threshold, int n, float turn) {
     scene.state.truncate(0);
-    riffle_selection s = tokenselect_settings(64, 16, 32);
+    Selection s = tokenselect_settings(64, 16, 32);
     s.cache_threshold = threshold;
     const auto selector = make_selector(s);
     std::vector<Lists> out;
@@ -336,7 +337,7 @@ TEST_CASE("the selection cache", "[tokenselect][arithmetic]") {
   CHECK(other.tokens[0].size() == 296);
   // A query that can be compared with nothing selects anew, whatever the threshold, and so does the
   // one after it.
-  riffle_selection always = tokenselect_settings(64, 16, 32);
+  Selection always = tokenselect_settings(64, 16, 32);
   always.cache_threshold = -1;
   const auto any = make_selector(always);
   scene.state.truncate(0);
@@ -367,7 +368,7 @@ TEST_CASE("what tokenselect drops errs by the identity and within the bounds of 
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
   for (const KvType type : {KvType::F16, KvType::F32})
-    for (const riffle_vote vote : {RIFFLE_VOTE_SOFT, RIFFLE_VOTE_LOGITS, RIFFLE_VOTE_HARD}) {
+    for (const VoteRule vote : {VoteRule::SOFT, VoteRule::LOGITS, VoteRule::HARD}) {
       Scene scene(2, 3, 900, type, 17);
       for (const Row& row : scene.rows)
         for (int64_t t = 0; t < scene.n; ++t) {
@@ -376,7 +377,7 @@ TEST_CASE("what tokenselect drops errs by the identity and within the bounds of 
           row.kernels->attention.kv_store(v.data(), Scene::kD, type,
                                           const_cast<std::byte*>(row.value(t)));
         }
-      riffle_selection s = tokenselect_settings(100, 8, 30);
+      Selection s = tokenselect_settings(100, 8, 30);
       s.vote = vote;
       const auto selector = make_selector(s);
       selector->begin_layer(scene.rows.data(), scene.heads, threads);
@@ -392,7 +393,7 @@ TEST_CASE(
     "tokenselect over a KV head of four query heads is that over four KV heads with the same keys",
     "[tokenselect][arithmetic]") {
   ThreadPool threads(2);
-  for (const riffle_vote vote : {RIFFLE_VOTE_SOFT, RIFFLE_VOTE_LOGITS, RIFFLE_VOTE_HARD}) {
+  for (const VoteRule vote : {VoteRule::SOFT, VoteRule::LOGITS, VoteRule::HARD}) {
     INFO("vote " << vote);
     Scene group(1, 4, 1300, KvType::F16, 23), each(4, 1, 1300, KvType::F16, 24);
     each.keys.clear();
@@ -400,7 +401,7 @@ TEST_CASE(
       each.keys.insert(each.keys.end(), group.keys.begin(), group.keys.end());
     each.q = group.q;
     each.build();
-    riffle_selection s = tokenselect_settings(90, 8, 30);
+    Selection s = tokenselect_settings(90, 8, 30);
     s.vote = vote;
     const auto selector = make_selector(s);
     const std::vector<int32_t> want = lists_of(*selector, group, threads).tokens[0];

@@ -134,7 +134,7 @@ struct Scene {
     std::iota(tokens.begin(), tokens.end(), 0);
     return tokens;
   }
-  Tokens forced(const riffle_selection& s) const {
+  Tokens forced(const Selection& s) const {
     Tokens out;
     RowPlan plan;
     plan.forced(row, s.sink_blocks, s.recent_blocks);
@@ -146,10 +146,9 @@ struct Scene {
   }
 };
 
-riffle_selection settings(riffle_base base, float p) {
-  riffle_selection s;
-  riffle_selection_defaults(&s);
-  s.selector = RIFFLE_SELECTOR_TWILIGHT;
+Selection settings(BaseSelection base, float p) {
+  Selection s;
+  s.selector = SelectorKind::TWILIGHT;
   s.base = base;
   s.base_budget = 0.4f;
   s.top_p = p;
@@ -176,7 +175,7 @@ Tokens kept(const RowPlan& const_plan, const Scene& scene) {
   return out;
 }
 
-Tokens select(const riffle_selection& s, const Scene& scene, RowPlan* used = nullptr) {
+Tokens select(const Selection& s, const Scene& scene, RowPlan* used = nullptr) {
   RowPlan own;
   RowPlan& plan = used ? *used : own;
   make_selector(s)->begin(scene.row, plan);
@@ -198,7 +197,7 @@ TEST_CASE("Twilight keeps each head's top-p tokens by estimated weight, and the 
           for (const float p : {0.5f, 0.85f, 0.95f}) {
             CAPTURE(g, d, block, int(type), p);
             const Scene scene(g, 1500, g + d, d, block, type);
-            const riffle_selection s = settings(RIFFLE_BASE_ALL, p);
+            const Selection s = settings(BaseSelection::ALL, p);
             const Tokens got = select(s, scene), forced = scene.forced(s);
             CHECK(contains(got, forced));
             std::vector<double> largest(scene.n_tokens,
@@ -231,52 +230,51 @@ TEST_CASE("Twilight keeps each head's top-p tokens by estimated weight, and the 
 TEST_CASE("Twilight's plan counts what it read", "[twilight][arithmetic]") {
   const Scene scene(2, 1000, 1);  // 31 full blocks and 8 tokens
   RowPlan plan;
-  select(settings(RIFFLE_BASE_ALL, 0.9f), scene, &plan);
+  select(settings(BaseSelection::ALL, 0.9f), scene, &plan);
   CHECK(plan.index_bytes == 31 * 32 * (64 / 2 + 4) + 8 * 64 * 2);
-  select(settings(RIFFLE_BASE_TOPK, 0.9f), scene, &plan);
+  select(settings(BaseSelection::TOPK, 0.9f), scene, &plan);
   // 13 of 32 blocks, the tail among them; the digests of all but sink and window.
   CHECK(plan.index_bytes == 12 * 32 * (64 / 2 + 4) + 8 * 64 * 2 + 29 * 64 * 2 * 2);
-  select(settings(RIFFLE_BASE_ALL, 1), scene, &plan);
+  select(settings(BaseSelection::ALL, 1), scene, &plan);
   CHECK(plan.index_bytes == 0);
 }
 
 TEST_CASE("Twilight with top_p 1 keeps all that the base proposes", "[twilight]") {
   const Scene scene(4, 2000, 2);
-  CHECK(select(settings(RIFFLE_BASE_ALL, 1), scene).size() == 2000);
+  CHECK(select(settings(BaseSelection::ALL, 1), scene).size() == 2000);
   for (const float budget : {0.01f, 0.1f, 0.4f, 1.f})
-    for (const riffle_gqa gqa : {RIFFLE_GQA_MEAN, RIFFLE_GQA_SOFT_SUM, RIFFLE_GQA_UNION}) {
-      riffle_selection s = settings(RIFFLE_BASE_TOPK, 1);
+    for (const HeadRule gqa : {HeadRule::MEAN, HeadRule::SOFT_SUM, HeadRule::UNION}) {
+      Selection s = settings(BaseSelection::TOPK, 1);
       s.base_budget = budget;
       s.gqa = gqa;
       const Tokens got = select(s, scene);
-      s.selector = RIFFLE_SELECTOR_TOPK;
+      s.selector = SelectorKind::TOPK;
       s.budget = budget;
       RowPlan plan;
       make_selector(s)->begin(scene.row, plan);
       Tokens expected;
       for (int i = 0; i < plan.size(); ++i) scene.add(expected, plan.at(i));
       CHECK(got == expected);
-      s.selector = RIFFLE_SELECTOR_TWILIGHT;
+      s.selector = SelectorKind::TWILIGHT;
       s.top_p = 0.9f;
       CHECK(contains(expected, select(s, scene)));
     }
 }
 
 TEST_CASE("Twilight's base psa takes PSA's blocks by estimated masses", "[twilight][arithmetic]") {
-  for (const riffle_stop stop :
-       {RIFFLE_STOP_PAPER, RIFFLE_STOP_LAST, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO}) {
+  for (const StopRule stop : {StopRule::PAPER, StopRule::LAST, StopRule::BOUND, StopRule::VETO}) {
     size_t last = 0;
     bool early = false;
-    const Scene scene(2, 3000, 3, 64, 32, KvType::F16, stop == RIFFLE_STOP_VETO);
+    const Scene scene(2, 3000, 3, 64, 32, KvType::F16, stop == StopRule::VETO);
     for (const float epsilon : {0.3f, 0.6f, 0.9f, 0.99f, 1.f}) {
       CAPTURE(int(stop), epsilon);
-      riffle_selection s = settings(RIFFLE_BASE_PSA, 1);
+      Selection s = settings(BaseSelection::PSA, 1);
       s.stop = stop;
       s.epsilon = epsilon;
       const Tokens got = select(s, scene);
       // PSA itself, told the masses that the codes give.
       Tokens expected;
-      s.selector = RIFFLE_SELECTOR_PSA;
+      s.selector = SelectorKind::PSA;
       const auto psa = make_selector(s);
       RowPlan plan;
       psa->begin(scene.row, plan);
@@ -303,14 +301,14 @@ TEST_CASE("Twilight's base psa takes PSA's blocks by estimated masses", "[twilig
       CHECK(got.size() >= last);
       last = got.size();
       early |= got.size() < 3000;
-      s = settings(RIFFLE_BASE_PSA, 0.8f);
+      s = settings(BaseSelection::PSA, 0.8f);
       s.stop = stop;
       s.epsilon = epsilon;
       CHECK(contains(got, select(s, scene)));
     }
     CHECK(last == 3000);
-    if (stop != RIFFLE_STOP_BOUND) CHECK(early);  // this rule's bound is loose
-    riffle_selection psa = settings(RIFFLE_BASE_PSA, 0.8f), all = settings(RIFFLE_BASE_ALL, 0.8f);
+    if (stop != StopRule::BOUND) CHECK(early);  // this rule's bound is loose
+    Selection psa = settings(BaseSelection::PSA, 0.8f), all = settings(BaseSelection::ALL, 0.8f);
     psa.epsilon = 1;
     CHECK(select(psa, scene) == select(all, scene));
   }
@@ -319,7 +317,7 @@ TEST_CASE("Twilight's base psa takes PSA's blocks by estimated masses", "[twilig
 TEST_CASE("Twilight reads the union of what its heads keep; one head is as multi-head attention",
           "[twilight][arithmetic]") {
   const Scene group(4, 1800, 4);
-  const riffle_selection s = settings(RIFFLE_BASE_ALL, 0.8f);
+  const Selection s = settings(BaseSelection::ALL, 0.8f);
   Tokens together = group.forced(s), smallest;
   for (int h = 0; h < 4; ++h) {
     Scene one(4, 1800, 4);
@@ -336,7 +334,7 @@ TEST_CASE("Twilight reads the union of what its heads keep; one head is as multi
 
 TEST_CASE("Twilight's sets are nested in top_p", "[twilight][arithmetic]") {
   const Scene scene(3, 1777, 5);
-  for (const riffle_base base : {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA}) {
+  for (const BaseSelection base : {BaseSelection::ALL, BaseSelection::TOPK, BaseSelection::PSA}) {
     Tokens last;
     for (const float p : {0.1f, 0.3f, 0.5f, 0.7f, 0.9f, 0.95f, 0.99f, 1.f}) {
       const Tokens now = select(settings(base, p), scene);
@@ -351,7 +349,7 @@ TEST_CASE("What Twilight drops errs by the identity, and within the bounds, of d
   for (const float p : {0.3f, 0.7f, 0.95f}) {
     const Scene scene(2, 1500, 6);
     RowPlan plan;
-    CHECK(select(settings(RIFFLE_BASE_ALL, p), scene, &plan).size() < 1500);
+    CHECK(select(settings(BaseSelection::ALL, p), scene, &plan).size() < 1500);
     check_dropped(scene.row, plan);
   }
 }
@@ -359,7 +357,7 @@ TEST_CASE("What Twilight drops errs by the identity, and within the bounds, of d
 TEST_CASE("Twilight works on the shortest sequences and refuses keys it has no codes of",
           "[twilight][arithmetic]") {
   for (const int n : {1, 2, 31, 32, 33, 64, 65, 97})
-    for (const riffle_base base : {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA}) {
+    for (const BaseSelection base : {BaseSelection::ALL, BaseSelection::TOPK, BaseSelection::PSA}) {
       CAPTURE(n, int(base));
       const Scene scene(2, n, 7);
       CHECK(select(settings(base, 1), scene).size() <= size_t(n));
@@ -368,15 +366,15 @@ TEST_CASE("Twilight works on the shortest sequences and refuses keys it has no c
     }
   Scene scene(2, 300, 8);
   scene.keys->truncate(100);
-  CHECK_THROWS_AS(select(settings(RIFFLE_BASE_ALL, 0.5f), scene), Error);
+  CHECK_THROWS_AS(select(settings(BaseSelection::ALL, 0.5f), scene), Error);
   scene.row.state = nullptr;
-  CHECK_THROWS_AS(select(settings(RIFFLE_BASE_ALL, 0.5f), scene), Error);
+  CHECK_THROWS_AS(select(settings(BaseSelection::ALL, 0.5f), scene), Error);
 }
 
 namespace {
 
-riffle_context_options engine_options(riffle_base base, float p) {
-  riffle_context_options o = options();
+ContextOptions engine_options(BaseSelection base, float p) {
+  ContextOptions o = options();
   o.n_ctx = 4096;
   o.n_threads = 2;
   o.block_size = 32;
@@ -388,14 +386,14 @@ riffle_context_options engine_options(riffle_base base, float p) {
 
 TEST_CASE("Twilight that keeps everything is dense attention", "[twilight][engine][arithmetic]") {
   const auto prompt = some_tokens(700, 7), steps = some_tokens(20, 8);
-  riffle_context_options dense = options();
+  ContextOptions dense = options();
   dense.n_ctx = 4096;
   dense.block_size = 32;
-  dense.selection.selector = RIFFLE_SELECTOR_DENSE;
+  dense.selection.selector = SelectorKind::DENSE;
   Runtime reference(dense);
   const auto expected = run(reference, reference.session(), prompt, steps);
-  for (const riffle_base base : {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA}) {
-    riffle_context_options o = engine_options(base, 1);
+  for (const BaseSelection base : {BaseSelection::ALL, BaseSelection::TOPK, BaseSelection::PSA}) {
+    ContextOptions o = engine_options(base, 1);
     o.selection.base_budget = o.selection.epsilon = 1;
     Runtime r(o);
     CHECK(same_bits(run(r, r.session(), prompt, steps), expected));
@@ -405,18 +403,18 @@ TEST_CASE("Twilight that keeps everything is dense attention", "[twilight][engin
 TEST_CASE("Twilight gives the same bits wherever the KV is, for any threads and chunks",
           "[twilight][engine][arithmetic]") {
   const auto prompt = some_tokens(1500, 7), steps = some_tokens(40, 8);
-  for (const riffle_base base : {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA}) {
+  for (const BaseSelection base : {BaseSelection::ALL, BaseSelection::TOPK, BaseSelection::PSA}) {
     CAPTURE(int(base));
     Runtime reference(engine_options(base, 0.8f));
     const auto expected = run(reference, reference.session(), prompt, steps);
-    std::map<std::string, riffle_context_options> variants;
+    std::map<std::string, ContextOptions> variants;
     const auto add = [&](const char* name, auto&& change) {
       change(variants[name] = engine_options(base, 0.8f));
     };
     add("three threads", [](auto& o) { o.n_threads = 3; });
     add("prefill in chunks of 100", [](auto& o) { o.prefill_chunk = 100; });
-    add("emu, all slots", [](auto& o) { o.device = RIFFLE_DEVICE_EMU; });
-    add("emu, fewest slots", [](auto& o) { o.device = RIFFLE_DEVICE_EMU, o.slots = 16 + 7; });
+    add("emu, all slots", [](auto& o) { o.device = DeviceKind::EMU; });
+    add("emu, fewest slots", [](auto& o) { o.device = DeviceKind::EMU, o.slots = 16 + 7; });
     for (const auto& [name, o] : variants) {
       INFO(name);
       Runtime r(o);
@@ -424,12 +422,12 @@ TEST_CASE("Twilight gives the same bits wherever the KV is, for any threads and 
     }
     {
       INFO("selected only after the prompt was read");
-      riffle_context_options o = engine_options(base, 0.8f);
-      o.selection.selector = RIFFLE_SELECTOR_DENSE;
+      ContextOptions o = engine_options(base, 0.8f);
+      o.selection.selector = SelectorKind::DENSE;
       Runtime r(o);
       riffle_session* s = r.session(prompt);
-      const riffle_selection later = settings(base, 0.8f);
-      r.check(riffle_set_selection(r.context, &later));
+      const Selection later = settings(base, 0.8f);
+      r.check(set_selection(r.context, &later));
       std::vector<std::vector<float>> got{r.logits(s)};
       for (const int32_t t : steps) {
         r.check(riffle_step(r.context, &s, &t, 1));

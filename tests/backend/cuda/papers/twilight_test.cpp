@@ -6,16 +6,17 @@
 #include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
 
+using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-riffle_context_options twilight_options(riffle_base base, float top_p = 0.9f) {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_CUDA;
+ContextOptions twilight_options(BaseSelection base, float top_p = 0.9f) {
+  ContextOptions o = options();
+  o.device = DeviceKind::CUDA;
   o.n_ctx = 4096;
   o.block_size = 32;
-  o.selection.selector = RIFFLE_SELECTOR_TWILIGHT;
+  o.selection.selector = SelectorKind::TWILIGHT;
   o.selection.base = base;
   o.selection.base_budget = 0.3f;
   o.selection.top_p = top_p;
@@ -23,24 +24,23 @@ riffle_context_options twilight_options(riffle_base base, float top_p = 0.9f) {
   return o;
 }
 
-constexpr riffle_base kBases[] = {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA};
+constexpr BaseSelection kBases[] = {BaseSelection::ALL, BaseSelection::TOPK, BaseSelection::PSA};
 
 }  // namespace
 
 TEST_CASE("cuda: twilight's answers and counts are the CPU's", "[cuda][twilight]") {
   if (skip()) return;
   const auto prompt = some_tokens(2000, 9), steps = some_tokens(40, 10);
-  for (riffle_base base : kBases)
-    for (riffle_digest digest :
-         {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST, RIFFLE_DIGEST_CUBOID_MEAN})
+  for (BaseSelection base : kBases)
+    for (BlockDigest digest : {BlockDigest::MEAN, BlockDigest::QUEST, BlockDigest::CUBOID_MEAN})
       for (float top_p : {0.7f, 0.95f, 1.0f}) {
-        if (base == RIFFLE_BASE_ALL && digest != RIFFLE_DIGEST_MEAN) continue;
+        if (base == BaseSelection::ALL && digest != BlockDigest::MEAN) continue;
         INFO("base " << base << " digest " << digest << " top_p " << top_p);
-        riffle_context_options o = twilight_options(base, top_p);
-        o.kv_type = RIFFLE_KV_F32;
+        ContextOptions o = twilight_options(base, top_p);
+        o.kv_type = KvKind::F32;
         o.selection.digest = digest;
         Runtime gpu(o);
-        o.device = RIFFLE_DEVICE_CPU;
+        o.device = DeviceKind::CPU;
         Runtime cpu(o);
         const auto a = run(gpu, gpu.session(), prompt, steps),
                    b = run(cpu, cpu.session(), prompt, steps);
@@ -50,7 +50,7 @@ TEST_CASE("cuda: twilight's answers and counts are the CPU's", "[cuda][twilight]
             const double diff = std::fabs(a[i][j] - b[i][j]);
             if (!(diff <= worst)) worst = diff;
           }
-        const riffle_stats x = gpu.stats(), y = cpu.stats();
+        const Stats x = gpu.stats(), y = cpu.stats();
         WARN("base " << base << " digest " << digest << " top_p " << top_p
                      << ": largest difference " << worst << ", tokens read " << x.kv_tokens_read
                      << " and " << y.kv_tokens_read << " of " << y.kv_tokens_total << ", blocks "
@@ -71,7 +71,7 @@ TEST_CASE("cuda: twilight has the same bits for every pool and batch",
           "[cuda][twilight][invariance]") {
   if (skip()) return;
   const auto prompt = some_tokens(1500, 7), steps = some_tokens(40, 8);
-  for (riffle_base base : kBases) {
+  for (BaseSelection base : kBases) {
     INFO("base " << base);
     std::vector<std::vector<float>> reference;
     {
@@ -81,14 +81,14 @@ TEST_CASE("cuda: twilight has the same bits for every pool and batch",
     }
     for (int64_t slots : {2, 60, 300}) {
       INFO("slots " << slots);
-      riffle_context_options o = twilight_options(base);
+      ContextOptions o = twilight_options(base);
       o.slots = slots;
       Runtime r(o);
       CHECK(same_bits(run(r, r.session(), prompt, steps), reference));
     }
     // Three together, the first of which is the one above; the others are shorter, one than sinks
     // and window.
-    riffle_context_options o = twilight_options(base);
+    ContextOptions o = twilight_options(base);
     o.slots = 100;
     Runtime r(o);
     CHECK(same_bits(run_first_of_three(r, prompt, steps), reference));
@@ -99,18 +99,18 @@ TEST_CASE("cuda: twilight can be chosen at any time, with dense layers and cover
           "[cuda][twilight]") {
   if (skip()) return;
   const auto prompt = some_tokens(1100, 3), steps = some_tokens(40, 4);
-  for (riffle_base base : kBases) {
+  for (BaseSelection base : kBases) {
     INFO("base " << base);
-    riffle_context_options o = twilight_options(base);
+    ContextOptions o = twilight_options(base);
     o.selection.dense_layers =
         2;  // the first layer's step says nothing of the memory that the others want
     Runtime from_start(o);
     const auto want = run(from_start, from_start.session(), prompt, steps);
-    riffle_context_options dense = o;
-    dense.selection.selector = RIFFLE_SELECTOR_DENSE;
+    ContextOptions dense = o;
+    dense.selection.selector = SelectorKind::DENSE;
     Runtime r(dense);
     riffle_session* s = r.session(prompt);
-    r.check(riffle_set_selection(r.context, &o.selection));
+    r.check(set_selection(r.context, &o.selection));
     int seen = 0;
     const auto look = [](void* to, const riffle_row_report*) { ++*static_cast<int*>(to); };
     for (size_t i = 0; i < steps.size(); ++i) {
@@ -128,25 +128,23 @@ TEST_CASE("cuda: twilight keeps to the memory that was planned", "[cuda][twiligh
   riffle_model* model = nullptr;
   char err[512] = "";
   REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, err, sizeof err) == RIFFLE_OK);
-  riffle_context_options o = twilight_options(RIFFLE_BASE_ALL);
+  ContextOptions o = twilight_options(BaseSelection::ALL);
   o.n_ctx = 32768;
   o.gpu_mem = 1;
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
-  CHECK(riffle_plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
+  MemoryPlan plan{};
+  CHECK(plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
   REQUIRE(plan.min_gpu_mem > 0);
   o.gpu_mem = plan.min_gpu_mem;
   riffle_context* context = nullptr;
-  REQUIRE(riffle_context_create(model, &o, &context, err, sizeof err) == RIFFLE_OK);
+  REQUIRE(context_create(model, &o, &context, err, sizeof err) == RIFFLE_OK);
   riffle_session* s = nullptr;
   REQUIRE(riffle_session_create(context, &s) == RIFFLE_OK);
   const auto prompt = some_tokens(o.n_ctx - 60, 3);
   REQUIRE(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr) == RIFFLE_OK);
   const int32_t token = 400;
   for (int i = 0; i < 40; ++i) REQUIRE(riffle_step(context, &s, &token, 1) == RIFFLE_OK);
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  REQUIRE(riffle_get_stats(context, &stats) == RIFFLE_OK);
+  Stats stats{};
+  REQUIRE(get_stats(context, &stats) == RIFFLE_OK);
   CHECK(stats.peak_device_bytes <= o.gpu_mem);
   riffle_session_free(s);
   riffle_context_free(context);
@@ -158,18 +156,17 @@ TEST_CASE("cuda: what of twilight has no GPU kernels is refused by name", "[cuda
   riffle_model* model = nullptr;
   char err[512] = "";
   REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, err, sizeof err) == RIFFLE_OK);
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
-  for (riffle_stop stop : {RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO}) {
-    riffle_context_options o = twilight_options(RIFFLE_BASE_PSA);
+  MemoryPlan plan{};
+  for (StopRule stop : {StopRule::BOUND, StopRule::VETO}) {
+    ContextOptions o = twilight_options(BaseSelection::PSA);
     o.selection.stop = stop;
-    CHECK(riffle_plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_UNSUPPORTED);
+    CHECK(plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_UNSUPPORTED);
     CHECK(std::string(err).find("stop bound or veto") != std::string::npos);
   }
-  riffle_context_options o = twilight_options(RIFFLE_BASE_ALL);
-  o.residency = RIFFLE_RESIDENCY_HOST;
+  ContextOptions o = twilight_options(BaseSelection::ALL);
+  o.residency = ResidencyKind::HOST;
   riffle_context* context = nullptr;
-  CHECK(riffle_context_create(model, &o, &context, err, sizeof err) == RIFFLE_UNSUPPORTED);
+  CHECK(context_create(model, &o, &context, err, sizeof err) == RIFFLE_UNSUPPORTED);
   CHECK(std::string(err).find("residency") != std::string::npos);
   riffle_context_free(context);
   riffle_model_free(model);

@@ -11,6 +11,7 @@
 #include "kernels/cuda/select/int4.cuh"
 #include "select/int4_keys.h"
 #include "tests/kernels/cuda/decode_scene.h"
+#include "tests/option_text.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -21,17 +22,16 @@ using cuda::Stop;
 
 namespace {
 
-riffle_selection twilight(riffle_base base, float top_p, float base_budget = 0.25f) {
-  riffle_selection s;
-  riffle_selection_defaults(&s);
-  s.selector = RIFFLE_SELECTOR_TWILIGHT;
+Selection twilight(BaseSelection base, float top_p, float base_budget = 0.25f) {
+  Selection s;
+  s.selector = SelectorKind::TWILIGHT;
   s.base = base;
   s.top_p = top_p;
   s.base_budget = base_budget;
   return s;
 }
 
-Ranked ranked_of(const riffle_selection& s) {
+Ranked ranked_of(const Selection& s) {
   const SelectionRule rule = make_selector(s)->rule();
   REQUIRE_FALSE(rule.host_only);
   return cuda::ranked_of(rule);
@@ -122,7 +122,7 @@ std::vector<uint64_t> read_masks(const Scene& scene, const Chosen& got, int row)
 }
 
 // Rows whose tokens are not the CPU's.
-int differing_rows(const Scene& scene, const Chosen& got, const riffle_selection& s) {
+int differing_rows(const Scene& scene, const Chosen& got, const Selection& s) {
   const auto selector = make_selector(s);
   int differ = 0;
   for (size_t i = 0; i < scene.sequences.size(); ++i)
@@ -202,7 +202,7 @@ void check_values(const Scene& source, const Chosen& got) {
 
 // Runs with no pool, a small one and one that holds everything, twice each: the same bits. Returns
 // differing_rows.
-int check_scene(const Scene& scene, const riffle_selection& s, bool values = true) {
+int check_scene(const Scene& scene, const Selection& s, bool values = true) {
   CodedDevice none(scene, 0);
   none.run();
   const Chosen first(none);
@@ -246,7 +246,7 @@ TEST_CASE("top-p on the device: scores and weights have the CPU's bits", "[cuda]
           shape.query = [](int, int j, float x) {
             return x * (j % 7 == 0 ? 1e6f : j % 5 == 0 ? 1e-12f : 1e-3f);
           };
-        const riffle_selection s = twilight(RIFFLE_BASE_ALL, 0.9f);
+        const Selection s = twilight(BaseSelection::ALL, 0.9f);
         const Scene scene(shape, ranked_of(s));
         CodedDevice device(scene, 0);
         device.poison();
@@ -320,7 +320,7 @@ TEST_CASE("top-p on the device: the CPU's tokens, whatever the shape", "[cuda][t
         if (seed % 4 == 1) shape.type = cuda::KvType::Q8;
         shape.tokens = {1, B - 1, B, B + 1, 3 * B, 4 * B + 3, 40 * B - 1, 200 * B + 5, 1111};
         INFO("top_p " << top_p << " B " << B << " g " << g << " d " << shape.d);
-        const riffle_selection s = twilight(RIFFLE_BASE_ALL, top_p);
+        const Selection s = twilight(BaseSelection::ALL, top_p);
         differ += check_scene(Scene(shape, ranked_of(s)), s);
         rows += int(shape.tokens.size()) * shape.n_kv_heads;
       }
@@ -359,7 +359,7 @@ TEST_CASE("top-p on the device: ties, spikes and extremes", "[cuda][top_p]") {
           case 7: shape.query = [](int, int j, float x) { return j == 0 ? 40 * x : 0.0f; }; break;
         }
         INFO("kind " << kind << " top_p " << top_p << " B " << B);
-        const riffle_selection s = twilight(RIFFLE_BASE_ALL, top_p);
+        const Selection s = twilight(BaseSelection::ALL, top_p);
         CHECK(check_scene(Scene(shape, ranked_of(s)), s, values) == 0);
       }
 }
@@ -368,12 +368,12 @@ TEST_CASE("top-p on the device: forced blocks of any number", "[cuda][top_p]") {
   if (skip()) return;
   for (int sinks : {0, 1, 5})
     for (int window : {0, 2, 9})
-      for (riffle_base base : {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK}) {
+      for (BaseSelection base : {BaseSelection::ALL, BaseSelection::TOPK}) {
         SceneShape shape;
         shape.block_size = 16, shape.d = 64, shape.g = 2,
         shape.seed = unsigned(10 * sinks + window);
         shape.tokens = {3, 16, 50, 16 * 14, 16 * 15 + 1, 16 * 100 + 9};
-        riffle_selection s = twilight(base, 0.8f, 0.3f);
+        Selection s = twilight(base, 0.8f, 0.3f);
         s.sink_blocks = sinks, s.recent_blocks = window;
         INFO("sinks " << sinks << " window " << window << " base " << base);
         CHECK(check_scene(Scene(shape, ranked_of(s)), s) == 0);
@@ -384,19 +384,18 @@ TEST_CASE("top-p on the device: bases that rank", "[cuda][top_p]") {
   if (skip()) return;
   unsigned seed = 100;
   int rows = 0, differ = 0;
-  for (riffle_base base : {RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA})
-    for (riffle_digest digest :
-         {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST, RIFFLE_DIGEST_CUBOID_MEAN})
-      for (riffle_gqa gqa : {RIFFLE_GQA_MEAN, RIFFLE_GQA_SOFT_SUM, RIFFLE_GQA_UNION})
-        for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_LAST})
+  for (BaseSelection base : {BaseSelection::TOPK, BaseSelection::PSA})
+    for (BlockDigest digest : {BlockDigest::MEAN, BlockDigest::QUEST, BlockDigest::CUBOID_MEAN})
+      for (HeadRule gqa : {HeadRule::MEAN, HeadRule::SOFT_SUM, HeadRule::UNION})
+        for (StopRule stop : {StopRule::PAPER, StopRule::LAST})
           for (float top_p : {0.9f, 1.0f}) {
-            if (base == RIFFLE_BASE_TOPK && (stop != RIFFLE_STOP_PAPER || top_p == 1)) continue;
+            if (base == BaseSelection::TOPK && (stop != StopRule::PAPER || top_p == 1)) continue;
             SceneShape shape;
             shape.block_size = seed % 2 ? 32 : 16, shape.g = seed % 5 ? 4 : 3,
             shape.d = seed % 3 ? 128 : 64, shape.seed = seed++;
             shape.tokens = {shape.block_size * 150 + 3, shape.block_size * 33,
                             shape.block_size * 81 - 1, 7};
-            riffle_selection s = twilight(base, top_p, seed % 7 == 0 ? 400.0f : 0.25f);
+            Selection s = twilight(base, top_p, seed % 7 == 0 ? 400.0f : 0.25f);
             s.digest = digest, s.gqa = gqa, s.stop = stop, s.microbatch = seed % 2 ? 8 : 21,
             s.epsilon = seed % 3 ? 0.9f : 0.5f;
             INFO("base " << base << " digest " << digest << " gqa " << gqa << " stop " << stop
@@ -412,12 +411,12 @@ TEST_CASE("top-p on the device: bases that rank", "[cuda][top_p]") {
 
 TEST_CASE("top-p on the device: long rows", "[cuda][top_p]") {
   if (skip()) return;
-  for (riffle_base base : {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA}) {
+  for (BaseSelection base : {BaseSelection::ALL, BaseSelection::TOPK, BaseSelection::PSA}) {
     SceneShape shape;
     shape.block_size = 16, shape.d = 64, shape.g = 2, shape.n_kv_heads = 1, shape.n_layers = 1,
     shape.layer = 0;
     shape.tokens = {16 * 9000 + 5, 16 * 1200};
-    const riffle_selection s = twilight(base, 0.95f);
+    const Selection s = twilight(base, 0.95f);
     INFO("base " << base);
     CHECK(check_scene(Scene(shape, ranked_of(s)), s) == 0);
   }
@@ -425,7 +424,7 @@ TEST_CASE("top-p on the device: long rows", "[cuda][top_p]") {
 
 TEST_CASE("top-p on the device: a sequence's bits are the same in any batch", "[cuda][top_p]") {
   if (skip()) return;
-  for (riffle_base base : {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA}) {
+  for (BaseSelection base : {BaseSelection::ALL, BaseSelection::TOPK, BaseSelection::PSA}) {
     SceneShape shape;
     shape.tokens = {2500, 32 * 90, 777, 4001, 5, 3333, 1234};
     const Ranked ranked = ranked_of(twilight(base, 0.9f));
@@ -450,7 +449,7 @@ TEST_CASE("top-p on the device: a sequence's bits are the same in any batch", "[
 TEST_CASE("top-p on the device: captured into a graph, replayed, also with overlapping launches",
           "[cuda][top_p]") {
   if (skip()) return;
-  for (riffle_base base : {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA}) {
+  for (BaseSelection base : {BaseSelection::ALL, BaseSelection::TOPK, BaseSelection::PSA}) {
     SceneShape shape;
     shape.tokens = {5000, 700};
     const Scene scene(shape, ranked_of(twilight(base, 0.9f)));
@@ -488,7 +487,7 @@ TEST_CASE("top-p on the device: captured into a graph, replayed, also with overl
 TEST_CASE("top-p on the device: time of its kernels", "[cuda][top_p][.bench]") {
   if (skip()) return;
   for (int n_tokens : {8192, 32768, 131072})
-    for (riffle_base base : {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK}) {
+    for (BaseSelection base : {BaseSelection::ALL, BaseSelection::TOPK}) {
       SceneShape shape;
       shape.n_kv_heads = 8, shape.g = 4, shape.n_layers = 1, shape.layer = 0,
       shape.tokens = {n_tokens - 3};

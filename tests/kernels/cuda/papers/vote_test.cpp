@@ -18,18 +18,17 @@ using cuda::Ranked;
 
 namespace {
 
-riffle_selection tokenselect(int select, int init, int local, riffle_vote vote = RIFFLE_VOTE_SOFT,
-                             float threshold = 2) {
-  riffle_selection s;
-  riffle_selection_defaults(&s);
-  s.selector = RIFFLE_SELECTOR_TOKENSELECT;
+Selection tokenselect(int select, int init, int local, VoteRule vote = VoteRule::SOFT,
+                      float threshold = 2) {
+  Selection s;
+  s.selector = SelectorKind::TOKENSELECT;
   s.select_tokens = select, s.init_tokens = init, s.local_tokens = local;
   s.vote = vote;
   s.cache_threshold = threshold;
   return s;
 }
 
-Ranked ranked_of(const riffle_selection& s) {
+Ranked ranked_of(const Selection& s) {
   const SelectionRule rule = make_selector(s)->rule();
   REQUIRE(rule.by_vote);
   return cuda::ranked_of(rule);
@@ -135,7 +134,7 @@ std::vector<int32_t> plan_tokens(const Row& row, const RowPlan& plan) {
 
 // Rows that differ from the CPU's; near: tokens may be exchanged for others with all but as many
 // votes.
-void check_tokens(const Scene& scene, const Got& got, const riffle_selection& s, bool near) {
+void check_tokens(const Scene& scene, const Got& got, const Selection& s, bool near) {
   const auto selector = make_selector(s);
   ThreadPool threads(1);
   for (size_t i = 0; i < scene.sequences.size(); ++i) {
@@ -158,7 +157,7 @@ void check_tokens(const Scene& scene, const Got& got, const riffle_selection& s,
       std::nth_element(sorted.begin(), sorted.begin() + s.select_tokens - 1, sorted.end(),
                        std::greater<>());
       const float edge = sorted[s.select_tokens - 1],
-                  slack = s.vote == RIFFLE_VOTE_HARD ? 1 : 1e-4f * std::fabs(edge);
+                  slack = s.vote == VoteRule::HARD ? 1 : 1e-4f * std::fabs(edge);
       std::vector<int32_t> differ;
       std::set_symmetric_difference(have.begin(), have.end(), want.begin(), want.end(),
                                     std::back_inserter(differ));
@@ -214,7 +213,7 @@ bool same_floats(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-void check_scene(const Scene& scene, const riffle_selection& s, bool near) {
+void check_scene(const Scene& scene, const Selection& s, bool near) {
   VotingDevice none(scene, 0);
   none.run();
   const Got first(none);
@@ -240,14 +239,14 @@ void check_scene(const Scene& scene, const riffle_selection& s, bool near) {
   }
 }
 
-constexpr riffle_vote kVotes[] = {RIFFLE_VOTE_SOFT, RIFFLE_VOTE_LOGITS, RIFFLE_VOTE_HARD};
+constexpr VoteRule kVotes[] = {VoteRule::SOFT, VoteRule::LOGITS, VoteRule::HARD};
 
 }  // namespace
 
 TEST_CASE("vote on the device: the CPU's tokens up to near ties, every shape", "[cuda][vote]") {
   if (skip()) return;
   unsigned seed = 1;
-  for (riffle_vote vote : kVotes)
+  for (VoteRule vote : kVotes)
     for (int d : {16, 64, 80, 96, 128, 256})
       for (int B : {16, 32, 64})
         for (int g : {1, 3, 4, 8}) {
@@ -259,7 +258,7 @@ TEST_CASE("vote on the device: the CPU's tokens up to near ties, every shape", "
           shape.tokens = {1, B, 70, 40 * B - 1, 900, 60 * B + 5};
           INFO("vote " << vote << " d " << d << " B " << B << " g " << g << " type "
                        << int(shape.type));
-          const riffle_selection s =
+          const Selection s =
               tokenselect(100, seed % 4 == 0 ? 0 : 21, seed % 5 == 0 ? 1 : 37, vote);
           check_scene(Scene(shape, ranked_of(s)), s, true);
         }
@@ -268,7 +267,7 @@ TEST_CASE("vote on the device: the CPU's tokens up to near ties, every shape", "
 TEST_CASE("vote on the device: ties fall as the CPU's", "[cuda][vote]") {
   if (skip()) return;
   // Whole numbers: sums are exact in any order. A softmax is not, but equal logits get equal votes.
-  for (riffle_vote vote : kVotes)
+  for (VoteRule vote : kVotes)
     for (int d : {16, 64})
       for (int kind = 0; kind < 3; ++kind)
         for (int select : {1, 7, 300, 1000}) {
@@ -281,18 +280,18 @@ TEST_CASE("vote on the device: ties fall as the CPU's", "[cuda][vote]") {
             return kind == 0 ? std::round(x) : kind == 1 ? 1.0f : float(t % 2);
           };
           INFO("vote " << vote << " d " << d << " kind " << kind << " select " << select);
-          const riffle_selection s = tokenselect(select, 5, 33, vote);
-          check_scene(Scene(shape, ranked_of(s)), s, vote == RIFFLE_VOTE_SOFT && kind == 0);
+          const Selection s = tokenselect(select, 5, 33, vote);
+          check_scene(Scene(shape, ranked_of(s)), s, vote == VoteRule::SOFT && kind == 0);
         }
 }
 
 TEST_CASE("vote on the device: long rows", "[cuda][vote]") {
   if (skip()) return;
-  for (riffle_vote vote : kVotes) {
+  for (VoteRule vote : kVotes) {
     SceneShape shape;
     shape.block_size = 16, shape.d = 64, shape.g = 2, shape.n_layers = 1, shape.layer = 0;
     shape.tokens = {16 * 5000 + 5, 16 * 1200};
-    const riffle_selection s = tokenselect(2048, 128, 512, vote);
+    const Selection s = tokenselect(2048, 128, 512, vote);
     INFO("vote " << vote);
     check_scene(Scene(shape, ranked_of(s)), s, true);
   }
@@ -306,7 +305,7 @@ TEST_CASE("vote on the device: an earlier selection is used as on the CPU", "[cu
     shape.d = 64, shape.block_size = B, shape.g = 4;
     const int n = 30 * B + B - 1, first = 29 * B + 1;
     shape.tokens = {n};
-    const riffle_selection s = tokenselect(64, 10, 20, RIFFLE_VOTE_SOFT, threshold);
+    const Selection s = tokenselect(64, 10, 20, VoteRule::SOFT, threshold);
     Scene scene(shape, ranked_of(s));
     const auto selector = make_selector(s);
     VotingDevice device(scene, 40);
@@ -406,9 +405,9 @@ TEST_CASE("vote on the device: any batch, captured into a graph, the same bits",
 
 namespace {
 
-riffle_context_options vote_options(riffle_vote vote = RIFFLE_VOTE_SOFT, float threshold = 2) {
-  riffle_context_options o = options();
-  o.device = RIFFLE_DEVICE_CUDA;
+ContextOptions vote_options(VoteRule vote = VoteRule::SOFT, float threshold = 2) {
+  ContextOptions o = options();
+  o.device = DeviceKind::CUDA;
   o.n_ctx = 4096;
   o.block_size = 32;
   o.selection = tokenselect(300, 64, 128, vote, threshold);
@@ -420,13 +419,13 @@ riffle_context_options vote_options(riffle_vote vote = RIFFLE_VOTE_SOFT, float t
 TEST_CASE("cuda: tokenselect's answers and counts are the CPU's", "[cuda][vote]") {
   if (skip()) return;
   const auto prompt = some_tokens(2000, 9), steps = some_tokens(80, 10);
-  for (riffle_vote vote : kVotes)
+  for (VoteRule vote : kVotes)
     for (float threshold : {2.0f, 0.5f, -1.0f}) {
       INFO("vote " << vote << " threshold " << threshold);
-      riffle_context_options o = vote_options(vote, threshold);
-      o.kv_type = RIFFLE_KV_F32;
+      ContextOptions o = vote_options(vote, threshold);
+      o.kv_type = KvKind::F32;
       Runtime gpu(o);
-      o.device = RIFFLE_DEVICE_CPU;
+      o.device = DeviceKind::CPU;
       Runtime cpu(o);
       const auto a = run(gpu, gpu.session(), prompt, steps),
                  b = run(cpu, cpu.session(), prompt, steps);
@@ -436,7 +435,7 @@ TEST_CASE("cuda: tokenselect's answers and counts are the CPU's", "[cuda][vote]"
           const double diff = std::fabs(a[i][j] - b[i][j]);
           if (!(diff <= worst)) worst = diff;
         }
-      const riffle_stats x = gpu.stats(), y = cpu.stats();
+      const Stats x = gpu.stats(), y = cpu.stats();
       WARN("vote " << vote << " threshold " << threshold << ": largest difference " << worst
                    << ", tokens read " << x.kv_tokens_read << " and " << y.kv_tokens_read
                    << ", cached " << x.cached_selections << " and " << y.cached_selections << " of "
@@ -463,7 +462,7 @@ TEST_CASE("cuda: tokenselect has the same bits for every pool and batch, and aft
     INFO("threshold " << threshold);
     std::vector<std::vector<float>> reference;
     {
-      Runtime r(vote_options(RIFFLE_VOTE_SOFT, threshold));
+      Runtime r(vote_options(VoteRule::SOFT, threshold));
       riffle_session* s = r.session();
       reference = run(r, s, prompt, steps);
       // Selections beyond a cut are dropped.
@@ -477,12 +476,12 @@ TEST_CASE("cuda: tokenselect has the same bits for every pool and batch, and aft
     }
     for (int64_t slots : {2, 60, 300}) {
       INFO("slots " << slots);
-      riffle_context_options o = vote_options(RIFFLE_VOTE_SOFT, threshold);
+      ContextOptions o = vote_options(VoteRule::SOFT, threshold);
       o.slots = slots;
       Runtime r(o);
       CHECK(same_bits(run(r, r.session(), prompt, steps), reference));
     }
-    riffle_context_options o = vote_options(RIFFLE_VOTE_SOFT, threshold);
+    ContextOptions o = vote_options(VoteRule::SOFT, threshold);
     o.slots = 100;
     Runtime r(o);
     CHECK(same_bits(run_first_of_three(r, prompt, steps), reference));
@@ -494,16 +493,15 @@ TEST_CASE("cuda: what of tokenselect has no GPU kernels is refused by name", "[c
   riffle_model* model = nullptr;
   char err[512] = "";
   REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, err, sizeof err) == RIFFLE_OK);
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
-  riffle_context_options o = vote_options();
-  o.selection.positions = RIFFLE_POSITIONS_LIST;
-  CHECK(riffle_plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_UNSUPPORTED);
+  MemoryPlan plan{};
+  ContextOptions o = vote_options();
+  o.selection.positions = PositionRule::LIST;
+  CHECK(plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_UNSUPPORTED);
   CHECK(std::string(err).find("positions list") != std::string::npos);
   o = vote_options();
-  o.residency = RIFFLE_RESIDENCY_HOST;
+  o.residency = ResidencyKind::HOST;
   riffle_context* context = nullptr;
-  CHECK(riffle_context_create(model, &o, &context, err, sizeof err) == RIFFLE_UNSUPPORTED);
+  CHECK(context_create(model, &o, &context, err, sizeof err) == RIFFLE_UNSUPPORTED);
   CHECK(std::string(err).find("residency") != std::string::npos);
   riffle_context_free(context);
   riffle_model_free(model);
