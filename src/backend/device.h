@@ -141,9 +141,9 @@ class Device {
   // ---- measuring
   // Times the next step part by part. False: this device has no timers.
   virtual bool start_profile() { return false; }
-  virtual void finish_profile(riffle_timing&) {}
-  // Adds the device's counts (riffle_stats).
-  virtual void add_stats(riffle_stats&) const {}
+  virtual void finish_profile(StepTiming&) {}
+  // Adds the device's counts (Stats).
+  virtual void add_stats(Stats&) const {}
 };
 
 std::unique_ptr<Device> make_cpu_device(const Model& model, const BackendOptions& options,

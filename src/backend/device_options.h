@@ -16,7 +16,7 @@ namespace riffle {
 // The options of a context as devices read them.
 struct BackendOptions {
   // No AUTO or 0 has another meaning, except in `slots`, `isa` and the selection (settled).
-  riffle_context_options options{};
+  ContextOptions options{};
   const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);  // the host's kernels
   BlockLayout layout;
   bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
@@ -33,13 +33,13 @@ struct BackendOptions {
   bool rows_on_host = false;  // cuda: residual streams of long prompts are in host memory
   uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt besides its KV
   // Returns these settings without AUTO: dense, if no session is long enough for share.
-  riffle_selection settled(riffle_selection s) const {
-    if (s.selector == RIFFLE_SELECTOR_AUTO)
+  Selection settled(Selection s) const {
+    if (s.selector == SelectorKind::AUTO)
       s.selector =
-          options.n_ctx <= everything_below ? RIFFLE_SELECTOR_DENSE : RIFFLE_SELECTOR_SHARE;
+          options.n_ctx <= everything_below ? SelectorKind::DENSE : SelectorKind::SHARE;
     return s;
   }
-  riffle_selection selection() const { return settled(options.selection); }
+  Selection selection() const { return settled(options.selection); }
   // Names the choices that decide the bits of the host's results.
   std::string host_arithmetic() const {
     if (options.isa != IsaChoice::AUTO) return kernels->name;
@@ -79,8 +79,8 @@ inline StateShape state_shape(const Config& config, const BackendOptions& o) {
 
 // Returns true if the owner of an emulated pool grants its slots, as the papers' residency does:
 // for settings that a GPU's own protocol cannot run.
-inline bool grants_slots(const riffle_context_options& o) {
-  return o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer;
+inline bool grants_slots(const ContextOptions& o) {
+  return o.evict != EvictRule::LRU || o.pool_per_layer;
 }
 
 // Bytes that a context of options.n_ctx tokens takes: of the GPU's memory if device_memory, else of

@@ -166,7 +166,7 @@ const char* Engine::notice() {
                  static_cast<long long>(list), static_cast<long long>(kMaxReuse),
                  static_cast<long long>(trained)));
   }
-  if (s.positions == RIFFLE_POSITIONS_LIST && !list_positions())
+  if (s.positions == PositionRule::LIST && !list_positions())
     say("positions list needs selector tokenselect: the selector in force takes positions from the "
         "text");
   say(device_->notice());
@@ -231,7 +231,7 @@ std::unique_ptr<Selector> Engine::selector_of(const Selection& wanted) const {
   return make_selector(wanted, options_.everything_below);
 }
 
-void Engine::check_selector(const Selector& selector, const riffle_selection& wanted) const {
+void Engine::check_selector(const Selector& selector, const Selection& wanted) const {
   int windowed = 0;  // the first layer with a window
   while (windowed < shape_.n_layers() && window(windowed) == 0) ++windowed;
   if (wants_list(wanted) && windowed < shape_.n_layers())
@@ -261,9 +261,8 @@ uint64_t Engine::index_bytes(const Sequence& s) const {
 }
 
 // Returns the counts that add up, of the context or of a sequence.
-riffle_stats Engine::counted(const Counts& c) const {
-  riffle_stats out{};
-  out.struct_size = sizeof out;
+Stats Engine::counted(const Counts& c) const {
+  Stats out{};
   out.prefill_tokens = c.prefill_tokens;
   out.decode_tokens = c.decode_tokens;
   out.decode_steps = c.decode_steps;

@@ -252,9 +252,9 @@ class Engine {
   // n_tokens.
   int64_t rope_positions(int64_t n_tokens) const;
   uint64_t index_bytes(const Sequence& sequence) const;
-  riffle_stats counted(const Counts& counts) const;
-  std::unique_ptr<Selector> selector_of(const riffle_selection& wanted) const;
-  void check_selector(const Selector& selector, const riffle_selection& wanted) const;
+  Stats counted(const Counts& counts) const;
+  std::unique_ptr<Selector> selector_of(const Selection& wanted) const;
+  void check_selector(const Selector& selector, const Selection& wanted) const;
   // Returns true if prompts go through the model: not with synthetic attention, unless its settings
   // ask for it.
   bool runs_prompts() const { return !options_.synthetic || options_.synthetic_runs_prompts; }

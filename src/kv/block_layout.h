@@ -25,7 +25,7 @@ struct BlockLayout {
 
 // Limits. kMaxBlocks is for one row of one sequence.
 inline constexpr int64_t kMaxSequences = 1 << 20, kMaxLayers = 1 << 10, kMaxKvHeads = 1 << 10,
-                         kMaxHeadDim = 1 << 12, kMaxBlocks = 1 << 24;
+                         kMaxBlocks = 1 << 24;
 
 // The key of a block in the slot pool: its address in the host store. So sequences that share a
 // block share its slot. A block leaves the pool before its last holder gives it back, and before a

@@ -55,54 +55,6 @@ std::string KvShape::uneven() const {
   return "";
 }
 
-KvShape::KvShape(int block_size, KvType type, std::vector<LayerShape> layers)
-    : block_size_(block_size), type_(type), layers_(std::move(layers)) {
-  for (int layer = 0; layer < n_layers(); ++layer) {
-    layer_of_.insert(layer_of_.end(), heads(layer), layer);
-    first_head_.push_back(static_cast<int64_t>(layer_of_.size()));
-  }
-}
-
-static std::vector<LayerShape> alike(int head_dim, int n_layers, int n_kv_heads,
-                                     const std::vector<int32_t>& windows) {
-  std::vector<LayerShape> layers(n_layers, {LayerKeeps::KV, n_kv_heads, head_dim});
-  for (int i = 0; i < n_layers && !windows.empty(); ++i)
-    if (windows[i] > 0) layers[i].keeps = LayerKeeps::WINDOW_KV, layers[i].window = windows[i];
-  return layers;
-}
-
-KvShape::KvShape(const BlockLayout& layout, int n_layers, int n_kv_heads,
-                 const std::vector<int32_t>& windows)
-    : KvShape(layout.block_size, layout.type,
-              alike(layout.head_dim, n_layers, n_kv_heads, windows)) {}
-
-size_t KvShape::largest_block() const {
-  size_t most = 0;
-  for (int layer = 0; layer < n_layers(); ++layer)
-    if (heads(layer) > 0) most = std::max(most, block_bytes(layer));
-  return most;
-}
-
-uint64_t KvShape::largest_layer(int64_t tokens) const {
-  uint64_t most = 0;
-  for (int layer = 0; layer < n_layers(); ++layer)
-    most = std::max(most, layer_bytes(layer, tokens));
-  return most;
-}
-
-std::string KvShape::uneven() const {
-  for (int i = 0; i < n_layers(); ++i) {
-    const LayerShape &l = layers_[i], &first = layers_[0];
-    if (l.keeps == LayerKeeps::EARLIER_KV)
-      return format("layer %d attends to the KV of layer %d", i, l.source);
-    if (l.keeps == LayerKeeps::STATE) return format("layer %d keeps a recurrent state", i);
-    if (l.n_kv_heads != first.n_kv_heads || l.head_dim != first.head_dim)
-      return format("layer %d has %d KV heads of %d, layer 0 has %d of %d", i, l.n_kv_heads,
-                    l.head_dim, first.n_kv_heads, first.head_dim);
-  }
-  return "";
-}
-
 bool KvShape::keeps(int layer, int64_t block, int64_t n_tokens, const Marks& marks) const {
   const auto at = [&](int64_t n) { return block >= first_kept(layer, n) && block < in_blocks(n); };
   return at(n_tokens) || std::any_of(marks.begin(), marks.end(), at);

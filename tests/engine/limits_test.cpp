@@ -32,7 +32,7 @@ TEST_CASE("a pool too small for one iteration is refused with the number that wo
   o.device = DeviceKind::EMU;
   o.n_ctx = 1024;
   o.slots = 3;
-  o.evict = RIFFLE_EVICT_FIFO;  // else its readers manage the pool, and none is too small
+  o.evict = EvictRule::FIFO;  // else its readers manage the pool, and none is too small
   const std::string text = create_error(o, RIFFLE_NO_SLOT);
   INFO(text);
   CHECK(has(text, "slots is 3"));
@@ -50,8 +50,8 @@ TEST_CASE("a selection that outgrows the pool is refused and the session goes on
   o.device = DeviceKind::EMU;
   o.n_ctx = 1024;
   o.slots = 30;
-  o.evict = RIFFLE_EVICT_FIFO;  // else its readers manage the pool, and none is too small
-  o.selection.selector = RIFFLE_SELECTOR_PSA;  // its microbatches must fit the pool
+  o.evict = EvictRule::FIFO;  // else its readers manage the pool, and none is too small
+  o.selection.selector = SelectorKind::PSA;  // its microbatches must fit the pool
   o.selection.microbatch = 4;
   Runtime r(o);
   riffle_session* s = r.session();

@@ -62,7 +62,7 @@ uint64_t unpacked_kv_bytes(const Config& c, const BlockLayout& layout, int64_t n
 }
 
 uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool rows_on_host) {
-  const riffle_context_options& o = options.options;
+  const ContextOptions& o = options.options;
   PromptSizes sizes;
   sizes.n = sizes.n_total = o.n_ctx;
   sizes.chunk = std::min<int64_t>(o.prefill_chunk, o.n_ctx);

@@ -142,7 +142,7 @@ static uint64_t host_kv(const ResolvedOptions& r, const MemoryPlan& plan) {
 
 // In host memory when every session is full; a mapped file's weights are not in it, which the
 // system may drop and read again.
-static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const riffle_plan& plan) {
+static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const MemoryPlan& plan) {
   // The number of full sessions; memory besides the KV grows with it.
   const uint64_t kv = host_kv(r, plan), sessions = r.options.n_sessions;
   const uint64_t full = std::min(sessions, kv / std::max<uint64_t>(1, plan.host_kv) + 1);
@@ -156,11 +156,10 @@ static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const r
 }
 
 // Returns the memory that the context takes besides its slots.
-static riffle_plan plan_sizes(const Config& config, const ResolvedOptions& r,
+static MemoryPlan plan_sizes(const Config& config, const ResolvedOptions& r,
                               const DeviceNeeds& needs) {
-  const riffle_context_options& o = r.options;
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
+  const ContextOptions& o = r.options;
+  MemoryPlan plan{};
   plan.n_ctx = o.n_ctx;
   plan.n_threads = o.n_threads;
   plan.block_size = o.block_size;
@@ -196,7 +195,7 @@ static int64_t slots_of(const MemoryPlan& plan, uint64_t bytes) {
 
 // Plans the memory of a prompt, and its source. Its residual stream goes to host memory only if the
 // budget is too small for it. On entry plan.total has neither prompts nor slots.
-static void plan_prompt(const Config& config, ResolvedOptions& r, riffle_plan& plan,
+static void plan_prompt(const Config& config, ResolvedOptions& r, MemoryPlan& plan,
                         const DeviceNeeds& needs, uint64_t budget) {
   const auto with = [&](uint64_t slots, uint64_t prompt) {
     const uint64_t all = sum({prompt, needs.prefill_kv});
@@ -358,7 +357,7 @@ static Verdict plan_experts(const Model& model, ResolvedOptions& r, MemoryPlan& 
 // Plans a device with a pool. Without a setting for the number of layers whose experts stay in host
 // memory, it is the fewest that leave the pool an eighth of the KV, since a step reads about that
 // part; or all.
-static Verdict plan_device(const Model& model, ResolvedOptions& r, riffle_plan& plan,
+static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                            const DeviceNeeds& needs, uint64_t device_free) {
   constexpr uint64_t kPoolShare = 8;
   const int layers = static_cast<int>(needs.expert_bytes.size()), asked = r.options.cpu_experts;
@@ -384,7 +383,7 @@ static Verdict plan_device(const Model& model, ResolvedOptions& r, riffle_plan& 
 
 // Fills plan and r.slots for r.options.n_ctx, with the selector that AUTO becomes by
 // r.everything_below.
-static Verdict plan_settled(const Model& model, ResolvedOptions& r, riffle_plan& plan,
+static Verdict plan_settled(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                             uint64_t& device_free) {
   const ContextOptions& o = r.options;
   const DeviceNeeds needs = device_needs(model, r);
@@ -416,7 +415,7 @@ static uint64_t least_for_share(const Model& model, ResolvedOptions r, uint64_t 
 
 // Fills plan, r.slots and r.everything_below for r.options.n_ctx. device_free: bytes that the GPU
 // has free; 0: asks, so that all tried lengths use the same figure.
-static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& plan,
+static Verdict plan_length(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                            uint64_t& device_free) {
   // A plan has to show whether the pool holds a context that AUTO would read whole. If it does not,
   // share has another, whose INT4 keys leave less to the pool.
@@ -453,7 +452,7 @@ static int longest_below(int n_ctx, const std::function<bool(int)>& fits) {
 
 // Plans the longest such length. If none fits: one step, and its error. limit: what the next longer
 // one exceeds.
-static Verdict shorten(const Model& model, ResolvedOptions& r, riffle_plan& plan,
+static Verdict shorten(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                        uint64_t& device_free, std::string& limit) {
   const auto planned = [&](int n_ctx) {
     r.options.n_ctx = n_ctx;
@@ -505,7 +504,7 @@ std::string ways_out(const ResolvedOptions& r,
 
 // Returns the part of a shortened context's note that names the selector's INT4 keys. plan: of the
 // shortened context. Empty: without them it would be no longer.
-static std::string codes_note(const Model& model, const ResolvedOptions& r, const riffle_plan& plan,
+static std::string codes_note(const Model& model, const ResolvedOptions& r, const MemoryPlan& plan,
                               uint64_t device_free) {
   ResolvedOptions digests = r;
   const std::string other = without_codes(digests);

@@ -81,7 +81,7 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& opti
 // Throws if these settings cannot compute tokens ahead. lookup: of ContextOptions.
 void check_lookup(int lookup, const Selector& selector);
 
-// Throws if these settings cannot compute tokens ahead. lookup: of riffle_context_options.
+// Throws if these settings cannot compute tokens ahead. lookup: of ContextOptions.
 void check_lookup(int lookup, const Selector& selector);
 
 // Fills plan, resolved.slots and context_note. A trained length that does not fit the budget, the
@@ -100,6 +100,6 @@ std::string ways_out(const ResolvedOptions& r,
 
 // Returns the slots that one row needs at once besides the tails: for psa its forced blocks and
 // look-ahead + 1 microbatches, otherwise one.
-int64_t row_slots(const riffle_selection& selection);
+int64_t row_slots(const Selection& selection);
 
 }  // namespace riffle

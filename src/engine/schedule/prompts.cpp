@@ -21,7 +21,7 @@ void Scheduler::read_prompt(Iteration& it) {
     if (computed_ >= o_.max_tokens) return;
     budget = std::min(budget, (o_.max_tokens - computed_) * layers);
   }
-  if (o_.prefill_mode == RIFFLE_PREFILL_WHOLE) budget = INFINITY;
+  if (o_.prefill_mode == PrefillMode::WHOLE) budget = INFINITY;
   // Skipped sequences came first: another sequence would only take more of the pool from them.
   if (!reading_ && (it.skipped > 0 || !begin_next())) return;
   Request& r = *reading_;

@@ -16,7 +16,7 @@ struct Scheduler::Request {
   std::vector<std::string> stops, breakers;
   std::vector<const char*> stop_pointers, breaker_pointers;
   std::vector<riffle_logit_bias> logit_bias;
-  riffle_generate_options options{};
+  GenerateOptions options{};
   riffle_grammar grammar;  // target of options.grammar, if it is set
   std::optional<Answer> answer;
   Lookup lookup;

@@ -29,7 +29,7 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, SchedulerH
   check_settings(RIFFLE_OPTIONS_SCHEDULER, &o_);
   if (o_.max_seqs == 0) o_.max_seqs = static_cast<int32_t>(engine.n_sessions());
   if (o_.max_inject_tokens == 0) o_.max_inject_tokens = 2048 * layers;
-  if (o_.prefill_mode == RIFFLE_PREFILL_CHUNKS && !engine.can_fork())
+  if (o_.prefill_mode == PrefillMode::CHUNKS && !engine.can_fork())
     fail(
         RIFFLE_UNSUPPORTED,
         "`prefill_mode` chunks does not work with a selector that learns from whole prompts (lfps, "
@@ -169,7 +169,7 @@ void Scheduler::decode(Iteration& it) {
   if (decoding_.empty()) return;
   std::vector<Request*> chosen;
   choose(chosen, it);
-  const riffle_stats before = engine_.stats();
+  const Stats before = engine_.stats();
   // Tokens ahead that the limit of the iteration's tokens leaves room for.
   const int64_t room =
       o_.max_tokens > 0 ? o_.max_tokens - static_cast<int64_t>(chosen.size()) : engine_.lookup();
