@@ -51,6 +51,10 @@ TEST_CASE("random histories of forked sessions are those of sessions of their ow
 
 TEST_CASE("forks that read the same blocks in one step load them once", "[fork]") {
   riffle_context_options o = small(RIFFLE_SELECTOR_DENSE, 16 * 40);
+  // The owner of the pool grants slots. In a pool that its readers manage, rows that miss the same
+  // block in one step each take a slot, as on a GPU; from the next step on they find it.
+  const bool granted = GENERATE(false, true);
+  if (granted) o.evict = RIFFLE_EVICT_FIFO;
   Runtime r(o);
   riffle_session* s[3] = {r.session()};
   const auto prompt = some_tokens(16 * 12, 1);
@@ -63,10 +67,13 @@ TEST_CASE("forks that read the same blocks in one step load them once", "[fork]"
   const int32_t next[3] = {500, 600, 700};
   r.check(riffle_step(r.context, s, next, 3));
   const riffle_stats stats = r.stats();
-  CHECK(stats.loaded_bytes == 12 * block);
   CHECK(stats.pool_lookups == (12 + 12 + 8) * 16);
-  CHECK(stats.pool_hits == (12 + 8) * 16);
   CHECK(stats.host_kv_bytes == (12 + 3) * block);
+  CHECK(stats.loaded_bytes == (stats.pool_lookups - stats.pool_hits) * block / 16);
+  if (granted) CHECK(stats.pool_hits == (12 + 8) * 16);
+  r.check(riffle_step(r.context, s, next, 3));
+  CHECK(r.stats().pool_hits - stats.pool_hits == stats.pool_lookups);
+  CHECK(r.stats().loaded_bytes == stats.loaded_bytes);
 }
 
 TEST_CASE("what cannot be forked is refused, and changes nothing", "[fork]") {

@@ -180,6 +180,7 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
   Config config;
   config.n_ctx = 32768, config.n_layers = 1, config.n_heads = config.n_kv_heads = 1,
   config.head_dim = 64;
+  config.layers.resize(1);
   riffle_context_options o = options();
   o.selection.selector = RIFFLE_SELECTOR_SHARE;
   // Bytes a token with INT4 keys and without.
