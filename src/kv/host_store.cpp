@@ -106,8 +106,7 @@ void HostStore::forget_unheld() {
 std::byte* HostStore::take(size_t block_bytes) {
   if (room() < block_bytes)
     fail(RIFFLE_OUT_OF_MEMORY,
-         "the KV of all sequences would exceed `host_mem`: %lld blocks of %llu bytes in all are in "
-         "use",
+         "the KV of all sequences would exceed `host_mem`: %lld blocks are in use (%llu bytes)",
          static_cast<long long>(in_use_), static_cast<unsigned long long>(bytes_in_use_));
   Size& size = size_of(block_bytes);
   std::byte* block;
