@@ -99,7 +99,7 @@ TEST_CASE("what cannot be forked is refused, and changes nothing", "[fork]") {
   // Keys turned for a list stay so until the session's next step.
   r.check(riffle_step(r.context, &s, &prompt[1], 1));
   const Selection psa = small(SelectorKind::PSA, 0).selection;
-  r.check(riffle_set_selection(r.context, &psa));
+  r.check(set_selection(r.context, &psa));
   CHECK(riffle_session_fork(s, 50, &none) == RIFFLE_UNSUPPORTED);
   r.check(riffle_step(r.context, &s, &prompt[2], 1));
   riffle_session* fine = fork(r, s, 50);
@@ -125,12 +125,12 @@ TEST_CASE("keys that are turned in a fork are its own from then on", "[fork]") {
       return at.logits(x);
     };
     CHECK(both(r, donor, 400) == both(alone, a, 400));
-    r.check(riffle_set_selection(r.context, &list));
-    alone.check(riffle_set_selection(alone.context, &list));
+    r.check(set_selection(r.context, &list));
+    alone.check(set_selection(alone.context, &list));
     CHECK(both(r, child, 500) == both(alone, b, 500));
     CHECK(host_kv_bytes(r) == (10 + 8) * 16 * 4096);
-    r.check(riffle_set_selection(r.context, &o.selection));
-    alone.check(riffle_set_selection(alone.context, &o.selection));
+    r.check(set_selection(r.context, &o.selection));
+    alone.check(set_selection(alone.context, &o.selection));
     CHECK(both(r, donor, 600) == both(alone, a, 600));
   }
 }

@@ -260,7 +260,7 @@ TEST_CASE("sessions that take more than 64 bits can count are too many", "[limit
   c.layers.resize(c.n_layers);
   // Powers of two: 2^52 bytes a session, 2^72 in all, of which the lower 64 bits are 0.
   o.n_sessions = 1 << 20;
-  for (const riffle_device device : {DeviceKind::CPU, DeviceKind::EMU}) {
+  for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
     o.device = device;
     ResolvedOptions r = resolve_options(c, o);
     r.host_memory = uint64_t(1) << 63;
