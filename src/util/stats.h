@@ -28,9 +28,9 @@ struct Stats {
   uint64_t loaded_bytes, flushed_bytes;  // copied host -> slot, slot -> host
   uint64_t evictions;                    // 0 if the GPU decides residency: it does not count them
   uint64_t host_kv_bytes;                // held by the block store now
-  uint64_t peak_rss_bytes;               // of the process
+  uint64_t peak_rss_bytes;               // peak of the process
   int64_t pool_slots;
-  // Of a device with memory of its own; else 0.
+  // Counts of a device with memory of its own; else 0.
   uint64_t host_syncs;                       // times the host waited for the device
   uint64_t device_bytes, peak_device_bytes;  // device memory held now, and at most
   uint64_t pinned_bytes;                     // host memory that the device can read, held now

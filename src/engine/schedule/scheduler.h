@@ -39,12 +39,12 @@ struct SchedulerHooks {
   std::function<void(uint64_t id, const PromptRead&)> prompt_read;
 };
 
-// What one iteration did.
+// Work of one iteration.
 struct Iteration {
   size_t unused_size;
   size_t n_waiting, n_prefilling, n_decoding;  // requests after the iteration; all 0: it is done
   int32_t decode_rows, skipped;                // sequences that stepped; sequences that did not fit
-  int64_t prefill_token_layers;                // of prompts, read in this iteration
+  int64_t prefill_token_layers;                // prefill read in this iteration
   double prefill_pairs;  // query and key pairs of their attention, in one head
   // blocks that the device holds for prompts. emu: one layer of the longest prompt so far. cuda:
   // one layer of the prompt that is being read, or two small ones, so that one can go to the host
