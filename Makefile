@@ -13,6 +13,7 @@ PREFIX   ?= /usr/local
 VERSION  := $(shell sed -n 's/.*RIFFLE_VERSION "\(.*\)".*/\1/p' src/riffle.h)
 # It counts up when a program has to be compiled again (tools/package/README.md).
 SONAME   := libriffle.so.0
+HEADERS  := $(wildcard src/riffle*.h)
 CXX      ?= g++
 CC       ?= gcc
 OPT      := $(if $(DEBUG),-O0,-O2 -DNDEBUG)
@@ -67,7 +68,7 @@ TEST_OBJ := $(TEST_SRC:%.cpp=$(BUILD)/%.o)
 
 all: $(BUILD)/riffle $(BUILD)/libriffle.so $(BUILD)/libriffle.a
 
-# The functions of riffle.h, with the types that abidw reads (tools/package/abi.sh).
+# The functions of the headers, with the types that abidw reads (tools/package/abi.sh).
 $(BUILD)/src/api/%.o $(BUILD)/src/measure/api_measure.o: CXXFLAGS += -g
 # One file per instruction set; dispatch.cpp picks at run time.
 $(BUILD)/kernels/cpu/%_avx2.o:   CXXFLAGS += -mavx2 -mfma -mf16c
@@ -76,17 +77,15 @@ $(BUILD)/kernels/cpu/%_amx.o:    CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx
 $(BUILD)/kernels/cpu/%.o:        OPT := $(if $(DEBUG),-O0,-O3 -DNDEBUG)
 $(BUILD)/src/cli/%.o $(BUILD)/src/measure/commands/%.o: CXXFLAGS += $(CLI_CFLAGS)
 
-# Large headers are read once (precompiled headers): a quarter of the build's time. NO_PCH=1 does
-# without, and finds a file that lacks an include. The library is compiled without them:
-# g++ 12 treats standard headers inside a precompiled header as user code and warns falsely.
+# The headers of Catch2 are read once (a precompiled header): a quarter of the build's time. NO_PCH=1
+# does without, and finds a file that lacks an include. Library and command are compiled without:
+# g++ 12 treats standard headers inside a precompiled header as user code and warns falsely, and
+# reading one takes longer than most files of the command, few of which include the parser.
 ifndef NO_PCH
 CATCH_OBJ := $(filter-out %/main.o,$(TEST_OBJ))
-$(CLI_OBJ):   $(BUILD)/pch/cli.h.gch
 $(CATCH_OBJ): $(BUILD)/pch/tests.h.gch
-$(CLI_OBJ):   private CXXFLAGS += -include $(BUILD)/pch/cli.h
 $(CATCH_OBJ): private CXXFLAGS += -include $(BUILD)/pch/tests.h
 endif
-$(BUILD)/pch/cli.h.gch: src/cli/precompiled.h
 $(BUILD)/pch/tests.h.gch: tests/precompiled.h
 $(BUILD)/pch/%.h.gch: | deps
 	@mkdir -p $(@D); cp $< $(BUILD)/pch/$*.h
@@ -138,7 +137,7 @@ $(C_EXAMPLES:$(BUILD)/examples/%=$(BUILD)/tests/capi/examples/%.o): CFLAGS += -D
 # The whole program in the comment of riffle.h.
 $(BUILD)/tests/capi/header.c: src/riffle.h
 	@mkdir -p $(@D)
-	sed -n '/^ \* A WHOLE PROGRAM$$/,/^ \* RULES$$/s/^ \*     //p' $< >$@
+	sed -n '/^ \* A WHOLE PROGRAM$$/,/^ \* HEADERS$$/s/^ \*     //p' $< >$@
 $(BUILD)/tests/capi/header.o: $(BUILD)/tests/capi/header.c | deps
 	$(CC) $(CFLAGS) -c $< -o $@
 $(BUILD)/examples/header: $(BUILD)/tests/capi/header.o

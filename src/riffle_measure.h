@@ -30,19 +30,20 @@ RIFFLE_API riffle_status riffle_model_synthetic(const char* shape, const char* w
 /* Made-up keys, values and queries in place of the model's own, whose sparsity is known: for
  * measuring the speed of long contexts. riffle_prefill then only fills the KV (nothing is computed,
  * no logits), and riffle_step runs the whole model but for the q, k and v that it attends with. The
- * answers mean nothing. Defaults: 95 % of each query's attention weight in 5 % of the blocks, 88 %
- * of which it shares with the query before. */
-struct riffle_synthetic_attention {
-  size_t struct_size;
+ * answers mean nothing. riffle_context_create and riffle_plan_memory check the values. */
+typedef struct riffle_synthetic_attention {
   float sparsity; /* share of the blocks that a query looks at: 0.001 to 0.5, and at least
-                     1/head_dim */
-  float weight;   /* share of the attention weight that lies in them: sparsity to 0.9999 */
-  float overlap;  /* share of them that the next step's query looks at as well: 0 to 1 */
+                     1/head_dim; 0.05 */
+  float weight;   /* share of the attention weight that lies in them: sparsity to 0.9999; 0.95 */
+  float overlap;  /* share of them that the next step's query looks at as well: 0 to 1; 0.88 */
   uint64_t seed;
   bool run_prompts; /* prompts are read by the model as well, for the time it takes; else their KV
                        is only made up */
-};
+} riffle_synthetic_attention;
 RIFFLE_API void riffle_synthetic_attention_defaults(riffle_synthetic_attention* attention);
+/* Copies the description; NULL: the model's own attention. */
+RIFFLE_API riffle_status riffle_options_set_synthetic_attention(
+    riffle_options* options, const riffle_synthetic_attention* attention);
 
 /* ---- scores */
 
@@ -58,27 +59,23 @@ RIFFLE_API riffle_status riffle_prefill_scored(riffle_session* session, const in
 
 /* ---- timers */
 
-/* Where the time of one decode step goes. Seconds on the device, for all layers; their sum is more
- * than a step takes otherwise, since parts do not overlap here. */
-typedef struct riffle_timing {
-  size_t struct_size;
-  double linear;           /* products with weights, and what is fused with them */
-  double attention_score;  /* digests against queries */
-  double attention_rank;   /* the order of the blocks */
-  double attention_attend; /* blocks read, transfers waited for, tests, merging */
-  double other;            /* embedding, RoPE, appending, sealing of blocks, bookkeeping */
-  double total;
-  double copy_bandwidth; /* bytes/s that a copy inside the device's memory reaches, read + write; 0:
-                            not known */
-  double link_bandwidth; /* bytes/s from host memory to the device; 0: not known */
-} riffle_timing;
-
 /* As riffle_step, but one part after the other with the device's timers between (slow): for riffle
- * bench. The bandwidths are measured once for each context, in up to 1 GiB of device memory beside
- * its budget that goes back at once. RIFFLE_UNSUPPORTED on devices without such timers. */
+ * bench. *timing is valid until the next call on the context: seconds on the device, for all
+ * layers, whose sum is more than a step takes otherwise, since parts do not overlap here:
+ *
+ * - linear: products with weights, and what is fused with them
+ * - attention_score: digests against queries; attention_rank: the order of the blocks
+ * - attention_attend: blocks read, transfers waited for, tests, merging
+ * - other: embedding, RoPE, appending, sealing of blocks, bookkeeping
+ * - total
+ * - copy_bandwidth: bytes/s that a copy inside the device's memory reaches, read + write;
+ *   link_bandwidth: bytes/s from host memory to the device; 0: not known
+ *
+ * The bandwidths are measured once for each context, in up to 1 GiB of device memory outside its
+ * budget that goes back at once. RIFFLE_UNSUPPORTED on devices without such timers. */
 RIFFLE_API riffle_status riffle_profile_step(riffle_context* context,
                                              riffle_session* const* sessions, const int32_t* tokens,
-                                             size_t n_sessions, riffle_timing* timing);
+                                             size_t n_sessions, const riffle_info** timing);
 
 /* ---- row reports */
 

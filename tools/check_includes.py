@@ -6,7 +6,7 @@
 
 A room is a folder with the files in it. A folder inside it belongs to it unless it is a room of its own. Folders called
 papers are one room wherever they are, and so are those called measure (with measure/commands as another one): the core
-includes none of these. All rooms use the types of riffle.h and riffle_measure.h. kernels/ includes nothing of src/.
+includes none of these. All rooms use the types of the library's headers, src/riffle*.h. kernels/ includes nothing of src/.
 """
 import collections
 import pathlib

@@ -42,25 +42,22 @@ def calls(path):
 
 
 # The functions of the interface, which tests/capi/locale.c runs in other locales.
-HEADERS = ["src/riffle.h", "src/riffle_measure.h"]
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HEADERS = sorted(ROOT.glob("src/riffle*.h"))
 TEST = "tests/capi/locale.c"
 
 
 def code_of(name):
-    text = (pathlib.Path(__file__).resolve().parent.parent / name).read_text(encoding="utf-8")
+    text = (ROOT / name).read_text(encoding="utf-8")
     return re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.S)
 
 
 def uncalled():
     """Returns the number of functions, and the names of those that the test does not call."""
-    names, inlines = set(), set()
+    names = set()
     for header in HEADERS:
-        code = code_of(header)
-        names |= set(re.findall(r"\bRIFFLE_API\b[^;{(]*?\b(riffle_\w+)\s*\(", code))
-        inlines |= set(re.findall(r"\bstatic inline\b[^;{(]*?\b(riffle_\w+)\s*\(", code))
+        names |= set(re.findall(r"\bRIFFLE_API\b[^;{(]*?\b(riffle_\w+)\s*\(", code_of(header)))
     called = set(re.findall(r"\b(riffle_\w+)\s*\(", code_of(TEST)))
-    # riffle_x_defaults is written out in the header and calls riffle_x_defaults_sized.
-    called |= {f"{name}_sized" for name in called & inlines}
     return len(names), sorted(names - called)
 
 
@@ -80,7 +77,7 @@ def main():
     for name in missing:
         print(f"not ok {TEST}: found no call of {name}, expected one of each function of the interface")
     if n_functions == 0:
-        print(f"not ok {' and '.join(HEADERS)}: found no function, expected RIFFLE_API before each")
+        print(f"not ok src/riffle*.h: found no function, expected RIFFLE_API before each")
     elif not missing:
         print(f"ok {TEST} calls all {n_functions} functions of the interface")
     sys.exit(1 if found or missing or n_functions == 0 else 0)

@@ -21,7 +21,7 @@ dist-folder: all
 	rm -rf $(DIST) && mkdir -p $(DIST)/models $(DIST)/licences
 	cp $(BUILD)/riffle $(BUILD)/libriffle.so $(DIST)/ && strip $(DIST)/riffle && strip --strip-unneeded $(DIST)/libriffle.so
 	ln -sf libriffle.so $(DIST)/libriffle.so.0
-	cp src/riffle.h src/riffle_measure.h README.md $(DIST)/ && cp -r models/riffle-27m-32k $(DIST)/models/
+	cp $(HEADERS) README.md $(DIST)/ && cp -r models/riffle-27m-32k $(DIST)/models/
 	for p in sentencepiece mimalloc; do cp third_party/static/src/$$p-*/debian/copyright $(DIST)/licences/$$p; done
 	for p in $(LICENSED); do [ ! -e /usr/share/doc/$$p/copyright ] || cp -L /usr/share/doc/$$p/copyright $(DIST)/licences/$$p; done
 	tools/check_dist.sh $(DIST)

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "api/api_handles.h"
-#include "api/generate_options.h"
-#include "api/struct_sizes.h"
 #include "engine/generate.h"
 #include "engine/prefill_pieces.h"
 #include "import/read_config.h"
@@ -15,23 +13,6 @@
 #include "util/settings.h"
 
 using namespace riffle;
-
-namespace {
-
-ContextOptions or_defaults(const riffle_context_options* options) {
-  const auto o = known(options, riffle_context_defaults_sized, "context options");
-  check_member(o.selection, "selection");
-  return std::bit_cast<ContextOptions>(o);
-}
-
-// What the texts call settings; nothing for options of a size that is refused.
-riffle_setting_name_fn names_of(const riffle_context_options* options) {
-  return options && options->struct_size >= kFirstSize<riffle_context_options>
-             ? options->setting_name
-             : nullptr;
-}
-
-}  // namespace
 
 extern "C" {
 
@@ -65,44 +46,30 @@ const char* riffle_status_name(riffle_status status) {
   return "unknown status";
 }
 
-// ---- selection
-
-void riffle_selection_defaults_sized(riffle_selection* s, size_t struct_size) {
-  give_defaults(s, struct_size,
-                [](riffle_selection& all) { set_defaults(RIFFLE_OPTIONS_SELECTION, &all); });
-}
-
 // ---- context
 
-void riffle_context_defaults_sized(riffle_context_options* o, size_t struct_size) {
-  give_defaults(o, struct_size, [](riffle_context_options& all) {
-    set_defaults(RIFFLE_OPTIONS_CONTEXT, &all);
-    riffle_selection_defaults(&all.selection);
-  });
-}
-
-riffle_status riffle_plan_memory(riffle_model* model, const riffle_context_options* options,
-                                 riffle_plan* plan, char* err, size_t err_size) {
-  const riffle_setting_name_fn name = names_of(options);
-  return guarded(
-      err, err_size,
-      [&] {
-        require(model, "model");
-        require(plan, "plan");
-        check_size<riffle_plan>(plan->struct_size, "plan");
-        ResolvedOptions resolved = resolve_options(model->model->config, or_defaults(options));
-        MemoryPlan all{};
-        try {
-          plan_memory(*model->model, resolved, all);
-        } catch (...) {
-          give(plan, std::bit_cast<riffle_plan>(all), "plan");  // what does not fit is told too
-          throw;
-        }
-        const std::string note = name_settings(all.context_note, name);
-        copy_text(all.context_note, sizeof all.context_note, note);
-        give(plan, std::bit_cast<riffle_plan>(all), "plan");
-      },
-      name);
+riffle_status riffle_plan_memory(riffle_model* model, const riffle_options* options,
+                                 riffle_info** plan, char* err, size_t err_size) {
+  if (plan) *plan = nullptr;
+  const ContextOptions& o = options_or_defaults(options).context;
+  const auto planned = [&] {
+    require(model, "model");
+    require(plan, "plan");
+    ResolvedOptions resolved = resolve_options(model->model->config, o);
+    MemoryPlan all;
+    const auto hand_over = [&] {
+      all.context_note = name_settings(all.context_note, o.setting_name);
+      *plan = std::make_unique<riffle_info>(facts_of(all)).release();
+    };
+    try {
+      plan_memory(*model->model, resolved, all);
+    } catch (const Error& e) {  // a plan that does not fit is told too
+      if (e.status() == RIFFLE_OUT_OF_MEMORY || e.status() == RIFFLE_NO_SLOT) hand_over();
+      throw;
+    }
+    hand_over();
+  };
+  return guarded(err, err_size, planned, o.setting_name);
 }
 
 // Creates the engine. The first time, it also checks all weights for infinities and NaN. A GPU may
@@ -121,10 +88,10 @@ static std::unique_ptr<Engine> engine_of(riffle_model& model, ResolvedOptions re
   return engine;
 }
 
-riffle_status riffle_context_create(riffle_model* model, const riffle_context_options* options,
+riffle_status riffle_context_create(riffle_model* model, const riffle_options* options,
                                     riffle_context** context, char* err, size_t err_size) {
   if (context) *context = nullptr;
-  const riffle_setting_name_fn name = names_of(options);
+  const ContextOptions& o = options_or_defaults(options).context;
   const auto create = [&] {
     require(model, "model");
     require(context, "context");
@@ -133,17 +100,17 @@ riffle_status riffle_context_create(riffle_model* model, const riffle_context_op
     // Synthetic weights get their bytes here, if the device reads them from host memory and the
     // plan allows it.
     const std::lock_guard<std::mutex> lock(model->weights_lock);
-    ResolvedOptions resolved = resolve_options(model->model->config, or_defaults(options));
-    MemoryPlan plan{};
+    ResolvedOptions resolved = resolve_options(model->model->config, o);
+    MemoryPlan plan;
     plan_memory(*model->model, resolved, plan);
     if (resolved.options.device == DeviceKind::CPU || resolved.options.device == DeviceKind::EMU ||
         resolved.host_expert_layers > 0)
       materialize(*model->model);
-    c->setting_name = name;
+    c->setting_name = o.setting_name;
     c->engine = engine_of(*model, std::move(resolved));
     *context = c.release();
   };
-  return guarded(err, err_size, create, name);
+  return guarded(err, err_size, create, o.setting_name);
 }
 
 void riffle_context_free(riffle_context* context) { delete context; }
@@ -166,16 +133,35 @@ const char* riffle_context_notice(const riffle_context* context) {
   return text;
 }
 
-riffle_status riffle_set_selection(riffle_context* context, const riffle_selection* selection) {
+static void set_selection(riffle_context& context, const Selection& selection) {
+  if (context.scheduler)
+    fail(RIFFLE_BAD_ARGUMENT,
+         "the context's scheduler runs with the selection in force: free it first");
+  context.engine->set_selection(selection);
+}
+
+riffle_status riffle_context_set(riffle_context* context, const char* name, const char* value) {
   return on_context(context, [&] {
-    require(selection, "selection");
-    const riffle_selection s = known(selection, riffle_selection_defaults_sized, "selection");
-    check_member(s, "selection");
-    if (context->scheduler)
-      fail(RIFFLE_BAD_ARGUMENT,
-           "the context's scheduler runs with the selection in force: free it first");
-    context->engine->set_selection(std::bit_cast<Selection>(s));
+    const Setting& s = known_setting(name);
+    if (s.options != OptionsKind::SELECTION) {
+      const char* when = "each answer takes it (riffle_generate, riffle_scheduler_submit)";
+      if (s.options == OptionsKind::CONTEXT) when = "set it before riffle_context_create";
+      if (s.options == OptionsKind::MODEL) when = "set it before riffle_model_load";
+      if (s.options == OptionsKind::SCHEDULER) when = "set it before riffle_scheduler_create";
+      if (s.options == OptionsKind::CHAT) when = "each prompt takes it (riffle_chat_prompt)";
+      if (s.options == OptionsKind::QUANTIZE) when = "riffle_quantize takes it";
+      fail(RIFFLE_BAD_ARGUMENT, "`%s` cannot be changed in a context: %s", s.id, when);
+    }
+    require(value, "value");
+    Selection selection = context->engine->selection();
+    set_setting_text(s, &selection, value);
+    set_selection(*context, selection);
   });
+}
+
+riffle_status riffle_context_select(riffle_context* context, const riffle_options* options) {
+  return on_context(
+      context, [&] { set_selection(*context, options_or_defaults(options).context.selection); });
 }
 
 void riffle_abort(riffle_context* context, bool abort) {
@@ -290,37 +276,22 @@ const float* riffle_logits(const riffle_session* session) {
 
 // ---- generation
 
-void riffle_sampling_defaults_sized(riffle_sampling* s, size_t struct_size) {
-  give_defaults(s, struct_size,
-                [](riffle_sampling& all) { set_defaults(RIFFLE_OPTIONS_SAMPLING, &all); });
-}
-
-void riffle_generate_defaults_sized(riffle_generate_options* o, size_t struct_size) {
-  give_defaults(o, struct_size, [](riffle_generate_options& all) {
-    set_defaults(RIFFLE_OPTIONS_GENERATE, &all);
-    riffle_sampling_defaults(&all.sampling);
-  });
-}
-
-riffle_status riffle_generate(riffle_session* session, const riffle_generate_options* options,
+riffle_status riffle_generate(riffle_session* session, const riffle_options* options,
                               riffle_token_fn callback, void* user, riffle_result* result) {
   if (!session) return RIFFLE_BAD_ARGUMENT;
-  return riffle_generate_many(session->context, &session, options, 1, callback, user, result);
+  return riffle_generate_many(session->context, &session, &options, 1, callback, user, result);
 }
 
 riffle_status riffle_generate_many(riffle_context* context, riffle_session* const* sessions,
-                                   const riffle_generate_options* options, size_t n_sessions,
+                                   const riffle_options* const* options, size_t n_sessions,
                                    riffle_token_fn callback, void* user, riffle_result* results) {
   return on_context(context, [&] {
     (void)tokenizer_of(*context->model);
     const auto sequences = sequences_of(context, sessions, n_sessions);
-    std::vector<GenerateOptions> all(n_sessions);
-    // The caller's structs are as far apart as its header makes them large.
-    const char* next = reinterpret_cast<const char*>(options);
-    for (GenerateOptions& one : all) {
-      one = known_generate_options(reinterpret_cast<const riffle_generate_options*>(next));
-      check_generate_options(one);
-      if (next) next += options->struct_size;
+    std::vector<GenerateOptions> all;
+    for (size_t i = 0; i < n_sessions; ++i) {
+      all.push_back(options_or_defaults(options ? options[i] : nullptr).answer);
+      check_generate_options(all.back());
     }
     std::vector<riffle_result> out(n_sessions);
     generate(*context->engine, sequences, all, callback, user, out);
@@ -330,19 +301,19 @@ riffle_status riffle_generate_many(riffle_context* context, riffle_session* cons
 
 // ---- statistics
 
-riffle_status riffle_get_stats(const riffle_context* context, riffle_stats* stats) {
-  if (!context || !stats) return RIFFLE_BAD_ARGUMENT;
-  return guarded(nullptr, 0, [&] {
-    give(stats, std::bit_cast<riffle_stats>(context->engine->stats()), "stats");
-  });
+const riffle_info* riffle_context_stats(riffle_context* context) {
+  const bool filled = on_context(context, [&] {
+                        context->stats = facts_of(context->engine->stats());
+                      }) == RIFFLE_OK;
+  return filled ? &context->stats : nullptr;
 }
 
-riffle_status riffle_session_get_stats(const riffle_session* session, riffle_stats* stats) {
-  if (!session || !stats) return RIFFLE_BAD_ARGUMENT;
-  return guarded(nullptr, 0, [&] {
-    give(stats, std::bit_cast<riffle_stats>(session->context->engine->stats(*session->sequence)),
-         "stats");
-  });
+const riffle_info* riffle_session_stats(riffle_session* session) {
+  const bool filled = on_session(session, [&] {
+                        session->stats =
+                            facts_of(session->context->engine->stats(*session->sequence));
+                      }) == RIFFLE_OK;
+  return filled ? &session->stats : nullptr;
 }
 
 void riffle_reset_stats(riffle_context* context) {

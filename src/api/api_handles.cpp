@@ -13,23 +13,6 @@ const Tokenizer& tokenizer_of(const riffle_model& m) {
   return *m.model->tokenizer;
 }
 
-void name_parts(riffle_model& m) {
-  riffle_weight_share shares[kNumDTypes] = {};
-  for (const NamedTensor& t : named_tensors(*m.model)) {
-    if (t.role == NamedTensor::VECTOR) continue;
-    riffle_weight_share& share = shares[static_cast<int>(t.tensor->type)];
-    share.type = dtype_info(t.tensor->type).name;
-    share.n_params += static_cast<uint64_t>(t.tensor->rows * t.tensor->cols);
-    share.bytes += static_cast<uint64_t>(t.tensor->bytes());
-  }
-  m.weight_types.clear();
-  for (const riffle_weight_share& share : shares)
-    if (share.bytes > 0) m.weight_types.push_back(share);
-  std::stable_sort(m.weight_types.begin(), m.weight_types.end(),
-                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
-  m.rope_scaling = rope_scaling_text(m.model->config.ropes[0].scaling);
-}
-
 std::function<bool(double, double)> progress_of(riffle_phase phase, riffle_progress_fn progress,
                                                 void* user) {
   if (!progress) return {};

@@ -5,9 +5,16 @@
 #include <new>
 #include <optional>
 
+#include "api/info.h"
+#include "api/options.h"
 #include "engine/engine.h"
 #include "engine/schedule/scheduler.h"
 #include "grammar/token_tries.h"
+#include "riffle_batch.h"
+#include "riffle_session_file.h"
+#include "riffle_steps.h"
+#include "riffle_text.h"
+#include "riffle_tools.h"
 #include "util/c_locale.h"
 #include "util/error.h"
 
@@ -16,8 +23,7 @@ using ErrorText = char[512];
 
 struct riffle_model {
   std::unique_ptr<riffle::Model> model;
-  std::vector<riffle_weight_share> weight_types;
-  std::string rope_scaling;
+  riffle_info info;
   std::mutex error_lock;                                      // threads may tokenise at once
   std::mutex weights_lock;                                    // ... and create contexts
   bool weights_checked = false;                               // for infinities and NaN
@@ -31,24 +37,33 @@ struct riffle_context {
   std::unique_ptr<riffle::Engine> engine;
   riffle_scheduler* scheduler = nullptr;  // at most one
   riffle_setting_name_fn setting_name = nullptr;
-  mutable std::string notice;  // as last handed out
+  mutable std::string notice;  // as last handed out, like these
+  riffle_info stats, timing;
   ErrorText error = "";
 };
 
 struct riffle_session {
   riffle_context* context = nullptr;
   std::unique_ptr<riffle::Sequence> sequence;
+  riffle_info stats;  // as last handed out
 };
 
 struct riffle_session_file {
   std::shared_ptr<const riffle::SessionFile> file;
   std::string data;
+  riffle_info info;
 };
 
 struct riffle_scheduler {
   riffle_context* context = nullptr;
   std::unique_ptr<riffle::Scheduler> scheduler;
   bool running = false;  // inside a call that may call back
+  void* user = nullptr;
+  riffle_request_token_fn on_token = nullptr;
+  riffle_request_end_fn on_end = nullptr;
+  riffle_request_begin_fn on_begin = nullptr;
+  riffle_request_prompt_fn on_prompt = nullptr;
+  riffle_info iteration;
 };
 
 namespace riffle {
@@ -108,13 +123,6 @@ inline void require(bool ok, const char* what) {
   if (!ok) fail(RIFFLE_BAD_ARGUMENT, "%s is NULL", what);
 }
 
-template <class Struct>
-void require_size(const Struct& s, const char* what) {
-  if (s.struct_size != sizeof s)
-    fail(RIFFLE_BAD_ARGUMENT, "%s: struct_size is %zu, expected %zu", what, s.struct_size,
-         sizeof s);
-}
-
 // n_tokens names a beginning of the session.
 inline void require_length(const riffle_session& session, size_t n_tokens) {
   const size_t length = session.sequence->tokens.size();
@@ -134,9 +142,6 @@ void hand_out(const T* values, size_t n, T* out, size_t capacity, size_t* n_out)
 
 // The model's tokenizer; a model without one is RIFFLE_UNSUPPORTED.
 const Tokenizer& tokenizer_of(const riffle_model& model);
-
-// Settles the texts of riffle_model_get_info that the handle holds.
-void name_parts(riffle_model& model);
 
 std::function<bool(double, double)> progress_of(riffle_phase phase, riffle_progress_fn progress,
                                                 void* user);

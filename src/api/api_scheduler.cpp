@@ -1,8 +1,6 @@
 // riffle.h: many requests at once.
 #include "api/api_handles.h"
-#include "api/generate_options.h"
-#include "api/struct_sizes.h"
-#include "util/settings.h"
+#include "riffle_batch.h"
 
 using namespace riffle;
 
@@ -28,27 +26,33 @@ class Running {
   riffle_scheduler* s_;
 };
 
-SchedulerHooks hooks_of(riffle_context* context, const riffle_scheduler_options& o) {
+SchedulerHooks hooks_of(riffle_scheduler* s) {
   SchedulerHooks hooks;
-  if (o.on_begin)
-    hooks.begin = [=](uint64_t id, size_t n_shared) -> std::shared_ptr<const SessionFile> {
-      const riffle_session_file* file = o.on_begin(o.user, id, n_shared);
-      return file ? file->file : nullptr;
-    };
-  if (o.on_prompt)
-    hooks.prompt_read = [=](uint64_t id, const PromptRead& read) {
-      riffle_request_prompt prompt{};
-      prompt.reuse_unit = static_cast<size_t>(context->engine->reuse_unit());
-      prompt.loaded_tokens = read.loaded;
-      const std::string text =
-          read.load_error ? read.load_error->text(context->engine->setting_name()) : "";
-      if (read.load_error) prompt.load_status = read.load_error->status();
-      prompt.load_error = text.c_str();
-      riffle_session lent{context, std::move(read.sequence)};
-      prompt.session = &lent;
-      o.on_prompt(o.user, id, &prompt);
-      read.sequence = std::move(lent.sequence);
-    };
+  hooks.token = [s](uint64_t id, const riffle_token& token) {
+    return !s->on_token || s->on_token(s->user, id, &token);
+  };
+  hooks.ended = [s](uint64_t id, const RequestEnd& end) {
+    if (!s->on_end) return;
+    const riffle_info info = facts_of(end);
+    s->on_end(s->user, id, end.status, &info);
+  };
+  hooks.begin = [s](uint64_t id, size_t n_shared) -> std::shared_ptr<const SessionFile> {
+    const riffle_session_file* file = s->on_begin ? s->on_begin(s->user, id, n_shared) : nullptr;
+    return file ? file->file : nullptr;
+  };
+  hooks.prompt_read = [s](uint64_t id, const PromptRead& read) {
+    if (!s->on_prompt) return;
+    const Engine& engine = *s->context->engine;
+    riffle_info info;
+    info.add("reuse_unit", engine.reuse_unit());
+    info.add("loaded_tokens", read.loaded);
+    info.add("load_status",
+             static_cast<int>(read.load_error ? read.load_error->status() : RIFFLE_OK));
+    info.add("load_error", read.load_error ? read.load_error->text(engine.setting_name()) : "");
+    riffle_session lent{s->context, std::move(read.sequence), {}};
+    s->on_prompt(s->user, id, &lent, &info);
+    read.sequence = std::move(lent.sequence);
+  };
   return hooks;
 }
 
@@ -56,25 +60,19 @@ SchedulerHooks hooks_of(riffle_context* context, const riffle_scheduler_options&
 
 extern "C" {
 
-void riffle_scheduler_defaults_sized(riffle_scheduler_options* o, size_t struct_size) {
-  give_defaults(o, struct_size, [](riffle_scheduler_options& all) {
-    set_defaults(RIFFLE_OPTIONS_SCHEDULER, &all);
-  });
-}
-
-riffle_status riffle_scheduler_create(riffle_context* context,
-                                      const riffle_scheduler_options* options,
-                                      riffle_scheduler** scheduler) {
+riffle_status riffle_scheduler_create(riffle_context* context, const riffle_options* options,
+                                      void* user, riffle_scheduler** scheduler) {
   if (scheduler) *scheduler = nullptr;
   return on_context(context, [&] {
     require(scheduler, "scheduler");
     if (context->scheduler)
       fail(RIFFLE_BAD_ARGUMENT, "the context has a scheduler already: free it first");
-    const auto o = known(options, riffle_scheduler_defaults_sized, "scheduler options");
     auto s = std::make_unique<riffle_scheduler>();
     s->context = context;
-    s->scheduler = std::make_unique<Scheduler>(*context->engine, std::bit_cast<SchedulerOptions>(o),
-                                               hooks_of(context, o));
+    s->user = user;
+    s->iteration = facts_of(Iteration());
+    s->scheduler = std::make_unique<Scheduler>(
+        *context->engine, options_or_defaults(options).scheduler, hooks_of(s.get()));
     context->scheduler = s.get();
     *scheduler = s.release();
   });
@@ -87,12 +85,12 @@ void riffle_scheduler_free(riffle_scheduler* scheduler) {
 }
 
 riffle_status riffle_scheduler_submit(riffle_scheduler* scheduler, const int32_t* tokens,
-                                      size_t n_tokens, const riffle_generate_options* options,
+                                      size_t n_tokens, const riffle_options* options,
                                       uint64_t* id) {
   return on_scheduler(scheduler, [&] {
     require(tokens || !n_tokens, "tokens");
     const uint64_t number =
-        scheduler->scheduler->submit({tokens, n_tokens}, known_generate_options(options));
+        scheduler->scheduler->submit({tokens, n_tokens}, options_or_defaults(options).answer);
     if (id) *id = number;
   });
 }
@@ -104,14 +102,34 @@ riffle_status riffle_scheduler_cancel(riffle_scheduler* scheduler, uint64_t id) 
   });
 }
 
-riffle_status riffle_scheduler_step(riffle_scheduler* scheduler, riffle_iteration* iteration) {
+void riffle_scheduler_on_token(riffle_scheduler* scheduler, riffle_request_token_fn fn) {
+  if (scheduler) scheduler->on_token = fn;
+}
+void riffle_scheduler_on_end(riffle_scheduler* scheduler, riffle_request_end_fn fn) {
+  if (scheduler) scheduler->on_end = fn;
+}
+void riffle_scheduler_on_begin(riffle_scheduler* scheduler, riffle_request_begin_fn fn) {
+  if (scheduler) scheduler->on_begin = fn;
+}
+void riffle_scheduler_on_prompt(riffle_scheduler* scheduler, riffle_request_prompt_fn fn) {
+  if (scheduler) scheduler->on_prompt = fn;
+}
+
+riffle_status riffle_scheduler_step(riffle_scheduler* scheduler) {
   return on_scheduler(scheduler, [&] {
-    if (iteration) check_size<riffle_iteration>(iteration->struct_size, "iteration");
     const Running running(scheduler);
-    Iteration all{};
+    Iteration all;
     scheduler->scheduler->step(&all);
-    if (iteration) give(iteration, std::bit_cast<riffle_iteration>(all), "iteration");
+    scheduler->iteration = facts_of(all);
   });
+}
+
+size_t riffle_scheduler_pending(const riffle_scheduler* scheduler) {
+  return scheduler ? scheduler->scheduler->pending() : 0;
+}
+
+const riffle_info* riffle_scheduler_iteration(const riffle_scheduler* scheduler) {
+  return scheduler ? &scheduler->iteration : nullptr;
 }
 
 }  // extern "C"

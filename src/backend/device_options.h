@@ -35,8 +35,7 @@ struct BackendOptions {
   // Returns these settings without AUTO: dense, if no session is long enough for share.
   Selection settled(Selection s) const {
     if (s.selector == SelectorKind::AUTO)
-      s.selector =
-          options.n_ctx <= everything_below ? SelectorKind::DENSE : SelectorKind::SHARE;
+      s.selector = options.n_ctx <= everything_below ? SelectorKind::DENSE : SelectorKind::SHARE;
     return s;
   }
   Selection selection() const { return settled(options.selection); }

@@ -407,7 +407,7 @@ class Rendering {
       if (!format) wrong_type(name, bound[0], "a format");
       if (!input_.date) {
         template_stop(TemplateStop::UNKNOWN,
-                      "it asks for today's date, which is not given (riffle_chat_options.date)");
+                      "it asks for today's date, which is not given (option date)");
       }
       return Value::string(date_text(*input_.date, format->view()));
     }

@@ -1,6 +1,5 @@
 #include "cli/args.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -8,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/help.h"
-#include "cli/settings.h"
+#include "riffle_text.h"
 
 namespace riffle::cli {
 
@@ -23,16 +22,15 @@ std::optional<uint64_t> parse_seed(const std::string& text) {
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, seed);
   if (error != std::errc() || stop != end)
-    throw CLI::ValidationError("--seed", "'" + text + "': expected a whole number from 0 to " +
-                                             std::to_string(UINT64_MAX) +
-                                             ", or -1 for a random seed");
+    refuse_value("--seed", "'" + text + "': expected a whole number from 0 to " +
+                               std::to_string(UINT64_MAX) + ", or -1 for a random seed");
   return seed;
 }
 
 // "15043+1.5", "15043-inf": a token and what is added to its logit, as llama.cpp writes it.
 riffle_logit_bias parse_logit_bias(const std::string& text) {
-  const auto wrong = [&] {
-    return CLI::ValidationError(
+  const auto refuse = [&] {
+    refuse_value(
         "--logit-bias",
         text_of("'%s': expected TOKEN+NUMBER, TOKEN-NUMBER or TOKEN-inf, such as 15043-1.5, where "
                 "NUMBER is 0 to %g",
@@ -41,13 +39,13 @@ riffle_logit_bias parse_logit_bias(const std::string& text) {
   riffle_logit_bias out{};
   const char* const end = text.data() + text.size();
   const auto token = std::from_chars(text.data(), end, out.token);
-  if (token.ec != std::errc() || out.token < 0 || token.ptr == end) throw wrong();
+  if (token.ec != std::errc() || out.token < 0 || token.ptr == end) refuse();
   const bool minus = *token.ptr == '-';
-  if ((!minus && *token.ptr != '+') || token.ptr + 1 == end || token.ptr[1] == '-') throw wrong();
+  if ((!minus && *token.ptr != '+') || token.ptr + 1 == end || token.ptr[1] == '-') refuse();
   const auto bias = std::from_chars(token.ptr + 1, end, out.bias);
-  if (bias.ec != std::errc() || bias.ptr != end || std::isnan(out.bias)) throw wrong();
+  if (bias.ec != std::errc() || bias.ptr != end || std::isnan(out.bias)) refuse();
   if (minus) out.bias = -out.bias;
-  if (std::fabs(out.bias) > RIFFLE_MAX_LOGIT_BIAS && out.bias != -INFINITY) throw wrong();
+  if (std::fabs(out.bias) > RIFFLE_MAX_LOGIT_BIAS && out.bias != -INFINITY) refuse();
   return out;
 }
 
@@ -65,130 +63,122 @@ std::string without_escapes(const std::string& text) {
 }
 
 void add_dry_breakers_flag(CLI::App& app, CommonOptions& o) {
-  app.add_option_function<std::vector<std::string>>(
-         "--dry-sequence-breaker",
-         [&o](const std::vector<std::string>& all) {
-           for (const std::string& one : all) {
-             if (one.empty() || (one == "none" && all.size() > 1))
-               throw CLI::ValidationError(
-                   "--dry-sequence-breaker",
-                   "'" + one + "': expected a text" + (one.empty() ? "" : ", or none alone"));
-             if (one != "none") o.breakers.push_back(without_escapes(one));
-           }
-           set_breakers(o.breakers, o.breaker_pointers, o.generate.sampling);
-         },
-         "DRY: a text that ends a repetition, in place of \\n : \" *; none: no such text; may be "
-         "repeated")
-      ->group(kSamplingGroup)
-      ->type_name("TEXT")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_texts(
+      app, "--dry-sequence-breaker",
+      [&o](const std::vector<std::string>& all) {
+        for (const std::string& one : all) {
+          if (one.empty() || (one == "none" && all.size() > 1))
+            refuse_value("--dry-sequence-breaker",
+                         "'" + one + "': expected a text" + (one.empty() ? "" : ", or none alone"));
+          if (one != "none") o.breakers.push_back(without_escapes(one));
+        }
+        o.options.set_breakers(o.breakers);
+      },
+      "DRY: a text that ends a repetition, in place of \\n : \" *; none: no such text; may be "
+      "repeated")
+      .group(kSamplingGroup)
+      .value("TEXT")
+      .repeated();
 }
 
 void add_sampling_flags(CLI::App& app, CommonOptions& o) {
-  add_setting_flags(app, RIFFLE_OPTIONS_GENERATE, &o.generate, false);
-  add_setting_flags(app, RIFFLE_OPTIONS_SAMPLING, &o.generate.sampling, false);
-  app.add_option_function<std::string>(
-         "-s,--seed", [&o](const std::string& s) { o.seed = parse_seed(s); },
-         "the same seed gives the same text; -1: a random seed")
-      ->group(kAnswerGroup)
-      ->type_name("N")
-      ->default_str("-1");
+  add_setting_flags(app, "answer", o.options, false);
+  add_setting_flags(app, "sampling", o.options, false);
+  add_text(
+      app, "-s,--seed", [&o](const std::string& s) { o.seed = parse_seed(s); },
+      "the same seed gives the same text; -1: a random seed")
+      .group(kAnswerGroup)
+      .value("N")
+      .standard("-1");
   add_dry_breakers_flag(app, o);
-  app.add_option_function<std::vector<std::string>>(
-         "-l,--logit-bias",
-         [&o](const std::vector<std::string>& all) {
-           for (const std::string& one : all) {
-             const riffle_logit_bias bias = parse_logit_bias(one);
-             for (const riffle_logit_bias& other : o.logit_bias)
-               if (other.token == bias.token)
-                 throw CLI::ValidationError("--logit-bias", "token " + std::to_string(bias.token) +
-                                                                " has two biases, expected one");
-             o.logit_bias.push_back(bias);
-           }
-         },
-         "add a number from -100 to 100 to the logit of a token, such as 15043+1; 15043-inf "
-         "forbids the token; can be repeated")
-      ->group(kSamplingGroup)
-      ->type_name("TOKEN+X");
+  add_texts(
+      app, "-l,--logit-bias",
+      [&o](const std::vector<std::string>& all) {
+        for (const std::string& one : all) {
+          const riffle_logit_bias bias = parse_logit_bias(one);
+          for (const riffle_logit_bias& other : o.logit_bias)
+            if (other.token == bias.token)
+              refuse_value("--logit-bias",
+                           "token " + std::to_string(bias.token) + " has two biases, expected one");
+          o.logit_bias.push_back(bias);
+        }
+        o.options.set_logit_bias(o.logit_bias);
+      },
+      "add a number from -100 to 100 to the logit of a token, such as 15043+1; 15043-inf "
+      "forbids the token; can be repeated")
+      .group(kSamplingGroup)
+      .value("TOKEN+X");
 }
 
-void add_chat_flag(CLI::App& app, std::string& target) {
+void add_chat_flag(CLI::App& app, Options& options) {
   std::vector<std::string> names;
   for (size_t i = 0; const char* name = riffle_chat_template_name(i); i++) names.push_back(name);
-  app.add_option_function<std::string>(
-         "--chat-template",
-         [&target, names](const std::string& word) {
-           if (std::find(names.begin(), names.end(), word) == names.end())
-             throw CLI::ValidationError("--chat-template",
-                                        "'" + word + "' is not one of " + joined(names, "|"));
-           target = word;
-         },
-         "template of conversations, in place of the model's own: " + joined(names))
-      ->group(kSamplingGroup)
-      ->type_name("NAME");
+  add_text(
+      app, "--chat-template",
+      [&options, names](const std::string& word) {
+        if (std::find(names.begin(), names.end(), word) == names.end())
+          refuse_value("--chat-template", "'" + word + "' is not one of " + joined(names, "|"));
+        options.set("chat-template", word);
+      },
+      "template of conversations, in place of the model's own: " + joined(names))
+      .group(kSamplingGroup)
+      .value("NAME");
 }
 
 // {"reasoning_effort": "high"}, as llama.cpp's users write it.
 void read_template_kwargs(const std::string& text, Thinking* target) {
-  const auto wrong = [](const std::string& what) {
-    return CLI::ValidationError("--chat-template-kwargs", what);
-  };
+  const char* const flag = "--chat-template-kwargs";
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object())
-    throw wrong("found '" + text +
-                "', expected a JSON object such as {\"reasoning_effort\": \"high\"}");
+    refuse_value(flag, "found '" + text +
+                           "', expected a JSON object such as {\"reasoning_effort\": \"high\"}");
   for (const auto& [name, value] : json.items()) {
     if (!is_template_variable(name))
-      throw wrong("found the variable '" + name +
-                  "', expected enable_thinking or reasoning_effort");
+      refuse_value(
+          flag, "found the variable '" + name + "', expected enable_thinking or reasoning_effort");
     if (const std::string expected = set_template_variable(name, value, target); !expected.empty())
-      throw wrong(name + ": found " + value.dump() + ", expected " + expected);
+      refuse_value(flag, name + ": found " + value.dump() + ", expected " + expected);
   }
 }
 
 void add_think_flags(CLI::App& app, Thinking& target) {
   // Each also as =true and =false, as Ollama's users write them.
-  CLI::Option* const think =
-      app.add_flag("--think")
-          ->description(
-              "ask the model to reason first (enable_thinking of its chat template); "
-              "--think=low, --think=medium, --think=high: also how long (reasoning_effort)")
-          ->group(kSamplingGroup)
-          ->type_name(joined({std::begin(kEfforts), std::end(kEfforts)}, "|"))
-          ->each([&target](const std::string& word) {
+  const Flag think =
+      add_switch_or_word(
+          app, "--think",
+          [&target](const std::string& word) {
             target.effort = effort_named(word);
-            const bool on = target.effort || CLI::detail::to_flag_value(word) > 0;
-            target.enabled = on ? RIFFLE_THINKING_ON : RIFFLE_THINKING_OFF;
-          });
-  // CLI11 counts =false as -1.
-  CLI::Option* const no_think =
-      app.add_flag_function(
-             "--no-think",
-             [&target](int64_t n) {
-               target.enabled = n > 0 ? RIFFLE_THINKING_OFF : RIFFLE_THINKING_ON;
-             },
-             "ask the model not to reason; without --think or --no-think the template decides")
-          ->group(kSamplingGroup)
-          ->excludes(think);
-  app.add_option_function<std::string>(
-         "--chat-template-kwargs",
-         [&target](const std::string& text) { read_template_kwargs(text, &target); },
-         "variables of the chat template as a JSON object: enable_thinking, reasoning_effort")
-      ->group(kSamplingGroup)
-      ->type_name("JSON")
-      ->excludes(think)
-      ->excludes(no_think);
+            target.enabled = target.effort || is_on(word) ? "on" : "off";
+          },
+          "ask the model to reason first (enable_thinking of its chat template); "
+          "--think=low, --think=medium, --think=high: also how long (reasoning_effort)")
+          .group(kSamplingGroup)
+          .value(joined({std::begin(kEfforts), std::end(kEfforts)}, "|"));
+  const Flag no_think =
+      add_switch(
+          app, "--no-think", [&target](bool given) { target.enabled = given ? "off" : "on"; },
+          "ask the model not to reason; without --think or --no-think the template decides")
+          .group(kSamplingGroup)
+          .excludes(think);
+  add_text(
+      app, "--chat-template-kwargs",
+      [&target](const std::string& text) { read_template_kwargs(text, &target); },
+      "variables of the chat template as a JSON object: enable_thinking, reasoning_effort")
+      .group(kSamplingGroup)
+      .value("JSON")
+      .excludes(think)
+      .excludes(no_think);
 }
 
-void add_weights_flag(CLI::App& app, std::string& target) {
-  app.add_option("--weights", target,
-                 "convert the weights to a smaller type while loading (riffle quantize keeps the "
-                 "result in a file): q8, q6, q5, q4, " +
-                     joined(split(weight_type_words(), '|')))
-      ->group(kSamplingGroup)
-      ->type_name("TYPE")
-      ->check(weight_type_error);
+void add_weights_flag(CLI::App& app, Options& options) {
+  add_text(
+      app, "--weights", [&options](const std::string& type) { options.set("weights", type); },
+      "convert the weights to a smaller type while loading (riffle quantize keeps the "
+      "result in a file): q8, q6, q5, q4, " +
+          joined(split(weight_type_words(), '|')))
+      .group(kSamplingGroup)
+      .value("TYPE")
+      .check(weight_type_error);
 }
 
 }  // namespace
@@ -210,87 +200,48 @@ std::string weight_type_error(const std::string& word) {
 }
 
 void add_stop_flag(CLI::App& app, std::vector<std::string>& stop) {
-  app.add_option("--stop", stop, "end an answer before this text; may be repeated")
-      ->group(kSamplingGroup)
-      ->type_name("TEXT")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check([](const std::string& text) {
+  add_texts(app, "--stop", stop, "end an answer before this text; may be repeated")
+      .group(kSamplingGroup)
+      .value("TEXT")
+      .repeated()
+      .check([](const std::string& text) {
         return text.empty() ? "found an empty text, expected one that ends an answer" : "";
       });
 }
 
-void set_breakers(const std::vector<std::string>& breakers, std::vector<const char*>& pointers,
-                  riffle_sampling& sampling) {
-  pointers.clear();
-  for (const std::string& breaker : breakers) pointers.push_back(breaker.c_str());
-  pointers.push_back(nullptr);  // the library takes a null pointer to the list for its own breakers
-  sampling.dry_sequence_breakers = pointers.data();
-  sampling.n_dry_sequence_breakers = breakers.size();
-}
-
-CommonOptions::CommonOptions() {
-  riffle_context_defaults(&context);
-  riffle_generate_defaults(&generate);
-  context.setting_name = flag_of_id;
-}
-
 void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups) {
-  app.add_option("-m,--model", options.model_path,
-                 ".gguf file or folder; default: $RIFFLE_MODEL, else the shipped model")
-      ->type_name("PATH")
-      ->check(not_empty);
-  app.add_flag("-q,--quiet", options.quiet, "no progress and no statistics on stderr");
-  if (groups & CHAT_FLAG) add_chat_flag(app, options.chat_template);
+  add_text(app, "-m,--model", options.model_path,
+           ".gguf file or folder; default: $RIFFLE_MODEL, else the shipped model")
+      .value("PATH")
+      .check(not_empty);
+  add_switch(app, "-q,--quiet", options.quiet, "no progress and no statistics on stderr");
+  if (groups & CHAT_FLAG) add_chat_flag(app, options.options);
   if (groups & THINK_FLAGS) add_think_flags(app, options.thinking);
-  if (groups & WEIGHTS_FLAG) add_weights_flag(app, options.weights);
-  if (groups & JSON_FLAG) app.add_flag("--json", options.json, "one JSON object on stdout");
+  if (groups & WEIGHTS_FLAG) add_weights_flag(app, options.options);
+  if (groups & JSON_FLAG) add_switch(app, "--json", options.json, "one JSON object on stdout");
   if (groups & SAMPLING_FLAGS) add_sampling_flags(app, options);
   const bool comparison = groups & COMPARISON_FLAGS;
-  if (groups & CONTEXT_FLAGS)
-    add_setting_flags(app, RIFFLE_OPTIONS_CONTEXT, &options.context, comparison);
+  if (groups & CONTEXT_FLAGS) add_setting_flags(app, "context", options.options, comparison);
   if (groups & SELECTION_FLAGS)
-    for (const riffle_setting* s : settings_of(RIFFLE_OPTIONS_SELECTION))
+    for (const SettingRow* s : settings_of("selection"))
       if (comparison || !s->comparison) add_selection_flag(app, *s, options);
 }
 
-void add_selection_flag(CLI::App& app, const riffle_setting& setting, CommonOptions& options) {
-  options.selection_flags.emplace_back(&setting,
-                                       add_setting_flag(app, setting, &options.context.selection));
+void add_selection_flag(CLI::App& app, const SettingRow& setting, CommonOptions& options) {
+  options.selection_flags.emplace_back(&setting, add_setting_flag(app, setting, options.options));
 }
 
-const char* selector_name(riffle_selector v) { return word_of(setting("selection.selector"), v); }
-const char* device_name(riffle_device v) { return word_of(setting("device"), v); }
-const char* kv_name(riffle_kv_type v) { return word_of(setting("kv_type"), v); }
-
-riffle_selector parse_selector(const std::string& word) {
-  riffle_selection s;
-  riffle_selection_defaults(&s);
-  const riffle_setting& selector = setting("selection.selector");
-  if (!set(selector, &s, word))
-    throw CLI::ValidationError("--selectors", "'" + word + "': expected " + expected(selector));
-  return s.selector;
+std::string parse_selector(const std::string& word) {
+  Options options;
+  if (!options.accepts("selector", word))
+    refuse_value("--selectors", "'" + word + "': expected " + setting("selector").expected);
+  return word;
 }
 
 std::optional<uint64_t> size_of(const std::string& text, Unit unit) {
-  constexpr double kMost = 9.2e18;  // what an int64 holds
-  double v = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, v);
-  if (error != std::errc() || !(v >= 0)) return std::nullopt;
-  std::string suffix(stop, end);
-  for (char& c : suffix) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (suffix.empty()) {
-    if (v != std::floor(v)) return std::nullopt;
-  } else {
-    const size_t power = std::string_view("kmgt").find(suffix[0]);
-    const std::string rest = suffix.substr(1);
-    const bool bytes = unit == Unit::BYTES && (rest == "b" || rest == "ib");
-    if (power == std::string_view::npos || !(rest.empty() || bytes)) return std::nullopt;
-    v = std::ldexp(v, 10 * static_cast<int>(power + 1));
-  }
-  if (!(v < kMost)) return std::nullopt;
-  return static_cast<uint64_t>(v);
+  uint64_t size = 0;
+  if (!riffle_read_size(text.c_str(), unit == Unit::BYTES, &size)) return std::nullopt;
+  return size;
 }
 
 const char* size_examples(Unit unit) {
@@ -311,12 +262,10 @@ std::string size_without_unit(const std::string& text, Unit unit) {
 }
 
 uint64_t parse_size(const std::string& flag, const std::string& text, Unit unit) {
-  if (const std::string why = size_without_unit(text, unit); !why.empty())
-    throw CLI::ValidationError(flag, why);
+  if (const std::string why = size_without_unit(text, unit); !why.empty()) refuse_value(flag, why);
   if (const std::optional<uint64_t> n = size_of(text, unit)) return *n;
-  throw CLI::ValidationError(flag, "'" + text + "': expected a " +
-                                       (unit == Unit::BYTES ? "size " : "whole number ") +
-                                       size_examples(unit));
+  refuse_value(flag, "'" + text + "': expected a " +
+                         (unit == Unit::BYTES ? "size " : "whole number ") + size_examples(unit));
 }
 
 std::vector<int64_t> parse_size_list(const std::string& flag, const std::string& text) {
@@ -324,7 +273,7 @@ std::vector<int64_t> parse_size_list(const std::string& flag, const std::string&
   std::stringstream in(text);
   for (std::string item; std::getline(in, item, ',');)
     out.push_back(static_cast<int64_t>(parse_size(flag, item, Unit::COUNT)));
-  if (out.empty()) throw CLI::ValidationError(flag, "the list is empty");
+  if (out.empty()) refuse_value(flag, "the list is empty");
   return out;
 }
 

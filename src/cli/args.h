@@ -3,10 +3,10 @@
 // A subcommand lives in one file and registers itself:
 //     void add_eval(CLI::App& app, Command& chosen) {
 //       auto o = std::make_shared<EvalOptions>();  // holds a CommonOptions
-//       CLI::App* sub = app.add_subcommand("eval", "...");
-//       add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS);
-//       sub->add_option("--tasks", o->tasks, "...");
-//       sub->final_callback([o, &chosen] { chosen = [o] { return eval_main(*o); }; });
+//       CLI::App& command = add_command(app, "eval", "...");
+//       add_common_flags(command, o->common, CONTEXT_FLAGS | SELECTION_FLAGS);
+//       add_text(command, "--tasks", o->tasks, "...").value("NAME,...");
+//       when_parsed(command, [o, &chosen] { chosen = [o] { return eval_main(*o); }; });
 //     }
 // The function it hands over returns an ExitCode or throws Exit (common.h); main prints the text
 // and ends with the code.
@@ -18,39 +18,31 @@
 #include <utility>
 #include <vector>
 
+#include "cli/flags.h"
+#include "cli/options.h"
+#include "cli/settings.h"
 #include "cli/thinking.h"
 #include "riffle.h"
-
-// The headers of CLI11 and of JSON are slow to compile: only files that use them include them.
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 
 namespace riffle::cli {
 
 // Everything the shared flags say. Built with the library's defaults; flags change it.
 struct CommonOptions {
-  CommonOptions();
   std::string model_path;  // -m; "" until resolve_model_path() (common.h, called by load_model)
-  riffle_context_options context;             // holds .selection too
-  riffle_generate_options generate;           // -n and the sampler's numbers, without seed, biases
+  Options options;         // of the model, the context, the selection and the answer
   std::vector<riffle_logit_bias> logit_bias;  // --logit-bias
-  std::vector<std::string> breakers;          // --dry-sequence-breaker; generate points to them
-  std::vector<const char*> breaker_pointers;  // if the flag is there
+  std::vector<std::string> breakers;          // --dry-sequence-breaker
   std::optional<uint64_t> seed;               // --seed; none: each command draws its own (seed.h)
-  std::string chat_template;                  // --chat-template; "": the model's own
   Thinking thinking;                          // --think, --no-think, --chat-template-kwargs
-  std::string weights;                        // --weights; "": as the file has them
   bool json = false;
   bool quiet = false;
-  std::vector<std::pair<const riffle_setting*, const CLI::Option*>> selection_flags;  // as parsed
+  std::vector<std::pair<const SettingRow*, Flag>> selection_flags;  // as parsed
 };
 
 // Which groups of flags a subcommand takes. -m and -q always.
 enum FlagGroups : unsigned {
-  CONTEXT_FLAGS = 1,      // settings of riffle_context_options
-  SELECTION_FLAGS = 2,    // settings of riffle_selection
+  CONTEXT_FLAGS = 1,      // settings of contexts
+  SELECTION_FLAGS = 2,    // settings of the selection
   SAMPLING_FLAGS = 4,     // -n --temp --top-k --top-p --min-p --seed, penalties, XTC, DRY
   JSON_FLAG = 8,          // --json
   CHAT_FLAG = 16,         // --chat-template
@@ -64,28 +56,17 @@ std::string weight_type_error(const std::string& word);
 std::string weight_type_words();
 
 void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups);
-// The flag of one setting of riffle_selection.
-void add_selection_flag(CLI::App& app, const riffle_setting& setting, CommonOptions& options);
+// Adds the flag of one setting of the selection.
+void add_selection_flag(CLI::App& app, const SettingRow& setting, CommonOptions& options);
 
 // --stop: texts that end an answer.
 void add_stop_flag(CLI::App& app, std::vector<std::string>& stop);
 
-// Has sampling point to these breakers of DRY, also if there are none; `pointers` holds what it
-// points to.
-void set_breakers(const std::vector<std::string>& breakers, std::vector<const char*>& pointers,
-                  riffle_sampling& sampling);
-
-// The spellings that flags accept, for tables and JSON.
-const char* selector_name(riffle_selector v);
-const char* device_name(riffle_device v);
-const char* kv_name(riffle_kv_type v);
-
 // A check of a flag: a script's variable that is not set is no path.
 std::string not_empty(const std::string& value);
 
-// A word of a flag's value to its enum, e.g. for a list such as --selectors dense,psa. Throws
-// CLI::ValidationError.
-riffle_selector parse_selector(const std::string& word);
+// A word of --selectors. Refuses another with refuse_value.
+std::string parse_selector(const std::string& word);
 
 // A number with a suffix: "4096", "32K", "1.5G" (K = 1024), of bytes also "12GB" and "12GiB", in
 // upper or lower case. None if it is anything else, no whole number, or above 9.2e18.
@@ -98,7 +79,7 @@ std::string least_size(uint64_t bytes);
 // An error for a plain number too small to be meant in bytes, such as 12 for 12G; "": the size is
 // plausible.
 std::string size_without_unit(const std::string& text, Unit unit);
-// size_of. Throws CLI::ValidationError, naming the flag.
+// size_of. Refuses another text with refuse_value.
 uint64_t parse_size(const std::string& flag, const std::string& text, Unit unit);
 // "512,4K,30000" to counts.
 std::vector<int64_t> parse_size_list(const std::string& flag, const std::string& text);

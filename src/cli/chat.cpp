@@ -1,7 +1,6 @@
 // riffle chat: a conversation, on a terminal or through a pipe.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -22,21 +21,6 @@ namespace fs = std::filesystem;
 namespace riffle::cli {
 namespace {
 
-const char* const kHelp =
-    R"(/load FILE       read a document; it goes in front of your next question
-/retry           answer the last message again
-/save FILE       keep the conversation and the documents read for it
-/open FILE       go on with a kept conversation, or with a document of riffle read
-/system TEXT     set the system message; without TEXT: remove it
-/think [LEVEL]   reasoning: on, off, low, medium or high; without LEVEL: show the setting
-/set NAME VALUE  change temp, top-k, top-p, min-p, seed, max-tokens, ...; without both: show them
-/stats           show the numbers of tokens, the speed and the seed
-/clear           forget the conversation
-/help            show this list
-/exit            leave (also Ctrl-D)
-""" begins and ends a message of several lines; so does a \ at the end of a line; a pasted text is
-one message. Tab completes commands and paths. Ctrl-C stops an answer; at an empty prompt it leaves,
-unless something is unsaved.)";
 constexpr std::string_view kQuotes = "\"\"\"";  // around a message of several lines
 
 struct ChatOptions {
@@ -51,7 +35,7 @@ class Chat {
  public:
   explicit Chat(ChatOptions& o)
       : o_(o), quiet_(o.common.quiet), editor_(history_path(), complete_chat) {
-    o_.common.generate.sampling.seed = o.common.seed ? *o.common.seed : draw_seed();
+    o_.common.options.set("seed", o.common.seed ? *o.common.seed : draw_seed());
   }
 
   int run() {
@@ -62,7 +46,7 @@ class Chat {
     grammar_ = make_grammar(model_.get(), grammar);
     say_unread_settings(o_.common);
     say_unread_thinking(model_.get(), o_.common);
-    context_ = create_context(model_.get(), o_.common.context, o_.common.quiet);
+    context_ = create_context(model_.get(), o_.common.options, o_.common.quiet);
     // On a terminal one Ctrl-C too many is soon pressed, and must not cost what is not saved.
     InterruptGuard guard(context_.get(), editor_.interactive() ? InterruptGuard::EndsBy::TERM
                                                                : InterruptGuard::EndsBy::ANY);
@@ -72,7 +56,7 @@ class Chat {
     if (!o_.session.empty() && fs::exists(o_.session, error)) open(o_.session, true);
     said_ = say_notice(context_.get(), quiet_);
     if (editor_.interactive() && !quiet_) {
-      const std::string seed = seed_text(o_.common.generate.sampling);
+      const std::string seed = seed_text(o_.common.options);
       notice(false, "%s, %d tokens of context%s. /help lists commands.",
              o_.common.model_path.c_str(), n_ctx(), seed.empty() ? "" : (", " + seed).c_str());
     }
@@ -245,9 +229,9 @@ class Chat {
     Session session = file.load(context_.get(), quiet_);
     clear();
     session_ = std::move(session);
-    if (to_keep || is_kept(path)) kept_ = file.info().save_id;
+    if (to_keep || is_kept(path)) kept_ = file.save_id();
     const SavedText& text = file.text();
-    if (text.chat) saved_[real_path(path)] = file.info().save_id;
+    if (text.chat) saved_[real_path(path)] = file.save_id();
     if (text.chat) messages_ = text.messages;
     else if (!text.system.empty()) messages_ = {{"system", text.system}};
     const bool has_system = !messages_.empty() && messages_[0].role == "system";
@@ -295,7 +279,7 @@ class Chat {
                                              : line.find_first_not_of(" \t", space));
     while (!rest.empty() && (rest.back() == ' ' || rest.back() == '\t')) rest.pop_back();
     if (word == "/exit" || word == "/quit" || word == "/bye") return false;
-    if (word == "/help") std::fprintf(stderr, "%s\n", kHelp);
+    if (word == "/help") std::fprintf(stderr, "%s\n", kChatHelp);
     else if (word == "/stats") show_stats();
     else if (word == "/clear") clear(), say_cleared();
     else if (word == "/load") load(rest), keep();
@@ -342,7 +326,7 @@ class Chat {
     std::error_code error;
     if (fs::exists(path, error) && is_new_file(path)) {
       save(path);
-      id = SessionFile(path).info().save_id;
+      id = SessionFile(path).save_id();
     } else if (!save(path, &id)) {
       throw not_replaced(EXIT_RUN, path, "a new file or one that has this conversation already");
     }
@@ -450,7 +434,7 @@ class Chat {
       throw Exit(EXIT_RUN, "/retry: there is no message yet, expected one to answer again");
     answer(last_);
     // The next seed of the chat, since the same one would give the same text.
-    if (o_.common.generate.sampling.temperature > 0)
+    if (o_.common.options.number("temp") > 0)
       notice(quiet_, "[this answer has the seed %llu; /set seed %llu and /retry give it again]",
              static_cast<unsigned long long>(used_seed_),
              static_cast<unsigned long long>(used_seed_));
@@ -502,27 +486,21 @@ class Chat {
 
   void answer(Turn turn) {
     const bool in_reasoning = prefill(turn.messages, "reading");
-    riffle_generate_options g;
-    riffle_generate_defaults(&g);
-    g.max_tokens = o_.common.generate.max_tokens;
-    g.sampling = sampling_of(o_.common);
+    Options g = o_.common.options;
     // The first answer takes the session's seed itself, as run does. The others take seeds that
     // follow from it: a question asked again gets another answer, and the same seed and questions
     // give the same conversation.
-    if (answers_) g.sampling.seed = derived_seed(o_.common.generate.sampling.seed, answers_);
+    if (answers_) g.set("seed", derived_seed(g.size("seed"), answers_));
     ++answers_;
-    used_seed_ = g.sampling.seed;
-    g.trim_start = true;
-    g.ignore_eos = o_.ignore_eos;
-    std::vector<const char*> stop;
-    for (const std::string& s : o_.stop) stop.push_back(s.c_str());
-    g.stop = stop.data();
-    g.n_stop = stop.size();
-    g.grammar = grammar_.get();
-    g.reasoning = reasoning_of(true, in_reasoning, o_.common.thinking);
+    used_seed_ = g.size("seed");
+    g.set("trim-start", true);
+    g.set("ignore-eos", o_.ignore_eos);
+    g.set_stop(o_.stop);
+    g.set_grammar(grammar_.get());
+    g.set("reasoning", reasoning_of(true, in_reasoning, o_.common.thinking));
     StreamedAnswer answer(reasoning_marks(model_.get()), in_reasoning, true, quiet_);
     riffle_result result{};
-    check(riffle_generate(session_.get(), &g, StreamedAnswer::on_token, &answer, &result),
+    check(riffle_generate(session_.get(), g.get(), StreamedAnswer::on_token, &answer, &result),
           context_.get());
     if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
     answer.finish();
@@ -546,16 +524,16 @@ class Chat {
 
   void show_stats() {
     say_notice(context_.get(), false);
-    const riffle_stats s = context_stats(context_.get());
-    riffle_sampling last = o_.common.generate.sampling;
-    last.seed = used_seed_;
-    const std::string seed = answers_ ? seed_text(last) : seed_text(o_.common.generate.sampling);
+    const Facts s = context_stats(context_.get());
+    Options last = o_.common.options;
+    last.set("seed", used_seed_);
+    const std::string seed = answers_ ? seed_text(last) : seed_text(o_.common.options);
     std::fprintf(stderr,
                  "%s%s\n%zu of %d tokens of context in use; KV in host memory %s; peak memory %s\n",
                  stats_line(s).c_str(), seed.empty() ? "" : (", " + seed).c_str(),
                  riffle_session_length(session_.get()), n_ctx(),
-                 human_bytes(static_cast<double>(s.host_kv_bytes)).c_str(),
-                 human_bytes(static_cast<double>(s.peak_rss_bytes)).c_str());
+                 human_bytes(s.number("host_kv_bytes")).c_str(),
+                 human_bytes(s.number("peak_rss_bytes")).c_str());
   }
 
   ChatOptions& o_;
@@ -586,27 +564,27 @@ class Chat {
 
 void add_chat(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<ChatOptions>();
-  CLI::App* sub = app.add_subcommand(
-      "chat", "Talk with the model; /load puts a document in front of a question");
+  CLI::App& command =
+      add_command(app, "chat", "Talk with the model; /load puts a document in front of a question");
   set_notes(
-      *sub,
+      command,
       "/help lists the commands of a conversation. Without a terminal, each line of stdin is a\n"
       "question and each answer ends in a line break. A model's reasoning is printed on stderr,\n"
       "dimmed, if that is a terminal; -q hides it.",
-      kHelp);
-  sub->add_option("--system", o->system, "system message")->type_name("TEXT");
-  sub->add_option("--session", o->session,
-                  "keep the chat in this file, after every answer; go on with the chat in it")
-      ->type_name("FILE")
-      ->check(named_file);
-  add_stop_flag(*sub, o->stop);
-  sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token")
-      ->group(kSamplingGroup);
-  add_grammar_flags(*sub, o->grammar);
+      kChatHelp);
+  add_text(command, "--system", o->system, "system message").value("TEXT");
+  add_text(command, "--session", o->session,
+           "keep the chat in this file, after every answer; go on with the chat in it")
+      .value("FILE")
+      .check(named_file);
+  add_stop_flag(command, o->stop);
+  add_switch(command, "--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token")
+      .group(kSamplingGroup);
+  add_grammar_flags(command, o->grammar);
   add_common_flags(
-      *sub, o->common,
+      command, o->common,
       CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | THINK_FLAGS | WEIGHTS_FLAG);
-  sub->final_callback([o, &chosen] { chosen = [o] { return Chat(*o).run(); }; });
+  when_parsed(command, [o, &chosen] { chosen = [o] { return Chat(*o).run(); }; });
 }
 
 }  // namespace riffle::cli

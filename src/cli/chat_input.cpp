@@ -12,6 +12,23 @@
 #include "cli/settings.h"
 
 namespace riffle::cli {
+
+const char* const kChatHelp =
+    R"(/load FILE       read a document; it goes in front of your next question
+/retry           answer the last message again
+/save FILE       keep the conversation and the documents read for it
+/open FILE       go on with a kept conversation, or with a document of riffle read
+/system TEXT     set the system message; without TEXT: remove it
+/think [LEVEL]   reasoning: on, off, low, medium or high; without LEVEL: show the setting
+/set NAME VALUE  change temp, top-k, top-p, min-p, seed, max-tokens, ...; without both: show them
+/stats           show the numbers of tokens, the speed and the seed
+/clear           forget the conversation
+/help            show this list
+/exit            leave (also Ctrl-D)
+""" begins and ends a message of several lines; so does a \ at the end of a line; a pasted text is
+one message. Tab completes commands and paths. Ctrl-C stops an answer; at an empty prompt it leaves,
+unless something is unsaved.)";
+
 namespace {
 namespace fs = std::filesystem;
 
@@ -53,18 +70,12 @@ std::vector<std::string> complete_path(const std::string& typed) {
 }
 
 // What /set can change, except the seed.
-std::vector<const riffle_setting*> answer_settings() {
-  std::vector<const riffle_setting*> all;
-  for (const riffle_options_kind kind : {RIFFLE_OPTIONS_SAMPLING, RIFFLE_OPTIONS_GENERATE})
-    for (const riffle_setting* s : settings_of(kind))
-      if (*s->flag) all.push_back(s);
+std::vector<const SettingRow*> answer_settings() {
+  std::vector<const SettingRow*> all;
+  for (const char* kind : {"sampling", "answer"})
+    for (const SettingRow* s : settings_of(kind))
+      if (!s->flag.empty()) all.push_back(s);
   return all;
-}
-
-// "max-tokens" of the flag "-n,--max-tokens".
-std::string name_of(const riffle_setting& s) {
-  const std::string flags = s.flag;
-  return flags.substr(flags.rfind("--") + 2);
 }
 
 std::string with_dashes(std::string_view name) {
@@ -73,17 +84,10 @@ std::string with_dashes(std::string_view name) {
   return word;
 }
 
-// Returns whether word is the setting's long or short flag, or its member's name.
-bool is_named(const riffle_setting& s, const std::string& word) {
-  const std::string_view id = s.id;
-  return word == name_of(s) || word == with_dashes(id.substr(id.find('.') + 1)) ||
-         (word.size() == 1 && flag_of(s) == "-" + word);
-}
-
-// The struct of which the setting is a member.
-void* options_of(riffle_generate_options& generate, const riffle_setting& s) {
-  if (s.options == RIFFLE_OPTIONS_SAMPLING) return &generate.sampling;
-  return &generate;
+// Returns whether word is the setting's name or short flag.
+bool is_named(const SettingRow& s, const std::string& word) {
+  const bool temperature = s.name == "temp" && word == "temperature";
+  return word == s.name || temperature || (word.size() == 1 && flag_of(s) == "-" + word);
 }
 
 void set_seed(CommonOptions& options, const std::string& value) {
@@ -96,12 +100,12 @@ void set_seed(CommonOptions& options, const std::string& value) {
                text_of("/set seed: found '%s', expected a whole number from 0 to %s, or -1 for "
                        "a random seed",
                        value.c_str(), std::to_string(UINT64_MAX).c_str()));
-  options.generate.sampling.seed = seed;
+  options.options.set("seed", seed);
 }
 
 std::string setting_names() {
   std::string names;
-  for (const riffle_setting* s : answer_settings()) names += name_of(*s) + ", ";
+  for (const SettingRow* s : answer_settings()) names += s->name + ", ";
   return names + "seed";
 }
 
@@ -140,7 +144,7 @@ Completion complete_chat(const std::string& before_cursor) {
     found.words = complete_path(before_cursor.substr(found.from));
   } else if (before_cursor.starts_with(kSet)) {
     std::vector<std::string> names = {"seed"};
-    for (const riffle_setting* s : answer_settings()) names.push_back(name_of(*s));
+    for (const SettingRow* s : answer_settings()) names.push_back(s->name);
     offer(kSet.size(), names);
   } else if (before_cursor.starts_with(kThink)) {
     std::vector<std::string> levels(std::begin(kEfforts), std::end(kEfforts));
@@ -154,11 +158,9 @@ Completion complete_chat(const std::string& before_cursor) {
 
 std::string chat_settings(const CommonOptions& options) {
   std::string text;
-  riffle_generate_options generate = options.generate;
-  for (const riffle_setting* s : answer_settings())
-    text += text_of("%-10s  %g\n", name_of(*s).c_str(),
-                    riffle_setting_get(s, options_of(generate, *s)));
-  return text + text_of("%-10s  %s\n", "seed", std::to_string(generate.sampling.seed).c_str());
+  for (const SettingRow* s : answer_settings())
+    text += text_of("%-10s  %g\n", s->name.c_str(), options.options.number(s->name));
+  return text + text_of("%-10s  %s\n", "seed", options.options.text("seed").c_str());
 }
 
 bool set_chat_setting(CommonOptions& options, std::string_view name, const std::string& value) {
@@ -167,11 +169,11 @@ bool set_chat_setting(CommonOptions& options, std::string_view name, const std::
     set_seed(options, value);
     return true;
   }
-  for (const riffle_setting* s : answer_settings()) {
+  for (const SettingRow* s : answer_settings()) {
     if (!is_named(*s, word)) continue;
-    if (!set(*s, options_of(options.generate, *s), value))
-      throw Exit(EXIT_RUN, text_of("/set %s: found '%s', expected %s", name_of(*s).c_str(),
-                                   value.c_str(), expected(*s).c_str()));
+    if (!options.options.accepts(s->name, value))
+      throw Exit(EXIT_RUN, text_of("/set %s: found '%s', expected %s", s->name.c_str(),
+                                   value.c_str(), s->expected.c_str()));
     return false;
   }
   throw Exit(EXIT_RUN, text_of("/set: found '%s', expected one of %s", std::string(name).c_str(),

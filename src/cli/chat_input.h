@@ -9,6 +9,9 @@
 
 namespace riffle::cli {
 
+// What /help prints.
+extern const char* const kChatHelp;
+
 // The commands of chat, from /clear to /think.
 const std::vector<std::string>& chat_commands();
 

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
@@ -14,8 +13,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "cli/settings.h"
 #include "cli/text_file.h"
+#include "riffle_session_file.h"
 
 namespace riffle::cli {
 namespace fs = std::filesystem;
@@ -109,21 +108,19 @@ int32_t usable_threads(int32_t n, bool quiet) {
 }
 
 Model load_model(CommonOptions& options) {
-  options.context.n_threads = usable_threads(options.context.n_threads, options.quiet);
+  Options& o = options.options;
+  const auto threads = static_cast<int32_t>(o.count("threads"));
+  if (const int32_t usable = usable_threads(threads, options.quiet); usable != threads)
+    o.set("threads", usable);
   options.model_path = resolve_model_path(options.model_path);
   InterruptGuard guard(nullptr);
   Progress progress("loading model", options.quiet);
-  riffle_model_options o;
-  riffle_model_defaults(&o);
-  o.progress = Progress::callback;
-  o.progress_user = &progress;
-  if (!options.chat_template.empty()) o.chat_template = options.chat_template.c_str();
-  if (!options.weights.empty()) o.weights = options.weights.c_str();
-  o.n_threads = options.context.n_threads;
+  o.set_progress(Progress::callback, &progress);
   riffle_model* model = nullptr;
   char err[1024] = "";
   const riffle_status status =
-      riffle_model_load(options.model_path.c_str(), &o, &model, err, sizeof err);
+      riffle_model_load(options.model_path.c_str(), o.get(), &model, err, sizeof err);
+  o.set_progress(nullptr, nullptr);
   progress.finish();
   if (status == RIFFLE_BAD_MODEL && is_session(options.model_path))
     throw Exit(EXIT_BAD_MODEL,
@@ -147,28 +144,37 @@ Model load_model(CommonOptions& options) {
 namespace {
 // Why device auto does not use a GPU, if that may surprise: a GPU is there and cannot be used. Most
 // machines have no GPU; `riffle info` says so there.
-void say_no_gpu(riffle_model* model, const riffle_context_options& options) {
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
-  if (options.device != RIFFLE_DEVICE_AUTO ||
-      riffle_plan_memory(model, &options, &plan, nullptr, 0) != RIFFLE_OK || !*plan.device_note ||
-      std::strcmp(plan.device, "cuda") == 0)
+void say_no_gpu(riffle_model* model, const Options& options) {
+  if (!options.is("device", "auto")) return;
+  riffle_status status = RIFFLE_OK;
+  const Facts plan = plan_of(model, options, &status);
+  if (status != RIFFLE_OK || plan.text("device_note").empty() || plan.text("device") == "cuda" ||
+      plan.on("no_driver"))
     return;
-  if (plan.no_driver) return;
-  notice(false, "running on the CPU: %s", plan.device_note);
+  notice(false, "running on the CPU: %s", plan.text("device_note").c_str());
 }
 }  // namespace
 
-Context create_context(riffle_model* model, const riffle_context_options& options, bool quiet) {
+Facts plan_of(riffle_model* model, const Options& options, riffle_status* status,
+              std::string* error) {
+  riffle_info* plan = nullptr;
+  char err[1024] = "";
+  const riffle_status s = riffle_plan_memory(model, options.get(), &plan, err, sizeof err);
+  const OwnedInfo owned(plan);
+  if (status) *status = s;
+  if (error) *error = err;
+  return plan ? Facts(plan) : Facts();
+}
+
+Context create_context(riffle_model* model, const Options& options, bool quiet) {
   riffle_context* context = nullptr;
   char err[1024] = "";
   if (!quiet) say_no_gpu(model, options);
   InterruptGuard guard(nullptr);
   Progress progress("uploading weights", quiet);
-  riffle_context_options o = options;
-  o.progress = Progress::callback;
-  o.progress_user = &progress;
-  const riffle_status status = riffle_context_create(model, &o, &context, err, sizeof err);
+  Options o = options;
+  o.set_progress(Progress::callback, &progress);
+  const riffle_status status = riffle_context_create(model, o.get(), &context, err, sizeof err);
   progress.finish();
   // What is refused here came from flags.
   if (status != RIFFLE_OK)
@@ -181,27 +187,24 @@ Context create_context(riffle_model* model, const riffle_context_options& option
   return owner;
 }
 
-void share_host_memory(riffle_model* model, riffle_context_options& options) {
-  if (options.host_mem) return;
-  riffle_context_options one = options;
-  one.n_sessions = 1;
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
-  const riffle_status status = riffle_plan_memory(model, &one, &plan, nullptr, 0);
-  if (status != RIFFLE_OK && !plan.device) return;  // the error comes again, with its text
+void share_host_memory(riffle_model* model, Options& options) {
+  if (options.size("host-mem")) return;
+  Options one = options;
+  one.set("sessions", 1);
+  const Facts plan = plan_of(model, one);
+  if (plan.empty()) return;  // the error comes again, with its text
   // Three quarters are for the KV and for what is kept beside it (INT4 keys, digests), which grows
-  // with it and which host_mem does not count.
-  const uint64_t digests =
-      plan.device == std::string("cuda") ? 0 : plan.digests;  // a GPU has them in its own memory
-  const double kv = static_cast<double>(plan.host_kv),
-               beside = static_cast<double>(plan.selector_state + digests);
+  // with it and which host-mem does not count.
+  const double digests = plan.text("device") == "cuda" ? 0  // a GPU has them in its own memory
+                                                       : plan.number("digests");
+  const double kv = plan.number("host_kv"), beside = plan.number("selector_state") + digests;
   const double share = kv > 0 ? kv / (kv + beside) : 1;
-  options.host_mem = std::max(
-      static_cast<uint64_t>(0.75 * share * static_cast<double>(plan.host_memory)), plan.host_kv);
+  options.set("host-mem", static_cast<uint64_t>(
+                              std::max(std::floor(0.75 * share * plan.number("host_memory")), kv)));
 }
 
 void check_logit_bias(riffle_model* model, const CommonOptions& options) {
-  const int32_t vocab_size = model_info(model).vocab_size;
+  const int32_t vocab_size = model_info(model).id("vocab_size");
   for (const riffle_logit_bias& bias : options.logit_bias)
     if (bias.token >= vocab_size)
       throw Exit(EXIT_USAGE,
@@ -210,11 +213,11 @@ void check_logit_bias(riffle_model* model, const CommonOptions& options) {
 }
 
 void say_unread_settings(const CommonOptions& options) {
-  const riffle_selection& s = options.context.selection;
   for (const auto& [setting, flag] : options.selection_flags)
-    if (flag->count() && !read_by(*setting, s))
+    if (flag.given() && !read_by(*setting, options.options))
       notice(options.quiet, "%s has no effect: selector %s does not look at it, it is for %s",
-             flag_of(*setting).c_str(), selector_name(s.selector), selectors_of(*setting).c_str());
+             flag_of(*setting).c_str(), options.options.text("selector").c_str(),
+             joined(setting->selectors).c_str());
 }
 
 Session create_session(riffle_context* context) {
@@ -223,16 +226,11 @@ Session create_session(riffle_context* context) {
   return Session(session);
 }
 
-riffle_model_info model_info(const riffle_model* model) {
-  riffle_model_info info{};
-  info.struct_size = sizeof info;
-  check(riffle_model_get_info(model, &info), model);
-  return info;
-}
+Facts model_info(const riffle_model* model) { return Facts(riffle_model_info(model)); }
 
 std::string model_name(const riffle_model* model, const std::string& path) {
-  const riffle_model_info info = model_info(model);
-  return *info.name ? info.name : fs::path(path).filename().string();
+  const std::string name = riffle_info_text(riffle_model_info(model), "name");
+  return name.empty() ? fs::path(path).filename().string() : name;
 }
 
 std::string say_notice(const riffle_context* context, bool quiet, const std::string& said) {
@@ -243,19 +241,16 @@ std::string say_notice(const riffle_context* context, bool quiet, const std::str
   return text;
 }
 
-riffle_stats context_stats(const riffle_context* context) {
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  check(riffle_get_stats(context, &stats), context);
-  return stats;
+Facts context_stats(riffle_context* context) {
+  const riffle_info* const stats = riffle_context_stats(context);
+  if (!stats) throw std::bad_alloc();
+  return Facts(stats);
 }
 
-riffle_stats session_stats(const riffle_session* session) {
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  if (const riffle_status s = riffle_session_get_stats(session, &stats); s != RIFFLE_OK)
-    throw Exit(exit_code_of(s), riffle_status_name(s));
-  return stats;
+Facts session_stats(riffle_session* session) {
+  const riffle_info* const stats = riffle_session_stats(session);
+  if (!stats) throw std::bad_alloc();
+  return Facts(stats);
 }
 
 // ---- text and tokens ----
@@ -313,25 +308,21 @@ std::string today() {
 ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
                        const Thinking& thinking) {
   std::vector<riffle_message> list;
-  std::vector<const char*> reasoning;
   size_t guess = 64;
   for (const Message& m : messages) {
     check_no_nul("the message", m.content);
-    list.push_back({m.role.c_str(), m.content.c_str()});
-    reasoning.push_back(m.reasoning.empty() ? nullptr : m.reasoning.c_str());
+    list.push_back(
+        {m.role.c_str(), m.content.c_str(), m.reasoning.empty() ? nullptr : m.reasoning.c_str()});
     guess += m.content.size() + 16;
   }
-  const std::string date = today();
-  riffle_chat_options options;
-  riffle_chat_defaults(&options);
-  options.thinking = thinking.enabled;
-  options.reasoning_effort = thinking.effort;
-  options.reasoning = reasoning.data();
-  options.date = date.c_str();
+  Options options;
+  options.set("thinking", thinking.enabled);
+  options.set("reasoning-effort", thinking.effort ? thinking.effort : "");
+  options.set("date", today());
   ChatPrompt prompt;
   prompt.tokens = fill_buffer<std::vector<int32_t>>(
       model, guess, [&](int32_t* out, size_t capacity, size_t* n) {
-        return riffle_chat_prompt(model, list.data(), list.size(), &options, out, capacity, n,
+        return riffle_chat_prompt(model, list.data(), list.size(), options.get(), out, capacity, n,
                                   &prompt.in_reasoning);
       });
   return prompt;
@@ -360,17 +351,17 @@ double ratio(double a, double b) {
 }
 }  // namespace
 
-double kv_read_pct(const riffle_stats& s) {
-  return 100 * ratio(static_cast<double>(s.kv_tokens_read), static_cast<double>(s.kv_tokens_total));
+double kv_read_pct(const Facts& s) {
+  return 100 * ratio(s.number("kv_tokens_read"), s.number("kv_tokens_total"));
 }
-double pool_hit_pct(const riffle_stats& s) {
-  return 100 * ratio(static_cast<double>(s.pool_hits), static_cast<double>(s.pool_lookups));
+double pool_hit_pct(const Facts& s) {
+  return 100 * ratio(s.number("pool_hits"), s.number("pool_lookups"));
 }
-double prefill_rate(const riffle_stats& s) {
-  return ratio(static_cast<double>(s.prefill_tokens), s.prefill_seconds);
+double prefill_rate(const Facts& s) {
+  return ratio(s.number("prefill_tokens"), s.number("prefill_seconds"));
 }
-double decode_rate(const riffle_stats& s) {
-  return ratio(static_cast<double>(s.decode_tokens), s.decode_seconds);
+double decode_rate(const Facts& s) {
+  return ratio(s.number("decode_tokens"), s.number("decode_seconds"));
 }
 
 const char* finish_name(riffle_finish finish) {
@@ -385,68 +376,48 @@ const char* finish_name(riffle_finish finish) {
 
 std::string percent(double value) { return std::isfinite(value) ? text_of("%.1f%%", value) : "-"; }
 
-std::string stats_line(const riffle_stats& s) {
-  std::string line = text_of("%llu tokens read", static_cast<unsigned long long>(s.prefill_tokens));
+std::string stats_line(const Facts& s) {
+  std::string line = text_of("%.0f tokens read", s.number("prefill_tokens"));
   if (const double r = prefill_rate(s); std::isfinite(r)) line += text_of(" at %.0f/s", r);
-  const auto tokens = static_cast<unsigned long long>(s.decode_tokens);
-  if (s.lookup_proposed)
-    line += text_of(", %llu tokens in %llu decode steps", tokens,
-                    static_cast<unsigned long long>(s.decode_steps));
-  else line += text_of(", %llu decode steps", tokens);
+  const double tokens = s.number("decode_tokens");
+  if (s.number("lookup_proposed") > 0)
+    line += text_of(", %.0f tokens in %.0f decode steps", tokens, s.number("decode_steps"));
+  else line += text_of(", %.0f decode steps", tokens);
   if (const double r = decode_rate(s); std::isfinite(r)) line += text_of(" at %.1f/s", r);
   if (const double p = kv_read_pct(s); std::isfinite(p)) line += text_of(", %.1f%% of KV read", p);
   if (const double p = pool_hit_pct(s); std::isfinite(p)) line += text_of(", %.1f%% pool hits", p);
   return line;
 }
 
-riffle_sampling sampling_of(const CommonOptions& o) {
-  riffle_sampling s = o.generate.sampling;
-  s.logit_bias = o.logit_bias.data();
-  s.n_logit_bias = o.logit_bias.size();
-  return s;
+std::string seed_text(const Options& answer) {
+  return answer.number("temp") > 0 ? "seed " + answer.text("seed") : "";
 }
 
-std::string seed_text(const riffle_sampling& s) {
-  return s.temperature > 0 ? "seed " + std::to_string(s.seed) : "";
+Json stats_json(const Facts& s) {
+  Json json = Json::object();
+  const auto counts = [&](std::initializer_list<const char*> names) {
+    for (const char* name : names) json[name] = s.count(name);
+  };
+  counts({"prefill_tokens"});
+  json["prefill_seconds"] = number(s.number("prefill_seconds"));
+  json["prefill_tokens_per_second"] = number(prefill_rate(s));
+  counts({"decode_tokens", "decode_steps", "lookup_proposed", "lookup_accepted"});
+  json["decode_seconds"] = number(s.number("decode_seconds"));
+  json["decode_tokens_per_second"] = number(decode_rate(s));
+  counts({"kv_blocks_total", "kv_blocks_read"});
+  json["kv_read_pct"] = number(kv_read_pct(s));
+  counts({"kv_tokens_total", "kv_tokens_read", "kv_bytes_read", "index_bytes_read", "selections",
+          "cached_selections", "pool_slots", "pool_lookups", "pool_hits"});
+  json["pool_hit_pct"] = number(pool_hit_pct(s));
+  counts({"loaded_bytes", "flushed_bytes", "evictions", "host_kv_bytes", "peak_rss_bytes"});
+  return json;
 }
 
-Json stats_json(const riffle_stats& s) {
-  return {{"prefill_tokens", s.prefill_tokens},
-          {"prefill_seconds", number(s.prefill_seconds)},
-          {"prefill_tokens_per_second", number(prefill_rate(s))},
-          {"decode_tokens", s.decode_tokens},
-          {"decode_steps", s.decode_steps},
-          {"lookup_proposed", s.lookup_proposed},
-          {"lookup_accepted", s.lookup_accepted},
-          {"decode_seconds", number(s.decode_seconds)},
-          {"decode_tokens_per_second", number(decode_rate(s))},
-          {"kv_blocks_total", s.kv_blocks_total},
-          {"kv_blocks_read", s.kv_blocks_read},
-          {"kv_read_pct", number(kv_read_pct(s))},
-          {"kv_tokens_total", s.kv_tokens_total},
-          {"kv_tokens_read", s.kv_tokens_read},
-          {"kv_bytes_read", s.kv_bytes_read},
-          {"index_bytes_read", s.index_bytes_read},
-          {"selections", s.selections},
-          {"cached_selections", s.cached_selections},
-          {"pool_slots", s.pool_slots},
-          {"pool_lookups", s.pool_lookups},
-          {"pool_hits", s.pool_hits},
-          {"pool_hit_pct", number(pool_hit_pct(s))},
-          {"loaded_bytes", s.loaded_bytes},
-          {"flushed_bytes", s.flushed_bytes},
-          {"evictions", s.evictions},
-          {"host_kv_bytes", s.host_kv_bytes},
-          {"peak_rss_bytes", s.peak_rss_bytes}};
-}
+Json selection_json(const Options& options) { return settings_json("selection", options); }
 
-Json selection_json(const riffle_selection& s) {
-  return settings_json(RIFFLE_OPTIONS_SELECTION, &s);
-}
-
-Json context_json(const riffle_context_options& o) {
-  Json json = settings_json(RIFFLE_OPTIONS_CONTEXT, &o);
-  json["selection"] = selection_json(o.selection);
+Json context_json(const Options& options) {
+  Json json = settings_json("context", options);
+  json["selection"] = selection_json(options);
   return json;
 }
 

@@ -13,6 +13,9 @@
 #include "cli/args.h"
 #include "cli/text.h"
 #include "riffle.h"
+#include "riffle_batch.h"
+#include "riffle_steps.h"
+#include "riffle_text.h"
 
 namespace riffle::cli {
 
@@ -78,25 +81,29 @@ int32_t usable_threads(int32_t n, bool quiet);
 Model load_model(CommonOptions& options);
 // Where no --host-mem was given, three quarters of the machine's memory, but at least one
 // session's: so that a number of sessions neither shortens the context nor fills the machine.
-void share_host_memory(riffle_model* model, riffle_context_options& options);
+void share_host_memory(riffle_model* model, Options& options);
 // One line on stderr, unless quiet, where device auto found a GPU wanting, or no GPU although
 // gpu_mem is given.
-Context create_context(riffle_model* model, const riffle_context_options& options, bool quiet);
+Context create_context(riffle_model* model, const Options& options, bool quiet);
+// What running with the options takes, whether it fits or not; empty after other errors. status and
+// error: of riffle_plan_memory; may be null.
+Facts plan_of(riffle_model* model, const Options& options, riffle_status* status = nullptr,
+              std::string* error = nullptr);
 Session create_session(riffle_context* context);
 // Throws Exit(EXIT_USAGE) if --logit-bias names a token that the model does not have.
 void check_logit_bias(riffle_model* model, const CommonOptions& options);
 // Names the selection flags that were given and that the selector does not look at, to stderr.
 void say_unread_settings(const CommonOptions& options);
 
-riffle_model_info model_info(const riffle_model* model);
+Facts model_info(const riffle_model* model);
 // The name that the model's file carries, or the last part of its path.
 std::string model_name(const riffle_model* model, const std::string& path);
-riffle_stats context_stats(const riffle_context* context);
+Facts context_stats(riffle_context* context);
 // What is new in riffle_context_notice since `said`, to stderr: before an answer, since it tells
 // what the answer is worth, and again behind it (memory is pinned while a prompt is read). Returns
 // the whole notice.
 std::string say_notice(const riffle_context* context, bool quiet, const std::string& said = "");
-riffle_stats session_stats(const riffle_session* session);
+Facts session_stats(riffle_session* session);
 
 // ---- text and tokens ----
 
@@ -202,20 +209,19 @@ std::string human_bytes(double bytes);  // "28.6 MiB"
 // ---- statistics and JSON ----
 
 // Shares in percent; NaN where nothing was counted (to JSON: null).
-double kv_read_pct(const riffle_stats& stats);
-double pool_hit_pct(const riffle_stats& stats);
-double prefill_rate(const riffle_stats& stats);  // tokens/s
-double decode_rate(const riffle_stats& stats);
+double kv_read_pct(const Facts& stats);
+double pool_hit_pct(const Facts& stats);
+double prefill_rate(const Facts& stats);  // tokens/s
+double decode_rate(const Facts& stats);
 
 const char* finish_name(riffle_finish finish);  // "stop", "length", "context", "aborted", "none"
 std::string percent(double value);              // "9.7%", or "-" for NaN
-std::string stats_line(const riffle_stats& stats);
-riffle_sampling sampling_of(const CommonOptions& options);  // points into options
-std::string seed_text(const riffle_sampling& sampling);     // "seed 17"; "" if the answer is greedy
+std::string stats_line(const Facts& stats);
+std::string seed_text(const Options& answer);  // "seed 17"; "" if the answer is greedy
 
-Json stats_json(const riffle_stats& stats);  // counters; rates and percentages beside them
-Json selection_json(const riffle_selection& selection);
-Json context_json(const riffle_context_options& options);
+Json stats_json(const Facts& stats);  // counters; rates and percentages beside them
+Json selection_json(const Options& options);
+Json context_json(const Options& options);
 void print_json(const Json& json);  // dump and a newline to stdout
 
 }  // namespace riffle::cli

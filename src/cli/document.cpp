@@ -36,7 +36,7 @@ std::string keep_begun(const std::string& path, SavedText text, riffle_context* 
     const SessionFile file(path);
     // A whole document is kept, also if another model counts it in fewer tokens.
     ours = file.text().all_tokens != 0 && is_same_document(file.text(), text) &&
-           file.info().n_tokens <= read;
+           file.info().count("n_tokens") <= static_cast<int64_t>(read);
   }
   if (read == 0 || !ours) return "nothing is saved in " + path;
   clear_interrupted();

@@ -1,10 +1,13 @@
 #include "cli/foreign.h"
 
+#include <utility>
+
 namespace riffle::cli {
 
-const std::vector<ForeignFlag>& foreign_flags() {
-  static const std::vector<ForeignFlag> all = {
-      // Those that mean the same.
+namespace {
+
+std::vector<ForeignFlag> same_flags() {
+  return {
       {{"--n-predict", "--predict", "--num-predict", "--max-new-tokens"}, "--max-tokens", nullptr},
       {{"--ctx-size", "--num-ctx"}, "--ctx", nullptr},
       {{"--temperature"}, "--temp", nullptr},
@@ -17,8 +20,11 @@ const std::vector<ForeignFlag>& foreign_flags() {
       {{"-no-cnv", "--no-conversation"},
        "--raw",
        "riffle run --raw continues a prompt as plain text"},
+  };
+}
 
-      // The model.
+std::vector<ForeignFlag> model_flags() {
+  return {
       {{"-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-hft", "--hf-token", "-mu", "--model-url",
         "-dr", "--docker-repo"},
        nullptr,
@@ -37,8 +43,11 @@ const std::vector<ForeignFlag>& foreign_flags() {
         "--yarn-beta-fast"},
        nullptr,
        "the model's file sets its RoPE: leave the flag out"},
+  };
+}
 
-      // Where and how it is computed.
+std::vector<ForeignFlag> device_flags() {
+  return {
       {{"-ngl", "--n-gpu-layers", "--gpu-layers", "--num-gpu"},
        nullptr,
        "riffle runs all layers on one device: --device cuda or --device cpu; --gpu-mem SIZE limits "
@@ -81,8 +90,11 @@ const std::vector<ForeignFlag>& foreign_flags() {
        nullptr,
        "--lookup N computes up to N tokens ahead, which it copies from the prompt and the answer; "
        "riffle has no draft models and no lookup files"},
+  };
+}
 
-      // Sampling.
+std::vector<ForeignFlag> sampling_flags() {
+  return {
       {{"--mirostat", "--mirostat-lr", "--mirostat-ent", "--typical", "--typical-p", "--top-nsigma",
         "--top-n-sigma", "--dynatemp-range", "--dynatemp-exp", "--tfs", "--penalize-nl"},
        nullptr,
@@ -96,8 +108,11 @@ const std::vector<ForeignFlag>& foreign_flags() {
        nullptr,
        "riffle batch gives log probabilities: \"logprobs\" in the body of a line"},
       {{"-r", "--reverse-prompt"}, nullptr, "--stop TEXT ends an answer before TEXT"},
+  };
+}
 
-      // Prompts and conversations.
+std::vector<ForeignFlag> prompt_flags() {
+  return {
       {{"-i", "-if", "-cnv", "--interactive", "--interactive-first", "--conversation"},
        nullptr,
        "riffle chat is a conversation, riffle run answers one prompt: leave the flag out"},
@@ -139,8 +154,11 @@ const std::vector<ForeignFlag>& foreign_flags() {
       {{"-mli", "--multiline-input"},
        nullptr,
        "a message of several lines begins and ends with \"\"\": leave the flag out"},
+  };
+}
 
-      // What is printed.
+std::vector<ForeignFlag> output_flags() {
+  return {
       {{"-co", "--color", "--colors", "--log-colors"},
        nullptr,
        "riffle uses colours only on terminals, unless NO_COLOR is set: leave the flag out"},
@@ -158,8 +176,11 @@ const std::vector<ForeignFlag>& foreign_flags() {
       {{"--format"},
        nullptr,
        "--json prints one JSON object; --json-schema FILE constrains the answer"},
+  };
+}
 
-      // Servers.
+std::vector<ForeignFlag> server_flags() {
+  return {
       {{"--host",          "--port",      "--api-key",    "--api-key-file", "-a",
         "--alias",         "--embedding", "--embeddings", "--reranking",    "-cb",
         "--cont-batching", "-nocb",       "--metrics",    "--props",        "-to",
@@ -169,6 +190,18 @@ const std::vector<ForeignFlag>& foreign_flags() {
        "riffle has no server: riffle batch answers the lines of a JSONL file, and riffle.h is the "
        "C library"},
   };
+}
+
+}  // namespace
+
+const std::vector<ForeignFlag>& foreign_flags() {
+  static const std::vector<ForeignFlag> all = [] {
+    std::vector<ForeignFlag> flags;
+    for (const auto part : {same_flags, model_flags, device_flags, sampling_flags, prompt_flags,
+                            output_flags, server_flags})
+      for (ForeignFlag& flag : part()) flags.push_back(std::move(flag));
+    return flags;
+  }();
   return all;
 }
 

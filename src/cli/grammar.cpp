@@ -1,6 +1,5 @@
 #include "cli/grammar.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "cli/help.h"
@@ -18,20 +17,18 @@ std::string not_stdin(const std::string& value) {
 }  // namespace
 
 void add_grammar_flags(CLI::App& app, GrammarFlags& flags) {
-  CLI::Option* const schema =
-      app.add_option("--json-schema", flags.schema,
-                     "JSON Schema that the answer follows: a file, or the schema itself")
-          ->group(kAnswerGroup)
-          ->type_name("FILE")
-          ->check(not_stdin);
-  app.add_option(
-         "--grammar", flags.gbnf,
-         "GBNF grammar (llama.cpp's format) that the answer follows: a file, or the grammar "
-         "itself")
-      ->group(kSamplingGroup)
-      ->type_name("FILE")
-      ->check(not_stdin)
-      ->excludes(schema);
+  const Flag schema = add_text(app, "--json-schema", flags.schema,
+                               "JSON Schema that the answer follows: a file, or the schema itself")
+                          .group(kAnswerGroup)
+                          .value("FILE")
+                          .check(not_stdin);
+  add_text(app, "--grammar", flags.gbnf,
+           "GBNF grammar (llama.cpp's format) that the answer follows: a file, or the grammar "
+           "itself")
+      .group(kSamplingGroup)
+      .value("FILE")
+      .check(not_stdin)
+      .excludes(schema);
 }
 
 GrammarText read_grammar(const GrammarFlags& flags) {
@@ -108,10 +105,9 @@ std::shared_ptr<const riffle_grammar> continued_grammar(const riffle_grammar* gr
   return {rest, GrammarDeleter()};
 }
 
-riffle_reasoning reasoning_of(bool message, bool in_reasoning, const Thinking& thinking) {
-  if (in_reasoning) return RIFFLE_REASONING_BEGUN;
-  return message && thinking.enabled != RIFFLE_THINKING_OFF ? RIFFLE_REASONING_ALLOWED
-                                                            : RIFFLE_REASONING_NONE;
+const char* reasoning_of(bool message, bool in_reasoning, const Thinking& thinking) {
+  if (in_reasoning) return "begun";
+  return message && thinking.enabled != "off" ? "allowed" : "none";
 }
 
 }  // namespace riffle::cli

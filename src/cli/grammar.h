@@ -53,6 +53,6 @@ std::shared_ptr<const riffle_grammar> continued_grammar(const riffle_grammar* gr
 
 // Whether an answer may begin with reasoning before what the grammar constrains. message: the
 // prompt was formed by a chat template.
-riffle_reasoning reasoning_of(bool message, bool in_reasoning, const Thinking& thinking);
+const char* reasoning_of(bool message, bool in_reasoning, const Thinking& thinking);
 
 }  // namespace riffle::cli

@@ -1,5 +1,6 @@
 #include "cli/help.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <sstream>
 #include <vector>
@@ -112,7 +113,16 @@ std::string positionals_of(const CLI::App& app, bool names) {
   return text;
 }
 
-}  // namespace
+class Help : public CLI::FormatterBase {
+ public:
+  // details: follow the footer in --help-all.
+  explicit Help(std::string details = "") : details_(std::move(details)) {}
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override;
+
+ private:
+  std::string details_;
+};
 
 std::string Help::make_help(const CLI::App* app, std::string, CLI::AppFormatMode mode) const {
   const bool all = mode != CLI::AppFormatMode::Normal, top = app->get_parent() == nullptr;
@@ -151,6 +161,10 @@ std::string Help::make_help(const CLI::App* app, std::string, CLI::AppFormatMode
       out += "\n\nriffle " + sub->get_name() + "\n" + sub->help("", CLI::AppFormatMode::All);
   return out;
 }
+
+}  // namespace
+
+void set_help(CLI::App& command) { command.formatter(std::make_shared<Help>()); }
 
 void set_notes(CLI::App& command, const std::string& notes, const std::string& details) {
   command.footer(notes);

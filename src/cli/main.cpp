@@ -85,15 +85,13 @@ std::string reworded(const CLI::ParseError& e) {
   return text;
 }
 
-int run(int argc, char** argv) {
-  CLI::App app("riffle: answers from very long documents on small memory", "riffle");
-  app.formatter(std::make_shared<Help>());
+void add_commands(CLI::App& app, Command& chosen) {
+  set_help(app);
   app.require_subcommand(1);
   app.set_help_flag("-h,--help", "print this help and exit");
   app.set_help_all_flag("--help-all", "print the help with all options and exit");
   app.set_version_flag("--version", std::string("riffle ") + riffle_version(),
                        "print the version and exit");
-  Command chosen;
   add_chat(app, chosen);
   add_run(app, chosen);
   add_read(app, chosen);
@@ -105,11 +103,19 @@ int run(int argc, char** argv) {
   add_quantize(app, chosen);
   add_tokenize(app, chosen);
   app.footer(kFooter);  // last: commands that are added later would inherit it
-  const auto usage = [&](const char* text, const std::string& command) {
-    for (const std::string& line : split(text, '\n')) complain(line.c_str());
-    std::fprintf(stderr, "See riffle%s --help.\n", command.c_str());
-    return EXIT_USAGE;
-  };
+}
+
+// command: its name, or "".
+int refuse_usage(const std::string& text, const std::string& command) {
+  for (const std::string& line : split(text, '\n')) complain(line.c_str());
+  std::fprintf(stderr, "See riffle%s --help.\n", (command.empty() ? "" : " " + command).c_str());
+  return EXIT_USAGE;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("riffle: answers from very long documents on small memory", "riffle");
+  Command chosen;
+  add_commands(app, chosen);
   std::vector<std::string> args(argv + 1, argv + argc);
   const std::string first = args.empty() ? "" : args[0];
   try {
@@ -119,17 +125,17 @@ int run(int argc, char** argv) {
   } catch (const Exit& e) {
     const auto named =
         app.get_subcommands([&](const CLI::App* s) { return s->get_name() == first; });
-    return usage(e.what(), named.empty() ? "" : " " + first);
+    return refuse_usage(e.what(), named.empty() ? "" : first);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) {  // --help, --version
       app.exit(e);
       return EXIT_OK;
     }
     const auto subs = app.get_subcommands();
+    const std::string command = subs.empty() ? "" : subs.front()->get_name();
     if (!subs.empty() && dynamic_cast<const CLI::ExtrasError*>(&e))
-      return usage(unexpected(*subs.front(), {argv + 2, argv + argc}).c_str(),
-                   " " + subs.front()->get_name());
-    return usage(reworded(e).c_str(), subs.empty() ? "" : " " + subs.front()->get_name());
+      return refuse_usage(unexpected(*subs.front(), {argv + 2, argv + argc}), command);
+    return refuse_usage(reworded(e), command);
   }
   return chosen();
 }

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -78,19 +77,18 @@ std::string read_input(bool quiet, bool optional) {
 }
 
 bool file_is_input(const PromptFlags& flags) {
-  return flags.file_given->count() && flags.file == "-";
+  return flags.file_given.given() && flags.file == "-";
 }
 
 }  // namespace
 
 void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
   flags.text_given =
-      app.add_option("-p,--prompt", flags.text, "the prompt; text that is piped in goes before it")
-          ->type_name("TEXT");
-  flags.file_given =
-      app.add_option("-f,--file", flags.file,
-                     "read the prompt from a file (-: stdin); -p TEXT then follows it")
-          ->type_name("FILE");
+      add_text(app, "-p,--prompt", flags.text, "the prompt; text that is piped in goes before it")
+          .value("TEXT");
+  flags.file_given = add_text(app, "-f,--file", flags.file,
+                              "read the prompt from a file (-: stdin); -p TEXT then follows it")
+                         .value("FILE");
 }
 
 std::string PromptParts::text() const {
@@ -100,10 +98,10 @@ std::string PromptParts::text() const {
 
 PromptParts read_prompt_parts(const PromptFlags& flags, bool quiet) {
   PromptParts parts;
-  parts.asked = flags.text_given->count() > 0;
+  parts.asked = flags.text_given.given();
   parts.question = flags.text;
   parts.source = "standard input";
-  if (flags.file_given->count()) {
+  if (flags.file_given.given()) {
     if (!file_is_input(flags)) parts.source = flags.file;
     parts.document = file_is_input(flags) ? read_input(quiet, false) : read_file(flags.file);
   } else if (parts.asked) {
@@ -121,7 +119,7 @@ PromptParts read_prompt_parts(const PromptFlags& flags, bool quiet) {
 }
 
 void say_piped_document(const PromptFlags& flags, const PromptParts& parts, bool quiet) {
-  if (!parts.asked || parts.document.empty() || flags.file_given->count()) return;
+  if (!parts.asked || parts.document.empty() || flags.file_given.given()) return;
   notice(quiet, "[standard input, %s, is the document before -p; give < /dev/null if it is not]",
          human_bytes(static_cast<double>(parts.document.size())).c_str());
 }
@@ -131,13 +129,13 @@ std::string prompt_text(const PromptFlags& flags, bool quiet) {
 }
 
 void say_unread_input(const PromptFlags& flags, bool quiet) {
-  if (file_is_input(flags) || !(flags.file_given->count() || flags.text_given->count())) return;
+  if (file_is_input(flags) || !(flags.file_given.given() || flags.text_given.given())) return;
   const Input input = standard_input();
   if (input == Input::BEGUN)
     return notice(quiet,
                   "[standard input is not read: some of it has been read before; "
                   "-f - reads the rest]");
-  if (!flags.file_given->count()) return;
+  if (!flags.file_given.given()) return;
   int waiting = 0;
   struct stat s {};
   const bool held =
@@ -151,30 +149,31 @@ void say_unread_input(const PromptFlags& flags, bool quiet) {
 }
 
 void add_message_flags(CLI::App& app, MessageFlags& flags) {
-  CLI::Option* const raw =
-      app.add_flag("--raw", flags.raw, "continue the prompt as it is, without a chat template");
-  app.add_flag("--chat", flags.chat,
-               "wrap the prompt in the chat template; an error if the model has none")
-      ->group(kSamplingGroup)
-      ->excludes(raw);
-  app.add_option("--system", flags.system, "system message; implies --chat")
-      ->type_name("TEXT")
-      ->excludes(raw);
+  const Flag raw =
+      add_switch(app, "--raw", flags.raw, "continue the prompt as it is, without a chat template");
+  add_switch(app, "--chat", flags.chat,
+             "wrap the prompt in the chat template; an error if the model has none")
+      .group(kSamplingGroup)
+      .excludes(raw);
+  add_text(app, "--system", flags.system, "system message; implies --chat")
+      .value("TEXT")
+      .excludes(raw);
 }
 
 void exclude_raw(CLI::App& app) {
   for (const char* flag : {"--chat-template", "--think", "--no-think", "--chat-template-kwargs"})
-    app.get_option(flag)->excludes(app.get_option("--raw"));
+    flag_named(app, flag).excludes(flag_named(app, "--raw"));
 }
 
 bool is_message(const MessageFlags& flags, const CommonOptions& common, riffle_model* model) {
   if (flags.raw) return false;
-  if (flags.chat || !flags.system.empty() || !common.chat_template.empty()) return true;
-  if (*model_info(model).chat_template_name) return true;
+  if (flags.chat || !flags.system.empty() || !common.options.text("chat-template").empty())
+    return true;
+  if (!model_info(model).text("chat_template_name").empty()) return true;
   // Asked for, it says why there is none.
-  const riffle_message probe{"user", "x"};
+  const riffle_message probe{"user", "x", nullptr};
   size_t n = 0;
-  riffle_chat_tokens(model, &probe, 1, nullptr, 0, &n);
+  riffle_chat_prompt(model, &probe, 1, nullptr, nullptr, 0, &n, nullptr);
   std::string why = riffle_model_error(model);
   why.resize(std::min(why.find(';'), why.size()));
   notice(common.quiet,
@@ -184,13 +183,13 @@ bool is_message(const MessageFlags& flags, const CommonOptions& common, riffle_m
   return false;
 }
 
-void check_length(riffle_model* model, const std::string& text,
-                  const riffle_context_options& options) {
+void check_length(riffle_model* model, const std::string& text, const Options& options) {
   if (text.size() < size_t{1} << 20) return;
-  const riffle_model_info info = model_info(model);
-  const auto most = static_cast<size_t>(options.n_ctx ? options.n_ctx : info.n_ctx_train);
+  const Facts info = model_info(model);
+  const int64_t n_ctx = options.count("ctx");
+  const auto most = static_cast<size_t>(n_ctx ? n_ctx : info.count("n_ctx_train"));
   size_t longest = 1;
-  for (int32_t token = 0; token < info.vocab_size; ++token)
+  for (int32_t token = 0; token < info.id("vocab_size"); ++token)
     longest = std::max(longest, token_bytes(model, token).size());
   // White space may be dropped, and no normalisation makes a text four times shorter.
   const auto bytes = static_cast<size_t>(std::count_if(

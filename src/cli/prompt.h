@@ -21,8 +21,7 @@ namespace riffle::cli {
 //   a terminal, /dev/null        not at all
 struct PromptFlags {
   std::string text, file;
-  CLI::Option* text_given = nullptr;
-  CLI::Option* file_given = nullptr;
+  Flag text_given, file_given;
 };
 constexpr int kSilence = 10;
 
@@ -60,8 +59,7 @@ void exclude_raw(CLI::App& app);
 bool is_message(const MessageFlags& flags, const CommonOptions& common, riffle_model* model);
 // Throws Exit if a long text certainly has more tokens than the context of these options holds, so
 // that nobody waits until all of it is tokenised.
-void check_length(riffle_model* model, const std::string& text,
-                  const riffle_context_options& options);
+void check_length(riffle_model* model, const std::string& text, const Options& options);
 ChatPrompt question_prompt(riffle_model* model, const std::string& system, const std::string& text,
                            bool message, const Thinking& thinking);
 

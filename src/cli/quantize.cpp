@@ -1,8 +1,9 @@
 // riffle quantize: a model's weights in another type, as a GGUF file.
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/common.h"
+#include "cli/help.h"
 
 namespace riffle::cli {
 namespace {
@@ -21,7 +22,7 @@ void require_unquantised(const std::string& path) {
   if (riffle_model_load(path.c_str(), nullptr, &opened, err, sizeof err) != RIFFLE_OK)
     return;  // riffle_quantize refuses it, with the reason
   const Model model(opened);
-  const std::string type = model_info(opened).weight_type;
+  const std::string type = model_info(opened).text("weight_type");
   if (type == "F32" || type == "F16" || type == "BF16") return;
   throw Exit(
       EXIT_USAGE,
@@ -34,22 +35,22 @@ int quantize_main(const QuantizeOptions& o) {
   const auto start = std::chrono::steady_clock::now();
   const std::string in = resolve_model_path(o.in);
   if (!o.allow_requantize) require_unquantised(in);
-  riffle_quantize_result result{};
-  result.struct_size = sizeof result;
+  Facts result;
   char err[1024] = "";
   riffle_status status;
   {
     InterruptGuard guard(nullptr);
     const int32_t threads = usable_threads(o.threads, o.quiet);
     Progress progress("converting weights", o.quiet);
-    riffle_quantize_options options;
-    riffle_quantize_defaults(&options);
-    options.type = o.type.c_str();
-    options.n_threads = threads;
-    options.overwrite = o.force;
-    options.progress = Progress::callback;
-    options.progress_user = &progress;
-    status = riffle_quantize(in.c_str(), o.out.c_str(), &options, &result, err, sizeof err);
+    Options options;
+    options.set("weights", o.type);
+    if (threads != 0) options.set("threads", std::min<int64_t>(threads, 1024));
+    options.set("overwrite", o.force);
+    options.set_progress(Progress::callback, &progress);
+    riffle_info* made = nullptr;
+    status = riffle_quantize(in.c_str(), o.out.c_str(), options.get(), &made, err, sizeof err);
+    const OwnedInfo owned(made);
+    if (made) result = Facts(made);
     progress.finish();
     if (status == RIFFLE_ABORTED && interrupted()) {
       notice(o.quiet, "[stopped; nothing was written]");
@@ -68,9 +69,8 @@ int quantize_main(const QuantizeOptions& o) {
   if (status != RIFFLE_OK) throw Exit(exit_code_of(status), err);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const double bits =
-      8 * static_cast<double>(result.weight_bytes_out) / static_cast<double>(result.n_params);
-  if (result.weight_bytes_out > result.weight_bytes_in)
+  const double bits = 8 * result.number("weight_bytes_out") / result.number("n_params");
+  if (result.number("weight_bytes_out") > result.number("weight_bytes_in"))
     notice(
         o.quiet,
         "warning: %s is larger than its source: %s takes more bits than the source's weights and "
@@ -80,26 +80,25 @@ int quantize_main(const QuantizeOptions& o) {
     print_json({{"model", in},
                 {"out", o.out},
                 {"type", o.type},
-                {"n_params", result.n_params},
-                {"weight_bytes_in", result.weight_bytes_in},
-                {"weight_bytes_out", result.weight_bytes_out},
-                {"file_bytes", result.file_bytes},
+                {"n_params", result.count("n_params")},
+                {"weight_bytes_in", result.count("weight_bytes_in")},
+                {"weight_bytes_out", result.count("weight_bytes_out")},
+                {"file_bytes", result.count("file_bytes")},
                 {"bits_per_weight", number(bits)},
-                {"fallback_matrices", result.n_fallback},
-                {"relative_error", number(result.relative_error)},
+                {"fallback_matrices", result.count("n_fallback")},
+                {"relative_error", number(result.number("relative_error"))},
                 {"seconds", number(seconds)},
                 {"version", riffle_version()}});
     return EXIT_OK;
   }
-  std::string line =
-      text_of("%s: %s -> %s of weights, %.2f bits each, error %.3f%%, %.1f s", o.out.c_str(),
-              human_bytes(static_cast<double>(result.weight_bytes_in)).c_str(),
-              human_bytes(static_cast<double>(result.weight_bytes_out)).c_str(), bits,
-              100 * result.relative_error, seconds);
+  std::string line = text_of("%s: %s -> %s of weights, %.2f bits each, error %.3f%%, %.1f s",
+                             o.out.c_str(), human_bytes(result.number("weight_bytes_in")).c_str(),
+                             human_bytes(result.number("weight_bytes_out")).c_str(), bits,
+                             100 * result.number("relative_error"), seconds);
   notice(o.quiet, "%s", line.c_str());
-  if (result.n_fallback > 0) {
+  if (result.count("n_fallback") > 0) {
     notice(o.quiet, "%llu matrices got a type of shorter blocks, because their rows do not fit %s",
-           static_cast<unsigned long long>(result.n_fallback), o.type.c_str());
+           static_cast<unsigned long long>(result.count("n_fallback")), o.type.c_str());
   }
   return EXIT_OK;
 }
@@ -108,9 +107,10 @@ int quantize_main(const QuantizeOptions& o) {
 
 void add_quantize(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<QuantizeOptions>();
-  CLI::App* sub =
-      app.add_subcommand("quantize", "Convert a model's weights and write it as a GGUF file");
-  sub->footer(
+  CLI::App& command =
+      add_command(app, "quantize", "Convert a model's weights and write it as a GGUF file");
+  set_notes(
+      command,
       R"(All matrices get the type; norms and biases are F32. A type with _m is a mix: these matrices get
 Q6_K: the output matrix (the embedding, if it is the output too), and attention's v and the
 feed-forward's down matrix in layers 0, 2, 4, ... and the last.
@@ -118,31 +118,32 @@ Rows that are no multiple of 256 values get Q5_0 in place of Q4_K, Q5_1 in place
 in place of Q6_K. Rows that are no multiple of 32 get F16.
 Matrices that have their type already are copied. Converting quantised weights adds to their error
 and needs --allow-requantize.
-The error in the summary is the root of the squared differences over that of the squared weights.)");
-  sub->add_option("-m,--model", o->in,
-                  ".gguf file (of a split one: any part) or Hugging Face folder; default: "
-                  "$RIFFLE_MODEL, else the shipped model")
-      ->type_name("PATH")
-      ->check(not_empty);
-  sub->add_option("-o,--output", o->out, "the file to write; it appears when it is complete")
-      ->type_name("FILE")
-      ->required();
-  sub->add_option("--type", o->type,
-                  "type of the weights: " + joined(split(weight_type_words(), '|')))
-      ->type_name("TYPE")
-      ->check(weight_type_error)
-      ->capture_default_str();
-  sub->add_option("-t,--threads", o->threads,
-                  "number of CPU threads; 0: one for each core that the process may use")
-      ->type_name("N")
-      ->check(CLI::Range(0, 100000))
-      ->capture_default_str();
-  sub->add_flag("--force", o->force, "replace the file if it exists");
-  sub->add_flag("--allow-requantize", o->allow_requantize,
-                "convert quantised weights, too; the errors of both types add up");
-  sub->add_flag("-q,--quiet", o->quiet, "no progress and no summary on stderr");
-  sub->add_flag("--json", o->json, "the summary as one JSON object on stdout");
-  sub->final_callback([o, &chosen] { chosen = [o] { return quantize_main(*o); }; });
+The error in the summary is the root of the squared differences over that of the squared weights.)",
+      "");
+  add_text(command, "-m,--model", o->in,
+           ".gguf file (of a split one: any part) or Hugging Face folder; default: "
+           "$RIFFLE_MODEL, else the shipped model")
+      .value("PATH")
+      .check(not_empty);
+  add_text(command, "-o,--output", o->out, "the file to write; it appears when it is complete")
+      .value("FILE")
+      .required();
+  add_text(command, "--type", o->type,
+           "type of the weights: " + joined(split(weight_type_words(), '|')))
+      .value("TYPE")
+      .check(weight_type_error)
+      .shows_default();
+  add_number(command, "-t,--threads", o->threads,
+             "number of CPU threads; 0: one for each core that the process may use")
+      .value("N")
+      .range(0, 100000)
+      .shows_default();
+  add_switch(command, "--force", o->force, "replace the file if it exists");
+  add_switch(command, "--allow-requantize", o->allow_requantize,
+             "convert quantised weights, too; the errors of both types add up");
+  add_switch(command, "-q,--quiet", o->quiet, "no progress and no summary on stderr");
+  add_switch(command, "--json", o->json, "the summary as one JSON object on stdout");
+  when_parsed(command, [o, &chosen] { chosen = [o] { return quantize_main(*o); }; });
 }
 
 }  // namespace riffle::cli

@@ -1,5 +1,4 @@
 // riffle read: a document is read once and kept, for riffle run --session.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "cli/common.h"
@@ -52,12 +51,12 @@ int read_main(ReadOptions& o) {
     text.document = text.document.empty() ? more : with_document(text.document, more);
   }
   Model model = load_model(o.common);
-  check_length(model.get(), text.document, o.common.context);
+  check_length(model.get(), text.document, o.common.options);
   text.system = o.message.system;
   text.message = is_message(o.message, o.common, model.get());
   const std::vector<int32_t> tokens = document_tokens(model.get(), text, o.common.thinking);
   if (tokens.empty()) throw Exit(EXIT_RUN, "the prompt does not begin with the document");
-  Context context = create_context(model.get(), o.common.context, o.common.quiet);
+  Context context = create_context(model.get(), o.common.options, o.common.quiet);
   InterruptGuard guard(context.get());
   Session session = begun_session(o, text, context.get(), tokens);
   if (!session) session = create_session(context.get());
@@ -76,8 +75,8 @@ int read_main(ReadOptions& o) {
   save_session(context.get(), session.get(), o.output, text, o.common.quiet);
   const SessionFile saved(o.output);
   notice(o.common.quiet, "[%s: %zu tokens, %s; riffle run --session %s -p TEXT asks about it]",
-         o.output.c_str(), tokens.size(),
-         human_bytes(static_cast<double>(saved.info().file_bytes)).c_str(), o.output.c_str());
+         o.output.c_str(), tokens.size(), human_bytes(saved.info().number("file_bytes")).c_str(),
+         o.output.c_str());
   return EXIT_OK;
 }
 
@@ -85,29 +84,28 @@ int read_main(ReadOptions& o) {
 
 void add_read(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<ReadOptions>();
-  CLI::App* sub = app.add_subcommand("read", "Read a document once and keep it for questions");
+  CLI::App& command = add_command(app, "read", "Read a document once and keep it for questions");
   set_notes(
-      *sub,
+      command,
       "Questions: riffle run --session FILE -p TEXT, with the same -m, --kv and --block. The\n"
       "answers are those of riffle run -f DOCUMENT -p TEXT.",
       "The file holds the document's text and its keys and values; only its owner can read\n"
       "it. An older document in FILE is replaced when the new one is complete. A chat in FILE is\n"
       "never replaced. After Ctrl-C, FILE keeps the tokens read so far, and the same command\n"
       "continues from there.");
-  sub->add_option("-f,--file", o->files, "the document; may be repeated: one after the other")
-      ->type_name("FILE")
-      ->required()
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  sub->add_option("-o,--output", o->output, "the file in which to keep the document")
-      ->type_name("FILE")
-      ->required()
-      ->check(named_file);
-  add_message_flags(*sub, o->message);
-  add_common_flags(*sub, o->common,
+  add_texts(command, "-f,--file", o->files, "the document; may be repeated: one after the other")
+      .value("FILE")
+      .required()
+      .repeated();
+  add_text(command, "-o,--output", o->output, "the file in which to keep the document")
+      .value("FILE")
+      .required()
+      .check(named_file);
+  add_message_flags(command, o->message);
+  add_common_flags(command, o->common,
                    CONTEXT_FLAGS | SELECTION_FLAGS | CHAT_FLAG | THINK_FLAGS | WEIGHTS_FLAG);
-  exclude_raw(*sub);
-  sub->final_callback([o, &chosen] { chosen = [o] { return read_main(*o); }; });
+  exclude_raw(command);
+  when_parsed(command, [o, &chosen] { chosen = [o] { return read_main(*o); }; });
 }
 
 }  // namespace riffle::cli

@@ -61,8 +61,8 @@ void find_headers(riffle_model* model, ReasoningMarks* marks) {
 }  // namespace
 
 ReasoningMarks reasoning_marks(riffle_model* model) {
-  const riffle_model_info info = model_info(model);
-  ReasoningMarks marks{info.reasoning_begin, info.reasoning_end};
+  const Facts info = model_info(model);
+  ReasoningMarks marks{info.text("reasoning_begin"), info.text("reasoning_end")};
   marks.begin_token = control_token(model, marks.begin);
   marks.end_token = control_token(model, marks.end);
   find_headers(model, &marks);
@@ -236,21 +236,20 @@ void say_unfinished_reasoning(const StreamedAnswer& answer, const riffle_result&
 
 void say_unread_thinking(const riffle_model* model, const CommonOptions& options) {
   const auto& [enabled, effort] = options.thinking;
-  const riffle_model_info info = model_info(model);
-  if (effort && !info.chat_effort) {
+  const Facts info = model_info(model);
+  if (effort && !info.on("chat_effort")) {
     notice(options.quiet,
            "[the reasoning effort %s has no effect: the chat template does not ask for "
            "reasoning_effort]",
            effort);
   }
   // --think=high asks for both, and a template needs one of them.
-  if (enabled == RIFFLE_THINKING_DEFAULT || info.chat_thinking || effort) return;
+  if (enabled == "default" || info.on("chat_thinking") || effort) return;
   notice(options.quiet, "[%s has no effect: the chat template does not ask for enable_thinking%s]",
-         enabled == RIFFLE_THINKING_ON ? "--think" : "--no-think",
-         !info.chat_effort ? ""
-         : enabled == RIFFLE_THINKING_ON
-             ? "; it asks for reasoning_effort: --think=low, medium or high"
-             : "; it asks for reasoning_effort: --think=low reasons least");
+         enabled == "on" ? "--think" : "--no-think",
+         !info.on("chat_effort") ? ""
+         : enabled == "on"       ? "; it asks for reasoning_effort: --think=low, medium or high"
+                                 : "; it asks for reasoning_effort: --think=low reasons least");
 }
 
 }  // namespace riffle::cli

@@ -1,8 +1,8 @@
 // riffle run: one prompt, one answer.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -69,20 +69,14 @@ std::string read_kept_document(const RunOptions& o, SavedText text, riffle_conte
   return "";
 }
 
-// stop: keeps what the options point to.
-riffle_generate_options generate_options(const RunOptions& o, bool message,
-                                         std::vector<const char*>& stop) {
-  riffle_generate_options g;
-  riffle_generate_defaults(&g);
-  g.max_tokens = o.common.generate.max_tokens;
-  g.sampling = sampling_of(o.common);
-  g.sampling.seed = o.common.seed ? *o.common.seed : draw_seed();
-  g.ignore_eos = o.ignore_eos;
-  g.trim_start = message;
-  for (const std::string& s : o.stop) stop.push_back(s.c_str());
-  g.stop = stop.data();
-  g.n_stop = stop.size();
-  return g;
+// The options of the answer.
+Options answer_options(const RunOptions& o, bool message) {
+  Options answer = o.common.options;
+  answer.set("seed", o.common.seed ? *o.common.seed : draw_seed());
+  answer.set("ignore-eos", o.ignore_eos);
+  answer.set("trim-start", message);
+  answer.set_stop(o.stop);
+  return answer;
 }
 
 // Whether the document begins with this text and the text ends at the end of a line.
@@ -119,138 +113,179 @@ Json timings_json(const Times& times, const StreamedAnswer& answer) {
           {"total_seconds", seconds(times.end)}};
 }
 
+// What is asked, in parts: read before the model is loaded, and formed with it.
+struct Question {
+  PromptParts parts;
+  std::optional<SessionFile> file;  // of --session, if it is there already
+  bool makes_file = false;          // a document and a question make one that is not there yet
+  std::string prompt, system;
+  bool message = false;  // formed by a chat template
+};
+
+void read_question(const RunOptions& o, Question& q) {
+  q.parts = read_prompt_parts(o.prompt, o.common.quiet);
+  q.makes_file =
+      !o.session.empty() && q.parts.asked && !q.parts.document.empty() && is_new_file(o.session);
+  if (q.makes_file) check_document_target(o.session);
+  else if (!o.session.empty()) q.file.emplace(o.session);
+}
+
+// Decides between a message and plain text, and checks the length.
+void complete(Question& q, const RunOptions& o, riffle_model* model) {
+  if (q.file) {
+    const SavedText& kept = q.file->text();
+    if (kept.chat)
+      throw Exit(EXIT_RUN, o.session +
+                               ": found a chat, expected a document of riffle read "
+                               "(riffle chat --session goes on with it)");
+    q.prompt = prompt_of_session(o, kept.document, q.parts);
+    q.message = kept.message;
+    q.system = kept.system;
+  } else {
+    q.prompt = q.parts.text();
+    q.message = is_message(o.message, o.common, model);
+    q.system = o.message.system;
+  }
+  if (q.message) check_no_nul(q.parts.source, q.parts.document);
+  check_length(model, q.prompt, o.common.options);
+  if (!q.file) say_piped_document(o.prompt, q.parts, o.common.quiet);
+}
+
+// Reads the document of --session where the file does not hold the whole of it. Returns what a
+// notice says after Ctrl-C, else "".
+std::string read_document(const RunOptions& o, const Question& q, riffle_model* model,
+                          riffle_context* context, riffle_session* session,
+                          const std::vector<int32_t>& tokens) {
+  if (!q.makes_file && !(q.file && q.file->text().all_tokens)) return "";
+  const SavedText text =
+      q.file ? q.file->text()
+             : SavedText{.message = q.message, .document = q.parts.document, .system = q.system};
+  const std::vector<int32_t> of_document = document_tokens(model, text, o.common.thinking);
+  const std::vector<int32_t> held = q.file ? q.file->tokens() : std::vector<int32_t>();
+  // With another chat template than the file's the tokens differ: they are read for this answer.
+  const bool kept =
+      !of_document.empty() && begins_with(of_document, held) && begins_with(tokens, of_document);
+  if (q.file)
+    notice(o.common.quiet, "[%s holds %zu of %zu tokens of its document; the rest is read now%s]",
+           o.session.c_str(), held.size(), text.all_tokens, kept ? " and kept there" : "");
+  else if (!kept)
+    notice(o.common.quiet,
+           "[the document is not kept in %s: the chat template does not begin with it]",
+           o.session.c_str());
+  if (!kept) return "";
+  return read_kept_document(o, text, context, session, of_document, q.file ? q.file->save_id() : 0);
+}
+
+// An answer and what is said of it.
+struct Outcome {
+  const StreamedAnswer& answer;
+  const riffle_result& result;
+  const Options& options;  // of the answer
+  const Times& times;
+  size_t prompt_tokens;
+  const Facts& plan;
+  std::string notice;
+};
+
+void print_answer(const RunOptions& o, const Question& q, riffle_model* model,
+                  riffle_context* context, const Outcome& out) {
+  const Json none(nullptr);
+  const StreamedAnswer& answer = out.answer;
+  print_json(
+      {{"text", answer.text},
+       {"reasoning_content", answer.reasoning.empty() ? none : Json(answer.reasoning)},
+       {"tokens", answer.tokens},
+       {"finish_reason", finish_name(out.result.finish)},
+       {"prompt_tokens", out.prompt_tokens},
+       {"completion_tokens", out.result.n_tokens},
+       {"timings", timings_json(out.times, answer)},
+       {"stats", stats_json(context_stats(context))},
+       {"device", out.plan.empty() ? none : Json(out.plan.text("device"))},
+       {"device_note", out.plan.text("device_note")},
+       {"notice", out.notice.empty() ? none : Json(out.notice)},
+       {"options", context_json(o.common.options)},
+       {"seed", out.options.size("seed")},
+       {"model", o.common.model_path},
+       {"chat_template", q.message ? Json(model_info(model).text("chat_template_name")) : none},
+       {"version", riffle_version()}});
+}
+
+void say_answer(const RunOptions& o, const Facts& stats, const Outcome& out) {
+  const std::string seed = seed_text(out.options);
+  notice(o.common.quiet, "[answer of %d tokens; %s; %s%s]", out.result.n_tokens,
+         stats_line(stats).c_str(), finish_name(out.result.finish),
+         seed.empty() ? "" : ("; " + seed).c_str());
+  say_unfinished_reasoning(out.answer, out.result, o.common.quiet);
+}
+
+// stopped: in the document of --session, and what is kept of it; "": in the prompt.
+void say_stopped(const RunOptions& o, const PromptParts& parts, std::string stopped) {
+  if (stopped.empty()) {
+    stopped = "the prompt was being read";
+    if (o.session.empty() && parts.asked && !parts.document.empty())
+      stopped +=
+          "; with --session FILE the same command keeps what it has read, and goes on from there";
+  }
+  notice(o.common.quiet, "[stopped: %s]", stopped.c_str());
+}
+
 int run_main(RunOptions& o) {
   Times times{};
   times.start = Clock::now();
+  const bool quiet = o.common.quiet;
   const TerminalHold dimmed;  // a signal that ends riffle ends dimmed text too
-  const PromptParts parts = read_prompt_parts(o.prompt, o.common.quiet);
-  std::optional<SessionFile> file;
-  // A document and a question make a file that is not there yet.
-  const bool makes_file =
-      !o.session.empty() && parts.asked && !parts.document.empty() && is_new_file(o.session);
-  if (makes_file) check_document_target(o.session);
-  else if (!o.session.empty()) file.emplace(o.session);
+  Question q;
+  read_question(o, q);
   const GrammarText grammar_text = read_grammar(o.grammar);
   Model model = load_model(o.common);
   check_logit_bias(model.get(), o.common);
   const Grammar grammar = make_grammar(model.get(), grammar_text);
-  say_unread_input(o.prompt, o.common.quiet);
-  bool message;
-  std::string prompt;
-  if (file) {
-    if (file->text().chat)
-      throw Exit(EXIT_RUN, o.session +
-                               ": found a chat, expected a document of riffle read "
-                               "(riffle chat --session goes on with it)");
-    prompt = prompt_of_session(o, file->text().document, parts);
-    message = file->text().message;
-    o.message.system = file->text().system;
-  } else {
-    prompt = parts.text();
-    message = is_message(o.message, o.common, model.get());
-  }
-  if (message) check_no_nul(parts.source, parts.document);
-  check_length(model.get(), prompt, o.common.context);
-  if (!file) say_piped_document(o.prompt, parts, o.common.quiet);
+  say_unread_input(o.prompt, quiet);
+  complete(q, o, model.get());
   const auto form = [&] {
-    return question_prompt(model.get(), o.message.system, prompt, message, o.common.thinking);
+    return question_prompt(model.get(), q.system, q.prompt, q.message, o.common.thinking);
   };
   ChatPrompt formed;
-  if (!file) formed = form();
+  if (!q.file) formed = form();
   // What AUTO stands for; whatever is wrong with the options, creating the context says.
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
-  if (o.common.json) riffle_plan_memory(model.get(), &o.common.context, &plan, nullptr, 0);
+  const Facts plan = o.common.json ? plan_of(model.get(), o.common.options) : Facts();
   say_unread_settings(o.common);
   say_unread_thinking(model.get(), o.common);
-  Context context = create_context(model.get(), o.common.context, o.common.quiet);
+  Context context = create_context(model.get(), o.common.options, quiet);
   InterruptGuard guard(context.get());
-  Session session =
-      file ? file->load(context.get(), o.common.quiet) : create_session(context.get());
-  std::string said = say_notice(context.get(), o.common.quiet);
+  Session session = q.file ? q.file->load(context.get(), quiet) : create_session(context.get());
+  std::string said = say_notice(context.get(), quiet);
   // A file of another model has been refused by now, as one whose prompt this model cannot form.
-  if (file) {
+  if (q.file) {
     formed = form();
-    const std::vector<int32_t> held = file->tokens();
-    say_read_again(o.session, held, held.size(), session.get(), formed.tokens, o.common.quiet);
+    const std::vector<int32_t> held = q.file->tokens();
+    say_read_again(o.session, held, held.size(), session.get(), formed.tokens, quiet);
   }
   const auto& [tokens, in_reasoning] = formed;
   times.ready = Clock::now();
-  std::string stopped;  // in the document of --session: what is kept of it
-  if (makes_file || (file && file->text().all_tokens)) {
-    const SavedText text =
-        file
-            ? file->text()
-            : SavedText{.message = message, .document = parts.document, .system = o.message.system};
-    const std::vector<int32_t> of_document = document_tokens(model.get(), text, o.common.thinking);
-    const std::vector<int32_t> held = file ? file->tokens() : std::vector<int32_t>();
-    // With another chat template than the file's the tokens differ: they are read for this answer.
-    const bool kept =
-        !of_document.empty() && begins_with(of_document, held) && begins_with(tokens, of_document);
-    if (file)
-      notice(o.common.quiet, "[%s holds %zu of %zu tokens of its document; the rest is read now%s]",
-             o.session.c_str(), held.size(), text.all_tokens, kept ? " and kept there" : "");
-    else if (!kept)
-      notice(o.common.quiet,
-             "[the document is not kept in %s: the chat template does not begin with it]",
-             o.session.c_str());
-    if (kept)
-      stopped = read_kept_document(o, text, context.get(), session.get(), of_document,
-                                   file ? file->info().save_id : 0);
-  }
+  const std::string stopped =
+      read_document(o, q, model.get(), context.get(), session.get(), tokens);
   const bool read = stopped.empty() && read_prompt(o, context.get(), session.get(), tokens);
-  std::vector<const char*> stop;
-  riffle_generate_options g = generate_options(o, message, stop);
-  g.grammar = grammar.get();
-  g.reasoning = reasoning_of(message, in_reasoning, o.common.thinking);
-  StreamedAnswer answer(message ? reasoning_marks(model.get()) : ReasoningMarks(), in_reasoning,
-                        !o.common.json, o.common.quiet);
+  Options g = answer_options(o, q.message);
+  g.set_grammar(grammar.get());
+  g.set("reasoning", reasoning_of(q.message, in_reasoning, o.common.thinking));
+  StreamedAnswer answer(q.message ? reasoning_marks(model.get()) : ReasoningMarks(), in_reasoning,
+                        !o.common.json, quiet);
   riffle_result result{};
   result.finish = RIFFLE_FINISH_ABORTED;
   if (read)
-    check(riffle_generate(session.get(), &g, StreamedAnswer::on_token, &answer, &result),
+    check(riffle_generate(session.get(), g.get(), StreamedAnswer::on_token, &answer, &result),
           context.get());
   answer.finish();
   times.end = Clock::now();
   if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
-  const riffle_stats stats = context_stats(context.get());
   // Also in a pipe, as ollama run and llama-cli: files and loops get whole lines.
   if (read && !o.common.json && !answer.text.ends_with('\n')) write_out("\n");
-  said = say_notice(context.get(), o.common.quiet, said);
-  if (o.common.json) {
-    print_json(
-        {{"text", answer.text},
-         {"reasoning_content", answer.reasoning.empty() ? Json(nullptr) : Json(answer.reasoning)},
-         {"tokens", answer.tokens},
-         {"finish_reason", finish_name(result.finish)},
-         {"prompt_tokens", tokens.size()},
-         {"completion_tokens", result.n_tokens},
-         {"timings", timings_json(times, answer)},
-         {"stats", stats_json(stats)},
-         {"device", plan.device ? Json(plan.device) : Json(nullptr)},
-         {"device_note", plan.device_note},
-         {"notice", said.empty() ? Json(nullptr) : Json(said)},
-         {"options", context_json(o.common.context)},
-         {"seed", g.sampling.seed},
-         {"model", o.common.model_path},
-         {"chat_template",
-          message ? Json(model_info(model.get()).chat_template_name) : Json(nullptr)},
-         {"version", riffle_version()}});
-  } else if (read) {
-    const std::string seed = seed_text(g.sampling);
-    notice(o.common.quiet, "[answer of %d tokens; %s; %s%s]", result.n_tokens,
-           stats_line(stats).c_str(), finish_name(result.finish),
-           seed.empty() ? "" : ("; " + seed).c_str());
-    say_unfinished_reasoning(answer, result, o.common.quiet);
-  } else {
-    if (stopped.empty()) {
-      stopped = "the prompt was being read";
-      if (o.session.empty() && parts.asked && !parts.document.empty())
-        stopped +=
-            "; with --session FILE the same command keeps what it has read, and goes on from there";
-    }
-    notice(o.common.quiet, "[stopped: %s]", stopped.c_str());
-  }
+  said = say_notice(context.get(), quiet, said);
+  const Outcome out{answer, result, g, times, tokens.size(), plan, said};
+  if (o.common.json) print_answer(o, q, model.get(), context.get(), out);
+  else if (read) say_answer(o, context_stats(context.get()), out);
+  else say_stopped(o, q.parts, stopped);
   return result.finish == RIFFLE_FINISH_ABORTED ? EXIT_INTERRUPTED : EXIT_OK;
 }
 
@@ -258,10 +293,10 @@ int run_main(RunOptions& o) {
 
 void add_run(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<RunOptions>();
-  CLI::App* sub = app.add_subcommand(
-      "run", "Answer one prompt: -p TEXT, -f FILE, piped text, or a document and -p TEXT");
+  CLI::App& command = add_command(
+      app, "run", "Answer one prompt: -p TEXT, -f FILE, piped text, or a document and -p TEXT");
   set_notes(
-      *sub,
+      command,
       R"(Document and question: riffle run -f FILE -p TEXT, or ... | riffle run -p TEXT.
 If the model has a chat template that riffle can evaluate, the prompt becomes a user's message.
 Otherwise, and with --raw, the model continues the prompt.)",
@@ -273,24 +308,23 @@ the document). With -p alone it is read to its end if it is a pipe, a socket, or
 has begun to read. A pipe that stays open and sends nothing for 10 s is an error. Give < /dev/null
 if there is no document: in a loop that reads standard input itself, and where ssh, a script or CI
 leaves a pipe open. -f - waits for as long as it takes.)");
-  add_prompt_flags(*sub, o->prompt);
-  add_message_flags(*sub, o->message);
-  CLI::Option* const session =
-      sub->add_option("--session", o->session,
-                      "document of 'riffle read'; with -f and -p also a new file")
-          ->type_name("FILE")
-          ->check(named_file);
+  add_prompt_flags(command, o->prompt);
+  add_message_flags(command, o->message);
+  Flag session = add_text(command, "--session", o->session,
+                          "document of 'riffle read'; with -f and -p also a new file")
+                     .value("FILE")
+                     .check(named_file);
   for (const char* flag : {"--raw", "--chat", "--system"})
-    session->excludes(sub->get_option(flag));  // as when it was read
-  add_stop_flag(*sub, o->stop);
-  sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token")
-      ->group(kSamplingGroup);
-  add_grammar_flags(*sub, o->grammar);
-  add_common_flags(*sub, o->common,
+    session.excludes(flag_named(command, flag));  // as when it was read
+  add_stop_flag(command, o->stop);
+  add_switch(command, "--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token")
+      .group(kSamplingGroup);
+  add_grammar_flags(command, o->grammar);
+  add_common_flags(command, o->common,
                    CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | JSON_FLAG | CHAT_FLAG |
                        THINK_FLAGS | WEIGHTS_FLAG);
-  exclude_raw(*sub);
-  sub->final_callback([o, &chosen] { chosen = [o] { return run_main(*o); }; });
+  exclude_raw(command);
+  when_parsed(command, [o, &chosen] { chosen = [o] { return run_main(*o); }; });
 }
 
 }  // namespace riffle::cli

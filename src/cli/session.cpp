@@ -40,8 +40,9 @@ SessionFile::SessionFile(const std::string& path) : path_(path) {
 
 const SavedText& SessionFile::text() const {
   if (!text_) {
-    const riffle_session_file_info i = info();
-    text_ = unpacked(path_, {static_cast<const char*>(i.data), i.data_size});
+    size_t size = 0;
+    const void* const data = riffle_session_file_data(file_, &size);
+    text_ = unpacked(path_, {static_cast<const char*>(data), size});
   }
   return *text_;
 }
@@ -61,21 +62,14 @@ std::string SessionFile::holds() const {
   if (!t.chat)
     return "a document of " + human_bytes(static_cast<double>(t.document.size())) +
            (t.all_tokens ? text_of(", %zu of its %zu tokens read",
-                                   static_cast<size_t>(info().n_tokens), t.all_tokens)
+                                   static_cast<size_t>(info().count("n_tokens")), t.all_tokens)
                          : "");
   const size_t n = t.messages.size();
   return text_of("a chat of %zu message%s", n, n == 1 ? "" : "s");
 }
 
-riffle_session_file_info SessionFile::info() const {
-  riffle_session_file_info info{};
-  info.struct_size = sizeof info;
-  riffle_session_file_get_info(file_, &info);
-  return info;
-}
-
 std::vector<int32_t> SessionFile::tokens() const {
-  size_t n = info().n_tokens;
+  auto n = static_cast<size_t>(info().count("n_tokens"));
   std::vector<int32_t> tokens(n);
   riffle_session_file_tokens(file_, tokens.data(), n, &n);
   return tokens;
@@ -107,9 +101,9 @@ std::string date_text(int64_t seconds) {
 }
 
 Session SessionFile::load(riffle_context* context, bool quiet) const {
-  if (const riffle_session_file_info i = info(); i.newest_damaged)
+  if (const Facts i = info(); i.on("newest_damaged"))
     notice(quiet, "[%s: the newest save is damaged; the one before, of %s, is used]", path_.c_str(),
-           date_text(i.saved).c_str());
+           date_text(i.count("saved")).c_str());
   Progress progress("loading " + path_, quiet);
   riffle_session* session = nullptr;
   const riffle_status status =
@@ -163,14 +157,10 @@ bool save_session(riffle_context* context, riffle_session* session, const std::s
                   const SavedText& text, bool quiet, uint64_t* save_id) {
   const std::string data = packed(text);
   Progress progress("saving " + path, quiet);
-  riffle_save_options o;
-  riffle_save_defaults(&o);
-  o.data = data.data();
-  o.data_size = data.size();
-  o.progress = Progress::callback;
-  o.progress_user = &progress;
-  o.save_id = save_id;
-  const riffle_status status = riffle_session_save(session, path.c_str(), &o);
+  Options o;
+  o.set_progress(Progress::callback, &progress);
+  const riffle_status status =
+      riffle_session_save(session, path.c_str(), 0, data.data(), data.size(), save_id, o.get());
   if (status == RIFFLE_FILE_CHANGED) return false;
   if (status == RIFFLE_ABORTED && interrupted())
     throw Exit(EXIT_INTERRUPTED, "stopped: " + path + " is not saved");

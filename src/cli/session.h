@@ -6,6 +6,7 @@
 
 #include "cli/common.h"
 #include "cli/saved_text.h"
+#include "riffle_session_file.h"
 
 namespace riffle::cli {
 
@@ -19,7 +20,8 @@ class SessionFile {
   SessionFile& operator=(const SessionFile&) = delete;
 
   const std::string& path() const { return path_; }
-  riffle_session_file_info info() const;
+  Facts info() const { return Facts(riffle_session_file_info(file_)); }
+  uint64_t save_id() const { return riffle_session_file_save_id(file_); }
   std::vector<int32_t> tokens() const;
   bool has_text() const;
   const SavedText& text() const;
@@ -55,7 +57,7 @@ std::string date_text(int64_t seconds);
 // A check of CLI11: refuses an empty name, such as that of an unset variable of the shell.
 std::string named_file(const std::string& name);
 
-// save_id: riffle_save_options.save_id. False: others have saved to path. Throws Exit.
+// save_id: as riffle_session_save takes it. False: others have saved to path. Throws Exit.
 bool save_session(riffle_context* context, riffle_session* session, const std::string& path,
                   const SavedText& text, bool quiet, uint64_t* save_id = nullptr);
 

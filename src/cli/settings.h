@@ -1,45 +1,55 @@
 // The library's table of settings (riffle_setting_at) as users of the command line meet it: flags,
 // the specs of `riffle eval`, JSON, and the names in errors.
 #pragma once
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "cli/flags.h"
+#include "cli/options.h"
 #include "cli/text.h"
-#include "riffle.h"
 
 namespace riffle::cli {
 
+// One row. Texts that do not apply are "".
+struct SettingRow {
+  std::string name;     // of the option: "epsilon", "gpu-mem"
+  std::string options;  // what reads it: "context", "selection", "scheduler", "sampling", ...
+  std::string type;     // "switch", "integer", "size", "number", "word" or "text"
+  std::string standard;
+  std::vector<std::string> words;  // the values by name, or the numbers that are allowed
+  std::string range, expected;     // "more than 0, at most 1"; "a number, more than 0, at most 1"
+  double low = 0, high = 0;
+  std::string flag;  // "-c,--ctx"
+  std::string group, help, json, spec;
+  bool comparison = false;
+  std::vector<std::string> selectors, bases;
+};
+
 // In the order of the table. Those of the selection begin with the selector itself.
-std::vector<const riffle_setting*> settings_of(riffle_options_kind kind);
-const riffle_setting& setting(const char* id);
-// By the spelling of a spec or a flag ("top_p_attn", "top-p-attn"); null: unknown.
-const riffle_setting* spec_setting(std::string name);
+const std::vector<SettingRow>& all_settings();
+std::vector<const SettingRow*> settings_of(std::string_view options);
+const SettingRow& setting(std::string_view name);
+// Finds a setting by the spelling of a spec or a flag ("top_p_attn", "top-p-attn"); null: unknown.
+const SettingRow* spec_setting(std::string name);
 
-std::string flag_of(const riffle_setting& setting);  // "--epsilon", "-c"
+std::string flag_of(const SettingRow& setting);  // "--epsilon", "-c"
 // A riffle_setting_name_fn: the flag that sets it.
-const char* flag_of_id(const char* id);
+const char* flag_of_name(const char* name);
 
-bool is_number(const riffle_setting& setting);        // not one of some words
-std::string expected(const riffle_setting& setting);  // "a number, more than 0, at most 1"
-// Takes a value if it is one of those expected; else false, and nothing is changed.
-bool set(const riffle_setting& setting, void* options, const std::string& text);
-std::string text(const riffle_setting& setting, const void* options);
-// The word that stands for a value, "?" if there is none.
-const char* word_of(const riffle_setting& setting, double value);
-// {"name": value, ...} of the members that have a JSON name.
-Json settings_json(riffle_options_kind kind, const void* options);
+bool is_number(const SettingRow& setting);  // not one of some words
+// {"name": value, ...} of the settings that have a JSON name.
+Json settings_json(std::string_view kind, const Options& options);
+Json setting_json(const SettingRow& setting, const Options& options);
 
-bool known_to(const riffle_setting& setting, riffle_selector selector);
-// Whether a step under this selection looks at it: twilight leaves out some with some bases.
-bool read_by(const riffle_setting& setting, const riffle_selection& selection);
-std::string selectors_of(const riffle_setting& setting);  // "psa, topk"
-std::string bases_of(const riffle_setting& setting);      // "topk, psa"
+bool known_to(const SettingRow& setting, std::string_view selector);
+// Returns whether a step under this selection looks at it: twilight leaves out some with some
+// bases.
+bool read_by(const SettingRow& setting, const Options& selection);
 
-// The flag of a setting; options: the struct that it is a member of, as its defaults left it.
-CLI::Option* add_setting_flag(CLI::App& app, const riffle_setting& setting, void* options);
-// Flags of all settings of the kind; those that are only for comparison, if it is asked for.
-std::vector<CLI::Option*> add_setting_flags(CLI::App& app, riffle_options_kind kind, void* options,
-                                            bool comparison);
+// Adds the flag of a setting, with the default that the options have now.
+Flag add_setting_flag(CLI::App& app, const SettingRow& setting, Options& options);
+// Adds flags of all settings of the kind; those that are only for comparison, if it is asked for.
+std::vector<Flag> add_setting_flags(CLI::App& app, std::string_view kind, Options& options,
+                                    bool comparison);
 
 }  // namespace riffle::cli

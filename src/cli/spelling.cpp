@@ -1,32 +1,16 @@
 #include "cli/spelling.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <map>
 
 #include "cli/common.h"
 #include "cli/foreign.h"
+#include "riffle_tools.h"
 
 namespace riffle::cli {
 namespace {
-
-// Insertions, deletions, changes and swaps of neighbours that make a of b.
-size_t distance(const std::string& a, const std::string& b) {
-  std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) {
-    for (size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        d[i][j] = i + j;
-        continue;
-      }
-      d[i][j] =
-          std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-    }
-  }
-  return d[a.size()][b.size()];
-}
 
 // The nearest of the words; "" if none is near.
 class Nearest {
@@ -34,20 +18,20 @@ class Nearest {
   explicit Nearest(std::string typed) : typed_(std::move(typed)) {}
   // meant: what to show in place of the word.
   void add(const std::string& word, const std::string& meant) {
-    size_t d = distance(typed_, word);
-    const size_t shorter = std::min(typed_.size(), word.size());
-    // A word cut short, or with more behind it.
-    if (shorter >= 3 && typed_.compare(0, shorter, word, 0, shorter) == 0)
-      d = std::min<size_t>(d, 2);
-    if (d > std::max<size_t>(1, typed_.size() / 3) || d >= best_) return;
-    best_ = d;
-    meant_ = meant;
+    words_.push_back(word);
+    meant_.push_back(meant);
   }
-  const std::string& meant() const { return meant_; }
+  std::string meant() const {
+    std::vector<const char*> words;
+    for (const std::string& word : words_) words.push_back(word.c_str());
+    const char* const near = riffle_nearest_word(typed_.c_str(), words.data(), words.size());
+    const auto at = std::find(words.begin(), words.end(), near);
+    return at == words.end() ? "" : meant_[static_cast<size_t>(at - words.begin())];
+  }
 
  private:
-  std::string typed_, meant_;
-  size_t best_ = SIZE_MAX;
+  std::string typed_;
+  std::vector<std::string> words_, meant_;
 };
 
 std::vector<const CLI::App*> commands_of(const CLI::App& app) {
@@ -125,9 +109,8 @@ std::string field_of_line(const CLI::App& command, const std::string& flag) {
     for (const std::string& name : f.spellings)
       if (f.ours && name.size() > 3 && option_of(command, f.ours))
         nearest.add(name.substr(name.find_first_not_of('-')), f.ours);
-  throw Exit(EXIT_USAGE, nearest.meant().empty()
-                             ? unknown
-                             : unknown + "; did you mean " + nearest.meant() + "?");
+  const std::string meant = nearest.meant();
+  throw Exit(EXIT_USAGE, meant.empty() ? unknown : unknown + "; did you mean " + meant + "?");
 }
 
 [[noreturn]] void refuse_command(const CLI::App& app, const std::string& word) {
@@ -136,10 +119,9 @@ std::string field_of_line(const CLI::App& command, const std::string& flag) {
       throw Exit(EXIT_USAGE, "'" + word + "' is no command: " + c.answer);
   Nearest nearest(word);
   for (const CLI::App* sub : commands_of(app)) nearest.add(sub->get_name(), sub->get_name());
-  const std::string meant =
-      nearest.meant().empty() ? "" : "; did you mean " + nearest.meant() + "?";
-  throw Exit(EXIT_USAGE,
-             "'" + word + "' is no command, expected a command: " + command_names(app) + meant);
+  const std::string meant = nearest.meant();
+  throw Exit(EXIT_USAGE, "'" + word + "' is no command, expected a command: " + command_names(app) +
+                             (meant.empty() ? "" : "; did you mean " + meant + "?"));
 }
 
 // A command's words, one after the other.

@@ -1,9 +1,12 @@
 // Words of the command line before they are parsed: the spellings of other programs, unknown flags
 // and unknown commands.
 #pragma once
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace riffle::cli {
 

@@ -11,16 +11,16 @@ const char* effort_named(std::string_view word) {
 }
 
 std::optional<Thinking> thinking_named(const std::string& word) {
-  if (word == "on") return Thinking{RIFFLE_THINKING_ON, nullptr};
-  if (word == "off") return Thinking{RIFFLE_THINKING_OFF, nullptr};
-  if (const char* effort = effort_named(word)) return Thinking{RIFFLE_THINKING_ON, effort};
+  if (word == "on") return Thinking{"on", nullptr};
+  if (word == "off") return Thinking{"off", nullptr};
+  if (const char* effort = effort_named(word)) return Thinking{"on", effort};
   return std::nullopt;
 }
 
 const char* thinking_text(const Thinking& thinking) {
-  if (thinking.enabled == RIFFLE_THINKING_OFF) return "off";
+  if (thinking.enabled == "off") return "off";
   if (thinking.effort) return thinking.effort;
-  return thinking.enabled == RIFFLE_THINKING_ON ? "on" : "the chat template's default";
+  return thinking.enabled == "on" ? "on" : "the chat template's default";
 }
 
 bool is_template_variable(std::string_view name) {
@@ -32,12 +32,12 @@ std::string set_template_variable(std::string_view name, const nlohmann::json& v
   if (value.is_null()) return "";
   if (name == "enable_thinking") {
     if (!value.is_boolean()) return "true or false";
-    thinking->enabled = value.get<bool>() ? RIFFLE_THINKING_ON : RIFFLE_THINKING_OFF;
+    thinking->enabled = value.get<bool>() ? "on" : "off";
     return "";
   }
   const std::string word = value.is_string() ? value.get<std::string>() : "";
   if (word == "none") {
-    *thinking = {RIFFLE_THINKING_OFF, nullptr};
+    *thinking = {"off", nullptr};
     return "";
   }
   thinking->effort = effort_named(word);

@@ -5,13 +5,11 @@
 #include <string>
 #include <string_view>
 
-#include "riffle.h"
-
 namespace riffle::cli {
 
 struct Thinking {
-  riffle_thinking enabled = RIFFLE_THINKING_DEFAULT;
-  const char* effort = nullptr;  // of effort_named; null: as the template has it
+  std::string enabled = "default";  // or "on", "off"
+  const char* effort = nullptr;     // of effort_named; null: as the template has it
 };
 
 inline constexpr const char* kEfforts[] = {"low", "medium", "high"};

@@ -1,5 +1,4 @@
 // riffle tokenize: text to token ids and back.
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +14,7 @@ struct TokenizeOptions {
   PromptFlags prompt;
   bool ids_only = false, no_bos = false, special = false, chat = false;
   std::vector<std::string> decode;
-  CLI::Option* decode_given = nullptr;
+  Flag decode_given;
 };
 
 std::vector<int32_t> parse_ids(const std::vector<std::string>& words) {
@@ -41,7 +40,7 @@ std::vector<int32_t> parse_ids(const std::vector<std::string>& words) {
 }
 
 int tokenize_main(TokenizeOptions& o) {
-  const bool decode = o.decode_given->count() > 0;
+  const bool decode = o.decode_given.given();
   std::vector<int32_t> ids;
   if (decode) ids = parse_ids(o.decode);
   const std::string text = decode ? "" : prompt_text(o.prompt, o.common.quiet);
@@ -78,19 +77,19 @@ int tokenize_main(TokenizeOptions& o) {
 
 void add_tokenize(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<TokenizeOptions>();
-  CLI::App* sub =
-      app.add_subcommand("tokenize", "Show the token ids and pieces of a text, or the text of ids");
-  add_prompt_flags(*sub, o->prompt);
-  sub->add_flag("--ids-only", o->ids_only, "ids on one line");
-  sub->add_flag("--no-bos", o->no_bos, "without the beginning-of-sequence token");
-  sub->add_flag("--special", o->special,
-                "read control tokens written in the text (such as <s>) as those tokens");
-  sub->add_flag("--chat", o->chat, "wrap the text in the model's chat template");
-  o->decode_given = sub->add_option("--decode", o->decode, "the text of these ids")
-                        ->type_name("ID ...")
-                        ->expected(1, 1 << 30);
-  add_common_flags(*sub, o->common, JSON_FLAG | CHAT_FLAG);
-  sub->final_callback([o, &chosen] { chosen = [o] { return tokenize_main(*o); }; });
+  CLI::App& command =
+      add_command(app, "tokenize", "Show the token ids and pieces of a text, or the text of ids");
+  add_prompt_flags(command, o->prompt);
+  add_switch(command, "--ids-only", o->ids_only, "ids on one line");
+  add_switch(command, "--no-bos", o->no_bos, "without the beginning-of-sequence token");
+  add_switch(command, "--special", o->special,
+             "read control tokens written in the text (such as <s>) as those tokens");
+  add_switch(command, "--chat", o->chat, "wrap the text in the model's chat template");
+  o->decode_given = add_texts(command, "--decode", o->decode, "the text of these ids")
+                        .value("ID ...")
+                        .values(1, 1 << 30);
+  add_common_flags(command, o->common, JSON_FLAG | CHAT_FLAG);
+  when_parsed(command, [o, &chosen] { chosen = [o] { return tokenize_main(*o); }; });
 }
 
 }  // namespace riffle::cli

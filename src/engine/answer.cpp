@@ -14,11 +14,8 @@ void check_generate_options(const GenerateOptions& o) {
   check_xtc({o.sampling.xtc_probability, o.sampling.xtc_threshold});
   check_penalties(o.sampling);
   check_answer_setting("generate.max_tokens", o.max_tokens);
-  if (o.n_stop && !o.stop) fail(RIFFLE_BAD_ARGUMENT, "stop is NULL, but n_stop is %zu", o.n_stop);
-  for (size_t i = 0; i < o.n_stop; ++i)
-    if (!o.stop[i] || !*o.stop[i]) fail(RIFFLE_BAD_ARGUMENT, "stop[%zu] is empty", i);
-  if (o.reasoning < RIFFLE_REASONING_NONE || o.reasoning > RIFFLE_REASONING_BEGUN)
-    fail(RIFFLE_BAD_ARGUMENT, "reasoning is %d, expected 0 to 2", static_cast<int>(o.reasoning));
+  for (size_t i = 0; i < o.stop.size(); ++i)
+    if (o.stop[i].empty()) fail(RIFFLE_BAD_ARGUMENT, "stop[%zu] is empty", i);
 }
 
 Answer::Answer(const Model& model, const GenerateOptions& o, std::span<const int32_t> prompt)
@@ -33,8 +30,8 @@ Answer::Answer(const Model& model, const GenerateOptions& o, std::span<const int
       logprobs_(o.sampling.logprobs),
       top_logprobs_(o.sampling.top_logprobs),
       trimming_(o.trim_start && !o.grammar) {
-  for (size_t i = 0; i < o.n_stop; ++i) stops_.emplace_back(o.stop[i]);
-  for (size_t i = 0; i < o.sampling.n_logit_bias; ++i)
+  stops_ = o.stop;
+  for (size_t i = 0; i < o.sampling.logit_bias.size(); ++i)
     if (o.sampling.logit_bias[i].token >= n_ids_)
       fail(RIFFLE_BAD_ARGUMENT, "logit_bias[%zu]: token is %d, expected 0 to %d", i,
            o.sampling.logit_bias[i].token, n_ids_ - 1);
@@ -45,7 +42,7 @@ Answer::Answer(const Model& model, const GenerateOptions& o, std::span<const int
          "grammar: created for another model, expected one of this session's model");
   const std::string& begun = o.grammar->begun;
   constraint_.emplace(o.grammar->grammar, o.trim_start && begun.empty(),
-                      begun.empty() ? o.reasoning : RIFFLE_REASONING_NONE, !ignore_eos_);
+                      begun.empty() ? o.reasoning : ReasoningRule::NONE, !ignore_eos_);
   if (!begun.empty() && !constraint_->take_begun(begun))
     fail(RIFFLE_INTERNAL, "grammar: found no text that begins as riffle_grammar_continue was told");
 }

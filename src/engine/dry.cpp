@@ -17,15 +17,12 @@ constexpr double kMostPenalty = 1e30;
 
 void check_dry(const Sampling& s) {
   check_answer_setting("sampling.dry_multiplier", s.dry_multiplier);
-  // Programs of version 1.0.0 that fill the struct in by hand leave 0 in reserved words.
-  if (s.dry_multiplier > 0) check_answer_setting("sampling.dry_base", s.dry_base);
+  check_answer_setting("sampling.dry_base", s.dry_base);
   check_answer_setting("sampling.dry_allowed_length", s.dry_allowed_length);
   check_answer_setting("sampling.dry_penalty_last_n", s.dry_penalty_last_n);
-  if (s.n_dry_sequence_breakers && !s.dry_sequence_breakers)
-    fail(RIFFLE_BAD_ARGUMENT, "dry_sequence_breakers is NULL, but n_dry_sequence_breakers is %zu",
-         s.n_dry_sequence_breakers);
-  for (size_t i = 0; i < s.n_dry_sequence_breakers; ++i)
-    if (!s.dry_sequence_breakers[i] || !*s.dry_sequence_breakers[i])
+  if (!s.dry_sequence_breakers) return;
+  for (size_t i = 0; i < s.dry_sequence_breakers->size(); ++i)
+    if ((*s.dry_sequence_breakers)[i].empty())
       fail(RIFFLE_BAD_ARGUMENT, "dry_sequence_breakers[%zu] is empty, expected a text", i);
 }
 
@@ -36,8 +33,7 @@ Dry::Dry(const Sampling& s, std::span<const int32_t> prompt, const Tokenizer* to
       last_n_(s.dry_penalty_last_n),
       tokenizer_(tokenizer) {
   if (!on()) return;
-  if (tokenizer && s.dry_sequence_breakers)
-    breakers_.assign(s.dry_sequence_breakers, s.dry_sequence_breakers + s.n_dry_sequence_breakers);
+  if (tokenizer && s.dry_sequence_breakers) breakers_ = *s.dry_sequence_breakers;
   else if (tokenizer) breakers_.assign(std::begin(kBreakers), std::end(kBreakers));
   for (const std::string& b : breakers_) longest_breaker_ = std::max(longest_breaker_, b.size());
   if (last_n_ > 0 && prompt.size() > static_cast<size_t>(last_n_))

@@ -8,7 +8,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "riffle.h"
 #include "text/tokenizer.h"
 #include "util/options.h"
 

@@ -13,11 +13,9 @@ void check_penalties(const Sampling& s) {
   check_answer_setting("sampling.repeat_last_n", s.repeat_last_n);
   check_answer_setting("sampling.frequency_penalty", s.frequency_penalty);
   check_answer_setting("sampling.presence_penalty", s.presence_penalty);
-  if (s.n_logit_bias && !s.logit_bias)
-    fail(RIFFLE_BAD_ARGUMENT, "logit_bias is NULL, but n_logit_bias is %zu", s.n_logit_bias);
   check_dry(s);
   std::vector<int32_t> tokens;
-  for (size_t i = 0; i < s.n_logit_bias; ++i) {
+  for (size_t i = 0; i < s.logit_bias.size(); ++i) {
     const auto& [token, bias] = s.logit_bias[i];
     if (token < 0)
       fail(RIFFLE_BAD_ARGUMENT, "logit_bias[%zu]: token is %d, expected 0 or more", i, token);
@@ -38,7 +36,7 @@ Penalties::Penalties(const Sampling& s, std::span<const int32_t> prompt, const T
       frequency_penalty_(s.frequency_penalty),
       presence_penalty_(s.presence_penalty),
       last_n_(s.repeat_last_n),
-      bias_(s.logit_bias, s.logit_bias + s.n_logit_bias),
+      bias_(s.logit_bias),
       dry_(s, prompt, tokenizer) {
   if (!repeats()) return;
   if (last_n_ > 0 && prompt.size() > static_cast<size_t>(last_n_))

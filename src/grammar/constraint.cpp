@@ -6,27 +6,27 @@ namespace riffle::grammar {
 namespace {
 
 // Marks that are control tokens are this file's; the matcher knows marks of text.
-Before inside_matcher(const Grammar& grammar, bool space, riffle_reasoning reasoning) {
+Before inside_matcher(const Grammar& grammar, bool space, ReasoningRule reasoning) {
   const bool here = !grammar.reasoning().end_ids.empty();
-  return {space, here ? RIFFLE_REASONING_NONE : reasoning};
+  return {space, here ? ReasoningRule::NONE : reasoning};
 }
 
 }  // namespace
 
-Constraint::Constraint(std::shared_ptr<const Grammar> grammar, bool space,
-                       riffle_reasoning reasoning, bool end_tokens)
+Constraint::Constraint(std::shared_ptr<const Grammar> grammar, bool space, ReasoningRule reasoning,
+                       bool end_tokens)
     : grammar_(grammar),
       matcher_(grammar, inside_matcher(*grammar, false, reasoning)),
       end_tokens_(end_tokens) {
-  if (space && reasoning != RIFFLE_REASONING_BEGUN)
+  if (space && reasoning != ReasoningRule::BEGUN)
     spaced_.emplace(grammar, inside_matcher(*grammar, true, reasoning));
   const ReasoningTokens& marks = grammar->reasoning();
-  if (reasoning == RIFFLE_REASONING_NONE || marks.end_ids.empty()) return;
+  if (reasoning == ReasoningRule::NONE || marks.end_ids.empty()) return;
   // A mark of several tokens is a header (gpt-oss, Muse Glimmer). Such models begin every answer
   // with one, so the grammar waits for the header of the answer, which the prompt may have begun.
-  const bool begun = reasoning == RIFFLE_REASONING_BEGUN || marks.begin_ids.size() != 1;
+  const bool begun = reasoning == ReasoningRule::BEGUN || marks.begin_ids.size() != 1;
   phase_ = begun ? Phase::REASONING : Phase::BEFORE;
-  if (reasoning == RIFFLE_REASONING_ALLOWED)
+  if (reasoning == ReasoningRule::ALLOWED)
     recent_.assign(marks.end_tail.begin(),
                    marks.end_tail.begin() + static_cast<std::ptrdiff_t>(marks.prompted));
 }
@@ -68,7 +68,7 @@ bool Constraint::take(int32_t token, std::string_view text) {
   if (phase_ == Phase::REASONING) {
     if (!ends_reasoning(token)) return true;
     phase_ = Phase::TEXT;
-    matcher_ = Matcher(grammar_, {true, RIFFLE_REASONING_NONE});
+    matcher_ = Matcher(grammar_, {true, ReasoningRule::NONE});
     return true;
   }
   if (phase_ == Phase::BEFORE) {

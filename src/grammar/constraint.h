@@ -17,7 +17,7 @@ class Constraint {
   // allow. In many vocabularies the first word begins with a space. A token of nothing but white
   // space is allowed only by the grammar itself. end_tokens: whether end tokens end the answer
   // where it is complete. Else they are never allowed.
-  Constraint(std::shared_ptr<const Grammar> grammar, bool space, riffle_reasoning reasoning,
+  Constraint(std::shared_ptr<const Grammar> grammar, bool space, ReasoningRule reasoning,
              bool end_tokens);
 
   // Takes text of the prompt that the answer continues. Requires: no token was taken yet; the

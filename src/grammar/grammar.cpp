@@ -52,8 +52,8 @@ Grammar::Entry Matcher::entry_of(const ReasoningTokens& marks, Before before) {
   const auto with_space = [&](Grammar::Entry spaced, Grammar::Entry plain) {
     return before.space ? spaced : plain;
   };
-  if (!marks.end.empty() && before.reasoning == RIFFLE_REASONING_BEGUN) return Grammar::REASONING;
-  if (!marks.end.empty() && before.reasoning == RIFFLE_REASONING_ALLOWED)
+  if (!marks.end.empty() && before.reasoning == ReasoningRule::BEGUN) return Grammar::REASONING;
+  if (!marks.end.empty() && before.reasoning == ReasoningRule::ALLOWED)
     return with_space(Grammar::SPACE_MAYBE_REASONING, Grammar::MAYBE_REASONING);
   return with_space(Grammar::SPACE, Grammar::PLAIN);
 }

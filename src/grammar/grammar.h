@@ -11,7 +11,7 @@
 #include "grammar/automaton.h"
 #include "grammar/state_cache.h"
 #include "grammar/token_tries.h"
-#include "riffle.h"
+#include "util/options.h"
 
 namespace riffle {
 class Tokenizer;
@@ -31,7 +31,7 @@ struct ReasoningTokens {
 // Text that may precede the text of a grammar.
 struct Before {
   bool space = false;  // up to kMostSpace bytes of white space
-  riffle_reasoning reasoning = RIFFLE_REASONING_NONE;
+  ReasoningRule reasoning = ReasoningRule::NONE;
 };
 inline constexpr uint32_t kMostSpace = 8;
 

@@ -1,6 +1,5 @@
 // riffle_measure.h: synthetic models and attention, scores, timers and row reports.
 #include <algorithm>
-#include <bit>
 
 #include "api/api_handles.h"
 #include "measure/synthetic_model.h"
@@ -19,18 +18,26 @@ riffle_status riffle_model_synthetic(const char* shape, const char* weight_type,
     require(model, "model");
     auto m = std::make_unique<riffle_model>();
     m->model = synthetic_model(shape, weight_type_of(weight_type));
-    name_parts(*m);
+    m->info = facts_of(*m->model);
     *model = m.release();
   });
 }
 
 void riffle_synthetic_attention_defaults(riffle_synthetic_attention* t) {
-  if (!t) return;
-  *t = {};
-  t->struct_size = sizeof *t;
-  t->sparsity = 0.05f;
-  t->weight = 0.95f;
-  t->overlap = 0.88f;
+  const SyntheticAttention standard;
+  if (t)
+    *t = {standard.sparsity, standard.weight, standard.overlap, standard.seed,
+          standard.run_prompts};
+}
+
+riffle_status riffle_options_set_synthetic_attention(riffle_options* options,
+                                                     const riffle_synthetic_attention* t) {
+  if (!options) return RIFFLE_BAD_ARGUMENT;
+  options->context.synthetic_attention.reset();
+  if (t)
+    options->context.synthetic_attention =
+        SyntheticAttention{t->sparsity, t->weight, t->overlap, t->seed, t->run_prompts};
+  return RIFFLE_OK;
 }
 
 riffle_status riffle_prefill_scored(riffle_session* session, const int32_t* tokens, size_t n_tokens,
@@ -48,16 +55,17 @@ riffle_status riffle_prefill_scored(riffle_session* session, const int32_t* toke
 }
 
 riffle_status riffle_profile_step(riffle_context* context, riffle_session* const* sessions,
-                                  const int32_t* tokens, size_t n_sessions, riffle_timing* timing) {
+                                  const int32_t* tokens, size_t n_sessions,
+                                  const riffle_info** timing) {
+  if (timing) *timing = nullptr;
   return on_context(context, [&] {
     require(tokens, "tokens");
     require(timing, "timing");
-    require_size(*timing, "timing");
     const auto sequences = sequences_of(context, sessions, n_sessions);
-    StepTiming all{};
+    StepTiming all;
     context->engine->profile_step(sequences, {tokens, n_sessions}, all);
-    *timing = std::bit_cast<riffle_timing>(all);
-    timing->struct_size = sizeof *timing;
+    context->timing = facts_of(all);
+    *timing = &context->timing;
   });
 }
 

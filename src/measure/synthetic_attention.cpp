@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "kernels/common/measure/attention_pattern.h"
-#include "riffle_measure.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -19,10 +18,7 @@ void check(const char* field, double value, double low, double high) {
 
 }  // namespace
 
-SyntheticSpec make_synthetic_spec(const riffle_synthetic_attention& asked, int head_dim) {
-  if (asked.struct_size != sizeof asked)
-    fail(RIFFLE_BAD_ARGUMENT, "synthetic attention: struct_size is %zu, expected %zu",
-         asked.struct_size, sizeof asked);
+SyntheticSpec make_synthetic_spec(const SyntheticAttention& asked, int head_dim) {
   check("synthetic attention: sparsity", asked.sparsity, 0.001, 0.5);
   check("synthetic attention: weight", asked.weight, asked.sparsity, 0.9999);
   check("synthetic attention: overlap", asked.overlap, 0, 1);

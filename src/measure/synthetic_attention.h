@@ -17,14 +17,14 @@
 #include <cstdint>
 
 #include "kernels/common/measure/synthetic_spec.h"
-#include "riffle.h"
+#include "util/options.h"
 
 namespace riffle {
 
 // active/clusters is as near to sparsity as head_dim directions allow; gain is log(w/(1-w) *
 // (1-p)/p), which puts the share w = weight of the softmax into the share p = active/clusters of
 // the blocks. RIFFLE_BAD_ARGUMENT: a value out of range, or head_dim is too small for the sparsity.
-SyntheticSpec make_synthetic_spec(const riffle_synthetic_attention& asked, int head_dim);
+SyntheticSpec make_synthetic_spec(const SyntheticAttention& asked, int head_dim);
 
 // Keys and values of positions pos0 to pos0 + n - 1: k, v [n][n_kv_heads * head_dim]. head_dim is a
 // multiple of 4, as below.

@@ -11,7 +11,7 @@ static bool ranks_as_psa(const Selection& s) {
 }
 
 void check_selection(const Selection& s) {
-  check_settings(RIFFLE_OPTIONS_SELECTION, &s);
+  check_settings(OptionsKind::SELECTION, &s);
   if (ranks_as_psa(s) && s.stop == StopRule::BOUND && s.digest == BlockDigest::MEAN)
     fail(RIFFLE_BAD_ARGUMENT,
          "`selection.stop` is bound, expected paper, last or veto with digest mean: a mean bounds "

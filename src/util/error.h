@@ -6,6 +6,7 @@
 #include <string>
 
 #include "riffle.h"
+#include "riffle_tools.h"
 
 namespace riffle {
 

@@ -1,41 +1,87 @@
-// The table of settings: every member of riffle_selection, riffle_context_options and
-// riffle_scheduler_options that a user may choose, and the numbers of riffle_generate_options, with
-// its range, default and names. The library takes its defaults and checks from it; programs read it
-// with riffle_setting_at.
+// The table of settings: every option that a user may choose by name, with its range, default and
+// names. The library takes its checks from it; programs read it with riffle_setting_at.
 //
 // Texts of errors and notices name a setting by its id in backquotes ("`gpu_mem` is 1 MiB").
 // name_settings turns the ids into the names that the caller knows.
 #pragma once
+#include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "riffle.h"
+#include "util/options.h"
 
 namespace riffle {
 
 // The longest context, the most sessions; block_layout.h has them in blocks and sequences.
 inline constexpr double kMostContext = 1 << 28, kMostSessions = 1 << 20;
 
-std::span<const riffle_setting> settings();
-const riffle_setting* find_setting(std::string_view id);  // null: there is none
+// The structs of options.h that settings are members of.
+enum class OptionsKind : uint8_t {
+  MODEL,
+  CONTEXT,  // without its selection
+  SELECTION,
+  SCHEDULER,
+  SAMPLING,
+  ANSWER,  // GenerateOptions without its sampling
+  CHAT,    // ConversationOptions
+  QUANTIZE
+};
 
-// Reads a member of the struct that the setting belongs to.
-double setting_value(const riffle_setting& setting, const void* options);
-void set_setting(const riffle_setting& setting, void* options, double value);
-// Tells whether a value may be set as it will be held: false for NaN, and for a fraction of an
+// INT32: enums too. SIZE: uint64_t bytes. TEXT: std::string.
+enum class MemberType : uint8_t { BOOL, INT32, INT64, UINT64, SIZE, FLOAT, TEXT };
+
+struct Setting {
+  const char* id;       // the member, in texts of this source: "selection.epsilon", "gpu_mem"
+  const char* name;     // as users set it: "epsilon", "gpu-mem"
+  OptionsKind options;  // the struct that it is a member of
+  size_t offset;        // in that struct, in bytes
+  MemberType type;
+  // The values by name, from low on: "dense|psa|topk"; or the numbers that are allowed: "16|32|64".
+  // "": any number of the range.
+  const char* words;
+  double low, high;            // ends of the range
+  bool above_low, below_high;  // the end itself is not allowed
+  const char* range;           // the range in words: "more than 0, at most 1"
+  const char* flag;            // the riffle command's flag: "-c,--ctx"
+  const char* json;            // its name in JSON output: "n_ctx"
+  const char* spec;            // its name in specs of riffle eval: "epsilon"
+  const char *group, *help;    // title and text in the command's help; "": it has no flag
+  bool comparison;             // only for comparison with other choices
+  uint32_t selectors;          // selection: bits 1 << SelectorKind: selectors that read it
+  uint32_t bases;  // selection: bits 1 << BaseSelection: bases with which twilight reads it
+};
+
+std::span<const Setting> settings();
+const Setting* find_setting(std::string_view id);     // null: there is none
+const Setting* setting_named(std::string_view name);  // '_' counts as '-'; null: there is none
+// Returns the name that a user most likely meant; "": none is near.
+std::string nearest_setting(std::string_view name);
+
+// Numbers, of the struct that the setting is a member of.
+double setting_value(const Setting& setting, const void* options);
+void set_setting(const Setting& setting, void* options, double value);
+// Returns whether a value may be set as it will be held: false for NaN, and for a fraction of an
 // integer.
-bool setting_allows(const riffle_setting& setting, double value);
+bool setting_allows(const Setting& setting, double value);
 
-void set_defaults(riffle_options_kind kind, void* options);
+// The value as text: a word, true or false, a number with all its digits, or the text itself.
+std::string setting_text(const Setting& setting, const void* options);
+// Takes a value as users write it: "0.1", "32K", "12GiB", "psa", "true". Throws
+// Error(RIFFLE_BAD_ARGUMENT), naming the setting by its id in backquotes, and changes nothing.
+void set_setting_text(const Setting& setting, void* options, std::string_view text);
+// Returns what set_setting_text accepts, for messages: "a number, more than 0, at most 1".
+std::string expected_of(const Setting& setting);
+
 // Throws Error(RIFFLE_BAD_ARGUMENT) for the first member out of its range.
-void check_settings(riffle_options_kind kind, const void* options);
-// The same for one value of a member of riffle_generate_options or of its sampling. The text names
-// only the member: "top_p is 1.5, expected 0 to 1".
+void check_settings(OptionsKind kind, const void* options);
+// The same for one value of a member of GenerateOptions or of its sampling. The text names the
+// member alone: "top_p is 1.5, expected 0 to 1".
 void check_answer_setting(std::string_view id, double value);
 
-// text with each id in backquotes replaced by name(id); by the id itself if name is null or
-// returns null. Other backquotes stay.
+// Returns text with each id in backquotes replaced by name(NAME), or by NAME itself if name is null
+// or returns null. Other backquotes stay.
 std::string name_settings(std::string_view text, riffle_setting_name_fn name);
 
 }  // namespace riffle

@@ -1,6 +1,7 @@
-// The rows of the table; settings.cpp has the functions.
+// The rows of contexts, the scheduler, models, conversations and quantising, and the table of all
+// rows. settings.cpp has the functions.
+#include <algorithm>
 #include <deque>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,382 +9,15 @@
 #include "util/error.h"
 #include "util/options.h"
 #include "util/settings.h"
+#include "util/settings_rows.h"
 
 namespace riffle {
 namespace {
 
-template <class Enum>
-constexpr double number(Enum value) {
-  return static_cast<double>(value);
-}
-template <class Enum>
-constexpr uint32_t bit(Enum value) {
-  return 1u << static_cast<int>(value);
-}
-
-constexpr uint32_t kDense = bit(SelectorKind::DENSE), kPsa = bit(SelectorKind::PSA),
-                   kTopk = bit(SelectorKind::TOPK), kTwilight = bit(SelectorKind::TWILIGHT),
-                   kTokenSelect = bit(SelectorKind::TOKENSELECT), kLfps = bit(SelectorKind::LFPS);
-// auto stands for share in long sessions.
-constexpr uint32_t kShare = bit(SelectorKind::SHARE) | bit(SelectorKind::AUTO);
-constexpr uint32_t kBlocks = kPsa | kTopk | kTwilight | kShare,
-                   kSparse = kBlocks | kTokenSelect | kLfps;
-constexpr uint32_t kOnTopk = bit(BaseSelection::TOPK), kOnPsa = bit(BaseSelection::PSA),
-                   kAnyBase = bit(BaseSelection::ALL) | kOnTopk | kOnPsa;
-constexpr double kMostBlocks = 1 << 20, kMostTokens = 1 << 28, kMostBudget = 1e9,
-                 kMostInt = 2147483647.0, kMostBytes = 18446744073709551616.0,
-                 kMostFloat = std::numeric_limits<float>::max();
-constexpr const char* kShareOrTokens = " (up to 1 a share, above 1 a number of tokens)";
-
-// The titles under which the command line's help has the settings.
-constexpr const char *kContext = "Context", *kSelection = "Selection of KV blocks",
-                     *kAlways = "Blocks that are always read",
-                     *kRanking = "Ranking of blocks (selectors psa, topk, twilight)",
-                     *kOfTwilight = "Selector twilight", *kOfTokenSelect = "Selector tokenselect",
-                     *kOfLfps = "Selector lfps", *kLayout = "Memory layout and kernels",
-                     *kSteps = "Decode steps", *kCompare = "For comparison",
-                     *kScheduling = "Many requests at once", *kAnswer = "Answer",
-                     *kSampling = "Sampling, templates and weights";
-
-constexpr riffle_member_type kBool = RIFFLE_MEMBER_BOOL, kInt = RIFFLE_MEMBER_INT32,
-                             kLong = RIFFLE_MEMBER_INT64, kSize = RIFFLE_MEMBER_UINT64,
-                             kFloat = RIFFLE_MEMBER_FLOAT;
-
-// A row leaves out what is 0, false or "". Its `range` is the text behind the numbers of the range.
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-
-using S = Selection;
-// The defaults are chosen by measurement: tools/bench/results/shipped-model.md.
-constexpr riffle_setting kSelectionRows[] = {
-    {.id = "selection.selector",
-     .offset = offsetof(S, selector),
-     .type = kInt,
-     .words = "dense|psa|topk|twilight|tokenselect|lfps|share|auto",
-     .standard = number(SelectorKind::AUTO),
-     .high = number(SelectorKind::AUTO),
-     .flag = "--selector",
-     .json = "selector",
-     .spec = "selector",
-     .group = kSelection,
-     .help = "rule by which a decode step chooses the KV that it reads",
-     .selectors = kDense | kSparse,
-     .bases = kAnyBase},
-    {.id = "selection.digest",
-     .offset = offsetof(S, digest),
-     .type = kInt,
-     .words = "mean|quest|cuboid-mean",
-     .standard = number(BlockDigest::CUBOID_MEAN),
-     .high = number(BlockDigest::CUBOID_MEAN),
-     .flag = "--digest",
-     .json = "digest",
-     .spec = "digest",
-     .group = kRanking,
-     .help = "psa, topk, twilight: the summary of a block by which it is ranked",
-     .selectors = kPsa | kTopk | kTwilight,
-     .bases = kOnTopk | kOnPsa},
-    {.id = "selection.gqa",
-     .offset = offsetof(S, gqa),
-     .type = kInt,
-     .words = "mean|soft-sum|union",
-     .standard = number(HeadRule::MEAN),
-     .high = number(HeadRule::UNION),
-     .flag = "--gqa",
-     .json = "gqa",
-     .spec = "gqa",
-     .group = kCompare,
-     .help = "psa, topk, twilight: rule by which the query heads of one KV head agree on a ranking",
-     .selectors = kPsa | kTopk | kTwilight,
-     .bases = kOnTopk | kOnPsa},
-    {.id = "selection.rank",
-     .offset = offsetof(S, rank),
-     .type = kInt,
-     .words = "digests|codes",
-     .standard = number(RankBy::DIGESTS),
-     .high = number(RankBy::CODES),
-     .flag = "--rank",
-     .json = "rank",
-     .spec = "rank",
-     .group = kRanking,
-     .help = "psa, topk: data by which blocks are ranked (codes: INT4 keys of all tokens)",
-     .selectors = kPsa | kTopk},
-    {.id = "selection.stop",
-     .offset = offsetof(S, stop),
-     .type = kInt,
-     .words = "paper|last|bound|veto",
-     .standard = number(StopRule::PAPER),
-     .high = number(StopRule::VETO),
-     .flag = "--stop-mode",
-     .json = "stop_mode",
-     .spec = "stop",
-     .group = kCompare,
-     .help = "psa: the test that ends reading",
-     .selectors = kPsa | kTwilight,
-     .bases = kOnPsa},
-    {.id = "selection.epsilon",
-     .offset = offsetof(S, epsilon),
-     .type = kFloat,
-     .standard = 0.9,
-     .high = 1,
-     .above_low = true,
-     .flag = "--epsilon",
-     .json = "epsilon",
-     .spec = "epsilon",
-     .group = kRanking,
-     .help = "psa: share of the attention weight to cover; 1 reads everything",
-     .selectors = kPsa | kTwilight,
-     .bases = kOnPsa},
-    {.id = "selection.microbatch",
-     .offset = offsetof(S, microbatch),
-     .type = kInt,
-     .standard = 16,
-     .low = 1,
-     .high = kMostBlocks,
-     .flag = "--microbatch",
-     .json = "microbatch",
-     .spec = "microbatch",
-     .group = kRanking,
-     .help = "psa: number of blocks that are read between two tests",
-     .selectors = kPsa | kTwilight,
-     .bases = kOnPsa},
-    {.id = "selection.budget",
-     .offset = offsetof(S, budget),
-     .type = kFloat,
-     .standard = 0.1,
-     .high = kMostBudget,
-     .above_low = true,
-     .range = kShareOrTokens,
-     .flag = "--budget",
-     .json = "budget",
-     .spec = "budget",
-     .group = kRanking,
-     .help = "topk: KV to read; up to 1 a share, above 1 a number of tokens",
-     .selectors = kTopk},
-    {.id = "selection.sink_blocks",
-     .offset = offsetof(S, sink_blocks),
-     .type = kInt,
-     .standard = 1,
-     .high = kMostBlocks,
-     .flag = "--sink-blocks",
-     .json = "sink_blocks",
-     .spec = "sink_blocks",
-     .group = kAlways,
-     .help = "number of first blocks that are always read",
-     .selectors = kBlocks,
-     .bases = kAnyBase},
-    {.id = "selection.recent_blocks",
-     .offset = offsetof(S, recent_blocks),
-     .type = kInt,
-     .standard = 2,
-     .high = kMostBlocks,
-     .flag = "--recent-blocks",
-     .json = "recent_blocks",
-     .spec = "recent_blocks",
-     .group = kAlways,
-     .help = "number of last full blocks that are always read",
-     .selectors = kBlocks,
-     .bases = kAnyBase},
-    {.id = "selection.dense_layers",
-     .offset = offsetof(S, dense_layers),
-     .type = kInt,
-     .high = kMostBlocks,
-     .flag = "--dense-layers",
-     .json = "dense_layers",
-     .spec = "dense_layers",
-     .group = kAlways,
-     .help = "number of first layers that read everything",
-     .selectors = kSparse,
-     .bases = kAnyBase},
-    {.id = "selection.lookahead",
-     .offset = offsetof(S, lookahead),
-     .type = kInt,
-     .high = 8,
-     .flag = "--lookahead",
-     .json = "lookahead",
-     .spec = "lookahead",
-     .group = kCompare,
-     .help = "psa with --residency host: number of microbatches loaded ahead of the test",
-     .selectors = kPsa},
-    {.id = "selection.base",
-     .offset = offsetof(S, base),
-     .type = kInt,
-     .words = "all|topk|psa",
-     .standard = number(BaseSelection::TOPK),
-     .high = number(BaseSelection::PSA),
-     .flag = "--base",
-     .json = "base",
-     .spec = "base",
-     .group = kOfTwilight,
-     .help = "the selection that twilight prunes",
-     .selectors = kTwilight,
-     .bases = kAnyBase},
-    {.id = "selection.base_budget",
-     .offset = offsetof(S, base_budget),
-     .type = kFloat,
-     .standard = 0.25,
-     .high = kMostBudget,
-     .above_low = true,
-     .range = kShareOrTokens,
-     .flag = "--base-budget",
-     .json = "base_budget",
-     .spec = "base_budget",
-     .group = kOfTwilight,
-     .help = "base topk: KV whose INT4 keys are read; up to 1 a share, above 1 a number of tokens",
-     .selectors = kTwilight,
-     .bases = kOnTopk},
-    {.id = "selection.top_p",
-     .offset = offsetof(S, top_p),
-     .type = kFloat,
-     .standard = 0.95,
-     .high = 1,
-     .above_low = true,
-     .flag = "--top-p-attn",
-     .json = "top_p_attn",
-     .spec = "top_p_attn",
-     .group = kOfTwilight,
-     .help = "share of the estimated attention weight to read",
-     .selectors = kTwilight,
-     .bases = kAnyBase},
-    {.id = "selection.share",
-     .offset = offsetof(S, share),
-     .type = kFloat,
-     .standard = 0.002,
-     .high = 1,
-     .below_high = true,
-     .range = " (0: everything)",
-     .flag = "--share",
-     .json = "share",
-     .spec = "share",
-     .group = kSelection,
-     .help = "share: read the blocks that hold this share of a head's weight, or more; beyond "
-             "1,024 blocks "
-             "the threshold falls as 1 / blocks",
-     .selectors = kShare},
-    {.id = "selection.select_tokens",
-     .offset = offsetof(S, select_tokens),
-     .type = kInt,
-     .standard = 2048,
-     .low = 1,
-     .high = kMostTokens,
-     .flag = "--select-tokens",
-     .json = "select_tokens",
-     .spec = "select_tokens",
-     .group = kOfTokenSelect,
-     .help = "number of tokens that are chosen by vote",
-     .selectors = kTokenSelect},
-    {.id = "selection.init_tokens",
-     .offset = offsetof(S, init_tokens),
-     .type = kInt,
-     .standard = 128,
-     .high = kMostTokens,
-     .flag = "--init-tokens",
-     .json = "init_tokens",
-     .spec = "init_tokens",
-     .group = kOfTokenSelect,
-     .help = "number of first tokens that are always read",
-     .selectors = kTokenSelect},
-    {.id = "selection.local_tokens",
-     .offset = offsetof(S, local_tokens),
-     .type = kInt,
-     .standard = 512,
-     .low = 1,
-     .high = kMostTokens,
-     .flag = "--local-tokens",
-     .json = "local_tokens",
-     .spec = "local_tokens",
-     .group = kOfTokenSelect,
-     .help = "number of last tokens that are always read",
-     .selectors = kTokenSelect},
-    {.id = "selection.vote",
-     .offset = offsetof(S, vote),
-     .type = kInt,
-     .words = "soft|logits|hard",
-     .standard = number(VoteRule::SOFT),
-     .high = number(VoteRule::HARD),
-     .flag = "--vote",
-     .json = "vote",
-     .spec = "vote",
-     .group = kOfTokenSelect,
-     .help = "kind of the vote (hard: each head votes for its best tokens)",
-     .selectors = kTokenSelect},
-    {.id = "selection.cache_threshold",
-     .offset = offsetof(S, cache_threshold),
-     .type = kFloat,
-     .standard = 0.9,
-     .low = -1,
-     .high = 2,
-     .range = " (above 1: never)",
-     .flag = "--cache-threshold",
-     .json = "cache_threshold",
-     .spec = "cache_threshold",
-     .group = kOfTokenSelect,
-     .help = "reuse the last selection if the queries' cosine is at least this; above 1: never",
-     .selectors = kTokenSelect},
-    {.id = "selection.positions",
-     .offset = offsetof(S, positions),
-     .type = kInt,
-     .words = "true|list",
-     .standard = number(PositionRule::TEXT),
-     .high = number(PositionRule::LIST),
-     .flag = "--positions",
-     .json = "positions",
-     .spec = "positions",
-     .group = kOfTokenSelect,
-     .help = "position of a token: its place in the text, or in the list of tokens that are read; "
-             "with list a context can be longer than the trained one",
-     .selectors = kTokenSelect},
-    {.id = "selection.top_tokens",
-     .offset = offsetof(S, top_tokens),
-     .type = kFloat,
-     .standard = 0.02,
-     .high = kMostBudget,
-     .above_low = true,
-     .range = kShareOrTokens,
-     .flag = "--top-tokens",
-     .json = "top_tokens",
-     .spec = "top_tokens",
-     .group = kOfLfps,
-     .help = "KV to read; up to 1 a share, above 1 a number of tokens",
-     .selectors = kLfps},
-    {.id = "selection.alpha",
-     .offset = offsetof(S, alpha),
-     .type = kFloat,
-     .standard = 0.2,
-     .high = 10,
-     .flag = "--alpha",
-     .json = "alpha",
-     .spec = "alpha",
-     .group = kOfLfps,
-     .help = "threshold of the candidates; a larger value gives fewer of them",
-     .selectors = kLfps},
-    {.id = "selection.decay",
-     .offset = offsetof(S, decay),
-     .type = kFloat,
-     .standard = 0.95,
-     .high = 0.9999,
-     .flag = "--decay",
-     .json = "decay",
-     .spec = "decay",
-     .group = kOfLfps,
-     .help = "factor by which each step multiplies the scores of earlier steps",
-     .selectors = kLfps},
-    {.id = "selection.bypass",
-     .offset = offsetof(S, bypass),
-     .type = kFloat,
-     .standard = 0.85,
-     .high = 1,
-     .above_low = true,
-     .range = " (1: never)",
-     .flag = "--bypass",
-     .json = "bypass",
-     .spec = "bypass",
-     .group = kOfLfps,
-     .help = "if the first tokens hold more than this share of the weight, read no others; 1: "
-             "never",
-     .selectors = kLfps},
-};
+using namespace settings_rows;
 
 using C = ContextOptions;
-constexpr riffle_setting kContextRows[] = {
+constexpr Setting kContextRows[] = {
     {.id = "device",
      .offset = offsetof(C, device),
      .type = kInt,
@@ -404,12 +38,12 @@ constexpr riffle_setting kContextRows[] = {
      .help = "cuda: the side that decides which blocks are in GPU memory; host works with dense, "
              "and with "
              "psa and topk by --rank digests"},
-    {.id = "no_pin",
-     .offset = offsetof(C, no_pin),
+    {.id = "pin",
+     .offset = offsetof(C, pin),
      .type = kBool,
      .high = 1,
      .flag = "--no-pin",
-     .json = "no_pin",
+     .json = "pin",
      .group = kCompare,
      .help = "cuda: do not pin host memory; slow, and only for the selectors of --residency host"},
     {.id = "n_ctx",
@@ -431,7 +65,6 @@ constexpr riffle_setting kContextRows[] = {
     {.id = "cpu_experts",
      .offset = offsetof(C, cpu_experts),
      .type = kInt,
-     .standard = -1,
      .low = -1,
      .high = 1024,
      .flag = "--cpu-experts",
@@ -454,7 +87,6 @@ constexpr riffle_setting kContextRows[] = {
      .offset = offsetof(C, block_size),
      .type = kInt,
      .words = "16|32|64",
-     .standard = 16,
      .low = 16,
      .high = 64,
      .flag = "--block",
@@ -530,6 +162,7 @@ constexpr riffle_setting kContextRows[] = {
      .group = kLayout,
      .help = "number of tokens per chunk of prefill; 0: 512, with cuda 2048"},
     {.id = "n_sessions",
+     .name = "sessions",
      .offset = offsetof(C, n_sessions),
      .type = kInt,
      .high = kMostSessions,
@@ -537,14 +170,14 @@ constexpr riffle_setting kContextRows[] = {
 };
 
 using R = SchedulerOptions;
-constexpr riffle_setting kSchedulerRows[] = {
+constexpr Setting kSchedulerRows[] = {
     {.id = "max_seqs",
      .offset = offsetof(R, max_seqs),
      .type = kInt,
      .high = kMostSessions,
      .flag = "--max-seqs"},
-    {.id = "no_ws_control",
-     .offset = offsetof(R, no_ws_control),
+    {.id = "ws_control",
+     .offset = offsetof(R, ws_control),
      .type = kBool,
      .high = 1,
      .flag = "--no-ws-control",
@@ -562,7 +195,6 @@ constexpr riffle_setting kSchedulerRows[] = {
     {.id = "max_skips",
      .offset = offsetof(R, max_skips),
      .type = kInt,
-     .standard = 64,
      .low = 1,
      .high = kMostInt,
      .flag = "--max-skips",
@@ -585,8 +217,8 @@ constexpr riffle_setting kSchedulerRows[] = {
      .help = "number of prompt tokens times layers that are read between two decode steps; 0: 2048 "
              "for each "
              "layer"},
-    {.id = "no_prefix_reuse",
-     .offset = offsetof(R, no_prefix_reuse),
+    {.id = "prefix_reuse",
+     .offset = offsetof(R, prefix_reuse),
      .type = kBool,
      .high = 1,
      .flag = "--no-prefix-reuse",
@@ -602,159 +234,43 @@ constexpr riffle_setting kSchedulerRows[] = {
      .help = "part of a prompt that is read between two decode steps"},
 };
 
-using A = Sampling;
-// Library, flags, /set and lines of a batch take these ranges, and refuse with the same words.
-constexpr riffle_setting kSamplingRows[] = {
-    {.id = "sampling.temperature",
-     .offset = offsetof(A, temperature),
-     .type = kFloat,
-     .standard = 0.8,
-     .high = 100,
-     .flag = "--temp",
-     .group = kAnswer,
-     .help = "temperature of the sampler; 0: greedy"},
-    {.id = "sampling.top_k",
-     .offset = offsetof(A, top_k),
-     .type = kInt,
-     .standard = 40,
-     .low = -1,
-     .high = kMostInt,
-     .flag = "--top-k",
-     .group = kSampling,
-     .help = "sample among the k likeliest tokens; 0 and -1: off"},
-    {.id = "sampling.top_p",
-     .offset = offsetof(A, top_p),
-     .type = kFloat,
-     .standard = 0.95,
-     .high = 1,
-     .flag = "--top-p",
-     .group = kSampling,
-     .help = "sample among the likeliest tokens that make up p; 1: off"},
-    {.id = "sampling.min_p",
-     .offset = offsetof(A, min_p),
-     .type = kFloat,
-     .standard = 0.05,
-     .high = 1,
-     .flag = "--min-p",
-     .group = kSampling,
-     .help =
-         "drop tokens less likely than this share of the likeliest token's probability; 0: off"},
-    {.id = "sampling.xtc_probability",
-     .offset = offsetof(A, xtc_probability),
-     .type = kFloat,
-     .high = 1,
-     .flag = "--xtc-probability",
-     .group = kSampling,
-     .help = "XTC: probability that a draw leaves out the likeliest tokens; 0: off"},
-    {.id = "sampling.xtc_threshold",
-     .offset = offsetof(A, xtc_threshold),
-     .type = kFloat,
-     .standard = 0.1,
-     .high = 1,
-     .flag = "--xtc-threshold",
-     .group = kSampling,
-     .help =
-         "XTC: drop the tokens with at least this probability, except the least likely of them; "
-         "above 0.5: off"},
-    {.id = "sampling.repeat_penalty",
-     .offset = offsetof(A, repeat_penalty),
-     .type = kFloat,
-     .standard = 1,
-     .high = kMostFloat,
-     .above_low = true,
-     .flag = "--repeat-penalty",
-     .group = kSampling,
-     .help = "make the last tokens, prompt included, less likely: divide positive logits by this, "
-             "multiply negative ones; 1: off"},
-    {.id = "sampling.repeat_last_n",
-     .offset = offsetof(A, repeat_last_n),
-     .type = kInt,
-     .standard = 64,
-     .low = -1,
-     .high = kMostInt,
-     .flag = "--repeat-last-n",
-     .group = kSampling,
-     .help = "number of last tokens that --repeat-penalty applies to; 0: none; -1: all"},
-    {.id = "sampling.frequency_penalty",
-     .offset = offsetof(A, frequency_penalty),
-     .type = kFloat,
-     .low = -2,
-     .high = 2,
-     .flag = "--frequency-penalty",
-     .group = kSampling,
-     .help = "lower a token's logit by this for each time that the answer has it; 0: off"},
-    {.id = "sampling.presence_penalty",
-     .offset = offsetof(A, presence_penalty),
-     .type = kFloat,
-     .low = -2,
-     .high = 2,
-     .flag = "--presence-penalty",
-     .group = kSampling,
-     .help = "lower the logits of all tokens that the answer has by this; 0: off"},
-    {.id = "sampling.dry_multiplier",
-     .offset = offsetof(A, dry_multiplier),
-     .type = kFloat,
-     .high = kMostFloat,
-     .flag = "--dry-multiplier",
-     .group = kSampling,
-     .help = "DRY: make tokens that continue a repetition less likely by this much; 0: off"},
-    {.id = "sampling.dry_base",
-     .offset = offsetof(A, dry_base),
-     .type = kFloat,
-     .standard = 1.75,
-     .low = 1,
-     .high = kMostFloat,
-     .flag = "--dry-base",
-     .group = kSampling,
-     .help = "DRY: factor of the penalty for each token that the repetition is longer"},
-    {.id = "sampling.dry_allowed_length",
-     .offset = offsetof(A, dry_allowed_length),
-     .type = kInt,
-     .standard = 2,
-     .high = kMostInt,
-     .flag = "--dry-allowed-length",
-     .group = kSampling,
-     .help = "DRY: number of tokens of the shortest repetition that has a penalty"},
-    {.id = "sampling.dry_penalty_last_n",
-     .offset = offsetof(A, dry_penalty_last_n),
-     .type = kInt,
-     .standard = -1,
-     .low = -1,
-     .high = kMostInt,
-     .flag = "--dry-penalty-last-n",
-     .group = kSampling,
-     .help = "DRY: number of last tokens in which riffle looks for repetitions; 0: off; -1: all"},
-    {
-        .id = "sampling.top_logprobs",
-        .offset = offsetof(A, top_logprobs),
-        .type = kInt,
-        .high = 20,
-    },
+constexpr Setting kModelRows[] = {
+    {.id = "model.weights", .offset = offsetof(ModelOptions, weights), .type = kText},
+    {.id = "model.chat_template", .offset = offsetof(ModelOptions, chat_template), .type = kText},
 };
 
-using G = GenerateOptions;
-constexpr riffle_setting kGenerateRows[] = {
-    {.id = "generate.max_tokens",
-     .offset = offsetof(G, max_tokens),
+constexpr Setting kChatRows[] = {
+    {.id = "chat.thinking",
+     .offset = offsetof(ConversationOptions, thinking),
      .type = kInt,
-     .standard = -1,
-     .low = -1,
-     .high = kMostInt,
-     .flag = "-n,--max-tokens",
-     .group = kAnswer,
-     .help = "most tokens of an answer; -1: until the context is full"}};
+     .words = "default|on|off",
+     .high = number(ThinkingRule::OFF)},
+    {.id = "chat.reasoning_effort",
+     .offset = offsetof(ConversationOptions, reasoning_effort),
+     .type = kText,
+     .words = "low|medium|high"},
+    {.id = "chat.date", .offset = offsetof(ConversationOptions, date), .type = kText},
+};
+
+constexpr Setting kQuantizeRows[] = {
+    {.id = "quantize.overwrite",
+     .offset = offsetof(QuantizeOptions, overwrite),
+     .type = kBool,
+     .high = 1},
+};
 
 // "more than 0, at most 1"; "16, 32 or 64" where the words are the numbers.
-std::string range_of(const riffle_setting& s) {
+std::string range_of(const Setting& s) {
   if (s.words[0] >= '0' && s.words[0] <= '9') {
     std::string text = s.words;
     text.replace(text.rfind('|'), 1, " or ");
     for (size_t at; (at = text.find('|')) != text.npos;) text.replace(at, 1, ", ");
     return text;
   }
+  if (s.type == MemberType::UINT64) return "0 to " + std::to_string(UINT64_MAX);
   if (s.high == kMostBytes) return "0 or more";
   const auto number = [&](double v) {
-    return format(s.type == RIFFLE_MEMBER_FLOAT ? "%.10g" : "%.0f", v);
+    return format(s.type == MemberType::FLOAT ? "%.10g" : "%.0f", v);
   };
   if (s.high == kMostFloat)
     return (s.above_low ? "more than " + number(s.low) : number(s.low) + " or more") +
@@ -765,38 +281,55 @@ std::string range_of(const riffle_setting& s) {
          (s.below_high ? ", less than " : ", at most ") + high;
 }
 
-struct Table {
-  std::vector<riffle_setting> settings;
-  std::deque<std::string> ranges;
+// The long flag without dashes; without a flag the member's own name.
+std::string name_of(const Setting& s) {
+  std::string name = s.flag;
+  if (name.empty()) {
+    name = s.id;
+    name.erase(0, name.find('.') + 1);
+    std::replace(name.begin(), name.end(), '_', '-');
+    return name;
+  }
+  name.erase(0, name.find("--") + 2);
+  name.resize(std::min(name.size(), name.find(',')));
+  return s.type == kBool && name.starts_with("no-") ? name.substr(3) : name;
+}
 
-  void add(riffle_options_kind kind, std::span<const riffle_setting> rows) {
-    for (riffle_setting s : rows) {
+struct Table {
+  std::vector<Setting> settings;
+  std::deque<std::string> texts;
+
+  void add(OptionsKind kind, std::span<const Setting> rows) {
+    for (Setting s : rows) {
       s.options = kind;
-      for (const char* riffle_setting::*text :
-           {&riffle_setting::words, &riffle_setting::range, &riffle_setting::flag,
-            &riffle_setting::json, &riffle_setting::spec, &riffle_setting::group,
-            &riffle_setting::help})
+      for (const char* Setting::*text :
+           {&Setting::words, &Setting::range, &Setting::flag, &Setting::json, &Setting::spec,
+            &Setting::group, &Setting::help})
         if (!(s.*text)) s.*text = "";
       s.comparison = std::string_view(s.group) == kCompare;
-      s.range = ranges.emplace_back(range_of(s)).c_str();
+      if (!s.name) s.name = texts.emplace_back(name_of(s)).c_str();
+      s.range = texts.emplace_back(range_of(s)).c_str();
       settings.push_back(s);
     }
   }
 
   Table() {
-    add(RIFFLE_OPTIONS_SELECTION, kSelectionRows);
-    add(RIFFLE_OPTIONS_CONTEXT, kContextRows);
-    add(RIFFLE_OPTIONS_SCHEDULER, kSchedulerRows);
-    add(RIFFLE_OPTIONS_SAMPLING, kSamplingRows);
-    add(RIFFLE_OPTIONS_GENERATE, kGenerateRows);
+    add(OptionsKind::MODEL, kModelRows);
+    add(OptionsKind::SELECTION, settings_rows::selection());
+    add(OptionsKind::CONTEXT, kContextRows);
+    add(OptionsKind::SCHEDULER, kSchedulerRows);
+    add(OptionsKind::SAMPLING, settings_rows::sampling());
+    add(OptionsKind::ANSWER, settings_rows::generate());
+    add(OptionsKind::CHAT, kChatRows);
+    add(OptionsKind::QUANTIZE, kQuantizeRows);
   }
 };
 
-// Made when the library is loaded: functions that fill in defaults cannot report a failure.
+// Made when the library is loaded: functions that look a setting up cannot report a failure.
 const Table kTable;
 
 }  // namespace
 
-std::span<const riffle_setting> settings() { return kTable.settings; }
+std::span<const Setting> settings() { return kTable.settings; }
 
 }  // namespace riffle

@@ -2,6 +2,7 @@
  * checks what it promises: capi_example MODEL.gguf prints "ok NAME" or "not ok NAME: why" for each
  * check; the exit code is 0 if all are ok. */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -9,7 +10,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "riffle.h"
+#include "riffle_grammar.h"
+#include "riffle_steps.h"
+#include "riffle_text.h"
+#include "riffle_tools.h"
 
 static int failures = 0;
 
@@ -103,6 +107,69 @@ static bool count_tokens(void* user, size_t index, const riffle_token* token) {
  * ------------------------------------------------------------------------------------------------------
  */
 
+static riffle_options* options_of(const char* const* pairs) {
+  riffle_options* options = riffle_options_create();
+  for (; *pairs; pairs += 2)
+    need(riffle_options_set(options, pairs[0], pairs[1]), "set an option",
+         riffle_options_error(options));
+  return options;
+}
+
+static int fact(const riffle_model* model, const char* name) {
+  return (int)riffle_info_number(riffle_model_info(model), name);
+}
+
+static void options(void) {
+  riffle_options* o = riffle_options_create();
+  report(o != NULL, "options are made", "");
+  riffle_status s = riffle_options_set(o, "gpu_mem", "12GiB");
+  report(s == RIFFLE_OK && strcmp(riffle_options_get(o, "gpu-mem"), "12884901888") == 0,
+         "a size is taken, and an underscore counts as a dash", riffle_options_error(o));
+  s = riffle_options_set(o, "budgit", "0.1");
+  report(s == RIFFLE_BAD_ARGUMENT && strstr(riffle_options_error(o), "the nearest is budget"),
+         "an unknown name is refused with the nearest", riffle_options_error(o));
+  s = riffle_options_set(o, "budget", "-1");
+  report(s == RIFFLE_BAD_ARGUMENT && strstr(riffle_options_error(o), "'-1'") &&
+             strstr(riffle_options_error(o), "more than 0"),
+         "a value out of range is refused with the range", riffle_options_error(o));
+  report(strcmp(riffle_options_get(o, "budget"), "0.1") == 0, "and changes nothing",
+         riffle_options_get(o, "budget"));
+  s = riffle_options_set(o, "gpu-mem", "12");
+  report(s == RIFFLE_BAD_ARGUMENT && strstr(riffle_options_error(o), "such as 12G"),
+         "a size without its unit is refused", riffle_options_error(o));
+  s = riffle_options_set(o, "selector", "psi");
+  report(s == RIFFLE_BAD_ARGUMENT && strstr(riffle_options_error(o), "dense, psa"),
+         "a wrong word is refused with the words", riffle_options_error(o));
+  s = riffle_options_set(o, "weights", "q3");
+  report(s == RIFFLE_BAD_ARGUMENT && strstr(riffle_options_error(o), "q4_k_m"),
+         "a wrong type of weights is refused with the types", riffle_options_error(o));
+  report(riffle_options_set(o, NULL, "1") == RIFFLE_BAD_ARGUMENT &&
+             riffle_options_set(o, "ctx", NULL) == RIFFLE_BAD_ARGUMENT &&
+             riffle_options_set(NULL, "ctx", "1") == RIFFLE_BAD_ARGUMENT &&
+             !riffle_options_get(o, "no such"),
+         "NULL is refused", "");
+  report(riffle_options_set(o, "pin", "false") == RIFFLE_OK &&
+             riffle_options_set(o, "pin", "no") == RIFFLE_BAD_ARGUMENT,
+         "a switch is true or false", riffle_options_error(o));
+  report(riffle_options_set(o, "seed", "18446744073709551615") == RIFFLE_OK &&
+             strcmp(riffle_options_get(o, "seed"), "18446744073709551615") == 0,
+         "a seed keeps all its digits", riffle_options_get(o, "seed"));
+  riffle_options* copy = riffle_options_copy(o);
+  riffle_options_free(o);
+  report(strcmp(riffle_options_get(copy, "pin"), "false") == 0, "a copy has the values", "");
+  riffle_options_free(copy);
+  riffle_options_free(NULL);
+  /* Every setting of the table takes its own default. */
+  riffle_options* all = riffle_options_create();
+  size_t n = 0;
+  bool taken = true;
+  for (const riffle_info* setting; (setting = riffle_setting_at(n)); ++n)
+    taken &= riffle_options_set(all, riffle_info_text(setting, "name"),
+                                riffle_info_text(setting, "default")) == RIFFLE_OK;
+  report(n > 60 && taken, "settings take their defaults", riffle_options_error(all));
+  riffle_options_free(all);
+}
+
 static riffle_model* load(const char* path) {
   char err[256] = "";
   riffle_model* model = NULL;
@@ -114,33 +181,36 @@ static riffle_model* load(const char* path) {
   s = riffle_model_load("no/such/file.gguf", NULL, &model, NULL, 0);
   report(s == RIFFLE_IO, "no error buffer is needed", riffle_status_name(s));
 
-  riffle_model_options options;
-  riffle_model_defaults(&options);
-  options.struct_size = 3;
-  s = riffle_model_load(path, &options, &model, err, sizeof err);
-  report(s == RIFFLE_BAD_ARGUMENT && err[0], "a wrong struct_size is refused when loading", err);
-
-  riffle_model_defaults(&options);
+  riffle_options* options = riffle_options_create();
   struct watch stop = {.phase = RIFFLE_PHASE_LOAD, .stop = true};
-  options.progress = on_progress;
-  options.progress_user = &stop;
-  s = riffle_model_load(path, &options, &model, err, sizeof err);
+  riffle_options_set_progress(options, on_progress, &stop);
+  s = riffle_model_load(path, options, &model, err, sizeof err);
   report(s == RIFFLE_ABORTED && stop.calls == 1, "a load can be stopped by its callback",
          riffle_status_name(s));
 
   struct watch w = {.phase = RIFFLE_PHASE_LOAD};
-  options.progress_user = &w;
-  need(riffle_model_load(path, &options, &model, err, sizeof err), "load with progress", err);
+  riffle_options_set_progress(options, on_progress, &w);
+  need(riffle_model_load(path, options, &model, err, sizeof err), "load with progress", err);
+  riffle_options_free(options);
   report(w.calls > 0 && !w.backwards && !w.wrong_phase, "load progress rises", "");
 
-  riffle_model_info info = {.struct_size = sizeof info};
-  need(riffle_model_get_info(model, &info), "model info", riffle_model_error(model));
-  report(info.n_layers > 0 && info.dim > 0 && info.vocab_size > 0 && info.n_params > 0 &&
-             info.weight_bytes > 0 && info.name && info.format && info.weight_type,
+  const riffle_info* info = riffle_model_info(model);
+  report(fact(model, "n_layers") > 0 && fact(model, "dim") > 0 && fact(model, "vocab_size") > 0 &&
+             riffle_info_number(info, "n_params") > 0 &&
+             riffle_info_number(info, "weight_bytes") > 0 && riffle_info_text(info, "name") &&
+             riffle_info_text(info, "format") && riffle_info_text(info, "weight_type"),
          "model facts are filled in", "");
-  info.struct_size = 1;
-  report(riffle_model_get_info(model, &info) == RIFFLE_BAD_ARGUMENT,
-         "a wrong struct_size is refused for info", "");
+  report(isnan(riffle_info_number(info, "no such")) && isnan(riffle_info_number(info, "name")) &&
+             !riffle_info_text(info, "dim") && !riffle_info_text(NULL, "name") &&
+             riffle_info_kind_of(info, "tied_output") == RIFFLE_INFO_BOOL &&
+             riffle_info_kind_of(info, "dim") == RIFFLE_INFO_INTEGER &&
+             riffle_info_kind_of(info, "rope_theta") == RIFFLE_INFO_REAL &&
+             riffle_info_kind_of(info, "name") == RIFFLE_INFO_TEXT &&
+             riffle_info_kind_of(info, "no such") == RIFFLE_INFO_NONE,
+         "facts have kinds, and unknown ones are told apart", "");
+  size_t n = 0;
+  while (riffle_info_name(info, n)) ++n;
+  report(n > 30, "facts can be listed", "");
   return model;
 }
 
@@ -151,18 +221,17 @@ static void tokens(riffle_model* model) {
   size_t n = 0, more = 0, length = 0;
   need(riffle_tokenize(model, text, strlen(text), RIFFLE_TOKENIZE_BOS, ids, 64, &n), "tokenise",
        riffle_model_error(model));
-  riffle_model_info info = {.struct_size = sizeof info};
-  riffle_model_get_info(model, &info);
-  report(n > 1 && ids[0] == info.bos_id, "the first token is BOS", "");
+  const int32_t vocab_size = fact(model, "vocab_size"), eos_id = fact(model, "eos_id");
+  report(n > 1 && ids[0] == fact(model, "bos_id"), "the first token is BOS", "");
   need(riffle_detokenize(model, ids, n, out, sizeof out, &length), "detokenise",
        riffle_model_error(model));
   report(length == strlen(text) && memcmp(out, text, length) == 0, "the text comes back", "");
   report(riffle_token_piece(model, ids[0]) && !riffle_token_piece(model, -1) &&
-             !riffle_token_piece(model, info.vocab_size),
+             !riffle_token_piece(model, vocab_size),
          "pieces, and NULL outside the vocabulary", "");
-  report(riffle_is_end_token(model, info.eos_id) && !riffle_is_end_token(model, ids[1]) &&
-             !riffle_is_end_token(model, -1) && !riffle_is_end_token(model, info.vocab_size) &&
-             !riffle_is_end_token(NULL, info.eos_id),
+  report(riffle_is_end_token(model, eos_id) && !riffle_is_end_token(model, ids[1]) &&
+             !riffle_is_end_token(model, -1) && !riffle_is_end_token(model, vocab_size) &&
+             !riffle_is_end_token(NULL, eos_id),
          "the token that ends answers", "");
 
   int32_t few[2] = {-7, -7};
@@ -181,16 +250,16 @@ static void tokens(riffle_model* model) {
          riffle_model_error(model));
   s = riffle_tokenize(model, NULL, 5, 0, ids, 64, &n);
   report(s == RIFFLE_BAD_ARGUMENT, "NULL text is refused", riffle_status_name(s));
-  ids[0] = info.vocab_size;
+  ids[0] = vocab_size;
   s = riffle_detokenize(model, ids, 1, out, sizeof out, &length);
   report(s == RIFFLE_BAD_ARGUMENT, "an id outside the vocabulary is refused",
          riffle_status_name(s));
 }
 
 static size_t question(riffle_model* model, const char* text, int32_t* ids, size_t capacity) {
-  const riffle_message message = {"user", text};
+  const riffle_message message = {"user", text, NULL};
   size_t n = 0;
-  need(riffle_chat_tokens(model, &message, 1, ids, capacity, &n), "chat template",
+  need(riffle_chat_prompt(model, &message, 1, NULL, ids, capacity, &n, NULL), "chat template",
        riffle_model_error(model));
   return n;
 }
@@ -198,42 +267,59 @@ static size_t question(riffle_model* model, const char* text, int32_t* ids, size
 static void context_errors(riffle_model* model) {
   char err[256] = "";
   riffle_context* context = NULL;
-  riffle_context_options options;
-  riffle_context_defaults(&options);
-  options.struct_size -= 8;
-  riffle_status s = riffle_context_create(model, &options, &context, err, sizeof err);
-  report(s == RIFFLE_BAD_ARGUMENT && err[0], "a wrong struct_size is refused for a context", err);
-  riffle_context_defaults(&options);
-  options.block_size = 7;
-  s = riffle_context_create(model, &options, &context, err, sizeof err);
-  report(s == RIFFLE_BAD_ARGUMENT && err[0], "a wrong block size is refused", err);
-  riffle_context_defaults(&options);
-  options.selection.epsilon = 2;
-  s = riffle_context_create(model, &options, &context, err, sizeof err);
-  report(s == RIFFLE_BAD_ARGUMENT && err[0], "a wrong epsilon is refused", err);
+  riffle_options* o =
+      options_of((const char*[]){"selector", "psa", "stop-mode", "bound", "digest", "mean", NULL});
+  riffle_status s = riffle_context_create(model, o, &context, err, sizeof err);
+  report(s == RIFFLE_BAD_ARGUMENT && strstr(err, "digest mean"),
+         "values that do not go together are refused", err);
+  riffle_options_free(o);
 
-  riffle_context_defaults(&options);
-  options.device = RIFFLE_DEVICE_EMU;
-  options.gpu_mem = 1000;
-  riffle_plan plan = {.struct_size = sizeof plan};
-  s = riffle_plan_memory(model, &options, &plan, err, sizeof err);
-  report(s == RIFFLE_OUT_OF_MEMORY && err[0] && plan.min_gpu_mem > 1000,
+  o = options_of((const char*[]){"device", "emu", "gpu-mem", "1M", NULL});
+  riffle_info* plan = NULL;
+  s = riffle_plan_memory(model, o, &plan, err, sizeof err);
+  const double least = riffle_info_number(plan, "min_gpu_mem");
+  report(s == RIFFLE_OUT_OF_MEMORY && err[0] && least > 1 << 20,
          "a plan that does not fit tells what would", err);
-  options.gpu_mem = plan.min_gpu_mem;
-  s = riffle_plan_memory(model, &options, &plan, err, sizeof err);
-  report(s == RIFFLE_OK && plan.total <= options.gpu_mem && plan.slots >= plan.min_slots,
+  riffle_info_free(plan);
+  char number[32];
+  snprintf(number, sizeof number, "%.0f", least);
+  need(riffle_options_set(o, "gpu-mem", number), "take it", riffle_options_error(o));
+  s = riffle_plan_memory(model, o, &plan, err, sizeof err);
+  report(s == RIFFLE_OK && riffle_info_number(plan, "total") <= least &&
+             riffle_info_number(plan, "slots") >= riffle_info_number(plan, "min_slots"),
          "and that fits", err);
+  riffle_info_free(plan);
+  riffle_options_free(o);
+}
+
+static bool first_text(void* user, const char* text, size_t text_len) {
+  struct answer* a = user;
+  memcpy(a->text + a->length, text, text_len);
+  a->length += text_len;
+  return true;
+}
+
+static void ask(riffle_model* model) {
+  char err[256] = "";
+  const riffle_message message = {"user", "The code is 4821. What is the code?", NULL};
+  riffle_options* o =
+      options_of((const char*[]){"temp", "0", "max-tokens", "24", "ctx", "512", NULL});
+  struct answer first = {0};
+  need(riffle_ask(model, &message, 1, o, first_text, &first, err, sizeof err), "ask", err);
+  report(strstr(first.text, "4821") != NULL, "the answer has the code", first.text);
+  report(riffle_ask(model, NULL, 1, o, NULL, NULL, err, sizeof err) == RIFFLE_BAD_ARGUMENT &&
+             riffle_ask(NULL, &message, 1, o, NULL, NULL, err, sizeof err) == RIFFLE_BAD_ARGUMENT,
+         "no question without a message or a model", err);
+  riffle_options_free(o);
 }
 
 static void generation(riffle_model* model) {
   char err[256] = "";
-  riffle_context_options options;
-  riffle_context_defaults(&options);
-  options.n_ctx = 512;
-  options.n_threads = 1;
+  riffle_options* g = options_of(
+      (const char*[]){"ctx", "512", "threads", "1", "temp", "0", "max-tokens", "24", NULL});
   riffle_context* context = NULL;
   riffle_session* session = NULL;
-  need(riffle_context_create(model, &options, &context, err, sizeof err), "create a context", err);
+  need(riffle_context_create(model, g, &context, err, sizeof err), "create a context", err);
   need(riffle_session_create(context, &session), "create a session", riffle_context_error(context));
 
   int32_t ids[1024];
@@ -250,14 +336,10 @@ static void generation(riffle_model* model) {
          "prefill progress rises to the whole prompt", "");
   report(riffle_logits(session) != NULL, "logits are there", "");
 
-  riffle_generate_options g;
-  riffle_generate_defaults(&g);
-  g.sampling.temperature = 0;
-  g.max_tokens = 24;
   struct answer first = {0}, again = {0}, stopped = {0};
   riffle_result result;
   riffle_status s;
-  need(riffle_generate(session, &g, on_token, &first, &result), "generate with a token callback",
+  need(riffle_generate(session, g, on_token, &first, &result), "generate with a token callback",
        riffle_context_error(context));
   /* The end-of-sequence token counts, but has no text and no call. */
   report(result.n_tokens == first.tokens + (result.finish == RIFFLE_FINISH_STOP) &&
@@ -269,7 +351,7 @@ static void generation(riffle_model* model) {
 
   need(riffle_prefill_to(session, ids, n, NULL, NULL), "go back to the question",
        riffle_context_error(context));
-  need(riffle_generate(session, &g, on_token, &again, &result), "answer again",
+  need(riffle_generate(session, g, on_token, &again, &result), "answer again",
        riffle_context_error(context));
   report(strcmp(first.text, again.text) == 0, "greedy answers are the same", again.text);
 
@@ -291,9 +373,9 @@ static void generation(riffle_model* model) {
   need(riffle_prefill_to(session, ids, n, NULL, NULL), "go back for a grammar",
        riffle_context_error(context));
   struct answer bound = {0};
-  g.grammar = grammar;
-  g.trim_start = true;
-  need(riffle_generate(session, &g, on_token, &bound, &result), "answer by a grammar",
+  riffle_options_set_grammar(g, grammar);
+  riffle_options_set(g, "trim-start", "true");
+  need(riffle_generate(session, g, on_token, &bound, &result), "answer by a grammar",
        riffle_context_error(context));
   report(strlen(bound.text) == 5 && strspn(bound.text, "0123456789") == 4 &&
              result.finish == RIFFLE_FINISH_STOP,
@@ -307,13 +389,13 @@ static void generation(riffle_model* model) {
   need(riffle_prefill_to(session, ids, n, NULL, NULL), "go back for the rest",
        riffle_context_error(context));
   struct answer two_digits = {0};
-  g.grammar = rest;
-  need(riffle_generate(session, &g, on_token, &two_digits, &result), "answer with the rest",
+  riffle_options_set_grammar(g, rest);
+  need(riffle_generate(session, g, on_token, &two_digits, &result), "answer with the rest",
        riffle_context_error(context));
   report(strlen(two_digits.text) == 3 && strspn(two_digits.text, "0123456789") == 2,
          "the answer is the rest of a text of the grammar", two_digits.text);
-  g.grammar = NULL;
-  g.trim_start = false;
+  riffle_options_set_grammar(g, NULL);
+  riffle_options_set(g, "trim-start", "false");
   riffle_grammar_free(rest);
   riffle_grammar_free(grammar);
   riffle_grammar_free(NULL);
@@ -321,19 +403,19 @@ static void generation(riffle_model* model) {
   need(riffle_prefill_to(session, ids, n, NULL, NULL), "go back once more",
        riffle_context_error(context));
   stopped.stop_after = 2;
-  g.ignore_eos = true;
-  s = riffle_generate(session, &g, on_token, &stopped, &result);
+  riffle_options_set(g, "ignore-eos", "true");
+  s = riffle_generate(session, g, on_token, &stopped, &result);
   report(s == RIFFLE_OK && result.finish == RIFFLE_FINISH_ABORTED && stopped.tokens == 2,
          "the callback can stop an answer", riffle_status_name(s));
 
   /* Abort from another thread, in the middle of an answer that would go on until the context is
    * full. */
   need(riffle_prefill_to(session, ids, n, NULL, NULL), "and again", riffle_context_error(context));
-  g.max_tokens = -1;
+  riffle_options_set(g, "max-tokens", "-1");
   struct stopper stopper = {.context = context};
   pthread_t thread;
   if (pthread_create(&thread, NULL, stop_from_outside, &stopper) != 0) exit(1);
-  s = riffle_generate(session, &g, count_tokens, &stopper, &result);
+  s = riffle_generate(session, g, count_tokens, &stopper, &result);
   pthread_join(thread, NULL);
   riffle_abort(context, false);
   report(s == RIFFLE_OK && result.finish == RIFFLE_FINISH_ABORTED && result.n_tokens >= 3,
@@ -374,10 +456,9 @@ static void generation(riffle_model* model) {
   need(riffle_prefill(pair[1], ids, n, NULL, NULL), "with the same question",
        riffle_context_error(context));
   riffle_step(context, pair, many + 1, 2);
-  riffle_model_info info = {.struct_size = sizeof info};
-  riffle_model_get_info(model, &info);
+  const int32_t vocab_size = fact(model, "vocab_size");
   const float *a = riffle_logits(pair[0]), *b = riffle_logits(pair[1]);
-  report(a && b && memcmp(a, b, sizeof(float) * (size_t)info.vocab_size) == 0,
+  report(a && b && memcmp(a, b, sizeof(float) * (size_t)vocab_size) == 0,
          "a step of two gives equal logits", "");
   riffle_session* twice[2] = {session, session};
   report(riffle_step(context, twice, many + 1, 2) == RIFFLE_BAD_ARGUMENT,
@@ -403,33 +484,35 @@ static void generation(riffle_model* model) {
   need(riffle_prefill(pair[1], ids + n / 2, n - n / 2, NULL, NULL), "the second",
        riffle_context_error(context));
   a = riffle_logits(fork), b = riffle_logits(pair[1]);
-  report(a && b && memcmp(a, b, sizeof(float) * (size_t)info.vocab_size) == 0,
-         "the logits are equal", "");
+  report(a && b && memcmp(a, b, sizeof(float) * (size_t)vocab_size) == 0, "the logits are equal",
+         "");
   riffle_session_free(fork);
 
-  riffle_stats stats = {.struct_size = sizeof stats};
-  need(riffle_get_stats(context, &stats), "statistics", riffle_context_error(context));
-  report(stats.prefill_tokens >= n && stats.decode_tokens > 0 && stats.decode_seconds > 0 &&
-             stats.kv_blocks_read > 0 && stats.kv_blocks_read <= stats.kv_blocks_total &&
-             stats.peak_rss_bytes > 0,
+  const riffle_info* stats = riffle_context_stats(context);
+  const double blocks = riffle_info_number(stats, "kv_blocks_read");
+  report(riffle_info_number(stats, "prefill_tokens") >= (double)n &&
+             riffle_info_number(stats, "decode_tokens") > 0 &&
+             riffle_info_number(stats, "decode_seconds") > 0 && blocks > 0 &&
+             blocks <= riffle_info_number(stats, "kv_blocks_total") &&
+             riffle_info_number(stats, "peak_rss_bytes") > 0,
          "statistics count", "");
   riffle_reset_stats(context);
-  report(riffle_get_stats(context, &stats) == RIFFLE_OK && stats.decode_tokens == 0,
+  report(riffle_info_number(riffle_context_stats(context), "decode_tokens") == 0,
          "and can be reset", "");
-  stats.struct_size = 5;
-  report(riffle_get_stats(context, &stats) == RIFFLE_BAD_ARGUMENT,
-         "a wrong struct_size is refused for statistics", "");
 
-  riffle_selection selection;
-  riffle_selection_defaults(&selection);
-  selection.selector = RIFFLE_SELECTOR_DENSE;
-  report(riffle_set_selection(context, &selection) == RIFFLE_OK, "the selection can be changed",
-         "");
-  selection.microbatch = 0;
-  selection.selector = RIFFLE_SELECTOR_PSA;
-  report(riffle_set_selection(context, &selection) == RIFFLE_BAD_ARGUMENT &&
-             *riffle_context_error(context),
-         "but not to nonsense", "");
+  report(riffle_context_set(context, "selector", "dense") == RIFFLE_OK,
+         "the selection can be changed", riffle_context_error(context));
+  s = riffle_context_set(context, "microbatch", "0");
+  report(s == RIFFLE_BAD_ARGUMENT && strstr(riffle_context_error(context), "microbatch"),
+         "but not to nonsense", riffle_context_error(context));
+  s = riffle_context_set(context, "ctx", "1024");
+  report(s == RIFFLE_BAD_ARGUMENT &&
+             strstr(riffle_context_error(context), "before riffle_context_create"),
+         "an option that comes too late says when it can be set", riffle_context_error(context));
+  s = riffle_context_set(context, "temp", "1");
+  report(s == RIFFLE_BAD_ARGUMENT && strstr(riffle_context_error(context), "each answer"),
+         "and so does one of answers", riffle_context_error(context));
+  riffle_options_free(g);
   riffle_session_free(pair[1]);
   riffle_session_free(session);
   riffle_context_free(context);
@@ -447,9 +530,11 @@ int main(int argc, char** argv) {
   riffle_model_free(NULL);
   riffle_context_free(NULL);
   riffle_session_free(NULL);
+  options();
   riffle_model* model = load(argv[1]);
   tokens(model);
   context_errors(model);
+  ask(model);
   generation(model);
   riffle_model_free(model);
   return failures ? 1 : 0;

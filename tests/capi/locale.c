@@ -16,8 +16,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "riffle.h"
+#include "riffle_batch.h"
+#include "riffle_grammar.h"
 #include "riffle_measure.h"
+#include "riffle_steps.h"
+#include "riffle_text.h"
+#include "riffle_tools.h"
 #include "tiny_folder.h"
 
 static char folder[64], place[64]; /* the model's; the locales' */
@@ -49,36 +53,44 @@ static riffle_model* model_of(FILE* out, const char* path) {
   return model;
 }
 
+static riffle_options* options_of(const char* const* pairs) {
+  riffle_options* o = riffle_options_create();
+  for (; *pairs; pairs += 2) riffle_options_set(o, pairs[0], pairs[1]);
+  return o;
+}
+
 static riffle_context* context_of(FILE* out, riffle_model* model) {
   char err[512] = "";
-  riffle_context_options o;
-  riffle_context_defaults(&o);
-  o.n_ctx = 512;
-  o.n_threads = 1;
-  o.isa = RIFFLE_ISA_SCALAR;
+  riffle_options* o =
+      options_of((const char*[]){"ctx", "512", "threads", "1", "isa", "scalar", NULL});
   riffle_context* context = NULL;
-  outcome(out, "context", riffle_context_create(model, &o, &context, err, sizeof err), err);
+  outcome(out, "context", riffle_context_create(model, o, &context, err, sizeof err), err);
+  riffle_options_free(o);
   return context;
+}
+
+/* Facts that time or the process's other memory decides are left out. */
+static void info(FILE* out, const riffle_info* facts) {
+  const char* name;
+  for (size_t i = 0; (name = riffle_info_name(facts, i)); ++i) {
+    if (strstr(name, "seconds") || strstr(name, "rss") || strstr(name, "host_memory")) continue;
+    const char* const text = riffle_info_text(facts, name);
+    fprintf(out, "%s %s", name, text ? text : "");
+    if (!text) bits(out, riffle_info_number(facts, name));
+    else fputc('\n', out);
+  }
 }
 
 /* ---- the parts */
 
 static void loading(FILE* out) {
   riffle_model* const model = model_of(out, folder);
-  riffle_model_info info = {.struct_size = sizeof info};
-  if (riffle_model_get_info(model, &info) == RIFFLE_OK) {
-    fprintf(out, "%s %s %d %d\n", info.architecture, info.rope_scaling, info.dim, info.n_ctx_train);
-    bits(out, info.rope_theta);
-    bits(out, info.norm_eps);
-  }
+  info(out, riffle_model_info(model));
   riffle_model_free(model);
   model_of(out, "/no/such/model");
-  riffle_model_options o;
-  riffle_model_defaults(&o);
-  char err[512] = "";
-  riffle_model* other = NULL;
-  o.weights = "Q4_I";
-  outcome(out, "weights", riffle_model_load(folder, &o, &other, err, sizeof err), err);
+  riffle_options* o = riffle_options_create();
+  outcome(out, "weights", riffle_options_set(o, "weights", "Q4_I"), riffle_options_error(o));
+  riffle_options_free(o);
   /* A number out of range is shown. */
   static const char* const wrong[] = {"\"rms_norm_eps\":-1.5", "\"rope_theta\":0.25",
                                       "\"rope_theta\":1e999", "\"num_hidden_layers\":1.5"};
@@ -118,11 +130,11 @@ static void templates(FILE* out) {
              texts[i]);
     if (!tiny_text(folder, 2, config)) return;
     riffle_model* const model = model_of(out, folder);
-    const riffle_message message = {"user", "x"};
+    const riffle_message message = {"user", "x", NULL};
     int32_t ids[512];
     size_t n = 0, length = 0;
     char text[1024] = "";
-    outcome(out, "chat", riffle_chat_tokens(model, &message, 1, ids, 512, &n),
+    outcome(out, "chat", riffle_chat_prompt(model, &message, 1, NULL, ids, 512, &n, NULL),
             riffle_model_error(model));
     riffle_detokenize(model, ids, n, text, sizeof text - 1, &length);
     fprintf(out, "%.*s\n", (int)length, text);
@@ -173,16 +185,14 @@ static void grammars(FILE* out) {
     riffle_session_create(context, &session);
     riffle_prefill(session, ids, 3, NULL, NULL);
     for (uint64_t seed = 1; seed < 4; ++seed) {
-      riffle_generate_options g;
-      riffle_generate_defaults(&g);
-      g.max_tokens = 24;
-      g.grammar = grammar;
-      g.sampling.seed = seed;
-      g.sampling.temperature = 1;
-      g.sampling.logprobs = true;
+      const char digit[] = {(char)('0' + seed), '\0'};
+      riffle_options* g = options_of((const char*[]){"max-tokens", "24", "seed", digit, "temp", "1",
+                                                     "logprobs", "true", NULL});
+      riffle_options_set_grammar(g, grammar);
       riffle_prefill_to(session, ids, 3, NULL, NULL);
-      outcome(out, "answer", riffle_generate(session, &g, on_token, out, NULL),
+      outcome(out, "answer", riffle_generate(session, g, on_token, out, NULL),
               riffle_context_error(context));
+      riffle_options_free(g);
     }
     riffle_session_free(session);
     riffle_grammar_free(grammar);
@@ -191,30 +201,28 @@ static void grammars(FILE* out) {
   riffle_model_free(model);
 }
 
-/* Every setting with values inside and outside of its range, and what a context says of them. */
+/* Every setting with values inside and outside of its range, and the words of a plan with them. */
 static void settings(FILE* out) {
   riffle_model* const model = model_of(out, folder);
-  const riffle_setting* s;
+  const riffle_info* s;
   for (size_t i = 0; (s = riffle_setting_at(i)); ++i) {
-    fprintf(out, "%s %s %s %s %s\n", s->id, s->words, s->range, s->flag, s->help);
-    bits(out, s->standard);
-    if (s->options != RIFFLE_OPTIONS_CONTEXT && s->options != RIFFLE_OPTIONS_SELECTION) continue;
-    const double values[] = {s->low - 1.5, s->high + 0.5, (s->low + s->high) / 2};
-    for (size_t v = 0; v < sizeof values / sizeof *values; ++v) {
-      riffle_context_options o;
-      riffle_context_defaults(&o);
-      o.n_ctx = 512;
-      void* const at = s->options == RIFFLE_OPTIONS_CONTEXT ? (void*)&o : (void*)&o.selection;
-      fprintf(out, "%d\n", riffle_setting_set(s, at, values[v]));
-      if (s->type == RIFFLE_MEMBER_FLOAT) { /* past the check */
-        const float value = (float)values[v];
-        memcpy((char*)at + s->offset, &value, sizeof value);
-      }
-      riffle_plan plan = {.struct_size = sizeof plan};
+    info(out, s);
+    const char* const name = riffle_info_text(s, "name");
+    const double low = riffle_info_number(s, "low"), high = riffle_info_number(s, "high");
+    char values[5][64] = {"0.5", "0,5", "", "", ""};
+    snprintf(values[2], sizeof values[2], "%.0f", low - 1);
+    snprintf(values[3], sizeof values[3], "%.0f", high * 2 + 1);
+    snprintf(values[4], sizeof values[4], "%.0f", (low + high) / 2);
+    for (size_t v = 0; v < 5; ++v) {
+      riffle_options* o = options_of((const char*[]){"ctx", "512", NULL});
+      outcome(out, name, riffle_options_set(o, name, values[v]), riffle_options_error(o));
+      fprintf(out, "%s\n", riffle_options_get(o, name));
+      riffle_info* plan = NULL;
       char err[512] = "";
-      const riffle_status status = riffle_plan_memory(model, &o, &plan, err, sizeof err);
-      outcome(out, s->id, status, status == RIFFLE_OK ? plan.selector_note : err);
-      if (status == RIFFLE_OK) fprintf(out, "%s %s\n", plan.context_note, plan.device_note);
+      outcome(out, name, riffle_plan_memory(model, o, &plan, err, sizeof err), err);
+      info(out, plan);
+      riffle_info_free(plan);
+      riffle_options_free(o);
     }
   }
   riffle_model_free(model);
@@ -227,29 +235,27 @@ static void sampling(FILE* out) {
   riffle_session_create(context, &session);
   const int32_t ids[] = {1, 100, 101};
   riffle_prefill(session, ids, 3, NULL, NULL);
-  riffle_generate_options g, one;
-  riffle_generate_defaults(&g);
-  g.max_tokens = 4;
-  const riffle_logit_bias bias = {5, -0.5f};
-  float* const members[] = {&one.sampling.temperature,
-                            &one.sampling.top_p,
-                            &one.sampling.min_p,
-                            &one.sampling.repeat_penalty,
-                            &one.sampling.frequency_penalty,
-                            &one.sampling.presence_penalty,
-                            &one.sampling.xtc_probability,
-                            &one.sampling.xtc_threshold,
-                            &one.sampling.dry_multiplier,
-                            &one.sampling.dry_base};
+  const riffle_logit_bias bias[] = {{5, -0.5f}, {5, -200.5f}};
+  static const char* const members[] = {"temp",
+                                        "top-p",
+                                        "min-p",
+                                        "repeat-penalty",
+                                        "xtc-threshold",
+                                        "xtc-probability",
+                                        "dry-multiplier",
+                                        "dry-base",
+                                        "frequency-penalty",
+                                        "presence-penalty"};
   for (size_t i = 0; i < sizeof members / sizeof *members; ++i) {
     for (int wrong = 0; wrong < 2; ++wrong) {
-      one = g;
-      one.sampling.logit_bias = &bias;
-      one.sampling.n_logit_bias = 1;
-      *members[i] = wrong ? -2.5f : 1;
+      riffle_options* one = options_of((const char*[]){"max-tokens", "4", NULL});
+      outcome(out, members[i], riffle_options_set(one, members[i], wrong ? "-2.5" : "1"),
+              riffle_options_error(one));
+      riffle_options_set_logit_bias(one, &bias[wrong], 1);
       riffle_prefill_to(session, ids, 3, NULL, NULL);
-      outcome(out, "generate", riffle_generate(session, &one, on_token, out, NULL),
+      outcome(out, "generate", riffle_generate(session, one, on_token, out, NULL),
               riffle_context_error(context));
+      riffle_options_free(one);
     }
   }
   riffle_session_free(session);
@@ -257,7 +263,7 @@ static void sampling(FILE* out) {
   riffle_model_free(model);
 }
 
-/* Prints the results of functions that need no model, and the defaults of every options struct. */
+/* Prints the results of functions that need no model, and the defaults. */
 static void facts(FILE* out) {
   const char* name;
   fprintf(out, "%s %d\n", riffle_version(), riffle_usable_cpus());
@@ -266,20 +272,6 @@ static void facts(FILE* out) {
   for (size_t i = 0; (name = riffle_weight_type_name(i)); ++i) fprintf(out, "%s\n", name);
   for (size_t i = 0; (name = riffle_chat_template_name(i)); ++i) fprintf(out, "%s\n", name);
   fprintf(out, "%d\n", (int)riffle_utf8_error("\xc4\xb0\xfd", 3));
-  riffle_selection selection;
-  riffle_context_options context;
-  riffle_scheduler_options scheduler;
-  riffle_selection_defaults(&selection);
-  riffle_context_defaults(&context);
-  riffle_scheduler_defaults(&scheduler);
-  riffle_sampling sampling;
-  riffle_sampling_defaults(&sampling);
-  riffle_generate_options generate;
-  riffle_generate_defaults(&generate);
-  const void* const options[] = {&selection, &context, &scheduler, &sampling, &generate};
-  const riffle_setting* s;
-  for (size_t i = 0; (s = riffle_setting_at(i)); ++i)
-    bits(out, riffle_setting_get(s, options[s->options]));
   riffle_synthetic_attention attention;
   riffle_synthetic_attention_defaults(&attention);
   bits(out, attention.weight);
@@ -326,23 +318,21 @@ static void chats(FILE* out) {
                  "{% endfor %}\"}"))
     return;
   riffle_model* const model = model_of(out, folder);
-  const riffle_message messages[] = {{"user", "i 1.5"}, {"assistant", "ID"}, {"user", "\xc4\xb1"}};
-  const char* const reasoning[] = {NULL, "0.5", NULL};
+  const riffle_message messages[] = {
+      {"user", "i 1.5", NULL}, {"assistant", "ID", "0.5"}, {"user", "\xc4\xb1", NULL}};
   for (size_t i = 0; i < 2; ++i) {
-    riffle_chat_options o;
-    riffle_chat_defaults(&o);
-    o.date = dates[i];
-    o.thinking = RIFFLE_THINKING_ON;
-    o.reasoning = reasoning;
-    o.reasoning_effort = "high";
+    riffle_options* o =
+        options_of((const char*[]){"thinking", "on", "reasoning-effort", "high", NULL});
+    outcome(out, "date", riffle_options_set(o, "date", dates[i]), riffle_options_error(o));
     int32_t ids[512];
     size_t n = 0, length = 0;
     char text[1024] = "";
     bool begun = false;
-    outcome(out, "prompt", riffle_chat_prompt(model, messages, 3, &o, ids, 512, &n, &begun),
+    outcome(out, "prompt", riffle_chat_prompt(model, messages, 3, o, ids, 512, &n, &begun),
             riffle_model_error(model));
     riffle_detokenize(model, ids, n, text, sizeof text, &length);
     fprintf(out, "%d %.*s\n", begun, (int)length, text);
+    riffle_options_free(o);
   }
   riffle_model_free(model);
 }
@@ -352,13 +342,6 @@ static void logits(FILE* out, const riffle_session* session) {
   fprintf(out, "%zu tokens, reach %zu\n", riffle_session_length(session),
           riffle_session_reach(session, 3));
   for (int i = 0; all && i < kVocab; ++i) bits(out, all[i]);
-}
-
-/* Counters: those that time or the process's other memory decides are left out. */
-static void stats(FILE* out, const riffle_stats* s) {
-  fprintf(out, "%d prefilled, %d decoded in %d steps; %d of %d blocks, %d bytes of index\n",
-          (int)s->prefill_tokens, (int)s->decode_tokens, (int)s->decode_steps,
-          (int)s->kv_blocks_read, (int)s->kv_blocks_total, (int)s->index_bytes);
 }
 
 static void on_row(void* user, const riffle_row_report* report) {
@@ -389,11 +372,10 @@ static void sessions(FILE* out) {
           riffle_context_error(context));
   for (int i = 0; i < kPrompt; ++i) bits(out, scores[i].next_logprob);
   riffle_set_row_report(context, on_row, out, true);
-  for (int selector = RIFFLE_SELECTOR_DENSE; selector <= RIFFLE_SELECTOR_AUTO + 1; ++selector) {
-    riffle_selection selection;
-    riffle_selection_defaults(&selection);
-    selection.selector = (riffle_selector)selector;
-    outcome(out, "selection", riffle_set_selection(context, &selection),
+  static const char* const selectors[] = {"dense", "psa",   "topk", "twilight", "tokenselect",
+                                          "lfps",  "share", "auto", "I.5"};
+  for (size_t i = 0; i < sizeof selectors / sizeof *selectors; ++i) {
+    outcome(out, "selection", riffle_context_set(context, "selector", selectors[i]),
             riffle_context_error(context));
     fprintf(out, "%s\n", riffle_context_notice(context));
     outcome(out, "cut", riffle_session_truncate(session, kPrompt), riffle_context_error(context));
@@ -406,7 +388,7 @@ static void sessions(FILE* out) {
     riffle_session_free(fork);
   }
   riffle_set_row_report(context, NULL, NULL, false);
-  riffle_timing timing = {.struct_size = sizeof timing};
+  const riffle_info* timing = NULL;
   outcome(out, "profile", riffle_profile_step(context, &session, ids, 1, &timing),
           riffle_context_error(context));
   outcome(out, "cut", riffle_session_truncate(session, 4096), riffle_context_error(context));
@@ -414,12 +396,9 @@ static void sessions(FILE* out) {
           riffle_context_error(context));
   riffle_abort(context, true);
   outcome(out, "abort", riffle_step(context, &session, ids, 1), riffle_context_error(context));
-  riffle_stats all = {.struct_size = sizeof all};
-  outcome(out, "stats", riffle_session_get_stats(session, &all), "");
-  stats(out, &all);
+  info(out, riffle_session_stats(session));
   riffle_reset_stats(context);
-  outcome(out, "stats", riffle_get_stats(context, &all), "");
-  stats(out, &all);
+  info(out, riffle_context_stats(context));
   riffle_session_free(session);
   riffle_context_free(context);
   riffle_model_free(model);
@@ -433,11 +412,10 @@ static bool on_request_token(void* user, uint64_t id, const riffle_token* token)
   return on_token(user, id, token);
 }
 
-static void on_done(void* user, uint64_t id, const riffle_request_end* end) {
-  fprintf(user, "request %d: %d tokens, %d of %zu taken over; ", (int)id, end->result.n_tokens,
-          (int)end->reused_tokens, end->prompt_tokens);
-  outcome(user, "done", end->status, end->error);
-  stats(user, &end->stats);
+static void on_end(void* user, uint64_t id, riffle_status status, const riffle_info* end) {
+  fprintf(user, "request %d: ", (int)id);
+  outcome(user, "ended", status, riffle_info_text(end, "error"));
+  info(user, end);
 }
 
 /* The same requests at once, by riffle_generate_many and by a scheduler. */
@@ -457,52 +435,47 @@ static void requests(FILE* out) {
   riffle_grammar_free(rest);
   outcome(out, "rest", riffle_grammar_continue(grammar, "0,5", 3, &rest, err, sizeof err), err);
   outcome(out, "rest", riffle_grammar_continue(grammar, "1.", 2, &rest, err, sizeof err), err);
-  riffle_generate_options o[3];
+  riffle_options* o[3];
   riffle_session* all[3] = {NULL};
   riffle_result results[3];
   for (int i = 0; i < 3; ++i) {
-    riffle_generate_defaults(&o[i]);
-    o[i].max_tokens = 12;
-    o[i].sampling.seed = (uint64_t)i;
-    o[i].sampling.temperature = 0.5f * (float)i;
-    o[i].sampling.logprobs = true;
+    static const char *const seeds[] = {"0", "1", "2"}, *const temps[] = {"0", "0.5", "1"};
+    o[i] = options_of((const char*[]){"max-tokens", "12", "seed", seeds[i], "temp", temps[i],
+                                      "logprobs", "true", "max-seqs", "2", NULL});
     riffle_session_create(context, &all[i]);
     riffle_prefill(all[i], ids, (size_t)(kPrompt - i), NULL, NULL);
   }
-  o[2].grammar = rest;
-  outcome(out, "many", riffle_generate_many(context, all, o, 3, on_token, out, results),
+  riffle_options_set_grammar(o[2], rest);
+  outcome(out, "many",
+          riffle_generate_many(context, all, (const riffle_options* const*)o, 3, on_token, out,
+                               results),
           riffle_context_error(context));
   for (int i = 0; i < 3; ++i) {
     fprintf(out, "%d %d\n", results[i].finish, results[i].n_tokens);
     riffle_session_free(all[i]);
   }
-  riffle_scheduler_options so;
-  riffle_scheduler_defaults(&so);
-  so.max_seqs = 2;
-  so.on_token = on_request_token;
-  so.on_done = on_done;
-  so.user = out;
   riffle_scheduler* scheduler = NULL;
-  outcome(out, "scheduler", riffle_scheduler_create(context, &so, &scheduler),
+  outcome(out, "scheduler", riffle_scheduler_create(context, o[0], out, &scheduler),
           riffle_context_error(context));
+  riffle_scheduler_on_token(scheduler, on_request_token);
+  riffle_scheduler_on_end(scheduler, on_end);
   uint64_t id = 0;
   for (int i = 0; i < 3; ++i)
     outcome(out, "submit",
-            riffle_scheduler_submit(scheduler, ids, (size_t)(kPrompt - i), &o[i], &id),
+            riffle_scheduler_submit(scheduler, ids, (size_t)(kPrompt - i), o[i], &id),
             riffle_context_error(context));
-  o[0].sampling.temperature = -0.5f;
-  outcome(out, "submit", riffle_scheduler_submit(scheduler, ids, kPrompt, &o[0], NULL),
+  riffle_options_set_logit_bias(o[0], &(riffle_logit_bias){3, -100.5f}, 1);
+  outcome(out, "submit", riffle_scheduler_submit(scheduler, ids, kPrompt, o[0], NULL),
           riffle_context_error(context));
   outcome(out, "cancel", riffle_scheduler_cancel(scheduler, id), riffle_context_error(context));
   outcome(out, "cancel", riffle_scheduler_cancel(scheduler, 12345), riffle_context_error(context));
-  riffle_iteration it = {.struct_size = sizeof it};
-  do {
-    outcome(out, "iteration", riffle_scheduler_step(scheduler, &it), riffle_context_error(context));
-  } while (it.n_waiting + it.n_prefilling + it.n_decoding > 0);
+  while (riffle_scheduler_pending(scheduler) > 0) {
+    outcome(out, "iteration", riffle_scheduler_step(scheduler), riffle_context_error(context));
+    info(out, riffle_scheduler_iteration(scheduler));
+  }
   riffle_scheduler_free(scheduler);
-  so.max_skips = 0;
-  outcome(out, "scheduler", riffle_scheduler_create(context, &so, &scheduler),
-          riffle_context_error(context));
+  outcome(out, "scheduler", riffle_options_set(o[0], "max-skips", "0"), riffle_options_error(o[0]));
+  for (int i = 0; i < 3; ++i) riffle_options_free(o[i]);
   riffle_grammar_free(rest);
   riffle_grammar_free(grammar);
   riffle_context_free(context);
@@ -514,13 +487,12 @@ static void files(FILE* out) {
   char path[96], saved[96], err[512] = "";
   snprintf(path, sizeof path, "%s.gguf", folder);
   snprintf(saved, sizeof saved, "%s.kv", folder);
-  riffle_quantize_options q;
-  riffle_quantize_defaults(&q);
-  q.overwrite = true;
-  q.type = "BF16";
-  riffle_quantize_result result = {.struct_size = sizeof result};
-  outcome(out, "quantize", riffle_quantize(folder, path, &q, &result, err, sizeof err), err);
-  bits(out, result.relative_error);
+  riffle_options* q = options_of((const char*[]){"weights", "BF16", "overwrite", "true", NULL});
+  riffle_info* result = NULL;
+  outcome(out, "quantize", riffle_quantize(folder, path, q, &result, err, sizeof err), err);
+  info(out, result);
+  riffle_info_free(result);
+  riffle_options_free(q);
   riffle_model* const model = model_of(out, path);
   riffle_context* const context = context_of(out, model);
   outcome(out, "open", riffle_session_check_path("/proc/no/such", err, sizeof err), err);
@@ -529,21 +501,23 @@ static void files(FILE* out) {
   int32_t ids[kPrompt], held[kPrompt] = {0};
   prompt_of(ids);
   riffle_prefill(session, ids, kPrompt, NULL, NULL);
-  outcome(out, "save", riffle_session_save(session, "/proc/no/such", NULL),
+  outcome(out, "save", riffle_session_save(session, "/proc/no/such", 0, NULL, 0, NULL, NULL),
           riffle_context_error(context));
-  riffle_save_options so;
-  riffle_save_defaults(&so);
-  so.data = "0.5";
-  so.data_size = 3;
-  outcome(out, "save", riffle_session_save(session, saved, &so), riffle_context_error(context));
+  outcome(out, "save", riffle_session_save(session, saved, 0, "0.5", 3, NULL, NULL),
+          riffle_context_error(context));
   riffle_session_file* file = NULL;
   outcome(out, "no file", riffle_session_file_open("/proc/no/such", &file, err, sizeof err), err);
   outcome(out, "a model", riffle_session_file_open(path, &file, err, sizeof err), err);
   outcome(out, "file", riffle_session_file_open(saved, &file, err, sizeof err), err);
-  riffle_session_file_info info = {.struct_size = sizeof info};
-  if (riffle_session_file_get_info(file, &info) == RIFFLE_OK)
-    fprintf(out, "%s %zu %d %d %.*s\n", info.architecture, info.n_tokens, info.block_size,
-            (int)info.kv_bytes, (int)info.data_size, (const char*)info.data);
+  const char* name;
+  const riffle_info* const facts = riffle_session_file_info(file);
+  for (size_t i = 0; (name = riffle_info_name(facts, i)); ++i) /* all except the times */
+    if (riffle_info_text(facts, name)) fprintf(out, "%s\n", riffle_info_text(facts, name));
+    else if (!strstr(name, "created") && !strstr(name, "saved"))
+      bits(out, riffle_info_number(facts, name));
+  size_t size = 0;
+  const char* const data = riffle_session_file_data(file, &size);
+  fprintf(out, "%.*s\n", (int)size, data ? data : "");
   size_t n = 0;
   outcome(out, "tokens", riffle_session_file_tokens(file, held, kPrompt, &n), "");
   fprintf(out, "%zu %d\n", n, memcmp(ids, held, sizeof ids));

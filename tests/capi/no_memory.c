@@ -22,7 +22,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "riffle.h"
+#include "riffle_batch.h"
+#include "riffle_grammar.h"
+#include "riffle_steps.h"
+#include "riffle_text.h"
+#include "riffle_tools.h"
 #include "tiny_folder.h"
 
 /* ---- the allocator: glibc's, but that one call fails */
@@ -80,7 +84,7 @@ void free(void* p) {
 enum { kPrompt = 34 }; /* tokens: two blocks and a part of one */
 
 static const char* model_path;
-static riffle_isa isa = RIFFLE_ISA_SCALAR;
+static const char* isa = "scalar";
 static char folder[] = "/tmp/no_memory.XXXXXX"; /* used by this run alone: process ids are reused */
 static char written[64], session_path[96], quantised_path[96]; /* files of the steps */
 static char folder_path[2][64]; /* with a tokenizer.json; with a unigram tokenizer.model */
@@ -95,8 +99,7 @@ struct all {
   riffle_session_file* file;
   riffle_scheduler* scheduler;
   riffle_grammar* grammar;
-  riffle_device device;
-  riffle_selector selector;
+  const char *device, *selector;
   int32_t tokens[512];
   size_t n_tokens;
   int ended;
@@ -112,25 +115,40 @@ static riffle_status load_folder(struct all* a) {
 static riffle_status load_unigram(struct all* a) {
   return a->model ? RIFFLE_OK : riffle_model_load(folder_path[1], NULL, &a->model, NULL, 0);
 }
-static riffle_status load_with(struct all* a, const char* weights, const char* chat_template) {
-  riffle_model_options o;
-  if (a->model) return RIFFLE_OK;
-  riffle_model_defaults(&o);
-  o.n_threads = 2;
-  o.weights = weights;
-  o.chat_template = chat_template;
-  return riffle_model_load(folder_path[0], &o, &a->model, NULL, 0);
+/* Options of these pairs of name and value, up to a NULL. Making and setting them may fail, too. */
+static riffle_status make_options(const char* const* pairs, riffle_options** out) {
+  *out = riffle_options_create();
+  if (!*out) return RIFFLE_OUT_OF_MEMORY;
+  for (; *pairs; pairs += 2) {
+    const riffle_status status = riffle_options_set(*out, pairs[0], pairs[1]);
+    if (status != RIFFLE_OK) return riffle_options_free(*out), *out = NULL, status;
+  }
+  return RIFFLE_OK;
 }
-static riffle_status load_converted(struct all* a) { return load_with(a, "q8_0", NULL); }
-static riffle_status load_template(struct all* a) { return load_with(a, NULL, "llama2"); }
+static riffle_status load_with(struct all* a, const char* weights, const char* chat_template) {
+  riffle_options* o;
+  if (a->model) return RIFFLE_OK;
+  const char* const pairs[] = {"threads",       "2",           "weights", weights,
+                               "chat-template", chat_template, NULL};
+  riffle_status status = make_options(pairs, &o);
+  if (status != RIFFLE_OK) return status;
+  status = riffle_model_load(folder_path[0], o, &a->model, NULL, 0);
+  riffle_options_free(o);
+  return status;
+}
+static riffle_status load_converted(struct all* a) { return load_with(a, "q8_0", ""); }
+static riffle_status load_template(struct all* a) { return load_with(a, "", "llama2"); }
 static riffle_status quantize(struct all* a) {
-  riffle_quantize_options o;
+  riffle_options* o;
   (void)a;
-  riffle_quantize_defaults(&o);
-  o.type = "q8_0";
-  o.n_threads = 2;
-  o.overwrite = true;
-  return riffle_quantize(folder_path[0], quantised_path, &o, NULL, NULL, 0);
+  const char* const pairs[] = {"weights", "q8_0", "threads", "2", "overwrite", "true", NULL};
+  riffle_status status = make_options(pairs, &o);
+  if (status != RIFFLE_OK) return status;
+  riffle_info* result = NULL;
+  status = riffle_quantize(folder_path[0], quantised_path, o, &result, NULL, 0);
+  riffle_info_free(result);
+  riffle_options_free(o);
+  return status;
 }
 static riffle_status load_quantised(struct all* a) {
   return a->model ? RIFFLE_OK : riffle_model_load(quantised_path, NULL, &a->model, NULL, 0);
@@ -140,16 +158,30 @@ static riffle_status tokenize(struct all* a) {
                          &a->n_tokens);
 }
 static riffle_status chat(struct all* a) {
-  const riffle_message message = {"user", text};
-  return riffle_chat_tokens(a->model, &message, 1, a->tokens, 512, &a->n_tokens);
+  const riffle_message message = {"user", text, NULL};
+  return riffle_chat_prompt(a->model, &message, 1, NULL, a->tokens, 512, &a->n_tokens, NULL);
 }
 static riffle_status chat_reasoning(struct all* a) {
-  const riffle_message messages[] = {{"user", text}, {"assistant", "4821"}, {"user", "Sure?"}};
-  const char* const reasoning[] = {NULL, "It stands there.", NULL};
-  riffle_chat_options o;
-  riffle_chat_defaults(&o);
-  o.reasoning = reasoning;
-  return riffle_chat_prompt(a->model, messages, 3, &o, a->tokens, 512, &a->n_tokens, NULL);
+  const riffle_message messages[] = {
+      {"user", text, NULL}, {"assistant", "4821", "It stands there."}, {"user", "Sure?", NULL}};
+  return riffle_chat_prompt(a->model, messages, 3, NULL, a->tokens, 512, &a->n_tokens, NULL);
+}
+static riffle_status ask(struct all* a) {
+  const riffle_message message = {"user", text, NULL};
+  riffle_options* o;
+  const char* const pairs[] = {"device", a->device, "ctx",        "512", "threads", "2",
+                               "isa",    isa,       "max-tokens", "3",   NULL};
+  riffle_status status = make_options(pairs, &o);
+  if (status != RIFFLE_OK) return status;
+  status = riffle_ask(a->model, &message, 1, o, NULL, NULL, NULL, 0);
+  riffle_options_free(o);
+  return status;
+}
+static riffle_status settings(struct all* a) {
+  (void)a;
+  for (size_t i = 0; i < 8; ++i)
+    if (!riffle_setting_at(i)) return RIFFLE_OUT_OF_MEMORY;
+  return RIFFLE_OK;
 }
 static riffle_status token_bytes(struct all* a) {
   char out[64];
@@ -184,21 +216,22 @@ static riffle_status schema(struct all* a) {
       "{\"const\":1},{\"const\":\"x\"}]},\"all\":{\"allOf\":[{\"type\":\"number\"},{\"multipleOf\":"
       "3}]}},\"required\":[\"from\",\"n\"],\"additionalProperties\":{\"type\":\"null\"}}");
 }
-static void set_options(const struct all* a, riffle_context_options* o) {
-  riffle_context_defaults(o);
-  o->device = a->device;
-  o->selection.selector = a->selector;
-  o->n_ctx = 512;
-  o->n_threads = 2;
-  o->isa = isa;
-  if (a->device == RIFFLE_DEVICE_EMU) o->slots = 96;
-  o->n_sessions = 2;
+static riffle_status set_options(const struct all* a, riffle_options** o) {
+  const bool emu = strcmp(a->device, "emu") == 0;
+  const char* const pairs[] = {"device", a->device,        "selector", a->selector, "ctx",
+                               "512",    "threads",        "2",        "isa",       isa,
+                               "slots",  emu ? "96" : "0", "sessions", "2",         NULL};
+  return make_options(pairs, o);
 }
 static riffle_status plan(struct all* a) {
-  riffle_context_options o;
-  riffle_plan out = {.struct_size = sizeof out};
-  set_options(a, &o);
-  return riffle_plan_memory(a->model, &o, &out, NULL, 0);
+  riffle_options* o;
+  riffle_info* out = NULL;
+  riffle_status status = set_options(a, &o);
+  if (status != RIFFLE_OK) return status;
+  status = riffle_plan_memory(a->model, o, &out, NULL, 0);
+  riffle_info_free(out);
+  riffle_options_free(o);
+  return status;
 }
 static riffle_status continued(struct all* a) {
   riffle_grammar* rest = NULL;
@@ -207,10 +240,18 @@ static riffle_status continued(struct all* a) {
   return status;
 }
 static riffle_status context(struct all* a) {
-  riffle_context_options o;
+  riffle_options* o;
   if (a->context) return RIFFLE_OK;
-  set_options(a, &o);
-  return riffle_context_create(a->model, &o, &a->context, NULL, 0);
+  riffle_status status = set_options(a, &o);
+  if (status != RIFFLE_OK) return status;
+  status = riffle_context_create(a->model, o, &a->context, NULL, 0);
+  riffle_options_free(o);
+  return status;
+}
+static riffle_status stats(struct all* a) {
+  return riffle_context_stats(a->context) && riffle_session_stats(a->session)
+             ? RIFFLE_OK
+             : RIFFLE_OUT_OF_MEMORY;
 }
 static riffle_status session(struct all* a) {
   return a->session ? RIFFLE_OK : riffle_session_create(a->context, &a->session);
@@ -222,16 +263,16 @@ static riffle_status fork_session(struct all* a) {
   return a->other ? RIFFLE_OK : riffle_session_fork(a->session, kPrompt - 4, &a->other);
 }
 static riffle_status generate(struct all* a) {
-  riffle_generate_options g;
+  riffle_options* g;
   riffle_result result;
-  riffle_generate_defaults(&g);
-  g.max_tokens = 4;
-  g.ignore_eos = true;
-  g.sampling.repeat_penalty = 1.1f;
-  g.sampling.logprobs = true;
-  g.sampling.top_logprobs = 2;
-  const riffle_status s = riffle_generate(a->session, &g, NULL, NULL, &result);
-  return s;
+  const char* const pairs[] = {"max-tokens",     "4",   "ignore-eos", "true",
+                               "repeat-penalty", "1.1", "logprobs",   "true",
+                               "top-logprobs",   "2",   NULL};
+  riffle_status status = make_options(pairs, &g);
+  if (status != RIFFLE_OK) return status;
+  status = riffle_generate(a->session, g, NULL, NULL, &result);
+  riffle_options_free(g);
+  return status;
 }
 static riffle_status second_session(struct all* a) {
   const riffle_status s = a->other ? RIFFLE_OK : riffle_session_create(a->context, &a->other);
@@ -239,16 +280,21 @@ static riffle_status second_session(struct all* a) {
 }
 static riffle_status generate_many(struct all* a) {
   riffle_session* const both[] = {a->session, a->other};
-  riffle_generate_options g[2];
+  riffle_options* g;
   riffle_result results[2];
-  for (int i = 0; i < 2; ++i) {
-    riffle_generate_defaults(&g[i]);
-    g[i].max_tokens = 5;
-    g[i].ignore_eos = true;
-    g[i].sampling.dry_multiplier = 0.8f;
-    g[i].sampling.xtc_probability = 0.5f;
-  }
-  return riffle_generate_many(a->context, both, g, 2, NULL, NULL, results);
+  const char* const pairs[] = {
+      "max-tokens",      "5",   "ignore-eos", "true", "dry-multiplier", "0.8",
+      "xtc-probability", "0.5", NULL};
+  const char* const stop[] = {"no such text, and a long one"};
+  riffle_status status = make_options(pairs, &g);
+  if (status != RIFFLE_OK) return status;
+  status = riffle_options_set_stop(g, stop, 1);
+  if (status == RIFFLE_OK) status = riffle_options_set_breakers(g, stop, 1);
+  const riffle_options* const each[] = {g, g};
+  if (status == RIFFLE_OK)
+    status = riffle_generate_many(a->context, both, each, 2, NULL, NULL, results);
+  riffle_options_free(g);
+  return status;
 }
 static riffle_status step(struct all* a) {
   return riffle_step(a->context, &a->session, a->tokens, 1);
@@ -262,21 +308,21 @@ static riffle_status fingerprint(struct all* a) {
   return riffle_context_fingerprint(a->context, &out);
 }
 static riffle_status constrained(struct all* a) {
-  riffle_generate_options g;
-  riffle_generate_defaults(&g);
-  g.max_tokens = 6;
-  g.grammar = a->grammar;
-  return riffle_generate(a->session, &g, NULL, NULL, NULL);
+  riffle_options* g;
+  const char* const pairs[] = {"max-tokens", "6", NULL};
+  riffle_status status = make_options(pairs, &g);
+  if (status != RIFFLE_OK) return status;
+  status = riffle_options_set_grammar(g, a->grammar);
+  if (status == RIFFLE_OK) status = riffle_generate(a->session, g, NULL, NULL, NULL);
+  riffle_options_free(g);
+  return status;
 }
 static riffle_status reselect(struct all* a) {
-  riffle_selection s;
-  riffle_selection_defaults(&s);
-  s.selector = RIFFLE_SELECTOR_PSA;
-  const riffle_status status = riffle_set_selection(a->context, &s);
+  const riffle_status status = riffle_context_set(a->context, "selector", "psa");
   return status != RIFFLE_OK ? status : riffle_step(a->context, &a->session, a->tokens, 1);
 }
 static riffle_status save(struct all* a) {
-  return riffle_session_save(a->session, session_path, NULL);
+  return riffle_session_save(a->session, session_path, 0, NULL, 0, NULL, NULL);
 }
 static riffle_status open_file(struct all* a) {
   return a->file ? RIFFLE_OK : riffle_session_file_open(session_path, &a->file, NULL, 0);
@@ -288,40 +334,35 @@ static riffle_status check_path(struct all* a) {
 static riffle_status file_tokens(struct all* a) {
   int32_t out[512];
   size_t n;
-  riffle_session_file_info info = {.struct_size = sizeof info};
-  const riffle_status s = riffle_session_file_get_info(a->file, &info);
-  return s != RIFFLE_OK ? s : riffle_session_file_tokens(a->file, out, 512, &n);
+  return riffle_session_file_tokens(a->file, out, 512, &n);
 }
 static riffle_status load_session(struct all* a) {
   return a->other ? RIFFLE_OK : riffle_session_load(a->context, a->file, &a->other, NULL, NULL);
 }
-static void on_done(void* user, uint64_t id, const riffle_request_end* end) {
+static void on_end(void* user, uint64_t id, riffle_status status, const riffle_info* end) {
   struct all* const a = user;
-  (void)id;
+  (void)id, (void)end;
   ++a->ended;
-  if (end->status != RIFFLE_OK) a->end = end->status;
+  if (status != RIFFLE_OK) a->end = status;
 }
 static riffle_status make_scheduler(struct all* a) {
-  riffle_scheduler_options o;
   if (a->scheduler) return RIFFLE_OK;
-  riffle_scheduler_defaults(&o);
-  o.on_done = on_done;
-  o.user = a;
-  return riffle_scheduler_create(a->context, &o, &a->scheduler);
+  const riffle_status status = riffle_scheduler_create(a->context, NULL, a, &a->scheduler);
+  riffle_scheduler_on_end(a->scheduler, on_end);
+  return status;
 }
 static riffle_status schedule(struct all* a) {
-  riffle_generate_options g;
-  riffle_generate_defaults(&g);
-  g.max_tokens = 3;
+  riffle_options* g;
+  const char* const pairs[] = {"max-tokens", "3", NULL};
+  riffle_status status = make_options(pairs, &g);
   a->ended = 0;
   a->end = RIFFLE_OK;
-  for (int i = 0; i < 2; ++i) {
-    const riffle_status s =
-        riffle_scheduler_submit(a->scheduler, a->tokens, kPrompt - (size_t)i, &g, NULL);
-    if (s != RIFFLE_OK) return s; /* the submitted requests end with the next call */
-  }
+  for (int i = 0; i < 2 && status == RIFFLE_OK; ++i)
+    status = riffle_scheduler_submit(a->scheduler, a->tokens, kPrompt - (size_t)i, g, NULL);
+  riffle_options_free(g);
+  if (status != RIFFLE_OK) return status; /* the submitted requests end with the next call */
   while (a->ended < 2) {
-    const riffle_status s = riffle_scheduler_step(a->scheduler, NULL);
+    const riffle_status s = riffle_scheduler_step(a->scheduler);
     if (s != RIFFLE_OK) return s;
   }
   return a->end;
@@ -350,6 +391,8 @@ static const struct step steps[] = {
     {"chat_folder", {load_folder}, chat},
     {"chat_reasoning", {load}, chat_reasoning},
     {"chat_template", {load_template}, chat_reasoning},
+    {"ask", {load}, ask},
+    {"settings", {0}, settings},
     {"plan", {load}, plan},
     {"grammar", {load}, grammar},
     {"regex", {load}, regex},
@@ -366,6 +409,7 @@ static const struct step steps[] = {
     {"constrained_schema", {load, tokenize, schema, context, session, prefill}, constrained},
     {"many", {load, tokenize, context, session, prefill, second_session}, generate_many},
     {"step", {load, tokenize, context, session, prefill}, step},
+    {"stats", {load, tokenize, context, session, prefill}, stats},
     {"truncate", {load, tokenize, context, session, prefill}, truncate_session},
     {"fingerprint", {load, context}, fingerprint},
     {"reselect", {load, tokenize, context, session, prefill}, reselect},
@@ -385,8 +429,7 @@ static void free_all(struct all* a) {
   riffle_context_free(a->context);
   riffle_grammar_free(a->grammar);
   riffle_model_free(a->model);
-  const riffle_device device = a->device;
-  const riffle_selector selector = a->selector;
+  const char *const device = a->device, *const selector = a->selector;
   memset(a, 0, sizeof *a);
   a->device = device;
   a->selector = selector;
@@ -482,8 +525,8 @@ static int apart(const struct step* step, const struct all* a, long n, long* lef
   return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-static int run(const struct step* step, riffle_device device, riffle_selector selector,
-               const char* way, long first, long last) {
+static int run(const struct step* step, const char* device, const char* selector, const char* way,
+               long first, long last) {
   struct all a = {.device = device, .selector = selector};
   long leftover = 0;
   const int plain = apart(step, &a, 0, &leftover);
@@ -523,7 +566,7 @@ int main(int argc, char** argv) {
   }
   model_path = argv[1];
   const long first = argc > 3 ? atol(argv[3]) : 1, last = argc > 4 ? atol(argv[4]) : 1000000;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isa = RIFFLE_ISA_AVX2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isa = "avx2";
   if (!mkdtemp(folder)) {
     fprintf(stderr, "no_memory: cannot make a folder in /tmp: %s\n", strerror(errno));
     return 2;
@@ -544,24 +587,22 @@ int main(int argc, char** argv) {
   for (size_t i = 0; i < sizeof steps / sizeof steps[0]; ++i) {
     const struct step* const step = &steps[i];
     if (argc > 2 && strcmp(argv[2], step->name) != 0) continue;
-    failed += run(step, RIFFLE_DEVICE_CPU, RIFFLE_SELECTOR_SHARE, "", first, last);
+    failed += run(step, "cpu", "share", "", first, last);
     const bool steps_too = step->under_test == generate || step->under_test == prefill ||
                            step->under_test == context || step->under_test == schedule;
     if (!steps_too) continue;
     static const struct {
-      riffle_device device;
-      riffle_selector selector;
-      const char* way;
+      const char *device, *selector, *way;
     } ways[] = {
-        {RIFFLE_DEVICE_EMU, RIFFLE_SELECTOR_SHARE, ", emu"},
-        {RIFFLE_DEVICE_CPU, RIFFLE_SELECTOR_DENSE, ", dense"},
-        {RIFFLE_DEVICE_CPU, RIFFLE_SELECTOR_PSA, ", psa"},
-        {RIFFLE_DEVICE_CPU, RIFFLE_SELECTOR_TWILIGHT, ", twilight"},
-        {RIFFLE_DEVICE_CPU, RIFFLE_SELECTOR_TOKENSELECT, ", tokenselect"},
-        {RIFFLE_DEVICE_CPU, RIFFLE_SELECTOR_LFPS, ", lfps"},
+        {"emu", "share", ", emu"},
+        {"cpu", "dense", ", dense"},
+        {"cpu", "psa", ", psa"},
+        {"cpu", "twilight", ", twilight"},
+        {"cpu", "tokenselect", ", tokenselect"},
+        {"cpu", "lfps", ", lfps"},
     };
     for (size_t w = 0; w < sizeof ways / sizeof ways[0]; ++w) {
-      if (step->under_test == schedule && ways[w].selector == RIFFLE_SELECTOR_LFPS) continue;
+      if (step->under_test == schedule && strcmp(ways[w].selector, "lfps") == 0) continue;
       failed += run(step, ways[w].device, ways[w].selector, ways[w].way, first, last);
     }
   }

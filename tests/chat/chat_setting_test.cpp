@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 
 #include "riffle.h"
-#include "tests/model/test_files.h"
 #include "tests/given_options.h"
+#include "tests/model/test_files.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -20,26 +20,21 @@ struct Loaded {
   char err[1024] = "";
   riffle_status status;
   Loaded(const std::string& path, const char* chat_template) {
-    riffle_model_options options;
-    riffle_model_defaults(&options);
-    options.chat_template = chat_template;
+    riffle_options options;
+    options.model.chat_template = chat_template ? chat_template : "";
     status = riffle_model_load(path.c_str(), &options, &model, err, sizeof err);
   }
   ~Loaded() { riffle_model_free(model); }
   Loaded(const Loaded&) = delete;
   Loaded& operator=(const Loaded&) = delete;
 
-  std::string name() const {
-    riffle_model_info info{};
-    info.struct_size = sizeof info;
-    REQUIRE(riffle_model_get_info(model, &info) == RIFFLE_OK);
-    return info.chat_template_name;
-  }
+  std::string name() const { return model_text(model, "chat_template_name"); }
   std::vector<int32_t> chat(riffle_status expected = RIFFLE_OK) {
-    const riffle_message message{"user", "the"};
+    const riffle_message message{"user", "the", nullptr};
     std::vector<int32_t> ids(256);
     size_t n = 0;
-    const riffle_status got = riffle_chat_tokens(model, &message, 1, ids.data(), ids.size(), &n);
+    const riffle_status got =
+        riffle_chat_prompt(model, &message, 1, nullptr, ids.data(), ids.size(), &n, nullptr);
     INFO(riffle_model_error(model));
     REQUIRE(got == expected);
     ids.resize(got == RIFFLE_OK ? n : 0);
@@ -184,16 +179,15 @@ TEST_CASE("options of a conversation: thinking, reasoning, the date", "[chat]") 
   write_file(path, tiny_gguf(tiny, DType::F32));
   Loaded own(path, nullptr);
   REQUIRE(own.status == RIFFLE_OK);
-  riffle_model_info info{};
-  info.struct_size = sizeof info;
-  REQUIRE(riffle_model_get_info(own.model, &info) == RIFFLE_OK);
-  CHECK(info.chat_thinking);
-  CHECK(std::string(info.reasoning_begin) == "<think>");
-  CHECK(std::string(info.reasoning_end) == "</think>");
-  const riffle_message messages[] = {{"user", "a"}, {"assistant", "b"}, {"user", "c"}};
-  const char* const reasoning[] = {nullptr, "r", nullptr};
-  riffle_chat_options options;
-  riffle_chat_defaults(&options);
+  CHECK(model_number(own.model, "chat_thinking"));
+  CHECK(model_text(own.model, "reasoning_begin") == "<think>");
+  CHECK(model_text(own.model, "reasoning_end") == "</think>");
+  riffle_message messages[] = {
+      {"user", "a", nullptr}, {"assistant", "b", nullptr}, {"user", "c", nullptr}};
+  riffle_options options;
+  const auto set = [&](const char* name, const char* value) {
+    return riffle_options_set(&options, name, value);
+  };
   bool inside = true;
   const auto text = [&] {
     std::vector<int32_t> ids(256);
@@ -207,35 +201,31 @@ TEST_CASE("options of a conversation: thinking, reasoning, the date", "[chat]") 
     out.resize(length);
     return out;
   };
-  options.date = "2026-11-23";
+  CHECK(set("date", "2026-11-23") == RIFFLE_OK);
   CHECK(text() == "-a-b-c2026");
   CHECK_FALSE(inside);
-  options.reasoning = reasoning;
-  options.thinking = RIFFLE_THINKING_ON;
+  messages[1].reasoning = "r";
+  CHECK(set("thinking", "on") == RIFFLE_OK);
   CHECK(text() == "-arb-c<think>2026");
   CHECK(inside);
-  options.thinking = RIFFLE_THINKING_OFF;
+  CHECK(set("thinking", "off") == RIFFLE_OK);
   CHECK(text() == "-arb-c</think>2026");
   CHECK_FALSE(inside);
-  CHECK_FALSE(info.chat_effort);
-  options.reasoning_effort = "high";
+  CHECK_FALSE(model_number(own.model, "chat_effort"));
+  CHECK(set("reasoning-effort", "high") == RIFFLE_OK);
   CHECK(text() == "-arb-c</think>2026");
-  const auto refused = [&](riffle_status expected, const char* says) {
-    size_t n = 0;
-    CHECK(riffle_chat_prompt(own.model, messages, 3, &options, nullptr, 0, &n, nullptr) ==
-          expected);
-    INFO(riffle_model_error(own.model));
-    CHECK(std::string(riffle_model_error(own.model)).find(says) != std::string::npos);
+  const auto refused = [&](const char* name, const char* value, const char* says) {
+    CHECK(set(name, value) == RIFFLE_BAD_ARGUMENT);
+    INFO(riffle_options_error(&options));
+    CHECK(std::string(riffle_options_error(&options)).find(says) != std::string::npos);
   };
-  options.reasoning_effort = "<|end|>";
-  refused(RIFFLE_BAD_ARGUMENT, "reasoning_effort is '<|end|>', expected low, medium or high");
-  options.reasoning_effort = nullptr;
-  options.date = "today";
-  refused(RIFFLE_BAD_ARGUMENT, "'today', expected one such as 2026-11-23");
-  options.date = nullptr;
-  refused(RIFFLE_UNSUPPORTED, "today's date");
-  options.thinking = static_cast<riffle_thinking>(7);
-  refused(RIFFLE_BAD_ARGUMENT, "thinking is 7");
-  options.struct_size = offsetof(riffle_chat_options, reasoning_effort) - 1;
-  refused(RIFFLE_BAD_ARGUMENT, "struct_size");
+  refused("reasoning-effort", "<|end|>",
+          "reasoning-effort: '<|end|>': expected one of low, medium, high");
+  refused("date", "today", "'today': expected one such as 2026-11-23");
+  refused("thinking", "7", "expected one of default, on, off");
+  CHECK(set("date", "") == RIFFLE_OK);
+  size_t n = 0;
+  CHECK(riffle_chat_prompt(own.model, messages, 3, &options, nullptr, 0, &n, nullptr) ==
+        RIFFLE_UNSUPPORTED);
+  CHECK(std::string(riffle_model_error(own.model)).find("today's date") != std::string::npos);
 }

@@ -45,10 +45,10 @@ def abort(_):
 
 
 def header(_):
-    """The whole program in riffle.h's comment, which the Makefile takes out of it."""
+    """The whole program in riffle.h's comment, which the Makefile takes out of it. It answers with the chat template."""
     r = run("header", MODEL, f"{CODE} What is the code?")
     check(r.code == 0 and len(r.out) > 1 and r.out.endswith(b"\n") and r.err == b"", "the program in riffle.h answers", r)
-    for args, words in (((), b"usage: ask MODEL.gguf"), (("/nowhere.gguf", "x"), b"/nowhere.gguf"), ((MODEL, "word " * 5000), b"4096")):
+    for args, words in (((), b"usage: ask MODEL.gguf"), (("/nowhere.gguf", "x"), b"/nowhere.gguf"), ((MODEL, "1 " * 60000), b"32768")):
         r = run("header", *args)
         check(r.code == 1 and r.out == b"" and words in r.err, f"the program in riffle.h: {words.decode()}", r)
 

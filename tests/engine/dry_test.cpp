@@ -96,13 +96,7 @@ TEST_CASE("DRY: penalties are those of the rule, token by token", "[sampler]") {
     s.dry_allowed_length = round % 4;
     s.dry_penalty_last_n = round % 3 == 0 ? -1 : 1 + static_cast<int>(g() % 30);
     const std::vector<std::string>& breakers = lists[round % lists.size()];
-    std::vector<const char*> pointers;
-    for (const std::string& b : breakers) pointers.push_back(b.c_str());
-    pointers.push_back(nullptr);
-    if (round % lists.size() > 0) {  // the first are the defaults
-      s.dry_sequence_breakers = pointers.data();
-      s.n_dry_sequence_breakers = breakers.size();
-    }
+    if (round % lists.size() > 0) s.dry_sequence_breakers = breakers;  // the first are the defaults
     const auto draw = [&] {
       // Few tokens that end a repetition, so that some become long.
       return static_cast<int32_t>(g() % 8 > 0 ? g() % (1 + round % 3) : g() % 10);
@@ -202,10 +196,7 @@ TEST_CASE("DRY: bad values are named", "[sampler]") {
   s.dry_penalty_last_n = -2;
   CHECK(refusal(s) == "dry_penalty_last_n is -2, expected -1 to 2147483647");
   s = sampling();
-  s.n_dry_sequence_breakers = 2;
-  CHECK(refusal(s) == "dry_sequence_breakers is NULL, but n_dry_sequence_breakers is 2");
-  const char* const breakers[] = {"\n", ""};
-  s.dry_sequence_breakers = breakers;
+  s.dry_sequence_breakers = {"\n", ""};
   CHECK(refusal(s) == "dry_sequence_breakers[1] is empty, expected a text");
 }
 
@@ -225,9 +216,7 @@ TEST_CASE("DRY: answers are those of the rule, also with tokens computed ahead",
     g.sampling.temperature = 0;
     g.sampling.dry_multiplier = 1.5f;
     const std::vector<std::string> breakers = {"."};
-    const char* pointers[] = {"."};
-    g.sampling.dry_sequence_breakers = pointers;
-    g.sampling.n_dry_sequence_breakers = 1;
+    g.sampling.dry_sequence_breakers = breakers;
     std::vector<std::string> words;
     for (int id = 0; id < r.vocab_size(); ++id) {
       const char* const piece = riffle_token_piece(r.model, id);
@@ -243,16 +232,13 @@ TEST_CASE("DRY: answers are those of the rule, also with tokens computed ahead",
     };
     r.check(generate(one, &g, take, &got, nullptr));
     REQUIRE(got.size() == 40);
-    SchedulerOptions options;
-    options.user = &scheduled;
-    options.on_token = [](void* user, uint64_t, const riffle_token* t) {
+    riffle_scheduler* scheduler = nullptr;
+    r.check(scheduler_create(r.context, nullptr, &scheduled, &scheduler));
+    riffle_scheduler_on_token(scheduler, [](void* user, uint64_t, const riffle_token* t) {
       if (t->id >= 0) static_cast<Tokens*>(user)->push_back(t->id);
       return true;
-    };
-    riffle_scheduler* scheduler = nullptr;
-    r.check(scheduler_create(r.context, &options, &scheduler));
+    });
     r.check(scheduler_submit(scheduler, prompt.data(), prompt.size(), &g, nullptr));
-    pointers[0] = "";  // the scheduler has its own
     for (int i = 0; i < 60; ++i) r.check(scheduler_step(scheduler, nullptr));
     riffle_scheduler_free(scheduler);
     CHECK(scheduled == got);

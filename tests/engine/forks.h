@@ -42,12 +42,11 @@ class Forks {
       : shared_(options), alone_(options), random_(seed) {
     block_size_ = options.block_size;
     n_ctx_ = static_cast<size_t>(options.n_ctx);
-    riffle_model_info info{};
-    info.struct_size = sizeof info;
-    riffle_model_get_info(shared_.model, &info);
     const auto type = static_cast<riffle::cpu::KvType>(options.kv_type);
-    block_bytes_ = 2 * block_size_ * riffle::cpu::kv_row_bytes(type, info.head_dim) *
-                   info.n_layers * info.n_kv_heads;  // blocks of all layers and heads
+    block_bytes_ = 2 * block_size_ *
+                   riffle::cpu::kv_row_bytes(type, model_number(shared_.model, "head_dim")) *
+                   model_number(shared_.model, "n_layers") *
+                   model_number(shared_.model, "n_kv_heads");  // blocks of all layers and heads
   }
   ~Forks() {
     for (auto& m : members_) end(*m);

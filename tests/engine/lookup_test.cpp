@@ -125,11 +125,9 @@ TEST_CASE("an answer ends where it ends without tokens computed ahead", "[lookup
   }
   for (const size_t at : {size_t(3), whole.text.size() / 2, whole.text.size() - 9}) {
     const std::string stop = whole.text.substr(at, 6);
-    const char* stops[] = {stop.c_str()};
     INFO("stop at " << at);
     GenerateOptions g = answer_of(40);
-    g.stop = stops;
-    g.n_stop = 1;
+    g.stop = {stop};
     const Answered got = answer(b, prompt, g);
     CHECK(got.result.finish == RIFFLE_FINISH_STOP);
     CHECK(same_answer(got, answer(a, prompt, g)));
@@ -196,11 +194,13 @@ TEST_CASE("an end token among tokens computed ahead ends the answer", "[lookup]"
   // The second answer repeats the first one, which stands in the prompt with its end token.
   const char* question =
       "The pass key is 48213. Remember it. The grass is green. What is the pass key?";
-  const riffle_message messages[] = {
-      {"user", question}, {"assistant", "The pass key is 48213."}, {"user", question}};
+  const riffle_message messages[] = {{"user", question, nullptr},
+                                     {"assistant", "The pass key is 48213.", nullptr},
+                                     {"user", question, nullptr}};
   std::vector<int32_t> prompt(512);
   size_t n = 0;
-  REQUIRE(riffle_chat_tokens(a.model, messages, 3, prompt.data(), prompt.size(), &n) == RIFFLE_OK);
+  REQUIRE(riffle_chat_prompt(a.model, messages, 3, nullptr, prompt.data(), prompt.size(), &n,
+                             nullptr) == RIFFLE_OK);
   prompt.resize(n);
   GenerateOptions g = answer_of(40);
   g.ignore_eos = false;

@@ -23,7 +23,7 @@ std::vector<double> penalised(const std::vector<float>& logits, const Sampling& 
                               const std::vector<int32_t>& prompt,
                               const std::vector<int32_t>& answer) {
   std::vector<double> out(logits.begin(), logits.end());
-  for (size_t i = 0; i < s.n_logit_bias; ++i) out[s.logit_bias[i].token] += s.logit_bias[i].bias;
+  for (const riffle_logit_bias& b : s.logit_bias) out[b.token] += b.bias;
   std::vector<int32_t> all = prompt;
   all.insert(all.end(), answer.begin(), answer.end());
   const size_t back =
@@ -53,8 +53,7 @@ TEST_CASE("penalties: changes are those of the rules, whatever was drawn", "[sam
     s.frequency_penalty = round % 2 == 0 ? 0.f : static_cast<float>(round % 9) / 4 - 1;
     s.presence_penalty = round % 4 == 0 ? 0.f : static_cast<float>(round % 5) / 2 - 1;
     const riffle_logit_bias bias[] = {{7, 1.5f}, {3, -2}, {20, -INFINITY}};
-    s.logit_bias = bias;
-    s.n_logit_bias = static_cast<size_t>(round % 4);
+    s.logit_bias.assign(bias, bias + round % 4);
     std::vector<int32_t> prompt(g() % 30), answer;
     for (int32_t& t : prompt) t = static_cast<int32_t>(g() % n_ids);
     std::vector<float> logits(n_ids);
@@ -90,8 +89,7 @@ TEST_CASE("penalties: a million draws follow the changed probabilities", "[sampl
   s.frequency_penalty = 0.4f;
   s.presence_penalty = 0.3f;
   const riffle_logit_bias bias[] = {{0, 0.5f}, {9, -INFINITY}};
-  s.logit_bias = bias;
-  s.n_logit_bias = 2;
+  s.logit_bias.assign(bias, bias + 2);
   const std::vector<int32_t> prompt = {1, 2, 5}, answer = {8, 8, 4, 2};
   Penalties penalties(s, prompt);
   for (const int32_t t : answer) penalties.take(t);
@@ -136,8 +134,6 @@ TEST_CASE("penalties: bad values are named", "[sampler]") {
   s.top_logprobs = 21;
   CHECK(refusal(s) == "top_logprobs is 21, expected 0 to 20");
   s = sampling();
-  s.n_logit_bias = 2;
-  CHECK(refusal(s) == "logit_bias is NULL, but n_logit_bias is 2");
   riffle_logit_bias bias[] = {{4, 1}, {4, 2}};
   s.logit_bias = bias;
   CHECK(refusal(s) == "logit_bias: token 4 occurs more than once, expected once");
@@ -197,8 +193,7 @@ TEST_CASE("penalties: answers are those of the rules, also with tokens computed 
     g.sampling.frequency_penalty = 0.5f;
     g.sampling.presence_penalty = -0.25f;
     const riffle_logit_bias bias[] = {{300, 2}, {13, -INFINITY}};
-    g.sampling.logit_bias = bias;
-    g.sampling.n_logit_bias = 2;
+    g.sampling.logit_bias.assign(bias, bias + 2);
     g.sampling.logprobs = true;
     g.sampling.top_logprobs = 3;
     std::vector<int32_t> prompt;
@@ -221,13 +216,10 @@ TEST_CASE("penalties: answers are those of the rules, also with tokens computed 
     };
     r.check(generate(one, &g, take, &got, nullptr));
     REQUIRE(got.tokens.size() == 40);
-    riffle_model_info info{};
-    info.struct_size = sizeof info;
-    r.check(riffle_model_get_info(r.model, &info));
     std::vector<int32_t> answer;
     for (int i = 0; i < 40; ++i) {
       const float* const raw = riffle_logits(other);
-      const std::vector<float> logits(raw, raw + info.vocab_size);
+      const std::vector<float> logits(raw, raw + model_number(r.model, "vocab_size"));
       const std::vector<double> want = penalised(logits, g.sampling, prompt, answer);
       const auto token =
           static_cast<int32_t>(std::max_element(want.begin(), want.end()) - want.begin());
@@ -250,14 +242,10 @@ TEST_CASE("penalties: biases that leave no token are an error of the caller", "[
   riffle_session* s = r.session();
   const int32_t prompt[] = {1, 300};
   r.check(riffle_prefill(s, prompt, 2, nullptr, nullptr));
-  riffle_model_info info{};
-  info.struct_size = sizeof info;
-  r.check(riffle_model_get_info(r.model, &info));
   std::vector<riffle_logit_bias> all;
-  for (int32_t t = 0; t < info.vocab_size; ++t) all.push_back({t, -INFINITY});
+  for (int32_t t = 0; t < model_number(r.model, "vocab_size"); ++t) all.push_back({t, -INFINITY});
   GenerateOptions g;
-  g.sampling.logit_bias = all.data();
-  g.sampling.n_logit_bias = all.size();
+  g.sampling.logit_bias = all;
   CHECK(generate(s, &g, nullptr, nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);
   CHECK(std::string(riffle_context_error(r.context)).find("no token can be drawn") == 0);
 }

@@ -10,6 +10,7 @@
 #include "engine/answer.h"
 #include "tests/engine/sampling.h"
 #include "util/error.h"
+#include "util/settings.h"
 
 using namespace riffle;
 using riffle::test::refusal_of;
@@ -337,16 +338,19 @@ TEST_CASE("top_k -1 keeps all tokens, as 0 does", "[sampler]") {
 TEST_CASE("numbers of an answer beyond their ranges are refused by name, value and range",
           "[sampler]") {
   int checked = 0;
-  for (size_t i = 0; const riffle_setting* s = riffle_setting_at(i); ++i) {
-    if (s->options != RIFFLE_OPTIONS_SAMPLING && s->options != RIFFLE_OPTIONS_GENERATE) continue;
+  for (const Setting& setting : settings()) {
+    const Setting* const s = &setting;
+    if (s->options != OptionsKind::SAMPLING && s->options != OptionsKind::ANSWER) continue;
+    if (s->type != MemberType::INT32 && s->type != MemberType::FLOAT) continue;
+    if (*s->words) continue;
     INFO(s->id);
-    const bool whole = s->type == RIFFLE_MEMBER_INT32;
+    const bool whole = s->type == MemberType::INT32;
     const std::string id = s->id, name = id.substr(id.find('.') + 1);
     for (const double v : {s->above_low ? s->low : s->low - 1, s->high + 1, std::nan("")}) {
       if (whole && !(std::fabs(v) < 2147483648.0)) continue;
       GenerateOptions o;
       o.sampling.dry_multiplier = 1;  // dry_base counts
-      char* const at = reinterpret_cast<char*>(s->options == RIFFLE_OPTIONS_SAMPLING
+      char* const at = reinterpret_cast<char*>(s->options == OptionsKind::SAMPLING
                                                    ? static_cast<void*>(&o.sampling)
                                                    : static_cast<void*>(&o)) +
                        s->offset;

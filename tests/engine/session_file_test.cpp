@@ -55,10 +55,8 @@ TEST_CASE("only what is new is written", "[session_file][model]") {
       save(a, s, path, "turn " + std::to_string(turn));
       CHECK(size_of(path) - at < first / 2);
       const test::SessionFile file(path);
-      const riffle_session_file_info info = file.info();
-      CHECK(info.saves == uint64_t(turn) + 2);
-      CHECK(std::string(static_cast<const char*>(info.data), info.data_size) ==
-            "turn " + std::to_string(turn));
+      CHECK(file.number("saves") == turn + 2);
+      CHECK(file.data() == "turn " + std::to_string(turn));
       REQUIRE(stat(path.c_str(), &after) == 0);
       CHECK(after.st_ino == before.st_ino);
       CHECK((after.st_mode & 0777) == 0600);
@@ -100,21 +98,19 @@ TEST_CASE("a save that expects another one changes nothing", "[session_file][mod
   const auto prompt = some_tokens(200, 1), other = some_tokens(90, 2);
   Runtime a(small(SelectorKind::SHARE)), b(small(SelectorKind::SHARE));
   riffle_session* s = a.session(prompt);
-  riffle_save_options o;
-  riffle_save_defaults(&o);
+  riffle_options o;
   uint64_t none = 0, mine = 0, theirs = 0;
   const auto save_over = [&](riffle_session* session, uint64_t* id) {
-    o.save_id = id;
-    return riffle_session_save(session, path.c_str(), &o);
+    return riffle_session_save(session, path.c_str(), 0, nullptr, 0, id, &o);
   };
   a.check(save_over(s, &mine));
-  CHECK(mine == test::SessionFile(path).info().save_id);
+  CHECK(mine == test::SessionFile(path).save_id());
   riffle_session* t = load(b, path);
   b.check(riffle_prefill(t, other.data(), other.size(), nullptr, nullptr));
   theirs = mine;
   b.check(save_over(t, &theirs));
-  CHECK(theirs == test::SessionFile(path).info().save_id);
-  CHECK(test::SessionFile(path).info().saves == 2);
+  CHECK(theirs == test::SessionFile(path).save_id());
+  CHECK(test::SessionFile(path).number("saves") == 2);
   CHECK(theirs != mine);
   const auto check_refused = [&](uint64_t* id) {
     const std::string before = read_file(path);
@@ -134,7 +130,7 @@ TEST_CASE("a save that expects another one changes nothing", "[session_file][mod
     mine = 0;
     if (old) {
       b.check(save_over(t, nullptr));
-      mine = test::SessionFile(path).info().save_id;
+      mine = test::SessionFile(path).save_id();
       b.check(riffle_prefill(t, other.data(), 3, nullptr, nullptr));
     }
     struct Other {
@@ -142,16 +138,16 @@ TEST_CASE("a save that expects another one changes nothing", "[session_file][mod
       riffle_session* session;
       std::string path;
     } by{b, t, path};
-    o.progress_user = &by;
-    o.progress = [](void* user, const riffle_progress* p) {
+    const auto meanwhile = [](void* user, const riffle_progress* p) {
       const auto& [runtime, session, name] = *static_cast<Other*>(user);
       if (p->done == 0) save(runtime, session, name);
       return true;
     };
+    riffle_options_set_progress(&o, meanwhile, &by);
     CHECK(save_over(s, &mine) == RIFFLE_FILE_CHANGED);
     CHECK(files_in(temp) == 1);
-    riffle_save_defaults(&o);
-    CHECK(test::SessionFile(path).info().n_tokens == riffle_session_length(t));
+    riffle_options_set_progress(&o, nullptr, nullptr);
+    CHECK(test::SessionFile(path).number("n_tokens") == double(riffle_session_length(t)));
   }
   std::filesystem::remove(path);
   a.check(save_over(s, &mine));  // nothing is replaced
@@ -237,10 +233,9 @@ TEST_CASE("what a file does not fit is named", "[session_file][model]") {
   }
   const test::SessionFile file(path);
   REQUIRE(file.status == RIFFLE_OK);
-  const riffle_session_file_info info = file.info();
-  CHECK(info.n_tokens == 200);
-  CHECK(info.block_size == 16);
-  CHECK(info.has_logits);
+  CHECK(file.number("n_tokens") == 200);
+  CHECK(file.number("block_size") == 16);
+  CHECK(file.number("has_logits") == 1);
   std::vector<int32_t> tokens(200);
   size_t n = 0;
   REQUIRE(riffle_session_file_tokens(file.handle, tokens.data(), 200, &n) == RIFFLE_OK);
@@ -283,7 +278,7 @@ TEST_CASE("what a file does not fit is named", "[session_file][model]") {
     INFO(name);
     CHECK(riffle_session_check_path((temp / name).c_str(), err, sizeof err) == status);
     CHECK(std::string(err).empty() == (status == RIFFLE_OK));
-    CHECK(riffle_session_save(s, (temp / name).c_str(), nullptr) == status);
+    CHECK(riffle_session_save(s, (temp / name).c_str(), 0, nullptr, 0, nullptr, nullptr) == status);
   };
   for (const char* taken : {"text", "fifo", "."}) check_target(taken, RIFFLE_BAD_ARGUMENT);
   check_target("no/such.kv", RIFFLE_IO);
@@ -349,14 +344,13 @@ TEST_CASE("saving stops where riffle_abort was called", "[session_file][model]")
   const auto prompt = some_tokens(150, 1);
   Runtime a(small(SelectorKind::DENSE));
   riffle_session* s = a.session(prompt);
-  riffle_save_options o;
-  riffle_save_defaults(&o);
-  o.progress_user = a.context;
-  o.progress = [](void* context, const riffle_progress*) {
+  riffle_options o;
+  const auto abort = [](void* context, const riffle_progress*) {
     riffle_abort(static_cast<riffle_context*>(context), true);
     return true;
   };
-  CHECK(riffle_session_save(s, path.c_str(), &o) == RIFFLE_ABORTED);
+  riffle_options_set_progress(&o, abort, a.context);
+  CHECK(riffle_session_save(s, path.c_str(), 0, nullptr, 0, nullptr, &o) == RIFFLE_ABORTED);
   CHECK(!std::filesystem::exists(path));
   save(a, s, path);
 }
@@ -368,10 +362,9 @@ TEST_CASE("a save that fails leaves the file as it was", "[session_file][model]"
   Runtime a(small(SelectorKind::SHARE)), b(small(SelectorKind::SHARE));
   riffle_session* s = a.session(prompt);
   const auto stop = [](void*, const riffle_progress* p) { return p->done == 0; };
-  riffle_save_options stopped;
-  riffle_save_defaults(&stopped);
-  stopped.progress = stop;
-  CHECK(riffle_session_save(s, path.c_str(), &stopped) == RIFFLE_ABORTED);
+  riffle_options stopped;
+  riffle_options_set_progress(&stopped, stop, nullptr);
+  CHECK(riffle_session_save(s, path.c_str(), 0, nullptr, 0, nullptr, &stopped) == RIFFLE_ABORTED);
   CHECK(files_in(temp) == 0);
   const auto without_room = [&](uint64_t bytes) {
     const auto old = signal(SIGXFSZ, SIG_IGN);
@@ -379,7 +372,8 @@ TEST_CASE("a save that fails leaves the file as it was", "[session_file][model]"
     REQUIRE(getrlimit(RLIMIT_FSIZE, &limit) == 0);
     const rlimit little{bytes, limit.rlim_max};
     REQUIRE(setrlimit(RLIMIT_FSIZE, &little) == 0);
-    const riffle_status status = riffle_session_save(s, path.c_str(), nullptr);
+    const riffle_status status =
+        riffle_session_save(s, path.c_str(), 0, nullptr, 0, nullptr, nullptr);
     REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
     signal(SIGXFSZ, old);
     return status;
@@ -391,7 +385,7 @@ TEST_CASE("a save that fails leaves the file as it was", "[session_file][model]"
   a.check(riffle_prefill(s, more.data(), more.size(), nullptr, nullptr));
   CHECK(without_room(saved.size() + 10000) == RIFFLE_IO);
   CHECK(read_file(path) == saved);
-  CHECK(riffle_session_save(s, path.c_str(), &stopped) == RIFFLE_ABORTED);
+  CHECK(riffle_session_save(s, path.c_str(), 0, nullptr, 0, nullptr, &stopped) == RIFFLE_ABORTED);
   CHECK(read_file(path) == saved);
   save(a, s, path);
   go_on_alike(a, s, b, load(b, path), {301, 302, 303, 304});

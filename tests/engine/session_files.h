@@ -16,21 +16,20 @@ struct SessionFile {
   ~SessionFile() { riffle_session_file_free(handle); }
   SessionFile(const SessionFile&) = delete;
   SessionFile& operator=(const SessionFile&) = delete;
-  riffle_session_file_info info() const {
-    riffle_session_file_info info{};
-    info.struct_size = sizeof info;
-    REQUIRE(riffle_session_file_get_info(handle, &info) == RIFFLE_OK);
-    return info;
+  double number(const char* name) const {
+    return riffle_info_number(riffle_session_file_info(handle), name);
+  }
+  uint64_t save_id() const { return riffle_session_file_save_id(handle); }
+  std::string data() const {
+    size_t size = 0;
+    const void* const bytes = riffle_session_file_data(handle, &size);
+    return {static_cast<const char*>(bytes), size};
   }
 };
 
 inline void save(const Runtime& r, riffle_session* s, const std::string& path,
                  const std::string& data = "") {
-  riffle_save_options o;
-  riffle_save_defaults(&o);
-  o.data = data.data();
-  o.data_size = data.size();
-  r.check(riffle_session_save(s, path.c_str(), &o));
+  r.check(riffle_session_save(s, path.c_str(), 0, data.data(), data.size(), nullptr, nullptr));
 }
 
 inline riffle_session* load(Runtime& r, const std::string& path) {

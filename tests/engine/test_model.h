@@ -55,12 +55,7 @@ struct Runtime {
     check(get_stats(context, &stats));
     return stats;
   }
-  int vocab_size() const {
-    riffle_model_info info{};
-    info.struct_size = sizeof info;
-    riffle_model_get_info(model, &info);
-    return info.vocab_size;
-  }
+  int vocab_size() const { return model_number(model, "vocab_size"); }
   std::vector<float> logits(const riffle_session* s) const {
     const float* l = riffle_logits(s);
     REQUIRE(l);

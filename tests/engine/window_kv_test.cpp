@@ -45,12 +45,9 @@ TEST_CASE("window: host memory holds the windows, counted by hand", "[window][me
     ContextOptions o = on(device);
     o.kv_type = KvKind::F16;
     Runtime r(o, path);
-    riffle_model_info info{};
-    info.struct_size = sizeof info;
-    riffle_model_get_info(r.model, &info);
-    REQUIRE(info.n_layers == 7);
-    const uint64_t block =
-        uint64_t(2) * 16 * info.head_dim * 2 * info.n_kv_heads;  // one block of a layer
+    REQUIRE(model_number(r.model, "n_layers") == 7);
+    const uint64_t block = uint64_t(2) * 16 * model_number(r.model, "head_dim") * 2 *
+                           model_number(r.model, "n_kv_heads");  // one block of a layer
     const auto held = [&](uint64_t windowed, uint64_t whole) {
       CHECK(host_kv_bytes(r) == (6 * windowed + whole) * block);
       return (6 * windowed + whole) * block;

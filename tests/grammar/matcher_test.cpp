@@ -334,8 +334,8 @@ TEST_CASE("grammars: white space and reasoning before the text", "[grammar]") {
   CHECK(accepts(g, "yes"));
   CHECK_FALSE(begins(g, " yes"));
   CHECK_FALSE(begins(g, "<think>"));
-  const grammar::Before space{true, RIFFLE_REASONING_NONE}, maybe{false, RIFFLE_REASONING_ALLOWED},
-      begun{false, RIFFLE_REASONING_BEGUN};
+  const grammar::Before space{true, ReasoningRule::NONE}, maybe{false, ReasoningRule::ALLOWED},
+      begun{false, ReasoningRule::BEGUN};
   CHECK(accepts(g, " \n yes", space));
   CHECK_FALSE(accepts(g, "         yes", space));
   CHECK_FALSE(accepts(g, "<think>hm</think>yes", space));
@@ -361,7 +361,7 @@ TEST_CASE("grammars: white space in front is a part of the first token or the gr
           "[grammar]") {
   const Vocabulary v({" ", "\n", "yes", " yes", "no", "\n\nno", " \n"});
   const auto names = [&](const char* gbnf, bool space) {
-    const grammar::Constraint c(compiled(v, gbnf), space, RIFFLE_REASONING_NONE, true);
+    const grammar::Constraint c(compiled(v, gbnf), space, ReasoningRule::NONE, true);
     grammar::Constraint copy = c;
     std::vector<uint32_t> mask(v.tokens->mask_words());
     copy.allowed(mask);
@@ -384,7 +384,7 @@ TEST_CASE("grammars: white space in front is a part of the first token or the gr
 TEST_CASE("grammars: reasoning between control tokens", "[grammar]") {
   // 0 ends an answer, 1 is another control token; then come the marks, which have no text either.
   const Vocabulary v({"", "", "yes", "no", "final", "other"});
-  const auto constraint = [&](grammar::ReasoningTokens marks, riffle_reasoning reasoning) {
+  const auto constraint = [&](grammar::ReasoningTokens marks, ReasoningRule reasoning) {
     return grammar::Constraint(
         compiled(v, "root ::= \"yes\" | \"no\"", RIFFLE_GRAMMAR_GBNF, std::move(marks)), true,
         reasoning, true);
@@ -398,9 +398,9 @@ TEST_CASE("grammars: reasoning between control tokens", "[grammar]") {
     return out;
   };
   const grammar::ReasoningTokens simple{"", "", {2}, {3}, {3}};
-  grammar::Constraint none = constraint(simple, RIFFLE_REASONING_NONE);
+  grammar::Constraint none = constraint(simple, ReasoningRule::NONE);
   CHECK(names(none) == "4 5 ");
-  grammar::Constraint maybe = constraint(simple, RIFFLE_REASONING_ALLOWED);
+  grammar::Constraint maybe = constraint(simple, ReasoningRule::ALLOWED);
   CHECK(names(maybe) == "2 4 5 ");
   CHECK(maybe.take(2, ""));
   CHECK(names(maybe) == "1 2 3 4 5 6 7 ");  // anything but an end
@@ -409,14 +409,14 @@ TEST_CASE("grammars: reasoning between control tokens", "[grammar]") {
   CHECK(names(maybe) == "4 5 ");
   CHECK(maybe.take(4, "yes"));
   CHECK(names(maybe) == "0 ");
-  grammar::Constraint answered = constraint(simple, RIFFLE_REASONING_ALLOWED);
+  grammar::Constraint answered = constraint(simple, ReasoningRule::ALLOWED);
   CHECK(answered.take(4, "yes"));
   CHECK(names(answered) == "0 ");
   // Without reasoning no white space stands before the text; behind it some may.
   const Vocabulary spaced({"", "", "\n", "yes"});
   std::vector<uint32_t> words(spaced.tokens->mask_words());
   grammar::Constraint before(compiled(spaced, "root ::= \"yes\"", RIFFLE_GRAMMAR_GBNF, simple),
-                             true, RIFFLE_REASONING_ALLOWED, true);
+                             true, ReasoningRule::ALLOWED, true);
   CHECK(before.allowed(words));
   CHECK_FALSE(bit(words, 4));
   for (const int32_t token : {2, 4, 3}) CHECK(before.take(token, spaced.texts[token]));
@@ -427,22 +427,22 @@ TEST_CASE("grammars: reasoning between control tokens", "[grammar]") {
   CHECK(before.complete());
   // Headers: <1> final <2> begins the answer, <1> other <2> does not.
   const grammar::ReasoningTokens headers{"", "", {1, 7, 2}, {3, 1, 6, 2}, {1, 6, 2}};
-  grammar::Constraint header = constraint(headers, RIFFLE_REASONING_ALLOWED);
+  grammar::Constraint header = constraint(headers, ReasoningRule::ALLOWED);
   for (const int32_t token : {1, 7, 2, 5, 3, 1, 6}) CHECK(header.take(token, v.texts[token]));
   CHECK(names(header) == "1 2 3 4 5 6 7 ");
   CHECK(header.take(2, ""));
   CHECK(names(header) == "4 5 ");
   // The prompt ends with <1> prompt; "other" <2> begins reasoning and "final" <2> the answer.
   const grammar::ReasoningTokens prompted{"", "", {7, 2}, {3, 1, 5, 6, 2}, {1, 5, 6, 2}, 2};
-  grammar::Constraint direct = constraint(prompted, RIFFLE_REASONING_ALLOWED);
+  grammar::Constraint direct = constraint(prompted, ReasoningRule::ALLOWED);
   for (const int32_t token : {6, 2}) CHECK(direct.take(token, v.texts[token]));
   CHECK(names(direct) == "4 5 ");
-  grammar::Constraint reasoned = constraint(prompted, RIFFLE_REASONING_ALLOWED);
+  grammar::Constraint reasoned = constraint(prompted, ReasoningRule::ALLOWED);
   for (const int32_t token : {7, 2, 4, 6, 2}) CHECK(reasoned.take(token, v.texts[token]));
   CHECK(names(reasoned) == "1 2 3 4 5 6 7 ");
   for (const int32_t token : {3, 1, 5, 6, 2}) CHECK(reasoned.take(token, v.texts[token]));
   CHECK(names(reasoned) == "4 5 ");
-  grammar::Constraint opened = constraint(prompted, RIFFLE_REASONING_BEGUN);
+  grammar::Constraint opened = constraint(prompted, ReasoningRule::BEGUN);
   for (const int32_t token : {6, 2}) CHECK(opened.take(token, v.texts[token]));
   CHECK(names(opened) == "1 2 3 4 5 6 7 ");
 }

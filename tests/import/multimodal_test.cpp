@@ -177,10 +177,9 @@ TEST_CASE("images: the same GGUF file as of a folder without images", "[multimod
     if (!has_text_folder(c) || !c.gguf) continue;
     for (const char* type : {"f16", "q8_0"}) {
       INFO(c.name << " " << type);
-      riffle_quantize_options o;
-      riffle_quantize_defaults(&o);
-      o.type = type;
-      o.overwrite = true;
+      riffle_options o;
+      o.model.weights = type;
+      o.quantize.overwrite = true;
       const auto written = [&](const std::string& folder, const std::string& path) {
         char err[512] = "";
         const auto status =
@@ -228,21 +227,19 @@ TEST_CASE("images: tensors of the text part are checked under their own names", 
                [&] { load_model(text_folder(c, temp), {}); });
 }
 
-TEST_CASE("images: riffle_model_get_info says that they are not read", "[multimodal][api]") {
+TEST_CASE("images: riffle_model_info says that they are not read", "[multimodal][api]") {
   const TempDir temp;
   const TinyCheckpoint c = tiny_checkpoint("gemma3_images");
   for (const bool whole : {true, false}) {
     const std::string folder = whole ? tiny_folder(c, temp) : text_folder(c, temp);
     riffle_model* model = nullptr;
     REQUIRE(riffle_model_load(folder.c_str(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
-    riffle_model_info info{};
-    info.struct_size = sizeof info;
-    REQUIRE(riffle_model_get_info(model, &info) == RIFFLE_OK);
-    CHECK(info.text_part == whole);
-    REQUIRE(info.n_weight_types == 1);
-    CHECK(std::string(info.weight_types[0].type) == "BF16");
-    CHECK(info.weight_types[0].bytes == 2 * info.weight_types[0].n_params);
-    CHECK(info.weight_types[0].n_params < info.n_params);
+    CHECK(model_number(model, "text_part") == whole);
+    REQUIRE(model_number(model, "n_weight_types") == 1);
+    CHECK(model_text(model, "weight_type_0") == "BF16");
+    const int32_t params = model_number(model, "weight_params_0");
+    CHECK(model_number(model, "weight_bytes_0") == 2 * params);
+    CHECK(params < model_number(model, "n_params"));
     riffle_model_free(model);
   }
 }

@@ -15,11 +15,7 @@ using namespace riffle;
 
 namespace {
 
-riffle_synthetic_attention asked() {
-  riffle_synthetic_attention t;
-  riffle_synthetic_attention_defaults(&t);
-  return t;
-}
+SyntheticAttention asked() { return {}; }
 
 struct Setting {
   int head_dim, block_size;
@@ -33,7 +29,7 @@ const std::vector<Setting> kSettings = {{128, 16, 0.05f, 0.95f, 0.88f},
                                         {32, 16, 0.05f, 0.95f, 0.88f}};
 
 SyntheticSpec spec_of(const Setting& s, uint64_t seed) {
-  riffle_synthetic_attention t = asked();
+  SyntheticAttention t = asked();
   t.sparsity = s.sparsity;
   t.weight = s.weight;
   t.overlap = s.overlap;
@@ -111,7 +107,7 @@ TEST_CASE("synthetic attention: the overlap of steps is as asked") {
     CHECK(std::fabs(kept / count - s.overlap) <= 0.1 * std::min(s.overlap, 1 - s.overlap) + 0.005);
     CHECK(changes > 0);
   }
-  riffle_synthetic_attention t = asked();
+  SyntheticAttention t = asked();
   t.overlap = 1;
   const SyntheticSpec still = make_synthetic_spec(t, 128);
   CHECK(view(still, 0, 0, 10, 240) == view(still, 0, 0, 100000, 240));
@@ -126,7 +122,7 @@ TEST_CASE("synthetic attention: the overlap of steps is as asked") {
 TEST_CASE("synthetic attention: heads, layers and seeds differ, parts agree with the whole") {
   constexpr int d = 64, kB = 16, kHeads = 3;
   const SyntheticSpec spec = make_synthetic_spec(asked(), d);
-  riffle_synthetic_attention t = asked();
+  SyntheticAttention t = asked();
   t.seed = 1;
   const SyntheticSpec other = make_synthetic_spec(t, d);
   CHECK(view(spec, 0, 0, 999, 600) != view(spec, 0, 1, 999, 600));
@@ -173,7 +169,7 @@ TEST_CASE("synthetic attention: digests rank the active blocks first") {
 
 TEST_CASE("synthetic attention: what cannot be is refused") {
   const auto refused = [](auto change, int head_dim) {
-    riffle_synthetic_attention t = asked();
+    SyntheticAttention t = asked();
     change(t);
     try {
       make_synthetic_spec(t, head_dim);
@@ -183,7 +179,6 @@ TEST_CASE("synthetic attention: what cannot be is refused") {
     }
   };
   CHECK(!refused([](auto&) {}, 128));
-  CHECK(refused([](auto& t) { t.struct_size = 1; }, 128));
   CHECK(refused([](auto& t) { t.sparsity = 0; }, 128));
   CHECK(refused([](auto& t) { t.sparsity = NAN; }, 128));
   CHECK(refused([](auto& t) { t.sparsity = 0.6f; }, 128));
@@ -197,12 +192,11 @@ TEST_CASE("synthetic attention: what cannot be is refused") {
 TEST_CASE("synthetic attention: a selector sees the queries at the prompt's end",
           "[engine][model]") {
   constexpr int kTokens = 3000;
-  const riffle_synthetic_attention attention = asked();
   for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
     ContextOptions o = test::options();
     o.device = device;
     o.n_ctx = 4096;
-    o.synthetic_attention = &attention;
+    o.synthetic_attention = asked();
     o.selection.selector = SelectorKind::LFPS;
     o.selection.bypass = 1;
     test::Runtime r(o);

@@ -13,8 +13,8 @@
 #include "kernels/cpu/kernels.h"
 #include "model/families/family.h"
 #include "riffle_measure.h"
-#include "text/tokenizer.h"
 #include "tests/given_options.h"
+#include "text/tokenizer.h"
 #include "util/error.h"
 
 using namespace riffle;
@@ -147,11 +147,8 @@ TEST_CASE("a synthetic model runs, and says that it has no tokenizer") {
   CHECK(riffle_model_synthetic("tiny", "int3", &model, err, sizeof err) == RIFFLE_BAD_ARGUMENT);
   CHECK(riffle_model_synthetic(nullptr, "f16", &model, nullptr, 0) == RIFFLE_BAD_ARGUMENT);
   REQUIRE(riffle_model_synthetic("tiny", "f16", &model, err, sizeof err) == RIFFLE_OK);
-  riffle_model_info info{};
-  info.struct_size = sizeof info;
-  REQUIRE(riffle_model_get_info(model, &info) == RIFFLE_OK);
-  CHECK(std::string(info.weight_type) == "F16");
-  CHECK(std::string(info.name) == "tiny");
+  CHECK(std::string(model_text(model, "weight_type")) == "F16");
+  CHECK(std::string(model_text(model, "name")) == "tiny");
 
   ContextOptions options;
   options.device = DeviceKind::CPU;
@@ -168,19 +165,20 @@ TEST_CASE("a synthetic model runs, and says that it has no tokenizer") {
   const float* logits = riffle_logits(session);
   REQUIRE(logits);
   double squares = 0;
-  for (int i = 0; i < info.vocab_size; ++i) squares += static_cast<double>(logits[i]) * logits[i];
-  const double rms = std::sqrt(squares / info.vocab_size);
+  for (int i = 0; i < model_number(model, "vocab_size"); ++i)
+    squares += static_cast<double>(logits[i]) * logits[i];
+  const double rms = std::sqrt(squares / model_number(model, "vocab_size"));
   CHECK(rms > 0.1);
   CHECK(rms < 10);
 
   size_t n = 0;
   int32_t ids[8];
   char text[8];
-  const riffle_message message{"user", "Hello"};
+  const riffle_message message{"user", "Hello", nullptr};
   CHECK(riffle_tokenize(model, "Hello", 5, 0, ids, 8, &n) == RIFFLE_UNSUPPORTED);
   CHECK(std::string(riffle_model_error(model)).find("no tokenizer") != std::string::npos);
   CHECK(riffle_detokenize(model, tokens.data(), 2, text, 8, &n) == RIFFLE_UNSUPPORTED);
-  CHECK(riffle_chat_tokens(model, &message, 1, ids, 8, &n) == RIFFLE_UNSUPPORTED);
+  CHECK(riffle_chat_prompt(model, &message, 1, nullptr, ids, 8, &n, nullptr) == RIFFLE_UNSUPPORTED);
   CHECK(riffle_token_piece(model, 5) == nullptr);
   CHECK(generate(session, nullptr, nullptr, nullptr, nullptr) == RIFFLE_UNSUPPORTED);
   riffle_session_free(session);

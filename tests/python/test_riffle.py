@@ -437,9 +437,9 @@ def test_wrong_values_are_named(riffle, model, model_path):
         model.generate("x", seed=-2)
     with pytest.raises(TypeError, match="did you mean 'selector'"):
         riffle.Model(model_path, selectr="share")
-    with pytest.raises(riffle.BadArgument, match="device: found 'gpu', expected"):
+    with pytest.raises(riffle.BadArgument, match="device: 'gpu': expected"):
         model.context(device="gpu")
-    with pytest.raises(riffle.BadArgument, match="epsilon: found 2"):
+    with pytest.raises(riffle.BadArgument, match="epsilon: '2': expected"):
         model.context(epsilon=2)
 
 
@@ -636,15 +636,17 @@ def test_options_that_are_taken_in_other_forms(model):
 @pytest.mark.parametrize(
     "settings, error, words",
     [
-        ({"kv": "q3"}, "BadArgument", "kv: found 'q3', expected f16, f32 or q8"),
-        ({"n_ctx": "many"}, "BadArgument", "n_ctx: found 'many', expected a number of tokens: 0"),
-        ({"n_ctx": "4k"}, "BadArgument", "n_ctx: found '4k', expected a number of tokens: 0 to"),
-        ({"gpu_mem": "12X"}, "BadArgument", "gpu_mem: found '12X', expected a number of bytes"),
-        ({"gpu_mem": "1.5"}, "BadArgument", "gpu_mem: found '1.5', expected a number of bytes"),
-        ({"gpu_mem": "9" * 400}, "BadArgument", "gpu_mem: found '9.*expected a number of bytes"),
-        ({"gpu_mem": "4096"}, "BadArgument", "'4096', which is 4096 bytes, .*such as '4096M'"),
-        ({"host_mem": 12}, "BadArgument", "found 12, which is 12 bytes, expected .*such as '12G'"),
-        ({"no_pin": 1}, "TypeError", "no_pin: found 1, expected True or False"),
+        ({"kv": "q3"}, "BadArgument", "kv: 'q3': expected one of f16, f32, q8"),
+        ({"n_ctx": "many"}, "BadArgument", "n_ctx: 'many': expected a whole number .* 0 to"),
+        ({"n_ctx": "4x"}, "BadArgument", "n_ctx: '4x': expected a whole number .* 0 to"),
+        ({"n_ctx": -1}, "BadArgument", "n_ctx: '-1': expected a whole number .* 0 to"),
+        ({"n_ctx": True}, "BadArgument", "n_ctx: found True, expected a whole number .* 0 to"),
+        ({"gpu_mem": "12X"}, "BadArgument", "gpu_mem: '12X': expected a size such as"),
+        ({"gpu_mem": "1.5"}, "BadArgument", "gpu_mem: '1.5': expected a size such as"),
+        ({"gpu_mem": "9" * 400}, "BadArgument", "gpu_mem: '9.*expected a size such as"),
+        ({"gpu_mem": "4096"}, "BadArgument", "'4096' is 4096 bytes, .*such as 4096M"),
+        ({"host_mem": 12}, "BadArgument", "'12' is 12 bytes, expected .*such as 12G"),
+        ({"pin": 1}, "TypeError", "pin: found 1, expected True or False"),
         ({"kv": None}, "TypeError", "kv: found None, expected a str, a number or a bool"),
         ({"n_gpu_layers": 3}, "TypeError", "'n_gpu_layers'; use device='cuda' or"),
         ({"chat_format": "a"}, "TypeError", "'chat_format'; use chat_template"),
@@ -767,7 +769,7 @@ def test_contents_in_parts(riffle, model):
 
 
 def test_sizes_as_on_the_command_line(riffle, model):
-    from riffle import _settings, _structs
+    from riffle import _settings
 
     for text, size in (
         ("12G", 12 << 30),
@@ -780,9 +782,12 @@ def test_sizes_as_on_the_command_line(riffle, model):
         ("0", 0),
     ):
         for name in ("gpu_mem", "host_mem"):
-            options = _structs.ContextOptions()
+            options = _settings.Options()
             _settings.set_setting(options, name, text)
-            assert getattr(options, name) == size
+            assert int(options.get(name)) == size
+    options = _settings.Options()
+    _settings.set_setting(options, "n_ctx", "4k")
+    assert options.get("ctx") == "4096"
     with pytest.raises(MemoryError):
         model.context(device="emu", gpu_mem="1K")
     assert model.context(device="emu", gpu_mem="1G", n_ctx=512).length == 512

@@ -7,6 +7,14 @@ import subprocess
 
 from conftest import ROOT
 
+HEADERS = sorted((ROOT / "src").glob("riffle*.h"))
+
+
+def declarations():
+    """The text of all headers, without comments."""
+    text = "".join(header.read_text() for header in HEADERS)
+    return re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+
 
 def layout_in_c(folder, structs, enums):
     lines = []
@@ -20,7 +28,8 @@ def layout_in_c(folder, structs, enums):
     lines += [f'printf("{name} %d\\n", (int){name});' for name in enums]
     source, program = folder / "layout.c", folder / "layout"
     source.write_text(
-        "#include <riffle.h>\n#include <stdio.h>\nint main(void) {\n"
+        "".join(f"#include <{header.name}>\n" for header in HEADERS)
+        + "#include <stdio.h>\nint main(void) {\n"
         + "\n".join(lines)
         + "\nreturn 0;\n}\n"
     )
@@ -31,7 +40,7 @@ def layout_in_c(folder, structs, enums):
     return subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-def test_structs_and_enums_are_those_of_the_header(riffle, tmp_path):
+def test_structs_and_enums_are_those_of_the_headers(riffle, tmp_path):
     from riffle import _structs
 
     mirrored = []
@@ -42,7 +51,7 @@ def test_structs_and_enums_are_those_of_the_header(riffle, tmp_path):
             mirrored.append(f"{struct.C_NAME}.{name} {field.offset} {field.size}")
     mirrored += [f"{name} {value}" for name, value in _structs.ENUMS.items()]
     found = layout_in_c(tmp_path, _structs.STRUCTS, _structs.ENUMS)
-    assert len(found) > 200
+    assert len(found) > 40
     assert [line for line in found if line not in mirrored] == []
 
 
@@ -50,7 +59,7 @@ def test_every_member_is_mirrored(riffle):
     """A member that fits where the compiler pads would not change a size."""
     from riffle import _structs
 
-    header = re.sub(r"/\*.*?\*/", "", (ROOT / "src/riffle.h").read_text(), flags=re.S)
+    header = declarations()
     for struct in _structs.STRUCTS:
         body = re.search(r"typedef struct \w+ \{([^}]*)\} " + struct.C_NAME + ";", header)[1]
         names = [
@@ -62,10 +71,10 @@ def test_every_member_is_mirrored(riffle):
         assert [name for name, *_ in struct._fields_] == names, struct.C_NAME
 
 
-def test_functions_have_as_many_arguments_as_in_the_header(riffle):
+def test_functions_have_as_many_arguments_as_in_the_headers(riffle):
     from riffle import _library
 
-    header = re.sub(r"/\*.*?\*/", "", (ROOT / "src/riffle.h").read_text(), flags=re.S)
+    header = declarations()
     for name, (_, arguments) in _library.SIGNATURES.items():
         found = re.search(r"\b" + name + r"\s*\(([^)]*)\)", header)
         assert found, name

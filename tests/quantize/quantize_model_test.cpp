@@ -48,10 +48,9 @@ std::vector<float> values_of(const Tensor& t) {
 }
 
 std::vector<float> logits_of(const std::string& path, const char* weights = nullptr) {
-  riffle_model_options o;
-  riffle_model_defaults(&o);
-  o.weights = weights;
-  o.n_threads = 2;
+  riffle_options o;
+  o.model.weights = weights ? weights : "";
+  o.context.n_threads = 2;
   char err[512] = "";
   riffle_model* model = nullptr;
   riffle_context* context = nullptr;
@@ -69,11 +68,8 @@ std::vector<float> logits_of(const std::string& path, const char* weights = null
   REQUIRE(riffle_prefill(session, tokens.data(), tokens.size(), nullptr, nullptr) == RIFFLE_OK);
   for (const int32_t t : {268, 281, 275})
     REQUIRE(riffle_step(context, &session, &t, 1) == RIFFLE_OK);
-  riffle_model_info info{};
-  info.struct_size = sizeof info;
-  REQUIRE(riffle_model_get_info(model, &info) == RIFFLE_OK);
   const float* l = riffle_logits(session);
-  std::vector<float> out(l, l + info.vocab_size);
+  std::vector<float> out(l, l + model_number(model, "vocab_size"));
   riffle_session_free(session);
   riffle_context_free(context);
   riffle_model_free(model);
@@ -222,13 +218,10 @@ TEST_CASE("quantize: weights at load never grow, and are counted", "[quantize]")
     quantize_weights(*m, weight_mix_named("q8"), 1,
                      [](double done, double total) { return done < total / 2; });
   });
-  riffle_model_options o;
-  riffle_model_defaults(&o);
-  o.weights = "q3";
-  riffle_model* none = nullptr;
-  char err[512] = "";
-  CHECK(riffle_model_load(source.c_str(), &o, &none, err, sizeof err) == RIFFLE_BAD_ARGUMENT);
-  CHECK(std::string(err).find("'q3' is not one of q8_0, q6_k") != std::string::npos);
+  riffle_options o;
+  CHECK(riffle_options_set(&o, "weights", "q3") == RIFFLE_BAD_ARGUMENT);
+  CHECK(std::string(riffle_options_error(&o)).find("'q3' is not one of q8_0, q6_k") !=
+        std::string::npos);
 }
 
 // Each architecture option: the folder as an F32 file has transformers' logits.

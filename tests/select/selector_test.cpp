@@ -11,6 +11,7 @@
 #include <random>
 #include <set>
 
+#include "api/options.h"
 #include "tests/option_text.h"
 #include "util/error.h"
 #include "util/settings.h"
@@ -347,20 +348,19 @@ TEST_CASE(
     "[select]") {
   int fields = 0;
   std::set<size_t> offsets;
-  for (size_t index = 0; riffle_setting_at(index); ++index) {
-    const riffle_setting& f = *riffle_setting_at(index);
-    if (f.options != RIFFLE_OPTIONS_SELECTION) continue;
+  for (const Setting& f : riffle::settings()) {
+    if (f.options != OptionsKind::SELECTION) continue;
     ++fields;
     offsets.insert(f.offset);
     INFO(f.id << ": " << f.range);
-    const bool whole = f.type == RIFFLE_MEMBER_INT32;
+    const bool whole = f.type == MemberType::INT32;
     const auto check = [&](double v) {
       Selection s;
       char* at = reinterpret_cast<char*>(&s) + f.offset;
       const auto i = static_cast<int32_t>(v);
       const auto x = static_cast<float>(v);
       std::memcpy(at, whole ? static_cast<const void*>(&i) : &x, 4);
-      if (v == v) CHECK(riffle_setting_get(&f, &s) == (whole ? double(i) : double(x)));
+      if (v == v) CHECK(setting_value(f, &s) == (whole ? double(i) : double(x)));
       try {
         check_selection(s);
       } catch (const Error& e) {
@@ -373,12 +373,13 @@ TEST_CASE(
     };
     const auto refused = [&](double v) {
       const std::string text = check(v);
-      CHECK(text.find(std::string(f.id) + " is ") == 0);
+      CHECK(text.find(std::string(f.name) + " is ") == 0);
       CHECK(text.find(std::string("expected ") + f.range) != std::string::npos);
       Selection s;
-      const double held = riffle_setting_get(&f, &s);
-      CHECK(!riffle_setting_set(&f, &s, v));
-      CHECK(riffle_setting_get(&f, &s) == held);
+      const double held = setting_value(f, &s);
+      const std::string given = whole ? format("%.0f", v) : format("%.9g", v);
+      CHECK_THROWS_AS(set_setting_text(f, &s, given), Error);
+      CHECK(setting_value(f, &s) == held);
     };
     CHECK(f.low < f.high);
     refused(next(f.low, -1));
@@ -392,32 +393,32 @@ TEST_CASE(
     CHECK((f.bases != 0) == ((f.selectors >> int(SelectorKind::TWILIGHT) & 1) != 0));
   }
   // Every member is in the table, each at its place: they are of 4 bytes each.
-  CHECK(sizeof(Selection) - sizeof Selection::reserved - sizeof(size_t) - 4 * size_t(fields) <
-        sizeof(size_t));
+  CHECK(sizeof(Selection) == 4 * size_t(fields));
   CHECK(offsets.size() == size_t(fields));
 }
 
-TEST_CASE("defaults of all options are those of the table, and lie in its ranges", "[select]") {
-  Selection selection;
-  ContextOptions context;
-  SchedulerOptions scheduler;
-  GenerateOptions generate;
-  const void* const options[] = {&selection, &context, &scheduler, &generate.sampling, &generate};
-  std::set<std::string> ids, flags;
-  for (size_t i = 0; riffle_setting_at(i); ++i) {
-    const riffle_setting& f = *riffle_setting_at(i);
+TEST_CASE("defaults of all options lie in the ranges of the table, and names are unique",
+          "[select]") {
+  const riffle_options defaults;
+  std::set<std::string> ids, names, flags;
+  for (const Setting& f : riffle::settings()) {
     INFO(f.id);
-    const double v = riffle_setting_get(&f, options[f.options]);
-    CHECK(v == (f.type == RIFFLE_MEMBER_FLOAT ? double(float(f.standard)) : f.standard));
-    CHECK(setting_allows(f, v));
+    riffle_options other;
+    const std::string text = setting_text(f, defaults.part(f.options));
+    if (f.type != MemberType::TEXT)
+      CHECK(setting_allows(f, setting_value(f, defaults.part(f.options))));
+    set_setting_text(f, other.part(f.options), text);
+    CHECK(setting_text(f, other.part(f.options)) == text);
     CHECK(ids.insert(f.id).second);
+    CHECK(names.insert(f.name).second);
+    CHECK(setting_named(f.name) == &f);
     if (*f.help) CHECK(flags.insert(f.flag).second);
   }
-  CHECK(std::memcmp(&context.selection, &selection, sizeof selection) == 0);
+  const Selection selection;
   CHECK(selection.epsilon == 0.9f);
   CHECK(selection.share == 0.002f);
-  CHECK(context.block_size == 16);
-  CHECK(scheduler.working_set_steps == 0);
+  CHECK(ContextOptions().block_size == 16);
+  CHECK(SchedulerOptions().working_set_steps == 0);
 }
 
 TEST_CASE("a setting out of its range is shown with all its digits", "[select]") {
@@ -425,7 +426,7 @@ TEST_CASE("a setting out of its range is shown with all its digits", "[select]")
   o.max_inject_tokens = (int64_t{1} << 53) + 1;
   std::string text;
   try {
-    check_settings(RIFFLE_OPTIONS_SCHEDULER, &o);
+    check_settings(OptionsKind::SCHEDULER, &o);
   } catch (const Error& e) {
     text = e.what();
   }
@@ -435,14 +436,14 @@ TEST_CASE("a setting out of its range is shown with all its digits", "[select]")
 
 TEST_CASE("texts call settings as the caller does", "[select]") {
   const auto flag = [](const char* id) -> const char* {
-    return std::string(id) == "gpu_mem" ? "--gpu-mem" : nullptr;
+    return std::string(id) == "gpu-mem" ? "--gpu-mem" : nullptr;
   };
   CHECK(name_settings("`gpu_mem` is 1, and `slots` 2", flag) == "--gpu-mem is 1, and slots 2");
-  CHECK(name_settings("`selection.epsilon`", nullptr) == "selection.epsilon");
+  CHECK(name_settings("`selection.epsilon`", nullptr) == "epsilon");
   CHECK(name_settings("a ` in `file` of `n_ctx", flag) == "a ` in `file` of `n_ctx");
   CHECK(name_settings("`file` `gpu_mem`", flag) == "`file` --gpu-mem");
   const Error e(RIFFLE_BAD_ARGUMENT, "`gpu_mem` is short", Error::Text::NAMES_SETTINGS);
-  CHECK(std::string(e.what()) == "gpu_mem is short");
+  CHECK(std::string(e.what()) == "gpu-mem is short");
   CHECK(e.text(flag) == "--gpu-mem is short");
   const std::string file = "a`slots`.gguf";
   try {
@@ -458,9 +459,9 @@ TEST_CASE("settings that the table keeps from a selector change nothing of its p
   for (const SelectorKind kind : {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK}) {
     Selection s = settings(kind);
     const std::vector<int> want = read_blocks(*make_selector(s), scene);
-    for (const riffle_setting& f : riffle::settings()) {
-      if (f.options != RIFFLE_OPTIONS_SELECTION) continue;
-      const bool whole = f.type == RIFFLE_MEMBER_INT32;
+    for (const Setting& f : riffle::settings()) {
+      if (f.options != OptionsKind::SELECTION) continue;
+      const bool whole = f.type == MemberType::INT32;
       if (f.selectors >> int(kind) & 1 || f.offset == offsetof(Selection, digest)) continue;
       INFO("selector " << kind << ", " << f.id);
       Selection other = s;

@@ -113,7 +113,7 @@ void time_case(const Case& c, const std::shared_ptr<const TokenTries>& tokens,
     std::vector<uint32_t> mask(tokens->mask_words());
     std::vector<int32_t> choices;
     for (int i = 0; i < steps; ++i) {
-      if (!answer) answer.emplace(grammar, false, RIFFLE_REASONING_NONE, true);
+      if (!answer) answer.emplace(grammar, false, ReasoningRule::NONE, true);
       const auto begin = Clock::now();
       const bool any = answer->allowed(mask);
       of_round.push_back(ms_since(begin));

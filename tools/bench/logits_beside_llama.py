@@ -25,37 +25,22 @@ STEPS = 16
 CONTEXT = 2048
 
 
-class Setting(C.Structure):  # the first members of riffle_setting
-    _fields_ = [("id", C.c_char_p), ("options", C.c_int), ("offset", C.c_size_t), ("type", C.c_int),
-                ("words", C.c_char_p)]
-
-
 class Riffle:
-    """The C library, without knowledge of the layout of its option structs."""
+    """The C library."""
 
     def __init__(self, library, model):
         self.lib = C.CDLL(library)
-        self.lib.riffle_setting_at.restype = C.POINTER(Setting)
-        self.lib.riffle_setting_set.argtypes = [C.POINTER(Setting), C.c_void_p, C.c_double]
-        self.lib.riffle_setting_set.restype = C.c_bool
+        self.lib.riffle_options_create.restype = C.c_void_p
+        self.lib.riffle_options_set.argtypes = [C.c_void_p, C.c_char_p, C.c_char_p]
+        self.lib.riffle_options_free.argtypes = [C.c_void_p]
+        self.lib.riffle_options_error.argtypes = [C.c_void_p]
+        self.lib.riffle_context_create.argtypes = [C.c_void_p, C.c_void_p, C.c_void_p, C.c_char_p, C.c_size_t]
         self.lib.riffle_logits.restype = C.POINTER(C.c_float)
-        for name in ("riffle_context_error", "riffle_model_error"):
+        for name in ("riffle_context_error", "riffle_model_error", "riffle_options_error"):
             getattr(self.lib, name).restype = C.c_char_p
         self.model, error = C.c_void_p(), C.create_string_buffer(1024)
         if self.lib.riffle_model_load(model.encode(), None, C.byref(self.model), error, C.c_size_t(1024)):
             sys.exit(error.value.decode())
-
-    def set(self, options, setting, value):
-        i = 0
-        while s := self.lib.riffle_setting_at(C.c_size_t(i)):
-            i += 1
-            if s.contents.id.decode() != setting:
-                continue
-            words = s.contents.words.decode().split("|")
-            if not self.lib.riffle_setting_set(s, options, words.index(value) if value in words else value):
-                sys.exit(f"{setting} cannot be {value}")
-            return
-        sys.exit(f"riffle has no setting {setting}")
 
     def tokenize(self, text):
         data, n = text.encode(), C.c_size_t()
@@ -67,21 +52,20 @@ class Riffle:
         return list(out[:n.value])
 
     def logits(self, texts, kv_type, threads, vocab):
-        options, selection = C.create_string_buffer(4096), C.create_string_buffer(4096)
-        self.lib.riffle_context_defaults(options)
-        self.lib.riffle_selection_defaults(selection)
-        for setting, value in (("device", "cpu"), ("n_ctx", CONTEXT), ("n_threads", threads), ("kv_type", kv_type)):
-            self.set(options, setting, value)
-        self.set(selection, "selection.selector", "dense")
+        options = self.lib.riffle_options_create()
+        for name, value in (("device", "cpu"), ("ctx", CONTEXT), ("threads", threads), ("kv", kv_type),
+                            ("selector", "dense")):
+            if self.lib.riffle_options_set(options, name.encode(), str(value).encode()):
+                sys.exit(self.lib.riffle_options_error(options).decode())
         context, error = C.c_void_p(), C.create_string_buffer(1024)
-        if self.lib.riffle_context_create(self.model, options, C.byref(context), error, C.c_size_t(1024)):
+        if self.lib.riffle_context_create(self.model, options, C.byref(context), error, 1024):
             sys.exit(error.value.decode())
+        self.lib.riffle_options_free(options)
 
         def check(status):
             if status:
                 sys.exit(self.lib.riffle_context_error(context).decode())
 
-        check(self.lib.riffle_set_selection(context, selection))
         rows = []
         for ids, ends in texts:
             session = C.c_void_p()

@@ -169,9 +169,6 @@ int main(int argc, char** argv) {
   const auto share = static_cast<float>(std::atof(argv[5]));
   riffle_model* model = nullptr;
   check(riffle_model_load(argv[1], nullptr, &model, nullptr, 0), argv[1]);
-  riffle_model_info info{};
-  info.struct_size = sizeof info;
-  riffle_model_get_info(model, &info);
   std::ifstream file(argv[2]);
   std::stringstream text;
   text << file.rdbuf();
@@ -187,9 +184,9 @@ int main(int argc, char** argv) {
     return 1;
   }
   tokens.resize(n_prompt + n_steps);
-  const int n_rows = info.n_layers * info.n_kv_heads;
-  Reader full(model, tokens, n_prompt, n_rows, info.n_kv_heads, share);
-  Reader lower(model, tokens, n_prompt, n_rows, info.n_kv_heads, share / 2);
+  const int n_rows = model_number(model, "n_layers") * model_number(model, "n_kv_heads");
+  Reader full(model, tokens, n_prompt, n_rows, model_number(model, "n_kv_heads"), share);
+  Reader lower(model, tokens, n_prompt, n_rows, model_number(model, "n_kv_heads"), share / 2);
   std::vector<Chosen> read, half;
   for (size_t t = 0; t < n_steps; ++t) {
     full.step(tokens[n_prompt + t]);

@@ -67,9 +67,7 @@ int main(int argc, char** argv) {
   o.n_ctx = n + 256;
   o.block_size = 32;
   o.device = argc > 4 && !std::strcmp(argv[4], "cuda") ? DeviceKind::CUDA : DeviceKind::CPU;
-  riffle_synthetic_attention attention;
-  riffle_synthetic_attention_defaults(&attention);
-  if (!real) o.synthetic_attention = &attention;
+  if (!real) o.synthetic_attention = SyntheticAttention();
   riffle_context* context = nullptr;
   check(context_create(model, &o, &context, err, sizeof err), err);
   std::vector<int32_t> tokens(n);
@@ -91,7 +89,8 @@ int main(int argc, char** argv) {
   unlink(path.c_str());
   const auto save = [&](const char* what) {
     start = now();
-    check(riffle_session_save(session, path.c_str(), nullptr), riffle_context_error(context));
+    check(riffle_session_save(session, path.c_str(), 0, nullptr, 0, nullptr, nullptr),
+          riffle_context_error(context));
     const double seconds = now() - start;
     stat(path.c_str(), &info);
     std::printf("%s: %.3f s, file of %.3f GB, %.2f GB/s\n", what, seconds, info.st_size / 1e9,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares the binary interface of libriffle.so with the recorded one, or records it: functions,
-# structs and enums of riffle.h and riffle_measure.h, as libabigail sees them.
+# structs and enums of src/riffle*.h, as libabigail sees them.
 # usage: abi.sh check|record LIBRIFFLE.SO     (make abi-check, make abi-baseline)
 # check: exit code 0 if nothing changed, 1 if something did, 77 if it cannot be checked here.
 # The types come from the debug information of src/api, the only folder compiled with -g. With -g1,
@@ -17,10 +17,12 @@ if ! command -v abidw >/dev/null || ! command -v abidiff >/dev/null; then
 fi
 new=$(mktemp)
 trap 'rm -f "$new"' EXIT
-abidw --exported-interfaces-only --header-file src/riffle.h --header-file src/riffle_measure.h \
+headers=()
+for header in src/riffle*.h; do headers+=(--header-file "$header"); done
+abidw --exported-interfaces-only "${headers[@]}" \
   --drop-private-types --no-show-locs --no-corpus-path --no-comp-dir-path --no-elf-needed \
   --type-id-style hash "$library" >"$new"
-grep -q "<class-decl name='riffle_context_options' size" "$new" || {
+grep -q "<class-decl name='riffle_token' size" "$new" || {
   echo "abi.sh: $library: found no types, expected debug information of src/api; build it anew" >&2
   exit 1
 }

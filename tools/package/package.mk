@@ -39,7 +39,7 @@ INSTALLED = 755:$(BUILD)/riffle:$(PREFIX)/bin/riffle \
   link:$(SONAME):$(LIBDIR)/libriffle.so \
   644:$(BUILD)/package/riffle.pc:$(LIBDIR)/pkgconfig/riffle.pc \
   $(foreach f,riffle-config.cmake riffle-config-version.cmake,644:$(BUILD)/package/$(f):$(LIBDIR)/cmake/riffle/$(f)) \
-  $(foreach f,riffle.h riffle_measure.h,644:src/$(f):$(INCLUDEDIR)/$(f)) \
+  $(foreach f,$(HEADERS),644:$(f):$(INCLUDEDIR)/$(notdir $(f))) \
   $(foreach f,$(MAN),644:$(f):$(DATADIR)/man/man1/$(notdir $(f))) \
   644:$(BUILD)/completion/riffle:$(BASHDIR)/riffle \
   644:$(BUILD)/completion/_riffle:$(ZSHDIR)/_riffle \

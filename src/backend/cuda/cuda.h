@@ -15,7 +15,7 @@ namespace riffle {
 // device decides unless the system refuses to pin memory.
 inline const char* why_host_residency(const ContextOptions& o) {
   return o.residency == ResidencyKind::HOST ? "`residency` is host"
-         : o.no_pin                         ? "`no_pin` is set"
+         : !o.pin                           ? "`pin` is off"
          : o.evict != EvictRule::LRU        ? "`evict` is fifo"
          : o.pool_per_layer                 ? "`pool_per_layer` is set"
                                             : nullptr;

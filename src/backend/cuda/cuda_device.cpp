@@ -46,7 +46,7 @@ CudaDevice::CudaDevice(const Model& model, const BackendOptions& options, Thread
       cublas_(heap_, compute_),
       weights_(model, heap_, compute_, threads, options.host_expert_layers,
                upload_progress(options.options)),
-      slabs_(new PinnedSlabs(device.ordinal, options.options.no_pin)),
+      slabs_(new PinnedSlabs(device.ordinal, !options.options.pin)),
       store_(kv_shape(config_, options), host_kernels_, threads,
              std::unique_ptr<SlabSource>(slabs_), false, options.options.host_mem),
       kv_(config_, device_, &heap_, &compute_, &store_, slabs_, options),

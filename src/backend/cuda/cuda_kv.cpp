@@ -374,7 +374,7 @@ void CudaKv::park(SequenceKv& s) {
 }
 
 std::string CudaKv::why_not_pinned() const {
-  if (slabs_->refuses()) return "host memory is left pageable (`no_pin`)";
+  if (slabs_->refuses()) return "host memory is left pageable (`pin`)";
   return format("the system does not let riffle pin %.1f MiB of host memory (%s)",
                 double(host_->host_bytes()) / (1 << 20), slabs_->failed().c_str());
 }

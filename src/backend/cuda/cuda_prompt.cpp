@@ -73,7 +73,7 @@ void CudaDevice::CudaPrompt::take_memory() {
   const BackendOptions& options = device_.options_;
   DeviceArena& memory = device_.kv_.prompt_memory();
   device_.prompt_rows_.begin(memory, request_.n, config_.dim, request_.chunk, options.rows_on_host,
-                             !options.options.no_pin);
+                             options.options.pin);
   PromptSizes sizes;
   sizes.n = request_.n;
   sizes.n_total = request_.n_total;

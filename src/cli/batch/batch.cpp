@@ -1,7 +1,6 @@
 // riffle batch: many prompts from a JSONL file, answers in the same order.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <csignal>
 #include <optional>
 
@@ -14,9 +13,7 @@ namespace riffle::cli {
 namespace {
 
 struct BatchOptions {
-  BatchOptions() { riffle_scheduler_defaults(&scheduler); }
   CommonOptions common;
-  riffle_scheduler_options scheduler;
   std::string in = "-", out = "-", errors;  // errors "": in out, too
   int max_seqs = 0;                         // 0: usual_seqs
   bool unordered = false, restart = false, retry_errors = false, ignore_unknown = false;
@@ -27,19 +24,121 @@ struct BatchOptions {
 
 // Returns the most sessions (up to 8) such that each still gets its full context, and the pool
 // keeps most of its slots.
-int usual_seqs(riffle_model* model, riffle_context_options options) {
-  riffle_plan one{}, many{};
-  one.struct_size = many.struct_size = sizeof(riffle_plan);
-  options.n_sessions = 1;
-  if (riffle_plan_memory(model, &options, &one, nullptr, 0) != RIFFLE_OK)
-    return 1;  // the context will say why
+int usual_seqs(riffle_model* model, Options options) {
+  riffle_status status = RIFFLE_OK;
+  options.set("sessions", 1);
+  const Facts one = plan_of(model, options, &status);
+  if (status != RIFFLE_OK) return 1;  // the context will say why
   for (int n = 8; n > 1; n /= 2) {
-    options.n_sessions = n;
-    if (riffle_plan_memory(model, &options, &many, nullptr, 0) == RIFFLE_OK &&
-        many.n_ctx == one.n_ctx && many.slots >= one.slots / 4 * 3)
+    options.set("sessions", n);
+    const Facts many = plan_of(model, options, &status);
+    if (status == RIFFLE_OK && many.count("n_ctx") == one.count("n_ctx") &&
+        many.count("slots") >= one.count("slots") / 4 * 3)
       return n;
   }
   return 1;
+}
+
+// Earlier records in the output, before anything is added to them.
+struct Held {
+  size_t n, failed;
+  bool in_order;
+  std::string model;  // "": no record names one
+};
+
+Held held_by(const BatchOutput& output) {
+  const auto& held = output.held();
+  return {held.by_line.size(), held.failed, held.in_order, held.model};
+}
+
+void say_earlier(const BatchInput& input, const BatchOutput& output, const Held& held, bool quiet) {
+  const char* const name = output.name().c_str();
+  if (output.retried() > 0)
+    notice(quiet, "[%s: %zu failed lines are answered again, %zu answers are kept]", name,
+           output.retried(), held.n + output.moved());
+  if (const size_t ahead = output.held().ahead.size() - output.moved())
+    notice(quiet, "[%zu finished answers wait for their turn in %s]", ahead,
+           output.ahead_path().c_str());
+  if (held.n && output.retried() == 0 && input.counted())
+    notice(quiet, "[resuming %s: %zu of %zu lines are there]", name, held.n, input.total());
+  else if (held.n && output.retried() == 0)
+    notice(quiet, "[resuming %s: %zu lines are there]", name, held.n);
+}
+
+void say_order(const BatchOptions& o, const BatchInput& input, const BatchOutput& output,
+               const Held& held) {
+  if (!o.unordered && (input.fills_gaps() || !held.in_order))
+    notice(o.common.quiet, "[%s is not in input order: the new records follow the earlier ones]",
+           output.name().c_str());
+}
+
+int exit_code(size_t failed) { return failed ? EXIT_LINES : EXIT_OK; }
+
+// Sets how many lines are answered at once and what memory they share.
+void set_sessions(riffle_model* model, BatchOptions& o) {
+  Options& options = o.common.options;
+  share_host_memory(model, options);
+  const int max_seqs = o.max_seqs ? o.max_seqs : usual_seqs(model, options);
+  options.set("sessions", max_seqs);
+  options.set("max-seqs", max_seqs);
+}
+
+// Says how the run ended. Returns the exit code.
+int say_end(const BatchOptions& o, const BatchRunner& runner, const BatchOutput& output,
+            const BatchProgress& progress, const Held& held) {
+  const bool quiet = o.common.quiet, stopped = interrupted();
+  notice(quiet, stopped ? "[stopped; %s]" : "[%s]", progress.summary().c_str());
+  for (const std::string& text : progress.notices()) notice(quiet, "[%s]", text.c_str());
+  if (!stopped) {
+    if (held.failed) notice(quiet, "[%zu errors among the earlier lines]", held.failed);
+    return exit_code(progress.counts.errors + held.failed);
+  }
+  if (const std::string path = output.ahead_path(); runner.dropped() && !path.empty())
+    notice(quiet, "[kept %zu answers in %s: an earlier line is not finished yet]", runner.dropped(),
+           path.c_str());
+  else if (runner.dropped())
+    notice(quiet, "[dropped %zu answers: an earlier line is not finished yet]", runner.dropped());
+  if (o.out != "-")
+    notice(quiet, "[the same command%s goes on from here]", o.restart ? " without --restart" : "");
+  return EXIT_INTERRUPTED;
+}
+
+// Answers the lines that are left. Returns the exit code.
+int answer_lines(BatchOptions& o, BatchInput& input, BatchOutput& output, const Held& held) {
+  const bool quiet = o.common.quiet;
+  std::optional<PrefixCache> cache;
+  if (!o.prefix_cache.empty()) cache.emplace(o.prefix_cache, o.prefix_cache_size, quiet);
+  const Model model = load_model(o.common);
+  set_sessions(model.get(), o);
+  say_unread_settings(o.common);
+  say_unread_thinking(model.get(), o.common);
+  const Context context = create_context(model.get(), o.common.options, quiet);
+  const std::string said = say_notice(context.get(), quiet);
+  InterruptGuard guard(context.get());
+  if (cache && !cache->open(model.get(), context.get(), o.common.options)) {
+    notice(quiet, "[the prefix cache is not used: %s]", riffle_context_error(context.get()));
+    cache.reset();
+  }
+  const std::string name = model_name(model.get(), o.common.model_path);
+  if (!held.model.empty() && held.model != name)
+    notice(quiet, "[%s has answers of %s; the rest are of %s]", output.name().c_str(),
+           held.model.c_str(), name.c_str());
+  BatchProgress progress(context.get(), input.counted() ? input.remaining() : 0, cache.has_value(),
+                         quiet);
+  progress.counts.held = held.n;
+  BatchRunner runner(model.get(), name, context.get(), o.common.options, o.unordered, input, output,
+                     progress, cache ? &*cache : nullptr);
+  output.begin();  // not before the model and the flags are known to be good
+  runner.run();
+  progress.finish();
+  output.finish(!interrupted());
+  say_notice(context.get(), quiet, said);
+  if (cache) cache->trim();
+  if (cache && cache->saved())
+    notice(quiet, "[%zu prefixes of %llu tokens saved in %s]", cache->saved(),
+           static_cast<unsigned long long>(cache->saved_tokens()), cache->folder().c_str());
+  if (!input.counted()) say_order(o, input, output, held);
+  return say_end(o, runner, output, progress, held);
 }
 
 int run_batch(BatchOptions& o) {
@@ -53,111 +152,33 @@ int run_batch(BatchOptions& o) {
            "[waiting for lines on standard input, one request a line; Ctrl-D at the beginning of a "
            "line ends it; -i FILE reads a file]");
   BatchInput input(o.in, o.shard,
-                   {o.common.generate.max_tokens, sampling_of(o.common), o.common.thinking,
-                    o.ignore_unknown, o.common.seed});
+                   {o.common.options, o.common.thinking, o.ignore_unknown, o.common.seed});
   BatchOutput output(o.out, o.errors, input,
                      o.restart        ? Earlier::DROP
                      : o.retry_errors ? Earlier::RETRY_ERRORS
                                       : Earlier::KEEP,
                      quiet);
-  const size_t held = output.held().by_line.size(), held_failed = output.held().failed;
-  const bool held_in_order = output.held().in_order;
-  const std::string held_model = output.held().model;
+  const Held held = held_by(output);
   input.survey(output.held(), output.name());
-  if (output.retried() > 0)
-    notice(quiet, "[%s: %zu failed lines are answered again, %zu answers are kept]",
-           output.name().c_str(), output.retried(), held + output.moved());
-  if (const size_t ahead = output.held().ahead.size() - output.moved())
-    notice(quiet, "[%zu finished answers wait for their turn in %s]", ahead,
-           output.ahead_path().c_str());
-  if (held && output.retried() == 0 && input.counted())
-    notice(quiet, "[resuming %s: %zu of %zu lines are there]", output.name().c_str(), held,
-           input.total());
-  else if (held && output.retried() == 0)
-    notice(quiet, "[resuming %s: %zu lines are there]", output.name().c_str(), held);
-  const auto failed = [&](size_t now) { return now + held_failed ? EXIT_LINES : EXIT_OK; };
-  if (held && input.counted() && input.remaining() == 0) {
+  say_earlier(input, output, held, quiet);
+  if (held.n && input.counted() && input.remaining() == 0) {
     output.begin();
     output.finish(true);
-    notice(quiet, "[nothing is left to do; %zu errors among the lines%s]", held_failed,
-           held_failed ? "; --retry-errors answers these lines again" : "");
-    return failed(0);
+    notice(quiet, "[nothing is left to do; %zu errors among the lines%s]", held.failed,
+           held.failed ? "; --retry-errors answers these lines again" : "");
+    return exit_code(held.failed);
   }
-  const auto say_order = [&] {
-    if (!o.unordered && (input.fills_gaps() || !held_in_order))
-      notice(quiet, "[%s is not in input order: the new records follow the earlier ones]",
-             output.name().c_str());
-  };
-  if (input.counted()) say_order();
-
-  std::optional<PrefixCache> cache;
-  if (!o.prefix_cache.empty()) cache.emplace(o.prefix_cache, o.prefix_cache_size, quiet);
-  const Model model = load_model(o.common);
-  share_host_memory(model.get(), o.common.context);
-  o.common.context.n_sessions = o.scheduler.max_seqs =
-      o.max_seqs ? o.max_seqs : usual_seqs(model.get(), o.common.context);
-  say_unread_settings(o.common);
-  say_unread_thinking(model.get(), o.common);
-  const Context context = create_context(model.get(), o.common.context, quiet);
-  const std::string said = say_notice(context.get(), quiet);
-  InterruptGuard guard(context.get());
-  if (cache && !cache->open(model.get(), context.get(), o.common.context)) {
-    notice(quiet, "[the prefix cache is not used: %s]", riffle_context_error(context.get()));
-    cache.reset();
-  }
-  const std::string name = model_name(model.get(), o.common.model_path);
-  if (!held_model.empty() && held_model != name)
-    notice(quiet, "[%s has answers of %s; the rest are of %s]", output.name().c_str(),
-           held_model.c_str(), name.c_str());
-  BatchProgress progress(context.get(), input.counted() ? input.remaining() : 0, cache.has_value(),
-                         quiet);
-  progress.counts.held = held;
-  BatchRunner runner(model.get(), name, context.get(), o.scheduler, o.unordered, input, output,
-                     progress, cache ? &*cache : nullptr);
-  output.begin();  // not before the model and the flags are known to be good
-  runner.run();
-  progress.finish();
-  output.finish(!interrupted());
-  say_notice(context.get(), quiet, said);
-  if (cache) cache->trim();
-  if (cache && cache->saved())
-    notice(quiet, "[%zu prefixes of %llu tokens saved in %s]", cache->saved(),
-           static_cast<unsigned long long>(cache->saved_tokens()), cache->folder().c_str());
-  if (!input.counted()) say_order();
-  const auto say_notices = [&] {
-    for (const std::string& text : progress.notices()) notice(quiet, "[%s]", text.c_str());
-  };
-  if (interrupted()) {
-    notice(quiet, "[stopped; %s]", progress.summary().c_str());
-    say_notices();
-    if (const std::string path = output.ahead_path(); runner.dropped() && !path.empty())
-      notice(quiet, "[kept %zu answers in %s: an earlier line is not finished yet]",
-             runner.dropped(), path.c_str());
-    else if (runner.dropped())
-      notice(quiet, "[dropped %zu answers: an earlier line is not finished yet]", runner.dropped());
-    if (o.out != "-")
-      notice(quiet, "[the same command%s goes on from here]",
-             o.restart ? " without --restart" : "");
-    return EXIT_INTERRUPTED;
-  }
-  notice(quiet, "[%s]", progress.summary().c_str());
-  say_notices();
-  if (held_failed) notice(quiet, "[%zu errors among the earlier lines]", held_failed);
-  return failed(progress.counts.errors);
+  if (input.counted()) say_order(o, input, output, held);
+  return answer_lines(o, input, output, held);
 }
 
-}  // namespace
-
-void add_batch(CLI::App& app, Command& chosen) {
-  auto o = std::make_shared<BatchOptions>();
-  CLI::App* sub = app.add_subcommand(
-      "batch", "Answer the lines of a JSONL file (OpenAI's batch format), in order");
-  set_notes(
-      *sub,
-      R"(A line: {"custom_id":"a","url":"/v1/completions","body":{"prompt":"...","max_tokens":32}},
+const char* const kNotes =
+    R"(A line: {"custom_id":"a","url":"/v1/completions","body":{"prompt":"...","max_tokens":32}},
 or messages in place of prompt. After an interruption, the same command continues where it ended.
-Exit code 6: some lines got an error record; --retry-errors answers them again.)",
-      R"(Without --host-mem, the KV cache may take three quarters of the machine's memory.
+Exit code 6: some lines got an error record; --retry-errors answers them again.)";
+
+const char* const kDetails =
+    R"(Without --host-mem, the KV cache may take three quarters of the machine's memory.
 Fields of body: prompt or messages, model, max_tokens or max_completion_tokens, temperature,
 top_k, top_p, min_p, seed, stop, ignore_eos, reasoning_effort (low, medium, high; none: no
 reasoning), chat_template_kwargs with enable_thinking and reasoning_effort (both only if the
@@ -174,70 +195,89 @@ response.body has the fields of OpenAI's records, and riffle: finish, seed, toke
 counts and seconds.
 Seeds: a line without a seed gets its own seed, which its record names (response.body.riffle.seed).
 That seed is random, or with --seed N the upper 53 bits of output number LINE of SplitMix64 with the
-state N. A line with the recorded seed gives the same text again.)");
-  sub->add_option("-i,--input", o->in, "JSONL file to read; -: stdin")
-      ->type_name("FILE")
-      ->capture_default_str();
-  sub->add_option(
-         "-o,--output", o->out,
-         "JSONL file to write; if it exists, its records are kept and the rest is added; -: stdout")
-      ->type_name("FILE")
-      ->capture_default_str();
-  sub->add_option("--errors", o->errors,
-                  "JSONL file for the records of lines that failed; default: they go into the "
-                  "output, in order")
-      ->group(kRequestsGroup)
-      ->type_name("FILE")
-      ->check(not_empty);
-  sub->add_flag("--ignore-unknown", o->ignore_unknown,
-                "answer lines that have fields riffle does not know, without these fields")
-      ->group(kRequestsGroup);
-  sub->add_option("--max-seqs,--parallel", o->max_seqs,
-                  "number of lines answered at once; the answers are the same for any number; "
-                  "default: 8, or "
-                  "fewer if memory is short")
-      ->type_name("N")
-      ->check(CLI::Range(1, 256));
-  sub->add_flag("--unordered", o->unordered,
-                "write records as they finish, not in the order of the lines")
-      ->group(kRequestsGroup);
-  CLI::Option* const restart =
-      sub->add_flag("--restart", o->restart, "begin anew and overwrite the output");
-  sub->add_flag("--retry-errors", o->retry_errors,
-                "answer again the lines that have an error record in the output; their records "
-                "keep their places, and all answers are kept")
-      ->group(kRequestsGroup)
-      ->excludes(restart);
-  sub->add_option_function<std::string>(
-         "--shard", [o](const std::string& text) { o->shard = parse_shard(text); },
-         "answer part I of N of the file; the outputs of all parts, one after the other, are the "
-         "output of a single run")
-      ->group(kRequestsGroup)
-      ->type_name("I/N");
-  CLI::Option* const cache = sub->add_option("--prefix-cache", o->prefix_cache,
-                                             "folder that keeps the shared beginnings of prompts "
-                                             "for other runs; it is created if it is missing")
-                                 ->type_name("DIR")
-                                 ->check(not_empty)
-                                 ->group(kRequestsGroup);
-  sub->add_option_function<std::string>(
-         "--prefix-cache-size",
-         [o](const std::string& text) {
-           const char* const flag = "--prefix-cache-size";
-           o->prefix_cache_size = parse_size(flag, text, Unit::BYTES);
-           if (o->prefix_cache_size == 0)
-             throw CLI::ValidationError(flag, "is 0, expected a size such as 100G");
-         },
-         "largest size of the folder, such as 100G; prefixes least recently used are deleted "
-         "first; default: half of the disk's free space")
-      ->type_name("SIZE")
-      ->needs(cache)
-      ->group(kRequestsGroup);
-  add_setting_flags(*sub, RIFFLE_OPTIONS_SCHEDULER, &o->scheduler, false);
+state N. A line with the recorded seed gives the same text again.)";
+
+void add_output_flags(CLI::App& command, BatchOptions& o) {
+  add_text(
+      command, "-o,--output", o.out,
+      "JSONL file to write; if it exists, its records are kept and the rest is added; -: stdout")
+      .value("FILE")
+      .shows_default();
+  add_text(command, "--errors", o.errors,
+           "JSONL file for the records of lines that failed; default: they go into the output, in "
+           "order")
+      .group(kRequestsGroup)
+      .value("FILE")
+      .check(not_empty);
+}
+
+void add_cache_flags(CLI::App& command, BatchOptions& o) {
+  const Flag cache = add_text(command, "--prefix-cache", o.prefix_cache,
+                              "folder that keeps the shared beginnings of prompts for other runs; "
+                              "it is created if it is missing")
+                         .value("DIR")
+                         .check(not_empty)
+                         .group(kRequestsGroup);
+  add_text(
+      command, "--prefix-cache-size",
+      [&o](const std::string& text) {
+        const char* const flag = "--prefix-cache-size";
+        o.prefix_cache_size = parse_size(flag, text, Unit::BYTES);
+        if (o.prefix_cache_size == 0) refuse_value(flag, "is 0, expected a size such as 100G");
+      },
+      "largest size of the folder, such as 100G; prefixes least recently used are deleted first; "
+      "default: half of the disk's free space")
+      .value("SIZE")
+      .needs(cache)
+      .group(kRequestsGroup);
+}
+
+// Which lines are answered, how many at once, and which records are kept.
+void add_line_flags(CLI::App& command, BatchOptions& o) {
+  add_switch(command, "--ignore-unknown", o.ignore_unknown,
+             "answer lines that have fields riffle does not know, without these fields")
+      .group(kRequestsGroup);
+  add_number(command, "--max-seqs,--parallel", o.max_seqs,
+             "number of lines answered at once; the answers are the same for any number; default: "
+             "8, or fewer if memory is short")
+      .value("N")
+      .range(1, 256);
+  add_switch(command, "--unordered", o.unordered,
+             "write records as they finish, not in the order of the lines")
+      .group(kRequestsGroup);
+  const Flag restart =
+      add_switch(command, "--restart", o.restart, "begin anew and overwrite the output");
+  add_switch(command, "--retry-errors", o.retry_errors,
+             "answer again the lines that have an error record in the output; their records keep "
+             "their places, and all answers are kept")
+      .group(kRequestsGroup)
+      .excludes(restart);
+  add_text(
+      command, "--shard", [&o](const std::string& text) { o.shard = parse_shard(text); },
+      "answer part I of N of the file; the outputs of all parts, one after the other, are the "
+      "output of a single run")
+      .group(kRequestsGroup)
+      .value("I/N");
+}
+
+}  // namespace
+
+void add_batch(CLI::App& app, Command& chosen) {
+  auto o = std::make_shared<BatchOptions>();
+  CLI::App& command = add_command(
+      app, "batch", "Answer the lines of a JSONL file (OpenAI's batch format), in order");
+  set_notes(command, kNotes, kDetails);
+  add_text(command, "-i,--input", o->in, "JSONL file to read; -: stdin")
+      .value("FILE")
+      .shows_default();
+  add_output_flags(command, *o);
+  add_line_flags(command, *o);
+  add_cache_flags(command, *o);
+  add_setting_flags(command, "scheduler", o->common.options, false);
   add_common_flags(
-      *sub, o->common,
+      command, o->common,
       CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | THINK_FLAGS | WEIGHTS_FLAG);
-  sub->final_callback([o, &chosen] { chosen = [o] { return run_batch(*o); }; });
+  when_parsed(command, [o, &chosen] { chosen = [o] { return run_batch(*o); }; });
 }
 
 }  // namespace riffle::cli

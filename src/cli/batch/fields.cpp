@@ -95,7 +95,7 @@ void read_max_tokens(const Fields& f, const std::string& field, const JsonIn& va
   if (std::exchange(body.limited, true))
     f.fail("bad_request",
            "fields body.max_tokens and body.max_completion_tokens are both there, expected one");
-  body.request.max_tokens = f.integer<int32_t>(field, value, 1, kIntMax);
+  body.request.answer.set("max-tokens", f.integer<int32_t>(field, value, 1, kIntMax));
 }
 
 // JsonIn's == takes 2^64 - 1 for -1.
@@ -103,10 +103,15 @@ bool is_minus_one(const JsonIn& value) {
   return value.is_number_integer() && !value.is_number_unsigned() && value.get<int64_t>() == -1;
 }
 
-// A member of the sampler's settings, whose id in the table of settings is "sampling." and this.
+// The option of a sampler's setting by the name that lines have for it.
+const SettingRow& sampler_setting(std::string member) {
+  std::replace(member.begin(), member.end(), '_', '-');
+  return setting(member == "temperature" ? "temp" : member);
+}
+
 void set_sampling(const Fields& f, const std::string& field, const JsonIn& value, Body& body,
                   const std::string& member) {
-  f.take(field, value, setting(("sampling." + member).c_str()), &body.request.sampling);
+  f.take(field, value, sampler_setting(member), body.request.answer);
 }
 // Reads the sampler setting that has the field's name.
 void read_sampling(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
@@ -115,8 +120,8 @@ void read_sampling(const Fields& f, const std::string& field, const JsonIn& valu
 // llama.cpp writes -1 for a random seed. Here it counts as no seed.
 void read_seed(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   if (is_minus_one(value)) return;
-  body.request.sampling.seed =
-      f.integer<uint64_t>(field, value, 0, std::numeric_limits<uint64_t>::max());
+  body.request.answer.set(
+      "seed", f.integer<uint64_t>(field, value, 0, std::numeric_limits<uint64_t>::max()));
   body.seeded = true;
 }
 
@@ -145,8 +150,9 @@ void read_repetition_penalty(const Fields& f, const std::string& field, const Js
 
 void read_dry_breakers(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   if (!value.is_array()) f.wrong(field, value, "a list of strings");
-  std::vector<std::string>& breakers = body.request.breakers.emplace();
+  std::vector<std::string> breakers;
   add_texts(f, field, value, breakers);
+  body.request.answer.set_breakers(breakers);
 }
 
 double bias_of(const Fields& f, const std::string& field, const JsonIn& value) {
@@ -157,7 +163,7 @@ double bias_of(const Fields& f, const std::string& field, const JsonIn& value) {
 void read_logit_bias(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   const std::string expected = "an object such as {\"15043\": -1}, or a list such as [[15043, -1]]";
   if (!value.is_object() && !value.is_array()) f.wrong(field, value, expected);
-  std::vector<riffle_logit_bias>& all = body.request.logit_bias.emplace();
+  std::vector<riffle_logit_bias> all;
   if (value.is_array()) {
     for (size_t i = 0; i < value.size(); ++i) {
       const std::string at = field + "[" + std::to_string(i) + "]";
@@ -170,42 +176,45 @@ void read_logit_bias(const Fields& f, const std::string& field, const JsonIn& va
           never ? -std::numeric_limits<double>::infinity() : bias_of(f, at + "[1]", pair[1]);
       all.push_back({token, static_cast<float>(bias)});
     }
-    return;
+  } else {
+    for (const auto& [key, bias] : value.items()) {
+      int32_t token = 0;
+      const char* const end = key.data() + key.size();
+      const auto [stop, error] = std::from_chars(key.data(), end, token);
+      if (error != std::errc() || stop != end || token < 0)
+        f.fail("bad_request", "field " + field + ": found " + shown(key) +
+                                  ", expected a token's number, such as 15043");
+      all.push_back({token, static_cast<float>(bias_of(f, field + "." + key, bias))});
+    }
   }
-  for (const auto& [key, bias] : value.items()) {
-    int32_t token = 0;
-    const char* const end = key.data() + key.size();
-    const auto [stop, error] = std::from_chars(key.data(), end, token);
-    if (error != std::errc() || stop != end || token < 0)
-      f.fail("bad_request", "field " + field + ": found " + shown(key) +
-                                ", expected a token's number, such as 15043");
-    all.push_back({token, static_cast<float>(bias_of(f, field + "." + key, bias))});
-  }
+  body.request.answer.set_logit_bias(all);
 }
 
 // true with messages; with a prompt how many of the most probable tokens each token comes with.
 void read_logprobs(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  riffle_sampling& s = body.request.sampling;
+  Options& answer = body.request.answer;
   body.counted_logprobs = !value.is_boolean();
   if (value.is_boolean()) {
-    s.logprobs = f.truth(field, value);
+    answer.set("logprobs", f.truth(field, value));
     return;
   }
-  s.logprobs = true;
+  answer.set("logprobs", true);
   set_sampling(f, field, value, body, "top_logprobs");
 }
 void read_top_logprobs(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  riffle_sampling s{};
-  f.take(field, value, setting("sampling.top_logprobs"), &s);
-  body.top_logprobs = s.top_logprobs;
+  Options asked;
+  f.take(field, value, setting("top-logprobs"), asked);
+  body.top_logprobs = static_cast<int32_t>(asked.count("top-logprobs"));
 }
 
 void read_stop(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  add_texts(f, field, value, body.request.stop);
+  std::vector<std::string> stop;
+  add_texts(f, field, value, stop);
+  body.request.answer.set_stop(stop);
 }
 
 void read_ignore_eos(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
-  body.request.ignore_eos = f.truth(field, value);
+  body.request.answer.set("ignore-eos", f.truth(field, value));
 }
 
 // The same variable may be asked for at one place only, and "none" goes with no enable_thinking.
@@ -228,8 +237,8 @@ void read_template_variable(const Fields& f, const std::string& field, const std
   const bool level = effort && value != JsonIn("none");
   (level ? body.request.asks_effort : body.request.asks_thinking) = true;
   // A level asks for reasoning, as --think=LEVEL does, against --no-think but not against the line.
-  riffle_thinking& enabled = body.request.thinking.enabled;
-  if (effort && body.switched == 0 && enabled == RIFFLE_THINKING_OFF) enabled = RIFFLE_THINKING_ON;
+  std::string& enabled = body.request.thinking.enabled;
+  if (effort && body.switched == 0 && enabled == "off") enabled = "on";
 }
 void read_effort(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   read_template_variable(f, field, "reasoning_effort", value, body);
@@ -392,17 +401,18 @@ void check_end(const Fields& f, const Body& body) {
 
 // OpenAI has true and a number of its own for conversations, and one number for prompts.
 void check_logprobs(const Fields& f, Body& body) {
-  riffle_sampling& s = body.request.sampling;
-  if (body.counted_logprobs && *body.counted_logprobs == body.messages && s.logprobs)
+  Options& answer = body.request.answer;
+  const bool logprobs = answer.on("logprobs");
+  if (body.counted_logprobs && *body.counted_logprobs == body.messages && logprobs)
     f.fail("bad_request", body.messages
                               ? "field body.logprobs is a number, expected true or false with "
                                 "messages (body.top_logprobs is the number)"
                               : "field body.logprobs is true, expected a number with a prompt");
   if (!body.top_logprobs) return;
-  if (*body.top_logprobs > 0 && !(body.messages && s.logprobs))
+  if (*body.top_logprobs > 0 && !(body.messages && logprobs))
     f.fail("bad_request",
            "field body.top_logprobs is not 0, expected 0, or messages with body.logprobs true");
-  if (body.messages) s.top_logprobs = *body.top_logprobs;
+  if (body.messages) answer.set("top-logprobs", *body.top_logprobs);
 }
 
 }  // namespace
@@ -430,7 +440,7 @@ bool parse_body(const Fields& f, const JsonIn& object, BatchRequest& r) {
            text_of("field body.n is %zu for each of %zu prompts, expected %zu answers "
                    "at most",
                    r.n, r.prompts.size(), kMaxPrompts));
-  if (body.everything) r.sampling.repeat_last_n = -1;
+  if (body.everything) r.answer.set("repeat-last-n", -1);
   check_end(f, body);
   if (body.special_tokens && *body.special_tokens == r.chat)
     f.fail("bad_request", std::string("field body.add_special_tokens is ") +

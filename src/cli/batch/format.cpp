@@ -61,8 +61,7 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number,
     unnamed.fail("missing_id", text_of("field custom_id is longer than %zu bytes", kMaxNameBytes));
   BatchRequest r;
   r.custom_id = id->get<std::string>();
-  r.max_tokens = defaults.max_tokens;
-  r.sampling = defaults.sampling;
+  r.answer = defaults.answer;
   r.thinking = defaults.thinking;
   const Fields f = fields_of(r.custom_id);
   check_body(f, json);
@@ -82,7 +81,7 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number,
   }
   // Identical lines are to differ, so no two lines share a seed that they were not given.
   if (!parse_body(f, *body, r))
-    r.sampling.seed = defaults.seed ? derived_seed(*defaults.seed, line_number) : draw_seed();
+    r.answer.set("seed", defaults.seed ? derived_seed(*defaults.seed, line_number) : draw_seed());
   if (!url.empty() && is_one_of(kChat, url) != r.chat)
     f.fail("bad_request",
            "field url is " + url + " but the body has " + (r.chat ? "messages" : "a prompt"));

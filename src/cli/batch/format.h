@@ -37,13 +37,8 @@ struct BatchRequest {
   bool chat = false;                 // messages, not prompts
   std::vector<BatchPrompt> prompts;  // the answer has `n` choices for each
   std::vector<Message> messages;
-  int32_t max_tokens = -1;
   size_t n = 1;
-  riffle_sampling sampling{};
-  std::optional<std::vector<riffle_logit_bias>> logit_bias;  // in place of sampling's
-  std::optional<std::vector<std::string>> breakers;          // likewise, of DRY
-  std::vector<std::string> stop;
-  bool ignore_eos = false;
+  Options answer;  // of its answers
   Thinking thinking;
   // The parts that the line itself asks for: a level of reasoning; reasoning or none.
   bool asks_effort = false, asks_thinking = false;
@@ -53,8 +48,7 @@ struct BatchRequest {
 
 // What the flags say, for fields that a line leaves out.
 struct BatchDefaults {
-  int32_t max_tokens = -1;
-  riffle_sampling sampling{};
+  Options answer;
   Thinking thinking;
   bool ignore_unknown = false;   // fields that riffle does not know
   std::optional<uint64_t> seed;  // line N gets derived_seed(seed, N); none: a random one

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -29,8 +28,7 @@ Shard parse_shard(const std::string& text) {
         s.count <= kMaxShards)
       return s;
   }
-  throw CLI::ValidationError("--shard",
-                             "'" + text + "': expected I/N, with I from 1 to N, such as 2/3");
+  refuse_value("--shard", "'" + text + "': expected I/N, with I from 1 to N, such as 2/3");
 }
 
 BatchInput::BatchInput(const std::string& path, const Shard& shard, const BatchDefaults& defaults)

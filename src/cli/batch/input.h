@@ -18,7 +18,7 @@ namespace riffle::cli {
 struct Shard {
   size_t index = 1, count = 1;
 };
-// "2/3". Throws CLI::ValidationError.
+// "2/3". Refuses another text with refuse_value.
 Shard parse_shard(const std::string& text);
 
 struct InputLine {

@@ -158,11 +158,13 @@ bool Fields::truth(const std::string& field, const JsonIn& value) const {
   return value.get<bool>();
 }
 
-void Fields::take(const std::string& field, const JsonIn& value, const riffle_setting& s,
-                  void* options) const {
-  const bool whole = s.type != RIFFLE_MEMBER_FLOAT;
+void Fields::take(const std::string& field, const JsonIn& value, const SettingRow& s,
+                  Options& options) const {
+  const bool whole = s.type != "number";
   const bool number = whole ? value.is_number_integer() : value.is_number();
-  if (!number || !riffle_setting_set(&s, options, value.get<double>()))
+  // All digits, so that the library judges the number that stands in the line.
+  const std::string text = !number || whole ? value.dump() : text_of("%.17g", value.get<double>());
+  if (!number || !options.accepts(s.name, text))
     wrong(field, value, std::string(whole ? "a whole number, " : "a number, ") + s.range);
 }
 

@@ -66,9 +66,9 @@ class Fields {
   // Without NUL characters.
   std::string plain_text(const std::string& field, const JsonIn& value) const;
   bool truth(const std::string& field, const JsonIn& value) const;
-  // Sets a member of the struct of options that the setting belongs to.
-  void take(const std::string& field, const JsonIn& value, const riffle_setting& setting,
-            void* options) const;
+  // Sets the option of this setting.
+  void take(const std::string& field, const JsonIn& value, const SettingRow& setting,
+            Options& options) const;
   double real(const std::string& field, const JsonIn& value, double low, double high) const;
   // low is not negative.
   template <typename T>

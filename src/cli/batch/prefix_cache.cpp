@@ -29,8 +29,7 @@ bool go_on(void*, const riffle_progress*) { return !interrupted(); }
 
 }  // namespace
 
-bool PrefixCache::open(riffle_model* model, riffle_context* context,
-                       const riffle_context_options& options) {
+bool PrefixCache::open(riffle_model* model, riffle_context* context, const Options& options) {
   model_ = model;
   context_ = context;
   options_ = options;
@@ -118,33 +117,30 @@ riffle_session_file* PrefixCache::find(std::span<const int32_t> prompt, size_t n
 
 // Nearly: beside its KV a file has little.
 uint64_t PrefixCache::file_bytes(size_t n_tokens) const {
-  riffle_context_options o = options_;
-  o.n_ctx = static_cast<int32_t>(n_tokens);
-  o.n_sessions = 1;
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
-  riffle_plan_memory(model_, &o, &plan, nullptr, 0);  // filled in whether it fits or not
-  return plan.host_kv;
+  Options o = options_;
+  o.set("ctx", static_cast<uint64_t>(n_tokens));
+  o.set("sessions", 1);
+  return static_cast<uint64_t>(plan_of(model_, o).count("host_kv"));  // whether it fits or not
 }
 
-void PrefixCache::keep(const riffle_request_prompt& read, std::span<const int32_t> prompt,
+void PrefixCache::keep(riffle_session* session, size_t reuse_unit, std::span<const int32_t> prompt,
                        size_t shared) {
   if (!saving_ || shared < kMinTokens) return;
-  riffle_save_options o;
-  riffle_save_defaults(&o);
-  o.n_tokens = riffle_session_reach(read.session, shared);
-  o.n_tokens -= o.n_tokens % read.reuse_unit;
-  o.progress = go_on;
-  if (o.n_tokens < kMinTokens || o.n_tokens < best(prompt).n_tokens + kMinTokens) return;
-  const std::span<const int32_t> tokens = prompt.first(o.n_tokens);
+  size_t n_tokens = riffle_session_reach(session, shared);
+  n_tokens -= n_tokens % reuse_unit;
+  if (n_tokens < kMinTokens || n_tokens < best(prompt).n_tokens + kMinTokens) return;
+  const std::span<const int32_t> tokens = prompt.first(n_tokens);
   const std::string name = PrefixFolder::name_of(group_of(tokens), hash_of(tokens, fingerprint_));
-  if (const uint64_t bytes = file_bytes(o.n_tokens); !folder_.holds(bytes))
+  if (const uint64_t bytes = file_bytes(n_tokens); !folder_.holds(bytes))
     return say_once(said_large_,
                     text_of("a prefix of %zu tokens takes %s, more than --prefix-cache-size allows",
-                            o.n_tokens, human_bytes(static_cast<double>(bytes)).c_str()));
+                            n_tokens, human_bytes(static_cast<double>(bytes)).c_str()));
   if (const auto at = entries_.find(name); at != entries_.end() && at->second.bad)
     folder_.remove(name);
-  const riffle_status status = riffle_session_save(read.session, folder_.path_of(name).c_str(), &o);
+  Options o;
+  o.set_progress(go_on, nullptr);
+  const riffle_status status = riffle_session_save(session, folder_.path_of(name).c_str(), n_tokens,
+                                                   nullptr, 0, nullptr, o.get());
   if (status == RIFFLE_OK) {
     entries_[name] = {{tokens.begin(), tokens.end()}, false};
     folder_.evict(name);

@@ -23,7 +23,7 @@ class PrefixCache {
 
   // Before the other functions. False: no session of this context can be taken over. The context's
   // error says why. Throws Exit.
-  bool open(riffle_model* model, riffle_context* context, const riffle_context_options& options);
+  bool open(riffle_model* model, riffle_context* context, const Options& options);
 
   // The entry that has most of a prompt's beginning, and `name`, its name; null: none that has
   // enough more than n_shared tokens of it. Until the next call.
@@ -32,7 +32,9 @@ class PrefixCache {
   void failed(const std::string& name, riffle_status status, const char* error);
   // A prompt has been read, of which other lines share `shared` tokens: saves them unless an entry
   // has them, or nearly all.
-  void keep(const riffle_request_prompt& read, std::span<const int32_t> prompt, size_t shared);
+  // reuse_unit: of riffle_request_prompt_fn.
+  void keep(riffle_session* session, size_t reuse_unit, std::span<const int32_t> prompt,
+            size_t shared);
 
   // A run has ended: the limit holds also if it saved nothing.
   void trim() const { folder_.evict(""); }
@@ -61,7 +63,7 @@ class PrefixCache {
   bool quiet_;
   riffle_model* model_ = nullptr;
   riffle_context* context_ = nullptr;
-  riffle_context_options options_{};
+  Options options_;
   uint64_t fingerprint_ = 0;
   std::map<std::string, Entry> entries_;  // that have been opened
   riffle_session_file* file_ = nullptr;   // that find gave

@@ -74,36 +74,28 @@ Json choice_json(size_t index, const BatchRequest& request, riffle_model* model,
   } else {
     out["text"] = choice.text;
   }
-  out["logprobs"] = !request.sampling.logprobs ? Json(nullptr)
-                    : request.chat             ? chat_logprobs(model, choice)
-                                               : prompt_logprobs(model, choice.logprobs);
-  out["finish_reason"] = choice.end.result.finish == RIFFLE_FINISH_STOP ? "stop" : "length";
+  out["logprobs"] = !request.answer.on("logprobs") ? Json(nullptr)
+                    : request.chat                 ? chat_logprobs(model, choice)
+                                                   : prompt_logprobs(model, choice.logprobs);
+  out["finish_reason"] = choice.end.id("finish") == RIFFLE_FINISH_STOP ? "stop" : "length";
   return out;
 }
 
 // What the choices took together. A prompt counts once, however many answers it has.
-riffle_request_end sum_of(std::span<const BatchChoice> choices, size_t n) {
-  riffle_request_end sum{};
+Facts sum_of(std::span<const BatchChoice> choices, size_t n) {
+  Facts sum;
+  double prompt = 0, reused = 0, loaded = 0;
   for (size_t i = 0; i < choices.size(); ++i) {
-    const riffle_request_end& end = choices[i].end;
-    if (i % n == 0) {
-      sum.prompt_tokens += end.prompt_tokens;
-      sum.reused_tokens += end.reused_tokens;
-      sum.loaded_tokens += end.loaded_tokens;
-    }
-    sum.result.n_tokens += end.result.n_tokens;
-    riffle_stats& s = sum.stats;
-    s.kv_blocks_total += end.stats.kv_blocks_total;
-    s.kv_blocks_read += end.stats.kv_blocks_read;
-    s.kv_tokens_total += end.stats.kv_tokens_total;
-    s.kv_tokens_read += end.stats.kv_tokens_read;
-    s.kv_bytes_read += end.stats.kv_bytes_read;
-    s.pool_lookups += end.stats.pool_lookups;
-    s.pool_hits += end.stats.pool_hits;
-    s.loaded_bytes += end.stats.loaded_bytes;
-    s.prefill_seconds += end.stats.prefill_seconds;
-    s.decode_seconds += end.stats.decode_seconds;
+    const Facts& end = choices[i].end;
+    sum.add(end);
+    if (i % n != 0) continue;
+    prompt += end.number("prompt_tokens");
+    reused += end.number("reused_tokens");
+    loaded += end.number("loaded_tokens");
   }
+  sum.set("prompt_tokens", prompt);
+  sum.set("reused_tokens", reused);
+  sum.set("loaded_tokens", loaded);
   return sum;
 }
 
@@ -120,13 +112,12 @@ std::string batch_error_record(size_t line_number, const BatchError& e) {
 std::string batch_answer_record(size_t line_number, const BatchRequest& request,
                                 riffle_model* model, const std::string& model_name,
                                 std::span<const BatchChoice> choices) {
-  const riffle_request_end sum = sum_of(choices, request.n);
-  const riffle_stats& stats = sum.stats;
-  const size_t answer_tokens = static_cast<size_t>(sum.result.n_tokens);
+  const Facts sum = sum_of(choices, request.n);
+  const int64_t prompt_tokens = sum.count("prompt_tokens"), answer_tokens = sum.count("n_tokens");
   Json list = Json::array(), finish = Json::array();
   for (const BatchChoice& choice : choices) {
     list.push_back(choice_json(list.size(), request, model, choice));
-    finish.push_back(finish_name(choice.end.result.finish));
+    finish.push_back(finish_name(static_cast<riffle_finish>(choice.end.id("finish"))));
   }
   const Json body = {
       {"id", (request.chat ? "chatcmpl-" : "cmpl-") + random_id()},
@@ -135,25 +126,26 @@ std::string batch_answer_record(size_t line_number, const BatchRequest& request,
       {"model", model_name},
       {"choices", list},
       {"usage",
-       {{"prompt_tokens", sum.prompt_tokens},
+       {{"prompt_tokens", prompt_tokens},
         {"completion_tokens", answer_tokens},
-        {"total_tokens", sum.prompt_tokens + answer_tokens},
-        {"prompt_tokens_details", {{"cached_tokens", sum.reused_tokens + sum.loaded_tokens}}}}},
+        {"total_tokens", prompt_tokens + answer_tokens},
+        {"prompt_tokens_details",
+         {{"cached_tokens", sum.count("reused_tokens") + sum.count("loaded_tokens")}}}}},
       {"riffle",
        {{"finish", choices.size() == 1 ? finish[0] : finish},
-        {"seed", request.sampling.seed},
-        {"reused_tokens", sum.reused_tokens},
-        {"cached_tokens", sum.loaded_tokens},
-        {"kv_read_pct", number(kv_read_pct(stats))},
-        {"pool_hit_pct", number(pool_hit_pct(stats))},
-        {"kv_blocks_total", stats.kv_blocks_total},
-        {"kv_blocks_read", stats.kv_blocks_read},
-        {"kv_tokens_total", stats.kv_tokens_total},
-        {"kv_tokens_read", stats.kv_tokens_read},
-        {"kv_bytes_read", stats.kv_bytes_read},
-        {"loaded_bytes", stats.loaded_bytes},
-        {"prefill_seconds", number(stats.prefill_seconds)},
-        {"decode_seconds", number(stats.decode_seconds)}}}};
+        {"seed", request.answer.size("seed")},
+        {"reused_tokens", sum.count("reused_tokens")},
+        {"cached_tokens", sum.count("loaded_tokens")},
+        {"kv_read_pct", number(kv_read_pct(sum))},
+        {"pool_hit_pct", number(pool_hit_pct(sum))},
+        {"kv_blocks_total", sum.count("kv_blocks_total")},
+        {"kv_blocks_read", sum.count("kv_blocks_read")},
+        {"kv_tokens_total", sum.count("kv_tokens_total")},
+        {"kv_tokens_read", sum.count("kv_tokens_read")},
+        {"kv_bytes_read", sum.count("kv_bytes_read")},
+        {"loaded_bytes", sum.count("loaded_bytes")},
+        {"prefill_seconds", number(sum.number("prefill_seconds"))},
+        {"decode_seconds", number(sum.number("decode_seconds"))}}}};
   return dump(Json{
       {"id", "batch_req_" + random_id()},
       {"custom_id", request.custom_id},

@@ -25,7 +25,7 @@ struct TokenLogprobs {
 struct BatchChoice {
   std::string text, reasoning;          // reasoning: "": none
   std::vector<TokenLogprobs> logprobs;  // if the line asks for them; also of the reasoning's tokens
-  riffle_request_end end{};
+  Facts end;                            // riffle_request_end_fn
 };
 
 // The ids of records are random: no other record has them, in this file or another. A record is

@@ -34,7 +34,7 @@ const char* error_code(riffle_status status) {
 }  // namespace
 
 BatchRunner::BatchRunner(riffle_model* model, std::string model_name, riffle_context* context,
-                         riffle_scheduler_options scheduler, bool unordered, BatchInput& input,
+                         const Options& scheduler, bool unordered, BatchInput& input,
                          BatchOutput& output, BatchProgress& progress, PrefixCache* cache)
     : model_(model),
       context_(context),
@@ -45,23 +45,22 @@ BatchRunner::BatchRunner(riffle_model* model, std::string model_name, riffle_con
       cache_(cache),
       model_name_(std::move(model_name)),
       marks_(reasoning_marks(model)),
-      reads_effort_(model_info(model).chat_effort),
-      reads_thinking_(model_info(model).chat_thinking),
-      max_seqs_(static_cast<size_t>(scheduler.max_seqs)) {
-  scheduler.on_token = on_token;
-  scheduler.on_done = on_done;
-  if (cache_) {
-    scheduler.on_begin = on_begin;
-    scheduler.on_prompt = on_prompt;
-  }
-  scheduler.user = this;
+      reads_effort_(model_info(model).on("chat_effort")),
+      reads_thinking_(model_info(model).on("chat_thinking")),
+      max_seqs_(static_cast<size_t>(scheduler.count("max-seqs"))) {
   riffle_scheduler* made = nullptr;
-  const riffle_status status = riffle_scheduler_create(context, &scheduler, &made);
+  const riffle_status status = riffle_scheduler_create(context, scheduler.get(), this, &made);
   // What is refused here came from flags.
   if (status == RIFFLE_BAD_ARGUMENT || status == RIFFLE_UNSUPPORTED)
     throw Exit(EXIT_USAGE, riffle_context_error(context));
   check(status, context);
   scheduler_.reset(made);
+  riffle_scheduler_on_token(made, on_token);
+  riffle_scheduler_on_end(made, on_end);
+  if (cache_) {
+    riffle_scheduler_on_begin(made, on_begin);
+    riffle_scheduler_on_prompt(made, on_prompt);
+  }
 }
 
 BatchError BatchRunner::error_of(const Place& place, riffle_status status,
@@ -98,7 +97,7 @@ bool BatchRunner::on_token(void* self, uint64_t id, const riffle_token* token) {
   }
 }
 
-void BatchRunner::on_done(void* self, uint64_t id, const riffle_request_end* end) {
+void BatchRunner::on_end(void* self, uint64_t id, riffle_status status, const riffle_info* end) {
   auto& runner = *static_cast<BatchRunner*>(self);
   try {
     const auto at = runner.under_way_.find(id);
@@ -108,9 +107,8 @@ void BatchRunner::on_done(void* self, uint64_t id, const riffle_request_end* end
     runner.under_way_.erase(at);
     Answer& answer = place.answer();
     answer.under_way = false;
-    answer.choice.end = *end;
-    answer.choice.end.error = nullptr;
-    answer.end_error = end->error ? end->error : "";
+    answer.choice.end = Facts(end);
+    answer.status = status;
     runner.ended_.push_back(place);
   } catch (...) {
     runner.failure_ = std::current_exception();
@@ -127,13 +125,17 @@ riffle_session_file* BatchRunner::on_begin(void* self, uint64_t id, size_t n_sha
   }
 }
 
-void BatchRunner::on_prompt(void* self, uint64_t id, const riffle_request_prompt* prompt) {
+void BatchRunner::on_prompt(void* self, uint64_t id, riffle_session* session,
+                            const riffle_info* prompt) {
   auto& runner = *static_cast<BatchRunner*>(self);
   try {
     Answer& answer = runner.under_way_.at(id).answer();
-    if (prompt->load_status != RIFFLE_OK)
-      runner.cache_->failed(answer.entry, prompt->load_status, prompt->load_error);
-    runner.cache_->keep(*prompt, answer.tokens, runner.shared_tokens(answer));
+    const Facts facts(prompt);
+    const auto load_status = static_cast<riffle_status>(facts.id("load_status"));
+    if (load_status != RIFFLE_OK)
+      runner.cache_->failed(answer.entry, load_status, facts.text("load_error").c_str());
+    runner.cache_->keep(session, static_cast<size_t>(facts.count("reuse_unit")), answer.tokens,
+                        runner.shared_tokens(answer));
   } catch (...) {
     return;  // the prefix is not kept
   }
@@ -211,21 +213,7 @@ void BatchRunner::note_unread(const Job& job) {
 
 void BatchRunner::submit(Jobs::iterator job) {
   BatchRequest& r = job->request;
-  std::vector<const char*> stops;
-  for (const std::string& s : r.stop) stops.push_back(s.c_str());
-  riffle_generate_options options;
-  riffle_generate_defaults(&options);
-  options.max_tokens = r.max_tokens;
-  options.sampling = r.sampling;
-  if (r.logit_bias) {
-    options.sampling.logit_bias = r.logit_bias->data();
-    options.sampling.n_logit_bias = r.logit_bias->size();
-  }
-  std::vector<const char*> breakers;
-  if (r.breakers) set_breakers(*r.breakers, breakers, options.sampling);
-  options.ignore_eos = r.ignore_eos;
-  options.stop = stops.data();
-  options.n_stop = stops.size();
+  Options options = r.answer;
   // Requests keep their grammar.
   std::shared_ptr<const riffle_grammar> grammar;
   if (const auto& wanted = r.grammar) {
@@ -234,20 +222,20 @@ void BatchRunner::submit(Jobs::iterator job) {
     } catch (const Exit& e) {
       throw Exit(e.code(), "field " + wanted->field + ": " + e.what());
     }
-    options.grammar = grammar.get();
+    options.set_grammar(grammar.get());
   }
   job->answers.resize((r.chat ? 1 : r.prompts.size()) * r.n);
   if (r.chat) {
     const Conversation c = fit_conversation(model_, std::exchange(r.messages, {}), r.thinking);
     progress_.add_fitted(job->line, c.fitted);
     // White space behind text that is continued belongs to the answer.
-    options.trim_start = !c.continued;
-    options.reasoning = reasoning_of(true, c.prompt.in_reasoning, r.thinking);
+    options.set("trim-start", !c.continued);
+    options.set("reasoning", reasoning_of(true, c.prompt.in_reasoning, r.thinking));
     if (grammar && c.continued && !c.prompt.in_reasoning) {
-      options.reasoning = RIFFLE_REASONING_NONE;
+      options.set("reasoning", "none");
       grammar = grammar_behind(grammar.get(), text_of("body.messages[%zu].content", *c.continued),
                                c.begun);
-      options.grammar = grammar.get();
+      options.set_grammar(grammar.get());
     }
     return submit(job, 0, c.prompt.tokens, options, {marks_, c.prompt.in_reasoning});
   }
@@ -275,23 +263,23 @@ std::shared_ptr<const riffle_grammar> BatchRunner::grammar_behind(const riffle_g
 
 // The choices of one prompt. The scheduler reads it once if it has 64 tokens or more.
 void BatchRunner::submit(Jobs::iterator job, size_t prompt, std::vector<int32_t> tokens,
-                         riffle_generate_options options, const ReasoningSplit& split) {
+                         Options options, const ReasoningSplit& split) {
   const BatchRequest& r = job->request;
   for (size_t i = prompt * r.n; i < (prompt + 1) * r.n; ++i) {
     job->answers[i].split = split;
     // Choices of a line are to differ, as equal lines do.
-    options.sampling.seed = i == 0 ? r.sampling.seed : derived_seed(r.sampling.seed, i);
+    const uint64_t seed = r.answer.size("seed");
+    options.set("seed", i == 0 ? seed : derived_seed(seed, i));
     submit({job, i}, tokens, options);
   }
 }
 
-void BatchRunner::submit(Place place, std::vector<int32_t> tokens,
-                         riffle_generate_options options) {
+void BatchRunner::submit(Place place, std::vector<int32_t> tokens, const Options& options) {
   Answer& answer = place.answer();
-  const riffle_status status =
-      riffle_scheduler_submit(scheduler_.get(), tokens.data(), tokens.size(), &options, &answer.id);
+  const riffle_status status = riffle_scheduler_submit(scheduler_.get(), tokens.data(),
+                                                       tokens.size(), options.get(), &answer.id);
   if (status != RIFFLE_OK) throw error_of(place, status, riffle_context_error(context_));
-  answer.logprobs = options.sampling.logprobs;
+  answer.logprobs = options.on("logprobs");
   answer.bytes = tokens.size() * sizeof(int32_t) * (cache_ ? 2 : 1);
   prompt_bytes_ += answer.bytes;
   if (cache_) answer.tokens = std::move(tokens);
@@ -308,7 +296,7 @@ void BatchRunner::drop_answers(Jobs::iterator job) {
   for (Answer& answer : job->answers) {
     prompt_bytes_ -= std::exchange(answer.bytes, 0);
     if (!std::exchange(answer.under_way, false)) continue;
-    under_way_.erase(answer.id);  // on_done has nothing to do with it any more
+    under_way_.erase(answer.id);  // on_end has nothing to do with it any more
     riffle_scheduler_cancel(scheduler_.get(), answer.id);
   }
 }
@@ -319,26 +307,26 @@ void BatchRunner::conclude(Place place) {
   Answer& answer = place.answer();
   prompt_bytes_ -= std::exchange(answer.bytes, 0);
   if (cache_) remember(std::move(answer.tokens));
-  const riffle_request_end& end = answer.choice.end;
+  const Facts& end = answer.choice.end;
   answer.take(answer.split->finish());
   // The tokens of an answer are those of its record: an end token counts.
   progress_.counts.answer_tokens +=
-      static_cast<uint64_t>(std::max(0, end.result.n_tokens - answer.tokens_shown));
-  const bool whole =
-      end.result.finish != RIFFLE_FINISH_NONE && end.result.finish != RIFFLE_FINISH_ABORTED;
-  if (end.status != RIFFLE_OK || !whole) {
-    const riffle_status status = end.status == RIFFLE_OK ? RIFFLE_INTERNAL : end.status;
-    return fail(job,
-                error_of(place, status,
-                         end.status == RIFFLE_OK ? "the answer did not finish" : answer.end_error));
+      static_cast<uint64_t>(std::max(0, end.id("n_tokens") - answer.tokens_shown));
+  const int finish_reason = end.id("finish");
+  const bool whole = finish_reason != RIFFLE_FINISH_NONE && finish_reason != RIFFLE_FINISH_ABORTED;
+  if (answer.status != RIFFLE_OK || !whole) {
+    const riffle_status status = answer.status == RIFFLE_OK ? RIFFLE_INTERNAL : answer.status;
+    return fail(job, error_of(place, status,
+                              answer.status == RIFFLE_OK ? "the answer did not finish"
+                                                         : end.text("error")));
   }
   if (++job->concluded < job->answers.size()) return;
   std::vector<BatchChoice> choices;
   for (Answer& a : job->answers) {
     if (choices.size() % job->request.n == 0) {  // a prompt counts once
-      progress_.counts.prompt_tokens += a.choice.end.prompt_tokens;
-      progress_.counts.reused_tokens += a.choice.end.reused_tokens;
-      progress_.counts.cached_tokens += a.choice.end.loaded_tokens;
+      progress_.counts.prompt_tokens += static_cast<uint64_t>(a.choice.end.count("prompt_tokens"));
+      progress_.counts.reused_tokens += static_cast<uint64_t>(a.choice.end.count("reused_tokens"));
+      progress_.counts.cached_tokens += static_cast<uint64_t>(a.choice.end.count("loaded_tokens"));
     }
     choices.push_back(std::move(a.choice));
   }
@@ -403,7 +391,7 @@ void BatchRunner::run() {
       if (!more) break;
       continue;
     }
-    const riffle_status status = riffle_scheduler_step(scheduler_.get(), nullptr);
+    const riffle_status status = riffle_scheduler_step(scheduler_.get());
     for (const Place& place : std::exchange(ended_, {})) conclude(place);
     write_finished();
     keep_finished();

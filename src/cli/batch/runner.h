@@ -21,11 +21,11 @@ namespace riffle::cli {
 
 class BatchRunner {
  public:
-  // scheduler: what the flags say; its callbacks are set here. cache: null: none. All arguments
+  // scheduler: options of the scheduler. cache: null: none. All arguments
   // outlive the runner. Throws Exit. model_name: for the records.
   BatchRunner(riffle_model* model, std::string model_name, riffle_context* context,
-              riffle_scheduler_options scheduler, bool unordered, BatchInput& input,
-              BatchOutput& output, BatchProgress& progress, PrefixCache* cache);
+              const Options& scheduler, bool unordered, BatchInput& input, BatchOutput& output,
+              BatchProgress& progress, PrefixCache* cache);
 
   // Until every line has its record, or Ctrl-C: then what is finished is written, in input order up
   // to the first line that is not; the rest is kept beside the output. Throws Exit.
@@ -44,7 +44,7 @@ class BatchRunner {
     std::optional<ReasoningSplit> split;  // once it is submitted
     int32_t tokens_shown = 0;             // that came with text; an end token does not
     BatchChoice choice;
-    std::string end_error;
+    riffle_status status = RIFFLE_OK;  // of its end
     void take(const ReasoningSplit::Parts& parts) {
       choice.text += parts.answer;
       choice.reasoning += parts.reasoning;
@@ -78,9 +78,9 @@ class BatchRunner {
   std::shared_ptr<const riffle_grammar> grammar_behind(const riffle_grammar* grammar,
                                                        const std::string& field,
                                                        const std::string& text) const;
-  void submit(Jobs::iterator job, size_t prompt, std::vector<int32_t> tokens,
-              riffle_generate_options options, const ReasoningSplit& split);
-  void submit(Place place, std::vector<int32_t> tokens, riffle_generate_options options);
+  void submit(Jobs::iterator job, size_t prompt, std::vector<int32_t> tokens, Options options,
+              const ReasoningSplit& split);
+  void submit(Place place, std::vector<int32_t> tokens, const Options& options);
   void drop_answers(Jobs::iterator job);  // the line has failed
   void conclude(Place place);             // the scheduler is done with this answer
   BatchError error_of(const Place& place, riffle_status status, const std::string& text) const;
@@ -94,9 +94,10 @@ class BatchRunner {
   void remember(std::vector<int32_t> tokens);
 
   static riffle_session_file* on_begin(void* self, uint64_t id, size_t n_shared);
-  static void on_prompt(void* self, uint64_t id, const riffle_request_prompt* prompt);
+  static void on_prompt(void* self, uint64_t id, riffle_session* session,
+                        const riffle_info* prompt);
   static bool on_token(void* self, uint64_t id, const riffle_token* token);
-  static void on_done(void* self, uint64_t id, const riffle_request_end* end);
+  static void on_end(void* self, uint64_t id, riffle_status status, const riffle_info* end);
 
   riffle_model* model_;
   riffle_context* context_;

@@ -67,16 +67,16 @@ void choose_device(const Config& config, ResolvedOptions& r) {
   r.has_pool = o.device != DeviceKind::CPU;
   if (o.prefill_chunk == 0) o.prefill_chunk = r.device_memory ? kCudaPrefillChunk : kPrefillChunk;
   if (r.device_memory && o.residency == ResidencyKind::DEVICE &&
-      (o.evict != EvictRule::LRU || o.pool_per_layer || o.no_pin))
+      (o.evict != EvictRule::LRU || o.pool_per_layer || !o.pin))
     fail(RIFFLE_UNSUPPORTED,
          "`residency` device has one pool for all layers, evicts the least recently used and needs "
          "pinned memory");
   if (!r.has_pool && (o.slots || o.gpu_mem))
     fail(RIFFLE_BAD_ARGUMENT,
          "device cpu has no slot pool: `slots` and `gpu_mem` need device cuda or emu");
-  if (!r.device_memory && (o.residency != ResidencyKind::AUTO || o.no_pin))
+  if (!r.device_memory && (o.residency != ResidencyKind::AUTO || !o.pin))
     fail(RIFFLE_BAD_ARGUMENT,
-         "device %s has no GPU memory to manage: `residency` and `no_pin` need device cuda%s%s",
+         "device %s has no GPU memory to manage: `residency` and `pin` need device cuda%s%s",
          device_name(r), r.device_note.empty() ? "" : ", but ", r.device_note.c_str());
   require_alike(kv_shape(config, r), device_name(r));
 }

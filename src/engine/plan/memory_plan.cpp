@@ -43,11 +43,11 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
   ResolvedOptions r;
   r.options = given;
   ContextOptions& o = r.options;
-  check_settings(RIFFLE_OPTIONS_CONTEXT, &o);
+  check_settings(OptionsKind::CONTEXT, &o);
   r.trained_ctx = o.n_ctx == 0;
   if (r.trained_ctx) {
     o.n_ctx = config.n_ctx;
-    check_settings(RIFFLE_OPTIONS_CONTEXT, &o);
+    check_settings(OptionsKind::CONTEXT, &o);
   }
   if (o.n_ctx == 0) fail(RIFFLE_BAD_ARGUMENT, "`n_ctx` is 0, expected at least 1");
   if (o.n_threads == 0) o.n_threads = default_threads();
@@ -66,7 +66,6 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
     r.synthetic = make_synthetic_spec(*o.synthetic_attention, config.head_dim);
     r.synthetic_runs_prompts = o.synthetic_attention->run_prompts;
   }
-  o.synthetic_attention = nullptr;  // the caller's
 
   if (o.isa == IsaChoice::AUTO) {
     r.kernels = &fastest_kernels();
@@ -157,14 +156,14 @@ static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const M
 
 // Returns the memory that the context takes besides its slots.
 static MemoryPlan plan_sizes(const Config& config, const ResolvedOptions& r,
-                              const DeviceNeeds& needs) {
+                             const DeviceNeeds& needs) {
   const ContextOptions& o = r.options;
   MemoryPlan plan{};
   plan.n_ctx = o.n_ctx;
   plan.n_threads = o.n_threads;
   plan.block_size = o.block_size;
   plan.device = device_name(r);
-  copy_text(plan.device_note, sizeof plan.device_note, r.device_note);
+  plan.device_note = r.device_note;
   plan.no_driver = r.no_driver;
   plan.isa = r.kernels->name;
   plan.weights = needs.weights;
@@ -435,7 +434,7 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, MemoryPlan& p
   }
   plan.everything_below = static_cast<int32_t>(r.everything_below);
   plan.selector = r.selection().selector;
-  copy_text(plan.selector_note, sizeof plan.selector_note, selector_note(r, r.options.selection));
+  plan.selector_note = selector_note(r, r.options.selection);
   return verdict;
 }
 
@@ -574,7 +573,7 @@ void plan_memory(const Model& model, ResolvedOptions& r, MemoryPlan& plan) {
         size_text(host_bytes(model, r, plan)).c_str(), r.host_owner.c_str(),
         size_text(r.host_memory).c_str());
   }
-  copy_text(plan.context_note, sizeof plan.context_note, r.context_note);
+  plan.context_note = r.context_note;
 }
 
 }  // namespace riffle

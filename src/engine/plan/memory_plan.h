@@ -13,12 +13,12 @@ namespace riffle {
 
 // Options with every AUTO and 0 replaced by its value.
 struct ResolvedOptions : BackendOptions {
-  std::string device_note;   // goes to riffle_plan
-  bool no_driver = false;    // goes to riffle_plan
+  std::string device_note;   // goes to MemoryPlan
+  bool no_driver = false;    // goes to MemoryPlan
   bool trained_ctx = false;  // n_ctx was 0: plan_memory may shorten it
   uint64_t host_memory = 0;  // bytes that this process may use (util/memory_limits.h) ...
   std::string host_owner = "this machine";  // ... and whose limit that is
-  std::string context_note;  // from plan_memory, for riffle_plan and riffle_context_notice
+  std::string context_note;  // from plan_memory, for MemoryPlan and riffle_context_notice
   std::string experts_note;  // from plan_memory, for riffle_context_notice
   std::optional<SyntheticSpec> synthetic;
   bool synthetic_runs_prompts = false;
@@ -26,52 +26,51 @@ struct ResolvedOptions : BackendOptions {
 
 // Bytes that running with these options takes.
 struct MemoryPlan {
-  size_t unused_size;
-  uint64_t weights, activations, digests, prefill_kv, pool,
-      total;  // the sum of these and prompt, less lent: gpu_mem limits it
+  uint64_t weights = 0, activations = 0, digests = 0, prefill_kv = 0, pool = 0,
+           total = 0;  // the sum of these and prompt, less lent: gpu_mem limits it
   // cuda: activations of a prompt, besides one or two layers of its KV (prefill_kv). Elsewhere they
   // are among activations
-  uint64_t prompt;
-  // part of prompt and prefill_kv that the pool lends while a prompt is read. Steps of other
+  uint64_t prompt = 0;
+  // bytes of prompt and prefill_kv that the pool lends while a prompt is read. Steps of other
   // sessions between its pieces have that much less of the pool
-  uint64_t lent;
+  uint64_t lent = 0;
   // host memory for a prompt of n_ctx tokens, or 0. It holds the residual stream, if gpu_mem is too
   // small for it, and 64 MiB of staging, if experts in host memory are copied to the GPU
-  uint64_t prompt_host;
+  uint64_t prompt_host = 0;
   // the block store of one session of n_ctx tokens, in host memory. For layers with a sliding
   // window it counts the most that they keep (riffle_session_reach)
-  uint64_t host_kv;
-  // the selector's data of such a session besides KV and digests, in host memory and outside total.
-  // Layers with a sliding window need none. share, twilight, psa and topk with rank CODES: for each
-  // layer and KV head, INT4 keys of d/2 + 4 bytes a token and a mean value of 2 d bytes a full
-  // block (cuda: on the device, among digests). tokenselect: two lists of tokens and a query a
+  uint64_t host_kv = 0;
+  // the selector's data of such a session besides KV and digests, in host memory and outside
+  // total. Layers with a sliding window need none. share, twilight, psa and topk with rank CODES:
+  // for each layer and KV head, INT4 keys of d/2 + 4 bytes a token and a mean value of 2 d bytes a
+  // full block (cuda: on the device, among digests). tokenselect: two lists of tokens and a query a
   // layer, for any length. lfps: tables of 8 bytes a token, layer and KV head. Not counted for
   // lfps: candidates, 2 to 4 bytes more by the text, and a copy of both from a follow-up prompt to
   // the second step after it. Others: 0
-  uint64_t selector_state;
-  uint64_t slot_bytes;
-  int64_t slots, min_slots;
-  uint64_t min_gpu_mem;   // the smallest gpu_mem that works with n_ctx tokens
-  int32_t cpu_experts;    // layers whose experts stay in host memory ...
-  uint64_t host_experts;  // ... and their bytes there, besides host_kv
-  uint64_t host_memory;   // memory that this process may use: the machine's, or the limit of its
-                          // control group (container, job)
-  int32_t n_ctx, n_threads, block_size;
-  const char *device, *isa;  // static strings: what AUTO became
-  char device_note[256];     // cuda: the GPU's name; else why AUTO did not choose it, or empty
-  bool no_driver;            // AUTO chose no GPU because no NVIDIA driver is installed, as on most
+  uint64_t selector_state = 0;
+  uint64_t slot_bytes = 0;
+  int64_t slots = 0, min_slots = 0;
+  uint64_t min_gpu_mem = 0;   // the smallest gpu_mem that works with n_ctx tokens
+  int32_t cpu_experts = 0;    // layers whose experts stay in host memory ...
+  uint64_t host_experts = 0;  // ... and their bytes there, besides host_kv
+  uint64_t host_memory = 0;  // memory that this process may use: the machine's, or the limit of its
+                             // control group (container, job)
+  int32_t n_ctx = 0, n_threads = 0, block_size = 0;
+  const char *device = "", *isa = "";  // static strings: what AUTO became
+  std::string device_note;   // cuda: the GPU's name; else why AUTO did not choose it, or empty
+  bool no_driver = false;    // AUTO chose no GPU because no NVIDIA driver is installed, as on most
                              // machines without a GPU. device_note says so
-  char context_note[512];    // the notice's part about n_ctx and memory, or empty
+  std::string context_note;  // the notice about n_ctx and memory, or empty
   // Selector AUTO reads everything in sessions of fewer tokens than this, the current one included,
   // since dense is faster there. If n_ctx is not above it, AUTO reads everything in all sessions.
   // The number follows from the device and, if there is a pool, from what it holds of each of
   // n_sessions sessions. So another budget may change texts; a named selector prevents that. Filled
-  // in for every selector, since riffle_set_selection may choose AUTO later
-  int32_t everything_below;
-  // the selector that the plan counts memory for: the given one; for AUTO, DENSE if n_ctx is at
+  // in for every selector, since riffle_context_set may choose AUTO later
+  int32_t everything_below = 0;
+  // the selector for which the plan counts memory: the one given; for AUTO, DENSE if n_ctx is at
   // most everything_below, else SHARE
-  SelectorKind selector;
-  char selector_note[128];  // with AUTO the notice's part about it, else empty
+  SelectorKind selector = SelectorKind::AUTO;
+  std::string selector_note;  // with AUTO the notice about it, else empty
 };
 
 // Throws RIFFLE_BAD_ARGUMENT or RIFFLE_UNSUPPORTED. slots is left as given and n_ctx 0 becomes the

@@ -66,7 +66,7 @@ void Scheduler::expect_next() {
   if (waiting_.empty() || live() >= static_cast<size_t>(o_.max_seqs)) return;
   const Request& next = *waiting_.front();
   size_t shared = static_cast<size_t>(find_donor(next).n_tokens);
-  if (!o_.no_prefix_reuse && engine_.can_fork())
+  if (o_.prefix_reuse && engine_.can_fork())
     shared =
         std::max(shared, reusable({next.prompt.data(), next.prompt.size() - 1}, reading_->prompt));
   const int64_t bytes =
@@ -214,7 +214,7 @@ size_t Scheduler::reusable(const Request& r, const Request& donor) const {
 // blocks that its windows see. Earlier requests count too, since others may follow that begin like
 // them.
 std::vector<int64_t> Scheduler::beginnings(const Request& r, int64_t read) const {
-  if (!engine_.has_windows() || o_.no_prefix_reuse || !engine_.can_fork()) return {};
+  if (!engine_.has_windows() || !o_.prefix_reuse || !engine_.can_fork()) return {};
   std::map<int64_t, int> wanted;  // number of prompts that part there
   const auto add = [&](const Request& other) {
     if (&other == &r) return;
@@ -237,7 +237,7 @@ std::vector<int64_t> Scheduler::beginnings(const Request& r, int64_t read) const
 // selection of the KV.
 Scheduler::Donor Scheduler::find_donor(const Request& r) const {
   Donor best;
-  if (o_.no_prefix_reuse || !engine_.can_fork()) return best;
+  if (!o_.prefix_reuse || !engine_.can_fork()) return best;
   for (const Requests* list : {&kept_, &decoding_})
     for (const auto& d : *list) {
       const size_t n = reusable(r, *d);
@@ -250,7 +250,7 @@ Scheduler::Donor Scheduler::find_donor(const Request& r) const {
 // find_donor, or the request's file if that has more.
 Scheduler::Donor Scheduler::choose_donor(Request& r) {
   Donor best = find_donor(r);
-  if (!hooks_.begin || o_.no_prefix_reuse || !engine_.can_fork()) return best;
+  if (!hooks_.begin || !o_.prefix_reuse || !engine_.can_fork()) return best;
   if (!std::exchange(r.asked, true))
     r.file = hooks_.begin(r.id, static_cast<size_t>(best.n_tokens));
   if (!r.file) return best;
@@ -281,7 +281,7 @@ bool Scheduler::load(Request& r, int64_t n_tokens) {
 // Returns true if a waiting prompt shares more of its beginning with this request than with any
 // other.
 bool Scheduler::wanted(const Request& done) const {
-  if (o_.no_prefix_reuse || !engine_.can_fork() || done.read < done.prompt.size()) return false;
+  if (!o_.prefix_reuse || !engine_.can_fork() || done.read < done.prompt.size()) return false;
   for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) {
     const Request& r = *waiting_[i];
     const size_t n = reusable(r, done);

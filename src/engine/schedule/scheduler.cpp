@@ -1,7 +1,6 @@
 #include "engine/schedule/scheduler.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cmath>
 
@@ -26,7 +25,7 @@ static double since(Clock::time_point start) {
 Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, SchedulerHooks hooks)
     : engine_(engine), o_(options), hooks_(std::move(hooks)) {
   const int64_t layers = engine.model().config.n_layers;
-  check_settings(RIFFLE_OPTIONS_SCHEDULER, &o_);
+  check_settings(OptionsKind::SCHEDULER, &o_);
   if (o_.max_seqs == 0) o_.max_seqs = static_cast<int32_t>(engine.n_sessions());
   if (o_.max_inject_tokens == 0) o_.max_inject_tokens = 2048 * layers;
   if (o_.prefill_mode == PrefillMode::CHUNKS && !engine.can_fork())
@@ -35,7 +34,7 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, SchedulerH
         "`prefill_mode` chunks does not work with a selector that learns from whole prompts (lfps, "
         "positions list)");
   shares_.fill(1);
-  if (!o_.no_ws_control && engine.pool_room(0) > 0)  // where there is no pool everything fits
+  if (o_.ws_control && engine.pool_room(0) > 0)  // where there is no pool everything fits
     control_.emplace(o_.working_set_steps ? o_.working_set_steps : kWindow,
                      o_.working_set_steps > 0, static_cast<double>(engine.block_bytes()));
   engine_.set_working_set(control_ ? control_->window() : 0);
@@ -67,20 +66,6 @@ uint64_t Scheduler::submit(std::span<const int32_t> tokens, const GenerateOption
   r->id = next_id_++;
   r->prompt.assign(tokens.begin(), tokens.end());
   r->options = options;
-  for (size_t i = 0; i < options.n_stop; ++i) r->stops.emplace_back(options.stop[i]);
-  for (const std::string& s : r->stops) r->stop_pointers.push_back(s.c_str());
-  r->options.stop = r->stop_pointers.data();
-  const Sampling& s = options.sampling;
-  r->logit_bias.assign(s.logit_bias, s.logit_bias + s.n_logit_bias);
-  r->options.sampling.logit_bias = r->logit_bias.data();
-  if (s.dry_sequence_breakers) {
-    for (size_t i = 0; i < s.n_dry_sequence_breakers; ++i)
-      r->breakers.emplace_back(s.dry_sequence_breakers[i]);
-    for (const std::string& b : r->breakers) r->breaker_pointers.push_back(b.c_str());
-    r->breaker_pointers.push_back(nullptr);  // no breakers are another thing than a null pointer
-    r->options.sampling.dry_sequence_breakers = r->breaker_pointers.data();
-  }
-  if (options.grammar) r->grammar = *options.grammar, r->options.grammar = &r->grammar;
   r->answer.emplace(engine_.model(), r->options, r->prompt);
   waiting_.push_back(std::move(r));
   return waiting_.back()->id;
@@ -100,6 +85,10 @@ void Scheduler::cancel(uint64_t id) {
         return end(take(*list, r.get()), RIFFLE_OK, "");
       }
   fail(RIFFLE_BAD_ARGUMENT, "there is no request %llu", static_cast<unsigned long long>(id));
+}
+
+size_t Scheduler::pending() const {
+  return waiting_.size() + decoding_.size() + (reading_ ? 1 : 0);
 }
 
 void Scheduler::step(Iteration* out) {
@@ -280,7 +269,7 @@ Answer::Show Scheduler::show(Request& r) {
   return [this, &r](const riffle_token& token) {
     if (++r.calls <= r.shown) return true;
     r.shown = r.calls;
-    return !o_.on_token || o_.on_token(o_.user, r.id, &token);
+    return !hooks_.token || hooks_.token(r.id, token);
   };
 }
 
@@ -313,11 +302,10 @@ std::unique_ptr<Scheduler::Request> Scheduler::take(Requests& from, const Reques
 }
 
 void Scheduler::end(std::unique_ptr<Request> r, riffle_status status, const std::string& error) {
-  riffle_request_end e{};
+  RequestEnd e;
   const std::optional<Error> own = r->error;
   e.status = own ? own->status() : status;
-  const std::string text = own ? text_of(*own) : error;
-  e.error = text.c_str();
+  e.error = own ? text_of(*own) : error;
   e.result = r->answer->result();
   e.result.n_tokens =
       std::max(e.result.n_tokens,
@@ -325,8 +313,7 @@ void Scheduler::end(std::unique_ptr<Request> r, riffle_status status, const std:
   e.prompt_tokens = r->prompt.size();
   e.reused_tokens = r->reused;
   e.loaded_tokens = r->loaded;
-  if (r->sequence) e.stats = std::bit_cast<riffle_stats>(engine_.stats(*r->sequence));
-  e.stats.struct_size = sizeof e.stats;
+  if (r->sequence) e.stats = engine_.stats(*r->sequence);
   const uint64_t id = r->id;
   memory_short_ = false;
   if (r->sequence && wanted(*r)) {
@@ -335,7 +322,7 @@ void Scheduler::end(std::unique_ptr<Request> r, riffle_status status, const std:
     engine_.destroy(*r->sequence);
     r.reset();
   }
-  if (o_.on_done) o_.on_done(o_.user, id, &e);
+  if (hooks_.ended) hooks_.ended(id, e);
 }
 
 }  // namespace riffle

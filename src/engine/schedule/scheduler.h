@@ -33,29 +33,42 @@ struct PromptRead {
   const std::optional<Error>& load_error;
 };
 
-// SchedulerOptions' on_begin and on_prompt; empty: none.
+// A request that has ended.
+struct RequestEnd {
+  riffle_status status = RIFFLE_OK;
+  std::string error;
+  riffle_result result{};
+  size_t prompt_tokens = 0;
+  // Tokens of the prompt taken from another request's KV, and from a saved session.
+  size_t reused_tokens = 0, loaded_tokens = 0;
+  Stats stats;
+};
+
+// The caller's callbacks; each may be empty.
 struct SchedulerHooks {
+  std::function<bool(uint64_t id, const riffle_token&)> token;
+  std::function<void(uint64_t id, const RequestEnd&)> ended;
   std::function<std::shared_ptr<const SessionFile>(uint64_t id, size_t n_shared)> begin;
   std::function<void(uint64_t id, const PromptRead&)> prompt_read;
 };
 
-// Work of one iteration.
+// The work of one iteration.
 struct Iteration {
-  size_t unused_size;
-  size_t n_waiting, n_prefilling, n_decoding;  // requests after the iteration; all 0: it is done
-  int32_t decode_rows, skipped;                // sequences that stepped; sequences that did not fit
-  int64_t prefill_token_layers;                // prefill read in this iteration
-  double prefill_pairs;  // query and key pairs of their attention, in one head
+  size_t n_waiting = 0, n_prefilling = 0,
+         n_decoding = 0;                 // requests after the iteration; all 0: it is done
+  int32_t decode_rows = 0, skipped = 0;  // sequences that stepped; sequences that did not fit
+  int64_t prefill_token_layers = 0;      // token-layers of prompts read in this iteration
+  double prefill_pairs = 0;              // query and key pairs of their attention, in one head
   // blocks that the device holds for prompts. emu: one layer of the longest prompt so far. cuda:
   // one layer of the prompt that is being read, or two small ones, so that one can go to the host
   // meanwhile
-  int64_t prefill_kv_blocks;
+  int64_t prefill_kv_blocks = 0;
   // Blocks of the sequences that stepped, estimated before the step; slots for them (0: no pool).
   // With `working_set_steps` 0: of the longest window that fits; if none does, of one step.
-  int64_t working_set, available;
-  uint64_t blocks_loaded;  // host to slot, by decode steps
-  uint64_t blocks_read;    // attended by decode steps
-  double seconds, decode_seconds;
+  int64_t working_set = 0, available = 0;
+  uint64_t blocks_loaded = 0;  // host to slot, by decode steps
+  uint64_t blocks_read = 0;    // attended by decode steps
+  double seconds = 0, decode_seconds = 0;
 };
 
 class Scheduler {
@@ -69,6 +82,7 @@ class Scheduler {
   uint64_t submit(std::span<const int32_t> tokens, const GenerateOptions& options);
   void cancel(uint64_t id);
   void step(Iteration* out);
+  size_t pending() const;  // requests that have not ended
 
  private:
   std::string text_of(const Error& error) const;

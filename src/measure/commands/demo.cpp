@@ -2,13 +2,13 @@
 // sparse; a table says what each way read. The shipped model has a document and questions of its
 // own beside it; for any other model numbers are hidden in that document, in the model's own chat
 // template.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/common.h"
+#include "cli/help.h"
 #include "measure/commands/eval/tasks.h"
 #include "measure/commands/eval/vocabulary.h"
 
@@ -37,7 +37,7 @@ struct Script {
 struct Tally {
   std::vector<std::string> answers;
   int correct = 0;
-  riffle_stats stats{};
+  Facts stats;
 };
 
 // One question a line; behind a tab, what the document says.
@@ -67,20 +67,22 @@ Script script_of_files(const DemoOptions& o, riffle_model* model) {
 }
 
 // Eight numbers hidden in the sample text, for a model that has no document of its own.
-Script script_of_needles(const DemoOptions& o, riffle_model* model, const riffle_model_info& info) {
+Script script_of_needles(const DemoOptions& o, riffle_model* model, const Facts& info) {
   constexpr int kNeedles = 8, kMostTokens = 24000;
   const std::string path = o.document.empty() ? sample_text_path(o.common.model_path) : o.document;
   const eval::Vocabulary vocabulary = eval_vocabulary(model, info);
   const eval::PromptForm form = eval::prompt_form(vocabulary);
   const std::vector<int32_t> text = eval::encode_text(vocabulary, read_file(path));
-  const int n_ctx = o.common.context.n_ctx > 0 ? o.common.context.n_ctx : info.n_ctx_train;
+  const int64_t given = o.common.options.count("ctx"),
+                n_ctx = given > 0 ? given : info.count("n_ctx_train");
   const int length = static_cast<int>(std::min<int64_t>({kMostTokens, n_ctx, std::ssize(text)}));
   eval::Random random(1);
   eval::Document doc;
   try {
     doc = eval::build_document(
         {eval::Task::MAGIC, std::vector<eval::Task>(kNeedles, eval::Task::NEEDLE)}, length,
-        o.common.generate.max_tokens, 0, 1, text, vocabulary, form, random);
+        static_cast<int>(o.common.options.count("max-tokens")), 0, 1, text, vocabulary, form,
+        random);
   } catch (const std::runtime_error& e) {
     throw Exit(EXIT_RUN, path + ": " + e.what());
   }
@@ -104,34 +106,33 @@ bool is_right(const Script& script, const Question& q, const std::string& answer
 }
 
 std::string answer(riffle_context* context, riffle_session* session, const Question& q,
-                   int32_t max_tokens) {
+                   int64_t max_tokens) {
   check(riffle_prefill_to(session, q.prompt.data(), q.prompt.size(), nullptr, nullptr), context);
-  riffle_generate_options g;
-  riffle_generate_defaults(&g);
-  g.max_tokens = max_tokens;
-  g.sampling.temperature = 0;
-  g.trim_start = true;
+  Options g;
+  g.set("max-tokens", max_tokens);
+  g.set("temp", 0);
+  g.set("trim-start", true);
   std::string text;
   const auto append = [](void* user, size_t, const riffle_token* token) {
     static_cast<std::string*>(user)->append(token->text, token->text_len);
     return true;
   };
   riffle_result result{};
-  check(riffle_generate(session, &g, append, &text, &result), context);
+  check(riffle_generate(session, g.get(), append, &text, &result), context);
   if (result.finish == RIFFLE_FINISH_ABORTED) throw Exit(EXIT_INTERRUPTED, "");
   return text;
 }
 
 // One way of attending to the document, and what it did.
 struct Way {
-  const char* name;
-  riffle_selection selection;
+  std::string name;
+  Options selection;
   Tally tally{};
 };
 
 struct Outcome {
-  riffle_stats read{};  // of the document
-  uint64_t slot_bytes = 0;
+  Facts read;  // of the document
+  double slot_bytes = 0;
   Way ways[2];   // dense, and the selector
   int same = 0;  // answers that are the same both ways
   int lost = 0;  // answers that are right when dense, and not with the selector
@@ -140,7 +141,7 @@ struct Outcome {
 
 // A model with files of its own beside it, or files that are given; else facts are hidden in the
 // sample text.
-Script choose_script(DemoOptions& o, riffle_model* model, const riffle_model_info& info) {
+Script choose_script(DemoOptions& o, riffle_model* model, const Facts& info) {
   std::error_code error;
   if (o.questions.empty()) {
     const std::string beside =
@@ -155,11 +156,11 @@ Script choose_script(DemoOptions& o, riffle_model* model, const riffle_model_inf
 
 void answer_all(const DemoOptions& o, riffle_context* context, riffle_session* session,
                 const Script& script, bool shows, Way& way) {
-  check(riffle_set_selection(context, &way.selection), context);
+  check(riffle_context_select(context, way.selection.get()), context);
   riffle_reset_stats(context);
   Tally& tally = way.tally;
   for (const Question& q : script.questions) {
-    const std::string text = answer(context, session, q, o.common.generate.max_tokens);
+    const std::string text = answer(context, session, q, o.common.options.count("max-tokens"));
     if (shows) write_out((tally.answers.empty() ? "\nQ " : "Q ") + q.text + "\nA " + text + "\n");
     tally.correct += is_right(script, q, text);
     tally.answers.push_back(text);
@@ -189,18 +190,18 @@ Json demo_json(const Script& script, const Outcome& out) {
 }
 
 void print_table(size_t n_questions, const Outcome& out) {
-  const bool pooled = out.read.pool_slots > 0;  // the CPU reads the KV where it is
+  const bool pooled = out.read.count("pool_slots") > 0;  // the CPU reads the KV where it is
   std::vector<std::string> header = {"answering", "correct", "KV read"};
   if (pooled) header.insert(header.end(), {"pool hits", "copied to pool"});
   header.push_back("tokens/s");
   Table table(header);
   for (const Way& way : out.ways) {
-    const riffle_stats& s = way.tally.stats;
+    const Facts& s = way.tally.stats;
     std::vector<std::string> line = {
         way.name, std::to_string(way.tally.correct) + "/" + std::to_string(n_questions),
         percent(kv_read_pct(s))};
     if (pooled)
-      line.insert(line.end(), {percent(pool_hit_pct(s)), human_bytes(double(s.loaded_bytes))});
+      line.insert(line.end(), {percent(pool_hit_pct(s)), human_bytes(s.number("loaded_bytes"))});
     line.push_back(text_of("%.0f", decode_rate(s)));
     table.add(line);
   }
@@ -209,21 +210,21 @@ void print_table(size_t n_questions, const Outcome& out) {
 
 void print_outcome(const Script& script, const Outcome& out) {
   const auto &dense = out.ways[0].tally.answers, &sparse = out.ways[1].tally.answers;
-  const char* const selector = out.ways[1].name;
+  const char* const selector = out.ways[1].name.c_str();
   for (size_t i = 0; i < script.questions.size(); ++i)
     if (dense[i] != sparse[i])
       write_out(std::string("\n") + selector + " answered otherwise: " + script.questions[i].text +
                 "\n  " + sparse[i] + "\n");
-  const riffle_stats& read = out.read;
+  const Facts& read = out.read;
   std::string pool;
-  if (read.pool_slots > 0) {
-    const double bytes = double(read.pool_slots) * double(out.slot_bytes);
-    pool = text_of(", behind a pool of %lld slots (%s)", static_cast<long long>(read.pool_slots),
+  if (read.count("pool_slots") > 0) {
+    const double bytes = read.number("pool_slots") * out.slot_bytes;
+    pool = text_of(", behind a pool of %.0f slots (%s)", read.number("pool_slots"),
                    human_bytes(bytes).c_str());
   }
   write_out(
       text_of("\nThe document was read at %.0f tokens/s; its KV, %s, stays in host memory%s.\n",
-              prefill_rate(read), human_bytes(double(read.host_kv_bytes)).c_str(), pool.c_str()));
+              prefill_rate(read), human_bytes(read.number("host_kv_bytes")).c_str(), pool.c_str()));
   print_table(script.questions.size(), out);
   write_out(text_of("%d of %zu answers are the same, dense and %s; %.0f seconds in all.\n",
                     out.same, script.questions.size(), selector, out.seconds));
@@ -232,29 +233,27 @@ void print_outcome(const Script& script, const Outcome& out) {
 int demo_main(DemoOptions& o) {
   const auto start = std::chrono::steady_clock::now();
   Model model = load_model(o.common);
-  const riffle_model_info info = model_info(model.get());
-  riffle_context_options& options = o.common.context;
+  const Facts info = model_info(model.get());
+  Options& options = o.common.options;
   const Script script = choose_script(o, model.get(), info);
   Outcome out;
   // An error comes again when the context is created, with its text.
-  riffle_context_options document = options;
-  document.n_ctx = static_cast<int32_t>(script.n_tokens);
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
-  riffle_plan_memory(model.get(), &document, &plan, nullptr, 0);
-  out.slot_bytes = plan.slot_bytes;
+  Options document = options;
+  document.set("ctx", static_cast<uint64_t>(script.n_tokens));
+  const Facts plan = plan_of(model.get(), document);
+  out.slot_bytes = plan.number("slot_bytes");
   // A pool a quarter the size of the document's KV, about what one step reads and a little more: on
   // a GPU, or emulated.
-  if (options.device == RIFFLE_DEVICE_AUTO && plan.device && plan.device == std::string("cpu"))
-    options.device = RIFFLE_DEVICE_EMU;
-  if (options.device != RIFFLE_DEVICE_CPU && !options.slots && !options.gpu_mem)
-    options.slots = std::max<int64_t>(
-        static_cast<int64_t>(plan.host_kv / std::max<uint64_t>(1, plan.slot_bytes)) / 4, 64);
+  if (options.is("device", "auto") && plan.text("device") == "cpu") options.set("device", "emu");
+  if (!options.is("device", "cpu") && !options.count("slots") && !options.size("gpu-mem"))
+    options.set("slots", std::max<int64_t>(plan.count("host_kv") /
+                                               std::max<int64_t>(1, plan.count("slot_bytes")) / 4,
+                                           64));
   Context context = create_context(model.get(), options, o.common.quiet);
   Session session = create_session(context.get());
   InterruptGuard guard(context.get());
   say_notice(context.get(), o.common.quiet);
-  notice(o.common.quiet, "%s reads %zu tokens of %s", info.name, script.n_tokens,
+  notice(o.common.quiet, "%s reads %zu tokens of %s", info.text("name").c_str(), script.n_tokens,
          script.document.c_str());
   const std::vector<int32_t>& first = script.questions[0].prompt;
   {
@@ -263,10 +262,9 @@ int demo_main(DemoOptions& o) {
           context.get());
   }
   out.read = context_stats(context.get());
-  const riffle_selection sparse = options.selection;
-  out.ways[0] = {"dense", sparse};
-  out.ways[0].selection.selector = RIFFLE_SELECTOR_DENSE;
-  out.ways[1] = {selector_name(sparse.selector), sparse};
+  out.ways[0] = {"dense", options, {}};
+  out.ways[0].selection.set("selector", "dense");
+  out.ways[1] = {options.text("selector"), options, {}};
   for (Way& way : out.ways)
     answer_all(o, context.get(), session.get(), script, !o.common.json && &way == out.ways, way);
   compare_answers(script, out);
@@ -280,22 +278,24 @@ int demo_main(DemoOptions& o) {
 
 void add_demo(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<DemoOptions>();
-  o->common.generate.max_tokens = 64;
+  o->common.options.set("max-tokens", 64);
   // Auto would read a short document whole, and both ways would be one.
-  o->common.context.selection.selector = RIFFLE_SELECTOR_SHARE;
-  CLI::App* sub =
-      app.add_subcommand("demo", "Watch a model read a long document and answer, dense and sparse");
-  sub->footer("Exit code 1: an answer that dense attention gets right is wrong with the selector.");
-  sub->add_option("--document", o->document,
-                  "text to read; default: demo.txt next to the model, else the shipped one")
-      ->type_name("FILE");
-  sub->add_option("--questions", o->questions,
-                  "lines of QUESTION<tab>ANSWER; default: demo-questions.txt next to the model, "
-                  "else numbers are hidden in the text and asked for")
-      ->type_name("FILE");
-  add_common_flags(*sub, o->common,
+  o->common.options.set("selector", "share");
+  CLI::App& command =
+      add_command(app, "demo", "Watch a model read a long document and answer, dense and sparse");
+  set_notes(command,
+            "Exit code 1: an answer that dense attention gets right is wrong with the selector.",
+            "");
+  add_text(command, "--document", o->document,
+           "text to read; default: demo.txt next to the model, else the shipped one")
+      .value("FILE");
+  add_text(command, "--questions", o->questions,
+           "lines of QUESTION<tab>ANSWER; default: demo-questions.txt next to the model, "
+           "else numbers are hidden in the text and asked for")
+      .value("FILE");
+  add_common_flags(command, o->common,
                    CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG | CHAT_FLAG | WEIGHTS_FLAG);
-  sub->final_callback([o, &chosen] { chosen = [o] { return demo_main(*o); }; });
+  when_parsed(command, [o, &chosen] { chosen = [o] { return demo_main(*o); }; });
 }
 
 }  // namespace riffle::cli

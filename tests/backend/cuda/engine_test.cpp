@@ -99,11 +99,11 @@ TEST_CASE("cuda: the same bits for every pool, block order and batch", "[cuda][i
       o.residency = ResidencyKind::HOST, o.slots = 60, o.evict = EvictRule::FIFO,
       o.selection.lookahead = 2;
     });
-    add("host memory not pinned", [](auto& o) { o.no_pin = true, o.slots = 200; });
+    add("host memory not pinned", [](auto& o) { o.pin = false, o.slots = 200; });
     for (const auto& [name, o] : variants) {
       INFO(name);
       // The host does not know a row's own number of blocks.
-      if (selector == SelectorKind::SHARE && (o.residency == ResidencyKind::HOST || o.no_pin))
+      if (selector == SelectorKind::SHARE && (o.residency == ResidencyKind::HOST || !o.pin))
         continue;
       Runtime r(o);
       CHECK(same_bits(run(r, r.session(), prompt, steps), reference));

@@ -53,11 +53,11 @@ TEST_CASE("cuda: random histories of forked sessions are those of sessions of th
       Forks(o, ++seed).play(150);
     }
   for (SelectorKind selector : kHosted)
-    for (const bool no_pin : {false, true}) {
-      INFO("selector " << selector << ", the host decides, no_pin " << no_pin);
+    for (const bool pin : {true, false}) {
+      INFO("selector " << selector << ", the host decides, pin " << pin);
       ContextOptions o = small(selector);
       o.residency = ResidencyKind::HOST;
-      o.no_pin = no_pin;
+      o.pin = pin;
       o.slots = 120;
       Forks(o, ++seed).play(150);
     }

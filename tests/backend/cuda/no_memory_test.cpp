@@ -109,7 +109,9 @@ class Program {
     g.sampling.logprobs = true;
     return test::generate(session_, &g, nullptr, nullptr, nullptr);
   }
-  riffle_status save() { return riffle_session_save(session_, path().c_str(), nullptr); }
+  riffle_status save() {
+    return riffle_session_save(session_, path().c_str(), 0, nullptr, 0, nullptr, nullptr);
+  }
   riffle_status open() {
     if (file_) return RIFFLE_OK;
     return riffle_session_file_open(path().c_str(), &file_, error_, sizeof error_);
@@ -138,15 +140,14 @@ class Program {
   }
   riffle_status schedule() {
     if (!scheduler_) {
-      SchedulerOptions o;
-      o.user = this;
-      o.on_done = [](void* user, uint64_t, const riffle_request_end* end) {
-        auto* p = static_cast<Program*>(user);
-        ++p->ended_;
-        if (end->status != RIFFLE_OK) p->end_ = end->status;
-      };
-      const riffle_status status = scheduler_create(context_, &o, &scheduler_);
+      const riffle_status status = scheduler_create(context_, nullptr, this, &scheduler_);
       if (status != RIFFLE_OK) return status;
+      riffle_scheduler_on_end(scheduler_,
+                              [](void* user, uint64_t, riffle_status ended, const riffle_info*) {
+                                auto* p = static_cast<Program*>(user);
+                                ++p->ended_;
+                                if (ended != RIFFLE_OK) p->end_ = ended;
+                              });
     }
     GenerateOptions g;
     g.max_tokens = 6;

@@ -99,8 +99,7 @@ TEST_CASE("cuda: hidden rows of a GeGLU beyond the largest f16 keep their values
   write_file(temp / "large.gguf", tiny_gguf(c));
   for (const char* type : {"q8_0", "f16"}) {
     INFO(type);
-    riffle_quantize_options q;
-    riffle_quantize_defaults(&q);
+    riffle_options q;
     q.type = type;
     char err[512] = "";
     const std::string path = temp / (std::string(type) + ".gguf");

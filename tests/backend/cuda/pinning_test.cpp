@@ -72,7 +72,7 @@ TEST_CASE("cuda: selectors that need pinned memory are refused before the prompt
       CHECK_THAT(p.error,
                  Catch::Contains(
                      "needs the GPU to decide residency: the system does not let riffle pin") &&
-                     Catch::Contains("selection.selector psa"));
+                     Catch::Contains("selector psa"));
       CHECK(riffle_session_length(s) == 0);
     }
     // The advice in the error works.

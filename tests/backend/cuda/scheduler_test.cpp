@@ -30,7 +30,7 @@ TEST_CASE("cuda: a scheduler gives every text as it is alone", "[cuda][scheduler
         Runtime r(on_gpu(selector, slots));
         SchedulerOptions so = defaults();
         so.max_inject_tokens = 700;
-        so.no_ws_control = !control;
+        so.ws_control = control;
         if (control) so.working_set_steps = 12;  // else batches may hold more, if that is faster
         Run run(r, so);
         for (size_t i = 0; i < asks.size(); ++i) {
@@ -60,16 +60,13 @@ TEST_CASE(
   for (const int tokens : {2000, 1001}) {
     INFO("tokens " << tokens);
     Runtime r(on_gpu(SelectorKind::PSA, 2000));
-    riffle_model_info info{};
-    info.struct_size = sizeof info;
-    riffle_model_get_info(r.model, &info);
     Run run(r, defaults());
     run.submit(ask(100, 1, 40));
     run.submit(ask(tokens, 2, 4));
     run.finish();
     int64_t held = 0;
     for (const Iteration& it : run.iterations) held = std::max(held, it.prefill_kv_blocks);
-    CHECK(held == 2 * ((tokens + 15) / 16) * info.n_kv_heads);
+    CHECK(held == 2 * ((tokens + 15) / 16) * model_number(r.model, "n_kv_heads"));
   }
 }
 

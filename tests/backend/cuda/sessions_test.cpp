@@ -251,20 +251,20 @@ TEST_CASE("cuda: plans that no machine can hold are refused with what would do",
   riffle_model_free(model);
 }
 
-TEST_CASE("residency and no_pin are refused where they mean nothing", "[memory]") {
+TEST_CASE("residency and pin are refused where they mean nothing", "[memory]") {
   for (DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU})
     for (int which : {0, 1}) {
       ContextOptions o = options();
       o.device = device;
       o.n_ctx = 512;
-      if (which == 0) o.no_pin = true;
+      if (which == 0) o.pin = false;
       else o.residency = ResidencyKind::HOST;
       riffle_model* model = nullptr;
       REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
       MemoryPlan plan{};
       char err[1024] = "";
       CHECK(plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_BAD_ARGUMENT);
-      CHECK(std::string(err).find("residency and no_pin") != std::string::npos);
+      CHECK(std::string(err).find("residency and pin") != std::string::npos);
       riffle_model_free(model);
     }
 }
@@ -272,7 +272,7 @@ TEST_CASE("residency and no_pin are refused where they mean nothing", "[memory]"
 TEST_CASE("cuda: coverage without pinned memory is refused with the reason", "[cuda]") {
   if (skip()) return;
   ContextOptions o = cuda_options();
-  o.no_pin = true;
+  o.pin = false;
   Runtime r(o);
   riffle_session* s = r.session();
   prefill(r, s, some_tokens(200, 3));
@@ -280,7 +280,7 @@ TEST_CASE("cuda: coverage without pinned memory is refused with the reason", "[c
       r.context, [](void*, const riffle_row_report*) {}, nullptr, true));
   const int32_t token = 400;
   CHECK(riffle_step(r.context, &s, &token, 1) == RIFFLE_UNSUPPORTED);
-  CHECK(std::string(riffle_context_error(r.context)).find("no_pin") != std::string::npos);
+  CHECK(std::string(riffle_context_error(r.context)).find("pin") != std::string::npos);
 }
 
 TEST_CASE("cuda: two contexts step in two threads", "[cuda][threads]") {
@@ -304,9 +304,6 @@ TEST_CASE("cuda: two contexts step in two threads", "[cuda][threads]") {
       fine = riffle_session_create(context, &s[j]) == RIFFLE_OK &&
              riffle_prefill(s[j], prompt.data(), prompt.size(), nullptr, nullptr) == RIFFLE_OK;
     }
-    riffle_model_info info{};
-    info.struct_size = sizeof info;
-    if (fine) riffle_model_get_info(model, &info);
     for (int t = 0; fine && t < kSteps; ++t) {
       const std::vector<int32_t> next(n, tokens[t]);
       riffle_status status = riffle_step(context, s, next.data(), n);
@@ -321,7 +318,7 @@ TEST_CASE("cuda: two contexts step in two threads", "[cuda][threads]") {
       fine = fine && status == RIFFLE_OK;
       if (fine && t % 50 == 0)
         out.emplace_back(riffle_logits(s[t / 50 % n]),
-                         riffle_logits(s[t / 50 % n]) + info.vocab_size);
+                         riffle_logits(s[t / 50 % n]) + model_number(model, "vocab_size"));
     }
     for (riffle_session* one : s) riffle_session_free(one);
     riffle_context_free(context);
@@ -376,8 +373,7 @@ TEST_CASE("cuda: the caller's own GPU stays the caller's", "[cuda][threads]") {
     r.check(riffle_session_truncate(s, 333));
     StepLogits more;
     step(r, s, 400, more);
-    riffle_timing timing{};
-    timing.struct_size = sizeof timing;
+    const riffle_info* timing = nullptr;
     const int32_t token = 500;
     r.check(riffle_profile_step(r.context, &s, &token, 1, &timing));
     CHECK(current() == 1);

@@ -149,10 +149,8 @@ TEST_CASE("cuda: host memory holds the windows, counted by hand", "[cuda][window
     o.residency = residency;
     o.n_sessions = 2;
     Runtime r(o, path);
-    riffle_model_info info{};
-    info.struct_size = sizeof info;
-    riffle_model_get_info(r.model, &info);
-    const uint64_t block = uint64_t(2) * 16 * info.head_dim * 2 * info.n_kv_heads;
+    const uint64_t block = uint64_t(2) * 16 * model_number(r.model, "head_dim") * 2 *
+                           model_number(r.model, "n_kv_heads");
     const auto held = [&](uint64_t windowed, uint64_t whole) {
       CHECK(host_kv_bytes(r) == (windowed + whole) * block);
     };

@@ -1,6 +1,7 @@
 /* An answer that another thread stops after a while: abort MODEL.gguf MILLISECONDS */
 #include <pthread.h>
-#include <riffle.h>
+#include <riffle_steps.h>
+#include <riffle_text.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,17 +44,18 @@ int main(int argc, char** argv) {
       riffle_prefill(session, tokens, n, NULL, NULL))
     return fprintf(stderr, "abort: %s\n", riffle_context_error(context)), 1;
 
-  riffle_generate_options options;
-  riffle_generate_defaults(&options);
-  options.ignore_eos = true; /* it would go on until the context is full */
+  riffle_options* options = riffle_options_create();
+  if (riffle_options_set(options, "ignore-eos", "true")) /* goes on until the context is full */
+    return fprintf(stderr, "abort: %s\n", riffle_options_error(options)), 1;
   riffle_result result;
   struct stopper stopper = {context, atol(argv[2])};
   if (pthread_create(&thread, NULL, stop, &stopper)) return 1;
-  if (riffle_generate(session, &options, show, NULL, &result))
+  if (riffle_generate(session, options, show, NULL, &result))
     return fprintf(stderr, "abort: %s\n", riffle_context_error(context)), 1;
   pthread_join(thread, NULL);
   printf("\n[%d tokens, %s]\n", result.n_tokens,
          result.finish == RIFFLE_FINISH_ABORTED ? "stopped" : "ended");
+  riffle_options_free(options);
   riffle_session_free(session);
   riffle_context_free(context);
   riffle_model_free(model);

@@ -1,7 +1,7 @@
 /* A chat that shows answers as they come: chat MODEL.gguf   (one message a line of standard input)
  *
  *   cc -D_POSIX_C_SOURCE=200809L chat.c $(pkg-config --cflags --libs riffle) -o chat */
-#include <riffle.h>
+#include <riffle_text.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,27 +43,28 @@ int main(int argc, char** argv) {
   if (riffle_session_create(context, &session))
     return failed("session", riffle_context_error(context));
 
-  riffle_generate_options options;
-  riffle_generate_defaults(&options);
-  options.sampling.temperature = 0;
-  options.max_tokens = 200;
-  options.trim_start = true;
+  riffle_options* options = riffle_options_create();
+  if (riffle_options_set(options, "temp", "0") ||
+      riffle_options_set(options, "max-tokens", "200") ||
+      riffle_options_set(options, "trim-start", "true"))
+    return failed("options", riffle_options_error(options));
   while (n_messages + 2 <= MOST && fgets(line, sizeof line, stdin)) {
     line[strcspn(line, "\n")] = '\0';
-    messages[n_messages++] = (riffle_message){"user", strdup(line)};
+    messages[n_messages++] = (riffle_message){"user", strdup(line), NULL};
     size_t n;
-    if (riffle_chat_tokens(model, messages, n_messages, tokens, 32768, &n))
+    if (riffle_chat_prompt(model, messages, n_messages, NULL, tokens, 32768, &n, NULL))
       return failed("the conversation", riffle_model_error(model));
     /* Tokens that the session already holds are not read again. */
     if (riffle_prefill_to(session, tokens, n, NULL, NULL))
       return failed("reading", riffle_context_error(context));
     struct answer answer = {.length = 0};
-    if (riffle_generate(session, &options, show, &answer, NULL))
+    if (riffle_generate(session, options, show, &answer, NULL))
       return failed("answering", riffle_context_error(context));
     putchar('\n');
-    messages[n_messages++] = (riffle_message){"assistant", strdup(answer.text)};
+    messages[n_messages++] = (riffle_message){"assistant", strdup(answer.text), NULL};
   }
   for (size_t i = 0; i < n_messages; ++i) free((void*)messages[i].content);
+  riffle_options_free(options);
   riffle_session_free(session);
   riffle_context_free(context);
   riffle_model_free(model);

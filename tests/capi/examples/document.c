@@ -6,7 +6,9 @@
  *
  *   cc -D_POSIX_C_SOURCE=200809L document.c $(pkg-config --cflags --libs riffle) -o document */
 #include <errno.h>
-#include <riffle.h>
+#include <riffle_session_file.h>
+#include <riffle_steps.h>
+#include <riffle_text.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,11 +50,12 @@ static int32_t* prompt_of(riffle_model* model, const char* document, const char*
   char* const text = malloc(size);
   if (!text) abort();
   snprintf(text, size, "%s\n%s", document, question);
-  const riffle_message message = {"user", text};
+  const riffle_message message = {"user", text, NULL};
   int32_t* tokens = NULL;
-  if (riffle_chat_tokens(model, &message, 1, NULL, 0, n) == RIFFLE_BUFFER_TOO_SMALL) {
+  if (riffle_chat_prompt(model, &message, 1, NULL, NULL, 0, n, NULL) == RIFFLE_BUFFER_TOO_SMALL) {
     if (!(tokens = malloc(*n * sizeof *tokens))) abort();
-    if (riffle_chat_tokens(model, &message, 1, tokens, *n, n)) free(tokens), tokens = NULL;
+    if (riffle_chat_prompt(model, &message, 1, NULL, tokens, *n, n, NULL))
+      free(tokens), tokens = NULL;
   }
   free(text);
   return tokens;
@@ -83,7 +86,7 @@ int main(int argc, char** argv) {
     if (!tokens) return failed(argv[2], riffle_model_error(model));
     if (riffle_session_create(context, &document) ||
         riffle_prefill(document, tokens, n, NULL, NULL) ||
-        riffle_session_save(document, kept, NULL))
+        riffle_session_save(document, kept, 0, NULL, 0, NULL, NULL))
       return failed(argv[2], riffle_context_error(context));
     free(tokens);
     fprintf(stderr, "[%s: read and kept in %s: %zu tokens]\n", argv[2], kept, n);
@@ -91,11 +94,10 @@ int main(int argc, char** argv) {
     return failed(kept, err);
   }
 
-  riffle_generate_options options;
-  riffle_generate_defaults(&options);
-  options.sampling.temperature = 0;
-  options.max_tokens = 24;
-  options.trim_start = true;
+  riffle_options* options = riffle_options_create();
+  if (riffle_options_set(options, "temp", "0") || riffle_options_set(options, "max-tokens", "24") ||
+      riffle_options_set(options, "trim-start", "true"))
+    return failed("options", riffle_options_error(options));
   for (int i = 4; i < argc; ++i) {
     int32_t* const tokens = prompt_of(model, text, argv[i], &n);
     if (!tokens) return failed(argv[i], riffle_model_error(model));
@@ -103,12 +105,13 @@ int main(int argc, char** argv) {
      * differs: the document, unless FILE has changed since it was kept. It reads the question. */
     if (riffle_session_fork(document, riffle_session_length(document), &question) ||
         riffle_prefill_to(question, tokens, n, NULL, NULL) ||
-        riffle_generate(question, &options, show, NULL, NULL))
+        riffle_generate(question, options, show, NULL, NULL))
       return failed(argv[i], riffle_context_error(context));
     putchar('\n');
     riffle_session_free(question);
     free(tokens);
   }
+  riffle_options_free(options);
   riffle_session_free(document);
   riffle_context_free(context);
   riffle_model_free(model);

@@ -153,9 +153,9 @@ TEST_CASE("a context that INT4 keys shorten names them, and what would hold more
   o.n_ctx = 0;
   std::snprintf(taken, sizeof taken, "take %.1f MiB more memory than digests",
                 double(plan.selector_state - digests.digests) / (1 << 20));
-  CHECK_THAT(plan.context_note,
-             Catch::Contains("INT4 keys of selector share") && Catch::Contains(taken) &&
-                 Catch::Contains("(selection.selector psa, ") && Catch::Contains(more));
+  CHECK_THAT(plan.context_note, Catch::Contains("INT4 keys of selector share") &&
+                                    Catch::Contains(taken) && Catch::Contains("(selector psa, ") &&
+                                    Catch::Contains(more));
   CHECK(std::string(plan.context_note).size() < sizeof plan.context_note - 1);
   CHECK_THAT(psa.context_note, !Catch::Contains("INT4"));
   CHECK_THAT(planned(SelectorKind::DENSE, RankBy::DIGESTS, memory).context_note,
@@ -163,8 +163,7 @@ TEST_CASE("a context that INT4 keys shorten names them, and what would hold more
   // Where only the ranking needs them, the ranking is named.
   const MemoryPlan ranked = planned(SelectorKind::PSA, RankBy::CODES, memory);
   CHECK(ranked.n_ctx < psa.n_ctx);
-  CHECK_THAT(ranked.context_note,
-             Catch::Contains("(selection.rank digests, ") && Catch::Contains(more));
+  CHECK_THAT(ranked.context_note, Catch::Contains("(rank digests, ") && Catch::Contains(more));
   // Nothing is said where all fits, or where both come to the same length: a gpu_mem that holds no
   // INT4 keys, on emu.
   CHECK(std::string(planned(SelectorKind::SHARE, RankBy::DIGESTS, uint64_t(1) << 40).context_note)
@@ -172,7 +171,7 @@ TEST_CASE("a context that INT4 keys shorten names them, and what would hold more
   o.device = DeviceKind::EMU;
   o.gpu_mem = 60 << 20;
   const MemoryPlan emu = planned(SelectorKind::SHARE, RankBy::DIGESTS, uint64_t(1) << 40);
-  CHECK_THAT(emu.context_note, Catch::Contains("gpu_mem") && !Catch::Contains("INT4"));
+  CHECK_THAT(emu.context_note, Catch::Contains("gpu-mem") && !Catch::Contains("INT4"));
 }
 
 TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[limits][context]") {
@@ -190,28 +189,26 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
     });
     return name_settings(text, nullptr);
   };
-  const std::string psa =
-      "selection.selector psa (without INT4 keys of all tokens; it may lose answers)";
-  CHECK(ways(32768 * 10, 20, 10) == "; these fit: n_ctx up to 16384, or " + psa);
-  CHECK(ways(32768 * 10 - 1, 20, 10) == "; these fit: n_ctx up to 15360");
+  const std::string psa = "selector psa (without INT4 keys of all tokens; it may lose answers)";
+  CHECK(ways(32768 * 10, 20, 10) == "; these fit: ctx up to 16384, or " + psa);
+  CHECK(ways(32768 * 10 - 1, 20, 10) == "; these fit: ctx up to 15360");
   CHECK(ways(32768 * 10, 2000, 10) == "; these fit: " + psa);
-  CHECK(ways(1024 * 20, 20, 20) == "; these fit: n_ctx up to 1024");
+  CHECK(ways(1024 * 20, 20, 20) == "; these fit: ctx up to 1024");
   CHECK(ways(1024 * 20 - 1, 20, 20).empty());
   o.n_sessions = 5;
-  CHECK(ways(32768 * 50, 20, 10) ==
-        "; these fit: n_ctx up to 16384, or n_sessions up to 2, or " + psa);
+  CHECK(ways(32768 * 50, 20, 10) == "; these fit: ctx up to 16384, or sessions up to 2, or " + psa);
   o.n_sessions = 1;
   o.selection.selector = SelectorKind::AUTO;  // stands for share in a context of this length
-  CHECK(ways(32768 * 10, 20, 10) == "; these fit: n_ctx up to 16384, or " + psa);
+  CHECK(ways(32768 * 10, 20, 10) == "; these fit: ctx up to 16384, or " + psa);
   o.selection.selector = SelectorKind::TOPK;
   CHECK(ways(32768 * 10, 20, 10).empty());  // it has no INT4 keys, so it is not they
   o.selection.rank = RankBy::CODES;
-  CHECK_THAT(ways(32768 * 10, 20, 10), Catch::Contains("or selection.rank digests (without"));
+  CHECK_THAT(ways(32768 * 10, 20, 10), Catch::Contains("or rank digests (without"));
   o.selection.selector = SelectorKind::TWILIGHT;
   CHECK_THAT(ways(32768 * 10, 20, 10), Catch::Contains("or " + psa));
   // The length is that of the context, not the trained one.
   o.n_ctx = 5000;
-  CHECK_THAT(ways(5000 * 20 - 1, 20, 20), Catch::Contains("n_ctx up to 4096"));
+  CHECK_THAT(ways(5000 * 20 - 1, 20, 20), Catch::Contains("ctx up to 4096"));
 }
 
 TEST_CASE("slots that do not do are refused whatever the length", "[limits][context]") {
@@ -244,7 +241,7 @@ TEST_CASE("slots that do not do are refused whatever the length", "[limits][cont
   refused(RIFFLE_OUT_OF_MEMORY, "slots take");
   o.gpu_mem = uint64_t(1) << 30;
   r = resolve_options(model->config, o);
-  refused(RIFFLE_OUT_OF_MEMORY, "gpu_mem is 1.00 GiB");
+  refused(RIFFLE_OUT_OF_MEMORY, "gpu-mem is 1.00 GiB");
   o.gpu_mem = 0;
   r = resolve_options(model->config, o);
   refused(RIFFLE_OUT_OF_MEMORY, "slots take");

@@ -2,7 +2,6 @@
 #include <regex>
 
 #include "cli/args.h"
-#include "cli/settings.h"
 #include "tests/engine/test_model.h"
 
 using namespace riffle;
@@ -121,19 +120,15 @@ TEST_CASE("the fewest slots in an error are enough", "[memory][given]") {
 }
 
 TEST_CASE("bounds and examples of a setting's error are taken as they are shown", "[given]") {
-  ContextOptions context = options();
-  SchedulerOptions scheduler;
-  GenerateOptions generate;
-  void* const targets[] = {&context.selection, &context, &scheduler, &generate.sampling, &generate};
-  for (size_t i = 0; const riffle_setting* s = riffle_setting_at(i); ++i) {
-    if (!riffle::cli::is_number(*s) || s->type == RIFFLE_MEMBER_BOOL) continue;
-    void* const target = targets[s->options];
-    const std::string text = riffle::cli::expected(*s);
+  riffle_options options;
+  for (const Setting& s : settings()) {
+    if (*s.words || s.type == MemberType::BOOL || s.type == MemberType::TEXT) continue;
+    const std::string text = expected_of(s);
     const std::regex number(R"((more than |less than |above )?(-?[0-9.]*[0-9][KMG]?))");
     for (std::sregex_iterator at(text.begin(), text.end(), number), end; at != end; ++at) {
       if ((*at)[1].matched) continue;  // not a value to give
-      INFO(s->id << ": " << text << ": " << (*at)[2]);
-      CHECK(riffle::cli::set(*s, target, (*at)[2]));
+      INFO(s.name << ": " << text << ": " << (*at)[2]);
+      CHECK(riffle_options_set(&options, s.name, std::string((*at)[2]).c_str()) == RIFFLE_OK);
     }
   }
 }

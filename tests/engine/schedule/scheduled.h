@@ -14,7 +14,6 @@ namespace riffle::test {
 struct Ask {
   std::vector<int32_t> prompt;
   GenerateOptions options{};
-  std::vector<const char*> stops;
 };
 
 struct Got {
@@ -73,11 +72,11 @@ struct Run {
   std::map<uint64_t, Got> got;
   std::vector<Iteration> iterations;
   std::function<std::optional<Ask>()>
-      next;  // asked whenever a request ends, and submitted from inside on_done
+      next;  // asked whenever a request ends, and submitted from inside on_end
 
-  Run(Runtime& runtime, SchedulerOptions o) : r(runtime) {
-    o.user = this;
-    o.on_token = [](void* user, uint64_t id, const riffle_token* token) {
+  Run(Runtime& runtime, const SchedulerOptions& o) : r(runtime) {
+    r.check(scheduler_create(r.context, &o, this, &scheduler));
+    riffle_scheduler_on_token(scheduler, [](void* user, uint64_t id, const riffle_token* token) {
       auto* run = static_cast<Run*>(user);
       Got& g = run->got[id];
       const size_t now = run->iterations.size();
@@ -87,21 +86,25 @@ struct Run {
       if (token->id >= 0) g.tokens.push_back(token->id);
       g.text.append(token->text, token->text_len);
       return true;
-    };
-    o.on_done = [](void* user, uint64_t id, const riffle_request_end* end) {
-      auto* run = static_cast<Run*>(user);
-      Got& g = run->got[id];
-      g.status = end->status;
-      g.error = end->error;
-      g.result = end->result;
-      g.prompt_tokens = end->prompt_tokens;
-      g.reused = end->reused_tokens;
-      g.loaded = end->loaded_tokens;
-      ++g.ends;
-      if (!run->next) return;
-      if (const std::optional<Ask> a = run->next()) run->submit(*a);
-    };
-    r.check(scheduler_create(r.context, &o, &scheduler));
+    });
+    riffle_scheduler_on_end(
+        scheduler, [](void* user, uint64_t id, riffle_status status, const riffle_info* end) {
+          auto* run = static_cast<Run*>(user);
+          Got& g = run->got[id];
+          const auto number = [&](const char* name) {
+            return static_cast<size_t>(riffle_info_number(end, name));
+          };
+          g.status = status;
+          g.error = riffle_info_text(end, "error");
+          g.result.finish = static_cast<riffle_finish>(number("finish"));
+          g.result.n_tokens = static_cast<int32_t>(number("n_tokens"));
+          g.prompt_tokens = number("prompt_tokens");
+          g.reused = number("reused_tokens");
+          g.loaded = number("loaded_tokens");
+          ++g.ends;
+          if (!run->next) return;
+          if (const std::optional<Ask> a = run->next()) run->submit(*a);
+        });
   }
   ~Run() { riffle_scheduler_free(scheduler); }
 
@@ -199,10 +202,7 @@ void check_short_memory(Make make) {
             once -= static_cast<int64_t>(run.got[i + 1].reused);
           }
           CHECK(host_kv_bytes(r) == 0);
-          riffle_model_info info{};
-          info.struct_size = sizeof info;
-          riffle_model_get_info(r.model, &info);
-          again += read / info.n_layers - once;
+          again += read / model_number(r.model, "n_layers") - once;
         }
     CHECK(again > 0);  // else nobody began again, and this tested waiting alone
   }

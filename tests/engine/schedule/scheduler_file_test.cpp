@@ -30,34 +30,36 @@ struct Files {
 struct SavedRun : Run {
   Files& f;
 
-  SavedRun(Runtime& runtime, SchedulerOptions o, Files& files)
-      : Run(runtime, with_callbacks(o)), f(files) {}
+  SavedRun(Runtime& runtime, const SchedulerOptions& o, Files& files) : Run(runtime, o), f(files) {
+    riffle_scheduler_on_begin(scheduler, on_begin);
+    riffle_scheduler_on_prompt(scheduler, on_prompt);
+  }
   static SavedRun& of(void* user) { return *static_cast<SavedRun*>(static_cast<Run*>(user)); }
-  static SchedulerOptions with_callbacks(SchedulerOptions o) {
-    o.on_begin = [](void* user, uint64_t, size_t) -> riffle_session_file* {
-      Files& f = of(user).f;
-      ++f.asked;
-      if (!f.give) return nullptr;
-      riffle_session_file_free(f.file);
-      char err[512];
-      REQUIRE(riffle_session_file_open(f.path.c_str(), &f.file, err, sizeof err) == RIFFLE_OK);
-      return f.file;
+  static riffle_session_file* on_begin(void* user, uint64_t, size_t) {
+    Files& f = of(user).f;
+    ++f.asked;
+    if (!f.give) return nullptr;
+    riffle_session_file_free(f.file);
+    char err[512];
+    REQUIRE(riffle_session_file_open(f.path.c_str(), &f.file, err, sizeof err) == RIFFLE_OK);
+    return f.file;
+  }
+  static void on_prompt(void* user, uint64_t, riffle_session* session, const riffle_info* prompt) {
+    const auto number = [&](const char* name) {
+      return static_cast<size_t>(riffle_info_number(prompt, name));
     };
-    o.on_prompt = [](void* user, uint64_t, const riffle_request_prompt* prompt) {
-      Files& f = of(user).f;
-      f.loaded.push_back(prompt->loaded_tokens);
-      if (prompt->load_status != RIFFLE_OK) f.errors.emplace_back(prompt->load_error);
-      if (f.save == 0 || f.saved > 0) return;
-      riffle_save_options so;
-      riffle_save_defaults(&so);
-      so.n_tokens = riffle_session_reach(prompt->session, f.save);
-      so.n_tokens -= so.n_tokens % prompt->reuse_unit;
-      const riffle_status status = riffle_session_save(prompt->session, f.path.c_str(), &so);
-      INFO(riffle_context_error(of(user).r.context));
-      REQUIRE(status == RIFFLE_OK);
-      f.saved = so.n_tokens;
-    };
-    return o;
+    Files& f = of(user).f;
+    f.loaded.push_back(number("loaded_tokens"));
+    if (number("load_status") != RIFFLE_OK)
+      f.errors.emplace_back(riffle_info_text(prompt, "load_error"));
+    if (f.save == 0 || f.saved > 0) return;
+    size_t n_tokens = riffle_session_reach(session, f.save);
+    n_tokens -= n_tokens % number("reuse_unit");
+    const riffle_status status =
+        riffle_session_save(session, f.path.c_str(), n_tokens, nullptr, 0, nullptr, nullptr);
+    INFO(riffle_context_error(of(user).r.context));
+    REQUIRE(status == RIFFLE_OK);
+    f.saved = n_tokens;
   }
 };
 
@@ -229,7 +231,7 @@ TEST_CASE("scheduler: models with windows begin from saved sessions where these 
   std::vector<Got> want;
   {
     SchedulerOptions so = defaults();
-    so.no_prefix_reuse = true;
+    so.prefix_reuse = false;
     Runtime r(o, model);
     Run run(r, so);
     for (const Ask& a : asks) run.submit(a);

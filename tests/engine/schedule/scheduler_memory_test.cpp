@@ -113,7 +113,7 @@ TEST_CASE("what would exceed host_mem is an error and changes nothing", "[memory
   r.check(riffle_prefill(a, prompt.data(), prompt.size(), nullptr, nullptr));
   const uint64_t held = host_kv_bytes(r);
   CHECK(riffle_prefill(b, other.data(), other.size(), nullptr, nullptr) == RIFFLE_OUT_OF_MEMORY);
-  CHECK(std::string(riffle_context_error(r.context)).find("host_mem") != std::string::npos);
+  CHECK(std::string(riffle_context_error(r.context)).find("host-mem") != std::string::npos);
   CHECK(host_kv_bytes(r) == held);
   CHECK(riffle_session_length(b) == 0);
   r.check(riffle_prefill(b, small.data(), small.size(), nullptr, nullptr));
@@ -147,12 +147,12 @@ TEST_CASE("host_mem is part of the memory plan", "[limits][context][memory]") {
   const auto [status, text] = planned(plan);
   INFO(text);
   CHECK(status == RIFFLE_OUT_OF_MEMORY);
-  CHECK(text.find("host_mem is ") != std::string::npos);
+  CHECK(text.find("host-mem is ") != std::string::npos);
   CHECK(text.find(std::to_string(full)) != std::string::npos);
   // A default length gives way: to the longest multiple of 1024 tokens.
   o.n_ctx = 0;
   CHECK(planned(plan).first == RIFFLE_OK);
   CHECK(plan.n_ctx == 7168);
   CHECK(plan.host_kv <= o.host_mem);
-  CHECK(std::string(plan.context_note).find("host_mem") != std::string::npos);
+  CHECK(std::string(plan.context_note).find("host-mem") != std::string::npos);
 }

@@ -12,9 +12,7 @@ TEST_CASE("scheduler: every text is the one that a request gives alone", "[sched
                            ask(3, 4, 30),   ask(400, 5, 1),       ask(900, 6, 20, 1.2f),
                            ask(130, 7, 0),  ask(64, 8, 33)};
   asks[3].options.ignore_eos = false;
-  asks[7].stops = {"e", "zzzz"};
-  asks[7].options.stop = asks[7].stops.data();
-  asks[7].options.n_stop = 2;
+  asks[7].options.stop = {"e", "zzzz"};
   for (const SelectorKind selector :
        {SelectorKind::PSA, SelectorKind::DENSE, SelectorKind::TWILIGHT}) {
     std::vector<Got> want;
@@ -44,8 +42,8 @@ TEST_CASE("scheduler: every text is the one that a request gives alone", "[sched
       so.max_tokens = v.max_tokens;
       so.prefill_mode = v.prefill;
       so.max_inject_tokens = v.inject;
-      so.no_ws_control = !v.control;
-      so.no_prefix_reuse = !v.reuse;
+      so.ws_control = v.control;
+      so.prefix_reuse = v.reuse;
       Run run(r, so);
       std::vector<uint64_t> ids;
       for (size_t i = 0; i < asks.size(); ++i) {
@@ -70,9 +68,6 @@ TEST_CASE(
   o.device = DeviceKind::EMU;
   o.slots = 2000;
   Runtime r(o);
-  riffle_model_info info{};
-  info.struct_size = sizeof info;
-  riffle_model_get_info(r.model, &info);
   SchedulerOptions so = defaults();
   so.max_inject_tokens = 256;
   Run run(r, so);
@@ -86,14 +81,15 @@ TEST_CASE(
     CHECK(it.prefill_token_layers <= 256);
     held = std::max(held, it.prefill_kv_blocks);
     total += it.prefill_token_layers;
-    if (it.prefill_token_layers > 0 && total > 100 * info.n_layers) {
+    if (it.prefill_token_layers > 0 && total > 100 * model_number(r.model, "n_layers")) {
       ++iterations;
       CHECK(it.decode_rows == 1);  // decode goes on during every segment
     }
   }
-  CHECK(held == (2000 + 15) / 16 * info.n_kv_heads);  // all that was ever allocated for it
-  CHECK(total == int64_t(2100) * info.n_layers);
-  CHECK(iterations >= size_t(2000 * info.n_layers / 256));
+  CHECK(held == (2000 + 15) / 16 *
+                    model_number(r.model, "n_kv_heads"));  // all that was ever allocated for it
+  CHECK(total == int64_t(2100) * model_number(r.model, "n_layers"));
+  CHECK(iterations >= size_t(2000 * model_number(r.model, "n_layers") / 256));
 }
 
 TEST_CASE("scheduler: what is stepped together fits in the pool, and nobody waits for long",
@@ -173,8 +169,8 @@ TEST_CASE("scheduler: random requests, limits and interruptions change no text",
       so.max_tokens = pick(0, 1) ? 0 : pick(1, 300);
       so.working_set_steps = pick(0, 20);
       so.max_skips = pick(1, 64);
-      so.no_ws_control = pick(0, 3) == 0;
-      so.no_prefix_reuse = pick(0, 3) == 0;
+      so.ws_control = pick(0, 3) != 0;
+      so.prefix_reuse = pick(0, 3) != 0;
       // A chunk of one layer is read in any case, and other ways of reading prompts take larger
       // pieces.
       const bool bounded = so.max_tokens > 0 && so.prefill_mode == PrefillMode::LAYERS;
@@ -183,9 +179,6 @@ TEST_CASE("scheduler: random requests, limits and interruptions change no text",
                        << so.prefill_mode << ", inject " << so.max_inject_tokens << ", tokens "
                        << so.max_tokens << ", working set of " << so.working_set_steps);
       Runtime r(o);
-      riffle_model_info info{};
-      info.struct_size = sizeof info;
-      riffle_model_get_info(r.model, &info);
       Run run(r, so);
       std::vector<size_t> order(asks.size());
       std::iota(order.begin(), order.end(), size_t{0});
@@ -212,9 +205,9 @@ TEST_CASE("scheduler: random requests, limits and interruptions change no text",
         const Iteration& it = run.iterations.back();
         if (so.max_tokens > 0) CHECK(it.decode_rows <= so.max_tokens);
         if (bounded)
-          CHECK(
-              it.prefill_token_layers <=
-              std::max<int64_t>((so.max_tokens - it.decode_rows) * info.n_layers, o.prefill_chunk));
+          CHECK(it.prefill_token_layers <= std::max<int64_t>((so.max_tokens - it.decode_rows) *
+                                                                 model_number(r.model, "n_layers"),
+                                                             o.prefill_chunk));
       }
       for (const auto& [id, i] : which) {
         INFO("request " << i);
@@ -245,7 +238,7 @@ TEST_CASE("scheduler: prompts that begin alike are read once", "[scheduler][pref
         Runtime r(o);
         SchedulerOptions so = defaults();
         so.max_seqs = max_seqs;
-        so.no_prefix_reuse = !reuse;
+        so.prefix_reuse = reuse;
         Run run(r, so);
         for (const Ask& a : asks) run.submit(a);
         run.finish();
@@ -337,18 +330,18 @@ TEST_CASE("scheduler: what cannot be asked of it is said", "[scheduler]") {
   riffle_scheduler* s = nullptr;
   SchedulerOptions o = defaults();
   const auto refused = [&](const char* what) {
-    CHECK(scheduler_create(r.context, &o, &s) == RIFFLE_BAD_ARGUMENT);
+    CHECK(scheduler_create(r.context, &o, nullptr, &s) == RIFFLE_BAD_ARGUMENT);
     INFO(riffle_context_error(r.context));
     CHECK(std::string(riffle_context_error(r.context)).find(what) != std::string::npos);
     o = defaults();
   };
-  o.working_set_steps = 65, refused("working_set_steps is 65, expected 0 to 64");
-  o.max_skips = 0, refused("max_skips");
-  o.max_seqs = -1, refused("max_seqs");
-  o.prefill_mode = static_cast<PrefillMode>(7), refused("prefill_mode");
-  r.check(scheduler_create(r.context, nullptr, &s));
+  o.working_set_steps = 65, refused("working-set-steps is 65, expected 0 to 64");
+  o.max_skips = 0, refused("max-skips");
+  o.max_seqs = -1, refused("max-seqs");
+  o.prefill_mode = static_cast<PrefillMode>(7), refused("prefill-mode");
+  r.check(scheduler_create(r.context, nullptr, nullptr, &s));
   riffle_scheduler* second = nullptr;
-  CHECK(scheduler_create(r.context, nullptr, &second) == RIFFLE_BAD_ARGUMENT);
+  CHECK(scheduler_create(r.context, nullptr, nullptr, &second) == RIFFLE_BAD_ARGUMENT);
   Selection selection;
   CHECK(set_selection(r.context, &selection) == RIFFLE_BAD_ARGUMENT);
   CHECK(scheduler_submit(s, nullptr, 0, nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);

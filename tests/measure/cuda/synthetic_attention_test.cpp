@@ -27,8 +27,7 @@ const std::vector<Case> kCases = {{128, 16, 8, 4, false}, {64, 32, 8, 4, false},
                                   {256, 32, 1, 8, false}, {20, 16, 2, 2, true}};
 
 riffle::SyntheticSpec host_spec(const Case& c) {
-  riffle_synthetic_attention t;
-  riffle_synthetic_attention_defaults(&t);
+  riffle::SyntheticAttention t;
   t.seed = 0x123456789abcdefull;
   return riffle::make_synthetic_spec(t, c.head_dim);
 }

@@ -2,7 +2,6 @@
 // limits.
 #include "measure/commands/bench/arrivals.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -60,14 +59,14 @@ class ArrivalsBench {
  private:
   // What was not said, and what does not go together.
   void settle() {
-    riffle_context_options& c = o_.common.context;
+    Options& c = o_.common.options;
     if (!t_.cost.empty()) {
-      if (c.device != RIFFLE_DEVICE_AUTO && c.device != RIFFLE_DEVICE_EMU)
+      if (!c.is("device", "auto") && !c.is("device", "emu"))
         throw Exit(EXIT_USAGE,
                    text_of("--cost is for --device emu, not %s, which has a clock of its own",
-                           device_name(c.device)));
+                           c.text("device").c_str()));
       report_.cost = parse_cost_model(t_.cost, read_file);
-      c.device = RIFFLE_DEVICE_EMU;
+      c.set("device", "emu");
       if (o_.shape.empty() && o_.common.model_path.empty()) {
         o_.shape = "tiny";
         o_.synthetic = true;
@@ -76,25 +75,27 @@ class ArrivalsBench {
       throw Exit(EXIT_USAGE,
                  "--pool-mem is of the model that --cost stands for: see --slots and --gpu-mem");
     }
-    if (t_.pool_mem && (c.slots || c.gpu_mem))
+    if (t_.pool_mem && (c.count("slots") || c.size("gpu-mem")))
       throw Exit(EXIT_USAGE, "--pool-mem is in place of --slots and --gpu-mem");
     if (t_.requests == 0)
       t_.requests = static_cast<int>(lengths_.given.size() > 1 ? lengths_.given.size() : kRequests);
-    if (t_.scheduler.max_seqs == 0) t_.scheduler.max_seqs = kMaxSeqs;
-    if (t_.all_resident) t_.scheduler.no_ws_control = true;  // there is nothing to control
-    c.n_sessions = t_.scheduler.max_seqs;
+    if (t_.max_seqs == 0) t_.max_seqs = kMaxSeqs;
+    t_.scheduler.set("max-seqs", t_.max_seqs);
+    if (t_.all_resident) t_.scheduler.set("ws-control", false);  // there is nothing to control
+    c.set("sessions", t_.max_seqs);
     if (o_.synthetic) {
       o_.attention.run_prompts = !report_.cost;
-      c.synthetic_attention = &o_.attention;
+      riffle_options_set_synthetic_attention(c.get(), &o_.attention);
     }
   }
 
   void create() {
     model_ = o_.shape.empty() ? load_model(o_.common) : make_synthetic(o_.shape, o_.weights());
     info_ = model_info(model_.get());
-    riffle_context_options& c = o_.common.context;
-    const bool free_length = !o_.shape.empty() && c.n_ctx == 0;
-    const int64_t n_ctx = !free_length        ? (c.n_ctx ? c.n_ctx : info_.n_ctx_train)
+    Options& c = o_.common.options;
+    const bool free_length = !o_.shape.empty() && c.count("ctx") == 0;
+    const int64_t n_ctx = !free_length
+                              ? (c.count("ctx") ? c.count("ctx") : info_.count("n_ctx_train"))
                           : lengths_.random() ? kContext
                                               : 0;
     sizes_ = lengths_.draw(static_cast<size_t>(t_.requests), t_.seed, n_ctx);
@@ -102,31 +103,29 @@ class ArrivalsBench {
       int64_t longest = 0;
       for (const RequestLength& l : sizes_)
         longest = std::max<int64_t>(longest, int64_t{l.prompt} + l.output);
-      c.n_ctx = static_cast<int32_t>(std::min<int64_t>(longest, INT32_MAX));
+      c.set("ctx", std::min<int64_t>(longest, int64_t{1} << 28));
     }
-    run_ = {static_cast<double>(info_.n_layers), static_cast<double>(info_.n_kv_heads),
-            static_cast<double>(info_.head_dim), static_cast<double>(c.block_size)};
+    run_ = {info_.number("n_layers"), info_.number("n_kv_heads"), info_.number("head_dim"),
+            c.number("block")};
     report_.run = run_;
     if (t_.pool_mem) {
       const double bytes = block_bytes(*report_.cost, run_) * block_scale(*report_.cost, run_);
-      c.slots = static_cast<int64_t>(static_cast<double>(t_.pool_mem) / bytes);
-      if (c.slots < 1)
+      const auto slots = static_cast<int64_t>(static_cast<double>(t_.pool_mem) / bytes);
+      c.set("slots", std::min<int64_t>(slots, INT32_MAX));
+      if (slots < 1)
         throw Exit(EXIT_USAGE, text_of("--pool-mem: one block of the model stood for takes %s",
                                        human_bytes(bytes).c_str()));
     }
-    report_.plan.struct_size = sizeof report_.plan;
-    char err[1024] = "";
-    if (riffle_plan_memory(model_.get(), &c, &report_.plan, err, sizeof err) != RIFFLE_OK)
-      report_.plan.n_threads = 0;
+    report_.plan = plan_of(model_.get(), c);
     context_ = create_context(model_.get(), c, o_.common.quiet);
     report_.notice = say_notice(context_.get(), o_.common.quiet);
     setup_.context = context_.get();
     setup_.scheduler = &t_.scheduler;
     setup_.cost = report_.cost ? &*report_.cost : nullptr;
     setup_.run = run_;
-    setup_.selects = report_.plan.selector != RIFFLE_SELECTOR_DENSE;
+    setup_.selects = report_.plan.text("selector") != "dense";
     if (t_.all_resident) {
-      setup_.resident_blocks = report_.plan.slots;
+      setup_.resident_blocks = report_.plan.count("slots");
       if (setup_.resident_blocks < 1)
         throw Exit(EXIT_USAGE,
                    "--all-resident needs a pool that KV has to fit: --device emu or cuda");
@@ -143,7 +142,7 @@ class ArrivalsBench {
   ReplayResult replay_alone(int64_t n, int32_t output) {
     TimedRequest r;
     r.output = output;
-    n = std::min<int64_t>(n, report_.plan.n_ctx - output);
+    n = std::min<int64_t>(n, report_.plan.count("n_ctx") - output);
     r.prompt = random_prompt(static_cast<size_t>(std::max<int64_t>(n, 1)), 0, t_.seed,
                              requests_.size(), info_);
     const ReplayResult result = replay(setup_, {r});
@@ -169,7 +168,7 @@ class ArrivalsBench {
     double outputs = 0;
     for (const RequestLength& l : sizes_) outputs += l.output;
     const auto output =
-        static_cast<int32_t>(std::clamp<int64_t>(report_.plan.n_ctx - 1, 1, kTryTokens));
+        static_cast<int32_t>(std::clamp<int64_t>(report_.plan.count("n_ctx") - 1, 1, kTryTokens));
     for (int64_t n = std::min<int64_t>(64, longest);; n = std::min(4 * n, longest)) {
       const ReplayResult result = replay_alone(n, output);
       if (result.failed) return 0;  // the run itself says why
@@ -211,7 +210,7 @@ class ArrivalsBench {
     std::vector<double> prompts;
     for (const RequestLength& l : sizes_) prompts.push_back(l.prompt);
     const auto output =
-        static_cast<int32_t>(std::clamp<int64_t>(report_.plan.n_ctx - 1, 1, kLoneTokens));
+        static_cast<int32_t>(std::clamp<int64_t>(report_.plan.count("n_ctx") - 1, 1, kLoneTokens));
     const ReplayResult result = replay_alone(static_cast<int64_t>(percentile(prompts, 50)), output);
     const double step = percentile(result.gaps, 50);
     if (result.failed || !(step > 0))
@@ -269,8 +268,8 @@ class ArrivalsBench {
     write_out(
         text_of("%s: %s, %d requests, prompts of %.0f and answers of %.0f tokens on average (%s)\n",
                 o_.shape.empty() ? o_.common.model_path.c_str() : o_.shape.c_str(),
-                report_.plan.device ? report_.plan.device : "?", t_.requests, prompts / n,
-                outputs / n, t_.lengths.c_str()));
+                report_.plan.empty() ? "?" : report_.plan.text("device").c_str(), t_.requests,
+                prompts / n, outputs / n, t_.lengths.c_str()));
     if (!t_.goodput)
       write_out(t_.rate > 0 ? text_of("arriving at %g a second\n", t_.rate)
                             : std::string("all there from the beginning\n"));
@@ -278,8 +277,8 @@ class ArrivalsBench {
       write_out(
           text_of("virtual clock: --cost %s; a block stands for %g, the pool of %lld for %s\n",
                   t_.cost.c_str(), block_scale(*report_.cost, run_),
-                  static_cast<long long>(report_.plan.slots),
-                  human_bytes(static_cast<double>(report_.plan.slots) *
+                  static_cast<long long>(report_.plan.count("slots")),
+                  human_bytes(static_cast<double>(report_.plan.count("slots")) *
                               block_scale(*report_.cost, run_) * block_bytes(*report_.cost, run_))
                       .c_str()));
     write_out("\n");
@@ -292,7 +291,7 @@ class ArrivalsBench {
   std::vector<TimedRequest> requests_;
   Model model_;
   Context context_;
-  riffle_model_info info_{};
+  Facts info_;
   RunShape run_;
   ReplaySetup setup_;
   ArrivalsReport report_;
@@ -302,43 +301,50 @@ class ArrivalsBench {
 
 int run_arrivals(BenchOptions& o) { return ArrivalsBench(o).run(); }
 
+static Flag add_value(CLI::App& app, const char* flag, std::string& target, const char* what) {
+  return add_text(app, flag, target, what);
+}
+template <typename Number>
+static Flag add_value(CLI::App& app, const char* flag, Number& target, const char* what) {
+  return add_number(app, flag, target, what);
+}
+
 void add_arrivals_flags(CLI::App& app, ArrivalsOptions& t) {
-  riffle_scheduler_defaults(&t.scheduler);
   const std::string heading = "Requests that arrive over time (--arrivals)";
-  CLI::Option* arrivals = app.add_flag(
-      "--arrivals", t.on, "replay requests that arrive over time, through the scheduler");
+  const Flag arrivals = add_switch(app, "--arrivals", t.on,
+                                   "replay requests that arrive over time, through the scheduler");
   const auto option = [&](const char* flag, auto& target, const char* what, const char* type) {
-    return app.add_option(flag, target, what)
-        ->type_name(type)
-        ->needs(arrivals)
-        ->group(heading)
-        ->capture_default_str();
+    return add_value(app, flag, target, what)
+        .value(type)
+        .needs(arrivals)
+        .group(heading)
+        .shows_default();
   };
   const auto flag = [&](const char* name, bool& target, const char* what) {
-    return app.add_flag(name, target, what)->needs(arrivals)->group(heading);
+    return add_switch(app, name, target, what).needs(arrivals).group(heading);
   };
   // Numbers with K, M, G.
   const auto size = [&](const char* name, auto& target, Unit unit, const char* what) {
     using T = std::remove_reference_t<decltype(target)>;
-    app.add_option_function<std::string>(
-           name,
-           [&target, name, unit](const std::string& s) {
-             const uint64_t v = parse_size(name, s, unit);
-             if (v > static_cast<uint64_t>(std::numeric_limits<T>::max()))
-               throw CLI::ValidationError(name, "'" + s + "' is too much");
-             target = static_cast<T>(v);
-           },
-           what)
-        ->type_name(unit == Unit::BYTES ? "SIZE" : "N")
-        ->needs(arrivals)
-        ->group(heading)
-        ->default_str(std::to_string(target));
+    add_text(
+        app, name,
+        [&target, name, unit](const std::string& s) {
+          const uint64_t v = parse_size(name, s, unit);
+          if (v > static_cast<uint64_t>(std::numeric_limits<T>::max()))
+            refuse_value(name, "'" + s + "' is too much");
+          target = static_cast<T>(v);
+        },
+        what)
+        .value(unit == Unit::BYTES ? "SIZE" : "N")
+        .needs(arrivals)
+        .group(heading)
+        .standard(std::to_string(target));
   };
   option("--request-rate", t.rate, "requests a second (Poisson process); 0: all at once", "R")
-      ->check(CLI::Range(0.0, 1e9));
+      .range(0.0, 1e9);
   option("--requests", t.requests,
          "number of requests; 0: the number of lines in the file of --lengths, else 100", "N")
-      ->check(CLI::Range(0, 10000000));
+      .range(0, 10000000);
   option("--lengths", t.lengths,
          "tokens of prompts and answers: longbench[:SCALE] (random, about as LongBench's), "
          "PROMPT:OUTPUT, or a file with a line PROMPT OUTPUT for each request",
@@ -352,7 +358,7 @@ void add_arrivals_flags(CLI::App& app, ArrivalsOptions& t) {
          "block is copied by itself) and ,KEY=VALUE. Without -m and --shape it runs --shape tiny "
          "--synthetic-attention",
          "MODEL")
-      ->check([](const std::string& text) {
+      .check([](const std::string& text) {
         return text.empty()
                    ? "nothing is given, expected one of " + cost_model_names() + ", or a file"
                    : "";
@@ -361,20 +367,18 @@ void add_arrivals_flags(CLI::App& app, ArrivalsOptions& t) {
        "size of the pool, for the KV of the model that --cost stands for; in place of --slots");
   flag("--all-resident", t.all_resident,
        "no offloading: a request waits until its whole KV fits the pool next to the others'");
-  size("--max-seqs", t.scheduler.max_seqs, Unit::COUNT,
-       "number of sequences that hold KV at once; 0: 16");
-  for (CLI::Option* added : add_setting_flags(app, RIFFLE_OPTIONS_SCHEDULER, &t.scheduler, true))
-    added->needs(arrivals);
-  CLI::Option* goodput = flag("--goodput", t.goodput,
-                              "find the highest rate within the limits, from --request-rate on");
+  size("--max-seqs", t.max_seqs, Unit::COUNT, "number of sequences that hold KV at once; 0: 16");
+  for (Flag& added : add_setting_flags(app, "scheduler", t.scheduler, true)) added.needs(arrivals);
+  const Flag goodput = flag("--goodput", t.goodput,
+                            "find the highest rate within the limits, from --request-rate on");
   option("--tbt-limit", t.tbt_limit,
          "limit of the time between tokens, P99, in seconds; 0: 25 lone decode steps", "S")
-      ->check(CLI::Range(0.0, 1e6))
-      ->needs(goodput);
+      .range(0.0, 1e6)
+      .needs(goodput);
   option("--delay-limit", t.delay_limit,
          "limit of the mean delay (arrival to the begin of prefill), in seconds", "S")
-      ->check(CLI::Range(0.0, 1e6))
-      ->needs(goodput);
+      .range(0.0, 1e6)
+      .needs(goodput);
 }
 
 }  // namespace riffle::cli

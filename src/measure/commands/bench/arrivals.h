@@ -81,7 +81,7 @@ std::vector<double> poisson_arrivals(size_t n, double rate, uint64_t seed);
 // Random token ids above control and byte pieces, after the model's first token if it has one.
 // Those of all requests of a seed have the first shared_prefix in common.
 std::vector<int32_t> random_prompt(size_t n_tokens, size_t shared_prefix, uint64_t seed,
-                                   uint64_t request, const riffle_model_info& info);
+                                   uint64_t request, const Facts& info);
 
 struct TimedRequest {
   double arrival = 0;
@@ -157,12 +157,13 @@ struct ArrivalsOptions {
   bool goodput = false;
   double tbt_limit = 0;    // seconds; 0: 25 lone decode steps
   double delay_limit = 2;  // seconds
-  riffle_scheduler_options scheduler{};
+  uint64_t max_seqs = 0;
+  Options scheduler;
 };
 
 struct ReplaySetup {
   riffle_context* context = nullptr;
-  const riffle_scheduler_options* scheduler = nullptr;
+  const Options* scheduler = nullptr;
   const CostModel* cost = nullptr;  // null: the clock on the wall
   RunShape run;
   bool selects = true;
@@ -182,7 +183,8 @@ struct ReplayResult {
   uint64_t pool_lookups = 0, pool_hits = 0;
   double working_set = 0, available = 0;  // sums over decode iterations
   double longest_stall = 0;               // of sequences that decode, by one piece of prefill
-  double prefill_kv_blocks = 0;  // the most that the device held for prompts (riffle_iteration)
+  double prefill_kv_blocks =
+      0;  // the most that the device held for prompts (riffle_scheduler_iteration)
   double decode_seconds = 0, load_seconds = 0, prefill_seconds = 0;  // with a cost model
   // Seconds on this machine, also where the clock is a virtual one: until the first token, in all.
   double machine_first_token = 0, machine_seconds = 0;
@@ -213,8 +215,7 @@ struct GoodputProbe {
 };
 
 struct ArrivalsReport {
-  riffle_plan plan{};
-  riffle_stats stats{};
+  Facts plan, stats;
   std::optional<CostModel> cost;
   RunShape run;
   double lone_step = 0, tbt_limit = 0;  // seconds

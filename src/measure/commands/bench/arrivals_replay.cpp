@@ -26,19 +26,19 @@ class Replay {
       : setup_(setup), requests_(requests), states_(requests.size()) {}
 
   ReplayResult run() {
-    riffle_scheduler_options o = *setup_.scheduler;
-    o.on_token = [](void* self, uint64_t id, const riffle_token* token) {
-      return static_cast<Replay*>(self)->on_token(id, token->id);
-    };
-    o.on_done = [](void* self, uint64_t id, const riffle_request_end* end) {
-      static_cast<Replay*>(self)->on_done(id, *end);
-    };
-    o.user = this;
     riffle_scheduler* scheduler = nullptr;
-    check(riffle_scheduler_create(setup_.context, &o, &scheduler), setup_.context);
+    check(riffle_scheduler_create(setup_.context, setup_.scheduler->get(), this, &scheduler),
+          setup_.context);
+    riffle_scheduler_on_token(scheduler, [](void* self, uint64_t id, const riffle_token* token) {
+      return static_cast<Replay*>(self)->on_token(id, token->id);
+    });
+    riffle_scheduler_on_end(
+        scheduler, [](void* self, uint64_t id, riffle_status status, const riffle_info* end) {
+          static_cast<Replay*>(self)->on_end(id, status, Facts(end));
+        });
     scheduler_.reset(scheduler);
     result_.requests = requests_.size();
-    const riffle_stats before = stats_ = context_stats(setup_.context);
+    const Facts before = stats_ = context_stats(setup_.context);
     started_ = Clock::now();
     try {
       while (done_ < requests_.size()) {
@@ -51,9 +51,10 @@ class Replay {
     }
     result_.done = done_;
     result_.machine_seconds = machine_seconds();
-    const riffle_stats after = context_stats(setup_.context);
-    result_.pool_lookups = after.pool_lookups - before.pool_lookups;
-    result_.pool_hits = after.pool_hits - before.pool_hits;
+    const Facts after = context_stats(setup_.context);
+    result_.pool_lookups =
+        static_cast<uint64_t>(after.count("pool_lookups") - before.count("pool_lookups"));
+    result_.pool_hits = static_cast<uint64_t>(after.count("pool_hits") - before.count("pool_hits"));
     return std::move(result_);
   }
 
@@ -97,14 +98,14 @@ class Replay {
                     submitted_ + 1, static_cast<long long>(blocks), r.prompt.size(), r.output,
                     static_cast<long long>(setup_.resident_blocks)));
       if (held_ + blocks > setup_.resident_blocks) return;  // and nobody overtakes it
-      riffle_generate_options g;
-      riffle_generate_defaults(&g);
-      g.max_tokens = r.output;
-      g.ignore_eos = true;
-      g.sampling.temperature = 0;
+      Options g;
+      g.set("max-tokens", static_cast<int64_t>(r.output));
+      g.set("ignore-eos", true);
+      g.set("temp", 0);
       uint64_t id = 0;
-      check(riffle_scheduler_submit(scheduler_.get(), r.prompt.data(), r.prompt.size(), &g, &id),
-            setup_.context);
+      check(
+          riffle_scheduler_submit(scheduler_.get(), r.prompt.data(), r.prompt.size(), g.get(), &id),
+          setup_.context);
       number_[id] = submitted_;
       states_[submitted_].blocks = blocks;
       held_ += blocks;
@@ -114,25 +115,26 @@ class Replay {
 
   void step() {
     const double begin = now();
-    riffle_iteration it{};
-    it.struct_size = sizeof it;
-    check(riffle_scheduler_step(scheduler_.get(), &it), setup_.context);
+    check(riffle_scheduler_step(scheduler_.get()), setup_.context);
+    const Facts it(riffle_scheduler_iteration(scheduler_.get()));
+    const int64_t decode_rows = it.count("decode_rows");
     // First come, first served: those that no longer wait are the first.
-    for (const size_t begun = submitted_ - it.n_waiting; begun_ < begun; ++begun_)
+    for (const size_t begun = submitted_ - static_cast<size_t>(it.count("n_waiting"));
+         begun_ < begun; ++begun_)
       result_.delays.push_back(std::max(0.0, begin - requests_[begun_].arrival));
-    double prefill = it.seconds - it.decode_seconds;
+    double prefill = it.number("seconds") - it.number("decode_seconds");
     if (!on_wall()) {
-      const riffle_stats before = std::exchange(stats_, context_stats(setup_.context));
+      const Facts before = std::exchange(stats_, context_stats(setup_.context));
       IterationWork w;
-      w.decode_rows = it.decode_rows;
-      w.kv_bytes = static_cast<double>(stats_.kv_bytes_read - before.kv_bytes_read);
-      w.index_bytes = static_cast<double>(stats_.index_bytes_read - before.index_bytes_read);
-      w.blocks_loaded = static_cast<double>(it.blocks_loaded);
-      w.token_layers = static_cast<double>(it.prefill_token_layers);
-      w.pairs = it.prefill_pairs;
+      w.decode_rows = it.id("decode_rows");
+      w.kv_bytes = stats_.number("kv_bytes_read") - before.number("kv_bytes_read");
+      w.index_bytes = stats_.number("index_bytes_read") - before.number("index_bytes_read");
+      w.blocks_loaded = it.number("blocks_loaded");
+      w.token_layers = it.number("prefill_token_layers");
+      w.pairs = it.number("prefill_pairs");
       // One prompt is read at a time: the last that has begun.
       w.prompt_tokens = begun_ > 0 ? static_cast<double>(requests_[begun_ - 1].prompt.size()) : 0;
-      w.chunks = setup_.scheduler->prefill_mode == RIFFLE_PREFILL_CHUNKS;
+      w.chunks = setup_.scheduler->is("prefill-mode", "chunks");
       w.selects = setup_.selects;
       w.resident = setup_.resident_blocks > 0;
       const IterationCost cost = cost_of(*setup_.cost, setup_.run, w);
@@ -145,21 +147,20 @@ class Replay {
       events_.clear();
     }
     ++result_.iterations;
-    result_.skipped += static_cast<uint64_t>(it.skipped);
-    result_.blocks_loaded += static_cast<double>(it.blocks_loaded);
-    result_.blocks_read += static_cast<double>(it.blocks_read);
-    result_.prefill_kv_blocks =
-        std::max(result_.prefill_kv_blocks, static_cast<double>(it.prefill_kv_blocks));
-    idle_ = it.decode_rows > 0 || it.prefill_token_layers > 0 ? 0 : idle_ + 1;
+    result_.skipped += static_cast<uint64_t>(it.count("skipped"));
+    result_.blocks_loaded += it.number("blocks_loaded");
+    result_.blocks_read += it.number("blocks_read");
+    result_.prefill_kv_blocks = std::max(result_.prefill_kv_blocks, it.number("prefill_kv_blocks"));
+    idle_ = decode_rows > 0 || it.count("prefill_token_layers") > 0 ? 0 : idle_ + 1;
     if (idle_ > kMaxIdle)
       throw Exit(EXIT_RUN,
                  text_of("the scheduler has done nothing for %d iterations, with %zu requests left",
                          kMaxIdle, requests_.size() - done_));
-    if (it.decode_rows == 0) return;
+    if (decode_rows == 0) return;
     ++result_.decode_iterations;
-    result_.decode_rows += static_cast<uint64_t>(it.decode_rows);
-    result_.working_set += static_cast<double>(it.working_set);
-    result_.available += static_cast<double>(it.available);
+    result_.decode_rows += static_cast<uint64_t>(decode_rows);
+    result_.working_set += it.number("working_set");
+    result_.available += it.number("available");
     result_.longest_stall = std::max(result_.longest_stall, prefill);
   }
 
@@ -181,20 +182,20 @@ class Replay {
     result_.seconds = std::max(result_.seconds, time);
   }
 
-  void on_done(uint64_t id, const riffle_request_end& end) {
+  void on_end(uint64_t id, riffle_status status, const Facts& end) {
     const size_t i = number_.at(id);
     ++done_;
     held_ -= states_[i].blocks;
-    result_.prompt_tokens += end.prompt_tokens;
-    result_.reused_tokens += end.reused_tokens;
-    if (end.status == RIFFLE_OK && end.result.n_tokens == requests_[i].output) return;
+    result_.prompt_tokens += static_cast<uint64_t>(end.count("prompt_tokens"));
+    result_.reused_tokens += static_cast<uint64_t>(end.count("reused_tokens"));
+    const int n_tokens = end.id("n_tokens");
+    if (status == RIFFLE_OK && n_tokens == requests_[i].output) return;
     if (result_.failed++ == 0)
-      result_.error = text_of(
-          "request %zu: %s", i + 1,
-          end.status == RIFFLE_OK
-              ? text_of("%d tokens in place of %d", end.result.n_tokens, requests_[i].output)
-                    .c_str()
-              : end.error);
+      result_.error =
+          text_of("request %zu: %s", i + 1,
+                  status == RIFFLE_OK
+                      ? text_of("%d tokens in place of %d", n_tokens, requests_[i].output).c_str()
+                      : end.text("error").c_str());
   }
 
   const ReplaySetup& setup_;
@@ -207,8 +208,8 @@ class Replay {
   int64_t held_ = 0;
   double virtual_now_ = 0;
   Clock::time_point started_;
-  riffle_stats stats_{};  // after the last iteration
-  int idle_ = 0;          // iterations in which nothing was done, one after the other
+  Facts stats_;   // after the last iteration
+  int idle_ = 0;  // iterations in which nothing was done, one after the other
   ReplayResult result_;
 };
 

@@ -86,15 +86,15 @@ Json cost_json(const CostModel& cost) {
 }
 
 Json scheduler_json(const ArrivalsOptions& t) {
-  const riffle_scheduler_options& s = t.scheduler;
-  return {{"max_seqs", s.max_seqs},
-          {"working_set_steps", s.working_set_steps},
-          {"no_ws_control", s.no_ws_control},
-          {"max_skips", s.max_skips},
-          {"prefill_mode", word_of(setting("prefill_mode"), s.prefill_mode)},
-          {"max_inject_tokens", s.max_inject_tokens},
-          {"max_tokens", s.max_tokens},
-          {"no_prefix_reuse", s.no_prefix_reuse},
+  const Options& s = t.scheduler;
+  return {{"max_seqs", s.count("max-seqs")},
+          {"working_set_steps", s.count("working-set-steps")},
+          {"no_ws_control", !s.on("ws-control")},
+          {"max_skips", s.count("max-skips")},
+          {"prefill_mode", s.text("prefill-mode")},
+          {"max_inject_tokens", s.count("max-inject-tokens")},
+          {"max_tokens", s.count("max-iteration-tokens")},
+          {"no_prefix_reuse", !s.on("prefix-reuse")},
           {"all_resident", t.all_resident}};
 }
 
@@ -111,9 +111,9 @@ Json arrivals_json(const BenchOptions& o, const ArrivalsReport& report) {
   return {{"model", o.shape.empty() ? Json(o.common.model_path) : Json(nullptr)},
           {"shape", o.shape.empty() ? Json(nullptr) : Json(o.shape)},
           {"synthetic_attention", synthetic_attention_json(o)},
-          {"device", report.plan.device ? report.plan.device : ""},
-          {"n_ctx", report.plan.n_ctx},
-          {"slots", report.plan.slots},
+          {"device", report.plan.text("device")},
+          {"n_ctx", report.plan.count("n_ctx")},
+          {"slots", report.plan.count("slots")},
           {"clock", report.cost ? "virtual" : "wall"},
           {"cost", report.cost ? cost_json(*report.cost) : Json(nullptr)},
           {"workload",
@@ -131,10 +131,10 @@ Json arrivals_json(const BenchOptions& o, const ArrivalsReport& report) {
           {"probes", t.goodput ? probes : Json(nullptr)},
           {"result", report.result ? result_json(report, *report.result) : Json(nullptr)},
           {"interrupted", report.interrupted},
-          {"peak_rss_bytes", report.stats.peak_rss_bytes},
-          {"peak_device_bytes", report.stats.peak_device_bytes},
+          {"peak_rss_bytes", report.stats.count("peak_rss_bytes")},
+          {"peak_device_bytes", report.stats.count("peak_device_bytes")},
           {"notice", report.notice.empty() ? Json(nullptr) : Json(report.notice)},
-          {"options", context_json(o.common.context)},
+          {"options", context_json(o.common.options)},
           {"version", riffle_version()}};
 }
 

@@ -171,13 +171,13 @@ std::vector<double> poisson_arrivals(size_t n, double rate, uint64_t seed) {
 }
 
 std::vector<int32_t> random_prompt(size_t n_tokens, size_t shared_prefix, uint64_t seed,
-                                   uint64_t request, const riffle_model_info& info) {
+                                   uint64_t request, const Facts& info) {
   RequestRandom shared(seed, kShared), own(seed, kPrompts + request);
-  const auto vocab = static_cast<uint64_t>(info.vocab_size),
+  const auto vocab = static_cast<uint64_t>(info.count("vocab_size")),
              low = std::min<uint64_t>(300, vocab / 2);
   std::vector<int32_t> out;
   out.reserve(n_tokens);
-  if (info.bos_id >= 0 && n_tokens > 0) out.push_back(info.bos_id);
+  if (info.id("bos_id") >= 0 && n_tokens > 0) out.push_back(info.id("bos_id"));
   while (out.size() < n_tokens)
     out.push_back(
         static_cast<int32_t>(low + (out.size() < shared_prefix ? shared : own).below(vocab - low)));

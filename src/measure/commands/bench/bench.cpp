@@ -3,7 +3,6 @@
 // attention or a synthetic one.
 #include "measure/commands/bench/bench.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -24,6 +23,7 @@ double seconds_since(Clock::time_point start) {
 // noise.
 constexpr double kEnoughSeconds = 20;
 constexpr int kProfileSteps = 4;
+constexpr int64_t kMostContext = int64_t{1} << 28;  // longest context that -c takes
 
 class Bench {
  public:
@@ -32,7 +32,7 @@ class Bench {
   int run() {
     std::vector<int64_t> lengths = parse_size_list("--prefill", o_.prefill);
     std::vector<int64_t> depths = parse_size_list("--depth", o_.depth);
-    std::vector<riffle_selector> selectors;
+    std::vector<std::string> selectors;
     for (const std::string& name : split(o_.selectors, ','))
       selectors.push_back(parse_selector(name));
     std::erase(lengths, 0);
@@ -42,20 +42,17 @@ class Bench {
     int64_t longest =
         std::max<int64_t>(*std::max_element(depths.begin(), depths.end()), 1) + steps_held();
     for (const int64_t n : lengths) longest = std::max(longest, n);
-    riffle_context_options& context = o_.common.context;
+    Options& context = o_.common.options;
     // A shape has no length of its own that matters, and memory is taken for the whole context.
-    if (!o_.shape.empty() && context.n_ctx == 0)
-      context.n_ctx = static_cast<int32_t>(std::min<int64_t>(longest, INT32_MAX));
-    context.n_sessions = o_.batch;
-    if (o_.synthetic) context.synthetic_attention = &o_.attention;
-    results_.plan.struct_size = sizeof results_.plan;
-    char err[1024] = "";
-    if (riffle_plan_memory(model_.get(), &context, &results_.plan, err, sizeof err) != RIFFLE_OK)
-      results_.plan.n_threads = 0;
+    if (!o_.shape.empty() && context.count("ctx") == 0)
+      context.set("ctx", std::min<int64_t>(longest, kMostContext));
+    context.set("sessions", o_.batch);
+    if (o_.synthetic) riffle_options_set_synthetic_attention(context.get(), &o_.attention);
+    results_.plan = plan_of(model_.get(), context);
     // Sessions are filled here, and a machine that is full would end the process without a word.
-    if (!o_.shape.empty() && *results_.plan.context_note)
+    if (!o_.shape.empty() && !results_.plan.text("context_note").empty())
       throw Exit(EXIT_MEMORY, text_of("%s: try a smaller --depth, --batch or --shape",
-                                      results_.plan.context_note));
+                                      results_.plan.text("context_note").c_str()));
     context_ = create_context(model_.get(), context, o_.common.quiet);
     results_.notice = say_notice(context_.get(), o_.common.quiet);
     for (int i = 0; i < o_.batch; ++i) sessions_.push_back(create_session(context_.get()));
@@ -76,7 +73,7 @@ class Bench {
         go_to(s.get(), static_cast<size_t>(std::max<int64_t>(
                            depths.front(), 1)));  // a step needs something to attend to
       for (const int64_t d : depths)
-        for (const riffle_selector s : selectors) measure_decode(static_cast<size_t>(d), s);
+        for (const std::string& s : selectors) measure_decode(static_cast<size_t>(d), s);
     } catch (const Exit& e) {
       if (e.code() != EXIT_INTERRUPTED) throw;
       results_.interrupted = true;
@@ -109,9 +106,9 @@ class Bench {
       if (text.empty()) throw Exit(EXIT_RUN, o_.text + ": the text is empty");
     }
     uint64_t state = 1;
-    const auto vocab = static_cast<uint64_t>(info_.vocab_size),
+    const auto vocab = static_cast<uint64_t>(info_.count("vocab_size")),
                low = std::min<uint64_t>(300, vocab / 2);
-    if (info_.bos_id >= 0) tokens_.push_back(info_.bos_id);
+    if (info_.id("bos_id") >= 0) tokens_.push_back(info_.id("bos_id"));
     while (tokens_.size() < n) {
       if (!text.empty()) {
         tokens_.push_back(text[tokens_.size() % text.size()]);
@@ -188,12 +185,11 @@ class Bench {
     std::vector<riffle_session*> sessions;
     for (const Session& s : sessions_) sessions.push_back(s.get());
     for (riffle_session* s : sessions) go_to(s, depth);
-    riffle_generate_options options;
-    riffle_generate_defaults(&options);
-    options.max_tokens = n + 1;  // the last one is drawn, but takes no step
-    options.sampling.temperature = 0;
-    options.ignore_eos = true;
-    const std::vector<riffle_generate_options> all(sessions.size(), options);
+    Options options;
+    options.set("max-tokens", n + 1);  // the last one is drawn, but takes no step
+    options.set("temp", 0);
+    options.set("ignore-eos", true);
+    const std::vector<const riffle_options*> all(sessions.size(), options.get());
     const Clock::time_point start = Clock::now();
     check(riffle_generate_many(context_.get(), sessions.data(), all.data(), sessions.size(),
                                nullptr, nullptr, nullptr),
@@ -205,17 +201,17 @@ class Bench {
 
   // Seconds of so many steps, or of answers of so many tokens.
   double timed_steps(size_t depth, int n) {
-    if (o_.common.context.lookup > 0) return answer(depth, n);
+    if (o_.common.options.count("lookup") > 0) return answer(depth, n);
     if (!o_.synthetic) truncate_all(depth);
     const Clock::time_point start = Clock::now();
     steps(n);
     return seconds_since(start);
   }
 
-  void measure_decode(size_t depth, riffle_selector selector) {
-    riffle_selection selection = o_.common.context.selection;
-    selection.selector = selector;
-    check(riffle_set_selection(context_.get(), &selection), context_.get());
+  void measure_decode(size_t depth, const std::string& selector) {
+    Options selection = o_.common.options;
+    selection.set("selector", selector);
+    check(riffle_context_select(context_.get(), selection.get()), context_.get());
     DecodeRow row{depth, selector, {}, {}, {}};
     depth = std::max<size_t>(depth, 1);
     truncate_all(depth);
@@ -232,64 +228,59 @@ class Bench {
     row.timing = take_apart();
     truncate_all(depth);
     row.bytes = weights_of_step();
-    if (row.stats.decode_steps)
-      row.bytes += static_cast<double>(row.stats.kv_bytes_read) /
-                   static_cast<double>(row.stats.decode_steps);
+    if (row.stats.count("decode_steps"))
+      row.bytes += row.stats.number("kv_bytes_read") / row.stats.number("decode_steps");
     if (on_cpu())
-      row.bandwidth = read_bandwidth(static_cast<size_t>(row.bytes), results_.plan.n_threads);
-    else if (row.timing) row.bandwidth = row.timing->copy_bandwidth;
+      row.bandwidth = read_bandwidth(static_cast<size_t>(row.bytes), results_.plan.id("n_threads"));
+    else if (row.timing) row.bandwidth = row.timing->number("copy_bandwidth");
     results_.decode.push_back(std::move(row));
   }
 
   // Bytes of the weights that a step reads.
   double weights_of_step() const {
-    const auto experts = static_cast<double>(info_.expert_bytes);
-    double others = static_cast<double>(info_.weight_bytes) - experts;
+    const double experts = info_.number("expert_bytes"),
+                 dense = info_.number("n_params") - info_.number("expert_params");
+    double others = info_.number("weight_bytes") - experts;
     // A separate output matrix leaves all but one row of the embedding unread.
-    if (!info_.tied_output && info_.n_params > info_.expert_params)
-      others *= 1 - static_cast<double>(info_.vocab_size) * info_.dim /
-                        static_cast<double>(info_.n_params - info_.expert_params);
-    if (info_.n_experts == 0) return others;
+    if (!info_.on("tied_output") && dense > 0)
+      others *= 1 - info_.number("vocab_size") * info_.number("dim") / dense;
+    if (info_.count("n_experts") == 0) return others;
     // A step reads the experts of a layer that any of its tokens is sent to. If tokens choose
     // evenly and independently, this share of the experts is left out on average.
-    const double unread = std::pow(1 - 1.0 * info_.n_experts_used / info_.n_experts, o_.batch);
+    const double unread =
+        std::pow(1 - info_.number("n_experts_used") / info_.number("n_experts"), o_.batch);
     return others + experts * (1 - unread);
   }
 
   bool on_cpu() const {
-    const std::string_view device = results_.plan.device ? results_.plan.device : "";
+    const std::string device = results_.plan.text("device");
     return device == "cpu" || device == "emu";
   }
 
   // Mean over a few steps, run part by part; nothing on devices that cannot.
-  std::optional<riffle_timing> take_apart() {
-    std::optional<riffle_timing> mean;
-    if (on_cpu()) return mean;
+  std::optional<Facts> take_apart() {
+    if (on_cpu()) return std::nullopt;
     const int n = std::min(kProfileSteps, o_.steps);
-    mean.emplace();
-    mean->struct_size = sizeof *mean;
+    Facts sum, last;
     each_step(n, [&](riffle_session* const* sessions, const int32_t* tokens, size_t count) {
-      riffle_timing t{};
-      t.struct_size = sizeof t;
-      const riffle_status status = riffle_profile_step(context_.get(), sessions, tokens, count, &t);
-      mean->linear += t.linear / n;
-      mean->attention_score += t.attention_score / n;
-      mean->attention_rank += t.attention_rank / n;
-      mean->attention_attend += t.attention_attend / n;
-      mean->other += t.other / n;
-      mean->total += t.total / n;
-      mean->copy_bandwidth = t.copy_bandwidth;
-      mean->link_bandwidth = t.link_bandwidth;
+      const riffle_info* timing = nullptr;
+      const riffle_status status =
+          riffle_profile_step(context_.get(), sessions, tokens, count, &timing);
+      if (timing) sum.add(last = Facts(timing));
       return status;
     });
-    return mean;
+    for (const char* part :
+         {"linear", "attention_score", "attention_rank", "attention_attend", "other", "total"})
+      sum.set(part, sum.number(part) / n);
+    for (const char* rate : {"copy_bandwidth", "link_bandwidth"}) sum.set(rate, last.number(rate));
+    return sum;
   }
 
   BenchOptions& o_;
   Model model_;
   Context context_;
   std::vector<Session> sessions_;
-  riffle_model_info info_{};
+  Facts info_;
   std::vector<int32_t> tokens_;
   BenchResults results_;
 };
@@ -306,9 +297,9 @@ Model make_synthetic(const std::string& shape, const std::string& weights) {
   return Model(model);
 }
 
-static void add_bench_notes(CLI::App& sub) {
+static void add_bench_notes(CLI::App& command) {
   set_notes(
-      sub, "",
+      command, "",
       R"(Columns: MB/token: the weights (for experts: the ones that a step reads on average), and the K
 and V of the blocks read. memory GB/s: the rate of the same threads when they read a buffer of
 that size (a GPU: copying, read + write). bandwidth used: the share of that rate that decoding
@@ -325,54 +316,54 @@ decode steps; with --cost, they are those of the model that it stands for.)");
 }
 
 // What is measured, and how often.
-static CLI::Option* add_measured_flags(CLI::App& sub, BenchOptions& o) {
-  CLI::Option* prefill =
-      sub.add_option("--prefill", o.prefill, "lengths of the prompts whose prefill is measured")
-          ->type_name("N,N")
-          ->capture_default_str();
-  sub.add_option("--depth", o.depth, "tokens held when decode begins; 0: one token")
-      ->type_name("N,N")
-      ->capture_default_str();
-  sub.add_option("--selectors", o.selectors,
-                 "selectors whose decode is measured; if only --selector is given: that one")
-      ->type_name("NAME,NAME")
-      ->capture_default_str();
-  CLI::Option* text = sub.add_option("--text", o.text, "text to run on; default: random tokens")
-                          ->group(kMeasureGroup)
-                          ->type_name("FILE");
-  sub.add_option("--shape", o.shape, "synthetic weights of this shape in place of a model")
-      ->type_name("NAME")
-      ->excludes("--model")
-      ->excludes(text);
-  sub.add_option("--batch", o.batch, "sequences that step together")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  sub.add_option("--reps", o.reps, "repeats of each measurement, whose median is shown")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  sub.add_option("--steps", o.steps, "decode steps per measurement")
-      ->group(kMeasureGroup)
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  sub.add_option("--warmup", o.warmup,
-                 "steps before each measurement; default: 2, with --synthetic-attention 8")
-      ->group(kMeasureGroup)
-      ->type_name("N")
-      ->check(CLI::Range(0, 100000));
+static Flag add_measured_flags(CLI::App& command, BenchOptions& o) {
+  const Flag prefill =
+      add_text(command, "--prefill", o.prefill, "lengths of the prompts whose prefill is measured")
+          .value("N,N")
+          .shows_default();
+  add_text(command, "--depth", o.depth, "tokens held when decode begins; 0: one token")
+      .value("N,N")
+      .shows_default();
+  add_text(command, "--selectors", o.selectors,
+           "selectors whose decode is measured; if only --selector is given: that one")
+      .value("NAME,NAME")
+      .shows_default();
+  const Flag text = add_text(command, "--text", o.text, "text to run on; default: random tokens")
+                        .group(kMeasureGroup)
+                        .value("FILE");
+  add_text(command, "--shape", o.shape, "synthetic weights of this shape in place of a model")
+      .value("NAME")
+      .excludes(flag_named(command, "--model"))
+      .excludes(text);
+  add_number(command, "--batch", o.batch, "sequences that step together")
+      .range(1, 1024)
+      .shows_default();
+  add_number(command, "--reps", o.reps, "repeats of each measurement, whose median is shown")
+      .range(1, 1000)
+      .shows_default();
+  add_number(command, "--steps", o.steps, "decode steps per measurement")
+      .group(kMeasureGroup)
+      .range(1, 100000)
+      .shows_default();
+  add_number(command, "--warmup", o.warmup,
+             "steps before each measurement; default: 2, with --synthetic-attention 8")
+      .group(kMeasureGroup)
+      .value("N")
+      .range(0, 100000);
   return prefill;
 }
 
-static CLI::Option* add_synthetic_flags(CLI::App& sub, BenchOptions& o) {
+static Flag add_synthetic_flags(CLI::App& command, BenchOptions& o) {
   const std::string heading = "Synthetic attention";
-  CLI::Option* synthetic =
-      sub.add_flag("--synthetic-attention", o.synthetic,
-                   "q, k and v of known sparsity in place of the model's; prompts are filled in");
+  const Flag synthetic =
+      add_switch(command, "--synthetic-attention", o.synthetic,
+                 "q, k and v of known sparsity in place of the model's; prompts are filled in");
   const auto option = [&](const char* flag, auto& target, const char* what) {
-    sub.add_option(flag, target, what)
-        ->type_name("X")
-        ->needs(synthetic)
-        ->group(heading)
-        ->capture_default_str();
+    add_number(command, flag, target, what)
+        .value("X")
+        .needs(synthetic)
+        .group(heading)
+        .shows_default();
   };
   option("--synthetic-sparsity", o.attention.sparsity, "share of the blocks that a query looks at");
   option("--synthetic-weight", o.attention.weight,
@@ -386,28 +377,27 @@ static CLI::Option* add_synthetic_flags(CLI::App& sub, BenchOptions& o) {
 void add_bench(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<BenchOptions>();
   // Memory is planned for INT4 keys, which auto may leave out and --selectors may name.
-  o->common.context.selection.selector = RIFFLE_SELECTOR_SHARE;
+  o->common.options.set("selector", "share");
   riffle_synthetic_attention_defaults(&o->attention);
-  CLI::App* sub =
-      app.add_subcommand("bench", "Measure prefill speed by length and decode speed by depth");
-  add_bench_notes(*sub);
-  add_common_flags(*sub, o->common,
+  CLI::App& command =
+      add_command(app, "bench", "Measure prefill speed by length and decode speed by depth");
+  add_bench_notes(command);
+  add_common_flags(command, o->common,
                    CONTEXT_FLAGS | SELECTION_FLAGS | COMPARISON_FLAGS | JSON_FLAG | WEIGHTS_FLAG);
-  CLI::Option* prefill = add_measured_flags(*sub, *o);
-  CLI::Option* synthetic = add_synthetic_flags(*sub, *o);
-  add_arrivals_flags(*sub, o->arrivals);
-  sub->final_callback([o, sub, prefill, synthetic, &chosen] {
+  const Flag prefill = add_measured_flags(command, *o);
+  const Flag synthetic = add_synthetic_flags(command, *o);
+  add_arrivals_flags(command, o->arrivals);
+  when_parsed(command, [o, &command, prefill, synthetic, &chosen] {
     if (o->arrivals.on) {
       for (const char* flag : {"--prefill", "--depth", "--selectors", "--text", "--steps", "--reps",
                                "--warmup", "--batch"})
-        if (sub->count(flag) > 0) throw CLI::ExcludesError("--arrivals", flag);
+        if (flag_named(command, flag).given()) refuse_both("--arrivals", flag);
       chosen = [o] { return run_arrivals(*o); };
       return;
     }
-    if (synthetic->count() > 0 && prefill->count() > 0)
-      throw CLI::ExcludesError("--synthetic-attention", "--prefill");
-    if (sub->count("--selector") > 0 && sub->count("--selectors") == 0)
-      o->selectors = selector_name(o->common.context.selection.selector);
+    if (synthetic.given() && prefill.given()) refuse_both("--synthetic-attention", "--prefill");
+    if (flag_named(command, "--selector").given() && !flag_named(command, "--selectors").given())
+      o->selectors = o->common.options.text("selector");
     chosen = [o] { return Bench(*o).run(); };
   });
 }

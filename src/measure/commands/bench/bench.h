@@ -16,7 +16,8 @@ struct BenchOptions {
   std::string prefill = "512,4096", depth = "0,4096,16384", selectors = "dense,share", text;
   std::string shape;  // "": a model file
   std::string weights() const {
-    return common.weights.empty() ? "q8_0" : common.weights;
+    const std::string given = common.options.text("weights");
+    return given.empty() ? "q8_0" : given;
   }                        // with shape
   bool synthetic = false;  // --synthetic-attention
   riffle_synthetic_attention attention;
@@ -38,20 +39,20 @@ struct PrefillRow {
 
 struct DecodeRow {
   size_t depth;
-  riffle_selector selector;
+  std::string selector;
   std::vector<double> seconds;  // per step
-  riffle_stats stats;
-  std::optional<riffle_timing> timing;  // of one step, in parts
-  double bytes = 0;                     // read per step
-  double bandwidth = 0;  // bytes per second that the device's memory gives; 0: not known
+  Facts stats;
+  std::optional<Facts> timing;  // of one step, in parts
+  double bytes = 0;             // read per step
+  double bandwidth = 0;         // bytes per second that the device's memory gives; 0: not known
 };
 
 struct BenchResults {
-  riffle_plan plan{};
+  Facts plan;          // empty: there is none
   std::string notice;  // of the context
   std::vector<PrefillRow> prefill;
   std::vector<DecodeRow> decode;
-  riffle_stats stats{};      // at the end
+  Facts stats;               // at the end
   bool interrupted = false;  // by Ctrl-C: what had been measured until then
 };
 

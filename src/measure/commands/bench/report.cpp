@@ -16,21 +16,21 @@ double spread_pct(const std::vector<double>& v) {
 }
 
 // A count of the decode steps for each token, or NaN if the device has no such thing.
-double per_token(uint64_t count, const DecodeRow& r, bool known) {
-  if (!known || !r.stats.decode_tokens) return std::numeric_limits<double>::quiet_NaN();
-  return static_cast<double>(count) / static_cast<double>(r.stats.decode_tokens);
+double per_token(double count, const DecodeRow& r, bool known) {
+  if (!known || !r.stats.count("decode_tokens")) return std::numeric_limits<double>::quiet_NaN();
+  return count / r.stats.number("decode_tokens");
 }
 double loaded_per_token(const DecodeRow& r) {
-  return per_token(r.stats.loaded_bytes, r, r.stats.pool_slots > 0);
+  return per_token(r.stats.number("loaded_bytes"), r, r.stats.count("pool_slots") > 0);
 }
 double syncs_per_token(const DecodeRow& r) {
-  return per_token(r.stats.host_syncs, r, r.stats.peak_device_bytes > 0);
+  return per_token(r.stats.number("host_syncs"), r, r.stats.count("peak_device_bytes") > 0);
 }
 // Tokens that a step gave each of its sequences: more than one where tokens were computed ahead.
 double tokens_per_step(const BenchOptions& o, const DecodeRow& r) {
-  if (o.common.context.lookup == 0) return 1;  // a small pool may count a step's groups as steps
-  return static_cast<double>(r.stats.decode_tokens) /
-         (static_cast<double>(r.stats.decode_steps) * o.batch);
+  if (o.common.options.count("lookup") == 0)
+    return 1;  // a small pool may count a step's groups as steps
+  return r.stats.number("decode_tokens") / (r.stats.number("decode_steps") * o.batch);
 }
 double seconds_per_step(const BenchOptions& o, const DecodeRow& r) {
   return median(r.seconds) * tokens_per_step(o, r);
@@ -47,15 +47,15 @@ std::string fixed(double v, int digits) {
   return std::isfinite(v) ? text_of("%.*f", digits, v) : "-";
 }
 
-Json timing_json(const riffle_timing& t) {
-  return {{"linear_us", 1e6 * t.linear},
-          {"attention_score_us", 1e6 * t.attention_score},
-          {"attention_rank_us", 1e6 * t.attention_rank},
-          {"attention_attend_us", 1e6 * t.attention_attend},
-          {"other_us", 1e6 * t.other},
-          {"total_us", 1e6 * t.total},
-          {"copy_gb_per_second", number(known(t.copy_bandwidth))},
-          {"link_gb_per_second", number(known(t.link_bandwidth))}};
+Json timing_json(const Facts& t) {
+  return {{"linear_us", 1e6 * t.number("linear")},
+          {"attention_score_us", 1e6 * t.number("attention_score")},
+          {"attention_rank_us", 1e6 * t.number("attention_rank")},
+          {"attention_attend_us", 1e6 * t.number("attention_attend")},
+          {"other_us", 1e6 * t.number("other")},
+          {"total_us", 1e6 * t.number("total")},
+          {"copy_gb_per_second", number(known(t.number("copy_bandwidth")))},
+          {"link_gb_per_second", number(known(t.number("link_bandwidth")))}};
 }
 
 std::string subject(const BenchOptions& o) {
@@ -92,14 +92,14 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
   for (const DecodeRow& r : results.decode) {
     const double s = median(r.seconds), step = seconds_per_step(o, r);
     decode.push_back({{"depth", r.depth},
-                      {"selector", selector_name(r.selector)},
+                      {"selector", r.selector},
                       {"tokens_per_second", o.batch / s},
                       {"seconds_per_token", s / o.batch},
                       {"seconds_per_step", number(step)},
                       {"spread_pct", spread_pct(r.seconds)},
                       {"tokens_per_step", number(tokens_per_step(o, r))},
-                      {"lookup_proposed", r.stats.lookup_proposed},
-                      {"lookup_accepted", r.stats.lookup_accepted},
+                      {"lookup_proposed", r.stats.count("lookup_proposed")},
+                      {"lookup_accepted", r.stats.count("lookup_accepted")},
                       {"kv_read_pct", number(kv_read_pct(r.stats))},
                       {"pool_hit_pct", number(pool_hit_pct(r.stats))},
                       {"loaded_bytes_per_token", number(loaded_per_token(r))},
@@ -112,33 +112,34 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
                       {"parts", r.timing ? timing_json(*r.timing) : Json(nullptr)},
                       {"samples", r.seconds}});
   }
-  return {{"model", o.shape.empty() ? Json(o.common.model_path) : Json(nullptr)},
-          {"shape", o.shape.empty() ? Json(nullptr) : Json(o.shape)},
-          {"weights",
-           !o.shape.empty() || !o.common.weights.empty() ? Json(o.weights()) : Json(nullptr)},
-          {"synthetic_attention", synthetic_attention_json(o)},
-          {"device", results.plan.device ? results.plan.device : ""},
-          {"isa", results.plan.isa ? results.plan.isa : ""},
-          {"threads", results.plan.n_threads},
-          {"n_ctx", results.plan.n_ctx},
-          {"everything_below", results.plan.everything_below},
-          {"batch", o.batch},
-          {"steps", o.steps},
-          {"text", tokens_from(o)},
-          {"prefill", prefill},
-          {"decode", decode},
-          {"interrupted", results.interrupted},
-          {"peak_rss_bytes", results.stats.peak_rss_bytes},
-          {"device_bytes", results.stats.device_bytes},
-          {"peak_device_bytes", results.stats.peak_device_bytes},
-          {"pinned_bytes", results.stats.pinned_bytes},
-          {"notice", results.notice.empty() ? Json(nullptr) : Json(results.notice)},
-          {"options", context_json(o.common.context)},
-          {"version", riffle_version()}};
+  return {
+      {"model", o.shape.empty() ? Json(o.common.model_path) : Json(nullptr)},
+      {"shape", o.shape.empty() ? Json(nullptr) : Json(o.shape)},
+      {"weights", !o.shape.empty() || !o.common.options.text("weights").empty() ? Json(o.weights())
+                                                                                : Json(nullptr)},
+      {"synthetic_attention", synthetic_attention_json(o)},
+      {"device", results.plan.text("device")},
+      {"isa", results.plan.text("isa")},
+      {"threads", results.plan.count("n_threads")},
+      {"n_ctx", results.plan.count("n_ctx")},
+      {"everything_below", results.plan.count("everything_below")},
+      {"batch", o.batch},
+      {"steps", o.steps},
+      {"text", tokens_from(o)},
+      {"prefill", prefill},
+      {"decode", decode},
+      {"interrupted", results.interrupted},
+      {"peak_rss_bytes", results.stats.count("peak_rss_bytes")},
+      {"device_bytes", results.stats.count("device_bytes")},
+      {"peak_device_bytes", results.stats.count("peak_device_bytes")},
+      {"pinned_bytes", results.stats.count("pinned_bytes")},
+      {"notice", results.notice.empty() ? Json(nullptr) : Json(results.notice)},
+      {"options", context_json(o.common.options)},
+      {"version", riffle_version()}};
 }
 
 static void print_decode(const BenchOptions& o, const std::vector<DecodeRow>& rows) {
-  const bool lookup = o.common.context.lookup > 0;
+  const bool lookup = o.common.options.count("lookup") > 0;
   std::vector<std::string> head = {"depth",         "selector",
                                    "tokens/s",      o.batch > 1 && !lookup ? "ms/step" : "ms/token",
                                    "spread",        "KV read",
@@ -151,7 +152,7 @@ static void print_decode(const BenchOptions& o, const std::vector<DecodeRow>& ro
   for (const DecodeRow& r : rows) {
     const double s = median(r.seconds);
     std::vector<std::string> row = {std::to_string(r.depth),
-                                    selector_name(r.selector),
+                                    r.selector,
                                     fixed(o.batch / s, 1),
                                     fixed(1e3 * s, 2),
                                     r.seconds.size() > 1 ? percent(spread_pct(r.seconds)) : "-",
@@ -171,28 +172,30 @@ static void print_decode(const BenchOptions& o, const std::vector<DecodeRow>& ro
 
 static void print_parts(const std::vector<DecodeRow>& rows) {
   Table parts({"depth", "selector", "linear", "score", "rank", "attend", "other", "total"});
-  const riffle_timing* first = nullptr;
+  const Facts* first = nullptr;
   for (const DecodeRow& r : rows) {
     if (!r.timing) continue;
-    const riffle_timing& p = *r.timing;
+    const Facts& p = *r.timing;
     if (!first) first = &p;
-    parts.add({std::to_string(r.depth), selector_name(r.selector), fixed(1e6 * p.linear, 0),
-               fixed(1e6 * p.attention_score, 0), fixed(1e6 * p.attention_rank, 0),
-               fixed(1e6 * p.attention_attend, 0), fixed(1e6 * p.other, 0),
-               fixed(1e6 * p.total, 0)});
+    parts.add({std::to_string(r.depth), r.selector, fixed(1e6 * p.number("linear"), 0),
+               fixed(1e6 * p.number("attention_score"), 0),
+               fixed(1e6 * p.number("attention_rank"), 0),
+               fixed(1e6 * p.number("attention_attend"), 0), fixed(1e6 * p.number("other"), 0),
+               fixed(1e6 * p.number("total"), 0)});
   }
   if (!first) return;
   write_out("\nmicroseconds of a step, part by part\n");
   parts.print();
   write_out(text_of("\ndevice memory copy %s GB/s (read + write), host to device %s GB/s\n",
-                    fixed(known(first->copy_bandwidth), 0).c_str(),
-                    fixed(known(first->link_bandwidth), 1).c_str()));
+                    fixed(known(first->number("copy_bandwidth")), 0).c_str(),
+                    fixed(known(first->number("link_bandwidth")), 1).c_str()));
 }
 
 void print_bench(const BenchOptions& o, const BenchResults& results) {
-  const riffle_plan& plan = results.plan;
+  const Facts& plan = results.plan;
   write_out(text_of("%s: %s, %s, %d threads, %s\n", subject(o).c_str(),
-                    plan.device ? plan.device : "?", plan.isa ? plan.isa : "?", plan.n_threads,
+                    plan.empty() ? "?" : plan.text("device").c_str(),
+                    plan.empty() ? "?" : plan.text("isa").c_str(), plan.id("n_threads"),
                     tokens_from(o).c_str()));
   if (o.synthetic)
     write_out(text_of(
@@ -202,9 +205,9 @@ void print_bench(const BenchOptions& o, const BenchResults& results) {
         100 * static_cast<double>(o.attention.sparsity),
         100 * static_cast<double>(o.attention.overlap)));
   if (o.batch > 1) write_out(text_of("%d sequences step together\n", o.batch));
-  if (o.common.context.lookup > 0)
+  if (o.common.options.count("lookup") > 0)
     write_out(text_of("greedy answers; a step computes up to %d tokens ahead\n",
-                      o.common.context.lookup));
+                      static_cast<int>(o.common.options.count("lookup"))));
   write_out("\n");
   if (!results.prefill.empty()) {
     Table t({"prefill", "tokens/s", "seconds", "spread"});
@@ -218,11 +221,10 @@ void print_bench(const BenchOptions& o, const BenchResults& results) {
   }
   if (!results.decode.empty()) print_decode(o, results.decode);
   print_parts(results.decode);
-  const auto bytes = [](uint64_t n) { return human_bytes(static_cast<double>(n)); };
-  std::string memory = "\npeak memory " + bytes(results.stats.peak_rss_bytes);
-  if (results.stats.peak_device_bytes)
-    memory += ", on the device " + bytes(results.stats.peak_device_bytes) + ", pinned " +
-              bytes(results.stats.pinned_bytes);
+  const auto bytes = [&](const char* name) { return human_bytes(results.stats.number(name)); };
+  std::string memory = "\npeak memory " + bytes("peak_rss_bytes");
+  if (results.stats.count("peak_device_bytes"))
+    memory += ", on the device " + bytes("peak_device_bytes") + ", pinned " + bytes("pinned_bytes");
   write_out(memory + "\n");
 }
 

@@ -155,11 +155,11 @@ std::vector<int> lengths_of(const std::vector<Row>& rows) {
 std::vector<Series> series_of(const std::vector<Row>& rows, int length) {
   std::vector<Series> all;
   for (const Row& r : rows) {
-    if (r.length != length || r.setting.selection.selector == RIFFLE_SELECTOR_DENSE) continue;
+    if (r.length != length || r.setting.selection.is("selector", "dense")) continue;
     const auto same = [&](const Series& s) { return s.name == r.setting.series; };
     auto found = std::find_if(all.begin(), all.end(), same);
     if (found == all.end()) {
-      all.push_back({r.setting.series, cli::selector_name(r.setting.selection.selector), {}});
+      all.push_back({r.setting.series, r.setting.selection.text("selector"), {}});
       found = all.end() - 1;
     }
     found->rows.push_back(&r);

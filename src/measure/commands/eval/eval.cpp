@@ -110,11 +110,11 @@ class Evaluator {
   RunFacts facts() const;
 
   EvalOptions& o_;
-  riffle_plan plan_{};
+  Facts plan_;
   Model model_;
   Context context_;
   std::unique_ptr<Examiner> examiner_;
-  riffle_model_info info_{};
+  Facts info_;
   eval::Vocabulary vocabulary_;
   eval::PromptForm form_;
   std::vector<Task> tasks_;        // that are asked
@@ -142,7 +142,8 @@ std::vector<int64_t> Evaluator::lengths() const {
   const std::string list = given           ? o_.lengths
                            : o_.dense_only ? "1024,4096,8192,16384,32000"
                                            : "8192,16384,30000";
-  const int64_t longest = o_.common.context.n_ctx > 0 ? o_.common.context.n_ctx : info_.n_ctx_train;
+  const int64_t n_ctx = o_.common.options.count("ctx");
+  const int64_t longest = n_ctx > 0 ? n_ctx : info_.count("n_ctx_train");
   // Lists and registers are made for their questions and take nothing from the text.
   const bool needs_text = !std::all_of(tasks_.begin(), tasks_.end(), eval::is_whole);
   const auto fits = [&](int64_t n) {
@@ -163,7 +164,7 @@ std::vector<int64_t> Evaluator::lengths() const {
       if (n > longest)
         throw Exit(EXIT_USAGE, text_of("--length %lld: the context holds %lld tokens%s",
                                        static_cast<long long>(n), static_cast<long long>(longest),
-                                       o_.common.context.n_ctx > 0 ? " (-c)" : ""));
+                                       n_ctx > 0 ? " (-c)" : ""));
       throw Exit(EXIT_USAGE, text_of("--length %lld: the text has %zu tokens, %lld are missing; "
                                      "give more with --text FILE...",
                                      static_cast<long long>(n), text_.size(),
@@ -209,7 +210,7 @@ std::string Evaluator::asked() const {
 }
 
 void Evaluator::choose_settings() {
-  const eval::SelectionFlags flags{o_.common.context.selection, o_.selection_given};
+  const eval::SelectionFlags flags{o_.common.options, o_.selection_given};
   settings_ = {eval::dense_setting(flags.selection)};
   if (!o_.dense_only) {
     std::vector<Setting> more;
@@ -223,7 +224,7 @@ void Evaluator::choose_settings() {
       more = {eval::flag_setting(flags.selection)};
     }
     for (Setting& s : more) {
-      if (s.selection.selector != RIFFLE_SELECTOR_DENSE)
+      if (!s.selection.is("selector", "dense"))
         settings_.push_back(std::move(s));  // dense runs anyway
     }
   }
@@ -260,26 +261,24 @@ void Evaluator::read_texts() {
 }
 
 void Evaluator::open_context() {
-  riffle_context_options options = o_.common.context;
-  if (options.n_ctx == 0) {
+  Options options = o_.common.options;
+  if (options.count("ctx") == 0) {
     // What is needed and no more, so that a pool or the host store is not planned for 32K when 4K
     // are asked for.
     int64_t needed = *std::max_element(lengths_.begin(), lengths_.end()) + 128;
     if (o_.dense_only)
-      needed = std::max<int64_t>(needed, std::min<int64_t>(32768, info_.n_ctx_train));
-    options.n_ctx = static_cast<int32_t>(std::min<int64_t>(needed, info_.n_ctx_train));
+      needed = std::max<int64_t>(needed, std::min<int64_t>(32768, info_.count("n_ctx_train")));
+    options.set("ctx", std::min<int64_t>(needed, info_.count("n_ctx_train")));
   }
-  n_ctx_ = options.n_ctx;
-  plan_.struct_size = sizeof plan_;
-  riffle_plan_memory(model_.get(), &options, &plan_, nullptr,
-                     0);  // if it fails, creating the context says why
+  n_ctx_ = static_cast<int>(options.count("ctx"));
+  plan_ = plan_of(model_.get(), options);  // if it fails, creating the context says why
   context_ = create_context(model_.get(), options, o_.common.quiet);
 }
 
 void Evaluator::keep_possible_settings() {
   std::vector<Setting> possible;
   for (const Setting& s : settings_) {
-    if (riffle_set_selection(context_.get(), &s.selection) == RIFFLE_OK) {
+    if (riffle_context_select(context_.get(), s.selection.get()) == RIFFLE_OK) {
       possible.push_back(s);
       note(s);
     } else if (o_.compare && o_.compare_spec.empty()) {
@@ -332,7 +331,7 @@ void Evaluator::write_header() {
   j["version"] = riffle_version();
   for (const auto& [name, value] : facts()) j["facts"][name] = value;
   j["model"] = o_.common.model_path;
-  j["context"] = context_json(o_.common.context);
+  j["context"] = context_json(o_.common.options);
   j["n_ctx"] = n_ctx_;
   j["text"] = o_.text_paths;
   j["text_tokens"] = text_.size();
@@ -356,22 +355,22 @@ RunFacts Evaluator::facts() const {
   };
   std::string texts;
   for (const std::string& path : o_.text_paths) texts += (texts.empty() ? "" : ", ") + name(path);
-  const riffle_context_options& c = o_.common.context;
+  const Options& c = o_.common.options;
   const std::string gpu =
-      plan_.device == std::string("cuda") ? " (" + std::string(plan_.device_note) + ")" : "";
+      plan_.text("device") == "cuda" ? " (" + plan_.text("device_note") + ")" : "";
   RunFacts facts = {
       {"riffle", riffle_version()},
-      {"model",
-       text_of("%s (%s, %s)", name(o_.common.model_path).c_str(), info_.name, info_.weight_type)},
+      {"model", text_of("%s (%s, %s)", name(o_.common.model_path).c_str(),
+                        info_.text("name").c_str(), info_.text("weight_type").c_str())},
       {"prompt",
        form_.is_chat
-           ? text_of("chat template %s", info_.chat_template_name)
+           ? "chat template " + info_.text("chat_template_name")
            : std::string("plain text (the model has no chat template that riffle can evaluate)")},
       {"text", texts},
-      {"device", (plan_.device ? plan_.device : device_name(c.device)) + gpu},
-      {"CPU", text_of("%s, %s, %d threads", cpu_name().c_str(), plan_.isa ? plan_.isa : "?",
-                      plan_.n_threads)},
-      {"KV", text_of("%s, blocks of %d tokens", kv_name(c.kv_type), plan_.block_size)},
+      {"device", (plan_.empty() ? c.text("device") : plan_.text("device")) + gpu},
+      {"CPU", text_of("%s, %s, %d threads", cpu_name().c_str(),
+                      plan_.empty() ? "?" : plan_.text("isa").c_str(), plan_.id("n_threads"))},
+      {"KV", text_of("%s, blocks of %d tokens", c.text("kv").c_str(), plan_.id("block_size"))},
       {"questions",
        text_of("%d per length, %d to a document: %s; seed %llu; answers of up to %d tokens",
                o_.questions, o_.questions_per_document, asked().c_str(),
@@ -502,7 +501,7 @@ std::vector<eval::PositionBucket> Evaluator::score_positions() {
                                                    static_cast<size_t>(w)
                                              : 0;
     std::vector<int32_t> tokens;
-    if (info_.bos_id >= 0) tokens.push_back(info_.bos_id);
+    if (info_.id("bos_id") >= 0) tokens.push_back(info_.id("bos_id"));
     tokens.insert(tokens.end(), text_.begin() + static_cast<ptrdiff_t>(begin),
                   text_.begin() + static_cast<ptrdiff_t>(begin) + segment - std::ssize(tokens));
     Progress progress(text_of("held-out segment %d of %d", w + 1, o_.nll_segments),
@@ -562,13 +561,12 @@ int Evaluator::run() {
     }
     if (!o_.common.json) write_out(eval::dense_text(dense, buckets, reference));
   }
-  const riffle_stats stats = context_stats(context_.get());
-  notice(o_.common.quiet, "peak memory %s",
-         human_bytes(static_cast<double>(stats.peak_rss_bytes)).c_str());
+  const Facts stats = context_stats(context_.get());
+  notice(o_.common.quiet, "peak memory %s", human_bytes(stats.number("peak_rss_bytes")).c_str());
   Json j;
   j["type"] = "end";
   j["stopped"] = stopped_;
-  j["peak_rss_bytes"] = stats.peak_rss_bytes;
+  j["peak_rss_bytes"] = stats.count("peak_rss_bytes");
   put_line(j);
   return stopped_ ? EXIT_INTERRUPTED : EXIT_OK;
 }

@@ -11,8 +11,7 @@ namespace riffle::cli {
 
 struct EvalOptions {
   CommonOptions common;
-  std::vector<const riffle_setting*>
-      selection_given;  // flags of common.context.selection that were given
+  std::vector<const SettingRow*> selection_given;  // flags of the selection that were given
   std::vector<std::string> text_paths;
   std::string lengths, tasks, sweep, out_path, records_path, reference_path;
   int questions = 100, questions_per_document = 10, answer_tokens = 64, nll_tokens = 128,

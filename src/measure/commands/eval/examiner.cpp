@@ -22,8 +22,8 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-bool reads_itself(const riffle_selection& s) {
-  return s.selector == RIFFLE_SELECTOR_TOKENSELECT && s.positions == RIFFLE_POSITIONS_LIST;
+bool reads_itself(const Options& s) {
+  return s.is("selector", "tokenselect") && s.is("positions", "list");
 }
 
 }  // namespace
@@ -33,9 +33,9 @@ Examiner::Examiner(const EvalOptions& options, riffle_model* model, riffle_conte
     : o_(options),
       model_(model),
       context_(context),
-      info_(model_info(model)),
+      vocab_size_(model_info(model).id("vocab_size")),
       n_ctx_(n_ctx),
-      has_pool_(context_stats(context).pool_slots > 0),
+      has_pool_(context_stats(context).count("pool_slots") > 0),
       settings_(std::move(settings)),
       mapped_(std::move(mapped)) {
   for (const Setting& s : settings_) {
@@ -57,8 +57,8 @@ const float* Examiner::step(int32_t token) {
 // The session that a setting answers from, and the selection that reads its prompts.
 void Examiner::use(size_t setting) {
   current_ = sessions_[session_of_[setting]].get();
-  check(riffle_set_selection(context_, &settings_[session_of_[setting] ? setting : 0].selection),
-        context_);
+  const Setting& reader = settings_[session_of_[setting] ? setting : 0];
+  check(riffle_context_select(context_, reader.selection.get()), context_);
 }
 
 void Examiner::prefill(const int32_t* tokens, size_t n, Progress* progress) {
@@ -92,16 +92,16 @@ std::vector<riffle_score> Examiner::score(const std::vector<int32_t>& tokens, Pr
 void Examiner::begin(const Setting& setting) {
   usage_ = Usage();
   reread_bytes_ = 0;
-  check(riffle_set_selection(context_, &setting.selection), context_);
-  selector_ = setting.selection.selector;
-  const bool coverage = o_.coverage && setting.selection.selector != RIFFLE_SELECTOR_DENSE;
+  check(riffle_context_select(context_, setting.selection.get()), context_);
+  selector_ = setting.selection.text("selector");
+  const bool coverage = o_.coverage && selector_ != "dense";
   check(riffle_set_row_report(context_, on_report, this, coverage), context_);
   riffle_reset_stats(context_);
 }
 
 Usage Examiner::end() {
-  riffle_stats stats = context_stats(context_);
-  stats.loaded_bytes -= reread_bytes_;
+  Facts stats = context_stats(context_);
+  stats.set("loaded_bytes", stats.number("loaded_bytes") - reread_bytes_);
   usage_.add(stats);
   check(riffle_set_row_report(context_, nullptr, nullptr, false), context_);
   return std::move(usage_);
@@ -113,8 +113,7 @@ Usage Examiner::end() {
 // gives the same KV however it is cut (on a GPU to within rounding).
 void Examiner::rewind(const std::vector<int32_t>& prompt, size_t n) {
   constexpr size_t kReread = 64;
-  const bool remembers =
-      selector_ == RIFFLE_SELECTOR_TOKENSELECT || selector_ == RIFFLE_SELECTOR_LFPS;
+  const bool remembers = selector_ == "tokenselect" || selector_ == "lfps";
   size_t keep = current_ == sessions_[0].get() && remembers ? n - std::min(n, kReread) : n;
   // Nor to where the document ended: what lfps learnt of that would be left, if it was there
   // already.
@@ -122,9 +121,9 @@ void Examiner::rewind(const std::vector<int32_t>& prompt, size_t n) {
   keep = riffle_session_reach(current_, keep);
   truncate(keep);
   // Behind a pool prefill loads all KV once; that is the examiner's doing, not the selector's.
-  const uint64_t before = context_stats(context_).loaded_bytes;
+  const double before = context_stats(context_).number("loaded_bytes");
   prefill(prompt.data() + keep, n - keep, nullptr);
-  reread_bytes_ += context_stats(context_).loaded_bytes - before;
+  reread_bytes_ += context_stats(context_).number("loaded_bytes") - before;
 }
 
 // The prompt's greedy answer under the setting in force.
@@ -135,8 +134,8 @@ Examiner::Spoken Examiner::speak(size_t limit, bool keep_logits) {
   while (spoken.tokens.size() < limit &&
          riffle_session_length(current_) < static_cast<size_t>(n_ctx_)) {
     const float* logits = step(token);
-    if (keep_logits) spoken.by.emplace_back(logits, info_.vocab_size);
-    token = best_token(logits, info_.vocab_size);
+    if (keep_logits) spoken.by.emplace_back(logits, vocab_size_);
+    token = best_token(logits, vocab_size_);
     spoken.tokens.push_back(token);
     if (riffle_is_end_token(model_, token)) break;
   }
@@ -155,7 +154,7 @@ eval::Agreement Examiner::follow(const Spoken& dense) {
   bool parted = false;
   for (size_t i = 0; i < dense.tokens.size(); ++i) {
     const float* logits = step(i == 0 ? prompt_.back() : dense.tokens[i - 1]);
-    const bool same = best_token(logits, info_.vocab_size) == dense.tokens[i];
+    const bool same = best_token(logits, vocab_size_) == dense.tokens[i];
     parted |= !same;
     agreement.same += same;
     agreement.until_parting += !parted;
@@ -262,7 +261,7 @@ void Examiner::read_text(const Document& doc, Progress& progress, std::vector<Ro
     for (size_t i = begin_at; i < n; ++i) {
       const float* logits = step(doc.tokens[i - 1]);
       const double nll =
-          log_sum_exp(logits, info_.vocab_size) - static_cast<double>(logits[doc.tokens[i]]);
+          log_sum_exp(logits, vocab_size_) - static_cast<double>(logits[doc.tokens[i]]);
       if (s == 0) dense[i] = nll;
       if (!doc.is_text[i]) continue;
       sum += nll;

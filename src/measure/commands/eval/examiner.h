@@ -73,7 +73,7 @@ class Examiner {
   const EvalOptions& o_;
   riffle_model* model_;
   riffle_context* context_;
-  riffle_model_info info_;
+  int vocab_size_;
   int n_ctx_;
   bool has_pool_;
   std::vector<eval::Setting> settings_;
@@ -83,12 +83,12 @@ class Examiner {
   std::vector<Session> sessions_;
   std::vector<size_t> session_of_;  // by setting
   riffle_session* current_ = nullptr;
-  eval::Usage usage_;          // since begin()
-  uint64_t reread_bytes_ = 0;  // loaded to go back in a prompt, since begin()
-  riffle_selector selector_ = RIFFLE_SELECTOR_DENSE;  // in force
-  std::vector<int32_t> prompt_;                       // document and question being answered
-  size_t document_end_ = 0;                           // of its tokens the document's
-  int length_ = 0;                                    // of the document, as --length says
+  eval::Usage usage_;               // since begin()
+  double reread_bytes_ = 0;         // loaded to go back in a prompt, since begin()
+  std::string selector_ = "dense";  // in force
+  std::vector<int32_t> prompt_;     // document and question being answered
+  size_t document_end_ = 0;         // of its tokens the document's
+  int length_ = 0;                  // of the document, as --length says
   bool is_first_ = false;
   std::unique_ptr<eval::HeatMap> map_;  // of the answer being given
   std::vector<eval::HeatMap> maps_;

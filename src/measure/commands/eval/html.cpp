@@ -144,7 +144,7 @@ std::vector<Chart> charts_of(const std::vector<Row>& rows, const Metric& metric,
                              const std::map<std::string, LineStyle>& styles) {
   std::vector<double> all_x, all_y;
   for (const Row& r : rows) {
-    if (r.setting.selection.selector == RIFFLE_SELECTOR_DENSE) continue;
+    if (r.setting.selection.is("selector", "dense")) continue;
     const double x = metric.read(r), y = metric.value(r);
     if (std::isfinite(x) && std::isfinite(y)) all_x.push_back(x), all_y.push_back(y);
   }

@@ -39,20 +39,21 @@ std::string fixed(double value, int decimals) {
 
 // ---- counting ----
 
-void Usage::add(const riffle_stats& stats) {
-  steps += stats.decode_steps;
-  blocks_total += stats.kv_blocks_total;
-  blocks_read += stats.kv_blocks_read;
-  tokens_total += stats.kv_tokens_total;
-  tokens_read += stats.kv_tokens_read;
-  index_bytes_read += stats.index_bytes_read;
-  selections += stats.selections;
-  cached_selections += stats.cached_selections;
-  kv_bytes_read += stats.kv_bytes_read;
-  pool_lookups += stats.pool_lookups;
-  pool_hits += stats.pool_hits;
-  loaded_bytes += stats.loaded_bytes;
-  seconds += stats.decode_seconds;
+void Usage::add(const cli::Facts& stats) {
+  const auto count = [&](const char* name) { return static_cast<uint64_t>(stats.count(name)); };
+  steps += count("decode_steps");
+  blocks_total += count("kv_blocks_total");
+  blocks_read += count("kv_blocks_read");
+  tokens_total += count("kv_tokens_total");
+  tokens_read += count("kv_tokens_read");
+  index_bytes_read += count("index_bytes_read");
+  selections += count("selections");
+  cached_selections += count("cached_selections");
+  kv_bytes_read += count("kv_bytes_read");
+  pool_lookups += count("pool_lookups");
+  pool_hits += count("pool_hits");
+  loaded_bytes += count("loaded_bytes");
+  seconds += stats.number("decode_seconds");
 }
 
 void Usage::add(const riffle_row_report& report) {

@@ -30,7 +30,7 @@ struct Usage {
   std::vector<double> layer_coverage;  // sum by layer
   std::vector<uint64_t> layer_heads;   // terms of that sum
 
-  void add(const riffle_stats& stats);
+  void add(const cli::Facts& stats);
   void add(const riffle_row_report& report);
   void add(const Usage& other);
   // Percentages and means are NaN where nothing was counted.

@@ -19,9 +19,9 @@ using cli::text_of;
   throw Exit(EXIT_USAGE, key + "=" + value + ": expected " + expected);
 }
 
-const riffle_setting& field_named(const std::string& key) {
-  const riffle_setting* field = cli::spec_setting(key);
-  if (field && field != &cli::setting("selection.selector")) return *field;
+const cli::SettingRow& field_named(const std::string& key) {
+  const cli::SettingRow* field = cli::spec_setting(key);
+  if (field && field != &cli::setting("selector")) return *field;
   throw Exit(EXIT_USAGE,
              text_of("unknown field '%s'; known: %s", key.c_str(), sweep_fields().c_str()));
 }
@@ -40,7 +40,7 @@ Value value_of(std::string text) {
 }
 
 struct List {
-  const riffle_setting* field;
+  const cli::SettingRow* field;
   std::vector<Value> values;
   bool starred() const {
     return std::any_of(values.begin(), values.end(), [](const Value& v) { return v.starred; });
@@ -76,36 +76,36 @@ size_t curve_of(const std::vector<List>& lists) {
 
 // What a spec says that none of its settings looks at would be read as if it had been tried.
 void check_fields(const std::vector<List>& lists, const std::vector<Setting>& settings) {
-  const riffle_selector selector = settings[0].selection.selector;
+  const std::string selector = settings[0].selection.text("selector");
   for (const List& list : lists) {
-    const riffle_setting& f = *list.field;
+    const cli::SettingRow& f = *list.field;
     const bool read = std::any_of(settings.begin(), settings.end(),
                                   [&](const Setting& s) { return cli::read_by(f, s.selection); });
     if (!cli::known_to(f, selector))
-      throw Exit(EXIT_USAGE, text_of("%s is no field of %s, but of %s", f.spec,
-                                     cli::selector_name(selector), cli::selectors_of(f).c_str()));
+      throw Exit(EXIT_USAGE, text_of("%s is no field of %s, but of %s", f.spec.c_str(),
+                                     selector.c_str(), joined(f.selectors).c_str()));
     if (!read)
-      throw Exit(EXIT_USAGE, text_of("%s is a field of %s with base %s alone", f.spec,
-                                     cli::selector_name(selector), cli::bases_of(f).c_str()));
+      throw Exit(EXIT_USAGE, text_of("%s is a field of %s with base %s alone", f.spec.c_str(),
+                                     selector.c_str(), joined(f.bases).c_str()));
   }
 }
 
 // What is known of a flag beside a list of specs.
 struct Given {
-  const riffle_setting* flag;
+  const cli::SettingRow* flag;
   bool read = false, used = false;  // some setting looks at it; and takes it from the flag
 };
 
-std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection& base,
-                                bool is_standard, std::vector<Given>& given) {
+std::vector<Setting> parse_spec(const std::string& spec, const cli::Options& base, bool is_standard,
+                                std::vector<Given>& given) {
   const size_t colon = spec.find(':');
   const std::string selector = split(spec.substr(0, colon), ':')[0];
   Setting first;
   first.label = first.series = selector;
   first.selection = base;
-  const riffle_setting& selectors = cli::setting("selection.selector");
-  if (!cli::set(selectors, &first.selection, selector))
-    refuse("selector", selector, cli::expected(selectors));
+  const cli::SettingRow& selectors = cli::setting("selector");
+  if (!first.selection.accepts("selector", selector))
+    refuse("selector", selector, selectors.expected);
   std::vector<List> lists;
   if (colon != std::string::npos) lists = parse_lists(spec.substr(colon + 1));
   first.paper_default =
@@ -120,8 +120,8 @@ std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection&
         grown.push_back(s);
         Setting& g = grown.back();
         const std::string pair = list.field->spec + ("=" + value.text);
-        if (!cli::set(*list.field, &g.selection, value.text))
-          refuse(list.field->spec, value.text, cli::expected(*list.field));
+        if (!g.selection.accepts(list.field->name, value.text))
+          refuse(list.field->spec, value.text, list.field->expected);
         g.label += " " + pair;
         if (i == curve) g.point = pair;
         if (i != curve) g.series += " " + pair;
@@ -131,8 +131,6 @@ std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection&
     settings = std::move(grown);
   }
   check_fields(lists, settings);
-  riffle_selection defaults;
-  riffle_selection_defaults(&defaults);
   for (Given& g : given) {
     const bool own =
         std::any_of(lists.begin(), lists.end(), [&](const List& l) { return l.field == g.flag; });
@@ -142,7 +140,7 @@ std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection&
       if (own) continue;
       g.used = true;
       // The standard list's stars are for the papers' runs, which this is not any more.
-      if (is_standard && cli::text(*g.flag, &s.selection) != cli::text(*g.flag, &defaults))
+      if (is_standard && s.selection.text(g.flag->name) != g.flag->standard)
         s.paper_default = false;
     }
   }
@@ -153,7 +151,7 @@ std::vector<Setting> parse_specs(const std::string& text, const SelectionFlags& 
                                  const std::string& flag, bool is_standard) {
   std::vector<Setting> all;
   std::vector<Given> given;
-  for (const riffle_setting* f : flags.given) given.push_back({f});
+  for (const cli::SettingRow* f : flags.given) given.push_back({f});
   try {
     for (const std::string& spec : split(text, ';')) {
       if (spec.empty()) continue;  // a trailing ';'
@@ -166,7 +164,7 @@ std::vector<Setting> parse_specs(const std::string& text, const SelectionFlags& 
   if (all.empty()) throw Exit(EXIT_USAGE, flag + ": no setting given");
   for (const Given& g : given) {
     const char* list = is_standard ? "--compare's own list" : flag.c_str();
-    if (g.flag == &cli::setting("selection.selector"))
+    if (g.flag == &cli::setting("selector"))
       throw Exit(
           EXIT_USAGE,
           text_of(
@@ -175,10 +173,10 @@ std::vector<Setting> parse_specs(const std::string& text, const SelectionFlags& 
     if (!g.read)
       throw Exit(EXIT_USAGE,
                  text_of("%s: no setting of %s looks at it, it is for %s",
-                         cli::flag_of(*g.flag).c_str(), list, cli::selectors_of(*g.flag).c_str()));
+                         cli::flag_of(*g.flag).c_str(), list, joined(g.flag->selectors).c_str()));
     if (!g.used)
       throw Exit(EXIT_USAGE, text_of("%s: all settings of %s that look at it set %s themselves%s",
-                                     cli::flag_of(*g.flag).c_str(), list, g.flag->spec,
+                                     cli::flag_of(*g.flag).c_str(), list, g.flag->spec.c_str(),
                                      is_standard ? ": give --compare a SPEC" : ""));
   }
   return all;
@@ -186,23 +184,21 @@ std::vector<Setting> parse_specs(const std::string& text, const SelectionFlags& 
 
 }  // namespace
 
-Setting dense_setting(const riffle_selection& base) {
+Setting dense_setting(const cli::Options& base) {
   Setting s;
   s.label = s.series = "dense";
   s.selection = base;
-  s.selection.selector = RIFFLE_SELECTOR_DENSE;
-  s.selection.positions = RIFFLE_POSITIONS_TRUE;  // tokenselect's alone
+  s.selection.set("selector", "dense");
+  s.selection.set("positions", "true");  // tokenselect's alone
   return s;
 }
 
-Setting flag_setting(const riffle_selection& base) {
+Setting flag_setting(const cli::Options& base) {
   Setting s;
-  s.label = s.series = cli::selector_name(base.selector);
+  s.label = s.series = base.text("selector");
   s.selection = base;
-  if (base.selector == RIFFLE_SELECTOR_PSA)
-    s.point = text_of("epsilon=%g", static_cast<double>(base.epsilon));
-  if (base.selector == RIFFLE_SELECTOR_TOPK)
-    s.point = text_of("budget=%g", static_cast<double>(base.budget));
+  if (base.is("selector", "psa")) s.point = text_of("epsilon=%g", base.number("epsilon"));
+  if (base.is("selector", "topk")) s.point = text_of("budget=%g", base.number("budget"));
   if (!s.point.empty()) s.label += " " + s.point;
   return s;
 }
@@ -239,8 +235,8 @@ std::vector<Setting> default_comparison(const SelectionFlags& flags) {
 
 std::string sweep_fields() {
   std::vector<std::string> names;
-  for (const riffle_setting* f : cli::settings_of(RIFFLE_OPTIONS_SELECTION))
-    if (f != &cli::setting("selection.selector")) names.push_back(f->spec);
+  for (const cli::SettingRow* f : cli::settings_of("selection"))
+    if (f != &cli::setting("selector")) names.push_back(f->spec);
   return joined(names);
 }
 
@@ -256,7 +252,7 @@ std::vector<bool> named_settings(const std::vector<std::string>& names,
     bool found = false;
     std::string known = "none";
     for (size_t i = 0; i < settings.size(); ++i) {
-      if (settings[i].selection.selector == RIFFLE_SELECTOR_DENSE) continue;
+      if (settings[i].selection.is("selector", "dense")) continue;
       known += ", '" + settings[i].label + "'";
       if (settings[i].label == label) chosen[i] = found = true;
     }
@@ -268,9 +264,9 @@ std::vector<bool> named_settings(const std::vector<std::string>& names,
 std::vector<bool> paper_settings(const std::vector<Setting>& settings) {
   std::vector<bool> chosen(settings.size(), false);
   for (size_t i = 0; i < settings.size(); ++i) {
-    const riffle_selector selector = settings[i].selection.selector;
-    if (selector == RIFFLE_SELECTOR_DENSE) continue;
-    const auto same = [&](const Setting& s) { return s.selection.selector == selector; };
+    const std::string selector = settings[i].selection.text("selector");
+    if (selector == "dense") continue;
+    const auto same = [&](const Setting& s) { return s.selection.is("selector", selector); };
     const auto marked = [&](const Setting& s) { return same(s) && s.paper_default; };
     const auto first = std::find_if(settings.begin(), settings.end(), same) - settings.begin();
     const bool any = std::any_of(settings.begin(), settings.end(), marked);

@@ -11,21 +11,21 @@ namespace riffle::eval {
 
 struct Setting {
   std::string label;  // "psa stop=veto epsilon=0.3"
-  riffle_selection selection;
+  cli::Options selection;
   // For curves: settings of one series differ in one number alone, and point says which it is.
   std::string series;          // "psa stop=veto"
   std::string point;           // "epsilon=0.3"; empty: the series is one setting
   bool paper_default = false;  // as the paper that the selector is from runs it
 };
 
-Setting dense_setting(const riffle_selection& base);
+Setting dense_setting(const cli::Options& base);
 // The one setting that the shared flags describe.
-Setting flag_setting(const riffle_selection& base);
+Setting flag_setting(const cli::Options& base);
 
 // What the shared flags say, and which of them were given.
 struct SelectionFlags {
-  riffle_selection selection;
-  std::vector<const riffle_setting*> given;
+  cli::Options selection;
+  std::vector<const cli::SettingRow*> given;
 };
 
 // "psa:epsilon=0.3,0.5,stop=veto;topk:budget=0.02,0.05": specs parted by ';', each a selector and

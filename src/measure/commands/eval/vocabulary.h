@@ -7,6 +7,6 @@
 namespace riffle::cli {
 
 // The model outlives it.
-eval::Vocabulary eval_vocabulary(riffle_model* model, const riffle_model_info& info);
+eval::Vocabulary eval_vocabulary(riffle_model* model, const Facts& info);
 
 }  // namespace riffle::cli

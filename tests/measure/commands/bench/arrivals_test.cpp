@@ -154,9 +154,9 @@ TEST_CASE("bench --arrivals: lengths given", "[bench]") {
 }
 
 TEST_CASE("bench --arrivals: prompts", "[bench]") {
-  riffle_model_info info{};
-  info.vocab_size = 1024;
-  info.bos_id = 1;
+  Facts info;
+  info.set("vocab_size", 1024);
+  info.set("bos_id", 1);
   const auto a = random_prompt(500, 100, 5, 0, info), b = random_prompt(500, 100, 5, 1, info),
              c = random_prompt(50, 100, 5, 2, info);
   CHECK((a.size() == 500 && a[0] == 1 && c.size() == 50));

@@ -50,7 +50,7 @@ from ._library import (
     Watch,
     bool_argument,
     check,
-    filled,
+    facts,
     lib,
     str_argument,
     text_argument,
@@ -61,7 +61,7 @@ from ._library import (
 from ._messages import Message, continued_text, messages_of
 from ._options import Thinking, reasoning_of, thinking_argument
 from ._settings import SettingValue as SettingValue
-from ._settings import set_setting, settings
+from ._settings import Options, set_setting, settings
 from ._turns import Turns
 
 if TYPE_CHECKING:
@@ -152,21 +152,22 @@ class Model(_Closable):
         progress: ProgressCallback | None = None,
         **settings: SettingValue,
     ):
-        context_options = filled(C.ContextOptions)
+        context_options = Options()
         for name, value in settings.items():  # a wrong setting is an error before loading
             set_setting(context_options, name, value)
-        options = filled(C.ModelOptions)
-        watch = Watch(progress)
-        options.progress = watch.fn
+        options, watch = Options(), Watch(progress)
+        options.set_progress(watch.fn)
         if chat_template is not None:
-            options.chat_template = text_argument("chat_template", chat_template)
+            text_argument("chat_template", chat_template)
+            options.set("chat-template", chat_template)
         if weights is not None:
-            options.weights = text_argument("weights", weights)
-        options.n_threads = convert_threads
+            text_argument("weights", weights)
+            options.set("weights", weights)
+        options.set("threads", convert_threads, "convert_threads")
         text = ctypes.create_string_buffer(1024)
         pointer, code = watch.make(
             lambda model: lib.riffle_model_load(
-                os.fsencode(path), ctypes.byref(options), model, text, len(text)
+                os.fsencode(path), options.pointer, model, text, len(text)
             ),
             lib.riffle_model_free,
         )
@@ -182,14 +183,8 @@ class Model(_Closable):
 
     @property
     def info(self) -> ModelInfo:
-        struct = filled(C.ModelInfo)
-        self._check(lib.riffle_model_get_info(self._handle.pointer, ctypes.byref(struct)))
-        values: dict[str, Any]
-        values = {name: getattr(struct, name) for name in ModelInfo.__dataclass_fields__}
-        for name, value in values.items():
-            if isinstance(value, bytes):
-                values[name] = value.decode("utf-8", "replace")
-        return ModelInfo(**values)
+        found = facts(lib.riffle_model_info(self._handle.pointer))
+        return ModelInfo(**{name: found[name] for name in ModelInfo.__dataclass_fields__})
 
     # ---- tokens
 
@@ -267,31 +262,30 @@ class Model(_Closable):
         date: today, as "2026-11-23", for templates that ask for it."""
         messages = messages_of(messages)
         array = (C.Message * len(messages))()
-        reasoning = (ctypes.c_char_p * len(messages))()
         for i, message in enumerate(messages):
             for key in ("role", "content"):
                 setattr(array[i], key, text_argument(f"messages[{i}].{key}", message[key]))
             if message["role"] == "developer":  # templates know it as the system's
                 array[i].role = b"system"
             if message.get("reasoning_content"):
-                reasoning[i] = text_argument(
+                array[i].reasoning = text_argument(
                     f"messages[{i}].reasoning_content", message["reasoning_content"]
                 )
-        options = filled(C.ChatOptions)
-        options.reasoning = reasoning
+        options = Options()
         if thinking is not None:
             wanted = thinking_argument(thinking)
-            options.thinking = C.THINKING_ON if wanted else C.THINKING_OFF
+            options.set("thinking", "on" if wanted else "off")
             if isinstance(wanted, str):
-                options.reasoning_effort = wanted.encode()
+                options.set("reasoning-effort", wanted)
         if date is not None:
-            options.date = text_argument("date", date)
+            text_argument("date", date)
+            options.set("date", date)
         return self._filled_tokens(
             lambda tokens, capacity, n: lib.riffle_chat_prompt(
                 self._handle.pointer,
                 array,
                 len(array),
-                ctypes.byref(options),
+                options.pointer,
                 tokens,
                 capacity,
                 n,
@@ -395,15 +389,14 @@ class Context(_Closable):
         self, model: Model, *, progress: ProgressCallback | None = None, **settings: SettingValue
     ):
         self.model = model
-        options = filled(C.ContextOptions)
+        options, watch = Options(), Watch(progress)
         for name, value in settings.items():
             set_setting(options, name, value)
-        watch = Watch(progress)
-        options.progress = watch.fn
+        options.set_progress(watch.fn)
         text = ctypes.create_string_buffer(1024)
         pointer, code = watch.make(
             lambda context: lib.riffle_context_create(
-                model._handle.pointer, ctypes.byref(options), context, text, len(text)
+                model._handle.pointer, options.pointer, context, text, len(text)
             ),
             lib.riffle_context_free,
         )
@@ -438,12 +431,11 @@ class Context(_Closable):
         return str(lib.riffle_context_notice(self._handle.pointer).decode("utf-8", "replace"))
 
     def stats(self) -> dict[str, float]:
-        """Counters and times since the context was made, as in riffle_stats."""
-        stats = filled(C.Stats)
-        self._check(lib.riffle_get_stats(self._handle.pointer, ctypes.byref(stats)))
-        return {
-            name: getattr(stats, name) for name, *_ in C.Stats._fields_ if name != "struct_size"
-        }
+        """Counters and times since the context was made, as riffle_context_stats lists them."""
+        stats = lib.riffle_context_stats(self._handle.pointer)
+        if not stats:
+            raise MemoryError
+        return facts(stats)
 
     def session(self) -> Session:
         """A new, empty session."""
@@ -471,9 +463,9 @@ class Context(_Closable):
         )
         file = Handle(pointer, lib.riffle_session_file_free)
         try:
-            info = filled(C.SessionFileInfo)
-            check(lib.riffle_session_file_get_info(file.pointer, ctypes.byref(info)), None)
-            data = ctypes.string_at(info.data, info.data_size) if info.data else b""
+            n = ctypes.c_size_t()
+            kept = lib.riffle_session_file_data(file.pointer, ctypes.byref(n))
+            data = ctypes.string_at(kept, n.value) if kept else b""
             watch = Watch(progress)
 
             def load(session: Any) -> int:
@@ -583,14 +575,17 @@ class Session(_Closable):
         self, path: Path, *, data: bytes = b"", progress: ProgressCallback | None = None
     ) -> None:
         """Keeps the session in a file that only its owner can read. data: saved with it."""
-        options, watch = filled(C.SaveOptions), Watch(progress)
-        kept = ctypes.create_string_buffer(data, len(data)) if data else None
-        if kept is not None:
-            options.data, options.data_size = ctypes.cast(kept, ctypes.c_void_p), len(data)
-        options.progress = watch.fn
+        options, watch = Options(), Watch(progress)
+        options.set_progress(watch.fn)
         self.context._call(
             lambda: lib.riffle_session_save(
-                self._handle.pointer, os.fsencode(path), ctypes.byref(options)
+                self._handle.pointer,
+                os.fsencode(path),
+                0,
+                data or None,
+                len(data),
+                None,
+                options.pointer,
             ),
             watch,
         )

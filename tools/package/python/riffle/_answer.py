@@ -31,7 +31,8 @@ class Run:
         self.pieces: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._session = session
         self._tokens = tokens_array(tokens)
-        self._options, self._kept = generate_options(options, session.context.model._handle.pointer)
+        self._options = generate_options(options, session.context.model._handle.pointer)
+        self._with_logprobs = self._options.get("logprobs") == "true"
         self._watch = Watch(progress)
         self._token_fn = C.TokenFn(self._on_token)
         self._error: BaseException | None = None
@@ -76,7 +77,7 @@ class Run:
             t = token.contents
             text = ctypes.string_at(t.text, t.text_len).decode() if t.text_len else ""
             logprobs = None
-            if self._options.sampling.logprobs and t.id >= 0:
+            if self._with_logprobs and t.id >= 0:
                 logprobs = t.logprob, [(one.token, one.logprob) for one in t.top[: t.n_top]]
             self.pieces.put((t.id, text, logprobs))
             return not self._watch.stopped
@@ -102,7 +103,7 @@ class Run:
             check(
                 lib.riffle_generate(
                     self._session_pointer,
-                    ctypes.byref(self._options),
+                    self._options.pointer,
                     self._token_fn,
                     None,
                     ctypes.byref(result),
@@ -155,9 +156,9 @@ class Answer(Iterator[str]):
     ):
         options = with_seed(options)
         # A wrong option is an error now.
-        struct, _ = generate_options(options, session.context.model._handle.pointer)
+        made = generate_options(options, session.context.model._handle.pointer)
         #: The seed of the answer. With seed=-1 it is the random seed.
-        self.seed = int(struct.sampling.seed)
+        self.seed = int(made.get("seed"))
         self._start: tuple[Any, ...] | None = (session, tokens, options, progress)
         self._close_session = close_session
         self._session: Session | None = session

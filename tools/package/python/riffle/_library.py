@@ -20,25 +20,40 @@ from ctypes import (
     c_int32,
     c_size_t,
     c_uint32,
+    c_uint64,
     c_void_p,
 )
-from typing import Any, Callable, TypeVar, Union
+from typing import Any, Callable, Union
 
 from . import _structs as C
 
 Path = Union[str, "os.PathLike[str]"]
 
-# Result and arguments of each function, as riffle.h declares them.
+CREATE: list[Any] = [POINTER(c_void_p), POINTER(c_char), c_size_t]  # the handle, and an error's text
+
+# Result and arguments of each function, as the headers declare them.
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "riffle_version": (c_char_p, []),
     "riffle_status_name": (c_char_p, [c_int]),
-    "riffle_model_load": (
-        c_int,
-        [c_char_p, POINTER(C.ModelOptions), POINTER(c_void_p), POINTER(c_char), c_size_t],
-    ),
+    "riffle_options_create": (c_void_p, []),
+    "riffle_options_free": (None, [c_void_p]),
+    "riffle_options_set": (c_int, [c_void_p, c_char_p, c_char_p]),
+    "riffle_options_get": (c_char_p, [c_void_p, c_char_p]),
+    "riffle_options_error": (c_char_p, [c_void_p]),
+    "riffle_options_set_progress": (None, [c_void_p, C.ProgressFn, c_void_p]),
+    "riffle_options_set_stop": (c_int, [c_void_p, POINTER(c_char_p), c_size_t]),
+    "riffle_options_set_breakers": (c_int, [c_void_p, POINTER(c_char_p), c_size_t]),
+    "riffle_options_set_logit_bias": (c_int, [c_void_p, POINTER(C.LogitBias), c_size_t]),
+    "riffle_options_set_grammar": (c_int, [c_void_p, c_void_p]),
+    "riffle_info_name": (c_char_p, [c_void_p, c_size_t]),
+    "riffle_info_kind_of": (c_int, [c_void_p, c_char_p]),
+    "riffle_info_number": (c_double, [c_void_p, c_char_p]),
+    "riffle_info_text": (c_char_p, [c_void_p, c_char_p]),
+    "riffle_setting_at": (c_void_p, [c_size_t]),
+    "riffle_model_load": (c_int, [c_char_p, c_void_p, *CREATE]),
     "riffle_model_free": (None, [c_void_p]),
     "riffle_model_error": (c_char_p, [c_void_p]),
-    "riffle_model_get_info": (c_int, [c_void_p, POINTER(C.ModelInfo)]),
+    "riffle_model_info": (c_void_p, [c_void_p]),
     "riffle_tokenize": (
         c_int,
         [c_void_p, c_char_p, c_size_t, c_uint32, POINTER(c_int32), c_size_t, POINTER(c_size_t)],
@@ -55,21 +70,19 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
             c_void_p,
             POINTER(C.Message),
             c_size_t,
-            POINTER(C.ChatOptions),
+            c_void_p,
             POINTER(c_int32),
             c_size_t,
             POINTER(c_size_t),
             POINTER(c_bool),
         ],
     ),
-    "riffle_context_create": (
-        c_int,
-        [c_void_p, POINTER(C.ContextOptions), POINTER(c_void_p), POINTER(c_char), c_size_t],
-    ),
+    "riffle_context_create": (c_int, [c_void_p, c_void_p, *CREATE]),
     "riffle_context_free": (None, [c_void_p]),
     "riffle_context_error": (c_char_p, [c_void_p]),
     "riffle_context_length": (c_size_t, [c_void_p]),
     "riffle_context_notice": (c_char_p, [c_void_p]),
+    "riffle_context_stats": (c_void_p, [c_void_p]),
     "riffle_abort": (None, [c_void_p, c_bool]),
     "riffle_session_create": (c_int, [c_void_p, POINTER(c_void_p)]),
     "riffle_session_free": (None, [c_void_p]),
@@ -77,29 +90,19 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "riffle_session_truncate": (c_int, [c_void_p, c_size_t]),
     "riffle_session_fork": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
     "riffle_prefill_to": (c_int, [c_void_p, POINTER(c_int32), c_size_t, C.ProgressFn, c_void_p]),
-    "riffle_session_save": (c_int, [c_void_p, c_char_p, POINTER(C.SaveOptions)]),
-    "riffle_session_file_open": (c_int, [c_char_p, POINTER(c_void_p), POINTER(c_char), c_size_t]),
+    "riffle_session_save": (
+        c_int,
+        [c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_uint64), c_void_p],
+    ),
+    "riffle_session_file_open": (c_int, [c_char_p, *CREATE]),
     "riffle_session_file_free": (None, [c_void_p]),
-    "riffle_session_file_get_info": (c_int, [c_void_p, POINTER(C.SessionFileInfo)]),
+    "riffle_session_file_data": (c_void_p, [c_void_p, POINTER(c_size_t)]),
     "riffle_session_load": (c_int, [c_void_p, c_void_p, POINTER(c_void_p), C.ProgressFn, c_void_p]),
-    "riffle_generate": (
-        c_int,
-        [c_void_p, POINTER(C.GenerateOptions), C.TokenFn, c_void_p, POINTER(C.Result)],
-    ),
-    "riffle_grammar_create": (
-        c_int,
-        [c_void_p, c_int, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_char), c_size_t],
-    ),
-    "riffle_grammar_continue": (
-        c_int,
-        [c_void_p, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_char), c_size_t],
-    ),
+    "riffle_generate": (c_int, [c_void_p, c_void_p, C.TokenFn, c_void_p, POINTER(C.Result)]),
+    "riffle_grammar_create": (c_int, [c_void_p, c_int, c_char_p, c_size_t, *CREATE]),
+    "riffle_grammar_continue": (c_int, [c_void_p, c_char_p, c_size_t, *CREATE]),
     "riffle_grammar_free": (None, [c_void_p]),
-    "riffle_get_stats": (c_int, [c_void_p, POINTER(C.Stats)]),
-    "riffle_setting_at": (POINTER(C.Setting), [c_size_t]),
-    "riffle_setting_set": (c_bool, [POINTER(C.Setting), c_void_p, c_double]),
 }
-SIGNATURES |= {s.DEFAULTS: (None, [POINTER(s), c_size_t]) for s in C.STRUCTS if s.DEFAULTS}
 
 
 def _load() -> ctypes.CDLL:
@@ -187,17 +190,19 @@ def check(code: int, text: bytes | None) -> None:
         raise ERRORS.get(code, Error)(words, code)
 
 
-AnyStruct = TypeVar("AnyStruct", bound=C.Struct)
-
-
-def filled(kind: type[AnyStruct]) -> AnyStruct:
-    """A struct with its size and, if it holds options, the library's defaults."""
-    struct = kind()
-    if kind.DEFAULTS:
-        getattr(lib, kind.DEFAULTS)(ctypes.byref(struct), ctypes.sizeof(kind))
-    else:
-        struct.struct_size = ctypes.sizeof(kind)
-    return struct
+def facts(info: int) -> dict[str, Any]:
+    """The numbers and texts of a riffle_info."""
+    found: dict[str, Any] = {}
+    while name := lib.riffle_info_name(info, len(found)):
+        kind = lib.riffle_info_kind_of(info, name)
+        value: Any
+        if kind == C.INFO_TEXT:
+            value = lib.riffle_info_text(info, name).decode("utf-8", "replace")
+        else:
+            types = {C.INFO_INTEGER: int, C.INFO_BOOL: bool}
+            value = types.get(kind, float)(lib.riffle_info_number(info, name))
+        found[name.decode()] = value
+    return found
 
 
 class Handle:

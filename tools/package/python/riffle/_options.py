@@ -1,4 +1,4 @@
-"""Options of an answer: riffle_generate_options from keyword arguments."""
+"""Options of an answer from keyword arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from . import _structs as C
-from ._library import BadArgument, check, filled, lib, unknown_name, wrong_type
+from ._library import BadArgument, check, lib, unknown_name, wrong_type
+from ._settings import Options, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,11 +52,12 @@ if TYPE_CHECKING:
         grammar: str  # GBNF; at most one of grammar, json_schema and regex
         json_schema: Union[str, Mapping[str, Any]]  # a dict, or its JSON text
         regex: str  # the whole answer matches it
-        reasoning: int  # 0, 1, 2: none, allowed, begun. With a grammar; chat and ask set it
+        # Where reasoning may be in an answer with a grammar; chat and ask set it.
+        reasoning: Literal["none", "allowed", "begun"]
 
 
 class Grammar:
-    """A compiled grammar, freed with the last answer that uses it."""
+    """A compiled grammar."""
 
     def __init__(self, model: Any, kind: int, text: str):
         pointer, err = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
@@ -88,15 +90,6 @@ class Grammar:
             lib.riffle_grammar_free(self.pointer)
 
 
-# : Options that are no member, or differ from it.
-HIDDEN = {
-    "struct_size",
-    "sampling",
-    "n_stop",
-    "n_logit_bias",
-    "n_dry_sequence_breakers",
-    "reserved",
-}
 GRAMMARS = {
     "grammar": C.GRAMMAR_GBNF,
     "json_schema": C.GRAMMAR_JSON_SCHEMA,
@@ -116,11 +109,11 @@ def thinking_argument(value: Any) -> bool | str:
     raise wrong_type("thinking", value, "True, False, 'low', 'medium' or 'high'")
 
 
-def reasoning_of(inside: bool, thinking: Thinking) -> int:
+def reasoning_of(inside: bool, thinking: Thinking) -> Literal["none", "allowed", "begun"]:
     """The place of reasoning in the answer to a message; a grammar does not constrain it."""
     if inside:
-        return C.REASONING_BEGUN
-    return C.REASONING_NONE if thinking is False else C.REASONING_ALLOWED
+        return "begun"
+    return "none" if thinking is False else "allowed"
 
 
 # : Names of options in other packages, and the names to use here.
@@ -179,26 +172,33 @@ def grammar_text(name: str, value: Any) -> str:
     )
 
 
-def set_number(target: Any, name: str, value: Any) -> None:
-    """A member that is a number or a bool."""
-    field = dict((f[0], f[1]) for f in type(target)._fields_)[name]
-    example = field().value
-    kind: type = numbers.Real
-    expected = "a number"
-    if isinstance(example, bool):
-        kind, expected = bool, "True or False"
-        if name == "logprobs":
-            expected += "; top_logprobs gives the number"
-    elif isinstance(example, int):
-        kind, expected = numbers.Integral, "a whole number"
+#: The one option whose name here is not that of the command's flag.
+NAMES = {"temp": "temperature"}
+
+
+def options_by_name() -> dict[str, dict[str, Any]]:
+    rows = [row for row in table() if row["options"] in ("sampling", "answer")]
+    return {NAMES.get(row["name"], row["name"].replace("-", "_")): row for row in rows}
+
+
+def set_option(options: Options, name: str, row: Mapping[str, Any], value: Any) -> None:
+    """An option of the library's table."""
+    kinds: dict[str, tuple[type, str]] = {
+        "switch": (bool, "True or False"),
+        "integer": (numbers.Integral, "a whole number"),
+        "number": (numbers.Real, "a number"),
+    }
+    kind, expected = kinds.get(row["type"], (str, row["expected"]))
+    if name == "logprobs":
+        expected += "; top_logprobs gives the number"
     if not isinstance(value, kind):
         raise wrong_type(name, value, expected)
-    if isinstance(example, int) and field(value).value != value:
-        fits = f"a number that fits {8 * ctypes.sizeof(field)} bits"
-        if name == "seed":
-            fits = f"a whole number from 0 to {2**64 - 1}, or -1 for a random seed"
-        raise ValueError(f"{name}: found {value}, expected {fits}")
-    setattr(target, name, value)
+    if name == "seed" and not 0 <= value < 2**64:
+        raise ValueError(
+            f"seed: found {value}, expected a whole number from 0 to {2**64 - 1}, or -1 for a "
+            "random seed"
+        )
+    options.set(row["name"], value, name)
 
 
 #: Bits of a random seed: JSON readers that keep numbers as doubles do not round such a seed.
@@ -213,48 +213,42 @@ def with_seed(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def generate_options(options: dict[str, Any], model: Any) -> tuple[C.GenerateOptions, Any]:
-    """Returns riffle_generate_options of keyword arguments, and the objects that have to live as
-    long.
+def set_grammar(options: Options, model: Any, name: str, value: Any, begun: str) -> None:
+    grammar = Grammar(model, GRAMMARS[name], grammar_text(name, value))
+    if begun:
+        grammar = Grammar.behind(grammar, begun)
+    options.set_grammar(grammar.pointer)  # the options keep it
+
+
+def generate_options(given: dict[str, Any], model: Any) -> Options:
+    """Returns the library's options of keyword arguments.
 
     An option that is None is left out. _begun: the text of a message that the answer continues."""
-    begun = options.get("_begun", "")
-    options = {k: v for k, v in options.items() if v is not None and k != "_begun"}
-    struct = filled(C.GenerateOptions)
-    kept: list[Any] = []
-    names = {name for name, *_ in C.GenerateOptions._fields_ + C.Sampling._fields_}
-    names = (names | GRAMMARS.keys()) - HIDDEN
-    if len(options.keys() & GRAMMARS.keys()) > 1:
+    begun = given.get("_begun", "")
+    given = {k: v for k, v in given.items() if v is not None and k != "_begun"}
+    rows = options_by_name()
+    if len(given.keys() & GRAMMARS.keys()) > 1:
         raise TypeError("found several of grammar, json_schema and regex; expected one")
-    for name, value in options.items():
-        if name in ("stop", "dry_sequence_breakers"):
-            texts = texts_of(name, value)
-            # One more, which is NULL: the pointer is none even without texts.
-            strings = (ctypes.c_char_p * (len(texts) + 1))(*[s.encode() for s in texts])
-            kept.append(strings)
-            target = struct if name == "stop" else struct.sampling
-            setattr(target, name, strings)
-            setattr(target, "n_" + name, len(texts))
+    options = Options()
+    for name, value in given.items():
+        if name in rows:
+            set_option(options, name, rows[name], value)
+        elif name == "stop":
+            options.set_stop(texts_of(name, value))
+        elif name == "dry_sequence_breakers":
+            options.set_breakers(texts_of(name, value))
         elif name == "logit_bias":
-            pairs = biases_of(value)
-            biases = (C.LogitBias * len(pairs))(*pairs)
-            kept.append(biases)
-            struct.sampling.logit_bias, struct.sampling.n_logit_bias = biases, len(biases)
+            options.set_logit_bias(biases_of(value))
         elif name in GRAMMARS:
-            kept.append(Grammar(model, GRAMMARS[name], grammar_text(name, value)))
-            if begun:
-                kept.append(Grammar.behind(kept[-1], begun))
-            struct.grammar = kept[-1].pointer
-        elif name not in names:
+            set_grammar(options, model, name, value, begun)
+        else:
+            names = rows.keys() | GRAMMARS.keys() | {"stop", "dry_sequence_breakers", "logit_bias"}
             raise unknown_name(
                 "option", name, names, OTHER_NAMES, "expected one of " + ", ".join(sorted(names))
             )
-        else:
-            set_number(struct if hasattr(struct, name) else struct.sampling, name, value)
-    if struct.sampling.top_logprobs and not struct.sampling.logprobs:
+    top = options.get("top-logprobs")
+    if top != "0" and options.get("logprobs") != "true":
         raise BadArgument(
-            f"top_logprobs: found {struct.sampling.top_logprobs} without logprobs=True, "
-            "expected both",
-            C.BAD_ARGUMENT,
+            f"top_logprobs: found {top} without logprobs=True, expected both", C.BAD_ARGUMENT
         )
-    return struct, kept
+    return options

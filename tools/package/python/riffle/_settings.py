@@ -1,30 +1,95 @@
-"""Settings of a context by name, from the library's table of them."""
+"""Options by name, with the ranges and the words of the library's table of settings."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import numbers
-import re
 from typing import Any, Union
 
 from . import _structs as C
-from ._library import BadArgument, bool_argument, lib, shown, unknown_name
+from ._library import BadArgument, bool_argument, check, facts, lib, shown, unknown_name
 
 #: A word, a number or a bool: what the setting takes.
 SettingValue = Union[str, int, float, bool]
 
 
-def settings_by_name() -> dict[str, Any]:
+class Options:
+    """riffle_options: the settings of everything, each function reads its own."""
+
+    def __init__(self) -> None:
+        self.pointer = lib.riffle_options_create()
+        if not self.pointer:
+            raise MemoryError
+
+    def __del__(self) -> None:
+        if getattr(self, "pointer", None):
+            lib.riffle_options_free(self.pointer)
+
+    def check(self, code: int) -> None:
+        check(code, lib.riffle_options_error(self.pointer))
+
+    def set(self, option: str, value: SettingValue, name: str = "") -> None:
+        """name: the option in errors, as the caller knows it."""
+        code = lib.riffle_options_set(self.pointer, option.encode(), text_of(value).encode())
+        if code != C.OK:
+            words = lib.riffle_options_error(self.pointer).decode("utf-8", "replace")
+            text = words.replace(option, name or option, 1)
+            check(code, text.encode())
+
+    def get(self, option: str) -> str:
+        return str(lib.riffle_options_get(self.pointer, option.encode()).decode())
+
+    def set_progress(self, progress: Any) -> None:
+        lib.riffle_options_set_progress(self.pointer, progress, None)
+
+    def set_stop(self, texts: list[str]) -> None:
+        self.check(lib.riffle_options_set_stop(self.pointer, strings(texts), len(texts)))
+
+    def set_breakers(self, texts: list[str]) -> None:
+        self.check(lib.riffle_options_set_breakers(self.pointer, strings(texts), len(texts)))
+
+    def set_logit_bias(self, pairs: list[C.LogitBias]) -> None:
+        array = (C.LogitBias * len(pairs))(*pairs)
+        self.check(lib.riffle_options_set_logit_bias(self.pointer, array, len(pairs)))
+
+    def set_grammar(self, grammar: ctypes.c_void_p) -> None:
+        self.check(lib.riffle_options_set_grammar(self.pointer, grammar))
+
+
+def strings(texts: list[str]) -> Any:
+    # One more, which is NULL: the pointer is none even without texts.
+    return (ctypes.c_char_p * (len(texts) + 1))(*[text.encode() for text in texts])
+
+
+def text_of(value: SettingValue) -> str:
+    """The value as riffle_options_set takes it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, numbers.Integral) or float(value).is_integer():
+        return str(int(value))
+    return repr(float(value))
+
+
+@functools.lru_cache(maxsize=None)
+def table() -> tuple[dict[str, Any], ...]:
+    """The rows of the library's table of settings."""
+    rows = []
+    while row := lib.riffle_setting_at(len(rows)):
+        rows.append(facts(row))
+    return tuple(rows)
+
+
+def settings_by_name() -> dict[str, dict[str, Any]]:
     """The settings of a context and its selection, by the names that riffle's JSON output uses and
-    by those of riffle.h."""
-    found: dict[str, Any] = {}
-    index = 0
-    while setting := lib.riffle_setting_at(index):
-        s = setting.contents
-        if s.options in (C.OPTIONS_CONTEXT, C.OPTIONS_SELECTION):
-            found.setdefault(s.json.decode() or s.id.decode(), setting)
-            found.setdefault(s.id.decode().split(".")[-1], setting)
-        index += 1
+    by those of the command's flags."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in table():
+        if row["options"] in ("context", "selection"):
+            found.setdefault(row["json"] or row["name"].replace("-", "_"), row)
+            found.setdefault(row["name"].replace("-", "_"), row)
     return found
 
 
@@ -47,60 +112,20 @@ OTHER_NAMES = {
 }
 
 
-def bytes_of(text: str) -> int | None:
-    """A size such as 12G or 1.5G, as on the command line; None: the text is no size."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(?:([kmgt])(?:i?b)?)?", text, re.I | re.A)
-    if not found:
-        return None
-    size = float(found[1]) * 2.0 ** (10 * " kmgt".index((found[2] or " ").lower()))
-    if size >= 2.0**63 or (not found[2] and not size.is_integer()):
-        return None
-    return int(size)
-
-
-def set_setting(options: C.ContextOptions, name: str, value: SettingValue) -> None:
+def set_setting(options: Options, name: str, value: SettingValue) -> None:
     settings = settings_by_name()
-    setting = settings.get(name)
-    if setting is None:
+    row = settings.get(name)
+    if row is None:
         raise unknown_name("setting", name, settings, OTHER_NAMES, "riffle.settings() lists all")
-    s = setting.contents
-    words = s.words.decode().split("|") if s.words else []
     if not isinstance(value, (str, numbers.Real)):
         raise TypeError(f"{name}: found {shown(value)}, expected a str, a number or a bool")
-    is_size = s.id in (b"gpu_mem", b"host_mem")
-    is_bool = s.type == C.MEMBER_BOOL and not words
-    if is_bool:
+    if row["type"] == "switch":
         bool_argument(name, value)
-    number: Any = value
-    if isinstance(value, str) and value in words and not words[0].isdigit():
-        number = s.low + words.index(value)
-    elif isinstance(value, str) and is_size:
-        number = bytes_of(value)
-    # A plain number is refused, as on the command line: nobody who types 12 means 12 bytes.
-    plain = not isinstance(value, str) or value.isdigit()
-    if is_size and plain and isinstance(number, numbers.Real) and 0 < number < 2**20:
-        unit = "G" if number < 1000 else "M"
-        raise BadArgument(
-            f"{name}: found {value!r}, which is {number} bytes, "
-            f"expected a size such as '{number}{unit}'",
-            C.BAD_ARGUMENT,
-        )
-    target = options.selection if s.options == C.OPTIONS_SELECTION else options
-    if not isinstance(number, numbers.Real) or not lib.riffle_setting_set(
-        setting, ctypes.byref(target), float(number)
-    ):
-        expected = s.range.decode()
-        if words and not words[0].isdigit():
-            expected = ", ".join(words[:-1]) + f" or {words[-1]}"
-        elif is_size:
-            expected = "a number of bytes, at least 1048576, or a text such as '512M' or '12G'"
-        elif isinstance(value, str):
-            what = "a number of tokens" if s.id == b"n_ctx" else "a number"
-            expected = f"{what}: {expected}"
-        raise BadArgument(f"{name}: found {value!r}, expected {expected}", C.BAD_ARGUMENT)
+    elif isinstance(value, bool):
+        raise BadArgument(f"{name}: found {value}, expected {row['expected']}", C.BAD_ARGUMENT)
+    options.set(row["name"], value, name)
 
 
 def settings() -> dict[str, str]:
     """The settings that Model and Context take as keyword arguments, and their effects."""
-    found = settings_by_name()
-    return {name: s.contents.help.decode() for name, s in found.items() if s.contents.help}
+    return {name: row["help"] for name, row in settings_by_name().items() if row["help"]}

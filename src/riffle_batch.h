@@ -1,0 +1,129 @@
+/* riffle_batch.h: many requests at once. The rules of riffle.h hold.
+ */
+#ifndef RIFFLE_BATCH_H
+#define RIFFLE_BATCH_H
+
+#include "riffle.h"
+#include "riffle_session_file.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A scheduler runs any number of requests over one context, first come first served. An iteration
+ * is one decode step of the sequences that fit together, then a piece of the next prompt's prefill
+ * (SparseServe, section 3). Requests wait in the scheduler; a request that runs has a session of
+ * its own. While a prompt is half read, riffle_prefill of other sessions is RIFFLE_BAD_ARGUMENT.
+ *
+ * A request's text is the one that riffle_generate gives alone. On a GPU a prompt's last bits
+ * depend on where it is cut, so prefill-mode chunks can change a text there. A prompt may begin
+ * like another one. Then it takes over the KV of the common tokens: on cpu and emu of all of them,
+ * on cuda of a multiple of prefill-chunk, which changes no bit.
+ *
+ * If memory runs out (host-mem of the context, or the machine's), the youngest request restarts
+ * later, with the same text. A request that does not fit alone ends with RIFFLE_OUT_OF_MEMORY.
+ *
+ * A sequence's working set is the union of the blocks that its last steps selected. A step reads
+ * nearly the same blocks as the steps before it. So sequences that step together load little while
+ * their working sets fit in the slot pool. With "working-set-steps" w, sequences step together
+ * while the sets of w steps fit. With 0, riffle chooses the batch with the most estimated tokens a
+ * second, from working sets of 1 to 16 steps and the measured time of past steps. A sequence that
+ * is left out waits for a later iteration, with its KV in host memory. After "max-skips" iterations
+ * it goes first.
+ *
+ * Options of riffle_scheduler_create (riffle-batch(1), riffle_setting_at):
+ *
+ * - max-seqs: sequences that hold KV at once; 0: "sessions" of the context. On cpu and emu with a
+ *   host-mem, finished sequences whose beginning a waiting prompt shares are kept in addition
+ * - max-iteration-tokens: tokens of one iteration: one for each decoding sequence, those computed
+ *   ahead (lookup), and prefill's token-layers over the number of layers; 0: no limit
+ * - max-inject-tokens: token-layers of prefill that follow a decode step; 0: 2048 for each layer.
+ *   The smallest piece is one prefill-chunk of one layer
+ * - prefill-mode: layers: a few whole layers of the prompt in each iteration, parts of a layer if
+ *   the prompt is long; chunks: a piece of the prompt through all layers, as other systems do;
+ *   whole: the whole prompt
+ * - prefix-reuse: false: read each prompt on its own, also if prompts begin alike
+ * - ws-control: false: all sequences that hold KV step together (for comparison) */
+typedef struct riffle_scheduler riffle_scheduler;
+
+/* All callbacks are called inside riffle_scheduler_step and riffle_scheduler_cancel, and may
+ * submit. user is that of riffle_scheduler_create. */
+
+/* A token of a request's answer; false stops this answer (RIFFLE_FINISH_ABORTED). */
+typedef bool (*riffle_request_token_fn)(void* user, uint64_t id, const riffle_token* token);
+
+/* A request has ended. status: RIFFLE_OK, or why there is no answer: RIFFLE_CONTEXT_FULL,
+ * RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, ... The facts live during the call:
+ *   error: the text of status, or ""
+ *   finish (riffle_finish), n_tokens: as in riffle_result
+ *   prompt_tokens; reused_tokens: of them, taken from another request's KV; loaded_tokens: taken
+ *     from a saved session (on_begin)
+ *   and the statistics of its session (riffle_session_stats) */
+typedef void (*riffle_request_end_fn)(void* user, uint64_t id, riffle_status status,
+                                      const riffle_info* end);
+
+/* A request is about to begin, and takes over n_shared tokens of its prompt from another request.
+ * Return a saved session that begins like the prompt, to take more tokens from it, or NULL. The
+ * file may be freed as soon as the call of the scheduler has returned. If it cannot be loaded, the
+ * prompt is read. Not called where requests take nothing over: without prefix-reuse, and with
+ * selections that riffle_session_fork refuses. */
+typedef riffle_session_file* (*riffle_request_begin_fn)(void* user, uint64_t id, size_t n_shared);
+
+/* A request's prompt has been read; no token of its answer has been drawn. session: lent for the
+ * call, to ask for its reach and to save a beginning, and for nothing else. The facts live during
+ * the call:
+ *   reuse_unit: requests take over a multiple of this many tokens
+ *   loaded_tokens
+ *   load_status (riffle_status), load_error: RIFFLE_OK and "": on_begin's file was loaded or not
+ *     needed, or was NULL */
+typedef void (*riffle_request_prompt_fn)(void* user, uint64_t id, riffle_session* session,
+                                         const riffle_info* prompt);
+
+/* Makes a scheduler: one for a context at a time; free it before the context. */
+RIFFLE_API riffle_status riffle_scheduler_create(riffle_context* context,
+                                                 const riffle_options* options, void* user,
+                                                 riffle_scheduler** scheduler);
+/* Drops requests that are left, unanswered. */
+RIFFLE_API void riffle_scheduler_free(riffle_scheduler* scheduler);
+
+/* Each may be NULL, as at the start. */
+RIFFLE_API void riffle_scheduler_on_token(riffle_scheduler* scheduler, riffle_request_token_fn fn);
+RIFFLE_API void riffle_scheduler_on_end(riffle_scheduler* scheduler, riffle_request_end_fn fn);
+RIFFLE_API void riffle_scheduler_on_begin(riffle_scheduler* scheduler, riffle_request_begin_fn fn);
+RIFFLE_API void riffle_scheduler_on_prompt(riffle_scheduler* scheduler,
+                                           riffle_request_prompt_fn fn);
+
+/* Adds a request. Tokens and options (of answers) are copied. id may be NULL. RIFFLE_BAD_ARGUMENT
+ * and RIFFLE_CONTEXT_FULL come from this call, or later in on_end. */
+RIFFLE_API riffle_status riffle_scheduler_submit(riffle_scheduler* scheduler, const int32_t* tokens,
+                                                 size_t n_tokens, const riffle_options* options,
+                                                 uint64_t* id);
+/* Ends a request with RIFFLE_FINISH_ABORTED. RIFFLE_BAD_ARGUMENT if no request has this id. */
+RIFFLE_API riffle_status riffle_scheduler_cancel(riffle_scheduler* scheduler, uint64_t id);
+
+/* Runs one iteration. A request that fails ends with its own status. The call itself fails if
+ * nothing can continue (RIFFLE_DEVICE_LOST), or with RIFFLE_ABORTED after riffle_abort. After
+ * RIFFLE_ABORTED another call continues; tokens decoded before are kept. */
+RIFFLE_API riffle_status riffle_scheduler_step(riffle_scheduler* scheduler);
+/* Returns the number of requests that have not ended. */
+RIFFLE_API size_t riffle_scheduler_pending(const riffle_scheduler* scheduler);
+
+/* Facts of the last iteration that succeeded, valid until the next call of riffle_scheduler_step:
+ *   n_waiting, n_prefilling, n_decoding: requests after it
+ *   decode_rows, skipped: sequences that stepped; sequences that did not fit
+ *   prefill_token_layers: of prompts, read in it; prefill_pairs: query and key pairs of their
+ *     attention, in one head
+ *   prefill_kv_blocks: blocks that the device holds for prompts. emu: one layer of the longest
+ *     prompt so far. cuda: one layer of the prompt that is being read, or two small ones, so that
+ *     one can go to the host meanwhile
+ *   working_set, available: blocks of the sequences that stepped, estimated before the step; slots
+ *     for them (0: no pool). With working-set-steps 0: of the longest window that fits; if none
+ *     does, of one step
+ *   blocks_loaded, blocks_read: host to slot, by decode steps; attended by decode steps
+ *   seconds, decode_seconds */
+RIFFLE_API const riffle_info* riffle_scheduler_iteration(const riffle_scheduler* scheduler);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

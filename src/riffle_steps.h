@@ -1,0 +1,68 @@
+/* riffle_steps.h: sessions step by step, for an answer loop of your own, and several answers at
+ * once. The rules of riffle.h hold.
+ */
+#ifndef RIFFLE_STEPS_H
+#define RIFFLE_STEPS_H
+
+#include "riffle.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Appends tokens, with dense attention (except tokenselect with positions list).
+ * RIFFLE_CONTEXT_FULL if they do not fit, RIFFLE_BAD_ARGUMENT if n_tokens is 0 or an id is not in
+ * the vocabulary. After any error, RIFFLE_ABORTED too, the session is as before. progress may be
+ * NULL. */
+RIFFLE_API riffle_status riffle_prefill(riffle_session* session, const int32_t* tokens,
+                                        size_t n_tokens, riffle_progress_fn progress, void* user);
+
+/* Takes one decode step: appends tokens[i] to sessions[i] (all of one context, all different),
+ * attending through the selection. A session's result does not depend on the other sessions. */
+RIFFLE_API riffle_status riffle_step(riffle_context* context, riffle_session* const* sessions,
+                                     const int32_t* tokens, size_t n_sessions);
+
+/* Returns the logits after the last token: vocab_size floats owned by the session, valid until its
+ * next change; NULL if none. */
+RIFFLE_API const float* riffle_logits(const riffle_session* session);
+
+/* Answers as riffle_generate, for several sessions of one context at once. Texts are the same as
+ * one by one. options: NULL, or one for each session, of which each may be NULL. results: one for
+ * each, or NULL. index in the callback is the position in sessions. */
+RIFFLE_API riffle_status riffle_generate_many(riffle_context* context,
+                                              riffle_session* const* sessions,
+                                              const riffle_options* const* options,
+                                              size_t n_sessions, riffle_token_fn callback,
+                                              void* user, riffle_result* results);
+
+/* Returns the longest length, of at most n_tokens, to which the session can be cut or forked.
+ * Without sliding windows it is n_tokens, or the session's length if that is less. Layers with a
+ * sliding window that is shorter than the context keep KV for their window alone. A session of such
+ * a model can be cut to 0, to any of its last 64 tokens, and to the ends of its last two prompts
+ * (riffle_prefill, riffle_prefill_scored, riffle_prefill_to) or up to 64 tokens before them. For a
+ * fork, the place where it was forked counts as such an end. Other lengths may be possible too. */
+RIFFLE_API size_t riffle_session_reach(const riffle_session* session, size_t n_tokens);
+
+/* Keeps the first n_tokens and forgets the rest. If a token was forgotten, the logits are too.
+ * RIFFLE_BAD_ARGUMENT if the session is shorter, or if it cannot be cut there
+ * (riffle_session_reach); then the session is as before. */
+RIFFLE_API riffle_status riffle_session_truncate(riffle_session* session, size_t n_tokens);
+
+/* Makes a new session that holds the first n_tokens of another session of the same context. Either
+ * may be freed first. Full blocks are shared in host memory and in the slot pool; the unfilled
+ * block is copied. The new session has no logits: prefill at least one token. RIFFLE_BAD_ARGUMENT
+ * if session is shorter, or if it cannot be forked there (riffle_session_reach). RIFFLE_UNSUPPORTED
+ * with a selector that learns from the attention of prompts (lfps), or that places tokens by a list
+ * (positions list). */
+RIFFLE_API riffle_status riffle_session_fork(const riffle_session* session, size_t n_tokens,
+                                             riffle_session** fork);
+
+/* Takes the selection of these options for the steps that follow, all of it at once; as
+ * riffle_context_set. */
+RIFFLE_API riffle_status riffle_context_select(riffle_context* context,
+                                               const riffle_options* options);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,84 @@
+/* riffle_text.h: text to tokens and back, conversations, and what a vocabulary has. The rules of
+ * riffle.h hold.
+ */
+#ifndef RIFFLE_TEXT_H
+#define RIFFLE_TEXT_H
+
+#include "riffle.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  /* put the beginning-of-sequence token first, if the model's texts have one */
+  RIFFLE_TOKENIZE_BOS = 1,
+  /* read control tokens written in the text (such as <s>) as those tokens */
+  RIFFLE_TOKENIZE_SPECIAL = 2
+};
+
+/* RIFFLE_BAD_TEXT names the byte offset of the first invalid sequence. */
+RIFFLE_API riffle_status riffle_tokenize(riffle_model* model, const char* text, size_t text_len,
+                                         uint32_t flags, int32_t* tokens, size_t capacity,
+                                         size_t* n_tokens);
+
+/* Returns the byte offset of the first invalid sequence, as riffle_tokenize names it. -1: the text
+ * is UTF-8. */
+RIFFLE_API int64_t riffle_utf8_error(const char* text, size_t text_len);
+
+/* Writes the text of the tokens; control tokens give nothing; bytes that form no character become
+ * U+FFFD. No NUL is added. */
+RIFFLE_API riffle_status riffle_detokenize(riffle_model* model, const int32_t* tokens,
+                                           size_t n_tokens, char* text, size_t capacity,
+                                           size_t* text_len);
+
+/* Returns the piece of one token as the vocabulary spells it ("<s>", "\xe2\x96\x81Hello",
+ * "<0x0A>"), or NULL if out of range. */
+RIFFLE_API const char* riffle_token_piece(const riffle_model* model, int32_t token);
+
+/* Writes the bytes that a token stands for inside of a text; they need not be whole UTF-8
+ * characters. Control tokens: none. RIFFLE_BAD_ARGUMENT if the token is not in the vocabulary. */
+RIFFLE_API riffle_status riffle_token_bytes(riffle_model* model, int32_t token, char* bytes,
+                                            size_t capacity, size_t* n_bytes);
+
+/* Returns true if riffle_generate ends answers with this token, unless "ignore-eos" is set: eos_id,
+ * further end tokens that the model's files name, and the token that ends a turn of its chat
+ * template. */
+RIFFLE_API bool riffle_is_end_token(const riffle_model* model, int32_t token);
+
+/* Names of the chat formats that riffle has for models without a template, from index 0; NULL after
+ * the last. Static strings. */
+RIFFLE_API const char* riffle_chat_template_name(size_t index);
+
+/* Forms a conversation as tokens, ready for the model to answer. The model's own template is
+ * evaluated on the conversation, in bounded time and memory, and prints what Hugging Face's
+ * apply_chat_template prints with a generation prompt. Option "chat-template" of riffle_model_load
+ * replaces it by one of riffle's formats, for conversations [system,] user, assistant, user, ... If
+ * the last message is an assistant's, the tokens end with its content, and the model continues it
+ * (as with continue_final_message); if that message is empty, it is left out. Only what the
+ * template spells out becomes control tokens. A message that spells one stays plain text. The token
+ * that ends a turn in the template (<|im_end|>, <|eot_id|>) ends answers too. The template gets a
+ * message's reasoning as reasoning_content and drops or keeps it. Options:
+ *
+ *     thinking          default, on or off: enable_thinking of the template
+ *     reasoning-effort  low, medium or high: how long the model is to reason; "": the template's
+ *                       default. Only templates that ask for it read it (chat_effort)
+ *     date              today, as "2026-11-23". A template with a default date (Llama 3.2) ignores
+ *                       it, so that a conversation has the same tokens every day. Others that ask
+ *                       for the date fail if it is ""
+ *
+ * in_reasoning: set to true if the template has begun the model's reasoning, so that the answer's
+ * text begins inside of it; may be NULL. RIFFLE_UNSUPPORTED: the model has no template, it cannot
+ * be evaluated, or the model lacks tokens that the format needs. RIFFLE_BAD_ARGUMENT: there is no
+ * message; the template refuses the conversation; roles do not fit a named format; the template
+ * cannot continue the last message; or it prints nothing of a message that is not an assistant's.
+ * RIFFLE_BAD_TEXT: a message is not UTF-8. */
+RIFFLE_API riffle_status riffle_chat_prompt(riffle_model* model, const riffle_message* messages,
+                                            size_t n_messages, const riffle_options* options,
+                                            int32_t* tokens, size_t capacity, size_t* n_tokens,
+                                            bool* in_reasoning);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
