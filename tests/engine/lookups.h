@@ -1,7 +1,9 @@
 // Answers with and without tokens computed ahead, and what must be the same.
 #pragma once
+#include <memory>
 #include <string>
 
+#include "grammar/grammar.h"
 #include "tests/engine/steps.h"
 
 namespace riffle::test {
@@ -91,7 +93,7 @@ struct TestGrammar {
 // An answer of names, by a grammar. Its end is clear without a further step.
 inline GenerateOptions names(const TestGrammar& grammar, uint64_t seed) {
   GenerateOptions g = answer_of(200, 0.8f, seed);
-  g.grammar = grammar.handle;
+  g.grammar = std::make_shared<const riffle_grammar>(*grammar.handle);
   return g;
 }
 inline constexpr const char* kNames = R"(root ::= ("Anna " | "Otto " | [a-d]{2,9} "; "){20} "end")";

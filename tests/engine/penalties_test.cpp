@@ -134,8 +134,8 @@ TEST_CASE("penalties: bad values are named", "[sampler]") {
   s.top_logprobs = 21;
   CHECK(refusal(s) == "top_logprobs is 21, expected 0 to 20");
   s = sampling();
-  riffle_logit_bias bias[] = {{4, 1}, {4, 2}};
-  s.logit_bias = bias;
+  std::vector<riffle_logit_bias>& bias = s.logit_bias;
+  bias = {{4, 1}, {4, 2}};
   CHECK(refusal(s) == "logit_bias: token 4 occurs more than once, expected once");
   bias[1] = {-1, 0};
   CHECK(refusal(s) == "logit_bias[1]: token is -1, expected 0 or more");

@@ -88,7 +88,7 @@ TEST_CASE("cuts and forks are saved and go on with the same bits", "[session_fil
       a.check(riffle_session_truncate(s, 210));
       a.check(riffle_prefill(s, more.data(), 5, nullptr, nullptr));
       save(a, s, path);
-      CHECK(test::SessionFile(path).info().saves == 3);
+      CHECK(test::SessionFile(path).number("saves") == 3);
       go_on_alike(a, s, b, load(b, path), more);
     }
 }
@@ -135,7 +135,7 @@ TEST_CASE("saved sessions: list positions, other digests and none", "[session_fi
     for (Runtime* r : {&a, &b}) r->check(set_selection(r->context, &list));
     for (const int32_t t : more) a.check(riffle_step(a.context, &s, &t, 1));
     save(a, s, path);
-    CHECK(test::SessionFile(path).info().list_positions);
+    CHECK(test::SessionFile(path).number("list_positions") == 1);
     go_on_alike(a, s, b, load(b, path), more);
   }
   SECTION("an empty session") {

@@ -15,13 +15,15 @@ FUZZ_LIB     := $(addprefix src/model/,model weights) \
                 $(patsubst %.cpp,%,$(wildcard src/chat/*.cpp)) \
                 $(patsubst %.cpp,%,$(wildcard src/grammar/*.cpp)) \
                 $(addprefix src/kv/,kv_shape host_store kv_store working_set file/session_file) \
-                $(addprefix src/util/,c_locale checked checksum control_groups cpu_limits file json json_file mapped_file read_ahead) \
-                src/util/buffer src/util/thread_pool src/util/error src/util/settings src/util/settings_table src/api/api_text \
+                $(addprefix src/util/,c_locale checked checksum control_groups cpu_limits file json json_file mapped_file nearest_word \
+                read_ahead size_text) \
+                src/util/buffer src/util/thread_pool src/util/error $(patsubst %.cpp,%,$(wildcard src/util/settings*.cpp)) \
+                $(addprefix src/api/,api_handles api_options api_text info) src/quantize/weight_mix \
                 $(addprefix src/select/,papers/lfps papers/lfps_tables ranking block_masses int4_keys) \
                 $(addprefix kernels/cpu/,attention/attention_scalar attention/gather_scalar attention/gather_avx2 \
                 attention/gather_avx512 select/select_scalar select/papers/score_table_scalar \
                 select/papers/score_table_avx512) \
-                $(addprefix src/cli/,text seed saved_text thinking batch/format batch/fields batch/answer_format batch/json_line batch/messages line_reader \
+                $(addprefix src/cli/,flags options settings text seed saved_text thinking batch/format batch/fields batch/answer_format batch/json_line batch/messages line_reader \
                 batch/resume)
 FUZZ_LIBS    := -lpcre2-8 -lutf8proc
 FUZZ_OBJ     := $(FUZZ_LIB:%=$(BUILD)/fuzz/%.o)

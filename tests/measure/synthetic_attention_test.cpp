@@ -17,18 +17,18 @@ namespace {
 
 SyntheticAttention asked() { return {}; }
 
-struct Setting {
+struct Sparsity {
   int head_dim, block_size;
   float sparsity, weight, overlap;
 };
 // The last is near what 32 directions allow.
-const std::vector<Setting> kSettings = {{128, 16, 0.05f, 0.95f, 0.88f},
-                                        {128, 32, 0.02f, 0.9f, 0.97f},
-                                        {64, 16, 0.05f, 0.95f, 0.88f},
-                                        {32, 64, 0.1f, 0.8f, 0.5f},
-                                        {32, 16, 0.05f, 0.95f, 0.88f}};
+const std::vector<Sparsity> kSettings = {{128, 16, 0.05f, 0.95f, 0.88f},
+                                         {128, 32, 0.02f, 0.9f, 0.97f},
+                                         {64, 16, 0.05f, 0.95f, 0.88f},
+                                         {32, 64, 0.1f, 0.8f, 0.5f},
+                                         {32, 16, 0.05f, 0.95f, 0.88f}};
 
-SyntheticSpec spec_of(const Setting& s, uint64_t seed) {
+SyntheticSpec spec_of(const Sparsity& s, uint64_t seed) {
   SyntheticAttention t = asked();
   t.sparsity = s.sparsity;
   t.weight = s.weight;
@@ -48,7 +48,7 @@ std::vector<char> view(const SyntheticSpec& spec, int layer, int head, int64_t p
 
 TEST_CASE("synthetic attention: weight and sparsity are as asked, for each query head") {
   constexpr int kHeads = 4, kKvHeads = 2, kLayer = 3;
-  for (const Setting& s : kSettings) {
+  for (const Sparsity& s : kSettings) {
     const int d = s.head_dim;
     const SyntheticSpec spec = spec_of(s, 7);
     INFO("head_dim " << d << ", " << spec.active << " of " << spec.clusters << " clusters");
@@ -88,7 +88,7 @@ TEST_CASE("synthetic attention: weight and sparsity are as asked, for each query
 }
 
 TEST_CASE("synthetic attention: the overlap of steps is as asked") {
-  for (const Setting& s : kSettings) {
+  for (const Sparsity& s : kSettings) {
     const SyntheticSpec spec = spec_of(s, 11);
     const int64_t n_blocks = 2 * spec.clusters;
     double kept = 0, count = 0;
@@ -139,7 +139,7 @@ TEST_CASE("synthetic attention: heads, layers and seeds differ, parts agree with
 TEST_CASE("synthetic attention: digests rank the active blocks first") {
   constexpr int kHeads = 4;
   const auto& a = cpu::kernels(cpu::Isa::Scalar)->attention;
-  for (const Setting& s : kSettings) {
+  for (const Sparsity& s : kSettings) {
     const int d = s.head_dim;
     const SyntheticSpec spec = spec_of(s, 3);
     const int64_t n_blocks = 3 * spec.clusters, position = n_blocks * s.block_size;

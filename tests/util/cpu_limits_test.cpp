@@ -7,7 +7,7 @@
 #include <numeric>
 #include <thread>
 
-#include "riffle.h"
+#include "riffle_tools.h"
 #include "tests/model/test_files.h"
 
 using namespace riffle;

@@ -100,7 +100,7 @@ TEST_CASE("cuda: hidden rows of a GeGLU beyond the largest f16 keep their values
   for (const char* type : {"q8_0", "f16"}) {
     INFO(type);
     riffle_options q;
-    q.type = type;
+    REQUIRE(riffle_options_set(&q, "weights", type) == RIFFLE_OK);
     char err[512] = "";
     const std::string path = temp / (std::string(type) + ".gguf");
     const riffle_status status =

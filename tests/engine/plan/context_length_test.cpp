@@ -18,8 +18,7 @@ MemoryPlan plan_with(const Model& model, ResolvedOptions& r, uint64_t host_memor
   MemoryPlan plan;
   r.host_memory = host_memory;
   plan_memory(model, r, plan);
-  const std::string note = name_settings(plan.context_note, nullptr);  // as the API does
-  std::snprintf(plan.context_note, sizeof plan.context_note, "%s", note.c_str());
+  plan.context_note = name_settings(plan.context_note, nullptr);  // as the API does
   return plan;
 }
 

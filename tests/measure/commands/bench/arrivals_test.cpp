@@ -165,8 +165,8 @@ TEST_CASE("bench --arrivals: prompts", "[bench]") {
   CHECK(std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin() < 104);
   for (size_t i = 1; i < a.size(); ++i) CHECK((a[i] >= 300 && a[i] < 1024));
   CHECK(a == random_prompt(500, 100, 5, 0, info));
-  info.bos_id = -1;
-  info.vocab_size = 2;
+  info.set("bos_id", -1);
+  info.set("vocab_size", 2);
   for (const int32_t t : random_prompt(50, 0, 5, 0, info)) CHECK((t == 1));
 }
 
