@@ -81,8 +81,8 @@ $(BUILD)/src/cli/%.o $(BUILD)/src/measure/commands/%.o: CXXFLAGS += $(CLI_CFLAGS
 $(TEST_OBJ) $(BUILD)/pch/tests.h.gch: OPT := $(if $(DEBUG),-O0,-O1 -DNDEBUG)
 
 # Large headers are read once (precompiled headers), which takes a third off the build. NO_PCH=1 does
-# without, and finds a file that lacks an include. Kernels and src/api have flags of their own. Of
-# headers that are compiled first, g++ 12 warns falsely about the bounds of std::string.
+# without, and finds a file that lacks an include. Kernels and src/api have flags of their own. In
+# these headers g++ 12 warns falsely about the bounds of std::string.
 ifndef NO_PCH
 CATCH_OBJ := $(filter-out %/main.o,$(TEST_OBJ))
 PCH_OBJ   := $(filter-out $(BUILD)/src/api/% %/api_measure.o,$(filter $(BUILD)/src/%,$(LIB_OBJ) $(CLI_OBJ)))
