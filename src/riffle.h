@@ -386,21 +386,21 @@ RIFFLE_API riffle_status riffle_chat_prompt(riffle_model* model, const riffle_me
 typedef enum riffle_selector {
   RIFFLE_SELECTOR_DENSE = 0, /* every block: the exact reference */
   /* progressive sparse attention: best blocks first until epsilon is covered */
-  RIFFLE_SELECTOR_PSA = 1,
-  RIFFLE_SELECTOR_TOPK = 2, /* a fixed budget of the best blocks */
+  RIFFLE_SELECTOR_PSA = 3,
+  RIFFLE_SELECTOR_TOPK = 4, /* a fixed budget of the best blocks */
   /* of a base selection, the tokens that hold top_p of the weight, by INT4 keys */
-  RIFFLE_SELECTOR_TWILIGHT = 3,
+  RIFFLE_SELECTOR_TWILIGHT = 5,
   /* first and last tokens, and a fixed number of tokens that all heads vote for */
-  RIFFLE_SELECTOR_TOKENSELECT = 4,
+  RIFFLE_SELECTOR_TOKENSELECT = 6,
   /* the best tokens among those that earlier queries make likely (cpu, emu) */
-  RIFFLE_SELECTOR_LFPS = 5,
+  RIFFLE_SELECTOR_LFPS = 7,
   /* blocks that hold at least `share` of a head's weight, by INT4 keys; the mean value stands for
      the blocks that are not read */
-  RIFFLE_SELECTOR_SHARE = 6,
+  RIFFLE_SELECTOR_SHARE = 1,
   /* the default: dense for sessions of fewer than riffle_plan.everything_below tokens, the current
      one included (all sessions if n_ctx is not above it), share for longer ones. A session that
      grows beyond it, or is cut, changes over */
-  RIFFLE_SELECTOR_AUTO = 7
+  RIFFLE_SELECTOR_AUTO = 2
 } riffle_selector;
 
 /* A block's summary, from which it is ranked (ArkVale's cuboid-mean, Quest's bounding box, or the

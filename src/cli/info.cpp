@@ -1,11 +1,14 @@
 // riffle info: facts of a model, and what running it would take.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "cli/common.h"
+#include "cli/measure.h"
 #include "cli/session.h"
 #include "cli/settings.h"
-#include "measure/commands/bench/bench.h"
 
 namespace riffle::cli {
 namespace {
@@ -343,7 +346,8 @@ int info_main(InfoOptions& o) {
   if (!o.file.empty()) return session_info(o);
 
   const bool is_file = o.shape.empty();
-  const Model model = is_file ? load_model(o.common) : make_synthetic(o.shape, o.weights);
+  std::string name = o.common.model_path;
+  const Model model = is_file ? load_model(o.common) : shape_model(o.shape, o.weights, name);
   const riffle_model_info info = model_info(model.get());
   std::optional<Planned> planned;
   if (o.plan) planned = plan_for(model.get(), o.common.context);
@@ -357,14 +361,27 @@ int info_main(InfoOptions& o) {
     out["version"] = riffle_version();
     print_json(out);
   } else {
-    const std::string name =
-        is_file ? o.common.model_path : o.shape + " " + o.weights + ", synthetic weights";
     print_info(model.get(), name, planned ? "" : gpu_text(model.get(), o.common.context));
     if (planned) write_out("\n");
     if (planned) print_plan(planned->plan);
   }
   if (planned && planned->status != RIFFLE_OK) throw Exit(EXIT_MEMORY, planned->error);
   return EXIT_OK;
+}
+
+void add_shape_flags(CLI::App& sub, InfoOptions& o) {
+  CLI::Option* shape =
+      sub.add_option(
+             "--shape", o.shape,
+             "plan for the shape of a known model, without its file; bench --help-all lists them")
+          ->type_name("NAME")
+          ->excludes("--model");
+  sub.add_option("--weights", o.weights,
+                 "type of the shape's weights: q8_0, q6_k, q5_k, q4_k, q5_1, q5_0, q4_1, q4_0, "
+                 "bf16, f16, f32")
+      ->type_name("TYPE")
+      ->needs(shape)
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -374,23 +391,15 @@ void add_info(CLI::App& app, Command& chosen) {
   CLI::App* sub = app.add_subcommand(
       "info", "Facts of a model and, with --plan, the memory that running it takes");
   add_common_flags(*sub, o->common, CONTEXT_FLAGS | JSON_FLAG);
-  for (const char* id : kPlanned) add_selection_flag(*sub, setting(id), o->common);
+  for (const riffle_setting* s : settings_of(RIFFLE_OPTIONS_SELECTION))
+    if (std::find(std::begin(kPlanned), std::end(kPlanned), std::string_view(s->id)) !=
+        std::end(kPlanned))
+      add_selection_flag(*sub, *s, o->common);
   sub->add_option("file", o->file, "file of a session: show its contents, without a model")
       ->type_name("FILE");
   sub->add_flag("--plan", o->plan,
                 "print the memory that running with these flags takes; nothing is allocated");
-  CLI::Option* shape =
-      sub->add_option(
-             "--shape", o->shape,
-             "plan for the shape of a known model, without its file; bench --help-all lists them")
-          ->type_name("NAME")
-          ->excludes("--model");
-  sub->add_option("--weights", o->weights,
-                  "type of the shape's weights: q8_0, q6_k, q5_k, q4_k, q5_1, q5_0, q4_1, q4_0, "
-                  "bf16, f16, f32")
-      ->type_name("TYPE")
-      ->needs(shape)
-      ->capture_default_str();
+  if (has_shapes()) add_shape_flags(*sub, *o);
   sub->final_callback([o, &chosen] { chosen = [o] { return info_main(*o); }; });
 }
 

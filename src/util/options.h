@@ -11,13 +11,14 @@ namespace riffle {
 
 enum class SelectorKind : int32_t {
   DENSE = 0,
-  PSA = 1,
-  TOPK = 2,
-  TWILIGHT = 3,
-  TOKENSELECT = 4,
-  LFPS = 5,
-  SHARE = 6,
-  AUTO = 7
+  SHARE = 1,
+  AUTO = 2,
+  // Published papers' selectors (select/papers).
+  PSA = 3,
+  TOPK = 4,
+  TWILIGHT = 5,
+  TOKENSELECT = 6,
+  LFPS = 7
 };
 enum class BlockDigest : int32_t { MEAN = 0, QUEST = 1, CUBOID_MEAN = 2 };
 enum class StopRule : int32_t { PAPER = 0, LAST = 1, BOUND = 2, VETO = 3 };

@@ -6,9 +6,11 @@
 // Texts of errors and notices name a setting by its id in backquotes ("`gpu_mem` is 1 MiB").
 // name_settings turns the ids into the names that the caller knows.
 #pragma once
+#include <deque>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "riffle.h"
 
@@ -16,6 +18,31 @@ namespace riffle {
 
 // The longest context, the most sessions; block_layout.h has them in blocks and sequences.
 inline constexpr double kMostContext = 1 << 28, kMostSessions = 1 << 20;
+
+// The title under which help has what is there to compare with.
+inline constexpr const char* kComparisonGroup = "For comparison";
+
+// The table while it is made: rooms of the library add the rows of their own settings.
+class SettingsTable {
+ public:
+  SettingsTable() = default;
+  SettingsTable(SettingsTable&&) = default;
+  void add(riffle_options_kind kind, std::span<const riffle_setting> rows);
+  // More values, "a|b", of a setting that takes words.
+  void add_words(std::string_view id, std::string_view words);
+  // These selectors look at the setting too; bases: of those, if one builds on another.
+  void add_readers(std::string_view id, uint32_t selectors, uint32_t bases);
+  std::span<const riffle_setting> rows() const { return rows_; }
+
+ private:
+  riffle_setting& row(std::string_view id);
+
+  std::vector<riffle_setting> rows_;
+  std::deque<std::string> texts_;  // texts that rows point to
+};
+// The settings of published papers' selectors (select/papers). A build of the core alone has none:
+// select/no_papers.cpp.
+void add_papers(SettingsTable& table);
 
 std::span<const riffle_setting> settings();
 const riffle_setting* find_setting(std::string_view id);  // null: there is none

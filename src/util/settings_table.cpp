@@ -1,5 +1,5 @@
 // The rows of the table; settings.cpp has the functions.
-#include <deque>
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -21,29 +21,19 @@ constexpr uint32_t bit(Enum value) {
   return 1u << static_cast<int>(value);
 }
 
-constexpr uint32_t kDense = bit(SelectorKind::DENSE), kPsa = bit(SelectorKind::PSA),
-                   kTopk = bit(SelectorKind::TOPK), kTwilight = bit(SelectorKind::TWILIGHT),
-                   kTokenSelect = bit(SelectorKind::TOKENSELECT), kLfps = bit(SelectorKind::LFPS);
+constexpr uint32_t kDense = bit(SelectorKind::DENSE);
 // auto stands for share in long sessions.
 constexpr uint32_t kShare = bit(SelectorKind::SHARE) | bit(SelectorKind::AUTO);
-constexpr uint32_t kBlocks = kPsa | kTopk | kTwilight | kShare,
-                   kSparse = kBlocks | kTokenSelect | kLfps;
-constexpr uint32_t kOnTopk = bit(BaseSelection::TOPK), kOnPsa = bit(BaseSelection::PSA),
-                   kAnyBase = bit(BaseSelection::ALL) | kOnTopk | kOnPsa;
-constexpr double kMostBlocks = 1 << 20, kMostTokens = 1 << 28, kMostBudget = 1e9,
-                 kMostInt = 2147483647.0, kMostBytes = 18446744073709551616.0,
+constexpr double kMostBlocks = 1 << 20, kMostInt = 2147483647.0,
+                 kMostBytes = 18446744073709551616.0,
                  kMostFloat = std::numeric_limits<float>::max();
-constexpr const char* kShareOrTokens = " (up to 1 a share, above 1 a number of tokens)";
 
 // The titles under which the command line's help has the settings.
 constexpr const char *kContext = "Context", *kSelection = "Selection of KV blocks",
                      *kAlways = "Blocks that are always read",
-                     *kRanking = "Ranking of blocks (selectors psa, topk, twilight)",
-                     *kOfTwilight = "Selector twilight", *kOfTokenSelect = "Selector tokenselect",
-                     *kOfLfps = "Selector lfps", *kLayout = "Memory layout and kernels",
-                     *kSteps = "Decode steps", *kCompare = "For comparison",
-                     *kScheduling = "Many requests at once", *kAnswer = "Answer",
-                     *kSampling = "Sampling, templates and weights";
+                     *kLayout = "Memory layout and kernels", *kSteps = "Decode steps",
+                     *kCompare = kComparisonGroup, *kScheduling = "Many requests at once",
+                     *kAnswer = "Answer", *kSampling = "Sampling, templates and weights";
 
 constexpr riffle_member_type kBool = RIFFLE_MEMBER_BOOL, kInt = RIFFLE_MEMBER_INT32,
                              kLong = RIFFLE_MEMBER_INT64, kSize = RIFFLE_MEMBER_UINT64,
@@ -58,7 +48,7 @@ constexpr riffle_setting kSelectionRows[] = {
     {.id = "selection.selector",
      .offset = offsetof(S, selector),
      .type = kInt,
-     .words = "dense|psa|topk|twilight|tokenselect|lfps|share|auto",
+     .words = "dense|share|auto",
      .standard = number(SelectorKind::AUTO),
      .high = number(SelectorKind::AUTO),
      .flag = "--selector",
@@ -66,98 +56,7 @@ constexpr riffle_setting kSelectionRows[] = {
      .spec = "selector",
      .group = kSelection,
      .help = "rule by which a decode step chooses the KV that it reads",
-     .selectors = kDense | kSparse,
-     .bases = kAnyBase},
-    {.id = "selection.digest",
-     .offset = offsetof(S, digest),
-     .type = kInt,
-     .words = "mean|quest|cuboid-mean",
-     .standard = number(BlockDigest::CUBOID_MEAN),
-     .high = number(BlockDigest::CUBOID_MEAN),
-     .flag = "--digest",
-     .json = "digest",
-     .spec = "digest",
-     .group = kRanking,
-     .help = "psa, topk, twilight: the summary of a block by which it is ranked",
-     .selectors = kPsa | kTopk | kTwilight,
-     .bases = kOnTopk | kOnPsa},
-    {.id = "selection.gqa",
-     .offset = offsetof(S, gqa),
-     .type = kInt,
-     .words = "mean|soft-sum|union",
-     .standard = number(HeadRule::MEAN),
-     .high = number(HeadRule::UNION),
-     .flag = "--gqa",
-     .json = "gqa",
-     .spec = "gqa",
-     .group = kCompare,
-     .help = "psa, topk, twilight: rule by which the query heads of one KV head agree on a ranking",
-     .selectors = kPsa | kTopk | kTwilight,
-     .bases = kOnTopk | kOnPsa},
-    {.id = "selection.rank",
-     .offset = offsetof(S, rank),
-     .type = kInt,
-     .words = "digests|codes",
-     .standard = number(RankBy::DIGESTS),
-     .high = number(RankBy::CODES),
-     .flag = "--rank",
-     .json = "rank",
-     .spec = "rank",
-     .group = kRanking,
-     .help = "psa, topk: data by which blocks are ranked (codes: INT4 keys of all tokens)",
-     .selectors = kPsa | kTopk},
-    {.id = "selection.stop",
-     .offset = offsetof(S, stop),
-     .type = kInt,
-     .words = "paper|last|bound|veto",
-     .standard = number(StopRule::PAPER),
-     .high = number(StopRule::VETO),
-     .flag = "--stop-mode",
-     .json = "stop_mode",
-     .spec = "stop",
-     .group = kCompare,
-     .help = "psa: the test that ends reading",
-     .selectors = kPsa | kTwilight,
-     .bases = kOnPsa},
-    {.id = "selection.epsilon",
-     .offset = offsetof(S, epsilon),
-     .type = kFloat,
-     .standard = 0.9,
-     .high = 1,
-     .above_low = true,
-     .flag = "--epsilon",
-     .json = "epsilon",
-     .spec = "epsilon",
-     .group = kRanking,
-     .help = "psa: share of the attention weight to cover; 1 reads everything",
-     .selectors = kPsa | kTwilight,
-     .bases = kOnPsa},
-    {.id = "selection.microbatch",
-     .offset = offsetof(S, microbatch),
-     .type = kInt,
-     .standard = 16,
-     .low = 1,
-     .high = kMostBlocks,
-     .flag = "--microbatch",
-     .json = "microbatch",
-     .spec = "microbatch",
-     .group = kRanking,
-     .help = "psa: number of blocks that are read between two tests",
-     .selectors = kPsa | kTwilight,
-     .bases = kOnPsa},
-    {.id = "selection.budget",
-     .offset = offsetof(S, budget),
-     .type = kFloat,
-     .standard = 0.1,
-     .high = kMostBudget,
-     .above_low = true,
-     .range = kShareOrTokens,
-     .flag = "--budget",
-     .json = "budget",
-     .spec = "budget",
-     .group = kRanking,
-     .help = "topk: KV to read; up to 1 a share, above 1 a number of tokens",
-     .selectors = kTopk},
+     .selectors = kDense | kShare},
     {.id = "selection.sink_blocks",
      .offset = offsetof(S, sink_blocks),
      .type = kInt,
@@ -168,8 +67,7 @@ constexpr riffle_setting kSelectionRows[] = {
      .spec = "sink_blocks",
      .group = kAlways,
      .help = "number of first blocks that are always read",
-     .selectors = kBlocks,
-     .bases = kAnyBase},
+     .selectors = kShare},
     {.id = "selection.recent_blocks",
      .offset = offsetof(S, recent_blocks),
      .type = kInt,
@@ -180,8 +78,7 @@ constexpr riffle_setting kSelectionRows[] = {
      .spec = "recent_blocks",
      .group = kAlways,
      .help = "number of last full blocks that are always read",
-     .selectors = kBlocks,
-     .bases = kAnyBase},
+     .selectors = kShare},
     {.id = "selection.dense_layers",
      .offset = offsetof(S, dense_layers),
      .type = kInt,
@@ -191,58 +88,7 @@ constexpr riffle_setting kSelectionRows[] = {
      .spec = "dense_layers",
      .group = kAlways,
      .help = "number of first layers that read everything",
-     .selectors = kSparse,
-     .bases = kAnyBase},
-    {.id = "selection.lookahead",
-     .offset = offsetof(S, lookahead),
-     .type = kInt,
-     .high = 8,
-     .flag = "--lookahead",
-     .json = "lookahead",
-     .spec = "lookahead",
-     .group = kCompare,
-     .help = "psa with --residency host: number of microbatches loaded ahead of the test",
-     .selectors = kPsa},
-    {.id = "selection.base",
-     .offset = offsetof(S, base),
-     .type = kInt,
-     .words = "all|topk|psa",
-     .standard = number(BaseSelection::TOPK),
-     .high = number(BaseSelection::PSA),
-     .flag = "--base",
-     .json = "base",
-     .spec = "base",
-     .group = kOfTwilight,
-     .help = "the selection that twilight prunes",
-     .selectors = kTwilight,
-     .bases = kAnyBase},
-    {.id = "selection.base_budget",
-     .offset = offsetof(S, base_budget),
-     .type = kFloat,
-     .standard = 0.25,
-     .high = kMostBudget,
-     .above_low = true,
-     .range = kShareOrTokens,
-     .flag = "--base-budget",
-     .json = "base_budget",
-     .spec = "base_budget",
-     .group = kOfTwilight,
-     .help = "base topk: KV whose INT4 keys are read; up to 1 a share, above 1 a number of tokens",
-     .selectors = kTwilight,
-     .bases = kOnTopk},
-    {.id = "selection.top_p",
-     .offset = offsetof(S, top_p),
-     .type = kFloat,
-     .standard = 0.95,
-     .high = 1,
-     .above_low = true,
-     .flag = "--top-p-attn",
-     .json = "top_p_attn",
-     .spec = "top_p_attn",
-     .group = kOfTwilight,
-     .help = "share of the estimated attention weight to read",
-     .selectors = kTwilight,
-     .bases = kAnyBase},
+     .selectors = kShare},
     {.id = "selection.share",
      .offset = offsetof(S, share),
      .type = kFloat,
@@ -258,128 +104,6 @@ constexpr riffle_setting kSelectionRows[] = {
              "1,024 blocks "
              "the threshold falls as 1 / blocks",
      .selectors = kShare},
-    {.id = "selection.select_tokens",
-     .offset = offsetof(S, select_tokens),
-     .type = kInt,
-     .standard = 2048,
-     .low = 1,
-     .high = kMostTokens,
-     .flag = "--select-tokens",
-     .json = "select_tokens",
-     .spec = "select_tokens",
-     .group = kOfTokenSelect,
-     .help = "number of tokens that are chosen by vote",
-     .selectors = kTokenSelect},
-    {.id = "selection.init_tokens",
-     .offset = offsetof(S, init_tokens),
-     .type = kInt,
-     .standard = 128,
-     .high = kMostTokens,
-     .flag = "--init-tokens",
-     .json = "init_tokens",
-     .spec = "init_tokens",
-     .group = kOfTokenSelect,
-     .help = "number of first tokens that are always read",
-     .selectors = kTokenSelect},
-    {.id = "selection.local_tokens",
-     .offset = offsetof(S, local_tokens),
-     .type = kInt,
-     .standard = 512,
-     .low = 1,
-     .high = kMostTokens,
-     .flag = "--local-tokens",
-     .json = "local_tokens",
-     .spec = "local_tokens",
-     .group = kOfTokenSelect,
-     .help = "number of last tokens that are always read",
-     .selectors = kTokenSelect},
-    {.id = "selection.vote",
-     .offset = offsetof(S, vote),
-     .type = kInt,
-     .words = "soft|logits|hard",
-     .standard = number(VoteRule::SOFT),
-     .high = number(VoteRule::HARD),
-     .flag = "--vote",
-     .json = "vote",
-     .spec = "vote",
-     .group = kOfTokenSelect,
-     .help = "kind of the vote (hard: each head votes for its best tokens)",
-     .selectors = kTokenSelect},
-    {.id = "selection.cache_threshold",
-     .offset = offsetof(S, cache_threshold),
-     .type = kFloat,
-     .standard = 0.9,
-     .low = -1,
-     .high = 2,
-     .range = " (above 1: never)",
-     .flag = "--cache-threshold",
-     .json = "cache_threshold",
-     .spec = "cache_threshold",
-     .group = kOfTokenSelect,
-     .help = "reuse the last selection if the queries' cosine is at least this; above 1: never",
-     .selectors = kTokenSelect},
-    {.id = "selection.positions",
-     .offset = offsetof(S, positions),
-     .type = kInt,
-     .words = "true|list",
-     .standard = number(PositionRule::TEXT),
-     .high = number(PositionRule::LIST),
-     .flag = "--positions",
-     .json = "positions",
-     .spec = "positions",
-     .group = kOfTokenSelect,
-     .help = "position of a token: its place in the text, or in the list of tokens that are read; "
-             "with list a context can be longer than the trained one",
-     .selectors = kTokenSelect},
-    {.id = "selection.top_tokens",
-     .offset = offsetof(S, top_tokens),
-     .type = kFloat,
-     .standard = 0.02,
-     .high = kMostBudget,
-     .above_low = true,
-     .range = kShareOrTokens,
-     .flag = "--top-tokens",
-     .json = "top_tokens",
-     .spec = "top_tokens",
-     .group = kOfLfps,
-     .help = "KV to read; up to 1 a share, above 1 a number of tokens",
-     .selectors = kLfps},
-    {.id = "selection.alpha",
-     .offset = offsetof(S, alpha),
-     .type = kFloat,
-     .standard = 0.2,
-     .high = 10,
-     .flag = "--alpha",
-     .json = "alpha",
-     .spec = "alpha",
-     .group = kOfLfps,
-     .help = "threshold of the candidates; a larger value gives fewer of them",
-     .selectors = kLfps},
-    {.id = "selection.decay",
-     .offset = offsetof(S, decay),
-     .type = kFloat,
-     .standard = 0.95,
-     .high = 0.9999,
-     .flag = "--decay",
-     .json = "decay",
-     .spec = "decay",
-     .group = kOfLfps,
-     .help = "factor by which each step multiplies the scores of earlier steps",
-     .selectors = kLfps},
-    {.id = "selection.bypass",
-     .offset = offsetof(S, bypass),
-     .type = kFloat,
-     .standard = 0.85,
-     .high = 1,
-     .above_low = true,
-     .range = " (1: never)",
-     .flag = "--bypass",
-     .json = "bypass",
-     .spec = "bypass",
-     .group = kOfLfps,
-     .help = "if the first tokens hold more than this share of the weight, read no others; 1: "
-             "never",
-     .selectors = kLfps},
 };
 
 using C = ContextOptions;
@@ -393,25 +117,6 @@ constexpr riffle_setting kContextRows[] = {
      .json = "device",
      .group = kContext,
      .help = "device that runs the model; emu emulates a GPU's slot pool"},
-    {.id = "residency",
-     .offset = offsetof(C, residency),
-     .type = kInt,
-     .words = "auto|device|host",
-     .high = number(ResidencyKind::HOST),
-     .flag = "--residency",
-     .json = "residency",
-     .group = kCompare,
-     .help = "cuda: the side that decides which blocks are in GPU memory; host works with dense, "
-             "and with "
-             "psa and topk by --rank digests"},
-    {.id = "no_pin",
-     .offset = offsetof(C, no_pin),
-     .type = kBool,
-     .high = 1,
-     .flag = "--no-pin",
-     .json = "no_pin",
-     .group = kCompare,
-     .help = "cuda: do not pin host memory; slow, and only for the selectors of --residency host"},
     {.id = "n_ctx",
      .offset = offsetof(C, n_ctx),
      .type = kInt,
@@ -765,38 +470,55 @@ std::string range_of(const riffle_setting& s) {
          (s.below_high ? ", less than " : ", at most ") + high;
 }
 
-struct Table {
-  std::vector<riffle_setting> settings;
-  std::deque<std::string> ranges;
-
-  void add(riffle_options_kind kind, std::span<const riffle_setting> rows) {
-    for (riffle_setting s : rows) {
-      s.options = kind;
-      for (const char* riffle_setting::*text :
-           {&riffle_setting::words, &riffle_setting::range, &riffle_setting::flag,
-            &riffle_setting::json, &riffle_setting::spec, &riffle_setting::group,
-            &riffle_setting::help})
-        if (!(s.*text)) s.*text = "";
-      s.comparison = std::string_view(s.group) == kCompare;
-      s.range = ranges.emplace_back(range_of(s)).c_str();
-      settings.push_back(s);
-    }
-  }
-
-  Table() {
-    add(RIFFLE_OPTIONS_SELECTION, kSelectionRows);
-    add(RIFFLE_OPTIONS_CONTEXT, kContextRows);
-    add(RIFFLE_OPTIONS_SCHEDULER, kSchedulerRows);
-    add(RIFFLE_OPTIONS_SAMPLING, kSamplingRows);
-    add(RIFFLE_OPTIONS_GENERATE, kGenerateRows);
-  }
-};
-
 // Made when the library is loaded: functions that fill in defaults cannot report a failure.
-const Table kTable;
+const SettingsTable kTable = [] {
+  SettingsTable table;
+  table.add(RIFFLE_OPTIONS_SELECTION, kSelectionRows);
+  table.add(RIFFLE_OPTIONS_CONTEXT, kContextRows);
+  table.add(RIFFLE_OPTIONS_SCHEDULER, kSchedulerRows);
+  table.add(RIFFLE_OPTIONS_SAMPLING, kSamplingRows);
+  table.add(RIFFLE_OPTIONS_GENERATE, kGenerateRows);
+  add_papers(table);
+  return table;
+}();
 
 }  // namespace
 
-std::span<const riffle_setting> settings() { return kTable.settings; }
+void SettingsTable::add(riffle_options_kind kind, std::span<const riffle_setting> rows) {
+  for (riffle_setting s : rows) {
+    s.options = kind;
+    for (const char* riffle_setting::*text :
+         {&riffle_setting::words, &riffle_setting::range, &riffle_setting::flag,
+          &riffle_setting::json, &riffle_setting::spec, &riffle_setting::group,
+          &riffle_setting::help})
+      if (!(s.*text)) s.*text = "";
+    s.comparison = std::string_view(s.group) == kComparisonGroup;
+    s.range = texts_.emplace_back(range_of(s)).c_str();
+    // Settings of one kind stay together.
+    const auto after = std::find_if(rows_.rbegin(), rows_.rend(),
+                                    [&](const riffle_setting& row) { return row.options == kind; });
+    rows_.insert(after == rows_.rend() ? rows_.end() : after.base(), s);
+  }
+}
+
+riffle_setting& SettingsTable::row(std::string_view id) {
+  return *std::find_if(rows_.begin(), rows_.end(),
+                       [&](const riffle_setting& row) { return id == row.id; });
+}
+
+void SettingsTable::add_words(std::string_view id, std::string_view words) {
+  riffle_setting& s = row(id);
+  s.words = texts_.emplace_back(s.words + std::string("|").append(words)).c_str();
+  s.high += 1 + static_cast<double>(std::count(words.begin(), words.end(), '|'));
+  s.range = texts_.emplace_back(range_of(s)).c_str();
+}
+
+void SettingsTable::add_readers(std::string_view id, uint32_t selectors, uint32_t bases) {
+  riffle_setting& s = row(id);
+  s.selectors |= selectors;
+  s.bases |= bases;
+}
+
+std::span<const riffle_setting> settings() { return kTable.rows(); }
 
 }  // namespace riffle

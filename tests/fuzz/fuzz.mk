@@ -17,7 +17,7 @@ FUZZ_LIB     := $(addprefix src/model/,model weights) \
                 $(addprefix src/kv/,kv_shape host_store kv_store working_set file/session_file) \
                 $(addprefix src/util/,c_locale checked checksum control_groups cpu_limits file json json_file mapped_file read_ahead) \
                 src/util/buffer src/util/thread_pool src/util/error src/util/settings src/util/settings_table src/api/api_text \
-                $(addprefix src/select/,papers/lfps papers/lfps_tables ranking block_masses int4_keys) \
+                $(addprefix src/select/,papers/lfps papers/lfps_tables papers/settings ranking block_masses int4_keys) \
                 $(addprefix kernels/cpu/,attention/attention_scalar attention/gather_scalar attention/gather_avx2 \
                 attention/gather_avx512 select/select_scalar select/papers/score_table_scalar \
                 select/papers/score_table_avx512) \

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.h"
+#include "measure/commands/commands.h"
 #include "measure/commands/eval/tasks.h"
 #include "measure/commands/eval/vocabulary.h"
 

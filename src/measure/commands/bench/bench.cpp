@@ -11,6 +11,7 @@
 
 #include "cli/help.h"
 #include "cli/settings.h"
+#include "measure/commands/commands.h"
 
 namespace riffle::cli {
 namespace {
