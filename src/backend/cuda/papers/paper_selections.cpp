@@ -10,7 +10,7 @@ namespace riffle::cuda {
 static_assert(int(DigestKind::CuboidMean) == int(BlockDigest::CUBOID_MEAN) &&
               int(Gqa::Union) == int(HeadRule::UNION) && int(Stop::Veto) == int(StopRule::VETO) &&
               int(Stop::Bound) == int(StopRule::BOUND) &&
-              int(VoteKind::Hard) == int(VoteRule::HARD));
+              int(VoteKind::Hard) == int(riffle::VoteRule::HARD));
 
 namespace {
 
