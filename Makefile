@@ -8,7 +8,9 @@ MAKEFLAGS += -j$(shell nproc)
 endif
 
 comma    := ,
-BUILD    ?= build
+# CORE=1 builds the core alone: without the folders papers and measure, for which no_papers.cpp and
+# no_measure.cpp stand.
+BUILD    ?= $(if $(CORE),build-core,build)
 PREFIX   ?= /usr/local
 VERSION  := $(shell sed -n 's/.*RIFFLE_VERSION "\(.*\)".*/\1/p' src/riffle.h)
 # It counts up when a program has to be compiled again (tools/package/README.md).
@@ -57,11 +59,12 @@ CUDA_LIBS := -L$(CUDA_ROOT)/lib64 -lcudart_static -ldl -lrt
 endif
 
 # Sources are found by folder: what needs the CUDA toolkit lies in folders called cuda, what stands for it in no_cuda.cpp.
-SOURCES   = $(shell find $(1) -name '$(2)' $(if $(NVCC),! -name no_cuda.cpp,! -path '*/cuda/*') $(3) | sort)
+SOURCES   = $(shell find $(1) -name '$(2)' $(if $(NVCC),! -name no_cuda.cpp,! -path '*/cuda/*') $(ROOMS) $(3) | sort)
+ROOMS    := $(if $(CORE),! -path '*/papers/*' ! -path '*/measure/*',! -name no_papers.cpp ! -name no_measure.cpp)
 LIB_SRC  := $(call SOURCES,src kernels,*.cpp,! -path 'src/cli/*' ! -path 'src/measure/commands/*')
 CU_SRC   := $(call SOURCES,kernels,*.cu)
 CLI_SRC  := $(call SOURCES,src/cli src/measure/commands,*.cpp)
-TEST_SRC := $(call SOURCES,tests,*_test.cpp) tests/main.cpp tests/isa_limit.cpp
+TEST_SRC := $(call SOURCES,tests,*_test.cpp,$(if $(CORE),$(shell tools/core_tests.py --find))) tests/main.cpp tests/isa_limit.cpp
 LIB_OBJ  := $(LIB_SRC:%.cpp=$(BUILD)/%.o) $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
 CLI_OBJ  := $(CLI_SRC:%.cpp=$(BUILD)/%.o)
 TEST_OBJ := $(TEST_SRC:%.cpp=$(BUILD)/%.o)
@@ -224,6 +227,13 @@ thread-check:
 	printf 'Who is there?\n' | build-thread/examples/chat $(SHIPPED)
 	build-thread/examples/abort $(SHIPPED) 1
 
+# The core alone, with its tests; the folder is build-core. Its help has no flag of a paper.
+core-check: CORE_BUILD = build-core
+core-check:
+	$(MAKE) CORE=1 CUARCH= BUILD=$(CORE_BUILD) $(CORE_BUILD)/riffle $(CORE_BUILD)/riffle_tests
+	$(CORE_BUILD)/riffle_tests
+	! $(CORE_BUILD)/riffle run --help-all | grep -iE 'psa|topk|twilight|tokenselect|lfps|microbatch|--residency'
+
 fmt:
 	clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 clean:
@@ -234,4 +244,4 @@ include tests/fuzz/fuzz.mk
 include tools/dist.mk
 include tools/package/package.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d $(BUILD)/tests/capi/locale.d $(BUILD)/tests/capi/no_memory.d $(wildcard $(BUILD)/tests/capi/examples/*.d)
-.PHONY: all deps demo test thread-check real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench grammar_check synthetic_gguf render_chat results_chart fmt clean help FORCE
+.PHONY: all deps demo test core-check thread-check real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench grammar_check synthetic_gguf render_chat results_chart fmt clean help FORCE

@@ -56,23 +56,6 @@ JOINTS = {
     "src/cli/main.cpp": {"cli/batch"},
     "src/backend/no_cuda.cpp": {"backend/cuda"},
 }
-# Arrows from the core that are still there.
-WOVEN = {
-    ("kernels/cuda/attend/attend.cuh", "kernels/cuda/select/papers/rank.cuh"),
-    ("kernels/cuda/attend/attend_block.cuh", "kernels/cuda/attend/papers/stop.cuh"),
-    ("kernels/cuda/attend/attend_mma.cuh", "kernels/cuda/attend/papers/stop.cuh"),
-    ("kernels/cuda/attend/attend_row.cuh", "kernels/cuda/select/papers/rank.cuh"),
-    ("src/api/api.cpp", "src/measure/synthetic_model.h"),
-    ("src/backend/device.h", "src/measure/synthetic_attention.h"),
-    ("src/backend/cuda/cuda_device.cpp", "src/measure/synthetic_model.h"),
-    ("src/backend/cuda/cuda_device.h", "src/backend/cuda/papers/streamed_attention.h"),
-    ("src/backend/cuda/cuda_prompt.cpp", "kernels/cuda/measure/measure.h"),
-    ("src/backend/cuda/cuda_step.cpp", "kernels/cuda/measure/measure.h"),
-    ("src/backend/cuda/weights.cpp", "kernels/cuda/measure/measure.h"),
-    ("src/cli/info.cpp", "src/measure/commands/bench/bench.h"),
-    ("src/quantize/quantize_model.cpp", "kernels/common/measure/synthetic.h"),
-    ("src/engine/engine.cpp", "src/select/papers/tokenselect.h"),
-}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 
 
@@ -120,8 +103,6 @@ def may_include(file):
 
 def goes_up(file, target):
     here, there = room(file), room(target)
-    if (file.as_posix(), target.as_posix()) in WOVEN:
-        return False
     if there in APART and here != there:
         return True
     if file.parts[0] == "kernels":

@@ -22,17 +22,11 @@ namespace riffle::cuda {
 using Status = cudaError_t;  // result of the launch
 
 using WType = DType;
-// Mirror riffle_kv_type, riffle_digest, riffle_gqa, riffle_stop (a test pins the equality).
+// Mirror KvKind and BlockDigest (a test pins the equality).
 enum class KvType : uint8_t { F16 = 0, F32 = 1, Q8 = 2 };
 enum class DigestKind : uint8_t { Mean = 0, Quest = 1, CuboidMean = 2 };
-enum class Gqa : uint8_t { Mean = 0, SoftSum = 1, Union = 2 };
-enum class Stop : uint8_t { Paper = 0, Last = 1, Bound = 2, Veto = 3 };
-enum class Gate : uint8_t {
-  Silu = 0,
-  GeluTanh = 1,
-  ClampedSilu = 2
-};                                                                 // activations of gated units
-enum class VoteKind : uint8_t { Soft = 0, Logits = 1, Hard = 2 };  // riffle_vote
+// The activations of gated units.
+enum class Gate : uint8_t { Silu = 0, GeluTanh = 1, ClampedSilu = 2 };
 
 // n_sm and shared memory limits come from the caller, which asks the device once.
 struct DeviceLimits {
@@ -57,7 +51,7 @@ struct KvLayout {
 // The device's description of one sequence of a step, or of a token computed ahead of one. An array
 // of these lies in device memory. Tables are [n_layers][n_kv_heads][max_blocks]; entry e = (layer *
 // n_kv_heads + head) * max_blocks + block. Blocks are chosen by the index: digests, bound_factor,
-// codes, value_means, votes. Layers with a sliding window have no index.
+// codes, value_means. Layers with a sliding window have no index.
 struct StepSequence {
   int32_t n_tokens = 0;  // the current token included; its position is n_tokens - 1
   int32_t table = 0;     // index into Pool::page_tables: names the blocks from prefix_blocks on
@@ -67,7 +61,7 @@ struct StepSequence {
   int64_t max_blocks = 0;
   std::byte* const* host = nullptr;   // pinned host blocks (readable from the device)
   const uint16_t* digests = nullptr;  // f16 [..][max_blocks][vectors][d], of full blocks
-  int32_t vectors = 2;  // vectors of a digest: 2, or 3 with the mean key (Stop::Veto needs it)
+  int32_t vectors = 2;                // vectors of a digest: 2, or 3 with the mean key
   // Other sequences of the step stand for later tokens of the same one: their rows have the same
   // blocks in the same tables.
   bool many_rows = false;
@@ -76,13 +70,14 @@ struct StepSequence {
       nullptr;  // [..][max_blocks][int4_block_bytes]: INT4 keys; null: none are kept
   const uint16_t* value_means =
       nullptr;  // f16 [..][max_blocks][d], of full blocks; only with codes
-  std::byte* votes =
-      nullptr;  // [..][vote_bytes]: tokenselect's last selections; null: none are kept
+  // Data that a selection keeps of the sequence from step to step: for each layer with an index as
+  // many bytes as it asks for. Null: nothing.
+  std::byte* kept = nullptr;
   std::byte* tail =
       nullptr;  // [n_layers][n_kv_heads] blocks: the newest block of each, being filled
-  // [n_layers][n_kv_heads], 0 at first: positions that the row's last progressive step attended to.
-  // The next step fetches that many at once and tests them in fewer passes; results do not depend
-  // on it. Null: no number is expected.
+  // [n_layers][n_kv_heads], 0 at first: positions that the row's last step attended to, if it was
+  // one that tests when to stop. The next step fetches that many at once and tests them in fewer
+  // passes; results do not depend on it. Null: no number is expected.
   int32_t* expected = nullptr;
   // [n_layers][n_kv_heads][max_blocks]: n_tokens of the last step that attended to the block, 0:
   // none has. Null unless DecodeStep::stamp or count_working_sets ask for it.
@@ -96,8 +91,9 @@ struct RowResult {                   // per row, written by the kernel
   // Counts of the pool (the tail is not looked up). Blocks that were fetched as expected, but not
   // attended to, count in both.
   int32_t lookups = 0, misses = 0;
-  int32_t n_tokens = -1;  // Ranked::top_p, vote: tokens attended to; -1: all of the blocks
-  int32_t cached = 0;     // vote: an earlier selection was used again
+  int32_t n_tokens =
+      -1;              // where single tokens are chosen: those attended to; -1: all of the blocks
+  int32_t cached = 0;  // an earlier selection was used again
   int32_t working_sets[kWindows] = {};  // blocks; 0 until count_working_sets
 };
 

@@ -6,7 +6,6 @@
 #include "engine/generate.h"
 #include "engine/prefill_pieces.h"
 #include "import/read_config.h"
-#include "measure/synthetic_model.h"
 #include "model/finite_weights.h"
 #include "util/cpu_limits.h"
 #include "util/memory_limits.h"
@@ -97,7 +96,7 @@ riffle_status riffle_context_create(riffle_model* model, const riffle_options* o
     require(context, "context");
     auto c = std::make_unique<riffle_context>();
     c->model = model;
-    // Synthetic weights get their bytes here, if the device reads them from host memory and the
+    // Weights without data get their bytes here, if the device reads them from host memory and the
     // plan allows it.
     const std::lock_guard<std::mutex> lock(model->weights_lock);
     ResolvedOptions resolved = resolve_options(model->model->config, o);

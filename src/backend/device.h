@@ -31,7 +31,6 @@
 #include "backend/prompt.h"
 #include "backend/step.h"
 #include "kv/kv_store.h"
-#include "measure/synthetic_attention.h"
 #include "model/model.h"
 #include "model/rope.h"
 #include "select/selector.h"
@@ -83,7 +82,7 @@ class Device {
   virtual void check_selector(const Selector& selector, const Selection& settings) const {
     (void)selector, (void)settings;
   }
-  // Makes the selector's data of a sequence besides KV and digests: INT4 keys, votes, the
+  // Makes the selector's data of a sequence besides KV and digests: INT4 keys, last choices, the
   // selector's state. It covers all tokens that the sequence holds.
   virtual void add_index(const Selector& selector, SequenceKv& sequence) = 0;
   // Rotates all keys that a sequence holds to their positions, or back, and sets

@@ -3,13 +3,12 @@
 #pragma once
 #include <cstdint>
 
+#include "backend/attention_source.h"
 #include "kv/kv_store.h"
 #include "select/selector.h"
 #include "util/buffer.h"
 
 namespace riffle {
-
-struct SyntheticSpec;  // measuring
 
 struct PromptRequest {
   SequenceKv* sequence = nullptr;  // with room for n_total tokens (KvStore::reserve)
@@ -30,7 +29,7 @@ struct PromptAttention {
   // For sequences with unrotated keys: q is before RoPE as well. All n queries attend to one list,
   // that of a joint selector (null: all keys), at positions in that list.
   const Selector* selector = nullptr;
-  int64_t vote_position = 0;  // position of the first query when the selector votes
+  int64_t query_position = 0;  // position of the first query when the selector chooses
 };
 
 class Prompt {
@@ -54,9 +53,9 @@ class Prompt {
   // may be overwritten.
   virtual void append(float* k, const float* v, int64_t n, int64_t pos0) = 0;
   virtual void attend(const PromptAttention& args) = 0;
-  // Synthetic attention (measure/synthetic_attention.h): fills in the layer's keys and values of n
-  // positions from pos0 on. Steps then follow StepRequest::synthetic.
-  virtual void fill_synthetic(const SyntheticSpec& spec, int64_t pos0, int64_t n) = 0;
+  // Fills in the layer's keys and values of n positions from pos0 on. Steps then follow
+  // StepRequest::attention.
+  virtual void fill_from(const AttentionSource& source, int64_t pos0, int64_t n) = 0;
   // Finishes the layer: builds its digests, moves it to the place where steps find it, and drops
   // the device's copy. Requires: the layer holds the keys and values of all n_total tokens.
   virtual void finish_layer() = 0;

@@ -4,14 +4,13 @@
 #include <cstdint>
 #include <functional>
 
+#include "backend/attention_source.h"
 #include "backend/sample_request.h"
 #include "kv/host_kv.h"
 #include "model/model.h"
 #include "select/selector.h"
 
 namespace riffle {
-
-struct SyntheticSpec;  // measuring
 
 // The blocks that a decode step read of one row, for the callback of Engine::set_row_report.
 struct RowReport {
@@ -47,14 +46,14 @@ struct StepRequest {
   const KvShape* shape = nullptr;
   int lookahead = 0;      // microbatches loaded ahead of the test
   int64_t row_slots = 1;  // slots of a pool that one row needs at once besides the newest blocks
-  int64_t vote_position = 0;  // unrotated keys: position of the query when the selector votes
+  int64_t query_position = 0;  // unrotated keys: position of the query when the selector chooses
   int window_of(int layer) const { return shape ? shape->window(layer) : 0; }
   bool is_dense(int layer) const { return layer < dense_layers || window_of(layer) > 0; }
   bool orders = false;  // report which blocks were read
   // Steps over which each sequence's selections are united, this one included; 0: not counted.
   int working_set = 0;
   bool coverage = false;  // also measure the share of the attention weight that was covered
-  const SyntheticSpec* synthetic = nullptr;  // attend with synthetic q, k, v instead of the model's
+  const AttentionSource* attention = nullptr;  // source of q, k, v; null: the model's own
   // [n]: also draw a token from each row of logits. Null: draw none.
   const SampleRequest* samples = nullptr;
   // Sets the words of samples[i].allowed. run calls it once for each row that has them, when all

@@ -1,7 +1,7 @@
 // Command-line flags that subcommands share, and the list of subcommands.
 //
 // A subcommand lives in one file and registers itself:
-//     void add_eval(CLI::App& app, Command& chosen) {
+//     void add_info(CLI::App& app, Command& chosen) {
 //       auto o = std::make_shared<EvalOptions>();  // holds a CommonOptions
 //       CLI::App& command = add_command(app, "eval", "...");
 //       add_common_flags(command, o->common, CONTEXT_FLAGS | SELECTION_FLAGS);
@@ -90,9 +90,6 @@ void add_run(CLI::App& app, Command& chosen);
 void add_read(CLI::App& app, Command& chosen);
 void add_batch(CLI::App& app, Command& chosen);
 void add_info(CLI::App& app, Command& chosen);
-void add_bench(CLI::App& app, Command& chosen);
-void add_demo(CLI::App& app, Command& chosen);
-void add_eval(CLI::App& app, Command& chosen);  // eval.cpp
 void add_quantize(CLI::App& app, Command& chosen);
 void add_tokenize(CLI::App& app, Command& chosen);
 

@@ -1,10 +1,13 @@
 // riffle info: facts of a model, and what running it would take.
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "cli/common.h"
+#include "cli/measure.h"
 #include "cli/session.h"
 #include "cli/settings.h"
-#include "measure/commands/bench/bench.h"
 
 namespace riffle::cli {
 namespace {
@@ -359,7 +362,9 @@ int info_main(InfoOptions& o) {
   if (!o.file.empty()) return session_info(o);
 
   const bool is_file = o.shape.empty();
-  const Model model = is_file ? load_model(o.common) : make_synthetic(o.shape, o.weights);
+  std::string name;
+  const Model model = is_file ? load_model(o.common) : shape_model(o.shape, o.weights, name);
+  if (is_file) name = o.common.model_path;
   const Facts info = model_info(model.get());
   std::optional<Planned> planned;
   if (o.plan) planned = plan_for(model.get(), o.common.options);
@@ -373,14 +378,26 @@ int info_main(InfoOptions& o) {
     out["version"] = riffle_version();
     print_json(out);
   } else {
-    const std::string name =
-        is_file ? o.common.model_path : o.shape + " " + o.weights + ", synthetic weights";
     print_info(model.get(), name, planned ? "" : gpu_text(model.get(), o.common.options));
     if (planned) write_out("\n");
     if (planned) print_plan(planned->plan);
   }
   if (planned && planned->status != RIFFLE_OK) throw Exit(EXIT_MEMORY, planned->error);
   return EXIT_OK;
+}
+
+void add_shape_flags(CLI::App& command, InfoOptions& o) {
+  const Flag shape =
+      add_text(command, "--shape", o.shape,
+               "plan for the shape of a known model, without its file; bench --help-all lists them")
+          .value("NAME")
+          .excludes(flag_named(command, "--model"));
+  add_text(command, "--weights", o.weights,
+           "type of the shape's weights: q8_0, q6_k, q5_k, q4_k, q5_1, q5_0, q4_1, q4_0, "
+           "bf16, f16, f32")
+      .value("TYPE")
+      .needs(shape)
+      .shows_default();
 }
 
 }  // namespace
@@ -390,22 +407,14 @@ void add_info(CLI::App& app, Command& chosen) {
   CLI::App& command = add_command(
       app, "info", "Facts of a model and, with --plan, the memory that running it takes");
   add_common_flags(command, o->common, CONTEXT_FLAGS | JSON_FLAG);
-  for (const char* id : kPlanned) add_selection_flag(command, setting(id), o->common);
+  for (const SettingRow* s : settings_of("selection"))
+    if (std::find(std::begin(kPlanned), std::end(kPlanned), s->name) != std::end(kPlanned))
+      add_selection_flag(command, *s, o->common);
   add_text(command, "file", o->file, "file of a session: show its contents, without a model")
       .value("FILE");
   add_switch(command, "--plan", o->plan,
              "print the memory that running with these flags takes; nothing is allocated");
-  const Flag shape =
-      add_text(command, "--shape", o->shape,
-               "plan for the shape of a known model, without its file; bench --help-all lists them")
-          .value("NAME")
-          .excludes(flag_named(command, "--model"));
-  add_text(command, "--weights", o->weights,
-           "type of the shape's weights: q8_0, q6_k, q5_k, q4_k, q5_1, q5_0, q4_1, q4_0, "
-           "bf16, f16, f32")
-      .value("TYPE")
-      .needs(shape)
-      .shows_default();
+  if (has_shapes()) add_shape_flags(command, *o);
   when_parsed(command, [o, &chosen] { chosen = [o] { return info_main(*o); }; });
 }
 

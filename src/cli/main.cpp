@@ -13,6 +13,7 @@
 #include "cli/common.h"
 #include "cli/file_cut.h"
 #include "cli/help.h"
+#include "cli/measure.h"
 #include "cli/spelling.h"
 #include "cli/standard_streams.h"
 
@@ -97,9 +98,7 @@ void add_commands(CLI::App& app, Command& chosen) {
   add_read(app, chosen);
   add_batch(app, chosen);
   add_info(app, chosen);
-  add_bench(app, chosen);
-  add_demo(app, chosen);
-  add_eval(app, chosen);
+  add_measure(app, chosen);
   add_quantize(app, chosen);
   add_tokenize(app, chosen);
   app.footer(kFooter);  // last: commands that are added later would inherit it

@@ -8,7 +8,7 @@
 #include "engine/lookup.h"
 #include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
-#include "select/papers/tokenselect.h"
+#include "select/registry.h"
 #include "text/tokenizer.h"
 #include "util/error.h"
 
@@ -125,16 +125,13 @@ void Engine::require_digests(Sequence& s) {
   device_->kv().change_digests(s.kv, want);
 }
 
-static bool wants_list(const Selection& s) {
-  return s.selector == SelectorKind::TOKENSELECT && s.positions == PositionRule::LIST;
-}
+bool Engine::list_positions() const { return selector_->lists().has_value(); }
 
-bool Engine::list_positions() const { return wants_list(selection()); }
-
-// Synthetic attention ignores positions, so a context beyond the trained length needs no notice.
+// Another source of attention ignores positions, so a context beyond the trained length needs no
+// notice.
 const char* Engine::notice() {
   const Selection& s = selection();
-  const int64_t trained = model_.config.n_ctx, list = longest_list();
+  const int64_t trained = model_.config.n_ctx;
   notice_.clear();
   const auto say = [&](const std::string& text) {
     notice_ += (notice_.empty() || text.empty() ? "" : "; ") + text;
@@ -143,32 +140,13 @@ const char* Engine::notice() {
   say(options_.context_note);
   say(options_.experts_note);
   say(selector_note(options_, s));
-  if (n_ctx() > trained && !options_.synthetic) {
-    if (!list_positions())
-      say(
-          format("the context holds %lld tokens, but the model was trained with %lld: tokens "
-                 "beyond that are likely to be misread, unless "
-                 "positions are those in a list (selector tokenselect, positions list)",
-                 static_cast<long long>(n_ctx()), static_cast<long long>(trained)));
-    else if (s.dense_layers > 0)
-      say(format(
-          "the first %d layers read all tokens at their places in the text, up to token %lld, "
-          "but the model was trained "
-          "with %lld: positions list needs `selection.dense_layers` 0 to go beyond",
-          s.dense_layers, static_cast<long long>(n_ctx()), static_cast<long long>(trained)));
-    else if (list > trained)
-      say(
-          format("lists of positions reach %lld tokens (`selection.init_tokens` + "
-                 "`selection.select_tokens` + `selection.local_tokens`, and "
-                 "%lld while a selection "
-                 "is used again), but the model was trained with %lld: tokens beyond that are "
-                 "likely to be misread",
-                 static_cast<long long>(list), static_cast<long long>(kMaxReuse),
-                 static_cast<long long>(trained)));
-  }
-  if (s.positions == PositionRule::LIST && !list_positions())
-    say("positions list needs selector tokenselect: the selector in force takes positions from the "
-        "text");
+  if (n_ctx() > trained && !options_.attention)
+    say(selector_->context_note(n_ctx(), trained)
+            .value_or(format("the context holds %lld tokens, but the model was trained with %lld: "
+                             "tokens beyond that are likely to be misread%s",
+                             static_cast<long long>(n_ctx()), static_cast<long long>(trained),
+                             selectors().advice().positions)));
+  if (const auto unused = selectors().advice().unused) say(unused(s, *selector_));
   say(device_->notice());
   return notice_.c_str();
 }
@@ -199,18 +177,14 @@ int64_t Engine::own_bytes(int64_t n_tokens, int64_t shared, std::span<const int6
   return static_cast<int64_t>(bytes);
 }
 
-int64_t Engine::longest_list() const {
-  const Selection& s = selection();
-  return std::min(n_ctx(), int64_t(s.init_tokens) + s.select_tokens + s.local_tokens + kMaxReuse);
-}
-
 int64_t Engine::rope_positions(int64_t n_tokens) const {
-  const Selection& s = selection();
-  const int64_t local = s.local_tokens, list = int64_t(s.init_tokens) + s.select_tokens + local;
-  if (!list_positions() || n_tokens <= list) return n_tokens;
+  const std::optional<TokenLists> lists = selector_->lists();
+  if (!lists || n_tokens <= lists->shortest()) return n_tokens;
+  const int64_t local = lists->last;
   const int64_t votes = local + std::min<int64_t>(options_.options.prefill_chunk, local);
-  return std::max(
-      votes, s.dense_layers > 0 || coverage_ ? n_tokens : std::min(n_tokens, list + kMaxReuse));
+  return std::max(votes, selection().dense_layers > 0 || coverage_
+                             ? n_tokens
+                             : std::min(n_tokens, lists->shortest() + lists->reused));
 }
 
 // Makes the selector's data of a sequence when it is first needed, from the keys held by then. The
@@ -234,17 +208,17 @@ std::unique_ptr<Selector> Engine::selector_of(const Selection& wanted) const {
 void Engine::check_selector(const Selector& selector, const Selection& wanted) const {
   int windowed = 0;  // the first layer with a window
   while (windowed < shape_.n_layers() && window(windowed) == 0) ++windowed;
-  if (wants_list(wanted) && windowed < shape_.n_layers())
+  if (selector.lists() && windowed < shape_.n_layers())
     fail(RIFFLE_UNSUPPORTED,
          "`selection.positions` list does not work with this model's sliding window: %d tokens in "
          "layer %d, and `n_ctx` is %lld",
          window(windowed), windowed, static_cast<long long>(n_ctx()));
   // Keys are held before RoPE, and all layers are rotated by the first table.
-  if (wants_list(wanted) && ropes_.size() > 1)
+  if (selector.lists() && ropes_.size() > 1)
     fail(RIFFLE_UNSUPPORTED,
          "`selection.positions` list does not work with this model, whose layers rotate "
          "differently");
-  if (wants_list(wanted) && (ropes_[0].scale != 1 || ropes_[0].factor != 1))
+  if (selector.lists() && (ropes_[0].scale != 1 || ropes_[0].factor != 1))
     fail(RIFFLE_UNSUPPORTED,
          "`selection.positions` list does not work with the attention factor of this model (RoPE "
          "scaling %s)",

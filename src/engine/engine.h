@@ -243,11 +243,10 @@ class Engine {
 
   void require_digests(Sequence& sequence);
   void require_state(Sequence& sequence);
-  // Positions are those in the attended list (PositionRule::LIST).
+  // Positions are those in the attended list (Selector::lists).
   bool list_positions() const;
   // Tokens that a query of the layer sees; 0: all.
   int window(int layer) const { return shape_.window(layer); }
-  int64_t longest_list() const;  // the most tokens that a list holds
   // Returns the number of positions that keys may be rotated to while sequences hold at most
   // n_tokens.
   int64_t rope_positions(int64_t n_tokens) const;
@@ -255,9 +254,9 @@ class Engine {
   Stats counted(const Counts& counts) const;
   std::unique_ptr<Selector> selector_of(const Selection& wanted) const;
   void check_selector(const Selector& selector, const Selection& wanted) const;
-  // Returns true if prompts go through the model: not with synthetic attention, unless its settings
-  // ask for it.
-  bool runs_prompts() const { return !options_.synthetic || options_.synthetic_runs_prompts; }
+  // Returns true if prompts go through the model: not with another source of attention, unless it
+  // asks for it.
+  bool runs_prompts() const { return !options_.attention || options_.attention->runs_prompts(); }
   void check_reach(const Sequence& sequence, int64_t n_tokens) const;
   void check_fork(const Sequence& sequence, int64_t n_tokens) const;
   const SessionOrigin& origin();
@@ -273,7 +272,7 @@ class Engine {
   void finish_run(PrefillRun& run);
   // Gives back the device's memory of the prompt. Throws nothing.
   void end_prompt(PrefillRun& run);
-  void end_synthetic_prompt(const PrefillRun& run);
+  void end_sourced_prompt(const PrefillRun& run);
   // The norm of q or k that the layer has, if it has one.
   void norm_qk(float* x, int64_t n, int64_t width, const Tensor& weight);
   // RMS-normalises n embeddings if the model does.

@@ -179,20 +179,20 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.tokens = tokens.data();
   step.n = n;
   // Selector auto, and only sessions that it reads whole: the same bits with less work.
-  const bool dense = longest < selector_->rule().everything_below;
+  const bool dense = longest < selector_->everything_below();
   step.selector = dense ? dense_.get() : selector_.get();
   step.dense = dense_.get();
   step.dense_layers = selection().dense_layers;
   step.shape = &shape_;
-  step.lookahead = selection().lookahead;
+  step.lookahead = selector_->lookahead();
   step.row_slots = row_slots(selection());
-  step.vote_position = selection().local_tokens;
+  if (const auto lists = selector_->lists()) step.query_position = lists->last;
   step.orders = bool(report_);
   step.coverage = coverage_;
   step.working_set = working_set_;
   step.samples = samples;
   step.find_mask = std::move(find_mask);
-  step.synthetic = options_.synthetic ? &*options_.synthetic : nullptr;
+  step.attention = options_.attention.get();
   step.program = program_ + a.growths;  // both only grow
   step.report = [&](int layer, const RowReport* reports) {
     for (int64_t i = 0; i < n; ++i)

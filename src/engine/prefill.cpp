@@ -171,10 +171,10 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
   r.first += rows;
   r.done += static_cast<double>(rows);
   if (r.first < r.n()) return;
-  if (options_.synthetic) {  // synthetic attention: the KV is its own
+  if (options_.attention) {  // the KV is the source's
     for (int64_t first = 0; first < r.n(); first += r.chunk)
-      r.prompt->fill_synthetic(*options_.synthetic, r.n0 + first, std::min(r.chunk, r.n() - first));
-    if (r.sequence->kv.selection && window(r.layer) == 0) end_synthetic_prompt(r);
+      r.prompt->fill_from(*options_.attention, r.n0 + first, std::min(r.chunk, r.n() - first));
+    if (r.sequence->kv.selection && window(r.layer) == 0) end_sourced_prompt(r);
   }
   r.prompt->finish_layer();
   r.first = 0;
@@ -234,10 +234,10 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   att.ldq = att.ldo = q_width;
   att.pos0 = n0 + first + skip;
   att.window = window(r.layer);
-  att.last = first + rows == n && !options_.synthetic;
+  att.last = first + rows == n && !options_.attention;
   att.out = a.att.as<float>();
   att.selector = r.list && r.layer >= selection().dense_layers ? selector_.get() : nullptr;
-  att.vote_position = selection().local_tokens;
+  if (const auto lists = selector_->lists()) att.query_position = lists->last;
   r.prompt->attend(att);
   r.pairs += static_cast<double>(rows - skip) *
              (static_cast<double>(n0 + first + skip) + (rows - skip + 1) / 2.0);
@@ -264,7 +264,7 @@ void Engine::finish_run(PrefillRun& r) {
     output(r.prompt->rows(n - 1, 1, false, -1), 1, Phase::Decode, logits);
     device_->read(logits, c.vocab_size, s.logits.own.data());
   }
-  if (options_.synthetic)
+  if (options_.attention)
     s.logits.own.assign(c.vocab_size, 0.f);  // they would mean nothing, but a token can be drawn
   r.prompt->commit(r.marks);
   end_prompt(r);
@@ -275,8 +275,8 @@ void Engine::finish_run(PrefillRun& r) {
   run_ = nullptr;
 }
 
-// The selector learns from the synthetic queries in place of a prompt's last ones.
-void Engine::end_synthetic_prompt(const PrefillRun& r) {
+// The selector learns from the source's queries in place of a prompt's last ones.
+void Engine::end_sourced_prompt(const PrefillRun& r) {
   const Config& c = model_.config;
   Sequence& s = *r.sequence;
   const LayerKv& kv = r.prompt->layer();
@@ -285,8 +285,8 @@ void Engine::end_synthetic_prompt(const PrefillRun& r) {
   const int64_t width = c.q_width(r.layer), pos0 = s.kv.n_tokens + r.n() - queries;
   std::vector<float> q(queries * width);
   for (int64_t i = 0; i < queries; ++i)
-    synthetic_query(*options_.synthetic, r.layer, pos0 + i, c.n_heads, heads, c.head_size(r.layer),
-                    &q[i * width]);
+    options_.attention->query(r.layer, pos0 + i, c.n_heads, heads, c.head_size(r.layer),
+                              &q[i * width]);
   threads_->parallel_for(heads, [&](int64_t h, int) {
     PromptEnd end;
     end.layer = r.layer;

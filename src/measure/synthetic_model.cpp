@@ -9,12 +9,10 @@
 #include "kernels/common/half.h"
 #include "kernels/common/measure/synthetic.h"
 #include "kernels/cpu/linear/quants.h"
+#include "measure/on_device.h"
 #include "text/tokenizer.h"
 #include "util/c_locale.h"
-#include "util/cpu_limits.h"
 #include "util/error.h"
-#include "util/memory_limits.h"
-#include "util/thread_pool.h"
 
 namespace riffle {
 namespace {
@@ -133,18 +131,6 @@ void synthetic_row(const Tensor& t, int64_t row, std::byte* out) {
   with_type(t.type, [&]<DType T>() { fill_row<T>(t, row, out); });
 }
 
-static std::vector<Tensor*> tensors_of(Weights& w) {
-  std::vector<Tensor*> all = {&w.embedding};
-  for (LayerWeights& l : w.layers) {
-    for (Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router})
-      if (t->rows > 0) all.push_back(t);
-    for (ExpertWeights& e : l.experts)
-      for (Tensor* t : {&e.w1, &e.w3, &e.w2}) all.push_back(t);
-  }
-  all.push_back(&w.output);
-  return all;
-}
-
 DType weight_type_of(const std::string& name) {
   std::string names;
   for (const DTypeInfo& info : kDTypes) {
@@ -155,6 +141,29 @@ DType weight_type_of(const std::string& name) {
     names += (names.empty() ? "" : ", ") + lower;
   }
   fail(RIFFLE_BAD_ARGUMENT, "weight type '%s' is not one of %s", name.c_str(), names.c_str());
+}
+
+namespace {
+
+class SyntheticWeights : public TensorSource {
+ public:
+  void row(const Tensor& tensor, int64_t row, std::byte* out) const override {
+    synthetic_row(tensor, row, out);
+  }
+  void values(const Tensor& t, int64_t first, int64_t n, float* out) const override {
+    for (int64_t i = 0; i < n * t.cols; ++i)
+      out[i] = synthetic::weight(t.seed, static_cast<uint64_t>(first * t.cols + i), t.scale);
+  }
+  const cuda::DeviceTensorSource* on_device() const override {
+    return synthetic_weights_on_device();
+  }
+};
+
+}  // namespace
+
+const TensorSource& synthetic_weights() {
+  static const SyntheticWeights weights;
+  return weights;
 }
 
 std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_type) {
@@ -189,13 +198,14 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   };
   std::mt19937_64 seeds(1);
   const auto matrix_of = [&](DType type, int64_t rows, int64_t cols) {
-    return count({type, rows, cols, nullptr, seeds(), 1 / std::sqrt(static_cast<float>(cols))});
+    return count({type, rows, cols, nullptr, seeds(), 1 / std::sqrt(static_cast<float>(cols)),
+                  &synthetic_weights()});
   };
   const auto matrix = [&](int64_t rows, int64_t cols) {
     return matrix_of(weight_type, rows, cols);
   };
   const auto norm_of = [&](int64_t width) {  // all ones, of which dim are enough for a head
-    return count({DType::F32, 1, width, model->owned[0]->data(), 0, 0});
+    return count({DType::F32, 1, width, model->owned[0]->data(), 0, 0, nullptr});
   };
   const auto norm = [&] { return norm_of(s.dim); };
   const int64_t q_width = int64_t{s.n_heads} * s.head_dim,
@@ -228,34 +238,6 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   w.final_norm = norm();
   w.output = s.tied_output ? w.embedding : matrix(s.vocab_size, s.dim);
   return model;
-}
-
-void materialize(Model& model) {
-  std::vector<Tensor*> missing;
-  for (Tensor* t : tensors_of(model.weights))
-    if (!t->data && !(t == &model.weights.output && model.config.tied_output)) missing.push_back(t);
-  if (missing.empty()) return;
-  uint64_t taken = 0;
-  for (const Tensor* t : missing) taken += static_cast<uint64_t>(t->bytes());
-  require_memory("synthetic weights", taken, MemoryLimits());
-  std::vector<Buffer> buffers;
-  for (const Tensor* t : missing) buffers.emplace_back(static_cast<size_t>(t->bytes()));
-  model.generated.reserve(model.generated.size() + buffers.size());  // from here on nothing fails
-  ThreadPool threads(default_threads());
-  constexpr int64_t kRows = 64;  // of one item: some hundred microseconds
-  for (size_t i = 0; i < missing.size(); ++i) {
-    const Tensor& t = *missing[i];
-    std::byte* const out = buffers[i].as<std::byte>();
-    threads.parallel_for((t.rows + kRows - 1) / kRows, [&](int64_t item, int) {
-      for (int64_t r = item * kRows; r < std::min(t.rows, (item + 1) * kRows); ++r)
-        synthetic_row(t, r, out + r * row_bytes(t.type, t.cols));
-    });
-  }
-  for (size_t i = 0; i < missing.size(); ++i) {
-    missing[i]->data = buffers[i].data();
-    model.generated.push_back(std::move(buffers[i]));
-  }
-  if (model.config.tied_output) model.weights.output.data = model.weights.embedding.data;
 }
 
 }  // namespace riffle

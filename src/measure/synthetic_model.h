@@ -22,9 +22,7 @@ DType weight_type_of(const std::string& name);
 // Row `row` of a synthetic tensor in a file's layout: row_bytes(type, cols) bytes.
 void synthetic_row(const Tensor& tensor, int64_t row, std::byte* out);
 
-// Gives every synthetic tensor its bytes in host memory, in a file's layout, owned by the model;
-// does nothing to a model that has them. Uses all cores. RIFFLE_OUT_OF_MEMORY leaves the model as
-// it was.
-void materialize(Model& model);
+// The source of these tensors.
+const TensorSource& synthetic_weights();
 
 }  // namespace riffle

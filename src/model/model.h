@@ -29,16 +29,33 @@ struct TensorNames;
 inline constexpr int kQ8Block = 32;  // values per Q8_0 block: one f16 scale, then 32 int8
 inline constexpr int kQ8BlockBytes = 34;
 
+struct Tensor;
+namespace cuda {
+class DeviceTensorSource;
+}
+
+// Makes the elements of tensors that have no bytes anywhere, from their seed and scale: in any
+// part, in any order, with the same bits. The core has none; measuring has.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  // Row `row` in a file's layout: row_bytes(type, cols) bytes.
+  virtual void row(const Tensor& tensor, int64_t row, std::byte* out) const = 0;
+  // Rows [first, first + n) as f32, unrounded: [n][cols].
+  virtual void values(const Tensor& tensor, int64_t first, int64_t n, float* out) const = 0;
+  virtual const cuda::DeviceTensorSource* on_device() const = 0;
+};
+
 // A matrix inside a mapped file, row-major: row r begins at data + r * row_bytes(type, cols). May
-// be unaligned. Without data it is a synthetic one, which has no bytes anywhere: element i
-// (row-major) is kernels/common/measure/synthetic.h's number for (seed, i), times scale. A device
-// makes it where it needs it; the CPU devices need materialize().
+// be unaligned. Without data its elements are what the source makes of seed and scale. A device
+// makes them where it needs them; the CPU devices need materialize().
 struct Tensor {
   DType type = DType::F32;
   int64_t rows = 0, cols = 0;
   const void* data = nullptr;
   uint64_t seed = 0;
   float scale = 0;
+  const TensorSource* source = nullptr;
   int64_t bytes() const { return rows * row_bytes(type, cols); }
 };
 
@@ -221,7 +238,7 @@ struct Weights {
 // All of a model except its configuration.
 struct ModelParts {
   Weights weights;
-  std::string format;                              // "gguf", "safetensors" or "synthetic"
+  std::string format;                              // "gguf", "safetensors" or what made it
   std::string chat_template;                       // text, or empty
   std::unique_ptr<Tokenizer> tokenizer;            // null: the model has none
   std::unique_ptr<const ChatTemplate> chat;        // null: there is none that can be evaluated
@@ -229,7 +246,7 @@ struct ModelParts {
   std::vector<std::shared_ptr<MappedFile>> files;  // keep the views alive
   std::unique_ptr<ReadAhead> read_ahead;           // reads the weights ahead; null: nothing to read
   std::vector<std::unique_ptr<std::vector<float>>> owned;  // norms, biases and sinks in F32
-  std::vector<Buffer> generated;  // bytes of synthetic tensors, and of repacked experts
+  std::vector<Buffer> generated;  // bytes of tensors without data, and of repacked experts
   uint64_t n_params = 0, weight_bytes = 0;
   // GGUF's names of the tensors, and those of the model's own file.
   const TensorNames *gguf_names, *file_names;
@@ -247,6 +264,11 @@ struct Model : ModelParts {
 
   Config config;
 };
+
+// Gives every tensor without data its bytes in host memory, in a file's layout, owned by the model;
+// does nothing to a model that has them. Uses all cores. RIFFLE_OUT_OF_MEMORY leaves the model as
+// it was.
+void materialize(Model& model);
 
 // Only ids below it may be drawn. Beyond are rows of the output that no piece belongs to, and the
 // pieces of type unused at the vocabulary's end, which converters put in for such rows

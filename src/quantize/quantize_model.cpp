@@ -8,7 +8,6 @@
 #include "formats/gguf_split.h"
 #include "formats/gguf_writer.h"
 #include "import/load_model.h"
-#include "kernels/common/measure/synthetic.h"
 #include "kernels/cpu/linear/quants.h"
 #include "model/families/family.h"
 #include "model/finite_weights.h"
@@ -207,8 +206,7 @@ void copy_metadata(GgufFileWriter& out, const GgufFile& gguf) {
 
 void rows_of(const Tensor& t, int64_t first, int64_t n, float* out) {
   if (!t.data) {
-    for (int64_t i = 0; i < n * t.cols; ++i)
-      out[i] = synthetic::weight(t.seed, static_cast<uint64_t>(first * t.cols + i), t.scale);
+    t.source->values(t, first, n, out);
     return;
   }
   const int64_t bytes = row_bytes(t.type, t.cols);

@@ -16,7 +16,7 @@ struct ConversionSums {
   double error = 0, norm = 0;  // sums of (w' - w)^2 and of w^2
 };
 
-// Rows [first, first + n) as f32, of a synthetic tensor too. out[n][cols]
+// Rows [first, first + n) as f32, of a tensor without data too. out[n][cols]
 void rows_of(const Tensor& tensor, int64_t first, int64_t n, float* out);
 
 // Converts the matrices that take more bits a weight than mix gives them, into model.generated;

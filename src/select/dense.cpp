@@ -7,12 +7,11 @@ namespace {
 class Dense : public Selector {
  public:
   const char* name() const override { return "dense"; }
-  SelectionRule rule() const override {
-    SelectionRule r;
-    r.everything = true;
-    return r;
-  }
+  const SelectionRule* rule() const override { return &rule_; }
   void begin(const Row& row, RowPlan& plan) const override { plan.everything(row); }
+
+ private:
+  ReadsEverything rule_;
 };
 
 }  // namespace

@@ -26,21 +26,4 @@ class Int4Selector : public Selector {
   bool keeps_keys_;
 };
 
-// psa and topk: blocks are ranked by digests or by INT4 keys.
-class RankingSelector : public Int4Selector {
- public:
-  explicit RankingSelector(const Selection& s) : Int4Selector(ranks_by_codes(s)), s_(s) {}
-
-  bool has_parts() const override { return ranks_by_codes(s_); }
-  int prepare(const Row& row, RowPlan& plan) const override {
-    return prepare_scores(row, s_, plan);
-  }
-  void part(const Row& row, RowPlan& plan, int i, Buffer& scratch) const override {
-    score_part(row, plan, i, scratch);
-  }
-
- protected:
-  Selection s_;
-};
-
 }  // namespace riffle

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
@@ -131,54 +133,51 @@ class RowPlan {
   int sorted_ = 0;               // keys_[0, sorted_) are in place
 };
 
-// A selector as data, which a GPU's kernels follow without calling back: rank blocks by their
-// digests, read the forced ones, then either a fixed number of the best (one shot), or microbatches
-// until the test passes.
+// A selector as data, which a GPU's kernels follow without calling back. Each selector has a rule
+// of its own; rooms that have kernels for it know the type.
 struct SelectionRule {
-  bool host_only = false;  // a rule cannot describe it: it runs only where the CPU attends
-  const char* host_only_why = "looks at keys in host memory";
-  bool everything = false;  // no ranking: all blocks in token order
+  virtual ~SelectionRule() = default;
+};
+struct ReadsEverything : SelectionRule {};
+// Reads the blocks to which some head gives at least e^log_share of its weight, by INT4 keys, in
+// one shot. In rows of more than share_blocks blocks the share is multiplied by share_blocks /
+// blocks. Rows of fewer than everything_below tokens are read whole (selector auto).
+struct ReadsShare : SelectionRule {
   int sink_blocks = 0, recent_blocks = 0;
-  BlockDigest digest = BlockDigest::CUBOID_MEAN;
-  HeadRule gqa = HeadRule::MEAN;
-  double budget = 0;  // one shot: <= 1 a share of the tokens, > 1 a number of tokens
-  bool progressive = false;
-  StopRule stop = StopRule::PAPER;
-  double slack = 0;  // log((1 - epsilon) / epsilon)
-  int microbatch = 0;
-  bool rank_codes = false;  // ranked by the masses that INT4 keys give the blocks, not by digests
-  // Not ranked by digests: reads the blocks to which some head gives at least e^log_share of its
-  // weight, by INT4 keys, in one shot. In rows of more than share_blocks blocks the share is
-  // multiplied by share_blocks / blocks.
-  bool by_share = false;
   float log_share = 0;
   int share_blocks = 0;
-  // With by_share: a row of fewer tokens is read as `everything` reads it (selector auto).
   int64_t everything_below = 0;
-  // > 0: of the blocks chosen above, reads only the tokens that hold this share of each head's
-  // weight, by INT4 keys, and the forced ones. A progressive test then uses masses by INT4 keys
-  // too.
-  float top_p = 0;
+};
 
-  // In place of all the above: reads the first init_tokens, the last local_tokens, and between them
-  // the select_tokens that all heads of a layer vote for. Votes are made with the keys themselves.
-  bool by_vote = false;
-  int select_tokens = 0, init_tokens = 0, local_tokens = 0;
-  VoteRule vote = VoteRule::SOFT;
-  float cache_threshold = 2;
-
-  bool codes() const { return rank_codes || by_share || top_p > 0; }  // needs INT4 keys
-  bool tokens() const { return by_vote || top_p > 0; }  // reads single tokens of blocks
-  // Whether a GPU must decide residency itself. Kernels that choose by INT4 keys or votes do so on
-  // the device, and the host does not know their choice.
-  bool needs_device_residency() const { return codes() || by_vote; }
+// The lists of tokens whose places are the tokens' positions, in place of those in the text:
+// numbers of the first tokens, of the chosen ones, of the last ones, and of those that join before
+// a list is chosen anew.
+struct TokenLists {
+  int64_t first = 0, chosen = 0, last = 0, reused = 0;
+  int64_t shortest() const { return first + chosen + last; }
 };
 
 class Selector {
  public:
   virtual ~Selector() = default;
   virtual const char* name() const = 0;
-  virtual SelectionRule rule() const = 0;
+  // For errors: the name, and what else decides what it needs.
+  virtual std::string described() const { return name(); }
+  // The rule that a GPU's kernels follow. Null: there is none, for the reason that host_only gives,
+  // and the selector runs only where the CPU attends.
+  virtual const SelectionRule* rule() const = 0;
+  virtual const char* host_only() const { return nullptr; }
+  // Whether it reads INT4 keys of all tokens.
+  virtual bool reads_codes() const { return false; }
+  // Rows of fewer tokens are read whole.
+  virtual int64_t everything_below() const { return 0; }
+  // Present if positions are those in the lists of tokens that are read.
+  virtual std::optional<TokenLists> lists() const { return std::nullopt; }
+  // The notice of a context of n_ctx tokens, more than the model was trained with; empty: there is
+  // none. Not present: the usual one.
+  virtual std::optional<std::string> context_note(int64_t n_ctx, int64_t trained) const {
+    return (void)n_ctx, (void)trained, std::nullopt;
+  }
 
   // make_state: a new state for a sequence; null if the selector keeps nothing. fits: whether this
   // selector can use a state, which may be null or another selector's.
@@ -206,6 +205,9 @@ class Selector {
   virtual void begin_layer(const Row* rows, int n_rows, ThreadPool& threads) const {
     (void)rows, (void)n_rows, (void)threads;
   }
+
+  // Microbatches that are loaded ahead of the test.
+  virtual int lookahead() const { return 0; }
 
   // Planning that threads share. A step has few rows (KV heads times sequences), and begin runs on
   // one thread for each. So work that reads much of a row, such as the codes of all keys, is cut
@@ -236,35 +238,16 @@ class Selector {
 // which is share here, and reads everything in rows of fewer tokens.
 std::unique_ptr<Selector> make_selector(const Selection& settings, int64_t everything_below = 0);
 std::unique_ptr<Selector> make_dense();
-std::unique_ptr<Selector> make_topk(const Selection& settings);
-std::unique_ptr<Selector> make_psa(const Selection& settings);
-std::unique_ptr<Selector> make_twilight(const Selection& settings);
-std::unique_ptr<Selector> make_tokenselect(const Selection& settings);
-std::unique_ptr<Selector> make_lfps(const Selection& settings);
 std::unique_ptr<Selector> make_share(const Selection& settings, int64_t everything_below);
 
 // Throws RIFFLE_BAD_ARGUMENT with the field, its value and its range.
 void check_selection(const Selection& settings);
 // The digests that these settings read; kept is false if they read none.
 DigestSpec digest_spec(const Selection& settings);
+// Slots of a pool that one iteration of a row needs with these settings.
+int64_t row_slots(const Selection& settings);
 
-// Whether these settings rank blocks by INT4 keys in place of digests.
-inline bool ranks_by_codes(const Selection& s) {
-  const bool has_rank = s.selector == SelectorKind::PSA || s.selector == SelectorKind::TOPK;
-  return has_rank && s.rank == RankBy::CODES;
-}
-// score_candidates writes the scores of a plan's candidates to plan.scores; a larger score is more
-// critical. The heads of a group are combined (README.md, common ground). Scores are those of
-// digests, or masses by INT4 keys. Bytes read are added to plan.index_bytes. A selector that ranks
-// by INT4 keys calls prepare_scores and score_part as its prepare and part; they leave the masses
-// in the plan.
-int prepare_scores(const Row& row, const Selection& settings, RowPlan& plan);
-void score_part(const Row& row, RowPlan& plan, int i, Buffer& scratch);
-void score_candidates(const Row& row, const Selection& settings, RowPlan& plan);
 // Exact scores q.key of the first n tokens of a block: out[h*ldo + t].
 void key_scores(const Row& row, const std::byte* block, int n, float* out, int64_t ldo);
-// The number of blocks of a budget: up to 1 it is a share of the tokens, above 1 a number of
-// tokens.
-int budget_blocks(const Row& row, float budget);
 
 }  // namespace riffle

@@ -38,20 +38,18 @@ class Share : public Int4Selector {
       : Int4Selector(true),
         s_(s),
         log_share_(std::log(s.share)),
-        everything_below_(everything_below) {}
+        everything_below_(everything_below) {
+    rule_.sink_blocks = s_.sink_blocks;
+    rule_.recent_blocks = s_.recent_blocks;
+    rule_.log_share = log_share_;
+    rule_.share_blocks = kShareBlocks;
+    rule_.everything_below = everything_below_;
+  }
 
   const char* name() const override { return "share"; }
-  SelectionRule rule() const override {
-    SelectionRule r;
-    r.sink_blocks = s_.sink_blocks;
-    r.recent_blocks = s_.recent_blocks;
-    r.budget = 1;
-    r.by_share = true;
-    r.log_share = log_share_;
-    r.share_blocks = kShareBlocks;
-    r.everything_below = everything_below_;
-    return r;
-  }
+  const SelectionRule* rule() const override { return &rule_; }
+  bool reads_codes() const override { return true; }
+  int64_t everything_below() const override { return everything_below_; }
   bool has_parts() const override { return true; }
   int prepare(const Row& row, RowPlan& plan) const override {
     if (reads_everything(row)) return 0;
@@ -144,6 +142,7 @@ class Share : public Int4Selector {
   Selection s_;
   float log_share_;
   int64_t everything_below_;
+  ReadsShare rule_;
 };
 
 }  // namespace

@@ -16,21 +16,15 @@ namespace riffle {
 // ---- selection: which KV blocks a decode step reads
 
 enum class SelectorKind : int32_t {
-  DENSE = 0,     // every block: the exact reference
-  PSA = 1,       // progressive sparse attention: best blocks first until epsilon is covered
-  TOPK = 2,      // a fixed budget of the best blocks
-  TWILIGHT = 3,  // the tokens of a base selection that hold top_p of the weight, by INT4 keys
-  // first and last tokens, and a fixed number of tokens that all heads vote for
-  TOKENSELECT = 4,
-  // the best tokens among those that earlier queries make likely (cpu, emu)
-  LFPS = 5,
-  // blocks that hold at least `share` of a head's weight, by INT4 keys; the mean value stands for
-  // the blocks that are not read
-  SHARE = 6,
-  // DENSE for sessions of fewer tokens than MemoryPlan::everything_below, the current one included
-  // (all sessions if n_ctx is not above it), SHARE for longer ones. A session that grows beyond it,
-  // or is cut, changes over
-  AUTO = 7
+  DENSE = 0,
+  SHARE = 1,
+  AUTO = 2,
+  // Those of papers.
+  PSA = 3,
+  TOPK = 4,
+  TWILIGHT = 5,
+  TOKENSELECT = 6,
+  LFPS = 7
 };
 // A block's summary, by which it is ranked: ArkVale's cuboid-mean, Quest's bounding box, or the
 // mean key.

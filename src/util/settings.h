@@ -5,10 +5,13 @@
 // name_settings turns the ids into the names that the caller knows.
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "util/options.h"
 
@@ -52,6 +55,31 @@ struct Setting {
   uint32_t selectors;          // selection: bits 1 << SelectorKind: selectors that read it
   uint32_t bases;  // selection: bits 1 << BaseSelection: bases with which twilight reads it
 };
+
+// The title under which help has what is there to compare with.
+inline constexpr const char* kComparisonGroup = "For comparison";
+
+// The table while it is made: rooms of the library add the rows of their own settings.
+class SettingsTable {
+ public:
+  SettingsTable() = default;
+  SettingsTable(SettingsTable&&) = default;
+  void add(OptionsKind kind, std::span<const Setting> rows);
+  // More values, "a|b", of a setting that takes words.
+  void add_words(std::string_view id, std::string_view words);
+  // These selectors look at the setting too; bases: of those, if one builds on another.
+  void add_readers(std::string_view id, uint32_t selectors, uint32_t bases);
+  std::span<const Setting> rows() const { return rows_; }
+
+ private:
+  Setting& row(std::string_view id);
+
+  std::vector<Setting> rows_;
+  std::deque<std::string> texts_;  // texts that rows point to
+};
+// The settings of published papers' selectors (select/papers). A build of the core alone has none:
+// select/no_papers.cpp.
+void add_papers(SettingsTable& table);
 
 std::span<const Setting> settings();
 const Setting* find_setting(std::string_view id);     // null: there is none

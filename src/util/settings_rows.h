@@ -23,11 +23,8 @@ inline constexpr const char* kShareOrTokens = " (up to 1 a share, above 1 a numb
 // The titles under which the command line's help has the settings.
 inline constexpr const char *kContext = "Context", *kSelection = "Selection of KV blocks",
                             *kAlways = "Blocks that are always read",
-                            *kRanking = "Ranking of blocks (selectors psa, topk, twilight)",
-                            *kOfTwilight = "Selector twilight",
-                            *kOfTokenSelect = "Selector tokenselect", *kOfLfps = "Selector lfps",
                             *kLayout = "Memory layout and kernels", *kSteps = "Decode steps",
-                            *kCompare = "For comparison", *kScheduling = "Many requests at once",
+                            *kCompare = kComparisonGroup, *kScheduling = "Many requests at once",
                             *kAnswer = "Answer", *kSampling = "Sampling, templates and weights";
 
 inline constexpr MemberType kBool = MemberType::BOOL, kInt = MemberType::INT32,

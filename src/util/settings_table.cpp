@@ -27,25 +27,6 @@ constexpr Setting kContextRows[] = {
      .json = "device",
      .group = kContext,
      .help = "device that runs the model; emu emulates a GPU's slot pool"},
-    {.id = "residency",
-     .offset = offsetof(C, residency),
-     .type = kInt,
-     .words = "auto|device|host",
-     .high = number(ResidencyKind::HOST),
-     .flag = "--residency",
-     .json = "residency",
-     .group = kCompare,
-     .help = "cuda: the side that decides which blocks are in GPU memory; host works with dense, "
-             "and with "
-             "psa and topk by --rank digests"},
-    {.id = "pin",
-     .offset = offsetof(C, pin),
-     .type = kBool,
-     .high = 1,
-     .flag = "--no-pin",
-     .json = "pin",
-     .group = kCompare,
-     .help = "cuda: do not pin host memory; slow, and only for the selectors of --residency host"},
     {.id = "n_ctx",
      .offset = offsetof(C, n_ctx),
      .type = kInt,
@@ -295,41 +276,58 @@ std::string name_of(const Setting& s) {
   return s.type == kBool && name.starts_with("no-") ? name.substr(3) : name;
 }
 
-struct Table {
-  std::vector<Setting> settings;
-  std::deque<std::string> texts;
-
-  void add(OptionsKind kind, std::span<const Setting> rows) {
-    for (Setting s : rows) {
-      s.options = kind;
-      for (const char* Setting::*text :
-           {&Setting::words, &Setting::range, &Setting::flag, &Setting::json, &Setting::spec,
-            &Setting::group, &Setting::help})
-        if (!(s.*text)) s.*text = "";
-      s.comparison = std::string_view(s.group) == kCompare;
-      if (!s.name) s.name = texts.emplace_back(name_of(s)).c_str();
-      s.range = texts.emplace_back(range_of(s)).c_str();
-      settings.push_back(s);
-    }
-  }
-
-  Table() {
-    add(OptionsKind::MODEL, kModelRows);
-    add(OptionsKind::SELECTION, settings_rows::selection());
-    add(OptionsKind::CONTEXT, kContextRows);
-    add(OptionsKind::SCHEDULER, kSchedulerRows);
-    add(OptionsKind::SAMPLING, settings_rows::sampling());
-    add(OptionsKind::ANSWER, settings_rows::generate());
-    add(OptionsKind::CHAT, kChatRows);
-    add(OptionsKind::QUANTIZE, kQuantizeRows);
-  }
-};
-
 // Made when the library is loaded: functions that look a setting up cannot report a failure.
-const Table kTable;
+const SettingsTable kTable = [] {
+  SettingsTable table;
+  table.add(OptionsKind::MODEL, kModelRows);
+  table.add(OptionsKind::SELECTION, settings_rows::selection());
+  table.add(OptionsKind::CONTEXT, kContextRows);
+  table.add(OptionsKind::SCHEDULER, kSchedulerRows);
+  table.add(OptionsKind::SAMPLING, settings_rows::sampling());
+  table.add(OptionsKind::ANSWER, settings_rows::generate());
+  table.add(OptionsKind::CHAT, kChatRows);
+  table.add(OptionsKind::QUANTIZE, kQuantizeRows);
+  add_papers(table);
+  return table;
+}();
 
 }  // namespace
 
-std::span<const Setting> settings() { return kTable.settings; }
+void SettingsTable::add(OptionsKind kind, std::span<const Setting> rows) {
+  for (Setting s : rows) {
+    s.options = kind;
+    for (const char* Setting::*text :
+         {&Setting::words, &Setting::range, &Setting::flag, &Setting::json, &Setting::spec,
+          &Setting::group, &Setting::help})
+      if (!(s.*text)) s.*text = "";
+    s.comparison = std::string_view(s.group) == kComparisonGroup;
+    if (!s.name) s.name = texts_.emplace_back(name_of(s)).c_str();
+    s.range = texts_.emplace_back(range_of(s)).c_str();
+    // Settings of one kind stay together.
+    const auto after = std::find_if(rows_.rbegin(), rows_.rend(),
+                                    [&](const Setting& row) { return row.options == kind; });
+    rows_.insert(after == rows_.rend() ? rows_.end() : after.base(), s);
+  }
+}
+
+Setting& SettingsTable::row(std::string_view id) {
+  return *std::find_if(rows_.begin(), rows_.end(),
+                       [&](const Setting& row) { return id == row.id; });
+}
+
+void SettingsTable::add_words(std::string_view id, std::string_view words) {
+  Setting& s = row(id);
+  s.words = texts_.emplace_back(s.words + std::string("|").append(words)).c_str();
+  s.high += 1 + static_cast<double>(std::count(words.begin(), words.end(), '|'));
+  s.range = texts_.emplace_back(range_of(s)).c_str();
+}
+
+void SettingsTable::add_readers(std::string_view id, uint32_t selectors, uint32_t bases) {
+  Setting& s = row(id);
+  s.selectors |= selectors;
+  s.bases |= bases;
+}
+
+std::span<const Setting> settings() { return kTable.rows(); }
 
 }  // namespace riffle

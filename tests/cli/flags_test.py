@@ -72,7 +72,7 @@ def selection_ranges(_):
         "--cache-threshold": (["-1.01", "2.01", "nan"], "-1 to 2 (above 1: never)"),
         "--alpha": (["-1", "10.1"], "0 to 10"),
         "--decay": (["-0.1", "1"], "0 to 0.9999"),
-        "--selector": (["magic", "0"], "dense, psa, topk, twilight, tokenselect, lfps, share, auto"),
+        "--selector": (["magic", "0"], "dense, share, auto, psa, topk, twilight, tokenselect, lfps"),
         "--digest": (["cuboid"], "mean, quest, cuboid-mean"),
         "--gqa": (["max"], "mean, soft-sum, union"),
         "--stop-mode": (["never"], "paper, last, bound, veto"),

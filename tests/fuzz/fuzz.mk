@@ -19,7 +19,7 @@ FUZZ_LIB     := $(addprefix src/model/,model weights) \
                 read_ahead size_text) \
                 src/util/buffer src/util/thread_pool src/util/error $(patsubst %.cpp,%,$(wildcard src/util/settings*.cpp)) \
                 $(addprefix src/api/,api_handles api_options api_text info) src/quantize/weight_mix \
-                $(addprefix src/select/,papers/lfps papers/lfps_tables ranking block_masses int4_keys) \
+                $(addprefix src/select/,papers/lfps papers/lfps_tables papers/settings ranking block_masses int4_keys) \
                 $(addprefix kernels/cpu/,attention/attention_scalar attention/gather_scalar attention/gather_avx2 \
                 attention/gather_avx512 select/select_scalar select/papers/score_table_scalar \
                 select/papers/score_table_avx512) \

@@ -12,7 +12,7 @@
 #include "kv/file/session_file.h"
 #include "kv/file/session_layout.h"
 #include "kv/host_kv.h"
-#include "select/selector.h"
+#include "select/papers/papers.h"
 #include "util/checksum.h"
 #include "util/error.h"
 #include "util/settings.h"

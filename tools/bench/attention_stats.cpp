@@ -37,11 +37,7 @@ struct Recorded : SelectorState {
 class Recorder : public Selector {
  public:
   const char* name() const override { return "dense"; }
-  SelectionRule rule() const override {
-    SelectionRule r;
-    r.everything = true;
-    return r;
-  }
+  const SelectionRule* rule() const override { return &rule_; }
   std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
     auto state = std::make_unique<Recorded>();
     state->heads.resize(size_t(shape.n_layers) * shape.n_kv_heads);
@@ -68,6 +64,9 @@ class Recorder : public Selector {
     }
     static_cast<Recorded*>(row.state)->at(row.layer, row.head).step(weights);
   }
+
+ private:
+  ReadsEverything rule_;
 };
 
 }  // namespace

@@ -16,7 +16,7 @@
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/attend/attend.h"
-#include "kernels/cuda/attend/decode_parts.h"
+#include "kernels/cuda/attend/papers/paper_parts.h"
 
 using namespace riffle;
 using cuda::KvLayout;
@@ -230,16 +230,16 @@ struct Bench {
     step.q = device_q;
     step.out = allocate<float>(q.size());
     step.layout = {cuda::KvType::F16, kB, kD, kBlockBytes, kBlockBytes / 2};
-    step.ranked.everything = microbatch == 0;
-    step.ranked.progressive = microbatch != 0;
-    step.ranked.microbatch = std::max(microbatch, 1);
-    step.ranked.slack = std::log(0.1 / 0.9);
+    step.rule.everything = microbatch == 0;
+    cuda::RankRule rule;
+    rule.test = {cuda::Stop::Paper, std::log(0.1 / 0.9), microbatch};
     step.pool = pool;
     step.pool.page_tables = upload(tables);
     step.results = allocate<cuda::RowResult>(batch * kKvHeads * n_layers);
     step.arrivals = allocate<uint32_t>(batch * kKvHeads);
     check(cudaMemset(step.arrivals, 0, batch * kKvHeads * sizeof(uint32_t)), "arrivals");
-    const size_t scratch_bytes = cuda::decode_scratch_bytes(step);
+    const size_t scratch_bytes =
+        std::max(cuda::decode_scratch_bytes(step), cuda::paper_scratch_bytes(step, false));
     step.scratch = allocate<std::byte>(scratch_bytes);
     cuda::RowResult* results = step.results;
 
@@ -263,17 +263,19 @@ struct Bench {
     };
     const auto layers = [&](int parts) {
       begin();
-      const cuda::DecodeScratch scratch = cuda::decode_scratch(step, false);
+      const cuda::PaperScratch scratch = cuda::paper_scratch(step, false, false);
       for (int layer = 0; layer < n_layers; ++layer) {
         step.layer = layer;
         step.results = results + layer * batch * kKvHeads;
         if (parts == 3) {
-          check(cuda::attend_decode(step, limits, stream), "attend_decode");
+          check(microbatch == 0 ? cuda::attend_everything(step, limits, stream)
+                                : cuda::attend_ranked(step, rule, limits, stream),
+                "attend_decode");
           continue;
         }
-        check(cuda::score_rows(step, scratch, limits.n_sm, stream), "score");
+        check(cuda::score_rows(step, rule, scratch, limits.n_sm, stream), "score");
         if (parts == 2)
-          check(cuda::rank_orders(step, scratch, scratch.order, nullptr, 0, stream), "rank");
+          check(cuda::rank_orders(step, rule, scratch, scratch.order, nullptr, 0, stream), "rank");
       }
     };
     const double before = replay(stream, begin);

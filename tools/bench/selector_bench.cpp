@@ -70,7 +70,7 @@ class Timed : public Selector {
  public:
   Timed(const Selector& inner, std::atomic<double>* seconds) : inner_(inner), seconds_(seconds) {}
   const char* name() const override { return inner_.name(); }
-  SelectionRule rule() const override { return inner_.rule(); }
+  const SelectionRule* rule() const override { return inner_.rule(); }
   bool fits(const SelectorState* state) const override { return inner_.fits(state); }
   bool joint() const override { return inner_.joint(); }
   int microbatch() const override { return inner_.microbatch(); }
@@ -114,7 +114,7 @@ class Exact : public Selector {
  public:
   explicit Exact(double share) : share_(share) {}
   const char* name() const override { return "exact top-k"; }
-  SelectionRule rule() const override { return {}; }
+  const SelectionRule* rule() const override { return nullptr; }
   void begin(const Row& row, RowPlan& plan) const override {
     constexpr int kChunk = 4096;
     const void* keys[kChunk];

@@ -13,12 +13,11 @@ Status attend_f16(const AttendArgs& args, const DeviceLimits& limits, cudaStream
 }
 
 Status attend_fits_f16(const KvLayout& layout, const DeviceLimits& limits) {
-  RingSize ring;
   switch (padded_dim(layout.head_dim)) {
-    case 32: return ring_of<__half, 32, kMaxGroup>(layout, limits, ring);
-    case 64: return ring_of<__half, 64, kMaxGroup>(layout, limits, ring);
-    case 128: return ring_of<__half, 128, kMaxGroup>(layout, limits, ring);
-    default: return ring_of<__half, 256, kMaxGroup>(layout, limits, ring);
+    case 32: return attend_fits<__half, 32, kMaxGroup>(layout, limits);
+    case 64: return attend_fits<__half, 64, kMaxGroup>(layout, limits);
+    case 128: return attend_fits<__half, 128, kMaxGroup>(layout, limits);
+    default: return attend_fits<__half, 256, kMaxGroup>(layout, limits);
   }
 }
 

@@ -5,7 +5,7 @@
 // of its own. All in base 2.
 #pragma once
 #include "kernels/cuda/attend/attend_io.cuh"
-#include "kernels/cuda/attend/papers/stop.cuh"
+#include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/attend/softmax_state.cuh"
 #include "kernels/cuda/kv_q8.cuh"
 

@@ -20,9 +20,8 @@ Status attend_f32(const AttendArgs& args, const DeviceLimits& limits, cudaStream
 
 template <int D>
 static Status fits(const KvLayout& layout, int group, const DeviceLimits& limits) {
-  RingSize ring;
-  return group <= 4 ? ring_of<float, D, 4>(layout, limits, ring)
-                    : ring_of<float, D, 8>(layout, limits, ring);
+  return group <= 4 ? attend_fits<float, D, 4>(layout, limits)
+                    : attend_fits<float, D, 8>(layout, limits);
 }
 
 Status attend_fits_f32(const KvLayout& layout, int group, const DeviceLimits& limits) {

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/attend/attend_io.cuh"
-#include "kernels/cuda/attend/papers/stop.cuh"
+#include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/attend/softmax_state.cuh"
 
 namespace riffle::cuda {

@@ -13,12 +13,11 @@ Status attend_q8(const AttendArgs& args, const DeviceLimits& limits, cudaStream_
 }
 
 Status attend_fits_q8(const KvLayout& layout, const DeviceLimits& limits) {
-  RingSize ring;
   switch (padded_dim(layout.head_dim)) {
-    case 32: return ring_of<Q8Kv, 32, kMaxGroup>(layout, limits, ring);
-    case 64: return ring_of<Q8Kv, 64, kMaxGroup>(layout, limits, ring);
-    case 128: return ring_of<Q8Kv, 128, kMaxGroup>(layout, limits, ring);
-    default: return ring_of<Q8Kv, 256, kMaxGroup>(layout, limits, ring);
+    case 32: return attend_fits<Q8Kv, 32, kMaxGroup>(layout, limits);
+    case 64: return attend_fits<Q8Kv, 64, kMaxGroup>(layout, limits);
+    case 128: return attend_fits<Q8Kv, 128, kMaxGroup>(layout, limits);
+    default: return attend_fits<Q8Kv, 256, kMaxGroup>(layout, limits);
   }
 }
 

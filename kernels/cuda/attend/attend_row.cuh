@@ -6,7 +6,6 @@
 #pragma once
 #include "kernels/cuda/attend/attend_mma_q8.cuh"
 #include "kernels/cuda/attend/attend_stage.cuh"
-#include "kernels/cuda/select/papers/rank.cuh"
 
 namespace riffle::cuda {
 
@@ -73,11 +72,6 @@ struct BlockOf<Q8Kv, D, G> {
 template <class T, int D, int G>
 struct AttendMemory {
   typename BlockOf<T, D, G>::type::Shared block;
-  union {
-    RankMemory rank;
-    StopMemory stop;
-  };
-  double left[kCtaWarps][kMaxGroup];
   float m[kCtaWarps][kMaxGroup], s[kCtaWarps][kMaxGroup];
   // What all lanes of a warp know and seldom need: not worth registers.
   StepSequence sequence[kCtaWarps];
@@ -90,7 +84,15 @@ struct AttendMemory {
 // Neighbouring positions go to different CTAs.
 __device__ inline int row_warp(int warp, int cta) { return warp * kRowCtas + cta; }
 
-template <class T, int D, int G>
+// Where blocks come from: the pool and host memory, by the tables of the sequence. Another kind of
+// this class gives sources of its own, from position `begin` on.
+struct FromTables {
+  static constexpr int begin = 0;
+  __device__ static bool gives() { return false; }
+  __device__ static const std::byte* given(int, int) { return nullptr; }
+};
+
+template <class T, int D, int G, class From = FromTables>
 struct RowWarp {
   using Shape = BlockShape<T, D>;
   using Block = typename BlockOf<T, D, G>::type;
@@ -100,6 +102,7 @@ struct RowWarp {
   const StepSequence& sequence;
   const RowGeometry& r;
   AttendMemory<T, D, G>& memory;
+  const From sources;
   uint4* ring;                         // this warp's stages
   const int32_t* order;                // this row's
   int row, warp, lane, number, first;  // number: of the row's kRowWarps; first: its first position
@@ -117,17 +120,17 @@ struct RowWarp {
   int2 last;                 // block and Source of the last result
 
   __device__ RowWarp(const AttendArgs& args, const StepSequence& s, const RowGeometry& geometry,
-                     AttendMemory<T, D, G>& m, uint4* stages, int row_)
-      : a(args), sequence(s), r(geometry), memory(m), ring(stages), row(row_) {
+                     AttendMemory<T, D, G>& m, uint4* stages, int row_, const From& sources_ = {})
+      : a(args), sequence(s), r(geometry), memory(m), sources(sources_), ring(stages), row(row_) {
     block_.load_q(a.step.q + int64_t(row) * a.group * a.step.layout.head_dim, a.group,
                   a.step.layout.head_dim);
     warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
     number = row_warp(warp, blockIdx.x % kRowCtas);
-    first = a.streamed ? a.begin + ((number - a.begin) & (kRowWarps - 1)) : number;
+    first = sources.begin + ((number - sources.begin) & (kRowWarps - 1));
     order = a.order + int64_t(row) * a.step.max_blocks;
     entry0 = head_index(a.step, row) * sequence.max_blocks;
-    const bool pool = !a.streamed && a.step.pool.n_slots > 0;
+    const bool pool = a.step.pool.n_slots > 0;
     page_table = pool ? a.step.pool.page_tables[sequence.table] : nullptr;
     now = pool ? *a.step.pool.now : 0;
   }
@@ -180,9 +183,9 @@ struct RowWarp {
     if (block == r.n_blocks - 1) {
       source = kTail;
       from = tail();
-    } else if (a.streamed) {
+    } else if (sources.gives()) {
       source = kGiven;
-      from = a.sources[int64_t(row) * a.max_positions + (p - a.begin)];
+      from = sources.given(row, p);
     } else if (page_table != nullptr) {
       slot = __ldcg(place(block));
       if (slot >= 0) word = *static_cast<volatile unsigned long long*>(a.step.pool.words + slot);
@@ -310,7 +313,7 @@ struct RowWarp {
   __device__ void keep_result(int p) {
     block_.merge();
     if (last.y == kHit || last.y == kMiss || last.y == kFetched) ++lookups;
-    if (lane == 0 && a.step.order != nullptr && !a.streamed)
+    if (lane == 0 && a.step.order != nullptr)
       a.step.order[int64_t(row) * a.step.max_blocks + p] = last.x;
     if (lane == 0 && a.step.stamp) {
       uint32_t* used = sequence.last_use + entry0 + last.x;
@@ -343,47 +346,6 @@ struct RowWarp {
     // Nobody takes a slot stamped now, so only later steps read this entry, and later kernels see
     // all of the above; but for blocks that forks share.
     enter(b, to);
-  }
-
-  // Masses for the test, of each head: to the words of its wave.
-  __device__ void publish(unsigned long long* words, int kind, float mass, uint32_t tag) const {
-    if (block_.leads() && block_.head() < a.group)
-      store_word(words + (kind * kRowWarps + number) * a.group + block_.head(),
-                 tagged(__float_as_uint(mass), tag));
-  }
-  __device__ void publish_wide(unsigned long long* words, const HeadStats& forced,
-                               const HeadStats& part, uint32_t tag) const {
-    publish(words, kMass, log_sum(part), tag);
-    publish(words, kSmallest, part.smallest, tag);
-    publish(words, kLargest, part.largest, tag);
-    publish(words, kForced, log_sum(forced), tag);
-  }
-  // memory.left, summed over the CTA's warps, by warps 0 (low halves) and 1.
-  __device__ void publish_left(unsigned long long* words, uint32_t tag) const {
-    if (warp >= 2 || lane >= a.group) return;
-    double sum = memory.left[0][lane];
-    for (int i = 1; i < kCtaWarps; ++i) sum += memory.left[i][lane];
-    const int half = warp == 0 ? __double2loint(sum) : __double2hiint(sum);
-    store_word(words + (kLeft * kRowWarps + number) * a.group + lane,
-               tagged(static_cast<uint32_t>(half), tag));
-  }
-
-  // Lane states between launches of a host-driven step: [value][32].
-  __device__ float* saved() const {
-    return a.scratch.lane_states +
-           (int64_t(row) * kRowWarps + number) * 32 * a.scratch.lane_floats + lane;
-  }
-  __device__ void load() {
-    const float* at = saved();
-    block_.load(at);
-    block_.m = at[32 * (a.scratch.lane_floats - 4)];
-    block_.s = at[32 * (a.scratch.lane_floats - 3)];
-  }
-  __device__ void save() const {
-    float* at = saved();
-    block_.save(at);
-    at[32 * (a.scratch.lane_floats - 4)] = block_.m;
-    at[32 * (a.scratch.lane_floats - 3)] = block_.s;
   }
 };
 

@@ -1,5 +1,5 @@
-// What the kernels of decode attention share: a row's geometry, ranking keys, the pool protocol,
-// small warp helpers.
+// What the kernels of decode attention share: a row's geometry, the pool protocol, small warp
+// helpers.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -18,25 +18,26 @@ struct RowGeometry {
   bool everything;  // all that is seen, in token order: the row has no order in the scratch
   int n_tokens, n_blocks, n_full;
   int sinks, recent, n_forced;
-  int first_seen;           // token; above 0 where Ranked::window leaves some out
+  int first_seen;           // token; above 0 where RowRule::window leaves some out
   int first_block;          // of those that hold a token that is seen
   int first, n_candidates;  // candidates: blocks [first, first + n_candidates)
   int n_total;              // positions the row may read
 };
 
-__device__ inline bool row_reads_everything(const Ranked& ranked, int n_tokens) {
-  return ranked.everything || n_tokens < ranked.everything_below;
+__device__ inline bool row_reads_everything(const RowRule& rule, int n_tokens) {
+  return rule.everything || n_tokens < rule.everything_below;
 }
 
-__device__ inline RowGeometry row_geometry(const Ranked& ranked, int n_tokens, int block_size) {
+// n_total: of all candidates.
+__device__ inline RowGeometry row_geometry(const RowRule& rule, int n_tokens, int block_size) {
   RowGeometry r;
   r.n_tokens = n_tokens;
   r.n_blocks = (n_tokens + block_size - 1) / block_size;
   r.n_full = r.n_blocks - 1;
   r.first_seen = r.first_block = 0;
-  r.everything = row_reads_everything(ranked, n_tokens);
+  r.everything = row_reads_everything(rule, n_tokens);
   if (r.everything) {
-    if (ranked.window > 0) r.first_seen = max(0, n_tokens - ranked.window);
+    if (rule.window > 0) r.first_seen = max(0, n_tokens - rule.window);
     r.first_block = r.first_seen / block_size;
     r.sinks = r.n_forced = r.n_total = r.n_blocks - r.first_block;
     r.recent = 0;
@@ -44,18 +45,12 @@ __device__ inline RowGeometry row_geometry(const Ranked& ranked, int n_tokens, i
     r.n_candidates = 0;
     return r;
   }
-  r.sinks = min(ranked.sink_blocks, r.n_full);
-  r.recent = min(ranked.recent_blocks, r.n_full - r.sinks);
+  r.sinks = min(rule.sink_blocks, r.n_full);
+  r.recent = min(rule.recent_blocks, r.n_full - r.sinks);
   r.n_forced = r.sinks + r.recent + 1;
   r.first = r.sinks;
   r.n_candidates = r.n_full - r.recent - r.sinks;
-  int keep = r.n_candidates;
-  if (!ranked.progressive) {
-    const double tokens = ranked.budget <= 1 ? ranked.budget * n_tokens : ranked.budget;
-    const double blocks = fmin(ceil(tokens / block_size), double(r.n_blocks));
-    keep = min(max(int(blocks) - r.n_forced, 0), r.n_candidates);
-  }
-  r.n_total = r.n_forced + keep;
+  r.n_total = r.n_forced + r.n_candidates;
   return r;
 }
 
@@ -72,15 +67,6 @@ __device__ inline int64_t head_index(const DecodeStep& step, int row) {
 // The same, counting only layers that have an index.
 __device__ inline int64_t index_row(const DecodeStep& step, int row) {
   return int64_t(step.layer - step.not_indexed) * step.n_kv_heads + row % step.n_kv_heads;
-}
-
-// ---- ranking keys
-
-// Larger score first, then lower index: one ascending key holds both (select/ranking.cpp).
-__device__ inline unsigned long long rank_key(float score, uint32_t index) {
-  uint32_t bits = __float_as_uint(score);
-  bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-  return static_cast<unsigned long long>(~bits) << 32 | index;
 }
 
 // ---- warps

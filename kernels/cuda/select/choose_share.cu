@@ -18,6 +18,7 @@ constexpr int kEach = 4, kChunk = kEach * kThreads;
 
 struct ChooseArgs {
   DecodeStep step;
+  ShareRule share;
   DecodeScratch scratch;
   int g, ctas;      // query heads and CTAs of a row; CTA i has heads i, i + ctas, ...
   int mean_stride;  // of scratch.mean_value
@@ -114,7 +115,7 @@ __device__ inline void mean_of_values(const ChooseArgs& a, int row, float* memor
   constexpr int kAtOnce = 16;
   const int d = a.step.layout.head_dim, thread = threadIdx.x;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-  const RowGeometry r = row_geometry(a.step.ranked, sequence.n_tokens, a.step.layout.block_size);
+  const RowGeometry r = row_geometry(a.step.rule, sequence.n_tokens, a.step.layout.block_size);
   if (r.everything) return wait_for_earlier();  // attention reads nothing of what this row chooses
   const int stride = (r.n_full + kMeanBlocks - 1) / kMeanBlocks, parts = kThreads / d,
             part = thread / d, j = thread % d;
@@ -177,6 +178,45 @@ __device__ inline int enter(const uint4 (*keeps)[kWarps], int ctas, int first_bl
   return __shfl_sync(kAllLanes, sum, 31);
 }
 
+// Of the lane's kEach candidates of a chunk, those with a bit in `any` are read: their weight is
+// taken from each head's sum. masses_of: where a head's log masses of these candidates are.
+template <int kHeads, class MassesOf>
+__device__ inline void take_back(const uint4& any, const float (&weight)[kEach], int own_heads,
+                                 MassesOf&& masses_of, const ChooseMemory& memory,
+                                 float (&unread)[kHeads]) {
+  const uint32_t kept[kEach] = {any.x, any.y, any.z, any.w};
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (!(kept[i] >> threadIdx.x % 32 & 1)) continue;
+#pragma unroll
+    for (int k = 0; k < kHeads; ++k) {
+      if (k >= own_heads) break;
+      unread[k] -=
+          kHeads == 1 ? weight[i] : exp2_approx(__ldcg(masses_of(k) + 32 * i) - memory.whole[k]);
+    }
+  }
+}
+
+// The sum of all threads' unread shares of each head, to out[k * ctas].
+template <int kHeads>
+__device__ inline void store_unread(float (&unread)[kHeads], int own_heads, ChooseMemory& memory,
+                                    float* out, int ctas) {
+  const int thread = threadIdx.x;
+#pragma unroll
+  for (int k = 0; k < kHeads; ++k) {
+#pragma unroll
+    for (int o = 16; o > 0; o /= 2) unread[k] += __shfl_xor_sync(kAllLanes, unread[k], o);
+    if (thread % 32 == 0) memory.unread[k][thread / 32] = unread[k];
+  }
+  __syncthreads();
+  if (thread < own_heads) {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) sum += memory.unread[thread][w];
+    out[thread * ctas] = fminf(fmaxf(sum, 0.0f), 1.0f);
+  }
+}
+
 // kHeads: most that a CTA has. The CTAs after those of the rows take a mean value each.
 template <int kHeads>
 __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant__ ChooseArgs a) {
@@ -193,9 +233,8 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
     if (of_mean < rows) mean_of_values(a, of_mean, shared.values);
     return;
   }
-  const Ranked& ranked = a.step.ranked;
-  const RowGeometry r = row_geometry(ranked, a.step.sequences[row / a.step.n_kv_heads].n_tokens,
-                                     a.step.layout.block_size);
+  const RowGeometry r = row_geometry(
+      a.step.rule, a.step.sequences[row / a.step.n_kv_heads].n_tokens, a.step.layout.block_size);
   if (r.everything) return wait_for_earlier();
   const int own_heads = (a.g - cta + a.ctas - 1) / a.ctas;  // of at most kHeads
   // Of head cta + k * ctas.
@@ -204,7 +243,7 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
   };
   int32_t* order = a.scratch.order + int64_t(row) * a.step.max_blocks;
   const float log2_factor = log2f(
-      fminf(static_cast<float>(ranked.share_blocks) / static_cast<float>(r.n_full + 1), 1.0f));
+      fminf(static_cast<float>(a.share.share_blocks) / static_cast<float>(r.n_full + 1), 1.0f));
   const int own_first = kEach * 32 * warp + lane;  // candidate of a chunk
   row_barrier();  // the row's CTAs are there: their memory may be written
   wait_for_earlier();
@@ -215,7 +254,7 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
   for (int k = 0; k < own_heads; ++k)
     sum_masses(a, row, r, cta + k * a.ctas, k, masses_of(k), memory);
   __syncthreads();
-  if (warp < own_heads) join_warps(ranked.log2_share, log2_factor, warp, memory);
+  if (warp < own_heads) join_warps(a.share.log2_share, log2_factor, warp, memory);
   if (cta == 0)  // the last warps, since the first ones join
 #pragma unroll 1
     for (int p = kThreads - 1 - thread; p < r.n_forced; p += kThreads)
@@ -248,44 +287,23 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
          a.ctas);
     row_barrier();
     // Few are kept: their weight is taken back.
-    const uint4 any = kept_by_any(keeps, a.ctas, warp);
-    const uint32_t kept[kEach] = {any.x, any.y, any.z, any.w};
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (!(kept[i] >> lane & 1)) continue;
-#pragma unroll
-      for (int k = 0; k < kHeads; ++k) {
-        if (k >= own_heads) break;
-        unread[k] -= kHeads == 1
-                         ? weight[i]
-                         : exp2_approx(__ldcg(masses_of(k) + r.first + first + own_first + 32 * i) -
-                                       memory.whole[k]);
-      }
-    }
+    take_back<kHeads>(
+        kept_by_any(keeps, a.ctas, warp), weight, own_heads,
+        [&](int k) { return masses_of(k) + r.first + first + own_first; }, memory, unread);
     if (warp % a.ctas == cta)
       n_kept += enter(keeps, a.ctas, r.first + first, order + r.n_forced + n_kept);
   }
   if (thread == 0 && cta == 0) a.scratch.ranks[row] = {n_kept, 0};
-#pragma unroll
-  for (int k = 0; k < kHeads; ++k) {
-#pragma unroll
-    for (int o = 16; o > 0; o /= 2) unread[k] += __shfl_xor_sync(kAllLanes, unread[k], o);
-    if (lane == 0) memory.unread[k][warp] = unread[k];
-  }
-  __syncthreads();
-  if (thread < own_heads) {
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += memory.unread[thread][w];
-    a.scratch.unread[row * kMaxGroup + cta + thread * a.ctas] = fminf(fmaxf(sum, 0.0f), 1.0f);
-  }
+  store_unread<kHeads>(unread, own_heads, memory, a.scratch.unread + row * kMaxGroup + cta, a.ctas);
 }
 
 }  // namespace
 
-Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, cudaStream_t stream) {
+Status choose_orders(const DecodeStep& step, const ShareRule& share, const DecodeScratch& scratch,
+                     cudaStream_t stream) {
   ChooseArgs a{};
   a.step = step;
+  a.share = share;
   a.scratch = scratch;
   a.g = step.n_heads / step.n_kv_heads;
   a.mean_stride = padded_dim(step.layout.head_dim);

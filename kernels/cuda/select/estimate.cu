@@ -1,6 +1,6 @@
 // What log mass each full block holds for each query head, estimated from INT4 keys: for the
-// selector share (choose_share.cu), and for psa and topk where they rank by codes (rank.cu). In
-// base 2. No KV is read but the tails' keys.
+// selector share (choose_share.cu), and for others that rank by INT4 keys. In base 2. No KV is read
+// but the tails' keys.
 //
 // The codes of a step are read once, so what counts is how many bytes are on their way at any time
 // and how few instructions a block takes. A warp's ring in shared memory holds the codes of its
@@ -187,7 +187,7 @@ struct Masses {
   }
 };
 
-// For a row that reads everything (Ranked::everything_below): no estimates, only what attention
+// For a row that reads everything (RowRule::everything_below): no estimates, only what attention
 // counts with. It waits for the kernel before like all other rows, since the next kernel takes the
 // end of this one for the end of both.
 __device__ inline void skip_estimates(const EstimateArgs& a, int row) {
@@ -197,32 +197,16 @@ __device__ inline void skip_estimates(const EstimateArgs& a, int row) {
     a.scratch.counters[row * kCounterStride + threadIdx.x] = 0;
 }
 
-// A warp has a block at a time, kGroups groups of 16 tokens of it at once. Steps: of 32 dimensions.
-// A lane of mma_16832's sums has head h = lane / 4. kShared: there are 4 heads at most, and lanes h
-// and h + 4 have the same one: the former the first half of its tokens, the latter the others. A
-// head's tokens of one part are summed in the same order either way.
-template <int Steps, int kGroups, bool kShared>
-__global__ __launch_bounds__(kThreads) void estimate_kernel(
-    const __grid_constant__ EstimateArgs a) {
+// A warp's ring, for blocks `first`, first + warps, ... of a row, of which there are n_units units.
+template <int Steps, int kGroups>
+__device__ inline Ring<Steps, kGroups> ring_of(const EstimateArgs& a, int row, uint32_t stages,
+                                               int first, int warps, int units, int n_units) {
   using WarpRing = Ring<Steps, kGroups>;
-  constexpr int kHeads = kShared ? kMaxGroup / 2 : kMaxGroup;
-  constexpr int kTiles = 2 * kGroups, kMine = kShared ? kGroups : kTiles;  // of 8 tokens
-  __shared__ uint4 rings[kWarps][kStages * WarpRing::kChunks];
-  __shared__ alignas(16) Query query;
-  const int row = blockIdx.y, d = a.step.layout.head_dim, words = int4_words(d);
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-  if (row_reads_everything(a.step.ranked, sequence.n_tokens)) return skip_estimates(a, row);
-  const int block_size = a.step.layout.block_size;
-  const int n_full = (sequence.n_tokens + block_size - 1) / block_size - 1;
-  // The same in all lanes, which the compiler sees so.
-  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0);
-  const int lane = threadIdx.x % 32, token = lane / 4, part = lane % 4, h = token % kHeads;
-  const bool upper = kShared && token >= kHeads;
-  const int64_t index = index_row(a.step, row), block_bytes = int4_block_bytes(block_size, d);
-  const int warps = gridDim.x * kWarps, first = blockIdx.x * kWarps + warp,
-            group_chunks = 4 * words + 4, units = block_size / (kGroups * kInt4Tokens),
-            n_units = first < n_full ? (n_full - first + warps - 1) / warps * units : 0;
-  const uint32_t stages = shared_address(rings[warp]);
+  const int d = a.step.layout.head_dim, lane = threadIdx.x % 32,
+            group_chunks = 4 * int4_words(d) + 4;
+  const int64_t index = index_row(a.step, row),
+                block_bytes = int4_block_bytes(a.step.layout.block_size, d);
   WarpRing ring;
   ring.to = in_register(stages + 16 * WarpRing::place(lane));
   ring.from = sequence.codes + (index * sequence.max_blocks + first) * block_bytes + 16 * lane;
@@ -231,6 +215,120 @@ __global__ __launch_bounds__(kThreads) void estimate_kernel(
   ring.left_of_unit = in_register(kGroups * group_chunks - lane);
   ring.units = ring.left_of_block = units;
   ring.left = n_units;
+  return ring;
+}
+
+// What a lane multiplies codes with: a head's digits, and what its scores are scaled by.
+template <int Steps>
+struct LaneQuery {
+  uint32_t digits[Steps][4];
+  float step, sum;
+};
+
+// Where a lane reads in stage 0: the code words of its token of each tile of 8 tokens, and of its
+// own tiles' first groups' zeros and scales those of tokens 2 part and 2 part + 1.
+// kShared: there are 4 heads at most, and lanes h and h + 4 have the same one: the former the first
+// half of its tokens, the latter (upper) the others. A head's tokens of one part are summed in the
+// same order either way.
+template <int Steps, int kGroups, bool kShared>
+struct LaneCodes {
+  static constexpr int kTiles = 2 * kGroups, kMine = kShared ? kGroups : kTiles;
+  static constexpr int kOwnGroups = (kMine + 1) / 2;
+  uint32_t code_at[kTiles], zero_at[kOwnGroups], scale_at[kOwnGroups];
+  bool upper;
+
+  __device__ LaneCodes(uint32_t stages, int words, int lane, bool upper_) : upper(upper_) {
+    using WarpRing = Ring<Steps, kGroups>;
+    const int token = lane / 4, part = lane % 4, group_chunks = 4 * words + 4;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int chunk = tile / 2 * group_chunks + 4 * part + tile % 2 * 2 + token / 4;
+      code_at[tile] = in_register(stages + 16 * WarpRing::place(chunk) + token % 4 * 4);
+    }
+#pragma unroll
+    for (int i = 0; i < kOwnGroups; ++i) {
+      const int tile = upper ? 2 * i + kMine : 2 * i;
+      const int chunk = tile / 2 * group_chunks + 4 * words + tile % 2;
+      zero_at[i] = in_register(stages + 16 * WarpRing::place(chunk) + 4 * part);
+      scale_at[i] = in_register(stages + 16 * WarpRing::place(chunk + 2) + 4 * part);
+    }
+  }
+
+  // The unit that lies in the stage at `at`: the scores of the lane's tokens of its head.
+  __device__ void scores(const LaneQuery<Steps>& q, uint32_t at, float (&score)[2 * kMine]) const {
+    int32_t c[kTiles][4];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      uint32_t code[Steps];
+      const uint32_t from = code_at[tile] + at;
+#pragma unroll
+      for (int step = 0; step < Steps; ++step)
+        code[step] = load_shared(from + step * 16 * kInt4Tokens);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) c[tile][j] = kMagic;
+      mma_codes(c[tile], q.digits, code);
+    }
+#pragma unroll
+    for (int j = 0; j < kMine; ++j) {
+      int32_t sums[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sums[k] = upper ? c[j + kTiles - kMine][k] : c[j][k];
+      const float2 zero = halves_at(zero_at[j / 2] + at + j % 2 * 16),
+                   scale = halves_at(scale_at[j / 2] + at + j % 2 * 16);
+      score[2 * j] = scale.x * (q.step * joined_digits(sums[0], sums[2])) + zero.x * q.sum;
+      score[2 * j + 1] = scale.y * (q.step * joined_digits(sums[1], sums[3])) + zero.y * q.sum;
+    }
+  }
+};
+
+// A unit's scores join the block's mass so far, s 2^m; begins: there is none.
+template <bool kShared, int N>
+__device__ inline void add_scores(float (&score)[N], bool begins, int lane, float& m, float& s) {
+  float top = m;
+#pragma unroll
+  for (int j = 0; j < N / 2; ++j) top = fmaxf(top, fmaxf(score[2 * j], score[2 * j + 1]));
+  if (kShared) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 16));
+#pragma unroll
+  for (int j = 0; j < N; ++j) score[j] = exp2_approx(score[j] - top);
+  if (!begins) {
+    if (kShared) s = __shfl_sync(kAllLanes, s, lane | 16);
+    s = fmaf(s, exp2_approx(m - top), score[0]);
+  } else {
+    s = score[0];
+  }
+#pragma unroll
+  for (int j = 1; j < N; ++j) s += score[j];
+  if (kShared) {  // the upper lanes go on where the others end
+    s = __shfl_sync(kAllLanes, s, lane & 15);
+#pragma unroll
+    for (int j = 0; j < N; ++j) s += score[j];
+  }
+  m = top;
+}
+
+// A warp has a block at a time, kGroups groups of 16 tokens of it at once. Steps: of 32 dimensions.
+// A lane of mma_16832's sums has head h = lane / 4.
+template <int Steps, int kGroups, bool kShared>
+__global__ __launch_bounds__(kThreads) void estimate_kernel(
+    const __grid_constant__ EstimateArgs a) {
+  using WarpRing = Ring<Steps, kGroups>;
+  constexpr int kHeads = kShared ? kMaxGroup / 2 : kMaxGroup;
+  __shared__ uint4 rings[kWarps][kStages * WarpRing::kChunks];
+  __shared__ alignas(16) Query query;
+  const int row = blockIdx.y, words = int4_words(a.step.layout.head_dim);
+  const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
+  if (row_reads_everything(a.step.rule, sequence.n_tokens)) return skip_estimates(a, row);
+  const int block_size = a.step.layout.block_size;
+  const int n_full = (sequence.n_tokens + block_size - 1) / block_size - 1;
+  // The same in all lanes, which the compiler sees so.
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0);
+  const int lane = threadIdx.x % 32, token = lane / 4, part = lane % 4, h = token % kHeads;
+  const bool upper = kShared && token >= kHeads;
+  const int warps = gridDim.x * kWarps, first = blockIdx.x * kWarps + warp,
+            units = block_size / (kGroups * kInt4Tokens),
+            n_units = first < n_full ? (n_full - first + warps - 1) / warps * units : 0;
+  const uint32_t stages = shared_address(rings[warp]);
+  auto ring = ring_of<Steps, kGroups>(a, row, stages, first, warps, units, n_units);
   // Codes were written before this step began, so they need not wait for the queries.
 #pragma unroll 1
   for (int stage = 0; stage < kStages - 1; ++stage) ring.request(stage);
@@ -241,26 +339,10 @@ __global__ __launch_bounds__(kThreads) void estimate_kernel(
   prepare_query<Steps, kHeads>(a, row, query);
   if (a.scratch.tail_scores != nullptr) score_tail(a, row, n_full, first, warps);
   __syncthreads();
-  uint32_t q[Steps][4];
-  load_digits(query.digits, part, h, q);
-  const float q_step = query.step[h], q_sum = query.sum[h];
-
-  // Where this lane reads in stage 0: the code words of its token of each tile, and of its own
-  // tiles' first groups' zeros and scales those of tokens 2 part and 2 part + 1.
-  constexpr int kOwnGroups = (kMine + 1) / 2;
-  uint32_t code_at[kTiles], zero_at[kOwnGroups], scale_at[kOwnGroups];
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const int chunk = tile / 2 * group_chunks + 4 * part + tile % 2 * 2 + token / 4;
-    code_at[tile] = in_register(stages + 16 * WarpRing::place(chunk) + token % 4 * 4);
-  }
-#pragma unroll
-  for (int i = 0; i < kOwnGroups; ++i) {
-    const int tile = upper ? 2 * i + kMine : 2 * i;
-    const int chunk = tile / 2 * group_chunks + 4 * words + tile % 2;
-    zero_at[i] = in_register(stages + 16 * WarpRing::place(chunk) + 4 * part);
-    scale_at[i] = in_register(stages + 16 * WarpRing::place(chunk + 2) + 4 * part);
-  }
+  LaneQuery<Steps> q;
+  load_digits(query.digits, part, h, q.digits);
+  q.step = query.step[h], q.sum = query.sum[h];
+  const LaneCodes<Steps, kGroups, kShared> codes(stages, words, lane, upper);
 
   Masses masses = {a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks + first,
                    warps, 0, 1, 0};
@@ -275,49 +357,11 @@ __global__ __launch_bounds__(kThreads) void estimate_kernel(
     ring.request(stage == 0 ? kStages - 1 : stage - 1);
     const uint32_t at = stage * WarpRing::kBytes;
     if (++stage == kStages) stage = 0;
-    int32_t c[kTiles][4];
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      uint32_t code[Steps];
-      const uint32_t from = code_at[tile] + at;
-#pragma unroll
-      for (int step = 0; step < Steps; ++step)
-        code[step] = load_shared(from + step * 16 * kInt4Tokens);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) c[tile][j] = kMagic;
-      mma_codes(c[tile], q, code);
-    }
-    float score[2 * kMine], top = m;
-#pragma unroll
-    for (int j = 0; j < kMine; ++j) {
-      int32_t sums[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) sums[k] = upper ? c[j + kTiles - kMine][k] : c[j][k];
-      const float2 zero = halves_at(zero_at[j / 2] + at + j % 2 * 16),
-                   scale = halves_at(scale_at[j / 2] + at + j % 2 * 16);
-      score[2 * j] = scale.x * (q_step * joined_digits(sums[0], sums[2])) + zero.x * q_sum;
-      score[2 * j + 1] = scale.y * (q_step * joined_digits(sums[1], sums[3])) + zero.y * q_sum;
-      top = fmaxf(top, fmaxf(score[2 * j], score[2 * j + 1]));
-    }
-    if (kShared) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 16));
-#pragma unroll
-    for (int j = 0; j < 2 * kMine; ++j) score[j] = exp2_approx(score[j] - top);
-    if (unit > 0) {
-      if (kShared) s = __shfl_sync(kAllLanes, s, lane | 16);
-      s = fmaf(s, exp2_approx(m - top), score[0]);
-    } else {
-      s = score[0];
-    }
-#pragma unroll
-    for (int j = 1; j < 2 * kMine; ++j) s += score[j];
-    if (kShared) {  // the upper lanes go on where the others end
-      s = __shfl_sync(kAllLanes, s, lane & 15);
-#pragma unroll
-      for (int j = 0; j < 2 * kMine; ++j) s += score[j];
-    }
-    m = top;
+    float score[2 * LaneCodes<Steps, kGroups, kShared>::kMine];
+    codes.scores(q, at, score);
+    add_scores<kShared>(score, unit == 0, lane, m, s);
     if (++unit < units) continue;
-    top = fmaxf(m, __shfl_xor_sync(kAllLanes, m, 1));
+    float top = fmaxf(m, __shfl_xor_sync(kAllLanes, m, 1));
     top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
     s *= exp2_approx(m - top);
     s += __shfl_xor_sync(kAllLanes, s, 1);

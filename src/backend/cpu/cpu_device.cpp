@@ -228,18 +228,17 @@ void CpuDevice::append(float* k, const float* v, int64_t n, int64_t pos0, const 
   store_prefill(layer, k, v, n, pos0, kv);
 }
 
-void CpuDevice::fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
-                               const LayerKv& kv) {
+void CpuDevice::fill_from(const AttentionSource& source, int layer, int64_t pos0, int64_t n,
+                          const LayerKv& kv) {
   const int heads = config_.kv_heads(layer), d = config_.head_size(layer);
   constexpr int64_t kRows = 4096;
-  synthetic_k_.reserve(kRows * heads * d * sizeof(float));
-  synthetic_v_.reserve(kRows * heads * d * sizeof(float));
+  sourced_k_.reserve(kRows * heads * d * sizeof(float));
+  sourced_v_.reserve(kRows * heads * d * sizeof(float));
   for (int64_t first = 0; first < n; first += kRows) {
     const int64_t rows = std::min(kRows, n - first);
-    synthetic_keys(spec, layer, pos0 + first, rows, heads, d, store_.layout().block_size,
-                   synthetic_k_.as<float>(), synthetic_v_.as<float>());
-    store_prefill(layer, synthetic_k_.as<float>(), synthetic_v_.as<float>(), rows, pos0 + first,
-                  kv);
+    source.keys(layer, pos0 + first, rows, heads, d, store_.layout().block_size,
+                sourced_k_.as<float>(), sourced_v_.as<float>());
+    store_prefill(layer, sourced_k_.as<float>(), sourced_v_.as<float>(), rows, pos0 + first, kv);
   }
 }
 
@@ -282,8 +281,8 @@ class CpuDevice::CpuPrompt : public Prompt {
   void attend(const PromptAttention& args) override {
     device_.attend_prefill({args, request_.sequence, at_, layer_});
   }
-  void fill_synthetic(const SyntheticSpec& spec, int64_t pos0, int64_t n) override {
-    device_.fill_synthetic(spec, at_, pos0, n, layer_);
+  void fill_from(const AttentionSource& source, int64_t pos0, int64_t n) override {
+    device_.fill_from(source, at_, pos0, n, layer_);
   }
   void finish_layer() override {
     device_.kv_->finish_layer(*request_.sequence, at_, request_.n_total);
@@ -358,18 +357,18 @@ void CpuDevice::append_step(int layer, float* q, float* k, const float* v) {
     transform(q + i * config_.n_heads * d, config_.n_heads);
     transform(k + i * heads * d, heads);
   }
-  if (step_.synthetic) {
-    synthetic_k_.reserve(step_.n * heads * d * sizeof(float));
-    synthetic_v_.reserve(step_.n * heads * d * sizeof(float));
-    k = synthetic_k_.as<float>();
-    v = synthetic_v_.as<float>();
+  if (step_.attention) {
+    sourced_k_.reserve(step_.n * heads * d * sizeof(float));
+    sourced_v_.reserve(step_.n * heads * d * sizeof(float));
+    k = sourced_k_.as<float>();
+    v = sourced_v_.as<float>();
     for (int64_t i = 0; i < step_.n; ++i) {
       const int64_t at = i * heads * d;
       const auto position = static_cast<int32_t>(step_.position(i));
-      synthetic_keys(*step_.synthetic, layer, position, 1, heads, d, layout.block_size, k + at,
-                     synthetic_v_.as<float>() + at);
-      synthetic_query(*step_.synthetic, layer, position, config_.n_heads, heads, d,
-                      q + i * config_.n_heads * d);
+      step_.attention->keys(layer, position, 1, heads, d, layout.block_size, k + at,
+                            sourced_v_.as<float>() + at);
+      step_.attention->query(layer, position, config_.n_heads, heads, d,
+                             q + i * config_.n_heads * d);
     }
   }
   for (int64_t i = 0; i < step_.n; ++i)

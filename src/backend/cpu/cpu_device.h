@@ -85,8 +85,8 @@ class CpuDevice : public Device {
   // Operations of a prompt.
   void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv, int layer);
   void attend_prefill(const PrefillAttention& args);
-  void fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
-                      const LayerKv& kv);
+  void fill_from(const AttentionSource& source, int layer, int64_t pos0, int64_t n,
+                 const LayerKv& kv);
   // Operations of a step.
   void append_step(int layer, float* q, float* k, const float* v);
   void attend_step(int layer, const float* q, float* out);
@@ -152,7 +152,7 @@ class CpuDevice : public Device {
 
   Buffer logits_, next_logits_;  // logits of the last step; of the current one
   // Scratch that grows as needed and stays.
-  Buffer normed_, product_, gate_, up_, synthetic_k_, synthetic_v_, q_scaled_, states_, l_blocks_,
+  Buffer normed_, product_, gate_, up_, sourced_k_, sourced_v_, q_scaled_, states_, l_blocks_,
       coverage_;
   std::vector<Buffer> thread_scratch_;
   // Buffers of a mixture of experts: scores [rows][experts], and the experts' results.
@@ -165,7 +165,7 @@ class CpuDevice : public Device {
   std::vector<ActiveRow*> active_;
   std::vector<Work> work_;
 
-  Buffer list_q_, list_votes_, list_kv_;
+  Buffer list_q_, list_scores_, list_kv_;
   std::vector<Buffer> list_blocks_;  // one rotated block for each thread
   std::vector<int32_t> list_ids_;
   std::vector<const void*> list_table_;

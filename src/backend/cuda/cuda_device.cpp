@@ -10,7 +10,6 @@
 #include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/sample/sample.h"
-#include "measure/synthetic_model.h"
 #include "util/checked.h"
 #include "util/error.h"
 
@@ -21,9 +20,7 @@ static constexpr int64_t kEmbedRows = 1024;
 static_assert(cuda::kWindows == riffle::kWindows);
 static_assert(int(KvType::F16) == int(KvKind::F16) && int(KvType::F32) == int(KvKind::F32) &&
               int(KvType::Q8) == int(KvKind::Q8));
-static_assert(int(DigestKind::CuboidMean) == int(BlockDigest::CUBOID_MEAN) &&
-              int(Gqa::Union) == int(HeadRule::UNION) && int(Stop::Veto) == int(StopRule::VETO) &&
-              int(Stop::Bound) == int(StopRule::BOUND));
+static_assert(int(DigestKind::CuboidMean) == int(BlockDigest::CUBOID_MEAN));
 
 static LoadProgress upload_progress(const ContextOptions& o) {
   if (!o.progress) return {};
@@ -50,7 +47,7 @@ CudaDevice::CudaDevice(const Model& model, const BackendOptions& options, Thread
       store_(kv_shape(config_, options), host_kernels_, threads,
              std::unique_ptr<SlabSource>(slabs_), false, options.options.host_mem),
       kv_(config_, device_, &heap_, &compute_, &store_, slabs_, options),
-      streamed_attention_(config_, device_, &heap_, &compute_, &kv_),
+      host_driven_(make_host_driven(config_, device_, &heap_, &compute_, &kv_)),
       prompt_rows_(&compute_),
       step_memory_(&heap_, &compute_),
       logits_(&step_memory_, &compute_, config_.vocab_size),
@@ -314,7 +311,7 @@ void CudaDevice::embedding_rows(const Tensor& table, const int32_t* tokens, int6
     };
     if (table.data) return decode(table.data, tokens[i]);
     std::vector<std::byte> row(static_cast<size_t>(row_bytes(table.type, table.cols)));
-    synthetic_row(table, tokens[i], row.data());
+    table.source->row(table, tokens[i], row.data());
     decode(row.data(), 0);
   });
 }
@@ -399,7 +396,7 @@ static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::D
   const cuda::DeviceScope on(device.ordinal);
   const auto supported = [&] {
     return cuda::prefill_supported(layout) == cudaSuccess &&
-           cuda::decode_supported(layout, group, device.limits) == cudaSuccess;
+           cuda::step_selections().supported(layout, group, device.limits) == cudaSuccess;
   };
   if (supported()) return true;
   // A smaller block may be the remedy.
@@ -437,7 +434,7 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   const BlockLayout& l = options.layout;
   const ContextOptions& o = options.options;
   const Selection selection = options.selection();
-  const SelectionRule rule = make_selector(selection)->rule();
+  const auto step = cuda::step_selections().make(*make_selector(selection)->rule());
   DeviceNeeds needs;
   needs.free = device->free;
   needs.weights = cuda::device_bytes(model);
@@ -451,7 +448,7 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   needs.prompt_least = cuda::prompt_bytes(model, options, true);
   needs.lends = !why_host_residency(o) && o.slots == 0;
   const uint64_t session = cuda::session_bytes(c, kv_shape(c, options), digest_spec(selection),
-                                               rule.codes(), rule.by_vote, o.lookup, o.n_ctx);
+                                               *step, o.lookup, o.n_ctx);
   if (!checked_mul(o.n_sessions, session, &needs.digests)) needs.digests = UINT64_MAX;
   const KvShape shape = kv_shape(c, options);
   needs.prefill_kv = cuda::CudaKv::prefill_bytes(shape.largest_layer(o.n_ctx));

@@ -10,7 +10,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/cuda_kv.h"
 #include "backend/cuda/device.h"
-#include "backend/cuda/papers/streamed_attention.h"
+#include "backend/cuda/host_driven.h"
 #include "backend/cuda/prompt_buffers.h"
 #include "backend/cuda/prompt_memory.h"
 #include "backend/cuda/step_graphs.h"
@@ -18,6 +18,7 @@
 #include "backend/cuda/step_memory.h"
 #include "backend/cuda/step_profile.h"
 #include "backend/cuda/step_sampling.h"
+#include "backend/cuda/step_selection.h"
 #include "backend/cuda/weights.h"
 #include "backend/device.h"
 #include "kernels/cuda/attend/attend.h"
@@ -25,15 +26,6 @@
 #include "kernels/cuda/prefill/prefill.h"
 
 namespace riffle::cuda {
-
-// A selector's rule in the kernels' terms.
-Ranked ranked_of(const SelectionRule& rule);
-
-// Bytes that a step reads of one row's index, to choose the blocks that it attends to: digests of
-// its candidates, INT4 keys of its full blocks (of those that a budget allows) with the mean values
-// that stand for unread blocks, keys that are only scored.
-int64_t index_bytes(const SelectionRule& rule, const Config& config, const BlockLayout& layout,
-                    int n_blocks, int64_t n_tokens);
 
 class CudaDevice : public Device {
  public:
@@ -115,6 +107,9 @@ class CudaDevice : public Device {
   void settle_rules();
   void grow_step_memory();
   void upload_step();
+  const StepSelection& selection_of(int layer) const {
+    return step_.is_dense(layer) ? *dense_ : *selection_;
+  }
   void require_device_residency(const Selector& selector) const;
   bool replay_step();
   void embed_step(float* x);
@@ -139,7 +134,7 @@ class CudaDevice : public Device {
   PinnedSlabs* slabs_;  // the store's
   HostKv store_;
   CudaKv kv_;
-  StreamedAttention streamed_attention_;
+  std::unique_ptr<HostDrivenAttention> host_driven_;
 
   std::vector<Buffer> cos_sin_;  // for each entry of Config::ropes
   int64_t rope_positions_ = 0;
@@ -170,12 +165,12 @@ class CudaDevice : public Device {
 
   // The current step.
   StepRequest step_;
-  std::vector<SequenceKv*> stepping_;  // its sequences, each once
-  SelectionRule rule_, dense_rule_;
+  std::vector<SequenceKv*> stepping_;                 // its sequences, each once
+  std::unique_ptr<StepSelection> selection_, dense_;  // choices of its layers
   int64_t max_blocks_ = 0;
   Buffer sequences_, scratch_, arrivals_, results_, orders_, lse_, dense_out_;
-  Buffer host_sequences_, host_rows_, host_results_;        // pinned
-  std::vector<StreamedAttention::Counts> streamed_counts_;  // [n_layers][rows], streamed
+  Buffer host_sequences_, host_rows_, host_results_;          // pinned
+  std::vector<HostDrivenAttention::Counts> streamed_counts_;  // [n_layers][rows], streamed
   std::vector<int32_t> host_orders_;
   std::vector<float> host_lse_;
   std::vector<RowReport> reports_;

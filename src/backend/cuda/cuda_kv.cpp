@@ -2,29 +2,29 @@
 
 #include <algorithm>
 
+#include "backend/cuda/host_driven.h"
 #include "util/error.h"
 
 namespace riffle::cuda {
 
-uint64_t session_bytes(const Config& c, const KvShape& shape, const DigestSpec& spec, bool codes,
-                       bool votes, int lookup, int64_t n_ctx) {
+uint64_t session_bytes(const Config& c, const KvShape& shape, const DigestSpec& spec,
+                       const StepSelection& selection, int lookup, int64_t n_ctx) {
   const BlockLayout layout = shape.layout(0);
   const uint64_t n = uint64_t(shape.heads()) * layout.blocks(n_ctx);
   const uint64_t indexed_layers = std::max(1, c.n_layers - shape.windowed_layers()),
                  indexed = indexed_layers * c.n_kv_heads * layout.blocks(n_ctx);
   const uint64_t coded =
-      codes
+      selection.codes()
           ? indexed * (int4_block_bytes(layout.block_size, layout.head_dim) + layout.head_dim * 2) +
                 256
           : 0;
-  const uint64_t voted =
-      votes ? indexed_layers * vote_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx))
-            : 0;
+  const uint64_t kept =
+      indexed_layers * selection.kept_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx));
   // Stamps of last use are planned even if working sets are not counted: they are 4 bytes a block.
   // Each session may have two page tables: its own, and one from an ended session that it was
   // forked from.
   return indexed * spec.bytes(layout.head_dim) +
-         n * (2 * sizeof(int32_t) + sizeof(void*) + sizeof(uint32_t)) + coded + voted +
+         n * (2 * sizeof(int32_t) + sizeof(void*) + sizeof(uint32_t)) + coded + kept +
          uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + (1 + lookup) * sizeof(int32_t)) +
          9 * 256;
 }
@@ -40,7 +40,7 @@ CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
       evict_(options.evict()),
       host_mem_(options.options.host_mem),
       per_layer_(options.options.pool_per_layer),
-      must_pin_(options.options.residency == ResidencyKind::DEVICE),
+      must_pin_(options.options.residency == ResidencyKind::DEVICE || !has_host_driven()),
       lookup_(options.options.lookup) {
   const int64_t n_slots = options.slots;
   const BlockLayout l = host->layout();
@@ -77,6 +77,10 @@ CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
 }
 
 void CudaKv::use_slot_pool() {
+  if (!has_host_driven())
+    fail(RIFFLE_UNSUPPORTED,
+         "the host cannot decide which blocks are in GPU memory: this riffle was built without the "
+         "attention that it would drive");
   // Lent slots cannot be taken back from the host's pool, so it never has them.
   slot_pool_ = std::make_unique<SlotPool>(pool_.n_slots - lent_slots_, evict_,
                                           per_layer_ ? config_.n_layers : 1);
@@ -120,7 +124,7 @@ StepSequence CudaKv::describe(const SequenceKv& s, int ahead) const {
   out.bound_factor = d.bound_factor.as<float>();
   out.codes = d.codes.as<std::byte>();
   out.value_means = d.value_means.as<uint16_t>();
-  out.votes = d.votes.as<std::byte>();
+  out.kept = d.kept.as<std::byte>();
   out.tail = d.tails.as<std::byte>();
   out.expected = d.expected.as<int32_t>() + ahead * head_index(config_.n_layers, 0);
   out.last_use = d.last_use.as<uint32_t>();
@@ -222,7 +226,7 @@ void CudaKv::settle(SequenceKv& s) {
   compute_->wait("flushing KV");  // full blocks are on their way to the host
   CudaSequence& d = on_device(s);
   if (d.tail_here && s.n_tokens % layout_.block_size != 0) move_tails(s, true);
-  forget_votes(d);
+  forget_kept(d);
 }
 
 // reserve has entered the addresses.
@@ -336,7 +340,7 @@ void CudaKv::truncate(SequenceKv& s, int64_t n_tokens) {
   if (block != s.n_tokens / layout_.block_size) d.tail_here = false;
   drop_from_slot_pool(s, block);
   page_tables_.cut(d, block);
-  forget_votes(d);
+  forget_kept(d);
   compute_->wait("forgetting blocks");
   host_->truncate(s, n_tokens);
   d.known_blocks = std::min(

@@ -9,6 +9,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/pinned_slabs.h"
 #include "backend/cuda/prompt_memory.h"
+#include "backend/cuda/step_selection.h"
 #include "kernels/cuda/pool/pool.h"
 #include "kernels/cuda/select/int4.cuh"
 #include "kernels/cuda/select/select.h"
@@ -23,7 +24,7 @@ namespace riffle::cuda {
 struct CudaSequence : PagedSequence {
   Buffer host_table, digests, bound_factor, tails;
   Buffer expected;     // for a sequence's next token, and for each that may be computed ahead
-  Buffer votes;        // last selections by vote; empty until a selector wants them
+  Buffer kept;         // data that a selection keeps from step to step; empty until one wants it
   Buffer codes;        // INT4 keys; empty until a selector wants them
   Buffer value_means;  // means of blocks; only with INT4 keys
   Buffer last_use;     // StepSequence::last_use; empty until a step needs it
@@ -39,7 +40,7 @@ struct CudaSequence : PagedSequence {
 
 // Device bytes of one session of n_ctx tokens.
 uint64_t session_bytes(const Config& config, const KvShape& shape, const DigestSpec& spec,
-                       bool codes, bool votes, int lookup, int64_t n_ctx);
+                       const StepSelection& selection, int lookup, int64_t n_ctx);
 
 class CudaKv : public KvStore, PagedPool {
  public:
@@ -62,8 +63,8 @@ class CudaKv : public KvStore, PagedPool {
   void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) override;
   // Keeps INT4 keys of all full blocks from now on.
   void require_codes(SequenceKv& sequence);
-  // Keeps the last vote's selection, until the sequence is cut or prefilled.
-  void require_votes(SequenceKv& sequence);
+  // Makes room for what the selection keeps, until the sequence is cut or prefilled.
+  void require_kept(SequenceKv& sequence, const StepSelection& selection);
   void clear_working_set(SequenceKv& sequence) override;
   // HostKv::begin_working_set; counted on the device, unless the host decides residency.
   void begin_working_set(SequenceKv& sequence, int window);
@@ -98,7 +99,7 @@ class CudaKv : public KvStore, PagedPool {
   // ahead: as Step::ahead.
   StepSequence describe(const SequenceKv& sequence, int ahead = 0) const;
   // Returns true if the host decides which blocks are in the slots and streams them in
-  // (streamed_attention.h), because of an option or because memory could not be pinned.
+  // (host_driven.h), because of an option or because memory could not be pinned.
   bool streamed() const { return slot_pool_ != nullptr; }
   // Returns true if all slabs that were tried could be locked: kernels reach the blocks of
   // sequences that activate has seen.
@@ -182,10 +183,7 @@ class CudaKv : public KvStore, PagedPool {
   void build_all_digests(SequenceKv& s, const DigestSpec& spec);
   int64_t code_bytes() const { return int4_block_bytes(layout_.block_size, layout_.head_dim); }
   int64_t mean_bytes() const { return int64_t(layout_.head_dim) * 2; }
-  int64_t votes_bytes(int64_t max_blocks) const {
-    return vote_bytes(int64_t(config_.n_heads) * layout_.head_dim, max_blocks);
-  }
-  void forget_votes(CudaSequence& d);
+  void forget_kept(CudaSequence& d);
   void reset_pool();
   void use_slot_pool();
   void settle_pinning();

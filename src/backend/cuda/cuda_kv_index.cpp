@@ -1,5 +1,5 @@
-// Data that selectors keep of a sequence on a GPU: digests, INT4 keys, last votes, stamps of last
-// use.
+// Data that selectors keep of a sequence on a GPU: digests, INT4 keys, last selections, stamps of
+// last use.
 #include "backend/cuda/cuda_kv.h"
 #include "util/error.h"
 
@@ -104,19 +104,20 @@ void CudaKv::require_codes(SequenceKv& s) {
   d.value_means = std::move(means);
 }
 
-void CudaKv::require_votes(SequenceKv& s) {
+void CudaKv::require_kept(SequenceKv& s, const StepSelection& selection) {
   CudaSequence& d = on_device(s);
-  if (d.votes.size() > 0) return;
+  const int64_t n_query = int64_t(config_.n_heads) * layout_.head_dim;
+  const size_t bytes = indexed_layers() * selection.kept_bytes(n_query, d.max_blocks);
+  if (d.kept.size() >= bytes) return;
   const DeviceScope on(device_.ordinal);
-  d.votes =
-      heap_->take(indexed_layers() * votes_bytes(d.max_blocks), "a session's last selections");
-  forget_votes(d);
+  d.kept = heap_->take(bytes, "a session's last selections");
+  forget_kept(d);
 }
 
 // The next step of every layer selects again.
-void CudaKv::forget_votes(CudaSequence& d) {
-  if (d.votes.size() > 0)
-    check(cudaMemsetAsync(d.votes.data(), 0, d.votes.size(), *compute_), "forgetting a selection");
+void CudaKv::forget_kept(CudaSequence& d) {
+  if (d.kept.size() > 0)
+    check(cudaMemsetAsync(d.kept.data(), 0, d.kept.size(), *compute_), "forgetting a selection");
 }
 
 void CudaKv::begin_working_set(SequenceKv& s, int window) {

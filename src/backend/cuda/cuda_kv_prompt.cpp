@@ -117,7 +117,7 @@ LayerKv CudaKv::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
   const DeviceScope on(device_.ordinal);
   park(s);
   reading_ = s.device.get();
-  if (layer == 0) forget_votes(on_device(s));
+  if (layer == 0) forget_kept(on_device(s));
   const int64_t n_blocks = host_->shape().in_blocks(n_total),
                 old = host_->shape().in_blocks(s.n_tokens);
   turn_ = pair_ ? turn_ ^ 1 : 0;

@@ -1,10 +1,10 @@
 // A prompt on the device: the memory that its operations need, its layers' KV and attention.
 #include <algorithm>
 
+#include "backend/cuda/attention_source.h"
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/running_memory.h"
 #include "kernels/cuda/layer/layer.h"
-#include "kernels/cuda/measure/measure.h"
 #include "kernels/cuda/prefill/prefill.h"
 #include "util/error.h"
 
@@ -26,7 +26,7 @@ class CudaDevice::CudaPrompt : public Prompt {
   void begin_layer(int layer) override;
   void append(float* k, const float* v, int64_t n, int64_t pos0) override;
   void attend(const PromptAttention& args) override;
-  void fill_synthetic(const SyntheticSpec& spec, int64_t pos0, int64_t n) override;
+  void fill_from(const AttentionSource& source, int64_t pos0, int64_t n) override;
   void finish_layer() override {
     device_.kv_.finish_layer(*request_.sequence, at_, request_.n_total);
   }
@@ -97,7 +97,7 @@ void CudaDevice::CudaPrompt::end() {
 }
 
 void CudaDevice::CudaPrompt::check(const Selector& selector) {
-  if (!selector.rule().needs_device_residency() && !device_.kv_.must_pin())
+  if (!step_selections().make(*selector.rule())->needs_device() && !device_.kv_.must_pin())
     return;  // the host can take over
   const DeviceScope on = device_.enter();
   device_.kv_.try_pinning(*request_.sequence);
@@ -161,11 +161,11 @@ void CudaDevice::CudaPrompt::attend(const PromptAttention& a) {
   cuda::check(flash_prefill(f, device_.device_.limits, device_.compute_), "attention of a prompt");
 }
 
-void CudaDevice::CudaPrompt::fill_synthetic(const SyntheticSpec& spec, int64_t pos0, int64_t n) {
+void CudaDevice::CudaPrompt::fill_from(const AttentionSource& source, int64_t pos0, int64_t n) {
   const DeviceScope on = device_.enter();
-  cuda::check(synthetic_keys(spec, at_, pos0, n, config_.n_kv_heads, layer_.base, layer_.n_blocks,
-                             device_.kv_.layout(), device_.compute_),
-              "synthetic keys");
+  cuda::check(source.on_device()->keys(at_, pos0, n, config_.n_kv_heads, layer_.base,
+                                       layer_.n_blocks, device_.kv_.layout(), device_.compute_),
+              "writing keys");
 }
 
 }  // namespace riffle::cuda

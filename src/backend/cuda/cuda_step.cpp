@@ -6,42 +6,15 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "backend/cuda/attention_source.h"
 #include "backend/cuda/cuda_device.h"
 #include "kernels/cuda/layer/layer.h"
-#include "kernels/cuda/measure/measure.h"
 #include "kernels/cuda/sample/sample.h"
-#include "select/int4_keys.h"
+#include "select/registry.h"
 #include "util/error.h"
 #include "util/thread_pool.h"
 
 namespace riffle::cuda {
-
-Ranked ranked_of(const SelectionRule& r) {
-  Ranked out;
-  out.everything = r.everything;
-  out.sink_blocks = r.sink_blocks;
-  out.recent_blocks = r.recent_blocks;
-  out.progressive = r.progressive;
-  out.budget = r.budget;
-  out.digest = static_cast<DigestKind>(r.digest);
-  out.gqa = static_cast<Gqa>(r.gqa);
-  out.stop = static_cast<Stop>(r.stop);
-  out.slack = r.slack;
-  out.microbatch = r.microbatch;
-  out.rank_codes = r.rank_codes;
-  out.by_share = r.by_share;
-  out.log2_share = r.log_share * 1.44269504f;
-  out.share_blocks = r.share_blocks;
-  out.everything_below = r.everything_below;
-  out.top_p = r.top_p;
-  if (r.by_vote)
-    out.vote = {.select = r.select_tokens,
-                .init = r.init_tokens,
-                .local = r.local_tokens,
-                .kind = static_cast<VoteKind>(r.vote),
-                .cache_threshold = r.cache_threshold};
-  return out;
-}
 
 DecodeStep CudaDevice::decode_step(int layer, const float* q, float* out) const {
   const int64_t rows = step_.n * config_.n_kv_heads;
@@ -59,8 +32,8 @@ DecodeStep CudaDevice::decode_step(int layer, const float* q, float* out) const 
   s.sinks = sinks(layer);
   s.layout = kv_.layout();
   s.overlap = overlap_;
-  s.ranked = ranked_of(step_.is_dense(layer) ? dense_rule_ : rule_);
-  s.ranked.window = step_.window_of(layer);
+  s.rule = selection_of(layer).rows();
+  s.rule.window = step_.window_of(layer);
   s.pool = kv_.pool();
   s.scratch = scratch_.data();
   s.arrivals = arrivals_.as<uint32_t>();
@@ -85,9 +58,9 @@ void CudaDevice::grow_step_memory() {
   grow(hidden_, n * config_.ffn_values() * sizeof(float), "a step's FFN");
   grow_experts(n);
   if (config_.post_norm) grow(products_, n * config_.dim * sizeof(float), "a step's products");
-  DecodeStep sparse = decode_step(0, nullptr, nullptr);
-  sparse.ranked = ranked_of(rule_);  // also where the first layers are dense
-  grow(scratch_, decode_scratch_bytes(sparse), "attention's scratch");
+  // Also where the first layers are dense.
+  grow(scratch_, selection_->scratch_bytes(decode_step(0, nullptr, nullptr)),
+       "attention's scratch");
   if (arrivals_.size() < rows * sizeof(uint32_t)) {
     grow(arrivals_, rows * sizeof(uint32_t), "attention's scratch");
     check(cudaMemsetAsync(arrivals_.data(), 0, arrivals_.size(), compute_), "attention's scratch");
@@ -106,33 +79,37 @@ void CudaDevice::grow_step_memory() {
   sampling_.grow();
 }
 
-void CudaDevice::check_selector(const Selector& selector, const Selection& s) const {
-  const SelectionRule rule = selector.rule();
-  if (rule.host_only)
+// Names a selection that runs where the GPU cannot decide residency, between these texts. Empty:
+// there is none.
+static std::string way_without_codes(const char* before, const char* after) {
+  const std::string way = selectors().advice().digests;
+  return way.empty() ? "" : before + way + after;
+}
+
+void CudaDevice::check_selector(const Selector& selector, const Selection&) const {
+  if (const char* const why = selector.host_only())
     fail(RIFFLE_UNSUPPORTED, "`selection.selector` %s %s: it needs device cpu or emu",
-         selector.name(), rule.host_only_why);
+         selector.name(), why);
   const char* found = why_host_residency(options_.options);
-  if (!rule.needs_device_residency() || !found) return;
+  if (!step_selections().make(*selector.rule())->needs_device() || !found) return;
   fail(RIFFLE_UNSUPPORTED,
-       "`selection.selector` %s%s needs the GPU to decide residency: %s; without that it runs, or "
-       "with `selection.selector` psa and `selection.rank` digests, which may lose answers",
-       selector.name(), s.rank == RankBy::CODES ? " with `selection.rank` codes" : "", found);
+       "`selection.selector` %s needs the GPU to decide residency: %s; without that it runs%s",
+       selector.described().c_str(), found,
+       way_without_codes(", or with ", ", which may lose answers").c_str());
 }
 
 void CudaDevice::add_index(const Selector& selector, SequenceKv& sequence) {
-  const SelectionRule rule = selector.rule();
-  if (rule.codes()) kv_.require_codes(sequence);
-  if (rule.by_vote) kv_.require_votes(sequence);
+  const auto selection = step_selections().make(*selector.rule());
+  if (selection->codes()) kv_.require_codes(sequence);
+  kv_.require_kept(sequence, *selection);
 }
 
 // The same while memory is pinned: the host takes over where the system refuses.
 void CudaDevice::require_device_residency(const Selector& selector) const {
-  if (!selector.rule().needs_device_residency() || !kv_.streamed()) return;
-  fail(RIFFLE_UNSUPPORTED,
-       "`selection.selector` %s needs the GPU to decide residency: %s; `selection.selector` psa "
-       "with "
-       "`selection.rank` digests does without, but may lose answers",
-       selector.name(), kv_.notice().empty() ? "`residency` is host" : kv_.notice().c_str());
+  if (!kv_.streamed() || !step_selections().make(*selector.rule())->needs_device()) return;
+  fail(RIFFLE_UNSUPPORTED, "`selection.selector` %s needs the GPU to decide residency: %s%s",
+       selector.name(), kv_.notice().empty() ? "`residency` is host" : kv_.notice().c_str(),
+       way_without_codes("; ", " does without, but may lose answers").c_str());
 }
 
 // While it lives, this thread works on the device.
@@ -179,16 +156,16 @@ std::unique_ptr<Step> CudaDevice::begin_step(const StepRequest& step) {
 void CudaDevice::settle_rules() {
   const StepRequest& step = step_;
   sampling_.begin(step);
-  rule_ = step.selector->rule();
-  dense_rule_ = step.dense->rule();
+  selection_ = step_selections().make(*step.selector->rule());
+  dense_ = step_selections().make(*step.dense->rule());
   if (step.coverage && !kv_.pinned())
     fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s", kv_.why_not_pinned().c_str());
   require_device_residency(*step.selector);
   max_blocks_ = 0;
   for (int64_t i = 0; i < step.n; ++i) {
-    if (rule_.progressive && rule_.stop == StopRule::VETO && !step.sequences[i]->spec.with_mean)
+    if (selection_->mean_keys() && !step.sequences[i]->spec.with_mean)
       fail(RIFFLE_BAD_ARGUMENT,
-           "session %lld of the step has digests without the mean key, which stop mode veto needs",
+           "session %lld of the step has digests without the mean key, which the selection needs",
            static_cast<long long>(i));
     max_blocks_ = std::max(max_blocks_, kv_.describe(*step.sequences[i]).max_blocks);
   }
@@ -224,7 +201,7 @@ bool CudaDevice::replay_step() {
                           (options_.host_expert_layers == 0 || !launches_block());
   const StepGraphs::Kind kind = {step_.n, max_blocks_, sampling_.draws_in_step(),
                                  sampling_.draws_in_step() && sampling_.changed(),
-                                 rule_.everything};
+                                 selection_->rows().everything};
   return graphs_.begin(kind, step_.program, step_memory_.growths(), may_replay);
 }
 
@@ -255,10 +232,10 @@ void CudaDevice::append_step(int layer, float* q, float* k, const float* v) {
   a.layout = kv_.layout();
   a.overlap = overlap_;
   check(rope_append_step(a, compute_), "appending KV");
-  if (step_.synthetic)
-    check(synthetic_step(*step_.synthetic, layer, a.sequences, a.n, a.n_heads, a.n_kv_heads,
-                         a.layout, q, a.ldq, compute_),
-          "synthetic queries");
+  if (step_.attention)
+    check(step_.attention->on_device()->step(layer, a.sequences, a.n, a.n_heads, a.n_kv_heads,
+                                             a.layout, q, a.ldq, compute_),
+          "writing queries");
   profile_.mark(Part::Other);
 }
 
@@ -273,8 +250,8 @@ void CudaDevice::attend_streamed(int layer, const float* q, float* out) {
     s.sequences += i;
     s.results += i * heads;
     if (s.lse) s.lse += i * config_.n_heads;
-    streamed_attention_.attend(
-        s, *step_.sequences[i], step_.position(i), step_.lookahead,
+    host_driven_->attend(
+        s, selection_of(layer), *step_.sequences[i], step_.position(i), step_.lookahead,
         streamed_counts_.data() + layer * rows + i * heads,
         orders ? host_orders_.data() + (layer * rows + i * heads) * max_blocks_ : nullptr,
         &event_waits_);
@@ -289,22 +266,22 @@ void CudaDevice::attend_step(int layer, const float* q, float* out) {
   } else {
     s.marks[0] = profile_.event(Part::Score);
     s.marks[1] = profile_.event(Part::Rank);
-    check(attend_decode(s, device_.limits, compute_), "attention of a step");
+    check(selection_of(layer).attend(s, device_.limits, compute_), "attention of a step");
     s.marks[0] = s.marks[1] = nullptr;
     profile_.mark(Part::Attend);
   }
   if (!step_.coverage) return;
   // All blocks in addition, straight from the host store: this must not disturb the pool.
-  s.ranked = {};
-  s.ranked.everything = true;
-  s.ranked.window = step_.window_of(layer);
+  s.rule = {};
+  s.rule.everything = true;
+  s.rule.window = step_.window_of(layer);
   s.pool.n_slots = 0;
   s.out = dense_out_.as<float>();
   s.order = nullptr;
   s.stamp = false;
   s.lse = lse_.as<float>() + int64_t(2 * layer + 1) * step_.n * config_.n_heads;
   s.results = nullptr;
-  check(attend_decode(s, device_.limits, compute_), "attention of a step");
+  check(attend_everything(s, device_.limits, compute_), "attention of a step");
 }
 
 void CudaDevice::fetch_results() {
@@ -346,37 +323,6 @@ void CudaDevice::end_step(int32_t* tokens) {
   logits_.keep(step_.n);
 }
 
-int64_t index_bytes(const SelectionRule& rule, const Config& config, const BlockLayout& layout,
-                    int n_blocks, int64_t n_tokens) {
-  const int d = config.head_dim, full = n_blocks - 1, block_size = layout.block_size;
-  const int64_t code_bytes = int4_block_bytes(block_size, d), row_bytes = layout.row_bytes();
-  if (rule.everything || n_tokens < rule.everything_below) return 0;
-  if (rule.by_share || rule.rank_codes) {  // the tail has no codes: its keys themselves
-    const int64_t stride = (full + kMeanBlocks - 1) / kMeanBlocks;
-    const int64_t tail = (n_tokens - int64_t(full) * block_size) * row_bytes;
-    return full * code_bytes + tail +
-           (rule.by_share && full > 0 ? full / stride * d * int64_t(sizeof(uint16_t)) : 0);
-  }
-  if (rule.by_vote) {  // the candidates' keys
-    const int64_t left = n_tokens - rule.init_tokens - rule.local_tokens;
-    return left <= rule.select_tokens ? 0 : left * row_bytes;
-  }
-  const int sinks = std::min(rule.sink_blocks, full),
-            recent = std::min(rule.recent_blocks, full - sinks);
-  const int candidates = full - sinks - recent;
-  int64_t codes = 0;
-  if (rule.top_p > 0) {
-    const double tokens = rule.budget <= 1 ? rule.budget * double(n_tokens) : rule.budget;
-    const double blocks =
-        rule.progressive ? n_blocks : std::min(std::ceil(tokens / block_size), double(n_blocks));
-    codes = std::max(static_cast<int>(blocks) - 1, sinks + recent) * code_bytes;
-    if (!rule.progressive && rule.budget == 1) return codes;
-  }
-  const bool mean_too = rule.progressive && rule.stop == StopRule::VETO;
-  return codes + int64_t(candidates) * d *
-                     ((rule.digest == BlockDigest::MEAN ? 2 : 4) + (mean_too ? 2 : 0));
-}
-
 void CudaDevice::report_step() {
   const int64_t heads = config_.n_kv_heads, rows = step_.n * heads, layers = config_.n_layers;
   const int64_t g = config_.n_heads / heads;
@@ -412,8 +358,8 @@ void CudaDevice::report_step() {
       to.selected = from.cached == 0;
       if (to.selected)
         to.index_bytes =
-            index_bytes(step_.is_dense(layer) ? dense_rule_ : rule_, config_, options_.layout,
-                        from.n_blocks, host_sequences_.as<StepSequence>()[r / heads].n_tokens);
+            selection_of(layer).index_bytes(config_, options_.layout, from.n_blocks,
+                                            host_sequences_.as<StepSequence>()[r / heads].n_tokens);
       to.lookups = from.lookups, to.misses = from.misses;
       counters.lookups += from.lookups;
       counters.hits += from.lookups - from.misses;

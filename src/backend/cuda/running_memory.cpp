@@ -1,8 +1,10 @@
 #include "backend/cuda/running_memory.h"
 
 #include "backend/cuda/cublas.h"
+#include "backend/cuda/host_driven.h"
 #include "backend/cuda/prompt_buffers.h"
 #include "backend/cuda/prompt_memory.h"
+#include "backend/cuda/step_selection.h"
 #include "backend/cuda/weights.h"
 #include "kernels/cuda/attend/attend.h"
 #include "kernels/cuda/experts/experts.h"
@@ -116,9 +118,8 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   if (c.post_norm) add(4 * std::max(n, kFewRows) * c.dim);
   add(n * sizeof(StepSequence));
   add((1 + c.n_layers * step_rows) * sizeof(RowResult));
-  // Scores of single tokens (twilight, tokenselect) take the most.
-  step.ranked.top_p = make_selector(options.selection())->rule().tokens() ? 0.5 : 0;
-  add(decode_scratch_bytes(step));
+  const auto selector = make_selector(options.selection());
+  add(step_selections().scratch_bytes(step, selector->rule()));
   add(4 * step_rows);  // arrivals
   add(n * (sizeof(SampleParams) + sizeof(int32_t)));
   add(4 * n * ((c.vocab_size + 31) / 32));  // masks of the tokens that may be drawn
@@ -128,8 +129,7 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   add(4 * 2 * c.n_layers * n * c.n_heads), add(4 * n * q);  // ... and coverage
   // ... driven by the host: one sequence at a time
   step.n = 1;
-  step.ranked = {};
-  add(streamed_scratch_bytes(step));
+  add(host_driven_scratch_bytes(step));
   add(4 * c.n_kv_heads * blocks), add(4 * 2 * c.n_kv_heads), add(4 * (c.n_kv_heads + 1));
   add(victims_scratch_bytes());
   add(kMaxTables * sizeof(int32_t*));

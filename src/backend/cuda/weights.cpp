@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "backend/cuda/split_rows.h"
+#include "backend/cuda/tensor_source.h"
 #include "kernels/cuda/layer/layer.h"
-#include "kernels/cuda/measure/measure.h"
 #include "util/error.h"
 
 namespace riffle::cuda {
@@ -142,7 +142,7 @@ void DeviceWeights::add_experts(const LayerWeights& layer, Tensor ExpertWeights:
 
 void DeviceWeights::fill(const Tensor& t, const Matrix& m) {
   if (t.data) upload(t, m);
-  else check(fill_synthetic(m, t.seed, t.scale, stream_), "making synthetic weights");
+  else check(t.source->on_device()->fill(t, m, stream_), "making weights");
 }
 
 // Memory for `rows` rows as a tensor has them.

@@ -19,16 +19,15 @@ static constexpr int kCudaPrefillChunk = 2048;
 // it.
 static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::string& note) {
   const auto selector = make_selector(r.options.selection);
-  const SelectionRule rule = selector->rule();
+  const char* const host_only = selector->host_only();
   // Before a GPU is looked for: no GPU would do.
-  if (r.options.device == DeviceKind::CUDA && rule.host_only)
+  if (r.options.device == DeviceKind::CUDA && host_only)
     fail(RIFFLE_UNSUPPORTED,
          "`selection.selector` is %s, which %s: device is cuda, expected cpu or emu",
-         selector->name(), rule.host_only_why);
+         selector->name(), host_only);
   if (!cuda_usable(note)) return false;
-  if (rule.host_only) {
-    note =
-        format("selector %s %s: it needs device cpu or emu", selector->name(), rule.host_only_why);
+  if (host_only) {
+    note = format("selector %s %s: it needs device cpu or emu", selector->name(), host_only);
     return false;
   }
   return cuda_shape_supported(config, r.layout, note);

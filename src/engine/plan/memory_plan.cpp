@@ -10,7 +10,7 @@
 #include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
 #include "engine/plan/saturating.h"
-#include "riffle_measure.h"
+#include "select/registry.h"
 #include "util/c_locale.h"
 #include "util/cpu_limits.h"
 #include "util/error.h"
@@ -59,13 +59,7 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
          static_cast<long long>(kMaxKvHeads));
   check_selection(o.selection);
   check_lookup(o.lookup, *make_selector(o.selection));
-  if (o.lookup > 0 && o.synthetic_attention)
-    fail(RIFFLE_BAD_ARGUMENT,
-         "`lookup` is %d, expected 0: answers with synthetic attention are meaningless", o.lookup);
-  if (o.synthetic_attention) {
-    r.synthetic = make_synthetic_spec(*o.synthetic_attention, config.head_dim);
-    r.synthetic_runs_prompts = o.synthetic_attention->run_prompts;
-  }
+  r.attention = make_attention_source(o, config);
 
   if (o.isa == IsaChoice::AUTO) {
     r.kernels = &fastest_kernels();
@@ -85,11 +79,6 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
 
   choose_device(config, r);
   return r;
-}
-
-int64_t row_slots(const Selection& s) {
-  if (s.selector != SelectorKind::PSA) return 1;
-  return int64_t(s.sink_blocks) + s.recent_blocks + int64_t(s.lookahead + 1) * s.microbatch;
 }
 
 static std::string size_text(uint64_t bytes) {
@@ -147,7 +136,7 @@ static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const M
   const uint64_t full = std::min(sessions, kv / std::max<uint64_t>(1, plan.host_kv) + 1);
   uint64_t bytes = sum({kv, product({full, plan.selector_state})});
   for (const Buffer& b : model.generated) bytes = sum({bytes, b.size()});
-  // Synthetic weights get their bytes by materialize(), where the host computes with some.
+  // Weights without data get their bytes by materialize(), where the host computes with some.
   if (!model.weights.embedding.data && (!r.device_memory || plan.cpu_experts > 0))
     bytes = sum({bytes, plan.weights, plan.host_experts});
   if (r.device_memory) return sum({bytes, plan.prompt_host});
@@ -466,14 +455,11 @@ static Verdict shorten(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
 }
 
 // Changes the selection to the closest one that ranks by digests, and returns its name. Empty: the
-// one given needs no INT4 keys.
+// one given needs no INT4 keys, or there is none.
 static std::string without_codes(ResolvedOptions& r) {
-  Selection& s = r.options.selection;
-  if (!make_selector(r.selection())->rule().codes()) return "";
-  const bool ranks = ranks_by_codes(s);
-  if (!ranks) s.selector = SelectorKind::PSA;
-  s.rank = RankBy::DIGESTS;
-  return ranks ? "`selection.rank` digests" : "`selection.selector` psa";
+  const auto change = selectors().advice().without_codes;
+  if (!change || !make_selector(r.selection())->reads_codes()) return "";
+  return change(r.options.selection);
 }
 
 std::string ways_out(const ResolvedOptions& r,

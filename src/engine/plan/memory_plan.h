@@ -20,8 +20,7 @@ struct ResolvedOptions : BackendOptions {
   std::string host_owner = "this machine";  // ... and whose limit that is
   std::string context_note;  // from plan_memory, for MemoryPlan and riffle_context_notice
   std::string experts_note;  // from plan_memory, for riffle_context_notice
-  std::optional<SyntheticSpec> synthetic;
-  bool synthetic_runs_prompts = false;
+  std::shared_ptr<const AttentionSource> attention;  // null: the model's own
 };
 
 // Bytes that running with these options takes.
@@ -96,9 +95,5 @@ void plan_memory(const Model& model, ResolvedOptions& resolved, MemoryPlan& plan
 // fits.
 std::string ways_out(const ResolvedOptions& r,
                      const std::function<bool(const ResolvedOptions&)>& fits);
-
-// Returns the slots that one row needs at once besides the tails: for psa its forced blocks and
-// look-ahead + 1 microbatches, otherwise one.
-int64_t row_slots(const Selection& selection);
 
 }  // namespace riffle

@@ -9,6 +9,7 @@
 
 #include "cli/common.h"
 #include "cli/help.h"
+#include "measure/commands/commands.h"
 #include "measure/commands/eval/tasks.h"
 #include "measure/commands/eval/vocabulary.h"
 

@@ -21,7 +21,7 @@
 
 #include "kernels/cpu/attention/gather.h"
 #include "select/papers/lfps_tables.h"
-#include "select/selector.h"
+#include "select/papers/papers.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -358,11 +358,8 @@ class Lfps : public Selector {
 
   const char* name() const override { return "lfps"; }
   bool keeps_steps() const override { return true; }
-  SelectionRule rule() const override {
-    SelectionRule r;
-    r.host_only = true;
-    return r;
-  }
+  const SelectionRule* rule() const override { return nullptr; }
+  const char* host_only() const override { return "looks at keys in host memory"; }
   int prompt_queries() const override { return kPromptQueries; }
   std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
     return std::make_unique<State>(shape, s_.decay);

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <limits>
 
-#include "select/int4_selector.h"
+#include "select/papers/papers.h"
 
 namespace riffle {
 namespace {
@@ -19,25 +19,17 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 class Psa : public RankingSelector {
  public:
   explicit Psa(const Selection& s)
-      : RankingSelector(s), slack_(std::log((1 - s.epsilon) / s.epsilon)) {}
+      : RankingSelector(s), slack_(std::log((1 - s.epsilon) / s.epsilon)) {
+    rule_.test = {s.stop, slack_, s.microbatch};
+  }
 
   const char* name() const override { return "psa"; }
-  SelectionRule rule() const override {
-    SelectionRule r;
-    r.sink_blocks = s_.sink_blocks;
-    r.recent_blocks = s_.recent_blocks;
-    r.digest = s_.digest;
-    r.gqa = s_.gqa;
-    r.progressive = true;
-    r.stop = s_.stop;
-    r.slack = slack_;
-    r.microbatch = s_.microbatch;
-    r.rank_codes = ranks_by_codes(s_);
-    // A GPU has the bounds that these two stop modes sum up from the kernel that scores digests.
-    r.host_only = r.rank_codes && (s_.stop == StopRule::BOUND || s_.stop == StopRule::VETO);
-    r.host_only_why =
-        "with rank codes and stop bound or veto has no GPU kernels (paper and last have)";
-    return r;
+  // A GPU has the bounds that these two stop modes sum up from the kernel that scores digests.
+  const char* host_only() const override {
+    const bool bounds = s_.stop == StopRule::BOUND || s_.stop == StopRule::VETO;
+    return rule_.codes && bounds
+               ? "with rank codes and stop bound or veto has no GPU kernels (paper and last have)"
+               : nullptr;
   }
   int microbatch() const override { return s_.microbatch; }
 

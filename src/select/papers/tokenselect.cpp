@@ -17,6 +17,8 @@
 #include <limits>
 
 #include "kernels/cpu/attention/gather.h"
+#include "select/papers/papers.h"
+#include "util/error.h"
 
 namespace riffle {
 
@@ -157,23 +159,25 @@ namespace {
 
 class TokenSelect : public Selector {
  public:
-  explicit TokenSelect(const Selection& s) : s_(s) {}
+  explicit TokenSelect(const Selection& s) : s_(s) {
+    rule_.select = s.select_tokens;
+    rule_.init = s.init_tokens;
+    rule_.local = s.local_tokens;
+    rule_.vote = s.vote;
+    rule_.cache_threshold = s.cache_threshold;
+  }
 
   const char* name() const override { return "tokenselect"; }
   bool keeps_steps() const override { return true; }
-  SelectionRule rule() const override {
-    SelectionRule r;
-    r.host_only = s_.positions == PositionRule::LIST;
-    r.host_only_why = "with positions list has no GPU kernels (positions true has)";
-    r.budget = 1;
-    r.by_vote = true;
-    r.select_tokens = s_.select_tokens;
-    r.init_tokens = s_.init_tokens;
-    r.local_tokens = s_.local_tokens;
-    r.vote = s_.vote;
-    r.cache_threshold = s_.cache_threshold;
-    return r;
+  const SelectionRule* rule() const override { return host_only() ? nullptr : &rule_; }
+  const char* host_only() const override {
+    return lists() ? "with positions list has no GPU kernels (positions true has)" : nullptr;
   }
+  std::optional<TokenLists> lists() const override {
+    if (s_.positions != PositionRule::LIST) return std::nullopt;
+    return TokenLists{s_.init_tokens, s_.select_tokens, s_.local_tokens, kMaxReuse};
+  }
+  std::optional<std::string> context_note(int64_t n_ctx, int64_t trained) const override;
   std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
     auto state = std::make_unique<TokenSelectState>();
     state->layers.resize(shape.n_layers);
@@ -273,8 +277,27 @@ class TokenSelect : public Selector {
   }
 
   Selection s_;
+  ReadsVoted rule_;
   mutable Ballot ballot_;  // scratch: one vote at a time
 };
+
+std::optional<std::string> TokenSelect::context_note(int64_t n_ctx, int64_t trained) const {
+  if (!lists()) return std::nullopt;
+  if (s_.dense_layers > 0)
+    return format(
+        "the first %d layers read all tokens at their places in the text, up to token %lld, but "
+        "the "
+        "model was trained with %lld: positions list needs `selection.dense_layers` 0 to go beyond",
+        s_.dense_layers, static_cast<long long>(n_ctx), static_cast<long long>(trained));
+  const int64_t longest = std::min(n_ctx, lists()->shortest() + kMaxReuse);
+  if (longest <= trained) return "";
+  return format(
+      "lists of positions reach %lld tokens (`selection.init_tokens` + `selection.select_tokens` + "
+      "`selection.local_tokens`, and %lld while a selection is used again), but the model was "
+      "trained with %lld: tokens beyond that are likely to be misread",
+      static_cast<long long>(longest), static_cast<long long>(kMaxReuse),
+      static_cast<long long>(trained));
+}
 
 }  // namespace
 

@@ -1,25 +1,15 @@
 // A fixed budget: the forced blocks and the best-scored others (InfLLM, Quest, ArkVale by choice of
 // digest).
-#include "select/int4_selector.h"
+#include "select/papers/papers.h"
 
 namespace riffle {
 namespace {
 
 class TopK : public RankingSelector {
  public:
-  explicit TopK(const Selection& s) : RankingSelector(s) {}
+  explicit TopK(const Selection& s) : RankingSelector(s) { rule_.budget = s.budget; }
 
   const char* name() const override { return "topk"; }
-  SelectionRule rule() const override {
-    SelectionRule r;
-    r.sink_blocks = s_.sink_blocks;
-    r.recent_blocks = s_.recent_blocks;
-    r.digest = s_.digest;
-    r.gqa = s_.gqa;
-    r.budget = s_.budget;
-    r.rank_codes = ranks_by_codes(s_);
-    return r;
-  }
   void begin(const Row& row, RowPlan& plan) const override {
     plan.forced(row, s_.sink_blocks, s_.recent_blocks);
     score_candidates(row, s_, plan);

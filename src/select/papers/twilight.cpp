@@ -6,7 +6,7 @@
 #include <bit>
 #include <cmath>
 
-#include "select/int4_selector.h"
+#include "select/papers/papers.h"
 #include "select/papers/top_p.h"
 #include "util/error.h"
 
@@ -17,33 +17,33 @@ class Twilight : public Int4Selector {
  public:
   explicit Twilight(const Selection& s) : Int4Selector(true), s_(s) {
     if (s.base == BaseSelection::PSA && s.epsilon < 1) psa_ = make_psa(s);
+    rule_.top_p = s.top_p;
+    if (psa_) {
+      rule_.base = dynamic_cast<const ReadsRanked&>(*psa_->rule());
+      return;
+    }
+    rule_.base.sink_blocks = s.sink_blocks;
+    rule_.base.recent_blocks = s.recent_blocks;
+    if (s.base != BaseSelection::TOPK) return;
+    rule_.base.digest = s.digest;
+    rule_.base.gqa = s.gqa;
+    rule_.base.budget = s.base_budget;
   }
 
   const char* name() const override { return "twilight"; }
-  SelectionRule rule() const override {
-    SelectionRule r;
-    if (psa_) {
-      r = psa_->rule();
-      // A GPU makes psa's test on estimated masses only, not on bounds of them.
-      r.host_only = s_.stop == StopRule::BOUND || s_.stop == StopRule::VETO;
-      r.host_only_why =
-          "with base psa and stop bound or veto has no GPU kernels (paper and last have)";
-    } else if (s_.base == BaseSelection::TOPK) {
-      r.sink_blocks = s_.sink_blocks;
-      r.recent_blocks = s_.recent_blocks;
-      r.digest = s_.digest;
-      r.gqa = s_.gqa;
-      r.budget = s_.base_budget;
-      if (s_.top_p >= 1) return r;  // topk
-    } else {
-      r.everything = s_.top_p >= 1;
-      r.sink_blocks = s_.sink_blocks;
-      r.recent_blocks = s_.recent_blocks;
-      r.budget = 1;
-      if (r.everything) return r;
-    }
-    r.top_p = s_.top_p;
-    return r;
+  // A top_p of 1 drops no token: only the base is left of the rule.
+  const SelectionRule* rule() const override {
+    if (host_only()) return nullptr;
+    if (psa_ || s_.top_p < 1) return &rule_;
+    return s_.base == BaseSelection::TOPK ? static_cast<const SelectionRule*>(&rule_.base)
+                                          : &everything_;
+  }
+  bool reads_codes() const override { return psa_ || s_.top_p < 1; }
+  // A GPU makes psa's test on estimated masses only, not on bounds of them.
+  const char* host_only() const override {
+    return psa_ && (s_.stop == StopRule::BOUND || s_.stop == StopRule::VETO)
+               ? "with base psa and stop bound or veto has no GPU kernels (paper and last have)"
+               : nullptr;
   }
   void begin(const Row& row, RowPlan& plan) const override {
     if (s_.top_p >= 1 && s_.base != BaseSelection::TOPK && !psa_) return plan.everything(row);
@@ -229,6 +229,8 @@ class Twilight : public Int4Selector {
 
   Selection s_;
   std::unique_ptr<Selector> psa_;
+  ReadsTopP rule_;
+  ReadsEverything everything_;
 };
 
 }  // namespace

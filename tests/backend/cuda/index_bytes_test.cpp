@@ -1,6 +1,6 @@
 // The bytes that a step reads to choose blocks, as the CUDA device states them, against the CPU's
 // count of its reads. Needs no GPU.
-#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/step_selection.h"
 #include "riffle_measure.h"
 #include "select/int4_keys.h"
 #include "select/selector.h"
@@ -21,7 +21,7 @@ Config shipped_config() {
 
 struct Checked {
   const ContextOptions* o;
-  SelectionRule rule;
+  std::unique_ptr<cuda::StepSelection> selection;
   int64_t mean_values;  // bytes of them, which the CPU keeps summed up
   int rows = 0;
 };
@@ -32,7 +32,7 @@ void look(void* user, const riffle_row_report* t) {
   layout.block_size = c.o->block_size;
   layout.head_dim = 64;
   layout.type = static_cast<cpu::KvType>(c.o->kv_type);
-  CHECK(cuda::index_bytes(c.rule, shipped_config(), layout, t->n_blocks, t->n_tokens) ==
+  CHECK(c.selection->index_bytes(shipped_config(), layout, t->n_blocks, t->n_tokens) ==
         t->index_bytes + c.mean_values);
   ++c.rows;
 }
@@ -71,7 +71,8 @@ TEST_CASE("index bytes of a GPU step are what the CPU counts, and the mean value
       riffle_session* s = r.session();
       const auto prompt = some_tokens(c.n_tokens, 3);
       r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
-      Checked checked{&o, make_selector(o.selection)->rule(), c.mean_values};
+      Checked checked{&o, cuda::step_selections().make(*make_selector(o.selection)->rule()),
+                      c.mean_values};
       r.check(riffle_set_row_report(r.context, look, &checked, false));
       const int32_t token = 400;
       r.check(riffle_step(r.context, &s, &token, 1));

@@ -101,7 +101,7 @@ TEST_CASE("cuda: attention stamps the blocks that it attends to, and no others",
       SceneShape shape;
       shape.d = d, shape.block_size = block_size, shape.g = 2, shape.type = type;
       shape.tokens = {block_size * 90 + 2, block_size * 40, 3, block_size * 150 + 9};
-      cuda::Ranked ranked;
+      Ranked ranked;
       ranked.everything = kind.everything;
       ranked.window = kind.window;
       ranked.progressive = kind.progressive;

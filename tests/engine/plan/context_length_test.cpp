@@ -183,7 +183,7 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
   // Bytes a token with INT4 keys and without.
   const auto ways = [&](int64_t budget, int coded, int plain) {
     const std::string text = ways_out(resolve_options(config, o), [=](const ResolvedOptions& r) {
-      const bool codes = make_selector(r.options.selection)->rule().codes();
+      const bool codes = make_selector(r.options.selection)->reads_codes();
       return int64_t(r.options.n_ctx) * r.options.n_sessions * (codes ? coded : plain) <= budget;
     });
     return name_settings(text, nullptr);

@@ -5,14 +5,13 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "kernels/cuda/attend/decode_parts.h"
+#include "kernels/cuda/attend/papers/paper_parts.h"
 #include "tests/kernels/cuda/decode_scene.h"
 
 namespace riffle::test {
 
 using cuda::DigestKind;
 using cuda::Gqa;
-using cuda::Ranked;
 using cuda::Stop;
 
 enum class Mode { Everything, TopK, Psa };

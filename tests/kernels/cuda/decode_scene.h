@@ -12,6 +12,7 @@
 #include "kernels/cuda/attend/attend.h"
 #include "select/selector.h"
 #include "tests/kernels/cuda/device.h"
+#include "tests/kernels/cuda/ranked.h"
 
 namespace riffle::test {
 
@@ -79,7 +80,7 @@ struct SceneSequence {
 struct Scene {
   SceneShape shape;
   cuda::KvLayout layout;
-  cuda::Ranked ranked;
+  Ranked ranked;
   std::vector<SceneSequence> sequences;
   int64_t max_blocks = 0;
   std::vector<uint64_t>
@@ -123,7 +124,7 @@ struct Scene {
   }
   int64_t row_bytes() const { return cuda::kv_row_bytes(layout.type, shape.d); }
 
-  Scene(const SceneShape& shape_, const cuda::Ranked& ranked_) : shape(shape_), ranked(ranked_) {
+  Scene(const SceneShape& shape_, const Ranked& ranked_) : shape(shape_), ranked(ranked_) {
     const int B = shape.block_size;
     layout.type = shape.type;
     layout.block_size = B;
@@ -330,12 +331,11 @@ struct SceneDevice {
       step.sinks = sinks.get();
     }
     step.layout = s.layout;
-    step.ranked = s.ranked;
+    step.rule = s.ranked;
     if (n_slots > 0)
       step.pool = {slots.get(),   n_slots,           words.get(), page_tables.get(), victims.get(),
                    cursors.get(), cursors.get() + 1, now.get(),   cursors.get() + 2};
-    scratch = DeviceArray<std::byte>(
-        std::max(cuda::decode_scratch_bytes(step), cuda::streamed_scratch_bytes(step)));
+    scratch = DeviceArray<std::byte>(scratch_bytes_of(step));
     step.scratch = scratch.get();
     if (!s.masks.empty()) {
       masks = DeviceArray<uint64_t>(s.masks);
@@ -364,11 +364,14 @@ struct SceneDevice {
       check_cuda(cuda::select_victims(step.pool, victims_scratch.get(), nullptr), "select_victims");
   }
   void poison() { out.poison(), lse.poison(), results.poison(), order.poison(), scratch.poison(); }
+  cuda::Status attend(cudaStream_t stream) const {
+    return attend_decode(step, scene.ranked, limits, stream);
+  }
   // One whole step.
   void run() {
     poison();
     begin_step();
-    check_cuda(cuda::attend_decode(step, limits, nullptr), "attend_decode");
+    check_cuda(attend(nullptr), "attend_decode");
     check_cuda(cudaDeviceSynchronize(), "attend_decode");
   }
 };

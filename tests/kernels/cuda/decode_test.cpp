@@ -19,7 +19,7 @@ TEST_CASE("decode on the device: everything, every shape", "[cuda]") {
           INFO("type " << int(type) << " d " << d << " B " << B << " g " << g);
           SceneDevice device(scene, 0);
           device.poison();
-          const cudaError_t status = cuda::attend_decode(device.step, device.limits, nullptr);
+          const cudaError_t status = device.attend(nullptr);
           if (status == cudaErrorNotSupported) {
             WARN("not supported here: d " << d << " B " << B << " type " << int(type));
             continue;
@@ -41,7 +41,7 @@ TEST_CASE("decode on the device: lengths, pools", "[cuda]") {
     }
 }
 
-// Ranked::everything_below. The rows have no INT4 keys here, so none are read.
+// RowRule::everything_below. The rows have no INT4 keys here, so none are read.
 TEST_CASE("decode on the device: a selection reads short rows with the bits of dense",
           "[cuda][auto]") {
   if (skip()) return;
@@ -56,7 +56,6 @@ TEST_CASE("decode on the device: a selection reads short rows with the bits of d
             shape, ranked_for(Mode::Everything, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper));
         Ranked ranked;
         ranked.by_share = true;
-        ranked.budget = 1;
         ranked.everything_below = 61 * 40 + 1;
         const Scene some(shape, ranked);
         SceneDevice want(dense, slots), got(some, slots);
@@ -228,25 +227,21 @@ TEST_CASE("decode on the device: a row that waits in vain gives up and says so",
     SceneDevice device(scene, 64);
     device.poison();
     device.begin_step();
-    const cuda::DecodeScratch scratch = cuda::decode_scratch(device.step, false);
-    check_cuda(cuda::score_rows(device.step, scratch, device.limits.n_sm, nullptr));
-    check_cuda(cuda::rank_orders(device.step, scratch, scratch.order, nullptr, 0, nullptr));
+    const cuda::PaperScratch scratch = cuda::paper_scratch(device.step, false, false);
+    const cuda::RankRule rank = scene.ranked.rank();
+    check_cuda(cuda::score_rows(device.step, rank, scratch, device.limits.n_sm, nullptr));
+    check_cuda(cuda::rank_orders(device.step, rank, scratch, scratch.order, nullptr, 0, nullptr));
     // The first counter of a row, of CTAs that may be waited for, wraps: it ends at 8, and 16 are
     // wanted.
     const uint32_t never = 0u - cuda::kRowCtas / 2;
     for (int row = 0; row < device.rows(); ++row)
       check_cuda(cudaMemcpy(scratch.counters + row * cuda::kCounterStride, &never, sizeof never,
                             cudaMemcpyHostToDevice));
-    cuda::AttendArgs args{};
-    args.step = device.step;
-    args.scratch = scratch;
-    args.order = scratch.order;
-    args.group = shape.g;
-    args.scale = 1.44269504f / std::sqrt(float(shape.d));
-    args.tests = true;
-    args.arrived = scratch.counters + 1;
-    args.arrived_stride = cuda::kCounterStride;
-    check_cuda(cuda::attend(args, device.limits, nullptr));
+    cuda::ProgressiveArgs args{};
+    static_cast<cuda::AttendArgs&>(args) = cuda::attend_arguments(device.step, scratch);
+    args.paper = scratch;
+    args.rank = rank;
+    check_cuda(cuda::attend_progressively(args, device.limits, nullptr));
     check_cuda(cudaDeviceSynchronize(), "a step that gives up");
     CHECK(device.fault.download()[0] == 1);
     // State left behind by it disturbs no later step.
@@ -278,7 +273,8 @@ TEST_CASE("decode on the device: a sliding window", "[cuda][window]") {
           ranked.window = window;
           const Scene scene(shape, ranked);
           SceneDevice device(scene, 40);
-          if (cuda::decode_supported(scene.layout, shape.g, device.limits) != cudaSuccess) continue;
+          if (cuda::paper_decode_supported(scene.layout, shape.g, device.limits) != cudaSuccess)
+            continue;
           INFO("type " << int(type) << " d " << d << " block " << block_size << " window "
                        << window);
           device.run();
@@ -352,7 +348,7 @@ TEST_CASE("decode on the device: half a block at a time gives the same bits", "[
                      << " slots " << slots);
         SceneDevice device(scene, slots);
         device.limits.smem_per_block = kilobytes << 10;
-        REQUIRE(cuda::decode_supported(scene.layout, shape.g, device.limits) == cudaSuccess);
+        REQUIRE(cuda::paper_decode_supported(scene.layout, shape.g, device.limits) == cudaSuccess);
         for (int turn = 0; turn < 3; ++turn) {  // blocks kept in the pool are read from there
           device.run();
           const Download got(device);
@@ -373,7 +369,7 @@ TEST_CASE("decode is refused on devices that its blocks do not fit", "[cuda]") {
     layout.head_dim = d;
     cuda::DeviceLimits limits = device_limits();
     limits.smem_per_block = kilobytes << 10;
-    return cuda::decode_supported(layout, 4, limits) == cudaSuccess;
+    return cuda::paper_decode_supported(layout, 4, limits) == cudaSuccess;
   };
   // Compute capability 7.5, 8.6 and 8.9, 9.0.
   CHECK(supported(cuda::KvType::F16, 16, 128, 64));
@@ -415,7 +411,7 @@ TEST_CASE("decode on the device: captured into a graph, replayed", "[cuda]") {
     cudaGraphExec_t exec;
     check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     check_cuda(cuda::select_victims(device.step.pool, device.victims_scratch.get(), stream));
-    check_cuda(cuda::attend_decode(device.step, device.limits, stream), "captured");
+    check_cuda(device.attend(stream), "captured");
     check_cuda(cudaStreamEndCapture(stream, &graph));
     check_cuda(cudaGraphInstantiate(&exec, graph, 0));
     for (int turn = 0; turn < 3; ++turn) {
@@ -470,8 +466,8 @@ TEST_CASE("ranking on the device is std::sort", "[cuda]") {
       host.step.sequences = sequences.get();
       host.step.q = device_q.get();
       host.step.layout = {cuda::KvType::F16, kB, kD, 2 * 2 * kB * kD, 2 * kB * kD};
-      host.step.ranked.progressive = true;
-      host.step.ranked.digest = DigestKind::Quest;
+      host.rank.test.microbatch = 16;
+      host.rank.digest = DigestKind::Quest;
       host.order = order.get();
       host.counts = counts.get();
       host.done = done.get();
@@ -520,6 +516,7 @@ TEST_CASE("decode driven by the host has the bits of the device's own", "[cuda]"
       epoch = 0;
       cuda::StreamedStep host;
       host.step = device.step;
+      host.rank = scene.ranked.rank();
       host.step.pool = {};
       host.order = order.get();
       host.counts = counts.get();

@@ -162,17 +162,16 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
         step.sequences = sequences.get();
         step.q = q_d.get();
         step.layout = layout;
-        step.ranked.by_share = true;
-        step.ranked.budget = 1;
-        step.ranked.log2_share = std::log2(static_cast<float>(share));  // 0: everything
-        step.ranked.share_blocks = 100;
+        cuda::ShareRule rule;
+        rule.log2_share = std::log2(static_cast<float>(share));  // 0: everything
+        rule.share_blocks = 100;
         const double least = share * std::min(1.0, 100.0 / n_blocks);
         DeviceArray<uint8_t> scratch(decode_scratch_bytes(step));
         scratch.poison();
         step.scratch = scratch.get();
-        const DecodeScratch parts = decode_scratch(step, false);
+        const DecodeScratch parts = decode_scratch(step);
         check_cuda(estimate_rows(step, parts, 20, nullptr));
-        check_cuda(choose_orders(step, parts, nullptr));
+        check_cuda(choose_orders(step, rule, parts, nullptr));
         const auto raw = scratch.download();
         const auto at = [&](const void* p) {
           return raw.data() +

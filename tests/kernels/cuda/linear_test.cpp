@@ -38,16 +38,6 @@ static_assert(same(KvType::F16, cpu::KvType::F16) && same(KvType::F32, cpu::KvTy
 static_assert(same(DigestKind::Mean, riffle::BlockDigest::MEAN) &&
               same(DigestKind::Quest, riffle::BlockDigest::QUEST));
 static_assert(same(DigestKind::CuboidMean, riffle::BlockDigest::CUBOID_MEAN));
-static_assert(same(Gqa::Mean, riffle::HeadRule::MEAN) &&
-              same(Gqa::SoftSum, riffle::HeadRule::SOFT_SUM));
-static_assert(same(Gqa::Union, riffle::HeadRule::UNION));
-static_assert(same(Stop::Paper, riffle::StopRule::PAPER) &&
-              same(Stop::Last, riffle::StopRule::LAST));
-static_assert(same(VoteKind::Soft, riffle::VoteRule::SOFT) &&
-              same(VoteKind::Logits, riffle::VoteRule::LOGITS));
-static_assert(same(VoteKind::Hard, riffle::VoteRule::HARD));
-static_assert(same(Stop::Bound, riffle::StopRule::BOUND) &&
-              same(Stop::Veto, riffle::StopRule::VETO));
 
 }  // namespace
 

@@ -78,7 +78,7 @@ TEST_CASE(
   if (skip()) return;
   SceneShape shape;
   shape.d = 64, shape.block_size = 16, shape.g = 2, shape.tokens = {16 * 90 + 2, 16 * 40};
-  cuda::Ranked ranked;
+  Ranked ranked;
   ranked.everything = true;
   const Scene scene(shape, ranked);
   const int64_t n_slots = 200;
@@ -120,7 +120,7 @@ TEST_CASE(
   SceneShape shape;
   shape.d = 64, shape.block_size = 16, shape.g = 2,
   shape.tokens = {16 * 90 + 2, 16 * 40, 16 * 64 + 9};
-  cuda::Ranked ranked;
+  Ranked ranked;
   ranked.progressive = true;
   ranked.microbatch = 4;
   ranked.slack = std::log(0.1 / 0.9);

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "select/papers/lfps_tables.h"
-#include "select/selector.h"
+#include "select/papers/papers.h"
 
 namespace riffle::test::lfps {
 

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "riffle_measure.h"
+#include "select/papers/papers.h"
 #include "tests/engine/steps.h"
 #include "tests/select/papers/lfps_scene.h"
 

@@ -1,5 +1,6 @@
 // LFPS's choices and attention against brute force in float64: properties 1, 3, 8 and 13 of
 // src/select/README.md.
+#include "select/papers/papers.h"
 #include "tests/engine/steps.h"
 #include "tests/select/dropped.h"
 #include "tests/select/papers/lfps_scene.h"
@@ -140,7 +141,7 @@ TEST_CASE("lfps: a bypassed step reads sinks and recent tokens and leaves the ta
     CHECK(got.size() > size_t(kSinks + kRecent));
     CHECK(got == tokens_of(twin.row, plan_twin));
   }
-  CHECK(make_lfps(settings(0.05, 0.2, 1))->rule().host_only);
+  CHECK(make_lfps(settings(0.05, 0.2, 1))->host_only());
 }
 
 TEST_CASE("lfps: a sequence without a prompt starts from exact top tokens; so does a cut one",

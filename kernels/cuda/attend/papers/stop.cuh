@@ -9,6 +9,8 @@
 #pragma once
 #include "kernels/cuda/attend/attend_io.cuh"
 #include "kernels/cuda/attend/decode.cuh"
+#include "kernels/cuda/attend/papers/paper_parts.h"
+#include "kernels/cuda/attend/patience.cuh"
 #include "kernels/cuda/attend/softmax_state.cuh"
 
 namespace riffle::cuda {
@@ -66,21 +68,6 @@ struct StopMemory {
   double log_left[kRowWarps];               // [group]: log of the number of candidates behind it
 };
 
-// How long a CTA waits for another of its row, or for those that fetch ahead: DecodeStep::fault.
-// 2^32 cycles are about 2 s.
-struct Patience {
-  unsigned spins = 0;
-  long long start = 0;
-  __device__ bool ends(uint32_t* fault) {
-    if (++spins % 1024 != 0 || fault == nullptr) return false;
-    if (start == 0) start = clock64();
-    if (*static_cast<volatile uint32_t*>(fault) != 0) return true;  // others have
-    if (clock64() - start < 1ll << 32) return false;
-    *static_cast<volatile uint32_t*>(fault) = 1;
-    return true;
-  }
-};
-
 // The tagged words of a row's wave into shared memory. kPoll: waits for each to arrive. False:
 // given up.
 template <bool kPoll>
@@ -110,32 +97,13 @@ __device__ inline bool read_words(const unsigned long long* words, uint32_t tag,
 
 inline constexpr int kGivenUp = -2;  // what decide returns if it has waited too long
 
-// All threads of a CTA of kCtaThreads; begins with nothing of memory in use, ends with a barrier.
-// words: [Word][kRowWarps][g] of this wave. run: lane h of warp 0 keeps head h's. decision: shared,
-// not in memory. Returns after which position the row stops, or -1, or kGivenUp.
-template <bool kPoll>
-__device__ inline int decide(const Ranked& ranked, const RowGeometry& r, const Wave& wave,
-                             bool may_stop, const unsigned long long* words, uint32_t tag,
-                             const float* top, int g, int block_size, HeadStats& run,
-                             StopMemory& memory, int& decision, uint32_t* fault = nullptr) {
-  const WaveGroups groups(wave, r, ranked.microbatch);
-  const int thread = threadIdx.x, lane = thread % 32, per_word = kRowWarps * g;
-  const bool bounds = needs_bounds(ranked.stop);
-  if (thread < groups.n)
-    memory.log_left[thread] = log(double(max(r.n_total - groups.group_end(thread), 1)));
-  bool arrived = read_words<kPoll>(words, tag,
-                                   per_word * (!wave.wide      ? 1
-                                               : groups.forced ? 4
-                                                               : 3),
-                                   reinterpret_cast<uint32_t*>(memory.words), fault);
-  if (bounds && wave.end > r.n_forced)
-    arrived &=
-        read_words<kPoll>(words + kLeft * per_word, tag, 2 * kRowCtas * g, memory.left, fault);
-  if (!kPoll) __syncthreads();
-  else if (__syncthreads_or(!arrived)) return kGivenUp;
-
+// Sums up each group's masses of each head from memory.words, 8 lanes a group and head, into
+// memory.groups. No barrier.
+__device__ inline void sum_groups(const WaveGroups& groups, const Wave& wave, int g,
+                                  StopMemory& memory) {
   constexpr int kTeam = 8, kTeams = kCtaThreads / kTeam;
-  const int sub = thread % kTeam, n_items = groups.n * g;
+  const int thread = threadIdx.x, sub = thread % kTeam, n_items = groups.n * g,
+            per_word = kRowWarps * g;
   for (int base = 0; base < n_items; base += kTeams) {
     const int item = base + thread / kTeam, i = item / g, h = item % g;
     const bool forced = i < groups.forced;
@@ -168,40 +136,78 @@ __device__ inline int decide(const Ranked& ranked, const RowGeometry& r, const W
     for (int o = kTeam / 2; o > 0; o /= 2) x.s = __fadd_rn(x.s, __shfl_xor_sync(kAllLanes, x.s, o));
     if (sub == 0 && item < n_items) memory.groups[item] = x;
   }
+}
+
+// What a head's blocks that are not read may hold, for the stop modes that bound it: the sum of
+// their bounds, and its logarithm.
+struct Left {
+  double mass = 0, log_mass = 0;
+};
+__device__ inline Left left_of(int lane, int g, bool reads_any, float top, int block_size,
+                               const StopMemory& memory) {
+  Left left;
+  if (reads_any)
+    for (int c = 0; c < kRowCtas; ++c)
+      left.mass += __hiloint2double(static_cast<int>(memory.left[(kRowCtas + c) * g + lane]),
+                                    static_cast<int>(memory.left[c * g + lane]));
+  left.log_mass = double(top) + log(double(block_size)) + log(left.mass);
+  return left;
+}
+
+// A group's masses join `run`, and the test of the head's numbers after them: true if it passes.
+__device__ inline bool passes(const StopTest& test, const HeadStats& x, bool forced,
+                              double log_left, const Left& left, HeadStats& run) {
+  const float m = fmaxf(run.m, x.m);
+  run.s = __fadd_rn(__fmul_rn(run.s, weight2(run.m, m)), __fmul_rn(x.s, weight2(x.m, m)));
+  run.m = m;
+  if (forced) return true;
+  run.smallest = fminf(run.smallest, x.smallest);
+  const double limit = double(__fmul_rn(log_sum(run), kLn2)) + test.slack;
+  const double smallest = double(__fmul_rn(run.smallest, kLn2)),
+               largest = double(__fmul_rn(x.largest, kLn2));
+  switch (test.stop) {
+    case Stop::Paper: return smallest + log_left < limit;
+    case Stop::Last: return largest + log_left < limit;
+    case Stop::Veto: return smallest + log_left < limit && left.log_mass < limit;
+    case Stop::Bound: break;
+  }
+  return left.mass > 0 && left.log_mass <= limit;  // an underflow bounds nothing
+}
+
+// All threads of a CTA of kCtaThreads; begins with nothing of memory in use, ends with a barrier.
+// words: [Word][kRowWarps][g] of this wave. run: lane h of warp 0 keeps head h's. decision: shared,
+// not in memory. Returns after which position the row stops, or -1, or kGivenUp.
+template <bool kPoll>
+__device__ inline int decide(const StopTest& test, const RowGeometry& r, const Wave& wave,
+                             bool may_stop, const unsigned long long* words, uint32_t tag,
+                             const float* top, int g, int block_size, HeadStats& run,
+                             StopMemory& memory, int& decision, uint32_t* fault = nullptr) {
+  const WaveGroups groups(wave, r, test.microbatch);
+  const int thread = threadIdx.x, lane = thread % 32, per_word = kRowWarps * g;
+  const bool bounds = needs_bounds(test.stop);
+  if (thread < groups.n)
+    memory.log_left[thread] = log(double(max(r.n_total - groups.group_end(thread), 1)));
+  const int n_words = !wave.wide ? 1 : groups.forced ? 4 : 3;
+  bool arrived = read_words<kPoll>(words, tag, per_word * n_words,
+                                   reinterpret_cast<uint32_t*>(memory.words), fault);
+  if (bounds && wave.end > r.n_forced)
+    arrived &=
+        read_words<kPoll>(words + kLeft * per_word, tag, 2 * kRowCtas * g, memory.left, fault);
+  if (!kPoll) __syncthreads();
+  else if (__syncthreads_or(!arrived)) return kGivenUp;
+  sum_groups(groups, wave, g, memory);
   __syncthreads();
 
   if (thread < 32) {
-    double mass = 0;
-    if (bounds && lane < g && wave.end > r.n_forced)
-      for (int c = 0; c < kRowCtas; ++c)
-        mass += __hiloint2double(static_cast<int>(memory.left[(kRowCtas + c) * g + lane]),
-                                 static_cast<int>(memory.left[c * g + lane]));
-    const double log_mass =
-        bounds && lane < g ? double(__ldg(top + lane)) + log(double(block_size)) + log(mass) : 0;
+    Left left;
+    if (bounds && lane < g)
+      left = left_of(lane, g, wave.end > r.n_forced, __ldg(top + lane), block_size, memory);
     int stop = -1;
     for (int i = 0; i < groups.n; ++i) {
       bool pass = true;
-      if (lane < g) {
-        const HeadStats x = memory.groups[i * g + lane];
-        const float m = fmaxf(run.m, x.m);
-        run.s = __fadd_rn(__fmul_rn(run.s, weight2(run.m, m)), __fmul_rn(x.s, weight2(x.m, m)));
-        run.m = m;
-        if (i >= groups.forced) {
-          run.smallest = fminf(run.smallest, x.smallest);
-          const double limit = double(__fmul_rn(log_sum(run), kLn2)) + ranked.slack,
-                       log_left = memory.log_left[i];
-          const double smallest = double(__fmul_rn(run.smallest, kLn2)),
-                       largest = double(__fmul_rn(x.largest, kLn2));
-          switch (ranked.stop) {
-            case Stop::Paper: pass = smallest + log_left < limit; break;
-            case Stop::Last: pass = largest + log_left < limit; break;
-            case Stop::Veto: pass = smallest + log_left < limit && log_mass < limit; break;
-            case Stop::Bound:
-              pass = mass > 0 && log_mass <= limit;
-              break;  // an underflow bounds nothing
-          }
-        }
-      }
+      if (lane < g)
+        pass = passes(test, memory.groups[i * g + lane], i < groups.forced, memory.log_left[i],
+                      left, run);
       pass = __all_sync(kAllLanes, pass);
       if (may_stop && pass && i >= groups.forced && groups.group_end(i) < r.n_total) {
         stop = groups.group_end(i);

@@ -1,33 +1,34 @@
 // Decode attention in pieces that the host drives (pipelined PSA, arXiv 2503.00392, section 3.3).
-// The kernels are those of the device-side step (attend.cuh), so a row's bits are the same either
-// way.
+// The kernels are those of the device-side step (progressive.cuh), so a row's bits are the same
+// either way.
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/attend/papers/stop.cuh"
+#include "kernels/cuda/select/papers/rank.cuh"
 
 namespace riffle::cuda {
 namespace {
 
-AttendArgs host_args(const StreamedStep& host, int begin, int end) {
-  AttendArgs args{};
-  args.step = host.step;
-  args.scratch = decode_scratch(host.step, true);
+ProgressiveArgs host_args(const StreamedStep& host, int begin, int end) {
+  ProgressiveArgs args{};
+  const PaperScratch scratch = paper_scratch(host.step, false, true);
+  static_cast<AttendArgs&>(args) = attend_arguments(host.step, scratch);
+  args.paper = scratch;
+  args.rank = host.rank;
+  args.step.pool = {};
+  args.step.order = nullptr;
   args.order = host.order;
-  args.group = host.step.n_heads / host.step.n_kv_heads;
-  args.scale = kLog2e / sqrtf(float(host.step.layout.head_dim));
   args.streamed = true;
   args.sources = host.sources;
   args.max_positions = host.max_positions;
   args.begin = begin;
   args.end = end;
   args.done = host.done;
-  args.arrived = args.scratch.counters + 1;  // Counter kFinished
-  args.arrived_stride = kCounterStride;
   return args;
 }
 
 // A fresh step: no row is done, no lane has seen anything.
 __global__ void begin_rows_kernel(const __grid_constant__ StreamedStep host,
-                                  const __grid_constant__ DecodeScratch scratch, int n_values) {
+                                  const __grid_constant__ PaperScratch scratch, int n_values) {
   const int rows = host.step.n * host.step.n_kv_heads;
   if (blockIdx.x == 0)
     for (int row = threadIdx.x; row < rows; row += blockDim.x) {
@@ -44,10 +45,10 @@ __global__ void begin_rows_kernel(const __grid_constant__ StreamedStep host,
   }
 }
 
-// A CTA a row: the test of attend.cuh on the words that attend_positions has left. The last row to
-// finish raises the flag.
+// A CTA a row: the test of progressive.cuh on the words that attend_positions has left. The last
+// row to finish raises the flag.
 __global__ __launch_bounds__(kCtaThreads) void verify_kernel(
-    const __grid_constant__ StreamedStep host, const __grid_constant__ DecodeScratch scratch,
+    const __grid_constant__ StreamedStep host, const __grid_constant__ PaperScratch scratch,
     int begin, int end, uint32_t* flag, uint32_t epoch) {
   __shared__ StopMemory memory;
   __shared__ int decision;
@@ -56,15 +57,16 @@ __global__ __launch_bounds__(kCtaThreads) void verify_kernel(
   bool stop = false;
   if (!host.done[row]) {
     const StepSequence& sequence = step.sequences[row / step.n_kv_heads];
-    const RowGeometry r = row_geometry(step.ranked, sequence.n_tokens, step.layout.block_size);
+    const RowGeometry r =
+        ranked_geometry(step.rule, host.rank, sequence.n_tokens, step.layout.block_size);
     const int row_end = min(end, r.n_total);
     stop = row_end >= r.n_total;
-    if (!stop && step.ranked.progressive && !step.ranked.everything) {
+    if (!stop && host.rank.progressive() && !r.everything) {
       HeadStats run = empty_stats();
       if (threadIdx.x < static_cast<unsigned>(g)) run = scratch.run[row * kMaxGroup + threadIdx.x];
       const Wave wave = {begin, row_end, true};
       // The forced blocks take no part in the test.
-      stop = decide<false>(step.ranked, r, wave, begin >= r.n_forced,
+      stop = decide<false>(host.rank.test, r, wave, begin >= r.n_forced,
                            scratch.words + int64_t(row) * 2 * kWords * kRowWarps * g, 0,
                            scratch.top + row * kMaxGroup, g, step.layout.block_size, run, memory,
                            decision) >= 0;
@@ -87,20 +89,21 @@ __global__ __launch_bounds__(kCtaThreads) void verify_kernel(
 }  // namespace
 
 size_t streamed_scratch_bytes(const DecodeStep& step) {
-  return static_cast<size_t>(decode_scratch(step, true).bytes);
+  return static_cast<size_t>(paper_scratch(step, false, true).bytes);
 }
 
 Status rank_rows(const StreamedStep& host, int32_t first, const DeviceLimits& limits,
                  cudaStream_t stream) {
   const DecodeStep& step = host.step;
   const int g = step.n_heads / step.n_kv_heads;
-  if (Status status = decode_supported(step.layout, g, limits); status != cudaSuccess)
+  if (Status status = paper_decode_supported(step.layout, g, limits); status != cudaSuccess)
     return status;
-  const DecodeScratch scratch = decode_scratch(step, true);
-  if (!step.ranked.everything)
-    if (Status status = score_rows(step, scratch, limits.n_sm, stream); status != cudaSuccess)
+  const PaperScratch scratch = paper_scratch(step, false, true);
+  if (!step.rule.everything)
+    if (Status status = score_rows(step, host.rank, scratch, limits.n_sm, stream);
+        status != cudaSuccess)
       return status;
-  if (Status status = rank_orders(step, scratch, host.order, host.counts, first, stream);
+  if (Status status = rank_orders(step, host.rank, scratch, host.order, host.counts, first, stream);
       status != cudaSuccess)
     return status;
   const int n_values = static_cast<int>(scratch.lane_floats) - 4;
@@ -111,31 +114,31 @@ Status rank_rows(const StreamedStep& host, int32_t first, const DeviceLimits& li
 Status rank_more(const StreamedStep& host, int32_t want, const DeviceLimits& limits,
                  cudaStream_t stream) {
   (void)limits;
-  if (host.step.ranked.everything || want <= 0) return cudaSuccess;
-  return rank_orders(host.step, decode_scratch(host.step, true), host.order, nullptr, -want,
-                     stream);
+  if (host.step.rule.everything || want <= 0) return cudaSuccess;
+  return rank_orders(host.step, host.rank, paper_scratch(host.step, false, true), host.order,
+                     nullptr, -want, stream);
 }
 
 Status attend_positions(const StreamedStep& host, int32_t begin, int32_t end,
                         const DeviceLimits& limits, cudaStream_t stream) {
-  AttendArgs args = host_args(host, begin, end);
+  ProgressiveArgs args = host_args(host, begin, end);
   args.load_states = true;
-  return attend(args, limits, stream);
+  return attend_progressively(args, limits, stream);
 }
 
 Status verify_rows(const StreamedStep& host, int32_t begin, int32_t end, uint32_t* flag,
                    uint32_t epoch, cudaStream_t stream) {
   const int rows = host.step.n * host.step.n_kv_heads;
-  verify_kernel<<<rows, kCtaThreads, 0, stream>>>(host, decode_scratch(host.step, true), begin, end,
-                                                  flag, epoch);
+  verify_kernel<<<rows, kCtaThreads, 0, stream>>>(host, paper_scratch(host.step, false, true),
+                                                  begin, end, flag, epoch);
   return cudaGetLastError();
 }
 
 Status finish_rows(const StreamedStep& host, const DeviceLimits& limits, cudaStream_t stream) {
-  AttendArgs args = host_args(host, 0, 0);
+  ProgressiveArgs args = host_args(host, 0, 0);
   args.load_states = args.merge = true;
   args.step.results = nullptr;  // verify_rows has written them
-  return attend(args, limits, stream);
+  return attend_progressively(args, limits, stream);
 }
 
 }  // namespace riffle::cuda

@@ -11,7 +11,8 @@ constexpr int kRankThreads = 1024, kSortThreads = 512;
 
 struct RankArgs {
   DecodeStep step;
-  DecodeScratch scratch;
+  RankRule rank;
+  PaperScratch scratch;
   int32_t* order;
   int32_t* counts;
   int g, want;
@@ -19,8 +20,8 @@ struct RankArgs {
 
 // Where the scores of a row's candidates begin: estimate.cu writes masses, in base 2, of all full
 // blocks, score.cu scores of the candidates.
-__device__ inline int first_score(const Ranked& ranked, const RowGeometry& r) {
-  return ranked.rank_codes ? r.first : 0;
+__device__ inline int first_score(const RankRule& rank, const RowGeometry& r) {
+  return rank.codes ? r.first : 0;
 }
 
 // The same value in all threads; combine must not care about order (max) or the order is fixed
@@ -50,10 +51,10 @@ __global__ __launch_bounds__(kSortThreads) void head_ranks_kernel(
   __shared__ uint32_t sums[32];
   const int row = blockIdx.x / a.g, h = blockIdx.x % a.g, thread = threadIdx.x;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-  const RowGeometry r = row_geometry(a.step.ranked, sequence.n_tokens, a.step.layout.block_size);
+  const RowGeometry r = row_geometry(a.step.rule, sequence.n_tokens, a.step.layout.block_size);
   const int n = r.n_candidates;
-  float* scores = a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks +
-                  first_score(a.step.ranked, r);
+  float* scores =
+      a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks + first_score(a.rank, r);
   int32_t* buffers = a.scratch.sorted + (int64_t(row) * a.g + h) * 2 * a.step.max_blocks;
   const int each = (n + kSortThreads - 1) / kSortThreads, begin = min(thread * each, n),
             end = min(begin + each, n);
@@ -81,14 +82,61 @@ __global__ __launch_bounds__(kSortThreads) void head_ranks_kernel(
   for (int i = thread; i < n; i += kSortThreads) scores[buffers[i]] = -float(i);
 }
 
+// The heads' scores of a row's n candidates become one score a block.
+__device__ inline void combine_heads(const RankArgs& a, int row, const RowGeometry& r,
+                                     float* scores, float* reduce) {
+  const RankRule& rank = a.rank;
+  const int n = r.n_candidates, thread = threadIdx.x;
+  const float* heads =
+      a.scratch.head_scores + int64_t(row) * a.g * a.step.max_blocks + first_score(rank, r);
+  const float unit = rank.codes ? kLn2 : 1.0f;
+  if (rank.gqa == Gqa::SoftSum && n > 0) {
+    // All ranked blocks are full, so log n_b is the same for all and cancels.
+    for (int h = 0; h < a.g; ++h) {
+      const float* one = heads + h * a.step.max_blocks;
+      float top = -INFINITY, sum = 0;
+      for (int i = thread; i < n; i += kRankThreads) top = fmaxf(top, one[i]);
+      top = block_reduce(top, reduce, Larger());
+      for (int i = thread; i < n; i += kRankThreads) sum += expf(unit * (one[i] - top));
+      sum = block_reduce(sum, reduce, Sum());
+      for (int i = thread; i < n; i += kRankThreads)
+        scores[i] = (h == 0 ? 0 : scores[i]) + expf(unit * (one[i] - top)) / sum;
+    }
+  } else if (rank.gqa == Gqa::Union) {
+    for (int i = thread; i < n; i += kRankThreads) {
+      float best = heads[i];
+      for (int h = 1; h < a.g; ++h) best = fmaxf(best, heads[h * a.step.max_blocks + i]);
+      scores[i] = best;
+    }
+  } else if (rank.codes) {  // digests' scores come as the heads' mean
+    for (int i = thread; i < n; i += kRankThreads) {
+      float mean = 0;
+      for (int h = 0; h < a.g; ++h) mean += heads[h * a.step.max_blocks + i];
+      scores[i] = mean / float(a.g);
+    }
+  }
+}
+
+// Each head's largest bound, to scratch.top.
+__device__ inline void largest_bounds(const RankArgs& a, int row, int n, float* reduce) {
+  for (int h = 0; h < a.g; ++h) {
+    const float* bounds = a.scratch.bounds + (int64_t(row) * a.g + h) * a.step.max_blocks;
+    float top = -INFINITY;
+    for (int i = threadIdx.x; i < n; i += kRankThreads) top = fmaxf(top, bounds[i]);
+    top = block_reduce(top, reduce, Larger());
+    if (threadIdx.x == 0) a.scratch.top[row * kMaxGroup + h] = top;
+  }
+}
+
 __global__ __launch_bounds__(kRankThreads) void rank_kernel(const __grid_constant__ RankArgs a) {
   __shared__ RankMemory memory;
   __shared__ float reduce[32];
   const int row = blockIdx.x, thread = threadIdx.x;
   wait_for_earlier();
-  const Ranked& ranked = a.step.ranked;
+  const RankRule& rank = a.rank;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-  const RowGeometry r = row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size);
+  const RowGeometry r =
+      ranked_geometry(a.step.rule, rank, sequence.n_tokens, a.step.layout.block_size);
   const int n = r.n_candidates;
   float* scores = a.scratch.scores + int64_t(row) * a.step.max_blocks;
   int32_t* order = a.order + int64_t(row) * a.step.max_blocks;
@@ -98,58 +146,26 @@ __global__ __launch_bounds__(kRankThreads) void rank_kernel(const __grid_constan
     for (int p = thread; p < r.n_forced; p += kRankThreads) order[p] = forced_block(r, p);
     if (thread == 0 && a.counts != nullptr)
       a.counts[2 * row] = r.n_forced, a.counts[2 * row + 1] = r.n_total;
-    const float* heads =
-        a.scratch.head_scores + int64_t(row) * a.g * a.step.max_blocks + first_score(ranked, r);
-    const float unit = ranked.rank_codes ? kLn2 : 1.0f;
-    if (ranked.gqa == Gqa::SoftSum && n > 0) {
-      // All ranked blocks are full, so log n_b is the same for all and cancels.
-      for (int h = 0; h < a.g; ++h) {
-        const float* one = heads + h * a.step.max_blocks;
-        float top = -INFINITY, sum = 0;
-        for (int i = thread; i < n; i += kRankThreads) top = fmaxf(top, one[i]);
-        top = block_reduce(top, reduce, Larger());
-        for (int i = thread; i < n; i += kRankThreads) sum += expf(unit * (one[i] - top));
-        sum = block_reduce(sum, reduce, Sum());
-        for (int i = thread; i < n; i += kRankThreads)
-          scores[i] = (h == 0 ? 0 : scores[i]) + expf(unit * (one[i] - top)) / sum;
-      }
-    } else if (ranked.gqa == Gqa::Union) {
-      for (int i = thread; i < n; i += kRankThreads) {
-        float best = heads[i];
-        for (int h = 1; h < a.g; ++h) best = fmaxf(best, heads[h * a.step.max_blocks + i]);
-        scores[i] = best;
-      }
-    } else if (ranked.rank_codes) {  // digests' scores come as the heads' mean
-      for (int i = thread; i < n; i += kRankThreads) {
-        float mean = 0;
-        for (int h = 0; h < a.g; ++h) mean += heads[h * a.step.max_blocks + i];
-        scores[i] = mean / float(a.g);
-      }
-    }
-    if (ranked.progressive && (ranked.stop == Stop::Bound || ranked.stop == Stop::Veto) && n > 0)
-      for (int h = 0; h < a.g; ++h) {
-        const float* bounds = a.scratch.bounds + (int64_t(row) * a.g + h) * a.step.max_blocks;
-        float top = -INFINITY;
-        for (int i = thread; i < n; i += kRankThreads) top = fmaxf(top, bounds[i]);
-        top = block_reduce(top, reduce, Larger());
-        if (thread == 0) a.scratch.top[row * kMaxGroup + h] = top;
-      }
+    combine_heads(a, row, r, scores, reduce);
+    const bool bounds = rank.test.stop == Stop::Bound || rank.test.stop == Stop::Veto;
+    if (rank.progressive() && bounds && n > 0) largest_bounds(a, row, n, reduce);
     __syncthreads();
   }
   const int wanted = (a.want < 0 ? -a.want : a.want) - r.n_forced;
-  const int target = ranked.progressive ? min(n, max(wanted, 1)) : r.n_total - r.n_forced;
+  const int target = rank.progressive() ? min(n, max(wanted, 1)) : r.n_total - r.n_forced;
   while (state.ranked < target)
     state = rank_chunk<kRankThreads>(scores, r.first, n, state, order + r.n_forced, memory);
+  if (!rank.progressive()) state.ranked = target;  // all that attention reads
   if (thread == 0) a.scratch.ranks[row] = state;
 }
 
 }  // namespace
 
-Status rank_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t* order,
-                   int32_t* counts, int want, cudaStream_t stream) {
-  const RankArgs a = {step, scratch, order, counts, step.n_heads / step.n_kv_heads, want};
+Status rank_orders(const DecodeStep& step, const RankRule& rank, const PaperScratch& scratch,
+                   int32_t* order, int32_t* counts, int want, cudaStream_t stream) {
+  const RankArgs a = {step, rank, scratch, order, counts, step.n_heads / step.n_kv_heads, want};
   const int rows = step.n * step.n_kv_heads;
-  if (want >= 0 && !step.ranked.everything && step.ranked.gqa == Gqa::Union) {
+  if (want >= 0 && !step.rule.everything && rank.gqa == Gqa::Union) {
     head_ranks_kernel<<<rows * a.g, kSortThreads, 0, stream>>>(a);
     if (Status status = cudaGetLastError(); status != cudaSuccess) return status;
   }

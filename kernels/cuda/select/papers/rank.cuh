@@ -6,8 +6,27 @@
 // keys themselves take over, split until they are not.
 #pragma once
 #include "kernels/cuda/attend/decode.cuh"
+#include "kernels/cuda/attend/papers/paper_parts.h"
 
 namespace riffle::cuda {
+
+// As row_geometry; n_total: as far as the budget allows.
+__device__ inline RowGeometry ranked_geometry(const RowRule& rule, const RankRule& rank,
+                                              int n_tokens, int block_size) {
+  RowGeometry r = row_geometry(rule, n_tokens, block_size);
+  if (r.everything || rank.progressive()) return r;
+  const double tokens = rank.budget <= 1 ? rank.budget * n_tokens : rank.budget;
+  const double blocks = fmin(ceil(tokens / block_size), double(r.n_blocks));
+  r.n_total = r.n_forced + min(max(int(blocks) - r.n_forced, 0), r.n_candidates);
+  return r;
+}
+
+// Larger score first, then lower index: one ascending key holds both (select/ranking.cpp).
+__device__ inline unsigned long long rank_key(float score, uint32_t index) {
+  uint32_t bits = __float_as_uint(score);
+  bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  return static_cast<unsigned long long>(~bits) << 32 | index;
+}
 
 inline constexpr int kRankChunk = 1024, kRankBins = 2048;
 

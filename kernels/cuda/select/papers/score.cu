@@ -5,6 +5,7 @@
 // A digest vector's 16-byte chunks lie over a group of lanes, several digests at a time in flight
 // in each warp.
 #include "kernels/cuda/attend/decode.cuh"
+#include "kernels/cuda/attend/papers/paper_parts.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace riffle::cuda {
@@ -22,6 +23,65 @@ struct ScoreArgs {
   float scale;          // 1 / sqrt(d)
 };
 
+// Eight dimensions of H query heads, or of the mean of a row's heads.
+template <int H>
+struct ScoreQuery {
+  float q[H][8];
+  float q_abs[8];  // of the mean: not the absolute of the mean
+
+  // sub: which eight dimensions; used: whether there are any.
+  __device__ void load(const ScoreArgs& a, int row, int sub, bool used) {
+    const int d = a.step.layout.head_dim;
+#pragma unroll
+    for (int h = 0; h < H; ++h)
+#pragma unroll
+      for (int j = 0; j < 8; ++j) q[h][j] = 0;
+    const float* q_row = a.step.q + int64_t(row) * a.g * d + sub * 8;
+    if (!used) return;
+    if (H == 1 && a.g > 1) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) q_abs[j] = 0;
+      for (int h = 0; h < a.g; ++h)
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const float value = q_row[h * d + j] * a.scale;
+          q[0][j] += value;
+          q_abs[j] += fabsf(value);
+        }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) q[0][j] /= float(a.g), q_abs[j] /= float(a.g);
+      return;
+    }
+#pragma unroll
+    for (int h = 0; h < H; ++h)
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        if (h < a.heads) q[h][j] = q_row[h * d + j] * a.scale;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) q_abs[j] = fabsf(q[0][j]);
+  }
+
+  // This lane's part of a digest's scores, of each head.
+  __device__ void scores(const uint4& centre, const uint4& radius, bool with_factor, float factor,
+                         bool used, float* v) const {
+    float c[8], r[8];
+    widen(centre, c);
+    widen(radius, r);
+#pragma unroll
+    for (int h = 0; h < H; ++h) {
+      float sum = 0, spread = 0;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        sum = fmaf(q[h][j], c[j], sum);
+        if (H == 1) spread = fmaf(used ? q_abs[j] : 0.0f, r[j], spread);
+        else spread = fmaf(fabsf(q[h][j]), r[j], spread);
+      }
+      // An infinite factor (0 radius somewhere) must not meet a lane whose radius is zero.
+      v[h] = with_factor ? sum + (spread == 0 ? 0.0f : factor * spread) : sum + spread;
+    }
+  }
+};
+
 // LPV lanes a vector (8 values each); H heads, those beyond a.heads are not written.
 template <int LPV, int H>
 __global__ __launch_bounds__(kScoreThreads) void score_kernel(const __grid_constant__ ScoreArgs a) {
@@ -31,7 +91,7 @@ __global__ __launch_bounds__(kScoreThreads) void score_kernel(const __grid_const
   const int row = blockIdx.y, head = row % a.step.n_kv_heads, d = a.step.layout.head_dim;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   const RowGeometry geometry =
-      row_geometry(a.step.ranked, sequence.n_tokens, a.step.layout.block_size);
+      row_geometry(a.step.rule, sequence.n_tokens, a.step.layout.block_size);
   const int n = geometry.n_candidates;
   const int lane = threadIdx.x % 32, sub = lane % LPV, group = lane / LPV;
   const int per_step = kDigests * kPasses,
@@ -65,58 +125,15 @@ __global__ __launch_bounds__(kScoreThreads) void score_kernel(const __grid_const
     a.counters[row * kCounterStride + threadIdx.x] = 0;
   if (i0 >= n) return;
 
-  float q[H][8];
-#pragma unroll
-  for (int h = 0; h < H; ++h)
-#pragma unroll
-    for (int j = 0; j < 8; ++j) q[h][j] = 0;
-  float q_abs[8];  // of the mean: not the absolute of the mean
-  const float* q_row = a.step.q + int64_t(row) * a.g * d + sub * 8;
-  if (used) {
-    if (H == 1 && a.g > 1) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) q_abs[j] = 0;
-      for (int h = 0; h < a.g; ++h)
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          const float value = q_row[h * d + j] * a.scale;
-          q[0][j] += value;
-          q_abs[j] += fabsf(value);
-        }
-#pragma unroll
-      for (int j = 0; j < 8; ++j) q[0][j] /= float(a.g), q_abs[j] /= float(a.g);
-    } else {
-#pragma unroll
-      for (int h = 0; h < H; ++h)
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-          if (h < a.heads) q[h][j] = q_row[h * d + j] * a.scale;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) q_abs[j] = fabsf(q[0][j]);
-    }
-  }
+  ScoreQuery<H> query;
+  query.load(a, row, sub, used);
 
   float* out = a.out + int64_t(row) * a.heads * a.step.max_blocks;
   while (true) {
     float v[kN];
 #pragma unroll
-    for (int p = 0; p < kPasses; ++p) {
-      float c[8], r[8];
-      widen(centre[p], c);
-      widen(radius[p], r);
-#pragma unroll
-      for (int h = 0; h < H; ++h) {
-        float sum = 0, spread = 0;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          sum = fmaf(q[h][j], c[j], sum);
-          if (H == 1) spread = fmaf(used ? q_abs[j] : 0.0f, r[j], spread);
-          else spread = fmaf(fabsf(q[h][j]), r[j], spread);
-        }
-        // An infinite factor (0 radius somewhere) must not meet a lane whose radius is zero.
-        v[p * H + h] = a.factor ? sum + (spread == 0 ? 0.0f : factor[p] * spread) : sum + spread;
-      }
-    }
+    for (int p = 0; p < kPasses; ++p)
+      query.scores(centre[p], radius[p], a.factor, factor[p], used, &v[p * H]);
     const int at = i0;
     i0 += stride_step;
     if (i0 < n) load();
@@ -160,23 +177,22 @@ Status launch_scores(const ScoreArgs& a, int n_sm, cudaStream_t stream) {
 
 }  // namespace
 
-Status score_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm,
-                  cudaStream_t stream) {
-  const Ranked& ranked = step.ranked;
+Status score_rows(const DecodeStep& step, const RankRule& rank, const PaperScratch& scratch,
+                  int n_sm, cudaStream_t stream) {
   ScoreArgs a{};
   a.step = step;
   a.g = step.n_heads / step.n_kv_heads;
   a.scale = 1 / sqrtf(float(step.layout.head_dim));
-  const bool mean = ranked.gqa == Gqa::Mean || a.g == 1;
-  a.out = ranked.gqa == Gqa::Mean ? scratch.scores : scratch.head_scores;
+  const bool mean = rank.gqa == Gqa::Mean || a.g == 1;
+  a.out = rank.gqa == Gqa::Mean ? scratch.scores : scratch.head_scores;
   a.counters = scratch.counters;
   a.heads = mean ? 1 : a.g;
-  a.radius = ranked.digest != DigestKind::Mean;
+  a.radius = rank.digest != DigestKind::Mean;
   if (Status status = launch_scores(a, n_sm, stream); status != cudaSuccess) return status;
-  if (!ranked.progressive || (ranked.stop != Stop::Bound && ranked.stop != Stop::Veto))
-    return cudaSuccess;
+  const Stop stop = rank.test.stop;
+  if (!rank.progressive() || (stop != Stop::Bound && stop != Stop::Veto)) return cudaSuccess;
   // Bound: n_b e^(upper bound of the block's scores). Veto: n_b e^(q.mean), Jensen's lower bound.
-  const bool veto = ranked.stop == Stop::Veto;
+  const bool veto = stop == Stop::Veto;
   a.out = scratch.bounds;
   a.counters = nullptr;
   a.heads = a.g;

@@ -42,9 +42,9 @@ __global__ __launch_bounds__(kStopThreads) void stop_kernel(const __grid_constan
   const int row = blockIdx.x, h = threadIdx.x / 32, lane = threadIdx.x % 32,
             block_size = a.step.layout.block_size;
   wait_for_earlier();
-  const Ranked& ranked = a.step.ranked;
+  const StopTest& test = a.rule.base.test;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-  const RowGeometry r = row_geometry(ranked, sequence.n_tokens, block_size);
+  const RowGeometry r = base_geometry(a, sequence.n_tokens, block_size);
   const float* masses = a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks;
   Mass all;
   float smallest = INFINITY;
@@ -55,11 +55,11 @@ __global__ __launch_bounds__(kStopThreads) void stop_kernel(const __grid_constan
     all.join_lanes();
   }
   int stop = r.n_total;
-  for (int begin = r.n_forced; begin < r.n_total; begin += 32 * ranked.microbatch) {
+  for (int begin = r.n_forced; begin < r.n_total; begin += 32 * test.microbatch) {
     uint32_t pass = 0;
     for (int i = 0; i < 32 && h < a.g; ++i) {
-      const int first = min(begin + i * ranked.microbatch, r.n_total),
-                end = min(first + ranked.microbatch, r.n_total);
+      const int first = min(begin + i * test.microbatch, r.n_total),
+                end = min(first + test.microbatch, r.n_total);
       Mass some;
       float least = INFINITY, largest = -INFINITY;
       for (int p = first + lane; p < end; p += 32) {
@@ -75,10 +75,10 @@ __global__ __launch_bounds__(kStopThreads) void stop_kernel(const __grid_constan
       }
       all.join(some.m, some.s);
       smallest = fminf(smallest, least);
-      const double limit = double(all.m + logf(all.s)) + ranked.slack,
+      const double limit = double(all.m + logf(all.s)) + test.slack,
                    left = log(double(max(r.n_total - end, 1)));
       const bool ends =
-          end == r.n_total || double(ranked.stop == Stop::Last ? largest : smallest) + left < limit;
+          end == r.n_total || double(test.stop == Stop::Last ? largest : smallest) + left < limit;
       pass |= static_cast<uint32_t>(ends) << i;
     }
     if (lane == 0) passed[h] = pass;
@@ -86,7 +86,7 @@ __global__ __launch_bounds__(kStopThreads) void stop_kernel(const __grid_constan
     uint32_t both = ~0u;
     for (int other = 0; other < a.g; ++other) both &= passed[other];
     if (both != 0) {
-      stop = min(begin + __ffs(static_cast<int>(both)) * ranked.microbatch, r.n_total);
+      stop = min(begin + __ffs(static_cast<int>(both)) * test.microbatch, r.n_total);
       break;
     }
     __syncthreads();
@@ -167,7 +167,7 @@ __device__ inline int bin_of(float weight) {
 
 // Blocks of a row's base.
 __device__ inline int base_blocks(const TopPArgs& a, const RowGeometry& r, int row) {
-  return a.step.ranked.progressive ? r.n_forced + __ldcg(&a.scratch.ranks[row].ranked) : r.n_total;
+  return a.rule.base.progressive() ? r.n_forced + __ldcg(&a.scratch.ranks[row].ranked) : r.n_total;
 }
 
 // A head's largest score. All lanes of a warp.
@@ -176,7 +176,7 @@ __device__ inline float top_of(const TopPArgs& a, const RowGeometry& r, int row,
   const int lane = threadIdx.x % 32, block_size = a.step.layout.block_size;
   const int64_t at = (int64_t(row) * a.g + h) * a.step.max_blocks;
   float top = -INFINITY;
-  if (a.step.ranked.progressive) {
+  if (a.rule.base.progressive()) {
     // Of the base alone, which is less than what was scored.
     for (int p = lane; p < n_base; p += 32)
       if (p != r.n_forced - 1) top = fmaxf(top, __ldcg(a.scratch.bounds + at + p));
@@ -198,7 +198,7 @@ __global__ __launch_bounds__(kWeightThreads) void weights_kernel(
   const int h = blockIdx.y, row = blockIdx.z, thread = threadIdx.x;
   wait_for_earlier();
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-  const RowGeometry r = row_geometry(a.step.ranked, sequence.n_tokens, a.step.layout.block_size);
+  const RowGeometry r = base_geometry(a, sequence.n_tokens, a.step.layout.block_size);
   const int n_base = base_blocks(a, r, row), n = n_base * a.step.layout.block_size;
   if (static_cast<int>(blockIdx.x) * kWeightThreads * 4 >= n) return;
   for (int b = thread; b < kBins; b += kWeightThreads) low[b] = high[b] = 0;
@@ -234,7 +234,7 @@ __global__ __launch_bounds__(kChooseThreads) void threshold_kernel(
   const int h = blockIdx.x, row = blockIdx.y;
   wait_for_earlier();
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-  const RowGeometry r = row_geometry(a.step.ranked, sequence.n_tokens, a.step.layout.block_size);
+  const RowGeometry r = base_geometry(a, sequence.n_tokens, a.step.layout.block_size);
   const int n = base_blocks(a, r, row) * a.step.layout.block_size;
   const auto* weights = reinterpret_cast<const float4*>(scores_of(a, row, h));
   float* out = a.scratch.top + int64_t(row) * kMaxGroup + h;
@@ -245,7 +245,7 @@ __global__ __launch_bounds__(kChooseThreads) void threshold_kernel(
     memory.low[b] = static_cast<uint32_t>(sum), memory.high[b] = static_cast<uint32_t>(sum >> 32);
   }
   if (threadIdx.x == 0) memory.n_list = 0;
-  unsigned long long target = find_bin(memory, 0, a.step.ranked.top_p);
+  unsigned long long target = find_bin(memory, 0, a.rule.top_p);
   if (target == 0) {
     if (threadIdx.x == 0) *out = 0;
     return;
@@ -346,9 +346,9 @@ __global__ __launch_bounds__(kMarkThreads) void mark_kernel(const __grid_constan
             block_size = a.step.layout.block_size;
   wait_for_earlier();
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-  const RowGeometry r = row_geometry(a.step.ranked, sequence.n_tokens, block_size);
+  const RowGeometry r = base_geometry(a, sequence.n_tokens, block_size);
   const int n_base = base_blocks(a, r, row), n = n_base * block_size;
-  const bool all = a.step.ranked.top_p >= 1;
+  const bool all = a.rule.top_p >= 1;
   float least[kMaxGroup];
 #pragma unroll
   for (int h = 0; h < kMaxGroup; ++h)
@@ -389,11 +389,11 @@ __global__ __launch_bounds__(kMarkThreads) void mark_kernel(const __grid_constan
 
 }  // namespace
 
-bool ranks_base(const Ranked& ranked) { return ranked.progressive || ranked.budget != 1; }
+bool ranks_base(const TopPRule& rule) { return rule.base.progressive() || rule.base.budget != 1; }
 
-Status choose_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm,
-                     cudaStream_t stream) {
-  const TopPArgs a = top_p_arguments(step, scratch, n_sm);
+Status choose_tokens(const DecodeStep& step, const TopPRule& rule, const PaperScratch& scratch,
+                     int n_sm, cudaStream_t stream) {
+  const TopPArgs a = top_p_arguments(step, rule, scratch, n_sm);
   const int64_t rows = int64_t(step.n) * step.n_kv_heads,
                 tokens = step.max_blocks * step.layout.block_size;
   // CTAs of so many tokens for each of n, of which there need be no more than fill the GPU.
@@ -402,11 +402,11 @@ Status choose_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n
     return static_cast<unsigned>(wanted < share ? wanted : share);
   };
   const auto g = static_cast<unsigned>(a.g), n_rows = static_cast<unsigned>(rows);
-  if (step.ranked.progressive)
+  if (rule.base.progressive())
     if (Status status = launch(stop_kernel, a, dim3(n_rows), kStopThreads, step.overlap, stream);
         status != cudaSuccess)
       return status;
-  if (step.ranked.top_p < 1) {
+  if (rule.top_p < 1) {
     const dim3 grid(parts(8 * kWeightThreads, rows * a.g), g, n_rows);
     if (Status status = launch(weights_kernel, a, grid, kWeightThreads, step.overlap, stream);
         status != cudaSuccess)

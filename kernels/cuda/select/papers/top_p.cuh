@@ -10,7 +10,8 @@ inline constexpr int kScoreThreads = 256;
 
 struct TopPArgs {
   DecodeStep step;
-  DecodeScratch scratch;
+  TopPRule rule;
+  PaperScratch scratch;
   int g;
   int n_parts;  // CTAs of a row's scores
   bool ranked;  // the base's order is in scratch.order; else the candidates follow in token order
@@ -43,15 +44,22 @@ __device__ inline float weight_below(float score, float top) {
 // A weight in units of 2^-30.
 __device__ inline uint32_t fixed_weight(float w) { return __float2uint_rn(w * 0x1p30f); }
 
-inline TopPArgs top_p_arguments(const DecodeStep& step, const DecodeScratch& scratch, int n_sm) {
+// What the base may read of a row.
+__device__ inline RowGeometry base_geometry(const TopPArgs& a, int n_tokens, int block_size) {
+  return ranked_geometry(a.step.rule, a.rule.base, n_tokens, block_size);
+}
+
+inline TopPArgs top_p_arguments(const DecodeStep& step, const TopPRule& rule,
+                                const PaperScratch& scratch, int n_sm) {
   TopPArgs a{};
   a.step = step;
+  a.rule = rule;
   a.scratch = scratch;
   a.g = step.n_heads / step.n_kv_heads;
   const int64_t rows = int64_t(step.n) * step.n_kv_heads, warps = kScoreThreads / 32;
   const int64_t wanted = (step.max_blocks + warps - 1) / warps, share = 2 * int64_t(n_sm) / rows;
   a.n_parts = static_cast<int>(share < 1 ? 1 : wanted < share ? wanted : share);
-  a.ranked = ranks_base(step.ranked);
+  a.ranked = ranks_base(rule);
   a.scale = 1.0f / sqrtf(float(step.layout.head_dim));
   return a;
 }

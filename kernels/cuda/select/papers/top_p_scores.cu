@@ -51,6 +51,93 @@ __device__ inline void prepare_query(const TopPArgs& a, int row, TokenQuery& que
   }
 }
 
+// A tile's scores of two tokens of the lane's head.
+template <int Steps>
+__device__ inline void score_tile(const uint32_t (&q)[Steps][4], const uint32_t (&code)[Steps],
+                                  __half2 zeros, __half2 scales, float q_step, float q_sum,
+                                  float (&to)[2]) {
+  int32_t c[4] = {};
+  mma_codes(c, q, code);
+  const float2 zero = __half22float2(zeros), scale = __half22float2(scales);
+  to[0] = __fadd_rn(__fmul_rn(scale.x, __fmul_rn(q_step, static_cast<float>(256 * c[0] + c[2]))),
+                    __fmul_rn(zero.x, q_sum));
+  to[1] = __fadd_rn(__fmul_rn(scale.y, __fmul_rn(q_step, static_cast<float>(256 * c[1] + c[3]))),
+                    __fmul_rn(zero.y, q_sum));
+}
+
+// For a base with a test: the log mass of the block at a position, to scratch.head_scores, and its
+// largest score, to scratch.bounds. largest: of this lane's tokens.
+template <int N>
+__device__ inline void keep_mass(const TopPArgs& a, int row, int h, int part, int p,
+                                 const float (&score)[N][2], float largest) {
+  largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+  unsigned long long sum = 0;
+#pragma unroll
+  for (int tile = 0; tile < N; ++tile)
+    sum += static_cast<unsigned long long>(fixed_weight(weight_below(score[tile][0], largest))) +
+           fixed_weight(weight_below(score[tile][1], largest));
+  sum += __shfl_xor_sync(kAllLanes, sum, 1);
+  sum += __shfl_xor_sync(kAllLanes, sum, 2);
+  if (part != 0 || h >= a.g) return;
+  const int64_t at = (int64_t(row) * a.g + h) * a.step.max_blocks + p;
+  a.scratch.head_scores[at] = __fadd_rn(largest, logf(__ull2float_rn(sum) * 0x1p-30f));
+  a.scratch.bounds[at] = largest;
+}
+
+// What the kernels that follow count on: counters and sums at 0, masks of the forced blocks alone.
+template <int kBlock>
+__device__ inline void clear_row(const TopPArgs& a, const RowGeometry& r, int row, int n_tail) {
+  if (blockIdx.x == 0 && threadIdx.x < kCounterStride)
+    a.scratch.counters[row * kCounterStride + threadIdx.x] = 0;
+  const int tail = r.n_forced - 1;
+  for (int p = blockIdx.x * kScoreThreads + threadIdx.x; p < r.n_total;
+       p += gridDim.x * kScoreThreads)
+    a.scratch.masks[int64_t(row) * a.step.max_blocks + base_block(a, r, row, p)] =
+        p >= r.n_forced ? 0 : ~uint64_t(0) >> (64 - (p == tail ? n_tail : kBlock));
+  auto* sums = a.scratch.weight_sums + int64_t(row) * a.g * kWeightBins;
+  for (int i = blockIdx.x * kScoreThreads + threadIdx.x; i < a.g * kWeightBins;
+       i += gridDim.x * kScoreThreads)
+    sums[i] = 0;
+}
+
+// The tail has no codes: its keys themselves, a token of a head a warp. A place behind the last
+// token weighs nothing. Returns the largest score of head h, if this warp has any of it.
+template <int kBlock>
+__device__ inline float score_tail(const TopPArgs& a, const TokenQuery& query, int row, int h,
+                                   int tail, int n_tail, float top) {
+  const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
+  const int d = a.step.layout.head_dim, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const std::byte* keys = sequence.tail + head_index(a.step, row) * a.step.layout.block_bytes;
+  for (int item = blockIdx.x * (kScoreThreads / 32) + warp; item < kBlock * a.g;
+       item += gridDim.x * (kScoreThreads / 32)) {
+    const int t = item / a.g, one = item % a.g;
+    float sum = 0;
+    for (int j = lane; j < d && t < n_tail; j += 32) {
+      const float key = kv_at(a.step.layout.type, keys, d, t, j);
+      sum = fmaf(query.q[one][j], key, sum);
+    }
+    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);
+    if (t >= n_tail) sum = -INFINITY;
+    if (lane == 0) scores_of(a, row, one)[int64_t(tail) * kBlock + t] = sum;
+    if (h == one) top = fmaxf(top, sum);
+  }
+  return top;
+}
+
+// The CTA's part of each head's largest score, to scratch.sorted.
+__device__ inline void store_top(const TopPArgs& a, TokenQuery& query, int row, int h, float top) {
+  const int part = threadIdx.x % 4, warp = threadIdx.x / 32;
+  if (part == 0) query.top[warp][h] = top;
+  __syncthreads();
+  if (threadIdx.x >= a.g) return;
+  for (int w = 1; w < kScoreThreads / 32; ++w)
+    top = fmaxf(w == 1 ? query.top[0][threadIdx.x] : top, query.top[w][threadIdx.x]);
+  auto* parts = reinterpret_cast<float*>(a.scratch.sorted) +
+                (int64_t(row) * a.g + threadIdx.x) * a.step.max_blocks;
+  parts[blockIdx.x] = top;
+}
+
 // A warp has a block at a time, of Groups groups of 16 tokens; Steps: of 32 dimensions. Afterwards
 // lane i has head i / 4, tokens 2 (i % 4) + {0, 1} of every 8.
 template <int Steps, int Groups>
@@ -62,9 +149,9 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(
   const int row = blockIdx.y, d = a.step.layout.head_dim, words = int4_words(d);
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   constexpr int kBlock = 16 * Groups;
-  const RowGeometry r = row_geometry(a.step.ranked, sequence.n_tokens, kBlock);
+  const RowGeometry r = base_geometry(a, sequence.n_tokens, kBlock);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, h = lane / 4, part = lane % 4;
-  const int64_t group_bytes = int4_group_bytes(d), kv_head = head_index(a.step, row);
+  const int64_t group_bytes = int4_group_bytes(d);
   const std::byte* codes =
       sequence.codes + index_row(a.step, row) * sequence.max_blocks * Groups * group_bytes;
   const int warps = gridDim.x * (kScoreThreads / 32), tail = r.n_forced - 1, n = r.n_total - 1;
@@ -86,23 +173,14 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(
   allow_next();
   wait_for_earlier();
   if (a.ranked && i < n) find(), load(0);
-  if (blockIdx.x == 0 && threadIdx.x < kCounterStride)
-    a.scratch.counters[row * kCounterStride + threadIdx.x] = 0;
   const int n_tail = sequence.n_tokens - r.n_full * kBlock;
-  for (int p = blockIdx.x * kScoreThreads + threadIdx.x; p < r.n_total;
-       p += gridDim.x * kScoreThreads)
-    a.scratch.masks[int64_t(row) * a.step.max_blocks + base_block(a, r, row, p)] =
-        p >= r.n_forced ? 0 : ~uint64_t(0) >> (64 - (p == tail ? n_tail : kBlock));
-  auto* sums = a.scratch.weight_sums + int64_t(row) * a.g * kWeightBins;
-  for (int i0 = blockIdx.x * kScoreThreads + threadIdx.x; i0 < a.g * kWeightBins;
-       i0 += gridDim.x * kScoreThreads)
-    sums[i0] = 0;
+  clear_row<kBlock>(a, r, row, n_tail);
   prepare_query(a, row, query);
   __syncthreads();
   uint32_t q[Steps][4];
   load_digits(query.digits, part, h, q);
   const float q_step = query.step[h], q_sum = query.sum[h];
-  const bool masses = a.step.ranked.progressive;
+  const bool masses = a.rule.base.progressive();
 
   float* out = scores_of(a, row, h < a.g ? h : 0) + 2 * part;
   float top = -INFINITY;
@@ -113,16 +191,8 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(
     for (int group = 0; group < Groups; group += kAtOnce) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        int32_t c[4] = {};
-        mma_codes(c, q, code[tile]);
-        const float2 zero = __half22float2(zeros[tile]), scale = __half22float2(scales[tile]);
-        float* to = score[2 * group + tile];
-        to[0] =
-            __fadd_rn(__fmul_rn(scale.x, __fmul_rn(q_step, static_cast<float>(256 * c[0] + c[2]))),
-                      __fmul_rn(zero.x, q_sum));
-        to[1] =
-            __fadd_rn(__fmul_rn(scale.y, __fmul_rn(q_step, static_cast<float>(256 * c[1] + c[3]))),
-                      __fmul_rn(zero.y, q_sum));
+        score_tile(q, code[tile], zeros[tile], scales[tile], q_step, q_sum,
+                   score[2 * group + tile]);
       }
       if (group + kAtOnce < Groups) {
         load(group + kAtOnce);
@@ -140,55 +210,20 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(
             make_float2(score[tile][0], score[tile][1]);
     }
     top = fmaxf(top, largest);
-    if (!masses) continue;
-    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
-    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
-    unsigned long long sum = 0;
-#pragma unroll
-    for (int tile = 0; tile < 2 * Groups; ++tile)
-      sum += static_cast<unsigned long long>(fixed_weight(weight_below(score[tile][0], largest))) +
-             fixed_weight(weight_below(score[tile][1], largest));
-    sum += __shfl_xor_sync(kAllLanes, sum, 1);
-    sum += __shfl_xor_sync(kAllLanes, sum, 2);
-    if (part == 0 && h < a.g) {
-      const int64_t at = (int64_t(row) * a.g + h) * a.step.max_blocks + p;
-      a.scratch.head_scores[at] = __fadd_rn(largest, logf(__ull2float_rn(sum) * 0x1p-30f));
-      a.scratch.bounds[at] = largest;
-    }
+    if (masses) keep_mass(a, row, h, part, p, score, largest);
   }
   top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
   top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
 
-  // The tail has no codes: its keys themselves, a token of a head a warp. What is no token weighs
-  // nothing.
-  const std::byte* keys = sequence.tail + kv_head * a.step.layout.block_bytes;
-  for (int item = blockIdx.x * (kScoreThreads / 32) + warp; item < kBlock * a.g; item += warps) {
-    const int t = item / a.g, one = item % a.g;
-    float sum = 0;
-    for (int j = lane; j < d && t < n_tail; j += 32) {
-      const float key = kv_at(a.step.layout.type, keys, d, t, j);
-      sum = fmaf(query.q[one][j], key, sum);
-    }
-    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);
-    if (t >= n_tail) sum = -INFINITY;
-    if (lane == 0) scores_of(a, row, one)[int64_t(tail) * kBlock + t] = sum;
-    if (h == one) top = fmaxf(top, sum);
-  }
-  if (part == 0) query.top[warp][h] = top;
-  __syncthreads();
-  if (threadIdx.x >= a.g) return;
-  for (int w = 1; w < kScoreThreads / 32; ++w)
-    top = fmaxf(w == 1 ? query.top[0][threadIdx.x] : top, query.top[w][threadIdx.x]);
-  auto* parts = reinterpret_cast<float*>(a.scratch.sorted) +
-                (int64_t(row) * a.g + threadIdx.x) * a.step.max_blocks;
-  parts[blockIdx.x] = top;
+  top = score_tail<kBlock>(a, query, row, h, tail, n_tail, top);
+  store_top(a, query, row, h, top);
 }
 
 }  // namespace
 
-Status score_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm,
-                    cudaStream_t stream) {
-  const TopPArgs a = top_p_arguments(step, scratch, n_sm);
+Status score_tokens(const DecodeStep& step, const TopPRule& rule, const PaperScratch& scratch,
+                    int n_sm, cudaStream_t stream) {
+  const TopPArgs a = top_p_arguments(step, rule, scratch, n_sm);
   const dim3 grid(static_cast<unsigned>(a.n_parts),
                   static_cast<unsigned>(step.n * step.n_kv_heads));
   const auto run = [&](auto kernel) {

@@ -24,15 +24,16 @@ enum Mode : uint32_t { kEverything = 0, kCached = 1, kFresh = 2 };
 
 struct VoteArgs {
   DecodeStep step;
-  DecodeScratch scratch;
+  VoteRule rule;
+  PaperScratch scratch;
   int g;
   float scale, unscale;  // 1 / sqrt(d); what multiplies the scaled query
 };
 
 __device__ inline VoteState* state_of(const VoteArgs& a, const StepSequence& s) {
   return reinterpret_cast<VoteState*>(
-      s.votes + (a.step.layer - a.step.not_indexed) *
-                    vote_bytes(a.step.n_heads * a.step.layout.head_dim, s.max_blocks));
+      s.kept + (a.step.layer - a.step.not_indexed) *
+                   vote_bytes(a.step.n_heads * a.step.layout.head_dim, s.max_blocks));
 }
 __device__ inline float* query_of(VoteState* state) { return reinterpret_cast<float*>(state + 1); }
 __device__ inline uint64_t* selected_of(const VoteArgs& a, VoteState* state) {
@@ -55,7 +56,7 @@ __global__ __launch_bounds__(kDecideThreads) void decide_kernel(
   const int i = blockIdx.x, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   wait_for_earlier();
   const StepSequence& s = a.step.sequences[i];
-  const VoteRule& rule = a.step.ranked.vote;
+  const VoteRule& rule = a.rule;
   VoteState* state = state_of(a, s);
   const int n_q = a.step.n_heads * a.step.layout.head_dim;
   const float* q = a.step.q + int64_t(i) * n_q;
@@ -129,7 +130,7 @@ __global__ __launch_bounds__(kDotThreads) void dots_kernel(const __grid_constant
   wait_for_earlier();
   if (mode_of(a, i) != kFresh) return;
   const StepSequence& s = a.step.sequences[i];
-  const VoteRule& rule = a.step.ranked.vote;
+  const VoteRule& rule = a.rule;
   for (int j = threadIdx.x; j < H * d; j += kDotThreads) {
     const int h = j / d;
     const float x =
@@ -284,7 +285,7 @@ __global__ __launch_bounds__(kSelectThreads) void heads_kernel(const __grid_cons
             warp = thread / 32;
   wait_for_earlier();
   if (mode_of(a, i) != kFresh) return;
-  const VoteRule& rule = a.step.ranked.vote;
+  const VoteRule& rule = a.rule;
   const int begin = rule.init, end = a.step.sequences[i].n_tokens - rule.local;
   const float* logits = logits_of(a, i, head);
   HeadVote vote{};
@@ -315,7 +316,7 @@ __global__ __launch_bounds__(kVoteThreads) void votes_kernel(const __grid_consta
   const int i = blockIdx.y;
   wait_for_earlier();
   if (mode_of(a, i) != kFresh) return;
-  const VoteRule& rule = a.step.ranked.vote;
+  const VoteRule& rule = a.rule;
   const int begin = rule.init, end = a.step.sequences[i].n_tokens - rule.local;
   const HeadVote* heads = head_votes(a, i);
   float* votes = logits_of(a, i, 0);
@@ -351,7 +352,7 @@ __global__ __launch_bounds__(kSelectThreads) void select_kernel(
   wait_for_earlier();
   const uint32_t mode = mode_of(a, i);
   const StepSequence& s = a.step.sequences[i];
-  const VoteRule& rule = a.step.ranked.vote;
+  const VoteRule& rule = a.rule;
   VoteState* state = state_of(a, s);
   auto* selected = selected_of(a, state);
   const int n_blocks = (s.n_tokens + block_size - 1) / block_size, window = __ldcg(&state->window);
@@ -416,13 +417,14 @@ __global__ __launch_bounds__(kSelectThreads) void select_kernel(
   }
 }
 
-VoteArgs arguments(const DecodeStep& step, const DecodeScratch& scratch) {
+VoteArgs arguments(const DecodeStep& step, const VoteRule& rule, const PaperScratch& scratch) {
   VoteArgs a{};
   a.step = step;
+  a.rule = rule;
   a.scratch = scratch;
   a.g = step.n_heads / step.n_kv_heads;
   a.scale = 1.0f / sqrtf(float(step.layout.head_dim));
-  a.unscale = sqrtf(float(step.layout.head_dim)) * step.ranked.vote.scale;
+  a.unscale = sqrtf(float(step.layout.head_dim)) * rule.scale;
   return a;
 }
 
@@ -443,9 +445,9 @@ Status launch_dots(const VoteArgs& a, int n_sm, cudaStream_t stream) {
 
 }  // namespace
 
-Status vote_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm,
-                   cudaStream_t stream) {
-  const VoteArgs a = arguments(step, scratch);
+Status vote_tokens(const DecodeStep& step, const VoteRule& rule, const PaperScratch& scratch,
+                   int n_sm, cudaStream_t stream) {
+  const VoteArgs a = arguments(step, rule, scratch);
   const auto n = static_cast<unsigned>(step.n), heads = static_cast<unsigned>(step.n_heads);
   if (Status status = launch(decide_kernel, a, dim3(n), kDecideThreads, step.overlap, stream);
       status != cudaSuccess)
@@ -453,13 +455,13 @@ Status vote_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_s
   const Status dots = step.layout.type == KvType::F16   ? launch_dots<__half>(a, n_sm, stream)
                       : step.layout.type == KvType::F32 ? launch_dots<float>(a, n_sm, stream)
                                                         : launch_dots<Q8Kv>(a, n_sm, stream);
-  if (dots != cudaSuccess || step.ranked.vote.kind == VoteKind::Logits) return dots;
+  if (dots != cudaSuccess || rule.kind == VoteKind::Logits) return dots;
   return launch(heads_kernel, a, dim3(heads, n), kSelectThreads, step.overlap, stream);
 }
 
-Status choose_voted(const DecodeStep& step, const DecodeScratch& scratch, int n_sm,
-                    cudaStream_t stream) {
-  const VoteArgs a = arguments(step, scratch);
+Status choose_voted(const DecodeStep& step, const VoteRule& rule, const PaperScratch& scratch,
+                    int n_sm, cudaStream_t stream) {
+  const VoteArgs a = arguments(step, rule, scratch);
   const auto n = static_cast<unsigned>(step.n);
   const int64_t tokens = step.max_blocks * step.layout.block_size,
                 wanted = (tokens + kVoteThreads - 1) / kVoteThreads;

@@ -1,8 +1,8 @@
 // Sequences whose keys are held before RoPE (TokenSelect's released code; src/select/README.md): a
 // token's position is its index in the list that is attended to, and the queries are at the list's
 // end. Keys are rotated in f32 when they are read and not rounded again. The tokens that such a
-// sequence attends to are chosen with the query at Step::vote_position and all keys at position 0,
-// so that every candidate is equally far away.
+// sequence attends to are chosen with the query at StepRequest::query_position and all keys at
+// position 0, so that every candidate is equally far away.
 //
 // Held keys and queries are "rotated to position 0": pairs are already in (j, j + d/2) order.
 #include <algorithm>
@@ -43,7 +43,7 @@ void CpuDevice::prepare_list_rows(const float* q, float scale) {
     float* list_q = list_q_.as<float>() + i * width;
     for (int j = 0; j < width; ++j) list_q[j] = q[i * width + j] * scale;
     rotate_heads(q_scaled_.as<float>() + i * width, config_.n_heads,
-                 std::min(step_.vote_position, step_.position(i)));
+                 std::min(step_.query_position, step_.position(i)));
     for (int h = 0; h < heads; ++h) rows_[i * heads + h].list_q = list_q + h * g * d;
   }
 }
@@ -148,9 +148,9 @@ void CpuDevice::average_list_queries(const PrefillAttention& a) {
   const int d = store_.layout().head_dim;
   const int64_t width = int64_t(config_.n_heads) * d;
   // Shorter tables of RoPE: nothing is selected yet.
-  place_list_queries(a, std::min(a.vote_position, rope_positions_ - a.n), 0, config_.n_heads);
+  place_list_queries(a, std::min(a.query_position, rope_positions_ - a.n), 0, config_.n_heads);
   const auto* q = list_q_.as<float>();
-  auto* votes = list_votes_.as<float>();
+  auto* votes = list_scores_.as<float>();
   const double scale = 1 / std::sqrt(static_cast<double>(d)) / static_cast<double>(a.n);
   threads_->parallel_for(config_.n_heads, [&](int64_t h, int) {
     for (int64_t j = h * d; j < (h + 1) * d; ++j) {
@@ -168,7 +168,7 @@ void CpuDevice::make_list_rows(const PrefillAttention& a) {
   layer_rows_.assign(heads, Row());
   for (int h = 0; h < heads; ++h) {
     Row& row = layer_rows_[h];
-    row.q = list_votes_.as<float>() + int64_t(h) * g * d;
+    row.q = list_scores_.as<float>() + int64_t(h) * g * d;
     row.g = g;
     row.d = d;
     row.block_size = layout.block_size;
@@ -252,7 +252,7 @@ void CpuDevice::attend_prefill_list(const PrefillAttention& a) {
   const int d = store_.layout().head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
   const int64_t width = int64_t(config_.n_heads) * d;
   list_q_.reserve(a.n * width * sizeof(float));
-  list_votes_.reserve(width * sizeof(float));
+  list_scores_.reserve(width * sizeof(float));
   if (a.selector) average_list_queries(a);
   if (static_cast<int>(plans_.size()) < heads) plans_.resize(heads);
   make_list_rows(a);

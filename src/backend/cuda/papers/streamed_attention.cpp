@@ -136,19 +136,19 @@ bool StreamedAttention::finish(Batch& batch) {
 }
 
 StreamedAttention::Batching StreamedAttention::plan_batches(const DecodeStep& step,
+                                                            const RankRule& rank,
                                                             const SequenceKv& s,
                                                             int lookahead) const {
-  const Ranked& ranked = step.ranked;
   const int rows = config_.n_kv_heads;
   const int64_t room = residency_->unpinned_slots(step.layer);
   Batching batching;
-  batching.progressive = ranked.progressive && !ranked.everything;
+  batching.progressive = rank.progressive();
   batching.ahead = batching.progressive ? lookahead + 1 : 1;
   batching.n_blocks = static_cast<int>(s.n_tokens / residency_->layout().block_size + 1);
   batching.most_forced =
-      std::min<int>(batching.n_blocks, ranked.sink_blocks + ranked.recent_blocks + 1);
+      std::min<int>(batching.n_blocks, step.rule.sink_blocks + step.rule.recent_blocks + 1);
   batching.piece = batching.progressive
-                       ? ranked.microbatch
+                       ? rank.test.microbatch
                        : static_cast<int>(std::min<int64_t>(batching.n_blocks, room / rows));
   const bool fits =
       room >= rows &&
@@ -163,9 +163,10 @@ StreamedAttention::Batching StreamedAttention::plan_batches(const DecodeStep& st
   return batching;
 }
 
-StreamedStep StreamedAttention::streamed_step(const DecodeStep& step) const {
+StreamedStep StreamedAttention::streamed_step(const DecodeStep& step, const RankRule& rank) const {
   StreamedStep host;
   host.step = step;
+  host.rank = rank;
   host.step.scratch = scratch_.data();
   host.order = order_.as<int32_t>();
   host.counts = counts_.as<int32_t>();
@@ -189,7 +190,7 @@ void StreamedAttention::rank_first(const StreamedStep& host, const Batching& bat
 }
 
 void StreamedAttention::rank_up_to(int end, const StreamedStep& host, const Batching& batching) {
-  if (host.step.ranked.everything || end <= known_) return;
+  if (host.step.rule.everything || end <= known_) return;
   known_ = std::min(batching.n_blocks, 2 * known_);
   check(rank_more(host, known_, device_.limits, *compute_), "ranking blocks");
   fetch_order(host, known_);
@@ -230,23 +231,27 @@ void StreamedAttention::run_batches(const StreamedStep& host, const SequenceKv& 
 }
 
 int32_t StreamedAttention::block_at(const DecodeStep& step, int head, int position) const {
-  return step.ranked.everything ? first_block_ + position
-                                : host_order_.as<int32_t>()[head * step.max_blocks + position];
+  return step.rule.everything ? first_block_ + position
+                              : host_order_.as<int32_t>()[head * step.max_blocks + position];
 }
 
-void StreamedAttention::attend(DecodeStep step, const SequenceKv& s, int64_t position,
-                               int lookahead, Counts* counts, int32_t* order, uint64_t* syncs) {
+void StreamedAttention::attend(DecodeStep step, const StepSelection& selection, const SequenceKv& s,
+                               int64_t position, int lookahead, Counts* counts, int32_t* order,
+                               uint64_t* syncs) {
+  // A step that reads everything has nothing to rank.
+  const auto* ranked = dynamic_cast<const RankedSelection*>(&selection);
+  const RankRule rank = ranked ? ranked->rank() : RankRule{};
   // The host gives the slots and reports the blocks that were read.
   step.pool = {};
   step.order = nullptr;
   step.stamp = false;
-  const Batching batching = plan_batches(step, s, lookahead);
+  const Batching batching = plan_batches(step, rank, s, lookahead);
   const int64_t unseen =
-      step.ranked.window > 0 ? std::max<int64_t>(0, position + 1 - step.ranked.window) : 0;
+      step.rule.window > 0 ? std::max<int64_t>(0, position + 1 - step.rule.window) : 0;
   first_block_ =
-      step.ranked.everything ? static_cast<int>(unseen / residency_->layout().block_size) : 0;
+      step.rule.everything ? static_cast<int>(unseen / residency_->layout().block_size) : 0;
   prepare(step, batching);
-  const StreamedStep host = streamed_step(step);
+  const StreamedStep host = streamed_step(step, rank);
   done_rows_.assign(config_.n_kv_heads, 0);
   rank_first(host, batching);
   first_epoch_ = epoch_ + 1;
@@ -255,5 +260,13 @@ void StreamedAttention::attend(DecodeStep step, const SequenceKv& s, int64_t pos
     for (int p = 0; p < std::min(n_total_, known_); ++p)
       order[h * step.max_blocks + p] = block_at(step, h, p);
 }
+
+std::unique_ptr<HostDrivenAttention> make_host_driven(const Config& config,
+                                                      const DeviceInfo& device, DeviceHeap* heap,
+                                                      Stream* compute, CudaKv* residency) {
+  return std::make_unique<StreamedAttention>(config, device, heap, compute, residency);
+}
+bool has_host_driven() { return true; }
+size_t host_driven_scratch_bytes(const DecodeStep& step) { return streamed_scratch_bytes(step); }
 
 }  // namespace riffle::cuda

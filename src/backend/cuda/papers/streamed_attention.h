@@ -8,23 +8,20 @@
 
 #include "backend/cuda/cuda_kv.h"
 #include "backend/cuda/device.h"
-#include "kernels/cuda/attend/attend.h"
+#include "backend/cuda/host_driven.h"
+#include "backend/cuda/papers/paper_selections.h"
+#include "kernels/cuda/attend/papers/attend.h"
 
 namespace riffle::cuda {
 
-class StreamedAttention {
+class StreamedAttention : public HostDrivenAttention {
  public:
   StreamedAttention(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
                     Stream* compute, CudaKv* residency);
 
-  struct Counts {
-    int lookups = 0, misses = 0;
-  };
-  // One token of a sequence, and one layer. step: for n = 1; its pool, scratch, order and counts
-  // are not used. counts: [n_kv_heads]. order (may be null): [n_kv_heads][max_blocks], host memory.
-  // Adds the events that the host waited for to syncs.
-  void attend(DecodeStep step, const SequenceKv& sequence, int64_t position, int lookahead,
-              Counts* counts, int32_t* order, uint64_t* syncs);
+  void attend(DecodeStep step, const StepSelection& selection, const SequenceKv& sequence,
+              int64_t position, int lookahead, Counts* counts, int32_t* order,
+              uint64_t* syncs) override;
 
  private:
   // Positions [begin, end) of every row on their way: their slots are pinned until the kernels have
@@ -46,9 +43,10 @@ class StreamedAttention {
   };
 
   // Throws RIFFLE_NO_SLOT.
-  Batching plan_batches(const DecodeStep& step, const SequenceKv& sequence, int lookahead) const;
+  Batching plan_batches(const DecodeStep& step, const RankRule& rank, const SequenceKv& sequence,
+                        int lookahead) const;
   void prepare(const DecodeStep& step, const Batching& batching);
-  StreamedStep streamed_step(const DecodeStep& step) const;
+  StreamedStep streamed_step(const DecodeStep& step, const RankRule& rank) const;
   // Ranks the blocks of the first batches: sets known_, n_forced_ and n_total_.
   void rank_first(const StreamedStep& host, const Batching& batching);
   // Ranks further blocks if the ranking does not reach position `end`.

@@ -10,6 +10,7 @@
 
 #include "cli/help.h"
 #include "cli/settings.h"
+#include "measure/commands/commands.h"
 
 namespace riffle::cli {
 namespace {

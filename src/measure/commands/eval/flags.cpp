@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "cli/help.h"
+#include "measure/commands/commands.h"
 #include "measure/commands/eval/eval.h"
 #include "measure/commands/eval/settings.h"
 #include "measure/commands/eval/tasks.h"

@@ -6,8 +6,7 @@
 #include <random>
 #include <set>
 
-#include "backend/cuda/cuda_device.h"
-#include "kernels/cuda/attend/decode_parts.h"
+#include "kernels/cuda/attend/papers/paper_parts.h"
 #include "kernels/cuda/select/int4.cuh"
 #include "select/int4_keys.h"
 #include "tests/kernels/cuda/decode_scene.h"
@@ -17,7 +16,6 @@ using namespace riffle;
 using namespace riffle::test;
 using cuda::DigestKind;
 using cuda::Gqa;
-using cuda::Ranked;
 using cuda::Stop;
 
 namespace {
@@ -29,12 +27,6 @@ Selection twilight(BaseSelection base, float top_p, float base_budget = 0.25f) {
   s.top_p = top_p;
   s.base_budget = base_budget;
   return s;
-}
-
-Ranked ranked_of(const Selection& s) {
-  const SelectionRule rule = make_selector(s)->rule();
-  REQUIRE_FALSE(rule.host_only);
-  return cuda::ranked_of(rule);
 }
 
 // A row as the CPU sees it, with its INT4 keys.
@@ -100,7 +92,7 @@ struct Chosen {
         lse(d.lse.download()),
         results(d.results.download()),
         order(d.order.download()) {
-    const cuda::DecodeScratch parts = cuda::decode_scratch(d.step, false);
+    const cuda::PaperScratch parts = cuda::paper_scratch(d.step, true, false);
     masks.resize(d.rows() * d.scene.max_blocks);
     check_cuda(cudaMemcpy(masks.data(), parts.masks, masks.size() * sizeof(uint64_t),
                           cudaMemcpyDeviceToHost));
@@ -250,12 +242,14 @@ TEST_CASE("top-p on the device: scores and weights have the CPU's bits", "[cuda]
         const Scene scene(shape, ranked_of(s));
         CodedDevice device(scene, 0);
         device.poison();
-        const cuda::DecodeScratch parts = cuda::decode_scratch(device.step, false);
-        check_cuda(cuda::score_tokens(device.step, parts, device.limits.n_sm, nullptr));
+        const cuda::PaperScratch parts = cuda::paper_scratch(device.step, true, false);
+        check_cuda(cuda::score_tokens(device.step, scene.ranked.tokens(), parts, device.limits.n_sm,
+                                      nullptr));
         std::vector<float> scores(size_t(2) * g * scene.max_blocks * B), weights(scores.size());
         check_cuda(cudaMemcpy(scores.data(), parts.token_scores, scores.size() * 4,
                               cudaMemcpyDeviceToHost));
-        check_cuda(cuda::choose_tokens(device.step, parts, device.limits.n_sm, nullptr));
+        check_cuda(cuda::choose_tokens(device.step, scene.ranked.tokens(), parts,
+                                       device.limits.n_sm, nullptr));
         check_cuda(cudaMemcpy(weights.data(), parts.token_scores, weights.size() * 4,
                               cudaMemcpyDeviceToHost));
         INFO("d " << d << " B " << B << " g " << g);
@@ -464,7 +458,7 @@ TEST_CASE("top-p on the device: captured into a graph, replayed, also with overl
     check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     check_cuda(cuda::select_victims(device.step.pool, device.victims_scratch.get(), stream));
     for (int layer = 0; layer < 4; ++layer)  // as layers follow each other, over the same scratch
-      check_cuda(cuda::attend_decode(device.step, device.limits, stream), "captured");
+      check_cuda(device.attend(stream), "captured");
     check_cuda(cudaStreamEndCapture(stream, &graph));
     check_cuda(cudaGraphInstantiate(&exec, graph, 0));
     for (int turn = 0; turn < 3; ++turn) {
@@ -502,7 +496,7 @@ TEST_CASE("top-p on the device: time of its kernels", "[cuda][top_p][.bench]") {
       for (int turn = 0; turn < 10; ++turn) {
         device.begin_step();
         check_cuda(cudaEventRecord(marks[0]));
-        check_cuda(cuda::attend_decode(device.step, device.limits, nullptr));
+        check_cuda(device.attend(nullptr));
         check_cuda(cudaEventRecord(marks[3]));
         check_cuda(cudaDeviceSynchronize());
         for (int i = 0; i < 3; ++i) {

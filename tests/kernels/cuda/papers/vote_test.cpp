@@ -5,8 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "backend/cuda/cuda_device.h"
-#include "kernels/cuda/attend/decode_parts.h"
+#include "kernels/cuda/attend/papers/paper_parts.h"
 #include "select/papers/tokenselect.h"
 #include "select/selector.h"
 #include "tests/engine/steps.h"
@@ -14,9 +13,20 @@
 
 using namespace riffle;
 using namespace riffle::test;
-using cuda::Ranked;
 
 namespace {
+
+template <class A, class B>
+constexpr bool same(A a, B b) {
+  return static_cast<int>(a) == static_cast<int>(b);
+}
+using cuda::Gqa, cuda::Stop, cuda::VoteKind;
+static_assert(same(Gqa::Mean, HeadRule::MEAN) && same(Gqa::SoftSum, HeadRule::SOFT_SUM));
+static_assert(same(Gqa::Union, HeadRule::UNION));
+static_assert(same(Stop::Paper, StopRule::PAPER) && same(Stop::Last, StopRule::LAST));
+static_assert(same(VoteKind::Soft, VoteRule::SOFT) && same(VoteKind::Logits, VoteRule::LOGITS));
+static_assert(same(VoteKind::Hard, VoteRule::HARD));
+static_assert(same(Stop::Bound, StopRule::BOUND) && same(Stop::Veto, StopRule::VETO));
 
 Selection tokenselect(int select, int init, int local, VoteRule vote = VoteRule::SOFT,
                       float threshold = 2) {
@@ -28,12 +38,6 @@ Selection tokenselect(int select, int init, int local, VoteRule vote = VoteRule:
   return s;
 }
 
-Ranked ranked_of(const Selection& s) {
-  const SelectionRule rule = make_selector(s)->rule();
-  REQUIRE(rule.by_vote);
-  return cuda::ranked_of(rule);
-}
-
 // A device that keeps selections of its sequences.
 struct VotingDevice : SceneDevice {
   std::vector<DeviceArray<std::byte>> votes;
@@ -43,7 +47,7 @@ struct VotingDevice : SceneDevice {
       const int64_t bytes =
           cuda::vote_bytes(int64_t(scene.n_heads()) * scene.shape.d, table[i].max_blocks);
       votes.emplace_back(std::vector<std::byte>(bytes * scene.shape.n_layers, std::byte{0}));
-      table[i].votes = votes.back().get();
+      table[i].kept = votes.back().get();
     }
     sequences.upload(table);
   }
@@ -61,7 +65,7 @@ struct Got {
   std::vector<uint64_t> masks;
   explicit Got(const SceneDevice& d)
       : out(d.out.download()), results(d.results.download()), order(d.order.download()) {
-    const cuda::DecodeScratch parts = cuda::decode_scratch(d.step, false);
+    const cuda::PaperScratch parts = cuda::paper_scratch(d.step, true, false);
     masks.resize(d.rows() * d.scene.max_blocks);
     check_cuda(cudaMemcpy(masks.data(), parts.masks, masks.size() * sizeof(uint64_t),
                           cudaMemcpyDeviceToHost));
@@ -388,8 +392,7 @@ TEST_CASE("vote on the device: any batch, captured into a graph, the same bits",
   cudaGraphExec_t exec;
   check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   check_cuda(cuda::select_victims(all.step.pool, all.victims_scratch.get(), stream));
-  for (int layer = 0; layer < 4; ++layer)
-    check_cuda(cuda::attend_decode(all.step, all.limits, stream), "captured");
+  for (int layer = 0; layer < 4; ++layer) check_cuda(all.attend(stream), "captured");
   check_cuda(cudaStreamEndCapture(stream, &graph));
   check_cuda(cudaGraphInstantiate(&exec, graph, 0));
   for (int turn = 0; turn < 3; ++turn) {

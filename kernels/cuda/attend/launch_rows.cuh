@@ -1,0 +1,133 @@
+// The launch of an attention kernel: how large its warps' rings are, and how many CTAs run.
+#pragma once
+#include "kernels/cuda/attend/attend_row.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace riffle::cuda {
+
+// How many blocks of a ring each warp gets, or half of one, and the bytes of all rings.
+struct RingSize {
+  int n_stages = 1;
+  bool halves = false;
+  size_t bytes = 0;
+};
+// Of the rings of a CTA's warps together.
+template <class Warp>
+int64_t ring_bytes(const KvLayout& layout, int n_stages, bool halves) {
+  return int64_t{16} * kCtaWarps * Warp::ring_chunks(layout.block_size, n_stages, halves);
+}
+// The largest ring that fits. cudaErrorNotSupported: not even half a block does.
+template <class Warp>
+Status ring_of(const void* kernel, const KvLayout& layout, const DeviceLimits& limits,
+               RingSize& ring) {
+  cudaFuncAttributes attributes;
+  if (Status status = cudaFuncGetAttributes(&attributes, kernel); status != cudaSuccess)
+    return status;
+  const int64_t room = limits.smem_per_block - static_cast<int64_t>(attributes.sharedSizeBytes);
+  ring = {};
+  while (ring.n_stages < 3 && ring_bytes<Warp>(layout, ring.n_stages + 1, false) <= room)
+    ++ring.n_stages;
+  ring.halves = Warp::kMayHalve && ring_bytes<Warp>(layout, ring.n_stages, false) > room;
+  const int64_t bytes = ring_bytes<Warp>(layout, ring.n_stages, ring.halves);
+  ring.bytes = static_cast<size_t>(bytes);
+  return bytes > room ? cudaErrorNotSupported : cudaSuccess;
+}
+
+// CTAs that can run together with this ring.
+inline Status ctas_together(const void* kernel, const RingSize& ring, const DeviceLimits& limits,
+                            int& ctas) {
+  int per_sm = 0;
+  const Status status =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, kCtaThreads, ring.bytes);
+  ctas = per_sm * limits.n_sm;
+  return status;
+}
+
+// What the launch of an attention kernel has to know of its rows.
+struct RowTraits {
+  bool selects = false;   // rows of a selection, on the device
+  bool together = false;  // CTAs of a row wait for each other
+  bool apart = false;     // rows wait for nobody: they need not run together
+};
+
+// The ring, and how many row groups and loaders. Grid: as many row groups as can run together (they
+// wait for each other), at most one a row. Rows of a selection mostly wait for the host and for
+// each other, and seldom have more than a block a warp under way: where there are more of them than
+// fit next to full rings, shorter ones let more of them wait at once, and some CTAs fetch for those
+// whose turn is still to come.
+template <class Warp>
+Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimits& limits,
+                   AttendArgs& a, RingSize& ring) {
+  if (Status status = ring_of<Warp>(kernel, a.step.layout, limits, ring); status != cudaSuccess)
+    return status;
+  if (Status status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(ring.bytes));
+      status != cudaSuccess)
+    return status;
+  // Else the device may keep shared memory back that the count of CTAs below takes for granted.
+  if (Status status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared);
+      status != cudaSuccess)
+    return status;
+  const int rows = a.step.n * a.step.n_kv_heads;
+  int together = 0;
+  if (Status status = ctas_together(kernel, ring, limits, together); status != cudaSuccess)
+    return status;
+  for (RingSize less = ring; less.n_stages > 1 && together < rows * kRowCtas && traits.selects;) {
+    --less.n_stages;
+    less.bytes = static_cast<size_t>(ring_bytes<Warp>(a.step.layout, less.n_stages, less.halves));
+    int more = 0;
+    if (Status status = ctas_together(kernel, less, limits, more); status != cudaSuccess)
+      return status;
+    if (more > together) ring = less, together = more;
+  }
+  a.n_stages = ring.n_stages;
+  a.halves = ring.halves;
+  a.n_groups = together / kRowCtas;
+  if (a.n_groups < 1) return cudaErrorNotSupported;
+  if (traits.apart || rows <= a.n_groups) {
+    a.n_groups = rows;
+  } else if (traits.selects && a.step.pool.n_slots > 0) {
+    // One for each group at least: half as many do not fill a PCIe 5 link (H200), and rows would
+    // wait for them. A group is given up for them where it is one of many.
+    int groups = a.n_groups, spare = together - groups * kRowCtas;
+    if (spare < groups && groups >= 8) --groups, spare += kRowCtas;
+    if (spare >= groups && rows - groups >= groups) {
+      a.n_groups = groups;
+      a.n_loaders = spare < rows - groups ? spare : rows - groups;
+    }
+  }
+  return cudaSuccess;
+}
+
+// CTAs of a row wait for each other and for those that fetch ahead, so all must come to run. A
+// cooperative launch promises it; a dependent one may not be cooperative, but no more CTAs are
+// launched than fit, what runs before ends by itself, and what comes after begins when all of these
+// have ended. That leaves kernels of other streams: see DecodeStep::fault.
+template <class Warp, class Args>
+Status launch_rows(void (*kernel)(Args), Args a, const RowTraits& traits,
+                   const DeviceLimits& limits, cudaStream_t stream) {
+  RingSize ring;
+  if (Status status =
+          plan_launch<Warp>(reinterpret_cast<const void*>(kernel), traits, limits, a, ring);
+      status != cudaSuccess)
+    return status;
+  cudaLaunchAttribute attribute[2] = {};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(a.n_groups * kRowCtas + a.n_loaders);
+  config.blockDim = dim3(kCtaThreads);
+  config.dynamicSmemBytes = ring.bytes;
+  config.stream = stream;
+  config.attrs = attribute;
+  if (a.step.overlap) {
+    attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  } else if (traits.together || a.n_loaders > 0) {
+    attribute[config.numAttrs].id = cudaLaunchAttributeCooperative;
+    attribute[config.numAttrs++].val.cooperative = 1;
+  }
+  if (Status status = cudaLaunchKernelEx(&config, kernel, a); status != cudaSuccess) return status;
+  return cudaGetLastError();
+}
+
+}  // namespace riffle::cuda

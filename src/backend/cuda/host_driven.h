@@ -1,0 +1,36 @@
+// Decode attention that the host drives, for a residency of which the host decides: what kernels
+// read is streamed to them.
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "backend/cuda/cuda_kv.h"
+#include "backend/cuda/device.h"
+#include "backend/cuda/step_selection.h"
+
+namespace riffle::cuda {
+
+class HostDrivenAttention {
+ public:
+  virtual ~HostDrivenAttention() = default;
+
+  struct Counts {
+    int lookups = 0, misses = 0;
+  };
+  // One token of a sequence, and one layer. step: for n = 1; its pool, scratch, order and counts
+  // are not used. counts: [n_kv_heads]. order (may be null): [n_kv_heads][max_blocks], host memory.
+  // Adds the events that the host waited for to syncs.
+  virtual void attend(DecodeStep step, const StepSelection& selection, const SequenceKv& sequence,
+                      int64_t position, int lookahead, Counts* counts, int32_t* order,
+                      uint64_t* syncs) = 0;
+};
+
+// Null: this build has none (no_papers.cpp), and residency is always the device's.
+std::unique_ptr<HostDrivenAttention> make_host_driven(const Config& config,
+                                                      const DeviceInfo& device, DeviceHeap* heap,
+                                                      Stream* compute, CudaKv* residency);
+// Tells whether there is one, and the scratch memory that it takes.
+bool has_host_driven();
+size_t host_driven_scratch_bytes(const DecodeStep& step);
+
+}  // namespace riffle::cuda

@@ -1,0 +1,16 @@
+// Stands for what published papers' selectors need of a GPU in a build of the core alone.
+#include "backend/cuda/host_driven.h"
+#include "backend/cuda/step_selection.h"
+
+namespace riffle::cuda {
+
+void add_papers(StepSelections&) {}
+
+std::unique_ptr<HostDrivenAttention> make_host_driven(const Config&, const DeviceInfo&, DeviceHeap*,
+                                                      Stream*, CudaKv*) {
+  return nullptr;
+}
+bool has_host_driven() { return false; }
+size_t host_driven_scratch_bytes(const DecodeStep&) { return 0; }
+
+}  // namespace riffle::cuda

@@ -1,0 +1,27 @@
+// The selectors of published papers on a GPU.
+#pragma once
+#include "backend/cuda/step_selection.h"
+#include "kernels/cuda/attend/papers/attend.h"
+#include "select/papers/rules.h"
+
+namespace riffle::cuda {
+
+// psa and topk. Others choose by digests too where they read everything.
+class RankedSelection : public StepSelection {
+ public:
+  explicit RankedSelection(const ReadsRanked& rule);
+
+  const RankRule& rank() const { return rank_; }
+  bool codes() const override { return rank_.codes; }
+  bool mean_keys() const override { return rank_.progressive() && rank_.test.stop == Stop::Veto; }
+  size_t scratch_bytes(const DecodeStep& step) const override;
+  Status attend(const DecodeStep& step, const DeviceLimits& limits,
+                cudaStream_t stream) const override;
+  int64_t index_bytes(const Config& config, const BlockLayout& layout, int n_blocks,
+                      int64_t n_tokens) const override;
+
+ private:
+  RankRule rank_;
+};
+
+}  // namespace riffle::cuda

@@ -1,0 +1,74 @@
+// A selector on a GPU: the kernels that choose the blocks that a step reads, and their needs. Rooms
+// of selectors register theirs.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/attend/attend.h"
+#include "kv/kv_shape.h"
+#include "model/model.h"
+#include "select/selector.h"
+
+namespace riffle::cuda {
+
+class StepSelection {
+ public:
+  virtual ~StepSelection() = default;
+
+  const RowRule& rows() const { return rows_; }
+  // Tells whether it reads INT4 keys. Number of bytes that it keeps of a sequence from step to
+  // step, for each layer with an index: n_query numbers are a token's query of all heads.
+  virtual bool codes() const { return false; }
+  virtual int64_t kept_bytes(int64_t n_query, int64_t max_blocks) const {
+    return (void)n_query, (void)max_blocks, 0;
+  }
+  // Tells whether it needs the mean key in its digests.
+  virtual bool mean_keys() const { return false; }
+  // Tells whether a GPU must decide residency itself. Kernels that choose by INT4 keys or keep
+  // something do so on the device, and the host does not know their choice.
+  bool needs_device() const { return codes() || kept_bytes(0, 1) > 0; }
+
+  // Scratch memory for attend, and for steps that read everything.
+  virtual size_t scratch_bytes(const DecodeStep& step) const = 0;
+  // Attention of one layer, whose blocks this chooses. step.rule is rows(), perhaps with a window.
+  virtual Status attend(const DecodeStep& step, const DeviceLimits& limits,
+                        cudaStream_t stream) const = 0;
+  // Bytes that a step reads of one row's index, to choose what it attends to: digests of its
+  // candidates, INT4 keys of its full blocks (of those that a budget allows) with the mean values
+  // that stand for what is left out, keys that are only scored.
+  virtual int64_t index_bytes(const Config& config, const BlockLayout& layout, int n_blocks,
+                              int64_t n_tokens) const = 0;
+
+ protected:
+  RowRule rows_;
+};
+
+class StepSelections {
+ public:
+  // The functions that a room of selectors brings.
+  struct Room {
+    // Null: the rule is not one of this room's.
+    std::unique_ptr<StepSelection> (*make)(const SelectionRule&) = nullptr;
+    // Tells whether its kernels fit the device; scratch memory for any of its rules that a live
+    // context may change to, if the one it begins with is `rule`.
+    Status (*supported)(const KvLayout&, int group, const DeviceLimits&) = nullptr;
+    size_t (*scratch_bytes)(const DecodeStep&, const SelectionRule* rule) = nullptr;
+  };
+
+  void add(const Room& room) { rooms_.push_back(room); }
+  // Never null. rule: of a selector that kernels can follow.
+  std::unique_ptr<StepSelection> make(const SelectionRule& rule) const;
+  Status supported(const KvLayout& layout, int group, const DeviceLimits& limits) const;
+  size_t scratch_bytes(const DecodeStep& step, const SelectionRule* rule) const;
+
+ private:
+  std::vector<Room> rooms_;
+};
+
+// Made once, and never changed.
+const StepSelections& step_selections();
+// Published papers' selectors (papers/). A build of the core alone has none: no_papers.cpp.
+void add_papers(StepSelections& selections);
+
+}  // namespace riffle::cuda

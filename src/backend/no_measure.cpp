@@ -1,0 +1,15 @@
+// Stands for what measuring puts in place of a model's own queries and keys in a build of the core
+// alone.
+#include "backend/attention_source.h"
+#include "util/error.h"
+
+namespace riffle {
+
+std::shared_ptr<const AttentionSource> make_attention_source(const ContextOptions& options,
+                                                             const Config&) {
+  if (options.synthetic_attention)
+    fail(RIFFLE_UNSUPPORTED, "this riffle was built without measuring: attention is the model's");
+  return nullptr;
+}
+
+}  // namespace riffle

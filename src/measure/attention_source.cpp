@@ -1,0 +1,47 @@
+// Synthetic attention as the engine takes it.
+#include "backend/attention_source.h"
+
+#include "measure/on_device.h"
+#include "measure/synthetic_attention.h"
+#include "riffle_measure.h"
+#include "util/error.h"
+
+namespace riffle {
+namespace {
+
+class SyntheticAttention : public AttentionSource {
+ public:
+  SyntheticAttention(const SyntheticSpec& spec, bool runs_prompts)
+      : spec_(spec), runs_prompts_(runs_prompts), on_device_(synthetic_on_device(spec)) {}
+
+  bool runs_prompts() const override { return runs_prompts_; }
+  void keys(int layer, int64_t pos0, int64_t n, int n_kv_heads, int head_dim, int block_size,
+            float* k, float* v) const override {
+    synthetic_keys(spec_, layer, pos0, n, n_kv_heads, head_dim, block_size, k, v);
+  }
+  void query(int layer, int64_t position, int n_heads, int n_kv_heads, int head_dim,
+             float* q) const override {
+    synthetic_query(spec_, layer, position, n_heads, n_kv_heads, head_dim, q);
+  }
+  const cuda::DeviceAttentionSource* on_device() const override { return on_device_.get(); }
+
+ private:
+  SyntheticSpec spec_;
+  bool runs_prompts_;
+  std::shared_ptr<const cuda::DeviceAttentionSource> on_device_;
+};
+
+}  // namespace
+
+std::shared_ptr<const AttentionSource> make_attention_source(const ContextOptions& o,
+                                                             const Config& config) {
+  if (!o.synthetic_attention) return nullptr;
+  if (o.lookup > 0)
+    fail(RIFFLE_BAD_ARGUMENT,
+         "`lookup` is %d, expected 0: answers with synthetic attention are meaningless", o.lookup);
+  return std::make_shared<SyntheticAttention>(
+      make_synthetic_spec(*o.synthetic_attention, config.head_dim),
+      o.synthetic_attention->run_prompts);
+}
+
+}  // namespace riffle

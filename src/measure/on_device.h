@@ -1,0 +1,18 @@
+// What measuring makes up on a GPU.
+#pragma once
+#include <memory>
+
+#include "kernels/common/measure/synthetic_spec.h"
+
+namespace riffle {
+
+namespace cuda {
+class DeviceAttentionSource;
+class DeviceTensorSource;
+}  // namespace cuda
+
+// Null: this build has no kernels.
+std::shared_ptr<const cuda::DeviceAttentionSource> synthetic_on_device(const SyntheticSpec& spec);
+const cuda::DeviceTensorSource* synthetic_weights_on_device();
+
+}  // namespace riffle

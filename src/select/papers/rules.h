@@ -1,0 +1,41 @@
+// The rules of published papers' selectors as data (SelectionRule).
+#pragma once
+#include "select/selector.h"
+
+namespace riffle {
+
+// psa: the test that ends a row's reading.
+struct StopTest {
+  StopRule stop = StopRule::PAPER;
+  double slack = 0;    // log((1 - epsilon) / epsilon)
+  int microbatch = 0;  // blocks between two tests; 0: there is no test
+};
+
+// psa, topk: forced blocks, then the best candidates, until the test passes or as far as the budget
+// goes.
+struct ReadsRanked : SelectionRule {
+  int sink_blocks = 0, recent_blocks = 0;
+  BlockDigest digest = BlockDigest::CUBOID_MEAN;
+  HeadRule gqa = HeadRule::MEAN;
+  bool codes = false;  // ranked by the masses that INT4 keys give the blocks, not by digests
+  double budget = 1;   // without a test: <= 1 a share of the tokens, > 1 a number of tokens
+  StopTest test;
+};
+
+// twilight: of the blocks that the base chooses, the tokens that hold the share top_p of each
+// head's weight, by INT4 keys, and the forced ones. A test uses masses by INT4 keys too. A base
+// without a test whose budget is 1 is everything.
+struct ReadsTopP : SelectionRule {
+  ReadsRanked base;
+  float top_p = 1;
+};
+
+// tokenselect: the first init tokens, the last local ones, and between them the `select` tokens
+// that all heads of a layer vote for, with the keys themselves.
+struct ReadsVoted : SelectionRule {
+  int select = 0, init = 0, local = 0;
+  VoteRule vote = VoteRule::SOFT;
+  float cache_threshold = 2;
+};
+
+}  // namespace riffle

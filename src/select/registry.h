@@ -1,0 +1,52 @@
+// The selectors of this build. The core has dense, share and auto; rooms of other selectors add
+// theirs.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "select/selector.h"
+
+namespace riffle {
+
+class SelectorRegistry {
+ public:
+  // A selector, by its number in the table of settings.
+  struct Entry {
+    SelectorKind kind = SelectorKind::DENSE;
+    std::unique_ptr<Selector> (*make)(const Selection&, int64_t everything_below) = nullptr;
+    // Null: it reads no digests, settings within their ranges go together, an iteration of a row
+    // needs one slot.
+    DigestSpec (*digests)(const Selection&) = nullptr;
+    void (*check)(const Selection&) = nullptr;
+    int64_t (*row_slots)(const Selection&) = nullptr;
+  };
+  // What a room of selectors offers where INT4 keys, or the tokens beyond the trained length, are a
+  // problem. Empty, null: nothing.
+  struct Advice {
+    // Changes the selection to the closest one that ranks by digests, and returns its name.
+    std::string (*without_codes)(Selection&) = nullptr;
+    const char* digests = "";    // a selection that ranks by digests, for errors
+    const char* positions = "";  // how tokens beyond the trained length could be read
+    // A notice of settings that the selector in force leaves out of account.
+    std::string (*unused)(const Selection&, const Selector&) = nullptr;
+  };
+
+  void add(const Entry& entry) { entries_.push_back(entry); }
+  void advise(const Advice& advice) { advice_ = advice; }
+  // The one of this number. RIFFLE_BAD_ARGUMENT if this build lacks it.
+  const Entry& of(SelectorKind kind) const;
+  const Advice& advice() const { return advice_; }
+
+ private:
+  std::vector<Entry> entries_;
+  Advice advice_;
+};
+
+// Made once, and never changed.
+const SelectorRegistry& selectors();
+
+// Published papers' selectors (papers/). A build of the core alone has none: no_papers.cpp.
+void add_papers(SelectorRegistry& registry);
+
+}  // namespace riffle

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Tests of the core that a build of the core alone (make CORE=1) cannot have.
+
+    tools/core_tests.py           prints the files of tests/, outside folders called papers and measure, that use a
+                                  selector of a paper or the interface for measuring, by themselves or by a header
+    tools/core_tests.py --find    prints them as conditions of find
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Names that belong only to papers' selectors and to measuring.
+USES = re.compile(
+    r"riffle_selector::(PSA|TOPK|TWILIGHT|TOKENSELECT|LFPS)|RIFFLE_SELECTOR_(PSA|TOPK|TWILIGHT|TOKENSELECT|LFPS)"
+    r'|"selection?\.?(rank|stop|base)"|riffle_measure\.h|"(select|kernels|backend)/[^"]*/?papers/|"[^"]*measure/'
+    r"|set_row_report|prefill_scored|profile_step|RIFFLE_RESIDENCY_HOST|RIFFLE_POSITIONS_LIST")
+INCLUDE = re.compile(r'^\s*#\s*include\s+"(tests/[^"]+)"', re.M)
+
+
+def uses(file, known):
+    """Tells whether the file, or a header of tests/ that it includes, uses them."""
+    if file not in known:
+        known[file] = False  # ends a cycle
+        text = file.read_text()
+        known[file] = bool(USES.search(text)) or any(
+            uses(ROOT / name, known) for name in INCLUDE.findall(text) if (ROOT / name).is_file())
+    return known[file]
+
+
+def main():
+    known = {}
+    for file in sorted((ROOT / "tests").rglob("*_test.cpp")):
+        path = file.relative_to(ROOT)
+        if {"papers", "measure"} & set(path.parts) or not uses(file, known):
+            continue
+        print(f"! -path {path}" if "--find" in sys.argv[1:] else path)
+
+
+if __name__ == "__main__":
+    main()
