@@ -9,9 +9,9 @@
 namespace riffle {
 namespace {
 
-class SyntheticAttention : public AttentionSource {
+class SyntheticSource : public AttentionSource {
  public:
-  SyntheticAttention(const SyntheticSpec& spec, bool runs_prompts)
+  SyntheticSource(const SyntheticSpec& spec, bool runs_prompts)
       : spec_(spec), runs_prompts_(runs_prompts), on_device_(synthetic_on_device(spec)) {}
 
   bool runs_prompts() const override { return runs_prompts_; }
@@ -39,7 +39,7 @@ std::shared_ptr<const AttentionSource> make_attention_source(const ContextOption
   if (o.lookup > 0)
     fail(RIFFLE_BAD_ARGUMENT,
          "`lookup` is %d, expected 0: answers with synthetic attention are meaningless", o.lookup);
-  return std::make_shared<SyntheticAttention>(
+  return std::make_shared<SyntheticSource>(
       make_synthetic_spec(*o.synthetic_attention, config.head_dim),
       o.synthetic_attention->run_prompts);
 }
