@@ -38,7 +38,7 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
   OneIn one(3);
   std::vector<std::pair<SelectorKind, RankBy>> all = {{SelectorKind::PSA, RankBy::CODES},
                                                       {SelectorKind::TOPK, RankBy::CODES}};
-  for (int selector = 0; selector <= int(SelectorKind::AUTO); ++selector)
+  for (int selector = 0; selector <= int(SelectorKind::LFPS); ++selector)
     all.push_back({static_cast<SelectorKind>(selector), RankBy::DIGESTS});
   for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU})
     for (const auto& [selector, rank] : all)
