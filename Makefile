@@ -31,17 +31,17 @@ LDFLAGS  += $(SAN)
 # The CUDA device: built where the toolkit is, found at run time where a GPU is. cudart is linked in, cuBLAS is not.
 CUDA     ?= $(or $(CUDA_HOME),/usr/local/cuda)
 NVCC_HERE := $(firstword $(wildcard $(CUDA)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
-# native: kernels for the GPUs of this machine. Where there is none, for compute capability 8.0: the
-# oldest with every instruction that most kernels are written for. That code runs on all GPUs 8.x,
-# and the driver compiles its PTX for newer ones at the first start. all: for five generations.
-# Packages, which go to other machines, are for all unless CUARCH is given.
+# native: kernels for the GPUs of this machine; where there is none, riffle is built for the CPU. A
+# GPU newer than the toolkit gets code for compute capability 8.0, whose PTX its driver compiles at
+# the first start. all: kernels for five generations, as in packages, which go to other machines.
 ALL_CUARCH := 75 80 86 89 90
 PACKAGE_CUARCH := $(if $(filter undefined,$(origin CUARCH)),all,$(CUARCH))
 CUARCH ?= native
 ifeq ($(strip $(CUARCH)),native)
-GPU_HERE := $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null))
+GPU_HERE := $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null)))
 NVCC_CAN := $(if $(NVCC_HERE),$(subst compute_,,$(shell $(NVCC_HERE) --list-gpu-arch)))
-override CUARCH := $(or $(filter $(GPU_HERE),$(NVCC_CAN)),80)
+NO_GPU   := $(if $(GPU_HERE),,$(NVCC_HERE))
+override CUARCH := $(if $(GPU_HERE),$(or $(filter $(GPU_HERE),$(NVCC_CAN)),80))
 else ifeq ($(strip $(CUARCH)),all)
 override CUARCH := $(ALL_CUARCH)
 endif
@@ -67,6 +67,7 @@ CLI_OBJ  := $(CLI_SRC:%.cpp=$(BUILD)/%.o)
 TEST_OBJ := $(TEST_SRC:%.cpp=$(BUILD)/%.o)
 
 all: $(BUILD)/riffle $(BUILD)/libriffle.so $(BUILD)/libriffle.a
+	@$(if $(NO_GPU),echo "built for the CPU: this machine has no NVIDIA GPU (CUARCH=80, 90 or all: kernels for GPUs too)" >&2,:)
 
 # The functions of the headers, with the types that abidw reads (tools/package/abi.sh).
 $(BUILD)/src/api/%.o $(BUILD)/src/measure/api_measure.o: CXXFLAGS += -g
@@ -76,16 +77,21 @@ $(BUILD)/kernels/cpu/%_avx512.o: CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx
 $(BUILD)/kernels/cpu/%_amx.o:    CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8
 $(BUILD)/kernels/cpu/%.o:        OPT := $(if $(DEBUG),-O0,-O3 -DNDEBUG)
 $(BUILD)/src/cli/%.o $(BUILD)/src/measure/commands/%.o: CXXFLAGS += $(CLI_CFLAGS)
+# Tests are compiled for longer than they run.
+$(TEST_OBJ) $(BUILD)/pch/tests.h.gch: OPT := $(if $(DEBUG),-O0,-O1 -DNDEBUG)
 
-# The headers of Catch2 are read once (a precompiled header): a quarter of the build's time. NO_PCH=1
-# does without, and finds a file that lacks an include. Library and command are compiled without:
-# g++ 12 treats standard headers inside a precompiled header as user code and warns falsely, and
-# reading one takes longer than most files of the command, few of which include the parser.
+# Large headers are read once (precompiled headers), which takes a third off the build. NO_PCH=1 does
+# without, and finds a file that lacks an include. Kernels and src/api have flags of their own. In
+# these headers g++ 12 warns falsely about the bounds of std::string.
 ifndef NO_PCH
 CATCH_OBJ := $(filter-out %/main.o,$(TEST_OBJ))
+PCH_OBJ   := $(filter-out $(BUILD)/src/api/% %/api_measure.o,$(filter $(BUILD)/src/%,$(LIB_OBJ) $(CLI_OBJ)))
+$(PCH_OBJ):   $(BUILD)/pch/library.h.gch
 $(CATCH_OBJ): $(BUILD)/pch/tests.h.gch
+$(PCH_OBJ):   private CXXFLAGS += -include $(BUILD)/pch/library.h -Wno-array-bounds
 $(CATCH_OBJ): private CXXFLAGS += -include $(BUILD)/pch/tests.h
 endif
+$(BUILD)/pch/library.h.gch: src/precompiled.h
 $(BUILD)/pch/tests.h.gch: tests/precompiled.h
 $(BUILD)/pch/%.h.gch: | deps
 	@mkdir -p $(@D); cp $< $(BUILD)/pch/$*.h

@@ -1,13 +1,32 @@
-// Slow tests run fewer rounds and combinations unless RIFFLE_TEST_ROUNDS=all.
+// Number of rounds and combinations that slow tests run: RIFFLE_TEST_ROUNDS is few (the default),
+// most (as CI sets it) or all.
 #pragma once
 #include <cstdlib>
 #include <string_view>
 
 namespace riffle::test {
 
-inline bool all_rounds() {
+inline bool rounds_are(std::string_view wanted) {
   const char* rounds = std::getenv("RIFFLE_TEST_ROUNDS");
-  return rounds && std::string_view(rounds) == "all";
+  return rounds && rounds == wanted;
 }
+inline bool all_rounds() { return rounds_are("all"); }
+inline bool few_rounds() { return !all_rounds() && !rounds_are("most"); }
+
+// Leaves out combinations that a test's loops make. With few rounds it keeps one of each n in a
+// row: the first of the first n, the second of the next n, and so on, so that inner loops keep all
+// their values.
+class OneIn {
+ public:
+  explicit OneIn(int n) : n_(few_rounds() ? n : 1) {}
+  // Returns whether the next combination is left out.
+  bool skips() {
+    const int i = made_++;
+    return i % n_ != i / n_ % n_;
+  }
+
+ private:
+  int n_, made_ = 0;
+};
 
 }  // namespace riffle::test

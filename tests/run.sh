@@ -4,12 +4,18 @@
 # programs that compute little run on one CPU each, twice as many side by side. The output of each
 # is printed whole. The last line is "N passed, N failed", with ", N skipped" if something was
 # skipped. The exit code is 0 if nothing failed.
-# RIFFLE_TEST_ROUNDS=all: every round and combination of the slow tests.
+# RIFFLE_TEST_ROUNDS: number of rounds and combinations of the slow tests: few (the default), most
+# (as CI sets it) or all.
 # RIFFLE_TEST_SECONDS: limit of each run of riffle_tests (1800; all rounds: 7200).
 # RIFFLE_TEST_ISA=scalar|avx2|avx512|amx: riffle_tests as on a processor with no more than that.
 # RIFFLE_TEST_BOOK=FILE: a text of more than 100,000 bytes, on which the tokenizer is compared with
 # sentencepiece.
 set -u
+rounds=${RIFFLE_TEST_ROUNDS:-few}
+case $rounds in
+  few|most|all) export RIFFLE_TEST_ROUNDS=$rounds ;;
+  *) echo "RIFFLE_TEST_ROUNDS is $rounds, expected few, most or all" >&2; exit 2 ;;
+esac
 build=$(cd "${1:?usage: tests/run.sh BUILD_DIR}" && pwd) || exit 2
 cd "$(dirname "$0")/.." || exit 2
 export RIFFLE_MODEL="${RIFFLE_MODEL:-$PWD/models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf}"
@@ -30,7 +36,7 @@ work=$(mktemp -d) || exit 2
 trap 'trap - TERM; kill -- $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 catch_seconds=1800
-[ "${RIFFLE_TEST_ROUNDS:-}" != all ] || catch_seconds=7200
+[ $rounds != all ] || catch_seconds=7200
 catch_seconds=${RIFFLE_TEST_SECONDS:-$catch_seconds}
 n_jobs=0 n_printed=0 passed=0 failed=0 skipped=0
 
@@ -133,13 +139,14 @@ for ((part = 1; part <= parts; part++)); do
   [ "$cases" -eq 0 ] || job catch "riffle_tests, part $part of $parts, up to ${isas[-1]}" "${isas[-1]}" "$cases" -f "$work/cases.$part"
 done
 # Tests of arithmetic once more for each smaller instruction set that the machine has; with all
-# rounds also the long tests of invariance, except by scalar code. Scalar code is some twenty times
-# slower: without all rounds it skips the cases that run a whole model.
+# rounds also the long tests of invariance, except by scalar code. With few rounds the cases that
+# run a whole model are left out, and by scalar code, which is some twenty times slower, with most
+# rounds too.
 for isa in "${isas[@]::${#isas[@]}-1}"; do
   cases="[arithmetic]"
-  if [ "$isa" = scalar ]; then
-    [ "${RIFFLE_TEST_ROUNDS:-}" = all ] || cases="[arithmetic]~[engine]~[invariance]~[lookup]~[model]"
-  elif [ "${RIFFLE_TEST_ROUNDS:-}" = all ]; then
+  if [ $rounds = few ] || [ "$isa $rounds" = "scalar most" ]; then
+    cases="[arithmetic]~[engine]~[invariance]~[lookup]~[model]"
+  elif [ "$isa" != scalar ] && [ $rounds = all ]; then
     cases="[arithmetic],[invariance]~[cuda]"
   fi
   n=$("$build/riffle_tests" --list-test-names-only "$cases" 2>/dev/null | wc -l)
@@ -162,7 +169,9 @@ job alone capi_locale 300 "$build/capi_locale"
 job alone tools/check_locale.py 60 python3 -B tools/check_locale.py "$build"
 job alone tests/tools/check_includes_test.py 60 python3 -B tests/tools/check_includes_test.py
 job alone tests/tools/check_words_test.py 60 python3 -B tests/tools/check_words_test.py
-if command -v valgrind >/dev/null; then
+if [ $rounds = few ]; then
+  job alone "capi_example under valgrind" 10 echo "skip capi_example under valgrind: RIFFLE_TEST_ROUNDS is few"
+elif command -v valgrind >/dev/null; then
   job alone "capi_example under valgrind" 1200 valgrind -q --error-exitcode=9 --leak-check=full \
     --errors-for-leak-kinds=definite "$build/capi_example" "$RIFFLE_MODEL"
 else

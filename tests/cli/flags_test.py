@@ -276,7 +276,7 @@ def limits(_):
         r = riffle(*args)
         check(r.code == 2 and r.err.decode().startswith("riffle: " + say),
               f"{args[:2]} is answered", r)
-    held = f"the context holds {plan['n_ctx']} tokens, of the 32768"
+    held = f"the context holds {plan['n_ctx']} of the 32768"
     check(held in plan["context_note"] and held.encode() in riffle("info", "--plan", *small, "-q").out, "the plan says so", plan)
     r = riffle("run", "--raw", "-p", "x", "-n", "1", *GREEDY, *small, "--json")
     check(r.code == 0 and held in (json.loads(r.out)["notice"] or "") and held.encode() in r.err, "... and run", r)

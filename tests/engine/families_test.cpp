@@ -3,6 +3,8 @@
 
 #include <set>
 
+#include "tests/rounds.h"
+
 using namespace riffle;
 using namespace riffle::test;
 
@@ -42,10 +44,12 @@ TEST_CASE("every family has two shapes that run on a GPU", "[parity][families]")
 }
 
 TEST_CASE("greedy text of every architecture option is transformers'", "[parity][greedy]") {
+  OneIn one(3);
   const TempDir temp;
   const std::vector<IsaChoice> isas = isas_here();
   for (const TinyCheckpoint& c : tiny_checkpoints())
     for (const std::string& path : tiny_files(c, temp)) {
+      if (one.skips()) continue;
       INFO(path);
       ContextOptions o = tiny_options(c, options(), KvKind::F32);
       for (const IsaChoice isa : isas) {
@@ -60,9 +64,11 @@ TEST_CASE("greedy text of every architecture option is transformers'", "[parity]
 
 TEST_CASE("every selector that reads everything gives the logits of dense, in every family",
           "[parity][families]") {
+  OneIn one(3);
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints())
     for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
+      if (one.skips()) continue;
       INFO(c.name << (device == DeviceKind::CPU ? " cpu" : " emu"));
       ContextOptions o = options();
       o.device = device;

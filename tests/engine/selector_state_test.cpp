@@ -4,6 +4,7 @@
 
 #include "select/selector.h"
 #include "tests/engine/test_model.h"
+#include "tests/rounds.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -34,6 +35,7 @@ uint64_t kept(const ContextOptions& o) {
 }  // namespace
 
 TEST_CASE("the plan's selector state is what a full session keeps", "[engine][model]") {
+  OneIn one(3);
   std::vector<std::pair<SelectorKind, RankBy>> all = {{SelectorKind::PSA, RankBy::CODES},
                                                       {SelectorKind::TOPK, RankBy::CODES}};
   for (int selector = 0; selector <= int(SelectorKind::AUTO); ++selector)
@@ -41,6 +43,7 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
   for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU})
     for (const auto& [selector, rank] : all)
       for (const int n_ctx : {1024, 3088}) {
+        if (one.skips()) continue;
         ContextOptions o = options();
         o.device = device;
         o.n_ctx = n_ctx;

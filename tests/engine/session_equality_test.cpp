@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "tests/engine/session_files.h"
+#include "tests/rounds.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -27,10 +28,12 @@ void check_way(ContextOptions o, ContextOptions p, const std::string& path) {
 }  // namespace
 
 TEST_CASE("saved sessions go on with the same bits, whatever selects", "[session_file][model]") {
+  OneIn one(5);
   const TempDir temp;
   for (const SelectorKind selector : kSelectors)
     for (const KvKind type : kTypes)
       for (const auto& [from, to] : kWays) {
+        if (one.skips()) continue;
         INFO("selector " << selector << ", KV " << type << ", from " << from);
         ContextOptions o = small(selector, from), p = small(selector, to);
         o.kv_type = p.kv_type = type;
@@ -41,10 +44,12 @@ TEST_CASE("saved sessions go on with the same bits, whatever selects", "[session
 
 TEST_CASE("saved sessions go on with the same bits in blocks of every size",
           "[session_file][model]") {
+  OneIn one(5);
   const TempDir temp;
   for (const int block_size : {16, 32, 64})
     for (const KvKind type : kTypes)
       for (const auto& [from, to] : kWays) {
+        if (one.skips()) continue;
         INFO("blocks of " << block_size << ", KV " << type << ", from " << from);
         ContextOptions o = small(SelectorKind::SHARE, from), p = small(SelectorKind::SHARE, to);
         o.kv_type = p.kv_type = type;

@@ -2,6 +2,7 @@
 // changes the result, and what does not work with them. Parity with transformers: parity_test.cpp.
 #include "riffle_measure.h"
 #include "tests/engine/window_model.h"
+#include "tests/rounds.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -121,9 +122,11 @@ TEST_CASE("window: only the layers that have one, and all of it", "[window][arit
 }
 
 TEST_CASE("window: sequences stepped together give what each gives alone", "[window][arithmetic]") {
+  OneIn one(2);
   const TempDir temp;
   const std::string path = mistral(temp, 64);
   for (const int slots : {0, 16}) {
+    if (one.skips()) continue;
     ContextOptions o = sparse(SelectorKind::PSA);
     const ContextOptions alone = o;
     if (slots) o.device = DeviceKind::EMU, o.slots = slots;

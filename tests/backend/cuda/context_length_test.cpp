@@ -75,7 +75,7 @@ TEST_CASE("cuda: a default context is the longest whose KV fits host memory", "[
   };
   CHECK(planned(5000, uint64_t(1) << 50).empty());
   const uint64_t memory = plan.host_kv * 8 / 7 + 8;
-  CHECK_THAT(planned(0, memory), Catch::Contains("holds 4096 tokens, of the 32768") &&
+  CHECK_THAT(planned(0, memory), Catch::Contains("holds 4096 of the 32768") &&
                                      Catch::Contains("this machine's memory"));
   CHECK(plan.n_ctx == 4096);
   // Given: kept up to all of memory, with a notice, and refused beyond it.

@@ -116,8 +116,8 @@ TEST_CASE("a length that is given is kept on the CPU, and a notice says what it 
   r = resolve_options(model->config, o);
   plan = plan_with(*model, r, 1 << 20);
   CHECK(plan.n_ctx == 1024);
-  CHECK_THAT(plan.context_note, Catch::Contains("holds 1024 tokens, of the 32768") &&
-                                    Catch::Contains("1024 tokens take"));
+  CHECK_THAT(plan.context_note,
+             Catch::Contains("holds 1024 of the 32768") && Catch::Contains("1024 tokens take"));
   // emu's pool has to be there from the start.
   o.device = DeviceKind::EMU;
   o.n_ctx = 32768;

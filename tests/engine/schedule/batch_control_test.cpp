@@ -9,6 +9,8 @@
 #include <random>
 #include <unordered_map>
 
+#include "tests/rounds.h"
+
 using namespace riffle;
 
 namespace {
@@ -137,6 +139,7 @@ TEST_CASE("steps of one size leave a time that is no nonsense for others", "[bat
 
 TEST_CASE("the batch that is chosen makes nearly the most rows a second of all batch sizes",
           "[batch_control]") {
+  riffle::test::OneIn one(3);
   struct Case {
     const char* what;
     int64_t slots;
@@ -157,6 +160,7 @@ TEST_CASE("the batch that is chosen makes nearly the most rows a second of all b
       {"blocks change a lot", 3000, {4e-3, 2e-4, load}, 0.6},
   };
   for (const Case& c : cases) {
+    if (one.skips()) continue;
     INFO(c.what);
     double best = 0, worst = 1e300;
     for (size_t n = 1; n <= 16; ++n) {

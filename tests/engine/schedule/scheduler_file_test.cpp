@@ -5,6 +5,7 @@
 #include "tests/engine/schedule/scheduled.h"
 #include "tests/engine/spoiled_session.h"
 #include "tests/engine/window_model.h"
+#include "tests/rounds.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -75,6 +76,7 @@ std::vector<Ask> questions(const std::vector<int32_t>& document, int n) {
 }  // namespace
 
 TEST_CASE("scheduler: requests begin from saved sessions", "[scheduler][session_file]") {
+  OneIn one(3);
   const TempDir temp;
   const std::vector<int32_t> document = some_tokens(1200, 50);
   const std::vector<Ask> asks = questions(document, 4);
@@ -84,6 +86,7 @@ TEST_CASE("scheduler: requests begin from saved sessions", "[scheduler][session_
     for (const Ask& a : asks) want.push_back(alone(base(selector), a));
     for (const bool emu : {false, true})
       for (const int max_seqs : {1, 8}) {
+        if (one.skips()) continue;
         INFO("selector " << selector << ", emu " << emu << ", max_seqs " << max_seqs);
         ContextOptions o = base(selector);
         if (emu) o.device = DeviceKind::EMU, o.slots = 600;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/kernels/cpu/linear_matrix.h"
+#include "tests/rounds.h"
 
 using namespace riffle::cpu;
 
@@ -87,8 +88,10 @@ TEST_CASE("gemv agrees with float64 and does not depend on splits", "[linear]") 
 }
 
 TEST_CASE("gemv of 64 activations over many rows", "[linear]") {
+  riffle::test::OneIn one(2);
   for (const Kernels* k : available())
     for (WType type : kTypes) {
+      if (one.skips()) continue;
       Random g(64);
       const Matrix w =
           random_matrix(type, 700, 1408, g);  // more rows than stay in the cache at once
@@ -108,6 +111,7 @@ TEST_CASE("gemv of 64 activations over many rows", "[linear]") {
 }
 
 TEST_CASE("gemm agrees with float64 and does not depend on splits", "[linear]") {
+  riffle::test::OneIn one(3);
   for (const bool f32 : {false, true})
     for (const Kernels* k : available())
       for (WType type : kTypes) {
@@ -115,6 +119,7 @@ TEST_CASE("gemm agrees with float64 and does not depend on splits", "[linear]") 
                               ? std::vector<int64_t>{32, 96, 512, 1408, 2080}
                               : std::vector<int64_t>{1, 2, 15, 31, 33, 100, 512, 1031, 1408, 2085};
         for (int64_t c : cols) {
+          if (one.skips()) continue;
           Random g(7000 * c + static_cast<int>(type));
           const int64_t rows = c > 1000 ? 70 : 133, m = c > 1000 ? 41 : 77, lda = c + 5;
           const Matrix w = random_matrix(type, rows, c, g);
