@@ -170,7 +170,7 @@ struct ListScene {
       a.last = first + m == n;
       a.out = &out[first * kWidth];
       a.selector = selector.get();
-      a.vote_position = selection.local_tokens;
+      a.query_position = selection.local_tokens;
       prompt->attend(a);
       if (!(tolerance > 0)) continue;
       const auto seen = list(first + m);
@@ -194,7 +194,7 @@ struct ListScene {
     step.n = 1;
     step.selector = selector.get();
     step.dense = dense.get();
-    step.vote_position = selection.local_tokens;
+    step.query_position = selection.local_tokens;
     const auto under_way = device->begin_step(step);
     std::vector<float> query(&q[t * kWidth], &q[t * kWidth] + kWidth),
         key(&k[t * kKvWidth], &k[t * kKvWidth] + kKvWidth);
