@@ -84,14 +84,15 @@ $(BUILD)/src/cli/%.o $(BUILD)/src/measure/commands/%.o: CXXFLAGS += $(CLI_CFLAGS
 $(TEST_OBJ) $(BUILD)/pch/tests.h.gch: OPT := $(if $(DEBUG),-O0,-O1 -DNDEBUG)
 
 # Large headers are read once (precompiled headers), which takes a third off the build. NO_PCH=1 does
-# without, and finds a file that lacks an include. Kernels and src/api have flags of their own. In
-# these headers g++ 12 warns falsely about the bounds of std::string.
+# without, and finds a file that lacks an include. Kernels and src/api have flags of their own.
 ifndef NO_PCH
 CATCH_OBJ := $(filter-out %/main.o,$(TEST_OBJ))
+# g++ 12 warns falsely about strings of these headers.
+PCH_WARN  := -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict
 PCH_OBJ   := $(filter-out $(BUILD)/src/api/% %/api_measure.o,$(filter $(BUILD)/src/%,$(LIB_OBJ) $(CLI_OBJ)))
 $(PCH_OBJ):   $(BUILD)/pch/library.h.gch
 $(CATCH_OBJ): $(BUILD)/pch/tests.h.gch
-$(PCH_OBJ):   private CXXFLAGS += -include $(BUILD)/pch/library.h -Wno-array-bounds
+$(PCH_OBJ):   private CXXFLAGS += -include $(BUILD)/pch/library.h $(PCH_WARN)
 $(CATCH_OBJ): private CXXFLAGS += -include $(BUILD)/pch/tests.h
 endif
 $(BUILD)/pch/library.h.gch: src/precompiled.h

@@ -1,5 +1,5 @@
-// riffle.h: text, without a model.
-#include "riffle.h"
+// riffle_text.h: text, without a model.
+#include "riffle_text.h"
 #include "text/tokenizer.h"
 
 extern "C" int64_t riffle_utf8_error(const char* text, size_t text_len) {
