@@ -32,7 +32,7 @@
  *     riffle.h               models, contexts, sessions, answers: enough for most programs
  *     riffle_text.h          tokens, conversations, and the facts of a vocabulary
  *     riffle_steps.h         decode steps, logits, forks: an answer loop of your own
- *     riffle_grammar.h       what an answer may say: grammars, biases, sequence breakers
+ *     riffle_grammar.h       constraints of answers: grammars, biases, sequence breakers
  *     riffle_batch.h         many requests at once
  *     riffle_session_file.h  sessions on disk
  *     riffle_tools.h         memory plans, statistics, the table of settings, quantization
@@ -130,8 +130,8 @@ RIFFLE_API const char* riffle_status_name(riffle_status status);
  *     model      weights          convert the weights while loading: "q4_k_m"; "": as in the file
  *                chat-template    a name of riffle_chat_template_name; "": the model's own
  *     context    device           auto, cpu, emu, cuda
- *                ctx              tokens of a session; 0: the trained length, or what fits
- *                gpu-mem          bytes that riffle may take on the GPU; 0: all that is free
+ *                ctx              tokens of a session; 0: the trained length, or the longest that
+ *                fits gpu-mem          bytes that riffle may take on the GPU; 0: all that is free
  *                host-mem         bytes for the KV of all sessions; 0: no limit
  *                threads          0: one for each core that the process may use
  *     selection  selector         the rule by which a decode step chooses the KV that it reads
@@ -211,7 +211,7 @@ RIFFLE_API void riffle_info_free(riffle_info* info);
 /* path: a .gguf file, any part of a split one (NAME-00001-of-00003.gguf; the others lie next to
  * it), a folder with one such model, or a Hugging Face folder (config.json, *.safetensors,
  * tokenizer.model or tokenizer.json). Weights are mapped, not read. With "weights", matrices that
- * take more bits a weight are converted, into memory of the process: seconds to minutes.
+ * take more bits a weight are converted, into memory peak of the process: seconds to minutes.
  * RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED. */
 RIFFLE_API riffle_status riffle_model_load(const char* path, const riffle_options* options,
                                            riffle_model** model, char* err, size_t err_size);
@@ -232,7 +232,7 @@ RIFFLE_API const char* riffle_model_error(const riffle_model* model);
  *   sliding_window: tokens that a query sees in n_window_layers layers, its own included; 0: all
  *   n_experts, n_experts_used, expert_dim, n_expert_layers, expert_params, expert_bytes: of a
  *     mixture of experts; else 0. n_params and weight_bytes include the experts
- *   text_part: the model also takes images; riffle runs its text part alone
+ *   text_part: the model also takes images; riffle runs only its text part
  *   chat_template: its text, or ""
  *   chat_template_name: "own", or the name asked for; "": neither, or it cannot be evaluated
  *   chat_thinking, chat_effort: the template asks for enable_thinking, for reasoning_effort
@@ -244,7 +244,7 @@ RIFFLE_API const riffle_info* riffle_model_info(const riffle_model* model);
 typedef struct riffle_message {
   const char* role;      /* "system", "user", "assistant", or another that the template knows */
   const char* content;   /* NUL-terminated */
-  const char* reasoning; /* of an assistant, before its content; may be NULL */
+  const char* reasoning; /* an assistant's reasoning, before its content; may be NULL */
 } riffle_message;
 
 /* Receives the text of an answer, whole UTF-8 characters; return false to stop it. */
@@ -271,7 +271,7 @@ RIFFLE_API void riffle_context_free(riffle_context* context);
 RIFFLE_API const char* riffle_context_error(const riffle_context* context);
 /* Returns the number of tokens that a session can hold. */
 RIFFLE_API size_t riffle_context_length(const riffle_context* context);
-/* Returns notes for a user, such as what selector auto stands for, a length below the trained one
+/* Returns notes for a user, such as the selector of auto, a length below the trained one
  * because memory is short, positions beyond the trained length, or host memory that could not be
  * pinned. Parts are joined by "; "; "": none. Valid until the next call on the context. */
 RIFFLE_API const char* riffle_context_notice(const riffle_context* context);

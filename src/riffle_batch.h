@@ -15,13 +15,13 @@ extern "C" {
  * (SparseServe, section 3). Requests wait in the scheduler; a request that runs has a session of
  * its own. While a prompt is half read, riffle_prefill of other sessions is RIFFLE_BAD_ARGUMENT.
  *
- * A request's text is the one that riffle_generate gives alone. On a GPU a prompt's last bits
- * depend on where it is cut, so prefill-mode chunks can change a text there. A prompt may begin
- * like another one. Then it takes over the KV of the common tokens: on cpu and emu of all of them,
- * on cuda of a multiple of prefill-chunk, which changes no bit.
+ * A request's text is the same as riffle_generate's. On a GPU a prompt's last bits depend on where
+ * it is cut, so prefill-mode chunks can change a text there. A prompt may begin like another one.
+ * Then it takes over the KV of the common tokens: on cpu and emu of all of them, on cuda of a
+ * multiple of prefill-chunk, which changes no bit.
  *
  * If memory runs out (host-mem of the context, or the machine's), the youngest request restarts
- * later, with the same text. A request that does not fit alone ends with RIFFLE_OUT_OF_MEMORY.
+ * later, with the same text. A request that does not fit even alone ends with RIFFLE_OUT_OF_MEMORY.
  *
  * A sequence's working set is the union of the blocks that its last steps selected. A step reads
  * nearly the same blocks as the steps before it. So sequences that step together load little while
@@ -35,7 +35,8 @@ extern "C" {
  *
  * - max-seqs: sequences that hold KV at once; 0: "sessions" of the context. On cpu and emu with a
  *   host-mem, finished sequences whose beginning a waiting prompt shares are kept in addition
- * - max-iteration-tokens: tokens of one iteration: one for each decoding sequence, those computed
+ * - max-iteration-tokens: tokens tokens of one iteration: one for each decoding sequence, those
+ *   computed
  *   ahead (lookup), and prefill's token-layers over the number of layers; 0: no limit
  * - max-inject-tokens: token-layers of prefill that follow a decode step; 0: 2048 for each layer.
  *   The smallest piece is one prefill-chunk of one layer

@@ -11,7 +11,7 @@ extern "C" {
 
 /* ---- grammars */
 
-/* A grammar constrains what an answer may say. It is compiled once for a model, does not change,
+/* A grammar constrains the text of an answer. It is compiled once for a model, does not change,
  * and may be used by any number of answers, contexts and threads at once. */
 typedef struct riffle_grammar riffle_grammar;
 
@@ -19,8 +19,8 @@ typedef enum riffle_grammar_kind {
   /* GBNF, as llama.cpp documents it. The answer is a text of the rule "root". Left recursion is
      refused */
   RIFFLE_GRAMMAR_GBNF = 0,
-  /* a JSON Schema. Answers are JSON texts that are valid by the schema. What riffle does not
-     support is refused, with its place in the schema; riffle-run(1) lists what is supported */
+  /* a JSON Schema. Answers are JSON texts that are valid by the schema. Unsupported parts are
+     refused, with their place in the schema; riffle-run(1) lists the supported ones */
   RIFFLE_GRAMMAR_JSON_SCHEMA = 1,
   /* a regular expression of ECMA 262 that the whole answer matches, without look-around and back
      references */
@@ -28,9 +28,9 @@ typedef enum riffle_grammar_kind {
 } riffle_grammar_kind;
 
 /* Compiles a text. RIFFLE_BAD_ARGUMENT: the text is not a grammar of this kind; the error names
- * line and column, or the place in the schema. RIFFLE_UNSUPPORTED: it asks for what riffle does not
- * have, or for more than riffle allows (size, nesting). RIFFLE_BAD_TEXT: it is not UTF-8. The
- * grammar may be freed while answers use it, and after the model. */
+ * line and column, or the place in the schema. RIFFLE_UNSUPPORTED: it asks for a feature that
+ * riffle lacks, or for more than riffle allows (size, nesting). RIFFLE_BAD_TEXT: it is not UTF-8.
+ * The grammar may be freed while answers use it, and after the model. */
 RIFFLE_API riffle_status riffle_grammar_create(riffle_model* model, riffle_grammar_kind kind,
                                                const char* text, size_t text_len,
                                                riffle_grammar** grammar, char* err,
@@ -38,7 +38,7 @@ RIFFLE_API riffle_status riffle_grammar_create(riffle_model* model, riffle_gramm
 
 /* Makes the same grammar for answers that continue a text, such as an assistant's message that
  * comes last in riffle_chat_prompt: text and answer together are a text of the grammar. Unless the
- * text is empty, these answers have no reasoning, whatever option "reasoning" is.
+ * text is empty, these answers have no reasoning, even if option "reasoning" asks for it.
  * RIFFLE_BAD_ARGUMENT: no text of the grammar begins with this text; the error names the first byte
  * that does not fit. Nothing is compiled again. Free `rest`; `grammar` may be freed before it. */
 RIFFLE_API riffle_status riffle_grammar_continue(const riffle_grammar* grammar, const char* text,
@@ -51,8 +51,8 @@ RIFFLE_API void riffle_grammar_free(riffle_grammar* grammar);
  * may be drawn only where the text is complete, and never with ignore-eos. If no token is allowed,
  * the answer ends: STOP if the text is complete, else LENGTH. The text begins with white space only
  * if the grammar allows it. With trim-start, the first token may have other white space before the
- * text. That white space is dropped; a token of white space alone is not drawn. A stop string may
- * end an answer before the text is complete.
+ * text. That white space is dropped; a token of nothing but white space is not drawn. A stop string
+ * may end an answer before the text is complete.
  *
  * Option "reasoning" says whether such an answer may begin with reasoning, between the model's
  * marks (reasoning_begin and reasoning_end of riffle_model_info); the grammar constrains the text
@@ -84,12 +84,12 @@ RIFFLE_API riffle_status riffle_options_set_logit_bias(riffle_options* options,
  * mark and asterisk. NULL: the default ones; not NULL and 0 strings: none.
  *
  * DRY ("don't repeat yourself") makes it less likely that the text goes on as it went on before.
- * Let n be the largest number of last tokens that also stand somewhere earlier in front of a token
- * t. If n is dry-allowed-length or more, t's logit falls by
- * dry-multiplier * dry-base ^ (n - dry-allowed-length), at most 1e30. A sequence breaker is a text
- * across which DRY sees no repetition: the n tokens stand behind the last token with which a
- * breaker ends. A token whose own text has a breaker is not made less likely. The text of a control
- * token is its name, such as "<|im_end|>". RIFFLE_BAD_ARGUMENT: a breaker is NULL or empty. */
+ * Let n be the largest number of last tokens that also occur somewhere earlier in front of a token
+ * t. If n is dry-allowed-length or more, t's logit falls by dry-multiplier * dry-base ^ (n -
+ * dry-allowed-length), at most 1e30. A sequence breaker is a text across which DRY sees no
+ * repetition: the n tokens come after the last token with which a breaker ends. A token whose own
+ * text has a breaker is not made less likely. The text of a control token is its name, such as
+ * "<|im_end|>". RIFFLE_BAD_ARGUMENT: a breaker is NULL or empty. */
 RIFFLE_API riffle_status riffle_options_set_breakers(riffle_options* options,
                                                      const char* const* breakers, size_t n);
 

@@ -1,7 +1,7 @@
-/* riffle_measure.h: what measuring riffle needs beside riffle.h. Synthetic models and attention
- * give the speed of shapes and lengths without a download, scores and row reports tell what a
- * selection keeps, timers tell where a decode step spends its time. riffle bench and riffle eval
- * are built on it. The rules of riffle.h hold.
+/* riffle_measure.h: functions for measuring riffle, in addition to riffle.h. Synthetic models and
+ * attention give the speed of shapes and lengths without a download, scores and row reports show
+ * the quality of a selection, timers show the time of the parts of a decode step. riffle bench and
+ * riffle eval are built on it. The rules of riffle.h hold.
  */
 #ifndef RIFFLE_MEASURE_H
 #define RIFFLE_MEASURE_H
@@ -15,13 +15,12 @@ extern "C" {
 /* ---- synthetic models */
 
 /* A model of a known shape with synthetic weights, for measuring speed without a download. It runs,
- * and what it says means nothing. shape: "llama-3.1-8b",
- * "llama-3.2-1b", "llama-3.2-3b", "qwen3-8b", "qwen3-30b-a3b", "llama-3-70b-layer" (one layer,
- * small vocabulary) or "tiny"; weight_type: "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1",
- * "q4_0", "bf16", "f16" or "f32". It has no tokenizer: functions that need one return
- * RIFFLE_UNSUPPORTED. The weights take memory on the device that runs them, first when a context is
- * created; the CPU devices keep them until the model is freed. RIFFLE_BAD_ARGUMENT names what there
- * is. */
+ * and its answers are meaningless. shape: "llama-3.1-8b", "llama-3.2-1b", "llama-3.2-3b",
+ * "qwen3-8b", "qwen3-30b-a3b", "llama-3-70b-layer" (one layer, small vocabulary) or "tiny";
+ * weight_type: "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1", "q4_0", "bf16", "f16" or
+ * "f32". It has no tokenizer: functions that need one return RIFFLE_UNSUPPORTED. The weights take
+ * memory on the device that runs them, first when a context is created; the CPU devices keep them
+ * until the model is freed. RIFFLE_BAD_ARGUMENT names the known ones. */
 RIFFLE_API riffle_status riffle_model_synthetic(const char* shape, const char* weight_type,
                                                 riffle_model** model, char* err, size_t err_size);
 
@@ -29,8 +28,8 @@ RIFFLE_API riffle_status riffle_model_synthetic(const char* shape, const char* w
 
 /* Made-up keys, values and queries in place of the model's own, whose sparsity is known: for
  * measuring the speed of long contexts. riffle_prefill then only fills the KV (nothing is computed,
- * no logits), and riffle_step runs the whole model but for the q, k and v that it attends with. The
- * answers mean nothing. riffle_context_create and riffle_plan_memory check the values. */
+ * no logits), and riffle_step runs the whole model, except for the q, k and v that it attends with.
+ * Answers are meaningless. riffle_context_create and riffle_plan_memory check the values. */
 typedef struct riffle_synthetic_attention {
   float sparsity; /* share of the blocks that a query looks at: 0.001 to 0.5, and at least
                      1/head_dim; 0.05 */
@@ -47,7 +46,7 @@ RIFFLE_API riffle_status riffle_options_set_synthetic_attention(
 
 /* ---- scores */
 
-/* As riffle_prefill, and scores[i] tells of the logits after tokens[i]. */
+/* Does the same as riffle_prefill, and fills in scores[i] for the logits after tokens[i]. */
 typedef struct riffle_score {
   float logsumexp;    /* natural log */
   float next_logprob; /* log-probability of tokens[i+1]; 0 for the last token */
@@ -59,11 +58,12 @@ RIFFLE_API riffle_status riffle_prefill_scored(riffle_session* session, const in
 
 /* ---- timers */
 
-/* As riffle_step, but one part after the other with the device's timers between (slow): for riffle
- * bench. *timing is valid until the next call on the context: seconds on the device, for all
- * layers, whose sum is more than a step takes otherwise, since parts do not overlap here:
+/* Does the same as riffle_step, but one part after the other with the device's timers between
+ * (slow): for riffle bench. *timing is valid until the next call on the context: seconds on the
+ * device, for all layers, whose sum is more than a step takes otherwise, since parts do not overlap
+ * here:
  *
- * - linear: products with weights, and what is fused with them
+ * - linear: products with weights, and operations fused with them
  * - attention_score: digests against queries; attention_rank: the order of the blocks
  * - attention_attend: blocks read, transfers waited for, tests, merging
  * - other: embedding, RoPE, appending, sealing of blocks, bookkeeping
@@ -80,19 +80,20 @@ RIFFLE_API riffle_status riffle_profile_step(riffle_context* context,
 /* ---- row reports */
 
 /* For measuring (riffle eval and bench): called once per decode step, layer and KV head of each
- * session. With with_coverage, riffle also attends densely beside each selection (slow) to tell
- * what share of the attention weight the selection truly covered. With `lookup` a step reports each
- * token that it computes, also those that are not accepted; n_tokens tells them apart. The arrays
- * live only during the call. NULL ends the reports. */
+ * session. With with_coverage, riffle also attends densely in addition to each selection (slow), to
+ * find the share of the attention weight that the selection truly covered. With `lookup` a step
+ * reports each token that it computes, also those that are not accepted; n_tokens tells them apart.
+ * The arrays live only during the call. NULL ends the reports. */
 typedef struct riffle_row_report {
   const riffle_session* session;
   int32_t position, layer, kv_head;
   int32_t n_blocks, n_read; /* blocks held; blocks attended (selectors may read parts of them) */
-  int64_t n_tokens, n_tokens_read; /* that the query sees (a layer's sliding window); attended */
-  int64_t index_bytes;             /* read to choose them */
-  int32_t n_group;                 /* query heads of the group */
-  const float* coverage;           /* n_group values in [0,1]; NULL without with_coverage */
-  const int32_t* blocks;           /* n_read block indices, in the order attended */
+  int64_t n_tokens,
+      n_tokens_read;   /* tokens that the query sees (a layer's sliding window); attended tokens */
+  int64_t index_bytes; /* read to choose them */
+  int32_t n_group;     /* query heads of the group */
+  const float* coverage; /* n_group values in [0,1]; NULL without with_coverage */
+  const int32_t* blocks; /* n_read block indices, in the order attended */
 } riffle_row_report;
 typedef void (*riffle_row_report_fn)(void* user, const riffle_row_report* report);
 RIFFLE_API riffle_status riffle_set_row_report(riffle_context* context, riffle_row_report_fn report,

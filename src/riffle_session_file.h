@@ -1,12 +1,12 @@
 /* riffle_session_file.h: sessions on disk. The rules of riffle.h hold.
  *
- * What was read once need not be read again: a saved session goes on as if the program had never
- * ended. The next logits are those that the session itself would give, bit for bit, for every
+ * A text that was read once need not be read again: a saved session goes on as if the program had
+ * never ended. The next logits are those that the session itself would give, bit for bit, for every
  * selector, and for every device, pool and number of threads that gives these bits. A file fits the
  * model that it was made with (its shape, some bytes of every matrix, its tokenizer, its RoPE) and
  * contexts with the same kv and block. The index (digests, codes) is rebuilt; scores that selector
  * lfps has learnt from past attention are in the file. The file holds the text: each save leaves it
- * to its owner alone (mode 0600).
+ * readable by its owner only (mode 0600).
  */
 #ifndef RIFFLE_SESSION_FILE_H
 #define RIFFLE_SESSION_FILE_H
@@ -20,11 +20,11 @@ extern "C" {
 typedef struct riffle_session_file riffle_session_file; /* a saved session, open for reading */
 
 /* Saves the session to a file. If the session was loaded from this file or saved to it before, and
- * nobody else has saved to it since, only what is new is written, behind what is there. Else a new
- * file takes the place of the one that was there. If path is a link, its target is written, and
- * made if it does not exist. Whenever the program or the machine stops, the file holds the session
- * as it was saved last, or as it is saved now. Saving forgets the selection that selector
- * tokenselect would use again: the next step selects anew.
+ * no other program has saved to it since, only new data is appended. Else a new file takes the
+ * place of the old one. If path is a link, its target is written, and made if it does not exist.
+ * Whenever the program or the machine stops, the file holds the session as it was saved last, or as
+ * it is saved now. Saving drops the selection that selector tokenselect would use again: the next
+ * step selects again.
  *
  * n_tokens: 0: the session. Else a session of its first n_tokens, as riffle_session_fork would make
  * it, in a new file. data: bytes of the application that the file keeps, at most 1 GiB; may be
@@ -33,7 +33,7 @@ typedef struct riffle_session_file riffle_session_file; /* a saved session, open
  * RIFFLE_FILE_CHANGED and changes nothing; if there is no file, the session is saved. Out: the id
  * of the new save.
  *
- * RIFFLE_IO also if the disk is full, with nothing left behind; RIFFLE_BAD_ARGUMENT if there is a
+ * RIFFLE_IO also if the disk is full, with nothing left over; RIFFLE_BAD_ARGUMENT if there is a
  * file of another kind at path; RIFFLE_FILE_CHANGED, RIFFLE_ABORTED if the callback says so: the
  * file is as before. */
 RIFFLE_API riffle_status riffle_session_save(riffle_session* session, const char* path,
@@ -41,14 +41,14 @@ RIFFLE_API riffle_status riffle_session_save(riffle_session* session, const char
                                              uint64_t* save_id, const riffle_options* options);
 
 /* Before work whose result is to be saved at path: RIFFLE_OK, or the error that riffle_session_save
- * would give for this path alone: RIFFLE_BAD_ARGUMENT if something other than a session is there,
+ * would give because of this path: RIFFLE_BAD_ARGUMENT if it names something other than a session,
  * RIFFLE_IO if its folder is missing or cannot be written to. Changes nothing. */
 RIFFLE_API riffle_status riffle_session_check_path(const char* path, char* err, size_t err_size);
 
 /* Opens a saved session. All but the keys and values is read and checked here. The file must not be
  * shortened or written to by others while it is open or a session of it lives: on the CPU its
- * blocks are read where they lie in the file's mapping, so what is cut off raises SIGBUS. riffle
- * itself never writes over what is there. Errors: RIFFLE_IO, RIFFLE_BAD_SESSION, RIFFLE_UNSUPPORTED
+ * blocks are read in the file's mapping, so reading a part that was cut off raises SIGBUS. riffle
+ * itself never writes over saved bytes. Errors: RIFFLE_IO, RIFFLE_BAD_SESSION, RIFFLE_UNSUPPORTED
  * (another version). */
 RIFFLE_API riffle_status riffle_session_file_open(const char* path, riffle_session_file** file,
                                                   char* err, size_t err_size);
@@ -56,12 +56,12 @@ RIFFLE_API riffle_status riffle_session_file_open(const char* path, riffle_sessi
 RIFFLE_API void riffle_session_file_free(riffle_session_file* file);
 
 /* Facts of the file, valid while it is open:
- *   model, architecture: of the model that it was made with
+ *   model, architecture: names of the model that it was made with
  *   n_tokens, n_layers, n_kv_heads, head_dim, vocab_size, block_size
  *   kv: the type of keys and values: "f16", "f32" or "q8"
  *   has_logits: the next token can be drawn without running the last one again
  *   list_positions: keys are held for positions list
- *   state: whose learnt scores are in it: selector and settings; "": none
+ *   state: selector and settings whose learnt scores are in it; "": none
  *   created, saved: the first and the last save: seconds since 1970; saves: their number
  *   newest_damaged: the newest save is damaged, and all this is of the one before
  *   file_bytes; kv_bytes: of the blocks that are in use */

@@ -27,8 +27,8 @@ RIFFLE_API riffle_status riffle_step(riffle_context* context, riffle_session* co
 RIFFLE_API const float* riffle_logits(const riffle_session* session);
 
 /* Answers as riffle_generate, for several sessions of one context at once. Texts are the same as
- * one by one. options: NULL, or one for each session, of which each may be NULL. results: one for
- * each, or NULL. index in the callback is the position in sessions. */
+ * one by one. options: NULL, or one for each session; each may be NULL. results: one for each, or
+ * NULL. index in the callback is the position in sessions. */
 RIFFLE_API riffle_status riffle_generate_many(riffle_context* context,
                                               riffle_session* const* sessions,
                                               const riffle_options* const* options,
@@ -37,7 +37,7 @@ RIFFLE_API riffle_status riffle_generate_many(riffle_context* context,
 
 /* Returns the longest length, of at most n_tokens, to which the session can be cut or forked.
  * Without sliding windows it is n_tokens, or the session's length if that is less. Layers with a
- * sliding window that is shorter than the context keep KV for their window alone. A session of such
+ * sliding window that is shorter than the context keep KV only for their window. A session of such
  * a model can be cut to 0, to any of its last 64 tokens, and to the ends of its last two prompts
  * (riffle_prefill, riffle_prefill_scored, riffle_prefill_to) or up to 64 tokens before them. For a
  * fork, the place where it was forked counts as such an end. Other lengths may be possible too. */

@@ -1,4 +1,4 @@
-/* riffle_text.h: text to tokens and back, conversations, and what a vocabulary has. The rules of
+/* riffle_text.h: text to tokens and back, conversations, and facts of a vocabulary. The rules of
  * riffle.h hold.
  */
 #ifndef RIFFLE_TEXT_H
@@ -36,7 +36,7 @@ RIFFLE_API riffle_status riffle_detokenize(riffle_model* model, const int32_t* t
  * "<0x0A>"), or NULL if out of range. */
 RIFFLE_API const char* riffle_token_piece(const riffle_model* model, int32_t token);
 
-/* Writes the bytes that a token stands for inside of a text; they need not be whole UTF-8
+/* Writes the bytes of a token inside of a text; they need not be whole UTF-8
  * characters. Control tokens: none. RIFFLE_BAD_ARGUMENT if the token is not in the vocabulary. */
 RIFFLE_API riffle_status riffle_token_bytes(riffle_model* model, int32_t token, char* bytes,
                                             size_t capacity, size_t* n_bytes);
@@ -51,14 +51,14 @@ RIFFLE_API bool riffle_is_end_token(const riffle_model* model, int32_t token);
 RIFFLE_API const char* riffle_chat_template_name(size_t index);
 
 /* Forms a conversation as tokens, ready for the model to answer. The model's own template is
- * evaluated on the conversation, in bounded time and memory, and prints what Hugging Face's
- * apply_chat_template prints with a generation prompt. Option "chat-template" of riffle_model_load
+ * evaluated on the conversation, in bounded time and memory, and prints the same as Hugging Face's
+ * apply_chat_template with a generation prompt. Option "chat-template" of riffle_model_load
  * replaces it by one of riffle's formats, for conversations [system,] user, assistant, user, ... If
  * the last message is an assistant's, the tokens end with its content, and the model continues it
- * (as with continue_final_message); if that message is empty, it is left out. Only what the
- * template spells out becomes control tokens. A message that spells one stays plain text. The token
- * that ends a turn in the template (<|im_end|>, <|eot_id|>) ends answers too. The template gets a
- * message's reasoning as reasoning_content and drops or keeps it. Options:
+ * (as with continue_final_message); if that message is empty, it is left out. Only text of the
+ * template becomes control tokens. A message that spells one stays plain text. The token that ends
+ * a turn in the template (<|im_end|>, <|eot_id|>) ends answers too. The template gets a message's
+ * reasoning as reasoning_content and drops or keeps it. Options:
  *
  *     thinking          default, on or off: enable_thinking of the template
  *     reasoning-effort  low, medium or high: how long the model is to reason; "": the template's

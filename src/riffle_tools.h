@@ -21,7 +21,7 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  * RIFFLE_OUT_OF_MEMORY, with the smallest budget that works in the text, if gpu-mem is too small,
  * if slots are too many for this machine, or (cuda) if the KV of all full sessions does not fit
  * host memory. RIFFLE_NO_SLOT, with the smallest number that works, if slots are too few. *plan is
- * there in all these cases, and NULL after other errors; free it with riffle_info_free. With ctx 0
+ * set in all these cases, and NULL after other errors; free it with riffle_info_free. With ctx 0
  * they are errors only if 1024 tokens do not fit either, and *plan is for 1024 tokens then, or for
  * the trained length if that is less, or if slots are too few or too many at any length. Its facts
  * are bytes unless said:
@@ -30,8 +30,8 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  * - total: their sum less lent, which gpu-mem limits
  * - prompt: cuda: activations of a prompt, in addition to one or two layers of its KV
  *   (prefill_kv). Elsewhere they are among activations
- * - lent: of prompt and prefill_kv: lent by the pool while a prompt is read. Steps of other
- *   sessions between its pieces have so much less of the pool
+ * - lent: the part of prompt and prefill_kv that the pool lends while a prompt is read. Steps of
+ *   other sessions between its pieces have that much less of the pool
  * - prompt_host: host memory for a prompt of ctx tokens, or 0: the residual stream, if gpu-mem is
  *   too small for it, and 64 MiB of staging, if experts in host memory are copied to the GPU
  * - host_kv: the block store of one session of ctx tokens, in host memory. For layers with a
@@ -59,7 +59,8 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  *   everything in all sessions. The number follows from the device and, if there is a pool, from
  *   what it holds of each session. So another budget may change texts; a named selector prevents
  *   that
- * - selector: what the plan counts memory for: the selector given; for auto, dense if ctx is at
+ * - selector: the selector that the plan counts memory for: the given one; for auto, dense if ctx
+ *   is at
  *   most everything_below, else share
  * - selector_note: with auto what riffle_context_notice will say of it, else ""
  */
@@ -68,7 +69,7 @@ RIFFLE_API riffle_status riffle_plan_memory(riffle_model* model, const riffle_op
 
 /* ---- statistics */
 
-/* Facts of what the context has done since it was created or since riffle_reset_stats; valid until
+/* Facts of the context's work since it was created or since riffle_reset_stats; valid until
  * the next call for the same handle, and NULL if there is no memory:
  *
  * - prefill_tokens, decode_tokens, decode_steps: more tokens than steps where several sessions
@@ -108,11 +109,11 @@ RIFFLE_API void riffle_reset_stats(riffle_context* context);
  *   type: "switch", "integer", "size" (bytes), "number", "word" or "text"
  *   default: as riffle_options_get gives it
  *   words: the values by name, "dense|psa|topk", or the numbers that are allowed, "16|32|64"
- *   low, high, low_open, high_open: the range; open: that end itself is not allowed
+ *   low, high, low_open, high_open: the range; open: the end itself is not allowed
  *   range: in words: "more than 0, at most 1"; expected: "a number, more than 0, at most 1"
  *   flag, group, help: of the riffle command: "-c,--ctx"; help "": it has no flag of its own
  *   json, spec: its name in JSON output and in specs of riffle eval
- *   comparison: only for comparison with other choices: bench and eval alone have the flag
+ *   comparison: only for comparison with other choices: only bench and eval have the flag
  *   selectors, bases: of the selection: the selectors that read it, "psa|topk", and the bases with
  *     which twilight reads it */
 RIFFLE_API const riffle_info* riffle_setting_at(size_t index);
@@ -136,14 +137,14 @@ RIFFLE_API const char* riffle_nearest_word(const char* typed, const char* const*
 
 /* ---- weights */
 
-/* What weights can be converted to, from index 0; NULL beyond the last: "q8_0", "q6_k", "q5_k",
- * "q5_k_m", "q4_k", "q4_k_m", "q5_1", "q5_0", "q4_1", "q4_0", "f16", "bf16", "f32". Upper case is
- * accepted, and so are "q8" (q8_0), "q6" (q6_k), "q5" (q5_k) and "q4" (q4_k). All matrices get the
- * type; norms and biases are F32. A type with _m is a mix. In it these matrices get Q6_K: the
- * output matrix (the embedding, if it is the output too), and attention's v and the FFN's down
- * matrix in layers 0, 2, 4, ... and the last. If rows are no multiple of 256 values, Q4_K becomes
- * Q5_0, Q5_K becomes Q5_1 and Q6_K becomes Q8_0; if they are no multiple of 32, the type becomes
- * F16. */
+/* Returns the types that weights can be converted to, from index 0; NULL beyond the last: "q8_0",
+ * "q6_k", "q5_k", "q5_k_m", "q4_k", "q4_k_m", "q5_1", "q5_0", "q4_1", "q4_0", "f16", "bf16", "f32".
+ * Upper case is accepted, and so are "q8" (q8_0), "q6" (q6_k), "q5" (q5_k) and "q4" (q4_k). All
+ * matrices get the type; norms and biases are F32. A type with _m is a mix. In it these matrices
+ * get Q6_K: the output matrix (the embedding, if it is the output too), and attention's v and the
+ * FFN's down matrix in layers 0, 2, 4, ... and the last. If rows are no multiple of 256 values,
+ * Q4_K becomes Q5_0, Q5_K becomes Q5_1 and Q6_K becomes Q8_0; if they are no multiple of 32, the
+ * type becomes F16. */
 RIFFLE_API const char* riffle_weight_type_name(size_t index);
 
 /* Writes the model at `path` (as in riffle_model_load) to `out`, a GGUF file with all of its
@@ -155,7 +156,8 @@ RIFFLE_API const char* riffle_weight_type_name(size_t index);
  * disk full; the errors of riffle_model_load. result may be NULL; free it with riffle_info_free:
  *   n_params, weight_bytes_in, weight_bytes_out, file_bytes
  *   n_fallback: matrices that got another type, as their rows do not fit its blocks
- *   relative_error: of the converted matrices: root of sum (w' - w)^2 / sum w^2, where w are the
+ *   relative_error: error of the converted matrices: root of sum (w' - w)^2 / sum w^2, where w are
+ *   the
  *     source's values */
 RIFFLE_API riffle_status riffle_quantize(const char* path, const char* out,
                                          const riffle_options* options, riffle_info** result,

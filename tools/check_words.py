@@ -26,10 +26,7 @@ import tokenize
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Rooms that are not rewritten yet. The list only gets shorter.
-NOT_YET = (
-    "kernels/common/measure/", "kernels/cuda/attend/", "kernels/cuda/measure/", "kernels/cuda/select/", "src/api/",
-    "src/cli/", "src/measure/", "src/riffle", "src/select/",
-)
+NOT_YET = ()
 # Texts that others wrote, the training texts' questions, and the cases of this script's own test.
 NOT_OURS = ("tests/golden/", "tests/text/tokenizers/", "tests/tools/check_words_test.py", "tools/check_words.py")
 # Their string literals are data of tests, prompts and programs in other languages.

@@ -62,7 +62,7 @@ riffle_status riffle_plan_memory(riffle_model* model, const riffle_options* opti
     };
     try {
       plan_memory(*model->model, resolved, all);
-    } catch (const Error& e) {  // a plan that does not fit is told too
+    } catch (const Error& e) {  // a plan that does not fit is returned too
       if (e.status() == RIFFLE_OUT_OF_MEMORY || e.status() == RIFFLE_NO_SLOT) hand_over();
       throw;
     }

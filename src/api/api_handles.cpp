@@ -1,4 +1,4 @@
-// What the functions of riffle.h share.
+// Parts that the functions of riffle.h share.
 #include "api/api_handles.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the handles of riffle.h are, and the border that no exception crosses.
+// The structs behind the handles of riffle.h, and the border that no exception crosses.
 #pragma once
 #include <cstring>
 #include <mutex>
@@ -24,11 +24,12 @@ using ErrorText = char[512];
 struct riffle_model {
   std::unique_ptr<riffle::Model> model;
   riffle_info info;
-  std::mutex error_lock;                                      // threads may tokenise at once
-  std::mutex weights_lock;                                    // ... and create contexts
-  bool weights_checked = false;                               // for infinities and NaN
-  std::mutex tokens_lock;                                     // ... and grammars
-  std::shared_ptr<const riffle::grammar::TokenTries> tokens;  // of grammars, from the first one on
+  std::mutex error_lock;         // threads may tokenise at once
+  std::mutex weights_lock;       // ... and create contexts
+  bool weights_checked = false;  // for infinities and NaN
+  std::mutex tokens_lock;        // ... and grammars
+  std::shared_ptr<const riffle::grammar::TokenTries>
+      tokens;  // tries for grammars, from the first one on
   ErrorText error = "";
 };
 

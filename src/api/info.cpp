@@ -26,7 +26,7 @@ struct WeightShare {
   uint64_t n_params = 0, bytes = 0;
 };
 
-// What the matrices take in each type of weights, the one with most bytes first.
+// Returns the size of the matrices in each type of weights, the one with most bytes first.
 std::vector<WeightShare> weight_shares(Model& model) {
   std::vector<WeightShare> shares(kNumDTypes);
   for (const NamedTensor& t : named_tensors(model)) {

@@ -27,7 +27,7 @@ std::optional<uint64_t> parse_seed(const std::string& text) {
   return seed;
 }
 
-// "15043+1.5", "15043-inf": a token and what is added to its logit, as llama.cpp writes it.
+// "15043+1.5", "15043-inf": a token and the number that is added to its logit, in llama.cpp's form.
 riffle_logit_bias parse_logit_bias(const std::string& text) {
   const auto refuse = [&] {
     refuse_value(

@@ -29,7 +29,7 @@ namespace riffle::cli {
 // Everything the shared flags say. Built with the library's defaults; flags change it.
 struct CommonOptions {
   std::string model_path;  // -m; "" until resolve_model_path() (common.h, called by load_model)
-  Options options;         // of the model, the context, the selection and the answer
+  Options options;         // options of the model, the context, the selection and the answer
   std::vector<riffle_logit_bias> logit_bias;  // --logit-bias
   std::vector<std::string> breakers;          // --dry-sequence-breaker
   std::optional<uint64_t> seed;               // --seed; none: each command draws its own (seed.h)
@@ -39,7 +39,7 @@ struct CommonOptions {
   std::vector<std::pair<const SettingRow*, Flag>> selection_flags;  // as parsed
 };
 
-// Which groups of flags a subcommand takes. -m and -q always.
+// Groups of flags that a subcommand takes. It always takes -m and -q.
 enum FlagGroups : unsigned {
   CONTEXT_FLAGS = 1,      // settings of contexts
   SELECTION_FLAGS = 2,    // settings of the selection
@@ -74,7 +74,7 @@ enum class Unit : uint8_t { COUNT, BYTES };
 std::optional<uint64_t> size_of(const std::string& text, Unit unit);
 // Returns the examples of a size that messages give; all are accepted: "such as 4096 or 32K".
 const char* size_examples(Unit unit);
-// Bytes as a size that the user is told to give, rounded up: "24M".
+// Bytes as a size for an error's advice, rounded up: "24M".
 std::string least_size(uint64_t bytes);
 // An error for a plain number too small to be meant in bytes, such as 12 for 12G; "": the size is
 // plausible.

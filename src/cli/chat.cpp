@@ -47,7 +47,7 @@ class Chat {
     say_unread_settings(o_.common);
     say_unread_thinking(model_.get(), o_.common);
     context_ = create_context(model_.get(), o_.common.options, o_.common.quiet);
-    // On a terminal one Ctrl-C too many is soon pressed, and must not cost what is not saved.
+    // On a terminal one Ctrl-C too many is soon pressed, and must not cost unsaved text.
     InterruptGuard guard(context_.get(), editor_.interactive() ? InterruptGuard::EndsBy::TERM
                                                                : InterruptGuard::EndsBy::ANY);
     session_ = create_session(context_.get());
@@ -61,7 +61,7 @@ class Chat {
              o_.common.model_path.c_str(), n_ctx(), seed.empty() ? "" : (", " + seed).c_str());
     }
     for (;;) {
-      // A turn that failed leaves the conversation as it was. A pipe has nobody to see it, so the
+      // A turn that failed leaves the conversation as it was. Nobody reads a pipe's notices, so the
       // exit code tells.
       try {
         const Input input = read_input();
@@ -96,7 +96,7 @@ class Chat {
       clear_interrupted();
     }
     if (editor_.interactive()) std::fputs("\n", stderr);
-    if (unsaved_) keep();  // what no answer followed
+    if (unsaved_) keep();  // a message without an answer
     return code_;
   }
 
@@ -127,7 +127,7 @@ class Chat {
   struct Input {
     LineEditor::Got got;
     std::string text;         // a message, or a command with its "/"
-    bool is_command = false;  // never what was pasted with line breaks or stood in quotes
+    bool is_command = false;  // never text that was pasted with line breaks or was in quotes
   };
 
   Input read_input() {
@@ -160,7 +160,8 @@ class Chat {
                : got;
   }
 
-  // text: the line with the opening quotes. Reads on to the closing ones; leaves what is between.
+  // text: the line with the opening quotes. Reads on to the closing ones; leaves the text between
+  // them.
   LineEditor::Got read_quoted(std::string& text) {
     text.erase(0, kQuotes.size());
     while (!text.ends_with(kQuotes)) {
@@ -178,8 +179,8 @@ class Chat {
     return LineEditor::Got::LINE;
   }
 
-  // The chat goes to the file of --session. Ctrl-C in an answer stops the answer, and what it says
-  // is saved. Another Ctrl-C stops the saving.
+  // The chat goes to the file of --session. Ctrl-C in an answer stops the answer, and its text is
+  // saved. Another Ctrl-C stops the saving.
   void keep() {
     unsaved_ = true;
     if (o_.session.empty()) return;
@@ -293,19 +294,19 @@ class Chat {
     return true;
   }
 
-  // Whether path is --session's file, however it is written.
+  // Tells whether path is --session's file, however it is written.
   bool is_kept(const std::string& path) const {
     std::error_code error;
     return !o_.session.empty() &&
            (real_path(path) == real_path(o_.session) || fs::equivalent(path, o_.session, error));
   }
 
-  // The same before and after the file is there.
+  // The same before and after the file exists.
   static std::string real_path(const std::string& path) {
     std::error_code error;
     const fs::path target = link_target(fs::absolute(path, error));
     if (target.empty()) return path;
-    // weakly_canonical alone leaves a link as it is if the file is not there.
+    // weakly_canonical by itself does not follow a link to a missing file.
     const fs::path real = fs::weakly_canonical(target, error);
     return error ? path : real.string();
   }
@@ -369,9 +370,9 @@ class Chat {
            riffle_session_length(session_.get()), n_ctx());
   }
 
-  // Reads the conversation. What the session holds already and the template prints again is kept: a
-  // template that drops reasoning from earlier turns makes the rest be read anew. Returns whether
-  // the answer begins inside of reasoning.
+  // Reads the conversation. Keeps the tokens that the session holds and the template prints again.
+  // If a template drops reasoning from earlier turns, the rest is read anew. Returns whether the
+  // answer begins inside of reasoning.
   bool prefill(const std::vector<Message>& messages, const std::string& label) {
     const auto [tokens, in_reasoning] = chat_prompt(model_.get(), messages, o_.common.thinking);
     if (!opened_.tokens.empty())
@@ -391,16 +392,16 @@ class Chat {
     return in_reasoning;
   }
 
-  // Whether nothing of a prompt would go away with /clear: it has one message, and its document is
-  // its own.
+  // Returns true if /clear would drop nothing of the prompt: it has one message, and its document
+  // is its own.
   bool is_alone(const std::vector<Message>& messages) const {
     const bool has_system = !messages.empty() && messages[0].role == "system";
     return document_.empty() && messages.size() == (has_system ? 2 : 1);
   }
 
-  // How many of the tokens of an opened file the next prompt begins with, if nothing but that
-  // prompt is new. A template may print a kept answer otherwise than the model wrote it, without
-  // its reasoning above all.
+  // Returns the number of tokens of an opened file that the next prompt begins with, if nothing but
+  // that prompt is new. A template may print a kept answer otherwise than the model wrote it,
+  // without its reasoning above all.
   size_t expected_of_file() const {
     if (!document_.empty() || messages_.empty() || messages_.back().role != "assistant")
       return opened_.tokens.size();
@@ -414,8 +415,8 @@ class Chat {
     std::string document;
   };
 
-  // Of a kept conversation: up to its last question, which has its document in it. No messages: it
-  // has none.
+  // Returns a kept conversation up to its last question, which has its document in it. No messages:
+  // it has none.
   static Turn last_turn(std::vector<Message> messages) {
     while (!messages.empty() && messages.back().role != "user") messages.pop_back();
     return {std::move(messages), ""};
@@ -514,7 +515,7 @@ class Chat {
     if (result.finish == RIFFLE_FINISH_ABORTED) notice(quiet_, "[stopped]");
     if (result.finish == RIFFLE_FINISH_ABORTED && answer.text.empty() && answer.reasoning.empty())
       throw Exit(EXIT_INTERRUPTED, "");
-    // What was said stays said, also if it was cut short.
+    // The answer stays in the conversation, also if it was cut short.
     messages_ = std::move(turn.messages);
     messages_.push_back({"assistant", answer.text, answer.reasoning});
     unkept_ = true;
@@ -544,7 +545,7 @@ class Chat {
   Context context_;
   Session session_;
   std::vector<Message> messages_;
-  std::string said_;      // of the context's notice
+  std::string said_;      // part of the context's notice that was printed
   std::string document_;  // loaded, waiting for its question
   struct {
     std::string path;
@@ -554,7 +555,7 @@ class Chat {
   uint64_t kept_ = 0;  // the save that the file of --session should have; 0: no file
   std::map<std::string, uint64_t> saved_;  // the saves of this conversation in other files
   uint64_t answers_ = 0;                   // begun since the seed was set
-  uint64_t used_seed_ = 0;                 // of the last answer
+  uint64_t used_seed_ = 0;                 // seed of the last answer
   bool unsaved_ = false;                   // changed since it was saved in --session's file
   bool unkept_ = false;                    // something was read or said that is in no file
   int code_ = EXIT_OK;

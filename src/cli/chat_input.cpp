@@ -48,7 +48,7 @@ std::string without_backslashes(const std::string& text) {
   return out;
 }
 
-// The files whose path begins with what was typed. A quote at its beginning is kept.
+// Returns the files whose path begins with the typed text. A quote at its beginning is kept.
 std::vector<std::string> complete_path(const std::string& typed) {
   const bool quoted = typed.starts_with('"') || typed.starts_with('\'');
   const std::string quote = quoted ? typed.substr(0, 1) : "";
@@ -69,7 +69,7 @@ std::vector<std::string> complete_path(const std::string& typed) {
   return words;
 }
 
-// What /set can change, except the seed.
+// Returns the settings that /set can change, except the seed.
 std::vector<const SettingRow*> answer_settings() {
   std::vector<const SettingRow*> all;
   for (const char* kind : {"sampling", "answer"})

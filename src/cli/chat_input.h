@@ -1,4 +1,4 @@
-// What a user types in riffle chat: paths, settings, and what the Tab key offers.
+// Input of riffle chat: paths, settings, and completions by the Tab key.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace riffle::cli {
 
-// What /help prints.
+// Output of /help.
 extern const char* const kChatHelp;
 
 // The commands of chat, from /clear to /think.
@@ -20,8 +20,8 @@ const std::vector<std::string>& chat_commands();
 // there is a file whose name holds the backslash. Blanks need no quotes.
 std::string typed_path(const std::string& text);
 
-// What Tab offers behind this text: commands behind "/", paths behind "/load ", names behind
-// "/set ". For LineEditor.
+// Returns completions of this text: commands after "/", paths after "/load ", names after "/set ".
+// For LineEditor.
 Completion complete_chat(const std::string& before_cursor);
 
 // "temp", "top-k" and the others with their values, one a line. seed: the one in use.

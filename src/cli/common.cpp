@@ -35,7 +35,7 @@ int exit_code_of(riffle_status status) {
 
 namespace {
 [[noreturn]] void fail(riffle_status status, int code, const char* text) {
-  // Someone who presses Ctrl-C knows why it stopped.
+  // A user who presses Ctrl-C knows why it stopped.
   if (status == RIFFLE_ABORTED && interrupted()) throw Exit(EXIT_INTERRUPTED, "");
   throw Exit(code, text && *text ? text : riffle_status_name(status));
 }
@@ -142,8 +142,8 @@ Model load_model(CommonOptions& options) {
 }
 
 namespace {
-// Why device auto does not use a GPU, if that may surprise: a GPU is there and cannot be used. Most
-// machines have no GPU; `riffle info` says so there.
+// Why device auto does not use a GPU, if that may surprise: there is a GPU that cannot be used.
+// Most machines have no GPU; `riffle info` says so there.
 void say_no_gpu(riffle_model* model, const Options& options) {
   if (!options.is("device", "auto")) return;
   riffle_status status = RIFFLE_OK;
@@ -176,7 +176,7 @@ Context create_context(riffle_model* model, const Options& options, bool quiet) 
   o.set_progress(Progress::callback, &progress);
   const riffle_status status = riffle_context_create(model, o.get(), &context, err, sizeof err);
   progress.finish();
-  // What is refused here came from flags.
+  // Values that are refused here came from flags.
   if (status != RIFFLE_OK)
     fail(status, status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
   Context owner(context);
@@ -193,8 +193,8 @@ void share_host_memory(riffle_model* model, Options& options) {
   one.set("sessions", 1);
   const Facts plan = plan_of(model, one);
   if (plan.empty()) return;  // the error comes again, with its text
-  // Three quarters are for the KV and for what is kept beside it (INT4 keys, digests), which grows
-  // with it and which host-mem does not count.
+  // Three quarters are for the KV and for its index (INT4 keys, digests), which grows with it and
+  // which host-mem does not count.
   const double digests = plan.text("device") == "cuda" ? 0  // a GPU has them in its own memory
                                                        : plan.number("digests");
   const double kv = plan.number("host_kv"), beside = plan.number("selector_state") + digests;
@@ -256,8 +256,8 @@ Facts session_stats(riffle_session* session) {
 // ---- text and tokens ----
 
 namespace {
-// Calls fill(out, capacity, &n) once with a guess and, if that was too small, again with what it
-// asked for.
+// Calls fill(out, capacity, &n) once with a guess and, if that was too small, again with the
+// capacity that it asked for.
 template <typename Vector, typename Fill>
 Vector fill_buffer(riffle_model* model, size_t guess, Fill fill) {
   Vector out(guess, {});

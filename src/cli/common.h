@@ -1,4 +1,4 @@
-// What the subcommands share: handles that free themselves, errors with exit codes, text in and
+// Helpers of all subcommands: handles that free themselves, errors with exit codes, text in and
 // out, progress, tables. Answers go to stdout, everything else to stderr.
 #pragma once
 #include <chrono>
@@ -63,14 +63,14 @@ using Context = std::unique_ptr<riffle_context, HandleDeleter>;
 using Session = std::unique_ptr<riffle_session, HandleDeleter>;
 using Scheduler = std::unique_ptr<riffle_scheduler, HandleDeleter>;
 
-// -m, else $RIFFLE_MODEL, else the model shipped beside the executable. Throws Exit(EXIT_USAGE) if
-// there is none.
+// Returns -m, else $RIFFLE_MODEL, else the model shipped next to the executable. Throws
+// Exit(EXIT_USAGE) if there is none.
 std::string resolve_model_path(const std::string& flag);
 // A file in the model's folder.
 std::string beside_model(const std::string& model_path, const char* name);
 
-// Text for eval and demo to hide facts in: demo.txt beside the model, else the one shipped with
-// riffle. Throws Exit.
+// Returns the path of a text in which eval and demo hide facts: demo.txt next to the model, else
+// the one shipped with riffle. Throws Exit.
 std::string sample_text_path(const std::string& model_path);
 
 // Reduces more than two threads for each CPU that the process may use to one, with a notice.
@@ -79,14 +79,14 @@ int32_t usable_threads(int32_t n, bool quiet);
 // All three throw Exit. load_model draws a progress bar and stores the path it took in
 // options.model_path.
 Model load_model(CommonOptions& options);
-// Where no --host-mem was given, three quarters of the machine's memory, but at least one
+// Without --host-mem, sets it to three quarters of the machine's memory, but at least one
 // session's: so that a number of sessions neither shortens the context nor fills the machine.
 void share_host_memory(riffle_model* model, Options& options);
 // One line on stderr, unless quiet, where device auto found a GPU wanting, or no GPU although
 // gpu_mem is given.
 Context create_context(riffle_model* model, const Options& options, bool quiet);
-// What running with the options takes, whether it fits or not; empty after other errors. status and
-// error: of riffle_plan_memory; may be null.
+// Returns the plan of running with the options, whether it fits or not; empty after other errors.
+// status and error: of riffle_plan_memory; may be null.
 Facts plan_of(riffle_model* model, const Options& options, riffle_status* status = nullptr,
               std::string* error = nullptr);
 Session create_session(riffle_context* context);
@@ -99,8 +99,8 @@ Facts model_info(const riffle_model* model);
 // The name that the model's file carries, or the last part of its path.
 std::string model_name(const riffle_model* model, const std::string& path);
 Facts context_stats(riffle_context* context);
-// What is new in riffle_context_notice since `said`, to stderr: before an answer, since it tells
-// what the answer is worth, and again behind it (memory is pinned while a prompt is read). Returns
+// Prints the parts of riffle_context_notice that are not in `said` to stderr: before an answer,
+// since they tell its worth, and again after it (memory is pinned while a prompt is read). Returns
 // the whole notice.
 std::string say_notice(const riffle_context* context, bool quiet, const std::string& said = "");
 Facts session_stats(riffle_session* session);
@@ -114,7 +114,7 @@ std::string token_bytes(riffle_model* model, int32_t token);
 
 struct Message {
   std::string role, content;
-  std::string reasoning = {};  // of an assistant; "": none
+  std::string reasoning = {};  // an assistant's reasoning; "": none
 };
 std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>& messages);
 struct ChatPrompt {
@@ -172,8 +172,8 @@ class Progress {
   // Loading, converting and uploading weights say which they are; others have the label given.
   static bool callback(void* self, const riffle_progress* p);
   void update(double done, double total);  // for work counted here, e.g. questions of an eval
-  // Whether a picture now would be shown; then show it under another label. total 0: not known, no
-  // bar.
+  // Returns true if a picture would be shown now. show(): shows it under another label. total 0:
+  // not known, no bar.
   bool due() const;
   void show(std::string label, double done, double total);
   void clear();  // before something else goes to the terminal; the next picture draws the bar again
@@ -219,7 +219,7 @@ std::string percent(double value);              // "9.7%", or "-" for NaN
 std::string stats_line(const Facts& stats);
 std::string seed_text(const Options& answer);  // "seed 17"; "" if the answer is greedy
 
-Json stats_json(const Facts& stats);  // counters; rates and percentages beside them
+Json stats_json(const Facts& stats);  // counters, with rates and percentages
 Json selection_json(const Options& options);
 Json context_json(const Options& options);
 void print_json(const Json& json);  // dump and a newline to stdout

@@ -16,7 +16,7 @@ std::vector<int32_t> document_tokens(riffle_model* model, const SavedText& text,
 bool is_same_document(const SavedText& a, const SavedText& b);
 
 // After Ctrl-C: keeps the tokens of the document that the session holds, unless the file holds
-// something else. Returns what is kept. Another Ctrl-C ends the process. n_tokens: number of
+// something else. Returns the kept document. Another Ctrl-C ends the process. n_tokens: number of
 // tokens of the whole document.
 std::string keep_begun(const std::string& path, SavedText text, riffle_context* context,
                        riffle_session* session, size_t n_tokens, bool quiet);

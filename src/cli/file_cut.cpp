@@ -15,8 +15,8 @@
 namespace riffle::cli {
 namespace {
 
-// Of a line of /proc/self/maps, "FROM-TO rwxp OFFSET DEVICE INODE /PATH": the path if the address
-// lies in it; else "".
+// Returns the path in a line of /proc/self/maps, "FROM-TO rwxp OFFSET DEVICE INODE /PATH", if the
+// address lies in it; else "".
 std::string_view path_of(std::string_view line, uintptr_t address) {
   uintptr_t from = 0, to = 0;
   const char* const end = line.data() + line.size();
@@ -67,7 +67,7 @@ void say_name(std::string_view path) {
 }
 
 void on_bus_error(int, siginfo_t* info, void*) {
-  char text[8192];  // the longest line and what is read behind it
+  char text[8192];  // the longest line and the bytes read after it
   const std::string_view path = mapped_file(reinterpret_cast<uintptr_t>(info->si_addr), text);
   say("riffle: ");
   say_name(path.empty() ? "a model's or a session's file" : path);

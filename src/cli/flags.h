@@ -21,9 +21,9 @@ class Flag {
   explicit Flag(CLI::Option* option) : option_(option) {}
 
   Flag& group(const std::string& title);
-  Flag& value(const std::string& name);  // what the help calls its value: "FILE"
+  Flag& value(const std::string& name);  // the help's name of its value: "FILE"
   Flag& help(const std::string& text);
-  Flag& standard(const std::string& text);  // what the help shows as the default
+  Flag& standard(const std::string& text);  // the help's text of the default
   Flag& shows_default();                    // the value that the target has now
   // The check returns what is wrong with the value; "": nothing.
   Flag& check(const std::function<std::string(const std::string&)>& error_of);

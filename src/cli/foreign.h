@@ -1,4 +1,4 @@
-// Flags and commands of llama.cpp, Ollama and their like, and what riffle has in their place.
+// Flags and commands of llama.cpp, Ollama and their like, and riffle's replacements for them.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@ struct ForeignFlag {
   std::vector<std::string> spellings;
   // riffle's flag that means the same. Null: none.
   const char* ours;
-  // What to do, for commands without that flag. Null: name the commands that have it.
+  // Advice for commands without that flag. Null: names the commands that have it.
   const char* answer;
 };
 const std::vector<ForeignFlag>& foreign_flags();

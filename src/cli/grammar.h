@@ -18,7 +18,7 @@ struct GrammarDeleter {
 };
 using Grammar = std::unique_ptr<riffle_grammar, GrammarDeleter>;
 
-// What a flag asks for, before there is a model.
+// The grammar that a flag asks for, before there is a model.
 struct GrammarText {
   riffle_grammar_kind kind = RIFFLE_GRAMMAR_GBNF;
   std::string name;  // the file's, or the flag's if that holds the text itself; "": no flag
@@ -51,8 +51,8 @@ class GrammarCache {
 std::shared_ptr<const riffle_grammar> continued_grammar(const riffle_grammar* grammar,
                                                         const std::string& text);
 
-// Whether an answer may begin with reasoning before what the grammar constrains. message: the
-// prompt was formed by a chat template.
+// Returns whether an answer may begin with reasoning, before the part that the grammar constrains.
+// message: the prompt was formed by a chat template.
 const char* reasoning_of(bool message, bool in_reasoning, const Thinking& thinking);
 
 }  // namespace riffle::cli

@@ -34,7 +34,7 @@ std::string wrapped(const std::string& text, size_t at, size_t indent) {
   return out + "\n";
 }
 
-// "N" for what the parser calls INT, without the descriptions of its checks.
+// "N" in place of the parser's INT, without the descriptions of its checks.
 std::string type_of(const CLI::Option& option) {
   std::string type = option.get_type_name();
   type.resize(std::min(type.find(':'), type.size()));
@@ -58,12 +58,12 @@ std::string line_of(const CLI::Option& option, bool all) {
   if (all)
     text += names_of("not with", option.get_excludes()) + names_of("with", option.get_needs());
   if (option.get_type_size() != 0) {
-    // The value of a flag that is on without it stands behind an equals sign.
+    // The value of a flag that is on without it follows an equals sign.
     const bool optional = option.get_items_expected_max() == 0;
     if (const std::string type = type_of(option); !type.empty())
       left += optional ? "[=" + type + "]" : " " + type;
     if (option.get_required()) text += "; required";
-    // The text says what the default means if that is not what it says: "0: what fits".
+    // The text explains a default that does not explain itself: "0: what fits".
     std::string standard = option.get_default_str();
     if (standard.size() > 60)  // a list that needs more than one line
       for (size_t at = 0; (at = standard.find(',', at)) != standard.npos; at += 2)
@@ -77,7 +77,7 @@ std::string line_of(const CLI::Option& option, bool all) {
   return left + wrapped(text, kIndent, kIndent);
 }
 
-// Lines as they are, but for those that are too long.
+// Keeps lines, except those that are too long.
 std::string paragraph(const std::string& text) {
   std::string out;
   std::istringstream lines(text);

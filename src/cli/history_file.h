@@ -1,4 +1,4 @@
-// Where riffle chat keeps the lines that were typed.
+// The file in which riffle chat keeps the lines that were typed.
 #pragma once
 #include <string>
 
@@ -8,9 +8,9 @@ namespace riffle::cli {
 // paths of the latter two that are not absolute are ignored. "": none.
 std::string history_path();
 
-// The file that history may be read from and written to: path, or what it links to, also if that is
-// not there yet. "" where keeping history would do harm: a device, a pipe, a folder, or a file that
-// holds something else.
+// The file that history may be read from and written to: path, or the target of a link, also if it
+// does not exist yet. "" where keeping history would do harm: a device, a pipe, a folder, or a file
+// that holds something else.
 std::string history_target(const std::string& path);
 
 }  // namespace riffle::cli

@@ -1,4 +1,4 @@
-// riffle info: facts of a model, and what running it would take.
+// riffle info: facts of a model, and the memory that running it would take.
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@
 namespace riffle::cli {
 namespace {
 
-// The settings of the selection that change what running takes.
+// The settings of the selection that change the memory plan.
 constexpr const char* kPlanned[] = {"selector",    "rank",          "microbatch",
                                     "sink-blocks", "recent-blocks", "select-tokens",
                                     "init-tokens", "local-tokens"};
@@ -29,7 +29,7 @@ struct WeightShare {
   int64_t n_params = 0, bytes = 0;
 };
 
-// What the matrices take in each type of weights, the one with most bytes first.
+// Returns the size of the matrices in each type of weights, the one with most bytes first.
 std::vector<WeightShare> weight_shares(const Facts& model) {
   std::vector<WeightShare> shares;
   for (int64_t i = 0; i < model.count("n_weight_types"); ++i) {
@@ -117,7 +117,7 @@ Json plan_json(const Facts& p, riffle_status status, const std::string& error) {
           {"error", status == RIFFLE_OK ? Json(nullptr) : Json(error)}};
 }
 
-// Parameters that a token uses: all but those of the experts that it is not sent to.
+// Parameters that a token uses: all except those of the experts that it is not sent to.
 double token_params(const Facts& i) {
   return i.number("n_params") -
          i.number("expert_params") * (1 - i.number("n_experts_used") / i.number("n_experts"));
@@ -144,7 +144,7 @@ std::string in_layers(int n, const Facts& i) {
   return n == i.id("n_layers") ? "" : text_of(" in %d of %d layers", n, i.id("n_layers"));
 }
 
-// How a model's text becomes tokens, as its vocabulary shows it.
+// Facts about a model's tokenizer, as its vocabulary shows them.
 struct TokenizerFacts {
   const char* kind = "none";  // its pieces mark a space as sentencepiece does, or as GPT-2's bytes
   int n_pieces = 0;
@@ -184,7 +184,7 @@ std::string tokenizer_text(const riffle_model* model, const Facts& i) {
   return text;
 }
 
-// What attention has beyond products and softmax.
+// Returns the features of attention beyond products and softmax.
 std::string attention_text(const Facts& i) {
   std::vector<std::string> parts;
   const std::string norm = i.text("qk_norm");
@@ -234,7 +234,7 @@ void print_info(const riffle_model* model, const std::string& path, const std::s
   t.print_left();
 }
 
-// What a prompt takes beside its KV, and from where.
+// Returns the memory of a prompt besides its KV, and its source.
 std::string prompt_text(const Facts& p) {
   const auto bytes = [&](const char* name) { return human_bytes(p.number(name)); };
   std::string text = bytes("prompt");
@@ -293,8 +293,8 @@ std::string gpu_text(riffle_model* model, const Options& options) {
   return plan_of(model, o).text("device_note");  // a plan that does not fit has the note too
 }
 
-// What running takes, and whether that fits: RIFFLE_OK, RIFFLE_OUT_OF_MEMORY or RIFFLE_NO_SLOT,
-// with the plan filled in. Throws Exit for other errors.
+// The memory that running takes, and whether it fits: RIFFLE_OK, RIFFLE_OUT_OF_MEMORY or
+// RIFFLE_NO_SLOT, with the plan filled in. Throws Exit for other errors.
 struct Planned {
   Facts plan;
   riffle_status status = RIFFLE_OK;
@@ -312,7 +312,7 @@ Planned plan_for(riffle_model* model, const Options& options) {
 int session_info(const InfoOptions& o) {
   const SessionFile file(o.file);
   const Facts i = file.info();
-  // Other programs' files, and those of batch --prefix-cache, have a session alone.
+  // Other programs' files, and those of batch --prefix-cache, have only a session.
   const bool has_text = file.has_text();
   const SavedText text = has_text ? file.text() : SavedText{};
   if (o.common.json) {

@@ -60,8 +60,8 @@ int KeyReader::next(wchar_t* out, bool raw) {
   return 1;
 }
 
-// A byte that does not continue a character ends it, and counts for itself: the Enter key sends
-// what was typed, whatever a terminal of another encoding sent before.
+// A byte that does not continue a character ends it, and counts for itself: the Enter key sends the
+// typed text, whatever a terminal of another encoding sent before.
 void KeyReader::character(int first) {
   mbstate_t state{};
   for (int b = first;; b = byte(-1)) {
@@ -97,7 +97,7 @@ void KeyReader::escape() {
       kMetaLetters.find(static_cast<char>(b)) != kMetaLetters.npos)
     return emit((std::string("\033") + static_cast<char>(b)).c_str());
   if (!together || b < ' ') {
-    pushed_ = b;  // Escape alone means nothing here
+    pushed_ = b;  // Escape by itself means nothing here
     return;
   }
   character(b);  // an unknown Meta key: it goes with its character

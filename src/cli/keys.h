@@ -21,10 +21,10 @@ class KeyReader {
   using Source = std::function<int(int ms)>;
   explicit KeyReader(Source source) : source_(std::move(source)) {}
 
-  // The next character, as EL_GETCFN of libedit has it: 1, and the character; 0 at the end; -1:
-  // stopped. raw: of pasted text, in which no key is meant.
+  // Returns the next character, in the form of libedit's EL_GETCFN: 1, and the character; 0 at the
+  // end; -1: stopped. raw: of pasted text, in which no key is meant.
   int next(wchar_t* out, bool raw = false);
-  // What Delete and the mark of pasted text become; the line editor binds them.
+  // Sequences for Delete and for the mark of pasted text; the line editor binds them.
   static constexpr char kDelete[] = "\033[3~", kPaste[] = "\033[200~";
 
  private:

@@ -75,7 +75,7 @@ class StopGuard {
   }, old_continue_{};
 };
 
-// What all words begin with, in whole UTF-8 characters.
+// Returns the common beginning of all words, in whole UTF-8 characters.
 std::string common_beginning(const std::vector<std::string>& words) {
   size_t n = words[0].size();
   for (const std::string& word : words) {
@@ -92,7 +92,7 @@ std::string common_beginning(const std::vector<std::string>& words) {
 struct LineEditor::State {
   EditLine* el = nullptr;
   History* history = nullptr;
-  std::FILE* screen = nullptr;  // standard error as it is: libedit shows control characters itself
+  std::FILE* screen = nullptr;  // standard error unchanged: libedit shows control characters itself
   std::string history_file, prompt;
   TerminalHold hold;
   KeyReader keys{[this](int ms) { return read_byte(ms); }};
@@ -218,8 +218,8 @@ void LineEditor::State::save_history() {
   HistEvent event;
   bool whole = file && ::history(history, &event, H_SAVE_FP, file) >= 0;
   // Owner and mode stay: with sudo the file is the user's, and has to be the user's afterwards.
-  // H_SAVE_FP sets the mode, so this comes after it. Where a user may not give the file away, as to
-  // a group of others, it is for the user alone.
+  // H_SAVE_FP sets the mode, so this comes after it. If the user may not give the file away, as to
+  // a group of others, it is for the user only.
   struct stat before {};
   if (whole && ::stat(target.c_str(), &before) == 0) {
     const bool given = ::fchown(fd, before.st_uid, before.st_gid) == 0;

@@ -7,8 +7,8 @@
 
 namespace riffle::cli {
 
-// What the Tab key offers for the text before the cursor: each word can replace the text from byte
-// `from` on. No words: nothing to offer.
+// Completions by the Tab key for the text before the cursor: each word can replace the text from
+// byte `from` on. No words: there are none.
 struct Completion {
   size_t from = 0;
   std::vector<std::string> words;

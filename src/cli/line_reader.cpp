@@ -20,7 +20,7 @@ int write_all(int fd, std::string_view text) {
     if (n > 0) text.remove_prefix(static_cast<size_t>(n));
     if (n >= 0 || errno == EINTR) continue;
     if (errno != EAGAIN) return errno;
-    pollfd room{fd, POLLOUT, 0};  // a pipe that somebody has made non-blocking
+    pollfd room{fd, POLLOUT, 0};  // a pipe that another program has made non-blocking
     ::poll(&room, 1, 200);
   }
   return 0;

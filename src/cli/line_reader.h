@@ -9,7 +9,7 @@
 
 namespace riffle::cli {
 
-// Closes what it holds; not 0, 1 and 2.
+// Closes its file; not 0, 1 and 2.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
@@ -39,13 +39,13 @@ class LineReader {
   // WAIT, only without `wait`: nothing has come yet. Throws Exit.
   Got next(std::string& line, bool wait = true);
 
-  // Of the line that next gave.
+  // Facts about the line that next gave.
   size_t number() const { return number_; }  // from 1
   bool too_long() const { return too_long_; }
   bool whole() const { return whole_; }  // ended by a line break
   uint64_t offset() const {
     return offset_;
-  }  // of the first byte behind it, from where reading began
+  }  // first byte after the line, from the beginning of reading
 
  private:
   static constexpr size_t kBuffer = size_t{1} << 16;
@@ -54,7 +54,7 @@ class LineReader {
   size_t max_bytes_;
   bool (*stop_)();
   std::unique_ptr<char[]> buffer_;
-  std::string part_;  // what has come of a line
+  std::string part_;  // the part of a line that has come so far
   size_t at_ = 0, end_ = 0, number_ = 0;
   uint64_t offset_ = 0;
   bool any_ = false, too_long_part_ = false, too_long_ = false, whole_ = false, over_ = false;

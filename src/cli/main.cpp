@@ -47,7 +47,7 @@ void complain(const char* text) {
   std::fprintf(stderr, " %s\n", text);
 }
 
-// What an argument without a flag was meant for, by what the command takes.
+// Guesses the flag that an argument without one was meant for, from those that the command takes.
 std::string unexpected(const CLI::App& command, const std::vector<std::string>& typed) {
   const std::vector<std::string> rest = command.remaining();
   std::string text;
@@ -69,7 +69,8 @@ std::string unexpected(const CLI::App& command, const std::vector<std::string>& 
   return text;
 }
 
-// What the parser says of flags that do not go together or are missing, as found and expected.
+// Rewords the parser's error about flags that exclude each other or are missing, as found and
+// expected.
 std::string reworded(const CLI::ParseError& e) {
   const std::string text = e.what();
   const auto parts = [&](const std::string& between) {
@@ -152,7 +153,7 @@ int main(int argc, char** argv) {
     return EXIT_RUN;
   }
   const TerminalStreams streams;
-  // Character types only (for line editing); numbers stay as JSON and scripts want them.
+  // Character types only (for line editing); numbers keep the form that JSON and scripts need.
   if (!std::setlocale(LC_CTYPE, "") || std::strcmp(std::setlocale(LC_CTYPE, nullptr), "C") == 0)
     std::setlocale(LC_CTYPE, "C.UTF-8");
   watch_for_cut_files();

@@ -1,5 +1,5 @@
-// What measuring adds to the command line (src/measure/commands). A build of the core alone has
-// none of it: no_measure.cpp.
+// Measuring's part of the command line (src/measure/commands). A build of only the core has none of
+// it: no_measure.cpp.
 #pragma once
 #include <string>
 
@@ -10,9 +10,9 @@ namespace riffle::cli {
 // Adds the commands bench, demo and eval.
 void add_measure(CLI::App& app, Command& chosen);
 
-// Whether there are models of known shapes without a file.
+// Tells whether there are models of known shapes without a file.
 bool has_shapes();
-// Makes one with weights of this type, and says what it is. Throws Exit.
+// Makes one with weights of this type, and prints a description. Throws Exit.
 Model shape_model(const std::string& shape, const std::string& weights, std::string& name);
 
 }  // namespace riffle::cli

@@ -44,7 +44,7 @@ void Printable::put_byte(unsigned char byte, std::string& out) {
   if (!held_.empty()) {
     const auto lead = static_cast<unsigned char>(held_[0]);
     const bool follows = held_.size() == 1 ? may_follow(lead, byte) : (byte & 0xC0) == 0x80;
-    if (!follows) break_character(out);  // and this byte begins anew
+    if (!follows) break_character(out);  // and this byte begins a new one
   }
   if (held_.empty()) {
     length_ = length_of(byte);

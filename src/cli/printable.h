@@ -10,7 +10,8 @@ namespace riffle::cli {
 // the screen or draw false text. These become the six characters of their JSON escapes, such as
 // \u001b, so that JSON stays the same JSON:
 //   - C0 controls but \n and \t, DEL, and the C1 controls U+0080 to U+009F. \r\n becomes \n;
-//   - the overrides U+202D and U+202E, which alone show letters in another order than the text has.
+//   - the overrides U+202D and U+202E, the only ones that show letters in another order than the
+//   text's.
 //     Bidirectional marks, embeddings and isolates stay: Arabic and Hebrew text needs them.
 // Bytes that are no UTF-8 become U+FFFD, since terminals with 8-bit controls obey some of them.
 class Printable {
@@ -18,7 +19,7 @@ class Printable {
   // Returns the text that can be shown now. The beginning of a character, and \r, wait for the next
   // piece.
   std::string put(std::string_view piece);
-  std::string finish();  // what still waits
+  std::string finish();  // bytes that still wait
 
  private:
   void put_byte(unsigned char byte, std::string& out);
@@ -26,7 +27,7 @@ class Printable {
   void break_character(std::string& out);
 
   std::string held_;     // the beginning of a character
-  size_t length_ = 0;    // of that character
+  size_t length_ = 0;    // length of that character
   bool return_ = false;  // \r came last
 };
 

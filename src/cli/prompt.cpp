@@ -20,8 +20,8 @@ namespace {
 
 enum class Input {
   NONE,    // closed or not for reading, a terminal, /dev/null or another device, a file at its end
-  FILE,    // a file that nobody has read from
-  BEGUN,   // a file that somebody has read the beginning of
+  FILE,    // a file that no program has read from
+  BEGUN,   // a file whose beginning another program has read
   STREAM,  // a pipe, a FIFO or a socket
 };
 
@@ -107,7 +107,7 @@ PromptParts read_prompt_parts(const PromptFlags& flags, bool quiet) {
   } else if (parts.asked) {
     const Input input = standard_input();
     if (input == Input::FILE || input == Input::STREAM) parts.document = read_input(quiet, true);
-    // Line breaks alone are no document.
+    // Nothing but line breaks is no document.
     if (parts.document.find_first_not_of("\r\n") == std::string::npos) parts.document.clear();
   } else if (!is_terminal(STDIN_FILENO)) {
     parts.document = read_input(quiet, false);

@@ -11,8 +11,8 @@ namespace riffle::cli {
 // model was trained to see a document and a question so. With -f, standard input is left alone (-f
 // -: it is the file).
 //
-// With -p, standard input may be anything that the caller happens to have. What is read then:
-//   a pipe, a FIFO or a socket   to its end. It has to send something, or end, within kSilence
+// With -p, standard input may be anything that the caller happens to have. Then a pipe, a FIFO or a
+// socket is read to its end. It has to send something, or end, within kSilence
 //                                seconds. Scripts, ssh and CI can hand down a pipe that never ends:
 //                                riffle must not hang on it. A document may come late: riffle must
 //                                not answer without it. So silence is an error.
@@ -28,15 +28,14 @@ constexpr int kSilence = 10;
 // The parts of a prompt, as read.
 struct PromptParts {
   std::string document;  // from a file or standard input; "": none
-  std::string source;    // of the document: the file's name, or "standard input"
+  std::string source;    // source of the document: the file's name, or "standard input"
   std::string question;  // -p
   bool asked = false;    // -p was given
   std::string text() const;
 };
 
 void add_prompt_flags(CLI::App& app, PromptFlags& flags);
-// Throws Exit: EXIT_USAGE if nothing was given, EXIT_RUN if what was given is empty or cannot be
-// read.
+// Throws Exit: EXIT_USAGE if nothing was given, EXIT_RUN if it is empty or cannot be read.
 PromptParts read_prompt_parts(const PromptFlags& flags, bool quiet);
 // The text of these parts.
 std::string prompt_text(const PromptFlags& flags, bool quiet);
@@ -46,7 +45,7 @@ void say_piped_document(const PromptFlags& flags, const PromptParts& parts, bool
 // One line on stderr, unless quiet, if standard input holds text that prompt_text left alone.
 void say_unread_input(const PromptFlags& flags, bool quiet);
 
-// Whether the prompt becomes a user's message: run and read.
+// Flags that say whether the prompt becomes a user's message: run and read.
 struct MessageFlags {
   bool chat = false, raw = false;
   std::string system;
@@ -58,7 +57,7 @@ void exclude_raw(CLI::App& app);
 // can evaluate.
 bool is_message(const MessageFlags& flags, const CommonOptions& common, riffle_model* model);
 // Throws Exit if a long text certainly has more tokens than the context of these options holds, so
-// that nobody waits until all of it is tokenised.
+// that the user does not wait until all of it is tokenised.
 void check_length(riffle_model* model, const std::string& text, const Options& options);
 ChatPrompt question_prompt(riffle_model* model, const std::string& system, const std::string& text,
                            bool message, const Thinking& thinking);

@@ -19,7 +19,7 @@ struct ReadOptions {
 };
 
 // The session to go on with: that of the output, if it holds the beginning of this document, as
-// after Ctrl-C. Null: there is none. A notice says why one that is there cannot be used, as with
+// after Ctrl-C. Null: there is none. A notice says why an existing one cannot be used, as with
 // another model, other settings or damaged keys and values.
 Session begun_session(const ReadOptions& o, const SavedText& text, riffle_context* context,
                       const std::vector<int32_t>& tokens) {

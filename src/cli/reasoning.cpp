@@ -37,7 +37,7 @@ int32_t control_token(riffle_model* model, const std::string& mark) {
   return ids.size() == 1 && is_control(model, ids[0]) ? ids[0] : -1;
 }
 
-// Where both marks end in the same control token, it is the one behind a header.
+// If both marks end in the same control token, it is the one after a header.
 void find_headers(riffle_model* model, ReasoningMarks* marks) {
   const std::vector<int32_t> begin = mark_tokens(model, marks->begin),
                              end = mark_tokens(model, marks->end);
@@ -77,7 +77,7 @@ ReasoningSplit::ReasoningSplit(ReasoningMarks marks, bool in_reasoning)
 
 ReasoningSplit::Parts ReasoningSplit::put(int32_t token, std::string_view text) {
   Parts parts;
-  // Text that comes with a control token was held back until then and stands before it.
+  // Text that comes with a control token was held back until then and comes before it.
   held_ += text;
   if (token >= 0 && take_header(token, &parts)) return parts;
   if (token >= 0 && token == marks_.begin_token && state_ == State::BEFORE &&
@@ -93,7 +93,7 @@ ReasoningSplit::Parts ReasoningSplit::put(int32_t token, std::string_view text) 
   return parts;
 }
 
-// Whether the token is a part of a header; goes on to the next state.
+// Returns true if the token is a part of a header; goes on to the next state.
 bool ReasoningSplit::take_header(int32_t token, Parts* parts) {
   const auto& opening = marks_.header_tokens;
   const std::string& recipient = marks_.reasoning_recipient;
@@ -119,7 +119,7 @@ ReasoningSplit::Parts ReasoningSplit::finish() {
   return parts;
 }
 
-// Whether a header that the prompt has begun may go on like this: " to=" and a word.
+// Tells whether a header that the prompt has begun may go on like this: " to=" and a word.
 bool ReasoningSplit::may_be_recipient(std::string_view text) const {
   constexpr size_t kLongest = 100;
   const std::string& recipient = marks_.reasoning_recipient;

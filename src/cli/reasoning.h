@@ -12,8 +12,8 @@
 
 namespace riffle::cli {
 
-// What a model writes around its reasoning. A mark that is a control token does not show in the
-// text of an answer: its id tells.
+// Marks that a model writes around its reasoning. A mark that is a control token does not show in
+// the text of an answer: its id tells.
 struct ReasoningMarks {
   std::string begin, end;                    // "": the model has none
   int32_t begin_token = -1, end_token = -1;  // control tokens; -1: the mark is text
@@ -29,7 +29,7 @@ struct ReasoningMarks {
 };
 ReasoningMarks reasoning_marks(riffle_model* model);
 
-// Parts an answer as it comes. Reasoning stands at its beginning or nowhere. Neither part keeps the
+// Parts an answer as it comes. Reasoning is at its beginning or nowhere. Neither part keeps the
 // white space around the marks.
 class ReasoningSplit {
  public:
@@ -38,8 +38,8 @@ class ReasoningSplit {
   };
   // in_reasoning: the prompt has begun it.
   ReasoningSplit(ReasoningMarks marks, bool in_reasoning);
-  Parts put(int32_t token, std::string_view text);  // what is certain by now
-  Parts finish();                                   // what was held back
+  Parts put(int32_t token, std::string_view text);  // parts that are certain by now
+  Parts finish();                                   // parts that were held back
 
  private:
   enum class State { BEFORE, HEADER, REASONING, BETWEEN, ANSWER };
@@ -53,7 +53,7 @@ class ReasoningSplit {
   std::string held_;
 };
 
-// Shows reasoning on stderr if that is a terminal, dimmed where colours are wanted.
+// Shows reasoning on stderr if that is a terminal, dimmed if colours are on.
 class ReasoningView {
  public:
   explicit ReasoningView(bool quiet);
@@ -73,13 +73,13 @@ struct StreamedAnswer {
   std::string text, reasoning;
   std::vector<int32_t> tokens;
   std::chrono::steady_clock::time_point first{};  // when the first token came
-  std::string error;                              // what stopped it here; "": nothing
+  std::string error;                              // error that stopped it here; "": none
 
   StreamedAnswer(ReasoningMarks marks, bool in_reasoning, bool stream, bool quiet)
       : stream_(stream), split_(std::move(marks), in_reasoning), view_(quiet || !stream) {}
   // A riffle_token_fn; self is a StreamedAnswer.
   static bool on_token(void* self, size_t, const riffle_token* token);
-  void finish();  // what was held back
+  void finish();  // prints the text that was held back
 
  private:
   void take(const ReasoningSplit::Parts& parts);

@@ -79,7 +79,7 @@ Options answer_options(const RunOptions& o, bool message) {
   return answer;
 }
 
-// Whether the document begins with this text and the text ends at the end of a line.
+// Returns true if the document begins with this text and the text ends at the end of a line.
 bool begins_with(const std::string& document, std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   if (text.empty() || !document.starts_with(text)) return false;
@@ -87,7 +87,7 @@ bool begins_with(const std::string& document, std::string text) {
   return next == '\n' || next == '\r';
 }
 
-// The document of a session's file and what is asked about it. A user who gives the document again,
+// The document of a session's file, and the question about it. A user who gives the document again,
 // with -f or through a pipe, means the kept one.
 std::string prompt_of_session(const RunOptions& o, const std::string& kept, const PromptParts& p) {
   const char* const source = p.source.c_str();
@@ -101,7 +101,7 @@ std::string prompt_of_session(const RunOptions& o, const std::string& kept, cons
 }
 
 struct Times {
-  Clock::time_point start, ready, end;  // of the command; of the context; of the answer
+  Clock::time_point start, ready, end;  // start of the command; context ready; end of the answer
 };
 
 Json timings_json(const Times& times, const StreamedAnswer& answer) {
@@ -113,11 +113,11 @@ Json timings_json(const Times& times, const StreamedAnswer& answer) {
           {"total_seconds", seconds(times.end)}};
 }
 
-// What is asked, in parts: read before the model is loaded, and formed with it.
+// The question, in parts: read before the model is loaded, and formed with it.
 struct Question {
   PromptParts parts;
-  std::optional<SessionFile> file;  // of --session, if it is there already
-  bool makes_file = false;          // a document and a question make one that is not there yet
+  std::optional<SessionFile> file;  // file of --session, if it exists already
+  bool makes_file = false;          // a document and a question make one that does not exist yet
   std::string prompt, system;
   bool message = false;  // formed by a chat template
 };
@@ -180,7 +180,7 @@ std::string read_document(const RunOptions& o, const Question& q, riffle_model* 
 struct Outcome {
   const StreamedAnswer& answer;
   const riffle_result& result;
-  const Options& options;  // of the answer
+  const Options& options;  // options of the answer
   const Times& times;
   size_t prompt_tokens;
   const Facts& plan;
@@ -247,7 +247,7 @@ int run_main(RunOptions& o) {
   };
   ChatPrompt formed;
   if (!q.file) formed = form();
-  // What AUTO stands for; whatever is wrong with the options, creating the context says.
+  // The plan names the selector of AUTO. Errors of the options show when the context is created.
   const Facts plan = o.common.json ? plan_of(model.get(), o.common.options) : Facts();
   say_unread_settings(o.common);
   say_unread_thinking(model.get(), o.common);

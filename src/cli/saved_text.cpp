@@ -4,7 +4,7 @@
 
 namespace riffle::cli {
 
-// The format of what is kept beside a session.
+// The format of the data that is kept with a session.
 static constexpr int kFormat = 1;
 
 std::string packed(const SavedText& t) {

@@ -1,4 +1,4 @@
-// What riffle keeps in a session's file beside the session.
+// Data of riffle's command line in a session's file.
 #pragma once
 #include <string>
 #include <string_view>
@@ -11,12 +11,11 @@ namespace riffle::cli {
 struct SavedText {
   bool chat = false;          // else a document
   bool message = false;       // a document: the question about it is to be a user's message
-  std::string document = {};  // of a chat: loaded, waiting for its question
-  std::string system = {};    // of a document
-  // Of a document: the tokens of all of it, if the session holds only a beginning of them. 0: it
-  // holds all.
+  std::string document = {};  // the document; a chat's: loaded, waiting for its question
+  std::string system = {};    // system message of a document
+  // Number of tokens of a document, if the session holds only its beginning. 0: it holds all.
   size_t all_tokens = 0;
-  std::vector<Message> messages = {};  // of a chat
+  std::vector<Message> messages = {};  // messages of a chat
 };
 
 std::string packed(const SavedText& text);

@@ -77,8 +77,8 @@ std::vector<int32_t> SessionFile::tokens() const {
 
 void say_read_again(const std::string& path, const std::vector<int32_t>& held, size_t expected,
                     const riffle_session* session, const std::vector<int32_t>& prompt, bool quiet) {
-  // The first letters of a question may join a document's last ones, and what a chat template puts
-  // behind a document gives way to the question.
+  // The first letters of a question may join a document's last ones, and the question replaces the
+  // text that a chat template puts after a document.
   constexpr size_t kFew = 32;
   const size_t most = std::min(held.size(), prompt.size());
   const size_t same =
@@ -132,7 +132,7 @@ void check_document_target(const std::string& path) {
     const SessionFile file(path);
     if (file.has_text() && !file.text().chat) return;
   } catch (const Exit&) {
-    // not_replaced says what is wrong with the file.
+    // not_replaced names the file's problem.
   }
   throw not_replaced(EXIT_USAGE, path, "a new file or a document of riffle read");
 }

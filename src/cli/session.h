@@ -36,7 +36,7 @@ class SessionFile {
 
 // Before a prompt is read into a session that was loaded: says how many of the `held` tokens of its
 // file are read again, and where the prompt differs. Says nothing if the prompt has the first
-// `expected` of them, or all but the few that a question after them may change.
+// `expected` of them, or all except the few that a question after them may change.
 void say_read_again(const std::string& path, const std::vector<int32_t>& held, size_t expected,
                     const riffle_session* session, const std::vector<int32_t>& prompt, bool quiet);
 
@@ -45,9 +45,9 @@ void check_session_target(const std::string& path);
 // The same for a document of riffle read: it replaces only such documents.
 void check_document_target(const std::string& path);
 
-// Whether save_session would make a new file at path, or fill an empty one.
+// Tells whether save_session would make a new file at path, or fill an empty one.
 bool is_new_file(const std::string& path);
-// The refusal to replace what is kept at path.
+// The refusal to replace the session at path.
 Exit not_replaced(int code, const std::string& path, const std::string& expected);
 
 // Seconds since 1970 as a date in the local time zone. "an unknown date" for years beyond all

@@ -11,7 +11,7 @@
 namespace riffle::cli {
 namespace {
 
-// Longer lists of words stand behind the text of the help, not in the column of the flags.
+// Longer lists of words follow the text of the help, not in the column of the flags.
 constexpr size_t kShortWords = 12;
 
 std::vector<std::string> words_of(const Facts& facts, const char* name) {

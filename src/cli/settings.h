@@ -12,9 +12,10 @@ namespace riffle::cli {
 
 // One row. Texts that do not apply are "".
 struct SettingRow {
-  std::string name;     // of the option: "epsilon", "gpu-mem"
-  std::string options;  // what reads it: "context", "selection", "scheduler", "sampling", ...
-  std::string type;     // "switch", "integer", "size", "number", "word" or "text"
+  std::string name;  // name of the option: "epsilon", "gpu-mem"
+  std::string
+      options;  // options that it belongs to: "context", "selection", "scheduler", "sampling", ...
+  std::string type;  // "switch", "integer", "size", "number", "word" or "text"
   std::string standard;
   std::vector<std::string> words;  // the values by name, or the numbers that are allowed
   std::string range, expected;     // "more than 0, at most 1"; "a number, more than 0, at most 1"

@@ -57,14 +57,14 @@ const CLI::Option* option_of(const CLI::App& command, const std::string& flag) {
 
 bool takes_value(const CLI::Option& option) { return option.get_items_expected_min() > 0; }
 
-// What may stand behind the equals sign of a flag that is on or off.
+// Tells whether a value may follow the equals sign of a flag that is on or off.
 bool is_switch(std::string_view value) {
   for (const char* word : {"true", "false", "on", "off", "yes", "no", "1", "0"})
     if (value == word) return true;
   return false;
 }
 
-// Words that may stand there too, such as the levels of --think.
+// Words that may be there too, such as the levels of --think.
 std::vector<std::string> words_of(const CLI::Option& option) {
   const std::string words = option.get_type_name();
   return words.empty() ? std::vector<std::string>() : split(words, '|');
@@ -76,7 +76,7 @@ const ForeignFlag* foreign(const std::string& flag) {
   return nullptr;
 }
 
-// What a line of a batch has in place of a flag; "": nothing.
+// Returns the field of a batch line that stands for a flag; "": there is none.
 std::string field_of_line(const CLI::App& command, const std::string& flag) {
   static const std::map<std::string, std::string> fields = {
       {"--json-schema", "response_format"},
@@ -154,7 +154,7 @@ class Words {
           throw Exit(EXIT_USAGE, typed + ": '" + found + "': expected " +
                                      (words.empty() ? "" : joined(words) + ", ") + "true or false");
       }
-      // The parser would take the equals sign behind a short flag as a part of the value.
+      // The parser would take the equals sign after a short flag as a part of the value.
       if (name.size() == 2 && !value.empty()) value.erase(0, 1);
       if (name.size() == 2 && value.empty() && equals != word.npos)
         throw Exit(EXIT_USAGE, "found " + word + " without a value, expected a value after it");
@@ -168,7 +168,7 @@ class Words {
     return read_letters(word);
   }
 
-  // True if the next word is a level of this flag. The parser takes a level only behind an equals
+  // True if the next word is a level of this flag. The parser takes a level only after an equals
   // sign: "--think high". riffle's commands with such flags take no words of their own.
   bool takes_word(const std::string& flag, const std::string& next) const {
     const CLI::Option* const o = option_of(command_, flag);
@@ -185,7 +185,7 @@ class Words {
       const std::string name = std::string("-") + word[i];
       const CLI::Option* o = option_of(command_, name);
       if (!o && i == 1) refuse_flag(app_, command_, word, word);
-      if (!o) return false;  // the parser says so
+      if (!o) return false;  // the parser reports it
       count(*o, name);
       if (takes_value(*o)) return i + 1 == word.size();
     }
@@ -205,7 +205,7 @@ class Words {
   }
 
   const CLI::App &app_, &command_;
-  std::map<const CLI::Option*, std::string> first_;  // how each flag was typed first
+  std::map<const CLI::Option*, std::string> first_;  // first spelling of each flag
 };
 
 }  // namespace

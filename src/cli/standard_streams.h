@@ -1,4 +1,4 @@
-// Standard input, output and error as the process finds them, and what terminals get of them.
+// Standard input, output and error as the process finds them, and the output to terminals.
 #pragma once
 #include <sys/types.h>
 
@@ -29,7 +29,7 @@ class TerminalStreams {
     int fd = -1;
     Printable text;
     std::FILE* file = nullptr;   // null: no terminal, so nothing is changed
-    std::FILE* plain = nullptr;  // what file took the place of
+    std::FILE* plain = nullptr;  // the stream that file replaced
   };
   static ssize_t write(void* stream, const char* data, size_t n);
   static void open(int fd, std::FILE*& standard, int buffering, Stream& stream);
@@ -38,7 +38,7 @@ class TerminalStreams {
   Stream out_, err_;
 };
 
-// Colours and movements of the cursor: to standard error as they are. Nothing untrusted may be in
+// Colours and movements of the cursor: to standard error unchanged. Nothing untrusted may be in
 // them.
 void put_controls(std::string_view controls);
 

@@ -126,7 +126,7 @@ bool Progress::due() const {
   switch (mode_) {
     case Mode::SILENT: return false;
     case Mode::LINES: return seconds(now - last_) >= line_seconds_;
-    // What is over in a moment needs no bar, and nobody sees more than ten pictures a second.
+    // Short work needs no bar, and nobody sees more than ten pictures a second.
     default: return seconds(now - start_) >= 0.3 && seconds(now - last_) >= 0.1;
   }
 }

@@ -15,12 +15,12 @@ class TerminalHold {
   ~TerminalHold();
   TerminalHold(const TerminalHold&) = delete;
   TerminalHold& operator=(const TerminalHold&) = delete;
-  void hold();     // of standard input, if that is a terminal
+  void hold();     // holds standard input, if that is a terminal
   void release();  // until the next hold()
 };
 
-// For a signal handler that is about to end the process: the terminal becomes as it was before the
-// first hold(), and what was dimmed ends.
+// For a signal handler that is about to end the process: restores the state before the first
+// hold(), and ends dimmed text.
 void release_terminal();
 
 // In this mode a terminal puts marks around pasted text, so that a line break in it is not taken

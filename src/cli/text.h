@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 Json number(double value);  // null if not finite
 Json number(float value);   // 0.1F as 0.1
-// One line, valid UTF-8 whatever the strings hold (bad bytes become U+FFFD).
+// One line, always valid UTF-8 (bad bytes become U+FFFD).
 std::string dump(const Json& json);
 
 // White space at the ends of messages and answers.

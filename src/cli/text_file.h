@@ -1,4 +1,4 @@
-// Files as users name them: what is read from them, and what is not.
+// Files that users name: those that are read, and those that are refused.
 #pragma once
 #include <cstddef>
 #include <filesystem>
@@ -27,8 +27,8 @@ std::string beginning_of(const std::string& path, size_t n);
 // that cannot be followed.
 std::filesystem::path link_target(std::filesystem::path path);
 
-// Returns a one-line error for a path given with -m that is no model for riffle. The error says
-// what the path is and what to give instead. "": nothing is known about the path.
+// Returns a one-line error for a path given with -m that is no model for riffle. The error names
+// the kind of the path and the thing to give instead. "": nothing is known about the path.
 std::string wrong_model(const std::string& path);
 
 }  // namespace riffle::cli

@@ -1,4 +1,4 @@
-// Whether and how long a model is asked to reason: variables that chat templates read.
+// Settings of reasoning, on or off and how long: variables that chat templates read.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -9,7 +9,7 @@ namespace riffle::cli {
 
 struct Thinking {
   std::string enabled = "default";  // or "on", "off"
-  const char* effort = nullptr;     // of effort_named; null: as the template has it
+  const char* effort = nullptr;     // one of effort_named; null: the template decides
 };
 
 inline constexpr const char* kEfforts[] = {"low", "medium", "high"};

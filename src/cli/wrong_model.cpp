@@ -53,7 +53,7 @@ std::string wrong_name(const std::string& name) {
   const auto slashes = std::count(repository.begin(), repository.end(), '/');
   const bool relative = !repository.starts_with("/") && !repository.starts_with(".") &&
                         !repository.starts_with("~") && !repository.ends_with("/");
-  // Below a folder that is there, the user means a file.
+  // Below an existing folder, the user means a file.
   std::error_code error;
   const bool below = slashes == 1 && fs::is_directory(name.substr(0, name.find('/')), error);
   if (hub || (relative && slashes == 1 && !file && !below))

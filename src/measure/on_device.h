@@ -1,4 +1,4 @@
-// What measuring makes up on a GPU.
+// Data that measuring makes up on a GPU.
 #pragma once
 #include <memory>
 

@@ -12,7 +12,7 @@
 // (seed, layer, head, position): kernels/common/measure/attention_pattern.h.
 //
 // Directions are coordinate axes, orthogonal in any number format. So a block's digest shows its
-// direction, and how well a digest ranks is not what this measures.
+// direction, so this does not measure how well a digest ranks.
 #pragma once
 #include <cstdint>
 
@@ -30,12 +30,12 @@ SyntheticSpec make_synthetic_spec(const SyntheticAttention& asked, int head_dim)
 // multiple of 4, as below.
 void synthetic_keys(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,
                     int head_dim, int block_size, float* k, float* v);
-// What the token at `position` asks with: q [n_heads * head_dim], to be used as it is after RoPE,
-// not yet scaled.
+// Writes the query of the token at `position`, q [n_heads * head_dim], in the form that queries
+// have after RoPE, before they are scaled.
 void synthetic_query(const SyntheticSpec& spec, int layer, int64_t position, int n_heads,
                      int n_kv_heads, int head_dim, float* q);
 
-// Whether the query at `position` has a block in view.
+// Tells whether the query at `position` has a block in view.
 bool synthetic_active(const SyntheticSpec& spec, int layer, int kv_head, int64_t position,
                       int64_t block);
 

@@ -204,7 +204,7 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   const auto matrix = [&](int64_t rows, int64_t cols) {
     return matrix_of(weight_type, rows, cols);
   };
-  const auto norm_of = [&](int64_t width) {  // all ones, of which dim are enough for a head
+  const auto norm_of = [&](int64_t width) {  // all ones; dim of them are enough for a head
     return count({DType::F32, 1, width, model->owned[0]->data(), 0, 0, nullptr});
   };
   const auto norm = [&] { return norm_of(s.dim); };

@@ -1,6 +1,6 @@
 // INT4 codes of the keys of all full blocks, from which scores are estimated (Twilight, arXiv
 // 2502.02770, section 4.2). They take d/2 + 4 bytes for each token and KV head;
-// kernels/cpu/select/select.h has the form. Beside them lies the mean value of each block, d f16
+// kernels/cpu/select/select.h has the form. Next to them is the mean value of each block, d f16
 // numbers, which stands for blocks that are not read (SparQ, arXiv 2312.04985, section 3).
 #pragma once
 #include <atomic>
@@ -23,7 +23,7 @@ class Int4Keys : public SelectorState {
   // bytes() of a sequence of n_tokens.
   static uint64_t bytes_for(const StateShape& shape, int64_t n_tokens);
 
-  // Number of blocks that have codes.
+  // Returns the number of blocks that have codes.
   int blocks(int layer, int head) const { return heads_[layer * n_kv_heads_ + head].n; }
   int64_t block_bytes() const { return block_bytes_; }
   // A block's codes: block_bytes() bytes, in block_size / 16 groups.
@@ -57,7 +57,7 @@ class Int4Keys : public SelectorState {
     int n = 0;                // blocks
     std::vector<float> mean;  // [d] mean_value of the first mean_of blocks; has room from the first
     std::atomic<int> mean_of = 0;
-    std::mutex mean_lock;  // of whoever takes the mean
+    std::mutex mean_lock;  // held while the mean is taken
   };
 
   BlockLayout layout_;
@@ -67,7 +67,7 @@ class Int4Keys : public SelectorState {
     return h.segments[b / kSegmentBlocks].as<uint16_t>() + (kSegmentBlocks * block_bytes_) / 2 +
            int64_t(b % kSegmentBlocks) * layout_.head_dim;
   }
-  // Of kSegmentBlocks blocks: codes, then mean values.
+  // Returns the bytes of kSegmentBlocks blocks: codes, then mean values.
   static int64_t segment_bytes(const BlockLayout& layout);
 
   int64_t block_bytes_;

@@ -1,4 +1,4 @@
-// What selectors share that keep INT4 keys of a sequence.
+// Base of selectors that keep INT4 keys of a sequence.
 #pragma once
 #include <memory>
 

@@ -1,4 +1,4 @@
-// What selectors share: the plan of a row, and exact scores of a block.
+// Parts that selectors share: the plan of a row, and exact scores of a block.
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -21,13 +21,13 @@ class SelectorRegistry {
     void (*check)(const Selection&) = nullptr;
     int64_t (*row_slots)(const Selection&) = nullptr;
   };
-  // What a room of selectors offers where INT4 keys, or the tokens beyond the trained length, are a
-  // problem. Empty, null: nothing.
+  // Advice from a room of selectors if INT4 keys, or the tokens beyond the trained length, are a
+  // problem. Empty, null: none.
   struct Advice {
     // Changes the selection to the closest one that ranks by digests, and returns its name.
     std::string (*without_codes)(Selection&) = nullptr;
     const char* digests = "";    // a selection that ranks by digests, for errors
-    const char* positions = "";  // how tokens beyond the trained length could be read
+    const char* positions = "";  // a way to read tokens beyond the trained length
     // A notice of settings that the selector in force leaves out of account.
     std::string (*unused)(const Selection&, const Selector&) = nullptr;
   };

@@ -21,7 +21,7 @@ namespace riffle {
 // The first n tokens of a block.
 inline uint64_t first_tokens(int n) { return n >= 64 ? ~uint64_t(0) : (uint64_t(1) << n) - 1; }
 
-// What a selector may look at.
+// The data that a selector may read.
 struct Row {
   const float* q = nullptr;  // [g][d] after RoPE, multiplied by 1/sqrt(d)
   int g = 0, d = 0;
@@ -29,17 +29,17 @@ struct Row {
   int64_t n_tokens = 0;  // the current token included
   // Blocks held. The last one is the tail: unfilled, or filled by the current token.
   int n_blocks = 0;
-  int n_full = 0;                     // blocks with a digest: all but the tail
+  int n_full = 0;                     // blocks with a digest: all except the tail
   const uint16_t* digests = nullptr;  // f16 [n_full][vectors][d]
   int64_t digest_stride = 0;
   const float* bound_factor = nullptr;  // [n_full], R of digest_build
   const cpu::Kernels* kernels = nullptr;
-  // For selectors that look at keys themselves, or at what they keep of the sequence:
+  // For selectors that read keys themselves, or their own data of the sequence:
   int layer = 0, head = 0;                   // head: the KV head
   const std::byte* const* blocks = nullptr;  // [n_full] in the host store
   const std::byte* tail = nullptr;           // the last block
   KvType type = KvType::F16;
-  SelectorState* state = nullptr;  // of the sequence, from make_state; null: it keeps nothing
+  SelectorState* state = nullptr;  // state of the sequence, from make_state; null: it keeps nothing
   // The query sees this many of the last tokens; 0: all. Only dense rows have a window.
   int64_t window = 0;
 
@@ -57,7 +57,7 @@ struct Row {
                                   : held & ~first_tokens(static_cast<int>(before));
   }
   int64_t first_seen() const { return window > 0 ? std::max<int64_t>(0, n_tokens - window) : 0; }
-  // Bytes of a token's key, or of its value.
+  // Returns the bytes of a token's key, or of its value.
   int64_t row_bytes() const { return cpu::kv_row_bytes(type, d); }
   const std::byte* key(int64_t token) const {
     return block(static_cast<int>(token / block_size)) + token % block_size * row_bytes();
@@ -80,14 +80,14 @@ class RowPlan {
   // Ranks the candidates by their scores, given in token order, and keeps the best `keep`. With
   // equal scores the lower block wins.
   void rank(const float* scores, int keep);
-  // As rank, for n given candidate blocks and their scores. Keeps all n.
+  // Ranks n given candidate blocks by their scores. Keeps all n.
   void rank_these(const int32_t* blocks, const float* scores, int n);
 
-  // Reads these tokens alone; ids are ascending and all different. The plan's positions are their
+  // Reads only these tokens; ids are ascending and all different. The plan's positions are their
   // blocks in token order, all forced, each with the mask of its tokens.
   void tokens(const Row& row, const int32_t* ids, int n);
-  // As tokens, from a mask for each block. 0: the block is not read. No bit may stand for a token
-  // beyond the last.
+  // Selects tokens by a mask for each block. 0: the block is not read. Requires: no bit stands for
+  // a token beyond the last.
   void masked(const Row& row, const uint64_t* masks);
 
   int n_forced() const { return n_forced_; }
@@ -96,7 +96,7 @@ class RowPlan {
   const std::vector<int32_t>& order() const { return order_; }
   // Mask of the tokens to attend to.
   uint64_t mask(int position) const { return masks_.empty() ? ~uint64_t(0) : masks_[position]; }
-  // Number of tokens that positions [0, n) read.
+  // Returns the number of tokens that positions [0, n) read.
   int64_t tokens_read(const Row& row, int n) const;
 
   // Owned by the selector: what it keeps from begin to done, and scratch.
@@ -112,11 +112,11 @@ class RowPlan {
   // A partial result that stands for tokens that are not read: normalised values [g][d] and
   // log-sum-exps [g]; empty: none.
   std::vector<float> stand_in, stand_in_l;
-  // [g], only with a stand-in: the log-sum-exps of what was read. The driver sets it.
+  // [g], only with a stand-in: the log-sum-exps of the tokens that were read. The driver sets it.
   std::vector<float> read_l;
   // unread [g]: each head's share of its weight in blocks that are not read. mean_value [d] stands
-  // for their values. The result is (1 - unread) * (result of what was read) + unread * mean_value.
-  // Empty: the result is that of what was read.
+  // for their values. The result is (1 - unread) * (result of the tokens that were read) + unread *
+  // mean_value. Empty: the result is that of the tokens that were read.
   std::vector<float> unread, mean_value;
   // The selector has read the plan's tokens itself. stand_in is their result, and the driver
   // attends to nothing.
@@ -128,7 +128,7 @@ class RowPlan {
   int n_forced_ = 0, first_candidate_ = 0, n_candidates_ = 0, n_kept_ = 0;
   void clear();
   std::vector<int32_t> order_;
-  std::vector<uint64_t> masks_;  // of order_; empty: all tokens
+  std::vector<uint64_t> masks_;  // masks of order_; empty: all tokens
   std::vector<uint64_t> keys_;   // ascending = most critical first
   int sorted_ = 0;               // keys_[0, sorted_) are in place
 };
@@ -167,7 +167,7 @@ class Selector {
   // and the selector runs only where the CPU attends.
   virtual const SelectionRule* rule() const = 0;
   virtual const char* host_only() const { return nullptr; }
-  // Whether it reads INT4 keys of all tokens.
+  // Tells whether it reads INT4 keys of all tokens.
   virtual bool reads_codes() const { return false; }
   // Rows of fewer tokens are read whole.
   virtual int64_t everything_below() const { return 0; }
@@ -185,7 +185,7 @@ class Selector {
     return (void)shape, nullptr;
   }
   virtual bool fits(const SelectorState* state) const { return (void)state, true; }
-  // SelectorState::bytes for a sequence of n_tokens, computed from the shape alone for the memory
+  // SelectorState::bytes for a sequence of n_tokens, computed only from the shape, for the memory
   // plan.
   virtual uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const {
     return (void)shape, (void)n_tokens, 0;
@@ -194,8 +194,9 @@ class Selector {
   // prompt's last chunk has as many.
   virtual int prompt_queries() const { return 0; }
 
-  // Whether a step's selection follows from earlier steps' as well as from the KV. Such a selector
-  // cannot compute tokens ahead, since a step must not know of tokens that are not accepted.
+  // Returns true if a step's selection follows from earlier steps' as well as from the KV. Such a
+  // selector cannot compute tokens ahead, since a step must not know of tokens that are not
+  // accepted.
   virtual bool keeps_steps() const { return false; }
 
   // A joint selector decides for all heads of a layer at once. begin_layer gets all rows of one

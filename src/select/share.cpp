@@ -1,12 +1,12 @@
 // The share selector, riffle's own: reads the blocks to which some query head gives at least a
 // share of its attention weight, as told by INT4 keys, in one pass.
 //
-// Where it comes from. Twilight (arXiv 2502.02770, 4.2) keeps 4-bit keys beside the blocks, which
-// rank what matters all but exactly, where a digest of 16 to 64 keys does not. PSA's and Twilight's
-// targets (a share of all attention weight) spend most of what they read on heads whose weight is
-// spread over everything, where no single block changes the answer; what does is a block that
-// stands out. So a block is read for its own share of a head's weight, and a head that looks at
-// nothing in particular reads the forced blocks alone (measured:
+// Where it comes from. Twilight (arXiv 2502.02770, 4.2) keeps 4-bit keys next to the blocks. They
+// rank the important blocks almost exactly; a digest of 16 to 64 keys does not. PSA's and
+// Twilight's targets (a share of all attention weight) spend most of their reads on heads whose
+// weight is spread over everything, where no single block changes the answer; a block that stands
+// out does. So a block is read for its own share of a head's weight, and a head that looks at
+// nothing in particular reads only the forced blocks (measured:
 // tools/bench/results/real-models.md). All of this is our choice.
 //
 // Unread blocks still count. Their share of a head's weight is estimated from INT4 keys, and the
@@ -74,7 +74,7 @@ class Share : public Int4Selector {
 
     // Each head's weight, and a mark for each candidate that holds the share of some head's.
     plan.state.assign(2 * row.g, 0.0);
-    double *wholes = plan.state.data(), *read = wholes + row.g;  // of each head
+    double *wholes = plan.state.data(), *read = wholes + row.g;  // numbers of each head
     plan.marks.assign((n + 63) / 64, 0);
     for (int h = 0; h < row.g; ++h) {
       float* tops = masses.tops + h * masses.stride;
@@ -85,7 +85,8 @@ class Share : public Int4Selector {
       select.mark(weights + first, n, least(wholes[h]), plan.marks.data());
     }
 
-    // Of these few, the largest share of a head's weight, and what of each head's weight is read.
+    // For these few: the largest share of a head's weight, and the part of each head's weight that
+    // is read.
     plan.ids.clear();
     plan.scores.clear();
     for (size_t word = 0; word < plan.marks.size(); ++word)
@@ -124,7 +125,7 @@ class Share : public Int4Selector {
     return s_.share * std::min(1.0, double(kShareBlocks) / n_blocks);
   }
 
-  // weights[b] times factors[b], and the sum of all. Several sums under way hide the latency of an
+  // weights[b] times factors[b], and the sum of all. Several sums at once hide the latency of an
   // addition.
   static double weigh(float* weights, const float* factors, int64_t n) {
     double s0 = 0, s1 = 0, s2 = 0, s3 = 0;

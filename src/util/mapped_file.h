@@ -18,7 +18,7 @@ class MappedFile {
 
   const FileView& view() const { return view_; }
   // Lets go of the memory that these bytes take in this process, if they are this file's; reading
-  // them fetches them anew.
+  // them fetches them again.
   void drop(const void* data, uint64_t bytes) const;
   // Tells whether path names this file, under any name.
   bool is_same_file(const std::string& path) const;

@@ -157,7 +157,7 @@ struct ContextOptions {
   // the tokens that followed them there. A token that is then drawn as it was computed needs no
   // step of its own. Texts are the same as without, for every seed. The number is for all sessions
   // of a step together. Each token that is computed has a selection of its own, which the
-  // statistics count. RIFFLE_UNSUPPORTED with selectors that choose by what earlier steps chose
+  // statistics count. RIFFLE_UNSUPPORTED with selectors that choose by earlier steps' choices
   // (tokenselect, lfps), RIFFLE_BAD_ARGUMENT with synthetic_attention
   int32_t lookup = 0;
   std::optional<SyntheticAttention> synthetic_attention;

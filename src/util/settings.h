@@ -99,13 +99,14 @@ std::string setting_text(const Setting& setting, const void* options);
 // Takes a value as users write it: "0.1", "32K", "12GiB", "psa", "true". Throws
 // Error(RIFFLE_BAD_ARGUMENT), naming the setting by its id in backquotes, and changes nothing.
 void set_setting_text(const Setting& setting, void* options, std::string_view text);
-// Returns what set_setting_text accepts, for messages: "a number, more than 0, at most 1".
+// Returns the values that set_setting_text accepts, for messages: "a number, more than 0, at most
+// 1".
 std::string expected_of(const Setting& setting);
 
 // Throws Error(RIFFLE_BAD_ARGUMENT) for the first member out of its range.
 void check_settings(OptionsKind kind, const void* options);
-// The same for one value of a member of GenerateOptions or of its sampling. The text names the
-// member alone: "top_p is 1.5, expected 0 to 1".
+// The same for one value of a member of GenerateOptions or of its sampling. The text names only the
+// member: "top_p is 1.5, expected 0 to 1".
 void check_answer_setting(std::string_view id, double value);
 
 // Returns text with each id in backquotes replaced by name(NAME), or by NAME itself if name is null

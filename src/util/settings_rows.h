@@ -31,7 +31,8 @@ inline constexpr MemberType kBool = MemberType::BOOL, kInt = MemberType::INT32,
                             kLong = MemberType::INT64, kSize = MemberType::SIZE,
                             kFloat = MemberType::FLOAT, kText = MemberType::TEXT;
 
-// A row leaves out what is 0, false or "". Its `range` is the text behind the numbers of the range.
+// A row leaves out values that are 0, false or "". Its `range` is the text after the numbers of the
+// range.
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
 std::span<const Setting> selection();

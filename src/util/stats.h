@@ -38,7 +38,7 @@ struct Stats {
 // Seconds that the parts of one decode step take on the device, for all layers. Their sum is more
 // than a step takes otherwise, since parts do not overlap here.
 struct StepTiming {
-  double linear = 0;            // products with weights, and what is fused with them
+  double linear = 0;            // products with weights, and operations fused with them
   double attention_score = 0;   // digests against queries
   double attention_rank = 0;    // the order of the blocks
   double attention_attend = 0;  // blocks read, transfers waited for, tests, merging

@@ -85,8 +85,8 @@ void swiglu(float* gate, const float* up, int64_t count) {
   }
 }
 
-// GELU by tanh (Hendrycks and Gimpel, arXiv 1606.08415): g / (1 + e^-2u) of
-// u = sqrt(2/pi) (g + 0.044715 g^3), with the exponential of a number below 0 alone.
+// GELU by tanh (Hendrycks and Gimpel, arXiv 1606.08415): g / (1 + e^-2u) of u = sqrt(2/pi) (g +
+// 0.044715 g^3), with the exponential only of numbers below 0.
 void geglu(float* gate, const float* up, int64_t count) {
   for (int64_t j = 0; j < count; ++j) {
     const float g = gate[j], u = 0.7978845608028654f * g * (1 + 0.044715f * g * g),

@@ -15,9 +15,9 @@ namespace riffle::cuda {
 // is through with the row. The others belong to selections.
 enum Counter : int { kFinished = 1, kAhead = 8 };
 
-// What attention reads of a row, and what of it is sure (or likely) to be read: those positions are
-// fetched together. All blocks, those of a row that reads everything, need no such help. A warp's
-// lanes know 32 positions at a time.
+// The blocks that attention reads of a row, and the positions that are sure (or likely) to be read,
+// which are fetched together. A row that reads everything needs no such help. A warp's lanes know
+// 32 positions at a time.
 struct RowReads {
   RowGeometry geometry;
   int likely;
@@ -31,10 +31,9 @@ __device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& se
   return reads;
 }
 
-// CTAs beside the row groups bring what rows are likely to read while these rows wait for a group:
-// so the link has work while groups compute. By the rows' turns; a row group of theirs waits until
-// they are through with its row. counts: a warp's.
-// reads: as row_reads.
+// Runs on the CTAs that are in no row group. Fetches the blocks that waiting rows are likely to
+// read, so the link has work while groups compute. Rows are served in their order; a row's group
+// waits until these CTAs are done with the row. counts: a warp's. reads: as row_reads.
 template <class Reads>
 __device__ inline void fetch_ahead(const AttendArgs& a, int loader, int (*counts)[2],
                                    Reads&& reads_of) {
@@ -135,7 +134,7 @@ __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring,
     w.values();
     w.keep_result(p);
   }
-  wait_async(0);  // what was requested in vain
+  wait_async(0);  // requests that are no longer needed
   w.count_waste();
   __syncthreads();
   finish_row<T, D, G>(a, w, n_total, ring, memory);
@@ -166,7 +165,7 @@ Status launch_attend(const AttendArgs& a, const DeviceLimits& limits, cudaStream
   return launch_rows<RowWarp<T, D, G>>(attend_kernel<T, D, G>, a, traits, limits, stream);
 }
 
-// Whether the kernel has room for such blocks.
+// Tells whether the kernel has room for such blocks.
 template <class T, int D, int G>
 Status attend_fits(const KvLayout& layout, const DeviceLimits& limits) {
   RingSize ring;

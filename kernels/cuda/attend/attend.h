@@ -6,9 +6,9 @@
 // the selection's order: select/selector.h RowPlan. RowRule::everything: all blocks that hold a
 // token which the query sees, in token order, are forced.
 //
-// A row has kRowWarps warps whatever the device; position p belongs to warp p % kRowWarps, which
-// keeps one online-softmax state for all its positions; the states are merged in warp order at the
-// end. So the result depends on the order alone.
+// A row has kRowWarps warps on every device; position p belongs to warp p % kRowWarps, which keeps
+// one online-softmax state for all its positions; the states are merged in warp order at the end.
+// So the result depends only on the order.
 #pragma once
 #include "kernels/cuda/pool/pool.h"
 #include "kernels/cuda/select/select.h"
@@ -27,7 +27,7 @@ struct DecodeStep {
   const float* q = nullptr;                 // [n][n_heads * d], after RoPE, not scaled
   float* out = nullptr;                     // [n][n_heads * d]
   // [n_heads]: each head's attention sink, the score of a key without a value, which is added to
-  // the sum of its softmax; null: none. Sinks change neither what is read nor lse.
+  // the sum of its softmax; null: none. Sinks change neither the choice of blocks nor lse.
   const float* sinks = nullptr;
   KvLayout layout;
   RowRule rule;
@@ -40,7 +40,7 @@ struct DecodeStep {
   // held; one at least). Null: to all. Whole blocks are fetched all the same, once for a row's
   // heads.
   const uint64_t* masks = nullptr;
-  float* lse = nullptr;       // [n * n_heads]: log-sum-exp of what was attended; null: not wanted
+  float* lse = nullptr;       // [n * n_heads]: log-sum-exp of the attended blocks; null: not wanted
   cudaEvent_t marks[2] = {};  // recorded after the scores and after the ranking; null: not wanted
   bool overlap = false;       // launch as dependents of the kernel before, see Gemv::overlap
   // [n * n_kv_heads], 0 before and after a step; null: costs a memset where nothing is selected.

@@ -11,7 +11,7 @@
 
 namespace riffle::cuda {
 
-// How a block lies in a stage and over a warp. T: element of K and V; D: head_dim padded (chunks
+// Layout of a block in a stage and over a warp. T: element of K and V; D: head_dim padded (chunks
 // beyond it are zero).
 template <class T, int D>
 struct BlockShape {

@@ -1,4 +1,5 @@
-// The attention kernel for f32 KV; a file of its own only to be compiled beside attend.cu.
+// The attention kernel for f32 KV; a file of its own, so that it is compiled in parallel with
+// attend.cu.
 #include "kernels/cuda/attend/attend.cuh"
 
 namespace riffle::cuda {

@@ -1,4 +1,4 @@
-// How decode attention moves data: asynchronous copies into a warp's ring of stages, words that
+// Data movement of decode attention: asynchronous copies into a warp's ring of stages, words that
 // CTAs pass to each other, reads of host memory.
 #pragma once
 #include "kernels/cuda/load.cuh"
@@ -25,7 +25,7 @@ __device__ __forceinline__ void commit_async() {
   cp_async_commit();
 #endif
 }
-// Until at most `pending` of this lane's groups are under way.
+// Waits until at most `pending` of this lane's groups are in flight.
 __device__ __forceinline__ void wait_async(int pending) {
 #if __CUDA_ARCH__ >= 800
   if (pending <= 0) cp_async_wait<0>();
@@ -36,8 +36,8 @@ __device__ __forceinline__ void wait_async(int pending) {
 #endif
 }
 
-// A value and the tag that says which wave it is of, in one word: whoever sees the tag sees the
-// value.
+// A value and the tag that says which wave it is of, in one word: a reader that sees the tag sees
+// the value.
 __device__ __forceinline__ unsigned long long tagged(uint32_t value, uint32_t tag) {
   return static_cast<unsigned long long>(tag) << 32 | value;
 }
@@ -55,8 +55,8 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* at) {
   return value;
 }
 
-// Where chunk c (16 bytes) of token t lies in a stage, in chunks: the eight rows that ldmatrix
-// takes at once fall into different banks. The swizzle depends on t % 8 alone.
+// Returns the place of chunk c (16 bytes) of token t in a stage, in chunks: the eight rows that
+// ldmatrix takes at once fall into different banks. The swizzle depends only on t % 8.
 template <int kChunks>
 __device__ __forceinline__ int chunk_swizzle(int t) {
   return kChunks >= 8 ? t & 7 : t >> 1 & 3;

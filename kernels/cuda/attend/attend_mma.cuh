@@ -1,8 +1,8 @@
 // One warp attends to one block of f16 keys and values in shared memory with the tensor cores
 // (compute capability 8.0 and later), for up to 8 query heads at once, as exactly as in f32:
 // queries and probabilities are split into two f16 each, and a product's 16 rows are the 8 heads'
-// high parts and their low parts. What belongs together lands in the same lane: lane i has head i
-// / 4. Fragment layouts: mma.cuh. All in base 2.
+// high parts and their low parts. Results of one head land in the same lanes: lane i has head i /
+// 4. Fragment layouts: mma.cuh. All in base 2.
 #pragma once
 #include <type_traits>
 
@@ -35,7 +35,7 @@ struct MmaBlock {
   uint32_t q[kKeepQ ? kSteps : 1][4];
   uint32_t p[4][4];   // probabilities of 16 tokens each
   float raw[D / 16];  // q on its way to shared memory: 16 threads a head
-  float scale;        // of products
+  float scale;        // factor of products
   uint32_t q_at;
   int lane;
 
@@ -97,8 +97,8 @@ struct MmaBlock {
     return (address ^ ((2 * step & 7) << 4)) + ((2 * step & ~7) << 4);
   }
 
-  // k: [16 kK tokens][D] in a stage, of which those count whose bit in mask is set: their
-  // probabilities, m_b and s_b.
+  // k: [16 kK tokens][D] in a stage. Only tokens with a bit in mask count: their probabilities, m_b
+  // and s_b.
   template <int kK>
   __device__ void scores_of(const uint4* k, uint64_t mask) {
     using Bits = std::conditional_t<kK <= 2, uint32_t, uint64_t>;

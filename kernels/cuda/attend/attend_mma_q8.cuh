@@ -2,8 +2,8 @@
 // memory, and codes become f16 in registers, on their way into the tensor cores.
 //
 // A product's order of dimensions and of tokens is free as long as both operands have the same, so
-// it is chosen by what a lane can read in words of four codes, and by banks. With lane % 4 = c:
-//  - dimensions: in step s of 16, lane c has those of word 2c + s % 2 + 8 (s / 2) of a key. So a
+// it is chosen such that lanes read words of four codes, and for the banks. With lane % 4 = c: -
+// dimensions: in step s of 16, lane c has those of word 2c + s % 2 + 8 (s / 2) of a key. So a
 //    step's dimensions share a scale. Queries are laid out likewise (place).
 //  - tokens: lane c has tokens [n/4 c, n/4 (c + 1)) of a block of n. Column i of the scores' tile t
 //    is token n/4 (i / 2) + 2 t + i % 2.
@@ -21,10 +21,10 @@ struct MmaBlockQ8 : MmaBlock<D> {
   using typename Base::Shared;
   static constexpr int kGroups = D / kQ8Values, kScaleWords = (kGroups + 3) / 4;
 
-  int d, words;       // of a row: dimensions, and words with its scales
+  int d, words;       // dimensions of a row, and its words with its scales
   uint64_t counting;  // tokens of the last block that count
 
-  // Where dimension x of a query lies in its row of shared memory.
+  // Returns the place of dimension x of a query in its row of shared memory.
   __device__ static int place(int x) {
     const int word = x / 4, c = word % 8 / 2, step = word / 8 * 2 + word % 2;
     return 16 * step + x % 4 / 2 * 8 + 2 * c + x % 2;

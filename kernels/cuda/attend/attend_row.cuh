@@ -25,8 +25,8 @@ enum Source : int {
 inline constexpr int32_t kBroughtBit = 1 << 30;
 __device__ inline int block_in(int32_t entry) { return entry & ~kBroughtBit; }
 
-// The blocks of those lanes that are in `lanes`, from host memory at `from` into slots `to`, by the
-// whole warp, with kEach loads of each lane under way.
+// Copies the blocks of those lanes that are in `lanes` from host memory at `from` into slots `to`,
+// with the whole warp and kEach loads of each lane in flight.
 template <int kEach>
 __device__ inline void bring(const Pool& pool, int64_t block_bytes, unsigned lanes,
                              const std::byte* from, int to) {
@@ -49,7 +49,7 @@ __device__ inline void bring(const Pool& pool, int64_t block_bytes, unsigned lan
         if (at + 32 * j < chunks) __stcg(dst + at + 32 * j, x[j]);
     }
   }
-  __threadfence();  // other lanes, and rows of forks, are going to read what this one wrote
+  __threadfence();  // other lanes, and rows of forks, are going to read this lane's writes
   __syncwarp();
 }
 
@@ -68,12 +68,12 @@ struct BlockOf<Q8Kv, D, G> {
 };
 #endif
 
-// Shared memory beside the ring.
+// Shared memory besides the ring.
 template <class T, int D, int G>
 struct AttendMemory {
   typename BlockOf<T, D, G>::type::Shared block;
   float m[kCtaWarps][kMaxGroup], s[kCtaWarps][kMaxGroup];
-  // What all lanes of a warp know and seldom need: not worth registers.
+  // Values that all lanes of a warp share and seldom need: not worth registers.
   StepSequence sequence[kCtaWarps];
   RowGeometry geometry[kCtaWarps];
   int2 stages[kCtaWarps][4];  // block, Source
@@ -106,7 +106,7 @@ struct RowWarp {
   uint4* ring;                         // this warp's stages
   const int32_t* order;                // this row's
   int row, warp, lane, number, first;  // number: of the row's kRowWarps; first: its first position
-  int64_t entry0;                      // of block 0 in the tables
+  int64_t entry0;                      // entry of block 0 in the tables
   int32_t* page_table;
   uint32_t now;
   Block block_;
@@ -139,8 +139,8 @@ struct RowWarp {
   __device__ unsigned long long key(int b) const {
     return pool_key(table_of(sequence, b), entry0 + b);
   }
-  // Where the block's slot is entered. What forks share costs a look into the tables' table instead
-  // of registers.
+  // Returns the place where the block's slot is entered. Blocks that forks share cost a look into
+  // the tables' table instead of registers.
   __device__ bool is_shared(int b) const { return b < sequence.prefix_blocks; }
   __device__ int32_t* place(int b) const {
     return (is_shared(b) ? a.step.pool.page_tables[sequence.prefix_table] : page_table) + entry0 +
@@ -158,8 +158,8 @@ struct RowWarp {
   static constexpr bool kMayHalve = StageOf::kMayHalve;
   __device__ bool halves() const { return kMayHalve && a.halves; }
   __device__ int stage_chunks() const { return StageOf::chunks(a.step.layout.block_size); }
-  // Of a warp's ring. At the end it holds the warp's result, too, which may be a little more than a
-  // small block.
+  // Returns the chunks of a warp's ring. At the end the ring also holds the warp's result, which
+  // may be a little larger than a small block.
   __host__ __device__ static int64_t ring_chunks(int block_size, int n_stages, bool halved) {
     const int64_t whole = StageOf::chunks(block_size), result = kMaxGroup * (D + 8) / 4;
     const int64_t chunks = kMayHalve && halved ? whole / 2 : whole * n_stages;
@@ -172,7 +172,7 @@ struct RowWarp {
     return min(r.n_tokens - b * a.step.layout.block_size, a.step.layout.block_size);
   }
 
-  // Finds out what lanes do not know yet of positions below `known`, whose blocks are in the order.
+  // Looks up the slots of positions below `known`, whose blocks are in the order.
   __device__ void look_up(int known) {
     const int p = own(looked + lane);
     if (block >= 0 || p >= known) return;
@@ -204,7 +204,7 @@ struct RowWarp {
   }
 
   // Misses below `limit` (claimed, before anything was issued) go from host memory into victims'
-  // slots, with many loads under way. Those for which there is no slot stay misses.
+  // slots, with many loads in flight. Those for which there is no slot stay misses.
   __device__ void fetch(int limit) {
     if (page_table == nullptr) return;
     const bool missing = source == kMiss && own(looked + lane) < limit;
@@ -235,8 +235,8 @@ struct RowWarp {
     commit_async();
     ++issued;
   }
-  // Requests what the ring has room for, up to position `limit` (claimed as far); misses only below
-  // `sure`.
+  // Requests blocks that the ring has room for, up to position `limit` (claimed as far); misses
+  // only below `sure`.
   __device__ void fill(int known, int limit, int sure) {
     while (issued < used + a.n_stages && own(issued) < limit) {
       if (issued >= looked + 32) {
@@ -251,8 +251,7 @@ struct RowWarp {
     }
   }
 
-  // The block at own position number `used`: first its scores, then its values, then what becomes
-  // of the result.
+  // The block at own position number `used`: first its scores, then its values, then the result.
   __device__ void scores() {
     wait_async(issued - used - 1);
     __syncwarp();
@@ -344,7 +343,7 @@ struct RowWarp {
     if (to < 0) return;
     StageOf::keep(slot_at(to), stage, a.step.layout, lane);
     // Nobody takes a slot stamped now, so only later steps read this entry, and later kernels see
-    // all of the above; but for blocks that forks share.
+    // all of the above, except for blocks that forks share.
     enter(b, to);
   }
 };

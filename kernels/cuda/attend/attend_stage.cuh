@@ -1,6 +1,6 @@
 // A stage of a warp's ring: one block on its way from a slot, the tail or host memory to the
 // scores. Keys in the first half, values in the second. Blocks of f16 and f32 lie there swizzled,
-// as the arithmetic reads them; blocks in 8 bits lie there as they are in memory.
+// as the arithmetic reads them; blocks in 8 bits lie there in the form that they have in memory.
 #pragma once
 #include "kernels/cuda/attend/attend_block.cuh"
 
@@ -10,10 +10,10 @@ namespace riffle::cuda {
 template <class T, int D>
 struct Stage {
   using Shape = BlockShape<T, D>;
-  // Where whole blocks may not fit shared memory (kernels that never halve compile without that
+  // True if whole blocks may not fit shared memory (kernels that never halve compile without that
   // branch).
   static constexpr bool kMayHalve = D * sizeof(T) > 256;
-  // Of 16 bytes, in a stage.
+  // Returns the number of 16-byte chunks in a stage.
   __host__ __device__ static int chunks(int block_size) { return 2 * block_size * Shape::kChunks; }
 
   // Requests rows [0, block_size) of K or V at `from` into a stage. kFull: all tokens count and D
@@ -24,7 +24,7 @@ struct Stage {
     const int block_size = layout.block_size, sub = lane % Shape::kLanes,
               token0 = lane / Shape::kLanes;
     const int64_t row_bytes = kFull ? D * sizeof(T) : layout.head_dim * sizeof(T);
-    constexpr int kPasses = 8 / Shape::kTokens;  // of 8 tokens: the swizzle repeats
+    constexpr int kPasses = 8 / Shape::kTokens;  // passes for 8 tokens: the swizzle repeats
 #pragma unroll 2
     for (int t0 = 0; t0 < block_size; t0 += 8) {
 #pragma unroll
@@ -43,7 +43,7 @@ struct Stage {
         }
     }
   }
-  // Requests a block; halves: its keys alone.
+  // Requests a block; halves: only its keys.
   __device__ static void request_block(uint4* stage, const std::byte* base, int n_valid,
                                        bool halves, const KvLayout& layout, int lane) {
     uint4* v = stage + layout.block_size * Shape::kChunks;
@@ -83,7 +83,7 @@ struct Stage<Q8Kv, D> {
 
   __device__ static void request_block(uint4* stage, const std::byte* base, int, bool,
                                        const KvLayout& layout, int lane) {
-    // Where dimensions are padded, the values begin behind the padding.
+    // If dimensions are padded, the values begin after the padding.
     const auto half = static_cast<int>(layout.value_offset / 16);
     uint4* values = stage + chunks(layout.block_size) / 2;
 #pragma unroll 4

@@ -1,5 +1,5 @@
-// Decode attention of one layer, all on the device: choose, attend. Host code alone; the kernels
-// are in the files that decode_parts.h names.
+// Decode attention of one layer, all on the device: choose, attend. Only host code; the kernels are
+// in the files that decode_parts.h names.
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/attend/decode_parts.h"
 

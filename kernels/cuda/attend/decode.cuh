@@ -1,4 +1,4 @@
-// What the kernels of decode attention share: a row's geometry, the pool protocol, small warp
+// Parts that the kernels of decode attention share: a row's geometry, the pool protocol, small warp
 // helpers.
 #pragma once
 #include <cuda_fp16.h>
@@ -19,7 +19,7 @@ struct RowGeometry {
   int n_tokens, n_blocks, n_full;
   int sinks, recent, n_forced;
   int first_seen;           // token; above 0 where RowRule::window leaves some out
-  int first_block;          // of those that hold a token that is seen
+  int first_block;          // first block that holds a visible token
   int first, n_candidates;  // candidates: blocks [first, first + n_candidates)
   int n_total;              // positions the row may read
 };
@@ -59,7 +59,7 @@ __device__ inline int forced_block(const RowGeometry& r, int position) {
   return position < r.sinks ? r.first_block + position : r.n_full - r.recent + position - r.sinks;
 }
 
-// Of a row's KV head among those of all layers.
+// Returns the index of a row's KV head among those of all layers.
 __device__ inline int64_t head_index(const DecodeStep& step, int row) {
   return int64_t(step.layer) * step.n_kv_heads + row % step.n_kv_heads;
 }
@@ -72,8 +72,9 @@ __device__ inline int64_t index_row(const DecodeStep& step, int row) {
 // ---- warps
 
 // Sums v[0..N) over aligned groups of L lanes, splitting the values among the lanes on the way:
-// each exchange halves what a lane keeps while there is more than one. Then v[i] of lane s (within
-// its group) is the sum of value s * N / L + i; for N < L, L / N neighbours hold the same one.
+// each exchange halves the values of a lane while there is more than one. Then v[i] of lane s
+// (within its group) is the sum of value s * N / L + i; for N < L, L / N neighbours hold the same
+// one.
 template <int N, int L>
 __device__ inline void reduce_split(float (&v)[N], int lane) {
   int n = N;
@@ -114,13 +115,13 @@ __device__ inline void widen(const uint4& chunk, float (&out)[4]) {
 __device__ inline int table_of(const StepSequence& s, int block) {
   return block < s.prefix_blocks ? s.prefix_table : s.table;
 }
-// Whether the slot holds this key; if so it stays for this step. word: what words[slot] was when
-// last seen.
+// Tells whether the slot holds this key; if so it stays for this step. word: the last seen value of
+// words[slot].
 __device__ inline bool claim_slot(const Pool& pool, int slot, unsigned long long key, uint32_t now,
                                   unsigned long long word) {
   while (word >> kStampBits == key >> kStampBits) {
     if (word ==
-        (key | now)) {  // a row of another sequence has it, and may have brought it in this step
+        (key | now)) {  // a row of another sequence holds it, and may have fetched it in this step
       __threadfence();
       return true;
     }

@@ -1,5 +1,5 @@
 // The parts of a decode step (score, rank, attend) and the scratch memory between them: for the
-// files of decode attention, and for what times or tests the parts one by one. Plain C++.
+// files of decode attention, and for code that times or tests the parts one by one. Plain C++.
 #pragma once
 #include <type_traits>
 
@@ -95,8 +95,7 @@ struct AttendArgs {
   int n_stages;    // blocks of the ring that each warp has in shared memory
   bool halves;     // there is room for half a block only: its keys, then its values in their place
   bool tokens;     // single tokens are chosen: scratch.ranks has their number
-  int n_groups, n_loaders;  // of the grid: row groups, and CTAs that fetch for rows whose turn is
-                            // to come (0: none do)
+  int n_groups, n_loaders;  // row groups; CTAs that fetch for rows whose turn is to come, if any
   float scale;              // log2(e) / sqrt(d)
   uint32_t* arrived;  // [rows] arrived_stride apart: CTAs of the row that have finished; 0 before
                       // and after
@@ -116,7 +115,7 @@ inline Status attend(const AttendArgs& args, const DeviceLimits& limits, cudaStr
   }
   return cudaErrorInvalidValue;
 }
-// Whether such blocks fit a device of these limits: cudaSuccess or cudaErrorNotSupported.
+// Tells whether such blocks fit a device of these limits: cudaSuccess or cudaErrorNotSupported.
 Status attend_fits_f16(const KvLayout& layout, const DeviceLimits& limits);
 Status attend_fits_f32(const KvLayout& layout, int group, const DeviceLimits& limits);
 Status attend_fits_q8(const KvLayout& layout, const DeviceLimits& limits);

@@ -1,12 +1,12 @@
-// How a row of decode attention ends: the warps' states are merged in a fixed order, and in the
-// last CTA of the row to come here the CTAs', into the result.
+// The end of a row of decode attention: merges the warps' states in a fixed order, and in the last
+// CTA of the row to arrive here the CTAs' states, into the result.
 #pragma once
 #include "kernels/cuda/attend/attend_row.cuh"
 #include "kernels/cuda/attend/softmax_state.cuh"
 
 namespace riffle::cuda {
 
-// Of a head in shared memory: spreads a warp's stores over the banks.
+// Stride of a head in shared memory: spreads a warp's stores over the banks.
 template <int D>
 inline constexpr int kStateStride = D + 8;
 
@@ -48,7 +48,7 @@ __device__ inline void merge_warps(const AttendArgs& a, Warp& w, uint4* ring,
   }
 }
 
-// Whether this CTA is the last of its row to come here. All threads call it.
+// Returns true if this CTA is the last of its row to arrive here. All threads call it.
 __device__ inline bool ends_row(const AttendArgs& a, int row, int& decision) {
   __threadfence();
   __syncthreads();
@@ -64,8 +64,8 @@ __device__ inline bool ends_row(const AttendArgs& a, int row, int& decision) {
   return true;
 }
 
-// What of four normalised values of a head is the result: the mean value stands for what is not
-// read, and the sink takes its part. m, s: the state of what was read.
+// Turns four normalised values of a head into the result: the mean value stands for unread tokens,
+// and the sink takes its part. m, s: the state of the tokens that were read.
 template <int D>
 __device__ inline void finish_values(const AttendArgs& a, const RowGeometry& r, int row, int h,
                                      int x, float m, float s, float4& sum) {
@@ -78,8 +78,8 @@ __device__ inline void finish_values(const AttendArgs& a, const RowGeometry& r, 
     sum.z = read * sum.z + unread * mean.z, sum.w = read * sum.w + unread * mean.w;
   }
   if (a.step.sinks != nullptr) {
-    // All keys' share next to the sink. What was read, s, is `read` of them, which rounding may
-    // make 0; a sink far above all scores must not make that a NaN.
+    // Share of the keys, without the sink. `read` is the part of it that was read, s, which
+    // rounding may make 0; a sink far above all scores must not make that a NaN.
     float read = 1;
     if (blends) read -= __ldcg(a.scratch.unread + int64_t(row) * kMaxGroup + h);
     const float sink = a.step.sinks[row % a.step.n_kv_heads * a.group + h];

@@ -5,13 +5,13 @@
 
 namespace riffle::cuda {
 
-// How many blocks of a ring each warp gets, or half of one, and the bytes of all rings.
+// Number of blocks of a ring that each warp gets, or half a block, and the bytes of all rings.
 struct RingSize {
   int n_stages = 1;
   bool halves = false;
   size_t bytes = 0;
 };
-// Of the rings of a CTA's warps together.
+// Returns the bytes of the rings of all warps of a CTA.
 template <class Warp>
 int64_t ring_bytes(const KvLayout& layout, int n_stages, bool halves) {
   return int64_t{16} * kCtaWarps * Warp::ring_chunks(layout.block_size, n_stages, halves);
@@ -43,7 +43,7 @@ inline Status ctas_together(const void* kernel, const RingSize& ring, const Devi
   return status;
 }
 
-// What the launch of an attention kernel has to know of its rows.
+// Facts about its rows that the launch of an attention kernel needs.
 struct RowTraits {
   bool selects = false;   // rows of a selection, on the device
   bool together = false;  // CTAs of a row wait for each other
@@ -52,7 +52,7 @@ struct RowTraits {
 
 // The ring, and how many row groups and loaders. Grid: as many row groups as can run together (they
 // wait for each other), at most one a row. Rows of a selection mostly wait for the host and for
-// each other, and seldom have more than a block a warp under way: where there are more of them than
+// each other, and seldom have more than a block a warp in flight: where there are more of them than
 // fit next to full rings, shorter ones let more of them wait at once, and some CTAs fetch for those
 // whose turn is still to come.
 template <class Warp>
@@ -102,8 +102,8 @@ Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimi
 
 // CTAs of a row wait for each other and for those that fetch ahead, so all must come to run. A
 // cooperative launch promises it; a dependent one may not be cooperative, but no more CTAs are
-// launched than fit, what runs before ends by itself, and what comes after begins when all of these
-// have ended. That leaves kernels of other streams: see DecodeStep::fault.
+// launched than fit, earlier kernels end by themselves, and later ones begin when all of these have
+// ended. That leaves kernels of other streams: see DecodeStep::fault.
 template <class Warp, class Args>
 Status launch_rows(void (*kernel)(Args), Args a, const RowTraits& traits,
                    const DeviceLimits& limits, cudaStream_t stream) {

@@ -1,10 +1,10 @@
-// How CTAs of one launch wait for each other.
+// Waiting of CTAs of one launch for each other.
 #pragma once
 #include "kernels/cuda/attend/attend_io.cuh"
 
 namespace riffle::cuda {
 
-// How long a CTA waits for another of its row, or for those that fetch ahead: DecodeStep::fault.
+// Limit of a CTA's wait for another of its row, or for those that fetch ahead: DecodeStep::fault.
 // 2^32 cycles are about 2 s.
 struct Patience {
   unsigned spins = 0;
@@ -23,7 +23,7 @@ __device__ inline void arrive(uint32_t* counter) {
   __threadfence();
   atomicAdd(counter, 1u);
 }
-// False: given up.
+// Waits until the counter reaches target. Returns false if it has given up.
 __device__ inline bool await(const uint32_t* counter, uint32_t target, uint32_t* fault) {
   Patience patience;
   while (load_acquire(counter) < target)

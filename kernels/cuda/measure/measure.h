@@ -1,5 +1,5 @@
-// Launchers of what measuring makes up in place of a model: weights, and the keys, values and
-// queries of synthetic attention.
+// Launchers of the data that measuring makes up in place of a model: weights, and the keys, values
+// and queries of synthetic attention.
 #pragma once
 #include "kernels/common/measure/synthetic_spec.h"
 #include "kernels/cuda/matrix.h"

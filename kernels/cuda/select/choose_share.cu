@@ -21,10 +21,10 @@ struct ChooseArgs {
   ShareRule share;
   DecodeScratch scratch;
   int g, ctas;      // query heads and CTAs of a row; CTA i has heads i, i + ctas, ...
-  int mean_stride;  // of scratch.mean_value
+  int mean_stride;  // stride of scratch.mean_value
 };
 
-// What a CTA of a row has in shared memory. `whole` and `least` are of its own heads.
+// Shared memory of a CTA of a row. `whole` and `least` are of its own heads.
 struct ChooseMemory {
   uint4 keeps[2][kMaxGroup][kWarps];  // by parity of the chunk, CTA and warp: a bit a candidate
   float whole[kMaxGroup];             // log mass of all blocks
@@ -33,8 +33,8 @@ struct ChooseMemory {
   float unread[kMaxGroup][kWarps];
 };
 
-// A mass s2 2^m2 joins others: base-2 online softmax. Nothing: m = kLowest, s = 0. Of the two
-// factors of such a sum one is 1, so one power is enough.
+// A mass s2 2^m2 joins others: base-2 online softmax. Nothing: m = kLowest, s = 0. One of the two
+// factors of such a sum is 1, so one power is enough.
 constexpr float kLowest = -1e30f;
 __device__ inline void join(float& m, float& s, float m2, float s2) {
   const float smaller = exp2_approx(-fabsf(m - m2));
@@ -54,9 +54,9 @@ __device__ inline void load_masses(const float* at, int step, int n, float (&mas
   for (int i = 0; i < kEach; ++i) mass[i] = i * step < n ? __ldcg(at + i * step) : kLowest;
 }
 
-// The whole mass of a head: of its blocks and of the tail's tokens. The order of the sum depends on
-// the row alone, not on how many CTAs estimated it, since what is unread is told from it and enters
-// the result. Each warp's part goes to memory.
+// The whole mass of a head: of its blocks and of the tail's tokens. The order of the sum depends
+// only on the row, not on the number of CTAs that estimated it, since the unread share follows from
+// it and enters the result. Each warp's part goes to memory.
 __device__ inline void sum_masses(const ChooseArgs& a, int row, const RowGeometry& r, int head,
                                   int own, const float* masses, ChooseMemory& memory) {
   const int thread = threadIdx.x;
@@ -89,7 +89,7 @@ __device__ inline void join_warps(float log2_share, float log2_factor, int own,
   memory.least[own] = memory.whole[own] + log2_share + log2_factor;
 }
 
-// All threads of a row's CTAs, and what they stored in each other's memory.
+// Waits for all threads of a row's CTAs, and for their stores to each other's memory.
 __device__ inline void row_barrier() {
 #if __CUDA_ARCH__ >= 900
   cluster_arrive();
@@ -116,7 +116,7 @@ __device__ inline void mean_of_values(const ChooseArgs& a, int row, float* memor
   const int d = a.step.layout.head_dim, thread = threadIdx.x;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   const RowGeometry r = row_geometry(a.step.rule, sequence.n_tokens, a.step.layout.block_size);
-  if (r.everything) return wait_for_earlier();  // attention reads nothing of what this row chooses
+  if (r.everything) return wait_for_earlier();  // attention reads no choice of this row
   const int stride = (r.n_full + kMeanBlocks - 1) / kMeanBlocks, parts = kThreads / d,
             part = thread / d, j = thread % d;
   const int n = stride > 0 ? r.n_full / stride : 0;
@@ -156,12 +156,12 @@ __device__ inline uint4 kept_by_any(const uint4 (*keeps)[kWarps], int ctas, int 
 // how many there are. The warps of a row's CTAs share the work.
 __device__ inline int enter(const uint4 (*keeps)[kWarps], int ctas, int first_block, int32_t* at) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const uint4 any = kept_by_any(keeps, ctas, lane);  // of warp `lane`
+  const uint4 any = kept_by_any(keeps, ctas, lane);  // bits of warp `lane`
   const uint32_t word[kEach] = {any.x, any.y, any.z, any.w};
   int count = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) count += __popc(word[i]);
-  int sum = count;  // of the warps up to this one
+  int sum = count;  // counts of the warps up to this one
 #pragma unroll
   for (int o = 1; o < 32; o *= 2) {
     const int below = __shfl_up_sync(kAllLanes, sum, o);
@@ -178,8 +178,8 @@ __device__ inline int enter(const uint4 (*keeps)[kWarps], int ctas, int first_bl
   return __shfl_sync(kAllLanes, sum, 31);
 }
 
-// Of the lane's kEach candidates of a chunk, those with a bit in `any` are read: their weight is
-// taken from each head's sum. masses_of: where a head's log masses of these candidates are.
+// Subtracts from each head's sum the weight of those of the lane's kEach candidates of a chunk that
+// have a bit in `any`: they are read. masses_of: place of a head's log masses of these candidates.
 template <int kHeads, class MassesOf>
 __device__ inline void take_back(const uint4& any, const float (&weight)[kEach], int own_heads,
                                  MassesOf&& masses_of, const ChooseMemory& memory,
@@ -236,8 +236,8 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
   const RowGeometry r = row_geometry(
       a.step.rule, a.step.sequences[row / a.step.n_kv_heads].n_tokens, a.step.layout.block_size);
   if (r.everything) return wait_for_earlier();
-  const int own_heads = (a.g - cta + a.ctas - 1) / a.ctas;  // of at most kHeads
-  // Of head cta + k * ctas.
+  const int own_heads = (a.g - cta + a.ctas - 1) / a.ctas;  // at most kHeads
+  // Returns the masses of head cta + k * ctas.
   const auto masses_of = [&](int k) {
     return a.scratch.head_scores + (int64_t(row) * a.g + cta + k * a.ctas) * a.step.max_blocks;
   };
@@ -245,7 +245,7 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
   const float log2_factor = log2f(
       fminf(static_cast<float>(a.share.share_blocks) / static_cast<float>(r.n_full + 1), 1.0f));
   const int own_first = kEach * 32 * warp + lane;  // candidate of a chunk
-  row_barrier();  // the row's CTAs are there: their memory may be written
+  row_barrier();  // the row's CTAs have started: their memory may be written
   wait_for_earlier();
   float mass[kEach];
   if (kHeads == 1 && own_heads > 0)  // while the whole mass is summed

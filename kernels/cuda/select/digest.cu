@@ -1,6 +1,6 @@
 // Digests of full blocks (src/select/README.md; Quest, arXiv 2406.10774, and ArkVale's
 // cuboid-mean), bit for bit those of kernels/cpu/select/digest_build.h: a thread owns a dimension
-// and does what the CPU does for it, in the same order.
+// and computes it in the CPU's order.
 #include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/select/select.h"
 

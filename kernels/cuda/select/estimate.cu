@@ -1,10 +1,10 @@
-// What log mass each full block holds for each query head, estimated from INT4 keys: for the
+// Estimates from INT4 keys the log mass that each full block holds for each query head: for the
 // selector share (choose_share.cu), and for others that rank by INT4 keys. In base 2. No KV is read
 // but the tails' keys.
 //
-// The codes of a step are read once, so what counts is how many bytes are on their way at any time
-// and how few instructions a block takes. A warp's ring in shared memory holds the codes of its
-// next blocks.
+// The codes of a step are read once, so speed depends on the number of bytes in flight and on the
+// number of instructions a block. A warp's ring in shared memory holds the codes of its next
+// blocks.
 #include <algorithm>
 
 #include "kernels/cuda/attend/decode.cuh"
@@ -17,7 +17,7 @@ namespace riffle::cuda {
 namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
-constexpr int kStages = 4;         // of a warp's ring
+constexpr int kStages = 4;         // stages of a warp's ring
 constexpr int kAtOnce = 5;         // CTAs that an SM has room for, with head_dim 128 on Hopper
 constexpr float kLowest = -1e30f;  // log mass of nothing
 
@@ -141,8 +141,8 @@ __device__ inline float2 halves_at(uint32_t shared) {
 // tokens, which lie in one piece in global memory. Chunks are 16 bytes.
 template <int Steps, int kGroups>
 struct Ring {
-  static constexpr int kChunks = kGroups * (Steps * 16 + 4);  // of the largest unit
-  static constexpr uint32_t kBytes = 16 * kChunks;            // of a stage
+  static constexpr int kChunks = kGroups * (Steps * 16 + 4);  // chunks of the largest unit
+  static constexpr uint32_t kBytes = 16 * kChunks;            // bytes of a stage
   uint32_t to;            // where this lane's first chunk of stage 0 goes
   const std::byte* from;  // this lane's first chunk of the next unit
   int64_t unit_bytes, skipped_bytes;
@@ -171,7 +171,7 @@ struct Ring {
 // Log masses that a warp has estimated: lanes of part i keep that of the i-th block of four, and
 // the logarithms of four are taken at once.
 struct Masses {
-  float* to;  // of the first of the four
+  float* to;  // place of the first of the four
   int64_t stride;
   float top, sum;
   int n;
@@ -187,9 +187,9 @@ struct Masses {
   }
 };
 
-// For a row that reads everything (RowRule::everything_below): no estimates, only what attention
-// counts with. It waits for the kernel before like all other rows, since the next kernel takes the
-// end of this one for the end of both.
+// For a row that reads everything (RowRule::everything_below): no estimates, only the numbers that
+// attention needs. It waits for the kernel before like all other rows, since the next kernel takes
+// the end of this one for the end of both.
 __device__ inline void skip_estimates(const EstimateArgs& a, int row) {
   allow_next();
   wait_for_earlier();
@@ -218,7 +218,7 @@ __device__ inline Ring<Steps, kGroups> ring_of(const EstimateArgs& a, int row, u
   return ring;
 }
 
-// What a lane multiplies codes with: a head's digits, and what its scores are scaled by.
+// A lane's factors of codes: a head's digits, and the scale of its scores.
 template <int Steps>
 struct LaneQuery {
   uint32_t digits[Steps][4];
@@ -347,9 +347,9 @@ __global__ __launch_bounds__(kThreads) void estimate_kernel(
   Masses masses = {a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks + first,
                    warps, 0, 1, 0};
   const bool stores = h < a.g && upper == kShared;
-  float m = kLowest, s = 0;  // of the block under way
+  float m = kLowest, s = 0;  // sum of the current block
   uint32_t stage = 0;
-  int unit = 0;  // of the block
+  int unit = 0;  // unit within the block
 #pragma unroll 1
   for (int i = 0; i < n_units; ++i) {
     wait_for_groups<kStages - 2>();
@@ -372,7 +372,7 @@ __global__ __launch_bounds__(kThreads) void estimate_kernel(
     unit = 0;
   }
   masses.store(part, stores);
-  wait_for_groups<0>();  // nothing may be under way when the CTA ends
+  wait_for_groups<0>();  // no copy may be in flight when the CTA ends
 }
 
 }  // namespace
@@ -384,7 +384,7 @@ Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n
   a.scratch = scratch;
   a.g = step.n_heads / step.n_kv_heads;
   a.scale = kLog2e / sqrtf(float(step.layout.head_dim));
-  // As many CTAs as run at once: a few more would take another round.
+  // At most the CTAs that run at once: a few more would take another round.
   const int64_t rows = int64_t(step.n) * step.n_kv_heads,
                 wanted = (step.max_blocks + kWarps - 1) / kWarps,
                 share = std::max<int64_t>(kAtOnce * int64_t(n_sm) / rows, 1);

@@ -52,8 +52,8 @@ __device__ inline void put_digits(int value, int i, uint32_t& high, uint32_t& lo
   high |= static_cast<uint32_t>(((value - lower) / 256) & 0xff) << (8 * i);
 }
 
-// What a lane has of a query and of codes, for mma_16832: h (or the token of 8) is lane / 4, part
-// is lane % 4. Steps: of 32 dimensions.
+// Loads a lane's part of a query and of codes for mma_16832: h (or the token of 8) is lane / 4,
+// part is lane % 4. Steps: of 32 dimensions.
 template <int Steps>
 __device__ inline void load_digits(const QueryDigits& digits, int part, int h,
                                    uint32_t (&q)[Steps][4]) {

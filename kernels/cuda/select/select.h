@@ -1,11 +1,12 @@
-// Which blocks a decode step attends to: the rules, and the digests, INT4 keys and mean values by
-// which blocks are chosen. attend/attend.h applies a rule; papers/rules.h has more of them.
+// Choice of the blocks that a decode step attends to: the rules, and the digests, INT4 keys and
+// mean values by which blocks are chosen. attend/attend.h applies a rule; papers/rules.h has more
+// of them.
 #pragma once
 #include "kernels/cuda/types.h"
 
 namespace riffle::cuda {
 
-// Which blocks a row reads whatever it selects, and whether it selects any.
+// The blocks that a row always reads, and whether it selects others.
 struct RowRule {
   bool everything = false;  // all that the query sees, in token order: no selection
   int window = 0;           // with everything: the query sees this many of the last tokens; 0: all

@@ -18,7 +18,7 @@ static constexpr size_t kAround = sizeof(".") - 1 + sizeof(".ahead") - 1;
 
 AheadFile::AheadFile(const std::string& output) {
   const size_t name = output.rfind('/') + 1;  // npos + 1: 0
-  // Where that is too long for a name: its beginning, and a hash of the whole.
+  // A name that would be too long is cut, and a hash of the whole follows.
   std::string kept = output.substr(name);
   if (kept.size() > NAME_MAX - kAround) {
     const size_t hash = std::hash<std::string>()(kept);
@@ -110,7 +110,7 @@ void AheadFile::clear() {
 }
 
 void AheadFile::sync() {
-  if (unsynced_) ::fdatasync(file_.get());  // what does not get there is answered again
+  if (unsynced_) ::fdatasync(file_.get());  // records that do not reach the disk are answered again
   unsynced_ = false;
 }
 

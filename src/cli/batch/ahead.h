@@ -1,6 +1,6 @@
-// Records that are finished before one that comes first: in a hidden file beside the output until
-// their turn has come, so that an interruption of any kind loses none of them. Answers only: what
-// failed is soon found to fail again.
+// Records that are finished before an earlier line's: they stay in a hidden file next to the output
+// until their turn comes, so that an interruption of any kind loses none of them. Answers only: a
+// line that failed soon fails again.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,12 +14,12 @@ namespace riffle::cli {
 
 class AheadFile {
  public:
-  // Of the output at this path, which the caller has locked.
+  // output: path of the output. Requires: the caller has locked it.
   explicit AheadFile(const std::string& output);
 
-  // What an earlier run left and the output does not hold (held.by_line), also into held.ahead.
-  // What was cut off is left out. Nothing is changed. Returns how many other lines are damaged.
-  // Throws Exit, also for a file of another kind.
+  // Reads the records that an earlier run left, except those in the output (held.by_line), and adds
+  // them to held.ahead. A record that was cut off is left out. Changes nothing. Returns the number
+  // of other damaged lines. Throws Exit, also for a file of another kind.
   size_t load(HeldRecords& held);
   // Gives a loaded record away; none: there is none of this line.
   std::optional<std::string> take(size_t line);
@@ -49,7 +49,7 @@ class AheadFile {
   Descriptor file_;    // to write
   Descriptor loaded_;  // to read
   std::unordered_map<size_t, Place> records_;
-  uint64_t end_ = 0;  // of the last whole record
+  uint64_t end_ = 0;  // end of the last whole record
   bool unsynced_ = false;
 };
 

@@ -54,7 +54,7 @@ void read_response_format(const Fields& f, const std::string& field, const JsonI
                           BatchRequest& request) {
   const JsonIn* const type = value.is_object() ? member(value, "type") : nullptr;
   if (!type || !type->is_string()) f.wrong(field, value, "an object with a type");
-  // llama.cpp's servers take the schema beside the type.
+  // llama.cpp's servers take the schema next to the type.
   const JsonIn* schema = member(value, "schema");
   std::string at = field + ".schema";
   if (*type == "text") return;

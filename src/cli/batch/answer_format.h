@@ -1,4 +1,4 @@
-// Fields of a body that say what an answer may be: OpenAI's response_format, vLLM's guided_* and
+// Fields of a body that constrain an answer: OpenAI's response_format, vLLM's guided_* and
 // structured_outputs, llama.cpp's grammar and json_schema.
 #pragma once
 #include <string>

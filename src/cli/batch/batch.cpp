@@ -232,7 +232,7 @@ void add_cache_flags(CLI::App& command, BatchOptions& o) {
       .group(kRequestsGroup);
 }
 
-// Which lines are answered, how many at once, and which records are kept.
+// Adds flags for the lines that are answered, the number at once, and the records that are kept.
 void add_line_flags(CLI::App& command, BatchOptions& o) {
   add_switch(command, "--ignore-unknown", o.ignore_unknown,
              "answer lines that have fields riffle does not know, without these fields")

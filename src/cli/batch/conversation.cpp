@@ -24,7 +24,7 @@ std::vector<Message> joined_neighbours(const std::vector<Message>& messages) {
   return out;
 }
 
-// As user's messages, joined with those beside them.
+// Turns system messages into user's messages, joined with their neighbours.
 std::vector<Message> without_system(std::vector<Message> messages) {
   for (Message& m : messages) {
     if (m.role == "system") m.role = "user";

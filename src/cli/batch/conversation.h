@@ -1,4 +1,4 @@
-// How the messages of a request become a prompt.
+// Turns the messages of a request into a prompt.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace riffle::cli {
 
-// What was done to a conversation that the chat template does not take as it is.
+// Change of a conversation that the chat template does not take unchanged.
 enum class Fitted {
   AS_IS,
   JOINED,  // neighbours of one role became one message
@@ -22,7 +22,7 @@ struct Conversation {
   std::optional<size_t> continued{};
   std::string begun{};
 };
-// Throws Exit with what the template has against the conversation as it is.
+// Throws Exit with the template's objection to the unchanged conversation.
 Conversation fit_conversation(riffle_model* model, std::vector<Message> messages,
                               const Thinking& thinking);
 

@@ -13,11 +13,11 @@ namespace {
 
 constexpr int32_t kIntMax = std::numeric_limits<int32_t>::max();
 
-// What reading a body leaves behind, to be judged when all of it has been read.
+// Facts collected while a body is read, to be judged when all of it has been read.
 struct Body {
   BatchRequest& request;
   bool prompt = false, messages = false, limited = false, seeded = false, penalised = false;
-  bool effort = false;      // reasoning_effort is there
+  bool effort = false;      // reasoning_effort is given
   int switched = 0;         // fields that switch reasoning on or off
   bool everything = false;  // vLLM's penalty of repetitions looks back at all tokens
   std::optional<size_t> best_of{};
@@ -158,8 +158,8 @@ void read_dry_breakers(const Fields& f, const std::string& field, const JsonIn& 
 double bias_of(const Fields& f, const std::string& field, const JsonIn& value) {
   return f.real(field, value, -RIFFLE_MAX_LOGIT_BIAS, RIFFLE_MAX_LOGIT_BIAS);
 }
-// {"15043": -100}, or llama.cpp's [[15043, -100], [11, false]]: tokens and what is added to their
-// logits. false: the token is never drawn.
+// {"15043": -100}, or llama.cpp's [[15043, -100], [11, false]]: tokens and the numbers that are
+// added to their logits. false: the token is never drawn.
 void read_logit_bias(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   const std::string expected = "an object such as {\"15043\": -1}, or a list such as [[15043, -1]]";
   if (!value.is_object() && !value.is_array()) f.wrong(field, value, expected);
@@ -270,8 +270,9 @@ void read_format(const Fields& f, const std::string& field, const JsonIn& value,
   read_answer_format(f, field, value, body.request);
 }
 
-// ---- the table. riffle-batch(1) has it for users. OpenAI's fields come first, then those of vLLM,
-// then those of llama.cpp. A field that is learned gets HONOURED and a reader in place of NO_OP.
+// ---- the table. riffle-batch(1) is the table for users. OpenAI's fields come first, then those of
+// vLLM, then those of llama.cpp. A field that is learned gets HONOURED and a reader in place of
+// NO_OP.
 constexpr BodyField kFields[] = {
     {{"messages", Use::HONOURED}, read_messages},
     {{"prompt", Use::HONOURED}, read_prompt},
@@ -345,7 +346,7 @@ constexpr BodyField kFields[] = {
     {{"skip_special_tokens", Use::NO_OP, "[true]"}},
     {{"spaces_between_special_tokens", Use::NO_OP, "[true,false]"}},  // none of them is printed
     {{"return_token_ids", Use::NO_OP, "[false]"}},
-    {{"return_tokens_as_token_ids", Use::NO_OP, "[true,false]"}},  // of logprobs
+    {{"return_tokens_as_token_ids", Use::NO_OP, "[true,false]"}},  // form of logprobs
 
     {{"priority", Use::IGNORED}},
     {{"request_id", Use::IGNORED}},
@@ -383,8 +384,8 @@ constexpr BodyField kFields[] = {
     {{"n_probs", Use::NO_OP, "[0]"}},
 };
 
-// What vLLM asks about the conversation's end, where riffle does one thing: an assistant's message
-// that comes last is continued, any other is answered.
+// Checks vLLM's fields about the conversation's end. riffle does one thing: a last message of an
+// assistant is continued, any other is answered.
 void check_end(const Fields& f, const Body& body) {
   if (!body.messages) return;
   const bool open = body.request.messages.back().role == "assistant";

@@ -6,8 +6,8 @@
 
 namespace riffle::cli {
 
-// Whether the line has a seed of its own. request: holds what the flags say, and gets what the body
-// says. Throws BatchError.
+// Reads a body into request, which holds the flags' values. Returns true if the line has a seed of
+// its own. Throws BatchError.
 bool parse_body(const Fields& fields, const JsonIn& body, BatchRequest& request);
 
 }  // namespace riffle::cli

@@ -25,7 +25,7 @@ constexpr FieldUse kLineFields[] = {{"custom_id", Use::HONOURED},
                                     {"url", Use::HONOURED},
                                     {"body", Use::HONOURED}};
 
-// Comes first: other checks would call fields unknown that stand in the line instead of in body.
+// Comes first: other checks would call fields unknown that are in the line instead of in body.
 void check_body(const Fields& f, const JsonIn& line) {
   const auto body = line.find("body");
   if (body != line.end() && body->is_object()) return;

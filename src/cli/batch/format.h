@@ -1,6 +1,6 @@
 // One line of a batch file (OpenAI's batch format) as a request, and one record of its output.
-// Lines and records are untrusted. What is read: json_line.h (JSON), fields.h (a table of all
-// fields), messages.h; what is written: record.h.
+// Lines and records are untrusted. Reading: json_line.h (JSON), fields.h (a table of all fields),
+// messages.h. Writing: record.h.
 #pragma once
 #include <cstdint>
 #include <new>
@@ -19,14 +19,14 @@ struct IgnoredFields {
   std::vector<std::string> without_effect;  // on answers
   std::vector<std::string> unknown;         // --ignore-unknown
 };
-constexpr size_t kMaxIgnoredNames = 32;  // of each kind that are kept
+constexpr size_t kMaxIgnoredNames = 32;  // names of each kind that are kept
 
 struct BatchPrompt {
   std::string text;
   std::vector<int32_t> tokens;  // in place of text
 };
 
-// What an answer may be. field: which asks for it, with its path.
+// The grammar of an answer. field: the field that asks for it, with its path.
 struct BatchGrammar {
   riffle_grammar_kind kind;
   std::string text, field;
@@ -38,7 +38,7 @@ struct BatchRequest {
   std::vector<BatchPrompt> prompts;  // the answer has `n` choices for each
   std::vector<Message> messages;
   size_t n = 1;
-  Options answer;  // of its answers
+  Options answer;  // options of its answers
   Thinking thinking;
   // The parts that the line itself asks for: a level of reasoning; reasoning or none.
   bool asks_effort = false, asks_thinking = false;
@@ -46,7 +46,7 @@ struct BatchRequest {
   IgnoredFields ignored;
 };
 
-// What the flags say, for fields that a line leaves out.
+// Values of the flags, for fields that a line leaves out.
 struct BatchDefaults {
   Options answer;
   Thinking thinking;
@@ -63,10 +63,11 @@ struct BatchError {
 };
 
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
-constexpr size_t kMaxNameBytes = 1024;  // of custom_id, which goes into the record, and of model
-constexpr size_t kMaxPrompts = 4096;    // in a line
-constexpr size_t kMaxChoices = 128;     // of a prompt
-constexpr int kMaxNesting = 128;        // a request needs 5, and what its schema is nested
+constexpr size_t kMaxNameBytes =
+    1024;  // bytes of custom_id, which goes into the record, and of model
+constexpr size_t kMaxPrompts = 4096;  // in a line
+constexpr size_t kMaxChoices = 128;   // answers to a prompt
+constexpr int kMaxNesting = 128;      // a request needs 5, and the depth of its schema
 constexpr size_t kMaxValues =
     1000000;  // in a line, or keys: a line of nothing but [] would take 20 times its size parsed
 
@@ -93,14 +94,14 @@ std::optional<BatchError> failure_of(size_t line_number, const std::string& cust
 BatchRequest parse_batch_line(std::string_view line, size_t line_number,
                               const BatchDefaults& defaults);
 
-// What a resumed run needs of a record.
+// The part of a record that a resumed run needs.
 struct RecordHead {
   size_t line = 0;
   std::string custom_id;  // "" if it has none
   bool failed = false;
-  std::string model;  // that answered; "" if it does not say
+  std::string model;  // model that answered; "" if it is not named
 };
-// Throws std::runtime_error with what is wrong.
+// Throws std::runtime_error with the reason.
 RecordHead parse_record(std::string_view record);
 
 }  // namespace riffle::cli

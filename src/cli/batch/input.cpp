@@ -164,8 +164,8 @@ Got BatchInput::next(InputLine& out, bool wait) {
             text_of("line %zu: field custom_id was used before, by line %zu", number, used->second),
             out.request.custom_id};
     });
-    // The id counts as used, whatever became of its line. If memory is too short to keep it, the
-    // line's own error stands.
+    // The id counts as used, whatever the result of its line. If memory is too short to keep it,
+    // the line's own error stays.
     if (out.error && !out.error->custom_id.empty())
       failure_of(number, out.error->custom_id,
                  [&] { seen_.emplace(out.error->custom_id, number); });

@@ -35,9 +35,9 @@ class BatchInput {
   // Input and output must not be one file.
   bool is_file(const struct stat& other) const;
 
-  // Reads a regular file through, to know what there is to do and that held belongs to it; output:
-  // its name, for errors. What else it is is checked as it comes. Throws Exit; to be called before
-  // next.
+  // Reads a regular file through, to count its lines and to check that held belongs to it; output:
+  // its name, for errors. Other inputs are checked as they come. Throws Exit. Requires: next was
+  // not called yet.
   void survey(HeldRecords held, const std::string& output);
 
   // Blank lines are left out. Bytes that form no request, and ids used before, are an error of
@@ -46,7 +46,7 @@ class BatchInput {
 
   bool counted() const { return regular_; }
   size_t total() const { return total_; }          // lines with text in the shard, if counted
-  size_t remaining() const { return remaining_; }  // of them, not held
+  size_t remaining() const { return remaining_; }  // lines that are not held
   bool fills_gaps() const { return fills_gaps_; }  // a line to answer came before one that is held
 
  private:

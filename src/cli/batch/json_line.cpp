@@ -7,7 +7,7 @@ namespace riffle::cli {
 namespace {
 
 struct Shape {
-  int depth = 0;      // of [ and {
+  int depth = 0;      // depth of [ and {
   size_t values = 1;  // no fewer than there are values and keys
 };
 
@@ -33,8 +33,8 @@ Shape shape_of(std::string_view s) {
   return shape;
 }
 
-// Looks on while a line is parsed: a key that stands twice in an object would hide one of two
-// values, and an error has a place.
+// Watches the parsing of a line: a key that occurs twice in an object would hide one of two values,
+// and an error has a place.
 class Watch {
  public:
   bool operator()(JsonIn::parse_event_t event, const JsonIn& parsed) {
@@ -92,7 +92,7 @@ JsonIn parse_object(std::string_view line) {
       return watch(event, parsed);
     });
   } catch (const JsonIn::parse_error& e) {
-    // The parser's text ends with what it read last, which may say anything.
+    // The parser's text ends with the input that it read last, which may be any text.
     const std::string_view what = e.what();
     const bool half = what.substr(0, what.find("; last read")).find("surrogate") != what.npos;
     fail("bad_json",
@@ -119,7 +119,7 @@ void Fields::fail(const char* code, const std::string& text) const {
 }
 
 namespace {
-// A field's name for a notice: as it is, unless it may hold anything.
+// A field's name for a notice: unchanged, unless it may hold any text.
 std::string name_of(const std::string& key) {
   const bool plain = key.find_first_not_of(
                          "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

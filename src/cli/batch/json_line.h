@@ -1,4 +1,4 @@
-// One line of a batch file as JSON, and checks of its fields that say what is wrong with which.
+// One line of a batch file as JSON, and checks of its fields, with errors that name the field.
 // Lines are untrusted.
 #pragma once
 #include <algorithm>
@@ -14,8 +14,7 @@
 
 namespace riffle::cli {
 
-// What comes in is parsed into maps: ordered_json looks keys up one by one, which many keys would
-// make slow.
+// Input is parsed into maps: ordered_json looks keys up one by one, which is slow for many keys.
 using JsonIn = nlohmann::json;
 
 // A line that holds one object. Throws BatchError; its message does not name the line.
@@ -24,7 +23,7 @@ JsonIn parse_object(std::string_view line);
 // Text from the file for a message: short, one line.
 std::string shown(std::string text);
 
-// What riffle does with a field.
+// Treatment of a field.
 enum class Use {
   HONOURED,  // the caller reads it
   NO_OP,     // taken with values that change nothing, refused with others
@@ -83,9 +82,9 @@ class Fields {
     return static_cast<T>(v);
   }
 
-  // Whether the caller is to read the field: use says HONOURED. All other fields are settled here,
-  // one that use does not name (null) as unknown. object: where the field stands, such as "body.".
-  // described: the same for notices, without numbers of messages and parts.
+  // Returns true if the caller is to read the field: use says HONOURED. All other fields are
+  // handled here, one without use (null) as unknown. object: the object of the field, such as
+  // "body.". described: the same for notices, without numbers of messages and parts.
   bool is_read(const FieldUse* use, const std::string& object, const std::string& described,
                const std::string& key, const JsonIn& value) const;
 

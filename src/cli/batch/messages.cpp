@@ -11,7 +11,7 @@ constexpr FieldUse kMessageFields[] = {
     {"reasoning_content", Use::HONOURED},
     {"reasoning", Use::HONOURED},  // vLLM's name of it
     {"name", Use::IGNORED},        // chat templates do not print it
-    // Of answers that come back as messages.
+    // Fields of answers that come back as messages.
     {"refusal", Use::REFUSED},
     {"audio", Use::REFUSED},
     {"annotations", Use::NO_OP, "[[]]"},
@@ -68,7 +68,7 @@ Message parse_message(const Fields& f, const std::string& at, const JsonIn& obje
     const std::string field = at + "." + key;
     if (key == "role") {
       message.role = f.text(field, value);
-      // What OpenAI calls a developer's message, chat templates know as the system's.
+      // Chat templates know OpenAI's developer message as the system's.
       if (message.role == "developer") message.role = "system";
       if (message.role != "system" && message.role != "user" && message.role != "assistant")
         f.wrong(field, value, "system, developer, user or assistant");

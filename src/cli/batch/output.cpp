@@ -24,10 +24,10 @@ BatchOutput::BatchOutput(const std::string& path, const std::string& errors,
     if (errors_->is_file(file_))
       throw Exit(EXIT_USAGE, "--errors " + errors + " is the output, expected another file");
   }
-  // Who takes the output away begins anew as well. A pipe is always new.
+  // A run whose output was removed starts over too. A pipe is always new.
   anew_ = restart || file_.created() || !file_.regular();
   if (file_.regular()) {
-    // Beside the file itself, however it is called.
+    // Next to the file itself, whatever link names it.
     std::error_code error;
     const bool link = std::filesystem::is_symlink(path, error);
     const std::string place = link ? std::filesystem::canonical(path, error).string() : path;
@@ -38,7 +38,7 @@ BatchOutput::BatchOutput(const std::string& path, const std::string& errors,
     if (earlier == Earlier::RETRY_ERRORS) plan_retry();
     return;
   }
-  // What is not riffle's is refused before anything is taken away.
+  // A file that is not riffle's is refused before anything is removed.
   HeldRecords unused;
   if (ahead_) ahead_->load(unused);
   if (errors_ && !restart) scan_errors();
@@ -82,8 +82,8 @@ void BatchOutput::scan(bool quiet) {
 }
 
 // The failed lines count as not answered. So that their records come in their places, the answers
-// behind the first of them go to the hidden file, from which they take their turn as those of an
-// interrupted run do.
+// after the first of them go to the hidden file, and come from there in their turn like those of an
+// interrupted run.
 void BatchOutput::plan_retry() {
   retried_ = std::exchange(held_.failed, 0);
   if (retried_ == 0) return;

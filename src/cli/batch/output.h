@@ -1,5 +1,5 @@
-// What riffle batch writes: records, those of lines that failed maybe in a file of their own
-// (--errors), and beside the output the answers that wait for their turn.
+// Output of riffle batch: records, with failed lines in a file of their own if --errors asks for
+// it, and, in a file next to the output, the answers that wait for their turn.
 #pragma once
 #include <chrono>
 #include <optional>
@@ -22,24 +22,24 @@ class BatchOutput {
               Earlier earlier, bool quiet);
 
   const std::string& name() const { return file_.name(); }
-  // Of both files.
+  // Returns the records of both files.
   const HeldRecords& held() const { return held_; }
-  // Numbers of failed lines to answer again, and of answers behind the first of them.
+  // Numbers of failed lines to answer again, and of answers after the first of them.
   size_t retried() const { return retried_; }
   size_t moved() const { return moved_; }
   bool terminal() const { return file_.terminal(); }
 
-  // Cuts off what is not kept. Before the first write.
+  // Cuts off records that are not kept. Requires: no record was written yet.
   void begin();
   // failed: of a line without an answer. Throws Exit if that fails; then no part of it is left in a
   // regular file.
   void write(const std::string& record, bool failed);
-  // A record that is finished, but for which one before it is not: kept for another run. Throws
-  // Exit. Does nothing for what is no regular file, or where no other file may be made beside it.
+  // Keeps a finished record for another run, since an earlier one is not finished. Throws Exit.
+  // Does nothing if the output is no regular file, or if no file may be made next to it.
   void keep_ahead(const std::string& record);
   // Those that were kept have been written.
   void clear_ahead();
-  // What an earlier run kept of this line, once; how many more there are.
+  // Gives away the record that an earlier run kept of this line; the number of those left.
   std::optional<std::string> take_ahead(size_t line) {
     return ahead_ ? ahead_->take(line) : std::nullopt;
   }
@@ -47,7 +47,7 @@ class BatchOutput {
   uint64_t ahead_bytes() const { return ahead_ ? ahead_->bytes() : 0; }
   // Where; empty: nowhere.
   std::string ahead_path() const { return ahead_ ? ahead_->path() : ""; }
-  // Sees now and then that what was written reaches the disk.
+  // Writes the records through to the disk now and then.
   void sync_if_due();
   // complete: no line waits for its turn.
   void finish(bool complete);
@@ -65,9 +65,9 @@ class BatchOutput {
   bool anew_ = false, ahead_unsynced_ = false;
   std::optional<AheadFile> ahead_;
   HeldRecords held_;
-  uint64_t errors_bytes_ = 0;  // of whole records that are kept in errors_
+  uint64_t errors_bytes_ = 0;  // bytes of whole records that are kept in errors_
   size_t retried_ = 0, moved_ = 0;
-  uint64_t behind_end_ = 0;  // behind held_.bytes, to here: what is moved or dropped
+  uint64_t behind_end_ = 0;  // from held_.bytes to here: records to move or drop
   Clock::time_point synced_ = Clock::now();
 };
 

@@ -6,7 +6,7 @@
 namespace riffle::cli {
 namespace {
 
-// Beginnings of fewer tokens are read anew: that is about as quick as loading them, and many small
+// Beginnings of fewer tokens are read again: that is about as quick as loading them, and many small
 // files would push out large ones. Entries of one group have this many tokens in common.
 constexpr size_t kMinTokens = 512;
 
@@ -115,12 +115,12 @@ riffle_session_file* PrefixCache::find(std::span<const int32_t> prompt, size_t n
   }
 }
 
-// Nearly: beside its KV a file has little.
+// Estimates the size: besides its KV a file has little.
 uint64_t PrefixCache::file_bytes(size_t n_tokens) const {
   Options o = options_;
   o.set("ctx", static_cast<uint64_t>(n_tokens));
   o.set("sessions", 1);
-  return static_cast<uint64_t>(plan_of(model_, o).count("host_kv"));  // whether it fits or not
+  return static_cast<uint64_t>(plan_of(model_, o).count("host_kv"));  // fits or not
 }
 
 void PrefixCache::keep(riffle_session* session, size_t reuse_unit, std::span<const int32_t> prompt,

@@ -28,11 +28,10 @@ class PrefixCache {
   // The entry that has most of a prompt's beginning, and `name`, its name; null: none that has
   // enough more than n_shared tokens of it. Until the next call.
   riffle_session_file* find(std::span<const int32_t> prompt, size_t n_shared, std::string& name);
-  // What find gave could not be loaded.
+  // Notes that the entry that find gave could not be loaded.
   void failed(const std::string& name, riffle_status status, const char* error);
-  // A prompt has been read, of which other lines share `shared` tokens: saves them unless an entry
-  // has them, or nearly all.
-  // reuse_unit: of riffle_request_prompt_fn.
+  // Called when a prompt has been read that shares `shared` tokens with other lines: saves them
+  // unless an entry has all or nearly all of them. reuse_unit: of riffle_request_prompt_fn.
   void keep(riffle_session* session, size_t reuse_unit, std::span<const int32_t> prompt,
             size_t shared);
 
@@ -65,8 +64,8 @@ class PrefixCache {
   riffle_context* context_ = nullptr;
   Options options_;
   uint64_t fingerprint_ = 0;
-  std::map<std::string, Entry> entries_;  // that have been opened
-  riffle_session_file* file_ = nullptr;   // that find gave
+  std::map<std::string, Entry> entries_;  // entries that have been opened
+  riffle_session_file* file_ = nullptr;   // the file that find gave
   bool saving_ = true, said_bad_ = false, said_large_ = false, said_failed_ = false;
   size_t saved_ = 0;
   uint64_t saved_tokens_ = 0;

@@ -22,19 +22,19 @@
 namespace riffle::cli {
 namespace {
 
-constexpr size_t kDigits = 16;  // of each half of a name
+constexpr size_t kDigits = 16;  // digits of each half of a name
 constexpr std::string_view kEnd = ".kv";
 constexpr size_t kNameBytes = 2 * kDigits + 1 + kEnd.size();
-// What riffle_session_save appends while a file is not complete.
+// Suffix that riffle_session_save appends while a file is not complete.
 constexpr std::string_view kPart = ".part-";
-// A file that nobody has written to for so long belongs to a process that was killed.
+// A file without a write for this time belongs to a process that was killed.
 constexpr time_t kLeftSeconds = 3600;
 
 bool is_hex(std::string_view text) {
   return text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
-// Whether a name is one of name_of: nothing else in the folder is ever removed.
+// Tells whether a name is one of name_of: nothing else in the folder is ever removed.
 bool is_entry(std::string_view name) {
   return name.size() == kNameBytes && is_hex(name.substr(0, kDigits)) && name[kDigits] == '-' &&
          is_hex(name.substr(kDigits + 1, kDigits)) && name.substr(2 * kDigits + 1) == kEnd;
@@ -68,7 +68,7 @@ struct PrefixFolder::Listing {
   };
   std::vector<File> entries;
   std::vector<std::string> left_over;
-  uint64_t bytes = 0;  // of the entries
+  uint64_t bytes = 0;  // bytes of the entries
 };
 
 PrefixFolder::PrefixFolder(std::string path, uint64_t limit)
@@ -132,8 +132,8 @@ uint64_t PrefixFolder::limit(uint64_t in_use) const {
 bool PrefixFolder::holds(uint64_t bytes) const { return bytes <= limit(limit_ ? 0 : list().bytes); }
 
 void PrefixFolder::evict(const std::string& newest) const {
-  // One that is stopped while it holds the lock stops nobody else for long. Two at once would only
-  // remove too much.
+  // A process that is stopped while it holds the lock does not stop others for long. Two at once
+  // would only remove too much.
   for (int i = 0; i < 100 && ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 &&
                   (errno == EWOULDBLOCK || errno == EINTR);
        ++i)

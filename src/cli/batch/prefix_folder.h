@@ -1,6 +1,6 @@
 // The folder of riffle batch --prefix-cache: entries with a size limit, shared by processes. An
-// entry is a file of its own, is whole or not there, and may go at any time: who has it open keeps
-// it.
+// entry is a file of its own, complete or absent, and may be removed at any time: a process that
+// has it open keeps it.
 #pragma once
 #include <cstdint>
 #include <set>
@@ -12,11 +12,11 @@ namespace riffle::cli {
 
 class PrefixFolder {
  public:
-  // Makes the folder if it is missing. limit: bytes of all entries; 0: half of what they and the
-  // disk's free room are together. Throws Exit.
+  // Makes the folder if it is missing. limit: bytes of all entries; 0: half of their bytes plus the
+  // disk's free room. Throws Exit.
   PrefixFolder(std::string path, uint64_t limit);
 
-  // The name of an entry: `group`, by which it is looked for, and a hash of its content.
+  // Returns the name of an entry: `group`, by which it is found, and a hash of its content.
   static std::string name_of(uint64_t group, uint64_t content);
   std::set<std::string> names(uint64_t group) const;
   std::string path_of(const std::string& name) const { return path_ + "/" + name; }
@@ -26,10 +26,10 @@ class PrefixFolder {
   // The entry has been used now. The entry that was used longest ago is removed first.
   void touch(const std::string& name) const;
   void remove(const std::string& name) const;
-  // Whether an entry of so many bytes can stay.
+  // Tells whether an entry of this size can stay.
   bool holds(uint64_t bytes) const;
-  // Removes entries until the rest fits the limit; `newest` goes last ("": no entry is
-  // special). Also what processes that were killed have left.
+  // Removes entries until the rest fits the limit; `newest` goes last ("": no entry is special).
+  // Also removes files that killed processes have left.
   void evict(const std::string& newest) const;
 
  private:

@@ -1,4 +1,4 @@
-// How far a run of riffle batch is: counts, the bar or the line a minute, the line at the end.
+// Progress of riffle batch: counts, the bar or the line a minute, the line at the end.
 #pragma once
 #include <chrono>
 #include <map>
@@ -14,7 +14,7 @@ struct BatchCounts {
   size_t answers = 0, errors = 0;  // records written by this run
   size_t earlier = 0;              // written, but of answers that an earlier run has finished
   size_t held = 0;                 // records that were there before this run
-  // Of prompts: all; those taken from other lines, and from the prefix cache.
+  // Tokens of prompts: all; those taken from other lines, and from the prefix cache.
   uint64_t prompt_tokens = 0, reused_tokens = 0, cached_tokens = 0;
   uint64_t answer_tokens = 0;  // as they come
 };
@@ -25,22 +25,23 @@ class BatchProgress {
   BatchProgress(riffle_context* context, size_t total, bool cache, bool quiet);
 
   BatchCounts counts;
-  // A line has fields that are not read, or a conversation that the template did not take as it is.
+  // A line has fields that are not read, or a conversation that the template did not take
+  // unchanged.
   void add_ignored(const IgnoredFields& ignored);
   void add_fitted(size_t line, Fitted fitted);
   // A line asks for reasoning in a way that has no effect.
   enum class Unread { EFFORT, THINKING, PROMPT };
   void add_unread(size_t line, Unread what);
-  void add_error(const std::string& message);  // of a line; the first is shown at the end
+  void add_error(const std::string& message);  // error of a line; the first is shown at the end
 
   void update();
   void clear() { bar_.clear(); }
   std::string summary() const;
-  std::vector<std::string> notices() const;  // that belong below it
+  std::vector<std::string> notices() const;  // notices to print below it
   void finish() { bar_.finish(); }
 
  private:
-  using Names = std::map<std::string, size_t>;  // of fields, and how many lines have them
+  using Names = std::map<std::string, size_t>;  // fields, and the number of lines that have them
   struct Lines {
     size_t count = 0, first = 0;
   };

@@ -25,7 +25,7 @@ Json logprob_json(riffle_model* model, int32_t token, float logprob, bool trimme
   return {{"token", bytes}, {"logprob", number(logprob)}, {"bytes", std::move(list)}};
 }
 
-// As in OpenAI's chat completions, the tokens together are the text. So white space that the text
+// The tokens together are the text, as in OpenAI's chat completions. So white space that the text
 // drops at its beginning is dropped here too.
 Json chat_logprobs(riffle_model* model, const BatchChoice& choice) {
   Json content = Json::array();
@@ -42,7 +42,7 @@ Json chat_logprobs(riffle_model* model, const BatchChoice& choice) {
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-// As OpenAI's completions have it.
+// Returns logprobs in the form of OpenAI's completions.
 Json prompt_logprobs(riffle_model* model, const std::vector<TokenLogprobs>& all) {
   Json tokens = Json::array(), logprobs = Json::array(), tops = Json::array(),
        offsets = Json::array();
@@ -81,7 +81,7 @@ Json choice_json(size_t index, const BatchRequest& request, riffle_model* model,
   return out;
 }
 
-// What the choices took together. A prompt counts once, however many answers it has.
+// Adds up the figures of the choices. A prompt counts once, however many answers it has.
 Facts sum_of(std::span<const BatchChoice> choices, size_t n) {
   Facts sum;
   double prompt = 0, reused = 0, loaded = 0;

@@ -10,8 +10,8 @@
 
 namespace riffle::cli {
 
-// What every record begins with, so that a piece of one can be told from other text; earlier
-// versions of riffle wrote the second.
+// Beginnings of records, which tell a piece of one from other text; earlier versions of riffle
+// wrote the second.
 constexpr std::string_view kRecordBegins[] = {"{\"id\":\"batch_req_", "{\"id\":\"line-"};
 
 // A token of an answer with its log-probability and those of the most probable tokens there.
@@ -31,7 +31,8 @@ struct BatchChoice {
 // The ids of records are random: no other record has them, in this file or another. A record is
 // made by the time it is written: "created" is that time.
 std::string batch_error_record(size_t line_number, const BatchError& error);
-// model_name: of the model that answers, whatever the line asked for. At least one choice.
+// model_name: of the model that answers, even if the line asked for another one. At least one
+// choice.
 std::string batch_answer_record(size_t line_number, const BatchRequest& request,
                                 riffle_model* model, const std::string& model_name,
                                 std::span<const BatchChoice> choices);

@@ -26,7 +26,7 @@ RecordFile::RecordFile(const std::string& path, const char* flag, const BatchInp
     path_ = link_target(path);  // the shell's > makes a link's target, too
     if (path_.empty()) fail("cannot create", ELOOP);
   }
-  // A pipe is opened for writing alone, so that its other end going away is noticed.
+  // A pipe is opened only for writing, so that riffle notices when its other end goes away.
   const int flags = O_CLOEXEC | (!exists              ? O_RDWR | O_CREAT | O_EXCL
                                  : S_ISREG(s.st_mode) ? O_RDWR
                                                       : O_WRONLY);
@@ -115,7 +115,7 @@ void RecordFile::write(const std::string& record) {
 
 void RecordFile::sync() {
   if (!regular_ || !unsynced_) return;
-  // Network file systems report here what did not fit.
+  // Network file systems report here that data did not fit.
   if (::fdatasync(fd_) != 0 && errno != EINVAL && errno != ENOSYS && errno != EROFS)
     fail("cannot write", errno);
   unsynced_ = false;

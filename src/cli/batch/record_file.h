@@ -31,17 +31,18 @@ class RecordFile {
 
   // The records in it. Throws Exit if it holds anything else.
   HeldRecords scan() const { return scan_records(fd_, name_); }
-  // Of the records in the bytes [from, to), which scan has found whole. at: where one begins.
+  // Calls visit with the records in the bytes [from, to). Requires: scan has found them whole. at:
+  // offset of a record.
   using Visit = std::function<void(const RecordHead&, const std::string& record, uint64_t at)>;
   void visit(uint64_t from, uint64_t to, const Visit& visit) const;
   // The file is as it was before this run.
   void leave();
-  // Cuts off what is behind the first `bytes`. Before the first write.
+  // Cuts off everything after the first `bytes`. Requires: no record was written yet.
   void begin(uint64_t bytes);
   // One record in one piece. Throws Exit if that fails; then no part of it is left in a regular
   // file.
   void write(const std::string& record);
-  // Sees that what was written reaches the disk.
+  // Writes the records through to the disk.
   void sync();
   bool unsynced() const { return unsynced_; }
 
@@ -53,7 +54,7 @@ class RecordFile {
   int fd_;
   struct stat stat_ {};
   bool regular_ = false, created_ = false, unsynced_ = false;
-  uint64_t end_ = 0;  // of the last whole record
+  uint64_t end_ = 0;  // end of the last whole record
 };
 
 }  // namespace riffle::cli

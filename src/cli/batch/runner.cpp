@@ -11,13 +11,13 @@ namespace {
 
 // The scheduler sees this many lines ahead at least, to find prompts that begin alike.
 constexpr size_t kReadAhead = 64;
-// Prompts that have been answered, with which a prompt is compared to find what it shares.
+// Prompts that have been answered, with which a prompt is compared to find shared tokens.
 constexpr size_t kAnswered = 64, kAnsweredTokens = size_t{16} << 20;
-constexpr size_t kPromptBytes = size_t{256} << 20;  // of tokens that wait or run
+constexpr size_t kPromptBytes = size_t{256} << 20;  // bytes of tokens that wait or run
 // Answers that wait for an earlier line. Reading stops there; the earliest line goes on, since it
 // was submitted first.
 constexpr size_t kHeldAnswers = 1024, kHeldBytes = size_t{256} << 20;
-// Of kept records that have been written since, before they are thrown away.
+// Bytes of kept records that have been written since, after which the file is emptied.
 constexpr uint64_t kAheadBytes = uint64_t{64} << 20;
 
 const char* error_code(riffle_status status) {
@@ -50,7 +50,7 @@ BatchRunner::BatchRunner(riffle_model* model, std::string model_name, riffle_con
       max_seqs_(static_cast<size_t>(scheduler.count("max-seqs"))) {
   riffle_scheduler* made = nullptr;
   const riffle_status status = riffle_scheduler_create(context, scheduler.get(), this, &made);
-  // What is refused here came from flags.
+  // Values that are refused here came from flags.
   if (status == RIFFLE_BAD_ARGUMENT || status == RIFFLE_UNSUPPORTED)
     throw Exit(EXIT_USAGE, riffle_context_error(context));
   check(status, context);
@@ -171,8 +171,8 @@ bool BatchRunner::want_line() const {
 }
 
 bool BatchRunner::read_ahead() {
-  // What can run at once, and one that waits; then a line with each iteration, so that reading does
-  // not hold up answers.
+  // Reads the lines that can run at once, and one that waits; then one line in each iteration, so
+  // that reading does not hold up answers.
   for (bool first = true; want_line() && (first || under_way_.size() <= max_seqs_); first = false) {
     const LineReader::Got got = input_.next(line_, under_way_.empty());
     if (got == LineReader::Got::END) return false;
@@ -228,7 +228,7 @@ void BatchRunner::submit(Jobs::iterator job) {
   if (r.chat) {
     const Conversation c = fit_conversation(model_, std::exchange(r.messages, {}), r.thinking);
     progress_.add_fitted(job->line, c.fitted);
-    // White space behind text that is continued belongs to the answer.
+    // White space after text that is continued belongs to the answer.
     options.set("trim-start", !c.continued);
     options.set("reasoning", reasoning_of(true, c.prompt.in_reasoning, r.thinking));
     if (grammar && c.continued && !c.prompt.in_reasoning) {
@@ -367,12 +367,12 @@ void BatchRunner::write_finished() {
   }
 }
 
-// What is finished, but waits for its turn, outlives this run.
+// Keeps answers that are finished but wait for their turn, so that they outlive this run.
 void BatchRunner::keep_finished() {
   const bool all_here = output_.loaded_ahead() == 0;
   if (held_bytes_ == 0 && all_here) return output_.clear_ahead();
   if (unordered_) return;
-  // Records that have been written since are in that file too, until it is made anew.
+  // Records that have been written since are in that file too, until it is emptied.
   const bool anew =
       all_here && output_.ahead_bytes() > kAheadBytes && output_.ahead_bytes() > 4 * held_bytes_;
   if (anew) output_.clear_ahead();

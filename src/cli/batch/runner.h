@@ -27,24 +27,25 @@ class BatchRunner {
               const Options& scheduler, bool unordered, BatchInput& input, BatchOutput& output,
               BatchProgress& progress, PrefixCache* cache);
 
-  // Until every line has its record, or Ctrl-C: then what is finished is written, in input order up
-  // to the first line that is not; the rest is kept beside the output. Throws Exit.
+  // Runs until every line has its record, or until Ctrl-C. Then finished records are written in
+  // input order, up to the first line without one; later ones are kept next to the output. Throws
+  // Exit.
   void run();
 
-  size_t dropped() const { return dropped_; }  // answers that were finished behind one that was not
+  size_t dropped() const { return dropped_; }  // answers that were finished after an unfinished one
 
  private:
   // A request of the scheduler: one prompt of a line on its way to its answer.
   struct Answer {
     uint64_t id = 0;
     bool under_way = false, logprobs = false;
-    size_t bytes = 0;                     // of the prompt's tokens; 0: concluded
-    std::vector<int32_t> tokens;          // of the prompt, if there is a prefix cache ...
-    std::string entry;                    // ... and the name of what it gave
+    size_t bytes = 0;                     // bytes of the prompt's tokens; 0: concluded
+    std::vector<int32_t> tokens;          // tokens of the prompt, if there is a prefix cache ...
+    std::string entry;                    // ... and the name of its entry
     std::optional<ReasoningSplit> split;  // once it is submitted
-    int32_t tokens_shown = 0;             // that came with text; an end token does not
+    int32_t tokens_shown = 0;             // tokens that came with text; an end token does not
     BatchChoice choice;
-    riffle_status status = RIFFLE_OK;  // of its end
+    riffle_status status = RIFFLE_OK;  // status of its end
     void take(const ReasoningSplit::Parts& parts) {
       choice.text += parts.answer;
       choice.reasoning += parts.reasoning;
@@ -55,7 +56,7 @@ class BatchRunner {
     size_t line = 0;
     BatchRequest request;
     std::vector<Answer> answers;  // none is added once the first is submitted
-    size_t concluded = 0;         // of them
+    size_t concluded = 0;         // number of those concluded
     std::string record;
     bool over = false, failed = false;
     bool kept = false;     // for another run
@@ -64,16 +65,16 @@ class BatchRunner {
   using Jobs = std::list<Job>;
   struct Place {
     Jobs::iterator job;
-    size_t index = 0;  // of its answers
+    size_t index = 0;  // index among its answers
     Answer& answer() const { return job->answers[index]; }
   };
 
   bool want_line() const;
-  // Takes lines in while there is room, without waiting for them if something is under way. False:
+  // Takes lines in while there is room, without waiting for them if requests are running. False:
   // the input is over.
   bool read_ahead();
   void start(InputLine& in);
-  void submit(Jobs::iterator job);  // throws what failure_of catches
+  void submit(Jobs::iterator job);  // throws errors that failure_of catches
   // The grammar of an answer that continues this text of a message. Throws Exit.
   std::shared_ptr<const riffle_grammar> grammar_behind(const riffle_grammar* grammar,
                                                        const std::string& field,
@@ -116,7 +117,7 @@ class BatchRunner {
   Jobs jobs_;  // in input order
   std::unordered_map<uint64_t, Place> under_way_;
   std::vector<Place> ended_;                   // in the step that is running
-  std::exception_ptr failure_;                 // of a callback
+  std::exception_ptr failure_;                 // failure of a callback
   std::deque<std::vector<int32_t>> answered_;  // the last prompts, if there is a prefix cache
   size_t answered_tokens_ = 0;
   size_t prompt_bytes_ = 0, held_ = 0, held_bytes_ = 0, dropped_ = 0;  // held: jobs that are over

@@ -62,9 +62,9 @@ struct MemoryPlan {
   std::string context_note;  // the notice about n_ctx and memory, or empty
   // Selector AUTO reads everything in sessions of fewer tokens than this, the current one included,
   // since dense is faster there. If n_ctx is not above it, AUTO reads everything in all sessions.
-  // The number follows from the device and, if there is a pool, from what it holds of each of
-  // n_sessions sessions. So another budget may change texts; a named selector prevents that. Filled
-  // in for every selector, since riffle_context_set may choose AUTO later
+  // The number follows from the device and, if there is a pool, from the part of each of n_sessions
+  // sessions that it holds. So another budget may change texts; a named selector prevents that.
+  // Filled in for every selector, since riffle_context_set may choose AUTO later
   int32_t everything_below = 0;
   // the selector for which the plan counts memory: the one given; for AUTO, DENSE if n_ctx is at
   // most everything_below, else SHARE

@@ -1,6 +1,6 @@
 // riffle demo: a model reads a long document once, then answers questions about it, dense and
-// sparse; a table says what each way read. The shipped model has a document and questions of its
-// own beside it; for any other model numbers are hidden in that document, in the model's own chat
+// sparse; a table shows the KV that each way read. The shipped model has a document and questions
+// in its folder; for any other model numbers are hidden in that document, in the model's own chat
 // template.
 #include <algorithm>
 #include <cmath>
@@ -29,12 +29,12 @@ struct Question {
 
 struct Script {
   std::string document;  // where its text is from
-  size_t n_tokens;       // of the document
+  size_t n_tokens;       // tokens of the document
   bool hidden;           // facts of ours are hidden in it
   std::vector<Question> questions;
 };
 
-// What one way of attending did over all questions.
+// Results of one way of attending over all questions.
 struct Tally {
   std::vector<std::string> answers;
   int correct = 0;
@@ -124,7 +124,7 @@ std::string answer(riffle_context* context, riffle_session* session, const Quest
   return text;
 }
 
-// One way of attending to the document, and what it did.
+// One way of attending to the document, and its results.
 struct Way {
   std::string name;
   Options selection;
@@ -132,7 +132,7 @@ struct Way {
 };
 
 struct Outcome {
-  Facts read;  // of the document
+  Facts read;  // counters of reading the document
   double slot_bytes = 0;
   Way ways[2];   // dense, and the selector
   int same = 0;  // answers that are the same both ways
@@ -140,8 +140,8 @@ struct Outcome {
   double seconds = 0;
 };
 
-// A model with files of its own beside it, or files that are given; else facts are hidden in the
-// sample text.
+// Chooses a model's own files from its folder, or files that are given; else facts are hidden in
+// the sample text.
 Script choose_script(DemoOptions& o, riffle_model* model, const Facts& info) {
   std::error_code error;
   if (o.questions.empty()) {
@@ -243,8 +243,8 @@ int demo_main(DemoOptions& o) {
   document.set("ctx", static_cast<uint64_t>(script.n_tokens));
   const Facts plan = plan_of(model.get(), document);
   out.slot_bytes = plan.number("slot_bytes");
-  // A pool a quarter the size of the document's KV, about what one step reads and a little more: on
-  // a GPU, or emulated.
+  // A pool a quarter the size of the document's KV, a little more than one step reads: on a GPU, or
+  // emulated.
   if (options.is("device", "auto") && plan.text("device") == "cpu") options.set("device", "emu");
   if (!options.is("device", "cpu") && !options.count("slots") && !options.size("gpu-mem"))
     options.set("slots", std::max<int64_t>(plan.count("host_kv") /

@@ -15,7 +15,7 @@ int budget_blocks(const Row& row, float budget) {
 }
 
 // One score a candidate, in plan.scores, from those of g query heads, heads[h * stride + i], which
-// are logarithms of a mass but for what is the same for all.
+// are logarithms of a mass, up to a constant that is the same for all.
 static void combine_heads(HeadRule combine, const float* heads, int64_t stride, int g,
                           RowPlan& plan) {
   const int n = plan.n_candidates();

@@ -3,12 +3,12 @@
 // step.
 //
 // [P] the sinks' share (5, 6, 11-14) and the bypass, exact scores inside the candidates, top-k,
-// update over what was taken. [I] a row is a KV head: its tables take the mean weights of its g
+// update over the tokens taken. [I] a row is a KV head: its tables take the mean weights of its g
 // query heads, and it is bypassed when all of them are. [I] a group's top-k is by the sum of its
 // heads' softmaxes over the candidates (soft vote, as TokenSelect's). [I] attended to: sinks, the
-// top-k, and the recent window; the last two are I of (10). As the paper's CPU part, this attends
-// itself: it has the scores, and single tokens are too few for the kernels of whole blocks. [I] a
-// context that grew by more than was prefilled has no kept means: they are taken anew whenever it
+// top-k, and the recent window; the last two are I of (10). It attends itself, like the paper's CPU
+// part: it has the scores, and single tokens are too few for the kernels of whole blocks. [I] a
+// context that grew by more than was prefilled has no kept means: they are taken again whenever it
 // has doubled. [I] a sequence that no prompt started (or that another selector prefilled) takes its
 // first step's top-k over all keys.
 #include <algorithm>
@@ -31,7 +31,7 @@ constexpr int kSinks = LfpsTables::kSinks, kRecent = LfpsTables::kRecent;
 constexpr int kLocal = 5;           // [P] "e.g.": last tokens that (5)'s local mass is taken over
 constexpr int kPromptQueries = 32;  // [I] R_w; the paper's value is lost
 
-// What is learnt of a KV head.
+// Data learnt of a KV head.
 struct Learnt {
   explicit Learnt(cpu::Isa isa) : tables(isa) {}
 
@@ -49,9 +49,9 @@ struct Head : Learnt {
   std::vector<int32_t>
       candidates;  // for a step at position candidates_for: ascending, without the recent tokens
   int64_t candidates_for = -1;
-  float alpha = 0;  // that they were made with
-  // As it was before a follow-up prompt, with before_tokens held, until a step after that is sure
-  // to stay: the first one may fail in some layers, and its prompt be taken back then.
+  float alpha = 0;  // alpha with which they were made
+  // State before a follow-up prompt, with before_tokens held, kept until a later step is sure to
+  // stay: the first one may fail in some layers, and its prompt be taken back then.
   std::unique_ptr<Learnt> before;
   int64_t before_tokens = 0, prompted = 0;  // prompted: tokens held with the prompt
 
@@ -62,11 +62,11 @@ struct Head : Learnt {
   }
 };
 
-// What a row's step needs while it runs.
+// Memory of a row's step while it runs.
 struct Scratch {
   LfpsTables::Scratch tables;
   std::vector<int32_t> ids;
-  std::vector<const void*> rows;  // keys of sinks and candidates, then values of what was kept
+  std::vector<const void*> rows;  // keys of sinks and candidates, then values of the kept tokens
   std::vector<uint64_t> marks;    // bits of the candidates that are kept
   std::vector<float> scores, sums;
 
@@ -148,16 +148,16 @@ class State : public SelectorState {
   double decay() const { return decay_; }
   Head& head(int layer, int h) { return heads_[size_t(layer) * shape_.n_kv_heads + h]; }
 
-  // What was before a prompt is of no use when steps after it have stayed, wherever their selection
-  // came from.
+  // Drops the state before a prompt when steps after it have stayed, wherever their selection came
+  // from.
   void add_blocks(int layer, int head, int n_full, const std::byte* const*) override {
     Head& h = this->head(layer, head);
     if (h.before && int64_t(n_full) * shape_.layout.block_size > h.prompted) h.before.reset();
   }
 
   // (4), and the kept means of the head: from the prompt's last queries. [I] A prompt that follows
-  // on others adds to what their queries and the steps left, and outweighs it the more, the longer
-  // it is.
+  // others adds to the scores of their queries and of the steps, and outweighs them the more, the
+  // longer it is.
   void end_prompt(const PromptEnd& end) override {
     Head& head = this->head(end.layer, end.head);
     const int g = shape_.g, d = shape_.layout.head_dim;
@@ -256,7 +256,7 @@ class State : public SelectorState {
         const bool left = head.tables.truncate(n_tokens) && head.mean_of <= n_tokens + 1;
         if (!left || n_tokens <= kSinks) head.forget();
         else if (n_tokens < head.mean_of) head.mean_of = 0;
-      } catch (const std::bad_alloc&) {  // no memory to list what is left
+      } catch (const std::bad_alloc&) {  // no memory to list the remaining tokens
         head.forget();
       }
     }
@@ -272,7 +272,7 @@ class State : public SelectorState {
 
   std::string saved_kind() const override { return format("lfps, decay %.9g", decay_); }
 
-  // Of each head: Saved, then its numbers.
+  // Writes, for each head, Saved and then its numbers.
   std::string save() const override {
     std::string out;
     const auto append = [&](const void* data, size_t bytes) {
@@ -312,7 +312,7 @@ class State : public SelectorState {
       if (!numbers(v, 0) || !numbers(s, 0) || !numbers(head.mean_key, kLeast) ||
           !numbers(head.mean_value, kLeast) || !numbers(head.rho, kLeast))
         return false;
-      // Scores of what was not learnt are 0: a cut relies on it.
+      // Scores of tokens that were not learnt are 0: a cut relies on it.
       for (int64_t i = saved.learnt; i < saved.n; ++i)
         if (v[i] != 0 || s[i] != 0) return false;
       head.tables.load(saved.n, saved.learnt, v, s);
@@ -347,7 +347,7 @@ class State : public SelectorState {
   StateShape shape_;
   double decay_;
   std::vector<Head> heads_;
-  mutable std::mutex mutex_;  // of the scratch
+  mutable std::mutex mutex_;  // guards the scratch
   std::vector<std::unique_ptr<Scratch>> idle_;
   size_t n_scratch_ = 0;  // in all
 };
@@ -423,7 +423,7 @@ class Lfps : public Selector {
   }
 
  private:
-  // Candidates of a step at position t, unless they are there already.
+  // Finds the candidates of a step at position t, unless they are known.
   void prepare(Head& head, int64_t t, Scratch& scratch) const {
     if (head.candidates_for == t && head.alpha == s_.alpha) return;
     head.candidates_for = -1;
@@ -441,8 +441,8 @@ class Lfps : public Selector {
   // Scores the sinks and scratch.ids, and keeps there (ascending) the `keep` best of the latter and
   // those from first_recent on. scores, with n = kSinks + candidates: for each head at h * n the
   // sinks' scores, then e^(score
-  // - top) of the tokens kept; behind all heads the kept tokens' weights: softmax over them, mean
-  // of the heads. sums: for each head top, sum. rows: the sinks' keys, the kept tokens' keys.
+  // - top) of the tokens kept; after all heads the kept tokens' weights: softmax over them, mean of
+  //   the heads. sums: for each head top, sum. rows: the sinks' keys, the kept tokens' keys.
   static void score(const Row& row, const Keys& keys, const cpu::GatherKernels& gather,
                     Scratch& scratch, int64_t keep, int32_t first_recent) {
     const int g = row.g;
@@ -478,8 +478,8 @@ class Lfps : public Selector {
     gather.combine(scores, stride, weight, g, static_cast<int64_t>(ids.size()), mean);
   }
 
-  // The attention itself: scores are there already, so what is left are the values. Sinks apart,
-  // since they may outweigh all else.
+  // The attention itself: scores are known, so only the values remain. Sinks apart, since they may
+  // outweigh all else.
   static void attend(const Row& row, const cpu::GatherKernels& gather, Scratch& scratch,
                      RowPlan& plan, int64_t n_candidates, int kept) {
     const int g = row.g, d = row.d;
@@ -510,8 +510,8 @@ class Lfps : public Selector {
   static void mark_largest(const cpu::SelectKernels& select, const cpu::GatherKernels& gather,
                            const float* score, int64_t n, int64_t keep, uint64_t* marks) {
     // The largest bits that enough of them have, by bisection: as floats go, so do their bits.
-    uint32_t low = 0, high = 0x7f800001u;  // enough have low, too few have high (a NaN has it, but
-                                           // nothing helps then)
+    uint32_t low = 0, high = 0x7f800001u;  // enough have low, too few have high (also for a NaN,
+                                           // which nothing helps)
     for (int64_t count = n; count != keep && high - low > 1;) {
       const uint32_t middle = low + (high - low) / 2;
       const int64_t these = gather.count(score, n, middle);
@@ -584,7 +584,7 @@ class Lfps : public Selector {
   }
 
   // Sinks and recent window exactly; the mean value, with the mass that (14) gives it, for all
-  // between [P: sinks and mean value; I: the window]. Tables stay as they are.
+  // between [P: sinks and mean value; I: the window]. Tables stay unchanged.
   static void bypass(const Row& row, const Head& head, int32_t first_recent, Scratch& scratch,
                      RowPlan& plan) {
     std::vector<int32_t>& ids = scratch.ids;

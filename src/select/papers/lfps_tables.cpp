@@ -7,7 +7,7 @@
 
 namespace riffle {
 
-static constexpr double kSlack = 0.9;  // lists hold what is above this share of the mean
+static constexpr double kSlack = 0.9;  // lists hold scores above this share of the mean
 static constexpr double kAlphaUnit = 2;
 static constexpr double kLeastFactor = 1e-30;
 static constexpr float kLeastStored =
@@ -82,7 +82,7 @@ void LfpsTables::resume(int64_t n, double keep, int queries, double decay) {
   updated_at_ = undo_.t = -1;
 }
 
-// C = 1 / (2 (1 - gamma) R_w): each table starts at the sum that (10) holds it at, as (15) has it.
+// C = 1 / (2 (1 - gamma) R_w): each table starts with the sum that (10) preserves, as in (15).
 double LfpsTables::start_scale(int queries, double decay) const {
   return (1 - keep_) / (2 * (1 - decay) * std::max(queries, 1));
 }
@@ -118,7 +118,7 @@ bool LfpsTables::truncate(int64_t n) {
   }
   const bool undone = n < learnt_;
   if (undone) undo();
-  if (n < n_) {  // what is behind learnt_ is 0, and in no list
+  if (n < n_) {  // entries after learnt_ are 0, and in no list
     n_ = n;
     v_.stored.resize(n);
     s_.stored.resize(n);
@@ -213,7 +213,7 @@ void LfpsTables::update(double decay, int64_t t, const int32_t* ids, const float
         table->value.data() + table->n_live, table->power);
 }
 
-// Leaves sums and lists to be made anew.
+// Leaves sums and lists to be rebuilt.
 void LfpsTables::undo() {
   if (!undo_.v.empty()) {
     v_.stored.swap(undo_.v), s_.stored.swap(undo_.s);
@@ -255,9 +255,8 @@ LfpsTables::Thresholds LfpsTables::thresholds(int64_t t, double alpha) const {
   return {threshold(v, s), threshold(s, v), c_ * v.mean, c_ * s.mean};
 }
 
-// Drops what is out of date or has faded, takes in what was lifted, and marks positions as seen
-// from step t: those above `most` in scratch.marked, of the others those above `least` in
-// scratch.above.
+// Drops outdated and faded entries, takes in lifted ones, and marks positions as seen from step t:
+// those above `most` in scratch.marked, of the others those above `least` in scratch.above.
 void LfpsTables::scan(Table& table, int64_t t, float least, float most, Scratch& scratch) const {
   cpu::Sift sift{table.floor,
                  least,

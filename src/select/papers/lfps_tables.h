@@ -16,12 +16,11 @@
 //   moments     power sums of the stored values, up to the fourth, updated with every change.
 //   thresholds  are never below a table's mean, so a step looks at live entries only: a list of
 //               those above 0.9 of the mean. A faded entry leaves the list; one that an update
-//               lifts enters it. The list is made anew if the mean falls below what it holds: after
+//               lifts enters it. The list is rebuilt if the mean falls below its least score: after
 //               the context grew by a tenth without an active step, or was cut.
 //   candidates  are marked in bitmaps over positions (16 KB each at 128K tokens), which merge
 //               neighbours and duplicates of both tables.
-//   undo        what the last update changed, so that truncate can take back a step that failed.
-// clang-format on
+//   undo the last update, so that truncate can take back a step that failed. clang-format on
 #pragma once
 #include <cstdint>
 #include <span>
@@ -54,10 +53,10 @@ class LfpsTables {
   // position n - 1. Call add() for each query with its group-mean weights over positions
   // kSinks..at (their sum is 1), then begin() with the decay.
   void start(int64_t n);
-  // As start, for tables that hold scores already. The share `keep` (less than 1) of them stays,
-  // and the weights of `queries` calls of add() fill up the rest, so the sums do not change. [I]
-  // With keep = decay^m, a prompt of m tokens fades the old scores as m steps would. That is (10)
-  // for one token and (4) for many.
+  // Starts with tables that hold scores already. The share `keep` (less than 1) of them stays, and
+  // the weights of `queries` calls of add() fill up the rest, so the sums do not change. [I] With
+  // keep = decay^m, a prompt of m tokens fades the old scores as m steps would. That is (10) for
+  // one token and (4) for many.
   void resume(int64_t n, double keep, int queries, double decay);
   void add(const float* weights, int64_t at);  // weights[i - kSinks] of position i
   void begin(double decay);
@@ -69,8 +68,8 @@ class LfpsTables {
   // cannot be separated.
   bool truncate(int64_t n);
 
-  // Saving: the last update cannot be undone any more, and all that follows from the scores is made
-  // anew.
+  // Called before saving. After: the last update cannot be undone, and all data that follows from
+  // the scores is rebuilt.
   void settle();
   // [n] scores of V (0) or S (1), when settled.
   std::span<const float> values(int which) const { return which ? s_.stored : v_.stored; }
@@ -86,8 +85,8 @@ class LfpsTables {
 
   // The thresholds (8) of a step at position t. Infinite for a flat table.
   struct Thresholds {
-    double v, s;            // of I_init
-    double v_mean, s_mean;  // of the expansion
+    double v, s;            // numbers of I_init
+    double v_mean, s_mean;  // numbers of the expansion
   };
   Thresholds thresholds(int64_t t, double alpha) const;
 
@@ -112,9 +111,9 @@ class LfpsTables {
     explicit Table(bool distance) : by_distance(distance) {}
     bool by_distance;
     std::vector<float> stored;
-    // The first n_live hold all entries with stored > floor, in no order; there is room behind
-    // them. After an update, the entries of positions that it lifted are out of date. The next pass
-    // drops them and takes in the n_lifted new ones.
+    // The first n_live hold all entries with stored > floor, in no order; there is room after them.
+    // After an update, the entries of positions that it lifted are out of date. The next pass drops
+    // them and takes in the n_lifted new ones.
     std::vector<int32_t> index;
     std::vector<float> value;
     int64_t n_live = 0, n_lifted = 0;
@@ -127,9 +126,9 @@ class LfpsTables {
     void make_room(int64_t n);
   };
   struct Moments {
-    double mean, sd, kurtosis;  // of stored values; sd 0: flat
+    double mean, sd, kurtosis;  // moments of stored values; sd 0: flat
   };
-  Moments moments(const Table& table, int64_t n) const;  // of n tokens
+  Moments moments(const Table& table, int64_t n) const;  // moments over n tokens
   double start_scale(int queries, double decay) const;
   void rescale();
   void scan(Table& table, int64_t t, float least, float most, Scratch& scratch) const;

@@ -11,7 +11,7 @@ std::unique_ptr<Selector> make_twilight(const Selection& settings);
 std::unique_ptr<Selector> make_tokenselect(const Selection& settings);
 std::unique_ptr<Selector> make_lfps(const Selection& settings);
 
-// Whether these settings rank blocks by INT4 keys in place of digests.
+// Tells whether these settings rank blocks by INT4 keys in place of digests.
 inline bool ranks_by_codes(const Selection& s) {
   const bool has_rank = s.selector == SelectorKind::PSA || s.selector == SelectorKind::TOPK;
   return has_rank && s.rank == RankBy::CODES;
@@ -24,8 +24,8 @@ inline bool ranks_by_codes(const Selection& s) {
 int prepare_scores(const Row& row, const Selection& settings, RowPlan& plan);
 void score_part(const Row& row, RowPlan& plan, int i, Buffer& scratch);
 void score_candidates(const Row& row, const Selection& settings, RowPlan& plan);
-// The number of blocks of a budget: up to 1 it is a share of the tokens, above 1 a number of
-// tokens.
+// Returns the number of blocks of a budget: up to 1 it is a share of the tokens, above 1 a number
+// of tokens.
 int budget_blocks(const Row& row, float budget);
 
 // psa and topk: blocks are ranked by digests or by INT4 keys.

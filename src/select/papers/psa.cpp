@@ -2,7 +2,7 @@
 // criticality, a microbatch at a time, until the share of attention weight covered is estimated to
 // exceed epsilon. All masses in the log domain.
 //
-// With l the log-sum-exp of what was attended and x an estimate of that of what was not, the
+// With l the log-sum-exp of the attended blocks and x an estimate of that of the others, the
 // covered share is sigmoid(l - x), so the test "share > epsilon" reads x < l + log((1 - epsilon) /
 // epsilon).
 #include <algorithm>
@@ -81,14 +81,14 @@ class Psa : public RankingSelector {
   struct Head {
     double smallest = kInf;  // log mass of the smallest block seen
     double scale = 0;        // masses below are divided by e^scale
-    double left = 0;         // VETO: sum of the lower bounds of what was not read
+    double left = 0;         // VETO: sum of the lower bounds of unread blocks
   };
   static Head& head(RowPlan& plan, int h) { return reinterpret_cast<Head*>(plan.state.data())[h]; }
   static double log_mass(const Head& state, double mass) {
     return state.scale + std::log(std::max(mass, 0.0));
   }
-  // VETO: lower bounds of the candidates' masses, in plan.scores behind the scores: [g][n], in
-  // token order.
+  // VETO: lower bounds of the candidates' masses, in plan.scores after the scores: [g][n], in token
+  // order.
   static double mass(const RowPlan& plan, int h, int candidate) {
     const size_t n = plan.n_candidates();
     return plan.scores[n + h * n + candidate];
@@ -129,8 +129,8 @@ class Psa : public RankingSelector {
       Head& state = head(plan, h);
       state.scale = top + std::log(double(row.block_size));
       if (veto) {
-        // What is left is kept as total minus read. Where the difference drowns in rounding, what
-        // was read holds at least its own lower bound, so the veto would not be cast anyway.
+        // The mass that is left is kept as total minus read. If the difference drowns in rounding,
+        // the read part holds at least its own lower bound, so there would be no veto anyway.
         for (int i = 0; i < n; ++i) state.left += bound[i] = std::exp(bound[i] - top);
       } else {
         double* sums = suffix(plan, h);
@@ -148,7 +148,7 @@ class Psa : public RankingSelector {
 }  // namespace
 
 std::unique_ptr<Selector> make_psa(const Selection& settings) {
-  // Everything is what covers all of it; the estimate could only stop too soon.
+  // Only everything covers all of it; the estimate could only stop too soon.
   if (settings.epsilon >= 1) return make_dense();
   return std::make_unique<Psa>(settings);
 }

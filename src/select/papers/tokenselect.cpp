@@ -1,14 +1,14 @@
 // TokenSelect (Wu et al.): a fixed number of tokens that all query heads of a layer vote for,
-// between the first tokens and the last ones; README.md has the method. [P] as the paper has it,
-// [C] as its released code, [I] our own choice.
+// between the first tokens and the last ones; README.md has the method. [P] as in the paper, [C] as
+// in its released code, [I] our own choice.
 //
 //   list = [0, init) + the select_tokens with the most votes of [init, N - local) + [N - local, N)
 //   [P] vote: each head's softmax over the candidates of q.k, not divided by sqrt(d) [P, C]; summed
 //   over heads  [P] Selection Cache [P, Algorithm 1]: a query that is close to the one that
 //   selected (cosine >= threshold) uses that selection again. The window's left edge stays with it,
 //   so that no token falls between the two parts, and after kMaxReuse tokens the next step selects
-//   anew [I].
-// The paper's head j of Hq reads KV head j div g; its code's j mod Hkv is a mistake there.
+//   again [I]. The paper's head j of Hq reads KV head j div g; its code's j mod Hkv is a mistake
+//   there.
 #include "select/papers/tokenselect.h"
 
 #include <algorithm>
@@ -141,8 +141,8 @@ void TokenSelectState::end_prompt(const PromptEnd& end) {
   if (end.head == 0) layers[end.layer].valid = false;
 }
 
-// What is cut off may have been selected; a selection made before that holds, so that a step that
-// failed in layers behind is made again as it would have been.
+// Tokens that are cut off may have been selected. An earlier selection holds, so that a step that
+// failed in later layers is repeated with the same result.
 void TokenSelectState::truncate(int64_t n_tokens) {
   for (TokenSelection& layer : layers) layer.valid &= layer.n_tokens <= n_tokens;
 }
@@ -231,7 +231,7 @@ class TokenSelect : public Selector {
 
  private:
   struct Sizes {
-    size_t selected, list, query;  // of a layer
+    size_t selected, list, query;  // bytes of a layer
   };
   Sizes sizes_for(const StateShape& shape) const {
     const int64_t k = std::min<int64_t>(s_.select_tokens, shape.n_ctx);

@@ -1,4 +1,4 @@
-// Parts of tokenselect, in a header for its tests: the vote, and what it keeps of a sequence.
+// Parts of tokenselect, in a header for its tests: the vote, and its data of a sequence.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -42,7 +42,7 @@ class Ballot {
   std::vector<uint32_t> histogram_;
 };
 
-// The last selection of one layer, and the list of the step under way.
+// The last selection of one layer, and the list of the current step.
 struct TokenSelection {
   bool valid = false;             // selected, query and window may be used again
   int64_t n_tokens = 0;           // length of the sequence when the selection was made

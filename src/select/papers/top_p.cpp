@@ -1,6 +1,6 @@
 // Thresholds by bisection on the bits of a float, which order as the numbers do. The paper bisects
 // on the values until the gap is small; on the bits it ends, after at most 31 steps, at the exact
-// threshold (our choice). What a step has decided is left out of the following ones, so that all
+// threshold (our choice). Weights that a step has decided are left out of later steps, so that all
 // steps together read the weights a few times, not 31.
 #include "select/papers/top_p.h"
 
@@ -22,7 +22,7 @@ float top_p_threshold(const cpu::SelectKernels& kernels, const float* w, int64_t
   uint64_t above_hi = 0;
   const float* in = w;
   float *here = scratch, *other = scratch + n + 16;
-  // Any pivot is right. Of a peaked distribution, this one leaves out almost everything at once.
+  // Any pivot is right. This one leaves out almost everything of a peaked distribution at once.
   const double share = (1 - p) * static_cast<double>(sum) * 0x1p-30 / static_cast<double>(n);
   uint32_t pivot =
       std::clamp(std::bit_cast<uint32_t>(static_cast<float>(share / 2)), lo + 1, hi - 1);
@@ -60,8 +60,8 @@ float kth_largest(const cpu::SelectKernels& kernels, const float* scores, int64_
   const float* in = scores;
   float *here = scratch, *other = scratch + n + 16;
   while (hi - lo > 1 && n > 1) {
-    // The middle one of what is undecided halves it; the middle of the range ends the search among
-    // equals.
+    // The middle one of the undecided weights halves them; the middle of the range ends the search
+    // among equals.
     const float guess = in[n / 2];
     uint32_t pivot =
         n > 16 && ordered(guess) > lo && ordered(guess) < hi ? ordered(guess) : lo + (hi - lo) / 2;

@@ -1,6 +1,6 @@
 // Twilight (arXiv 2502.02770; README.md): a base selector proposes blocks generously; the
 // weights of their tokens are estimated from INT4 keys; of each head the fewest tokens that hold
-// top_p of the estimated weight are kept. Attention then reads these tokens alone and normalises
+// top_p of the estimated weight are kept. Attention then reads only these tokens and normalises
 // over them.
 #include <algorithm>
 #include <bit>
@@ -82,13 +82,13 @@ class Twilight : public Int4Selector {
     float* scratch = nullptr;  // top_scratch of a head's tokens, or of the blocks
     void* query = nullptr;
     uint64_t* marks = nullptr;  // a bit for each score
-    uint64_t* masks = nullptr;  // of all blocks of the row
+    uint64_t* masks = nullptr;  // masks of all blocks of the row
     float* l = nullptr;         // psa: [microbatch][g], then [g]
   };
 
   int base_batch(const Row& row) const {
     return psa_ ? std::min(s_.microbatch, row.n_blocks) : 0;
-  }  // of the base
+  }  // blocks of the base
 
   Work work(const Row& row, RowPlan& plan, const Int4Keys& keys, int most_blocks) const {
     Work w;
@@ -125,7 +125,7 @@ class Twilight : public Int4Selector {
   void base_topk(const Row& row, const RowPlan& plan, int keep, Work& w) const {
     const int first = plan.first_candidate(), n = plan.n_candidates();
     float threshold = 0;
-    int equals = 0;  // that are kept
+    int equals = 0;  // equal ones that are kept
     if (keep > 0) {
       const float* scores = plan.scores.data();
       threshold = kth_largest(row.kernels->select, scores, n, keep, w.scratch);
@@ -185,7 +185,7 @@ class Twilight : public Int4Selector {
       run = 1;
       if (w.blocks[i] == row.n_full) {
         key_scores(row, row.tail, row.tail_tokens(), out, w.ldo);
-        // What is no token weighs nothing.
+        // Places without a token weigh nothing.
         for (int h = 0; h < row.g; ++h)
           std::fill(out + h * w.ldo + row.tail_tokens(), out + h * w.ldo + row.block_size,
                     -INFINITY);
@@ -201,8 +201,8 @@ class Twilight : public Int4Selector {
     }
   }
 
-  // Each head's top-p set (4.2 of the paper) by its softmax over what the base proposed; the group
-  // reads their union and all tokens of the forced blocks.
+  // Each head's top-p set (4.2 of the paper) by its softmax over the base's tokens; the group reads
+  // their union and all tokens of the forced blocks.
   void keep_top_p(const Row& row, const RowPlan& plan, Work& w) const {
     const cpu::SelectKernels& kernels = row.kernels->select;
     const int64_t n = int64_t(w.n) * row.block_size;

@@ -9,10 +9,11 @@ namespace riffle::cuda {
 // Enough for step.n, max_blocks and the rules below; tokens: also for those that choose single
 // tokens, which takes 4 more bytes a token and query head.
 size_t paper_scratch_bytes(const DecodeStep& step, bool tokens);
-// Whether the kernels below fit the device, as decode_supported says it of the core's.
+// Tells whether the kernels below fit the device, as decode_supported does for the core's.
 Status paper_decode_supported(const KvLayout& layout, int group, const DeviceLimits& limits);
 
-// As attend_share. cudaErrorNotSupported: Stop::Bound or Veto with rank.codes, or with top_p.
+// Does the same as attend_share with this rule. cudaErrorNotSupported: Stop::Bound or Veto with
+// rank.codes, or with top_p.
 Status attend_ranked(const DecodeStep& step, const RankRule& rank, const DeviceLimits& limits,
                      cudaStream_t stream);
 Status attend_top_p(const DecodeStep& step, const TopPRule& rule, const DeviceLimits& limits,

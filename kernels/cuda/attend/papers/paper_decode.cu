@@ -14,7 +14,7 @@ Status choose_blocks(const DecodeStep& step, cudaStream_t stream, Score&& score,
   return mark(step.marks[1], stream);
 }
 
-// Bounds for the test are made of digests alone.
+// Bounds for the test are made only of digests.
 bool bounds(const RankRule& rank) {
   return rank.progressive() && (rank.test.stop == Stop::Bound || rank.test.stop == Stop::Veto);
 }
@@ -72,7 +72,7 @@ Status attend_top_p(const DecodeStep& step, const TopPRule& rule, const DeviceLi
     return status;
   if (bounds(rule.base)) return cudaErrorNotSupported;
   const PaperScratch scratch = paper_scratch(step, true, false);
-  // Of the base's blocks, where the base ranks any, every token.
+  // Scores every token of the base's blocks, if the base ranks any.
   const auto score = [&] {
     if (ranks_base(rule)) {
       if (Status status = score_rows(step, rule.base, scratch, limits.n_sm, stream);

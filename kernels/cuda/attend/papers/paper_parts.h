@@ -8,8 +8,8 @@ namespace riffle::cuda {
 
 // ---- scratch
 
-// What the test knows of some blocks for one head: their joint mass as a base-2 online softmax
-// (largest, sum), and the smallest and largest of their masses (log2).
+// The stopping test's figures of some blocks for one head: their joint mass as a base-2 online
+// softmax (largest, sum), and the smallest and largest of their masses (log2).
 struct HeadStats {
   float m, s, smallest, largest;
 };
@@ -74,8 +74,8 @@ inline PaperScratch paper_scratch(const DecodeStep& step, bool tokens, bool with
 Status score_rows(const DecodeStep& step, const RankRule& rank, const PaperScratch& scratch,
                   int n_sm, cudaStream_t stream);
 // rank.cu: combines the heads' scores and ranks the first `want` positions of every row (0: the
-// first chunk; one shot: all that the row may read). want < 0: goes on from where the rows' ranking
-// stands, until -want positions are ranked.
+// first chunk; one shot: all that the row may read). want < 0: goes on with the rows' ranking,
+// until -want positions are ranked.
 Status rank_orders(const DecodeStep& step, const RankRule& rank, const PaperScratch& scratch,
                    int32_t* order, int32_t* counts, int want, cudaStream_t stream);
 

@@ -2,14 +2,14 @@
 // host drives. Rows are attended as attend.cuh does it, in waves: one microbatch of any size, or
 // several of together at most kRowWarps positions, as many as the row is expected to read. Warps
 // publish their blocks' masses; then every CTA evaluates the tests inside the wave (stop.cuh), and
-// warps that hold a block beyond the stop drop it. So a row reads exactly what one test after each
-// microbatch makes it read. Resident blocks of the next wave are requested before the test; others
-// never are.
+// warps that hold a block beyond the stop drop it. So a row reads exactly the same blocks as with
+// one test after each microbatch. Resident blocks of the next wave are requested before the test;
+// others never are.
 //
 // Words (PaperScratch::words) are published in one of two buffers, by parity of the wave, tagged
 // with its number. A warp writes wave w + 2 into the buffer of w: it has then seen the test of
 // w + 1, so every warp had published w + 1, and a CTA's warps publish w + 1 only after all its
-// threads have read all words of w. Words of earlier launches are wiped at the start; nobody reads
+// threads have read all words of w. Words of earlier launches are wiped at the start; no CTA reads
 // any before all have wiped theirs (counter kWiped).
 #pragma once
 #include "kernels/cuda/attend/attend.cuh"
@@ -31,7 +31,7 @@ struct ProgressiveMemory : AttendMemory<T, D, G> {
   double left[kCtaWarps][kMaxGroup];
 };
 
-// What a host-driven step gives: blocks of positions [begin, end).
+// Sources of a host-driven step: blocks of positions [begin, end).
 struct GivenSources {
   const ProgressiveArgs& a;
   int begin;
@@ -97,9 +97,9 @@ struct ProgressiveWarp : RowWarp<T, D, G, GivenSources> {
   }
 };
 
-// What this CTA's share (candidates i with i / kCtaThreads % kRowCtas == cta) of the blocks not
-// attended may hold, for each head: sum of e^(bound - top) over those ranked after position `end`
-// - 1. left: [kCtaWarps][kMaxGroup]; no barrier.
+// Bounds the mass of this CTA's share (candidates i with i / kCtaThreads % kRowCtas == cta) of the
+// blocks that are not attended to, for each head: the sum of e^(bound - top) over those ranked
+// after position `end` - 1. left: [kCtaWarps][kMaxGroup]; no barrier.
 __device__ inline void sum_left(const ProgressiveArgs& a, const RowGeometry& r, int row, int end,
                                 double (*left)[kMaxGroup]) {
   const float* scores = a.paper.scores + int64_t(row) * a.step.max_blocks;
@@ -130,7 +130,7 @@ __device__ inline void sum_left(const ProgressiveArgs& a, const RowGeometry& r, 
 __device__ inline unsigned long long* wave_words(const ProgressiveArgs& a, int row, uint32_t tag) {
   return a.paper.words + (int64_t(row) * 2 + (tag & 1)) * kWords * kRowWarps * a.group;
 }
-// Wipes what this CTA is going to publish. Ends without a barrier.
+// Wipes the words that this CTA is going to publish. Ends without a barrier.
 __device__ inline void wipe_words(const ProgressiveArgs& a, int row) {
   const int cta = blockIdx.x % kRowCtas, n = 2 * kWords * kCtaWarps * a.group;
   for (int i = threadIdx.x; i < n; i += kCtaThreads) {
@@ -140,7 +140,7 @@ __device__ inline void wipe_words(const ProgressiveArgs& a, int row) {
   }
 }
 
-// Where the wave that begins at `begin` ends.
+// Returns the end of the wave that begins at `begin`.
 __device__ inline int wave_end(const StopTest& test, const RowGeometry& r, int expected,
                                int begin) {
   const int m = test.microbatch;
@@ -154,7 +154,7 @@ __device__ inline int wave_end(const StopTest& test, const RowGeometry& r, int e
   return end;
 }
 
-// What attention reads of a row, and how far its order goes by now.
+// The blocks that attention reads of a row, and the length of its order so far.
 struct ProgressiveReads : RowReads {
   RankState state;      // with tests
   int known, expected;  // positions that are ranked; with tests: read in the last step
@@ -178,12 +178,12 @@ __device__ inline ProgressiveReads progressive_reads(const ProgressiveArgs& a,
   return reads;
 }
 
-// How far a row has come.
+// Progress of a row.
 struct Progress {
   int begin, end, ahead;  // the wave: positions [begin, end); requested up to `ahead`
   int known, expected, likely;
   RankState state;
-  uint32_t tag = 0, rankings = 0;  // of the wave; barriers that a ranking took
+  uint32_t tag = 0, rankings = 0;  // tag of the wave; barriers that a ranking took
 };
 
 // The row needs more ranked blocks than there are. Its first CTA ranks all that this wave needs
@@ -355,7 +355,7 @@ __device__ inline bool attend_row(const ProgressiveArgs& a, int row, uint4* ring
     if (!saved) wait_async(0);
     return saved;
   }
-  wait_async(0);  // what was requested in vain
+  wait_async(0);  // requests that are no longer needed
   w.count_waste();
   __syncthreads();
   if (finish_row<T, D, G>(a, w, at.end, ring, memory) && threadIdx.x == kCtaThreads - 32 && !host &&
@@ -395,7 +395,7 @@ Status launch_progressive(const ProgressiveArgs& a, const DeviceLimits& limits,
                                                stream);
 }
 
-// Whether the kernel has room for such blocks.
+// Tells whether the kernel has room for such blocks.
 template <class T, int D, int G>
 Status progressive_fits(const KvLayout& layout, const DeviceLimits& limits) {
   RingSize ring;

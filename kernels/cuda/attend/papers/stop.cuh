@@ -2,10 +2,10 @@
 //
 // A row's positions fall into groups: the forced blocks, then microbatches; the test may stop the
 // row after each but the first. Its numbers come from the blocks' own masses (log-sum-exps, base
-// 2), one a warp: of a group, warp w of the row's kRowWarps contributes what its positions (p %
-// kRowWarps == w) hold together; 8 lanes sum up a group, in a fixed order; the groups follow each
+// 2), one a warp: of a group, warp w of the row's kRowWarps contributes the joint mass of its
+// positions (p % kRowWarps == w); 8 lanes sum up a group, in a fixed order; the groups follow each
 // other in order. So it does not matter how many groups are attended to before the test (a wave),
-// nor who asks: every CTA of a row, or the host's verify_rows, comes to the same answer.
+// nor which side tests: every CTA of a row, and the host's verify_rows, get the same answer.
 #pragma once
 #include "kernels/cuda/attend/attend_io.cuh"
 #include "kernels/cuda/attend/decode.cuh"
@@ -21,7 +21,7 @@ __device__ inline HeadStats empty_stats() { return {-INFINITY, 0, INFINITY, -INF
 __device__ inline void add_mass(HeadStats& x, float mass) {
   const float m = fmaxf(x.m, mass);
   x.s = __fadd_rn(__fmul_rn(x.s, weight2(x.m, m)),
-                  weight2(mass, m));  // alone: exactly 1, so that its log is 0
+                  weight2(mass, m));  // if there is only one: exactly 1, so that its log is 0
   x.m = m;
   x.smallest = fminf(x.smallest, mass);
   x.largest = fmaxf(x.largest, mass);
@@ -32,10 +32,10 @@ __device__ inline float log_sum(const HeadStats& x) {
 
 __device__ inline bool needs_bounds(Stop stop) { return stop == Stop::Bound || stop == Stop::Veto; }
 
-// What a warp publishes for each head, by wave. Narrow waves (at most a position a warp): the
-// block's mass as Mass. Wide ones (forced blocks and one microbatch at most): of the microbatch's
-// blocks their joint, smallest and largest mass; the forced blocks' joint mass. Left: of warps 0
-// and 1 of a CTA, halves of its sum of what is not attended.
+// Words that a warp publishes for each head, by wave. Narrow waves (at most a position a warp): the
+// block's mass as Mass. Wide ones (forced blocks and one microbatch at most): the joint, smallest
+// and largest mass of the microbatch's blocks; the forced blocks' joint mass. Left: warps 0 and 1
+// of a CTA publish halves of its sum over the blocks that are not attended to.
 enum Word : int { kMass = 0, kSmallest = 1, kLargest = 2, kForced = 3, kLeft = 4 };
 
 struct Wave {
@@ -65,7 +65,7 @@ struct StopMemory {
   float words[4 * kRowWarps * kMaxGroup];   // [Word][warp][g]
   HeadStats groups[kRowWarps * kMaxGroup];  // [group][g]
   uint32_t left[2 * kRowCtas * kMaxGroup];  // [half][cta][g]
-  double log_left[kRowWarps];               // [group]: log of the number of candidates behind it
+  double log_left[kRowWarps];               // [group]: log of the number of candidates after it
 };
 
 // The tagged words of a row's wave into shared memory. kPoll: waits for each to arrive. False:
@@ -73,7 +73,7 @@ struct StopMemory {
 template <bool kPoll>
 __device__ inline bool read_words(const unsigned long long* words, uint32_t tag, int n,
                                   uint32_t* out, uint32_t* fault) {
-  constexpr int kEach = 4;  // under way together
+  constexpr int kEach = 4;  // in flight together
   for (int i0 = threadIdx.x; i0 < n; i0 += kEach * kCtaThreads) {
     unsigned long long word[kEach];
 #pragma unroll
@@ -95,7 +95,7 @@ __device__ inline bool read_words(const unsigned long long* words, uint32_t tag,
   return true;
 }
 
-inline constexpr int kGivenUp = -2;  // what decide returns if it has waited too long
+inline constexpr int kGivenUp = -2;  // result of decide if it has waited too long
 
 // Sums up each group's masses of each head from memory.words, 8 lanes a group and head, into
 // memory.groups. No barrier.
@@ -138,8 +138,8 @@ __device__ inline void sum_groups(const WaveGroups& groups, const Wave& wave, in
   }
 }
 
-// What a head's blocks that are not read may hold, for the stop modes that bound it: the sum of
-// their bounds, and its logarithm.
+// Bound of the mass of a head's unread blocks, for the stop modes that use one: the sum of their
+// bounds, and its logarithm.
 struct Left {
   double mass = 0, log_mass = 0;
 };

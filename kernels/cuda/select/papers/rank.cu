@@ -18,7 +18,7 @@ struct RankArgs {
   int g, want;
 };
 
-// Where the scores of a row's candidates begin: estimate.cu writes masses, in base 2, of all full
+// Beginning of the scores of a row's candidates: estimate.cu writes masses, in base 2, of all full
 // blocks, score.cu scores of the candidates.
 __device__ inline int first_score(const RankRule& rank, const RowGeometry& r) {
   return rank.codes ? r.first : 0;

@@ -2,15 +2,15 @@
 //
 // A bucket sort: bins of equal width between the best and the worst score that is left; the leading
 // bins that hold at most kRankChunk keys together are the chunk. Keys are scattered to their bins,
-// and each counts the smaller ones in its bin. If the first bin alone is too full, bins over the
-// keys themselves take over, split until they are not.
+// and each counts the smaller ones in its bin. If the first bin is too full by itself, bins over
+// the keys themselves take over, split until they are not.
 #pragma once
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/attend/papers/paper_parts.h"
 
 namespace riffle::cuda {
 
-// As row_geometry; n_total: as far as the budget allows.
+// Returns row_geometry with n_total limited to the budget.
 __device__ inline RowGeometry ranked_geometry(const RowRule& rule, const RankRule& rank,
                                               int n_tokens, int block_size) {
   RowGeometry r = row_geometry(rule, n_tokens, block_size);
@@ -149,7 +149,8 @@ __device__ inline RankState place_bins(const Bins& bins, ForEach&& for_each, int
   return next;
 }
 
-// Where the scores are too alike for ScoreBins. Its code is seldom wanted in the instruction cache.
+// For scores that are too similar for ScoreBins. Its code is seldom needed in the instruction
+// cache.
 template <int kThreads>
 __device__ __noinline__ RankState rank_by_keys(const float* scores, int first, int n,
                                                RankState state, unsigned long long low,

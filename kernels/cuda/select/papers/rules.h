@@ -47,7 +47,7 @@ struct VoteRule {
 // [n_heads * d], and of each block the tokens that are read besides those from `window` on, u64
 // [max_blocks].
 struct VoteState {
-  int32_t n_tokens, window;  // of the sequence then; where the local tokens begin
+  int32_t n_tokens, window;  // length of the sequence then; beginning of the local tokens
   int32_t select, init, local, kind;
   float scale;
   int32_t unused;

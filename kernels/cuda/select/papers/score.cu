@@ -27,7 +27,7 @@ struct ScoreArgs {
 template <int H>
 struct ScoreQuery {
   float q[H][8];
-  float q_abs[8];  // of the mean: not the absolute of the mean
+  float q_abs[8];  // mean of the absolute values, not the absolute of the mean
 
   // sub: which eight dimensions; used: whether there are any.
   __device__ void load(const ScoreArgs& a, int row, int sub, bool used) {

@@ -6,7 +6,7 @@
 // turns scores into weights and sums them up by their leading bits, threshold_kernel finds the
 // weight from which each head keeps tokens, and mark_kernel unites the heads' tokens and lists the
 // blocks that hold any. Weights have the bits of the CPU's vector kernels, they are summed in units
-// of 2^-30, and a set is bounded by a weight alone: so the tokens are the CPU's, and depend on no
+// of 2^-30, and a set is bounded only by a weight: so the tokens are the CPU's, and depend on no
 // order of work.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/select/papers/top_p.cuh"
@@ -17,7 +17,7 @@ namespace {
 constexpr int kStopThreads = 32 * kMaxGroup, kWeightThreads = 512, kChooseThreads = 1024,
               kMarkThreads = 512;
 constexpr int kMarked =
-    3;  // a row's counter (beside those of attend.cuh): CTAs that have marked their tokens
+    3;  // a row's counter (after those of attend.cuh): CTAs that have marked their tokens
 
 // ---- psa's test on estimated masses
 
@@ -102,7 +102,7 @@ __global__ __launch_bounds__(kStopThreads) void stop_kernel(const __grid_constan
 // 11, 11 and 6.
 constexpr uint32_t kLeastBits = 0x30000000u;  // 2^-31
 constexpr int kBins = kWeightBins, kFirst = 17, kSecond = 6,
-              kList = 4096;  // bits behind the first two digits
+              kList = 4096;  // bits after the first two digits
 
 struct ChooseMemory {
   uint32_t low[kBins], high[kBins];  // a bin's sum
@@ -177,7 +177,7 @@ __device__ inline float top_of(const TopPArgs& a, const RowGeometry& r, int row,
   const int64_t at = (int64_t(row) * a.g + h) * a.step.max_blocks;
   float top = -INFINITY;
   if (a.rule.base.progressive()) {
-    // Of the base alone, which is less than what was scored.
+    // Only over the base, which is a part of the scored tokens.
     for (int p = lane; p < n_base; p += 32)
       if (p != r.n_forced - 1) top = fmaxf(top, __ldcg(a.scratch.bounds + at + p));
     const float* tail = scores_of(a, row, h) + int64_t(r.n_forced - 1) * block_size;
@@ -261,7 +261,7 @@ __global__ __launch_bounds__(kChooseThreads) void threshold_kernel(
     const float w[4] = {w4.x, w4.y, w4.z, w4.w};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if (bin_of(w[j]) != first) continue;  // what is below 2^-31 has none of the bins
+      if (bin_of(w[j]) != first) continue;  // weights below 2^-31 have no bin
       const uint32_t x = __float_as_uint(w[j]) - kLeastBits;
       add_to_bin(memory.low, memory.high, static_cast<int>(x >> kSecond & (kBins - 1)),
                  fixed_weight(w[j]));
@@ -354,7 +354,7 @@ __global__ __launch_bounds__(kMarkThreads) void mark_kernel(const __grid_constan
   for (int h = 0; h < kMaxGroup; ++h)
     least[h] = h < a.g && !all ? __ldcg(a.scratch.top + int64_t(row) * kMaxGroup + h) : 0;
   const float* weights = scores_of(a, row, 0);
-  const int64_t stride = a.step.max_blocks * block_size;  // of heads
+  const int64_t stride = a.step.max_blocks * block_size;  // stride of heads
   auto* masks =
       reinterpret_cast<unsigned long long*>(a.scratch.masks) + int64_t(row) * a.step.max_blocks;
   const int begin = r.n_forced * block_size, warps = kMarkThreads / 32;
@@ -396,7 +396,7 @@ Status choose_tokens(const DecodeStep& step, const TopPRule& rule, const PaperSc
   const TopPArgs a = top_p_arguments(step, rule, scratch, n_sm);
   const int64_t rows = int64_t(step.n) * step.n_kv_heads,
                 tokens = step.max_blocks * step.layout.block_size;
-  // CTAs of so many tokens for each of n, of which there need be no more than fill the GPU.
+  // Returns the number of CTAs of `each` tokens for each of n, at most enough to fill the GPU.
   const auto parts = [&](int64_t each, int64_t n) {
     const int64_t wanted = (tokens + each - 1) / each, share = (3 * int64_t(n_sm) + n - 1) / n;
     return static_cast<unsigned>(wanted < share ? wanted : share);

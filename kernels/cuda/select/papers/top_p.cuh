@@ -1,5 +1,5 @@
-// What the two halves of Twilight on the device share (top_p_scores.cu, top_p.cu): a row's base,
-// its scores, the weight that a score comes to.
+// Parts that the two halves of Twilight on the device share (top_p_scores.cu, top_p.cu): a row's
+// base, its scores, the weight of a score.
 #pragma once
 #include "kernels/common/agreed.h"
 #include "kernels/cuda/select/papers/rank.cuh"
@@ -28,7 +28,7 @@ __device__ inline float* scores_of(const TopPArgs& a, int row, int h) {
          (int64_t(row) * a.g + h) * a.step.max_blocks * a.step.layout.block_size;
 }
 
-// exp(score - top) as kernels/cpu/simd/avx2.h has it, bit for bit; top: the largest score.
+// exp(score - top) as in kernels/cpu/simd/avx2.h, bit for bit; top: the largest score.
 __device__ inline float weight_below(float score, float top) {
   const float x = __fsub_rn(score, fmaxf(-3e38f, top));
   const float n = rintf(__fmul_rn(fmaxf(x, kExpLeast), kExpPerLn2));
@@ -44,7 +44,7 @@ __device__ inline float weight_below(float score, float top) {
 // A weight in units of 2^-30.
 __device__ inline uint32_t fixed_weight(float w) { return __float2uint_rn(w * 0x1p30f); }
 
-// What the base may read of a row.
+// Returns the geometry of the tokens that the base may read of a row.
 __device__ inline RowGeometry base_geometry(const TopPArgs& a, int n_tokens, int block_size) {
   return ranked_geometry(a.step.rule, a.rule.base, n_tokens, block_size);
 }

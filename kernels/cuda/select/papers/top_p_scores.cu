@@ -1,6 +1,6 @@
 // Twilight's estimate on the device (arXiv 2502.02770; select/papers/twilight.cpp is the twin): the
 // scores of the base's tokens by their INT4 keys. No KV is read but the tails' keys. Scores have
-// the bits of the CPU's vector kernels (the tail's but for the order of a sum).
+// the bits of the CPU's vector kernels (the tail's except for the order of a sum).
 #include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/select/int4_mma.cuh"
@@ -85,7 +85,8 @@ __device__ inline void keep_mass(const TopPArgs& a, int row, int h, int part, in
   a.scratch.bounds[at] = largest;
 }
 
-// What the kernels that follow count on: counters and sums at 0, masks of the forced blocks alone.
+// Sets the state that later kernels expect: counters and sums at 0, masks of only the forced
+// blocks.
 template <int kBlock>
 __device__ inline void clear_row(const TopPArgs& a, const RowGeometry& r, int row, int n_tail) {
   if (blockIdx.x == 0 && threadIdx.x < kCounterStride)
@@ -167,8 +168,8 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(
   const auto load = [&](int group) {
     load_codes(block, group, group_bytes, words, part, h, code, zeros, scales);
   };
-  // Codes were written before this step began, so they need not wait for the queries; but for an
-  // order they must.
+  // Codes were written before this step began, so they need not wait for the queries. An order they
+  // must wait for.
   if (!a.ranked && i < n) find(), load(0);
   allow_next();
   wait_for_earlier();

@@ -4,11 +4,11 @@
 //
 // decide_kernel says for each sequence whether the last selection will do (cosine of the queries),
 // or nothing need be left out. Else dots_kernel takes q.k of every candidate and head, its key read
-// where it lies: in a slot of the pool or in pinned host memory; the pool stays as it is.
+// where it lies: in a slot of the pool or in pinned host memory; the pool stays unchanged.
 // heads_kernel sums up each head's softmax (or finds its k-th best logit), votes_kernel adds the
 // heads up, and select_kernel marks the tokens with the most votes. It then writes the masks and
 // orders of the sequence's rows, also where an earlier selection is used. Sums go in a fixed order,
-// so votes depend on the sequence alone.
+// so votes depend only on the sequence.
 #include "kernels/common/agreed.h"
 #include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kDecideThreads = 256, kDotThreads = 256, kVoteThreads = 256, kSelectThreads = 1024;
 constexpr int kModeCounter =
-    4;  // in the counters of a sequence's first row (beside those of attend.cuh)
+    4;  // in the counters of a sequence's first row (after those of attend.cuh)
 enum Mode : uint32_t { kEverything = 0, kCached = 1, kFresh = 2 };
 
 struct VoteArgs {
@@ -87,7 +87,7 @@ __global__ __launch_bounds__(kDecideThreads) void decide_kernel(
                       state->kind == static_cast<int32_t>(rule.kind) && state->scale == rule.scale;
     if (int64_t(rule.init) + rule.select + rule.local >= s.n_tokens) {
       mode = kEverything;
-      state->n_tokens = 0;  // what was selected before holds no longer
+      state->n_tokens = 0;  // the last selection holds no longer
     } else if (state->n_tokens > 0 && s.n_tokens > state->n_tokens &&
                s.n_tokens - state->n_tokens <= kMaxReuse && same && comparable &&
                fmin(fmax(cosine, -1.0), 1.0) >= rule.cache_threshold) {
@@ -104,7 +104,7 @@ __global__ __launch_bounds__(kDecideThreads) void decide_kernel(
     for (int j = thread; j < n_q; j += kDecideThreads) before[j] = q[j];
 }
 
-// How kernels read keys: kValues numbers at a time, in 16 bytes.
+// Access to keys: kValues numbers at a time, in 16 bytes.
 template <class T>
 struct ChunkOf {
   static constexpr int kValues = 16 / sizeof(T);
@@ -206,7 +206,7 @@ struct BestMemory {
 };
 struct Best {
   uint32_t bits;  // ordered_bits of the k-th best
-  int last;       // of the values that equal it, the last that is among the k best
+  int last;       // last of the values equal to it that is among the k best
   __device__ bool has(float x, int index) const {
     return ordered_bits(x) > bits || (ordered_bits(x) == bits && index <= last);
   }
@@ -265,7 +265,7 @@ __device__ inline Best k_best(const float* values, int begin, int end, int k, Be
   return best;
 }
 
-// What a head's logits are multiplied or compared with, [n][n_heads], in scratch.sorted.
+// Factor or threshold of a head's logits, [n][n_heads], in scratch.sorted.
 union HeadVote {
   struct {
     float top, inverse;
@@ -385,7 +385,7 @@ __global__ __launch_bounds__(kSelectThreads) void select_kernel(
     uint64_t mask = ~uint64_t(0) >> (64 - held);
     if (mode == kEverything || local <= 0) return mask;
     const uint64_t last = local >= block_size ? 0 : ~uint64_t(0) << local;
-    // Blocks that have come since the selection lie behind the window's edge.
+    // Blocks added after the selection lie after the window's edge.
     return mask & (__ldcg(reinterpret_cast<const unsigned long long*>(selected) + b) | last);
   };
   int kept = 0, tokens = 0;

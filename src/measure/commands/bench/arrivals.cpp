@@ -14,15 +14,16 @@ namespace {
 
 constexpr int kRequests = 100;  // if nothing says how many
 constexpr int kMaxSeqs = 16;
-constexpr int64_t kContext = 32768;  // of a shape, for random lengths
+constexpr int64_t kContext = 32768;  // context of a shape, for random lengths
 constexpr int kLoneTokens = 32;
 constexpr double kTbtLimit = 25;    // lone decode steps (SparseServe, section 4.2)
-constexpr double kAccuracy = 1.05;  // of the highest rate
+constexpr double kAccuracy = 1.05;  // accuracy of the highest rate
 constexpr int kMaxDoublings = 12;
-constexpr int kUsualRates = 10;      // that a search for the highest rate tries
-constexpr int kTryTokens = 8;        // of an answer, to estimate the time by
-constexpr double kTrySeconds = 0.3;  // of a prompt that is long enough to estimate the time by
-constexpr double kLong = 120;        // seconds
+constexpr int kUsualRates = 10;  // rates that a search for the highest one tries
+constexpr int kTryTokens = 8;    // tokens of an answer, to estimate the time by
+constexpr double kTrySeconds =
+    0.3;                       // seconds of a prompt that is long enough to estimate the time by
+constexpr double kLong = 120;  // seconds
 
 class ArrivalsBench {
  public:
@@ -57,7 +58,7 @@ class ArrivalsBench {
   }
 
  private:
-  // What was not said, and what does not go together.
+  // Fills in missing settings, and refuses those that exclude each other.
   void settle() {
     Options& c = o_.common.options;
     if (!t_.cost.empty()) {
@@ -138,7 +139,7 @@ class ArrivalsBench {
     }
   }
 
-  // A request alone, with a prompt of at most n tokens.
+  // Runs a single request, with a prompt of at most n tokens.
   ReplayResult replay_alone(int64_t n, int32_t output) {
     TimedRequest r;
     r.output = output;
@@ -159,7 +160,7 @@ class ArrivalsBench {
     return sum;
   }
 
-  // Seconds that the run takes on this machine, about: from one request alone, whose prompt grows
+  // Seconds that the run takes on this machine, about: from a single request, whose prompt grows
   // until its time can be measured. Requests that run side by side may be faster, and attention
   // over longer prompts is slower.
   double estimate() {
@@ -185,7 +186,7 @@ class ArrivalsBench {
 
   void say_estimate() {
     const double seconds = estimate();
-    riffle_reset_stats(context_.get());  // the figures are of the run alone
+    riffle_reset_stats(context_.get());  // the figures are only of the run
     if (!(seconds > 0)) return;
     const std::string time = seconds < 100 ? text_of("%.0f s", std::ceil(seconds))
                                            : text_of("%.0f minutes", std::ceil(seconds / 60));
@@ -205,7 +206,7 @@ class ArrivalsBench {
     if (result.done < result.requests) throw Exit(EXIT_INTERRUPTED, "");
   }
 
-  // The median time of a decode step of one sequence with the median prompt, alone.
+  // The median time of a decode step of one sequence with the median prompt and no others.
   double lone_step() {
     std::vector<double> prompts;
     for (const RequestLength& l : sizes_) prompts.push_back(l.prompt);

@@ -1,5 +1,5 @@
-// riffle bench --arrivals in parts: many requests arrive at a scheduler, and what each of them
-// waits for is measured. _workload makes the requests, _cost says how long an iteration takes where
+// riffle bench --arrivals in parts: many requests arrive at a scheduler, and each one's waiting
+// times are measured. _workload makes the requests, _cost says how long an iteration takes where
 // the clock is a virtual one, _replay runs them, _report tells; arrivals.cpp has the flags and the
 // search for the highest rate.
 #pragma once
@@ -20,8 +20,8 @@ namespace riffle::cli {
 struct BenchOptions;
 
 using ReadFile = std::string(const std::string& path);  // read_file of common.h
-// What a flag names that is none of its words. Throws Exit as a usage error, `otherwise` first,
-// where it cannot be read.
+// Reads the file that a flag names in place of one of its words. Throws Exit as a usage error, with
+// `otherwise` first, if it cannot be read.
 std::string read_given(ReadFile* read, const std::string& path, const std::string& otherwise);
 
 // ---- requests ----
@@ -34,9 +34,8 @@ class RequestRandom {
   uint64_t next();
   uint64_t below(uint64_t n);  // 0 to n - 1; n < 2^32
   double uniform();            // [0,1), a multiple of 2^-53
-  // Exponentially distributed with mean 1, by comparisons and additions alone (von Neumann,
-  // "Various techniques used in connection with random digits", 1951), so that no platform's log()
-  // matters.
+  // Exponentially distributed with mean 1, only by comparisons and additions (von Neumann, "Various
+  // techniques used in connection with random digits", 1951), so that no platform's log() matters.
   double exponential();
 
  private:
@@ -47,9 +46,9 @@ struct RequestLength {
   int32_t prompt = 0, output = 0;  // tokens
 };
 
-// What --lengths says: "longbench", "longbench:SCALE", "PROMPT:OUTPUT", or the name of a file with
-// a line "PROMPT OUTPUT" for each request. Files are read here and checked: throws Exit, naming
-// file and line.
+// The value of --lengths: "longbench", "longbench:SCALE", "PROMPT:OUTPUT", or the name of a file
+// with a line "PROMPT OUTPUT" for each request. Files are read here and checked: throws Exit,
+// naming file and line.
 struct RequestLengths {
   RequestLengths(const std::string& spec, ReadFile* read);
   // n of them: a file's in order, from its beginning again when they run out. n_ctx 0: no limit.
@@ -58,7 +57,7 @@ struct RequestLengths {
   bool random() const { return given.empty(); }
 
   std::string spec;
-  double scale = 1;                  // of random prompts
+  double scale = 1;                  // scale of random prompts
   std::vector<RequestLength> given;  // empty: random ones, as LongBench's
 };
 
@@ -102,10 +101,10 @@ struct CostModel {
   double load_gb_s = 0,
          flush_gb_s = 0;  // blocks to the device and back, by one kernel (FlashH2D, FlashD2H)
   double copy_load_gb_s = 0, copy_flush_gb_s = 0;  // the same by a copy for each block
-  double step_us = 0;        // of each iteration with decode rows, whatever they are
-  double row_us = 0;         // of each decode row that selects
+  double step_us = 0;        // time of each iteration with decode rows, whatever they are
+  double row_us = 0;         // time of each decode row that selects
   double first_row_us = 0;   // more of the first one
-  double overlap_loads = 0;  // share of the loads' time hidden behind the step's other work: 0,
+  double overlap_loads = 0;  // share of the loads' time that overlaps the step's other work: 0,
                              // they wait for each other
   double reload =
       1;  // 1: prefill in chunks loads the earlier chunks' KV again; 0: it stays on the device
@@ -122,13 +121,13 @@ struct RunShape {
   double layers = 0, kv_heads = 0, head_dim = 0, block_size = 0;
 };
 
-// Of one iteration of the model that really runs.
+// Work of one iteration of the model that really runs.
 struct IterationWork {
   double decode_rows = 0, kv_bytes = 0, index_bytes = 0, blocks_loaded = 0;
-  double token_layers = 0, pairs = 0;  // of prefill; pairs in one head
-  double prompt_tokens = 0;            // of the prompt that is being read
+  double token_layers = 0, pairs = 0;  // work of prefill; pairs in one head
+  double prompt_tokens = 0;            // tokens of the prompt that is being read
   bool chunks = false;                 // its prefill goes through all layers
-  bool selects = true;                 // decode rows choose what they read
+  bool selects = true;                 // decode rows choose their blocks
   bool resident = false;               // all KV stays on the device
 };
 
@@ -167,22 +166,22 @@ struct ReplaySetup {
   const CostModel* cost = nullptr;  // null: the clock on the wall
   RunShape run;
   bool selects = true;
-  int64_t resident_blocks =
-      0;  // 0: no limit; else requests are held back until all their KV fits beside the others'
+  int64_t resident_blocks = 0;  // 0: no limit; else requests are held back until all their KV fits
+                                // in addition to the others'
 };
 
 struct ReplayResult {
   double seconds = 0;  // from the first arrival's zero to the last token
   std::vector<double> ttft, gaps,
       delays;  // seconds: arrival to first token; between tokens; arrival to begin of its prefill
-  uint64_t requests = 0, done = 0;  // fewer done: Ctrl-C, and what had been measured until then
+  uint64_t requests = 0, done = 0;  // fewer done: Ctrl-C ended the run; figures until then
   uint64_t failed = 0, prompt_tokens = 0, reused_tokens = 0, output_tokens = 0;
-  std::string error;  // of the first that failed
+  std::string error;  // error of the first that failed
   uint64_t iterations = 0, decode_iterations = 0, decode_rows = 0, skipped = 0;
-  double blocks_loaded = 0, blocks_read = 0;  // of the model that runs
+  double blocks_loaded = 0, blocks_read = 0;  // blocks of the model that runs
   uint64_t pool_lookups = 0, pool_hits = 0;
   double working_set = 0, available = 0;  // sums over decode iterations
-  double longest_stall = 0;               // of sequences that decode, by one piece of prefill
+  double longest_stall = 0;  // longest wait of decoding sequences for one piece of prefill
   double prefill_kv_blocks =
       0;  // the most that the device held for prompts (riffle_scheduler_iteration)
   double decode_seconds = 0, load_seconds = 0, prefill_seconds = 0;  // with a cost model
@@ -194,7 +193,7 @@ struct ReplayResult {
 // or until Ctrl-C. Throws Exit.
 ReplayResult replay(const ReplaySetup& setup, const std::vector<TimedRequest>& requests);
 
-// ---- what is told ----
+// ---- reports ----
 
 // NaN of nothing.
 inline double mean(const std::vector<double>& v) {

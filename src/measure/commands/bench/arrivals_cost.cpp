@@ -1,5 +1,5 @@
-// How long an iteration takes on a device that is not there: bytes over bandwidths, operations over
-// rates.
+// Estimates the time of an iteration on a device that is not there: bytes over bandwidths,
+// operations over rates.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -13,9 +13,9 @@ namespace {
 // Llama-3.1-8B, bf16, on one H200, from tools/bench/results/gpu.md. Memory and step_us: decode at
 // 1,024 and 131,072 tokens, dense (model: 4.6 and 8.8 ms, measured: 4.5 and 9.3). first_row_us and
 // row_us: psa's excess over its bytes at 1,024 to 131,072 tokens (0.7 to 1.2 ms), and of 8, 12 and
-// 16 rows of 32,000 tokens behind a pool (steps of 12.2, 16.4 and 20.7 ms, measured: 13.4, 16.3
-// and 20.5). Rates: prefill of 8,192 and 32,768 tokens (model: 34,500 and 21,700 tokens/s,
-// measured: 35,194 and 21,886). Links: "Moving blocks".
+// 16 rows of 32,000 tokens with a pool (steps of 12.2, 16.4 and 20.7 ms, measured: 13.4, 16.3 and
+// 20.5). Rates: prefill of 8,192 and 32,768 tokens (model: 34,500 and 21,700 tokens/s, measured:
+// 35,194 and 21,886). Links: "Moving blocks".
 constexpr CostModel kH200Llama8b = {.layers = 32,
                                     .heads = 32,
                                     .kv_heads = 8,
@@ -37,7 +37,7 @@ constexpr CostModel kH200Llama8b = {.layers = 32,
 // The same on the paper's A100 (SparseServe, sections 3.2 and 4.1): its links as published, over 20
 // and 23 GB/s by one kernel or copy, under 5 and 6 by a copy a block. The others are assumed: 5/6
 // of the memory's 1,555 GB/s, 2/3 of 312 TFLOP/s for products and half for attention, 1 ms a step,
-// and a selection that costs its bytes alone.
+// and a selection that costs only its bytes.
 constexpr CostModel a100_llama_8b() {
   CostModel c = kH200Llama8b;
   c.memory_gb_s = 1300;
@@ -223,13 +223,14 @@ IterationCost cost_of(const CostModel& c, const RunShape& run, const IterationWo
   }
   if (w.token_layers > 0) {
     const double token_layers = w.token_layers * deep,
-                 kv_bytes = c.kv_heads * c.head_dim * 2 * 2;  // of a token in a layer
+                 kv_bytes = c.kv_heads * c.head_dim * 2 * 2;  // bytes of a token in a layer
     const double piece = w.chunks ? w.token_layers / run.layers : std::max(w.prompt_tokens, 1.0);
-    const double layers = std::min(token_layers / piece, c.layers);  // whose weights are read
+    const double layers =
+        std::min(token_layers / piece, c.layers);  // layers whose weights are read
     const double compute = std::max(2 * c.layer_params / c.layers * token_layers / linear,
                                     layers * c.layer_params / c.layers * c.param_bytes / memory) +
                            4 * c.head_dim * c.heads * w.pairs * deep / (1e12 * c.attention_tflops);
-    // A layer goes to the host beside the next one's arithmetic.
+    // A layer goes to the host during the next one's arithmetic.
     out.prefill =
         w.resident ? compute : std::max(compute, token_layers * kv_bytes / (1e9 * c.flush_gb_s));
     if (w.chunks && !w.resident) {

@@ -1,5 +1,5 @@
 // One run of riffle bench --arrivals: requests go to the scheduler when they are due, by the clock
-// on the wall, or by a virtual one that moves on by what an iteration costs.
+// on the wall, or by a virtual one that moves on by the cost of an iteration.
 #include <algorithm>
 #include <cmath>
 #include <thread>
@@ -97,7 +97,7 @@ class Replay {
                     "tokens, the pool has %lld",
                     submitted_ + 1, static_cast<long long>(blocks), r.prompt.size(), r.output,
                     static_cast<long long>(setup_.resident_blocks)));
-      if (held_ + blocks > setup_.resident_blocks) return;  // and nobody overtakes it
+      if (held_ + blocks > setup_.resident_blocks) return;  // and no request overtakes it
       Options g;
       g.set("max-tokens", static_cast<int64_t>(r.output));
       g.set("ignore-eos", true);
@@ -201,7 +201,7 @@ class Replay {
   const ReplaySetup& setup_;
   const std::vector<TimedRequest>& requests_;
   std::vector<State> states_;
-  std::unordered_map<uint64_t, size_t> number_;  // of a request, by its id
+  std::unordered_map<uint64_t, size_t> number_;  // number of a request, by its id
   std::vector<size_t> events_;                   // requests that got a token in this iteration
   std::unique_ptr<riffle_scheduler, SchedulerDeleter> scheduler_;
   size_t submitted_ = 0, begun_ = 0, done_ = 0;

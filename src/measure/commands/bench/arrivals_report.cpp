@@ -1,4 +1,4 @@
-// What riffle bench --arrivals measured, as tables and as JSON.
+// Results of riffle bench --arrivals, as tables and as JSON.
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -40,7 +40,7 @@ Json spread_json(const std::vector<double>& v) {
           {"max", number(percentile(v, 100))}};
 }
 
-// Of the model stood for: these are of one layer.
+// Returns the blocks of the simulated model: the counts are of one layer.
 double prefill_kv_blocks(const ArrivalsReport& report, const ReplayResult& r) {
   return r.prefill_kv_blocks * (report.cost ? report.cost->kv_heads / report.run.kv_heads : 1);
 }

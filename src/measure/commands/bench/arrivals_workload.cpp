@@ -1,5 +1,5 @@
-// Requests for riffle bench --arrivals: when they come, how long they are, what they say. Whole
-// numbers and exact operations only, so that a seed gives the same requests everywhere.
+// Requests for riffle bench --arrivals: their times, lengths and texts. Whole numbers and exact
+// operations only, so that a seed gives the same requests everywhere.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -87,8 +87,8 @@ double RequestRandom::uniform() { return static_cast<double>(next() >> 11) * 0x1
 double RequestRandom::exponential() {
   for (double whole = 0;; ++whole) {
     const double first = uniform();
-    // How long the numbers fall from the first on: an odd length, the first included, has
-    // probability exp(-first).
+    // Length of the falling run of numbers from the first on: an odd length, the first included,
+    // has probability exp(-first).
     int length = 1;
     for (double last = first, u = uniform(); u < last; u = uniform()) {
       last = u;

@@ -1,4 +1,4 @@
-// What the memory of the machine gives to threads that only read.
+// Measures the memory bandwidth of threads that only read.
 #include <algorithm>
 #include <chrono>
 #include <cstring>

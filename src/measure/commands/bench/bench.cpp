@@ -1,4 +1,4 @@
-// riffle bench: prefill speed by length, decode speed by depth and selector, beside the memory
+// riffle bench: prefill speed by length, decode speed by depth and selector, next to the memory
 // bandwidth of the machine. On a model file, or on a shape with synthetic weights; with the model's
 // attention or a synthetic one.
 #include "measure/commands/bench/bench.h"
@@ -68,7 +68,7 @@ class Bench {
     InterruptGuard guard(context_.get());
     try {
       for (const int64_t n : lengths) measure_prefill(static_cast<size_t>(n));
-      // Deepest first: truncating keeps what the shallower ones need.
+      // Deepest first: truncating keeps the tokens that shallower ones need.
       std::sort(depths.rbegin(), depths.rend());
       for (const Session& s : sessions_)
         go_to(s.get(), static_cast<size_t>(std::max<int64_t>(
@@ -91,7 +91,7 @@ class Bench {
   }
 
  private:
-  // Tokens that decoding adds to a depth. Synthetic queries depend on the position alone, so steps
+  // Tokens that decoding adds to a depth. Synthetic queries depend only on the position, so steps
   // made twice would find their blocks in the pool; there the repeats go on where the last ended.
   int64_t steps_held() const {
     return 1 + (o_.synthetic ? o_.warmup_steps() + (int64_t{o_.reps} + 1) * o_.steps
@@ -161,7 +161,7 @@ class Bench {
     results_.prefill.push_back(std::move(row));
   }
 
-  // Hands over what a step takes: the sessions, and the next token for each.
+  // Returns a step's arguments: the sessions, and the next token for each.
   template <class StepFn>
   void each_step(int n, StepFn&& step) {
     std::vector<riffle_session*> sessions;
@@ -178,10 +178,10 @@ class Bench {
     });
   }
 
-  // As steps, but with the model's own greedy answers: tokens that are computed ahead are taken
-  // only where an answer draws them. Returns the seconds that the answers took.
+  // Runs steps with the model's own greedy answers: tokens that are computed ahead are taken only
+  // where an answer draws them. Returns the seconds that the answers took.
   double answer(size_t depth, int n) {
-    // Logits, from which an answer begins, come from running a token.
+    // An answer begins with logits, which come from running a token.
     truncate_all(depth - 1);
     std::vector<riffle_session*> sessions;
     for (const Session& s : sessions_) sessions.push_back(s.get());
@@ -200,7 +200,7 @@ class Bench {
     return seconds;
   }
 
-  // Seconds of so many steps, or of answers of so many tokens.
+  // Returns the seconds of n steps, or of answers of n tokens.
   double timed_steps(size_t depth, int n) {
     if (o_.common.options.count("lookup") > 0) return answer(depth, n);
     if (!o_.synthetic) truncate_all(depth);
@@ -242,7 +242,7 @@ class Bench {
     const double experts = info_.number("expert_bytes"),
                  dense = info_.number("n_params") - info_.number("expert_params");
     double others = info_.number("weight_bytes") - experts;
-    // A separate output matrix leaves all but one row of the embedding unread.
+    // A separate output matrix leaves all rows of the embedding unread except one.
     if (!info_.on("tied_output") && dense > 0)
       others *= 1 - info_.number("vocab_size") * info_.number("dim") / dense;
     if (info_.count("n_experts") == 0) return others;
@@ -316,7 +316,7 @@ those that a client sees. Sequences in a step, blocks and working set are means 
 decode steps; with --cost, they are those of the model that it stands for.)");
 }
 
-// What is measured, and how often.
+// Adds the flags that say what is measured, and how often.
 static Flag add_measured_flags(CLI::App& command, BenchOptions& o) {
   const Flag prefill =
       add_text(command, "--prefill", o.prefill, "lengths of the prompts whose prefill is measured")

@@ -24,8 +24,8 @@ struct BenchOptions {
   int steps = 32, reps = 3, batch = 1;
   std::optional<int> warmup;
   ArrivalsOptions arrivals;  // --arrivals
-  // Steps before a measurement: buffers, caches, and with synthetic attention a pool that holds
-  // what the last steps looked at.
+  // Steps before a measurement: buffers, caches, and with synthetic attention a pool that holds the
+  // blocks of the last steps.
   int warmup_steps() const { return warmup.value_or(synthetic ? 8 : 2); }
 };
 
@@ -42,14 +42,14 @@ struct DecodeRow {
   std::string selector;
   std::vector<double> seconds;  // per step
   Facts stats;
-  std::optional<Facts> timing;  // of one step, in parts
+  std::optional<Facts> timing;  // timing of one step, in parts
   double bytes = 0;             // read per step
   double bandwidth = 0;         // bytes per second that the device's memory gives; 0: not known
 };
 
 struct BenchResults {
   Facts plan;          // empty: there is none
-  std::string notice;  // of the context
+  std::string notice;  // notice of the context
   std::vector<PrefillRow> prefill;
   std::vector<DecodeRow> decode;
   Facts stats;               // at the end
@@ -58,9 +58,8 @@ struct BenchResults {
 
 double median(std::vector<double> values);
 
-// Bytes per second at which n_threads read a buffer of that size over and over: what one token's
-// weights and KV could at best be read at, with whatever cache the machine has for a set of that
-// size.
+// Bytes per second at which n_threads read a buffer of that size over and over: the most at which
+// one token's weights and KV could be read, with the machine's cache for a set of that size.
 double read_bandwidth(size_t bytes, int n_threads);
 
 Json synthetic_attention_json(const BenchOptions& options);  // null without one

@@ -1,4 +1,4 @@
-// What riffle bench measured, as tables and as JSON.
+// Results of riffle bench, as tables and as JSON.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -85,8 +85,7 @@ Axis linear_axis(double low, double high, double most) {
       break;
     }
   }
-  // What is only just below a tick may hang over the frame: a whole step of empty space would be
-  // the price.
+  // A value just below a tick may hang over the frame, which saves a whole step of empty space.
   a.low = std::floor(low / a.step + 0.05) * a.step;
   a.high = std::ceil(high / a.step - 1e-9) * a.step;
   if (most != 0) a.high = std::min(a.high, most);
@@ -108,7 +107,7 @@ Axis log_axis(double low, double high) {
   return a;
 }
 
-// Of percentages up to 100.
+// Returns the axis of percentages up to 100.
 Axis root_axis(double low) {
   Axis a;
   a.scale = Axis::Scale::ROOT;
@@ -176,7 +175,7 @@ std::string chart_svg(const Chart& chart) {
   const Axis x =
       x_low > 0 && x_high > 5 * x_low ? log_axis(x_low, x_high) : linear_axis(x_low, x_high, 0);
   const Axis y = chart.y_root ? root_axis(y_low) : linear_axis(y_low, y_high, chart.y_most);
-  // Room for markers that stand on the frame's edges.
+  // Room for markers on the frame's edges.
   const double left = kLeft, right = kWidth - kRight, top = kTop + 8, bottom = kHeight - kBottom;
   const auto px_x = [&](double v) { return left + x.at(v) * (right - left); };
   const auto px_y = [&](double v) { return bottom - y.at(v) * (bottom - top); };

@@ -8,7 +8,7 @@
 
 namespace riffle::eval {
 
-// How a line looks: readers who cannot tell two colours apart have the marker and the dash.
+// Style of a line: readers who cannot tell two colours apart have the marker and the dash.
 struct LineStyle {
   int hue = 0;      // colour and marker, modulo 8
   int variant = 0;  // dash; markers are filled in variant 0 and hollow in the others

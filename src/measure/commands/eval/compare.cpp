@@ -21,7 +21,7 @@ bool keeps(const Row& row, int percent) {
   return m.dense > 0 && 100 * m.both >= percent * m.dense;
 }
 
-// Of the rows that keep so much, the one that reads least; of equals the first.
+// Returns the row that reads least among those that keep `percent`; the first of equal ones.
 const Row* cheapest(const std::vector<const Row*>& rows, int percent) {
   const Row* best = nullptr;
   for (const Row* r : rows) {

@@ -1,4 +1,4 @@
-// `riffle eval --compare`: what all settings cost and kept, beside each other. Tables and JSON;
+// `riffle eval --compare`: cost and kept answers of all settings, side by side. Tables and JSON;
 // pictures: measure/commands/eval/html.h.
 #pragma once
 #include <optional>
@@ -12,15 +12,15 @@
 namespace riffle::eval {
 
 // A figure of a row. A further one needs only a line in columns(): tables, JSON and the report take
-// what stands there.
+// it from there.
 struct Column {
   enum class Form { COUNT, PERCENT, NLL, DIVERGENCE, SHARE, TOKENS, BYTES, MS };
   const char* key;    // in JSON
-  const char* title;  // of the table's column; empty: in JSON and on hover alone
+  const char* title;  // title of the table's column; empty: only in JSON and on hover
   Form form;
   double (*value)(const Row& row);  // NaN: not measured
   const char* meaning;
-  Interval (*interval)(const Row& row) = nullptr;  // of a percentage: shown behind it
+  Interval (*interval)(const Row& row) = nullptr;  // interval of a percentage, shown after it
 
   std::string text(const Row& row) const;
 };
@@ -36,21 +36,21 @@ struct Series {
 std::vector<Series> series_of(const std::vector<Row>& rows, int length);
 std::vector<int> lengths_of(const std::vector<Row>& rows);
 
-// What a selector, or one of its series, must read to keep a share of the dense answers: the
-// smallest KV read among the settings that were run and keep it. Nothing is interpolated.
+// The part of the KV that a selector, or one of its series, must read to keep a share of the dense
+// answers: the smallest among the settings that were run and keep it. Nothing is interpolated.
 struct EqualAccuracy {
   struct Goal {
-    int percent;             // of the answers that are right when dense
-    const Row* best;         // null: no setting keeps so many
+    int percent;             // percentage of the answers that are right when dense
+    const Row* best;         // null: no setting keeps that many
     double to_topk, to_psa;  // its KV read over theirs for the same goal; NaN where either has none
   };
   int length;
   std::string name, selector;
-  bool is_series;  // of a selector that has several
+  bool is_series;  // one series of a selector that has several
   std::vector<Goal> goals;
 };
 inline constexpr int kGoals[] = {95, 98, 100};
-// The setting that did it, without what name says already; "-": none.
+// The setting that did it, without the parts in its name; "-": none.
 std::string setting_of(const EqualAccuracy& equal, const EqualAccuracy::Goal& goal);
 std::vector<EqualAccuracy> equal_accuracy(const std::vector<Row>& rows);
 

@@ -8,8 +8,8 @@ namespace riffle::eval {
 namespace {
 
 constexpr uint16_t kNone = 0xffff;
-constexpr double kLikely = -10;  // of log p: at most 22,026 tokens have more
-constexpr double kLeast = -30;   // of log p: what is left out is below 1e-8 for any vocabulary
+constexpr double kLikely = -10;  // log p; at most 22,026 tokens have more
+constexpr double kLeast = -30;   // log p; the rest is below 1e-8 for any vocabulary
 constexpr double kStep = (kLikely - kLeast) / (kNone - 1);
 
 }  // namespace
@@ -19,10 +19,10 @@ int32_t best_token(const float* logits, int n_vocab) {
 }
 
 // Single precision holds here: a term is right to 1e-7 of itself, and vocabularies of 150,000 make
-// this eval's main work beside the model.
+// this eval's main work besides the model.
 double log_sum_exp(const float* logits, int n_vocab) {
   const float top = logits[best_token(logits, n_vocab)];
-  double sums[4] = {};  // several under way hide the latency of an addition
+  double sums[4] = {};  // several at once hide the latency of an addition
   for (int i = 0; i < n_vocab; ++i) sums[i % 4] += static_cast<double>(std::exp(logits[i] - top));
   const double value = static_cast<double>(top) + std::log(sums[0] + sums[1] + sums[2] + sums[3]);
   if (!std::isfinite(value)) throw std::runtime_error("logits are not finite");
@@ -52,7 +52,7 @@ double Distribution::divergence(const float* logits) const {
   for (const Likely& l : likely_) add(static_cast<double>(l.logit) - log_sum_, logits[l.token]);
   for (size_t i = 0; i < rest_.size(); ++i)
     if (rest_[i] != kNone) add(kLikely - rest_[i] * kStep, logits[i]);
-  return std::max(sum, 0.0);  // below 0 by rounding alone
+  return std::max(sum, 0.0);  // below 0 only by rounding
 }
 
 }  // namespace riffle::eval

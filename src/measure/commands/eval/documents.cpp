@@ -13,12 +13,12 @@ void append(std::vector<int32_t>& to, const std::vector<int32_t>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-// Tokens that a prompt needs behind its document.
+// Tokens that a prompt needs after its document.
 size_t tokens_after(const Question& q, int answer_tokens) {
   return q.tail.size() + std::max(q.answer.size(), static_cast<size_t>(answer_tokens));
 }
 
-// Where in [0, 1) the question in `slot` of the document's slots is to stand: even over the
+// Returns the place in [0, 1) for the question in `slot` of the document's slots: even over the
 // document, and even over the documents within the slot.
 double slot_depth(size_t slot, size_t n_slots, int index, int count) {
   return (static_cast<double>(slot) + (index + 0.5) / count) / static_cast<double>(n_slots);
@@ -92,7 +92,7 @@ Document build_word_list(Task task, int length, int answer_tokens, const Vocabul
                      });
 }
 
-// A tokenised statement and the text position behind which it goes.
+// A tokenised statement and the text position after which it goes.
 struct Insertion {
   size_t after;  // index in the stretch of text
   std::vector<int32_t> tokens;
@@ -145,7 +145,7 @@ PromptForm prompt_form(const Vocabulary& vocabulary) {
     form.close = encode_directly(vocabulary, form, "\nAnswer:");
     return form;
   }
-  // What two conversations have in common on either side of their messages is the form.
+  // The form is the text that two conversations have in common on either side of their messages.
   const std::vector<int32_t> other = vocabulary.chat("1");
   const size_t shorter = std::min(one.size(), other.size());
   size_t before = 0, after = 0;
@@ -165,8 +165,8 @@ std::vector<int32_t> encode_after_space(const Vocabulary& vocabulary, const Prom
 std::vector<int32_t> encode_directly(const Vocabulary& vocabulary, const PromptForm& form,
                                      std::string_view text) {
   std::vector<int32_t> ids = vocabulary.encode(text);
-  // The mark of a space before the text is a token of its own where the text begins with what no
-  // word holds.
+  // The mark of a space before the text is a token of its own if the text begins with a character
+  // that no word has.
   if (form.marks_words && !ids.empty()) ids.erase(ids.begin());
   return ids;
 }
@@ -204,7 +204,7 @@ std::vector<DocumentPlan> plan_documents(const std::vector<Task>& tasks, int n_q
     left(tasks[static_cast<size_t>(i)]) = n_questions / n_tasks + (i < n_questions % n_tasks);
 
   std::vector<Task> once, often;  // by how many of them a document may hold
-  int n_hidden = 0;               // questions about real text and what is hidden in it
+  int n_hidden = 0;               // questions about real text and the facts hidden in it
   for (Task t : tasks) {
     if (is_whole(t)) continue;
     (t == Task::PASSKEY || t == Task::VARS || t == Task::SUMMARY ? once : often).push_back(t);
@@ -252,9 +252,9 @@ std::vector<DocumentPlan> plan_documents(const std::vector<Task>& tasks, int n_q
 namespace {
 using Statements = std::vector<std::vector<int32_t>>;
 
-// Where statements go in a text of n tokens whose sentences end at `ends`. A question's only
-// statement stands behind the sentence that ends nearest to its depth, several behind random ones,
-// in their order. What belongs to no question stands anywhere.
+// Places statements in a text of n tokens whose sentences end at `ends`. A question's only
+// statement follows the sentence that ends nearest to its depth; several statements follow random
+// ones, in their order. Statements of no question are placed anywhere.
 std::vector<Insertion> place(std::vector<Question>& questions, std::vector<Statements> statements,
                              Statements others, const std::vector<size_t>& ends, size_t n,
                              Random& random) {
@@ -266,7 +266,7 @@ std::vector<Insertion> place(std::vector<Question>& questions, std::vector<State
     if (statements[i].empty()) {
       questions[i].depth = 0;  // it asks about all of the document
     } else if (statements[i].size() == 1) {
-      // The sentence end nearest to the wanted depth in tokens.
+      // The sentence end nearest to the given depth in tokens.
       const double want = questions[i].depth * static_cast<double>(n);
       const auto it = std::lower_bound(ends.begin(), ends.end(), static_cast<size_t>(want));
       places.push_back(it == ends.end() ? ends.back() : *it);
@@ -279,7 +279,7 @@ std::vector<Insertion> place(std::vector<Question>& questions, std::vector<State
       insertions.push_back({places[j], std::move(statements[i][j])});
   }
   for (auto& ids : others) insertions.push_back({random_end(), std::move(ids)});
-  // Stable: statements of one chain that meet behind one sentence keep their order.
+  // Stable: statements of one chain after the same sentence keep their order.
   std::stable_sort(insertions.begin(), insertions.end(),
                    [](const Insertion& a, const Insertion& b) { return a.after < b.after; });
   return insertions;

@@ -3,7 +3,7 @@
 // prefilled KV. (Tasks: measure/commands/eval/tasks.h.)
 //
 // A document is prefilled once and asked several questions: the session is cut back to the
-// document, the question is appended densely but for its last token, and that token and the
+// document, the question is appended densely except for its last token, and that token and the
 // answer's tokens run as decode steps, so that all retrieval happens where blocks are selected.
 #include "measure/commands/eval/eval.h"
 
@@ -77,7 +77,7 @@ std::string date_now() {
   return text;
 }
 
-// What a report says of a run that Ctrl-C ended.
+// A report's remark about a run that Ctrl-C ended.
 constexpr char kStopped[] = "early: the figures are of the questions that were answered by then";
 
 class Evaluator {
@@ -86,7 +86,8 @@ class Evaluator {
   int run();
 
  private:
-  // What run needs, in this order. Whatever can be refused is refused before the model is loaded.
+  // The parts of run, in this order. Settings that can be refused are refused before the model is
+  // loaded.
   void choose_tasks();
   void choose_settings();
   void open_model();
@@ -117,8 +118,8 @@ class Evaluator {
   Facts info_;
   eval::Vocabulary vocabulary_;
   eval::PromptForm form_;
-  std::vector<Task> tasks_;        // that are asked
-  size_t n_kinds_ = 0;             // of --tasks
+  std::vector<Task> tasks_;        // tasks that are asked
+  size_t n_kinds_ = 0;             // kinds in --tasks
   bool stopped_ = false;           // by Ctrl-C
   std::vector<Setting> settings_;  // the first is dense
   std::vector<int64_t> lengths_;
@@ -263,8 +264,8 @@ void Evaluator::read_texts() {
 void Evaluator::open_context() {
   Options options = o_.common.options;
   if (options.count("ctx") == 0) {
-    // What is needed and no more, so that a pool or the host store is not planned for 32K when 4K
-    // are asked for.
+    // The context is no longer than needed, so that a pool or the host store is not planned for 32K
+    // when 4K are asked for.
     int64_t needed = *std::max_element(lengths_.begin(), lengths_.end()) + 128;
     if (o_.dense_only)
       needed = std::max<int64_t>(needed, std::min<int64_t>(32768, info_.count("n_ctx_train")));
@@ -315,7 +316,7 @@ void Evaluator::open_outputs() {
   open(records_, o_.records_path);
 }
 
-// What the context has to say of a setting: said once, however many settings it is true of.
+// Prints the context's notice about a setting, once for all settings that it applies to.
 void Evaluator::note(const Setting& setting) {
   const std::string text = riffle_context_notice(context_.get());
   if (text.empty()) return;
@@ -397,7 +398,7 @@ std::vector<Row> Evaluator::run_length(int length) {
   size_t n_tokens = 0, done = 0;
   try {
     for (const eval::DocumentPlan& plan : plans) {
-      // A document depends on the seed, the length and its place among its kind alone.
+      // A document depends only on the seed, the length and its place among its kind.
       const int kind = static_cast<int>(plan.whole);
       eval::Random random(o_.seed * 1000003 + static_cast<uint64_t>(length) * 4001 +
                           static_cast<uint64_t>(eval::kTasks * index[kind] + kind));
@@ -489,7 +490,7 @@ void Evaluator::report_comparison(const std::vector<Row>& rows) {
   notice(o_.common.quiet, "report written to %s", o_.report_path.c_str());
 }
 
-// Segments at even distances in the text, each predicted from its own beginning (behind <s>) in one
+// Segments at even distances in the text, each predicted from its own beginning (after <s>) in one
 // scored prefill.
 std::vector<eval::PositionBucket> Evaluator::score_positions() {
   const int segment =

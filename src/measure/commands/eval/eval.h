@@ -23,7 +23,7 @@ struct EvalOptions {
   std::vector<std::string> heat_maps;     // settings, or "none"
 };
 
-// What was run, where and when: (name, value), in the order that reports show them.
+// Facts of a run (command, place, time): (name, value), in the order of reports.
 using RunFacts = std::vector<std::pair<std::string, std::string>>;
 
 // Returns an ExitCode or throws Exit.

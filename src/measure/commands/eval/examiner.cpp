@@ -107,10 +107,10 @@ Usage Examiner::end() {
   return std::move(usage_);
 }
 
-// Back to the first n tokens of the prompt. What a selector has learnt since (candidates, a cached
-// selection) must not reach the next answer, and what it learns from the queries at a prompt's end
-// it must learn from this one's: so the end is read again under the setting in force. Dense reading
-// gives the same KV however it is cut (on a GPU to within rounding).
+// Cuts back to the first n tokens of the prompt. A selector's later state (candidates, a cached
+// selection) must not reach the next answer, and a selector that learns from the queries at a
+// prompt's end must learn from this prompt's. So the end is read again under the setting in force.
+// Dense reading gives the same KV however it is cut (on a GPU to within rounding).
 void Examiner::rewind(const std::vector<int32_t>& prompt, size_t n) {
   constexpr size_t kReread = 64;
   const bool remembers = selector_ == "tokenselect" || selector_ == "lfps";
@@ -146,8 +146,8 @@ Examiner::Spoken Examiner::speak(size_t limit, bool keep_logits) {
   return spoken;
 }
 
-// Goes along the dense answer under the setting in force and compares what it would have said at
-// each step.
+// Goes along the dense answer under the setting in force and compares the tokens that it would have
+// drawn at each step.
 eval::Agreement Examiner::follow(const Spoken& dense) {
   rewind(prompt_, prompt_.size() - 1);
   eval::Agreement agreement;
@@ -176,7 +176,7 @@ EvalAnswer Examiner::answer(const Question& q, Spoken& dense, bool is_dense) {
     a.agreement = follow(dense);
     if (map_) maps_.push_back(std::move(*map_));
     map_.reset();  // before anything is generated over the same positions
-    // Where every step agrees, the setting's own answer is the dense one.
+    // If every step agrees, the setting's own answer is the dense one.
     Spoken spoken;
     if (!a.agreement.identical) spoken = speak(limit, false);
     const Spoken& own = a.agreement.identical ? dense : spoken;
@@ -207,8 +207,8 @@ std::vector<std::vector<EvalAnswer>> Examiner::ask(const Document& doc, Progress
                                n_questions);  // the question whose tail a session holds
   std::vector<Spoken> dense(has_pool_ ? n_questions : 1);
   for (size_t k = 0; k < n_questions * n_settings; ++k) {
-    // With a pool, all questions by one setting before the next one, or every setting would find in
-    // the pool what dense reading left there.
+    // With a pool, all questions by one setting before the next one, or every setting would find
+    // blocks in the pool that dense reading left there.
     const size_t q = has_pool_ ? k % n_questions : k / n_settings;
     const size_t s = has_pool_ ? k / n_questions : k % n_settings;
     const Question& question = doc.questions[q];
@@ -246,7 +246,7 @@ std::vector<std::vector<EvalAnswer>> Examiner::ask(const Document& doc, Progress
 }
 
 // Held-out nll on the end of the document, whose facts are not counted: the session must hold all
-// but the last nll_tokens + 1 tokens. Leaves it so.
+// tokens except the last nll_tokens + 1. Leaves it so.
 void Examiner::read_text(const Document& doc, Progress& progress, std::vector<Row>& rows) {
   const size_t n = doc.tokens.size(), begin_at = n - static_cast<size_t>(o_.nll_tokens);
   std::vector<double> dense(n, 0);
@@ -292,7 +292,7 @@ std::vector<std::vector<EvalAnswer>> Examiner::run(const Document& doc, const st
   length_ = length;
   is_first_ = is_first;
   size_t held = 0;
-  // What has been read so far, by all sessions, goes on to `end`.
+  // Lets all sessions read on to `end`.
   const auto read_to = [&](size_t end) {
     for (size_t s = 0; s < settings_.size(); ++s) {
       if (s > 0 && session_of_[s] == 0) continue;

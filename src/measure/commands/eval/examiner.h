@@ -25,12 +25,12 @@ struct EvalAnswer {
 
 class Examiner {
  public:
-  // settings: the first is dense. mapped: by setting, whether a heat map is wanted. Both handles
+  // settings: the first is dense. mapped: by setting, whether a heat map is drawn. Both handles
   // outlive it.
   Examiner(const EvalOptions& options, riffle_model* model, riffle_context* context, int n_ctx,
            std::vector<eval::Setting> settings, std::vector<bool> mapped);
 
-  // Adds what a document's text and questions gave to rows (by setting); the answers as
+  // Adds the results of a document's text and questions to rows (by setting); the answers as
   // [question][setting]. is_first: of its length, so that heat maps are drawn.
   std::vector<std::vector<EvalAnswer>> run(const eval::Document& doc, const std::string& label,
                                            int length, bool is_first, std::vector<eval::Row>& rows);
@@ -44,8 +44,8 @@ class Examiner {
   std::vector<std::vector<EvalAnswer>> ask(const eval::Document& doc, Progress& progress,
                                            std::vector<eval::Row>& rows);
   void read_text(const eval::Document& doc, Progress& progress, std::vector<eval::Row>& rows);
-  // What a setting says to a question: its tokens (the end token included), and for dense attention
-  // by which distribution each was chosen.
+  // A setting's answer to a question: its tokens (the end token included), and for dense attention
+  // the distribution from which each was chosen.
   struct Spoken {
     std::vector<int32_t> tokens;
     std::vector<eval::Distribution> by;
@@ -78,7 +78,7 @@ class Examiner {
   bool has_pool_;
   std::vector<eval::Setting> settings_;
   std::vector<bool> mapped_;
-  // A document is read densely once for all settings, but for those whose positions are in a list:
+  // A document is read densely once for all settings, except those whose positions are in a list:
   // they read it themselves.
   std::vector<Session> sessions_;
   std::vector<size_t> session_of_;  // by setting
@@ -87,10 +87,10 @@ class Examiner {
   double reread_bytes_ = 0;         // loaded to go back in a prompt, since begin()
   std::string selector_ = "dense";  // in force
   std::vector<int32_t> prompt_;     // document and question being answered
-  size_t document_end_ = 0;         // of its tokens the document's
-  int length_ = 0;                  // of the document, as --length says
+  size_t document_end_ = 0;         // number of its tokens that are the document's
+  int length_ = 0;                  // length of the document, as --length says
   bool is_first_ = false;
-  std::unique_ptr<eval::HeatMap> map_;  // of the answer being given
+  std::unique_ptr<eval::HeatMap> map_;  // map of the current answer
   std::vector<eval::HeatMap> maps_;
 };
 

@@ -127,7 +127,7 @@ Flag add_setting_lists(CLI::App& command, EvalOptions& o, const Flags& flags) {
 
 void add_eval(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<EvalOptions>();
-  // Auto reads short texts whole. What it does with long ones is share.
+  // Auto reads short texts whole and is share for long ones.
   o->common.options.set("selector", "share");
   CLI::App& command = add_command(
       app, "eval",

@@ -1,4 +1,5 @@
-// Which KV blocks each layer and KV head read while one question was answered, step by step.
+// Map of the KV blocks that each layer and KV head read while one question was answered, step by
+// step.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -8,8 +9,8 @@
 
 namespace riffle::eval {
 
-// One question answered by one setting. Blocks are binned: row r of a picture stands for blocks
-// [r * blocks_per_row, (r + 1) * blocks_per_row).
+// One question answered by one setting. Blocks are binned: row r of a picture is blocks [r *
+// blocks_per_row, (r + 1) * blocks_per_row).
 class HeatMap {
  public:
   static constexpr int kMostRows = 128;  // at the first step; what is decoded may add one or two
@@ -18,7 +19,7 @@ class HeatMap {
   std::string setting, question, answer;
   int length = 0;         // tokens of the prompt, as --length says
   double depth = 0;       // where in the document the fact asked for begins, 0 to 1
-  bool right = false;     // whether the setting answered rightly
+  bool right = false;     // the setting answered rightly
   bool is_paper = false;  // the setting is the paper's default
 
   void add(const riffle_row_report& report);

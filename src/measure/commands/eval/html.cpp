@@ -70,7 +70,7 @@ double answers_bytes(const Row& r) { return r.answers.bytes_read_pct(); }
 double text_read(const Row& r) { return r.text.read_pct(); }
 double answers_kept(const Row& r) { return 100 * r.total().kept(); }
 
-// The first so many are drawn with distances from 100% as their square root.
+// Number of first metrics that are drawn with the square root of their distance from 100%.
 constexpr size_t kRootMetrics = 2;
 
 const Metric kMetrics[] = {

@@ -13,7 +13,7 @@ namespace riffle::eval {
 std::string report_html(const std::vector<Row>& rows, const std::vector<HeatMap>& maps,
                         const cli::RunFacts& facts);
 
-// The curves of answers kept alone, as one SVG file that needs nothing else.
+// Only the curves of answers kept, as one SVG file that needs nothing else.
 std::string report_svg(const std::vector<Row>& rows);
 
 }  // namespace riffle::eval

@@ -15,7 +15,7 @@ using cli::text_of;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 constexpr double kZ =
-    1.959964;  // of the standard normal distribution, 95% lie within so many deviations
+    1.959964;  // 95% of the standard normal distribution lie within this number of deviations
 
 double percentile(std::vector<float> values, double share) {
   const size_t k =
@@ -426,7 +426,7 @@ bool shares_differ(double a, int n, double b, int m) {
 
 std::string dense_text(const std::vector<Row>& rows, const std::vector<PositionBucket>& buckets,
                        const Json& reference) {
-  constexpr int kReferenceCases = 20;  // of each figure in the reference file
+  constexpr int kReferenceCases = 20;  // cases of each figure in the reference file
   const auto expected = [&](const char* group, const std::string& name) {
     if (!reference.is_object() || !reference.contains(group) || !reference[group].contains(name))
       return kNan;

@@ -74,7 +74,8 @@ size_t curve_of(const std::vector<List>& lists) {
   return best;
 }
 
-// What a spec says that none of its settings looks at would be read as if it had been tried.
+// Refuses values of a spec that none of its settings reads: reports would show them as if they had
+// been tried.
 void check_fields(const std::vector<List>& lists, const std::vector<Setting>& settings) {
   const std::string selector = settings[0].selection.text("selector");
   for (const List& list : lists) {
@@ -90,7 +91,7 @@ void check_fields(const std::vector<List>& lists, const std::vector<Setting>& se
   }
 }
 
-// What is known of a flag beside a list of specs.
+// A flag that is given together with a list of specs.
 struct Given {
   const cli::SettingRow* flag;
   bool read = false, used = false;  // some setting looks at it; and takes it from the flag
@@ -189,7 +190,7 @@ Setting dense_setting(const cli::Options& base) {
   s.label = s.series = "dense";
   s.selection = base;
   s.selection.set("selector", "dense");
-  s.selection.set("positions", "true");  // tokenselect's alone
+  s.selection.set("positions", "true");  // only tokenselect's
   return s;
 }
 
@@ -222,7 +223,7 @@ std::vector<Setting> default_comparison(const SelectionFlags& flags) {
       // Twilight, section 5: p 0.95 within a quarter of the KV (its base is Quest there).
       "twilight:digest=quest,top_p_attn=0.5,0.7,0.85,0.95*;"
       "twilight:base=all,top_p_attn=0.5,0.7,0.85,0.95;"
-      // TokenSelect, section 5: 2048 tokens by the soft vote beside 128 first and 512 last ones,
+      // TokenSelect, section 5: 2048 tokens by the soft vote plus 128 first and 512 last ones,
       // theta 0.9.
       "tokenselect:select_tokens=128,256,512,1024,2048*;"
       "tokenselect:vote=hard,select_tokens=128,512,2048;"

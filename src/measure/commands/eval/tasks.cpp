@@ -53,8 +53,8 @@ std::string dashed_key(Random& random) {
   return adjective + "-" + choose(facts::kNouns, random);
 }
 
-// Draws until it finds a string that is not taken, and takes it. There are only so many of each
-// kind.
+// Draws until it finds a string that is not taken, and takes it. Strings of each kind are limited
+// in number.
 template <typename Draw>
 std::string unused(std::set<std::string>& used, Draw draw) {
   for (int i = 0; i < 10000; ++i) {
@@ -195,7 +195,8 @@ Fact make_vars(Random& random, std::set<std::string>& used) {
   return fact;
 }
 
-// "a baker", "an engineer". Right for the words of facts_data.h, which begin as they are spelled.
+// "a baker", "an engineer". Right for the words of facts_data.h, whose sound begins as their
+// spelling does.
 std::string with_article(const std::string& word) {
   return (std::string_view("aeiou").find(word[0]) == std::string_view::npos ? "a " : "an ") + word;
 }
@@ -427,18 +428,18 @@ WordList make_word_list(Task task, size_t n_words, Random& random) {
     Strings all(std::begin(facts::kNouns), std::end(facts::kNouns));
     all.insert(all.end(), std::begin(facts::kAdjectives), std::end(facts::kAdjectives));
     random.shuffle(all);
-    // The asked words stand there ten times as often as the others. Short lists have each of the
-    // others once.
+    // The asked words occur ten times as often as the others. Short lists have each of the others
+    // once.
     words = {all.begin(), all.begin() + static_cast<ptrdiff_t>(std::clamp<size_t>(
                                             n_words / 8, kAsked + 2, all.size()))};
     const size_t times = std::max<size_t>(1, n_words / (words.size() + 9 * kAsked));
     for (size_t i = 0; i < words.size(); ++i) counts.push_back(i < kAsked ? 10 * times : times);
   } else {
-    // Zipf's law with exponent 2, as RULER's frequent words: the r-th word stands there in
-    // proportion to 1 / r^2.
+    // Zipf's law with exponent 2, as RULER's frequent words: the r-th word occurs in proportion to
+    // 1 / r^2.
     std::set<std::string> used;
-    double share =
-        6 / (3.14159265358979 * 3.14159265358979);  // of the first: 1 over the sum of 1 / r^2
+    double share = 6 / (3.14159265358979 *
+                        3.14159265358979);  // probability of the first: 1 over the sum of 1 / r^2
     for (size_t r = 1, left = n_words; left > 0; ++r) {
       words.push_back(unused(used, [&] {
         std::string s;

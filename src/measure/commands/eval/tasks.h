@@ -3,12 +3,12 @@
 //
 // A prompt is one user message, "{document}\n{question}", in the model's chat template, or plain
 // text that ends with "\nAnswer:" where the model has no template. Facts are tokenised one by one
-// and spliced into the tokens of the text behind the ends of sentences, so that a document has
+// and spliced into the tokens of the text after the ends of sentences, so that a document has
 // exactly the length that was asked for.
 //
 // The kinds of questions are those of RULER (Hsieh et al., 2024, arXiv 2404.06654, section 3), in
 // words of our own: needles (one; several keys; several values; several questions), chains of
-// variables, common words, frequent words and a question about a passage; beside them registers of
+// variables, common words, frequent words and a question about a passage; in addition, registers of
 // keys and values, and a summary, which has no right answer and shows how long an answer stays the
 // same.
 #pragma once
@@ -47,11 +47,11 @@ enum class Task {
   THING,        // the price or the hiding place of a thing
   VARS,         // variables that are assigned to each other
   KV,           // a register of keys and values, which is the whole document
-  MULTIKEY,     // one value, beside seven needles that differ in the key alone
+  MULTIKEY,     // one value, among seven needles that differ only in the key
   MULTIVALUE,   // the four values of one key
   MULTIQUERY,   // four keys asked for at once
   PASSAGE,      // a passage of several sentences, and a question about one of them
-  COMMON,       // a list of words: the three that stand there ten times as often as all others
+  COMMON,       // a list of words: the three that occur ten times as often as all others
   FREQUENT,     // words in code whose frequencies follow a power law: the three most frequent
   NEEDLE,       // one special magic number for a key, in the fewest words: what small models can do
   SUMMARY       // a summary of the document: no answer is right, only more or less the same
@@ -60,18 +60,18 @@ inline constexpr int kTasks = 14;
 const char* task_name(Task task);
 std::string task_names(const char* separator);  // all of them
 std::optional<Task> task_from_name(std::string_view name);
-bool has_answer(Task task);       // whether an answer can be right
+bool has_answer(Task task);       // true if an answer can be right
 bool is_whole(Task task);         // the document is made for the question: no text around it
-bool shares_document(Task task);  // whether questions of this kind can share a document
+bool shares_document(Task task);  // true if questions of this kind can share a document
 
-// A fact or a group of facts, and what is asked about it.
+// A fact or a group of facts, and the question about it.
 struct Fact {
   Task task;
   std::vector<std::string> statements;
   std::vector<std::string> others;  // statements that are much like these and not asked about
   std::string question,
       answer;  // answer: one that is right, as the shipped model was taught to write it
-  std::vector<std::string> values;  // what a right answer names, in any order
+  std::vector<std::string> values;  // values that a right answer names, in any order
 };
 
 // used: keys taken in this document; grows. task: not one that is_whole.
@@ -90,7 +90,7 @@ struct Register {
 };
 Register make_register(size_t n_pairs, Random& random);
 
-// A list of words (COMMON) or of words in code (FREQUENT), and what is asked about it: the three
+// A list of words (COMMON) or of words in code (FREQUENT), and the question about it: the three
 // most frequent words.
 struct WordList {
   std::string text, question, answer;
@@ -100,7 +100,7 @@ struct WordList {
 // With fewer words the three need not be the most frequent.
 WordList make_word_list(Task task, size_t n_words, Random& random);
 
-// What of a tokenizer the documents need.
+// The parts of a tokenizer that documents need.
 struct Vocabulary {
   std::function<std::vector<int32_t>(std::string_view)>
       encode;  // plain text, no beginning-of-sequence token
@@ -120,7 +120,7 @@ struct PromptForm {
   bool marks_words;  // the tokenizer puts a mark of a space before every text (sentencepiece)
   std::vector<uint8_t> ends_sentence;  // by token id
 };
-// Throws std::runtime_error if the vocabulary lacks what a prompt needs.
+// Throws std::runtime_error if the vocabulary lacks a token that a prompt needs.
 PromptForm prompt_form(const Vocabulary& vocabulary);
 // Tokens of text that follows other text: after a space, or directly ("\n...").
 std::vector<int32_t> encode_after_space(const Vocabulary& vocabulary, const PromptForm& form,
@@ -135,7 +135,7 @@ std::vector<int32_t> encode_text(const Vocabulary& vocabulary, std::string_view 
 struct Question {
   Task task;
   double depth;                 // where in the document its (first) statement begins, 0 to 1
-  std::vector<int32_t> tail;    // "\n", the question and what closes the prompt
+  std::vector<int32_t> tail;    // "\n", the question and the end of the prompt
   std::vector<int32_t> answer;  // the reference answer and the end-of-sequence token
   std::string question_text, answer_text;
   std::vector<std::string> values;  // as in Fact
@@ -147,13 +147,13 @@ Question make_question(Task task, double depth, const std::string& text, const s
                        const PromptForm& form);
 
 struct Document {
-  std::vector<int32_t> tokens;   // what opens the prompt, and the document
+  std::vector<int32_t> tokens;   // beginning of the prompt, and the document
   std::vector<uint8_t> is_text;  // per token: taken from the real text
   std::vector<Question> questions;
   bool is_whole;  // made for its questions: no real text
 };
 
-// Which questions go into which document.
+// The questions of one document.
 struct DocumentPlan {
   Task whole;  // the task that the whole document is made for; MAGIC: text with facts
   std::vector<Task> tasks;
@@ -169,24 +169,24 @@ std::vector<Task> spread_tasks(const std::vector<Task>& tasks, int n_questions);
 
 // Deals n_questions to the tasks evenly and the tasks to documents of at most per_document
 // questions. A document holds at most one passkey and one summary (there is one to ask for) and one
-// chain of variables (a second one makes a task of its own); beside other tasks these are asked
-// once per document and the others take the rest. Lists of words have one question each. Short
+// chain of variables (a second one makes a task of its own); among other tasks these are asked once
+// per document, and the others take the rest. Lists of words have one question each. Short
 // documents take fewer questions: at most one per 100 tokens.
 std::vector<DocumentPlan> plan_documents(const std::vector<Task>& tasks, int n_questions,
                                          int per_document, int length);
 
-// The document `index` of `count` (so that depths are spread over all documents too), cut so that
-// with its longest question and `answer_tokens` for an answer it has at most `length` tokens:
-// exactly that many, but for registers, which hold min(length, 16000) / 24 lines, and lists of
-// words. text: tokens of real text; a random stretch of it is taken. Throws std::runtime_error if
-// the text or the length is too short.
+// Builds document `index` of `count` (so that depths are spread over all documents too). It is cut
+// so that with its longest question and `answer_tokens` for an answer it has exactly `length`
+// tokens, or fewer in registers, which hold min(length, 16000) / 24 lines, and lists of words.
+// text: tokens of real text; a random stretch of it is taken. Throws std::runtime_error if the text
+// or the length is too short.
 Document build_document(const DocumentPlan& plan, int length, int answer_tokens, int index,
                         int count, const std::vector<int32_t>& text, const Vocabulary& vocabulary,
                         const PromptForm& form, Random& random);
 
-// Whether an answer is right: it names every value, as whole words, in any order, whatever else it
-// says (RULER's measure; capitals and commas inside numbers do not count). False where there is no
-// value to name.
+// Tells whether an answer is right: it names every value, as whole words, in any order, whatever
+// else it says (RULER's measure; capitals and commas inside numbers do not count). False if there
+// is no value to name.
 bool answer_right(const Question& question, std::string_view text);
 
 }  // namespace riffle::eval
