@@ -95,7 +95,7 @@ TEST_CASE("refusals name the option, the value and what is accepted") {
   CHECK(refused(o, "n_ctx", "1").find("the nearest is ctx") != std::string::npos);
   CHECK(refused(o, "quux", "1") == "there is no option 'quux'; riffle run --help-all lists them");
   CHECK(refused(o, "budget", "-1").find("budget: '-1': expected a number, ") == 0);
-  CHECK(refused(o, "selector", "best").find("selector: 'best': expected one of dense, psa") == 0);
+  CHECK(refused(o, "selector", "best").find("selector: 'best': expected one of dense, share") == 0);
   CHECK(
       refused(o, "gpu-mem", "12").find("gpu-mem: '12' is 12 bytes, expected a size such as 12G") ==
       0);

@@ -434,7 +434,7 @@ TEST_CASE("a setting out of its range is shown with all its digits", "[select]")
     text = e.what();
   }
   CHECK(text ==
-        "scheduler options: max_inject_tokens is 9007199254740993, expected 0 to 1099511627776");
+        "scheduler options: max-inject-tokens is 9007199254740993, expected 0 to 1099511627776");
 }
 
 TEST_CASE("texts call settings as the caller does", "[select]") {
