@@ -20,8 +20,8 @@ std::string nearest(const char* typed, const std::vector<const char*>& words) {
 TEST_CASE("the nearest word is found") {
   const std::vector<const char*> words = {"selector", "seed", "ctx", "budget", "max-tokens"};
   CHECK(nearest("selectr", words) == "selector");
-  CHECK(nearest("bugdet", words) == "budget");   // neighbours swapped
-  CHECK(nearest("max", words) == "max-tokens");  // cut short
+  CHECK(nearest("bugdet", words) == "budget");      // neighbours swapped
+  CHECK(nearest("max-to", words) == "max-tokens");  // cut short
   CHECK(nearest("quux", words) == "");
   CHECK(nearest("", words) == "");
   CHECK(nearest(std::string(1000, 's').c_str(), words) == "");

@@ -55,7 +55,7 @@ inline void check_default_length_in_budget(ContextOptions o) {
     INFO(notice);
     CHECK(notice == plan.context_note);
     CHECK(notice.find("holds 9216 of the 32768") != std::string::npos);
-    CHECK(notice.find("gpu_mem") != std::string::npos);
+    CHECK(notice.find("gpu-mem") != std::string::npos);
     CHECK(notice.find("dynamic") ==
           std::string::npos);  // this model's RoPE is the same for any length
     riffle_session* s = r.session();
