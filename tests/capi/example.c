@@ -138,7 +138,7 @@ static void options(void) {
   report(s == RIFFLE_BAD_ARGUMENT && strstr(riffle_options_error(o), "such as 12G"),
          "a size without its unit is refused", riffle_options_error(o));
   s = riffle_options_set(o, "selector", "psi");
-  report(s == RIFFLE_BAD_ARGUMENT && strstr(riffle_options_error(o), "dense, psa"),
+  report(s == RIFFLE_BAD_ARGUMENT && strstr(riffle_options_error(o), "dense, share"),
          "a wrong word is refused with the words", riffle_options_error(o));
   s = riffle_options_set(o, "weights", "q3");
   report(s == RIFFLE_BAD_ARGUMENT && strstr(riffle_options_error(o), "q4_k_m"),
