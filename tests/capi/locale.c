@@ -75,7 +75,7 @@ static void info(FILE* out, const riffle_info* facts) {
   for (size_t i = 0; (name = riffle_info_name(facts, i)); ++i) {
     if (strstr(name, "seconds") || strstr(name, "rss") || strstr(name, "host_memory")) continue;
     const char* const text = riffle_info_text(facts, name);
-    fprintf(out, "%s %s", name, text ? text : "");
+    fprintf(out, "%s %d %s", name, (int)riffle_info_kind_of(facts, name), text ? text : "");
     if (!text) bits(out, riffle_info_number(facts, name));
     else fputc('\n', out);
   }
@@ -275,6 +275,50 @@ static void facts(FILE* out) {
   riffle_synthetic_attention attention;
   riffle_synthetic_attention_defaults(&attention);
   bits(out, attention.weight);
+  static const char* const sizes[] = {"1.5G", "1,5G", "32K", "12gib", "\xd9\xa3"};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
+    uint64_t size = 0;
+    fprintf(out, "%d ", riffle_read_size(sizes[i], true, &size));
+    fprintf(out, "%llu\n", (unsigned long long)size);
+  }
+  static const char* const words[] = {"min-p", "threads", "title"};
+  name = riffle_nearest_word("tItle", words, 3);
+  fprintf(out, "%s\n", name ? name : "none");
+}
+
+static bool go_on(void* user, const riffle_progress* progress) {
+  return (void)user, progress->done >= 0;
+}
+static const char* own_name(const char* name) { return strcmp(name, "temp") ? NULL : "warmth"; }
+static bool on_text(void* user, const char* text, size_t text_len) {
+  return fwrite(text, 1, text_len, user) == text_len;
+}
+
+/* Asks with everything that options hold besides texts. */
+static void asking(FILE* out) {
+  riffle_model* const model = model_of(out, folder);
+  riffle_options* const o =
+      options_of((const char*[]){"max-tokens", "3", "ctx", "256", "chat-template", "llama2", NULL});
+  static const char* const texts[] = {"1.5", "1,5"};
+  riffle_synthetic_attention attention;
+  riffle_synthetic_attention_defaults(&attention);
+  outcome(out, "stop", riffle_options_set_stop(o, texts, 2), riffle_options_error(o));
+  outcome(out, "breakers", riffle_options_set_breakers(o, texts, 2), riffle_options_error(o));
+  riffle_options_set_progress(o, go_on, NULL);
+  riffle_options_set_names(o, own_name);
+  outcome(out, "temp", riffle_options_set(o, "temp", "-1.5"), riffle_options_error(o));
+  riffle_options* const copy = riffle_options_copy(o);
+  outcome(out, "synthetic", riffle_options_set_synthetic_attention(copy, &attention),
+          riffle_options_error(copy));
+  const riffle_message message = {"user", "i 1.5", NULL};
+  char err[512] = "";
+  outcome(out, "ask", riffle_ask(model, &message, 1, o, on_text, out, err, sizeof err), err);
+  riffle_context* const context = context_of(out, model);
+  outcome(out, "select", riffle_context_select(context, o), riffle_context_error(context));
+  riffle_context_free(context);
+  riffle_options_free(copy);
+  riffle_options_free(o);
+  riffle_model_free(model);
 }
 
 static void tokens(FILE* out) {
@@ -459,6 +503,8 @@ static void requests(FILE* out) {
           riffle_context_error(context));
   riffle_scheduler_on_token(scheduler, on_request_token);
   riffle_scheduler_on_end(scheduler, on_end);
+  riffle_scheduler_on_begin(scheduler, NULL);
+  riffle_scheduler_on_prompt(scheduler, NULL);
   uint64_t id = 0;
   for (int i = 0; i < 3; ++i)
     outcome(out, "submit",
@@ -509,6 +555,7 @@ static void files(FILE* out) {
   outcome(out, "no file", riffle_session_file_open("/proc/no/such", &file, err, sizeof err), err);
   outcome(out, "a model", riffle_session_file_open(path, &file, err, sizeof err), err);
   outcome(out, "file", riffle_session_file_open(saved, &file, err, sizeof err), err);
+  fprintf(out, "%d\n", riffle_session_file_save_id(file) != 0);
   const char* name;
   const riffle_info* const facts = riffle_session_file_info(file);
   for (size_t i = 0; (name = riffle_info_name(facts, i)); ++i) /* all except the times */
@@ -542,8 +589,8 @@ static const struct part {
              {"tokens", tokens},      {"chat templates", templates},
              {"chat options", chats}, {"grammars", grammars},
              {"settings", settings},  {"sampling", sampling},
-             {"sessions", sessions},  {"requests", requests},
-             {"files", files}};
+             {"asking", asking},      {"sessions", sessions},
+             {"requests", requests},  {"files", files}};
 enum { kParts = sizeof parts / sizeof *parts };
 
 static char* given(const struct part* part) {

@@ -101,7 +101,7 @@ def refusals(folder):
         "a selector in a spec": (["--sweep", "psa:selector=topk"], "unknown field 'selector'"),
         "another selector's field": (["--sweep", "psa:share=0.1"], "share is no field of psa, but of share, auto"),
         "another selector's field, of several": (["--compare", "lfps:sink_blocks=2"],
-                                                 "sink_blocks is no field of lfps, but of psa, topk, twilight, share, auto"),
+                                                 "sink_blocks is no field of lfps, but of share, auto, psa, topk, twilight"),
         "a field that twilight's base leaves out": (["--sweep", "twilight:epsilon=0.5"],
                                                     "epsilon is a field of twilight with base psa alone"),
         "positions nowhere": (["--sweep", "tokenselect:positions=here"], "positions=here: expected one of true, list"),
