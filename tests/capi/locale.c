@@ -73,7 +73,9 @@ static riffle_context* context_of(FILE* out, riffle_model* model) {
 static void info(FILE* out, const riffle_info* facts) {
   const char* name;
   for (size_t i = 0; (name = riffle_info_name(facts, i)); ++i) {
-    if (strstr(name, "seconds") || strstr(name, "rss") || strstr(name, "host_memory")) continue;
+    if (strstr(name, "seconds") || strstr(name, "rss") || strstr(name, "host_memory") ||
+        strncmp(name, "chat_", 5) == 0)
+      continue;
     const char* const text = riffle_info_text(facts, name);
     fprintf(out, "%s %d %s", name, (int)riffle_info_kind_of(facts, name), text ? text : "");
     if (!text) bits(out, riffle_info_number(facts, name));
