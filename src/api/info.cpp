@@ -70,9 +70,10 @@ void add_chat(const Model& m, riffle_info& info) {
   info.add("reasoning_end", m.chat ? m.chat->reasoning_marks().end : "");
 }
 
-// "psa|topk": the words of these bits.
+// "psa|topk": the words of these bits; "" in a build without the setting.
 std::string words_of(uint32_t bits, const char* id) {
-  const std::string words = find_setting(id)->words;
+  const Setting* const setting = find_setting(id);
+  const std::string words = setting ? setting->words : "";
   std::string out;
   size_t begin = 0;
   for (int i = 0; begin <= words.size(); ++i) {
