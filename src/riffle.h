@@ -125,7 +125,7 @@ RIFFLE_API const char* riffle_status_name(riffle_status status);
  * "gpu-mem" "12GiB", "selector" "psa", "budget" "0.1", "temp" "0". An underscore counts as a dash.
  * A switch is "true" or "false" and its name is positive: "pin" "false" is --no-pin. `riffle run
  * --help-all` lists the names, riffle(1) explains them, and riffle_setting_at (riffle_tools.h)
- * enumerates them with ranges and defaults. Those that most programs set:
+ * enumerates them with ranges and defaults. Most programs set these:
  *
  *     model      weights          convert the weights while loading: "q4_k_m"; "": as in the file
  *                chat-template    a name of riffle_chat_template_name; "": the model's own
@@ -185,7 +185,7 @@ RIFFLE_API riffle_status riffle_options_set_stop(riffle_options* options, const 
                                                  size_t n_stop);
 
 /* ---- facts
- * What a model, a plan or a run tells: numbers and texts by name. New facts are added under new
+ * Numbers and texts of a model, a plan or a run, by name. New facts are added under new
  * names. */
 
 typedef enum riffle_info_kind {

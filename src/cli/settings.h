@@ -26,7 +26,7 @@ struct SettingRow {
   std::vector<std::string> selectors, bases;
 };
 
-// In the order of the table. Those of the selection begin with the selector itself.
+// In the order of the table. The selection's settings begin with the selector itself.
 const std::vector<SettingRow>& all_settings();
 std::vector<const SettingRow*> settings_of(std::string_view options);
 const SettingRow& setting(std::string_view name);

@@ -157,7 +157,7 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf, GgufVocab vocab) {
     }
     // GGUF does not say whether a token takes the spaces around it (lstrip, rstrip) or is looked
     // for in normalised text. llama.cpp knows the models by name: Phi-3 and Jina, which have other
-    // architectures. Those of Llama, CodeLlama, Mistral, Qwen2, Yi, SmolLM, TinyLlama and DeepSeek
+    // architectures. Models of Llama, CodeLlama, Mistral, Qwen2, Yi, SmolLM, TinyLlama and DeepSeek
     // take none, and no normalisation changes their spelling.
     AddedToken token;
     token.id = static_cast<int32_t>(id);

@@ -42,7 +42,7 @@ class Marks {
     const bool is_there = n_ > 0 && at_[n_ - 1] == n_tokens;
     if (n_tokens > 0 && !is_there && lowest <= n_tokens + kTakeBack) at_[n_++] = n_tokens;
   }
-  // Those of a fork of the first n_tokens.
+  // Returns the marks of a fork of the first n_tokens.
   Marks of_fork(int64_t n_tokens) const {
     Marks marks = *this;
     marks.cut(n_tokens);
@@ -152,7 +152,7 @@ class KvShape {
   uint64_t layer_bytes(int layer, int64_t tokens) const {
     return uint64_t(in_blocks(tokens)) * heads(layer) * block_bytes(layer);
   }
-  // Those of the layer for which they are the most.
+  // Returns the bytes of the layer that takes the most.
   uint64_t largest_layer(int64_t tokens) const;
 
  private:

@@ -19,7 +19,7 @@ enum class SelectorKind : int32_t {
   DENSE = 0,
   SHARE = 1,
   AUTO = 2,
-  // Those of papers.
+  // Selectors of papers.
   PSA = 3,
   TOPK = 4,
   TWILIGHT = 5,

@@ -19,7 +19,10 @@ int a;
 int b;
 /* Whether a row is read. */
 int c;
-""", ["1 1", "3 1", "4 1", "4 1", "6 1"]),
+/* ---- rows
+ * What rows hold. Those rows that are read are last. Those that are not come first. */
+int d;
+""", ["1 1", "3 1", "4 1", "4 1", "6 1", "9 1", "9 1"]),
     ("questions.cpp", """\
 // Could a row be late? What happens then? It waits.
 int a = '"';  // a quotation mark does not begin a string

@@ -16,7 +16,7 @@ constexpr int group_values(WType type) {
   const int group = dtype_info(type).group();
   return group < 32 ? group : 32;
 }
-// The values of IQ4's table become unsigned codes by this offset. Those of MXFP4 stay signed: a
+// The values of IQ4's table become unsigned codes by this offset. MXFP4's values stay signed: a
 // group of zeros, whose scale is never 0, then adds nothing at all.
 constexpr int code_offset(WType type) {
   const DTypeInfo info = dtype_info(type);
@@ -242,7 +242,7 @@ inline __m256i bytes_of(const uint8_t* b, int c) {
 }
 
 // Types whose codes times the integer scale of their group of 16 are bytes: codes of 2 and 3 bits.
-// Those with an offset get negative factors, since only -4 * -32 = 128 would not be a signed byte.
+// Types with an offset get negative factors, since only -4 * -32 = 128 would not be a signed byte.
 // The scale that remains is one of the block.
 constexpr bool fits_scale(WType type) {
   const DTypeInfo info = dtype_info(type);

@@ -204,7 +204,7 @@ struct RowWarp {
   }
 
   // Misses below `limit` (claimed, before anything was issued) go from host memory into victims'
-  // slots, with many loads in flight. Those for which there is no slot stay misses.
+  // slots, with many loads in flight. Blocks for which there is no slot stay misses.
   __device__ void fetch(int limit) {
     if (page_table == nullptr) return;
     const bool missing = source == kMiss && own(looked + lane) < limit;

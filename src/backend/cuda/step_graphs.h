@@ -1,5 +1,5 @@
-// Steps that come again are replayed as a graph. Those of a kind seen once are launched operation
-// by operation, the second one is recorded, and all others replay the record.
+// Steps that come again are replayed as a graph. The first step of a kind is launched operation by
+// operation, the second one is recorded, and all others replay the record.
 #pragma once
 #include <map>
 #include <tuple>

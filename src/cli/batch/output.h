@@ -37,7 +37,7 @@ class BatchOutput {
   // Keeps a finished record for another run, since an earlier one is not finished. Throws Exit.
   // Does nothing if the output is no regular file, or if no file may be made next to it.
   void keep_ahead(const std::string& record);
-  // Those that were kept have been written.
+  // Forgets the kept answers, which have been written.
   void clear_ahead();
   // Gives away the record that an earlier run kept of this line; the number of those left.
   std::optional<std::string> take_ahead(size_t line) {

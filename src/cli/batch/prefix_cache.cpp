@@ -84,7 +84,7 @@ PrefixCache::Best PrefixCache::best(std::span<const int32_t> prompt) {
   Best best;
   const uint64_t group = group_of(prompt);
   const std::set<std::string> names = folder_.names(group);
-  // Those that are gone may come back with other content.
+  // Files that are gone may come back with other content.
   const std::string begin = PrefixFolder::name_of(group, 0),
                     end = PrefixFolder::name_of(group, ~0ULL);
   for (auto at = entries_.lower_bound(begin); at != entries_.end() && at->first <= end;)

@@ -193,8 +193,8 @@ void Scheduler::decode(Iteration& it) {
     for (size_t i = 0; i < used.size(); ++i) shares_[i] = used[i] / all;
 }
 
-// One step of them all. Those that have not stepped, if there was an error that a smaller group may
-// not have; a request that fails even alone ends, or waits for memory.
+// Runs one step of them all. Returns the requests that have not stepped, if there was an error that
+// a smaller group may not have; a request that fails even alone ends, or waits for memory.
 std::vector<Scheduler::Request*> Scheduler::step_together(std::span<Request* const> group,
                                                           int64_t max_ahead) {
   std::vector<int64_t> lengths;

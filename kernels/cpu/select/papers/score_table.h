@@ -23,7 +23,7 @@ struct Sift {
 
 struct ScoreTableKernels {
   // Adds w[i] * by (rounded) to the entries of n different positions ids[i]; before[i]: what was
-  // there. Those that come to more than floor are appended to the list (index, value), which has
+  // there. Entries that come to more than floor are appended to the list (index, value), which has
   // room for n + 16; returns how many. power[k] grows by the change of the sum of all stored values
   // to the power of k + 1, k < 4.
   int64_t (*lift)(float* stored, TableAt at, const int32_t* ids, const float* w, float by,

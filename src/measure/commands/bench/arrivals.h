@@ -78,7 +78,7 @@ int32_t quantile_of(const std::pair<int, int>* knots, size_t n_knots, uint32_t m
 std::vector<double> poisson_arrivals(size_t n, double rate, uint64_t seed);
 
 // Random token ids above control and byte pieces, after the model's first token if it has one.
-// Those of all requests of a seed have the first shared_prefix in common.
+// Prompts of all requests of a seed have the first shared_prefix in common.
 std::vector<int32_t> random_prompt(size_t n_tokens, size_t shared_prefix, uint64_t seed,
                                    uint64_t request, const Facts& info);
 

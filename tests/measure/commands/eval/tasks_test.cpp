@@ -478,7 +478,7 @@ TEST_CASE("eval: questions are dealt to documents", "[eval]") {
           CHECK(total == n);
           const int even = n / static_cast<int>(tasks.size());
           for (Task t : tasks) {
-            // Those of which a document holds one may leave some of theirs to others; lists and
+            // Tasks of which a document holds one may leave some of theirs to others; lists and
             // registers never do.
             const bool own = is_whole(t) || per == 1;
             if (own) CHECK(std::abs(count[t] - even) <= 1);
