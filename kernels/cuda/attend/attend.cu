@@ -4,21 +4,15 @@
 namespace riffle::cuda {
 
 Status attend_f16(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream) {
-  switch (padded_dim(args.step.layout.head_dim)) {
-    case 32: return launch_attend<__half, 32, kMaxGroup>(args, limits, stream);
-    case 64: return launch_attend<__half, 64, kMaxGroup>(args, limits, stream);
-    case 128: return launch_attend<__half, 128, kMaxGroup>(args, limits, stream);
-    default: return launch_attend<__half, 256, kMaxGroup>(args, limits, stream);
-  }
+  return with_padded_dim(args.step.layout.head_dim, [&](auto dim) {
+    return launch_attend<__half, dim(), kMaxGroup>(args, limits, stream);
+  });
 }
 
 Status attend_fits_f16(const KvLayout& layout, const DeviceLimits& limits) {
-  switch (padded_dim(layout.head_dim)) {
-    case 32: return attend_fits<__half, 32, kMaxGroup>(layout, limits);
-    case 64: return attend_fits<__half, 64, kMaxGroup>(layout, limits);
-    case 128: return attend_fits<__half, 128, kMaxGroup>(layout, limits);
-    default: return attend_fits<__half, 256, kMaxGroup>(layout, limits);
-  }
+  return with_padded_dim(layout.head_dim, [&](auto dim) {
+    return attend_fits<__half, dim(), kMaxGroup>(layout, limits);
+  });
 }
 
 }  // namespace riffle::cuda

@@ -37,6 +37,17 @@ inline constexpr int kCounterStride = 32;  // a cache line each
 
 inline int padded_group(int g) { return g <= 1 ? 1 : g <= 2 ? 2 : g <= 4 ? 4 : 8; }
 inline int padded_dim(int d) { return d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : 256; }
+// Returns f(D) with D = padded_dim(head_dim) as a constant, std::integral_constant: the head sizes
+// that the kernels of decode attention are compiled for.
+template <class F>
+auto with_padded_dim(int head_dim, F&& f) {
+  switch (padded_dim(head_dim)) {
+    case 32: return f(std::integral_constant<int, 32>());
+    case 64: return f(std::integral_constant<int, 64>());
+    case 128: return f(std::integral_constant<int, 128>());
+    default: return f(std::integral_constant<int, 256>());
+  }
+}
 
 // Deals out a step's scratch memory, part by part.
 struct ScratchParts {
@@ -101,7 +112,7 @@ struct AttendArgs {
                       // and after
   int64_t arrived_stride;
 };
-// Those of a step; the counters of the scratch tell who has finished.
+// Arguments of a step's attention; the counters of the scratch tell which CTAs have finished.
 AttendArgs attend_arguments(const DecodeStep& step, const DecodeScratch& scratch);
 Status attend_f16(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream);
 Status attend_f32(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream);

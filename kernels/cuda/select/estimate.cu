@@ -399,12 +399,11 @@ Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n
   // Two groups at once where a block has them; not for the largest heads, whose registers would not
   // do.
   const bool two = step.layout.block_size > kInt4Tokens;
-  switch (padded_dim(step.layout.head_dim)) {
-    case 32: return two ? sized.operator()<1, 2>() : sized.operator()<1, 1>();
-    case 64: return two ? sized.operator()<2, 2>() : sized.operator()<2, 1>();
-    case 128: return two ? sized.operator()<4, 2>() : sized.operator()<4, 1>();
-    default: return sized.operator()<8, 1>();
-  }
+  return with_padded_dim(step.layout.head_dim, [&](auto dim) {
+    if constexpr (dim() < 256)
+      if (two) return sized.template operator()<dim() / 32, 2>();
+    return sized.template operator()<dim() / 32, 1>();
+  });
 }
 
 }  // namespace riffle::cuda

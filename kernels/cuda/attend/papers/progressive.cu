@@ -5,21 +5,15 @@ namespace riffle::cuda {
 
 Status progressive_f16(const ProgressiveArgs& args, const DeviceLimits& limits,
                        cudaStream_t stream) {
-  switch (padded_dim(args.step.layout.head_dim)) {
-    case 32: return launch_progressive<__half, 32, kMaxGroup>(args, limits, stream);
-    case 64: return launch_progressive<__half, 64, kMaxGroup>(args, limits, stream);
-    case 128: return launch_progressive<__half, 128, kMaxGroup>(args, limits, stream);
-    default: return launch_progressive<__half, 256, kMaxGroup>(args, limits, stream);
-  }
+  return with_padded_dim(args.step.layout.head_dim, [&](auto dim) {
+    return launch_progressive<__half, dim(), kMaxGroup>(args, limits, stream);
+  });
 }
 
 Status progressive_fits_f16(const KvLayout& layout, const DeviceLimits& limits) {
-  switch (padded_dim(layout.head_dim)) {
-    case 32: return progressive_fits<__half, 32, kMaxGroup>(layout, limits);
-    case 64: return progressive_fits<__half, 64, kMaxGroup>(layout, limits);
-    case 128: return progressive_fits<__half, 128, kMaxGroup>(layout, limits);
-    default: return progressive_fits<__half, 256, kMaxGroup>(layout, limits);
-  }
+  return with_padded_dim(layout.head_dim, [&](auto dim) {
+    return progressive_fits<__half, dim(), kMaxGroup>(layout, limits);
+  });
 }
 
 }  // namespace riffle::cuda

@@ -167,12 +167,8 @@ Status launch_heads(const ScoreArgs& a, int n_sm, cudaStream_t stream) {
 }
 
 Status launch_scores(const ScoreArgs& a, int n_sm, cudaStream_t stream) {
-  switch (padded_dim(a.step.layout.head_dim)) {
-    case 32: return launch_heads<4>(a, n_sm, stream);
-    case 64: return launch_heads<8>(a, n_sm, stream);
-    case 128: return launch_heads<16>(a, n_sm, stream);
-    default: return launch_heads<32>(a, n_sm, stream);
-  }
+  return with_padded_dim(a.step.layout.head_dim,
+                         [&](auto dim) { return launch_heads<dim() / 8>(a, n_sm, stream); });
 }
 
 }  // namespace

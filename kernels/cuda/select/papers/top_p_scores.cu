@@ -235,16 +235,11 @@ Status score_tokens(const DecodeStep& step, const TopPRule& rule, const PaperScr
            : step.layout.block_size == 32 ? run(two)
                                           : run(four);
   };
-  switch (padded_dim(step.layout.head_dim)) {
-    case 32:
-      return sized(token_scores_kernel<1, 1>, token_scores_kernel<1, 2>, token_scores_kernel<1, 4>);
-    case 64:
-      return sized(token_scores_kernel<2, 1>, token_scores_kernel<2, 2>, token_scores_kernel<2, 4>);
-    case 128:
-      return sized(token_scores_kernel<4, 1>, token_scores_kernel<4, 2>, token_scores_kernel<4, 4>);
-    default:
-      return sized(token_scores_kernel<8, 1>, token_scores_kernel<8, 2>, token_scores_kernel<8, 4>);
-  }
+  return with_padded_dim(step.layout.head_dim, [&](auto dim) {
+    constexpr int kSteps = dim() / 32;
+    return sized(token_scores_kernel<kSteps, 1>, token_scores_kernel<kSteps, 2>,
+                 token_scores_kernel<kSteps, 4>);
+  });
 }
 
 }  // namespace riffle::cuda
