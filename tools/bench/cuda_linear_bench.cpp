@@ -18,6 +18,7 @@
 #include "kernels/cuda/gemv/gemv.h"
 #include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/measure/measure.h"
+#include "kernels/cuda/sample/sample.h"
 
 using namespace riffle::cuda;
 
@@ -173,7 +174,7 @@ double time_sampler(Stream& stream, const Buffers& b, const SampleParams& params
   const int rounds = 10;
   return stream.median_of_graph(7, [&] {
     for (int i = 0; i < rounds; i++)
-      check(sample(b.y.floats(), 1, kVocab, kVocab, static_cast<SampleParams*>(p.p),
+      check(sample(b.y.floats(), 1, kVocab, kVocab, static_cast<SampleParams*>(p.p), false,
                    static_cast<int32_t*>(out.p), scratch.p, stream.stream),
             "sample");
   }) / rounds;

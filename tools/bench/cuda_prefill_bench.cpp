@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/cuda/pool/pool.h"
 #include "kernels/cuda/prefill/prefill.h"
 
 using namespace riffle::cuda;
