@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kv/pool_kv.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -97,17 +98,14 @@ class InPlace : public CpuKv {
   Buffer passing_;  // prefill: a layer's blocks that its window will have passed at the end
 };
 
-class Pooled : public CpuKv {
+class Pooled : public PoolKv {
  public:
   Pooled(HostKv* host, ThreadPool* threads, int64_t n_slots, EvictPolicy policy, bool per_layer)
-      : CpuKv(host),
-        threads_(threads),
+      : PoolKv(host, threads),
         per_layer_(per_layer),
-        bytes_(host->shape().largest_block()),
         pool_(n_slots, policy, per_layer ? host->shape().n_layers() : 1),
         memory_(size_t(n_slots) * bytes_) {}
 
-  bool in_place() const override { return false; }
   int64_t slots() const override { return pool_.size(); }
   int64_t used_slots() const override { return pool_.used(); }
 
@@ -196,25 +194,6 @@ class Pooled : public CpuKv {
     }
   }
 
-  LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t) override {
-    park(s);
-    const int64_t n_blocks = host_->shape().in_blocks(n_total),
-                  old = host_->shape().in_blocks(s.n_tokens);
-    const int n_heads = host_->shape().heads(layer);
-    layer_memory_.reserve(size_t(n_blocks) * n_heads * bytes_);
-    table_.resize(n_blocks * n_heads);
-    for (int64_t i = 0; i < n_blocks * n_heads; ++i)
-      table_[i] = layer_memory_.as<std::byte>() + i * bytes_;
-    threads_->parallel_for(old * n_heads, [&](int64_t i, int) {
-      const int64_t h = i / old, b = i % old;
-      const std::byte* from = host_->head(s, layer, static_cast<int>(h)).blocks[b];
-      if (from) std::memcpy(table_[h * n_blocks + b], from, bytes_);
-    });
-    counters.loaded_bytes += host_->blocks_held(s, layer, 0, old) * bytes_;
-    return {table_.data(), layer_memory_.as<std::byte>(), n_blocks};
-  }
-  uint64_t prefill_held() const override { return layer_memory_.size(); }
-
  protected:
   void flush_full(SequenceKv& s) override {
     const int64_t block = s.n_tokens / host_->shape().block_size() - 1;
@@ -229,18 +208,6 @@ class Pooled : public CpuKv {
     }
     s.tail_slots.clear();
     active_.erase(std::find(active_.begin(), active_.end(), &s));
-  }
-
-  void flush_layer(SequenceKv& s, int layer, int64_t n_total) override {
-    const int64_t n_blocks = host_->shape().in_blocks(n_total),
-                  first = s.n_tokens / host_->shape().block_size();
-    const int64_t fresh = n_blocks - first;
-    threads_->parallel_for(fresh * host_->shape().heads(layer), [&](int64_t i, int) {
-      const int64_t h = i / fresh, b = first + i % fresh;
-      std::byte* to = host_->head(s, layer, static_cast<int>(h)).blocks[b];
-      if (to) std::memcpy(to, table_[h * n_blocks + b], bytes_);
-    });
-    counters.flushed_bytes += host_->blocks_held(s, layer, first, n_blocks) * bytes_;
   }
 
   void forget(SequenceKv& s, int64_t from_block) override {
@@ -309,13 +276,9 @@ class Pooled : public CpuKv {
          static_cast<long long>(pool_.size()), n, static_cast<long long>(spare));
   }
 
-  ThreadPool* threads_;
   bool per_layer_;
-  size_t bytes_;  // bytes of a block: layers are alike (KvShape::uneven)
   SlotPool pool_;
   Buffer memory_;
-  Buffer layer_memory_;              // prefill: one layer of KV
-  std::vector<std::byte*> table_;    // prefill: its blocks
   std::vector<SequenceKv*> active_;  // sequences that hold FILLING slots
 };
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kv/cpu_kv.h"
 #include "kv/page_tables.h"
+#include "kv/pool_kv.h"
 #include "kv/shared_pool.h"
 #include "util/error.h"
 
@@ -18,16 +18,11 @@ struct EmulatedSequence : PagedSequence {
   bool tail_here = false;  // they have arrived; else the host store has them
 };
 
-class Emulated : public CpuKv, PagedPool {
+class Emulated : public PoolKv, PagedPool {
  public:
   Emulated(HostKv* host, ThreadPool* threads, int64_t n_slots)
-      : CpuKv(host),
-        threads_(threads),
-        bytes_(host->shape().largest_block()),
-        pool_(n_slots, bytes_),
-        tables_(this) {}
+      : PoolKv(host, threads), pool_(n_slots, bytes_), tables_(this) {}
 
-  bool in_place() const override { return false; }
   int64_t slots() const override { return pool_.size(); }
   int64_t used_slots() const override { return pool_.used(); }
 
@@ -110,25 +105,6 @@ class Emulated : public CpuKv, PagedPool {
   void release(const Held*, int) override {}
   void abandon(const Held*, int) override {}
 
-  LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t) override {
-    park(s);
-    const int64_t n_blocks = host_->shape().in_blocks(n_total),
-                  old = host_->shape().in_blocks(s.n_tokens);
-    const int n_heads = host_->shape().heads(layer);
-    layer_memory_.reserve(size_t(n_blocks) * n_heads * bytes_);
-    table_.resize(n_blocks * n_heads);
-    for (int64_t i = 0; i < n_blocks * n_heads; ++i)
-      table_[i] = layer_memory_.as<std::byte>() + i * bytes_;
-    threads_->parallel_for(old * n_heads, [&](int64_t i, int) {
-      const int64_t h = i / old, b = i % old;
-      const std::byte* from = host_->head(s, layer, static_cast<int>(h)).blocks[b];
-      if (from) std::memcpy(table_[h * n_blocks + b], from, bytes_);
-    });
-    counters.loaded_bytes += host_->blocks_held(s, layer, 0, old) * bytes_;
-    return {table_.data(), layer_memory_.as<std::byte>(), n_blocks};
-  }
-  uint64_t prefill_held() const override { return layer_memory_.size(); }
-
  protected:
   // The newest blocks go to the host store, and are used there.
   void park(SequenceKv& s) override {
@@ -150,16 +126,6 @@ class Emulated : public CpuKv, PagedPool {
     });
     counters.flushed_bytes += s.heads.size() * bytes_;
     d.tail_here = false;
-  }
-  void flush_layer(SequenceKv& s, int layer, int64_t n_total) override {
-    const int64_t n_blocks = host_->shape().in_blocks(n_total), first = s.n_tokens / block_size();
-    const int64_t fresh = n_blocks - first;
-    threads_->parallel_for(fresh * host_->shape().heads(layer), [&](int64_t i, int) {
-      const int64_t h = i / fresh, b = first + i % fresh;
-      std::byte* to = host_->head(s, layer, static_cast<int>(h)).blocks[b];
-      if (to) std::memcpy(to, table_[h * n_blocks + b], bytes_);
-    });
-    counters.flushed_bytes += host_->blocks_held(s, layer, first, n_blocks) * bytes_;
   }
   void forget(SequenceKv& s, int64_t from_block) override {
     EmulatedSequence& d = on_device(s);
@@ -218,12 +184,8 @@ class Emulated : public CpuKv, PagedPool {
     pool_.set_table(table.index, nullptr);
   }
 
-  ThreadPool* threads_;
-  size_t bytes_;  // bytes of a block: layers are alike (KvShape::uneven)
   SharedPool pool_;
   PageTables tables_;
-  Buffer layer_memory_;            // prefill: one layer of KV
-  std::vector<std::byte*> table_;  // prefill: its blocks
 };
 
 }  // namespace

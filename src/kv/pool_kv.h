@@ -1,0 +1,32 @@
+// KV of devices on the CPU that have a pool: while a prompt is read, one of its layers is in memory
+// of its own, as on a GPU. Pools differ in who grants slots (cpu_kv.cpp, emulated_kv.cpp).
+#pragma once
+#include <vector>
+
+#include "kv/cpu_kv.h"
+#include "util/buffer.h"
+#include "util/thread_pool.h"
+
+namespace riffle {
+
+class PoolKv : public CpuKv {
+ public:
+  PoolKv(HostKv* host, ThreadPool* threads)
+      : CpuKv(host), threads_(threads), bytes_(host->shape().largest_block()) {}
+
+  bool in_place() const override { return false; }
+  LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total, int64_t rows) override;
+  uint64_t prefill_held() const override { return layer_memory_.size(); }
+
+ protected:
+  void flush_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
+
+  ThreadPool* threads_;
+  size_t bytes_;  // bytes of a block: layers are alike (KvShape::uneven)
+
+ private:
+  Buffer layer_memory_;            // one layer of KV
+  std::vector<std::byte*> table_;  // its blocks
+};
+
+}  // namespace riffle
