@@ -6,37 +6,21 @@ FUZZ_FLAGS   := -std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -f
                 -fno-omit-frame-pointer -Isrc -I. -MMD -MP
 FUZZ_TARGETS := session gguf gguf_split safetensors config tokenizer_json tokenizer_model chat_template batch_line batch_resume gbnf json_schema \
                 regex
-# Sources that read hostile files.
-FUZZ_LIB     := $(addprefix src/model/,model weights) \
-                $(patsubst %.cpp,%,$(wildcard src/model/families/*.cpp)) \
-                $(filter-out %/gguf_writer,$(patsubst %.cpp,%,$(wildcard src/formats/*.cpp))) \
-                $(filter-out %/load_model,$(patsubst %.cpp,%,$(wildcard src/import/*.cpp))) \
-                $(patsubst %.cpp,%,$(wildcard src/text/*.cpp)) \
-                $(patsubst %.cpp,%,$(wildcard src/chat/*.cpp)) \
-                $(patsubst %.cpp,%,$(wildcard src/grammar/*.cpp)) \
-                $(addprefix src/kv/,kv_shape host_store kv_store working_set file/session_file) \
-                $(addprefix src/util/,c_locale checked checksum control_groups cpu_limits file json json_file mapped_file nearest_word \
-                read_ahead size_text) \
-                src/util/buffer src/util/thread_pool src/util/error $(patsubst %.cpp,%,$(wildcard src/util/settings*.cpp)) \
-                $(addprefix src/api/,api_handles api_options api_text info) src/quantize/weight_mix \
-                $(addprefix src/select/,papers/lfps papers/lfps_tables papers/settings ranking block_masses int4_keys) \
-                $(addprefix kernels/cpu/,attention/attention_scalar attention/gather_scalar attention/gather_avx2 \
-                attention/gather_avx512 select/select_scalar select/papers/score_table_scalar \
-                select/papers/score_table_avx512) \
-                $(addprefix src/cli/,flags options settings text seed saved_text thinking batch/format batch/fields batch/answer_format batch/json_line batch/messages line_reader \
-                batch/resume)
-FUZZ_LIBS    := -lpcre2-8 -lutf8proc
-FUZZ_OBJ     := $(FUZZ_LIB:%=$(BUILD)/fuzz/%.o)
+# The rooms that read hostile files are compiled with the sanitizers; whatever else they call comes
+# from the library as it is.
+FUZZ_ROOMS   := api chat cli formats grammar import kv model text util
+FUZZ_LIB     := $(filter-out src/cli/main.cpp src/cli/allocation.cpp,\
+                $(filter $(FUZZ_ROOMS:%=src/%/%),$(LIB_SRC) $(CLI_SRC)))
+FUZZ_LIBS    := $(LDLIBS) -ledit
+FUZZ_OBJ     := $(FUZZ_LIB:%.cpp=$(BUILD)/fuzz/%.o)
 FUZZ_BIN     := $(FUZZ_TARGETS:%=$(BUILD)/fuzz/fuzz_%)
 
-$(BUILD)/fuzz/kernels/%_avx2.o:   FUZZ_FLAGS += -mavx2 -mfma -mf16c
-$(BUILD)/fuzz/kernels/%_avx512.o: FUZZ_FLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 $(BUILD)/fuzz/%.o: %.cpp | fuzz-tools
 	@mkdir -p $(@D)
 	$(FUZZ_CXX) $(FUZZ_FLAGS) -c $< -o $@
-$(BUILD)/fuzz/fuzz_%: $(BUILD)/fuzz/tests/fuzz/fuzz_%.o $(FUZZ_OBJ)
+$(BUILD)/fuzz/fuzz_%: $(BUILD)/fuzz/tests/fuzz/fuzz_%.o $(FUZZ_OBJ) $(BUILD)/cli.a $(BUILD)/libriffle.a
 	$(FUZZ_CXX) -fsanitize=fuzzer,address,undefined $^ $(FUZZ_LIBS) -o $@
-$(BUILD)/fuzz/make_seeds: $(BUILD)/fuzz/tests/fuzz/make_seeds.o $(FUZZ_OBJ)
+$(BUILD)/fuzz/make_seeds: $(BUILD)/fuzz/tests/fuzz/make_seeds.o $(FUZZ_OBJ) $(BUILD)/cli.a $(BUILD)/libriffle.a
 	$(FUZZ_CXX) -fsanitize=address,undefined $^ $(FUZZ_LIBS) -o $@
 
 fuzz-tools:
