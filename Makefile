@@ -127,9 +127,10 @@ $(BUILD)/libriffle.so: $(LIB_OBJ) tools/package/libriffle.map
 $(BUILD)/riffle: $(CLI_OBJ) $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
 # Tests in tests/backend/cuda (pinning_test, no_memory_test) replace functions of the CUDA runtime,
-# tests/isa_limit.cpp isa_available, and tests/engine/experts_test CpuExperts::run.
+# tests/isa_limit.cpp isa_available, tests/engine/experts_test CpuExperts::run, and
+# tests/engine/plan/allocated_test Buffer.
 WRAPPED := cudaHostRegister cudaMalloc cudaHostAlloc cudaFree cudaFreeHost \
-           _ZN6riffle3cpu13isa_availableENS0_3IsaE \
+           _ZN6riffle3cpu13isa_availableENS0_3IsaE _ZN6riffle6BufferC1Em _ZN6riffle6BufferD1Ev \
            _ZN6riffle10CpuExperts3runERKSt6vectorINS_13ExpertWeightsESaIS2_EEPKNS_6RoutedEPKflNS_5PhaseEPfPi
 $(BUILD)/riffle_tests: LDFLAGS += $(WRAPPED:%=-Wl$(comma)--wrap=%)
 $(BUILD)/riffle_tests: $(TEST_OBJ) $(BUILD)/cli.a $(BUILD)/libriffle.a

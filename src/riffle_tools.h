@@ -60,9 +60,12 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  *   what it holds of each session. So another budget may change texts; a named selector prevents
  *   that
  * - selector: the selector that the plan counts memory for: the given one; for auto, dense if ctx
- *   is at
- *   most everything_below, else share
+ *   is at most everything_below, else share
  * - selector_note: with auto what riffle_context_notice will say of it, else ""
+ * - usual_sessions: a number of sessions (up to 8) that can share the context, of which each gets
+ *   all of ctx and which leave the pool most of the slots that one session would have
+ * - shared_host_mem: host-mem, or the bytes of KV that they may take if it is not given
+ * - activations/NAME, digests/NAME, prompt/NAME, prefill_kv/NAME: the buffers whose sums these are
  */
 RIFFLE_API riffle_status riffle_plan_memory(riffle_model* model, const riffle_options* options,
                                             riffle_info** plan, char* err, size_t err_size);

@@ -4,6 +4,7 @@
 
 #include "api/api_handles.h"
 #include "engine/generate.h"
+#include "engine/plan/sharing.h"
 #include "engine/prefill_pieces.h"
 #include "import/read_config.h"
 #include "model/finite_weights.h"
@@ -56,7 +57,10 @@ riffle_status riffle_plan_memory(riffle_model* model, const riffle_options* opti
     require(plan, "plan");
     ResolvedOptions resolved = resolve_options(model->model->config, o);
     MemoryPlan all;
+    const Sharing sharing = plan_sharing(*model->model, o);
     const auto hand_over = [&] {
+      all.usual_sessions = sharing.sessions;
+      all.shared_host_mem = sharing.host_mem;
       all.context_note = name_settings(all.context_note, o.setting_name);
       *plan = std::make_unique<riffle_info>(facts_of(all)).release();
     };

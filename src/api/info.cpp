@@ -161,6 +161,16 @@ riffle_info facts_of(Model& m) {
   return info;
 }
 
+static const char* use_name(MemoryUse use) {
+  switch (use) {
+    case MemoryUse::ACTIVATIONS: return "activations";
+    case MemoryUse::DIGESTS: return "digests";
+    case MemoryUse::PROMPT: return "prompt";
+    case MemoryUse::PREFILL_KV: break;
+  }
+  return "prefill_kv";
+}
+
 riffle_info facts_of(const MemoryPlan& p) {
   riffle_info info;
   info.add("weights", p.weights);
@@ -194,6 +204,10 @@ riffle_info facts_of(const MemoryPlan& p) {
   planned.selector = p.selector;
   info.add("selector", setting_text(*find_setting("selection.selector"), &planned));
   info.add("selector_note", p.selector_note);
+  info.add("usual_sessions", p.usual_sessions);
+  info.add("shared_host_mem", p.shared_host_mem);
+  for (const MemoryItem& item : p.buffers)
+    info.add(std::string(use_name(item.use)) + "/" + item.name, item.bytes);
   return info;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/memory_list.h"
 #include "kv/kv_shape.h"
 #include "kv/selector_state.h"
 #include "kv/slot_pool.h"
@@ -82,20 +83,21 @@ inline bool grants_slots(const ContextOptions& o) {
   return o.evict != EvictRule::LRU || o.pool_per_layer;
 }
 
-// Bytes that a context of options.n_ctx tokens takes: of the GPU's memory if device_memory, else of
-// the host's.
+// Memory that a context of options.n_ctx tokens takes: of the GPU's memory if device_memory, else
+// of the host's.
 struct DeviceNeeds {
-  uint64_t weights = 0, activations = 0;
-  uint64_t digests = 0;  // digests of all sessions
-  // cuda, while a prompt is read, besides activations: with its residual stream on the device or in
-  // host memory. lends: slots may give their memory for it.
-  uint64_t prompt = 0, prompt_least = 0;
+  uint64_t weights = 0;
+  // Buffers besides weights, slots and prompts, those of all sessions included. The CPU's have a
+  // prompt's activations among them.
+  MemoryList buffers{};
+  // cuda, while a prompt is read: with its residual stream on the device, or in host memory. lends:
+  // slots may give their memory for it.
+  MemoryList prompt{}, prompt_least{};
+  bool lends = false;
   // cuda: of `weights` the experts' of each layer, which may stay in host memory. If any do,
   // prompts take expert_staging more on the device and host_staging in host memory.
   std::vector<uint64_t> expert_bytes{};
   uint64_t expert_staging = 0, host_staging = 0;
-  bool lends = false;
-  uint64_t prefill_kv = 0;      // KV on the device while a prompt is read
   uint64_t selector_state = 0;  // state of one session, in host memory
   // With has_pool: bytes of a slot and its bookkeeping, and the fewest slots that work.
   uint64_t per_slot = 0;

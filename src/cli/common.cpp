@@ -187,22 +187,6 @@ Context create_context(riffle_model* model, const Options& options, bool quiet) 
   return owner;
 }
 
-void share_host_memory(riffle_model* model, Options& options) {
-  if (options.size("host-mem")) return;
-  Options one = options;
-  one.set("sessions", 1);
-  const Facts plan = plan_of(model, one);
-  if (plan.empty()) return;  // the error comes again, with its text
-  // Three quarters are for the KV and for its index (INT4 keys, digests), which grows with it and
-  // which host-mem does not count.
-  const double digests = plan.text("device") == "cuda" ? 0  // a GPU has them in its own memory
-                                                       : plan.number("digests");
-  const double kv = plan.number("host_kv"), beside = plan.number("selector_state") + digests;
-  const double share = kv > 0 ? kv / (kv + beside) : 1;
-  options.set("host-mem", static_cast<uint64_t>(
-                              std::max(std::floor(0.75 * share * plan.number("host_memory")), kv)));
-}
-
 void check_logit_bias(riffle_model* model, const CommonOptions& options) {
   const int32_t vocab_size = model_info(model).id("vocab_size");
   for (const riffle_logit_bias& bias : options.logit_bias)

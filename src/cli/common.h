@@ -79,9 +79,6 @@ int32_t usable_threads(int32_t n, bool quiet);
 // All three throw Exit. load_model draws a progress bar and stores the path it took in
 // options.model_path.
 Model load_model(CommonOptions& options);
-// Without --host-mem, sets it to three quarters of the machine's memory, but at least one
-// session's: so that a number of sessions neither shortens the context nor fills the machine.
-void share_host_memory(riffle_model* model, Options& options);
 // One line on stderr, unless quiet, where device auto found a GPU wanting, or no GPU although
 // gpu_mem is given.
 Context create_context(riffle_model* model, const Options& options, bool quiet);

@@ -84,6 +84,17 @@ Json info_json(const Facts& i) {
        i.text("chat_template_name").empty() ? Json(nullptr) : Json(i.text("chat_template_name"))}};
 }
 
+// The buffers of the plan's sums, in bytes: {"activations": {"RoPE tables": 33554432, ...}, ...}.
+Json buffers_json(const Facts& p) {
+  Json sums = Json::object();
+  for (const char* sum : {"activations", "digests", "prompt", "prefill_kv"}) {
+    Json buffers = Json::object();
+    for (const auto& [name, bytes] : p.under(sum)) buffers[name] = static_cast<int64_t>(bytes);
+    sums[sum] = buffers;
+  }
+  return sums;
+}
+
 Json plan_json(const Facts& p, riffle_status status, const std::string& error) {
   return {{"device", p.text("device")},
           {"device_note", p.text("device_note")},
@@ -113,6 +124,7 @@ Json plan_json(const Facts& p, riffle_status status, const std::string& error) {
           {"min_slots", p.count("min_slots")},
           {"slot_bytes", p.count("slot_bytes")},
           {"min_gpu_mem", p.count("min_gpu_mem")},
+          {"buffers", buffers_json(p)},
           {"fits", status == RIFFLE_OK},
           {"error", status == RIFFLE_OK ? Json(nullptr) : Json(error)}};
 }
@@ -234,10 +246,21 @@ void print_info(const riffle_model* model, const std::string& path, const std::s
   t.print_left();
 }
 
+// "62.3 MiB (RoPE tables 32.0 MiB, FFN 12.0 MiB)": a sum of the plan, with its largest buffers.
+std::string sum_text(const Facts& p, const char* name) {
+  constexpr double kLeastShare = 0.05;
+  const double sum = p.number(name);
+  std::string parts;
+  for (const auto& [buffer, bytes] : p.under(name))
+    if (bytes >= kLeastShare * sum && bytes > 0)
+      parts += (parts.empty() ? "" : ", ") + buffer + " " + human_bytes(bytes);
+  return human_bytes(sum) + (parts.empty() ? "" : " (" + parts + ")");
+}
+
 // Returns the memory of a prompt besides its KV, and its source.
 std::string prompt_text(const Facts& p) {
   const auto bytes = [&](const char* name) { return human_bytes(p.number(name)); };
-  std::string text = bytes("prompt");
+  std::string text = sum_text(p, "prompt");
   if (p.count("lent"))
     text += text_of("; the pool lends %s while it is read", bytes("lent").c_str());
   if (p.count("prompt_host"))
@@ -259,8 +282,8 @@ void print_plan(const Facts& p) {
   if (p.count("cpu_experts") > 0)
     t.add({"experts", text_of("of %d layers in host memory, %s", p.id("cpu_experts"),
                               bytes("host_experts").c_str())});
-  t.add({"activations", bytes("activations")});
-  t.add({"digests", bytes("digests")});
+  t.add({"activations", sum_text(p, "activations")});
+  t.add({"digests", sum_text(p, "digests")});
   t.add({"prefill KV", bytes("prefill_kv")});
   if (p.count("prompt")) t.add({"a prompt", prompt_text(p)});
   t.add(

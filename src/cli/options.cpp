@@ -1,5 +1,6 @@
 #include "cli/options.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <new>
@@ -110,5 +111,15 @@ void Facts::add(const Facts& other) {
 }
 
 void Facts::set(const std::string& name, double number) { facts_[name] = {false, number, ""}; }
+
+std::vector<std::pair<std::string, double>> Facts::under(const std::string& prefix) const {
+  std::vector<std::pair<std::string, double>> found;
+  for (const auto& [name, fact] : facts_)
+    if (name.starts_with(prefix + "/"))
+      found.emplace_back(name.substr(prefix.size() + 1), fact.number);
+  std::stable_sort(found.begin(), found.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return found;
+}
 
 }  // namespace riffle::cli

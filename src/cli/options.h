@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cli/text.h"
@@ -74,6 +75,8 @@ class Facts {
   // The numbers of both, added up.
   void add(const Facts& other);
   void set(const std::string& name, double number);
+  // Names and numbers of the facts PREFIX/NAME, the largest first.
+  std::vector<std::pair<std::string, double>> under(const std::string& prefix) const;
 
  private:
   struct Fact {

@@ -1,18 +1,12 @@
 // The buffers of one forward pass.
 #pragma once
-#include <algorithm>
-
+#include "backend/forward_buffers.h"
 #include "engine/engine.h"
 
 namespace riffle {
 
 struct Engine::Activations {
-  // Buffers of a layer.
-  struct Rows {
-    Buffer q, att;  // [rows][n_heads*head_dim]
-    Buffer k, v;    // [rows][n_kv_heads*head_dim]
-    Buffer logits;  // [rows][vocab_size], of a prompt that is scored
-  };
+  using Rows = ForwardBuffers;
   // Buffers of steps. They grow when needed and never shrink, so that decoding does not allocate.
   Buffer x;  // [rows of a step][dim] residual stream
   Rows step;
@@ -28,33 +22,24 @@ struct Engine::Activations {
   // rows: of all sequences that go through a layer together.
   void reserve_step(Device& device, const Config& c, int64_t rows) {
     const auto allocate = [&](size_t bytes) { return ++growths, device.allocate(bytes); };
-    reserve(step, allocate, c, rows);
-    grow(x, allocate, rows * c.dim);
+    for (const ForwardBuffer& b : forward_buffers(c, rows, 0))
+      grow(step.*b.buffer, allocate, b.bytes);
+    grow(x, allocate, rows * c.dim * sizeof(float));
     logits = device.logits_memory(rows);
   }
   // scored: rows of logits that are computed together.
   void reserve_prompt(Prompt& of, const Config& c, int64_t rows, int64_t scored_rows) {
     const auto allocate = [&](size_t bytes) { return of.allocate(bytes); };
-    reserve(prompt, allocate, c, rows);
-    grow(prompt.logits, allocate, scored_rows * c.vocab_size);
+    for (const ForwardBuffer& b : forward_buffers(c, rows, scored_rows))
+      grow(prompt.*b.buffer, allocate, b.bytes);
   }
 
  private:
   template <class Allocate>
-  static void reserve(Rows& r, const Allocate& allocate, const Config& c, int64_t rows) {
-    int64_t q_width = 0, kv_width = 0;  // widths of the widest layers
-    for (int layer = 0; layer < c.n_layers; ++layer) {
-      q_width = std::max(q_width, c.q_width(layer));
-      kv_width = std::max(kv_width, c.kv_width(layer));
-    }
-    for (Buffer* b : {&r.q, &r.att}) grow(*b, allocate, rows * q_width);
-    for (Buffer* b : {&r.k, &r.v}) grow(*b, allocate, rows * kv_width);
-  }
-  template <class Allocate>
-  static void grow(Buffer& buffer, const Allocate& allocate, int64_t floats) {
-    if (buffer.size() >= floats * sizeof(float)) return;
+  static void grow(Buffer& buffer, const Allocate& allocate, size_t bytes) {
+    if (buffer.size() >= bytes) return;
     buffer = Buffer();  // the old one first: on a GPU both may not fit
-    buffer = allocate(floats * sizeof(float));
+    buffer = allocate(bytes);
   }
 };
 

@@ -75,6 +75,18 @@ def families(_):
         check({k: j.get(k) for k in members} == members, f"info --json of {family}", j)
 
 
+def buffers(_):
+    """The sums of the plan are those of its buffers, and the table shows the largest."""
+    for args in ([], ["--device", "emu", "--gpu-mem", "200M"], ["-c", "100000", "--kv", "q8"]):
+        r = riffle("info", "--plan", "--json", *args)
+        plan = json.loads(r.out)["plan"]
+        sums = {name: sum(parts.values()) for name, parts in plan["buffers"].items()}
+        check({name: plan[name] for name in sums} == sums and sums["activations"] > 0, f"buffers of the plan {args}", plan)
+        largest = max(plan["buffers"]["activations"], key=plan["buffers"]["activations"].get)
+        line = next(l for l in riffle("info", "--plan", *args).out.decode().splitlines() if l.startswith("activations"))
+        check(f"({largest} " in line, f"the largest buffer in the table {args}", line)
+
+
 def usable_cpus():
     return json.loads(riffle("info", "--plan", "--json").out)["plan"]["threads"]
 
@@ -174,4 +186,4 @@ def images(folder):
     check(one_line_error(r, 3, "config.json: model_type", '"llava"', '"gemma3"'), "another family with images", r)
 
 
-main(tokenizers, experts, families, threads, affinity, quota, mixes, images)
+main(tokenizers, experts, families, buffers, threads, affinity, quota, mixes, images)

@@ -49,9 +49,23 @@ const cpu::GemvKernels& CpuProducts::gemv_of(DType type) const {
   return (f32_kv_ ? k.f32_gemv : k.gemv)[static_cast<int>(type)];
 }
 
+static const cpu::GemmKernels& gemm_for(const cpu::Kernels& kernels, bool f32_kv, DType type) {
+  const cpu::LinearKernels& k = kernels.linear;
+  return (f32_kv ? k.f32_gemm : k.gemm)[static_cast<int>(type)];
+}
+
 const cpu::GemmKernels& CpuProducts::gemm_of(DType type) const {
-  const cpu::LinearKernels& k = kernels_->linear;
-  return (f32_kv_ ? k.f32_gemm : k.gemm)[static_cast<int>(type)];
+  return gemm_for(*kernels_, f32_kv_, type);
+}
+
+uint64_t CpuProducts::packed_bytes(const cpu::Kernels& kernels, bool f32_kv, const Tensor& weight,
+                                   int64_t n) {
+  return gemm_for(kernels, f32_kv, weight.type).pack_bytes(n, weight.cols);
+}
+
+uint64_t CpuProducts::scratch_bytes(const cpu::Kernels& kernels, bool f32_kv,
+                                    const Tensor& weight) {
+  return gemm_for(kernels, f32_kv, weight.type).scratch_bytes(weight.cols);
 }
 
 template <class Product, class F>

@@ -50,6 +50,11 @@ class CpuProducts {
   };
   void multiply(std::span<const Prepared> products);
   const cpu::GemvKernels& gemv_of(DType type) const;
+  // Returns the memory that products of prompts with this weight take: rows packed for it, of n
+  // rows; scratch of each thread.
+  static uint64_t packed_bytes(const cpu::Kernels& kernels, bool f32_kv, const Tensor& weight,
+                               int64_t n);
+  static uint64_t scratch_bytes(const cpu::Kernels& kernels, bool f32_kv, const Tensor& weight);
 
  private:
   const cpu::GemmKernels& gemm_of(DType type) const;

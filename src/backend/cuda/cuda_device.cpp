@@ -10,7 +10,6 @@
 #include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/sample/sample.h"
-#include "util/checked.h"
 #include "util/error.h"
 
 namespace riffle::cuda {
@@ -156,11 +155,12 @@ void CudaDevice::linear(const Linear& args) {
     }
     const int64_t rows = args.outs[0].weight->rows;
     if (post_norm) {
-      g.y[0] = grow(products_, args.n * rows * sizeof(float), "a step's products").as<float>();
+      reserve_rows(args.n);
+      g.y[0] = buffers_.products.as<float>();
       g.ldy[0] = rows;
     }
     gemv_rows(g, args.n);
-    if (post_norm) add_normed(args.outs[0], products_, args.n, *args.post_norm);
+    if (post_norm) add_normed(args.outs[0], buffers_.products, args.n, *args.post_norm);
     else
       for (int o = 0; o < args.n_outs; ++o) add_bias(args.outs[o], args.n);
     return profile_.mark(Part::Linear);
@@ -248,7 +248,7 @@ void CudaDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   const LinearOut out = {&w.w2, x, dim, &w.b2};
   if (phase == Phase::Decode || n <= kFewRows) {
     const bool biased = w.b1.data || w.b3.data;  // then SwiGLU is an operation of its own
-    grow(hidden_, (biased ? 2 : 1) * n * hidden * sizeof(float), "a step's FFN");
+    reserve_rows(n);
     Gemv up;
     up.x = x;
     up.ldx = dim;
@@ -256,9 +256,9 @@ void CudaDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
     up.eps = config_.stream_eps();
     up.w[0] = weights_.matrix(w.w1);
     up.w[1] = weights_.matrix(w.w3);
-    up.y[0] = hidden_.as<float>();
+    up.y[0] = buffers_.hidden.as<float>();
     up.ldy[0] = hidden;
-    up.y[1] = hidden_.as<float>() + (biased ? n * hidden : 0);
+    up.y[1] = buffers_.hidden.as<float>() + (biased ? n * hidden : 0);
     up.ldy[1] = hidden;
     up.n_outs = 2;
     up.then = biased ? Then::Store : Then::SwiGlu;
@@ -269,15 +269,14 @@ void CudaDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
                 weights_.bias(w.b1), weights_.bias(w.b3), hidden),
             "the FFN's gate");
     Gemv down;
-    down.x = hidden_.as<float>();
+    down.x = buffers_.hidden.as<float>();
     down.ldx = hidden;
     down.w[0] = weights_.matrix(w.w2);
-    down.y[0] =
-        !post_norm ? x : grow(products_, n * dim * sizeof(float), "a step's products").as<float>();
+    down.y[0] = post_norm ? buffers_.products.as<float>() : x;
     down.ldy[0] = dim;
     down.then = post_norm ? Then::Store : Then::Add;
     gemv_rows(down, n);
-    if (post_norm) add_normed(out, products_, n, w.post_ffn_norm);
+    if (post_norm) add_normed(out, buffers_.products, n, w.post_ffn_norm);
     else add_bias(out, n);
     return profile_.mark(Part::Linear);
   }
@@ -443,15 +442,18 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
       needs.expert_bytes.push_back(cuda::expert_bytes(l));
   needs.expert_staging = cuda::expert_staging_bytes(model, l.type);
   needs.host_staging = cuda::weight_staging_bytes();
-  needs.activations = cuda::running_bytes(model, options);
-  needs.prompt = cuda::prompt_bytes(model, options, false);
-  needs.prompt_least = cuda::prompt_bytes(model, options, true);
+  needs.buffers = cuda::running_list(model, options);
+  needs.prompt = cuda::prompt_list(model, options, false);
+  needs.prompt_least = cuda::prompt_list(model, options, true);
   needs.lends = !why_host_residency(o) && o.slots == 0;
-  const uint64_t session = cuda::session_bytes(c, kv_shape(c, options), digest_spec(selection),
-                                               *step, o.lookup, o.n_ctx);
-  if (!checked_mul(o.n_sessions, session, &needs.digests)) needs.digests = UINT64_MAX;
   const KvShape shape = kv_shape(c, options);
-  needs.prefill_kv = cuda::CudaKv::prefill_bytes(shape.largest_layer(o.n_ctx));
+  for (MemoryItem item :
+       cuda::session_list(c, shape, digest_spec(selection), *step, o.lookup, o.n_ctx)) {
+    item.bytes = product({item.bytes, uint64_t(o.n_sessions)});
+    needs.buffers.push_back(item);
+  }
+  add_to(needs.buffers, MemoryUse::PREFILL_KV, "KV of a layer",
+         cuda::CudaKv::prefill_bytes(shape.largest_layer(o.n_ctx)));
   needs.per_slot = l.bytes() + sizeof(unsigned long long) + sizeof(int32_t);
   needs.min_slots = c.n_kv_heads;
   return needs;

@@ -13,6 +13,7 @@
 #include "backend/cuda/host_driven.h"
 #include "backend/cuda/prompt_buffers.h"
 #include "backend/cuda/prompt_memory.h"
+#include "backend/cuda/step_buffers.h"
 #include "backend/cuda/step_graphs.h"
 #include "backend/cuda/step_logits.h"
 #include "backend/cuda/step_memory.h"
@@ -78,6 +79,9 @@ class CudaDevice : public Device {
   Buffer& grow(Buffer& buffer, size_t bytes, const char* what) {
     return step_memory_.grow(buffer, bytes, what);
   }
+  void grow(const std::vector<StepBuffer>& list);
+  // Makes room for n rows that gemv multiplies.
+  void reserve_rows(int64_t n);
   void embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out);
   void add_bias(const LinearOut& out, int64_t n);
   void prepare(const float* x, const float* norm, int64_t n, int64_t cols, WType type);
@@ -96,7 +100,7 @@ class CudaDevice : public Device {
   template <class F>
   void each_expert(const LayerWeights& weights, Tensor ExpertWeights::*which,
                    std::span<const int64_t> first, WType type, F&& f);
-  void grow_experts(int64_t n);
+  void reserve_host_experts(int64_t n);
   RopePairs rope_pairs(int rope) const;
   void gemv_rows(const Gemv& args, int64_t n);
   void multiply(const Matrix& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc,
@@ -153,9 +157,8 @@ class CudaDevice : public Device {
   StepSampling sampling_;
   StepGraphs graphs_;
   StepProfile profile_;
-  Buffer hidden_;    // [rows][hidden_dim]
-  Buffer products_;  // products that wait for their norm
-  Experts experts_;
+  StepBuffers buffers_;
+  int64_t rows_reserved_ = 0;  // rows that reserve_rows made room for
   // Steps through experts in host memory: `in`, `routed`, `out`, `orders` are pinned.
   Experts expert_rows_;
   int64_t expert_rows_reserved_ = 0;
@@ -168,7 +171,6 @@ class CudaDevice : public Device {
   std::vector<SequenceKv*> stepping_;                 // its sequences, each once
   std::unique_ptr<StepSelection> selection_, dense_;  // choices of its layers
   int64_t max_blocks_ = 0;
-  Buffer sequences_, scratch_, arrivals_, results_, orders_, lse_, dense_out_;
   Buffer host_sequences_, host_rows_, host_results_;          // pinned
   std::vector<HostDrivenAttention::Counts> streamed_counts_;  // [n_layers][rows], streamed
   std::vector<int32_t> host_orders_;

@@ -16,16 +16,9 @@ namespace riffle::cuda {
 // Place of the answered number in call_: in another line of the CPU's cache than the asked one.
 static constexpr int kAnswered = 32;
 
-// Allocates the buffers of steps before one is recorded.
-void CudaDevice::grow_experts(int64_t n) {
-  const ExpertsConfig& e = config_.experts;
-  if (e.n == 0) return;
-  grow(experts_.in, n * config_.dim * sizeof(float), "a step's experts");
-  grow(experts_.scores, n * e.n * sizeof(float), "a step's experts");
-  const int64_t entries = n * e.n_used;
-  grow(experts_.routed, entries * sizeof(Routed), "a step's experts");
-  grow(experts_.places, entries * sizeof(Place), "a step's experts");
-  grow(experts_.out, entries * config_.dim * sizeof(float), "a step's experts");
+// Makes room for a step's rows of experts in host memory.
+void CudaDevice::reserve_host_experts(int64_t n) {
+  const int64_t entries = n * config_.experts.n_used;
   if (options_.host_expert_layers == 0 || n <= expert_rows_reserved_) return;
   if (expert_rows_reserved_ > 0) compute_.wait("a step's experts");
   const auto pin = [](size_t bytes) { return pinned(bytes, "a step's experts in host memory"); };
@@ -34,7 +27,6 @@ void CudaDevice::grow_experts(int64_t n) {
   expert_rows_.routed = pin(entries * sizeof(Routed));
   expert_rows_.orders = pin(entries * sizeof(int32_t));
   expert_rows_.out = pin(entries * config_.dim * sizeof(float));
-  grow(expert_rows_.scores, n * e.n * sizeof(float), "a step's experts");
   for (const LayerWeights& l : model_.weights.layers)
     if (!l.experts.empty() && weights_.experts_on_host(l)) cpu_experts_.reserve(l.experts, n);
   if (call_.size() == 0) {
@@ -143,15 +135,15 @@ void CudaDevice::answer_calls(bool compute) {
 
 void CudaDevice::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
   const ExpertsConfig& e = config_.experts;
-  grow_experts(n);
+  reserve_rows(n);
+  reserve_host_experts(n);
   if (weights_.experts_on_host(w)) return experts_of_host(w, x, n);
-  grow(hidden_, n * config_.ffn_values() * sizeof(float), "a step's FFN");
-  route_rows(w, x, n, false, experts_);
+  route_rows(w, x, n, false, buffers_.experts);
   ExpertsStep step;
-  step.x = experts_.in.as<float>();
+  step.x = buffers_.experts.in.as<float>();
   step.n = n;
   step.n_used = e.n_used;
-  step.routed = experts_.routed.as<Routed>();
+  step.routed = buffers_.experts.routed.as<Routed>();
   step.w1 = weights_.experts(w, &ExpertWeights::w1);
   step.w3 = weights_.experts(w, &ExpertWeights::w3);
   step.w2 = weights_.experts(w, &ExpertWeights::w2);
@@ -160,13 +152,13 @@ void CudaDevice::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
   step.b2 = weights_.biases(w, &ExpertWeights::b2);
   step.hidden = e.hidden_dim;
   step.gate = gate();
-  step.between = hidden_.as<float>();
-  step.parts = experts_.out.as<float>();
+  step.between = buffers_.hidden.as<float>();
+  step.parts = buffers_.experts.out.as<float>();
   step.overlap = overlap_;
   if (n > 1) {  // a single row chooses different experts
-    check(group(step.routed, n * e.n_used, experts_.places.as<Place>(), compute_),
+    check(group(step.routed, n * e.n_used, buffers_.experts.places.as<Place>(), compute_),
           "grouping rows by expert");
-    step.places = experts_.places.as<Place>();
+    step.places = buffers_.experts.places.as<Place>();
   }
   check(experts_up(step, compute_), "multiplying by experts");
   check(experts_down(step, compute_), "multiplying by experts");

@@ -7,26 +7,38 @@
 
 namespace riffle::cuda {
 
-uint64_t session_bytes(const Config& c, const KvShape& shape, const DigestSpec& spec,
-                       const StepSelection& selection, int lookup, int64_t n_ctx) {
+MemoryList session_list(const Config& c, const KvShape& shape, const DigestSpec& spec,
+                        const StepSelection& selection, int lookup, int64_t n_ctx) {
   const BlockLayout layout = shape.layout(0);
-  const uint64_t n = uint64_t(shape.heads()) * layout.blocks(n_ctx);
+  const uint64_t blocks = layout.blocks(n_ctx), heads = shape.heads(), n = heads * blocks;
   const uint64_t indexed_layers = std::max(1, c.n_layers - shape.windowed_layers()),
-                 indexed = indexed_layers * c.n_kv_heads * layout.blocks(n_ctx);
-  const uint64_t coded =
-      selection.codes()
-          ? indexed * (int4_block_bytes(layout.block_size, layout.head_dim) + layout.head_dim * 2) +
-                256
-          : 0;
-  const uint64_t kept =
-      indexed_layers * selection.kept_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx));
-  // Stamps of last use are planned even if working sets are not counted: they are 4 bytes a block.
+                 indexed = indexed_layers * c.n_kv_heads * blocks;
+  MemoryList list;
+  const auto add = [&](const char* name, uint64_t bytes) {
+    add_to(list, MemoryUse::DIGESTS, name, DeviceHeap::rounded(bytes));
+  };
+  add("digests of blocks", indexed * spec.vectors() * layout.head_dim * 2);
+  if (spec.kept) add("digests of blocks", indexed * sizeof(float));
   // Each session may have two page tables: its own, and one from an ended session that it was
   // forked from.
-  return indexed * spec.bytes(layout.head_dim) +
-         n * (2 * sizeof(int32_t) + sizeof(void*) + sizeof(uint32_t)) + coded + kept +
-         uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + (1 + lookup) * sizeof(int32_t)) +
-         9 * 256;
+  for (int table = 0; table < 2; ++table) add("page tables", n * sizeof(int32_t));
+  add("addresses of host blocks", n * sizeof(void*));
+  // Planned even if working sets are not counted.
+  add("stamps of last use", n * sizeof(uint32_t));
+  if (selection.codes()) {
+    add("INT4 keys", indexed * int4_block_bytes(layout.block_size, layout.head_dim));
+    add("mean values of blocks", indexed * layout.head_dim * 2);
+  }
+  add("last selections", indexed_layers * selection.kept_bytes(int64_t(c.n_heads) * c.head_dim,
+                                                               static_cast<int64_t>(blocks)));
+  add("newest blocks", heads * layout.bytes());
+  add("last selections", heads * (1 + lookup) * sizeof(int32_t));
+  return list;
+}
+
+uint64_t CudaKv::table_bytes() {
+  return DeviceHeap::rounded(kMaxTables * sizeof(int32_t*)) +
+         DeviceHeap::rounded(victims_scratch_bytes());
 }
 
 CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,

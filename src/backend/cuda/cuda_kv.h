@@ -2,6 +2,7 @@
 // itself (struct Pool of kernels/cuda/pool/pool.h), one layer of KV while prefilling.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -38,9 +39,9 @@ struct CudaSequence : PagedSequence {
   bool stale = false;  // digests do not match the sequence's spec: they could not be rebuilt
 };
 
-// Device bytes of one session of n_ctx tokens.
-uint64_t session_bytes(const Config& config, const KvShape& shape, const DigestSpec& spec,
-                       const StepSelection& selection, int lookup, int64_t n_ctx);
+// Lists the device memory of one session of n_ctx tokens.
+MemoryList session_list(const Config& config, const KvShape& shape, const DigestSpec& spec,
+                        const StepSelection& selection, int lookup, int64_t n_ctx);
 
 class CudaKv : public KvStore, PagedPool {
  public:
@@ -89,6 +90,15 @@ class CudaKv : public KvStore, PagedPool {
   static uint64_t prefill_bytes(uint64_t layer) {
     return DeviceArena::rounded(layer <= kSmallLayer ? 2 * layer : layer);
   }
+
+  // Returns the bytes of buffers that do not depend on sessions and slots: descriptors of blocks on
+  // their way, for each of two streams, of sequences of `blocks` blocks; the pool's tables.
+  static std::array<uint64_t, 2> copy_bytes(const Config& config, int64_t blocks) {
+    const int64_t heads = config.n_kv_heads;
+    const uint64_t bytes = sizeof(Copy) * std::max(blocks * heads, config.n_layers * heads);
+    return {bytes, bytes};
+  }
+  static uint64_t table_bytes();
 
   const Pool& pool() const { return pool_; }
   const KvLayout& layout() const { return layout_; }

@@ -26,7 +26,7 @@ DecodeStep CudaDevice::decode_step(int layer, const float* q, float* out) const 
   s.n_heads = config_.n_heads;
   s.n_kv_heads = config_.n_kv_heads;
   s.max_blocks = max_blocks_;
-  s.sequences = sequences_.as<StepSequence>();
+  s.sequences = buffers_.sequences.as<StepSequence>();
   s.q = q;
   s.out = out;
   s.sinks = sinks(layer);
@@ -35,41 +35,45 @@ DecodeStep CudaDevice::decode_step(int layer, const float* q, float* out) const 
   s.rule = selection_of(layer).rows();
   s.rule.window = step_.window_of(layer);
   s.pool = kv_.pool();
-  s.scratch = scratch_.data();
-  s.arrivals = arrivals_.as<uint32_t>();
-  s.results =
-      results_.as<RowResult>() + 1 + layer * rows;  // the first says whether something went wrong
-  s.fault = results_.as<uint32_t>();
+  s.scratch = buffers_.scratch.data();
+  s.arrivals = buffers_.arrivals.as<uint32_t>();
+  s.results = buffers_.results.as<RowResult>() + 1 +
+              layer * rows;  // the first says whether something went wrong
+  s.fault = buffers_.results.as<uint32_t>();
   s.stamp = step_.working_set > 0 && !kv_.streamed();
-  if (step_.orders) s.order = orders_.as<int32_t>() + layer * rows * max_blocks_;
-  if (step_.coverage) s.lse = lse_.as<float>() + int64_t(2 * layer) * step_.n * config_.n_heads;
+  if (step_.orders) s.order = buffers_.orders.as<int32_t>() + layer * rows * max_blocks_;
+  if (step_.coverage)
+    s.lse = buffers_.lse.as<float>() + int64_t(2 * layer) * step_.n * config_.n_heads;
   return s;
+}
+
+void CudaDevice::grow(const std::vector<StepBuffer>& list) {
+  for (const StepBuffer& b : list) {
+    Buffer& buffer = b.of(buffers_);
+    if (buffer.size() >= b.bytes) continue;
+    grow(buffer, b.bytes, b.what);
+    if (b.cleared) check(cudaMemsetAsync(buffer.data(), 0, buffer.size(), compute_), b.what);
+  }
+}
+
+void CudaDevice::reserve_rows(int64_t n) {
+  if (n <= rows_reserved_) return;
+  grow(row_buffers(config_, n));
+  rows_reserved_ = std::max(n, kFewRows);
 }
 
 // Everything that allocates, before the operations: none of them may while a graph is captured.
 void CudaDevice::grow_step_memory() {
   const int64_t n = step_.n, rows = n * config_.n_kv_heads, layers = config_.n_layers;
-  grow(sequences_, n * sizeof(StepSequence), "a step's inputs");
   logits_.grow_kept(n);
-  if (results_.size() < (1 + layers * rows) * sizeof(RowResult)) {
-    grow(results_, (1 + layers * rows) * sizeof(RowResult), "a step's counts");
-    check(cudaMemsetAsync(results_.data(), 0, sizeof(RowResult), compute_), "a step's counts");
-  }
-  grow(hidden_, n * config_.ffn_values() * sizeof(float), "a step's FFN");
-  grow_experts(n);
-  if (config_.post_norm) grow(products_, n * config_.dim * sizeof(float), "a step's products");
+  reserve_rows(n);
+  reserve_host_experts(n);
+  StepSizes sizes{n, max_blocks_};
   // Also where the first layers are dense.
-  grow(scratch_, selection_->scratch_bytes(decode_step(0, nullptr, nullptr)),
-       "attention's scratch");
-  if (arrivals_.size() < rows * sizeof(uint32_t)) {
-    grow(arrivals_, rows * sizeof(uint32_t), "attention's scratch");
-    check(cudaMemsetAsync(arrivals_.data(), 0, arrivals_.size(), compute_), "attention's scratch");
-  }
-  if (step_.orders) grow(orders_, layers * rows * max_blocks_ * sizeof(int32_t), "row reports");
-  if (step_.coverage) {
-    grow(lse_, 2 * layers * n * config_.n_heads * sizeof(float), "row reports");
-    grow(dense_out_, n * config_.n_heads * config_.head_dim * sizeof(float), "row reports");
-  }
+  sizes.scratch = selection_->scratch_bytes(decode_step(0, nullptr, nullptr));
+  sizes.orders = step_.orders;
+  sizes.coverage = step_.coverage;
+  grow(step_buffers(config_, sizes));
   const auto pin = [&](Buffer& buffer, size_t bytes) {
     step_memory_.pin(buffer, bytes, "a step's staging");
   };
@@ -180,7 +184,7 @@ void CudaDevice::upload_step() {
     const bool more = i + 1 < step_.n && step_.ahead_of(i + 1) > 0;
     sequences[i].many_rows = more || step_.ahead_of(i) > 0;
   }
-  check(cudaMemcpyAsync(sequences_.data(), sequences, step_.n * sizeof(StepSequence),
+  check(cudaMemcpyAsync(buffers_.sequences.data(), sequences, step_.n * sizeof(StepSequence),
                         cudaMemcpyHostToDevice, compute_),
         "a step's inputs");
   sampling_.upload();
@@ -228,7 +232,7 @@ void CudaDevice::append_step(int layer, float* q, float* k, const float* v) {
   a.cos_sin = cos_sin_[rope].as<float>();
   a.query_cos_sin = cos_sin_[query_rope].as<float>();
   a.pairs = rope_pairs(rope);
-  a.sequences = sequences_.as<StepSequence>();
+  a.sequences = buffers_.sequences.as<StepSequence>();
   a.layout = kv_.layout();
   a.overlap = overlap_;
   check(rope_append_step(a, compute_), "appending KV");
@@ -276,10 +280,10 @@ void CudaDevice::attend_step(int layer, const float* q, float* out) {
   s.rule.everything = true;
   s.rule.window = step_.window_of(layer);
   s.pool.n_slots = 0;
-  s.out = dense_out_.as<float>();
+  s.out = buffers_.dense_out.as<float>();
   s.order = nullptr;
   s.stamp = false;
-  s.lse = lse_.as<float>() + int64_t(2 * layer + 1) * step_.n * config_.n_heads;
+  s.lse = buffers_.lse.as<float>() + int64_t(2 * layer + 1) * step_.n * config_.n_heads;
   s.results = nullptr;
   check(attend_everything(s, device_.limits, compute_), "attention of a step");
 }
@@ -292,11 +296,11 @@ void CudaDevice::fetch_results() {
     w.n_kv_heads = config_.n_kv_heads;
     w.block_size = options_.layout.block_size;
     for (int i = 0; i < kWindows; ++i) w.windows[i] = window_steps(step_.working_set, i);
-    w.sequences = sequences_.as<StepSequence>();
-    w.results = results_.as<RowResult>() + 1;
+    w.sequences = buffers_.sequences.as<StepSequence>();
+    w.results = buffers_.results.as<RowResult>() + 1;
     check(count_working_sets(w, compute_), "counting working sets");
   }
-  check(cudaMemcpyAsync(host_results_.data(), results_.data(),
+  check(cudaMemcpyAsync(host_results_.data(), buffers_.results.data(),
                         (1 + config_.n_layers * step_.n * config_.n_kv_heads) * sizeof(RowResult),
                         cudaMemcpyDeviceToHost, compute_),
         "reading counts");
@@ -329,14 +333,14 @@ void CudaDevice::report_step() {
   if (step_.orders && !kv_.streamed()) {
     host_orders_.resize(layers * rows * max_blocks_);
     ++event_waits_;
-    check(cudaMemcpy(host_orders_.data(), orders_.data(), host_orders_.size() * sizeof(int32_t),
-                     cudaMemcpyDeviceToHost),
+    check(cudaMemcpy(host_orders_.data(), buffers_.orders.data(),
+                     host_orders_.size() * sizeof(int32_t), cudaMemcpyDeviceToHost),
           "reading row reports");
   }
   if (step_.coverage) {
     host_lse_.resize(2 * layers * rows * g);
     ++event_waits_;
-    check(cudaMemcpy(host_lse_.data(), lse_.data(), host_lse_.size() * sizeof(float),
+    check(cudaMemcpy(host_lse_.data(), buffers_.lse.data(), host_lse_.size() * sizeof(float),
                      cudaMemcpyDeviceToHost),
           "reading row reports");
   }
@@ -391,8 +395,10 @@ void CudaDevice::abandon_step() {
   graphs_.abandon();
   answer_calls(false);
   // State that a step leaves when it ends.
-  if (arrivals_.size()) cudaMemsetAsync(arrivals_.data(), 0, arrivals_.size(), compute_);
-  if (results_.size()) cudaMemsetAsync(results_.data(), 0, sizeof(RowResult), compute_);
+  if (buffers_.arrivals.size())
+    cudaMemsetAsync(buffers_.arrivals.data(), 0, buffers_.arrivals.size(), compute_);
+  if (buffers_.results.size())
+    cudaMemsetAsync(buffers_.results.data(), 0, sizeof(RowResult), compute_);
   cudaStreamSynchronize(compute_);
   cudaGetLastError();
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "backend/cuda/cuda_kv.h"
 #include "backend/cuda/device.h"
@@ -29,8 +30,8 @@ class HostDrivenAttention {
 std::unique_ptr<HostDrivenAttention> make_host_driven(const Config& config,
                                                       const DeviceInfo& device, DeviceHeap* heap,
                                                       Stream* compute, CudaKv* residency);
-// Tells whether there is one, and the scratch memory that it takes.
 bool has_host_driven();
-size_t host_driven_scratch_bytes(const DecodeStep& step);
+// Returns the bytes of each of its buffers on the device. step: for n = 1.
+std::vector<uint64_t> host_driven_buffers(const DecodeStep& step);
 
 }  // namespace riffle::cuda

@@ -11,6 +11,6 @@ std::unique_ptr<HostDrivenAttention> make_host_driven(const Config&, const Devic
   return nullptr;
 }
 bool has_host_driven() { return false; }
-size_t host_driven_scratch_bytes(const DecodeStep&) { return 0; }
+std::vector<uint64_t> host_driven_buffers(const DecodeStep&) { return {}; }
 
 }  // namespace riffle::cuda

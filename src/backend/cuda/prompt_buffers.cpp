@@ -4,6 +4,7 @@
 
 #include "backend/cuda/prompt_memory.h"
 #include "backend/cuda/running_memory.h"
+#include "backend/forward_buffers.h"
 #include "kernels/cuda/experts/experts.h"
 
 namespace riffle::cuda {
@@ -13,43 +14,37 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
   const Config& c = model.config;
   const cpu::KvType kv_type = options.layout.type;
   const int64_t operand = kv_type == cpu::KvType::F32 ? 4 : 2, ffn = c.ffn_values();
-  int64_t q = 0, kv = 0;  // widths of the widest layers
-  for (int layer = 0; layer < c.n_layers; ++layer) {
-    q = std::max(q, c.q_width(layer));
-    kv = std::max(kv, c.kv_width(layer));
-  }
+  int64_t q = 0;  // width of the widest layer
+  for (int layer = 0; layer < c.n_layers; ++layer) q = std::max(q, c.q_width(layer));
   const auto stream = PromptRows::buffer_bytes(s.n, c.dim, s.chunk,
                                                s.rows_on_host);  // bytes of each of its buffers
   std::vector<PromptBuffer> list;
   const auto add = [&](const char* what, uint64_t bytes, Buffer& (*of)(PromptBuffers&)) {
     list.push_back({what, bytes, of});
   };
-  for (const uint64_t bytes : stream) add("a prompt's residual stream", bytes, nullptr);
-  for (const int64_t width : {q, q, kv, kv})  // engine/activations.h
-    add("a prompt's activations", 4 * s.chunk * width, nullptr);
-  add("a prompt's scores", 4 * s.scored * c.vocab_size, nullptr);
-  add("a prefill chunk", operand * std::max(s.chunk, s.scored) * std::max<int64_t>(c.dim, q),
+  for (const uint64_t bytes : stream) add("residual stream of a prompt", bytes, nullptr);
+  for (const ForwardBuffer& b : forward_buffers(c, s.chunk, s.scored))
+    add(b.what, b.bytes, nullptr);
+  add("operands of products", operand * std::max(s.chunk, s.scored) * std::max<int64_t>(c.dim, q),
       [](PromptBuffers& b) -> Buffer& { return b.operand; });
-  add("a prefill chunk", operand * s.chunk * ffn,
-      [](PromptBuffers& b) -> Buffer& { return b.gate; });
-  add("a prefill chunk", operand * s.chunk * ffn, [](PromptBuffers& b) -> Buffer& { return b.up; });
+  add("FFN", operand * s.chunk * ffn, [](PromptBuffers& b) -> Buffer& { return b.gate; });
+  add("FFN", operand * s.chunk * ffn, [](PromptBuffers& b) -> Buffer& { return b.up; });
   if (c.experts.n > 0) {
     const int64_t rows = s.chunk * c.experts.n_used;
-    add("a prefill chunk", 4 * s.chunk * c.dim,
-        [](PromptBuffers& b) -> Buffer& { return b.experts.in; });
-    add("a prefill chunk", 4 * s.chunk * c.experts.n,
+    constexpr const char* kExperts = "rows of experts";
+    add(kExperts, 4 * s.chunk * c.dim, [](PromptBuffers& b) -> Buffer& { return b.experts.in; });
+    add(kExperts, 4 * s.chunk * c.experts.n,
         [](PromptBuffers& b) -> Buffer& { return b.experts.scores; });
-    add("a prefill chunk", sizeof(Routed) * rows,
+    add(kExperts, sizeof(Routed) * rows,
         [](PromptBuffers& b) -> Buffer& { return b.experts.routed; });
-    add("a prefill chunk", operand * rows * c.dim,
+    add(kExperts, operand * rows * c.dim,
         [](PromptBuffers& b) -> Buffer& { return b.experts.sorted; });
-    add("a prefill chunk", 4 * rows * c.dim,
-        [](PromptBuffers& b) -> Buffer& { return b.experts.out; });
-    add("a prefill chunk", 2 * sizeof(int32_t) * rows,
+    add(kExperts, 4 * rows * c.dim, [](PromptBuffers& b) -> Buffer& { return b.experts.out; });
+    add(kExperts, 2 * sizeof(int32_t) * rows,
         [](PromptBuffers& b) -> Buffer& { return b.experts.orders; });
   }
   if (c.post_norm)
-    add("a prefill chunk", 4 * s.chunk * c.dim,
+    add("products that wait for their norm", 4 * s.chunk * c.dim,
         [](PromptBuffers& b) -> Buffer& { return b.products; });
   add("dequantised weights", unpacked_bytes(model, kv_type),
       [](PromptBuffers& b) -> Buffer& { return b.unpacked; });

@@ -4,18 +4,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend/cuda/expert_buffers.h"
 #include "backend/device_options.h"
 #include "util/buffer.h"
 
 namespace riffle::cuda {
-
-// Buffers of experts.
-struct ExpertBuffers {
-  Buffer in, scores, routed;  // [rows][dim], [rows][experts.n], [rows][n_used] of Routed
-  Buffer out;                 // [rows * n_used][dim]: what experts give
-  Buffer places;              // steps: [rows * n_used] of Place
-  Buffer sorted, orders;      // prompts: rows by expert, and where each one is
-};
 
 // Operands and intermediate results of the prompt that is being read. Empty without a prompt.
 struct PromptBuffers {

@@ -1,19 +1,22 @@
 #include "backend/cuda/running_memory.h"
 
 #include "backend/cuda/cublas.h"
+#include "backend/cuda/cuda_kv.h"
 #include "backend/cuda/host_driven.h"
 #include "backend/cuda/prompt_buffers.h"
 #include "backend/cuda/prompt_memory.h"
+#include "backend/cuda/step_buffers.h"
+#include "backend/cuda/step_logits.h"
+#include "backend/cuda/step_sampling.h"
 #include "backend/cuda/step_selection.h"
 #include "backend/cuda/weights.h"
+#include "backend/forward_buffers.h"
 #include "kernels/cuda/attend/attend.h"
-#include "kernels/cuda/experts/experts.h"
-#include "kernels/cuda/sample/sample.h"
 
 namespace riffle::cuda {
 
-static constexpr uint64_t kSlack =
-    uint64_t(1) << 20;  // words and counters, and the roundings of single buffers
+// Counters, and buffers of a few bytes.
+static constexpr uint64_t kSlack = uint64_t(1) << 20;
 
 uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
   uint64_t most = 0;
@@ -63,41 +66,40 @@ uint64_t unpacked_kv_bytes(const Config& c, const BlockLayout& layout, int64_t n
   return layout.blocks(n_tokens) * c.n_kv_heads * half.bytes();
 }
 
-uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool rows_on_host) {
+MemoryList prompt_list(const Model& model, const BackendOptions& options, bool rows_on_host) {
   const ContextOptions& o = options.options;
   PromptSizes sizes;
   sizes.n = sizes.n_total = o.n_ctx;
   sizes.chunk = std::min<int64_t>(o.prefill_chunk, o.n_ctx);
   sizes.scored = std::min<int64_t>(kScoreRows, o.n_ctx);
   sizes.rows_on_host = rows_on_host;
-  uint64_t bytes = 0;
+  MemoryList list;
   for (const PromptBuffer& b : prompt_buffers(model, options, sizes))
-    bytes += DeviceArena::rounded(b.bytes);
-  return bytes;
+    add_to(list, MemoryUse::PROMPT, b.what, DeviceArena::rounded(b.bytes));
+  return list;
 }
 
-uint64_t running_bytes(const Model& model, const BackendOptions& options) {
+MemoryList running_list(const Model& model, const BackendOptions& options) {
   const Config& c = model.config;
   const BlockLayout& layout = options.layout;
   const ContextOptions& o = options.options;
   const int64_t n = int64_t(o.n_sessions) + o.lookup;  // tokens of a step
   const int64_t n_ctx = o.n_ctx, blocks = layout.blocks(n_ctx);
-  const int64_t q = int64_t(c.n_heads) * c.head_dim, kv = int64_t(c.n_kv_heads) * c.head_dim;
-  const int64_t step_rows = n * c.n_kv_heads, layer_heads = int64_t(c.n_layers) * c.n_kv_heads;
-  uint64_t bytes = Cublas::kWorkspaceBytes + kSlack;
-  const auto add = [&](uint64_t one) { bytes += DeviceHeap::rounded(one); };
+  MemoryList list;
+  const auto add = [&](const char* name, uint64_t bytes) {
+    add_to(list, MemoryUse::ACTIVATIONS, name, DeviceHeap::rounded(bytes));
+  };
+  add("cuBLAS's workspace", Cublas::kWorkspaceBytes);
+  add("small buffers", kSlack);
+  for (size_t i = 0; i < c.ropes.size(); ++i) add("RoPE tables", 4 * n_ctx * c.head_dim);
+  for (const uint64_t bytes : CudaKv::copy_bytes(c, blocks)) add("block descriptors", bytes);
+  add("the pool's tables", CudaKv::table_bytes());
 
-  // engine/activations.h
-  add(4 * n * c.dim);
-  add(4 * n * q), add(4 * n * q);
-  add(4 * n * kv), add(4 * n * kv);
-
-  add(4 * n * c.vocab_size), add(4 * n * c.vocab_size);  // logits, and those of the last step
-  for (size_t i = 0; i < c.ropes.size(); ++i) add(4 * n_ctx * c.head_dim);  // the RoPE tables
-  for (int stream = 0; stream < 2; ++stream)
-    add(sizeof(Copy) * std::max<int64_t>(blocks * c.n_kv_heads, layer_heads));
-
-  // a step
+  add("residual stream of a step", 4 * n * c.dim);
+  for (const ForwardBuffer& b : forward_buffers(c, n, 0)) add(b.what, b.bytes);
+  for (const StepBuffer& b : row_buffers(c, n)) add(b.what, b.bytes);
+  // A step of all sessions, driven by the device, with row reports; one of a session, driven by the
+  // host.
   DecodeStep step;
   step.n = static_cast<int>(n);
   step.n_layers = c.n_layers;
@@ -108,32 +110,16 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   step.layout.head_dim = c.head_dim;
   step.layout.block_size = layout.block_size;
   step.layout.block_bytes = static_cast<int64_t>(layout.bytes());
-  add((c.mlp_bias ? 8 : 4) * std::max(n, kFewRows) * c.ffn_values());
-  if (c.experts.n > 0) {
-    const int64_t rows = std::max(n, kFewRows);
-    const int64_t entries = rows * c.experts.n_used;
-    add(4 * rows * c.dim), add(4 * rows * c.experts.n);
-    add(sizeof(Routed) * entries), add(sizeof(Place) * entries), add(4 * entries * c.dim);
-  }
-  if (c.post_norm) add(4 * std::max(n, kFewRows) * c.dim);
-  add(n * sizeof(StepSequence));
-  add((1 + c.n_layers * step_rows) * sizeof(RowResult));
-  const auto selector = make_selector(options.selection());
-  add(step_selections().scratch_bytes(step, selector->rule()));
-  add(4 * step_rows);  // arrivals
-  add(n * (sizeof(SampleParams) + sizeof(int32_t)));
-  add(4 * n * ((c.vocab_size + 31) / 32));  // masks of the tokens that may be drawn
-  add(n * kMostChanges * (sizeof(LogitChange) + sizeof(float)));
-  add(sample_scratch_bytes(n, c.vocab_size));
-  add(4 * c.n_layers * step_rows * blocks);                 // row reports: orders
-  add(4 * 2 * c.n_layers * n * c.n_heads), add(4 * n * q);  // ... and coverage
-  // ... driven by the host: one sequence at a time
+  StepSizes sizes{n, blocks};
+  sizes.scratch = step_selections().scratch_bytes(step, make_selector(options.selection())->rule());
+  sizes.orders = sizes.coverage = true;
+  for (const StepBuffer& b : step_buffers(c, sizes)) add(b.what, b.bytes);
   step.n = 1;
-  add(host_driven_scratch_bytes(step));
-  add(4 * c.n_kv_heads * blocks), add(4 * 2 * c.n_kv_heads), add(4 * (c.n_kv_heads + 1));
-  add(victims_scratch_bytes());
-  add(kMaxTables * sizeof(int32_t*));
-  return bytes;
+  for (const uint64_t bytes : host_driven_buffers(step)) add("attention's scratch", bytes);
+  for (const uint64_t bytes : StepLogits::buffers(n, c.vocab_size)) add("logits", bytes);
+  for (const uint64_t bytes : StepSampling::most_buffers(n, c.vocab_size, drawable_ids(model)))
+    add("draws of tokens", bytes);
+  return list;
 }
 
 }  // namespace riffle::cuda

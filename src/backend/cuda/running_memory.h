@@ -1,4 +1,4 @@
-// Sizes of the buffers of the CUDA backend, both for its allocations and for a plan's sums.
+// The memory of the CUDA backend as lists, and sizes that its allocations share with them.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -23,9 +23,6 @@ inline WType down_type(cpu::KvType kv, const Config& config, WType weight) {
 }
 inline size_t size_of(WType type) { return type == WType::F32 ? 4 : 2; }  // not of Q8_0
 
-// A prompt's chunk of no more rows goes through gemv, as decode does.
-inline constexpr int64_t kFewRows = 8;
-
 // Rows of a matrix that are dequantised at a time.
 inline int64_t unpacked_rows(int64_t rows, int64_t cols, WType type) {
   constexpr size_t kBytes = size_t(128) << 20;
@@ -37,12 +34,12 @@ inline int64_t experts_at_once(int64_t n, const Tensor& one, WType type) {
   return std::max<int64_t>(1, unpacked_rows(n * one.rows, one.cols, type) / one.rows);
 }
 
-// Returns the most device bytes that steps of n_sessions together take besides weights, sessions
-// and slots, with row reports and in either residency.
-uint64_t running_bytes(const Model& model, const BackendOptions& options);
-// Returns the device bytes that a prompt of n_ctx tokens takes besides its KV, scoring included.
+// Lists the most device memory that steps of n_sessions together take besides weights, sessions and
+// slots, with row reports and in either residency.
+MemoryList running_list(const Model& model, const BackendOptions& options);
+// Lists the device memory that a prompt of n_ctx tokens takes besides its KV, scoring included.
 // rows_on_host: as in BackendOptions.
-uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool rows_on_host);
+MemoryList prompt_list(const Model& model, const BackendOptions& options, bool rows_on_host);
 // The largest tile of weights that prefill dequantises.
 uint64_t unpacked_bytes(const Model& model, cpu::KvType kv);
 // The largest part of a layer's experts that prompts copy from host memory at a time.

@@ -3,13 +3,14 @@
 namespace riffle::cuda {
 
 float* StepLogits::reserve(int64_t n) {
-  return memory_->grow(rows_, n * vocab_size_ * sizeof(float), "logits").as<float>();
+  return memory_->grow(rows_, buffers(n, vocab_size_)[0], "logits").as<float>();
 }
 
 void StepLogits::grow_kept(int64_t n) {
-  if (kept_.size() >= n * vocab_size_ * sizeof(float)) return;
+  const uint64_t bytes = buffers(n, vocab_size_)[1];
+  if (kept_.size() >= bytes) return;
   for (size_t i = 0; i < fetched_.size(); ++i) fetch(static_cast<int64_t>(i));
-  memory_->grow(kept_, n * vocab_size_ * sizeof(float), "logits");
+  memory_->grow(kept_, bytes, "logits");
 }
 
 void StepLogits::keep(int64_t n) {

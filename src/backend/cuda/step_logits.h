@@ -11,6 +11,11 @@ class StepLogits {
   StepLogits(StepMemory* memory, const Stream* compute, int64_t vocab_size)
       : memory_(memory), compute_(compute), vocab_size_(vocab_size) {}
 
+  // Returns the bytes of each of its buffers on the device, for steps of n rows.
+  static std::vector<uint64_t> buffers(int64_t n, int64_t vocab_size) {
+    const uint64_t bytes = n * vocab_size * sizeof(float);
+    return {bytes, bytes};
+  }
   // Returns memory for n rows, where a recorded step finds them.
   float* reserve(int64_t n);
   float* rows() const { return rows_.as<float>(); }  // rows of the current step

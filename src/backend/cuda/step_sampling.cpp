@@ -15,23 +15,38 @@ void StepSampling::begin(const StepRequest& step) {
   changed_ = here_ && any([](const SampleRequest& r) { return r.n_changes > 0; });
 }
 
+std::vector<StepSampling::Sized> StepSampling::buffers(int64_t n, int64_t vocab_size,
+                                                       int64_t drawable_ids) {
+  using S = StepSampling;
+  const uint64_t params = n * sizeof(SampleParams), tokens = n * sizeof(int32_t),
+                 masks = n * words_of(drawable_ids) * sizeof(uint32_t),
+                 changes = n * kMostChanges * sizeof(LogitChange);
+  return {{&S::params_, params, Need::ALWAYS, false},
+          {&S::tokens_, tokens, Need::ALWAYS, false},
+          {&S::scratch_, sample_scratch_bytes(n, vocab_size), Need::ALWAYS, false},
+          {&S::host_params_, params, Need::ALWAYS, true},
+          {&S::host_tokens_, tokens, Need::ALWAYS, true},
+          {&S::masks_, masks, Need::MASKS, false},
+          {&S::host_masks_, masks, Need::MASKS, true},
+          {&S::changes_, changes, Need::CHANGES, false},
+          {&S::replaced_, n * kMostChanges * sizeof(float), Need::CHANGES, false},
+          {&S::host_changes_, changes, Need::CHANGES, true}};
+}
+
+std::vector<uint64_t> StepSampling::most_buffers(int64_t n, int64_t vocab_size,
+                                                 int64_t drawable_ids) {
+  std::vector<uint64_t> bytes;
+  for (const Sized& b : buffers(n, vocab_size, drawable_ids))
+    if (!b.pinned) bytes.push_back(b.bytes);
+  return bytes;
+}
+
 void StepSampling::grow() {
   if (!here_) return;
-  const int64_t n = step_->n;
-  memory_->grow(params_, n * sizeof(SampleParams), "sampling");
-  memory_->grow(tokens_, n * sizeof(int32_t), "sampling");
-  memory_->grow(scratch_, sample_scratch_bytes(n, vocab_size_), "sampling");
-  memory_->pin(host_params_, n * sizeof(SampleParams), "a step's staging");
-  memory_->pin(host_tokens_, n * sizeof(int32_t), "a step's staging");
-  // Memory for masks and changes is taken when the first answer has some.
-  if (masked_) {
-    memory_->grow(masks_, n * mask_words() * sizeof(uint32_t), "sampling");
-    memory_->pin(host_masks_, n * mask_words() * sizeof(uint32_t), "a step's staging");
-  }
-  if (changed_) {
-    memory_->grow(changes_, n * kMostChanges * sizeof(LogitChange), "sampling");
-    memory_->grow(replaced_, n * kMostChanges * sizeof(float), "sampling");
-    memory_->pin(host_changes_, n * kMostChanges * sizeof(LogitChange), "a step's staging");
+  for (const Sized& b : buffers(step_->n, vocab_size_, drawable_ids_)) {
+    if ((b.need == Need::MASKS && !masked_) || (b.need == Need::CHANGES && !changed_)) continue;
+    if (b.pinned) memory_->pin(this->*b.buffer, b.bytes, "a step's staging");
+    else memory_->grow(this->*b.buffer, b.bytes, "sampling");
   }
 }
 

@@ -13,6 +13,8 @@ class StepSampling {
   StepSampling(StepMemory* memory, const Stream* compute, int64_t vocab_size, int64_t drawable_ids)
       : memory_(memory), compute_(compute), vocab_size_(vocab_size), drawable_ids_(drawable_ids) {}
 
+  // Returns the bytes of each of its buffers on the device, for steps of n rows.
+  static std::vector<uint64_t> most_buffers(int64_t n, int64_t vocab_size, int64_t drawable_ids);
   // Sets the tokens that are to be drawn, and whether the device draws them.
   void begin(const StepRequest& step);
   // Takes all memory that the draws need.
@@ -34,7 +36,18 @@ class StepSampling {
   void give(int32_t* tokens) const;
 
  private:
-  int64_t mask_words() const { return (drawable_ids_ + 31) / 32; }  // SampleRequest::allowed
+  // A buffer of draws, and when they need it: memory for masks and changes is taken when the first
+  // answer has some.
+  enum class Need { ALWAYS, MASKS, CHANGES };
+  struct Sized {
+    Buffer StepSampling::*buffer;
+    uint64_t bytes;
+    Need need;
+    bool pinned;
+  };
+  static std::vector<Sized> buffers(int64_t n, int64_t vocab_size, int64_t drawable_ids);
+  static int64_t words_of(int64_t ids) { return (ids + 31) / 32; }
+  int64_t mask_words() const { return words_of(drawable_ids_); }  // SampleRequest::allowed
   template <class T>
   const T* upload_row(Buffer& to, Buffer& pinned, int64_t i, int64_t row, const T* from, int64_t n);
 

@@ -15,29 +15,12 @@ namespace {
 struct BatchOptions {
   CommonOptions common;
   std::string in = "-", out = "-", errors;  // errors "": in out, too
-  int max_seqs = 0;                         // 0: usual_seqs
+  int max_seqs = 0;                         // 0: as the plan says
   bool unordered = false, restart = false, retry_errors = false, ignore_unknown = false;
   Shard shard;
   std::string prefix_cache;        // "": none
   uint64_t prefix_cache_size = 0;  // 0: PrefixFolder's own limit
 };
-
-// Returns the most sessions (up to 8) such that each still gets its full context, and the pool
-// keeps most of its slots.
-int usual_seqs(riffle_model* model, Options options) {
-  riffle_status status = RIFFLE_OK;
-  options.set("sessions", 1);
-  const Facts one = plan_of(model, options, &status);
-  if (status != RIFFLE_OK) return 1;  // the context will say why
-  for (int n = 8; n > 1; n /= 2) {
-    options.set("sessions", n);
-    const Facts many = plan_of(model, options, &status);
-    if (status == RIFFLE_OK && many.count("n_ctx") == one.count("n_ctx") &&
-        many.count("slots") >= one.count("slots") / 4 * 3)
-      return n;
-  }
-  return 1;
-}
 
 // Earlier records in the output, before anything is added to them.
 struct Held {
@@ -77,8 +60,10 @@ int exit_code(size_t failed) { return failed ? EXIT_LINES : EXIT_OK; }
 // Sets how many lines are answered at once and what memory they share.
 void set_sessions(riffle_model* model, BatchOptions& o) {
   Options& options = o.common.options;
-  share_host_memory(model, options);
-  const int max_seqs = o.max_seqs ? o.max_seqs : usual_seqs(model, options);
+  const Facts plan = plan_of(model, options);
+  // Without a plan the context will say why.
+  if (!plan.empty()) options.set("host-mem", static_cast<uint64_t>(plan.count("shared_host_mem")));
+  const int max_seqs = o.max_seqs ? o.max_seqs : std::max(1, plan.id("usual_sessions"));
   options.set("sessions", max_seqs);
   options.set("max-seqs", max_seqs);
 }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "backend/cpu/cpu_plan.h"
 #include "backend/cuda/cuda.h"
-#include "engine/plan/saturating.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -99,57 +99,8 @@ static DeviceNeeds cuda_needs(const Model& model, const ResolvedOptions& r) {
   return needs;
 }
 
-static DeviceNeeds cpu_needs(const Model& model, const ResolvedOptions& r) {
-  const ContextOptions& o = r.options;
-  const Config& c = model.config;
-  const KvShape shape = kv_shape(c, r);
-  const int64_t blocks = shape.in_blocks(o.n_ctx), heads = shape.heads();
-  const int chosen = c.n_layers - shape.windowed_layers();  // layers that blocks are chosen from
-  uint64_t q_width = 0, kv_width = 0;                       // widths of the widest layers
-  for (int layer = 0; layer < c.n_layers; ++layer) {
-    q_width = std::max<uint64_t>(q_width, c.q_width(layer));
-    kv_width = std::max<uint64_t>(kv_width, c.kv_width(layer));
-  }
-  const uint64_t chunk = std::min(o.prefill_chunk, o.n_ctx), sessions = o.n_sessions;
-  DeviceNeeds needs;
-  needs.weights = model.weight_bytes;
-  needs.activations =
-      sizeof(float) *
-      (uint64_t(o.n_ctx) * c.dim +
-       chunk * (c.dim + 2 * q_width + 2 * kv_width + 2 * uint64_t(c.ffn_values()) +
-                2 * uint64_t(c.experts.n_used) * c.dim) +
-       c.ropes.size() * o.n_ctx * c.head_dim + 2 * (1 + uint64_t(o.lookup)) * c.vocab_size);
-  for (int layer = 0; layer < c.n_layers; ++layer)
-    if (shape.selects(layer))
-      needs.digests = sum(
-          {needs.digests, product({sessions, uint64_t(shape.heads(layer)), uint64_t(blocks),
-                                   digest_spec(o.selection).bytes(shape.layer(layer).head_dim)})});
-  StateShape state = state_shape(c, r);
-  state.n_layers = chosen;
-  needs.selector_state = make_selector(r.selection())->state_bytes(state, o.n_ctx);
-  if (!r.has_pool) {
-    for (int layer = 0; layer < c.n_layers; ++layer)
-      if (shape.window(layer) > 0)
-        needs.prefill_kv = std::max<uint64_t>(needs.prefill_kv,
-                                              std::min(blocks, shape.prompt_blocks(layer, chunk)) *
-                                                  shape.heads(layer) * shape.block_bytes(layer));
-    return needs;
-  }
-  needs.per_slot = shape.largest_block();
-  needs.prefill_kv = shape.largest_layer(o.n_ctx);
-  needs.min_slots = row_slots(o.selection) * (o.pool_per_layer ? c.n_layers : 1) + heads;
-  if (grants_slots(o)) return needs;
-  // Counts as on a GPU: a slot has a word and a place among the victims, and each session has two
-  // page tables and its newest blocks.
-  needs.per_slot += sizeof(uint64_t) + sizeof(int32_t);
-  needs.digests = sum(
-      {needs.digests, product({sessions, uint64_t(heads),
-                               2 * sizeof(int32_t) * uint64_t(blocks) + shape.largest_block()})});
-  return needs;
-}
-
 DeviceNeeds device_needs(const Model& model, const ResolvedOptions& r) {
-  return r.device_memory ? cuda_needs(model, r) : cpu_needs(model, r);
+  return r.device_memory ? cuda_needs(model, r) : plan_cpu(model, r);
 }
 
 std::unique_ptr<Device> make_device(const Model& model, const ResolvedOptions& r,

@@ -9,12 +9,12 @@
 #include "backend/cpu/fastest_kernels.h"
 #include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
-#include "engine/plan/saturating.h"
 #include "select/registry.h"
 #include "util/c_locale.h"
 #include "util/cpu_limits.h"
 #include "util/error.h"
 #include "util/memory_limits.h"
+#include "util/saturating.h"
 #include "util/settings.h"
 
 namespace riffle {
@@ -156,9 +156,10 @@ static MemoryPlan plan_sizes(const Config& config, const ResolvedOptions& r,
   plan.no_driver = r.no_driver;
   plan.isa = r.kernels->name;
   plan.weights = needs.weights;
-  plan.activations = needs.activations;
-  plan.digests = needs.digests;
-  plan.prefill_kv = needs.prefill_kv;
+  plan.buffers = needs.buffers;
+  plan.activations = sum_of(plan.buffers, MemoryUse::ACTIVATIONS);
+  plan.digests = sum_of(plan.buffers, MemoryUse::DIGESTS);
+  plan.prefill_kv = sum_of(plan.buffers, MemoryUse::PREFILL_KV);
   plan.selector_state = needs.selector_state;
   plan.min_slots = needs.min_slots;
   plan.slot_bytes = kv_shape(config, r).largest_block();
@@ -185,17 +186,20 @@ static int64_t slots_of(const MemoryPlan& plan, uint64_t bytes) {
 // budget is too small for it. On entry plan.total has neither prompts nor slots.
 static void plan_prompt(const Config& config, ResolvedOptions& r, MemoryPlan& plan,
                         const DeviceNeeds& needs, uint64_t budget) {
+  const uint64_t largest = sum_of(needs.prompt, MemoryUse::PROMPT),
+                 least = sum_of(needs.prompt_least, MemoryUse::PROMPT);
   const auto with = [&](uint64_t slots, uint64_t prompt) {
-    const uint64_t all = sum({prompt, needs.prefill_kv});
+    const uint64_t all = sum({prompt, plan.prefill_kv});
     return needs.lends ? sum({plan.total, product({slots + slots_of(plan, all), needs.per_slot})})
                        : sum({plan.total, product({slots, needs.per_slot}), all});
   };
   const uint64_t fewest = plan.min_slots, slots = r.options.slots ? r.options.slots : fewest;
-  plan.min_gpu_mem = with(fewest, needs.prompt_least);
-  r.rows_on_host =
-      budget > 0 && needs.prompt_least < needs.prompt && with(slots, needs.prompt) > budget;
-  r.prompt_bytes = r.rows_on_host ? needs.prompt_least : needs.prompt;
-  const uint64_t all = sum({r.prompt_bytes, needs.prefill_kv});
+  plan.min_gpu_mem = with(fewest, least);
+  r.rows_on_host = budget > 0 && least < largest && with(slots, largest) > budget;
+  const MemoryList& prompt = r.rows_on_host ? needs.prompt_least : needs.prompt;
+  plan.buffers.insert(plan.buffers.end(), prompt.begin(), prompt.end());
+  r.prompt_bytes = r.rows_on_host ? least : largest;
+  const uint64_t all = sum({r.prompt_bytes, plan.prefill_kv});
   r.lent_slots = needs.lends ? slots_of(plan, all) : 0;
   plan.prompt = r.prompt_bytes;
   plan.lent = needs.lends ? all : 0;
@@ -322,8 +326,8 @@ static Verdict plan_experts(const Model& model, ResolvedOptions& r, MemoryPlan& 
   for (int i = 0; i < r.host_expert_layers; ++i) on_host += needs.expert_bytes.end()[-1 - i];
   needs.weights -= on_host;
   if (on_host > 0) {
-    needs.prompt = sum({needs.prompt, needs.expert_staging});
-    needs.prompt_least = sum({needs.prompt_least, needs.expert_staging});
+    for (MemoryList* prompt : {&needs.prompt, &needs.prompt_least})
+      add_to(*prompt, MemoryUse::PROMPT, "experts from host memory", needs.expert_staging);
   }
   plan = plan_sizes(model.config, r, needs);
   plan.cpu_experts = r.host_expert_layers;

@@ -27,6 +27,8 @@ struct ResolvedOptions : BackendOptions {
 struct MemoryPlan {
   uint64_t weights = 0, activations = 0, digests = 0, prefill_kv = 0, pool = 0,
            total = 0;  // the sum of these and prompt, less lent: gpu_mem limits it
+  // The buffers of activations, digests, prompt and prefill_kv, whose sums they are.
+  MemoryList buffers{};
   // cuda: activations of a prompt, besides one or two layers of its KV (prefill_kv). Elsewhere they
   // are among activations
   uint64_t prompt = 0;
@@ -54,6 +56,9 @@ struct MemoryPlan {
   uint64_t host_experts = 0;  // ... and their bytes there, besides host_kv
   uint64_t host_memory = 0;  // memory that this process may use: the machine's, or the limit of its
                              // control group (container, job)
+  // Where the caller leaves it to riffle how many sessions share the context (plan/sharing.h).
+  int32_t usual_sessions = 0;
+  uint64_t shared_host_mem = 0;
   int32_t n_ctx = 0, n_threads = 0, block_size = 0;
   const char *device = "", *isa = "";  // static strings: what AUTO became
   std::string device_note;   // cuda: the GPU's name; else why AUTO did not choose it, or empty
@@ -75,9 +80,6 @@ struct MemoryPlan {
 // Throws RIFFLE_BAD_ARGUMENT or RIFFLE_UNSUPPORTED. slots is left as given and n_ctx 0 becomes the
 // trained length; plan_memory settles both.
 ResolvedOptions resolve_options(const Config& config, const ContextOptions& options);
-
-// Throws if these settings cannot compute tokens ahead. lookup: of ContextOptions.
-void check_lookup(int lookup, const Selector& selector);
 
 // Throws if these settings cannot compute tokens ahead. lookup: of ContextOptions.
 void check_lookup(int lookup, const Selector& selector);

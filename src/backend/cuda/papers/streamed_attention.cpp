@@ -28,10 +28,9 @@ void StreamedAttention::prepare(const DecodeStep& step, const Batching& batching
   const auto host = [&](Buffer& b, size_t bytes) {
     if (b.size() < bytes) b = pinned(bytes, "attention's staging");
   };
-  device(scratch_, streamed_scratch_bytes(step));
-  device(order_, rows * step.max_blocks * sizeof(int32_t));
-  device(counts_, rows * 2 * sizeof(int32_t));
-  device(done_, (rows + 1) * sizeof(int32_t));
+  const std::vector<uint64_t> bytes = host_driven_buffers(step);
+  Buffer* const buffers[] = {&scratch_, &order_, &counts_, &done_};
+  for (size_t i = 0; i < bytes.size(); ++i) device(*buffers[i], bytes[i]);
   host(host_order_, rows * step.max_blocks * sizeof(int32_t));
   host(host_counts_, rows * 2 * sizeof(int32_t));
   widest_ = std::max(widest_, batching.widest());
@@ -267,6 +266,10 @@ std::unique_ptr<HostDrivenAttention> make_host_driven(const Config& config,
   return std::make_unique<StreamedAttention>(config, device, heap, compute, residency);
 }
 bool has_host_driven() { return true; }
-size_t host_driven_scratch_bytes(const DecodeStep& step) { return streamed_scratch_bytes(step); }
+std::vector<uint64_t> host_driven_buffers(const DecodeStep& step) {
+  const uint64_t rows = step.n_kv_heads;
+  return {streamed_scratch_bytes(step), rows * step.max_blocks * sizeof(int32_t),
+          rows * 2 * sizeof(int32_t), (rows + 1) * sizeof(int32_t)};
+}
 
 }  // namespace riffle::cuda

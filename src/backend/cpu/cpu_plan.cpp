@@ -1,0 +1,109 @@
+#include "backend/cpu/cpu_plan.h"
+
+#include <algorithm>
+
+#include "backend/cpu/cpu_products.h"
+#include "backend/forward_buffers.h"
+#include "backend/score_rows.h"
+#include "select/selector.h"
+
+namespace riffle {
+
+// Adds the buffers of prompts and steps.
+static void add_activations(const Config& c, const ContextOptions& o, MemoryList& list) {
+  const uint64_t chunk = std::min(o.prefill_chunk, o.n_ctx), n_ctx = o.n_ctx, dim = c.dim;
+  const auto add = [&](const char* name, std::initializer_list<uint64_t> floats) {
+    add_to(list, MemoryUse::ACTIVATIONS, name, product({product(floats), sizeof(float)}));
+  };
+  add("residual stream of a prompt", {n_ctx, dim});
+  add("RoPE tables", {c.ropes.size(), n_ctx, uint64_t(c.head_dim)});
+  for (const ForwardBuffer& b : forward_buffers(c, static_cast<int64_t>(chunk), 0))
+    add_to(list, MemoryUse::ACTIVATIONS, b.what, b.bytes);
+  add("FFN", {2, chunk, uint64_t(c.ffn_values())});
+  add("normalised rows and products", {2, chunk, dim});
+  if (c.experts.n > 0) add("results of experts", {2, chunk, uint64_t(c.experts.n_used), dim});
+  add("logits", {2, 1 + uint64_t(o.lookup), uint64_t(c.vocab_size)});
+}
+
+// Adds what products and attention of prompts take besides.
+static void add_scratch(const Model& model, const BackendOptions& options, MemoryList& list) {
+  const Config& c = model.config;
+  const ContextOptions& o = options.options;
+  const bool f32_kv = options.layout.type == cpu::KvType::F32;
+  const int64_t chunk = std::min(o.prefill_chunk, o.n_ctx);
+  uint64_t packed = 0, products = 0, attention = 0;
+  const auto see = [&](const Tensor& w) {
+    if (w.rows == 0) return;
+    packed = std::max(packed, CpuProducts::packed_bytes(*options.kernels, f32_kv, w, chunk));
+    products = std::max(products, CpuProducts::scratch_bytes(*options.kernels, f32_kv, w));
+  };
+  for (const LayerWeights& l : model.weights.layers) {
+    for (const Tensor* w : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w2, &l.w3, &l.router})
+      see(*w);
+    if (!l.experts.empty())
+      for (const Tensor* w : {&l.experts[0].w1, &l.experts[0].w2, &l.experts[0].w3}) see(*w);
+  }
+  see(model.weights.output);
+  const cpu::AttentionKernels& kernels = options.kernels->attention;
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    const int g = c.n_heads / c.kv_heads(layer), d = c.head_size(layer);
+    attention = std::max<uint64_t>(
+        attention,
+        kernels.prefill_scratch_bytes(kernels.prefill_tile(g, d), g, d, options.layout.block_size));
+  }
+  add_to(list, MemoryUse::ACTIVATIONS, "rows packed for products", packed);
+  add_to(list, MemoryUse::ACTIVATIONS, "scratch of threads",
+         product({uint64_t(o.n_threads), sum({products, attention})}));
+}
+
+// Adds what finds blocks, for all sessions, and what an emulated GPU keeps besides.
+static void add_digests(const KvShape& shape, const BackendOptions& options, MemoryList& list) {
+  const ContextOptions& o = options.options;
+  const uint64_t blocks = shape.in_blocks(o.n_ctx), sessions = o.n_sessions;
+  const DigestSpec spec = digest_spec(o.selection);
+  for (int layer = 0; layer < shape.n_layers(); ++layer)
+    if (shape.selects(layer))
+      add_to(list, MemoryUse::DIGESTS, "digests of blocks",
+             product({sessions, uint64_t(shape.heads(layer)), blocks,
+                      spec.bytes(shape.layer(layer).head_dim)}));
+  if (!options.has_pool || grants_slots(o)) return;
+  const uint64_t heads = shape.heads();
+  // Each session may have two page tables, as on a GPU (cuda_kv.h).
+  add_to(list, MemoryUse::DIGESTS, "page tables",
+         product({sessions, heads, 2 * sizeof(int32_t), blocks}));
+  add_to(list, MemoryUse::DIGESTS, "newest blocks",
+         product({sessions, heads, shape.largest_block()}));
+}
+
+DeviceNeeds plan_cpu(const Model& model, const BackendOptions& options) {
+  const ContextOptions& o = options.options;
+  const Config& c = model.config;
+  const KvShape shape = kv_shape(c, options);
+  DeviceNeeds needs;
+  needs.weights = model.weight_bytes;
+  add_activations(c, o, needs.buffers);
+  add_scratch(model, options, needs.buffers);
+  add_digests(shape, options, needs.buffers);
+  StateShape state = state_shape(c, options);
+  state.n_layers = c.n_layers - shape.windowed_layers();  // layers that blocks are chosen from
+  needs.selector_state = make_selector(options.selection())->state_bytes(state, o.n_ctx);
+  if (!options.has_pool) {
+    const int64_t blocks = shape.in_blocks(o.n_ctx), chunk = std::min(o.prefill_chunk, o.n_ctx);
+    uint64_t most = 0;
+    for (int layer = 0; layer < c.n_layers; ++layer)
+      if (shape.window(layer) > 0)
+        most = std::max<uint64_t>(most, std::min(blocks, shape.prompt_blocks(layer, chunk)) *
+                                            shape.heads(layer) * shape.block_bytes(layer));
+    add_to(needs.buffers, MemoryUse::PREFILL_KV, "KV of a layer with a window", most);
+    return needs;
+  }
+  add_to(needs.buffers, MemoryUse::PREFILL_KV, "KV of a layer", shape.largest_layer(o.n_ctx));
+  needs.per_slot = shape.largest_block();
+  needs.min_slots =
+      row_slots(o.selection) * (o.pool_per_layer ? c.n_layers : 1) + int64_t(shape.heads());
+  // A slot has a word and a place among the victims, as on a GPU.
+  if (!grants_slots(o)) needs.per_slot += sizeof(uint64_t) + sizeof(int32_t);
+  return needs;
+}
+
+}  // namespace riffle

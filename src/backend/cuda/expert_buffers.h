@@ -1,0 +1,14 @@
+// Buffers of a mixture of experts, of steps or of prompts.
+#pragma once
+#include "util/buffer.h"
+
+namespace riffle::cuda {
+
+struct ExpertBuffers {
+  Buffer in, scores, routed;  // [rows][dim], [rows][experts.n], [rows][n_used] of Routed
+  Buffer out;                 // [rows * n_used][dim]: what experts give
+  Buffer places;              // steps: [rows * n_used] of Place
+  Buffer sorted, orders;      // prompts: rows by expert, and where each one is
+};
+
+}  // namespace riffle::cuda

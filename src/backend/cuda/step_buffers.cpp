@@ -1,0 +1,60 @@
+#include "backend/cuda/step_buffers.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/attend/attend.h"
+#include "kernels/cuda/experts/experts.h"
+
+namespace riffle::cuda {
+
+std::vector<StepBuffer> row_buffers(const Config& c, int64_t n) {
+  const uint64_t rows = std::max(n, kFewRows), dim = c.dim;
+  std::vector<StepBuffer> list;
+  const auto add = [&](const char* what, uint64_t bytes, Buffer& (*of)(StepBuffers&)) {
+    list.push_back({what, bytes, of});
+  };
+  add("a step's FFN", (c.mlp_bias ? 8 : 4) * rows * c.ffn_values(),
+      [](StepBuffers& b) -> Buffer& { return b.hidden; });
+  if (c.post_norm)
+    add("a step's products", 4 * rows * dim, [](StepBuffers& b) -> Buffer& { return b.products; });
+  if (c.experts.n == 0) return list;
+  const uint64_t entries = rows * c.experts.n_used, scores = 4 * rows * c.experts.n;
+  constexpr const char* kExperts = "a step's experts";
+  add(kExperts, 4 * rows * dim, [](StepBuffers& b) -> Buffer& { return b.experts.in; });
+  add(kExperts, scores, [](StepBuffers& b) -> Buffer& { return b.experts.scores; });
+  add(kExperts, sizeof(Routed) * entries,
+      [](StepBuffers& b) -> Buffer& { return b.experts.routed; });
+  add(kExperts, sizeof(Place) * entries,
+      [](StepBuffers& b) -> Buffer& { return b.experts.places; });
+  add(kExperts, 4 * entries * dim, [](StepBuffers& b) -> Buffer& { return b.experts.out; });
+  add(kExperts, scores, [](StepBuffers& b) -> Buffer& { return b.host_scores; });
+  return list;
+}
+
+std::vector<StepBuffer> step_buffers(const Config& c, const StepSizes& s) {
+  const uint64_t n = s.n, rows = n * c.n_kv_heads, layers = c.n_layers, heads = c.n_heads;
+  std::vector<StepBuffer> list;
+  const auto add = [&](const char* what, uint64_t bytes, Buffer& (*of)(StepBuffers&),
+                       bool cleared = false) {
+    list.push_back({what, bytes, of, cleared});
+  };
+  add("a step's inputs", sizeof(StepSequence) * n,
+      [](StepBuffers& b) -> Buffer& { return b.sequences; });
+  add(
+      "a step's counts", sizeof(RowResult) * (1 + layers * rows),
+      [](StepBuffers& b) -> Buffer& { return b.results; }, true);
+  add("attention's scratch", s.scratch, [](StepBuffers& b) -> Buffer& { return b.scratch; });
+  add(
+      "attention's scratch", sizeof(uint32_t) * rows,
+      [](StepBuffers& b) -> Buffer& { return b.arrivals; }, true);
+  if (s.orders)
+    add("row reports", sizeof(int32_t) * layers * rows * s.max_blocks,
+        [](StepBuffers& b) -> Buffer& { return b.orders; });
+  if (!s.coverage) return list;
+  add("row reports", 4 * 2 * layers * n * heads, [](StepBuffers& b) -> Buffer& { return b.lse; });
+  add("row reports", 4 * n * heads * c.head_dim,
+      [](StepBuffers& b) -> Buffer& { return b.dense_out; });
+  return list;
+}
+
+}  // namespace riffle::cuda

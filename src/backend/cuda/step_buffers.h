@@ -1,0 +1,49 @@
+// The device memory of steps, in one place: lists of buffers, which the allocator takes and the
+// plan adds up.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "backend/cuda/expert_buffers.h"
+#include "model/model.h"
+#include "util/buffer.h"
+
+namespace riffle::cuda {
+
+// Buffers that steps use. They grow when a step needs more, and never shrink.
+struct StepBuffers {
+  Buffer sequences;          // [n] of StepSequence
+  Buffer results;            // of RowResult: one that says whether something went wrong, then
+                             // [n_layers][rows]
+  Buffer scratch, arrivals;  // attention's
+  Buffer orders;             // row reports: [n_layers][rows][max_blocks]
+  Buffer lse, dense_out;     // row reports of coverage
+  // Of rows that gemv multiplies, in a step or a short prompt.
+  Buffer hidden;          // [rows][hidden_dim], twice if the FFN's products have biases
+  Buffer products;        // [rows][dim]: products that wait for their norm
+  ExpertBuffers experts;  // of experts on the device
+  Buffer host_scores;     // [rows][experts.n]: the router's, for experts in host memory
+};
+
+struct StepBuffer {
+  const char* what;
+  uint64_t bytes;
+  Buffer& (*of)(StepBuffers&);
+  bool cleared = false;  // set to 0 when it is taken
+};
+
+struct StepSizes {
+  int64_t n = 0, max_blocks = 0;          // tokens; blocks of the longest sequence
+  uint64_t scratch = 0;                   // bytes of attention's scratch
+  bool orders = false, coverage = false;  // row reports
+};
+
+// A chunk of a prompt of no more rows goes through gemv, as decode does.
+inline constexpr int64_t kFewRows = 8;
+
+// Buffers of n rows that gemv multiplies, but at least kFewRows.
+std::vector<StepBuffer> row_buffers(const Config& config, int64_t n);
+// Buffers of a step besides those.
+std::vector<StepBuffer> step_buffers(const Config& config, const StepSizes& sizes);
+
+}  // namespace riffle::cuda

@@ -1,0 +1,43 @@
+// The buffers of one forward pass besides its residual stream: the engine takes them, of a step or
+// of a prompt, and devices count them in their plans.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "model/model.h"
+#include "util/buffer.h"
+
+namespace riffle {
+
+struct ForwardBuffers {
+  Buffer q, att;  // [rows][n_heads*head_dim]
+  Buffer k, v;    // [rows][n_kv_heads*head_dim]
+  Buffer logits;  // [rows][vocab_size], of a prompt that is scored
+};
+
+struct ForwardBuffer {
+  const char* what;
+  uint64_t bytes;
+  Buffer ForwardBuffers::*buffer;
+};
+
+// rows: of all sequences that go through a layer together. scored: rows of logits that are computed
+// together; 0: the device has those of steps (Device::logits_memory).
+inline std::vector<ForwardBuffer> forward_buffers(const Config& c, int64_t rows, int64_t scored) {
+  int64_t q = 0, kv = 0;  // widths of the widest layers
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    q = std::max(q, c.q_width(layer));
+    kv = std::max(kv, c.kv_width(layer));
+  }
+  const auto floats = [](int64_t n, int64_t width) { return uint64_t(n) * width * sizeof(float); };
+  std::vector<ForwardBuffer> list = {
+      {"queries and what attention gives", floats(rows, q), &ForwardBuffers::q},
+      {"queries and what attention gives", floats(rows, q), &ForwardBuffers::att},
+      {"keys and values", floats(rows, kv), &ForwardBuffers::k},
+      {"keys and values", floats(rows, kv), &ForwardBuffers::v}};
+  if (scored > 0)
+    list.push_back({"scores of a prompt", floats(scored, c.vocab_size), &ForwardBuffers::logits});
+  return list;
+}
+
+}  // namespace riffle

@@ -1,0 +1,90 @@
+// The memory plan beside the buffers that prompts and steps take.
+#include <map>
+#include <mutex>
+
+#include "tests/engine/test_model.h"
+#include "util/buffer.h"
+
+using namespace riffle;
+using namespace riffle::test;
+
+namespace {
+
+// Bytes of host Buffers, now and at most.
+struct Taken {
+  std::mutex mutex;
+  std::map<const void*, size_t> buffers;
+  size_t now = 0, most = 0;
+
+  void take(const void* data, size_t bytes) {
+    const std::scoped_lock lock(mutex);
+    if (!data) return;
+    buffers[data] = bytes;
+    now += bytes;
+    most = std::max(most, now);
+  }
+  void give_back(const void* data) {
+    const std::scoped_lock lock(mutex);
+    const auto at = buffers.find(data);
+    if (at == buffers.end()) return;  // a GPU's
+    now -= at->second;
+    buffers.erase(at);
+  }
+};
+
+Taken& taken() {
+  static Taken all;
+  return all;
+}
+
+}  // namespace
+
+// Buffer::Buffer(size_t) and its destructor by the linker's names (the Makefile has WRAPPED).
+extern "C" void __real__ZN6riffle6BufferC1Em(Buffer* self, size_t bytes);
+extern "C" void __wrap__ZN6riffle6BufferC1Em(Buffer* self, size_t bytes);
+extern "C" void __real__ZN6riffle6BufferD1Ev(Buffer* self);
+extern "C" void __wrap__ZN6riffle6BufferD1Ev(Buffer* self);
+void __wrap__ZN6riffle6BufferC1Em(Buffer* self, size_t bytes) {
+  __real__ZN6riffle6BufferC1Em(self, bytes);
+  taken().take(self->data(), self->size());
+}
+void __wrap__ZN6riffle6BufferD1Ev(Buffer* self) {
+  taken().give_back(self->data());
+  __real__ZN6riffle6BufferD1Ev(self);
+}
+
+TEST_CASE("buffers of prompts and steps take what the plan says", "[plan]") {
+  struct Case {
+    DeviceKind device;
+    KvKind kv;
+    int chunk;
+  };
+  for (const auto& [device, kv, chunk] : {Case{DeviceKind::CPU, KvKind::F16, 512},
+                                          {DeviceKind::CPU, KvKind::F32, 128},
+                                          {DeviceKind::EMU, KvKind::Q8, 512}}) {
+    ContextOptions o = options();
+    o.device = device;
+    o.kv_type = kv;
+    o.n_ctx = 4096;
+    o.n_threads = 2;
+    o.prefill_chunk = chunk;
+    INFO(device << " " << kv << ", chunks of " << chunk);
+    const size_t before = taken().now;
+    Runtime r(o);
+    MemoryPlan plan;
+    REQUIRE(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
+    taken().most = taken().now;
+    riffle_session* s = r.session(some_tokens(4000, 1));
+    for (int32_t token = 5; token < 13; ++token) r.check(riffle_step(r.context, &s, &token, 1));
+    // Weights are in the mapped file; blocks, digests and RoPE tables are not in Buffers.
+    uint64_t tables = 0;
+    for (const MemoryItem& item : plan.buffers)
+      if (item.name == "RoPE tables") tables += item.bytes;
+    const uint64_t planned =
+        plan.activations - tables + plan.prefill_kv + plan.pool + plan.selector_state;
+    const uint64_t found = taken().most - before;
+    INFO("planned " << planned << ", taken " << found);
+    CHECK(found <= planned);
+    CHECK(found >= planned - planned / 10);
+  }
+}
