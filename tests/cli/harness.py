@@ -14,6 +14,8 @@ GREEDY = ["--temp", "0"]
 # With --isa auto each process chooses instruction sets by time, and the last bits of what two compute may differ.
 ISA = "avx2" if " avx2 " in open("/proc/cpuinfo").read() else "scalar"
 SMALL = ["-c", "2048", "--threads", "2", "--isa", ISA]
+# The long tests in full (tests/run.sh, which has few rounds by default).
+THOROUGH = os.environ.get("RIFFLE_TEST_ROUNDS", "few") != "few"
 _failed = 0
 
 
@@ -119,5 +121,5 @@ def main(*tests):
     sys.exit(1 if _failed else 0)
 
 
-__all__ = ["BIN", "GREEDY", "ISA", "MODEL", "ROOT", "Result", "SMALL", "changed", "check", "environment", "json", "main", "shown",
+__all__ = ["BIN", "GREEDY", "ISA", "MODEL", "ROOT", "Result", "SMALL", "THOROUGH", "changed", "check", "environment", "json", "main", "shown",
            "one_line_error", "os", "riffle", "signal", "start", "subprocess", "thinker", "with_template", "words"]

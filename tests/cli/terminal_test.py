@@ -223,7 +223,7 @@ def keys(_):
     check(t.end() == 0, "the chat ends as ever", t.seen)
 
 
-def long_document(folder, n=10000):
+def long_document(folder, n=10000 if THOROUGH else 7000):
     path = os.path.join(folder, "doc.txt")
     sentence = "The old clock in the hall struck nine, and the rain went on against the windows. "
     with open(path, "w") as f:
@@ -239,7 +239,7 @@ def stopped_load(folder):
     t = Terminal("chat", *LONG, "-n", "8")
     t.wait_for(rb"/help lists.*?> ")
     t.send(f"/load {path}\r".encode())
-    t.wait_for(rb"reading.*? [3-8]\d%")
+    t.wait_for(rb"reading.*? [4-8]\d%")
     check(not t.modes() & termios.ECHO, "what is typed meanwhile is not echoed")
     t.send(b"\x03", at_prompt=False)
     t.send(b"\x03", at_prompt=False)
@@ -267,7 +267,7 @@ def stopped_read(folder):
     path, out, whole = long_document(folder), os.path.join(folder, "doc.kv"), os.path.join(folder, "whole.kv")
     args = ["read", "-f", path, *LONG[:-2]]
     t = Terminal(*args, "-o", out)
-    t.wait_for(rb"reading.*? [3-8]\d%")
+    t.wait_for(rb"reading.*? [4-8]\d%")
     t.send(b"\x03", at_prompt=False)
     code = t.end()
     m = re.search(rb"stopped: (\d+) of (\d+) tokens are kept in .*? goes on from there", t.seen)
@@ -296,7 +296,7 @@ def stopped_read(folder):
         f.write("Another. " + open(path).read())
     before = open(out, "rb").read()
     t = Terminal("read", "-f", other, *LONG[:-2], "-o", out)
-    t.wait_for(rb"reading.*? [3-8]\d%")
+    t.wait_for(rb"reading.*? [4-8]\d%")
     t.send(b"\x03", at_prompt=False)
     check(t.end() == 130 and b"nothing is saved" in t.seen and open(out, "rb").read() == before,
           "a stopped read replaces no other document", t.seen[-300:])
@@ -310,7 +310,7 @@ def stopped_run(folder):
 
     def stop(*session):
         t = Terminal(*args, *session)
-        t.wait_for(rb"reading.*? [3-8]\d%")
+        t.wait_for(rb"reading.*? [4-8]\d%")
         t.send(b"\x03", at_prompt=False)
         return t.end(), t.seen
 

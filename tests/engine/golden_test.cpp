@@ -29,7 +29,7 @@ bool available(const ContextOptions& o) {
 }  // namespace
 
 TEST_CASE("logits match the golden ones", "[golden]") {
-  OneIn one(3);
+  OneIn one(5);
   const auto cases = golden();
   for (KvKind kv : {KvKind::F16, KvKind::F32, KvKind::Q8})
     for (IsaChoice isa : isas) {

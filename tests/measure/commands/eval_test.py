@@ -20,7 +20,7 @@ RUN = ["eval", "-q", "--threads", "2"]
 LABELS = ["dense", "psa epsilon=1", "topk budget=0.02 digest=quest", "topk budget=0.02 digest=cuboid-mean",
           "psa epsilon=0.5 stop=veto"]
 SWEEP = "psa:epsilon=1;topk:budget=0.02,digest=quest,cuboid-mean;psa:epsilon=0.5,stop=veto"
-# Every length with RIFFLE_TEST_ROUNDS=all, as CI sets it (tests/rounds.h).
+# Every length with RIFFLE_TEST_ROUNDS=all (tests/rounds.h).
 LENGTHS = [700, 1024] if os.environ.get("RIFFLE_TEST_ROUNDS") == "all" else [700]
 
 
@@ -538,7 +538,7 @@ def painted(page):
 
 def comparison(folder):
     text, report = prose(folder), os.path.join(folder, "report.html")
-    flags = [*RUN, "--text", text, "--questions", "10", "--questions-per-doc", "5", "--nll", "16", "--length",
+    flags = [*RUN, "--text", text, "--questions", "10" if THOROUGH else "5", "--questions-per-doc", "5", "--nll", "16", "--length",
              ",".join(map(str, LENGTHS))]
     r = riffle(*flags, "--compare", COMPARED, "--json", "--report", report)
     if not check(r.code == 0 and r.err == b"", "eval --compare runs", r):
