@@ -234,7 +234,7 @@ core-check: CORE_BUILD = build-core
 core-check:
 	$(MAKE) CORE=1 CUARCH= BUILD=$(CORE_BUILD) $(CORE_BUILD)/riffle $(CORE_BUILD)/riffle_tests
 	$(CORE_BUILD)/riffle_tests
-	! $(CORE_BUILD)/riffle run --help-all | grep -iE 'psa|topk|twilight|tokenselect|lfps|microbatch|--residency'
+	! $(CORE_BUILD)/riffle run --help-all | grep -iE "$$(tools/paper_names.py)|microbatch|--residency"
 
 fmt:
 	clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')

@@ -122,7 +122,7 @@ RIFFLE_API const char* riffle_status_name(riffle_status status);
 
 /* ---- options
  * Names and values are those of the command's long flags, without dashes in front: "ctx" "32K",
- * "gpu-mem" "12GiB", "selector" "psa", "budget" "0.1", "temp" "0". An underscore counts as a dash.
+ * "gpu-mem" "12GiB", "selector" "topk", "budget" "0.1", "temp" "0". An underscore counts as a dash.
  * A switch is "true" or "false" and its name is positive: "pin" "false" is --no-pin. `riffle run
  * --help-all` lists the names, riffle(1) explains them, and riffle_setting_at (riffle_tools.h)
  * enumerates them with ranges and defaults. Most programs set these:
@@ -131,7 +131,8 @@ RIFFLE_API const char* riffle_status_name(riffle_status status);
  *                chat-template    a name of riffle_chat_template_name; "": the model's own
  *     context    device           auto, cpu, emu, cuda
  *                ctx              tokens of a session; 0: the trained length, or the longest that
- *                fits gpu-mem          bytes that riffle may take on the GPU; 0: all that is free
+ *                                 fits
+ *                gpu-mem          bytes that riffle may take on the GPU; 0: all that is free
  *                host-mem         bytes for the KV of all sessions; 0: no limit
  *                threads          0: one for each core that the process may use
  *     selection  selector         the rule by which a decode step chooses the KV that it reads
@@ -211,7 +212,7 @@ RIFFLE_API void riffle_info_free(riffle_info* info);
 /* path: a .gguf file, any part of a split one (NAME-00001-of-00003.gguf; the others lie next to
  * it), a folder with one such model, or a Hugging Face folder (config.json, *.safetensors,
  * tokenizer.model or tokenizer.json). Weights are mapped, not read. With "weights", matrices that
- * take more bits a weight are converted, into memory peak of the process: seconds to minutes.
+ * take more bits a weight are converted into memory of the process, in seconds to minutes.
  * RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED. */
 RIFFLE_API riffle_status riffle_model_load(const char* path, const riffle_options* options,
                                            riffle_model** model, char* err, size_t err_size);

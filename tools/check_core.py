@@ -10,8 +10,10 @@ import pathlib
 import re
 import sys
 
+from paper_names import paper_names
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-NAMES = re.compile(r"(?<![A-Za-z])(psa|topk|twilight|token_?select|lfps|vote)(?![a-z])|progressive|synthetic", re.I)
+NAMES = re.compile(rf"(?<![A-Za-z])({'|'.join(paper_names())}|token_select|vote)(?![a-z])|progressive|synthetic", re.I)
 # A key of model files.
 OTHERS = re.compile(r"norm_topk_prob")
 # Files that still do. The list only gets shorter.

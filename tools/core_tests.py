@@ -9,10 +9,12 @@ import pathlib
 import re
 import sys
 
+from paper_names import paper_names
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Names that belong only to papers' selectors and to measuring.
 USES = re.compile(
-    r"riffle_selector::(PSA|TOPK|TWILIGHT|TOKENSELECT|LFPS)|RIFFLE_SELECTOR_(PSA|TOPK|TWILIGHT|TOKENSELECT|LFPS)"
+    rf"(SelectorKind::|RIFFLE_SELECTOR_)({'|'.join(paper_names()).upper()})"
     r'|"selection?\.?(rank|stop|base)"|riffle_measure\.h|"(select|kernels|backend)/[^"]*/?papers/|"[^"]*measure/'
     r"|set_row_report|prefill_scored|profile_step|RIFFLE_RESIDENCY_HOST|RIFFLE_POSITIONS_LIST")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"(tests/[^"]+)"', re.M)

@@ -34,12 +34,12 @@ struct BackendOptions {
   bool rows_on_host = false;  // cuda: residual streams of long prompts are in host memory
   uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt besides its KV
   // Returns these settings without AUTO: dense, if no session is long enough for share.
-  Selection settled(Selection s) const {
+  Selection without_auto(Selection s) const {
     if (s.selector == SelectorKind::AUTO)
       s.selector = options.n_ctx <= everything_below ? SelectorKind::DENSE : SelectorKind::SHARE;
     return s;
   }
-  Selection selection() const { return settled(options.selection); }
+  Selection selection() const { return without_auto(options.selection); }
   // Names the choices that decide the bits of the host's results.
   std::string host_arithmetic() const {
     if (options.isa != IsaChoice::AUTO) return kernels->name;

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "engine/activations.h"
-#include "engine/lookup.h"
 #include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
 #include "select/registry.h"
@@ -76,7 +75,7 @@ void Engine::check_reach(const Sequence& s, int64_t n_tokens) const {
 
 void Engine::truncate(Sequence& s, int64_t n_tokens) {
   check_reach(s, n_tokens);
-  forget_ahead(s);
+  drop_ahead(s);
   if (n_tokens == s.kv.n_tokens) return;
   device_->kv().truncate(s.kv, n_tokens);
   device_->kv().clear_working_set(s.kv);
@@ -200,7 +199,7 @@ void Engine::require_state(Sequence& s) {
 }
 
 std::unique_ptr<Selector> Engine::selector_of(const Selection& wanted) const {
-  const Selection settled = options_.settled(wanted);
+  const Selection settled = options_.without_auto(wanted);
   if (settled.selector == SelectorKind::DENSE) return make_selector(settled);
   return make_selector(wanted, options_.everything_below);
 }

@@ -177,7 +177,7 @@ class Engine {
   // Does the same, and they stay where they are until the sequence changes.
   std::span<const float> own_logits(Sequence& sequence);
   // Drops the tokens that were computed ahead.
-  static void forget_ahead(Sequence& s) { s.ahead_of_step = 0; }
+  static void drop_ahead(Sequence& s) { s.ahead_of_step = 0; }
   // Returns the number of tokens that a step may compute ahead of the sequence's next token. They
   // end with the block, so that a step finds the same full blocks as one that computes nothing
   // ahead.

@@ -104,7 +104,7 @@ void Engine::prepare_step(std::span<Sequence* const> sequences) {
       ahead_[n_ahead_++].logits.clear();
       continue;
     }
-    forget_ahead(s);
+    drop_ahead(s);
     s.first_ahead = n_ahead_;
     require_digests(s);
     require_state(s);
@@ -276,7 +276,7 @@ std::span<const float> Engine::own_logits(Sequence& s) {
 bool Engine::accept(Sequence& s, int32_t token, int32_t& sampled) {
   const bool waits = s.ahead_of_step == steps_ && s.first_ahead < s.end_ahead;
   if (!waits || ahead_[s.first_ahead].token != token) {
-    forget_ahead(s);
+    drop_ahead(s);
     return false;
   }
   AheadToken& ahead = ahead_[s.first_ahead++];

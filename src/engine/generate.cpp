@@ -1,6 +1,6 @@
 #include "engine/generate.h"
 
-#include "engine/lookup.h"
+#include "engine/step_rows.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -22,13 +22,14 @@ void generate(Engine& engine, std::span<Sequence* const> sequences,
   std::vector<Answer> answers;
   answers.reserve(sequences.size());
   std::vector<Answer::Show> shows;
-  std::vector<Lookup> lookups(sequences.size());
+  std::vector<std::unique_ptr<Proposer>> proposers;
   std::vector<size_t> active;
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (!sequences[i]->logits.any())
       fail(RIFFLE_BAD_ARGUMENT, "session %zu has no logits: prefill it before generating", i);
     answers.emplace_back(engine.model(), options[i], sequences[i]->tokens);
-    Engine::forget_ahead(*sequences[i]);
+    Engine::drop_ahead(*sequences[i]);
+    proposers.push_back(make_proposer(engine.lookup()));
     shows.push_back(
         [=](const riffle_token& token) { return !callback || callback(user, i, &token); });
     active.push_back(i);
@@ -67,7 +68,7 @@ void generate(Engine& engine, std::span<Sequence* const> sequences,
     if (active.empty()) continue;
     rows.begin(active.size(), engine.lookup());
     for (size_t at = 0; at < active.size(); ++at)
-      rows.add(engine, *sequences[active[at]], answers[active[at]], lookups[active[at]],
+      rows.add(engine, *sequences[active[at]], answers[active[at]], proposers[active[at]].get(),
                tokens[at]);
     rows.run(engine);
     sampled.resize(active.size());
@@ -76,7 +77,7 @@ void generate(Engine& engine, std::span<Sequence* const> sequences,
   for (const size_t i : active)
     if (aborted && answers[i].result().finish == RIFFLE_FINISH_NONE)
       answers[i].end(RIFFLE_FINISH_ABORTED, shows[i]);
-  for (Sequence* s : sequences) Engine::forget_ahead(*s);
+  for (Sequence* s : sequences) Engine::drop_ahead(*s);
   for (size_t i = 0; i < answers.size(); ++i) results[i] = answers[i].result();
 }
 

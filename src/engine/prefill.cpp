@@ -47,7 +47,7 @@ std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const i
   run->n0 = s.kv.n_tokens;
   run->tokens.assign(tokens.begin(), tokens.end());
   add_marks(*run, marks);
-  forget_ahead(s);
+  drop_ahead(s);
   own_row(s.logits);
   run->old_logits.swap(s.logits.own);
   run_ = run.get();

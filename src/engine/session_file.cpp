@@ -83,7 +83,7 @@ void Engine::save(Sequence& s, const std::string& path, std::string_view data,
   if (run_ && run_->sequence == &s)
     fail(RIFFLE_BAD_ARGUMENT, "a prompt is being read into the session");
   check_data(data);
-  forget_ahead(s);
+  drop_ahead(s);
   device_->kv().settle(s.kv);
   SessionToSave save;
   save.origin = origin();

@@ -199,7 +199,7 @@ void HostKv::adopt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
     for (const MappedBlocks& m : blocks)
       store_.adopt(m.data, shape_.block_bytes(m.layer), m.stride * shape_.heads(m.layer), owner);
   } catch (...) {
-    store_.forget_unheld();
+    store_.drop_unheld();
     throw;
   }
   for (HeadKv& h : s.heads) h.blocks.assign(shape_.in_blocks(n_tokens), nullptr);
@@ -213,7 +213,7 @@ void HostKv::adopt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
         store_.share(head(s, m.layer, h).blocks[b]);
       }
     }
-  store_.forget_unheld();  // extents that keep nothing
+  store_.drop_unheld();  // extents that keep nothing
 }
 
 void HostKv::enter(SequenceKv& s, int64_t n_tokens, const Marks& marks) {

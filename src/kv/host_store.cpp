@@ -99,7 +99,7 @@ void HostStore::adopt(const std::byte* data, size_t block_bytes, int64_t n,
           std::move(owner), n});
 }
 
-void HostStore::forget_unheld() {
+void HostStore::drop_unheld() {
   std::erase_if(slabs_, [](const Slab& slab) { return slab.owner && slab.held == 0; });
 }
 

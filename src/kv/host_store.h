@@ -57,7 +57,7 @@ class HostStore {
   void adopt(const std::byte* data, size_t block_bytes, int64_t n,
              std::shared_ptr<const void> owner);
   // Drops adopted slabs that have no holder. Never allocates.
-  void forget_unheld();
+  void drop_unheld();
 
   int64_t in_use() const { return in_use_; }  // blocks; a shared block counts once
   uint64_t bytes_in_use() const { return bytes_in_use_; }

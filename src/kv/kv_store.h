@@ -69,8 +69,9 @@ class KvStore {
     host_->change_digests(sequence, spec);
   }
 
-  // ---- files Settles a sequence before a save: brings its newest bytes to the host store, and
-  // drops a selection that was to be used again.
+  // ---- files
+  // Settles a sequence before a save: brings its newest bytes to the host store, and drops a
+  // selection that was to be used again.
   virtual void settle(SequenceKv& sequence) { (void)sequence; }
   // Returns true if blocks may lie in a file's mapping; then adopt gives them to a sequence.
   virtual bool maps_files() const { return true; }

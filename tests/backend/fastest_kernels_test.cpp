@@ -48,7 +48,7 @@ TEST_CASE("the faster kernels are taken, with all that belongs to them", "[faste
   const cpu::Kernels chosen = fastest_of(tables);
 
   CHECK(chosen.linear.gemv[q5].run == fast.linear.gemv[q5].run);
-  CHECK(chosen.linear.gemv[q5].prepare == fast.linear.gemv[q5].prepare);
+  CHECK(chosen.linear.gemv[q5].encode == fast.linear.gemv[q5].encode);
   CHECK(chosen.linear.gemv[q5].act_bytes == fast.linear.gemv[q5].act_bytes);
   for (int type = 0; type < kNumDTypes; ++type) {
     const cpu::GemmKernels &got = chosen.linear.gemm[type], &want = fast.linear.gemm[type];

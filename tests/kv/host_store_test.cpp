@@ -29,7 +29,7 @@ TEST_CASE("adopted blocks may come again, but never overlap others", "[kv][sessi
   store.adopt(at, kBytes, 10, map);
   store.share(at + 39 * kBytes);
   CHECK(store.held_once(at + 39 * kBytes));
-  store.forget_unheld();
+  store.drop_unheld();
   CHECK(map.use_count() == 3);
   store.give_back(at + 19 * kBytes);
   store.give_back(at + 39 * kBytes);

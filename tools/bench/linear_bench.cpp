@@ -121,7 +121,7 @@ void bench_gemv(const Kernels& k, int threads) {
         std::vector<float> x(cols, 0.5f), y(n * rows);
         const size_t each = k.linear.gemv_of(type).act_bytes(type, cols);
         for (int64_t i = 0; i < n; ++i)
-          k.linear.gemv_of(type).prepare(type, x.data(), cols, acts.p + i * each);
+          k.linear.gemv_of(type).encode(type, x.data(), cols, acts.p + i * each);
         const int64_t part = rows / threads;
         const double t = best_time(threads, n == 1 ? 60 : 8, [&](int th) {
           k.linear.gemv_of(type).run(type, w.p, cols, th * part, (th + 1) * part, acts.p, n,
@@ -130,11 +130,11 @@ void bench_gemv(const Kernels& k, int threads) {
         const double gbs = rb * rows / t / 1e9,
                      prepare = best_time(1, 200, [&](int) {
                        for (int i = 0; i < 20; ++i)
-                         k.linear.gemv_of(type).prepare(type, x.data(), cols, acts.p);
+                         k.linear.gemv_of(type).encode(type, x.data(), cols, acts.p);
                      });
         std::printf(
             "  gemv %-4s cols %5ld n %2ld: %6.1f GB/s, %3.0f%% of reading, %7.1f GFLOP/s; "
-            "act_prepare %.0f ns\n",
+            "act_encode %.0f ns\n",
             name_of(type), static_cast<long>(cols), static_cast<long>(n), gbs,
             100 * gbs * 1e9 / bandwidth, 2e-9 * rows * cols * n / t, prepare / 20 * 1e9);
         std::fflush(stdout);

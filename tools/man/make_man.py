@@ -11,6 +11,10 @@ lines are copied.
 import re
 import subprocess
 import sys
+import pathlib
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from paper_names import paper_names
 
 MARK = re.compile(r'\.\\" OPTIONS (\S+)$')
 # An option's line: its names, a value or [=VALUE] and, after two blanks or more, its text.
@@ -19,7 +23,7 @@ OPTION = re.compile(r"^ {2,6}((?:-\w, )?--?[\w-]+(?:, --?[\w-]+)*)"
 DEFAULT = re.compile(r"; default: (.+)$")
 SKIPPED = {"--help", "--help-all"}
 # Words that begin a phrase and keep their small letter: values of flags.
-NAMES = re.compile(r"(dense|psa|topk|twilight|tokenselect|lfps|share|cuda|emu|cpu)\b")
+NAMES = re.compile(rf"(dense|{'|'.join(paper_names())}|share|cuda|emu|cpu)\b")
 
 
 def help_of(program, command):

@@ -8,11 +8,11 @@
 namespace riffle::cpu {
 
 // Decode: y[i*ldy + r] = W[r] . x_i for r in [r0,r1), i in [0,n); meant for few rows. Activations
-// are given in the form that `prepare` makes from f32 x[cols] (each act_bytes(cols) bytes, 64-byte
+// are given in the form that `encode` makes from f32 x[cols] (each act_bytes(cols) bytes, 64-byte
 // aligned, one after the other).
 struct GemvKernels {
   size_t (*act_bytes)(WType type, int64_t cols);
-  void (*prepare)(WType type, const float* x, int64_t cols, void* act);
+  void (*encode)(WType type, const float* x, int64_t cols, void* act);
   void (*run)(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
               int64_t n, float* y, int64_t ldy);
 };

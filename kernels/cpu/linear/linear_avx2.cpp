@@ -14,9 +14,9 @@ size_t act_bytes(WType type, int64_t cols) {
   return is_quantised(type) ? blocks_act_bytes_avx2(type, cols) : f32_act_bytes(cols);
 }
 template <bool kF32Kv>
-void act_prepare(WType type, const float* x, int64_t cols, void* act) {
-  if (is_quantised(type)) blocks_act_prepare_avx2(type, x, cols, kF32Kv, act);
-  else f32_act_prepare(x, cols, act);
+void act_encode(WType type, const float* x, int64_t cols, void* act) {
+  if (is_quantised(type)) blocks_act_encode_avx2(type, x, cols, kF32Kv, act);
+  else f32_act_encode(x, cols, act);
 }
 
 void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
@@ -68,7 +68,7 @@ void linear_avx2(LinearKernels* t) {
   set_simd_entries<Avx2, 6, 2>(t);
   GemmInt8<Avx2, Int256, 4, 2>::set(t->gemm);
   GemmInt16<Avx2, Int256, 4, 2>::set(t->gemm);
-  set_gemv(t, {act_bytes, act_prepare<false>, gemv}, {act_bytes, act_prepare<true>, gemv});
+  set_gemv(t, {act_bytes, act_encode<false>, gemv}, {act_bytes, act_encode<true>, gemv});
 }
 
 }  // namespace riffle::cpu

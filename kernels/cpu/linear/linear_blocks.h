@@ -14,11 +14,11 @@ namespace riffle::cpu {
 // Entries of LinearKernels for quantised types.
 size_t blocks_act_bytes_avx2(WType type, int64_t cols);
 // all_deep: all groups keep 16 bits, not only those with large values (kLarge).
-void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, bool all_deep, void* act);
+void blocks_act_encode_avx2(WType type, const float* x, int64_t cols, bool all_deep, void* act);
 void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,
                       const void* acts, int64_t n, float* y, int64_t ldy);
 size_t blocks_act_bytes_avx512(WType type, int64_t cols);
-void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, bool all_deep, void* act);
+void blocks_act_encode_avx512(WType type, const float* x, int64_t cols, bool all_deep, void* act);
 void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,
                         const void* acts, int64_t n, float* y, int64_t ldy);
 

@@ -306,7 +306,7 @@ struct Row {
 };
 
 template <WType T>
-void prepare(const float* x, int64_t cols, bool all_deep, Step<T>* act) {
+void encode(const float* x, int64_t cols, bool all_deep, Step<T>* act) {
   if (cols % step_cols(T) > 0) memset(&act[cols / step_cols(T)], 0, sizeof *act);
   const float taken = has_min(T) ? 1.0f : static_cast<float>(code_offset(T));
   const float large = all_deep ? kAllDeep : large_of(x, cols);
@@ -350,8 +350,8 @@ size_t blocks_act_bytes_avx2(WType type, int64_t cols) {
       type, [&]<WType T>() { return static_cast<size_t>(steps_of(T, cols)) * sizeof(Step<T>); });
 }
 
-void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, bool all_deep, void* act) {
-  with_codes(type, [&]<WType T>() { prepare<T>(x, cols, all_deep, static_cast<Step<T>*>(act)); });
+void blocks_act_encode_avx2(WType type, const float* x, int64_t cols, bool all_deep, void* act) {
+  with_codes(type, [&]<WType T>() { encode<T>(x, cols, all_deep, static_cast<Step<T>*>(act)); });
 }
 
 void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,

@@ -87,7 +87,7 @@ struct Tile {
 };
 
 template <WType T>
-void prepare(const float* x, int64_t cols, bool all_deep, void* act) {
+void encode(const float* x, int64_t cols, bool all_deep, void* act) {
   Limbs* limbs = static_cast<Limbs*>(act);
   float* floats = reinterpret_cast<float*>(limbs + limbs_of(T, cols));
   uint8_t* deep = reinterpret_cast<uint8_t*>(floats + floats_of(T, cols));
@@ -145,8 +145,8 @@ size_t blocks_act_bytes_avx512(WType type, int64_t cols) {
          static_cast<size_t>(round_up(steps_of(type, cols), 64));
 }
 
-void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, bool all_deep, void* act) {
-  with_codes(type, [&]<WType T>() { prepare<T>(x, cols, all_deep, act); });
+void blocks_act_encode_avx512(WType type, const float* x, int64_t cols, bool all_deep, void* act) {
+  with_codes(type, [&]<WType T>() { encode<T>(x, cols, all_deep, act); });
 }
 
 void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,

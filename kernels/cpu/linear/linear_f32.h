@@ -28,7 +28,7 @@ inline typename S::Vec weights_part(const uint8_t* row, int64_t j, int64_t n) {
 // ---- decode ----
 
 inline size_t f32_act_bytes(int64_t cols) { return static_cast<size_t>(round_up(cols * 4, 64)); }
-inline void f32_act_prepare(const float* x, int64_t cols, void* act) {
+inline void f32_act_encode(const float* x, int64_t cols, void* act) {
   memcpy(act, x, sizeof(float) * cols);
   memset(static_cast<float*>(act) + cols, 0, f32_act_bytes(cols) - sizeof(float) * cols);
 }

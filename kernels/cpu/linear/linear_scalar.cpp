@@ -7,7 +7,7 @@ namespace riffle::cpu {
 namespace {
 
 size_t act_bytes(WType, int64_t cols) { return static_cast<size_t>(round_up(cols * 4, 64)); }
-void act_prepare(WType, const float* x, int64_t cols, void* act) {
+void act_encode(WType, const float* x, int64_t cols, void* act) {
   memcpy(act, x, sizeof(float) * cols);
 }
 
@@ -135,7 +135,7 @@ void rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const floa
 }  // namespace
 
 void linear_scalar(LinearKernels* t) {
-  set_gemv(t, {act_bytes, act_prepare, gemv}, {act_bytes, act_prepare, gemv});
+  set_gemv(t, {act_bytes, act_encode, gemv}, {act_bytes, act_encode, gemv});
   set_gemm(t, {1, 1, gemm_pack_bytes, gemm_pack, gemm_scratch_bytes, gemm});
   t->dequant_row = dequant_row;
   t->rmsnorm = rmsnorm;

@@ -43,12 +43,12 @@ void CpuExperts::multiply(const std::vector<ExpertWeights>& experts, std::span<c
   const int64_t rows = n > 0 ? n : entries;
   const char* ready[kNumDTypes] = {};
   size_t bytes[kNumDTypes] = {};
-  const auto prepare = [&](DType type, int64_t cols) {
+  const auto encode = [&](DType type, int64_t cols) {
     const int t = static_cast<int>(type);
     const cpu::GemvKernels& gemv = products_->gemv_of(type);
     bytes[t] = gemv.act_bytes(type, cols);
     for_rows(threads_, rows, [&](int64_t i) {
-      gemv.prepare(type, x + i * cols, cols, acts_[t].as<char>() + i * bytes[t]);
+      gemv.encode(type, x + i * cols, cols, acts_[t].as<char>() + i * bytes[t]);
     });
     ready[t] = acts_[t].as<char>();
     if (n == 0) return;
@@ -66,7 +66,7 @@ void CpuExperts::multiply(const std::vector<ExpertWeights>& experts, std::span<c
     for_chosen([&](int e, int64_t first, int64_t m) {
       const Tensor& w = experts[e].*half.weight;
       const int t = static_cast<int>(w.type);
-      if (!ready[t]) prepare(w.type, w.cols);
+      if (!ready[t]) encode(w.type, w.cols);
       prepared_.push_back({&w, ready[t] + first * bytes[t], m, half.out + first * w.rows, w.rows});
     });
   products_->multiply(prepared_);

@@ -4,7 +4,6 @@
 
 #include "backend/cpu/cpu_products.h"
 #include "backend/forward_buffers.h"
-#include "backend/score_rows.h"
 #include "select/selector.h"
 
 namespace riffle {
@@ -12,17 +11,23 @@ namespace riffle {
 // Adds the buffers of prompts and steps.
 static void add_activations(const Config& c, const ContextOptions& o, MemoryList& list) {
   const uint64_t chunk = std::min(o.prefill_chunk, o.n_ctx), n_ctx = o.n_ctx, dim = c.dim;
+  const uint64_t step_rows = uint64_t(o.n_sessions) + o.lookup;
   const auto add = [&](const char* name, std::initializer_list<uint64_t> floats) {
     add_to(list, MemoryUse::ACTIVATIONS, name, product({product(floats), sizeof(float)}));
   };
   add("residual stream of a prompt", {n_ctx, dim});
   add("RoPE tables", {c.ropes.size(), n_ctx, uint64_t(c.head_dim)});
-  for (const ForwardBuffer& b : forward_buffers(c, static_cast<int64_t>(chunk), 0))
-    add_to(list, MemoryUse::ACTIVATIONS, b.what, b.bytes);
+  // A prompt's and a step's at once, since steps run between pieces of a prompt. Scores of a prompt
+  // are left out: only measuring asks for them.
+  for (const uint64_t rows : {chunk, step_rows})
+    for (const ForwardBuffer& b : forward_buffers(c, static_cast<int64_t>(rows), 0))
+      add_to(list, MemoryUse::ACTIVATIONS, b.what, b.bytes);
+  add("residual stream of a step", {step_rows, dim});
   add("FFN", {2, chunk, uint64_t(c.ffn_values())});
   add("normalised rows and products", {2, chunk, dim});
   if (c.experts.n > 0) add("results of experts", {2, chunk, uint64_t(c.experts.n_used), dim});
-  add("logits", {2, 1 + uint64_t(o.lookup), uint64_t(c.vocab_size)});
+  // Logits of the step under way and of the last one.
+  add("logits", {2, step_rows, uint64_t(c.vocab_size)});
 }
 
 // Adds what products and attention of prompts take besides.

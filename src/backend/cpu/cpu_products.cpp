@@ -110,7 +110,7 @@ void CpuProducts::multiply_few(std::span<const LinearOut> outs, const float* x, 
       const size_t bytes = gemv.act_bytes(w.type, w.cols);
       acts.reserve(bytes * n);
       for (int64_t i = 0; i < n; ++i)
-        gemv.prepare(w.type, x + i * w.cols, w.cols, acts.as<char>() + i * bytes);
+        gemv.encode(w.type, x + i * w.cols, w.cols, acts.as<char>() + i * bytes);
     }
     products[o] = {&w, acts.data(), n, outs[o].y, outs[o].ldy};
   }

@@ -74,7 +74,7 @@ Family gemv_family(Gemvs gemvs, cpu::WType type, const Data& d) {
             const cpu::GemvKernels& gemv = (k.linear.*gemvs)[static_cast<int>(type)];
             const DTypeInfo& info = dtype_info(type);
             const int64_t rows = kWeightBytes / (kCols / info.block_values * info.block_bytes);
-            gemv.prepare(type, d.in.as<float>(), kCols, d.acts.data());
+            gemv.encode(type, d.in.as<float>(), kCols, d.acts.data());
             gemv.run(type, d.weights.data(), kCols, 0, rows, d.acts.data(), 1, d.out.as<float>(),
                      rows);
           },

@@ -169,7 +169,7 @@ void CudaDevice::linear(const Linear& args) {
   for (int o = 0; o < args.n_outs; ++o) {
     const WType type = operand_type(options_.layout.type, args.outs[o].weight->type);
     if (type != prepared) {
-      prepare(args.x, norm, args.n, cols, type);
+      make_operand(args.x, norm, args.n, cols, type);
       prepared = type;
     }
     const LinearOut& out = args.outs[o];
@@ -182,12 +182,13 @@ void CudaDevice::linear(const Linear& args) {
 }
 
 // prompt_.operand: rows of x, normalised if there is a norm, as prefill's products take them.
-void CudaDevice::prepare(const float* x, const float* norm, int64_t n, int64_t cols, WType type) {
+void CudaDevice::make_operand(const float* x, const float* norm, int64_t n, int64_t cols,
+                              WType type) {
   grow(prompt_.operand, n * cols * size_of(type), "a prefill chunk");
   check(
       norm ? rmsnorm(x, norm, n, cols, config_.stream_eps(), prompt_.operand.data(), type, compute_)
            : convert(x, n * cols, prompt_.operand.data(), type, compute_),
-      "preparing a product");
+      "making an operand");
 }
 
 // out.y += norm(rows + bias).
@@ -284,7 +285,7 @@ void CudaDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
               down_type = cuda::down_type(options_.layout.type, config_, w.w2.type);
   grow(prompt_.gate, n * hidden * std::max(size_of(type), size_of(down_type)), "a prefill chunk");
   grow(prompt_.up, n * hidden * size_of(type), "a prefill chunk");
-  prepare(x, norm, n, dim, type);
+  make_operand(x, norm, n, dim, type);
   multiply(weights_.matrix(w.w1), prompt_.operand.data(), type, n, prompt_.gate.data(), hidden,
            type, false);
   multiply(weights_.matrix(w.w3), prompt_.operand.data(), type, n, prompt_.up.data(), hidden, type,

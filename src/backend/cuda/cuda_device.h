@@ -84,7 +84,7 @@ class CudaDevice : public Device {
   void reserve_rows(int64_t n);
   void embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out);
   void add_bias(const LinearOut& out, int64_t n);
-  void prepare(const float* x, const float* norm, int64_t n, int64_t cols, WType type);
+  void make_operand(const float* x, const float* norm, int64_t n, int64_t cols, WType type);
   void add_normed(const LinearOut& out, const Buffer& rows, int64_t n, const Tensor& norm);
   Gate gate() const;
   const float* sinks(int layer) const;
@@ -108,7 +108,7 @@ class CudaDevice : public Device {
   // cuda_step.cpp
   DecodeStep decode_step(int layer, const float* q, float* out) const;
   void attend_streamed(int layer, const float* q, float* out);
-  void settle_rules();
+  void set_rules();
   void grow_step_memory();
   void upload_step();
   const StepSelection& selection_of(int layer) const {

@@ -302,14 +302,15 @@ void CudaKv::reserve(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
   const uint64_t taken = slabs_->taken_bytes(), slab = std::max<uint64_t>(slabs_->slab_bytes(), 1);
   uint64_t most = sequences_.size() * session_host_bytes_;
   if (host_mem_) most = std::min(most, host_mem_);
-  if (taken > 0 && taken - host_->host_bytes() < slab / 2 && taken < most) slabs_->prepare(slab, 1);
+  if (taken > 0 && taken - host_->host_bytes() < slab / 2 && taken < most)
+    slabs_->lock_ahead(slab, 1);
 }
 
 void CudaKv::expect(int64_t more) {
   const uint64_t slab = slabs_->slab_bytes(), taken = slabs_->taken_bytes();
   uint64_t bytes = host_->host_bytes() + more;
   if (host_mem_) bytes = std::min(bytes, host_mem_);
-  if (bytes > taken) slabs_->prepare(slab, (bytes - taken + slab - 1) / slab);
+  if (bytes > taken) slabs_->lock_ahead(slab, (bytes - taken + slab - 1) / slab);
 }
 
 void CudaKv::learn_addresses(SequenceKv& s) {
@@ -396,7 +397,7 @@ std::string CudaKv::why_not_pinned() const {
 }
 
 // The host takes over if the system has refused to pin memory, or it is an error.
-void CudaKv::settle_pinning() {
+void CudaKv::learn_pinning() {
   if (pinned() || slabs_->refuses()) return;
   if (must_pin_)
     fail(RIFFLE_OUT_OF_MEMORY,
@@ -413,7 +414,7 @@ void CudaKv::try_pinning(SequenceKv& s) {
     std::vector<std::byte*> first(1, d.unlocked.front());
     slabs_->wait(first);
   }
-  settle_pinning();
+  learn_pinning();
 }
 
 void CudaKv::activate(SequenceKv* const* sequences, size_t n) {
@@ -421,7 +422,7 @@ void CudaKv::activate(SequenceKv* const* sequences, size_t n) {
   // Slabs that were promised to a prompt may still be on their way. A step waits only for those of
   // its own sequences.
   for (size_t i = 0; i < n; ++i) slabs_->wait(on_device(*sequences[i]).unlocked);
-  settle_pinning();
+  learn_pinning();
   for (size_t i = 0; i < n; ++i) {
     SequenceKv& s = *sequences[i];
     CudaSequence& d = on_device(s);

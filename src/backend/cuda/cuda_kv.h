@@ -196,7 +196,7 @@ class CudaKv : public KvStore, PagedPool {
   void forget_kept(CudaSequence& d);
   void reset_pool();
   void use_slot_pool();
-  void settle_pinning();
+  void learn_pinning();
   void drop_from_slot_pool(const SequenceKv& s, int64_t from_block);
   void drop_next(const SequenceKv& s);
   void leave(const std::byte* block);  // HostKv::Leaving

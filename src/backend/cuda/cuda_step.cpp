@@ -149,7 +149,7 @@ std::unique_ptr<Step> CudaDevice::begin_step(const StepRequest& step) {
   for (int64_t i = 0; i < step.n; ++i)
     if (step.ahead_of(i) == 0) stepping_.push_back(step.sequences[i]);
   kv_.activate(stepping_.data(), stepping_.size());
-  settle_rules();
+  set_rules();
   grow_step_memory();
   for (int64_t i = 0; i < step.n; ++i) kv_.begin_working_set(*step.sequences[i], step.working_set);
   upload_step();
@@ -157,7 +157,7 @@ std::unique_ptr<Step> CudaDevice::begin_step(const StepRequest& step) {
 }
 
 // Sets the rules of the step, and throws if the step cannot run.
-void CudaDevice::settle_rules() {
+void CudaDevice::set_rules() {
   const StepRequest& step = step_;
   sampling_.begin(step);
   selection_ = step_selections().make(*step.selector->rule());
@@ -317,7 +317,7 @@ void CudaDevice::end_step(int32_t* tokens) {
   if (*host_results_.as<uint32_t>() != 0) {
     // Cooperative launches, which no kernel of another stream can keep apart, from now on.
     overlap_ = false;
-    graphs_.forget();
+    graphs_.clear();
     fail(RIFFLE_INTERNAL,
          "attention waited for 2 s: kernels of another context or program hold a part of the GPU; "
          "the step can be tried again");

@@ -103,7 +103,7 @@ uint64_t PinnedSlabs::promised() const {
   return sum;
 }
 
-void PinnedSlabs::prepare(size_t bytes, size_t count) {
+void PinnedSlabs::lock_ahead(size_t bytes, size_t count) {
   const std::lock_guard lock(mutex_);
   if (refuse_ || spare_refused_ || !failed_.empty()) return;
   size_t ready = std::count_if(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.spare; });

@@ -1,10 +1,10 @@
 // Slabs of page-locked memory for the host store. Locking 8 GiB takes a second or more, most of it
 // for the pages themselves, so take() hands out the addresses at once and threads lock them, in the
 // order taken, while the prompt is being computed; a caller that needs a locked slab waits only for
-// this one. prepare() has them locked before they are needed: the next one while decoding, a whole
-// prompt's while another is read. If the system refuses to lock more (limits, other programs),
-// slabs stay pageable and failed() reports it: copies still work, but kernels cannot reach such
-// memory.
+// this one. lock_ahead() has them locked before they are needed: the next one while decoding, a
+// whole prompt's while another is read. If the system refuses to lock more (limits, other
+// programs), slabs stay pageable and failed() reports it: copies still work, but kernels cannot
+// reach such memory.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -33,7 +33,7 @@ class PinnedSlabs : public SlabSource {
 
   // Locks the `count` slabs that the next calls of take() for `bytes` will get, except those that
   // are already locked.
-  void prepare(size_t bytes, size_t count);
+  void lock_ahead(size_t bytes, size_t count);
   uint64_t taken_bytes();
 
   // Appends the slabs that hold these blocks and are not locked or refused yet, once each. Null: no

@@ -12,16 +12,16 @@ namespace riffle::cuda {
 
 // Buffers that steps use. They grow when a step needs more, and never shrink.
 struct StepBuffers {
-  Buffer sequences;          // [n] of StepSequence
-  Buffer results;            // of RowResult: one that says whether something went wrong, then
-                             // [n_layers][rows]
+  Buffer sequences;  // [n] of StepSequence
+  // [1 + n_layers*rows] of RowResult; the first says whether something went wrong
+  Buffer results;
   Buffer scratch, arrivals;  // attention's
   Buffer orders;             // row reports: [n_layers][rows][max_blocks]
   Buffer lse, dense_out;     // row reports of coverage
-  // Of rows that gemv multiplies, in a step or a short prompt.
+  // Buffers for rows that gemv multiplies, in a step or a short prompt.
   Buffer hidden;          // [rows][hidden_dim], twice if the FFN's products have biases
   Buffer products;        // [rows][dim]: products that wait for their norm
-  ExpertBuffers experts;  // of experts on the device
+  ExpertBuffers experts;  // for experts on the device
   Buffer host_scores;     // [rows][experts.n]: the router's, for experts in host memory
 };
 

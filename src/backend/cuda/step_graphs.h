@@ -34,7 +34,7 @@ class StepGraphs {
   void launch();
   // The step has failed.
   void abandon();
-  void forget() { graphs_.clear(); }
+  void clear() { graphs_.clear(); }
 
   // Layers whose experts the CPU computes with when the step calls for them, in this order; of the
   // step that runs, those not answered yet.

@@ -45,7 +45,7 @@ static std::string with_commas(int64_t n) {
 std::string selector_note(const BackendOptions& options, const Selection& s) {
   if (s.selector != SelectorKind::AUTO) return "";
   const std::string tokens = with_commas(options.everything_below);
-  if (options.settled(s).selector == SelectorKind::DENSE)
+  if (options.without_auto(s).selector == SelectorKind::DENSE)
     return format("selector auto: dense, since share is faster only beyond %s tokens",
                   tokens.c_str());
   if (options.everything_below == 0) return "selector auto: share";

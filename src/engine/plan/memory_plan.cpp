@@ -375,8 +375,8 @@ static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& p
 
 // Fills plan and r.slots for r.options.n_ctx, with the selector that AUTO becomes by
 // r.everything_below.
-static Verdict plan_settled(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
-                            uint64_t& device_free) {
+static Verdict plan_selection(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
+                              uint64_t& device_free) {
   const ContextOptions& o = r.options;
   const DeviceNeeds needs = device_needs(model, r);
   plan = plan_sizes(model.config, r, needs);
@@ -401,7 +401,7 @@ static Verdict plan_settled(const Model& model, ResolvedOptions& r, MemoryPlan& 
 static uint64_t least_for_share(const Model& model, ResolvedOptions r, uint64_t device_free) {
   MemoryPlan plan{};
   r.everything_below = 0;
-  plan_settled(model, r, plan, device_free);
+  plan_selection(model, r, plan, device_free);
   return plan.min_gpu_mem;
 }
 
@@ -416,11 +416,11 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, MemoryPlan& p
   r.everything_below = dense_is_faster_below(r);
   const bool may_be_dense =
       r.options.selection.selector == SelectorKind::AUTO && r.options.n_ctx <= r.everything_below;
-  Verdict verdict = plan_settled(model, r, plan, device_free);
+  Verdict verdict = plan_selection(model, r, plan, device_free);
   r.everything_below = everything_below(model.config, r);
   if (may_be_dense && r.options.n_ctx > r.everything_below) {
     r.everything_below = 0;
-    verdict = plan_settled(model, r, plan, device_free);
+    verdict = plan_selection(model, r, plan, device_free);
     r.everything_below = everything_below(model.config, r);
   } else if (may_be_dense && r.has_pool) {
     plan.min_gpu_mem = least_for_share(model, r, device_free);

@@ -19,7 +19,7 @@ struct Scheduler::Request {
   GenerateOptions options{};
   riffle_grammar grammar;  // target of options.grammar, if it is set
   std::optional<Answer> answer;
-  Lookup lookup;
+  std::unique_ptr<Proposer> proposer;
   std::unique_ptr<Sequence> sequence;
   // Tokens of the prompt that the sequence holds; of them, from another request's and from `file`.
   size_t read = 0, reused = 0, loaded = 0;
@@ -32,6 +32,11 @@ struct Scheduler::Request {
   size_t calls = 0, shown = 0;  // calls of on_token: by this answer; by all attempts
   std::vector<int32_t> drawn;   // by all attempts: one that starts again takes the same
   std::optional<Error> error;   // error while a token was drawn
+
+  void begin_answer(const Engine& engine) {
+    answer.emplace(engine.model(), options, prompt);
+    proposer = make_proposer(engine.lookup());
+  }
 };
 
 }  // namespace riffle

@@ -66,7 +66,7 @@ uint64_t Scheduler::submit(std::span<const int32_t> tokens, const GenerateOption
   r->id = next_id_++;
   r->prompt.assign(tokens.begin(), tokens.end());
   r->options = options;
-  r->answer.emplace(engine_.model(), r->options, r->prompt);
+  r->begin_answer(engine_);
   waiting_.push_back(std::move(r));
   return waiting_.back()->id;
 }
@@ -201,7 +201,7 @@ std::vector<Scheduler::Request*> Scheduler::step_together(std::span<Request* con
   rows_.begin(group.size(), max_ahead);
   for (Request* r : group) {
     lengths.push_back(r->sequence->kv.n_tokens);
-    rows_.add(engine_, *r->sequence, *r->answer, r->lookup, r->next);
+    rows_.add(engine_, *r->sequence, *r->answer, r->proposer.get(), r->next);
   }
   std::optional<Error> error;
   try {
@@ -258,8 +258,7 @@ bool Scheduler::make_memory(const Request& r) {
 void Scheduler::start_again(std::unique_ptr<Request> r) {
   engine_.destroy(*r->sequence);
   r->sequence.reset();
-  r->answer.emplace(engine_.model(), r->options, r->prompt);
-  r->lookup = {};
+  r->begin_answer(engine_);
   r->read = r->reused = r->loaded = r->calls = 0;
   r->steps = r->skips = r->failures = 0;
   waiting_.push_front(std::move(r));

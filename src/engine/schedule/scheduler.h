@@ -18,7 +18,7 @@
 
 #include "engine/answer.h"
 #include "engine/engine.h"
-#include "engine/lookup.h"
+#include "engine/step_rows.h"
 #include "engine/schedule/batch_control.h"
 #include "riffle.h"
 #include "util/error.h"

@@ -25,7 +25,8 @@ TEST_CASE("a prompt's buffers fill the memory that was planned for them", "[memo
       sizes.chunk = 512;
       sizes.scored = kScoreRows;
       sizes.rows_on_host = rows_on_host;
-      const uint64_t planned = cuda::prompt_bytes(*model, o, rows_on_host);
+      const uint64_t planned =
+          sum_of(cuda::prompt_list(*model, o, rows_on_host), MemoryUse::PROMPT);
       cuda::PromptBuffers buffers;
       cuda::DeviceArena arena;  // hands out addresses, and touches none
       alignas(256) std::byte place[1];

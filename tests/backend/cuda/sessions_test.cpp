@@ -407,7 +407,7 @@ TEST_CASE("cuda: slabs are locked ahead and are no neighbours", "[cuda]") {
   CHECK(slabs.taken_bytes() == 6 * bytes);
   CHECK(slabs.pinned_bytes() == 6 * bytes);
   for (const auto& [asked, there] : {std::pair<size_t, size_t>{1, 1}, {1, 1}, {3, 3}, {2, 3}}) {
-    slabs.prepare(bytes, asked);  // those that are there count
+    slabs.lock_ahead(bytes, asked);  // those that are there count
     slabs.wait_all();
     CHECK(slabs.taken_bytes() == 6 * bytes);
     CHECK(slabs.pinned_bytes() == (6 + there) * bytes);

@@ -1,4 +1,4 @@
-// The memory plan beside the buffers that prompts and steps take.
+// The memory plan against the buffers that prompts and steps take.
 #include <map>
 #include <mutex>
 
@@ -67,6 +67,7 @@ TEST_CASE("buffers of prompts and steps take what the plan says", "[plan]") {
     o.kv_type = kv;
     o.n_ctx = 4096;
     o.n_threads = 2;
+    o.n_sessions = 3;
     o.prefill_chunk = chunk;
     INFO(device << " " << kv << ", chunks of " << chunk);
     const size_t before = taken().now;
@@ -74,8 +75,12 @@ TEST_CASE("buffers of prompts and steps take what the plan says", "[plan]") {
     MemoryPlan plan;
     REQUIRE(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
     taken().most = taken().now;
-    riffle_session* s = r.session(some_tokens(4000, 1));
-    for (int32_t token = 5; token < 13; ++token) r.check(riffle_step(r.context, &s, &token, 1));
+    riffle_session* sessions[] = {r.session(some_tokens(4000, 1)), r.session(some_tokens(70, 2)),
+                                  r.session(some_tokens(80, 3))};
+    for (int32_t token = 5; token < 13; ++token) {
+      const int32_t tokens[] = {token, token, token};
+      r.check(riffle_step(r.context, sessions, tokens, 3));
+    }
     // Weights are in the mapped file; blocks, digests and RoPE tables are not in Buffers.
     uint64_t tables = 0;
     for (const MemoryItem& item : plan.buffers)

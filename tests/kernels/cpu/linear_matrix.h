@@ -120,7 +120,7 @@ inline std::vector<float> run_gemv(const LinearKernels& k, const Matrix& w,
   REQUIRE(each % 64 == 0);
   Aligned acts(each * n);
   for (int64_t i = 0; i < n; ++i)
-    gemv.prepare(w.type, x.data() + i * w.cols, w.cols, acts.at(each * i));
+    gemv.encode(w.type, x.data() + i * w.cols, w.cols, acts.at(each * i));
   std::vector<float> y(n * (w.rows + 3), std::numeric_limits<float>::quiet_NaN());
   gemv.run(w.type, w.data(), w.cols, r0, r1, acts.get(), n, y.data(), w.rows + 3);
   CHECK(acts.intact());

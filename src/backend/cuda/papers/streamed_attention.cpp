@@ -16,7 +16,7 @@ StreamedAttention::StreamedAttention(const Config& config, const DeviceInfo& dev
   *flag_.as<uint32_t>() = 0;
 }
 
-void StreamedAttention::prepare(const DecodeStep& step, const Batching& batching) {
+void StreamedAttention::reserve(const DecodeStep& step, const Batching& batching) {
   const size_t rows = config_.n_kv_heads;
   const int regions = batching.regions();
   const auto device = [&](Buffer& b, size_t bytes) {
@@ -249,7 +249,7 @@ void StreamedAttention::attend(DecodeStep step, const StepSelection& selection, 
       step.rule.window > 0 ? std::max<int64_t>(0, position + 1 - step.rule.window) : 0;
   first_block_ =
       step.rule.everything ? static_cast<int>(unseen / residency_->layout().block_size) : 0;
-  prepare(step, batching);
+  reserve(step, batching);
   const StreamedStep host = streamed_step(step, rank);
   done_rows_.assign(config_.n_kv_heads, 0);
   rank_first(host, batching);

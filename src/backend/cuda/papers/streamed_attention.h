@@ -45,7 +45,7 @@ class StreamedAttention : public HostDrivenAttention {
   // Throws RIFFLE_NO_SLOT.
   Batching plan_batches(const DecodeStep& step, const RankRule& rank, const SequenceKv& sequence,
                         int lookahead) const;
-  void prepare(const DecodeStep& step, const Batching& batching);
+  void reserve(const DecodeStep& step, const Batching& batching);
   StreamedStep streamed_step(const DecodeStep& step, const RankRule& rank) const;
   // Ranks the blocks of the first batches: sets known_, n_forced_ and n_total_.
   void rank_first(const StreamedStep& host, const Batching& batching);
