@@ -8,9 +8,10 @@ MAKEFLAGS += -j$(shell nproc)
 endif
 
 comma    := ,
-# CORE=1 builds the core alone: without the folders papers and measure, for which no_papers.cpp and
-# no_measure.cpp stand.
-BUILD    ?= $(if $(CORE),build-core,build)
+BUILD    ?= build
+# CORE=1 links the core alone, in build/core: without the folders papers and measure, for which
+# no_papers.cpp and no_measure.cpp stand. Objects are the same.
+OUT      := $(BUILD)$(if $(CORE),/core)
 PREFIX   ?= /usr/local
 VERSION  := $(shell sed -n 's/.*RIFFLE_VERSION "\(.*\)".*/\1/p' src/riffle.h)
 # It counts up when a program has to be compiled again (tools/package/README.md).
@@ -69,7 +70,7 @@ LIB_OBJ  := $(LIB_SRC:%.cpp=$(BUILD)/%.o) $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
 CLI_OBJ  := $(CLI_SRC:%.cpp=$(BUILD)/%.o)
 TEST_OBJ := $(TEST_SRC:%.cpp=$(BUILD)/%.o)
 
-all: $(BUILD)/riffle $(BUILD)/libriffle.so $(BUILD)/libriffle.a
+all: $(OUT)/riffle $(OUT)/libriffle.so $(OUT)/libriffle.a
 	@$(if $(NO_GPU),echo "built for the CPU: this machine has no NVIDIA GPU (CUARCH=80, 90 or all: kernels for GPUs too)" >&2,:)
 
 # The functions of the headers, with the types that abidw reads (tools/package/abi.sh).
@@ -118,13 +119,14 @@ $(BUILD)/%.o: %.c | deps
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c $< -o $@
 
-$(BUILD)/libriffle.a: $(LIB_OBJ)
-	@rm -f $@
+$(OUT)/libriffle.a: $(LIB_OBJ)
+	@mkdir -p $(@D); rm -f $@
 	ar rcs $@ $^
-$(BUILD)/libriffle.so: $(LIB_OBJ) tools/package/libriffle.map
+$(OUT)/libriffle.so: $(LIB_OBJ) tools/package/libriffle.map
+	@mkdir -p $(@D)
 	$(CXX) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=tools/package/libriffle.map $(LDFLAGS) $(LIB_OBJ) $(LDLIBS) -o $@
-	@ln -sf libriffle.so $(BUILD)/$(SONAME)
-$(BUILD)/riffle: $(CLI_OBJ) $(BUILD)/libriffle.a
+	@ln -sf libriffle.so $(OUT)/$(SONAME)
+$(OUT)/riffle: $(CLI_OBJ) $(OUT)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
 # Tests in tests/backend/cuda (pinning_test, no_memory_test) replace functions of the CUDA runtime,
 # tests/isa_limit.cpp isa_available, tests/engine/experts_test CpuExperts::run, and
@@ -132,12 +134,12 @@ $(BUILD)/riffle: $(CLI_OBJ) $(BUILD)/libriffle.a
 WRAPPED := cudaHostRegister cudaMalloc cudaHostAlloc cudaFree cudaFreeHost \
            _ZN6riffle3cpu13isa_availableENS0_3IsaE _ZN6riffle6BufferC1Em _ZN6riffle6BufferD1Ev \
            _ZN6riffle10CpuExperts3runERKSt6vectorINS_13ExpertWeightsESaIS2_EEPKNS_6RoutedEPKflNS_5PhaseEPfPi
-$(BUILD)/riffle_tests: LDFLAGS += $(WRAPPED:%=-Wl$(comma)--wrap=%)
-$(BUILD)/riffle_tests: $(TEST_OBJ) $(BUILD)/cli.a $(BUILD)/libriffle.a
+$(OUT)/riffle_tests: LDFLAGS += $(WRAPPED:%=-Wl$(comma)--wrap=%)
+$(OUT)/riffle_tests: $(TEST_OBJ) $(OUT)/cli.a $(OUT)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 # Objects that tests of src/cli link. The tests keep their own allocator.
-$(BUILD)/cli.a: $(filter-out %/main.o %/allocation.o,$(CLI_OBJ))
-	@rm -f $@
+$(OUT)/cli.a: $(filter-out %/main.o %/allocation.o,$(CLI_OBJ))
+	@mkdir -p $(@D); rm -f $@
 	ar rcs $@ $^
 # Programs in C link the shared library, as an application would.
 C_EXAMPLES := $(patsubst tests/capi/examples/%.c,$(BUILD)/examples/%,$(wildcard tests/capi/examples/*.c))
@@ -229,12 +231,11 @@ thread-check:
 	printf 'Who is there?\n' | build-thread/examples/chat $(SHIPPED)
 	build-thread/examples/abort $(SHIPPED) 1
 
-# The core alone, with its tests; the folder is build-core. Its help has no flag of a paper.
-core-check: CORE_BUILD = build-core
+# The core alone, with its tests. Its help has no flag of a paper.
 core-check:
-	$(MAKE) CORE=1 CUARCH= BUILD=$(CORE_BUILD) $(CORE_BUILD)/riffle $(CORE_BUILD)/riffle_tests
-	$(CORE_BUILD)/riffle_tests
-	! $(CORE_BUILD)/riffle run --help-all | grep -iE "$$(tools/paper_names.py)|microbatch|--residency"
+	$(MAKE) CORE=1 $(BUILD)/core/riffle $(BUILD)/core/riffle_tests
+	$(BUILD)/core/riffle_tests
+	! $(BUILD)/core/riffle run --help-all | grep -iE "$$(tools/paper_names.py)|microbatch|--residency"
 
 fmt:
 	clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
