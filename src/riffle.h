@@ -180,8 +180,8 @@ typedef bool (*riffle_progress_fn)(void* user, const riffle_progress* progress);
 RIFFLE_API void riffle_options_set_progress(riffle_options* options, riffle_progress_fn progress,
                                             void* user);
 
-/* An answer ends before the first of these strings that it would have. They are copied, and take
- * the place of earlier ones. RIFFLE_BAD_ARGUMENT: one is NULL or empty. */
+/* An answer ends before the first of these strings that would appear in it. They are copied, and
+ * take the place of earlier ones. RIFFLE_BAD_ARGUMENT: one is NULL or empty. */
 RIFFLE_API riffle_status riffle_options_set_stop(riffle_options* options, const char* const* stop,
                                                  size_t n_stop);
 
@@ -285,8 +285,8 @@ RIFFLE_API const char* riffle_context_notice(const riffle_context* context);
 RIFFLE_API riffle_status riffle_context_set(riffle_context* context, const char* name,
                                             const char* value);
 /* Asks the running call, or the next one if none is running, to stop soon with RIFFLE_ABORTED. With
- * false, takes the request back. A request is cleared when it took effect. Safe from any thread and
- * from signal handlers. */
+ * false, takes the request back. A request is cleared once it has taken effect. Safe from any
+ * thread and from signal handlers. */
 RIFFLE_API void riffle_abort(riffle_context* context, bool abort);
 
 /* ---- sessions */

@@ -35,9 +35,8 @@ extern "C" {
  *
  * - max-seqs: sequences that hold KV at once; 0: "sessions" of the context. On cpu and emu with a
  *   host-mem, finished sequences whose beginning a waiting prompt shares are kept in addition
- * - max-iteration-tokens: tokens tokens of one iteration: one for each decoding sequence, those
- *   computed
- *   ahead (lookup), and prefill's token-layers over the number of layers; 0: no limit
+ * - max-iteration-tokens: tokens of one iteration: one for each decoding sequence, those computed
+ *   ahead (lookup), and prefill's token-layers divided by the number of layers; 0: no limit
  * - max-inject-tokens: token-layers of prefill that follow a decode step; 0: 2048 for each layer.
  *   The smallest piece is one prefill-chunk of one layer
  * - prefill-mode: layers: a few whole layers of the prompt in each iteration, parts of a layer if

@@ -36,8 +36,8 @@ typedef struct riffle_synthetic_attention {
   float weight;   /* share of the attention weight that lies in them: sparsity to 0.9999; 0.95 */
   float overlap;  /* share of them that the next step's query looks at as well: 0 to 1; 0.88 */
   uint64_t seed;
-  bool run_prompts; /* prompts are read by the model as well, for the time it takes; else their KV
-                       is only made up */
+  bool run_prompts; /* the model reads prompts as well, so that their time counts; else their KV is
+                       synthetic */
 } riffle_synthetic_attention;
 RIFFLE_API void riffle_synthetic_attention_defaults(riffle_synthetic_attention* attention);
 /* Copies the description; NULL: the model's own attention. */

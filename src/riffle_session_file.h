@@ -1,12 +1,12 @@
 /* riffle_session_file.h: sessions on disk. The rules of riffle.h hold.
  *
  * A text that was read once need not be read again: a saved session goes on as if the program had
- * never ended. The next logits are those that the session itself would give, bit for bit, for every
- * selector, and for every device, pool and number of threads that gives these bits. A file fits the
- * model that it was made with (its shape, some bytes of every matrix, its tokenizer, its RoPE) and
- * contexts with the same kv and block. The index (digests, codes) is rebuilt; scores that selector
- * lfps has learnt from past attention are in the file. The file holds the text: each save leaves it
- * readable by its owner only (mode 0600).
+ * never ended. The next logits are those that the session itself would give, bit for bit, with
+ * every selector, on any device, pool and number of threads that computes the same bits. A file
+ * fits the model that it was made with (its shape, some bytes of every matrix, its tokenizer, its
+ * RoPE) and contexts with the same kv and block. The index (digests, codes) is rebuilt; scores that
+ * selector lfps has learnt from past attention are in the file. The file holds the text: each save
+ * leaves it readable by its owner only (mode 0600).
  */
 #ifndef RIFFLE_SESSION_FILE_H
 #define RIFFLE_SESSION_FILE_H
@@ -52,7 +52,7 @@ RIFFLE_API riffle_status riffle_session_check_path(const char* path, char* err, 
  * (another version). */
 RIFFLE_API riffle_status riffle_session_file_open(const char* path, riffle_session_file** file,
                                                   char* err, size_t err_size);
-/* Sessions that were loaded from it live on. */
+/* Closes the file. Sessions loaded from it stay valid. */
 RIFFLE_API void riffle_session_file_free(riffle_session_file* file);
 
 /* Facts of the file, valid while it is open:
@@ -84,10 +84,10 @@ RIFFLE_API riffle_status riffle_context_fingerprint(riffle_context* context, uin
  * in memory: on the CPU its mapping, which other processes share too; on a GPU fork the session
  * instead of loading it again. All blocks are read and checked here, before any step: the first
  * step needs the keys of all of them, and keys and values share checksums. riffle does not search
- * the file for infinities and NaN. If logits become NaN by them, drawing a token from these logits
- * is RIFFLE_BAD_SESSION, and the error names the file. Errors: RIFFLE_UNSUPPORTED if the file does
- * not fit the context, RIFFLE_BAD_SESSION, RIFFLE_CONTEXT_FULL, RIFFLE_ABORTED (also by
- * riffle_abort). progress: RIFFLE_PHASE_LOAD_SESSION; may be NULL. */
+ * the file for infinities and NaN. If they make logits NaN, drawing a token from these logits is
+ * RIFFLE_BAD_SESSION, and the error names the file. Errors: RIFFLE_UNSUPPORTED if the file does not
+ * fit the context, RIFFLE_BAD_SESSION, RIFFLE_CONTEXT_FULL, RIFFLE_ABORTED (also by riffle_abort).
+ * progress: RIFFLE_PHASE_LOAD_SESSION; may be NULL. */
 RIFFLE_API riffle_status riffle_session_load(riffle_context* context, riffle_session_file* file,
                                              riffle_session** session, riffle_progress_fn progress,
                                              void* user);

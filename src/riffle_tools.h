@@ -22,9 +22,9 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  * if slots are too many for this machine, or (cuda) if the KV of all full sessions does not fit
  * host memory. RIFFLE_NO_SLOT, with the smallest number that works, if slots are too few. *plan is
  * set in all these cases, and NULL after other errors; free it with riffle_info_free. With ctx 0
- * they are errors only if 1024 tokens do not fit either, and *plan is for 1024 tokens then, or for
- * the trained length if that is less, or if slots are too few or too many at any length. Its facts
- * are bytes unless said:
+ * they are errors only if 1024 tokens (or the trained length, if less) do not fit either, or if
+ * slots are too few or too many at any length; *plan is then for that many tokens. Its facts are
+ * bytes unless said:
  *
  * - weights, activations, digests, prefill_kv, pool, prompt
  * - total: their sum less lent, which gpu-mem limits
@@ -62,8 +62,8 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  * - selector: the selector that the plan counts memory for: the given one; for auto, dense if ctx
  *   is at most everything_below, else share
  * - selector_note: with auto what riffle_context_notice will say of it, else ""
- * - usual_sessions: a number of sessions (up to 8) that can share the context, of which each gets
- *   all of ctx and which leave the pool most of the slots that one session would have
+ * - usual_sessions: the number of sessions (up to 8) that can share the context: each still gets
+ *   all of ctx, and the pool keeps most of the slots that one session would have
  * - shared_host_mem: host-mem, or the bytes of KV that they may take if it is not given
  * - activations/NAME, digests/NAME, prompt/NAME, prefill_kv/NAME: the buffers whose sums these are
  */
@@ -125,7 +125,7 @@ RIFFLE_API const riffle_info* riffle_setting_at(size_t index);
  * string must live until the function is called again. */
 typedef const char* (*riffle_setting_name_fn)(const char* name);
 /* Names settings in errors, notices and plans of these options and of contexts made with them;
- * NULL: their names do. */
+ * NULL: their own names are used. */
 RIFFLE_API void riffle_options_set_names(riffle_options* options, riffle_setting_name_fn names);
 
 /* ---- words that users type */
@@ -160,8 +160,7 @@ RIFFLE_API const char* riffle_weight_type_name(size_t index);
  *   n_params, weight_bytes_in, weight_bytes_out, file_bytes
  *   n_fallback: matrices that got another type, as their rows do not fit its blocks
  *   relative_error: error of the converted matrices: root of sum (w' - w)^2 / sum w^2, where w are
- *   the
- *     source's values */
+ *     the source's values */
 RIFFLE_API riffle_status riffle_quantize(const char* path, const char* out,
                                          const riffle_options* options, riffle_info** result,
                                          char* err, size_t err_size);

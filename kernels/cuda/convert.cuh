@@ -171,7 +171,7 @@ __device__ inline float silu(float g) {
   return (g < 0 ? fmaxf(g, -3.402823466e38f) * e : g) / (1.0f + e);
 }
 
-// g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715 g^3). The same file does it so.
+// g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715 g^3). The same file computes it in this way.
 __device__ inline float gelu_tanh(float g) {
   const float u = 0.7978845608028654f * g * (1.0f + 0.044715f * g * g), e = expf(-2.0f * fabsf(u));
   return (g < 0 ? fmaxf(g, -3.402823466e38f) * e : g) / (1.0f + e);

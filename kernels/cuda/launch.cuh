@@ -1,6 +1,6 @@
 // Programmatic dependent launch (compute capability 9.0): a kernel may start while the one before
-// it still runs, read data that that one does not write, and then wait for it. Every kernel
-// launched so must wait, or a kernel that depends on it could overtake earlier ones.
+// it still runs, read data that the earlier one does not write, and then wait for it. Every kernel
+// launched this way must wait, or a kernel that depends on it could overtake earlier ones.
 #pragma once
 #include "kernels/cuda/types.h"
 
@@ -12,8 +12,8 @@ __device__ __forceinline__ void allow_next() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// Waits until all writes of earlier kernels are visible. Nothing in a kernel that was launched the
-// ordinary way.
+// Waits until all writes of earlier kernels are visible. Does nothing in a kernel that was launched
+// the ordinary way.
 __device__ __forceinline__ void wait_for_earlier() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -9,22 +9,18 @@ namespace riffle::cuda {
 // are split so that loads are aligned, each part row-major. 32 consecutive values have in the
 // parts:
 // - data, the low bits of the codes. 8 bits: a signed byte for each value. 4 bits: 16 bytes; the
-// low
-//   half of byte j is for value j, the high half for value j + 16. 2 bits: 8 bytes; bits 2k, 2k + 1
-//   of byte b < 4 are for value 4k + b, of byte 4 + b for value 16 + 4k + b.
-// - high, the other bits. One bit: 4 bytes; bit k of byte b is for value 4k + b. Two bits: 8 bytes
-// as
-//   2 bits at data.
+//   low half of byte j is for value j, the high half for value j + 16. 2 bits: 8 bytes; bits 2k and
+//   2k + 1 of byte b < 4 are for value 4k + b, of byte 4 + b for value 16 + 4k + b.
+// - high, the other bits. One bit: 4 bytes; bit k of byte b is for value 4k + b. Two bits: 8 bytes,
+//   as 2 bits at data.
 // - scales, by the type's kind (kernels/common/dtype.h):
 //     Half: f16 d, and the f16 minimum where there is one. Exponent: the byte.
 //     Pairs: 16 bytes for 256 values: f16 d, dmin; bytes 4 + g, g < 8: the low 4 bits of the scale
-//     and
-//       (high half of the byte) of the minimum of group g; bytes 12 + i, i < 4: bits 4, 5 of the
-//       scale and of the minimum of group i, then of group 4 + i.
+//       and (high half of the byte) of the minimum of group g; bytes 12 + i, i < 4: bits 4, 5 of
+//       the scale and of the minimum of group i, then of group 4 + i.
 //     Split: 8 bytes for 256 values: f16 d, the upper and the lower bits of the scales.
 //     Sixes: 16 bytes for 256 values: f16 d, two bytes of zero (aligned loads for 1.8% of the
-//     memory),
-//       12 bytes of scales.
+//       memory), 12 bytes of scales.
 //     Signed, Nibbles: 16 bytes for 256 values; their f16 d (and dmin) are at blocks.
 // Rows of each part are padded to 16 bytes with zeros, except those of Q8_0.
 // kernels/cpu/linear/quants.h has the values.
@@ -96,7 +92,7 @@ constexpr int64_t matrix_bytes(WType type, int64_t rows, int64_t cols) {
          aligned256(rows * row.blocks);
 }
 
-// A matrix that lies so at `at`.
+// Returns a matrix with these parts, from `at` on.
 inline Matrix matrix_at(WType type, int64_t rows, int64_t cols, void* at) {
   const RowParts row = row_parts(type, cols);
   auto* next = static_cast<char*>(at);

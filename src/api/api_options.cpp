@@ -56,7 +56,7 @@ void set_option(const Setting& s, riffle_options& options, const char* value) {
   if (*value && id == "model.chat_template") (void)chat_family_named(value);
   TemplateDate date;
   if (*value && id == "chat.date" && !read_date(value, &date))
-    fail(RIFFLE_BAD_ARGUMENT, "`chat.date`: '%.40s': expected one such as 2026-11-23", value);
+    fail(RIFFLE_BAD_ARGUMENT, "`chat.date`: '%.40s': expected a date such as 2026-11-23", value);
   set_setting_text(s, options.part(s.options), value);
 }
 

@@ -12,7 +12,8 @@ static riffle_status on_scheduler(riffle_scheduler* s, Body&& body) {
 
 namespace {
 
-// A call of the scheduler's may call back; what may not be done from there asks for this.
+// A call of the scheduler may call back. Functions that a callback may not call create one of
+// these.
 class Running {
  public:
   explicit Running(riffle_scheduler* s) : s_(s) {

@@ -17,10 +17,10 @@
 // selection, so chunks matter there).
 //
 // Errors. Error with RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, RIFFLE_DEVICE_LOST or RIFFLE_INTERNAL.
-// Nothing aborts. The device stays usable after all of them except
-// RIFFLE_DEVICE_LOST.
+// Nothing aborts. The device stays usable after all of them except RIFFLE_DEVICE_LOST.
 //
-// Devices. The engine asks no device by name. Member functions below answer the differences.
+// Devices. The engine never asks for a device's name. The member functions below tell how devices
+// differ.
 #pragma once
 #include <cstdint>
 #include <memory>

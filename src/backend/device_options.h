@@ -16,7 +16,7 @@ namespace riffle {
 
 // The options of a context as devices read them.
 struct BackendOptions {
-  // No AUTO or 0 has another meaning, except in `slots`, `isa` and the selection (settled).
+  // AUTO and 0 are replaced by their values, except in `slots`, `isa` and the selection.
   ContextOptions options{};
   const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);  // the host's kernels
   BlockLayout layout;

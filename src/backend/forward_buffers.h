@@ -31,8 +31,8 @@ inline std::vector<ForwardBuffer> forward_buffers(const Config& c, int64_t rows,
   }
   const auto floats = [](int64_t n, int64_t width) { return uint64_t(n) * width * sizeof(float); };
   std::vector<ForwardBuffer> list = {
-      {"queries and what attention gives", floats(rows, q), &ForwardBuffers::q},
-      {"queries and what attention gives", floats(rows, q), &ForwardBuffers::att},
+      {"queries and attention output", floats(rows, q), &ForwardBuffers::q},
+      {"queries and attention output", floats(rows, q), &ForwardBuffers::att},
       {"keys and values", floats(rows, kv), &ForwardBuffers::k},
       {"keys and values", floats(rows, kv), &ForwardBuffers::v}};
   if (scored > 0)

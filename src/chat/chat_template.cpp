@@ -69,7 +69,7 @@ std::vector<ChatMessage> without_blank_end(std::vector<ChatMessage> messages) {
   while (!messages.empty() && messages.back().role == "assistant" && is_blank(messages.back()))
     messages.pop_back();
   if (messages.empty())
-    fail(RIFFLE_BAD_ARGUMENT, "the conversation has no message but an empty one of an assistant");
+    fail(RIFFLE_BAD_ARGUMENT, "the conversation has only empty messages of the assistant");
   return messages;
 }
 
@@ -115,8 +115,8 @@ void check_printed(const SourcedText& text, const std::vector<ChatMessage>& mess
     if (printed[i] || messages[i].role == "assistant") continue;
     if (strip_left(messages[i].content).empty()) continue;
     fail(RIFFLE_BAD_ARGUMENT,
-         "message %zu has role '%.40s', but this model's chat template has no %.40s messages here: "
-         "it prints nothing of it",
+         "message %zu has role '%.40s', but this model's chat template does not print %.40s "
+         "messages here",
          i, messages[i].role.c_str(), messages[i].role.c_str());
   }
 }
@@ -237,8 +237,8 @@ SourcedText ChatTemplate::continued(const Tokenizer& tokenizer,
   } catch (const Error& e) {
     if (e.status() != RIFFLE_BAD_ARGUMENT || n_before == 0) throw;
   }
-  // The template ends with no assistant's message. Its content follows the generation prompt, where
-  // the model would have written it.
+  // The template cannot end with an assistant's message, so its content follows the generation
+  // prompt, where the model would have written it.
   const std::vector<ChatMessage> before(messages.begin(), messages.end() - 1);
   SourcedText text = this->text(tokenizer, before, options);
   const bool in_reasoning = begins_reasoning(text, before);

@@ -11,8 +11,8 @@ struct TemplateDate {
 // "2026-11-23". False if text is no such date.
 bool read_date(std::string_view text, TemplateDate* date);
 
-// Python's strftime, at midnight and in English. Throws TemplateStop for a directive that it has
-// not.
+// Python's strftime, at midnight and in English. Throws TemplateStop for a directive that it does
+// not have.
 std::string date_text(const TemplateDate& date, std::string_view format);
 
 }  // namespace riffle

@@ -315,7 +315,7 @@ std::string name_argument(const Use& u, size_t i) {
 
 Value map(const Use& u) {
   std::vector<Value> out;
-  if (!truth(u.of)) return u.generator({});  // whatever it is: none too
+  if (!truth(u.of)) return u.generator({});  // any false value, none included, gives no items
   if (u.given.list.empty()) {
     const BoundArguments arguments = u.bound({"attribute", "default"}, 1);
     for (const Value& item : items_of(u.of, u.budget)) {
@@ -334,7 +334,7 @@ Value map(const Use& u) {
 
 Value select(const Use& u, bool wanted, bool by_attribute) {
   const size_t at = by_attribute ? 1 : 0;
-  if (!truth(u.of)) return u.generator({});  // whatever it is: none too
+  if (!truth(u.of)) return u.generator({});  // any false value, none included, gives no items
   if (by_attribute && u.given.list.empty())
     template_stop(TemplateStop::FAILED, "filter " + u.name + " has no attribute");
   std::string test;

@@ -155,7 +155,7 @@ class Rendering {
       const Value target = variable(s.text);
       if (!target.is(Value::NAMESPACE)) {
         template_stop(TemplateStop::FAILED,
-                      "it sets an attribute of '" + s.text + "', which is no namespace");
+                      "it sets an attribute of '" + s.text + "', which is not a namespace");
       }
       check_attribute(s.attribute);
       set_entry(&target.name_space().attributes, s.attribute, std::move(value));

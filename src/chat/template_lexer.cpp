@@ -203,7 +203,7 @@ class Lexer {
       }
     }
     if (!std::strchr("+-*/%~<>=()[]{}.,:|;", c) || !c)
-      bad_template(line_, "found the character '%.*s', which is no part of an expression",
+      bad_template(line_, "found the character '%.*s', which is not part of an expression",
                    static_cast<int>(char_bytes(text_, pos)), text_.data() + pos);
     token->text = c;
     return pos + 1;

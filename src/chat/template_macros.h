@@ -7,7 +7,7 @@
 
 namespace riffle {
 
-// One level more of expressions, statements and macros inside each other, until it ends. Throws
+// Counts one more level of nested expressions, statements and macros while it lives. Throws
 // TemplateStop if the stack of a thread is too small.
 struct TemplateDepth {
   explicit TemplateDepth(int& depth) : depth(depth) {

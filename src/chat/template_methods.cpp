@@ -36,7 +36,7 @@ bool is_one_of(std::string_view chars, std::string_view one) {
   return false;
 }
 
-// The last `what`: in quadratic time, which is paid for.
+// Finds the last `what`, in quadratic time, which is charged to the budget.
 size_t find_last(const StringCall& c, std::string_view text, std::string_view what) {
   c.budget.bytes(text.size() / 64 * (what.size() / 64));
   return text.rfind(what);
@@ -266,8 +266,8 @@ Value without_end(const StringCall& c) {
   return prefix ? c.part(end->size(), c.all.size()) : c.part(0, c.all.size() - end->size());
 }
 
-// isdigit() and its like: whether there are characters and all are so; of cased ones, where only
-// they count.
+// isdigit() and the like: true if all characters qualify and there is one; isascii() also if there
+// is none. isupper(), islower() and istitle() look at cased characters only, and need one.
 Value is_all(const StringCall& c) {
   c.bound({});
   const std::string what = c.name.substr(2);

@@ -183,7 +183,7 @@ std::string number_text(const Value& value, const Spec& spec) {
     if (!value.is_number() || (type != 'd' && !value.is_whole()))
       wrong_type("a format", value, "a number");
     if (spec.precision >= 0)
-      template_stop(TemplateStop::UNKNOWN, "it formats a whole number's digits");
+      template_stop(TemplateStop::UNKNOWN, "it formats a whole number with a precision");
     if (!value.is_whole() && !(std::abs(value.real()) < 9.2e18))
       template_stop(TemplateStop::LIMIT, "it makes a number of more than 64 bits");
     const int64_t number =
@@ -364,7 +364,7 @@ SourcedText format_value(const Value& value, std::string_view text, TemplateBudg
   const bool number = value.is_number() && !value.is(Value::BOOL);
   if (number && spec.type == 0) spec.type = value.is(Value::REAL) ? 's' : 'd';
   if (number && spec.type == 's' && spec.precision >= 0)
-    template_stop(TemplateStop::UNKNOWN, "it formats a number so");
+    template_stop(TemplateStop::UNKNOWN, "it formats a number with a precision and no type");
   if (number && spec.type != 's') {
     if (!is_one_of(spec.type, "dxXoeEfFgG%") || (spec.type == 'd' && !value.is_whole()))
       template_stop(TemplateStop::FAILED, "a format has a bad type");
@@ -372,7 +372,8 @@ SourcedText format_value(const Value& value, std::string_view text, TemplateBudg
     return aligned(std::move(out), spec, '>', budget);
   }
   if (!text.empty() && !value.is(Value::STRING) && !number)
-    template_stop(TemplateStop::FAILED, "a format has a specification for no string");
+    template_stop(TemplateStop::FAILED,
+                  "a format has a specification for a value that is not a string");
   if (spec.type && spec.type != 's') template_stop(TemplateStop::FAILED, "a format has a bad type");
   append_text(value, &out, budget);
   return aligned(cut_to(out, spec.precision), spec, number ? '>' : '<', budget);

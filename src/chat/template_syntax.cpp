@@ -60,7 +60,8 @@ class StatementParser {
   }
   void close() const {
     if (tags_[at_].tokens.size() != 1)
-      bad_template(tags_[at_].line, "found more than %s in a tag", first_word(tags_[at_]).c_str());
+      bad_template(tags_[at_].line, "found text after %s, expected the end of the tag",
+                   first_word(tags_[at_]).c_str());
   }
 
   Statement read(const Tag& tag, const std::string& word) {

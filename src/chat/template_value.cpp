@@ -151,8 +151,8 @@ const Value* Value::find(const Value& key) const {
 
 void check_attribute(const std::string& name) {
   if (!name.starts_with('_')) return;
-  template_stop(TemplateStop::FAILED,
-                "it names an attribute of a namespace '" + name + "', with an underscore first");
+  template_stop(TemplateStop::FAILED, "it names the attribute '" + name +
+                                          "' of a namespace, which begins with an underscore");
 }
 
 const char* type_name(const Value& value) {

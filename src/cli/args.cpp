@@ -69,7 +69,8 @@ void add_dry_breakers_flag(CLI::App& app, CommonOptions& o) {
         for (const std::string& one : all) {
           if (one.empty() || (one == "none" && all.size() > 1))
             refuse_value("--dry-sequence-breaker",
-                         "'" + one + "': expected a text" + (one.empty() ? "" : ", or none alone"));
+                         "'" + one + "': expected a text" +
+                             (one.empty() ? "" : "; none cannot be combined with other texts"));
           if (one != "none") o.breakers.push_back(without_escapes(one));
         }
         o.options.set_breakers(o.breakers);

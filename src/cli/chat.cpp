@@ -47,7 +47,7 @@ class Chat {
     say_unread_settings(o_.common);
     say_unread_thinking(model_.get(), o_.common);
     context_ = create_context(model_.get(), o_.common.options, o_.common.quiet);
-    // On a terminal one Ctrl-C too many is soon pressed, and must not cost unsaved text.
+    // On a terminal one Ctrl-C too many is easily pressed, and must not lose unsaved text.
     InterruptGuard guard(context_.get(), editor_.interactive() ? InterruptGuard::EndsBy::TERM
                                                                : InterruptGuard::EndsBy::ANY);
     session_ = create_session(context_.get());
@@ -114,8 +114,8 @@ class Chat {
     return false;
   }
 
-  // Throws if Ctrl-C stopped it: then the chat goes on. Another error comes again, with its text,
-  // when the chat has been left.
+  // Throws only if Ctrl-C stopped it, and the chat goes on. Other errors are reported on leaving,
+  // when saving is tried again.
   void save_before_leaving() {
     try {
       if (unsaved_) keep();

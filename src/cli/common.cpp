@@ -199,7 +199,7 @@ void check_logit_bias(riffle_model* model, const CommonOptions& options) {
 void say_unread_settings(const CommonOptions& options) {
   for (const auto& [setting, flag] : options.selection_flags)
     if (flag.given() && !read_by(*setting, options.options))
-      notice(options.quiet, "%s has no effect: selector %s does not look at it, it is for %s",
+      notice(options.quiet, "%s has no effect: selector %s ignores it; it is for %s",
              flag_of(*setting).c_str(), options.options.text("selector").c_str(),
              joined(setting->selectors).c_str());
 }

@@ -7,9 +7,9 @@
 namespace riffle::cli {
 
 // Terminals send the same key in many forms: xterm, rxvt, the Linux console, tmux and PuTTY differ.
-// Keys that move become the control characters and Meta letters of Emacs. All other sequences (keys
-// of functions, pages and mice, answers of the terminal) are taken from the input whole, so that
-// none of their characters gets into the line.
+// Keys that move become the control characters and Meta letters of Emacs. All other sequences
+// (function and paging keys, mouse events, replies of the terminal) are taken from the input whole,
+// so that none of their characters gets into the line.
 class KeyReader {
  public:
   static constexpr int kNothing = -1;  // no byte came in time

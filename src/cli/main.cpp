@@ -113,7 +113,7 @@ int refuse_usage(const std::string& text, const std::string& command) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("riffle: answers from very long documents on small memory", "riffle");
+  CLI::App app("riffle: answers from very long documents with little memory", "riffle");
   Command chosen;
   add_commands(app, chosen);
   std::vector<std::string> args(argv + 1, argv + argc);
@@ -147,8 +147,8 @@ int main(int argc, char** argv) {
   using namespace riffle::cli;
   if (!hold_closed_streams()) {  // before anything is opened
     std::fprintf(stderr,
-                 "riffle: found a closed stdin, stdout or stderr, expected /dev/null or / to open "
-                 "in its place: %s\n",
+                 "riffle: cannot open /dev/null or / in place of a closed stdin, stdout or stderr: "
+                 "%s\n",
                  std::strerror(errno));
     return EXIT_RUN;
   }

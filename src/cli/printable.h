@@ -11,8 +11,7 @@ namespace riffle::cli {
 // \u001b, so that JSON stays the same JSON:
 //   - C0 controls but \n and \t, DEL, and the C1 controls U+0080 to U+009F. \r\n becomes \n;
 //   - the overrides U+202D and U+202E, the only ones that show letters in another order than the
-//   text's.
-//     Bidirectional marks, embeddings and isolates stay: Arabic and Hebrew text needs them.
+//     text's. Bidirectional marks, embeddings and isolates stay: Arabic and Hebrew text needs them.
 // Bytes that are no UTF-8 become U+FFFD, since terminals with 8-bit controls obey some of them.
 class Printable {
  public:

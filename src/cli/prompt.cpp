@@ -178,7 +178,7 @@ bool is_message(const MessageFlags& flags, const CommonOptions& common, riffle_m
   why.resize(std::min(why.find(';'), why.size()));
   notice(common.quiet,
          "[the prompt is continued as plain text: %s; --chat-template NAME makes it "
-         "a message, --raw says that this is meant]",
+         "a message, --raw confirms plain text]",
          why.c_str());
   return false;
 }

@@ -8,17 +8,17 @@
 namespace riffle::cli {
 
 // A document, from -f FILE or piped in, and -p TEXT after it, on a line of its own: the shipped
-// model was trained to see a document and a question so. With -f, standard input is left alone (-f
-// -: it is the file).
+// model was trained to see a document and a question in this way. With -f, standard input is left
+// alone (-f -: it is the file).
 //
-// With -p, standard input may be anything that the caller happens to have. Then a pipe, a FIFO or a
-// socket is read to its end. It has to send something, or end, within kSilence
-//                                seconds. Scripts, ssh and CI can hand down a pipe that never ends:
-//                                riffle must not hang on it. A document may come late: riffle must
-//                                not answer without it. So silence is an error.
-//   a file, from its beginning   to its end
-//   a file, from further on      not at all: a shell's `while read` loop needs the rest
-//   a terminal, /dev/null        not at all
+// With -p, standard input may be anything that the caller happens to have:
+//   a pipe, a FIFO or a socket   is read to its end; it must send something, or end, within
+//                                kSilence seconds
+//   a file, from its beginning   is read to its end
+//   a file, from further on      is not read: a shell's `while read` loop needs the rest
+//   a terminal, /dev/null        is not read
+// Scripts, ssh and CI can hand down a pipe that never ends: riffle must not hang on it. A document
+// may come late: riffle must not answer without it. So silence is an error.
 struct PromptFlags {
   std::string text, file;
   Flag text_given, file_given;

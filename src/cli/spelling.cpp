@@ -116,11 +116,12 @@ std::string field_of_line(const CLI::App& command, const std::string& flag) {
 [[noreturn]] void refuse_command(const CLI::App& app, const std::string& word) {
   for (const ForeignCommand& c : foreign_commands())
     if (std::find(c.names.begin(), c.names.end(), word) != c.names.end())
-      throw Exit(EXIT_USAGE, "'" + word + "' is no command: " + c.answer);
+      throw Exit(EXIT_USAGE, "'" + word + "' is not a command: " + c.answer);
   Nearest nearest(word);
   for (const CLI::App* sub : commands_of(app)) nearest.add(sub->get_name(), sub->get_name());
   const std::string meant = nearest.meant();
-  throw Exit(EXIT_USAGE, "'" + word + "' is no command, expected a command: " + command_names(app) +
+  throw Exit(EXIT_USAGE, "'" + word +
+                             "' is not a command, expected a command: " + command_names(app) +
                              (meant.empty() ? "" : "; did you mean " + meant + "?"));
 }
 

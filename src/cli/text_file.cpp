@@ -43,9 +43,9 @@ std::string read_all(int fd, const std::string& name) {
 
 void check_text_size(const std::string& name, size_t n) {
   if (n > kMostText)
-    throw Exit(EXIT_RUN, text_of("%s: found more than %zu MiB of text, expected at most that, "
+    throw Exit(EXIT_RUN, text_of("%s: found more than %zu MiB of text, expected at most %zu MiB, "
                                  "since no context holds more tokens; give a shorter text",
-                                 name.c_str(), kMostText >> 20));
+                                 name.c_str(), kMostText >> 20, kMostText >> 20));
 }
 
 void check_no_nul(const std::string& name, std::string_view text) {
@@ -65,8 +65,7 @@ bool is_lfs_pointer(std::string_view text) {
 
 std::string lfs_complaint(const std::string& name) {
   return name +
-         ": found a Git LFS pointer, expected the file itself; git lfs pull, run in its folder, "
-         "fetches it";
+         ": found a Git LFS pointer, expected the file itself; run 'git lfs pull' in its folder";
 }
 
 std::string read_stdin() { return read_all(STDIN_FILENO, "stdin"); }

@@ -17,7 +17,7 @@ void check_no_nul(const std::string& name, std::string_view text);
 
 // Returns whether a text is the few lines that a clone without Git LFS has in a file's place.
 bool is_lfs_pointer(std::string_view text);
-// "NAME: found a Git LFS pointer, expected the file itself; git lfs pull ..."
+// "NAME: found a Git LFS pointer, expected the file itself; run 'git lfs pull' ..."
 std::string lfs_complaint(const std::string& name);
 
 // The first bytes of a regular file, at most n; "" if it is none or cannot be read.

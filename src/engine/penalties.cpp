@@ -71,7 +71,7 @@ std::vector<LogitChange> Penalties::changes(int n_ids) const {
     for (const auto& [token, penalty] : dry_.penalties()) all.push_back({token, 0, 1, penalty});
   std::sort(all.begin(), all.end(),
             [](const LogitChange& a, const LogitChange& b) { return a.token < b.token; });
-  // Each of the four has a token once, so the changes of one token do not meet in one member.
+  // Merges the changes of each token; each of the four sources has it at most once.
   size_t kept = 0;
   for (const LogitChange& c : all) {
     if (c.token >= n_ids) break;

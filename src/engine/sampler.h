@@ -35,12 +35,12 @@ void check_xtc(const Xtc& xtc);
 //
 // Let p be the softmax of the logits at temperature 1. The candidates are the tokens that pass
 // these filters, in this order:
-//   top_k  the k largest; 0: all top_p the fewest of the largest that make up top_p of the tokens
-//   that top_k left, at least one; 1: all
+//   top_k  the k largest; 0: all
+//   top_p  the fewest of the largest that make up top_p of the tokens that top_k left, at least
+//          one; 1: all
 //   min_p  p at least min_p times the largest p; 0: all
-//   XTC    acts on some draws. Let q be the softmax over the tokens that min_p left. If two or more
-//   tokens
-//          have q >= threshold, XTC drops all of these but the last in rank
+//   XTC    acts on some draws. Let q be the softmax over the tokens that min_p left. If two or
+//          more tokens have q >= threshold, XTC drops all of these but the last in rank
 // One is drawn with probability proportional to exp(logit / temperature). Equal logits rank by id,
 // lowest first. temperature 0 takes the first in rank.
 class Sampler {

@@ -134,7 +134,7 @@ void skip_elements(Reader& r, GgufType element, uint64_t count, std::string_view
     for (uint64_t i = 0; i < count; ++i) r.string(kMaxStringBytes, "array string length", key);
   } else if (element == GgufType::ARRAY) {
     if (depth == kMaxArrayDepth)
-      r.fail_field("array", key, "arrays nested deeper", "4 levels at most");
+      r.fail_field("array", key, "arrays nested too deep", "at most 4 levels");
     for (uint64_t i = 0; i < count; ++i) {
       GgufType inner;
       const uint64_t n = read_array_head(r, &inner, key);

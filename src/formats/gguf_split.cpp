@@ -35,7 +35,8 @@ std::string suffix(uint64_t no, uint64_t count) {
                 static_cast<unsigned long long>(count));
 }
 
-// Parts of different models under fitting names: what both say of the model must be the same.
+// Parts of different models may have matching names, so the first part must have all metadata of
+// another part, with the same values.
 void check_same_model(const GgufFile& first, const GgufFile& part) {
   for (const auto& [key, value] : part.metadata) {
     if (key.starts_with("split.")) continue;
@@ -148,8 +149,8 @@ GgufParts open_gguf(const std::string& path) {
   std::vector<GgufFile> parts;
   for (uint64_t i = 0; i < count; ++i) {
     if (!file_exists(names[i])) {
-      throw Error(RIFFLE_IO, names[i] + ": not there, part " + std::to_string(i + 1) + " of " +
-                                 std::to_string(count) + " of a model in parts");
+      throw Error(RIFFLE_IO, names[i] + ": no such file, expected part " + std::to_string(i + 1) +
+                                 " of " + std::to_string(count) + " of a split model");
     }
     out.files.push_back(MappedFile::open(names[i]));
     parts.push_back(parse_gguf(out.files.back()->view()));

@@ -222,7 +222,7 @@ class Compiler {
   OpId add(Op op) {
     if (a_.ops.size() >= kMostOps)
       fail(RIFFLE_UNSUPPORTED,
-           "the grammar: found more than %zu operations, expected at most as many; use fewer "
+           "the grammar: found more than %zu operations, expected at most that many; use fewer "
            "alternatives or shorter texts",
            kMostOps);
     a_.ops.push_back(op);
@@ -408,7 +408,7 @@ class Compiler {
     return next;
   }
 
-  // A trie, so that a list of 100,000 words leaves one way at a time.
+  // A trie, so that only one path at a time is open in a list of 100,000 words.
   OpId words(std::vector<std::string> all, OpId next) {
     if (all.size() == 1) return word(all[0], next);
     std::sort(all.begin(), all.end());

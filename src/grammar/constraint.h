@@ -13,10 +13,10 @@ namespace riffle::grammar {
 
 class Constraint {
  public:
-  // space: whether the first token may have white space before the text that the grammar does not
-  // allow. In many vocabularies the first word begins with a space. A token of nothing but white
-  // space is allowed only by the grammar itself. end_tokens: whether end tokens end the answer
-  // where it is complete. Else they are never allowed.
+  // space: whether the first token may begin with white space that the grammar does not have. In
+  // many vocabularies the first word begins with a space. A token of nothing but white space is
+  // allowed only by the grammar itself. end_tokens: whether end tokens end the answer where it is
+  // complete. Else they are never allowed.
   Constraint(std::shared_ptr<const Grammar> grammar, bool space, ReasoningRule reasoning,
              bool end_tokens);
 

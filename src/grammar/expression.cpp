@@ -48,7 +48,7 @@ Expressions::Expressions() {
 void Expressions::count(size_t bytes) {
   if ((bytes_ += bytes) > kMostBytes || exprs_.size() > kMostExprs)
     fail(RIFFLE_UNSUPPORTED,
-         "the grammar: found more than %zu MB of expressions, expected at most as many",
+         "the grammar: found more than %zu MB of expressions, expected at most that much",
          kMostBytes >> 20);
 }
 

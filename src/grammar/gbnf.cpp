@@ -65,8 +65,9 @@ class Gbnf {
     const std::string name(r_.from(begin));
     if (name.empty()) r_.expected("the name of a rule");
     if (name.size() > kLongestName)
-      r_.fail_at(begin, format("found a name of more than %zu characters, expected at most as many",
-                               kLongestName));
+      r_.fail_at(begin,
+                 format("found a name of more than %zu characters, expected at most that many",
+                        kLongestName));
     return name;
   }
 
@@ -130,10 +131,11 @@ class Gbnf {
 
   ExprId read_group(int depth) {
     if (depth == kDeepest)
-      r_.fail_at(r_.position(),
-                 format("found parentheses nested deeper than %d levels, expected at most as many; "
-                        "use more rules",
-                        kDeepest));
+      r_.fail_at(
+          r_.position(),
+          format("found parentheses nested deeper than %d levels, expected at most that many; "
+                 "use more rules",
+                 kDeepest));
     const size_t begin = r_.position();
     r_.skip("(");
     skip_space(true);
@@ -161,7 +163,7 @@ class Gbnf {
       }
       if (n == kDeepest)
         r_.fail_at(at, format("found more than %d of *, +, ? and {} in a row, expected at "
-                              "most as many; use one {m,n}",
+                              "most that many; use one {m,n}",
                               kDeepest));
       part = e_.repeat(part, min, max);
       skip_space(depth > 0);

@@ -30,14 +30,14 @@ Json parse(std::string_view text) {
     switch (error.kind) {
       case JsonError::TOO_DEEP:
         fail(RIFFLE_UNSUPPORTED,
-             "the schema: found values nested deeper than %zu levels, expected at most as many",
+             "the schema: found values nested deeper than %zu levels, expected at most that many",
              kDeepest);
       case JsonError::KEY_TWICE:
         throw Error(RIFFLE_BAD_ARGUMENT, "found the key \"" + json_string(error.text) +
                                              "\" twice in one object, expected it once");
       case JsonError::TOO_MANY:
         fail(RIFFLE_UNSUPPORTED,
-             "the schema: found more than %zu values, expected at most as many; use a smaller "
+             "the schema: found more than %zu values, expected at most that many; use a smaller "
              "schema",
              kMostValues);
       case JsonError::NUMBER_TOO_LARGE:
@@ -73,7 +73,7 @@ class Schema {
     if (it != rules_.end()) return it->second;
     if (rules_.size() == kMostRules)
       fail(RIFFLE_UNSUPPORTED,
-           "the schema: found more than %zu different subschemas, expected at most as many; use "
+           "the schema: found more than %zu different subschemas, expected at most that many; use "
            "fewer combinations of allOf, anyOf and oneOf",
            kMostRules);
     const uint32_t rule = e_.declare(reader_.place(schemas));
@@ -161,7 +161,7 @@ class Schema {
       if (step > 1000000000000)
         reader_.unsupported(*node.multiples_at,
                             "found values of multipleOf whose common multiple is above 10^12, "
-                            "expected at most that");
+                            "expected at most 10^12");
     }
     const auto& [low, high] = node.range;
     if (low && high && low->value.whole.size() < 16 && high->value.whole.size() < 16) {
@@ -320,7 +320,7 @@ class Schema {
         node.max_properties < (extra == Expressions::kNever ? members.size() : kUnlimited);
     if (limited && node.max_properties > 60000)
       reader_.unsupported(*node.properties_at,
-                          "found maxProperties above 60000, expected at most that");
+                          "found maxProperties above 60000, expected at most 60000");
     if (members.size() > Members::kMost && (min > 0 || limited))
       reader_.unsupported(*node.properties_at,
                           format("found minProperties or maxProperties with %zu properties, "

@@ -72,9 +72,9 @@ class Reading {
 
   std::vector<Way> read_ways(int depth) {
     if (depth > kDeepest)
-      r_.fail_at(
-          r_.position(),
-          format("found groups nested deeper than %d levels, expected at most as many", kDeepest));
+      r_.fail_at(r_.position(),
+                 format("found groups nested deeper than %d levels, expected at most that many",
+                        kDeepest));
     std::vector<Way> ways;
     do read_way(depth, &ways);
     while (r_.skip("|"));
@@ -318,7 +318,7 @@ class Reading {
     }
     if (c >= '0' && c <= '9') back_reference(begin);
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
-      r_.fail_at(begin, std::string("found \\") + c + ", which is no escape; expected " + c);
+      r_.fail_at(begin, std::string("found \\") + c + ", which is not an escape; expected " + c);
     const uint32_t code = r_.code_point();
     return {{code, code}};
   }

@@ -12,11 +12,11 @@
 namespace riffle::grammar {
 namespace {
 
-constexpr int kDeepest = 64;           // schemas in schemas that hold of one value
+constexpr int kDeepest = 64;           // nesting of schemas that apply to one value
 constexpr size_t kMostNodes = 1024;    // alternatives
 constexpr size_t kMostPairs = 200000;  // pairs of branches of oneOf that are compared
 constexpr size_t kMostWork = 3000000;  // schemas looked at, for each alternative
-constexpr int kDeepestTest = 4;        // members of members, for the same
+constexpr int kDeepestTest = 4;  // nesting of members in the test whether two schemas are disjoint
 
 bool known_annotation(const std::string& key) {
   static const std::set<std::string> names = {
@@ -53,8 +53,8 @@ void SchemaReader::note(const Json& schema, const std::string& place) {
   place_bytes_ += place.size();
   if (place_bytes_ > kMostPlaceBytes)
     throw Error(RIFFLE_UNSUPPORTED,
-                "the schema: found names and nesting of more than 64 MiB, expected at most as "
-                "many; use shorter names or less nesting");
+                "the schema: found names and nesting of more than 64 MiB, expected at most that "
+                "much; use shorter names or less nesting");
 }
 
 std::string SchemaReader::place(const AllOf& schemas) const {
@@ -70,7 +70,7 @@ void SchemaReader::unsupported(const Json& schema, const std::string& what) cons
 
 void SchemaReader::too_many_alternatives(const Json& schema) const {
   unsupported(schema,
-              format("found more than %zu alternatives, expected at most as many; use fewer "
+              format("found more than %zu alternatives, expected at most that many; use fewer "
                      "branches of anyOf and oneOf inside of allOf",
                      kMostNodes));
 }
@@ -111,7 +111,7 @@ void SchemaReader::apply(const Json& schema, Nodes* nodes) {
   if (++depth_ > kDeepest)
     unsupported(schema,
                 format("found $ref and allOf nested deeper than %d levels, expected at most "
-                       "as many; write their conditions into one schema",
+                       "that many; write their conditions into one schema",
                        kDeepest));
   for (const auto& [key, value] : schema.members()) {
     if (known_annotation(key) || part_of_others(key)) continue;
@@ -313,9 +313,10 @@ bool SchemaReader::holds(const SchemaNode& node, const Json& value, const AllOf&
     if (n < node.min_length || n > node.max_length) return false;
     const auto& which = node.patterns.empty() ? node.formats : node.patterns;
     if (!which.empty() && !at.empty())
-      unsupported(*which.begin()->second,
-                  "found enum or const together with pattern or format, expected one of both; "
-                  "list the valid values in enum");
+      unsupported(
+          *which.begin()->second,
+          "found enum or const together with pattern or format, expected only one of the two; "
+          "list the valid values in enum");
   } else if (value.is_array()) {
     if (value.size() < node.min_items || value.size() > node.max_items) return false;
     for (size_t i = 0; i < value.size(); ++i)
@@ -357,7 +358,7 @@ bool SchemaReader::disjoint(const SchemaNode& a, const SchemaNode& b, int depth,
     compared_ += listed.values->size() + (other.values ? other.values->size() : 0);
     if (compared_ > kMostCompared)
       unsupported(at,
-                  format("found oneOf with more than %zu values to compare, expected at most as "
+                  format("found oneOf with more than %zu values to compare, expected at most that "
                          "many; use anyOf",
                          kMostCompared));
     std::set<std::string> others;

@@ -123,7 +123,7 @@ void StateCache::reach(OpId op, StackId stack) {
   if (--work_ < 0)
     fail(RIFFLE_UNSUPPORTED,
          "the grammar is too ambiguous here: found more than %lld steps to check a token, expected "
-         "at most as many; use fewer alternatives that begin with the same text",
+         "at most that many; use fewer alternatives that begin with the same text",
          static_cast<long long>(kMostWork));
   if (seen_.add((uint64_t{op} << 32 | stack) + 1)) open_.push_back({op, stack});
 }
@@ -158,7 +158,7 @@ void StateCache::close() {
   if (found_.size() > kMostPlaces)
     fail(RIFFLE_UNSUPPORTED,
          "the grammar is too ambiguous here: found more than %zu ways to read the text, expected "
-         "at most as many; use fewer alternatives that begin with the same text",
+         "at most that many; use fewer alternatives that begin with the same text",
          kMostPlaces);
 }
 

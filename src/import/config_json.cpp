@@ -267,7 +267,7 @@ int original_ctx(const JsonFields& rope, const JsonFields& top, const std::strin
   const int inside = dimension(rope, key, kMost, outside);
   if (fixed > 0 && inside != outside)
     bad_model(rope.file(), where + "." + key, std::to_string(inside),
-              std::to_string(outside) + ", as " + key + " outside is" +
+              std::to_string(outside) + ", as " + key + " outside " + where + " is" +
                   (top.has(key) ? "" : " by default"));
   return inside;
 }

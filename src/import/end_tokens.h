@@ -7,7 +7,7 @@
 
 namespace riffle {
 
-// Returns control tokens that end answers, under any key or none: files do not always name them.
+// Names of control tokens that end answers even if no key of the file names them.
 inline constexpr std::string_view kEndTokenNames[] = {
     "<|eot_id|>",    "<|eom_id|>", "<|im_end|>", "<|end_of_text|>",
     "<|endoftext|>", "<|return|>", "<|call|>"};

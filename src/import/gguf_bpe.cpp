@@ -119,9 +119,8 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf, GgufVocab vocab) {
   spec.where = file;
   if (pre_of(gguf).empty())
     spec.note =
-        "the model's file does not say how its text is cut into words (tokenizer.ggml.pre): it is "
-        "cut as llama.cpp does "
-        "without (\"default\"), perhaps not as the model was trained";
+        "the model's file does not say how its text is cut into words (tokenizer.ggml.pre): "
+        "riffle cuts it as llama.cpp does by default, perhaps not as in training";
   const VocabOptions& options = vocab.options;
   spec.pieces = std::move(vocab.pieces);
   spec.byte_level = true;

@@ -28,7 +28,7 @@ constexpr std::string_view kModelKeys[] = {
 };
 
 constexpr std::string_view kTokenizerKeys[] = {
-    // Read in gguf.cpp and bpe_gguf.cpp; ids of tokens below.
+    // Read in gguf_vocab.cpp and gguf_bpe.cpp; ids of tokens are below.
     "model", "pre", "tokens", "scores", "token_type", "merges", "add_bos_token", "add_space_prefix",
     "remove_extra_whitespaces", "precompiled_charsmap",
     // Keys that change nothing.
@@ -106,8 +106,8 @@ void refuse_unknown_options(const GgufFile& gguf, const Family& family) {
     return holds(kModelKeys, name) || std::ranges::any_of(field::kAll, is_named) ||
            std::ranges::any_of(family.fields, is_named);
   });
-  // Other ids name tokens for uses that riffle has not (padding, filling in the middle); Ollama's
-  // converter writes lists of any.
+  // Other ids name tokens for uses that riffle does not have (padding, filling in the middle);
+  // Ollama's converter writes lists of any.
   refuse_below(gguf, "tokenizer.ggml.", [](std::string_view name) {
     return holds(kTokenizerKeys, name) || name.ends_with("_token_id") ||
            name.ends_with("_token_ids");

@@ -12,7 +12,8 @@ namespace riffle {
 
 namespace {
 
-// The id under key; without the key, that of the control piece spelled so; -1 if there is none.
+// Returns the id under key; without the key, that of the first piece of this type and spelling ("":
+// any); -1 if there is none.
 int special_id(const GgufFile& gguf, const char* key, const std::vector<VocabPiece>& pieces,
                int type, std::string_view spelled) {
   const auto id = gguf.integer(key);
@@ -45,7 +46,7 @@ std::vector<int> end_ids(const GgufFile& gguf, const std::vector<VocabPiece>& pi
   const std::string at_most = "at most " + std::to_string(kMaxTokenIds);
   const auto add = [&](int id, const char* key) {
     if (id < 0 || std::find(ids.begin(), ids.end(), id) != ids.end()) return;
-    if (ids.size() == kMaxTokenIds) bad_model(gguf.file.name, key, "more end tokens", at_most);
+    if (ids.size() == kMaxTokenIds) bad_model(gguf.file.name, key, "too many end tokens", at_most);
     ids.push_back(id);
   };
   add(eos_id, "tokenizer.ggml.eos_token_id");
@@ -78,8 +79,8 @@ bool is_padding(std::string_view text) {
          std::all_of(text.begin() + 4, text.end() - 1, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// Ollama's converter and those of 2023 say of padding that it is user-defined: it would be drawn,
-// and found in text.
+// Ollama's converter and those of 2023 mark padding as user-defined: it would be drawn, and matched
+// in text.
 void mark_padding(std::vector<VocabPiece>& pieces) {
   for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) {
     if (piece->type == VocabPiece::USER_DEFINED && is_padding(piece->text))

@@ -71,8 +71,7 @@ TokenizerConfig tokenizer_settings(const std::string& folder) {
                            : TokenizerConfig();
 }
 
-// tokenizer: set where the files come to nothing but tokenizer.model's, which had to be made to
-// know.
+// tokenizer: set if the vocabulary is only tokenizer.model's: to find out, it had to be made.
 FolderVocab read_vocab(const std::string& folder, const TokenizerConfig& config,
                        const Config& model, std::unique_ptr<Tokenizer>* tokenizer) {
   const std::string sentencepiece = folder + "/tokenizer.model", json = folder + "/tokenizer.json";
@@ -187,7 +186,7 @@ void take_own_template(ModelParts* model) {
   }
 }
 
-// The last norm takes it over.
+// Multiplies the final norm's weights by logit_scale.
 void fold_logit_scale(Draft* draft) {
   const float scale = std::exchange(draft->config.logit_scale, 1.0f);
   if (scale == 1) return;
@@ -210,7 +209,7 @@ std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& p
   if (!parts.chat) take_own_template(&parts);
   if (parts.chat) {
     for (const int32_t id : parts.chat->end_ids(*parts.tokenizer)) add_end_token(id, &draft.config);
-    // Files of gpt-oss may say that <|end|> ends a turn, as it does for others. Its reasoning does.
+    // Files of gpt-oss may say that <|end|> ends a turn. Here it ends the reasoning.
     std::erase(draft.config.eos_ids, parts.chat->reasoning_end_id(*parts.tokenizer));
   }
   return finished(std::move(draft));

@@ -14,7 +14,7 @@ struct Held {
   const std::byte* host = nullptr;  // where to copy from, if it is a miss
   int32_t slot = -1;                // -1: nothing to release
   bool miss = false;
-  bool wait = false;  // another's miss
+  bool wait = false;  // another row is loading the block
   int32_t table =
       0;  // place where a miss is entered once its bytes have arrived: SharedPool::enter
   int64_t entry = 0;

@@ -49,8 +49,8 @@ void HostStore::grow(Size& size) {
   size_t bytes = source_->slab_bytes();
   while (bytes < size.block_bytes) bytes *= 2;
   const size_t blocks = bytes / size.block_bytes, n = size.slabs + 1;
-  // give_back never allocates. By doubling: large allocations wait for a thread that gets pages for
-  // a slab meanwhile.
+  // give_back never allocates. Capacity doubles, since a large allocation waits while a thread gets
+  // pages for a slab.
   if (size.free.capacity() < n * blocks)
     size.free.reserve(std::max(n * blocks, 2 * size.free.capacity()));
   if (slabs_.capacity() == slabs_.size()) slabs_.reserve(std::max<size_t>(1, 2 * slabs_.size()));

@@ -49,8 +49,8 @@ class HostStore {
   // Removes a holder. A block without holders is free. Never allocates.
   void give_back(std::byte* block);
 
-  // Knows n blocks of a size from `data` on, which may only be read and which owner keeps where
-  // they are. The first holder is added by share; with the last holder of all of them the store
+  // Registers n blocks of a size from `data` on, which are read-only and which owner keeps in
+  // place. The first holder is added by share; with the last holder of all of them the store
   // forgets them and lets go of owner. They do not count as in use: the system can take their
   // memory back. The same n blocks may be adopted again. Throws RIFFLE_BAD_SESSION if they overlap
   // other blocks.

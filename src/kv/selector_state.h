@@ -55,7 +55,7 @@ class SelectorState {
   virtual std::string saved_kind() const { return ""; }
   virtual std::string save() const { return ""; }
   // Takes over the bytes that another state of this kind saved for n_tokens. Bytes may be hostile:
-  // false, and the state is good for nothing.
+  // it then returns false, and the state is unusable.
   virtual bool load(std::string_view bytes, int64_t n_tokens) {
     return (void)bytes, (void)n_tokens, false;
   }

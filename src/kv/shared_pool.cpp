@@ -26,7 +26,7 @@ int64_t SharedPool::used() const {
                        [](const auto& word) { return word >> kStampBits != kFreeKey; });
 }
 
-// Stamps of a step that came before a turn of the counter would look new, so they end with it.
+// Stamps from before the counter wraps would look new, so they are cleared when it does.
 void SharedPool::begin_step() {
   if (++now_ >= kMaxStamp) {
     for (auto& word : words_) word = word >> kStampBits << kStampBits;

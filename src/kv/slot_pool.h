@@ -7,8 +7,8 @@
 //   FLUSHING  full, on its way to the host store; pinned
 //   LOADING   promised to a block that is being copied in; pinned
 //   CLEAN     same bytes as in the host store; evictable while its pin count is 0
-//     FREE -fill-> FILLING -seal-> FLUSHING -flushed-> CLEAN -(victim)-> LOADING -loaded-> CLEAN
-//     -drop-> FREE
+//     FREE -fill-> FILLING -seal-> FLUSHING -flushed-> CLEAN -(victim)-> LOADING -loaded->
+//     CLEAN -drop-> FREE
 // Invariants (tested as properties):
 //   used + free = slots; key <-> slot is a bijection; only CLEAN slots without pins are evicted;
 //   eviction never copies; a partition's slots are only given to its own blocks.

@@ -270,9 +270,9 @@ struct Model : ModelParts {
 // it was.
 void materialize(Model& model);
 
-// Only ids below it may be drawn. Beyond are rows of the output that no piece belongs to, and the
-// pieces of type unused at the vocabulary's end, which converters put in for such rows
-// ("[PAD32000]"). An end token is never left out.
+// Returns a bound: only ids below it may be drawn. From it on come rows of the output without a
+// piece, and the pieces of type unused at the vocabulary's end, which converters put in for such
+// rows ("[PAD32000]"). An end token is never left out.
 int drawable_ids(const Model& model);
 
 // progress(done, total) in bytes; returns false to cancel (then Error RIFFLE_ABORTED). May be

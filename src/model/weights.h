@@ -1,5 +1,4 @@
-// From the tensors a file lists to the weights of a Llama: names, shapes and types checked, nothing
-// copied but norms.
+// Makes a Llama's weights from a file's tensors: checks names, shapes and types, copies only norms.
 #pragma once
 #include <string>
 #include <vector>

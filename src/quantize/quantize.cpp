@@ -154,8 +154,8 @@ void take_better(Fit* best, const Fit& other) {
   if (other.error < best->error) *best = other;
 }
 
-// Scale and minimum of 32 values for codes 0..top: grids about the one that spans the values, each
-// with the best scale for its codes; the codes of the best one once more.
+// Finds scale and minimum of 32 values for codes 0..top. Tries grids near the one that spans the
+// values, fits each, then refits the best one to its own codes.
 Fit search_range(const float* x, const float* w, float top) {
   const auto [first, last] = std::minmax_element(x, x + 32);
   const float low = std::min(*first, 0.0f), high = *last;

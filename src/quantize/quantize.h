@@ -14,9 +14,9 @@ class ThreadPool;
 // all of it.
 //
 // Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1 are the canonical ones (the largest value, or both ends, fix the
-// scale), equal to the gguf package's. For the K types scales and minima are searched that minimise
-// the squared error, weighted by rms + |x| of a block, so that large weights are the most exact.
-// F16 and BF16: nearest, ties to even.
+// scale), equal to the gguf package's. For the K types, riffle searches for the scales and minima
+// that minimise the squared error, weighted by rms + |x| of a block, so that large weights are the
+// most exact. F16 and BF16: nearest, ties to even.
 //
 // Errors: RIFFLE_BAD_MODEL for a NaN, an infinity or a value whose scale is beyond f16, naming what
 // (`name`) and where (rows are counted from `first_row`); RIFFLE_BAD_ARGUMENT for cols that are not

@@ -52,7 +52,7 @@ DType type_in_mix(const WeightMix& mix, const NamedTensor& t, const Config& conf
                   bool* fallback) {
   *fallback = false;
   using N = NamedTensor;
-  // A router is small, and which experts it chooses hangs on small differences.
+  // A router is small, and its choice of experts depends on small differences.
   if (t.role == N::VECTOR || t.role == N::ROUTER) return DType::F32;
   DType type = mix.type;
   if (mix.mixed) {

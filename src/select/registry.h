@@ -15,8 +15,8 @@ class SelectorRegistry {
   struct Entry {
     SelectorKind kind = SelectorKind::DENSE;
     std::unique_ptr<Selector> (*make)(const Selection&, int64_t everything_below) = nullptr;
-    // Null: it reads no digests, settings within their ranges go together, an iteration of a row
-    // needs one slot.
+    // Null, in this order: it reads no digests; any settings in range go together; a row's
+    // iteration needs one slot.
     DigestSpec (*digests)(const Selection&) = nullptr;
     void (*check)(const Selection&) = nullptr;
     int64_t (*row_slots)(const Selection&) = nullptr;

@@ -161,7 +161,7 @@ class Selector {
  public:
   virtual ~Selector() = default;
   virtual const char* name() const = 0;
-  // For errors: the name, and what else decides what it needs.
+  // For errors: the name, and the settings on which its needs depend.
   virtual std::string described() const { return name(); }
   // The rule that a GPU's kernels follow. Null: there is none, for the reason that host_only gives,
   // and the selector runs only where the CPU attends.

@@ -21,7 +21,7 @@ class Spellings {
   bool empty() const { return entries_.empty(); }
   // The longest that text begins with, or nullptr.
   const Entry* longest_at(std::string_view text) const;
-  // The id spelled so, or -1.
+  // Returns the id with this spelling, or -1.
   int32_t id_of(std::string_view text) const;
   const std::vector<Entry>& entries() const { return entries_; }
 

@@ -26,9 +26,9 @@ struct NormalizerStep {
 // A step of cutting text into words; merges never cross a word's ends.
 struct SplitStep {
   enum Kind { PATTERN, BYTE_LEVEL, METASPACE } kind = PATTERN;
-  // PATTERN: cut at matches. BYTE_LEVEL: perhaps a space is put before the text, which is then cut
-  // if there is a pattern. METASPACE: spaces become symbol, which is perhaps put before the text;
-  // then text is cut before each symbol (split).
+  // PATTERN: cut at matches. BYTE_LEVEL: optionally a space is put before the text, which is then
+  // cut if there is a pattern. METASPACE: spaces become symbol, which may also be put before the
+  // text; then text is cut before each symbol (split).
   std::optional<SplitPattern> pattern;
   enum Behavior {
     ISOLATED,

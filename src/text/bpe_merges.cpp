@@ -8,8 +8,8 @@ namespace riffle {
 
 namespace {
 
-// Symbols of a word up to which the best pair is searched again after each merge, which is faster
-// than keeping order.
+// Words of at most this many symbols: the best pair is searched for again after each merge, which
+// is faster than keeping the pairs sorted.
 constexpr size_t kShortWord = 20;
 
 uint64_t mixed(uint64_t x) {
@@ -164,7 +164,7 @@ BpeMerge make_merge(const PieceIds& ids, std::string_view left, std::string_view
                                  {merge.result, joined}}) {
     if (id < 0) {
       bad_model(where, std::string(field) + "[" + std::to_string(index) + "]",
-                "\"" + std::string(text.substr(0, 80)) + "\", which is no piece",
+                "\"" + std::string(text.substr(0, 80)) + "\", which is not a piece",
                 "pieces of the vocabulary");
     }
   }

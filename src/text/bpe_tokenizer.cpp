@@ -450,7 +450,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_bpe(BpeSpec spec) {
   }
   if (spec.add_bos && spec.bos_id < 0) {
     bad_model(spec.where, "tokenizer",
-              "texts that begin with a beginning-of-sequence token, but no such token", "one");
+              "no beginning-of-sequence token, which texts must begin with", "one");
   }
   return std::make_unique<BpeTokenizer>(std::move(spec));
 }

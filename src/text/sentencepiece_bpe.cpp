@@ -26,8 +26,8 @@ struct SentencePieceBpe::Symbol {
   bool whole;             // a user-defined piece, which is never joined
 };
 
-// Joins the neighbours whose piece has the best score, the leftmost of equal ones, until none has
-// one.
+// Joins the neighbours that form the piece with the best score (of equal ones the leftmost), until
+// no neighbours form a piece.
 class SentencePieceBpe::Merging {
  public:
   Merging(const SentencePieceBpe& bpe, std::string_view text) : bpe_(bpe) {

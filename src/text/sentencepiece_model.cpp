@@ -243,9 +243,10 @@ void check_nesting(const SentencePieceModel& model, const std::string& where) {
     while (!open.empty() && !text.starts_with(open.back())) open.pop_back();
     open.push_back(text);
     if (open.size() > kMaxNestedUserDefined) {
-      fail(RIFFLE_BAD_MODEL,
-           "%s: more than %zu user-defined pieces begin each other, the longest being %s",
-           where.c_str(), kMaxNestedUserDefined, quoted(text).c_str());
+      fail(
+          RIFFLE_BAD_MODEL,
+          "%s: more than %zu user-defined pieces are prefixes of one another, the longest being %s",
+          where.c_str(), kMaxNestedUserDefined, quoted(text).c_str());
     }
   }
 }

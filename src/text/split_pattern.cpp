@@ -71,7 +71,7 @@ class Translator {
         case '[': set(); break;
         case '(':
           if (++depth > kMaxNesting)
-            refuse("groups nested deeper", "at most " + std::to_string(kMaxNesting));
+            refuse("groups nested too deep", "at most " + std::to_string(kMaxNesting) + " levels");
           group();
           break;
         case ')':
@@ -356,8 +356,8 @@ SplitPattern::SplitPattern(std::string_view pattern, const std::string& file,
                                                 kSpacedLettersPattern, kSpacedPunctuationPattern,
                                                 kPunctuationPattern,   kThreeDigitsPattern};
   const bool known = std::find(std::begin(kKnown), std::end(kKnown), pattern) != std::end(kKnown);
-  // Tried at every space of a run that does not end the text, it would take time by the square of
-  // the run. If it matches at one of them it does at the first.
+  // Tried at every space of a run that does not end the text, it would take quadratic time. If it
+  // matches at one of them it does at the first.
   const std::string_view linear =
       pattern == kTrailingSpacePattern ? std::string_view(R"((?<!\s)\s+$)") : pattern;
   code_ = compile(Translator(linear, file, field).run(), known, file, field);

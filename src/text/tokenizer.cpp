@@ -155,11 +155,11 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
   }
 
-  // Where may text be cut so that the parts' ids are the whole's? At a space that is next to its
-  // left neighbour in no piece: no merge and no user-defined piece can reach across, and BPE's
-  // merges on one side do not see the other. The settings required make the dummy prefix of a part
-  // the same as the space that was cut away; without byte fallback the library would join
-  // neighbouring unknown pieces across the cut.
+  // Text may be cut at a space that no piece has after its left neighbour; the parts' ids are then
+  // the whole's: no merge and no user-defined piece can reach across, and BPE's merges on one side
+  // do not see the other. The settings required make the dummy prefix of a part the same as the
+  // space that was cut away; without byte fallback the library would join neighbouring unknown
+  // pieces across the cut.
   void find_cuts() {
     may_cut_ = model_.bpe && model_.byte_fallback && model_.add_dummy_prefix &&
                model_.escape_whitespaces && !model_.remove_extra_whitespaces &&

@@ -68,7 +68,7 @@ class Tokenizer {
   // Hashes everything that ids depend on besides the spelling of the pieces: their kinds, scores or
   // merges, normalisation, and the split into words.
   virtual uint64_t rules_hash() const = 0;
-  // Id of a control piece spelled so ("<s>"), or -1.
+  // Returns the id of the control piece with this spelling ("<s>"), or -1.
   virtual int32_t control_id(std::string_view piece) const = 0;
 };
 

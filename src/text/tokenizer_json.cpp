@@ -143,8 +143,8 @@ class Reader {
     n_tokens_ = vocab.value().size() + n_added;
     for (const auto& [text, value] : vocab.value().members()) {
       const auto field = [&, &text = text] { return "model.vocab \"" + text.substr(0, 80) + "\""; };
-      // Left out here, as nothing but an added token can be: read_added() looks whether it may lie
-      // there.
+      // Skipped here: only an added token may have such an id, and read_added() checks the ids of
+      // those.
       if (value.is_unsigned() && text == options_.pad_token &&
           value.whole() >= static_cast<uint64_t>(options_.max_vocab)) {
         continue;
@@ -184,7 +184,7 @@ class Reader {
       const Json* id = node.get("id");
       if (!id) bad_model(file_, node.field("id"), "none", "an id");
       // A padding token is often added without a row of the embedding; no text needs it. Nor does
-      // any need Gemma 3's place of an image, which its sizes that take none have too.
+      // any need Gemma 3's image placeholder, which its text-only sizes have too.
       if ((token.text == options_.pad_token || token.text == "<image_soft_token>") &&
           id->is_unsigned() && id->whole() >= static_cast<uint64_t>(options_.max_vocab)) {
         continue;
@@ -249,12 +249,12 @@ class Reader {
   void each_step(const Node& node, const char* members, const Each& each, size_t depth = 0) {
     if (node.string("type") != "Sequence") {
       if (++n_steps_ > 3 * kMaxSteps) {
-        unsupported(file_, node.path(), "more steps",
-                    std::to_string(3 * kMaxSteps) + " at most in the file");
+        unsupported(file_, node.path(), "too many steps",
+                    "at most " + std::to_string(3 * kMaxSteps) + " in the file");
       }
       return each(node);
     }
-    if (depth == 4) unsupported(file_, node.path(), "Sequence nested deeper", "4 levels at most");
+    if (depth == 4) unsupported(file_, node.path(), "Sequence nested too deep", "at most 4 levels");
     const Json& list = node.array(members);
     if (list.size() > kMaxSteps) {
       unsupported(file_, node.field(members), std::to_string(list.size()) + " steps",
@@ -286,8 +286,8 @@ class Reader {
         node.refuse("type", "\"NFC\", \"Prepend\", \"Replace\" or \"Sequence\"");
       }
       if (std::max(step.from.size(), step.to.size()) > kMaxReplaceBytes) {
-        unsupported(file_, node.path(), "a text longer",
-                    std::to_string(kMaxReplaceBytes) + " bytes at most");
+        unsupported(file_, node.path(), "a text too long",
+                    "at most " + std::to_string(kMaxReplaceBytes) + " bytes");
       }
       spec_.normalizer.push_back(std::move(step));
     });

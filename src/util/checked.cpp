@@ -37,8 +37,8 @@ void bad_model(std::string_view file, std::string_view field, std::string_view f
 void refuse_lfs_pointer(std::string_view file, std::string_view text) {
   if (text.starts_with("version https://git-lfs."))
     throw Error(RIFFLE_BAD_MODEL, printable(file, 1000) +
-                                      ": found a Git LFS pointer, expected the file itself; git "
-                                      "lfs pull, run in its folder, fetches it");
+                                      ": found a Git LFS pointer, expected the file itself; run "
+                                      "'git lfs pull' in its folder");
 }
 
 void unsupported(std::string_view file, std::string_view field, std::string_view found,

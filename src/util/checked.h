@@ -40,8 +40,8 @@ T load_unaligned(const void* p) {
   return value;
 }
 
-// Text from a file made fit for a one-line message: other than printable ASCII becomes \xNN, long
-// text is cut.
+// Returns text from a file in a form fit for a one-line message: all except printable ASCII becomes
+// \xNN, and long text is cut.
 std::string printable(std::string_view text, size_t max_bytes = 80);
 
 // "FILE: FIELD: found FOUND, expected EXPECTED" as RIFFLE_BAD_MODEL or RIFFLE_UNSUPPORTED. field

@@ -1,6 +1,6 @@
 #include "util/checksum.h"
 
-// Everything in this file: no library is linked, and the compiler sees the loops.
+// Compiles all of xxHash into this file: no library is linked, and the compiler sees the loops.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

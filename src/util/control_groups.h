@@ -15,9 +15,9 @@ struct ControlGroup {
 };
 
 // Returns the groups that may limit `controller` ("memory", "cpu"): this process's own and all
-// above it, since each of them limits. root: where the file system begins; other than "" for tests.
-// In a container the path may be the one outside of it, with only its end visible, or only the top:
-// a folder that does not exist limits nothing.
+// above it, since each of them limits. root: prefix of all paths; "" except in tests. In a
+// container the path may be the host's, of which only the end or only the top is visible. A folder
+// that does not exist limits nothing.
 std::vector<ControlGroup> control_groups(const std::string& root, std::string_view controller);
 
 // Returns the number at the beginning of a text.

@@ -10,9 +10,8 @@ namespace riffle {
 
 class CpuLimits {
  public:
-  // root: where the file system begins; other than "" for tests. allowed: the numbers of the
-  // processors of the affinity; empty: those of the calling thread, whose affinity new threads
-  // inherit.
+  // root: prefix of all paths; "" except in tests. allowed: the numbers of the processors of the
+  // affinity; empty: those of the calling thread, whose affinity new threads inherit.
   explicit CpuLimits(const std::string& root = "", std::vector<int> allowed = {});
 
   // Returns the number of processors, at least 1. A quota of 1.5 counts as 2: two threads use all

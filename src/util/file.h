@@ -39,8 +39,8 @@ std::string real_path(const std::string& path);
 // Never waits for the writer of a named pipe.
 FileDescriptor open_regular(const std::string& path, struct stat* info);
 
-// Reserves the room of bytes [from, to), so that a full disk is known at once. Not every file
-// system can; then it is met on the way. Throws RIFFLE_IO.
+// Reserves space for bytes [from, to), so that a full disk is known at once. If the file system
+// cannot, a full disk shows only when writing. Throws RIFFLE_IO.
 void reserve_room(int fd, const std::string& path, uint64_t from, uint64_t to);
 
 }  // namespace riffle

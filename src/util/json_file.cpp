@@ -10,10 +10,10 @@ constexpr size_t kMaxValues = 2'000'000;
 [[noreturn]] void refuse(const FileView& file, const char* field, const JsonError& error) {
   switch (error.kind) {
     case JsonError::TOO_DEEP:
-      bad_model(file.name, field, "JSON nested deeper",
-                std::to_string(kMaxDepth) + " levels at most");
+      bad_model(file.name, field, "JSON nested too deep",
+                "at most " + std::to_string(kMaxDepth) + " levels");
     case JsonError::TOO_MANY:
-      bad_model(file.name, field, "more JSON values", std::to_string(kMaxValues) + " at most");
+      bad_model(file.name, field, "too many JSON values", "at most " + std::to_string(kMaxValues));
     case JsonError::KEY_TWICE: bad_model(file.name, error.text, "the JSON key twice", "once");
     default: bad_model(file.name, field, error.text, "JSON");
   }

@@ -10,8 +10,7 @@ namespace riffle {
 
 class MemoryLimits {
  public:
-  // root: where the file system begins; other than "" for tests. A file that cannot be read sets no
-  // limit.
+  // root: prefix of all paths; "" except in tests. A file that cannot be read sets no limit.
   explicit MemoryLimits(std::string root = "");
 
   uint64_t total() const { return total_; }

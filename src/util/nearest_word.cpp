@@ -24,7 +24,7 @@ size_t distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
-// A typed text this much longer than any word means none; the distance takes time by both lengths.
+// A text this much longer than any word means none of them; the time grows with both lengths.
 constexpr size_t kLongest = 64;
 
 }  // namespace

@@ -153,12 +153,12 @@ struct ContextOptions {
   // the GPU, layer by layer. -1: as few as let gpu_mem hold the other weights and an eighth of the
   // KV. Other devices ignore it
   int32_t cpu_experts = -1;
-  // Tokens that a step of an answer may compute ahead: where the last 2 to 4 tokens stood before,
-  // the tokens that followed them there. A token that is then drawn as it was computed needs no
-  // step of its own. Texts are the same as without, for every seed. The number is for all sessions
-  // of a step together. Each token that is computed has a selection of its own, which the
-  // statistics count. RIFFLE_UNSUPPORTED with selectors that choose by earlier steps' choices
-  // (tokenselect, lfps), RIFFLE_BAD_ARGUMENT with synthetic_attention
+  // Number of tokens that a step may compute ahead: those that followed an earlier occurrence of
+  // the last 2 to 4 tokens. If the answer then draws such a token, it needs no step of its own.
+  // Texts are the same as without lookup, for every seed. The number is for all sessions of a step
+  // together. Each token that is computed has a selection of its own, which the statistics count.
+  // RIFFLE_UNSUPPORTED with selectors that choose by earlier steps' choices (tokenselect, lfps),
+  // RIFFLE_BAD_ARGUMENT with synthetic_attention
   int32_t lookup = 0;
   std::optional<SyntheticAttention> synthetic_attention;
   riffle_progress_fn progress = nullptr;

@@ -1,5 +1,5 @@
-// Sums and products of sizes that may be beyond 64 bits. A million sessions of a hundred million
-// tokens are; the largest number is too much for any machine as well.
+// Sums and products of sizes that may exceed 64 bits, such as those of a million sessions of a
+// hundred million tokens. The result is then UINT64_MAX, which no machine has either.
 #pragma once
 #include <cstdint>
 #include <initializer_list>

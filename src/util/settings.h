@@ -56,7 +56,7 @@ struct Setting {
   uint32_t bases;  // selection: bits 1 << BaseSelection: bases with which twilight reads it
 };
 
-// The title under which help has what is there to compare with.
+// Help title of the settings that exist only for comparison.
 inline constexpr const char* kComparisonGroup = "For comparison";
 
 // The table while it is made: rooms of the library add the rows of their own settings.
@@ -67,7 +67,7 @@ class SettingsTable {
   void add(OptionsKind kind, std::span<const Setting> rows);
   // More values, "a|b", of a setting that takes words.
   void add_words(std::string_view id, std::string_view words);
-  // These selectors look at the setting too; bases: of those, if one builds on another.
+  // Adds selectors that read the setting; bases: the bases with which twilight reads it.
   void add_readers(std::string_view id, uint32_t selectors, uint32_t bases);
   std::span<const Setting> rows() const { return rows_; }
 
@@ -90,8 +90,7 @@ std::string nearest_setting(std::string_view name);
 // Numbers, of the struct that the setting is a member of.
 double setting_value(const Setting& setting, const void* options);
 void set_setting(const Setting& setting, void* options, double value);
-// Returns whether a value may be set as it will be held: false for NaN, and for a fraction of an
-// integer.
+// Returns whether the setting can hold this value: false for NaN, or a fraction in an integer.
 bool setting_allows(const Setting& setting, double value);
 
 // The value as text: a word, true or false, a number with all its digits, or the text itself.

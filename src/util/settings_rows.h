@@ -18,7 +18,7 @@ constexpr double number(Enum value) {
 inline constexpr double kMostBlocks = 1 << 20, kMostTokens = 1 << 28, kMostBudget = 1e9,
                         kMostInt = 2147483647.0, kMostBytes = 18446744073709551616.0,
                         kMostFloat = std::numeric_limits<float>::max();
-inline constexpr const char* kShareOrTokens = " (up to 1 a share, above 1 a number of tokens)";
+inline constexpr const char* kShareOrTokens = " (up to 1: a share; above 1: a number of tokens)";
 
 // The titles under which the command line's help has the settings.
 inline constexpr const char *kContext = "Context", *kSelection = "Selection of KV blocks",

@@ -100,7 +100,7 @@ TEST_CASE("refusals name the option, the value and what is accepted") {
       refused(o, "gpu-mem", "12").find("gpu-mem: '12' is 12 bytes, expected a size such as 12G") ==
       0);
   CHECK(refused(o, "weights", "q3").find("q3") != std::string::npos);
-  CHECK(refused(o, "date", "today") == "date: 'today': expected one such as 2026-11-23");
+  CHECK(refused(o, "date", "today") == "date: 'today': expected a date such as 2026-11-23");
   CHECK(refused(o, "temp", nullptr).find("value") != std::string::npos);
   CHECK(refused(o, nullptr, "1").find("name") != std::string::npos);
   CHECK(riffle_options_set(nullptr, "temp", "0") == RIFFLE_BAD_ARGUMENT);

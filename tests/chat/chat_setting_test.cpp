@@ -221,7 +221,7 @@ TEST_CASE("options of a conversation: thinking, reasoning, the date", "[chat]") 
   };
   refused("reasoning-effort", "<|end|>",
           "reasoning-effort: '<|end|>': expected one of low, medium, high");
-  refused("date", "today", "'today': expected one such as 2026-11-23");
+  refused("date", "today", "'today': expected a date such as 2026-11-23");
   refused("thinking", "7", "expected one of default, on, off");
   CHECK(set("date", "") == RIFFLE_OK);
   size_t n = 0;

@@ -417,7 +417,7 @@ TEST_CASE("content is a list of parts where a template reads nothing else", "[ch
               text_of(*tokenizer, ChatTemplate(begin + end), {{"user", "hi", ""}});
             },
             &said) == RIFFLE_BAD_ARGUMENT);
-  CHECK_THAT(said, Catch::Contains("it prints nothing of it"));
+  CHECK_THAT(said, Catch::Contains("chat template does not print"));
 }
 
 TEST_CASE("reasoning effort: a template's variable, which it may have a default for", "[chat]") {
@@ -685,7 +685,7 @@ TEST_CASE("conversations that cannot be are errors that name the message", "[cha
       system{"system", "s", ""};
   for (const ChatTemplate& chat : {ChatTemplate(kInst), ChatTemplate(kChatML), named("llama2")}) {
     refused(chat, {}, "no messages");
-    refused(chat, {{"assistant", " ", ""}}, "no message but an empty one");
+    refused(chat, {{"assistant", " ", ""}}, "only empty messages of the assistant");
   }
   for (const char* name : {"inst", "llama2", "chatml"}) {
     refused(named(name), {assistant, user}, "message 0 has role 'assistant', expected 'user'");

@@ -516,7 +516,7 @@ def errors_file(folder):
           "and nothing else", (good, bad))
     whole, whole_bad = get(out).splitlines(keepends=True), get(errors).splitlines(keepends=True)
     r = riffle(*ARGS, *files, "-m", "/nowhere")
-    check(r.code == 6 and b"10 of 10 lines are there" in r.err and b"nothing is left" in r.err,
+    check(r.code == 6 and b"10 of 10 lines have a record" in r.err and b"nothing is left" in r.err,
           "both count as there", r)
     for kept, kept_bad, torn, torn_bad in (
             (3, 1, b"", b""), (0, 0, b"", b""), (2, 3, b"", b""),

@@ -69,17 +69,17 @@ def goes_on(folder):
         before = b"".join(rows[:kept])
         put(out, before + rest)
         r = riffle(*ARGS, *files, "--max-seqs", "3")
-        check(not kept or f", {kept} lines were there;".encode() in r.err, f"{name}: the summary counts those that were there", r)
+        check(not kept or f", {kept} lines had a record;".encode() in r.err, f"{name}: the summary counts those that were there", r)
         check(r.code == 6 and get(out).startswith(before) and gist(get(out)) == want, f"from {name}: the same output",
               (r, gist(get(out))))
         if kept:
-            check(f"{kept} of 12 lines are there".encode() in r.err, f"from {name}: it says so", r)
+            check(f"{kept} of 12 lines have a record".encode() in r.err, f"from {name}: it says so", r)
         check((b"cut short" in r.err) == bool(rest), f"from {name}: a torn end is told", r)
     other = json.loads(rows[0])
     other["response"]["body"]["model"] = "another"
     put(out, json.dumps(other).encode() + b"\n" + rows[1])
     r = riffle(*ARGS, *files)
-    check(r.code == 6 and f"[{out} has answers of another; the rest are of ".encode() in r.err,
+    check(r.code == 6 and f"[{out} has answers by another; the rest will be by ".encode() in r.err,
           "another model is told", r)
     put(out, whole)
     r = riffle(*ARGS, *files, "-m", "/nowhere")

@@ -112,7 +112,7 @@ def names(_):
     r = riffle("run", "--raw", "-p", "x", "-n", "1", "--host-mem", "64M")
     check(r.code == 0 and b"--host-mem (64.0 MiB), and -c sets another length" in r.err, "a shorter context, with the reason", r)
     r = riffle("run", "--raw", *small, "--selector", "topk", "--epsilon", "0.5", "--budget", "0.2")
-    check(r.code == 0 and r.err.count(b"has no effect") == 1 and b"--epsilon has no effect: selector topk does not look at it, "
+    check(r.code == 0 and r.err.count(b"has no effect") == 1 and b"--epsilon has no effect: selector topk ignores it; "
           b"it is for psa" in r.err, "a setting that the selector does not look at", r)
     r = riffle("bench", "--arrivals", "--cost", "a100", "-q")
     check(one_line_error(r, 2, "a100 is none of h200-8b, a100-8b, a100-lwm-7b"), "an unknown cost model", r)

@@ -38,7 +38,7 @@ def other_files(folder):
     with open(path, "wb") as f:
         f.write(pointer)
     r = riffle("info", "-m", path)
-    check(one_line_error(r, 3, path + ": found a Git LFS pointer, expected the file itself; git lfs pull"), "a pointer", r)
+    check(one_line_error(r, 3, path + ": found a Git LFS pointer, expected the file itself; run 'git lfs pull' in its folder"), "a pointer", r)
     weights = os.path.join(ROOT, "tests/golden/tiny/gemma3.safetensors")
     r = riffle("info", "-m", weights)
     check(one_line_error(r, 3, weights + ": found a safetensors file, expected a GGUF file or the folder that holds"),
@@ -66,7 +66,7 @@ def pointers(folder):
     path = os.path.join(folder, "pointer")
     with open(path, "wb") as f:
         f.write(POINTER)
-    found = "found a Git LFS pointer, expected the file itself; git lfs pull"
+    found = "found a Git LFS pointer, expected the file itself; run 'git lfs pull' in its folder"
     for name, code, args in (("run -f", 1, ["run", "-f", path]), ("run --session", 1, ["run", "-p", "x", "--session", path]),
                              ("info", 1, ["info", path]), ("read", 1, ["read", "-f", path, "-o", path + ".kv"]),
                              ("--json-schema", 1, ["run", "-p", "x", "--json-schema", path]),

@@ -67,7 +67,7 @@ def slips(_):
         first = r.err.decode().splitlines()[0]
         check(one_line_error(r, 2, "See riffle run --help.") and first == "riffle: " + text, text, r)
     r = riffle("rnu", "-p", "x")
-    check(one_line_error(r, 2, "'rnu' is no command", "did you mean run?"), "a slip in a command", r)
+    check(one_line_error(r, 2, "'rnu' is not a command", "did you mean run?"), "a slip in a command", r)
     r = riffle("run", "-p", "-ngl", "-n", "1", "-q", "--raw", *SMALL)
     check(r.code == 0, "a value may look like a flag", r)
 
@@ -144,7 +144,7 @@ def other_spellings(folder):
                 "show": "riffle info", "rm": "-m PATH"}
     for command, word in commands.items():
         r = riffle(command, "llama3")
-        check(one_line_error(r, 2, f"'{command}' is no command", word), f"riffle {command}", r)
+        check(one_line_error(r, 2, f"'{command}' is not a command", word), f"riffle {command}", r)
 
 
 def values(_):

@@ -129,7 +129,7 @@ TEST_CASE("gguf: end tokens in a list", "[gguf]") {
   for (int i = 0; i < 256; ++i) many[i] = i;
   CHECK(ids(5, many).size() == 256);
   many[2] = 256;
-  bad(many, "more end tokens, expected at most 256");  // 2 is eos
+  bad(many, "too many end tokens, expected at most 256");  // 2 is eos
   bad(std::vector<int32_t>(257, 2), "257 ids");
   // So it is with those that a vocabulary names.
   TinyModel tiny = tiny_model(1);

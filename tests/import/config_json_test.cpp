@@ -128,6 +128,6 @@ TEST_CASE("config.json: broken values name the key", "[hf]") {
   expect_config_error(RIFFLE_BAD_MODEL, ", \"hidden_size\": 64", {"hidden_size", "twice"});
   expect_error(RIFFLE_BAD_MODEL, {"JSON"}, [] { config_from_json(view_of("{\"a\": 1e999}")); });
   expect_error(RIFFLE_BAD_MODEL, {"model_type"}, [] { config_from_json(view_of("{}")); });
-  expect_error(RIFFLE_BAD_MODEL, {"deeper"},
+  expect_error(RIFFLE_BAD_MODEL, {"nested too deep"},
                [] { config_from_json(view_of("{\"a\":" + std::string(9999, '['))); });
 }

@@ -205,10 +205,11 @@ TEST_CASE("config.json: the first trained length of Phi-3", "[families][hf]") {
   json["rope_parameters"][key] = 256;  // transformers takes 4096 here, too
   expect_error(RIFFLE_BAD_MODEL,
                {"config.json: rope_parameters." + key + ": found 256, expected 4096, as " + key +
-                " outside is by default"},
+                " outside rope_parameters is by default"},
                [&] { config_of(json); });
   json[key] = 512;
-  expect_error(RIFFLE_BAD_MODEL, {"found 256, expected 512, as " + key + " outside is"},
+  expect_error(RIFFLE_BAD_MODEL,
+               {"found 256, expected 512, as " + key + " outside rope_parameters is"},
                [&] { config_of(json); });
 }
 

@@ -256,8 +256,7 @@ struct World : TokenKv {
 };
 
 // Counts the cuts and forks that could not be where they were to be. shared: the pool is one that
-// its readers manage. Returns how many blocks
-// windows passed.
+// its readers manage. Returns how many blocks windows passed.
 int play(int block_size, int64_t slots, bool per_layer, uint32_t seed, int n_ops, int& unreachable,
          bool shared = false) {
   INFO("blocks of " << block_size << ", " << slots << " slots, seed " << seed);

@@ -37,9 +37,9 @@ inline std::vector<float> attention_of_plan(const Row& row, RowPlan& plan) {
   return o;
 }
 
-// With P the weight of the tokens read, A what they add to the exact o and B what the others do: o
-// - got = B - A (1 - P) / P, |B| <= (1 - P) max|v|, and |o - got| is no more than twice that. Some
-// weight must have been dropped.
+// With P the weight of the tokens read, A what they add to the exact o and B what the others do:
+// o - got = B - A (1 - P) / P, |B| <= (1 - P) max|v|, and |o - got| is no more than twice that.
+// Some weight must have been dropped.
 inline void check_dropped(const Row& row, RowPlan& plan) {
   const int g = row.g, d = row.d, n = static_cast<int>(row.n_tokens);
   const std::set<int> kept = tokens_of_plan(row, plan);

@@ -374,7 +374,7 @@ TEST_CASE("tokenizer.json: damage is told by field", "[tokenizer][bpe]") {
                             json(7), json::array(), json({"h"}), json({"h", 1}), json({"h", ""})}) {
     bad(with("/model/merges/0", merge), {"model.merges[0]", "two pieces"});
   }
-  bad(with("/model/merges/1", "l ?"), {"model.merges[1]", "l?", "no piece"});
+  bad(with("/model/merges/1", "l ?"), {"model.merges[1]", "l?", "not a piece"});
   bad(with("/model/merges/1", "x y"), {"model.merges[1]", "xy"});
   bad(with("/model/merges/1", "zz l"), {"model.merges[1]", "zz"});
   bad(with("/model/unk_token", "<unk>"), {"unk_token", "<unk>"});
@@ -402,7 +402,7 @@ TEST_CASE("tokenizer.json: damage is told by field", "[tokenizer][bpe]") {
       {"special_tokens", "<s>"});
   std::string deep = "{\"model\":";
   for (int i = 0; i < 1000; i++) deep += "{\"a\":";
-  expect_error(RIFFLE_BAD_MODEL, {"nested deeper"}, [&] { from_json(deep); });
+  expect_error(RIFFLE_BAD_MODEL, {"nested too deep"}, [&] { from_json(deep); });
   const std::string whole = small_spec().dump();
   for (size_t n = 0; n < whole.size(); n += 97) {
     expect_error(RIFFLE_BAD_MODEL, {"tokenizer.json"}, [&] { from_json(whole.substr(0, n)); });
@@ -453,7 +453,7 @@ TEST_CASE("tokenizer.json: what riffle does not do is refused by name", "[tokeni
   for (int i = 0; i < 20; i++) many.push_back(step);
   unknown(with("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", many}}), {"20 steps"});
   for (int i = 0; i < 8; i++) step = {{"type", "Sequence"}, {"pretokenizers", {step}}};
-  unknown(with("/pre_tokenizer", step), {"Sequence nested deeper"});
+  unknown(with("/pre_tokenizer", step), {"Sequence nested too deep"});
   unknown(
       with("/pre_tokenizer", {{"type", "Sequence"},
                               {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}}),
@@ -502,7 +502,7 @@ TEST_CASE("regular expressions of tokenizer files: what is not understood is ref
   }
   std::string nested;
   for (int i = 0; i < 5000; i++) nested += "(";
-  refused(RIFFLE_UNSUPPORTED, split_by(nested), {"nested deeper"});
+  refused(RIFFLE_UNSUPPORTED, split_by(nested), {"nested too deep"});
   refused(RIFFLE_UNSUPPORTED, split_by(std::string(100000, 'a')), {"100000 bytes"});
 }
 

@@ -522,7 +522,7 @@ TEST_CASE("hostile vocabularies are errors, and nothing is printed", "[tokenizer
     nested.push_back({std::string(n, 'q'), 0, VocabPiece::USER_DEFINED});
   tokenizer_from_pieces(nested, good, "64 fit")->encode(std::string(1000, 'q'), false, false);
   nested.push_back({std::string(65, 'q'), 0, VocabPiece::USER_DEFINED});
-  expect_bad("nested", nested, good, "begin each other");
+  expect_bad("nested", nested, good, "are prefixes of one another");
   expect_bad("no words", {{"<unk>", 0, 2}}, VocabOptions(), "no normal piece");
 
   // The same through the wire format: every truncation, every single byte changed.

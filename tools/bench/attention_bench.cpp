@@ -2,8 +2,8 @@
 // core reaches.
 //
 //   g++ -std=c++20 -O2 -I. tools/bench/attention_bench.cpp build/libriffle.a -o attention_bench
-//   attention_bench [isa [head_dim [heads_per_kv_head [context]]]]       isa: scalar avx2 avx512
-//   amx
+//   attention_bench [isa [head_dim [heads_per_kv_head [context]]]]
+// isa: scalar, avx2, avx512 or amx
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -1,12 +1,11 @@
-// Studies whether the blocks that a decode step loads could have been loaded earlier. usage:
-// prefetch_study MODEL TEXT TOKENS STEPS SHARE   (make prefetch_study; CPU)
+// Studies whether the blocks that a decode step loads could have been loaded earlier.
+// usage: prefetch_study MODEL TEXT TOKENS STEPS SHARE   (make prefetch_study; CPU)
 //
 // Reads TOKENS tokens of the text, then steps through the next STEPS of them with the selector
 // share. Pools of several sizes, unified and LRU, are simulated meanwhile. For what it misses,
 // three guesses that a GPU could make before the layer's query is known are compared:
 //   near     blocks that held half the share or more in the step before, but not the share (a
-//   second
-//            context with half the share says which)
+//            second context with half the share says which)
 //   next     neighbours, in the text, of the blocks that were read in the step before
 //   layer    blocks that the same KV head of the layer before reads in this step
 // Found: of the missed blocks, those that were guessed. Loaded: blocks that a guess would load, for

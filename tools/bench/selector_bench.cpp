@@ -3,8 +3,7 @@
 // the shipped model's.
 //
 //   make selector_bench && build/selector_bench [--contexts 4096,...] [--steps N] [--only NAME,...]
-//   [--warm]
-//   [--no-stats] [--alpha-table]
+//   [--warm] [--no-stats] [--alpha-table]
 //
 // Recorded: build/attention_stats on riffle-27m-32k-q8_0 (8 layers, 2 KV heads of 4 query heads,
 // head_dim 64) and the book persuasion.txt, 30,000 tokens prefilled, then 64 steps along the text:

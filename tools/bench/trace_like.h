@@ -3,13 +3,11 @@
 //
 // A score is a sum of two parts, each with dimensions of its own:
 //   content  keys follow one another with correlation key_run (so that important tokens lie in
-//   runs); a query is sigma times a
-//            unit-variance vector, of which the share `steady` never changes (the vertical
-//            pattern), and the rest is renewed, each step keeping kDrift of it. Heads of a group
-//            share kShared of theirs. Log-normal weights.
-//   place    keys and queries turn with their positions at RoPE's frequencies: `reach` at distance
-//   0, fading with the
-//            logarithm of the distance (the slash pattern).
+//            runs); a query is sigma times a unit-variance vector, of which the share `steady`
+//            never changes (the vertical pattern), and the rest is renewed, each step keeping
+//            kDrift of it. Heads of a group share kShared of theirs. Log-normal weights.
+//   place    keys and queries turn with their positions at RoPE's frequencies: `reach` at
+//            distance 0, fading with the logarithm of the distance (the slash pattern).
 // sigma, reach, key_run and steady are fitted (selector_bench --fit) to the weight in the top 2%,
 // the weight of the last 16 tokens, the share of top tokens with a near neighbour, and the overlap
 // from step to step.

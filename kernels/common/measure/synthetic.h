@@ -32,8 +32,8 @@ RIFFLE_HOST_DEVICE inline float q8_scale(float scale) { return scale / 127; }
 // (-scale, scale), K types' times a factor of 1/2 to 1.
 //   Q4_0, Q5_0: d = scale / offset. Q4_1, Q5_1: d = scale / (offset - 1/2), m = -scale.
 //   Q4_K, Q5_K: group g of 32 has sub_scale(seed, g) / 2 (5 bits) as scale and minimum alike; d =
-//   d_k(scale, offset - 1/2), dmin = (offset - 1/2) d. Q6_K: groups of 16, sub_scale(seed, g) as
-//   scale, d = d_k(scale, offset) / 2.
+//   d_k(scale, offset - 1/2), dmin = (offset - 1/2) d.
+//   Q6_K: groups of 16, sub_scale(seed, g) as scale, d = d_k(scale, offset) / 2.
 RIFFLE_HOST_DEVICE inline uint32_t few_bits(uint64_t seed, uint64_t i, int bits) {
   return static_cast<uint32_t>(splitmix64_at(seed, i) >> (64 - bits));
 }

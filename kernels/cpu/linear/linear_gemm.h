@@ -15,8 +15,8 @@
 //   pack_bytes, pack       as in GemmKernels
 //   Micro(packed, m, k, scratch)
 //   tile<type>(i, k0, k1, panel, c, ldc, rows, cols)
-//                          c[rows][cols] is set to, or past the first columns of W gets added to
-//                          it, the products of the rows from i on with columns [k0, k1)
+//                          sets c[rows][cols] to the products of the rows from i on with columns
+//                          [k0, k1), or adds them if k0 > 0
 #pragma once
 #include "kernels/cpu/linear/linear_common.h"
 

@@ -23,9 +23,10 @@ namespace {
 //   end(t, part)          t + part; the t of begin
 //   run(code)             vectors of bytes that one part takes, for codes of at most `code`
 //   kFolds                whether codes of 255 are exact, so that small scales fit into codes
-//   to_f32, shift_left<n> A chunk is 32 columns. For a row of activations it has quads of bytes;
-//   the scale; scale times the sum of all, of the first and of the last 16 values; minus these sums
-//   as integers.
+//   to_f32, shift_left<n>
+//
+// A chunk is 32 columns. For a row of activations it has quads of bytes; the scale; scale times the
+// sum of all, of the first and of the last 16 values; minus these sums as integers.
 constexpr int kQuads = 8, kScale = kQuads, kTaken = kScale + 1, kMinus = kTaken + 3,
               kWords = kMinus + 3;
 constexpr int64_t kInt8Depth = 1024;   // columns of W in a panel, which the second cache holds

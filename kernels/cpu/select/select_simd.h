@@ -1,11 +1,13 @@
 // Selection kernels for any vector instruction set. To the vocabulary of kernels/cpu/simd/simd.h, S
 // adds:
 //
-//   kScoreHeads, score_groups<H>   heads [h0, h0+H) of int4_score for a run of groups; the largest
-//   H Fixed, no_fixed, add_fixed(sum, w), total_fixed   64-bit sums of the lanes' weights, each
-//   rounded
-//                                  to units of 2^-30
-//   Whole, no_whole, add_whole(sum, w)   32-bit sums of weights in units of 2^-24
+//   kScoreHeads, score_groups<H>   heads [h0, h0+H) of int4_score for a run of groups;
+//                                  kScoreHeads: the largest H
+//   Fixed, no_fixed, add_fixed(sum, w), total_fixed
+//                                  64-bit sums of the lanes' weights, each rounded to units of
+//                                  2^-30
+//   Whole, no_whole, add_whole(sum, w)
+//                                  32-bit sums of weights in units of 2^-24
 //   total_whole(sums, totals)      the totals of 8 such sums as floats
 #pragma once
 #include "kernels/cpu/attention/attention_simd.h"

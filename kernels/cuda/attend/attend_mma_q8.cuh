@@ -2,8 +2,8 @@
 // memory, and codes become f16 in registers, on their way into the tensor cores.
 //
 // A product's order of dimensions and of tokens is free as long as both operands have the same, so
-// it is chosen such that lanes read words of four codes, and for the banks. With lane % 4 = c: -
-// dimensions: in step s of 16, lane c has those of word 2c + s % 2 + 8 (s / 2) of a key. So a
+// it is chosen such that lanes read words of four codes, and for the banks. With lane % 4 = c:
+//  - dimensions: in step s of 16, lane c has those of word 2c + s % 2 + 8 (s / 2) of a key. So a
 //    step's dimensions share a scale. Queries are laid out likewise (place).
 //  - tokens: lane c has tokens [n/4 c, n/4 (c + 1)) of a block of n. Column i of the scores' tile t
 //    is token n/4 (i / 2) + 2 t + i % 2.

@@ -1,8 +1,7 @@
 // A warp's way through the positions of a row. Its blocks stream through a ring of stages in shared
-// memory: looked up (order
-// -> page table -> word), claimed (compare-and-swap of the slot's word), issued (cp.async from the
-// slot, the tail, or pinned host memory), consumed. Blocks that are known to be needed may be
-// fetched from the host into slots beforehand, together.
+// memory: looked up (order -> page table -> word), claimed (compare-and-swap of the slot's word),
+// issued (cp.async from the slot, the tail, or pinned host memory), consumed. Blocks that are known
+// to be needed may be fetched from the host into slots beforehand, together.
 #pragma once
 #include "kernels/cuda/attend/attend_mma_q8.cuh"
 #include "kernels/cuda/attend/attend_stage.cuh"
@@ -84,8 +83,8 @@ struct AttendMemory {
 // Neighbouring positions go to different CTAs.
 __device__ inline int row_warp(int warp, int cta) { return warp * kRowCtas + cta; }
 
-// Where blocks come from: the pool and host memory, by the tables of the sequence. Another kind of
-// this class gives sources of its own, from position `begin` on.
+// Where blocks come from: the pool and host memory, by the tables of the sequence. A class in its
+// place may give other sources for positions from `begin` on.
 struct FromTables {
   static constexpr int begin = 0;
   __device__ static bool gives() { return false; }

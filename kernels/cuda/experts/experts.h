@@ -34,9 +34,9 @@ struct Place {
 };
 Status group(const Routed* routed, int64_t n_entries, Place* places, cudaStream_t stream);
 
-// Decode. The experts' matrices lie on one another: expert e has rows [e * rows, (e + 1) * rows) of
-// one matrix, where rows is hidden for w1 and w3 and the residual stream's width for w2. w1 and w3
-// have one type. Arithmetic in f32.
+// Decode. The experts' matrices are stacked: expert e has rows [e * rows, (e + 1) * rows) of one
+// matrix, where rows is hidden for w1 and w3 and the residual stream's width for w2. w1 and w3 have
+// one type. Arithmetic in f32.
 struct ExpertsStep {
   const float* x = nullptr;  // [n][w1.cols], normalised
   int64_t n = 0;

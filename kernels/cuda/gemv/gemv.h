@@ -16,14 +16,15 @@ enum class Cores : uint8_t { Best, Tensor, Ordinary };
 
 inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 16;
 
-// Decode: few rows x, bound by reading the weights once (once for 8 rows, but Q8_0 without compute
-// capability 9.0 once for 4, or for fewer where x does not fit shared memory; for 16 those that
-// products of integers take and, where two blocks of a cluster of compute capability 9.0 have the
-// shared memory for it, BF16). The bits of a row of y do not depend on n or on the other rows.
-// Arithmetic in f32; weights are widened. With BF16 weights x goes through tensor cores in two bf16
-// parts, which leaves out at most 2^-18 of a value. With weights of 2 to 6 bits, and with Q8_0 in
-// rows of whole 256 columns, products are of integers: x (times norm) is rounded to 2^-22 of the
-// largest of its group of 32 columns, and a group that is not all finite makes NaN.
+// Decode: few rows x, bound by reading the weights. W is read once for up to 8 rows. With compute
+// capability 9.0 it is read once for up to 16 if tensor cores multiply integers, or, with BF16, if
+// a cluster of two blocks has the shared memory. On ordinary cores Q8_0 is read once for 4; Q8_0
+// and weights of 2 to 6 bits for fewer where x does not fit shared memory. The bits of a row of y
+// do not depend on n or on the other rows. Arithmetic in f32; weights are widened. With BF16
+// weights x goes through tensor cores in two bf16 parts, which leaves out at most 2^-18 of a value.
+// With weights of 2 to 6 bits, and with Q8_0 in rows of whole 256 columns, products are of
+// integers: x (times norm) is rounded to 2^-22 of the largest of its group of 32 columns, and a
+// group that is not all finite makes NaN.
 struct Gemv {
   const float* x = nullptr;  // [n][ldx]
   int64_t ldx = 0;

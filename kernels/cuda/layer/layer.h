@@ -44,9 +44,9 @@ Status glu(Gate kind, const void* gate, const void* up, int64_t count, WType in_
 Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
             int64_t pos0, RopePairs pairs, bool transform, cudaStream_t stream);
 
-// rope.cu: decode. Row i of q [n][ldq] and k [n][ldk] is rotated to position sequences[i].n_tokens
-// - 1 (q in place); k (rotated) and v [n][ldk] are written as KvType into the sequences' tails of
-// this layer.
+// rope.cu: decode. Row i of q [n][ldq] and k [n][ldk] is rotated to the position
+// sequences[i].n_tokens - 1 (q in place); k (rotated) and v [n][ldk] are written as KvType into the
+// sequences' tails of this layer.
 struct RopeAppendStep {
   float* q = nullptr;
   const float *k = nullptr, *v = nullptr;

@@ -8,20 +8,21 @@ namespace riffle::cuda {
 
 // The slot pool as the device sees it (device-side residency). All members point to device memory.
 //   words[slot] = key(table, entry) << 24 | stamp: the owner of the slot, and the step that used it
-//   last. kFreeWord: no owner. page_tables[table][entry] = slot or -1. Rules: a reader (a row's
-//   warp)
-//   may use a slot only after it has found words[slot] to be {its key, now}, or moved it there from
-//   {its key, any stamp} with a compare-and-swap. An evictor may take a slot only by moving
-//   words[slot] from {any key, stamp != now} to {its key, now} with a compare- and-swap; then it
-//   clears the loser's page-table entry with a compare-and-swap (slot -> -1), copies the block in,
-//   and enters itself into its own page table. A slot that a step uses stays for that step. If no
-//   slot is left, the step reads the block from host memory and does not keep it. So the pool never
-//   blocks a step and never changes an answer. A key belongs to one row, or to several: of forks
-//   (prefix_blocks), or of tokens computed ahead (many_rows). So an entry is written only after its
-//   bytes (__threadfence between). A reader that finds a slot stamped now executes a
-//   fence before it reads. If rows miss the same block in one step, each takes a slot. Later
-//   readers find the row that wrote the entry last. The other slots become victims like any unused
-//   slot.
+//   last. kFreeWord: no owner.
+//   page_tables[table][entry] = slot or -1
+//
+// Rules: a reader (a row's warp) may use a slot only after it has found words[slot] to be {its key,
+// now}, or moved it there from {its key, any stamp} with a compare-and-swap. An evictor may take a
+// slot only by moving words[slot] from {any key, stamp != now} to {its key, now} with a
+// compare-and-swap; then it clears the loser's page-table entry with a compare-and-swap (slot ->
+// -1), copies the block in, and enters itself into its own page table. A slot that a step uses
+// stays for that step. If no slot is left, the step reads the block from host memory and does not
+// keep it. So the pool never blocks a step and never changes an answer. A key belongs to one row,
+// or to several: of forks (prefix_blocks), or of tokens computed ahead (many_rows). So an entry is
+// written only after its bytes (__threadfence between). A reader that finds a slot stamped now
+// executes a fence before it reads. If rows miss the same block in one step, each takes a slot.
+// Later readers find the row that wrote the entry last. The other slots become victims like any
+// unused slot.
 struct Pool {
   std::byte* slots = nullptr;  // [n_slots][block_bytes]
   int64_t n_slots = 0;

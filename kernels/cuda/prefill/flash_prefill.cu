@@ -40,7 +40,7 @@ __device__ __forceinline__ int window_begin(const Params& p, int position) {
   return position - p.window + 1;
 }
 
-// Maximum of a row to reckon with: that of a row that has seen no key yet must not meet itself.
+// The maximum to subtract. A row that has seen no key has -inf, and -inf - -inf would be NaN.
 __device__ __forceinline__ float reference(float row_max) { return fmaxf(row_max, -3e38f); }
 
 // Returns the term that a head's sink adds to the sum of a row whose maximum is row_max.

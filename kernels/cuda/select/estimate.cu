@@ -1,6 +1,6 @@
 // Estimates from INT4 keys the log mass that each full block holds for each query head: for the
-// selector share (choose_share.cu), and for others that rank by INT4 keys. In base 2. No KV is read
-// but the tails' keys.
+// selector share (choose_share.cu), and for others that rank by INT4 keys. In base 2. These kernels
+// read no KV except the tails' keys.
 //
 // The codes of a step are read once, so speed depends on the number of bytes in flight and on the
 // number of instructions a block. A warp's ring in shared memory holds the codes of its next
@@ -77,7 +77,7 @@ __device__ inline void prepare_query(const EstimateArgs& a, int row, Query& quer
   }
 }
 
-// The tail has no codes: its keys themselves, for one head a warp. The last warps have the fewest
+// The tail has no codes, so its keys are read, for one head a warp. The last warps have the fewest
 // blocks and come first.
 __device__ inline void score_tail(const EstimateArgs& a, int row, int n_full, int warp, int warps) {
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
@@ -320,7 +320,7 @@ __global__ __launch_bounds__(kThreads) void estimate_kernel(
   if (row_reads_everything(a.step.rule, sequence.n_tokens)) return skip_estimates(a, row);
   const int block_size = a.step.layout.block_size;
   const int n_full = (sequence.n_tokens + block_size - 1) / block_size - 1;
-  // The same in all lanes, which the compiler sees so.
+  // The same in all lanes; the shuffle shows this to the compiler.
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = threadIdx.x % 32, token = lane / 4, part = lane % 4, h = token % kHeads;
   const bool upper = kShared && token >= kHeads;

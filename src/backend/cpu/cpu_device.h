@@ -138,7 +138,7 @@ class CpuDevice : public Device {
   StateShape state_shape_;
   HostKv store_;
   std::unique_ptr<CpuKv> kv_;
-  std::vector<SequenceKv*> stepping_;  // sequences sequences of the current step, each once
+  std::vector<SequenceKv*> stepping_;  // sequences of the current step, each once
   CpuProducts products_;
   CpuExperts experts_;
   StepRequest step_;                // under way

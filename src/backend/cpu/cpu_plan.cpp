@@ -61,7 +61,7 @@ static void add_scratch(const Model& model, const BackendOptions& options, Memor
          product({uint64_t(o.n_threads), sum({products, attention})}));
 }
 
-// Adds what finds blocks, for all sessions, and what an emulated GPU keeps besides.
+// Adds the digests of all sessions, and an emulated GPU's page tables and newest blocks.
 static void add_digests(const KvShape& shape, const BackendOptions& options, MemoryList& list) {
   const ContextOptions& o = options.options;
   const uint64_t blocks = shape.in_blocks(o.n_ctx), sessions = o.n_sessions;

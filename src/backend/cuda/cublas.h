@@ -11,7 +11,7 @@ namespace riffle::cuda {
 
 struct CublasLibrary;
 
-// Tells whether the library can be found; if not, why names the files that were looked for.
+// Tells whether the library can be found; if not, `why` names the files that were looked for.
 bool cublas_available(std::string& why);
 
 // One handle with a workspace of its own, on one stream.

@@ -58,7 +58,7 @@ CudaDevice::CudaDevice(const Model& model, const BackendOptions& options, Thread
 
 std::string CudaDevice::arithmetic() const {
   if (options_.host_expert_layers == 0) return detail();
-  // Not of how many layers: prompts, whose bits it names, are the device's, except for their
+  // Names no number of layers: prompts, whose bits this names, run on the device, except for their
   // experts in chunks of a few tokens.
   return device_.name + ", experts " + options_.host_arithmetic();
 }
@@ -221,7 +221,7 @@ void CudaDevice::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weig
 
 void CudaDevice::sigmoid_gate(float* x, const float* gate, int64_t count) {
   const DeviceScope on = enter();
-  check(riffle::cuda::sigmoid_gate(x, gate, count, compute_), "gating what attention gives");
+  check(riffle::cuda::sigmoid_gate(x, gate, count, compute_), "gating attention's output");
 }
 
 void CudaDevice::softcap(float* x, int64_t count, float cap) {

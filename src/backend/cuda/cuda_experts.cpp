@@ -98,7 +98,7 @@ void CudaDevice::experts_of_host(const LayerWeights& w, float* x, int64_t n) {
   check(combine_rows(expert_rows_.out.as<float>(), expert_rows_.routed.as<Routed>(),
                      expert_rows_.orders.as<int32_t>(), n, config_.experts.n_used, config_.dim, x,
                      false, compute_),
-        "adding what experts give");
+        "adding the experts' output");
 }
 
 // Answers the calls of a recorded step that is running. Without `compute` its results are lost. An
@@ -164,7 +164,7 @@ void CudaDevice::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
   check(experts_down(step, compute_), "multiplying by experts");
   check(combine_rows(step.parts, step.routed, nullptr, n, e.n_used, config_.dim, x, overlap_,
                      compute_),
-        "adding what experts give");
+        "adding the experts' output");
 }
 
 // Calls f(expert, its matrix) for the experts that have rows: [first[k], first[k + 1]). Neighbours
@@ -258,7 +258,7 @@ void CudaDevice::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) {
   });
   check(combine_rows(p.out.as<float>(), p.routed.as<Routed>(), device_from + rows, n, e.n_used, dim,
                      x, overlap_, compute_),
-        "adding what experts give");
+        "adding the experts' output");
 }
 
 }  // namespace riffle::cuda

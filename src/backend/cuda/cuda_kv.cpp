@@ -401,7 +401,7 @@ void CudaKv::learn_pinning() {
   if (pinned() || slabs_->refuses()) return;
   if (must_pin_)
     fail(RIFFLE_OUT_OF_MEMORY,
-         "%s, which `residency` device needs: `residency` auto or host can do without",
+         "%s, but `residency` device needs pinned memory: set `residency` to auto or host",
          why_not_pinned().c_str());
   if (notice_.empty()) notice_ = why_not_pinned() + ": blocks are copied one by one, which is slow";
   if (!streamed()) use_slot_pool();

@@ -97,9 +97,9 @@ void CudaDevice::check_selector(const Selector& selector, const Selection&) cons
   const char* found = why_host_residency(options_.options);
   if (!step_selections().make(*selector.rule())->needs_device() || !found) return;
   fail(RIFFLE_UNSUPPORTED,
-       "`selection.selector` %s needs the GPU to decide residency: %s; without that it runs%s",
+       "`selection.selector` %s needs the GPU to decide residency, but %s: change that%s",
        selector.described().c_str(), found,
-       way_without_codes(", or with ", ", which may lose answers").c_str());
+       way_without_codes(", or use ", ", which may lose answers").c_str());
 }
 
 void CudaDevice::add_index(const Selector& selector, SequenceKv& sequence) {

@@ -16,8 +16,7 @@ namespace riffle::cuda {
 void check(cudaError_t status, const char* what,
            std::source_location where = std::source_location::current());
 
-// Makes a device this thread's own while it lives; then the thread has back the one that its
-// program had chosen.
+// Makes a device current for this thread while it lives, then restores the caller's choice.
 class DeviceScope {
  public:
   explicit DeviceScope(int ordinal);
@@ -39,7 +38,7 @@ struct DeviceInfo {
 // throw.
 int driver_version();
 // The first device (CUDA_VISIBLE_DEVICES chooses which that is), if this build's kernels can run on
-// it; else why names the missing part. Does not throw.
+// it; else `why` names the missing part. Does not throw.
 std::optional<DeviceInfo> find_device(std::string& why);
 
 // Device memory of one context, within a limit (0: none). Must outlive the buffers it gave.

@@ -6,7 +6,7 @@ namespace riffle::cuda {
 
 struct ExpertBuffers {
   Buffer in, scores, routed;  // [rows][dim], [rows][experts.n], [rows][n_used] of Routed
-  Buffer out;                 // [rows * n_used][dim]: what experts give
+  Buffer out;                 // [rows * n_used][dim]: the experts' output
   Buffer places;              // steps: [rows * n_used] of Place
   Buffer sorted, orders;      // prompts: rows by expert, and where each one is
 };

@@ -13,9 +13,9 @@ namespace riffle::cuda {
 
 static constexpr size_t kHugePage = size_t(2) << 20, kSmallestPage = 4096, kSlabsAtOnce = 32;
 static constexpr unsigned kMostThreads = 4;
-// While a slab is being locked (2 ms, up to 20 where the machine's memory is new) most calls of the
-// driver wait, and it hands itself from one that waits to the next: so one slab is locked at a
-// time, and then others' calls have this long.
+// While a slab is being locked (2 ms, up to 20 where the machine's memory is new) most driver calls
+// wait, and the driver's lock passes from one waiter to the next. So slabs are locked one at a
+// time, with this pause for other calls.
 static constexpr std::chrono::milliseconds kBetweenLocks(2);
 static constexpr uint64_t kLeftToOthers = uint64_t(64) << 20;
 

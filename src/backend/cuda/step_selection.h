@@ -17,9 +17,10 @@ class StepSelection {
   virtual ~StepSelection() = default;
 
   const RowRule& rows() const { return rows_; }
-  // Tells whether it reads INT4 keys. Number of bytes that it keeps of a sequence from step to
-  // step, for each layer with an index: n_query numbers are a token's query of all heads.
+  // Tells whether it reads INT4 keys.
   virtual bool codes() const { return false; }
+  // Returns the bytes kept of a sequence between steps for each indexed layer. n_query: numbers of
+  // a token's query, of all heads.
   virtual int64_t kept_bytes(int64_t n_query, int64_t max_blocks) const {
     return (void)n_query, (void)max_blocks, 0;
   }

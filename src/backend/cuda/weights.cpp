@@ -73,8 +73,8 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
   for (const LayerWeights& l : model.weights.layers)
     if (!l.experts.empty() && l.experts[0].w1.type != l.experts[0].w3.type)
       fail(RIFFLE_UNSUPPORTED,
-           "experts whose gate and up matrices have types %s and %s, expected one type on a GPU: "
-           "another file, or `weights` for one type",
+           "found experts' gate and up matrices of types %s and %s, expected one type on a GPU; "
+           "convert them with `weights`",
            dtype_info(l.experts[0].w1.type).name, dtype_info(l.experts[0].w3.type).name);
   double done = 0;
   const double total = static_cast<double>(device_bytes(model));

@@ -57,9 +57,10 @@ size_t AheadFile::load(HeldRecords& held) {
     records_[head.line] = {end_ - line.size() - 1, line.size()};
   }
   if (end_ == 0 && (!regular || damaged > 0 || (s.st_size > 0 && !torn_record(line))))
-    throw Exit(EXIT_RUN, path_ +
-                             " is no file of riffle batch, which keeps answers there until their "
-                             "turn comes: move it away");
+    throw Exit(EXIT_RUN,
+               path_ +
+                   " is not a file of riffle batch, which keeps answers there until their turn "
+                   "comes: move it away");
   loaded_ = std::move(file);
   return damaged;
 }

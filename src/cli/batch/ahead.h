@@ -1,6 +1,6 @@
 // Records that are finished before an earlier line's: they stay in a hidden file next to the output
-// until their turn comes, so that an interruption of any kind loses none of them. Answers only: a
-// line that failed soon fails again.
+// until their turn comes, so that an interruption of any kind loses none of them. Only answers are
+// kept: a failed line soon fails again.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -9,7 +9,7 @@ void set(const Fields& f, const std::string& field, riffle_grammar_kind kind, st
          BatchRequest& request) {
   if (request.grammar)
     f.fail("bad_request",
-           "fields " + request.grammar->field + " and " + field + " are both there, expected one");
+           "fields " + request.grammar->field + " and " + field + " are both given, expected one");
   request.grammar = BatchGrammar{kind, std::move(text), field};
 }
 

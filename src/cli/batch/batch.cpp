@@ -43,9 +43,9 @@ void say_earlier(const BatchInput& input, const BatchOutput& output, const Held&
     notice(quiet, "[%zu finished answers wait for their turn in %s]", ahead,
            output.ahead_path().c_str());
   if (held.n && output.retried() == 0 && input.counted())
-    notice(quiet, "[resuming %s: %zu of %zu lines are there]", name, held.n, input.total());
+    notice(quiet, "[resuming %s: %zu of %zu lines have a record]", name, held.n, input.total());
   else if (held.n && output.retried() == 0)
-    notice(quiet, "[resuming %s: %zu lines are there]", name, held.n);
+    notice(quiet, "[resuming %s: %zu lines have a record]", name, held.n);
 }
 
 void say_order(const BatchOptions& o, const BatchInput& input, const BatchOutput& output,
@@ -106,7 +106,7 @@ int answer_lines(BatchOptions& o, BatchInput& input, BatchOutput& output, const 
   }
   const std::string name = model_name(model.get(), o.common.model_path);
   if (!held.model.empty() && held.model != name)
-    notice(quiet, "[%s has answers of %s; the rest are of %s]", output.name().c_str(),
+    notice(quiet, "[%s has answers by %s; the rest will be by %s]", output.name().c_str(),
            held.model.c_str(), name.c_str());
   BatchProgress progress(context.get(), input.counted() ? input.remaining() : 0, cache.has_value(),
                          quiet);

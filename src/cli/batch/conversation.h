@@ -17,8 +17,8 @@ enum class Fitted {
 struct Conversation {
   ChatPrompt prompt;
   Fitted fitted = Fitted::AS_IS;
-  // The answer goes on with this message, whose text in the prompt this is; none: it is a message
-  // of its own.
+  // continued: the message that the answer continues; none: it is a new one. begun: its text in the
+  // prompt.
   std::optional<size_t> continued{};
   std::string begun{};
 };

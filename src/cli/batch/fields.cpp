@@ -94,7 +94,7 @@ void read_model(const Fields& f, const std::string& field, const JsonIn& value, 
 void read_max_tokens(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   if (std::exchange(body.limited, true))
     f.fail("bad_request",
-           "fields body.max_tokens and body.max_completion_tokens are both there, expected one");
+           "fields body.max_tokens and body.max_completion_tokens are both given, expected one");
   body.request.answer.set("max-tokens", f.integer<int32_t>(field, value, 1, kIntMax));
 }
 
@@ -138,7 +138,7 @@ void read_repeat_penalty(const Fields& f, const std::string& field, const JsonIn
                          Body& body) {
   if (std::exchange(body.penalised, true))
     f.fail("bad_request",
-           "fields body.repeat_penalty and body.repetition_penalty are both there, expected one");
+           "fields body.repeat_penalty and body.repetition_penalty are both given, expected one");
   set_sampling(f, field, value, body, "repeat_penalty");
 }
 // vLLM's, which looks back at everything.
@@ -271,7 +271,7 @@ void read_format(const Fields& f, const std::string& field, const JsonIn& value,
 }
 
 // ---- the table. riffle-batch(1) is the table for users. OpenAI's fields come first, then those of
-// vLLM, then those of llama.cpp. A field that is learned gets HONOURED and a reader in place of
+// vLLM, then those of llama.cpp. To support a field, give it HONOURED and a reader in place of
 // NO_OP.
 constexpr BodyField kFields[] = {
     {{"messages", Use::HONOURED}, read_messages},
@@ -394,7 +394,7 @@ void check_end(const Fields& f, const Body& body) {
     f.fail("bad_request", text_of("field body.%s is %s, but the last message is %s", name,
                                   *value ? "true" : "false",
                                   open ? "an assistant's, which riffle continues"
-                                       : "no assistant's, and riffle answers it"));
+                                       : "not an assistant's, and riffle answers it"));
   };
   differs("continue_final_message", body.continued, open);
   differs("add_generation_prompt", body.generation_prompt, !open);

@@ -105,9 +105,9 @@ RecordHead parse_record(std::string_view record) {
   const JsonIn &line = member("line"), &id = member("custom_id"), &error = member("error"),
                &response = member("response");
   if (!line.is_number_unsigned() || line.get<uint64_t>() == 0)
-    throw std::runtime_error("its member line is no line number");
+    throw std::runtime_error("its member line is not a line number");
   if (!id.is_string() && !id.is_null())
-    throw std::runtime_error("its member custom_id is no string");
+    throw std::runtime_error("its member custom_id is not a string");
   if (error.is_null() == response.is_null())
     throw std::runtime_error("it is neither an answer nor an error");
   head.line = line.get<uint64_t>();

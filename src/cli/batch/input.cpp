@@ -47,7 +47,8 @@ BatchInput::BatchInput(const std::string& path, const Shard& shard, const BatchD
   if (path != "-" && is_lfs_pointer(beginning_of(path, 1024)))
     throw Exit(EXIT_RUN, lfs_complaint(path));
   if (shard.count > 1 && !regular_)
-    throw Exit(EXIT_USAGE, "--shard needs an input that is a regular file; " + name_ + " is none");
+    throw Exit(EXIT_USAGE,
+               "--shard needs an input that is a regular file; " + name_ + " is not one");
   rewind();
 }
 

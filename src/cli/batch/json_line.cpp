@@ -11,7 +11,7 @@ struct Shape {
   size_t values = 1;  // no fewer than there are values and keys
 };
 
-// Looked at outside strings before parsing, so that no parser meets a tower or a desert of
+// Looked at outside strings before parsing, so that no parser meets very deep or very many
 // brackets.
 Shape shape_of(std::string_view s) {
   Shape shape;
@@ -102,7 +102,7 @@ JsonIn parse_object(std::string_view line) {
                      watch.custom_id()};
   }
   if (!watch.twice().empty())
-    throw BatchError{"bad_json", "field " + dump(Json(watch.twice())) + " is there twice",
+    throw BatchError{"bad_json", "field " + dump(Json(watch.twice())) + " is given twice",
                      watch.custom_id()};
   if (!json.is_object())
     fail("bad_json", std::string("is ") + json.type_name() + ", expected an object");

@@ -25,8 +25,8 @@ class PrefixCache {
   // error says why. Throws Exit.
   bool open(riffle_model* model, riffle_context* context, const Options& options);
 
-  // The entry that has most of a prompt's beginning, and `name`, its name; null: none that has
-  // enough more than n_shared tokens of it. Until the next call.
+  // Returns the entry with the longest beginning of a prompt, and its name; null if none has enough
+  // more than n_shared tokens. Valid until the next call.
   riffle_session_file* find(std::span<const int32_t> prompt, size_t n_shared, std::string& name);
   // Notes that the entry that find gave could not be loaded.
   void failed(const std::string& name, riffle_status status, const char* error);

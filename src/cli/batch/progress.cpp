@@ -33,7 +33,7 @@ std::string BatchProgress::summary() const {
   const auto count = [](uint64_t n) { return static_cast<unsigned long long>(n); };
   std::string text = text_of("%zu answers, %zu errors", counts.answers, counts.errors);
   if (counts.earlier) text += text_of(", %zu answers of an earlier run", counts.earlier);
-  if (counts.held) text += text_of(", %zu lines were there", counts.held);
+  if (counts.held) text += text_of(", %zu lines had a record", counts.held);
   text += text_of("; %llu prompt tokens", count(counts.prompt_tokens));
   std::string taken;
   if (counts.reused_tokens) taken = text_of("%llu reused", count(counts.reused_tokens));
@@ -91,11 +91,9 @@ std::vector<std::string> BatchProgress::notices() const {
                     "): " + what);
   };
   add(joined_,
-      "messages of the same role in a row were joined; the model's chat template takes roles by "
-      "turns");
-  add(moved_,
-      "system messages became the user's; the model's chat template does "
-      "not take them as they are");
+      "messages of the same role in a row were joined; the model's chat template requires "
+      "alternating roles");
+  add(moved_, "system messages became user messages; the model's chat template does not take them");
   const auto add_unread = [&](Unread what, const char* text) {
     add(unread_[static_cast<size_t>(what)], text);
   };

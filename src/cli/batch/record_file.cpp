@@ -54,14 +54,15 @@ RecordFile::RecordFile(const std::string& path, const char* flag, const BatchInp
       created_ = false;  // it is the other's now
       throw Exit(EXIT_RUN, path + ": another riffle batch is writing to it");
     }
-    notice(quiet, "[%s cannot be locked (%s): see to it that no other riffle batch writes to it]",
+    notice(quiet, "[%s cannot be locked (%s): make sure that no other riffle batch writes to it]",
            path.c_str(), std::strerror(errno));
   }
   // Whoever held it before may have taken an empty file away between open and lock.
   struct stat now {};
   if (::stat(path.c_str(), &now) != 0 || now.st_ino != stat_.st_ino || now.st_dev != stat_.st_dev) {
     created_ = false;
-    throw Exit(EXIT_RUN, path + ": another riffle batch has just taken it away: run this again");
+    throw Exit(EXIT_RUN,
+               path + ": another riffle batch has just removed it: run this command again");
   }
 }
 

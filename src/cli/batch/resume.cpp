@@ -27,7 +27,7 @@ HeldRecords scan_records(int fd, const std::string& name) {
   std::string line;
   while (reader.next(line) == LineReader::Got::LINE) {
     const auto damaged = [&](const std::string& why) {
-      throw Exit(EXIT_RUN, text_of("%s: line %zu is no record of riffle batch: %s; nothing was "
+      throw Exit(EXIT_RUN, text_of("%s: line %zu is not a record of riffle batch: %s; nothing was "
                                    "changed (--restart begins "
                                    "anew)",
                                    name.c_str(), reader.number(), why.c_str()));
@@ -45,7 +45,7 @@ HeldRecords scan_records(int fd, const std::string& name) {
       damaged(e.what());
     }
     if (!held.by_line.emplace(head.line, HeldRecord{head.custom_id, head.failed}).second)
-      damaged(text_of("line %zu of the input has a record above", head.line));
+      damaged(text_of("line %zu of the input already has a record above", head.line));
     if (head.line < held.last_line) held.in_order = false;
     held.last_line = std::max(held.last_line, head.line);
     held.failed += head.failed;

@@ -35,8 +35,8 @@ constexpr size_t kMaxRecordBytes = size_t{512} << 20;
 // where text should be.
 bool torn_record(const std::string& text);
 
-// The line that the reader, of at most kMaxRecordBytes a line, gave. Throws std::runtime_error with
-// the reason.
+// Parses the reader's current line. Requires: it reads at most kMaxRecordBytes a line. Throws
+// std::runtime_error with the reason.
 RecordHead record_of(const LineReader& reader, const std::string& line);
 
 // The records of an output file, read from its beginning. Throws Exit if it is not such a file.

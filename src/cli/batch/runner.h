@@ -21,8 +21,8 @@ namespace riffle::cli {
 
 class BatchRunner {
  public:
-  // scheduler: options of the scheduler. cache: null: none. All arguments
-  // outlive the runner. Throws Exit. model_name: for the records.
+  // scheduler: options of the scheduler. cache: null: none. All arguments outlive the runner.
+  // Throws Exit. model_name: for the records.
   BatchRunner(riffle_model* model, std::string model_name, riffle_context* context,
               const Options& scheduler, bool unordered, BatchInput& input, BatchOutput& output,
               BatchProgress& progress, PrefixCache* cache);

@@ -20,7 +20,7 @@ static constexpr int kCudaPrefillChunk = 2048;
 static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::string& note) {
   const auto selector = make_selector(r.options.selection);
   const char* const host_only = selector->host_only();
-  // Before a GPU is looked for: no GPU would do.
+  // Checked before looking for a GPU, since none could run this selector.
   if (r.options.device == DeviceKind::CUDA && host_only)
     fail(RIFFLE_UNSUPPORTED,
          "`selection.selector` is %s, which %s: device is cuda, expected cpu or emu",
@@ -68,8 +68,7 @@ void choose_device(const Config& config, ResolvedOptions& r) {
   if (r.device_memory && o.residency == ResidencyKind::DEVICE &&
       (o.evict != EvictRule::LRU || o.pool_per_layer || !o.pin))
     fail(RIFFLE_UNSUPPORTED,
-         "`residency` device has one pool for all layers, evicts the least recently used and needs "
-         "pinned memory");
+         "`residency` device needs one pool for all layers, `evict` lru and pinned memory");
   if (!r.has_pool && (o.slots || o.gpu_mem))
     fail(RIFFLE_BAD_ARGUMENT,
          "device cpu has no slot pool: `slots` and `gpu_mem` need device cuda or emu");

@@ -13,9 +13,8 @@ namespace riffle {
 // heads and head size: kernels cannot do others yet.
 void require_alike(const KvShape& shape, const char* device);
 
-// Settles r.options.device, prefill_chunk, r.has_pool, r.device_memory, r.device_note and
-// r.no_driver. Throws
-// RIFFLE_UNSUPPORTED (the device cannot be used, or not with this selector) or
+// Sets r.options.device, prefill_chunk, r.has_pool, r.device_memory, r.device_note and r.no_driver.
+// Throws RIFFLE_UNSUPPORTED (the device cannot be used, or not with this selector) or
 // RIFFLE_BAD_ARGUMENT (an option that the device does not have).
 void choose_device(const Config& config, ResolvedOptions& r);
 

@@ -396,8 +396,8 @@ static Verdict plan_selection(const Model& model, ResolvedOptions& r, MemoryPlan
   return {};
 }
 
-// The smallest budget of a context whose selector AUTO reads everything while the pool holds it:
-// with less, AUTO is share.
+// The smallest budget of a context that AUTO reads whole because it fits the pool; with less, AUTO
+// is share.
 static uint64_t least_for_share(const Model& model, ResolvedOptions r, uint64_t device_free) {
   MemoryPlan plan{};
   r.everything_below = 0;
@@ -410,7 +410,7 @@ static uint64_t least_for_share(const Model& model, ResolvedOptions r, uint64_t 
 static Verdict plan_length(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                            uint64_t& device_free) {
   // A plan has to show whether the pool holds a context that AUTO would read whole. If it does not,
-  // share has another, whose INT4 keys leave less to the pool.
+  // a second plan is made for share, whose INT4 keys leave less to the pool.
   r.slots = r.options.slots;
   r.lent_slots = 0;
   r.everything_below = dense_is_faster_below(r);

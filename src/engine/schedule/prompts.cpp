@@ -112,7 +112,7 @@ Scheduler::Room Scheduler::make_room(const Request& r, const Donor& donor) {
     const bool full = live() >= static_cast<size_t>(o_.max_seqs);
     if (!full && fits(0)) return Room::FREE;
     if (!full && !decoding_.empty() && !fits(freed_by_kept()))
-      return Room::NONE;  // kept ones would go in vain
+      return Room::NONE;  // dropping the kept sequences would not be enough
     if (const int i = spare(); i >= 0) drop_kept(i);
     else if (!kept_.empty()) return Room::OF_DONOR;
     else if (full || !decoding_.empty()) return Room::NONE;
@@ -138,7 +138,7 @@ bool Scheduler::give_sequence(Request& r, const Donor& donor, bool adopt) {
   return true;
 }
 
-// Ends the first that waits. If memory ran out, it waits again if others hold some.
+// Ends the first waiting request. If memory ran out and other requests hold some, it waits again.
 void Scheduler::begin_failed(const Error& error) {
   std::unique_ptr<Request> failed = std::move(waiting_.front());
   waiting_.pop_front();
@@ -156,7 +156,7 @@ void Scheduler::begin_failed(const Error& error) {
 bool Scheduler::begin_next() {
   while (!waiting_.empty()) {
     if (memory_short_ && !decoding_.empty()) return false;
-    // Before prompts are compared, in every iteration of a full house.
+    // Checked first: comparing prompts takes time, and max_seqs may be reached for many iterations.
     if (live() >= static_cast<size_t>(o_.max_seqs) && (engine_.may_keep_more() || kept_.empty()))
       return false;
     Request& r = *waiting_.front();

@@ -231,7 +231,7 @@ std::vector<Scheduler::Request*> Scheduler::step_together(std::span<Request* con
   return {};
 }
 
-// Gives KV up that can be had again, youngest first. False: there is none but r's own.
+// Gives up KV that can be recomputed, youngest first. Returns false if only r's own is left.
 bool Scheduler::make_memory(const Request& r) {
   if (!kept_.empty()) {
     drop_kept(0);

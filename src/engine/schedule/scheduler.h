@@ -18,8 +18,8 @@
 
 #include "engine/answer.h"
 #include "engine/engine.h"
-#include "engine/step_rows.h"
 #include "engine/schedule/batch_control.h"
+#include "engine/step_rows.h"
 #include "riffle.h"
 #include "util/error.h"
 #include "util/options.h"

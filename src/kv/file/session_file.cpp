@@ -47,8 +47,9 @@ namespace {
 
 // Tokens of a session, at most: what blocks can hold.
 constexpr int64_t kMaxTokens = int64_t(1) << 30;
-// A sparse file of terabytes is free, so its size bounds no memory. These do. An index grows by
-// some 10 KB a save, and saves that would pass a tenth of this write a new file.
+// A sparse file of terabytes costs nothing, so the file's size does not bound memory. These limits
+// do. An index grows by some 10 KB a save, and saves that would pass a tenth of this write a new
+// file.
 constexpr uint64_t kMaxIndex = uint64_t(1) << 30, kMaxState = uint64_t(4) << 30;
 constexpr uint64_t kPiece = uint64_t(1) << 20;  // bytes whose checksum is made at a time
 
@@ -92,7 +93,7 @@ class Reader {
       bad(field, format("bytes up to %llu", static_cast<unsigned long long>(offset + n)),
           format("a file of %llu", static_cast<unsigned long long>(source_.size)));
     if (!source_.read(offset, to, n))
-      throw Error(RIFFLE_IO, source_.name + ": the file has become shorter while it was read");
+      throw Error(RIFFLE_IO, source_.name + ": the file was shortened while it was read");
   }
 
   // A page whose checksum is right.
@@ -400,7 +401,7 @@ SessionFile::~SessionFile() {
 
 void SessionFile::read(uint64_t offset, void* to, uint64_t bytes) const {
   if (!source_.read(offset, to, bytes))
-    throw Error(RIFFLE_IO, path() + ": the file has become shorter while it was read");
+    throw Error(RIFFLE_IO, path() + ": the file was shortened while it was read");
 }
 
 std::string SessionFile::read(const FileRun& run) const {

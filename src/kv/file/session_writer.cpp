@@ -422,8 +422,8 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
-// A file that goes away unless it is renamed, if the process is killed too: where the system can,
-// it has no name until it is whole.
+// A file that disappears unless it is renamed, even if the process is killed: where the system can,
+// it has no name until it is complete.
 class Temporary {
  public:
   explicit Temporary(const std::string& path) : folder_(folder_of(path)) {

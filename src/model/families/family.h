@@ -43,8 +43,8 @@ struct Family {
   bool qkv_bias = false;      // q, k and v always have biases
   bool bias_fields = false;   // config.json's attention_bias and mlp_bias say which there are
   bool partial_rope = false;  // a part of each head may be rotated
-  // config.json's original_max_position_embeddings is outside the parameters of RoPE and overrides
-  // theirs, and this is its default; 0: it is in either place, by default n_ctx.
+  // Default of an original_max_position_embeddings outside the RoPE parameters, which overrides
+  // theirs; 0: it may be in either place, and its default is n_ctx.
   int original_ctx_default = 0;
   bool yarn_truncated = true;  // RopeScaling::truncated in GGUF, which has no field for it
   // GGUF: with YaRN, rope.scaling.attn_factor is the whole attention factor, not a factor on the

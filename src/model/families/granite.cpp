@@ -1,7 +1,7 @@
 // Granite 3 and dense Granite 4 (IBM): a Llama with four scales: of embeddings, of the outputs that
 // layers add to the residual stream, of attention scores, of logits. Folders of Granite 4.0 are of
-// a kind that may have state space layers and experts (granitemoehybrid). Those without are
-// Granites with other names.
+// a kind that may have state space layers and experts (granitemoehybrid). A folder without them is
+// a Granite with other names of fields and tensors.
 #include <cmath>
 
 #include "model/families/family.h"

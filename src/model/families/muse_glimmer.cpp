@@ -52,7 +52,7 @@ void describe_gguf_layers(const Fields& f, int window, Config* c) {
               format("shape [%d][%d]", c->vocab_size, c->dim));
   if (c->ropes[0].scaling.type != RopeScaling::NONE)
     unsupported(f.file(), f.name_of(kScaling), "\"" + f.string(kScaling).value_or("none") + "\"",
-                "\"none\" and no factors: programs disagree which layers they are for");
+                "\"none\" and no factors: programs disagree about the layers that they apply to");
   c->ropes[0].theta = positive(f, kLocalBase, 1e15, c->ropes[0].theta);
   for (LayerConfig& layer : c->layers) layer.rope = layer.window > 0 ? 0 : 1;
 }

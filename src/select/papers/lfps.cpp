@@ -440,9 +440,9 @@ class Lfps : public Selector {
 
   // Scores the sinks and scratch.ids, and keeps there (ascending) the `keep` best of the latter and
   // those from first_recent on. scores, with n = kSinks + candidates: for each head at h * n the
-  // sinks' scores, then e^(score
-  // - top) of the tokens kept; after all heads the kept tokens' weights: softmax over them, mean of
-  //   the heads. sums: for each head top, sum. rows: the sinks' keys, the kept tokens' keys.
+  // sinks' scores, then e^(score - top) of the tokens kept; after all heads the kept tokens'
+  // weights: softmax over them, mean of the heads. sums: for each head top, sum. rows: the sinks'
+  // keys, the kept tokens' keys.
   static void score(const Row& row, const Keys& keys, const cpu::GatherKernels& gather,
                     Scratch& scratch, int64_t keep, int32_t first_recent) {
     const int g = row.g;

@@ -20,7 +20,8 @@
 //               the context grew by a tenth without an active step, or was cut.
 //   candidates  are marked in bitmaps over positions (16 KB each at 128K tokens), which merge
 //               neighbours and duplicates of both tables.
-//   undo the last update, so that truncate can take back a step that failed. clang-format on
+//   undo        the last update, so that truncate can take back a step that failed.
+// clang-format on
 #pragma once
 #include <cstdint>
 #include <span>

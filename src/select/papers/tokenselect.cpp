@@ -2,13 +2,14 @@
 // between the first tokens and the last ones; README.md has the method. [P] as in the paper, [C] as
 // in its released code, [I] our own choice.
 //
-//   list = [0, init) + the select_tokens with the most votes of [init, N - local) + [N - local, N)
-//   [P] vote: each head's softmax over the candidates of q.k, not divided by sqrt(d) [P, C]; summed
-//   over heads  [P] Selection Cache [P, Algorithm 1]: a query that is close to the one that
-//   selected (cosine >= threshold) uses that selection again. The window's left edge stays with it,
-//   so that no token falls between the two parts, and after kMaxReuse tokens the next step selects
-//   again [I]. The paper's head j of Hq reads KV head j div g; its code's j mod Hkv is a mistake
-//   there.
+//   list  [0, init), the select_tokens with the most votes of [init, N - local), [N - local, N) [P]
+//   vote  each head's softmax over the candidates of q.k, not divided by sqrt(d) [P, C]; summed
+//         over heads [P]
+//
+// Selection Cache [P, Algorithm 1]: a query that is close to the one that selected (cosine >=
+// threshold) uses that selection again. The window's left edge stays with it, so that no token
+// falls between the two parts, and after kMaxReuse tokens the next step selects again [I]. The
+// paper's head j of Hq reads KV head j div g; its code's j mod Hkv is a mistake there.
 #include "select/papers/tokenselect.h"
 
 #include <algorithm>

@@ -94,7 +94,7 @@ TEST_CASE("cuda: residency device without pinned memory is refused before the pr
   const Prefill p = prefill(r, r.session(), some_tokens(2000, 3));
   CHECK(p.status == RIFFLE_OUT_OF_MEMORY);
   CHECK(p.done == 0);
-  CHECK_THAT(p.error, Catch::Contains("which residency device needs"));
+  CHECK_THAT(p.error, Catch::Contains("but residency device needs pinned memory"));
 }
 
 TEST_CASE("cuda: pinning that is refused later ends a prompt that needs it", "[cuda][pin]") {

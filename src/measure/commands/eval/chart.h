@@ -1,7 +1,5 @@
-// Line charts as SVG text, for the report of `riffle eval --compare`. Colours are CSS variables
-// --c0 ... --c7 and
-// --ink,
-// --grid, --page of the page around them.
+// Line charts as SVG text, for the report of `riffle eval --compare`. Colours are CSS variables of
+// the page around them: --c0 ... --c7, --ink, --grid and --page.
 #pragma once
 #include <string>
 #include <vector>

@@ -83,7 +83,7 @@ void check_fields(const std::vector<List>& lists, const std::vector<Setting>& se
     const bool read = std::any_of(settings.begin(), settings.end(),
                                   [&](const Setting& s) { return cli::read_by(f, s.selection); });
     if (!cli::known_to(f, selector))
-      throw Exit(EXIT_USAGE, text_of("%s is no field of %s, but of %s", f.spec.c_str(),
+      throw Exit(EXIT_USAGE, text_of("%s is not a field of %s, but of %s", f.spec.c_str(),
                                      selector.c_str(), joined(f.selectors).c_str()));
     if (!read)
       throw Exit(EXIT_USAGE, text_of("%s is a field of %s with base %s alone", f.spec.c_str(),
@@ -173,7 +173,7 @@ std::vector<Setting> parse_specs(const std::string& text, const SelectionFlags& 
               list));
     if (!g.read)
       throw Exit(EXIT_USAGE,
-                 text_of("%s: no setting of %s looks at it, it is for %s",
+                 text_of("%s: no setting of %s reads it; it is for %s",
                          cli::flag_of(*g.flag).c_str(), list, joined(g.flag->selectors).c_str()));
     if (!g.used)
       throw Exit(EXIT_USAGE, text_of("%s: all settings of %s that look at it set %s themselves%s",

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
         xtc_probability: float  # probability that a draw leaves out the likeliest tokens; 0: off
         xtc_threshold: float  # only the least likely of the tokens this probable stays
         dry_multiplier: float  # tokens that continue a repetition become less likely; 0: off
-        dry_base: float  # factor of DRY's penalty for each token that a repetition is longer
-        dry_allowed_length: int  # tokens of the shortest repetition that has a penalty
+        dry_base: float  # factor on DRY's penalty for each further token of a repetition
+        dry_allowed_length: int  # length in tokens of the shortest repetition that is penalised
         dry_penalty_last_n: int  # where DRY looks for repetitions; -1: everywhere
         dry_sequence_breakers: Sequence[str]  # texts that end a repetition; [] for none
         # token: what is added to its logit; -inf forbids the token
