@@ -1,7 +1,7 @@
 // Command-line flags that subcommands share, and the list of subcommands.
 //
 // A subcommand lives in one file and registers itself:
-//     void add_info(CLI::App& app, Command& chosen) {
+//     void add_eval(CLI::App& app, Command& chosen) {
 //       auto o = std::make_shared<EvalOptions>();  // holds a CommonOptions
 //       CLI::App& command = add_command(app, "eval", "...");
 //       add_common_flags(command, o->common, CONTEXT_FLAGS | SELECTION_FLAGS);

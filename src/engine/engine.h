@@ -206,8 +206,8 @@ class Engine {
   // the reports.
   void set_row_report(ReportRow report, bool coverage);
   void request_abort(bool abort) { abort_.store(abort, std::memory_order_relaxed); }
-  // Returns true once for each request.
   Progress stoppable(const Progress& progress);
+  // Returns true once for each request.
   bool take_abort() { return abort_.load(std::memory_order_relaxed) && abort_.exchange(false); }
 
   const Model& model() const { return model_; }

@@ -55,9 +55,4 @@ void Lookup::propose(std::span<const int32_t> held, int32_t next, int64_t most,
   }
 }
 
-std::unique_ptr<Proposer> make_proposer(int most_ahead) {
-  if (most_ahead == 0) return nullptr;
-  return std::make_unique<Lookup>();
-}
-
 }  // namespace riffle

@@ -13,11 +13,7 @@ namespace riffle {
 struct Scheduler::Request {
   uint64_t id = 0;
   std::vector<int32_t> prompt;
-  std::vector<std::string> stops, breakers;
-  std::vector<const char*> stop_pointers, breaker_pointers;
-  std::vector<riffle_logit_bias> logit_bias;
   GenerateOptions options{};
-  riffle_grammar grammar;  // target of options.grammar, if it is set
   std::optional<Answer> answer;
   std::unique_ptr<Proposer> proposer;
   std::unique_ptr<Sequence> sequence;
