@@ -55,7 +55,7 @@ struct SequenceKv {
   // Keys are held as before RoPE, since their positions are those in the attended list. Otherwise
   // they are rotated to their positions in the text.
   bool unrotated = false;
-  std::unique_ptr<DeviceKv> device;          // null on the CPU
+  std::unique_ptr<DeviceKv> device;          // null on device cpu
   std::unique_ptr<SelectorState> selection;  // null until a selector needs one
   // Null until a step asks for it, and on devices that count it themselves.
   std::unique_ptr<WorkingSet> working_set;

@@ -1,5 +1,5 @@
-// The one error style inside the library: throw Error; api/api.cpp turns it into riffle_status +
-// text at the border.
+// The one error style inside the library: throw Error. At the border, guarded (api/api_handles.h)
+// turns it into a riffle_status and a text.
 #pragma once
 #include <cstdarg>
 #include <stdexcept>

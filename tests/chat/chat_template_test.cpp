@@ -696,7 +696,7 @@ TEST_CASE("conversations that cannot be are errors that name the message", "[cha
   refused(named("chatml"), {system}, "last message");
   // An own template says what it takes; what it drops without a word is an error.
   CHECK(text_of(*tokenizer, ChatTemplate(kChatML), {user, user}).size() > 20);
-  refused(ChatTemplate(kInst), {system, user}, "no system messages");
+  refused(ChatTemplate(kInst), {system, user}, "does not print system messages");
   refused(ChatTemplate("{{ messages[0].content }}"), {user, assistant, user}, "message 2");
   CHECK(text_of(*tokenizer, ChatTemplate(kInst), {{"system", " \n", ""}, user}) ==
         "<s>[INST] u [/INST]");

@@ -107,7 +107,7 @@ def commands(folder):
     check(r.code == 1 and b"found 'hard', expected on, off, low, medium or high" in r.err, "/think with another word", r)
 
     r = riffle(*args, stdin=b"/system You are a pirate.\nHello.\n")
-    check(r.code == 1 and r.out == first and b"no system messages" in r.err, "/system is refused where the template has none", r)
+    check(r.code == 1 and r.out == first and b"does not print system messages" in r.err, "/system is refused where the template has none", r)
     vicuna = ["--chat-template", "vicuna"]
     r = riffle(*args, *vicuna, stdin=b"/system You are a pirate.\nHello.\n/clear\nHello.\n/system\n/clear\nHello.\n")
     pirate, plain = answer("Hello.", *vicuna, "--system", "You are a pirate."), answer("Hello.", *vicuna)

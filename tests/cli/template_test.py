@@ -29,7 +29,7 @@ def with_a_template(_):
     check(r.out == chat.out, "a template by name", r)
     system = riffle(*ASK, "--system", "Be brief.")
     same = riffle(*ASK, "--system", "Be brief.", "--chat")
-    check(one_line_error(system, 1, "no system messages") and system.err == same.err,
+    check(one_line_error(system, 1, "does not print system messages") and system.err == same.err,
           "--system implies --chat; what the template drops is an error", (system, same))
     for more in (["--chat"], ["--system", "x"], ["--chat-template", "inst"], ["--think"],
                  ["--no-think"]):

@@ -96,7 +96,7 @@ class CudaDevice : public Device {
   void run_host_experts(const LayerWeights& weights, int64_t n);
   void answer_calls(bool compute);
   void route_rows(const LayerWeights& weights, const float* x, int64_t n, bool prompt,
-                  Experts& experts);
+                  const Experts& experts, float* scores);
   template <class F>
   void each_expert(const LayerWeights& weights, Tensor ExpertWeights::*which,
                    std::span<const int64_t> first, WType type, F&& f);

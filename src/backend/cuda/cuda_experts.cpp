@@ -37,12 +37,13 @@ void CudaDevice::reserve_host_experts(int64_t n) {
   step_memory_.moved();
 }
 
-// experts.in: x normalised; experts.routed: the experts that each row goes through. The router's
-// operands are f32 in a prompt too, so that a token's experts do not depend on rounding.
+// experts.in: x normalised; experts.routed: the experts that each row goes through; scores: the
+// router's, on the device. The router's operands are f32 in a prompt too, so that a token's experts
+// do not depend on rounding.
 void CudaDevice::route_rows(const LayerWeights& w, const float* x, int64_t n, bool prompt,
-                            Experts& experts) {
+                            const Experts& experts, float* scores) {
   const ExpertsConfig& e = config_.experts;
-  float *in = experts.in.as<float>(), *scores = experts.scores.as<float>();
+  auto* const in = experts.in.as<float>();
   const float* norm = weights_.vector(w.ffn_norm);
   const Matrix& router = weights_.matrix(w.router);
   Route r;
@@ -86,7 +87,7 @@ void CudaDevice::run_host_experts(const LayerWeights& w, int64_t n) {
 // finds there. A recorded step waits on the device for answer_calls; else this thread waits for the
 // device.
 void CudaDevice::experts_of_host(const LayerWeights& w, float* x, int64_t n) {
-  route_rows(w, x, n, false, expert_rows_);
+  route_rows(w, x, n, false, expert_rows_, buffers_.experts.scores.as<float>());
   if (graphs_.recording()) {
     graphs_.calls.push_back(&w);
     auto* const numbers = call_.as<uint32_t>();
@@ -138,7 +139,7 @@ void CudaDevice::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
   reserve_rows(n);
   reserve_host_experts(n);
   if (weights_.experts_on_host(w)) return experts_of_host(w, x, n);
-  route_rows(w, x, n, false, buffers_.experts);
+  route_rows(w, x, n, false, buffers_.experts, buffers_.experts.scores.as<float>());
   ExpertsStep step;
   step.x = buffers_.experts.in.as<float>();
   step.n = n;
@@ -200,7 +201,7 @@ void CudaDevice::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) {
   const ExpertsConfig& e = config_.experts;
   const int64_t dim = config_.dim, hidden = e.hidden_dim, rows = n * e.n_used;
   Experts& p = prompt_.experts;
-  route_rows(w, x, n, true, p);
+  route_rows(w, x, n, true, p, p.scores.as<float>());
   const auto pin = [&](Buffer& buffer, size_t bytes) {
     if (buffer.size() < bytes) buffer = pinned(bytes, "grouping rows by expert");
   };

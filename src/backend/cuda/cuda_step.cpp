@@ -58,6 +58,7 @@ void CudaDevice::grow(const std::vector<StepBuffer>& list) {
 
 void CudaDevice::reserve_rows(int64_t n) {
   if (n <= rows_reserved_) return;
+  rows_reserved_ = 0;  // a buffer that cannot grow is empty
   grow(row_buffers(config_, n));
   rows_reserved_ = std::max(n, kFewRows);
 }

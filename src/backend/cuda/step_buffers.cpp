@@ -27,7 +27,6 @@ std::vector<StepBuffer> row_buffers(const Config& c, int64_t n) {
   add(kExperts, sizeof(Place) * entries,
       [](StepBuffers& b) -> Buffer& { return b.experts.places; });
   add(kExperts, 4 * entries * dim, [](StepBuffers& b) -> Buffer& { return b.experts.out; });
-  add(kExperts, scores, [](StepBuffers& b) -> Buffer& { return b.host_scores; });
   return list;
 }
 

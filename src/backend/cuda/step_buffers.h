@@ -21,8 +21,7 @@ struct StepBuffers {
   // Buffers for rows that gemv multiplies, in a step or a short prompt.
   Buffer hidden;          // [rows][hidden_dim], twice if the FFN's products have biases
   Buffer products;        // [rows][dim]: products that wait for their norm
-  ExpertBuffers experts;  // for experts on the device
-  Buffer host_scores;     // [rows][experts.n]: the router's, for experts in host memory
+  ExpertBuffers experts;  // for experts on the device; scores: also for those in host memory
 };
 
 struct StepBuffer {

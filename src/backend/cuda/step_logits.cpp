@@ -14,10 +14,10 @@ void StepLogits::grow_kept(int64_t n) {
 }
 
 void StepLogits::keep(int64_t n) {
-  fetched_.assign(n, 0);
   check(cudaMemcpyAsync(kept_.data(), rows_.data(), n * vocab_size_ * sizeof(float),
                         cudaMemcpyDeviceToDevice, *compute_),
         "keeping logits");
+  fetched_.assign(n, 0);
 }
 
 const float* StepLogits::fetch(int64_t i) {

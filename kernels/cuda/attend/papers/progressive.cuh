@@ -174,7 +174,8 @@ __device__ inline ProgressiveReads progressive_reads(const ProgressiveArgs& a,
   if (sequence.expected != nullptr)
     reads.expected = *static_cast<volatile int32_t*>(sequence.expected + head_index(a.step, row));
   reads.known = min(r.n_total, r.n_forced + reads.state.ranked);
-  reads.likely = min(min(reads.known, reads.expected), 32 * kRowWarps);
+  // A row that reads everything needs no such help. A warp's lanes know 32 positions at a time.
+  if (!r.everything) reads.likely = min(min(reads.known, reads.expected), 32 * kRowWarps);
   return reads;
 }
 
