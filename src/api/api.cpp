@@ -84,7 +84,7 @@ static std::unique_ptr<Engine> engine_of(riffle_model& model, ResolvedOptions re
       !model.weights_checked && model.model->weight_bytes <= MemoryLimits().available();
   std::optional<FiniteCheck> finite;
   if (check) finite.emplace(*model.model, resolved.options.n_threads);
-  if (check && resolved.options.device != DeviceKind::CUDA) finite->finish();
+  if (check && !resolved.device_memory) finite->finish();
   auto engine = std::make_unique<Engine>(*model.model, std::move(resolved));
   if (check) finite->finish();
   model.weights_checked |= check;
@@ -106,9 +106,7 @@ riffle_status riffle_context_create(riffle_model* model, const riffle_options* o
     ResolvedOptions resolved = resolve_options(model->model->config, o);
     MemoryPlan plan;
     plan_memory(*model->model, resolved, plan);
-    if (resolved.options.device == DeviceKind::CPU || resolved.options.device == DeviceKind::EMU ||
-        resolved.host_expert_layers > 0)
-      materialize(*model->model);
+    if (!resolved.device_memory || resolved.host_expert_layers > 0) materialize(*model->model);
     c->setting_name = o.setting_name;
     c->engine = engine_of(*model, std::move(resolved));
     *context = c.release();

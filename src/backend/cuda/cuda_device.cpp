@@ -456,7 +456,13 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   add_to(needs.buffers, MemoryUse::PREFILL_KV, "KV of a layer",
          cuda::CudaKv::prefill_bytes(shape.largest_layer(o.n_ctx)));
   needs.per_slot = l.bytes() + sizeof(unsigned long long) + sizeof(int32_t);
+  // The device needs no slots to go on, except one for each row of a layer; the host gives every
+  // row one iteration's slots. Where the system does not pin memory, the host has to take over, and
+  // a pool that riffle chooses is large enough for that.
   needs.min_slots = c.n_kv_heads;
+  if (why_host_residency(o) || (o.residency == ResidencyKind::AUTO && o.slots == 0))
+    needs.min_slots =
+        (row_slots(o.selection) + 1) * c.n_kv_heads * (o.pool_per_layer ? c.n_layers : 1);
   return needs;
 }
 

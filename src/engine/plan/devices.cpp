@@ -8,12 +8,37 @@
 
 namespace riffle {
 
+namespace {
+
 // Large enough to amortise unpacking weights for the matrix units, small enough for a chunk's
 // activations to stay in the second-level cache of a core.
-static constexpr int kPrefillChunk = 512;
+constexpr int kPrefillChunk = 512;
 // On a GPU: large enough that a product's weights are read seldom, small enough that its
 // activations are a few hundred MB.
-static constexpr int kCudaPrefillChunk = 2048;
+constexpr int kCudaPrefillChunk = 2048;
+
+struct DeviceEntry {
+  DeviceKind kind;
+  const char* name;
+  bool has_pool, device_memory;  // BackendOptions
+  int prefill_chunk;
+  DeviceNeeds (*plan)(const Model& model, const BackendOptions& options);
+  std::unique_ptr<Device> (*make)(const Model& model, const BackendOptions& options,
+                                  ThreadPool* threads);
+};
+
+constexpr DeviceEntry kDevices[] = {
+    {DeviceKind::CPU, "cpu", false, false, kPrefillChunk, plan_cpu, make_cpu_device},
+    {DeviceKind::EMU, "emu", true, false, kPrefillChunk, plan_cpu, make_cpu_device},
+    {DeviceKind::CUDA, "cuda", true, true, kCudaPrefillChunk, plan_cuda, make_cuda_device},
+};
+
+const DeviceEntry& entry_of(DeviceKind kind) {
+  return *std::find_if(std::begin(kDevices), std::end(kDevices),
+                       [&](const DeviceEntry& d) { return d.kind == kind; });
+}
+
+}  // namespace
 
 // Tells whether a GPU can run this model with this selector; note: its name, or the reason against
 // it.
@@ -62,9 +87,10 @@ void choose_device(const Config& config, ResolvedOptions& r) {
     if (!usable && (o.slots || o.gpu_mem)) refuse_pool(r);
     o.device = usable ? DeviceKind::CUDA : DeviceKind::CPU;
   }
-  r.device_memory = o.device == DeviceKind::CUDA;
-  r.has_pool = o.device != DeviceKind::CPU;
-  if (o.prefill_chunk == 0) o.prefill_chunk = r.device_memory ? kCudaPrefillChunk : kPrefillChunk;
+  const DeviceEntry& device = entry_of(o.device);
+  r.device_memory = device.device_memory;
+  r.has_pool = device.has_pool;
+  if (o.prefill_chunk == 0) o.prefill_chunk = device.prefill_chunk;
   if (r.device_memory && o.residency == ResidencyKind::DEVICE &&
       (o.evict != EvictRule::LRU || o.pool_per_layer || !o.pin))
     fail(RIFFLE_UNSUPPORTED,
@@ -79,33 +105,15 @@ void choose_device(const Config& config, ResolvedOptions& r) {
   require_alike(kv_shape(config, r), device_name(r));
 }
 
-const char* device_name(const ResolvedOptions& r) {
-  return r.options.device == DeviceKind::CUDA  ? "cuda"
-         : r.options.device == DeviceKind::EMU ? "emu"
-                                               : "cpu";
-}
-
-static DeviceNeeds cuda_needs(const Model& model, const ResolvedOptions& r) {
-  const ContextOptions& o = r.options;
-  const Config& c = model.config;
-  DeviceNeeds needs = plan_cuda(model, r);
-  // The host gives every row of a layer one iteration's slots; the device needs none to go on. But
-  // where the system does not pin memory, the host has to take over, and a pool that riffle chooses
-  // is large enough for that.
-  if (why_host_residency(o) || (o.residency == ResidencyKind::AUTO && o.slots == 0))
-    needs.min_slots =
-        (row_slots(o.selection) + 1) * c.n_kv_heads * (o.pool_per_layer ? c.n_layers : 1);
-  return needs;
-}
+const char* device_name(const ResolvedOptions& r) { return entry_of(r.options.device).name; }
 
 DeviceNeeds device_needs(const Model& model, const ResolvedOptions& r) {
-  return r.device_memory ? cuda_needs(model, r) : plan_cpu(model, r);
+  return entry_of(r.options.device).plan(model, r);
 }
 
 std::unique_ptr<Device> make_device(const Model& model, const ResolvedOptions& r,
                                     ThreadPool* threads) {
-  if (r.device_memory) return make_cuda_device(model, r, threads);
-  return make_cpu_device(model, r, threads);
+  return entry_of(r.options.device).make(model, r, threads);
 }
 
 }  // namespace riffle
