@@ -52,7 +52,7 @@ NVCC     := $(if $(strip $(CUARCH)),$(NVCC_HERE))
 ifneq ($(NVCC),)
 CUDA_ROOT := $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 # The newest architecture also as PTX, for GPUs yet to come.
-NVCCFLAGS := -std=c++20 -O3 $(if $(DEBUG),-lineinfo) -Xfatbin -compress-all -I. -Isrc -ccbin $(CXX) -Xcompiler=-fPIC,-fvisibility=hidden,-Wall \
+NVCCFLAGS := -std=c++20 -O3 $(if $(DEBUG),-lineinfo) -Xfatbin -compress-all -I. -Isrc -ccbin $(lastword $(CXX)) -Xcompiler=-fPIC,-fvisibility=hidden,-Wall \
              $(foreach a,$(CUARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
              -gencode=arch=compute_$(lastword $(CUARCH)),code=compute_$(lastword $(CUARCH))
 CXXFLAGS  += -DRIFFLE_CUDA -isystem $(CUDA_ROOT)/include
