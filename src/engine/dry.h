@@ -24,7 +24,7 @@ class Dry {
 
   bool on() const { return multiplier_ > 0 && last_n_ != 0; }
   void take(int32_t token);  // a token of the answer
-  // By how much logits fall now.
+  // Returns by how much each token's logit falls now.
   std::unordered_map<int32_t, float> penalties() const;
 
  private:

@@ -115,7 +115,7 @@ void Engine::check_tokens(std::span<const int32_t> tokens) const {
            model_.config.vocab_size - 1);
 }
 
-// The digests a sequence has are of the kind that was in force when they were built.
+// A sequence's digests are of the kind that was in force when they were built.
 void Engine::require_digests(Sequence& s) {
   const DigestSpec want = digest_spec(selection());
   if (!want.kept || s.kv.spec == want) return;
@@ -169,7 +169,7 @@ int64_t Engine::own_bytes(int64_t n_tokens, int64_t shared, std::span<const int6
   Marks all;
   for (const int64_t mark : marks) all.add(mark);
   uint64_t bytes = shape_.bytes(n_tokens, all, from);
-  // The fork copies a block that it does not share whole, also where it will pass out of a window.
+  // The fork copies a partly shared block, even one that will pass out of a window.
   for (int layer = 0; shared % block_size != 0 && layer < shape_.n_layers(); ++layer)
     if (!shape_.keeps(layer, from, n_tokens, all))
       bytes += shape_.heads(layer) * shape_.block_bytes(layer);
@@ -186,8 +186,8 @@ int64_t Engine::rope_positions(int64_t n_tokens) const {
                              : std::min(n_tokens, lists->shortest() + lists->reused));
 }
 
-// Makes the selector's data of a sequence when it is first needed, from the keys held by then. The
-// form of these keys follows the selection as well.
+// Makes the selector's data of a sequence when it is first needed, from the keys held by then.
+// Brings these keys to the form that the selection needs.
 void Engine::require_state(Sequence& s) {
   if (s.kv.unrotated != list_positions() && s.kv.n_tokens > 0) {
     device_->rope_table(s.kv.n_tokens, ropes_);

@@ -31,8 +31,8 @@ struct Counts {
   uint64_t pool_lookups = 0, pool_hits = 0, loaded_bytes = 0;
 };
 
-// The logits after a token: a row of the last step's, which stays on the device until a caller asks
-// for it, or numbers of their own.
+// The logits after a token: a row of the last step's logits, which stays on the device until a
+// caller asks for it, or a copy.
 struct Logits {
   int64_t row = -1;        // row of Device::logits; -1: none
   std::vector<float> own;  // [vocab_size], or empty; not used where there is a row
@@ -52,8 +52,8 @@ struct Sequence {
   std::vector<int32_t> tokens;              // the tokens whose KV is held
   const riffle_session* session = nullptr;  // owner of the sequence, for row reports
   Logits logits;                            // after the last token
-  // Tokens that a step computed ahead and that wait for accept: [first_ahead, end_ahead) of those
-  // that the engine keeps of its last step. They are gone after another step.
+  // Tokens that a step computed ahead and that wait for accept: entries [first_ahead, end_ahead) of
+  // the engine's ahead_. They are gone after another step.
   size_t first_ahead = 0, end_ahead = 0;
   uint64_t ahead_of_step = 0;
   Counts counts;
@@ -122,10 +122,11 @@ class Engine {
   // caller adds. progress: bytes. save_id: as there.
   void save(Sequence& sequence, const std::string& path, std::string_view data,
             const Progress& progress, uint64_t* save_id);
-  // Writes a new file of the sequence that fork would make. Errors as those of fork and save.
+  // Writes a new file of the sequence that fork would make. Throws the errors of fork and save.
   void save_beginning(Sequence& sequence, int64_t n_tokens, const std::string& path,
                       std::string_view data, const Progress& progress, uint64_t* save_id);
-  // The longest beginning of at most n_tokens of the file's to which a loaded sequence can be cut.
+  // The longest beginning of at most n_tokens of the file's tokens to which a loaded sequence can
+  // be cut.
   int64_t reach(const SessionFile& file, int64_t n_tokens) const;
   // Returns true if loaded sequences take no host memory of their own.
   bool maps_files() const { return device_->kv().maps_files(); }
@@ -133,7 +134,7 @@ class Engine {
   // the same tokens.
   uint64_t fingerprint();
   // A sequence that goes on as the one that was saved. RIFFLE_UNSUPPORTED if the file is of another
-  // model, or holds keys and values otherwise; RIFFLE_CONTEXT_FULL if it is too long.
+  // model, or holds keys and values in another form; RIFFLE_CONTEXT_FULL if it is too long.
   std::unique_ptr<Sequence> load(const std::shared_ptr<const SessionFile>& file,
                                  const Progress& progress);
   // Called when a sequence's logits are not numbers. Throws RIFFLE_BAD_SESSION if that may come
@@ -171,10 +172,10 @@ class Engine {
   // those after it, and sampled is the token that the device drew from them. Returns false for
   // another token: the sequence is as before, except that it drops the tokens computed ahead.
   bool accept(Sequence& sequence, int32_t token, int32_t& sampled);
-  // Returns the logits after the last token, of a sequence that has some, brought from the device
-  // if they are still there. Valid until the next step or change of the sequence.
+  // Returns the logits after the last token of a sequence that has logits. Brings them from the
+  // device if they are still there. Valid until the next step or change of the sequence.
   std::span<const float> logits(const Sequence& sequence);
-  // Does the same, and they stay where they are until the sequence changes.
+  // Does the same; these logits stay valid until the sequence changes.
   std::span<const float> own_logits(Sequence& sequence);
   // Drops the tokens that were computed ahead.
   static void drop_ahead(Sequence& s) { s.ahead_of_step = 0; }
@@ -201,8 +202,8 @@ class Engine {
   // an id is not in the vocabulary or a run has begun; RIFFLE_CONTEXT_FULL.
   void require_prompt(int64_t n0, std::span<const int32_t> tokens) const;
   void set_selection(const Selection& selection);
-  // From now on each row of each layer of every step is reported. coverage: with the share of the
-  // attention weight that was read, for which everything is read in addition. An empty report ends
+  // From now on each row of each layer of every step is reported. coverage: also reports the share
+  // of the attention weight that was read, which takes a read of all blocks. An empty report ends
   // the reports.
   void set_row_report(ReportRow report, bool coverage);
   void request_abort(bool abort) { abort_.store(abort, std::memory_order_relaxed); }
@@ -254,8 +255,8 @@ class Engine {
   Stats counted(const Counts& counts) const;
   std::unique_ptr<Selector> selector_of(const Selection& wanted) const;
   void check_selector(const Selector& selector, const Selection& wanted) const;
-  // Returns true if prompts go through the model: not with another source of attention, unless it
-  // asks for it.
+  // Returns true if prompts go through the model: always with the model's own attention, else only
+  // if the source asks for it.
   bool runs_prompts() const { return !options_.attention || options_.attention->runs_prompts(); }
   void check_reach(const Sequence& sequence, int64_t n_tokens) const;
   void check_fork(const Sequence& sequence, int64_t n_tokens) const;

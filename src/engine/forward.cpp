@@ -91,7 +91,7 @@ void Engine::check_step(std::span<Sequence* const> sequences) const {
   }
 }
 
-// Memory for the new tokens: steps that can fail come before any change.
+// Takes memory for the new tokens. Calls that can fail come before any change.
 void Engine::prepare_step(std::span<Sequence* const> sequences) {
   size_t ahead = 0;
   ++steps_;
@@ -178,7 +178,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.ahead = a.ahead.data();
   step.tokens = tokens.data();
   step.n = n;
-  // Selector auto, and only sessions that it reads whole: the same bits with less work.
+  // Selector auto reads all of these sessions whole: dense gives the same bits with less work.
   const bool dense = longest < selector_->everything_below();
   step.selector = dense ? dense_.get() : selector_.get();
   step.dense = dense_.get();
@@ -203,7 +203,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
     const std::unique_ptr<Step> under_way = device_->begin_step(step);
     under_way->run([&] { run_step(*under_way, n); }, sampled);
   } catch (...) {
-    for (Sequence* s : sequences)  // some layers may have taken the step in
+    for (Sequence* s : sequences)  // some layers may have taken in the step
       if (s->kv.selection) s->kv.selection->truncate(s->kv.n_tokens);
     throw;
   }
@@ -327,8 +327,8 @@ void Engine::run_step(Step& step, int64_t n) {
   output(x, n, Phase::Decode, act_->logits);
 }
 
-// last: of the sequence's rows in the step. By then the working set has the selections of all of
-// them.
+// last: this is the sequence's last row in the step. By then the working set has the selections of
+// all its rows.
 void Engine::count_step(Sequence& s, int64_t position, bool last, int layer,
                         const RowReport* reports) {
   // Blocks and tokens that the query sees: those of the window, if the layer has one.

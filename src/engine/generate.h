@@ -8,9 +8,9 @@
 
 namespace riffle {
 
-// Answer::advance with the sequence's logits and the context's remaining room. Logits that are not
-// numbers are RIFFLE_BAD_SESSION if the sequence came from a file that may be why
-// (Engine::check_loaded).
+// Calls Answer::advance with the sequence's logits and the context's remaining room. Logits that
+// are not numbers are RIFFLE_BAD_SESSION if they may come from a file that the sequence was loaded
+// from (Engine::check_loaded).
 std::optional<int32_t> draw(Engine& engine, const Sequence& sequence, Answer& answer,
                             int32_t sampled, const Answer::Show& show);
 

@@ -7,7 +7,7 @@
 
 namespace riffle {
 
-// Tables of 2^10 to 2^17 places: of a long text, the latest runs are found.
+// Tables have 2^10 to 2^17 places; in a long text only the latest runs are found.
 static constexpr int kFewestBits = 10, kMostBits = 17;
 
 uint32_t& Lookup::place(int run, std::span<const int32_t> tokens) {
@@ -35,7 +35,7 @@ void Lookup::propose(std::span<const int32_t> held, int32_t next, int64_t most,
   if (most < 1) return;
   const auto n_held = static_cast<int64_t>(held.size());
   const size_t begin = out.size();
-  // The text as it would go on, by place.
+  // Returns the token at place i of the text and its proposed continuation.
   const auto at = [&](int64_t i) {
     return i < n_held ? held[i] : i == n_held ? next : out[begin + (i - n_held - 1)];
   };

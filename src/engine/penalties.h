@@ -19,12 +19,12 @@ void check_penalties(const Sampling& sampling);
 
 class Penalties {
  public:
-  // prompt: the tokens before the answer. sampling is copied. tokenizer: of the texts that DRY
-  // looks at; null: none.
+  // prompt: the tokens before the answer. sampling is copied. tokenizer: gives the texts that DRY
+  // looks at; null: no texts.
   Penalties(const Sampling& sampling, std::span<const int32_t> prompt,
             const Tokenizer* tokenizer = nullptr);
 
-  // Returns false if there are none and no token changes that.
+  // Returns false if no logit changes now or after any token.
   bool any() const { return repeats() || counts() || !bias_.empty() || dry_.on(); }
   void take(int32_t token);  // a token of the answer
   // Returns the change of each token below n_ids whose logit changes now, once, by id.

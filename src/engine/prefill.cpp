@@ -62,7 +62,7 @@ std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const i
   return run;
 }
 
-// No more than KvShape::most_blocks counts: what the sequence holds stays until it has the prompt.
+// Adds no more marks than KvShape::most_blocks counts. Old marks stay until the prompt is read.
 void Engine::add_marks(PrefillRun& r, std::span<const int64_t> marks) {
   const Marks& old = r.sequence->kv.marks;
   const int64_t end = r.n0 + r.n();
@@ -82,13 +82,12 @@ void Engine::start_run(PrefillRun& r) {
   require_state(s);
   device_->kv().reserve(s.kv, r.n0 + n, r.marks);
   s.tokens.reserve(r.n0 + n);
-  // Under list positions a chunk attends to one list, which must hold all of the chunk: in its
-  // window.
+  // With list positions a chunk attends to one list, whose window must hold all of the chunk.
   r.list = s.kv.unrotated;
   r.chunk =
       std::min<int64_t>({options_.options.prefill_chunk, n, r.list ? selection().local_tokens : n});
-  // A selector that looks at the prompt's last queries finds them all in the last chunk: the first
-  // one is the short one.
+  // A selector that looks at the prompt's last queries finds them all in the last chunk, so the
+  // first chunk is the short one.
   r.short_chunk = selector_->prompt_queries() > 0 ? n % r.chunk : 0;
   const bool runs = runs_prompts();
   r.prompt = device_->begin_prompt({&s.kv, runs ? n : 0, r.n0 + n, r.chunk});
@@ -167,7 +166,7 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
   if (runs_prompts()) run_rows(r, rows);
   else
     r.pairs += static_cast<double>(rows) *
-               (static_cast<double>(r.n0 + r.first) + (rows + 1) / 2.0);  // those of a model
+               (static_cast<double>(r.n0 + r.first) + (rows + 1) / 2.0);  // as in a model
   r.first += rows;
   r.done += static_cast<double>(rows);
   if (r.first < r.n()) return;
@@ -187,8 +186,8 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   const int64_t n0 = r.n0, n = r.n(), first = r.first;
   const int64_t q_width = c.q_width(r.layer), kv_width = c.kv_width(r.layer);
   const Activations::Rows& a = act_->prompt;
-  // Nothing reads the last layer's output but the logits, so unless all of them are needed, only
-  // the last token of the prompt goes beyond its keys and values.
+  // Only the logits need the last layer's output, so unless all of them are needed, only the last
+  // token of the prompt goes beyond its keys and values.
   const bool only_kv = r.layer == c.n_layers - 1 && !r.scores;
   // A list is chosen by all queries of its chunk.
   const int64_t wanted =
@@ -301,7 +300,8 @@ void Engine::end_sourced_prompt(const PrefillRun& r) {
   });
 }
 
-// out[i] tells of the logits of row i; next[i] (n_next of them) is the token that really follows.
+// Fills out[i] from the logits of row i. next[i] (n_next of them) is the token that follows the
+// row.
 void Engine::score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next,
                         TokenScore* out) {
   const Config& c = model_.config;

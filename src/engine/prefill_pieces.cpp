@@ -43,7 +43,8 @@ void prefill_in_pieces(Engine& engine, Sequence& s, std::span<const int32_t> tok
       return !progress ||
              progress(layers * static_cast<double>(first) + done, layers * static_cast<double>(n));
     };
-    // The end of a piece is no end of a prompt: a window's KV is kept for the latter.
+    // Only the end of the prompt is marked, so a window's KV is kept there and not at a piece's
+    // end.
     const std::span<const int64_t> marks(&end, first + rows == n ? 1 : 0);
     read_piece(engine, s, tokens.subspan(first, rows), marks, shown);
     first += rows;

@@ -30,8 +30,8 @@ struct Xtc {
 // Throws RIFFLE_BAD_ARGUMENT, naming the value, unless both members are in range.
 void check_xtc(const Xtc& xtc);
 
-// The logits of a request's changes change first. A token that the request does not allow counts as
-// one whose logit is -inf.
+// A request's changes are added to the logits first. A token that the request does not allow counts
+// as one whose logit is -inf.
 //
 // Let p be the softmax of the logits at temperature 1. The candidates are the tokens that pass
 // these filters, in this order:

@@ -71,7 +71,7 @@ static void check_data(std::string_view data) {
          static_cast<unsigned long long>(kMaxSessionData));
 }
 
-// Stops where riffle_abort was called, too.
+// Also stops after riffle_abort.
 Engine::Progress Engine::stoppable(const Progress& progress) {
   return [&](double done, double total) {
     return (!progress || progress(done, total)) && !take_abort();
@@ -165,7 +165,7 @@ void Engine::check_origin(const SessionFile& file) {
          file.path().c_str(), static_cast<long long>(n), static_cast<long long>(n_ctx()));
 }
 
-// Calls with the runs of a layer's blocks that are not in the file.
+// Calls missing(first, last) for each run of a layer's blocks that is not in the file.
 template <class Missing>
 static void each_missing(const SessionContent& c, int layer, int64_t n_blocks, Missing missing) {
   int64_t b = 0;
@@ -177,7 +177,7 @@ static void each_missing(const SessionContent& c, int layer, int64_t n_blocks, M
   if (b < n_blocks) missing(b, n_blocks);
 }
 
-// The blocks that the next token sees.
+// Throws unless the file has all blocks that the next token sees.
 static void check_blocks(const SessionFile& file, const KvShape& shape) {
   const SessionContent& c = file.content();
   const int64_t n_blocks = shape.in_blocks(c.n_tokens());
@@ -339,12 +339,12 @@ void Engine::check_loaded(const Sequence& s) {
                          static_cast<long long>(head - shape_.first_head(shape_.layer_of(head))),
                          static_cast<long long>(bad[head])),
                   "a key or value that is not a finite number", expected);
-  // Without a step or a prompt since, the logits are the file's.
+  // If no step or prompt has run since, the logits are the file's.
   if (s.n_loaded > 0 && s.n_loaded == s.kv.n_tokens)
     bad_session(s.loaded_from, "logits", "some that are not finite numbers", expected);
 }
 
-// A state that the selection in force can use.
+// Loads the selector's state if the selection in force can use it.
 void Engine::load_state(const SessionFile& file, Sequence& s) {
   require_state(s);
   if (!s.kv.selection || s.kv.selection->saved_kind() != file.content().state_kind) return;

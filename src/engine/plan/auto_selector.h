@@ -12,9 +12,9 @@ namespace riffle {
 // without a copy from host memory. It depends only on the kind of device.
 int64_t dense_is_faster_below(const ResolvedOptions& r);
 
-// The same for this context (BackendOptions::everything_below). If the pool does not hold that much
-// of each of n_sessions sessions: what it holds, rounded down to a multiple of 1,024. r has the
-// slots of the plan.
+// The same limit for this context (BackendOptions::everything_below). If the pool holds less of
+// each of n_sessions sessions, the limit is what it holds, rounded down to a multiple of 1,024. r
+// has the slots of the plan.
 int64_t everything_below(const Config& config, const ResolvedOptions& r);
 
 // "selector auto: share; contexts below 16,384 tokens are read whole". Empty: s is not AUTO.

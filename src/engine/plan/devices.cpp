@@ -40,8 +40,8 @@ const DeviceEntry& entry_of(DeviceKind kind) {
 
 }  // namespace
 
-// Tells whether a GPU can run this model with this selector; note: its name, or the reason against
-// it.
+// Tells whether a GPU can run this model with this selector; note: the GPU's name, or the reason
+// against it.
 static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::string& note) {
   const auto selector = make_selector(r.options.selection);
   const char* const host_only = selector->host_only();

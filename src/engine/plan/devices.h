@@ -1,5 +1,5 @@
 // Devices by name: the one that a context runs on, the memory that the context takes, and the
-// device itself. The rest of the engine asks that (backend/device.h) and ResolvedOptions.
+// device itself. The rest of the engine asks the device (backend/device.h) and ResolvedOptions.
 #pragma once
 #include <memory>
 

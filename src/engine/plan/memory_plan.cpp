@@ -102,7 +102,7 @@ static std::string size_to_give(uint64_t bytes, Bound bound) {
   return format("%llu.%02lluG", static_cast<unsigned long long>(hundredths / 100),
                 static_cast<unsigned long long>(hundredths % 100));
 }
-// With the number of bytes, which programs give.
+// The same with the number of bytes, as programs pass it.
 static std::string least_size(uint64_t bytes) {
   const uint64_t least = std::max(bytes, uint64_t(1) << 20);
   return format("%s (%llu bytes)", size_to_give(least, Bound::LEAST).c_str(),
@@ -122,21 +122,21 @@ static Verdict refuse(riffle_status status, const std::string& limit, bool by_le
   return {status, text, limit, by_length};
 }
 
-// KV in host memory when every session is full, or as full as may be.
+// KV in host memory when every session is full, or as full as host_mem allows.
 static uint64_t host_kv(const ResolvedOptions& r, const MemoryPlan& plan) {
   const uint64_t full = product({uint64_t(r.options.n_sessions), plan.host_kv});
   return r.options.host_mem ? std::min(full, r.options.host_mem) : full;
 }
 
-// In host memory when every session is full; a mapped file's weights are not in it, which the
-// system may drop and read again.
+// Bytes in host memory when every session is full. A mapped file's weights do not count: the system
+// may drop them and read them again.
 static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const MemoryPlan& plan) {
   // The number of full sessions; memory besides the KV grows with it.
   const uint64_t kv = host_kv(r, plan), sessions = r.options.n_sessions;
   const uint64_t full = std::min(sessions, kv / std::max<uint64_t>(1, plan.host_kv) + 1);
   uint64_t bytes = sum({kv, product({full, plan.selector_state})});
   for (const Buffer& b : model.generated) bytes = sum({bytes, b.size()});
-  // Weights without data get their bytes by materialize(), where the host computes with some.
+  // Weights without data get their bytes from materialize() if the host computes with some.
   if (!model.weights.embedding.data && (!r.device_memory || plan.cpu_experts > 0))
     bytes = sum({bytes, plan.weights, plan.host_experts});
   if (r.device_memory) return sum({bytes, plan.prompt_host});
@@ -170,8 +170,8 @@ static MemoryPlan plan_sizes(const Config& config, const ResolvedOptions& r,
   return plan;
 }
 
-// Bytes that slots and all else may take of the pool's memory; 0: no limit. device_free: of the
-// GPU.
+// Bytes that slots and all else may take of the pool's memory; 0: no limit. device_free: the GPU's
+// free bytes.
 static uint64_t pool_budget(const ResolvedOptions& r, uint64_t device_free) {
   if (r.options.gpu_mem || !r.device_memory) return r.options.gpu_mem;
   return device_free > kDeviceMargin ? device_free - kDeviceMargin : 1;
@@ -246,11 +246,11 @@ static std::string what_fits(const MemoryPlan& plan, uint64_t device_free) {
                 size_to_give(device_free, Bound::MOST).c_str());
 }
 
-// A device with a pool: the memory that the slots are in.
+// Checks the memory that the slots of a pool are in.
 static Verdict check_pool_memory(const ResolvedOptions& r, const MemoryPlan& plan,
                                  uint64_t per_slot, uint64_t budget, uint64_t device_free) {
   const ContextOptions& o = r.options;
-  // Too few slots by themselves are found last: the budget has nothing to do with it.
+  // A slot count that is too small by itself is reported last: the budget has no part in it.
   const int64_t fewest = plan.min_slots + r.lent_slots;
   if (budget && ((o.slots == 0 && r.slots < fewest) || plan.total > budget)) {
     const uint64_t least = o.slots ? std::max(plan.total, plan.min_gpu_mem) : plan.min_gpu_mem;
@@ -347,8 +347,8 @@ static Verdict plan_experts(const Model& model, ResolvedOptions& r, MemoryPlan& 
 }
 
 // Plans a device with a pool. Without a setting for the number of layers whose experts stay in host
-// memory, it is the fewest that leave the pool an eighth of the KV, since a step reads about that
-// part; or all.
+// memory, it takes the fewest that leave the pool an eighth of the KV, since a step reads about
+// that part; if none do, all.
 static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                            const DeviceNeeds& needs, uint64_t device_free) {
   constexpr uint64_t kPoolShare = 8;
@@ -406,7 +406,7 @@ static uint64_t least_for_share(const Model& model, ResolvedOptions r, uint64_t 
 }
 
 // Fills plan, r.slots and r.everything_below for r.options.n_ctx. device_free: bytes that the GPU
-// has free; 0: asks, so that all tried lengths use the same figure.
+// has free; 0: asks and keeps the answer, so that all tried lengths use the same figure.
 static Verdict plan_length(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                            uint64_t& device_free) {
   // A plan has to show whether the pool holds a context that AUTO would read whole. If it does not,
@@ -442,8 +442,8 @@ static int longest_below(int n_ctx, const std::function<bool(int)>& fits) {
   return most * kContextStep;
 }
 
-// Plans the longest such length. If none fits: one step, and its error. limit: what the next longer
-// one exceeds.
+// Plans the longest such length. If none fits, plans kContextStep and returns its error. limit:
+// what the next longer one exceeds.
 static Verdict shorten(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                        uint64_t& device_free, std::string& limit) {
   const auto planned = [&](int n_ctx) {

@@ -70,12 +70,12 @@ double BatchControl::loads(std::span<const WindowSets> sets, Batch& batch, const
   for (size_t i = 0; i < sum.size(); ++i) {
     batch.working_set = sum[i];
     if (sum[i] > room(batch.members.size())) continue;
-    // Between this window and the next longer one; of the longest the next shorter one tells.
+    // Compares this window with the next longer one, and the longest with the next shorter one.
     const size_t longer = i == 0 ? 0 : i - 1, shorter = longer + 1;
     const int between = steps(longer) - steps(shorter);
     return between > 0 ? static_cast<double>(sum[longer] - sum[shorter]) / between : 0;
   }
-  return static_cast<double>(batch.working_set);  // none stays until the next step
+  return static_cast<double>(batch.working_set);  // no block stays until the next step
 }
 
 Batch BatchControl::choose(std::span<const WindowSets> sets, size_t most, const Room& room) const {

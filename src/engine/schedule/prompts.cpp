@@ -60,8 +60,8 @@ void Scheduler::read_prompt(Iteration& it) {
   }
 }
 
-// Memory for the prompt after this one is got ready meanwhile: else the steps of those that decode
-// would wait for it.
+// Prepares memory for the next prompt while this one is read; otherwise decode steps would wait for
+// it.
 void Scheduler::expect_next() {
   if (waiting_.empty() || live() >= static_cast<size_t>(o_.max_seqs)) return;
   const Request& next = *waiting_.front();
@@ -75,7 +75,7 @@ void Scheduler::expect_next() {
   if (bytes <= engine_.host_room()) engine_.expect(bytes);
 }
 
-// If memory ran out, it is tried again when a request has ended.
+// If memory ran out, the prompt is tried again when a request has ended.
 void Scheduler::prompt_failed(riffle_status status, const std::string& error) {
   std::unique_ptr<Request> r = std::move(reading_);
   if (status != RIFFLE_OUT_OF_MEMORY || (decoding_.empty() && kept_.empty()))
@@ -85,9 +85,10 @@ void Scheduler::prompt_failed(riffle_status status, const std::string& error) {
   start_again(std::move(r));
 }
 
-// Makes room for a prompt: kept sequences that it has no use for are dropped.
+// Makes room for a prompt by dropping kept sequences that are of no use to it.
 Scheduler::Room Scheduler::make_room(const Request& r, const Donor& donor) {
-  // For a file: tokens that take no memory, and the memory of all its contents.
+  // A mapped file's tokens take no memory. A file that is not mapped takes memory for all its
+  // tokens.
   const int64_t shared = donor.file && !engine_.maps_files() ? 0 : donor.n_tokens;
   const int64_t most = std::max(static_cast<int64_t>(r.prompt.size()),
                                 donor.file ? r.file->content().n_tokens() : 0);
@@ -96,7 +97,8 @@ Scheduler::Room Scheduler::make_room(const Request& r, const Donor& donor) {
       if (kept_[i]->sequence.get() != donor.sequence) return static_cast<int>(i);
     return -1;
   };
-  // Its prompt, and a block more for each that decodes, when `freed` blocks more are free.
+  // Tells whether the prompt, and a block for each decoding request, fit once `freed` bytes are
+  // freed.
   const auto fits = [&](int64_t freed) {
     const int64_t ahead = engine_.own_bytes(1, 0, {}) * static_cast<int64_t>(decoding_.size());
     return engine_.own_bytes(most, shared, r.beginnings) + ahead - freed <= engine_.host_room();
@@ -116,11 +118,12 @@ Scheduler::Room Scheduler::make_room(const Request& r, const Donor& donor) {
     if (const int i = spare(); i >= 0) drop_kept(i);
     else if (!kept_.empty()) return Room::OF_DONOR;
     else if (full || !decoding_.empty()) return Room::NONE;
-    else return Room::FREE;  // nothing else holds memory: it fails by itself
+    else return Room::FREE;  // nothing else holds memory: the prompt may fail
   }
 }
 
-// Gives a request its sequence. False: its file cannot be read, and it has to begin without.
+// Gives a request its sequence. False: its file cannot be read, and the request has to begin
+// without it.
 bool Scheduler::give_sequence(Request& r, const Donor& donor, bool adopt) {
   if (adopt) {
     std::unique_ptr<Request> from = std::move(kept_.front());
@@ -151,8 +154,8 @@ void Scheduler::begin_failed(const Error& error) {
   waiting_.push_front(std::move(failed));
 }
 
-// Gives the first that waits a sequence. False: no request waits, or there is no room for another
-// one.
+// Gives the first waiting request a sequence. False: no request waits, or there is no room for
+// another one.
 bool Scheduler::begin_next() {
   while (!waiting_.empty()) {
     if (memory_short_ && !decoding_.empty()) return false;
@@ -185,7 +188,7 @@ bool Scheduler::begin_next() {
   return false;
 }
 
-// Tokens that both begin with and that can be reused.
+// Returns the number of first tokens that both have in common and that can be reused.
 size_t Scheduler::reusable(std::span<const int32_t> a, std::span<const int32_t> b) const {
   const size_t most = std::min(a.size(), b.size());
   const size_t n = std::mismatch(a.begin(), a.begin() + most, b.begin()).first - a.begin();
@@ -233,8 +236,8 @@ std::vector<int64_t> Scheduler::beginnings(const Request& r, int64_t read) const
   return out;
 }
 
-// The sequence whose prompt begins most like r's. Only prompts: what was generated has seen a
-// selection of the KV.
+// The sequence whose prompt begins most like r's. Only prompts count: generated tokens have
+// attended to a selection of the KV.
 Scheduler::Donor Scheduler::find_donor(const Request& r) const {
   Donor best;
   if (!o_.prefix_reuse || !engine_.can_fork()) return best;
@@ -290,7 +293,7 @@ bool Scheduler::wanted(const Request& done) const {
   return false;
 }
 
-// Kept ones that are no waiting prompt's donor any more.
+// Drops kept sequences that are no longer the donor of a waiting prompt.
 void Scheduler::drop_unwanted() {
   if (kept_.empty()) return;
   std::vector<const Sequence*> donors;

@@ -163,12 +163,12 @@ void Scheduler::decode(Iteration& it) {
   const int64_t room =
       o_.max_tokens > 0 ? o_.max_tokens - static_cast<int64_t>(chosen.size()) : engine_.lookup();
   std::vector<Request*> left = step_together(chosen, std::min<int64_t>(room, engine_.lookup()));
-  // Requests that are too much as a group may step one by one.
+  // Requests that do not fit as a group may step one by one.
   if (left.size() > 1)
     for (Request* r : left) {
       const bool here = std::any_of(decoding_.begin(), decoding_.end(),
                                     [&](const auto& d) { return d.get() == r; });
-      if (here) step_together({&r, 1}, 0);  // else one before it needed the memory
+      if (here) step_together({&r, 1}, 0);  // else an earlier request needed its memory
     }
   const Stats after = engine_.stats();
   const auto more = [&](uint64_t Stats::*count) {
