@@ -17,7 +17,7 @@ class AttentionSource {
  public:
   virtual ~AttentionSource() = default;
 
-  // Tells whether prompts go through the model all the same, for the time it takes.
+  // Tells whether prompts go through the model nevertheless, so that their time is measured.
   virtual bool runs_prompts() const = 0;
   // Keys and values of positions pos0 to pos0 + n - 1 of a layer: k, v [n][n_kv_heads * head_dim].
   virtual void keys(int layer, int64_t pos0, int64_t n, int n_kv_heads, int head_dim,
@@ -25,12 +25,13 @@ class AttentionSource {
   // The query of the token at `position`: q [n_heads * head_dim], as after RoPE, not yet scaled.
   virtual void query(int layer, int64_t position, int n_heads, int n_kv_heads, int head_dim,
                      float* q) const = 0;
-  // The same on a GPU. Null: this build has no kernels for it.
+  // The same source on a GPU. Null: this build has no kernels for it.
   virtual const cuda::DeviceAttentionSource* on_device() const = 0;
 };
 
-// The one that the options ask for; null: the model's own attention. Throws RIFFLE_BAD_ARGUMENT and
-// RIFFLE_UNSUPPORTED. A build of the core alone refuses all: no_measure.cpp.
+// Returns the source that the options ask for; null: the model's own attention. Throws
+// RIFFLE_BAD_ARGUMENT and RIFFLE_UNSUPPORTED. A build of the core alone refuses all sources:
+// no_measure.cpp.
 std::shared_ptr<const AttentionSource> make_attention_source(const ContextOptions& options,
                                                              const Config& config);
 

@@ -73,8 +73,8 @@ class Device {
   virtual ~Device() = default;
   virtual const char* name() const = 0;    // "cpu", "emu", "cuda"
   virtual const char* detail() const = 0;  // instruction set or GPU
-  // Names the arithmetic that the bits of keys and values depend on, as far as another process can
-  // have it too.
+  // Names the arithmetic that the bits of keys and values depend on, so far as another process can
+  // share it.
   virtual std::string arithmetic() const { return detail(); }
   virtual const char* notice() const { return ""; }  // a part of riffle_context_notice
   // Throws RIFFLE_UNSUPPORTED, naming the field, if this device cannot run the selector of these

@@ -94,8 +94,8 @@ struct DeviceNeeds {
   // slots may give their memory for it.
   MemoryList prompt{}, prompt_least{};
   bool lends = false;
-  // cuda: of `weights` the experts' of each layer, which may stay in host memory. If any do,
-  // prompts take expert_staging more on the device and host_staging in host memory.
+  // cuda: the part of `weights` that each layer's experts take, which may stay in host memory. If
+  // any do, prompts take expert_staging more on the device and host_staging in host memory.
   std::vector<uint64_t> expert_bytes{};
   uint64_t expert_staging = 0, host_staging = 0;
   uint64_t selector_state = 0;  // state of one session, in host memory

@@ -1,5 +1,4 @@
-// Stands for what measuring puts in place of a model's own queries and keys in a build of the core
-// alone.
+// For a build of the core alone: no source replaces a model's own queries, keys and values.
 #include "backend/attention_source.h"
 #include "util/error.h"
 

@@ -16,13 +16,13 @@ struct SampleRequest {
   // Null: all may be drawn. The words are set when StepRequest::find_mask has been called for the
   // row.
   const uint32_t* allowed = nullptr;
-  // The logits of these tokens change first, where they are allowed; each token occurs once.
+  // The logits of these tokens change before the draw, if they are allowed; each token occurs once.
   const LogitChange* changes = nullptr;
   int32_t n_changes = 0;
   float xtc_threshold = 1;  // above 0.5: XTC does not act on this draw
 };
 
-// In place of a token: the device has drawn none.
+// Stands in place of a token if the device has drawn none.
 inline constexpr int32_t kNotSampled = -1;
 
 }  // namespace riffle

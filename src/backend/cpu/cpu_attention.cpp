@@ -17,7 +17,8 @@
 namespace riffle {
 
 // One-shot rows are cut into spans of this many blocks, each with a partial state of its own, so
-// that threads can share a row; fixed, so that the result does not depend on the number of threads.
+// that threads can share a row. The size is fixed, so that results do not depend on the number of
+// threads.
 static constexpr int kSpanBlocks = 64;
 
 static void clear(cpu::AttendState& s, int g, int d) {
@@ -33,7 +34,7 @@ void CpuDevice::prepare_rows(int layer, const float* q, const Selector& selector
   const int64_t n_rows = step_.n * heads;
   if (static_cast<int64_t>(rows_.size()) < n_rows) {
     plans_.resize(n_rows);
-    rows_.resize(n_rows);  // last: what fails before it is tried again
+    rows_.resize(n_rows);  // last: if an earlier line throws, the next call tries it again
   }
   int64_t longest = 0;
   for (int64_t i = 0; i < step_.n; ++i)
@@ -87,8 +88,8 @@ void CpuDevice::prepare_rows(int layer, const float* q, const Selector& selector
   prepare_list_rows(q, scale);
 }
 
-// The parts of planning that threads share, of all rows of the step at once: neither one sequence's
-// few rows nor a batch of short sequences leaves a thread without work.
+// Threads share the planning parts of all rows of the step at once, so neither one sequence's few
+// rows nor a batch of short sequences leaves a thread without work.
 void CpuDevice::plan_parts(int64_t n_rows, const Selector& selector) {
   if (!selector.has_parts()) return;
   threads_->parallel_for(n_rows, [&](int64_t i, int) {
@@ -108,7 +109,7 @@ void CpuDevice::plan_row(ActiveRow& r, const Selector& selector) {
   if (r.list_q) place_row(r);
   const int m = selector.microbatch(), size = r.plan->size();
   r.span_blocks =
-      m > 0 ? std::max(size, 1) : kSpanBlocks;  // a test needs all that was attended in one state
+      m > 0 ? std::max(size, 1) : kSpanBlocks;  // a test needs one state for all attended blocks
   r.n_spans = (size + r.span_blocks - 1) / r.span_blocks;
   if (r.plan->attended) r.n_spans = 1;  // and nothing to put in it
   r.at = 0;
@@ -145,7 +146,7 @@ void CpuDevice::attend_positions(ActiveRow& r, int begin, int end, float* l_bloc
   }
 }
 
-// A progressive row goes on until `end` positions are attended or the selector stops it.
+// Continues a progressive row until `end` positions are attended or the selector stops it.
 void CpuDevice::run_row(ActiveRow& r, int end, const Selector& selector, int thread) {
   const int m = selector.microbatch(), g = r.row.g, size = r.plan->size();
   float* l = r.l_blocks + m * g;
@@ -242,7 +243,7 @@ void CpuDevice::run_work(const Selector& selector) {
   });
 }
 
-// Slots for positions [at, end) of a row's order.
+// Grants slots for positions [at, end) of a row's order.
 void CpuDevice::hold(ActiveRow& r, int end) {
   r.held.reserve(end - r.at);
   r.held_from = r.at;
@@ -261,7 +262,8 @@ void CpuDevice::hold(ActiveRow& r, int end) {
   }
 }
 
-// Slots, and work, for each active row: one iteration, or as much of it as the quota allows.
+// Grants each active row slots and work for one iteration, or for as much of it as the quota
+// allows.
 void CpuDevice::grant(int64_t quota, int lookahead, int microbatch) {
   work_.clear();
   waits_ = false;

@@ -43,8 +43,8 @@ void CpuDevice::add_index(const Selector& selector, SequenceKv& s) {
     s.selection->add_blocks(layer, head, full, s.heads[i].blocks.data());
   };
   if (selector.fits(s.selection.get())) {
-    // Memory may have run out when a block was full: what the state lacks it takes in now, before
-    // anything is changed.
+    // Memory may have run out when a block became full: the state takes in the missing blocks now,
+    // before anything is changed.
     for (size_t i = 0; s.selection && i < s.heads.size(); ++i) take_in(i, 0);
     return;
   }
@@ -74,7 +74,7 @@ void CpuDevice::rmsnorm(const float* x, const Tensor& weight, int64_t n, float e
   });
 }
 
-// Rows of the residual stream, normalised if there is a norm.
+// Returns rows of the residual stream, normalised if there is a norm.
 const float* CpuDevice::normed(const Tensor* norm, const float* x, int64_t n) {
   if (!norm || !norm->data) return x;
   normed_.reserve(n * norm->cols * sizeof(float));
@@ -221,7 +221,7 @@ void CpuDevice::append(float* k, const float* v, int64_t n, int64_t pos0, const 
   const int heads = config_.kv_heads(layer), rope = config_.layers[layer].rope;
   if (!kv.unrotated) {
     this->rope(k, n, config_.kv_width(layer), heads, pos0, rope);
-  } else if (config_.rope_interleaved) {  // position 0 changes nothing but the order of the pairs
+  } else if (config_.rope_interleaved) {  // position 0 only changes the order of the pairs
     positions_.assign(std::max<size_t>(positions_.size(), n), 0);
     rotate(k, n, config_.kv_width(layer), heads, positions_.data(), rope);
   }

@@ -44,7 +44,7 @@ class CpuDevice : public Device {
  private:
   class CpuPrompt;
   class CpuStep;
-  // Attention of a prompt, with where it is.
+  // Attention of a prompt, with the place of its KV.
   struct PrefillAttention : PromptAttention {
     SequenceKv* sequence = nullptr;
     int layer = 0;
@@ -65,7 +65,7 @@ class CpuDevice : public Device {
     int batch_begin = 0;  // begin of the current microbatch (at first: end of the forced blocks)
     int next_test = 0;    // and where it ends
     bool done = false;
-    int lookups = 0, misses = 0;  // look-ups in the pool and misses
+    int lookups = 0, misses = 0;  // look-ups in the pool; misses among them
     std::vector<Held> held;       // pooled: positions [held_from, held_from + held.size())
     int held_from = 0;
     // For sequences with unrotated keys: the query, and each position's first token in the list.
@@ -94,7 +94,7 @@ class CpuDevice : public Device {
   void store_prefill(int layer, const float* k, const float* v, int64_t n, int64_t pos0,
                      const LayerKv& kv);
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope);
-  void transform(float* heads, int n_heads) const;  // BlockLayout::transforms_keys, of one token
+  void transform(float* heads, int n_heads) const;  // one token's: BlockLayout::transforms_keys
 
   void prepare_rows(int layer, const float* q, const Selector& selector);
   void plan_parts(int64_t n_rows, const Selector& selector);

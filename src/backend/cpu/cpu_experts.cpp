@@ -52,7 +52,7 @@ void CpuExperts::multiply(const std::vector<ExpertWeights>& experts, std::span<c
     });
     ready[t] = acts_[t].as<char>();
     if (n == 0) return;
-    if (n == 1) {  // an expert has one entry at most, and each is of this row
+    if (n == 1) {  // an expert has at most one entry, which belongs to this row
       bytes[t] = 0;
       return;
     }

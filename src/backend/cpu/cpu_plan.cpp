@@ -17,8 +17,8 @@ static void add_activations(const Config& c, const ContextOptions& o, MemoryList
   };
   add("residual stream of a prompt", {n_ctx, dim});
   add("RoPE tables", {c.ropes.size(), n_ctx, uint64_t(c.head_dim)});
-  // A prompt's and a step's at once, since steps run between pieces of a prompt. Scores of a prompt
-  // are left out: only measuring asks for them.
+  // A prompt's and a step's buffers exist at once, since steps run between pieces of a prompt.
+  // Scores of a prompt are left out: only measuring asks for them.
   for (const uint64_t rows : {chunk, step_rows})
     for (const ForwardBuffer& b : forward_buffers(c, static_cast<int64_t>(rows), 0))
       add_to(list, MemoryUse::ACTIVATIONS, b.what, b.bytes);
@@ -30,7 +30,7 @@ static void add_activations(const Config& c, const ContextOptions& o, MemoryList
   add("logits", {2, step_rows, uint64_t(c.vocab_size)});
 }
 
-// Adds what products and attention of prompts take besides.
+// Adds the scratch memory that products and attention of prompts take.
 static void add_scratch(const Model& model, const BackendOptions& options, MemoryList& list) {
   const Config& c = model.config;
   const ContextOptions& o = options.options;

@@ -30,7 +30,7 @@ void for_rows(ThreadPool* threads, int64_t n, F&& f) {
 
 class CpuProducts {
  public:
-  // f32_kv: f32 KV asks for products that are as exact.
+  // f32_kv: KV is f32, which asks for f32 products of prompts.
   CpuProducts(const cpu::Kernels* kernels, bool f32_kv, ThreadPool* threads);
 
   // Products of the same x [n][cols].

@@ -14,8 +14,8 @@ namespace riffle {
 // kernels come from the first table.
 cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables);
 
-// The same for the instruction sets that this CPU offers. Measured once, in some two milliseconds,
-// so that all contexts of a process compute the same bits.
+// The same for the instruction sets that this CPU offers. It measures once, in some two
+// milliseconds, so that all contexts of a process compute the same bits.
 const cpu::Kernels& fastest_kernels();
 
 }  // namespace riffle

@@ -30,7 +30,7 @@ struct CublasLibrary {
         names.push_back(std::string(dir) + "/lib64/libcublas.so." + version);
     names.push_back("/usr/local/cuda/lib64/libcublas.so." + version);
     for (const std::string& name : names)
-      // Stays loaded: a process that asked for it once asks again, and it is hundreds of MB.
+      // The library stays loaded: it is hundreds of MB, and a process that asked for it asks again.
       if ((handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE))) break;
     if (!handle) {
       why = "libcublas.so." + version +

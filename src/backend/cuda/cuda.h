@@ -11,8 +11,8 @@
 
 namespace riffle {
 
-// Reason for which the host decides residency from the start, in the words of the option; null: the
-// device decides unless the system refuses to pin memory.
+// Names the option by which the host decides residency from the start; null: the device decides
+// unless the system refuses to pin memory.
 inline const char* why_host_residency(const ContextOptions& o) {
   return o.residency == ResidencyKind::HOST ? "`residency` is host"
          : !o.pin                           ? "`pin` is off"

@@ -79,7 +79,8 @@ void CudaDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequenc
   if (n <= rope_positions_) return;
   const DeviceScope on = enter();
   const size_t row = config_.head_dim;
-  // All the context may ever need, once: a table that moves would outdate the recorded steps.
+  // Allocates once all that the context may ever need: a table that moves would outdate recorded
+  // steps.
   const int64_t room = std::max<int64_t>(n, options_.options.n_ctx);
   cos_sin_.resize(frequencies.size());
   for (Buffer& of_rope : cos_sin_) {
@@ -88,7 +89,7 @@ void CudaDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequenc
     grow(of_rope, room * row * sizeof(float), "the RoPE table");
   }
   std::vector<float> table;
-  // Whole spans, so that the steps after a prompt seldom come here.
+  // Fills whole spans, so that the steps after a prompt seldom come here.
   constexpr int64_t kSpan = 4096, kAtOnce = 16 * kSpan;
   const int64_t last = std::min(room, (n + kSpan - 1) / kSpan * kSpan);
   while (rope_positions_ < last) {
@@ -108,7 +109,7 @@ void CudaDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequenc
 
 // ---- products
 
-// Groups of rows that read the weights once each; a row's bits do not depend on its group.
+// Each group of rows reads the weights once. A row's bits do not depend on its group.
 void CudaDevice::gemv_rows(const Gemv& all, int64_t n) {
   for (int64_t first = 0; first < n; first += kGemvMaxRows) {
     Gemv part = all;

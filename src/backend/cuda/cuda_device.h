@@ -131,7 +131,7 @@ class CudaDevice : public Device {
   const cpu::Kernels* host_kernels_;
   DeviceInfo device_;
   bool overlap_;     // kernels may begin before the one ahead ends
-  DeviceHeap heap_;  // before everything that holds memory of it
+  DeviceHeap heap_;  // before all members that hold its memory
   Stream compute_;
   Cublas cublas_;
   DeviceWeights weights_;
@@ -164,7 +164,7 @@ class CudaDevice : public Device {
   int64_t expert_rows_reserved_ = 0;
   CpuProducts cpu_products_;
   CpuExperts cpu_experts_;
-  Buffer call_;  // pinned: numbers that are asked and answered (call_host), far apart
+  Buffer call_;  // pinned: numbers of the last call and the last answer (call_host), far apart
 
   // The current step.
   StepRequest step_;
@@ -177,7 +177,7 @@ class CudaDevice : public Device {
   std::vector<float> host_lse_;
   std::vector<RowReport> reports_;
   std::vector<float> coverage_;
-  uint64_t event_waits_ = 0;  // waits of the host, besides those that streams count
+  uint64_t event_waits_ = 0;  // waits of the host that no stream counts
 };
 
 }  // namespace riffle::cuda

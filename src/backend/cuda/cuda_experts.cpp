@@ -13,7 +13,7 @@
 
 namespace riffle::cuda {
 
-// Place of the answered number in call_: in another line of the CPU's cache than the asked one.
+// Place of the answer's number in call_: in another line of the CPU's cache than the call's.
 static constexpr int kAnswered = 32;
 
 // Makes room for a step's rows of experts in host memory.
@@ -117,7 +117,7 @@ void CudaDevice::answer_calls(bool compute) {
       constexpr int kSpins = 10000;
       relax_cpu();
       if (++spins % kSpins != 0) continue;
-      // A device that is lost asks nothing any more. The driver is seldom asked: see draw_masked.
+      // A lost device makes no more calls. The driver is seldom asked: see draw_masked.
       const auto now = std::chrono::steady_clock::now();
       if (now - since < std::chrono::seconds(1)) continue;
       since = now;

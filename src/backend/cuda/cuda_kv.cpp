@@ -282,7 +282,7 @@ void CudaKv::leave(const std::byte* block) {
   if (streamed()) slot_pool_->drop(block_key(block));
 }
 
-// The block that will be written next may be in the host's pool as another sequence's that held it
+// The block that will be written next may be in the host's pool because another sequence held it
 // too.
 void CudaKv::drop_next(const SequenceKv& s) {
   const size_t block = s.n_tokens / layout_.block_size;
@@ -297,7 +297,7 @@ void CudaKv::reserve(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
   host_->reserve_prompt(s, n_tokens, marks);
   if (streamed() && d.known_blocks <= s.n_tokens / layout_.block_size) drop_next(s);
   learn_addresses(s);
-  // Locking a slab takes longer than a step, so the next one is got ready when the last is half
+  // Locking a slab takes longer than a step, so the next slab is prepared when the last is half
   // used.
   const uint64_t taken = slabs_->taken_bytes(), slab = std::max<uint64_t>(slabs_->slab_bytes(), 1);
   uint64_t most = sequences_.size() * session_host_bytes_;
@@ -321,7 +321,8 @@ void CudaKv::learn_addresses(SequenceKv& s) {
   std::vector<std::byte*> many;
   std::byte** addresses = d.addresses.as<std::byte*>();
   if (n == 1) {
-    // A step's: from pinned memory, so that no thread waits. Those before have arrived long ago.
+    // A step's addresses go through pinned memory, so that no thread waits. Earlier ones have
+    // arrived long ago.
     if (const cudaError_t status = cudaEventQuery(d.entered); status != cudaSuccess) {
       if (status != cudaErrorNotReady) check(status, "entering host blocks");
       cudaGetLastError();
@@ -356,11 +357,11 @@ void CudaKv::truncate(SequenceKv& s, int64_t n_tokens) {
   forget_kept(d);
   compute_->wait("forgetting blocks");
   host_->truncate(s, n_tokens);
-  d.known_blocks = std::min(
-      d.known_blocks, block);  // the last one's may change before it is written: HostKv::make_own
+  d.known_blocks =
+      std::min(d.known_blocks, block);  // the last address may still change: HostKv::make_own
 }
 
-// The newest blocks of every layer and head between the tails and the host store.
+// Moves the newest blocks of all layers and heads from the tails to the host store, or back.
 void CudaKv::move_tails(SequenceKv& s, bool to_host) {
   CudaSequence& d = on_device(s);
   const int64_t block = s.n_tokens / layout_.block_size, n = static_cast<int64_t>(s.heads.size());
@@ -396,7 +397,7 @@ std::string CudaKv::why_not_pinned() const {
                 double(host_->host_bytes()) / (1 << 20), slabs_->failed().c_str());
 }
 
-// The host takes over if the system has refused to pin memory, or it is an error.
+// If the system has refused to pin memory, the host takes over; with must_pin_ that is an error.
 void CudaKv::learn_pinning() {
   if (pinned() || slabs_->refuses()) return;
   if (must_pin_)

@@ -73,7 +73,7 @@ class CudaKv : public KvStore, PagedPool {
 
   // Makes the newest block of these sequences writable at position n_tokens.
   void activate(SequenceKv* const* sequences, size_t n);
-  // Steps of a prompt: begins a layer; completes it (Prompt::finish_layer); completes all.
+  // The stages of a prompt: begins a layer; completes it (Prompt::finish_layer); completes all.
   LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total);
   void finish_layer(SequenceKv& sequence, int layer, int64_t n_total);
   void commit_prompt(SequenceKv& sequence, int64_t n_total, const Marks& marks);
@@ -136,7 +136,7 @@ class CudaKv : public KvStore, PagedPool {
     return host_->head(s, layer, head).blocks[block];
   }
 
-  // Ages the pool by a step: launched at the beginning of one.
+  // Ages the pool by a step. Launched when a step begins.
   void age_pool();
 
  private:
@@ -209,8 +209,8 @@ class CudaKv : public KvStore, PagedPool {
   // hold them.
   void copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_t first, int64_t last,
                    std::byte* device, int64_t head_stride, bool to_host, const Stream& stream);
-  // The same, but only for blocks that the sequence holds. device: where block 0 of head 0 would
-  // be. Returns the number of blocks copied.
+  // Does the same, but only for blocks that the sequence holds. device: where block 0 of head 0
+  // would be. Returns the number of blocks copied.
   int64_t copy_held(SequenceKv& s, int layer, int64_t first, int64_t last, std::byte* device,
                     int64_t head_stride, bool to_host, const Stream& stream);
   void run_gather(const Stream& stream);
@@ -237,13 +237,14 @@ class CudaKv : public KvStore, PagedPool {
   PageTables page_tables_{this};
   std::vector<CudaSequence*> sequences_;  // alive
 
-  // Memory for prompts: the last slots', which the pool lends while it is open, or own_prompt_.
+  // Memory for prompts: that of the last slots, which the pool lends while it is open, or
+  // own_prompt_.
   DeviceArena prompt_memory_;
   Buffer own_prompt_;
   int64_t lent_slots_;
   uint64_t prompt_bytes_;
-  // Part of prompt_memory_: the KV of one layer, and of the layer before while that is copied to
-  // the host.
+  // Part of prompt_memory_: the KV of one layer, and of the layer before while it is copied to the
+  // host.
   Buffer layers_;
   uint64_t held_[2] = {0, 0};    // bytes of each
   bool pair_ = false;            // both fit

@@ -45,7 +45,7 @@ void CudaKv::run_gather(const Stream& stream) {
     copies = Buffer();
     copies = heap_->take(bytes, "block descriptors");
   }
-  // From pageable memory: the call returns when it has been read.
+  // From pageable memory the call returns once the source has been read.
   check(cudaMemcpyAsync(copies.data(), host_copies_.data(), bytes, cudaMemcpyHostToDevice, stream),
         "moving blocks");
   check(gather(copies.as<Copy>(), static_cast<int64_t>(host_copies_.size()), layout_.block_bytes,
@@ -59,7 +59,7 @@ void CudaKv::copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_
   if (last <= first) return;
   const char* what = to_host ? "flushing KV" : "loading KV";
   constexpr int64_t kLongRun = 256
-                               << 10;  // bytes at which a copy of its own is as fast as the link
+                               << 10;  // from this size on a separate copy is as fast as the link
   const auto next_run = [&](const std::vector<std::byte*>& blocks, int64_t b) {
     int64_t end = b + 1;
     while (end < last && blocks[end] == blocks[end - 1] + layout_.block_bytes) ++end;

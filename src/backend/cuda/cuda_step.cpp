@@ -63,14 +63,14 @@ void CudaDevice::reserve_rows(int64_t n) {
   rows_reserved_ = std::max(n, kFewRows);
 }
 
-// Everything that allocates, before the operations: none of them may while a graph is captured.
+// Allocates everything before the operations, which must not allocate while a graph is captured.
 void CudaDevice::grow_step_memory() {
   const int64_t n = step_.n, rows = n * config_.n_kv_heads, layers = config_.n_layers;
   logits_.grow_kept(n);
   reserve_rows(n);
   reserve_host_experts(n);
   StepSizes sizes{n, max_blocks_};
-  // Also where the first layers are dense.
+  // Sized for the selector even where the first layers are dense.
   sizes.scratch = selection_->scratch_bytes(decode_step(0, nullptr, nullptr));
   sizes.orders = step_.orders;
   sizes.coverage = step_.coverage;
@@ -109,7 +109,7 @@ void CudaDevice::add_index(const Selector& selector, SequenceKv& sequence) {
   kv_.require_kept(sequence, *selection);
 }
 
-// The same while memory is pinned: the host takes over where the system refuses.
+// The same once pinning is known: the host takes over if the system refuses to pin memory.
 void CudaDevice::require_device_residency(const Selector& selector) const {
   if (!kv_.streamed() || !step_selections().make(*selector.rule())->needs_device()) return;
   fail(RIFFLE_UNSUPPORTED, "`selection.selector` %s needs the GPU to decide residency: %s%s",
@@ -276,7 +276,7 @@ void CudaDevice::attend_step(int layer, const float* q, float* out) {
     profile_.mark(Part::Attend);
   }
   if (!step_.coverage) return;
-  // All blocks in addition, straight from the host store: this must not disturb the pool.
+  // Reads all blocks too, straight from the host store, since this must not disturb the pool.
   s.rule = {};
   s.rule.everything = true;
   s.rule.window = step_.window_of(layer);
@@ -316,7 +316,8 @@ void CudaDevice::end_step(int32_t* tokens) {
   sampling_.draw_masked(logits_);
   compute_.wait("a decode step");
   if (*host_results_.as<uint32_t>() != 0) {
-    // Cooperative launches, which no kernel of another stream can keep apart, from now on.
+    // From now on launches are cooperative: no kernel of another stream can keep their blocks
+    // apart.
     overlap_ = false;
     graphs_.clear();
     fail(RIFFLE_INTERNAL,

@@ -1,5 +1,5 @@
-// Decode attention that the host drives, for a residency of which the host decides: what kernels
-// read is streamed to them.
+// Decode attention that the host drives when it decides residency: blocks are streamed to the
+// kernels that read them.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,15 +18,15 @@ class HostDrivenAttention {
   struct Counts {
     int lookups = 0, misses = 0;
   };
-  // One token of a sequence, and one layer. step: for n = 1; its pool, scratch, order and counts
-  // are not used. counts: [n_kv_heads]. order (may be null): [n_kv_heads][max_blocks], host memory.
-  // Adds the events that the host waited for to syncs.
+  // Attends for one token of a sequence in one layer. step: for n = 1; its pool, scratch, order and
+  // counts are not used. counts: [n_kv_heads]. order (may be null): [n_kv_heads][max_blocks], host
+  // memory. Adds the events that the host waited for to syncs.
   virtual void attend(DecodeStep step, const StepSelection& selection, const SequenceKv& sequence,
                       int64_t position, int lookahead, Counts* counts, int32_t* order,
                       uint64_t* syncs) = 0;
 };
 
-// Null: this build has none (no_papers.cpp), and residency is always the device's.
+// Null: this build has none (no_papers.cpp), and the device always decides residency.
 std::unique_ptr<HostDrivenAttention> make_host_driven(const Config& config,
                                                       const DeviceInfo& device, DeviceHeap* heap,
                                                       Stream* compute, CudaKv* residency);

@@ -96,7 +96,7 @@ std::byte* PinnedSlabs::take(size_t bytes) {
   return add(bytes, false);
 }
 
-// Slabs that threads are pinning have a part of their bytes, which counts as none.
+// A slab that a thread is pinning has a part of its pages; it counts as having none.
 uint64_t PinnedSlabs::promised() const {
   uint64_t sum = 0;
   for (const Slab& s : slabs_) sum += s.tried() ? 0 : s.bytes;

@@ -27,7 +27,7 @@ class PinnedSlabs : public SlabSource {
 
   size_t slab_bytes() const override { return size_t(64) << 20; }
   // No two slabs are neighbours in memory: a copy must not cross from one locked range into
-  // another. Null also where locking it would take the last of the memory that there is.
+  // another. Null also if locking the slab would take the last of the free memory.
   std::byte* take(size_t bytes) override;
   void give_back(std::byte* slab, size_t bytes) override;
 

@@ -29,8 +29,8 @@ struct PromptSizes {
 struct PromptBuffer {
   const char* what;
   uint64_t bytes;  // 0: it is not needed
-  // The buffer. Null: PromptRows and the engine's activations (Prompt::allocate) take it from the
-  // same memory, with the same size.
+  // The buffer. Null: PromptRows or the engine's activations (Prompt::allocate) take a buffer of
+  // this size from the same memory.
   Buffer& (*of)(PromptBuffers&);
 };
 

@@ -45,7 +45,7 @@ void PromptRows::begin(DeviceArena& arena, int64_t n, int64_t dim, int64_t chunk
     }
     if (host_.size() == 0) host_ = Buffer(bytes_of(n));
   }
-  // The memory of the stages was something else's until now.
+  // Earlier work may still use the memory of the stages.
   computed_.record(*compute_);
   check(cudaStreamWaitEvent(copy_, computed_), "beginning a prompt");
 }
@@ -57,7 +57,7 @@ void PromptRows::load(Piece piece, int slot) {
   loaded_[slot].record(copy_);
 }
 
-// The rows that were computed with go back to the host once they are done.
+// Copies the current rows back to the host once the operations on them are done.
 void PromptRows::store() {
   if (here_.n == 0) return;
   computed_.record(*compute_);

@@ -98,8 +98,8 @@ MemoryList running_list(const Model& model, const BackendOptions& options) {
   add("residual stream of a step", 4 * n * c.dim);
   for (const ForwardBuffer& b : forward_buffers(c, n, 0)) add(b.what, b.bytes);
   for (const StepBuffer& b : row_buffers(c, n)) add(b.what, b.bytes);
-  // A step of all sessions, driven by the device, with row reports; one of a session, driven by the
-  // host.
+  // Counts a step of all sessions that the device drives, with row reports, and a step of one
+  // session that the host drives.
   DecodeStep step;
   step.n = static_cast<int>(n);
   step.n_layers = c.n_layers;

@@ -57,8 +57,8 @@ void gather_pairs(const std::byte* from, int n, std::byte* to) {
       put(to + 8 * r + 4 * half, gather(from + r / 4 * 32 + 16 * half, 4, r % 4 * 2, kTwoBits, 2));
 }
 
-// From the 12 bytes of 6-bit scales and minima (scale_min_k of
-// kernels/cpu/linear/quants.h) to those of Matrix.
+// Converts the 12 bytes of 6-bit scales and minima (scale_min_k of kernels/cpu/linear/quants.h) to
+// the form of Matrix.
 void regroup_scales(const std::byte* from, std::byte* to) {
   const uint32_t a = word_at(from), b = word_at(from + 4), c = word_at(from + 8);
   // Groups 0 to 3: bits 0 to 5 of bytes of a and b. 4 to 7: the halves of bytes of c, and bits 6
@@ -94,7 +94,7 @@ void split_codes(const std::byte* block, std::byte* data, std::byte* high) {
   if constexpr (type.high_bits == 1) gather_high_bits(more, high);
 }
 
-// The scales of a block, to `scales` and `blocks`.
+// Writes the scales of a block to `scales` and `blocks`.
 template <WType T>
 void split_scales(const std::byte* block, std::byte* scales, std::byte* blocks) {
   constexpr DTypeInfo type = dtype_info(T);

@@ -1,4 +1,4 @@
-// Rows of quantised weights from a file's blocks to the device's parts (Matrix in
+// Splits rows of quantised weights from a file's blocks into the device's parts (Matrix in
 // kernels/cuda/matrix.h).
 #pragma once
 #include <cstdint>

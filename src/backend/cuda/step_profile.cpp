@@ -32,8 +32,8 @@ void StepProfile::finish(StepTiming& t) {
   t = {};
   for (size_t i = 1; i < marks_.size(); ++i) {
     float ms = 0;
-    // An event that was never recorded (a step without ranking) has no time: what follows counts
-    // from the one before.
+    // An event that was never recorded (a step without ranking) has no time: the next part counts
+    // from the event before.
     if (cudaEventElapsedTime(&ms, *marks_[i - 1].first, *marks_[i].first) != cudaSuccess) {
       cudaGetLastError();
       if (i + 1 < marks_.size()) std::swap(marks_[i - 1], marks_[i]);

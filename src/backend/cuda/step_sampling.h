@@ -26,11 +26,11 @@ class StepSampling {
   bool draws_in_step() const { return here_ && !masked_; }
   bool changed() const { return changed_; }  // some rows are drawn from logits that change
   void draw(const StepLogits& logits);
-  // The device is at work meanwhile.
+  // Called while the device is at work.
   void find_masks();
-  // The draw with masks, if there are any. Masks are copied last in the stream, after all calls of
-  // the device are answered: a driver call may block while another thread frees memory, and that
-  // thread waits for the device.
+  // Draws with masks, if there are any. Masks are copied last in the stream, after all calls of the
+  // device are answered: a driver call may block while another thread frees memory, and that thread
+  // waits for the device.
   void draw_masked(const StepLogits& logits);
   // tokens: what was drawn, after the step.
   void give(int32_t* tokens) const;

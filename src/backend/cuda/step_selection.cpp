@@ -38,7 +38,7 @@ class Share : public StepSelection {
                 cudaStream_t stream) const override {
     return attend_share(step, share_, limits, stream);
   }
-  // The tail has no codes, so its keys are read.
+  // Counts the tail's keys, which are read because the tail has no codes.
   int64_t index_bytes(const Config& config, const BlockLayout& layout, int n_blocks,
                       int64_t n_tokens) const override {
     if (n_tokens < rows_.everything_below) return 0;

@@ -26,8 +26,8 @@ class StepSelection {
   }
   // Tells whether it needs the mean key in its digests.
   virtual bool mean_keys() const { return false; }
-  // Tells whether a GPU must decide residency itself. Kernels that choose by INT4 keys or keep
-  // something do so on the device, and the host does not know their choice.
+  // Tells whether a GPU must decide residency itself. Kernels that choose by INT4 keys or keep data
+  // do so on the device, so the host does not know their choice.
   bool needs_device() const { return codes() || kept_bytes(0, 1) > 0; }
 
   // Scratch memory for attend, and for steps that read everything.
@@ -47,12 +47,12 @@ class StepSelection {
 
 class StepSelections {
  public:
-  // The functions that a room of selectors brings.
+  // The functions that a room of selectors provides.
   struct Room {
     // Null: the rule is not one of this room's.
     std::unique_ptr<StepSelection> (*make)(const SelectionRule&) = nullptr;
-    // Tells whether its kernels fit the device; scratch memory for any of its rules that a live
-    // context may change to, if the one it begins with is `rule`.
+    // supported tells whether the room's kernels fit the device. scratch_bytes covers all its rules
+    // that a live context may change to if it begins with `rule`.
     Status (*supported)(const KvLayout&, int group, const DeviceLimits&) = nullptr;
     size_t (*scratch_bytes)(const DecodeStep&, const SelectionRule* rule) = nullptr;
   };

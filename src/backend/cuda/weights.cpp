@@ -145,7 +145,7 @@ void DeviceWeights::fill(const Tensor& t, const Matrix& m) {
   else check(t.source->on_device()->fill(t, m, stream_), "making weights");
 }
 
-// Memory for `rows` rows as a tensor has them.
+// Takes memory for `rows` rows in a tensor's form.
 Matrix DeviceWeights::place(const Tensor& t, int64_t rows) {
   Buffer buffer = heap_.take(device_bytes(t, rows), "the weights");
   const Matrix m = matrix_at(t.type, rows, t.cols, buffer.data());
@@ -194,7 +194,7 @@ void DeviceWeights::stream_in(int64_t n_items, const Parts<int64_t>& bytes,
 
 static std::byte* writable(const void* p) { return static_cast<std::byte*>(const_cast<void*>(p)); }
 
-// source(i): row i in a file's form.
+// source(i): row i in the file's form.
 template <class Source>
 void DeviceWeights::upload_rows(const Matrix& m, Source&& source) {
   const RowParts row = row_parts(m.type, m.cols);

@@ -26,9 +26,9 @@ uint64_t weight_staging_bytes();
 
 class DeviceWeights {
  public:
-  // Uploads through pinned staging, quantised types split into their parts on the way; synthetic
-  // tensors are made on the device. host_expert_layers: as in BackendOptions; these experts stay
-  // where the model has them, in host memory and in its file's form.
+  // Uploads through pinned staging, and splits quantised types into their parts on the way;
+  // synthetic tensors are made on the device. host_expert_layers: as in BackendOptions; these
+  // experts stay where the model has them, in host memory and in its file's form.
   DeviceWeights(const Model& model, DeviceHeap& heap, const Stream& stream, ThreadPool* threads,
                 int host_expert_layers, const LoadProgress& progress = {});
 

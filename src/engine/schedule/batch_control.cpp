@@ -70,7 +70,8 @@ double BatchControl::loads(std::span<const WindowSets> sets, Batch& batch, const
   for (size_t i = 0; i < sum.size(); ++i) {
     batch.working_set = sum[i];
     if (sum[i] > room(batch.members.size())) continue;
-    // Compares this window with the next longer one, and the longest with the next shorter one.
+    // The growth from this window to the next longer one; for the longest, from the next shorter
+    // one.
     const size_t longer = i == 0 ? 0 : i - 1, shorter = longer + 1;
     const int between = steps(longer) - steps(shorter);
     return between > 0 ? static_cast<double>(sum[longer] - sum[shorter]) / between : 0;

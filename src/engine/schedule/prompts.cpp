@@ -87,8 +87,7 @@ void Scheduler::prompt_failed(riffle_status status, const std::string& error) {
 
 // Makes room for a prompt by dropping kept sequences that are of no use to it.
 Scheduler::Room Scheduler::make_room(const Request& r, const Donor& donor) {
-  // A mapped file's tokens take no memory. A file that is not mapped takes memory for all its
-  // tokens.
+  // shared: tokens that take no memory, such as a mapped file's. most: a file is loaded whole.
   const int64_t shared = donor.file && !engine_.maps_files() ? 0 : donor.n_tokens;
   const int64_t most = std::max(static_cast<int64_t>(r.prompt.size()),
                                 donor.file ? r.file->content().n_tokens() : 0);
