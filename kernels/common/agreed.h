@@ -10,7 +10,7 @@ namespace riffle {
 // (select/int4_keys.h, kernels/cuda/select/choose_share.cu).
 inline constexpr int kMeanBlocks = 256;
 
-// Attention of prompts takes keys in tiles of this many, by absolute position. KvShape keeps the
+// Attention of prompts reads keys in tiles of this many, by absolute position. KvShape keeps the
 // blocks of the whole tile in which a window begins.
 inline constexpr int kKeyTile = 64;
 
@@ -21,7 +21,7 @@ inline constexpr int64_t kMaxReuse = 64;
 // The most experts of a layer.
 inline constexpr int kMostExperts = 1024;
 
-// The largest number of two signed digits to base 256, as which queries meet INT4 keys:
+// The largest number of two signed digits to base 256, the form in which queries meet INT4 keys:
 // 256 * 127 + 127. More would carry out of the upper digit.
 inline constexpr float kLargestDigits = 32639;
 

@@ -39,7 +39,7 @@ enum class Codes : uint8_t {
            // of value j: bit j of a 32-bit word
   Strips,  // strips of 32 bytes: byte l has value l of several runs, the first run in the lowest
            // bits. High bits: strips as well
-  Crossed  // strips in twos: of four runs the first strip has 0 and 2, the second 1 and 3. High
+  Crossed  // strips in pairs: of four runs the first strip has 0 and 2, the second 1 and 3. High
            // bits: strips
 };
 
@@ -90,7 +90,7 @@ struct DTypeInfo {
       default: return 1;
     }
   }
-  // Returns how many values share a scale.
+  // Returns the number of values that share a scale.
   RIFFLE_HOST_DEVICE constexpr int group() const { return block_values / groups(); }
 };
 

@@ -6,7 +6,7 @@
 
 namespace riffle::cpu {
 
-// Exact for every f16: normal, subnormal, infinity; a NaN stays one.
+// Exact for every f16: normal, subnormal, infinity. NaN stays NaN.
 static constexpr float f16_to_f32(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16, exponent = h >> 10 & 31,
                  fraction = h & 0x3ff;

@@ -37,7 +37,7 @@ RIFFLE_HOST_DEVICE inline uint8_t q8_scale_of(float magnitude, float over_127, B
 
 // The largest code whose value f16 holds.
 RIFFLE_HOST_DEVICE constexpr float q8_largest_code(uint8_t scale) {
-  return scale > 0xc0 ? 113 : 127;  // 0xc0 is 512, and 576 the only one above
+  return scale > 0xc0 ? 113 : 127;  // 0xc0 is 512; 576 is the only larger scale
 }
 
 }  // namespace riffle

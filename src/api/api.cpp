@@ -1,5 +1,5 @@
-// riffle.h: selections, contexts, sessions, generation and statistics. The other files of this
-// folder have the rest.
+// riffle.h: selections, contexts, sessions, generation and statistics. Other files of this folder
+// have the rest.
 #include <algorithm>
 
 #include "api/api_handles.h"
@@ -242,8 +242,8 @@ riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens, 
     while (same < n_tokens && same < s.tokens.size() && s.tokens[same] == tokens[same]) ++same;
     if (same == n_tokens && (same < s.tokens.size() || !s.logits.any()))
       --same;  // logits come from running a token
-    // Before the session is cut: a prompt that is refused changes nothing. One that the session
-    // holds needs no run, so a scheduler's does not stop it.
+    // Checked before the session is cut, so that a refused prompt changes nothing. A prompt that
+    // the session holds needs no run, so a scheduler's run does not stop it.
     if (same < n_tokens || n_tokens == 0) engine.require_prompt(0, {tokens, n_tokens});
     same = static_cast<size_t>(engine.reach(s, static_cast<int64_t>(same)));
     engine.truncate(s, static_cast<int64_t>(same));

@@ -124,7 +124,7 @@ inline void require(bool ok, const char* what) {
   if (!ok) fail(RIFFLE_BAD_ARGUMENT, "%s is NULL", what);
 }
 
-// n_tokens names a beginning of the session.
+// Requires n_tokens to be a beginning of the session.
 inline void require_length(const riffle_session& session, size_t n_tokens) {
   const size_t length = session.sequence->tokens.size();
   if (n_tokens > length)

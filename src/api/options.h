@@ -16,7 +16,7 @@ struct riffle_options {
   mutable std::string text;  // as riffle_options_get last handed out
   char error[512] = "";
 
-  // The struct that settings of this kind are members of.
+  // Returns the struct that has settings of this kind as members.
   void* part(riffle::OptionsKind kind);
   const void* part(riffle::OptionsKind kind) const {
     return const_cast<riffle_options*>(this)->part(kind);

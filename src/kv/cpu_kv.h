@@ -1,6 +1,6 @@
-// KV of devices that compute on the CPU: in place (the host store itself), or in front of it a pool
-// in memory of its own, filled by copies: what a GPU has, emulated. The pool is one that its
-// readers manage, as on a GPU (emulated_kv.cpp), or one whose slots the owner grants (slot_pool.h).
+// KV of devices that compute on the CPU: in place (the host store itself), or with a pool in front
+// of it that emulates a GPU's, in memory of its own and filled by copies. Either the readers manage
+// the pool, as on a GPU (emulated_kv.cpp), or the owner grants its slots (slot_pool.h).
 #pragma once
 #include "kv/kv_store.h"
 #include "kv/slot_pool.h"
@@ -47,23 +47,23 @@ class CpuKv : public KvStore {
   // Returns true if the newest blocks are in the device's memory, and not in the host store.
   virtual bool holds_tail(const SequenceKv& sequence) const { return !sequence.tail_slots.empty(); }
   // Brings all that the device changed back to the host store, forgets its copies, and gives the
-  // sequence blocks of its own: they are about to be changed. On RIFFLE_OUT_OF_MEMORY the sequence
-  // reads the same.
+  // sequence blocks of its own, which are about to change. On RIFFLE_OUT_OF_MEMORY the sequence's
+  // contents are unchanged.
   void retire(SequenceKv& sequence);
   virtual int64_t used_slots() const = 0;
   virtual std::byte* tail(SequenceKv& sequence, int layer, int head) = 0;
   // Returns the number of blocks of a layer that can be held at once besides the tails.
   virtual int64_t room(int layer) const = 0;
-  // Holds blocks (not the tail) for reading; misses have a slot but not yet the bytes, and a block
-  // that sequences share is a miss only for the first that asks (`wait` for the others, until its
-  // holder has loaded it). In place: safe from any thread. Pooled: the owner's thread only; never
-  // asks for more than room().
+  // Holds blocks (not the tail) for reading; misses have a slot but not yet the bytes. A shared
+  // block is a miss only for the first holder; `wait` is set for the others until the first has
+  // loaded it. In place: safe from any thread. Pooled: the owner's thread only; never asks for more
+  // than room().
   virtual void acquire(SequenceKv& sequence, int layer, int head, const int32_t* blocks, int n,
                        Held* held) = 0;
   virtual void load(const Held* held,
                     int n) = 0;  // copies the misses; any thread, different blocks
   virtual void release(const Held* held, int n) = 0;
-  // After an error: gives up the acquired blocks, without taking a miss for loaded.
+  // After an error: gives up the acquired blocks. Misses do not count as loaded.
   virtual void abandon(const Held* held, int n) = 0;
 
  protected:

@@ -1,6 +1,6 @@
-// KV of a device that is emulated on the CPU: what a GPU does (backend/cuda/cuda_kv.h), in host
-// memory. The pool is a GPU's, page tables are too, and the newest blocks are in memory of their
-// own.
+// KV of a device that is emulated on the CPU: it does in host memory what a GPU does
+// (backend/cuda/cuda_kv.h). Pool and page tables are a GPU's, and the newest blocks are in memory
+// of their own.
 #include <algorithm>
 #include <cstring>
 
@@ -90,7 +90,7 @@ class Emulated : public PoolKv, PagedPool {
       held[i].miss = !found.hit;
       counters.hits += found.hit;
       if (!found.hit) counters.loaded_bytes += bytes_;
-      if (found.slot < 0) continue;  // none is left: the block is read from the host store
+      if (found.slot < 0) continue;  // no slot is left: the block is read from the host store
       held[i].slot = found.slot;
       held[i].data = pool_.slot(found.slot);
     }
@@ -106,7 +106,7 @@ class Emulated : public PoolKv, PagedPool {
   void abandon(const Held*, int) override {}
 
  protected:
-  // The newest blocks go to the host store, and are used there.
+  // Moves the newest blocks to the host store, where they are used from now on.
   void park(SequenceKv& s) override {
     save_tails(s);
     on_device(s).tail_here = false;

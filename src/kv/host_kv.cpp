@@ -50,14 +50,14 @@ SequenceKv HostKv::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx)
       }
       if (full < blocks) h.blocks.push_back(store_.take(shape_.block_bytes(layer)));
       const size_t digested =
-          std::min(full, from.heads[i].bound_factor.size());  // none where the device has them
+          std::min(full, from.heads[i].bound_factor.size());  // empty if the device has them
       h.digests.assign(from.heads[i].digests.begin(),
                        from.heads[i].digests.begin() + digested * stride);
       h.bound_factor.assign(from.heads[i].bound_factor.begin(),
                             from.heads[i].bound_factor.begin() + digested);
     }
     if (host_digests_)
-      build_digests(s, n_tokens);  // digests that `from` lacks after memory ran out
+      build_digests(s, n_tokens);  // builds digests that `from` lacks because memory ran out
   } catch (...) {
     destroy(s);
     throw;
@@ -91,13 +91,13 @@ void HostKv::destroy(SequenceKv& s) {
   s.n_tokens = 0;
 }
 
-// A step's block is its newest one, which all layers keep.
+// A step writes to the newest block, which all layers keep.
 void HostKv::reserve(SequenceKv& s, int64_t n_tokens) { reserve_prompt(s, n_tokens, s.marks); }
 
 void HostKv::reserve_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
   const size_t want = shape_.in_blocks(n_tokens);
   try {
-    // Full when it was shared, and cut since.
+    // The block was full when it was shared, and has been cut since.
     if (n_tokens > s.n_tokens)
       make_own(s, s.n_tokens / shape_.block_size(), shape_.in_blocks(s.n_tokens));
     for (size_t i = 0; i < s.heads.size(); ++i) {

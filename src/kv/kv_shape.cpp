@@ -95,8 +95,8 @@ uint64_t KvShape::bytes(int64_t n_tokens, const Marks& marks, int64_t from) cons
   return sum;
 }
 
-// A window may begin anywhere in a tile of keys, and its last block may just have begun. Each mark
-// has one, the end of the sequence has one, and the end of a prompt that is being read.
+// A window may begin anywhere in a tile of keys, and its last block may just have begun. Each mark,
+// the sequence's end and the end of a prompt that is being read have one window each.
 int64_t KvShape::most_of(int layer, int64_t n_tokens) const {
   const int64_t all = in_blocks(n_tokens),
                 each = (window(layer) + Marks::kTakeBack + kKeyTile) / block_size_ + 2;

@@ -119,7 +119,7 @@ class KvShape {
     if (window(layer) == 0) return 0;
     return std::max<int64_t>(0, n_tokens + 1 - window(layer)) / kKeyTile * kKeyTile / block_size_;
   }
-  // Returns the first block that is kept: that of a sequence from which kTakeBack tokens were taken
+  // Returns the first block that is kept: the one that is needed after kTakeBack tokens are taken
   // back.
   int64_t first_kept(int layer, int64_t n_tokens) const {
     return first_needed(layer, std::max<int64_t>(0, n_tokens - Marks::kTakeBack));
@@ -156,7 +156,7 @@ class KvShape {
   uint64_t largest_layer(int64_t tokens) const;
 
  private:
-  // Blocks of a head of a layer that a sequence holds, at most.
+  // The most blocks of a head of a layer that a sequence holds.
   int64_t most_of(int layer, int64_t n_tokens) const;
 
   int block_size_ = 32;

@@ -79,7 +79,8 @@ class KvStore {
              std::span<const MappedBlocks> blocks, const std::shared_ptr<const void>& owner) {
     host_->adopt(sequence, n_tokens, marks, blocks, owner);
   }
-  // Else a sequence gets blocks by reserve, less those that the file lacks: HostKv::forget.
+  // Otherwise reserve gives a sequence its blocks, and HostKv::forget removes those that the file
+  // lacks.
   void forget_blocks(SequenceKv& sequence, int layer, int64_t first, int64_t last) {
     host_->forget(sequence, layer, first, last);
   }

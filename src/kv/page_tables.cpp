@@ -27,8 +27,8 @@ void PageTables::make(PagedSequence& s) {
   s.own = std::move(table);
 }
 
-// One holder less; with the last one all its blocks leave the pool, and another table may have its
-// number.
+// Removes a holder. With the last one the table's blocks leave the pool, and its number is free for
+// another table.
 void PageTables::release(std::shared_ptr<PageTable>& table, int64_t max_blocks) noexcept {
   if (!table) return;
   if (table.use_count() == 1) {

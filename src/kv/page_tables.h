@@ -1,6 +1,6 @@
 // Names blocks in a pool that its readers manage (kernels/cuda/pool/pool.h). Each sequence has a
-// table of its own. For its first blocks a fork has that of its donor, so that either finds the
-// blocks that the other has loaded.
+// table of its own. For its first blocks a fork uses its donor's table, so each finds the blocks
+// that the other has loaded.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -35,7 +35,7 @@ class PagedPool {
   virtual Buffer take_entries(int32_t index, int64_t max_blocks) = 0;
   // The table's blocks from `first` on leave the pool.
   virtual void forget(const PageTable& table, int64_t max_blocks, int64_t first) = 0;
-  // Waits until no kernel reads the table, which has no holder any more. Throws nothing.
+  // Waits until no kernel reads the table, which no longer has a holder. Throws nothing.
   virtual void finish(const PageTable& table, int64_t max_blocks) noexcept = 0;
 };
 
@@ -45,8 +45,8 @@ class PageTables {
 
   // Gives the sequence a table of its own, unless it has one.
   void make(PagedSequence& sequence);
-  // A fork's first n_blocks, which `from` has too, are named as there; if they have two names,
-  // those with the first one.
+  // Names a fork's first n_blocks, which `from` has too, as `from` does. If `from` uses two tables,
+  // only blocks in the first one.
   void share(PagedSequence& from, PagedSequence& to, int64_t n_blocks);
   // The sequence keeps its first n_blocks. Blocks that its forks find in its own table stay; the
   // sequence writes later blocks under another name.

@@ -54,8 +54,8 @@ class SelectorState {
   // and settings that can use it, in at most 63 bytes; "": there is none.
   virtual std::string saved_kind() const { return ""; }
   virtual std::string save() const { return ""; }
-  // Takes over the bytes that another state of this kind saved for n_tokens. Bytes may be hostile:
-  // it then returns false, and the state is unusable.
+  // Takes over the bytes that another state of this kind saved for n_tokens. Returns false if the
+  // bytes, which may be hostile, are invalid; the state is then unusable.
   virtual bool load(std::string_view bytes, int64_t n_tokens) {
     return (void)bytes, (void)n_tokens, false;
   }

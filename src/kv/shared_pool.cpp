@@ -34,10 +34,10 @@ void SharedPool::begin_step() {
   }
   const auto age = [&](int32_t slot) -> uint64_t {
     const uint64_t word = words_[slot];
-    if (word >> kStampBits == kFreeKey) return kVictimBins + 1;  // free ones first
+    if (word >> kStampBits == kFreeKey) return kVictimBins + 1;  // free slots first
     return std::min<uint64_t>(now_ - (word & kMaxStamp), kVictimBins);
   };
-  starts_.assign(kVictimBins + 3, 0);  // by falling age
+  starts_.assign(kVictimBins + 3, 0);  // starts by falling age
   for (int32_t i = 0; i < size(); ++i) ++starts_[kVictimBins + 1 - age(i) + 1];
   for (size_t bin = 1; bin < starts_.size(); ++bin) starts_[bin] += starts_[bin - 1];
   for (int32_t i = 0; i < size(); ++i) victims_[starts_[kVictimBins + 1 - age(i)]++] = i;
@@ -55,8 +55,8 @@ void SharedPool::forget(int32_t table, int64_t n_heads, int64_t max_blocks, int6
     for (int64_t b = first; b < max_blocks; ++b) tables_[table][h * max_blocks + b] = -1;
 }
 
-// Tells whether the slot holds this key; if so it stays for this step. Another reader that fetched
-// the block in this step has entered it after its bytes.
+// Tells whether the slot holds this key. If it does, it stays for this step. Another reader that
+// fetched the block in this step has entered it after its bytes.
 bool SharedPool::claim(int32_t slot, uint64_t key) {
   uint64_t word = words_[slot].load(std::memory_order_acquire);
   while (word >> kStampBits == key >> kStampBits) {

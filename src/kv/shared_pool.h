@@ -22,13 +22,13 @@ class SharedPool {
   int64_t used() const;
   std::byte* slot(int32_t i) const { return memory_.as<std::byte>() + size_t(i) * block_bytes_; }
 
-  // Enters a table: entries[entry] is the block's slot, or -1. Null: there is none any more.
+  // Enters a table: entries[entry] is the block's slot, or -1. Null: removes the table.
   void set_table(int32_t table, std::atomic<int32_t>* entries) { tables_[table] = entries; }
-  // The step's stamp is one more, and its victims are all slots by last use, oldest first. Slots of
-  // one age come in the order of their numbers.
+  // Begins a step: its stamp is one more, and its victims are all slots by last use, oldest first.
+  // Slots of one age come in the order of their numbers.
   void begin_step();
-  // A table's blocks from `first` on leave the pool. n_heads: the table has max_blocks entries for
-  // each.
+  // Removes a table's blocks from `first` on from the pool. n_heads: the table has max_blocks
+  // entries for each.
   void forget(int32_t table, int64_t n_heads, int64_t max_blocks, int64_t first);
 
   struct Found {
@@ -40,7 +40,7 @@ class SharedPool {
   Found find(int32_t table, int64_t entry);
   // Returns the slot of a victim for a block that is not in the pool; -1: no slot is left.
   int32_t take(int32_t table, int64_t entry);
-  // The block's bytes are in its slot: from now on others find it there.
+  // Enters a block whose bytes are in its slot. From now on others find it there.
   void enter(int32_t table, int64_t entry, int32_t slot) {
     tables_[table][entry].store(slot, std::memory_order_release);
   }

@@ -33,8 +33,8 @@ class Pooled : public PoolKv {
     return std::max<int64_t>(1, slots() - n * n_heads() - row_slots);
   }
 
-  // The block that will be written next may be in the pool as another sequence's that held it too,
-  // or from before a cut.
+  // The block that will be written next may be in the pool because another sequence held it too, or
+  // from before a cut.
   void reserve(SequenceKv& s, int64_t n_tokens, const Marks& marks) override {
     host_->reserve_prompt(s, n_tokens, marks);
     const size_t block = s.n_tokens / host_->shape().block_size();
@@ -152,8 +152,8 @@ class Pooled : public PoolKv {
     return memory_.as<std::byte>() + size_t(slot) * bytes_;
   }
 
-  // A FILLING slot for every layer and head of s; false (and nothing taken) if there are not
-  // enough.
+  // Takes a FILLING slot for every layer and head of s. Returns false, and takes none, if there are
+  // too few.
   bool take_tails(SequenceKv& s) {
     const int64_t block = s.n_tokens / host_->shape().block_size();
     for (size_t i = 0; i < s.heads.size(); ++i) {
@@ -177,7 +177,7 @@ class Pooled : public PoolKv {
     return true;
   }
 
-  // Parks a sequence that is not among these.
+  // Parks a sequence that is not in `keep`.
   void make_room(SequenceKv* const* keep, size_t n, int64_t spare) {
     for (SequenceKv* s : active_) {
       if (std::find(keep, keep + n, s) != keep + n) continue;

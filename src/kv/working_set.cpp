@@ -14,7 +14,7 @@ void WorkingSet::begin_step(int64_t position) {
   ++step_;
   const size_t n_rows = ages_.size() / static_cast<size_t>(window_);
   for (size_t row = 0; row < n_rows; ++row) {
-    int32_t& leaving = ages_[age(row, step_)];  // in step_ - window_
+    int32_t& leaving = ages_[age(row, step_)];  // last selected in step_ - window_
     size_ -= leaving;
     leaving = 0;
   }
@@ -25,7 +25,7 @@ void WorkingSet::add(size_t row, const int32_t* blocks, int n) {
   int32_t& now = ages_[age(row, step_)];
   for (int i = 0; i < n; ++i) {
     const int64_t before = last[blocks[i]];
-    if (before == step_) continue;  // by this step's first attempt
+    if (before == step_) continue;  // added by this step's first attempt
     if (before > 0 && before + window_ > step_) --ages_[age(row, before)];
     else ++size_;
     ++now;

@@ -26,7 +26,7 @@ uint64_t weights_fingerprint(const Model& model) {
     sum.add_value(layer.window);
     sum.add_value(layer.rope);
   }
-  // Nothing is changed through the names.
+  // Nothing changes the tensors through these names.
   for (const NamedTensor& t : named_tensors(const_cast<Model&>(model))) {
     add_text(sum, t.name);
     sum.add_value(t.tensor->type);

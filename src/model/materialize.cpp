@@ -1,4 +1,4 @@
-// Tensors that have no bytes get them.
+// Gives bytes to tensors that have none.
 #include <algorithm>
 
 #include "model/model.h"

@@ -1,6 +1,6 @@
 // The contents of a model file: configuration, weights as views of the mapped file, tokenizer, chat
 // template. Both formats (GGUF, Hugging Face folder) end in this one struct; nothing after loading
-// knows which it was.
+// knows which format it was.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -82,8 +82,8 @@ struct Rope {
   // The number of dimensions of each head that are rotated, from the first, in pairs
   // (j, j + rotated/2); 0: all.
   int rotated = 0;
-  // Queries and keys are multiplied by it. riffle's scores are always q.k / sqrt(head_dim). If a
-  // model wants q.k * f, this is sqrt(f * sqrt(head_dim)).
+  // Factor of queries and keys. riffle's scores are always q.k / sqrt(head_dim). If a model wants
+  // q.k * f, this is sqrt(f * sqrt(head_dim)).
   float factor = 1;
   // Queries at position p are multiplied by 1 + temperature * ln(1 + floor(p / temperature_ctx)).
   // Such queries need their own entry in Config::ropes (LayerConfig::query_rope).
@@ -257,7 +257,8 @@ struct ModelParts {
   ModelParts& operator=(ModelParts&&) noexcept;
 };
 
-// load_model makes it when all of its configuration is known; from then on nothing changes that.
+// load_model makes a Model when all of its configuration is known, which nothing changes
+// afterwards.
 struct Model : ModelParts {
   Model() = default;
   Model(Config c, ModelParts parts) : ModelParts(std::move(parts)), config(std::move(c)) {}
@@ -265,8 +266,8 @@ struct Model : ModelParts {
   Config config;
 };
 
-// Gives every tensor without data its bytes in host memory, in a file's layout, owned by the model;
-// does nothing to a model that has them. Uses all cores. RIFFLE_OUT_OF_MEMORY leaves the model as
+// Gives every tensor without data its bytes in host memory, in a file's layout, owned by the model.
+// Does nothing if all tensors have bytes. Uses all cores. RIFFLE_OUT_OF_MEMORY leaves the model as
 // it was.
 void materialize(Model& model);
 

@@ -1,5 +1,5 @@
 // Angles of rotary position embedding (RoPE, Su et al., arXiv 2104.09864) and how models stretch
-// them beyond the length they were first trained with.
+// them beyond the first trained length.
 #pragma once
 #include <string>
 #include <vector>

@@ -64,7 +64,7 @@ class Binder {
     return {DType::F32, 1, cols, floats(raw, name, cols, offset)};
   }
 
-  // A norm whose weights are all the same and not in the file.
+  // Makes a norm whose weights are all the same and not in the file.
   Tensor constant(int64_t cols, float value) {
     model_.owned.push_back(std::make_unique<std::vector<float>>(cols, value));
     return {DType::F32, 1, cols, model_.owned.back()->data()};
@@ -164,7 +164,7 @@ class Binder {
     model_.weight_bytes += static_cast<uint64_t>(n * bytes);
     return result;
   }
-  // The same of their biases [n][all].
+  // Returns their biases [n][all] likewise.
   std::vector<Tensor> packed_vectors(const std::string& name, int n, int64_t all, int64_t first,
                                      int64_t step) {
     const bool counted = used_.count(name) > 0;
@@ -208,7 +208,7 @@ class Binder {
     std::vector<MappedBytes> parts;
     for (const RawTensor* raw : bound_) {
       if (packed_.count(raw) == 0) parts.push_back({raw->data, raw->bytes});
-      else  // it was copied and is not needed any more
+      else  // it was copied and is no longer needed
         for (const auto& file : model_.files) file->drop(raw->data, raw->bytes);
       done += static_cast<double>(raw->bytes);
       if (progress && !progress(done, static_cast<double>(model_.weight_bytes))) {
@@ -242,7 +242,7 @@ class Binder {
     return model_.owned.back()->data();
   }
 
-  // The bytes of a tensor of type U8, which is no type of weights.
+  // Returns the bytes of a tensor of type U8, which is not a type of weights.
   const uint8_t* bytes_of(const std::string& name, const std::vector<uint64_t>& shape) {
     const RawTensor& raw = at(name, shape);
     uint64_t n = 1;
@@ -259,7 +259,7 @@ class Binder {
     if (used_.insert(name).second) bound_.push_back(&raw);
   }
 
-  // The tensor of this name and shape. It is not counted as used.
+  // Returns the tensor of this name and shape. It does not count as used.
   const RawTensor& at(const std::string& name, const std::vector<uint64_t>& shape) const {
     const auto it = table_.find(name);
     if (it == table_.end())
@@ -291,7 +291,7 @@ class Binder {
   const std::string& where_;
   std::set<std::string> used_;
   std::vector<const RawTensor*> bound_;
-  std::set<const RawTensor*> packed_;  // those of bound_ that were copied in another order
+  std::set<const RawTensor*> packed_;  // tensors of bound_ that were copied in another order
   std::optional<ThreadPool> threads_;  // threads that copy them
 };
 

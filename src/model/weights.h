@@ -1,4 +1,5 @@
-// Makes a Llama's weights from a file's tensors: checks names, shapes and types, copies only norms.
+// Makes a Llama's weights from a file's tensors: checks names, shapes and types, and copies only
+// norms.
 #pragma once
 #include <string>
 #include <vector>

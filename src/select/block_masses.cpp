@@ -7,7 +7,7 @@
 
 namespace riffle {
 
-// A part is small enough that every thread of 8 has one where two rows have some ten thousand
+// A part is small enough that each of 8 threads has one when two rows have some ten thousand
 // tokens, and long enough (some microseconds) that handing it out costs next to nothing.
 static constexpr int kPartTokens = 2048;
 

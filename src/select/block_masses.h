@@ -25,7 +25,7 @@ int prepare_masses(const Row& row, int sink_blocks, int recent_blocks, RowPlan& 
 // codes, so its keys are scored.
 void estimate_masses(const Row& row, RowPlan& plan, int part, Buffer& scratch, int* first,
                      int* last);
-// The masses in plan.work.
+// Returns the masses in plan.work.
 BlockMasses masses_of(const Row& row, RowPlan& plan);
 // Bytes that all parts together read.
 int64_t masses_bytes_read(const Row& row);

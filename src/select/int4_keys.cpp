@@ -42,7 +42,7 @@ void Int4Keys::add_blocks(int layer, int head, int n_full, const std::byte* cons
     for (float& v : sum) v *= 1.0f / static_cast<float>(layout_.block_size);
     kernels_->attention.kv_store(sum.data(), d, KvType::F16,
                                  const_cast<uint16_t*>(value_mean(h, h.n)));
-    ++h.n;  // last: what was thrown above leaves the head as it was
+    ++h.n;  // last: if anything above throws, the head is unchanged
   }
 }
 
@@ -56,7 +56,7 @@ void Int4Keys::truncate(int64_t n_tokens) {
 }
 
 uint64_t Int4Keys::bytes() const {
-  uint64_t segments = 0, heads = 0;  // heads that hold any
+  uint64_t segments = 0, heads = 0;  // heads that hold some
   for (const Head& h : heads_) {
     segments += h.segments.size();
     heads += !h.segments.empty();

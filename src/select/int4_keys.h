@@ -34,8 +34,8 @@ class Int4Keys : public SelectorState {
 
   // The mean value [d] of the first n_full blocks, which must be all of the head's. It is taken
   // over at most kMeanBlocks evenly spaced blocks. It is kept until blocks come or go: the blocks'
-  // means lie far apart and would miss the cache in every step. Rows of one head, which a step has
-  // several of where it computes tokens ahead, may call this at once.
+  // means lie far apart and would miss the cache in every step. Several rows of one head may call
+  // this at once, in steps that compute tokens ahead.
   const float* mean_value(int layer, int head, int n_full);
 
   // Puts a query group [g][d] into the form that scores() takes. Scores have the query's scale: for

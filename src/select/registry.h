@@ -15,8 +15,8 @@ class SelectorRegistry {
   struct Entry {
     SelectorKind kind = SelectorKind::DENSE;
     std::unique_ptr<Selector> (*make)(const Selection&, int64_t everything_below) = nullptr;
-    // Null, in this order: it reads no digests; any settings in range go together; a row's
-    // iteration needs one slot.
+    // These may be null. digests: it reads none; check: any settings in range go together;
+    // row_slots: a row's iteration needs one slot.
     DigestSpec (*digests)(const Selection&) = nullptr;
     void (*check)(const Selection&) = nullptr;
     int64_t (*row_slots)(const Selection&) = nullptr;
@@ -28,13 +28,13 @@ class SelectorRegistry {
     std::string (*without_codes)(Selection&) = nullptr;
     const char* digests = "";    // a selection that ranks by digests, for errors
     const char* positions = "";  // a way to read tokens beyond the trained length
-    // A notice of settings that the selector in force leaves out of account.
+    // Returns a notice of settings that the selector in force ignores.
     std::string (*unused)(const Selection&, const Selector&) = nullptr;
   };
 
   void add(const Entry& entry) { entries_.push_back(entry); }
   void advise(const Advice& advice) { advice_ = advice; }
-  // The one of this number. RIFFLE_BAD_ARGUMENT if this build lacks it.
+  // Returns the selector of this number. RIFFLE_BAD_ARGUMENT if this build lacks it.
   const Entry& of(SelectorKind kind) const;
   const Advice& advice() const { return advice_; }
 

@@ -149,9 +149,9 @@ struct ReadsShare : SelectionRule {
   int64_t everything_below = 0;
 };
 
-// The lists of tokens whose places are the tokens' positions, in place of those in the text:
-// numbers of the first tokens, of the chosen ones, of the last ones, and of those that join before
-// a list is chosen anew.
+// A list of tokens in which a token's place, not its place in the text, is its position: numbers of
+// the first, the chosen and the last tokens, and of the tokens that join before a list is chosen
+// anew.
 struct TokenLists {
   int64_t first = 0, chosen = 0, last = 0, reused = 0;
   int64_t shortest() const { return first + chosen + last; }
@@ -235,8 +235,8 @@ class Selector {
   }
 };
 
-// The selector that the settings name (validated). Never null. everything_below: for selector auto,
-// which is share here, and reads everything in rows of fewer tokens.
+// Makes the selector that the settings name (validated). Never null. everything_below: selector
+// auto is share here and reads everything in rows of fewer tokens.
 std::unique_ptr<Selector> make_selector(const Selection& settings, int64_t everything_below = 0);
 std::unique_ptr<Selector> make_dense();
 std::unique_ptr<Selector> make_share(const Selection& settings, int64_t everything_below);

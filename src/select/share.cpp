@@ -13,9 +13,9 @@
 // mean of all values is added with that share (SparQ, arXiv 2312.04985, section 3). Shares are
 // used, not masses: an error that all estimates of a head have in common cancels in a share.
 //
-// The codes of all blocks are looked at. To look only at those of the best digests (a quarter of
-// them) was tried: in text whose lines are much alike, digests of any kind leave out the block that
-// holds the answer.
+// The codes of all blocks are looked at. Looking only at the quarter with the best digests was
+// tried: in text whose lines are much alike, digests of any kind leave out the block that holds the
+// answer.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -72,7 +72,8 @@ class Share : public Int4Selector {
     const double share = share_of(row.n_blocks);
     const auto least = [&](double whole) { return static_cast<float>(whole * share); };
 
-    // Each head's weight, and a mark for each candidate that holds the share of some head's.
+    // Finds each head's weight, and marks each candidate that holds the share of some head's
+    // weight.
     plan.state.assign(2 * row.g, 0.0);
     double *wholes = plan.state.data(), *read = wholes + row.g;  // numbers of each head
     plan.marks.assign((n + 63) / 64, 0);
@@ -85,8 +86,8 @@ class Share : public Int4Selector {
       select.mark(weights + first, n, least(wholes[h]), plan.marks.data());
     }
 
-    // For these few: the largest share of a head's weight, and the part of each head's weight that
-    // is read.
+    // For these few candidates: the largest share of a head's weight, and the part of each head's
+    // weight that is read.
     plan.ids.clear();
     plan.scores.clear();
     for (size_t word = 0; word < plan.marks.size(); ++word)
@@ -125,8 +126,8 @@ class Share : public Int4Selector {
     return s_.share * std::min(1.0, double(kShareBlocks) / n_blocks);
   }
 
-  // weights[b] times factors[b], and the sum of all. Several sums at once hide the latency of an
-  // addition.
+  // Multiplies weights[b] by factors[b] and returns the sum of all. Several sums at once hide the
+  // latency of an addition.
   static double weigh(float* weights, const float* factors, int64_t n) {
     double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
     int64_t b = 0;

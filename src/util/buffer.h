@@ -32,7 +32,7 @@ class Buffer {
     return static_cast<T*>(data_);
   }
 
-  // At least bytes; contents are lost when it grows.
+  // Makes room for at least `bytes`. Contents are lost when it grows.
   void reserve(size_t bytes) {
     if (bytes > bytes_) *this = Buffer(bytes);
   }

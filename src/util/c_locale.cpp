@@ -5,7 +5,7 @@
 
 namespace riffle {
 
-// The system's C libraries have this locale as a constant: no memory is taken and none is freed.
+// The system's C libraries hold this locale as a constant, so no memory is taken or freed.
 locale_t c_locale() { return newlocale(LC_ALL_MASK, "C", nullptr); }
 
 std::string vformat(const char* format, va_list args) {

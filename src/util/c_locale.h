@@ -1,5 +1,5 @@
-// Numbers and texts of the C locale, whatever locale the program around the library has chosen:
-// with another one printf, strtod and nlohmann's parser write and expect decimal commas, and the
+// Numbers and texts of the C locale, whatever locale the program around the library has chosen: in
+// another locale printf, strtod and nlohmann's parser write and expect decimal commas, and the
 // system's error texts are translated. tools/check_locale.py refuses functions that read the locale
 // everywhere except in c_locale.cpp and, under a CLocale, in json.cpp.
 #pragma once

@@ -48,7 +48,7 @@ std::string printable(std::string_view text, size_t max_bytes = 80);
 // and found may hold text from the file.
 [[noreturn]] void bad_model(std::string_view file, std::string_view field, std::string_view found,
                             std::string_view expected);
-// Refuses the few lines that a clone without Git LFS has in a file's place.
+// Refuses the pointer text that a clone without Git LFS has in a file's place.
 void refuse_lfs_pointer(std::string_view file, std::string_view text);
 [[noreturn]] void unsupported(std::string_view file, std::string_view field, std::string_view found,
                               std::string_view expected);

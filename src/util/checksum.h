@@ -8,7 +8,7 @@ namespace riffle {
 
 uint64_t checksum(const void* data, size_t bytes);
 
-// The same of bytes that come in pieces.
+// The same checksum of bytes that come in pieces.
 class Checksum {
  public:
   Checksum();

@@ -16,7 +16,7 @@ struct ControlGroup {
 
 // Returns the groups that may limit `controller` ("memory", "cpu"): this process's own and all
 // above it, since each of them limits. root: prefix of all paths; "" except in tests. In a
-// container the path may be the host's, of which only the end or only the top is visible. A folder
+// container the path may be the host's, and then only its end or only its top is visible. A folder
 // that does not exist limits nothing.
 std::vector<ControlGroup> control_groups(const std::string& root, std::string_view controller);
 

@@ -96,7 +96,8 @@ const Json* Json::at_pointer(std::string_view pointer) const {
 
 namespace {
 
-// The shortest text that reads as the same double: 0.0001 to 999999999999999.0 without an exponent.
+// Returns the shortest text that reads as the same double; 0.0001 to 999999999999999.0 have no
+// exponent.
 std::string real_text(double value) {
   char buffer[32];
   const auto end =
@@ -252,7 +253,7 @@ class JsonBuilder {
 
  private:
   struct Open {
-    Json* value;  // stays where it is: what holds it does not grow before it is closed
+    Json* value;  // stays in place: its holder does not grow before it is closed
     std::unordered_set<std::string> keys;
   };
 

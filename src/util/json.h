@@ -41,7 +41,7 @@ class Json {
   bool is_object() const { return std::holds_alternative<Object>(value_); }
   const char* type_name() const;  // "number", "object", as in the standard
 
-  // The value, which must be of this type.
+  // Returns the value, which must be of this type.
   bool boolean() const { return std::get<bool>(value_); }
   uint64_t whole() const { return std::get<uint64_t>(value_); }  // is_unsigned()
   int64_t integer() const;  // is_integer(); above 2^63 - 1 it wraps
@@ -52,7 +52,7 @@ class Json {
   bool equals(double value) const { return is_number() && number() == value; }
   bool equals(std::string_view text) const { return is_string() && string() == text; }
 
-  // Elements of an array, members of an object; of other values there are none.
+  // Elements of an array, members of an object. Other values have none.
   std::span<const Json> elements() const;
   std::span<const Member> members() const;
   size_t size() const { return is_object() ? members().size() : elements().size(); }
@@ -82,7 +82,7 @@ struct Json::Member {
   Json value;
 };
 
-// Here, where Member is complete.
+// Defined here, since Member is complete only now.
 inline Json::Json() = default;
 inline Json::Json(bool value) : value_(value) {}
 inline Json::Json(int64_t value) : value_(value) {}
@@ -100,7 +100,7 @@ std::string json_string(std::string_view text, bool ascii = false);
 
 struct JsonLimits {
   size_t depth;            // arrays and objects in each other
-  size_t values;           // in all; bounds the memory that a tree takes
+  size_t values;           // values in all; bounds the memory that a tree takes
   bool count_all = false;  // keys and ends of arrays and objects count among the values
   bool exact = false;      // whole numbers beyond 64 bits are too large; else they become real
   bool sorted = false;     // members in the order of their keys, which makes find() fast; else as

@@ -34,7 +34,7 @@ void MappedFile::drop(const void* data, uint64_t bytes) const {
   const auto at = reinterpret_cast<uintptr_t>(data),
              first = reinterpret_cast<uintptr_t>(view_.data);
   if (at < first || !inside(at - first, bytes, view_.size)) return;
-  // Whole pages only: what shares a page with the neighbours stays.
+  // Only whole pages: bytes that share a page with others stay.
   const uintptr_t begin = (at + page - 1) / page * page, end = (at + bytes) / page * page;
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }

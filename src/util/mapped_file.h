@@ -17,8 +17,8 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   const FileView& view() const { return view_; }
-  // Lets go of the memory that these bytes take in this process, if they are this file's; reading
-  // them fetches them again.
+  // Releases the memory that these bytes take in this process, if they are this file's. Reading
+  // fetches them again.
   void drop(const void* data, uint64_t bytes) const;
   // Tells whether path names this file, under any name.
   bool is_same_file(const std::string& path) const;

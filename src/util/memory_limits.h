@@ -34,7 +34,7 @@ class MemoryLimits {
   uint64_t machine_ = UINT64_MAX, total_ = UINT64_MAX;
 };
 
-// Before weights are written to memory: throws RIFFLE_OUT_OF_MEMORY if they take more than the
+// Call before weights are written to memory. Throws RIFFLE_OUT_OF_MEMORY if they take more than the
 // process may use, since it would be killed. what: "weights of type q8_0".
 void require_memory(const std::string& what, uint64_t bytes, const MemoryLimits& limits);
 

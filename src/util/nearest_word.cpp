@@ -33,7 +33,7 @@ bool NearestWord::offer(std::string_view word) {
   if (typed_.size() > kLongest) return false;
   size_t d = distance(typed_, word);
   const size_t shorter = std::min(typed_.size(), word.size());
-  // A word cut short, or with more text after it.
+  // Accepts a word that is cut short, or that has more text after it.
   if (shorter >= 3 && typed_.compare(0, shorter, word, 0, shorter) == 0) d = std::min<size_t>(d, 2);
   if (d > std::max<size_t>(1, typed_.size() / 3) || d >= best_) return false;
   best_ = d;

@@ -155,7 +155,7 @@ struct ContextOptions {
   int32_t cpu_experts = -1;
   // Number of tokens that a step may compute ahead: those that followed an earlier occurrence of
   // the last 2 to 4 tokens. If the answer then draws such a token, it needs no step of its own.
-  // Texts are the same as without lookup, for every seed. The number is for all sessions of a step
+  // Texts are the same as without lookup, for every seed. The number counts all sessions of a step
   // together. Each token that is computed has a selection of its own, which the statistics count.
   // RIFFLE_UNSUPPORTED with selectors that choose by earlier steps' choices (tokenselect, lfps),
   // RIFFLE_BAD_ARGUMENT with synthetic_attention

@@ -35,7 +35,7 @@ class ReadAhead {
   std::vector<std::shared_ptr<MappedFile>> files_;
   std::vector<MappedBytes> parts_;
   std::atomic<bool> stop_{false};
-  std::thread thread_;  // none: the system had none to give
+  std::thread thread_;  // none if the system could not start one
 };
 
 }  // namespace riffle

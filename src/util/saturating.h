@@ -1,5 +1,5 @@
 // Sums and products of sizes that may exceed 64 bits, such as those of a million sessions of a
-// hundred million tokens. The result is then UINT64_MAX, which no machine has either.
+// hundred million tokens. The result is then UINT64_MAX, which is beyond every machine too.
 #pragma once
 #include <cstdint>
 #include <initializer_list>

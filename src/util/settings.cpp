@@ -38,7 +38,7 @@ bool is_whole(const Setting& s) {
          s.type == MemberType::UINT64 || s.type == MemberType::SIZE;
 }
 
-// The word at this place of the list; "?" beyond its end.
+// Returns the word at this place of the list; "?" beyond its end.
 std::string_view word_at(std::string_view words, double place) {
   for (; place > 0; --place) {
     const size_t end = words.find('|');
@@ -206,7 +206,7 @@ void set_setting_text(const Setting& s, void* options, std::string_view text) {
     const_cast<std::string&>(text_member(s, options)) = text;
     return;
   }
-  // All digits of a number that a double may not hold.
+  // Returns all digits of an integer that a double may not hold.
   if (s.type == MemberType::UINT64) {
     const auto exact = whole<uint64_t>(text);
     if (!exact) refuse(s, text);

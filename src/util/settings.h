@@ -87,7 +87,7 @@ const Setting* setting_named(std::string_view name);  // '_' counts as '-'; null
 // Returns the name that a user most likely meant; "": none is near.
 std::string nearest_setting(std::string_view name);
 
-// Numbers, of the struct that the setting is a member of.
+// Read and write numbers in the struct that the setting is a member of.
 double setting_value(const Setting& setting, const void* options);
 void set_setting(const Setting& setting, void* options, double value);
 // Returns whether the setting can hold this value: false for NaN, or a fraction in an integer.

@@ -8,8 +8,8 @@ namespace riffle {
 struct Stats {
   // decode_steps: more tokens than steps where several sessions step together, or with lookup
   uint64_t prefill_tokens = 0, decode_tokens = 0, decode_steps = 0;
-  // with lookup: tokens computed ahead; of them, those that the answers took, which decode_tokens
-  // counts as well
+  // with lookup: tokens computed ahead; the number that answers took, which decode_tokens counts
+  // too
   uint64_t lookup_proposed = 0, lookup_accepted = 0;
   double prefill_seconds = 0, decode_seconds = 0;
   // summed over decode steps, layers and KV heads. total: what the query sees (all, or a layer's

@@ -34,8 +34,7 @@ inline Pattern make_pattern(const SyntheticSpec& s, int head_dim, int block_size
   return p;
 }
 
-// Independent streams of a head. Directions, Blocks, Active, Keys, Values: of KV heads; Query: of
-// query heads.
+// Independent streams of a head: of a KV head, except that Query is of a query head.
 enum class Stream : uint64_t { Directions, Blocks, Active, Keys, Values, Query };
 RIFFLE_HOST_DEVICE inline uint64_t stream_of(const Pattern& p, Stream what, int layer, int head) {
   return splitmix64_at(splitmix64_at(p.seed, static_cast<uint64_t>(layer)),

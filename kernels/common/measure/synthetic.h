@@ -11,7 +11,7 @@ namespace riffle::synthetic {
 
 // Uniform in (-1, 1): an odd multiple of 2^-23. Exact in f32.
 RIFFLE_HOST_DEVICE inline float value(uint64_t seed, uint64_t i) {
-  const auto bits = static_cast<int32_t>(splitmix64_at(seed, i) >> 41);  // 23 of them
+  const auto bits = static_cast<int32_t>(splitmix64_at(seed, i) >> 41);  // 23 bits
   return static_cast<float>(2 * (bits - (1 << 22)) + 1) * 0x1p-23f;
 }
 // The weight of element i (i = row * cols + col) in F32; F16 and BF16 round it to nearest, ties to

@@ -216,7 +216,7 @@ void CpuDevice::attend_in_place(int64_t n_rows, const Selector& selector) {
   }
   threads_->parallel_for(n_rows, [&](int64_t i, int) {
     plan_row(rows_[i], selector);
-    rows_[i].plan->at(rows_[i].plan->size() - 1);  // the whole order now: the items below share it
+    rows_[i].plan->at(rows_[i].plan->size() - 1);  // sort it all now: the items below share it
   });
   work_.clear();
   for (int64_t i = 0; i < n_rows; ++i)

@@ -95,7 +95,7 @@ void CpuExperts::run_step(const std::vector<ExpertWeights>& experts, const float
 void CpuExperts::run_prompt(const std::vector<ExpertWeights>& experts, const float* in, int64_t n,
                             float* out) {
   const int64_t dim = config_.dim, hidden = config_.experts.hidden_dim;
-  rows_.reserve(n * dim * sizeof(float));  // a row chooses an expert once, so that it has n at most
+  rows_.reserve(n * dim * sizeof(float));  // a row chooses an expert once: at most n rows
   gate_.reserve(n * hidden * sizeof(float));
   up_.reserve(n * hidden * sizeof(float));
   auto *rows = rows_.as<float>(), *gate = gate_.as<float>(), *up = up_.as<float>();

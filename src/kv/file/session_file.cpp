@@ -45,7 +45,7 @@ uint64_t SessionContent::save_id() const { return save_id_of(generation, end, in
 
 namespace {
 
-// Tokens of a session, at most: what blocks can hold.
+// The most tokens of a session: as many as blocks can hold.
 constexpr int64_t kMaxTokens = int64_t(1) << 30;
 // A sparse file of terabytes costs nothing, so the file's size does not bound memory. These limits
 // do. An index grows by some 10 KB a save, and saves that would pass a tenth of this write a new
@@ -96,7 +96,7 @@ class Reader {
       throw Error(RIFFLE_IO, source_.name + ": the file was shortened while it was read");
   }
 
-  // A page whose checksum is right.
+  // Reads a page. False: its checksum is wrong.
   template <class T>
   bool page(uint64_t number, T* out, const char* field) const {
     std::vector<char> page(disk::kPage);
@@ -257,7 +257,7 @@ class Reader {
     check_apart();
   }
 
-  // Bytes of the checksums of these extents, whose layers may be no layers yet.
+  // Bytes of the checksums of these extents, whose layer numbers are not checked yet.
   uint64_t sums_bytes(const char* at, uint64_t n_extents) const {
     uint64_t heads = 0;
     for (uint64_t i = 0; i < n_extents; ++i, at += sizeof(disk::Extent)) {
@@ -383,7 +383,7 @@ SessionFile::SessionFile(const std::string& path) : fd_(open_regular(path, &info
       content_ = read_session(source_);
       break;
     } catch (const Error&) {
-      // A save may have ended between the look at the size and that at the newest save.
+      // A save may have ended after the size was read and before the newest save was.
       const uint64_t before = source_.size;
       if (::fstat(fd, &info_) != 0) throw;
       source_.size = static_cast<uint64_t>(info_.st_size);

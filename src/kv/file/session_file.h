@@ -15,7 +15,7 @@
 
 namespace riffle {
 
-// The caller's data, at most.
+// The most bytes of the caller's data.
 inline constexpr uint64_t kMaxSessionData = uint64_t(1) << 30;
 
 // Origin of a session. It fits one model, and contexts that hold keys and values in the same form.
@@ -99,7 +99,7 @@ uint64_t save_id_at(const std::string& path);
 
 class SessionFile {
  public:
-  // Throws also RIFFLE_IO (missing, unreadable, not a regular file).
+  // Also throws RIFFLE_IO (missing, unreadable, not a regular file).
   static std::shared_ptr<const SessionFile> open(const std::string& path) {
     return std::shared_ptr<const SessionFile>(new SessionFile(path));
   }

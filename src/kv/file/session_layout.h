@@ -13,9 +13,10 @@ namespace riffle::session_layout {
 inline constexpr uint64_t kPage = 4096;
 inline constexpr char kMagic[8] = {'R', 'I', 'F', 'F', 'L', 'E', 'K', 'V'};
 inline constexpr uint32_t kVersion = 3, kOldestVersion = 2;
-inline constexpr int kMaxShapes = 16;  // different ones
+inline constexpr int kMaxShapes = 16;  // the most different shapes
 
-// Data that a layer keeps: 0 keys and values, 2 those of an earlier layer, 3 a recurrent state.
+// Data that a layer keeps: 0 keys and values, 2 none, as it uses an earlier layer's, 3 a recurrent
+// state.
 struct Shape {
   int32_t keeps, n_kv_heads, head_dim, unused;
 };
@@ -41,7 +42,7 @@ struct Save {
   int64_t saved;
 };
 
-// The last 8 bytes of a page are the checksum of those before.
+// The last 8 bytes of a page are the checksum of the bytes before them.
 inline constexpr uint64_t kChecksumAt = kPage - 8;
 
 struct Run {

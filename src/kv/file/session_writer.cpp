@@ -326,7 +326,7 @@ void sync(int fd, const std::string& path) {
   if (::fdatasync(fd) != 0) io_error(path, "cannot write", errno);
 }
 
-// Returns true if it is enough to append the new part: a file with much outdated data is rewritten.
+// Returns true if the new part can be appended. A file with much outdated data is rewritten.
 bool worth_appending(const SessionContent& before) {
   constexpr uint64_t kSmall = uint64_t(64) << 20;
   constexpr size_t kManyExtents = 100000;  // an index of some 10 MB
@@ -376,7 +376,8 @@ bool lock(int fd, const std::string& path, const SaveProgress& progress, double 
   return true;
 }
 
-// Nothing if the file at path is not `before` as it was, or no longer has that name at the end.
+// Appends to the file. Returns nothing if the file at path is not `before` unchanged, or has lost
+// its name at the end.
 std::optional<SavedAs> append(const std::string& path, const SessionToSave& session,
                               const SessionFile& before, int64_t unchanged, ThreadPool& threads,
                               const SaveProgress& progress, const uint64_t* save_id) {
@@ -390,7 +391,7 @@ std::optional<SavedAs> append(const std::string& path, const SessionToSave& sess
   if (!lock(fd, path, progress, 0, saving.kv_bytes())) return std::nullopt;
   if (save_id) check_unchanged(path, *save_id);
   if (!before.is_current(path)) return std::nullopt;
-  // Somebody may have shown the file to others since. A file system without modes refuses this.
+  // Somebody may have made the file readable to others. A file system without modes refuses fchmod.
   static_cast<void>(::fchmod(fd, 0600));
   const uint64_t end = before.content().end;
   try {
@@ -448,7 +449,7 @@ class Temporary {
     if (linked) ::unlink(name_.c_str());
     else if (::rename(name_.c_str(), path.c_str()) != 0) io_error(path, "cannot create", errno);
     name_.clear();
-    // The name is on the disk with its folder.
+    // The name is on the disk once its folder is.
     const FileDescriptor dir(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (dir >= 0) ::fsync(dir);
   }
@@ -528,7 +529,7 @@ std::shared_ptr<const SessionFile> save_session(const std::string& path,
                                                 uint64_t* save_id) {
   const std::string target = real_path(path);
   check_target(target);
-  if (save_id) check_unchanged(target, *save_id);  // known before much is written in vain
+  if (save_id) check_unchanged(target, *save_id);  // checked before much is written in vain
   std::optional<SavedAs> as;
   if (before && before->is_current(target) && worth_appending(before->content()))
     as = append(target, session, *before, unchanged, threads, progress, save_id);
@@ -538,7 +539,7 @@ std::shared_ptr<const SessionFile> save_session(const std::string& path,
     auto file = SessionFile::open(path);
     return file->is_as_written(*as) ? file : nullptr;
   } catch (const Error&) {
-    return nullptr;  // it was saved; another program has removed it since
+    return nullptr;  // saved, but another program has removed it since
   }
 }
 

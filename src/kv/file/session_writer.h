@@ -33,8 +33,8 @@ using SaveProgress = std::function<bool(double done, double total)>;
 // path names it, no other save has followed, and little of it is out of date, only new data is
 // appended. Else a new file takes the name path, which may be that of another session. A save that
 // fails, or that is cut off at any moment, leaves path as it was. Returns the file as saved, or
-// null if another program has saved to path since. save_id (may be null): what save_id_at(path) is
-// expected to give, then the id of this save; a file that is gone is as expected. Throws
+// null if another program has saved to path since. save_id (may be null): in: the expected
+// save_id_at(path); out: the id of this save. A file that is gone passes this check. Throws
 // RIFFLE_FILE_CHANGED if path has another save, RIFFLE_IO, RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if
 // path names something other than a session.
 std::shared_ptr<const SessionFile> save_session(const std::string& path,

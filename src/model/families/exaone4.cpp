@@ -1,6 +1,6 @@
 // EXAONE 4 (LG AI Research, arXiv 2507.11407): norms only after attention and FFN, and of each head
-// of q and k. Models with a window have three layers with it to one without. Their layers without
-// it have no RoPE.
+// of q and k. Models with a window have three layers with it to one without, and the latter has no
+// RoPE.
 #include "model/families/family.h"
 
 namespace riffle {
@@ -16,7 +16,7 @@ constexpr Field kFields[] = {kPattern};
 void describe(const Fields& f, int window, Config* c) {
   if (c->n_layers == 64) require_window_in_gguf(f, window, "the window's tokens");
   if (window == 0) return;
-  c->ropes.push_back({});  // theta 0: none
+  c->ropes.push_back({});  // theta 0: no RoPE
   for (LayerConfig& layer : c->layers)
     if (layer.window == 0) layer.rope = static_cast<int>(c->ropes.size()) - 1;
 }

@@ -50,7 +50,7 @@ class Fields {
   virtual std::optional<bool> boolean(const std::string& name) const = 0;
   virtual std::optional<std::string> string(const std::string& name) const = 0;
   virtual std::vector<int64_t> integers(const std::string& name) const = 0;  // absent: empty
-  virtual std::vector<double> numbers(const std::string& name) const = 0;    // the same
+  virtual std::vector<double> numbers(const std::string& name) const = 0;    // likewise
   virtual bool has(const std::string& name) const = 0;                       // a field of any type
 
   std::optional<uint64_t> integer(const Field& field) const {

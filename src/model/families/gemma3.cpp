@@ -1,4 +1,4 @@
-// Gemma 3 (Gemma Team, arXiv 2503.19786), its text part: five layers with a window to one without,
+// Gemma 3 (Gemma Team, arXiv 2503.19786), text part: five layers with a window to one without,
 // another RoPE base for each kind, norms before and after attention and FFN, norms of q and k,
 // GeGLU, embeddings times the square root of their width.
 #include <cmath>

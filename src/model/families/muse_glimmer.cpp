@@ -44,7 +44,7 @@ void describe_layers(const Fields& f, int window, Config* c) {
   }
 }
 
-// The same of a GGUF file: layers with a window have RoPE.
+// Does the same for a GGUF file, in which layers with a window have RoPE.
 void describe_gguf_layers(const Fields& f, int window, Config* c) {
   require_window_in_gguf(f, window, "the window of three layers in four");
   if (c->tied_output)
@@ -61,7 +61,7 @@ void describe(const Fields& f, int window, Config* c) {
   if (c->ropes.size() > 1)
     unsupported(f.file(), "rope_parameters.sliding_attention", "a second RoPE",
                 "one set of rope_parameters for all layers that have RoPE");
-  c->ropes.push_back({});  // theta 0: none
+  c->ropes.push_back({});  // theta 0: no RoPE
   if (f.is_json()) describe_layers(f, window, c);
   else describe_gguf_layers(f, window, c);
   if (const std::string act = f.string(kActivation).value_or("silu"); act != "silu")

@@ -1,5 +1,5 @@
-// OLMo 3 (Olmo Team, 2025): OLMo 2 with three layers with a window to one without. Layers with one
-// take RoPE as it was first trained, the others with YaRN. Its GGUF files say "olmo2".
+// OLMo 3 (Olmo Team, 2025): OLMo 2 with three layers with a window to one without. Layers with a
+// window take RoPE as first trained, the others take it with YaRN. Its GGUF files say "olmo2".
 #include "model/families/family.h"
 
 namespace riffle {

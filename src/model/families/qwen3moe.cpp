@@ -1,5 +1,5 @@
-// Qwen3's mixtures of experts (Yang et al., arXiv 2505.09388): a Qwen3 whose FFN is one, in all
-// layers or in those that config.json leaves to it.
+// Qwen3's mixtures of experts (Yang et al., arXiv 2505.09388): a Qwen3 whose FFN is a mixture, in
+// all layers or in those that config.json does not make dense.
 #include "model/families/family.h"
 
 namespace riffle {
