@@ -1,5 +1,5 @@
-// The instruction sets of this machine. A file of its own, so that riffle_tests can replace
-// isa_available and stand for an older processor (tests/isa_limit.cpp).
+// The instruction sets of this machine. This is a separate file so that riffle_tests can replace
+// isa_available and act as an older processor (tests/isa_limit.cpp).
 #include <sys/syscall.h>
 #include <unistd.h>
 

@@ -206,7 +206,7 @@ void set_setting_text(const Setting& s, void* options, std::string_view text) {
     const_cast<std::string&>(text_member(s, options)) = text;
     return;
   }
-  // Returns all digits of an integer that a double may not hold.
+  // Keeps all digits of a number that a double may not hold.
   if (s.type == MemberType::UINT64) {
     const auto exact = whole<uint64_t>(text);
     if (!exact) refuse(s, text);

@@ -16,12 +16,12 @@ struct AttendState {
 };
 
 struct AttentionKernels {
-  // One (row, block): q is f32 [g][d], already multiplied by 1/sqrt(d). Attends to the tokens whose
-  // bit is set in mask (bit t: token t; bits >= block_size are zero), merges into state, and stores
-  // each head's log-sum-exp of this block only in l_block[g] (-inf for an empty mask). o may be any
-  // finite size; scores up to +-1e4 stay finite. next: the block that will be asked for next, or
-  // NULL: its keys are fetched into the cache along the way. Blocks are scattered and a page or two
-  // long, which the hardware's prefetchers do not cross by themselves.
+  // Attends for one row to one block. q is f32 [g][d], already multiplied by 1/sqrt(d). Attends to
+  // the tokens whose bit is set in mask (bit t: token t; bits >= block_size are zero), merges into
+  // state, and stores each head's log-sum-exp of this block only in l_block[g] (-inf for an empty
+  // mask). o may be any finite size; scores up to +-1e4 stay finite. next: the block that will be
+  // asked for next, or NULL; its keys are fetched into the cache along the way. Blocks are
+  // scattered and a page or two long, and hardware prefetchers do not cross pages by themselves.
   void (*attend_block)(const float* q, int g, int d, const void* block, KvType type, int block_size,
                        uint64_t mask, AttendState* state, float* l_block, const void* next);
 
@@ -43,7 +43,7 @@ struct AttentionKernels {
                          int64_t window, const void* const* blocks, int block_size, KvType type,
                          const float* sinks, float* out, int64_t ldo, void* scratch);
 
-  // count numbers to KvType and back. Q8: they are one row (kernels/common/kv_q8.h).
+  // Convert count numbers to KvType and back. Q8: they are one row (kernels/common/kv_q8.h).
   void (*kv_store)(const float* src, int64_t count, KvType type, void* dst);
   void (*kv_load)(const void* src, int64_t count, KvType type, float* dst);
 

@@ -1,8 +1,8 @@
 // Prefill attention on AMX tiles (bf16 products, f32 sums); everything else is AVX-512's.
 //
 // One bf16 product is too coarse for attention over long contexts, so every operand is a pair hi +
-// lo of bf16 values (an f16 key or value is one exactly; queries and weights to 2^-17) and every
-// product three: lo*hi + hi*lo + hi*hi.
+// lo of bf16 values (exact for an f16 key or value, to 2^-17 for queries and weights) and every
+// product is three: lo*hi + hi*lo + hi*hi.
 //
 // All is kept transposed, 16 query rows in the 16 columns of a tile: S^T = K Q^T, P^T = exp2(S^T -
 // m), O^T += V^T P^T. Then keys need no transposing, a softmax sum runs down the rows of a tile
@@ -25,7 +25,7 @@ constexpr int kGroup = 32;  // query rows treated together: two column tiles
 constexpr int kKeySteps = kKeyTile / 32;
 constexpr int kTileValues = 512;  // bf16 values of a tile
 // The exponent's reference follows the largest score only when that has grown by this much (in
-// powers of two): weights up to 2^8 harm nothing, and most rescaling of outputs falls away.
+// powers of two): weights up to 2^8 do no harm, and most rescaling of outputs is avoided.
 constexpr float kSlack = 8;
 
 // Scratch of one call. Tiles are contiguous, 1 KiB each; d is padded with zeros to a multiple
@@ -72,7 +72,7 @@ struct Scratch {
   }
 };
 
-// 32 values in order as bf16 pairs: hi rounded to nearest, lo the rounded rest.
+// Splits 32 values in order into bf16 pairs: hi is rounded to nearest, lo is the rounded rest.
 inline void split_row(Vec a, Vec b, __m512i* hi, __m512i* lo) {
   *hi = (__m512i)_mm512_cvtne2ps_pbh(b, a);
   const auto widen = [](__m256i x) {
@@ -132,7 +132,7 @@ void pack_queries(const float* q, int64_t ldq, int n_q, int g, int d, const Scra
   }
 }
 
-// Numbers j.. of a row of d as f32, 16 at most and none beyond d; j is a multiple of 16.
+// Returns up to 16 numbers of a row of d as f32, from j on; j is a multiple of 16.
 inline Vec load_part(const char* row, KvType type, int d, int j) {
   const __mmask16 lanes = lanes_below(d - j);
   if (type == KvType::F16)
@@ -287,7 +287,7 @@ struct KeyTile {
   int first, edge;
 };
 
-// Values that turn the scores of 16 rows against one key tile into weights. A row sees keys
+// The values by which the scores of 16 rows and one key tile become weights. A row sees keys
 // from..to of the tile.
 struct Softmax {
   __m512i from, to;
@@ -301,8 +301,8 @@ inline __mmask16 sees(const Softmax& x, int t) {
   return _mm512_mask_cmpge_epi32_mask(_mm512_cmpge_epi32_mask(x.to, key), key, x.from);
 }
 
-// Raises the exponent reference where the scores ask for it, and rescales the sums made with the
-// old one.
+// Raises the exponent reference where the scores require it, and rescales the sums made with the
+// old reference.
 template <bool kMasked>
 inline Softmax softmax_begin(const float* score, const KeyTile& keys, const int32_t* last, float* m,
                              float* s, float* o, int d_padded) {
@@ -348,8 +348,8 @@ inline void softmax_keys(Softmax& x, const float* score, int t, int n, uint16_t*
   }
 }
 
-// The weights of one group, while the tile unit multiplies for its neighbours: scores of the group
-// at next, values of the group at previous (negative: none). Their instructions are dealt out
+// Computes one group's weights while the tile unit multiplies for its neighbours: scores of the
+// group at next, values of the group at previous (negative: none). The tile instructions are spread
 // between slices of the softmax, near enough for the processor to run both at once.
 template <bool kMasked>
 inline void group_step(const Scratch& a, int row, const KeyTile& keys, int previous, int next) {
@@ -389,7 +389,7 @@ void write_outputs(const Scratch& a, int n_rows, int g, int d, float* out, int64
         const Vec o =
             _mm512_load_ps(a.o + (static_cast<int64_t>(r0 / kTile) * a.d_padded + j + i) * kTile);
         // The tile unit treats subnormal sums as zero and may turn -0 into +0 in tiles that a row
-        // does not see: the same here, for all rows alike.
+        // does not see. This does the same for all rows.
         const __mmask16 normal =
             _mm512_cmp_ps_mask(_mm512_abs_ps(o), _mm512_set1_ps(0x1p-126f), _CMP_NLT_UQ);
         x[i] = _mm512_castps_si512(_mm512_maskz_div_ps(normal, o, _mm512_load_ps(a.s + r0)));
@@ -403,7 +403,7 @@ void write_outputs(const Scratch& a, int n_rows, int g, int d, float* out, int64
   }
 }
 
-// Packing a key tile pays off over many rows; their queries and outputs (8 * d bytes each) are to
+// Packing a key tile pays off over many rows, whose queries and outputs (8 * d bytes each) should
 // stay in the L2 cache.
 int prefill_tile(int g, int d) {
   const int rows = d <= 128 ? 512 : 256;
@@ -420,7 +420,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
   const Scratch a(n_q, g, d, scratch);
   const int n_rows = n_q * g;
   begin_tiles();
-  // Subnormals are zeros to the tile unit; here too, as making one would also cost a hundred
+  // The tile unit takes subnormals as zeros. So does this, since making one would cost a hundred
   // cycles.
   const unsigned control = _mm_getcsr();
   _mm_setcsr(control | 0x8040);
@@ -449,8 +449,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
     pack_values(value, n, type, d, a);
     int begin = 0;  // the first group with a row that sees this tile
     while (t0 > pos0 + a.last[begin + kGroup - 1]) begin += kGroup;
-    // Wherever the window ends, it is small enough for 32 bits there; without one, nothing is
-    // before it.
+    // Where a window ends, the edge fits 32 bits. Without a window, no key is before the edge.
     const int64_t edge = window > 0 ? t0 - pos0 + window - 1 : INT32_MAX / 2;
     const KeyTile keys{static_cast<int>(t0 - pos0),
                        static_cast<int>(edge < INT32_MAX / 2 ? edge : INT32_MAX / 2)};

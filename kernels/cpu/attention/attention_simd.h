@@ -34,8 +34,8 @@ struct F32Rows {
     return S::load_n(static_cast<const float*>(row) + j, n);
   }
 };
-// A vector's numbers share a scale, since kLanes divides 32 and vectors begin at its multiples; so
-// do those of a row's last part.
+// A vector's numbers share a scale, since kLanes divides 32 and vectors begin at its multiples. The
+// numbers of a row's last part share one too.
 struct Q8Rows {
   static constexpr KvType kType = KvType::Q8;
   template <class S>
@@ -95,8 +95,8 @@ inline void add_values(const float* p, const char* v, int64_t d, const uint8_t* 
   }
 }
 
-// States of online softmaxes, merged: m, the largest scores; s, the sums of weights; the factors by
-// which the values before and those of the part are multiplied.
+// Merged states of online softmaxes: m, the largest scores; s, the sums of weights; the factors of
+// the earlier values and of the part's values.
 template <class S>
 struct MergedStates {
   typename S::Vec m, s, before, now;
@@ -308,7 +308,7 @@ void digest_score(const uint16_t* digests, int64_t stride, int64_t n, int d, con
       centre[i] = digests + index * stride;
       radius[i] = centre[i] + d;
       sum[i] = S::set1(0);
-      // Ahead by one round; a prefetch beyond the end is harmless.
+      // Prefetches one round ahead; a prefetch beyond the end is harmless.
       for (int64_t j = 0; j < 2 * d; j += 32) __builtin_prefetch(centre[i] + L * stride + j);
     }
     score_vectors<S>(centre, d, q, sum);

@@ -1,5 +1,5 @@
-// Micro-kernels for selectors that look at single keys, scattered over blocks. They
-// follow the rules of kernels/cpu/types.h.
+// Micro-kernels for selectors that look at single keys, scattered over blocks. They follow the
+// rules of kernels/cpu/types.h.
 #pragma once
 #include "kernels/cpu/types.h"
 
@@ -23,13 +23,13 @@ struct GatherKernels {
   void (*values)(const float* weight, int64_t stride, int g, int d, const void* const* values,
                  int64_t n, KvType type, float* out);
 
-  // Choosing the largest. How many of x[i] >= 0 have at least these bits (which order such floats;
-  // a NaN is beyond all).
+  // For choosing the largest. Returns how many of x[i] >= 0 have at least these bits (which order
+  // such floats; NaN is beyond all).
   int64_t (*count)(const float* x, int64_t n, uint32_t least);
-  // Those entries of two lists whose bit in marks (bit i % 64 of marks[i / 64]) is set move to the
-  // front, in order. Returns how many.
+  // Moves the entries of two lists whose bit in marks (bit i % 64 of marks[i / 64]) is set to the
+  // front, in order. Returns their number.
   int64_t (*pack)(const uint64_t* marks, int64_t n, int32_t* ids, const void** rows);
-  // The same for x; returns the sum of these.
+  // Does the same for x. Returns the sum of the moved values.
   float (*pack_sum)(const uint64_t* marks, int64_t n, float* x);
 };
 

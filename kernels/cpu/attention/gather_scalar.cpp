@@ -53,7 +53,7 @@ int64_t count_scalar(const float* x, int64_t n, uint32_t least) {
 
 int64_t pack_scalar(const uint64_t* marks, int64_t n, int32_t* ids, const void** rows) {
   int64_t kept = 0;
-  for (int64_t i = 0; i < n; i++) {  // no branch, since none could be foretold
+  for (int64_t i = 0; i < n; i++) {  // no branch, since it could not be predicted
     ids[kept] = ids[i];
     rows[kept] = rows[i];
     kept += marks[i >> 6] >> (i & 63) & 1;

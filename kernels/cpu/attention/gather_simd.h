@@ -11,7 +11,8 @@ namespace {
 // the L1 cache.
 constexpr int kAhead = 8;
 
-// H heads of the group, kLanes / H keys at a time, so that one transposition ends kLanes sums.
+// Scores H heads of the group, kLanes / H keys at a time, so that one transposition ends kLanes
+// sums.
 template <class S, class Rows, int H>
 void dot_heads(const float* q, int64_t d, const void* const* keys, int64_t n, int64_t also,
                float* scores, int64_t stride) {
@@ -162,7 +163,7 @@ void sum_values(const float* weight, int64_t stride, int64_t d, const void* cons
     }
 }
 
-// Some tokens at a time, so that all dimensions find a token's values in the L1 cache.
+// Takes a few tokens at a time, so that all dimensions find a token's values in the L1 cache.
 template <class S, class Rows, int H>
 void values_heads(const float* weight, int64_t stride, int64_t d, const void* const* values,
                   int64_t n, float* out) {

@@ -76,8 +76,8 @@ struct Seen {
   float first, edge_first;
 };
 
-// Scores p[n][kGroup] to weights; m, s and o of these rows are brought to the new maximum. A row
-// that has seen no key yet stays empty.
+// Turns scores p[n][kGroup] into weights, and brings m, s and o of these rows to the new maximum. A
+// row that has seen no key yet stays empty.
 template <class S>
 inline void softmax_tile(float* p, int n, const Seen& sees, const float* last, float* m, float* s,
                          float* o, int d) {
@@ -154,7 +154,7 @@ void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int
       const int64_t edge =
           t0 - pos0 + window - 1;  // key t is in the window of rows whose last[] <= edge + t
       if (window > 0 && static_cast<int64_t>(a.last[row]) > edge + n - 1)
-        break;  // nor does any later one
+        break;  // no later group sees it either
       const Seen sees{t0 - pos0 + n - 1 > static_cast<int64_t>(a.last[row]),
                       window > 0 && static_cast<int64_t>(a.last[row + kGroup - 1]) > edge,
                       static_cast<float>(t0 - pos0), static_cast<float>(edge)};
@@ -168,7 +168,7 @@ void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int
     const float* from = a.o + static_cast<int64_t>(row / kGroup) * d * kGroup + row % kGroup;
     float* to = out + row / g * ldo + row % g * d;
     if (sinks != nullptr) a.s[row] += __builtin_expf(sinks[row % g] - a.m[row]);
-    // Plus zero: a tile that a row does not see may turn its -0 into +0.
+    // Adds zero, since a tile that a row does not see may turn its -0 into +0.
     for (int j = 0; j < d; j++) to[j] = from[j * kGroup] / a.s[row] + 0.0f;
   }
 }

@@ -2,9 +2,9 @@
 // AVX-512's: no gain from tiles.)
 //
 // Both operands are split into two bf16 numbers, v = hi + lo with |v - hi - lo| <= 2^-17 |v|, and
-// three products are summed in the f32 tiles: lo*hi + hi*hi + hi*lo. The product that is left out,
-// lo*lo, is at most 2^-16 of |a||w|; typical errors, random in sign, are ten times smaller. BF16
-// weights are their own hi and need two products. The unit flushes subnormals to zero.
+// three products are summed in the f32 tiles: lo*hi + hi*hi + hi*lo. The omitted product, lo*lo, is
+// at most 2^-16 of |a||w|; typical errors, random in sign, are ten times smaller. BF16 weights are
+// their own hi and need two products. The unit flushes subnormals to zero.
 //
 // packed a: for each 16 rows, for each 32 columns (a step, k padded with zeros): hi tile, lo tile,
 // each [16][32] bf16. panel of W: for each step: hi tiles of columns 0..15 and 16..31 of the panel,
@@ -21,7 +21,7 @@ constexpr int kTile = 16;  // rows of a tile
 constexpr int kStep = 32;  // values of k in a tile
 constexpr int kTileBytes = 1024;
 constexpr int kPanelCols = 32;   // columns of a panel
-constexpr int kChunkSteps = 16;  // steps in a panel: 64 KB, as much as of 32 rows of a
+constexpr int kChunkSteps = 16;  // steps in a panel: 64 KB, as many as 32 rows of a take
 constexpr int64_t kPanelBytes = 4 * kTileBytes;  // bytes of one step
 constexpr int64_t kRowsBytes = 2 * kTileBytes;   // bytes of one step of 16 rows of a
 
@@ -285,7 +285,7 @@ inline void copy_edge(float* dst, int64_t ldd, const float* src, int64_t lds, in
 }
 
 struct PanelAmx {
-  // Panels are filled in groups: each piece of a, once near, meets all of them.
+  // Panels are filled in groups, so that each piece of a, once cached, is used with all of them.
   static constexpr int kCols = kPanelCols, kTogether = 8;
   static constexpr int64_t kDepth = kChunkSteps * kStep;
   static constexpr bool takes(WType) { return true; }
@@ -294,7 +294,7 @@ struct PanelAmx {
   template <WType T>
   static void fill(const uint8_t* w, int64_t row_bytes, int rows, int64_t k0, int64_t k1,
                    uint8_t* panel) {
-    // Q8_0 has a block in each step, which needs no other place for its codes.
+    // A Q8_0 step is one block, which needs no separate place for its codes.
     constexpr bool kBlocks = is_quantised(T) && T != WType::Q8_0;
     constexpr int64_t kEach = kBlocks ? dtype_info(T).block_values : kStep;
     static_assert(kDepth % kEach == 0);

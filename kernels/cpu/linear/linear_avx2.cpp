@@ -45,7 +45,7 @@ struct Int256 {
   static Vec begin(Vec, Vec x, Vec w) { return _mm256_maddubs_epi16(w, x); }
   static Vec more(Vec part, Vec x, Vec w) {
     const Vec products = _mm256_maddubs_epi16(w, x);
-    // In C++, GCC 12 makes a tree of the additions, whose leaves do not fit the registers.
+    // From C++, GCC 12 makes a tree of the additions, and its leaves do not fit the registers.
     __asm__("vpaddw %1, %0, %0" : "+x"(part) : "x"(products));
     return part;
   }

@@ -3,7 +3,7 @@
 //
 // Weights of a group are scale * (code - offset) - min with a small code. A group of 32 activations
 // becomes integers of 8 or 16 bits times a scale (fixed16), so that a group's product is one
-// integer, a scale and, where there is an offset or a minimum, that times the sum of the
+// integer times a scale and, if there is an offset or a minimum, a term with the sum of the
 // activations.
 #pragma once
 #include "kernels/cpu/linear/linear_common.h"
@@ -24,7 +24,8 @@ void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int
 
 namespace {
 
-// Code of a group's largest activation: a signed byte times 256 plus another signed byte.
+// Code of a group's largest activation: the most that a signed byte times 256 plus another signed
+// byte can be.
 constexpr float kFixedMax = 127 * 256 + 127;
 // 32 activations and the largest magnitude among them.
 struct Group32 {
@@ -52,8 +53,8 @@ inline Group32 group32(const float* x) {
   return g;
 }
 
-// A group as integers within +-limit times a scale, rounded to half a step. An infinity or NaN
-// spoils the integers, so they are zeros and the scale is NaN: it will be seen.
+// A group as integers within +-limit times a scale, rounded to half a step. An infinity or NaN has
+// no integer form, so the integers are zeros and the scale is NaN, which shows in the result.
 struct Rounded32 {
   __m256i integer[4];
   float scale, inverse;  // inverse: 1 / scale, or 0
@@ -75,8 +76,8 @@ inline Rounded32 rounded32(const Group32& g, float limit) {
 constexpr float kLarge = 5;
 constexpr float kAllDeep = -1;  // in place of such a limit: all groups keep 16 bits
 
-// kLarge times the root mean square of k values, a multiple of 32. Beyond the range of squares it
-// is 0 or infinite, and any group or none may exceed it.
+// kLarge times the root mean square of k values, a multiple of 32. If squares leave f32's range it
+// is 0 or infinite, so that any group or none exceeds it.
 inline float large_of(const float* x, int64_t k) {
   __m256 sum[4] = {};
   for (int64_t j = 0; j < k; j += 32)

@@ -124,8 +124,8 @@ struct Row {
   static constexpr bool kSixteen = group_values(T) == 16;
   using Act = Step<T>;
 
-  // each: scales of a step's weights, or of its block, times those of the activations. low += what
-  // the step's codes exceed its weights by. integer: scales of groups of 16.
+  // each: scales of a step's weights, or of its block, times those of the activations. low += the
+  // excess of the step's codes over its weights. integer: scales of groups of 16.
   static inline __attribute__((always_inline)) void scale_step(const uint8_t* b,
                                                                const Act* const (&x)[N],
                                                                float (&each)[N][8],
@@ -156,7 +156,7 @@ struct Row {
     }
   }
 
-  // The products of 32 codes u with bytes x: of 2 neighbours in each lane.
+  // Products of 32 codes u and bytes x, summed over 2 neighbours in each lane.
   static inline __attribute__((always_inline)) __m256i products(__m256i u, __m256i codes,
                                                                 const int8_t* x) {
     __m256i bytes = _mm256_load_si256(reinterpret_cast<const __m256i*>(x));
@@ -168,7 +168,7 @@ struct Row {
                                                            const int8_t* x, __m256i factor) {
     return _mm256_madd_epi16(products(u, codes, x), factor);
   }
-  // The same of the 64 codes of a pair: those of its first group in the lower lanes.
+  // The same for the 64 codes of a pair; its first group is in the lower lanes.
   static inline __attribute__((always_inline)) __m256i dot_pair(const __m256i (&u)[2],
                                                                 const __m256i (&codes)[2],
                                                                 const int8_t (&x)[2][32],
@@ -255,7 +255,7 @@ struct Row {
                                                                 const Act* const (&x)[N],
                                                                 __m256 (&acc)[N][kChains],
                                                                 __m256 (&low)[N]) {
-    int deep = 0;  // the same for all rows, so that it is foreseen
+    int deep = 0;  // the same for all rows, so it is predicted
     for (int i = 0; i < N; ++i) deep |= x[i]->deep;
     if constexpr (in_pairs(T)) {
       if (deep) step_in_pairs<true>(b, x, acc, low);

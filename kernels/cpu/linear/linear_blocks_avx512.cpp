@@ -8,8 +8,8 @@
 namespace riffle::cpu {
 namespace {
 
-// N activation vectors with one row after the other. Rows side by side would be streams of weights
-// side by side, which took Zen 4 half of its memory bandwidth.
+// Multiplies N activation vectors by one row after the other. Rows side by side would be parallel
+// streams of weights, which cost Zen 4 half of its memory bandwidth.
 template <WType T, int N>
 struct Tile {
   using Scales = decltype(step_scales<T>(nullptr));
@@ -67,7 +67,7 @@ struct Tile {
       const uint8_t* a = act + i * act_stride;
       const Limbs* limbs = reinterpret_cast<const Limbs*>(a) + s * kLimbs;
       const float* x = reinterpret_cast<const float*>(a + floats_at) + s * kFloats;
-      const bool deep = a[deep_at + s];  // the same for all rows, so that it is foreseen
+      const bool deep = a[deep_at + s];  // the same for all rows, so it is predicted
       const __m512 d = scales.times(x, &low[i]);
 #pragma GCC unroll 4
       for (int k = 0; k < kLimbs; k += 2) {

@@ -1,6 +1,6 @@
 // Decodes quantised weights with AVX-512: the two functions of a type are step_codes, the codes of
 // a step of 128 or 256 columns as unsigned bytes, and step_scales. Columns lie in the order in
-// which codes come out of their bytes, which place_of tells.
+// which codes come out of their bytes (place_of).
 #pragma once
 #include "kernels/cpu/linear/linear_codes.h"
 #include "kernels/cpu/simd/avx512.h"
@@ -8,7 +8,8 @@
 namespace riffle::cpu {
 namespace {
 
-// Columns worked on together: four blocks of the types with 32 values, one of those with 256.
+// Columns worked on together: four blocks of the types with 32 values, one block of the types with
+// 256.
 constexpr int64_t step_cols(WType type) { return has_256(type) ? 256 : 128; }
 constexpr int step_limbs(WType type) { return static_cast<int>(step_cols(type) / 64); }
 constexpr int step_groups(WType type) {
@@ -202,7 +203,7 @@ inline void step_codes(const uint8_t* p, __m512i (&u)[step_limbs(T)]) {
   else codes_of_strips4<T>(p, u);
 }
 
-// Returns true if the codes' offset is subtracted in integers, before there are floats: the groups
+// Returns true if the codes' offset is subtracted in integers, before conversion to floats: groups
 // of a type with exponents have no scale of 0.
 constexpr bool offset_is_exact(WType type) { return dtype_info(type).table == CodeTable::E2m1; }
 

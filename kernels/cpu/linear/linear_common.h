@@ -1,5 +1,5 @@
-// Parts the linear_*.cpp files share. Everything has internal linkage: each file is compiled for
-// its own instruction set.
+// Parts that the linear_*.cpp files share. Everything has internal linkage: each file is compiled
+// for its own instruction set.
 #pragma once
 #include <cstring>
 
@@ -35,7 +35,7 @@ inline float load_f32(const void* p) {
 
 inline float f32_of_bf16(uint16_t h) { return float_of_bits(static_cast<uint32_t>(h) << 16); }
 
-// Calls f<type>() of a quantised type; other types give a zero.
+// Calls f<type>() for a quantised type; other types give zero.
 template <class F>
 inline auto with_codes(WType type, const F& f) {
   return with_type(type, [&]<WType T>() {
@@ -45,8 +45,8 @@ inline auto with_codes(WType type, const F& f) {
 }
 
 // Cuts a decode product of n activation vectors, with rows [r0, r1) of W, into groups of N <= kMost
-// of them: calls run<N>(i, r, end) for the vectors from i on and some rows. Those stay in the
-// second cache until all groups have met them.
+// of them: calls run<N>(i, r, end) for the vectors from i on and some rows. The rows stay in the L2
+// cache until all groups have used them.
 template <int kMost, class Run>
 inline void for_groups(int64_t row_bytes, int64_t r0, int64_t r1, int64_t n, const Run& run) {
   const int64_t fit = (int64_t{512} << 10) / (row_bytes > 0 ? row_bytes : 1);

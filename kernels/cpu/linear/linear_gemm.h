@@ -73,7 +73,7 @@ struct Gemm {
   }
 };
 
-// Sums of a tile of MR rows and NV vectors in registers, which come from c and go there.
+// Sums of a tile of MR rows and NV vectors in registers, loaded from c and stored there.
 template <class S, int MR, int NV>
 struct TileSums {
   using Vec = typename S::Vec;

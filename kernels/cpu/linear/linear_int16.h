@@ -26,7 +26,7 @@ struct PanelInt16 {
   static constexpr int L = S::kLanes, NR = NV * L, kCols = NR, kTogether = 1;
   static constexpr int64_t kDepth = 1024;  // columns of W in a panel, which the second cache holds
   static constexpr int64_t kChunk = (kPairs + 1) * NR;  // pairs [kPairs][NR], scales [NR]
-  // The types whose codes take all of a byte.
+  // Types whose codes take a whole byte.
   static constexpr bool takes(WType type) { return is_quantised(type) && most_byte(type) == 255; }
   static int64_t bytes(int64_t) { return kDepth / 32 * kChunk * 4; }
 

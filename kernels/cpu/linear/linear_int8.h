@@ -5,8 +5,8 @@
 // in the types with groups of 16.
 //
 // Rounding to 8 bits costs most in chunks of 32 activations whose largest value is far above its
-// row's others. The remainder of the first byte is kept there in a second one. Such chunks are few,
-// so their second products are made row by row, after the tile.
+// row's others. In these chunks a second byte keeps the remainder of the first one. Such chunks are
+// few, so their second products are made row by row, after the tile.
 #pragma once
 #include "kernels/cpu/linear/linear_blocks.h"
 #include "kernels/cpu/linear/linear_codes.h"
@@ -162,7 +162,7 @@ struct MicroInt8 {
     Rounded32 r = rounded32(g, 127);
     put_chunk(r.integer, r.scale, MR, first);
     if (g.broken() || g.tiny() || !(g.top > large)) return false;
-    // Half a step is left over at most, which becomes 127.
+    // At most half a step is left over, which becomes 127.
     for (int j = 0; j < 4; ++j) {
       const __m256 rest =
           _mm256_fnmadd_ps(_mm256_set1_ps(r.scale), _mm256_cvtepi32_ps(r.integer[j]), g.value[j]);

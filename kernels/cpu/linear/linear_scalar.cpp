@@ -96,8 +96,8 @@ void geglu(float* gate, const float* up, int64_t count) {
   }
 }
 
-// c / (1 + e^-z) of z = 1.702 c, again with the exponential only of numbers below 0. A NaN stays
-// one: no comparison with it holds.
+// c / (1 + e^-z) of z = 1.702 c, again with the exponential only of numbers below 0. NaN stays NaN,
+// since no comparison with it holds.
 void clamped_swiglu(float* gate, const float* up, int64_t count) {
   for (int64_t j = 0; j < count; ++j) {
     const float g = gate[j] > 7 ? 7 : gate[j], u = up[j] > 7 ? 7 : up[j] < -7 ? -7 : up[j];

@@ -53,7 +53,7 @@ inline int code_at(const uint8_t* b, int run, int l) {
   }
   return low | high << type.low_bits;
 }
-// The same with the offset taken off, or looked up in the type's table.
+// The same with the offset subtracted, or looked up in the type's table.
 template <WType T>
 inline int signed_code_at(const uint8_t* b, int run, int l) {
   const int code = code_at<T>(b, run, l);
@@ -108,7 +108,7 @@ inline ScaleMin scale_min_at(const uint8_t* b, int g) {
 
 // ---- encoders of the types that riffle writes. A block begins as zeros. ----
 
-// Puts the code of value i of a block.
+// Writes the code of value i of a block.
 template <WType T>
 inline void put_code(uint8_t* b, int i, unsigned code) {
   constexpr DTypeInfo type = dtype_info(T);
@@ -130,7 +130,7 @@ inline void put_code(uint8_t* b, int i, unsigned code) {
   }
 }
 
-// Puts the integer scale and minimum of group g: Scales::Pairs and Scales::Signed.
+// Writes the integer scale and minimum of group g: Scales::Pairs and Scales::Signed.
 template <WType T>
 inline void put_scale_min(uint8_t* b, int g, int scale, int min) {
   constexpr DTypeInfo type = dtype_info(T);

@@ -58,8 +58,8 @@ static inline float digest_build_impl(void (*load)(const void*, int64_t, int64_t
   }
   if (kind == DigestKind::Mean) return __builtin_inff();
   if (kind == DigestKind::Quest) return 1;
-  // Rounded up, so that R stays a bound: adding one to the bits of a positive float is the next
-  // one.
+  // Rounded up, so that R stays a bound: adding one to a positive float's bits gives the next
+  // float.
   auto factor = static_cast<float>(largest_ratio);
   if (static_cast<double>(factor) <= largest_ratio && largest_ratio != 1)
     factor = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, factor) + 1);

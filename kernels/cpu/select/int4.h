@@ -100,8 +100,8 @@ static inline void int4_query_impl(const float* q, int g, int d, void* query) {
     const float inverse = step[h] > 0 ? kLargestDigits / largest : 0;
     for (int j = 0; j < d; j++) {
       const float x = q[h * d + j] * inverse;
-      // A query that is not finite has no fixed point; its sum above is not finite either and so
-      // are its scores.
+      // A query that is not finite has no fixed point form. Its sum above is not finite, so its
+      // scores are not either.
       const float inside =
           x > -kLargestDigits ? (x < kLargestDigits ? x : kLargestDigits) : -kLargestDigits;
       const auto value = static_cast<int32_t>(inside < 0 ? inside - 0.5f : inside + 0.5f);
@@ -115,7 +115,7 @@ static inline void int4_query_impl(const float* q, int g, int d, void* query) {
 
 // A weight in units of 2^-30. Weights are at most 1, so 2^24 tokens fit 64 bits many times over.
 static constexpr float kFixedOne = 0x1p30f;
-// The same where the sum of a block's 64 must fit 32 bits.
+// The same for a sum of a block's 64 weights, which must fit 32 bits.
 static constexpr float kFixedBlockOne = 0x1p24f;
 
 }  // namespace riffle::cpu

@@ -1,5 +1,5 @@
-// The CPU's selection kernels: keys in INT4 (Twilight, arXiv 2502.02770, 4.2), and the choice
-// of tokens by the weights they give.
+// The CPU's selection kernels: keys in INT4 (Twilight, arXiv 2502.02770, 4.2), and the choice of
+// tokens by their weights.
 //
 // Every set gives the same bits for int4_*, and sums of weights are sums of integers, so they do
 // not depend on the order of the tokens.
@@ -37,8 +37,7 @@ struct SelectKernels {
   // q: f32 [g][d].
   void (*int4_query)(const float* q, int g, int d, void* query);
   // out[h*ldo + t] = q_h . decoded key t, for 16 * n_groups tokens. |error of q_j| <= 2^-16 max|q|.
-  // next: where the groups lie that will be asked for next, or NULL; they are fetched into the
-  // cache.
+  // next: the groups of the next call, which are fetched into the cache, or NULL.
   void (*int4_score)(const void* groups, int64_t n_groups, int d, const void* query, int g,
                      float* out, int64_t ldo, const void* next);
 
@@ -49,11 +48,12 @@ struct SelectKernels {
   // block_size): top[b], the largest, and sum[b], the sum of exp(s - top[b]), each in units of
   // 2^-24.
   void (*block_masses)(const float* s, int64_t n_blocks, int block_size, float* top, float* sum);
-  // Those >= pivot to `above`, the others to `below`, each in order and with room for n + 16; above
-  // may be w. *n_above: how many. Returns the sum of fixed() of those above, if all are in [0,1].
+  // Moves weights >= pivot to `above`, the others to `below`, each in order and with room for n +
+  // 16; above may be w. *n_above: their number. Returns the sum of fixed() of those above, if all
+  // are in [0,1].
   uint64_t (*split)(const float* w, int64_t n, float pivot, float* above, float* below,
                     int64_t* n_above);
-  // marks[i / 64] bit i % 64 is set where w[i] >= threshold; other bits stay.
+  // Sets bit i % 64 of marks[i / 64] if w[i] >= threshold. Other bits stay.
   void (*mark)(const float* w, int64_t n, float threshold, uint64_t* marks);
 };
 

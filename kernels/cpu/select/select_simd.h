@@ -35,7 +35,7 @@ int score_heads(const uint8_t* groups, int64_t n_groups, int d, const uint8_t* q
 template <class S>
 void int4_score(const void* groups, int64_t n_groups, int d, const void* query, int g, float* out,
                 int64_t ldo, const void* next) {
-  // Several passes over the heads find the codes in the cache if a run is short.
+  // A run is short, so that several passes over the heads find the codes in the cache.
   constexpr int64_t kRun = 16;
   const int64_t bytes = int4_group_bytes(d);
   for (int64_t i = 0; i < n_groups; i += kRun) {

@@ -9,7 +9,7 @@
 namespace riffle::cpu {
 namespace {
 
-// Byte i of entry m: which lane comes i-th if the lanes of mask m are to come first.
+// Byte i of entry m: the lane that comes i-th if the lanes of mask m come first.
 struct LaneOrder {
   uint8_t lanes[256][8];
   constexpr LaneOrder() : lanes() {

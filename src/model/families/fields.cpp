@@ -1,4 +1,4 @@
-// The part of reading a configuration that both formats share.
+// The part of configuration reading that both formats share.
 #include "model/families/fields.h"
 
 #include <algorithm>
