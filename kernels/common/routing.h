@@ -51,7 +51,7 @@ inline void group_by_expert(const Routed* routed, int64_t n_entries, int n_used,
   std::fill(first.begin(), first.end(), 0);
   for (int64_t i = 0; i < n_entries; ++i) ++first[routed[i].expert + 1];
   for (size_t e = 1; e < first.size(); ++e) first[e] += first[e - 1];
-  for (int64_t i = 0; i < n_entries; ++i) {  // first[e] is the next place of expert e meanwhile
+  for (int64_t i = 0; i < n_entries; ++i) {  // in this loop first[e] is expert e's next place
     const int64_t place = first[routed[i].expert]++;
     row[place] = static_cast<int32_t>(i / n_used);
     at[i] = static_cast<int32_t>(place);

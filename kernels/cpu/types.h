@@ -8,8 +8,8 @@
 // same bits.
 //
 // The files *_avx2.cpp, *_avx512.cpp and *_amx.cpp are compiled for their instruction set; they
-// include no header with inline functions of the standard library, lest the linker keep that copy
-// for everyone.
+// include no header with inline functions of the standard library, since the linker might keep that
+// copy for all files.
 #pragma once
 #include <cstddef>
 #include <cstdint>

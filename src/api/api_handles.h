@@ -38,7 +38,7 @@ struct riffle_context {
   std::unique_ptr<riffle::Engine> engine;
   riffle_scheduler* scheduler = nullptr;  // at most one
   riffle_setting_name_fn setting_name = nullptr;
-  mutable std::string notice;  // as last handed out, like these
+  mutable std::string notice;  // as last handed out
   riffle_info stats, timing;
   ErrorText error = "";
 };

@@ -1,4 +1,4 @@
-// Facts by name: what riffle_info is.
+// The struct behind riffle_info: facts by name.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,4 +1,4 @@
-// Settings by name: what riffle_options is.
+// The struct behind riffle_options: settings by name.
 #pragma once
 #include <optional>
 #include <string>

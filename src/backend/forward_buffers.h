@@ -22,7 +22,7 @@ struct ForwardBuffer {
 };
 
 // rows: of all sequences that go through a layer together. scored: rows of logits that are computed
-// together; 0: the device has those of steps (Device::logits_memory).
+// together; 0: steps, whose logits the device holds (Device::logits_memory).
 inline std::vector<ForwardBuffer> forward_buffers(const Config& c, int64_t rows, int64_t scored) {
   int64_t q = 0, kv = 0;  // widths of the widest layers
   for (int layer = 0; layer < c.n_layers; ++layer) {

@@ -27,7 +27,7 @@ struct PromptAttention {
   float* out = nullptr;  // [n][ldo]
   int64_t ldo = 0;
   // For sequences with unrotated keys: q is before RoPE as well. All n queries attend to one list,
-  // that of a joint selector (null: all keys), at positions in that list.
+  // which a joint selector chooses (null: all keys), at positions in that list.
   const Selector* selector = nullptr;
   int64_t query_position = 0;  // position of the first query when the selector chooses
 };

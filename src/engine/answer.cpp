@@ -197,7 +197,7 @@ std::optional<int32_t> Answer::advance(int32_t sampled, const FetchLogits& fetch
   if (!go_on) return over(RIFFLE_FINISH_ABORTED);
   if (result_.n_tokens == max_tokens_) return over(RIFFLE_FINISH_LENGTH);
   if (room < 1) return over(RIFFLE_FINISH_CONTEXT);
-  (void)request();  // also where the device drew
+  (void)request();  // even if the device drew
   requests_.erase(requests_.begin());
   penalties_.take(token);
   if (constraint_ && !constraint_->take(token, tokenizer_->bytes(token))) return no_token();

@@ -119,7 +119,7 @@ class Engine {
   void truncate(Sequence& sequence, int64_t n_tokens);
 
   // session_file.cpp. Writes the sequence to path (kv/file/session_writer.h), with data that the
-  // caller adds. progress: bytes. save_id: as there.
+  // caller adds. progress: in bytes. save_id: see there.
   void save(Sequence& sequence, const std::string& path, std::string_view data,
             const Progress& progress, uint64_t* save_id);
   // Writes a new file of the sequence that fork would make. Throws the errors of fork and save.
@@ -133,8 +133,8 @@ class Engine {
   // Engines with the same number load each other's files, and compute the same keys and values from
   // the same tokens.
   uint64_t fingerprint();
-  // A sequence that goes on as the one that was saved. RIFFLE_UNSUPPORTED if the file is of another
-  // model, or holds keys and values in another form; RIFFLE_CONTEXT_FULL if it is too long.
+  // Returns a sequence that continues as the saved one would. RIFFLE_UNSUPPORTED if the file is of
+  // another model, or holds keys and values in another form; RIFFLE_CONTEXT_FULL if it is too long.
   std::unique_ptr<Sequence> load(const std::shared_ptr<const SessionFile>& file,
                                  const Progress& progress);
   // Called when a sequence's logits are not numbers. Throws RIFFLE_BAD_SESSION if that may come

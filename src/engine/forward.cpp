@@ -331,7 +331,7 @@ void Engine::run_step(Step& step, int64_t n) {
 // all its rows.
 void Engine::count_step(Sequence& s, int64_t position, bool last, int layer,
                         const RowReport* reports) {
-  // Blocks and tokens that the query sees: those of the window, if the layer has one.
+  // Counts the blocks and tokens that the query sees: only the window's, if the layer has one.
   const int64_t held = position + 1, block_size = shape_.block_size();
   const BlockLayout layout = shape_.layout(layer);
   const int64_t before = window(layer) > 0 ? std::max<int64_t>(0, held - window(layer)) : 0;

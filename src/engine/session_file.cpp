@@ -311,7 +311,7 @@ static bool is_finite(const BlockLayout& layout, const std::byte* row) {
     case KvType::F16:
       return all(reinterpret_cast<const uint16_t*>(row), d,
                  [](uint16_t x) { return (x & 0x7c00) != 0x7c00; });
-    case KvType::Q8:  // the scales have the five bits of f16's exponent in front
+    case KvType::Q8:  // a scale begins with the five bits of f16's exponent
       return all(reinterpret_cast<const uint8_t*>(row) + d, (d + kQ8Values - 1) / kQ8Values,
                  [](uint8_t scale) { return scale < 0xf8; });
   }

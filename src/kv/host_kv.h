@@ -104,7 +104,7 @@ class HostKv {
   // the sequence's own. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
   void reserve(SequenceKv& sequence, int64_t n_tokens);
   // The same for a prompt that makes the sequence n_tokens long, with these marks. It takes only
-  // the blocks that are kept when the prompt is read, not those that a window passes meanwhile.
+  // the blocks that are kept once the prompt is read, not the blocks that a window passes before.
   // Blocks that the sequence held before stay until the prompt is read.
   void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks);
   // Called with a block whose last holder is about to give it back. Must not throw.
@@ -126,8 +126,9 @@ class HostKv {
   // are no longer full, and sets n_tokens.
   void truncate(SequenceKv& sequence, int64_t n_tokens);
   // A sequence without tokens gets the blocks of n_tokens that lie in a file's mapping; it keeps
-  // those that it would keep if it had read them. They are never written to. Throws std::bad_alloc,
-  // and RIFFLE_BAD_SESSION if blocks overlap; the sequence has no blocks then.
+  // only the blocks that it would keep after reading these tokens. They are never written to.
+  // Throws std::bad_alloc, and RIFFLE_BAD_SESSION if blocks overlap; the sequence has no blocks
+  // then.
   void adopt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks,
              std::span<const MappedBlocks> blocks, const std::shared_ptr<const void>& owner);
   // The blocks of a sequence without tokens hold n_tokens, by adopt or otherwise: sets n_tokens and
@@ -136,7 +137,7 @@ class HostKv {
   // Builds digests of all blocks that n_tokens fill and that have none yet, from the host store,
   // and shows these blocks to the selector's state. layer < 0: all layers.
   void build_digests(SequenceKv& sequence, int64_t n_tokens, int layer = -1);
-  // Drops all digests and builds those of another kind.
+  // Drops all digests and builds digests of another kind.
   void change_digests(SequenceKv& sequence, const DigestSpec& spec);
   // Begins a step whose selections are counted in SequenceKv::working_set. A window that differs
   // from the last step's starts from an empty set. 0: do not count, and forget the set. Throws

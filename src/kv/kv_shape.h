@@ -1,6 +1,6 @@
 // The blocks of a sequence that are kept. A layer without a sliding window keeps all. A layer with
-// one keeps the blocks that the next token may see, and those that the next token would see if the
-// sequence were cut back to one of its marks.
+// one keeps the blocks that the next token may see, and the blocks that the next token would see if
+// the sequence were cut back to one of its marks.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -46,7 +46,7 @@ class PageTables {
   // Gives the sequence a table of its own, unless it has one.
   void make(PagedSequence& sequence);
   // Names a fork's first n_blocks, which `from` has too, as `from` does. If `from` uses two tables,
-  // only blocks in the first one.
+  // this covers only the blocks in its first one.
   void share(PagedSequence& from, PagedSequence& to, int64_t n_blocks);
   // The sequence keeps its first n_blocks. Blocks that its forks find in its own table stay; the
   // sequence writes later blocks under another name.

@@ -52,8 +52,8 @@ class SlotPool {
   // then the newest.
   void unpin(int32_t slot);
 
-  // Forgets a block in any state. The block may have one pin at most, that of its writer. Does
-  // nothing if the block is not in the pool.
+  // Forgets a block in any state. The block may have one pin at most, its writer's. Does nothing if
+  // the block is not in the pool.
   void drop(uint64_t key);
   void drop_slot(int32_t slot);
 

@@ -47,8 +47,8 @@ class TensorSource {
 };
 
 // A matrix inside a mapped file, row-major: row r begins at data + r * row_bytes(type, cols). May
-// be unaligned. Without data its elements are what the source makes of seed and scale. A device
-// makes them where it needs them; the CPU devices need materialize().
+// be unaligned. Without data, the source makes its elements from seed and scale. A device makes
+// them where it needs them; the CPU devices need materialize().
 struct Tensor {
   DType type = DType::F32;
   int64_t rows = 0, cols = 0;
@@ -107,7 +107,7 @@ enum class Activation : uint8_t {
 };
 
 struct ExpertsConfig {
-  int n = 0, n_used = 0;  // experts of a layer; those that a token goes through
+  int n = 0, n_used = 0;  // experts of a layer; experts that a token goes through
   int hidden_dim = 0;     // width of an expert
   // The weights of the chosen experts, from a softmax over all, are divided by their sum.
   bool renormalised = true;
@@ -238,7 +238,7 @@ struct Weights {
 // All of a model except its configuration.
 struct ModelParts {
   Weights weights;
-  std::string format;                              // "gguf", "safetensors" or what made it
+  std::string format;                              // "gguf", "safetensors" or the maker's name
   std::string chat_template;                       // text, or empty
   std::unique_ptr<Tokenizer> tokenizer;            // null: the model has none
   std::unique_ptr<const ChatTemplate> chat;        // null: there is none that can be evaluated

@@ -19,8 +19,8 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
     const std::string prefix = format(names.layer, static_cast<int>(l));
     const auto add = [&](const char* rest, Tensor& t, N::Role role, bool qk = false,
                          const std::string& within = {}, size_t part = 0, size_t parts = 1) {
-      // A bias that the model lacks has neither rows nor data; a matrix of another source has no
-      // data but rows. A norm that the file lacks has no name.
+      // A bias that the model lacks has neither rows nor data; a synthetic matrix has rows but no
+      // data. A norm that the file lacks has no name.
       if (t.rows > 0 && rest)
         all.push_back({prefix + within + rest, &t, role, static_cast<int>(l), qk,
                        static_cast<int>(part), static_cast<int>(parts)});

@@ -15,8 +15,8 @@ double yarn_dimension(double rotations, int head_dim, double theta, double origi
   return head_dim * std::log(original / (rotations * 2 * M_PI)) / (2 * std::log(theta));
 }
 
-// Dimensions that turn often are kept, those that hardly turn are interpolated, between them a
-// ramp.
+// Dimensions that turn often are kept, and those that hardly turn are interpolated. Between them
+// lies a ramp.
 void yarn(const RopeScaling& s, int head_dim, float theta, std::vector<float>* frequency) {
   double low = yarn_dimension(s.beta_fast, head_dim, theta, s.original_ctx);
   double high = yarn_dimension(s.beta_slow, head_dim, theta, s.original_ctx);
@@ -53,7 +53,7 @@ void llama3(const RopeScaling& s, std::vector<float>* frequency) {
 }  // namespace
 
 void RopeFrequencies::row(int64_t position, float* out) const {
-  // Ministral 3 takes the logarithm of whole lengths.
+  // Ministral 3 takes the logarithm of a whole number of lengths.
   const auto lengths = static_cast<float>(position / temperature_ctx);
   const float all = factor * (1 + temperature * std::log(1 + lengths));
   for (size_t j = 0; j < frequency.size(); ++j) {

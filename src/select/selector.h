@@ -99,7 +99,7 @@ class RowPlan {
   // Returns the number of tokens that positions [0, n) read.
   int64_t tokens_read(const Row& row, int n) const;
 
-  // Owned by the selector: what it keeps from begin to done, and scratch.
+  // Owned by the selector: data that it keeps from begin to done, and scratch.
   std::vector<double> state;
   std::vector<float> scores;
   std::vector<float> scratch;
@@ -116,7 +116,7 @@ class RowPlan {
   std::vector<float> read_l;
   // unread [g]: each head's share of its weight in blocks that are not read. mean_value [d] stands
   // for their values. The result is (1 - unread) * (result of the tokens that were read) + unread *
-  // mean_value. Empty: the result is that of the tokens that were read.
+  // mean_value. Empty: the result comes only from the tokens that were read.
   std::vector<float> unread, mean_value;
   // The selector has read the plan's tokens itself. stand_in is their result, and the driver
   // attends to nothing.
@@ -210,7 +210,7 @@ class Selector {
   // Microbatches that are loaded ahead of the test.
   virtual int lookahead() const { return 0; }
 
-  // Planning that threads share. A step has few rows (KV heads times sequences), and begin runs on
+  // Threads share the planning. A step has few rows (KV heads times sequences), and begin runs on
   // one thread for each. So work that reads much of a row, such as the codes of all keys, is cut
   // into parts. prepare returns their number (0: no parts) and makes room for them in the plan.
   // Then `part` is called once for each part, by several threads at once, then begin. The cuts must

@@ -1,13 +1,12 @@
 // The share selector, riffle's own: reads the blocks to which some query head gives at least a
 // share of its attention weight, as told by INT4 keys, in one pass.
 //
-// Where it comes from. Twilight (arXiv 2502.02770, 4.2) keeps 4-bit keys next to the blocks. They
-// rank the important blocks almost exactly; a digest of 16 to 64 keys does not. PSA's and
-// Twilight's targets (a share of all attention weight) spend most of their reads on heads whose
-// weight is spread over everything, where no single block changes the answer; a block that stands
-// out does. So a block is read for its own share of a head's weight, and a head that looks at
-// nothing in particular reads only the forced blocks (measured:
-// tools/bench/results/real-models.md). All of this is our choice.
+// Origin. Twilight (arXiv 2502.02770, 4.2) keeps 4-bit keys next to the blocks. These keys rank the
+// important blocks almost exactly; a digest of 16 to 64 keys does not. PSA's and Twilight's targets
+// (a share of all attention weight) spend most of their reads on heads whose weight is spread over
+// everything, where no single block changes the answer; a block that stands out does. So a block is
+// read for its own share of a head's weight, and a head that looks at nothing in particular reads
+// only the forced blocks (measured: tools/bench/results/real-models.md). All of this is our choice.
 //
 // Unread blocks still count. Their share of a head's weight is estimated from INT4 keys, and the
 // mean of all values is added with that share (SparQ, arXiv 2312.04985, section 3). Shares are

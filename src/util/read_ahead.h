@@ -21,7 +21,7 @@ struct MappedBytes {
 // cache already costs some 10 microseconds a megabyte.
 class ReadAhead {
  public:
-  // The parts lie in these files, which stay mapped meanwhile.
+  // Holds these files, in which the parts lie, so that they stay mapped.
   ReadAhead(std::vector<std::shared_ptr<MappedFile>> files, std::vector<MappedBytes> parts);
   ~ReadAhead();  // stops
   ReadAhead(const ReadAhead&) = delete;

@@ -12,8 +12,8 @@ struct Stats {
   // too
   uint64_t lookup_proposed = 0, lookup_accepted = 0;
   double prefill_seconds = 0, decode_seconds = 0;
-  // summed over decode steps, layers and KV heads. total: what the query sees (all, or a layer's
-  // sliding window). read: what it attends to
+  // summed over decode steps, layers and KV heads. total: the part that the query sees (all, or a
+  // layer's sliding window). read: the part it attends to
   uint64_t kv_blocks_total = 0, kv_blocks_read = 0;
   uint64_t kv_tokens_total = 0,
            kv_tokens_read = 0;  // in tokens, since selectors may read parts of blocks

@@ -449,7 +449,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
     pack_values(value, n, type, d, a);
     int begin = 0;  // the first group with a row that sees this tile
     while (t0 > pos0 + a.last[begin + kGroup - 1]) begin += kGroup;
-    // Where a window ends, the edge fits 32 bits. Without a window, no key is before the edge.
+    // Where a window hides keys, the edge fits 32 bits. Without a window, no key is hidden.
     const int64_t edge = window > 0 ? t0 - pos0 + window - 1 : INT32_MAX / 2;
     const KeyTile keys{static_cast<int>(t0 - pos0),
                        static_cast<int>(edge < INT32_MAX / 2 ? edge : INT32_MAX / 2)};

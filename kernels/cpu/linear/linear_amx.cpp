@@ -21,7 +21,7 @@ constexpr int kTile = 16;  // rows of a tile
 constexpr int kStep = 32;  // values of k in a tile
 constexpr int kTileBytes = 1024;
 constexpr int kPanelCols = 32;   // columns of a panel
-constexpr int kChunkSteps = 16;  // steps in a panel: 64 KB, as many as 32 rows of a take
+constexpr int kChunkSteps = 16;  // steps in a panel: 64 KB, the same as for 32 rows of a
 constexpr int64_t kPanelBytes = 4 * kTileBytes;  // bytes of one step
 constexpr int64_t kRowsBytes = 2 * kTileBytes;   // bytes of one step of 16 rows of a
 
@@ -194,8 +194,8 @@ inline void take_codes(const uint8_t* b, int row, Codes16<T>* c) {
   }
 }
 
-// Tiles of one block (kBlockSteps steps) of 16 rows, the first n of which exist; those of a step
-// lie kPanelBytes after those of the one before.
+// Tiles of one block (kBlockSteps steps) of 16 rows, the first n of which exist; each step's tiles
+// lie kPanelBytes after the tiles of the step before.
 template <WType T>
 inline void fill_block(const uint8_t* w, int64_t row_bytes, int64_t n, uint8_t* hi, uint8_t* lo) {
   Codes16<T> c;

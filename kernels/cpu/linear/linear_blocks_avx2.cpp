@@ -91,7 +91,7 @@ inline Eight eight(const uint8_t* b) {
   }
 }
 
-// The same of four blocks of 32 values.
+// The same for four blocks of 32 values.
 struct Four {
   __m128 scale, taken;
 };

@@ -13,9 +13,9 @@ namespace riffle::cpu {
 //                                           nibble and dimension 8w+4+i in its high nibble
 //   zero   [16] f16
 //   scale  [16] f16                         key_j ~ zero + scale * code_j
-// A vector lane (or a GPU thread) is a token, so a dot product needs no sum across lanes, and the 4
-// bytes of a lane are what an 8-bit multiply-add (vpdpbusd, dp4a) takes. (d/2 + 4) bytes a token
-// where d is a multiple of 8.
+// A vector lane (or a GPU thread) is a token, so a dot product needs no sum across lanes, and an
+// 8-bit multiply-add (vpdpbusd, dp4a) takes the 4 bytes of a lane. (d/2 + 4) bytes a token where d
+// is a multiple of 8.
 static constexpr int kInt4Group = 16;
 static constexpr int64_t int4_group_bytes(int d) { return int64_t(d + 7) / 8 * 64 + 64; }
 // A query group in 16-bit fixed point (largest magnitude 32639), as two signed digits: a value is

@@ -98,7 +98,7 @@ void block_masses(const float* s, int64_t n_blocks, int block_size, float* top, 
   }
 }
 
-// The written vectors reach beyond the kept values, but never beyond those that were read (above
+// The written vectors reach beyond the kept values, but never beyond the values already read (above
 // may be w).
 template <class S>
 uint64_t split(const float* w, int64_t n, float pivot, float* above, float* below,

@@ -63,7 +63,7 @@ class CpuDevice : public Device {
         nullptr;          // [microbatch + 1][g]: masses of the microbatch's blocks, and of all
     int at = 0;           // positions attended
     int batch_begin = 0;  // begin of the current microbatch (at first: end of the forced blocks)
-    int next_test = 0;    // and where it ends
+    int next_test = 0;    // end of the current microbatch
     bool done = false;
     int lookups = 0, misses = 0;  // look-ups in the pool; misses among them
     std::vector<Held> held;       // pooled: positions [held_from, held_from + held.size())

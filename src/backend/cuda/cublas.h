@@ -1,4 +1,4 @@
-// cuBLAS, found at run time, so that the executable starts where it is not installed.
+// cuBLAS, found at run time, so that the executable starts on machines without it.
 #pragma once
 #include <cublas_v2.h>
 

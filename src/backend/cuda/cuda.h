@@ -30,7 +30,7 @@ bool cuda_driver_missing();
 // Tells whether the kernels support this model's shape; if not, text names the reason.
 bool cuda_shape_supported(const Config& config, const BlockLayout& layout, std::string& text);
 
-// Returns the device memory that a context would take, and that of the device.
+// Returns the device memory that a context would take, and the device's memory.
 DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options);
 
 // Uploads the weights. Throws RIFFLE_UNSUPPORTED (no usable GPU, a shape the kernels do not have),

@@ -420,8 +420,8 @@ void CudaKv::try_pinning(SequenceKv& s) {
 
 void CudaKv::activate(SequenceKv* const* sequences, size_t n) {
   const DeviceScope on(device_.ordinal);
-  // Slabs that were promised to a prompt may still be on their way. A step waits only for those of
-  // its own sequences.
+  // Slabs that were promised to a prompt may not be locked yet. A step waits only for its own
+  // sequences' slabs.
   for (size_t i = 0; i < n; ++i) slabs_->wait(on_device(*sequences[i]).unlocked);
   learn_pinning();
   for (size_t i = 0; i < n; ++i) {

@@ -32,7 +32,7 @@ struct CudaSequence : PagedSequence {
   int counted_window =
       0;  // Step::working_set of the last step, to which the stamps belong; 0: they mean nothing
   Buffer addresses;          // pinned: of one new block of every head, on their way to host_table
-  Event entered;             // ... and they have got there
+  Event entered;             // ... and when they have arrived
   bool tail_here = false;    // tails hold the newest, unfilled blocks (else the host store does)
   int64_t known_blocks = 0;  // blocks whose host addresses are in host_table
   std::vector<std::byte*> unlocked;  // slabs of these that no step has waited for
@@ -120,7 +120,7 @@ class CudaKv : public KvStore, PagedPool {
   // Learns whether the system pins memory at all: waits for one slab of the sequence if none was
   // pinned before. If it does not, does the same as activate.
   void try_pinning(SequenceKv& sequence);
-  // Why pinned() is false.
+  // Says why pinned() is false.
   std::string why_not_pinned() const;
   uint64_t waits() const {
     return flush_.waits() + event_waits_;

@@ -125,7 +125,7 @@ LayerKv CudaKv::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
   check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "waiting for a flush");
   std::byte* base = layer_at(turn_);
   const size_t head_bytes = n_blocks * layout_.block_bytes;
-  // The last blocks are written in part; what lies beyond goes to the host with them and must be
+  // The last blocks are written in part; the bytes beyond go to the host with them and must be
   // numbers.
   check(cudaMemset2DAsync(base + head_bytes - layout_.block_bytes, head_bytes, 0,
                           layout_.block_bytes, config_.n_kv_heads, *compute_),

@@ -223,11 +223,12 @@ void PinnedSlabs::run() {
     std::byte* data = next->data;
     const size_t bytes = next->bytes;
     next->stage = Slab::Stage::Busy;
-    // Once refused, always refused: each try takes long, and half a context locked is of no use.
+    // After one refusal no slab is tried again: each try takes long, and a half-locked context is
+    // useless.
     const bool skip = refuse_ || !failed_.empty() || (next->spare && spare_refused_);
     lock.unlock();
     cudaError_t status = skip ? cudaErrorNotSupported : chosen;
-    if (status == cudaSuccess) touch(data, bytes);  // by several threads faster than by one
+    if (status == cudaSuccess) touch(data, bytes);  // several threads are faster than one
     lock.lock();
     const bool locks = status == cudaSuccess;
     if (locks) {
@@ -250,7 +251,7 @@ void PinnedSlabs::run() {
       try {
         if (!refuse_)
           failed_ = format("%s (%s)", cudaGetErrorName(status), cudaGetErrorString(status));
-      } catch (const std::bad_alloc&) {  // then without the reason
+      } catch (const std::bad_alloc&) {  // the reason is lost
       }
     }
     changed_.notify_all();

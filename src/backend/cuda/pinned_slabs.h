@@ -42,11 +42,11 @@ class PinnedSlabs : public SlabSource {
   // Waits until these slabs are locked (or refused): they go before all others. Empties the list.
   // False: some slab, of these or others, has been refused.
   bool wait(std::vector<std::byte*>& slabs);
-  // Waits for all slabs, those that were prepared too.
+  // Waits for all slabs, prepared ones too.
   void wait_all();
   bool refuses() const { return refuse_; }
   uint64_t pinned_bytes();
-  // Why a slab could not be locked; empty: all could.
+  // Says why a slab could not be locked; empty: all could.
   std::string failed();
 
  private:

@@ -32,7 +32,7 @@ class StepSampling {
   // device are answered: a driver call may block while another thread frees memory, and that thread
   // waits for the device.
   void draw_masked(const StepLogits& logits);
-  // tokens: what was drawn, after the step.
+  // tokens: gets the drawn tokens, after the step.
   void give(int32_t* tokens) const;
 
  private:

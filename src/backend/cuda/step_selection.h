@@ -36,8 +36,8 @@ class StepSelection {
   virtual Status attend(const DecodeStep& step, const DeviceLimits& limits,
                         cudaStream_t stream) const = 0;
   // Bytes that a step reads of one row's index, to choose what it attends to: digests of its
-  // candidates, INT4 keys of its full blocks (of those that a budget allows) with the mean values
-  // that stand for what is left out, keys that are only scored.
+  // candidates, INT4 keys of its full blocks (or as many as a budget allows) with the mean values
+  // that stand for skipped blocks, and keys that are only scored.
   virtual int64_t index_bytes(const Config& config, const BlockLayout& layout, int n_blocks,
                               int64_t n_tokens) const = 0;
 

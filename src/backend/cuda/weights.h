@@ -20,8 +20,8 @@ uint64_t device_bytes(const Model& model);
 // Returns the bytes of a layer's experts that may stay in host memory: their matrices without
 // biases.
 uint64_t expert_bytes(const LayerWeights& layer);
-// Pinned host memory through which weights go to the device. It is kept while experts stay in host
-// memory, which prompts copy; else it is free again after the upload.
+// Pinned host memory through which weights go to the device. It is kept if experts stay in host
+// memory, since prompts copy them; otherwise the upload frees it.
 uint64_t weight_staging_bytes();
 
 class DeviceWeights {

@@ -22,7 +22,7 @@ namespace riffle {
 // fitted to past steps; newer ones weigh more.
 class StepTime {
  public:
-  // load: what a block is taken to cost until steps tell, > 0.
+  // load: the assumed cost of a block until steps are measured, > 0.
   explicit StepTime(double load);
   void observe(double rows, double blocks_loaded, double seconds);
   double seconds(double rows, double blocks_loaded) const;

@@ -253,8 +253,7 @@ bool Scheduler::make_memory(const Request& r) {
   return true;
 }
 
-// Waits again. The tokens that were drawn are taken again, and those that were shown are not shown
-// again.
+// Waits again. It takes the drawn tokens again, and does not show the shown ones again.
 void Scheduler::start_again(std::unique_ptr<Request> r) {
   engine_.destroy(*r->sequence);
   r->sequence.reset();

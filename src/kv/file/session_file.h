@@ -38,7 +38,7 @@ struct FileRun {
 };
 
 // Blocks [first, first + n) of a layer. In the file each of the layer's heads has `stride` blocks
-// in a row: the first n of them, and those that were cut off.
+// in a row: the first n are these, the others were cut off.
 struct KvExtent {
   int layer = 0;
   int64_t first = 0, n = 0, stride = 0;

@@ -129,7 +129,7 @@ class Saving {
     write_page(fd, path, 0, h);
   }
 
-  // The table of layers; the numbers in front are those of the first layer that has heads.
+  // Makes the table of layers. The header's own numbers describe the first layer that has heads.
   void write_layers(disk::Header& h) const {
     const std::vector<LayerShape>& layers = s_.origin.layers;
     h.n_layers = static_cast<int32_t>(layers.size());
@@ -176,7 +176,7 @@ class Saving {
     return blob(data, bytes);
   }
 
-  // Places, for every layer, the runs of blocks that the sequence holds.
+  // Gives places to the runs of blocks that the sequence holds, for every layer.
   void place_extents(const SessionContent* before, int64_t first_block) {
     const int64_t blocks = shape_.in_blocks(static_cast<int64_t>(s_.tokens.size()));
     size_t old = 0;

@@ -12,7 +12,7 @@ namespace {
 constexpr Field kPattern = {nullptr, "sliding_window_pattern"};
 constexpr Field kFields[] = {kPattern};
 
-// The released model of 64 layers has a window; that of 30 has none.
+// The released model with 64 layers has a window; the one with 30 layers has none.
 void describe(const Fields& f, int window, Config* c) {
   if (c->n_layers == 64) require_window_in_gguf(f, window, "the window's tokens");
   if (window == 0) return;

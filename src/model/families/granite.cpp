@@ -23,7 +23,7 @@ constexpr Field kFields[] = {
     kLogits,
     kRotated,
     // Converters copy them from the config.json of dense Granite 4, whose kind may have state space
-    // layers and experts. A model that has some has their tensors, which are refused.
+    // layers and experts. A model with such layers or experts has their tensors, which are refused.
     {"expert_shared_feed_forward_length", nullptr},
     {"ssm.conv_kernel", nullptr},
     {"ssm.state_size", nullptr},
@@ -40,7 +40,7 @@ void describe(const Fields& f, int, Config* c) {
   c->residual_scale = positive(f, kResidual, kMost, 1);
   require_in_gguf(f, kLogits, "the divisor of the logits");
   c->logit_scale = 1 / positive(f, kLogits, kMost, 1);
-  // transformers has a default of 1, GGUF's readers that of all other families.
+  // transformers' default is 1; GGUF's readers take the default of all other families.
   const double usual = 1 / std::sqrt(static_cast<double>(c->head_dim));
   c->set_score_scale(positive(f, kAttention, kMost, f.is_json() ? 1 : usual));
 }
@@ -57,7 +57,7 @@ constexpr Field kRouted = {nullptr, "num_local_experts"}, kTypes = {nullptr, "la
                 kPositions = {nullptr, "position_embedding_type"};
 constexpr Field kHybridFields[] = {kEmbedding, kResidual, kAttention, kLogits, kRouted};
 
-// Absent fields mean transformers' defaults, which are other models than this one.
+// Absent fields mean transformers' defaults, which describe another model.
 void describe_hybrid(const Fields& f, int window, Config* c) {
   if (!f.has(kTypes))
     unsupported(f.file(), kTypes.json, "none, which means state space layers",
