@@ -30,7 +30,7 @@ void for_rows(ThreadPool* threads, int64_t n, F&& f) {
 
 class CpuProducts {
  public:
-  // f32_kv: KV is f32, which asks for f32 products of prompts.
+  // f32_kv: KV is f32, which asks for the more exact products (f32_gemv, f32_gemm).
   CpuProducts(const cpu::Kernels* kernels, bool f32_kv, ThreadPool* threads);
 
   // Products of the same x [n][cols].

@@ -109,7 +109,8 @@ void CudaDevice::add_index(const Selector& selector, SequenceKv& sequence) {
   kv_.require_kept(sequence, *selection);
 }
 
-// The same once pinning is known: the host takes over if the system refuses to pin memory.
+// Throws if the host decides residency, even if only because the system refuses to pin memory, and
+// the selector needs the device to.
 void CudaDevice::require_device_residency(const Selector& selector) const {
   if (!kv_.streamed() || !step_selections().make(*selector.rule())->needs_device()) return;
   fail(RIFFLE_UNSUPPORTED, "`selection.selector` %s needs the GPU to decide residency: %s%s",

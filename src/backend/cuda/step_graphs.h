@@ -26,7 +26,7 @@ class StepGraphs {
   explicit StepGraphs(const Stream* compute) : compute_(compute) {}
 
   // Begins a step of this kind. growths: of the memory that steps use (StepMemory). may_replay:
-  // false launches its operations one by one. True: it is running, replayed.
+  // false launches its operations one by one. Returns true if the step is running, replayed.
   bool begin(const Kind& kind, uint64_t program, uint64_t growths, bool may_replay);
   bool replaying() const { return mode_ == Mode::Replaying; }
   bool recording() const { return mode_ == Mode::Recording; }
