@@ -22,23 +22,24 @@ struct Sift {
 };
 
 struct ScoreTableKernels {
-  // Adds w[i] * by (rounded) to the entries of n different positions ids[i]; before[i]: what was
-  // there. Entries that come to more than floor are appended to the list (index, value), which has
-  // room for n + 16; returns how many. power[k] grows by the change of the sum of all stored values
-  // to the power of k + 1, k < 4.
+  // Adds w[i] * by (rounded) to the entries of n different positions ids[i]; before[i]: the earlier
+  // value. Appends entries that rise above floor to the list (index, value), which has room for n +
+  // 16. Returns their number. power[k] grows by the change of the sum of all stored values to the
+  // power of k + 1, k < 4.
   int64_t (*lift)(float* stored, TableAt at, const int32_t* ids, const float* w, float by,
                   int64_t n, float floor, float* before, int32_t* index, float* value,
                   double* power);
-  // Keeps those of n entries whose value is more than floor and whose position (by touched_at) has
+  // Keeps the entries, of n, whose value is more than floor and whose position (by touched_at) has
   // no bit in touched. They move, in order, to (to_index, to_value), which may be their own place
   // or one before it. Sets the bit of each kept entry's position (by at): in marked if the value is
   // more than most, else in above if it is more than least. Returns the number kept.
   int64_t (*sift)(const int32_t* index, const float* value, int64_t n, int32_t* to_index,
                   float* to_value, const Sift&);
   // above[k] becomes marked[k] and those bits of above[k] that are at -1, +1 or +2 from one in
-  // marked. words of each; marked[-1] and marked[words] are read. Returns how many bits that makes.
+  // marked. words of each; marked[-1] and marked[words] are read. Returns the number of bits set.
   int64_t (*expand)(const uint64_t* marked, uint64_t* above, int64_t words);
-  // The positions of the bits set, ascending; out has room for 16 more. Returns how many.
+  // Writes the positions of the set bits, ascending. out has room for 16 more. Returns their
+  // number.
   int64_t (*positions)(const uint64_t* bits, int64_t words, int32_t* out);
 };
 

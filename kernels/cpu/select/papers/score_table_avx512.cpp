@@ -52,8 +52,8 @@ void set_bits(uint64_t* bits, const int32_t* at, int n) {
 template <bool kTouched>
 int64_t sift_run(const int32_t* index, const float* value, int64_t n, int32_t* to_index,
                  float* to_value, const Sift& s) {
-  // Positions to mark are set bit by bit, many at a time: their number could not be foretold for
-  // each vector.
+  // Positions to mark are set bit by bit, many at a time: their number in each vector could not be
+  // predicted.
   constexpr int kRun = 512;
   int32_t marked[kRun + 16], above[kRun + 16];
   const __m512 floor = _mm512_set1_ps(s.floor), least = _mm512_set1_ps(s.least),
@@ -123,7 +123,7 @@ int64_t expand(const uint64_t* marked, uint64_t* above, int64_t words) {
   return count;
 }
 
-// Words with bits first, since whether a word has some could not be foretold.
+// Finds the words with bits first, since a branch on each word could not be predicted.
 int64_t positions(const uint64_t* bits, int64_t words, int32_t* out) {
   constexpr int kRun = 256;
   int32_t some[kRun + 16];
