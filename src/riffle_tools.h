@@ -62,7 +62,7 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  * - selector: the selector that the plan counts memory for: the given one; for auto, dense if ctx
  *   is at most everything_below, else share
  * - selector_note: with auto what riffle_context_notice will say of it, else ""
- * - usual_sessions: the number of sessions (up to 8) that can share the context: each still gets
+ * - usual_sessions: how many of these sessions can share the context, halved until each still gets
  *   all of ctx, and the pool keeps most of the slots that one session would have
  * - shared_host_mem: host-mem, or the bytes of KV that they may take if it is not given
  * - activations/NAME, digests/NAME, prompt/NAME, prefill_kv/NAME: the buffers whose sums these are

@@ -57,8 +57,8 @@ riffle_status riffle_plan_memory(riffle_model* model, const riffle_options* opti
     require(plan, "plan");
     ResolvedOptions resolved = resolve_options(model->model->config, o);
     MemoryPlan all;
-    const Sharing sharing = plan_sharing(*model->model, o);
     const auto hand_over = [&] {
+      const Sharing sharing = plan_sharing(*model->model, o, all);
       all.usual_sessions = sharing.sessions;
       all.shared_host_mem = sharing.host_mem;
       all.context_note = name_settings(all.context_note, o.setting_name);

@@ -60,6 +60,8 @@ int exit_code(size_t failed) { return failed ? EXIT_LINES : EXIT_OK; }
 // Sets how many lines are answered at once and what memory they share.
 void set_sessions(riffle_model* model, BatchOptions& o) {
   Options& options = o.common.options;
+  constexpr int kUsualSeqs = 8;
+  options.set("sessions", o.max_seqs ? 1 : kUsualSeqs);
   const Facts plan = plan_of(model, options);
   // Without a plan the context will say why.
   if (!plan.empty()) options.set("host-mem", static_cast<uint64_t>(plan.count("shared_host_mem")));

@@ -32,16 +32,16 @@ static uint64_t shared_host_mem(const MemoryPlan& one) {
                   one.host_kv);
 }
 
-Sharing plan_sharing(const Model& model, ContextOptions options) {
-  constexpr int kMost = 8;
+Sharing plan_sharing(const Model& model, ContextOptions options, const MemoryPlan& planned) {
+  const int most = options.n_sessions;
   Sharing sharing;
-  MemoryPlan one, many;
+  MemoryPlan one = planned, many;
   options.n_sessions = 1;
-  const bool one_fits = fits(model, options, one);
+  const bool one_fits = most <= 1 || fits(model, options, one);
   if (options.host_mem == 0) options.host_mem = shared_host_mem(one);
   sharing.host_mem = options.host_mem;
   if (!one_fits) return sharing;  // the context will say why
-  for (int n = kMost; n > 1; n /= 2) {
+  for (int n = most; n > 1; n /= 2) {
     options.n_sessions = n;
     if (fits(model, options, many) && many.n_ctx == one.n_ctx && many.slots >= one.slots / 4 * 3) {
       sharing.sessions = n;

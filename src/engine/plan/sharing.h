@@ -5,14 +5,15 @@
 namespace riffle {
 
 struct Sharing {
-  // The most sessions, up to 8 and halved from there, such that each still gets its full context
-  // and the pool keeps most of its slots.
+  // The most sessions, n_sessions at most and halved from there, such that each still gets its full
+  // context and the pool keeps most of its slots.
   int sessions = 1;
   // `host_mem` if it is given, else the bytes that the KV of these sessions may take together.
   uint64_t host_mem = 0;
 };
 
-// options: their n_sessions does not matter. Throws as resolve_options does.
-Sharing plan_sharing(const Model& model, ContextOptions options);
+// planned: the plan for these options, which fits or not. Plans again only for several sessions.
+// Throws as resolve_options does.
+Sharing plan_sharing(const Model& model, ContextOptions options, const MemoryPlan& planned);
 
 }  // namespace riffle
