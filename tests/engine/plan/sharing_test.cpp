@@ -1,4 +1,4 @@
-// How many sessions share a context: as many as plans of every smaller number say.
+// Number of sessions that share a context: as many as plans of every smaller number allow.
 #include "engine/plan/sharing.h"
 
 #include "import/load_model.h"
@@ -10,7 +10,7 @@ using namespace riffle::test;
 TEST_CASE("sessions share a context as far as each keeps its length and the pool", "[plan]") {
   const auto model = load_model(shipped_model(), {});
   int fewest = 8, most = 1;
-  for (const double budget : {1.0, 1.01, 1.05, 1.2, 8.0}) {  // of the least that one session needs
+  for (const double budget : {1.0, 1.01, 1.05, 1.2, 8.0}) {  // multiple of one session's least
     ContextOptions o = options();
     o.device = DeviceKind::EMU;
     o.n_ctx = 16384;
