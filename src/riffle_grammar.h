@@ -1,4 +1,4 @@
-/* riffle_grammar.h: what an answer may say. The rules of riffle.h hold.
+/* riffle_grammar.h: constraints on answers. The rules of riffle.h hold.
  */
 #ifndef RIFFLE_GRAMMAR_H
 #define RIFFLE_GRAMMAR_H
@@ -16,7 +16,7 @@ extern "C" {
 typedef struct riffle_grammar riffle_grammar;
 
 typedef enum riffle_grammar_kind {
-  /* GBNF, as llama.cpp documents it. The answer is a text of the rule "root". Left recursion is
+  /* GBNF, as llama.cpp documents it. The answer matches the rule "root". Left recursion is
      refused */
   RIFFLE_GRAMMAR_GBNF = 0,
   /* a JSON Schema. Answers are JSON texts that are valid by the schema. Unsupported parts are
@@ -37,7 +37,7 @@ RIFFLE_API riffle_status riffle_grammar_create(riffle_model* model, riffle_gramm
                                                size_t err_size);
 
 /* Makes the same grammar for answers that continue a text, such as an assistant's message that
- * comes last in riffle_chat_prompt: text and answer together are a text of the grammar. Unless the
+ * comes last in riffle_chat_prompt: the text and the answer together match the grammar. Unless the
  * text is empty, these answers have no reasoning, even if option "reasoning" asks for it.
  * RIFFLE_BAD_ARGUMENT: no text of the grammar begins with this text; the error names the first byte
  * that does not fit. Nothing is compiled again. Free `rest`; `grammar` may be freed before it. */
@@ -56,8 +56,8 @@ RIFFLE_API void riffle_grammar_free(riffle_grammar* grammar);
  *
  * Option "reasoning" says whether such an answer may begin with reasoning, between the model's
  * marks (reasoning_begin and reasoning_end of riffle_model_info); the grammar constrains the text
- * that follows, before which there may be up to 8 bytes of white space. Without marks all three
- * mean none.
+ * that follows, before which there may be up to 8 bytes of white space. If the model has no marks,
+ * all three act as none.
  *
  * - none: the grammar constrains the answer from its first token
  * - allowed: the answer may begin with the mark of reasoning
@@ -72,7 +72,7 @@ RIFFLE_API riffle_status riffle_options_set_grammar(riffle_options* options,
 /* Never changes. */
 typedef struct riffle_logit_bias {
   int32_t token;
-  float bias; /* is added to the token's logit; -infinity forbids the token */
+  float bias; /* added to the token's logit; -infinity forbids the token */
 } riffle_logit_bias;
 
 /* Copies the biases, in place of earlier ones. riffle_generate checks them: RIFFLE_BAD_ARGUMENT if
@@ -83,13 +83,13 @@ RIFFLE_API riffle_status riffle_options_set_logit_bias(riffle_options* options,
 /* Copies the sequence breakers of DRY, in place of the default ones: line break, colon, quotation
  * mark and asterisk. NULL: the default ones; not NULL and 0 strings: none.
  *
- * DRY ("don't repeat yourself") makes it less likely that the text goes on as it went on before.
- * Let n be the largest number of last tokens that also occur somewhere earlier in front of a token
- * t. If n is dry-allowed-length or more, t's logit falls by dry-multiplier * dry-base ^ (n -
- * dry-allowed-length), at most 1e30. A sequence breaker is a text across which DRY sees no
- * repetition: the n tokens come after the last token with which a breaker ends. A token whose own
- * text has a breaker is not made less likely. The text of a control token is its name, such as
- * "<|im_end|>". RIFFLE_BAD_ARGUMENT: a breaker is NULL or empty. */
+ * DRY ("don't repeat yourself") makes repetitions less likely. Let n be the largest number of last
+ * tokens that also occur somewhere earlier in front of a token t. If n is dry-allowed-length or
+ * more, t's logit falls by dry-multiplier * dry-base ^ (n - dry-allowed-length), at most 1e30. A
+ * sequence breaker is a text across which DRY sees no repetition: the n tokens begin after the last
+ * token that ends a breaker. A token whose own text contains a breaker is not made less likely. The
+ * text of a control token is its name, such as "<|im_end|>". RIFFLE_BAD_ARGUMENT: a breaker is NULL
+ * or empty. */
 RIFFLE_API riffle_status riffle_options_set_breakers(riffle_options* options,
                                                      const char* const* breakers, size_t n);
 

@@ -20,21 +20,22 @@ extern "C" {
  * weight_type: "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1", "q4_0", "bf16", "f16" or
  * "f32". It has no tokenizer: functions that need one return RIFFLE_UNSUPPORTED. The weights take
  * memory on the device that runs them, first when a context is created; the CPU devices keep them
- * until the model is freed. RIFFLE_BAD_ARGUMENT names the known ones. */
+ * until the model is freed. If one is unknown, the function returns RIFFLE_BAD_ARGUMENT and lists
+ * the known ones. */
 RIFFLE_API riffle_status riffle_model_synthetic(const char* shape, const char* weight_type,
                                                 riffle_model** model, char* err, size_t err_size);
 
 /* ---- synthetic attention */
 
-/* Made-up keys, values and queries in place of the model's own, whose sparsity is known: for
- * measuring the speed of long contexts. riffle_prefill then only fills the KV (nothing is computed,
- * no logits), and riffle_step runs the whole model, except for the q, k and v that it attends with.
+/* Synthetic keys, values and queries of known sparsity, in place of the model's own, for measuring
+ * the speed of long contexts. riffle_prefill then only fills the KV (nothing is computed, no
+ * logits), and riffle_step runs the whole model, except for the q, k and v that it attends with.
  * Answers are meaningless. riffle_context_create and riffle_plan_memory check the values. */
 typedef struct riffle_synthetic_attention {
   float sparsity; /* share of the blocks that a query looks at: 0.001 to 0.5, and at least
-                     1/head_dim; 0.05 */
-  float weight;   /* share of the attention weight that lies in them: sparsity to 0.9999; 0.95 */
-  float overlap;  /* share of them that the next step's query looks at as well: 0 to 1; 0.88 */
+                     1/head_dim; default 0.05 */
+  float weight;   /* share of the attention weight in them: sparsity to 0.9999; default 0.95 */
+  float overlap;  /* share of them that the next step's query looks at: 0 to 1; default 0.88 */
   uint64_t seed;
   bool run_prompts; /* the model reads prompts as well, so that their time counts; else their KV is
                        synthetic */
@@ -58,10 +59,9 @@ RIFFLE_API riffle_status riffle_prefill_scored(riffle_session* session, const in
 
 /* ---- timers */
 
-/* Does the same as riffle_step, but one part after the other with the device's timers between
- * (slow): for riffle bench. *timing is valid until the next call on the context: seconds on the
- * device, for all layers, whose sum is more than a step takes otherwise, since parts do not overlap
- * here:
+/* Does the same as riffle_step, for riffle bench, but one part after the other, each timed by the
+ * device (slow). *timing is valid until the next call on the context. It has seconds on the device,
+ * for all layers. Their sum exceeds the time of a normal step, whose parts overlap:
  *
  * - linear: products with weights, and operations fused with them
  * - attention_score: digests against queries; attention_rank: the order of the blocks
@@ -71,8 +71,8 @@ RIFFLE_API riffle_status riffle_prefill_scored(riffle_session* session, const in
  * - copy_bandwidth: bytes/s that a copy inside the device's memory reaches, read + write;
  *   link_bandwidth: bytes/s from host memory to the device; 0: not known
  *
- * The bandwidths are measured once for each context, in up to 1 GiB of device memory outside its
- * budget that goes back at once. RIFFLE_UNSUPPORTED on devices without such timers. */
+ * The bandwidths are measured once for each context, with up to 1 GiB of device memory outside its
+ * budget, which is freed at once. RIFFLE_UNSUPPORTED on devices without such timers. */
 RIFFLE_API riffle_status riffle_profile_step(riffle_context* context,
                                              riffle_session* const* sessions, const int32_t* tokens,
                                              size_t n_sessions, const riffle_info** timing);

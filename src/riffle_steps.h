@@ -12,8 +12,8 @@ extern "C" {
 
 /* Appends tokens, with dense attention (except tokenselect with positions list).
  * RIFFLE_CONTEXT_FULL if they do not fit, RIFFLE_BAD_ARGUMENT if n_tokens is 0 or an id is not in
- * the vocabulary. After any error, RIFFLE_ABORTED too, the session is as before. progress may be
- * NULL. */
+ * the vocabulary. After any error, including RIFFLE_ABORTED, the session is as before. progress may
+ * be NULL. */
 RIFFLE_API riffle_status riffle_prefill(riffle_session* session, const int32_t* tokens,
                                         size_t n_tokens, riffle_progress_fn progress, void* user);
 
@@ -26,9 +26,9 @@ RIFFLE_API riffle_status riffle_step(riffle_context* context, riffle_session* co
  * next change; NULL if none. */
 RIFFLE_API const float* riffle_logits(const riffle_session* session);
 
-/* Answers as riffle_generate, for several sessions of one context at once. Texts are the same as
- * one by one. options: NULL, or one for each session; each may be NULL. results: one for each, or
- * NULL. index in the callback is the position in sessions. */
+/* Does the same as riffle_generate, for several sessions of one context at once. The texts are the
+ * same as one session at a time. options: NULL, or one for each session; each may be NULL. results:
+ * one for each, or NULL. index in the callback is the position in sessions. */
 RIFFLE_API riffle_status riffle_generate_many(riffle_context* context,
                                               riffle_session* const* sessions,
                                               const riffle_options* const* options,
@@ -57,8 +57,8 @@ RIFFLE_API riffle_status riffle_session_truncate(riffle_session* session, size_t
 RIFFLE_API riffle_status riffle_session_fork(const riffle_session* session, size_t n_tokens,
                                              riffle_session** fork);
 
-/* Takes the selection of these options for the steps that follow, all of it at once; as
- * riffle_context_set. */
+/* Uses the whole selection of these options for the following steps, like riffle_context_set for
+ * each option of the selection. */
 RIFFLE_API riffle_status riffle_context_select(riffle_context* context,
                                                const riffle_options* options);
 

@@ -26,7 +26,7 @@ RIFFLE_API riffle_status riffle_tokenize(riffle_model* model, const char* text, 
  * is UTF-8. */
 RIFFLE_API int64_t riffle_utf8_error(const char* text, size_t text_len);
 
-/* Writes the text of the tokens; control tokens give nothing; bytes that form no character become
+/* Writes the text of the tokens; control tokens have none; bytes that form no character become
  * U+FFFD. No NUL is added. */
 RIFFLE_API riffle_status riffle_detokenize(riffle_model* model, const int32_t* tokens,
                                            size_t n_tokens, char* text, size_t capacity,
@@ -36,8 +36,8 @@ RIFFLE_API riffle_status riffle_detokenize(riffle_model* model, const int32_t* t
  * "<0x0A>"), or NULL if out of range. */
 RIFFLE_API const char* riffle_token_piece(const riffle_model* model, int32_t token);
 
-/* Writes the bytes of a token inside of a text; they need not be whole UTF-8
- * characters. Control tokens: none. RIFFLE_BAD_ARGUMENT if the token is not in the vocabulary. */
+/* Writes the bytes that a token has inside a text; they need not be whole UTF-8 characters. Control
+ * tokens have none. RIFFLE_BAD_ARGUMENT if the token is not in the vocabulary. */
 RIFFLE_API riffle_status riffle_token_bytes(riffle_model* model, int32_t token, char* bytes,
                                             size_t capacity, size_t* n_bytes);
 
@@ -62,14 +62,14 @@ RIFFLE_API const char* riffle_chat_template_name(size_t index);
  *
  *     thinking          default, on or off: enable_thinking of the template
  *     reasoning-effort  low, medium or high: how long the model is to reason; "": the template's
- *                       default. Only templates that ask for it read it (chat_effort)
+ *                       default. Templates that do not use it ignore it (chat_effort)
  *     date              today, as "2026-11-23". A template with a default date (Llama 3.2) ignores
- *                       it, so that a conversation has the same tokens every day. Others that ask
- *                       for the date fail if it is ""
+ *                       it, so that a conversation has the same tokens every day. Others that use
+ *                       the date fail if it is ""
  *
  * in_reasoning: set to true if the template has begun the model's reasoning, so that the answer's
- * text begins inside of it; may be NULL. RIFFLE_UNSUPPORTED: the model has no template, it cannot
- * be evaluated, or the model lacks tokens that the format needs. RIFFLE_BAD_ARGUMENT: there is no
+ * text begins inside it; may be NULL. RIFFLE_UNSUPPORTED: the model has no template, it cannot be
+ * evaluated, or the model lacks tokens that the format needs. RIFFLE_BAD_ARGUMENT: there is no
  * message; the template refuses the conversation; roles do not fit a named format; the template
  * cannot continue the last message; or it prints nothing of a message that is not an assistant's.
  * RIFFLE_BAD_TEXT: a message is not UTF-8. */

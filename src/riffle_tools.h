@@ -22,12 +22,12 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  * if slots are too many for this machine, or (cuda) if the KV of all full sessions does not fit
  * host memory. RIFFLE_NO_SLOT, with the smallest number that works, if slots are too few. *plan is
  * set in all these cases, and NULL after other errors; free it with riffle_info_free. With ctx 0
- * they are errors only if 1024 tokens (or the trained length, if less) do not fit either, or if
+ * these are errors only if 1024 tokens (or the trained length, if less) do not fit either, or if
  * slots are too few or too many at any length; *plan is then for that many tokens. Its facts are
  * bytes unless said:
  *
  * - weights, activations, digests, prefill_kv, pool, prompt
- * - total: their sum less lent, which gpu-mem limits
+ * - total: their sum minus lent; gpu-mem limits it
  * - prompt: cuda: activations of a prompt, in addition to one or two layers of its KV
  *   (prefill_kv). Elsewhere they are among activations
  * - lent: the part of prompt and prefill_kv that the pool lends while a prompt is read. Steps of
@@ -36,35 +36,35 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  *   too small for it, and 64 MiB of staging, if experts in host memory are copied to the GPU
  * - host_kv: the block store of one session of ctx tokens, in host memory. For layers with a
  *   sliding window it counts the most that they keep (riffle_session_reach)
- * - selector_state: what the selector keeps of such a session in addition to KV and digests, in
- *   host memory and outside total. Layers with a sliding window need none. share, twilight, psa
- *   and topk with rank codes: for each layer and KV head, INT4 keys of d/2 + 4 bytes a token and a
- *   mean value of 2 d bytes a full block (cuda: on the device, among digests). tokenselect: two
- *   lists of tokens and a query a layer, for any length. lfps: tables of 8 bytes a token, layer
- *   and KV head. Not counted for lfps: candidates, 2 to 4 bytes more by the text, and a copy of
- *   both from a follow-up prompt to the second step after it. Others: 0
+ * - selector_state: the selector's own data for such a session, in addition to KV and digests, in
+ *   host memory and outside total. Layers with a sliding window need none. share, twilight, psa and
+ *   topk with rank codes: for each layer and KV head, INT4 keys of d/2 + 4 bytes a token and a mean
+ *   value of 2 d bytes a full block (cuda: on the device, among digests). tokenselect: two lists of
+ *   tokens and a query a layer, for any length. lfps: tables of 8 bytes a token, layer and KV head.
+ *   Not counted for lfps: candidates, 2 to 4 bytes more by the text, and a copy of both from a
+ *   follow-up prompt to the second step after it. Others: 0
  * - slots, min_slots (numbers), slot_bytes
  * - min_gpu_mem: the smallest gpu-mem that works with ctx tokens
- * - cpu_experts: layers whose experts stay in host memory; host_experts: what these take there, in
+ * - cpu_experts: layers whose experts stay in host memory; host_experts: their bytes there, in
  *   addition to host_kv
  * - host_memory: memory that this process may use: the machine's, or the limit of its control
  *   group
  * - n_ctx, n_threads, block_size (numbers)
- * - device, isa: what auto became
- * - device_note: cuda: the GPU's name; else why auto did not choose it, or ""
+ * - device, isa: the values that auto became
+ * - device_note: cuda: the GPU's name; else the reason why auto did not choose it, or ""
  * - no_driver: auto chose no GPU because no NVIDIA driver is installed; device_note says so
- * - context_note: what riffle_context_notice will say of length and memory, or ""
+ * - context_note: the part of riffle_context_notice about length and memory, or ""
  * - everything_below: selector auto reads everything in sessions of fewer tokens than this, the
  *   current one included, since dense is faster there. If ctx is not above it, auto reads
  *   everything in all sessions. The number follows from the device and, if there is a pool, from
- *   what it holds of each session. So another budget may change texts; a named selector prevents
- *   that
+ *   the part of each session that it holds. So another budget may change texts; a named selector
+ *   prevents that
  * - selector: the selector that the plan counts memory for: the given one; for auto, dense if ctx
  *   is at most everything_below, else share
- * - selector_note: with auto what riffle_context_notice will say of it, else ""
+ * - selector_note: with auto the part of riffle_context_notice about it, else ""
  * - usual_sessions: how many of these sessions can share the context, halved until each still gets
  *   all of ctx, and the pool keeps most of the slots that one session would have
- * - shared_host_mem: host-mem, or the bytes of KV that they may take if it is not given
+ * - shared_host_mem: host-mem or, if it is not given, the bytes of KV that they may take
  * - activations/NAME, digests/NAME, prompt/NAME, prefill_kv/NAME: the buffers whose sums these are
  */
 RIFFLE_API riffle_status riffle_plan_memory(riffle_model* model, const riffle_options* options,
@@ -77,8 +77,8 @@ RIFFLE_API riffle_status riffle_plan_memory(riffle_model* model, const riffle_op
  *
  * - prefill_tokens, decode_tokens, decode_steps: more tokens than steps where several sessions
  *   step together, or with lookup
- * - lookup_proposed, lookup_accepted: with lookup: tokens computed ahead; of them, those that the
- *   answers took, which decode_tokens counts as well
+ * - lookup_proposed, lookup_accepted: with lookup: tokens computed ahead; those of them that the
+ *   answers took, which decode_tokens counts too
  * - prefill_seconds, decode_seconds
  * - kv_blocks_total, kv_blocks_read, kv_tokens_total, kv_tokens_read, kv_bytes_read: summed over
  *   decode steps, layers and KV heads. total: seen by the query (all, or a layer's sliding
@@ -87,15 +87,16 @@ RIFFLE_API riffle_status riffle_plan_memory(riffle_model* model, const riffle_op
  *   scored
  * - cached_selections, selections: tokenselect: pairs of step and layer that used the last
  *   selection again; all such pairs
- * - index_bytes: memory of sessions to select by, digests included
- * - pool_slots, pool_lookups, pool_hits: blocks that the pool holds; asked of it; found there
- * - loaded_bytes, flushed_bytes: copied host to slot, slot to host
+ * - index_bytes: memory of the sessions' indexes, digests included
+ * - pool_slots, pool_lookups, pool_hits: blocks that the pool can hold; blocks looked up; blocks
+ *   found
+ * - loaded_bytes, flushed_bytes: bytes copied from host to slot, from slot to host
  * - evictions: 0 if the GPU decides residency: it does not count them
- * - host_kv_bytes: held by the block store now
+ * - host_kv_bytes: bytes that the block store holds now
  * - peak_rss_bytes: of the process
  * - host_syncs, device_bytes, peak_device_bytes, pinned_bytes: of a device with memory of its own,
- *   else 0: times the host waited for the device; device memory held now, and at most; host memory
- *   that the device can read, held now
+ *   else 0: number of times the host waited for the device; device memory held now, and the most
+ *   held so far; host memory held now that the device can read
  */
 RIFFLE_API const riffle_info* riffle_context_stats(riffle_context* context);
 /* The same of one session: its share of tokens, blocks and bytes read. Seconds are those of the
@@ -107,8 +108,8 @@ RIFFLE_API void riffle_reset_stats(riffle_context* context);
 
 /* Facts of a setting, in order from index 0; NULL beyond the last. They are static:
  *   name: as riffle_options_set takes it
- *   options: what reads it: "model", "context", "selection", "scheduler", "sampling", "answer",
- *     "chat" or "quantize"
+ *   options: the options that it belongs to: "model", "context", "selection", "scheduler",
+ *     "sampling", "answer", "chat" or "quantize"
  *   type: "switch", "integer", "size" (bytes), "number", "word" or "text"
  *   default: as riffle_options_get gives it
  *   words: the values by name, "dense|psa|topk", or the numbers that are allowed, "16|32|64"
@@ -131,7 +132,8 @@ RIFFLE_API void riffle_options_set_names(riffle_options* options, riffle_setting
 /* ---- words that users type */
 
 /* Reads a number with a suffix: "4096", "32K", "1.5G" (K = 1024), of bytes also "12GB" and "12GiB",
- * in upper or lower case. Returns false if it is anything else, no whole number, or above 9.2e18.
+ * in upper or lower case. Returns false if it is anything else, not a whole number, or above
+ * 9.2e18.
  */
 RIFFLE_API bool riffle_read_size(const char* text, bool bytes, uint64_t* size);
 /* Returns the word that was most likely meant, or NULL if none is near. */
@@ -145,8 +147,8 @@ RIFFLE_API const char* riffle_nearest_word(const char* typed, const char* const*
  * Upper case is accepted, and so are "q8" (q8_0), "q6" (q6_k), "q5" (q5_k) and "q4" (q4_k). All
  * matrices get the type; norms and biases are F32. A type with _m is a mix. In it these matrices
  * get Q6_K: the output matrix (the embedding, if it is the output too), and attention's v and the
- * FFN's down matrix in layers 0, 2, 4, ... and the last. If rows are no multiple of 256 values,
- * Q4_K becomes Q5_0, Q5_K becomes Q5_1 and Q6_K becomes Q8_0; if they are no multiple of 32, the
+ * FFN's down matrix in layers 0, 2, 4, ... and the last. If rows are not a multiple of 256 values,
+ * Q4_K becomes Q5_0, Q5_K becomes Q5_1 and Q6_K becomes Q8_0; if they are not a multiple of 32, the
  * type becomes F16. */
 RIFFLE_API const char* riffle_weight_type_name(size_t index);
 
@@ -154,11 +156,13 @@ RIFFLE_API const char* riffle_weight_type_name(size_t index);
  * metadata, vocabulary and chat template, weights converted to option "weights" ("": q4_k_m), by
  * "threads". Matrices that have their type already are copied. The file appears under its name when
  * it is complete; an error leaves nothing. RIFFLE_BAD_ARGUMENT: `out` exists and "overwrite" is
- * false, or is one of the model's own files; RIFFLE_UNSUPPORTED: what GGUF cannot say (dynamic RoPE
- * scaling, a sliding window in some layers only, a tokenizer.json of an unknown family); RIFFLE_IO:
- * disk full; the errors of riffle_model_load. result may be NULL; free it with riffle_info_free:
+ * false, or is one of the model's own files; RIFFLE_UNSUPPORTED: the model has something that GGUF
+ * cannot express (dynamic RoPE scaling, a sliding window in some layers only, a tokenizer.json of
+ * an unknown family); RIFFLE_IO: disk full; the errors of riffle_model_load. result may be NULL;
+ * free it with riffle_info_free:
  *   n_params, weight_bytes_in, weight_bytes_out, file_bytes
- *   n_fallback: matrices that got another type, as their rows do not fit its blocks
+ *   n_fallback: matrices that got another type, since their rows do not fit blocks of the chosen
+ *     one
  *   relative_error: error of the converted matrices: root of sum (w' - w)^2 / sum w^2, where w are
  *     the source's values */
 RIFFLE_API riffle_status riffle_quantize(const char* path, const char* out,

@@ -2,12 +2,13 @@
 # Runs every test. usage: tests/run.sh BUILD_DIR   (make test)
 # RIFFLE_TEST_JOBS programs run side by side (default: one for two cores; 1 if there is a GPU);
 # programs that compute little run on one CPU each, twice as many side by side. The output of each
-# is printed whole. The last line is "N passed, N failed", with ", N skipped" if something was
-# skipped. The exit code is 0 if nothing failed.
+# is printed in one piece. The last line is "N passed, N failed", with ", N skipped" if something
+# was skipped. The exit code is 0 if nothing failed.
 # RIFFLE_TEST_ROUNDS: number of rounds and combinations of the slow tests: few (the default), most
 # (as CI sets it) or all.
-# RIFFLE_TEST_SECONDS: limit of each run of riffle_tests (1800; all rounds: 7200).
-# RIFFLE_TEST_ISA=scalar|avx2|avx512|amx: riffle_tests as on a processor with no more than that.
+# RIFFLE_TEST_SECONDS: time limit of each run of riffle_tests (1800; all rounds: 7200).
+# RIFFLE_TEST_ISA=scalar|avx2|avx512|amx: runs riffle_tests as on a processor that has at most this
+# instruction set.
 # RIFFLE_TEST_BOOK=FILE: a text of more than 100,000 bytes, on which the tokenizer is compared with
 # sentencepiece.
 set -u
@@ -20,8 +21,9 @@ build=$(cd "${1:?usage: tests/run.sh BUILD_DIR}" && pwd) || exit 2
 cd "$(dirname "$0")/.." || exit 2
 export RIFFLE_MODEL="${RIFFLE_MODEL:-$PWD/models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf}"
 export RIFFLE_BIN="$build/riffle" RIFFLE_HISTORY=""
-# Most programs compute with two threads. On fewer cores they would wait for each other's: on two
-# cores two at a time take longer than one after the other. On a GPU they would take its memory.
+# Most programs compute with two threads. With fewer cores for each they would wait for each other:
+# on two cores, two programs at a time take longer than one after the other. On a GPU they would
+# take each other's memory.
 slots=$(($(nproc) / 2)); [ "$slots" -ge 1 ] || slots=1
 if nvidia-smi -L >/dev/null 2>&1; then slots=1; fi
 slots=${RIFFLE_TEST_JOBS:-$slots}
@@ -40,8 +42,8 @@ catch_seconds=1800
 catch_seconds=${RIFFLE_TEST_SECONDS:-$catch_seconds}
 n_jobs=0 n_printed=0 passed=0 failed=0 skipped=0
 
-# Programs that print "ok NAME", "not ok NAME: why" or "skip NAME: why", one line a check.
-# Prints what is to be read, and writes "passed failed skipped" to the file.
+# Runs a program that prints "ok NAME", "not ok NAME: why" or "skip NAME: why", one line a check.
+# Prints all lines except the ok ones, and writes "passed failed skipped" to the file.
 lines() {
   local counts=$1 name=$2 seconds=$3; shift 3
   local log=$counts.log code ok bad skip
@@ -57,8 +59,8 @@ lines() {
   echo "$ok $bad $skip" >"$counts"
 }
 
-# Some cases of Catch's binary, with the instruction sets up to `isa`. A case that skips something
-# prints WARN("SKIPPED: ..."). It counts as skipped if it checked nothing else.
+# Runs some cases of Catch's binary, with the instruction sets up to `isa`. A case that skips
+# something prints WARN("SKIPPED: ..."). It counts as skipped if it checked nothing else.
 catch() {
   local counts=$1 name=$2 isa=$3 cases=$4; shift 4
   local log=$counts.log code ok bad skip summary
@@ -81,7 +83,7 @@ catch() {
   echo "$((ok - skip)) $bad $skip" >"$counts"
 }
 
-# Prints the jobs that are done, as far as all before them are.
+# Prints the output of jobs in order, up to the first job that has not ended.
 print_done() {
   local counts
   while [ -s "$work/$n_printed" ]; do
@@ -98,8 +100,8 @@ job() {
   (trap - EXIT; SECONDS=0; "$kind" "$work/$n_jobs" "$@" >"$work/$n_jobs.txt" 2>&1) &
   n_jobs=$((n_jobs + 1))
 }
-# "lines" on a CPU of its own: the programs that it starts compute with one thread, and do not wait
-# for those of its neighbour.
+# Runs "lines" on a CPU of its own: the programs that it starts compute with one thread, and do not
+# wait for the programs on other CPUs.
 alone() {
   local cpu
   for cpu in "${cpus[@]}"; do
@@ -112,7 +114,7 @@ alone() {
   lines "$@"
 }
 
-# The shipped model as Hugging Face folders, whole and in shards, for riffle_tests.
+# Writes the shipped model as Hugging Face folders, whole and in shards, for riffle_tests.
 hf_folders() {
   local python folders=""
   for python in python3 /usr/bin/python3; do
@@ -132,16 +134,16 @@ hf_folders
 read -r -a isas <<<"$(sed -n 's/^instruction sets: //p' "$work/stderr")"
 [ -s "$work/cases" ] || { echo "not ok riffle_tests: no test cases"; failed=$((failed + 1)); }
 for ((part = 1; part <= parts; part++)); do
-  # A comma in a name would begin another name.
+  # Catch takes a comma in a name for the beginning of another name.
   awk -v parts=$parts -v part=$part 'NR % parts == part % parts' "$work/cases" |
     sed 's/[],[\\]/\\&/g' >"$work/cases.$part"
   cases=$(wc -l <"$work/cases.$part")
   [ "$cases" -eq 0 ] || job catch "riffle_tests, part $part of $parts, up to ${isas[-1]}" "${isas[-1]}" "$cases" -f "$work/cases.$part"
 done
-# Tests of arithmetic once more for each smaller instruction set that the machine has; with all
-# rounds also the long tests of invariance, except by scalar code. With few rounds the cases that
-# run a whole model are left out, and by scalar code, which is some twenty times slower, with most
-# rounds too.
+# Tests of arithmetic run again for each smaller instruction set that the machine has; with all
+# rounds also the long tests of invariance, except for scalar code. With few rounds, cases that run
+# a whole model are left out. Scalar code is some twenty times slower, so for it they are left out
+# with most rounds too.
 for isa in "${isas[@]::${#isas[@]}-1}"; do
   cases="[arithmetic]"
   if [ $rounds = few ] || [ "$isa $rounds" = "scalar most" ]; then
@@ -152,17 +154,17 @@ for isa in "${isas[@]::${#isas[@]}-1}"; do
   n=$("$build/riffle_tests" --list-test-names-only "$cases" 2>/dev/null | wc -l)
   job catch "riffle_tests $cases, up to $isa" "$isa" "$n" "$cases"
 done
-# A case that breaks the GPU for its process; a build without the CUDA toolkit has none.
+# This case breaks the GPU for its process, so it runs alone. Builds without CUDA do not have it.
 lost=$("$build/riffle_tests" --list-test-names-only "[lost]" 2>/dev/null | grep -c lost)
 [ "$lost" -eq 0 ] || job catch "riffle_tests [lost]" "${isas[-1]}" "$lost" "[lost]"
-# From here on one program a CPU.
+# From here on, one program for each CPU.
 if [ ${#cpus[@]} -gt 1 ] && ! nvidia-smi -L >/dev/null 2>&1; then
   slots=${RIFFLE_TEST_JOBS:+$((2 * RIFFLE_TEST_JOBS))}
   slots=${slots:-${#cpus[@]}}
 else
   cpus=()
 fi
-# The longest first.
+# The longest programs come first.
 job alone no_memory 1800 "$build/no_memory" "$RIFFLE_MODEL"
 job alone capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
 job alone capi_locale 300 "$build/capi_locale"
@@ -184,7 +186,7 @@ done
 for script in tests/package/*_test.py; do
   job alone "$script" 600 python3 -B "$script" "$RIFFLE_BIN"
 done
-# The Python package: with the first Python that has pytest.
+# Tests of the Python package run with the first Python that has pytest.
 pytest=""
 for python in python3 /usr/bin/python3; do
   [ -n "$pytest" ] || ! "$python" -c 'import pytest' 2>/dev/null || pytest=$python
@@ -204,7 +206,7 @@ while [ $n_printed -lt $n_jobs ]; do
   fi
 done
 
-# The failures once more, after everything else: often only the end of a log is kept.
+# Prints the failures again, at the end: often only the end of a log is kept.
 if [ $failed -ne 0 ]; then
   echo "== what failed"
   grep -hE -A4 '^not ok |: FAILED:' "$work"/*.txt | tail -n 60

@@ -31,7 +31,7 @@ def output(*command):
 
 
 def machine(cases):
-    """The GPU where the cases are CUDA's, else the processor."""
+    """Returns the GPU's name if the cases are CUDA's, else the processor's."""
     if "cuda" in cases and not cases.startswith("~"):
         return output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").split("\n")[0] or "no GPU"
     with open("/proc/cpuinfo") as f:
@@ -40,7 +40,7 @@ def machine(cases):
 
 
 def counts(text):
-    """Cases that passed, failed and were skipped, from Catch's summary."""
+    """Returns the numbers of cases that passed, failed and were skipped, from Catch's summary."""
     if found := re.search(r"in (\d+) test cases?\)", text):
         passed, failed = int(found[1]), 0
     elif found := re.search(r"^test cases:.*", text, re.M):
@@ -83,7 +83,7 @@ def main():
     start, failed, left = time.monotonic(), 0, 0
 
     def run(shard):
-        """The cases and the finished process of a shard; none: it was too late to start it."""
+        """Returns the cases and the finished process of a shard; None if it was too late to start it."""
         mine = names[shard :: args.shards]
         if time.monotonic() - start > args.seconds:
             return mine, None

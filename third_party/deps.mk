@@ -1,14 +1,15 @@
 # Finds each dependency (README.md in this folder gives the reasons for each).
 DEPS_CFLAGS :=
 DEPS_LIBS   := -lsentencepiece -lpcre2-8 -lutf8proc
-# Only tests call sentencepiece. The owner counts it among the packages of the program, so it stays
-# linked there too; without this, a linker may drop a library that nothing calls.
+# Only tests call sentencepiece. The owner counts it among the program's packages, so the program
+# links it too; without this, a linker may drop a library that nothing calls.
 DEPS_KEPT   := -Wl,--push-state,--no-as-needed -lsentencepiece -Wl,--pop-state
 CLI_CFLAGS  :=
 # mimalloc serves the executable only: its shared object replaces malloc for the whole process.
 CLI_LIBS    := -ledit -lmimalloc
 
-# STATIC=1 (make dist): everything but glibc is linked in. static.sh builds what Debian has no archives of.
+# STATIC=1 (make dist): everything except glibc is linked in. static.sh builds the archives that
+# Debian lacks.
 ifdef STATIC
 STATIC_DIR := third_party/static
 LDFLAGS    += -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL

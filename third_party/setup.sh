@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Debian and Ubuntu packages that riffle is built with.
+# Checks or installs the Debian and Ubuntu packages that riffle is built with.
 # usage: setup.sh check | install | install-test | install-fuzz
-# install-test adds pytest, for make test. install-fuzz adds what make fuzz and CI use: clang with libFuzzer, clang-format,
-# mandoc, abidiff, valgrind, and what tests/package tries packages with (CMake, pkg-config, zsh, fish).
-# Asks once before installing if someone is there to answer, and uses sudo only when not already root.
+# install-test adds pytest, for make test. install-fuzz adds the programs that make fuzz and CI use:
+# clang with libFuzzer, clang-format, mandoc, abidiff, valgrind, and those with which tests/package
+# tries the packages (CMake, pkg-config, zsh, fish).
+# On a terminal it asks once before installing. It uses sudo only if it does not run as root.
 set -eu
 packages="g++ gcc make libsentencepiece-dev libpcre2-dev libutf8proc-dev libmimalloc-dev catch2 nlohmann-json3-dev libcli11-dev libedit-dev libxxhash-dev python3 python3-numpy"
 command=${1:-check}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds what Debian ships only as shared objects, sentencepiece and mimalloc, as static archives in
-# third_party/static (ignored by git). The sources are the distribution's own: apt-get source, with
-# lists and cache of its own, so that the system's configuration is not touched and needs no root.
+# Builds sentencepiece and mimalloc, which Debian ships only as shared objects, as static archives
+# in third_party/static (ignored by git). The sources are the distribution's own: apt-get source,
+# with lists and a cache of this script's own, so the system's configuration is not touched and root
+# is not needed.
 # usage: static.sh     (make dist)
 set -eu
 cd "$(dirname "$0")"

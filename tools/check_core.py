@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAMES = re.compile(rf"(?<![A-Za-z])({'|'.join(paper_names())}|token_select|vote)(?![a-z])|progressive|synthetic", re.I)
 # A key of model files.
 OTHERS = re.compile(r"norm_topk_prob")
-# Files that still do. The list only gets shorter.
+# Files that still name them. The list only gets shorter.
 WOVEN = (
     "src/riffle.h", "src/riffle_measure.h",  # the public structs
     "src/util/options.h", "src/backend/no_measure.cpp", "src/cli/foreign.cpp", "src/cli/settings.cpp",
@@ -26,7 +26,7 @@ COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.S)
 
 
 def code(text):
-    """The text without comments; string literals and the number of lines stay."""
+    """Returns the text without comments; string literals and the number of lines stay."""
     return COMMENT.sub(lambda m: m[1] or "\n" * m[0].count("\n"), text)
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Checks that no tracked file is empty, and the format of every tracked C++ and CUDA file (make fmt
-# mends it). Versions of clang-format differ in details: the one that counts is 14, Debian 12's.
-# Others are skipped.
+# mends it). Versions of clang-format differ in details: the format is that of version 14, Debian
+# 12's. With any other version the check is skipped.
 set -u
 cd "$(dirname "$0")/.." || exit 2
-# An empty file is what a rename or a merge left behind. py.typed is empty by PEP 561.
+# Empty files are left behind by renames and merges. py.typed is empty by PEP 561.
 empty=$(git ls-files -s | grep " $(git hash-object -t blob /dev/null) " | cut -f 2 | grep -v '/py\.typed$')
 if [ -n "$empty" ]; then
   sed 's/.*/&: the file is empty: remove it (git rm)/' <<<"$empty" >&2

@@ -50,8 +50,8 @@ MAY = {
 }
 # Rooms that no other one includes.
 APART = {"papers", "measure", "commands"}
-# Files that join rooms, and what they may include besides: a program's commands, the device that stands for a missing
-# one.
+# Files that join rooms, and the rooms that they may include besides: for a program's commands, and for the device that
+# stands for a missing one.
 JOINTS = {
     "src/cli/main.cpp": {"cli/batch"},
     "src/backend/no_cuda.cpp": {"backend/cuda"},
@@ -60,7 +60,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 
 
 def room(path):
-    """The room of a file, given relative to the root: the innermost of MAY, "kernels", or "" for src/ itself."""
+    """Returns the room of a file (relative to the root): the innermost of MAY, "kernels", or "" for src/ itself."""
     folders = path.parts[:-1]
     if "papers" in folders:
         return "papers"
@@ -113,7 +113,7 @@ def goes_up(file, target):
 
 
 def cycles(edges):
-    """Files that include each other, as lists that begin and end with the same file: one of each knot."""
+    """Returns a list for each group of files that include each other. It begins and ends with the same file."""
     state, path, found = {}, [], []
 
     def visit(file):
@@ -134,7 +134,7 @@ def cycles(edges):
 
 
 def check(root):
-    """Prints what goes the wrong way under root; returns how much that is."""
+    """Prints the includes and cycles under root that break the rules; returns their number."""
     up = collections.Counter()
     edges = collections.defaultdict(set)
     for file, number, target in includes(root):

@@ -34,7 +34,7 @@ def names(node):
 
 
 def found_by_pytest(function, file):
-    """pytest calls them by their names or decorators; those of conftest.py are its fixtures and hooks."""
+    """Tells whether pytest calls the function by itself: a test, by its name, or a fixture."""
     decorators = " ".join(ast.unparse(d) for d in function.decorator_list)
     return "fixture" in decorators or (file.parent.name == "python" and function.name.startswith("test_"))
 

@@ -1,11 +1,11 @@
-# make dist: dist/riffle-VERSION/ and its .tar.gz: one executable and one shared library that need
-# nothing but glibc (on a GPU also the driver and cuBLAS), the headers, the model, and the licences of
-# what is linked in. It has kernels for all architectures unless CUARCH is given. Its build folder is
-# build-dist.
+# make dist makes dist/riffle-VERSION/ and its .tar.gz: one executable and one shared library that
+# need only glibc (on a GPU also the driver and cuBLAS), the headers, the model, and the licences of
+# the libraries linked in. It has kernels for all architectures unless CUARCH is given. Its build
+# folder is build-dist.
 DIST := dist/riffle-$(VERSION)
 LIBRARY_LICENSED := libpcre2-dev libutf8proc-dev libxxhash-dev nlohmann-json3-dev
 LICENSED := $(LIBRARY_LICENSED) libedit-dev libncurses-dev libbsd-dev libmd-dev libcli11-dev
-# Before the first line of a build of its own: what it builds, and how long that takes. A core needs
+# Printed before a new build in build-dist: what it builds, and how long that takes. A core needs
 # some 16 minutes for the C++ files and 9 for the kernels of one architecture.
 PACKAGE_KERNELS = $(if $(NVCC_HERE),$(if $(filter all,$(PACKAGE_CUARCH)),$(ALL_CUARCH),$(if $(filter native,$(PACKAGE_CUARCH)),$(CUARCH),$(PACKAGE_CUARCH))))
 define say_package
@@ -28,7 +28,7 @@ dist-folder: all
 	tar -C dist -czf $(DIST).tar.gz riffle-$(VERSION)
 	@ls -l $(DIST) $(DIST).tar.gz
 
-# Man pages: prose of tools/man, with each command's options from the program's own help.
+# Man pages: the prose of tools/man, with each command's options from the program's own help.
 MAN := $(patsubst tools/man/%,$(BUILD)/man/%,$(wildcard tools/man/*.1))
 man: $(MAN)
 $(BUILD)/man/%.1: tools/man/%.1 tools/man/make_man.py $(BUILD)/riffle

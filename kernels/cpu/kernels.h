@@ -1,7 +1,7 @@
-// The CPU's kernels: one table of function pointers for each instruction set. Which one runs is
-// chosen at run time (src/backend/cpu/fastest_kernels.h). A family of kernels has a header:
-// linear/linear.h, attention/attention.h, select/select.h. Two smaller tables are chosen on their
-// own: attention/gather.h and select/score_table.h.
+// The CPU's kernels: one table of function pointers for each instruction set. Kernels are chosen at
+// run time (src/backend/cpu/fastest_kernels.h). A family of kernels has a header: linear/linear.h,
+// attention/attention.h, select/select.h. Two smaller tables are chosen separately:
+// attention/gather.h and select/score_table.h.
 #pragma once
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/linear/linear.h"
@@ -21,8 +21,8 @@ struct Kernels {
 // that AMX needs. Scalar is always available.
 bool isa_available(Isa isa);
 Isa best_isa();
-// The table of an available set. A set without its own kernel for an entry has the next lower
-// one's.
+// Returns the table of an available set. A set without its own kernel for an entry uses the kernel
+// of the next lower set.
 const Kernels* kernels(Isa isa);
 
 }  // namespace riffle::cpu

@@ -8,8 +8,8 @@
 // same bits.
 //
 // The files *_avx2.cpp, *_avx512.cpp and *_amx.cpp are compiled for their instruction set; they
-// include no header with inline functions of the standard library, since the linker might keep that
-// copy for all files.
+// include no header with inline functions of the standard library, since the linker might keep
+// their copy for all files.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -15,7 +15,7 @@ __device__ inline float f16_bits_to_f32(uint32_t bits) {
 }
 __device__ inline float bf16_bits_to_f32(uint32_t bits) { return __uint_as_float(bits << 16); }
 
-// Beyond +-65504 the largest finite f16, not infinity; NaN stays NaN.
+// Clips to +-65504, the largest finite f16, where a conversion would give infinity. NaN stays NaN.
 __device__ inline float cut_to_f16(float x) {
   return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
 }
@@ -62,9 +62,9 @@ __device__ __forceinline__ void look_up(uint32_t codes, uint32_t* low, uint32_t*
   *low = __byte_perm(first, last, 0x6420), *high = __byte_perm(first, last, 0x7531);
 }
 
-// Values [col, col + 8) of a row of 2 to 6 bits, where col is a multiple of 8; to the bit those of
-// kernels/cpu/linear/quants.h: no product here is rounded, so that it does not matter which ones
-// the compiler fuses.
+// Reads values [col, col + 8) of a row of 2 to 6 bits, where col is a multiple of 8. They equal
+// those of kernels/cpu/linear/quants.h bit for bit: no product here is rounded, so it does not
+// matter which ones the compiler fuses.
 template <WType T>
 __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, float* out) {
   constexpr DTypeInfo type = dtype_info(T);
@@ -171,13 +171,14 @@ __device__ inline float silu(float g) {
   return (g < 0 ? fmaxf(g, -3.402823466e38f) * e : g) / (1.0f + e);
 }
 
-// g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715 g^3). The same file computes it in this way.
+// g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715 g^3). linear_scalar.cpp computes it in the same
+// way.
 __device__ inline float gelu_tanh(float g) {
   const float u = 0.7978845608028654f * g * (1.0f + 0.044715f * g * g), e = expf(-2.0f * fabsf(u));
   return (g < 0 ? fmaxf(g, -3.402823466e38f) * e : g) / (1.0f + e);
 }
 
-// clamped_swiglu of the CPU. A NaN stays one.
+// The same as clamped_swiglu of the CPU. NaN stays NaN.
 __device__ inline float clamped_swiglu(float g, float up) {
   g = g > 7.0f ? 7.0f : g;
   up = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;

@@ -13,8 +13,8 @@ __device__ inline __half q8_scale(uint8_t byte) {
   return __ushort_as_half(static_cast<unsigned short>(byte << 7));
 }
 
-// N groups of 32 numbers, x[i] in each lane, at once: group at[i] of a row of d at rows[i], null
-// for none. All lanes of a warp call it.
+// Stores N groups of 32 numbers at once, x[i] in each lane: as group at[i] of the row of d at
+// rows[i] (null: not stored). All lanes of a warp call it.
 template <int N>
 __device__ inline void q8_store_groups(std::byte* const (&rows)[N], int d, const int (&at)[N],
                                        float (&x)[N]) {
@@ -50,8 +50,8 @@ __device__ inline void q8_store_groups(std::byte* const (&rows)[N], int d, const
   }
 }
 
-// Decodes the first or second two of four bytes (codes plus 128) to exact numbers, each with its
-// scale.
+// Decodes the first two or the last two of four bytes (codes plus 128) to exact numbers, each with
+// its scale.
 __device__ __forceinline__ uint32_t q8_pair(uint32_t above, int which, __half2 scales) {
   // 0x64xx is 1024 + xx, 0x6480 is 1152.
   const uint32_t bits = __byte_perm(above, 0x64646464u, which == 0 ? 0x4140 : 0x4342);

@@ -1,4 +1,4 @@
-// Loads that need no place in L1.
+// Loads that take no place in L1.
 #pragma once
 #include "kernels/cuda/types.h"
 
@@ -14,8 +14,8 @@ __device__ __forceinline__ uint4 load_once(const uint4* p) {
   return x;
 }
 
-// 16 bytes that are read once: no place in L1, and whole lines into L2. If `wanted` is 0, v stays
-// unchanged.
+// Loads 16 bytes that are read once. They take no place in L1, and whole lines go into L2. If
+// `wanted` is 0, v stays unchanged.
 __device__ __forceinline__ void load_weights(uint4& v, const char* p, int wanted) {
 #if __CUDA_ARCH__ >= 800
   asm volatile(

@@ -6,8 +6,8 @@
 namespace riffle::cuda {
 
 // A weight matrix on the device, [rows][cols]. F32, F16, BF16: row-major at data. Quantised types
-// are split so that loads are aligned, each part row-major. 32 consecutive values have in the
-// parts:
+// are split into parts so that loads are aligned, each part row-major. For 32 consecutive values
+// the parts hold:
 // - data, the low bits of the codes. 8 bits: a signed byte for each value. 4 bits: 16 bytes; the
 //   low half of byte j is for value j, the high half for value j + 16. 2 bits: 8 bytes; bits 2k and
 //   2k + 1 of byte b < 4 are for value 4k + b, of byte 4 + b for value 16 + 4k + b.
@@ -23,7 +23,7 @@ namespace riffle::cuda {
 //       memory), 12 bytes of scales.
 //     Signed, Nibbles: 16 bytes for 256 values; their f16 d (and dmin) are at blocks.
 // Rows of each part are padded to 16 bytes with zeros, except those of Q8_0.
-// kernels/cpu/linear/quants.h has the values.
+// kernels/cpu/linear/quants.h defines the values.
 struct Matrix {
   WType type = WType::F32;
   int64_t rows = 0, cols = 0;
@@ -33,7 +33,7 @@ struct Matrix {
   const void* blocks = nullptr;
 };
 
-// Bytes that a row takes in each part of a matrix. cols is whole blocks of the type.
+// Bytes that a row takes in each part of a matrix. cols is a multiple of the type's block.
 struct RowParts {
   int64_t data = 0, scales = 0, high = 0, blocks = 0;
 };

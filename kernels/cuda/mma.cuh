@@ -10,7 +10,7 @@ namespace riffle::cuda {
 
 #if __CUDA_ARCH__ >= 800
 
-// 16 bytes, global to shared, past L1. Both addresses are 16-byte aligned.
+// Copies 16 bytes from global to shared memory, bypassing L1. Both addresses are 16-byte aligned.
 __device__ __forceinline__ void cp_async16(uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
@@ -62,8 +62,8 @@ __device__ __forceinline__ void mma_16816(float (&c)[4], const uint32_t (&a)[4],
 
 #if __CUDA_ARCH__ >= 900
 
-// The barrier of a cluster's threads: their writes before they arrived are visible to all after the
-// wait.
+// The barrier of a cluster's threads: writes made before arriving are visible to all threads after
+// the wait.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }

@@ -6,8 +6,8 @@
 // need no CUDA compiler.
 //
 // Results: a row's (token's, query's) bits depend on its own inputs only, never on the rest of the
-// batch, the place of a block, or the order of threads; no floating-point atomics. Pointers:
-// 16-byte aligned, device memory, unless a comment says otherwise. Sizes are > 0 unless said.
+// batch, the place of a block, or the order of threads; there are no floating-point atomics.
+// Pointers are 16-byte aligned device memory and sizes are > 0, unless a comment says otherwise.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -48,36 +48,36 @@ struct KvLayout {
   int64_t block_bytes = 0, value_offset = 0;  // bytes; value_offset: where V begins
 };
 
-// The device's description of one sequence of a step, or of a token computed ahead of one. An array
-// of these lies in device memory. Tables are [n_layers][n_kv_heads][max_blocks]; entry e = (layer *
+// The device's description of one sequence of a step, or of a token computed ahead. An array of
+// these lies in device memory. Tables are [n_layers][n_kv_heads][max_blocks]; entry e = (layer *
 // n_kv_heads + head) * max_blocks + block. Blocks are chosen by the index: digests, bound_factor,
 // codes, value_means. Layers with a sliding window have no index.
 struct StepSequence {
   int32_t n_tokens = 0;  // the current token included; its position is n_tokens - 1
   int32_t table = 0;     // index into Pool::page_tables: names the blocks from prefix_blocks on
-  // Names those before, which other sequences have, too (forks): the same host blocks at the same
-  // entries.
+  // Names the blocks before prefix_blocks, which other sequences (forks) have too: the same host
+  // blocks at the same entries.
   int32_t prefix_table = 0, prefix_blocks = 0;
   int64_t max_blocks = 0;
   std::byte* const* host = nullptr;   // pinned host blocks (readable from the device)
   const uint16_t* digests = nullptr;  // f16 [..][max_blocks][vectors][d], of full blocks
   int32_t vectors = 2;                // vectors of a digest: 2, or 3 with the mean key
-  // Other sequences of the step stand for later tokens of the same one: their rows have the same
+  // Other entries of the step are later tokens of the same sequence: their rows have the same
   // blocks in the same tables.
   bool many_rows = false;
-  const float* bound_factor = nullptr;  // [..][max_blocks]: R of kernels/cpu/kernels.h digest_build
+  const float* bound_factor = nullptr;  // [..][max_blocks]: R of kernels/cpu digest_build
   const std::byte* codes =
       nullptr;  // [..][max_blocks][int4_block_bytes]: INT4 keys; null: none are kept
   const uint16_t* value_means =
       nullptr;  // f16 [..][max_blocks][d], of full blocks; only with codes
-  // Data that a selection keeps of the sequence from step to step: for each layer with an index as
-  // many bytes as it asks for. Null: nothing.
+  // Data that a selection keeps of the sequence from step to step, for each layer with an index the
+  // number of bytes that it asks for. Null: nothing.
   std::byte* kept = nullptr;
   std::byte* tail =
       nullptr;  // [n_layers][n_kv_heads] blocks: the newest block of each, being filled
-  // [n_layers][n_kv_heads], 0 at first: positions that the row's last step attended to, if it was
-  // one that tests when to stop. The next step fetches that many at once and tests them in fewer
-  // passes; results do not depend on it. Null: no number is expected.
+  // [n_layers][n_kv_heads], 0 at first: number of positions that the row attended to in its last
+  // step, if that step tests when to stop. The next step fetches that many at once and tests them
+  // in fewer passes; results do not depend on it. Null: no number is kept.
   int32_t* expected = nullptr;
   // [n_layers][n_kv_heads][max_blocks]: n_tokens of the last step that attended to the block, 0:
   // none has. Null unless DecodeStep::stamp or count_working_sets ask for it.
@@ -91,9 +91,8 @@ struct RowResult {                   // per row, written by the kernel
   // Counts of the pool (the tail is not looked up). Blocks that were fetched as expected, but not
   // attended to, count in both.
   int32_t lookups = 0, misses = 0;
-  int32_t n_tokens =
-      -1;              // where single tokens are chosen: those attended to; -1: all of the blocks
-  int32_t cached = 0;  // an earlier selection was used again
+  int32_t n_tokens = -1;                // number attended to, if single tokens are chosen; else -1
+  int32_t cached = 0;                   // an earlier selection was used again
   int32_t working_sets[kWindows] = {};  // blocks; 0 until count_working_sets
 };
 

@@ -1,5 +1,5 @@
-// riffle.h: selections, contexts, sessions, generation and statistics. Other files of this folder
-// have the rest.
+// Functions of riffle.h, riffle_steps.h and riffle_tools.h: contexts, memory plans, sessions,
+// generation and statistics. Other files of this folder have the rest.
 #include <algorithm>
 
 #include "api/api_handles.h"
@@ -20,7 +20,7 @@ const char* riffle_version(void) { return RIFFLE_VERSION; }
 int32_t riffle_usable_cpus(void) {
   try {
     return CpuLimits().processors();
-  } catch (...) {  // no memory for the files that tell
+  } catch (...) {  // no memory to read the files with the limits
     return 1;
   }
 }
@@ -137,7 +137,7 @@ const char* riffle_context_notice(const riffle_context* context) {
 static void set_selection(riffle_context& context, const Selection& selection) {
   if (context.scheduler)
     fail(RIFFLE_BAD_ARGUMENT,
-         "the context's scheduler runs with the selection in force: free it first");
+         "the context has a scheduler, which runs with the current selection: free it first");
   context.engine->set_selection(selection);
 }
 

@@ -1,10 +1,10 @@
-// riffle.h: grammars.
+// Functions of riffle_grammar.h: grammars.
 #include "api/api_handles.h"
 #include "grammar/model_grammar.h"
 
 using namespace riffle;
 
-// 'a', or 0x0a.
+// Returns 'a' for a printable byte, 0x0a for another.
 static std::string shown_byte(char byte) {
   const auto code = static_cast<unsigned char>(byte);
   return code > 0x20 && code < 0x7f ? format("'%c'", byte) : format("0x%02x", code);

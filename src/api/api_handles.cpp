@@ -1,4 +1,4 @@
-// Parts that the functions of riffle.h share.
+// Helpers that the functions of the C interface share.
 #include "api/api_handles.h"
 
 #include <algorithm>
@@ -9,7 +9,8 @@
 namespace riffle {
 
 const Tokenizer& tokenizer_of(const riffle_model& m) {
-  if (!m.model->tokenizer) fail(RIFFLE_UNSUPPORTED, "this model has no tokenizer");
+  if (!m.model->tokenizer)
+    fail(RIFFLE_UNSUPPORTED, "the model has no tokenizer, which this call needs");
   return *m.model->tokenizer;
 }
 
@@ -30,13 +31,14 @@ std::vector<Sequence*> sequences_of(const riffle_context* context, riffle_sessio
   for (size_t i = 0; i < n; ++i) {
     require(sessions[i], "a session");
     if (sessions[i]->context != context)
-      fail(RIFFLE_BAD_ARGUMENT, "sessions[%zu] is of another context", i);
+      fail(RIFFLE_BAD_ARGUMENT,
+           "sessions[%zu] belongs to another context, expected one of this context", i);
     out.push_back(sessions[i]->sequence.get());
   }
   std::vector<Sequence*> sorted = out;
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
-    fail(RIFFLE_BAD_ARGUMENT, "a session is given twice");
+    fail(RIFFLE_BAD_ARGUMENT, "sessions: found one session twice, expected different sessions");
   return out;
 }
 

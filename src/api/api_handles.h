@@ -1,4 +1,4 @@
-// The structs behind the handles of riffle.h, and the border that no exception crosses.
+// The structs behind the handles of riffle.h, and the boundary that no exception crosses.
 #pragma once
 #include <cstring>
 #include <mutex>
@@ -18,18 +18,19 @@
 #include "util/c_locale.h"
 #include "util/error.h"
 
-// Long enough for every message; fixed, so that reporting "out of memory" needs none.
+// Long enough for every message; of fixed size, so that reporting "out of memory" allocates
+// nothing.
 using ErrorText = char[512];
 
 struct riffle_model {
   std::unique_ptr<riffle::Model> model;
   riffle_info info;
-  std::mutex error_lock;         // threads may tokenise at once
-  std::mutex weights_lock;       // ... and create contexts
+  std::mutex error_lock;         // several threads may fail at once
+  std::mutex weights_lock;       // several threads may create contexts at once
   bool weights_checked = false;  // for infinities and NaN
-  std::mutex tokens_lock;        // ... and grammars
+  std::mutex tokens_lock;        // several threads may create grammars at once
   std::shared_ptr<const riffle::grammar::TokenTries>
-      tokens;  // tries for grammars, from the first one on
+      tokens;  // tries for grammars; null before the first grammar
   ErrorText error = "";
 };
 
@@ -38,7 +39,7 @@ struct riffle_context {
   std::unique_ptr<riffle::Engine> engine;
   riffle_scheduler* scheduler = nullptr;  // at most one
   riffle_setting_name_fn setting_name = nullptr;
-  mutable std::string notice;  // as last handed out
+  mutable std::string notice;  // the text that riffle_context_notice returned last
   riffle_info stats, timing;
   ErrorText error = "";
 };
@@ -46,7 +47,7 @@ struct riffle_context {
 struct riffle_session {
   riffle_context* context = nullptr;
   std::unique_ptr<riffle::Sequence> sequence;
-  riffle_info stats;  // as last handed out
+  riffle_info stats;  // the facts that riffle_session_stats returned last
 };
 
 struct riffle_session_file {
@@ -58,7 +59,7 @@ struct riffle_session_file {
 struct riffle_scheduler {
   riffle_context* context = nullptr;
   std::unique_ptr<riffle::Scheduler> scheduler;
-  bool running = false;  // inside a call that may call back
+  bool running = false;  // true inside a call that may run callbacks
   void* user = nullptr;
   riffle_request_token_fn on_token = nullptr;
   riffle_request_end_fn on_end = nullptr;
@@ -83,7 +84,7 @@ riffle_status guarded(char* err, size_t err_size, Body&& body,
     say(e.what());
     try {
       say(e.text(name).c_str());
-    } catch (...) {  // no memory for the names: the ids stay
+    } catch (...) {  // no memory to replace the ids by names
     }
     return e.status();
   } catch (const std::bad_alloc&) {
@@ -124,11 +125,12 @@ inline void require(bool ok, const char* what) {
   if (!ok) fail(RIFFLE_BAD_ARGUMENT, "%s is NULL", what);
 }
 
-// Requires n_tokens to be a beginning of the session.
+// Refuses n_tokens beyond the session's length.
 inline void require_length(const riffle_session& session, size_t n_tokens) {
   const size_t length = session.sequence->tokens.size();
   if (n_tokens > length)
-    fail(RIFFLE_BAD_ARGUMENT, "n_tokens is %zu, but the session holds only %zu", n_tokens, length);
+    fail(RIFFLE_BAD_ARGUMENT, "n_tokens is %zu, expected at most the session's length, %zu",
+         n_tokens, length);
 }
 
 // The (out, capacity, n_out) rule of riffle.h.
@@ -136,7 +138,7 @@ template <class T>
 void hand_out(const T* values, size_t n, T* out, size_t capacity, size_t* n_out) {
   *n_out = n;
   if (n > capacity)
-    fail(RIFFLE_BUFFER_TOO_SMALL, "the buffer holds %zu, but %zu are needed", capacity, n);
+    fail(RIFFLE_BUFFER_TOO_SMALL, "capacity is %zu, expected at least %zu", capacity, n);
   if (n) require(out, "the output buffer");
   std::copy_n(values, n, out);
 }
@@ -147,7 +149,7 @@ const Tokenizer& tokenizer_of(const riffle_model& model);
 std::function<bool(double, double)> progress_of(riffle_phase phase, riffle_progress_fn progress,
                                                 void* user);
 
-// The sequences of sessions, which must be of this context and all different.
+// Returns the sequences of the sessions, which must belong to this context and be all different.
 std::vector<Sequence*> sequences_of(const riffle_context* context, riffle_session* const* sessions,
                                     size_t n);
 

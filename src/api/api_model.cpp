@@ -1,4 +1,5 @@
-// riffle.h: models, their weights, tokens and conversations.
+// Functions of riffle.h, riffle_text.h and riffle_tools.h: models, their weights, tokens and
+// conversations.
 #include <algorithm>
 #include <cmath>
 
@@ -24,7 +25,7 @@ ChatOptions chat_options_of(const ConversationOptions& o) {
   return out;
 }
 
-// A conversation's tokens, and whether the answer begins inside of reasoning.
+// Returns a conversation's tokens, and whether the answer begins inside reasoning.
 std::pair<std::vector<int32_t>, bool> conversation_tokens(const riffle_model& model,
                                                           const riffle_message* messages,
                                                           size_t n_messages,
@@ -65,7 +66,7 @@ riffle_status riffle_model_load(const char* path, const riffle_options* options,
       return progress_of(phase, all.context.progress, all.context.progress_user);
     };
     auto m = std::make_unique<riffle_model>();
-    // Bad names are found before the work of loading.
+    // Names are checked before the work of loading.
     std::unique_ptr<const ChatTemplate> chat;
     if (!o.chat_template.empty())
       chat = std::make_unique<const ChatTemplate>(chat_family_named(o.chat_template));

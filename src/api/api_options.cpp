@@ -1,4 +1,4 @@
-// riffle.h: options by name, and the table of settings.
+// Functions of riffle.h and riffle_tools.h: options by name, and the table of settings.
 #include <memory>
 #include <vector>
 
@@ -51,7 +51,7 @@ const Setting& known_setting(const char* name) {
 void set_option(const Setting& s, riffle_options& options, const char* value) {
   require(value, "value");
   const std::string_view id = s.id;
-  // Values that only models and formats know.
+  // Checks values that only models and formats know.
   if (*value && id == "model.weights") (void)weight_mix_named(value);
   if (*value && id == "model.chat_template") (void)chat_family_named(value);
   TemplateDate date;

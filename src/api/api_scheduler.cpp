@@ -1,4 +1,4 @@
-// riffle.h: many requests at once.
+// Functions of riffle_batch.h: many requests at once.
 #include "api/api_handles.h"
 #include "riffle_batch.h"
 
@@ -12,13 +12,14 @@ static riffle_status on_scheduler(riffle_scheduler* s, Body&& body) {
 
 namespace {
 
-// A call of the scheduler may call back. Functions that a callback may not call create one of
-// these.
+// Marks a call of the scheduler, which may run callbacks. Functions that a callback must not call
+// create one.
 class Running {
  public:
   explicit Running(riffle_scheduler* s) : s_(s) {
     if (s->running)
-      fail(RIFFLE_BAD_ARGUMENT, "the scheduler is inside a call: its callbacks may only submit");
+      fail(RIFFLE_BAD_ARGUMENT,
+           "the scheduler is inside a call: its callbacks may only submit requests");
     s->running = true;
   }
   ~Running() { s_->running = false; }

@@ -1,4 +1,4 @@
-// riffle.h: sessions on disk.
+// Functions of riffle_session_file.h: sessions on disk.
 #include "api/api_handles.h"
 #include "kv/file/session_writer.h"
 

@@ -1,4 +1,4 @@
-// riffle_text.h: text, without a model.
+// The function of riffle_text.h that needs no model.
 #include "riffle_text.h"
 #include "text/tokenizer.h"
 

@@ -13,10 +13,10 @@ struct riffle_options {
   riffle::GenerateOptions answer;  // with the sampling
   riffle::ConversationOptions chat;
   riffle::QuantizeOptions quantize;
-  mutable std::string text;  // as riffle_options_get last handed out
+  mutable std::string text;  // the text that riffle_options_get returned last
   char error[512] = "";
 
-  // Returns the struct that has settings of this kind as members.
+  // Returns the struct whose members are the settings of this kind.
   void* part(riffle::OptionsKind kind);
   const void* part(riffle::OptionsKind kind) const {
     return const_cast<riffle_options*>(this)->part(kind);

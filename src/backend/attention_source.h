@@ -1,5 +1,5 @@
-// Queries, keys and values in place of the model's own. The core has none; measuring makes them up,
-// so that their sparsity is known.
+// Queries, keys and values in place of the model's own. The core has no such source. Measurements
+// use synthetic ones, whose sparsity is known.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -25,11 +25,11 @@ class AttentionSource {
   // The query of the token at `position`: q [n_heads * head_dim], as after RoPE, not yet scaled.
   virtual void query(int layer, int64_t position, int n_heads, int n_kv_heads, int head_dim,
                      float* q) const = 0;
-  // The same source on a GPU. Null: this build has no kernels for it.
+  // Returns the same source on a GPU; null: this build has no kernels for it.
   virtual const cuda::DeviceAttentionSource* on_device() const = 0;
 };
 
-// Returns the source that the options ask for; null: the model's own attention. Throws
+// Returns the source that the options ask for, or null for the model's own attention. Throws
 // RIFFLE_BAD_ARGUMENT and RIFFLE_UNSUPPORTED. A build of the core alone refuses all sources:
 // no_measure.cpp.
 std::shared_ptr<const AttentionSource> make_attention_source(const ContextOptions& options,

@@ -73,8 +73,8 @@ class Device {
   virtual ~Device() = default;
   virtual const char* name() const = 0;    // "cpu", "emu", "cuda"
   virtual const char* detail() const = 0;  // instruction set or GPU
-  // Names the arithmetic that the bits of keys and values depend on, so far as another process can
-  // share it.
+  // Names the arithmetic that the bits of keys and values depend on, as far as another process can
+  // have the same.
   virtual std::string arithmetic() const { return detail(); }
   virtual const char* notice() const { return ""; }  // a part of riffle_context_notice
   // Throws RIFFLE_UNSUPPORTED, naming the field, if this device cannot run the selector of these
@@ -109,7 +109,7 @@ class Device {
   // Waits for all operations called so far, then copies n floats to the host.
   virtual void read(const float* src, int64_t n, float* host) = 0;
   // Returns memory for n rows of logits [n][vocab_size], which a step or the end of a prompt
-  // computes. The next call, for more rows, may return other memory.
+  // computes. A later call for more rows may return other memory.
   virtual float* logits_memory(int64_t n) = 0;
   // Returns row i of the logits of the last step that ended without an error, in host memory. They
   // are brought there when they are first asked for. Valid until another step has ended.
@@ -122,8 +122,8 @@ class Device {
   // x[i] = row tokens[i] of the table, times Config::stream_scale.
   virtual void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) = 0;
   virtual void linear(const Linear& args) = 0;
-  // x += post_norm(W2 (silu(W1 norm(x)) * (W3 norm(x)))) for n rows, each product with its bias,
-  // each norm if the layer has it, and silu or Config::activation.
+  // x += post_norm(W2 (silu(W1 norm(x)) * (W3 norm(x)))) for n rows. Each product adds its bias,
+  // norms that the layer lacks are skipped, and Config::activation may replace silu.
   virtual void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) = 0;
   // RMS-normalises each of n_heads parts of n rows x [n][n_heads*weight.cols] in place, each with
   // the same weight: q and k after linear, before rope or append; embeddings, with one part.

@@ -23,17 +23,18 @@ struct BackendOptions {
   bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
   bool device_memory = false;  // the device has memory of its own (cuda)
   int64_t slots = 0;           // slots of the pool
-  // cuda: number of slots, the pool's last, whose memory prompts borrow; 0: prompts have memory of
-  // their own.
+  // cuda: number of slots, at the end of the pool, whose memory prompts borrow; 0: prompts have
+  // memory of their own.
   int64_t lent_slots = 0;
-  // Selector AUTO reads everything in sessions of fewer tokens. The plan decides.
+  // Selector AUTO reads everything if the context has at most this many tokens. The memory plan
+  // sets it.
   int64_t everything_below = 0;
   // cuda: the number of last layers whose experts are in host memory, where the CPU computes with
-  // them in steps. The plan decides.
+  // them in steps. The memory plan sets it.
   int host_expert_layers = 0;
   bool rows_on_host = false;  // cuda: residual streams of long prompts are in host memory
   uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt besides its KV
-  // Returns these settings without AUTO: dense, if no session is long enough for share.
+  // Returns these settings with AUTO replaced: by dense if no session is long enough for share.
   Selection without_auto(Selection s) const {
     if (s.selector == SelectorKind::AUTO)
       s.selector = options.n_ctx <= everything_below ? SelectorKind::DENSE : SelectorKind::SHARE;
@@ -83,15 +84,15 @@ inline bool grants_slots(const ContextOptions& o) {
   return o.evict != EvictRule::LRU || o.pool_per_layer;
 }
 
-// Memory that a context of options.n_ctx tokens takes: of the GPU's memory if device_memory, else
-// of the host's.
+// Memory that a context of options.n_ctx tokens takes: GPU memory if device_memory, else host
+// memory.
 struct DeviceNeeds {
   uint64_t weights = 0;
-  // Buffers besides weights, slots and prompts, those of all sessions included. The CPU's have a
-  // prompt's activations among them.
+  // Buffers of all sessions, except weights, slots and prompts. On the CPU they include a prompt's
+  // activations.
   MemoryList buffers{};
-  // cuda, while a prompt is read: with its residual stream on the device, or in host memory. lends:
-  // slots may give their memory for it.
+  // cuda: memory for a prompt while it is read, with its residual stream on the device (prompt) or
+  // in host memory (prompt_least). lends: slots may lend their memory for it.
   MemoryList prompt{}, prompt_least{};
   bool lends = false;
   // cuda: the part of `weights` that each layer's experts take, which may stay in host memory. If

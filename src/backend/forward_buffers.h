@@ -1,5 +1,5 @@
-// The buffers of one forward pass besides its residual stream: the engine takes them, of a step or
-// of a prompt, and devices count them in their plans.
+// The buffers of one forward pass besides its residual stream: the engine allocates them for a step
+// or a prompt, and devices count them in their plans.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -21,8 +21,9 @@ struct ForwardBuffer {
   Buffer ForwardBuffers::*buffer;
 };
 
-// rows: of all sequences that go through a layer together. scored: rows of logits that are computed
-// together; 0: steps, whose logits the device holds (Device::logits_memory).
+// rows: number of rows, of all sequences, that go through a layer together. scored: number of rows
+// of logits that are computed together; 0: steps, whose logits the device holds
+// (Device::logits_memory).
 inline std::vector<ForwardBuffer> forward_buffers(const Config& c, int64_t rows, int64_t scored) {
   int64_t q = 0, kv = 0;  // widths of the widest layers
   for (int layer = 0; layer < c.n_layers; ++layer) {

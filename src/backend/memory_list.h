@@ -26,7 +26,7 @@ inline uint64_t sum_of(const MemoryList& list, MemoryUse use) {
   return bytes;
 }
 
-// Adds to the item of this name, or a new one.
+// Adds bytes to the item of this name, or adds a new item.
 inline void add_to(MemoryList& list, MemoryUse use, const std::string& name, uint64_t bytes) {
   for (MemoryItem& item : list)
     if (item.use == use && item.name == name) {

@@ -1,11 +1,11 @@
-// Built where the CUDA toolkit is not: the CUDA device exists by name only.
+// Built where the CUDA toolkit is missing: the CUDA device exists by name only.
 #include "backend/cuda/cuda.h"
 #include "util/error.h"
 
 namespace riffle {
 
 bool cuda_usable(std::string& text) {
-  text.clear();  // nothing was looked for
+  text.clear();  // no GPU was looked for
   return false;
 }
 

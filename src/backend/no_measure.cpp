@@ -7,7 +7,7 @@ namespace riffle {
 std::shared_ptr<const AttentionSource> make_attention_source(const ContextOptions& options,
                                                              const Config&) {
   if (options.synthetic_attention)
-    fail(RIFFLE_UNSUPPORTED, "this riffle was built without measuring: attention is the model's");
+    fail(RIFFLE_UNSUPPORTED, "synthetic attention: this riffle was built without it");
   return nullptr;
 }
 

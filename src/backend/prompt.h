@@ -1,5 +1,5 @@
-// A prompt on its way into a sequence, as a device reads it: it takes the memory that this needs
-// when it is made, and gives it back when it ends. Steps may run between its operations.
+// A prompt that a device reads into a sequence. It takes all its memory when it is created and
+// gives it back when it ends. Steps may run between its operations.
 #pragma once
 #include <cstdint>
 
@@ -21,9 +21,9 @@ struct PromptRequest {
 struct PromptAttention {
   const float* q = nullptr;  // [n][ldq], heads of head_dim; after RoPE, not scaled
   int64_t n = 0, ldq = 0;
-  int64_t pos0 = 0;    // position of the first query; it holds the keys of all positions < pos0 + n
-  int64_t window = 0;  // tokens that a query sees, its own included; 0: all
-  bool last = false;   // the prompt's last piece
+  int64_t pos0 = 0;  // first query's position; the layer holds the keys of all positions < pos0 + n
+  int64_t window = 0;    // tokens that a query sees, its own included; 0: all
+  bool last = false;     // the prompt's last piece
   float* out = nullptr;  // [n][ldo]
   int64_t ldo = 0;
   // For sequences with unrotated keys: q is before RoPE as well. All n queries attend to one list,
@@ -35,8 +35,9 @@ struct PromptAttention {
 class Prompt {
  public:
   virtual ~Prompt() = default;
-  // Throws if the steps after this prompt could not run with this selector. The engine asks before
-  // it reads the prompt and again meanwhile, since pinning host memory may fail later.
+  // Throws if the steps after this prompt could not run with this selector. The engine calls it
+  // before it reads the prompt and again before each piece, since pinning host memory may fail
+  // later.
   virtual void check(const Selector& selector) { (void)selector; }
   // Returns memory for activations of the prompt. Requires: the caller releases it before the
   // prompt ends.

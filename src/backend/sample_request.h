@@ -11,18 +11,17 @@ struct SampleRequest {
   float temperature = 0;
   int top_k = 0;
   float top_p = 1, min_p = 0;
-  double random = 0;  // in [0,1); not used where nothing is drawn (temperature 0, top_k 1)
+  double random = 0;  // in [0,1); not used if nothing is drawn (temperature 0, top_k 1)
   // Bit t % 32 of word t / 32: token t may be drawn. Others count as if their logit were -inf.
-  // Null: all may be drawn. The words are set when StepRequest::find_mask has been called for the
-  // row.
+  // Null: all may be drawn. StepRequest::find_mask sets the words.
   const uint32_t* allowed = nullptr;
   // The logits of these tokens change before the draw, if they are allowed; each token occurs once.
   const LogitChange* changes = nullptr;
   int32_t n_changes = 0;
-  float xtc_threshold = 1;  // above 0.5: XTC does not act on this draw
+  float xtc_threshold = 1;  // above 0.5: no XTC in this draw
 };
 
-// Stands in place of a token if the device has drawn none.
+// Stands for a token if the device has drawn none.
 inline constexpr int32_t kNotSampled = -1;
 
 }  // namespace riffle

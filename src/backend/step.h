@@ -1,5 +1,5 @@
-// A decode step of a device: it is made with the rows that it computes, runs the operations of all
-// layers, and has drawn tokens when it is over.
+// A decode step of a device. It is created with the rows to compute, runs the operations of all
+// layers, and may draw tokens at the end.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -18,12 +18,12 @@ struct RowReport {
   int lookups = 0, misses = 0;      // look-ups in the pool and misses
   int64_t tokens_read = -1;         // -1: all tokens of the blocks read
   int64_t index_bytes = 0;          // bytes read to choose the blocks
-  bool selected = true;             // false: an earlier selection was used again
+  bool selected = true;             // false: an earlier selection was reused
   const int32_t* blocks = nullptr;  // [n_read]; null unless StepRequest::orders
   const float* coverage = nullptr;  // [g], or null
   int64_t n_tokens = 0;             // tokens that the query sees; the engine fills it in
-  // Blocks of the row that the last StepRequest::working_set steps of its sequence selected, and
-  // those of shorter windows.
+  // Numbers of blocks of the row that the last StepRequest::working_set steps of its sequence
+  // selected, and that the steps of shorter windows selected.
   RowSets working_sets{};
 };
 
@@ -57,8 +57,8 @@ struct StepRequest {
   // [n]: also draw a token from each row of logits. Null: draw none.
   const SampleRequest* samples = nullptr;
   // Sets the words of samples[i].allowed. run calls it once for each row that has them, when all
-  // operations before the draw have been started. So a device computes while the host finds a mask.
-  // Throws nothing.
+  // operations before the draw have been started. The device then computes while the host finds the
+  // mask. Throws nothing.
   std::function<void(int64_t i)> find_mask;
   // Steps with the same number run the same operations on the same buffers, except for a selector
   // that reads everything in place of the usual one. Only tokens and positions differ.
@@ -68,8 +68,8 @@ struct StepRequest {
   std::function<void(int layer, const RowReport*)> report;
 };
 
-// A device has one at a time. An end before run has returned abandons it: no sequence was changed,
-// except in places that later tokens write over.
+// A device has one step at a time. Destroying it before run has returned abandons it: no sequence
+// is changed, except in places that later tokens overwrite.
 class Step {
  public:
   virtual ~Step() = default;

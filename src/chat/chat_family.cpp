@@ -19,7 +19,7 @@ constexpr const char* kVicunaSystem =
 using F = ChatFamily;
 
 // Sources: the chat templates on the models' pages at Hugging Face; for Vicuna and LongChat, which
-// carry none, FastChat's conversation "vicuna_v1.1"; for LWM the prompt of its evaluation scripts.
+// have none, FastChat's conversation "vicuna_v1.1"; for LWM the prompt of its evaluation scripts.
 constexpr ChatFamily kFamilies[] = {
     {.name = "llama3",
      .what = "Llama 3 Instruct",
@@ -33,8 +33,7 @@ constexpr ChatFamily kFamilies[] = {
      .answer = "<|start_header_id|>assistant<|end_header_id|>\n\n",
      .required = kHeaders,
      .turn_end = "<|eot_id|>"},
-    // The date is the one that the template falls back to, so that the same prompt is the same on
-    // every day.
+    // The date is the template's default, so that a prompt is the same on every day.
     {.name = "llama3.1",
      .what = "Llama 3.1, 3.2, 3.3 Instruct",
      .bos_first = true,
@@ -299,7 +298,7 @@ class Writer {
     entry(frame.after);
   }
 
-  // Text of a table entry, its {bos} and {eos} as the vocabulary spells them.
+  // Appends the text of a table entry, with {bos} and {eos} as the vocabulary spells them.
   void entry(std::string_view text) {
     for (size_t pos = 0; pos < text.size();) {
       const size_t open = std::min(text.find("{bos}", pos), text.find("{eos}", pos));
@@ -309,7 +308,7 @@ class Writer {
       const std::string& token = first ? bos_ : eos_;
       if (token.empty()) {
         fail(RIFFLE_UNSUPPORTED,
-             "the chat template %s needs the %s-of-sequence token, the model has none",
+             "the chat template %s needs the %s-of-sequence token, but the model has none",
              family_.name, first ? "beginning" : "end");
       }
       out_.append(token);

@@ -1,5 +1,5 @@
-// The conversation formats that riffle has by name, for models that carry no template of their own:
-// one entry for each, which says everything about it.
+// Conversation formats that riffle has by name, for models without a template of their own: a table
+// with an entry for each.
 #pragma once
 #include <span>
 #include <string>
@@ -15,13 +15,13 @@ struct ChatMessage {
   std::string reasoning;  // an assistant's reasoning, before its content; "": none
 };
 
-// Texts around a message's content. trim: the content loses the white space around it.
+// Texts around a message's content. trim: white space around the content is removed.
 struct ChatFrame {
   const char *before, *after;
   bool trim = false;
 };
 
-// In before and after, {bos} and {eos} are those tokens.
+// In `before` and `after`, {bos} and {eos} stand for these tokens.
 struct ChatFamily {
   const char* name;
   const char* what;  // name of the format, for people
@@ -33,10 +33,10 @@ struct ChatFamily {
     LAST_USER    // likewise in the last user message
   } system_place;
   const char*
-      default_system;  // the system message where there is none; nullptr: no turn is made up
+      default_system;  // the system message if the conversation has none; nullptr: no turn is added
   ChatFrame system, user, assistant;
   bool trim_together;    // user: content and a system message inside it are trimmed as one
-  const char* answer;    // after the last user message, where the model goes on
+  const char* answer;    // text after the last user message, where the model continues
   const char* required;  // control pieces that the vocabulary must have, with spaces between
   const char*
       turn_end;  // control piece that ends the model's turn besides end of sequence; "": none
@@ -47,10 +47,10 @@ std::string chat_family_names();  // "llama3, llama2, ..."
 // Throws RIFFLE_BAD_ARGUMENT, listing the names, if there is none of this name.
 const ChatFamily& chat_family_named(std::string_view name);
 
-// [system,] user, assistant, ...: messages of these roles, in that order, so that the model's
-// answer comes next. An assistant's message that comes last is continued. bos, eos: as the
-// vocabulary spells them; "": none. Throws RIFFLE_BAD_ARGUMENT (roles out of order),
-// RIFFLE_UNSUPPORTED (the family needs a token that there is not).
+// Formats messages with the roles [system,] user, assistant, ... in that order, so that the model's
+// answer comes next. A last message of an assistant is continued. bos, eos: as the vocabulary
+// spells them; "": none. Throws RIFFLE_BAD_ARGUMENT (roles out of order), RIFFLE_UNSUPPORTED (the
+// family needs a token that the vocabulary lacks).
 SourcedText family_text(const ChatFamily& family, const std::string& bos, const std::string& eos,
                         const std::vector<ChatMessage>& messages);
 

@@ -9,8 +9,8 @@
 namespace riffle {
 namespace {
 
-// Marks that known models write around their reasoning, and the part that their templates spell:
-// some cut reasoning off after its end and never name its beginning.
+// Marks that known models write around their reasoning, and the part that their templates contain:
+// some templates cut reasoning off at its end and never contain the mark of its beginning.
 constexpr struct {
   const char *begin, *end, *spelled;
 } kMarks[] = {
@@ -27,7 +27,7 @@ constexpr struct {
 };
 
 // Roles whose names templates print as parts of control tokens ('<|' + role + '|>'). Any other name
-// is text of its message.
+// counts as text of its message.
 constexpr const char* kRoles[] = {"system",    "user",     "assistant", "tool",
                                   "developer", "function", "ipython"};
 
@@ -64,7 +64,7 @@ bool is_blank(const ChatMessage& message) {
   return strip_left(message.content).empty() && strip_left(message.reasoning).empty();
 }
 
-// Without blank messages of an assistant at the end: to continue one is to begin an answer.
+// Drops blank messages of an assistant at the end: continuing one means beginning an answer.
 std::vector<ChatMessage> without_blank_end(std::vector<ChatMessage> messages) {
   while (!messages.empty() && messages.back().role == "assistant" && is_blank(messages.back()))
     messages.pop_back();
@@ -73,7 +73,7 @@ std::vector<ChatMessage> without_blank_end(std::vector<ChatMessage> messages) {
   return messages;
 }
 
-// Place of the last character of a message, plus 1; 0: the text has none of it.
+// Returns the place of the last character of a message, plus 1; 0 if the text has none.
 size_t end_of(const SourcedText& text, size_t message) {
   size_t end = 0;
   for (const SourcedText::Run& run : text.runs()) {
@@ -105,7 +105,7 @@ Value message_value(const ChatMessage& message, int number, bool parts) {
   return Value::dict(std::move(entries));
 }
 
-// A user's and a system's text must reach the model, or the answer is to another question.
+// Texts of users and of the system must reach the model: otherwise it answers another question.
 void check_printed(const SourcedText& text, const std::vector<ChatMessage>& messages) {
   std::vector<bool> printed(messages.size());
   for (const SourcedText::Run& run : text.runs()) {
@@ -131,7 +131,7 @@ ChatTemplate::ChatTemplate(std::string_view jinja) : jinja_(std::in_place, jinja
   find_forms();
 }
 
-// A template that reads strings gets strings, whatever else it reads.
+// A template that accepts strings gets strings, whatever else it accepts.
 void ChatTemplate::find_forms() {
   const struct {
     const char* role;
@@ -207,7 +207,7 @@ SourcedText ChatTemplate::text(const Tokenizer& tokenizer, const std::vector<Cha
     for (const std::string& piece : words(family_->required)) {
       if (tokenizer.control_id(piece) < 0) {
         fail(RIFFLE_UNSUPPORTED,
-             "the chat template is of the kind %s, but the vocabulary has no control piece %s",
+             "the chat template %s needs the control piece %s, but the vocabulary has none",
              family_->name, piece.c_str());
       }
     }
@@ -237,7 +237,7 @@ SourcedText ChatTemplate::continued(const Tokenizer& tokenizer,
   } catch (const Error& e) {
     if (e.status() != RIFFLE_BAD_ARGUMENT || n_before == 0) throw;
   }
-  // The template cannot end with an assistant's message, so its content follows the generation
+  // The template cannot end with an assistant's message, so the content is put after the generation
   // prompt, where the model would have written it.
   const std::vector<ChatMessage> before(messages.begin(), messages.end() - 1);
   SourcedText text = this->text(tokenizer, before, options);

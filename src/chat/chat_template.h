@@ -1,5 +1,5 @@
-// Conversations to text and tokens: by the template that a model carries, which is evaluated on the
-// conversation, or by a format of the table that the user names.
+// Turns conversations into text and tokens, by evaluating the template in the model's file or by a
+// format of the table that the user names.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -18,8 +18,8 @@ enum class Thinking { DEFAULT, ON, OFF };  // the template's enable_thinking
 
 struct ChatOptions {
   Thinking thinking = Thinking::DEFAULT;
-  // Today. A template with a default date ignores it, so that a conversation is the same every day.
-  // Others that ask for the date fail without it.
+  // Today's date. A template with a default date ignores it, so that a conversation is the same
+  // every day. Others that use the date fail without it.
   std::optional<TemplateDate> date;
   std::string reasoning_effort = {};  // the template's variable of this name; "": it is not set
 };
@@ -31,7 +31,7 @@ struct ReasoningMarks {
 
 class ChatTemplate {
  public:
-  // A model's own, as Jinja text. Throws Error RIFFLE_UNSUPPORTED.
+  // Parses a model's own template, in Jinja. Throws Error RIFFLE_UNSUPPORTED.
   explicit ChatTemplate(std::string_view jinja);
   explicit ChatTemplate(const ChatFamily& family) : family_(&family) {}
 
@@ -40,24 +40,24 @@ class ChatTemplate {
   bool knows_effort() const { return jinja_ && jinja_->mentions("reasoning_effort"); }
   const ReasoningMarks& reasoning_marks() const { return marks_; }
 
-  // The conversation so that the model's answer comes next. An assistant's message that comes last
-  // is not closed, so that the model continues it; a blank one is left out. Throws
+  // Returns the conversation, formed so that the model's answer comes next. A last message of an
+  // assistant is not closed, so that the model continues it; a blank one is left out. Throws
   // RIFFLE_BAD_ARGUMENT (no messages, the template refuses them or prints nothing of a message that
   // is not an assistant's, or the last one cannot be continued), RIFFLE_BAD_TEXT (not UTF-8),
   // RIFFLE_UNSUPPORTED (the template cannot be evaluated, or needs a token that the vocabulary
   // lacks). Characters of messages have the message's number as source.
   SourcedText text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                    const ChatOptions& options) const;
-  // text() as ids: what the template spells out becomes control tokens, and the same in a message
-  // stays plain text. Added tokens that are not control tokens, such as Qwen3's <think>, are read
-  // in messages too, as transformers reads them.
+  // Returns text() as ids. Control tokens spelled in the template become those tokens; the same
+  // spelling in a message stays plain text. Added tokens that are not control tokens, such as
+  // Qwen3's <think>, are read in messages too, as transformers reads them.
   std::vector<int32_t> tokens(const Tokenizer& tokenizer, const SourcedText& text) const;
-  // Tells whether the model goes on inside of reasoning that the text has begun: in the template's
+  // Tells whether the answer begins inside reasoning that the text has begun: in the template's
   // text after the last message, or in a last message of an assistant that is continued.
   bool begins_reasoning(const SourcedText& text, const std::vector<ChatMessage>& messages) const;
 
-  // Id of the control token with which the end of reasoning begins, or -1. The answer follows, so
-  // it ends no answer, whatever a file says.
+  // Returns the id of the control token with which the end mark of reasoning begins, or -1. The
+  // answer follows it, so it is never an end token, whatever a file says.
   int32_t reasoning_end_id(const Tokenizer& tokenizer) const;
 
   // Returns the ids that end the model's turn besides the vocabulary's end-of-sequence token (such
@@ -80,10 +80,10 @@ class ChatTemplate {
                         const ChatOptions& options) const;
 
   const ChatFamily* family_ = nullptr;
-  std::optional<JinjaTemplate> jinja_;  // if there is no family
+  std::optional<JinjaTemplate> jinja_;  // set if there is no family
   ReasoningMarks marks_;
   // Roles whose content the template reads only as [{"type": "text", "text": ...}], found by trying
-  // it once. Other roles than these are like the user's.
+  // the template once. Roles that were not tried are treated like the user's.
   std::vector<std::string> roles_of_parts_;
 };
 

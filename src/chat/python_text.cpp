@@ -95,7 +95,7 @@ bool is_cased(char32_t c) { return is_upper(c) || is_lower(c) || is_titled(c); }
 
 namespace {
 
-// Upper or title case of the few characters that become several; the others have one.
+// Returns the upper or title case of a character that becomes several; null for all others.
 const char* long_upper(char32_t c, bool title) {
   switch (c) {
     case 0xDF: return title ? "Ss" : "SS";
@@ -121,7 +121,7 @@ void append_upper(std::string* out, char32_t c, bool title) {
     append_char(out, static_cast<char32_t>(title ? utf8proc_totitle(one) : utf8proc_toupper(one)));
 }
 
-// A capital sigma at a word's end has a form of its own.
+// Tells whether a capital sigma ends a word: its lower case is then another letter.
 bool is_final_sigma(std::string_view text, size_t pos) {
   const auto ignored = [](char32_t c) {
     const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));

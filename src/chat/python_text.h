@@ -11,10 +11,10 @@ namespace riffle {
 
 char32_t char_at(std::string_view text, size_t pos);   // the character that begins at pos
 size_t char_begin(std::string_view text, size_t end);  // beginning of the character before end
-// Byte offset of character number n; the text's size if it has no more than n.
+// Returns the byte offset of character n (from 0), or the text's size if it has no more than n.
 size_t char_offset(std::string_view text, size_t n);
 void append_char(std::string* out, char32_t c);
-// Byte offset of the first `what` from pos on, or npos; in linear time, whatever they are.
+// Returns the byte offset of the first `what` from pos on, or npos; in linear time for any texts.
 size_t find_text(std::string_view text, std::string_view what, size_t pos = 0);
 
 // str.isspace(): all that Unicode calls white space, and the separators 1C to 1F.
@@ -33,7 +33,7 @@ enum class Case { UPPER, LOWER, TITLE, CAPITAL, SWAPPED };
 // TITLE: str.title(); CAPITAL: str.capitalize().
 SourcedText with_case(const SourcedText& text, Case what);
 
-// repr(text), with the characters of text from where they came.
+// Appends repr(text). Its characters keep their sources.
 void append_repr(const SourcedText& text, SourcedText* out);
 std::string repr_of(double value);
 

@@ -10,8 +10,8 @@ namespace riffle {
 class SourcedText {
  public:
   static constexpr int kTemplate = -1;  // a source; any other is the number of a message
-  // Bytes up to end, from the end of the run before. Neighbours have different sources, and no run
-  // is empty.
+  // The bytes from the end of the previous run up to `end`. Neighbours have different sources, and
+  // no run is empty.
   struct Run {
     size_t end;
     int source;

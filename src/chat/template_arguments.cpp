@@ -1,4 +1,4 @@
-// Arguments of calls.
+// Arguments of calls in templates.
 #include <algorithm>
 
 #include "chat/template_calls.h"

@@ -14,12 +14,12 @@ namespace riffle {
 struct TemplateArguments {
   std::vector<Value> list;
   std::vector<std::pair<std::string, Value>> keywords;
-  // An argument given by name; for "*" what the value has in it, for "**" a dict's entries.
+  // Adds an argument given by name; for "*" the items of a list, for "**" the entries of a dict.
   void add(const std::string& name, Value value, TemplateBudget& budget);
 };
 
-// The arguments of one call, by the names that its parameters have. Throws TemplateStop for too
-// many, unknown, doubled and missing ones.
+// The arguments of one call, matched to its parameters. Throws TemplateStop if there are too many,
+// or if one is unknown, repeated or missing.
 class BoundArguments {
  public:
   BoundArguments(std::string_view what, const TemplateArguments& given,
@@ -28,7 +28,7 @@ class BoundArguments {
   const Value& operator[](size_t i) const { return *values_[i]; }
   bool flag(size_t i, bool otherwise) const { return has(i) ? truth(*values_[i]) : otherwise; }
   int64_t whole(size_t i, int64_t otherwise) const;
-  // A string; nothing if it is left out or none.
+  // Returns a string; null if the argument is left out or none.
   const SourcedText* text(size_t i) const;
 
  private:
@@ -36,17 +36,17 @@ class BoundArguments {
   std::vector<const Value*> values_;
 };
 
-// of.name and of[key]; UNDEFINED if there is none.
+// Return of.name and of[key], or UNDEFINED if there is none.
 Value get_attribute(const Value& of, const std::string& name, TemplateBudget& budget);
 Value get_item(const Value& of, const Value& key, TemplateBudget& budget);
-// bounds: start, stop, step; UNDEFINED or NONE: left out.
+// Returns of[start:stop:step]. bounds: the three; UNDEFINED or NONE: left out.
 Value get_slice(const Value& of, const Value (&bounds)[3], TemplateBudget& budget);
 
 Value apply_filter(std::string_view name, const Value& of, const TemplateArguments& given,
                    TemplateBudget& budget);
 bool apply_test(std::string_view name, const Value& of, const TemplateArguments& given,
                 TemplateBudget& budget);
-// of: METHOD.
+// Calls a method. of: a value of kind METHOD.
 Value call_method(const Value& of, const TemplateArguments& given, TemplateBudget& budget);
 bool has_method(const Value& of, std::string_view name);
 
@@ -59,7 +59,7 @@ SourcedText percent_format(const SourcedText& format, const Value& arguments,
                            TemplateBudget& budget);
 SourcedText brace_format(const SourcedText& format, const TemplateArguments& given,
                          TemplateBudget& budget);
-// Characters < > & ' " as HTML entities.
+// Returns text with the characters < > & ' " as HTML entities.
 SourcedText escaped(const SourcedText& text);
 
 [[noreturn]] void wrong_type(std::string_view what, const Value& found, const char* expected);

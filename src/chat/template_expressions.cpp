@@ -78,7 +78,7 @@ int TemplateExpressionParser::make(Expression::Kind kind, std::string text,
   for (const int operand : operands) count(operand);
   for (const auto& keyword : keywords) count(keyword.second);
   if (e.depth > kMaxExpressionDepth)
-    bad_template(tag_.line, "found an expression deeper than %d", kMaxExpressionDepth);
+    bad_template(tag_.line, "found an expression deeper than %d levels", kMaxExpressionDepth);
   e.operands = std::move(operands);
   e.keywords = std::move(keywords);
   tree_.expressions.push_back(std::move(e));
@@ -118,11 +118,11 @@ int TemplateExpressionParser::logic_or_soft() {
 }
 
 void TemplateExpressionParser::refuse(const std::string& what) const {
-  bad_template(tag_.line, "found the %.80s, which riffle does not know", what.c_str());
+  bad_template(tag_.line, "found the %.80s, which riffle does not support", what.c_str());
 }
 
 void TemplateExpressionParser::unknown(const char* kind, const std::string& what) {
-  if (soft_) return;  // as in Jinja, it is an error when it is met
+  if (soft_) return;  // as in Jinja, it is an error only when it is evaluated
   const std::string text = std::string(kind) + " '" + what + "'";
   if (!collecting_) refuse(text);
   unknown_.push_back(text);
@@ -258,7 +258,7 @@ int TemplateExpressionParser::primary() {
 
 TemplateExpressionParser::Arguments TemplateExpressionParser::arguments(int callee) {
   Arguments out;
-  bool list = false, dict = false;  // *list, **dict was read; nothing follows the latter
+  bool list = false, dict = false;  // *list, **dict was read; nothing may follow **dict
   out.list.push_back(callee);
   for (bool first = true; !take_sign(")"); first = false) {
     if (!first) want_sign(",");

@@ -13,7 +13,7 @@ namespace riffle {
 inline constexpr int kMaxTemplateNesting =
     200;  // depth of brackets in an expression, and of statements
 
-// One tag's tokens to expressions, by the grammar of Jinja's own parser.
+// Parses the tokens of one tag into expressions, by the grammar of Jinja's own parser.
 class TemplateExpressionParser {
  public:
   TemplateExpressionParser(const TemplateTag& tag, TemplateTree& tree, bool soft)
@@ -38,20 +38,20 @@ class TemplateExpressionParser {
   // Reads an expression, or several with commas.
   int tuple(bool with_choice = true);
 
-  // | a | b(c) after value.
+  // Reads filters after a value: | a | b(c).
   int filters(int value, bool first_without_bar);
 
   int make(TemplateExpression::Kind kind, std::string text, std::vector<int> operands,
            std::vector<std::pair<std::string, int>> keywords = {});
 
-  // ( a, b=c ) of a macro, after its opening bracket.
+  // Reads the parameters ( a, b=c ) of a macro, after the opening bracket.
   std::vector<std::pair<std::string, int>> parameters();
 
  private:
   struct Nesting {
     explicit Nesting(TemplateExpressionParser& parser) : parser(parser) {
       if (++parser.nesting_ > kMaxTemplateNesting)
-        bad_template(parser.tag_.line, "found an expression nested deeper than %d",
+        bad_template(parser.tag_.line, "found an expression nested deeper than %d levels",
                      kMaxTemplateNesting);
     }
     ~Nesting() { parser.nesting_--; }
@@ -60,8 +60,8 @@ class TemplateExpressionParser {
 
   bool is(TemplateToken::Kind kind, const char* text, size_t ahead) const;
 
-  // The first part of a choice is soft too, but only the text after it shows whether there is one.
-  // Unknown filters are therefore looked for again when it is known (hard_).
+  // The first part of a choice (a if b) is soft too, but only the text after it shows that it is
+  // one. So unknown filters in it are checked again once this is known (hard_).
   int logic_or_soft();
   [[noreturn]] void refuse(const std::string& what) const;
   void unknown(const char* kind, const std::string& what);
@@ -87,7 +87,7 @@ class TemplateExpressionParser {
     std::vector<int> list;
     std::vector<std::pair<std::string, int>> keywords;
   };
-  // ( a, b, name=c, *list, **dict ) after its opening bracket.
+  // Reads the arguments ( a, b, name=c, *list, **dict ) of a call, after the opening bracket.
   Arguments arguments(int callee);
   int call(int callee);
 
@@ -108,7 +108,7 @@ class TemplateExpressionParser {
   size_t at_ = 0;
   TemplateTree& tree_;
   int nesting_ = 0;
-  bool soft_;  // in a branch, where Jinja takes an unknown filter for an error only when it is met
+  bool soft_;  // in a branch, where an unknown filter is an error only when it is evaluated
   bool collecting_ = false;
   std::vector<std::string> unknown_;
 };

@@ -16,14 +16,14 @@ namespace {
 
 using Use = FilterUse;
 
-// A number of at most 9 digits.
+// Reads a number of at most 9 digits.
 int64_t whole_number(std::string_view digits) {
   int64_t n = 0;
   std::from_chars(digits.data(), digits.data() + digits.size(), n);
   return n;
 }
 
-// a.b.0 of an item, as the attribute that map, sort and others take.
+// Returns a part of an item, such as a.b.0, which filters like map and sort take as attribute.
 Value part_of(Value item, const Value& attribute, TemplateBudget& budget) {
   if (!attribute.is(Value::STRING)) return get_item(item, attribute, budget);
   std::string_view left = attribute.text().view();
@@ -55,9 +55,9 @@ const Value* given_or_none(const BoundArguments& arguments, size_t i) {
   return arguments.has(i) && !arguments[i].is(Value::NONE) ? &arguments[i] : nullptr;
 }
 
-// The second of each pair, in the order of the first.
+// Returns the second of each pair, sorted by the first.
 Value sorted_by(std::vector<std::pair<Value, Value>> keyed, bool reverse, TemplateBudget& budget) {
-  // Python's order of equal items is theirs, in a reversed sort too.
+  // Equal items keep their order, as in Python, in a reversed sort too.
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     return reverse ? compare(b.first, a.first, budget) < 0 : compare(a.first, b.first, budget) < 0;
   });
@@ -96,7 +96,7 @@ Value changed_case(const Use& u, Case what) {
   return Value::string(with_case(text.text(), what), text.markup());
 }
 
-// Jinja's own title(): words begin only after spaces, hyphens and opening brackets.
+// Words begin only after spaces, hyphens and opening brackets, as in Jinja's own title().
 Value title(const Use& u) {
   u.bound({});
   const Value text = u.text();
@@ -298,7 +298,7 @@ Value unique(const Use& u) {
   return u.generator(std::move(kept));
 }
 
-// `name` and further arguments, of map, select and their like.
+// Returns the arguments from number `from` on: map, select and the like pass them on.
 TemplateArguments rest_of(const TemplateArguments& given, size_t from) {
   TemplateArguments rest;
   rest.keywords = given.keywords;
@@ -308,14 +308,14 @@ TemplateArguments rest_of(const TemplateArguments& given, size_t from) {
 
 std::string name_argument(const Use& u, size_t i) {
   if (u.given.list.size() <= i)
-    template_stop(TemplateStop::FAILED, "filter " + u.name + " has no name");
+    template_stop(TemplateStop::FAILED, "filter " + u.name + " is given no name");
   if (!u.given.list[i].is(Value::STRING)) wrong_type("filter " + u.name, u.given.list[i], "a name");
   return u.given.list[i].str();
 }
 
 Value map(const Use& u) {
   std::vector<Value> out;
-  if (!truth(u.of)) return u.generator({});  // any false value, none included, gives no items
+  if (!truth(u.of)) return u.generator({});  // false values, including none, give no items
   if (u.given.list.empty()) {
     const BoundArguments arguments = u.bound({"attribute", "default"}, 1);
     for (const Value& item : items_of(u.of, u.budget)) {
@@ -334,9 +334,9 @@ Value map(const Use& u) {
 
 Value select(const Use& u, bool wanted, bool by_attribute) {
   const size_t at = by_attribute ? 1 : 0;
-  if (!truth(u.of)) return u.generator({});  // any false value, none included, gives no items
+  if (!truth(u.of)) return u.generator({});  // false values, including none, give no items
   if (by_attribute && u.given.list.empty())
-    template_stop(TemplateStop::FAILED, "filter " + u.name + " has no attribute");
+    template_stop(TemplateStop::FAILED, "filter " + u.name + " is given no attribute");
   std::string test;
   if (u.given.list.size() > at) test = name_argument(u, at);
   const TemplateArguments rest = rest_of(u.given, at + 1);
@@ -412,7 +412,7 @@ Value otherwise(const Use& u) {
 Value attribute(const Use& u) {
   const BoundArguments arguments = u.bound({"name"}, 1);
   if (!u.of.is(Value::NAMESPACE) && !u.of.is(Value::LOOP)) {
-    // Items do not count: only attributes of Python's objects do.
+    // Items of a dict do not count, only attributes of Python's objects.
     if (u.of.is(Value::UNDEFINED)) get_attribute(u.of, "attr", u.budget);
     const std::string name = to_text(arguments[0], u.budget).str();
     return has_method(u.of, name) ? Value::method(u.of, name) : Value::undefined(name);
@@ -422,7 +422,7 @@ Value attribute(const Use& u) {
 
 Value format(const Use& u) {
   if (!u.given.list.empty() && !u.given.keywords.empty())
-    template_stop(TemplateStop::FAILED, "filter format is given names and more");
+    template_stop(TemplateStop::FAILED, "filter format is given both names and values");
   Entries entries;
   for (const auto& [name, value] : u.given.keywords)
     entries.emplace_back(Value::string(name), value);
@@ -525,7 +525,7 @@ Value apply_filter(std::string_view name, const Value& of, const TemplateArgumen
                    TemplateBudget& budget) {
   budget.step();
   const TemplateBudget::Nested nested(budget);
-  if (of.is(Value::STRING)) budget.bytes(of.text().size() / 8);  // most look at all of it
+  if (of.is(Value::STRING)) budget.bytes(of.text().size() / 8);  // most filters read all of it
   const Filter* const filter = filter_named(name);
   if (!filter)
     template_stop(TemplateStop::UNKNOWN, "it has the filter '" + std::string(name) + "'");

@@ -1,4 +1,4 @@
-// Filters that lie in files of their own: those of numbers.
+// Filters in files of their own: those of numbers.
 #pragma once
 #include <initializer_list>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace riffle {
 
-// One use of a filter.
+// One use of a filter, with its value and arguments.
 struct FilterUse {
   const std::string name;
   const Value& of;

@@ -12,7 +12,7 @@
 
 namespace riffle {
 
-// A macro knows the variables that surround it, which do not own it.
+// A macro refers to the scope around it. The scope does not own the macro.
 struct TemplateScope;
 struct TemplateMacro {
   const TemplateStatement* statement = nullptr;
@@ -54,7 +54,7 @@ class Rendering {
   int line() const { return line_; }
 
  private:
-  // Variables set until it ends are its own.
+  // A scope that lasts as long as this object.
   struct Inner {
     explicit Inner(Rendering& r) : r(r), before(r.scope_) { r.push_scope(); }
     ~Inner() { r.scope_ = std::move(before); }
@@ -135,7 +135,7 @@ class Rendering {
     return Flow::ON;
   }
 
-  // Returns a body's output as a value. break and continue of the body end here.
+  // Returns a body's output as a value. A break or continue in the body ends here.
   Value printed(const std::vector<int>& body) {
     budget_.bytes(sizeof(TemplateScope));
     const Inner inner(*this);
@@ -407,7 +407,7 @@ class Rendering {
       if (!format) wrong_type(name, bound[0], "a format");
       if (!input_.date) {
         template_stop(TemplateStop::UNKNOWN,
-                      "it asks for today's date, which is not given (option date)");
+                      "it uses today's date, which is not given (option date)");
       }
       return Value::string(date_text(*input_.date, format->view()));
     }
@@ -415,7 +415,7 @@ class Rendering {
     return named_values(name, given);
   }
 
-  // namespace(...) and dict(...).
+  // Evaluates namespace(...) and dict(...).
   Value named_values(const std::string& name, const TemplateArguments& given) {
     Entries entries;
     if (given.list.size() > 1) template_stop(TemplateStop::FAILED, name + " is given two values");
@@ -467,8 +467,7 @@ class Rendering {
     const Depth depth(depth_);
     const Statement& s = *macro.statement;
     const std::shared_ptr<TemplateScope> around = macro.around.lock();
-    if (!around)
-      template_stop(TemplateStop::UNKNOWN, "it calls a macro whose surroundings are gone");
+    if (!around) template_stop(TemplateStop::UNKNOWN, "it calls a macro whose scope has ended");
     budget_.bytes(sizeof(TemplateScope));
     const std::shared_ptr<TemplateScope> before = std::exchange(scope_, around);
     struct Back {
@@ -545,7 +544,7 @@ class Rendering {
   int depth_ = 0, line_ = 1;
 };
 
-// Text of a template or a message as part of an error: one line, not long.
+// Shortens text of a template or message to one line of an error.
 std::string one_line(const std::string& text) {
   std::string out;
   for (const char c : text) {

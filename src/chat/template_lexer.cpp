@@ -71,8 +71,8 @@ class Lexer {
     return pos < text_.size() && (text_[pos] == '-' || text_[pos] == '+') ? text_[pos] : 0;
   }
 
-  // The text from pos_ to a tag at open (npos: the end), without the white space that the tag
-  // takes.
+  // Appends the text from pos_ to a tag at `open` (npos: the end), without the white space that the
+  // tag strips.
   void put_text(size_t open) {
     std::string_view text = text_.substr(pos_, open == text_.npos ? open : open - pos_);
     const int line = line_;
@@ -116,7 +116,8 @@ class Lexer {
     go_on(end + 2, sign == '-' ? After::SPACE : sign == '+' ? After::NOTHING : After::BREAK);
   }
 
-  // Returns the end of a tag {% word %} at open, and the sign before its end; 0: it is no such tag.
+  // Returns the end of a tag {% word %} at `open`, and the sign before its end; 0: there is no such
+  // tag.
   size_t word_tag(size_t open, std::string_view word, char* sign) const {
     if (!text_.substr(open).starts_with("{%")) return 0;
     size_t pos = open + 2 + (sign_at(open + 2) != 0);
@@ -134,7 +135,7 @@ class Lexer {
     return sign == '+' ? 0 : end;
   }
 
-  // {% raw %}, which ends at begin, up to {% endraw %}.
+  // Reads the text after {% raw %}, which ends at `begin`, up to {% endraw %}.
   void raw(size_t begin) {
     const int line = line_;
     count_lines(text_.substr(pos_, begin - pos_));
@@ -220,7 +221,7 @@ class Lexer {
   size_t read_number(size_t pos, TemplateToken* token) {
     size_t end = digits(pos);
     bool real = false;
-    // In a.0.1 the points precede indices.
+    // The numbers in a.0.1 are indices, not decimals.
     const bool indexed = pos > 0 && text_[pos - 1] == '.';
     const auto digit_at = [&](size_t at) { return at < text_.size() && is_digit(text_[at]); };
     if (!indexed && end < text_.size() && text_[end] == '.' && digit_at(end + 1)) {
@@ -310,7 +311,7 @@ std::vector<TemplateTag> cut_template(std::string_view text) {
     bad_template(1, "byte %lld is not UTF-8", static_cast<long long>(at));
   std::string source;
   source.reserve(text.size());
-  for (size_t i = 0; i < text.size(); i++) {  // line breaks of all systems
+  for (size_t i = 0; i < text.size(); i++) {  // converts the line breaks of all systems
     if (text[i] != '\r') source += text[i];
     else if (i + 1 == text.size() || text[i + 1] != '\n') source += '\n';
   }

@@ -22,11 +22,11 @@ struct TemplateTag {
   std::vector<TemplateToken> tokens;
 };
 
-// Throws Error RIFFLE_UNSUPPORTED, which names the line, for text that is no template and for one
-// that is too large (1 MiB).
+// Throws Error RIFFLE_UNSUPPORTED, which names the line, for text that is not a template or exceeds
+// 1 MiB.
 std::vector<TemplateTag> cut_template(std::string_view text);
 
-// The error of a template: one line of text, which begins with the line of the template.
+// Throws the error of a template: one line of text, which begins with the template's line number.
 [[noreturn]] [[gnu::format(printf, 2, 3)]] void bad_template(int line, const char* format, ...);
 
 }  // namespace riffle

@@ -1,4 +1,4 @@
-// Names in the bodies of macros.
+// Search for names in the bodies of macros.
 #pragma once
 #include <string_view>
 
@@ -7,8 +7,8 @@
 
 namespace riffle {
 
-// Counts one more level of nested expressions, statements and macros while it lives. Throws
-// TemplateStop if the stack of a thread is too small.
+// Counts one level of nested expressions, statements and macros while it lives. Throws TemplateStop
+// before a thread's stack runs out.
 struct TemplateDepth {
   explicit TemplateDepth(int& depth) : depth(depth) {
     constexpr int kMaxDepth = 1200;
@@ -25,7 +25,7 @@ struct TemplateSearch {
   int& depth;
 };
 
-// Returns whether a macro's body has this name; Jinja takes further arguments only then.
+// Returns whether a macro's body contains this name; only then does Jinja accept further arguments.
 bool macro_uses(const TemplateSearch& search, const TemplateStatement& macro,
                 std::string_view name);
 

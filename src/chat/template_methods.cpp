@@ -36,7 +36,7 @@ bool is_one_of(std::string_view chars, std::string_view one) {
   return false;
 }
 
-// Finds the last `what`, in quadratic time, which is charged to the budget.
+// Finds the last `what`. The quadratic time is charged to the budget.
 size_t find_last(const StringCall& c, std::string_view text, std::string_view what) {
   c.budget.bytes(text.size() / 64 * (what.size() / 64));
   return text.rfind(what);
@@ -59,7 +59,8 @@ Value strip(const StringCall& c, bool left, bool right) {
 Value split(const StringCall& c, bool from_right) {
   const BoundArguments arguments = c.bound({"sep", "maxsplit"});
   const SourcedText* const separator = arguments.text(0);
-  if (separator && separator->empty()) template_stop(TemplateStop::FAILED, "it splits at ''");
+  if (separator && separator->empty())
+    template_stop(TemplateStop::FAILED, "it splits at an empty text");
   int64_t left = arguments.whole(1, -1);
   if (left < 0) left = INT64_MAX;
   std::vector<Value> parts;
@@ -172,7 +173,7 @@ Value replace(const StringCall& c) {
   return c.made(std::move(out));
 }
 
-// Offset in characters, or -1.
+// Returns the offset in characters, or -1.
 int64_t find(const StringCall& c, bool from_right) {
   const BoundArguments arguments = c.bound({"sub", "start", "end"}, 1);
   const SourcedText* const what = arguments.text(0);
@@ -227,7 +228,7 @@ Value padded(const StringCall& c) {
   SourcedText fill(c.name == "zfill" ? "0" : " ");
   if (c.name != "zfill" && arguments.text(1)) fill = *arguments.text(1);
   if (char_count(fill.view()) != 1)
-    template_stop(TemplateStop::FAILED, "it pads with no character");
+    template_stop(TemplateStop::FAILED, "it pads with a text that is not one character");
   if (missing <= 0) return c.of;
   c.budget.bytes(static_cast<size_t>(missing) * 8);
   int64_t left = c.name == "ljust" ? 0 : missing;
@@ -244,7 +245,7 @@ Value padded(const StringCall& c) {
 Value partition(const StringCall& c) {
   const BoundArguments arguments = c.bound({"sep"}, 1);
   const SourcedText* const sep = arguments.text(0);
-  if (!sep || sep->empty()) template_stop(TemplateStop::FAILED, "it splits at ''");
+  if (!sep || sep->empty()) template_stop(TemplateStop::FAILED, "it splits at an empty text");
   const bool right = c.name == "rpartition";
   const size_t at = right ? find_last(c, c.all, sep->view()) : find_text(c.all, sep->view());
   if (at == c.all.npos) {
@@ -266,8 +267,9 @@ Value without_end(const StringCall& c) {
   return prefix ? c.part(end->size(), c.all.size()) : c.part(0, c.all.size() - end->size());
 }
 
-// isdigit() and the like: true if all characters qualify and there is one; isascii() also if there
-// is none. isupper(), islower() and istitle() look at cased characters only, and need one.
+// Evaluates isdigit() and the like: true if all characters qualify and there is at least one;
+// isascii() also if there is none. isupper(), islower() and istitle() read only cased characters,
+// and need at least one.
 Value is_all(const StringCall& c) {
   c.bound({});
   const std::string what = c.name.substr(2);
@@ -341,7 +343,7 @@ Value string_method(const Value& of, const std::string& name, const TemplateArgu
 
 constexpr const char* kDictMethods[] = {"get", "items", "keys", "values", "copy"};
 constexpr const char* kListMethods[] = {"index", "count", "copy"};
-// These change the object, which the immutable sandbox refuses.
+// Methods that change the object. The immutable sandbox refuses them.
 constexpr const char* kDictChanges[] = {"clear",      "pop",    "popitem",
                                         "setdefault", "update", "fromkeys"};
 constexpr const char* kListChanges[] = {"append", "clear",  "extend",  "insert",
@@ -408,7 +410,7 @@ Value loop_method(const Value& of, const std::string& name, const TemplateArgume
   for (const Value& value : given.list) {
     if (value.depth() > 8) template_stop(TemplateStop::LIMIT, "loop.changed() has a deep value");
     if (value.is(Value::LOOP) || value.is(Value::LIST) || value.is(Value::DICT)) {
-      SourcedText text;  // refuses loops inside, by which a loop could own itself
+      SourcedText text;  // refuses a loop in the value, since the loop could then own itself
       append_repr(value, &text, budget);
     }
   }

@@ -296,7 +296,7 @@ SourcedText percent_format(const SourcedText& format, const Value& arguments,
 
 namespace {
 
-// The value that a field of a format names: 0, name, 0.attribute, name[item].
+// Returns the value that a field of a format names: 0, name, 0.attribute, name[item].
 Value field_value(std::string_view field, const TemplateArguments& given, int64_t* automatic,
                   TemplateBudget& budget) {
   const size_t end = std::min(field.find_first_of(".["), field.size());
@@ -304,7 +304,7 @@ Value field_value(std::string_view field, const TemplateArguments& given, int64_
   Value value;
   if (first.empty() || first.find_first_not_of("0123456789") == first.npos) {
     if (first.empty() == (*automatic < 0) && *automatic != 0)
-      template_stop(TemplateStop::FAILED, "a format has numbered and unnumbered fields");
+      template_stop(TemplateStop::FAILED, "a format mixes numbered and unnumbered fields");
     size_t pos = 0;
     const int64_t at = first.empty() ? (*automatic)++ : read_number(first, &pos);
     if (!first.empty()) *automatic = -1;

@@ -26,11 +26,12 @@ class StatementParser {
   }
   ExpressionParser inside(const Tag& tag) const { return {tag, tree_, soft_}; }
 
-  // Statements up to one of the closing words; its tag is then current. None: up to the end.
+  // Reads statements up to one of the closing words, whose tag is then current. Without such words:
+  // up to the end.
   std::vector<int> body(std::initializer_list<const char*> closing) {
     const int line = at_ > 0 ? tags_[at_ - 1].line : 1;
     if (++nesting_ > kMaxTemplateNesting)
-      bad_template(line, "found statements nested deeper than %d", kMaxTemplateNesting);
+      bad_template(line, "found statements nested deeper than %d levels", kMaxTemplateNesting);
     std::vector<int> out;
     for (; at_ < tags_.size(); at_++) {
       const Tag& tag = tags_[at_];
@@ -51,7 +52,8 @@ class StatementParser {
     nesting_--;
     return out;
   }
-  // A body in which an unknown filter is an error at once (hard) or when it is met (soft).
+  // Reads a body in which an unknown filter is an error at once (hard) or only when it is evaluated
+  // (soft).
   std::vector<int> body(std::initializer_list<const char*> closing, bool soft) {
     const bool before = std::exchange(soft_, soft);
     std::vector<int> out = body(closing);
@@ -96,7 +98,7 @@ class StatementParser {
       if (loops_ == 0) bad_template(tag.line, "found %s outside of a loop", word.c_str());
       s.kind = word == "break" ? Statement::BREAK : Statement::CONTINUE;
     } else {
-      bad_template(tag.line, "found the statement '%.60s', which riffle does not know here",
+      bad_template(tag.line, "found the statement '%.60s', which riffle does not support here",
                    word.c_str());
     }
     return s;
@@ -125,7 +127,7 @@ class StatementParser {
     soft_ = before;
   }
 
-  // a, b or (a, b): names to which an item's parts go.
+  // Reads a, b or (a, b): names to which the parts of an item are assigned.
   void read_targets(Statement* s, ExpressionParser& in) {
     const bool bracket = in.take_sign("(");
     s->targets.push_back(in.want_name());
@@ -149,7 +151,7 @@ class StatementParser {
     s->expression = in.tuple(false);
     if (in.take_name("if")) s->condition = in.expression();
     if (in.name("recursive"))
-      bad_template(tags_[at_].line, "found a recursive loop, which riffle does not know");
+      bad_template(tags_[at_].line, "found a recursive loop, which riffle does not support");
     in.want_end();
     at_++;
     loops_++;
@@ -185,7 +187,7 @@ class StatementParser {
     close();
   }
 
-  // The body of a macro is none of the loops around it.
+  // Reads the body of a macro, which is outside of the loops around the macro.
   std::vector<int> macro_body(const char* end) {
     const int loops = std::exchange(loops_, 0);
     at_++;

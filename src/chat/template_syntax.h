@@ -1,5 +1,5 @@
-// The syntax of Jinja templates: text to a tree of statements and expressions. Nothing is evaluated
-// here.
+// The syntax of Jinja templates: parses text into a tree of statements and expressions. Nothing is
+// evaluated here.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace riffle {
 
-// An expression; operands are indices into TemplateTree::expressions, -1 for one that is left out.
+// An expression; operands are indices into TemplateTree::expressions; -1: left out.
 struct TemplateExpression {
   enum Kind {
     STRING,     // text
@@ -38,12 +38,12 @@ struct TemplateExpression {
   };
   Kind kind = NONE;
   int line = 1;
-  int depth = 1;  // depth of the tree under it
+  int depth = 1;  // depth of the tree that begins here
   std::string text;
   int64_t number = 0;
   double real = 0;
   std::vector<int> operands;
-  std::vector<std::pair<std::string, int>> keywords;  // "*" and "**": a list's, a dict's arguments
+  std::vector<std::pair<std::string, int>> keywords;  // "*", "**": those of a list, of a dict
   std::vector<std::string> names;                     // COMPARE: == != < <= > >= in, "not in"
 };
 
@@ -53,10 +53,10 @@ struct TemplateStatement {
     TEXT,          // prints text
     OUTPUT,        // prints expression
     SET,           // targets = expression, or text.attribute = expression
-    SET_BLOCK,     // targets[0] or text.attribute = what bodies[0] prints, through expression's
+    SET_BLOCK,     // targets[0] or text.attribute = output of bodies[0], through expression's
                    // filters
     FOR,           // for targets in expression if condition (-1: none): bodies[0], else bodies[1]
-    IF,            // conditions[i]: bodies[i]; one body more is the else
+    IF,            // conditions[i]: bodies[i]; an extra body is the else
     MACRO,         // macro text(parameters): bodies[0]
     CALL_BLOCK,    // call(parameters) expression: bodies[0]
     FILTER_BLOCK,  // output of bodies[0], through expression's filters
@@ -68,14 +68,14 @@ struct TemplateStatement {
   int line = 1;
   std::string text, attribute;
   std::vector<std::string> targets;  // several: the value is unpacked
-  bool unpack = false;               // also where targets has one: (x,)
+  bool unpack = false;               // also if there is only one target: (x,)
   int expression = -1, condition = -1;
   std::vector<int> conditions;
   std::vector<std::pair<std::string, int>> parameters;  // name, default (-1: none)
   std::vector<std::vector<int>> bodies;
 };
 
-// In expressions of SET_BLOCK and FILTER_BLOCK: what the body has printed.
+// Name of the body's output in expressions of SET_BLOCK and FILTER_BLOCK.
 inline constexpr const char* kPrinted = " printed";
 
 struct TemplateTree {
@@ -84,12 +84,12 @@ struct TemplateTree {
   std::vector<int> body;
 };
 
-// Throws Error RIFFLE_UNSUPPORTED, which names the line, for text that is no template, for
-// statements and filters that riffle does not know, and for nesting deeper than in any honest
-// template.
+// Throws Error RIFFLE_UNSUPPORTED, which names the line, for text that is not a template, for
+// statements and filters that riffle does not support, and for nesting far deeper than real
+// templates have.
 TemplateTree parse_template(std::string_view text);
 
-// Filters and tests that there are, in template_filters.cpp and template_tests.cpp.
+// Tell whether template_filters.cpp and template_tests.cpp have a filter or test of this name.
 bool is_template_filter(std::string_view name);
 bool is_template_test(std::string_view name);
 

@@ -28,7 +28,7 @@ bool of_pair(std::string_view name, const Value& a, const Value& b, TemplateBudg
   if (name == "in") return contains(a, b, budget);
   if (name == "sameas") {
     if (a.kind() != b.kind()) return false;
-    // Equal strings and small numbers are mostly one object in Python.
+    // In Python, equal strings and small numbers are usually one object.
     return a.identity()
                ? a.identity() == b.identity() || (a.is(Value::STRING) && a.str() == b.str())
                : equal(a, b, budget);

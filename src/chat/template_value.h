@@ -11,8 +11,8 @@
 
 namespace riffle {
 
-// Ends a rendering. RAISED: the template refuses the conversation; its own words. FAILED: what
-// would be an exception in Python. UNKNOWN: something that riffle does not have. LIMIT: a bound.
+// Ends a rendering. RAISED: the template refuses the conversation, in its own words. FAILED: Python
+// would raise an exception. UNKNOWN: riffle does not support it. LIMIT: a bound was exceeded.
 struct TemplateStop {
   enum Kind { RAISED, FAILED, UNKNOWN, LIMIT } kind;
   std::string text;
@@ -26,14 +26,14 @@ class TemplateBudget {
   void step() {
     if (--steps_ < 0) steps_ended();
   }
-  // Before memory is taken, and for work that grows with a text's length. Nothing is given back:
-  // the sum bounds the bytes that live at one time, and the time of copying.
+  // Called before memory is taken, and for work that grows with the length of a text. Nothing is
+  // returned to the budget: the sum bounds the memory held at one time, and the time spent copying.
   void bytes(size_t n) {
     if (n > bytes_) bytes_ended();
     bytes_ -= n;
   }
 
-  // Filters that call filters, on the stack of a thread.
+  // Counts filters that call filters, to bound the stack of a thread.
   class Nested {
    public:
     explicit Nested(TemplateBudget& budget);
@@ -66,13 +66,13 @@ struct TemplateList {
 };
 struct TemplateDict {
   int depth = 1;
-  Entries entries;  // in their order, keys all different
+  Entries entries;  // in order of insertion; all keys differ
 };
 struct TemplateLoop {
   std::vector<Value> items;
   size_t index = 0;
   int depth = 1;                 // depth of its items' nesting
-  std::vector<Value> last_seen;  // loop.changed(), without loops, which would own themselves
+  std::vector<Value> last_seen;  // for loop.changed(); no loops: they would own themselves
   bool seen = false;
 };
 struct TemplateNamespace;
@@ -81,7 +81,7 @@ struct TemplateMacro;
 class Value {
  public:
   enum Kind : uint8_t {
-    UNDEFINED,  // text: what it is called, for errors
+    UNDEFINED,  // text: its name, for errors
     NONE,
     BOOL,
     INTEGER,
@@ -91,7 +91,7 @@ class Value {
     DICT,
     LOOP,
     NAMESPACE,
-    MACRO,     // a macro, owned by the template: not kept alive
+    MACRO,     // a macro; the rendering owns it, not the value
     FUNCTION,  // text: a global's name
     METHOD     // the pair of an object and a name
   };
@@ -108,7 +108,7 @@ class Value {
   // Throws TemplateStop if values are nested too deep.
   static Value list(std::vector<Value> items, TemplateList::Form form = TemplateList::LIST);
   static Value dict(Entries entries);
-  static Value loop(std::shared_ptr<TemplateLoop> state);  // sets its depth
+  static Value loop(std::shared_ptr<TemplateLoop> state);  // sets the state's depth
   static Value name_space(std::shared_ptr<TemplateNamespace> state);
   static Value macro(std::shared_ptr<TemplateMacro> state);
   static Value method(Value of, std::string name);
@@ -121,7 +121,7 @@ class Value {
   bool flag() const { return number_ != 0; }
   int64_t integer() const { return number_; }  // for a BOOL: 0 or 1
   double real() const { return kind_ == REAL ? real_ : static_cast<double>(number_); }
-  bool markup() const { return markup_; }  // STRING: escaped already, as filter safe says
+  bool markup() const { return markup_; }  // STRING: counts as escaped (filter safe)
   const SourcedText& text() const { return as<SourcedText>(); }
   const std::string& str() const { return text().str(); }
   const TemplateList& list() const { return as<TemplateList>(); }
@@ -157,26 +157,27 @@ class Value {
   std::shared_ptr<void> data_;
 };
 
-// ns = namespace(...): the one thing that a template can change. Kept alive by the rendering, never
-// by values, so that no cycle of owners can arise.
+// ns = namespace(...): the only object that a template can change. The rendering owns it, values do
+// not, so that no cycle of owners can arise.
 struct TemplateNamespace {
   Entries attributes;  // keys are strings
 };
-// Stops at a name that begins with an underscore. transformers refuses such attributes.
+// Throws TemplateStop for a name that begins with an underscore: transformers refuses such
+// attributes.
 void check_attribute(const std::string& name);
 
-const char* type_name(const Value& value);  // as Python calls it
+const char* type_name(const Value& value);  // its type's name in Python
 bool truth(const Value& value);
 bool equal(const Value& a, const Value& b, TemplateBudget& budget);
-// <0, 0, >0. Fails for types that Python does not order.
+// Returns a number below, equal to or above 0. Fails for types that Python does not order.
 int compare(const Value& a, const Value& b, TemplateBudget& budget);
-// Python's `in`.
+// Evaluates Python's `in`.
 bool contains(const Value& item, const Value& of, TemplateBudget& budget);
 // Returns the items that a for loop goes through; a generator is consumed. Fails for a value that
 // cannot be iterated.
 std::vector<Value> items_of(const Value& value, TemplateBudget& budget);
 
-// str(value) and repr(value), appended.
+// Append str(value) and repr(value).
 void append_text(const Value& value, SourcedText* out, TemplateBudget& budget);
 void append_repr(const Value& value, SourcedText* out, TemplateBudget& budget);
 Value to_text(const Value& value, TemplateBudget& budget);

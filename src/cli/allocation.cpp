@@ -1,7 +1,6 @@
 // The executable's memory comes from mimalloc. Linking its shared object replaces malloc; operator
-// new is replaced here, since the one that the object brings aborts when memory runs out, and
-// running out is an error that riffle reports. The library does none of this: an application keeps
-// its own allocator.
+// new is replaced here, since the one in the shared object aborts when memory runs out, whereas
+// riffle reports an error. The library does none of this: an application keeps its own allocator.
 #include <mimalloc.h>
 
 #include <cstddef>

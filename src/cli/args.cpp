@@ -11,11 +11,13 @@
 
 namespace riffle::cli {
 
-std::string not_empty(const std::string& value) { return value.empty() ? "the path is empty" : ""; }
+std::string not_empty(const std::string& value) {
+  return value.empty() ? "found an empty path, expected a file or a folder" : "";
+}
 
 namespace {
 
-// None for -1, which llama.cpp's users know as "random".
+// Returns nothing for -1, which means "random" in llama.cpp.
 std::optional<uint64_t> parse_seed(const std::string& text) {
   if (text == "-1") return std::nullopt;
   uint64_t seed = 0;
@@ -27,7 +29,8 @@ std::optional<uint64_t> parse_seed(const std::string& text) {
   return seed;
 }
 
-// "15043+1.5", "15043-inf": a token and the number that is added to its logit, in llama.cpp's form.
+// Reads "15043+1.5" or "15043-inf": a token and the number that is added to its logit, in
+// llama.cpp's form.
 riffle_logit_bias parse_logit_bias(const std::string& text) {
   const auto refuse = [&] {
     refuse_value(
@@ -49,8 +52,8 @@ riffle_logit_bias parse_logit_bias(const std::string& text) {
   return out;
 }
 
-// A line break, a tab, a quotation mark or a backslash may be written as in C, as llama.cpp's users
-// write them.
+// Reads line breaks, tabs, quotation marks and backslashes written as in C, which llama.cpp allows
+// too.
 std::string without_escapes(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -126,7 +129,7 @@ void add_chat_flag(CLI::App& app, Options& options) {
       .value("NAME");
 }
 
-// {"reasoning_effort": "high"}, as llama.cpp's users write it.
+// Reads {"reasoning_effort": "high"}, llama.cpp's form.
 void read_template_kwargs(const std::string& text, Thinking* target) {
   const char* const flag = "--chat-template-kwargs";
   const auto json = nlohmann::json::parse(text, nullptr, false);
@@ -143,7 +146,7 @@ void read_template_kwargs(const std::string& text, Thinking* target) {
 }
 
 void add_think_flags(CLI::App& app, Thinking& target) {
-  // Each also as =true and =false, as Ollama's users write them.
+  // Each also takes =true and =false, as in Ollama.
   const Flag think =
       add_switch_or_word(
           app, "--think",
@@ -215,11 +218,12 @@ void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups) {
            ".gguf file or folder; default: $RIFFLE_MODEL, else the shipped model")
       .value("PATH")
       .check(not_empty);
-  add_switch(app, "-q,--quiet", options.quiet, "no progress and no statistics on stderr");
+  add_switch(app, "-q,--quiet", options.quiet, "print no progress and no statistics on stderr");
   if (groups & CHAT_FLAG) add_chat_flag(app, options.options);
   if (groups & THINK_FLAGS) add_think_flags(app, options.thinking);
   if (groups & WEIGHTS_FLAG) add_weights_flag(app, options.options);
-  if (groups & JSON_FLAG) add_switch(app, "--json", options.json, "one JSON object on stdout");
+  if (groups & JSON_FLAG)
+    add_switch(app, "--json", options.json, "print one JSON object on stdout");
   if (groups & SAMPLING_FLAGS) add_sampling_flags(app, options);
   const bool comparison = groups & COMPARISON_FLAGS;
   if (groups & CONTEXT_FLAGS) add_setting_flags(app, "context", options.options, comparison);
@@ -274,7 +278,7 @@ std::vector<int64_t> parse_size_list(const std::string& flag, const std::string&
   std::stringstream in(text);
   for (std::string item; std::getline(in, item, ',');)
     out.push_back(static_cast<int64_t>(parse_size(flag, item, Unit::COUNT)));
-  if (out.empty()) refuse_value(flag, "the list is empty");
+  if (out.empty()) refuse_value(flag, "found an empty list, expected numbers such as 512,4K");
   return out;
 }
 

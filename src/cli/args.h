@@ -8,7 +8,7 @@
 //       add_text(command, "--tasks", o->tasks, "...").value("NAME,...");
 //       when_parsed(command, [o, &chosen] { chosen = [o] { return eval_main(*o); }; });
 //     }
-// The function it hands over returns an ExitCode or throws Exit (common.h); main prints the text
+// The function that it stores returns an ExitCode or throws Exit (common.h); main prints the text
 // and ends with the code.
 #pragma once
 #include <cstdint>
@@ -26,13 +26,13 @@
 
 namespace riffle::cli {
 
-// Everything the shared flags say. Built with the library's defaults; flags change it.
+// Values of the shared flags. Begins with the library's defaults; flags change it.
 struct CommonOptions {
   std::string model_path;  // -m; "" until resolve_model_path() (common.h, called by load_model)
   Options options;         // options of the model, the context, the selection and the answer
   std::vector<riffle_logit_bias> logit_bias;  // --logit-bias
   std::vector<std::string> breakers;          // --dry-sequence-breaker
-  std::optional<uint64_t> seed;               // --seed; none: each command draws its own (seed.h)
+  std::optional<uint64_t> seed;               // --seed; none: each command draws one (seed.h)
   Thinking thinking;                          // --think, --no-think, --chat-template-kwargs
   bool json = false;
   bool quiet = false;
@@ -47,11 +47,11 @@ enum FlagGroups : unsigned {
   JSON_FLAG = 8,          // --json
   CHAT_FLAG = 16,         // --chat-template
   WEIGHTS_FLAG = 32,      // --weights
-  COMPARISON_FLAGS = 64,  // with those settings that are only for comparison
+  COMPARISON_FLAGS = 64,  // also the settings that are only for comparison
   THINK_FLAGS = 128       // --think --no-think --chat-template-kwargs
 };
 
-// A check for options whose value is a type of weights; "q8|q4|..." for their help.
+// Checks a type of weights; returns the error, or "".
 std::string weight_type_error(const std::string& word);
 std::string weight_type_words();
 
@@ -62,26 +62,27 @@ void add_selection_flag(CLI::App& app, const SettingRow& setting, CommonOptions&
 // --stop: texts that end an answer.
 void add_stop_flag(CLI::App& app, std::vector<std::string>& stop);
 
-// A check of a flag: a script's variable that is not set is no path.
+// Checks a flag's path: a script's unset variable gives an empty one.
 std::string not_empty(const std::string& value);
 
-// A word of --selectors. Refuses another with refuse_value.
+// Parses a word of --selectors. Refuses any other with refuse_value.
 std::string parse_selector(const std::string& word);
 
-// A number with a suffix: "4096", "32K", "1.5G" (K = 1024), of bytes also "12GB" and "12GiB", in
-// upper or lower case. None if it is anything else, no whole number, or above 9.2e18.
+// Reads a number with a suffix: "4096", "32K", "1.5G" (K = 1024), for bytes also "12GB" and
+// "12GiB", in upper or lower case. Returns nothing if it is anything else, not a whole number, or
+// above 9.2e18.
 enum class Unit : uint8_t { COUNT, BYTES };
 std::optional<uint64_t> size_of(const std::string& text, Unit unit);
 // Returns the examples of a size that messages give; all are accepted: "such as 4096 or 32K".
 const char* size_examples(Unit unit);
-// Bytes as a size for an error's advice, rounded up: "24M".
+// Returns bytes as a size for an error's advice, rounded up: "24M".
 std::string least_size(uint64_t bytes);
-// An error for a plain number too small to be meant in bytes, such as 12 for 12G; "": the size is
-// plausible.
+// Returns an error for a plain number too small to be meant in bytes, such as 12 for 12G; "" if the
+// size is plausible.
 std::string size_without_unit(const std::string& text, Unit unit);
-// size_of. Refuses another text with refuse_value.
+// The same as size_of, but refuses other texts with refuse_value.
 uint64_t parse_size(const std::string& flag, const std::string& text, Unit unit);
-// "512,4K,30000" to counts.
+// Parses a list of counts: "512,4K,30000".
 std::vector<int64_t> parse_size_list(const std::string& flag, const std::string& text);
 
 using Command = std::function<int()>;

@@ -47,7 +47,7 @@ class Chat {
     say_unread_settings(o_.common);
     say_unread_thinking(model_.get(), o_.common);
     context_ = create_context(model_.get(), o_.common.options, o_.common.quiet);
-    // On a terminal one Ctrl-C too many is easily pressed, and must not lose unsaved text.
+    // On a terminal, an extra Ctrl-C is easily pressed and must not lose unsaved text.
     InterruptGuard guard(context_.get(), editor_.interactive() ? InterruptGuard::EndsBy::TERM
                                                                : InterruptGuard::EndsBy::ANY);
     session_ = create_session(context_.get());
@@ -61,8 +61,8 @@ class Chat {
              o_.common.model_path.c_str(), n_ctx(), seed.empty() ? "" : (", " + seed).c_str());
     }
     for (;;) {
-      // A turn that failed leaves the conversation as it was. Nobody reads a pipe's notices, so the
-      // exit code tells.
+      // A failed turn leaves the conversation as it was. Nobody reads the notices of a pipe, so the
+      // exit code reports it.
       try {
         const Input input = read_input();
         clear_interrupted();
@@ -103,10 +103,10 @@ class Chat {
  private:
   int n_ctx() const { return static_cast<int>(riffle_context_length(context_.get())); }
 
-  // Ctrl-C came at an empty prompt.
+  // Called after Ctrl-C at an empty prompt. Returns whether the chat may end.
   bool may_leave() {
     if (!editor_.interactive()) return true;
-    if (unsaved_ && !o_.session.empty()) keep();  // another Ctrl-C stops it: nothing is left then
+    if (unsaved_ && !o_.session.empty()) keep();  // another Ctrl-C stops the saving
     if (!unkept_) return true;
     notice(false,
            "[Ctrl-C does not leave: the conversation or a document is unsaved; /save FILE saves "
@@ -114,8 +114,8 @@ class Chat {
     return false;
   }
 
-  // Throws only if Ctrl-C stopped it, and the chat goes on. Other errors are reported on leaving,
-  // when saving is tried again.
+  // Throws only if Ctrl-C stopped the saving; then the chat goes on. Other errors are reported on
+  // leaving, when saving is tried again.
   void save_before_leaving() {
     try {
       if (unsaved_) keep();
@@ -127,7 +127,7 @@ class Chat {
   struct Input {
     LineEditor::Got got;
     std::string text;         // a message, or a command with its "/"
-    bool is_command = false;  // never text that was pasted with line breaks or was in quotes
+    bool is_command = false;  // false for text that was pasted with line breaks or was in quotes
   };
 
   Input read_input() {
@@ -152,7 +152,7 @@ class Chat {
     return input;
   }
 
-  // The next line of a message. Ctrl-C drops the message and does not leave the chat.
+  // Reads the next line of a message. Ctrl-C drops the message and does not leave the chat.
   LineEditor::Got read_more(std::string& line) {
     const LineEditor::Got got = editor_.read("| ", line);
     return got == LineEditor::Got::INTERRUPTED_EMPTY && editor_.interactive()
@@ -160,8 +160,8 @@ class Chat {
                : got;
   }
 
-  // text: the line with the opening quotes. Reads on to the closing ones; leaves the text between
-  // them.
+  // text begins with the opening quotes. Reads up to the closing ones, and leaves the text between
+  // them in `text`.
   LineEditor::Got read_quoted(std::string& text) {
     text.erase(0, kQuotes.size());
     while (!text.ends_with(kQuotes)) {
@@ -179,8 +179,8 @@ class Chat {
     return LineEditor::Got::LINE;
   }
 
-  // The chat goes to the file of --session. Ctrl-C in an answer stops the answer, and its text is
-  // saved. Another Ctrl-C stops the saving.
+  // Saves the chat to the file of --session. Ctrl-C during an answer stops the answer, whose text
+  // is saved. Another Ctrl-C stops the saving.
   void keep() {
     unsaved_ = true;
     if (o_.session.empty()) return;
@@ -189,15 +189,15 @@ class Chat {
     try {
       if (!save(o_.session, &kept_)) keep_beside();
     } catch (const Exit& e) {
-      // A pipe's chat ends here, and must not begin to save again.
+      // A chat from a pipe ends here, and must not begin to save again.
       if (e.code() == EXIT_INTERRUPTED && !editor_.interactive()) unsaved_ = false;
       throw;
     }
     unsaved_ = unkept_ = false;
   }
 
-  // Another chat has saved to the file of --session. Both are kept: this one goes to a file of its
-  // own from now on.
+  // Called if another chat has saved to the file of --session. Both are kept: from now on, this one
+  // has a file of its own.
   void keep_beside() {
     const fs::path taken = o_.session;
     std::error_code error;
@@ -210,7 +210,7 @@ class Chat {
       o_.session = free;
       break;
     }
-    // Also with -q, since the chat is elsewhere than was asked for.
+    // Printed with -q too, since the chat is not in the file that was asked for.
     notice(false, "[%s: another chat was saved there; this one is kept in %s from now on]",
            taken.c_str(), o_.session.c_str());
   }
@@ -221,7 +221,7 @@ class Chat {
                         save_id);
   }
 
-  // Goes on with a saved chat, or with a document that was read.
+  // Continues a saved chat, or takes over a document that was read.
   void open(const std::string& path, bool to_keep = false) {
     const SessionFile file(path);
     if (to_keep && !file.text().chat)
@@ -244,7 +244,7 @@ class Chat {
            riffle_session_length(session_.get()), n_ctx(), messages_.size());
     unsaved_ = !to_keep;
     if (unsaved_ && !o_.session.empty() && !is_kept(path))
-      notice(quiet_, "[this takes the place of the chat in %s]", o_.session.c_str());
+      notice(quiet_, "[this replaces the chat in %s]", o_.session.c_str());
     if (to_keep && !wanted.empty() && wanted != o_.system) set_system(wanted);
   }
 
@@ -269,7 +269,7 @@ class Chat {
     else notice(quiet_, "[the conversation is empty%s]", rest);
   }
 
-  // False: leave.
+  // Runs a command. Returns false if the chat is to end.
   bool command(const std::string& line) {
     const size_t space = line.find_first_of(" \t");
     const std::string word = line.substr(0, space);
@@ -294,14 +294,14 @@ class Chat {
     return true;
   }
 
-  // Tells whether path is --session's file, however it is written.
+  // Tells whether path names --session's file, in any spelling.
   bool is_kept(const std::string& path) const {
     std::error_code error;
     return !o_.session.empty() &&
            (real_path(path) == real_path(o_.session) || fs::equivalent(path, o_.session, error));
   }
 
-  // The same before and after the file exists.
+  // Returns the same path before and after the file exists.
   static std::string real_path(const std::string& path) {
     std::error_code error;
     const fs::path target = link_target(fs::absolute(path, error));
@@ -319,7 +319,7 @@ class Chat {
     notice(quiet_, "[saved in %s]", (moved ? o_.session : path).c_str());
   }
 
-  // To a file that is not that of --session: a new one, or one that has this conversation already.
+  // Saves to a file other than --session's: a new one, or one that has this conversation already.
   void save_elsewhere(const std::string& path) {
     const std::string real = real_path(path);
     const auto own = saved_.find(real);
@@ -337,16 +337,17 @@ class Chat {
 
   static std::string named(const std::string& command, const std::string& typed) {
     const std::string path = typed_path(typed);
-    if (path.empty()) throw Exit(EXIT_RUN, command + " wants a file name");
+    if (path.empty())
+      throw Exit(EXIT_RUN, command + ": found no file name, expected one after the command");
     return path;
   }
 
-  // Reads the document now, so that questions about it need only their own few tokens: what follows
-  // the document in the template is dropped again by riffle_prefill_to.
+  // Reads the document now, so that a question about it needs only its own few tokens.
+  // riffle_prefill_to drops the text that the template puts after the document.
   void load(const std::string& typed) {
     const std::string path = named("/load", typed);
     const std::string text = read_file(path);
-    if (text.empty()) throw Exit(EXIT_RUN, path + ": the file is empty");
+    if (text.empty()) throw Exit(EXIT_RUN, path + ": found an empty file, expected text");
     check_no_nul(path, text);
     const std::string joined = document_.empty() ? text : with_document(document_, text);
     std::vector<Message> messages = messages_;
@@ -360,7 +361,7 @@ class Chat {
       std::string rest;
       if (read > before) {
         unkept_ = true;
-        rest = text_of("; %zu tokens are read and kept: the same /load goes on from there", read);
+        rest = text_of("; %zu tokens are read and kept: the same /load continues from there", read);
       }
       throw Exit(EXIT_INTERRUPTED, "stopped: " + path + " is not loaded" + rest);
     }
@@ -370,9 +371,9 @@ class Chat {
            riffle_session_length(session_.get()), n_ctx());
   }
 
-  // Reads the conversation. Keeps the tokens that the session holds and the template prints again.
-  // If a template drops reasoning from earlier turns, the rest is read anew. Returns whether the
-  // answer begins inside of reasoning.
+  // Reads the conversation. Keeps the tokens of the session that the template prints again. If a
+  // template drops reasoning from earlier turns, the tokens after it are read again. Returns
+  // whether the answer begins inside reasoning.
   bool prefill(const std::vector<Message>& messages, const std::string& label) {
     const auto [tokens, in_reasoning] = chat_prompt(model_.get(), messages, o_.common.thinking);
     if (!opened_.tokens.empty())
@@ -392,16 +393,16 @@ class Chat {
     return in_reasoning;
   }
 
-  // Returns true if /clear would drop nothing of the prompt: it has one message, and its document
-  // is its own.
+  // Returns true if /clear would not shorten the prompt: it has one message, with a document of its
+  // own or none.
   bool is_alone(const std::vector<Message>& messages) const {
     const bool has_system = !messages.empty() && messages[0].role == "system";
     return document_.empty() && messages.size() == (has_system ? 2 : 1);
   }
 
-  // Returns the number of tokens of an opened file that the next prompt begins with, if nothing but
-  // that prompt is new. A template may print a kept answer otherwise than the model wrote it,
-  // without its reasoning above all.
+  // Returns the number of tokens of an opened file with which the next prompt begins, if only that
+  // prompt is new. A template may print a kept answer differently from what the model wrote, above
+  // all without its reasoning.
   size_t expected_of_file() const {
     if (!document_.empty() || messages_.empty() || messages_.back().role != "assistant")
       return opened_.tokens.size();
@@ -409,14 +410,14 @@ class Chat {
     return chat_prompt(model_.get(), asked, o_.common.thinking).tokens.size();
   }
 
-  // One question: the conversation up to it, and the loaded document that it holds.
+  // One question: the conversation up to it, and the loaded document that the question contains.
   struct Turn {
     std::vector<Message> messages;
     std::string document;
   };
 
-  // Returns a kept conversation up to its last question, which has its document in it. No messages:
-  // it has none.
+  // Returns a kept conversation up to its last question, which contains its document. The result
+  // has no messages if there is no question.
   static Turn last_turn(std::vector<Message> messages) {
     while (!messages.empty() && messages.back().role != "user") messages.pop_back();
     return {std::move(messages), ""};
@@ -444,7 +445,7 @@ class Chat {
              "[temperature 0 gives the same answer again; /set temp 0.8 gives other answers]");
   }
 
-  // The system message of this conversation from now on, and of those after /clear.
+  // Sets the system message of this conversation from now on, and of later ones after /clear.
   void set_system(const std::string& text) {
     const auto replace = [&](std::vector<Message> messages) {
       if (!messages.empty() && messages[0].role == "system") messages.erase(messages.begin());
@@ -461,7 +462,7 @@ class Chat {
     notice(quiet_, text.empty() ? "[no system message]" : "[the system message is set]");
   }
 
-  // Sets the thinking of the answers from now on, as --think and --no-think do.
+  // Sets reasoning for the following answers, as --think and --no-think do.
   void think(const std::string& level) {
     if (level.empty()) return notice(false, "[thinking: %s]", thinking_text(o_.common.thinking));
     const std::optional<Thinking> thinking = thinking_named(level);
@@ -480,17 +481,17 @@ class Chat {
     }
     const size_t value = rest.find_first_not_of(" \t", space);
     if (space == rest.npos || value == rest.npos)
-      throw Exit(EXIT_RUN, "/set " + rest + ": no value is given, expected /set NAME VALUE");
-    // The next answer takes a seed that was set itself, as the first one takes --seed.
+      throw Exit(EXIT_RUN, "/set " + rest + ": found no value, expected /set NAME VALUE");
+    // The next answer uses exactly the seed that was set, as the first one uses --seed.
     if (set_chat_setting(o_.common, rest.substr(0, space), rest.substr(value))) answers_ = 0;
   }
 
   void answer(Turn turn) {
     const bool in_reasoning = prefill(turn.messages, "reading");
     Options g = o_.common.options;
-    // The first answer takes the session's seed itself, as run does. The others take seeds that
-    // follow from it: a question asked again gets another answer, and the same seed and questions
-    // give the same conversation.
+    // The first answer uses the chat's seed itself, as run does. The others use seeds derived from
+    // it: a question asked again gets another answer, and the same seed and questions give the same
+    // conversation.
     if (answers_) g.set("seed", derived_seed(g.size("seed"), answers_));
     ++answers_;
     used_seed_ = g.size("seed");
@@ -515,7 +516,7 @@ class Chat {
     if (result.finish == RIFFLE_FINISH_ABORTED) notice(quiet_, "[stopped]");
     if (result.finish == RIFFLE_FINISH_ABORTED && answer.text.empty() && answer.reasoning.empty())
       throw Exit(EXIT_INTERRUPTED, "");
-    // The answer stays in the conversation, also if it was cut short.
+    // The answer stays in the conversation even if it was cut short.
     messages_ = std::move(turn.messages);
     messages_.push_back({"assistant", answer.text, answer.reasoning});
     unkept_ = true;
@@ -545,19 +546,19 @@ class Chat {
   Context context_;
   Session session_;
   std::vector<Message> messages_;
-  std::string said_;      // part of the context's notice that was printed
-  std::string document_;  // loaded, waiting for its question
+  std::string said_;      // the part of the context's notice that was printed
+  std::string document_;  // a loaded document, waiting for its question
   struct {
     std::string path;
     std::vector<int32_t> tokens;
   } opened_;           // the file that the session came from, until the next prompt
-  Turn last_;          // for /retry; no messages: nothing was asked yet
-  uint64_t kept_ = 0;  // the save that the file of --session should have; 0: no file
-  std::map<std::string, uint64_t> saved_;  // the saves of this conversation in other files
-  uint64_t answers_ = 0;                   // begun since the seed was set
+  Turn last_;          // for /retry; without messages: nothing was asked yet
+  uint64_t kept_ = 0;  // id of the save expected in the file of --session; 0: no file
+  std::map<std::string, uint64_t> saved_;  // ids of this conversation's saves in other files
+  uint64_t answers_ = 0;                   // number of answers begun since the seed was set
   uint64_t used_seed_ = 0;                 // seed of the last answer
   bool unsaved_ = false;                   // changed since it was saved in --session's file
-  bool unkept_ = false;                    // something was read or said that is in no file
+  bool unkept_ = false;                    // a document or an answer is in no file
   int code_ = EXIT_OK;
 };
 
@@ -575,11 +576,11 @@ void add_chat(CLI::App& app, Command& chosen) {
       kChatHelp);
   add_text(command, "--system", o->system, "system message").value("TEXT");
   add_text(command, "--session", o->session,
-           "keep the chat in this file, after every answer; go on with the chat in it")
+           "save the chat in this file after every answer, and continue the chat that is in it")
       .value("FILE")
       .check(named_file);
   add_stop_flag(command, o->stop);
-  add_switch(command, "--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token")
+  add_switch(command, "--ignore-eos", o->ignore_eos, "continue past the end-of-sequence token")
       .group(kSamplingGroup);
   add_grammar_flags(command, o->grammar);
   add_common_flags(

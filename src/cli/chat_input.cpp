@@ -16,8 +16,8 @@ namespace riffle::cli {
 const char* const kChatHelp =
     R"(/load FILE       read a document; it goes in front of your next question
 /retry           answer the last message again
-/save FILE       keep the conversation and the documents read for it
-/open FILE       go on with a kept conversation, or with a document of riffle read
+/save FILE       save the conversation and the documents read for it
+/open FILE       continue a saved conversation, or ask about a document of riffle read
 /system TEXT     set the system message; without TEXT: remove it
 /think [LEVEL]   reasoning: on, off, low, medium or high; without LEVEL: show the setting
 /set NAME VALUE  change temp, top-k, top-p, min-p, seed, max-tokens, ...; without both: show them

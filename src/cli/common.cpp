@@ -35,7 +35,7 @@ int exit_code_of(riffle_status status) {
 
 namespace {
 [[noreturn]] void fail(riffle_status status, int code, const char* text) {
-  // A user who presses Ctrl-C knows why it stopped.
+  // A user who presses Ctrl-C needs no error text.
   if (status == RIFFLE_ABORTED && interrupted()) throw Exit(EXIT_INTERRUPTED, "");
   throw Exit(code, text && *text ? text : riffle_status_name(status));
 }
@@ -53,7 +53,7 @@ void check(riffle_status status, const riffle_context* context) {
 // ---- handles ----
 
 namespace {
-// A file of the shipped model's folder; "" if there is none.
+// Returns a file of the shipped model's folder; "" if there is none.
 std::string shipped_file(const char* name) {
   std::error_code error;
   const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
@@ -99,7 +99,7 @@ bool is_session(const std::string& path) {
 }  // namespace
 
 int32_t usable_threads(int32_t n, bool quiet) {
-  // Threads spin while they wait, so far more threads than CPUs slow each step down.
+  // Threads spin while they wait, so having far more threads than CPUs slows each step down.
   const int32_t cpus = riffle_usable_cpus();
   if (n <= 2 * cpus) return n;
   notice(quiet, "[--threads %d: this process may use %d CPU%s; riffle uses %d thread%s]", n, cpus,
@@ -131,7 +131,7 @@ Model load_model(CommonOptions& options) {
                    " shows the session, and run --session or chat --session uses it");
   if (status != RIFFLE_OK) {
     const bool model = (status == RIFFLE_IO || status == RIFFLE_BAD_MODEL) &&
-                       !std::strstr(err, "Git LFS");  // in a folder, too
+                       !std::strstr(err, "Git LFS");  // also for a file in a folder
     if (const std::string what = model ? wrong_model(options.model_path) : ""; !what.empty())
       throw Exit(EXIT_BAD_MODEL, what);
     const bool file =
@@ -142,8 +142,8 @@ Model load_model(CommonOptions& options) {
 }
 
 namespace {
-// Why device auto does not use a GPU, if that may surprise: there is a GPU that cannot be used.
-// Most machines have no GPU; `riffle info` says so there.
+// Prints why device auto does not use a GPU, if there is a GPU that it cannot use. On machines
+// without a GPU only `riffle info` reports that.
 void say_no_gpu(riffle_model* model, const Options& options) {
   if (!options.is("device", "auto")) return;
   riffle_status status = RIFFLE_OK;
@@ -240,8 +240,8 @@ Facts session_stats(riffle_session* session) {
 // ---- text and tokens ----
 
 namespace {
-// Calls fill(out, capacity, &n) once with a guess and, if that was too small, again with the
-// capacity that it asked for.
+// Calls fill(out, capacity, &n) with a guessed capacity and, if that is too small, again with the
+// capacity that it needs.
 template <typename Vector, typename Fill>
 Vector fill_buffer(riffle_model* model, size_t guess, Fill fill) {
   Vector out(guess, {});
@@ -278,7 +278,7 @@ std::string token_bytes(riffle_model* model, int32_t token) {
 }
 
 namespace {
-// "2026-11-23", here and now.
+// Returns today's local date: "2026-11-23".
 std::string today() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};

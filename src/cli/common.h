@@ -1,5 +1,5 @@
-// Helpers of all subcommands: handles that free themselves, errors with exit codes, text in and
-// out, progress, tables. Answers go to stdout, everything else to stderr.
+// Helpers for all subcommands: handles that free themselves, errors with exit codes, reading and
+// writing text, progress, tables. Answers go to stdout, everything else to stderr.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -56,8 +56,8 @@ struct HandleDeleter {
   void operator()(riffle_session* p) const { riffle_session_free(p); }
   void operator()(riffle_scheduler* p) const { riffle_scheduler_free(p); }
 };
-// Declare them in the order model, context, session (or scheduler): C++ destroys them in the order
-// the library asks for.
+// Declare them in the order model, context, session (or scheduler): C++ then destroys them in the
+// order that the library requires.
 using Model = std::unique_ptr<riffle_model, HandleDeleter>;
 using Context = std::unique_ptr<riffle_context, HandleDeleter>;
 using Session = std::unique_ptr<riffle_session, HandleDeleter>;
@@ -66,7 +66,7 @@ using Scheduler = std::unique_ptr<riffle_scheduler, HandleDeleter>;
 // Returns -m, else $RIFFLE_MODEL, else the model shipped next to the executable. Throws
 // Exit(EXIT_USAGE) if there is none.
 std::string resolve_model_path(const std::string& flag);
-// A file in the model's folder.
+// Returns the path of a file in the model's folder.
 std::string beside_model(const std::string& model_path, const char* name);
 
 // Returns the path of a text in which eval and demo hide facts: demo.txt next to the model, else
@@ -76,29 +76,29 @@ std::string sample_text_path(const std::string& model_path);
 // Reduces more than two threads for each CPU that the process may use to one, with a notice.
 int32_t usable_threads(int32_t n, bool quiet);
 
-// All three throw Exit. load_model draws a progress bar and stores the path it took in
+// The next three throw Exit. load_model draws a progress bar and stores the path that it used in
 // options.model_path.
 Model load_model(CommonOptions& options);
-// One line on stderr, unless quiet, where device auto found a GPU wanting, or no GPU although
-// gpu_mem is given.
+// Prints one line on stderr, unless quiet, if device auto found a GPU that it cannot use, or no GPU
+// although gpu_mem is given.
 Context create_context(riffle_model* model, const Options& options, bool quiet);
-// Returns the plan of running with the options, whether it fits or not; empty after other errors.
-// status and error: of riffle_plan_memory; may be null.
+// Returns the memory plan for these options, whether it fits or not; empty after other errors.
+// status and error get those of riffle_plan_memory, and may be null.
 Facts plan_of(riffle_model* model, const Options& options, riffle_status* status = nullptr,
               std::string* error = nullptr);
 Session create_session(riffle_context* context);
 // Throws Exit(EXIT_USAGE) if --logit-bias names a token that the model does not have.
 void check_logit_bias(riffle_model* model, const CommonOptions& options);
-// Names the selection flags that were given and that the selector does not look at, to stderr.
+// Prints to stderr the selection flags that were given and that the selector ignores.
 void say_unread_settings(const CommonOptions& options);
 
 Facts model_info(const riffle_model* model);
-// The name that the model's file carries, or the last part of its path.
+// Returns the name in the model's file, or the last part of its path.
 std::string model_name(const riffle_model* model, const std::string& path);
 Facts context_stats(riffle_context* context);
 // Prints the parts of riffle_context_notice that are not in `said` to stderr: before an answer,
-// since they tell its worth, and again after it (memory is pinned while a prompt is read). Returns
-// the whole notice.
+// since they affect how far it can be trusted, and again after it, since memory is pinned while a
+// prompt is read. Returns the whole notice.
 std::string say_notice(const riffle_context* context, bool quiet, const std::string& said = "");
 Facts session_stats(riffle_session* session);
 
@@ -124,7 +124,7 @@ ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages
 std::string read_file(const std::string& path);  // "-" is stdin. Throws Exit(EXIT_RUN).
 std::string read_stdin();
 
-// Document and question as one message.
+// Joins a document and a question into one message.
 std::string with_document(std::string document, std::string_view question);
 
 // Writes to stdout and flushes it; throws Exit(EXIT_RUN) if that fails (disk full).
@@ -133,8 +133,9 @@ void write_out(std::string_view text);
 // ---- interruption ----
 
 // While one lives, the first Ctrl-C (SIGINT, SIGTERM) calls riffle_abort(context) and sets
-// interrupted(); the second ends the process with 130 at once. context may be NULL (then only the
-// flag). EndsBy::TERM: only a second SIGTERM ends it, and Ctrl-C only asks. One at a time.
+// interrupted(); the second ends the process with 130 at once. With a NULL context, the first only
+// sets the flag. EndsBy::TERM: only a second SIGTERM ends the process; Ctrl-C only requests an
+// abort. Only one may live at a time.
 class InterruptGuard {
  public:
   enum class EndsBy : uint8_t { ANY, TERM };
@@ -145,20 +146,20 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 };
 bool interrupted();        // a Ctrl-C came since the last clear
-bool terminated();         // one of them was a SIGTERM; clear_interrupted leaves that
-void clear_interrupted();  // also takes back a riffle_abort that found nothing to stop
+bool terminated();         // one of them was a SIGTERM; clear_interrupted does not clear this
+void clear_interrupted();  // also withdraws a riffle_abort that found nothing to stop
 
 // ---- terminal ----
 
 bool is_terminal(int fd);
 bool color_ok(int fd);  // a terminal, no NO_COLOR, TERM not dumb
 
-// One line of notice to stderr unless quiet; dimmed on a terminal.
+// Prints a notice of one line to stderr unless quiet; dimmed on a terminal.
 [[gnu::format(printf, 2, 3)]] void notice(bool quiet, const char* format, ...);
 
-// A progress bar on stderr: drawn only on a terminal and only if the work takes longer than a
-// moment, erased at the end. Elsewhere a plain line every line_seconds. Pass callback and this to
-// riffle functions; it returns false after Ctrl-C.
+// A progress bar on stderr. On a terminal it is drawn if the work takes longer than a moment, and
+// erased at the end. Elsewhere it prints a plain line every line_seconds. Pass callback and `this`
+// to riffle functions; callback returns false after Ctrl-C.
 class Progress {
  public:
   Progress(std::string label, bool quiet, double line_seconds = 10);
@@ -166,14 +167,15 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Loading, converting and uploading weights say which they are; others have the label given.
+  // Loading, converting and uploading weights have labels of their own; other work has the given
+  // one.
   static bool callback(void* self, const riffle_progress* p);
   void update(double done, double total);  // for work counted here, e.g. questions of an eval
-  // Returns true if a picture would be shown now. show(): shows it under another label. total 0:
-  // not known, no bar.
+  // Returns true if the bar would be drawn now. show() draws it with another label. total 0: not
+  // known, so no bar.
   bool due() const;
   void show(std::string label, double done, double total);
-  void clear();  // before something else goes to the terminal; the next picture draws the bar again
+  void clear();  // before other output to the terminal; the next update draws the bar again
   void finish();
 
  private:
@@ -187,8 +189,8 @@ class Progress {
   bool converting_ = false;
 };
 
-// A table with aligned columns: first row is the header, first column is left-aligned, the others
-// right-aligned. Cells are one line each: control characters in them are shown as escapes.
+// A table with aligned columns. The first row is the header. The first column is left-aligned, the
+// others right-aligned. Cells are one line each: control characters in them are shown as escapes.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { add(std::move(header)); }

@@ -34,7 +34,7 @@ std::string keep_begun(const std::string& path, SavedText text, riffle_context* 
   bool ours = is_new_file(path);
   if (!ours) {
     const SessionFile file(path);
-    // A whole document is kept, also if another model counts it in fewer tokens.
+    // A whole document is never replaced, even if this model counts it in fewer tokens.
     ours = file.text().all_tokens != 0 && is_same_document(file.text(), text) &&
            file.info().count("n_tokens") <= static_cast<int64_t>(read);
   }
@@ -42,7 +42,7 @@ std::string keep_begun(const std::string& path, SavedText text, riffle_context* 
   clear_interrupted();
   text.all_tokens = read < n_tokens ? n_tokens : 0;
   save_session(context, session, path, text, quiet);
-  return text_of("%zu of %zu tokens are kept in %s; the same command goes on from there", read,
+  return text_of("%zu of %zu tokens are kept in %s; the same command continues from there", read,
                  n_tokens, path.c_str());
 }
 

@@ -8,7 +8,7 @@
 
 namespace riffle::cli {
 
-// The tokens that all questions about the document have in common.
+// Returns the tokens that the prompts of all questions about the document have in common.
 std::vector<int32_t> document_tokens(riffle_model* model, const SavedText& text,
                                      const Thinking& thinking);
 

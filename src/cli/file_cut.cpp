@@ -16,7 +16,7 @@ namespace riffle::cli {
 namespace {
 
 // Returns the path in a line of /proc/self/maps, "FROM-TO rwxp OFFSET DEVICE INODE /PATH", if the
-// address lies in it; else "".
+// address is in its range; else "".
 std::string_view path_of(std::string_view line, uintptr_t address) {
   uintptr_t from = 0, to = 0;
   const char* const end = line.data() + line.size();
@@ -50,7 +50,7 @@ void say(std::string_view text) {
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0) ::_exit(EXIT_RUN);
 }
 
-// Without the control characters that a file's name may have, which a terminal would obey.
+// Prints a path without the control characters that it may contain, which a terminal would obey.
 void say_name(std::string_view path) {
   for (size_t i = 0, begin = 0; i <= path.size(); ++i) {
     const auto at = [&](size_t k) {

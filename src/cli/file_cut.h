@@ -1,10 +1,10 @@
-// A mapped file, a model's or a session's, that another program shortens while it is in use.
+// Handling of a mapped file (a model's or a session's) that another program shortens while it is in
+// use.
 #pragma once
 
 namespace riffle::cli {
 
-// After: reading bytes that are gone ends the program with a line that names the file, and
-// EXIT_RUN.
+// After: reading bytes that are gone ends the program with EXIT_RUN and a line that names the file.
 void watch_for_cut_files();
 
 }  // namespace riffle::cli

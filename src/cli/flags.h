@@ -14,7 +14,7 @@ class Option;
 
 namespace riffle::cli {
 
-// A flag as it is declared, and later whether it was given.
+// A flag: its declaration, and after parsing whether it was given.
 class Flag {
  public:
   Flag() = default;
@@ -24,13 +24,13 @@ class Flag {
   Flag& value(const std::string& name);  // the help's name of its value: "FILE"
   Flag& help(const std::string& text);
   Flag& standard(const std::string& text);  // the help's text of the default
-  Flag& shows_default();                    // the value that the target has now
-  // The check returns what is wrong with the value; "": nothing.
+  Flag& shows_default();                    // shows the target's current value as the default
+  // The check returns the error of a value; "": none.
   Flag& check(const std::function<std::string(const std::string&)>& error_of);
   Flag& range(int32_t low, int32_t high);
   Flag& range(double low, double high);
   Flag& required();
-  // May be given several times, each with one value; all of them count.
+  // The flag may be given several times, with one value each; all values count.
   Flag& repeated();
   Flag& values(int least, int most);  // takes that many words
   Flag& needs(const Flag& other);
@@ -63,7 +63,7 @@ Flag add_number(CLI::App& app, const std::string& names, std::optional<int32_t>&
 Flag add_switch(CLI::App& app, const std::string& names, bool& target, const std::string& help);
 Flag add_switch(CLI::App& app, const std::string& names, const std::function<void(bool)>& take,
                 const std::string& help);
-// A switch that also takes words behind an equals sign; take gets the word, or "true".
+// Adds a switch that also takes words after an equals sign; `take` gets the word, or "true".
 Flag add_switch_or_word(CLI::App& app, const std::string& names,
                         const std::function<void(const std::string&)>& take,
                         const std::string& help);
@@ -75,7 +75,7 @@ bool is_on(const std::string& word);
 // Finds a flag of a command that has it.
 Flag flag_named(CLI::App& command, const std::string& name);
 
-// Throw what the parser throws: the value of the flag is wrong; the flags do not go together.
+// Throw the parser's errors: the value of the flag is wrong; the flags exclude each other.
 [[noreturn]] void refuse_value(const std::string& flag, const std::string& why);
 [[noreturn]] void refuse_both(const std::string& flag, const std::string& other);
 

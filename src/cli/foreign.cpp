@@ -31,7 +31,7 @@ std::vector<ForeignFlag> model_flags() {
        "riffle downloads nothing: -m PATH takes a .gguf file or a Hugging Face folder"},
       {{"--lora", "--lora-scaled", "--lora-base", "--control-vector", "--control-vector-scaled"},
        nullptr,
-       "riffle has no adapters: merge the adapter into the model and give that with -m PATH"},
+       "riffle has no adapters: merge the adapter into the model, then give it with -m PATH"},
       {{"-mm", "--mmproj", "--mmproj-url", "--no-mmproj", "--image", "--audio"},
        nullptr,
        "riffle runs only the text part of a model: leave the flag out"},

@@ -7,7 +7,7 @@
 namespace riffle::cli {
 namespace {
 
-// Standard input may be the prompt's.
+// Standard input may hold the prompt.
 std::string not_stdin(const std::string& value) {
   return value == "-" ? "'-' would be standard input, which holds the prompt; expected a file's "
                         "name or the text itself"
@@ -38,7 +38,7 @@ GrammarText read_grammar(const GrammarFlags& flags) {
   GrammarText out;
   if (value.empty()) return out;
   if (!gbnf) out.kind = RIFFLE_GRAMMAR_JSON_SCHEMA;
-  // llama.cpp's flags take the text itself. No file has such a name.
+  // llama.cpp's flags take the text itself. No file name looks like this.
   const size_t first = value.find_first_not_of(kSpaces);
   if (gbnf ? value.find("::=") != value.npos : first != value.npos && value[first] == '{') {
     out.name = flag;
@@ -73,7 +73,7 @@ Grammar make_grammar(riffle_model* model, const GrammarText& grammar) {
 std::shared_ptr<const riffle_grammar> GrammarCache::get(riffle_model* model,
                                                         riffle_grammar_kind kind,
                                                         const std::string& text) {
-  constexpr size_t kMost = 8;  // each may take 64 MiB and more
+  constexpr size_t kMost = 8;  // a grammar may take 64 MiB or more
   const auto known = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const Entry& e) { return e.kind == kind && e.text == text; });
   if (known != entries_.end()) {
@@ -84,7 +84,7 @@ std::shared_ptr<const riffle_grammar> GrammarCache::get(riffle_model* model,
     riffle_grammar* grammar = nullptr;
     const riffle_status status =
         riffle_grammar_create(model, kind, text.data(), text.size(), &grammar, err, sizeof err);
-    if (status == RIFFLE_OUT_OF_MEMORY) throw Exit(exit_code_of(status), err);  // for now
+    if (status == RIFFLE_OUT_OF_MEMORY) throw Exit(exit_code_of(status), err);  // may pass later
     if (status == RIFFLE_OK) entry.grammar.reset(grammar, GrammarDeleter());
     else entry.error = err, entry.code = exit_code_of(status);
     entries_.push_front(std::move(entry));

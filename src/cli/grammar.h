@@ -1,4 +1,4 @@
-// --grammar and --json-schema: what an answer may say.
+// --grammar and --json-schema: constraints on an answer.
 #pragma once
 #include <list>
 #include <memory>
@@ -21,18 +21,18 @@ using Grammar = std::unique_ptr<riffle_grammar, GrammarDeleter>;
 // The grammar that a flag asks for, before there is a model.
 struct GrammarText {
   riffle_grammar_kind kind = RIFFLE_GRAMMAR_GBNF;
-  std::string name;  // the file's, or the flag's if that holds the text itself; "": no flag
+  std::string name;  // the file's name, or the flag's if it holds the text; "": no flag
   std::string text;
 };
 // Throws Exit: EXIT_RUN if a file cannot be read.
 GrammarText read_grammar(const GrammarFlags& flags);
-// Null if no flag was given. Throws Exit: EXIT_USAGE if the text is wrong.
+// Compiles the grammar; null if no flag was given. Throws Exit: EXIT_USAGE if the text is wrong.
 Grammar make_grammar(riffle_model* model, const GrammarText& grammar);
 
-// Grammars by their texts, so that equal ones are compiled once. A few are kept.
+// Grammars by text, so that equal texts are compiled once. A few grammars are kept.
 class GrammarCache {
  public:
-  // Throws Exit if the text is refused, each time.
+  // Throws Exit if the text is refused, each time that it is asked for.
   std::shared_ptr<const riffle_grammar> get(riffle_model* model, riffle_grammar_kind kind,
                                             const std::string& text);
 
@@ -44,10 +44,11 @@ class GrammarCache {
     std::string error;
     int code = EXIT_OK;
   };
-  std::list<Entry> entries_;  // the last one used first
+  std::list<Entry> entries_;  // most recently used first
 };
 
-// The same grammar for an answer that continues a text. Throws Exit, which does not name the text.
+// Returns the same grammar for an answer that continues a text. Throws Exit, whose text does not
+// name the continued text.
 std::shared_ptr<const riffle_grammar> continued_grammar(const riffle_grammar* grammar,
                                                         const std::string& text);
 

@@ -16,7 +16,7 @@ bool shown(const std::string& group) {
   return std::find(std::begin(kShown), std::end(kShown), group) != std::end(kShown);
 }
 
-// text in lines of at most kWidth columns, from column `at` on; further lines begin at kIndent.
+// Wraps text to kWidth columns. The first line begins at column `at`, the others at `indent`.
 std::string wrapped(const std::string& text, size_t at, size_t indent) {
   std::string out;
   std::istringstream words(text);
@@ -34,7 +34,7 @@ std::string wrapped(const std::string& text, size_t at, size_t indent) {
   return out + "\n";
 }
 
-// "N" in place of the parser's INT, without the descriptions of its checks.
+// Returns "N" in place of the parser's INT, without the descriptions of its checks.
 std::string type_of(const CLI::Option& option) {
   std::string type = option.get_type_name();
   type.resize(std::min(type.find(':'), type.size()));
@@ -63,7 +63,7 @@ std::string line_of(const CLI::Option& option, bool all) {
     if (const std::string type = type_of(option); !type.empty())
       left += optional ? "[=" + type + "]" : " " + type;
     if (option.get_required()) text += "; required";
-    // The text explains a default that does not explain itself: "0: what fits".
+    // Not added if the text explains the default, as "; 0: the trained length" does.
     std::string standard = option.get_default_str();
     if (standard.size() > 60)  // a list that needs more than one line
       for (size_t at = 0; (at = standard.find(',', at)) != standard.npos; at += 2)
@@ -77,7 +77,7 @@ std::string line_of(const CLI::Option& option, bool all) {
   return left + wrapped(text, kIndent, kIndent);
 }
 
-// Keeps lines, except those that are too long.
+// Keeps the lines of a text, and wraps those that are too long.
 std::string paragraph(const std::string& text) {
   std::string out;
   std::istringstream lines(text);
@@ -96,7 +96,7 @@ std::string commands_of(const CLI::App& app) {
   return text.empty() ? "" : "\nCommands:\n" + text;
 }
 
-// Arguments without a flag: their names for the usage line, or a line for each.
+// Returns the arguments without a flag: their names for the usage line, or a line for each.
 std::string positionals_of(const CLI::App& app, bool names) {
   std::string text;
   for (const CLI::Option* o : app.get_options()) {
@@ -115,7 +115,7 @@ std::string positionals_of(const CLI::App& app, bool names) {
 
 class Help : public CLI::FormatterBase {
  public:
-  // details: follow the footer in --help-all.
+  // details: text that follows the footer in --help-all.
   explicit Help(std::string details = "") : details_(std::move(details)) {}
   std::string make_help(const CLI::App* app, std::string name,
                         CLI::AppFormatMode mode) const override;

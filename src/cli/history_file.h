@@ -9,8 +9,8 @@ namespace riffle::cli {
 std::string history_path();
 
 // The file that history may be read from and written to: path, or the target of a link, also if it
-// does not exist yet. "" where keeping history would do harm: a device, a pipe, a folder, or a file
-// that holds something else.
+// does not exist yet. "" if writing a history there would do harm: to a device, a pipe, a folder,
+// or a file that holds something else.
 std::string history_target(const std::string& path);
 
 }  // namespace riffle::cli

@@ -21,7 +21,7 @@ struct InfoOptions {
   CommonOptions common;
   bool plan = false;
   std::string shape, weights = "q8_0";  // shape "": a model file
-  std::string file;                     // a session's; "": none
+  std::string file;                     // a session's file; "": none
 };
 
 struct WeightShare {
@@ -84,7 +84,8 @@ Json info_json(const Facts& i) {
        i.text("chat_template_name").empty() ? Json(nullptr) : Json(i.text("chat_template_name"))}};
 }
 
-// The buffers of the plan's sums, in bytes: {"activations": {"RoPE tables": 33554432, ...}, ...}.
+// Returns the buffers of the plan's sums, in bytes: {"activations": {"RoPE tables": 33554432, ...},
+// ...}.
 Json buffers_json(const Facts& p) {
   Json sums = Json::object();
   for (const char* sum : {"activations", "digests", "prompt", "prefill_kv"}) {
@@ -129,7 +130,8 @@ Json plan_json(const Facts& p, riffle_status status, const std::string& error) {
           {"error", status == RIFFLE_OK ? Json(nullptr) : Json(error)}};
 }
 
-// Parameters that a token uses: all except those of the experts that it is not sent to.
+// Returns the number of parameters that a token uses: all except those of the experts to which it
+// is not routed.
 double token_params(const Facts& i) {
   return i.number("n_params") -
          i.number("expert_params") * (1 - i.number("n_experts_used") / i.number("n_experts"));
@@ -158,7 +160,7 @@ std::string in_layers(int n, const Facts& i) {
 
 // Facts about a model's tokenizer, as its vocabulary shows them.
 struct TokenizerFacts {
-  const char* kind = "none";  // its pieces mark a space as sentencepiece does, or as GPT-2's bytes
+  const char* kind = "none";  // found from the way its pieces mark a space
   int n_pieces = 0;
   std::vector<int32_t> end_ids;  // the tokens that end an answer
 };
@@ -196,7 +198,7 @@ std::string tokenizer_text(const riffle_model* model, const Facts& i) {
   return text;
 }
 
-// Returns the features of attention beyond products and softmax.
+// Lists the features that this model's attention has in addition to plain softmax attention.
 std::string attention_text(const Facts& i) {
   std::vector<std::string> parts;
   const std::string norm = i.text("qk_norm");
@@ -257,7 +259,7 @@ std::string sum_text(const Facts& p, const char* name) {
   return human_bytes(sum) + (parts.empty() ? "" : " (" + parts + ")");
 }
 
-// Returns the memory of a prompt besides its KV, and its source.
+// Returns the memory of a prompt besides its KV, and where it comes from.
 std::string prompt_text(const Facts& p) {
   const auto bytes = [&](const char* name) { return human_bytes(p.number(name)); };
   std::string text = sum_text(p, "prompt");
@@ -309,15 +311,15 @@ void print_plan(const Facts& p) {
   t.print_left();
 }
 
-// The GPU that device auto uses, or why it uses none; "" where riffle has no support for GPUs.
+// Returns the GPU that device auto uses, or why it uses none; "" if this riffle has no GPU support.
 std::string gpu_text(riffle_model* model, const Options& options) {
   Options o = options;
   o.set("device", "auto");
   return plan_of(model, o).text("device_note");  // a plan that does not fit has the note too
 }
 
-// The memory that running takes, and whether it fits: RIFFLE_OK, RIFFLE_OUT_OF_MEMORY or
-// RIFFLE_NO_SLOT, with the plan filled in. Throws Exit for other errors.
+// The memory plan, and whether it fits: RIFFLE_OK, RIFFLE_OUT_OF_MEMORY or RIFFLE_NO_SLOT. Other
+// errors are thrown as Exit.
 struct Planned {
   Facts plan;
   riffle_status status = RIFFLE_OK;
@@ -335,7 +337,7 @@ Planned plan_for(riffle_model* model, const Options& options) {
 int session_info(const InfoOptions& o) {
   const SessionFile file(o.file);
   const Facts i = file.info();
-  // Other programs' files, and those of batch --prefix-cache, have only a session.
+  // Files of other programs and of batch --prefix-cache hold only a session, without riffle's text.
   const bool has_text = file.has_text();
   const SavedText text = has_text ? file.text() : SavedText{};
   if (o.common.json) {
@@ -427,16 +429,16 @@ void add_shape_flags(CLI::App& command, InfoOptions& o) {
 
 void add_info(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<InfoOptions>();
-  CLI::App& command = add_command(
-      app, "info", "Facts of a model and, with --plan, the memory that running it takes");
+  CLI::App& command =
+      add_command(app, "info", "Show facts of a model and, with --plan, the memory that it needs");
   add_common_flags(command, o->common, CONTEXT_FLAGS | JSON_FLAG);
   for (const SettingRow* s : settings_of("selection"))
     if (std::find(std::begin(kPlanned), std::end(kPlanned), s->name) != std::end(kPlanned))
       add_selection_flag(command, *s, o->common);
-  add_text(command, "file", o->file, "file of a session: show its contents, without a model")
+  add_text(command, "file", o->file, "show the contents of this session file; needs no model")
       .value("FILE");
   add_switch(command, "--plan", o->plan,
-             "print the memory that running with these flags takes; nothing is allocated");
+             "print the memory that a run with these flags would take, without allocating it");
   if (has_shapes()) add_shape_flags(command, *o);
   when_parsed(command, [o, &chosen] { chosen = [o] { return info_main(*o); }; });
 }

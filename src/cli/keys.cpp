@@ -9,15 +9,16 @@ namespace riffle::cli {
 namespace {
 
 constexpr int kEscape = 0x1B, kBackspace = 0x08, kErase = 0x7F;
-// The bytes of one key come together, also through a slow line.
+// The bytes of one key arrive within this time, even over a slow line.
 constexpr int kSoonMs = 100;
 constexpr wchar_t kReplacement = 0xFFFD;
-// Meta and one of these edits words or looks through the history.
+// Meta with one of these letters edits words or moves through the history.
 constexpr std::string_view kMetaLetters = "bfdulcpnBFDULCPN";
 
 bool is_final(int byte) { return byte >= 0x40 && byte <= 0x7E; }
 
-// The decimal number at the beginning of the text, after `skip` semicolons; 0 if there is none.
+// Returns the decimal number at the beginning of the text or after `skip` semicolons; 0 if there is
+// none.
 int number_in(std::string_view text, int skip) {
   for (; skip > 0; --skip) {
     const size_t at = text.find(';');
@@ -60,8 +61,8 @@ int KeyReader::next(wchar_t* out, bool raw) {
   return 1;
 }
 
-// A byte that does not continue a character ends it, and counts for itself: the Enter key sends the
-// typed text, whatever a terminal of another encoding sent before.
+// A byte that does not continue a character ends it, and is read by itself: so the Enter key works
+// even after bytes in another encoding.
 void KeyReader::character(int first) {
   mbstate_t state{};
   for (int b = first;; b = byte(-1)) {
@@ -79,12 +80,12 @@ void KeyReader::character(int first) {
 }
 
 void KeyReader::escape() {
-  // A user may also type Escape and then a letter, as slowly as they like.
+  // A user may also press Escape and then a letter, with any pause between.
   int b = byte_soon();
   const bool together = b != kNothing;
   if (!together) b = byte(-1);
   bool alt = false;
-  if (b == kEscape && together) {  // rxvt and tmux put an Escape before a key that Alt is held for
+  if (b == kEscape && together) {  // rxvt and tmux send an Escape before a key if Alt is held
     alt = true;
     b = byte_soon();
   }
@@ -97,10 +98,10 @@ void KeyReader::escape() {
       kMetaLetters.find(static_cast<char>(b)) != kMetaLetters.npos)
     return emit((std::string("\033") + static_cast<char>(b)).c_str());
   if (!together || b < ' ') {
-    pushed_ = b;  // Escape by itself means nothing here
+    pushed_ = b;  // Escape by itself does nothing
     return;
   }
-  character(b);  // an unknown Meta key: it goes with its character
+  character(b);  // an unknown Meta key is dropped together with its character
   if (!queue_.empty()) queue_.pop_back();
 }
 
@@ -130,7 +131,7 @@ void KeyReader::sequence(bool alt) {
   }
 }
 
-// ESC O final, in some terminals with a number between for the keys that are held.
+// Reads ESC O final. Some terminals put a number before `final` for the keys that are held.
 void KeyReader::application_key(bool alt) {
   std::string parameters;
   for (;;) {
@@ -152,7 +153,7 @@ void KeyReader::application_key(bool alt) {
   }
 }
 
-// An answer of the terminal: up to BEL or ESC \, if it comes at once.
+// Skips a reply of the terminal: up to BEL or ESC \, if it arrives at once.
 void KeyReader::text_sequence() {
   for (;;) {
     int b = byte_soon();

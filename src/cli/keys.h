@@ -1,4 +1,4 @@
-// Keys as terminals send them, made into the few that the line editor knows.
+// Translates keys, as terminals send them, into the few that the line editor knows.
 #pragma once
 #include <deque>
 #include <functional>
@@ -7,22 +7,22 @@
 namespace riffle::cli {
 
 // Terminals send the same key in many forms: xterm, rxvt, the Linux console, tmux and PuTTY differ.
-// Keys that move become the control characters and Meta letters of Emacs. All other sequences
-// (function and paging keys, mouse events, replies of the terminal) are taken from the input whole,
-// so that none of their characters gets into the line.
+// Keys that move the cursor become the control characters and Meta letters of Emacs. All other
+// sequences (function and paging keys, mouse events, replies of the terminal) are taken from the
+// input whole, so that none of their characters gets into the line.
 class KeyReader {
  public:
   static constexpr int kNothing = -1;  // no byte came in time
   static constexpr int kEnd = -2;      // the terminal is gone
   static constexpr int kStop = -3;     // Ctrl-C
 
-  // The next byte of the terminal, or one of the above. Waits for at most `ms` milliseconds; -1: as
-  // long as it takes.
+  // Returns the next byte of the terminal, or one of the above. Waits for at most `ms`
+  // milliseconds; -1: without a limit.
   using Source = std::function<int(int ms)>;
   explicit KeyReader(Source source) : source_(std::move(source)) {}
 
   // Returns the next character, in the form of libedit's EL_GETCFN: 1, and the character; 0 at the
-  // end; -1: stopped. raw: of pasted text, in which no key is meant.
+  // end; -1: stopped. raw: the text was pasted, so it contains no keys.
   int next(wchar_t* out, bool raw = false);
   // Sequences for Delete and for the mark of pasted text; the line editor binds them.
   static constexpr char kDelete[] = "\033[3~", kPaste[] = "\033[200~";

@@ -75,7 +75,7 @@ class StopGuard {
   }, old_continue_{};
 };
 
-// Returns the common beginning of all words, in whole UTF-8 characters.
+// Returns the longest common beginning of all words, in whole UTF-8 characters.
 std::string common_beginning(const std::vector<std::string>& words) {
   size_t n = words[0].size();
   for (const std::string& word : words) {
@@ -92,7 +92,7 @@ std::string common_beginning(const std::vector<std::string>& words) {
 struct LineEditor::State {
   EditLine* el = nullptr;
   History* history = nullptr;
-  std::FILE* screen = nullptr;  // standard error unchanged: libedit shows control characters itself
+  std::FILE* screen = nullptr;  // plain stderr: libedit escapes control characters itself
   std::string history_file, prompt;
   TerminalHold hold;
   KeyReader keys{[this](int ms) { return read_byte(ms); }};
@@ -106,8 +106,8 @@ struct LineEditor::State {
   }
   static char* show_prompt(EditLine* el) { return of(el)->prompt.data(); }
 
-  // Called between keys. Stops the process if Ctrl-Z came; afterwards, and when another program has
-  // stopped and continued it, takes the terminal over again and draws the line.
+  // Called between keys. Stops the process after Ctrl-Z. When the process continues, also after
+  // another program has stopped it, sets up the terminal again and redraws the line.
   static void stop_or_redraw(EditLine* el) {
     if (g_stop.exchange(false)) {
       el_set(el, EL_PREP_TERM, 0);
@@ -121,7 +121,8 @@ struct LineEditor::State {
     el_set(el, EL_REFRESH);
   }
 
-  // A terminal's mark of pasted text came: everything up to the closing mark goes into the line.
+  // Called at a terminal's mark of pasted text: everything up to the closing mark goes into the
+  // line.
   static unsigned char paste(EditLine* el, int) {
     std::string text;
     const std::string end = kPasteEnd;
@@ -144,8 +145,8 @@ struct LineEditor::State {
     return CC_REFRESH;
   }
 
-  // The Tab key: one word is written out, several are as far as they agree; if that is not further
-  // than the line already is, they are listed.
+  // The Tab key: completes a single word, or several words as far as they agree; if that adds
+  // nothing to the line, lists them.
   static unsigned char complete(EditLine* el, int) {
     const State& state = *of(el);
     const LineInfo* info = el_line(el);
@@ -177,9 +178,9 @@ struct LineEditor::State {
 
   static int get_char(EditLine* el, wchar_t* out) { return of(el)->keys.next(out); }
 
-  // One byte from the terminal, for KeyReader. libedit's own reader tries again after a signal;
-  // this gives up on Ctrl-C, also on one that came just before it began to wait or that another
-  // thread received: hence the short waits.
+  // Reads one byte from the terminal, for KeyReader. libedit's own reader retries after a signal.
+  // This one stops on Ctrl-C. Its waits are short, since a signal may come just before a wait, or
+  // to another thread.
   int read_byte(int ms) {
     constexpr int kWait = 100;
     for (int waited = 0;; waited += kWait) {
@@ -199,27 +200,27 @@ struct LineEditor::State {
     }
   }
 
-  // Failing to keep history is no error.
+  // A history that cannot be saved is not an error.
   void save_history();
 };
 
-// Writes a temporary file in the same folder and renames it, so the file is never half written.
+// Writes a temporary file in the same folder and renames it, so the history is never half written.
 void LineEditor::State::save_history() {
-  // Again, since the file may be another by now.
+  // Checked again, since the path may name another file by now.
   const std::string target = history_file.empty() ? "" : history_target(history_file);
   if (target.empty()) return;
   std::error_code error;
   fs::create_directories(fs::path(target).parent_path(), error);
   std::string part = target + ".part-XXXXXX";
-  const int fd = ::mkostemp(part.data(), O_CLOEXEC);  // for the user alone
+  const int fd = ::mkostemp(part.data(), O_CLOEXEC);  // readable by the user only
   if (fd < 0) return;
   std::FILE* const file = ::fdopen(fd, "w");
   if (!file) ::close(fd);
   HistEvent event;
   bool whole = file && ::history(history, &event, H_SAVE_FP, file) >= 0;
-  // Owner and mode stay: with sudo the file is the user's, and has to be the user's afterwards.
-  // H_SAVE_FP sets the mode, so this comes after it. If the user may not give the file away, as to
-  // a group of others, it is for the user only.
+  // Keeps owner and mode: under sudo the file belongs to the user and must do so afterwards.
+  // H_SAVE_FP sets the mode, so this comes after it. If changing the owner or group is not
+  // permitted, the file is readable by the user only.
   struct stat before {};
   if (whole && ::stat(target.c_str(), &before) == 0) {
     const bool given = ::fchown(fd, before.st_uid, before.st_gid) == 0;
@@ -299,7 +300,7 @@ LineEditor::Got LineEditor::read(const char* prompt, std::string& line) {
     text = el_gets(state_->el, &n);
     std::fflush(state_->screen);
   }
-  state_->hold.hold();  // and the paste mode stays on
+  state_->hold.hold();  // also keeps the paste mode on
   if (!text) {
     if (!interrupted()) return Got::END;
     el_reset(state_->el);

@@ -20,7 +20,8 @@ int write_all(int fd, std::string_view text) {
     if (n > 0) text.remove_prefix(static_cast<size_t>(n));
     if (n >= 0 || errno == EINTR) continue;
     if (errno != EAGAIN) return errno;
-    pollfd room{fd, POLLOUT, 0};  // a pipe that another program has made non-blocking
+    // Another program may have made the pipe non-blocking.
+    pollfd room{fd, POLLOUT, 0};
     ::poll(&room, 1, 200);
   }
   return 0;
@@ -50,13 +51,13 @@ LineReader::Got LineReader::next(std::string& line, bool wait) {
         over_ = true;
         return Got::END;
       }
-      // Looked at before reading, and now and then while waiting: a signal just before the wait
-      // would not end it.
+      // Checked before reading, and now and then while waiting: a signal just before the wait would
+      // not end the wait.
       pollfd waiting{fd_, POLLIN, 0};
       const int ready = ::poll(&waiting, 1, wait ? 200 : 0);
       if (ready == 0 && !wait) return Got::WAIT;
       if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
-      // read, not fread: what has come is taken, however little it is.
+      // read, not fread: takes the bytes that have arrived, however few.
       const ssize_t n = ::read(fd_, buffer_.get(), kBuffer);
       if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       if (n < 0) throw Exit(EXIT_RUN, name_ + ": cannot read: " + std::strerror(errno));

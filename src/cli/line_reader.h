@@ -1,5 +1,5 @@
-// Lines of a file, a pipe or a terminal, one at a time, without waiting where the caller has other
-// things to do.
+// Reads lines of a file, a pipe or a terminal one at a time, without waiting if the caller has
+// other work.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace riffle::cli {
 
-// Closes its file; not 0, 1 and 2.
+// Closes its file, unless it is descriptor 0, 1 or 2.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
@@ -25,18 +25,18 @@ class Descriptor {
   int fd_;
 };
 
-// All of text; else errno, and a part of it may have been written.
+// Writes all of text. Returns 0, or errno; then a part of it may have been written.
 int write_all(int fd, std::string_view text);
 
 class LineReader {
  public:
   enum class Got { LINE, WAIT, END };
 
-  // name: of the file, for errors. A line longer than max_bytes is not kept. stop: asked while
-  // waiting; true ends the input, and half a line is then no line. May be NULL.
+  // name: the file's name, for errors. The text of a line longer than max_bytes is not kept. stop:
+  // called while waiting; true ends the input and drops an incomplete line. May be NULL.
   LineReader(int fd, std::string name, size_t max_bytes, bool (*stop)() = nullptr);
 
-  // WAIT, only without `wait`: nothing has come yet. Throws Exit.
+  // Returns WAIT, only if `wait` is false, if no line has arrived yet. Throws Exit.
   Got next(std::string& line, bool wait = true);
 
   // Facts about the line that next gave.

@@ -1,4 +1,5 @@
-// riffle: the command line. A client of riffle.h and nothing else of the library.
+// riffle: the command line. It uses only riffle.h and the headers next to it, nothing else of the
+// library.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -36,7 +37,7 @@ Environment:
   NO_COLOR              no colors
   RIFFLE_HISTORY        file of chat's history; empty: none
   CUDA_VISIBLE_DEVICES  the first GPU named is used
-  CUDA_HOME             where cuBLAS is looked for after the system's own paths
+  CUDA_HOME             riffle looks for cuBLAS here after the system's own paths
 riffle COMMAND --help lists the options of a command, and --help-all lists all of them.)";
 
 void complain(const char* text) {
@@ -47,7 +48,7 @@ void complain(const char* text) {
   std::fprintf(stderr, " %s\n", text);
 }
 
-// Guesses the flag that an argument without one was meant for, from those that the command takes.
+// Guesses the flag that the user left out before an argument, among those of the command.
 std::string unexpected(const CLI::App& command, const std::vector<std::string>& typed) {
   const std::vector<std::string> rest = command.remaining();
   std::string text;
@@ -58,8 +59,8 @@ std::string unexpected(const CLI::App& command, const std::vector<std::string>& 
   const std::pair<const char*, const char*> takes[] = {
       {"--input", "-i FILE gives the input"},
       {"--model", "-m PATH gives the model (riffle downloads none)"},
-      {"--output", "-o FILE the output"},
-      {"--prompt", "-p TEXT the prompt"}};
+      {"--output", "-o FILE gives the output"},
+      {"--prompt", "-p TEXT gives the prompt"}};
   const char* separator = ": ";
   for (const auto& [flag, meaning] : takes)
     if (command.get_option_no_throw(flag)) {
@@ -105,7 +106,7 @@ void add_commands(CLI::App& app, Command& chosen) {
   app.footer(kFooter);  // last: commands that are added later would inherit it
 }
 
-// command: its name, or "".
+// command: the name of the command, or "".
 int refuse_usage(const std::string& text, const std::string& command) {
   for (const std::string& line : split(text, '\n')) complain(line.c_str());
   std::fprintf(stderr, "See riffle%s --help.\n", (command.empty() ? "" : " " + command).c_str());
@@ -157,13 +158,13 @@ int main(int argc, char** argv) {
   if (!std::setlocale(LC_CTYPE, "") || std::strcmp(std::setlocale(LC_CTYPE, nullptr), "C") == 0)
     std::setlocale(LC_CTYPE, "C.UTF-8");
   watch_for_cut_files();
-  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size is an error then
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit then fails with an error
   try {
     return run(argc, argv);
   } catch (const Exit& e) {
     if (*e.what()) complain(e.what());
     return e.code();
-  } catch (const CLI::Error& e) {  // a flag's value that only the subcommand could judge
+  } catch (const CLI::Error& e) {  // for values that only the subcommand could check
     complain(e.what());
     return EXIT_USAGE;
   } catch (const std::bad_alloc&) {

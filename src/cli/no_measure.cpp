@@ -1,4 +1,4 @@
-// Stands for measuring in a build of the core alone.
+// Replaces the commands that measure in a build of the core alone.
 #include "cli/measure.h"
 
 namespace riffle::cli {

@@ -25,7 +25,7 @@ riffle_options* made(riffle_options* options) {
 std::vector<const char*> pointers_of(const std::vector<std::string>& texts) {
   std::vector<const char*> pointers;
   for (const std::string& text : texts) pointers.push_back(text.c_str());
-  pointers.push_back(nullptr);  // an empty list is not a null pointer
+  pointers.push_back(nullptr);  // so that an empty list does not give a null pointer
   return pointers;
 }
 

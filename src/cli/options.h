@@ -16,8 +16,8 @@
 
 namespace riffle::cli {
 
-// Settings of everything, as flags, lines of a batch and commands of a chat change them. Errors
-// name settings by their flags.
+// All settings, which flags, lines of a batch and commands of a chat change. Errors name settings
+// by their flags.
 class Options {
  public:
   Options();
@@ -36,7 +36,7 @@ class Options {
   void set(const std::string& name, int value) { set(name, std::to_string(value)); }
   void set(const std::string& name, uint64_t value) { set(name, std::to_string(value)); }
   void set(const std::string& name, bool value) { set(name, value ? "true" : "false"); }
-  // Tries to; false: the value is refused, and nothing is changed.
+  // Tries to set the option. Returns false if the value is refused; then nothing is changed.
   bool accepts(const std::string& name, const std::string& value);
 
   std::string text(const std::string& name) const;
@@ -60,7 +60,7 @@ class Options {
   std::unique_ptr<riffle_options, Free> handle_;
 };
 
-// A copy of a riffle_info. Facts that were never filled in count 0.
+// A copy of a riffle_info. A fact that was never filled in counts as 0.
 class Facts {
  public:
   Facts() = default;
@@ -72,10 +72,10 @@ class Facts {
   int id(std::string_view name) const { return static_cast<int>(number(name)); }
   bool on(std::string_view name) const { return number(name) != 0; }
   std::string text(std::string_view name) const;
-  // The numbers of both, added up.
+  // Adds the numbers of the other facts.
   void add(const Facts& other);
   void set(const std::string& name, double number);
-  // Names and numbers of the facts PREFIX/NAME, the largest first.
+  // Returns names and numbers of the facts PREFIX/NAME, the largest first.
   std::vector<std::pair<std::string, double>> under(const std::string& prefix) const;
 
  private:
@@ -87,7 +87,7 @@ class Facts {
   std::map<std::string, Fact, std::less<>> facts_;
 };
 
-// riffle_info of which this program is the owner.
+// Frees a riffle_info that this program owns.
 struct FreeInfo {
   void operator()(riffle_info* info) const { riffle_info_free(info); }
 };

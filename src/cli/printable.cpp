@@ -10,7 +10,7 @@ constexpr char32_t kLeftToRightOverride = 0x202D, kRightToLeftOverride = 0x202E;
 
 std::string escape(char32_t c) { return text_of("\\u%04x", static_cast<unsigned>(c)); }
 
-// Bytes of the character that this byte begins; 0: it begins none.
+// Returns the number of bytes of the character that begins with this byte; 0: none does.
 size_t length_of(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xC2 && lead <= 0xDF) return 2;
@@ -44,7 +44,7 @@ void Printable::put_byte(unsigned char byte, std::string& out) {
   if (!held_.empty()) {
     const auto lead = static_cast<unsigned char>(held_[0]);
     const bool follows = held_.size() == 1 ? may_follow(lead, byte) : (byte & 0xC0) == 0x80;
-    if (!follows) break_character(out);  // and this byte begins a new one
+    if (!follows) break_character(out);  // this byte begins a new character
   }
   if (held_.empty()) {
     length_ = length_of(byte);

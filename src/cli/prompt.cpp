@@ -19,7 +19,7 @@ namespace riffle::cli {
 namespace {
 
 enum class Input {
-  NONE,    // closed or not for reading, a terminal, /dev/null or another device, a file at its end
+  NONE,    // closed, not readable, a terminal, /dev/null or another device, a file at its end
   FILE,    // a file that no program has read from
   BEGUN,   // a file whose beginning another program has read
   STREAM,  // a pipe, a FIFO or a socket
@@ -34,13 +34,12 @@ Input standard_input() {
   if (S_ISFIFO(s.st_mode) || S_ISSOCK(s.st_mode)) return Input::STREAM;
   if (S_ISCHR(s.st_mode)) return Input::NONE;
   const off_t at = ::lseek(STDIN_FILENO, 0, SEEK_CUR);
-  if (at <= 0) return Input::FILE;  // its size tells nothing: files in /proc have none
+  if (at <= 0) return Input::FILE;  // the size is not checked: files in /proc report 0
   return at < s.st_size ? Input::BEGUN : Input::NONE;
 }
 
-// To the end of standard input. read and poll, not fread: another process that has this pipe may
-// have made it non-blocking. optional: there is a prompt, so a silent pipe may have nothing to do
-// with it.
+// Reads standard input to its end, with read and poll, since another process may have made this
+// pipe non-blocking. optional: -p gives a prompt, so a silent pipe may be unrelated to it.
 std::string read_input(bool quiet, bool optional) {
   using Clock = std::chrono::steady_clock;
   std::string text;
@@ -69,10 +68,11 @@ std::string read_input(bool quiet, bool optional) {
       said = true;
     }
     if (optional && text.empty() && silent > std::chrono::seconds(kSilence))
-      throw Exit(EXIT_RUN, text_of("stdin: a pipe that stays open and has sent nothing for %d s, "
-                                   "expected a document to put before -p, or the end of input; "
-                                   "give < /dev/null if there is no document, -f - to wait for it",
-                                   kSilence));
+      throw Exit(EXIT_RUN,
+                 text_of("stdin: found a pipe that stays open and has sent nothing for %d s, "
+                         "expected a document to put before -p, or the end of input; "
+                         "give < /dev/null if there is no document, or -f - to wait for one",
+                         kSilence));
   }
 }
 
@@ -84,7 +84,7 @@ bool file_is_input(const PromptFlags& flags) {
 
 void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
   flags.text_given =
-      add_text(app, "-p,--prompt", flags.text, "the prompt; text that is piped in goes before it")
+      add_text(app, "-p,--prompt", flags.text, "the prompt; piped text goes before it")
           .value("TEXT");
   flags.file_given = add_text(app, "-f,--file", flags.file,
                               "read the prompt from a file (-: stdin); -p TEXT then follows it")
@@ -107,7 +107,7 @@ PromptParts read_prompt_parts(const PromptFlags& flags, bool quiet) {
   } else if (parts.asked) {
     const Input input = standard_input();
     if (input == Input::FILE || input == Input::STREAM) parts.document = read_input(quiet, true);
-    // Nothing but line breaks is no document.
+    // A text of only line breaks does not count as a document.
     if (parts.document.find_first_not_of("\r\n") == std::string::npos) parts.document.clear();
   } else if (!is_terminal(STDIN_FILENO)) {
     parts.document = read_input(quiet, false);
@@ -170,7 +170,7 @@ bool is_message(const MessageFlags& flags, const CommonOptions& common, riffle_m
   if (flags.chat || !flags.system.empty() || !common.options.text("chat-template").empty())
     return true;
   if (!model_info(model).text("chat_template_name").empty()) return true;
-  // Asked for, it says why there is none.
+  // Forming a prompt fails, and the error says why there is no template.
   const riffle_message probe{"user", "x", nullptr};
   size_t n = 0;
   riffle_chat_prompt(model, &probe, 1, nullptr, nullptr, 0, &n, nullptr);
@@ -191,7 +191,7 @@ void check_length(riffle_model* model, const std::string& text, const Options& o
   size_t longest = 1;
   for (int32_t token = 0; token < info.id("vocab_size"); ++token)
     longest = std::max(longest, token_bytes(model, token).size());
-  // White space may be dropped, and no normalisation makes a text four times shorter.
+  // A tokenizer may drop white space, and no normalisation makes a text four times shorter.
   const auto bytes = static_cast<size_t>(std::count_if(
       text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) > ' '; }));
   if (const size_t least = bytes / (4 * longest); least > most)

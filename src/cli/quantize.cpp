@@ -15,12 +15,13 @@ struct QuantizeOptions {
   bool allow_requantize = false;
 };
 
-// Rounding twice adds up, so weights that are quantised already are refused unless that is meant.
+// Two roundings add up, so weights that are quantised already are refused unless the user allows
+// it.
 void require_unquantised(const std::string& path) {
   riffle_model* opened = nullptr;
   char err[1024] = "";
   if (riffle_model_load(path.c_str(), nullptr, &opened, err, sizeof err) != RIFFLE_OK)
-    return;  // riffle_quantize refuses it, with the reason
+    return;  // riffle_quantize reports the error
   const Model model(opened);
   const std::string type = model_info(opened).text("weight_type");
   if (type == "F32" || type == "F16" || type == "BF16") return;
@@ -114,8 +115,8 @@ void add_quantize(CLI::App& app, Command& chosen) {
       R"(All matrices get the type; norms and biases are F32. A type with _m is a mix: these matrices get
 Q6_K: the output matrix (the embedding, if it is the output too), and attention's v and the
 feed-forward's down matrix in layers 0, 2, 4, ... and the last.
-Rows that are no multiple of 256 values get Q5_0 in place of Q4_K, Q5_1 in place of Q5_K, and Q8_0
-in place of Q6_K. Rows that are no multiple of 32 get F16.
+Rows that are not a multiple of 256 values get Q5_0 in place of Q4_K, Q5_1 in place of Q5_K, and
+Q8_0 in place of Q6_K. Rows that are not a multiple of 32 get F16.
 Matrices that have their type already are copied. Converting quantised weights adds to their error
 and needs --allow-requantize.
 The error in the summary is the root of the squared differences over that of the squared weights.)",
@@ -140,9 +141,9 @@ The error in the summary is the root of the squared differences over that of the
       .shows_default();
   add_switch(command, "--force", o->force, "replace the file if it exists");
   add_switch(command, "--allow-requantize", o->allow_requantize,
-             "convert quantised weights, too; the errors of both types add up");
-  add_switch(command, "-q,--quiet", o->quiet, "no progress and no summary on stderr");
-  add_switch(command, "--json", o->json, "the summary as one JSON object on stdout");
+             "also convert quantised weights; the errors of both types add up");
+  add_switch(command, "-q,--quiet", o->quiet, "print no progress and no summary on stderr");
+  add_switch(command, "--json", o->json, "print the summary as one JSON object on stdout");
   when_parsed(command, [o, &chosen] { chosen = [o] { return quantize_main(*o); }; });
 }
 

@@ -18,9 +18,9 @@ struct ReadOptions {
   std::string output;
 };
 
-// The session to go on with: that of the output, if it holds the beginning of this document, as
-// after Ctrl-C. Null: there is none. A notice says why an existing one cannot be used, as with
-// another model, other settings or damaged keys and values.
+// Returns the session to continue: that of the output, if it holds the beginning of this document,
+// as after Ctrl-C; else null. A notice says why an existing one cannot be used: another model,
+// other settings, or damaged keys and values.
 Session begun_session(const ReadOptions& o, const SavedText& text, riffle_context* context,
                       const std::vector<int32_t>& tokens) {
   if (is_new_file(o.output)) return nullptr;
@@ -31,7 +31,7 @@ Session begun_session(const ReadOptions& o, const SavedText& text, riffle_contex
     if (held.size() > tokens.size() || !std::equal(held.begin(), held.end(), tokens.begin()))
       return nullptr;
     Session session = file.load(context, o.common.quiet);
-    notice(o.common.quiet, "[%s holds %zu of %zu tokens; reading goes on from there]",
+    notice(o.common.quiet, "[%s holds %zu of %zu tokens; reading continues from there]",
            o.output.c_str(), held.size(), tokens.size());
     return session;
   } catch (const Exit& e) {
@@ -46,7 +46,7 @@ int read_main(ReadOptions& o) {
   SavedText text;
   for (const std::string& file : o.files) {
     const std::string more = read_file(file);
-    if (more.empty()) throw Exit(EXIT_RUN, file + ": the file is empty");
+    if (more.empty()) throw Exit(EXIT_RUN, file + ": found an empty file, expected text");
     if (!o.message.raw) check_no_nul(file, more);
     text.document = text.document.empty() ? more : with_document(text.document, more);
   }
@@ -93,11 +93,12 @@ void add_read(CLI::App& app, Command& chosen) {
       "it. An older document in FILE is replaced when the new one is complete. A chat in FILE is\n"
       "never replaced. After Ctrl-C, FILE keeps the tokens read so far, and the same command\n"
       "continues from there.");
-  add_texts(command, "-f,--file", o->files, "the document; may be repeated: one after the other")
+  add_texts(command, "-f,--file", o->files,
+            "the document; may be repeated, to read several files as one")
       .value("FILE")
       .required()
       .repeated();
-  add_text(command, "-o,--output", o->output, "the file in which to keep the document")
+  add_text(command, "-o,--output", o->output, "file to keep the document in")
       .value("FILE")
       .required()
       .check(named_file);

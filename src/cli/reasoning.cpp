@@ -13,7 +13,7 @@ std::string_view without_left(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(kSpaces), text.size()));
 }
 
-// The length of the longest end of text that a mark may begin with.
+// Returns the length of the longest suffix of text that is a prefix of the mark.
 size_t partial_mark(std::string_view text, std::string_view mark) {
   for (size_t n = std::min(text.size(), mark.size()); n > 0; n--) {
     if (text.ends_with(mark.substr(0, n))) return n;
@@ -21,7 +21,8 @@ size_t partial_mark(std::string_view text, std::string_view mark) {
   return 0;
 }
 
-// Twice, since the space that begins a word shows nothing at the beginning of a text.
+// Decodes the token twice, since the space that begins a word is dropped at the beginning of a
+// text.
 bool is_control(riffle_model* model, int32_t token) {
   return detokenize(model, {token, token}).empty();
 }
@@ -31,13 +32,13 @@ std::vector<int32_t> mark_tokens(riffle_model* model, const std::string& mark) {
   return tokenize(model, mark, RIFFLE_TOKENIZE_SPECIAL);
 }
 
-// The id of a mark that is one token and shows no text; -1 if it is none.
+// Returns the id of a mark that is a single token without text; else -1.
 int32_t control_token(riffle_model* model, const std::string& mark) {
   const std::vector<int32_t> ids = mark_tokens(model, mark);
   return ids.size() == 1 && is_control(model, ids[0]) ? ids[0] : -1;
 }
 
-// If both marks end in the same control token, it is the one after a header.
+// If both marks end in the same control token, that token ends a header.
 void find_headers(riffle_model* model, ReasoningMarks* marks) {
   const std::vector<int32_t> begin = mark_tokens(model, marks->begin),
                              end = mark_tokens(model, marks->end);
@@ -77,7 +78,7 @@ ReasoningSplit::ReasoningSplit(ReasoningMarks marks, bool in_reasoning)
 
 ReasoningSplit::Parts ReasoningSplit::put(int32_t token, std::string_view text) {
   Parts parts;
-  // Text that comes with a control token was held back until then and comes before it.
+  // Text passed along with a control token was held back, and precedes the token.
   held_ += text;
   if (token >= 0 && take_header(token, &parts)) return parts;
   if (token >= 0 && token == marks_.begin_token && state_ == State::BEFORE &&
@@ -93,11 +94,11 @@ ReasoningSplit::Parts ReasoningSplit::put(int32_t token, std::string_view text) 
   return parts;
 }
 
-// Returns true if the token is a part of a header; goes on to the next state.
+// Returns true if the token is a part of a header, and moves to the next state.
 bool ReasoningSplit::take_header(int32_t token, Parts* parts) {
   const auto& opening = marks_.header_tokens;
   const std::string& recipient = marks_.reasoning_recipient;
-  const bool begun = state_ == State::BEFORE && !recipient.empty();  // the prompt began it
+  const bool begun = state_ == State::BEFORE && !recipient.empty();  // the prompt began the header
   if (token == marks_.message_token && (state_ == State::HEADER || begun)) {
     const bool answers =
         recipient.empty() ? held_.starts_with(marks_.answer_channel) : !held_.ends_with(recipient);
@@ -130,7 +131,7 @@ bool ReasoningSplit::may_be_recipient(std::string_view text) const {
          text.find_first_of(kSpaces, sign.size()) == text.npos;
 }
 
-// over: no more text follows in this state.
+// Moves text to the parts, as far as it is certain. over: no more text follows in this state.
 void ReasoningSplit::advance(Parts* parts, bool over) {
   if (state_ == State::BEFORE) {
     const std::string_view text = without_left(held_);
@@ -148,7 +149,7 @@ void ReasoningSplit::advance(Parts* parts, bool over) {
     if (!said_) {
       const std::string_view text = without_left(held_);
       held_.erase(0, held_.size() - text.size());
-      // Some models write the mark again that the prompt has written.
+      // Some models repeat the mark with which the prompt ended.
       if (held_.starts_with(marks_.begin)) held_.erase(0, marks_.begin.size());
       if (!over && !held_.empty() && marks_.begin.starts_with(held_)) return;
     }
@@ -157,7 +158,7 @@ void ReasoningSplit::advance(Parts* parts, bool over) {
                            : over            ? held_.size()
                                              : held_.size() - partial_mark(held_, marks_.end);
     std::string_view text = std::string_view(held_).substr(0, certain);
-    // White space may turn out to be the last of it.
+    // White space is held back, since the reasoning may end with it.
     text = text.substr(0, text.find_last_not_of(kSpaces) + 1);  // npos + 1 is 0
     if (!said_) text = without_left(text);
     said_ = said_ || !text.empty();
@@ -239,17 +240,17 @@ void say_unread_thinking(const riffle_model* model, const CommonOptions& options
   const Facts info = model_info(model);
   if (effort && !info.on("chat_effort")) {
     notice(options.quiet,
-           "[the reasoning effort %s has no effect: the chat template does not ask for "
+           "[the reasoning effort %s has no effect: the chat template does not use "
            "reasoning_effort]",
            effort);
   }
-  // --think=high asks for both, and a template needs one of them.
+  // --think=high sets both; a template that uses either one is enough.
   if (enabled == "default" || info.on("chat_thinking") || effort) return;
-  notice(options.quiet, "[%s has no effect: the chat template does not ask for enable_thinking%s]",
+  notice(options.quiet, "[%s has no effect: the chat template does not use enable_thinking%s]",
          enabled == "on" ? "--think" : "--no-think",
          !info.on("chat_effort") ? ""
-         : enabled == "on"       ? "; it asks for reasoning_effort: --think=low, medium or high"
-                                 : "; it asks for reasoning_effort: --think=low reasons least");
+         : enabled == "on"       ? "; it uses reasoning_effort: --think=low, medium or high"
+                                 : "; it uses reasoning_effort: --think=low reasons least");
 }
 
 }  // namespace riffle::cli

@@ -32,7 +32,7 @@ struct RunOptions {
 
 using Clock = std::chrono::steady_clock;
 
-// False if Ctrl-C stopped it; the answer is then empty.
+// Reads the prompt. Returns false if Ctrl-C stopped it; the answer is then empty.
 bool read_prompt(const RunOptions& o, riffle_context* context, riffle_session* session,
                  const std::vector<int32_t>& tokens) {
   Progress progress("reading " + std::to_string(tokens.size()) + " tokens", o.common.quiet);
@@ -47,8 +47,8 @@ bool begins_with(const std::vector<int32_t>& tokens, const std::vector<int32_t>&
   return first.size() <= tokens.size() && std::equal(first.begin(), first.end(), tokens.begin());
 }
 
-// Reads a document into the session and keeps it in the file of --session. Returns what a notice
-// says after Ctrl-C, else "". save_id: of the file that is gone on with, 0 for a new one.
+// Reads a document into the session and keeps it in the file of --session. Returns the text of a
+// notice after Ctrl-C, else "". save_id: id of the save that is continued, 0 for a new file.
 std::string read_kept_document(const RunOptions& o, SavedText text, riffle_context* context,
                                riffle_session* session, const std::vector<int32_t>& tokens,
                                uint64_t save_id) {
@@ -60,16 +60,17 @@ std::string read_kept_document(const RunOptions& o, SavedText text, riffle_conte
     if (save_session(context, session, o.session, text, o.common.quiet, &save_id))
       notice(o.common.quiet, "[%s holds the whole document now: %zu tokens]", path, tokens.size());
     else
-      notice(o.common.quiet, "[the document is not kept in %s: others have written to it]", path);
+      notice(o.common.quiet, "[the document is not kept in %s: another program has written to it]",
+             path);
   } catch (const Exit& e) {
     if (e.code() == EXIT_INTERRUPTED) throw;
-    // The answer needs no file.
+    // The answer does not need the file.
     notice(o.common.quiet, "[the document is not kept: %s]", e.what());
   }
   return "";
 }
 
-// The options of the answer.
+// Returns the options of the answer.
 Options answer_options(const RunOptions& o, bool message) {
   Options answer = o.common.options;
   answer.set("seed", o.common.seed ? *o.common.seed : draw_seed());
@@ -87,8 +88,8 @@ bool begins_with(const std::string& document, std::string text) {
   return next == '\n' || next == '\r';
 }
 
-// The document of a session's file, and the question about it. A user who gives the document again,
-// with -f or through a pipe, means the kept one.
+// Returns the document of a session's file and the question about it. If the user gives the
+// document again, with -f or through a pipe, it is not added a second time.
 std::string prompt_of_session(const RunOptions& o, const std::string& kept, const PromptParts& p) {
   const char* const source = p.source.c_str();
   if (begins_with(kept, p.document)) {
@@ -113,13 +114,13 @@ Json timings_json(const Times& times, const StreamedAnswer& answer) {
           {"total_seconds", seconds(times.end)}};
 }
 
-// The question, in parts: read before the model is loaded, and formed with it.
+// The question: its parts are read before the model is loaded, and joined with it.
 struct Question {
   PromptParts parts;
   std::optional<SessionFile> file;  // file of --session, if it exists already
-  bool makes_file = false;          // a document and a question make one that does not exist yet
+  bool makes_file = false;          // the document is kept in a new file
   std::string prompt, system;
-  bool message = false;  // formed by a chat template
+  bool message = false;  // true: formed by a chat template
 };
 
 void read_question(const RunOptions& o, Question& q) {
@@ -137,7 +138,7 @@ void complete(Question& q, const RunOptions& o, riffle_model* model) {
     if (kept.chat)
       throw Exit(EXIT_RUN, o.session +
                                ": found a chat, expected a document of riffle read "
-                               "(riffle chat --session goes on with it)");
+                               "(riffle chat --session continues it)");
     q.prompt = prompt_of_session(o, kept.document, q.parts);
     q.message = kept.message;
     q.system = kept.system;
@@ -151,8 +152,8 @@ void complete(Question& q, const RunOptions& o, riffle_model* model) {
   if (!q.file) say_piped_document(o.prompt, q.parts, o.common.quiet);
 }
 
-// Reads the document of --session where the file does not hold the whole of it. Returns what a
-// notice says after Ctrl-C, else "".
+// Reads the document of --session as far as the file lacks it. Returns the text of a notice after
+// Ctrl-C, else "".
 std::string read_document(const RunOptions& o, const Question& q, riffle_model* model,
                           riffle_context* context, riffle_session* session,
                           const std::vector<int32_t>& tokens) {
@@ -162,7 +163,8 @@ std::string read_document(const RunOptions& o, const Question& q, riffle_model* 
              : SavedText{.message = q.message, .document = q.parts.document, .system = q.system};
   const std::vector<int32_t> of_document = document_tokens(model, text, o.common.thinking);
   const std::vector<int32_t> held = q.file ? q.file->tokens() : std::vector<int32_t>();
-  // With another chat template than the file's the tokens differ: they are read for this answer.
+  // With another chat template than the file's, the tokens differ: they are read for this answer
+  // only.
   const bool kept =
       !of_document.empty() && begins_with(of_document, held) && begins_with(tokens, of_document);
   if (q.file)
@@ -176,7 +178,7 @@ std::string read_document(const RunOptions& o, const Question& q, riffle_model* 
   return read_kept_document(o, text, context, session, of_document, q.file ? q.file->save_id() : 0);
 }
 
-// An answer and what is said of it.
+// An answer, and the facts that are printed about it.
 struct Outcome {
   const StreamedAnswer& answer;
   const riffle_result& result;
@@ -218,13 +220,15 @@ void say_answer(const RunOptions& o, const Facts& stats, const Outcome& out) {
   say_unfinished_reasoning(out.answer, out.result, o.common.quiet);
 }
 
-// stopped: in the document of --session, and what is kept of it; "": in the prompt.
+// stopped: text about the document of --session and its kept tokens; "" if the prompt was being
+// read.
 void say_stopped(const RunOptions& o, const PromptParts& parts, std::string stopped) {
   if (stopped.empty()) {
     stopped = "the prompt was being read";
     if (o.session.empty() && parts.asked && !parts.document.empty())
       stopped +=
-          "; with --session FILE the same command keeps what it has read, and goes on from there";
+          "; with --session FILE the same command keeps the tokens it has read, and continues from "
+          "there";
   }
   notice(o.common.quiet, "[stopped: %s]", stopped.c_str());
 }
@@ -233,7 +237,7 @@ int run_main(RunOptions& o) {
   Times times{};
   times.start = Clock::now();
   const bool quiet = o.common.quiet;
-  const TerminalHold dimmed;  // a signal that ends riffle ends dimmed text too
+  const TerminalHold dimmed;  // a signal that ends riffle also turns dimmed text off
   Question q;
   read_question(o, q);
   const GrammarText grammar_text = read_grammar(o.grammar);
@@ -247,7 +251,8 @@ int run_main(RunOptions& o) {
   };
   ChatPrompt formed;
   if (!q.file) formed = form();
-  // The plan names the selector of AUTO. Errors of the options show when the context is created.
+  // The plan names the selector that auto chose. Errors in the options are reported when the
+  // context is created.
   const Facts plan = o.common.json ? plan_of(model.get(), o.common.options) : Facts();
   say_unread_settings(o.common);
   say_unread_thinking(model.get(), o.common);
@@ -255,7 +260,8 @@ int run_main(RunOptions& o) {
   InterruptGuard guard(context.get());
   Session session = q.file ? q.file->load(context.get(), quiet) : create_session(context.get());
   std::string said = say_notice(context.get(), quiet);
-  // A file of another model has been refused by now, as one whose prompt this model cannot form.
+  // Formed after loading the file, which refuses one of another model: this model may be unable to
+  // form that prompt.
   if (q.file) {
     formed = form();
     const std::vector<int32_t> held = q.file->tokens();
@@ -279,7 +285,7 @@ int run_main(RunOptions& o) {
   answer.finish();
   times.end = Clock::now();
   if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
-  // Also in a pipe, as ollama run and llama-cli: files and loops get whole lines.
+  // Also in a pipe, like ollama run and llama-cli, so that files and loops get whole lines.
   if (read && !o.common.json && !answer.text.ends_with('\n')) write_out("\n");
   said = say_notice(context.get(), quiet, said);
   const Outcome out{answer, result, g, times, tokens.size(), plan, said};
@@ -315,9 +321,9 @@ leaves a pipe open. -f - waits for as long as it takes.)");
                      .value("FILE")
                      .check(named_file);
   for (const char* flag : {"--raw", "--chat", "--system"})
-    session.excludes(flag_named(command, flag));  // as when it was read
+    session.excludes(flag_named(command, flag));  // the document keeps the flags it was read with
   add_stop_flag(command, o->stop);
-  add_switch(command, "--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token")
+  add_switch(command, "--ignore-eos", o->ignore_eos, "continue past the end-of-sequence token")
       .group(kSamplingGroup);
   add_grammar_flags(command, o->grammar);
   add_common_flags(command, o->common,

@@ -1,4 +1,4 @@
-// Data of riffle's command line in a session's file.
+// Data that riffle's command line keeps in a session's file.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,9 +9,9 @@
 namespace riffle::cli {
 
 struct SavedText {
-  bool chat = false;          // else a document
-  bool message = false;       // a document: the question about it is to be a user's message
-  std::string document = {};  // the document; a chat's: loaded, waiting for its question
+  bool chat = false;          // a chat; false: a document
+  bool message = false;       // document: the question about it becomes a user's message
+  std::string document = {};  // the document; chat: the one that waits for its question
   std::string system = {};    // system message of a document
   // Number of tokens of a document, if the session holds only its beginning. 0: it holds all.
   size_t all_tokens = 0;
@@ -19,7 +19,7 @@ struct SavedText {
 };
 
 std::string packed(const SavedText& text);
-// data is hostile. Throws Exit, which names path.
+// Parses data, which is untrusted. Throws Exit, which names path.
 SavedText unpacked(const std::string& path, std::string_view data);
 
 }  // namespace riffle::cli

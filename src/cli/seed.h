@@ -1,4 +1,4 @@
-// Seeds of the sampler: drawn where none is given, and one for each line of a batch.
+// Seeds of the sampler: random ones, and one for each line of a batch.
 #pragma once
 #include <cstdint>
 
@@ -9,12 +9,12 @@ namespace riffle::cli {
 // that such a reader has rounded would give another text.
 constexpr int kSeedBits = 53;
 
-// A random seed from the system.
+// Returns a random seed from the system.
 uint64_t draw_seed();
 
-// Seed number n of those that follow from `seed`: output n (from 1) of SplitMix64 with the state
-// `seed` (Steele et al., 2014), its upper 53 bits. It depends on nothing else, so a line's seed is
-// the same in any run, shard and order.
+// Returns seed number n derived from `seed`: the upper 53 bits of output n (from 1) of SplitMix64
+// (Steele et al., 2014) with the initial state `seed`. It depends on nothing else, so a line's seed
+// is the same in any run, shard and order.
 uint64_t derived_seed(uint64_t seed, uint64_t n);
 
 }  // namespace riffle::cli

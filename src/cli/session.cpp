@@ -9,14 +9,14 @@
 namespace riffle::cli {
 namespace {
 
-// "a folder" or "a GGUF file" if the path is one, else "".
+// Returns "a folder" or "a GGUF file" if the path is one, else "".
 std::string found_model(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return "a folder";
   return beginning_of(path, 4) == "GGUF" ? "a GGUF file" : "";
 }
 
-// Returns whether riffle_session_load has refused the file for its model.
+// Returns whether riffle_session_load refused the file because it is of another model.
 bool is_of_other_model(const std::string& error) {
   return error.find(": model: found ") != error.npos ||
          error.find(": weights: found ") != error.npos ||
@@ -77,8 +77,8 @@ std::vector<int32_t> SessionFile::tokens() const {
 
 void say_read_again(const std::string& path, const std::vector<int32_t>& held, size_t expected,
                     const riffle_session* session, const std::vector<int32_t>& prompt, bool quiet) {
-  // The first letters of a question may join a document's last ones, and the question replaces the
-  // text that a chat template puts after a document.
+  // The first letters of a question may form a token with the last ones of a document, and the
+  // question replaces the text that a chat template puts after a document.
   constexpr size_t kFew = 32;
   const size_t most = std::min(held.size(), prompt.size());
   const size_t same =
@@ -86,8 +86,8 @@ void say_read_again(const std::string& path, const std::vector<int32_t>& held, s
   const size_t kept = riffle_session_reach(session, same);
   if (kept + kFew >= std::min(expected, held.size())) return;
   notice(quiet,
-         "[%s: %zu of its %zu tokens are read again: the prompt differs after %zu tokens; another "
-         "chat template, system message or date does that]",
+         "[%s: %zu of its %zu tokens are read again: the prompt differs after %zu tokens, as with "
+         "another chat template, system message or date]",
          path.c_str(), held.size() - kept, held.size(), same);
 }
 
@@ -132,7 +132,7 @@ void check_document_target(const std::string& path) {
     const SessionFile file(path);
     if (file.has_text() && !file.text().chat) return;
   } catch (const Exit&) {
-    // not_replaced names the file's problem.
+    // not_replaced reports the problem of the file.
   }
   throw not_replaced(EXIT_USAGE, path, "a new file or a document of riffle read");
 }
@@ -150,7 +150,7 @@ Exit not_replaced(int code, const std::string& path, const std::string& expected
   } catch (const Exit& e) {
     found = e.what();
   }
-  return Exit(code, found + "; remove the file, or take another name");
+  return Exit(code, found + "; remove the file, or use another name");
 }
 
 bool save_session(riffle_context* context, riffle_session* session, const std::string& path,

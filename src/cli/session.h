@@ -11,7 +11,7 @@
 namespace riffle::cli {
 
 // A session's file, open for reading. Throws Exit. text() also throws if the file has no text of
-// riffle's, as files of other programs and of batch --prefix-cache do.
+// riffle's command line, which files of other programs and of batch --prefix-cache lack.
 class SessionFile {
  public:
   explicit SessionFile(const std::string& path);
@@ -34,30 +34,31 @@ class SessionFile {
   mutable std::optional<SavedText> text_;
 };
 
-// Before a prompt is read into a session that was loaded: says how many of the `held` tokens of its
-// file are read again, and where the prompt differs. Says nothing if the prompt has the first
-// `expected` of them, or all except the few that a question after them may change.
+// Called before a prompt is read into a loaded session. A notice says how many of the `held` tokens
+// of its file are read again, and where the prompt differs. There is none if the prompt has the
+// first `expected` of them, or all except the few that a following question may change.
 void say_read_again(const std::string& path, const std::vector<int32_t>& held, size_t expected,
                     const riffle_session* session, const std::vector<int32_t>& prompt, bool quiet);
 
-// Before work whose result save_session will keep at path: throws Exit if it could not.
+// Called before work whose result will be saved at path: throws Exit if save_session would fail.
 void check_session_target(const std::string& path);
 // The same for a document of riffle read: it replaces only such documents.
 void check_document_target(const std::string& path);
 
-// Tells whether save_session would make a new file at path, or fill an empty one.
+// Tells whether save_session would make a new file at path or fill an empty one.
 bool is_new_file(const std::string& path);
-// The refusal to replace the session at path.
+// Returns the error that refuses to replace the session at path.
 Exit not_replaced(int code, const std::string& path, const std::string& expected);
 
-// Seconds since 1970 as a date in the local time zone. "an unknown date" for years beyond all
-// calendars, which a file may name.
+// Returns seconds since 1970 as a date in the local time zone, or "an unknown date" if it is out of
+// range, as it may be in a file.
 std::string date_text(int64_t seconds);
 
-// A check of CLI11: refuses an empty name, such as that of an unset variable of the shell.
+// A check for flags: refuses an empty name, such as an unset variable of the shell gives.
 std::string named_file(const std::string& name);
 
-// save_id: as riffle_session_save takes it. False: others have saved to path. Throws Exit.
+// Saves a session. save_id: as in riffle_session_save. Returns false if another session was saved
+// to path. Throws Exit.
 bool save_session(riffle_context* context, riffle_session* session, const std::string& path,
                   const SavedText& text, bool quiet, uint64_t* save_id = nullptr);
 

@@ -11,7 +11,7 @@
 namespace riffle::cli {
 namespace {
 
-// Longer lists of words follow the text of the help, not in the column of the flags.
+// Longer lists of words go after the help text, not into the column of the flags.
 constexpr size_t kShortWords = 12;
 
 std::vector<std::string> words_of(const Facts& facts, const char* name) {
@@ -46,7 +46,7 @@ bool contains(const std::vector<std::string>& words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// The column of a flag's value in the help.
+// Returns the name of a flag's value in the help.
 std::string value_name(const SettingRow& s, bool listed) {
   if (!s.words.empty()) return listed ? "NAME" : joined(s.words, "|");
   return s.type == "number" ? "X" : s.type == "size" ? "SIZE" : "N";
@@ -126,7 +126,7 @@ bool read_by(const SettingRow& s, const Options& o) {
 
 Flag add_setting_flag(CLI::App& app, const SettingRow& s, Options& options) {
   if (s.type == "switch" && s.words.empty()) {
-    // --no-pin switches pin off.
+    // --no-pin turns pin off.
     const bool on = !s.flag.starts_with("--no-");
     return add_switch(
                app, s.flag, [&s, &options, on](bool given) { options.set(s.name, given == on); },

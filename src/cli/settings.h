@@ -1,4 +1,4 @@
-// The library's table of settings (riffle_setting_at) as users of the command line meet it: flags,
+// The library's table of settings (riffle_setting_at) as users of the command line see it: flags,
 // the specs of `riffle eval`, JSON, and the names in errors.
 #pragma once
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace riffle::cli {
 
-// One row. Texts that do not apply are "".
+// A row of the table. Texts that do not apply are "".
 struct SettingRow {
   std::string name;  // name of the option: "epsilon", "gpu-mem"
   std::string
@@ -34,22 +34,23 @@ const SettingRow& setting(std::string_view name);
 const SettingRow* spec_setting(std::string name);
 
 std::string flag_of(const SettingRow& setting);  // "--epsilon", "-c"
-// A riffle_setting_name_fn: the flag that sets it.
+// A riffle_setting_name_fn: returns the flag of a setting.
 const char* flag_of_name(const char* name);
 
-bool is_number(const SettingRow& setting);  // not one of some words
-// {"name": value, ...} of the settings that have a JSON name.
+bool is_number(const SettingRow& setting);  // true if it takes any number of a range
+// Returns {"name": value, ...} for the settings that have a JSON name.
 Json settings_json(std::string_view kind, const Options& options);
 Json setting_json(const SettingRow& setting, const Options& options);
 
 bool known_to(const SettingRow& setting, std::string_view selector);
-// Returns whether a step under this selection looks at it: twilight leaves out some with some
-// bases.
+// Returns whether a step with this selection reads the setting: with some bases, twilight does not
+// read all of its settings.
 bool read_by(const SettingRow& setting, const Options& selection);
 
 // Adds the flag of a setting, with the default that the options have now.
 Flag add_setting_flag(CLI::App& app, const SettingRow& setting, Options& options);
-// Adds flags of all settings of the kind; those that are only for comparison, if it is asked for.
+// Adds flags for all settings of the kind; settings only for comparison are included if
+// `comparison` is true.
 std::vector<Flag> add_setting_flags(CLI::App& app, std::string_view kind, Options& options,
                                     bool comparison);
 

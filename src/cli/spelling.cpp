@@ -12,11 +12,11 @@
 namespace riffle::cli {
 namespace {
 
-// The nearest of the words; "" if none is near.
+// Finds the nearest of the words added.
 class Nearest {
  public:
   explicit Nearest(std::string typed) : typed_(std::move(typed)) {}
-  // meant: what to show in place of the word.
+  // meant: text to show in place of the word.
   void add(const std::string& word, const std::string& meant) {
     words_.push_back(word);
     meant_.push_back(meant);
@@ -64,7 +64,7 @@ bool is_switch(std::string_view value) {
   return false;
 }
 
-// Words that may be there too, such as the levels of --think.
+// Returns the other words that may follow it, such as the levels of --think.
 std::vector<std::string> words_of(const CLI::Option& option) {
   const std::string words = option.get_type_name();
   return words.empty() ? std::vector<std::string>() : split(words, '|');
@@ -76,7 +76,7 @@ const ForeignFlag* foreign(const std::string& flag) {
   return nullptr;
 }
 
-// Returns the field of a batch line that stands for a flag; "": there is none.
+// Returns a hint at the field of a batch line that replaces a flag; "": there is none.
 std::string field_of_line(const CLI::App& command, const std::string& flag) {
   static const std::map<std::string, std::string> fields = {
       {"--json-schema", "response_format"},
@@ -89,7 +89,7 @@ std::string field_of_line(const CLI::App& command, const std::string& flag) {
   return it == fields.end() ? "" : "; a line's body has " + it->second;
 }
 
-// typed: the flag as it was typed; flag: as riffle spells it.
+// Refuses a flag. typed: the flag as it was typed; flag: riffle's spelling.
 [[noreturn]] void refuse_flag(const CLI::App& app, const CLI::App& command,
                               const std::string& typed, const std::string& flag) {
   const std::string unknown = "unknown flag " + typed;
@@ -125,13 +125,13 @@ std::string field_of_line(const CLI::App& command, const std::string& flag) {
                              (meant.empty() ? "" : "; did you mean " + meant + "?"));
 }
 
-// A command's words, one after the other.
+// Reads the words of a command line, one after the other.
 class Words {
  public:
   Words(const CLI::App& app, const CLI::App& command) : app_(app), command_(command) {}
 
-  // The flags in one word: "--name", "--name=value", "-n", "-nVALUE", "-n=VALUE", "-qn". Replaces
-  // the word by riffle's spelling. Returns whether the next word is its value.
+  // Reads the flags in one word: "--name", "--name=value", "-n", "-nVALUE", "-n=VALUE", "-qn".
+  // Replaces the word by riffle's spelling. Returns whether the next word is the flag's value.
   bool read_flag(std::string& word) {
     const size_t equals = word.find('=');
     const std::string typed = word.substr(0, equals);
@@ -155,7 +155,7 @@ class Words {
           throw Exit(EXIT_USAGE, typed + ": '" + found + "': expected " +
                                      (words.empty() ? "" : joined(words) + ", ") + "true or false");
       }
-      // The parser would take the equals sign after a short flag as a part of the value.
+      // The parser would read the equals sign after a short flag as a part of the value.
       if (name.size() == 2 && !value.empty()) value.erase(0, 1);
       if (name.size() == 2 && value.empty() && equals != word.npos)
         throw Exit(EXIT_USAGE, "found " + word + " without a value, expected a value after it");
@@ -163,14 +163,15 @@ class Words {
       return takes_value(*o) && equals == word.npos;
     }
     if (word.starts_with("--")) refuse_flag(app_, command_, typed, name);
-    // A long flag with one dash; the parser would take the first letter as a flag.
+    // A long flag with one dash: the parser would read its first letter as a flag.
     if (name.size() > 2 && option_of(command_, "-" + name))
       throw Exit(EXIT_USAGE, "unknown flag " + name + "; did you mean -" + name + "?");
     return read_letters(word);
   }
 
-  // True if the next word is a level of this flag. The parser takes a level only after an equals
-  // sign: "--think high". riffle's commands with such flags take no words of their own.
+  // Returns true if the next word is a level of this flag, as in "--think high". The parser itself
+  // takes a level only after an equals sign. Commands with such flags take no words of their own,
+  // so the word can be nothing else.
   bool takes_word(const std::string& flag, const std::string& next) const {
     const CLI::Option* const o = option_of(command_, flag);
     if (!o || takes_value(*o)) return false;
@@ -180,7 +181,7 @@ class Words {
   }
 
  private:
-  // "-nVALUE", "-qn".
+  // Reads the letters of a word such as "-nVALUE" or "-qn".
   bool read_letters(const std::string& word) {
     for (size_t i = 1; i < word.size(); ++i) {
       const std::string name = std::string("-") + word[i];
@@ -229,7 +230,8 @@ std::vector<std::string> spelled(std::vector<std::string> args, const CLI::App& 
   const CLI::App* command = command_named(app, args[0]);
   if (!command) refuse_command(app, args[0]);
   Words words(app, *command);
-  // A command line of another program may have many flags that riffle lacks: all are named at once.
+  // A command line for another program may have many flags that riffle lacks: all are reported at
+  // once.
   std::vector<std::string> wrong;
   for (size_t i = 1; i < args.size() && args[i] != "--"; ++i) {
     const std::string& word = args[i];
@@ -248,7 +250,7 @@ std::vector<std::string> spelled(std::vector<std::string> args, const CLI::App& 
         wrong.emplace_back(e.what());
       continue;
     }
-    if (++i == args.size())  // else the value, which may look like a flag
+    if (++i == args.size())  // else the next word is the value, even if it looks like a flag
       wrong.push_back("found " + typed + " without a value, expected a value after it");
   }
   if (!wrong.empty()) throw Exit(EXIT_USAGE, joined(wrong, "\n"));

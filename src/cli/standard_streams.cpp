@@ -13,7 +13,7 @@
 namespace riffle::cli {
 namespace {
 
-// False, with errno: not all of it could be written.
+// Returns false, with errno, if not all of it could be written.
 bool write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
@@ -29,7 +29,8 @@ bool write_all(int fd, std::string_view text) {
 bool hold_closed_streams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;
-    // The lowest descriptor that is free is this one. It is kept over exec, as a stream is.
+    // open() returns the lowest free descriptor, which is fd. It stays open over exec, like a
+    // standard stream.
     if (::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) == fd) continue;
     // A container or chroot may have no /dev. A descriptor of O_PATH can be neither read nor
     // written.

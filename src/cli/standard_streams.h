@@ -1,4 +1,4 @@
-// Standard input, output and error as the process finds them, and the output to terminals.
+// The standard streams that the process inherits, and output to terminals.
 #pragma once
 #include <sys/types.h>
 
@@ -9,14 +9,14 @@
 
 namespace riffle::cli {
 
-// Gives each of the descriptors 0, 1 and 2 that the caller closed a place holder, so that no file
-// gets it: notices would land in that file. Reading or writing the place holder is an error, as it
-// is with a closed stream. False, with errno: no descriptor is left for one.
+// Opens a placeholder for each of the descriptors 0, 1 and 2 that the caller closed, so that no
+// file gets that descriptor: notices would go to the file. Reading or writing the placeholder is an
+// error, as it is with a closed stream. Returns false, with errno, if that fails.
 bool hold_closed_streams();
 
 // While an object of this class lives, all text written to stdout or stderr passes through
-// Printable if that stream is a terminal. riffle's own sequences go around it with put_controls.
-// Pipes and files get their bytes unchanged. One at a time.
+// Printable if that stream is a terminal. riffle's own sequences bypass it with put_controls. Pipes
+// and files get their bytes unchanged. Only one object may live at a time.
 class TerminalStreams {
  public:
   TerminalStreams();
@@ -28,7 +28,7 @@ class TerminalStreams {
   struct Stream {
     int fd = -1;
     Printable text;
-    std::FILE* file = nullptr;   // null: no terminal, so nothing is changed
+    std::FILE* file = nullptr;   // null: not a terminal, so nothing is changed
     std::FILE* plain = nullptr;  // the stream that file replaced
   };
   static ssize_t write(void* stream, const char* data, size_t n);
@@ -38,8 +38,8 @@ class TerminalStreams {
   Stream out_, err_;
 };
 
-// Colours and movements of the cursor: to standard error unchanged. Nothing untrusted may be in
-// them.
+// Writes colours and movements of the cursor to standard error unchanged. They must contain nothing
+// untrusted.
 void put_controls(std::string_view controls);
 
 }  // namespace riffle::cli

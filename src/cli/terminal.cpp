@@ -21,7 +21,7 @@ namespace riffle::cli {
 
 namespace {
 
-// A signal handler can reach nothing but globals; these belong to the one InterruptGuard alive.
+// A signal handler can only reach globals; these belong to the one living InterruptGuard.
 std::atomic<riffle_context*> g_context{nullptr};
 std::atomic<int> g_count{0};
 std::atomic<bool> g_terminated{false}, g_patient{false};
@@ -107,7 +107,7 @@ Progress::Progress(std::string label, bool quiet, double line_seconds)
 bool Progress::callback(void* self, const riffle_progress* p) {
   auto& progress = *static_cast<Progress*>(self);
   if (p->phase == RIFFLE_PHASE_QUANTIZE && !progress.converting_) {
-    // A phase of its own, with its own clock.
+    // Converting is a phase of its own, with its own clock.
     progress.label_ = "converting weights";
     progress.start_ = progress.last_ = Clock::now();
     progress.converting_ = true;
@@ -126,7 +126,7 @@ bool Progress::due() const {
   switch (mode_) {
     case Mode::SILENT: return false;
     case Mode::LINES: return seconds(now - last_) >= line_seconds_;
-    // Short work needs no bar, and nobody sees more than ten pictures a second.
+    // Short work needs no bar, and more than ten updates a second are not visible.
     default: return seconds(now - start_) >= 0.3 && seconds(now - last_) >= 0.1;
   }
 }
@@ -158,14 +158,14 @@ void Progress::show(std::string label, double done, double total) {
         columns > line.size() + tail.size() + 4 ? columns - line.size() - tail.size() - 4 : 0;
     const size_t width = std::min<size_t>(room, 40),
                  filled = static_cast<size_t>(share * static_cast<double>(width));
-    // Words before pictures where the line is narrow.
+    // In a narrow line the words come before the bar.
     if (width >= 5)
       line += " [" + std::string(filled, '#') + std::string(width - filled, '.') + "]";
     line += tail;
   }
   if (line.size() >= columns) {
     line.resize(columns - 1);
-    // No half of a character.
+    // Cuts off an incomplete character.
     while (!line.empty() && (line.back() & 0xC0) == 0x80) line.pop_back();
     if (!line.empty() && (line.back() & 0xC0) == 0xC0) line.pop_back();
   }

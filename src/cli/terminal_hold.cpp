@@ -16,9 +16,9 @@
 namespace riffle::cli {
 namespace {
 
-// A signal handler can reach nothing but globals; these belong to the one TerminalHold alive.
+// A signal handler can only reach globals; these belong to the one living TerminalHold.
 std::atomic<bool> g_held{false};
-std::atomic<bool> g_changed{false};  // a hold() came: the terminal may be a line editor's now
+std::atomic<bool> g_changed{false};  // hold() was called: a line editor may own the terminal
 termios g_before, g_quiet;
 struct sigaction g_old_stop;
 
@@ -35,12 +35,12 @@ bool is_default(const struct sigaction& action) {
 
 bool in_foreground() { return ::tcgetpgrp(STDIN_FILENO) == ::getpgrp(); }
 
-// In the background nothing is set: the system would stop the process.
+// Sets the terminal. Does nothing in the background, where the system would stop the process.
 void set(const termios& settings, bool paste) {
   if (!in_foreground()) return;
   ::tcsetattr(STDIN_FILENO, TCSANOW, &settings);
   const std::string_view mode = paste_mode(paste);
-  if (::write(STDERR_FILENO, mode.data(), mode.size()) < 0) return;  // nobody sees it
+  if (::write(STDERR_FILENO, mode.data(), mode.size()) < 0) return;  // no error to report
 }
 
 void on_stop(int) {
@@ -55,15 +55,15 @@ void on_stop(int) {
   sigemptyset(&stop);
   sigaddset(&stop, SIGTSTP);
   raise(SIGTSTP);
-  pthread_sigmask(SIG_UNBLOCK, &stop, &old);  // the process stops here, and goes on
+  pthread_sigmask(SIG_UNBLOCK, &stop, &old);  // the process stops here, and later continues
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
   sigaction(SIGTSTP, &own, nullptr);
   if (g_held && in_foreground()) set(g_quiet, true);
   errno = error;
 }
 
-// The flags of its sigaction have restored the default action and leave the signal unblocked, so
-// that raise() ends the process as if there were no handler.
+// The flags of this handler's sigaction have already restored the default action, and leave the
+// signal unblocked, so raise() ends the process as if there were no handler.
 void on_ending(int signal) {
   release_terminal();
   ::raise(signal);
@@ -77,7 +77,8 @@ std::string_view paste_mode(bool on) {
   return on ? "\033[?2004h" : "\033[?2004l";
 }
 
-// Before the terminal changes, so that no signal finds it changed and no handler in place.
+// Sets the handlers before the terminal changes, so that no signal finds a changed terminal without
+// a handler.
 TerminalHold::TerminalHold() {
   struct sigaction action {};
   action.sa_handler = on_ending;
@@ -100,7 +101,7 @@ TerminalHold::~TerminalHold() {
 void TerminalHold::hold() {
   if (g_held || ::tcgetattr(STDIN_FILENO, &g_before) != 0 || !in_foreground()) return;
   g_quiet = g_before;
-  // Keys come one by one later, not by lines: the editor sees Backspace and Ctrl-D itself.
+  // Later reads get single keys, not lines, so that the editor handles Backspace and Ctrl-D itself.
   g_quiet.c_lflag &= ~static_cast<tcflag_t>(ECHO | ECHONL | ICANON);
   g_quiet.c_cc[VMIN] = 1;
   g_quiet.c_cc[VTIME] = 0;
@@ -124,7 +125,7 @@ void release_terminal() {
   g_held = false;
   if (g_changed.exchange(false)) set(g_before, false);
   const std::string_view plain = color_ok(STDERR_FILENO) ? "\033[0m" : "";
-  if (::write(STDERR_FILENO, plain.data(), plain.size()) < 0) return;  // nobody sees it
+  if (::write(STDERR_FILENO, plain.data(), plain.size()) < 0) return;  // no error to report
 }
 
 }  // namespace riffle::cli

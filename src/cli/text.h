@@ -1,4 +1,4 @@
-// Formatting that needs neither the library nor a terminal.
+// Functions on text that need neither the library nor a terminal.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -10,7 +10,7 @@ namespace riffle::cli {
 // printf into a string.
 [[gnu::format(printf, 1, 2)]] std::string text_of(const char* format, ...);
 
-// The parts between separators, without the blanks around them; "" is one empty part.
+// Returns the parts between separators, without the blanks around them; "" gives one empty part.
 std::vector<std::string> split(std::string_view text, char separator);
 std::string joined(const std::vector<std::string>& parts, std::string_view between = ", ");
 
@@ -18,13 +18,13 @@ using Json = nlohmann::ordered_json;
 
 Json number(double value);  // null if not finite
 Json number(float value);   // 0.1F as 0.1
-// One line, always valid UTF-8 (bad bytes become U+FFFD).
+// Returns one line, always valid UTF-8 (bad bytes become U+FFFD).
 std::string dump(const Json& json);
 
-// White space at the ends of messages and answers.
+// White space that is trimmed from the ends of messages and answers.
 inline constexpr const char* kSpaces = " \t\r\n";
 
-// A text without the byte order mark that some editors put before it.
+// Returns a text without the byte order mark that some editors put before it.
 std::string without_mark(std::string text);
 
 }  // namespace riffle::cli

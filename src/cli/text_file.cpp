@@ -19,7 +19,7 @@ namespace {
   throw Exit(EXIT_RUN, name + ": cannot " + what + ": " + std::strerror(error));
 }
 
-// To the end of the file. /dev/zero and its like have none.
+// Reads a file to its end. Devices such as /dev/zero have no end.
 std::string read_all(int fd, const std::string& name) {
   struct stat s {};
   if (::fstat(fd, &s) != 0) cannot("read", name, errno);
@@ -88,7 +88,7 @@ std::string beginning_of(const std::string& path, size_t n) {
 }
 
 std::filesystem::path link_target(std::filesystem::path path) {
-  constexpr int kMostLinks = 40;  // as many as Linux follows
+  constexpr int kMostLinks = 40;  // the limit of Linux
   std::error_code error;
   for (int n = 0; std::filesystem::is_symlink(path, error); ++n) {
     const auto to = std::filesystem::read_symlink(path, error);

@@ -1,4 +1,4 @@
-// Settings of reasoning, on or off and how long: variables that chat templates read.
+// Settings of reasoning (on or off, and how long), which chat templates read as variables.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -13,17 +13,17 @@ struct Thinking {
 };
 
 inline constexpr const char* kEfforts[] = {"low", "medium", "high"};
-// "on", "off" or one of kEfforts, as --think takes them and riffle chat's /think; none: another
-// word.
+// Parses "on", "off" or one of kEfforts, the words of --think and of riffle chat's /think. Returns
+// nothing for another word.
 std::optional<Thinking> thinking_named(const std::string& word);
 // Returns one of these words, or "the chat template's default".
 const char* thinking_text(const Thinking& thinking);
-// The word as Thinking::effort holds it; null: it is not one of kEfforts.
+// Returns the word for Thinking::effort; null if it is not one of kEfforts.
 const char* effort_named(std::string_view word);
 
 bool is_template_variable(std::string_view name);
-// Sets the variable enable_thinking or reasoning_effort. null changes nothing, and an effort of
-// "none" (OpenAI's) switches reasoning off. Returns "", or the values that are expected.
+// Sets the variable enable_thinking or reasoning_effort. null changes nothing; the effort "none"
+// (OpenAI's) turns reasoning off. Returns "", or the expected values for an error.
 std::string set_template_variable(std::string_view name, const nlohmann::json& value,
                                   Thinking* thinking);
 

@@ -30,12 +30,12 @@ std::vector<int32_t> parse_ids(const std::vector<std::string>& words) {
       int32_t id = 0;
       const auto [next, error] = std::from_chars(p, end, id);
       if (error != std::errc())
-        throw Exit(EXIT_USAGE, "--decode: '" + word + "' is not a list of token ids");
+        throw Exit(EXIT_USAGE, "--decode: found '" + word + "', expected token ids such as 1 2 3");
       ids.push_back(id);
       p = next;
     }
   }
-  if (ids.empty()) throw Exit(EXIT_USAGE, "--decode: no token ids");
+  if (ids.empty()) throw Exit(EXIT_USAGE, "--decode: found no token ids, expected at least one");
   return ids;
 }
 
@@ -80,12 +80,12 @@ void add_tokenize(CLI::App& app, Command& chosen) {
   CLI::App& command =
       add_command(app, "tokenize", "Show the token ids and pieces of a text, or the text of ids");
   add_prompt_flags(command, o->prompt);
-  add_switch(command, "--ids-only", o->ids_only, "ids on one line");
-  add_switch(command, "--no-bos", o->no_bos, "without the beginning-of-sequence token");
+  add_switch(command, "--ids-only", o->ids_only, "print only the ids, on one line");
+  add_switch(command, "--no-bos", o->no_bos, "leave out the beginning-of-sequence token");
   add_switch(command, "--special", o->special,
              "read control tokens written in the text (such as <s>) as those tokens");
   add_switch(command, "--chat", o->chat, "wrap the text in the model's chat template");
-  o->decode_given = add_texts(command, "--decode", o->decode, "the text of these ids")
+  o->decode_given = add_texts(command, "--decode", o->decode, "print the text of these ids")
                         .value("ID ...")
                         .values(1, 1 << 30);
   add_common_flags(command, o->common, JSON_FLAG | CHAT_FLAG);

@@ -30,7 +30,7 @@ bool is_text(const std::string& bytes) {
   });
 }
 
-// A name in place of a file.
+// Returns the error for a name that is not an existing file.
 std::string wrong_name(const std::string& name) {
   const std::string small = lower(name);
   const bool url = small.starts_with("http://") || small.starts_with("https://");
@@ -53,7 +53,7 @@ std::string wrong_name(const std::string& name) {
   const auto slashes = std::count(repository.begin(), repository.end(), '/');
   const bool relative = !repository.starts_with("/") && !repository.starts_with(".") &&
                         !repository.starts_with("~") && !repository.ends_with("/");
-  // Below an existing folder, the user means a file.
+  // In an existing folder, the user means a file, not a repository.
   std::error_code error;
   const bool below = slashes == 1 && fs::is_directory(name.substr(0, name.find('/')), error);
   if (hub || (relative && slashes == 1 && !file && !below))
@@ -120,7 +120,7 @@ std::string wrong_content(const std::string& path) {
   if (json && is_text(begin))
     return complaint(path, "a JSON file", "for a Hugging Face model, give the folder");
   if (is_text(begin))
-    return complaint(path, "a text file", "-f FILE reads a text, -m names the model");
+    return complaint(path, "a text file", "give a text with -f FILE, and the model with -m");
   return "";
 }
 

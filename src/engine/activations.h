@@ -19,7 +19,7 @@ struct Engine::Activations {
   std::vector<float> scored;           // logits of the rows that are being scored
   uint64_t growths = 0;                // times that steps' buffers grew
 
-  // rows: of all sequences that go through a layer together.
+  // rows: number of rows, of all sequences, that go through a layer together.
   void reserve_step(Device& device, const Config& c, int64_t rows) {
     const auto allocate = [&](size_t bytes) { return ++growths, device.allocate(bytes); };
     for (const ForwardBuffer& b : forward_buffers(c, rows, 0))
@@ -27,7 +27,7 @@ struct Engine::Activations {
     grow(x, allocate, rows * c.dim * sizeof(float));
     logits = device.logits_memory(rows);
   }
-  // scored: rows of logits that are computed together.
+  // scored_rows: number of rows of logits that are computed together.
   void reserve_prompt(Prompt& of, const Config& c, int64_t rows, int64_t scored_rows) {
     const auto allocate = [&](size_t bytes) { return of.allocate(bytes); };
     for (const ForwardBuffer& b : forward_buffers(c, rows, scored_rows))
@@ -38,7 +38,7 @@ struct Engine::Activations {
   template <class Allocate>
   static void grow(Buffer& buffer, const Allocate& allocate, size_t bytes) {
     if (buffer.size() >= bytes) return;
-    buffer = Buffer();  // the old one first: on a GPU both may not fit
+    buffer = Buffer();  // frees the old one first: both may not fit on a GPU
     buffer = allocate(bytes);
   }
 };

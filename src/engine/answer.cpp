@@ -44,7 +44,8 @@ Answer::Answer(const Model& model, const GenerateOptions& o, std::span<const int
   constraint_.emplace(o.grammar->grammar, o.trim_start && begun.empty(),
                       begun.empty() ? o.reasoning : ReasoningRule::NONE, !ignore_eos_);
   if (!begun.empty() && !constraint_->take_begun(begun))
-    fail(RIFFLE_INTERNAL, "grammar: found no text that begins as riffle_grammar_continue was told");
+    fail(RIFFLE_INTERNAL,
+         "grammar: no text of it begins with the text given to riffle_grammar_continue");
 }
 
 const SampleRequest& Answer::request(size_t i) {
@@ -110,7 +111,7 @@ size_t Answer::allow_ahead(std::span<const int32_t> tokens) {
       }
     }
   } catch (const std::exception&) {
-    // The error comes up again when a token is drawn there.
+    // The error occurs again when a token is drawn there.
   }
   return n;
 }
@@ -134,7 +135,7 @@ std::string Answer::release(std::string fresh, bool all) {
     pending_.resize(cut);
     return std::move(pending_);
   }
-  // The longest end of the text that a stop string may begin with stays back.
+  // Holds back the longest end of the text with which a stop string may begin.
   size_t keep = 0;
   if (!all)
     for (const std::string_view stop : stops_)
@@ -197,7 +198,7 @@ std::optional<int32_t> Answer::advance(int32_t sampled, const FetchLogits& fetch
   if (!go_on) return over(RIFFLE_FINISH_ABORTED);
   if (result_.n_tokens == max_tokens_) return over(RIFFLE_FINISH_LENGTH);
   if (room < 1) return over(RIFFLE_FINISH_CONTEXT);
-  (void)request();  // even if the device drew
+  (void)request();  // makes the current request, even if the device drew
   requests_.erase(requests_.begin());
   penalties_.take(token);
   if (constraint_ && !constraint_->take(token, tokenizer_->bytes(token))) return no_token();

@@ -30,8 +30,8 @@ class Answer {
   Answer(Answer&&) = default;
 
   // Returns the draw of the next token (0), or of the i-th token after it, for a device that
-  // samples. Each draw has its random number by its place in the answer. Valid until the answer
-  // changes.
+  // samples. The random number of a draw depends only on its place in the answer. Valid until the
+  // answer changes.
   const SampleRequest& request(size_t i = 0);
   // Finds the tokens that the grammar allows at this draw: the words of request(i).allowed. The
   // engine calls it while the device computes the logits. If it fails, no token is allowed, and
@@ -47,8 +47,8 @@ class Answer {
   using FetchLogits = std::function<std::span<const float>()>;
   // Takes the next token: `sampled`, or a draw from the logits if sampled is kNotSampled. Fetches
   // them only if it needs them. room: number of further tokens that the sequence can hold. Returns
-  // the token to step with, or nothing if the answer has ended. It may be clear only after the step
-  // that the grammar allows no token after this one; then the next call ends the answer.
+  // the token to step with, or nothing if the answer has ended. Sometimes only the step shows that
+  // the grammar allows no token after this one; the next call then ends the answer.
   std::optional<int32_t> advance(int32_t sampled, const FetchLogits& fetch, int64_t room,
                                  const Show& show);
   // Ends the answer for a reason that the caller gives.
@@ -69,7 +69,7 @@ class Answer {
   bool ignore_eos_;
   std::optional<StreamDecoder> decoder_;
   Sampler sampler_;
-  std::vector<SampleRequest> requests_;  // requests of the next draws, as far as a caller asked
+  std::vector<SampleRequest> requests_;  // requests of the next draws that callers have asked for
   const Tokenizer* tokenizer_;
   std::optional<grammar::Constraint> constraint_;
   // With a grammar: the masks of the first requests, and the grammar's state after each token
@@ -82,7 +82,7 @@ class Answer {
   std::vector<Mask> masks_;
   std::vector<grammar::Constraint> ahead_;
   Penalties penalties_;
-  std::vector<std::vector<LogitChange>> changes_;  // with penalties: likewise
+  std::vector<std::vector<LogitChange>> changes_;  // with penalties: those of the first requests
   bool logprobs_;
   int32_t top_logprobs_;
   std::string pending_;

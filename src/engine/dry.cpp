@@ -45,7 +45,7 @@ Dry::Dry(const Sampling& s, std::span<const int32_t> prompt, const Tokenizer* to
 
 void Dry::take(int32_t token) {
   if (!on()) return;
-  // Half of the tokens go at once, so that moving the others costs little for each.
+  // Drops half of the tokens at once, so that moving the others costs little per token.
   if (last_n_ > 0 && tokens_.size() >= 2 * static_cast<size_t>(last_n_))
     tokens_.erase(tokens_.begin(), tokens_.end() - last_n_);
   tokens_.push_back(token);
@@ -79,7 +79,7 @@ bool Dry::ends_breaker(size_t at) const {
 }
 
 // The Z algorithm on the tokens from the last to the first: the lengths of all repetitions of their
-// end, in one pass. Lengths count up to the last breaker, so only as many are kept.
+// end, in one pass. Lengths count only tokens since the last breaker, so no more lengths are kept.
 std::unordered_map<int32_t, float> Dry::penalties() const {
   std::unordered_map<int32_t, float> penalties;
   const size_t n = last_n_ < 0 ? tokens_.size()

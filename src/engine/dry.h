@@ -1,4 +1,4 @@
-// DRY ("don't repeat yourself"): tokens with which the text would go on as it went on before.
+// DRY ("don't repeat yourself"): penalises tokens that would continue a repetition of earlier text.
 // Described in riffle.h. Source: p-e-w, "DRY: A modern repetition penalty that reliably prevents
 // looping" (text-generation-webui, pull request 5677); parameters and order are llama.cpp's.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace riffle {
 
-// Throws RIFFLE_BAD_ARGUMENT, naming the value, unless each is in the range that riffle.h says.
+// Throws RIFFLE_BAD_ARGUMENT, naming the value, unless each is in the range that riffle.h gives.
 void check_dry(const Sampling& sampling);
 
 class Dry {
@@ -37,7 +37,7 @@ class Dry {
   const Tokenizer* tokenizer_;
   std::vector<std::string> breakers_;
   size_t longest_breaker_ = 0;
-  std::vector<int32_t> tokens_;  // the last ones of prompt and answer; at least last_n, if there
+  std::vector<int32_t> tokens_;  // the last ones of prompt and answer: last_n, if there, or more
   size_t since_breaker_ = 0;     // tokens since the last breaker
 };
 

@@ -37,7 +37,7 @@ std::unique_ptr<Sequence> Engine::create() {
 void Engine::check_fork(const Sequence& from, int64_t n_tokens) const {
   if (selector_->prompt_queries() > 0)
     fail(RIFFLE_UNSUPPORTED,
-         "`selection.selector` %s learns from how prompts are attended to: its sessions cannot be "
+         "`selection.selector` %s learns from the attention of prompts: its sessions cannot be "
          "forked",
          selector_->name());
   if (list_positions() || from.kv.unrotated)
@@ -68,7 +68,7 @@ void Engine::check_reach(const Sequence& s, int64_t n_tokens) const {
   if (reached < n_tokens)
     fail(RIFFLE_BAD_ARGUMENT,
          "n_tokens is %lld, but the session of %lld tokens has dropped the KV that the model's "
-         "sliding windows would see after these: the next length below is %lld",
+         "sliding windows need there: the next shorter length that works is %lld",
          static_cast<long long>(n_tokens), static_cast<long long>(s.kv.n_tokens),
          static_cast<long long>(reached));
 }
@@ -115,7 +115,7 @@ void Engine::check_tokens(std::span<const int32_t> tokens) const {
            model_.config.vocab_size - 1);
 }
 
-// A sequence's digests are of the kind that was in force when they were built.
+// A sequence's digests have the kind that was in force when they were built.
 void Engine::require_digests(Sequence& s) {
   const DigestSpec want = digest_spec(selection());
   if (!want.kept || s.kv.spec == want) return;

@@ -34,8 +34,8 @@ struct Counts {
 // The logits after a token: a row of the last step's logits, which stays on the device until a
 // caller asks for it, or a copy.
 struct Logits {
-  int64_t row = -1;        // row of Device::logits; -1: none
-  std::vector<float> own;  // [vocab_size], or empty; not used where there is a row
+  int64_t row = -1;        // index for Device::logits; -1: none
+  std::vector<float> own;  // [vocab_size], or empty; not used if there is a row
   bool any() const { return row >= 0 || !own.empty(); }
   void clear() { row = -1, own.clear(); }
 };
@@ -64,12 +64,12 @@ struct Sequence {
   // The file that holds the first in_file tokens unchanged (save, load); null: none.
   std::shared_ptr<const SessionFile> file;
   int64_t in_file = 0;
-  // Its first n_loaded tokens came from the file of this name (load), in a fork too.
+  // The first n_loaded tokens came from the file of this name (load), perhaps by a fork.
   std::string loaded_from;
   int64_t n_loaded = 0;
 };
 
-// A prompt on its way into a sequence, piece by piece: chunk after chunk of layer after layer, so
+// A prompt that is being read into a sequence piece by piece: layer by layer, each in chunks, so
 // that decode steps of other sequences can run between two pieces (SparseServe 3.4, layer-segmented
 // prefill). At most one layer's KV is on the device.
 struct PrefillRun {
@@ -83,7 +83,7 @@ struct PrefillRun {
   int64_t first = 0;  // next token of the layer; > 0: the layer has begun
   std::vector<float> old_logits;
   double done = 0, pairs = 0;  // token-layers; query and key pairs of attention in one head
-  int64_t kv_blocks = 0;       // the most blocks of the prompt on the device at once
+  int64_t kv_blocks = 0;       // the most blocks of the prompt that the device held at once
   double seconds = 0;
   Marks marks;                     // marks of the sequence when it holds the prompt
   std::unique_ptr<Prompt> prompt;  // the device's prompt; null before it is begun
@@ -100,20 +100,20 @@ class Engine {
   using ReportRow = std::function<void(const riffle_session*, const Sequence&, int layer,
                                        int kv_head, const RowReport&)>;
 
-  // planned: by plan_memory.
+  // planned: the result of plan_memory.
   Engine(const Model& model, ResolvedOptions planned);
   ~Engine();
 
   std::unique_ptr<Sequence> create();
   void destroy(Sequence& sequence);
-  // The longest beginning of at most n_tokens to which the sequence can be cut or forked. Layers
-  // with a window have dropped the KV that other beginnings need (kv/kv_shape.h).
+  // Returns the longest beginning of at most n_tokens to which the sequence can be cut or forked.
+  // Layers with a window have dropped the KV that other beginnings need (kv/kv_shape.h).
   int64_t reach(const Sequence& sequence, int64_t n_tokens) const {
     return device_->kv().host().reach(sequence.kv, n_tokens);
   }
-  // A new sequence of the first n_tokens of `from`, without logits and counts. RIFFLE_UNSUPPORTED
-  // if the selector's data of a sequence does not follow from its keys and values.
-  // RIFFLE_BAD_ARGUMENT if `reach` does not allow n_tokens.
+  // Returns a new sequence of the first n_tokens of `from`, without logits and counts. Throws
+  // RIFFLE_UNSUPPORTED if the selector's data of a sequence does not follow from its keys and
+  // values, and RIFFLE_BAD_ARGUMENT if `reach` does not allow n_tokens.
   std::unique_ptr<Sequence> fork(Sequence& from, int64_t n_tokens);
   // RIFFLE_BAD_ARGUMENT if `reach` does not allow n_tokens.
   void truncate(Sequence& sequence, int64_t n_tokens);
@@ -125,16 +125,17 @@ class Engine {
   // Writes a new file of the sequence that fork would make. Throws the errors of fork and save.
   void save_beginning(Sequence& sequence, int64_t n_tokens, const std::string& path,
                       std::string_view data, const Progress& progress, uint64_t* save_id);
-  // The longest beginning of at most n_tokens of the file's tokens to which a loaded sequence can
-  // be cut.
+  // Returns the longest beginning of at most n_tokens of the file's tokens to which a loaded
+  // sequence can be cut.
   int64_t reach(const SessionFile& file, int64_t n_tokens) const;
   // Returns true if loaded sequences take no host memory of their own.
   bool maps_files() const { return device_->kv().maps_files(); }
   // Engines with the same number load each other's files, and compute the same keys and values from
   // the same tokens.
   uint64_t fingerprint();
-  // Returns a sequence that continues as the saved one would. RIFFLE_UNSUPPORTED if the file is of
-  // another model, or holds keys and values in another form; RIFFLE_CONTEXT_FULL if it is too long.
+  // Returns a sequence that continues as the saved one would. Throws RIFFLE_UNSUPPORTED if the file
+  // is of another model, or holds keys and values in another form; RIFFLE_CONTEXT_FULL if it is too
+  // long.
   std::unique_ptr<Sequence> load(const std::shared_ptr<const SessionFile>& file,
                                  const Progress& progress);
   // Called when a sequence's logits are not numbers. Throws RIFFLE_BAD_SESSION if that may come
@@ -183,9 +184,9 @@ class Engine {
   // end with the block, so that a step finds the same full blocks as one that computes nothing
   // ahead.
   int64_t room_ahead(const Sequence& sequence) const;
-  // The most tokens that all sequences of a step together may compute ahead.
+  // Returns the most tokens that all sequences of a step together may compute ahead.
   int lookup() const { return options_.options.lookup; }
-  // One step, timed part by part. RIFFLE_UNSUPPORTED if the device has no timers.
+  // Runs one step, timed part by part. Throws RIFFLE_UNSUPPORTED if the device has no timers.
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
                     StepTiming& timing);
 
@@ -215,18 +216,19 @@ class Engine {
   int64_t n_ctx() const { return options_.options.n_ctx; }
   int64_t n_sessions() const { return options_.options.n_sessions; }
   size_t block_bytes() const { return shape_.largest_block(); }
-  // Blocks that steps of a sequence can read, of all layers and KV heads.
+  // Returns the number of blocks that steps of a sequence can read, of all layers and KV heads.
   int64_t kv_blocks(const Sequence& s) const { return shape_.readable_blocks(s.kv.n_tokens); }
-  // Slots that n sequences that step together may fill; 0: there is no pool.
+  // Returns the number of slots that n sequences may fill when they step together; 0: there is no
+  // pool.
   int64_t pool_room(size_t n_sequences) const;
-  // Bytes that the blocks of a sequence of n_tokens with these marks take. If it is a fork of
-  // `shared` tokens, shared blocks are not counted.
+  // Returns the bytes that the blocks of a sequence of n_tokens with these marks take. If it is a
+  // fork of `shared` tokens, shared blocks are not counted.
   int64_t own_bytes(int64_t n_tokens, int64_t shared, std::span<const int64_t> marks) const;
   bool has_windows() const { return shape_.windowed_layers() > 0; }
-  // Bytes that blocks may still take.
+  // Returns the bytes that blocks may still take.
   int64_t host_room() const { return device_->kv().host().host_room(); }
   void expect(int64_t bytes) { device_->kv().expect(bytes); }
-  // Bytes that become free if the sequence is cut to its first n_tokens.
+  // Returns the bytes that become free if the sequence is cut to its first n_tokens.
   int64_t freed_by_cut(const Sequence& s, int64_t n_tokens) const;
   // Returns true if sequences beyond n_sessions cost host memory only, and that memory has a limit.
   bool may_keep_more() const { return !options_.device_memory && options_.options.host_mem > 0; }
@@ -244,9 +246,9 @@ class Engine {
 
   void require_digests(Sequence& sequence);
   void require_state(Sequence& sequence);
-  // Positions are those in the attended list (Selector::lists).
+  // Tells whether positions are those in the attended list (Selector::lists).
   bool list_positions() const;
-  // Tokens that a query of the layer sees; 0: all.
+  // Returns the number of tokens that a query of the layer sees; 0: all.
   int window(int layer) const { return shape_.window(layer); }
   // Returns the number of positions that keys may be rotated to while sequences hold at most
   // n_tokens.
@@ -274,15 +276,15 @@ class Engine {
   // Gives back the device's memory of the prompt. Throws nothing.
   void end_prompt(PrefillRun& run);
   void end_sourced_prompt(const PrefillRun& run);
-  // The norm of q or k that the layer has, if it has one.
+  // Applies the layer's norm of q or k, if it has one.
   void norm_qk(float* x, int64_t n, int64_t width, const Tensor& weight);
   // RMS-normalises n embeddings if the model does.
   void norm_embeddings(float* x, int64_t n);
   // Finishes a layer for n rows: gate, if any, on attention's output; output projection and FFN,
-  // each added to x. A gate's values overwrite the queries, and it changes attended.
+  // each added to x. The gate's values overwrite the queries, and the gate changes `attended`.
   void finish_layer(const LayerWeights& w, float* attended, float* queries, float* x, int64_t n,
                     Phase phase);
-  // Final norm and output projection of n rows.
+  // Computes the final norm and the output projection of n rows.
   void output(const float* x, int64_t n, Phase phase, float* logits);
   void run_step(Step& step, int64_t n);
   void score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next, TokenScore* out);
@@ -300,7 +302,7 @@ class Engine {
                   const RowReport* reports);
 
   const Model& model_;
-  std::optional<SessionOrigin> origin_;  // made when it is first asked for
+  std::optional<SessionOrigin> origin_;  // made when first needed
   ResolvedOptions options_;
   std::vector<RopeFrequencies> ropes_;  // for each entry of Config::ropes
   KvShape shape_;
@@ -308,12 +310,12 @@ class Engine {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Selector> selector_, dense_;
   std::unique_ptr<Activations> act_;
-  PrefillRun* run_ = nullptr;  // under way
+  PrefillRun* run_ = nullptr;  // the run in progress; null: none
   std::atomic<bool> abort_{false};
   ReportRow report_;
   bool coverage_ = false;
   int working_set_ = 0;
-  uint64_t program_ = 0;  // counts changes of a step's operations
+  uint64_t program_ = 0;  // number of changes of a step's operations
   // Tokens that the last call of step computed ahead, and the number of such calls.
   std::vector<AheadToken> ahead_;
   size_t n_ahead_ = 0;

@@ -81,7 +81,7 @@ void Engine::check_step(std::span<Sequence* const> sequences) const {
     const Sequence& s = *sequences[i];
     ahead = first_row(sequences, i) ? 0 : ahead + 1;
     if (s.kv.n_tokens + 1 > n_ctx())
-      fail(RIFFLE_CONTEXT_FULL, "session %zu of the step holds %lld tokens, as many as the context",
+      fail(RIFFLE_CONTEXT_FULL, "session %zu of the step: its %lld tokens fill the context already",
            i, static_cast<long long>(n_ctx()));
     if (s.kv.n_tokens == 0)
       fail(RIFFLE_BAD_ARGUMENT, "session %zu of the step is empty: prefill it first", i);
@@ -131,7 +131,7 @@ void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t>
   }
 }
 
-// The rows of a step, as its device sees them. Returns the most tokens that a row sees.
+// Fills in the rows of a step as its device sees them. Returns the most tokens that a row sees.
 int64_t Engine::place_rows(std::span<Sequence* const> sequences) {
   Activations& a = *act_;
   const size_t n = sequences.size();
@@ -203,7 +203,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
     const std::unique_ptr<Step> under_way = device_->begin_step(step);
     under_way->run([&] { run_step(*under_way, n); }, sampled);
   } catch (...) {
-    for (Sequence* s : sequences)  // some layers may have taken in the step
+    for (Sequence* s : sequences)  // some layers' state may include the step
       if (s->kv.selection) s->kv.selection->truncate(s->kv.n_tokens);
     throw;
   }
@@ -211,8 +211,8 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   append_rows(sequences, tokens, sampled, seconds_since(start));
 }
 
-// The step is over. An error of one sequence does not keep the others from going on: they have the
-// logits of this step.
+// Ends the step. An error of one sequence does not stop the others: they have the logits of this
+// step.
 void Engine::append_rows(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
                          const int32_t* sampled, double seconds) {
   std::exception_ptr error;

@@ -35,8 +35,8 @@ void generate(Engine& engine, std::span<Sequence* const> sequences,
     active.push_back(i);
   }
 
-  // Draws tokens of an answer up to one that is not computed yet; nothing if the answer has ended.
-  // An abort between two draws acts as one between two steps.
+  // Draws tokens of an answer up to one that is not computed yet. Returns nothing if the answer has
+  // ended. An abort between two draws acts as one between two steps.
   bool aborted = false;
   const auto next_token = [&](size_t i, int32_t& sampled) {
     Sequence& s = *sequences[i];
@@ -47,7 +47,7 @@ void generate(Engine& engine, std::span<Sequence* const> sequences,
     }
   };
 
-  // The token that the device drew for each of the active.
+  // The token that the device drew for each active answer.
   std::vector<int32_t> sampled(active.size(), kNotSampled), tokens;
   StepRows rows;
   while (!active.empty() && !aborted && !(aborted = engine.take_abort())) {

@@ -10,7 +10,7 @@
 
 namespace riffle {
 
-// Finds where the last tokens of a sequence stood before.
+// Finds where the last tokens of a sequence occurred before.
 class Lookup : public Proposer {
  public:
   void propose(std::span<const int32_t> held, int32_t next, int64_t most,

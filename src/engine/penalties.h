@@ -14,13 +14,13 @@
 
 namespace riffle {
 
-// Throws RIFFLE_BAD_ARGUMENT, naming the value, unless each is in the range that riffle.h says.
+// Throws RIFFLE_BAD_ARGUMENT, naming the value, unless each is in the range that riffle.h gives.
 void check_penalties(const Sampling& sampling);
 
 class Penalties {
  public:
   // prompt: the tokens before the answer. sampling is copied. tokenizer: gives the texts that DRY
-  // looks at; null: no texts.
+  // needs; null: no texts.
   Penalties(const Sampling& sampling, std::span<const int32_t> prompt,
             const Tokenizer* tokenizer = nullptr);
 
@@ -40,7 +40,7 @@ class Penalties {
   std::vector<riffle_logit_bias> bias_;
   std::deque<int32_t> last_;  // last tokens of prompt and answer, with repeat_penalty
   std::unordered_map<int32_t, int32_t> n_last_;       // count of each in last_
-  std::unordered_map<int32_t, int32_t> n_in_answer_;  // with the other two
+  std::unordered_map<int32_t, int32_t> n_in_answer_;  // for the other two penalties
   Dry dry_;
 };
 

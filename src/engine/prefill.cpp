@@ -1,4 +1,4 @@
-// Reading a prompt: layer by layer, chunk by chunk. A run can stop after any chunk and go on later.
+// Reads a prompt layer by layer, chunk by chunk. A run can stop after any chunk and continue later.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -86,7 +86,7 @@ void Engine::start_run(PrefillRun& r) {
   r.list = s.kv.unrotated;
   r.chunk =
       std::min<int64_t>({options_.options.prefill_chunk, n, r.list ? selection().local_tokens : n});
-  // A selector that looks at the prompt's last queries finds them all in the last chunk, so the
+  // A selector that needs the prompt's last queries must find them all in the last chunk, so the
   // first chunk is the short one.
   r.short_chunk = selector_->prompt_queries() > 0 ? n % r.chunk : 0;
   const bool runs = runs_prompts();
@@ -155,7 +155,7 @@ bool Engine::advance(PrefillRun& r, double budget, const Progress& progress) {
   return true;
 }
 
-// The next rows of the current layer, or of a new one.
+// Runs the next rows of the current layer, or the first rows of a new one.
 void Engine::run_piece(PrefillRun& r, int64_t rows) {
   r.prompt->check(*selector_);
   if (r.first == 0) {
@@ -166,7 +166,7 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
   if (runs_prompts()) run_rows(r, rows);
   else
     r.pairs += static_cast<double>(rows) *
-               (static_cast<double>(r.n0 + r.first) + (rows + 1) / 2.0);  // as in a model
+               (static_cast<double>(r.n0 + r.first) + (rows + 1) / 2.0);  // as run_rows does
   r.first += rows;
   r.done += static_cast<double>(rows);
   if (r.first < r.n()) return;
@@ -264,7 +264,7 @@ void Engine::finish_run(PrefillRun& r) {
     device_->read(logits, c.vocab_size, s.logits.own.data());
   }
   if (options_.attention)
-    s.logits.own.assign(c.vocab_size, 0.f);  // they would mean nothing, but a token can be drawn
+    s.logits.own.assign(c.vocab_size, 0.f);  // meaningless, but a token can be drawn
   r.prompt->commit(r.marks);
   end_prompt(r);
   device_->kv().clear_working_set(s.kv);

@@ -9,7 +9,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The first piece tells how fast this machine reads; the others take about kSeconds. Each piece
+// The first piece measures how fast this machine reads; the others take about kSeconds. Each piece
 // reads all weights and all earlier KV once, which costs less the longer it is.
 constexpr int64_t kFirst = 2048;
 constexpr double kSeconds = 5;
@@ -29,13 +29,14 @@ void read_piece(Engine& engine, Sequence& s, std::span<const int32_t> piece,
 
 void prefill_in_pieces(Engine& engine, Sequence& s, std::span<const int32_t> tokens,
                        const Engine::Progress& progress) {
-  // A fork is refused for the same reason: the state after a prompt depends on its end.
+  // Such a selector can neither read in pieces nor fork: its state after a prompt depends on the
+  // prompt's end.
   if (!engine.can_fork()) return engine.prefill(s, tokens, nullptr, progress);
   const auto n = static_cast<int64_t>(tokens.size());
   const int64_t end = static_cast<int64_t>(s.tokens.size()) + n;
   int64_t size = kFirst;
   for (int64_t first = 0; first < n;) {
-    // No short rest: the last piece may be half as long again.
+    // Avoids a short last piece: the last piece may be half as long again.
     const int64_t rows = n - first <= size + size / 2 ? n - first : size;
     const auto start = Clock::now();
     const auto shown = [&](double done, double total) {

@@ -8,7 +8,7 @@
 
 namespace riffle {
 
-// Guesses how the text of one answer goes on.
+// Guesses how the text of one answer continues.
 class Proposer {
  public:
   virtual ~Proposer() = default;
@@ -18,7 +18,8 @@ class Proposer {
                        std::vector<int32_t>& out) = 0;
 };
 
-// most_ahead: tokens that a step may compute ahead (Engine::lookup). Null: none.
+// most_ahead: number of tokens that a step may compute ahead (Engine::lookup). Returns null if it
+// is 0.
 std::unique_ptr<Proposer> make_proposer(int most_ahead);
 
 }  // namespace riffle

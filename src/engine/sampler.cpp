@@ -24,10 +24,10 @@ double weight_of(float logit, float max, double temperature = 1) {
   throw Error(RIFFLE_BAD_MODEL,
               "the logits are not finite: found " + found +
                   ", expected finite numbers; compare the checksum of the model file, which may be "
-                  "damaged; else activations overflow");
+                  "damaged; if it is intact, activations overflow");
 }
 
-// The lowest id of the largest logit. Throws if one is NaN.
+// Returns the lowest id of the largest logit. Throws if a logit is NaN.
 int index_of_max(const float* logits, int n) {
   constexpr int kLanes = 16;  // independent maxima, so that the compiler can use vectors
   float lanes[kLanes];
@@ -132,8 +132,8 @@ int Sampler::sample(const float* logits, int n, const SampleRequest& request) {
   return draw(top, request.random);
 }
 
-// The logits after the request's changes, and -inf where a token is not allowed. NaN stays: it is
-// an error at any place.
+// Returns the logits after the request's changes, with -inf where a token is not allowed. NaN
+// stays: it is an error at any place.
 const float* Sampler::changed(const float* logits, int n, const SampleRequest& request) {
   changed_.assign(logits, logits + n);
   for (int i = 0; i < request.n_changes; i++) {
@@ -176,8 +176,8 @@ void Sampler::collect(const float* logits, int n) {
   std::sort(candidates_.begin(), candidates_.end(), before);
 }
 
-// Keeps the head of the ranking that covers top_p. Ranks in growing pieces, as the head is mostly
-// short.
+// Keeps the head of the ranking that covers top_p. Ranks in growing pieces, since the head is
+// usually short.
 void Sampler::cut_top_p(float max) {
   double total = 0;
   for (const Candidate& candidate : candidates_) total += weight_of(candidate.logit, max);

@@ -52,7 +52,7 @@ class Sampler {
   // -inf, RIFFLE_BAD_ARGUMENT if n < 1. At least one allowed token must exist. Allocates only if n
   // is larger than in any call before.
   int sample(const float* logits, int n) { return sample(logits, n, request()); }
-  // The same in two steps: request takes the next random number, and a second one if XTC is on;
+  // Do the same in two steps: request takes the next random number, and a second one if XTC is on;
   // sample draws with them.
   SampleRequest request();
   int sample(const float* logits, int n, const SampleRequest& request);

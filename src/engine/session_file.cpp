@@ -57,8 +57,8 @@ uint64_t Engine::fingerprint() {
   sum.add_value(o.type);
   // Hashes everything that the last bits of keys and values depend on: the kernels, which a new
   // version may change, the instruction set or the GPU, and the chunks of a prompt if they change
-  // bits. The sets that isa AUTO has chosen by time are left out: each start may choose others, and
-  // a file of other kernels is as good a beginning as one of another device.
+  // bits. The instruction sets that isa AUTO chose by timing are left out: each start may choose
+  // others, and keys and values from other kernels are no worse.
   const std::string bits = std::string(RIFFLE_VERSION) + " " + device_->arithmetic();
   sum.add(bits.data(), bits.size());
   sum.add_value(device_->reuse_unit());
@@ -192,8 +192,8 @@ static void check_blocks(const SessionFile& file, const KvShape& shape) {
 
 static constexpr int64_t kPiece = 64;  // blocks that read_head reads at once through its scratch
 
-// Reads a head's blocks of an extent, which lie at offset, and gives their checksum. Blocks that
-// follow each other in memory are read there, others through the scratch.
+// Reads a head's blocks of an extent, which lie at offset, and returns their checksum. Blocks that
+// follow each other in memory are read in place, others through the scratch.
 template <class Blocks>
 static uint64_t read_head(const SessionFile& file, const KvExtent& e, uint64_t offset,
                           const Blocks& blocks, int64_t block_bytes, std::byte* scratch) {
@@ -214,7 +214,7 @@ static uint64_t read_head(const SessionFile& file, const KvExtent& e, uint64_t o
   return sum.value();
 }
 
-// Takes the blocks from the file, checked.
+// Takes the blocks from the file and checks them.
 void Engine::load_blocks(const std::shared_ptr<const SessionFile>& shared, SequenceKv& kv,
                          const Progress& progress) {
   const SessionFile& file = *shared;
@@ -349,8 +349,8 @@ void Engine::load_state(const SessionFile& file, Sequence& s) {
   require_state(s);
   if (!s.kv.selection || s.kv.selection->saved_kind() != file.content().state_kind) return;
   if (!s.kv.selection->load(file.read(file.content().state), s.kv.n_tokens))
-    bad_session(file.path(), "selector's state", "numbers out of their ranges",
-                "those of " + file.content().state_kind);
+    bad_session(file.path(), "selector's state", "numbers out of range",
+                "a state of " + file.content().state_kind);
 }
 
 }  // namespace riffle

@@ -18,7 +18,7 @@ void StepRows::add(const Engine& engine, Sequence& s, Answer& answer, Proposer* 
                    int32_t next) {
   first_.push_back(tokens_.size());
   tokens_.push_back(next);
-  // An equal part of the rest, so that the first sequences do not take all.
+  // Takes an equal part of what is left, so that the first sequences do not take all of it.
   const auto sequences = static_cast<int64_t>(left_--);
   const int64_t part = (left_ahead_ + sequences - 1) / sequences;
   const int64_t most = std::min({part, engine.room_ahead(s), answer.room_ahead()});

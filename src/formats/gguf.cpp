@@ -9,8 +9,9 @@ namespace riffle {
 
 namespace {
 
-// More than any model has, little enough that a hostile file cannot make us allocate much. Counts
-// are also held against the bytes left in the file before anything is allocated for them.
+// Limits: more than any model has, and small enough that a hostile file cannot make us allocate
+// much. Counts are also checked against the bytes left in the file before anything is allocated for
+// them.
 constexpr uint64_t kMaxTensors = 100'000;
 constexpr uint64_t kMaxKeys = 100'000;
 constexpr uint64_t kMaxKeyBytes = 65'535;     // the format's own limit
@@ -52,8 +53,8 @@ std::optional<DType> dtype_of(uint32_t ggml_type) {
   return std::nullopt;
 }
 
-// Walks the file; no step leaves it. what and of name the field for error texts: "value type" of
-// "llama.block_count".
+// Reads the file in order and never beyond its end. `what` and `of` name the field for error texts:
+// "value type" of "llama.block_count".
 class Reader {
  public:
   explicit Reader(const FileView& file) : file_(file) {}
@@ -118,7 +119,7 @@ void check_bools(Reader& r, const uint8_t* at, uint64_t n, std::string_view key)
   }
 }
 
-// Goes past the elements of an array; value.element and value.count are set.
+// Skips the elements of an array, and checks them.
 void skip_elements(Reader& r, GgufType element, uint64_t count, std::string_view key, int depth);
 
 uint64_t read_array_head(Reader& r, GgufType* element, std::string_view key) {
@@ -142,7 +143,7 @@ void skip_elements(Reader& r, GgufType element, uint64_t count, std::string_view
     }
   } else {
     const uint8_t* at =
-        r.take(count * scalar_bytes(element), "array", key);  // fits: count was held against left()
+        r.take(count * scalar_bytes(element), "array", key);  // count was checked: this fits
     if (element == GgufType::BOOL) check_bools(r, at, count, key);
   }
 }
@@ -216,7 +217,7 @@ uint64_t read_alignment(const GgufFile& gguf) {
   return alignment;
 }
 
-// Puts the tensors in their place, each inside the file, aligned, none on top of another.
+// Sets the tensors' data. Each must lie inside the file, aligned, and none may overlap another.
 void place_tensors(GgufFile& gguf, std::vector<TensorInfo>& infos, uint64_t header_end) {
   const FileView& file = gguf.file;
   const uint64_t alignment = read_alignment(gguf);
@@ -301,7 +302,7 @@ bool is_integer(GgufType type) {
   return type <= GgufType::I32 || type == GgufType::U64 || type == GgufType::I64;
 }
 
-// U64 above the range of int64 comes out negative: callers refuse that.
+// A U64 above the range of int64 becomes negative: callers refuse it.
 int64_t integer_at(GgufType type, const uint8_t* at) {
   switch (type) {
     case GgufType::U8: return load_unaligned<uint8_t>(at);
@@ -374,7 +375,7 @@ std::optional<std::vector<std::string_view>> GgufFile::strings(std::string_view 
   }
   std::vector<std::string_view> out;
   out.reserve(value->count);
-  const uint8_t* at = value->data;  // walked before, by skip_elements
+  const uint8_t* at = value->data;  // checked by skip_elements
   for (uint64_t i = 0; i < value->count; ++i) {
     const auto bytes = load_unaligned<uint64_t>(at);
     out.emplace_back(reinterpret_cast<const char*>(at + 8), bytes);

@@ -1,5 +1,6 @@
-// Reading a GGUF v3 file (ggml docs/gguf.md): metadata and tensor list. Works on memory; touches no
-// file system. Everything is checked here, once: what a GgufFile hands out lies inside the file.
+// Reads a GGUF file of version 2 or 3 (ggml docs/gguf.md): metadata and tensor list. Works on
+// memory; touches no file system. Everything is checked here, once: all data that a GgufFile
+// returns lies inside the file.
 #pragma once
 #include <map>
 #include <optional>
@@ -34,10 +35,10 @@ std::string name_of(GgufType type);
 struct GgufValue {
   GgufType type = GgufType::U8;
   GgufType element = GgufType::U8;  // arrays: the type of their elements
-  uint64_t count = 1;               // arrays: how many
+  uint64_t count = 1;               // arrays: number of elements
   const uint8_t* data =
       nullptr;         // scalars: the value; strings: the text; arrays: the first element
-  uint64_t bytes = 0;  // at data
+  uint64_t bytes = 0;  // number of bytes at data
 };
 
 struct GgufFile {
@@ -47,8 +48,8 @@ struct GgufFile {
   uint64_t data_offset = 0;  // where tensor data begins
 
   bool has(std::string_view key) const { return metadata.find(key) != metadata.end(); }
-  // Nothing if there is no such key; throws RIFFLE_BAD_MODEL if it has another type (any width of
-  // integer will do, but not below zero).
+  // Return nothing if there is no such key. Throw RIFFLE_BAD_MODEL if its value has another type.
+  // integer() accepts any width of integer, but no negative number.
   std::optional<uint64_t> integer(std::string_view key) const;
   std::optional<double> number(std::string_view key) const;  // floats and integers
   std::optional<bool> boolean(std::string_view key) const;

@@ -62,7 +62,7 @@ bool is_later_part(const std::string& name) {
 std::string gguf_of_folder(const std::string& path) {
   if (!is_folder(path)) return path;
   const std::string folder = path.ends_with('/') ? path : path + "/";
-  // POSIX's own calls: std::filesystem ends the process where memory for a path runs out, and its
+  // POSIX's own calls: std::filesystem ends the process if memory for a path runs out, and its
   // messages follow the locale.
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir(path.c_str()), closedir);
   if (!entries && errno == ENOMEM) throw std::bad_alloc();

@@ -1,6 +1,6 @@
 // GGUF files in parts, as gguf-split of ggml writes them: NAME-00001-of-00003.gguf and so on. The
-// first part has the metadata, each its number (split.no, from 0), how many there are (split.count)
-// and how many tensors all of them hold (split.tensors.count).
+// first part has the metadata. Each part has its number (split.no, from 0), the number of parts
+// (split.count) and the number of tensors in all parts (split.tensors.count).
 #pragma once
 #include <memory>
 #include <vector>
@@ -22,12 +22,12 @@ std::string gguf_of_folder(const std::string& path);
 // path: a whole file, or any part. Throws RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
 GgufParts open_gguf(const std::string& path);
 
-// 1: not split. Throws RIFFLE_BAD_MODEL.
+// Returns the number of parts; 1: not split. Throws RIFFLE_BAD_MODEL.
 uint64_t split_count(const GgufFile& gguf);
-// The names of all parts, given the name of part `no`. Throws RIFFLE_BAD_MODEL if it is not such a
-// name.
+// Returns the names of all parts, given the path of part `no`. Throws RIFFLE_BAD_MODEL if the path
+// does not end as that part's must.
 std::vector<std::string> part_names(const std::string& path, uint64_t no, uint64_t count);
-// Parts in order, at least one, into one. Throws RIFFLE_BAD_MODEL.
+// Joins parts, at least one and in order, into one file. Throws RIFFLE_BAD_MODEL.
 GgufFile join_parts(std::vector<GgufFile> parts);
 
 }  // namespace riffle

@@ -197,7 +197,7 @@ void GgufFileWriter::finish() {
     io_error(path_, what, code);
   };
   if (closed != 0) give_up("cannot write", errno);
-  // A file that came to be meanwhile is not ours to replace.
+  // A file that another program created meanwhile must not be replaced.
   if (!overwrite_) {
     if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(), RENAME_NOREPLACE) == 0)
       return;

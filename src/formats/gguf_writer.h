@@ -1,5 +1,5 @@
-// Writing a GGUF v3 file (ggml docs/gguf.md) from its first byte to its last: metadata, then the
-// list of tensors, then their bytes in the order of the list. Nothing is kept but the header.
+// Writes a GGUF v3 file (ggml docs/gguf.md) from its first byte to its last: metadata, then the
+// list of tensors, then their bytes in the order of the list. Only the header is kept in memory.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,7 +13,7 @@ namespace riffle {
 
 class GgufFileWriter {
  public:
-  // Writes to PATH.part-PID, which finish() renames to path; without finish() that file goes away.
+  // Writes to PATH.part-PID, which finish() renames to path; without finish() that file is removed.
   // overwrite: path may exist. Throws RIFFLE_IO; RIFFLE_BAD_ARGUMENT if path exists, or is no
   // regular file.
   GgufFileWriter(std::string path, bool overwrite);
@@ -35,7 +35,7 @@ class GgufFileWriter {
   void tensor(std::string_view name, DType type, const std::vector<uint64_t>& shape);
 
   // ---- then: writes the header and reserves the room that all of it takes, so that a full disk is
-  // known at once
+  // noticed at once
   void begin();
   // ---- then: the tensors' bytes, one after another, in pieces of any size that do not reach
   // across tensors
@@ -57,8 +57,8 @@ class GgufFileWriter {
   std::string keys_, infos_;
   uint64_t n_keys_ = 0, n_tensors_ = 0, data_bytes_ = 0, weight_bytes_ = 0;
   std::vector<uint64_t> sizes_;
-  size_t current_ = 0;      // tensor
-  uint64_t in_tensor_ = 0;  // bytes of it that were written
+  size_t current_ = 0;      // index of the tensor that is being written
+  uint64_t in_tensor_ = 0;  // bytes of that tensor that were written
   std::string buffer_;
   uint64_t total_ = 0;
 };

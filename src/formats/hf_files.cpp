@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMaxShards = 10'000;
 constexpr size_t kMaxTensors = 100'000;
 
-// A file name and nothing else: an index must not reach outside its folder.
+// Tells whether name is a file name without a path: an index must not reach outside its folder.
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name.size() <= 255 && name.front() != '.' &&
          name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
@@ -56,7 +56,7 @@ ShardIndex parse_shard_index(const FileView& file) {
 
 namespace {
 
-// A list of {name, template}: the one named "default".
+// Returns the template; from a list of {name, template}, the one named "default".
 std::string pick_template(const FileView& file, const Json& value) {
   if (value.is_string()) return value.string();
   if (!value.is_array()) {

@@ -34,8 +34,8 @@ struct TokenizerConfig {
 // Throws RIFFLE_BAD_MODEL.
 TokenizerConfig parse_tokenizer_config(const FileView& file);
 
-// The template in a chat_template.json, where older versions of transformers keep that of a model
-// that takes images. Throws RIFFLE_BAD_MODEL.
+// Returns the template in a chat_template.json, where older versions of transformers keep the
+// template of a model that takes images. Throws RIFFLE_BAD_MODEL.
 std::string parse_chat_template_json(const FileView& file);
 
 }  // namespace riffle

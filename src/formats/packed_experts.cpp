@@ -9,7 +9,7 @@ namespace riffle {
 
 void transpose_experts(const uint8_t* from, int size, int64_t stride, int64_t first, int64_t step,
                        int64_t rows, int64_t cols, std::byte* to) {
-  // Squares of 32 values, so that neither side is read only in strides.
+  // Works in squares of 32 by 32 values, so that neither side is accessed only in strides.
   constexpr int64_t kSide = 32;
   for (int64_t r0 = 0; r0 < rows; r0 += kSide)
     for (int64_t c0 = 0; c0 < cols; c0 += kSide)

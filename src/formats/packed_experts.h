@@ -18,8 +18,8 @@ namespace riffle {
 void transpose_experts(const uint8_t* from, int size, int64_t stride, int64_t first, int64_t step,
                        int64_t rows, int64_t cols, std::byte* to);
 
-// `rows` rows of n_blocks blocks: row r of `to` is row first + r * step of blocks [][n_blocks][16]
-// and of scales [][n_blocks].
+// Writes `rows` rows of n_blocks blocks: row r of `to` is row first + r * step of blocks
+// [][n_blocks][16] and of scales [][n_blocks].
 void pack_mxfp4(const uint8_t* blocks, const uint8_t* scales, int64_t first, int64_t step,
                 int64_t rows, int64_t n_blocks, std::byte* to);
 

@@ -27,7 +27,7 @@ using TensorTable = std::map<std::string, RawTensor, std::less<>>;
 // blocks.
 bool tensor_bytes(DType type, const std::vector<uint64_t>& shape, uint64_t* bytes);
 
-// "[512][1408]"
+// Returns a text such as "[512][1408]".
 std::string shape_text(const std::vector<uint64_t>& shape);
 
 }  // namespace riffle

@@ -1,5 +1,5 @@
-// A grammar as a pushdown automaton over bytes. Its operations are those of a nondeterministic
-// matcher; state_cache.h makes it deterministic, one state at a time, as texts need them.
+// A grammar as a pushdown automaton over bytes. Its operations form a nondeterministic matcher;
+// state_cache.h makes it deterministic, state by state, as texts need the states.
 //
 // A rule that calls another pushes a frame and pops it at the end. A repetition with limits pushes
 // a frame that counts, and an object pushes one that holds the set of its members so far. So a
@@ -54,9 +54,9 @@ struct Automaton {
   std::vector<Edge> edges;
   std::vector<OpId> targets;
   std::vector<MemberOps> members;
-  // Bytes that no edge tells apart have the same class.
+  // Bytes that no edge distinguishes have the same class.
   std::array<uint8_t, 256> class_of{};
-  std::vector<uint8_t> byte_of;  // a byte of each class
+  std::vector<uint8_t> byte_of;  // one byte of each class
   bool has_loops = false, has_nullable_loops = false;
 
   std::span<const Edge> edges_of(const Op& op) const {
@@ -64,12 +64,12 @@ struct Automaton {
   }
 };
 
-// Names of the first rule of a JSON Schema and of a regular expression, for errors.
+// Names for errors: of the first rule of a JSON Schema, of the rule of a regular expression.
 inline constexpr const char *kSchemaRule = "#", *kRegexRule = "the regular expression";
 
-// entries: rules to begin with; *starts gets where each begins. Throws RIFFLE_BAD_ARGUMENT if a
-// rule is left-recursive or an entry has no text that ends, RIFFLE_UNSUPPORTED if the automaton
-// becomes too large.
+// Compiles expressions. entries: rules to begin with; *starts gets the first operation of each.
+// Throws RIFFLE_BAD_ARGUMENT if a rule is left-recursive or an entry has no finite text,
+// RIFFLE_UNSUPPORTED if the automaton becomes too large.
 Automaton compile(const Expressions& expressions, std::span<const uint32_t> entries,
                   std::vector<OpId>* starts);
 

@@ -1,4 +1,4 @@
-// Expressions to operations.
+// Compiles expressions to operations.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -13,9 +13,9 @@ namespace {
 
 constexpr size_t kMostOps = size_t{8} << 20;
 
-// Facts about expressions that are known before they are compiled: which may be empty, and which
-// have a text at all. Each fact that becomes known lowers a count at the parents, so that the time
-// is linear in the size of the grammar.
+// Facts about expressions, found before compilation: which may be empty, and which have any text.
+// Each fact that becomes known lowers a count at the parents, so that the time is linear in the
+// size of the grammar.
 class Facts {
  public:
   explicit Facts(const Expressions& e) : e_(e), seen_(e.size(), 0) {
@@ -42,7 +42,7 @@ class Facts {
   bool nullable(ExprId id) const { return known_[NULLABLE][id]; }
   bool productive(ExprId id) const { return known_[PRODUCTIVE][id]; }
 
-  // Rules that an expression may begin with, before any byte.
+  // Finds the rules with which an expression may begin, before any byte.
   void left_rules(ExprId id, std::vector<uint32_t>* out) {
     ++visit_;
     collect_left(id, out);
@@ -79,7 +79,8 @@ class Facts {
     for (ExprId id = 0; id < n; ++id) for_children(id, [&](ExprId c) { parents_[next[c]++] = id; });
   }
 
-  // Number of children whose fact must be known; -1: it never holds, or a child cannot tell.
+  // Returns the number of children that must have the fact; -1: it never holds, or not with the
+  // facts known so far (MEMBERS).
   int64_t needs(Fact fact, ExprId id) const {
     const Expr& x = e_[id];
     switch (x.kind) {
@@ -144,7 +145,7 @@ class Facts {
   uint32_t visit_ = 0;
 };
 
-// Refuses a rule that can begin with itself: a matcher would call it without end.
+// Refuses a rule that can begin with itself: a matcher would call it endlessly.
 void refuse_left_recursion(const Expressions& e, Facts& facts) {
   enum Mark : uint8_t { NEW, OPEN, DONE };
   std::vector<Mark> marks(e.n_rules(), NEW);
@@ -179,7 +180,7 @@ void refuse_left_recursion(const Expressions& e, Facts& facts) {
   }
 }
 
-// name: of the first rule, as its reader named it.
+// Refuses a grammar without texts. name: the first rule's name, as its reader gave it.
 [[noreturn]] void refuse_empty(const std::string& name) {
   if (name == kSchemaRule)
     fail(RIFFLE_BAD_ARGUMENT,
@@ -254,7 +255,8 @@ class Compiler {
     return bytes({&edge, 1});
   }
 
-  // A rule begins with a SPLIT of one target, which is settled when the rule is compiled.
+  // Returns the operation that begins a rule: a SPLIT of one target, which is filled in when the
+  // rule is compiled.
   OpId rule_op(uint32_t rule) {
     if (rule_ops_[rule] == 0) {
       Op op;
@@ -266,7 +268,8 @@ class Compiler {
     return rule_ops_[rule];
   }
 
-  // The operations of an expression, then `next`. A parent leaves out children that have no text.
+  // Returns the operations of an expression, followed by `next`. A parent leaves out children
+  // without a text.
   OpId expr(ExprId id, OpId next) {
     const Expr& x = e_[id];
     switch (x.kind) {
@@ -321,7 +324,7 @@ class Compiler {
     loop.kind = Op::LOOP;
     loop.nullable = nullable;
     loop.next = next;
-    loop.min = nullable ? 0 : x.min;  // empty rounds make up the number
+    loop.min = nullable ? 0 : x.min;  // empty rounds make up the minimum
     loop.max = x.max;
     const OpId at = add(loop);
     Op again;
@@ -365,8 +368,8 @@ class Compiler {
     return at;
   }
 
-  // The states of Knuth, Morris and Pratt: the length of the text's beginning that the input ends
-  // with so far.
+  // Builds the states of Knuth, Morris and Pratt. A state is the length of the longest prefix of
+  // the text with which the input ends so far.
   OpId until(const std::string& text, OpId next) {
     const size_t n = text.size();
     std::vector<size_t> border(n + 1, 0);
@@ -408,7 +411,7 @@ class Compiler {
     return next;
   }
 
-  // A trie, so that only one path at a time is open in a list of 100,000 words.
+  // Builds a trie, so that only one path at a time is open in a list of 100,000 words.
   OpId words(std::vector<std::string> all, OpId next) {
     if (all.size() == 1) return word(all[0], next);
     std::sort(all.begin(), all.end());
@@ -436,8 +439,8 @@ class Compiler {
     return word(std::string_view(first).substr(at, same - at), op);
   }
 
-  // Characters as UTF-8. Ranges are cut where the number of bytes or a leading byte changes, as in
-  // Ken Thompson's grep and RE2.
+  // Builds characters as UTF-8. Ranges are cut where the number of bytes or a leading byte changes,
+  // as in Ken Thompson's grep and RE2.
   OpId chars(std::span<const CodeRange> ranges, OpId next) {
     tails_.clear();
     std::vector<Edge> edges;
@@ -456,7 +459,7 @@ class Compiler {
       return;
     }
     const int n = high < 0x800 ? 2 : high < 0x10000 ? 3 : 4;
-    // Only whole blocks of continuation bytes may differ between the ends.
+    // Between the ends of a range, only whole blocks of continuation bytes may differ.
     for (int i = 1; i < n; ++i) {
       const uint32_t mask = (1u << (6 * i)) - 1;
       if ((low & ~mask) == (high & ~mask)) break;

@@ -5,7 +5,7 @@
 namespace riffle::grammar {
 namespace {
 
-// Marks that are control tokens are this file's; the matcher knows marks of text.
+// This file handles marks that are control tokens; the matcher handles marks of text.
 Before inside_matcher(const Grammar& grammar, bool space, ReasoningRule reasoning) {
   const bool here = !grammar.reasoning().end_ids.empty();
   return {space, here ? ReasoningRule::NONE : reasoning};
@@ -84,9 +84,9 @@ bool Constraint::take(int32_t token, std::string_view text) {
   return matcher_.grammar().tokens().holds(token) && matcher_.accept(text);
 }
 
-// The mark ends here if the last tokens are the mark's last ones, from its last but one control
-// token on. A header's own name begins at that token. Text between that name and the end of the
-// header is not compared.
+// Tells whether the mark ends with this token: the last tokens must equal the mark's, from its last
+// but one control token on. A header's own name begins at that token. Text between that name and
+// the end of the header is not compared.
 bool Constraint::ends_reasoning(int32_t token) {
   const std::vector<int32_t>& end = matcher_.grammar().reasoning().end_ids;
   if (end.size() == 1) return token == end[0];

@@ -94,7 +94,7 @@ ExprId Expressions::sequence(std::vector<ExprId> children) {
 
 ExprId Expressions::choice(std::vector<ExprId> children) {
   std::erase(children, kNever);
-  // Lists of words become one, which is compiled to a trie.
+  // Lists of words are joined into one, which is compiled to a trie.
   std::vector<ExprId> others;
   std::vector<std::string> all;
   size_t n_lists = 0;

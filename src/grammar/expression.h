@@ -1,5 +1,5 @@
-// A grammar as expressions: what the readers make (GBNF, regular expressions, JSON Schema) and the
-// compiler takes.
+// A grammar as expressions: the output of the readers (GBNF, regular expressions, JSON Schema) and
+// the input of the compiler.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -13,7 +13,7 @@ struct CodeRange {
   uint32_t low, high;  // code points, both included
 };
 inline constexpr uint32_t kLastCode = 0x10ffff;
-// Returns the ranges in order, apart, and without surrogates.
+// Returns the ranges in order, without overlaps, neighbours or surrogates.
 std::vector<CodeRange> normal_ranges(std::vector<CodeRange> ranges);
 // Returns all characters that are in none of the ranges. Requires: the ranges are normal.
 std::vector<CodeRange> inverted_ranges(std::span<const CodeRange> ranges);
@@ -24,12 +24,12 @@ using ExprId = uint32_t;
 
 // The members of an object in any order, each at most once, with a separator between two of them.
 struct Members {
-  static constexpr size_t kMost = 48;  // most of `one`: a stack frame keeps the set in 48 bits
-  std::vector<ExprId> one;             // a key with its value each
+  static constexpr size_t kMost = 48;  // limit of `one`: a stack frame keeps the set in 48 bits
+  std::vector<ExprId> one;             // the members: each a key with its value
   uint64_t required = 0;               // bits of `one`
   ExprId extra = 0;                    // other members, any number of them; 0: none
   ExprId separator = 0;
-  uint32_t min = 0, max = kUnlimited;  // members in all; max below 65535 or kUnlimited
+  uint32_t min = 0, max = kUnlimited;  // number of members; max: below 65535, or kUnlimited
 };
 
 struct Expr {
@@ -51,7 +51,7 @@ struct Expr {
 class Expressions {
  public:
   static constexpr ExprId kNever = 0, kEmpty = 1;
-  // More is an error (RIFFLE_UNSUPPORTED), so that every step after reading is bounded.
+  // Larger grammars are an error (RIFFLE_UNSUPPORTED), so that every step after reading is bounded.
   static constexpr size_t kMostExprs = size_t{4} << 20, kMostBytes = size_t{64} << 20;
 
   Expressions();

@@ -5,19 +5,19 @@
 namespace riffle::grammar {
 namespace {
 
-// RFC 3339. Days fit their months, and February 29 its year: one that can be divided by 4, and if
-// it ends in 00, its first half can. Years begin with 0001, as in Python's datetime.
+// RFC 3339. Days fit their months. February 29 needs a year that is a multiple of 4 and, if it ends
+// in 00, of 400. Years begin with 0001, as in Python's datetime.
 constexpr const char* kDate =
     "(?:(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]"
     "[0-9]|3[01])"
     "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
     "|02-(?:0[1-9]|1[0-9]|2[0-8]))"
     "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)-02-29)";
-// Without leap seconds, which only some offsets allow.
+// Leap seconds are left out, since only some offsets allow them.
 constexpr const char* kTime =
     "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?"
     "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
-// Without quoted names and addresses in brackets.
+// Quoted names and addresses in brackets are left out.
 constexpr const char* kEmail =
     "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,32}(?:\\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,15}){0,2}"
     "@[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -37,11 +37,11 @@ constexpr const char* kHostname =
 constexpr const char* kIpv4 =
     "(?:(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])\\.){3}"
     "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])";
-// Without an IPv4 address as its end. H stands for a group.
+// An IPv4 address as its end is left out. H stands for a group.
 constexpr const char* kIpv6 =
     "(?:(?:H:){7}H|(?:H:){1,7}:|(?:H:){1,6}:H|(?:H:){1,5}(?::H){1,2}|(?:H:){1,4}(?::H){1,3}"
     "|(?:H:){1,3}(?::H){1,4}|(?:H:){1,2}(?::H){1,5}|H:(?::H){1,6}|:(?:(?::H){1,7}|:))";
-// RFC 3986 without users and addresses in brackets. C stands for a character of a path.
+// RFC 3986, without users and without addresses in brackets. C stands for a character of a path.
 constexpr const char* kUri =
     "[A-Za-z][A-Za-z0-9+.-]*:(?://[A-Za-z0-9._~-]*(?::[0-9]{1,5})?(?:/C*)*|/?(?:C+(?:/C*)*)?)"
     "(?:\\?(?:C|[/?])*)?(?:#(?:C|[/?])*)?";

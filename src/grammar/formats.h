@@ -4,7 +4,7 @@
 
 namespace riffle::grammar {
 
-// Null for a format that riffle does not know.
+// Returns the regular expression of a format; null if riffle does not support it.
 const char* format_pattern(const std::string& name);
 std::string format_names();
 

@@ -45,7 +45,7 @@ class Gbnf {
            c == '_';
   }
 
-  // Blanks and comments; with `lines` also ends of lines.
+  // Skips blanks and comments; with `lines` also line breaks.
   void skip_space(bool lines) {
     for (;;) {
       const char c = r_.peek();
@@ -94,7 +94,7 @@ class Gbnf {
       r_.expected("a literal, a class, a rule's name, ( or the end of the line");
   }
 
-  // depth: of parentheses. Lines may end inside of them.
+  // Reads alternatives. depth: nesting of parentheses, in which line breaks are allowed.
   ExprId read_choice(int depth) {
     std::vector<ExprId> ways{read_sequence(depth)};
     while (r_.skip("|")) {
@@ -115,7 +115,7 @@ class Gbnf {
       else if (c == '(') part = read_group(depth);
       else if (in_name(c)) part = read_reference();
       else if (c == '<' || (c == '!' && r_.peek(1) == '<'))
-        r_.expected("no token: <...> is not supported, write the token's text");
+        r_.expected("no token: <...> is not supported; write the token's text");
       else break;
       skip_space(depth > 0);
       parts.push_back(read_repeats(part, depth));
@@ -184,7 +184,7 @@ class Gbnf {
       r_.fail_at(begin, format("found {%u,%u}, expected the smaller limit first", *min, *max));
   }
 
-  // A character of a literal or class, escaped or not.
+  // Reads a character of a literal or class, escaped or not.
   uint32_t read_char() {
     if (r_.at_end() || r_.peek() == '\n' || r_.peek() == '\r')
       r_.expected("a character or the end of the literal or class (a line break is \\n)");

@@ -6,8 +6,8 @@
 //     number ::= [0-9]{1,3} ("." [0-9]+)?
 //
 // Literals and classes take the escapes \n \r \t \\ \" \[ \] \- \^ \xHH \uHHHH \UHHHHHHHH; a class
-// may be negated with ^; . is any character. A rule may go on in the next line inside parentheses
-// and after ::= and |.
+// may be negated with ^; . is any character. A rule may continue on the next line inside
+// parentheses, after ::= and after |.
 #pragma once
 #include <string_view>
 
@@ -15,8 +15,8 @@
 
 namespace riffle::grammar {
 
-// The rule `root` of a grammar, whose rules go to *out. Throws RIFFLE_BAD_ARGUMENT with line and
-// column, RIFFLE_UNSUPPORTED, RIFFLE_BAD_TEXT.
+// Reads a grammar, whose rules go to *out, and returns the rule `root`. Throws RIFFLE_BAD_ARGUMENT
+// with line and column, RIFFLE_UNSUPPORTED, RIFFLE_BAD_TEXT.
 uint32_t read_gbnf(std::string_view text, Expressions* out);
 
 }  // namespace riffle::grammar

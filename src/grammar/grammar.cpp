@@ -7,7 +7,7 @@
 
 namespace riffle::grammar {
 
-// A subtree of fewer tokens is walked rather than tested as a whole.
+// Smaller subtrees are walked instead of being tested as a whole.
 static constexpr uint32_t kFewTokens = 2;
 
 Grammar::Grammar(Expressions e, uint32_t root, std::shared_ptr<const TokenTries> tokens,
@@ -65,7 +65,7 @@ Matcher Matcher::white(std::shared_ptr<const Grammar> grammar) {
   return Matcher(Grammar::WHITE, std::move(grammar));
 }
 
-// The grammar's lock is held. Before anything is asked of the cache.
+// Called before the cache is used. Requires: the grammar's lock is held.
 void Matcher::enter() {
   if (cache_ != grammar_->cache_) {
     cache_->move_to(*grammar_->cache_, {&state_, 1});
@@ -75,7 +75,7 @@ void Matcher::enter() {
   cache_->begin_work();
 }
 
-// Begins another cache, with the answer's state and those of an unfinished walk.
+// Starts a new cache with the answer's state and, in `also`, those of an unfinished walk.
 void Matcher::renew(std::span<StateId> also) {
   std::shared_ptr<StateCache> fresh = grammar_->new_cache();
   cache_->move_to(*fresh, {&state_, 1});
@@ -110,8 +110,8 @@ struct Matcher::Walk {
   const TokenTrie& trie;
   StateCache::Mask mask;
   std::vector<StateId> states;  // by depth, along the path to a node
-  // State of the last loop that `stay` followed, and for each byte whether it leads back to that
-  // state.
+  // The state of the last loop that stay() followed, and for each byte whether it leads back to
+  // that state.
   StateId loop = StateCache::kDead;
   std::array<bool, 256> leads_back{};
 
@@ -129,7 +129,8 @@ struct Matcher::Walk {
       mask[token / 32] |= uint32_t{1} << (token % 32);
     }
   }
-  // Allows the tokens at [begin, end) in the order of the trie that have at most `most` characters.
+  // Allows those of the tokens [begin, end), in the order of the trie, that have at most `most`
+  // characters.
   void allow_short(uint32_t begin, uint32_t end, int most) {
     for (uint32_t i = begin; i < end; ++i) {
       const auto token = static_cast<uint32_t>(trie.order[i]);
@@ -137,7 +138,7 @@ struct Matcher::Walk {
     }
   }
 
-  // Walks nodes [i, end), whole subtrees. Requires: the states above them are known.
+  // Walks the nodes [i, end), which are whole subtrees. Requires: the states above them are known.
   void nodes(uint32_t i, uint32_t end) {
     while (i < end) {
       const TokenTrie::Node& node = trie.nodes[i];
@@ -161,7 +162,8 @@ struct Matcher::Walk {
     }
   }
 
-  // Allows tokens of the subtree of node i, if its characters decide.
+  // Allows tokens in the subtree of node i if counting characters decides it. Returns whether it
+  // does.
   bool characters(uint32_t i) {
     const TokenTrie::Node& node = trie.nodes[i];
     // A character of several bytes counts from the state before it.
@@ -180,8 +182,8 @@ struct Matcher::Walk {
     return true;
   }
 
-  // The subtree of a node whose state most characters do not change. Only other characters are
-  // followed.
+  // Walks the subtree of a node whose state most characters do not change. Follows only the other
+  // characters.
   void stay(uint32_t i, const StateCache::Loops& loops) {
     const TokenTrie::Node& node = trie.nodes[i];
     uint32_t first = node.first_token;
@@ -220,7 +222,7 @@ bool Matcher::allowed(bool end_tokens, std::span<uint32_t> mask) {
     const StateCache::Mask* known = cache_->mask_of(blurred);
     if (!known) {
       StateCache::Mask made = walk(blurred, trie);
-      blurred = cache_->blurred(state_, trie);  // the cache may be another one by now
+      blurred = cache_->blurred(state_, trie);  // the cache may have been replaced
       known = cache_->keep_mask(blurred, std::move(made));
     }
     for (size_t i = 0; i < known->size(); ++i) mask[i] |= (*known)[i];

@@ -20,12 +20,12 @@ class Tokenizer;
 namespace riffle::grammar {
 
 // Marks that a model writes around its reasoning. A mark of plain text is a part of the automaton,
-// since its end may lie inside a token. A mark of control tokens is recognised by their ids.
+// since its end may be inside a token. A mark of control tokens is recognised by their ids.
 struct ReasoningTokens {
   std::string begin, end;                   // as text; "": none, or control tokens
   std::vector<int32_t> begin_ids, end_ids;  // if they are control tokens
   std::vector<int32_t> end_tail;            // end_ids from the last but one control token on
-  size_t prompted = 0;  // tokens at the front of end_tail with which every message's prompt ends
+  size_t prompted = 0;  // first tokens of end_tail with which every message's prompt ends
 };
 
 // Text that may precede the text of a grammar.
@@ -38,8 +38,8 @@ inline constexpr uint32_t kMostSpace = 8;
 class Grammar {
  public:
   static constexpr size_t kCacheBytes = size_t{64} << 20;
-  // expressions: with the rule `root`. A cache that holds more than cache_bytes is replaced. Throws
-  // as compile(), and RIFFLE_UNSUPPORTED if the beginning is too ambiguous.
+  // expressions contain the rule `root`. A cache that exceeds cache_bytes is replaced. Throws as
+  // compile(), and RIFFLE_UNSUPPORTED if the beginning is too ambiguous.
   Grammar(Expressions expressions, uint32_t root, std::shared_ptr<const TokenTries> tokens,
           ReasoningTokens reasoning, size_t cache_bytes = kCacheBytes);
   Grammar(const Grammar&) = delete;
@@ -61,26 +61,26 @@ class Grammar {
   std::vector<OpId> starts_;
   size_t cache_bytes_;
   // All answers share one cache, which grows. A cache that has grown too large is replaced; answers
-  // carry their states over when they are asked next.
+  // move their states to the new one at their next call.
   mutable std::mutex lock_;
   mutable std::shared_ptr<StateCache> cache_;
 };
 
-// The position of one answer in a grammar. A copy goes on by itself.
+// The position of one answer in a grammar. Copies are independent.
 class Matcher {
  public:
   Matcher(std::shared_ptr<const Grammar> grammar, Before before);
-  // Returns a matcher of nothing but white space, as in Before::space.
+  // Returns a matcher for white space alone, as in Before::space.
   static Matcher white(std::shared_ptr<const Grammar> grammar);
 
-  // Takes a token's text. False: the grammar does not allow it, and nothing allows more. Throws as
-  // StateCache::next.
+  // Takes a token's text. Returns false if the grammar does not allow it; after that, no text is
+  // allowed. Throws as StateCache::next.
   bool accept(std::string_view text);
   bool complete() const;
   // Returns true if no byte may follow and no end token is allowed. end_tokens: as in `allowed`.
   bool over(bool end_tokens) const;
-  // Sets the bits of tokens that the grammar allows next, and clears all others. end_tokens: where
-  // the text is complete, also of the end tokens. Returns whether there are any.
+  // Sets the bits of tokens that the grammar allows next, and clears all others. end_tokens: also
+  // those of the end tokens, if the text is complete. Returns whether any bit is set.
   bool allowed(bool end_tokens, std::span<uint32_t> mask);
   const Grammar& grammar() const { return *grammar_; }
 
@@ -103,7 +103,7 @@ class Matcher {
 // The handle of riffle.h.
 struct riffle_grammar {
   std::shared_ptr<const riffle::grammar::Grammar> grammar;
-  const riffle::Tokenizer* tokenizer = nullptr;  // the tokenizer that the masks are made for
+  const riffle::Tokenizer* tokenizer = nullptr;  // the tokenizer for which masks are made
   // The text that answers continue; the grammar allows it (riffle_grammar_continue).
   std::string begun;
 };

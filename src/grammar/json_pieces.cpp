@@ -9,7 +9,7 @@
 namespace riffle::grammar {
 namespace {
 
-// Characters that a string has without an escape.
+// Characters that need no escape in a string.
 const std::vector<CodeRange> kPlain = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, kLastCode}};
 
 std::vector<CodeRange> common(const std::vector<CodeRange>& a, const std::vector<CodeRange>& b) {
@@ -42,7 +42,7 @@ JsonPieces::JsonPieces(Expressions* e) : e_(*e) {
     return e_.chars(std::move(ranges));
   };
   const ExprId any = hex("0123456789abcdefABCDEF"), d = hex("dD");
-  // A character beyond U+FFFF is a pair of surrogates; half a pair is no character.
+  // A character beyond U+FFFF is a pair of surrogates; half a pair is not a character.
   const ExprId no_surrogate = e_.choice({e_.sequence({hex("0123456789abcefABCEF"), any, any, any}),
                                          e_.sequence({d, hex("01234567"), any, any})});
   const ExprId pair =
@@ -71,7 +71,7 @@ ExprId JsonPieces::plain_chars(std::vector<CodeRange> ranges) {
   escape('\\');
   const ExprId plain = e_.chars(common(ranges, kPlain));
   if (escapes.size() <= 2) return e_.choice({plain, e_.words(std::move(escapes))});
-  // Classes with nearly all escapes are many, and have the same ones.
+  // Many classes contain nearly all escapes, so their sets of escapes are equal and shared.
   const auto known = escapes_.find(escapes);
   if (known != escapes_.end()) return e_.choice({plain, e_.rule(known->second)});
   const uint32_t rule = e_.add_rule("escape", e_.words(escapes));
@@ -87,7 +87,7 @@ ExprId JsonPieces::matching(const Regex& regex) {
   return e_.sequence({quote_, regex.expr, quote_});
 }
 
-// A trie of the texts: where one parts from all of them, anything may follow.
+// Builds a trie of the texts. Where a text departs from all of them, anything may follow.
 ExprId JsonPieces::other_than(std::vector<std::string> texts) {
   const std::vector<CodeRange> all = {{0, kLastCode}};
   const ExprId any = e_.rule(
@@ -110,7 +110,8 @@ ExprId JsonPieces::other_than(std::vector<std::string> texts) {
     }
     nodes[at].is_text = true;
   }
-  // Later nodes come first. Each is the text that may follow, with the closing quote.
+  // Built from the last node to the first. Each is the text that may follow, with the closing
+  // quote.
   std::vector<ExprId> rest(nodes.size());
   for (size_t i = nodes.size(); i-- > 0;) {
     const Node& node = nodes[i];
@@ -124,7 +125,7 @@ ExprId JsonPieces::other_than(std::vector<std::string> texts) {
         e_.sequence({plain_chars(inverted_ranges(normal_ranges(std::move(known)))), any}));
     if (!node.is_text) ways.push_back(quote_);
     const ExprId expr = e_.choice(std::move(ways));
-    // Rules keep the depth of expressions apart from the length of names.
+    // A rule per node, so that long names do not make deep expressions.
     rest[i] = e_.rule(e_.add_rule("key", expr));
   }
   return e_.sequence({quote_, rest[0]});

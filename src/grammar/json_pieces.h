@@ -18,16 +18,17 @@ class JsonPieces {
   // one space, or a line break and up to kMostIndent spaces or tabs.
   static constexpr uint32_t kMostIndent = 40;
   ExprId space() const { return space_; }
-  ExprId comma() const { return comma_; }  // with space
+  ExprId comma() const { return comma_; }  // includes white space
   // A string of min to max characters, with any escapes.
   ExprId string(uint32_t min, uint32_t max);
   // A string with exactly this text. Only quote, backslash and control characters are escaped.
   ExprId literal(const std::string& text) { return e_.text(key(text)); }
   static std::string key(const std::string& text);
-  // A string whose text matches, escaped in the same way.
+  // A string whose text matches the expression, escaped in the same way.
   ExprId matching(const Regex& regex);
   RegexOptions regex_options();
-  // A string with any text but these, escaped in the same way, so that each text has one spelling.
+  // A string with any text except these, escaped in the same way, so that each text has one
+  // spelling.
   ExprId other_than(std::vector<std::string> texts);
 
  private:

@@ -15,9 +15,9 @@
 namespace riffle::grammar {
 namespace {
 
-constexpr size_t kDeepest = 100;            // values in values
+constexpr size_t kDeepest = 100;            // nesting of values
 constexpr size_t kMostValues = 2000000;     // values in the schema's text
-constexpr size_t kMostRules = 100000;       // values with different rules
+constexpr size_t kMostRules = 100000;       // different subschemas
 constexpr int64_t kMostMultiples = 100000;  // numbers that are listed one by one
 constexpr int64_t kMostRemainders = 1000;   // remainders of a division digit by digit
 
@@ -66,8 +66,8 @@ class Schema {
   }
 
  private:
-  // Values that are valid by all these schemas. The rule is defined when its turn comes, so that
-  // schemas may refer to themselves.
+  // Returns the rule of the values that are valid by all these schemas. It is defined later, so
+  // that schemas may refer to themselves.
   uint32_t rule_of(const AllOf& schemas) {
     const auto it = rules_.find(schemas);
     if (it != rules_.end()) return it->second;
@@ -82,7 +82,7 @@ class Schema {
     return rule;
   }
   ExprId value(const AllOf& schemas) {
-    // A member whose schema is false is left out.
+    // A member with schema false is left out.
     if (schemas.size() == 1 && schemas[0]->is_boolean() && !schemas[0]->boolean())
       return Expressions::kNever;
     return e_.rule(rule_of(schemas));
@@ -92,13 +92,14 @@ class Schema {
     std::vector<ExprId> ways, objects;
     for (const SchemaNode& node : reader_.nodes_of(schemas))
       ways.push_back(node_expr(node, schemas, &objects));
-    // All objects share one pair of braces. With a pair for each, there would be as many ways to
-    // read the white space after the brace as there are objects.
+    // All objects share one pair of braces. With a pair for each, there would be one way to read
+    // the white space after the brace for each object.
     if (!objects.empty()) ways.push_back(braces(e_.choice(std::move(objects))));
     return e_.choice(std::move(ways));
   }
 
-  // Appends the text between the braces of objects.
+  // Returns the values of a node, except objects: appends the texts between their braces to
+  // `objects`.
   ExprId node_expr(const SchemaNode& node, const AllOf& at, std::vector<ExprId>* objects) {
     std::vector<ExprId> ways;
     if (node.values) {
@@ -121,7 +122,8 @@ class Schema {
     return e_.choice(std::move(ways));
   }
 
-  // A whole number is written as one, also if the schema has 1.0.
+  // Returns the text of a number. A whole number is written without a fraction, even if the schema
+  // has 1.0.
   static std::string number_text(const Json& v) {
     const std::optional<Decimal> d = Decimal::parse(v.dump());
     return d && d->is_integer() && d->whole.size() <= kMostDigits
@@ -129,7 +131,7 @@ class Schema {
                : v.dump();
   }
 
-  // A value of enum or const. The members of an object may come in any order.
+  // Returns a value of enum or const. The members of an object may come in any order.
   ExprId constant(const Json& v) {
     if (v.is_array()) {
       std::vector<ExprId> parts{e_.text("["), pieces_.space()};
@@ -189,7 +191,7 @@ class Schema {
     return multiples_of(step);
   }
 
-  // A division digit by digit: a rule for each remainder.
+  // Divides digit by digit, with a rule for each remainder.
   ExprId multiples_of(int64_t step) {
     std::vector<uint32_t> rules;
     for (int64_t r = 0; r < step; ++r) rules.push_back(e_.declare("multipleOf"));
@@ -231,7 +233,7 @@ class Schema {
     if (patterns.size() > 1)
       reader_.unsupported(place,
                           "found more than one pattern or format for one string, expected one; "
-                          "say it in one pattern");
+                          "combine them in one pattern");
     Regex regex;
     try {
       regex = read_regex(patterns[0].first, pieces_.regex_options(), &e_);
@@ -257,11 +259,11 @@ class Schema {
   ExprId array(const SchemaNode& node) {
     if (node.min_items > node.max_items) return Expressions::kNever;
     const uint64_t n = std::min<uint64_t>(SchemaReader::n_prefix(node), node.max_items);
-    const auto rest = [&](uint64_t done, uint64_t limit) {  // the items still to come
+    const auto rest = [&](uint64_t done, uint64_t limit) {  // the items that follow
       return limit >= kUnlimited ? kUnlimited
                                  : static_cast<uint32_t>(limit > done ? limit - done : 0);
     };
-    // From the last item that has a schema of its own to the first.
+    // Built from the last item with a schema of its own to the first.
     const ExprId item = value(SchemaReader::rest_of_items(node));
     ExprId more;
     if (n == 0) {
@@ -287,7 +289,7 @@ class Schema {
 
   ExprId behind_key(ExprId value) { return e_.sequence({e_.text(":"), pieces_.space(), value}); }
 
-  // The text between the braces.
+  // Returns the text between the braces.
   ExprId object(const SchemaNode& node) {
     const std::vector<std::string> names = SchemaReader::names(node);
     std::vector<OrderedMember> members;
@@ -305,8 +307,8 @@ class Schema {
     const ExprId extra = other == Expressions::kNever
                              ? other
                              : e_.sequence({pieces_.other_than(names), behind_key(other)});
-    // A name that comes twice is one property, but two members. So additional members do not count
-    // towards a minimum.
+    // A repeated name is one property but two members. So additional members do not count towards a
+    // minimum.
     uint64_t min = node.min_properties <= n_required ? 0 : node.min_properties;
     if (min > 1 && extra != Expressions::kNever)
       reader_.unsupported(*node.properties_at,

@@ -14,8 +14,8 @@
 
 namespace riffle::grammar {
 
-// Throws RIFFLE_BAD_ARGUMENT with line and column or the place in the schema, RIFFLE_UNSUPPORTED,
-// RIFFLE_BAD_TEXT.
+// Reads a schema; returns its rule. Throws RIFFLE_BAD_ARGUMENT with line and column or the place in
+// the schema, RIFFLE_UNSUPPORTED, RIFFLE_BAD_TEXT.
 uint32_t read_json_schema(std::string_view text, Expressions* out);
 
 }  // namespace riffle::grammar

@@ -12,7 +12,7 @@
 namespace riffle::grammar {
 namespace {
 
-// A longer text is refused before it is read.
+// Longer texts are refused before they are read.
 constexpr size_t kLongestText = size_t{16} << 20;
 
 ReasoningTokens reasoning_tokens(const Model& model) {
@@ -50,7 +50,7 @@ ReasoningTokens reasoning_tokens(const Model& model) {
 std::shared_ptr<const TokenTries> token_tries(const Model& model) {
   const Tokenizer& tokenizer = *model.tokenizer;
   const std::vector<int32_t> end_tokens(model.config.eos_ids.begin(), model.config.eos_ids.end());
-  // The unknown piece stands for any text, so no grammar can tell whether it is allowed.
+  // The unknown piece stands for any text, so a grammar cannot decide whether to allow it.
   const auto bytes = [&](int32_t id) {
     const char* piece = tokenizer.piece(id);
     return piece && std::string_view(piece) == "<unk>" ? std::string() : tokenizer.bytes(id);

@@ -8,10 +8,11 @@
 
 namespace riffle::grammar {
 
-// The tokens of a model with a tokenizer. All grammars of a model share them.
+// Returns the tries of a model with a tokenizer. All grammars of a model share them.
 std::shared_ptr<const TokenTries> token_tries(const Model& model);
 
-// Throws as riffle_grammar_create. With the model: of its reasoning.
+// Compile a grammar. Throw the errors of riffle_grammar_create. The second takes the marks of
+// reasoning from the model.
 std::shared_ptr<const Grammar> compile_grammar(std::shared_ptr<const TokenTries> tokens,
                                                ReasoningTokens reasoning, riffle_grammar_kind kind,
                                                std::string_view text);

@@ -8,13 +8,13 @@ namespace {
 
 constexpr size_t kLongest = 400;
 
-// a and b: digits of whole numbers without leading zeros.
+// Compares whole numbers, given as digits without leading zeros.
 int compare_whole(const std::string& a, const std::string& b) {
   if (a.size() != b.size()) return a.size() < b.size() ? -1 : 1;
   return a < b ? -1 : a > b;
 }
 
-// Adds one to digits of a whole number.
+// Adds one to a whole number, given as digits.
 std::string plus_one(std::string digits) {
   for (size_t i = digits.size(); i-- > 0;) {
     if (digits[i] != '9') {
@@ -38,15 +38,15 @@ std::string minus_one(std::string digits) {
   return digits;
 }
 
-// Numbers without a sign between two limits, digit by digit. While all digits so far equal those of
-// a limit (the limit is tight), the next digit must respect it.
+// Numbers without a sign between two limits, digit by digit. A limit is tight while all digits so
+// far equal its own; then it restricts the next digit.
 class Magnitudes {
  public:
   using Limit = NumberRange::Limit;
   Magnitudes(std::optional<Limit> low, std::optional<Limit> high, bool integers, Expressions* e)
       : low_(std::move(low)), high_(std::move(high)), integers_(integers), e_(*e) {
-    // Doubles tell numbers of 15 digits apart. So no number that is written within a limit is read
-    // as one beyond it.
+    // Doubles distinguish numbers of 15 digits. So a number written within a limit is never read as
+    // one beyond it.
     const size_t digits =
         std::max(low_ ? low_->value.whole.size() : 1, high_ ? high_->value.whole.size() : 1);
     fraction_digits_ = digits < kExactDigits ? kExactDigits - digits : 1;
@@ -74,7 +74,7 @@ class Magnitudes {
     return i < digits.size() ? digits[i] - '0' : 0;
   }
 
-  // Digit `pos` of n before the point, and the rest.
+  // Returns digit `pos` of the n digits before the point, and the rest.
   ExprId whole(size_t pos, size_t n, bool low, bool high) {
     if (pos == n) return fraction(0, low, high);
     const int first = pos == 0 && n > 1 ? 1 : 0;
@@ -88,7 +88,7 @@ class Magnitudes {
                       [&](bool l, bool h) { return whole(pos + 1, n, l, h); });
   }
 
-  // One digit from `from` to `to`. The two ends stay tight.
+  // Returns one digit from `from` to `to`, and the rest. At the two ends the limits stay tight.
   template <class Rest>
   ExprId next_digit(int from, int to, bool low, bool high, Rest rest) {
     std::vector<ExprId> ways;
@@ -112,7 +112,7 @@ class Magnitudes {
     return !(high && high_->value.fraction.size() <= pos && high_->excluded);
   }
 
-  // The fraction with its point, if there is one, from its digit 0.
+  // Returns the fraction with its point, or nothing if the number may end here.
   ExprId fraction(size_t pos, bool low, bool high) {
     const bool end = may_end(pos, low, high);
     if (integers_) return end ? Expressions::kEmpty : Expressions::kNever;
@@ -120,14 +120,14 @@ class Magnitudes {
     return end ? e_.optional(some) : some;
   }
 
-  // At least one digit of the fraction from `pos` on.
+  // Returns at least one digit of the fraction, from `pos` on.
   ExprId digits(size_t pos, bool low, bool high) {
     const auto room = static_cast<uint32_t>(std::max<size_t>(fraction_digits_, pos + 1) - pos);
     if (!low && !high) return e_.repeat(digit(0, 9), 1, room);
     const bool low_over = !low || low_->value.fraction.size() <= pos;
     const bool high_over = !high || high_->value.fraction.size() <= pos;
     if (low_over && high_over) {
-      // All further digits of a tight limit are zeros.
+      // All further digits of the tight limit are zeros.
       const ExprId zeros = e_.repeat(digit(0, 0), 1, room);
       if (high) return may_end(pos, low, high) ? zeros : Expressions::kNever;
       if (!low_->excluded) return e_.repeat(digit(0, 9), 1, room);
@@ -142,7 +142,7 @@ class Magnitudes {
   }
 
   std::optional<Limit> low_, high_;
-  size_t fraction_digits_;  // most of them
+  size_t fraction_digits_;  // the largest number of digits
   bool integers_;
   Expressions& e_;
 };
@@ -152,7 +152,7 @@ NumberRange::Limit negated(NumberRange::Limit limit) {
   return limit;
 }
 
-// The nearest integer inside of the limit.
+// Returns the nearest integer inside the limit.
 NumberRange::Limit integer_limit(NumberRange::Limit limit, bool low) {
   const bool exact = limit.value.is_integer();
   const bool away = low != limit.value.negative;  // true if inside means a larger magnitude
@@ -255,7 +255,7 @@ ExprId number_expr(const NumberRange& range, bool integers, Expressions* out) {
         {e.text("0"), e.sequence({e.chars({{'1', '9'}}), e.repeat(digit, 0, kMostDigits - 1)})});
     const ExprId sign = e.optional(e.text("-"));
     if (integers) return e.sequence({sign, whole});
-    // With at most 60 digits before the point, it is a number that a double can hold.
+    // With at most 60 digits before the point, a double can hold the number.
     const ExprId power = e.repeat(digit, 1, 2);
     return e.sequence(
         {sign, whole, e.optional(e.sequence({e.text("."), e.repeat(digit, 1, kMostDigits)})),

@@ -11,7 +11,7 @@ namespace riffle::grammar {
 // A number in decimal, exact.
 class Decimal {
  public:
-  // JSON's notation, such as "-12.50" or "1e3". None: more than 400 digits.
+  // Parses JSON's notation, such as "-12.50" or "1e3". Returns nothing for more than 400 digits.
   static std::optional<Decimal> parse(std::string_view text);
 
   bool negative = false;
@@ -34,13 +34,13 @@ struct NumberRange {
   bool empty(bool integers) const;
 };
 
-// Digits that numbers may have before the decimal point and after it.
+// Most digits of a number before the decimal point, and after it.
 inline constexpr uint32_t kMostDigits = 60;
-// Digits of a number between limits that is no integer, as far as the limits have no more.
+// Most digits of a fractional number between limits, unless the limits have more.
 inline constexpr size_t kExactDigits = 15;
 
-// Integers are written without fraction and exponent. Other numbers have an exponent only where
-// there is no limit.
+// Returns the numbers in a range. Integers are written without fraction and exponent. Other numbers
+// have an exponent only if there is no limit.
 ExprId number_expr(const NumberRange& range, bool integers, Expressions* out);
 
 }  // namespace riffle::grammar

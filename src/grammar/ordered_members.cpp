@@ -7,15 +7,16 @@
 namespace riffle::grammar {
 namespace {
 
-// Tries of keys. Each trie shares its common parts with the one before. With a choice of keys in
-// place of a trie, a state would have a place for each member that may come next, and a mask would
-// take as many steps for each node of the vocabulary's trie.
+// Tries of keys. Each trie shares its common parts with the one before. If it were a choice of keys
+// instead of a trie, a state would have a place for each member that may come next, and a mask
+// would take that many steps for each node of the vocabulary's trie.
 class KeyTries {
  public:
   explicit KeyTries(Expressions* out) : e_(*out) {}
 
-  // A trie of one key; a trie with one key more. No key begins another one, as each ends with a
-  // quotation mark. behind: the text after the key, whose bytes must outlive this.
+  // Return a trie of one key, and a trie with one more key. No key begins another one, since each
+  // ends with a quotation mark. behind: the text after the key. The key's bytes must outlive this
+  // object.
   size_t of(std::string_view key, ExprId behind) { return node({edge(key, kLeaf, behind)}); }
   size_t with(size_t trie, std::string_view key, ExprId behind) {
     struct Step {
@@ -60,14 +61,14 @@ class KeyTries {
   struct Edge {
     std::string_view bytes;  // a part of a member's key
     size_t node;             // node after the bytes; kLeaf: the key ends with them
-    ExprId behind, expr;     // the text after the bytes; the bytes and that text
+    ExprId behind, expr;     // the text after the bytes; the bytes with that text
   };
   struct Node {
     std::vector<Edge> edges;
     uint32_t rule;
   };
 
-  // A rule of its own, so that tries that share an edge have one copy of its operations.
+  // An edge is a rule of its own, so that tries that share it have one copy of its operations.
   Edge edge(std::string_view bytes, size_t node, ExprId behind) {
     const uint32_t rule = e_.add_rule("members", e_.sequence({e_.text(bytes), behind}));
     return {bytes, node, behind, e_.rule(rule)};
@@ -86,8 +87,8 @@ class KeyTries {
 
 }  // namespace
 
-// From the last member to the first: a rule for the text after it, and a trie of the members that
-// may come next, up to the first required one.
+// Goes from the last member to the first, with a rule for the text after each, and a trie of the
+// members that may come next, up to the first required one.
 ExprId ordered_members(const std::vector<OrderedMember>& members, ExprId extra, ExprId separator,
                        Expressions* out) {
   Expressions& e = *out;
@@ -96,7 +97,7 @@ ExprId ordered_members(const std::vector<OrderedMember>& members, ExprId extra, 
   const ExprId extras = e.sequence({extra, others});
   ExprId later = others, next = extras;
   size_t trie = 0;
-  bool may_end = true;  // none of the members from here on is required
+  bool may_end = true;  // true if no member from here on is required
   for (size_t i = members.size(); i-- > 0;) {
     const OrderedMember& m = members[i];
     const ExprId behind = e.rule(e.add_rule("members", e.sequence({m.value, later})));

@@ -1,5 +1,5 @@
-// The members of an object in one order, for objects with more members than a frame can hold as a
-// set (Members).
+// The members of an object in a fixed order, for objects with more members than a frame can hold as
+// a set (Members).
 #pragma once
 #include <string>
 #include <vector>
@@ -14,8 +14,8 @@ struct OrderedMember {
   bool required;
 };
 
-// Members in this order, each at most once, then any number of others. extra: another member, or
-// Expressions::kNever. separator: between two members.
+// Returns members in this order, each at most once, then any number of others. extra: another
+// member, or Expressions::kNever. separator: between two members.
 ExprId ordered_members(const std::vector<OrderedMember>& members, ExprId extra, ExprId separator,
                        Expressions* out);
 

@@ -43,7 +43,7 @@ void Reader::fail_at(size_t position, const std::string& text) const {
     if (text_[i] == '\n') ++line, column = 1;
     else if ((text_[i] & 0xc0) != 0x80) ++column;
   }
-  // Texts may hold anything that the grammar holds; settings are not named here.
+  // The text may contain any part of the grammar, so backquotes in it must not be read as settings.
   throw Error(RIFFLE_BAD_ARGUMENT, format("line %zu, column %zu: %s", line, column, text.c_str()));
 }
 

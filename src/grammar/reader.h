@@ -1,4 +1,4 @@
-// Base of the readers of grammars: UTF-8 text, one character at a time, with its line and column.
+// Base of the readers of grammars: reads UTF-8 text character by character, with line and column.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,20 +14,20 @@ class Reader {
   bool at_end() const { return at_ == text_.size(); }
   char peek(size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : 0; }
   bool next_is(std::string_view word) const { return text_.substr(at_).starts_with(word); }
-  bool skip(std::string_view word);  // if it comes next
-  uint32_t code_point();             // the next one; not at the end
+  bool skip(std::string_view word);  // skips the word if it comes next
+  uint32_t code_point();             // reads the next one; not at the end
   size_t position() const { return at_; }
   void go_to(size_t position) { at_ = position; }
   std::string_view from(size_t position) const { return text_.substr(position, at_ - position); }
 
-  // "line 3, column 7: found 'x', expected ...", for the position or for the next character.
+  // Throw "line 3, column 7: found 'x', expected ...", for the next character or for a position.
   [[noreturn]] void expected(const std::string& what) const;
   [[noreturn]] void fail_at(size_t position, const std::string& text) const;
   std::string found() const;  // "'x'", "the end of the line", "the end"
 
-  // n hex digits, as in \u00e9. Throws if they are not there.
+  // Reads n hex digits, as in \u00e9. Throws if they are missing.
   uint32_t hex(int n);
-  // A number in decimal, at most 2^31 - 1.
+  // Reads a decimal number, at most 2^31 - 1.
   uint32_t number();
 
  private:

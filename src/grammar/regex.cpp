@@ -8,7 +8,7 @@
 namespace riffle::grammar {
 namespace {
 
-constexpr int kDeepest = 200;  // groups in groups
+constexpr int kDeepest = 200;  // nesting of groups
 constexpr uint64_t kNoLimit = UINT64_MAX;
 
 uint64_t times(uint64_t a, uint64_t b) {
@@ -58,7 +58,7 @@ class Reading {
     uint64_t min = 0, max = 0;
     std::optional<ExprId> repeated;
   };
-  // One alternative, and whether it has ^ and $ at its ends.
+  // One alternative, and whether it begins with ^ and ends with $.
   struct Way {
     Part whole;
     bool begins = false, ends = false;
@@ -81,11 +81,11 @@ class Reading {
     return ways;
   }
 
-  // Appends one alternative; several, if it is a group of alternatives with ^ or $.
+  // Appends one alternative, or several if it is a group of alternatives with ^ or $.
   void read_way(int depth, std::vector<Way>* out) {
     Way way;
     std::vector<Part> parts;
-    std::vector<Way> inner;  // the ways of the only part, if it has ^ or $
+    std::vector<Way> inner;  // alternatives of the only part, if it has ^ or $
     size_t inner_at = 0;
     while (!r_.at_end() && r_.peek() != '|' && r_.peek() != ')') {
       const size_t at = r_.position();
@@ -185,7 +185,7 @@ class Reading {
     return ways;
   }
 
-  // anchored: where a group with ^ or $ begins, which cannot be repeated.
+  // anchored: beginning of a group with ^ or $, which cannot be repeated.
   Part read_repeat(Part part, size_t anchored) {
     const size_t at = r_.position();
     uint32_t min = 0, max = kUnlimited;
@@ -211,7 +211,7 @@ class Reading {
     return out;
   }
 
-  // {2}, {2,} or {2,5}. Any other brace stands for itself.
+  // Reads {2}, {2,} or {2,5}. Any other brace stands for itself.
   bool read_limits(uint32_t* min, uint32_t* max) {
     const size_t begin = r_.position();
     const auto digit = [&] { return r_.peek() >= '0' && r_.peek() <= '9'; };
@@ -254,7 +254,7 @@ class Reading {
         r_.skip("-");
         const Ranges high = one();
         if (!single || high.size() != 1 || high[0].low != high[0].high)
-          r_.fail_at(at, "found a range of classes, expected one of characters");
+          r_.fail_at(at, "found a range of classes, expected a range of characters");
         if (high[0].low < low[0].low)
           r_.fail_at(at,
                      "found a range that ends before it begins, expected the smaller character "
@@ -267,7 +267,7 @@ class Reading {
     return negated ? inverted_ranges(all) : all;
   }
 
-  // Behind the backslash.
+  // Reads an escape after its backslash.
   Ranges read_escape(size_t begin, bool in_class) {
     if (r_.at_end()) r_.expected("a character after \\");
     const char c = r_.peek();

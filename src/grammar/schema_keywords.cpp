@@ -1,4 +1,4 @@
-// Keywords of a schema that say something of one value, alone.
+// Keywords of a schema that restrict a value directly.
 #include <algorithm>
 #include <utility>
 
@@ -115,7 +115,7 @@ bool SchemaReader::apply_limit(const Json& schema, const std::string& key, const
   struct Count {
     const char *least, *most;
     uint64_t SchemaNode::*min, SchemaNode::*max;
-    const Json* SchemaNode::*at;  // null: no error needs to know where it stands
+    const Json* SchemaNode::*at;  // null: no error names its place
   };
   static constexpr Count counts[] = {
       {"minLength", "maxLength", &SchemaNode::min_length, &SchemaNode::max_length,
@@ -148,7 +148,7 @@ void SchemaReader::apply_required(const Json& schema, const Json& value, Nodes* 
   }
 }
 
-// Returns if the keyword has no effect with this value, and refuses it otherwise.
+// Refuses a keyword, unless it has no effect with this value.
 void SchemaReader::check_without_effect(const Json& schema, const std::string& key,
                                         const Json& value) const {
   if (key == "nullable") {  // OpenAPI's; apply_types reads it

@@ -15,7 +15,7 @@ namespace {
 constexpr int kDeepest = 64;           // nesting of schemas that apply to one value
 constexpr size_t kMostNodes = 1024;    // alternatives
 constexpr size_t kMostPairs = 200000;  // pairs of branches of oneOf that are compared
-constexpr size_t kMostWork = 3000000;  // schemas looked at, for each alternative
+constexpr size_t kMostWork = 3000000;  // schemas read, counted for each alternative
 constexpr int kDeepestTest = 4;  // nesting of members in the test whether two schemas are disjoint
 
 bool known_annotation(const std::string& key) {
@@ -43,7 +43,7 @@ std::string token_of(const std::string& key) {
 
 }  // namespace
 
-// Limits: bytes of all places in the schema, and values of oneOf that are compared.
+// Limits of the bytes of all places in the schema, and of the values of oneOf that are compared.
 static constexpr size_t kMostPlaceBytes = size_t{64} << 20, kMostCompared = 2000000;
 
 SchemaReader::SchemaReader(const Json& root) : root_(root) { places_[&root_] = "#"; }
@@ -63,7 +63,7 @@ std::string SchemaReader::place(const AllOf& schemas) const {
   return it == places_.end() ? "#" : it->second;
 }
 
-// The schema may hold anything, and its texts are no names of settings.
+// The schema may contain any text, so backquotes in it must not be read as settings.
 void SchemaReader::unsupported(const Json& schema, const std::string& what) const {
   throw Error(RIFFLE_UNSUPPORTED, "at " + place({&schema}) + ": " + what);
 }
@@ -120,7 +120,7 @@ void SchemaReader::apply(const Json& schema, Nodes* nodes) {
   }
   apply_properties(schema, nodes);
   apply_items(schema, nodes);
-  // Last, when the rules of all branches are known.
+  // Applied last, when all other rules are known.
   if (schema.find("anyOf")) apply_branches(schema, "anyOf", false, nodes);
   if (schema.find("oneOf")) apply_branches(schema, "oneOf", true, nodes);
   --depth_;
@@ -226,7 +226,7 @@ const Json& SchemaReader::target(const Json& schema, const Json& reference) {
   if (!text.starts_with("#") || (text.size() > 1 && text[1] != '/'))
     unsupported(schema, "found $ref " + shown_value(reference) +
                             ", expected a place in this schema, such as #/$defs/name");
-  // %25 and the like; then a JSON pointer.
+  // Decodes %25 and the like, then reads a JSON pointer.
   std::string pointer;
   for (size_t i = 1; i < text.size(); ++i) {
     uint8_t code = 0;
@@ -288,7 +288,7 @@ std::vector<std::string> SchemaReader::names(const SchemaNode& node) {
 }
 
 bool SchemaReader::holds(const SchemaNode& node, const Json& value, const AllOf& at) const {
-  // Schemas inside are looked up again; reading them changes only the notes about places.
+  // Schemas inside are read again, which changes only the notes about places.
   auto& self = const_cast<SchemaReader&>(*this);
   const auto inside = [&](const AllOf& schemas, const Json& one) {
     if (schemas.empty()) return true;
@@ -333,7 +333,7 @@ bool SchemaReader::holds(const SchemaNode& node, const Json& value, const AllOf&
 
 bool SchemaReader::apart(const AllOf& a, const AllOf& b, int depth, const Json& at) {
   if (depth > kDeepestTest) return false;
-  // These schemas hold of a member, so references that lead to the object are no circle.
+  // These schemas apply to a member, so references back to the object are not circular.
   const bool before = std::exchange(comparing_, true);
   const int depth_before = std::exchange(depth_, 0);
   std::set<const Json*> open_before;

@@ -1,6 +1,6 @@
 // A JSON Schema in normal form: alternatives, each of which has rules for the values of each type.
 // Keywords that combine schemas (allOf, anyOf, oneOf, $ref) are gone. Schemas of members and items
-// stay unchanged, as lists of schemas that must all hold.
+// stay as they are, in lists of schemas that must all hold.
 #pragma once
 #include <map>
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace riffle::grammar {
 
-// Schemas that must all hold, sorted, without those that always do.
+// Schemas that must all hold, sorted; schemas that always hold are left out.
 using AllOf = std::vector<const Json*>;
 
 struct SchemaNode {
@@ -23,7 +23,7 @@ struct SchemaNode {
     NULL_ = 1,
     BOOLEAN = 2,
     INTEGER = 4,
-    FRACTION = 8,  // numbers that are not whole
+    FRACTION = 8,  // numbers with a fraction
     STRING = 16,
     ARRAY = 32,
     OBJECT = 64,
@@ -37,7 +37,7 @@ struct SchemaNode {
   const Json* multiples_at = nullptr;
 
   uint64_t min_length = 0, max_length = kUnlimited;
-  std::map<std::string, const Json*> patterns, formats;  // each with the schema that has it
+  std::map<std::string, const Json*> patterns, formats;  // each with the schema that contains it
 
   struct Items {
     std::vector<const Json*> prefix;
@@ -54,7 +54,7 @@ struct SchemaNode {
   std::vector<std::string> required;   // without repetitions
   uint64_t min_properties = 0, max_properties = kUnlimited;
 
-  // Schemas that set limits of lengths and of numbers of properties, for errors; null: none.
+  // Schemas that limit lengths and numbers of properties, for errors; null: none.
   const Json *lengths_at = nullptr, *properties_at = nullptr;
 };
 
@@ -72,17 +72,17 @@ class SchemaReader {
   static AllOf rest_of_items(const SchemaNode& node);
   static AllOf member(const SchemaNode& node, const std::string& name);
   static AllOf rest_of_members(const SchemaNode& node);
-  // In order of first mention; those required are among them.
+  // Returns the names of all properties, required ones included, in order of first mention.
   static std::vector<std::string> names(const SchemaNode& node);
   static size_t n_prefix(const SchemaNode& node);
 
-  // "#/properties/a": of a schema that has been read, or the first of several. The place in errors
-  // about a keyword: that of the schema that has it.
+  // Returns the place of a schema that has been read, or of the first of several: "#/properties/a".
+  // Errors about a keyword give the place of the schema that contains it.
   std::string place(const AllOf& schemas) const;
   [[noreturn]] void unsupported(const Json& schema, const std::string& what) const;
   [[noreturn]] void too_many_alternatives(const Json& schema) const;
 
-  // Tells whether a value belongs to the node, as far as types, ranges and lengths show.
+  // Tells whether a value may belong to the node, checking only types, ranges and lengths.
   bool holds(const SchemaNode& node, const Json& value, const AllOf& at) const;
 
  private:
@@ -116,7 +116,7 @@ class SchemaReader {
   size_t place_bytes_ = 0, compared_ = 0;
   std::set<const Json*> open_;  // references that are being followed
   int depth_ = 0;
-  bool comparing_ = false;  // inside of disjoint, where branches of oneOf may have values in common
+  bool comparing_ = false;  // true inside disjoint(), where branches of oneOf may overlap
   size_t work_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Values inside of schemas: numbers in decimals, and which values are equal.
+// Values in schemas: exact decimal numbers, and equality of values.
 #pragma once
 #include <optional>
 #include <string>
@@ -9,7 +9,7 @@
 namespace riffle::grammar {
 
 bool is_true(const Json& value);
-// Returns the value as JSON, cut to the length that an error text has room for.
+// Returns the value as JSON, shortened for an error text.
 std::string shown_value(const Json& value);
 // Returns nothing if the number has more than 400 digits.
 std::optional<Decimal> decimal_of(const Json& number);

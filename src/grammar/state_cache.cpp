@@ -11,7 +11,7 @@ namespace {
 
 uint64_t hash_of(uint64_t a, uint64_t b) { return splitmix64_mix(a ^ splitmix64_mix(b + 1)); }
 
-constexpr int kCountShift = Members::kMost;  // PICK: where a frame's number of members begins
+constexpr int kCountShift = Members::kMost;  // PICK: first bit of a frame's number of members
 
 }  // namespace
 
@@ -134,7 +134,8 @@ void StateCache::push_and_reach(OpId op, uint64_t value, StackId parent, OpId ta
   if (!too_deep) reach(target, stack);
 }
 
-// Rounds of a loop as its frame holds them: what makes no difference is the same value.
+// Returns the rounds of a loop as its frame stores them: numbers that make no difference get the
+// same value.
 uint64_t StateCache::rounds(const Op& loop, uint64_t finished) const {
   if (finished >= kFew) return finished;
   const bool enough = finished + 1 >= loop.min;
@@ -187,7 +188,7 @@ void StateCache::follow(const Op& op, OpId id, StackId stack) {
     case Op::AGAIN: {
       const Frame frame = frames_[stack];
       const Op& loop = automaton_.ops[frame.op];
-      // A round without a byte adds nothing, and there would be any number of them.
+      // A round without a byte adds nothing, and could be repeated endlessly.
       if (loop.nullable && new_frames_.count(stack) && !old_frames_.count(stack)) break;
       const bool counted = frame.value < kFew;
       const uint64_t finished = counted ? frame.value + 1 : frame.value;
@@ -226,7 +227,8 @@ void StateCache::follow(const Op& op, OpId id, StackId stack) {
   }
 }
 
-// The next member of an object. Members that would leave no room for required ones are left out.
+// Adds the places of an object's next member. Members that would leave no room for required ones
+// are left out.
 void StateCache::pick(OpId id, StackId parent, uint64_t value) {
   const MemberOps& m = automaton_.members[automaton_.ops[id].target];
   const uint64_t set = value & ((uint64_t{1} << kCountShift) - 1);
@@ -263,12 +265,12 @@ bool StateCache::covers(StackId a, StackId b) const {
   return true;
 }
 
-// drop_covered for places [begin, end) of one operation, if they differ only in the rounds of one
-// loop: then each is compared with one other, not with all.
+// Does the work of drop_covered for places [begin, end) of one operation that differ only in the
+// rounds of one loop: then each is compared with one other, not with all.
 bool StateCache::drop_more_rounds(size_t begin, size_t end, size_t* kept) {
   const Frame& one = frames_[found_[begin].stack];
   const Op& loop = automaton_.ops[one.op];
-  uint64_t least = kMany;  // the fewest rounds that may be the last ones
+  uint64_t least = kMany;  // the fewest rounds that may be the last
   bool many = false;
   for (size_t i = begin; i < end; ++i) {
     const Frame& f = frames_[found_[i].stack];
@@ -288,8 +290,8 @@ bool StateCache::drop_more_rounds(size_t begin, size_t end, size_t* kept) {
 
 void StateCache::drop_covered() {
   size_t kept = 0;
-  // Only stacks of the same operations can cover each other. There may be a thousand others at one
-  // operation: a rule that each alternative calls, such as white space.
+  // Only stacks of the same operations can cover each other. One operation may have thousands of
+  // stacks, if each alternative calls the same rule, such as white space.
   const auto shape = [&](const Place& p) { return frames_[p.stack].shape; };
   std::sort(found_.begin(), found_.end(), [&](const Place& a, const Place& b) {
     if (a.op != b.op) return a.op < b.op;
@@ -393,15 +395,15 @@ const StateCache::Mask* StateCache::keep_mask(StateId blurred, Mask mask) {
   return &masks_.insert_or_assign(blurred, std::move(mask)).first->second;
 }
 
-// Tells whether all characters from U+0080 lead from one state to the other. Only the first byte of
-// each class is tried.
+// Tells whether all characters from U+0080 on lead from one state to the other. Only the first byte
+// of each class is tried.
 bool StateCache::all_wide_lead(StateId from, StateId to) {
   struct Step {
     StateId state;
     int more;
     bool operator==(const Step&) const = default;
   };
-  std::vector<Step> whole;  // found to lead there, for all continuation bytes
+  std::vector<Step> whole;  // steps that lead there for all continuation bytes
   const auto repeated = [&](int b, int low) {
     return b > low && automaton_.class_of[b] == automaton_.class_of[b - 1];
   };
@@ -431,10 +433,11 @@ bool StateCache::all_wide_lead(StateId from, StateId to) {
          first(0xf1, 0xf3, 3, 0x80, 0xbf) && first(0xf4, 0xf4, 3, 0x80, 0x8f);
 }
 
-// The state after most ASCII characters, and these; the state itself if any leads back to it.
+// Returns the state to which most ASCII characters lead, and in `ascii` these characters. If any
+// character leads back to `state`, returns that.
 StateId StateCache::likely_next(StateId state, TokenTrie::Ascii* ascii) {
   StateId to[0x80], likely = kDead;
-  int votes = 0;  // Boyer and Moore's vote: enough where one state has the majority
+  int votes = 0;  // Boyer and Moore's majority vote
   for (int b = 0; b < 0x80; ++b) {
     to[b] = next(state, static_cast<uint8_t>(b));
     if (to[b] == kDead) continue;
@@ -447,7 +450,7 @@ StateId StateCache::likely_next(StateId state, TokenTrie::Ascii* ascii) {
   return likely;
 }
 
-// Returns true if no first byte of these characters leads on.
+// Returns true if none of these characters can follow the state, by their first bytes.
 bool StateCache::all_end(StateId state, const Loops& characters) {
   if (!goes_on(state)) return true;
   for (int b = 0; b < (characters.wide ? 0x100 : 0x80); ++b)
@@ -458,8 +461,8 @@ bool StateCache::all_end(StateId state, const Loops& characters) {
 
 const StateCache::Loops& StateCache::loops(StateId state) {
   if (states_[state].loops >= 0) return loops_[static_cast<size_t>(states_[state].loops)];
-  // A state that counts leads to the next count, and so on: the chain is followed to its end, then
-  // read backwards.
+  // A state that counts leads to the state of the next count, and so on: the chain is followed to
+  // its end, then processed backwards.
   constexpr uint8_t kLongest = 32;
   struct Link {
     StateId state, to;

@@ -5,9 +5,9 @@
 // fewer rounds of the same loop, only the first is kept. So `([a-z]+ " "?){1,300}` has three
 // states, however many ways there are to read a text.
 //
-// A state belongs to a horizon. Horizon 0 is exact. Horizon h is right for texts up to as many
-// bytes as the longest token of trie h - 1: limits that these cannot reach are left out. States
-// that differ only in such limits are then one, and have one mask.
+// A state belongs to a horizon. Horizon 0 is exact. Horizon h is correct for texts no longer than
+// the longest token of trie h - 1: limits that such texts cannot reach are left out. States that
+// differ only in such limits are then one, and have one mask.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -23,7 +23,7 @@ namespace riffle::grammar {
 
 using StateId = uint32_t;
 
-// A set of numbers other than 0 that is emptied often.
+// A set of nonzero numbers that is emptied often.
 class Seen {
  public:
   void clear();
@@ -37,7 +37,7 @@ class Seen {
 // Finds numbers by a hash. Many entries share one allocation.
 class HashIndex {
  public:
-  // The first of the numbers added with this hash for which is_it(number) holds, else kNone.
+  // Returns the first number added with this hash for which is_it(number) holds, else kNone.
   static constexpr uint32_t kNone = UINT32_MAX;
   template <class IsIt>
   uint32_t find(uint64_t hash, const IsIt& is_it) const {
@@ -55,7 +55,7 @@ class HashIndex {
   };
 
  public:
-  static constexpr size_t kBytes = 2 * sizeof(Entry);  // a number, if the table is half full
+  static constexpr size_t kBytes = 2 * sizeof(Entry);  // bytes per number if the table is half full
 
  private:
   std::vector<Entry> table_ = std::vector<Entry>(64);  // a power of two, at most half full
@@ -64,10 +64,10 @@ class HashIndex {
 
 class StateCache {
  public:
-  static constexpr StateId kDead = 0;  // no text goes on from here, and none ends
-  // Nesting beyond it is not allowed. The grammar of a document may need that much.
+  static constexpr StateId kDead = 0;  // no text continues or ends here
+  // Texts that nest deeper are not allowed. Grammars of documents may need this much.
   static constexpr uint32_t kDeepest = 4096;
-  // A state with more places is an error, and so is one mask or token that needs more work.
+  // A state with more places is an error, and so is a mask or a token that takes more steps.
   static constexpr size_t kMostPlaces = 4096;
   static constexpr int64_t kMostWork = int64_t{1} << 22;
 
@@ -80,42 +80,42 @@ class StateCache {
     return known != kUnknown ? known : make_next(state, automaton_.class_of[byte]);
   }
   bool complete(StateId state) const { return states_[state].complete; }
-  // Tells whether any byte leads on.
+  // Tells whether any byte can follow.
   bool goes_on(StateId state) const { return states_[state].n > 0; }
 
   // Tokens of a trie that a state of any horizon allows: bits of mask_words() words.
   using Mask = std::vector<uint32_t>;
-  // The state as trie `trie` sees it, the key of its mask.
+  // Returns the state for the horizon of a trie. It is the key of the mask.
   StateId blurred(StateId exact, size_t trie);
   const Mask* mask_of(StateId blurred) const;
   const Mask* keep_mask(StateId blurred, Mask mask);
 
-  // Characters that a state takes in any order, up to `most` of them one after the other.
+  // Characters that a state accepts in any order, up to `most` of them in a row.
   struct Loops {
     TokenTrie::Ascii ascii;
     bool wide = false;   // all characters from U+0080
     uint8_t most = 0;    // kEver: any number
-    bool stays = false;  // each leads back to the state
-    bool ends = false;   // after `most` of these characters none of them leads on
+    bool stays = false;  // each of them leads back to the state
+    bool ends = false;   // after `most` of these characters, none of them can follow
   };
   static constexpr uint8_t kEver = 255;
   const Loops& loops(StateId state);
 
   void begin_work() { work_ = kMostWork; }
   size_t bytes() const { return bytes_; }
-  // The same states in another cache, which has the same automaton.
+  // Moves states to another cache with the same automaton.
   void move_to(StateCache& other, std::span<StateId> states) const;
 
  private:
   static constexpr uint32_t kUnknown = UINT32_MAX;
-  static constexpr uint64_t kMany = UINT64_MAX;     // rounds: as many more as one likes, or none
-  static constexpr uint64_t kFew = UINT64_MAX - 1;  // ... and no end within the horizon
+  static constexpr uint64_t kMany = UINT64_MAX;     // rounds: any number may follow, or none
+  static constexpr uint64_t kFew = UINT64_MAX - 1;  // rounds: more must follow than fit the horizon
 
   using StackId = uint32_t;  // 0: empty
   struct Frame {
     OpId op;  // CALL, LOOP or PICK
     uint32_t depth;
-    uint64_t value;  // LOOP: rounds finished; PICK: bits of members, and their number above
+    uint64_t value;  // LOOP: rounds finished; PICK: bits of members, and above them their number
     StackId parent;
     uint64_t shape;  // a hash of the operations of this frame and those below it
   };
@@ -134,9 +134,9 @@ class StateCache {
 
   StateId make_next(StateId state, uint8_t byte_class);
   StackId push(OpId op, uint64_t value, StackId parent, bool* too_deep);
-  void reach(OpId op, StackId stack);  // adds a place to look at
+  void reach(OpId op, StackId stack);  // adds a place to process
   void push_and_reach(OpId op, uint64_t value, StackId parent, OpId target);
-  void close();  // follows operations that take no byte
+  void close();  // follows the operations that take no byte
   void follow(const Op& op, OpId id, StackId stack);
   void pick(OpId id, StackId parent, uint64_t value);
   uint64_t rounds(const Op& loop, uint64_t finished) const;
@@ -169,8 +169,8 @@ class StateCache {
   bool complete_ = false;
   std::vector<Place> open_, found_;
   Seen seen_;
-  // Frames of loops with bodies that may be empty: those of places before the byte; those pushed
-  // since, which an empty round would pop.
+  // Frames of loops whose body may be empty: old ones, of places before the byte, and new ones,
+  // pushed since, which an empty round would pop.
   std::unordered_map<StackId, bool> old_frames_, new_frames_;
 };
 

@@ -8,7 +8,7 @@ namespace {
 using Tokens = std::vector<std::pair<std::string, int32_t>>;
 
 // Tells whether all bytes below the node continue a character that lacks `more` bytes, the next of
-// them from low to high.
+// which is low to high.
 bool continues(const TokenTrie& trie, uint32_t node, int more, uint8_t low, uint8_t high) {
   for (uint32_t child = node + 1; child < trie.nodes[node].end; child = trie.nodes[child].end) {
     const TokenTrie::Node& c = trie.nodes[child];
@@ -18,7 +18,7 @@ bool continues(const TokenTrie& trie, uint32_t node, int more, uint8_t low, uint
   return true;
 }
 
-// TokenTrie::Node::characters. The nodes below have theirs already.
+// Computes TokenTrie::Node::characters. Requires: the nodes below have theirs.
 bool holds_characters(const TokenTrie& trie, uint32_t node) {
   const uint8_t b = trie.nodes[node].byte;
   if (b >= 0xc2 && b <= 0xdf) return continues(trie, node, 1, 0x80, 0xbf);
@@ -34,7 +34,7 @@ bool holds_characters(const TokenTrie& trie, uint32_t node) {
 
 TokenTrie make_trie(const Tokens& tokens) {
   TokenTrie trie;
-  std::vector<uint32_t> path;  // nodes of the token before
+  std::vector<uint32_t> path;  // nodes of the previous token
   const std::string* before = nullptr;
   const auto close = [&](size_t depth) {
     while (path.size() > depth) {

@@ -13,9 +13,9 @@ namespace riffle::grammar {
 struct TokenTrie {
   struct Node {
     uint32_t end, first_token;
-    uint8_t byte, depth, height;  // depth: from 1; height: most characters begun below
-    // True if only whole UTF-8 characters are below the node, except the last one, which may be
-    // cut. If the node begins a character of several bytes, the rest of it is there too.
+    uint8_t byte, depth, height;  // depth: from 1; height: most characters that begin below
+    // True if the texts below the node are whole UTF-8 characters, except that the last may be cut.
+    // If the node begins a character of several bytes, its other bytes are below too.
     bool characters;
   };
   // ASCII bytes below a node.
@@ -27,11 +27,11 @@ struct TokenTrie {
   };
   std::vector<Node> nodes;
   std::vector<Ascii> ascii;
-  std::vector<bool> wide;      // bytes from 0x80 are below the node
+  std::vector<bool> wide;      // true if bytes from 0x80 on are below the node
   std::vector<uint8_t> begun;  // by node: characters begun from the root to the node
   std::vector<int32_t> order;
   std::vector<uint8_t> characters;  // by place in `order`: characters begun in the token
-  size_t longest = 0;               // bytes of a token
+  size_t longest = 0;               // bytes of the longest token
 
   // Tells whether a UTF-8 character begins with the byte.
   static bool begins(uint8_t byte) { return (byte & 0xc0) != 0x80; }
@@ -42,13 +42,13 @@ struct TokenTrie {
 
 class TokenTries {
  public:
-  // Few tokens have more bytes. Their trie is a second one, so that a limit that only they can
-  // reach ("at most 300 characters") does not affect the states of other tokens.
+  // Few tokens have more bytes. They are in a second trie, so that a limit that only they can reach
+  // ("at most 300 characters") does not affect the states for other tokens.
   static constexpr size_t kShort = 16;
   // Longer tokens are never drawn under a grammar.
   static constexpr size_t kLongest = 255;
 
-  // bytes(id): the text that token id adds, "" for one that must not be drawn. ids below n.
+  // bytes(id): the text that a token adds, "" if it must not be drawn; for all ids below n.
   TokenTries(int32_t n, const std::function<std::string(int32_t)>& bytes,
              std::span<const int32_t> end_tokens);
 

@@ -13,7 +13,7 @@ namespace riffle {
 
 namespace {
 
-// The metadata below "ARCHITECTURE.".
+// The metadata whose keys begin with "ARCHITECTURE.".
 class GgufFields : public Fields {
  public:
   GgufFields(const GgufFile& gguf, std::string architecture)
@@ -58,7 +58,7 @@ class GgufFields : public Fields {
     const uint64_t n_layers = gguf_.integer(name_of(field::kLayers)).value_or(0);
     if (all.empty() || all.size() != n_layers)
       bad_model(file(), name, "an array of " + std::to_string(all.size()),
-                std::to_string(n_layers) + " numbers from 0, one a layer");
+                std::to_string(n_layers) + " numbers from 0, one per layer");
     if (all[0] < 0) bad_model(file(), name, std::to_string(all[0]) + " in layer 0", "at least 0");
     for (size_t l = 0; l < all.size(); ++l)
       if (all[l] != all[0])
@@ -104,7 +104,7 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Fam
   RopeScaling& s = rope.scaling;
   const std::string p = a + ".rope.scaling.", type_key = p + "type";
   const auto given = gguf.string(type_key);
-  const double old = gguf.number(a + ".rope.scale_linear").value_or(0);  // before there was a type
+  const double old = gguf.number(a + ".rope.scale_linear").value_or(0);  // older than the type
   const std::string type(given ? *given : old != 0 && old != 1 ? "linear" : "none");
   const int frequencies = (rope.rotated > 0 ? rope.rotated : c->head_dim) / 2;
   if (gguf.tensors.count("rope_factors_long.weight") > 0) {
@@ -180,7 +180,7 @@ std::vector<bool> windowed_layers(const GgufFile& gguf, const std::string& key, 
     if (value.element != GgufType::BOOL || value.count != layers)
       bad_model(gguf.file.name, key,
                 "an array of " + std::to_string(value.count) + " " + name_of(value.element),
-                std::to_string(n_layers) + " BOOL, one a layer");
+                std::to_string(n_layers) + " BOOL, one per layer");
     for (uint64_t l = 0; l < layers; ++l) windowed.push_back(value.data[l] != 0);
     return windowed;
   }

@@ -14,7 +14,7 @@ namespace {
 
 class JsonFields : public Fields {
  public:
-  // rope: an object whose rope_theta, if it has one, counts in place of this object's.
+  // rope: an object whose rope_theta, if it has one, is used instead of this object's.
   JsonFields(const std::string& file, const Json& object, const Json* rope = nullptr)
       : file_(file), object_(object), rope_(rope) {}
   const std::string& file() const override { return file_; }
@@ -78,7 +78,7 @@ class JsonFields : public Fields {
   const Json* rope_;
 };
 
-// Keys that change the arithmetic, and the value with which they do not.
+// Keys that change the arithmetic, each with the value that changes nothing.
 struct Neutral {
   const char* key;
   double value;
@@ -113,7 +113,7 @@ void check_class(const std::string& file, const Json& config, const char* expect
   }
 }
 
-// text_config of a model that takes images too; of other models null.
+// Returns text_config of a model that also takes images; null for other models.
 const Json* text_part(const std::string& file, const Json& config) {
   const auto type = JsonFields(file, config).string("model_type");
   if (!type || !family_of_multimodal_type(*type, "")) return nullptr;
@@ -141,7 +141,7 @@ const Family& family_of(const std::string& file, const Json& config, const Json*
   return *family;
 }
 
-// The window that layers may have; 0: none.
+// Returns the window that layers may have; 0: none.
 int read_window(const JsonFields& fields, const Json& config, const Family& family) {
   const std::string& file = fields.file();
   const auto given = fields.integer("sliding_window");
@@ -172,7 +172,7 @@ std::vector<bool> windowed_layers(const JsonFields& fields, const Json& config,
     if (!types->is_array()) bad_model(file, "layer_types", shown(*types), "an array");
     if (types->size() != static_cast<size_t>(c.n_layers)) {
       bad_model(file, "layer_types", std::to_string(types->size()) + " entries",
-                std::to_string(c.n_layers) + ", one a layer");
+                std::to_string(c.n_layers) + ", one per layer");
     }
     for (const Json& type : types->elements()) {
       const bool sliding = type.equals("sliding_attention");
@@ -210,7 +210,7 @@ std::vector<bool> windowed_layers(const JsonFields& fields, const Json& config,
   return windowed;
 }
 
-// Layers without RoPE, if config.json names others than the family has.
+// Sets which layers have no RoPE: those of the family, unless config.json names others.
 void read_no_rope(const JsonFields& fields, const Json& config, const Family& family, Config* c) {
   const std::string& file = fields.file();
   const Json* layers = find(config, "no_rope_layers");
@@ -228,7 +228,7 @@ void read_no_rope(const JsonFields& fields, const Json& config, const Family& fa
   }
   const uint64_t period = fields.integer("no_rope_layer_interval").value_or(family.no_rope_period);
   if (period == 0) bad_model(file, "no_rope_layer_interval", "0", "at least 1");
-  c->ropes.resize(2);  // the second has no base: none
+  c->ropes.resize(2);  // the second has no base: no RoPE
   for (int l = 0; l < c->n_layers; ++l) {
     const bool has_rope =
         layers ? (*layers)[static_cast<size_t>(l)].equals(1) : (uint64_t(l) + 1) % period != 0;
@@ -236,7 +236,7 @@ void read_no_rope(const JsonFields& fields, const Json& config, const Family& fa
   }
 }
 
-// LongRoPE's factors of each frequency.
+// Returns LongRoPE's factor of each frequency.
 std::vector<float> rope_factors(const std::string& file, const Json& rope, const char* key,
                                 const std::string& where, int n) {
   const Json* value = find(rope, key);
@@ -256,8 +256,8 @@ std::vector<float> rope_factors(const std::string& file, const Json& rope, const
   return factors;
 }
 
-// The length with which the model was first trained. rope: the parameters of RoPE, where: their
-// name in the file.
+// Returns the context length with which the model was first trained. rope: the parameters of RoPE;
+// where: their name in the file.
 int original_ctx(const JsonFields& rope, const JsonFields& top, const std::string& where,
                  const Family& family, int n_ctx) {
   const std::string key = "original_max_position_embeddings";
@@ -272,7 +272,7 @@ int original_ctx(const JsonFields& rope, const JsonFields& top, const std::strin
   return inside;
 }
 
-// rope: the object, where: its name in the file.
+// rope: the object; where: its name in the file.
 void read_rope_scaling(const std::string& file, const Json& rope, const std::string& where,
                        const Json& config, const Family& family, Config* c, Rope* to) {
   if (!rope.is_object()) bad_model(file, where, shown(rope), "an object or null");
@@ -366,7 +366,7 @@ void read_partial_rope(const JsonFields& fields, const Json* rope, const Family&
     to.rotated = static_cast<int>(share * c->head_dim);
     if (!(share > 0) || !(share < 1) || to.rotated < 2 || to.rotated % 2 != 0)
       bad_model(file, "partial_rotary_factor", format("%g", share),
-                format("a share of head_dim = %d that is even", c->head_dim));
+                format("a fraction whose product with head_dim = %d is even", c->head_dim));
   }
 }
 
@@ -387,10 +387,10 @@ void refuse_json_options(const JsonFields& fields, const Json& config, const Fam
     if (fields.boolean(key).value_or(false)) unsupported(file, key, "true", "false");
   };
   for (const char* key : kJsonFalse) refuse_true(key);
-  // Some files of families that have these norms say so.
+  // Families that have these norms may have these keys too.
   if (family.qk_norm == QkNorm::NONE)
     for (const char* key : {"use_qk_norm", "qk_norm"}) refuse_true(key);
-  // Families without the fields have their biases whatever these say, as in transformers.
+  // Families without these fields have their biases whatever the fields say, as in transformers.
   const auto bias = [&](const char* key, bool expected) {
     if (fields.boolean(key).value_or(expected) != expected)
       unsupported(file, key, expected ? "false" : "true", expected ? "true" : "false");
@@ -402,7 +402,7 @@ void refuse_json_options(const JsonFields& fields, const Json& config, const Fam
   const Json* scale = find(config, "attention_multiplier");
   if (scale && !known("attention_multiplier"))
     unsupported(file, "attention_multiplier", shown(*scale), "null (1/sqrt(head_dim))");
-  // Gemma's files name it hidden_activation; where both are, that one is used.
+  // Gemma's files name it hidden_activation; if both are present, that one is used.
   const bool gelu = family.activation == Activation::GELU_TANH;
   const char* act_key =
       gelu && find(config, "hidden_activation") ? "hidden_activation" : "hidden_act";
@@ -421,7 +421,7 @@ void refuse_packed_weights(const std::string& file, const Json& config, const Fa
   }
 }
 
-// A number, or a list of them. None of them, or -1: empty.
+// Reads an id or a list of ids. Returns an empty list for -1 and if the key is absent.
 std::vector<int> token_ids(const std::string& file, const Json& config, const char* key,
                            int vocab_size) {
   std::vector<int> ids;
@@ -451,7 +451,7 @@ int first_or_none(const std::vector<int>& ids) { return ids.empty() ? -1 : ids.f
 
 }  // namespace
 
-// config: of a language model. file: for error texts.
+// config: that of a language model. file: for error texts.
 static Config language_model(const std::string& file, const Json& config, const Family& family) {
   const JsonFields fields(file, config);
   refuse_json_options(fields, config, family);
@@ -513,7 +513,7 @@ static Config language_model(const std::string& file, const Json& config, const 
   return c;
 }
 
-// The ids that config says replace those of c.
+// Replaces the ids of c by those that config has.
 static void read_end_tokens(const std::string& file, const Json& config, Config* c) {
   if (find(config, "bos_token_id"))
     c->bos_id = first_or_none(token_ids(file, config, "bos_token_id", c->vocab_size));

@@ -1,5 +1,5 @@
-// A model while it is put together: its configuration is finished when all files were read, and
-// with them its tokenizer and chat template.
+// A model while it is loaded. Its configuration is complete once all files are read, including its
+// tokenizer and chat template.
 #pragma once
 #include <string>
 
@@ -13,7 +13,7 @@ struct Draft {
   ModelParts parts;
 };
 
-// Reads a GGUF file, except the tokenizer, which is made of *vocab.
+// Reads a GGUF file, except the tokenizer, which is made from *vocab.
 Draft draft_from_gguf(const GgufFile& gguf, const LoadProgress& progress, GgufVocab* vocab);
 
 // Reads config.json and the weights of a Hugging Face folder, without the tokenizer, and with only

@@ -12,8 +12,8 @@ inline constexpr std::string_view kEndTokenNames[] = {
     "<|eot_id|>",    "<|eom_id|>", "<|im_end|>", "<|end_of_text|>",
     "<|endoftext|>", "<|return|>", "<|call|>"};
 bool is_end_token_name(std::string_view text);
-// Most tokens that end answers, and most ids in one list of a file: more than any model has, but
-// few enough that lists stay short.
+// The most tokens that end answers, and the most ids in one list of a file: more than any model
+// has, but few enough that lists stay short.
 inline constexpr size_t kMaxTokenIds = 256;
 
 // Adds id to eos_ids, once; -1 is none.

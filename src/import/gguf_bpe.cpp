@@ -12,10 +12,10 @@ namespace {
 
 constexpr size_t kMaxAddedBytes = 1 << 10;
 
-// tokenizer.ggml.pre: the name under which a family's way of cutting text goes in GGUF files.
-// patterns: one after the other, each on the rest of the previous one, as in the family's
-// tokenizer.json; "default", and the names after it, as in llama.cpp (src/llama-vocab.cpp), which
-// takes "default" where a file names no family and warns of it.
+// A family's way of splitting text. pre: its name in GGUF files (tokenizer.ggml.pre). patterns:
+// applied one after the other, each to the rest that the previous one left, as in the family's
+// tokenizer.json. "default" and the names after it are as in llama.cpp (src/llama-vocab.cpp), which
+// uses "default" and warns if a file names no family.
 struct Family {
   std::string_view pre;
   bool nfc;
@@ -68,7 +68,7 @@ std::string known_families() {
   return out;
 }
 
-// Empty: the file names none.
+// Returns the file's tokenizer.ggml.pre; empty: it has none.
 std::string_view pre_of(const GgufFile& gguf) {
   return gguf.string("tokenizer.ggml.pre").value_or("");
 }
@@ -92,7 +92,7 @@ std::string_view gguf_pre(const BpeSpec& spec) {
                 "the steps of one of these families, to write it as GGUF: " + known_families());
   };
   const bool nfc = spec.normalizer.size() == 1 && spec.normalizer[0].kind == NormalizerStep::NFC;
-  if (!spec.normalizer.empty() && !nfc) refuse("normalizer", "other steps than NFC");
+  if (!spec.normalizer.empty() && !nfc) refuse("normalizer", "steps other than NFC");
   std::vector<std::string_view> patterns;
   for (const SplitStep& step : spec.splits) {
     if (step.kind == SplitStep::METASPACE || step.add_prefix_space || step.invert ||
@@ -119,8 +119,8 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf, GgufVocab vocab) {
   spec.where = file;
   if (pre_of(gguf).empty())
     spec.note =
-        "the model's file does not say how its text is cut into words (tokenizer.ggml.pre): "
-        "riffle cuts it as llama.cpp does by default, perhaps not as in training";
+        "the model file does not say how to split text into words (tokenizer.ggml.pre): "
+        "riffle splits it as llama.cpp does by default, which may differ from training";
   const VocabOptions& options = vocab.options;
   spec.pieces = std::move(vocab.pieces);
   spec.byte_level = true;

@@ -46,7 +46,8 @@ bool holds(const List& list, std::string_view key) {
   return std::find(std::begin(list), std::end(list), key) != std::end(list);
 }
 
-// A scalar's value; nothing for texts and arrays. (GgufFile's readers take no number below zero.)
+// Returns a scalar's value; nothing for texts and arrays. (GgufFile's readers take no number below
+// zero.)
 std::optional<double> scalar(const GgufValue& value) {
   switch (value.type) {
     case GgufType::BOOL: return *value.data != 0;

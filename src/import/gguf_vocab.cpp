@@ -32,15 +32,15 @@ int special_id(const GgufFile& gguf, const char* key, const std::vector<VocabPie
   return -1;
 }
 
-// Tokens of chats that some converters leave as text of the vocabulary: they are control tokens all
-// the same.
+// Tells whether text is a chat token that some converters mark as ordinary text: it is a control
+// token nevertheless.
 bool is_chat_control(std::string_view text) {
   return is_end_token_name(text) || text == "<|im_start|>" || text == "<|begin_of_text|>" ||
          text == "<|start_header_id|>" || text == "<|end_header_id|>";
 }
 
-// Every token that ends an answer: those that the file names, and control pieces that instruct
-// models end their turns with but that files do not always name.
+// Returns every token that ends an answer: those that the file names, and control pieces with which
+// instruct models end their turns but which files do not always name.
 std::vector<int> end_ids(const GgufFile& gguf, const std::vector<VocabPiece>& pieces, int eos_id) {
   std::vector<int> ids;
   const std::string at_most = "at most " + std::to_string(kMaxTokenIds);
@@ -73,7 +73,8 @@ std::vector<int> end_ids(const GgufFile& gguf, const std::vector<VocabPiece>& pi
   return ids;
 }
 
-// "[PAD32000]", with which converters fill a vocabulary up to the rows of the embedding.
+// Tells whether text is like "[PAD32000]", with which converters fill a vocabulary up to the rows
+// of the embedding.
 bool is_padding(std::string_view text) {
   return text.size() >= 6 && text.starts_with("[PAD") && text.ends_with("]") &&
          std::all_of(text.begin() + 4, text.end() - 1, [](char c) { return c >= '0' && c <= '9'; });
@@ -89,9 +90,9 @@ void mark_padding(std::vector<VocabPiece>& pieces) {
   }
 }
 
-// Spells user-defined pieces as text is spelled when they are looked for (with_space_symbols). If
-// another piece has that spelling, it takes the bare one: text never becomes that piece, since a
-// user-defined piece goes before it, and it decodes to the same bytes.
+// Spells user-defined pieces as text is spelled when it is searched for them (with_space_symbols).
+// If another piece has that spelling, it gets the bare one instead: text never becomes that piece,
+// since user-defined pieces are matched first, and it decodes to the same bytes.
 void mark_spaces(std::vector<VocabPiece>& pieces) {
   std::unordered_map<std::string, size_t> spelled;  // ids of user-defined pieces, with symbols
   for (size_t i = 0; i < pieces.size(); ++i) {

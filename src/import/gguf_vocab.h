@@ -19,13 +19,12 @@ struct GgufVocab {
 // Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED for another kind.
 GgufVocab gguf_vocab(const GgufFile& gguf);
 
-// tokenizer.ggml.* with model "gpt2". Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED, for a
-// pre-tokenizer (tokenizer.ggml.pre) too that riffle does not know. One that names none is taken
-// for "default", with a note.
-// vocab: gguf_vocab() of the file.
+// Reads tokenizer.ggml.* with model "gpt2". Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED, also for a
+// pre-tokenizer (tokenizer.ggml.pre) that riffle does not know. A file that names none is read with
+// "default", and the result has a note. vocab: gguf_vocab() of the file.
 BpeSpec bpe_from_gguf(const GgufFile& gguf, GgufVocab vocab);
-// The tokenizer.ggml.pre under which bpe_from_gguf cuts text as spec says; RIFFLE_UNSUPPORTED if
-// there is none.
+// Returns the tokenizer.ggml.pre with which bpe_from_gguf splits text as spec does. Throws
+// RIFFLE_UNSUPPORTED if there is none.
 std::string_view gguf_pre(const BpeSpec& spec);
 
 }  // namespace riffle

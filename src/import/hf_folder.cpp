@@ -52,8 +52,8 @@ void read_shards(const std::string& folder, ModelParts& model, TensorTable& tabl
   }
 }
 
-// The tensor names of the text part in a folder whose model also takes images. Older versions of
-// transformers have another prefix, and new versions still write it.
+// Returns the tensor names of the text part in a folder whose model also takes images. Older
+// versions of transformers use another prefix, and new versions still write it.
 TensorNames names_of_text_part(TensorNames names, const TensorTable& table) {
   static_assert(std::string_view(kHuggingFaceNames.embedding) == "model.embed_tokens.weight");
   if (table.count("language_model.model.embed_tokens.weight")) {

@@ -54,8 +54,8 @@ std::shared_ptr<MappedFile> open_tokenizer(const std::string& path) {
   return file;
 }
 
-// A token added after training, which has no piece in tokenizer.model; nullptr if there is none but
-// the padding token.
+// Returns a token added after training, which has no piece in tokenizer.model; nullptr if there is
+// none except the padding token.
 const TokenizerConfig::AddedToken* token_beyond(const TokenizerConfig& config,
                                                 const Tokenizer& tokenizer) {
   for (const auto& token : config.added_tokens) {
@@ -71,7 +71,8 @@ TokenizerConfig tokenizer_settings(const std::string& folder) {
                            : TokenizerConfig();
 }
 
-// tokenizer: set if the vocabulary is only tokenizer.model's: to find out, it had to be made.
+// tokenizer: set if the vocabulary is that of tokenizer.model alone, since it was made to find that
+// out.
 FolderVocab read_vocab(const std::string& folder, const TokenizerConfig& config,
                        const Config& model, std::unique_ptr<Tokenizer>* tokenizer) {
   const std::string sentencepiece = folder + "/tokenizer.model", json = folder + "/tokenizer.json";
@@ -168,8 +169,8 @@ std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf, GgufVocab v
 
 namespace {
 
-// The model's own template, if it can be evaluated: it is tried on one message. A template that
-// refuses so short a conversation may take others.
+// Uses the model's own template if it can be evaluated: it is tried on one message. A template that
+// refuses so short a conversation may accept others.
 void take_own_template(ModelParts* model) {
   if (model->chat_template.empty()) return;
   try {

@@ -1,4 +1,4 @@
-// Loading a model, whole or in pieces that work on memory.
+// Loads a model, as a whole or by functions that work on memory.
 #pragma once
 #include <memory>
 
@@ -10,9 +10,9 @@
 
 namespace riffle {
 
-// path: a .gguf file or a Hugging Face folder. chat: how conversations are written; null: as the
-// model's own template does. Its end-of-turn tokens end answers too (Config::eos_ids). Throws
-// Error: RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
+// path: a .gguf file or a Hugging Face folder. chat: the format of conversations; null: the model's
+// own template. Its end-of-turn tokens end answers too (Config::eos_ids). Throws Error: RIFFLE_IO,
+// RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
 std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress,
                                   std::unique_ptr<const ChatTemplate> chat);
 std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress);
@@ -21,7 +21,7 @@ std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& p
 // tokens that the files name.
 std::unique_ptr<Model> read_model(const std::string& path, const LoadProgress& progress);
 
-// Everything except the tokenizer, from a GGUF file in memory, which must outlive the model.
+// Reads everything except the tokenizer from a GGUF file in memory, which must outlive the model.
 std::unique_ptr<Model> model_from_gguf(const GgufFile& gguf, const LoadProgress& progress);
 
 // vocab: gguf_vocab() of the file. Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.

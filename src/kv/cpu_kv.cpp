@@ -65,7 +65,7 @@ class InPlace : public CpuKv {
   void release(const Held*, int) override {}
   void abandon(const Held*, int) override {}
 
-  // Blocks that are not kept share a buffer in turn. It holds a chunk and its window.
+  // Blocks that are not kept take turns in a buffer, which holds a chunk and its window.
   LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t rows) override {
     const int64_t n_blocks = host_->shape().in_blocks(n_total);
     const size_t bytes = host_->shape().block_bytes(layer);

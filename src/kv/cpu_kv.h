@@ -1,6 +1,7 @@
 // KV of devices that compute on the CPU: in place (the host store itself), or with a pool in front
-// of it that emulates a GPU's, in memory of its own and filled by copies. Either the readers manage
-// the pool, as on a GPU (emulated_kv.cpp), or the owner grants its slots (slot_pool.h).
+// of it that emulates a GPU's, which has memory of its own and is filled by copies. Either the
+// readers manage the pool, as on a GPU (emulated_kv.cpp), or the owner grants its slots
+// (slot_pool.h).
 #pragma once
 #include "kv/kv_store.h"
 #include "kv/slot_pool.h"
@@ -46,9 +47,9 @@ class CpuKv : public KvStore {
   virtual bool in_place() const = 0;
   // Returns true if the newest blocks are in the device's memory, and not in the host store.
   virtual bool holds_tail(const SequenceKv& sequence) const { return !sequence.tail_slots.empty(); }
-  // Brings all that the device changed back to the host store, forgets its copies, and gives the
-  // sequence blocks of its own, which are about to change. On RIFFLE_OUT_OF_MEMORY the sequence's
-  // contents are unchanged.
+  // Brings everything that the device changed back to the host store, drops its copies, and gives
+  // the sequence blocks of its own, which are about to change. On RIFFLE_OUT_OF_MEMORY the
+  // sequence's contents are unchanged.
   void retire(SequenceKv& sequence);
   virtual int64_t used_slots() const = 0;
   virtual std::byte* tail(SequenceKv& sequence, int layer, int head) = 0;
@@ -61,7 +62,7 @@ class CpuKv : public KvStore {
   virtual void acquire(SequenceKv& sequence, int layer, int head, const int32_t* blocks, int n,
                        Held* held) = 0;
   virtual void load(const Held* held,
-                    int n) = 0;  // copies the misses; any thread, different blocks
+                    int n) = 0;  // copies the misses; threads may load different blocks
   virtual void release(const Held* held, int n) = 0;
   // After an error: gives up the acquired blocks. Misses do not count as loaded.
   virtual void abandon(const Held* held, int n) = 0;
@@ -78,7 +79,7 @@ class CpuKv : public KvStore {
 };
 
 std::unique_ptr<CpuKv> make_in_place(HostKv* host);
-// n_slots slots of the store's block size in memory of their own.
+// Make KV with a pool of n_slots slots, of the store's block size, in memory of their own.
 std::unique_ptr<CpuKv> make_emulated(HostKv* host, ThreadPool* threads, int64_t n_slots);
 std::unique_ptr<CpuKv> make_pooled(HostKv* host, ThreadPool* threads, int64_t n_slots,
                                    EvictPolicy policy, bool per_layer);

@@ -15,7 +15,7 @@ namespace {
 
 struct EmulatedSequence : PagedSequence {
   Buffer tails;            // newest, unfilled blocks of all heads
-  bool tail_here = false;  // they have arrived; else the host store has them
+  bool tail_here = false;  // they are here; else the host store has them
 };
 
 class Emulated : public PoolKv, PagedPool {
@@ -83,7 +83,7 @@ class Emulated : public PoolKv, PagedPool {
       const PageTable* const table = (blocks[i] < d.prefix_blocks ? d.prefix : d.own).get();
       held[i] = {host, host, -1, true, false};
       ++counters.lookups;
-      if (!table) continue;  // a cut has left the block without a name
+      if (!table) continue;  // since a cut the block has no name
       held[i].table = table->index;
       held[i].entry = of_head + blocks[i];
       const SharedPool::Found found = pool_.find(held[i].table, held[i].entry);

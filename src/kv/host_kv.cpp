@@ -97,7 +97,8 @@ void HostKv::reserve(SequenceKv& s, int64_t n_tokens) { reserve_prompt(s, n_toke
 void HostKv::reserve_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
   const size_t want = shape_.in_blocks(n_tokens);
   try {
-    // The block was full when it was shared, and has been cut since.
+    // The block to write next may be shared: it was full when it was shared, and has been cut
+    // since.
     if (n_tokens > s.n_tokens)
       make_own(s, s.n_tokens / shape_.block_size(), shape_.in_blocks(s.n_tokens));
     for (size_t i = 0; i < s.heads.size(); ++i) {
@@ -129,7 +130,7 @@ void HostKv::drop(SequenceKv& s, int layer, int64_t first, int64_t last, const L
   }
 }
 
-// Before the window of the old end, a layer holds only the blocks that the old marks keep.
+// Earlier than the window of its old end, a layer holds only the blocks that the old marks keep.
 void HostKv::commit_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
                            const Leaving& leaving) {
   const int64_t before = s.n_tokens;

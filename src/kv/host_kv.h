@@ -18,8 +18,8 @@
 namespace riffle {
 
 // The summary of a block's keys that is kept for ranking (src/select/README.md, digests). with_mean
-// adds the mean key, which VETO needs. kept false: nothing, since no selection in force has read
-// digests.
+// adds the mean key, which VETO needs. kept false: there is no summary, since no selection so far
+// has read digests.
 struct DigestSpec {
   bool kept = true;
   cpu::DigestKind kind = cpu::DigestKind::CuboidMean;
@@ -32,7 +32,7 @@ struct DigestSpec {
   bool operator==(const DigestSpec&) const = default;
 };
 
-// One (sequence, layer, KV head).
+// The KV of one (sequence, layer, KV head).
 struct HeadKv {
   // Host blocks in token order. Null: a block that a layer with a window does not keep.
   std::vector<std::byte*> blocks;
@@ -82,10 +82,10 @@ class HostKv {
   // Reserves space for n_ctx tokens without touching it, so that decoding does not allocate.
   SequenceKv create(int64_t n_ctx, const DigestSpec& spec);
   void destroy(SequenceKv& sequence);
-  // A new sequence of the first n_tokens of `from`, which must be able to go on from there
-  // (reach). Full blocks are shared; the partial ones and digests are copied; there is no
-  // selector's state. It has the marks of `from` up to n_tokens, and one at n_tokens. The host
-  // store must have the newest bytes. Throws RIFFLE_OUT_OF_MEMORY; `from` is as before then.
+  // Returns a new sequence of the first n_tokens of `from`, which must be able to continue from
+  // there (reach). Full blocks are shared; partial ones and digests are copied; the selector's
+  // state is not. The new sequence has the marks of `from` up to n_tokens, and one at n_tokens. The
+  // host store must have the newest bytes. Throws RIFFLE_OUT_OF_MEMORY; `from` is as before then.
   SequenceKv fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx);
   bool shared(const std::byte* block) const { return store_.shared(block); }
   bool held_once(const std::byte* block) const { return store_.held_once(block); }
@@ -103,9 +103,9 @@ class HostKv {
   // Takes host blocks for n_tokens in every layer and head. Makes the blocks that are written next
   // the sequence's own. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
   void reserve(SequenceKv& sequence, int64_t n_tokens);
-  // The same for a prompt that makes the sequence n_tokens long, with these marks. It takes only
-  // the blocks that are kept once the prompt is read, not the blocks that a window passes before.
-  // Blocks that the sequence held before stay until the prompt is read.
+  // Does the same for a prompt that makes the sequence n_tokens long, with these marks. It takes
+  // only the blocks that are kept once the prompt is read, not the blocks that a window passes
+  // before. Blocks that the sequence held before stay until the prompt is read.
   void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks);
   // Called with a block whose last holder is about to give it back. Must not throw.
   using Leaving = std::function<void(const std::byte*)>;
@@ -118,21 +118,21 @@ class HostKv {
   void drop_passed(SequenceKv& sequence, const Leaving& leaving);
   // Returns the number of a layer's blocks [first, last) that the sequence holds, over all heads.
   int64_t blocks_held(const SequenceKv& sequence, int layer, int64_t first, int64_t last) const;
-  // KvShape::reach of the blocks that the sequence holds.
+  // Returns KvShape::reach for the blocks that the sequence holds.
   int64_t reach(const SequenceKv& sequence, int64_t n_tokens) const;
   // Gives back a layer's blocks [first, last), which nothing will read. Never allocates.
   void forget(SequenceKv& sequence, int layer, int64_t first, int64_t last);
   // Gives back the blocks beyond n_tokens (which reach allows), drops the digests of blocks that
   // are no longer full, and sets n_tokens.
   void truncate(SequenceKv& sequence, int64_t n_tokens);
-  // A sequence without tokens gets the blocks of n_tokens that lie in a file's mapping; it keeps
+  // Gives a sequence without tokens the blocks of n_tokens that lie in a file's mapping; it keeps
   // only the blocks that it would keep after reading these tokens. They are never written to.
   // Throws std::bad_alloc, and RIFFLE_BAD_SESSION if blocks overlap; the sequence has no blocks
   // then.
   void adopt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks,
              std::span<const MappedBlocks> blocks, const std::shared_ptr<const void>& owner);
-  // The blocks of a sequence without tokens hold n_tokens, by adopt or otherwise: sets n_tokens and
-  // marks, and builds the digests.
+  // Sets n_tokens and marks, and builds the digests. Requires: the sequence has no tokens yet, but
+  // its blocks hold n_tokens, by adopt or otherwise.
   void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks);
   // Builds digests of all blocks that n_tokens fill and that have none yet, from the host store,
   // and shows these blocks to the selector's state. layer < 0: all layers.
@@ -140,7 +140,7 @@ class HostKv {
   // Drops all digests and builds digests of another kind.
   void change_digests(SequenceKv& sequence, const DigestSpec& spec);
   // Begins a step whose selections are counted in SequenceKv::working_set. A window that differs
-  // from the last step's starts from an empty set. 0: do not count, and forget the set. Throws
+  // from the last step's starts from an empty set. 0: do not count, and drop the set. Throws
   // std::bad_alloc.
   void begin_working_set(SequenceKv& sequence, int window) const;
   // Rebuilds all digests after keys of full blocks were changed in place, and drops the selector's
@@ -154,7 +154,7 @@ class HostKv {
     return int64_t(spec.vectors()) * shape_.layer(layer).head_dim;
   }
   uint64_t host_bytes() const { return store_.bytes_in_use(); }
-  // Bytes left of host_mem.
+  // Returns the bytes of host_mem that are left.
   int64_t host_room() const {
     return static_cast<int64_t>(std::min<uint64_t>(store_.room(), INT64_MAX));
   }

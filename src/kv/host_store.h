@@ -1,4 +1,4 @@
-// The memory of all KV: blocks, cut from slabs of host memory, or lying in the mapping of a
+// The memory of all KV: blocks cut from slabs of host memory, or blocks in the mapping of a
 // session's file. Layers may have blocks of different sizes; a slab has blocks of one size. Several
 // sequences that begin alike may hold the same block.
 #pragma once
@@ -15,7 +15,7 @@ class SlabSource {
  public:
   virtual ~SlabSource() = default;
   virtual size_t slab_bytes() const = 0;
-  // `bytes` (at least slab_bytes) of zeroed, page-aligned memory; null if there is none.
+  // Returns `bytes` (at least slab_bytes) of zeroed, page-aligned memory; null if there is none.
   virtual std::byte* take(size_t bytes) = 0;
   virtual void give_back(std::byte* slab, size_t bytes) = 0;
 };
@@ -50,10 +50,9 @@ class HostStore {
   void give_back(std::byte* block);
 
   // Registers n blocks of a size from `data` on, which are read-only and which owner keeps in
-  // place. The first holder is added by share; with the last holder of all of them the store
-  // forgets them and lets go of owner. They do not count as in use: the system can take their
-  // memory back. The same n blocks may be adopted again. Throws RIFFLE_BAD_SESSION if they overlap
-  // other blocks.
+  // place. share adds the first holder. When none of them has a holder any more, the store drops
+  // them and releases owner. They do not count as in use: the system can take their memory back.
+  // The same n blocks may be adopted again. Throws RIFFLE_BAD_SESSION if they overlap other blocks.
   void adopt(const std::byte* data, size_t block_bytes, int64_t n,
              std::shared_ptr<const void> owner);
   // Drops adopted slabs that have no holder. Never allocates.

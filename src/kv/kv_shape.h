@@ -14,7 +14,7 @@
 namespace riffle {
 
 // Lengths to which a sequence may be cut back later, although its windows have moved on: the ends
-// of prompts, and the places where other prompts part from it. Each costs a window of KV.
+// of prompts, and the places where other prompts diverge from it. Each costs a window of KV.
 class Marks {
  public:
   static constexpr int kMost = 2;
@@ -37,7 +37,7 @@ class Marks {
   // Call when the sequence is cut to its first n_tokens. Marks beyond are removed. If n_tokens
   // could be reached from one of them, there is a mark at n_tokens now.
   void cut(int64_t n_tokens) {
-    int64_t lowest = INT64_MAX;  // lowest block that goes
+    int64_t lowest = INT64_MAX;  // the lowest mark that is removed
     while (n_ > 0 && at_[n_ - 1] > n_tokens) lowest = at_[--n_];
     const bool is_there = n_ > 0 && at_[n_ - 1] == n_tokens;
     if (n_tokens > 0 && !is_there && lowest <= n_tokens + kTakeBack) at_[n_++] = n_tokens;
@@ -80,8 +80,8 @@ class KvShape {
 
   KvShape() = default;
   KvShape(int block_size, KvType type, std::vector<LayerShape> layers);
-  // Layers that are all alike, except for their windows: for each layer the tokens that a query
-  // sees; 0: all. Empty: all 0.
+  // Makes a shape whose layers are alike except for their windows. windows: for each layer the
+  // tokens that a query sees; 0: all. Empty: all 0.
   KvShape(const BlockLayout& layout, int n_layers, int n_kv_heads,
           const std::vector<int32_t>& windows = {});
 
@@ -94,7 +94,7 @@ class KvShape {
   BlockLayout layout(int layer) const { return {block_size_, layers_[layer].head_dim, type_}; }
   size_t block_bytes(int layer) const { return layout(layer).bytes(); }
   size_t largest_block() const;  // in bytes
-  // KV heads whose blocks the layer keeps.
+  // Returns the number of KV heads whose blocks the layer keeps.
   int heads(int layer) const { return layers_[layer].has_blocks() ? layers_[layer].n_kv_heads : 0; }
   // Heads of all layers are numbered, layer by layer.
   int64_t first_head(int layer) const { return first_head_[layer]; }
@@ -114,7 +114,7 @@ class KvShape {
   // layers that are alike.
   std::string uneven() const;
 
-  // The first block that must be there when a layer goes on with the token at position n_tokens.
+  // Returns the first block that a layer needs to continue with the token at position n_tokens.
   int64_t first_needed(int layer, int64_t n_tokens) const {
     if (window(layer) == 0) return 0;
     return std::max<int64_t>(0, n_tokens + 1 - window(layer)) / kKeyTile * kKeyTile / block_size_;
@@ -124,8 +124,8 @@ class KvShape {
   int64_t first_kept(int layer, int64_t n_tokens) const {
     return first_needed(layer, std::max<int64_t>(0, n_tokens - Marks::kTakeBack));
   }
-  // The longest beginning, of at most n_tokens, after which a sequence with these blocks can go on:
-  // layers with a window have all blocks that the next token sees. It may be 0.
+  // Returns the longest beginning, of at most n_tokens, after which a sequence with these blocks
+  // can continue: layers with a window have all blocks that the next token sees. It may be 0.
   int64_t reach(int64_t n_tokens, const std::function<bool(int layer, int64_t block)>& holds) const;
   // Tells whether a layer keeps a block when the sequence holds n_tokens.
   bool keeps(int layer, int64_t block, int64_t n_tokens, const Marks& marks) const;
@@ -133,18 +133,18 @@ class KvShape {
   // Returns the bytes of the blocks of all layers and heads that a sequence of n_tokens with these
   // marks keeps, of those from block `from` on.
   uint64_t bytes(int64_t n_tokens, const Marks& marks, int64_t from = 0) const;
-  // The most blocks that a sequence of n_tokens holds, also while a prompt is read into it, and
-  // their bytes. The prompt may set a mark at its end; in a new sequence or a fork it may set
+  // Return the most blocks that a sequence of n_tokens holds, even while a prompt is read into it,
+  // and their bytes. The prompt may set a mark at its end; in a new sequence or a fork it may set
   // others.
   int64_t most_blocks(int64_t n_tokens) const;
   uint64_t most_bytes(int64_t n_tokens) const;
-  // The longest sequence, in tokens, for which most_bytes is at most `most`. It is a whole number
-  // of blocks, and at most kMaxBlocks of them.
+  // Returns the longest sequence, in tokens, for which most_bytes is at most `most`. It is a whole
+  // number of blocks, and at most kMaxBlocks of them.
   int64_t longest(uint64_t most) const;
-  // The blocks of a sequence of n_tokens that steps can read.
+  // Returns the number of blocks of a sequence of n_tokens that steps can read.
   int64_t readable_blocks(int64_t n_tokens) const;
-  // Blocks of a layer that attention of a prompt may read or write while it goes through `rows`
-  // rows.
+  // Returns the number of blocks of a layer that attention of a prompt may read or write during
+  // `rows` rows.
   int64_t prompt_blocks(int layer, int64_t rows) const {
     return (rows + window(layer) + kKeyTile) / block_size_ + 2;
   }
@@ -156,7 +156,7 @@ class KvShape {
   uint64_t largest_layer(int64_t tokens) const;
 
  private:
-  // The most blocks of a head of a layer that a sequence holds.
+  // Returns the most blocks of a head of a layer that a sequence holds.
   int64_t most_of(int layer, int64_t n_tokens) const;
 
   int block_size_ = 32;

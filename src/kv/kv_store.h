@@ -39,8 +39,8 @@ class KvStore {
     return host_->create(n_ctx, spec);
   }
   virtual void destroy(SequenceKv& sequence) { host_->destroy(sequence); }
-  // A new sequence of the first n_tokens of `from` (HostKv::fork). On an error there is no new
-  // sequence, and `from` is as before.
+  // Returns a new sequence of the first n_tokens of `from` (HostKv::fork). On an error there is no
+  // new sequence, and `from` is as before.
   virtual SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
     return host_->fork(from, n_tokens, n_ctx);
   }
@@ -52,7 +52,7 @@ class KvStore {
   // Announces that `bytes` more bytes of blocks will be reserved soon, so that slow work may begin
   // now. Never fails.
   virtual void expect(int64_t bytes) { (void)bytes; }
-  // Keeps the first n_tokens, and forgets the rest everywhere. Requires: HostKv::reach allows
+  // Keeps the first n_tokens and drops the rest everywhere. Requires: HostKv::reach allows
   // n_tokens.
   virtual void truncate(SequenceKv& sequence, int64_t n_tokens) {
     host_->truncate(sequence, n_tokens);
@@ -71,7 +71,7 @@ class KvStore {
 
   // ---- files
   // Settles a sequence before a save: brings its newest bytes to the host store, and drops a
-  // selection that was to be used again.
+  // selection that was to be reused.
   virtual void settle(SequenceKv& sequence) { (void)sequence; }
   // Returns true if blocks may lie in a file's mapping; then adopt gives them to a sequence.
   virtual bool maps_files() const { return true; }
@@ -79,8 +79,8 @@ class KvStore {
              std::span<const MappedBlocks> blocks, const std::shared_ptr<const void>& owner) {
     host_->adopt(sequence, n_tokens, marks, blocks, owner);
   }
-  // Otherwise reserve gives a sequence its blocks, and HostKv::forget removes those that the file
-  // lacks.
+  // Without maps_files, reserve gives a sequence its blocks, and HostKv::forget removes those that
+  // the file lacks.
   void forget_blocks(SequenceKv& sequence, int layer, int64_t first, int64_t last) {
     host_->forget(sequence, layer, first, last);
   }
@@ -96,8 +96,8 @@ class KvStore {
   // Returns the number of sequences that can step together if one row at a time needs row_slots
   // slots besides the newest blocks. 0: not even one.
   virtual int64_t sequences_per_step(int64_t row_slots) const { return (void)row_slots, INT64_MAX; }
-  // Slots that the selections of n sequences that step together may fill, at least 1. 0: there is
-  // no pool.
+  // Returns the number of slots, at least 1, that the selections of n sequences may fill when they
+  // step together. 0: there is no pool.
   virtual int64_t selection_slots(int64_t n, int64_t row_slots) const {
     return (void)n, (void)row_slots, slots();
   }

@@ -11,10 +11,9 @@ void PageTables::make(PagedSequence& s) {
   if (s.own) return;
   if (free_.empty()) {
     if (next_ == pool::kMaxTables)
-      fail(
-          RIFFLE_OUT_OF_MEMORY,
-          "more than %d page tables (sessions, and those whose blocks forks still hold) on one GPU",
-          pool::kMaxTables);
+      fail(RIFFLE_OUT_OF_MEMORY,
+           "more than %d page tables on one GPU (one per session, kept while forks use it)",
+           pool::kMaxTables);
     free_.reserve(next_ + 1);  // release never allocates
     free_.push_back(next_++);
   }
@@ -27,8 +26,8 @@ void PageTables::make(PagedSequence& s) {
   s.own = std::move(table);
 }
 
-// Removes a holder. With the last one the table's blocks leave the pool, and its number is free for
-// another table.
+// Removes a holder. After the last one the table's blocks leave the pool, and its number is free
+// for another table.
 void PageTables::release(std::shared_ptr<PageTable>& table, int64_t max_blocks) noexcept {
   if (!table) return;
   if (table.use_count() == 1) {

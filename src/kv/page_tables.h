@@ -21,7 +21,7 @@ struct PageTable {
 // A sequence whose blocks a pool may hold.
 struct PagedSequence : DeviceKv {
   std::shared_ptr<PageTable>
-      own;  // null after a cut into blocks that forks find there, until reserve
+      own;  // null from a cut into blocks that forks find there until reserve
   std::shared_ptr<PageTable> prefix;  // table of its first prefix_blocks; null: none
   int64_t prefix_blocks = 0;
   int64_t max_blocks = 0;
@@ -33,7 +33,7 @@ class PagedPool {
   virtual ~PagedPool() = default;
   // Returns memory for a table's entries, all empty, and enters it in the pool under this index.
   virtual Buffer take_entries(int32_t index, int64_t max_blocks) = 0;
-  // The table's blocks from `first` on leave the pool.
+  // Removes the table's blocks from `first` on from the pool.
   virtual void forget(const PageTable& table, int64_t max_blocks, int64_t first) = 0;
   // Waits until no kernel reads the table, which no longer has a holder. Throws nothing.
   virtual void finish(const PageTable& table, int64_t max_blocks) noexcept = 0;
@@ -45,13 +45,13 @@ class PageTables {
 
   // Gives the sequence a table of its own, unless it has one.
   void make(PagedSequence& sequence);
-  // Names a fork's first n_blocks, which `from` has too, as `from` does. If `from` uses two tables,
-  // this covers only the blocks in its first one.
+  // Gives a fork's first n_blocks, which `from` has too, the names that they have in `from`. If
+  // `from` uses two tables, this covers only the blocks in its first one.
   void share(PagedSequence& from, PagedSequence& to, int64_t n_blocks);
-  // The sequence keeps its first n_blocks. Blocks that its forks find in its own table stay; the
+  // Cuts the sequence to its first n_blocks. Blocks that its forks find in its own table stay; the
   // sequence writes later blocks under another name.
   void cut(PagedSequence& sequence, int64_t n_blocks);
-  // The sequence has ended. Throws nothing.
+  // Ends the sequence. Throws nothing.
   void end(PagedSequence& sequence) noexcept;
   const std::vector<PageTable*>& alive() const { return alive_; }
 

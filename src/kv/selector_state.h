@@ -36,19 +36,19 @@ struct PromptEnd {
 class SelectorState {
  public:
   virtual ~SelectorState() = default;
-  // Blocks [0, n_full) of the head are complete. The state takes in the blocks that it has not seen
-  // since the last truncation.
+  // Called when blocks [0, n_full) of the head are complete. The state takes in those that it has
+  // not seen since the last truncation.
   virtual void add_blocks(int layer, int head, int n_full, const std::byte* const* blocks) {
     (void)layer, (void)head, (void)n_full, (void)blocks;
   }
-  // A prompt has been read as far as this layer.
+  // Called when a prompt has been read through this layer.
   virtual void end_prompt(const PromptEnd& end) { (void)end; }
-  // The sequence keeps its first n_tokens, and the state drops everything from later tokens. Also
-  // called after a prefill or a step that failed.
+  // Called when the sequence is cut to its first n_tokens: the state drops everything from later
+  // tokens. Also called after a prefill or a step that failed.
   virtual void truncate(int64_t n_tokens) { (void)n_tokens; }
   virtual uint64_t bytes() const = 0;  // memory in use
-  // Called before a session is saved: the state becomes the one that load would make of the saved
-  // bytes, so that both go on alike. A selection that was to be used again is forgotten.
+  // Called before a session is saved: the state becomes the one that load would make from the saved
+  // bytes, so that both continue alike. A selection that was to be reused is dropped.
   virtual void settle() {}
   // Data that does not follow from the blocks, for a session's file. saved_kind names the selector
   // and settings that can use it, in at most 63 bytes; "": there is none.

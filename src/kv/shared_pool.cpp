@@ -56,7 +56,7 @@ void SharedPool::forget(int32_t table, int64_t n_heads, int64_t max_blocks, int6
 }
 
 // Tells whether the slot holds this key. If it does, it stays for this step. Another reader that
-// fetched the block in this step has entered it after its bytes.
+// fetched the block in this step entered it only after copying its bytes.
 bool SharedPool::claim(int32_t slot, uint64_t key) {
   uint64_t word = words_[slot].load(std::memory_order_acquire);
   while (word >> kStampBits == key >> kStampBits) {

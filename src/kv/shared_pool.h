@@ -1,6 +1,6 @@
 // The slot pool of a device that is emulated on the CPU: the protocol of a GPU's pool
 // (kernels/cuda/pool/pool.h), with threads for warps. The owner begins steps, makes tables and
-// forgets blocks; meanwhile no reader is at work. In a step readers find, claim and fill slots from
+// forgets blocks; no reader may run meanwhile. In a step readers find, claim and fill slots from
 // any thread.
 #pragma once
 #include <atomic>

@@ -22,7 +22,8 @@ class Pooled : public PoolKv {
   int64_t slots() const override { return pool_.size(); }
   int64_t used_slots() const override { return pool_.used(); }
 
-  // The newest blocks of all sequences of a step are in the pool, and one row iterates.
+  // The pool must hold the newest blocks of all sequences of a step, and the slots that one row
+  // needs.
   int64_t sequences_per_step(int64_t row_slots) const override {
     const int64_t parts = per_layer_ ? host_->shape().n_layers() : 1;
     const int64_t have = slots() / parts, tails = n_heads() / parts;
@@ -71,7 +72,7 @@ class Pooled : public PoolKv {
       const SlotPool::Grant grant = pool_.acquire(block_key(h.blocks[blocks[i]]), partition(layer));
       if (grant.slot == SlotPool::kNone) {
         abandon(held, i);
-        fail(RIFFLE_NO_SLOT, "no slot is free in a pool of %lld",
+        fail(RIFFLE_NO_SLOT, "no slot is free in a pool of %lld slots",
              static_cast<long long>(pool_.size()));
       }
       held[i] = {slot_data(grant.slot), h.blocks[blocks[i]], grant.slot, !grant.hit,
@@ -100,7 +101,7 @@ class Pooled : public PoolKv {
   void abandon(const Held* held, int n) override {
     for (int i = 0; i < n; ++i) {
       if (held[i].slot < 0) continue;
-      // A block that was not loaded leaves with the last row that asked for it.
+      // A block that was not loaded leaves the pool with the last row that asked for it.
       if (pool_.state(held[i].slot) == SlotPool::State::Loading && pool_.pins(held[i].slot) == 1)
         pool_.drop_slot(held[i].slot);
       else pool_.unpin(held[i].slot);
@@ -184,9 +185,10 @@ class Pooled : public PoolKv {
       park(*s);
       return;
     }
-    fail(RIFFLE_NO_SLOT,
-         "the pool's %lld slots cannot hold the newest blocks of %zu sequences and %lld more",
-         static_cast<long long>(pool_.size()), n, static_cast<long long>(spare));
+    fail(
+        RIFFLE_NO_SLOT,
+        "the pool's %lld slots cannot hold the newest blocks of %zu sequences and %lld more blocks",
+        static_cast<long long>(pool_.size()), n, static_cast<long long>(spare));
   }
 
   bool per_layer_;

@@ -21,7 +21,7 @@ using WindowSets = std::array<int64_t, kWindows>;
 
 class WorkingSet {
  public:
-  // n_rows: layers times KV heads. max_blocks: of one row, at most. Throws std::bad_alloc.
+  // n_rows: layers times KV heads. max_blocks: the most blocks of one row. Throws std::bad_alloc.
   WorkingSet(size_t n_rows, int64_t max_blocks, int window);
 
   // In each step, call begin_step with the new token's position, then add for rows in any order.
@@ -47,8 +47,8 @@ class WorkingSet {
   int64_t step_ = 0, position_ = 0, size_ = 0;
   // [n_rows][max_blocks]: the last step that selected the block; 0: none.
   std::vector<uint32_t> last_;
-  // [n_rows][window]: how many blocks were last selected in each of the last steps, by step modulo
-  // the window.
+  // [n_rows][window]: number of blocks whose last selection was in each of the last steps, by step
+  // modulo the window.
   std::vector<int32_t> ages_;
 };
 

@@ -1,4 +1,4 @@
-// Synthetic attention as the engine takes it.
+// Makes the engine's AttentionSource of synthetic attention.
 #include "backend/attention_source.h"
 
 #include "measure/on_device.h"

@@ -1,4 +1,4 @@
-// Stands for measuring's kernels in a build without the CUDA toolkit.
+// Stands in for the kernels for measuring in a build without the CUDA toolkit.
 #include "measure/on_device.h"
 
 namespace riffle {

@@ -1,4 +1,4 @@
-// Data that measuring makes up on a GPU.
+// Synthetic data that a GPU generates, for measuring.
 #pragma once
 #include <memory>
 
@@ -11,7 +11,7 @@ class DeviceAttentionSource;
 class DeviceTensorSource;
 }  // namespace cuda
 
-// Null: this build has no kernels.
+// Both return null if this build has no kernels.
 std::shared_ptr<const cuda::DeviceAttentionSource> synthetic_on_device(const SyntheticSpec& spec);
 const cuda::DeviceTensorSource* synthetic_weights_on_device();
 

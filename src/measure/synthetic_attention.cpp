@@ -26,10 +26,10 @@ SyntheticSpec make_synthetic_spec(const SyntheticAttention& asked, int head_dim)
     fail(RIFFLE_UNSUPPORTED, "synthetic attention: head_dim is %d, expected a multiple of 4",
          head_dim);
   const double sparsity = asked.sparsity;
-  // A twentieth of tolerance: 64 directions are enough for 1 in 64.
+  // A tolerance of a twentieth, so that 64 directions are enough for a sparsity of 1 in 64.
   if (sparsity * head_dim < 0.95)
     fail(RIFFLE_BAD_ARGUMENT,
-         "synthetic attention: sparsity is %g, but heads of %d allow no less than %g", sparsity,
+         "synthetic attention: sparsity is %g, but heads of %d need at least %g", sparsity,
          head_dim, 1.0 / head_dim);
   SyntheticSpec s;
   s.seed = asked.seed;

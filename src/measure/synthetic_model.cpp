@@ -26,7 +26,7 @@ struct Shape {
   ExpertsConfig experts = {};
 };
 
-// The published sizes of these models (their config.json); "tiny" is of no model.
+// The published sizes of these models (their config.json); "tiny" is not a published model.
 constexpr Shape kShapes[] = {
     {"llama-3.1-8b", 4096, 14336, 32, 32, 8, 128, 128256, false},
     {"llama-3.2-1b", 2048, 8192, 16, 32, 8, 64, 128256, true},
@@ -77,7 +77,7 @@ void put_f16(uint8_t* out, float x) {
   std::memcpy(out, &half, sizeof half);
 }
 
-// One block of a quantised type, the values from index `first` on.
+// Fills one block of a quantised type with the values from index `first` on.
 template <DType T>
 void fill_block(const Tensor& t, uint64_t first, uint8_t* out) {
   constexpr DTypeInfo info = dtype_info(T);
@@ -111,7 +111,7 @@ template <DType T>
 void fill_row(const Tensor& t, int64_t row, std::byte* out) {
   constexpr DTypeInfo info = dtype_info(T);
   if constexpr (!info.written) {
-    fail(RIFFLE_INTERNAL, "there are no synthetic weights of the type %s", info.name);
+    fail(RIFFLE_INTERNAL, "there are no synthetic weights of type %s", info.name);
   } else if constexpr (T == DType::F32) {
     fill_values<float>(t, row, out, [](float v) { return v; });
   } else if constexpr (T == DType::F16) {
@@ -204,7 +204,7 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   const auto matrix = [&](int64_t rows, int64_t cols) {
     return matrix_of(weight_type, rows, cols);
   };
-  const auto norm_of = [&](int64_t width) {  // all ones; dim of them are enough for a head
+  const auto norm_of = [&](int64_t width) {  // all share dim ones, which are enough for a head too
     return count({DType::F32, 1, width, model->owned[0]->data(), 0, 0, nullptr});
   };
   const auto norm = [&] { return norm_of(s.dim); };

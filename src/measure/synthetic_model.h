@@ -8,21 +8,21 @@
 
 namespace riffle {
 
-// "llama-3.1-8b", "llama-3.2-1b", "llama-3.2-3b", "qwen3-8b", "qwen3-30b-a3b",
-// "llama-3-70b-layer" (one layer and a small vocabulary), "tiny". No tokenizer; norm weights are
-// ones. The other tensors have no data: see Tensor and materialize(). They are scaled by
-// 1/sqrt(cols), so that activations stay of order one. RIFFLE_BAD_ARGUMENT for another name,
-// listing these.
+// Makes a model of a shape: "llama-3.1-8b", "llama-3.2-1b", "llama-3.2-3b", "qwen3-8b",
+// "qwen3-30b-a3b", "llama-3-70b-layer" (one layer and a small vocabulary) or "tiny". It has no
+// tokenizer, and norm weights are ones. The other tensors have no data: see Tensor and
+// materialize(). They are scaled by 1/sqrt(cols), so that activations stay of order one. Another
+// name throws RIFFLE_BAD_ARGUMENT, which lists these.
 std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_type);
 
-// "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1", "q4_0", "bf16", "f16", "f32"; else
-// RIFFLE_BAD_ARGUMENT.
+// Returns the type named "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1", "q4_0", "bf16",
+// "f16" or "f32". Another name throws RIFFLE_BAD_ARGUMENT.
 DType weight_type_of(const std::string& name);
 
-// Row `row` of a synthetic tensor in a file's layout: row_bytes(type, cols) bytes.
+// Writes row `row` of a synthetic tensor in a file's layout: row_bytes(type, cols) bytes.
 void synthetic_row(const Tensor& tensor, int64_t row, std::byte* out);
 
-// The source of these tensors.
+// Returns the source of these tensors.
 const TensorSource& synthetic_weights();
 
 }  // namespace riffle

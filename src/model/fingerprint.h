@@ -1,4 +1,4 @@
-// Hashes by which a session's file knows the model that it was made with.
+// Hashes by which a session's file identifies the model that it was made with.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 namespace riffle {
 
 // Hashes the configuration, and every tensor's name, type, shape, first and last bytes and some
-// between: a few megabytes of a model of any size. A model that was trained further differs
+// bytes between: a few megabytes of a model of any size. A model that was trained further differs
 // everywhere, so its hash differs too.
 uint64_t weights_fingerprint(const Model& model);
 

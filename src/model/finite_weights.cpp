@@ -33,8 +33,8 @@ bool exponent_not_finite(const uint8_t* block) {
          !std::all_of(values, values + info.block_values, [](float v) { return v - v == 0; });
 }
 
-// The test of every value or block of a type, without a branch for each: the compiler makes vector
-// instructions of most of them.
+// Tests every value or block of a type without a branch for each, so that the compiler uses vector
+// instructions for most types.
 template <DType kType>
 bool any_not_finite(const uint8_t* data, int64_t n) {
   constexpr DTypeInfo info = dtype_info(kType);
@@ -70,7 +70,7 @@ float value_of(DType type, const uint8_t* block) {
   return cpu::half_at(block + (f16_not_finite(block + info.d_at) ? info.d_at : info.dmin_at));
 }
 
-// Rows of a matrix, so that the threads share large ones.
+// Rows of a matrix, so that threads can share a large one.
 struct Item {
   const NamedTensor* tensor;
   int64_t first, n;
@@ -141,7 +141,7 @@ FiniteCheck::FiniteCheck(Model& model, int n_threads)
         error_ = std::current_exception();
       }
     });
-  } catch (const std::system_error&) {  // the system has no thread to give
+  } catch (const std::system_error&) {  // the system could not start a thread
     run(n_threads);
   }
 }
@@ -160,7 +160,7 @@ void FiniteCheck::run(int n_threads) {
   const std::vector<Item> items = items_of(tensors_);
   if (items.empty()) return;
   ThreadPool threads(std::max(1, n_threads));
-  // The first in order is reported, whichever thread finds one first.
+  // The first bad item in order is reported, whichever thread finds one first.
   std::vector<NotFinite> found(items.size());
   threads.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) {
     if (stop_) return;

@@ -1,7 +1,7 @@
-// Weights that are infinite or NaN, in matrices of any type. Norms, biases and small matrices are
-// checked when they are bound (weights.cpp). The rest is checked when a device is about to read it,
-// which is not at load: `riffle info` and a tokenizer need no weights, and a file of many gigabytes
-// would be read for them.
+// Finds weights that are infinite or NaN, in matrices of any type. Norms, biases and small matrices
+// are checked when they are bound (weights.cpp). The rest is checked when a device is about to read
+// it, not at load: `riffle info` and a tokenizer need no weights, and the check reads the whole
+// file.
 #pragma once
 #include <atomic>
 #include <exception>
@@ -13,8 +13,8 @@
 
 namespace riffle {
 
-// The first value of `rows` rows from `data` that makes weights infinite or NaN: of a quantised
-// type a scale or a minimum of a block. index: of the block in its row, or of the value.
+// The first value of `rows` rows from `data` that makes weights infinite or NaN: in a quantised
+// type, a scale or a minimum of a block. index: place of the block in its row, or of the value.
 struct NotFinite {
   int64_t row = -1, index = 0;  // row -1: there is none
   float value = 0;
@@ -22,8 +22,8 @@ struct NotFinite {
 NotFinite find_not_finite(DType type, const void* data, int64_t rows, int64_t cols);
 std::string text_of(DType type, const NotFinite& found);  // "a scale of inf in row 5, block 2"
 
-// Looks through a model's matrices, in threads of its own. The matrices are listed before the
-// threads start. From then on the threads only read: the model must not change until finish.
+// Checks a model's matrices, in threads of its own. The matrices are listed before the threads
+// start. From then on the threads only read: the model must not change until finish.
 class FiniteCheck {
  public:
   FiniteCheck(Model& model, int n_threads);

@@ -32,7 +32,7 @@ void materialize(Model& model) {
   for (const Tensor* t : missing) buffers.emplace_back(static_cast<size_t>(t->bytes()));
   model.generated.reserve(model.generated.size() + buffers.size());  // from here on nothing fails
   ThreadPool threads(default_threads());
-  constexpr int64_t kRows = 64;  // rows of one item: some hundred microseconds
+  constexpr int64_t kRows = 64;  // rows of one item: about a hundred microseconds
   for (size_t i = 0; i < missing.size(); ++i) {
     const Tensor& t = *missing[i];
     std::byte* const out = buffers[i].as<std::byte>();

@@ -1,5 +1,5 @@
 // The contents of a model file: configuration, weights as views of the mapped file, tokenizer, chat
-// template. Both formats (GGUF, Hugging Face folder) end in this one struct; nothing after loading
+// template. Both formats (GGUF, Hugging Face folder) give this one struct; nothing after loading
 // knows which format it was.
 #pragma once
 #include <algorithm>
@@ -35,13 +35,13 @@ class DeviceTensorSource;
 }
 
 // Makes the elements of tensors that have no bytes anywhere, from their seed and scale: in any
-// part, in any order, with the same bits. The core has none; measuring has.
+// part, in any order, with the same bits. The core has no such source; the measuring code has.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
-  // Row `row` in a file's layout: row_bytes(type, cols) bytes.
+  // Writes row `row` in a file's layout: row_bytes(type, cols) bytes.
   virtual void row(const Tensor& tensor, int64_t row, std::byte* out) const = 0;
-  // Rows [first, first + n) as f32, unrounded: [n][cols].
+  // Writes rows [first, first + n) as f32, unrounded: [n][cols].
   virtual void values(const Tensor& tensor, int64_t first, int64_t n, float* out) const = 0;
   virtual const cuda::DeviceTensorSource* on_device() const = 0;
 };
@@ -161,8 +161,8 @@ struct Config {
   bool ends_answer(int token) const {
     return std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();
   }
-  // The KV heads of a layer, the size of its heads, and the values in a row of its q, and of its k
-  // or v.
+  // Return the number of KV heads of a layer, the size of its heads, and the number of values in a
+  // row of its q, and of its k or v.
   int kv_heads(int layer) const { return (void)layer, n_kv_heads; }
   int head_size(int layer) const { return (void)layer, head_dim; }
   int64_t q_width(int layer) const { return int64_t(n_heads) * head_size(layer); }
@@ -176,8 +176,8 @@ struct Config {
     for (Rope& rope : ropes)
       rope.factor = static_cast<float>(std::sqrt(scale * std::sqrt(static_cast<double>(head_dim))));
   }
-  // The most values that a row has between the products of an FFN. In a mixture of experts all
-  // chosen experts count.
+  // Returns the most values that a row has between the products of an FFN. In a mixture of experts
+  // all chosen experts count.
   int64_t ffn_values() const {
     int64_t most = 0;
     for (const LayerConfig& l : layers)
@@ -242,7 +242,7 @@ struct ModelParts {
   std::string chat_template;                       // text, or empty
   std::unique_ptr<Tokenizer> tokenizer;            // null: the model has none
   std::unique_ptr<const ChatTemplate> chat;        // null: there is none that can be evaluated
-  std::string chat_error;                          // why, if the model carries one
+  std::string chat_error;                          // why not, if the model has a template
   std::vector<std::shared_ptr<MappedFile>> files;  // keep the views alive
   std::unique_ptr<ReadAhead> read_ahead;           // reads the weights ahead; null: nothing to read
   std::vector<std::unique_ptr<std::vector<float>>> owned;  // norms, biases and sinks in F32

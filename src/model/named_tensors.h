@@ -13,14 +13,14 @@ struct NamedTensor {
   std::string name;
   Tensor* tensor;
   enum Role { EMBEDDING, OUTPUT, V, DOWN, OTHER, ROUTER, VECTOR } role;
-  int layer;        // -1: of none
+  int layer;        // -1: of no layer
   bool qk = false;  // rows (of a bias: values) are those of query or key heads
   // Experts are parts of one tensor of three dimensions; they follow each other.
   int part = 0, parts = 1;
 };
-// In the order of the layers. A tied output is not there.
+// Returns the tensors in the order of the layers, without a tied output.
 std::vector<NamedTensor> named_tensors(Model& model);
-// The same under other names, such as those of a Hugging Face folder.
+// Does the same with other names, such as those of a Hugging Face folder.
 std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names);
 // Returns the tensor's shape in the file, the slowest dimension first. The shape of a part has room
 // for all parts.

@@ -9,8 +9,8 @@ namespace riffle {
 
 namespace {
 
-// YaRN (Peng et al., arXiv 2309.00071, 3.2): the dimension whose wave turns this many times within
-// the original length.
+// YaRN (Peng et al., arXiv 2309.00071, 3.2): returns the dimension whose wave turns this many times
+// within the original length.
 double yarn_dimension(double rotations, int head_dim, double theta, double original) {
   return head_dim * std::log(original / (rotations * 2 * M_PI)) / (2 * std::log(theta));
 }

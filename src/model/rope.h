@@ -25,7 +25,7 @@ struct RopeFrequencies {
 // stay the same for the whole context, so that keys and queries agree.
 RopeFrequencies rope_frequencies(const Rope& rope, int head_dim, int64_t n_ctx);
 
-// "none", "linear, factor 8", ...
+// Returns "none", "linear, factor 8" and so on.
 std::string rope_scaling_text(const RopeScaling& scaling);
 
 }  // namespace riffle

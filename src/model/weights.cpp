@@ -26,7 +26,7 @@ void take_rows(const Tensor& whole, std::initializer_list<Tensor*> parts) {
 
 namespace {
 
-// "F32, F16, ... or MXFP4".
+// Returns the text "F32, F16, ... or MXFP4".
 std::string dtype_names() {
   std::string names;
   for (int i = 0; i < kNumDTypes; ++i)
@@ -58,7 +58,7 @@ class Binder {
     return {*raw.type, rows, cols, raw.data};
   }
 
-  // Norm weights and biases: F32 whatever type the file has.
+  // Returns norm weights or biases as F32, whatever type the file has.
   Tensor vector(const std::string& name, int64_t cols, float offset = 0) {
     const RawTensor& raw = find(name, {static_cast<uint64_t>(cols)});
     return {DType::F32, 1, cols, floats(raw, name, cols, offset)};
@@ -70,8 +70,8 @@ class Binder {
     return {DType::F32, 1, cols, model_.owned.back()->data()};
   }
 
-  // Several matrices with the same number of columns: each by its name, or all as rows of one fused
-  // matrix. Returns the fused matrix, or a tensor without rows.
+  // Binds several matrices with the same number of columns: each by its name, or all as rows of one
+  // fused matrix. Returns the fused matrix, or a tensor without rows.
   struct Part {
     Tensor* to;
     const std::string name;
@@ -101,7 +101,7 @@ class Binder {
     return whole;
   }
 
-  // n matrices of `rows` rows, stacked in a tensor of three dimensions.
+  // Returns n matrices of `rows` rows, stacked in a tensor of three dimensions.
   std::vector<Tensor> stack(const std::string& name, int n, int64_t rows, int64_t cols) {
     const RawTensor& raw = find(
         name, {static_cast<uint64_t>(n), static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)});
@@ -110,7 +110,7 @@ class Binder {
     return all;
   }
 
-  // n vectors of `cols` values, the rows of a matrix.
+  // Returns n vectors of `cols` values, the rows of a matrix.
   std::vector<Tensor> vectors(const std::string& name, int n, int64_t cols) {
     const RawTensor& raw = find(name, {static_cast<uint64_t>(n), static_cast<uint64_t>(cols)});
     const float* values = floats(raw, name, n * cols, 0);
@@ -164,7 +164,7 @@ class Binder {
     model_.weight_bytes += static_cast<uint64_t>(n * bytes);
     return result;
   }
-  // Returns their biases [n][all] likewise.
+  // Returns the biases [n][all] of such experts in the same way.
   std::vector<Tensor> packed_vectors(const std::string& name, int n, int64_t all, int64_t first,
                                      int64_t step) {
     const bool counted = used_.count(name) > 0;
@@ -191,7 +191,7 @@ class Binder {
 
   void ignore(const std::string& name) { used_.insert(name); }
 
-  // A tensor that is not used means a model that computes something else.
+  // Refuses tensors that were not used: with them the model computes something else.
   void refuse_the_rest() const {
     for (const auto& [name, raw] : table_) {
       if (used_.count(name)) continue;
@@ -215,7 +215,7 @@ class Binder {
         throw Error(RIFFLE_ABORTED, where_ + ": loading was cancelled");
       }
     }
-    // Disks are fastest from a file's beginning to its end.
+    // Disks read a file fastest from its beginning to its end.
     std::sort(parts.begin(), parts.end(),
               [](const MappedBytes& a, const MappedBytes& b) { return a.data < b.data; });
     model_.read_ahead = std::make_unique<ReadAhead>(model_.files, std::move(parts));
@@ -295,7 +295,7 @@ class Binder {
   std::optional<ThreadPool> threads_;  // threads that copy them
 };
 
-// The router and the experts of a layer.
+// Binds the router and the experts of a layer.
 void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
                   const std::string& prefix, LayerWeights* layer) {
   const int n = c.experts.n;
@@ -333,7 +333,7 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
     expert.w1 = binder.matrix(prefix + at + names.expert_w1, hidden, c.dim);
     expert.w3 = binder.matrix(prefix + at + names.expert_w3, hidden, c.dim);
     expert.w2 = binder.matrix(prefix + at + names.expert_w2, c.dim, hidden);
-    // Devices stack the experts, so all have one type.
+    // Devices stack the experts, so all must have one type.
     const ExpertWeights& first = layer->experts[0];
     for (const auto& [mine, other] :
          {std::pair{&expert.w1, &first.w1}, {&expert.w3, &first.w3}, {&expert.w2, &first.w2}})

@@ -1,5 +1,5 @@
-// Makes a Llama's weights from a file's tensors: checks names, shapes and types, and copies only
-// norms.
+// Makes a model's weights from a file's tensors: checks names, shapes and types. Copies only
+// vectors (norms, biases, sinks) and packed experts.
 #pragma once
 #include <string>
 #include <vector>
@@ -119,14 +119,14 @@ inline constexpr TensorNames kHuggingFacePostNorms = [] {
   return names;
 }();
 
-// Sets `parts` to the rows of `whole`, one part after the other; the parts' numbers of rows are
-// set. If `whole` has no rows, nothing is changed.
+// Sets `parts` to the rows of `whole`, one part after the other. Requires: the parts' numbers of
+// rows are set. If `whole` has no rows, nothing is changed.
 void take_rows(const Tensor& whole, std::initializer_list<Tensor*> parts);
 
 // Fills model's weights, owned, generated, read_ahead, n_params and weight_bytes. where: file or
 // folder, for missing tensors. Throws RIFFLE_BAD_MODEL (missing tensor, wrong shape),
 // RIFFLE_UNSUPPORTED (tensor type; a tensor that the config does not ask for, such as a bias),
-// RIFFLE_ABORTED (progress said so).
+// RIFFLE_ABORTED (progress returned false).
 void bind_weights(ModelParts& model, const Config& config, const TensorTable& table,
                   const TensorNames& names, const std::string& where, const LoadProgress& progress);
 

@@ -70,7 +70,7 @@ Vocabulary padded(std::vector<VocabPiece> pieces, const Config& c) {
   return v;
 }
 
-// The ids that end answers: one is eos, two have keys of their own, some are found by their
+// Writes the ids that end answers: one is eos, two have keys of their own, some are found by their
 // spelling, and riffle and Ollama read a list of others.
 void write_special(GgufFileWriter& out, const Config& c, int bos_id, int eos_id, bool add_bos,
                    const Vocabulary& v, const std::string& where) {
@@ -95,7 +95,7 @@ void write_special(GgufFileWriter& out, const Config& c, int bos_id, int eos_id,
     if (used < std::size(keys)) out.u32(keys[used++], static_cast<uint32_t>(id));
     else if (!found_by_name(id)) listed.push_back(id);
   }
-  // Readers may find some more by name.
+  // Readers may find more by name.
   constexpr size_t kMost = kMaxTokenIds - std::size(kEndTokenNames);
   if (others.size() >= kMost)
     unsupported(where, "eos_token_id", std::to_string(c.eos_ids.size()) + " end tokens",

@@ -1,5 +1,5 @@
-// A model's facts and vocabulary as the metadata of a GGUF file (ggml docs/gguf.md), in the keys
-// that config_from_gguf, gguf_vocab and bpe_from_gguf read.
+// Writes a model's configuration and vocabulary as metadata of a GGUF file (ggml docs/gguf.md), in
+// the keys that config_from_gguf, gguf_vocab and bpe_from_gguf read.
 #pragma once
 #include "formats/gguf_writer.h"
 #include "model/model.h"
@@ -20,9 +20,9 @@ struct NamedFactors {
 };
 std::vector<NamedFactors> rope_factors_of(const Config& config);
 
-// tokenizer.ggml.*; unused pieces are added until there is one for each row of the embedding. A
-// sentencepiece vocabulary of the BPE kind, or byte-level BPE. User-defined pieces get bare spaces
-// (with_bare_spaces).
+// Write tokenizer.ggml.*, and add unused pieces until there is a piece for each row of the
+// embedding. write_pieces: a sentencepiece vocabulary of the BPE kind. write_bpe: byte-level BPE.
+// User-defined pieces get bare spaces (with_bare_spaces).
 void write_pieces(GgufFileWriter& out, std::vector<VocabPiece> pieces, bool add_space_prefix,
                   bool add_bos, const Config& config);
 void write_bpe(GgufFileWriter& out, const BpeSpec& spec, const Config& config);

@@ -53,7 +53,7 @@ void q_symmetric(const float* x, uint8_t* b) {
   put_f16(b + dtype_info(T).d_at, d);
   for (int j = 0; j < 32; ++j) {
     const double v = std::isfinite(inverse) ? static_cast<double>(x[j]) * inverse : 0.0;
-    const float q = static_cast<float>(v + half + 0.5);  // rounded to f32 before it is cut
+    const float q = static_cast<float>(v + half + 0.5);  // rounded to f32 before truncation
     cpu::put_code<T>(b, j,
                      static_cast<uint8_t>(std::clamp(q, 0.0f, static_cast<float>(2 * half - 1))));
   }
@@ -75,7 +75,7 @@ void q_range(const float* x, uint8_t* b) {
 }
 
 // ---- the K types ----
-// Four values at a time, in every sum in the same order.
+// Four values at a time. Every sum runs in the same order.
 
 using F4 = float __attribute__((vector_size(16)));
 
@@ -90,8 +90,8 @@ F4 most(F4 a, F4 b) { return a < b ? b : a; }
 // Nearest integer, ties to even, for |v| < 2^22.
 F4 nearest(F4 v) { return v + 0x1.8p23f - 0x1.8p23f; }
 
-// Codes of n values for given scale and offset: nearest integers to (x - offset) inverse in [low,
-// high].
+// Gives the codes of values for a scale and an offset: nearest integers to (x - offset) inverse in
+// [low, high].
 struct Grid {
   float inverse, offset, low, high;
   F4 code(F4 x) const {
@@ -104,7 +104,7 @@ Grid grid_of(float scale, float offset, float low, float high) {
   return {std::isfinite(inverse) ? inverse : 0, offset, low, high};
 }
 
-// Weighted error of x ~ scale code + offset.
+// Returns the weighted error of x ~ scale * code + offset.
 float error_of(const float* x, const float* w, int n, const Grid& grid, float scale) {
   F4 e = {};
   for (int j = 0; j < n; j += 4) {
@@ -118,8 +118,8 @@ struct Fit {
   float scale, offset, error;
 };
 
-// The best scale and offset for the codes that a grid gives. with_offset: an offset <= 0, else
-// none.
+// Returns the best scale and offset for the codes that a grid gives. with_offset: an offset <= 0,
+// else none.
 Fit fit(const float* x, const float* w, int n, const Grid& grid, bool with_offset) {
   F4 sw = {}, sx = {}, sq = {}, sqq = {}, sqx = {}, sxx = {};
   for (int j = 0; j < n; j += 4) {
@@ -170,7 +170,8 @@ Fit search_range(const float* x, const float* w, float top) {
   return best;
 }
 
-// Scale of 16 values for codes -32..31: the value of largest magnitude goes about to either end.
+// Finds the scale of 16 values for codes -32..31: the value of largest magnitude gets about the
+// lowest or the highest code.
 Fit search_symmetric(const float* x, const float* w) {
   float most = 0;
   for (int j = 0; j < 16; ++j)
@@ -188,7 +189,7 @@ Fit search_symmetric(const float* x, const float* w) {
   return best;
 }
 
-// Large weights count for more: rms + |x|.
+// Computes w, the importance of each value: rms + |x|, so that large values count for more.
 void weights_of(const float* x, float* w) {
   double squares = 0;
   for (int j = 0; j < 256; ++j) squares += static_cast<double>(x[j]) * x[j];
@@ -203,8 +204,8 @@ struct BlockScales {
   float error = INFINITY;
 };
 
-// The nearest f16; among its few subnormal ones the next larger in magnitude, so that no group
-// lacks range.
+// Returns the nearest f16 or, among the subnormals, the next one of at least v's magnitude, so that
+// no group lacks range.
 float as_f16(float v) {
   uint16_t h = f32_to_f16(v);
   if (std::fabs(v) < 0x1p-14f && std::fabs(f16_to_f32(h)) < std::fabs(v)) ++h;
@@ -219,8 +220,8 @@ struct Kind {
   int size() const { return 256 / groups; }
 };
 
-// For given d and dmin: the integer scale and minimum of each group, starting with those of fits
-// (the ideal values), which are moved while that helps.
+// Chooses the integer scale and minimum of each group for given d and dmin: the best of the
+// integers near the ideal values (scales, mins) and of their neighbours.
 void choose_integers(const Kind& kind, const float* x, const float* w, const float* scales,
                      const float* mins, BlockScales* s) {
   s->error = 0;
@@ -247,7 +248,7 @@ void choose_integers(const Kind& kind, const float* x, const float* w, const flo
   }
 }
 
-// Best d and dmin for the codes that s gives.
+// Finds the best d and dmin for the codes that s gives.
 void refit(const Kind& kind, const float* x, const float* w, const BlockScales& s, float* d,
            float* dmin) {
   double aa = 0, ab = 0, bb = 0, ax = 0, bx = 0;  // x ~ d a + dmin b
@@ -311,7 +312,7 @@ void codes_of(const Kind& kind, const float* x, const BlockScales& s, uint8_t* c
   }
 }
 
-// Blocks whose groups have integer scales.
+// Writes a block whose groups have integer scales.
 template <DType T>
 void q_groups(const float* x, uint8_t* b) {
   constexpr DTypeInfo info = dtype_info(T);
@@ -379,7 +380,7 @@ void quantise_rows(DType type, const float* x, int64_t rows, int64_t cols, void*
 
 void quantise_rows(ThreadPool& threads, DType type, const float* x, int64_t rows, int64_t cols,
                    void* out, const char* name) {
-  // Small enough pieces to even out the threads, whole rows each.
+  // Pieces are whole rows, and small enough to keep all threads busy.
   const int64_t step = std::max<int64_t>(1, rows / (8 * threads.size())),
                 bytes = row_bytes(type, cols);
   threads.parallel_for((rows + step - 1) / step, [&](int64_t i, int) {

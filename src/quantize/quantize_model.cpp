@@ -30,7 +30,7 @@ constexpr int64_t kItemValues = 64 << 10;  // values of one item of the thread p
 
 int threads_or_all(int n) { return n > 0 ? n : default_threads(); }
 
-// Bytes of converted rows, in order.
+// Receives the bytes of converted rows, in order.
 using Sink = std::function<void(const void* data, uint64_t bytes)>;
 
 class Converter {
@@ -78,7 +78,7 @@ class Converter {
     }
   }
 
-  // Norms and biases.
+  // Writes norms and biases.
   void vector(const NamedTensor& t, int64_t head_dim, const Sink& sink) {
     std::vector<float> values(static_cast<size_t>(t.tensor->cols));
     const auto* from = static_cast<const float*>(t.tensor->data);
@@ -101,7 +101,7 @@ class Converter {
     return r - in_head + in_head % 2 * (head_dim / 2) + in_head / 2;
   }
 
-  // A device would refuse these values, so they are not written.
+  // Throws if the row has values that a device would refuse.
   static void check_row(const NamedTensor& t, int64_t source) {
     const Tensor& from = *t.tensor;
     if (!from.data) return;
@@ -150,7 +150,7 @@ class Converter {
 
 int bits_of(DType type) {
   return dtype_info(type).block_bytes * 8 * 256 / dtype_info(type).block_values;
-}  // sums over 256 weights
+}  // bits of 256 weights
 
 void write_vocabulary(GgufFileWriter& out, const std::string& folder, const Model& model) {
   FolderVocab vocab = vocab_of_folder(folder, model.config);
@@ -175,8 +175,8 @@ void write_vocabulary(GgufFileWriter& out, const std::string& folder, const Mode
                vocab.bpe ? vocab.bpe->add_bos : vocab.add_bos, model.config);
 }
 
-// Pieces in write_pieces' spelling, whatever program wrote the file: some older ones have space
-// symbols in user-defined pieces, which llama.cpp then does not find.
+// Copies pieces in the spelling of write_pieces, whatever program wrote the file: some older ones
+// have space symbols in user-defined pieces, which llama.cpp then does not find.
 void copy_pieces(GgufFileWriter& out, const GgufFile& gguf, const std::string& key) {
   const std::vector<int64_t> types = *gguf.integers("tokenizer.ggml.token_type");
   std::vector<std::string> texts;

@@ -1,4 +1,4 @@
-// Converting a whole model's weights: at load, or into a GGUF file.
+// Converts a whole model's weights: at load, or into a GGUF file.
 #pragma once
 #include <string>
 
@@ -16,12 +16,12 @@ struct ConversionSums {
   double error = 0, norm = 0;  // sums of (w' - w)^2 and of w^2
 };
 
-// Rows [first, first + n) as f32, of a tensor without data too. out[n][cols]
+// Writes rows [first, first + n) to out[n][cols] as f32, even of a tensor without data.
 void rows_of(const Tensor& tensor, int64_t first, int64_t n, float* out);
 
-// Converts the matrices that take more bits a weight than mix gives them, into model.generated;
-// what they were mapped from is dropped as it is read. progress: of the source's bytes. On an error
-// the model must not be used.
+// Converts the matrices that take more bits a weight than mix gives them, into model.generated. The
+// file's pages are dropped once they are read. progress: in bytes of the source. On an error the
+// model must not be used.
 void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
                       const LoadProgress& progress);
 
@@ -34,7 +34,7 @@ struct QuantizedFile {
   ConversionSums sums;
   uint64_t n_params = 0, weight_bytes_in = 0, weight_bytes_out = 0, file_bytes = 0;
 };
-// riffle_quantize.
+// Does the work of riffle_quantize.
 QuantizedFile quantize_file(const std::string& in, const std::string& out, const WeightMix& mix,
                             int n_threads, bool overwrite, const LoadProgress& progress);
 

@@ -22,7 +22,7 @@ constexpr WeightMix kMixes[] = {
 constexpr std::pair<const char*, const char*> kShort[] = {
     {"q8", "q8_0"}, {"q6", "q6_k"}, {"q5", "q5_k"}, {"q4", "q4_k"}};
 
-// The next larger type whose blocks are short.
+// Returns the next larger type whose blocks are short.
 DType short_blocks(DType type) {
   switch (type) {
     case DType::Q4_K: return DType::Q5_0;

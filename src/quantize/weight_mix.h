@@ -15,10 +15,10 @@ struct WeightMix {
   uint32_t file_type;  // general.file_type of GGUF
 };
 std::span<const WeightMix> weight_mixes();
-// RIFFLE_BAD_ARGUMENT for another name, listing these.
+// Throws RIFFLE_BAD_ARGUMENT for another name, listing the known ones.
 const WeightMix& weight_mix_named(const std::string& name);
 
-// fallback: whether the rows' length asked for another type than the mix has.
+// fallback: set to true if the rows' length needs another type than the mix has.
 DType type_in_mix(const WeightMix& mix, const NamedTensor& tensor, const Config& config,
                   bool* fallback);
 

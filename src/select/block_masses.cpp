@@ -7,12 +7,12 @@
 
 namespace riffle {
 
-// A part is small enough that each of 8 threads has one when two rows have some ten thousand
-// tokens, and long enough (some microseconds) that handing it out costs next to nothing.
+// Two rows of about ten thousand tokens give each of 8 threads a part. A part takes a few
+// microseconds, so handing it out costs next to nothing.
 static constexpr int kPartTokens = 2048;
 
-// plan.work: tops [g][stride], sums [g][stride], the query. Heads lie whole cache lines apart, so
-// that threads with neighbouring parts do not write to the same ones.
+// plan.work holds tops [g][stride], sums [g][stride] and the query. The stride is a whole number of
+// cache lines, so that threads with neighbouring parts do not write to the same line.
 static int64_t stride_of(const Row& row) { return (int64_t(row.n_blocks) + 15) / 16 * 16; }
 static void* query_of(const Row& row, RowPlan& plan) {
   return plan.work.as<float>() + 2 * row.g * stride_of(row);
@@ -44,7 +44,7 @@ int64_t masses_bytes_read(const Row& row) {
 
 void estimate_masses(const Row& row, RowPlan& plan, int part, Buffer& scratch, int* first,
                      int* last) {
-  constexpr int kRun = 64;  // blocks whose scores are held at once
+  constexpr int kRun = 64;  // number of blocks that are scored at a time
   const auto& keys = *static_cast<const Int4Keys*>(row.state);
   const auto& select = row.kernels->select;
   const BlockMasses masses = masses_of(row, plan);

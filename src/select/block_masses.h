@@ -17,7 +17,7 @@ struct BlockMasses {
 };
 
 // Prepares the estimate for a row: makes room in plan.work for the masses of all blocks, and puts
-// the query there in the form that codes are multiplied with. Returns the number of parts; 0 if
+// the query there in the form in which codes are multiplied. Returns the number of parts; 0 if
 // sinks and recent blocks leave no block to choose. Throws RIFFLE_INTERNAL if the row's state does
 // not hold the codes of its blocks.
 int prepare_masses(const Row& row, int sink_blocks, int recent_blocks, RowPlan& plan);
@@ -27,7 +27,7 @@ void estimate_masses(const Row& row, RowPlan& plan, int part, Buffer& scratch, i
                      int* last);
 // Returns the masses in plan.work.
 BlockMasses masses_of(const Row& row, RowPlan& plan);
-// Bytes that all parts together read.
+// Returns the bytes that all parts read together.
 int64_t masses_bytes_read(const Row& row);
 
 }  // namespace riffle

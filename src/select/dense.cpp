@@ -1,4 +1,5 @@
-// Everything that the query sees, in token order: the exact reference.
+// The dense selector: reads everything that the query sees, in token order. It is the exact
+// reference.
 #include "select/selector.h"
 
 namespace riffle {

@@ -56,7 +56,7 @@ void Int4Keys::truncate(int64_t n_tokens) {
 }
 
 uint64_t Int4Keys::bytes() const {
-  uint64_t segments = 0, heads = 0;  // heads that hold some
+  uint64_t segments = 0, heads = 0;  // heads: number of heads with segments
   for (const Head& h : heads_) {
     segments += h.segments.size();
     heads += !h.segments.empty();

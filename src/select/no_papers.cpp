@@ -1,4 +1,4 @@
-// Stands for the selectors of published papers in a build of the core alone.
+// Stands in for the selectors of published papers in a build of the core alone.
 #include "select/registry.h"
 #include "util/settings.h"
 

@@ -5,10 +5,10 @@
 
 namespace riffle {
 
-// Larger score first, then lower index: one ascending 64-bit key holds both.
+// Returns a 64-bit key. Ascending keys mean: larger score first, then lower index.
 inline uint64_t rank_key(float score, uint32_t index) {
   uint32_t bits = std::bit_cast<uint32_t>(score);
-  bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;  // ascending with the float
+  bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;  // order as the floats do
   return uint64_t(~bits) << 32 | index;
 }
 

@@ -79,7 +79,7 @@ int64_t RowPlan::tokens_read(const Row& row, int n) const {
     return sum;
   }
   sum = int64_t(n) * row.block_size;
-  // The unfilled block is among the forced ones, or all blocks are read.
+  // The unfilled block is always a forced one.
   for (int i = 0; i < std::min(n, n_forced_); ++i)
     if (order_[i] == row.n_blocks - 1) sum -= int64_t(row.n_blocks) * row.block_size - row.n_tokens;
   return sum;
@@ -103,8 +103,7 @@ void RowPlan::rank_these(const int32_t* blocks, const float* block_scores, int n
 void RowPlan::extend(int ranked) {
   const auto n_ranked = static_cast<int>(keys_.size());
   while (sorted_ < ranked) {
-    // Most rows stop early, so a full sort would be wasted: each extension sorts as many again as
-    // there are.
+    // Most rows stop early, so a full sort would be wasted: each extension doubles the sorted part.
     const int next = std::min(n_ranked, std::max(64, 2 * sorted_));
     const auto begin = keys_.begin() + sorted_;
     if (next < n_ranked) std::nth_element(begin, keys_.begin() + next, keys_.end());

@@ -1,5 +1,4 @@
-// The selectors of this build. The core has dense, share and auto; rooms of other selectors add
-// theirs.
+// The selectors of this build. The core has dense, share and auto; papers/ adds others.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,18 +10,18 @@ namespace riffle {
 
 class SelectorRegistry {
  public:
-  // A selector, by its number in the table of settings.
+  // A selector, identified by its number in the table of settings.
   struct Entry {
     SelectorKind kind = SelectorKind::DENSE;
     std::unique_ptr<Selector> (*make)(const Selection&, int64_t everything_below) = nullptr;
-    // These may be null. digests: it reads none; check: any settings in range go together;
-    // row_slots: a row's iteration needs one slot.
+    // These may be null. Without digests the selector reads none. Without check all settings in
+    // range may be combined. Without row_slots an iteration of a row needs one slot.
     DigestSpec (*digests)(const Selection&) = nullptr;
     void (*check)(const Selection&) = nullptr;
     int64_t (*row_slots)(const Selection&) = nullptr;
   };
-  // Advice from a room of selectors if INT4 keys, or the tokens beyond the trained length, are a
-  // problem. Empty, null: none.
+  // Advice about other selectors, for when INT4 keys or tokens beyond the trained length are a
+  // problem. Empty or null: none.
   struct Advice {
     // Changes the selection to the closest one that ranks by digests, and returns its name.
     std::string (*without_codes)(Selection&) = nullptr;
@@ -34,7 +33,7 @@ class SelectorRegistry {
 
   void add(const Entry& entry) { entries_.push_back(entry); }
   void advise(const Advice& advice) { advice_ = advice; }
-  // Returns the selector of this number. RIFFLE_BAD_ARGUMENT if this build lacks it.
+  // Returns the selector with this number. Throws RIFFLE_BAD_ARGUMENT if this build lacks it.
   const Entry& of(SelectorKind kind) const;
   const Advice& advice() const { return advice_; }
 
@@ -46,7 +45,8 @@ class SelectorRegistry {
 // Made once, and never changed.
 const SelectorRegistry& selectors();
 
-// Published papers' selectors (papers/). A build of the core alone has none: no_papers.cpp.
+// Adds the selectors of published papers (papers/). A build of the core alone adds none:
+// no_papers.cpp.
 void add_papers(SelectorRegistry& registry);
 
 }  // namespace riffle

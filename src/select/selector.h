@@ -1,6 +1,6 @@
 // The selection interface: which blocks one row of a decode step reads, in which order, and when it
-// may stop. A row is one (sequence, KV head) with its g = n_heads/n_kv_heads query heads. One file
-// of this folder holds one selector; README.md has the methods.
+// may stop. A row is one (sequence, KV head) with its g = n_heads/n_kv_heads query heads. Each
+// selector has its own file in this folder; README.md has the methods.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace riffle {
 
-// The first n tokens of a block.
+// Returns the mask of the first n tokens of a block.
 inline uint64_t first_tokens(int n) { return n >= 64 ? ~uint64_t(0) : (uint64_t(1) << n) - 1; }
 
 // The data that a selector may read.
@@ -27,7 +27,7 @@ struct Row {
   int g = 0, d = 0;
   int block_size = 0;
   int64_t n_tokens = 0;  // the current token included
-  // Blocks held. The last one is the tail: unfilled, or filled by the current token.
+  // Number of blocks held. The last one is the tail: unfilled, or filled by the current token.
   int n_blocks = 0;
   int n_full = 0;                     // blocks with a digest: all except the tail
   const uint16_t* digests = nullptr;  // f16 [n_full][vectors][d]
@@ -40,7 +40,7 @@ struct Row {
   const std::byte* tail = nullptr;           // the last block
   KvType type = KvType::F16;
   SelectorState* state = nullptr;  // state of the sequence, from make_state; null: it keeps nothing
-  // The query sees this many of the last tokens; 0: all. Only dense rows have a window.
+  // Number of last tokens that the query sees; 0: all. Only dense rows have a window.
   int64_t window = 0;
 
   int tail_tokens() const {
@@ -48,7 +48,7 @@ struct Row {
   }
   int tokens_in(int b) const { return b < n_full ? block_size : tail_tokens(); }
   const std::byte* block(int b) const { return b < n_full ? blocks[b] : tail; }
-  // Mask of the tokens of block b that the query sees.
+  // Returns the mask of the tokens of block b that the query sees.
   uint64_t seen(int b) const {
     const uint64_t held = first_tokens(tokens_in(b));
     const int64_t before = first_seen() - int64_t(b) * block_size;
@@ -94,7 +94,7 @@ class RowPlan {
   int size() const { return n_forced_ + n_kept_; }  // blocks this row may read
   int32_t at(int position);                         // block index; extends the order as needed
   const std::vector<int32_t>& order() const { return order_; }
-  // Mask of the tokens to attend to.
+  // Returns the mask of the tokens to attend to.
   uint64_t mask(int position) const { return masks_.empty() ? ~uint64_t(0) : masks_[position]; }
   // Returns the number of tokens that positions [0, n) read.
   int64_t tokens_read(const Row& row, int n) const;
@@ -109,12 +109,12 @@ class RowPlan {
   int64_t index_bytes = 0;  // bytes read to make this plan: digests, codes, keys only scored
   bool cached = false;      // the plan is an earlier selection, used again
 
-  // A partial result that stands for tokens that are not read: normalised values [g][d] and
+  // A partial result that stands in for tokens that are not read: normalised values [g][d] and
   // log-sum-exps [g]; empty: none.
   std::vector<float> stand_in, stand_in_l;
   // [g], only with a stand-in: the log-sum-exps of the tokens that were read. The driver sets it.
   std::vector<float> read_l;
-  // unread [g]: each head's share of its weight in blocks that are not read. mean_value [d] stands
+  // unread [g]: share of each head's weight in blocks that are not read. mean_value [d] stands in
   // for their values. The result is (1 - unread) * (result of the tokens that were read) + unread *
   // mean_value. Empty: the result comes only from the tokens that were read.
   std::vector<float> unread, mean_value;
@@ -133,8 +133,8 @@ class RowPlan {
   int sorted_ = 0;               // keys_[0, sorted_) are in place
 };
 
-// A selector as data, which a GPU's kernels follow without calling back. Each selector has a rule
-// of its own; rooms that have kernels for it know the type.
+// A selector's rule as data, which a GPU's kernels follow without calling back. Each selector has
+// its own type of rule, which the code that has kernels for it knows.
 struct SelectionRule {
   virtual ~SelectionRule() = default;
 };
@@ -149,9 +149,9 @@ struct ReadsShare : SelectionRule {
   int64_t everything_below = 0;
 };
 
-// A list of tokens in which a token's place, not its place in the text, is its position: numbers of
-// the first, the chosen and the last tokens, and of the tokens that join before a list is chosen
-// anew.
+// A list of tokens in which a token's position is its place in the list, not in the text. The
+// members are the numbers of first, chosen and last tokens, and of the tokens that join before a
+// list is chosen anew.
 struct TokenLists {
   int64_t first = 0, chosen = 0, last = 0, reused = 0;
   int64_t shortest() const { return first + chosen + last; }
@@ -161,41 +161,41 @@ class Selector {
  public:
   virtual ~Selector() = default;
   virtual const char* name() const = 0;
-  // For errors: the name, and the settings on which its needs depend.
+  // Returns, for errors, the name and the settings that decide the selector's needs.
   virtual std::string described() const { return name(); }
-  // The rule that a GPU's kernels follow. Null: there is none, for the reason that host_only gives,
-  // and the selector runs only where the CPU attends.
+  // Returns the rule that a GPU's kernels follow. Null: there is none, and the selector runs only
+  // where the CPU attends. host_only gives the reason.
   virtual const SelectionRule* rule() const = 0;
   virtual const char* host_only() const { return nullptr; }
-  // Tells whether it reads INT4 keys of all tokens.
+  // Returns true if the selector reads INT4 keys of all tokens.
   virtual bool reads_codes() const { return false; }
   // Rows of fewer tokens are read whole.
   virtual int64_t everything_below() const { return 0; }
-  // Present if positions are those in the lists of tokens that are read.
+  // Present if a token's position is its place in the list of tokens that are read.
   virtual std::optional<TokenLists> lists() const { return std::nullopt; }
-  // The notice of a context of n_ctx tokens, more than the model was trained with; empty: there is
-  // none. Not present: the usual one.
+  // Returns the notice for a context of n_ctx tokens, which is longer than the trained length.
+  // Empty: no notice. Not present: the usual notice.
   virtual std::optional<std::string> context_note(int64_t n_ctx, int64_t trained) const {
     return (void)n_ctx, (void)trained, std::nullopt;
   }
 
-  // make_state: a new state for a sequence; null if the selector keeps nothing. fits: whether this
-  // selector can use a state, which may be null or another selector's.
+  // make_state returns a new state for a sequence; null if the selector keeps nothing. fits tells
+  // whether this selector can use a state, which may be null or another selector's.
   virtual std::unique_ptr<SelectorState> make_state(const StateShape& shape) const {
     return (void)shape, nullptr;
   }
   virtual bool fits(const SelectorState* state) const { return (void)state, true; }
-  // SelectorState::bytes for a sequence of n_tokens, computed only from the shape, for the memory
-  // plan.
+  // Returns SelectorState::bytes for a sequence of n_tokens, for the memory plan. It is computed
+  // from the shape alone.
   virtual uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const {
     return (void)shape, (void)n_tokens, 0;
   }
-  // The least number of a prompt's last queries that SelectorState::end_prompt gets, if the
-  // prompt's last chunk has as many.
+  // Returns the least number of a prompt's last queries that SelectorState::end_prompt gets, if the
+  // prompt's last chunk has that many.
   virtual int prompt_queries() const { return 0; }
 
-  // Returns true if a step's selection follows from earlier steps' as well as from the KV. Such a
-  // selector cannot compute tokens ahead, since a step must not know of tokens that are not
+  // Returns true if a step's selection depends on earlier steps as well as on the KV. Such a
+  // selector cannot compute tokens ahead, since a step must not depend on tokens that are not
   // accepted.
   virtual bool keeps_steps() const { return false; }
 
@@ -207,14 +207,14 @@ class Selector {
     (void)rows, (void)n_rows, (void)threads;
   }
 
-  // Microbatches that are loaded ahead of the test.
+  // Returns the number of microbatches that are loaded ahead of the test.
   virtual int lookahead() const { return 0; }
 
   // Threads share the planning. A step has few rows (KV heads times sequences), and begin runs on
-  // one thread for each. So work that reads much of a row, such as the codes of all keys, is cut
-  // into parts. prepare returns their number (0: no parts) and makes room for them in the plan.
-  // Then `part` is called once for each part, by several threads at once, then begin. The cuts must
-  // not depend on the number of threads. scratch belongs to the calling thread.
+  // one thread for each row. So work that reads much of a row, such as the codes of all keys, is
+  // cut into parts. prepare returns the number of parts (0: none) and makes room for them in the
+  // plan. Then `part` is called once for each part, by several threads at once, then begin. The
+  // cuts must not depend on the number of threads. scratch belongs to the calling thread.
   virtual bool has_parts() const { return false; }
   virtual int prepare(const Row& row, RowPlan& plan) const { return (void)row, (void)plan, 0; }
   virtual void part(const Row& row, RowPlan& plan, int i, Buffer& scratch) const {
@@ -223,11 +223,12 @@ class Selector {
 
   // Plans a row after all its parts. Threads call it for different rows and plans at once.
   virtual void begin(const Row& row, RowPlan& plan) const = 0;
-  // Blocks between two tests, after the forced ones. 0: no test; everything in the plan is read.
+  // Returns the number of blocks between two tests, after the forced blocks. 0: no test; everything
+  // in the plan is read.
   virtual int microbatch() const { return 0; }
-  // The test after the blocks at positions [0, n_attended) of the plan: true stops the row.
-  // l [g]: log-sum-exps over all these blocks. l_blocks [n_last][g]: those of each block of the
-  // last microbatch.
+  // Tests after the blocks at positions [0, n_attended) of the plan: true stops the row.
+  // l [g]: log-sum-exps over all these blocks. l_blocks [n_last][g]: log-sum-exps of each block of
+  // the last microbatch.
   virtual bool done(const Row& row, RowPlan& plan, int n_attended, const float* l,
                     const float* l_blocks, int n_last) const {
     (void)row, (void)plan, (void)n_attended, (void)l, (void)l_blocks, (void)n_last;
@@ -235,20 +236,20 @@ class Selector {
   }
 };
 
-// Makes the selector that the settings name (validated). Never null. everything_below: selector
-// auto is share here and reads everything in rows of fewer tokens.
+// Checks the settings and makes the selector that they name. Never null. everything_below: selector
+// auto reads rows of fewer tokens whole, and other rows as share does.
 std::unique_ptr<Selector> make_selector(const Selection& settings, int64_t everything_below = 0);
 std::unique_ptr<Selector> make_dense();
 std::unique_ptr<Selector> make_share(const Selection& settings, int64_t everything_below);
 
 // Throws RIFFLE_BAD_ARGUMENT with the field, its value and its range.
 void check_selection(const Selection& settings);
-// The digests that these settings read; kept is false if they read none.
+// Returns the digests that these settings read; kept is false if they read none.
 DigestSpec digest_spec(const Selection& settings);
-// Slots of a pool that one iteration of a row needs with these settings.
+// Returns the slots of a pool that one iteration of a row needs with these settings.
 int64_t row_slots(const Selection& settings);
 
-// Exact scores q.key of the first n tokens of a block: out[h*ldo + t].
+// Writes the exact scores q.key of the first n tokens of a block to out[h*ldo + t].
 void key_scores(const Row& row, const std::byte* block, int n, float* out, int64_t ldo);
 
 }  // namespace riffle

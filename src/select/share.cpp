@@ -1,19 +1,19 @@
 // The share selector, riffle's own: reads the blocks to which some query head gives at least a
-// share of its attention weight, as told by INT4 keys, in one pass.
+// share of its attention weight, estimated from INT4 keys, in one pass.
 //
 // Origin. Twilight (arXiv 2502.02770, 4.2) keeps 4-bit keys next to the blocks. These keys rank the
-// important blocks almost exactly; a digest of 16 to 64 keys does not. PSA's and Twilight's targets
-// (a share of all attention weight) spend most of their reads on heads whose weight is spread over
-// everything, where no single block changes the answer; a block that stands out does. So a block is
-// read for its own share of a head's weight, and a head that looks at nothing in particular reads
-// only the forced blocks (measured: tools/bench/results/real-models.md). All of this is our choice.
+// important blocks almost exactly; a digest of 16 to 64 keys does not. PSA and Twilight aim at a
+// share of all attention weight. That spends most reads on heads whose weight is spread over
+// everything. In such a head no single block changes the answer; a block that stands out does. So a
+// block is read for its own share of a head's weight, and a head without such a block reads only
+// the forced blocks (measured: tools/bench/results/real-models.md). All of this is our choice.
 //
 // Unread blocks still count. Their share of a head's weight is estimated from INT4 keys, and the
 // mean of all values is added with that share (SparQ, arXiv 2312.04985, section 3). Shares are
 // used, not masses: an error that all estimates of a head have in common cancels in a share.
 //
-// The codes of all blocks are looked at. Looking only at the quarter with the best digests was
-// tried: in text whose lines are much alike, digests of any kind leave out the block that holds the
+// The codes of all blocks are read. Reading only the quarter of blocks with the best digests was
+// tried: in text whose lines are much alike, digests of any kind miss the block that holds the
 // answer.
 #include <algorithm>
 #include <bit>
@@ -71,7 +71,7 @@ class Share : public Int4Selector {
     const double share = share_of(row.n_blocks);
     const auto least = [&](double whole) { return static_cast<float>(whole * share); };
 
-    // Finds each head's weight, and marks each candidate that holds the share of some head's
+    // Finds each head's total weight, and marks each candidate that holds the share of some head's
     // weight.
     plan.state.assign(2 * row.g, 0.0);
     double *wholes = plan.state.data(), *read = wholes + row.g;  // numbers of each head
@@ -110,8 +110,8 @@ class Share : public Int4Selector {
       const float* weights = masses.sums + h * masses.stride;
       for (int b = 0; b < first; ++b) read[h] += weights[b];
       for (int b = first + n; b < row.n_blocks; ++b) read[h] += weights[b];
-      // Sums of floats in double, so the difference is exact to some 1e-15 of the whole, and may
-      // fall below 0 by that.
+      // Floats are summed in double, so the difference is exact to about 1e-15 of the whole, and
+      // may fall below 0 by that much.
       plan.unread[h] = static_cast<float>(std::max(0.0, wholes[h] - read[h]) / wholes[h]);
     }
     auto& keys = *static_cast<Int4Keys*>(row.state);
@@ -125,8 +125,8 @@ class Share : public Int4Selector {
     return s_.share * std::min(1.0, double(kShareBlocks) / n_blocks);
   }
 
-  // Multiplies weights[b] by factors[b] and returns the sum of all. Several sums at once hide the
-  // latency of an addition.
+  // Multiplies weights[b] by factors[b] and returns the sum of the products. Several sums at once
+  // hide the latency of an addition.
   static double weigh(float* weights, const float* factors, int64_t n) {
     double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
     int64_t b = 0;

@@ -8,7 +8,7 @@ namespace riffle {
 
 namespace {
 
-// The character that ends at or begins at pos; -1 at the text's ends.
+// Returns the character that begins at pos; -1 at the text's end.
 int32_t char_at(std::string_view text, size_t pos) {
   if (pos >= text.size()) return -1;
   utf8proc_int32_t c = -1;
@@ -22,14 +22,15 @@ size_t char_before(std::string_view text, size_t pos) {
   return pos;
 }
 
-// Unicode's White_Space.
+// Tells whether c is in Unicode's White_Space.
 bool is_space(int32_t c) {
   return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
          c == 0x3000;
 }
 
-// \w of UTS #18: Alphabetic, marks, decimal digits, connector punctuation, join controls.
+// Tells whether c is in \w of UTS #18: Alphabetic, marks, decimal digits, connector punctuation,
+// join controls.
 bool is_word(int32_t c) {
   if (c < 0) return false;
   if (c == 0x200C || c == 0x200D) return true;

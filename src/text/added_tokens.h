@@ -19,7 +19,7 @@ class Spellings {
   void add(std::string text, int32_t id) { entries_.emplace_back(std::move(text), id); }
   void sort();  // after the last add()
   bool empty() const { return entries_.empty(); }
-  // The longest that text begins with, or nullptr.
+  // Returns the longest spelling that text begins with, or nullptr.
   const Entry* longest_at(std::string_view text) const;
   // Returns the id with this spelling, or -1.
   int32_t id_of(std::string_view text) const;
@@ -30,7 +30,8 @@ class Spellings {
   bool first_bytes_[256] = {};
 };
 
-// Walks through spans of a text, which are in order and apart, with positions that only grow.
+// Walks through spans of a text, which are in order and do not overlap, with positions that only
+// grow.
 class SpanWalk {
  public:
   explicit SpanWalk(std::span<const TextSpan> spans) : spans_(spans) {}
@@ -66,15 +67,15 @@ struct AddedToken {
 class AddedTokens {
  public:
   void add(const AddedToken& token,
-           std::string spelling);  // spelling: what is looked for in the text
+           std::string spelling);  // spelling: the text to look for
   void sort() { spellings_.sort(); }
   bool empty() const { return tokens_.empty(); }
   struct Part {
     int32_t id;  // -1: text between tokens
     size_t begin, end;
   };
-  // Control tokens only inside of the spans special; elsewhere they are text (but nothing inside of
-  // one is another token).
+  // Finds control tokens only inside the spans `special`; elsewhere they are text (but no other
+  // token is found inside them).
   void cut(std::string_view text, std::span<const TextSpan> special,
            std::vector<Part>* parts) const;
 

@@ -17,13 +17,13 @@
 
 namespace riffle {
 
-// A step of normalisation, which is done to the text between added tokens.
+// A step of normalisation, which is applied to the text between added tokens.
 struct NormalizerStep {
   enum Kind { NFC, PREPEND, REPLACE } kind = NFC;
   std::string from, to;  // PREPEND: to; REPLACE: every from becomes to
 };
 
-// A step of cutting text into words; merges never cross a word's ends.
+// A step of splitting text into words; merges never cross a word's ends.
 struct SplitStep {
   enum Kind { PATTERN, BYTE_LEVEL, METASPACE } kind = PATTERN;
   // PATTERN: cut at matches. BYTE_LEVEL: optionally a space is put before the text, which is then
@@ -45,7 +45,7 @@ struct SplitStep {
 };
 
 struct BpeMerge {
-  int32_t left, right, result;  // ids; the earlier in the list, the sooner it is made
+  int32_t left, right, result;  // ids; merges are made in the order of the list
 };
 
 struct BpeSpec {
@@ -58,7 +58,7 @@ struct BpeSpec {
   std::vector<NormalizerStep> normalizer;
   std::vector<SplitStep> splits;
   bool byte_level = false;
-  bool ignore_merges = false;  // a word that is a piece is that piece, whatever the merges
+  bool ignore_merges = false;  // a word that is a piece becomes that piece, whatever the merges
   bool byte_fallback =
       false;              // a character without piece becomes its bytes' pieces, <0x00> to <0xFF>
   bool fuse_unk = false;  // neighbouring unknown characters become one unknown piece
@@ -71,20 +71,19 @@ struct BpeSpec {
 
 std::unique_ptr<Tokenizer> tokenizer_from_bpe(BpeSpec spec);
 
-// The merge of the pieces spelled left and right; ids: of a spelling, or -1. Throws
-// RIFFLE_BAD_MODEL if one of the three pieces is missing. index: of the merge in the list, for the
-// error text.
+// Returns the merge of the pieces spelled left and right. Throws RIFFLE_BAD_MODEL if one of the
+// three pieces is missing. index: place of the merge in the list, for the error text.
 class PieceIds;
 BpeMerge make_merge(const PieceIds& ids, std::string_view left, std::string_view right,
                     size_t index, const std::string& where, const char* field);
 
-// Spelling to id. Views into the pieces, which must stay where they are.
+// Maps spellings to ids. Holds views into the pieces, which must stay where they are.
 class PieceIds {
  public:
   PieceIds() = default;
   explicit PieceIds(const std::vector<VocabPiece>& pieces, const std::vector<bool>& in_model);
   void reserve(size_t n);
-  // false if the text has an id already; the first stays.
+  // Returns false if the text has an id already, which stays.
   bool add(std::string_view text, int32_t id);
   int32_t find(std::string_view text) const;  // -1: none
 
@@ -99,8 +98,8 @@ class PieceIds {
   size_t n_ = 0;
 };
 
-// The bytes that a byte-level piece stands for; nothing if it holds a character that stands for no
-// byte.
+// Returns the bytes that a byte-level piece stands for; nothing if it holds a character that stands
+// for no byte.
 std::optional<std::string> byte_level_bytes(std::string_view piece);
 // Returns the spelling of a byte in byte-level vocabularies.
 std::string byte_level_spelling(uint8_t byte);
@@ -110,7 +109,7 @@ class BpeMerges {
  public:
   explicit BpeMerges(const std::vector<BpeMerge>& merges);
 
-  // Room for one word after another.
+  // Scratch memory, used for one word after another.
   struct Work {
     struct Symbol {
       int32_t id;
@@ -123,7 +122,7 @@ class BpeMerges {
     std::vector<Symbol> symbols;
     std::vector<Candidate> heap;
   };
-  // ids: the word's symbols; becomes its pieces. Time: n log n.
+  // Replaces ids, the word's symbols, by its pieces. Takes n log n time.
   void apply(std::vector<int32_t>* ids, Work* work) const;
 
  private:

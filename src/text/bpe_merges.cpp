@@ -8,7 +8,7 @@ namespace riffle {
 
 namespace {
 
-// Words of at most this many symbols: the best pair is searched for again after each merge, which
+// In words of at most this many symbols the best pair is searched for again after each merge, which
 // is faster than keeping the pairs sorted.
 constexpr size_t kShortWord = 20;
 
@@ -18,7 +18,7 @@ uint64_t mixed(uint64_t x) {
   return x ^ x >> 29;
 }
 
-// A power of two with room to spare for n.
+// Returns a power of two with room to spare for n.
 size_t table_size(size_t n) {
   size_t size = 16;
   while (size < n + n / 2) size *= 2;
@@ -101,7 +101,8 @@ void BpeMerges::apply_long(std::vector<int32_t>* ids, Work* work) const {
     const Work::Candidate best = heap.back();
     heap.pop_back();
     const uint32_t at = static_cast<uint32_t>(best.order), right = symbols[at].next;
-    // Both must still be there as they were; a symbol that went into its left neighbour has id -1.
+    // Both must still be there as they were; a symbol that was merged into its left neighbour has
+    // id -1.
     if (right == kNone || symbols[at].id != best.left || symbols[right].id != best.right) continue;
     symbols[at].id = best.result;
     symbols[at].next = symbols[right].next;
@@ -172,7 +173,7 @@ BpeMerge make_merge(const PieceIds& ids, std::string_view left, std::string_view
 }
 
 // GPT-2's table (Radford et al. 2019, bytes_to_unicode): printable Latin-1 characters stand for
-// themselves, the other 68 bytes for U+0100 and on.
+// themselves, the other 68 bytes become U+0100 and up.
 namespace {
 
 struct ByteLevelTable {

@@ -16,7 +16,8 @@ namespace riffle {
 
 namespace {
 
-// Most bytes of normalised text. Normalising may multiply text; a longer one is refused.
+// The most bytes of normalised text. Normalisation may lengthen text many times; a longer text is
+// refused.
 constexpr size_t kMaxNormalizedBytes = size_t{1} << 30;
 
 std::string replaced(std::string_view text, const std::string& from, const std::string& to) {
@@ -151,8 +152,7 @@ class BpeTokenizer final : public Tokenizer {
   int32_t control_id(std::string_view piece) const override { return controls_.id_of(piece); }
 
  private:
-  // Words are short and come again: where one has been encoded before, its ids are copied from
-  // there.
+  // Words are short and recur: if a word has been encoded before, its ids are copied from there.
   struct Remembered {
     static constexpr size_t kMaxBytes = 40;
     uint64_t hash = 0;
@@ -162,7 +162,7 @@ class BpeTokenizer final : public Tokenizer {
     char text[kMaxBytes];
   };
 
-  // One call of encode().
+  // State of one call of encode().
   struct Encoding {
     Encoding(const BpeTokenizer& tokenizer, size_t n_bytes) {
       for (const SplitStep& step : tokenizer.spec_.splits) {
@@ -182,7 +182,7 @@ class BpeTokenizer final : public Tokenizer {
     BpeMerges::Work work;
   };
 
-  // Maps spans of the text to their places in the normalised part from..to of it.
+  // Maps spans of the text to places in its normalised part [from, to).
   std::vector<TextSpan> spans_in(std::span<const TextSpan> special, std::string_view text,
                                  size_t from, size_t to) const {
     std::vector<TextSpan> out;
@@ -233,8 +233,8 @@ class BpeTokenizer final : public Tokenizer {
       if (!all)
         bad_model(spec_.where, "byte_fallback", "no pieces for some bytes", "<0x00> to <0xFF>");
     }
-    // Text may be cut before a space symbol that is next to its left neighbour in no piece: no
-    // merge can reach across.
+    // Text may be cut before a space symbol if no piece has the symbol after that left neighbour:
+    // no merge can reach across.
     may_cut_ = !spec_.ignore_merges && word_ids_.find(kSpaceSymbol) >= 0;
     for (const VocabPiece& piece : spec_.pieces) {
       for (size_t at = piece.text.find(kSpaceSymbol, 1); at != std::string::npos;

@@ -16,8 +16,8 @@ constexpr auto kCanonical = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF
 int combining_class(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
 // Normalises text. Requires: no character after the first one is ASCII. utf8proc's own way
-// (utf8proc_map) sorts combining marks by swapping neighbours, which takes for ever on a long run
-// of them.
+// (utf8proc_map) sorts combining marks by swapping neighbours, which takes quadratic time on a long
+// run of them.
 void append_nfc(std::string_view text, std::vector<utf8proc_int32_t>* points, std::string* out) {
   points->clear();
   for (size_t pos = 0; pos < text.size();) {

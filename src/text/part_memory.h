@@ -1,5 +1,5 @@
-// Ids of the parts of text that were encoded last: texts often begin alike (one document and many
-// questions).
+// Remembers the ids of parts of text that were encoded recently, since texts often begin alike (one
+// document and many questions).
 #pragma once
 #include <cstdint>
 #include <list>
@@ -11,13 +11,13 @@
 
 namespace riffle {
 
-// Any number of threads may use one. max_bytes: of texts and ids; beyond it, the part whose last
-// use was longest ago goes.
+// Any number of threads may share one. max_bytes: limit for texts and ids; beyond it, the least
+// recently used parts are dropped.
 class PartMemory {
  public:
   explicit PartMemory(size_t max_bytes) : max_bytes_(max_bytes) {}
 
-  // Appends the ids of this part, or returns false: it is not here.
+  // Appends the ids of this part; returns false if it is not here.
   bool append(std::string_view text, std::vector<int32_t>* ids) {
     const std::lock_guard lock(mutex_);
     const auto found = by_text_.find(text);
@@ -53,7 +53,7 @@ class PartMemory {
 
   const size_t max_bytes_;
   std::mutex mutex_;
-  std::list<Part> parts_;  // the last one used first
+  std::list<Part> parts_;  // most recently used first
   std::unordered_map<std::string_view, std::list<Part>::iterator> by_text_;
   size_t bytes_ = 0;
 };

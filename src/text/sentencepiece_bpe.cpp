@@ -19,9 +19,9 @@ SentencePieceBpe::SentencePieceBpe(const SentencePieceModel& model)
   }
 }
 
-// A piece of the text on its way to be joined with its neighbours.
+// A piece of the text that may be joined with its neighbours.
 struct SentencePieceBpe::Symbol {
-  std::string_view text;  // empty: its left neighbour has taken it in
+  std::string_view text;  // empty: it was joined to its left neighbour
   int left, right;        // neighbours; -1: none
   bool whole;             // a user-defined piece, which is never joined
 };
@@ -45,7 +45,7 @@ class SentencePieceBpe::Merging {
     run();
   }
 
-  // The two that an unused piece was joined from; null: none.
+  // Returns the two halves from which an unused piece was joined; null: none.
   const std::pair<std::string_view, std::string_view>* halves(std::string_view piece) const {
     const auto at = unused_.find(piece);
     return at == unused_.end() ? nullptr : &at->second;
@@ -80,7 +80,7 @@ class SentencePieceBpe::Merging {
       queue_.pop();
       Symbol &a = symbols[static_cast<size_t>(top.left)],
              &b = symbols[static_cast<size_t>(top.right)];
-      // Either has been joined with another one since.
+      // One of the two has been joined with another symbol since.
       if (a.text.empty() || b.text.empty() || a.text.size() + b.text.size() != top.bytes) continue;
       a.text = {a.text.data(), top.bytes};
       a.right = b.right;

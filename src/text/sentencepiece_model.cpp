@@ -18,7 +18,7 @@ constexpr size_t kMaxPieces = 1 << 20;   // 4 times the largest vocabulary known
 constexpr size_t kMaxPieceBytes = 1024;  // the work of a merge grows with it
 constexpr size_t kMaxSurfaceBytes = 64;
 // The sentencepiece library reads past an array of 64 results if more user-defined pieces begin at
-// one place, so no model that works elsewhere has them.
+// one place, so no model that works elsewhere has more.
 constexpr size_t kMaxNestedUserDefined = 64;
 
 enum WireType { VARINT = 0, I64 = 1, LEN = 2, I32 = 5 };
@@ -59,7 +59,7 @@ class MessageReader {
     return true;
   }
 
-  // The field's content, if it has the wire type that the .proto gives it.
+  // Return the field's content. Throw unless it has the wire type that the .proto gives it.
   std::string_view bytes(const Field& field) const {
     expect(field, LEN);
     return field.bytes;
@@ -167,7 +167,7 @@ void parse_normalizer_spec(std::string_view data, const std::string& where,
   }
 }
 
-// An error text must not carry control characters or megabytes out of a hostile file.
+// An error text must not carry control characters or megabytes from a hostile file.
 std::string quoted(std::string_view text) {
   std::string out = "'";
   for (const char c : text.substr(0, 40)) {

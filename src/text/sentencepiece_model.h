@@ -2,9 +2,8 @@
 // 0.1.97; https://protobuf.dev/programming-guides/encoding/
 //
 // Every sentencepiece vocabulary, from a tokenizer.model as from a GGUF file, becomes this struct
-// and is checked. riffle encodes with it itself (sentencepiece_bpe.h, sentencepiece_unigram.h):
-// where an allocation fails inside of the library, the process ends. Tests compare with the
-// library.
+// and is checked. riffle has its own encoders (sentencepiece_bpe.h, sentencepiece_unigram.h),
+// because a failed allocation inside the library ends the process. Tests compare with the library.
 #pragma once
 #include <string>
 #include <string_view>
@@ -29,7 +28,7 @@ struct SentencePieceModel {
   bool escape_whitespaces = true;
 };
 
-// Every bare space of text becomes a space symbol; every space symbol becomes a bare space. GGUF
+// Turn every bare space of text into a space symbol, or every space symbol into a bare space. GGUF
 // files spell user-defined pieces with bare spaces, because llama.cpp looks for these pieces in
 // text whose spaces are not symbols yet. All other pieces, and those of a tokenizer.model, have
 // symbols.

@@ -1,4 +1,5 @@
-// Base of sentencepiece's encoders: normalisation, and the ids of text that no piece spells.
+// Parts that sentencepiece's encoders share: normalisation, and the ids of text that no piece
+// spells.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,12 +10,12 @@
 
 namespace riffle {
 
-// Spaces as the model's settings have them, in text that is valid UTF-8.
+// Normalises the spaces of valid UTF-8 text as the model's settings require.
 class SentencePieceNormalizer {
  public:
   explicit SentencePieceNormalizer(const SentencePieceModel& model);
   std::string normalize(std::string_view text) const;
-  // These pieces are never cut, nor are spaces inside of them removed.
+  // Returns pieces that are never cut and keep the spaces inside them.
   const Spellings& user_defined() const { return user_defined_; }
 
  private:
@@ -25,7 +26,7 @@ class SentencePieceNormalizer {
   Spellings user_defined_;
 };
 
-// Takes the pieces of a text one after the other and appends their ids.
+// Takes the pieces of a text one after another and appends their ids.
 class SentencePieceIds {
  public:
   // Ids that do not depend on the text.
@@ -41,8 +42,8 @@ class SentencePieceIds {
     ids_->push_back(id);
     after_unknown_ = false;
   }
-  // Gives the ids of the text's bytes; without byte fallback one id, and none if text before it
-  // was unknown too.
+  // Appends the ids of the text's bytes. Without byte fallback it appends the unknown id, or
+  // nothing if the text before was unknown too.
   void add_unknown(std::string_view text);
 
  private:

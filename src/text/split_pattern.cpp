@@ -51,8 +51,8 @@ bool is_alnum(char c) {
 }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Oniguruma's Ruby syntax to PCRE2's. Only syntax with the same meaning, or with a translation of
-// the same meaning, is accepted.
+// Translates Oniguruma's Ruby syntax to PCRE2's. Only syntax with the same meaning, or with a
+// translation of the same meaning, is accepted.
 class Translator {
  public:
   Translator(std::string_view pattern, const std::string& file, const std::string& field)
@@ -356,8 +356,8 @@ SplitPattern::SplitPattern(std::string_view pattern, const std::string& file,
                                                 kSpacedLettersPattern, kSpacedPunctuationPattern,
                                                 kPunctuationPattern,   kThreeDigitsPattern};
   const bool known = std::find(std::begin(kKnown), std::end(kKnown), pattern) != std::end(kKnown);
-  // Tried at every space of a run that does not end the text, it would take quadratic time. If it
-  // matches at one of them it does at the first.
+  // If the pattern were tried at every space of a run that does not end the text, it would take
+  // quadratic time. If it matches at one of them, it also matches at the first.
   const std::string_view linear =
       pattern == kTrailingSpacePattern ? std::string_view(R"((?<!\s)\s+$)") : pattern;
   code_ = compile(Translator(linear, file, field).run(), known, file, field);
@@ -414,7 +414,7 @@ SplitPattern::Matches::Matches(Scratch& scratch, std::string_view text)
   scratch.state_->allowed += kSecondsPerByte * static_cast<double>(text.size());
 }
 
-// The first match at or after from: PCRE2's count, positive, or PCRE2_ERROR_NOMATCH.
+// Finds the first match at or after from. Returns PCRE2's positive count, or PCRE2_ERROR_NOMATCH.
 int SplitPattern::Matches::search(size_t from) const {
   Scratch::State& s = *scratch_->state_;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text_.data());
@@ -444,7 +444,7 @@ int SplitPattern::Matches::search(size_t from) const {
     if (rc == PCRE2_ERROR_NOMEMORY) throw std::bad_alloc();
     if (std::chrono::duration<double>(s.spent).count() > s.allowed) give_up("takes too long");
     if (rc == PCRE2_ERROR_NOMATCH) {
-      // None begins from here to the limit.
+      // No match begins between here and the limit.
       if (text_.size() - from <= kStartsAtOnce) return rc;
       from += kStartsAtOnce + 1;
       while (from < text_.size() && (static_cast<uint8_t>(text_[from]) & 0xC0) == 0x80) from++;

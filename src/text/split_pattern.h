@@ -1,5 +1,5 @@
-// A regular expression out of a tokenizer file: where text is cut before byte pair encoding. PCRE2
-// does the matching.
+// A regular expression from a tokenizer file, which tells where to split text before byte pair
+// encoding. PCRE2 does the matching.
 #pragma once
 #include <memory>
 #include <string>
@@ -9,14 +9,14 @@ namespace riffle {
 
 class SplitPattern {
  public:
-  // pattern: as tokenizer files write it, in Oniguruma's Ruby syntax. The part of it that such
-  // files use is translated to PCRE2's; what is left is refused (RIFFLE_UNSUPPORTED,
-  // RIFFLE_BAD_MODEL), naming file and field.
+  // pattern: as tokenizer files write it, in Oniguruma's Ruby syntax. The syntax that such files
+  // use is translated to PCRE2's; other syntax is refused (RIFFLE_UNSUPPORTED, RIFFLE_BAD_MODEL),
+  // naming file and field.
   SplitPattern(std::string_view pattern, const std::string& file, const std::string& field);
-  // The text itself, without any meaning as an expression.
+  // Makes a pattern that matches only this text.
   static SplitPattern literal(std::string_view text, const std::string& file,
                               const std::string& field);
-  // The pattern as given; empty for literal().
+  // Returns the pattern as given; empty for literal().
   const std::string& text() const { return text_; }
 
   class Matches;
@@ -35,7 +35,7 @@ class SplitPattern {
   };
 
   // All matches of the pattern in text, which must be UTF-8, from left to right; an empty match
-  // right after a match is left out. Throws RIFFLE_UNSUPPORTED where a pattern that riffle does not
+  // right after a match is left out. Throws RIFFLE_UNSUPPORTED if a pattern that riffle does not
   // know takes too long, and RIFFLE_OUT_OF_MEMORY.
   class Matches {
    public:
@@ -67,7 +67,7 @@ inline constexpr std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 inline constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// GPT-4o's, which Llama-4's is too; Tekken is Mistral Nemo's.
+// kCasedPattern: GPT-4o and Llama 4. kTekkenPattern: Mistral Nemo.
 inline constexpr std::string_view kCasedPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"

@@ -17,11 +17,11 @@ namespace riffle {
 namespace {
 
 // The tables of merges outgrow the caches on long text (measured with the library: 2.5 MB/s for 8
-// KB, 1.4 MB/s for 100 KB, 0.5 MB/s for 3 MB), and take some 100 bytes for each byte of text. So
+// KB, 1.4 MB/s for 100 KB, 0.5 MB/s for 3 MB), and take about 100 bytes for each byte of text. So
 // text is encoded in parts of about kPartBytes.
 constexpr size_t kPartBytes = 8 << 10;
 
-// Bytes of the texts and ids that are kept, some 500 parts.
+// Bytes of the texts and ids that are kept: about 500 parts.
 constexpr size_t kRememberedBytes = 8 << 20;
 
 class SentencePieceTokenizer final : public Tokenizer {
@@ -155,11 +155,11 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
   }
 
-  // Text may be cut at a space that no piece has after its left neighbour; the parts' ids are then
-  // the whole's: no merge and no user-defined piece can reach across, and BPE's merges on one side
-  // do not see the other. The settings required make the dummy prefix of a part the same as the
-  // space that was cut away; without byte fallback the library would join neighbouring unknown
-  // pieces across the cut.
+  // Text may be cut at a space if no piece has a space after that left neighbour. The parts then
+  // give the same ids as the whole: no merge and no user-defined piece can reach across, and BPE's
+  // merges on one side do not see the other. The settings required make the dummy prefix of a part
+  // the same as the space that was cut away; without byte fallback the library would join
+  // neighbouring unknown pieces across the cut.
   void find_cuts() {
     may_cut_ = model_.bpe && model_.byte_fallback && model_.add_dummy_prefix &&
                model_.escape_whitespaces && !model_.remove_extra_whitespaces &&

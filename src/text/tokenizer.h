@@ -1,6 +1,6 @@
-// Text to token ids and back, for vocabularies of every file format: sentencepiece models by
-// sentencepiece_bpe.h and sentencepiece_unigram.h, byte pair encoding out of tokenizer.json or GGUF
-// by bpe.h.
+// Converts text to token ids and back, for vocabularies of every file format: sentencepiece models
+// by sentencepiece_bpe.h and sentencepiece_unigram.h, byte pair encoding from tokenizer.json or
+// GGUF by bpe.h.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,12 +17,12 @@ struct VocabPiece {
   std::string text;
   float score = 0;
   int type = NORMAL;
-  // Tells whether text may consist of such pieces; other kinds stand for something else than their
+  // Tells whether text may consist of such pieces; other kinds stand for something other than their
   // spelling.
   bool of_text() const { return type == NORMAL || type == USER_DEFINED || type == UNUSED; }
 };
 
-// Settings besides the pieces; GGUF: tokenizer.ggml.*; tokenizer_config.json.
+// Settings besides the pieces, from tokenizer.ggml.* (GGUF) or tokenizer_config.json.
 struct VocabOptions {
   bool add_dummy_prefix = true;  // tokenizer.ggml.add_space_prefix
   bool bpe = true;               // sentencepiece BPE ("llama" in GGUF); false: unigram
@@ -41,13 +41,14 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   virtual int vocab_size() const = 0;
-  // Pieces of type UNUSED at the vocabulary's end do not count; all count if there are no others.
+  // Returns the size without the pieces of type UNUSED at the vocabulary's end; all count if there
+  // are no others.
   virtual int used_size() const = 0;
   virtual int bos_id() const = 0;  // -1: none
   virtual int eos_id() const = 0;
   // Returns a notice for the user about the source of ids; usually empty.
   virtual std::string note() const { return {}; }
-  // Ids of text, as the reference gives them (the sentencepiece library; Hugging Face's
+  // Returns the ids of text, as the reference gives them (the sentencepiece library; Hugging Face's
   // tokenizers). add_bos puts bos_id first if the model's texts begin with it; parse_special reads
   // control pieces written out in the text as those pieces (the text between two of them is encoded
   // by itself). Throws RIFFLE_BAD_TEXT, naming the byte offset, if text is not UTF-8.
@@ -55,15 +56,16 @@ class Tokenizer {
     const TextSpan whole{0, text.size()};
     return encode(text, add_bos, std::span(&whole, parse_special ? 1 : 0));
   }
-  // The same, but control pieces are read only where they lie in one of the spans of the text,
-  // which are in order and apart.
+  // Does the same, but reads control pieces only where they lie in one of the spans of the text,
+  // which are in order and do not overlap.
   virtual std::vector<int32_t> encode(std::string_view text, bool add_bos,
                                       std::span<const TextSpan> special) const = 0;
-  // Text of ids; control pieces give nothing; bytes that form no UTF-8 character become U+FFFD.
+  // Returns the text of ids; control pieces give nothing; bytes that form no UTF-8 character become
+  // U+FFFD.
   virtual std::string decode(const int32_t* ids, size_t n) const = 0;
   virtual const char* piece(int32_t id) const = 0;  // as the vocabulary spells it; nullptr: none
-  // Raw bytes that this id adds to running text ("▁" or "Ġ" is a space, <0x0A> one byte, control
-  // pieces nothing).
+  // Returns the raw bytes that this id adds to running text ("▁" or "Ġ" is a space, <0x0A> one
+  // byte, control pieces nothing).
   virtual std::string bytes(int32_t id) const = 0;
   // Hashes everything that ids depend on besides the spelling of the pieces: their kinds, scores or
   // merges, normalisation, and the split into words.
@@ -97,8 +99,8 @@ class StreamDecoder {
 };
 
 // Appends text to *out, with U+FFFD for each maximal subpart that is no character (Unicode 15,
-// 3.9). Returns how many bytes it used: all, or, with keep_cut, all but a character's beginning at
-// the end.
+// 3.9). Returns the number of bytes used: all or, with keep_cut, all except the beginning of a
+// character at the end.
 size_t append_valid_utf8(std::string_view text, bool keep_cut, std::string* out);
 
 // Computes the result of Tokenizer::used_size().
@@ -112,8 +114,8 @@ int byte_of_piece(std::string_view text);
 // that is not UTF-8.
 void check_text(std::string_view text);
 
-// Byte offset of the first invalid UTF-8 sequence, or -1. (No surrogates, no overlong forms, at
-// most U+10FFFF.)
+// Returns the byte offset of the first invalid UTF-8 sequence, or -1. (No surrogates, no overlong
+// forms, at most U+10FFFF.)
 int64_t utf8_error(std::string_view text);
 
 }  // namespace riffle

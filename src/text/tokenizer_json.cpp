@@ -17,7 +17,7 @@ constexpr size_t kMaxAdded = 1 << 16;
 constexpr size_t kMaxAddedBytes = 1 << 10;  // bytes of an added token: searching is not free
 constexpr size_t kMaxReplaceBytes = 1 << 10;
 
-// An object in the file with where it is, for error texts.
+// An object in the file, with its path for error texts.
 class Node {
  public:
   Node(const std::string& file, const Json& value, std::string path)
@@ -100,7 +100,7 @@ class Reader {
   }
 
   void read_model_options(const Node& model) {
-    // Files from before the type was written have merges if they are BPE.
+    // Old files have no type; they are BPE if they have merges.
     const std::string type = model.string("type", model.get("merges") ? "BPE" : "none");
     if (type != "BPE") unsupported(file_, "model.type", "\"" + type + "\"", "\"BPE\"");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
@@ -120,7 +120,7 @@ class Reader {
     return value.whole();
   }
 
-  // A piece of the vocabulary at id; the list grows as far as that.
+  // Returns the piece at id; the list grows to hold it.
   VocabPiece& piece_at(uint64_t id, size_t n_tokens, const std::string& field) {
     // A few ids may be unused, but the file must account for the room that the list takes.
     if (id >= 2 * n_tokens + 1024) {
@@ -244,7 +244,7 @@ class Reader {
     }
   }
 
-  // The members of a Sequence one after the other, or the node itself.
+  // Calls each for the members of a Sequence in order, or for the node itself.
   template <class Each>
   void each_step(const Node& node, const char* members, const Each& each, size_t depth = 0) {
     if (node.string("type") != "Sequence") {
@@ -336,7 +336,10 @@ class Reader {
     const std::string name = node.string("behavior");
     const auto it = std::find_if(std::begin(kBehaviors), std::end(kBehaviors),
                                  [&](const auto& behavior) { return name == behavior.first; });
-    if (it == std::end(kBehaviors)) node.refuse("behavior", "\"Isolated\" or another of the five");
+    if (it == std::end(kBehaviors))
+      node.refuse("behavior",
+                  "\"Isolated\", \"Removed\", \"MergedWithPrevious\", \"MergedWithNext\" or "
+                  "\"Contiguous\"");
     step.behavior = it->second;
     step.invert = node.boolean("invert", false);
     return step;
@@ -347,7 +350,7 @@ class Reader {
     step.kind = SplitStep::METASPACE;
     step.symbol = node.string("replacement", "\xE2\x96\x81");
     if (step.symbol != kSpaceSymbol) node.refuse("replacement", "\"\xE2\x96\x81\"");
-    // Older files say add_prefix_space.
+    // Older files have add_prefix_space instead.
     const std::string scheme =
         node.string("prepend_scheme", node.boolean("add_prefix_space", true) ? "always" : "never");
     if (scheme == "always") step.prepend = SplitStep::ALWAYS;
@@ -357,7 +360,7 @@ class Reader {
     return step;
   }
 
-  // Pieces become text by their kind; the decoder is read to see that it says the same.
+  // Pieces become text by their kind; this checks that the decoder agrees.
   void read_decoder() {
     const Json* value = top_.get("decoder");
     if (!value) {

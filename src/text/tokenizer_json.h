@@ -10,8 +10,8 @@ namespace riffle {
 struct TokenizerJsonOptions {
   std::string bos_token, eos_token, pad_token;  // tokenizer_config.json; may be empty
   std::optional<bool>
-      add_bos;  // tokenizer_config.json's add_bos_token, over the post_processor's word
-  int bos_id = -1, eos_id = -1;  // config.json's, where the names above are none or unknown
+      add_bos;  // tokenizer_config.json's add_bos_token, which overrides the post_processor
+  int bos_id = -1, eos_id = -1;  // config.json's, used if the names above are empty or unknown
   int max_vocab =
       1 << 22;  // rows of the embedding; the padding token may lie beyond and is left out
 };

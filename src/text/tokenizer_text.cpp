@@ -8,14 +8,15 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// Most bytes of a text that is tokenised at once. Sentencepiece models count positions of
+// The most bytes of a text that is tokenised at once. Sentencepiece models count positions of
 // normalised text, up to 3 bytes for each byte of the text, in 31 bits. BPE has positions of 32
 // bits, and may take 40 bytes for each byte of a word.
 constexpr size_t kMaxTextBytes = 256 << 20;
 
-// Length of the character at text[pos], or 0 if there is none; then *subpart is the length of the
-// maximal subpart (Unicode 15, 3.9, table 3-7: the longest beginning of a well-formed sequence, at
-// least 1 byte), and *cut tells whether it is only the text's end that cut the character short.
+// Returns the length of the character at text[pos], or 0 if there is none; then *subpart is the
+// length of the maximal subpart (Unicode 15, 3.9, table 3-7: the longest beginning of a well-formed
+// sequence, at least 1 byte), and *cut tells whether it is only the text's end that cut the
+// character short.
 size_t utf8_char(std::string_view text, size_t pos, size_t* subpart, bool* cut) {
   const auto at = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = at(pos);

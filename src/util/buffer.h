@@ -1,5 +1,5 @@
-// Owned, 64-byte aligned memory; running out is Error RIFFLE_OUT_OF_MEMORY. Host memory, or memory
-// that an owner (a GPU's heap) hands out and takes back.
+// Owned, 64-byte aligned memory. A failed allocation throws RIFFLE_OUT_OF_MEMORY. Host memory, or
+// memory that an owner (a GPU's heap) hands out and takes back.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
-// Numbers and texts of the C locale, whatever locale the program around the library has chosen: in
-// another locale printf, strtod and nlohmann's parser write and expect decimal commas, and the
-// system's error texts are translated. tools/check_locale.py refuses functions that read the locale
-// everywhere except in c_locale.cpp and, under a CLocale, in json.cpp.
+// Formats numbers and texts as in the C locale, whatever locale the program around the library has
+// chosen: in another locale printf, strtod and nlohmann's parser write and expect decimal commas,
+// and the system's error texts are translated. tools/check_locale.py refuses functions that read
+// the locale everywhere except in c_locale.cpp and, under a CLocale, in json.cpp.
 #pragma once
 #include <locale.h>
 
@@ -12,7 +12,8 @@
 
 namespace riffle {
 
-// For functions that take a locale, such as strtod_l. Valid as long as the process lives.
+// Returns the C locale for functions that take a locale, such as strtod_l. Valid as long as the
+// process lives.
 locale_t c_locale();
 
 // Sets the C locale for its thread while it lives. Other threads keep theirs.
@@ -30,10 +31,10 @@ class CLocale {
 // Formats as format() of util/error.h does.
 [[gnu::format(printf, 1, 0)]] std::string vformat(const char* format, va_list args);
 
-// The system's text of a number in errno, in English.
+// Returns the system's text for an errno value, in English.
 std::string system_error_text(int code);
 
-// An ASCII letter in lower case; another byte as it is.
+// Returns an ASCII letter in lower case, and any other byte as it is.
 inline char ascii_lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }

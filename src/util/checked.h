@@ -1,4 +1,4 @@
-// Tools of all readers of hostile files: a view of bytes, arithmetic that cannot wrap, one-line
+// Tools for all readers of hostile files: a view of bytes, arithmetic that cannot wrap, one-line
 // errors.
 #pragma once
 #include <cstdint>
@@ -44,8 +44,8 @@ T load_unaligned(const void* p) {
 // \xNN, and long text is cut.
 std::string printable(std::string_view text, size_t max_bytes = 80);
 
-// "FILE: FIELD: found FOUND, expected EXPECTED" as RIFFLE_BAD_MODEL or RIFFLE_UNSUPPORTED. field
-// and found may hold text from the file.
+// bad_model and unsupported throw RIFFLE_BAD_MODEL and RIFFLE_UNSUPPORTED with the text "FILE:
+// FIELD: found FOUND, expected EXPECTED". field and found may hold text from the file.
 [[noreturn]] void bad_model(std::string_view file, std::string_view field, std::string_view found,
                             std::string_view expected);
 // Refuses the pointer text that a clone without Git LFS has in a file's place.

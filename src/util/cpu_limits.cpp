@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMostThreads = 1024;
 
-// Returns the processors that the calling thread may run on; empty where the system does not say.
+// Returns the processors that the calling thread may run on; empty if the system does not tell.
 std::vector<int> affinity() {
   // The kernel refuses a set that is smaller than its own.
   for (int size = 1024; size <= 1 << 20; size *= 2) {

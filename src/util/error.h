@@ -17,7 +17,7 @@ class Error : public std::runtime_error {
   enum class Text { PLAIN, NAMES_SETTINGS };
   Error(riffle_status status, const std::string& text, Text kind = Text::PLAIN);
   riffle_status status() const { return status_; }
-  // The text with the settings as the caller calls them; what() has their ids.
+  // Returns the text with the caller's names of settings; what() has their ids.
   std::string text(riffle_setting_name_fn name) const;
 
  private:
@@ -26,11 +26,11 @@ class Error : public std::runtime_error {
   Text kind_;
 };
 
-// printf-style; the text is one line with file, field, found value and expected value. If the
-// format has a backquote, the text names settings.
+// Throws Error with a printf-style text: one line with file, field, found value and expected value.
+// If the format has a backquote, the text names settings.
 [[noreturn]] [[gnu::format(printf, 2, 3)]] void fail(riffle_status status, const char* format, ...);
 
-// printf into a string.
+// Formats as printf, into a string.
 [[gnu::format(printf, 1, 2)]] std::string format(const char* format, ...);
 
 }  // namespace riffle

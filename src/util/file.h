@@ -1,5 +1,5 @@
-// Helpers to read and write files: descriptors that close themselves, errors for anything but a
-// regular file, room on the disk.
+// Helpers to read and write files: descriptors that close themselves, errors for anything except a
+// regular file, reserved disk space.
 #pragma once
 #include <sys/stat.h>
 
@@ -9,7 +9,7 @@
 
 namespace riffle {
 
-// "PATH: WHAT: what the system says" as RIFFLE_IO; code: errno.
+// Throws RIFFLE_IO with "PATH: WHAT: " and the system's text for code, an errno value.
 [[noreturn]] void io_error(const std::string& path, const char* what, int code);
 
 class FileDescriptor {
@@ -27,7 +27,7 @@ class FileDescriptor {
   int fd_;
 };
 
-// "folder", "device or pipe"; null: a regular file.
+// Returns "folder" or "device or pipe"; null: a regular file.
 const char* not_regular(const struct stat& info);
 
 // Returns the target if path is a link, even if it does not exist; else path. Files that are
@@ -35,12 +35,12 @@ const char* not_regular(const struct stat& info);
 // link cannot be followed.
 std::string real_path(const std::string& path);
 
-// Open for reading; info is filled in. Throws RIFFLE_IO: missing, unreadable, not a regular file.
-// Never waits for the writer of a named pipe.
+// Opens a file for reading and fills in info. Throws RIFFLE_IO: missing, unreadable, not a regular
+// file. Never waits for the writer of a named pipe.
 FileDescriptor open_regular(const std::string& path, struct stat* info);
 
-// Reserves space for bytes [from, to), so that a full disk is known at once. If the file system
-// cannot, a full disk shows only when writing. Throws RIFFLE_IO.
+// Reserves space for bytes [from, to), so that a full disk is noticed at once. If the file system
+// cannot do this, a full disk is noticed only when writing. Throws RIFFLE_IO.
 void reserve_room(int fd, const std::string& path, uint64_t from, uint64_t to);
 
 }  // namespace riffle

@@ -55,7 +55,8 @@ const Json* Json::find(std::string_view key) const {
 
 namespace {
 
-// Undoes the escapes of a JSON pointer: ~1 is a slash, ~0 a tilde. False: there is another one.
+// Undoes the escapes of a JSON pointer: ~1 is a slash, ~0 a tilde. Returns false for any other
+// escape.
 bool unescape(std::string_view token, std::string* out) {
   for (size_t i = 0; i < token.size(); ++i) {
     if (token[i] != '~') {
@@ -96,8 +97,8 @@ const Json* Json::at_pointer(std::string_view pointer) const {
 
 namespace {
 
-// Returns the shortest text that reads as the same double; 0.0001 to 999999999999999.0 have no
-// exponent.
+// Returns the shortest text that reads as the same double; 0.0001 to 999999999999999.0 are written
+// without an exponent.
 std::string real_text(double value) {
   char buffer[32];
   const auto end =

@@ -1,6 +1,6 @@
-// JSON texts as trees. Neither destroying nor moving a tree takes memory, so a failed allocation
-// stays an exception (the values of nlohmann/json take memory in their destructor, which ends the
-// process if it fails). nlohmann/json still reads the text.
+// JSON texts as trees. Neither destroying nor moving a tree allocates, so a failed allocation stays
+// an exception (the values of nlohmann/json allocate in their destructor, which ends the process if
+// it fails). nlohmann/json still reads the text.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -58,9 +58,9 @@ class Json {
   size_t size() const { return is_object() ? members().size() : elements().size(); }
   bool empty() const { return size() == 0; }
   const Json& operator[](size_t i) const { return elements()[i]; }
-  // The value of the member of this name, or null: there is none, or this is no object.
+  // Returns the value of the member of this name; null: there is none, or this is no object.
   const Json* find(std::string_view key) const;
-  // The value at a JSON pointer (RFC 6901), such as "/a/0"; null: there is none.
+  // Returns the value at a JSON pointer (RFC 6901), such as "/a/0"; null: there is none.
   const Json* at_pointer(std::string_view pointer) const;
 
   // Returns JSON on one line. ascii: other characters are escaped.
@@ -95,11 +95,11 @@ inline Json& Json::operator=(const Json&) = default;
 inline Json& Json::operator=(Json&&) noexcept = default;
 inline Json::~Json() = default;
 
-// The text between quotes, as dump() escapes it.
+// Returns the text in quotes, escaped as by dump().
 std::string json_string(std::string_view text, bool ascii = false);
 
 struct JsonLimits {
-  size_t depth;            // arrays and objects in each other
+  size_t depth;            // levels of nested arrays and objects
   size_t values;           // values in all; bounds the memory that a tree takes
   bool count_all = false;  // keys and ends of arrays and objects count among the values
   bool exact = false;      // whole numbers beyond 64 bits are too large; else they become real
@@ -107,15 +107,15 @@ struct JsonLimits {
                            // they are written
 };
 
-// Thrown by parse_json(). The caller knows the file, and words the error.
+// Thrown by parse_json(). The caller knows the file and writes the error text.
 struct JsonError {
   enum Kind { SYNTAX, NUMBER_TOO_LARGE, TOO_DEEP, TOO_MANY, KEY_TWICE } kind;
-  size_t byte;       // SYNTAX: how many bytes were read
+  size_t byte;       // SYNTAX: number of bytes read
   std::string text;  // SYNTAX, NUMBER_TOO_LARGE: what is wrong; KEY_TWICE: the key
 };
 
-// One JSON value in UTF-8. Keys of an object must differ. A number beyond the range of double is an
-// error.
+// Parses one JSON value in UTF-8. Keys of an object must differ. A number beyond the range of
+// double is an error.
 Json parse_json(std::string_view text, const JsonLimits& limits);
 
 }  // namespace riffle

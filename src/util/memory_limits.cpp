@@ -36,7 +36,7 @@ MemoryLimits::MemoryLimits(std::string root) : root_(std::move(root)) {
     const std::string limit = group.folder + (second ? "/memory.max" : "/memory.limit_in_bytes");
     const auto most = number_in(limit);
     if (!most || *most >= machine_) continue;
-    // A wider group counts as well: others may have filled it.
+    // An enclosing group counts as well: other processes may have filled it.
     groups_.push_back({std::move(group.folder), second ? "memory.current" : "memory.usage_in_bytes",
                        second ? "inactive_file" : "total_inactive_file", *most});
     total_ = std::min(total_, *most);

@@ -1,6 +1,6 @@
-// The memory that this process may use: the machine's, less where its control groups (containers,
-// jobs of a cluster) limit it. Memory beyond such a limit is not refused: the process is killed. So
-// riffle plans for it.
+// The memory that this process may use: the machine's, or less if its control groups (containers,
+// jobs of a cluster) limit it. The system does not refuse memory beyond such a limit: it kills the
+// process. So riffle plans within the limit.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,8 +17,8 @@ class MemoryLimits {
   bool by_group() const {
     return total_ < machine_;
   }  // total() is a control group's limit, not the machine's memory
-  // Returns the bytes that could be taken now without swapping or dropping pages in use; the
-  // largest number if no file tells.
+  // Returns the bytes that could be taken now without swapping or dropping pages in use; UINT64_MAX
+  // if no file tells.
   uint64_t available() const;
 
  private:

@@ -6,7 +6,7 @@
 namespace riffle {
 namespace {
 
-// Insertions, deletions, changes and swaps of neighbours that make a of b.
+// Returns the fewest insertions, deletions, changes and swaps of neighbours that turn b into a.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) {
@@ -24,7 +24,7 @@ size_t distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
-// A text this much longer than any word means none of them; the time grows with both lengths.
+// A text longer than this means no known word; the time grows with both lengths.
 constexpr size_t kLongest = 64;
 
 }  // namespace
@@ -33,7 +33,7 @@ bool NearestWord::offer(std::string_view word) {
   if (typed_.size() > kLongest) return false;
   size_t d = distance(typed_, word);
   const size_t shorter = std::min(typed_.size(), word.size());
-  // Accepts a word that is cut short, or that has more text after it.
+  // A word that is cut short, or that has more text after it, is near too.
   if (shorter >= 3 && typed_.compare(0, shorter, word, 0, shorter) == 0) d = std::min<size_t>(d, 2);
   if (d > std::max<size_t>(1, typed_.size() / 3) || d >= best_) return false;
   best_ = d;

@@ -1,4 +1,4 @@
-// The word that a user most likely meant.
+// Finds the word that a user most likely meant.
 #pragma once
 #include <cstdint>
 #include <string>

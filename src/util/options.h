@@ -40,15 +40,15 @@ enum class HeadRule : int32_t { MEAN = 0, SOFT_SUM = 1, UNION = 2 };
 // The measure by which psa and topk rank blocks: the blocks' digests, or their attention weight by
 // INT4 keys, as share does. On a GPU psa by CODES needs stop PAPER or LAST.
 enum class RankBy : int32_t { DIGESTS = 0, CODES = 1 };
-// The start of twilight: everything, the best blocks of a budget, or psa's selection (on a GPU:
-// with stop PAPER or LAST).
+// The selection that twilight starts from: everything, the best blocks of a budget, or psa's
+// selection (on a GPU: with stop PAPER or LAST).
 enum class BaseSelection : int32_t { ALL = 0, TOPK = 1, PSA = 2 };
 // The way in which tokenselect's heads agree. SOFT: sum of their softmaxes. LOGITS: sum of their
 // logits. HARD: a vote for each of a head's top tokens.
 enum class VoteRule : int32_t { SOFT = 0, LOGITS = 1, HARD = 2 };
 // tokenselect: the positions of tokens for the position encoding: their places in the text, or in
 // the list that is attended to. The list is never longer than init_tokens + select_tokens +
-// local_tokens, and 64 more while a selection is used again, so a model can go beyond its trained
+// local_tokens, and 64 more while a selection is reused, so a model can go beyond its trained
 // context. With LIST, prompts are read through the same selection. A change between the two rounds
 // the held keys once more. LIST needs device cpu or emu.
 enum class PositionRule : int32_t { TEXT = 0, LIST = 1 };
@@ -74,12 +74,12 @@ struct Selection {
   int32_t init_tokens = 128;       // tokenselect: first tokens, always read
   int32_t local_tokens = 512;      // tokenselect: last tokens, always read
   VoteRule vote = VoteRule::SOFT;  // tokenselect
-  // tokenselect: the last selection is used again if the cosine of the two queries is at least
-  // this; above 1: never
+  // tokenselect: the last selection is reused if the cosine of the two queries is at least this;
+  // above 1: never
   float cache_threshold = 0.9f;
   PositionRule positions = PositionRule::TEXT;  // tokenselect
   float top_tokens = 0.02f;  // lfps: tokens kept: <= 1 a share of all, > 1 a number
-  float alpha = 0.2f;        // lfps: larger, fewer candidates
+  float alpha = 0.2f;        // lfps: the larger, the fewer candidates
   float decay = 0.95f;       // lfps: factor on the scores of earlier steps
   float bypass = 0.85f;      // lfps: if the first tokens hold more weight, only they are read
 };
@@ -110,11 +110,11 @@ enum class KvKind : int32_t { F16 = 0, F32 = 1, Q8 = 2 };
 // RIFFLE_UNSUPPORTED.
 enum class IsaChoice : int32_t { AUTO = 0, SCALAR = 1, AVX2 = 2, AVX512 = 3, AMX = 4 };
 
-// Made-up keys, values and queries in place of the model's own (riffle_measure.h).
+// Synthetic keys, values and queries in place of the model's own (riffle_measure.h).
 struct SyntheticAttention {
-  float sparsity = 0.05f;  // share of the blocks that a query looks at
+  float sparsity = 0.05f;  // share of the blocks that matter to a query
   float weight = 0.95f;    // share of the attention weight that lies in them
-  float overlap = 0.88f;   // share of them that the next step's query looks at as well
+  float overlap = 0.88f;   // share of them that matter to the next step's query too
   uint64_t seed = 0;
   bool run_prompts = false;  // prompts are read by the model as well
 };
@@ -221,8 +221,8 @@ enum class ReasoningRule : int32_t { NONE = 0, ALLOWED = 1, BEGUN = 2 };
 struct GenerateOptions {
   int32_t max_tokens = -1;  // -1: until the context is full
   Sampling sampling;
-  std::vector<std::string> stop;  // the answer ends before the first found
-  bool ignore_eos = false;        // go on after the model's end tokens
+  std::vector<std::string> stop;  // the answer ends before the first one found
+  bool ignore_eos = false;        // continue after the model's end tokens
   // Drop the white space that an answer begins with (chat models often write it). The callback
   // still gets the tokens that hold it
   bool trim_start = false;

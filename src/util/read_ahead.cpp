@@ -11,7 +11,7 @@ namespace riffle {
 
 // For one hint Linux reads no more than the device's largest request, which is at least 128 KiB.
 // Large requests are faster, so a large piece is asked for whole first and then in small pieces;
-// bytes that are on their way are not read again.
+// bytes that are already being read are not read again.
 static constexpr uintptr_t kLarge = 1 << 20, kSmall = 128 << 10;
 
 static void will_need(uintptr_t begin, uintptr_t end) {

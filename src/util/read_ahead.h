@@ -1,5 +1,5 @@
-// Reading of mapped files ahead of their use, so that a cold start waits for the disk once and not
-// page by page.
+// Reads mapped files ahead of their use, so that a cold start waits for the disk once and not page
+// by page.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -18,7 +18,7 @@ struct MappedBytes {
 
 // Asks the system, in a thread of its own, to bring parts of mapped files into its page cache, in
 // the order given. It is a hint: nothing waits for it and no failure matters. A part that is in the
-// cache already costs some 10 microseconds a megabyte.
+// cache already costs about 10 microseconds a megabyte.
 class ReadAhead {
  public:
   // Holds these files, in which the parts lie, so that they stay mapped.
@@ -27,7 +27,7 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  void wait();  // until everything was asked for
+  void wait();  // until everything has been requested
 
  private:
   void run();

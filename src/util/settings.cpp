@@ -71,7 +71,7 @@ std::optional<T> whole(std::string_view text) {
   return v;
 }
 
-// 0.1, 2048, 2K, -1.
+// Reads a number such as 0.1, 2048, 2K or -1.
 std::optional<double> number_of(const Setting& s, std::string_view text) {
   if (s.type == MemberType::FLOAT)
     if (const auto v = whole<double>(text)) return v;
@@ -200,8 +200,8 @@ std::string setting_text(const Setting& s, const void* options) {
 
 void set_setting_text(const Setting& s, void* options, std::string_view text) {
   if (s.type == MemberType::TEXT) {
-    // "": the default. Words name the values; lists that models and formats have are checked where
-    // they are known.
+    // "": the default. Words name the values; names of models and formats are checked where those
+    // are known.
     if (*s.words && !text.empty() && !place_of(s.words, text)) refuse(s, text);
     const_cast<std::string&>(text_member(s, options)) = text;
     return;

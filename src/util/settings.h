@@ -59,13 +59,13 @@ struct Setting {
 // Help title of the settings that exist only for comparison.
 inline constexpr const char* kComparisonGroup = "For comparison";
 
-// The table while it is made: rooms of the library add the rows of their own settings.
+// The table while it is built: parts of the library add the rows of their own settings.
 class SettingsTable {
  public:
   SettingsTable() = default;
   SettingsTable(SettingsTable&&) = default;
   void add(OptionsKind kind, std::span<const Setting> rows);
-  // More values, "a|b", of a setting that takes words.
+  // Adds values, such as "a|b", to a setting that takes words.
   void add_words(std::string_view id, std::string_view words);
   // Adds selectors that read the setting; bases: the bases with which twilight reads it.
   void add_readers(std::string_view id, uint32_t selectors, uint32_t bases);
@@ -93,7 +93,8 @@ void set_setting(const Setting& setting, void* options, double value);
 // Returns whether the setting can hold this value: false for NaN, or a fraction in an integer.
 bool setting_allows(const Setting& setting, double value);
 
-// The value as text: a word, true or false, a number with all its digits, or the text itself.
+// Returns the value as text: a word, true or false, a number with all its digits, or the text
+// itself.
 std::string setting_text(const Setting& setting, const void* options);
 // Takes a value as users write it: "0.1", "32K", "12GiB", "psa", "true". Throws
 // Error(RIFFLE_BAD_ARGUMENT), naming the setting by its id in backquotes, and changes nothing.
@@ -104,8 +105,8 @@ std::string expected_of(const Setting& setting);
 
 // Throws Error(RIFFLE_BAD_ARGUMENT) for the first member out of its range.
 void check_settings(OptionsKind kind, const void* options);
-// The same for one value of a member of GenerateOptions or of its sampling. The text names only the
-// member: "top_p is 1.5, expected 0 to 1".
+// Does the same for one value of a member of GenerateOptions or of its sampling. The text names
+// only the member: "top_p is 1.5, expected 0 to 1".
 void check_answer_setting(std::string_view id, double value);
 
 // Returns text with each id in backquotes replaced by name(NAME), or by NAME itself if name is null

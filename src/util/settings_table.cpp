@@ -99,7 +99,7 @@ constexpr Setting kContextRows[] = {
      .flag = "--slots",
      .json = "slots",
      .group = kLayout,
-     .help = "size of the KV pool in blocks; 0: from --gpu-mem"},
+     .help = "size of the KV pool in blocks; 0: as many as fit --gpu-mem"},
     {.id = "gpu_mem",
      .offset = offsetof(C, gpu_mem),
      .type = kSize,
@@ -124,7 +124,7 @@ constexpr Setting kContextRows[] = {
      .flag = "--evict",
      .json = "evict",
      .group = kCompare,
-     .help = "rule that chooses the block that leaves a full pool"},
+     .help = "rule that chooses the block to evict from a full pool"},
     {.id = "pool_per_layer",
      .offset = offsetof(C, pool_per_layer),
      .type = kBool,
@@ -133,7 +133,7 @@ constexpr Setting kContextRows[] = {
      .flag = "--pool",
      .json = "pool",
      .group = kCompare,
-     .help = "one pool for all layers, or an equal part for each"},
+     .help = "one pool for all layers, or an equal part of it for each"},
     {.id = "prefill_chunk",
      .offset = offsetof(C, prefill_chunk),
      .type = kInt,
@@ -188,7 +188,7 @@ constexpr Setting kSchedulerRows[] = {
      .high = kMostInt,
      .flag = "--max-iteration-tokens",
      .group = kScheduling,
-     .help = "most tokens of answers and prompts in one iteration; 0: no limit"},
+     .help = "maximum number of tokens of answers and prompts in one iteration; 0: no limit"},
     {.id = "max_inject_tokens",
      .offset = offsetof(R, max_inject_tokens),
      .type = kLong,
@@ -240,7 +240,7 @@ constexpr Setting kQuantizeRows[] = {
      .high = 1},
 };
 
-// "more than 0, at most 1"; "16, 32 or 64" where the words are the numbers.
+// Returns a text such as "more than 0, at most 1", or "16, 32 or 64" if the words are numbers.
 std::string range_of(const Setting& s) {
   if (s.words[0] >= '0' && s.words[0] <= '9') {
     std::string text = s.words;
@@ -262,7 +262,7 @@ std::string range_of(const Setting& s) {
          (s.below_high ? ", less than " : ", at most ") + high;
 }
 
-// The long flag without dashes; without a flag the member's own name.
+// Returns the long flag without dashes, or the member's own name if there is no flag.
 std::string name_of(const Setting& s) {
   std::string name = s.flag;
   if (name.empty()) {
@@ -276,7 +276,7 @@ std::string name_of(const Setting& s) {
   return s.type == kBool && name.starts_with("no-") ? name.substr(3) : name;
 }
 
-// Made when the library is loaded: functions that look a setting up cannot report a failure.
+// Built when the library is loaded, since functions that look up a setting cannot report a failure.
 const SettingsTable kTable = [] {
   SettingsTable table;
   table.add(OptionsKind::MODEL, kModelRows);

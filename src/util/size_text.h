@@ -6,9 +6,9 @@
 
 namespace riffle {
 
-// Returns the number in a text with a suffix: "4096", "32K", "1.5G" (K = 1024), of bytes also
-// "12GB" and "12GiB", in upper or lower case. None if it is anything else, no whole number, or
-// above 9.2e18.
+// Returns the number in a text with a suffix: "4096", "32K", "1.5G" (K = 1024), for bytes also
+// "12GB" and "12GiB", in upper or lower case. Returns nothing if the text is anything else, no
+// whole number, or above 9.2e18.
 std::optional<uint64_t> size_of(std::string_view text, bool bytes);
 
 // Returns the examples of a size that messages give: "such as 4096 or 32K".

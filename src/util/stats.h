@@ -20,10 +20,10 @@ struct Stats {
   uint64_t kv_bytes_read = 0;   // bytes of K and V attended to in decode steps
   // bytes read in decode steps to choose blocks: digests, INT4 keys, keys that were only scored
   uint64_t index_bytes_read = 0;
-  // tokenselect: pairs of step and layer that used the last selection again; all such pairs
+  // tokenselect: pairs of step and layer that reused the last selection; all such pairs
   uint64_t cached_selections = 0, selections = 0;
-  uint64_t index_bytes = 0;                  // memory of sessions to select by, digests included
-  uint64_t pool_lookups = 0, pool_hits = 0;  // blocks asked of the pool; found there
+  uint64_t index_bytes = 0;                  // memory of sessions for selection, digests included
+  uint64_t pool_lookups = 0, pool_hits = 0;  // blocks looked up in the pool; found there
   uint64_t loaded_bytes = 0, flushed_bytes = 0;  // copied host -> slot, slot -> host
   uint64_t evictions = 0;       // 0 if the GPU decides residency: it does not count them
   uint64_t host_kv_bytes = 0;   // held by the block store now

@@ -5,7 +5,7 @@
 namespace riffle {
 
 // A decode step is a few hundred short jobs: a sleeping thread would cost more to wake than most of
-// them take, so threads spin for some 50 us before they sleep. They must sleep: if another program
+// them take, so threads spin for about 50 us before they sleep. They must sleep: if another program
 // needs the core, a spinning thread would hold up the very one that it waits for.
 static constexpr int kSpins = 1000;
 

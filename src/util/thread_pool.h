@@ -11,7 +11,7 @@
 
 namespace riffle {
 
-// For the body of a loop that waits for another thread or device.
+// Call it in the body of a loop that waits for another thread or device.
 inline void relax_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

@@ -280,7 +280,7 @@ def prompts(_):
     check(texts(got[2]) == alone[:1] and texts(got[3])[:1] == alone[:1] and len(texts(got[3])) == 2
           and usage[2] == len(ids) and usage[3] == 2 * len(ids) - 1,
           "tokens are taken as they are", (got[2:4], ids))
-    # Equal prompts differ, and the recorded seed gives the same again.
+    # Answers to equal prompts differ, and the recorded seed gives the same answer again.
     hot = dict(temperature=1.5, max_tokens=12)
     first = batch([prompt("hot", ["The rain"] * 3, **hot)]).records[0]
     check(len(set(texts(first))) == 3, "equal prompts of a line differ", first)
@@ -322,7 +322,7 @@ def conversations(_):
     check(by["started"] == by["p"], "an assistant's message that comes last is continued: the new "
           "text alone, white space included", by)
     check("[4 lines (the first: line 2): system messages" in own.err.decode(), "it is said", own)
-    named = batch(lines, "--chat-template", "inst")  # takes roles by turns
+    named = batch(lines, "--chat-template", "inst")  # its roles must alternate
     by = {x["custom_id"]: texts(x)[0] for x in named.records}
     check(named.code == 0 and by["split"] == by["joined"] == by["told"]
           and by["started"] == by["p"],
@@ -388,7 +388,7 @@ def documented(_):
 
 
 def choices(_):
-    """n, logprobs, penalties and biases."""
+    """Checks n, logprobs, penalties and biases."""
     warm = {"temperature": 1.0, "seed": 5}
     long = [dict(USER, content=words(300) + ASK)]
     r = batch([chat("one", long, **warm), chat("four", long, n=4, **warm), chat("again", long, n=4, **warm),
@@ -468,7 +468,7 @@ def choices(_):
 
 
 def openai_types(_):
-    """Records are what the openai package takes, and no field of its requests is unknown."""
+    """The openai package accepts the records, and no field of its requests is unknown."""
     try:
         from openai.types import Completion, completion_create_params
         from openai.types.chat import ChatCompletion
@@ -497,7 +497,7 @@ def openai_types(_):
 
 
 def in_order(data):
-    """Records without what differs from run to run."""
+    """Returns the records without the parts that differ from run to run."""
     rows = map(json.loads, data.splitlines())
     return [(x["line"], x["custom_id"], x["error"], texts(x)) for x in rows]
 
@@ -580,7 +580,7 @@ def errors_file(folder):
 
 
 def manual(_):
-    """The man page's table has the fields of the program's, with the same use and values. The README's has OpenAI's."""
+    """The man page's table has the program's fields, with the same use and values. The README's has OpenAI's fields."""
     entry = r'\{\{"(\w+)", Use::(\w+)(?:, (?:R"\((.*?)\)"|"(.*?)"|nullptr,\s+"[^"]+"))?\}'
     with open(os.path.join(ROOT, "src/cli/batch/fields.cpp"), encoding="utf-8") as f:
         table = f.read()

@@ -1,4 +1,4 @@
-"""riffle batch interrupted in every way: what is there stays, what is missing follows, nothing is lost or doubled."""
+"""riffle batch interrupted in every way: finished records stay, missing ones follow, none is lost or doubled."""
 import fcntl
 import pty
 import random
@@ -52,7 +52,7 @@ def setup(folder, data):
 
 
 def goes_on(folder):
-    """From every kind of remains."""
+    """A run goes on from every kind of unfinished output."""
     path, out, files = setup(folder, b"\n".join(lines(12)) + b"\n")
     r = riffle(*ARGS, *files)
     whole = get(out)
@@ -69,7 +69,7 @@ def goes_on(folder):
         before = b"".join(rows[:kept])
         put(out, before + rest)
         r = riffle(*ARGS, *files, "--max-seqs", "3")
-        check(not kept or f", {kept} lines had a record;".encode() in r.err, f"{name}: the summary counts those that were there", r)
+        check(not kept or f", {kept} lines already had a record;".encode() in r.err, f"{name}: the summary counts those that were there", r)
         check(r.code == 6 and get(out).startswith(before) and gist(get(out)) == want, f"from {name}: the same output",
               (r, gist(get(out))))
         if kept:
@@ -118,7 +118,7 @@ def any_order(folder):
 
 
 def refused(folder):
-    """Outputs that are not this run's: named, and left as they are."""
+    """Outputs of other runs are named in the error, and left as they are."""
     path, out, files = setup(folder, b"\n".join(good(4)) + b"\n")
     riffle(*ARGS, *files, "-q")
     whole = get(out)
@@ -227,7 +227,7 @@ def ctrl_c(folder):
     p.send_signal(signal.SIGINT)
     _, err = p.communicate(timeout=60)
     held = get(out)
-    check(p.returncode == 130 and b"goes on from here" in err and held.endswith(b"\n"), "Ctrl-C", (p.returncode, err))
+    check(p.returncode == 130 and b"continues from here" in err and held.endswith(b"\n"), "Ctrl-C", (p.returncode, err))
     r = riffle(*ARGS, *files, "--selector", "dense")
     got = gist(get(out))
     check(r.code == 0 and get(out).startswith(held) and [g[0] for g in got] == list(range(1, 9)),
@@ -264,7 +264,7 @@ def killed(folder):
 
 
 def stop_ahead(args, folder, n, how):
-    """Ends a run once n answers wait in a hidden file: its stderr, and the hidden files."""
+    """Ends a run once n answers wait in a hidden file. Returns its stderr, and the hidden files."""
     def hidden():
         return [os.path.join(folder, f) for f in os.listdir(folder) if f.endswith(".ahead")]
     p = start(*args)
@@ -361,7 +361,7 @@ def retry(folder):
     r = riffle(*again)
     check(r.code == 6 and gist(get(out)) == gist(before) and answered < set(get(out).splitlines())
           and b"2 failed lines are answered again, 18 answers are kept" in r.err, "what fails again has its record in its place", r)
-    # One is mended and gets another id, one is taken out.
+    # One failed line is mended and gets another id, one is taken out.
     fixed = [*data]
     fixed[6] = line(7).replace(b"id-7", b"corrected")
     fixed[13] = b""
@@ -409,7 +409,7 @@ def retry(folder):
     r = riffle(*again, "-q")
     check(one_line_error(r, 1, kept) and get(out) == before, "nor does a hidden file that cannot be made", r)
     os.rmdir(kept)
-    # kill -9 at random moments; what goes on has the flag or not.
+    # kill -9 at random moments; the run that goes on has the flag or not.
     answered = {r for r in before.splitlines() if not json.loads(r)["error"]}
     begin = time.time()
     riffle(*again, "-q")
@@ -486,7 +486,7 @@ def terminal(folder):
 
 
 def half_a_line(_):
-    """While the next line is still on its way the one before it is answered."""
+    """A line is answered while the next one is still on its way."""
     p = start(*ARGS, "-q", "--max-seqs", "4", stdin=subprocess.PIPE)
     second = line(1)
     p.stdin.write(line(0) + b"\n" + second[:20])

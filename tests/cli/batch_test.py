@@ -52,7 +52,7 @@ BAD = {
     "no body": (b'{"custom_id":"b1"}', "bad_request", ["body"], "b1"),
     "a body that is text": (b'{"custom_id":"b2","body":"a"}', "bad_request", ["body"], "b2"),
     "an empty body": (request("b3", {}), "bad_request", ["prompt"], "b3"),
-    "prompt and messages": (prompt("b4", messages=[{"role": "user", "content": "a"}]), "bad_request", ["exclude"],
+    "prompt and messages": (prompt("b4", messages=[{"role": "user", "content": "a"}]), "bad_request", ["both"],
                             "b4"),
     "an empty prompt": (prompt("b5", ""), "empty_prompt", ["prompt"], "b5"),
     "a prompt that is null": (prompt("b6b", None), "bad_request", ["body.prompt", "missing"], "b6b"),
@@ -230,7 +230,7 @@ def bad_lines(folder):
 
 
 def memory(_):
-    """Answers do not depend on the memory that there is for KV, nor on what was planned for more lines at once."""
+    """Answers depend neither on the memory for KV nor on a plan for more lines at once."""
     lines = [prompt(f"long-{i}", f"{i}: {words(600)}", max_tokens=30) for i in range(5)] + [prompt("short", max_tokens=40)]
     reference = [text_of(x) for x in records(riffle(*ARGS, stdin=b"\n".join(lines)).out)]
     for args in (["--max-seqs", "5"], ["--max-seqs", "5", "--host-mem", str(full_session(2048))], ["--max-seqs", "256"]):
@@ -328,7 +328,7 @@ def token_counts(_):
 
 
 def on_a_terminal(_):
-    """Without -i, a batch waits for lines: on a terminal it says so."""
+    """Without -i, a batch waits for lines: on a terminal it prints a notice."""
     import pty
 
     def said(*args):

@@ -63,7 +63,7 @@ def errors(folder):
 
 
 def commands(folder):
-    """Through a pipe: what each command changes."""
+    """Each command through a pipe, and its effect."""
     args = ["chat", "-n", "12", *GREEDY, *SMALL, "-q"]
 
     def answer(text, *more):

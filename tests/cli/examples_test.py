@@ -23,7 +23,7 @@ def document(folder):
     later = run("document", MODEL, text, kept, "What is the code?", "What is it?")
     check(first.code == 0 and b"4821" in first.out and b"read and kept in" in first.err,
           "document answers", first)
-    # An example names no instruction set, so that the texts of two processes may differ in what the model makes up.
+    # The examples set no instruction set, so the model's texts may differ between two processes.
     check(later.code == 0 and b"4821" in later.out.splitlines()[0] and later.out.count(b"\n") > first.out.count(b"\n")
           and f"[{kept} is used: ".encode() in later.err, "document answers from what was kept", later)
     r = run("document", MODEL, text, text, "x")
@@ -45,7 +45,7 @@ def abort(_):
 
 
 def header(_):
-    """The whole program in riffle.h's comment, which the Makefile takes out of it. It answers with the chat template."""
+    """The whole program in riffle.h's comment, which the Makefile extracts. It answers with the chat template."""
     r = run("header", MODEL, f"{CODE} What is the code?")
     check(r.code == 0 and len(r.out) > 1 and r.out.endswith(b"\n") and r.err == b"", "the program in riffle.h answers", r)
     for args, words in (((), b"usage: ask MODEL.gguf"), (("/nowhere.gguf", "x"), b"/nowhere.gguf"), ((MODEL, "1 " * 60000), b"32768")):

@@ -48,7 +48,7 @@ def usage_errors(_):
 
 
 def selection_ranges(_):
-    """Each flag that is out of range is refused with its name, what was found and what may be: as the library has it."""
+    """A flag out of range is refused with its name, the value found and the range that the library has."""
     above_0 = "more than 0, at most 1"
     budget = "more than 0, at most 1000000000"
     blocks, tokens = "0 to 1048576", "0 to 268435456"
@@ -269,9 +269,9 @@ def limits(_):
     plan = json.loads(riffle("info", "--json", "--plan", *small, "-q").out)["plan"]
     check(plan["fits"] and plan["n_ctx"] < 32768 and plan["n_ctx"] % 1024 == 0, "... and what fits of the default", plan)
     for args, say in (
-        (["run", "-m", "", "-p", "x"], "--model: the path is empty"),
+        (["run", "-m", "", "-p", "x"], "--model: found an empty path, expected a file or a folder"),
         (["run", "llama3", "hello"],
-         "unexpected argument 'llama3': -m PATH gives the model (riffle downloads none), -p TEXT the prompt"),
+         "unexpected argument 'llama3': -m PATH gives the model (riffle downloads none), -p TEXT gives the prompt"),
         (["batch", "q.jsonl"], "unexpected argument 'q.jsonl': -i FILE gives the input")):
         r = riffle(*args)
         check(r.code == 2 and r.err.decode().startswith("riffle: " + say),
@@ -322,7 +322,7 @@ def other_commands(_):
         check(state == 32768 * 16 * per_token + means, f"the plan has {selector}'s state: INT4 keys and mean values", state)
         line = [x for x in text.decode().splitlines() if x.startswith("selector state")]
         check(len(line) == 1 and ("none" if per_token == 0 else "22.0 MiB") in line[0], f"... and prints it: {selector}", line)
-    # Checks what auto stands for: dense in a short context, else share, as it is by name.
+    # auto stands for dense in a short context, else for share, with the plan that share has by name.
     plans = {}
     for name, args in (("short", ["-c", "2048"]), ("long", ["-c", "32768"]), ("share", ["-c", "32768", "--selector", "share"])):
         plan = ["info", "--plan", "--device", "cpu", "-q", *args]

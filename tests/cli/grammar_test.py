@@ -40,7 +40,7 @@ def answers(_):
 
 
 def same_text(_):
-    """A grammar that allows what the model says changes nothing, whatever the sampler; nor does lookup."""
+    """A grammar that allows the model's own text changes nothing, with any sampler; nor does lookup."""
     for flags in (["--temp", "0"], ["--seed", "1"], ["--seed", "2", "--top-k", "5"], ["--seed", "3", "--top-p", "0.5"],
                   ["--seed", "4", "--top-k", "0", "--top-p", "1", "--min-p", "0.1", "--temp", "1.5"]):
         free = riffle(*RUN, "-p", ASK, *flags)
@@ -116,7 +116,7 @@ def agreement(_):
 
 
 def continued(_):
-    """An assistant's message that comes last and the answer together are a text of the grammar."""
+    """A last message of the assistant and the answer together make a text of the grammar."""
     def line(i, begun, **fields):
         messages = [{"role": "user", "content": ASK}, {"role": "assistant", "content": begun}]
         return {"custom_id": f"{i}", "body": {"messages": messages, "max_tokens": 60, "seed": i, "temperature": 1, **fields}}

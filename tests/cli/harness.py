@@ -35,7 +35,7 @@ class Result:
 
 
 def shown(text):
-    """An answer as run prints it: it ends in a line break."""
+    """Returns an answer as run prints it, with a line break at its end."""
     return text if text.endswith("\n") else text + "\n"
 
 
@@ -85,7 +85,7 @@ def changed(folder, name, old, new):
     return path
 
 
-# Shorter than the shipped model's own. Earlier reasoning is dropped; enable_thinking begins it.
+# A template shorter than the shipped model's own. It drops earlier reasoning; with enable_thinking it begins reasoning.
 THINKER = ("{% for m in messages %}{% if m.role == 'user' %}"
            "{{ bos_token ~ '[INST] ' ~ m.content ~ ' [/INST]' }}"
            "{% else %}{{ ' ' ~ m.content ~ eos_token }}{% endif %}{% endfor %}"
@@ -115,7 +115,7 @@ def main(*tests):
         with tempfile.TemporaryDirectory() as folder:
             try:
                 test(folder)
-            except Exception as e:  # a test that stumbles has failed; the others go on
+            except Exception as e:  # a test that raises has failed; the others go on
                 traceback.print_exc()
                 check(False, test.__name__, repr(e))
     sys.exit(1 if _failed else 0)

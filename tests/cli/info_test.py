@@ -108,7 +108,7 @@ def threads(_):
 
 
 def affinity(_):
-    """taskset, and what stands for it in containers and jobs."""
+    """The CPUs that taskset, a container or a job allows."""
     allowed = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(allowed)})

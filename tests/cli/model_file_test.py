@@ -129,7 +129,7 @@ def names(folder):
 
 
 def other_texts(folder):
-    """Texts that are none, devices, and sessions of another model."""
+    """Text files that hold no text, devices, and sessions of another model."""
     path = os.path.join(folder, "binary")
     with open(path, "wb") as f:
         f.write(b"abc\0def")

@@ -89,7 +89,7 @@ def same_answers(folder):
 
 
 def any_instruction_sets(folder):
-    """A run that finds other sets fastest takes the same entries."""
+    """A run for which other instruction sets are the fastest uses the same entries."""
     cache = os.path.join(folder, "cache")
     asks = b"\n".join(lines("Ann")) + b"\n"
     for n in range(4):
@@ -212,7 +212,7 @@ def several_processes(folder):
         check(r.code == 0 and answers(r.out) == want and (flags or sum(cached(r.out)) > 500), "what they left is whole", r)
     shutil.rmtree(cache)
     batch(asks, cache, "-q")
-    # Killed while it saves: nothing that is half there is taken for an entry.
+    # Killed while it saves: an unfinished file is not taken for an entry.
     for delay in 0.1, 0.3, 0.5, 0.8:
         shutil.rmtree(cache)
         p = start(*ARGS, "-q", "--prefix-cache", cache, "-i", path)

@@ -69,7 +69,7 @@ def refusals(folder):
 
 
 def quantised_input(folder):
-    """Rounding twice adds up: it has to be asked for. A file that grows gets a warning."""
+    """The errors of rounding twice add up, so it has to be asked for. A file that grows gets a warning."""
     out = os.path.join(folder, "x.gguf")
     r = riffle("quantize", "-o", out, "--type", "q4_0")
     check(one_line_error(r, 2, MODEL, "Q8_0", "expected F32, F16 or BF16", AGAIN) and r.err.count(b"\n") == 1,

@@ -65,7 +65,7 @@ def read_again(folder):
     r = riffle(*read)
     check(r.code == 0 and b"from its beginning" not in r.err, "a new document needs no reason", r)
     r = riffle(*read)
-    check(r.code == 0 and b"from its beginning" not in r.err and b"goes on from there" in r.err,
+    check(r.code == 0 and b"from its beginning" not in r.err and b"continues from there" in r.err,
           "nor does the same document", r)
     r = riffle(*read, "--kv", "q8")
     check(r.code == 0 and f"[the document is read from its beginning: {kept}: ".encode() in r.err
@@ -226,7 +226,7 @@ def chats(folder):
 
 
 def messages(path):
-    """The texts of a kept chat, without riffle: they stand in its file as JSON."""
+    """Returns the texts of a kept chat, read without riffle: its file has them as JSON."""
     data = open(path, "rb").read()
     # Pages 1 and 2 say where the last two saves end. A save that was killed may have left more.
     saves = [struct.unpack_from("<5Q", data, page * 4096) for page in (1, 2)]
@@ -247,7 +247,7 @@ def kept_files(folder):
     before = open(chat_file, "rb").read()
     r = riffle(*read, "-o", chat_file)
     check(one_line_error(r, 2, f"{chat_file}: found a chat of 2 messages, expected a new file or a document of riffle read; "
-                         "remove the file, or take another name"), "read -o over a chat is refused", r)
+                         "remove the file, or use another name"), "read -o over a chat is refused", r)
     r = riffle("read", "-f", "/no/such", "-o", chat_file, *SMALL)
     check(one_line_error(r, 2, chat_file), "before anything is read", r)
     open(new, "w").close()
@@ -259,7 +259,7 @@ def kept_files(folder):
 
     r = riffle(*chat, "-q", stdin=f"Hello.\n/save {chat_file}\n/save {book}\nAnd snow?\n/save {mine}\n".encode())
     lines = r.err.decode().splitlines()
-    end = ", expected a new file or one that has this conversation already; remove the file, or take another name"
+    end = ", expected a new file or one that has this conversation already; remove the file, or use another name"
     check(r.code == 1 and len(lines) == 2 and lines[0] == f"riffle: {chat_file}: found a chat of 2 messages{end}"
           and lines[1].startswith(f"riffle: {book}: found a document of ") and lines[1].endswith(end)
           and len(messages(mine)) == 4, "/save over what others kept is refused, and the chat goes on", r)
@@ -268,7 +268,7 @@ def kept_files(folder):
     damaged[4096:3 * 4096] = bytes(2 * 4096)
     open(new, "wb").write(damaged)
     for r, code in (riffle(*read, "-o", new), 2), (riffle(*chat, "-q", stdin=f"/save {new}\n".encode()), 1):
-        check(one_line_error(r, code, new, "remove the file, or take another name")
+        check(one_line_error(r, code, new, "remove the file, or use another name")
               and open(new, "rb").read() == damaged, "nor is a damaged file replaced", r)
     open(new, "w").close()
     ahead, target = os.path.join(folder, "ahead.kv"), os.path.join(folder, "target.kv")
@@ -302,7 +302,7 @@ def kept_files(folder):
     check(p.returncode == 1 and b"found a chat of 4 messages" in err and messages(shared)[2] == "What is rain?",
           "/save to its own file is refused once another chat was saved there", err)
     r = riffle(*chat, "-q", stdin=b'Hello.\n/save ""\n')
-    check(r.code == 1 and b"/save wants a file name" in r.err, "an empty name in quotes", r)
+    check(r.code == 1 and b"/save: found no file name, expected one after the command" in r.err, "an empty name in quotes", r)
 
 
 def cleared(folder):
@@ -356,7 +356,7 @@ def two_chats(folder):
 
 
 def stopped(folder):
-    """Ctrl-C stops an answer, not the session: what was said is kept. So does SIGTERM."""
+    """Ctrl-C stops an answer, not the session: the conversation is kept. So does SIGTERM."""
     for n, (how, turns) in enumerate(((signal.SIGINT, 0), (signal.SIGINT, 1), (signal.SIGTERM, 1))):
         kept = os.path.join(folder, f"stopped{n}.kv")
         p = start("chat", "--session", kept, *GREEDY, "--ignore-eos", "-q", "-c", "32K", stdin=subprocess.PIPE)

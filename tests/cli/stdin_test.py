@@ -16,7 +16,7 @@ def answer(*args, **more):
 
 
 def open_pipe():
-    """Starts run on a pipe that sends nothing and does not end. Its 10 seconds pass during other tests."""
+    """Starts run on a pipe that sends nothing and does not end. Its wait of 10 seconds passes during other tests."""
     p = start(*RUN, "-p", QUESTION, stdin=subprocess.PIPE)
     return p
 

@@ -197,11 +197,11 @@ def effort(folder):
     check(r.code == 0 and r.out.decode().strip() == levels["high"][0].strip() and b"no effect" not in r.err,
           "chat --think=high", (r, levels))
     r = riffle(*ASK, "-m", model, "--think")
-    check(b"[--think has no effect: the chat template does not ask for enable_thinking; it asks for reasoning_effort"
+    check(b"[--think has no effect: the chat template does not use enable_thinking; it uses reasoning_effort"
           in r.err, "--think without a level says what the template asks for", r)
     r = riffle(*ASK, "--think=high")
     check(r.out == plain.out and r.err.count(b"no effect") == 1
-          and b"[the reasoning effort high has no effect: the chat template does not ask for reasoning_effort]" in r.err,
+          and b"[the reasoning effort high has no effect: the chat template does not use reasoning_effort]" in r.err,
           "a level for a template that does not ask for it: a notice", r)
 
     def batch(model, *bodies):

@@ -34,7 +34,7 @@ class Terminal:
         return True
 
     def wait_for(self, pattern, seconds=90):
-        """Until the pattern comes up in what was not waited for yet."""
+        """Waits until the pattern appears in output that no earlier call has waited for."""
         end = time.time() + seconds
         while time.time() < end:
             if m := re.search(pattern, self.seen, re.S):
@@ -48,8 +48,8 @@ class Terminal:
         return termios.tcgetattr(self.fd)[3]
 
     def send(self, text, at_prompt=True):
-        """At the prompt: once the line editor has taken the terminal over, which it does just after showing it; it
-        alone clears IEXTEN."""
+        """Sends text. at_prompt: waits until the line editor has taken over the terminal, which it does just after
+        it shows the prompt. Only the line editor clears IEXTEN."""
         end = time.time() + 30
         while at_prompt and self.modes() & termios.IEXTEN and time.time() < end:
             time.sleep(0.005)

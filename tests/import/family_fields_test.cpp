@@ -233,10 +233,12 @@ TEST_CASE("GGUF: errors about windows say what the array has", "[families][gguf]
   const std::string key = "exaone4.attention.sliding_window_pattern";
   EditedGguf g("exaone4");
   g.array<int32_t>(key, GgufType::I32, {1, 1, 1, 0, 1});
-  expect_error(RIFFLE_BAD_MODEL, {key + ": found an array of 5 I32, expected 5 BOOL, one a layer"},
+  expect_error(RIFFLE_BAD_MODEL,
+               {key + ": found an array of 5 I32, expected 5 BOOL, one per layer"},
                [&] { g.config(); });
   g.array<uint8_t>(key, GgufType::BOOL, {1, 1, 0});
-  expect_error(RIFFLE_BAD_MODEL, {key + ": found an array of 3 BOOL, expected 5 BOOL, one a layer"},
+  expect_error(RIFFLE_BAD_MODEL,
+               {key + ": found an array of 3 BOOL, expected 5 BOOL, one per layer"},
                [&] { g.config(); });
 }
 
@@ -309,7 +311,7 @@ TEST_CASE("Muse Glimmer: which layers have a window and which have RoPE", "[fami
     expect_error(status, {"config.json: text_config: layer_rope_theta: found " + message},
                  [&] { config_of(other); });
   };
-  refused(RIFFLE_BAD_MODEL, {5e5, 0}, "2 entries, expected 5, one a layer");
+  refused(RIFFLE_BAD_MODEL, {5e5, 0}, "2 entries, expected 5, one per layer");
   refused(RIFFLE_BAD_MODEL, {5e5, "0", 0, 0, 0}, "");
   refused(RIFFLE_UNSUPPORTED, {5e5, 1e4, 0, 0, 0},
           "10000 in layer 1, expected 0 or rope_theta = 500000");

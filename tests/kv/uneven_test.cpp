@@ -84,14 +84,14 @@ TEST_CASE("layers of different shapes: numbers, bytes and names", "[kv]") {
     return "";
   };
   CHECK(refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::WINDOW_KV, 2, 16, 40}}).empty());
-  CHECK(
-      refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::KV, 2, 32}}) ==
-      "device cpu: layer 1 has 2 KV heads of 32, layer 0 has 2 of 16, expected layers whose KV is "
-      "alike");
+  CHECK(refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::KV, 2, 32}}) ==
+        "device cpu: layer 1 has 2 KV heads of 32, layer 0 has 2 of 16, expected the same kind "
+        "of KV in all layers");
   CHECK(refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::EARLIER_KV, 2, 16, 0, 0}}) ==
-        "device cpu: layer 1 attends to the KV of layer 0, expected layers whose KV is alike");
+        "device cpu: layer 1 attends to the KV of layer 0, expected the same kind of KV in all "
+        "layers");
   CHECK(refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::STATE}}) ==
-        "device cpu: layer 1 keeps a recurrent state, expected layers whose KV is alike");
+        "device cpu: layer 1 keeps a recurrent state, expected the same kind of KV in all layers");
 }
 
 TEST_CASE("layers of different shapes are kept, forked, cut, saved and adopted",

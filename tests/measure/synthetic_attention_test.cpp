@@ -1,4 +1,4 @@
-// The synthetic attention is what it was asked to be: measured by brute force in double.
+// Synthetic attention has the properties that were asked for, measured by brute force in double.
 #include "measure/synthetic_attention.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct Sparsity {
   int head_dim, block_size;
   float sparsity, weight, overlap;
 };
-// The last is near what 32 directions allow.
+// The last sparsity is near the limit of 32 directions.
 const std::vector<Sparsity> kSettings = {{128, 16, 0.05f, 0.95f, 0.88f},
                                          {128, 32, 0.02f, 0.9f, 0.97f},
                                          {64, 16, 0.05f, 0.95f, 0.88f},
@@ -116,7 +116,7 @@ TEST_CASE("synthetic attention: the overlap of steps is as asked") {
   int same = 0;
   for (int64_t b = 0; b < 1200; ++b)
     same += synthetic_active(restless, 0, 0, 77, b) && synthetic_active(restless, 0, 0, 78, b);
-  CHECK(same <= 20);  // 60 blocks are active; a draw may repeat the block that was there
+  CHECK(same <= 20);  // 60 blocks are active; a draw may repeat an earlier one
 }
 
 TEST_CASE("synthetic attention: heads, layers and seeds differ, parts agree with the whole") {
@@ -214,8 +214,8 @@ TEST_CASE("synthetic attention: a selector sees the queries at the prompt's end"
     const int32_t token = 5;
     r.check(riffle_step(r.context, &s, &token, 1));
     REQUIRE(scored.size() == 8 * 2);
-    // Without a start the first step would score all tokens; here it looks at what the prompt's
-    // queries make likely.
+    // Without the prompt's queries the first step would score all tokens. With them it scores only
+    // the tokens that they make likely.
     for (const int64_t bytes : scored) {
       CHECK(bytes > 0);
       CHECK(bytes < kTokens * 64 * 2 / 2);

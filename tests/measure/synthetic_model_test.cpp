@@ -1,5 +1,4 @@
-// Models that are made up: their sizes are the published ones, their bytes what the definition
-// says, and they have no tokenizer.
+// Synthetic models: they have the published sizes, the bytes of their definition, and no tokenizer.
 #include "measure/synthetic_model.h"
 
 #include <catch2/catch.hpp>
@@ -21,7 +20,7 @@ using namespace riffle;
 using namespace riffle::test;
 
 TEST_CASE("synthetic models have the published sizes") {
-  // Parameters as the model cards count them.
+  // Numbers of parameters from the model cards.
   const std::pair<const char*, uint64_t> cases[] = {{"llama-3.1-8b", 8030261248},
                                                     {"llama-3.2-1b", 1235814400},
                                                     {"llama-3.2-3b", 3212749824},
@@ -62,7 +61,7 @@ TEST_CASE("synthetic weights of 4 to 6 bits are those of their definition") {
     const bool from_zero = type == DType::Q4_0 || type == DType::Q5_0 || six;
     const int bits = six ? 6 : five ? 5 : 4;
     const double offset = (1 << bits) / 2 - (from_zero ? 0 : 0.5);
-    // d and m are f16, and d of K types, which is multiplied by as much as this, may be subnormal.
+    // d and m are f16. d of K types may be subnormal, and is multiplied by up to these factors.
     const double tolerance = t.scale * 0x1p-9 + 0x1p-25 * (six ? 127 * 32 : k ? 63 * 31 : 0);
     std::vector<float> row(t.cols);
     double sum = 0;
@@ -81,7 +80,7 @@ TEST_CASE("synthetic weights of 4 to 6 bits are those of their definition") {
       }
     }
     CHECK(wrong == 0);
-    // A range of quants without an offset of a half has its middle half a quant below zero.
+    // If quants have no offset of a half, the middle of their range is half a quant below zero.
     const double n = static_cast<double>(t.rows * t.cols),
                  below = from_zero ? t.scale / offset / 2 : 0;
     CHECK(std::fabs(sum / n + below * (six ? 0.75 : 1)) < 0.02 * t.scale);
@@ -113,8 +112,8 @@ TEST_CASE("synthetic weights get the bytes of their definition") {
           const double want = type == DType::Q8_0
                                   ? synthetic::quant(t->seed, i) / 127.0 * t->scale
                                   : static_cast<double>(synthetic::value(t->seed, i)) * t->scale;
-          // Rounding: bf16 keeps 8 bits, f16 11 (and the scale of Q8_0 is one), subnormals 2^-25 of
-          // themselves.
+          // Rounding: bf16 keeps 8 bits, f16 11 (the scale of Q8_0 is f16), and a subnormal f16 is
+          // right to 2^-25.
           const double tolerance = std::fabs(want) * (type == DType::BF16  ? 0x1p-8
                                                       : type == DType::F32 ? 0x1p-22
                                                                            : 0x1p-10) +

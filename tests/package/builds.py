@@ -13,7 +13,7 @@ BUILD = os.path.dirname(BIN)
 
 
 def run(*args, timeout=300, **more):
-    """A program in the root folder of the source, with the output of both streams as text."""
+    """Runs a program in the root folder of the source, with the output of both streams as text."""
     return subprocess.run(
         [*map(os.fspath, args)],
         cwd=more.pop("cwd", ROOT),
@@ -27,7 +27,7 @@ def run(*args, timeout=300, **more):
 
 
 def answer(program, folder):
-    """A prompt to a riffle that has to find its own model."""
+    """Runs a prompt with a riffle that has to find its own model."""
     env = environment(HOME=folder)
     env.pop("RIFFLE_MODEL")
     prompt = ["--raw", "-q", "-p", "The rain", "-n", "4", *GREEDY, *SMALL]
@@ -48,7 +48,7 @@ def skip(name, why):
 
 
 def make(target, *variables):
-    """make for this build folder, with its GPU architectures, so that nothing is compiled again."""
+    """Runs make for this build folder, with its GPU architectures, so that nothing is compiled again."""
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     built = pathlib.Path(BUILD, "cuarch")
     cuarch = built.read_text().strip() if built.exists() else ""

@@ -73,7 +73,7 @@ def uses(folder, root, version):
         "the library is in the folder of its architecture, with its links",
         os.listdir(libdir),
     )
-    # Stripped, and looked for by nothing but the system's paths.
+    # The binaries are stripped, and find libraries by the system's paths only.
     for binary in (f"{root}/usr/bin/riffle", f"{libdir}/libriffle.so"):
         sections, dynamic = (run("readelf", "--wide", flag, binary).stdout for flag in ("-S", "-d"))
         check(

@@ -148,7 +148,7 @@ def compiled_by_cmake(folder, prefix, example):
 
 
 def declared():
-    """Names of the RIFFLE_API functions of both headers."""
+    """Returns the names of the RIFFLE_API functions of the headers."""
     names = []
     for header in PUBLIC:
         text = re.sub(r"/\*.*?\*/", "", pathlib.Path(ROOT, header).read_text(), flags=re.S)
@@ -192,7 +192,7 @@ def interface(folder):
     if done.returncode != 0:
         print(done.stdout)
     passed("the interface is the recorded one", done)
-    # A check that cannot fail is none: copies of the record with one thing changed.
+    # The check must be able to fail: these copies of the record have one change each.
     changes = {
         "a struct of another size": (
             "name='riffle_token' size-in-bits='384'",

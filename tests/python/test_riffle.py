@@ -261,7 +261,7 @@ def test_threads_with_contexts_of_their_own(model):
 
 
 def run_all(works):
-    """In threads of their own; what they raised."""
+    """Runs the functions in threads of their own. Returns what they raised."""
     errors = []
 
     def guarded(work):

@@ -42,7 +42,7 @@ class Interrupt:
 
 
 def ends(call):
-    """Runs it in a thread. Returns whether it comes to an end."""
+    """Runs the call in a thread. Returns whether it comes to an end."""
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     thread.join(20)

@@ -1,5 +1,5 @@
 // The attention lost with the tokens that a plan does not read: property 3 of src/select/README.md,
-// in float64 from the row's keys and values alone.
+// computed in float64 only from the row's keys and values.
 #pragma once
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -21,7 +21,8 @@ inline std::set<int> tokens_of_plan(const Row& row, RowPlan& plan) {
   return out;
 }
 
-// Attention over what the plan reads, [g][d]: the plan's own result, or the kernel's.
+// Returns attention over the tokens that the plan reads, [g][d]: the plan's own result, or else the
+// kernel's.
 inline std::vector<float> attention_of_plan(const Row& row, RowPlan& plan) {
   if (plan.attended) return plan.stand_in;
   std::vector<float> o(size_t(row.g) * row.d, 0.f), m(row.g, -INFINITY), sum(row.g, 0.f), l(row.g);
@@ -37,9 +38,9 @@ inline std::vector<float> attention_of_plan(const Row& row, RowPlan& plan) {
   return o;
 }
 
-// With P the weight of the tokens read, A what they add to the exact o and B what the others do:
-// o - got = B - A (1 - P) / P, |B| <= (1 - P) max|v|, and |o - got| is no more than twice that.
-// Some weight must have been dropped.
+// Let P be the weight of the tokens read, A their part of the exact output o, and B the part of the
+// others. Checks that o - got = B - A (1 - P) / P, that |B| <= (1 - P) max|v|, and that |o - got|
+// is at most twice that. Requires: some weight is dropped.
 inline void check_dropped(const Row& row, RowPlan& plan) {
   const int g = row.g, d = row.d, n = static_cast<int>(row.n_tokens);
   const std::set<int> kept = tokens_of_plan(row, plan);

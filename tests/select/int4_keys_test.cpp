@@ -1,5 +1,5 @@
-// The INT4 keys of a sequence: what truncation and growth leave, and scores of runs of blocks
-// (src/select/README.md, property 7).
+// The INT4 keys of a sequence: their codes after truncation and growth, and scores of runs of
+// blocks (src/select/README.md, property 7).
 #include "select/int4_keys.h"
 
 #include <catch2/catch.hpp>
@@ -66,7 +66,7 @@ TEST_CASE("INT4 keys cut back and grown again are those of the blocks alone", "[
       keys.add_blocks(1, 2, 200, mixed.data());
       fresh.add_blocks(1, 2, 200, mixed.data());
       CHECK(same(keys, fresh, 1, 2));
-      CHECK(keys.blocks(1, 1) == 0);  // heads are apart
+      CHECK(keys.blocks(1, 1) == 0);  // heads are separate
       CHECK(keys.blocks(0, 2) == 0);
       keys.truncate(0);
       CHECK(keys.bytes() == 0);
@@ -99,7 +99,7 @@ TEST_CASE("INT4 scores of a run are those of its blocks, and near the exact ones
     for (int b = 0; b < n; ++b)
       keys.scores(0, 1, b, 1, query.data(), g, some.data() + b * block_size, ldo, n - 1 - b);
     CHECK(std::memcmp(all.data(), some.data(), all.size() * sizeof(float)) == 0);
-    keys.scores(0, 1, 60, 70, query.data(), g, some.data(), ldo);  // over the ends of allocations
+    keys.scores(0, 1, 60, 70, query.data(), g, some.data(), ldo);  // spans several allocations
     for (int h = 0; h < g; ++h)
       CHECK(std::memcmp(some.data() + h * ldo, all.data() + h * ldo + 60 * block_size,
                         size_t(70) * block_size * sizeof(float)) == 0);

@@ -1,11 +1,11 @@
-// A row's plan, made by the calling thread alone.
+// Makes a row's plan on the calling thread alone.
 #pragma once
 #include "select/selector.h"
 
 namespace riffle::test {
 
-// backwards: the parts that threads would share are done in the opposite order, each with memory
-// that nobody used before.
+// backwards: the parts that threads would share are done in the opposite order, each with new
+// memory.
 inline void plan_row(const Selector& selector, const Row& row, RowPlan& plan,
                      bool backwards = false) {
   const int n = selector.prepare(row, plan);

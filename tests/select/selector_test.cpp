@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kB = 32, kD = 64;
 
-// Keys of one KV head, f32, with a few blocks that matter; their digests; a query group.
+// Keys of one KV head, in f32, of which a few blocks matter; their digests; a query group.
 struct Scene {
   int g, n_tokens, n_blocks;
   std::vector<float> keys, q;
@@ -56,7 +56,7 @@ struct Scene {
     row = {q.data(), g, kD, kB, n_tokens, n_blocks, full, digests.data(), stride, factor.data(), k};
   }
 
-  // log-sum-exp of a block's scores for a head.
+  // Returns the log-sum-exp of a block's scores for a head.
   double mass(int h, int b) const {
     double sum = 0, top = -1e300;
     std::vector<double> s;
@@ -91,7 +91,7 @@ Selection settings(SelectorKind selector) {
   return s;
 }
 
-// Runs a selector as a backend does, with exact masses; the blocks read, in order.
+// Runs a selector as a backend does, with exact masses. Returns the blocks read, in order.
 std::vector<int> read_blocks(const Selector& selector, const Scene& scene) {
   RowPlan plan;
   selector.begin(scene.row, plan);
@@ -280,7 +280,7 @@ TEST_CASE("VETO never stops where Jensen's bound says that too little is covered
                b = read_blocks(*make_selector(veto), scene);
     CHECK(b.size() >= a.size());
     if (b.size() == static_cast<size_t>(scene.n_blocks)) continue;
-    // Left blocks' lower bound: log n_b + q.mean.
+    // Lower bound of the unread blocks: log n_b + q.mean.
     const std::set<int> read(b.begin(), b.end());
     for (int h = 0; h < scene.g; ++h) {
       double left = 0;
@@ -343,8 +343,8 @@ TEST_CASE("selection settings out of range are refused by name", "[select]") {
   refused([](auto& s) { s.stop = StopRule::BOUND, s.digest = BlockDigest::MEAN; }, "stop");
 }
 
-// Values on either side of the ends of each range in the table: the library and the C interface
-// refuse the same ones.
+// Tries values on either side of the ends of each range in the table: the library and the C
+// interface refuse the same values.
 TEST_CASE(
     "each setting is taken up to the ends of its range, and refused beyond by name, value and "
     "range",
@@ -395,7 +395,7 @@ TEST_CASE(
     CHECK(f.selectors != 0);
     CHECK((f.bases != 0) == ((f.selectors >> int(SelectorKind::TWILIGHT) & 1) != 0));
   }
-  // Every member is in the table, each at its place: they are of 4 bytes each.
+  // Every member is in the table, each at its own offset: all members have 4 bytes.
   CHECK(sizeof(Selection) == 4 * size_t(fields));
   CHECK(offsets.size() == size_t(fields));
 }

@@ -1,5 +1,5 @@
 // The share selector against float64: it reads the blocks that hold a share of some head's weight,
-// and no others.
+// and no other blocks.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
@@ -66,7 +66,7 @@ struct Scene {
   }
   float* key(int t) { return &keys[(size_t(t / kB) * 2 * kB + t % kB) * kD]; }
 
-  // The largest share of a head's weight that each block holds.
+  // Returns for each block the largest share of a head's weight that it holds.
   std::vector<double> shares() {
     std::vector<double> best(n_blocks);
     for (int h = 0; h < g; ++h) {
@@ -127,7 +127,7 @@ TEST_CASE("share reads the blocks that hold a share of some head's weight",
           else if (shares[b] > 1.3 * share) CHECK(set.count(b) == 1);
           else if (shares[b] < share / 1.3) CHECK(set.count(b) == 0);
         }
-        // The most critical first.
+        // The most critical block comes first.
         for (size_t i = sinks + window + 2; i < read.size(); ++i)
           CHECK(shares[read[i - 1]] > shares[read[i]] / 3);
       }
@@ -143,7 +143,7 @@ TEST_CASE("the share falls in contexts beyond 1,024 blocks", "[select][share][ar
   const std::vector<int> read = read_blocks(settings(share), scene);
   const std::set<int> set(read.begin(), read.end());
   int between =
-      0;  // blocks that hold the half of the share that 2,048 blocks ask for, and not the whole
+      0;  // blocks above half of the share, which counts for 2,048 blocks, but below the share
   for (int b = 1; b < scene.n_blocks - 3; ++b) {
     INFO("block " << b << " holds " << shares[b]);
     if (shares[b] > 1.3 * share / 2) CHECK(set.count(b) == 1);
@@ -234,7 +234,7 @@ TEST_CASE("psa and topk rank by codes as by the blocks' true masses",
         s.budget = 0.2f;
         RowPlan plan;
         plan_row(*make_selector(s), scene.row, plan);
-        // Codes move a score by some tenths, so only neighbours may change places: the first ten
+        // Codes change a score by a few tenths, so only neighbours may change places: the first ten
         // are all among the true best twenty.
         const std::set<int> twenty(best.begin(), best.begin() + 20);
         for (int i = 0; i < 10; ++i) CHECK(twenty.count(plan.at(plan.n_forced() + i)) == 1);
@@ -327,7 +327,7 @@ TEST_CASE("share reads the union of what its heads keep; one head is as multi-he
     const std::set<int> own = read(one);
     most = std::max(most, own.size());
     together.insert(own.begin(), own.end());
-    // The plan of an attention with one query head a KV head, from a scene that never had more.
+    // Plans attention with one query head per KV head, from a scene that never had more.
     Scene alone(4, 1800, 4);
     const std::vector<float> q(alone.q.begin() + h * kD, alone.q.begin() + (h + 1) * kD);
     alone.g = alone.row.g = 1;
@@ -370,7 +370,7 @@ TEST_CASE("share: the same bits for any pool and threads; dense for a share of n
       const double diff = std::fabs(a[i][j] - b[i][j]);
       if (!(diff <= worst)) worst = diff;
     }
-  // Another order of sums, whose results decode may round to other integers of 16 bits.
+  // The order of sums differs, and decode may round the results to other 16-bit integers.
   CHECK(worst <= 5e-3);
   const Stats stats = all.stats();
   CHECK(stats.kv_tokens_read == stats.kv_tokens_total);

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The GPU figures of gpu.md, in one go. usage: tools/bench/cuda.sh BUILD_DIR   (after make cuda-bench; about 7 minutes)
-# PART=kernels|decode|prefill|host|shipped|torch runs one part; PART=many, the arrivals of "Many sequences", runs only when asked
-# for: another 25 minutes, and 80 GB of host memory.
+# Measures the GPU figures of gpu.md in one run of about 7 minutes.
+# usage: tools/bench/cuda.sh BUILD_DIR   (after make cuda-bench)
+# PART=kernels|decode|prefill|host|shipped|torch runs one part. PART=many (the arrivals of "Many
+# sequences") runs only if it is named: it takes another 25 minutes, and 80 GB of host memory.
 set -u
 build=${1:?usage: tools/bench/cuda.sh BUILD_DIR}
 part=${PART:-all}

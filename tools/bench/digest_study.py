@@ -5,7 +5,7 @@
     digest_study.py analyse --data DIR --books B --fit DIR/A-4096-1.pt --causes
 
 capture hides facts in the text of books, runs the prompt, keeps the questions that the model
-answers rightly, and writes the keys of every layer and the queries of the steps that produce the
+answers correctly, and writes the keys of every layer and the queries of the steps that produce the
 digits of the answer. analyse needs no model: it ranks the blocks of those keys by each summary
 (digest_summaries.py) and prints tables. It needs numpy and torch; capture also needs transformers
 and gguf. Rows that take means, codebooks or stretches from data take them from the file given with
@@ -76,7 +76,7 @@ def layer_keys(cache, start, end):
 
 
 def ask(model, tok, queries, cache, length, tail, value):
-    """The answer's steps: queries, and the digit that each produces; nothing if it is wrong."""
+    """Returns the answer, and its steps: queries, and the digit that each produces; None if it is wrong."""
     steps, digits, text = [], [], ""
     ids, queries.stride = torch.tensor([tail]), 10**9
     for _ in range(len(value) + 3):
@@ -111,7 +111,7 @@ def capture(a):
         rng = random.Random(f"{title} {length} {seed}")
         with open(book, encoding="utf-8") as f:
             whole = " ".join(f.read().split())
-        # The prompt's length is met to a few tokens: text is cut by the tokens that it takes.
+        # The prompt has the wanted length up to a few tokens, since the text is cut by its tokens.
         at = rng.randrange(len(whole) // 10, len(whole) // 2)
         part = tok(whole[at:at + 8 * length], add_special_tokens=False)["input_ids"]
         body = tok.decode(part[:length - 24 * a.keys - 80])
@@ -163,7 +163,7 @@ def steps_of(doc, digits):
 
 
 def study(doc, reference, args, block, out):
-    """Adds to `out` what each summary makes of each answer head of a prompt."""
+    """Adds to `out` the results of each summary for each answer head of a prompt."""
     layers, groups, n, _ = doc["keys"].shape
     last, skip = n // FORCED * FORCED, FORCED // block
     steps = steps_of(doc, args.digits)
@@ -216,7 +216,7 @@ def study(doc, reference, args, block, out):
 
 
 def causes(y, q, token, mass, heads, skip, out):
-    """Why a block is missed: turning inside it, one sharp token, the bound's slack, the group."""
+    """Adds to `out` figures on why a block is missed: RoPE inside it, one sharp token, the bound's slack, the group."""
     plain, middle = y.rotate(y.k, -y.position), y.split(y.position[None])[0].mean(1)
     still = y.rotate(y.split(plain), middle[None, :, None]).flatten(1, 2)
     boxes, root = y.split(y.k)[:, skip:], math.sqrt(y.d)

@@ -78,7 +78,7 @@ def levels(bits):
 
 def normal(x, bits):
     """Codes on the levels of a normal distribution, and one f16 a token that makes the estimate
-    of x.x right: least squares would shrink the scores that matter, the great ones."""
+    of x.x right: least squares would shrink the scores that matter, the large ones."""
     c, u = levels(bits), x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-9)
     c = c[torch.bucketize(u, (c[1:] + c[:-1]) / 2)]
     scale = x.square().sum(-1, keepdim=True) / (c * x).sum(-1, keepdim=True).clamp(min=1e-9)
@@ -86,7 +86,7 @@ def normal(x, bits):
 
 
 def hadamard(d):
-    """Spreads a key's outliers over all dimensions; q.k stays if q is turned the same way."""
+    """Spreads a key's outliers over all dimensions; q.k stays the same if q is turned in the same way."""
     h = torch.ones(1, 1)
     while h.shape[0] < d:
         h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)])
@@ -221,7 +221,7 @@ def picked(y, m, bits=None):
 
 
 def apart(y):
-    """The key farthest from the box's centre is kept, and the mean of the others."""
+    """Keeps the key farthest from the box's centre, and the mean of the others."""
     x = y.split(y.k)
     centre = (x.amin(2) + x.amax(2)) / 2
     far = (x - centre[:, :, None]).norm(dim=-1).argmax(-1)

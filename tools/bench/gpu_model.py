@@ -46,7 +46,7 @@ def step(gpu, weights, share):
 def main():
     print("| GPU | weights | share, tokens/s | of it over the link, ms | dense, if all of it fitted |")
     print("|---|---|---|---|---|")
-    for gpu in [H200] + GPUS:  # the first is there to be compared with what was measured
+    for gpu in [H200] + GPUS:  # the first is for comparison with the measurement
         for weights in ("Q4_K", "Q8_0"):
             held = WEIGHTS[weights][1] + INT4_KEYS + 0.6e9
             if held > 0.94 * gpu[5] * GIB:

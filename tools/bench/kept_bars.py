@@ -20,7 +20,7 @@ LEFT, WIDTH, ROW, BAR, RIGHT, TOP = 220, 420, 34, 18, 240, 46
 
 
 def rows_of(path):
-    """(name, kept, of, KV read) of the table's settings that NAMES lists."""
+    """Returns (name, kept, of, KV read) of the table's settings that NAMES lists."""
     with open(path, encoding="utf-8") as file:
         section = file.read().split(HEADING, 1)[1].split("\n## ", 1)[0]
     for line in section.splitlines():

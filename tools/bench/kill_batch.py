@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Kills `riffle batch` at random moments, goes on, and compares what comes out with a run that was left alone.
+"""Kills `riffle batch` at random moments, resumes it, and compares the output with that of an undisturbed run.
 
 usage: kill_batch.py RIFFLE [--lines 200] [--kills 50] [--seed N] [--max-tokens 24] [--keep DIR] [-- flags of riffle batch]
 
 For example, with 8 lines at once:  tools/bench/kill_batch.py build/riffle -- -c 2048 --max-seqs 8
-The lines are of several kinds: short, long, with a shared beginning, chat, sampled, and one in 25 with a fault. After each kill
-the whole records in the output must be the first ones of the undisturbed run, in order (with --unordered any of them, each
-once). Prints a line a kill and what it found; exit code 1 if anything was lost, doubled, out of order or different.
+The lines are of several kinds: short, long, with a shared beginning, chat, sampled, and one in 25 with a
+fault. After each kill the whole records in the output must be the first ones of the undisturbed run, in
+order (with --unordered any of them, each once). Prints one line for each kill, and the findings; exit
+code 1 if anything was lost, doubled, out of order or different.
 """
 import argparse
 import json
@@ -38,7 +39,7 @@ def request(i, rng, max_tokens):
 
 
 def gist(data):
-    """Records without what depends on the clock and on what else ran."""
+    """Returns the records without the parts that depend on the clock and on other runs."""
     out = []
     for text in data.decode().splitlines():
         r = json.loads(text)
@@ -97,13 +98,13 @@ def main():
         sys.exit(f"the undisturbed run failed: {err.decode()}")
     found, torn, begins = [], 0, 1
     k = tries = 0
-    while k < o.kills and tries < 4 * o.kills:  # a run that was over before its kill counts for nothing
+    while k < o.kills and tries < 4 * o.kills:  # a run that ended before its kill does not count
         tries += 1
-        if tries > 1 and read().count(b"\n") == o.lines:  # all is there: from the beginning again
+        if tries > 1 and read().count(b"\n") == o.lines:  # the output is complete: begin again
             begins += 1
             os.unlink(out)
         p = run(out)
-        if tries % 5 == 1:  # while it loads, or reads what is there
+        if tries % 5 == 1:  # while it loads, or reads the existing records
             time.sleep(rng.uniform(0, 0.5))
         else:  # after a number of further lines, such that all kills find work under way, and a moment
             before = read().count(b"\n")

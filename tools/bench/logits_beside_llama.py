@@ -103,8 +103,8 @@ def of_transformers(path, texts):
 
 
 def compared(rows, reference):
-    """The largest and the mean difference of a logit, KL(reference, rows) in nats (mean and largest), the share of rows
-    with the same most likely token."""
+    """Returns the largest and the mean difference of a logit, KL(reference, rows) in nats (mean and largest), and the
+    share of rows with the same most likely token."""
     def log_softmax(x):
         x = x.astype(np.float64)
         x = x - x.max(axis=1, keepdims=True)
@@ -118,7 +118,7 @@ def compared(rows, reference):
 
 
 def cut(riffle, text):
-    """(ids, where pieces end) of each text."""
+    """Returns (ids, the ends of its pieces) for each text."""
     texts = []
     for i, n in enumerate(LENGTHS):
         ids = riffle.tokenize(text[i * len(text) // (2 * len(LENGTHS)):])[:n]

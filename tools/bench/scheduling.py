@@ -2,13 +2,13 @@
 """The tables of shipped-model.md, "Many sequences": riffle bench --arrivals on emu with a virtual clock.
 
     tools/bench/scheduling.py BUILD/riffle [batch|steps|goodput|dense ...]     all of them by default; -v prints the commands
-    SETTING=h200-8b tools/bench/scheduling.py ...                        one of the cost models alone
+    SETTING=h200-8b tools/bench/scheduling.py ...                        only one of the cost models
 
 batch: blocks loaded in an iteration and throughput against the number of sequences, with and without working-set control.
-steps: the same of 12 sequences with control, against the steps that a working set looks back.
+steps: the same for 12 sequences with control, against the number of past steps in a working set.
 goodput: the highest request rate within the limits, step by step from dense attention with all KV in GPU memory to all of
 SparseServe (its Figure 13). dense: throughput and first token of the two ends against the request rate (its Figures 10 and 11).
-The model stood for, its device and its attention are said in COMMON and SETTINGS.
+COMMON and SETTINGS name the model that is simulated, its device and its attention.
 """
 import json
 import os
@@ -20,7 +20,7 @@ COMMON = ["bench", "--arrivals", "-q", "--json", "--block", "32", "--threads", "
 SPARSE = ["--selector", "psa", "--epsilon", "0.9"]
 # A query looks at a fifth of the blocks: about the paper's budget of 2,048 tokens in a prompt of 9,600.
 SETTINGS = {
-    # name: cost model, bytes of KV on the device, context, what a query looks at, first rate, requests
+    # name: cost model, bytes of KV on the device, context, share of the blocks that a query looks at, first rate
     "LWM-7B (MHA), A100 40 GB": ("a100-lwm-7b", "22G", "32K", ["--synthetic-sparsity", "0.2"], "0.1"),
     "Llama-3-8B (GQA), A100 40 GB": ("a100-8b", "20G", "128K", ["--synthetic-sparsity", "0.2"], "0.25"),
     "Llama-3.1-8B, H200 with a budget of 24 GB": ("h200-8b", "6G", "128K", ["--synthetic-sparsity", "0.1"], "1"),

@@ -3,9 +3,9 @@
 
     tools/bench/shared_prefix.py BUILD/riffle TEXT [--tokens N] [--questions N] [--answer N] [-- FLAGS OF BATCH]
 
-TEXT is any long file. One question alone gives the time of a prefill (and of starting) and, by its record, that of an answer; the
-limit is one prefill and as many answers as there are questions. Texts are compared with those of lines that are answered alone
-for the first three questions.
+TEXT is any long file. One question alone gives the time of a prefill (and of the start) and, from its
+record, that of an answer; the limit is one prefill and as many answers as there are questions. For the
+first three questions, texts are compared with those of lines that are answered alone.
 """
 import argparse
 import json

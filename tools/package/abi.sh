@@ -3,8 +3,8 @@
 # structs and enums of src/riffle*.h, as libabigail sees them.
 # usage: abi.sh check|record LIBRIFFLE.SO     (make abi-check, make abi-baseline)
 # check: exit code 0 if nothing changed, 1 if something did, 77 if it cannot be checked here.
-# The types come from the debug information of src/api, the only folder compiled with -g. With -g1,
-# as elsewhere, there are none. Opaque types and source lines are left out.
+# The types come from the debug information of src/api, which is compiled with -g. The -g1 of other
+# files records no types. Opaque types and source lines are left out.
 set -eu
 usage="usage: abi.sh check|record LIBRIFFLE.SO"
 action=${1:?$usage} library=$(realpath "${2:?$usage}")
@@ -26,7 +26,7 @@ grep -q "<class-decl name='riffle_token' size" "$new" || {
   echo "abi.sh: $library: found no types, expected debug information of src/api; build it anew" >&2
   exit 1
 }
-# --harmless: also changes that break no binary, such as the new name of a member.
+# --harmless: also reports changes that break no binary, such as a new name of a member.
 compare() { abidiff --harmless --no-show-locs "$baseline" "$new"; }
 code=0
 case $action in

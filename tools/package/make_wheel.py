@@ -34,7 +34,7 @@ def readelf(flag, library):
 
 
 def platform(library):
-    """Returns manylinux_2_NN_MACHINE, from the library's needs."""
+    """Returns manylinux_2_NN_MACHINE, from the symbols that the library needs."""
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", readelf("-d", library))
     other = [name for name in needed if not re.fullmatch(GLIBC, name)]
     if other or not needed:
@@ -107,7 +107,7 @@ def main():
     path = folder / f"riffle-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as out:
         for name, data in files.items():
-            # The same files give the same wheel, on every day.
+            # The same files give the same wheel on every day.
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16

@@ -18,7 +18,7 @@ $(COMPLETION): tools/package/make_completion.py tools/man/make_man.py $(BUILD)/r
 	@mkdir -p $(@D)
 	python3 -B tools/package/make_completion.py $(BUILD)/riffle $(SHELL_NAME) >$@.part && mv $@.part $@
 
-# Files of pkg-config and CMake. They hold PREFIX and its like, so install makes them each time.
+# Files of pkg-config and CMake. They hold PREFIX and other paths, so install makes them each time.
 # PRIVATE: the libraries that a program needs besides libriffle.a.
 PRIVATE := $(strip $(DEPS_LIBS) $(CUDA_LIBS) -lpthread -lstdc++ -lm)
 FILLED  := $(addprefix $(BUILD)/package/,riffle.pc riffle-config.cmake riffle-config-version.cmake)

@@ -49,7 +49,7 @@ def resume(path, device, model, optimizers):
 
 
 def report(elapsed, step, tokens, lr, loss, token_loss, weights):
-    """One line: `text` is the mean loss of plain text and questions, `answers` that of the answer tokens."""
+    """Prints one line: `text` is the mean loss of plain text and questions, `answers` that of the answer tokens."""
     w = weights.reshape(-1)
     text, answers = w == 1.0, w > 1.5
     mean_answers = token_loss[answers].mean().item() if answers.any() else -1

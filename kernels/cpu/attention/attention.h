@@ -8,7 +8,8 @@
 namespace riffle::cpu {
 
 // Running state of one row's partial attention, for its g query heads: online softmax, not yet
-// normalised. Empty: m = -inf, s = 0, o = 0. Result: o/s, log-sum-exp: m + log(s).
+// normalised. The empty state is m = -inf, s = 0, o = 0. The result is o/s, its log-sum-exp m +
+// log(s).
 struct AttendState {
   float* o;  // [g][d]
   float* m;  // [g] largest score so far
@@ -19,8 +20,8 @@ struct AttentionKernels {
   // Attends for one row to one block. q is f32 [g][d], already multiplied by 1/sqrt(d). Attends to
   // the tokens whose bit is set in mask (bit t: token t; bits >= block_size are zero), merges into
   // state, and stores each head's log-sum-exp of this block only in l_block[g] (-inf for an empty
-  // mask). o may be any finite size; scores up to +-1e4 stay finite. next: the block that will be
-  // asked for next, or NULL; its keys are fetched into the cache along the way. Blocks are
+  // mask). o may hold any finite values; scores up to +-1e4 stay finite. next: the block that will
+  // be asked for next, or NULL; its keys are fetched into the cache along the way. Blocks are
   // scattered and a page or two long, and hardware prefetchers do not cross pages by themselves.
   void (*attend_block)(const float* q, int g, int d, const void* block, KvType type, int block_size,
                        uint64_t mask, AttendState* state, float* l_block, const void* next);
@@ -31,19 +32,19 @@ struct AttentionKernels {
   // Prefill: causal attention of n_q consecutive positions pos0, pos0+1, ... of the g heads of one
   // KV head over the blocks blocks[0..ceil((pos0+n_q)/block_size)), which already hold the keys of
   // those positions. window > 0: a query at position i sees key j only if i - j < window; keys
-  // before the last multiple of 64 that the first query's window begins at or after are not read. q
+  // before the begin of the first query's window, rounded down to a multiple of 64, are not read. q
   // and out: f32 with row strides ldq and ldo; head h of the group at q + i*ldq + h*d. q is not yet
   // scaled by 1/sqrt(d). Online softmax in f32 (no n x n matrix). sinks: [g], the score of a key
   // without a value, which is added to the sum of each head's softmax; or NULL. scratch:
   // prefill_scratch_bytes(n_q, g, d, block_size), 64-byte aligned. Callers use n_q =
-  // prefill_tile(g) except at the end.
+  // prefill_tile(g, d) except for the last rows.
   int (*prefill_tile)(int g, int d);
   size_t (*prefill_scratch_bytes)(int n_q, int g, int d, int block_size);
   void (*attend_prefill)(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
                          int64_t window, const void* const* blocks, int block_size, KvType type,
                          const float* sinks, float* out, int64_t ldo, void* scratch);
 
-  // Convert count numbers to KvType and back. Q8: they are one row (kernels/common/kv_q8.h).
+  // Convert count numbers to KvType and back. For Q8 they are one row (kernels/common/kv_q8.h).
   void (*kv_store)(const float* src, int64_t count, KvType type, void* dst);
   void (*kv_load)(const void* src, int64_t count, KvType type, float* dst);
 
@@ -63,7 +64,7 @@ struct AttentionKernels {
                        const float* q_abs, float* scores);
 };
 
-// Each file defines its parts; an entry that it does not define stays as it was.
+// Each sets the entries that its file implements and leaves the others as they were.
 void attention_scalar(AttentionKernels*);
 void attention_avx2(AttentionKernels*);
 void attention_avx512(AttentionKernels*);

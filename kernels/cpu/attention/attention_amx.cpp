@@ -1,13 +1,14 @@
-// Prefill attention on AMX tiles (bf16 products, f32 sums); everything else is AVX-512's.
+// Prefill attention on AMX tiles (bf16 products, f32 sums). Everything else stays with the AVX-512
+// kernels.
 //
 // One bf16 product is too coarse for attention over long contexts, so every operand is a pair hi +
 // lo of bf16 values (exact for an f16 key or value, to 2^-17 for queries and weights) and every
-// product is three: lo*hi + hi*lo + hi*hi.
+// product becomes three: lo*hi + hi*lo + hi*hi.
 //
-// All is kept transposed, 16 query rows in the 16 columns of a tile: S^T = K Q^T, P^T = exp2(S^T -
-// m), O^T += V^T P^T. Then keys need no transposing, a softmax sum runs down the rows of a tile
-// instead of across a vector, P^T comes out in the pair order that the tile product needs, and
-// rescaling an output is a product of whole vectors. Each row's arithmetic is the same in every
+// All data are kept transposed, with 16 query rows in the 16 columns of a tile: S^T = K Q^T, P^T =
+// exp2(S^T - m), O^T += V^T P^T. Then keys need no transposing, a softmax sum runs down the rows of
+// a tile instead of across a vector, P^T comes out in the pair order that the tile product needs,
+// and rescaling an output is a product of whole vectors. Each row's arithmetic is the same in every
 // lane, tile and call; keys come in tiles of kKeyTile by absolute position.
 #include "kernels/common/agreed.h"
 #include "kernels/cpu/attention/attention.h"
@@ -24,8 +25,8 @@ constexpr int kTile = 16;   // rows of a tile, and query rows in its columns
 constexpr int kGroup = 32;  // query rows treated together: two column tiles
 constexpr int kKeySteps = kKeyTile / 32;
 constexpr int kTileValues = 512;  // bf16 values of a tile
-// The exponent's reference follows the largest score only when that has grown by this much (in
-// powers of two): weights up to 2^8 do no harm, and most rescaling of outputs is avoided.
+// The exponent's reference follows the largest score only when that score has grown by this much
+// (in powers of two): weights up to 2^8 do no harm, and most rescaling of outputs is avoided.
 constexpr float kSlack = 8;
 
 // Scratch of one call. Tiles are contiguous, 1 KiB each; d is padded with zeros to a multiple
@@ -40,8 +41,8 @@ struct Scratch {
   float* o;       // [rows/16][d_padded][16 rows]
   float *m, *s;   // [rows] exponent reference, sum of weights
   int32_t* last;  // [rows] last position that the row sees, less pos0
-  // Twice: while one group's weights are made, the next one's scores come in and the last one's
-  // weights are used.
+  // Two of each: while the weights of one group are computed, the next group's scores are written
+  // and the previous group's weights are used.
   float* score;           // [2][2][kKeyTile][16 rows]
   uint16_t *p_hi, *p_lo;  // [2][2][kKeyTile/32][16 key pairs][16 rows][2]
   size_t bytes;
@@ -72,7 +73,7 @@ struct Scratch {
   }
 };
 
-// Splits 32 values in order into bf16 pairs: hi is rounded to nearest, lo is the rounded rest.
+// Splits 32 values in order into bf16 pairs: hi is rounded to nearest, lo is the rounded remainder.
 inline void split_row(Vec a, Vec b, __m512i* hi, __m512i* lo) {
   *hi = (__m512i)_mm512_cvtne2ps_pbh(b, a);
   const auto widen = [](__m256i x) {
@@ -132,7 +133,7 @@ void pack_queries(const float* q, int64_t ldq, int n_q, int g, int d, const Scra
   }
 }
 
-// Returns up to 16 numbers of a row of d as f32, from j on; j is a multiple of 16.
+// Returns up to 16 numbers, from number j on, of a row of d numbers, as f32; j is a multiple of 16.
 inline Vec load_part(const char* row, KvType type, int d, int j) {
   const __mmask16 lanes = lanes_below(d - j);
   if (type == KvType::F16)
@@ -281,14 +282,14 @@ inline void split_weights(Vec even, Vec odd, uint16_t* hi, uint16_t* lo) {
                      _mm512_mask_blend_epi16(odd_words, _mm512_srli_epi32(even_lo, 16), odd_lo));
 }
 
-// Position of a tile of keys: key 0, less pos0; and so that key t is in the window of rows whose
-// last[] <= edge + t.
+// Position of a tile of keys. first: position of key 0, less pos0. edge: key t is in the window of
+// the rows whose last[] <= edge + t.
 struct KeyTile {
   int first, edge;
 };
 
-// The values by which the scores of 16 rows and one key tile become weights. A row sees keys
-// from..to of the tile.
+// Values that turn the scores of 16 rows and one key tile into weights. A row sees keys from..to of
+// the tile.
 struct Softmax {
   __m512i from, to;
   Vec reference, sum_even, sum_odd;
@@ -420,8 +421,8 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
   const Scratch a(n_q, g, d, scratch);
   const int n_rows = n_q * g;
   begin_tiles();
-  // The tile unit takes subnormals as zeros. So does this, since making one would cost a hundred
-  // cycles.
+  // The tile unit treats subnormals as zeros. So do these vector instructions, since a subnormal
+  // would cost them a hundred cycles.
   const unsigned control = _mm_getcsr();
   _mm_setcsr(control | 0x8040);
   pack_queries(q, ldq, n_q, g, d, a);
@@ -430,13 +431,13 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
     a.last[row] =
         row < n_rows
             ? row / g
-            : n_q - 1;  // rows that only fill up the last group see the same keys as its last row
+            : n_q - 1;  // padding rows of the last group see the same keys as the last real row
   }
   __builtin_memset(a.o, 0, sizeof(float) * static_cast<size_t>(a.rows) * a.d_padded);
 
   const int64_t n_keys = pos0 + n_q, row_bytes = kv_row_bytes(type, d);
   const int64_t seen_from =
-      window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
+      window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // first key in any window
   for (int64_t t0 = seen_from / kKeyTile * kKeyTile; t0 < n_keys; t0 += kKeyTile) {
     const char *key[kKeyTile], *value[kKeyTile];
     const int n = static_cast<int>(n_keys - t0 < kKeyTile ? n_keys - t0 : kKeyTile);
@@ -453,7 +454,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
     const int64_t edge = window > 0 ? t0 - pos0 + window - 1 : INT32_MAX / 2;
     const KeyTile keys{static_cast<int>(t0 - pos0),
                        static_cast<int>(edge < INT32_MAX / 2 ? edge : INT32_MAX / 2)};
-    int end = begin + kGroup;  // and after the last one
+    int end = begin + kGroup;  // end of the last such group
     while (end < a.rows && a.last[end] <= edge + kKeyTile - 1) end += kGroup;
     stores_before_tile_loads();
     const int64_t begin_p = begin / kGroup & 1, end_p = (end / kGroup - 1) & 1;

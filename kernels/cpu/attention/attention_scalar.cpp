@@ -11,7 +11,7 @@
 namespace riffle::cpu {
 namespace {
 
-// exp(a - b) where b >= a; an empty part (a = -inf) weighs nothing, also against another empty one.
+// exp(a - b) where b >= a; an empty part (a = -inf) weighs nothing, even against another empty one.
 float weight(float a, float b) { return a == -INFINITY ? 0.0f : std::exp(a - b); }
 
 // Factors of two parts' values when the parts are merged.
@@ -36,7 +36,7 @@ void attend_block(const float* q, int g, int d, const void* block, KvType type, 
   for (int h = 0; h < g; h++) {
     float score[64], largest = -INFINITY, sum = 0;
     for (int t = 0; t < block_size; t++) {
-      if (!(mask >> t & 1)) continue;  // not even read: memory of unfilled tokens holds anything
+      if (!(mask >> t & 1)) continue;  // not even read: it may be uninitialised
       score[t] = 0;
       for (int j = 0; j < d; j++)
         score[t] += q[h * d + j] * kv_at(keys + t * row_bytes, d, type, j);
@@ -70,7 +70,8 @@ void merge(AttendState* a, const AttendState* b, int g, int d) {
 
 int prefill_tile(int g, int) { return g < 64 ? 64 / g : 1; }
 
-// K[block_size][d], V[block_size][d] of one block in f32, and m, s of each row.
+// Returns the bytes of K[block_size][d] and V[block_size][d] of one block in f32, and of m and s of
+// each row.
 size_t prefill_scratch_bytes(int n_q, int g, int d, int block_size) {
   return sizeof(float) *
          (2 * static_cast<size_t>(block_size) * d + 2 * static_cast<size_t>(n_q) * g);
@@ -89,7 +90,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
     for (int h = 0; h < g; h++) m[i * g + h] = -INFINITY, s[i * g + h] = 0;
   }
   const int64_t seen_from =
-      window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
+      window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // first key in any window
   for (int64_t t0 = seen_from / block_size * block_size; t0 < n_keys; t0 += block_size) {
     const auto* block = static_cast<const char*>(blocks[t0 / block_size]);
     for (int64_t t = 0; t < block_size; t++) {

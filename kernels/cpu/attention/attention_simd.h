@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kMaxTokens = 64;  // per block: a mask is 64 bits
 
-// Rows of keys or values in memory, and their numbers j.. as f32: a vector of them, or n.
+// Rows of keys or values in memory. They return the numbers from j on as f32: a whole vector, or n
+// numbers.
 struct F16Rows {
   static constexpr KvType kType = KvType::F16;
   template <class S>
@@ -52,8 +53,7 @@ struct Q8Rows {
   }
 };
 
-// Number of vectors of a dimension range that values are summed into, for each of H heads: half of
-// the registers hold sums.
+// Returns the number of vectors of sums that each of H heads gets: half of the registers hold sums.
 template <class S>
 constexpr int dim_vectors(int heads) {
   const int n = S::kRegisters / 2 / heads;
@@ -108,8 +108,9 @@ inline MergedStates<S> merge_states(Vec m, Vec s, Vec m_part, Vec s_part) {
   return {top, S::fma(s_part, now, s * before), before, now};
 }
 
-// H heads of one block. tokens[n]: those to attend to, n >= 1. Scores lie as [token][head], so that
-// kLanes/H tokens fill one vector and the softmax runs over all heads at once.
+// Attends to one block with H heads. tokens[n]: the tokens to attend to, n >= 1. Scores lie as
+// [token][head], so that kLanes/H tokens fill one vector and the softmax runs over all heads at
+// once.
 template <class S, class Rows, int H>
 void attend_heads(const float* q, int64_t d, const char* k, const char* v, const uint8_t* tokens,
                   int n, float* o, float* m, float* s, float* l_block, const char* next) {
@@ -239,7 +240,7 @@ void load_rows(const void* row, int64_t d, int64_t j0, int64_t n, float* dst) {
   if (rest > 0) S::store_n(dst + i, Rows::template load_n<S>(row, d, j0 + i, rest), rest);
 }
 
-// Numbers [j0, j0 + n) of a row of d; j0 is a multiple of 32.
+// Reads numbers [j0, j0 + n) of a row of d numbers; j0 is a multiple of 32.
 template <class S>
 void kv_load_part(const void* row, int64_t d, int64_t j0, int64_t n, KvType type, float* dst) {
   if (type == KvType::F16) return load_rows<S, F16Rows>(row, d, j0, n, dst);

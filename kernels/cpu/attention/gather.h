@@ -23,8 +23,8 @@ struct GatherKernels {
   void (*values)(const float* weight, int64_t stride, int g, int d, const void* const* values,
                  int64_t n, KvType type, float* out);
 
-  // For choosing the largest. Returns how many of x[i] >= 0 have at least these bits (which order
-  // such floats; NaN is beyond all).
+  // For choosing the largest values. Returns how many of the x[i], all >= 0, have bits of at least
+  // `least`. The bits of such floats are in the order of their values; NaN comes last.
   int64_t (*count)(const float* x, int64_t n, uint32_t least);
   // Moves the entries of two lists whose bit in marks (bit i % 64 of marks[i / 64]) is set to the
   // front, in order. Returns their number.
@@ -33,10 +33,11 @@ struct GatherKernels {
   float (*pack_sum)(const uint64_t* marks, int64_t n, float* x);
 };
 
-// The table of the best set up to isa that has one; isa must be available.
+// Returns the table of the best instruction set, up to isa, that has one. Requires: isa is
+// available.
 const GatherKernels* gather_kernels(Isa isa);
 
-// For sets without compressing stores.
+// For instruction sets without compressing stores.
 int64_t count_scalar(const float* x, int64_t n, uint32_t least);
 int64_t pack_scalar(const uint64_t* marks, int64_t n, int32_t* ids, const void** rows);
 float pack_sum_scalar(const uint64_t* marks, int64_t n, float* x);

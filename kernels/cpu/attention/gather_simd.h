@@ -11,8 +11,8 @@ namespace {
 // the L1 cache.
 constexpr int kAhead = 8;
 
-// Scores H heads of the group, kLanes / H keys at a time, so that one transposition ends kLanes
-// sums.
+// Scores H heads of the group, kLanes / H keys at a time, so that one transposition completes
+// kLanes sums.
 template <class S, class Rows, int H>
 void dot_heads(const float* q, int64_t d, const void* const* keys, int64_t n, int64_t also,
                float* scores, int64_t stride) {
@@ -126,9 +126,9 @@ void combine(const float* x, int64_t stride, const float* weight, int g, int64_t
   }
 }
 
-// Adds tokens [t0, t1) to out, for H heads and the N vectors of dimensions at j (the last of n_tail
-// values if that is not 0). ahead: the token that comes `ahead` tokens later is prefetched whole;
-// 0: nothing is prefetched.
+// Adds the values of tokens [t0, t1) to out, for H heads and the N vectors of dimensions at j (the
+// last of n_tail values if that is not 0). ahead: the token that comes `ahead` tokens later is
+// prefetched whole; 0: nothing is prefetched.
 template <class S, class Rows, int H, int N, bool kTail>
 void sum_values(const float* weight, int64_t stride, int64_t d, const void* const* values,
                 int64_t n, int64_t t0, int64_t t1, int64_t j, int n_tail, int64_t ahead,

@@ -69,8 +69,8 @@ inline void multiply(const float* a, int64_t stride_i, int64_t stride_j, int n, 
     multiply_rows<S, 1, kAdd>(a + i * stride_i, stride_i, stride_j, n_j, b, out + i * kGroup);
 }
 
-// Keys of a tile that a row sees. diagonal: key t only if last[row] >= first + t; edge: only if
-// last[row] <= edge_first + t. The numbers are small wherever they are compared, thus exact.
+// Tells which keys of a tile a row sees. diagonal: key t only if last[row] >= first + t; edge: only
+// if last[row] <= edge_first + t. The numbers are small wherever they are compared, thus exact.
 struct Seen {
   bool diagonal, edge;
   float first, edge_first;
@@ -102,7 +102,7 @@ inline void softmax_tile(float* p, int n, const Seen& sees, const float* last, f
     const Vec w = exp_below<S>(m_old, m_new);
     S::store(s + u, S::fma(S::load(s + u), w, sum));
     S::store(m + u, m_new);
-    if (!S::any_less(m_old, m_new)) continue;  // then every w is exactly 1, or its row still empty
+    if (!S::any_less(m_old, m_new)) continue;  // then every w is exactly 1, or its row is empty
     for (int j = 0; j < d; j++) S::store(o + j * kGroup + u, S::load(o + j * kGroup + u) * w);
   }
 }
@@ -128,7 +128,7 @@ void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int
     const int i =
         row < n_rows
             ? row / g
-            : n_q - 1;  // rows that only fill up the last group see the same keys as its last row
+            : n_q - 1;  // padding rows of the last group see the same keys as the last real row
     float* to = a.q + static_cast<int64_t>(row / kGroup) * d * kGroup + row % kGroup;
     for (int j = 0; j < d; j++)
       to[j * kGroup] = row < n_rows ? q[i * ldq + row % g * d + j] * scale : 0;
@@ -138,7 +138,7 @@ void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int
 
   const int64_t n_keys = pos0 + n_q, row_bytes = kv_row_bytes(type, d);
   const int64_t seen_from =
-      window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
+      window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // first key in any window
   for (int64_t t0 = seen_from / kKeyTile * kKeyTile; t0 < n_keys; t0 += kKeyTile) {
     const int n = static_cast<int>(n_keys - t0 < kKeyTile ? n_keys - t0 : kKeyTile);
     for (int64_t t = 0; t < n; t++) {
@@ -168,7 +168,7 @@ void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int
     const float* from = a.o + static_cast<int64_t>(row / kGroup) * d * kGroup + row % kGroup;
     float* to = out + row / g * ldo + row % g * d;
     if (sinks != nullptr) a.s[row] += __builtin_expf(sinks[row % g] - a.m[row]);
-    // Adds zero, since a tile that a row does not see may turn its -0 into +0.
+    // Adding zero turns every -0 into +0, since a tile that a row does not see may do so too.
     for (int j = 0; j < d; j++) to[j] = from[j * kGroup] / a.s[row] + 0.0f;
   }
 }

@@ -7,7 +7,7 @@
 
 namespace riffle::cpu {
 
-// Decode: y[i*ldy + r] = W[r] . x_i for r in [r0,r1), i in [0,n); meant for few rows. Activations
+// Decode: y[i*ldy + r] = W[r] . x_i for r in [r0,r1), i in [0,n); meant for small n. Activations
 // are given in the form that `encode` makes from f32 x[cols] (each act_bytes(cols) bytes, 64-byte
 // aligned, one after the other).
 struct GemvKernels {
@@ -33,9 +33,9 @@ struct GemmKernels {
 };
 
 struct LinearKernels {
-  GemvKernels gemv[kNumDTypes];      // for each type of weights; quantised: 8 to 16 bits as in gemm
+  GemvKernels gemv[kNumDTypes];      // for each type of weights; quantised: as in gemm
   GemvKernels f32_gemv[kNumDTypes];  // for f32 KV: 16 bits of each activation or f32
-  GemmKernels gemm[kNumDTypes];      // quantised weights: 8 to 16 bits of the activations count
+  GemmKernels gemm[kNumDTypes];      // quantised: activations are rounded to 8 to 16 bits
   GemmKernels f32_gemm[kNumDTypes];  // for f32 KV: f32 throughout, or AMX's 16 bits of each value
   const GemvKernels& gemv_of(WType type) const { return gemv[static_cast<int>(type)]; }
   const GemmKernels& gemm_of(WType type) const { return gemm[static_cast<int>(type)]; }
@@ -70,7 +70,7 @@ static inline void set_gemm(LinearKernels* t, const GemmKernels& kernels) {
   for (GemmKernels& each : t->f32_gemm) each = kernels;
 }
 
-// Each file defines its parts; an entry that it does not define stays as it was.
+// Each sets the entries that its file implements and leaves the others as they were.
 void linear_scalar(LinearKernels*);
 void linear_avx2(LinearKernels*);
 void linear_avx512(LinearKernels*);

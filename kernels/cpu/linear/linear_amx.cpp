@@ -1,5 +1,5 @@
-// Prefill product on the AMX bf16 tile unit, to f32-like accuracy. (Decode and the rest are
-// AVX-512's: no gain from tiles.)
+// Prefill product on the AMX bf16 tile unit, to f32-like accuracy. (Decode and the rest stay with
+// AVX-512, since tiles bring no gain there.)
 //
 // Both operands are split into two bf16 numbers, v = hi + lo with |v - hi - lo| <= 2^-17 |v|, and
 // three products are summed in the f32 tiles: lo*hi + hi*hi + hi*lo. The omitted product, lo*lo, is
@@ -59,9 +59,9 @@ void gemm_pack(const float* a, int64_t lda, int64_t m, int64_t k, int64_t m0, in
   }
 }
 
-// Values of two neighbouring k for 16 columns, split and interleaved into row pair of the hi and lo
-// tiles. Rounds half away from zero by integer arithmetic, so a NaN must not have all its payload
-// bits set (see canonical).
+// Values of two neighbouring k for 16 columns, split and interleaved into row `pair` of the hi and
+// lo tiles. Rounds half away from zero by integer arithmetic, so a NaN must not have all its
+// payload bits set (see canonical).
 inline void put_pair(uint8_t* hi_tile, uint8_t* lo_tile, int pair, __m512 even, __m512 odd) {
   const __m512i half = _mm512_set1_epi32(0x8000),
                 top = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
@@ -114,10 +114,10 @@ inline void fill_tiles<WType::BF16>(const uint8_t* w, int64_t row_bytes, int64_t
   for (int i = 0; i < 16; ++i) Avx512::store(reinterpret_cast<float*>(hi + i * 64), r[i]);
 }
 
-// Tiles of 32 columns of 16 rows from signed bytes (at p, p + stride, ...; the first n rows exist):
-// they are transposed in groups of four, then scaled by the vectors d[0] (16 columns) and d[1] of
-// the 16 rows' scales, times 2^-24, as a byte is left in the top byte of its lane; m is taken away
-// in the same way (kMin).
+// Fills tiles of 32 columns of 16 rows from signed bytes (at first, first + stride, ...; the first
+// n rows exist). The bytes are transposed in groups of four, then multiplied by the 16 rows'
+// scales: d[0] for the first 16 columns, d[1] for the others. The scales include 2^-24, because a
+// byte stays in the top byte of its lane. kMin: the minima m[0] and m[1] are then subtracted.
 template <bool kMin>
 inline void fill_from_bytes(const uint8_t* first, int64_t stride, int64_t n, const __m512* d,
                             const __m512* m, uint8_t* hi, uint8_t* lo) {
@@ -160,7 +160,7 @@ inline void fill_from_bytes(const uint8_t* first, int64_t stride, int64_t n, con
   }
 }
 
-// A Q8_0 step is one block of 16 rows.
+// A step of Q8_0 is one block of each of the 16 rows.
 template <>
 inline void fill_tiles<WType::Q8_0>(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k0,
                                     int64_t, uint8_t* hi, uint8_t* lo) {
@@ -172,7 +172,7 @@ inline void fill_tiles<WType::Q8_0>(const uint8_t* w, int64_t row_bytes, int64_t
   fill_from_bytes<false>(block + 2, row_bytes, n, d, nullptr, hi, lo);
 }
 
-// One block of 16 rows: codes less their offset, and the factors of each 16 or 32.
+// One block of each of 16 rows: codes less their offset, and the factors of each group of 16 or 32.
 template <WType T>
 struct Codes16 {
   alignas(64) uint8_t q[16][dtype_info(T).block_values];
@@ -194,7 +194,7 @@ inline void take_codes(const uint8_t* b, int row, Codes16<T>* c) {
   }
 }
 
-// Tiles of one block (kBlockSteps steps) of 16 rows, the first n of which exist; each step's tiles
+// Fills the tiles of one block of each of 16 rows, the first n of which exist; each step's tiles
 // lie kPanelBytes after the tiles of the step before.
 template <WType T>
 inline void fill_block(const uint8_t* w, int64_t row_bytes, int64_t n, uint8_t* hi, uint8_t* lo) {
@@ -220,9 +220,9 @@ struct Sums {
   int64_t stride;  // bytes
 };
 
-// Sums of one (Two: two) tiles of 16 rows by 32 columns over some steps. Tiles 0..3 sums, 4 and 5
-// of a, 6 and 7 of W. The order of the three products is the same everywhere, so an element's bits
-// do not depend on its tile.
+// Computes the sums of one tile (Two: two tiles) of 16 rows by 32 columns over some steps. Tiles 0
+// to 3 hold sums, 4 and 5 hold a, 6 and 7 hold W. The order of the three products is the same
+// everywhere, so an element's bits do not depend on its tile.
 template <bool Two, bool WithLo>
 inline void multiply(const uint8_t* a0, const uint8_t* a1, const uint8_t* panel, int64_t steps,
                      const Sums& c, bool more) {
@@ -278,7 +278,7 @@ inline void multiply(const uint8_t* a0, const uint8_t* a1, const uint8_t* panel,
   }
 }
 
-// [rows][cols] of c to or from the start of an edge buffer of [32][32].
+// Copies [rows][cols] of c to or from the start of an edge buffer of [32][32].
 inline void copy_edge(float* dst, int64_t ldd, const float* src, int64_t lds, int64_t rows,
                       int64_t cols) {
   for (int64_t i = 0; i < rows; ++i) memcpy(dst + i * ldd, src + i * lds, sizeof(float) * cols);

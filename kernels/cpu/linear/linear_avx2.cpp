@@ -30,7 +30,7 @@ void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const
 struct Int256 {
   using Vec = __m256i;
   static constexpr bool kFolds = false;
-  // A part is 16-bit sums of 2 run products of a byte below 128 and a code.
+  // A part holds 16-bit sums of 2 * run products, each of a byte below 128 and a code.
   static constexpr int run(int code) {
     for (int n = 8; n > 0; n /= 2)
       if (2 * n * 127 * code < 1 << 15) return n;
@@ -45,7 +45,7 @@ struct Int256 {
   static Vec begin(Vec, Vec x, Vec w) { return _mm256_maddubs_epi16(w, x); }
   static Vec more(Vec part, Vec x, Vec w) {
     const Vec products = _mm256_maddubs_epi16(w, x);
-    // From C++, GCC 12 makes a tree of the additions, and its leaves do not fit the registers.
+    // In C++, GCC 12 would turn the additions into a tree, whose leaves do not fit the registers.
     __asm__("vpaddw %1, %0, %0" : "+x"(part) : "x"(products));
     return part;
   }

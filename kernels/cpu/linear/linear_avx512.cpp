@@ -36,7 +36,7 @@ struct Int512 {
   static Vec shift_left(Vec x) {
     return _mm512_slli_epi32(x, N);
   }
-  // GCC 12 copies the sums around the intrinsic, twice for each product.
+  // With the intrinsic, GCC 12 copies the sums twice for each product.
   static Vec begin(Vec t, Vec x, Vec w) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(t) : "v"(w), "v"(x));
     return t;

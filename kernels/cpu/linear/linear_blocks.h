@@ -31,7 +31,8 @@ constexpr float kFixedMax = 127 * 256 + 127;
 struct Group32 {
   __m256 value[4];
   float top;
-  // A reciprocal of a tiny top would not be finite; such a group adds nothing that f32 could show.
+  // The reciprocal of a tiny top would not be finite; such a group adds nothing that f32 could
+  // hold.
   bool tiny() const { return top < 0x1p-100f; }
   bool broken() const { return !(top < __builtin_inff()); }  // an infinity or NaN among them
 };
@@ -70,14 +71,14 @@ inline Rounded32 rounded32(const Group32& g, float limit) {
   return r;
 }
 
-// Rounding to 8 bits costs most in groups of 32 activations whose largest value is far above its
-// row's others: a group keeps 16 bits if its largest value exceeds this many times the root mean
-// square of its row. tools/bench/results/real-models.md has the results of other limits.
+// Rounding to 8 bits loses most accuracy in groups of 32 activations whose largest value is far
+// above the rest of the row. A group keeps 16 bits if its largest value exceeds this many times the
+// root mean square of its row. tools/bench/results/real-models.md has the results of other limits.
 constexpr float kLarge = 5;
 constexpr float kAllDeep = -1;  // in place of such a limit: all groups keep 16 bits
 
-// kLarge times the root mean square of k values, a multiple of 32. If squares leave f32's range it
-// is 0 or infinite, so that any group or none exceeds it.
+// Returns kLarge times the root mean square of k values; k is a multiple of 32. If the squares
+// leave f32's range, the result is 0 or infinite, so that every group exceeds it or none does.
 inline float large_of(const float* x, int64_t k) {
   __m256 sum[4] = {};
   for (int64_t j = 0; j < k; j += 32)
@@ -90,13 +91,13 @@ inline float large_of(const float* x, int64_t k) {
 }
 
 // 32 activations as integers of 16 bits times a scale, rounded to 2^-15 of the largest of them. If
-// that is not above `large`, the integers are signed bytes times 256. sum: of the integers of each
-// half.
+// the largest is not above `large`, the integers are signed bytes times 256. sum: sums of the
+// integers of each half.
 struct Fixed16 {
   __m256i half[2];
   float scale;
   int sum[2];
-  bool deep;  // above `large`
+  bool deep;  // the largest is above `large`
 };
 inline Fixed16 fixed16(const float* x, float large) {
   const Group32 g = group32(x);
@@ -116,8 +117,8 @@ inline Fixed16 fixed16(const float* x, float large) {
   return f;
 }
 
-// Returns the distance, in bytes, at which a group of rows is prefetched: whole groups, some KB, as
-// the hardware stops at each page.
+// Returns the distance, in bytes, at which a group of rows is prefetched: whole groups, at least 6
+// KB, because the hardware prefetcher stops at each page.
 inline int64_t fetch_ahead(int64_t group_bytes) {
   return group_bytes > 0 ? round_up(6144, group_bytes) : 0;
 }

@@ -10,15 +10,15 @@
 namespace riffle::cpu {
 namespace {
 
-// Columns worked on together: a block, or four of 32.
+// Returns the number of columns processed together: a block of 256, or four blocks of 32.
 constexpr int64_t step_cols(WType type) { return has_256(type) ? 256 : 128; }
 inline int64_t steps_of(WType type, int64_t cols) {
   return round_up(cols, step_cols(type)) / step_cols(type);
 }
 
-// Types with 16 bytes for 32 neighbouring values and nothing else: two such groups are unpacked
-// together, into their low and their high halves. So activations lie in that order: the first
-// halves of both groups, then their second halves.
+// Types that store 32 neighbouring values in 16 bytes, without separate high bits: two such groups
+// are unpacked together, into their low and their high halves. So activations lie in that order:
+// the first halves of both groups, then their second halves.
 constexpr bool in_pairs(WType type) {
   return dtype_info(type).codes == Codes::Halves && dtype_info(type).high_bits == 0;
 }
@@ -30,18 +30,18 @@ constexpr bool adds_in_16(WType type) {
   if (dtype_info(type).table == CodeTable::E2m1) most = 12;
   return 4 * most * 128 < 1 << 15;
 }
-// True if the offset of the codes is applied through the sums of the activations.
+// Tells whether the offset of the codes is applied through the sums of the activations.
 constexpr bool has_sums(WType type) {
   return has_min(type) || (code_offset(type) != 0 && !has_signs(type));
 }
 
-// Prepared activations of a step, zeros beyond the last column.
+// Encoded activations of a step, with zeros beyond the last column.
 template <WType T>
 struct alignas(64) Step {
   static constexpr int kCount = step_cols(T) / 32, kSums = step_cols(T) / group_values(T);
   int8_t first[kCount][32], second[kCount][32];  // values: (first * 256 + second) * scale
   float scale[kCount];
-  float sum[kSums];  // has_sums: of each group of weights, times the offset of the codes, if any
+  float sum[kSums];  // has_sums: of each group, times the codes' offset, if any
   int32_t deep;      // nonzero: second bytes count
 };
 
@@ -66,7 +66,7 @@ inline Sixteen sixteen(const uint8_t* b) {
   return of;
 }
 
-// Factors of a block with groups of 32: their scales, and those of the activations' sums.
+// Factors of a block with groups of 32: scales of the groups, and factors of the activations' sums.
 struct Eight {
   __m256 scale, taken;
 };
@@ -91,7 +91,7 @@ inline Eight eight(const uint8_t* b) {
   }
 }
 
-// The same for four blocks of 32 values.
+// The same factors for four blocks of 32 values.
 struct Four {
   __m128 scale, taken;
 };
@@ -117,7 +117,7 @@ inline Four four(const uint8_t* b) {
   }
 }
 
-// N activation vectors with one row.
+// Multiplies N activation vectors by one row.
 template <WType T, int N>
 struct Row {
   static constexpr int kChains = 2;  // sums that do not wait for each other
@@ -163,12 +163,12 @@ struct Row {
     if constexpr (has_signs(T)) bytes = _mm256_sign_epi8(bytes, codes);
     return _mm256_maddubs_epi16(u, bytes);
   }
-  // ... times `factor`: of 4 neighbours in each lane.
+  // The same, multiplied by `factor` and summed over 4 neighbours in each lane.
   static inline __attribute__((always_inline)) __m256i dot(__m256i u, __m256i codes,
                                                            const int8_t* x, __m256i factor) {
     return _mm256_madd_epi16(products(u, codes, x), factor);
   }
-  // The same for the 64 codes of a pair; its first group is in the lower lanes.
+  // Does the same for the 64 codes of a pair, whose first group is in the lower lanes.
   static inline __attribute__((always_inline)) __m256i dot_pair(const __m256i (&u)[2],
                                                                 const __m256i (&codes)[2],
                                                                 const int8_t (&x)[2][32],
@@ -213,7 +213,7 @@ struct Row {
         __m256i sum = dot_pair(u, codes, pair(x[i]->first), _mm256_set1_epi16(256));
         if (kDeep)
           sum = _mm256_add_epi32(sum, dot_pair(u, codes, pair(x[i]->second), _mm256_set1_epi16(1)));
-        // Four scales were stored by 16 bytes: a load of 32 would stall on store forwarding.
+        // Four scales were stored as 16 bytes: a load of 32 would stall on store forwarding.
         const __m256 all =
             has_256(T) ? _mm256_load_ps(each[i]) : _mm256_castps128_ps256(_mm_load_ps(each[i]));
         const __m256 scales = _mm256_permutevar8x32_ps(all, lanes);
@@ -223,7 +223,8 @@ struct Row {
     }
   }
 
-  // Blocks from b on with the step x of each activation vector, of 16 bits or of 8.
+  // Multiplies the blocks from b on by the step x of each activation vector, whose activations have
+  // 16 bits (kDeep) or 8.
   template <bool kDeep>
   static inline __attribute__((always_inline)) void step(const uint8_t* b, const Act* const (&x)[N],
                                                          __m256 (&acc)[N][kChains],
@@ -286,7 +287,7 @@ struct Row {
 #pragma GCC unroll 4
       for (int i = 0; i < N; ++i) ++x[i];
     }
-    if (!has_256(T) && cols % n > 0) {  // up to three blocks, and zeros
+    if (!has_256(T) && cols % n > 0) {  // up to three blocks, padded with zeros
       uint8_t part[bytes] = {};
       memcpy(part, p, static_cast<size_t>(row_bytes(T, cols % n)));
       either_step(part, x, acc, low);
@@ -322,7 +323,7 @@ void encode(const float* x, int64_t cols, bool all_deep, Step<T>* act) {
       return _mm256_srai_epi16(_mm256_add_epi16(v, _mm256_set1_epi16(128)), 8);
     };
     const auto second = [](__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); };
-    // -128, which vpsignb would not turn, becomes -127: a 2^15th of the largest value.
+    // -128, which vpsignb cannot negate, becomes -127: an error of 2^-15 of the largest value.
     const __m256i rest = _mm256_max_epi8(packed(second(f.half[0]), second(f.half[1])),
                                          _mm256_set1_epi8(has_signs(T) ? -127 : -128));
     const auto put = [k](__m256i bytes, int8_t(&to)[Step<T>::kCount][32]) {

@@ -1,15 +1,15 @@
 // Decode products of quantised weights for AVX-512 with VNNI, see linear_blocks.h. Codes are
 // unpacked to unsigned bytes, which vpdpbusd multiplies by the two signed bytes of an activation of
 // 16 bits, or only by the first if the second ones of a step are all 0; a sum of 8 products stays
-// below 8 * 255 * 2^15 < 2^31. The type's offset of its codes is applied through the sums of the
+// below 8 * 255 * 2^15 < 2^31. The offset of a type's codes is applied through the sums of the
 // activations.
 #include "kernels/cpu/linear/linear_limbs.h"
 
 namespace riffle::cpu {
 namespace {
 
-// Multiplies N activation vectors by one row after the other. Rows side by side would be parallel
-// streams of weights, which cost Zen 4 half of its memory bandwidth.
+// Multiplies N activation vectors by one row after the other. Several rows at once would be
+// parallel streams of weights, which cost Zen 4 half of its memory bandwidth.
 template <WType T, int N>
 struct Tile {
   using Scales = decltype(step_scales<T>(nullptr));
@@ -45,7 +45,7 @@ struct Tile {
       for (int i = 0; i < N; ++i) acc[i] = Avx512::set1(0), low[i] = Low{};
       const uint8_t* p = w + r * row_bytes;
       for (int64_t s = 0; s < steps; ++s, p += kBytes) step(p, s, acc, low);
-      if (!has_256(T) && left > 0) {  // up to three blocks, and zeros
+      if (!has_256(T) && left > 0) {  // up to three blocks, padded with zeros
         uint8_t part[kBytes] = {};
         memcpy(part, p, static_cast<size_t>(left * dtype_info(T).block_bytes));
         step(part, steps, acc, low);

@@ -35,17 +35,17 @@ inline __m256i halves16(const uint8_t* p) {
       _mm256_srlv_epi64(_mm256_broadcastsi128_si256(bytes16(p)), _mm256_setr_epi64x(0, 0, 4, 4)),
       _mm256_set1_epi8(15));
 }
-// The bits of each byte from `from` on, moved to `to` and cut by a mask there.
+// Moves the bits of each byte from `from` to `to` and masks them there.
 inline __m256i field(__m256i v, int from, int to, char mask) {
   const __m256i moved =
       from < to ? _mm256_slli_epi16(v, to - from) : _mm256_srli_epi16(v, from - to);
   return _mm256_and_si256(moved, _mm256_set1_epi8(mask));
 }
-// Bytes that have bit `at` where the word has a bit: byte i for bit i.
+// Returns bytes in which byte i has bit `at` if the word has bit i.
 inline __m256i spread_bits(const uint8_t* word, int at) {
   int bits;
   memcpy(&bits, word, 4);
-  // Byte i gets the byte of the word that has its bit, and then the bit.
+  // Byte i gets the byte of the word that contains bit i; the mask then keeps that bit.
   const __m256i bytes = _mm256_shuffle_epi8(
       _mm256_set1_epi32(bits),
       _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
@@ -64,8 +64,8 @@ inline __m128i table_of() {
                        table_value(T, 15));
 }
 
-// Codes of values [32 c, 32 c + 32) of a block. Codes of bytes and values of a table are signed,
-// the others are not; code_offset is not taken off.
+// Codes of values [32 c, 32 c + 32) of a block. Byte codes and table values are signed, the others
+// unsigned; code_offset is not subtracted.
 template <WType T>
 inline __m256i codes32(const uint8_t* b, int c) {
   constexpr DTypeInfo type = dtype_info(T);
@@ -96,7 +96,8 @@ inline __m256 f32_of(__m128i bytes, bool is_signed) {
   return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
 }
 
-// Scales::Pairs: the eight scales, then the eight minima (s: the 12 bytes and 4 more), one a byte.
+// Scales::Pairs: the eight scales, then the eight minima (s: the 12 bytes and 4 more), one per
+// byte.
 inline __m128i scales_mins_k(const uint8_t* s) {
   // The bytes are words a, b, c: scales 0 to 3 lie in a, 4 to 7 in the low halves of c, with their
   // upper bits in the upper bits of a; minima in b, in the high halves of c and in b.
@@ -109,7 +110,7 @@ inline __m128i scales_mins_k(const uint8_t* s) {
       _mm_and_si128(up, _mm_setr_epi32(0, 0x30303030, 0, 0x30303030)));
 }
 
-// Scales::Sixes: the sixteen scales (s: the 12 bytes), signed, one a byte.
+// Scales::Sixes: the sixteen scales (s: the 12 bytes), signed, one per byte.
 inline __m128i scales_q3_k(const uint8_t* s) {
   uint32_t upper;
   memcpy(&upper, s + 8, 4);
@@ -141,7 +142,7 @@ inline __m256 split_scales(const uint8_t* b) {
                        _mm256_cvtepi32_ps(_mm256_sub_epi32(both, _mm256_set1_epi32(32))));
 }
 
-// The integer scales of a block with 16 groups, one a byte, and its minima.
+// The integer scales of a block with 16 groups, one per byte, and its minima.
 struct Bytes16 {
   __m128i scale, min;
 };
@@ -159,7 +160,7 @@ inline Bytes16 sixteen_bytes(const uint8_t* b) {
   }
 }
 
-// 16 bytes times d.
+// Writes 16 bytes times d.
 inline void scaled16(__m128i bytes, bool is_signed, float d, float* out) {
   const __m256 factor = _mm256_set1_ps(d);
   _mm256_storeu_ps(out, _mm256_mul_ps(factor, f32_of(bytes, is_signed)));
@@ -200,7 +201,7 @@ inline void scales_of(const uint8_t* b, float* scale, float* min) {
   }
 }
 
-// The values of a block, by vectors of S.
+// Decodes the values of a block with vectors of S.
 template <class S, WType T>
 inline void decode_block(const uint8_t* b, float* out) {
   constexpr DTypeInfo type = dtype_info(T);
@@ -241,16 +242,16 @@ inline __m256i bytes_of(const uint8_t* b, int c) {
   return _mm256_add_epi8(codes, _mm256_set1_epi8(static_cast<char>(byte_offset(T))));
 }
 
-// Types whose codes times the integer scale of their group of 16 are bytes: codes of 2 and 3 bits.
-// Types with an offset get negative factors, since only -4 * -32 = 128 would not be a signed byte.
-// The scale that remains is one of the block.
+// Tells whether the codes of a type, times the integer scale of their group of 16, fit a byte:
+// codes of 2 and 3 bits do. Types with an offset get negative factors, since only -4 * -32 = 128
+// would not be a signed byte. The scale that remains belongs to the whole block.
 constexpr bool fits_scale(WType type) {
   const DTypeInfo info = dtype_info(type);
   return info.groups() == 16 && info.bits() == (info.offset > 0 ? 3 : 2);
 }
 constexpr int folded_offset(WType type) { return dtype_info(type).offset > 0 ? 128 : 0; }
 
-// The scale of a block, minima and factors of its groups.
+// Reads the scale of a block, and the minima and factors of its groups.
 template <WType T>
 inline void folded_scales_of(const uint8_t* b, float* scale, float* min, int8_t* factor) {
   constexpr DTypeInfo type = dtype_info(T);

@@ -8,8 +8,8 @@
 namespace riffle::cpu {
 namespace {
 
-// Columns worked on together: four blocks of the types with 32 values, one block of the types with
-// 256.
+// Returns the number of columns processed together: four blocks of the types with 32 values, one
+// block of the types with 256.
 constexpr int64_t step_cols(WType type) { return has_256(type) ? 256 : 128; }
 constexpr int step_limbs(WType type) { return static_cast<int>(step_cols(type) / 64); }
 constexpr int step_groups(WType type) {
@@ -21,7 +21,7 @@ struct Place {
   int64_t limb;
   int at;
 };
-// Places of the eight columns from 8 i on.
+// Returns the place of the eight columns from 8 i on.
 constexpr Place place_of(WType type, int64_t i) {
   const DTypeInfo info = dtype_info(type);
   const int g = static_cast<int>(i / 4 % 8), half = static_cast<int>(i / 2 % 2),
@@ -58,7 +58,7 @@ inline __m512i load_four(const uint8_t* p, int stride) {
   return _mm512_mask_broadcast_i32x4(v, 0xf000, bytes16(p + 3 * stride));
 }
 inline __m512i twice32(const uint8_t* p) { return _mm512_broadcast_i64x4(bytes32(p)); }
-// Bit `bit` of those codes that `high` names.
+// Sets bit `bit` of the codes that `high` selects.
 inline __m512i with_bit(__m512i code, __mmask64 high, int bit) {
   return _mm512_mask_add_epi8(code, high, code, splat(1 << bit));
 }
@@ -116,8 +116,8 @@ inline void codes_of_halves(const uint8_t* p, __m512i* u) {
   }
 }
 
-// Strips of 4 bits, and perhaps one more: the first halves of groups 0, 2, 4, 6, their second
-// halves, then those of groups 1, 3, 5, 7.
+// Strips of 4 bits, in some types with one more bit: the first halves of groups 0, 2, 4, 6, their
+// second halves, then those of groups 1, 3, 5, 7.
 template <WType T>
 inline void codes_of_strips4(const uint8_t* p, __m512i* u) {
   constexpr DTypeInfo type = dtype_info(T);
@@ -142,9 +142,9 @@ inline void codes_of_strips4(const uint8_t* p, __m512i* u) {
   }
 }
 
-// Crossed strips of 4 bits with 2 more: of each 16 bytes of low halves of the two parts of a block
-// the first eight, then the last eight: a pair of limbs for the groups 0 to 3 and 8 to 11, another
-// for 4 to 7 and 12 to 15.
+// Crossed strips of 4 bits with 2 more. One pair of limbs holds groups 0 to 3 and 8 to 11, the
+// other groups 4 to 7 and 12 to 15. The first limb of a pair has the first eight of each 16 values,
+// the second the last eight.
 template <WType T>
 inline void codes_of_crossed(const uint8_t* p, __m512i* u) {
   constexpr DTypeInfo type = dtype_info(T);
@@ -164,8 +164,9 @@ inline void codes_of_crossed(const uint8_t* p, __m512i* u) {
   }
 }
 
-// Strips of 2 bits, and perhaps one more: the first, then the last eight of each 16 values of the
-// groups of 32 0, 1, 4, 5, then of 2, 3, 6, 7.
+// Strips of 2 bits, in some types with one more bit. The first pair of limbs holds groups 0, 1, 4
+// and 5 (of 32 values), the second groups 2, 3, 6 and 7. The first limb of a pair has the first
+// eight of each 16 values, the second the last eight.
 template <WType T>
 inline void codes_of_strips2(const uint8_t* p, __m512i* u) {
   constexpr DTypeInfo type = dtype_info(T);
@@ -208,8 +209,9 @@ inline void step_codes(const uint8_t* p, __m512i (&u)[step_limbs(T)]) {
 constexpr bool offset_is_exact(WType type) { return dtype_info(type).table == CodeTable::E2m1; }
 
 // The scales of a step's groups, and the factors of the activations' sums: minima, or scales again
-// if codes have an offset. times(x, low) gives scales times those of the activations, which are at
-// x, and adds to low the products with the sums after them, which are to be subtracted.
+// if codes have an offset. times(x, low) returns the scales times the scales of the activations,
+// which are at x. It adds to low the products with the activations' sums, which follow their
+// scales; the caller subtracts low.
 template <WType T>
 struct Scales4 {
   __m128 scale, taken;

@@ -44,8 +44,8 @@ inline auto with_codes(WType type, const F& f) {
   });
 }
 
-// Cuts a decode product of n activation vectors, with rows [r0, r1) of W, into groups of N <= kMost
-// of them: calls run<N>(i, r, end) for the vectors from i on and some rows. The rows stay in the L2
+// Splits a decode product of n activation vectors and rows [r0, r1) of W into groups of N <= kMost
+// vectors: calls run<N>(i, r, end) for the vectors from i on and some rows. The rows stay in the L2
 // cache until all groups have used them.
 template <int kMost, class Run>
 inline void for_groups(int64_t row_bytes, int64_t r0, int64_t r1, int64_t n, const Run& run) {

@@ -1,5 +1,5 @@
 // Products in f32 for any vector instruction set S (kernels/cpu/simd/simd.h lists the members of a
-// set): of decode with weights of F32, F16 and BF16, and of prompts with weights of every type.
+// set): for decode with weights of F32, F16 and BF16, and for prompts with weights of every type.
 // Internal linkage throughout.
 #pragma once
 #include "kernels/cpu/linear/linear_codes.h"
@@ -9,8 +9,8 @@
 namespace riffle::cpu {
 namespace {
 
-// kLanes weights of a row of F32, F16 or BF16 from column j on. j is a multiple of kLanes. part:
-// only the first n (1 <= n < kLanes) exist.
+// Return kLanes weights of a row of F32, F16 or BF16 from column j on; j is a multiple of kLanes.
+// weights_part: only the first n (1 <= n < kLanes) exist.
 template <class S, WType T>
 inline typename S::Vec weights(const uint8_t* row, int64_t j) {
   if constexpr (T == WType::F32) return S::load(reinterpret_cast<const float*>(row) + j);
@@ -33,7 +33,8 @@ inline void f32_act_encode(const float* x, int64_t cols, void* act) {
   memset(static_cast<float*>(act) + cols, 0, f32_act_bytes(cols) - sizeof(float) * cols);
 }
 
-// One row of F32, F16 or BF16 with N activation vectors. Four chains of sums, the same for every N.
+// Multiplies one row of F32, F16 or BF16 by N activation vectors, in four chains of sums that are
+// the same for every N.
 template <class S, WType T, int N>
 inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y,
                     int64_t ldy) {
@@ -66,7 +67,7 @@ inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t st
     y[i * ldy] = S::sum((acc[i][0] + acc[i][1]) + (acc[i][2] + acc[i][3]));
 }
 
-// Not inlined: in one function with its callers the loop would lack registers.
+// Not inlined: inside its callers the loop would run out of registers.
 template <class S, WType T, int N>
 __attribute__((noinline)) void dot_rows(const uint8_t* w, int64_t row_bytes, int64_t cols,
                                         int64_t r0, int64_t r1, const float* x, int64_t stride,

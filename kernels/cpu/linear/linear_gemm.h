@@ -1,11 +1,11 @@
 // Products of prompts, for any instruction set and any type of weights: the loops over W, the
-// activations and their columns. Two parts have the differences:
+// activations and their columns. Two template parameters hold the differences:
 //
 // Panel: some columns of some rows of W, as the products read them.
 //   kCols, kDepth          the most rows and columns of W in a panel
-//   kTogether              panels filled before the activations are gone through
+//   kTogether              panels filled before each pass over the activations
 //   takes(type)            whether it can hold weights of a type
-//   bytes(k)               of a panel of W with k columns
+//   bytes(k)               size of a panel of W with k columns
 //   fill<type>(w, row_bytes, rows, k0, k1, panel)
 //                          columns [k0, k1) of rows that begin at w, as zeros beyond `rows`
 // Micro: products with a panel.
@@ -108,7 +108,7 @@ struct TileSums {
       for (int v = 0; v < NV; ++v)
         if (i < rows) store(c + i * ldc + v * L, sum[i][v], cols - v * L);
   }
-  // Rows of c are pages apart.
+  // Prefetches the rows of c, which are pages apart.
   static inline __attribute__((always_inline)) void fetch(const float* c, int64_t ldc, int rows) {
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i)

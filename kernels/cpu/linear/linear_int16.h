@@ -12,7 +12,7 @@ namespace riffle::cpu {
 namespace {
 
 // S: the vectors of simd.h. I, in integers:
-//   Vec                    as many 32-bit lanes
+//   Vec                    a vector of the same number of 32-bit lanes
 //   load, zero, splat(p)   splat: the 32 bits at p in each lane
 //   add_dot(t, x, w)       t + the products of the two 16-bit halves of each lane
 //   to_f32
@@ -24,13 +24,13 @@ struct PanelInt16 {
   using Vec = typename S::Vec;
   using Int = typename I::Vec;
   static constexpr int L = S::kLanes, NR = NV * L, kCols = NR, kTogether = 1;
-  static constexpr int64_t kDepth = 1024;  // columns of W in a panel, which the second cache holds
+  static constexpr int64_t kDepth = 1024;  // columns of W in a panel, which fits the L2 cache
   static constexpr int64_t kChunk = (kPairs + 1) * NR;  // pairs [kPairs][NR], scales [NR]
   // Types whose codes take a whole byte.
   static constexpr bool takes(WType type) { return is_quantised(type) && most_byte(type) == 255; }
   static int64_t bytes(int64_t) { return kDepth / 32 * kChunk * 4; }
 
-  // rows <= NR rows of W; the others are zeros.
+  // Fills rows <= NR rows of W; the other rows are zeros.
   template <WType T>
   static void fill(const uint8_t* w, int64_t row_bytes, int rows, int64_t k0, int64_t k1,
                    uint8_t* to_panel) {
@@ -94,7 +94,7 @@ struct MicroInt16 {
       }
   }
 
-  // 32 values of a row. Infinities and NaN make the whole chunk NaN.
+  // Packs 32 values of a row. Infinities and NaN make the whole chunk NaN.
   static void pack_chunk(const float* x, int32_t* to) {
     const Rounded32 r = rounded32(group32(x), 32767);
     for (int half = 0; half < 2; ++half) {

@@ -4,9 +4,9 @@
 // of the activations, so that one conversion and one FMA with f32 remain for 32 products, or for 16
 // in the types with groups of 16.
 //
-// Rounding to 8 bits costs most in chunks of 32 activations whose largest value is far above its
-// row's others. In these chunks a second byte keeps the remainder of the first one. Such chunks are
-// few, so their second products are made row by row, after the tile.
+// Rounding to 8 bits loses most accuracy in chunks of 32 activations whose largest value is far
+// above the rest of the row. In these chunks a second byte keeps the remainder of the first one.
+// Such chunks are few, so their second products are computed row by row, after the tile.
 #pragma once
 #include "kernels/cpu/linear/linear_blocks.h"
 #include "kernels/cpu/linear/linear_codes.h"
@@ -16,20 +16,20 @@ namespace riffle::cpu {
 namespace {
 
 // S: the vectors of simd.h. I, in integers:
-//   Vec                   as many 32-bit lanes
+//   Vec                   a vector of the same number of 32-bit lanes
 //   load, zero, splat(p)  splat: the 32 bits at p in each lane
 //   begin(t, x, w)        the products of 4 signed bytes x and 4 unsigned bytes w in each lane
-//   more(part, x, w)      part, which begin made, and the products of the next bytes
-//   end(t, part)          t + part; the t of begin
-//   run(code)             vectors of bytes that one part takes, for codes of at most `code`
-//   kFolds                whether codes of 255 are exact, so that small scales fit into codes
+//   more(part, x, w)      part, from begin, plus the products of the next bytes
+//   end(t, part)          t + part, with the t that begin got
+//   run(code)             number of vectors of bytes that fit one part, for codes up to `code`
+//   kFolds                whether codes up to 255 are exact, so that small scales fit
 //   to_f32, shift_left<n>
 //
 // A chunk is 32 columns. For a row of activations it has quads of bytes; the scale; scale times the
 // sum of all, of the first and of the last 16 values; minus these sums as integers.
 constexpr int kQuads = 8, kScale = kQuads, kTaken = kScale + 1, kMinus = kTaken + 3,
               kWords = kMinus + 3;
-constexpr int64_t kInt8Depth = 1024;   // columns of W in a panel, which the second cache holds
+constexpr int64_t kInt8Depth = 1024;   // columns of W in a panel, which fits the L2 cache
 static_assert(kInt8Depth == 32 * 32);  // a bit of a word for each chunk of a panel
 
 template <class I, int NR>
@@ -39,9 +39,12 @@ struct PanelInt8 {
   static constexpr bool takes(WType type) {
     return is_quantised(type) && I::run(most_byte(type)) > 0;
   }
-  static int64_t bytes(int64_t) { return kDepth / 32 * (kQuads + 4) * NR * 4; }  // the most
+  static int64_t bytes(int64_t) {
+    return kDepth / 32 * (kQuads + 4) * NR * 4;
+  }  // the most, for any type
 
-  // Scales of groups of 16 go into codes that leave room for them.
+  // Tells whether codes are multiplied by the scales of groups of 16: their products must fit a
+  // byte.
   template <WType T>
   static constexpr bool folds() {
     return I::kFolds && fits_scale(T);
@@ -61,7 +64,7 @@ struct PanelInt8 {
     return (kQuads + scales<T>() + minima<T>()) * NR;
   }
 
-  // rows <= NR rows of W; the others are zeros.
+  // Fills rows <= NR rows of W; the other rows are zeros.
   template <WType T>
   static void fill(const uint8_t* w, int64_t row_bytes, int rows, int64_t k0, int64_t k1,
                    uint8_t* to_panel) {
@@ -114,8 +117,8 @@ struct MicroInt8 {
   static constexpr int64_t kDepth = kInt8Depth;
   using Panel = PanelInt8<I, NR>;
 
-  // Result of pack: the first bytes of tiles of MR rows; the second bytes of each row, written
-  // where the row's bits say so; these bits, one word for each panel.
+  // Result of pack: the first bytes of tiles of MR rows; the second bytes of each row, written only
+  // for the chunks that the row's bits mark; these bits, one word for each panel.
   struct Packed {
     int64_t chunks, panels;
     int32_t *first, *second;
@@ -155,14 +158,14 @@ struct MicroInt8 {
     }
   }
 
-  // 32 values of a row: first bytes, and second ones if the largest value exceeds `large`, which
-  // the result says. Infinities and NaN make the whole chunk NaN.
+  // Packs 32 values of a row: first bytes and, if the largest value exceeds `large`, second bytes.
+  // Returns whether there are second bytes. Infinities and NaN make the whole chunk NaN.
   static bool pack_chunk(const float* x, float large, int32_t* first, int32_t* second) {
     const Group32 g = group32(x);
     Rounded32 r = rounded32(g, 127);
     put_chunk(r.integer, r.scale, MR, first);
     if (g.broken() || g.tiny() || !(g.top > large)) return false;
-    // At most half a step is left over, which becomes 127.
+    // The remainder is at most half a step, which becomes 127.
     for (int j = 0; j < 4; ++j) {
       const __m256 rest =
           _mm256_fnmadd_ps(_mm256_set1_ps(r.scale), _mm256_cvtepi32_ps(r.integer[j]), g.value[j]);

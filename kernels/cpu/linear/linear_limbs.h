@@ -1,8 +1,8 @@
-// Prepared activations of the integer products for AVX-512: a Limbs for each 64 columns, then
-// floats, all padded with zeros: for each step (see step_cols) the scales of its groups, then for
-// each group the sum of its activations times the type's offset of the codes. MXFP4: scales, and
-// from the 16th float on such a sum for each lane, as an integer without the scale. Then a byte for
-// each step, not 0 if some activation of the step has a lower byte.
+// Encoded activations of the integer products for AVX-512. First one Limbs for each 64 columns.
+// Then floats for each step (see step_cols): the scales of its groups, then for each group the sum
+// of its activations times the type's offset of the codes. For MXFP4: the scales and, from the 16th
+// float on, such a sum for each lane, as an integer without the scale. All are padded with zeros.
+// Last one byte for each step, not 0 if some activation of the step has a lower byte.
 //
 // Columns lie in the order in which the codes of a type come out of its bytes (place_of).
 #pragma once

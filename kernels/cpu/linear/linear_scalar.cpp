@@ -85,8 +85,8 @@ void swiglu(float* gate, const float* up, int64_t count) {
   }
 }
 
-// GELU by tanh (Hendrycks and Gimpel, arXiv 1606.08415): g / (1 + e^-2u) of u = sqrt(2/pi) (g +
-// 0.044715 g^3), with the exponential only of numbers below 0.
+// GELU by tanh (Hendrycks and Gimpel, arXiv 1606.08415): g / (1 + e^-2u) with u = sqrt(2/pi) (g +
+// 0.044715 g^3). Takes the exponential of negative numbers only.
 void geglu(float* gate, const float* up, int64_t count) {
   for (int64_t j = 0; j < count; ++j) {
     const float g = gate[j], u = 0.7978845608028654f * g * (1 + 0.044715f * g * g),
@@ -96,7 +96,7 @@ void geglu(float* gate, const float* up, int64_t count) {
   }
 }
 
-// c / (1 + e^-z) of z = 1.702 c, again with the exponential only of numbers below 0. NaN stays NaN,
+// c / (1 + e^-z) with z = 1.702 c. Takes the exponential of negative numbers only. NaN stays NaN,
 // since no comparison with it holds.
 void clamped_swiglu(float* gate, const float* up, int64_t count) {
   for (int64_t j = 0; j < count; ++j) {

@@ -52,7 +52,7 @@ inline void pairwise(float* x, const float* y, int64_t count, const F& f) {
     S::store_n(x + j, f(S::load_n(x + j, n), S::load_n(y + j, n)), n);
 }
 
-// e^x for x <= 0 (NaN stays NaN), with subnormal results, which S::exp need not have: x = n ln2 +
+// e^x for x <= 0 (NaN stays NaN), with subnormal results, which S::exp need not give: x = n ln2 +
 // r, |r| <= ln2/2, Taylor to r^7 (truncation below 1e-8 of the result).
 template <class S>
 inline typename S::Vec exp_nonpositive(typename S::Vec x) {
@@ -177,7 +177,8 @@ void simd_rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const
   }
 }
 
-// The entries that are the same code for every S. The row tile is MR, the column tile NV vectors.
+// Sets the entries whose code is the same for every S. The row tile is MR, the column tile NV
+// vectors.
 template <class S, int MR, int NV>
 inline void set_simd_entries(LinearKernels* t) {
   GemmF32<S, MR, NV>::set(t->gemm);

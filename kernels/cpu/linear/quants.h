@@ -9,8 +9,8 @@ namespace {
 
 inline float half_at(const uint8_t* p) { return f16_to_f32(load_u16(p)); }
 
-// Places of the low or high bits of a run of Strips or Crossed: those of value l at bit `shift` of
-// byte at + l. `bits` of each code are there.
+// Place of the low or high bits of a run of Strips or Crossed: the bits of value l begin at bit
+// `shift` of byte at + l. bits: number of bits of each code at that place.
 struct Strip {
   int at, shift;
 };
@@ -18,7 +18,7 @@ constexpr Strip strip_of(int run, int bits) {
   const int in_strip = 8 / bits;
   return {run / in_strip * 32, run % in_strip * bits};
 }
-constexpr Strip crossed_of(int run) {  // 4 bits: two runs a strip
+constexpr Strip crossed_of(int run) {  // 4 bits: two runs per strip
   return {run / 4 * 64 + run % 2 * 32, run % 4 / 2 * 4};
 }
 constexpr Strip low_strip_of(const DTypeInfo& type, int run) {
@@ -32,7 +32,7 @@ constexpr Strip high_strip_of(const DTypeInfo& type, int run) {
   return s;
 }
 
-// The code of value l of a run of 32 values.
+// Returns the code of value l of a run of 32 values.
 template <WType T>
 inline int code_at(const uint8_t* b, int run, int l) {
   constexpr DTypeInfo type = dtype_info(T);
@@ -53,7 +53,7 @@ inline int code_at(const uint8_t* b, int run, int l) {
   }
   return low | high << type.low_bits;
 }
-// The same with the offset subtracted, or looked up in the type's table.
+// Returns the same code with the offset subtracted, or its value in the type's table.
 template <WType T>
 inline int signed_code_at(const uint8_t* b, int run, int l) {
   const int code = code_at<T>(b, run, l);
@@ -150,7 +150,7 @@ inline void put_scale_min(uint8_t* b, int g, int scale, int min) {
   }
 }
 
-// Values of one block, block_values of them.
+// Decodes the block_values values of one block.
 template <WType T>
 inline void dequant_block(const uint8_t* b, float* out) {
   constexpr DTypeInfo type = dtype_info(T);

@@ -1,6 +1,6 @@
-// INT4 codes of keys (Twilight, arXiv 2502.02770, 4.2: asymmetric, one zero and scale a token and
-// KV head) and the fixed point form of queries. Every instruction set compiles these plain loops
-// for itself, and all give the same bits.
+// INT4 codes of keys (Twilight, arXiv 2502.02770, 4.2: asymmetric, one zero and one scale per token
+// and KV head) and the fixed-point form of queries. Every instruction set compiles these plain
+// loops for itself, and all give the same bits.
 #pragma once
 #include "kernels/common/agreed.h"
 #include "kernels/common/half.h"
@@ -8,7 +8,7 @@
 
 namespace riffle::cpu {
 
-// Largest f16 <= x, kept finite.
+// Returns the largest f16 <= x, clamped to finite values.
 static inline uint16_t f16_floor_finite(float x) {
   if (!(x < 65504.0f)) return 0x7bff;
   if (x < -65504.0f) return 0xfbff;
@@ -18,10 +18,9 @@ static inline uint16_t f16_floor_finite(float x) {
   return static_cast<uint16_t>(h & 0x8000 ? h + 1 : h - 1);
 }
 
-// The scale and zero are rounded before coding, so that both sides of the code agree; the range is
+// The scale and zero are rounded before coding, so that encoder and decoder agree; the range is
 // measured from the rounded zero, so that rounding it down does not cut the largest key off (our
-// choices).
-// load: as in digest_build.h.
+// choices). load: as in digest_build.h.
 static inline void int4_encode_token(void (*load)(const void*, int64_t, int64_t, int64_t, KvType,
                                                   float*),
                                      const char* row, KvType type, int d, int lane,
@@ -100,7 +99,7 @@ static inline void int4_query_impl(const float* q, int g, int d, void* query) {
     const float inverse = step[h] > 0 ? kLargestDigits / largest : 0;
     for (int j = 0; j < d; j++) {
       const float x = q[h * d + j] * inverse;
-      // A query that is not finite has no fixed point form. Its sum above is not finite, so its
+      // A query that is not finite has no fixed-point form. Its sum above is not finite, so its
       // scores are not either.
       const float inside =
           x > -kLargestDigits ? (x < kLargestDigits ? x : kLargestDigits) : -kLargestDigits;
@@ -115,7 +114,7 @@ static inline void int4_query_impl(const float* q, int g, int d, void* query) {
 
 // A weight in units of 2^-30. Weights are at most 1, so 2^24 tokens fit 64 bits many times over.
 static constexpr float kFixedOne = 0x1p30f;
-// The same for a sum of a block's 64 weights, which must fit 32 bits.
+// The factor for sums of a block's 64 weights, which must fit 32 bits.
 static constexpr float kFixedBlockOne = 0x1p24f;
 
 }  // namespace riffle::cpu

@@ -14,7 +14,7 @@ namespace riffle::cpu {
 //   zero   [16] f16
 //   scale  [16] f16                         key_j ~ zero + scale * code_j
 // A vector lane (or a GPU thread) is a token, so a dot product needs no sum across lanes, and an
-// 8-bit multiply-add (vpdpbusd, dp4a) takes the 4 bytes of a lane. (d/2 + 4) bytes a token where d
+// 8-bit multiply-add (vpdpbusd, dp4a) takes the 4 bytes of a lane. A token takes d/2 + 4 bytes if d
 // is a multiple of 8.
 static constexpr int kInt4Group = 16;
 static constexpr int64_t int4_group_bytes(int d) { return int64_t(d + 7) / 8 * 64 + 64; }
@@ -32,7 +32,7 @@ struct SelectKernels {
   // Encodes keys K[n][d], n a multiple of 16, as n/16 groups (64-byte aligned). zero: the smallest
   // key rounded down to f16; scale: (largest key - zero) / 15, rounded up to f16 (at least 2^-24).
   // So |key - decoded| <= scale/2, except for f32 rounding. Keys beyond the range of f16 (f32 KV
-  // only) are cut.
+  // only) are clamped to it.
   void (*int4_encode)(const void* k, KvType type, int64_t n, int d, void* groups);
   // q: f32 [g][d].
   void (*int4_query)(const float* q, int g, int d, void* query);
@@ -49,15 +49,15 @@ struct SelectKernels {
   // 2^-24.
   void (*block_masses)(const float* s, int64_t n_blocks, int block_size, float* top, float* sum);
   // Moves weights >= pivot to `above`, the others to `below`, each in order and with room for n +
-  // 16; above may be w. *n_above: their number. Returns the sum of fixed() of those above, if all
-  // are in [0,1].
+  // 16; above may be w. *n_above: number of weights moved to above. Returns the sum of their
+  // fixed(), if all weights are in [0,1].
   uint64_t (*split)(const float* w, int64_t n, float pivot, float* above, float* below,
                     int64_t* n_above);
   // Sets bit i % 64 of marks[i / 64] if w[i] >= threshold. Other bits stay.
   void (*mark)(const float* w, int64_t n, float threshold, uint64_t* marks);
 };
 
-// Each file defines its parts; an entry that it does not define stays as it was.
+// Each sets the entries that its file implements and leaves the others as they were.
 void select_scalar(SelectKernels*);
 void select_avx2(SelectKernels*);
 void select_avx512(SelectKernels*);

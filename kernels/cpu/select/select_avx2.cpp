@@ -30,8 +30,8 @@ struct SelectAvx2 : Avx2 {
 
   static constexpr int kScoreHeads = 2;
 
-  // 8 tokens. Two products of a code (15 at most) and a digit (-128 to 127) fit 16 bits eight times
-  // over, so only every fourth word is carried into 32 bits.
+  // Scores 8 tokens. Two products of a code (15 at most) and a digit (-128 to 127) fit 16 bits
+  // eight times over, so only every fourth word is carried into 32 bits.
   template <int H>
   static void score(const uint8_t* codes, int words, const int8_t* digits, int g, __m256i* dots) {
     const __m256i nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);

@@ -33,7 +33,8 @@ struct SelectAvx512 : Avx512 {
 
   static constexpr int kScoreHeads = 8;
 
-  // T groups at a time, so that enough sums run at once to hide the latency of the multiply-adds.
+  // Scores T groups at a time, so that enough sums run at once to hide the latency of the
+  // multiply-adds.
   template <int H, int T>
   static void score(const uint8_t* groups, int d, const int8_t* digits, int g, const float* step,
                     const float* q_sum, float* out, int64_t ldo) {

@@ -1,5 +1,5 @@
-// Selection kernels for any vector instruction set. To the vocabulary of kernels/cpu/simd/simd.h, S
-// adds:
+// Selection kernels for any vector instruction set. S has the members that kernels/cpu/simd/simd.h
+// lists, and these:
 //
 //   kScoreHeads, score_groups<H>   heads [h0, h0+H) of int4_score for a run of groups;
 //                                  kScoreHeads: the largest H

@@ -14,14 +14,14 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// _tile_release() ends the use of tiles.
+// Begins the use of tiles; _tile_release() ends it.
 inline void begin_tiles() {
   const TileConfig config;
   __asm__ volatile("" ::"m"(config));  // GCC 12 does not know that the instruction reads all of it
   _tile_loadconfig(&config);
 }
 
-// The tile intrinsics of GCC 12 do not say that they read memory.
+// GCC 12 does not know that its tile intrinsics read memory.
 inline void stores_before_tile_loads() { __asm__ volatile("" ::: "memory"); }
 
 }  // namespace

@@ -182,7 +182,7 @@ struct Avx2 {
     const Vec b = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
     return _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31);
   }
-  // The same for vectors of 32-bit integers.
+  // Does the same for vectors of 32-bit integers.
   static __m256i transpose_sum(const __m256i* x) {
     const __m256i a =
         _mm256_hadd_epi32(_mm256_hadd_epi32(x[0], x[1]), _mm256_hadd_epi32(x[2], x[3]));

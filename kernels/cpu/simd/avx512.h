@@ -141,7 +141,7 @@ struct Avx512 {
     return total;
   }
 
-  // 4x4 within 128-bit lanes, then the lanes as a 4x4.
+  // Transposes 4x4 blocks within 128-bit lanes, then the lanes as a 4x4 matrix.
   static void transpose(Vec* r) {
     Vec t[16], u[16];
 #pragma GCC unroll 8

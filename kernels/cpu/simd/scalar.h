@@ -7,7 +7,7 @@
 namespace riffle::cpu {
 namespace {
 
-// Number j of a row of d.
+// Returns number j of a row of d numbers.
 inline float kv_at(const void* row, int64_t d, KvType type, int64_t j) {
   if (type == KvType::F16) return f16_to_f32(static_cast<const uint16_t*>(row)[j]);
   if (type == KvType::F32) return static_cast<const float*>(row)[j];
@@ -16,7 +16,7 @@ inline float kv_at(const void* row, int64_t d, KvType type, int64_t j) {
   return static_cast<float>(codes[j]) * q8_scale(scale);
 }
 
-// Numbers [j0, j0 + n) of a row of d.
+// Reads numbers [j0, j0 + n) of a row of d numbers.
 inline void kv_load_part(const void* row, int64_t d, int64_t j0, int64_t n, KvType type,
                          float* dst) {
   for (int64_t i = 0; i < n; i++) dst[i] = kv_at(row, d, type, j0 + i);

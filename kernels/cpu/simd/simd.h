@@ -28,8 +28,8 @@
 //   select_negative(s, x, y)  the sign bit of s is set ? x : y
 //   any_less(a, b)            whether a < b in some lane
 //   greater_equal(a, b)       a bit for each lane: a >= b
-//   keep(x, bits)             zero in the other lanes
-//   compress(x, bits)         these lanes first, in order; the rest is undefined
+//   keep(x, bits)             x in the lanes of bits, zero in the others
+//   compress(x, bits)         the lanes of bits first, in order; the rest is undefined
 //
 //   swap_lanes<N>             lane i gets lane i ^ N
 //   sum                       of all lanes, in a fixed order
@@ -46,7 +46,7 @@ namespace {
 
 constexpr float kNegInf = -__builtin_inff();
 
-// Lane i is combined with all lanes that equal it modulo H; every lane gets its class's result.
+// Combines each lane i with all lanes whose index equals i modulo H. All of them get the result.
 template <class S, int H, int Step = S::kLanes / 2>
 inline typename S::Vec fold_max(typename S::Vec x) {
   if constexpr (Step < H) return x;
@@ -58,7 +58,7 @@ inline typename S::Vec fold_sum(typename S::Vec x) {
   else return fold_sum<S, H, Step / 2>(x + S::template swap_lanes<Step>(x));
 }
 
-// exp(x - m) where x <= m or either is -inf: then 0, also for -inf minus -inf.
+// Returns exp(x - m) for x <= m. It is 0 if x is -inf, even if m is -inf too.
 template <class S>
 inline typename S::Vec exp_below(typename S::Vec x, typename S::Vec m) {
   const typename S::Vec lowest = S::set1(-3e38f);

@@ -1,9 +1,9 @@
 // The attention kernel of a decode step: a row is attended by kRowCtas CTAs that run together (a
 // row group), each warp taking the positions p with p % kRowWarps == its own number, in order.
 //
-// Where more rows step than run together, CTAs next to the row groups bring the blocks of those
-// that wait (fetch_ahead): they enter them in the page tables and mark them in the rows' orders,
-// which a row group reads when they are through with its row.
+// If more rows step than can run together, CTAs next to the row groups fetch blocks for the waiting
+// rows (fetch_ahead). They enter these blocks in the page tables and mark them in the rows' orders.
+// A row group reads the order of its row once these CTAs are done with the row.
 #pragma once
 #include "kernels/cuda/attend/finish_row.cuh"
 #include "kernels/cuda/attend/launch_rows.cuh"
@@ -11,13 +11,13 @@
 
 namespace riffle::cuda {
 
-// A row's counters: CTAs that have finished; 1 and the blocks that fetch_ahead has brought, when it
-// is through with the row. The others belong to selections.
+// A row's counters. kFinished: CTAs that have finished. kAhead: 1 plus the number of blocks that
+// fetch_ahead has brought, once it is done with the row. The other counters belong to selections.
 enum Counter : int { kFinished = 1, kAhead = 8 };
 
-// The blocks that attention reads of a row, and the positions that are sure (or likely) to be read,
-// which are fetched together. A row that reads everything needs no such help. A warp's lanes know
-// 32 positions at a time.
+// The blocks of a row that attention reads, and the number of positions that are sure (or likely)
+// to be read, which are fetched together. A row that reads everything needs no such help. The lanes
+// of a warp hold 32 positions at a time.
 struct RowReads {
   RowGeometry geometry;
   int likely;
@@ -32,8 +32,9 @@ __device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& se
 }
 
 // Runs on the CTAs that are in no row group. Fetches the blocks that waiting rows are likely to
-// read, so the link has work while groups compute. Rows are served in their order; a row's group
-// waits until these CTAs are done with the row. counts: a warp's. reads: as row_reads.
+// read, so that the link has work while groups compute. Rows are served in their order; a row's
+// group waits until these CTAs are done with the row. counts: a count for each warp, in shared
+// memory. reads_of: as row_reads.
 template <class Reads>
 __device__ inline void fetch_ahead(const AttendArgs& a, int loader, int (*counts)[2],
                                    Reads&& reads_of) {
@@ -49,7 +50,7 @@ __device__ inline void fetch_ahead(const AttendArgs& a, int loader, int (*counts
     int n_brought = 0;
     for (int base = 0; base < reads.likely; base += kCtaThreads) {
       const int p = base + lane * kCtaWarps + warp;
-      int block = reads.geometry.n_blocks - 1, to = -1;  // the last block never is in a slot
+      int block = reads.geometry.n_blocks - 1, to = -1;  // the last block is never in a slot
       if (p < reads.likely) block = __ldcg(order + p);
       const int64_t entry = entry0 + block;
       int32_t* place = pool.page_tables[table_of(sequence, block)] + entry;
@@ -87,8 +88,9 @@ __device__ inline void fetch_ahead(const AttendArgs& a, int loader, int (*counts
   }
 }
 
-// Waits until those that fetch ahead are through with the row, if its turn was to come, and tells
-// how many blocks they have brought. False: given up (DecodeStep::fault). All threads call it.
+// Waits until fetch_ahead is done with the row, if it serves this row. brought: gets the number of
+// blocks that it has fetched. Returns false if the wait was given up (DecodeStep::fault). All
+// threads call it.
 __device__ inline bool await_fetched(const AttendArgs& a, int row, int& brought) {
   if (a.n_loaders == 0 || row < a.n_groups) return true;
   const uint32_t* counter = a.scratch.counters + int64_t(row) * kCounterStride + kAhead;
@@ -99,7 +101,7 @@ __device__ inline bool await_fetched(const AttendArgs& a, int row, int& brought)
   return true;
 }
 
-// False: given up waiting for those that fetch ahead.
+// Returns false if the wait for fetch_ahead was given up.
 template <class T, int D, int G>
 __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring,
                                   AttendMemory<T, D, G>& memory) {
@@ -165,7 +167,7 @@ Status launch_attend(const AttendArgs& a, const DeviceLimits& limits, cudaStream
   return launch_rows<RowWarp<T, D, G>>(attend_kernel<T, D, G>, a, traits, limits, stream);
 }
 
-// Tells whether the kernel has room for such blocks.
+// Tells whether the kernel has room for blocks of this layout.
 template <class T, int D, int G>
 Status attend_fits(const KvLayout& layout, const DeviceLimits& limits) {
   RingSize ring;

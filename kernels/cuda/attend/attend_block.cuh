@@ -1,8 +1,8 @@
 // One warp attends to one block in shared memory on CUDA cores, for the query heads of a row:
-// scores, softmax and values in f32. For f32 keys and values, and for all on devices before 8.0. A
-// token's K (and V) lies in 16-byte chunks over kLanes lanes, kTokens tokens a pass; scores are
-// summed over the lanes with exchanges that also spread them, so that each lane ends up with scores
-// of its own. All in base 2.
+// scores, softmax and values in f32. It serves f32 keys and values, and all types on devices before
+// 8.0. A token's K (and V) is spread over kLanes lanes in 16-byte chunks, kTokens tokens a pass.
+// Scores are summed over the lanes by exchanges that also distribute them, so that each lane ends
+// up with scores of its own. Exponentials and logarithms are to base 2.
 #pragma once
 #include "kernels/cuda/attend/attend_io.cuh"
 #include "kernels/cuda/attend/decode.cuh"
@@ -21,11 +21,11 @@ struct BlockShape {
   static constexpr int kTokens = 32 / kLanes, kValues = kChunk * kPerLane;
 };
 
-// Blocks in 8 bits are computed with in f16.
+// Blocks in 8 bits are computed in f16.
 template <int D>
 struct BlockShape<Q8Kv, D> : BlockShape<__half, D> {};
 
-// Chunk c of token t's row in a stage. d: dimensions; counts: whether the token does.
+// Access to chunk c of token t's row in a stage. d: dimensions; counts: whether the token counts.
 template <class T, int D>
 struct StagedRows {
   __device__ static uint4 chunk(const uint4* rows, int t, int c, int, bool) {
@@ -40,14 +40,15 @@ struct StagedRows<Q8Kv, D> {
   }
 };
 
-// G: heads padded. A lane holds its chunk's values of all heads, for the tokens of its token group
-// only (the groups are summed at the end), and largest score and sum of head lane % G.
+// G: heads, padded. A lane holds the values of its chunk for all heads, summed over the tokens of
+// its token group only (the groups are summed at the end). It also holds the largest score and the
+// sum of head lane % G.
 template <class T, int D, int G>
 struct CoreBlock {
   using Shape = BlockShape<T, D>;
   static constexpr int kLanes = Shape::kLanes, kTokens = Shape::kTokens, kValues = Shape::kValues;
-  // Passes whose scores are summed together: a score a lane where the smallest block (16 tokens)
-  // allows it.
+  // Passes whose scores are summed together: one score for each lane, if the smallest block (16
+  // tokens) allows it.
   static constexpr int kWanted = kLanes / G < 1 ? 1 : kLanes / G;
   static constexpr int kPasses = kWanted < 16 / kTokens ? kWanted : 16 / kTokens;
   static constexpr int kSums = kPasses * G;
@@ -106,7 +107,7 @@ struct CoreBlock {
     }
   }
 
-  // k: [block_size][D]; those tokens count whose bit in mask is set.
+  // k: [block_size][D]. A token counts if its bit in mask is set.
   __device__ void scores(const uint4* k, int block_size, uint64_t mask, Shared& shared) {
     const int sub = lane % kLanes, token0 = lane / kLanes;
     float* p = shared.p[threadIdx.x / 32];

@@ -36,8 +36,7 @@ __device__ __forceinline__ void wait_async(int pending) {
 #endif
 }
 
-// A value and the tag that says which wave it is of, in one word: a reader that sees the tag sees
-// the value.
+// A value and the tag of its wave in one word: a reader that sees the tag sees the value.
 __device__ __forceinline__ unsigned long long tagged(uint32_t value, uint32_t tag) {
   return static_cast<unsigned long long>(tag) << 32 | value;
 }

@@ -1,8 +1,8 @@
 // One warp attends to one block of f16 keys and values in shared memory with the tensor cores
-// (compute capability 8.0 and later), for up to 8 query heads at once, as exactly as in f32:
-// queries and probabilities are split into two f16 each, and a product's 16 rows are the 8 heads'
-// high parts and their low parts. Results of one head land in the same lanes: lane i has head i /
-// 4. Fragment layouts: mma.cuh. All in base 2.
+// (compute capability 8.0 and later), for up to 8 query heads at once, about as exactly as f32
+// arithmetic: queries and probabilities are split into two f16 each, and a product's 16 rows are
+// the 8 heads' high parts and their low parts. Results of one head land in the same lanes: lane i
+// has head i / 4. Fragment layouts: mma.cuh. Exponentials and logarithms are to base 2.
 #pragma once
 #include <type_traits>
 
@@ -29,7 +29,7 @@ struct MmaBlock {
     float scale[kHeads];
   };
 
-  // A softmax over some tokens: values are sum 2^(score - m) v, s is sum 2^(score - m).
+  // A softmax over some tokens: its values are sum 2^(score - m) v, and s is sum 2^(score - m).
   float o[kTiles][2], m, s;          // merged so far; columns 8 tile + 2 (lane % 4) + {0, 1}
   float local[kTiles][2], m_b, s_b;  // the last block's own
   uint32_t q[kKeepQ ? kSteps : 1][4];
@@ -43,8 +43,8 @@ struct MmaBlock {
   __device__ bool leads() const { return lane % 4 == 0; }
   __device__ float mass() const { return __fadd_rn(m_b, log2f(s_b)); }  // log2 of the last block's
 
-  // All threads of the CTA; q: [g][d]. load_q only asks for it; split_q and, after a barrier, begin
-  // do the rest.
+  // All threads of the CTA call load_q and split_q; q: [g][d]. load_q only requests q. split_q and,
+  // after a barrier, begin do the rest.
   __device__ void load_q(const float* from, int g, int d) {
     lane = threadIdx.x % 32;
     const int h = threadIdx.x / 16, sub = threadIdx.x % 16;
@@ -64,8 +64,8 @@ struct MmaBlock {
     for (int j = 0; j < D / 16; ++j) largest = fmaxf(largest, fabsf(raw[j]));
 #pragma unroll
     for (int o = 8; o > 0; o /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, o));
-    // Times a power of two that makes the largest one 2^14 to 2^15: low parts that underflow are
-    // 2^-38 of it.
+    // Scaled by a power of two that brings the largest one to 2^14 to 2^15. Low parts that
+    // underflow are then at most 2^-38 of it.
     const int exponent =
         max(-100, min(100, static_cast<int>(__float_as_uint(largest) >> 23) - 127));
     const float up = __uint_as_float(static_cast<uint32_t>(127 + 14 - exponent) << 23);
@@ -92,18 +92,17 @@ struct MmaBlock {
     for (int i = 0; i < kTiles; ++i) o[i][0] = o[i][1] = 0;
   }
 
-  // From the address of chunk c < 2 of a token's row to that of chunk c + 2 * step.
+  // Returns the address of chunk c + 2 * step of a token's row, given that of chunk c < 2.
   __device__ static uint32_t skip(uint32_t address, int step) {
     return (address ^ ((2 * step & 7) << 4)) + ((2 * step & ~7) << 4);
   }
 
-  // k: [16 kK tokens][D] in a stage. Only tokens with a bit in mask count: their probabilities, m_b
-  // and s_b.
+  // Computes p, m_b and s_b. k: [16 kK tokens][D] in a stage. Only tokens with a bit in mask count.
   template <int kK>
   __device__ void scores_of(const uint4* k, uint64_t mask) {
     using Bits = std::conditional_t<kK <= 2, uint32_t, uint64_t>;
     const Bits counts = static_cast<Bits>(mask) >> 2 * (lane % 4);
-    constexpr int kChains = kK <= 2 ? 2 : 1;  // enough products that do not wait for each other
+    constexpr int kChains = kK <= 2 ? 2 : 1;  // enough independent products
     const int t = lane % 8 + lane / 16 * 8;
     const uint32_t k_at = shared_address(k + stage_chunk<kChunks>(t, lane / 8 & 1));
     float c[2 * kK][kChains][4];
@@ -111,8 +110,8 @@ struct MmaBlock {
     for (int i = 0; i < 2 * kK; ++i)
 #pragma unroll
       for (int j = 0; j < kChains; ++j) c[i][j][0] = c[i][j][1] = c[i][j][2] = c[i][j][3] = 0;
-        // Rolled where it may be: code that other kernels have pushed out of the instruction cache
-        // costs more than the loop.
+        // Not unrolled where possible: code that other kernels have pushed out of the instruction
+        // cache costs more than the loop.
 #pragma unroll(kKeepQ ? kSteps : 2)
     for (int step = 0; step < kSteps; ++step) {
       if constexpr (!kKeepQ) ldmatrix4(q[0], q_at + 32 * step);
@@ -136,7 +135,8 @@ struct MmaBlock {
       }
     weigh<kK>(x);
   }
-  // Scores of this lane's head, -inf where a token does not count, to probabilities, m_b and s_b.
+  // Turns the scores of this lane's head (-inf for a token that does not count) into probabilities,
+  // m_b and s_b.
   template <int kK>
   __device__ void weigh(const float (&x)[2 * kK][2]) {
     float top = -INFINITY;
@@ -159,7 +159,7 @@ struct MmaBlock {
     sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 1));
     s_b = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 2));
   }
-  // v: [16 kK tokens][D], zeros where no token counts.
+  // v: [16 kK tokens][D], zeros after the tokens held.
   template <int kK>
   __device__ void values_of(const uint4* v) {
     const int t = lane % 8 + (lane / 8 & 1) * 8;
@@ -211,7 +211,7 @@ struct MmaBlock {
       *reinterpret_cast<float2*>(to + head() * stride + 8 * i + 2 * (lane % 4)) =
           make_float2(o[i][0], o[i][1]);
   }
-  // Lane states between launches: value i at at[32 * i].
+  // Lane states between launches: value i is at at[32 * i].
   __device__ void save(float* at) const {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) at[32 * i] = o[i / 2][i % 2];

@@ -1,8 +1,8 @@
-// MmaBlock for keys and values in 8 bits: a block lies in shared memory as it does in global
+// MmaBlock for keys and values in 8 bits: a block has the same form in shared memory as in global
 // memory, and codes become f16 in registers, on their way into the tensor cores.
 //
-// A product's order of dimensions and of tokens is free as long as both operands have the same, so
-// it is chosen such that lanes read words of four codes, and for the banks. With lane % 4 = c:
+// The order of a product's dimensions and tokens is free as long as both operands share it. It is
+// chosen such that lanes read words of four codes without bank conflicts. With lane % 4 = c:
 //  - dimensions: in step s of 16, lane c has those of word 2c + s % 2 + 8 (s / 2) of a key. So a
 //    step's dimensions share a scale. Queries are laid out likewise (place).
 //  - tokens: lane c has tokens [n/4 c, n/4 (c + 1)) of a block of n. Column i of the scores' tile t
@@ -38,9 +38,9 @@ struct MmaBlockQ8 : MmaBlock<D> {
     Base::split_q_to(shared, score_scale, place);
   }
 
-  // Byte `group` of both as f16.
+  // Returns byte `group` of both as f16.
   __device__ static __half2 scales_of(uint32_t a, uint32_t b, int group) {
-    // Each in the upper byte of a half; a scale has no sign.
+    // Each byte goes to the upper byte of a half; a scale has no sign.
     const int at = group % 4;
     const uint32_t bytes = __byte_perm(a, b, at << 4 | (4 + at) << 12);
     const uint32_t halves = bytes >> 1 & 0x7f807f80u;
@@ -58,7 +58,7 @@ struct MmaBlockQ8 : MmaBlock<D> {
 #pragma unroll
       for (int i = 0; i < kScaleWords; ++i)
         scales[t][i] = d / 4 + i < words ? rows[2 * t * words + d / 4 + i] : 0;
-        // Rolled where it may be, as in MmaBlock.
+        // Not unrolled where possible, as in MmaBlock.
 #pragma unroll(Base::kKeepQ ? Base::kSteps : 2)
     for (int step = 0; step < Base::kSteps; ++step) {
       uint32_t q[4];
@@ -105,7 +105,7 @@ struct MmaBlockQ8 : MmaBlock<D> {
           code[i] = (reads ? row[8 * group + column] : 0) ^ 0x80808080u;
           scale[i] = reads ? reinterpret_cast<const uint8_t*>(row)[d + group] : 0;
         }
-        // A token that does not count has the scale 0: what its memory holds becomes zeros.
+        // A token that does not count has scale 0, so whatever its memory holds becomes zeros.
         const __half2 scale0 = scales_of(scale[0], scale[1], 0),
                       scale1 = scales_of(scale[2], scale[3], 0);
         // Two tokens' codes of dimensions 0 and 1, and of 2 and 3, side by side.

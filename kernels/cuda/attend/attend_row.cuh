@@ -1,15 +1,16 @@
-// A warp's way through the positions of a row. Its blocks stream through a ring of stages in shared
-// memory: looked up (order -> page table -> word), claimed (compare-and-swap of the slot's word),
-// issued (cp.async from the slot, the tail, or pinned host memory), consumed. Blocks that are known
-// to be needed may be fetched from the host into slots beforehand, together.
+// A warp's pass over the positions of a row. Its blocks stream through a ring of stages in
+// shared memory. Each is looked up (order -> page table -> word), claimed (compare-and-swap of the
+// slot's word), issued (cp.async from the slot, the tail, or pinned host memory) and consumed.
+// Blocks that are known to be needed may be fetched from the host into slots beforehand, all
+// together.
 #pragma once
 #include "kernels/cuda/attend/attend_mma_q8.cuh"
 #include "kernels/cuda/attend/attend_stage.cuh"
 
 namespace riffle::cuda {
 
-// kFetched: a miss that has been put into a slot beforehand; kBrought: the same, not claimed yet
-// (fetch_ahead).
+// kFetched: a miss whose block is already in a slot; kBrought: the same by fetch_ahead, and not
+// claimed yet.
 enum Source : int {
   kNone = 0,
   kHit = 1,
@@ -20,12 +21,12 @@ enum Source : int {
   kBrought = 6
 };
 
-// In a row's order: fetch_ahead has put this block into a slot.
+// In an entry of a row's order: fetch_ahead has put this block into a slot.
 inline constexpr int32_t kBroughtBit = 1 << 30;
 __device__ inline int block_in(int32_t entry) { return entry & ~kBroughtBit; }
 
-// Copies the blocks of those lanes that are in `lanes` from host memory at `from` into slots `to`,
-// with the whole warp and kEach loads of each lane in flight.
+// Copies the blocks of the lanes in `lanes` from host memory at `from` into slots `to`. The whole
+// warp takes part, with kEach loads of each lane in flight.
 template <int kEach>
 __device__ inline void bring(const Pool& pool, int64_t block_bytes, unsigned lanes,
                              const std::byte* from, int to) {
@@ -83,7 +84,7 @@ struct AttendMemory {
 // Neighbouring positions go to different CTAs.
 __device__ inline int row_warp(int warp, int cta) { return warp * kRowCtas + cta; }
 
-// Where blocks come from: the pool and host memory, by the tables of the sequence. A class in its
+// Sources of blocks: the pool and host memory, by the tables of the sequence. Another class in its
 // place may give other sources for positions from `begin` on.
 struct FromTables {
   static constexpr int begin = 0;
@@ -104,14 +105,14 @@ struct RowWarp {
   const From sources;
   uint4* ring;                         // this warp's stages
   const int32_t* order;                // this row's
-  int row, warp, lane, number, first;  // number: of the row's kRowWarps; first: its first position
+  int row, warp, lane, number, first;  // number: in the row's kRowWarps; first: its first position
   int64_t entry0;                      // entry of block 0 in the tables
   int32_t* page_table;
   uint32_t now;
   Block block_;
   int lookups = 0, misses = 0;
 
-  // Lane i knows of own position number looked + i, position first + kRowWarps * (looked + i):
+  // Lane i has these of own position number looked + i, position first + kRowWarps * (looked + i):
   int looked = 0, block = -1, slot = -1, source = kNone;
   unsigned long long word = 0;
   const std::byte* from = nullptr;
@@ -138,14 +139,14 @@ struct RowWarp {
   __device__ unsigned long long key(int b) const {
     return pool_key(table_of(sequence, b), entry0 + b);
   }
-  // Returns the place where the block's slot is entered. Blocks that forks share cost a look into
-  // the tables' table instead of registers.
+  // Returns the place where the block's slot is entered. Blocks that forks share cost an access to
+  // Pool::page_tables instead of registers.
   __device__ bool is_shared(int b) const { return b < sequence.prefix_blocks; }
   __device__ int32_t* place(int b) const {
     return (is_shared(b) ? a.step.pool.page_tables[sequence.prefix_table] : page_table) + entry0 +
            b;
   }
-  // After the warp has written the block to the slot.
+  // Enters the slot in the table. The warp has written the block to the slot before.
   __device__ void enter(int b, int slot_) const {
     if (sequence.many_rows || is_shared(b)) __threadfence();
     __syncwarp();
@@ -190,7 +191,7 @@ struct RowWarp {
       if (slot >= 0) word = *static_cast<volatile unsigned long long*>(a.step.pool.words + slot);
     }
   }
-  // Settles where positions below `limit` come from; hits are ours for this step.
+  // Decides where positions below `limit` come from. Hits are claimed for this step.
   __device__ void claim(int limit) {
     if (block < 0 || (source != kNone && source != kBrought) || own(looked + lane) >= limit) return;
     if (slot >= 0 && claim_slot(a.step.pool, slot, key(block), now, word)) {
@@ -202,8 +203,8 @@ struct RowWarp {
     }
   }
 
-  // Misses below `limit` (claimed, before anything was issued) go from host memory into victims'
-  // slots, with many loads in flight. Blocks for which there is no slot stay misses.
+  // Copies misses below `limit` from host memory into victims' slots, with many loads in flight.
+  // They are claimed, and nothing has been issued yet. Blocks that get no slot stay misses.
   __device__ void fetch(int limit) {
     if (page_table == nullptr) return;
     const bool missing = source == kMiss && own(looked + lane) < limit;
@@ -234,8 +235,8 @@ struct RowWarp {
     commit_async();
     ++issued;
   }
-  // Requests blocks that the ring has room for, up to position `limit` (claimed as far); misses
-  // only below `sure`.
+  // Requests blocks that the ring has room for, up to position `limit` (they are claimed up to
+  // there). Misses are requested only below `sure`.
   __device__ void fill(int known, int limit, int sure) {
     while (issued < used + a.n_stages && own(issued) < limit) {
       if (issued >= looked + 32) {
@@ -250,7 +251,8 @@ struct RowWarp {
     }
   }
 
-  // The block at own position number `used`: first its scores, then its values, then the result.
+  // These consume the block at own position number `used`: first scores, then values, then one of
+  // keep_result and drop_result.
   __device__ void scores() {
     wait_async(issued - used - 1);
     __syncwarp();
@@ -258,7 +260,7 @@ struct RowWarp {
     const int b = memory.stages[warp][stage].x;
     uint64_t mask = ~uint64_t(0) >> (64 - valid_tokens(b));
     const int unseen = r.first_seen - b * a.step.layout.block_size;
-    if (unseen > 0) mask = mask >> unseen << unseen;  // fewer than the block holds
+    if (unseen > 0) mask = mask >> unseen << unseen;  // fewer than the block holds are visible
     if (a.step.masks != nullptr) {
       static_assert(sizeof(unsigned long long) == sizeof(uint64_t));
       mask &= __ldcg(reinterpret_cast<const unsigned long long*>(a.step.masks) +
@@ -281,7 +283,7 @@ struct RowWarp {
     __syncwarp();  // before the stage is written again
     ++used;
   }
-  // The same where half a block has room: its keys have been used.
+  // Does the same where only half a block has room: the keys have been used.
   __device__ void values_in_place_of_keys(int2 what) {
     const auto base = reinterpret_cast<const std::byte*>(
         __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(from), used - looked));
@@ -307,7 +309,7 @@ struct RowWarp {
     __syncwarp();
     ++used;
   }
-  // The last block's result counts, at position p.
+  // Counts the last block's result, at position p.
   __device__ void keep_result(int p) {
     block_.merge();
     if (last.y == kHit || last.y == kMiss || last.y == kFetched) ++lookups;
@@ -320,11 +322,11 @@ struct RowWarp {
       else *used = now_used;
     }
   }
-  // It does not; but its bytes came.
+  // Drops the last block's result. If its bytes were loaded, the load still counts.
   __device__ void drop_result() {
     if (last.y == kMiss || last.y == kFetched) ++lookups;
   }
-  // Fetched and never consumed.
+  // Counts blocks that were fetched and never consumed.
   __device__ void count_waste() {
     lookups += __popc(__ballot_sync(kAllLanes, source == kFetched && looked + lane >= used));
   }
@@ -336,13 +338,13 @@ struct RowWarp {
   __device__ std::byte* slot_at(int to) const {
     return a.step.pool.slots + to * a.step.layout.block_bytes;
   }
-  // A miss, from its stage into a victim's slot, if there is one.
+  // Copies a miss from its stage into a victim's slot, if there is one.
   __device__ void keep(int b, const uint4* stage) {
     const int to = slot_for(b);
     if (to < 0) return;
     StageOf::keep(slot_at(to), stage, a.step.layout, lane);
-    // Nobody takes a slot stamped now, so only later steps read this entry, and later kernels see
-    // all of the above, except for blocks that forks share.
+    // No slot stamped now is taken in this step. So only later steps read this entry, and later
+    // kernels see all writes above. Blocks that forks share are an exception.
     enter(b, to);
   }
 };

@@ -1,12 +1,12 @@
 // A stage of a warp's ring: one block on its way from a slot, the tail or host memory to the
-// scores. Keys in the first half, values in the second. Blocks of f16 and f32 lie there swizzled,
-// as the arithmetic reads them; blocks in 8 bits lie there in the form that they have in memory.
+// scores. Keys are in the first half, values in the second. Blocks of f16 and f32 are swizzled, as
+// the arithmetic reads them; blocks in 8 bits have the form that they have in memory.
 #pragma once
 #include "kernels/cuda/attend/attend_block.cuh"
 
 namespace riffle::cuda {
 
-// One warp's. T: element of K and V, or Q8Kv.
+// A stage of one warp. T: element of K and V, or Q8Kv.
 template <class T, int D>
 struct Stage {
   using Shape = BlockShape<T, D>;
@@ -16,8 +16,8 @@ struct Stage {
   // Returns the number of 16-byte chunks in a stage.
   __host__ __device__ static int chunks(int block_size) { return 2 * block_size * Shape::kChunks; }
 
-  // Requests rows [0, block_size) of K or V at `from` into a stage. kFull: all tokens count and D
-  // is no padding.
+  // Requests rows [0, block_size) of K or V at `base` into a stage. kFull: all tokens count, and D
+  // has no padding.
   template <bool kFull>
   __device__ static void request(uint4* to, const std::byte* base, int n_valid,
                                  const KvLayout& layout, int lane) {
@@ -57,7 +57,7 @@ struct Stage {
     }
   }
 
-  // Keys, or values, in a stage: to a block's place for them.
+  // Copies keys, or values, from a stage to their place in a block.
   __device__ static void keep_rows(std::byte* to, const uint4* rows, const KvLayout& layout,
                                    int lane) {
     const int chunks = layout.head_dim / Shape::kChunk;

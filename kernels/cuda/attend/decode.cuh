@@ -12,10 +12,10 @@ inline constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
 
 // ---- rows
 
-// The device's RowPlan (select/selector.h): which blocks a row holds, which are forced, how many it
-// may read.
+// The device's RowPlan (select/selector.h): the blocks that a row holds, the forced ones, and how
+// many positions it may read.
 struct RowGeometry {
-  bool everything;  // all that is seen, in token order: the row has no order in the scratch
+  bool everything;  // all that is visible, in token order: the row has no order in the scratch
   int n_tokens, n_blocks, n_full;
   int sinks, recent, n_forced;
   int first_seen;           // token; above 0 where RowRule::window leaves some out
@@ -28,7 +28,7 @@ __device__ inline bool row_reads_everything(const RowRule& rule, int n_tokens) {
   return rule.everything || n_tokens < rule.everything_below;
 }
 
-// n_total: of all candidates.
+// Returns the geometry, with n_total counting all candidates.
 __device__ inline RowGeometry row_geometry(const RowRule& rule, int n_tokens, int block_size) {
   RowGeometry r;
   r.n_tokens = n_tokens;
@@ -115,8 +115,8 @@ __device__ inline void widen(const uint4& chunk, float (&out)[4]) {
 __device__ inline int table_of(const StepSequence& s, int block) {
   return block < s.prefix_blocks ? s.prefix_table : s.table;
 }
-// Tells whether the slot holds this key; if so it stays for this step. word: the last seen value of
-// words[slot].
+// Tells whether the slot holds this key. If so, the slot keeps it during this step. word: the value
+// of words[slot] last seen.
 __device__ inline bool claim_slot(const Pool& pool, int slot, unsigned long long key, uint32_t now,
                                   unsigned long long word) {
   while (word >> kStampBits == key >> kStampBits) {
@@ -131,8 +131,8 @@ __device__ inline bool claim_slot(const Pool& pool, int slot, unsigned long long
   }
   return false;
 }
-// A slot for a block that has none: the next victim that this step has not used. -1: there is none
-// left.
+// Returns a slot for a block that has none: the next victim that this step has not used. -1: none
+// is left.
 __device__ inline int take_victim(const Pool& pool, unsigned long long key, uint32_t now) {
   const int n = *pool.n_victims;
   while (*static_cast<volatile int32_t*>(pool.next_victim) < n) {
@@ -142,7 +142,7 @@ __device__ inline int take_victim(const Pool& pool, unsigned long long key, uint
     const unsigned long long word = *static_cast<volatile unsigned long long*>(pool.words + slot);
     if ((word & kMaxStamp) == now) continue;
     if (atomicCAS(pool.words + slot, word, key | now) != word)
-      continue;  // its owner has just come back for it
+      continue;  // its owner has just claimed it again
     constexpr unsigned long long kEntryMask = (1ull << 30) - 1, kFree = kFreeWord >> kStampBits;
     const unsigned long long loser = word >> kStampBits;
     if (loser != kFree) atomicCAS(pool.page_tables[loser >> 30] + (loser & kEntryMask), slot, -1);

@@ -21,16 +21,16 @@ struct RankState {
 struct DecodeScratch {
   uint32_t* counters;   // [rows][kCounterStride], cleared by the first kernel of a selection: see
                         // attend.cuh
-  RankState* ranks;     // [rows]: candidates to be read; where single tokens are chosen also, as
-                        // `last`, their number, and from bit 32 on RowResult::cached
+  RankState* ranks;     // [rows]: candidates to be read; if single tokens are chosen, `last` has
+                        // their number, and from bit 32 on RowResult::cached
   float* head_scores;   // [rows][g][max_blocks]: log2 masses of all full blocks
-  int32_t* order;       // [rows][max_blocks]: forced blocks, then what is chosen
+  int32_t* order;       // [rows][max_blocks]: forced blocks, then the chosen ones
   float* cta_states;    // [rows][kRowCtas][cta_floats]
   int32_t* cta_counts;  // [rows][kRowCtas][2]: lookups, misses
-  // For a mean value that stands for the blocks that are not read; null: none does.
-  float* unread;       // [rows][kMaxGroup]: share of a head's weight in those blocks
+  // For the mean value that stands for unread blocks; null: none does.
+  float* unread;       // [rows][kMaxGroup]: share of a head's weight in unread blocks
   float* tail_scores;  // [rows][kMaxGroup][kMaxBlock]: of the tail's tokens, base 2
-  float* mean_value;   // [rows][padded dim]: what stands for those blocks' values
+  float* mean_value;   // [rows][padded dim]: mean value that stands for them
   int64_t cta_floats, bytes;
 };
 inline constexpr int kCounterStride = 32;  // a cache line each
@@ -61,7 +61,7 @@ struct ScratchParts {
   }
 };
 
-// blends: with what a mean value takes.
+// blends: includes the parts that a mean value needs.
 inline void take_scratch(const DecodeStep& step, bool blends, ScratchParts& parts,
                          DecodeScratch& s) {
   const int64_t rows = int64_t(step.n) * step.n_kv_heads, g = step.n_heads / step.n_kv_heads;
@@ -89,15 +89,15 @@ inline DecodeScratch decode_scratch(const DecodeStep& step) {
 
 // ---- between files
 
-// estimate.cu and choose_share.cu: what each full block holds of each head's weight; the rows'
-// orders, and how many of their candidates are to be read (ranks[row].ranked). estimate_rows also
-// clears the row counters, so it goes first.
+// estimate.cu and choose_share.cu: the mass that each full block holds for each head; then the
+// rows' orders, and how many of their candidates are to be read (ranks[row].ranked). estimate_rows
+// also clears the row counters, so it goes first.
 Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm,
                      cudaStream_t stream);
 Status choose_orders(const DecodeStep& step, const ShareRule& share, const DecodeScratch& scratch,
                      cudaStream_t stream);
 
-// attend.cu: what one launch of the attention kernel does.
+// attend.cu: arguments of one launch of the attention kernel.
 struct AttendArgs {
   DecodeStep step;
   DecodeScratch scratch;
@@ -117,7 +117,7 @@ AttendArgs attend_arguments(const DecodeStep& step, const DecodeScratch& scratch
 Status attend_f16(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream);
 Status attend_f32(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream);
 Status attend_q8(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream);
-// The one for the blocks' type.
+// Launches the kernel for the type of the blocks.
 inline Status attend(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream) {
   switch (args.step.layout.type) {
     case KvType::F16: return attend_f16(args, limits, stream);
@@ -126,12 +126,13 @@ inline Status attend(const AttendArgs& args, const DeviceLimits& limits, cudaStr
   }
   return cudaErrorInvalidValue;
 }
-// Tells whether such blocks fit a device of these limits: cudaSuccess or cudaErrorNotSupported.
+// Tells whether blocks of this layout fit a device of these limits: cudaSuccess or
+// cudaErrorNotSupported.
 Status attend_fits_f16(const KvLayout& layout, const DeviceLimits& limits);
 Status attend_fits_f32(const KvLayout& layout, int group, const DeviceLimits& limits);
 Status attend_fits_q8(const KvLayout& layout, const DeviceLimits& limits);
 
-// Records the event after what was launched; null: does nothing.
+// Records the event after the work launched so far. Does nothing if it is null.
 inline Status mark(cudaEvent_t event, cudaStream_t stream) {
   return event ? cudaEventRecord(event, stream) : cudaSuccess;
 }

@@ -78,8 +78,9 @@ __device__ inline void finish_values(const AttendArgs& a, const RowGeometry& r, 
     sum.z = read * sum.z + unread * mean.z, sum.w = read * sum.w + unread * mean.w;
   }
   if (a.step.sinks != nullptr) {
-    // Share of the keys, without the sink. `read` is the part of it that was read, s, which
-    // rounding may make 0; a sink far above all scores must not make that a NaN.
+    // Share of the keys in the sum that includes the sink. `read` is the part of the keys' weight
+    // that was read, with sum s. Rounding may make `read` 0, and a sink far above all scores must
+    // not turn that into a NaN.
     float read = 1;
     if (blends) read -= __ldcg(a.scratch.unread + int64_t(row) * kMaxGroup + h);
     const float sink = a.step.sinks[row % a.step.n_kv_heads * a.group + h];
@@ -124,7 +125,7 @@ __device__ inline void merge_ctas(const AttendArgs& a, const RowGeometry& r, int
   }
 }
 
-// By one warp: the row's counts, of which it has read n_read positions.
+// Writes the row's result, by one warp. The row has read n_read positions.
 __device__ inline void report_row(const AttendArgs& a, int n_blocks, int row, int n_read) {
   const int lane = threadIdx.x % 32;
   int2 counts = make_int2(0, 0);

@@ -1,11 +1,11 @@
-// The launch of an attention kernel: how large its warps' rings are, and how many CTAs run.
+// Launch of an attention kernel: the size of its warps' rings, and the number of CTAs.
 #pragma once
 #include "kernels/cuda/attend/attend_row.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace riffle::cuda {
 
-// Number of blocks of a ring that each warp gets, or half a block, and the bytes of all rings.
+// A warp's ring: its number of blocks, or half a block; and the bytes of all rings of a CTA.
 struct RingSize {
   int n_stages = 1;
   bool halves = false;
@@ -16,7 +16,7 @@ template <class Warp>
 int64_t ring_bytes(const KvLayout& layout, int n_stages, bool halves) {
   return int64_t{16} * kCtaWarps * Warp::ring_chunks(layout.block_size, n_stages, halves);
 }
-// The largest ring that fits. cudaErrorNotSupported: not even half a block does.
+// Sets the largest ring that fits. cudaErrorNotSupported: not even half a block fits.
 template <class Warp>
 Status ring_of(const void* kernel, const KvLayout& layout, const DeviceLimits& limits,
                RingSize& ring) {
@@ -33,7 +33,7 @@ Status ring_of(const void* kernel, const KvLayout& layout, const DeviceLimits& l
   return bytes > room ? cudaErrorNotSupported : cudaSuccess;
 }
 
-// CTAs that can run together with this ring.
+// Counts the CTAs that can run together with this ring.
 inline Status ctas_together(const void* kernel, const RingSize& ring, const DeviceLimits& limits,
                             int& ctas) {
   int per_sm = 0;
@@ -47,14 +47,14 @@ inline Status ctas_together(const void* kernel, const RingSize& ring, const Devi
 struct RowTraits {
   bool selects = false;   // rows of a selection, on the device
   bool together = false;  // CTAs of a row wait for each other
-  bool apart = false;     // rows wait for nobody: they need not run together
+  bool apart = false;     // rows wait for no other CTA: they need not run together
 };
 
-// The ring, and how many row groups and loaders. Grid: as many row groups as can run together (they
-// wait for each other), at most one a row. Rows of a selection mostly wait for the host and for
-// each other, and seldom have more than a block a warp in flight: where there are more of them than
-// fit next to full rings, shorter ones let more of them wait at once, and some CTAs fetch for those
-// whose turn is still to come.
+// Sets the ring and the numbers of row groups and loaders. The grid has as many row groups as can
+// run together (they wait for each other), at most one a row. Rows of a selection mostly wait for
+// the host and for each other, and seldom have more than one block a warp in flight. If more of
+// them step than fit next to full rings, shorter rings let more of them wait at once, and some CTAs
+// fetch for the rows whose turn is still to come.
 template <class Warp>
 Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimits& limits,
                    AttendArgs& a, RingSize& ring) {
@@ -64,7 +64,7 @@ Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimi
                                            static_cast<int>(ring.bytes));
       status != cudaSuccess)
     return status;
-  // Else the device may keep shared memory back that the count of CTAs below takes for granted.
+  // Otherwise the device may hold back shared memory that the count of CTAs below relies on.
   if (Status status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                            cudaSharedmemCarveoutMaxShared);
       status != cudaSuccess)
@@ -88,8 +88,8 @@ Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimi
   if (traits.apart || rows <= a.n_groups) {
     a.n_groups = rows;
   } else if (traits.selects && a.step.pool.n_slots > 0) {
-    // One for each group at least: half as many do not fill a PCIe 5 link (H200), and rows would
-    // wait for them. A group is given up for them where it is one of many.
+    // At least one loader for each group: half as many do not fill a PCIe 5 link (H200), and rows
+    // would wait for them. If there are many groups, one is given up for loaders.
     int groups = a.n_groups, spare = together - groups * kRowCtas;
     if (spare < groups && groups >= 8) --groups, spare += kRowCtas;
     if (spare >= groups && rows - groups >= groups) {
@@ -100,10 +100,10 @@ Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimi
   return cudaSuccess;
 }
 
-// CTAs of a row wait for each other and for those that fetch ahead, so all must come to run. A
-// cooperative launch promises it; a dependent one may not be cooperative, but no more CTAs are
-// launched than fit, earlier kernels end by themselves, and later ones begin when all of these have
-// ended. That leaves kernels of other streams: see DecodeStep::fault.
+// The CTAs of a row wait for each other and for those that fetch ahead, so all must get to run. A
+// cooperative launch guarantees this. A dependent launch cannot be cooperative, but no more CTAs
+// are launched than fit, earlier kernels end by themselves, and later ones begin after all of these
+// have ended. Only kernels of other streams can interfere: see DecodeStep::fault.
 template <class Warp, class Args>
 Status launch_rows(void (*kernel)(Args), Args a, const RowTraits& traits,
                    const DeviceLimits& limits, cudaStream_t stream) {

@@ -20,8 +20,8 @@ __device__ __forceinline__ void eight_floats(const float* p, float* out) {
   }
 }
 
-// Values [col, col + 8) of a row, where col is a multiple of 8 and col + 8 <= cols. kEven: so is
-// cols.
+// Values [col, col + 8) of a row, where col is a multiple of 8 and col + 8 <= cols. kEven: cols is
+// a multiple of 8, too.
 template <WType T, bool kEven>
 __device__ __forceinline__ void eight_weights(const Matrix& w, int64_t row, int64_t col,
                                               float* out) {
@@ -50,9 +50,9 @@ __device__ __forceinline__ void eight_weights(const Matrix& w, int64_t row, int6
   }
 }
 
-// sums[m][i] = w[m][row] . x[i], in every lane. The matrices have the same columns. Lane l takes
-// columns 8l to 8l + 7 of each 256; the sum of a lane, then that of the lanes: the bits depend only
-// on the row of weights and the row of x.
+// sums[m][i] = w[m][row] . x[i], in every lane. The matrices have the same number of columns. Lane
+// l takes columns 8l to 8l + 7 of each 256. Each lane adds up its products, then the lanes are
+// added: the bits depend only on the row of weights and the row of x.
 template <WType T, bool kEven, int M, int N>
 __device__ __forceinline__ void dots(const Matrix* const (&w)[M], int64_t row,
                                      const float* const (&x)[N], int lane, float (&sums)[M][N]) {
@@ -143,7 +143,7 @@ __device__ __forceinline__ void group_dots(const Matrix* const (&w)[M], int64_t 
         sums[m][i] += __shfl_xor_sync(~0u, sums[m][i], apart);
 }
 
-// Lanes that share a row of weights: as many as have something to do.
+// Returns the number of lanes that share a row of weights: as many as have work.
 inline int lanes_of_row(int64_t cols) { return cols >= 2048 ? 32 : cols >= 1024 ? 16 : 8; }
 
 // The entries of routed that a block's rows of weights serve: up to kGroup of one expert.
@@ -152,7 +152,7 @@ struct Entries {
   int64_t at[N];
   int count;
 
-  // Places after the last entry repeat it; nothing of them is stored.
+  // Places after the last entry repeat it; their results are not stored.
   __device__ Entries(const ExpertsStep& a, int64_t place, int n) : count(n) {
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -160,7 +160,7 @@ struct Entries {
   }
 };
 
-// Calls f<N>(Entries<N>) for the entries of this block, none or one N that has room for them.
+// Calls f<N>(Entries<N>) with room for the entries of this block, or not at all if it has none.
 // Kernels in which no entries share their reads need fewer registers.
 template <bool kShared, class F>
 __device__ __forceinline__ void with_entries(const ExpertsStep& a, int64_t place, F&& f) {
@@ -181,7 +181,7 @@ __device__ __forceinline__ void with_entries(const ExpertsStep& a, int64_t place
 enum class Walk : uint8_t { Single, Even, Groups };
 
 // Calls f<type, walk, lanes> as constants, for the widest reads that a row of `cols` weights and x
-// allow: all types but the plain ones have groups.
+// allow. All types except plain ones have groups.
 template <class F>
 Status with_walk(WType type, int64_t cols, const float* x, F&& f) {
   const bool even = cols % 8 == 0 && vector_aligned(x, cols, sizeof(float));
@@ -199,7 +199,7 @@ Status with_walk(WType type, int64_t cols, const float* x, F&& f) {
   });
 }
 
-// sums[m][i] = w[m][row] . x[i] in the row's lanes. All threads of the block come here.
+// sums[m][i] = w[m][row] . x[i] in the row's lanes. All threads of the block call this.
 template <WType T, Walk kWalk, int L, int M, int N>
 __device__ __forceinline__ void row_dots(const Matrix* const (&w)[M], int64_t row, bool present,
                                          const float* const (&x)[N], float4* memory,
@@ -210,7 +210,7 @@ __device__ __forceinline__ void row_dots(const Matrix* const (&w)[M], int64_t ro
     if (present) dots<T, kWalk == Walk::Even>(w, row, x, threadIdx.x % 32, sums);
   }
 }
-// Shared memory for it, in float4.
+// Shared memory for row_dots, in float4.
 template <Walk kWalk, bool kShared>
 constexpr int kDotMemory = kWalk == Walk::Groups
                                ? sizeof(GroupTile<kShared ? kGroup : 1>) / sizeof(float4)

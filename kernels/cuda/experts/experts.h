@@ -24,11 +24,11 @@ struct Route {
 };
 Status route(const Route& args, cudaStream_t stream);
 
-// An entry is one of a row's n_used choices: entry i * n_used + k is routed[i][k]. places[p] is the
-// p-th entry by expert, those of one expert by rising number. The first of up to kGroup entries of
-// an expert has their number, the others have 0.
+// An entry is one of a row's n_used choices: entry i * n_used + k is routed[i][k]. places lists the
+// entries by expert, those of one expert by rising number. In each run of up to kGroup entries of
+// an expert, the first holds their number and the others hold 0.
 inline constexpr int kGroup = 4;
-inline constexpr int64_t kMaxEntries = 65535;  // most of a step: a limit of a grid's blocks
+inline constexpr int64_t kMaxEntries = 65535;  // most entries of a step: a limit of a grid's blocks
 struct Place {
   int32_t entry, count;
 };
@@ -50,15 +50,15 @@ struct ExpertsStep {
   int64_t hidden = 0;
   Gate gate = Gate::Silu;
   float* between = nullptr;  // [n][n_used][hidden]
-  float* parts = nullptr;    // [n][n_used][w1.cols]: what each expert gives, for combine_rows
+  float* parts = nullptr;    // [n][n_used][w1.cols]: each expert's output, for combine_rows
   bool overlap = false;      // see Gemv::overlap
 };
 Status experts_up(const ExpertsStep& args, cudaStream_t stream);    // x to between
 Status experts_down(const ExpertsStep& args, cudaStream_t stream);  // between to parts
 
-// Lets the stream wait for the host, by two words in pinned memory that both see. The kernel writes
-// answered + 1 to asked and spins until answered equals it. The host does its part when asked
-// changes, then writes answered. It must not wait for this stream before it answers.
+// Makes the stream wait for the host, by two words in pinned memory that both see. The kernel
+// writes answered + 1 to asked and spins until answered equals it. The host does its part when
+// asked changes, then writes answered. The host must not wait for this stream before it answers.
 struct HostCall {
   uint32_t* asked = nullptr;
   const uint32_t* answered = nullptr;

@@ -1,6 +1,6 @@
 // The second half of the chosen experts' FFNs: W2 times the hidden values, for each entry on its
-// own (combine_rows weighs and adds them). A few lanes make the values of a row of weights, for all
-// entries of their block.
+// own (combine_rows weights and adds them). A few lanes compute the values of a row of weights, for
+// all entries of their block.
 #include "kernels/cuda/experts/dot.cuh"
 
 namespace riffle::cuda {

@@ -1,5 +1,5 @@
-// The first half of the chosen experts' FFNs: gate(W1 x + b1) * (W3 x + b3). A few lanes make the
-// values of a row of weights, for all entries of their block.
+// The first half of the chosen experts' FFNs: gate(W1 x + b1) * (W3 x + b3). A few lanes compute
+// the values of a row of weights, for all entries of their block.
 #include "kernels/cuda/experts/dot.cuh"
 
 namespace riffle::cuda {

@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kThreads = 128, kRows = kThreads / 32;
 
-// Larger for scores that rank earlier: finite ones in their order, NaN last. Never 0. Zeros of both
-// signs are equal.
+// Returns a larger number for scores that rank earlier: finite ones in their order, NaN last. It is
+// never 0, and zeros of both signs are equal.
 __device__ uint32_t rank_of(float score) {
   if (isnan(score)) return 1;
   const uint32_t bits = __float_as_uint(score + 0.0f);
@@ -25,7 +25,7 @@ __device__ uint32_t warp_most(uint32_t x) {
 #endif
 }
 
-// One warp; kOwn: experts that a lane has room for.
+// One warp calls it. kOwn: the most experts that a lane has.
 template <int kOwn>
 __device__ void choose(const Route& a, int64_t row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -45,7 +45,7 @@ __device__ void choose(const Route& a, int64_t row) {
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) best = max(best, rank[k]);
     best = warp_most(best);
-    uint32_t first = 0;  // the lowest of the experts with this rank, from the other end
+    uint32_t first = 0;  // kMostExperts minus the lowest expert with this rank
 #pragma unroll
     for (int k = 0; k < kOwn; ++k)
       if (rank[k] == best) first = max(first, static_cast<uint32_t>(kMostExperts - lane - 32 * k));

@@ -24,7 +24,7 @@ struct Combine {
   float* x;
 };
 
-// A thread a value: a step has few rows.
+// One thread a value: a step has few rows.
 __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ Combine a) {
   const int64_t i = blockIdx.x, c = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
   allow_next();

@@ -1,10 +1,10 @@
 // y = W x for few rows x. BF16 goes to the tensor cores where the device and the shape allow
-// (gemv_mma.cuh, from 9 rows on gemv_mma_pair.cuh), types of 2 to 6 bits and most of Q8_0
-// (gemv_quant::fits_q8) go to gemv_quant.cu; the kernel here does the rest without tensor cores.
+// (gemv_mma.cuh, from 9 rows on gemv_mma_pair.cuh). Types of 2 to 6 bits and most of Q8_0
+// (gemv_quant::fits_q8) go to gemv_quant.cu. The kernel here does the rest without tensor cores.
 // The time is that of reading W once, so everything serves that: a warp takes a unit of kRows rows
-// of W at a time and keeps kDepth 16-byte loads a lane in flight, also across units and before x is
-// even there. The row of a matrix belongs to one warp in every grid, and a lane adds its products
-// in the order of the columns: the bits of y depend only on W's row and x, not on n, on the other
+// of W at a time and keeps kDepth 16-byte loads a lane in flight, also across units and before x
+// has arrived. A row of a matrix belongs to one warp in every grid, and a lane adds its products in
+// the order of the columns: the bits of y depend only on W's row and x, not on n, on the other
 // outputs or on the device.
 #include "kernels/cuda/gemv/gemv_mma_pair.cuh"
 #include "kernels/cuda/gemv/gemv_quant.h"
@@ -42,8 +42,8 @@ __device__ __forceinline__ void widen(const uint4& v, uint32_t scale_bits, int q
   } else if constexpr (T == WType::Q8_0) {
     const uint32_t word = q == 0 ? v.x : q == 1 ? v.y : q == 2 ? v.z : v.w;
     // The byte b = quant + 128, put into the mantissa of 2^15, makes the float 2^15 + b. 2^15 + 128
-    // has 9 bits and a scale 11, so their product is exact, and so is scale * quant, which the
-    // fused multiply-add leaves.
+    // has 9 bits and a scale 11, so their product is exact. So is scale * quant, the result of the
+    // fused multiply-add.
     const float scale = f16_bits_to_f32(scale_bits), offset = -32896.0f * scale;
     const uint32_t biased = word ^ 0x80808080u;
     w[0] = fmaf(__uint_as_float(__byte_perm(biased, 0x47000000u, 0x7504)), scale, offset);
@@ -68,7 +68,7 @@ template <int N, int R>
 struct Tile {
   static constexpr int kRows = R;
   static constexpr int kDepth =
-      N <= 4 ? 8 : 4;  // 16-byte loads in flight, a lane: what registers allow
+      N <= 4 ? 8 : 4;  // 16-byte loads in flight, a lane: as many as registers allow
   static constexpr int kSteps = kDepth / kRows;  // a batch: kSteps steps of kRows rows
 };
 

@@ -10,21 +10,21 @@ enum class Then : uint8_t {
   SwiGlu,  // two matrices of one shape: y[0] = gate(W[0] x) * (W[1] x)
 };
 
-// Units that multiply weights of 2 to 6 bits, and of Q8_0. The bits are the same. Tensor cores need
-// compute capability 9.0; without them ordinary cores multiply. Other types ignore it.
+// Cores that multiply weights of 2 to 6 bits, and of Q8_0. The bits are the same. Tensor cores need
+// compute capability 9.0; without it ordinary cores multiply. Other types ignore the choice.
 enum class Cores : uint8_t { Best, Tensor, Ordinary };
 
 inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 16;
 
 // Decode: few rows x, bound by reading the weights. W is read once for up to 8 rows. With compute
-// capability 9.0 it is read once for up to 16 if tensor cores multiply integers, or, with BF16, if
-// a cluster of two blocks has the shared memory. On ordinary cores Q8_0 is read once for 4; Q8_0
-// and weights of 2 to 6 bits for fewer where x does not fit shared memory. The bits of a row of y
-// do not depend on n or on the other rows. Arithmetic in f32; weights are widened. With BF16
-// weights x goes through tensor cores in two bf16 parts, which leaves out at most 2^-18 of a value.
-// With weights of 2 to 6 bits, and with Q8_0 in rows of whole 256 columns, products are of
-// integers: x (times norm) is rounded to 2^-22 of the largest of its group of 32 columns, and a
-// group that is not all finite makes NaN.
+// capability 9.0 it is read once for up to 16 rows if tensor cores multiply integers, or, with
+// BF16, if the shared memory of a cluster of two blocks suffices. On ordinary cores Q8_0 is read
+// once for 4 rows. Q8_0 and weights of 2 to 6 bits are read once for fewer rows where x does not
+// fit shared memory. The bits of a row of y do not depend on n or on the other rows. Arithmetic is
+// in f32; weights are widened. With BF16 weights x goes through tensor cores in two bf16 parts,
+// which lose at most 2^-18 of a value. With weights of 2 to 6 bits, and with Q8_0 in rows of a
+// multiple of 256 columns, products are of integers: x (times norm) is rounded to 2^-22 of the
+// largest of its group of 32 columns, and a group that is not all finite gives NaN.
 struct Gemv {
   const float* x = nullptr;  // [n][ldx]
   int64_t ldx = 0;

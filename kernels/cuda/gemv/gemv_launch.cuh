@@ -10,8 +10,8 @@ namespace riffle::cuda {
 struct GemvDevice {
   int n_sm = 0, smem = 0, major = 0;
 };
-// __CUDA_ARCH__ of the code that the device runs: that of the newest generation up to its own which
-// this was built for.
+// Returns __CUDA_ARCH__ of the code that the device runs: the newest generation that this was built
+// for and that is not newer than the device's.
 inline int code_for(const GemvDevice& device) {
   constexpr int kBuilt[] = {__CUDA_ARCH_LIST__};
   int newest = 0;
@@ -81,7 +81,7 @@ Status most_clusters(Kernel kernel, unsigned cluster, int threads, size_t smem, 
   return cudaOccupancyMaxActiveClusters(most, kernel, &config);
 }
 
-// `rows` rows of x at a time.
+// Launches `rows` rows of x at a time.
 template <class Launch>
 Status launch_in_parts(const Gemv& args, int rows, Launch launch) {
   for (int first = 0; first < args.n; first += rows) {

@@ -1,7 +1,7 @@
 // y = W x on the tensor cores, for BF16 on compute capability 8.0 and later: about the same time
 // for 1 to 8 rows of x. W is the 16-row operand of mma.m16n8k16, the rows of x are its 8 columns.
 // Both are bf16: weights are exact, and x is split into kParts bf16 parts, whose products with a
-// weight are exact in f32. Two parts leave out at most 2^-18 |x| of a value, three nothing.
+// weight are exact in f32. Two parts lose at most 2^-18 |x| of a value, three lose nothing.
 //
 // A block takes units of 16 rows of W (SwiGlu: 8 and 8). Its warps share the columns: each has its
 // own part of them, its own part of x in shared memory and its own ring of tiles of W, kStages
@@ -68,7 +68,8 @@ __device__ __forceinline__ void prefetch_row(const char* p, uint32_t bytes) {
 #endif
 }
 
-// Two floats' nearest bf16s, the first in the low half; *a and *b become the remainder.
+// Returns the bf16s nearest to two floats, the first in the low half; *a and *b become the
+// remainders.
 __device__ __forceinline__ uint32_t split(float* a, float* b) {
   uint32_t both;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(*b), "f"(*a));
@@ -77,9 +78,9 @@ __device__ __forceinline__ uint32_t split(float* a, float* b) {
   return both;
 }
 
-// The rows of a unit: of w[0] the 8 from `first` on, of w[1] those from first + 8 - second on
-// (SwiGlu: 8 of each matrix, second = 8; else 0). No row beyond first + last: past the end the last
-// one is read, but not stored.
+// The rows of a unit: the 8 rows of w[0] from `first` on, and those of w[1] from first + 8 - second
+// on (SwiGlu: 8 of each matrix, second = 8; else 0). Rows beyond first + last do not exist: the
+// last one is read in their place, but not stored.
 struct Rows {
   const Matrix* w[2];
   int first, second, last;
@@ -116,7 +117,7 @@ struct Producer {
     to = ring + r * kLine + ((lane % 8 * 16) ^ (r % 2 * 64));
     seek(lane);
   }
-  // Next tiles to copy: from this unit and chunk on.
+  // Finds the next tiles to copy, from this unit and chunk on.
   __device__ __forceinline__ void seek(int lane) {
     for (; unit0 < plan.n_units; move()) {
       const int unit = unit0 + u * static_cast<int>(gridDim.x);
@@ -160,7 +161,7 @@ struct Producer {
 // Puts n rows of x (times norm) of n_tiles tiles from `tile` on into the warp's shared memory as
 // operands: for each 16 columns, row of x and t = lane % 4 the high part's two registers, then the
 // low part's. With 3 parts the third lies after all these. Adds to squares. kAtOnce: loads in
-// flight, a row of x: written out, or they would not overlap.
+// flight for a row of x, issued together, or they would not overlap.
 template <int N, int kParts, int kAtOnce = N == 1 ? 7 : 8 / N>
 __device__ __forceinline__ void stage(const Gemv& a, const float* x0, int n, int lane, int tile,
                                       int n_tiles, uint4* parts, uint2* third,
@@ -202,7 +203,7 @@ __device__ __forceinline__ void stage(const Gemv& a, const float* x0, int n, int
   }
 }
 
-// Takes the next tile from a warp's ring, whose place the producer fills again. w_lane: this lane's
+// Takes the next tile from a warp's ring; the producer then refills its place. w_lane: this lane's
 // row of the first tile.
 template <class Tune>
 __device__ __forceinline__ void take_tile(uint4 (&values)[2][2], const char* w_lane, int swizzle,
@@ -280,7 +281,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps)
   // The output of this thread: row r of unit u of a group, for row i of x.
   const int i = threadIdx.x % N, r = threadIdx.x / N % kUnit, u = threadIdx.x / (N * kUnit);
   const bool mine = threadIdx.x < kSums && i < a.n && (!pairs || r < kUnit / 2);
-  // Lane (g, t) reads of a tile row g and g + 8.
+  // Lane (g, t) reads rows g and g + 8 of a tile.
   const char* const w_lane = ring + g * kLine;
   const int swizzle = (g % 2 * 64) ^ (t * 16);
   const uint4* const x_lane = parts + g % N * 4 + t;
@@ -379,9 +380,9 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps)
 #endif
 }
 
-// Cuts the work into units of kUnit rows and steps of one tile. If x needs several chunks, they are
-// of an even number of tiles, so that a column of x is always the same lane's: its sum of squares
-// must not depend on the chunks.
+// Cuts the work into units of kUnit rows and steps of one tile. If x needs several chunks, each has
+// an even number of tiles, so that a column of x always belongs to the same lane: its sum of
+// squares must not depend on the chunks.
 inline GemvCut cut_tiles(const Gemv& args, int shares, int bytes_of_x, int room) {
   return cut_gemv(args, {.unit_rows = kUnit,
                          .step_cols = kCols,
@@ -414,7 +415,7 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
                      args.overlap, stream);
 }
 
-// All outputs are of one type, and 16-byte aligned as gemv.cu has checked.
+// Requires: all outputs are of one type, and 16-byte aligned as gemv.cu has checked.
 inline bool fits(const Gemv& args, const GemvDevice& device) {
   const Matrix& w = args.w[0];
   if (code_for(device) < 800 || w.type != WType::BF16) return false;

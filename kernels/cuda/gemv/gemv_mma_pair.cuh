@@ -1,14 +1,14 @@
-// y = W x on the tensor cores, as gemv_mma.cuh and with the same bits, for 9 to 16 rows of x in one
-// pass over W: BF16, compute capability 9.0 and later. That many rows of x do not fit one block's
-// shared memory, so a cluster of two blocks shares the columns: each block has 4 of gemv_mma.cuh's
-// 8 column shares, and x of their columns.
+// y = W x on the tensor cores, like gemv_mma.cuh and with the same bits, for 9 to 16 rows of x in
+// one pass over W: BF16, compute capability 9.0 and later. That many rows of x do not fit one
+// block's shared memory, so a cluster of two blocks shares the columns: each block has 4 of
+// gemv_mma.cuh's 8 column shares, and x of their columns.
 //
-// The cluster goes through W two units at a time. Two warps work on a share, one on each unit: each
-// has its own ring of W, both read the same operands of x, which each of them has made of 8 rows of
-// x. At the end of a pair of units the sums of the first go to the shared memory of the first block
-// and those of the second to the second block, where a thread adds up the 8 shares of one output.
-// That is done after the next pair's products, so that no block waits for the other. If x is read
-// in chunks, two such pairs share a chunk.
+// The cluster goes through W two units at a time. Two warps work on a share, one on each unit. Each
+// has its own ring of W. Both read the same operands of x, of which each warp makes those of 8
+// rows. At the end of a pair of units the sums of the first unit go to the shared memory of the
+// first block and those of the second unit to the second block, where a thread adds up the 8 shares
+// of one output. That is done after the next pair's products, so that no block waits for the other.
+// If x is read in chunks, two such pairs share a chunk.
 #pragma once
 #include "kernels/cuda/gemv/gemv_mma.cuh"
 
@@ -27,14 +27,14 @@ static_assert(Pair::kParts == 2 && Pair::kWarps == 2 * kOwnShares &&
 
 #if __CUDA_ARCH__ >= 900
 
-// The two warps of a share meet.
+// Waits until both warps of a share are here.
 __device__ __forceinline__ void meet_in_share(int share) {
   asm volatile("bar.sync %0, 64;" ::"r"(1 + share) : "memory");
 }
 
-// Adds a tile's products with 16 rows of x to sum[half of the rows]: for each the order of
-// gemv_mma.cuh. x: this lane's operands of the first 16 columns and 8 rows; the other rows' are
-// of_eight on.
+// Adds a tile's products with 16 rows of x to sum[half of the rows], in the order of gemv_mma.cuh.
+// x: this lane's operands of the first 16 columns and 8 rows; those of the other 8 rows are
+// of_eight further on.
 __device__ __forceinline__ void add_tile(float (&sum)[2][4], const uint4 (&values)[2][2],
                                          const uint4* x, int of_eight) {
   float p[2][2][4] = {};
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1)
     return result;
   };
 
-  // Lane (g, t) reads of a tile row g and g + 8.
+  // Lane (g, t) reads rows g and g + 8 of a tile.
   const char* const w_lane = ring + g * kLine;
   const int swizzle = (g % 2 * 64) ^ (t * 16);
   const uint32_t sums_to = in_block(shared_address(&sums[0][share][place(0, 0, g, 2 * t)]), half);
@@ -185,8 +185,8 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1)
         }
         if (!done) continue;
 
-        // All blocks have started; and the sums before these, which the other block reads, are not
-        // where these go.
+        // All blocks have started. The other block still reads the previous sums, but these go to
+        // another place.
         cluster_wait();
         const float result = result_of(ready, parity ^ 1);
         if (active) {

@@ -9,8 +9,8 @@ namespace riffle::cuda {
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // A ring of S stages lets copies of S - 2 stages be in flight. The number of groups of copies that
-// may be in flight is a constant, so a stage is closed with as many groups, most of them empty, as
-// make it so: 8 stages of one, 5 of 2, 4 of 3, 3 of 6.
+// may be in flight is a constant. To reach it a stage is closed with several groups, most of them
+// empty: 8 stages of one group, 5 of 2, 4 of 3, 3 of 6.
 constexpr int kGroupsLeft = 6, kFewStages = 3, kMaxStages = 8;
 constexpr bool stages_possible(int stages) { return stages > 2 && kGroupsLeft % (stages - 2) == 0; }
 
@@ -23,8 +23,8 @@ struct GemvNeeds {
   int bytes_of_stage =
       0;     // shared memory for a stage of the rings; 0: the kernel has no such rings
   int room;  // shared memory for x and these rings
-  // Chunks of x that do not fit at once are multiples of this many steps; and as many as fit
-  // (fullest), or about equal.
+  // If x does not fit at once, its chunks are multiples of this many steps. They are as large as
+  // fits (fullest), or of about equal size.
   int multiple = 1;
   bool fullest = false;
 };
@@ -41,7 +41,7 @@ struct GemvCut {
   size_t smem = 0;              // bytes of rings and x
 };
 
-// chunk 0: shared memory has no room for a step of x and the fewest stages.
+// chunk 0: shared memory has no room for a step of x and the smallest number of stages.
 inline GemvCut cut_gemv(const Gemv& args, const GemvNeeds& needs) {
   GemvCut cut;
   cut.args = args;

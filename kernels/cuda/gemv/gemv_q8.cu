@@ -2,7 +2,7 @@
 // order of gemv_quant.cu, so that gemv_quant_tensor.cu makes the same bits for more rows. That
 // takes half the instructions of f32 arithmetic (gemv.cu). Weights go to registers, not through a
 // ring: as measured, that reads 8% faster. A warp takes a unit of kRows rows of W at a time and
-// keeps 8 loads of 16 bytes a lane in flight, also across units and before x is even there.
+// keeps 8 loads of 16 bytes a lane in flight, also across units and before x has arrived.
 #include "kernels/cuda/gemv/gemv_quant.h"
 #include "kernels/cuda/gemv/gemv_quant_x.cuh"
 #include "kernels/cuda/load.cuh"
@@ -13,7 +13,7 @@ namespace {
 constexpr int kWarps = 16, kThreads = kWarps * 32;
 constexpr int kRows = 2, kSteps = 2;  // rows and steps of a batch of loads
 constexpr int kMostRows = 4;          // rows of x in one launch
-constexpr int kHalfStep = kStep / 2;  // a lane's two loads of a row and step are so far apart
+constexpr int kHalfStep = kStep / 2;  // distance of a lane's two loads of a row and step
 
 // The weights of a step: of each row, 16 bytes of either half, and the scale of the group that the
 // lane has after the swap.
@@ -86,7 +86,7 @@ __device__ __forceinline__ Halves swapped(const Weights& w, int r, int odd) {
   return halves;
 }
 
-// Adds a step's products with N rows of x, which is at `x`.
+// Adds a step's products with N rows of x, whose operands begin at `x`.
 template <int N>
 __device__ __forceinline__ void multiply_step(const Halves (&w)[kRows], const char* x, int lane,
                                               float (&sum)[kRows][N]) {
@@ -194,7 +194,7 @@ bool has_room(const Gemv& args, const GemvDevice& device, int n) {
 
 template <int N>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  // has_room() has seen that all of x fits. The plan counts steps of kStep columns.
+  // has_room() has checked that all of x fits. The plan counts steps of kStep columns.
   GemvCut cut = cut_gemv(args, {.unit_rows = kRows,
                                 .step_cols = kBatch,
                                 .bytes_of_x = kSteps * N * kBytesOfX,

@@ -1,12 +1,12 @@
-// y = W x for few rows x, of weights of 2 to 6 bits: what gemv.cu does for wider ones. Fewer bytes
-// leave less time for arithmetic, so products are dp4a's of quants and of x in three signed bytes,
-// 23 bits of a group of 32 with a scale in common; sums of 32 products are exact, and the rest is
-// f32. A warp takes a unit of R rows of W at a time; its bytes come through a ring in shared
-// memory, filled by asynchronous copies that begin before x has arrived and run on from unit to
-// unit, so that registers do not limit the loads in flight. The row of a matrix belongs to one warp
-// in every grid, and a lane adds its groups in the order of the columns: the bits of y depend only
-// on W's row and x, not on n, on the other outputs or on the device. From tensor_rows() rows on
-// gemv_quant_tensor.cu makes the same bits faster.
+// y = W x for few rows x, of weights of 2 to 6 bits, as gemv.cu does for wider ones. Fewer bytes
+// leave less time for arithmetic, so products are dp4a instructions with quants and with x in three
+// signed bytes: 23 bits, with one scale for each group of 32. Sums of 32 products are exact, and
+// the rest is f32. A warp takes a unit of R rows of W at a time. Its bytes come through a ring in
+// shared memory, filled by asynchronous copies that begin before x has arrived and run on from unit
+// to unit, so that registers do not limit the loads in flight. A row of a matrix belongs to one
+// warp in every grid, and a lane adds its groups in the order of the columns: the bits of y depend
+// only on W's row and x, not on n, on the other outputs or on the device. From tensor_rows() rows
+// on gemv_quant_tensor.cu makes the same bits faster.
 #include "kernels/cuda/gemv/gemv_quant.cuh"
 #include "kernels/cuda/gemv/gemv_quant.h"
 #include "kernels/cuda/gemv/gemv_quant_x.cuh"
@@ -33,7 +33,7 @@ struct Part {
   static constexpr int kPiece = kRow < 16 ? kRow : 16, kOfRow = kRow / kPiece,
                        kCopies = (kOfRow * R + 31) / 32;
   static constexpr bool kSame =
-      kOfRow % 32 == 0;           // all copies of a lane end where the row does at the same step
+      kOfRow % 32 == 0;           // all copies of a lane reach the row's end at the same step
   const char *first, *second;     // SwiGlu: of the first and of the second half of the rows
   uint32_t at[kCopies];           // pieces from there
   int left[kSame ? 1 : kCopies];  // bytes of the row from there on
@@ -243,7 +243,7 @@ Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stre
                    : args.n <= 4 ? launch_tuned<T, 4, 2>(args, device, stream)
                                  : launch_rows<T, 8, Tuning<4, 8>>(args, device, stream);
   if (s != cudaErrorNotSupported || args.n == 1) return s;
-  // A device with less shared memory.
+  // The device has less shared memory.
   return launch_in_parts(args, (args.n + 1) / 2,
                          [&](const Gemv& part) { return launch_type<T>(part, device, stream); });
 }

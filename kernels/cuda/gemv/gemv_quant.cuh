@@ -34,9 +34,9 @@ struct Slot {
   static constexpr int kBytes = (kBlocks + R * F::kBlocks + 15) / 16 * 16;
 };
 
-// A lane's 32 values of a row: q[k] has values 4k to 4k + 3 as signed bytes. In types with an
-// offset it is subtracted. To keep the sign, the quant is at the top of the byte: it is 2^shift too
-// large, which the scale corrects.
+// A lane's 32 values of a row: q[k] has values 4k to 4k + 3 as signed bytes. For types with an
+// offset, the offset is subtracted. To keep the sign, the quant is at the top of the byte: it is
+// 2^shift too large, which the scale corrects.
 template <WType T>
 __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int lane, int (&q)[8]) {
   using F = Format<T>;
@@ -172,8 +172,8 @@ __device__ __forceinline__ Eight in_bytes(const float (&x)[8]) {
   for (int j = 0; j < 8; j++) most = max(most, __float_as_uint(x[j]) & 0x7fffffffu);
   most = max(most, __shfl_xor_sync(0xffffffffu, most, 1));
   most = max(most, __shfl_xor_sync(0xffffffffu, most, 2));
-  // The unit is 2^-21 of the largest value's power of two, so that no quotient is beyond 2^22.
-  // 2^-100 is small enough.
+  // The unit is 2^-21 of the largest value's power of two, so that no quotient is beyond 2^22. That
+  // power is at least 2^-100, which is small enough.
   const uint32_t power = max(most & 0x7f800000u, 27u << 23);
   const float scale = __uint_as_float((275u << 23) - power);
   eight.unit =
@@ -203,8 +203,8 @@ __device__ __forceinline__ Eight in_bytes(const float (&x)[8]) {
   return eight;
 }
 
-// x in three signed bytes: part[p][h] has byte p of values 16h to 16h + 15. unit: what a step of
-// the lowest byte is worth; sum: of the values as they were rounded, in x's own unit.
+// x in three signed bytes: part[p][h] has byte p of values 16h to 16h + 15. unit: worth of a step
+// of the lowest byte; sum: sum of the rounded values, in x's own unit.
 struct Group {
   uint4 part[3][2];
   float unit, sum;
@@ -217,7 +217,7 @@ __device__ __forceinline__ int dot16(const int* q, const uint4& x, int sum) {
   sum = __dp4a(q[2], static_cast<int>(x.z), sum);
   return __dp4a(q[3], static_cast<int>(x.w), sum);
 }
-// A lane's sum, of every 32nd group, with the other lanes': groups of 256 columns first.
+// Adds a lane's sum, of every 32nd group, to the other lanes' sums: first within 256 columns.
 __device__ __forceinline__ float sum_of_lanes(float x) {
 #pragma unroll
   for (int other = 1; other < 32; other *= 2) x += __shfl_xor_sync(0xffffffffu, x, other);

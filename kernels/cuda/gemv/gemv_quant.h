@@ -4,17 +4,17 @@
 
 namespace riffle::cuda::gemv_quant {
 
-// All outputs are of one such type, x, norm and parts of W 16-byte aligned. cudaErrorNotSupported,
-// and nothing launched, if the device has too little shared memory.
+// Requires: all outputs are of one such type; x, norm and parts of W are 16-byte aligned. Returns
+// cudaErrorNotSupported, and launches nothing, if the device has too little shared memory.
 Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream);
 
-// The same for Q8_0, where fits_q8(): rows of whole 256 columns, 16-byte aligned scales, and shared
-// memory for one row of x. The same bits for every n, so the test does not look at n.
+// The same for Q8_0, if fits_q8() holds: rows of a multiple of 256 columns, 16-byte aligned scales,
+// and shared memory for one row of x. The bits are the same for every n, so the test ignores n.
 bool fits_q8(const Gemv& args, const GemvDevice& device);
 Status launch_q8(const Gemv& args, const GemvDevice& device, cudaStream_t stream);
 
-// The same bits from int8 tensor cores, for up to kGemvMaxRows rows. cudaErrorNotSupported, and
-// nothing launched, on a device without clusters of blocks (compute capability 9.0).
+// The same bits from int8 tensor cores, for up to kGemvMaxRows rows. Returns cudaErrorNotSupported,
+// and launches nothing, on a device without clusters of blocks (compute capability 9.0).
 Status launch_tensor(const Gemv& args, const GemvDevice& device, cudaStream_t stream);
 
 }  // namespace riffle::cuda::gemv_quant

@@ -1,12 +1,12 @@
 // y = W x for several rows x, of weights of 2 to 6 bits and Q8_0, on the tensor cores' integer
 // product (mma.m16n8k32): the same integers as gemv_quant.cu's, added as f32 in the same order, so
-// that y has the same bits, in a time that hardly grows with the rows. The quants of 16 rows of W
-// are one operand, the other is one byte of each of 8 rows of x; three products make the sums of a
-// group of 32 columns, exactly. There, a lane has every 32nd group of a row and the lanes are added
-// at the end; here, a warp has 4 neighbouring groups of every 32, with a sum for each. Eight warps
-// share 16 rows of W: two of each block of a cluster of four, where block b has columns 256 b to
-// 256 b + 255 of every 1024, so that it needs a fourth of x only. Their sums meet in the shared
-// memory of one of the blocks. Weights come through a ring as in gemv_quant.cu.
+// that y has the same bits, in a time that hardly grows with the number of rows. The quants of 16
+// rows of W are one operand, one byte of each of 8 rows of x the other; three products make the
+// sums of a group of 32 columns, exactly. In gemv_quant.cu a lane has every 32nd group of a row and
+// the lanes are added at the end; here a warp has 4 neighbouring groups of every 32, with a sum for
+// each. Eight warps share 16 rows of W: two of each block of a cluster of four, where block b has
+// columns 256 b to 256 b + 255 of every 1024, so that it needs only a quarter of x. Their sums meet
+// in the shared memory of one of the blocks. Weights come through a ring as in gemv_quant.cu.
 #include "kernels/cuda/gemv/gemv_quant.h"
 #include "kernels/cuda/gemv/gemv_quant_tile.cuh"
 #include "kernels/cuda/gemv/gemv_ring.cuh"
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kSquares = 8;  // sums of squares of a row: as many as gemv_quant.cu has warps
 
-// x of a group of columns: of each 8 rows the operands [byte][lane] and [row] (unit, sum). The
+// x of a group of columns: for each 8 rows the operands [byte][lane], then (unit, sum) [row]. The
 // padding spreads groups over the banks when they are written.
 constexpr int kOperands = 3 * 32 * 8, kOfEight = kOperands + 8 * 8;
 RIFFLE_HOST_DEVICE constexpr int bytes_of_group(int eights) { return eights * kOfEight + 32; }
@@ -62,7 +62,7 @@ __device__ __forceinline__ float join(float p0, float p1, float p2) {
   return fmaf(fmaf(p2, 256.0f, p1), 256.0f, p0);
 }
 
-// The rows of a unit: of w[out] those from `first` on, none beyond last.
+// The rows of a unit: those of w[out] from `first` on, none beyond last.
 struct Rows {
   int out, first, last;
 };
@@ -222,8 +222,8 @@ __device__ __forceinline__ void stage(const Plan& plan, int rank, int first, cha
   }
 }
 
-// Lane 4g + t has of each group's sums, and of rows 8h to 8h + 7 of x, [h][k]: W's row g + 8 (k /
-// 2), x's row 2t + k % 2.
+// Sums of each group. For rows 8h to 8h + 7 of x, lane 4g + t has in [h][k] the sum of W's row g +
+// 8 (k / 2) and x's row 2t + k % 2.
 template <int H>
 using Sums = float[kGroups][H][4];
 
@@ -428,8 +428,8 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
                                       .room = device.smem - bytes_of_exchange(H)});
   if (cut.chunk < 1) return cudaErrorNotSupported;
 
-  // Most clusters that the device has room for with one block on a processor: one more would take
-  // as long again.
+  // Most clusters that the device has room for with one block a multiprocessor: one more cluster
+  // would take another round.
   int most = 0;
   if (Status s = most_clusters(kernel<T, H>, kCluster, kThreads, device.smem, &most);
       s != cudaSuccess)

@@ -101,8 +101,8 @@ __device__ __forceinline__ void unpack_tile(const char* tile, int r, int m, int 
   }
 }
 
-// The scales of a row's tile; of(m): what scales_of() of gemv_quant.cuh makes of group m. half:
-// which one of 256 columns; odd: whether those are the second 256 of 512.
+// The scales of a row's tile. of(m): the same as scales_of() of gemv_quant.cuh for group m. half:
+// which half of 256 columns; odd: whether those are the second 256 of 512.
 template <WType T>
 struct RowScales {
   using L = Tile<T>;

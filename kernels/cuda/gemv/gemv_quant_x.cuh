@@ -1,4 +1,4 @@
-// x as the operands of dp4a in shared memory, and the units of rows: what the kernels of
+// x as the operands of dp4a in shared memory, and the units of rows: parts that the kernels of
 // gemv_quant.cu and gemv_q8.cu share.
 #pragma once
 #include "kernels/cuda/gemv/gemv_quant.cuh"
@@ -37,7 +37,8 @@ constexpr int kBytesOfX = 32 * (6 * 16 + 8);
 // swapped_lane(g).
 template <int N, int kTeams, bool kSwapped = false>
 __device__ void stage(const Plan& plan, int first, char* xs, float* sums) {
-  // Rounds whose loads are in flight. Written out: no load is moved before a store.
+  // Rounds whose loads are in flight. They are issued together, since no load is moved before a
+  // store.
   constexpr int kAtOnce = N == 1 ? 2 : 1, kRound = kTeam * 8;
   const Gemv& a = plan.args;
   const int thread = threadIdx.x % kTeam, team = threadIdx.x / kTeam;

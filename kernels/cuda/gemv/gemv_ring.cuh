@@ -1,5 +1,5 @@
 // A warp's ring in shared memory that asynchronous copies fill with weights, and the plan of a
-// launch: what the two kernels of gemv_quant share.
+// launch: parts that the two kernels of gemv_quant share.
 #pragma once
 #include "kernels/cuda/gemv/gemv_plan.cuh"
 #include "kernels/cuda/gemv/gemv_quant.cuh"
@@ -7,7 +7,7 @@
 
 namespace riffle::cuda::gemv_quant {
 
-namespace {  // a kernel with a Plan is its file's own
+namespace {  // a kernel that takes a Plan is local to its file
 
 struct Plan {
   Gemv args;
@@ -30,7 +30,7 @@ inline Plan plan_of(WType type, const GemvCut& cut, int rounds) {
   return plan;
 }
 
-// 16 or 8 bytes, or 4 where the copies are asynchronous, or zeros.
+// Copies 16 or 8 bytes (or 4, where copies are asynchronous), or stores zeros.
 template <int kBytes>
 __device__ __forceinline__ void copy_or_zero(uint32_t shared, const char* p, bool valid) {
 #if __CUDA_ARCH__ >= 800

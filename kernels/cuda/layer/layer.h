@@ -24,23 +24,23 @@ Status norm_heads(float* x, int64_t n, const float* weight, int head_dim, float 
 Status sigmoid_gate(float* x, const float* gate, int64_t count, cudaStream_t stream);
 // x = cap * tanh(x / cap) elementwise.
 Status softcap(float* x, int64_t count, float cap, cudaStream_t stream);
-// f32 [count] to f16 (saturating), bf16 or f32.
+// Converts f32 [count] to f16 (saturating), bf16 or f32.
 Status convert(const float* x, int64_t count, void* out, WType out_type, cudaStream_t stream);
-// Rows [first, first + n) of w as [n][cols] of out_type (F32, F16 or BF16): prefill multiplies
-// 16-bit tiles.
+// Converts rows [first, first + n) of w to [n][cols] of out_type (F32, F16 or BF16): prefill
+// multiplies 16-bit tiles.
 Status dequantize(const Matrix& w, int64_t first, int64_t n, void* out, WType out_type,
                   cudaStream_t stream);
-// gate = silu(gate) * up elementwise, or with the function `kind` in place of silu; both of in_type
-// (F32, F16, BF16); out of out_type may be gate itself if same type. Biases (or null) are [width]
-// and are added to gate and up first; count is a multiple of width.
+// gate = silu(gate) * up elementwise, or with the function `kind` in place of silu. Both are of
+// in_type (F32, F16, BF16). out, of out_type, may be gate itself if the types are the same. Biases
+// (or null) are [width] and are added to gate and up first; count is a multiple of width.
 Status glu(Gate kind, const void* gate, const void* up, int64_t count, WType in_type, void* out,
            WType out_type, cudaStream_t stream, const float* gate_bias = nullptr,
            const float* up_bias = nullptr, int64_t width = 0);
 
 // Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i.
-// cos_sin[position][head_dim/2][2]. The input has `pairs`; pair j of the output is always
-// (j, j + head_dim/2). transform: the heads are transformed after the rotation
-// (kernels/common/hadamard.h), as queries and keys are if keys are kept in 8 bits.
+// cos_sin[position][head_dim/2][2]. `pairs` is the order of the input; pair j of the output is
+// always (j, j + head_dim/2). transform: also transforms the heads after the rotation
+// (kernels/common/hadamard.h), as is done to queries and keys if keys are kept in 8 bits.
 Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
             int64_t pos0, RopePairs pairs, bool transform, cudaStream_t stream);
 

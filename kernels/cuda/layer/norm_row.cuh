@@ -16,7 +16,7 @@ __device__ __forceinline__ float4 load4(const float* x, int64_t c, int64_t dim) 
   }
 }
 
-// store(c, values): values c to c + 3 of the normalised row; those from dim on are none.
+// store(c, values): values c to c + 3 of the normalised row. Those from dim on do not exist.
 template <bool kVector, class Store>
 __device__ __forceinline__ void norm_row(const float* x, const float* weight, int64_t dim,
                                          float eps, Store&& store) {

@@ -22,15 +22,15 @@ __device__ Pair rotate(const float* head, int j, int half, const float* cs, Rope
           __fadd_rn(__fmul_rn(x0, s), __fmul_rn(x1, c))};
 }
 
-// Rounds as kernels/cpu kv_store does: f16 beyond 65520 is infinity.
+// Rounds as kernels/cpu kv_store does: in f16, values beyond 65520 become infinity.
 __device__ void store_kv(std::byte* base, KvType type, int64_t i, float x) {
   if (type == KvType::F32) reinterpret_cast<float*>(base)[i] = x;
   else reinterpret_cast<__half*>(base)[i] = __float2half_rn(x);
 }
 
-// hadamard (kernels/common/hadamard.h) of a head in shared memory that was written before a
-// barrier. Thread j takes pair j of each stage. All threads of the block call this; a barrier ends
-// it.
+// Transforms a head in shared memory (hadamard of kernels/common/hadamard.h) that was written
+// before a barrier. Thread j takes pair j of each stage. All threads of the block call this; a
+// barrier ends it.
 __device__ void hadamard_shared(float* head, int half) {
   const int block = hadamard_block(2 * half), j = threadIdx.x;
   const float scale = hadamard_scale(block);
@@ -51,7 +51,8 @@ __device__ void hadamard_shared(float* head, int half) {
   __syncthreads();
 }
 
-// In place: the whole head is read before any of it is written. All threads of the block call this.
+// Rotates in place: the whole head is read before any of it is written. All threads of the block
+// call this.
 __device__ void rotate_in_place(float* head, int half, const float* cs, RopePairs pairs,
                                 bool transform) {
   __shared__ float numbers[2 * kMaxHalf];
@@ -68,8 +69,8 @@ __device__ void rotate_in_place(float* head, int half, const float* cs, RopePair
   if (j < half) head[j] = pair.first, head[j + half] = pair.second;
 }
 
-// The rotated key `pair`, transformed, and the value in 8 bits: numbers that share a scale meet in
-// a warp.
+// Appends the rotated key `pair`, transformed, and the value, both in 8 bits. Numbers that share a
+// scale are in one warp.
 __device__ void append_q8(const Pair& pair, const float* v, int half, std::byte* key,
                           std::byte* value) {
   __shared__ float numbers[2][2 * kMaxHalf];  // key, value
@@ -98,7 +99,8 @@ __device__ void append_q8(const Pair& pair, const float* v, int half, std::byte*
   }
 }
 
-// Row `slot` of a block: the rotated key and the value. All threads of the block call this.
+// Writes the rotated key and the value to row `slot` of a block. All threads of the block call
+// this.
 __device__ void append(const float* k, const float* v, int half, const float* cs, RopePairs pairs,
                        std::byte* block, int64_t slot, const KvLayout& layout) {
   const int j = threadIdx.x;

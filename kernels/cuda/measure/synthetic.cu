@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(Matrix w, uint64_t seed,
   }
 }
 
-// 4 to 6 bits: a thread makes 32 values and their scales; the first of 8 what 256 values have in
-// common, and the last of a row its padding.
+// 4 to 6 bits: a thread makes 32 values and their scales. The first of 8 threads also makes the
+// fields that 256 values share, and the last one of a row its padding.
 template <WType T>
 __global__ void __launch_bounds__(kThreads)
     fill_groups_kernel(Matrix w, RowParts parts, uint64_t seed, float scale) {

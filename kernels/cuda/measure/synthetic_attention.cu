@@ -27,7 +27,7 @@ __device__ float4 quad_of(const Pattern& p, uint64_t stream, int64_t position, i
   return make_float4(x[0], x[1], x[2], x[3]);
 }
 
-// The row of a key or value, by a warp.
+// Stores the row of a key or value, by one warp.
 __device__ void store_row(const Pattern& p, uint64_t stream, int64_t position, int axis,
                           float largest, KvType type, std::byte* row) {
   const int lane = threadIdx.x % 32;

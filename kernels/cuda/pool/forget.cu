@@ -4,9 +4,9 @@
 namespace riffle::cuda {
 namespace {
 
-// By the slots' words, since some slots may not be entered in the table (struct Pool: blocks that
-// forks share). Whoever takes such a slot later looks into the table of its key, so none may be
-// left when a table ends.
+// Goes by the slots' words, since some slots may not be entered in the table (struct Pool: blocks
+// that forks share). A row that takes such a slot later looks into the table of the slot's key, so
+// none may be left when a table ends.
 __global__ void forget_kernel(Pool pool, int32_t table, int32_t* page_table, int64_t n_heads,
                               int64_t max_blocks, int64_t first) {
   constexpr unsigned long long kEntryMask = (1ull << 30) - 1, kFree = kFreeWord >> kStampBits;

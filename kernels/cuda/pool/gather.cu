@@ -1,6 +1,6 @@
-// Moves scattered KV blocks with one launch, FlashH2D and FlashD2H of SparseServe (section 3.2):
-// the processors read and write pinned host memory themselves, so that a block costs a descriptor
-// instead of a call of the copy engine.
+// Moves scattered KV blocks with one launch, like FlashH2D and FlashD2H of SparseServe (section
+// 3.2): the multiprocessors read and write pinned host memory themselves, so that a block costs a
+// descriptor instead of a call of the copy engine.
 #include <algorithm>
 
 #include "kernels/cuda/load.cuh"
@@ -10,8 +10,8 @@ namespace riffle::cuda {
 namespace {
 
 // A pass of a CTA is 16 KB; a thread issues all its loads before its first store. Two small CTAs on
-// each processor keep megabytes in flight, while PCIe needs about 100 KB (55 GB/s times 2 us), and
-// leave room for other kernels.
+// each multiprocessor keep megabytes in flight, while PCIe needs about 100 KB (55 GB/s times 2 us),
+// and leave room for other kernels.
 constexpr int kThreads = 128, kEach = 8, kCtasPerSm = 2;
 
 __device__ __forceinline__ Copy load_copy(const Copy* p) {
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads)
   while (i < n) {
     const Copy copy = next;
     i += gridDim.x;
-    if (i < n) next = load_copy(copies + i);  // descriptors may be far away, too: ask early
+    if (i < n) next = load_copy(copies + i);  // descriptors may be far away, too: request early
     const uint4* src = reinterpret_cast<const uint4*>(copy.src);
     uint4* dst = reinterpret_cast<uint4*>(copy.dst);
     int64_t at = threadIdx.x;

@@ -4,7 +4,8 @@
 namespace riffle::cuda {
 namespace {
 
-// The victims of the last step may be lent slots, so there are none until the next step lists them.
+// The victims of the last step may be lent slots, so the list is empty until the next step makes
+// it.
 __global__ void lend_kernel(Pool pool, int64_t first) {
   constexpr unsigned long long kEntryMask = (1ull << 30) - 1, kFree = kFreeWord >> kStampBits;
   const int64_t thread = blockIdx.x * int64_t(blockDim.x) + threadIdx.x,

@@ -46,7 +46,7 @@ __global__ __launch_bounds__(kThreads) void count_kernel(const Pool pool, uint32
     if (bins[b] != 0) atomicAdd(&totals[b], bins[b]);
 }
 
-// One block: totals become where each bin begins; the step begins.
+// Runs as one block. Turns totals into the beginnings of the bins, and begins the step.
 __global__ __launch_bounds__(kThreads) void begin_kernel(const Pool pool, uint32_t* totals) {
   __shared__ uint32_t sums[32];
   constexpr int kEach = (kBins + kThreads - 1) / kThreads;
@@ -73,7 +73,7 @@ __global__ __launch_bounds__(kThreads) void begin_kernel(const Pool pool, uint32
   }
 }
 
-// Tile by tile: a tile's slots of one bin take their places together.
+// Goes tile by tile: a tile's slots of one bin take their places together.
 __global__ __launch_bounds__(kThreads) void place_kernel(const Pool pool, uint32_t* starts) {
   __shared__ uint32_t bins[kBins];
   const uint32_t now = *pool.now;  // already this step's

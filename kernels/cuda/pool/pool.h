@@ -15,14 +15,14 @@ namespace riffle::cuda {
 // now}, or moved it there from {its key, any stamp} with a compare-and-swap. An evictor may take a
 // slot only by moving words[slot] from {any key, stamp != now} to {its key, now} with a
 // compare-and-swap; then it clears the loser's page-table entry with a compare-and-swap (slot ->
-// -1), copies the block in, and enters itself into its own page table. A slot that a step uses
+// -1), copies the block in, and enters the slot in its own page table. A slot that a step uses
 // stays for that step. If no slot is left, the step reads the block from host memory and does not
 // keep it. So the pool never blocks a step and never changes an answer. A key belongs to one row,
 // or to several: of forks (prefix_blocks), or of tokens computed ahead (many_rows). So an entry is
 // written only after its bytes (__threadfence between). A reader that finds a slot stamped now
 // executes a fence before it reads. If rows miss the same block in one step, each takes a slot.
-// Later readers find the row that wrote the entry last. The other slots become victims like any
-// unused slot.
+// Later readers find the slot that was entered last. The other slots become victims like any unused
+// slot.
 struct Pool {
   std::byte* slots = nullptr;  // [n_slots][block_bytes]
   int64_t n_slots = 0;
@@ -42,9 +42,9 @@ using pool::kStampBits;
 using pool::kVictimBins;
 using pool::pool_key;
 
-// The victims of a step: *now += 1, then a counting sort of usable slots by age (exact for the last
-// kVictimBins - 1 steps; older ones and free slots count as equally old, free ones first). scratch:
-// victims_scratch_bytes().
+// Lists the victims of a step: *now += 1, then a counting sort of usable slots by age (exact for
+// the last kVictimBins - 1 steps; older ones and free slots count as equally old, free ones first).
+// scratch: victims_scratch_bytes().
 size_t victims_scratch_bytes();
 Status select_victims(const Pool& pool, void* scratch, cudaStream_t stream);
 
@@ -76,13 +76,14 @@ struct Copy {
   const std::byte* src;
   std::byte* dst;
 };
-// FlashH2D (SparseServe 3.2): copies[i] (device or pinned array) of block_bytes each (a multiple of
-// 16), one CTA a block at a time; src or dst may be pinned host memory. FlashD2H's device scatter
-// is the same kernel the other way.
+// Moves copies[i] (a device or pinned array) of block_bytes each (a multiple of 16), with one CTA
+// for a block at a time, like FlashH2D (SparseServe 3.2). src or dst may be pinned host memory.
+// FlashD2H's device scatter is the same kernel the other way.
 Status gather(const Copy* copies, int64_t n, int64_t block_bytes, int n_sm, cudaStream_t stream);
 
-// seal.cu: the tails of one sequence have become full: copies each (layer, head) tail to its pinned
-// host block `block`, builds its digest, and, if a victim's slot can be had, keeps it in the pool.
+// seal.cu: for one sequence whose tails have become full. Copies each (layer, head) tail to its
+// pinned host block `block`, builds its digest, and keeps it in the pool if a victim's slot is
+// available.
 struct Seal {
   StepSequence sequence;        // by value: host pointers of the table are device-readable
   uint16_t* digests = nullptr;  // null: no digests are kept
@@ -91,7 +92,7 @@ struct Seal {
   uint16_t* value_means = nullptr;  // kept only with codes
   int64_t block = 0;
   int n_layers = 0, n_kv_heads = 0;
-  const uint8_t* indexed = nullptr;  // host, [n_layers]: which have an index; null: all
+  const uint8_t* indexed = nullptr;  // host, [n_layers]: layers that have an index; null: all
   KvLayout layout;
   DigestKind digest = DigestKind::CuboidMean;
   bool with_mean = false;

@@ -1,5 +1,5 @@
-// Tails that have become full turn into blocks like all others: copied to their host blocks and,
-// where a victim's slot can be had, into the pool; and digested.
+// Turns full tails into blocks like all others: copies them to their host blocks and, if a victim's
+// slot is available, into the pool, and builds their index.
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/select/int4.cuh"
 

@@ -2,11 +2,10 @@
 //
 // Bits of a row: key tiles begin at absolute positions 0, kKeys, 2 kKeys, ... and are taken in that
 // order, whichever chunk or query tile the row lies in. A tile that lies after the row adds exact
-// zeros: its probabilities are 2^-inf = 0, its maximum changes nothing, the running sums are
+// zeros: its probabilities are 2^-inf = 0, its maximum changes nothing, and the running sums are
 // multiplied by 2^0 = 1. A tile that lies before the row's window adds nothing to nothing: the
-// maximum stays -inf, sums and results 0. The sign of a zero is all that this may change, so
-// results are written as x + 0. Keys and values after the last token (garbage, even NaN) are read
-// as zeros.
+// maximum stays -inf, sums and results stay 0. At most this changes the sign of a zero, so results
+// are written as x + 0. Keys and values after the last token (garbage, even NaN) are read as zeros.
 #include <cuda_bf16.h>
 
 #include <type_traits>
@@ -27,7 +26,7 @@ struct Params {
   int window;       // keys that a query sees, its own included
   int group;        // heads of a KV head
   int block_shift;  // log2(block_size)
-  float scale;      // log2(e) / sqrt(d): scores are powers of two
+  float scale;      // log2(e) / sqrt(d): scores are exponents of two
   WType out_type;
 };
 
@@ -73,8 +72,8 @@ __device__ __forceinline__ void store_pair(void* out, WType type, int64_t at, fl
 // ---- f16 blocks: tensor cores ----
 
 // A CTA has kRows queries of one head; a warp has kM times 16 of them. With kM = 2 each fragment of
-// K and V that a warp loads from shared memory feeds two products: with one, shared memory would be
-// the limit.
+// K and V that a warp loads from shared memory feeds two products. With kM = 1 shared memory would
+// be the limit.
 template <int kD>
 struct F16Tile {
   static constexpr int kM = kD <= 128 ? 2 : 1, kWarps = 4, kThreads = 32 * kWarps;
@@ -95,7 +94,7 @@ __device__ __forceinline__ uint32_t swizzled(int row, int c) {
 
 #if __CUDA_ARCH__ >= 800
 
-// From the address of chunk c < 2 of a row to that of chunk c + 2 * pair of the same row.
+// Returns the address of chunk c + 2 * pair of a row, given that of chunk c < 2.
 __device__ __forceinline__ uint32_t skip_chunk_pairs(uint32_t address, int pair) {
   return (address ^ ((2 * pair & 7) << 4)) + ((2 * pair & ~7) << 4);
 }
@@ -156,8 +155,8 @@ __device__ __forceinline__ void load_tile(const std::byte* head, int first, int 
   }
 }
 
-// Queries [first, first + kRows) of the head, scaled, as f16 (saturating) into shared memory; zeros
-// after the last.
+// Loads queries [first, first + kRows) of the head, scaled, as f16 (saturating), into shared
+// memory; zeros after the last.
 template <int kD>
 __device__ __forceinline__ void load_queries(const Params& p, int first, int head,
                                              unsigned char* q_shared) {
@@ -236,8 +235,8 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
                    v_shared = k_shared + T::kTileBytes;
     const int tile_first = tile * T::kKeys;
     cp_async_wait<0>();
-    __syncthreads();  // this tile has come for every thread, and every warp has left the tile
-                      // before
+    __syncthreads();  // this tile has arrived for every thread, and every warp is done with the
+                      // previous one
     if (tile + 1 < n_tiles) {
       const uint32_t next = kv_shared + (~tile & 1) * (2 * T::kTileBytes);
       load_tile<kD, kBlock>(kv, tile_first + T::kKeys, total, next, next + T::kTileBytes);
@@ -273,7 +272,7 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
         warp_first) {  // on the diagonal: some key lies after some query
 #pragma unroll
       for (int m = 0; m < kM; m++) {
-        // Keys tile_first + i with i > limit lie after the query of this lane's row.
+        // Key tile_first + i lies after the query of this lane's row if i > limit.
         const int limit = warp_first - tile_first + 16 * m + lane / 4;
 #pragma unroll
         for (int j = 0; j < kNk; j++) {
@@ -389,9 +388,9 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
 
 // ---- f32 arithmetic: f32 blocks, and f16 blocks on devices before 8.0 ----
 
-// 16 x 8 threads: thread (y, x) has queries kM y.. of the tile, in the scores keys x, x + 8, ...,
-// in the result columns 2 x + {0, 1}, 16 + 2 x + {0, 1}, .... The eight threads of a row are
-// neighbours in one warp.
+// 16 x 8 threads. Thread (y, x) has queries kM y.. of the tile. Its keys of the scores are x, x +
+// 8, ..., its columns of the result 2 x + {0, 1}, 16 + 2 x + {0, 1}, .... The eight threads of a
+// row are neighbours in one warp.
 template <int kD>
 struct F32Tile {
   static constexpr int kM = kD <= 128 ? 2 : 1, kThreads = 128, kRows = 16 * kM, kKeys = 16 * kM;
@@ -403,7 +402,7 @@ struct F32Tile {
 __device__ __forceinline__ float to_f32(float x) { return x; }
 __device__ __forceinline__ float to_f32(__half x) { return __half2float(x); }
 
-// Keys (or values) [first, first + kKeys) of a head as f32; zeros at and after `total`.
+// Loads keys (or values) [first, first + kKeys) of a head as f32; zeros at and after `total`.
 template <int kD, class E>
 __device__ __forceinline__ void load_rows(const Params& p, const std::byte* head, int first,
                                           int total, float* to) {
@@ -446,7 +445,7 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
 
   for (int tile = first_tile; tile < n_tiles; tile++) {
     const int tile_first = tile * T::kKeys;
-    __syncthreads();  // the values of the tile before have been used
+    __syncthreads();  // the values of the previous tile have been used
     load_rows<kD, E>(p, kv, tile_first, total, kv_shared);
     __syncthreads();
     float s[kM][kNk] = {};
@@ -560,7 +559,7 @@ Status launch_head_dim(KvType type, int n_heads, const Params& params, const Dev
                        limits, stream);
 }
 
-// Calls f with the head dimension as a constant: the only list of the dimensions that there are.
+// Calls f with the head dimension as a constant. This is the only list of supported dimensions.
 template <class F>
 Status with_head_dim(int d, F&& f) {
   switch (d) {
@@ -598,7 +597,7 @@ Status flash_prefill(const FlashPrefill& a, const DeviceLimits& limits, cudaStre
   p.n = static_cast<int>(a.n), p.pos0 = static_cast<int>(a.pos0), p.ldq = a.ldq, p.ldo = a.ldo,
   p.n_blocks = a.n_blocks;
   p.block_bytes = a.layout.block_bytes, p.value_offset = a.layout.value_offset;
-  // Positions stay below 2^31 - 2^29, so that none is before this one, and differences are ints.
+  // Positions stay below 2^31 - 2^29, so this window leaves out no key, and differences are ints.
   p.window = a.window > 0 && a.window < (3 << 29) ? static_cast<int>(a.window) : 3 << 29;
   p.group = a.n_heads / a.n_kv_heads;
   p.block_shift = size == 16 ? 4 : size == 32 ? 5 : 6;

@@ -8,8 +8,8 @@ namespace riffle::cuda {
 // (0: over all), in blocks [n_kv_heads][n_blocks] (contiguous, block_bytes apart) that hold the
 // keys of all positions < pos0 + n. q f32 [n][ldq] after RoPE, not scaled; out [n][ldo] of
 // out_type. KvType F16: tensor cores (mma, f16 operands, f32 sums), online softmax in f32. KvType
-// F32: f32 throughout. Q8: not taken; unpack_q8 makes F16 of it. sinks: [n_heads], the score of a
-// key without a value, which is added to the sum of each head's softmax; or null.
+// F32: f32 throughout. Q8 is not accepted; unpack_q8 converts it to F16. sinks: [n_heads], the
+// score of a key without a value, which is added to the sum of each head's softmax; or null.
 struct FlashPrefill {
   const float* q = nullptr;
   int64_t n = 0, ldq = 0, pos0 = 0, window = 0;
@@ -22,12 +22,12 @@ struct FlashPrefill {
   int64_t ldo = 0;
   WType out_type = WType::F32;
 };
-// cudaErrorNotSupported for a head_dim or block size that the kernel does not have.
+// Returns cudaErrorNotSupported if the kernel lacks the head_dim or the block size.
 Status prefill_supported(const KvLayout& layout);
 Status flash_prefill(const FlashPrefill& args, const DeviceLimits& limits, cudaStream_t stream);
 
-// Blocks [first, last) of each head, from blocks [n_kv_heads][n_blocks] of `layout`, which is Q8,
-// to f16 blocks in the same places of out.
+// Converts blocks [first, last) of each head, from blocks [n_kv_heads][n_blocks] of `layout`, which
+// is Q8, to f16 blocks in the same places of out.
 struct UnpackQ8 {
   const std::byte* blocks = nullptr;
   int64_t n_blocks = 0, first = 0, last = 0;

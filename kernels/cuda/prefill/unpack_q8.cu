@@ -1,4 +1,4 @@
-// Blocks in 8 bits as blocks in f16, exactly: what flash_prefill reads.
+// Converts blocks in 8 bits to blocks in f16, exactly, for flash_prefill.
 #include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/prefill/prefill.h"
 

@@ -1,10 +1,10 @@
-// Chooses a token from each row of logits as engine/sampler.h says, given the random number.
-// First many blocks find the largest logit (all that greedy decoding needs); then one block a row
+// Chooses a token from each row of logits as defined in engine/sampler.h, given the random number.
+// First, many blocks find the largest logit (all that greedy decoding needs); then one block a row
 // cuts and draws.
 //
-// Cutting by rank without sorting: a radix select on the logits' bits finds the place in the
-// ranking where a running sum (of ones: top_k; of probability: top_p and the draw) reaches what is
-// needed. Probabilities are added as 64-bit fixed point, so that the order of the additions does
+// Cutting by rank needs no sorting: a radix select on the logits' bits finds the place in the
+// ranking where a running sum (of ones: top_k; of probability: top_p and the draw) reaches a
+// target. Probabilities are added as 64-bit fixed point, so that the order of the additions does
 // not matter. Up to kSmall candidates are sorted and added in double, exactly as the CPU does it.
 #include <climits>
 
@@ -32,12 +32,12 @@ __device__ float logit_of(uint32_t key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// The larger, the earlier in rank.
+// Returns a key: the larger it is, the earlier the token ranks.
 __device__ u64 ranked(float logit, int id) {
   if (logit != logit) return kNan;
   return static_cast<u64>(key_of(logit)) << 32 | (0xffffffffu - static_cast<uint32_t>(id));
 }
-// The logit of a token that may be drawn, -inf of another one.
+// Returns the logit of a token that may be drawn, and -inf for any other.
 __device__ float allowed_logit(const uint32_t* allowed, float logit, int id) {
   if (allowed == nullptr || (__ldg(allowed + id / 32) >> (id % 32) & 1) != 0) return logit;
   return logit != logit ? logit : -INFINITY;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kScanThreads)
   const uint32_t* allowed = params[blockIdx.y].allowed;
   const int slice = ((vocab_size + kParts - 1) / kParts + 3) / 4 * 4;
   const int begin = static_cast<int>(blockIdx.x) * slice, end = min(begin + slice, vocab_size);
-  // Each block changes the logits that it reads; the second kernel finds all of it changed.
+  // Each block changes the logits that it reads; the second kernel finds the whole row changed.
   const LogitChange* changes = params[blockIdx.y].changes;
   for (int c = threadIdx.x; c < params[blockIdx.y].n_changes; c += kScanThreads) {
     const LogitChange change = changes[c];
@@ -119,7 +119,7 @@ __device__ bool passes_min_p(const Row& row, float logit) {
   return !(row.min_p > 0) || weight_of(logit, row.max, 1) >= row.min_p;
 }
 
-// The first running sum that is enough, between 1 and the total.
+// Returns the least running sum that is enough, between 1 and the total.
 __device__ u64 needed(const Row& row, Sum sum, int top_k, u64 total) {
   u64 need = static_cast<u64>(top_k);
   if (sum == Sum::TopP) need = __double2ull_ru(row.top_p * static_cast<double>(total));
@@ -134,8 +134,8 @@ struct Bound {
   __device__ bool holds(uint32_t k, int i) const { return k > key || (k == key && i <= id); }
   __device__ float top(const Row& row) const { return row.max; }  // the largest logit
 };
-// The candidates of a Bound that XTC leaves: those ranked from `first_key` and `first_id` on. A
-// type of its own, so that draws without XTC do not pay for it.
+// The candidates of a Bound that XTC leaves: those that rank at or after `first_key` and
+// `first_id`. It is a type of its own, so that draws without XTC do not pay for it.
 struct Left : Bound {
   uint32_t first_key = UINT_MAX;
   int first_id = 0;
@@ -156,8 +156,8 @@ __device__ u64 mass_of(const Row& row, const Candidates& bound, Sum sum, float l
   return __double2ull_rn(weight_of(logit, bound.top(row), row.temperature) * kUnit);
 }
 
-// A place in the ranking: the `rank`-th (from 1, by id) of the `ties` candidates of this key;
-// `above` have larger keys.
+// A place in the ranking: the `rank`-th (from 1, by id) of the `ties` candidates with this key;
+// `above` candidates have larger keys.
 struct Place {
   uint32_t key;
   u64 above, ties, rank;
@@ -192,8 +192,8 @@ __device__ void for_each(const Row& row, F f) {
   }
 }
 
-// The first place where the running sum over the ranking is enough. All threads call it, and all
-// get the answer.
+// Finds the first place where the running sum over the ranking is enough. All threads call it, and
+// all get the answer.
 template <class Candidates>
 __device__ Place select(const Row& row, const Candidates& bound, Sum sum, int top_k, Shared& s) {
   constexpr int kShift[3] = {21, 10, 0}, kBits[3] = {11, 11, 10};
@@ -260,8 +260,8 @@ __device__ Place select(const Row& row, const Candidates& bound, Sum sum, int to
   return place;
 }
 
-// Walks the row in the order of the ids, each warp a stretch of it, to where the running sum of
-// mass(logit, id) reaches need(total); the id there.
+// Walks the row in the order of the ids, each warp over a stretch of it, to where the running sum
+// of mass(logit, id) reaches need_of(total). Returns the id there.
 template <class Mass, class Need>
 __device__ int walk(const Row& row, Mass mass, Need need_of, Shared& s) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -308,7 +308,7 @@ __device__ int id_at(const Row& row, const Candidates& bound, const Place& place
       [&](u64) { return place.rank; }, s);
 }
 
-// The candidates up to `place`, if they are many.
+// Returns the candidates up to `place`, when s.small is too small for them.
 __device__ Bound up_to(const Row& row, const Bound& bound, const Place& place, Shared& s) {
   Bound cut;
   cut.key = place.key;
@@ -317,8 +317,8 @@ __device__ Bound up_to(const Row& row, const Bound& bound, const Place& place, S
   return cut;
 }
 
-// The candidates up to `place`, best first, into s.small; their number. place.above + place.ties <=
-// kSmall.
+// Collects the candidates up to `place`, best first, into s.small, followed by the other candidates
+// with its key. Returns the number up to `place`. Requires: place.above + place.ties <= kSmall.
 __device__ int collect(const Row& row, const Bound& bound, const Place& place, Shared& s) {
   __syncthreads();
   if (threadIdx.x == 0) s.n_small = 0;
@@ -345,7 +345,7 @@ __device__ int collect(const Row& row, const Bound& bound, const Place& place, S
   return static_cast<int>(place.above + place.rank);
 }
 
-// The draw among s.weights.draw from `first` to before n, by one thread.
+// Draws among s.weights.draw[first] to s.weights.draw[n - 1], by one thread.
 __device__ int draw_weight(const Row& row, int first, int n, const Shared& s) {
   double total = 0, covered = 0;
   for (int j = first; j < n; j++) total += s.weights.draw[j];
@@ -380,7 +380,7 @@ __device__ int draw_small(const Row& row, int n, bool cut, Shared& s) {
       }
     }
     while (n > 1 && row.min_p > 0 && !(s.weights.top_p[n - 1] >= row.min_p))
-      n--;  // ranked: a tail falls
+      n--;  // they are ranked, so the last ones are cut
     int first = 0;
     if (s.row.xtc_threshold <= 0.5f) {
       double total = 0;
@@ -402,7 +402,7 @@ __device__ int draw_small(const Row& row, int n, bool cut, Shared& s) {
   return s.chosen;
 }
 
-// The draw among many candidates; by_rank: in their order by rank, else by id.
+// Draws among many candidates. by_rank: in the order of rank, else by id.
 template <class Candidates>
 __device__ int draw_many(const Row& row, const Candidates& bound, bool by_rank, Shared& s) {
   if (by_rank) return id_at(row, bound, select(row, bound, Sum::Draw, 0, s), s);

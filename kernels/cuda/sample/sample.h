@@ -5,9 +5,9 @@
 
 namespace riffle::cuda {
 
-// Sampling, one row of logits at a time; the semantics of engine/sampler.h (Sampler), whose random
-// number in [0,1) the caller draws and passes. out[i]: the token, or -1 if a logit is NaN or none
-// is above -inf.
+// Sampling, one row of logits at a time, with the semantics of engine/sampler.h (Sampler). The
+// caller draws the random number in [0,1) and passes it. out[i]: the token, or -1 if a logit is NaN
+// or none is above -inf.
 struct SampleParams {
   float temperature, top_p, min_p;
   int32_t top_k;
@@ -25,9 +25,9 @@ struct SampleParams {
 };
 // logits [n][ld]; the first vocab_size of them count (at most kSampleMaxVocab: else
 // cudaErrorInvalidValue); params [n] (device); scratch: sample_scratch_bytes(n, vocab_size).
-// changed: some rows have changes, which write to the logits; at the end these are as before.
+// changed: some rows have changes. They write to the logits, which are restored at the end.
 inline constexpr int64_t kSampleMaxVocab = 1 << 19;
-// More changes than this of a row are left to the CPU (SampleRequest).
+// A row with more changes than this is left to the CPU (SampleRequest).
 inline constexpr int32_t kMostChanges = 4096;
 size_t sample_scratch_bytes(int64_t n, int64_t vocab_size);
 Status sample(float* logits, int64_t n, int64_t ld, int64_t vocab_size, const SampleParams* params,

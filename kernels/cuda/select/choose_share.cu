@@ -28,12 +28,12 @@ struct ChooseArgs {
 struct ChooseMemory {
   uint4 keeps[2][kMaxGroup][kWarps];  // by parity of the chunk, CTA and warp: a bit a candidate
   float whole[kMaxGroup];             // log mass of all blocks
-  float least[kMaxGroup];             // ... from which a block is kept
+  float least[kMaxGroup];             // least log mass of a block that is kept
   float m[kMaxGroup][kWarps], s[kMaxGroup][kWarps];
   float unread[kMaxGroup][kWarps];
 };
 
-// A mass s2 2^m2 joins others: base-2 online softmax. Nothing: m = kLowest, s = 0. One of the two
+// Adds a mass s2 2^m2: base-2 online softmax. An empty sum has m = kLowest, s = 0. One of the two
 // factors of such a sum is 1, so one power is enough.
 constexpr float kLowest = -1e30f;
 __device__ inline void join(float& m, float& s, float m2, float s2) {
@@ -48,15 +48,15 @@ __device__ inline void join_warp(float& m, float& s) {
     join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
 }
 
-// kEach of a head's log masses: of blocks from `at` on, `step` apart, of n that are left.
+// Loads kEach of a head's log masses: of blocks from `at` on, `step` apart, of which n are left.
 __device__ inline void load_masses(const float* at, int step, int n, float (&mass)[kEach]) {
 #pragma unroll
   for (int i = 0; i < kEach; ++i) mass[i] = i * step < n ? __ldcg(at + i * step) : kLowest;
 }
 
-// The whole mass of a head: of its blocks and of the tail's tokens. The order of the sum depends
-// only on the row, not on the number of CTAs that estimated it, since the unread share follows from
-// it and enters the result. Each warp's part goes to memory.
+// Sums the whole mass of a head: of its blocks and of the tail's tokens. The order of the sum
+// depends only on the row, not on the number of CTAs that estimated it, since the unread share
+// follows from it and enters the result. Each warp's part goes to memory.
 __device__ inline void sum_masses(const ChooseArgs& a, int row, const RowGeometry& r, int head,
                                   int own, const float* masses, ChooseMemory& memory) {
   const int thread = threadIdx.x;
@@ -77,8 +77,8 @@ __device__ inline void sum_masses(const ChooseArgs& a, int row, const RowGeometr
   if (thread % 32 == 0) memory.m[own][thread / 32] = m, memory.s[own][thread / 32] = s;
 }
 
-// By one warp, after a barrier.
-// Its least mass has the share's logarithms added one after the other.
+// Joins the warps' parts of a head, by one warp, after a barrier. The logarithms of the share are
+// added to its least mass one after the other.
 __device__ inline void join_warps(float log2_share, float log2_factor, int own,
                                   ChooseMemory& memory) {
   const int lane = threadIdx.x % 32;
@@ -98,7 +98,7 @@ __device__ inline void row_barrier() {
   __syncthreads();
 #endif
 }
-// A warp's `keeps` into the memory of all CTAs of the row.
+// Writes a warp's `keeps` to the memory of all CTAs of the row.
 __device__ inline void tell(uint4* at, const uint4& keeps, int ctas) {
   const int lane = threadIdx.x % 32;
 #if __CUDA_ARCH__ >= 900
@@ -108,9 +108,10 @@ __device__ inline void tell(uint4* at, const uint4& keeps, int ctas) {
 #endif
 }
 
-// The mean value of a row's full blocks, from at most kMeanBlocks of them that lie evenly, as
-// select/int4_keys.cpp takes them; the order of the sum is this kernel's own. They were written
-// before this step began; what the last layer left is read until its attention ends.
+// Computes the mean value of a row's full blocks, from at most kMeanBlocks evenly spaced ones,
+// which are those of select/int4_keys.cpp. The order of the sum is this kernel's own. The blocks'
+// means were written before this step began, but the last layer's result is read until its
+// attention ends.
 __device__ inline void mean_of_values(const ChooseArgs& a, int row, float* memory) {
   constexpr int kAtOnce = 16;
   const int d = a.step.layout.head_dim, thread = threadIdx.x;
@@ -127,7 +128,7 @@ __device__ inline void mean_of_values(const ChooseArgs& a, int row, float* memor
   const uint16_t* at = means + int64_t(part * stride + stride - 1) * d;
 #pragma unroll 1
   for (int first = part; first < n && part < parts; first += kAtOnce * parts) {
-    uint16_t value[kAtOnce];  // all on their way at once
+    uint16_t value[kAtOnce];  // all of them in flight at once
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k, at += step) value[k] = first + k * parts < n ? *at : 0;
 #pragma unroll
@@ -178,8 +179,9 @@ __device__ inline int enter(const uint4 (*keeps)[kWarps], int ctas, int first_bl
   return __shfl_sync(kAllLanes, sum, 31);
 }
 
-// Subtracts from each head's sum the weight of those of the lane's kEach candidates of a chunk that
-// have a bit in `any`: they are read. masses_of: place of a head's log masses of these candidates.
+// Subtracts from each head's unread share the weight of the candidates that have a bit in `any` (of
+// the lane's kEach candidates of a chunk), since they are read. masses_of: place of a head's log
+// masses of these candidates.
 template <int kHeads, class MassesOf>
 __device__ inline void take_back(const uint4& any, const float (&weight)[kEach], int own_heads,
                                  MassesOf&& masses_of, const ChooseMemory& memory,
@@ -197,7 +199,7 @@ __device__ inline void take_back(const uint4& any, const float (&weight)[kEach],
   }
 }
 
-// The sum of all threads' unread shares of each head, to out[k * ctas].
+// Stores the sum of all threads' unread shares of each head to out[k * ctas].
 template <int kHeads>
 __device__ inline void store_unread(float (&unread)[kHeads], int own_heads, ChooseMemory& memory,
                                     float* out, int ctas) {
@@ -217,7 +219,8 @@ __device__ inline void store_unread(float (&unread)[kHeads], int own_heads, Choo
   }
 }
 
-// kHeads: most that a CTA has. The CTAs after those of the rows take a mean value each.
+// kHeads: the most heads that a CTA has. Each of the CTAs after those of the rows computes a mean
+// value.
 template <int kHeads>
 __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant__ ChooseArgs a) {
   __shared__ union {
@@ -286,7 +289,7 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
           __ballot_sync(kAllLanes, keep[2]), __ballot_sync(kAllLanes, keep[3])},
          a.ctas);
     row_barrier();
-    // Few are kept: their weight is taken back.
+    // Few candidates are kept, so their weight is subtracted again.
     take_back<kHeads>(
         kept_by_any(keeps, a.ctas, warp), weight, own_heads,
         [&](int k) { return masses_of(k) + r.first + first + own_first; }, memory, unread);

@@ -8,7 +8,7 @@ namespace riffle::cuda {
 namespace {
 
 constexpr int kMaxThreads = 256;
-constexpr size_t kMaxStaged = 48 * 1024;  // bytes of shared memory that need no permission
+constexpr size_t kMaxStaged = 48 * 1024;  // bytes of shared memory that need no opt-in
 
 struct Digest {
   const std::byte* base;
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kMaxThreads) digest_kernel(const __grid_consta
   if (threadIdx.x != 0) return;
   for (unsigned w = 1; w < blockDim.x / 32; w++)
     largest_ratio = ratios[w] > largest_ratio ? ratios[w] : largest_ratio;
-  // Rounded up, so that R stays a bound: adding one to the bits of a positive float is the next
-  // one.
+  // Rounded up, so that R stays a bound: adding one to a positive float's bits gives the next
+  // float.
   auto factor = static_cast<float>(largest_ratio);
   if (static_cast<double>(factor) <= largest_ratio && largest_ratio != 1)
     factor = __uint_as_float(__float_as_uint(factor) + 1);

@@ -187,9 +187,9 @@ struct Masses {
   }
 };
 
-// For a row that reads everything (RowRule::everything_below): no estimates, only the numbers that
-// attention needs. It waits for the kernel before like all other rows, since the next kernel takes
-// the end of this one for the end of both.
+// For a row that reads everything (RowRule::everything_below): makes no estimates, only the numbers
+// that attention needs. It waits for the previous kernel as all other rows do, since the next
+// kernel takes the end of this one for the end of both.
 __device__ inline void skip_estimates(const EstimateArgs& a, int row) {
   allow_next();
   wait_for_earlier();
@@ -197,7 +197,7 @@ __device__ inline void skip_estimates(const EstimateArgs& a, int row) {
     a.scratch.counters[row * kCounterStride + threadIdx.x] = 0;
 }
 
-// A warp's ring, for blocks `first`, first + warps, ... of a row, of which there are n_units units.
+// Makes a warp's ring for blocks `first`, first + warps, ... of a row. n_units: their units.
 template <int Steps, int kGroups>
 __device__ inline Ring<Steps, kGroups> ring_of(const EstimateArgs& a, int row, uint32_t stages,
                                                int first, int warps, int units, int n_units) {
@@ -225,11 +225,11 @@ struct LaneQuery {
   float step, sum;
 };
 
-// Where a lane reads in stage 0: the code words of its token of each tile of 8 tokens, and of its
-// own tiles' first groups' zeros and scales those of tokens 2 part and 2 part + 1.
-// kShared: there are 4 heads at most, and lanes h and h + 4 have the same one: the former the first
-// half of its tokens, the latter (upper) the others. A head's tokens of one part are summed in the
-// same order either way.
+// Where a lane reads in stage 0: the code words of its token of each tile of 8 tokens; and the
+// zeros and scales of tokens 2 part and 2 part + 1, of the first of its tiles in each group of
+// tokens. kShared: there are 4 heads at most, and lanes h and h + 4 have the same one. The former
+// has the first half of its tokens, the latter (upper) has the others. A head's tokens of one part
+// are summed in the same order either way.
 template <int Steps, int kGroups, bool kShared>
 struct LaneCodes {
   static constexpr int kTiles = 2 * kGroups, kMine = kShared ? kGroups : kTiles;
@@ -254,7 +254,7 @@ struct LaneCodes {
     }
   }
 
-  // The unit that lies in the stage at `at`: the scores of the lane's tokens of its head.
+  // Computes the scores of the lane's tokens of its head, for the unit in the stage at `at`.
   __device__ void scores(const LaneQuery<Steps>& q, uint32_t at, float (&score)[2 * kMine]) const {
     int32_t c[kTiles][4];
 #pragma unroll
@@ -281,7 +281,7 @@ struct LaneCodes {
   }
 };
 
-// A unit's scores join the block's mass so far, s 2^m; begins: there is none.
+// Adds a unit's scores to the block's mass so far, s 2^m. begins: there is none so far.
 template <bool kShared, int N>
 __device__ inline void add_scores(float (&score)[N], bool begins, int lane, float& m, float& s) {
   float top = m;
@@ -353,7 +353,7 @@ __global__ __launch_bounds__(kThreads) void estimate_kernel(
 #pragma unroll 1
   for (int i = 0; i < n_units; ++i) {
     wait_for_groups<kStages - 2>();
-    __syncwarp();  // this stage is here, and all lanes are through with the one before
+    __syncwarp();  // this stage has arrived, and all lanes are done with the one before
     ring.request(stage == 0 ? kStages - 1 : stage - 1);
     const uint32_t at = stage * WarpRing::kBytes;
     if (++stage == kStages) stage = 0;
@@ -396,8 +396,8 @@ Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n
     return a.g <= kMaxGroup / 2 ? run(estimate_kernel<Steps, kGroups, true>)
                                 : run(estimate_kernel<Steps, kGroups, false>);
   };
-  // Two groups at once where a block has them; not for the largest heads, whose registers would not
-  // do.
+  // Two groups at once if a block has them, except for the largest heads, for which registers would
+  // not suffice.
   const bool two = step.layout.block_size > kInt4Tokens;
   return with_padded_dim(step.layout.head_dim, [&](auto dim) {
     if constexpr (dim() < 256)

@@ -1,4 +1,4 @@
-// The form of INT4 keys, see kernels/cpu/kernels.h: groups of 16 tokens, [words][16 tokens][4
+// The form of INT4 keys, see kernels/cpu/select/select.h: groups of 16 tokens, [words][16 tokens][4
 // bytes], then 16 zeros and 16 scales in f16.
 #pragma once
 #include "kernels/cuda/attend/decode_parts.h"

@@ -84,7 +84,7 @@ __device__ inline void load_codes(const std::byte* codes, int64_t group, int64_t
   }
 }
 
-// Codes with a query's digits.
+// Multiplies codes with a query's digits.
 template <int Steps>
 __device__ inline void mma_codes(int32_t (&c)[4], const uint32_t (&q)[Steps][4],
                                  const uint32_t (&code)[Steps]) {
@@ -93,8 +93,9 @@ __device__ inline void mma_codes(int32_t (&c)[4], const uint32_t (&q)[Steps][4],
     mma_16832(c, q[step], code[step] & 0x0f0f0f0f, code[step] >> 4 & 0x0f0f0f0f);
 }
 
-// The two sums of mma_codes of one number, if they begin at kMagic: 1.5 * 2^23 + s has s in its low
-// bits as a float. Rounded once, as the conversion of 256 * high + low is, which takes longer.
+// Joins the two sums of mma_codes to one number. They must begin at kMagic: 1.5 * 2^23 + s has s in
+// its low bits as a float. The result is rounded once, as is the conversion of 256 * high + low,
+// which takes longer.
 inline constexpr int32_t kMagic = 0x4b400000;
 __device__ inline float joined_digits(int32_t high, int32_t low) {
   constexpr float kZero = 12582912;

@@ -15,24 +15,25 @@ struct RowRule {
   int64_t everything_below = 0;
 };
 
-// share: one shot reads the candidates that hold 2^log2_share of some head's weight, by their INT4
-// keys; in rows of more than share_blocks blocks share_blocks / blocks of that.
+// share: reads the candidates that hold at least 2^log2_share of some head's weight, estimated by
+// their INT4 keys. In rows of more than share_blocks blocks that share is multiplied by
+// share_blocks / blocks.
 struct ShareRule {
   float log2_share = 0;
   int share_blocks = 1 << 30;
 };
 
-// digest.cu: digests of full blocks, the twin of kernels/cpu digest_build bit for bit. Blocks lie
-// at base + (h * n_blocks + b) * block_bytes for h < n_kv_heads; those with first <= b < last are
-// read, and written to digests + (h * max_blocks + b) * stride (f16 values) and bound_factor[h *
-// max_blocks + b].
+// digest.cu: digests of full blocks, bit for bit those of kernels/cpu digest_build. Blocks lie at
+// base + (h * n_blocks + b) * block_bytes for h < n_kv_heads. Blocks first <= b < last are read,
+// and their digests written to digests + (h * max_blocks + b) * stride (f16 values) and
+// bound_factor[h * max_blocks + b].
 Status build_digests(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last,
                      int n_kv_heads, const KvLayout& layout, DigestKind kind, bool with_mean,
                      uint16_t* digests, int64_t stride, float* bound_factor, int64_t max_blocks,
                      cudaStream_t stream);
 
-// int4.cu: INT4 keys of blocks that lie as for build_digests, the twin of kernels/cpu int4_encode
-// bit for bit; written to codes + (h * max_blocks + b) * int4_block_bytes
+// int4.cu: INT4 keys of blocks that lie as for build_digests, bit for bit those of kernels/cpu
+// int4_encode; written to codes + (h * max_blocks + b) * int4_block_bytes
 // (kernels/cuda/select/int4.cuh).
 Status encode_int4(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last,
                    int n_kv_heads, const KvLayout& layout, std::byte* codes, int64_t max_blocks,

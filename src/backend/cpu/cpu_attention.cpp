@@ -1,5 +1,5 @@
-// Decode attention: every row attends to its blocks in its selector's order until the selector says
-// that enough is covered. One driver for both guises. In place, a row runs to its end in one go,
+// Decode attention: every row attends to its blocks in its selector's order until the selector
+// stops it. One driver serves both kinds of device. In place, a row runs to its end in one go,
 // since its blocks cost nothing to reach. With a pool, rows advance in lockstep: grant slots to
 // each active row (serial, pure bookkeeping); then copy the misses, attend and test (parallel);
 // until no row is active.
@@ -111,7 +111,7 @@ void CpuDevice::plan_row(ActiveRow& r, const Selector& selector) {
   r.span_blocks =
       m > 0 ? std::max(size, 1) : kSpanBlocks;  // a test needs one state for all attended blocks
   r.n_spans = (size + r.span_blocks - 1) / r.span_blocks;
-  if (r.plan->attended) r.n_spans = 1;  // and nothing to put in it
+  if (r.plan->attended) r.n_spans = 1;  // an empty one
   r.at = 0;
   r.batch_begin = r.plan->n_forced();
   r.next_test = std::min(size, r.batch_begin + m);
@@ -124,13 +124,14 @@ const std::byte* CpuDevice::block_data(const ActiveRow& r, int position) const {
   return store_.head(*r.sequence, r.layer, r.head).blocks[r.plan->at(position)];  // in place
 }
 
-// The tokens at a position that the row attends to.
+// Returns the mask of the tokens at a position that the row attends to.
 uint64_t CpuDevice::token_mask(const ActiveRow& r, int position) const {
   return r.plan->mask(position) & first_tokens(r.row.tokens_in(r.plan->at(position)));
 }
 
-// Positions [begin, end) of the row's order, all of one span, into that span's state. l_block:
-// [end-begin][g], or [g] scratch if the blocks' own masses are not needed (l_stride 0).
+// Attends to positions [begin, end) of the row's order, all of one span, and adds them to that
+// span's state. l_block: [end-begin][g], or [g] scratch if the blocks' own masses are not needed
+// (l_stride 0).
 void CpuDevice::attend_positions(ActiveRow& r, int begin, int end, float* l_block, int l_stride,
                                  int thread) {
   if (begin == end || r.plan->attended) return;
@@ -193,8 +194,9 @@ void CpuDevice::finish_row(ActiveRow& r, float* out) {
       for (int j = 0; j < d; ++j)
         out[h * d + j] = (1 - unread) * out[h * d + j] + unread * r.plan->mean_value[j];
     if (!sink) continue;
-    // Share of all keys, without the sink. The part that was read, s, is 1 - unread of it, which
-    // rounding may make 0; a sink far above all scores must not make that a NaN.
+    // Share of the softmax that all keys have; the sink has the rest. s covers 1 - unread of the
+    // keys' weight. Rounding may make 1 - unread 0, and a weight that is infinite, with a sink far
+    // above all scores, would then give NaN.
     const float s = r.spans[0].s[h], weight = std::exp(sink[h] - r.spans[0].m[h]);
     const float share = s / (s + (1 - unread) * std::min(weight, 3e38f));
     for (int j = 0; j < d; ++j) out[h * d + j] *= share;
@@ -216,7 +218,7 @@ void CpuDevice::attend_in_place(int64_t n_rows, const Selector& selector) {
   }
   threads_->parallel_for(n_rows, [&](int64_t i, int) {
     plan_row(rows_[i], selector);
-    rows_[i].plan->at(rows_[i].plan->size() - 1);  // sort it all now: the items below share it
+    rows_[i].plan->at(rows_[i].plan->size() - 1);  // sorts all now: the items below share it
   });
   work_.clear();
   for (int64_t i = 0; i < n_rows; ++i)
@@ -288,8 +290,8 @@ void CpuDevice::grant(int64_t quota, int lookahead, int microbatch) {
 void CpuDevice::attend_pooled(int layer, int64_t n_rows, const Selector& selector) {
   const int m = selector.microbatch(), lookahead = step_.lookahead;
   threads_->parallel_for(n_rows, [&](int64_t i, int) { plan_row(rows_[i], selector); });
-  // Rows that run at once: as many as one iteration of each fits (forced blocks, then look-ahead +
-  // 1 microbatches).
+  // Number of rows that run at once: the pool has room for one iteration of each (forced blocks,
+  // then look-ahead + 1 microbatches).
   const int64_t room = kv_->room(layer);
   int64_t need = 1;
   for (int64_t i = 0; i < n_rows && m > 0; ++i)
@@ -305,7 +307,7 @@ void CpuDevice::attend_pooled(int layer, int64_t n_rows, const Selector& selecto
     while (!active_.empty()) {
       const int64_t quota = room / static_cast<int64_t>(active_.size());
       if (quota < 1)
-        fail(RIFFLE_NO_SLOT, "the pool of %lld slots has none left to read into",
+        fail(RIFFLE_NO_SLOT, "the pool of %lld slots has no slot free for this step",
              static_cast<long long>(kv_->slots()));
       try {
         grant(quota, lookahead, m);
@@ -327,8 +329,8 @@ void CpuDevice::attend_pooled(int layer, int64_t n_rows, const Selector& selecto
   }
 }
 
-// exp(l_selected - l_all) for each query head: the share of the attention weight that lies inside
-// the selection.
+// Computes exp(l_selected - l_all) for each query head: the share of the attention weight that lies
+// inside the selection.
 void CpuDevice::measure_coverage(int64_t n_rows) {
   const int g = rows_[0].row.g, d = rows_[0].row.d;
   const BlockLayout layout = store_.shape().layout(rows_[0].layer);

@@ -199,7 +199,7 @@ void CpuDevice::route(const LayerWeights& w, const float* in, int64_t n, Phase p
   });
 }
 
-// A row's results are added by falling weight, so its bits do not depend on the other rows.
+// A row's results are added in order of falling weight, so its bits do not depend on other rows.
 void CpuDevice::experts_ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   const int64_t dim = config_.dim, used = config_.experts.n_used;
   const float* in = normed(&w.ffn_norm, x, n);

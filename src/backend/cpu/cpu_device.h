@@ -50,7 +50,7 @@ class CpuDevice : public Device {
     int layer = 0;
     LayerKv kv;
   };
-  // A row of a decode step on its way: cpu_attention.cpp.
+  // State of a row during attention of a decode step: cpu_attention.cpp.
   struct ActiveRow {
     SequenceKv* sequence = nullptr;
     int layer = 0, head = 0;
@@ -62,7 +62,7 @@ class CpuDevice : public Device {
     float* l_blocks =
         nullptr;          // [microbatch + 1][g]: masses of the microbatch's blocks, and of all
     int at = 0;           // positions attended
-    int batch_begin = 0;  // begin of the current microbatch (at first: end of the forced blocks)
+    int batch_begin = 0;  // start of the current microbatch (at first: end of the forced blocks)
     int next_test = 0;    // end of the current microbatch
     bool done = false;
     int lookups = 0, misses = 0;  // look-ups in the pool; misses among them
@@ -74,7 +74,7 @@ class CpuDevice : public Device {
   };
   struct Work {
     ActiveRow* row;
-    int begin, end;  // positions, of one span; a part of the row's planning
+    int begin, end;  // positions of one span, or a part of the row's planning
   };
 
   void rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out);
@@ -94,7 +94,8 @@ class CpuDevice : public Device {
   void store_prefill(int layer, const float* k, const float* v, int64_t n, int64_t pos0,
                      const LayerKv& kv);
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope);
-  void transform(float* heads, int n_heads) const;  // one token's: BlockLayout::transforms_keys
+  void transform(float* heads,
+                 int n_heads) const;  // heads of a token (BlockLayout::transforms_keys)
 
   void prepare_rows(int layer, const float* q, const Selector& selector);
   void plan_parts(int64_t n_rows, const Selector& selector);
@@ -141,7 +142,7 @@ class CpuDevice : public Device {
   std::vector<SequenceKv*> stepping_;  // sequences of the current step, each once
   CpuProducts products_;
   CpuExperts experts_;
-  StepRequest step_;                // under way
+  StepRequest step_;                // the current step
   std::vector<int32_t> positions_;  // positions of the rows of a step, or of a prefill chunk
   std::vector<RowReport> reports_;
   bool waits_ = false;           // rows wait for blocks that others load

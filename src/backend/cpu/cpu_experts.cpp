@@ -5,7 +5,7 @@
 
 namespace riffle {
 
-// f(expert, its first entry, how many) for the experts that have entries.
+// Calls f(expert, its first entry, number of entries) for the experts that have entries.
 template <class F>
 void CpuExperts::for_chosen(F&& f) {
   for (int e = 0; e < config_.experts.n; ++e)
@@ -35,8 +35,8 @@ void CpuExperts::run(const std::vector<ExpertWeights>& experts, const Routed* ro
   else run_prompt(experts, in, n, out);
 }
 
-// Decode's products of all entries with matrices of their experts. x: rows of the step, `n` of
-// them, or, if n is 0, a row for each entry in the order of experts.
+// Multiplies all entries of a decode step by matrices of their experts. x: the n rows of the step
+// or, if n is 0, a row for each entry in the order of experts.
 void CpuExperts::multiply(const std::vector<ExpertWeights>& experts, std::span<const Half> halves,
                           const float* x, int64_t n) {
   const auto entries = static_cast<int64_t>(row_.size());

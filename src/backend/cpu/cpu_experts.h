@@ -45,8 +45,8 @@ class CpuExperts {
   std::vector<int64_t> first_;
   std::vector<int32_t> row_;
   std::vector<CpuProducts::Prepared> prepared_;
-  // Scratch that grows as needed and stays. rows_: of one expert of a prompt. sorted_: acts_ in the
-  // order of experts.
+  // Scratch that grows as needed and stays. rows_: a prompt's rows for one expert. sorted_: acts_
+  // in the order of experts.
   Buffer rows_, gate_, up_, acts_[kNumDTypes], sorted_[kNumDTypes];
 };
 

@@ -26,7 +26,7 @@ static void add_activations(const Config& c, const ContextOptions& o, MemoryList
   add("FFN", {2, chunk, uint64_t(c.ffn_values())});
   add("normalised rows and products", {2, chunk, dim});
   if (c.experts.n > 0) add("results of experts", {2, chunk, uint64_t(c.experts.n_used), dim});
-  // Logits of the step under way and of the last one.
+  // Logits of the current step and of the last one.
   add("logits", {2, step_rows, uint64_t(c.vocab_size)});
 }
 

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kShortRunBytes = int64_t{128} << 10;
 class Shares {
  public:
-  // granule_bytes: of weights in a granule.
+  // granule_bytes: bytes of weights in a granule.
   Shares(int64_t granules, int64_t granule_bytes, int threads, Phase phase)
       : granules_(granules), threads_(threads) {
     short_ = std::max<int64_t>(1, granules / (8 * threads_));
@@ -28,7 +28,7 @@ class Shares {
     const int64_t left = granules_ - threads_ * long_;
     return (long_ > 0 ? threads_ : 0) + (left + short_ - 1) / short_;
   }
-  // The first granule of item i.
+  // Returns the first granule of item i.
   int64_t begin(int64_t i) const {
     if (long_ == 0) return std::min(granules_, i * short_);
     if (i < threads_) return i * long_;

@@ -1,5 +1,5 @@
-// The CPU's products of weights and activations, shared among threads. The CPU backend and a GPU's
-// experts in host memory go through it.
+// The CPU's products of weights and activations, shared among threads. The CPU backend uses them,
+// and so does a GPU backend for experts in host memory.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -11,7 +11,8 @@
 
 namespace riffle {
 
-// f(first, n) for the parts of `count` values. Few values cost less than waking the threads.
+// Calls f(first, n) for the parts of `count` values. Parts are large, since a few values cost less
+// than waking the threads.
 template <class F>
 void for_values(ThreadPool* threads, int64_t count, F&& f) {
   constexpr int64_t kPart = 1 << 15;
@@ -19,7 +20,7 @@ void for_values(ThreadPool* threads, int64_t count, F&& f) {
                         [&](int64_t i, int) { f(i * kPart, std::min(kPart, count - i * kPart)); });
 }
 
-// f(i) for n short rows, likewise.
+// Calls f(i) for n short rows, in parts for the same reason.
 template <class F>
 void for_rows(ThreadPool* threads, int64_t n, F&& f) {
   constexpr int64_t kPart = 16;
@@ -30,10 +31,10 @@ void for_rows(ThreadPool* threads, int64_t n, F&& f) {
 
 class CpuProducts {
  public:
-  // f32_kv: KV is f32, which asks for the more exact products (f32_gemv, f32_gemm).
+  // f32_kv: KV is f32, which needs the more exact products (f32_gemv, f32_gemm).
   CpuProducts(const cpu::Kernels* kernels, bool f32_kv, ThreadPool* threads);
 
-  // Products of the same x [n][cols].
+  // Computes products of the same x [n][cols].
   void multiply(std::span<const LinearOut> outs, const float* x, int64_t n, Phase phase);
   void add_bias(const LinearOut& out, int64_t n);
   // gate = activation(gate) * up.
@@ -50,8 +51,8 @@ class CpuProducts {
   };
   void multiply(std::span<const Prepared> products);
   const cpu::GemvKernels& gemv_of(DType type) const;
-  // Returns the memory that products of prompts with this weight take: rows packed for it, of n
-  // rows; scratch of each thread.
+  // Return the memory that prompt products with this weight take: packed_bytes, for n packed rows;
+  // scratch_bytes, for each thread.
   static uint64_t packed_bytes(const cpu::Kernels& kernels, bool f32_kv, const Tensor& weight,
                                int64_t n);
   static uint64_t scratch_bytes(const cpu::Kernels& kernels, bool f32_kv, const Tensor& weight);
@@ -59,7 +60,7 @@ class CpuProducts {
  private:
   const cpu::GemmKernels& gemm_of(DType type) const;
   void multiply_few(std::span<const LinearOut> outs, const float* x, int64_t n);
-  // f(p, r0, r1, thread) for runs of rows of products[p].weight, shared among threads.
+  // Calls f(p, r0, r1, thread) for runs of rows of products[p].weight, shared among threads.
   template <class Product, class F>
   void share_rows(std::span<const Product> products, int64_t granule, Phase phase, F&& f);
 

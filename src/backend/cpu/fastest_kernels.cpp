@@ -13,7 +13,7 @@ namespace riffle {
 namespace {
 
 constexpr int kRounds = 6;
-constexpr double kEnough = 0.9;  // part of the preferred table's time
+constexpr double kEnough = 0.9;  // fraction of the preferred table's time
 
 constexpr int64_t kWeightBytes = int64_t(64) << 10, kCols = 1024;
 constexpr int kHeadDim = 128, kGroup = 4, kBlockSize = 16, kBlocks = 16;
@@ -164,7 +164,7 @@ cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables) {
   cpu::Kernels fastest = *tables[0];
   bool other = false;
   for (const Family& family : families) {
-    // The rounds take turns, so that a disturbance meets all tables alike.
+    // The tables take turns in each round, so that a disturbance affects all of them alike.
     std::vector<double> best(tables.size(), __builtin_inf());
     for (int round = 0; round < kRounds; ++round)
       for (size_t t = 0; t < tables.size(); ++t) {

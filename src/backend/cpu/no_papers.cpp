@@ -1,12 +1,12 @@
-// Stands for attention over sequences whose keys are held before RoPE, in a build of the core
-// alone: none of its selectors makes such sequences.
+// Replaces attention over sequences whose keys are held before RoPE in a build of the core alone,
+// where no selector makes such sequences.
 #include "backend/cpu/cpu_device.h"
 #include "util/error.h"
 
 namespace riffle {
 
 [[noreturn]] static void missing() {
-  fail(RIFFLE_INTERNAL, "keys before RoPE: the selectors that hold them are not built");
+  fail(RIFFLE_INTERNAL, "keys before RoPE: this build has no selector that holds them");
 }
 
 void CpuDevice::prepare_list_rows(const float*, float) {

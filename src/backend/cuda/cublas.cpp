@@ -13,7 +13,7 @@ struct CublasLibrary {
   decltype(&cublasDestroy_v2) destroy = nullptr;
   decltype(&cublasSetStream_v2) set_stream = nullptr;
   decltype(&cublasSetWorkspace_v2) set_workspace = nullptr;
-  // Named in full: C++ has an overload of it.
+  // The type is spelled out, since C++ has an overload of cublasGemmEx.
   cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
                          const void*, const void*, cudaDataType, int, const void*, cudaDataType,
                          int, const void*, void*, cudaDataType, int, cublasComputeType_t,
@@ -34,8 +34,8 @@ struct CublasLibrary {
       if ((handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE))) break;
     if (!handle) {
       why = "libcublas.so." + version +
-            " was not found (it comes with the CUDA toolkit; LD_LIBRARY_PATH or CUDA_HOME can say "
-            "where it is)";
+            " was not found (it comes with the CUDA toolkit; set LD_LIBRARY_PATH or CUDA_HOME to "
+            "its place)";
       return;
     }
     const auto find = [&](auto& function, const char* name) {
@@ -64,20 +64,20 @@ bool cublas_available(std::string& why) {
 void Cublas::check(cublasStatus_t status, const char* what) const {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   if (status == CUBLAS_STATUS_ALLOC_FAILED)
-    fail(RIFFLE_OUT_OF_MEMORY, "the GPU is out of memory: cuBLAS while %s", what);
+    fail(RIFFLE_OUT_OF_MEMORY, "the GPU is out of memory (cuBLAS, while %s)", what);
   riffle::cuda::check(cudaGetLastError(), what);  // a lost device reports itself
-  fail(RIFFLE_INTERNAL, "cuBLAS: %s while %s", library_->status_text(status), what);
+  fail(RIFFLE_INTERNAL, "cuBLAS error %s while %s", library_->status_text(status), what);
 }
 
 Cublas::Cublas(DeviceHeap& heap, cudaStream_t stream)
     : library_(std::make_unique<CublasLibrary>()),
       workspace_(heap.take(kWorkspaceBytes, "cuBLAS's workspace")) {
   if (!library_->why.empty()) fail(RIFFLE_UNSUPPORTED, "%s", library_->why.c_str());
-  riffle::cuda::check(cudaGetDevice(&device_), "asking for the current GPU");
+  riffle::cuda::check(cudaGetDevice(&device_), "querying the current GPU");
   check(library_->create(&handle_), "creating a cuBLAS handle");
-  check(library_->set_stream(handle_, stream), "giving cuBLAS its stream");
+  check(library_->set_stream(handle_, stream), "setting the stream of cuBLAS");
   check(library_->set_workspace(handle_, workspace_.data(), kWorkspaceBytes),
-        "giving cuBLAS its workspace");
+        "setting the workspace of cuBLAS");
 }
 
 Cublas::~Cublas() {

@@ -33,7 +33,7 @@ class Cublas {
   void check(cublasStatus_t status, const char* what) const;
 
   std::unique_ptr<CublasLibrary> library_;
-  int device_ = 0;  // the one the handle was made on
+  int device_ = 0;  // the device that the handle was made on
   cublasHandle_t handle_ = nullptr;
   Buffer workspace_;
 };

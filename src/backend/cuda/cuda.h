@@ -11,7 +11,7 @@
 
 namespace riffle {
 
-// Names the option by which the host decides residency from the start; null: the device decides
+// Names the option that makes the host decide residency from the start; null: the device decides
 // unless the system refuses to pin memory.
 inline const char* why_host_residency(const ContextOptions& o) {
   return o.residency == ResidencyKind::HOST ? "`residency` is host"
@@ -33,7 +33,7 @@ bool cuda_shape_supported(const Config& config, const BlockLayout& layout, std::
 // Returns the device memory that a context would take, and the device's memory.
 DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options);
 
-// Uploads the weights. Throws RIFFLE_UNSUPPORTED (no usable GPU, a shape the kernels do not have),
+// Uploads the weights. Throws RIFFLE_UNSUPPORTED (no usable GPU, a shape that the kernels lack),
 // RIFFLE_OUT_OF_MEMORY.
 std::unique_ptr<Device> make_cuda_device(const Model& model, const BackendOptions& options,
                                          ThreadPool* threads);

@@ -58,8 +58,8 @@ CudaDevice::CudaDevice(const Model& model, const BackendOptions& options, Thread
 
 std::string CudaDevice::arithmetic() const {
   if (options_.host_expert_layers == 0) return detail();
-  // Names no number of layers: prompts, whose bits this names, run on the device, except for their
-  // experts in chunks of a few tokens.
+  // Leaves out the number of layers: the name stands for the bits of prompts, which run on the
+  // device, except for their experts in chunks of a few tokens.
   return device_.name + ", experts " + options_.host_arithmetic();
 }
 
@@ -79,8 +79,8 @@ void CudaDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequenc
   if (n <= rope_positions_) return;
   const DeviceScope on = enter();
   const size_t row = config_.head_dim;
-  // Allocates once all that the context may ever need: a table that moves would outdate recorded
-  // steps.
+  // Allocates once all that the context may ever need, since moving the table would invalidate
+  // recorded steps.
   const int64_t room = std::max<int64_t>(n, options_.options.n_ctx);
   cos_sin_.resize(frequencies.size());
   for (Buffer& of_rope : cos_sin_) {
@@ -89,7 +89,7 @@ void CudaDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequenc
     grow(of_rope, room * row * sizeof(float), "the RoPE table");
   }
   std::vector<float> table;
-  // Fills whole spans, so that the steps after a prompt seldom come here.
+  // Fills whole spans, so that steps after a prompt seldom need more.
   constexpr int64_t kSpan = 4096, kAtOnce = 16 * kSpan;
   const int64_t last = std::min(room, (n + kSpan - 1) / kSpan * kSpan);
   while (rope_positions_ < last) {
@@ -100,8 +100,8 @@ void CudaDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequenc
           count, [&](int64_t i, int) { frequencies[t].row(first + i, table.data() + i * row); });
       check(cudaMemcpyAsync(cos_sin_[t].as<float>() + first * row, table.data(),
                             table.size() * sizeof(float), cudaMemcpyHostToDevice, compute_),
-            "the RoPE table");
-      compute_.wait("the RoPE table");
+            "filling the RoPE table");
+      compute_.wait("filling the RoPE table");
     }
     rope_positions_ = first + count;
   }
@@ -212,7 +212,7 @@ Gate CudaDevice::gate() const {
 void CudaDevice::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) {
   const DeviceScope on = enter();
   const float* w = weights_.vector(weight);
-  constexpr int64_t kHead = 512;  // a warp reads no more
+  constexpr int64_t kHead = 512;  // the widest row that one warp normalises
   check(weight.cols <= kHead
             ? riffle::cuda::norm_heads(x, n * n_heads, w, static_cast<int>(weight.cols),
                                        config_.norm_eps, compute_)
@@ -269,7 +269,7 @@ void CudaDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
     if (biased)
       check(glu(gate(), up.y[0], up.y[1], n * hidden, WType::F32, up.y[0], WType::F32, compute_,
                 weights_.bias(w.b1), weights_.bias(w.b3), hidden),
-            "the FFN's gate");
+            "applying the FFN's gate");
     Gemv down;
     down.x = buffers_.hidden.as<float>();
     down.ldx = hidden;
@@ -293,7 +293,7 @@ void CudaDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
            false);
   check(glu(gate(), prompt_.gate.data(), prompt_.up.data(), n * hidden, type, prompt_.gate.data(),
             down_type, compute_, weights_.bias(w.b1), weights_.bias(w.b3), hidden),
-        "the FFN's gate");
+        "applying the FFN's gate");
   multiply(weights_.matrix(w.w2), prompt_.gate.data(), down_type, n,
            post_norm ? prompt_.products.as<float>() : x, dim, WType::F32, !post_norm);
   if (post_norm) add_normed(out, prompt_.products, n, w.post_ffn_norm);
@@ -409,10 +409,11 @@ static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::D
   const char* type = l.type == cpu::KvType::F16 ? "f16" : l.type == cpu::KvType::F32 ? "f32" : "q8";
   text = fits ? format(
                     "blocks of %d %s tokens with head_dim %d do not fit the shared memory of %s: "
-                    "at most %d do",
+                    "at most %d tokens fit",
                     l.block_size, type, d, device.name.c_str(), fits)
               : format(
-                    "the CUDA kernels lack head_dim %d with blocks of %d %s tokens and %d query "
+                    "the CUDA kernels do not support head_dim %d with blocks of %d %s tokens and "
+                    "%d query "
                     "heads per KV head",
                     d, l.block_size, type, group);
   return false;
@@ -457,9 +458,9 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   add_to(needs.buffers, MemoryUse::PREFILL_KV, "KV of a layer",
          cuda::CudaKv::prefill_bytes(shape.largest_layer(o.n_ctx)));
   needs.per_slot = l.bytes() + sizeof(unsigned long long) + sizeof(int32_t);
-  // The device needs no slots to go on, except one for each row of a layer; the host gives every
-  // row one iteration's slots. Where the system does not pin memory, the host has to take over, and
-  // a pool that riffle chooses is large enough for that.
+  // If the device decides, a step needs only one slot for each row of a layer; if the host decides,
+  // each row needs the slots of one iteration. If the system does not pin memory, the host has to
+  // take over, and a pool whose size riffle chooses is large enough for that.
   needs.min_slots = c.n_kv_heads;
   if (why_host_residency(o) || (o.residency == ResidencyKind::AUTO && o.slots == 0))
     needs.min_slots =

@@ -1,5 +1,5 @@
-// The CUDA device: operations enqueue on one stream; a decode step that comes again is replayed as
-// a graph, with one synchronisation a token.
+// The CUDA device: operations enqueue on one stream; a repeated decode step is replayed as a graph,
+// with one synchronisation a token.
 #pragma once
 #include <memory>
 #include <vector>
@@ -164,7 +164,7 @@ class CudaDevice : public Device {
   int64_t expert_rows_reserved_ = 0;
   CpuProducts cpu_products_;
   CpuExperts cpu_experts_;
-  Buffer call_;  // pinned: numbers of the last call and the last answer (call_host), far apart
+  Buffer call_;  // pinned: number of the last call, and of the last answer (call_host), far apart
 
   // The current step.
   StepRequest step_;

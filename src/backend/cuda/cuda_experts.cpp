@@ -1,6 +1,6 @@
 // Mixtures of experts. A step goes through the chosen experts' weights once: on the device, or on
-// the CPU if they are in host memory. A chunk of a prompt is grouped by expert, which the host
-// does, and computed on the device.
+// the CPU if they are in host memory. The host groups a chunk of a prompt by expert, and the device
+// computes it.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace riffle::cuda {
 
-// Place of the answer's number in call_: in another line of the CPU's cache than the call's.
+// Place of the answer's number in call_: in another cache line of the CPU than the call's number.
 static constexpr int kAnswered = 32;
 
 // Makes room for a step's rows of experts in host memory.

@@ -91,8 +91,8 @@ CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
 void CudaKv::use_slot_pool() {
   if (!has_host_driven())
     fail(RIFFLE_UNSUPPORTED,
-         "the host cannot decide which blocks are in GPU memory: this riffle was built without the "
-         "attention that it would drive");
+         "the host cannot decide which blocks are in GPU memory: this build of riffle lacks "
+         "host-driven attention");
   // Lent slots cannot be taken back from the host's pool, so it never has them.
   slot_pool_ = std::make_unique<SlotPool>(pool_.n_slots - lent_slots_, evict_,
                                           per_layer_ ? config_.n_layers : 1);
@@ -118,8 +118,7 @@ void CudaKv::lend(bool lent) {
 }
 
 void CudaKv::age_pool() {
-  check(select_victims(pool_, victims_scratch_.data(), *compute_),
-        "choosing the slots that may be reused");
+  check(select_victims(pool_, victims_scratch_.data(), *compute_), "sorting slots by last use");
 }
 
 StepSequence CudaKv::describe(const SequenceKv& s, int ahead) const {
@@ -179,7 +178,7 @@ void CudaKv::finish(const PageTable& table, int64_t max_blocks) noexcept {
   cudaGetLastError();
 }
 
-// Makes the device's data of a sequence. On an error none of it is left.
+// Makes the device's data of a sequence. If it throws, none of it is left.
 void CudaKv::open(SequenceKv& s, int64_t n_ctx) {
   auto d = std::make_unique<CudaSequence>();
   d->max_blocks = host_->shape().in_blocks(n_ctx);
@@ -251,8 +250,8 @@ void CudaKv::enter(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
 void CudaKv::destroy(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   if (reading_ == &d) reading_ = nullptr;
-  // Nothing may be on its way to or from this memory. Errors: the device is lost, and so are its
-  // blocks.
+  // Nothing may be on its way to or from this memory. Errors are ignored: they mean that the device
+  // is lost, and its blocks with it.
   cudaStreamSynchronize(flush_);
   cudaStreamSynchronize(*compute_);
   cudaGetLastError();
@@ -262,7 +261,7 @@ void CudaKv::destroy(SequenceKv& s) {
     page_tables_.end(d);
   } catch (const Error&) {
   }
-  page_tables_.end(d);  // if this thread cannot work on the device
+  page_tables_.end(d);  // in case DeviceScope has thrown
   sequences_.erase(std::find(sequences_.begin(), sequences_.end(), &d));
   s.device.reset();
   host_->destroy(s);
@@ -322,7 +321,7 @@ void CudaKv::learn_addresses(SequenceKv& s) {
   std::byte** addresses = d.addresses.as<std::byte*>();
   if (n == 1) {
     // A step's addresses go through pinned memory, so that no thread waits. Earlier ones have
-    // arrived long ago.
+    // usually arrived long ago.
     if (const cudaError_t status = cudaEventQuery(d.entered); status != cudaSuccess) {
       if (status != cudaErrorNotReady) check(status, "entering host blocks");
       cudaGetLastError();
@@ -392,7 +391,7 @@ void CudaKv::park(SequenceKv& s) {
 }
 
 std::string CudaKv::why_not_pinned() const {
-  if (slabs_->refuses()) return "host memory is left pageable (`pin`)";
+  if (slabs_->refuses()) return "`pin` is off";
   return format("the system does not let riffle pin %.1f MiB of host memory (%s)",
                 double(host_->host_bytes()) / (1 << 20), slabs_->failed().c_str());
 }

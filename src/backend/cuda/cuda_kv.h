@@ -30,12 +30,12 @@ struct CudaSequence : PagedSequence {
   Buffer value_means;  // means of blocks; only with INT4 keys
   Buffer last_use;     // StepSequence::last_use; empty until a step needs it
   int counted_window =
-      0;  // Step::working_set of the last step, to which the stamps belong; 0: they mean nothing
+      0;  // Step::working_set of the last step, to which the stamps belong; 0: they are void
   Buffer addresses;          // pinned: of one new block of every head, on their way to host_table
   Event entered;             // ... and when they have arrived
   bool tail_here = false;    // tails hold the newest, unfilled blocks (else the host store does)
   int64_t known_blocks = 0;  // blocks whose host addresses are in host_table
-  std::vector<std::byte*> unlocked;  // slabs of these that no step has waited for
+  std::vector<std::byte*> unlocked;  // slabs of its blocks that no step has waited for
   bool stale = false;  // digests do not match the sequence's spec: they could not be rebuilt
 };
 
@@ -71,9 +71,10 @@ class CudaKv : public KvStore, PagedPool {
   void begin_working_set(SequenceKv& sequence, int window);
   void commit(SequenceKv& sequence) override;
 
-  // Makes the newest block of these sequences writable at position n_tokens.
+  // Brings the newest block of these sequences to the device, writable at position n_tokens.
   void activate(SequenceKv* const* sequences, size_t n);
-  // The stages of a prompt: begins a layer; completes it (Prompt::finish_layer); completes all.
+  // The stages of a prompt: begins a layer; completes it (Prompt::finish_layer); completes all
+  // layers.
   LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total);
   void finish_layer(SequenceKv& sequence, int layer, int64_t n_total);
   void commit_prompt(SequenceKv& sequence, int64_t n_total, const Marks& marks);
@@ -85,8 +86,8 @@ class CudaKv : public KvStore, PagedPool {
   void end_prompt();
   DeviceArena& prompt_memory() { return prompt_memory_; }
 
-  // Device bytes of prefilling layers of at most this many bytes of KV: two are kept if both fit,
-  // so that flushing overlaps.
+  // Returns the device bytes of prefilling layers of at most `layer` bytes of KV: two are kept if
+  // both fit, so that flushing overlaps.
   static uint64_t prefill_bytes(uint64_t layer) {
     return DeviceArena::rounded(layer <= kSmallLayer ? 2 * layer : layer);
   }
@@ -117,8 +118,8 @@ class CudaKv : public KvStore, PagedPool {
   const std::string& notice() const { return notice_; }
   // Returns true if the device has to decide residency: steps fail if memory cannot be pinned.
   bool must_pin() const { return must_pin_; }
-  // Learns whether the system pins memory at all: waits for one slab of the sequence if none was
-  // pinned before. If it does not, does the same as activate.
+  // Learns whether the system pins memory at all. It waits for one slab of the sequence if none was
+  // pinned before. If the system refuses, this does the same as activate.
   void try_pinning(SequenceKv& sequence);
   // Says why pinned() is false.
   std::string why_not_pinned() const;
@@ -169,8 +170,8 @@ class CudaKv : public KvStore, PagedPool {
   void finish(const PageTable& table, int64_t max_blocks) noexcept override;
   void copy_index(const SequenceKv& from, SequenceKv& to);
   void learn_addresses(SequenceKv& s);
-  // While it lives: memory for the full blocks of one head. It is the memory that prefill uses for
-  // a layer's KV, so it is in the plan.
+  // While it lives, there is memory for the full blocks of one head. Prefill uses the same memory
+  // for a layer's KV, so it is in the plan.
   class HeadRoom {
    public:
     explicit HeadRoom(CudaKv& residency);
@@ -203,10 +204,10 @@ class CudaKv : public KvStore, PagedPool {
   void move_tails(SequenceKv& s, bool to_host);
   void park(SequenceKv& s);
   // Copies blocks [first, last) of n_heads heads of a layer between the host store and device
-  // memory, where head h's lie one after the other from device + h * head_stride. Neighbouring host
-  // blocks go in one copy; where there are few, one kernel moves all blocks (SparseServe's FlashH2D
-  // and FlashD2H, whose staging buffer and scattering threads this does without). The sequence must
-  // hold them.
+  // memory, where those of head h lie one after the other from device + h * head_stride.
+  // Neighbouring host blocks are copied together. If there are few of them, one kernel moves all
+  // blocks (like SparseServe's FlashH2D and FlashD2H, but without their staging buffer and
+  // scattering threads). The sequence must hold the blocks.
   void copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_t first, int64_t last,
                    std::byte* device, int64_t head_stride, bool to_host, const Stream& stream);
   // Does the same, but only for blocks that the sequence holds. device: where block 0 of head 0

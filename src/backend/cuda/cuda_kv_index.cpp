@@ -23,14 +23,15 @@ void CudaKv::digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last,
   check(
       mean_values(base, n_blocks, first, last, config_.n_kv_heads, layout_,
                   d.value_means.as<uint16_t>() + entry * config_.head_dim, d.max_blocks, *compute_),
-      "taking mean values");
+      "computing mean values");
 }
 
 void CudaKv::refuse_inside_layer() const {
   if (reading_)
-    fail(RIFFLE_BAD_ARGUMENT,
-         "the session needs other digests or codes first, which is not possible while a scheduler "
-         "is inside a layer of a prompt");
+    fail(
+        RIFFLE_BAD_ARGUMENT,
+        "the session needs other digests or codes first; they cannot be built while a scheduler is "
+        "inside a layer of a prompt");
 }
 
 CudaKv::HeadRoom::HeadRoom(CudaKv& residency)
@@ -97,7 +98,7 @@ void CudaKv::require_codes(SequenceKv& s) {
       check(mean_values(head, full, 0, full, 1, layout_,
                         means.as<uint16_t>() + index_entry(d, layer, h) * config_.head_dim,
                         d.max_blocks, *compute_),
-            "taking mean values");
+            "computing mean values");
     }
   compute_->wait("coding keys");
   d.codes = std::move(codes);
@@ -114,7 +115,7 @@ void CudaKv::require_kept(SequenceKv& s, const StepSelection& selection) {
   forget_kept(d);
 }
 
-// The next step of every layer selects again.
+// Makes the next step of every layer select again.
 void CudaKv::forget_kept(CudaSequence& d) {
   if (d.kept.size() > 0)
     check(cudaMemsetAsync(d.kept.data(), 0, d.kept.size(), *compute_), "forgetting a selection");
@@ -156,7 +157,7 @@ void CudaKv::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
   d.stale = false;
 }
 
-// Digests and codes of the full blocks, and the positions that rows are expected to read.
+// Copies digests and codes of the full blocks, and the positions that rows are expected to read.
 void CudaKv::copy_index(const SequenceKv& from, SequenceKv& to) {
   const CudaSequence& f = on_device(from);
   CudaSequence& t = on_device(to);

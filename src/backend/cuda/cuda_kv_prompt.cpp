@@ -18,7 +18,7 @@ void CudaKv::open_prompt_memory() {
   layers_ = prompt_memory_.take(layer_room_, "a layer's KV");
 }
 
-// Later work may use the memory, so it waits for blocks that are still on their way to the host.
+// Work queued later may use the memory, so it waits for blocks still on their way to the host.
 void CudaKv::close_prompt_memory() {
   held_[0] = held_[1] = 0;
   reading_ = nullptr;
@@ -125,8 +125,8 @@ LayerKv CudaKv::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
   check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "waiting for a flush");
   std::byte* base = layer_at(turn_);
   const size_t head_bytes = n_blocks * layout_.block_bytes;
-  // The last blocks are written in part; the bytes beyond go to the host with them and must be
-  // numbers.
+  // The last blocks are written in part. Their remaining bytes go to the host too, so they must not
+  // be NaN.
   check(cudaMemset2DAsync(base + head_bytes - layout_.block_bytes, head_bytes, 0,
                           layout_.block_bytes, config_.n_kv_heads, *compute_),
         "clearing a layer's KV");
@@ -157,7 +157,7 @@ void CudaKv::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
 }
 
 void CudaKv::commit_prompt(SequenceKv& s, int64_t n_total, const Marks& marks) {
-  // A block that is being flushed may be one that is given back now.
+  // A block that is given back now may still be on its way to the host.
   if (host_->shape().windowed_layers() > 0) flush_.wait("flushing KV");
   host_->commit_prompt(s, n_total, marks, [this](const std::byte* block) { leave(block); });
 }

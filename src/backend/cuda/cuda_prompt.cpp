@@ -119,8 +119,8 @@ void CudaDevice::CudaPrompt::append(float* k, const float* v, int64_t n, int64_t
               "appending KV");
 }
 
-// Prompts attend to f16: the layer's blocks in 8 bits are unpacked as far as they have not been for
-// the chunks before.
+// Unpacks the layer's blocks in 8 bits to f16, as prompts' attention reads them, except those that
+// earlier chunks have unpacked.
 void CudaDevice::CudaPrompt::unpack(const PromptAttention& a, FlashPrefill& f) {
   const int64_t size = f.layout.block_size;
   const bool goes_on = unpacked_layer_ == at_ && unpacked_tokens_ == a.pos0;
@@ -158,7 +158,8 @@ void CudaDevice::CudaPrompt::attend(const PromptAttention& a) {
   f.sinks = device_.sinks(at_);
   f.out = a.out;
   f.ldo = a.ldo;
-  cuda::check(flash_prefill(f, device_.device_.limits, device_.compute_), "attention of a prompt");
+  cuda::check(flash_prefill(f, device_.device_.limits, device_.compute_),
+              "computing a prompt's attention");
 }
 
 void CudaDevice::CudaPrompt::fill_from(const AttentionSource& source, int64_t pos0, int64_t n) {

@@ -84,8 +84,8 @@ void CudaDevice::grow_step_memory() {
   sampling_.grow();
 }
 
-// Names a selection that runs where the GPU cannot decide residency, between these texts. Empty:
-// there is none.
+// Returns the name of a selection that runs without residency decided by the GPU, between these
+// texts. Empty: there is none.
 static std::string way_without_codes(const char* before, const char* after) {
   const std::string way = selectors().advice().digests;
   return way.empty() ? "" : before + way + after;
@@ -115,7 +115,7 @@ void CudaDevice::require_device_residency(const Selector& selector) const {
   if (!kv_.streamed() || !step_selections().make(*selector.rule())->needs_device()) return;
   fail(RIFFLE_UNSUPPORTED, "`selection.selector` %s needs the GPU to decide residency: %s%s",
        selector.name(), kv_.notice().empty() ? "`residency` is host" : kv_.notice().c_str(),
-       way_without_codes("; ", " does without, but may lose answers").c_str());
+       way_without_codes("; ", " works without it, but may lose answers").c_str());
 }
 
 // While it lives, this thread works on the device.
@@ -177,8 +177,8 @@ void CudaDevice::set_rules() {
   }
 }
 
-// The inputs, to where a recorded step finds them. The embedding's rows stay in pinned memory until
-// embed_step. Masks follow in find_masks.
+// Copies the inputs to where a recorded step finds them. The embedding's rows stay in pinned memory
+// until embed_step. Masks follow in find_masks.
 void CudaDevice::upload_step() {
   auto* sequences = host_sequences_.as<StepSequence>();
   for (int64_t i = 0; i < step_.n; ++i) {
@@ -193,7 +193,8 @@ void CudaDevice::upload_step() {
   embedding_rows(model_.weights.embedding, step_.tokens, step_.n, host_rows_.as<float>());
 }
 
-// A launch that waits for its kernels would wait for the host's answers, which come after it.
+// Tells whether a launch waits for its kernels. These would wait for the host's answers, which come
+// only after the launch.
 static bool launches_block() {
   const char* const value = std::getenv("CUDA_LAUNCH_BLOCKING");
   return value && *value && std::strcmp(value, "0") != 0;
@@ -272,7 +273,7 @@ void CudaDevice::attend_step(int layer, const float* q, float* out) {
   } else {
     s.marks[0] = profile_.event(Part::Score);
     s.marks[1] = profile_.event(Part::Rank);
-    check(selection_of(layer).attend(s, device_.limits, compute_), "attention of a step");
+    check(selection_of(layer).attend(s, device_.limits, compute_), "computing a step's attention");
     s.marks[0] = s.marks[1] = nullptr;
     profile_.mark(Part::Attend);
   }
@@ -287,7 +288,7 @@ void CudaDevice::attend_step(int layer, const float* q, float* out) {
   s.stamp = false;
   s.lse = buffers_.lse.as<float>() + int64_t(2 * layer + 1) * step_.n * config_.n_heads;
   s.results = nullptr;
-  check(attend_everything(s, device_.limits, compute_), "attention of a step");
+  check(attend_everything(s, device_.limits, compute_), "computing a step's attention");
 }
 
 void CudaDevice::fetch_results() {
@@ -315,15 +316,15 @@ void CudaDevice::end_step(int32_t* tokens) {
   sampling_.find_masks();
   answer_calls(true);
   sampling_.draw_masked(logits_);
-  compute_.wait("a decode step");
+  compute_.wait("running a decode step");
   if (*host_results_.as<uint32_t>() != 0) {
-    // From now on launches are cooperative: no kernel of another stream can keep their blocks
-    // apart.
+    // From now on launches are cooperative: no kernel of another stream can keep some CTAs from
+    // starting.
     overlap_ = false;
     graphs_.clear();
     fail(RIFFLE_INTERNAL,
-         "attention waited for 2 s: kernels of another context or program hold a part of the GPU; "
-         "the step can be tried again");
+         "attention waited for 2 s: kernels of another context or program hold part of the GPU; "
+         "try the step again");
   }
   sampling_.give(tokens);
   report_step();
@@ -397,7 +398,7 @@ void CudaDevice::report_step() {
 void CudaDevice::abandon_step() {
   graphs_.abandon();
   answer_calls(false);
-  // State that a step leaves when it ends.
+  // Restores the state that a completed step leaves.
   if (buffers_.arrivals.size())
     cudaMemsetAsync(buffers_.arrivals.data(), 0, buffers_.arrivals.size(), compute_);
   if (buffers_.results.size())

@@ -7,7 +7,7 @@
 
 namespace riffle::cuda {
 
-// After these every further call on the device fails the same way.
+// Tells whether every further call on the device fails in the same way.
 static bool device_is_lost(cudaError_t status) {
   if (static_cast<int>(status) == 226)
     return true;  // cudaErrorContained, which older toolkits do not name
@@ -39,8 +39,8 @@ void check(cudaError_t status, const char* what, std::source_location where) {
     fail(RIFFLE_OUT_OF_MEMORY, "the GPU is out of memory: %s (%s:%u)", what, file, where.line());
   if (device_is_lost(status))
     fail(RIFFLE_DEVICE_LOST,
-         "the GPU stopped working: %s (%s) while %s (%s:%u); free this context and start the "
-         "program again",
+         "the GPU stopped working: %s (%s) while %s (%s:%u); free this context and restart "
+         "the program",
          cudaGetErrorName(status), cudaGetErrorString(status), what, file, where.line());
   fail(RIFFLE_INTERNAL, "CUDA error %s (%s) while %s (%s:%u)", cudaGetErrorName(status),
        cudaGetErrorString(status), what, file, where.line());
@@ -48,9 +48,9 @@ void check(cudaError_t status, const char* what, std::source_location where) {
 
 DeviceScope::DeviceScope(int ordinal) {
   int now = 0;
-  check(cudaGetDevice(&now), "asking for the current GPU");
+  check(cudaGetDevice(&now), "querying the current GPU");
   if (now == ordinal) return;
-  check(cudaSetDevice(ordinal), "choosing the GPU");
+  check(cudaSetDevice(ordinal), "selecting the GPU");
   before_ = now;
 }
 DeviceScope::~DeviceScope() {
@@ -78,14 +78,14 @@ std::optional<DeviceInfo> find_device(std::string& why) {
   const cudaError_t counted = cudaGetDeviceCount(&count);
   cudaGetLastError();
   if (counted == cudaErrorInsufficientDriver) {
-    why = format("the NVIDIA driver is too old: it supports CUDA %s, riffle was built with %s",
+    why = format("the NVIDIA driver is too old: it supports CUDA %s, riffle was built with CUDA %s",
                  version_text(driver).c_str(), version_text(CUDART_VERSION).c_str());
     return {};
   }
   if (counted != cudaSuccess || count == 0) {
     why = counted == cudaSuccess || counted == cudaErrorNoDevice
               ? std::string("no NVIDIA GPU was found")
-              : format("the NVIDIA driver answered %s (%s)", cudaGetErrorName(counted),
+              : format("the NVIDIA driver reported %s (%s)", cudaGetErrorName(counted),
                        cudaGetErrorString(counted));
     return {};
   }
@@ -107,8 +107,8 @@ std::optional<DeviceInfo> find_device(std::string& why) {
     why = format("%s failed: %s (%s)", what, cudaGetErrorName(status), cudaGetErrorString(status));
     return false;
   };
-  if (!tried(cudaSetDevice(0), "choosing the GPU") ||
-      !tried(cudaGetDeviceProperties(&p, 0), "asking for the GPU's properties"))
+  if (!tried(cudaSetDevice(0), "selecting the GPU") ||
+      !tried(cudaGetDeviceProperties(&p, 0), "querying the GPU's properties"))
     return {};
   info.limits.compute = 10 * p.major + p.minor;
   if (info.limits.compute < 75) {
@@ -134,7 +134,7 @@ std::optional<DeviceInfo> find_device(std::string& why) {
                p.name);
     return {};
   }
-  if (!tried(cudaMemGetInfo(&free, &total), "asking for the GPU's memory")) return {};
+  if (!tried(cudaMemGetInfo(&free, &total), "querying the GPU's memory")) return {};
   info.limits.n_sm = p.multiProcessorCount;
   info.limits.smem_per_block = static_cast<int>(p.sharedMemPerBlockOptin);
   info.limits.smem_per_sm = static_cast<int>(p.sharedMemPerMultiprocessor);
@@ -150,8 +150,10 @@ Buffer DeviceHeap::take(size_t bytes, const char* what) {
   const size_t whole = rounded(bytes);
   if (limit_ && used_ + whole > limit_)
     fail(RIFFLE_OUT_OF_MEMORY,
-         "%s needs %.1f MiB of GPU memory, but of the budget of %.1f MiB only %.1f are left", what,
-         double(whole) / (1 << 20), double(limit_) / (1 << 20), double(limit_ - used_) / (1 << 20));
+         "not enough GPU memory for %s: %.1f MiB needed; the budget is %.1f MiB, of which %.1f "
+         "MiB are left",
+         what, double(whole) / (1 << 20), double(limit_) / (1 << 20),
+         double(limit_ - used_) / (1 << 20));
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, whole);
   if (status == cudaErrorMemoryAllocation) {
@@ -159,7 +161,7 @@ Buffer DeviceHeap::take(size_t bytes, const char* what) {
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     fail(RIFFLE_OUT_OF_MEMORY,
-         "%s needs %.1f MiB of GPU memory, but only %.1f of %.1f MiB are free", what,
+         "not enough GPU memory for %s: %.1f MiB needed; %.1f of %.1f MiB are free", what,
          double(whole) / (1 << 20), double(free) / (1 << 20), double(total) / (1 << 20));
   }
   check(status, what);
@@ -180,8 +182,8 @@ Buffer pinned(size_t bytes, const char* what) {
   const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    fail(RIFFLE_OUT_OF_MEMORY, "%s needs %.1f MiB of pinned host memory, which the system refused",
-         what, double(bytes) / (1 << 20));
+    fail(RIFFLE_OUT_OF_MEMORY, "no pinned host memory for %s: the system refused %.1f MiB", what,
+         double(bytes) / (1 << 20));
   }
   check(status, what);
   return Buffer(

@@ -25,7 +25,7 @@ class DeviceScope {
   DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
-  int before_ = -1;  // -1: nothing to give back
+  int before_ = -1;  // -1: nothing to restore
 };
 
 struct DeviceInfo {
@@ -96,7 +96,7 @@ class Event {
 class Graph {
  public:
   Graph() = default;
-  explicit Graph(cudaGraph_t graph);  // takes it over, also if it throws
+  explicit Graph(cudaGraph_t graph);  // takes ownership, even if it throws
   ~Graph();
   Graph(Graph&& other) noexcept : exec_(std::exchange(other.exec_, nullptr)) {}
   Graph& operator=(Graph&& other) noexcept {

@@ -26,7 +26,7 @@ class HostDrivenAttention {
                       uint64_t* syncs) = 0;
 };
 
-// Null: this build has none (no_papers.cpp), and the device always decides residency.
+// Returns null if this build has none (no_papers.cpp): the device then always decides residency.
 std::unique_ptr<HostDrivenAttention> make_host_driven(const Config& config,
                                                       const DeviceInfo& device, DeviceHeap* heap,
                                                       Stream* compute, CudaKv* residency);

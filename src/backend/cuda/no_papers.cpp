@@ -1,4 +1,4 @@
-// Stands for what published papers' selectors need of a GPU in a build of the core alone.
+// Stands in for the GPU parts of published papers' selectors, in a build of the core alone.
 #include "backend/cuda/host_driven.h"
 #include "backend/cuda/step_selection.h"
 

@@ -175,9 +175,9 @@ std::string PinnedSlabs::failed() {
   return failed_;
 }
 
-// Has the system make the pages, by writing 0 where 0 is (a read would only map the page of
-// zeroes). The call for that, MADV_POPULATE_WRITE, would block every thread that maps memory, the
-// driver's too; a fault does not.
+// Makes the system allocate the pages, by writing 0 where 0 is already (a read would only map the
+// zero page). The call for that, MADV_POPULATE_WRITE, would block every thread that maps memory,
+// the driver's too; a page fault does not.
 static void touch(std::byte* data, size_t bytes) {
   for (size_t at = 0; at < bytes; at += kSmallestPage) {
     unsigned char expected = 0;
@@ -242,7 +242,7 @@ void PinnedSlabs::run() {
     const auto slab = find(data);
     slab->stage = Slab::Stage::Tried;
     slab->locked = status == cudaSuccess;
-    if (status != cudaSuccess && slab->spare) {  // no caller has missed it yet
+    if (status != cudaSuccess && slab->spare) {  // no caller needs it yet
       slabs_.erase(slab);
       munmap(data, space(bytes));
       spare_refused_ = true;

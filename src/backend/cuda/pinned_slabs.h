@@ -1,8 +1,8 @@
 // Slabs of page-locked memory for the host store. Locking 8 GiB takes a second or more, most of it
 // for the pages themselves, so take() hands out the addresses at once and threads lock them, in the
-// order taken, while the prompt is being computed; a caller that needs a locked slab waits only for
-// this one. lock_ahead() has them locked before they are needed: the next one while decoding, a
-// whole prompt's while another is read. If the system refuses to lock more (limits, other
+// order taken, while the prompt is being computed. A caller that needs a locked slab waits for that
+// slab only. lock_ahead() has slabs locked before they are needed: the next one while decoding,
+// those of a whole prompt while another is read. If the system refuses to lock more (limits, other
 // programs), slabs stay pageable and failed() reports it: copies still work, but kernels cannot
 // reach such memory.
 #pragma once
@@ -42,7 +42,7 @@ class PinnedSlabs : public SlabSource {
   // Waits until these slabs are locked (or refused): they go before all others. Empties the list.
   // False: some slab, of these or others, has been refused.
   bool wait(std::vector<std::byte*>& slabs);
-  // Waits for all slabs, prepared ones too.
+  // Waits for all slabs, including those locked ahead.
   void wait_all();
   bool refuses() const { return refuse_; }
   uint64_t pinned_bytes();
@@ -83,7 +83,7 @@ class PinnedSlabs : public SlabSource {
   std::condition_variable changed_;
   std::deque<Slab> slabs_;
   std::byte *next_ = nullptr, *end_ = nullptr;  // address space for further slabs
-  bool spare_refused_ = false;                  // no more are prepared
+  bool spare_refused_ = false;                  // no more are locked ahead
   std::string failed_;
   std::vector<std::thread> threads_;
 };

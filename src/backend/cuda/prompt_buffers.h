@@ -14,7 +14,7 @@ namespace riffle::cuda {
 struct PromptBuffers {
   Buffer operand, gate, up, unpacked;  // 16-bit operands, FFN, dequantised weights
   Buffer products;                     // products that wait for their norm
-  Buffer expert_staging;               // neighbours of those in host memory
+  Buffer expert_staging;               // neighbouring experts from host memory
   Buffer kv_f16;                       // a layer's KV, where it is kept in 8 bits
   ExpertBuffers experts;
 };
@@ -22,8 +22,8 @@ struct PromptBuffers {
 struct PromptSizes {
   int64_t n = 0, n_total = 0;     // tokens of the prompt; of the sequence once it is read
   int64_t chunk = 0, scored = 0;  // the most rows of one operation; of logits at once
-  bool rows_on_host = false;      // the residual stream is (BackendOptions::rows_on_host)
-  bool experts_on_host = false;   // some layers' are
+  bool rows_on_host = false;      // BackendOptions::rows_on_host, for the residual stream
+  bool experts_on_host = false;   // some layers' experts are on the host
 };
 
 struct PromptBuffer {
@@ -34,7 +34,7 @@ struct PromptBuffer {
   Buffer& (*of)(PromptBuffers&);
 };
 
-// Besides the KV of layers.
+// Lists the buffers of a prompt, without the KV of layers.
 std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOptions& options,
                                          const PromptSizes& sizes);
 

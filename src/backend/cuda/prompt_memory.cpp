@@ -10,7 +10,9 @@ Buffer DeviceArena::take(size_t bytes, const char* what) {
   if (bytes == 0) return {};
   const uint64_t whole = rounded(bytes);
   if (used_ + whole > bytes_)
-    fail(RIFFLE_INTERNAL, "%s needs %.1f MiB, but of the %.1f MiB for prompts only %.1f are left",
+    fail(RIFFLE_INTERNAL,
+         "not enough memory for %s: %.1f MiB needed; prompts have %.1f MiB, of which %.1f MiB are "
+         "left",
          what, double(whole) / (1 << 20), double(bytes_) / (1 << 20),
          double(bytes_ - used_) / (1 << 20));
   std::byte* data = data_ + used_;

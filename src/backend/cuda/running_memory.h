@@ -15,21 +15,22 @@ inline WType operand_type(cpu::KvType kv, WType weight) {
   if (kv == cpu::KvType::F32) return WType::F32;
   return weight == WType::BF16 ? WType::BF16 : WType::F16;
 }
-// Returns the type of the operands of the FFN's second product. Gemma's hidden rows (GeGLU) go
-// beyond the largest f16, 65504, and its models are trained in bf16.
+// Returns the type of the operands of the FFN's second product. Gemma's hidden values (GeGLU)
+// exceed the largest f16, 65504, and its models are trained in bf16.
 inline WType down_type(cpu::KvType kv, const Config& config, WType weight) {
   const WType type = operand_type(kv, weight);
   return type == WType::F16 && config.activation == Activation::GELU_TANH ? WType::BF16 : type;
 }
 inline size_t size_of(WType type) { return type == WType::F32 ? 4 : 2; }  // not of Q8_0
 
-// Rows of a matrix that are dequantised at a time.
+// Returns the number of rows of a matrix that are dequantised at a time.
 inline int64_t unpacked_rows(int64_t rows, int64_t cols, WType type) {
   constexpr size_t kBytes = size_t(128) << 20;
   return std::min<int64_t>(rows, std::max<int64_t>(16, kBytes / (cols * size_of(type)) / 16 * 16));
 }
 
-// Experts of a stack of n that prompts dequantise, or copy from host memory, at a time.
+// Returns the number of experts of a stack of n that prompts dequantise, or copy from host memory,
+// at a time.
 inline int64_t experts_at_once(int64_t n, const Tensor& one, WType type) {
   return std::max<int64_t>(1, unpacked_rows(n * one.rows, one.cols, type) / one.rows);
 }
@@ -40,11 +41,12 @@ MemoryList running_list(const Model& model, const BackendOptions& options);
 // Lists the device memory that a prompt of n_ctx tokens takes besides its KV, scoring included.
 // rows_on_host: as in BackendOptions.
 MemoryList prompt_list(const Model& model, const BackendOptions& options, bool rows_on_host);
-// The largest tile of weights that prefill dequantises.
+// Returns the bytes of the largest tile of weights that prefill dequantises.
 uint64_t unpacked_bytes(const Model& model, cpu::KvType kv);
-// The largest part of a layer's experts that prompts copy from host memory at a time.
+// Returns the bytes of the largest part of a layer's experts that prompts copy from host memory at
+// a time.
 uint64_t expert_staging_bytes(const Model& model, cpu::KvType kv);
-// A layer's KV in f16, for prompts whose KV is kept in 8 bits; else 0.
+// Returns the bytes of a layer's KV in f16, for prompts whose KV is kept in 8 bits; else 0.
 uint64_t unpacked_kv_bytes(const Config& config, const BlockLayout& layout, int64_t n_tokens);
 
 }  // namespace riffle::cuda

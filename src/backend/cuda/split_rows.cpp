@@ -28,7 +28,7 @@ void pair_halves(const std::byte* from, std::byte* low, std::byte* high) {
   }
 }
 
-// Bit j to bit 8 (j % 4) + j / 4.
+// Moves bit j to bit 8 (j % 4) + j / 4.
 uint32_t spread(uint32_t bits) {
   uint32_t out = 0;
   for (int k = 0; k < 8; ++k) out |= ((bits >> 4 * k & 15) * 0x00204081u & 0x01010101u) << k;
@@ -44,13 +44,13 @@ uint32_t gather(const std::byte* from, int n, int shift, uint32_t mask, int bits
 }
 constexpr uint32_t kOneBit = 0x01010101, kTwoBits = 0x03030303;
 
-// The high bits of 256 values, a group of 32 after the other; bit g of byte l of `from` is for
-// value l of group g.
+// Collects the high bits of 256 values, one group of 32 after the other. Bit g of byte l of `from`
+// is for value l of group g.
 void gather_high_bits(const std::byte* from, std::byte* to) {
   for (int g = 0; g < 8; ++g) put(to + 4 * g, gather(from, 8, g, kOneBit, 1));
 }
 
-// The pairs of bits of n runs; a strip of 32 bytes has four runs.
+// Collects the pairs of bits of n groups of 32 values; a strip of 32 bytes has four groups.
 void gather_pairs(const std::byte* from, int n, std::byte* to) {
   for (int r = 0; r < n; ++r)
     for (int half = 0; half < 2; ++half)
@@ -69,7 +69,7 @@ void regroup_scales(const std::byte* from, std::byte* to) {
                   (b >> 6 & kTwoBits) << 6);
 }
 
-// The codes of a block: `data` and `high` are where they go.
+// Writes the codes of a block to `data` and `high`.
 template <WType T>
 void split_codes(const std::byte* block, std::byte* data, std::byte* high) {
   constexpr DTypeInfo type = dtype_info(T);

@@ -37,12 +37,12 @@ struct StepSizes {
   bool orders = false, coverage = false;  // row reports
 };
 
-// A chunk of a prompt of no more rows goes through gemv, as decode does.
+// A chunk of a prompt with at most this many rows goes through gemv, as decode does.
 inline constexpr int64_t kFewRows = 8;
 
-// Buffers of n rows that gemv multiplies, but at least kFewRows.
+// Lists the buffers of n rows that gemv multiplies, but of at least kFewRows.
 std::vector<StepBuffer> row_buffers(const Config& config, int64_t n);
-// Buffers of a step besides those.
+// Lists the other buffers of a step.
 std::vector<StepBuffer> step_buffers(const Config& config, const StepSizes& sizes);
 
 }  // namespace riffle::cuda

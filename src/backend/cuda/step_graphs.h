@@ -1,4 +1,4 @@
-// Steps that come again are replayed as a graph. The first step of a kind is launched operation by
+// Repeated steps are replayed as a graph. The first step of a kind is launched operation by
 // operation, the second one is recorded, and all others replay the record.
 #pragma once
 #include <map>
@@ -30,14 +30,14 @@ class StepGraphs {
   bool begin(const Kind& kind, uint64_t program, uint64_t growths, bool may_replay);
   bool replaying() const { return mode_ == Mode::Replaying; }
   bool recording() const { return mode_ == Mode::Recording; }
-  // All operations of the step were called. If they were recorded, they run now.
+  // Call it after all operations of the step. If they were recorded, they run now.
   void launch();
   // The step has failed.
   void abandon();
   void clear() { graphs_.clear(); }
 
-  // Layers whose experts the CPU computes with when the step calls for them, in this order; of the
-  // step that runs, those not answered yet.
+  // Layers whose experts the CPU computes when the step calls for them, in the order of the calls.
+  // While a step runs: only those not answered yet.
   std::vector<const LayerWeights*> calls;
 
  private:

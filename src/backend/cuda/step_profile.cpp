@@ -28,7 +28,7 @@ void StepProfile::start() {
 
 void StepProfile::finish(StepTiming& t) {
   running_ = false;
-  compute_->wait("a profiled step");
+  compute_->wait("running a profiled step");
   t = {};
   for (size_t i = 1; i < marks_.size(); ++i) {
     float ms = 0;

@@ -17,15 +17,15 @@ class StepProfile {
   void start();
   void finish(StepTiming& timing);
   bool running() const { return running_; }
-  // Everything that was launched since the last mark belongs to this part.
+  // Assigns everything launched since the last mark to this part.
   void mark(Part part);
   // Returns an event that others record at the end of this part; null: no profile runs.
   cudaEvent_t event(Part part);
 
  private:
-  // Bytes per second: a copy inside the device's memory (read and written), or from pinned host
-  // memory. 0 if there is no room. The memory is taken besides the context's budget and goes back
-  // at once.
+  // Returns the bytes per second of a copy inside the device's memory (read and written), or of one
+  // from pinned host memory. 0 if there is no room. The memory is taken outside the context's
+  // budget and freed at once.
   double copy_rate(bool from_host);
 
   const Stream* compute_;

@@ -36,8 +36,8 @@ class StepSampling {
   void give(int32_t* tokens) const;
 
  private:
-  // A buffer of draws, and when they need it: memory for masks and changes is taken when the first
-  // answer has some.
+  // A buffer of draws, and when they need it: memory for masks and changes is taken with the first
+  // answer that has some.
   enum class Need { ALWAYS, MASKS, CHANGES };
   struct Sized {
     Buffer StepSampling::*buffer;

@@ -79,7 +79,7 @@ const StepSelections& step_selections() {
 std::unique_ptr<StepSelection> StepSelections::make(const SelectionRule& rule) const {
   for (const Room& room : rooms_)
     if (auto made = room.make(rule)) return made;
-  fail(RIFFLE_INTERNAL, "no room of selectors has kernels for the selection");
+  fail(RIFFLE_INTERNAL, "no registered CUDA kernels support the selection");
 }
 
 Status StepSelections::supported(const KvLayout& layout, int group,

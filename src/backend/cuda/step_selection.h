@@ -1,5 +1,5 @@
-// A selector on a GPU: the kernels that choose the blocks that a step reads, and their needs. Rooms
-// of selectors register theirs.
+// A selector on a GPU: the kernels that choose the blocks that a step reads, and their needs. Each
+// room (folder) of selectors registers its own.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -35,9 +35,9 @@ class StepSelection {
   // Attention of one layer, whose blocks this chooses. step.rule is rows(), perhaps with a window.
   virtual Status attend(const DecodeStep& step, const DeviceLimits& limits,
                         cudaStream_t stream) const = 0;
-  // Bytes that a step reads of one row's index, to choose what it attends to: digests of its
-  // candidates, INT4 keys of its full blocks (or as many as a budget allows) with the mean values
-  // that stand for skipped blocks, and keys that are only scored.
+  // Returns the bytes that a step reads of one row's index, to choose what it attends to: digests
+  // of its candidates, INT4 keys of its full blocks (or as many as a budget allows) with the mean
+  // values that stand for skipped blocks, and keys that are only scored.
   virtual int64_t index_bytes(const Config& config, const BlockLayout& layout, int n_blocks,
                               int64_t n_tokens) const = 0;
 
@@ -58,7 +58,7 @@ class StepSelections {
   };
 
   void add(const Room& room) { rooms_.push_back(room); }
-  // Never null. rule: of a selector that kernels can follow.
+  // Never null. rule: that of a selector that kernels can apply.
   std::unique_ptr<StepSelection> make(const SelectionRule& rule) const;
   Status supported(const KvLayout& layout, int group, const DeviceLimits& limits) const;
   size_t scratch_bytes(const DecodeStep& step, const SelectionRule* rule) const;

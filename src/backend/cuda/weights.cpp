@@ -73,7 +73,7 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
   for (const LayerWeights& l : model.weights.layers)
     if (!l.experts.empty() && l.experts[0].w1.type != l.experts[0].w3.type)
       fail(RIFFLE_UNSUPPORTED,
-           "found experts' gate and up matrices of types %s and %s, expected one type on a GPU; "
+           "the experts' gate and up matrices have types %s and %s, but a GPU needs one type; "
            "convert them with `weights`",
            dtype_info(l.experts[0].w1.type).name, dtype_info(l.experts[0].w3.type).name);
   double done = 0;
@@ -85,7 +85,7 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
       fail(RIFFLE_ABORTED, "uploading the weights was cancelled");
     }
   };
-  // In the order of the file, so that pages are touched as they are read ahead.
+  // Goes in the order of the file, so that pages are touched as they are read ahead.
   struct Item {
     const Tensor* tensor;
     const LayerWeights* layer;     // null: not experts
@@ -142,7 +142,7 @@ void DeviceWeights::add_experts(const LayerWeights& layer, Tensor ExpertWeights:
 
 void DeviceWeights::fill(const Tensor& t, const Matrix& m) {
   if (t.data) upload(t, m);
-  else check(t.source->on_device()->fill(t, m, stream_), "making weights");
+  else check(t.source->on_device()->fill(t, m, stream_), "generating weights");
 }
 
 // Takes memory for `rows` rows in a tensor's form.
@@ -154,8 +154,8 @@ Matrix DeviceWeights::place(const Tensor& t, int64_t rows) {
 }
 
 // Copies items of several parts to the device, batch by batch: part p of item i is bytes[p] long
-// and goes to device[p] + i * bytes[p]. fill(item, destination of each part) makes them, in pinned
-// memory, several at a time.
+// and goes to device[p] + i * bytes[p]. fill(item, destination of each part) writes the parts, in
+// pinned memory, for several items at a time.
 template <class Fill>
 void DeviceWeights::stream_in(int64_t n_items, const Parts<int64_t>& bytes,
                               const Parts<std::byte*>& device, Fill&& fill) {

@@ -33,7 +33,7 @@ class DeviceWeights {
                 int host_expert_layers, const LoadProgress& progress = {});
 
   const Matrix& matrix(const Tensor& tensor) const { return matrices_.at(&tensor); }
-  // A layer's experts in one matrix: rows of expert e after those of expert e - 1.
+  // A layer's experts in one matrix: the rows of expert e follow those of expert e - 1.
   const Matrix& experts(const LayerWeights& layer, Tensor ExpertWeights::*which) const {
     return matrix(layer.experts[0].*which);
   }

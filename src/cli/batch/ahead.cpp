@@ -18,7 +18,7 @@ static constexpr size_t kAround = sizeof(".") - 1 + sizeof(".ahead") - 1;
 
 AheadFile::AheadFile(const std::string& output) {
   const size_t name = output.rfind('/') + 1;  // npos + 1: 0
-  // A name that would be too long is cut, and a hash of the whole follows.
+  // A name that would be too long is cut, and a hash of the whole name is appended.
   std::string kept = output.substr(name);
   if (kept.size() > NAME_MAX - kAround) {
     const size_t hash = std::hash<std::string>()(kept);
@@ -57,10 +57,11 @@ size_t AheadFile::load(HeldRecords& held) {
     records_[head.line] = {end_ - line.size() - 1, line.size()};
   }
   if (end_ == 0 && (!regular || damaged > 0 || (s.st_size > 0 && !torn_record(line))))
-    throw Exit(EXIT_RUN,
-               path_ +
-                   " is not a file of riffle batch, which keeps answers there until their turn "
-                   "comes: move it away");
+    throw Exit(
+        EXIT_RUN,
+        path_ +
+            ": found a file of another kind, expected answers that riffle batch keeps there until "
+            "their turn comes; move it away");
   loaded_ = std::move(file);
   return damaged;
 }
@@ -111,7 +112,7 @@ void AheadFile::clear() {
 }
 
 void AheadFile::sync() {
-  if (unsynced_) ::fdatasync(file_.get());  // records that do not reach the disk are answered again
+  if (unsynced_) ::fdatasync(file_.get());  // records that are lost are made again
   unsynced_ = false;
 }
 

@@ -1,6 +1,6 @@
-// Records that are finished before an earlier line's: they stay in a hidden file next to the output
-// until their turn comes, so that an interruption of any kind loses none of them. Only answers are
-// kept: a failed line soon fails again.
+// Records that are finished before those of earlier lines. They stay in a hidden file next to the
+// output until their turn comes, so that no interruption loses them. Only answers are kept: a
+// failed line soon fails again.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -21,19 +21,20 @@ class AheadFile {
   // them to held.ahead. A record that was cut off is left out. Changes nothing. Returns the number
   // of other damaged lines. Throws Exit, also for a file of another kind.
   size_t load(HeldRecords& held);
-  // Gives a loaded record away; none: there is none of this line.
+  // Returns and forgets the loaded record of this line, if there is one.
   std::optional<std::string> take(size_t line);
-  size_t loaded() const { return records_.size(); }  // and not given away
+  size_t loaded() const { return records_.size(); }  // loaded and not taken yet
 
-  // The first one makes the file; false if that is not allowed here. Throws Exit.
+  // Adds a record; the first one creates the file. Returns false if no file may be created here.
+  // Throws Exit.
   bool add(const std::string& record);
-  // Adds an answer of the output. From now on, take() returns it.
+  // Moves an answer in from the output. From now on, take() returns it.
   bool move_in(size_t line, const std::string& record);
-  // Its records are in the output.
+  // Empties the file, whose records are in the output.
   void clear();
   uint64_t bytes() const { return end_; }
   void sync();
-  // Sees that the file and its name are on the disk. Throws Exit.
+  // Makes sure that the file and its name have reached the disk. Throws Exit.
   void settle();
   void remove();
   const std::string& path() const { return path_; }

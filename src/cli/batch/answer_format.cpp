@@ -27,7 +27,7 @@ void read_text(const Fields& f, const std::string& field, const JsonIn& value,
   if (!text.empty()) set(f, field, kind, text, request);
 }
 
-// One of these texts.
+// Reads a list of texts; the answer is one of them.
 void read_choice(const Fields& f, const std::string& field, const JsonIn& value,
                  BatchRequest& request) {
   if (!value.is_array() || value.empty()) f.wrong(field, value, "a list of strings");

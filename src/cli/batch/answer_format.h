@@ -7,8 +7,8 @@
 
 namespace riffle::cli {
 
-// One of these fields, given with its path. Sets request.grammar, unless the value asks for
-// nothing. Throws BatchError, also if another field has set it.
+// Reads one of these fields, given with its path. Sets request.grammar, unless the value asks for
+// no constraint. Throws BatchError, also if another field has set it.
 void read_answer_format(const Fields& f, const std::string& field, const JsonIn& value,
                         BatchRequest& request);
 

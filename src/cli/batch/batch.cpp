@@ -15,14 +15,14 @@ namespace {
 struct BatchOptions {
   CommonOptions common;
   std::string in = "-", out = "-", errors;  // errors "": in out, too
-  int max_seqs = 0;                         // 0: as the plan says
+  int max_seqs = 0;                         // 0: the number in the plan
   bool unordered = false, restart = false, retry_errors = false, ignore_unknown = false;
   Shard shard;
   std::string prefix_cache;        // "": none
   uint64_t prefix_cache_size = 0;  // 0: PrefixFolder's own limit
 };
 
-// Earlier records in the output, before anything is added to them.
+// Facts about the earlier records in the output, before anything is added.
 struct Held {
   size_t n, failed;
   bool in_order;
@@ -57,20 +57,20 @@ void say_order(const BatchOptions& o, const BatchInput& input, const BatchOutput
 
 int exit_code(size_t failed) { return failed ? EXIT_LINES : EXIT_OK; }
 
-// Sets how many lines are answered at once and what memory they share.
+// Sets how many lines are answered at once, and how much memory they share.
 void set_sessions(riffle_model* model, BatchOptions& o) {
   Options& options = o.common.options;
   constexpr int kUsualSeqs = 8;
   options.set("sessions", o.max_seqs ? 1 : kUsualSeqs);
   const Facts plan = plan_of(model, options);
-  // Without a plan the context will say why.
+  // Without a plan, creating the context reports the error.
   if (!plan.empty()) options.set("host-mem", static_cast<uint64_t>(plan.count("shared_host_mem")));
   const int max_seqs = o.max_seqs ? o.max_seqs : std::max(1, plan.id("usual_sessions"));
   options.set("sessions", max_seqs);
   options.set("max-seqs", max_seqs);
 }
 
-// Says how the run ended. Returns the exit code.
+// Prints how the run ended. Returns the exit code.
 int say_end(const BatchOptions& o, const BatchRunner& runner, const BatchOutput& output,
             const BatchProgress& progress, const Held& held) {
   const bool quiet = o.common.quiet, stopped = interrupted();
@@ -86,7 +86,8 @@ int say_end(const BatchOptions& o, const BatchRunner& runner, const BatchOutput&
   else if (runner.dropped())
     notice(quiet, "[dropped %zu answers: an earlier line is not finished yet]", runner.dropped());
   if (o.out != "-")
-    notice(quiet, "[the same command%s goes on from here]", o.restart ? " without --restart" : "");
+    notice(quiet, "[the same command%s continues from here]",
+           o.restart ? " without --restart" : "");
   return EXIT_INTERRUPTED;
 }
 
@@ -115,7 +116,7 @@ int answer_lines(BatchOptions& o, BatchInput& input, BatchOutput& output, const 
   progress.counts.held = held.n;
   BatchRunner runner(model.get(), name, context.get(), o.common.options, o.unordered, input, output,
                      progress, cache ? &*cache : nullptr);
-  output.begin();  // not before the model and the flags are known to be good
+  output.begin();  // not before the model and the flags have been checked
   runner.run();
   progress.finish();
   output.finish(!interrupted());
@@ -130,8 +131,8 @@ int answer_lines(BatchOptions& o, BatchInput& input, BatchOutput& output, const 
 
 int run_batch(BatchOptions& o) {
   const bool quiet = o.common.quiet;
-  // A reader that goes away is an error of the output like any other, and so is a limit on the size
-  // of files.
+  // A reader that goes away, or a limit on the size of files, is an error of the output like any
+  // other.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   if (o.in == "-" && is_terminal(STDIN_FILENO))
@@ -161,7 +162,7 @@ int run_batch(BatchOptions& o) {
 
 const char* const kNotes =
     R"(A line: {"custom_id":"a","url":"/v1/completions","body":{"prompt":"...","max_tokens":32}},
-or messages in place of prompt. After an interruption, the same command continues where it ended.
+or messages in place of prompt. After an interruption, the same command continues where it stopped.
 Exit code 6: some lines got an error record; --retry-errors answers them again.)";
 
 const char* const kDetails =
@@ -222,7 +223,7 @@ void add_cache_flags(CLI::App& command, BatchOptions& o) {
 // Adds flags for the lines that are answered, the number at once, and the records that are kept.
 void add_line_flags(CLI::App& command, BatchOptions& o) {
   add_switch(command, "--ignore-unknown", o.ignore_unknown,
-             "answer lines that have fields riffle does not know, without these fields")
+             "answer lines that have fields unknown to riffle, and ignore these fields")
       .group(kRequestsGroup);
   add_number(command, "--max-seqs,--parallel", o.max_seqs,
              "number of lines answered at once; the answers are the same for any number; default: "
@@ -233,7 +234,7 @@ void add_line_flags(CLI::App& command, BatchOptions& o) {
              "write records as they finish, not in the order of the lines")
       .group(kRequestsGroup);
   const Flag restart =
-      add_switch(command, "--restart", o.restart, "begin anew and overwrite the output");
+      add_switch(command, "--restart", o.restart, "start over and overwrite the output");
   add_switch(command, "--retry-errors", o.retry_errors,
              "answer again the lines that have an error record in the output; their records keep "
              "their places, and all answers are kept")

@@ -34,8 +34,8 @@ std::vector<Message> without_system(std::vector<Message> messages) {
 
 bool is_blank(const std::string& text) { return text.find_first_not_of(kSpaces) == text.npos; }
 
-// The message that an answer continues. Templates leave out an assistant's messages at the end that
-// are blank.
+// Returns the message that an answer continues, if there is one. Templates leave out an assistant's
+// blank messages at the end.
 std::optional<size_t> continued_by_answer(const std::vector<Message>& messages) {
   const auto answered = [](const Message& m) { return m.role == "assistant"; };
   size_t last = messages.size() - 1;

@@ -8,17 +8,17 @@
 
 namespace riffle::cli {
 
-// Change of a conversation that the chat template does not take unchanged.
+// The change to a conversation that the chat template does not accept unchanged.
 enum class Fitted {
   AS_IS,
-  JOINED,  // neighbours of one role became one message
-  MOVED    // system messages went into the user's messages, too
+  JOINED,  // adjacent messages of one role became one
+  MOVED    // also, system messages went into the user's messages
 };
 struct Conversation {
   ChatPrompt prompt;
   Fitted fitted = Fitted::AS_IS;
-  // continued: the message that the answer continues; none: it is a new one. begun: its text in the
-  // prompt.
+  // continued: the message that the answer continues; none: the answer is a new message. begun: the
+  // text of that message in the prompt.
   std::optional<size_t> continued{};
   std::string begun{};
 };

@@ -13,15 +13,15 @@ namespace {
 
 constexpr int32_t kIntMax = std::numeric_limits<int32_t>::max();
 
-// Facts collected while a body is read, to be judged when all of it has been read.
+// Facts collected while a body is read, and checked at its end.
 struct Body {
   BatchRequest& request;
   bool prompt = false, messages = false, limited = false, seeded = false, penalised = false;
   bool effort = false;      // reasoning_effort is given
   int switched = 0;         // fields that switch reasoning on or off
-  bool everything = false;  // vLLM's penalty of repetitions looks back at all tokens
+  bool everything = false;  // vLLM's repetition penalty counts all tokens
   std::optional<size_t> best_of{};
-  std::optional<bool> counted_logprobs{};  // a number, not true or false
+  std::optional<bool> counted_logprobs{};  // true: logprobs is a number; false: it is true or false
   std::optional<int32_t> top_logprobs{};
   std::optional<bool> generation_prompt{}, continued{}, special_tokens{};  // vLLM's
 };
@@ -42,24 +42,26 @@ std::vector<int32_t> parse_tokens(const Fields& f, const std::string& field, con
   return tokens;
 }
 
-// A text or a list of at most 16, none of them empty.
+// Reads a text or a list of at most 16 texts, none of them empty.
 void add_texts(const Fields& f, const std::string& field, const JsonIn& value,
                std::vector<std::string>& texts) {
   if (!value.is_array()) {
     texts.push_back(f.plain_text(field, value));
   } else {
-    if (value.size() > 16) f.fail("bad_request", "field " + field + " has more than 16 strings");
+    if (value.size() > 16)
+      f.fail("bad_request", "field " + field + " has more than 16 strings, expected at most 16");
     for (const JsonIn& s : value) texts.push_back(f.plain_text(field, s));
   }
   if (std::find(texts.begin(), texts.end(), "") != texts.end())
-    f.fail("bad_request", "field " + field + " holds an empty string");
+    f.fail("bad_request", "field " + field + " holds an empty string, expected text");
 }
 
-// A text, a list of texts, a list of tokens, or a list of lists of tokens.
+// Reads a text, a list of texts, a list of tokens, or a list of lists of tokens.
 void read_prompt(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   std::vector<BatchPrompt>& prompts = body.request.prompts;
   const auto one = [&](const std::string& at, const JsonIn& prompt) {
-    if (prompt.empty() || prompt == JsonIn("")) f.fail("empty_prompt", "field " + at + " is empty");
+    if (prompt.empty() || prompt == JsonIn(""))
+      f.fail("empty_prompt", "field " + at + " is empty, expected text or tokens");
     prompts.push_back(prompt.is_string() ? BatchPrompt{f.text(at, prompt), {}}
                                          : BatchPrompt{"", parse_tokens(f, at, prompt)});
   };
@@ -84,7 +86,7 @@ void read_messages(const Fields& f, const std::string& field, const JsonIn& valu
   body.request.messages = parse_messages(f, field, value);
 }
 
-// Any name will do: the record names the model that answers.
+// Accepts any name: the record names the model that answers.
 void read_model(const Fields& f, const std::string& field, const JsonIn& value, Body&) {
   if (f.text(field, value).size() > kMaxNameBytes)
     f.fail("bad_request",
@@ -98,12 +100,12 @@ void read_max_tokens(const Fields& f, const std::string& field, const JsonIn& va
   body.request.answer.set("max-tokens", f.integer<int32_t>(field, value, 1, kIntMax));
 }
 
-// JsonIn's == takes 2^64 - 1 for -1.
+// Needed because JsonIn's == treats 2^64 - 1 as equal to -1.
 bool is_minus_one(const JsonIn& value) {
   return value.is_number_integer() && !value.is_number_unsigned() && value.get<int64_t>() == -1;
 }
 
-// The option of a sampler's setting by the name that lines have for it.
+// Returns the sampler setting that has this name in lines.
 const SettingRow& sampler_setting(std::string member) {
   std::replace(member.begin(), member.end(), '_', '-');
   return setting(member == "temperature" ? "temp" : member);
@@ -117,7 +119,7 @@ void set_sampling(const Fields& f, const std::string& field, const JsonIn& value
 void read_sampling(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   set_sampling(f, field, value, body, field.substr(field.rfind('.') + 1));
 }
-// llama.cpp writes -1 for a random seed. Here it counts as no seed.
+// In llama.cpp -1 means a random seed. Here it counts as no seed.
 void read_seed(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   if (is_minus_one(value)) return;
   body.request.answer.set(
@@ -133,7 +135,7 @@ void read_best_of(const Fields& f, const std::string& field, const JsonIn& value
   body.best_of = f.integer<size_t>(field, value, 1, kMaxChoices);
 }
 
-// llama.cpp's, which looks back at repeat_last_n tokens.
+// Reads llama.cpp's penalty, which counts the last repeat_last_n tokens.
 void read_repeat_penalty(const Fields& f, const std::string& field, const JsonIn& value,
                          Body& body) {
   if (std::exchange(body.penalised, true))
@@ -141,7 +143,7 @@ void read_repeat_penalty(const Fields& f, const std::string& field, const JsonIn
            "fields body.repeat_penalty and body.repetition_penalty are both given, expected one");
   set_sampling(f, field, value, body, "repeat_penalty");
 }
-// vLLM's, which looks back at everything.
+// Reads vLLM's penalty, which counts all tokens.
 void read_repetition_penalty(const Fields& f, const std::string& field, const JsonIn& value,
                              Body& body) {
   read_repeat_penalty(f, field, value, body);
@@ -158,8 +160,8 @@ void read_dry_breakers(const Fields& f, const std::string& field, const JsonIn& 
 double bias_of(const Fields& f, const std::string& field, const JsonIn& value) {
   return f.real(field, value, -RIFFLE_MAX_LOGIT_BIAS, RIFFLE_MAX_LOGIT_BIAS);
 }
-// {"15043": -100}, or llama.cpp's [[15043, -100], [11, false]]: tokens and the numbers that are
-// added to their logits. false: the token is never drawn.
+// Reads {"15043": -100}, or llama.cpp's [[15043, -100], [11, false]]: tokens and the numbers that
+// are added to their logits. false: the token is never drawn.
 void read_logit_bias(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   const std::string expected = "an object such as {\"15043\": -1}, or a list such as [[15043, -1]]";
   if (!value.is_object() && !value.is_array()) f.wrong(field, value, expected);
@@ -190,7 +192,8 @@ void read_logit_bias(const Fields& f, const std::string& field, const JsonIn& va
   body.request.answer.set_logit_bias(all);
 }
 
-// true with messages; with a prompt how many of the most probable tokens each token comes with.
+// Reads true or false with messages, and with a prompt the number of most probable tokens to list
+// for each token.
 void read_logprobs(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   Options& answer = body.request.answer;
   body.counted_logprobs = !value.is_boolean();
@@ -217,7 +220,7 @@ void read_ignore_eos(const Fields& f, const std::string& field, const JsonIn& va
   body.request.answer.set("ignore-eos", f.truth(field, value));
 }
 
-// The same variable may be asked for at one place only, and "none" goes with no enable_thinking.
+// A variable may be set in one place only, and "none" excludes enable_thinking.
 void read_template_variable(const Fields& f, const std::string& field, const std::string& name,
                             const JsonIn& value, Body& body) {
   if (value.is_null()) return;
@@ -225,7 +228,7 @@ void read_template_variable(const Fields& f, const std::string& field, const std
   if (effort && std::exchange(body.effort, true))
     f.fail("bad_request",
            "fields body.reasoning_effort and body.chat_template_kwargs.reasoning_effort are both "
-           "there, expected one");
+           "given, expected one");
   body.switched += !effort || value == JsonIn("none");
   if (body.switched > 1)
     f.fail(
@@ -236,14 +239,15 @@ void read_template_variable(const Fields& f, const std::string& field, const std
   if (!expected.empty()) f.wrong(field, value, expected);
   const bool level = effort && value != JsonIn("none");
   (level ? body.request.asks_effort : body.request.asks_thinking) = true;
-  // A level asks for reasoning, as --think=LEVEL does, against --no-think but not against the line.
+  // A level turns reasoning on, as --think=LEVEL does. It overrides --no-think, but not the line's
+  // own enable_thinking.
   std::string& enabled = body.request.thinking.enabled;
   if (effort && body.switched == 0 && enabled == "off") enabled = "on";
 }
 void read_effort(const Fields& f, const std::string& field, const JsonIn& value, Body& body) {
   read_template_variable(f, field, "reasoning_effort", value, body);
 }
-// {"enable_thinking": true}, as other servers take it.
+// Reads {"enable_thinking": true}, the form of other servers.
 void read_template_kwargs(const Fields& f, const std::string& field, const JsonIn& value,
                           Body& body) {
   if (!value.is_object()) f.wrong(field, value, "an object");
@@ -344,9 +348,9 @@ constexpr BodyField kFields[] = {
     {{"include_stop_str_in_output", Use::NO_OP, "[false]"}},
     {{"include_reasoning", Use::NO_OP, "[true]"}},
     {{"skip_special_tokens", Use::NO_OP, "[true]"}},
-    {{"spaces_between_special_tokens", Use::NO_OP, "[true,false]"}},  // none of them is printed
+    {{"spaces_between_special_tokens", Use::NO_OP, "[true,false]"}},  // they are not printed
     {{"return_token_ids", Use::NO_OP, "[false]"}},
-    {{"return_tokens_as_token_ids", Use::NO_OP, "[true,false]"}},  // form of logprobs
+    {{"return_tokens_as_token_ids", Use::NO_OP, "[true,false]"}},  // a form of logprobs
 
     {{"priority", Use::IGNORED}},
     {{"request_id", Use::IGNORED}},
@@ -384,8 +388,8 @@ constexpr BodyField kFields[] = {
     {{"n_probs", Use::NO_OP, "[0]"}},
 };
 
-// Checks vLLM's fields about the conversation's end. riffle does one thing: a last message of an
-// assistant is continued, any other is answered.
+// Checks vLLM's fields about the conversation's end. riffle always continues a last message of an
+// assistant, and answers any other.
 void check_end(const Fields& f, const Body& body) {
   if (!body.messages) return;
   const bool open = body.request.messages.back().role == "assistant";
@@ -400,7 +404,8 @@ void check_end(const Fields& f, const Body& body) {
   differs("add_generation_prompt", body.generation_prompt, !open);
 }
 
-// OpenAI has true and a number of its own for conversations, and one number for prompts.
+// OpenAI uses true and a separate number (top_logprobs) for conversations, and one number for
+// prompts.
 void check_logprobs(const Fields& f, Body& body) {
   Options& answer = body.request.answer;
   const bool logprobs = answer.on("logprobs");
@@ -426,9 +431,9 @@ bool parse_body(const Fields& f, const JsonIn& object, BatchRequest& r) {
     if (!value.is_null()) field->read(f, "body." + key, value, body);
   }
   if (body.prompt && body.messages)
-    f.fail("bad_request", "fields body.prompt and body.messages exclude each other");
+    f.fail("bad_request", "fields body.prompt and body.messages are both given, expected one");
   if (!body.prompt && !body.messages)
-    f.fail("bad_request", "field body.prompt or body.messages is missing");
+    f.fail("bad_request", "fields body.prompt and body.messages are missing, expected one of them");
   r.chat = body.messages;
   if (body.best_of && *body.best_of != r.n)
     f.fail("bad_request",

@@ -1,4 +1,4 @@
-// The fields of a request's body: which of them riffle reads, takes, ignores and refuses.
+// The fields of a request's body: riffle reads, accepts, ignores or refuses each of them.
 #pragma once
 #include <span>
 

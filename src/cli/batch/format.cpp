@@ -25,7 +25,8 @@ constexpr FieldUse kLineFields[] = {{"custom_id", Use::HONOURED},
                                     {"url", Use::HONOURED},
                                     {"body", Use::HONOURED}};
 
-// Comes first: other checks would call fields unknown that are in the line instead of in body.
+// Runs first: other checks would report fields as unknown that are in the line itself instead of in
+// body.
 void check_body(const Fields& f, const JsonIn& line) {
   const auto body = line.find("body");
   if (body != line.end() && body->is_object()) return;
@@ -56,7 +57,8 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number,
   const auto id = json.find("custom_id");
   if (id == json.end()) unnamed.fail("missing_id", "field custom_id is missing");
   if (!id->is_string() || id->get_ref<const std::string&>().empty())
-    unnamed.fail("missing_id", "field custom_id is not a string with text");
+    unnamed.fail("missing_id",
+                 "field custom_id is empty or not a string, expected a string with text");
   if (id->get_ref<const std::string&>().size() > kMaxNameBytes)
     unnamed.fail("missing_id", text_of("field custom_id is longer than %zu bytes", kMaxNameBytes));
   BatchRequest r;
@@ -79,7 +81,7 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number,
       body = &value;
     }
   }
-  // Identical lines are to differ, so no two lines share a seed that they were not given.
+  // Identical lines get different answers, so lines without a seed never share one.
   if (!parse_body(f, *body, r))
     r.answer.set("seed", defaults.seed ? derived_seed(*defaults.seed, line_number) : draw_seed());
   if (!url.empty() && is_one_of(kChat, url) != r.chat)

@@ -14,16 +14,16 @@
 
 namespace riffle::cli {
 
-// Names of fields that a line has and that riffle does not read, each once.
+// Names of the fields of lines that riffle does not read, each once.
 struct IgnoredFields {
-  std::vector<std::string> without_effect;  // on answers
-  std::vector<std::string> unknown;         // --ignore-unknown
+  std::vector<std::string> without_effect;  // no answer depends on them
+  std::vector<std::string> unknown;         // riffle does not know them (--ignore-unknown)
 };
 constexpr size_t kMaxIgnoredNames = 32;  // names of each kind that are kept
 
 struct BatchPrompt {
   std::string text;
-  std::vector<int32_t> tokens;  // in place of text
+  std::vector<int32_t> tokens;  // instead of text
 };
 
 // The grammar of an answer. field: the field that asks for it, with its path.
@@ -40,7 +40,7 @@ struct BatchRequest {
   size_t n = 1;
   Options answer;  // options of its answers
   Thinking thinking;
-  // The parts that the line itself asks for: a level of reasoning; reasoning or none.
+  // True if the line itself sets a level of reasoning, and if it turns reasoning on or off.
   bool asks_effort = false, asks_thinking = false;
   std::optional<BatchGrammar> grammar;
   IgnoredFields ignored;
@@ -54,9 +54,9 @@ struct BatchDefaults {
   std::optional<uint64_t> seed;  // line N gets derived_seed(seed, N); none: a random one
 };
 
-// Why a line cannot be answered. Every step of a line throws it; failure_of catches it. code:
-// bad_json, bad_utf8, too_deep, too_many_values, line_too_long, missing_id, dup_id, bad_request,
-// too_long, empty_prompt, bad_text, oom, no_slot, error.
+// The reason why a line cannot be answered. Every step of a line throws it; failure_of catches it.
+// code: bad_json, bad_utf8, too_deep, too_many_values, line_too_long, missing_id, dup_id,
+// bad_request, too_long, empty_prompt, bad_text, oom, no_slot, error.
 struct BatchError {
   std::string code, message;
   std::string custom_id;  // "" if not known
@@ -64,17 +64,17 @@ struct BatchError {
 
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
 constexpr size_t kMaxNameBytes =
-    1024;  // bytes of custom_id, which goes into the record, and of model
+    1024;                             // bytes of custom_id (which the record repeats) and of model
 constexpr size_t kMaxPrompts = 4096;  // in a line
 constexpr size_t kMaxChoices = 128;   // answers to a prompt
 constexpr int kMaxNesting = 128;      // a request needs 5, and the depth of its schema
 constexpr size_t kMaxValues =
-    1000000;  // in a line, or keys: a line of nothing but [] would take 20 times its size parsed
+    1000000;  // values and keys in a line: parsed, a line of nothing but [] takes 20 times its size
 
-// Runs one step of a line: reading, parsing, tokenising or submitting it. Returns what went wrong,
-// or nothing. Whatever the step throws about its line (BatchError, Exit, std::bad_alloc) becomes a
-// BatchError here and nowhere else. custom_id: read when the step has failed, since the step may be
-// what finds it.
+// Runs one step of a line: reading, parsing, tokenising or submitting it. Returns the error, or
+// nothing. All that the step throws about its line (BatchError, Exit, std::bad_alloc) becomes a
+// BatchError here and nowhere else. custom_id is read only after the step has failed, since the
+// step may set it.
 template <typename Step>
 std::optional<BatchError> failure_of(size_t line_number, const std::string& custom_id, Step step) {
   try {
@@ -90,7 +90,7 @@ std::optional<BatchError> failure_of(size_t line_number, const std::string& cust
   }
 }
 
-// Parses a line. Throws BatchError; messages begin "line N: ".
+// Parses a line. Throws BatchError, whose message begins "line N: ".
 BatchRequest parse_batch_line(std::string_view line, size_t line_number,
                               const BatchDefaults& defaults);
 
@@ -101,7 +101,7 @@ struct RecordHead {
   bool failed = false;
   std::string model;  // model that answered; "" if it is not named
 };
-// Throws std::runtime_error with the reason.
+// Parses the head of a record. Throws std::runtime_error with the reason.
 RecordHead parse_record(std::string_view record);
 
 }  // namespace riffle::cli

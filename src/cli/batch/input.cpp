@@ -48,7 +48,7 @@ BatchInput::BatchInput(const std::string& path, const Shard& shard, const BatchD
     throw Exit(EXIT_RUN, lfs_complaint(path));
   if (shard.count > 1 && !regular_)
     throw Exit(EXIT_USAGE,
-               "--shard needs an input that is a regular file; " + name_ + " is not one");
+               "--shard: found the input " + name_ + ", expected a regular file; name one with -i");
   rewind();
 }
 
@@ -67,7 +67,7 @@ void BatchInput::rewind() {
     for (auto& [number, record] : *records) record.found = false;
 }
 
-// A \r from another system, or a byte order mark at the very beginning, is no fault.
+// Accepts a \r from another system, and a byte order mark at the very beginning.
 void BatchInput::blank_or_trim(std::string& line) const {
   if (!line.empty() && line.back() == '\r') line.pop_back();
   if (reader_->number() == 1 && line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
@@ -103,7 +103,7 @@ void BatchInput::check_held(const std::string& file, HeldRecord& held, size_t nu
                             const std::string& custom_id, bool mine) const {
   const auto refuse = [&](const std::string& why) {
     throw Exit(EXIT_USAGE,
-               file + " was written for other input: " + why + " (--restart begins anew)");
+               file + " was written for other input: " + why + " (--restart starts over)");
   };
   const auto named = [](const std::string& id) {
     return id.empty() ? std::string("none")
@@ -112,7 +112,7 @@ void BatchInput::check_held(const std::string& file, HeldRecord& held, size_t nu
   if (!mine)
     refuse(text_of("it has a record for line %zu, which is not in shard %zu/%zu", number,
                    shard_.index, shard_.count));
-  // A line that memory was too short to parse has a record without its custom_id.
+  // A line that ran out of memory before it was parsed has a record without its custom_id.
   if (held.custom_id != custom_id && !(held.failed && held.custom_id.empty()))
     refuse(text_of("its record for line %zu has custom_id %s, the line in %s has %s", number,
                    named(held.custom_id).c_str(), name_.c_str(), named(custom_id).c_str()));
@@ -127,7 +127,7 @@ void BatchInput::check_all_found() const {
             EXIT_USAGE,
             text_of("%s was written for other input: it has a record for line %zu, which is "
                     "not in %s%s "
-                    "(--restart begins anew)",
+                    "(--restart starts over)",
                     (records == &held_.ahead ? file_of_ahead(record) : file_of(record)).c_str(),
                     number, name_.c_str(),
                     shard_.count > 1
@@ -149,7 +149,7 @@ Got BatchInput::next(InputLine& out, bool wait) {
       if (!interrupted()) check_all_found();
       return Got::END;
     }
-    // Lines before the shard, and those that are answered, count for ids used twice.
+    // Lines before the shard and answered lines count too when ids are checked for repetition.
     const bool mine = place_++ >= first_;
     const size_t number = reader_->number();
     out = InputLine{};
@@ -165,8 +165,8 @@ Got BatchInput::next(InputLine& out, bool wait) {
             text_of("line %zu: field custom_id was used before, by line %zu", number, used->second),
             out.request.custom_id};
     });
-    // The id counts as used, whatever the result of its line. If memory is too short to keep it,
-    // the line's own error stays.
+    // The id counts as used whatever the result of its line. If there is no memory to store it, the
+    // line's own error stays.
     if (out.error && !out.error->custom_id.empty())
       failure_of(number, out.error->custom_id,
                  [&] { seen_.emplace(out.error->custom_id, number); });

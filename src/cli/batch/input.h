@@ -24,7 +24,7 @@ Shard parse_shard(const std::string& text);
 struct InputLine {
   size_t number = 0;
   BatchRequest request;
-  std::optional<BatchError> error;  // why there is no request
+  std::optional<BatchError> error;  // the reason if there is no request
 };
 
 class BatchInput {
@@ -32,22 +32,22 @@ class BatchInput {
   // path "-": stdin. Throws Exit.
   BatchInput(const std::string& path, const Shard& shard, const BatchDefaults& defaults);
 
-  // Input and output must not be one file.
+  // Returns true if `other` is the input file: input and output must differ.
   bool is_file(const struct stat& other) const;
 
-  // Reads a regular file through, to count its lines and to check that held belongs to it; output:
-  // its name, for errors. Other inputs are checked as they come. Throws Exit. Requires: next was
-  // not called yet.
+  // Reads a whole regular file, to count its lines and to check that held belongs to it. output:
+  // name of the output, for errors. Other inputs are checked while they are read. Throws Exit.
+  // Requires: next() has not been called yet.
   void survey(HeldRecords held, const std::string& output);
 
-  // Blank lines are left out. Bytes that form no request, and ids used before, are an error of
-  // their line. Throws Exit.
+  // Reads the next line that is to be answered. Blank lines are left out. Bytes that form no
+  // request, and ids used before, give the line an error. Throws Exit.
   LineReader::Got next(InputLine& out, bool wait);
 
   bool counted() const { return regular_; }
   size_t total() const { return total_; }          // lines with text in the shard, if counted
-  size_t remaining() const { return remaining_; }  // lines that are not held
-  bool fills_gaps() const { return fills_gaps_; }  // a line to answer came before one that is held
+  size_t remaining() const { return remaining_; }  // lines without a record
+  bool fills_gaps() const { return fills_gaps_; }  // a line to answer came before one with a record
 
  private:
   void rewind();

@@ -8,10 +8,10 @@ namespace {
 
 struct Shape {
   int depth = 0;      // depth of [ and {
-  size_t values = 1;  // no fewer than there are values and keys
+  size_t values = 1;  // upper bound of the number of values and keys
 };
 
-// Looked at outside strings before parsing, so that no parser meets very deep or very many
+// Measures the text outside strings before parsing, so that no parser meets very deep or very many
 // brackets.
 Shape shape_of(std::string_view s) {
   Shape shape;
@@ -33,8 +33,8 @@ Shape shape_of(std::string_view s) {
   return shape;
 }
 
-// Watches the parsing of a line: a key that occurs twice in an object would hide one of two values,
-// and an error has a place.
+// Watches the parsing of a line, to find keys that occur twice in an object (one value would be
+// lost) and the place of an error.
 class Watch {
  public:
   bool operator()(JsonIn::parse_event_t event, const JsonIn& parsed) {
@@ -65,7 +65,7 @@ class Watch {
 
  private:
   struct Object {
-    std::string key;  // the newest
+    std::string key;  // the last key read
     std::set<std::string> keys;
   };
   std::vector<Object> objects_;
@@ -82,9 +82,11 @@ JsonIn parse_object(std::string_view line) {
     fail("bad_utf8", text_of("byte %lld is not valid UTF-8", static_cast<long long>(at) + 1));
   const Shape shape = shape_of(line);
   if (shape.depth > kMaxNesting)
-    fail("too_deep", text_of("nested deeper than %d levels", kMaxNesting));
+    fail("too_deep",
+         text_of("nested deeper than %d levels, expected at most that many", kMaxNesting));
   if (shape.values > kMaxValues)
-    fail("too_many_values", text_of("holds more than %zu values", kMaxValues));
+    fail("too_many_values",
+         text_of("holds more than %zu values, expected at most that many", kMaxValues));
   JsonIn json;
   Watch watch;
   try {
@@ -92,7 +94,7 @@ JsonIn parse_object(std::string_view line) {
       return watch(event, parsed);
     });
   } catch (const JsonIn::parse_error& e) {
-    // The parser's text ends with the input that it read last, which may be any text.
+    // The parser's message ends with the input that it read last, which may contain any text.
     const std::string_view what = e.what();
     const bool half = what.substr(0, what.find("; last read")).find("surrogate") != what.npos;
     fail("bad_json",
@@ -119,7 +121,7 @@ void Fields::fail(const char* code, const std::string& text) const {
 }
 
 namespace {
-// A field's name for a notice: unchanged, unless it may hold any text.
+// Returns a field's name for a notice: as it is, or quoted if it holds unusual characters.
 std::string name_of(const std::string& key) {
   const bool plain = key.find_first_not_of(
                          "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -127,7 +129,7 @@ std::string name_of(const std::string& key) {
   return plain && key.size() <= 60 ? key : shown(key);
 }
 
-// A value for a message: itself if it is short, else its type.
+// Returns a value for a message: itself if it is short, else its type.
 std::string value_text(const JsonIn& value) {
   if (!value.is_structured() || value.size() <= 4) {
     const std::string text = dump(value);
@@ -162,7 +164,7 @@ void Fields::take(const std::string& field, const JsonIn& value, const SettingRo
                   Options& options) const {
   const bool whole = s.type != "number";
   const bool number = whole ? value.is_number_integer() : value.is_number();
-  // All digits, so that the library judges the number that stands in the line.
+  // All digits, so that the library checks exactly the number in the line.
   const std::string text = !number || whole ? value.dump() : text_of("%.17g", value.get<double>());
   if (!number || !options.accepts(s.name, text))
     wrong(field, value, std::string(whole ? "a whole number, " : "a number, ") + s.range);

@@ -14,19 +14,19 @@
 
 namespace riffle::cli {
 
-// Input is parsed into maps: ordered_json looks keys up one by one, which is slow for many keys.
+// Input is parsed into maps: ordered_json compares keys one by one, which is slow for many keys.
 using JsonIn = nlohmann::json;
 
-// A line that holds one object. Throws BatchError; its message does not name the line.
+// Parses a line that holds one object. Throws BatchError, whose message does not name the line.
 JsonIn parse_object(std::string_view line);
 
-// Text from the file for a message: short, one line.
+// Shortens text from the file for a message, to one line.
 std::string shown(std::string text);
 
 // Treatment of a field.
 enum class Use {
   HONOURED,  // the caller reads it
-  NO_OP,     // taken with values that change nothing, refused with others
+  NO_OP,     // accepted with values that change nothing, refused with others
   IGNORED,   // any value: no answer depends on it
   REFUSED    // any value but null
 };
@@ -37,8 +37,7 @@ struct FieldUse {
   const char* instead = nullptr;  // REFUSED: what to use
 };
 
-// The entry of this name in an array of FieldUse, or of a type derived from it; null: there is
-// none.
+// Returns the entry of this name in an array of FieldUse or of a type derived from it, or null.
 template <typename Table>
 auto field_named(const Table& table, std::string_view name) -> decltype(std::data(table)) {
   const auto at = std::find_if(std::begin(table), std::end(table),
@@ -49,8 +48,8 @@ auto field_named(const Table& table, std::string_view name) -> decltype(std::dat
 // Checks fields of one line. Every failure is a BatchError that names line and field.
 class Fields {
  public:
-  // ignored: gets the names of fields that are left unread; lives as long as this. ignore_unknown:
-  // whether fields that riffle does not know are left unread too.
+  // ignored: gets the names of fields that are not read; must outlive this object. ignore_unknown:
+  // whether fields that riffle does not know may be left unread too.
   Fields(size_t line, std::string custom_id, bool ignore_unknown, IgnoredFields* ignored)
       : line_(line),
         custom_id_(std::move(custom_id)),
@@ -62,14 +61,14 @@ class Fields {
                           const std::string& expected) const;
 
   std::string text(const std::string& field, const JsonIn& value) const;
-  // Without NUL characters.
+  // Returns a text; refuses NUL characters.
   std::string plain_text(const std::string& field, const JsonIn& value) const;
   bool truth(const std::string& field, const JsonIn& value) const;
-  // Sets the option of this setting.
+  // Sets the option that belongs to the setting.
   void take(const std::string& field, const JsonIn& value, const SettingRow& setting,
             Options& options) const;
   double real(const std::string& field, const JsonIn& value, double low, double high) const;
-  // low is not negative.
+  // Returns a whole number from low to high. Requires: low is not negative.
   template <typename T>
   T integer(const std::string& field, const JsonIn& value, T low, T high) const {
     const std::string expected =
@@ -82,9 +81,9 @@ class Fields {
     return static_cast<T>(v);
   }
 
-  // Returns true if the caller is to read the field: use says HONOURED. All other fields are
-  // handled here, one without use (null) as unknown. object: the object of the field, such as
-  // "body.". described: the same for notices, without numbers of messages and parts.
+  // Returns true if the caller must read the field (HONOURED). All other fields are handled here;
+  // null as `use` means an unknown field. object: the object that holds the field, such as "body.".
+  // described: the same for notices, without numbers of messages and parts.
   bool is_read(const FieldUse* use, const std::string& object, const std::string& described,
                const std::string& key, const JsonIn& value) const;
 

@@ -9,7 +9,7 @@ constexpr FieldUse kMessageFields[] = {
     {"role", Use::HONOURED},
     {"content", Use::HONOURED},
     {"reasoning_content", Use::HONOURED},
-    {"reasoning", Use::HONOURED},  // vLLM's name of it
+    {"reasoning", Use::HONOURED},  // vLLM's name for reasoning_content
     {"name", Use::IGNORED},        // chat templates do not print it
     // Fields of answers that come back as messages.
     {"refusal", Use::REFUSED},
@@ -48,11 +48,11 @@ std::string parse_part(const Fields& f, const std::string& at, const JsonIn& par
   return *text;
 }
 
-// A string, or parts of type text, which follow each other on lines of their own.
+// Reads a string, or parts of type text, each of which becomes a line.
 std::string parse_content(const Fields& f, const std::string& at, const JsonIn& value) {
   if (value.is_string()) return f.plain_text(at, value);
   if (!value.is_array()) f.wrong(at, value, "a string or a list of parts of type text");
-  if (value.empty()) f.fail("bad_request", "field " + at + " is empty");
+  if (value.empty()) f.fail("bad_request", "field " + at + " is empty, expected text");
   std::string out;
   for (size_t i = 0; i < value.size(); ++i)
     out += (i > 0 ? "\n" : "") + parse_part(f, at + "[" + std::to_string(i) + "]", value[i]);
@@ -68,7 +68,7 @@ Message parse_message(const Fields& f, const std::string& at, const JsonIn& obje
     const std::string field = at + "." + key;
     if (key == "role") {
       message.role = f.text(field, value);
-      // Chat templates know OpenAI's developer message as the system's.
+      // Chat templates have OpenAI's developer messages as system messages.
       if (message.role == "developer") message.role = "system";
       if (message.role != "system" && message.role != "user" && message.role != "assistant")
         f.wrong(field, value, "system, developer, user or assistant");
@@ -84,7 +84,7 @@ Message parse_message(const Fields& f, const std::string& at, const JsonIn& obje
   if (!content) f.fail("bad_request", "field " + at + ".content is missing");
   if (!message.reasoning.empty() && message.role != "assistant")
     f.fail("bad_request",
-           "field " + at + ".reasoning_content is there, but the role is not assistant");
+           "field " + at + ".reasoning_content is given, but the role is not assistant");
   return message;
 }
 
@@ -92,7 +92,7 @@ Message parse_message(const Fields& f, const std::string& at, const JsonIn& obje
 
 std::vector<Message> parse_messages(const Fields& f, const std::string& field, const JsonIn& list) {
   if (!list.is_array()) f.wrong(field, list, "an array");
-  if (list.empty()) f.fail("empty_prompt", "field " + field + " is empty");
+  if (list.empty()) f.fail("empty_prompt", "field " + field + " is empty, expected messages");
   std::vector<Message> out;
   for (size_t i = 0; i < list.size(); ++i)
     out.push_back(parse_message(f, field + "[" + std::to_string(i) + "]", list[i]));

@@ -7,7 +7,7 @@
 
 namespace riffle::cli {
 
-// field: their place, such as "body.messages". Throws BatchError.
+// Parses the messages. field: their place, such as "body.messages". Throws BatchError.
 std::vector<Message> parse_messages(const Fields& fields, const std::string& field,
                                     const JsonIn& list);
 

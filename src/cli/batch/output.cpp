@@ -13,7 +13,7 @@ BatchOutput::BatchOutput(const std::string& path, const std::string& errors,
     throw Exit(EXIT_USAGE, "--retry-errors: found the output " + file_.name() +
                                ", expected a regular file with records; name it with -o");
   if (!errors.empty()) {
-    // Two locks on one file would wait for each other.
+    // Two locks on one file would block each other.
     struct stat out {
     }, other{};
     if (path == errors || (file_.regular() && ::stat(path.c_str(), &out) == 0 &&
@@ -24,10 +24,10 @@ BatchOutput::BatchOutput(const std::string& path, const std::string& errors,
     if (errors_->is_file(file_))
       throw Exit(EXIT_USAGE, "--errors " + errors + " is the output, expected another file");
   }
-  // A run whose output was removed starts over too. A pipe is always new.
+  // A run whose output was removed starts over too. A pipe has no earlier records.
   anew_ = restart || file_.created() || !file_.regular();
   if (file_.regular()) {
-    // Next to the file itself, whatever link names it.
+    // Next to the file itself, even if the path is a link.
     std::error_code error;
     const bool link = std::filesystem::is_symlink(path, error);
     const std::string place = link ? std::filesystem::canonical(path, error).string() : path;
@@ -38,13 +38,13 @@ BatchOutput::BatchOutput(const std::string& path, const std::string& errors,
     if (earlier == Earlier::RETRY_ERRORS) plan_retry();
     return;
   }
-  // A file that is not riffle's is refused before anything is removed.
+  // A file of another kind is refused before anything is removed.
   HeldRecords unused;
   if (ahead_) ahead_->load(unused);
   if (errors_ && !restart) scan_errors();
 }
 
-// The records of failed lines, and none of others.
+// Returns the records of failed lines. Refuses other records.
 HeldRecords BatchOutput::scan_errors() const {
   if (!errors_->regular()) return {};
   HeldRecords held = errors_->scan();
@@ -72,7 +72,7 @@ void BatchOutput::scan(bool quiet) {
     for (auto& [line, record] : failed.by_line) {
       if (!held_.by_line.emplace(line, std::move(record)).second)
         throw Exit(EXIT_RUN, text_of("%s and %s both have a record of line %zu; remove one of "
-                                     "them (--restart begins anew)",
+                                     "them (--restart starts over)",
                                      file_.name().c_str(), errors_->name().c_str(), line));
     }
     held_.failed += failed.failed;
@@ -81,9 +81,8 @@ void BatchOutput::scan(bool quiet) {
     notice(quiet, "[%s: %zu damaged lines are answered again]", ahead_->path().c_str(), damaged);
 }
 
-// The failed lines count as not answered. So that their records come in their places, the answers
-// after the first of them go to the hidden file, and come from there in their turn like those of an
-// interrupted run.
+// Failed lines count as not answered. To keep the order of the records, the answers after the first
+// failed line go to the hidden file and come from there in their turn, as after an interrupted run.
 void BatchOutput::plan_retry() {
   retried_ = std::exchange(held_.failed, 0);
   if (retried_ == 0) return;

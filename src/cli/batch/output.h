@@ -1,5 +1,5 @@
-// Output of riffle batch: records, with failed lines in a file of their own if --errors asks for
-// it, and, in a file next to the output, the answers that wait for their turn.
+// Output of riffle batch: the records, those of failed lines in another file if --errors names one,
+// and the answers that wait for their turn, in a file next to the output.
 #pragma once
 #include <chrono>
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace riffle::cli {
 
-// The fate of the records of an earlier run.
+// Treatment of the records of an earlier run.
 enum class Earlier : uint8_t { KEEP, RETRY_ERRORS, DROP };
 
 class BatchOutput {
@@ -24,28 +24,29 @@ class BatchOutput {
   const std::string& name() const { return file_.name(); }
   // Returns the records of both files.
   const HeldRecords& held() const { return held_; }
-  // Numbers of failed lines to answer again, and of answers after the first of them.
+  // Numbers of failed lines to answer again, and of answers after the first failed line.
   size_t retried() const { return retried_; }
   size_t moved() const { return moved_; }
   bool terminal() const { return file_.terminal(); }
 
-  // Cuts off records that are not kept. Requires: no record was written yet.
+  // Cuts off records that are not kept. Requires: no record has been written yet.
   void begin();
-  // failed: of a line without an answer. Throws Exit if that fails; then no part of it is left in a
-  // regular file.
+  // Writes a record. failed: the line has no answer. Throws Exit if writing fails; a regular file
+  // then has no part of the record.
   void write(const std::string& record, bool failed);
-  // Keeps a finished record for another run, since an earlier one is not finished. Throws Exit.
-  // Does nothing if the output is no regular file, or if no file may be made next to it.
+  // Keeps a finished record for a later run, because an earlier line is not finished. Throws Exit.
+  // Does nothing if the output is not a regular file, or if no file may be created next to it.
   void keep_ahead(const std::string& record);
-  // Forgets the kept answers, which have been written.
+  // Deletes the kept answers, which are in the output now.
   void clear_ahead();
-  // Gives away the record that an earlier run kept of this line; the number of those left.
+  // Returns and forgets the record of this line that an earlier run kept. loaded_ahead(): number of
+  // records left.
   std::optional<std::string> take_ahead(size_t line) {
     return ahead_ ? ahead_->take(line) : std::nullopt;
   }
   size_t loaded_ahead() const { return ahead_ ? ahead_->loaded() : 0; }
   uint64_t ahead_bytes() const { return ahead_ ? ahead_->bytes() : 0; }
-  // Where; empty: nowhere.
+  // Path of the kept answers; "": none are kept.
   std::string ahead_path() const { return ahead_ ? ahead_->path() : ""; }
   // Writes the records through to the disk now and then.
   void sync_if_due();

@@ -6,12 +6,12 @@
 namespace riffle::cli {
 namespace {
 
-// Beginnings of fewer tokens are read again: that is about as quick as loading them, and many small
-// files would push out large ones. Entries of one group have this many tokens in common.
+// Shorter beginnings are read again: that is about as quick as loading them, and many small files
+// would displace large ones. Entries of one group have this many tokens in common.
 constexpr size_t kMinTokens = 512;
 
-// FNV-1a over whole tokens, mixed at the end. Names need not withstand forgery: an entry's tokens
-// are compared.
+// Returns FNV-1a over whole tokens, mixed at the end. Names need not resist forgery, since the
+// tokens of an entry are compared.
 uint64_t hash_of(std::span<const int32_t> tokens, uint64_t seed) {
   uint64_t h = 0xcbf29ce484222325U ^ seed;
   for (const int32_t t : tokens) h = (h ^ static_cast<uint32_t>(t)) * 0x100000001b3U;
@@ -51,12 +51,12 @@ void PrefixCache::say_once(bool& said, const std::string& text) const {
 }
 
 void PrefixCache::failed(const std::string& name, riffle_status status, const char* error) {
-  if (status == RIFFLE_OUT_OF_MEMORY || name.empty()) return;  // it is as good as before
+  if (status == RIFFLE_OUT_OF_MEMORY || name.empty()) return;  // the entry is still good
   entries_[name].bad = true;
-  say_once(said_bad_, std::string("prefix cache: ") + error + "; such entries are read anew");
+  say_once(said_bad_, std::string("prefix cache: ") + error + "; such prefixes are read again");
 }
 
-// Null: it is gone, or bad.
+// Returns the file of an entry; null if it is gone or bad.
 riffle_session_file* PrefixCache::open_file(const std::string& name) {
   riffle_session_file* file = nullptr;
   char err[1024] = "";
@@ -84,7 +84,7 @@ PrefixCache::Best PrefixCache::best(std::span<const int32_t> prompt) {
   Best best;
   const uint64_t group = group_of(prompt);
   const std::set<std::string> names = folder_.names(group);
-  // Files that are gone may come back with other content.
+  // Files that are gone may return with other content.
   const std::string begin = PrefixFolder::name_of(group, 0),
                     end = PrefixFolder::name_of(group, ~0ULL);
   for (auto at = entries_.lower_bound(begin); at != entries_.end() && at->first <= end;)
@@ -111,16 +111,16 @@ riffle_session_file* PrefixCache::find(std::span<const int32_t> prompt, size_t n
       name = b.name;
       return file_;
     }
-    if (!entries_[b.name].bad) entries_.erase(b.name);  // gone meanwhile
+    if (!entries_[b.name].bad) entries_.erase(b.name);  // removed in the meantime
   }
 }
 
-// Estimates the size: besides its KV a file has little.
+// Estimates the size of a file, most of which is KV.
 uint64_t PrefixCache::file_bytes(size_t n_tokens) const {
   Options o = options_;
   o.set("ctx", static_cast<uint64_t>(n_tokens));
   o.set("sessions", 1);
-  return static_cast<uint64_t>(plan_of(model_, o).count("host_kv"));  // fits or not
+  return static_cast<uint64_t>(plan_of(model_, o).count("host_kv"));  // set even if it does not fit
 }
 
 void PrefixCache::keep(riffle_session* session, size_t reuse_unit, std::span<const int32_t> prompt,

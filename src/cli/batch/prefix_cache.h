@@ -14,42 +14,42 @@ namespace riffle::cli {
 
 class PrefixCache {
  public:
-  // Arguments of PrefixFolder. Throws Exit.
+  // Takes the arguments of PrefixFolder. Throws Exit.
   PrefixCache(const std::string& folder, uint64_t limit, bool quiet)
       : folder_(folder, limit), quiet_(quiet) {}
   ~PrefixCache() { riffle_session_file_free(file_); }
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // Before the other functions. False: no session of this context can be taken over. The context's
-  // error says why. Throws Exit.
+  // Called before the other functions. Returns false if no session of this context can be taken
+  // over; the context's error gives the reason. Throws Exit.
   bool open(riffle_model* model, riffle_context* context, const Options& options);
 
-  // Returns the entry with the longest beginning of a prompt, and its name; null if none has enough
-  // more than n_shared tokens. Valid until the next call.
+  // Returns the entry with the longest beginning of a prompt, and its name; null if no entry has
+  // enough tokens beyond n_shared. Valid until the next call.
   riffle_session_file* find(std::span<const int32_t> prompt, size_t n_shared, std::string& name);
-  // Notes that the entry that find gave could not be loaded.
+  // Called if the entry that find() returned could not be loaded.
   void failed(const std::string& name, riffle_status status, const char* error);
-  // Called when a prompt has been read that shares `shared` tokens with other lines: saves them
-  // unless an entry has all or nearly all of them. reuse_unit: of riffle_request_prompt_fn.
+  // Called when a prompt has been read that shares `shared` tokens with other lines. Saves them,
+  // unless an entry has all or nearly all of them. reuse_unit: see riffle_request_prompt_fn.
   void keep(riffle_session* session, size_t reuse_unit, std::span<const int32_t> prompt,
             size_t shared);
 
-  // A run has ended: the limit holds also if it saved nothing.
+  // Called at the end of a run: enforces the limit even if the run saved nothing.
   void trim() const { folder_.evict(""); }
 
   const std::string& folder() const { return folder_.path(); }
-  size_t saved() const { return saved_; }  // entries
+  size_t saved() const { return saved_; }  // number of entries saved
   uint64_t saved_tokens() const { return saved_tokens_; }
 
  private:
   struct Entry {
     std::vector<int32_t> tokens;
-    bool bad = false;  // damaged, or of something else
+    bool bad = false;  // the file is damaged or of another kind
   };
   struct Best {
     std::string name;
-    size_t n_tokens = 0;  // in common
+    size_t n_tokens = 0;  // number of tokens in common
   };
   uint64_t group_of(std::span<const int32_t> prompt) const;
   Best best(std::span<const int32_t> prompt);
@@ -65,7 +65,7 @@ class PrefixCache {
   Options options_;
   uint64_t fingerprint_ = 0;
   std::map<std::string, Entry> entries_;  // entries that have been opened
-  riffle_session_file* file_ = nullptr;   // the file that find gave
+  riffle_session_file* file_ = nullptr;   // the file that find() returned
   bool saving_ = true, said_bad_ = false, said_large_ = false, said_failed_ = false;
   size_t saved_ = 0;
   uint64_t saved_tokens_ = 0;

@@ -34,7 +34,7 @@ bool is_hex(std::string_view text) {
   return text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
-// Tells whether a name is one of name_of: nothing else in the folder is ever removed.
+// Tells whether a name has the form of name_of(): nothing else in the folder is ever removed.
 bool is_entry(std::string_view name) {
   return name.size() == kNameBytes && is_hex(name.substr(0, kDigits)) && name[kDigits] == '-' &&
          is_hex(name.substr(kDigits + 1, kDigits)) && name.substr(2 * kDigits + 1) == kEnd;
@@ -50,7 +50,7 @@ bool is_left_over(std::string_view name, const struct stat& s) {
   throw Exit(EXIT_RUN, "--prefix-cache " + path + ": " + what + ": " + std::strerror(error));
 }
 
-// Calls with every name in the folder; a folder that is gone has none.
+// Calls `use` with every name in the folder; a missing folder has none.
 template <class Use>
 void each_name(const std::string& path, Use use) {
   const auto close = [](DIR* d) { ::closedir(d); };
@@ -104,7 +104,7 @@ bool PrefixFolder::has(const std::string& name) const {
 }
 
 void PrefixFolder::touch(const std::string& name) const {
-  ::utimensat(AT_FDCWD, path_of(name).c_str(), nullptr, 0);  // it may be gone
+  ::utimensat(AT_FDCWD, path_of(name).c_str(), nullptr, 0);  // fails if the file is gone
 }
 
 void PrefixFolder::remove(const std::string& name) const { ::unlink(path_of(name).c_str()); }
@@ -125,14 +125,14 @@ PrefixFolder::Listing PrefixFolder::list() const {
 uint64_t PrefixFolder::limit(uint64_t in_use) const {
   if (limit_) return limit_;
   struct statvfs disk {};
-  if (::statvfs(path_.c_str(), &disk) != 0) return in_use;  // no more than there is
+  if (::statvfs(path_.c_str(), &disk) != 0) return in_use;  // then the folder does not grow
   return (static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize + in_use) / 2;
 }
 
 bool PrefixFolder::holds(uint64_t bytes) const { return bytes <= limit(limit_ ? 0 : list().bytes); }
 
 void PrefixFolder::evict(const std::string& newest) const {
-  // A process that is stopped while it holds the lock does not stop others for long. Two at once
+  // A process that is suspended with the lock must not block others for long. Two processes at once
   // would only remove too much.
   for (int i = 0; i < 100 && ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 &&
                   (errno == EWOULDBLOCK || errno == EINTR);

@@ -32,8 +32,8 @@ void BatchProgress::update() {
 std::string BatchProgress::summary() const {
   const auto count = [](uint64_t n) { return static_cast<unsigned long long>(n); };
   std::string text = text_of("%zu answers, %zu errors", counts.answers, counts.errors);
-  if (counts.earlier) text += text_of(", %zu answers of an earlier run", counts.earlier);
-  if (counts.held) text += text_of(", %zu lines had a record", counts.held);
+  if (counts.earlier) text += text_of(", %zu answers from an earlier run", counts.earlier);
+  if (counts.held) text += text_of(", %zu lines already had a record", counts.held);
   text += text_of("; %llu prompt tokens", count(counts.prompt_tokens));
   std::string taken;
   if (counts.reused_tokens) taken = text_of("%llu reused", count(counts.reused_tokens));
@@ -98,13 +98,14 @@ std::vector<std::string> BatchProgress::notices() const {
     add(unread_[static_cast<size_t>(what)], text);
   };
   add_unread(Unread::EFFORT,
-             "reasoning_effort has no effect: the model's chat template does not ask for it");
+             "reasoning_effort has no effect: the model's chat template does not use it");
   add_unread(Unread::THINKING,
              "enable_thinking, or reasoning_effort \"none\", has no effect: the model's chat "
-             "template does not ask for enable_thinking");
-  add_unread(Unread::PROMPT,
-             "reasoning_effort and chat_template_kwargs have no effect: a prompt goes through no "
-             "chat template");
+             "template does not use enable_thinking");
+  add_unread(
+      Unread::PROMPT,
+      "reasoning_effort and chat_template_kwargs have no effect: a prompt does not go through "
+      "the chat template");
   return out;
 }
 

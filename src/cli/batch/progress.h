@@ -1,4 +1,4 @@
-// Progress of riffle batch: counts, the bar or the line a minute, the line at the end.
+// Progress of riffle batch: counts, a bar or one line a minute, and the summary.
 #pragma once
 #include <chrono>
 #include <map>
@@ -12,11 +12,11 @@ namespace riffle::cli {
 
 struct BatchCounts {
   size_t answers = 0, errors = 0;  // records written by this run
-  size_t earlier = 0;              // written, but of answers that an earlier run has finished
+  size_t earlier = 0;              // written now, but finished by an earlier run
   size_t held = 0;                 // records that were there before this run
-  // Tokens of prompts: all; those taken from other lines, and from the prefix cache.
+  // Tokens of prompts: all; those taken over from other lines; those from the prefix cache.
   uint64_t prompt_tokens = 0, reused_tokens = 0, cached_tokens = 0;
-  uint64_t answer_tokens = 0;  // as they come
+  uint64_t answer_tokens = 0;  // counted as they arrive
 };
 
 class BatchProgress {
@@ -25,11 +25,11 @@ class BatchProgress {
   BatchProgress(riffle_context* context, size_t total, bool cache, bool quiet);
 
   BatchCounts counts;
-  // A line has fields that are not read, or a conversation that the template did not take
-  // unchanged.
+  // Called for a line with fields that are not read, or with a conversation that the template did
+  // not accept unchanged.
   void add_ignored(const IgnoredFields& ignored);
   void add_fitted(size_t line, Fitted fitted);
-  // A line asks for reasoning in a way that has no effect.
+  // Ways in which a line asks for reasoning without effect.
   enum class Unread { EFFORT, THINKING, PROMPT };
   void add_unread(size_t line, Unread what);
   void add_error(const std::string& message);  // error of a line; the first is shown at the end
@@ -37,7 +37,7 @@ class BatchProgress {
   void update();
   void clear() { bar_.clear(); }
   std::string summary() const;
-  std::vector<std::string> notices() const;  // notices to print below it
+  std::vector<std::string> notices() const;  // notices to print below the summary
   void finish() { bar_.finish(); }
 
  private:

@@ -10,13 +10,13 @@
 namespace riffle::cli {
 namespace {
 
-// 104 random bits: no two records of this world are to share an id.
+// Returns 104 random bits, so that no two records anywhere share an id.
 std::string random_id() {
   return text_of("%013llx%013llx", static_cast<unsigned long long>(draw_seed()),
                  static_cast<unsigned long long>(draw_seed()));
 }
 
-// trimmed: without white space in front.
+// trimmed: leaves out white space at the beginning.
 Json logprob_json(riffle_model* model, int32_t token, float logprob, bool trimmed) {
   std::string bytes = token_bytes(model, token);
   if (trimmed) bytes.erase(0, bytes.find_first_not_of(kSpaces));
@@ -25,8 +25,8 @@ Json logprob_json(riffle_model* model, int32_t token, float logprob, bool trimme
   return {{"token", bytes}, {"logprob", number(logprob)}, {"bytes", std::move(list)}};
 }
 
-// The tokens together are the text, as in OpenAI's chat completions. So white space that the text
-// drops at its beginning is dropped here too.
+// Returns logprobs in the form of OpenAI's chat completions, where the tokens together spell the
+// text. So white space dropped at the beginning of the text is dropped here too.
 Json chat_logprobs(riffle_model* model, const BatchChoice& choice) {
   Json content = Json::array();
   bool trimmed =

@@ -1,5 +1,5 @@
 // The records of riffle batch, in OpenAI's format. Each holds the number of its line ("line"), by
-// which a resumed run knows it again.
+// which a resumed run finds it.
 #pragma once
 #include <span>
 #include <string>
@@ -10,11 +10,12 @@
 
 namespace riffle::cli {
 
-// Beginnings of records, which tell a piece of one from other text; earlier versions of riffle
+// Beginnings of records, by which a piece of a record is recognised; earlier versions of riffle
 // wrote the second.
 constexpr std::string_view kRecordBegins[] = {"{\"id\":\"batch_req_", "{\"id\":\"line-"};
 
-// A token of an answer with its log-probability and those of the most probable tokens there.
+// A token of an answer, with its log-probability and those of the most probable tokens in its
+// place.
 struct TokenLogprobs {
   int32_t token;
   float logprob;
@@ -24,15 +25,15 @@ struct TokenLogprobs {
 // One answer of a line: an answer to one of its prompts.
 struct BatchChoice {
   std::string text, reasoning;          // reasoning: "": none
-  std::vector<TokenLogprobs> logprobs;  // if the line asks for them; also of the reasoning's tokens
-  Facts end;                            // riffle_request_end_fn
+  std::vector<TokenLogprobs> logprobs;  // if asked for; also of the reasoning's tokens
+  Facts end;                            // facts of riffle_request_end_fn
 };
 
-// The ids of records are random: no other record has them, in this file or another. A record is
-// made by the time it is written: "created" is that time.
+// Makes the record of a failed line. Ids of records are random and differ in all files. Call this
+// just before the record is written: "created" is the current time.
 std::string batch_error_record(size_t line_number, const BatchError& error);
-// model_name: of the model that answers, even if the line asked for another one. At least one
-// choice.
+// Makes the record of an answered line. model_name: name of the model that answers, even if the
+// line asked for another one. Requires: at least one choice.
 std::string batch_answer_record(size_t line_number, const BatchRequest& request,
                                 riffle_model* model, const std::string& model_name,
                                 std::span<const BatchChoice> choices);

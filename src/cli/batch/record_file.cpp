@@ -23,10 +23,10 @@ RecordFile::RecordFile(const std::string& path, const char* flag, const BatchInp
   struct stat s {};
   const bool exists = ::stat(path.c_str(), &s) == 0;
   if (!exists) {
-    path_ = link_target(path);  // the shell's > makes a link's target, too
+    path_ = link_target(path);  // > in a shell creates the target of a link too
     if (path_.empty()) fail("cannot create", ELOOP);
   }
-  // A pipe is opened only for writing, so that riffle notices when its other end goes away.
+  // A pipe is opened only for writing, so that riffle notices when its reader goes away.
   const int flags = O_CLOEXEC | (!exists              ? O_RDWR | O_CREAT | O_EXCL
                                  : S_ISREG(s.st_mode) ? O_RDWR
                                                       : O_WRONLY);
@@ -39,7 +39,7 @@ RecordFile::RecordFile(const std::string& path, const char* flag, const BatchInp
   if (input.is_file(stat_))
     throw Exit(EXIT_USAGE, std::string(flag) + " " + path + " is the input file");
   regular_ = true;
-  // One that was killed holds it until the system has taken its memory apart.
+  // A killed process holds the lock until the system has freed its memory.
   int locked = -1;
   for (int i = 0; i < 50 && (locked = ::flock(fd_, LOCK_EX | LOCK_NB)) != 0 &&
                   (errno == EWOULDBLOCK || errno == EINTR);
@@ -51,13 +51,13 @@ RecordFile::RecordFile(const std::string& path, const char* flag, const BatchInp
   }
   if (locked != 0) {
     if (errno == EWOULDBLOCK) {
-      created_ = false;  // it is the other's now
+      created_ = false;  // the other process owns the file now
       throw Exit(EXIT_RUN, path + ": another riffle batch is writing to it");
     }
     notice(quiet, "[%s cannot be locked (%s): make sure that no other riffle batch writes to it]",
            path.c_str(), std::strerror(errno));
   }
-  // Whoever held it before may have taken an empty file away between open and lock.
+  // The process that held the lock may have removed an empty file between open and lock.
   struct stat now {};
   if (::stat(path.c_str(), &now) != 0 || now.st_ino != stat_.st_ino || now.st_dev != stat_.st_dev) {
     created_ = false;
@@ -68,7 +68,7 @@ RecordFile::RecordFile(const std::string& path, const char* flag, const BatchInp
 
 RecordFile::~RecordFile() { leave(); }
 
-// A run that did not begin leaves no empty file.
+// Removes an empty file that this run created but never wrote.
 void RecordFile::leave() {
   struct stat s {};
   if (created_ && ::fstat(fd_, &s) == 0 && s.st_size == 0) ::unlink(path_.c_str());
@@ -107,7 +107,7 @@ void RecordFile::write(const std::string& record) {
   const std::string line = (terminal() ? printable(record) : record) + "\n";
   if (const int error = write_all(fd_, line)) {
     if (regular_ && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0)
-      fail("cannot write, nor cut off its end", error);
+      fail("cannot write, and cannot cut off its end", error);
     fail("cannot write", error);
   }
   end_ += line.size();
@@ -116,7 +116,7 @@ void RecordFile::write(const std::string& record) {
 
 void RecordFile::sync() {
   if (!regular_ || !unsynced_) return;
-  // Network file systems report here that data did not fit.
+  // Network file systems report a full disk only here.
   if (::fdatasync(fd_) != 0 && errno != EINVAL && errno != ENOSYS && errno != EROFS)
     fail("cannot write", errno);
   unsynced_ = false;

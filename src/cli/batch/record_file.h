@@ -1,5 +1,5 @@
-// A file of records, or a pipe that takes them: one record a line, each whole or not at all, by one
-// writer at a time.
+// A file of records, or a pipe for them: one record a line, each written whole or not at all, by
+// one writer at a time.
 #pragma once
 #include <sys/stat.h>
 
@@ -15,8 +15,8 @@ namespace riffle::cli {
 
 class RecordFile {
  public:
-  // path "-": stdout. A regular file is locked; nothing is read or changed yet. flag: which names
-  // it, for errors. Throws Exit.
+  // path "-": stdout. A regular file is locked; nothing is read or changed yet. flag: the flag that
+  // names the file, for errors. Throws Exit.
   RecordFile(const std::string& path, const char* flag, const BatchInput& input, bool quiet);
   ~RecordFile();
   RecordFile(const RecordFile&) = delete;
@@ -27,20 +27,19 @@ class RecordFile {
   bool regular() const { return regular_; }
   bool created() const { return created_; }
   bool terminal() const;
-  bool is_file(const RecordFile& other) const;  // the same regular file
+  bool is_file(const RecordFile& other) const;  // true: the same regular file
 
-  // The records in it. Throws Exit if it holds anything else.
+  // Returns the records in the file. Throws Exit if it holds anything else.
   HeldRecords scan() const { return scan_records(fd_, name_); }
-  // Calls visit with the records in the bytes [from, to). Requires: scan has found them whole. at:
-  // offset of a record.
+  // Calls visit with the records in the bytes [from, to). Requires: scan() has found them complete.
+  // at: offset of the record.
   using Visit = std::function<void(const RecordHead&, const std::string& record, uint64_t at)>;
   void visit(uint64_t from, uint64_t to, const Visit& visit) const;
-  // The file is as it was before this run.
+  // Leaves the file as it was before this run.
   void leave();
-  // Cuts off everything after the first `bytes`. Requires: no record was written yet.
+  // Cuts off everything after the first `bytes`. Requires: no record has been written yet.
   void begin(uint64_t bytes);
-  // One record in one piece. Throws Exit if that fails; then no part of it is left in a regular
-  // file.
+  // Writes one record. Throws Exit if that fails; a regular file then has no part of it.
   void write(const std::string& record);
   // Writes the records through to the disk.
   void sync();

@@ -28,12 +28,12 @@ HeldRecords scan_records(int fd, const std::string& name) {
   while (reader.next(line) == LineReader::Got::LINE) {
     const auto damaged = [&](const std::string& why) {
       throw Exit(EXIT_RUN, text_of("%s: line %zu is not a record of riffle batch: %s; nothing was "
-                                   "changed (--restart begins "
-                                   "anew)",
+                                   "changed (--restart starts over)",
                                    name.c_str(), reader.number(), why.c_str()));
     };
     if (!reader.whole()) {
-      // The end of an interrupted run. Anything else without a line break is left to its owner.
+      // A line without a line break must come from an interrupted run. riffle does not touch any
+      // other text.
       if (reader.too_long() || !torn_record(line)) damaged("it is text of another kind");
       held.torn = true;
       break;

@@ -13,14 +13,14 @@ namespace riffle::cli {
 struct HeldRecord {
   std::string custom_id;
   bool failed = false;
-  bool found = false;      // its line has been seen in the input
+  bool found = false;      // its line has been found in the input
   bool in_errors = false;  // in the file of --errors
   bool in_output = false;  // a record ahead: still in the output (--retry-errors)
 };
 struct HeldRecords {
   std::unordered_map<size_t, HeldRecord> by_line;
-  std::unordered_map<size_t, HeldRecord> ahead;  // finished, but not there yet (ahead.h)
-  std::string ahead_name;                        // where those are
+  std::unordered_map<size_t, HeldRecord> ahead;  // finished, but not in the output yet (ahead.h)
+  std::string ahead_name;                        // file of those records
   std::string errors_name;                       // file of the records with in_errors
   std::string model;                             // model of the first answer; "": there is none
   size_t failed = 0, last_line = 0;
@@ -31,16 +31,16 @@ struct HeldRecords {
 
 constexpr size_t kMaxRecordBytes = size_t{512} << 20;
 
-// Tells whether text may be the beginning of a record, cut anywhere. A power cut can leave zeros
-// where text should be.
+// Tells whether text may be the beginning of a record that was cut anywhere. A power cut can leave
+// zeros in place of text.
 bool torn_record(const std::string& text);
 
-// Parses the reader's current line. Requires: it reads at most kMaxRecordBytes a line. Throws
+// Parses the reader's current line. Requires: the reader's limit is kMaxRecordBytes. Throws
 // std::runtime_error with the reason.
 RecordHead record_of(const LineReader& reader, const std::string& line);
 
-// The records of an output file, read from its beginning. Throws Exit if it is not such a file.
-// name: for errors.
+// Returns the records of an output file, read from its beginning. Throws Exit if the file holds
+// anything else. name: for errors.
 HeldRecords scan_records(int fd, const std::string& name);
 
 }  // namespace riffle::cli

@@ -9,15 +9,15 @@
 namespace riffle::cli {
 namespace {
 
-// The scheduler sees this many lines ahead at least, to find prompts that begin alike.
+// The scheduler gets at least this many lines ahead, to find prompts that begin alike.
 constexpr size_t kReadAhead = 64;
-// Prompts that have been answered, with which a prompt is compared to find shared tokens.
+// Number of answered prompts with which a prompt is compared to find shared tokens.
 constexpr size_t kAnswered = 64, kAnsweredTokens = size_t{16} << 20;
 constexpr size_t kPromptBytes = size_t{256} << 20;  // bytes of tokens that wait or run
-// Answers that wait for an earlier line. Reading stops there; the earliest line goes on, since it
-// was submitted first.
+// Limits of the answers that wait for an earlier line. At a limit, no further lines are read; the
+// earliest line goes on, since it was submitted first.
 constexpr size_t kHeldAnswers = 1024, kHeldBytes = size_t{256} << 20;
-// Bytes of kept records that have been written since, after which the file is emptied.
+// A hidden file larger than this is emptied once most of its records are in the output.
 constexpr uint64_t kAheadBytes = uint64_t{64} << 20;
 
 const char* error_code(riffle_status status) {
@@ -78,7 +78,7 @@ BatchError BatchRunner::error_of(const Place& place, riffle_status status,
           job.request.custom_id};
 }
 
-// No exception may cross the library; false ends this answer as unfinished.
+// No exception may pass through the library; returning false ends this answer as unfinished.
 bool BatchRunner::on_token(void* self, uint64_t id, const riffle_token* token) {
   auto& runner = *static_cast<BatchRunner*>(self);
   try {
@@ -102,7 +102,7 @@ void BatchRunner::on_end(void* self, uint64_t id, riffle_status status, const ri
   try {
     const auto at = runner.under_way_.find(id);
     if (at == runner.under_way_.end())
-      return;  // memory ran out before it was entered, or its line has failed
+      return;  // memory ran out before it was stored, or its line has failed
     const Place place = at->second;
     runner.under_way_.erase(at);
     Answer& answer = place.answer();
@@ -121,7 +121,7 @@ riffle_session_file* BatchRunner::on_begin(void* self, uint64_t id, size_t n_sha
     Answer& answer = runner.under_way_.at(id).answer();
     return runner.cache_->find(answer.tokens, n_shared, answer.entry);
   } catch (...) {
-    return nullptr;  // the prompt is read
+    return nullptr;  // on an error the whole prompt is read
   }
 }
 
@@ -137,11 +137,11 @@ void BatchRunner::on_prompt(void* self, uint64_t id, riffle_session* session,
     runner.cache_->keep(session, static_cast<size_t>(facts.count("reuse_unit")), answer.tokens,
                         runner.shared_tokens(answer));
   } catch (...) {
-    return;  // the prefix is not kept
+    return;  // on an error the prefix is not kept
   }
 }
 
-// The longest beginning that another prompt has too.
+// Returns the length of the longest beginning that another prompt has too.
 size_t BatchRunner::shared_tokens(const Answer& answer) const {
   size_t most = 0;
   const auto compare = [&](const std::vector<int32_t>& other) {
@@ -171,8 +171,8 @@ bool BatchRunner::want_line() const {
 }
 
 bool BatchRunner::read_ahead() {
-  // Reads the lines that can run at once, and one that waits; then one line in each iteration, so
-  // that reading does not hold up answers.
+  // First reads as many lines as can run at once, and one more; after that, one line in each
+  // iteration, so that reading does not delay answers.
   for (bool first = true; want_line() && (first || under_way_.size() <= max_seqs_); first = false) {
     const LineReader::Got got = input_.next(line_, under_way_.empty());
     if (got == LineReader::Got::END) return false;
@@ -201,7 +201,7 @@ void BatchRunner::start(InputLine& in) {
   if (error) fail(job, *error);
 }
 
-// The template variables that a line sets. The template may ignore them.
+// Counts lines that set template variables which the template ignores.
 void BatchRunner::note_unread(const Job& job) {
   using Unread = BatchProgress::Unread;
   const bool effort = job.request.asks_effort, thinking = job.request.asks_thinking;
@@ -228,7 +228,7 @@ void BatchRunner::submit(Jobs::iterator job) {
   if (r.chat) {
     const Conversation c = fit_conversation(model_, std::exchange(r.messages, {}), r.thinking);
     progress_.add_fitted(job->line, c.fitted);
-    // White space after text that is continued belongs to the answer.
+    // White space after continued text belongs to the answer.
     options.set("trim-start", !c.continued);
     options.set("reasoning", reasoning_of(true, c.prompt.in_reasoning, r.thinking));
     if (grammar && c.continued && !c.prompt.in_reasoning) {
@@ -261,13 +261,14 @@ std::shared_ptr<const riffle_grammar> BatchRunner::grammar_behind(const riffle_g
   }
 }
 
-// The choices of one prompt. The scheduler reads it once if it has 64 tokens or more.
+// Submits the choices of one prompt. The scheduler reads the prompt once if it has 64 tokens or
+// more.
 void BatchRunner::submit(Jobs::iterator job, size_t prompt, std::vector<int32_t> tokens,
                          Options options, const ReasoningSplit& split) {
   const BatchRequest& r = job->request;
   for (size_t i = prompt * r.n; i < (prompt + 1) * r.n; ++i) {
     job->answers[i].split = split;
-    // Choices of a line are to differ, as equal lines do.
+    // Choices of a line get different seeds, as identical lines do.
     const uint64_t seed = r.answer.size("seed");
     options.set("seed", i == 0 ? seed : derived_seed(seed, i));
     submit({job, i}, tokens, options);
@@ -296,7 +297,7 @@ void BatchRunner::drop_answers(Jobs::iterator job) {
   for (Answer& answer : job->answers) {
     prompt_bytes_ -= std::exchange(answer.bytes, 0);
     if (!std::exchange(answer.under_way, false)) continue;
-    under_way_.erase(answer.id);  // on_end has nothing to do with it any more
+    under_way_.erase(answer.id);  // on_end must not find it any more
     riffle_scheduler_cancel(scheduler_.get(), answer.id);
   }
 }
@@ -309,7 +310,7 @@ void BatchRunner::conclude(Place place) {
   if (cache_) remember(std::move(answer.tokens));
   const Facts& end = answer.choice.end;
   answer.take(answer.split->finish());
-  // The tokens of an answer are those of its record: an end token counts.
+  // An answer has the number of tokens in its record, which includes an end token.
   progress_.counts.answer_tokens +=
       static_cast<uint64_t>(std::max(0, end.id("n_tokens") - answer.tokens_shown));
   const int finish_reason = end.id("finish");
@@ -367,12 +368,12 @@ void BatchRunner::write_finished() {
   }
 }
 
-// Keeps answers that are finished but wait for their turn, so that they outlive this run.
+// Keeps answers that are finished but wait for their turn, so that they survive this run.
 void BatchRunner::keep_finished() {
   const bool all_here = output_.loaded_ahead() == 0;
   if (held_bytes_ == 0 && all_here) return output_.clear_ahead();
   if (unordered_) return;
-  // Records that have been written since are in that file too, until it is emptied.
+  // Kept records stay in that file after they are written to the output, until it is emptied.
   const bool anew =
       all_here && output_.ahead_bytes() > kAheadBytes && output_.ahead_bytes() > 4 * held_bytes_;
   if (anew) output_.clear_ahead();

@@ -1,4 +1,4 @@
-// Puts the lines of a batch through a scheduler and their records into the output.
+// Runs the lines of a batch through a scheduler and writes their records to the output.
 #pragma once
 #include <deque>
 #include <exception>
@@ -21,31 +21,31 @@ namespace riffle::cli {
 
 class BatchRunner {
  public:
-  // scheduler: options of the scheduler. cache: null: none. All arguments outlive the runner.
-  // Throws Exit. model_name: for the records.
+  // model_name: name in the records. scheduler: options of the scheduler. cache: null for none. All
+  // arguments must outlive the runner. Throws Exit.
   BatchRunner(riffle_model* model, std::string model_name, riffle_context* context,
               const Options& scheduler, bool unordered, BatchInput& input, BatchOutput& output,
               BatchProgress& progress, PrefixCache* cache);
 
-  // Runs until every line has its record, or until Ctrl-C. Then finished records are written in
-  // input order, up to the first line without one; later ones are kept next to the output. Throws
-  // Exit.
+  // Runs until every line has its record, or until Ctrl-C. After Ctrl-C, finished records are
+  // written in input order up to the first line without one; later ones are kept next to the
+  // output. Throws Exit.
   void run();
 
-  size_t dropped() const { return dropped_; }  // answers that were finished after an unfinished one
+  size_t dropped() const { return dropped_; }  // number of answers after an unfinished line
 
  private:
   // A request of the scheduler: one prompt of a line on its way to its answer.
   struct Answer {
     uint64_t id = 0;
     bool under_way = false, logprobs = false;
-    size_t bytes = 0;                     // bytes of the prompt's tokens; 0: concluded
-    std::vector<int32_t> tokens;          // tokens of the prompt, if there is a prefix cache ...
-    std::string entry;                    // ... and the name of its entry
-    std::optional<ReasoningSplit> split;  // once it is submitted
-    int32_t tokens_shown = 0;             // tokens that came with text; an end token does not
+    size_t bytes = 0;                     // bytes of the prompt's tokens; 0 once it is concluded
+    std::vector<int32_t> tokens;          // tokens of the prompt, if there is a prefix cache
+    std::string entry;                    // name of its entry in the prefix cache
+    std::optional<ReasoningSplit> split;  // set when it is submitted
+    int32_t tokens_shown = 0;             // tokens passed to on_token; not the end token
     BatchChoice choice;
-    riffle_status status = RIFFLE_OK;  // status of its end
+    riffle_status status = RIFFLE_OK;  // status with which it ended
     void take(const ReasoningSplit::Parts& parts) {
       choice.text += parts.answer;
       choice.reasoning += parts.reasoning;
@@ -56,11 +56,11 @@ class BatchRunner {
     size_t line = 0;
     BatchRequest request;
     std::vector<Answer> answers;  // none is added once the first is submitted
-    size_t concluded = 0;         // number of those concluded
+    size_t concluded = 0;         // number of concluded answers
     std::string record;
     bool over = false, failed = false;
-    bool kept = false;     // for another run
-    bool earlier = false;  // by an earlier run
+    bool kept = false;     // kept for a later run
+    bool earlier = false;  // answered by an earlier run
   };
   using Jobs = std::list<Job>;
   struct Place {
@@ -70,20 +70,20 @@ class BatchRunner {
   };
 
   bool want_line() const;
-  // Takes lines in while there is room, without waiting for them if requests are running. False:
-  // the input is over.
+  // Reads lines while there is room, without waiting for them if requests are running. Returns
+  // false at the end of the input.
   bool read_ahead();
   void start(InputLine& in);
   void submit(Jobs::iterator job);  // throws errors that failure_of catches
-  // The grammar of an answer that continues this text of a message. Throws Exit.
+  // Returns the grammar of an answer that continues this text of a message. Throws Exit.
   std::shared_ptr<const riffle_grammar> grammar_behind(const riffle_grammar* grammar,
                                                        const std::string& field,
                                                        const std::string& text) const;
   void submit(Jobs::iterator job, size_t prompt, std::vector<int32_t> tokens, Options options,
               const ReasoningSplit& split);
   void submit(Place place, std::vector<int32_t> tokens, const Options& options);
-  void drop_answers(Jobs::iterator job);  // the line has failed
-  void conclude(Place place);             // the scheduler is done with this answer
+  void drop_answers(Jobs::iterator job);  // called if the line has failed
+  void conclude(Place place);             // called when an answer has ended
   BatchError error_of(const Place& place, riffle_status status, const std::string& text) const;
   void fail(Jobs::iterator job, const BatchError& error);
   void note_unread(const Job& job);
@@ -110,17 +110,17 @@ class BatchRunner {
   std::string model_name_;
   GrammarCache grammars_;
   ReasoningMarks marks_;
-  bool reads_effort_, reads_thinking_;  // the chat template
+  bool reads_effort_, reads_thinking_;  // variables that the chat template reads
   size_t max_seqs_;
   Scheduler scheduler_;
 
   Jobs jobs_;  // in input order
   std::unordered_map<uint64_t, Place> under_way_;
-  std::vector<Place> ended_;                   // in the step that is running
-  std::exception_ptr failure_;                 // failure of a callback
-  std::deque<std::vector<int32_t>> answered_;  // the last prompts, if there is a prefix cache
+  std::vector<Place> ended_;                   // answers that ended in the running step
+  std::exception_ptr failure_;                 // exception of a callback
+  std::deque<std::vector<int32_t>> answered_;  // last prompts, if there is a prefix cache
   size_t answered_tokens_ = 0;
-  size_t prompt_bytes_ = 0, held_ = 0, held_bytes_ = 0, dropped_ = 0;  // held: jobs that are over
+  size_t prompt_bytes_ = 0, held_ = 0, held_bytes_ = 0, dropped_ = 0;  // held_: finished jobs
   InputLine line_;
 };
 

@@ -6,8 +6,8 @@
 
 namespace riffle {
 
-// These numbers are fixed and not measured at run time, since timing noise must not change which
-// text a command gives. Measured with riffle bench, dense and share side by side.
+// These numbers are fixed and not measured at run time, since timing noise must not change the text
+// that a command gives. Measured with riffle bench, dense and share side by side.
 // GPU: tools/bench/results/gpu.md, Decode. Share loses at 1,024 tokens and wins at 32,768.
 static constexpr int64_t kGpu = 16384;
 // CPU: tools/bench/results/shipped-model.md, Dense below, share above. Share loses at 2,048 tokens,
@@ -20,7 +20,7 @@ int64_t dense_is_faster_below(const ResolvedOptions& r) { return r.device_memory
 int64_t everything_below(const Config& config, const ResolvedOptions& r) {
   const int64_t most = dense_is_faster_below(r);
   if (!r.has_pool) return most;
-  // While a prompt is read the pool lacks the slots that it lends.
+  // While a prompt is read, the pool lacks the slots that it lends.
   const int64_t slots = std::max<int64_t>(0, r.slots - r.lent_slots);
   const KvShape shape = kv_shape(config, r);
   const auto fits = [&](int64_t n_tokens) {

@@ -13,8 +13,8 @@ namespace {
 // Large enough to amortise unpacking weights for the matrix units, small enough for a chunk's
 // activations to stay in the second-level cache of a core.
 constexpr int kPrefillChunk = 512;
-// On a GPU: large enough that a product's weights are read seldom, small enough that its
-// activations are a few hundred MB.
+// On a GPU: large enough that the weights of a matrix product are read rarely, small enough that
+// its activations take only a few hundred MB.
 constexpr int kCudaPrefillChunk = 2048;
 
 struct DeviceEntry {
@@ -40,8 +40,8 @@ const DeviceEntry& entry_of(DeviceKind kind) {
 
 }  // namespace
 
-// Tells whether a GPU can run this model with this selector; note: the GPU's name, or the reason
-// against it.
+// Tells whether a GPU can run this model with this selector. note gets the GPU's name, or the
+// reason why it cannot.
 static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::string& note) {
   const auto selector = make_selector(r.options.selection);
   const char* const host_only = selector->host_only();
@@ -71,7 +71,7 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
 
 void require_alike(const KvShape& shape, const char* device) {
   if (const std::string uneven = shape.uneven(); !uneven.empty())
-    fail(RIFFLE_UNSUPPORTED, "device %s: %s, expected layers whose KV is alike", device,
+    fail(RIFFLE_UNSUPPORTED, "device %s: %s, expected the same kind of KV in all layers", device,
          uneven.c_str());
 }
 

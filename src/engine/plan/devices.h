@@ -9,8 +9,8 @@
 
 namespace riffle {
 
-// Throws RIFFLE_UNSUPPORTED, naming the layer, unless all layers keep keys and values of the same
-// heads and head size: kernels cannot do others yet.
+// Throws RIFFLE_UNSUPPORTED, naming the layer, unless all layers keep KV with the same number of
+// heads and the same head size: kernels need that for now.
 void require_alike(const KvShape& shape, const char* device);
 
 // Sets r.options.device, prefill_chunk, r.has_pool, r.device_memory, r.device_note and r.no_driver.
@@ -23,7 +23,7 @@ const char* device_name(const ResolvedOptions& r);
 
 DeviceNeeds device_needs(const Model& model, const ResolvedOptions& r);
 
-// planned: by plan_memory.
+// Creates the device. planned: options that plan_memory has filled in.
 std::unique_ptr<Device> make_device(const Model& model, const ResolvedOptions& planned,
                                     ThreadPool* threads);
 

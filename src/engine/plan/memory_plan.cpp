@@ -34,7 +34,7 @@ static_assert(kMostContext == kMaxBlocks * 16 && kMostSessions == kMaxSequences)
 void check_lookup(int lookup, const Selector& selector) {
   if (lookup > 0 && selector.keeps_steps())
     fail(RIFFLE_UNSUPPORTED,
-         "`lookup` is %d, but `selection.selector` %s chooses by what earlier steps chose: "
+         "`lookup` is %d, but `selection.selector` %s depends on the choices of earlier steps: "
          "expected 0; set `lookup` to 0 or name another selector",
          lookup, selector.name());
 }
@@ -109,7 +109,7 @@ static std::string least_size(uint64_t bytes) {
                 static_cast<unsigned long long>(least));
 }
 
-// The verdict on a length: whether it fits.
+// Tells whether a length fits.
 struct Verdict {
   riffle_status status = RIFFLE_OK;  // status of the error that this length causes
   std::string text;                  // text of that error
@@ -177,13 +177,13 @@ static uint64_t pool_budget(const ResolvedOptions& r, uint64_t device_free) {
   return device_free > kDeviceMargin ? device_free - kDeviceMargin : 1;
 }
 
-// Number of slots whose memory holds `bytes`, with room for alignment.
+// Returns the number of slots that hold `bytes`, with room for alignment.
 static int64_t slots_of(const MemoryPlan& plan, uint64_t bytes) {
   return static_cast<int64_t>(sum({bytes, 256, plan.slot_bytes - 1}) / plan.slot_bytes);
 }
 
-// Plans the memory of a prompt, and its source. Its residual stream goes to host memory only if the
-// budget is too small for it. On entry plan.total has neither prompts nor slots.
+// Plans the memory of a prompt, and where it comes from. Its residual stream goes to host memory
+// only if the budget is too small for it. On entry plan.total has neither prompts nor slots.
 static void plan_prompt(const Config& config, ResolvedOptions& r, MemoryPlan& plan,
                         const DeviceNeeds& needs, uint64_t budget) {
   const uint64_t largest = sum_of(needs.prompt, MemoryUse::PROMPT),
@@ -211,7 +211,8 @@ static void plan_prompt(const Config& config, ResolvedOptions& r, MemoryPlan& pl
   if (!needs.lends) plan.total = sum({plan.total, all});
 }
 
-// The slots: as many as were asked for, else as many as the budget and the sessions have use for.
+// Sets the number of slots: the number given or, without one, as many as fit the budget and the
+// sessions can use.
 static void plan_slots(const Config& config, ResolvedOptions& r, MemoryPlan& plan,
                        uint64_t per_slot, uint64_t budget) {
   const uint64_t fixed = plan.total, sessions = r.options.n_sessions;
@@ -250,7 +251,8 @@ static std::string what_fits(const MemoryPlan& plan, uint64_t device_free) {
 static Verdict check_pool_memory(const ResolvedOptions& r, const MemoryPlan& plan,
                                  uint64_t per_slot, uint64_t budget, uint64_t device_free) {
   const ContextOptions& o = r.options;
-  // A slot count that is too small by itself is reported last: the budget has no part in it.
+  // A slot count that is too small by itself is reported last, since it does not depend on the
+  // budget.
   const int64_t fewest = plan.min_slots + r.lent_slots;
   if (budget && ((o.slots == 0 && r.slots < fewest) || plan.total > budget)) {
     const uint64_t least = o.slots ? std::max(plan.total, plan.min_gpu_mem) : plan.min_gpu_mem;
@@ -285,9 +287,8 @@ static Verdict check_pool_memory(const ResolvedOptions& r, const MemoryPlan& pla
   return {};
 }
 
-// A GPU's KV lives in host memory, which the GPU needs page-locked: no swap helps. Experts there
-// could be dropped and read again, but a step that reads them from a disk takes seconds, so they
-// count too.
+// A GPU's KV lives in page-locked host memory, so swap does not help. Experts there could be
+// dropped and read again, but a step that reads them from a disk takes seconds, so they count too.
 static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& r,
                                    const MemoryPlan& plan) {
   const ContextOptions& o = r.options;
@@ -318,7 +319,7 @@ static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& 
                       : "no context fits"));
 }
 
-// A plan with the experts of the last `layers` layers in host memory.
+// Plans with the experts of the last `layers` layers in host memory.
 static Verdict plan_experts(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                             DeviceNeeds needs, int layers, uint64_t device_free) {
   r.host_expert_layers = std::min(layers, static_cast<int>(needs.expert_bytes.size()));
@@ -373,7 +374,7 @@ static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& p
   return verdict;
 }
 
-// Fills plan and r.slots for r.options.n_ctx, with the selector that AUTO becomes by
+// Fills plan and r.slots for r.options.n_ctx, with the selector that AUTO becomes at this
 // r.everything_below.
 static Verdict plan_selection(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                               uint64_t& device_free) {
@@ -396,8 +397,8 @@ static Verdict plan_selection(const Model& model, ResolvedOptions& r, MemoryPlan
   return {};
 }
 
-// The smallest budget of a context that AUTO reads whole because it fits the pool; with less, AUTO
-// is share.
+// Returns the smallest budget for a context that AUTO reads whole because it fits the pool. With a
+// smaller one, AUTO is share.
 static uint64_t least_for_share(const Model& model, ResolvedOptions r, uint64_t device_free) {
   MemoryPlan plan{};
   r.everything_below = 0;
@@ -406,7 +407,8 @@ static uint64_t least_for_share(const Model& model, ResolvedOptions r, uint64_t 
 }
 
 // Fills plan, r.slots and r.everything_below for r.options.n_ctx. device_free: bytes that the GPU
-// has free; 0: asks and keeps the answer, so that all tried lengths use the same figure.
+// has free; 0: asks the GPU and stores the answer there, so that all lengths tried use the same
+// figure.
 static Verdict plan_length(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                            uint64_t& device_free) {
   // A plan has to show whether the pool holds a context that AUTO would read whole. If it does not,
@@ -431,8 +433,8 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, MemoryPlan& p
   return verdict;
 }
 
-// The longest multiple of kContextStep below n_ctx that fits, found by halving: no length takes
-// less than a shorter one. 0: none does.
+// Returns the longest multiple of kContextStep below n_ctx that fits; 0 if none does. It bisects,
+// since a longer context never takes less memory.
 static int longest_below(int n_ctx, const std::function<bool(int)>& fits) {
   int most = 0, too_long = (n_ctx - 1) / kContextStep + 1;
   while (too_long - most > 1) {
@@ -442,8 +444,8 @@ static int longest_below(int n_ctx, const std::function<bool(int)>& fits) {
   return most * kContextStep;
 }
 
-// Plans the longest such length. If none fits, plans kContextStep and returns its error. limit:
-// what the next longer one exceeds.
+// Plans the longest length that fits (longest_below). If none fits, plans kContextStep and returns
+// its error. limit gets the limit that the next longer context exceeds.
 static Verdict shorten(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                        uint64_t& device_free, std::string& limit) {
   const auto planned = [&](int n_ctx) {
@@ -458,8 +460,8 @@ static Verdict shorten(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
   return planned(std::max(longest, kContextStep));
 }
 
-// Changes the selection to the closest one that ranks by digests, and returns its name. Empty: the
-// one given needs no INT4 keys, or there is none.
+// Changes the selection to the closest one that ranks by digests, and returns its name. Returns ""
+// if the given one needs no INT4 keys, or if there is no such selection.
 static std::string without_codes(ResolvedOptions& r) {
   const auto change = selectors().advice().without_codes;
   if (!change || !make_selector(r.selection())->reads_codes()) return "";
@@ -491,8 +493,8 @@ std::string ways_out(const ResolvedOptions& r,
   return text;
 }
 
-// Returns the part of a shortened context's note that names the selector's INT4 keys. plan: of the
-// shortened context. Empty: without them it would be no longer.
+// Returns the part of a shortened context's note that names the selector's INT4 keys, or "" if the
+// context would be no longer without them. plan: the plan of the shortened context.
 static std::string codes_note(const Model& model, const ResolvedOptions& r, const MemoryPlan& plan,
                               uint64_t device_free) {
   ResolvedOptions digests = r;
@@ -551,14 +553,15 @@ void plan_memory(const Model& model, ResolvedOptions& r, MemoryPlan& plan) {
   r.experts_note.clear();
   if (plan.cpu_experts > 0)
     r.experts_note = format(
-        "the experts of %d of %d layers stay in host memory (%s); the CPU computes them in decode",
+        "the experts of %d of %d layers stay in host memory (%s); the CPU computes them during "
+        "decode",
         plan.cpu_experts, model.config.n_layers, size_text(plan.host_experts).c_str());
   if (!verdict.limit.empty()) {
     const int sessions = r.options.n_sessions;
     if (!r.context_note.empty()) r.context_note += "; ";
     r.context_note += format(
-        "%d tokens%s take %s of host memory, and %s has %s: it may run out before that many are "
-        "held",
+        "%d tokens%s take %s of host memory, and %s has %s: memory may run out before the context "
+        "is full",
         r.options.n_ctx, sessions == 1 ? "" : format(" in each of %d sessions", sessions).c_str(),
         size_text(host_bytes(model, r, plan)).c_str(), r.host_owner.c_str(),
         size_text(r.host_memory).c_str());

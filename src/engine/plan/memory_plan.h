@@ -16,8 +16,8 @@ struct ResolvedOptions : BackendOptions {
   std::string device_note;   // goes to MemoryPlan
   bool no_driver = false;    // goes to MemoryPlan
   bool trained_ctx = false;  // n_ctx was 0: plan_memory may shorten it
-  uint64_t host_memory = 0;  // bytes that this process may use (util/memory_limits.h) ...
-  std::string host_owner = "this machine";  // ... and whose limit that is
+  uint64_t host_memory = 0;  // bytes that this process may use (util/memory_limits.h)
+  std::string host_owner = "this machine";  // owner of that limit
   std::string context_note;  // from plan_memory, for MemoryPlan and riffle_context_notice
   std::string experts_note;  // from plan_memory, for riffle_context_notice
   std::shared_ptr<const AttentionSource> attention;  // null: the model's own
@@ -52,15 +52,16 @@ struct MemoryPlan {
   uint64_t slot_bytes = 0;
   int64_t slots = 0, min_slots = 0;
   uint64_t min_gpu_mem = 0;   // the smallest gpu_mem that works with n_ctx tokens
-  int32_t cpu_experts = 0;    // layers whose experts stay in host memory ...
-  uint64_t host_experts = 0;  // ... and their bytes there, besides host_kv
+  int32_t cpu_experts = 0;    // layers whose experts stay in host memory
+  uint64_t host_experts = 0;  // bytes of these experts there, besides host_kv
   uint64_t host_memory = 0;  // memory that this process may use: the machine's, or the limit of its
                              // control group (container, job)
-  // Where the caller leaves it to riffle how many sessions share the context (plan/sharing.h).
+  // Number of sessions that can share the context, if the caller leaves it to riffle
+  // (plan/sharing.h).
   int32_t usual_sessions = 0;
   uint64_t shared_host_mem = 0;
   int32_t n_ctx = 0, n_threads = 0, block_size = 0;
-  const char *device = "", *isa = "";  // static strings: what AUTO became
+  const char *device = "", *isa = "";  // static strings: the values that AUTO became
   std::string device_note;   // cuda: the GPU's name; else why AUTO did not choose it, or empty
   bool no_driver = false;    // AUTO chose no GPU because no NVIDIA driver is installed, as on most
                              // machines without a GPU. device_note says so
@@ -81,7 +82,7 @@ struct MemoryPlan {
 // trained length; plan_memory settles both.
 ResolvedOptions resolve_options(const Config& config, const ContextOptions& options);
 
-// Throws if these settings cannot compute tokens ahead. lookup: of ContextOptions.
+// Throws if the selector cannot work with this ContextOptions::lookup.
 void check_lookup(int lookup, const Selector& selector);
 
 // Fills plan, resolved.slots and context_note. A trained length that does not fit the budget, the
@@ -90,11 +91,11 @@ void check_lookup(int lookup, const Selector& selector);
 // tokens), or RIFFLE_NO_SLOT, with plan filled.
 void plan_memory(const Model& model, ResolvedOptions& resolved, MemoryPlan& plan);
 
-// The end of an error text, for a GPU whose memory does not hold the INT4 keys of the selector. It
-// names the longest context below r's that fits, and a selector without INT4 keys if that fits.
-// Empty if it has nothing to name. riffle names another selector but never takes it, since the
-// other may not read the block with the answer. `fits` must be true for all lengths below one that
-// fits.
+// Returns the end of an error text for a GPU whose memory does not hold the INT4 keys of the
+// selector. It names the longest context and the largest number of sessions below r's that fit, and
+// a selector without INT4 keys if that fits. Empty if none of them fits, or if the selector reads
+// no INT4 keys. riffle never changes the selector itself, since the other one may miss the block
+// with the answer. If `fits` is true for a length, it must be true for all shorter ones.
 std::string ways_out(const ResolvedOptions& r,
                      const std::function<bool(const ResolvedOptions&)>& fits);
 

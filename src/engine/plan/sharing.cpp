@@ -7,7 +7,7 @@
 
 namespace riffle {
 
-// Returns false if the plan does not fit.
+// Plans with these options. Returns false if the plan does not fit.
 static bool fits(const Model& model, const ContextOptions& options, MemoryPlan& plan) {
   ResolvedOptions resolved = resolve_options(model.config, options);
   plan = {};
@@ -40,7 +40,7 @@ Sharing plan_sharing(const Model& model, ContextOptions options, const MemoryPla
   const bool one_fits = most <= 1 || fits(model, options, one);
   if (options.host_mem == 0) options.host_mem = shared_host_mem(one);
   sharing.host_mem = options.host_mem;
-  if (!one_fits) return sharing;  // the context will say why
+  if (!one_fits) return sharing;  // creating the context reports the reason
   for (int n = most; n > 1; n /= 2) {
     options.n_sessions = n;
     if (fits(model, options, many) && many.n_ctx == one.n_ctx && many.slots >= one.slots / 4 * 3) {

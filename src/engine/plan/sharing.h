@@ -1,4 +1,4 @@
-// Sessions that share a context, where the caller leaves their number to riffle.
+// Number of sessions that share a context, if the caller leaves it to riffle.
 #pragma once
 #include "engine/plan/memory_plan.h"
 
@@ -12,8 +12,8 @@ struct Sharing {
   uint64_t host_mem = 0;
 };
 
-// planned: the plan for these options, which fits or not. Plans again only for several sessions.
-// Throws as resolve_options does.
+// planned: the plan for these options, whether it fits or not. Plans again only if several sessions
+// are allowed. Throws as resolve_options does.
 Sharing plan_sharing(const Model& model, ContextOptions options, const MemoryPlan& planned);
 
 }  // namespace riffle

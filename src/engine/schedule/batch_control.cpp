@@ -6,21 +6,21 @@
 
 namespace riffle {
 
-// A step weighs half as much after 140 steps: sequences come and go in hundreds.
+// A step weighs half as much after 140 steps, since sequences last for hundreds of steps.
 static constexpr double kKeep = 0.995;
 // Weight of the assumed costs of a row and of a block, in steps.
 static constexpr double kPriorSteps = 1;
 // Bytes a second over the link until steps are measured: a PCIe 4 link of 16 lanes. An H200 with
 // PCIe 5 has 55e9 (tools/bench/results/gpu.md).
 static constexpr double kLink = 25e9;
-// Factor by which a smaller batch must promise more than the best before it.
+// Factor by which the rate of a smaller batch must exceed the best rate before it.
 static constexpr double kGain = 1.02;
 
 StepTime::StepTime(double load) : prior_load_(load), load_(load) {}
 
 void StepTime::observe(double rows, double blocks_loaded, double seconds) {
   if (seconds <= 0) return;
-  // Divided by the seconds, so that short and long steps err by as much.
+  // Divided by the seconds, so that errors of short and long steps are relative to their time.
   const double x[3] = {1 / seconds, rows / seconds, blocks_loaded / seconds};
   for (int i = 0; i < 3; ++i) {
     for (int j = 0; j < 3; ++j) xx_[i][j] = kKeep * xx_[i][j] + x[i] * x[j];
@@ -62,7 +62,8 @@ double StepTime::seconds(double rows, double blocks_loaded) const {
 BatchControl::BatchControl(int window, bool fixed, double block_bytes)
     : window_(window), fixed_(fixed), time_(block_bytes / kLink) {}
 
-// Blocks that a step of the batch loads, by the longest window whose blocks the pool holds.
+// Estimates the blocks that a step of the batch loads, from the longest window whose blocks the
+// pool holds.
 double BatchControl::loads(std::span<const WindowSets> sets, Batch& batch, const Room& room) const {
   WindowSets sum{};
   for (const size_t member : batch.members)

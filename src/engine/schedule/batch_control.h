@@ -51,7 +51,7 @@ class BatchControl {
   }
   // Returns the slots that the selections of this number of sequences may fill.
   using Room = std::function<int64_t(size_t)>;
-  // sets: in the order in which sequences join; the first is always in. most: members.
+  // sets: in the order in which sequences join; the first is always in. most: the most members.
   Batch choose(std::span<const WindowSets> sets, size_t most, const Room& room) const;
 
  private:

@@ -1,4 +1,4 @@
-// The scheduler's prompts: the choice of the next one, its beginning, and its reading.
+// The scheduler's prompts: choosing the next one, beginning it, and reading it.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -9,9 +9,9 @@
 
 namespace riffle {
 
-// A shorter beginning in common is not worth a fork's tables.
+// A shorter common beginning is not worth a fork's tables.
 static constexpr size_t kMinReuse = 64;
-// Waiting requests that are searched for one that can use a prompt's KV again.
+// Number of waiting requests that are searched for one that can reuse a prompt's KV.
 static constexpr size_t kLookAhead = 64;
 
 void Scheduler::read_prompt(Iteration& it) {
@@ -22,7 +22,7 @@ void Scheduler::read_prompt(Iteration& it) {
     budget = std::min(budget, (o_.max_tokens - computed_) * layers);
   }
   if (o_.prefill_mode == PrefillMode::WHOLE) budget = INFINITY;
-  // Skipped sequences came first: another sequence would only take more of the pool from them.
+  // Skipped sequences have priority: another sequence would only take more of the pool from them.
   if (!reading_ && (it.skipped > 0 || !begin_next())) return;
   Request& r = *reading_;
   try {
@@ -49,7 +49,7 @@ void Scheduler::read_prompt(Iteration& it) {
     if (take_tokens(r, kNotSampled)) decoding_.push_back(std::move(reading_));
     else end(std::move(reading_), RIFFLE_OK, "");
   } catch (const Error& e) {
-    if (e.status() == RIFFLE_ABORTED) throw;  // the run goes on
+    if (e.status() == RIFFLE_ABORTED) throw;  // the run may continue
     run_.reset();
     if (e.status() == RIFFLE_DEVICE_LOST) throw;
     prompt_failed(e.status(), text_of(e));
@@ -91,7 +91,7 @@ Scheduler::Room Scheduler::make_room(const Request& r, const Donor& donor) {
   const int64_t shared = donor.file && !engine_.maps_files() ? 0 : donor.n_tokens;
   const int64_t most = std::max(static_cast<int64_t>(r.prompt.size()),
                                 donor.file ? r.file->content().n_tokens() : 0);
-  const auto spare = [&] {  // a kept one that is of no use here
+  const auto spare = [&] {  // index of a kept sequence that is of no use here
     for (size_t i = 0; i < kept_.size(); ++i)
       if (kept_[i]->sequence.get() != donor.sequence) return static_cast<int>(i);
     return -1;
@@ -121,7 +121,7 @@ Scheduler::Room Scheduler::make_room(const Request& r, const Donor& donor) {
   }
 }
 
-// Gives a request its sequence. False: its file cannot be read, and the request has to begin
+// Gives a request its sequence. Returns false if its file cannot be read: the request then begins
 // without it.
 bool Scheduler::give_sequence(Request& r, const Donor& donor, bool adopt) {
   if (adopt) {
@@ -153,8 +153,8 @@ void Scheduler::begin_failed(const Error& error) {
   waiting_.push_front(std::move(failed));
 }
 
-// Gives the first waiting request a sequence. False: no request waits, or there is no room for
-// another one.
+// Gives the first waiting request a sequence. Returns false if no request waits, or there is no
+// room for another one.
 bool Scheduler::begin_next() {
   while (!waiting_.empty()) {
     if (memory_short_ && !decoding_.empty()) return false;
@@ -194,8 +194,8 @@ size_t Scheduler::reusable(std::span<const int32_t> a, std::span<const int32_t> 
   return n - n % static_cast<size_t>(engine_.reuse_unit());
 }
 
-// Tokens with which r can begin, if it takes over a donor's KV, which can be cut where `reach`
-// says. The last token is always read, since logits come from it.
+// Returns the number of tokens with which r can begin if it takes over a donor's KV, which can be
+// cut where `reach` allows. The last token is always read, since logits come from it.
 size_t Scheduler::reusable(const Request& r, std::span<const int32_t> donor,
                            const Reach& reach) const {
   const auto unit = static_cast<size_t>(engine_.reuse_unit());
@@ -211,13 +211,13 @@ size_t Scheduler::reusable(const Request& r, const Request& donor) const {
   return reusable(r, donor.prompt, [&](int64_t n) { return engine_.reach(*donor.sequence, n); });
 }
 
-// The lengths at which other requests' prompts part from r's, the most frequent first, none below
-// the `read` tokens that r has already. At these lengths a model with sliding windows must keep the
-// blocks that its windows see. Earlier requests count too, since others may follow that begin like
-// them.
+// Returns the lengths at which other requests' prompts diverge from r's, the most frequent first,
+// none below the `read` tokens that r has already. At these lengths a model with sliding windows
+// must keep the blocks that its windows see. Earlier requests count too, since later ones may begin
+// like them.
 std::vector<int64_t> Scheduler::beginnings(const Request& r, int64_t read) const {
   if (!engine_.has_windows() || !o_.prefix_reuse || !engine_.can_fork()) return {};
-  std::map<int64_t, int> wanted;  // number of prompts that part there
+  std::map<int64_t, int> wanted;  // number of prompts that diverge there
   const auto add = [&](const Request& other) {
     if (&other == &r) return;
     const auto n =
@@ -235,8 +235,8 @@ std::vector<int64_t> Scheduler::beginnings(const Request& r, int64_t read) const
   return out;
 }
 
-// The sequence whose prompt begins most like r's. Only prompts count: generated tokens have
-// attended to a selection of the KV.
+// Returns the sequence whose prompt has the longest common beginning with r's. Only prompts count:
+// generated tokens have attended to a selection of the KV.
 Scheduler::Donor Scheduler::find_donor(const Request& r) const {
   Donor best;
   if (!o_.prefix_reuse || !engine_.can_fork()) return best;
@@ -249,7 +249,7 @@ Scheduler::Donor Scheduler::find_donor(const Request& r) const {
   return best;
 }
 
-// find_donor, or the request's file if that has more.
+// Returns find_donor's result, or the request's file if that holds more of the prompt.
 Scheduler::Donor Scheduler::choose_donor(Request& r) {
   Donor best = find_donor(r);
   if (!hooks_.begin || !o_.prefix_reuse || !engine_.can_fork()) return best;
@@ -262,7 +262,7 @@ Scheduler::Donor Scheduler::choose_donor(Request& r) {
   return best;
 }
 
-// False: the file is of no use, and the request has forgotten it.
+// Loads the request's file. Returns false if the file is of no use: the request then drops it.
 bool Scheduler::load(Request& r, int64_t n_tokens) {
   try {
     r.sequence = engine_.load(r.file, {});

@@ -17,16 +17,17 @@ struct Scheduler::Request {
   std::optional<Answer> answer;
   std::unique_ptr<Proposer> proposer;
   std::unique_ptr<Sequence> sequence;
-  // Tokens of the prompt that the sequence holds; of them, from another request's and from `file`.
+  // Number of tokens of the prompt that the sequence holds; of these, from another request and from
+  // `file`.
   size_t read = 0, reused = 0, loaded = 0;
-  bool asked = false;                       // SchedulerHooks::begin
+  bool asked = false;                       // SchedulerHooks::begin was called
   std::shared_ptr<const SessionFile> file;  // to begin from; null: none, or it cannot be loaded
   std::optional<Error> load_error;
-  std::vector<int64_t> beginnings;  // where other prompts part from this one
+  std::vector<int64_t> beginnings;  // where other prompts diverge from this one
   int32_t next = 0;                 // the token to step with
   int steps = 0, skips = 0, failures = 0;
   size_t calls = 0, shown = 0;  // calls of on_token: by this answer; by all attempts
-  std::vector<int32_t> drawn;   // by all attempts: one that starts again takes the same
+  std::vector<int32_t> drawn;   // by all attempts; a new attempt takes the same
   std::optional<Error> error;   // error while a token was drawn
 
   void begin_answer(const Engine& engine) {

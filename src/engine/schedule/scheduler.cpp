@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 // The longest window, in steps. A block that was not read for 16 steps is rarely worth its slot.
 static constexpr int kWindow = 16;
-// Steps of a sequence that may fail for a passing reason, one after the other.
+// Number of steps in a row that may fail for a sequence before it ends.
 static constexpr int kMaxFailures = 3;
 
 static double since(Clock::time_point start) {
@@ -34,7 +34,7 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, SchedulerH
         "`prefill_mode` chunks does not work with a selector that learns from whole prompts (lfps, "
         "positions list)");
   shares_.fill(1);
-  if (o_.ws_control && engine.pool_room(0) > 0)  // where there is no pool everything fits
+  if (o_.ws_control && engine.pool_room(0) > 0)  // without a pool everything fits
     control_.emplace(o_.working_set_steps ? o_.working_set_steps : kWindow,
                      o_.working_set_steps > 0, static_cast<double>(engine.block_bytes()));
   engine_.set_working_set(control_ ? control_->window() : 0);
@@ -115,7 +115,7 @@ WindowSets Scheduler::estimate(const Request& r) const {
   for (size_t i = 0; i < sets.size(); ++i) {
     const int64_t own = r.sequence->working_sets ? (*r.sequence->working_sets)[i] : 0;
     const int steps = window_steps(control_->window(), static_cast<int>(i));
-    // While its own history is short, the other requests' usual set counts.
+    // While its own history is short, the usual set of the other requests counts too.
     const auto usual = static_cast<int64_t>(std::ceil(shares_[i] * all));
     sets[i] = r.steps >= steps ? own : std::max(own, usual);
   }
@@ -159,7 +159,7 @@ void Scheduler::decode(Iteration& it) {
   std::vector<Request*> chosen;
   choose(chosen, it);
   const Stats before = engine_.stats();
-  // Tokens ahead that the limit of the iteration's tokens leaves room for.
+  // Number of tokens ahead for which the iteration's token limit leaves room.
   const int64_t room =
       o_.max_tokens > 0 ? o_.max_tokens - static_cast<int64_t>(chosen.size()) : engine_.lookup();
   std::vector<Request*> left = step_together(chosen, std::min<int64_t>(room, engine_.lookup()));
@@ -193,8 +193,9 @@ void Scheduler::decode(Iteration& it) {
     for (size_t i = 0; i < used.size(); ++i) shares_[i] = used[i] / all;
 }
 
-// Runs one step of them all. Returns the requests that have not stepped, if there was an error that
-// a smaller group may not have; a request that fails even alone ends, or waits for memory.
+// Runs one step of the whole group. Returns the requests that have not stepped, if there was an
+// error that a smaller group may not have; a request that fails even alone ends, or waits for
+// memory.
 std::vector<Scheduler::Request*> Scheduler::step_together(std::span<Request* const> group,
                                                           int64_t max_ahead) {
   std::vector<int64_t> lengths;
@@ -253,7 +254,8 @@ bool Scheduler::make_memory(const Request& r) {
   return true;
 }
 
-// Waits again. It takes the drawn tokens again, and does not show the shown ones again.
+// Makes the request wait again. It will take the tokens it drew before, and show none of them
+// twice.
 void Scheduler::start_again(std::unique_ptr<Request> r) {
   engine_.destroy(*r->sequence);
   r->sequence.reset();
@@ -271,7 +273,7 @@ Answer::Show Scheduler::show(Request& r) {
   };
 }
 
-// Draws tokens up to one that is not computed yet. False: the answer is over.
+// Draws tokens up to one that is not computed yet. Returns false if the answer is over.
 bool Scheduler::take_tokens(Request& r, int32_t sampled) {
   try {
     do {
@@ -307,7 +309,7 @@ void Scheduler::end(std::unique_ptr<Request> r, riffle_status status, const std:
   e.result = r->answer->result();
   e.result.n_tokens =
       std::max(e.result.n_tokens,
-               static_cast<int32_t>(r->drawn.size()));  // one cut off while it started again
+               static_cast<int32_t>(r->drawn.size()));  // one that ended while it started again
   e.prompt_tokens = r->prompt.size();
   e.reused_tokens = r->reused;
   e.loaded_tokens = r->loaded;

@@ -55,7 +55,7 @@ struct SchedulerHooks {
 // The work of one iteration.
 struct Iteration {
   size_t n_waiting = 0, n_prefilling = 0,
-         n_decoding = 0;                 // requests after the iteration; all 0: it is done
+         n_decoding = 0;                 // requests after the iteration; all 0: none is left
   int32_t decode_rows = 0, skipped = 0;  // sequences that stepped; sequences that did not fit
   int64_t prefill_token_layers = 0;      // token-layers of prompts read in this iteration
   double prefill_pairs = 0;              // query and key pairs of their attention, in one head
@@ -63,8 +63,9 @@ struct Iteration {
   // one layer of the prompt that is being read, or two small ones, so that one can go to the host
   // meanwhile
   int64_t prefill_kv_blocks = 0;
-  // Blocks of the sequences that stepped, estimated before the step; slots for them (0: no pool).
-  // With `working_set_steps` 0: of the longest window that fits; if none does, of one step.
+  // Working set of the sequences that stepped, in blocks, estimated before the step; slots for it
+  // (0: no pool). With `working_set_steps` 0 it is that of the longest window that fits or, if none
+  // does, of one step.
   int64_t working_set = 0, available = 0;
   uint64_t blocks_loaded = 0;  // host to slot, by decode steps
   uint64_t blocks_read = 0;    // attended by decode steps
@@ -104,7 +105,8 @@ class Scheduler {
   void expect_next();
   void prompt_failed(riffle_status status, const std::string& error);
   bool begin_next();
-  // The beginning of a prompt: n_tokens tokens of another request's sequence, or of its own file.
+  // Source of the beginning of a prompt: n_tokens tokens of another request's sequence, or of the
+  // request's own file.
   struct Donor {
     Sequence* sequence = nullptr;
     int64_t n_tokens = 0;
@@ -115,8 +117,8 @@ class Scheduler {
   size_t reusable(const Request& r, std::span<const int32_t> donor, const Reach& reach) const;
   size_t reusable(const Request& r, const Request& donor) const;
   Donor choose_donor(Request& r);
-  // Memory for a prompt: there is none yet; it is free; the donor's own sequence is taken over, cut
-  // to the common tokens.
+  // Memory for a prompt. NONE: there is none yet. FREE: there is enough. OF_DONOR: the donor's own
+  // sequence is taken over, cut to the common tokens.
   enum class Room { NONE, FREE, OF_DONOR };
   Room make_room(const Request& r, const Donor& donor);
   bool give_sequence(Request& r, const Donor& donor, bool adopt);
@@ -142,9 +144,9 @@ class Scheduler {
   Requests kept_;         // finished, but a waiting prompt shares their beginning
   StepRows rows_;         // rows of the current step
   int64_t computed_ = 0;  // tokens that this iteration's decode steps computed
-  // Working sets over all blocks, of sequences that have stepped.
+  // Working sets of the sequences that stepped last, divided by all their blocks.
   std::array<double, kWindows> shares_;
-  std::optional<BatchControl> control_;  // none: all step together
+  std::optional<BatchControl> control_;  // none: all sequences step together
   bool memory_short_ = false;            // no request begins until one ends
 };
 

@@ -48,10 +48,10 @@ namespace {
 // The most tokens of a session: as many as blocks can hold.
 constexpr int64_t kMaxTokens = int64_t(1) << 30;
 // A sparse file of terabytes costs nothing, so the file's size does not bound memory. These limits
-// do. An index grows by some 10 KB a save, and saves that would pass a tenth of this write a new
+// do. An index grows by about 10 KB a save, and a save that would pass a tenth of this writes a new
 // file.
 constexpr uint64_t kMaxIndex = uint64_t(1) << 30, kMaxState = uint64_t(4) << 30;
-constexpr uint64_t kPiece = uint64_t(1) << 20;  // bytes whose checksum is made at a time
+constexpr uint64_t kPiece = uint64_t(1) << 20;  // bytes read and checksummed at a time
 
 // Fields are checked one by one, so that each error names one.
 class Reader {
@@ -77,7 +77,7 @@ class Reader {
       bad("save", "bytes that do not match their checksum", "an undamaged file");
     if (newest.end > source_.size)
       bad("file", std::to_string(source_.size) + " bytes", std::to_string(newest.end));
-    // A save ends the file. If this one does, the damaged one is older and of no use.
+    // A save ends at the end of the file. If this one does, the damaged one is older and of no use.
     c_.newest_damaged = damaged && newest.end < source_.size;
     return newest;
   }
@@ -96,7 +96,7 @@ class Reader {
       throw Error(RIFFLE_IO, source_.name + ": the file was shortened while it was read");
   }
 
-  // Reads a page. False: its checksum is wrong.
+  // Reads a page. Returns false if its checksum is wrong.
   template <class T>
   bool page(uint64_t number, T* out, const char* field) const {
     std::vector<char> page(disk::kPage);
@@ -172,7 +172,7 @@ class Reader {
     }
   }
 
-  // Checks that bytes lie where this save may name them.
+  // Checks that bytes lie where a save may put them.
   void place(const char* field, uint64_t offset, uint64_t n) const {
     if (offset < 3 * disk::kPage || !inside(offset, n, c_.end))
       bad(field,
@@ -182,13 +182,13 @@ class Reader {
                  static_cast<unsigned long long>(c_.end)));
   }
 
-  // Notes bytes of a run or an extent; check_apart looks at all of them.
+  // Notes the bytes of a run or an extent; check_apart checks all of them.
   void note(uint64_t offset, uint64_t n) {
     if (n > 0) parts_.push_back({offset, n});
   }
 
-  // Runs and extents lie apart, so that reading all of them reads no byte twice, and blocks that
-  // are used in place have one owner.
+  // Checks that runs and extents do not overlap, so that reading all of them reads no byte twice,
+  // and blocks that are used in place have one owner.
   void check_apart() {
     std::sort(parts_.begin(), parts_.end());
     for (size_t i = 1; i < parts_.size(); ++i) {
@@ -257,7 +257,7 @@ class Reader {
     check_apart();
   }
 
-  // Bytes of the checksums of these extents, whose layer numbers are not checked yet.
+  // Returns the bytes of the checksums of these extents, whose layer numbers are not checked yet.
   uint64_t sums_bytes(const char* at, uint64_t n_extents) const {
     uint64_t heads = 0;
     for (uint64_t i = 0; i < n_extents; ++i, at += sizeof(disk::Extent)) {
@@ -383,7 +383,7 @@ SessionFile::SessionFile(const std::string& path) : fd_(open_regular(path, &info
       content_ = read_session(source_);
       break;
     } catch (const Error&) {
-      // A save may have ended after the size was read and before the newest save was.
+      // Another save may have ended after the size was read and before the newest save was read.
       const uint64_t before = source_.size;
       if (::fstat(fd, &info_) != 0) throw;
       source_.size = static_cast<uint64_t>(info_.st_size);

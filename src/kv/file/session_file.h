@@ -1,4 +1,4 @@
-// A session on disk (README.md, Files). Reading one: everything but the KV blocks is checked and
+// Reads a session from disk (README.md, Files). Everything except the KV blocks is checked and
 // copied when the file is opened; the blocks are checked when a sequence takes them.
 #pragma once
 #include <sys/types.h>
@@ -18,9 +18,10 @@ namespace riffle {
 // The most bytes of the caller's data.
 inline constexpr uint64_t kMaxSessionData = uint64_t(1) << 30;
 
-// Origin of a session. It fits one model, and contexts that hold keys and values in the same form.
+// Origin of a session. A session fits one model, and contexts that hold keys and values in the same
+// form.
 struct SessionOrigin {
-  std::string model, architecture;  // names, for people
+  std::string model, architecture;  // names for messages
   int32_t block_size = 0, vocab_size = 0;
   KvType type = KvType::F16;
   // Shape of each layer, without windows: these depend on the context's length.
@@ -79,7 +80,7 @@ struct SavedAs {
   ino_t inode = 0;
   uint64_t generation = 0, end = 0, index_checksum = 0;
 
-  // Tells saves of different content apart, in any file. Never 0.
+  // Returns an id that differs between saves of different content, in any file. Never 0.
   uint64_t save_id() const;
 };
 
@@ -87,14 +88,14 @@ struct SavedAs {
 struct FileSource {
   std::string name;  // for error texts
   uint64_t size = 0;
-  // Copies bytes that lie inside the size; false if they are gone.
+  // Copies bytes that lie inside the size; returns false if they are gone.
   std::function<bool(uint64_t offset, void* to, uint64_t bytes)> read;
 };
 
 // Throws RIFFLE_BAD_SESSION, or RIFFLE_UNSUPPORTED for a file of a newer version.
 SessionContent read_session(const FileSource& source);
-// The id of the newest save at path; 0: there is no file, or an empty one. Throws RIFFLE_IO,
-// RIFFLE_BAD_SESSION.
+// Returns the id of the newest save at path; 0: there is no file, or an empty one. Throws
+// RIFFLE_IO, RIFFLE_BAD_SESSION.
 uint64_t save_id_at(const std::string& path);
 
 class SessionFile {
@@ -113,8 +114,8 @@ class SessionFile {
   // Throws RIFFLE_BAD_SESSION if the bytes do not match the checksum, RIFFLE_IO if they are gone.
   std::string read(const FileRun& run) const;
   void read(uint64_t offset, void* to, uint64_t bytes) const;
-  // The whole file, read-only, for as long as the object lives. If another program cuts the file,
-  // reading the missing bytes raises SIGBUS.
+  // Returns a read-only mapping of the whole file, which lives as long as the object. If another
+  // program cuts the file, reading the missing bytes raises SIGBUS.
   const std::byte* mapped() const { return map_; }
   // Returns true if path names this file, under any name, and no other save has followed.
   bool is_current(const std::string& path) const;

@@ -1,6 +1,6 @@
 // The bytes of a session's file, version 3. Numbers are little-endian. Page 0 holds the header,
 // which does not change. Pages 1 and 2 hold the last save and the one before, in turn; each names
-// its index. Saved bytes are never written over, so an interrupted save leaves the previous one
+// its index. Saved bytes are never overwritten, so an interrupted save leaves the previous one
 // intact. Version 2 had no table of layers: they were alike. Version 1 had the same bytes, but its
 // `tokenizer` was made only of pieces, without merges and scores; such files are refused.
 #pragma once
@@ -15,8 +15,8 @@ inline constexpr char kMagic[8] = {'R', 'I', 'F', 'F', 'L', 'E', 'K', 'V'};
 inline constexpr uint32_t kVersion = 3, kOldestVersion = 2;
 inline constexpr int kMaxShapes = 16;  // the most different shapes
 
-// Data that a layer keeps: 0 keys and values, 2 none, as it uses an earlier layer's, 3 a recurrent
-// state.
+// Data that a layer keeps: 0 keys and values, 2 none, since it uses an earlier layer's, 3 a
+// recurrent state.
 struct Shape {
   int32_t keeps, n_kv_heads, head_dim, unused;
 };
@@ -27,7 +27,7 @@ struct Header {
   int32_t n_layers, n_kv_heads, head_dim, block_size, vocab_size, kv_type;
   uint64_t weights, tokenizer, rotation;
   int64_t created;
-  char model[256], architecture[64];  // filled up with zeros
+  char model[256], architecture[64];  // padded with zeros
   // Different shapes of layers; 0: all are keys and values of n_kv_heads heads of head_dim.
   uint32_t n_shapes, unused;
   Shape shapes[kMaxShapes];
@@ -57,7 +57,7 @@ struct Index {
   uint32_t n_marks, unrotated;
   uint64_t n_token_extents, n_extents;
   Run logits, state, data;
-  char state_kind[64];  // filled up with zeros
+  char state_kind[64];  // padded with zeros
 };
 
 struct TokenExtent {

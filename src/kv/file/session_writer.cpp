@@ -329,7 +329,7 @@ void sync(int fd, const std::string& path) {
 // Returns true if the new part can be appended. A file with much outdated data is rewritten.
 bool worth_appending(const SessionContent& before) {
   constexpr uint64_t kSmall = uint64_t(64) << 20;
-  constexpr size_t kManyExtents = 100000;  // an index of some 10 MB
+  constexpr size_t kManyExtents = 100000;  // an index of about 10 MB
   return before.end < 2 * before.kv_bytes() + kSmall && before.extents.size() < kManyExtents;
 }
 
@@ -358,8 +358,8 @@ void check_unchanged(const std::string& path, uint64_t expected) {
   if (found != 0 && found != expected) changed(path);
 }
 
-// Locks the file; returns false if the file system has no locks. Others that save to the file wait
-// until it is closed, and report meanwhile that `done` bytes of `total` are.
+// Locks the file; returns false if the file system has no locks. Other programs that save to the
+// file wait until it is closed, and meanwhile report `done` bytes of `total`.
 bool lock(int fd, const std::string& path, const SaveProgress& progress, double done,
           double total) {
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -391,11 +391,11 @@ std::optional<SavedAs> append(const std::string& path, const SessionToSave& sess
   if (!lock(fd, path, progress, 0, saving.kv_bytes())) return std::nullopt;
   if (save_id) check_unchanged(path, *save_id);
   if (!before.is_current(path)) return std::nullopt;
-  // Somebody may have made the file readable to others. A file system without modes refuses fchmod.
+  // The user may have made the file readable to others. A file system without modes refuses fchmod.
   static_cast<void>(::fchmod(fd, 0600));
   const uint64_t end = before.content().end;
   try {
-    // Bytes that an interrupted save has left.
+    // Cuts off bytes that an interrupted save has left.
     if (::ftruncate(fd, static_cast<off_t>(end)) != 0) io_error(path, "cannot write", errno);
     reserve_room(fd, path, end, saving.end());
     saving.write_kv(fd, path, threads, progress);
@@ -442,8 +442,8 @@ class Temporary {
   // Without `replace` it throws RIFFLE_FILE_CHANGED if a file of that name exists.
   void rename(const std::string& path, bool replace) {
     if (name_.empty()) give_name(path);
-    // Only one of two programs that give a new file the same name can make the link. Some file
-    // systems have none.
+    // If two programs give a new file the same name, only one of them can make the link. Some file
+    // systems have no links.
     const bool linked = !replace && ::link(name_.c_str(), path.c_str()) == 0;
     if (!replace && !linked && errno == EEXIST) changed(path);
     if (linked) ::unlink(name_.c_str());
@@ -529,7 +529,7 @@ std::shared_ptr<const SessionFile> save_session(const std::string& path,
                                                 uint64_t* save_id) {
   const std::string target = real_path(path);
   check_target(target);
-  if (save_id) check_unchanged(target, *save_id);  // checked before much is written in vain
+  if (save_id) check_unchanged(target, *save_id);  // before much is written in vain
   std::optional<SavedAs> as;
   if (before && before->is_current(target) && worth_appending(before->content()))
     as = append(target, session, *before, unchanged, threads, progress, save_id);

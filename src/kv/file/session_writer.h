@@ -1,4 +1,4 @@
-// Saving a session: into a new file, or appended to a file that already holds a part of it
+// Saves a session: into a new file, or by appending to a file that already holds a part of it
 // (README.md, Files).
 #pragma once
 #include <functional>
@@ -16,7 +16,7 @@ struct SessionToSave {
   SessionOrigin origin;
   const SequenceKv* kv = nullptr;   // the host store has its newest bytes
   Marks marks;                      // up to the end of tokens
-  std::span<const int32_t> tokens;  // the sequence's, or a beginning of them
+  std::span<const int32_t> tokens;  // the sequence's tokens, or the first of them
   std::span<const float> logits;    // or none
   std::string state_kind, state;    // a selector's; "": none
   std::string_view data;            // the caller's
@@ -32,9 +32,9 @@ using SaveProgress = std::function<bool(double done, double total)>;
 // before: a file that holds the first `unchanged` tokens in their present state; null: none. If
 // path names it, no other save has followed, and little of it is out of date, only new data is
 // appended. Else a new file takes the name path, which may be that of another session. A save that
-// fails, or that is cut off at any moment, leaves path as it was. Returns the file as saved, or
-// null if another program has saved to path since. save_id (may be null): in: the expected
-// save_id_at(path); out: the id of this save. A file that is gone passes this check. Throws
+// fails, or is interrupted at any moment, leaves path as it was. Returns the file as saved, or null
+// if another program has saved to path since. save_id (may be null): in: the expected
+// save_id_at(path); out: the id of this save. A missing file passes this check. Throws
 // RIFFLE_FILE_CHANGED if path has another save, RIFFLE_IO, RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if
 // path names something other than a session.
 std::shared_ptr<const SessionFile> save_session(const std::string& path,

@@ -1,7 +1,7 @@
 // riffle demo: a model reads a long document once, then answers questions about it, dense and
-// sparse; a table shows the KV that each way read. The shipped model has a document and questions
-// in its folder; for any other model numbers are hidden in that document, in the model's own chat
-// template.
+// sparse. A table shows the KV that each way read. The shipped model has a document and questions
+// in its folder. For any other model, numbers are hidden in that document, and the questions are in
+// the model's own chat template.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -23,14 +23,14 @@ struct DemoOptions {
 
 struct Question {
   std::string text,
-      expected;  // expected: the very words, or (hidden) a number that the answer must name
+      expected;  // expected: the exact answer, or (hidden) a number that the answer must name
   std::vector<int32_t> prompt;  // document and question
 };
 
 struct Script {
-  std::string document;  // where its text is from
+  std::string document;  // origin of the text
   size_t n_tokens;       // tokens of the document
-  bool hidden;           // facts of ours are hidden in it
+  bool hidden;           // numbers are hidden in it
   std::vector<Question> questions;
 };
 
@@ -41,7 +41,7 @@ struct Tally {
   Facts stats;
 };
 
-// One question a line; behind a tab, what the document says.
+// Reads one question a line, and after a tab the answer that the document gives.
 std::vector<Question> read_questions(const std::string& path) {
   std::vector<Question> out;
   const std::string text = read_file(path);
@@ -67,7 +67,7 @@ Script script_of_files(const DemoOptions& o, riffle_model* model) {
   return script;
 }
 
-// Eight numbers hidden in the sample text, for a model that has no document of its own.
+// Hides eight numbers in the sample text, for a model that has no document of its own.
 Script script_of_needles(const DemoOptions& o, riffle_model* model, const Facts& info) {
   constexpr int kNeedles = 8, kMostTokens = 24000;
   const std::string path = o.document.empty() ? sample_text_path(o.common.model_path) : o.document;
@@ -135,13 +135,13 @@ struct Outcome {
   Facts read;  // counters of reading the document
   double slot_bytes = 0;
   Way ways[2];   // dense, and the selector
-  int same = 0;  // answers that are the same both ways
-  int lost = 0;  // answers that are right when dense, and not with the selector
+  int same = 0;  // number of answers that are the same both ways
+  int lost = 0;  // number of answers that are right with dense attention, not with the selector
   double seconds = 0;
 };
 
-// Chooses a model's own files from its folder, or files that are given; else facts are hidden in
-// the sample text.
+// Chooses the given files, or else the files in the model's folder. Without questions, numbers are
+// hidden in the sample text.
 Script choose_script(DemoOptions& o, riffle_model* model, const Facts& info) {
   std::error_code error;
   if (o.questions.empty()) {
@@ -191,7 +191,7 @@ Json demo_json(const Script& script, const Outcome& out) {
 }
 
 void print_table(size_t n_questions, const Outcome& out) {
-  const bool pooled = out.read.count("pool_slots") > 0;  // the CPU reads the KV where it is
+  const bool pooled = out.read.count("pool_slots") > 0;  // device cpu has no pool
   std::vector<std::string> header = {"answering", "correct", "KV read"};
   if (pooled) header.insert(header.end(), {"pool hits", "copied to pool"});
   header.push_back("tokens/s");
@@ -214,8 +214,8 @@ void print_outcome(const Script& script, const Outcome& out) {
   const char* const selector = out.ways[1].name.c_str();
   for (size_t i = 0; i < script.questions.size(); ++i)
     if (dense[i] != sparse[i])
-      write_out(std::string("\n") + selector + " answered otherwise: " + script.questions[i].text +
-                "\n  " + sparse[i] + "\n");
+      write_out(std::string("\n") + selector +
+                " answered differently: " + script.questions[i].text + "\n  " + sparse[i] + "\n");
   const Facts& read = out.read;
   std::string pool;
   if (read.count("pool_slots") > 0) {
@@ -238,13 +238,13 @@ int demo_main(DemoOptions& o) {
   Options& options = o.common.options;
   const Script script = choose_script(o, model.get(), info);
   Outcome out;
-  // An error comes again when the context is created, with its text.
+  // If planning fails, creating the context fails too and reports the error.
   Options document = options;
   document.set("ctx", static_cast<uint64_t>(script.n_tokens));
   const Facts plan = plan_of(model.get(), document);
   out.slot_bytes = plan.number("slot_bytes");
-  // A pool a quarter the size of the document's KV, a little more than one step reads: on a GPU, or
-  // emulated.
+  // The pool, of a GPU or emulated, has a quarter of the size of the document's KV, a little more
+  // than one step reads.
   if (options.is("device", "auto") && plan.text("device") == "cpu") options.set("device", "emu");
   if (!options.is("device", "cpu") && !options.count("slots") && !options.size("gpu-mem"))
     options.set("slots", std::max<int64_t>(plan.count("host_kv") /
@@ -280,7 +280,7 @@ int demo_main(DemoOptions& o) {
 void add_demo(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<DemoOptions>();
   o->common.options.set("max-tokens", 64);
-  // Auto would read a short document whole, and both ways would be one.
+  // Auto would read a short document whole, and both ways would be the same.
   o->common.options.set("selector", "share");
   CLI::App& command =
       add_command(app, "demo", "Watch a model read a long document and answer, dense and sparse");
@@ -292,7 +292,7 @@ void add_demo(CLI::App& app, Command& chosen) {
       .value("FILE");
   add_text(command, "--questions", o->questions,
            "lines of QUESTION<tab>ANSWER; default: demo-questions.txt next to the model, "
-           "else numbers are hidden in the text and asked for")
+           "else the questions ask for numbers hidden in the text")
       .value("FILE");
   add_common_flags(command, o->common,
                    CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG | CHAT_FLAG | WEIGHTS_FLAG);

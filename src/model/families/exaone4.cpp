@@ -21,7 +21,7 @@ void describe(const Fields& f, int window, Config* c) {
     if (layer.window == 0) layer.rope = static_cast<int>(c->ropes.size()) - 1;
 }
 
-// GGUF's readers take a model whose layers have no window for one without.
+// GGUF readers cannot tell a model whose layers have no window from the model without windows.
 std::vector<std::pair<Field, float>> values(const Config& c, const std::string& where) {
   const bool window = std::any_of(c.layers.begin(), c.layers.end(),
                                   [](const LayerConfig& layer) { return layer.window > 0; });

@@ -37,7 +37,7 @@ const Family* family_of_multimodal_type(std::string_view type, std::string_view 
   return nullptr;
 }
 
-// "a", "b" or "c", each once.
+// Returns the text "a", "b" or "c", with each name once.
 static std::string one_of(const std::vector<const char*>& all) {
   std::vector<std::string> names;
   for (const char* name : all) {

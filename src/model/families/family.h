@@ -1,6 +1,7 @@
-// Families of models. A family is a description: how it differs from a Llama, and which fields of
-// its files (GGUF and Hugging Face) say so. Only code that reads and writes files knows families.
-// All other code has Config for the model's parts, and TensorNames for the names of its tensors.
+// Families of models. A family describes how its models differ from a Llama, and which fields of
+// their files (GGUF and Hugging Face) show it. Only code that reads and writes files knows
+// families. All other code has Config for the model's parts, and TensorNames for the names of its
+// tensors.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -15,7 +16,7 @@
 namespace riffle {
 
 // Fills in c->experts. defaults: transformers' values for absent fields; in GGUF none may be
-// absent, but see `divided`.
+// absent, except as `divided` allows.
 struct ExpertFields {
   Field n, n_used, hidden_dim;
   // In GGUF files without hidden_dim it is the width of a dense FFN, divided by n_used.
@@ -41,7 +42,7 @@ struct Family {
   bool pre_norm = true, post_norm = false;
   QkNorm qk_norm = QkNorm::NONE;
   bool qkv_bias = false;      // q, k and v always have biases
-  bool bias_fields = false;   // config.json's attention_bias and mlp_bias say which there are
+  bool bias_fields = false;   // config.json's attention_bias and mlp_bias tell which there are
   bool partial_rope = false;  // a part of each head may be rotated
   // Default of an original_max_position_embeddings outside the RoPE parameters, which overrides
   // theirs; 0: it may be in either place, and its default is n_ctx.
@@ -53,7 +54,7 @@ struct Family {
   // Layers that have the window of the file's `sliding_window`. NEVER: none, and a window is
   // refused. UNUSED: none, and a window is refused only if config.json says that it is used
   // (`use_sliding_window`, by default false). ALWAYS: all. IF_USED: those that config.json names,
-  // by that field too. PERIOD: all except layers window_period, 2 * window_period, ..., counted
+  // if that field is true. PERIOD: all except layers window_period, 2 * window_period, ..., counted
   // from 1.
   enum Window : uint8_t { NEVER, UNUSED, ALWAYS, IF_USED, PERIOD } window = NEVER;
   int window_period = 0, window_default = 0;  // the latter: transformers'
@@ -69,8 +70,8 @@ struct Family {
   // Fills in the fields that only this family has, after all others were read. window: the model's,
   // even if no layer has it; 0: none.
   void (*describe)(const Fields& fields, int window, Config* config) = nullptr;
-  // The values of `fields` in a GGUF file of this model. Throws RIFFLE_UNSUPPORTED, naming `where`,
-  // if GGUF has no field for something.
+  // Returns the values of `fields` in a GGUF file of this model. Throws RIFFLE_UNSUPPORTED, naming
+  // `where`, if GGUF has no field for something.
   std::vector<std::pair<Field, float>> (*values)(const Config& config,
                                                  const std::string& where) = nullptr;
 };
@@ -79,15 +80,15 @@ struct Family {
 // say; window: tokens, 0: none.
 void set_layers(const Family& family, int window, const std::vector<bool>& windowed, Config* c);
 
-// All families; files of this folder have one each, or two that share their fields.
+// Returns all families. Each file of this folder has one, or two that share their fields.
 std::span<const Family* const> families();
-// By general.architecture; by model_type of config.json. Null: none.
+// Find a family by general.architecture, or by model_type of config.json. Null: there is none.
 const Family* family_of_architecture(std::string_view name);
 const Family* family_of_model_type(std::string_view type);
-// By model_type of a config.json and of its text_config. If text_type is empty, transformers'
-// default is taken.
+// Finds a family by model_type of a config.json and of its text_config. If text_type is empty,
+// transformers' default is taken.
 const Family* family_of_multimodal_type(std::string_view type, std::string_view text_type);
-// The values that riffle knows, for error texts: "llama", "qwen2" or "qwen3".
+// Return the values that riffle knows, for error texts: "llama", "qwen2" or "qwen3".
 std::string known_architectures();
 std::string known_model_types();
 std::string known_text_types(std::string_view multimodal_type);

@@ -11,7 +11,7 @@
 namespace riffle {
 
 // The name of a field in both formats: GGUF's key without "ARCHITECTURE.", and config.json's. Null:
-// the format has no such field, or another field says it.
+// the format has no such field, or another field gives it.
 struct Field {
   const char *gguf, *json;
 };
@@ -87,26 +87,26 @@ struct Defaults {
   int n_heads = 0;     // 0: required
 };
 
-// 1 to max. fallback 0: the field is required.
+// Reads an integer from 1 to max. fallback 0: the field is required.
 int dimension(const Fields& fields, const std::string& name, int max, int fallback = 0);
-// Above 0 and at most max. fallback 0: the field is required.
+// Read a number above 0 and at most max. fallback 0: the field is required.
 float positive(const Fields& fields, const std::string& name, double max, double fallback);
 float positive(const Fields& fields, const Field& field, double max, double fallback);
 // Reads the numbers that every family has. hidden_dim: the width of the FFN.
 void read_dimensions(const Fields& fields, const Field& hidden_dim, const Defaults& defaults,
                      Config* c);
 
-// Refuses a GGUF file without the field, if the usual default is not the family's. expected: what
-// the field is.
+// Refuses a GGUF file without the field, for fields whose usual default is not the family's.
+// expected: a description of the field.
 void require_in_gguf(const Fields& fields, const Field& field, const char* expected);
-// The same for a window above 0.
+// Refuses a GGUF file without a window above 0.
 void require_window_in_gguf(const Fields& fields, int window, const char* expected);
 
 // Checks that factors are above 0. field: for error texts.
 void check_factors(const std::vector<float>& factors, const std::string& file,
                    const std::string& field);
 
-// Sets attention_factor by factor, or to the file's value (0: it has none).
+// Sets attention_factor from factor, or to the file's value (0: it has none).
 void finish_yarn(RopeScaling* scaling, double attention_factor, double mscale,
                  double mscale_all_dim);
 

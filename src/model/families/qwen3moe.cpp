@@ -32,8 +32,8 @@ bool renormalised(const Fields& f) {
   if (norm && too && *norm != *too)
     bad_model(f.file(), f.name_of(kRenormalisedToo), *too ? "true" : "false",
               f.name_of(kRenormalised) + " = " + (*norm ? "true" : "false"));
-  // All released models of the family do. GGUF files without the key follow them, as in llama.cpp;
-  // config.json's default is transformers'.
+  // All released models of the family renormalise. GGUF files without the key follow them, as in
+  // llama.cpp; config.json's default is transformers'.
   return norm ? *norm : too.value_or(!f.is_json());
 }
 

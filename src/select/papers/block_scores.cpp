@@ -14,8 +14,8 @@ int budget_blocks(const Row& row, float budget) {
   return static_cast<int>(std::min(std::ceil(tokens / row.block_size), double(row.n_blocks)));
 }
 
-// One score a candidate, in plan.scores, from those of g query heads, heads[h * stride + i], which
-// are logarithms of a mass, up to a constant that is the same for all.
+// Combines the scores of g query heads, heads[h * stride + i], into one score for each candidate,
+// in plan.scores. A head's scores are logarithms of masses, up to a constant that all share.
 static void combine_heads(HeadRule combine, const float* heads, int64_t stride, int g,
                           RowPlan& plan) {
   const int n = plan.n_candidates();
@@ -28,7 +28,7 @@ static void combine_heads(HeadRule combine, const float* heads, int64_t stride, 
     if (combine == HeadRule::MEAN) {
       for (int i = 0; i < n; ++i) scores[i] += one[i] / static_cast<float>(g);
     } else if (combine == HeadRule::SOFT_SUM) {
-      // All ranked blocks are full, so log n_b is the same for all and cancels.
+      // All ranked blocks are full, so log n_b is the same for all blocks and cancels.
       const float top = *std::max_element(one, one + n);
       float sum = 0;
       for (int i = 0; i < n; ++i) sum += std::exp(one[i] - top);

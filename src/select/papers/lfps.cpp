@@ -1,16 +1,19 @@
-// Learn From the Past for Sparse indexing (LFPS, arXiv 2506.15704): exact top tokens among those
-// that the attention of earlier queries makes likely. The tables are in lfps_tables.h; here is a
-// step.
+// Learn From the Past for Sparse indexing (LFPS, arXiv 2506.15704): the attention of earlier
+// queries gives candidates, and a step reads the candidates with the best exact scores.
+// lfps_tables.h has the tables; this file has a step. Numbers in brackets are the paper's formulas.
 //
-// [P] the sinks' share (5, 6, 11-14) and the bypass, exact scores inside the candidates, top-k,
-// update over the tokens taken. [I] a row is a KV head: its tables take the mean weights of its g
-// query heads, and it is bypassed when all of them are. [I] a group's top-k is by the sum of its
-// heads' softmaxes over the candidates (soft vote, as TokenSelect's). [I] attended to: sinks, the
-// top-k, and the recent window; the last two are I of (10). It attends itself, like the paper's CPU
-// part: it has the scores, and single tokens are too few for the kernels of whole blocks. [I] a
-// context that grew by more than was prefilled has no kept means: they are taken again whenever it
-// has doubled. [I] a sequence that no prompt started (or that another selector prefilled) takes its
-// first step's top-k over all keys.
+// [P] The sinks' share (5, 6, 11-14) and the bypass, exact scores of the candidates, top-k, and the
+// update from the tokens that were read.
+// [I] A row is a KV head: its tables take the mean weights of its g query heads, and the row is
+// bypassed if all of these heads are.
+// [I] A group's top-k is by the sum of its heads' softmaxes over the candidates (a soft vote, as in
+// TokenSelect).
+// [I] The tokens read are the sinks, the top-k, and the recent window; the last two are I of (10).
+// The selector attends to them itself, like the paper's CPU part: it has the scores, and single
+// tokens are too few for the kernels of whole blocks.
+// [I] The kept means are computed again whenever the context has doubled since they were computed.
+// [I] If no prompt started a sequence, or another selector prefilled it, the first step takes its
+// top-k over all keys.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -28,32 +31,32 @@ namespace riffle {
 namespace {
 
 constexpr int kSinks = LfpsTables::kSinks, kRecent = LfpsTables::kRecent;
-constexpr int kLocal = 5;           // [P] "e.g.": last tokens that (5)'s local mass is taken over
-constexpr int kPromptQueries = 32;  // [I] R_w; the paper's value is lost
+constexpr int kLocal = 5;           // [P] an "e.g." there: last tokens in the local mass of (5)
+constexpr int kPromptQueries = 32;  // [I] R_w; we do not have the paper's value
 
-// Data learnt of a KV head.
+// Data learnt about a KV head.
 struct Learnt {
   explicit Learnt(cpu::Isa isa) : tables(isa) {}
 
   LfpsTables tables;
   bool started = false;
-  std::vector<float> mean_key, mean_value;  // [d], of all tokens but the sinks
-  std::vector<float>
-      rho;              // [g]: Var(q.k) / |q|^2; the scale of q cancels as long as it is the same
-  int64_t mean_of = 0;  // tokens held when they were taken
+  std::vector<float> mean_key, mean_value;  // [d], of all tokens except the sinks
+  std::vector<float> rho;                   // [g]: Var(q.k) / |q|^2; the scale of q cancels
+  int64_t mean_of = 0;                      // tokens held when the means were computed
 };
 
 struct Head : Learnt {
   explicit Head(cpu::Isa isa) : Learnt(isa) {}
 
-  std::vector<int32_t>
-      candidates;  // for a step at position candidates_for: ascending, without the recent tokens
+  // Candidates for a step at position candidates_for, ascending, without the recent tokens.
+  std::vector<int32_t> candidates;
   int64_t candidates_for = -1;
-  float alpha = 0;  // alpha with which they were made
-  // State before a follow-up prompt, with before_tokens held, kept until a later step is sure to
-  // stay: the first one may fail in some layers, and its prompt be taken back then.
+  float alpha = 0;  // the alpha that gave the candidates
+  // The state before a follow-up prompt, when before_tokens tokens were held. It is kept until a
+  // step after the prompt has succeeded: the first step may fail in some layers, and then the
+  // prompt is taken back.
   std::unique_ptr<Learnt> before;
-  int64_t before_tokens = 0, prompted = 0;  // prompted: tokens held with the prompt
+  int64_t before_tokens = 0, prompted = 0;  // prompted: tokens held at the end of the prompt
 
   void forget() {
     tables.clear();
@@ -62,7 +65,7 @@ struct Head : Learnt {
   }
 };
 
-// Memory of a row's step while it runs.
+// Working memory of a row during a step.
 struct Scratch {
   LfpsTables::Scratch tables;
   std::vector<int32_t> ids;
@@ -90,7 +93,7 @@ struct Keys {
     return (b < n_full ? blocks[b] : tail) + (i & ((int64_t(1) << shift) - 1)) * row_bytes;
   }
   int64_t value_offset() const { return row_bytes << shift; }
-  // The keys of n ascending positions.
+  // Writes pointers to the keys of n ascending positions.
   void rows_of(const int32_t* ids, int64_t n, const void** rows) const {
     const std::byte* const* block = blocks;
     const int64_t bytes = row_bytes, mask = (int64_t(1) << shift) - 1,
@@ -120,7 +123,8 @@ class State : public SelectorState {
     }
   }
 
-  // Scratch that no other row is using; the last used first, since it is in the cache.
+  // Lends scratch that no other row is using. The scratch used last goes first, since it is in the
+  // cache.
   class Loan {
    public:
     explicit Loan(State& state) : state_(state) {
@@ -148,16 +152,16 @@ class State : public SelectorState {
   double decay() const { return decay_; }
   Head& head(int layer, int h) { return heads_[size_t(layer) * shape_.n_kv_heads + h]; }
 
-  // Drops the state before a prompt when steps after it have stayed, wherever their selection came
-  // from.
+  // Drops the state before a prompt once steps after the prompt have succeeded, even if another
+  // selector chose their tokens.
   void add_blocks(int layer, int head, int n_full, const std::byte* const*) override {
     Head& h = this->head(layer, head);
     if (h.before && int64_t(n_full) * shape_.layout.block_size > h.prompted) h.before.reset();
   }
 
-  // (4), and the kept means of the head: from the prompt's last queries. [I] A prompt that follows
-  // others adds to the scores of their queries and of the steps, and outweighs them the more, the
-  // longer it is.
+  // Fills the tables by (4) from the prompt's last queries, and computes the head's means. [I] A
+  // follow-up prompt adds to the scores of earlier prompts and steps. The longer it is, the more it
+  // outweighs them.
   void end_prompt(const PromptEnd& end) override {
     Head& head = this->head(end.layer, end.head);
     const int g = shape_.g, d = shape_.layout.head_dim;
@@ -203,8 +207,8 @@ class State : public SelectorState {
     head.started = true;
   }
 
-  // kbar, vbar and rho over all tokens but the sinks. scores: [g][n - kSinks], of the last query
-  // with all of them.
+  // Computes the mean key, the mean value and rho over all tokens except the sinks.
+  // scores [g][n - kSinks]: scores of the last query with these tokens.
   void keep_means(Head& head, const Keys& keys, int64_t n, const float* q,
                   const float* scores) const {
     const int g = shape_.g, d = shape_.layout.head_dim;
@@ -235,8 +239,8 @@ class State : public SelectorState {
   }
 
   void truncate(int64_t n_tokens) override {
-    // A prompt that failed has replaced `before` in the layers it came to; what others keep is of
-    // the one before it.
+    // A prompt that failed has replaced `before` only in the layers that it reached. In the other
+    // layers `before` belongs to an earlier prompt, and is dropped.
     int64_t last = 0;
     for (const Head& head : heads_)
       if (head.before) last = std::max(last, head.before_tokens);
@@ -246,13 +250,13 @@ class State : public SelectorState {
         head.before.reset();
       head.prompted = std::min(head.prompted, n_tokens);
       if (head.before &&
-          n_tokens <= head.before_tokens) {  // the prompt is gone: it failed, or is taken back
+          n_tokens <= head.before_tokens) {  // the prompt is gone: it failed, or was taken back
         static_cast<Learnt&>(head) = std::move(*head.before);
         head.before.reset();
       }
       try {
-        // Means beyond the cut are those that the step undone took: made again, it takes them
-        // again.
+        // Means that reach beyond the cut come from the step that is undone. When it is repeated,
+        // it computes them again.
         const bool left = head.tables.truncate(n_tokens) && head.mean_of <= n_tokens + 1;
         if (!left || n_tokens <= kSinks) head.forget();
         else if (n_tokens < head.mean_of) head.mean_of = 0;
@@ -272,7 +276,7 @@ class State : public SelectorState {
 
   std::string saved_kind() const override { return format("lfps, decay %.9g", decay_); }
 
-  // Writes, for each head, Saved and then its numbers.
+  // Writes, for each head, Saved and then the head's tables and means.
   std::string save() const override {
     std::string out;
     const auto append = [&](const void* data, size_t bytes) {
@@ -293,7 +297,7 @@ class State : public SelectorState {
   bool load(std::string_view bytes, int64_t n_tokens) override {
     const auto take = [&](void* to, size_t n) {
       if (n > bytes.size()) return false;
-      if (n > 0) std::memcpy(to, bytes.data(), n);  // an empty vector has no place
+      if (n > 0) std::memcpy(to, bytes.data(), n);  // the data() of an empty vector may be null
       bytes.remove_prefix(n);
       return true;
     };
@@ -312,7 +316,7 @@ class State : public SelectorState {
       if (!numbers(v, 0) || !numbers(s, 0) || !numbers(head.mean_key, kLeast) ||
           !numbers(head.mean_value, kLeast) || !numbers(head.rho, kLeast))
         return false;
-      // Scores of tokens that were not learnt are 0: a cut relies on it.
+      // Scores of tokens that were not learnt are 0: truncate relies on that.
       for (int64_t i = saved.learnt; i < saved.n; ++i)
         if (v[i] != 0 || s[i] != 0) return false;
       head.tables.load(saved.n, saved.learnt, v, s);
@@ -349,7 +353,7 @@ class State : public SelectorState {
   std::vector<Head> heads_;
   mutable std::mutex mutex_;  // guards the scratch
   std::vector<std::unique_ptr<Scratch>> idle_;
-  size_t n_scratch_ = 0;  // in all
+  size_t n_scratch_ = 0;  // number of all scratches, idle and lent
 };
 
 class Lfps : public Selector {
@@ -359,7 +363,7 @@ class Lfps : public Selector {
   const char* name() const override { return "lfps"; }
   bool keeps_steps() const override { return true; }
   const SelectionRule* rule() const override { return nullptr; }
-  const char* host_only() const override { return "looks at keys in host memory"; }
+  const char* host_only() const override { return "reads keys in host memory"; }
   int prompt_queries() const override { return kPromptQueries; }
   std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
     return std::make_unique<State>(shape, s_.decay);
@@ -369,7 +373,7 @@ class Lfps : public Selector {
     return mine && mine->decay() == s_.decay;
   }
 
-  // The tables; what candidates add depends on the text.
+  // Counts the tables, but not the candidates: their number depends on the text.
   uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const override {
     const size_t means = size_t(2) * shape.layout.head_dim + shape.g;
     return sizeof(State) +
@@ -394,7 +398,7 @@ class Lfps : public Selector {
     else if (s_.bypass < 1 && sinks_hold(row, keys, gather, head, scratch))
       return bypass(row, head, first_recent, scratch, plan);
 
-    // [P] Candidates, which need nothing of this step's query; then exact scores inside them.
+    // [P] The candidates do not depend on this step's query. Then they are scored exactly.
     std::vector<int32_t>& ids = scratch.ids;
     if (!head.started) {
       ids.resize(n - kSinks);
@@ -438,11 +442,11 @@ class Lfps : public Selector {
     return std::max<int64_t>(1, static_cast<int64_t>(std::min(k, double(n))));
   }
 
-  // Scores the sinks and scratch.ids, and keeps there (ascending) the `keep` best of the latter and
-  // those from first_recent on. scores, with n = kSinks + candidates: for each head at h * n the
-  // sinks' scores, then e^(score - top) of the tokens kept; after all heads the kept tokens'
-  // weights: softmax over them, mean of the heads. sums: for each head top, sum. rows: the sinks'
-  // keys, the kept tokens' keys.
+  // Scores the sinks and the tokens of scratch.ids. ids keeps, ascending, the `keep` best tokens
+  // and all tokens from first_recent on. In scores, head h begins at h * (kSinks + candidates) with
+  // the sinks' scores, then e^(score - top) of the kept tokens. After all heads come the weights of
+  // the kept tokens: the softmax over these tokens, as the mean of the heads. sums: top of each
+  // head, then sum of each head. rows: keys of the sinks, then of the kept tokens.
   static void score(const Row& row, const Keys& keys, const cpu::GatherKernels& gather,
                     Scratch& scratch, int64_t keep, int32_t first_recent) {
     const int g = row.g;
@@ -478,8 +482,8 @@ class Lfps : public Selector {
     gather.combine(scores, stride, weight, g, static_cast<int64_t>(ids.size()), mean);
   }
 
-  // The attention itself: scores are known, so only the values remain. Sinks apart, since they may
-  // outweigh all else.
+  // Computes the attention. Scores are known, so only values are read. The sinks are summed
+  // separately, since they may outweigh everything else.
   static void attend(const Row& row, const cpu::GatherKernels& gather, Scratch& scratch,
                      RowPlan& plan, int64_t n_candidates, int kept) {
     const int g = row.g, d = row.d;
@@ -506,12 +510,14 @@ class Lfps : public Selector {
     plan.attended = true;
   }
 
-  // Marks the `keep` largest of n scores (none negative); of equal ones those of lower index.
+  // Marks the `keep` largest of n scores, none of them negative. With equal scores the lower index
+  // wins.
   static void mark_largest(const cpu::SelectKernels& select, const cpu::GatherKernels& gather,
                            const float* score, int64_t n, int64_t keep, uint64_t* marks) {
-    // The largest bits that enough of them have, by bisection: as floats go, so do their bits.
-    uint32_t low = 0, high = 0x7f800001u;  // enough have low, too few have high (also for a NaN,
-                                           // which nothing helps)
+    // Finds by bisection the largest bits that at least `keep` scores reach: such floats order as
+    // their bits do. Invariant: at least `keep` scores reach low, fewer reach high. With a NaN
+    // among the scores the result is arbitrary.
+    uint32_t low = 0, high = 0x7f800001u;
     for (int64_t count = n; count != keep && high - low > 1;) {
       const uint32_t middle = low + (high - low) / 2;
       const int64_t these = gather.count(score, n, middle);
@@ -526,7 +532,8 @@ class Lfps : public Selector {
       if (score[i] == pivot) marks[i >> 6] &= ~(uint64_t(1) << (i & 63)), --over;
   }
 
-  // Without a prompt's end: the means of all tokens held, and this query's variance.
+  // Computes the means in a step, without the end of a prompt: over all tokens held, with the
+  // variance of this step's query.
   static void take_means(const Row& row, const Keys& keys, const cpu::GatherKernels& gather,
                          const State& state, Head& head, Scratch& scratch) {
     const int64_t n = row.n_tokens - kSinks;
@@ -546,7 +553,8 @@ class Lfps : public Selector {
     head.started = true;
   }
 
-  // log of (14) for a head of the group: log-normal weights (11)-(13) of `tokens` tokens.
+  // Returns the log of (14) for a head of the group: the mass of `tokens` tokens whose weights are
+  // log-normal (11)-(13).
   static float global_mass(const Row& row, const Head& head, int h, int64_t tokens) {
     float mu = 0, norm = 0;
     for (int j = 0; j < row.d; ++j) {
@@ -556,7 +564,8 @@ class Lfps : public Selector {
     return std::log(static_cast<float>(tokens)) + mu + 0.5f * head.rho[h] * norm;
   }
 
-  // (5), (6): whether the sinks hold more than the bypass share for every head of the group.
+  // (5), (6): returns true if the sinks hold more than the bypass share for every head of the
+  // group.
   bool sinks_hold(const Row& row, const Keys& keys, const cpu::GatherKernels& gather,
                   const Head& head, Scratch& scratch) const {
     const int64_t n = row.n_tokens;
@@ -583,8 +592,8 @@ class Lfps : public Selector {
     return top + std::log(sum);
   }
 
-  // Sinks and recent window exactly; the mean value, with the mass that (14) gives it, for all
-  // between [P: sinks and mean value; I: the window]. Tables stay unchanged.
+  // Reads the sinks and the recent window exactly. The mean value, with the mass of (14), stands in
+  // for all tokens between them [P: sinks and mean value; I: the window]. The tables do not change.
   static void bypass(const Row& row, const Head& head, int32_t first_recent, Scratch& scratch,
                      RowPlan& plan) {
     std::vector<int32_t>& ids = scratch.ids;

@@ -11,7 +11,7 @@ static constexpr double kSlack = 0.9;  // lists hold scores above this share of 
 static constexpr double kAlphaUnit = 2;
 static constexpr double kLeastFactor = 1e-30;
 static constexpr float kLeastStored =
-    1e-35f;  // below: 0, so that no arithmetic meets subnormal numbers
+    1e-35f;  // smaller values become 0, so that no arithmetic meets subnormal numbers
 
 void LfpsTables::Table::count() {
   double p1 = 0, p2 = 0, p3 = 0, p4 = 0;
@@ -75,7 +75,7 @@ void LfpsTables::resume(int64_t n, double keep, int queries, double decay) {
   learnt_ = n;
   queries_ = 0;
   keep_ = keep;
-  const double before = c_ * keep / start_scale(queries, decay);  // begin() multiplies all alike
+  const double before = c_ * keep / start_scale(queries, decay);  // begin() scales old and new
   for (Table* table : {&v_, &s_})
     for (float& x : table->stored) x = static_cast<float>(x * before);
   c_ = 1;
@@ -118,7 +118,7 @@ bool LfpsTables::truncate(int64_t n) {
   }
   const bool undone = n < learnt_;
   if (undone) undo();
-  if (n < n_) {  // entries after learnt_ are 0, and in no list
+  if (n < n_) {  // entries from learnt_ on are 0, and in no list
     n_ = n;
     v_.stored.resize(n);
     s_.stored.resize(n);
@@ -184,7 +184,7 @@ void LfpsTables::settle(const Scratch& scratch) {
 
 void LfpsTables::update(double decay, int64_t t, const int32_t* ids, const float* w, int n) {
   for (Table* table : {&v_, &s_}) table->make_room(table->n_live + table->n_lifted + n);
-  if (updated_at_ >= 0) {  // no pass since the last one
+  if (updated_at_ >= 0) {  // no scan since the last update
     Scratch scratch;
     touch(scratch);
     settle(scratch);
@@ -213,7 +213,7 @@ void LfpsTables::update(double decay, int64_t t, const int32_t* ids, const float
         table->value.data() + table->n_live, table->power);
 }
 
-// Leaves sums and lists to be rebuilt.
+// The caller rebuilds the sums and lists.
 void LfpsTables::undo() {
   if (!undo_.v.empty()) {
     v_.stored.swap(undo_.v), s_.stored.swap(undo_.s);
@@ -236,16 +236,16 @@ LfpsTables::Moments LfpsTables::moments(const Table& table, int64_t tokens) cons
   const double mean = table.power[0] / n, m2 = table.power[1] / n, m3 = table.power[2] / n,
                m4 = table.power[3] / n;
   const double variance = m2 - mean * mean;
-  if (!(variance > 1e-12 * m2)) return {mean, 0, 0};  // rounding of the sums, no more
+  if (!(variance > 1e-12 * m2)) return {mean, 0, 0};  // nothing but rounding of the sums
   const double fourth = m4 - 4 * mean * m3 + 6 * mean * mean * m2 - 3 * mean * mean * mean * mean;
   return {mean, std::sqrt(variance), std::max(1.0, fourth / (variance * variance))};
 }
 
 LfpsTables::Thresholds LfpsTables::thresholds(int64_t t, double alpha) const {
-  // (8) survives only as constraints: a table's threshold falls with its own kurtosis and rises
-  // with alpha, and is not below its mean (9). [I]: mean + 2 alpha sd 2 k_other / (k + k_other):
-  // with the 2 the shipped model has nearly the paper's shares of candidates (its Table 4) from 4K
-  // to 32K tokens.
+  // We have (8) only as constraints: a table's threshold falls with its own kurtosis and rises with
+  // alpha, and is not below its mean (9). [I] It is mean + 2 alpha sd 2 k_other / (k + k_other).
+  // The first 2 gives the shipped model nearly the paper's shares of candidates (its Table 4) from
+  // 4K to 32K tokens.
   const Moments v = moments(v_, t + 1), s = moments(s_, t + 1);
   const auto threshold = [&](const Moments& own, const Moments& other) {
     if (own.sd == 0) return std::numeric_limits<double>::infinity();
@@ -256,7 +256,7 @@ LfpsTables::Thresholds LfpsTables::thresholds(int64_t t, double alpha) const {
 }
 
 // Drops outdated and faded entries, takes in lifted ones, and marks positions as seen from step t:
-// those above `most` in scratch.marked, of the others those above `least` in scratch.above.
+// in scratch.marked if the entry is above `most`, else in scratch.above if it is above `least`.
 void LfpsTables::scan(Table& table, int64_t t, float least, float most, Scratch& scratch) const {
   cpu::Sift sift{table.floor,
                  least,
@@ -303,7 +303,8 @@ void LfpsTables::prepare(int64_t t, double alpha, Scratch& scratch, std::vector<
     scan(table, t, least, most, scratch);
   }
   updated_at_ = -1;
-  // (9): o in {-1, 0, 1, 2}, kept where either table is above its mean; o = 0 always [I].
+  // (9): neighbours at offsets o in {-1, 0, 1, 2} join where either table is above its mean; o = 0
+  // always does [I].
   uint64_t* above = scratch.above.data() + kPadding;
   const int64_t words = last / 64 + 1;
   out.resize(kernels_->expand(scratch.marked.data() + kPadding, above, words) + 16);

@@ -15,9 +15,10 @@
 //               log(1e-30) / log(decay) active steps (1,347 at 0.95).
 //   moments     power sums of the stored values, up to the fourth, updated with every change.
 //   thresholds  are never below a table's mean, so a step looks at live entries only: a list of
-//               those above 0.9 of the mean. A faded entry leaves the list; one that an update
-//               lifts enters it. The list is rebuilt if the mean falls below its least score: after
-//               the context grew by a tenth without an active step, or was cut.
+//               entries above 0.9 of the mean. An entry that fades below leaves the list; one that
+//               an update lifts above enters it. The list is rebuilt if the mean falls below the
+//               list's least score: after the context grew by a tenth without an active step, or
+//               was cut.
 //   candidates  are marked in bitmaps over positions (16 KB each at 128K tokens), which merge
 //               neighbours and duplicates of both tables.
 //   undo        the last update, so that truncate can take back a step that failed.
@@ -54,45 +55,45 @@ class LfpsTables {
   // position n - 1. Call add() for each query with its group-mean weights over positions
   // kSinks..at (their sum is 1), then begin() with the decay.
   void start(int64_t n);
-  // Starts with tables that hold scores already. The share `keep` (less than 1) of them stays, and
-  // the weights of `queries` calls of add() fill up the rest, so the sums do not change. [I] With
-  // keep = decay^m, a prompt of m tokens fades the old scores as m steps would. That is (10) for
-  // one token and (4) for many.
+  // Starts with tables that already hold scores. The share `keep` (less than 1) of the scores
+  // stays, and the weights of `queries` calls of add() make up the rest, so the sums do not change.
+  // [I] With keep = decay^m, a prompt of m tokens fades the old scores as m steps would. That is
+  // (10) for one token and (4) for many.
   void resume(int64_t n, double keep, int queries, double decay);
   void add(const float* weights, int64_t at);  // weights[i - kSinks] of position i
   void begin(double decay);
 
-  // The context holds n tokens: new positions and distances have no score yet.
+  // Called when the context holds n tokens: new positions and distances have no score yet.
   void grow(int64_t n);
-  // The context is cut to n tokens. If scores came from later tokens, the last update is undone.
-  // Returns false, with empty tables, if that does not undo all of them: scores that were added up
-  // cannot be separated.
+  // Cuts the context to n tokens. If scores came from later tokens, the last update is undone.
+  // Returns false, with empty tables, if scores from later tokens are left: scores that were added
+  // up cannot be separated.
   bool truncate(int64_t n);
 
   // Called before saving. After: the last update cannot be undone, and all data that follows from
   // the scores is rebuilt.
   void settle();
-  // [n] scores of V (0) or S (1), when settled.
+  // Returns the [n] scores of V (0) or S (1). Requires: the tables are settled.
   std::span<const float> values(int which) const { return which ? s_.stored : v_.stored; }
-  // The tables of n tokens that were settled with these scores, which are finite and not negative.
+  // Restores settled tables of n tokens. Requires: the scores are finite and not negative.
   void load(int64_t n, int64_t learnt, std::span<const float> v, std::span<const float> s);
 
-  // (10) A step at position t = n - 1 gave the weights w[i] (sum 1) to the positions ids[i] >=
-  // kSinks (all different).
+  // (10) Adds a step at position t = n - 1, which gave the weights w[i] (sum 1) to the positions
+  // ids[i] >= kSinks (all different).
   void update(double decay, int64_t t, const int32_t* ids, const float* w, int n);
 
-  // (7) to (9): the candidates in kSinks..t - kRecent for a step at position t, ascending.
+  // (7) to (9) Finds the candidates in kSinks..t - kRecent for a step at position t, ascending.
   void prepare(int64_t t, double alpha, Scratch& scratch, std::vector<int32_t>& out);
 
   // The thresholds (8) of a step at position t. Infinite for a flat table.
   struct Thresholds {
-    double v, s;            // numbers of I_init
-    double v_mean, s_mean;  // numbers of the expansion
+    double v, s;            // thresholds of I_init
+    double v_mean, s_mean;  // thresholds of the expansion
   };
   Thresholds thresholds(int64_t t, double alpha) const;
 
-  // (6) in logarithms: the sinks' share of the weight, in [0, 1]. The weight of the other tokens is
-  // the larger of two estimates.
+  // (6) Returns the sinks' share of the weight, in [0, 1]. The weight of the other tokens is the
+  // larger of two estimates. All arguments are logarithms.
   static float sink_share(float sinks, float global, float local);
 
   int64_t size() const { return n_; }
@@ -101,7 +102,7 @@ class LfpsTables {
   double slash(int64_t distance) const { return c_ * s_.stored[distance]; }
   double sum_vertical() const { return c_ * v_.power[0]; }
   double sum_slash() const { return c_ * s_.power[0]; }
-  int64_t live() const { return v_.n_live + s_.n_live; }  // entries a step looks at
+  int64_t live() const { return v_.n_live + s_.n_live; }  // entries that a step reads
   uint64_t bytes() const;
   static uint64_t table_bytes(int64_t n_tokens);  // the part that does not depend on the scores
 
@@ -112,9 +113,9 @@ class LfpsTables {
     explicit Table(bool distance) : by_distance(distance) {}
     bool by_distance;
     std::vector<float> stored;
-    // The first n_live hold all entries with stored > floor, in no order; there is room after them.
-    // After an update, the entries of positions that it lifted are out of date. The next pass drops
-    // them and takes in the n_lifted new ones.
+    // The first n_live hold all entries with stored > floor, in any order, with room after them.
+    // After an update, the entries of the positions that it changed are out of date. The next scan
+    // drops them and takes in the n_lifted new ones.
     std::vector<int32_t> index;
     std::vector<float> value;
     int64_t n_live = 0, n_lifted = 0;
@@ -135,7 +136,7 @@ class LfpsTables {
   void scan(Table& table, int64_t t, float least, float most, Scratch& scratch) const;
   void settle(const Scratch& scratch);  // moves lifted entries to the live ones
   void touch(Scratch& scratch) const;
-  void undo();  // takes the last update back
+  void undo();  // undoes the last update
 
   const cpu::ScoreTableKernels* kernels_;
   int64_t n_ = 0;  // tokens
@@ -144,7 +145,7 @@ class LfpsTables {
   int queries_ = 0;  // calls of add since start
   double keep_ = 0;  // as given to resume
   Table v_{false}, s_{true};
-  int64_t updated_at_ = -1;  // step whose entries are lifted; -1: none
+  int64_t updated_at_ = -1;  // step whose lifted entries are not live yet; -1: none
   struct {
     int64_t t = -1;  // position of the last update; -1: none. The rest is as before that update:
     int64_t learnt = 0;

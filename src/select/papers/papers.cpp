@@ -15,12 +15,12 @@ bool ranks_as_psa(const Selection& s) {
 void check_bounds(const Selection& s) {
   if (ranks_as_psa(s) && s.stop == StopRule::BOUND && s.digest == BlockDigest::MEAN)
     fail(RIFFLE_BAD_ARGUMENT,
-         "`selection.stop` is bound, expected paper, last or veto with digest mean: a mean bounds "
-         "nothing from above, digests quest and cuboid-mean do");
+         "`selection.stop` is bound, expected paper, last or veto with digest mean: a mean gives "
+         "no upper bound, digests quest and cuboid-mean do");
 }
 
-// Digests rank blocks, and two stop modes bound the rest by them. All other settings look at INT4
-// keys, at the keys themselves, or at nothing.
+// Digests rank blocks, and two stop modes use them to bound the unread blocks. All other settings
+// use INT4 keys, the keys themselves, or nothing.
 DigestSpec digests_of(const Selection& s) {
   const bool bounds = ranks_as_psa(s) && (s.stop == StopRule::BOUND || s.stop == StopRule::VETO);
   DigestSpec spec;
@@ -45,8 +45,7 @@ std::string without_codes(Selection& s) {
 std::string unused_positions(const Selection& s, const Selector& selector) {
   if (s.positions != PositionRule::LIST || selector.lists()) return "";
   return "positions list needs selector tokenselect: the selector in force takes positions from "
-         "the "
-         "text";
+         "the text";
 }
 
 }  // namespace
@@ -71,8 +70,7 @@ void add_papers(SelectorRegistry& all) {
   all.advise({.without_codes = without_codes,
               .digests = "`selection.selector` psa with `selection.rank` digests",
               .positions =
-                  ", unless positions are those in a list (selector tokenselect, positions "
-                  "list)",
+                  ", unless positions are places in a list (selector tokenselect, positions list)",
               .unused = unused_positions});
 }
 

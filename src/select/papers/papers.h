@@ -11,21 +11,21 @@ std::unique_ptr<Selector> make_twilight(const Selection& settings);
 std::unique_ptr<Selector> make_tokenselect(const Selection& settings);
 std::unique_ptr<Selector> make_lfps(const Selection& settings);
 
-// Tells whether these settings rank blocks by INT4 keys in place of digests.
+// Tells whether these settings rank blocks by INT4 keys instead of digests.
 inline bool ranks_by_codes(const Selection& s) {
   const bool has_rank = s.selector == SelectorKind::PSA || s.selector == SelectorKind::TOPK;
   return has_rank && s.rank == RankBy::CODES;
 }
-// score_candidates writes the scores of a plan's candidates to plan.scores; a larger score is more
-// critical. The heads of a group are combined (README.md, common ground). Scores are those of
-// digests, or masses by INT4 keys. Bytes read are added to plan.index_bytes. A selector that ranks
-// by INT4 keys calls prepare_scores and score_part as its prepare and part; they leave the masses
-// in the plan.
+// score_candidates writes the scores of a plan's candidates to plan.scores; a block with a larger
+// score is more critical. The heads of a group are combined (README.md, common ground). Scores come
+// from digests, or are masses by INT4 keys. Bytes read are added to plan.index_bytes. A selector
+// that ranks by INT4 keys calls prepare_scores and score_part as its prepare and part; they leave
+// the masses in the plan.
 int prepare_scores(const Row& row, const Selection& settings, RowPlan& plan);
 void score_part(const Row& row, RowPlan& plan, int i, Buffer& scratch);
 void score_candidates(const Row& row, const Selection& settings, RowPlan& plan);
-// Returns the number of blocks of a budget: up to 1 it is a share of the tokens, above 1 a number
-// of tokens.
+// Returns the number of blocks of a budget: up to 1 the budget is a share of the tokens, above 1 a
+// number of tokens.
 int budget_blocks(const Row& row, float budget);
 
 // psa and topk: blocks are ranked by digests or by INT4 keys.

@@ -1,10 +1,10 @@
-// Progressive sparse attention (PSA, arXiv 2503.00392, Algorithm 1): blocks in order of
-// criticality, a microbatch at a time, until the share of attention weight covered is estimated to
-// exceed epsilon. All masses in the log domain.
+// Progressive sparse attention (PSA, arXiv 2503.00392, Algorithm 1): reads blocks in order of
+// criticality, a microbatch at a time, until the estimated share of the attention weight that is
+// covered exceeds epsilon. All masses are logarithms.
 //
-// With l the log-sum-exp of the attended blocks and x an estimate of that of the others, the
-// covered share is sigmoid(l - x), so the test "share > epsilon" reads x < l + log((1 - epsilon) /
-// epsilon).
+// Let l be the log-sum-exp of the blocks that were read, and x an estimate of the log-sum-exp of
+// the others. The covered share is sigmoid(l - x), so the test "share > epsilon" becomes
+// x < l + log((1 - epsilon) / epsilon).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -24,11 +24,11 @@ class Psa : public RankingSelector {
   }
 
   const char* name() const override { return "psa"; }
-  // A GPU has the bounds that these two stop modes sum up from the kernel that scores digests.
+  // On a GPU only the kernel that scores digests computes the bounds that these two modes sum up.
   const char* host_only() const override {
     const bool bounds = s_.stop == StopRule::BOUND || s_.stop == StopRule::VETO;
     return rule_.codes && bounds
-               ? "with rank codes and stop bound or veto has no GPU kernels (paper and last have)"
+               ? "with rank codes and stop bound or veto has no GPU kernels (paper and last do)"
                : nullptr;
   }
   int microbatch() const override { return s_.microbatch; }
@@ -76,8 +76,8 @@ class Psa : public RankingSelector {
   }
 
  private:
-  // plan.state holds one for each query head, and for BOUND [g][n + 1] sums over the candidates
-  // ranked r and after.
+  // plan.state holds one Head for each query head, then for BOUND sums [g][n + 1]: element r sums
+  // the candidates ranked r and later.
   struct Head {
     double smallest = kInf;  // log mass of the smallest block seen
     double scale = 0;        // masses below are divided by e^scale
@@ -129,8 +129,8 @@ class Psa : public RankingSelector {
       Head& state = head(plan, h);
       state.scale = top + std::log(double(row.block_size));
       if (veto) {
-        // The mass that is left is kept as total minus read. If the difference drowns in rounding,
-        // the read part holds at least its own lower bound, so there would be no veto anyway.
+        // The unread mass is kept as total minus read. If the difference is lost in rounding, the
+        // blocks read hold at least their own lower bounds, so there would be no veto anyway.
         for (int i = 0; i < n; ++i) state.left += bound[i] = std::exp(bound[i] - top);
       } else {
         double* sums = suffix(plan, h);
@@ -148,7 +148,7 @@ class Psa : public RankingSelector {
 }  // namespace
 
 std::unique_ptr<Selector> make_psa(const Selection& settings) {
-  // Only everything covers all of it; the estimate could only stop too soon.
+  // Only reading everything covers all of the weight; the test could only stop too soon.
   if (settings.epsilon >= 1) return make_dense();
   return std::make_unique<Psa>(settings);
 }

@@ -11,8 +11,8 @@ struct StopTest {
   int microbatch = 0;  // blocks between two tests; 0: there is no test
 };
 
-// psa, topk: forced blocks, then the best candidates, until the test passes or as far as the budget
-// goes.
+// psa, topk: forced blocks, then the best candidates, until the test passes or the budget is used
+// up.
 struct ReadsRanked : SelectionRule {
   int sink_blocks = 0, recent_blocks = 0;
   BlockDigest digest = BlockDigest::CUBOID_MEAN;
@@ -22,16 +22,16 @@ struct ReadsRanked : SelectionRule {
   StopTest test;
 };
 
-// twilight: of the blocks that the base chooses, the tokens that hold the share top_p of each
-// head's weight, by INT4 keys, and the forced ones. A test uses masses by INT4 keys too. A base
-// without a test whose budget is 1 is everything.
+// twilight: the tokens of the base's blocks that hold the share top_p of each head's weight, by
+// INT4 keys, and the forced blocks. A test, too, uses masses by INT4 keys. A base without a test
+// and with budget 1 is all blocks.
 struct ReadsTopP : SelectionRule {
   ReadsRanked base;
   float top_p = 1;
 };
 
 // tokenselect: the first init tokens, the last local ones, and between them the `select` tokens
-// that all heads of a layer vote for, with the keys themselves.
+// that all heads of a layer vote for, by the keys themselves.
 struct ReadsVoted : SelectionRule {
   int select = 0, init = 0, local = 0;
   VoteRule vote = VoteRule::SOFT;

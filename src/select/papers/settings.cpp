@@ -197,7 +197,7 @@ constexpr Setting kSelectionRows[] = {
      .json = "vote",
      .spec = "vote",
      .group = kOfTokenSelect,
-     .help = "kind of the vote (hard: each head votes for its best tokens)",
+     .help = "kind of vote (hard: each head votes for its best tokens)",
      .selectors = kTokenSelect},
     {.id = "selection.cache_threshold",
      .offset = offsetof(S, cache_threshold),
@@ -243,7 +243,7 @@ constexpr Setting kSelectionRows[] = {
      .json = "alpha",
      .spec = "alpha",
      .group = kOfLfps,
-     .help = "threshold of the candidates; a larger value gives fewer of them",
+     .help = "threshold of the candidates; a larger value gives fewer candidates",
      .selectors = kLfps},
     {.id = "selection.decay",
      .offset = offsetof(S, decay),
@@ -281,8 +281,7 @@ constexpr Setting kContextRows[] = {
      .json = "residency",
      .group = kCompare,
      .help = "cuda: the side that decides which blocks are in GPU memory; host works with dense, "
-             "and with "
-             "psa and topk by --rank digests"},
+             "and with psa and topk by --rank digests"},
     {.id = "pin",
      .offset = offsetof(C, pin),
      .type = kBool,

@@ -1,15 +1,15 @@
-// TokenSelect (Wu et al.): a fixed number of tokens that all query heads of a layer vote for,
-// between the first tokens and the last ones; README.md has the method. [P] as in the paper, [C] as
-// in its released code, [I] our own choice.
+// TokenSelect (Wu et al.): reads the first tokens, the last ones, and between them a fixed number
+// of tokens that all query heads of a layer vote for; README.md has the method. [P] as in the
+// paper, [C] as in its released code, [I] our own choice.
 //
 //   list  [0, init), the select_tokens with the most votes of [init, N - local), [N - local, N) [P]
 //   vote  each head's softmax over the candidates of q.k, not divided by sqrt(d) [P, C]; summed
 //         over heads [P]
 //
-// Selection Cache [P, Algorithm 1]: a query that is close to the one that selected (cosine >=
-// threshold) uses that selection again. The window's left edge stays with it, so that no token
-// falls between the two parts, and after kMaxReuse tokens the next step selects again [I]. The
-// paper's head j of Hq reads KV head j div g; its code's j mod Hkv is a mistake there.
+// Selection Cache [P, Algorithm 1]: a query that is close to the query of the last selection
+// (cosine >= threshold) uses that selection again. The selection keeps its window's left edge, so
+// that no token falls between the two parts, and after kMaxReuse tokens the next step selects again
+// [I]. In the paper, head j of Hq reads KV head j div g; the j mod Hkv of its code is a mistake.
 #include "select/papers/tokenselect.h"
 
 #include <algorithm>
@@ -23,16 +23,16 @@
 
 namespace riffle {
 
-// Keys are scored in spans of whole blocks whose sums are added up in order, so that threads can
-// share a head.
+// Keys are scored in spans of whole blocks, so that threads can share a head. The spans' sums are
+// added up in order.
 static constexpr int kSpanBlocks = 64;
 
-// Ascending with the float.
+// Returns bits that order as the floats do.
 static uint32_t ordered(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
-// Ascending = better: more votes, then the earlier token.
+// A larger key is better: more votes, then the earlier token.
 static uint64_t ballot_key(float votes, int64_t index) {
   return uint64_t(ordered(votes)) << 32 | uint32_t(~index);
 }
@@ -54,8 +54,8 @@ void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, VoteRule 
   const float unscale = std::sqrt(static_cast<float>(d));
   for (int64_t i = 0; i < n_heads * d; ++i) q_[i] = rows[i / (g * d)].q[i % (g * d)] * unscale;
 
-  // [P] Paged dot product: q.k of every candidate, by head; for SOFT at once to exponentials below
-  // the span's largest.
+  // [P] Paged dot product: q.k of every candidate, by head. For SOFT it becomes
+  // e^(q.k - the span's largest) at once.
   threads.parallel_for(n_spans * static_cast<int64_t>(rows.size()), [&](int64_t item, int) {
     const Row& row = rows[item % rows.size()];
     const int64_t s = item / rows.size(), h0 = int64_t(item % rows.size()) * g;
@@ -89,7 +89,7 @@ void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, VoteRule 
   } else if (kind == VoteRule::LOGITS) {
     std::fill(top_.begin(), top_.end(), 1.0f);
   } else {
-    last_.assign(n_heads, 0);  // all, if there are no more than k
+    last_.assign(n_heads, 0);  // 0 accepts all tokens, if there are at most k
     keys_.resize(n_heads * n);
     if (k < n)
       threads.parallel_for(n_heads, [&](int64_t h, int) {
@@ -114,8 +114,7 @@ void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, VoteRule 
   });
 }
 
-// By a histogram of the leading bits first, so that only the tokens around the k-th are ever
-// ordered.
+// A histogram of the leading bits comes first, so that only the tokens around the k-th are ordered.
 void Ballot::best(int64_t k, std::vector<int32_t>& tokens) {
   constexpr int kShift = 20;
   tokens.clear();
@@ -125,7 +124,7 @@ void Ballot::best(int64_t k, std::vector<int32_t>& tokens) {
   histogram_.assign(size_t(1) << (32 - kShift), 0);
   for (const float v : votes_) ++histogram_[ordered(v) >> kShift];
   int64_t bin = static_cast<int64_t>(histogram_.size()) - 1,
-          above = 0;  // votes in bins above this one
+          above = 0;  // tokens in bins above this one
   while (above + histogram_[bin] < k) above += histogram_[bin--];
   keys_.clear();
   keys_.reserve(histogram_[bin]);
@@ -142,8 +141,9 @@ void TokenSelectState::end_prompt(const PromptEnd& end) {
   if (end.head == 0) layers[end.layer].valid = false;
 }
 
-// Tokens that are cut off may have been selected. An earlier selection holds, so that a step that
-// failed in later layers is repeated with the same result.
+// Drops selections made with more tokens, which may contain tokens that are cut off. An earlier
+// selection stays valid, so that a step that failed in later layers is repeated with the same
+// result.
 void TokenSelectState::truncate(int64_t n_tokens) {
   for (TokenSelection& layer : layers) layer.valid &= layer.n_tokens <= n_tokens;
 }
@@ -172,7 +172,7 @@ class TokenSelect : public Selector {
   bool keeps_steps() const override { return true; }
   const SelectionRule* rule() const override { return host_only() ? nullptr : &rule_; }
   const char* host_only() const override {
-    return lists() ? "with positions list has no GPU kernels (positions true has)" : nullptr;
+    return lists() ? "with positions list has no GPU kernels (positions true does)" : nullptr;
   }
   std::optional<TokenLists> lists() const override {
     if (s_.positions != PositionRule::LIST) return std::nullopt;
@@ -232,7 +232,7 @@ class TokenSelect : public Selector {
 
  private:
   struct Sizes {
-    size_t selected, list, query;  // bytes of a layer
+    size_t selected, list, query;  // numbers of elements in a layer
   };
   Sizes sizes_for(const StateShape& shape) const {
     const int64_t k = std::min<int64_t>(s_.select_tokens, shape.n_ctx);
@@ -287,8 +287,8 @@ std::optional<std::string> TokenSelect::context_note(int64_t n_ctx, int64_t trai
   if (s_.dense_layers > 0)
     return format(
         "the first %d layers read all tokens at their places in the text, up to token %lld, but "
-        "the "
-        "model was trained with %lld: positions list needs `selection.dense_layers` 0 to go beyond",
+        "the model was trained with %lld: beyond that, positions list needs "
+        "`selection.dense_layers` 0",
         s_.dense_layers, static_cast<long long>(n_ctx), static_cast<long long>(trained));
   const int64_t longest = std::min(n_ctx, lists()->shortest() + kMaxReuse);
   if (longest <= trained) return "";

@@ -1,4 +1,4 @@
-// Parts of tokenselect, in a header for its tests: the vote, and its data of a sequence.
+// Parts of tokenselect, in a header for its tests: the vote, and the data kept for a sequence.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -11,7 +11,7 @@ namespace riffle {
 
 // One vote of all query heads on the tokens [first, first + n) (TokenSelect 4.1; README.md).
 // The object is kept from vote to vote, so that its memory is reused: 4 bytes for each candidate
-// and query head. The bits are the same for any number of threads.
+// and query head. The votes have the same bits for any number of threads.
 class Ballot {
  public:
   // rows: the KV heads of one layer. q.k is not divided by sqrt(d).
@@ -24,8 +24,8 @@ class Ballot {
   void vote(std::span<const Row> rows, int64_t first, int64_t n, VoteRule kind, int64_t k,
             ThreadPool& threads);
   std::span<const float> votes() const { return votes_; }
-  // The k tokens with the most votes, ascending; all tokens if there are at most k. With equal
-  // votes the earlier token wins.
+  // Writes the k tokens with the most votes, ascending; all tokens if there are at most k. With
+  // equal votes the earlier token wins.
   void best(int64_t k, std::vector<int32_t>& tokens);
 
  private:
@@ -38,7 +38,7 @@ class Ballot {
   // [spans][heads]: the largest logit of a span, later the factor of its exponentials.
   std::vector<float> top_;
   std::vector<float> sum_;             // [spans][heads] of exp(logit - top)
-  std::vector<uint64_t> keys_, last_;  // scratch; of each head the k-th best
+  std::vector<uint64_t> keys_, last_;  // scratch; key of each head's k-th best token
   std::vector<uint32_t> histogram_;
 };
 
@@ -46,7 +46,7 @@ class Ballot {
 struct TokenSelection {
   bool valid = false;             // selected, query and window may be used again
   int64_t n_tokens = 0;           // length of the sequence when the selection was made
-  int64_t window = 0;             // where the local part begins
+  int64_t window = 0;             // position at which the local part begins
   std::vector<int32_t> selected;  // ascending, all in [init_tokens, window)
   std::vector<float> query;       // [n_heads][d], the query that voted
   Selection settings{};           // settings in force at the vote

@@ -1,5 +1,5 @@
-// A fixed budget: the forced blocks and the best-scored others (InfLLM, Quest, ArkVale by choice of
-// digest).
+// Reads a fixed budget: the forced blocks and the other blocks with the best scores (InfLLM, Quest
+// or ArkVale, by choice of digest).
 #include "select/papers/papers.h"
 
 namespace riffle {

@@ -1,7 +1,6 @@
-// Twilight (arXiv 2502.02770; README.md): a base selector proposes blocks generously; the
-// weights of their tokens are estimated from INT4 keys; of each head the fewest tokens that hold
-// top_p of the estimated weight are kept. Attention then reads only these tokens and normalises
-// over them.
+// Twilight (arXiv 2502.02770; README.md): a base selector proposes blocks generously. The weights
+// of their tokens are estimated from INT4 keys, and each head keeps the fewest tokens that hold
+// top_p of the estimated weight. Attention then reads only these tokens and normalises over them.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -31,7 +30,7 @@ class Twilight : public Int4Selector {
   }
 
   const char* name() const override { return "twilight"; }
-  // A top_p of 1 drops no token: only the base is left of the rule.
+  // A top_p of 1 drops no token, so the rule is that of the base alone.
   const SelectionRule* rule() const override {
     if (host_only()) return nullptr;
     if (psa_ || s_.top_p < 1) return &rule_;
@@ -39,10 +38,10 @@ class Twilight : public Int4Selector {
                                           : &everything_;
   }
   bool reads_codes() const override { return psa_ || s_.top_p < 1; }
-  // A GPU makes psa's test on estimated masses only, not on bounds of them.
+  // A GPU runs psa's test only on estimated masses, not on bounds of masses.
   const char* host_only() const override {
     return psa_ && (s_.stop == StopRule::BOUND || s_.stop == StopRule::VETO)
-               ? "with base psa and stop bound or veto has no GPU kernels (paper and last have)"
+               ? "with base psa and stop bound or veto has no GPU kernels (paper and last do)"
                : nullptr;
   }
   void begin(const Row& row, RowPlan& plan) const override {
@@ -75,26 +74,25 @@ class Twilight : public Int4Selector {
  private:
   // A row's scratch, in plan.work.
   struct Work {
-    int n = 0;  // blocks of the base, in the order they were taken in; the tail is among them
-    int32_t* blocks = nullptr;
-    float* scores = nullptr;  // [g][ldo]: those of the i-th block from i * block_size
+    int n = 0;                  // number of blocks of the base, the tail included
+    int32_t* blocks = nullptr;  // [n], in the order in which the base took them
+    float* scores = nullptr;    // [g][ldo]: scores of the i-th block begin at i * block_size
     int64_t ldo = 0;
-    float* scratch = nullptr;  // top_scratch of a head's tokens, or of the blocks
+    float* scratch = nullptr;  // top_scratch for a head's tokens, or for the blocks
     void* query = nullptr;
     uint64_t* marks = nullptr;  // a bit for each score
     uint64_t* masks = nullptr;  // masks of all blocks of the row
     float* l = nullptr;         // psa: [microbatch][g], then [g]
   };
 
-  int base_batch(const Row& row) const {
-    return psa_ ? std::min(s_.microbatch, row.n_blocks) : 0;
-  }  // blocks of the base
+  // Returns the number of blocks in a microbatch of base psa; 0 for other bases.
+  int base_batch(const Row& row) const { return psa_ ? std::min(s_.microbatch, row.n_blocks) : 0; }
 
   Work work(const Row& row, RowPlan& plan, const Int4Keys& keys, int most_blocks) const {
     Work w;
     const int64_t tokens = int64_t(most_blocks) * row.block_size,
                   n_l = int64_t(row.g) * (base_batch(row) + 1);
-    // An odd number of cache lines apart: heads a power of two apart would share cache sets.
+    // Heads lie an odd number of cache lines apart: at a power of two they would share cache sets.
     w.ldo = ((tokens + 15) / 16 | 1) * 16;
     size_t used = 0;
     const auto take = [&used](int64_t bytes) {
@@ -107,7 +105,7 @@ class Twilight : public Int4Selector {
                  query = take(keys.query_bytes(row.g)), marks = take((tokens + 63) / 64 * 8),
                  masks = take(int64_t(row.n_blocks) * 8), blocks = take(int64_t(most_blocks) * 4),
                  l = take(n_l * 4);
-    if (used > plan.work.size()) plan.work.reserve(used + used / 4);  // not again with every block
+    if (used > plan.work.size()) plan.work.reserve(used + used / 4);  // does not grow every block
     auto* base = plan.work.as<std::byte>();
     w.scores = reinterpret_cast<float*>(base + scores);
     w.scratch = reinterpret_cast<float*>(base + scratch);
@@ -120,12 +118,12 @@ class Twilight : public Int4Selector {
     return w;
   }
 
-  // The forced blocks and the `keep` best candidates (ties: the lower block), in token order, so
-  // that codes of neighbours are read as one run.
+  // Takes the forced blocks and the `keep` best candidates (ties: the lower block), in token order,
+  // so that codes of neighbours are read as one run.
   void base_topk(const Row& row, const RowPlan& plan, int keep, Work& w) const {
     const int first = plan.first_candidate(), n = plan.n_candidates();
     float threshold = 0;
-    int equals = 0;  // equal ones that are kept
+    int equals = 0;  // number of candidates to keep whose score is the threshold
     if (keep > 0) {
       const float* scores = plan.scores.data();
       threshold = kth_largest(row.kernels->select, scores, n, keep, w.scratch);
@@ -143,7 +141,7 @@ class Twilight : public Int4Selector {
     }
   }
 
-  // PSA's order and test (README.md) on estimated masses: nothing of the KV but the tail is
+  // Takes blocks by PSA's order and test (README.md) on estimated masses. No KV except the tail is
   // read.
   void base_psa(const Row& row, RowPlan& plan, const Int4Keys& keys, Work& w) const {
     const int size = plan.size(), g = row.g;
@@ -168,7 +166,7 @@ class Twilight : public Int4Selector {
     }
   }
 
-  // log-sum-exp of the i-th block's estimated scores.
+  // Returns the log-sum-exp of the i-th block's estimated scores.
   float block_mass(const Row& row, const Work& w, int i, int h) const {
     const int n = row.tokens_in(w.blocks[i]);
     float weights[64], top;
@@ -177,7 +175,7 @@ class Twilight : public Int4Selector {
     return top + std::log(static_cast<float>(sum) * 0x1p-30f);
   }
 
-  // Scores of the blocks at [begin, end): the tail's exactly, all others from their codes.
+  // Scores the blocks at [begin, end): the tail exactly, all others from their codes.
   void estimate(const Row& row, RowPlan& plan, const Int4Keys& keys, int begin, int end,
                 Work& w) const {
     for (int i = begin, run; i < end; i += run) {
@@ -185,7 +183,7 @@ class Twilight : public Int4Selector {
       run = 1;
       if (w.blocks[i] == row.n_full) {
         key_scores(row, row.tail, row.tail_tokens(), out, w.ldo);
-        // Places without a token weigh nothing.
+        // The unfilled part of the tail has no weight.
         for (int h = 0; h < row.g; ++h)
           std::fill(out + h * w.ldo + row.tail_tokens(), out + h * w.ldo + row.block_size,
                     -INFINITY);
@@ -201,8 +199,8 @@ class Twilight : public Int4Selector {
     }
   }
 
-  // Each head's top-p set (4.2 of the paper) by its softmax over the base's tokens; the group reads
-  // their union and all tokens of the forced blocks.
+  // Finds each head's top-p set (4.2 of the paper) by its softmax over the base's tokens. The group
+  // reads the union of these sets and all tokens of the forced blocks.
   void keep_top_p(const Row& row, const RowPlan& plan, Work& w) const {
     const cpu::SelectKernels& kernels = row.kernels->select;
     const int64_t n = int64_t(w.n) * row.block_size;
@@ -212,7 +210,7 @@ class Twilight : public Int4Selector {
     for (int h = 0; h < row.g && s_.top_p < 1; ++h) {
       float* weights = w.scores + h * w.ldo;
       float top;
-      // Dividing by the sum would change no comparison.
+      // The weights are not divided by their sum: that would change no comparison.
       const uint64_t sum = kernels.exp_weights(weights, n, weights, &top);
       kernels.mark(weights, n, top_p_threshold(kernels, weights, n, sum, s_.top_p, w.scratch),
                    w.marks);

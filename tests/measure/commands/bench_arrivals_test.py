@@ -1,4 +1,4 @@
-"""riffle bench --arrivals: requests that arrive over time, on emu with a virtual clock and on the clock on the wall."""
+"""riffle bench --arrivals: requests that arrive over time, on emu with a virtual clock and with the real clock."""
 import pathlib
 import re
 import sys
@@ -8,7 +8,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "cli"))
 from harness import *
 
 BASE = ["bench", "--arrivals", "-q", "--json", "--threads", "2"]
-# Blocks of 32, a pool that holds a quarter of what 8 sequences have.
+# Blocks of 32 tokens, for requests of 63 blocks each in 4 rows.
 EMU = ["--cost", "h200-8b", "--block", "32", "--lengths", "2000:24", "--requests", "12", "--max-seqs", "8",
        "--selector", "psa", "--epsilon", "0.9"]
 
@@ -132,7 +132,7 @@ def wall(folder):
 
 
 def estimate(_):
-    """The time that a run takes is estimated before it begins; a long one is told how to be shorter."""
+    """The time of a run is estimated before it begins; for a long run, riffle says how to shorten it."""
     shape = ["bench", "--arrivals", "--shape", "tiny", "--device", "cpu", "--threads", "2", "--request-rate", "0"]
     begun = time.time()
     r = riffle(*shape, "--lengths", "400:8", "--requests", "20")
@@ -152,7 +152,7 @@ def estimate(_):
 
 
 def stopped(_):
-    """Ctrl-C: what has been measured is told."""
+    """After Ctrl-C the measurements so far are printed."""
     def after(seconds, *args):
         p = start("bench", "--arrivals", *args)
         time.sleep(seconds)

@@ -62,7 +62,7 @@ def batch(_):
 
 
 def attention(_):
-    # 8,192 tokens in blocks of 16: 512 blocks, of which a query looks at 5 %; heads of 32 have 20 directions.
+    # 8,192 tokens in blocks of 16: 512 blocks, of which a query attends to 5 %; heads of 32 have 20 directions.
     args = ["--synthetic-attention", "--depth", "8192", "--selectors", "dense,psa"]
     for device in ["cpu", "emu"]:
         j = bench(f"attention on {device}", *args, "--device", device)
@@ -70,7 +70,7 @@ def attention(_):
             continue
         dense, psa = j["decode"]
         check(j["prefill"] == [] and abs(j["synthetic_attention"]["overlap"] - 0.88) < 1e-6, f"attention on {device}: no prefill", j)
-        # One microbatch beyond the blocks in view, and those always read: sinks, recent blocks, tail.
+        # psa reads one microbatch beyond the active blocks, and the blocks always read: sinks, recent blocks, tail.
         check(dense["kv_read_pct"] == 100 and 5 <= psa["kv_read_pct"] <= 12, f"attention on {device}: psa reads what is in view",
               psa)
         if device == "emu":

@@ -47,7 +47,7 @@ def rows(out):
 
 
 def facts(out):
-    """The report's head: of a run's JSON lines, or of its text as one line a fact."""
+    """Returns the report's head, from a run's JSON lines, or from its text with one line for each fact."""
     if out.startswith(b"{"):
         return objects(out)[0]["facts"]
     return dict(line.split(": ", 1) for line in out.decode().split("\n\n")[0].splitlines())
@@ -103,14 +103,14 @@ def refusals(folder):
         "another selector's field, of several": (["--compare", "lfps:sink_blocks=2"],
                                                  "sink_blocks is not a field of lfps, but of share, auto, psa, topk, twilight"),
         "a field that twilight's base leaves out": (["--sweep", "twilight:epsilon=0.5"],
-                                                    "epsilon is a field of twilight with base psa alone"),
+                                                    "epsilon is a field of twilight only with base psa"),
         "positions nowhere": (["--sweep", "tokenselect:positions=here"], "positions=here: expected one of true, list"),
         "a base that is itself": (["--sweep", "twilight:base=twilight"], "expected one of all, topk, psa"),
         "a flag that the list sets": (["--compare", "--epsilon", "0.5"], "--epsilon: all settings of --compare's own list"),
         "a flag that the specs set": (["--sweep", "topk:budget=0.1", "--budget", "0.2"], "--budget: all settings of --sweep"),
         "a flag of no setting": (["--compare", "topk:budget=0.1", "--share", "0.1"],
                                  "--share: no setting of --compare reads it; it is for share, auto"),
-        "--selector next to a list": (["--compare", "--selector", "psa"], "--selector: it would change nothing next to --compare's own list"),
+        "--selector next to a list": (["--compare", "--selector", "psa"], "--selector: it has no effect with --compare's own list"),
         "length beyond the text": (["--length", "30000"], "--length 30000: the text has"),
         "length beyond the text, where one task takes from it":
             (["--length", "30000", "--tasks", "common,needle,kv"], "--length 30000: the text has"),
@@ -132,7 +132,7 @@ def refusals(folder):
     for name, (flags, words_) in cases.items():
         r = riffle(*RUN, "--text", text, *flags)
         check(one_line_error(r, 2, words_), f"eval refuses {name}", r)
-    # These are seen once a document is made, when the head is out.
+    # These are found when a document is made, after the head is printed.
     for name, tasks, words_ in (("document too short for its questions", "multikey,multiquery",
                                  b"a document of 2 questions"),
                                 ("document too short for its list of words", "frequent",
@@ -178,12 +178,12 @@ def agrees(o, asked, name, on_gpu):
         0 <= a["same_first_pct"] <= 100 and 0 <= a["divergence_mean"] and 0 <= a["divergence_p99"]
         and a["divergence_error"] >= 0 and 0 <= a["tokens_until_parting"] <= a["tokens"],
         f"{name}: agreement", a)
-    # The dense answers are the first settings' texts: what parts from none of them says the same.
+    # The dense answers are the first settings' texts: an answer that never parts from one has the same text.
     said = [q["settings"][0]["text"] for q in asked]
     check(all((r["text"] == t) for r, t in zip(records, said) if r["until_parting"] == r["steps"]),
           f"{name}: what never parts says the same", [r["text"] for r in records])
     if o["setting"] == "psa epsilon=1" and on_gpu:
-        # Another order of the same sums: all but rounding, which a near tie may turn on.
+        # The same sums in another order: they agree up to rounding, which may decide a near tie.
         check(a["divergence_mean"] < 1e-3, f"{name}: agrees but for rounding", a)
     elif o["setting"] == "psa epsilon=1":
         check(a["same_first_pct"] == 100 and a["divergence_mean"] < 1e-6
@@ -304,7 +304,7 @@ def tables(folder):
 
 def heads(folder):
     text = prose(folder)
-    # Words that a shell would not pass on as they are.
+    # Words that a shell would change unless they are quoted.
     args = [
         *RUN, "--text", text, "--length", "700", "--questions", "1", "--nll", "0", "--tasks",
         "thing", "--sweep", "psa:epsilon=0.5;topk:budget=0.1", "--seed", "7"
@@ -315,7 +315,7 @@ def heads(folder):
         if not check(r.code == 0, "eval with a head", r):
             continue
         found, kind = facts(r.out), "JSON" if more else "text"
-        # Files without their folders: a report may be handed on.
+        # Files without their folders: a report may be passed on to others.
         check(
             found["model"].startswith(os.path.basename(MODEL) + " (") and "/" not in found["model"]
             and found["text"] == "text.txt", f"{kind}: the head names model and text", found)
@@ -345,7 +345,7 @@ def no_text_needed(folder):
 
 
 def only_summaries(folder):
-    """Nothing to be right about: agreement and the KV read are left."""
+    """Summaries are not right or wrong: agreement and the KV read remain."""
     flags = [*RUN, "--text", prose(folder), "--length", "700", "--questions", "2",
              "--questions-per-doc", "1", "--nll", "0", "--answer-tokens", "8", "--tasks", "summary",
              "--selector", "psa", "--epsilon", "0.5"]
@@ -449,7 +449,7 @@ def plain_text(folder):
         chat = objects(f.read())
     check(r.code == 0 and said not in r.err and facts(r.out)["prompt"] == "chat template inst",
           "--chat-template gives it one", r)
-    # Short of what a form takes, documents and questions are the same; the answers need not be.
+    # Except for the form of the prompt, documents and questions are the same; the answers need not be.
     check([q["question"] for q in plain[:4]] == [q["question"] for q in chat],
           "... for the same questions", chat)
     check([q["settings"][0]["text"] for q in plain[:4]] != [q["settings"][0]["text"] for q in chat],
@@ -471,7 +471,7 @@ def smallest_read(rows_, percent):
 
 
 def equal_accuracy(found):
-    """The summary's table, made anew from the rows."""
+    """Returns the summary's table, computed again from the rows."""
     table = []
     for length in LENGTHS:
         here = [r for r in found if r["length"] == length and r["setting"] != "dense"]
@@ -492,7 +492,7 @@ def equal_accuracy(found):
 
 
 class Page(html.parser.HTMLParser):
-    """The contents of a report. Checks that each element that must be closed is closed in its turn."""
+    """The contents of a report. Checks that every element that must be closed is closed in the right order."""
     VOID = {"meta", "path", "rect"}
 
     def __init__(self, text):
@@ -522,7 +522,7 @@ class Page(html.parser.HTMLParser):
 
 
 def painted(page):
-    """The panels of the heat maps, in order, each as {(step, row): level}."""
+    """Returns the panels of the heat maps, in order, each as {(step, row): level}."""
     panels = []
     for tag, a, inside in page.found:
         if tag == "rect" and a.get("class") == "back":
@@ -584,7 +584,7 @@ def comparison(folder):
     check(not outside and len(source) < 4e6, "the report stands alone", outside)
     charts = page.of_class("svg", "chart")
     check(len(charts) == 5 * len(LENGTHS), "a chart per figure and length", len(charts))
-    # Dense is no point; those of the papers are stars. Five figures, each with every setting.
+    # Dense has no point; settings of the papers are stars. Five figures, each with every setting.
     marks = page.of_class("path", "mark")
     per_chart = len(COMPARED_LABELS) - 1
     check(len(marks) == len(charts) * per_chart + len(SERIES), "a point per setting, and the legend's", len(marks))
@@ -737,7 +737,7 @@ def default_comparison(folder):
     missing = {s.strip() for s in known.split(",")} - {o["selection"]["selector"] for o in found} - {"auto"}
     check(not missing, "the list of --compare has all selectors", missing)
 
-    # Flags change what the list leaves open, for the selectors that look at them; a paper's run it is then no more.
+    # Flags set the values that the list leaves open, for the selectors that read them; it is then no paper's run.
     r = riffle(*RUN, "--text", prose(folder), "--length", "700", "--questions", "2", "--tasks", "thing", "--nll", "8",
                "--no-coverage", "--compare", "--init-tokens", "64", "--recent-blocks", "2", "--json")
     changed = {o["setting"]: o for o in rows(r.out)} if r.code == 0 else {}
@@ -785,7 +785,7 @@ def stopped_comparison(folder):
         time.sleep(0.05)
     p.send_signal(signal.SIGINT)
     out, err = p.communicate(timeout=60)
-    check(p.returncode == 130 and b"psa" in out and b"\nstopped early: the figures are of the questions that were answered by then\n" in out,
+    check(p.returncode == 130 and b"psa" in out and b"\nstopped early: the figures cover only the questions answered until then\n" in out,
           "a stopped --compare says so in its report", (p.returncode, out[-300:], err))
 
 

@@ -1,4 +1,4 @@
-// kernels/cuda/measure/synthetic_attention.cu against backend/synthetic_attention: the same bits.
+// kernels/cuda/measure/synthetic_attention.cu against measure/synthetic_attention: the same bits.
 #include "measure/synthetic_attention.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ riffle::cuda::KvLayout layout_of(const Case& c) {
   return l;
 }
 
-// Value x of `type` as the bytes at p say, bit for bit.
+// Tells whether the value at `index` of p is x, bit for bit, in f32 or f16.
 bool holds(const std::byte* p, bool f32, int64_t index, float x) {
   if (f32) {
     float got;

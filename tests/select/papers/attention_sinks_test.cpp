@@ -1,5 +1,5 @@
 // Attention sinks (LayerWeights::sinks) with every selector: a step's output against float64, and
-// what a sink leaves of a selection's output.
+// the factor by which a sink shrinks a selection's output.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
@@ -12,8 +12,8 @@ using namespace riffle;
 
 namespace {
 
-// One layer of attention on a CPU device, driven as the engine does: a prompt, then a step.
-// Nothing is rotated.
+// One layer of attention on a CPU device, driven as the engine drives it: a prompt, then a step.
+// There is no RoPE.
 struct SinkScene {
   static constexpr int kHeads = 2, kG = 3, kD = 32, kB = 16, kQueries = kHeads * kG,
                        kWidth = kQueries * kD, kKvWidth = kHeads * kD, kPrompt = 900;
@@ -98,11 +98,11 @@ struct SinkScene {
   }
 
   struct Exact {
-    std::vector<double> out, deviation;  // [d]; of the rounding that `rounding` makes
-    double lse = 0;                      // logarithm of the sum of all keys
+    std::vector<double> out, deviation;  // [d]; deviation: standard deviation due to `rounding`
+    double lse = 0;                      // log-sum-exp of the scores of all keys
   };
-  // Attention of query head h at token t in float64. rounding: the relative deviation of each
-  // product that an inexact kernel computes.
+  // Returns the attention of query head h at token t in float64. rounding: the relative deviation
+  // of each product that an inexact kernel computes.
   Exact exact(int h, int64_t t, double sink, double rounding = 0) const {
     std::vector<double> weights, squares;  // for each key: its weight; the variance of its score
     Exact e;
@@ -145,7 +145,7 @@ struct Named {
   Selection settings;
 };
 
-// Settings with which every selector reads everything.
+// Returns settings with which every selector reads everything.
 std::vector<Named> generous() {
   std::vector<Named> all = {{"dense", of(SelectorKind::DENSE)}};
   Selection s = of(SelectorKind::PSA);
@@ -173,7 +173,7 @@ std::vector<Named> generous() {
   return all;
 }
 
-// And with which they leave something out.
+// Returns settings with which every selector leaves something out.
 std::vector<Named> sparse() {
   Selection s = of(SelectorKind::PSA);
   s.epsilon = 0.6f;
@@ -223,15 +223,15 @@ TEST_CASE("sinks: whoever reads everything gives float64's attention",
           if (beyond > 0)
             deviations = std::max(deviations, beyond / std::max(prompt[h].deviation[j], 1e-30));
         }
-        CHECK(got.coverage[h] > 0.9999f);  // the sink is no token
+        CHECK(got.coverage[h] > 0.9999f);  // the sink is not a token
       }
       CHECK(worst <= kF32Rounding);
       CHECK(deviations <= test::kRoundingDeviations);
     }
 }
 
-// With a sink a, an output is M / (M + e^a) of that without, where M is what the selection takes
-// for the sum of its keys: of those that were read, or of all where it knows what the others weigh.
+// With a sink a, an output is the output without the sink times M / (M + e^a). M is the selection's
+// sum over the keys: over the keys that were read, or over all keys if it estimates the others.
 TEST_CASE("sinks: what they leave of a sparse output", "[select][sinks][arithmetic]") {
   const SinkScene scene;
   for (const auto& [name, settings] : sparse()) {
@@ -256,7 +256,7 @@ TEST_CASE("sinks: what they leave of a sparse output", "[select][sinks][arithmet
       const bool all = settings.selector == SelectorKind::SHARE;
       const double mass = std::exp(lse) * (all ? 1 : double(plain.coverage[h])),
                    want = mass / (mass + std::exp(double(kSinks[h])));
-      // lfps estimates what stands for the rest.
+      // lfps estimates the mass of its stand-in for the rest.
       if (settings.selector != SelectorKind::LFPS)
         CHECK(std::fabs(left - want) <= (all ? 0.02 : 1e-5));
       else CHECK((left > 0 && left <= 1));
@@ -265,7 +265,7 @@ TEST_CASE("sinks: what they leave of a sparse output", "[select][sinks][arithmet
   }
 }
 
-// Blocks that are read hold nothing of a head's weight, and the unread share is 1 in float.
+// The blocks that are read hold almost none of a head's weight, and the unread share is 1 in float.
 TEST_CASE("sinks: share stays finite where it reads none of the weight",
           "[select][sinks][arithmetic]") {
   SinkScene scene;

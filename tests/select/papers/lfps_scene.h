@@ -1,5 +1,4 @@
-// Helpers of the tests of LFPS: its tables as the paper has them, eager and in float64, and a KV
-// head that grows.
+// Helpers of the tests of LFPS: the paper's tables, eager and in float64, and a KV head that grows.
 #pragma once
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -14,8 +13,8 @@ namespace riffle::test::lfps {
 
 inline constexpr int kSinks = LfpsTables::kSinks, kRecent = LfpsTables::kRecent;
 
-// The tables as the paper has them: every entry decays in every active step, everything is looked
-// at.
+// The tables of the paper: every entry decays in every active step, and every step reads all
+// entries.
 struct Eager {
   std::vector<double> v, s;
 
@@ -31,8 +30,8 @@ struct Eager {
   }
   static void moments(const std::vector<double>& x, int n, double* mean, double* sd,
                       double* kurtosis) {
-    // n entries: x without those that never hold anything (the sinks, the last distances), or with
-    // zeros to come.
+    // The moments are over n entries: x without the entries that are always 0 (the sinks, the last
+    // distances), or x with zeros added.
     double m = 0, m2 = 0, m4 = 0;
     for (double y : x) m += y;
     m /= n;
@@ -51,8 +50,8 @@ struct Eager {
   }
   double at_v(int i) const { return i < static_cast<int>(v.size()) ? v[i] : 0; }
   double at_s(int d) const { return d < static_cast<int>(s.size()) ? s[d] : 0; }
-  // I_init and I_cand within kSinks..t - kRecent. near: positions whose scores are too near a
-  // threshold to tell.
+  // Returns I_cand, and in init I_init, within kSinks..t - kRecent. near: positions whose scores
+  // are too near a threshold to decide.
   std::set<int> candidates(int t, double alpha, std::set<int>* init, std::set<int>* near) const {
     const LfpsTables::Thresholds th = thresholds(t, alpha);
     const auto close = [](double x, double y) { return std::fabs(x - y) <= 1e-4 * y; };
@@ -87,8 +86,8 @@ struct Scene {
   std::vector<float> q;
   std::vector<double> drift = std::vector<double>(size_t(kG) * kD, 0.0);
   int n = 0;
-  float sink_gain = 0, steady = 0;  // steady: of a look that never changes
-  bool alike = false;               // all heads look at the same
+  float sink_gain = 0, steady = 0;  // steady: size of a part of the queries that never changes
+  bool alike = false;               // all heads have the same query
   Row row;
 
   float* key(int i) { return reinterpret_cast<float*>(blocks[i / kB]) + i % kB * kD; }
@@ -100,9 +99,9 @@ struct Scene {
       blocks.push_back(store.back().data());
     }
     for (int j = 0; j < kD; ++j) key(n)[j] = normal(random), value(n)[j] = normal(random);
-    key(n)[0] = n < kSinks ? 10 : 0;  // along this axis a query looks at the sinks alone
+    key(n)[0] = n < kSinks ? 10 : 0;  // along this axis a query attends only to the sinks
     ++n;
-    // Queries wander, so that past weights tell something.
+    // Queries change slowly, so that past weights predict later ones.
     q.resize(drift.size());
     for (size_t j = 0; j < drift.size(); ++j)
       q[j] = static_cast<float>(drift[j] = 0.97 * drift[j] + 0.2 * double(normal(random)));
@@ -157,8 +156,8 @@ inline std::vector<int32_t> tokens_of(const Row& row, RowPlan& plan) {
   return out;
 }
 
-// Prompts a state with the scene's next `n` tokens; the last `last` queries are handed over. Their
-// weights go to eager.
+// Gives a state a prompt of the scene's next `n` tokens, with the queries of the last `last`
+// tokens. Adds their weights to eager.
 inline void prompt(Scene& scene, SelectorState& state, int n, int last, Eager* eager,
                    double decay) {
   std::vector<float> queries;

@@ -1,5 +1,5 @@
-// The state that LFPS keeps of a sequence, through steps that fail, prompts that follow, cuts,
-// other settings.
+// The state that LFPS keeps of a sequence, through failed steps, follow-up prompts, cuts and other
+// settings.
 #include <stdexcept>
 
 #include "riffle_measure.h"
@@ -11,7 +11,7 @@ using namespace riffle;
 using namespace riffle::test::lfps;
 
 TEST_CASE("lfps: a step that failed leaves nothing behind", "[select][lfps][arithmetic]") {
-  // At a decay of 0 every step takes all entries anew, at 0.6 some do: undone all the same.
+  // At a decay of 0 every step rescales all entries, at 0.6 some steps do. Both can be undone.
   for (const double decay : {0.95, 0.6, 0.0}) {
     INFO("decay " << decay);
     Scene scene;
@@ -27,7 +27,7 @@ TEST_CASE("lfps: a step that failed leaves nothing behind", "[select][lfps][arit
     int harmed = 0;
     for (int step = 0; step < 300; ++step) {
       scene.token();
-      if (step % 3 == 1) {  // first for a query that looks elsewhere
+      if (step % 3 == 1) {  // first a step with a query that attends to other tokens
         std::vector<float> wanted = scene.q;
         for (float& x : scene.q) x = -3 * x;
         lfps->begin(scene.view(one.get()), plan);
@@ -47,8 +47,8 @@ TEST_CASE("lfps: a step that failed leaves nothing behind", "[select][lfps][arit
 
 TEST_CASE("lfps: candidates made ahead are not used with other settings",
           "[select][lfps][arithmetic]") {
-  // Two states see the same steps; one is asked with other settings from the middle on, after its
-  // candidates are made.
+  // Two states see the same steps. Then other settings begin: one state still has candidates of the
+  // earlier settings, the other has dropped them.
   for (const double alpha : {0.8, 0.05, 0.0}) {
     INFO("alpha " << alpha);
     Scene scene;
@@ -85,7 +85,7 @@ TEST_CASE("lfps: a short follow-up prompt keeps what was learnt; one that fails 
   const std::unique_ptr<Selector> lfps = make_lfps(settings(0.05, 0.2, 1));
   Scene scene;
   scene.steady = 1;
-  // One state sees the follow-up as a prompt, one as steps, one (`fresh`) nothing of what was
+  // One state gets the follow-up as a prompt, one as steps, and one (`fresh`) without the prompt
   // before it.
   const auto make = [&] { return lfps->make_state(scene.shape()); };
   const std::unique_ptr<SelectorState> state = make(), steps = make(), fresh = make(),
@@ -94,7 +94,7 @@ TEST_CASE("lfps: a short follow-up prompt keeps what was learnt; one that fails 
   PromptEnd end;
   end.stride = Scene::kG * Scene::kD;
   const float up = std::sqrt(float(Scene::kD));
-  const auto replay = [&](SelectorState& to) {  // the prompt's tables, from a scene of its own
+  const auto replay = [&](SelectorState& to) {  // gives `to` the same first prompt
     Scene own;
     own.steady = 1;
     prompt(own, to, 600, 32, nullptr, 0.95);
@@ -102,7 +102,7 @@ TEST_CASE("lfps: a short follow-up prompt keeps what was learnt; one that fails 
   replay(*steps), replay(*twin);
   std::vector<float> queries;
   RowPlan plan;
-  for (int i = 0; i < 3; ++i) {  // queries that look at what no other does
+  for (int i = 0; i < 3; ++i) {  // queries that attend to other tokens than all others
     scene.token();
     for (float& x : scene.q) x = -x;
     for (float x : scene.q) queries.push_back(x * up);
@@ -167,7 +167,7 @@ TEST_CASE("lfps through the engine: a step that fails can be made again",
 
 TEST_CASE("lfps: of a cut by a few tokens nothing is left", "[select][lfps][arithmetic]") {
   const std::unique_ptr<Selector> lfps = make_lfps(settings(0.05, 0.2, 1));
-  for (const int cut : {2, 3, 20, 25}) {  // within the steps, to the prompt's end, into it
+  for (const int cut : {2, 3, 20, 25}) {  // within the steps, to the prompt's end, into the prompt
     INFO("cut by " << cut);
     Scene scene;
     const std::unique_ptr<SelectorState> state = lfps->make_state(scene.shape()),
@@ -199,8 +199,8 @@ TEST_CASE("lfps through the engine: an answer does not depend on what was answer
   ContextOptions o = test::options();
   o.n_ctx = 1024;
   o.selection.selector = SelectorKind::DENSE;
-  // Back to the first of the prompt, its end read again, and other steps under another setting: as
-  // riffle eval does it.
+  // Like riffle eval: goes back into the prompt, reads its end again, and runs other steps with
+  // another setting.
   const auto answer = [&](const std::vector<Selection>& before, size_t reread) {
     test::Runtime r(o);
     riffle_session* s = r.session(prompt);

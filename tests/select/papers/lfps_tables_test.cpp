@@ -1,5 +1,5 @@
-// The tables of LFPS against brute force in float64 (src/select/README.md, property 13), and the
-// kernels they run on.
+// The tables of LFPS against brute force in float64 (src/select/README.md, property 13), and their
+// kernels.
 #include <bit>
 #include <numeric>
 #include <string>
@@ -112,9 +112,9 @@ TEST_CASE("lfps tables: what is kept up step by step is what a full pass would f
       CHECK(std::fabs(sum_s - want_s) <= 1e-5 * want_s);
       if (i % 7 == 0 || (i > 155 && i < 165)) pair.compare(0.1 + 0.1 * (i % 4));
     }
-    // (15): the sum that a step keeps is the sum that the start gives.
+    // (15): the steady sum of the steps is the sum that the start gives.
     CHECK(std::fabs(sum_v - 0.5 / (1 - decay)) <= 1e-4);
-    // Cut: what the last update added is taken back, and steps that added nothing go.
+    // A cut undoes the last update, and drops steps that added nothing.
     const Eager before = pair.eager;
     const int n = pair.n;
     pair.step(decay, false);
@@ -131,7 +131,7 @@ TEST_CASE("lfps tables: what is kept up step by step is what a full pass would f
     }
     for (int i = 0; i < 20; ++i) pair.step(decay, true);
     pair.compare(0.3);
-    // More than that cannot be taken back: nothing is left.
+    // More than one update cannot be undone: the tables are empty.
     CHECK(!pair.tables.truncate(n + 10));
     CHECK(pair.tables.size() == 0);
     CHECK(pair.tables.sum_vertical() == 0);
@@ -152,12 +152,12 @@ TEST_CASE("lfps tables: they take the memory they say, and what undoes a step", 
   tables.begin(0.95);
   tables.grow(kTokens);
   tables.update(0.95, kTokens - 1, &id, &weight, 1);
-  const uint64_t one = tables.bytes();  // one entry is kept from before
+  const uint64_t one = tables.bytes();  // includes the undo data of one entry
   CHECK(one < entries + 2000);
   tables.start(kTokens - 1);
   tables.begin(0);
   tables.grow(kTokens);
-  tables.update(0, kTokens - 1, &id, &weight, 1);  // all are
+  tables.update(0, kTokens - 1, &id, &weight, 1);  // rescales, so all entries are in the undo data
   CHECK(tables.bytes() == one + entries);
 }
 
@@ -347,7 +347,7 @@ TEST_CASE("gathered keys and values: every instruction set agrees with float64",
           std::vector<std::byte> stored(rows.size() * 4);
           cpu::kernels(isa)->attention.kv_store(rows.data(), rows.size(), type, stored.data());
           cpu::kernels(isa)->attention.kv_load(stored.data(), rows.size(), type,
-                                               rows.data());  // as rounded
+                                               rows.data());  // rows become the rounded values
           std::vector<const void*> at;
           for (int i = 0; i < n; ++i)
             at.push_back(stored.data() + size_t(i) * d * (type == cpu::KvType::F16 ? 2 : 4));

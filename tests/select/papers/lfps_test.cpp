@@ -10,7 +10,7 @@ using namespace riffle::test::lfps;
 
 TEST_CASE("lfps: hundreds of steps choose what an eager LFPS in float64 chooses",
           "[select][lfps][arithmetic]") {
-  for (const int last : {40, 5}) {  // queries at the prompt's end: more and fewer than are used
+  for (const int last : {40, 5}) {  // queries at the prompt's end: more and fewer than LFPS uses
     Scene scene;
     const Selection s = settings(0.05, 0.2, 1);
     const std::unique_ptr<Selector> lfps = make_lfps(s);
@@ -61,7 +61,7 @@ TEST_CASE("lfps: hundreds of steps choose what an eager LFPS in float64 chooses"
       const std::vector<int32_t> got = tokens_of(row, plan);
       wrong += std::vector<int32_t>(want.begin(), want.end()) != got;
       CHECK(plan.index_bytes == int64_t(candidates.size() - kept.size()) * Scene::kD * 4);
-      // It has attended to them itself.
+      // The selector has attended to the tokens itself.
       REQUIRE(plan.attended);
       for (int h = 0; h < Scene::kG; ++h) {
         double sum = 0, worst = 0;
@@ -92,7 +92,7 @@ TEST_CASE("lfps: a first step, whose candidates are all tokens, is dense if it k
     lfps->begin(row, plan);
     CHECK(static_cast<int>(tokens_of(row, plan).size()) == scene.n);
     CHECK(plan.index_bytes == 0);
-    CHECK(!plan.attended);  // the very arithmetic of dense
+    CHECK(!plan.attended);  // exactly the arithmetic of dense
   }
 }
 
@@ -123,14 +123,14 @@ TEST_CASE("lfps: a bypassed step reads sinks and recent tokens and leaves the ta
         CHECK(std::fabs(plan.stand_in[h * Scene::kD + j] - mean) <= 1e-5);
     }
     for (int h = 0; h < Scene::kG; ++h) {
-      // The log-normal estimate of what is left out lies near its mass where queries are like the
-      // prompt's.
+      // The log-normal estimate for the tokens left out is near their mass, since the queries are
+      // like the prompt's.
       double mass = 0;
       for (int k = kSinks; k < scene.n - kRecent; ++k) mass += std::exp(scene.score(h, k));
       CHECK(std::fabs(plan.stand_in_l[h] - std::log(mass)) <= 3);
     }
   }
-  // The twin saw none of these steps. It chooses the same now.
+  // The twin had none of these steps, and now chooses the same tokens.
   scene.sink_gain = twin.sink_gain = 0;
   RowPlan plan_twin;
   for (int i = 0; i < 3; ++i) {
@@ -209,7 +209,7 @@ TEST_CASE("lfps through the engine: emu is cpu, threads do not matter, everythin
     test::Runtime r(o);
     return test::run(r, r.session(), prompt, steps);
   };
-  // The first step after a prompt that was read under dense attention.
+  // Runs the first step after a prompt that was read with dense attention.
   const auto first = [&](const Selection& s) {
     ContextOptions o = test::options();
     o.n_ctx = 1024;

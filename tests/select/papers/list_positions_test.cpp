@@ -1,5 +1,5 @@
 // Attention of one layer at list positions (riffle.h, PositionRule) against its definition in
-// float64, and keys that go from one convention to the other.
+// float64, and keys that change from one convention to the other.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -16,7 +16,7 @@ using test::tokenselect_settings;
 
 namespace {
 
-// One layer of attention on a CPU device, driven as the engine does.
+// One layer of attention on a CPU device, driven as the engine drives it.
 struct ListScene {
   static constexpr int kHeads = 2, kG = 2, kD = 32, kB = 16, kWidth = kHeads * kG * kD,
                        kKvWidth = kHeads * kD;
@@ -84,7 +84,7 @@ struct ListScene {
     return all;
   }
 
-  // x[d] before RoPE, at a position. Angles as the models are trained: rounded to f32.
+  // Rotates x[d], which is before RoPE, to a position. Angles are rounded to f32, as in training.
   std::vector<double> rotated(const float* x, int64_t position) const {
     std::vector<double> out(kD);
     for (int j = 0; j < kD / 2; ++j) {
@@ -99,8 +99,8 @@ struct ListScene {
     return out;
   }
 
-  // The definition: out[h] of the query of token i, which is the last of list[0, end), over those
-  // tokens.
+  // Returns the largest error of out[h] against the definition: the attention of `token`, which is
+  // the last of list[0, end), over these tokens.
   double error(const std::vector<int32_t>& list, int64_t end, int64_t token,
                const float* out) const {
     double worst = 0;
@@ -121,8 +121,8 @@ struct ListScene {
     return worst;
   }
 
-  // Checks that the selection is the vote of queries [first, first + m) (of their mean), with all
-  // keys at position 0.
+  // Checks that the selection is the vote of the mean of queries [first, first + m), with all keys
+  // at position 0.
   void check_vote(int64_t first, int64_t m) const {
     const int64_t n_tokens = first + m, begin = selection.init_tokens,
                   end = n_tokens - selection.local_tokens;
@@ -153,7 +153,7 @@ struct ListScene {
     CHECK(in >= out * (1 - 1e-4));
   }
 
-  // The prompt in chunks; the outputs [n][kWidth]. Checks every chunk if asked to.
+  // Prefills in chunks and returns the outputs [n][kWidth]. Checks every chunk if asked to.
   std::vector<float> prefill(int64_t chunk, double tolerance) {
     std::vector<float> out(n * kWidth);
     const auto prompt = device->begin_prompt({&sequence, n, n, chunk});
@@ -283,8 +283,7 @@ TEST_CASE("keys go from one convention to the other and back", "[tokenselect][ar
               worst = std::max(worst, std::abs(want[j] - have[j]));
           }
         CHECK(worst <= tolerance);
-        for (const HeadKv& head :
-             scene.sequence.heads) {  // digests are of the keys as they are now
+        for (const HeadKv& head : scene.sequence.heads) {  // digests are those of the current keys
           REQUIRE(head.bound_factor.size() == 121 / ListScene::kB);
           for (size_t b = 0; b < head.bound_factor.size(); ++b) {
             std::vector<uint16_t> digest(2 * ListScene::kD);

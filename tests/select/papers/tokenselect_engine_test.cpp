@@ -1,5 +1,5 @@
-// TokenSelect through the engine, on the shipped model: dense where all is read, the same bits
-// whatever runs it, and sessions that change between the two kinds of positions.
+// TokenSelect through the engine, on the shipped model: it equals dense if all is read, gives the
+// same bits on any device, and sessions change between the two kinds of positions.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -67,7 +67,7 @@ TEST_CASE("tokenselect: threads and a pool change no bit", "[tokenselect][model]
     o.device = DeviceKind::CPU;
     o.slots = 0;
     o.prefill_chunk =
-        positions == PositionRule::TEXT ? 100 : 500;  // LIST: chunks are the window's 64 anyway
+        positions == PositionRule::TEXT ? 100 : 500;  // LIST: the window cuts chunks to 64 anyway
     CHECK(test::same_bits(want, run_with(o, s)));
   }
 }
@@ -182,8 +182,8 @@ TEST_CASE("a session follows the selection from one convention to the other",
     plain.check(riffle_session_truncate(t, 600));
     both(dense, test::some_tokens(30, 1), false);
     both(dense, test::some_tokens(5, 1), true);
-    // Some hundreds of keys, rounded up to five times; with f16 KV prompts' products of 8 bits
-    // follow.
+    // Some hundreds of keys are rounded up to five times. With f16 KV, 8-bit products of prompts
+    // add to this.
     CHECK(difference(have, want) <= (kv == KvKind::F32 ? 2e-2 : 0.4));
   }
 }
@@ -234,7 +234,7 @@ TEST_CASE(
       broken.check(riffle_step(broken.context, &s, &steps[i], 1));
       CHECK(test::same_bits({broken.logits(s)}, {want[i + 1]}));
     }
-    if (threshold < 0) {  // a cut to the prompt leaves no selection
+    if (threshold < 0) {  // after a cut to the prompt there is no selection
       broken.check(riffle_session_truncate(s, prompt.size()));
       broken.check(riffle_step(broken.context, &s, &steps[0], 1));
       CHECK(test::same_bits({broken.logits(s)}, {want[1]}));
@@ -251,12 +251,13 @@ TEST_CASE("a context beyond the trained length says so, but for list positions",
   CHECK(notice().find("32768") != std::string::npos);
   o.selection.positions = PositionRule::LIST;
   CHECK(notice().empty());
-  // A list may itself be too long: 16 + 64 + 64 while it is used again, and the selected tokens.
+  // A list itself may be too long: 16 + 64 tokens, 64 while it is used again, and the selected
+  // tokens.
   o.selection.select_tokens = 32768 - 144;
   CHECK(notice().empty());
   o.selection.select_tokens = 32768 - 143;
   CHECK(notice().find("lists of positions reach 32769 tokens") != std::string::npos);
-  o.n_ctx = 32768;  // then no list can be
+  o.n_ctx = 32768;  // then no list can be too long
   CHECK(notice().empty());
   o.n_ctx = 40000;
   o.selection = tokenselect_settings(32, 16, 64);
@@ -283,8 +284,8 @@ TEST_CASE("the notice is of the selection in force", "[tokenselect][model]") {
   CHECK(text.find("positions list needs selector tokenselect") != std::string::npos);
 }
 
-// The factor multiplies cosines and sines of both, so a key that is stored without its rotation
-// would lack it.
+// The attention factor multiplies the cosines and sines of queries and keys, so a key that is
+// stored without its rotation would lack it.
 TEST_CASE("list positions are refused where RoPE has an attention factor, at once and later",
           "[tokenselect][model]") {
   const test::TempDir temp;
@@ -306,7 +307,7 @@ TEST_CASE("list positions are refused where RoPE has an attention factor, at onc
     CHECK(none == nullptr);
     CHECK_THAT(err, Catch::Contains("positions list") && Catch::Contains("attention factor") &&
                         Catch::Contains("yarn"));
-    // Refused later, it leaves the selection in force, and the session, as they were.
+    // A later refusal leaves the current selection and the session unchanged.
     riffle_session* s = r.session();
     const auto want = test::run(quiet, quiet.session(), prompt, steps);
     r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
@@ -316,12 +317,12 @@ TEST_CASE("list positions are refused where RoPE has an attention factor, at onc
       r.check(riffle_step(r.context, &s, &steps[i], 1));
       CHECK(test::same_bits({r.logits(s)}, {want[i + 1]}));
     }
-    // The setting alone is no matter: it is tokenselect's.
+    // The setting is accepted with other selectors: only tokenselect reads it.
     listed.selection.selector = SelectorKind::DENSE;
     r.check(set_selection(r.context, &listed.selection));
     listed.selection.selector = SelectorKind::TOKENSELECT;
     REQUIRE(set_selection(r.context, &listed.selection) == RIFFLE_UNSUPPORTED);
-    // A factor of 1 is none.
+    // A factor of 1 changes nothing, so it is accepted.
     Runtime allowed(o, without);
     allowed.check(set_selection(allowed.context, &listed.selection));
     test::run(allowed, allowed.session(), prompt, steps);

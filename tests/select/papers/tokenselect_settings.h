@@ -1,4 +1,4 @@
-// tokenselect with few tokens, for its tests.
+// Settings of tokenselect with few tokens, for its tests.
 #pragma once
 #include "riffle.h"
 

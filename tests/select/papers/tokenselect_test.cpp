@@ -1,6 +1,6 @@
 // TokenSelect: votes and lists against brute force in float64 (src/select/README.md, properties 1
-// and 9). Attention at list positions: list_positions_test.cpp; the engine around them:
-// tokenselect_engine_test.cpp.
+// and 9). list_positions_test.cpp tests attention at list positions, tokenselect_engine_test.cpp
+// the selector in the engine.
 #include "select/papers/tokenselect.h"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ struct Scene {
   }
   static float cpu_half(float v) {
     return std::ldexp(std::nearbyint(std::ldexp(v, 6)), -6);
-  }  // exact in f16
+  }  // values that are exact in f16
 
   void build() {
     const cpu::Kernels* k = cpu::kernels(cpu::best_isa());
@@ -80,7 +80,7 @@ struct Scene {
       r.state = &state;
     }
   }
-  void see(int64_t tokens) {  // as if the sequence were that long
+  void see(int64_t tokens) {  // makes the sequence appear that long
     for (Row& r : rows) {
       r.n_tokens = tokens;
       r.n_blocks = static_cast<int>((tokens + kB - 1) / kB);
@@ -104,7 +104,7 @@ struct Scene {
   }
 };
 
-// The tokens that a selector reads of each row now.
+// The tokens of each row that a selector reads in the current step.
 struct Lists {
   std::vector<std::vector<int32_t>> tokens;
   bool cached;
@@ -209,7 +209,7 @@ TEST_CASE("the soft vote follows permutations of heads and tokens, and no consta
   shifted.q[2 * Scene::kD] = 5;
   shifted.build();
   CHECK(far_apart(votes(shifted), base) <=
-        1e-4);  // logits of 30 instead of 5: rounded more coarsely
+        1e-4);  // logits of 30 instead of 5 are rounded more coarsely
 }
 
 TEST_CASE("logit and hard votes are as defined", "[tokenselect][arithmetic]") {
@@ -238,7 +238,7 @@ TEST_CASE("logit and hard votes are as defined", "[tokenselect][arithmetic]") {
   for (int i = 0; i < 2000; ++i) differ += ballot.votes()[i] != static_cast<float>(want[i]);
   CHECK(differ == 0);
 
-  // Ties go to the earlier token; votes of 0 and 1 tie all the time.
+  // Ties go to the earlier token; hard votes tie often.
   for (const int k : {1, 7, 50, 120, 500, 1999, 2000, 3000}) {
     std::vector<int32_t> best, sorted(2000);
     ballot.best(k, best);
@@ -271,7 +271,7 @@ TEST_CASE("a list is the first tokens, the selected and the last, the same for a
     CHECK(!lists.cached);
     CHECK(lists.index_bytes == (1511 - 57) * Scene::kD * 2);
   }
-  // Everything, where it fits (property 1), and from one token more a selection.
+  // The list is everything if that fits (property 1); with one token more there is a selection.
   Scene scene(1, 2, 200, KvType::F16, 1);
   Selection s = tokenselect_settings(100, 20, 80);
   CHECK(lists_of(*make_selector(s), scene, threads).tokens[0].size() == 200);
@@ -305,11 +305,11 @@ TEST_CASE("the selection cache", "[tokenselect][arithmetic]") {
     return std::count_if(l.begin(), l.end(), [](auto& x) { return !x.cached; });
   };
 
-  CHECK(misses(steps(1.5f, 40, 0)) == 40);  // the very same query each time
+  CHECK(misses(steps(1.5f, 40, 0)) == 40);  // even with exactly the same query each time
   CHECK(misses(steps(-1, 40, 2.0f)) == 1);  // the opposite query as well
   CHECK(misses(steps(-1, 2 * kMaxReuse + 2, 0)) == 2);
-  // cos(3 * 0.1) = 0.955, cos(4 * 0.1) = 0.921: measured from the last selection, not from the last
-  // query.
+  // cos(3 * 0.1) = 0.955, cos(4 * 0.1) = 0.921: the cosine is with the query of the last selection,
+  // not with the last query.
   const auto some = steps(0.94f, 21, 0.1f);
   for (int i = 0; i < 21; ++i) CHECK(some[i].cached == (i % 4 != 0));
   for (int i = 0; i < 21; ++i) {
@@ -321,7 +321,7 @@ TEST_CASE("the selection cache", "[tokenselect][arithmetic]") {
     CHECK((some[i].index_bytes == 0) == some[i].cached);
     if (since) CHECK(std::equal(list.begin(), list.begin() + 80, some[i - 1].tokens[0].begin()));
   }
-  // A selection after the cut cannot be used again; one from before the cut can.
+  // A selection made after the cut cannot be used again; a selection from before the cut can.
   const auto selector = make_selector(tokenselect_settings(64, 16, 32));
   scene.see(1000);
   CHECK(!lists_of(*selector, scene, threads).cached);
@@ -331,12 +331,12 @@ TEST_CASE("the selection cache", "[tokenselect][arithmetic]") {
   CHECK(lists_of(*selector, scene, threads).cached);
   scene.state.truncate(999);
   CHECK(!lists_of(*selector, scene, threads).cached);
-  scene.see(1002);  // nor by other settings
+  scene.see(1002);  // nor can a selection of other settings
   const Lists other = lists_of(*make_selector(tokenselect_settings(64, 200, 32)), scene, threads);
   CHECK(!other.cached);
   CHECK(other.tokens[0].size() == 296);
-  // A query that can be compared with nothing selects anew, whatever the threshold, and so does the
-  // one after it.
+  // A query without a cosine (infinite, NaN or 0) selects anew with any threshold, and so does the
+  // query after it.
   Selection always = tokenselect_settings(64, 16, 32);
   always.cache_threshold = -1;
   const auto any = make_selector(always);

@@ -19,7 +19,8 @@ namespace {
 
 uint64_t fixed(float w) { return static_cast<uint64_t>(std::llrint(double(w) * 0x1p30)); }
 
-// Sorting: take the largest until p of the sum is reached; the last one taken is the threshold.
+// Returns the threshold by sorting: takes the largest weights until p of the sum is reached; the
+// last weight taken is the threshold.
 float by_sorting(std::vector<float> w, double p) {
   uint64_t all = 0, sum = 0;
   for (const float x : w) all += fixed(x);
@@ -31,7 +32,7 @@ float by_sorting(std::vector<float> w, double p) {
   return 0;
 }
 
-// Weights as softmax gives them, largest 1, of several shapes.
+// Returns weights like those of a softmax, of several shapes; the largest is 1.
 std::vector<float> weights(const std::string& shape, int n, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal;

@@ -26,11 +26,11 @@ namespace {
 
 using Tokens = std::set<int>;
 
-// One KV head: blocks, digests, INT4 keys, and a query group with a few keys that point along it.
+// One KV head: blocks, digests, INT4 keys, and a query group; a few keys point along its queries.
 struct Scene {
   int g, d, block_size, n_tokens, n_blocks;
   StateShape shape;
-  std::vector<float> k, v, q;  // as f16 rounds k and v
+  std::vector<float> k, v, q;  // k and v rounded to f16
   std::vector<Buffer> memory;
   std::vector<const std::byte*> blocks;
   std::vector<uint16_t> digests;
@@ -105,7 +105,8 @@ struct Scene {
     for (int j = 0; j < d; ++j) dot += double(q[h * d + j]) * k[size_t(t) * d + j];
     return dot;
   }
-  // By the codes, read in the form of kernels/cpu/select/select.h; the tail's from its keys.
+  // Returns the score by the codes, in the layout of kernels/cpu/select/select.h; for the tail, by
+  // its keys.
   double estimated(int h, int t) const {
     if (t / block_size >= row.n_full) return score(h, t);
     const auto* group = reinterpret_cast<const uint8_t*>(keys->block(0, 0, t / block_size)) +
@@ -120,7 +121,7 @@ struct Scene {
     }
     return dot;
   }
-  // Softmax over tokens.
+  // Returns the softmax over tokens.
   std::vector<double> weights(const std::vector<int>& tokens,
                               const std::function<double(int)>& s) const {
     std::vector<double> w;
@@ -202,7 +203,7 @@ TEST_CASE("Twilight keeps each head's top-p tokens by estimated weight, and the 
             const Tokens got = select(s, scene), forced = scene.forced(s);
             CHECK(contains(got, forced));
             std::vector<double> largest(scene.n_tokens,
-                                        0);  // over heads: weight / that head's threshold
+                                        0);  // largest over heads of weight / the head's threshold
             for (int h = 0; h < g; ++h) {
               const auto w =
                   scene.weights(scene.all(), [&](int t) { return scene.estimated(h, t); });
@@ -220,7 +221,7 @@ TEST_CASE("Twilight keeps each head's top-p tokens by estimated weight, and the 
             for (int t = 0; t < scene.n_tokens; ++t) {
               if (forced.count(t)) continue;
               wanted += largest[t] >= 1;
-              if (largest[t] > 1 + 1e-4) REQUIRE(got.count(t));  // nearer is for rounding to decide
+              if (largest[t] > 1 + 1e-4) REQUIRE(got.count(t));  // nearer to 1 rounding decides
               if (largest[t] < 1 - 1e-4) REQUIRE(!got.count(t));
             }
             if (p > 0.8f) CHECK(wanted > 0);
@@ -234,7 +235,7 @@ TEST_CASE("Twilight's plan counts what it read", "[twilight][arithmetic]") {
   select(settings(BaseSelection::ALL, 0.9f), scene, &plan);
   CHECK(plan.index_bytes == 31 * 32 * (64 / 2 + 4) + 8 * 64 * 2);
   select(settings(BaseSelection::TOPK, 0.9f), scene, &plan);
-  // 13 of 32 blocks, the tail among them; the digests of all but sink and window.
+  // 13 of 32 blocks, the tail among them; the digests of all blocks except sink, window and tail.
   CHECK(plan.index_bytes == 12 * 32 * (64 / 2 + 4) + 8 * 64 * 2 + 29 * 64 * 2 * 2);
   select(settings(BaseSelection::ALL, 1), scene, &plan);
   CHECK(plan.index_bytes == 0);
@@ -273,7 +274,7 @@ TEST_CASE("Twilight's base psa takes PSA's blocks by estimated masses", "[twilig
       s.stop = stop;
       s.epsilon = epsilon;
       const Tokens got = select(s, scene);
-      // PSA itself, told the masses that the codes give.
+      // PSA itself, with the masses that the codes give.
       Tokens expected;
       s.selector = SelectorKind::PSA;
       const auto psa = make_selector(s);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Packs a staged installation as three Debian packages: riffle, libriffle0 and libriffle-dev. usage:
-# make_deb.sh STAGE VERSION SONAME FOLDER     (make deb) STAGE is the DESTDIR of a make install with
-# PREFIX=/usr; its files are moved. control, in this folder, has the fields, changelog the version,
-# which must be that of riffle.h.
+# Packs a staged installation as three Debian packages: riffle, libriffle0 and libriffle-dev.
+# usage: make_deb.sh STAGE VERSION SONAME FOLDER     (make deb)
+# STAGE is the DESTDIR of a make install with PREFIX=/usr; its files are moved. In this script's
+# folder, control has the fields, and changelog the version, which must be that of riffle.h.
 set -eu
 usage="usage: make_deb.sh STAGE VERSION SONAME FOLDER"
 stage=$(cd "${1:?$usage}" && pwd) version=${2:?$usage} soname=${3:?$usage} folder=${4:?$usage}
@@ -26,7 +26,7 @@ work=$(dirname "$stage")/work
 rm -rf "$work" && mkdir -p "$work/debian" "$folder"
 umask 022
 
-# Files by package. A file that no line names is an error at the end.
+# Files by package. A file that no line names is reported as an error at the end.
 move() {
   local package=$1; shift
   local file
@@ -39,7 +39,7 @@ move() {
 cd "$stage"
 libdir=$(dirname "$(find usr/lib -name "$soname")")
 move $library "$libdir"/libriffle.so.*
-# The CUDA toolkit's place on this machine says nothing about other machines.
+# The CUDA toolkit may be in another place on other machines.
 sed -i 's| -L/usr/local/[^ ]*||' "$stage/$libdir/pkgconfig/riffle.pc"
 move libriffle-dev "$libdir"/libriffle.so "$libdir"/libriffle.a "$libdir"/pkgconfig "$libdir"/cmake usr/include
 move riffle usr/bin usr/share
@@ -59,12 +59,12 @@ echo "activate-noawait ldconfig" >"$work/$library/DEBIAN/triggers"
 
 maintainer=$(dpkg-parsechangelog -l "$here/changelog" -S Maintainer)
 sed -e "s|@MAINTAINER@|$maintainer|; s|@VERSION@|$version|" "$here/control" >"$work/debian/control"
-# Depends of a binary, from the libraries that it is linked with.
+# Prints the Depends field of a binary, from the libraries that it is linked with.
 needs_of() {
   (cd "$work" && dpkg-shlibdeps -O "$1" 2>"$work/shlibdeps.log" || { cat "$work/shlibdeps.log" >&2; exit 1; }) |
     sed -n 's/^shlibs:Depends=//p'
 }
-# The control file of a binary package, from its stanza in control.
+# Writes the control file of a binary package, from its stanza in control.
 control_of() {
   local package=$1 needs=$2
   echo "Package: $package"
@@ -88,14 +88,14 @@ for package in riffle $library libriffle-dev; do
     riffle) needs=$(needs_of riffle/usr/bin/riffle) ;;
     "$library") needs=$(needs_of "$library/$libdir/libriffle.so.$version") ;;
   esac
-  # Headers of these packages are compiled in.
+  # Code from the headers of these packages is compiled in.
   for part in nlohmann-json3-dev libxxhash-dev libcli11-dev; do
     [ $part != libcli11-dev ] || [ $package = riffle ] || continue
     install -D -m 644 /usr/share/doc/$part/copyright "$doc/licences/$part"
   done
   control_of $package "$needs" >"$root/DEBIAN/control"
   (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
-  # The same files give the same package, on every day.
+  # The same files give the same package on every day.
   find "$root" -exec touch -h -d "@$date" {} +
   SOURCE_DATE_EPOCH=$date dpkg-deb --root-owner-group -Zxz -z1 --build "$root" "$folder/${package}_${version}_$architecture.deb"
 done

@@ -52,8 +52,8 @@ void set_bits(uint64_t* bits, const int32_t* at, int n) {
 template <bool kTouched>
 int64_t sift_run(const int32_t* index, const float* value, int64_t n, int32_t* to_index,
                  float* to_value, const Sift& s) {
-  // Positions to mark are set bit by bit, many at a time: their number in each vector could not be
-  // predicted.
+  // Positions to mark are collected, and their bits set one by one afterwards: a branch on their
+  // number in each vector could not be predicted.
   constexpr int kRun = 512;
   int32_t marked[kRun + 16], above[kRun + 16];
   const __m512 floor = _mm512_set1_ps(s.floor), least = _mm512_set1_ps(s.least),

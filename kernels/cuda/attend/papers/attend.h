@@ -6,8 +6,8 @@
 
 namespace riffle::cuda {
 
-// Enough for step.n, max_blocks and the rules below; tokens: also for those that choose single
-// tokens, which takes 4 more bytes a token and query head.
+// Returns the bytes of scratch that suffice for step.n, max_blocks and the rules below. tokens:
+// also for rules that choose single tokens, which take 4 more bytes a token and query head.
 size_t paper_scratch_bytes(const DecodeStep& step, bool tokens);
 // Tells whether the kernels below fit the device, as decode_supported does for the core's.
 Status paper_decode_supported(const KvLayout& layout, int group, const DeviceLimits& limits);
@@ -22,15 +22,17 @@ Status attend_top_p(const DecodeStep& step, const TopPRule& rule, const DeviceLi
 Status attend_voted(const DecodeStep& step, const VoteRule& rule, const DeviceLimits& limits,
                     cudaStream_t stream);
 
-// The same in pieces, driven by the host (pipelined PSA). rank_rows: begins a step: scores, and at
-// least the first `first` positions of every row ranked -> order (forced blocks first) and counts.
-// The host reads both to look blocks up. attend_positions: positions [begin, end) of rows that are
-// not done, sources given (the tail's is not used: it comes from the sequence); updates the warps'
-// states in scratch and publishes masses. verify_rows: after [begin, end), tests, sets done[row]
-// (also when the row has read all it may) and results (lookups and misses 0); when no row is left
-// it stores epoch into *flag (mapped pinned host memory) after __threadfence_system(). Ranges: the
-// forced blocks (sinks + recent + 1) first, then microbatches. finish_rows: merges the warps'
-// states into out and lse.
+// The same in pieces, driven by the host (pipelined PSA).
+// - rank_rows begins a step: it scores, and ranks at least the first `first` positions of every row
+//   into order (forced blocks first) and counts. The host reads both to look blocks up.
+// - attend_positions attends to positions [begin, end) of rows that are not done, from the given
+//   sources (the tail's is not used: it comes from the sequence). It updates the warps' states in
+//   scratch and publishes masses.
+// - verify_rows tests after [begin, end). It sets done[row] (also when the row has read all it may)
+//   and results (lookups and misses 0). When no row is left it stores epoch into *flag (mapped
+//   pinned host memory) after __threadfence_system().
+// - finish_rows merges the warps' states into out and lse.
+// Ranges: the forced blocks (sinks + recent + 1) first, then microbatches.
 struct StreamedStep {
   DecodeStep step;  // pool and order unused; scratch: streamed_scratch_bytes, need not be cleared
   RankRule rank;    // by digests

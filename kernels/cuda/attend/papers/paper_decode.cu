@@ -5,7 +5,7 @@
 namespace riffle::cuda {
 namespace {
 
-// Scores, a mark, the choice, a mark.
+// Scores, records a mark, chooses, records a mark.
 template <class Score, class Choose>
 Status choose_blocks(const DecodeStep& step, cudaStream_t stream, Score&& score, Choose&& choose) {
   if (Status status = score(); status != cudaSuccess) return status;
@@ -14,7 +14,7 @@ Status choose_blocks(const DecodeStep& step, cudaStream_t stream, Score&& score,
   return mark(step.marks[1], stream);
 }
 
-// Bounds for the test are made only of digests.
+// Tells whether the test sums up bounds. Only digests give bounds.
 bool bounds(const RankRule& rank) {
   return rank.progressive() && (rank.test.stop == Stop::Bound || rank.test.stop == Stop::Veto);
 }

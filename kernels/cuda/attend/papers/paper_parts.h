@@ -1,5 +1,6 @@
 // The parts of a decode step by the rules of papers/rules.h, and the scratch memory between them:
-// for the files of decode attention, and for what times or tests the parts one by one. Plain C++.
+// for the files of decode attention, and for code that times or tests the parts one by one. Plain
+// C++.
 #pragma once
 #include "kernels/cuda/attend/decode_parts.h"
 #include "kernels/cuda/attend/papers/attend.h"
@@ -8,27 +9,28 @@ namespace riffle::cuda {
 
 // ---- scratch
 
-// The stopping test's figures of some blocks for one head: their joint mass as a base-2 online
+// The stopping test's numbers for some blocks and one head: their joint mass as a base-2 online
 // softmax (largest, sum), and the smallest and largest of their masses (log2).
 struct HeadStats {
   float m, s, smallest, largest;
 };
 
-// head_scores also: SoftSum, Union: each head's scores of the candidates; top_p after a ranking
-// with a test: log masses by position.
+// head_scores has further uses. SoftSum, Union: each head's scores of the candidates. top_p after a
+// ranking with a test: log masses by position.
 struct PaperScratch : DecodeScratch {
   float* top;     // [rows][kMaxGroup]: largest bound of each head; top_p: its threshold
   float* scores;  // [rows][max_blocks], candidates in token order
-  // [rows][g][max_blocks]: Bound, Veto: log of a candidate's bound, less log block_size; top_p
+  // [rows][g][max_blocks]: Bound, Veto: log of a candidate's bound, minus log block_size; top_p
   // after a ranking with a test: a block's largest score, by position.
   float* bounds;
-  // [rows][g][2][max_blocks]: Union; top_p: float, the parts of a head's largest score.
+  // [rows][g][2][max_blocks]: Union: indices that are sorted; top_p: float, the CTAs' parts of a
+  // head's largest score; vote: each head's factor or threshold.
   int32_t* sorted;
   // [rows][2][kWords][kRowWarps][g]: masses that warps publish, see stop.cuh.
   unsigned long long* words;
   HeadStats* run;  // [rows][kMaxGroup]: host-driven steps: the test's numbers so far
-  // Where single tokens are chosen. [rows][g][max_blocks * block_size]; top_p: by position in the
-  // base's order, then weights; vote: by token, then votes in the place of head 0.
+  // [rows][g][max_blocks * block_size], if single tokens are chosen. top_p: scores by position in
+  // the base's order, then weights. vote: logits by token, then votes in the place of head 0.
   float* token_scores;
   uint64_t* masks;                  // [rows][max_blocks], by block
   unsigned long long* weight_sums;  // [rows][g][kWeightBins]; top_p: sums by the leading bits
@@ -39,8 +41,8 @@ struct PaperScratch : DecodeScratch {
 inline constexpr int kWeightBins = 2048;
 inline constexpr int kWords = 5;
 
-// tokens: single tokens are chosen. with_lanes: host-driven steps keep every lane's state between
-// launches.
+// tokens: single tokens are chosen. with_lanes: every lane's state is kept between launches, as
+// host-driven steps need it.
 inline PaperScratch paper_scratch(const DecodeStep& step, bool tokens, bool with_lanes) {
   const int64_t rows = int64_t(step.n) * step.n_kv_heads, g = step.n_heads / step.n_kv_heads;
   const int64_t per_head = rows * g * step.max_blocks;
@@ -69,18 +71,18 @@ inline PaperScratch paper_scratch(const DecodeStep& step, bool tokens, bool with
 
 // ---- between files
 
-// score.cu: what the ranking and the test need of the digests. Also clears the row counters, so it
-// goes first.
+// score.cu: the scores and bounds that the ranking and the test need, by the digests. It also
+// clears the row counters, so it goes first.
 Status score_rows(const DecodeStep& step, const RankRule& rank, const PaperScratch& scratch,
                   int n_sm, cudaStream_t stream);
 // rank.cu: combines the heads' scores and ranks the first `want` positions of every row (0: the
-// first chunk; one shot: all that the row may read). want < 0: goes on with the rows' ranking,
+// first chunk; without a test: all that the row may read). want < 0: continues the rows' ranking
 // until -want positions are ranked.
 Status rank_orders(const DecodeStep& step, const RankRule& rank, const PaperScratch& scratch,
                    int32_t* order, int32_t* counts, int want, cudaStream_t stream);
 
-// top_p_scores.cu and top_p.cu, between the ranking (none where the base is everything) and
-// attention: the tokens to attend to as masks, the rows' orders of the blocks that hold any, and
+// top_p_scores.cu and top_p.cu, between the ranking (none if the base is everything) and attention.
+// They make the masks of the tokens to attend to, the rows' orders of the blocks that hold any, and
 // their numbers (ranks[row]).
 bool ranks_base(const TopPRule& rule);
 Status score_tokens(const DecodeStep& step, const TopPRule& rule, const PaperScratch& scratch,
@@ -88,15 +90,15 @@ Status score_tokens(const DecodeStep& step, const TopPRule& rule, const PaperScr
 Status choose_tokens(const DecodeStep& step, const TopPRule& rule, const PaperScratch& scratch,
                      int n_sm, cudaStream_t stream);
 
-// vote.cu, instead of scores and ranking: what top_p.cu comes to, by a vote of all heads on the
-// keys themselves.
+// vote.cu, instead of scores and ranking: the same output as that of top_p.cu, by a vote of all
+// heads on the keys themselves.
 Status vote_tokens(const DecodeStep& step, const VoteRule& rule, const PaperScratch& scratch,
                    int n_sm, cudaStream_t stream);
 Status choose_voted(const DecodeStep& step, const VoteRule& rule, const PaperScratch& scratch,
                     int n_sm, cudaStream_t stream);
 
-// progressive.cuh: what one launch of the attention kernel with tests, or of a host-driven step,
-// does.
+// progressive.cuh: arguments of one launch of the attention kernel with tests, or of a host-driven
+// step.
 struct ProgressiveArgs : AttendArgs {
   PaperScratch paper;  // `scratch` is a part of it
   RankRule rank;

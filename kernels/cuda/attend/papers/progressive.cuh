@@ -1,10 +1,10 @@
 // The attention kernel of steps that test when a row has read enough (psa), and of steps that the
-// host drives. Rows are attended as attend.cuh does it, in waves: one microbatch of any size, or
-// several of together at most kRowWarps positions, as many as the row is expected to read. Warps
-// publish their blocks' masses; then every CTA evaluates the tests inside the wave (stop.cuh), and
+// host drives. Rows are attended to as in attend.cuh, in waves: one microbatch of any size, or
+// several with at most kRowWarps positions together, as many as the row is expected to read. Warps
+// publish their blocks' masses. Then every CTA evaluates the tests inside the wave (stop.cuh), and
 // warps that hold a block beyond the stop drop it. So a row reads exactly the same blocks as with
 // one test after each microbatch. Resident blocks of the next wave are requested before the test;
-// others never are.
+// other blocks never are.
 //
 // Words (PaperScratch::words) are published in one of two buffers, by parity of the wave, tagged
 // with its number. A warp writes wave w + 2 into the buffer of w: it has then seen the test of
@@ -55,7 +55,7 @@ struct ProgressiveWarp : RowWarp<T, D, G, GivenSources> {
                              uint4* stages, int row_)
       : Base(args, s, geometry, m, stages, row_, GivenSources(args)), p(args), shared(m) {}
 
-  // Masses for the test, of each head: to the words of its wave.
+  // Publishes each head's mass for the test, in the words of its wave.
   __device__ void publish(unsigned long long* words, int kind, float mass, uint32_t tag) const {
     if (block_.leads() && block_.head() < p.group)
       store_word(words + (kind * kRowWarps + number) * p.group + block_.head(),
@@ -68,7 +68,8 @@ struct ProgressiveWarp : RowWarp<T, D, G, GivenSources> {
     publish(words, kLargest, part.largest, tag);
     publish(words, kForced, log_sum(forced), tag);
   }
-  // ProgressiveMemory::left, summed over the CTA's warps, by warps 0 (low halves) and 1.
+  // Publishes ProgressiveMemory::left, summed over the CTA's warps: warp 0 the low halves, warp 1
+  // the high ones.
   __device__ void publish_left(unsigned long long* words, uint32_t tag) const {
     if (warp >= 2 || lane >= p.group) return;
     double sum = shared.left[0][lane];
@@ -126,7 +127,7 @@ __device__ inline void sum_left(const ProgressiveArgs& a, const RowGeometry& r, 
   }
 }
 
-// The words of wave `tag` of a row.
+// Returns the words of wave `tag` of a row.
 __device__ inline unsigned long long* wave_words(const ProgressiveArgs& a, int row, uint32_t tag) {
   return a.paper.words + (int64_t(row) * 2 + (tag & 1)) * kWords * kRowWarps * a.group;
 }
@@ -157,7 +158,7 @@ __device__ inline int wave_end(const StopTest& test, const RowGeometry& r, int e
 // The blocks that attention reads of a row, and the length of its order so far.
 struct ProgressiveReads : RowReads {
   RankState state;      // with tests
-  int known, expected;  // positions that are ranked; with tests: read in the last step
+  int known, expected;  // ranked positions; with tests: positions read in the last step
 };
 __device__ inline ProgressiveReads progressive_reads(const ProgressiveArgs& a,
                                                      const StepSequence& sequence, int row) {
@@ -174,7 +175,8 @@ __device__ inline ProgressiveReads progressive_reads(const ProgressiveArgs& a,
   if (sequence.expected != nullptr)
     reads.expected = *static_cast<volatile int32_t*>(sequence.expected + head_index(a.step, row));
   reads.known = min(r.n_total, r.n_forced + reads.state.ranked);
-  // A row that reads everything needs no such help. A warp's lanes know 32 positions at a time.
+  // A row that reads everything needs no such help. The lanes of a warp hold 32 positions at a
+  // time.
   if (!r.everything) reads.likely = min(min(reads.known, reads.expected), 32 * kRowWarps);
   return reads;
 }
@@ -187,10 +189,10 @@ struct Progress {
   uint32_t tag = 0, rankings = 0;  // tag of the wave; barriers that a ranking took
 };
 
-// The row needs more ranked blocks than there are. Its first CTA ranks all that this wave needs
-// before one barrier. No CTA may still have to read the numbers of the ranking before: each reads
-// the first ones before it wipes its words, and later ones before it publishes a wave's words,
-// which the first CTA has seen. False: given up.
+// Continues the ranking of a row that needs more ranked blocks than there are. Its first CTA ranks
+// all that this wave needs before one barrier. By then every CTA has read the numbers of the
+// previous ranking: the first ones before it wipes its words, and later ones before it publishes a
+// wave's words, which the first CTA has seen. Returns false if the wait was given up.
 template <class T, int D, int G>
 __device__ inline bool rank_further(const ProgressiveArgs& a, int row, const RowGeometry& r,
                                     uint32_t* counters, ProgressiveMemory<T, D, G>& memory,
@@ -225,8 +227,8 @@ __device__ inline bool rank_further(const ProgressiveArgs& a, int row, const Row
 
 enum class Read : uint8_t { On, Ended, Saved, GivenUp };
 
-// Reads a wave of a row and tests. Ended: the row has read what it may, at.end positions. Saved: a
-// host-driven step has kept its states.
+// Reads a wave of a row and tests. Ended: the row has read all that it may, at.end positions.
+// Saved: a host-driven step has kept its states.
 template <class T, int D, int G>
 __device__ inline Read read_wave(const ProgressiveArgs& a, ProgressiveWarp<T, D, G>& w,
                                  uint32_t* counters, ProgressiveMemory<T, D, G>& memory,
@@ -237,7 +239,7 @@ __device__ inline Read read_wave(const ProgressiveArgs& a, ProgressiveWarp<T, D,
   const bool host = a.streamed, last = at.end >= r.n_total;
   const bool decides = !host && (!last || max(at.begin, r.n_forced) + test.microbatch < at.end);
   const Wave wave = {at.begin, at.end, host || at.end - at.begin > kRowWarps};
-  // At most one block a warp, merged when it is known to count.
+  // At most one block a warp, merged once it is known to count.
   const bool hold = decides && !wave.wide;
   const uint32_t tag = host ? 0 : at.tag;
   unsigned long long* words = wave_words(a, row, tag);
@@ -288,8 +290,9 @@ __device__ inline Read read_wave(const ProgressiveArgs& a, ProgressiveWarp<T, D,
   return Read::On;
 }
 
-// Waves of a row until it has read enough. False: given up waiting for the row's other CTAs, or
-// nothing is left to do in this launch of a host-driven step, which sets `saved`.
+// Reads waves of a row until it has read enough. Returns false if the wait for the row's other CTAs
+// was given up, or if nothing is left to do in this launch of a host-driven step, which sets
+// `saved`.
 template <class T, int D, int G>
 __device__ inline bool read_waves(const ProgressiveArgs& a, ProgressiveWarp<T, D, G>& w,
                                   uint32_t* counters, ProgressiveMemory<T, D, G>& memory,
@@ -311,7 +314,7 @@ __device__ inline bool read_waves(const ProgressiveArgs& a, ProgressiveWarp<T, D
   }
 }
 
-// False: given up waiting for the row's other CTAs, or for those that fetch ahead
+// Returns false if the wait for the row's other CTAs, or for those that fetch ahead, was given up
 // (DecodeStep::fault).
 template <class T, int D, int G>
 __device__ inline bool attend_row(const ProgressiveArgs& a, int row, uint4* ring,
@@ -396,7 +399,7 @@ Status launch_progressive(const ProgressiveArgs& a, const DeviceLimits& limits,
                                                stream);
 }
 
-// Tells whether the kernel has room for such blocks.
+// Tells whether the kernel has room for blocks of this layout.
 template <class T, int D, int G>
 Status progressive_fits(const KvLayout& layout, const DeviceLimits& limits) {
   RingSize ring;

@@ -1,4 +1,5 @@
-// The attention kernel with tests for f32 KV; a file of its own only to be compiled in parallel.
+// The attention kernel with tests for f32 KV; a file of its own, so that it is compiled in parallel
+// with progressive.cu.
 #include "kernels/cuda/attend/papers/progressive.cuh"
 
 namespace riffle::cuda {

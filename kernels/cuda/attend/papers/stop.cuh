@@ -1,11 +1,11 @@
 // The stopping test of progressive attention on the device: select/papers/psa.cpp Psa::done.
 //
-// A row's positions fall into groups: the forced blocks, then microbatches; the test may stop the
-// row after each but the first. Its numbers come from the blocks' own masses (log-sum-exps, base
-// 2), one a warp: of a group, warp w of the row's kRowWarps contributes the joint mass of its
-// positions (p % kRowWarps == w); 8 lanes sum up a group, in a fixed order; the groups follow each
-// other in order. So it does not matter how many groups are attended to before the test (a wave),
-// nor which side tests: every CTA of a row, and the host's verify_rows, get the same answer.
+// A row's positions fall into groups: the forced blocks, then microbatches. The test may stop the
+// row after each group except the first. Its numbers come from the blocks' own masses
+// (log-sum-exps, base 2). Warp w of the row's kRowWarps contributes to a group the joint mass of
+// its positions (p % kRowWarps == w). 8 lanes sum up a group in a fixed order, and groups are added
+// in their order. So neither the number of groups attended to before the test (a wave) nor the side
+// that tests matters: every CTA of a row, and the host's verify_rows, get the same answer.
 #pragma once
 #include "kernels/cuda/attend/attend_io.cuh"
 #include "kernels/cuda/attend/decode.cuh"
@@ -17,11 +17,11 @@ namespace riffle::cuda {
 
 __device__ inline HeadStats empty_stats() { return {-INFINITY, 0, INFINITY, -INFINITY}; }
 
-// A block of this mass joins.
+// Adds a block of this mass.
 __device__ inline void add_mass(HeadStats& x, float mass) {
   const float m = fmaxf(x.m, mass);
   x.s = __fadd_rn(__fmul_rn(x.s, weight2(x.m, m)),
-                  weight2(mass, m));  // if there is only one: exactly 1, so that its log is 0
+                  weight2(mass, m));  // only one block: exactly 1, so that its log is 0
   x.m = m;
   x.smallest = fminf(x.smallest, mass);
   x.largest = fmaxf(x.largest, mass);
@@ -32,10 +32,11 @@ __device__ inline float log_sum(const HeadStats& x) {
 
 __device__ inline bool needs_bounds(Stop stop) { return stop == Stop::Bound || stop == Stop::Veto; }
 
-// Words that a warp publishes for each head, by wave. Narrow waves (at most a position a warp): the
-// block's mass as Mass. Wide ones (forced blocks and one microbatch at most): the joint, smallest
-// and largest mass of the microbatch's blocks; the forced blocks' joint mass. Left: warps 0 and 1
-// of a CTA publish halves of its sum over the blocks that are not attended to.
+// Words that a warp publishes for each head, by wave. In narrow waves (at most one position a warp)
+// kMass is the block's mass. In wide ones (at most the forced blocks and one microbatch) the first
+// three are the joint, smallest and largest mass of the microbatch's blocks, and kForced is the
+// forced blocks' joint mass. kLeft: warps 0 and 1 of a CTA publish the halves of its sum over the
+// blocks that are not attended to.
 enum Word : int { kMass = 0, kSmallest = 1, kLargest = 2, kForced = 3, kLeft = 4 };
 
 struct Wave {
@@ -43,7 +44,7 @@ struct Wave {
   bool wide;
 };
 
-// Groups of a wave: number i's positions.
+// Groups of a wave, with the positions of group i.
 struct WaveGroups {
   int forced, first, microbatch, end, n;  // forced: 1 if group 0 is the forced blocks
   __device__ WaveGroups(const Wave& wave, const RowGeometry& r, int microbatch_)
@@ -68,8 +69,8 @@ struct StopMemory {
   double log_left[kRowWarps];               // [group]: log of the number of candidates after it
 };
 
-// The tagged words of a row's wave into shared memory. kPoll: waits for each to arrive. False:
-// given up.
+// Reads the tagged words of a row's wave into shared memory. kPoll: waits for each of them to
+// arrive. Returns false if the wait was given up.
 template <bool kPoll>
 __device__ inline bool read_words(const unsigned long long* words, uint32_t tag, int n,
                                   uint32_t* out, uint32_t* fault) {
@@ -114,7 +115,7 @@ __device__ inline void sum_groups(const WaveGroups& groups, const Wave& wave, in
     for (int j = 0; j < kRowWarps / kTeam; ++j) {
       const int w = sub + kTeam * j, at = w * g + h;
       const int p =
-          wave.begin + ((w - wave.begin) & (kRowWarps - 1));  // narrow: the only one it can have
+          wave.begin + ((w - wave.begin) & (kRowWarps - 1));  // narrow: its only possible one
       mass[j] = -INFINITY;
       if (item < n_items && (wave.wide || (p >= begin && p < end))) {
         mass[j] = memory.words[(wave.wide && forced ? kForced : kMass) * per_word + at];
@@ -154,7 +155,8 @@ __device__ inline Left left_of(int lane, int g, bool reads_any, float top, int b
   return left;
 }
 
-// A group's masses join `run`, and the test of the head's numbers after them: true if it passes.
+// Adds a group's masses to `run`, then makes the test on the head's numbers. Returns true if it
+// passes.
 __device__ inline bool passes(const StopTest& test, const HeadStats& x, bool forced,
                               double log_left, const Left& left, HeadStats& run) {
   const float m = fmaxf(run.m, x.m);
@@ -174,9 +176,10 @@ __device__ inline bool passes(const StopTest& test, const HeadStats& x, bool for
   return left.mass > 0 && left.log_mass <= limit;  // an underflow bounds nothing
 }
 
-// All threads of a CTA of kCtaThreads; begins with nothing of memory in use, ends with a barrier.
-// words: [Word][kRowWarps][g] of this wave. run: lane h of warp 0 keeps head h's. decision: shared,
-// not in memory. Returns after which position the row stops, or -1, or kGivenUp.
+// Tests the groups of a wave. All kCtaThreads threads of a CTA call it. `memory` must not be in use
+// at the start; ends with a barrier. words: [Word][kRowWarps][g] of this wave. run: lane h of warp
+// 0 keeps that of head h. decision: in shared memory, outside `memory`. Returns the position at
+// which the row stops, or -1, or kGivenUp.
 template <bool kPoll>
 __device__ inline int decide(const StopTest& test, const RowGeometry& r, const Wave& wave,
                              bool may_stop, const unsigned long long* words, uint32_t tag,

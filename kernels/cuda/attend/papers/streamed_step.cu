@@ -26,7 +26,7 @@ ProgressiveArgs host_args(const StreamedStep& host, int begin, int end) {
   return args;
 }
 
-// A fresh step: no row is done, no lane has seen anything.
+// Begins a step: no row is done, and no lane has seen anything.
 __global__ void begin_rows_kernel(const __grid_constant__ StreamedStep host,
                                   const __grid_constant__ PaperScratch scratch, int n_values) {
   const int rows = host.step.n * host.step.n_kv_heads;
@@ -45,8 +45,8 @@ __global__ void begin_rows_kernel(const __grid_constant__ StreamedStep host,
   }
 }
 
-// A CTA a row: the test of progressive.cuh on the words that attend_positions has left. The last
-// row to finish raises the flag.
+// One CTA a row makes the test of progressive.cuh on the words that attend_positions has left. The
+// last row to finish raises the flag.
 __global__ __launch_bounds__(kCtaThreads) void verify_kernel(
     const __grid_constant__ StreamedStep host, const __grid_constant__ PaperScratch scratch,
     int begin, int end, uint32_t* flag, uint32_t epoch) {

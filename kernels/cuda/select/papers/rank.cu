@@ -24,8 +24,8 @@ __device__ inline int first_score(const RankRule& rank, const RowGeometry& r) {
   return rank.codes ? r.first : 0;
 }
 
-// The same value in all threads; combine must not care about order (max) or the order is fixed
-// (sums: it is).
+// Combines the values of all threads, which all get the result. The order is fixed, so it may be a
+// sum as well as a maximum.
 template <class Combine>
 __device__ float block_reduce(float value, float* memory, Combine combine) {
   for (int o = 16; o > 0; o /= 2) value = combine(value, __shfl_xor_sync(kAllLanes, value, o));
@@ -117,7 +117,7 @@ __device__ inline void combine_heads(const RankArgs& a, int row, const RowGeomet
   }
 }
 
-// Each head's largest bound, to scratch.top.
+// Writes each head's largest bound to scratch.top.
 __device__ inline void largest_bounds(const RankArgs& a, int row, int n, float* reduce) {
   for (int h = 0; h < a.g; ++h) {
     const float* bounds = a.scratch.bounds + (int64_t(row) * a.g + h) * a.step.max_blocks;

@@ -1,9 +1,9 @@
 // Ranking by one block of threads: puts the next chunk of a row's candidates in order, exactly.
 //
-// A bucket sort: bins of equal width between the best and the worst score that is left; the leading
-// bins that hold at most kRankChunk keys together are the chunk. Keys are scattered to their bins,
-// and each counts the smaller ones in its bin. If the first bin is too full by itself, bins over
-// the keys themselves take over, split until they are not.
+// A bucket sort: bins of equal width lie between the best and the worst score that is left; the
+// leading bins that hold at most kRankChunk keys together are the chunk. Keys are scattered to
+// their bins, and each counts the smaller ones in its bin. If the first bin alone is too full, the
+// sort continues with bins over the keys themselves, which are split until none is.
 #pragma once
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/attend/papers/paper_parts.h"
@@ -85,9 +85,9 @@ struct KeyBins {
   __device__ bool inside(unsigned long long key) const { return key >= low && key <= high; }
 };
 
-// Counts keys into memory.bins, which become their exclusive sums; memory.boundary and
-// memory.taken: the leading bins that hold at most kRankChunk keys together, and how many those
-// are. for_each calls back with every key that is left.
+// Counts keys into memory.bins, which become their exclusive sums. memory.boundary: number of
+// leading bins that hold at most kRankChunk keys together; memory.taken: number of these keys.
+// for_each calls back with every key that is left.
 template <int kThreads, class Bins, class ForEach>
 __device__ inline void count_bins(const Bins& bins, ForEach&& for_each, RankMemory& memory) {
   const int thread = threadIdx.x;
@@ -120,7 +120,7 @@ __device__ inline void count_bins(const Bins& bins, ForEach&& for_each, RankMemo
   __syncthreads();
 }
 
-// The keys of the leading bins into order, each after the smaller ones.
+// Puts the keys of the leading bins into order, each after the smaller ones.
 template <int kThreads, class Bins, class ForEach>
 __device__ inline RankState place_bins(const Bins& bins, ForEach&& for_each, int ranked,
                                        int32_t* order, RankMemory& memory) {
@@ -149,8 +149,8 @@ __device__ inline RankState place_bins(const Bins& bins, ForEach&& for_each, int
   return next;
 }
 
-// For scores that are too similar for ScoreBins. Its code is seldom needed in the instruction
-// cache.
+// Serves scores that are too similar for ScoreBins. Not inlined: its code is seldom needed in the
+// instruction cache.
 template <int kThreads>
 __device__ __noinline__ RankState rank_by_keys(const float* scores, int first, int n,
                                                RankState state, unsigned long long low,

@@ -27,9 +27,10 @@ struct RankRule {
   RIFFLE_HOST_DEVICE bool progressive() const { return test.microbatch > 0; }
 };
 
-// twilight: of the blocks that the base chooses (a test looks at masses by INT4 keys; Paper or
-// Last) the fewest tokens that hold this share of each head's weight, as INT4 keys tell; the union
-// of the heads'. A base without a test whose budget is 1 is everything.
+// twilight: of the blocks that the base chooses, the fewest tokens that hold this share of each
+// head's weight, estimated by INT4 keys; then the union of the heads' tokens. A test of the base
+// uses masses by INT4 keys, and is Paper or Last. A base without a test and with a budget of 1 is
+// everything.
 struct TopPRule {
   RankRule base;
   double top_p = 1;
@@ -43,9 +44,9 @@ struct VoteRule {
   float scale = 1, cache_threshold = 2;
 };
 
-// The last selection of a layer by vote; n_tokens 0: none. Then follow the query that voted, f32
-// [n_heads * d], and of each block the tokens that are read besides those from `window` on, u64
-// [max_blocks].
+// The last selection of a layer by vote; n_tokens 0: none. In memory the query that voted follows,
+// f32 [n_heads * d], then for each block a mask of the tokens that are read in addition to those
+// from `window` on, u64 [max_blocks].
 struct VoteState {
   int32_t n_tokens, window;  // length of the sequence then; beginning of the local tokens
   int32_t select, init, local, kind;

@@ -2,8 +2,8 @@
 // |q_j| radius_j, for the mean of a row's query heads or for each of them; and the bounds of
 // blocks' masses that the tests Bound and Veto sum up.
 //
-// A digest vector's 16-byte chunks lie over a group of lanes, several digests at a time in flight
-// in each warp.
+// The 16-byte chunks of a digest vector are spread over a group of lanes. Each warp has several
+// digests in flight.
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/attend/papers/paper_parts.h"
 #include "kernels/cuda/launch.cuh"

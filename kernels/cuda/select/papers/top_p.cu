@@ -1,13 +1,13 @@
 // Twilight's choice on the device (arXiv 2502.02770; select/papers/twilight.cpp is the twin): from
-// the estimated scores of the base's tokens (top_p_scores.cu), of each head the fewest tokens that
+// the estimated scores of the base's tokens (top_p_scores.cu), for each head the fewest tokens that
 // hold a share of the weight.
 //
 // For psa's base, stop_kernel makes its test on the blocks' estimated masses. Then weights_kernel
 // turns scores into weights and sums them up by their leading bits, threshold_kernel finds the
-// weight from which each head keeps tokens, and mark_kernel unites the heads' tokens and lists the
-// blocks that hold any. Weights have the bits of the CPU's vector kernels, they are summed in units
-// of 2^-30, and a set is bounded only by a weight: so the tokens are the CPU's, and depend on no
-// order of work.
+// weight from which on each head keeps tokens, and mark_kernel unites the heads' tokens and lists
+// the blocks that hold any. Weights have the bits of the CPU's vector kernels, they are summed in
+// units of 2^-30, and a set is bounded only by a weight. So the tokens are the same as the CPU's,
+// whatever the order of the work.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/select/papers/top_p.cuh"
 
@@ -35,7 +35,7 @@ struct Mass {
   }
 };
 
-// A warp a head; 32 tests between two meetings of the heads, which all must pass. Ends with
+// One warp a head. The heads compare results after every 32 tests; all of them must pass. Ends with
 // ranks[row].ranked.
 __global__ __launch_bounds__(kStopThreads) void stop_kernel(const __grid_constant__ TopPArgs a) {
   __shared__ uint32_t passed[kMaxGroup];
@@ -96,17 +96,17 @@ __global__ __launch_bounds__(kStopThreads) void stop_kernel(const __grid_constan
 
 // ---- the smallest sets that hold top_p
 
-// The threshold is found digit by digit: sums of the weights by the leading bits of their floats
+// The threshold is found digit by digit. The weights are summed by the leading bits of their floats
 // (which order as the weights do), from the largest on until the target is reached; then the same
-// inside that bin. Only weights of 2^-31 and more sum to anything; their bits take 28, as digits of
-// 11, 11 and 6.
+// is done inside that bin. Only weights of 2^-31 and more contribute to a sum. Their bits take 28,
+// as digits of 11, 11 and 6.
 constexpr uint32_t kLeastBits = 0x30000000u;  // 2^-31
 constexpr int kBins = kWeightBins, kFirst = 17, kSecond = 6,
               kList = 4096;  // bits after the first two digits
 
 struct ChooseMemory {
   uint32_t low[kBins], high[kBins];  // a bin's sum
-  uint32_t list[kList];  // bits of the weights in the first digit's bin, if they are so few
+  uint32_t list[kList];              // bits of the weights in the first digit's bin, if they fit
   unsigned long long warp_sums[32], above;
   int bin, n_list;
 };
@@ -119,9 +119,9 @@ __device__ inline void clear_bins(ChooseMemory& memory) {
   for (int b = threadIdx.x; b < kBins; b += kChooseThreads) memory.low[b] = memory.high[b] = 0;
   __syncthreads();
 }
-// The bin in which the sums from the largest bin on reach the target; memory.bin, and memory.above:
-// the sum of those before it. target 0: a share `p` of all, which is returned (0: there is
-// nothing). Begins and ends with a barrier.
+// Finds the bin in which the sums from the largest bin on reach the target: memory.bin.
+// memory.above: the sum of the bins before it. target 0: the target is a share `p` of all, and is
+// returned (0: all sums are 0). Begins and ends with a barrier.
 __device__ inline unsigned long long find_bin(ChooseMemory& memory, unsigned long long target,
                                               double p) {
   __syncthreads();
@@ -227,7 +227,8 @@ __global__ __launch_bounds__(kWeightThreads) void weights_kernel(
       atomicAdd(sums + b, sum);
 }
 
-// A CTA a head: the weight that tokens have at least to be kept (0: all are), to scratch.top.
+// One CTA a head. Writes the least weight that a token needs to be kept (0: all are) to
+// scratch.top.
 __global__ __launch_bounds__(kChooseThreads) void threshold_kernel(
     const __grid_constant__ TopPArgs a) {
   __shared__ ChooseMemory memory;
@@ -290,8 +291,8 @@ __global__ __launch_bounds__(kChooseThreads) void threshold_kernel(
     *out = __uint_as_float(kLeastBits + (bits | static_cast<uint32_t>(memory.bin)));
 }
 
-// The row's order: forced blocks, then those of the base's that hold a token; how many, and their
-// tokens.
+// Makes the row's order: the forced blocks, then the base's blocks that hold a token. Also counts
+// these blocks and all tokens.
 __device__ inline void choose_blocks(const TopPArgs& a, const RowGeometry& r, int row, int n_base,
                                      uint32_t* sums) {
   const int thread = threadIdx.x;
@@ -321,8 +322,8 @@ __device__ inline void choose_blocks(const TopPArgs& a, const RowGeometry& r, in
       tokens += __popcll(mask);
       ++mine;
     }
-    // The order may be the base's own: all of this round has been read when any is written, no
-    // further than it.
+    // The order may be the base's own. All of this round has been read before any is written, and
+    // it is written no further than it was read.
     int at = r.n_forced + kept + static_cast<int>(block_exclusive_sum<kMarkThreads>(mine, sums));
     if (thread == kMarkThreads - 1) sums[0] = at + mine;
 #pragma unroll
@@ -337,8 +338,8 @@ __device__ inline void choose_blocks(const TopPArgs& a, const RowGeometry& r, in
     a.scratch.ranks[row] = {kept, before + static_cast<unsigned long long>(tokens)};
 }
 
-// The group reads the union of its heads' tokens. A warp has 32 of them: a block, two of 16 tokens,
-// or half of one.
+// Marks the union of the heads' tokens, which the group reads. A warp has 32 tokens: a block, two
+// of 16 tokens, or half of one.
 __global__ __launch_bounds__(kMarkThreads) void mark_kernel(const __grid_constant__ TopPArgs a) {
   __shared__ uint32_t sums[32];
   __shared__ bool last;

@@ -1,5 +1,5 @@
 // Twilight's estimate on the device (arXiv 2502.02770; select/papers/twilight.cpp is the twin): the
-// scores of the base's tokens by their INT4 keys. No KV is read but the tails' keys. Scores have
+// scores of the base's tokens by their INT4 keys. No KV is read except the tails' keys. Scores have
 // the bits of the CPU's vector kernels (the tail's except for the order of a sum).
 #include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -65,8 +65,8 @@ __device__ inline void score_tile(const uint32_t (&q)[Steps][4], const uint32_t 
                     __fmul_rn(zero.y, q_sum));
 }
 
-// For a base with a test: the log mass of the block at a position, to scratch.head_scores, and its
-// largest score, to scratch.bounds. largest: of this lane's tokens.
+// For a base with a test: stores the log mass of the block at a position to scratch.head_scores,
+// and its largest score to scratch.bounds. largest: of this lane's tokens.
 template <int N>
 __device__ inline void keep_mass(const TopPArgs& a, int row, int h, int part, int p,
                                  const float (&score)[N][2], float largest) {
@@ -102,8 +102,9 @@ __device__ inline void clear_row(const TopPArgs& a, const RowGeometry& r, int ro
     sums[i] = 0;
 }
 
-// The tail has no codes: its keys themselves, a token of a head a warp. A place behind the last
-// token weighs nothing. Returns the largest score of head h, if this warp has any of it.
+// The tail has no codes, so its keys themselves are read: each warp takes one token of one head.
+// Places after the last token weigh nothing. Returns the largest score of head h, if this warp has
+// any of it.
 template <int kBlock>
 __device__ inline float score_tail(const TopPArgs& a, const TokenQuery& query, int row, int h,
                                    int tail, int n_tail, float top) {
@@ -126,7 +127,7 @@ __device__ inline float score_tail(const TopPArgs& a, const TokenQuery& query, i
   return top;
 }
 
-// The CTA's part of each head's largest score, to scratch.sorted.
+// Stores the CTA's part of each head's largest score to scratch.sorted.
 __device__ inline void store_top(const TopPArgs& a, TokenQuery& query, int row, int h, float top) {
   const int part = threadIdx.x % 4, warp = threadIdx.x / 32;
   if (part == 0) query.top[warp][h] = top;
@@ -156,7 +157,7 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(
   const std::byte* codes =
       sequence.codes + index_row(a.step, row) * sequence.max_blocks * Groups * group_bytes;
   const int warps = gridDim.x * (kScoreThreads / 32), tail = r.n_forced - 1, n = r.n_total - 1;
-  // Positions but the tail's.
+  // Positions, without the tail's.
   int i = blockIdx.x * (kScoreThreads / 32) + warp;
   const auto position = [&](int index) { return index < tail ? index : index + 1; };
   uint32_t code[kTiles][Steps];
@@ -168,8 +169,8 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(
   const auto load = [&](int group) {
     load_codes(block, group, group_bytes, words, part, h, code, zeros, scales);
   };
-  // Codes were written before this step began, so they need not wait for the queries. An order they
-  // must wait for.
+  // Codes were written before this step began, so they need not wait for the queries. But if the
+  // base has an order, they must wait for it.
   if (!a.ranked && i < n) find(), load(0);
   allow_next();
   wait_for_earlier();

@@ -2,13 +2,13 @@
 // query heads of a layer vote for a fixed number of tokens between the first and the last ones, by
 // the keys themselves.
 //
-// decide_kernel says for each sequence whether the last selection will do (cosine of the queries),
-// or nothing need be left out. Else dots_kernel takes q.k of every candidate and head, its key read
-// where it lies: in a slot of the pool or in pinned host memory; the pool stays unchanged.
-// heads_kernel sums up each head's softmax (or finds its k-th best logit), votes_kernel adds the
-// heads up, and select_kernel marks the tokens with the most votes. It then writes the masks and
-// orders of the sequence's rows, also where an earlier selection is used. Sums go in a fixed order,
-// so votes depend only on the sequence.
+// decide_kernel decides for each sequence whether to use the last selection again (by the cosine of
+// the queries), or whether no token need be left out. Otherwise dots_kernel computes q.k of every
+// candidate and head. It reads each key where it lies, in a slot of the pool or in pinned host
+// memory; the pool stays unchanged. heads_kernel sums up each head's softmax (or finds its k-th
+// best logit), votes_kernel adds the heads up, and select_kernel marks the tokens with the most
+// votes. It then writes the masks and orders of the sequence's rows, also if an earlier selection
+// is used. Sums have a fixed order, so votes depend only on the sequence.
 #include "kernels/common/agreed.h"
 #include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -27,7 +27,7 @@ struct VoteArgs {
   VoteRule rule;
   PaperScratch scratch;
   int g;
-  float scale, unscale;  // 1 / sqrt(d); what multiplies the scaled query
+  float scale, unscale;  // 1 / sqrt(d); factor that undoes it and applies rule.scale
 };
 
 __device__ inline VoteState* state_of(const VoteArgs& a, const StepSequence& s) {
@@ -43,7 +43,7 @@ __device__ inline uint32_t mode_of(const VoteArgs& a, int sequence) {
   return __ldcg(a.scratch.counters + int64_t(sequence) * a.step.n_kv_heads * kCounterStride +
                 kModeCounter);
 }
-// Logits by token: [max_blocks * block_size]; in the place of head 0's, votes.
+// Logits by token: [max_blocks * block_size]. Votes take the place of head 0's.
 __device__ inline float* logits_of(const VoteArgs& a, int sequence, int head) {
   return a.scratch.token_scores +
          (int64_t(sequence) * a.step.n_heads + head) * a.step.max_blocks * a.step.layout.block_size;
@@ -81,13 +81,13 @@ __global__ __launch_bounds__(kDecideThreads) void decide_kernel(
     for (int w = 0; w < kDecideThreads / 32; ++w)
       dot += sums[0][w], mine += sums[1][w], its += sums[2][w];
     const double cosine = dot / (sqrt(mine) * sqrt(its));
-    const bool comparable = cosine == cosine;  // fmin and fmax would make a number of a NaN
+    const bool comparable = cosine == cosine;  // fmin and fmax would turn a NaN into a number
     const bool same = state->select == rule.select && state->init == rule.init &&
                       state->local == rule.local &&
                       state->kind == static_cast<int32_t>(rule.kind) && state->scale == rule.scale;
     if (int64_t(rule.init) + rule.select + rule.local >= s.n_tokens) {
       mode = kEverything;
-      state->n_tokens = 0;  // the last selection holds no longer
+      state->n_tokens = 0;  // the last selection is no longer valid
     } else if (state->n_tokens > 0 && s.n_tokens > state->n_tokens &&
                s.n_tokens - state->n_tokens <= kMaxReuse && same && comparable &&
                fmin(fmax(cosine, -1.0), 1.0) >= rule.cache_threshold) {
@@ -385,7 +385,7 @@ __global__ __launch_bounds__(kSelectThreads) void select_kernel(
     uint64_t mask = ~uint64_t(0) >> (64 - held);
     if (mode == kEverything || local <= 0) return mask;
     const uint64_t last = local >= block_size ? 0 : ~uint64_t(0) << local;
-    // Blocks added after the selection lie after the window's edge.
+    // Blocks added after the selection lie after the beginning of the local tokens.
     return mask & (__ldcg(reinterpret_cast<const unsigned long long*>(selected) + b) | last);
   };
   int kept = 0, tokens = 0;

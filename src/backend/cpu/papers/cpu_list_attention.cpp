@@ -1,7 +1,7 @@
-// Sequences whose keys are held before RoPE (TokenSelect's released code; src/select/README.md): a
-// token's position is its index in the list that is attended to, and the queries are at the list's
-// end. Keys are rotated in f32 when they are read and not rounded again. The tokens that such a
-// sequence attends to are chosen with the query at StepRequest::query_position and all keys at
+// Attention over sequences whose keys are held before RoPE (TokenSelect's released code;
+// src/select/README.md). A token's position is its index in the list that is attended to, and the
+// queries are at the list's end. Keys are rotated in f32 when they are read, and not rounded again.
+// The tokens of the list are chosen with the query at StepRequest::query_position and all keys at
 // position 0, so that every candidate is equally far away.
 //
 // Held keys and queries are "rotated to position 0": pairs are already in (j, j + d/2) order.
@@ -21,8 +21,8 @@ void CpuDevice::rotate_heads(float* x, int n_heads, int64_t position) const {
                         cos_sin_[0].data(), &p, {false, config_.head_dim});
 }
 
-// Two copies of the queries, both scaled: one for the selector, one that place_row rotates when the
-// list is known.
+// Makes two scaled copies of the queries: one for the selector, and one that place_row rotates when
+// the list is known.
 void CpuDevice::prepare_list_rows(const float* q, float scale) {
   const BlockLayout& layout = store_.layout();
   const int heads = config_.n_kv_heads, d = layout.head_dim, width = config_.n_heads * d,
@@ -48,7 +48,8 @@ void CpuDevice::prepare_list_rows(const float* q, float scale) {
   }
 }
 
-// The plan is made. Finds the places of its tokens in the list, and that of the query after them.
+// Finds the places in the list of the plan's tokens, and rotates the query to the list's end.
+// Requires: the plan is made.
 void CpuDevice::place_row(ActiveRow& r) {
   int32_t n = 0;
   r.list_at.resize(r.plan->size());
@@ -60,8 +61,8 @@ void CpuDevice::place_row(ActiveRow& r) {
   r.row.q = r.list_q;
 }
 
-// The tokens of mask as f32, packed: K[B][d] at positions position, position + 1, ..., V[B][d].
-// Returns how many.
+// Writes the tokens of mask as f32, packed: K[B][d], rotated to position, position + 1, ..., then
+// V[B][d]. Returns the number of tokens.
 int CpuDevice::load_rotated(const std::byte* block, uint64_t mask, int32_t position,
                             float* out) const {
   const BlockLayout& layout = store_.layout();
@@ -91,8 +92,8 @@ void CpuDevice::attend_rotated(ActiveRow& r, int begin, int end, float* l_block,
   }
 }
 
-// Coverage needs one measure for read and unread tokens: all tokens at their places in the text.
-// Beyond the trained length that measures a model which does not work there.
+// Coverage needs one measure for read and unread tokens, so all tokens are at their places in the
+// text. Beyond the trained length the model does not work there, and coverage means little.
 void CpuDevice::list_coverage(const ActiveRow& r, float* coverage, int thread) {
   const BlockLayout& layout = store_.layout();
   const int g = r.row.g, d = r.row.d;
@@ -129,8 +130,8 @@ void CpuDevice::list_coverage(const ActiveRow& r, float* coverage, int thread) {
   }
 }
 
-// Queries of n_heads heads of the chunk, from a column of a.q to the same column of list_q_, query
-// i rotated to position + i.
+// Copies the queries of n_heads heads of the chunk from a column of a.q to the same column of
+// list_q_, query i rotated to position + i.
 void CpuDevice::place_list_queries(const PrefillAttention& a, int64_t position, int64_t column,
                                    int n_heads) {
   const int64_t d = store_.layout().head_dim, width = config_.n_heads * d;
@@ -143,11 +144,12 @@ void CpuDevice::place_list_queries(const PrefillAttention& a, int64_t position, 
   rotate(q + column, a.n, width, n_heads, positions_.data(), 0);
 }
 
-// The query that selects for the whole chunk: of each head the mean of its queries, scaled.
+// Makes the query that selects for the whole chunk: the scaled mean of each head's queries.
 void CpuDevice::average_list_queries(const PrefillAttention& a) {
   const int d = store_.layout().head_dim;
   const int64_t width = int64_t(config_.n_heads) * d;
-  // Shorter tables of RoPE: nothing is selected yet.
+  // If RoPE's tables are too short for query_position, all tokens are read and none is selected
+  // (Engine::rope_positions).
   place_list_queries(a, std::min(a.query_position, rope_positions_ - a.n), 0, config_.n_heads);
   const auto* q = list_q_.as<float>();
   auto* votes = list_scores_.as<float>();
@@ -161,7 +163,7 @@ void CpuDevice::average_list_queries(const PrefillAttention& a) {
   });
 }
 
-// layer_rows_: what a selector sees of each KV head, with the query of average_list_queries.
+// Fills layer_rows_, a selector's view of each KV head, with the query of average_list_queries.
 void CpuDevice::make_list_rows(const PrefillAttention& a) {
   const BlockLayout& layout = store_.layout();
   const int d = layout.head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
@@ -185,7 +187,7 @@ void CpuDevice::make_list_rows(const PrefillAttention& a) {
   }
 }
 
-// list_ids_: the tokens that a plan reads, in its order.
+// Fills list_ids_ with the tokens that a plan reads, in the plan's order.
 void CpuDevice::list_tokens(const Row& row, RowPlan& plan) {
   list_ids_.clear();
   for (int i = 0; i < plan.size(); ++i) {
@@ -196,8 +198,8 @@ void CpuDevice::list_tokens(const Row& row, RowPlan& plan) {
   }
 }
 
-// list_table_: blocks in f32 of the tokens of list_ids_, keys rotated to their places in the list.
-// The last block is filled up with zeros.
+// Fills list_table_ with f32 blocks of the tokens of list_ids_, keys rotated to their places in the
+// list. The last block is padded with zeros.
 void CpuDevice::gather_list(const Row& row) {
   const BlockLayout& layout = store_.layout();
   const int d = layout.head_dim, block_size = layout.block_size;
@@ -224,7 +226,8 @@ void CpuDevice::gather_list(const Row& row) {
   });
 }
 
-// Causal attention of one KV head's queries over the list, whose last a.n tokens are their own.
+// Computes causal attention of one KV head's queries over the list, whose last a.n tokens are the
+// queries' own.
 void CpuDevice::attend_to_list(const PrefillAttention& a, int head) {
   const int d = store_.layout().head_dim, block_size = store_.layout().block_size,
             g = config_.n_heads / config_.n_kv_heads;
@@ -244,10 +247,10 @@ void CpuDevice::attend_to_list(const PrefillAttention& a, int head) {
   });
 }
 
-// One selection for the chunk, with the mean of its queries. The list's keys are gathered and
-// rotated once for all of them; then it is causal attention as anywhere, over a context that is the
-// list. Its last n tokens are the chunk's own: the caller's chunks are no longer than the
-// selector's window.
+// Selects once for the chunk, with the mean of its queries. The list's keys are gathered and
+// rotated once for all queries. Then attention is ordinary causal attention, with the list as the
+// context. The list's last n tokens are the chunk's own, since the caller's chunks are no longer
+// than the selector's window.
 void CpuDevice::attend_prefill_list(const PrefillAttention& a) {
   const int d = store_.layout().head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
   const int64_t width = int64_t(config_.n_heads) * d;
@@ -289,7 +292,7 @@ void CpuDevice::change_positions(SequenceKv& s, bool unrotated) {
       for (int t = 0; t < n; ++t) at[t] = static_cast<int32_t>(first + t);
       if (!unrotated) kernels_->linear.rope(k, n, d, 1, d, cos_sin_[0].data(), at, {false, d});
       if (layout.transforms_keys()) transform(k, n);  // the transform is its own inverse
-      for (int t = 0; t < n && unrotated; ++t) {      // by the negative angle
+      for (int t = 0; t < n && unrotated; ++t) {      // rotates by the negative angle
         float* x = k + int64_t(t) * d;
         const float* cos_sin = cos_sin_[0].data() + (first + t) * d;
         for (int j = 0; j < half; ++j) {

@@ -56,7 +56,7 @@ class TopPSelection : public StepSelection {
                 cudaStream_t stream) const override {
     return attend_top_p(step, rule_, limits, stream);
   }
-  // INT4 keys of the base's blocks, and the digests by which it ranked them.
+  // Counts the INT4 keys of the base's blocks, and the digests by which the base ranked them.
   int64_t index_bytes(const Config& config, const BlockLayout& layout, int n_blocks,
                       int64_t n_tokens) const override {
     const RowBlocks row = row_blocks(rows_, n_blocks);
@@ -95,7 +95,7 @@ class VotedSelection : public StepSelection {
                 cudaStream_t stream) const override {
     return attend_voted(step, rule_, limits, stream);
   }
-  // The candidates' keys.
+  // Counts the candidates' keys.
   int64_t index_bytes(const Config&, const BlockLayout& layout, int,
                       int64_t n_tokens) const override {
     const int64_t left = n_tokens - rule_.init - rule_.local;
@@ -116,7 +116,7 @@ std::unique_ptr<StepSelection> make_paper(const SelectionRule& rule) {
   return nullptr;
 }
 
-// Scores of single tokens take the most.
+// Returns the most scratch that a rule needs: selectors of single tokens need scores of tokens.
 size_t most_scratch(const DecodeStep& step, const SelectionRule* rule) {
   const bool tokens = dynamic_cast<const ReadsTopP*>(rule) || dynamic_cast<const ReadsVoted*>(rule);
   return paper_scratch_bytes(step, tokens);
@@ -141,7 +141,7 @@ Status RankedSelection::attend(const DecodeStep& step, const DeviceLimits& limit
 int64_t RankedSelection::index_bytes(const Config& config, const BlockLayout& layout, int n_blocks,
                                      int64_t n_tokens) const {
   if (!rank_.codes) return digest_bytes(rank_, config, row_blocks(rows_, n_blocks).candidates);
-  const int full = n_blocks - 1;  // the tail has no codes: its keys themselves
+  const int full = n_blocks - 1;  // the tail has no codes, so its keys are read
   return full * int4_block_bytes(layout.block_size, config.head_dim) +
          (n_tokens - int64_t(full) * layout.block_size) * layout.row_bytes();
 }

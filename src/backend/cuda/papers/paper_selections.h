@@ -6,7 +6,7 @@
 
 namespace riffle::cuda {
 
-// psa and topk. Others choose by digests too where they read everything.
+// psa and topk, and twilight over topk with top_p 1, which drops no token.
 class RankedSelection : public StepSelection {
  public:
   explicit RankedSelection(const ReadsRanked& rule);

@@ -65,7 +65,7 @@ StreamedAttention::Batch StreamedAttention::issue(const StreamedStep& shared, co
   try {
     for (int h = 0; h < rows; ++h) {
       if (done_rows_[h])
-        continue;  // rows that are done but not yet known to be are skipped by the kernels
+        continue;  // the kernels skip rows that are done, even if the host does not know it yet
       for (int p = begin; p < batch.end; ++p) {
         const int32_t block = block_at(shared.step, h, p);
         if (block == tail) continue;
@@ -98,12 +98,12 @@ StreamedAttention::Batch StreamedAttention::issue(const StreamedStep& shared, co
     host.sources = sources;
     host.max_positions = widest_;
     check(attend_positions(host, begin, batch.end, device_.limits, *compute_),
-          "attention of a step");
+          "computing a step's attention");
     check(verify_rows(host, begin, batch.end, flag_.as<uint32_t>(), ++epoch_, *compute_),
-          "attention's test");
+          "running attention's test");
     check(cudaMemcpyAsync(host_done_.as<int32_t>() + size_t(region) * rows, done_.data(),
                           rows * sizeof(int32_t), cudaMemcpyDeviceToHost, *compute_),
-          "attention's test");
+          "running attention's test");
     verified_[region]->record(*compute_);
   } catch (...) {
     cudaStreamSynchronize(load_);
@@ -119,9 +119,9 @@ bool StreamedAttention::finish(Batch& batch) {
   cudaError_t status;
   while ((status = cudaEventQuery(*verified_[batch.region])) == cudaErrorNotReady)
     std::this_thread::yield();
-  check(status, "attention of a step");
+  check(status, "computing a step's attention");
   SlotPool& pool = residency_->slot_pool();
-  // Reverse rank order: the most critical block ends as the most recent.
+  // In reverse rank order, so that the most critical block becomes the most recently used.
   for (size_t i = batch.pinned.size(); i-- > 0;) {
     const int32_t slot = batch.pinned[i];
     if (pool.state(slot) == SlotPool::State::Loading) pool.loaded(slot);
@@ -131,7 +131,7 @@ bool StreamedAttention::finish(Batch& batch) {
   std::copy_n(host_done_.as<int32_t>() + size_t(batch.region) * config_.n_kv_heads,
               config_.n_kv_heads, done_rows_.begin());
   return *flag - first_epoch_ <=
-         epoch_ - first_epoch_;  // an epoch of this layer, also when they wrap
+         epoch_ - first_epoch_;  // the flag is an epoch of this layer, even if epochs wrap
 }
 
 StreamedAttention::Batching StreamedAttention::plan_batches(const DecodeStep& step,
@@ -157,7 +157,7 @@ StreamedAttention::Batching StreamedAttention::plan_batches(const DecodeStep& st
     fail(RIFFLE_NO_SLOT,
          "a pool of %lld slots is too small for one iteration of this selection%s%s",
          static_cast<long long>(residency_->slots()),
-         residency_->notice().empty() ? "" : "; the host drives it because ",
+         residency_->notice().empty() ? "" : "; the host drives attention because ",
          residency_->notice().c_str());
   return batching;
 }
@@ -214,7 +214,7 @@ void StreamedAttention::run_batches(const StreamedStep& host, const SequenceKv& 
       }
       if (pending.empty()) break;
       ++*syncs;
-      stop = finish(pending.front());  // If it throws, the slots that it pinned are dropped below.
+      stop = finish(pending.front());  // if this throws, the batch's pinned slots are dropped below
       pending.pop_front();
     }
     for (Batch& b : pending) finish(b);
@@ -240,7 +240,7 @@ void StreamedAttention::attend(DecodeStep step, const StepSelection& selection, 
   // A step that reads everything has nothing to rank.
   const auto* ranked = dynamic_cast<const RankedSelection*>(&selection);
   const RankRule rank = ranked ? ranked->rank() : RankRule{};
-  // The host gives the slots and reports the blocks that were read.
+  // The host, not the device, assigns slots and reports the blocks that were read.
   step.pool = {};
   step.order = nullptr;
   step.stamp = false;

@@ -1,6 +1,6 @@
 // Decode attention driven by the host: pipelined PSA (arXiv 2503.00392, section 3.3). The host
-// ranks ahead, gives slots, streams missing blocks in on a stream of their own, and stops when it
-// sees the verifying kernel's flag. It is kept as the reference of the device-side way, and for
+// ranks ahead, assigns slots, loads missing blocks on a stream of their own, and stops when it sees
+// the verifying kernel's flag. It is kept as the reference for device-driven attention, and for
 // settings that the device cannot run (FIFO, pools per layer, pageable host memory).
 #pragma once
 #include <deque>
@@ -24,7 +24,7 @@ class StreamedAttention : public HostDrivenAttention {
               uint64_t* syncs) override;
 
  private:
-  // Positions [begin, end) of every row on their way: their slots are pinned until the kernels have
+  // Positions [begin, end) of every row, in flight: their slots are pinned until the kernels have
   // read them.
   struct Batch {
     int begin = 0, end = 0, region = 0;
@@ -34,12 +34,12 @@ class StreamedAttention : public HostDrivenAttention {
   // Division of a layer's rows into batches.
   struct Batching {
     bool progressive = false;  // a test ends each batch; the first batch is the forced blocks
-    int ahead = 1;             // batches that may be on their way at once
+    int ahead = 1;             // batches that may be in flight at once
     int n_blocks = 0;          // blocks of each row
     int most_forced = 0;       // progressive: positions of the first batch, at most
     int piece = 0;             // positions of a batch
     int widest() const { return progressive && most_forced > piece ? most_forced : piece; }
-    int regions() const { return ahead + 1; }  // regions of staging: one more is being filled
+    int regions() const { return ahead + 1; }  // regions of staging: one more, which is filled
   };
 
   // Throws RIFFLE_NO_SLOT.
@@ -70,11 +70,11 @@ class StreamedAttention : public HostDrivenAttention {
   Buffer host_order_, host_counts_, flag_;                 // pinned
   Buffer sources_, copies_, host_done_;                    // pinned, a part for each region
   std::vector<std::unique_ptr<Event>> loaded_, verified_;  // for each region
-  std::vector<int32_t> done_rows_;                         // as of the newest test that was seen
+  std::vector<int32_t> done_rows_;                         // by the newest test that is known
   int widest_ = 0;
   uint32_t epoch_ = 0, first_epoch_ = 0;
-  // State of the current layer: number of positions that are ranked, forced, and read at most; the
-  // first visible block.
+  // State of the current layer: numbers of positions that are ranked, that are forced, and that are
+  // read at most; the first visible block.
   int known_ = 0, n_forced_ = 0, n_total_ = 0, first_block_ = 0;
 };
 

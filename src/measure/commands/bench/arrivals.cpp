@@ -12,18 +12,19 @@
 namespace riffle::cli {
 namespace {
 
-constexpr int kRequests = 100;  // if nothing says how many
+constexpr int kRequests = 100;  // default number of requests
 constexpr int kMaxSeqs = 16;
 constexpr int64_t kContext = 32768;  // context of a shape, for random lengths
 constexpr int kLoneTokens = 32;
 constexpr double kTbtLimit = 25;    // lone decode steps (SparseServe, section 4.2)
-constexpr double kAccuracy = 1.05;  // accuracy of the highest rate
+constexpr double kAccuracy = 1.05;  // factor to which the highest rate is found
 constexpr int kMaxDoublings = 12;
-constexpr int kUsualRates = 10;  // rates that a search for the highest one tries
-constexpr int kTryTokens = 8;    // tokens of an answer, to estimate the time by
-constexpr double kTrySeconds =
-    0.3;                       // seconds of a prompt that is long enough to estimate the time by
-constexpr double kLong = 120;  // seconds
+constexpr int kUsualRates = 10;  // number of rates that a search for the highest one tries
+// The time of a run is estimated from one request: number of tokens of its answer, and least
+// seconds that its prompt must take.
+constexpr int kTryTokens = 8;
+constexpr double kTrySeconds = 0.3;
+constexpr double kLong = 120;  // seconds; for longer runs the notice names --requests
 
 class ArrivalsBench {
  public:
@@ -73,11 +74,10 @@ class ArrivalsBench {
         o_.synthetic = true;
       }
     } else if (t_.pool_mem) {
-      throw Exit(EXIT_USAGE,
-                 "--pool-mem is of the model that --cost stands for: see --slots and --gpu-mem");
+      throw Exit(EXIT_USAGE, "--pool-mem needs --cost; without it, use --slots or --gpu-mem");
     }
     if (t_.pool_mem && (c.count("slots") || c.size("gpu-mem")))
-      throw Exit(EXIT_USAGE, "--pool-mem is in place of --slots and --gpu-mem");
+      throw Exit(EXIT_USAGE, "--pool-mem replaces --slots and --gpu-mem: give only one of them");
     if (t_.requests == 0)
       t_.requests = static_cast<int>(lengths_.given.size() > 1 ? lengths_.given.size() : kRequests);
     if (t_.max_seqs == 0) t_.max_seqs = kMaxSeqs;
@@ -114,7 +114,7 @@ class ArrivalsBench {
       const auto slots = static_cast<int64_t>(static_cast<double>(t_.pool_mem) / bytes);
       c.set("slots", std::min<int64_t>(slots, INT32_MAX));
       if (slots < 1)
-        throw Exit(EXIT_USAGE, text_of("--pool-mem: one block of the model stood for takes %s",
+        throw Exit(EXIT_USAGE, text_of("--pool-mem: one block of the simulated model takes %s",
                                        human_bytes(bytes).c_str()));
     }
     report_.plan = plan_of(model_.get(), c);
@@ -129,7 +129,7 @@ class ArrivalsBench {
       setup_.resident_blocks = report_.plan.count("slots");
       if (setup_.resident_blocks < 1)
         throw Exit(EXIT_USAGE,
-                   "--all-resident needs a pool that KV has to fit: --device emu or cuda");
+                   "--all-resident needs a pool of limited size: use --device emu or cuda");
     }
     requests_.resize(sizes_.size());
     for (size_t i = 0; i < sizes_.size(); ++i) {
@@ -160,9 +160,9 @@ class ArrivalsBench {
     return sum;
   }
 
-  // Seconds that the run takes on this machine, about: from a single request, whose prompt grows
-  // until its time can be measured. Requests that run side by side may be faster, and attention
-  // over longer prompts is slower.
+  // Estimates the seconds that the run takes on this machine. It runs a single request, whose
+  // prompt grows until its time can be measured. Requests that run side by side may be faster, and
+  // attention over longer prompts is slower.
   double estimate() {
     int64_t longest = 0;
     const double prompts = prompt_tokens(longest);
@@ -172,21 +172,21 @@ class ArrivalsBench {
         static_cast<int32_t>(std::clamp<int64_t>(report_.plan.count("n_ctx") - 1, 1, kTryTokens));
     for (int64_t n = std::min<int64_t>(64, longest);; n = std::min(4 * n, longest)) {
       const ReplayResult result = replay_alone(n, output);
-      if (result.failed) return 0;  // the run itself says why
+      if (result.failed) return 0;  // the run itself reports the error
       if (result.machine_first_token < kTrySeconds && n < longest) continue;
       const double step =
           (result.machine_seconds - result.machine_first_token) / std::max(output - 1, 1);
       const double work =
           prompts * result.machine_first_token / static_cast<double>(n) + outputs * step;
       if (t_.goodput) return kUsualRates * work;
-      const bool waits = !report_.cost && t_.rate > 0;  // for arrivals, by the clock on the wall
+      const bool waits = !report_.cost && t_.rate > 0;  // for arrivals, by the wall clock
       return waits ? std::max(work, t_.requests / t_.rate) : work;
     }
   }
 
   void say_estimate() {
     const double seconds = estimate();
-    riffle_reset_stats(context_.get());  // the figures are only of the run
+    riffle_reset_stats(context_.get());  // the figures do not include the estimate
     if (!(seconds > 0)) return;
     const std::string time = seconds < 100 ? text_of("%.0f s", std::ceil(seconds))
                                            : text_of("%.0f minutes", std::ceil(seconds / 60));
@@ -206,7 +206,7 @@ class ArrivalsBench {
     if (result.done < result.requests) throw Exit(EXIT_INTERRUPTED, "");
   }
 
-  // The median time of a decode step of one sequence with the median prompt and no others.
+  // Returns the median time of a decode step of one sequence with the median prompt, run alone.
   double lone_step() {
     std::vector<double> prompts;
     for (const RequestLength& l : sizes_) prompts.push_back(l.prompt);
@@ -224,7 +224,7 @@ class ArrivalsBench {
     whole(result);
     const GoodputProbe p{rate, percentile(result.gaps, 99), mean(result.delays), false};
     report_.probes.push_back(p);
-    // Nothing after nothing: answers of one token have no time between tokens.
+    // Answers of one token have no time between tokens: the percentile is NaN and within the limit.
     const bool within =
         !(p.tbt_p99 > report_.tbt_limit) && p.delay <= t_.delay_limit && result.failed == 0;
     report_.probes.back().within = within;
@@ -273,10 +273,10 @@ class ArrivalsBench {
                 prompts / n, outputs / n, t_.lengths.c_str()));
     if (!t_.goodput)
       write_out(t_.rate > 0 ? text_of("arriving at %g a second\n", t_.rate)
-                            : std::string("all there from the beginning\n"));
+                            : std::string("all arriving at once\n"));
     if (report_.cost)
       write_out(
-          text_of("virtual clock: --cost %s; a block stands for %g, the pool of %lld for %s\n",
+          text_of("virtual clock: --cost %s; a block counts as %g, the pool of %lld as %s\n",
                   t_.cost.c_str(), block_scale(*report_.cost, run_),
                   static_cast<long long>(report_.plan.count("slots")),
                   human_bytes(static_cast<double>(report_.plan.count("slots")) *
@@ -332,7 +332,7 @@ void add_arrivals_flags(CLI::App& app, ArrivalsOptions& t) {
         [&target, name, unit](const std::string& s) {
           const uint64_t v = parse_size(name, s, unit);
           if (v > static_cast<uint64_t>(std::numeric_limits<T>::max()))
-            refuse_value(name, "'" + s + "' is too much");
+            refuse_value(name, "'" + s + "' is too large");
           target = static_cast<T>(v);
         },
         what)
@@ -347,7 +347,7 @@ void add_arrivals_flags(CLI::App& app, ArrivalsOptions& t) {
          "number of requests; 0: the number of lines in the file of --lengths, else 100", "N")
       .range(0, 10000000);
   option("--lengths", t.lengths,
-         "tokens of prompts and answers: longbench[:SCALE] (random, about as LongBench's), "
+         "tokens of prompts and answers: longbench[:SCALE] (random, similar to LongBench), "
          "PROMPT:OUTPUT, or a file with a line PROMPT OUTPUT for each request",
          "L");
   option("--seed", t.seed, "seed of arrivals, lengths and prompts", "N");
@@ -356,7 +356,7 @@ void add_arrivals_flags(CLI::App& app, ArrivalsOptions& t) {
   option("--cost", t.cost,
          "run on emu with a virtual clock: an iteration takes the time that this cost model gives. "
          "MODEL: h200-8b, a100-8b, a100-lwm-7b or a file of lines KEY = VALUE; then ,copies (each "
-         "block is copied by itself) and ,KEY=VALUE. Without -m and --shape it runs --shape tiny "
+         "block is copied separately) and ,KEY=VALUE. Without -m and --shape it runs --shape tiny "
          "--synthetic-attention",
          "MODEL")
       .check([](const std::string& text) {
@@ -365,9 +365,9 @@ void add_arrivals_flags(CLI::App& app, ArrivalsOptions& t) {
                    : "";
       });
   size("--pool-mem", t.pool_mem, Unit::BYTES,
-       "size of the pool, for the KV of the model that --cost stands for; in place of --slots");
+       "size of the pool for the KV of the model that --cost simulates; replaces --slots");
   flag("--all-resident", t.all_resident,
-       "no offloading: a request waits until its whole KV fits the pool next to the others'");
+       "no offloading: a request waits until its whole KV fits in the pool with the others'");
   size("--max-seqs", t.max_seqs, Unit::COUNT, "number of sequences that hold KV at once; 0: 16");
   for (Flag& added : add_setting_flags(app, "scheduler", t.scheduler, true)) added.needs(arrivals);
   const Flag goodput = flag("--goodput", t.goodput,
@@ -377,7 +377,7 @@ void add_arrivals_flags(CLI::App& app, ArrivalsOptions& t) {
       .range(0.0, 1e6)
       .needs(goodput);
   option("--delay-limit", t.delay_limit,
-         "limit of the mean delay (arrival to the begin of prefill), in seconds", "S")
+         "limit of the mean delay (arrival to start of prefill), in seconds", "S")
       .range(0.0, 1e6)
       .needs(goodput);
 }

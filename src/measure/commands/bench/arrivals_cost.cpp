@@ -1,5 +1,5 @@
-// Estimates the time of an iteration on a device that is not there: bytes over bandwidths,
-// operations over rates.
+// Estimates the time of an iteration on a simulated device: bytes over bandwidths, operations over
+// rates.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -12,10 +12,10 @@ namespace {
 
 // Llama-3.1-8B, bf16, on one H200, from tools/bench/results/gpu.md. Memory and step_us: decode at
 // 1,024 and 131,072 tokens, dense (model: 4.6 and 8.8 ms, measured: 4.5 and 9.3). first_row_us and
-// row_us: psa's excess over its bytes at 1,024 to 131,072 tokens (0.7 to 1.2 ms), and of 8, 12 and
-// 16 rows of 32,000 tokens with a pool (steps of 12.2, 16.4 and 20.7 ms, measured: 13.4, 16.3 and
-// 20.5). Rates: prefill of 8,192 and 32,768 tokens (model: 34,500 and 21,700 tokens/s, measured:
-// 35,194 and 21,886). Links: "Moving blocks".
+// row_us: psa's excess over its bytes, for one row at 1,024 to 131,072 tokens (0.7 to 1.2 ms), and
+// for 8, 12 and 16 rows of 32,000 tokens with a pool (model: steps of 12.2, 16.4 and 20.7 ms,
+// measured: 13.4, 16.3 and 20.5). Rates: prefill of 8,192 and 32,768 tokens (model: 34,500 and
+// 21,700 tokens/s, measured: 35,194 and 21,886). Links: "Moving blocks".
 constexpr CostModel kH200Llama8b = {.layers = 32,
                                     .heads = 32,
                                     .kv_heads = 8,
@@ -34,10 +34,10 @@ constexpr CostModel kH200Llama8b = {.layers = 32,
                                     .row_us = 300,
                                     .first_row_us = 500};
 
-// The same on the paper's A100 (SparseServe, sections 3.2 and 4.1): its links as published, over 20
-// and 23 GB/s by one kernel or copy, under 5 and 6 by a copy a block. The others are assumed: 5/6
-// of the memory's 1,555 GB/s, 2/3 of 312 TFLOP/s for products and half for attention, 1 ms a step,
-// and a selection that costs only its bytes.
+// The same on the A100 of SparseServe (sections 3.2 and 4.1). Its links are as published: over 20
+// and 23 GB/s with one kernel or copy, under 5 and 6 with one copy for each block. The other values
+// are assumed: 5/6 of the memory's 1,555 GB/s, 2/3 of 312 TFLOP/s for products and half for
+// attention, 1 ms a step, and a selection that costs only its bytes.
 constexpr CostModel a100_llama_8b() {
   CostModel c = kH200Llama8b;
   c.memory_gb_s = 1300;
@@ -113,7 +113,7 @@ std::string digits(double v) {
   return std::string(text, std::to_chars(text, text + sizeof text, v).ptr);
 }
 
-// `where` begins the error.
+// Applies "copies" or KEY=VALUE to a cost model. An error begins with `where`.
 void apply(CostModel& cost, std::string_view item, const std::string& where) {
   item = trimmed(item);
   if (item == "copies") {
@@ -122,7 +122,7 @@ void apply(CostModel& cost, std::string_view item, const std::string& where) {
     return;
   }
   const size_t equals = item.find('=');
-  if (equals == item.npos)  // any bytes, where it is a line of a file
+  if (equals == item.npos)  // a line of a file may have any bytes, so they are escaped
     throw Exit(EXIT_USAGE,
                where + ": " +
                    Json(item.substr(0, 60)).dump(-1, ' ', true, Json::error_handler_t::replace) +
@@ -186,7 +186,7 @@ CostModel parse_cost_model(const std::string& spec, ReadFile* read) {
     else {
       cost = read_cost_model(item, read_given(read, item,
                                               "--cost: " + item + " is none of " +
-                                                  cost_model_names() + ", and as a file"));
+                                                  cost_model_names() + ", and no readable file"));
     }
   }
   return cost;
@@ -230,7 +230,7 @@ IterationCost cost_of(const CostModel& c, const RunShape& run, const IterationWo
     const double compute = std::max(2 * c.layer_params / c.layers * token_layers / linear,
                                     layers * c.layer_params / c.layers * c.param_bytes / memory) +
                            4 * c.head_dim * c.heads * w.pairs * deep / (1e12 * c.attention_tflops);
-    // A layer goes to the host during the next one's arithmetic.
+    // A layer's KV goes to the host while the next layer is computed.
     out.prefill =
         w.resident ? compute : std::max(compute, token_layers * kv_bytes / (1e9 * c.flush_gb_s));
     if (w.chunks && !w.resident) {

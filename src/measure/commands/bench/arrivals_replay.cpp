@@ -1,5 +1,5 @@
-// One run of riffle bench --arrivals: requests go to the scheduler when they are due, by the clock
-// on the wall, or by a virtual one that moves on by the cost of an iteration.
+// One run of riffle bench --arrivals: requests go to the scheduler when they are due, by the wall
+// clock, or by a virtual clock that advances by the cost of each iteration.
 #include <algorithm>
 #include <cmath>
 #include <thread>
@@ -14,7 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxIdle =
-    1000;  // far more than failed requests, which take an iteration each, one after the other
+    1000;  // far more than the failed requests in a row, each of which takes an idle iteration
 
 struct SchedulerDeleter {
   void operator()(riffle_scheduler* p) const { riffle_scheduler_free(p); }
@@ -61,8 +61,8 @@ class Replay {
  private:
   struct State {
     uint32_t tokens = 0;
-    double last = 0;     // when its last token came
-    int64_t blocks = 0;  // held back for it
+    double last = 0;     // time of its last token
+    int64_t blocks = 0;  // reserved for it
   };
 
   bool on_wall() const { return setup_.cost == nullptr; }
@@ -74,7 +74,7 @@ class Replay {
   void wait_until(double time) {
     if (!on_wall()) virtual_now_ = std::max(virtual_now_, time);
     else
-      while (now() < time) {  // in slices, so that Ctrl-C is heard
+      while (now() < time) {  // in slices, so that Ctrl-C is noticed
         if (interrupted()) throw Exit(EXIT_INTERRUPTED, "");
         std::this_thread::sleep_for(std::chrono::duration<double>(std::min(time - now(), 0.1)));
       }
@@ -97,7 +97,7 @@ class Replay {
                     "tokens, the pool has %lld",
                     submitted_ + 1, static_cast<long long>(blocks), r.prompt.size(), r.output,
                     static_cast<long long>(setup_.resident_blocks)));
-      if (held_ + blocks > setup_.resident_blocks) return;  // and no request overtakes it
+      if (held_ + blocks > setup_.resident_blocks) return;  // no later request overtakes it
       Options g;
       g.set("max-tokens", static_cast<int64_t>(r.output));
       g.set("ignore-eos", true);
@@ -118,7 +118,7 @@ class Replay {
     check(riffle_scheduler_step(scheduler_.get()), setup_.context);
     const Facts it(riffle_scheduler_iteration(scheduler_.get()));
     const int64_t decode_rows = it.count("decode_rows");
-    // First come, first served: those that no longer wait are the first.
+    // First come, first served: the requests that no longer wait are the earliest ones.
     for (const size_t begun = submitted_ - static_cast<size_t>(it.count("n_waiting"));
          begun_ < begun; ++begun_)
       result_.delays.push_back(std::max(0.0, begin - requests_[begun_].arrival));
@@ -132,7 +132,7 @@ class Replay {
       w.blocks_loaded = it.number("blocks_loaded");
       w.token_layers = it.number("prefill_token_layers");
       w.pairs = it.number("prefill_pairs");
-      // One prompt is read at a time: the last that has begun.
+      // One prompt is read at a time: the last one that has begun.
       w.prompt_tokens = begun_ > 0 ? static_cast<double>(requests_[begun_ - 1].prompt.size()) : 0;
       w.chunks = setup_.scheduler->is("prefill-mode", "chunks");
       w.selects = setup_.selects;
@@ -154,7 +154,7 @@ class Replay {
     idle_ = decode_rows > 0 || it.count("prefill_token_layers") > 0 ? 0 : idle_ + 1;
     if (idle_ > kMaxIdle)
       throw Exit(EXIT_RUN,
-                 text_of("the scheduler has done nothing for %d iterations, with %zu requests left",
+                 text_of("the scheduler did nothing for %d iterations, with %zu requests left",
                          kMaxIdle, requests_.size() - done_));
     if (decode_rows == 0) return;
     ++result_.decode_iterations;
@@ -194,7 +194,7 @@ class Replay {
       result_.error =
           text_of("request %zu: %s", i + 1,
                   status == RIFFLE_OK
-                      ? text_of("%d tokens in place of %d", n_tokens, requests_[i].output).c_str()
+                      ? text_of("%d tokens instead of %d", n_tokens, requests_[i].output).c_str()
                       : end.text("error").c_str());
   }
 
@@ -209,7 +209,7 @@ class Replay {
   double virtual_now_ = 0;
   Clock::time_point started_;
   Facts stats_;   // after the last iteration
-  int idle_ = 0;  // iterations in which nothing was done, one after the other
+  int idle_ = 0;  // number of idle iterations in a row
   ReplayResult result_;
 };
 

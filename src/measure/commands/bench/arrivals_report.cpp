@@ -40,7 +40,8 @@ Json spread_json(const std::vector<double>& v) {
           {"max", number(percentile(v, 100))}};
 }
 
-// Returns the blocks of the simulated model: the counts are of one layer.
+// Returns the blocks of the simulated model. The counts are of one layer, so only the KV heads
+// differ.
 double prefill_kv_blocks(const ArrivalsReport& report, const ReplayResult& r) {
   return r.prefill_kv_blocks * (report.cost ? report.cost->kv_heads / report.run.kv_heads : 1);
 }
@@ -148,7 +149,7 @@ void print_arrivals(const BenchOptions& o, const ArrivalsReport& report) {
                       "within %.1f s)\n",
                       report.bounded && searched ? "" : "at least ", report.goodput,
                       1e3 * report.tbt_limit, t.delay_limit)
-            : text_of("\nno rate keeps the limits: P99 between tokens %.1f ms, mean delay %.1f s\n",
+            : text_of("\nno rate is within limits: P99 between tokens %.1f ms, mean delay %.1f s\n",
                       1e3 * report.tbt_limit, t.delay_limit));
   if (!report.result) return;
   const ReplayResult& r = *report.result;
@@ -188,8 +189,8 @@ void print_arrivals(const BenchOptions& o, const ArrivalsReport& report) {
     fact("KV of prompts on the device", fixed(prefill_kv_blocks(report, r), 0) + " blocks at most");
   if (report.lone_step > 0) fact("lone decode step", ms(report.lone_step));
   if (report.cost)
-    fact("time by the model", text_of("decode %.1f s, loads %.1f s, prefill %.1f s",
-                                      r.decode_seconds, r.load_seconds, r.prefill_seconds));
+    fact("time by --cost", text_of("decode %.1f s, loads %.1f s, prefill %.1f s", r.decode_seconds,
+                                   r.load_seconds, r.prefill_seconds));
   facts.print_left();
   if (r.failed) write_out("\nfirst failure: " + r.error + "\n");
 }

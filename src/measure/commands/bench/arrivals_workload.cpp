@@ -1,5 +1,5 @@
-// Requests for riffle bench --arrivals: their times, lengths and texts. Whole numbers and exact
-// operations only, so that a seed gives the same requests everywhere.
+// Requests for riffle bench --arrivals: their times, lengths and texts. Only whole numbers and
+// exact operations are used, so that a seed gives the same requests everywhere.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -15,7 +15,7 @@ constexpr int64_t kMaxTokens = int64_t{1} << 28;
 constexpr uint64_t kArrivals = 1, kLengths = 2, kShared = 3,
                    kPrompts = 16;  // streams; a prompt's is kPrompts + its number
 
-// One number of tokens at the beginning of `text`, which is cut; nothing if there is none.
+// Reads a number of tokens at the beginning of `text` and cuts it off; nothing if there is none.
 std::optional<int32_t> take_tokens(std::string_view& text) {
   int64_t v = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
@@ -57,7 +57,7 @@ std::vector<RequestLength> read_lengths(const std::string& path, const std::stri
   return out;
 }
 
-// PROMPT:OUTPUT.
+// Reads PROMPT:OUTPUT.
 std::optional<RequestLength> read_pair(std::string_view text) {
   const std::optional<int32_t> prompt = take_tokens(text);
   if (!prompt || text.empty() || text.front() != ':') return std::nullopt;
@@ -87,8 +87,8 @@ double RequestRandom::uniform() { return static_cast<double>(next() >> 11) * 0x1
 double RequestRandom::exponential() {
   for (double whole = 0;; ++whole) {
     const double first = uniform();
-    // Length of the falling run of numbers from the first on: an odd length, the first included,
-    // has probability exp(-first).
+    // The length of the decreasing run of numbers that begins with `first` is odd with probability
+    // exp(-first).
     int length = 1;
     for (double last = first, u = uniform(); u < last; u = uniform()) {
       last = u;

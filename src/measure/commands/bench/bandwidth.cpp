@@ -31,7 +31,7 @@ uint64_t sum(const Lanes* p, size_t n) {
 
 double read_bandwidth(size_t bytes, int n_threads) {
   bytes =
-      std::min<size_t>(bytes, size_t{2} << 30);  // larger than any cache: more would change nothing
+      std::min<size_t>(bytes, size_t{2} << 30);  // larger than any cache, so more changes nothing
   const size_t threads = static_cast<size_t>(std::max(n_threads, 1));
   const size_t each = std::max<size_t>(bytes / threads / sizeof(Lanes) / 4 * 4, 4);
   struct Free {

@@ -1,6 +1,6 @@
 // riffle bench: prefill speed by length, decode speed by depth and selector, next to the memory
-// bandwidth of the machine. On a model file, or on a shape with synthetic weights; with the model's
-// attention or a synthetic one.
+// bandwidth of the machine. It runs a model file, or a shape with synthetic weights, with the
+// model's attention or with synthetic attention.
 #include "measure/commands/bench/bench.h"
 
 #include <algorithm>
@@ -20,11 +20,11 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Repeats of one measurement stop once they took this long together: a 30,000 token prefill is not
-// noise.
+// Repeats of one measurement stop once they took this long together: a long measurement, such as a
+// prefill of 30,000 tokens, has little noise.
 constexpr double kEnoughSeconds = 20;
 constexpr int kProfileSteps = 4;
-constexpr int64_t kMostContext = int64_t{1} << 28;  // longest context that -c takes
+constexpr int64_t kMostContext = int64_t{1} << 28;  // longest context that -c accepts
 
 class Bench {
  public:
@@ -44,13 +44,14 @@ class Bench {
         std::max<int64_t>(*std::max_element(depths.begin(), depths.end()), 1) + steps_held();
     for (const int64_t n : lengths) longest = std::max(longest, n);
     Options& context = o_.common.options;
-    // A shape has no length of its own that matters, and memory is taken for the whole context.
+    // The trained length of a shape does not matter, and memory is taken for the whole context.
     if (!o_.shape.empty() && context.count("ctx") == 0)
       context.set("ctx", std::min<int64_t>(longest, kMostContext));
     context.set("sessions", o_.batch);
     if (o_.synthetic) riffle_options_set_synthetic_attention(context.get(), &o_.attention);
     results_.plan = plan_of(model_.get(), context);
-    // Sessions are filled here, and a machine that is full would end the process without a word.
+    // Sessions are filled completely here, and without this error a machine whose memory runs out
+    // would end the process without a message.
     if (!o_.shape.empty() && !results_.plan.text("context_note").empty())
       throw Exit(EXIT_MEMORY, text_of("%s: try a smaller --depth, --batch or --shape",
                                       results_.plan.text("context_note").c_str()));
@@ -62,13 +63,13 @@ class Bench {
       throw Exit(
           EXIT_USAGE,
           text_of(
-              "--prefill or --depth (with --steps) wants %lld tokens, the context has %lld: see -c",
+              "--prefill or --depth (with --steps) needs %lld tokens, the context has %lld: see -c",
               static_cast<long long>(longest), static_cast<long long>(n_ctx)));
     make_tokens(static_cast<size_t>(longest));
     InterruptGuard guard(context_.get());
     try {
       for (const int64_t n : lengths) measure_prefill(static_cast<size_t>(n));
-      // Deepest first: truncating keeps the tokens that shallower ones need.
+      // Deepest first: truncating keeps the tokens that smaller depths need.
       std::sort(depths.rbegin(), depths.rend());
       for (const Session& s : sessions_)
         go_to(s.get(), static_cast<size_t>(std::max<int64_t>(
@@ -91,15 +92,16 @@ class Bench {
   }
 
  private:
-  // Tokens that decoding adds to a depth. Synthetic queries depend only on the position, so steps
-  // made twice would find their blocks in the pool; there the repeats go on where the last ended.
+  // Returns the number of tokens that decoding adds to a depth. Synthetic queries depend only on
+  // the position, so a step repeated at the same position would find its blocks in the pool. With
+  // them, each repeat continues where the last one ended.
   int64_t steps_held() const {
     return 1 + (o_.synthetic ? o_.warmup_steps() + (int64_t{o_.reps} + 1) * o_.steps
                              : std::max(o_.steps, o_.warmup_steps()));
   }
 
-  // A text's tokens, over and over if it is short; without one, random ids above the control and
-  // byte pieces.
+  // Makes n tokens: those of the text, repeated if it is short; without a text, random ids above
+  // the control and byte pieces.
   void make_tokens(size_t n) {
     std::vector<int32_t> text;
     if (!o_.text.empty()) {
@@ -120,7 +122,7 @@ class Bench {
     }
   }
 
-  // If the session cannot be cut there, the missing tokens are read again.
+  // Cuts the session to n tokens. If it cannot be cut there, the missing tokens are read again.
   void truncate(riffle_session* session, size_t n) {
     const size_t reached = riffle_session_reach(session, n);
     check(riffle_session_truncate(session, reached), context_.get());
@@ -146,7 +148,7 @@ class Bench {
     PrefillRow row{n, {}};
     riffle_session* const session = sessions_.front().get();
     double spent = 0;
-    // The first short prefill also pages the weights in.
+    // A first short prefill brings the weights into memory.
     if (results_.prefill.empty()) {
       truncate(session, 0);
       go_to(session, std::min<size_t>(n, 512));
@@ -161,7 +163,7 @@ class Bench {
     results_.prefill.push_back(std::move(row));
   }
 
-  // Returns a step's arguments: the sessions, and the next token for each.
+  // Runs n steps: calls `step` with the sessions and the next token for each.
   template <class StepFn>
   void each_step(int n, StepFn&& step) {
     std::vector<riffle_session*> sessions;
@@ -178,8 +180,8 @@ class Bench {
     });
   }
 
-  // Runs steps with the model's own greedy answers: tokens that are computed ahead are taken only
-  // where an answer draws them. Returns the seconds that the answers took.
+  // Runs steps as greedy answers of the model: tokens computed ahead are accepted only if an answer
+  // draws them. Returns the seconds that the answers took.
   double answer(size_t depth, int n) {
     // An answer begins with logits, which come from running a token.
     truncate_all(depth - 1);
@@ -237,17 +239,17 @@ class Bench {
     results_.decode.push_back(std::move(row));
   }
 
-  // Bytes of the weights that a step reads.
+  // Returns the bytes of weights that a step reads.
   double weights_of_step() const {
     const double experts = info_.number("expert_bytes"),
                  dense = info_.number("n_params") - info_.number("expert_params");
     double others = info_.number("weight_bytes") - experts;
-    // A separate output matrix leaves all rows of the embedding unread except one.
+    // With a separate output matrix, a step reads only single rows of the embedding.
     if (!info_.on("tied_output") && dense > 0)
       others *= 1 - info_.number("vocab_size") * info_.number("dim") / dense;
     if (info_.count("n_experts") == 0) return others;
-    // A step reads the experts of a layer that any of its tokens is sent to. If tokens choose
-    // evenly and independently, this share of the experts is left out on average.
+    // A step reads the experts of a layer to which any of its tokens is routed. If tokens choose
+    // evenly and independently, this share of the experts is unread on average.
     const double unread =
         std::pow(1 - info_.number("n_experts_used") / info_.number("n_experts"), o_.batch);
     return others + experts * (1 - unread);
@@ -258,7 +260,7 @@ class Bench {
     return device == "cpu" || device == "emu";
   }
 
-  // Mean over a few steps, run part by part; nothing on devices that cannot.
+  // Returns the mean times of a few steps that run part by part; nothing on the CPU.
   std::optional<Facts> take_apart() {
     if (on_cpu()) return std::nullopt;
     const int n = std::min(kProfileSteps, o_.steps);
@@ -303,20 +305,20 @@ static void add_bench_notes(CLI::App& command) {
       command, "",
       R"(Columns: MB/token: the weights (for experts: the ones that a step reads on average), and the K
 and V of the blocks read. memory GB/s: the rate of the same threads when they read a buffer of
-that size (a GPU: copying, read + write). bandwidth used: the share of that rate that decoding
+that size (on a GPU: copying, read + write). bandwidth used: the share of that rate that decoding
 reaches. loaded: KV copied from host memory to the pool. syncs: number of times the host waited
-for the GPU. spread: slowest less fastest repeat, as a share of the median.
+for the GPU. spread: slowest minus fastest repeat, as a share of the median.
 --shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, qwen3-30b-a3b, llama-3-70b-layer or
-tiny. The weights are synthetic, of type --weights (default: q8_0). The speed is real, the answers
-mean nothing.
+tiny. The weights are synthetic, of type --weights (default: q8_0). The speed is real; the answers
+are meaningless.
 With --lookup, decode is measured with greedy answers to the text, and ms/token is the time of an
-answer over its tokens. tokens/step: tokens that a step gave each sequence.
-With --arrivals: first token, time between tokens and delay (arrival to the begin of prefill) are
-those that a client sees. Sequences in a step, blocks and working set are means over iterations with
-decode steps; with --cost, they are those of the model that it stands for.)");
+answer divided by its tokens. tokens/step: tokens that a step gave each sequence.
+With --arrivals: first token, time between tokens and delay (arrival to start of prefill) are as a
+client sees them. Sequences in a step, blocks and working set are means over iterations with decode
+steps; with --cost, they are those of the model that it simulates.)");
 }
 
-// Adds the flags that say what is measured, and how often.
+// Adds the flags for the things to measure and the number of repeats.
 static Flag add_measured_flags(CLI::App& command, BenchOptions& o) {
   const Flag prefill =
       add_text(command, "--prefill", o.prefill, "lengths of the prompts whose prefill is measured")
@@ -326,7 +328,7 @@ static Flag add_measured_flags(CLI::App& command, BenchOptions& o) {
       .value("N,N")
       .shows_default();
   add_text(command, "--selectors", o.selectors,
-           "selectors whose decode is measured; if only --selector is given: that one")
+           "selectors whose decode speed is measured; if only --selector is given, that one")
       .value("NAME,NAME")
       .shows_default();
   const Flag text = add_text(command, "--text", o.text, "text to run on; default: random tokens")
@@ -358,7 +360,7 @@ static Flag add_synthetic_flags(CLI::App& command, BenchOptions& o) {
   const std::string heading = "Synthetic attention";
   const Flag synthetic =
       add_switch(command, "--synthetic-attention", o.synthetic,
-                 "q, k and v of known sparsity in place of the model's; prompts are filled in");
+                 "use q, k and v of known sparsity, not the model's; prompts are filled in");
   const auto option = [&](const char* flag, auto& target, const char* what) {
     add_number(command, flag, target, what)
         .value("X")
@@ -366,18 +368,18 @@ static Flag add_synthetic_flags(CLI::App& command, BenchOptions& o) {
         .group(heading)
         .shows_default();
   };
-  option("--synthetic-sparsity", o.attention.sparsity, "share of the blocks that a query looks at");
+  option("--synthetic-sparsity", o.attention.sparsity, "share of blocks that a query attends to");
   option("--synthetic-weight", o.attention.weight,
          "share of the attention weight that lies in these blocks");
   option("--synthetic-overlap", o.attention.overlap,
-         "share of these blocks that the next query looks at as well");
+         "share of these blocks that the next query also attends to");
   option("--synthetic-seed", o.attention.seed, "seed that chooses these blocks");
   return synthetic;
 }
 
 void add_bench(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<BenchOptions>();
-  // Memory is planned for INT4 keys, which auto may leave out and --selectors may name.
+  // Memory is planned for INT4 keys: auto may leave them out, but --selectors may need them.
   o->common.options.set("selector", "share");
   riffle_synthetic_attention_defaults(&o->attention);
   CLI::App& command =

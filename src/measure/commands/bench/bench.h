@@ -1,5 +1,5 @@
-// riffle bench in parts: bench.cpp measures, bandwidth.cpp measures the machine,
-// report.cpp tells. Requests that arrive over time: arrivals.h.
+// riffle bench in parts: bench.cpp measures, bandwidth.cpp measures the machine, report.cpp prints
+// the results. arrivals.h has requests that arrive over time.
 #pragma once
 #include <optional>
 #include <string>
@@ -15,21 +15,22 @@ struct BenchOptions {
   CommonOptions common;
   std::string prefill = "512,4096", depth = "0,4096,16384", selectors = "dense,share", text;
   std::string shape;  // "": a model file
+  // Returns the type of the weights of a shape.
   std::string weights() const {
     const std::string given = common.options.text("weights");
     return given.empty() ? "q8_0" : given;
-  }                        // with shape
+  }
   bool synthetic = false;  // --synthetic-attention
   riffle_synthetic_attention attention;
   int steps = 32, reps = 3, batch = 1;
   std::optional<int> warmup;
   ArrivalsOptions arrivals;  // --arrivals
-  // Steps before a measurement: buffers, caches, and with synthetic attention a pool that holds the
-  // blocks of the last steps.
+  // Returns the number of steps before a measurement. They fill buffers and caches, and with
+  // synthetic attention the pool with the blocks of the last steps.
   int warmup_steps() const { return warmup.value_or(synthetic ? 8 : 2); }
 };
 
-// A model of this shape with made-up weights of this type. Throws Exit.
+// Makes a model of this shape with synthetic weights of this type. Throws Exit.
 Model make_synthetic(const std::string& shape, const std::string& weights);
 
 struct PrefillRow {
@@ -44,7 +45,7 @@ struct DecodeRow {
   Facts stats;
   std::optional<Facts> timing;  // timing of one step, in parts
   double bytes = 0;             // read per step
-  double bandwidth = 0;         // bytes per second that the device's memory gives; 0: not known
+  double bandwidth = 0;         // bytes per second of the device's memory; 0: not known
 };
 
 struct BenchResults {
@@ -53,13 +54,13 @@ struct BenchResults {
   std::vector<PrefillRow> prefill;
   std::vector<DecodeRow> decode;
   Facts stats;               // at the end
-  bool interrupted = false;  // by Ctrl-C: what had been measured until then
+  bool interrupted = false;  // by Ctrl-C: the results are those until then
 };
 
 double median(std::vector<double> values);
 
-// Bytes per second at which n_threads read a buffer of that size over and over: the most at which
-// one token's weights and KV could be read, with the machine's cache for a set of that size.
+// Returns the bytes per second at which n_threads read a buffer of that size over and over. One
+// token's weights and KV of that size cannot be read faster on this machine, its cache included.
 double read_bandwidth(size_t bytes, int n_threads);
 
 Json synthetic_attention_json(const BenchOptions& options);  // null without one

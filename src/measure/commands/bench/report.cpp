@@ -9,13 +9,13 @@
 namespace riffle::cli {
 namespace {
 
-// Distance of fastest and slowest, as a share of the median: how far to trust the figure.
+// Returns slowest minus fastest, in percent of the median. It shows how far to trust the figure.
 double spread_pct(const std::vector<double>& v) {
   const auto [low, high] = std::minmax_element(v.begin(), v.end());
   return 100 * (*high - *low) / median(v);
 }
 
-// A count of the decode steps for each token, or NaN if the device has no such thing.
+// Returns a count of the decode steps divided by their tokens; NaN if the device has no such count.
 double per_token(double count, const DecodeRow& r, bool known) {
   if (!known || !r.stats.count("decode_tokens")) return std::numeric_limits<double>::quiet_NaN();
   return count / r.stats.number("decode_tokens");
@@ -26,7 +26,8 @@ double loaded_per_token(const DecodeRow& r) {
 double syncs_per_token(const DecodeRow& r) {
   return per_token(r.stats.number("host_syncs"), r, r.stats.count("peak_device_bytes") > 0);
 }
-// Tokens that a step gave each of its sequences: more than one where tokens were computed ahead.
+// Returns the tokens that a step gave each of its sequences: more than one if tokens were computed
+// ahead.
 double tokens_per_step(const BenchOptions& o, const DecodeRow& r) {
   if (o.common.options.count("lookup") == 0)
     return 1;  // a small pool may count a step's groups as steps

@@ -12,7 +12,7 @@ using cli::text_of;
 
 constexpr double kWidth = 440, kHeight = 300, kLeft = 58, kRight = 14, kTop = 30, kBottom = 44;
 
-// Shapes around (0, 0), some 9 pixels wide.
+// Shapes around (0, 0), about 9 pixels wide.
 constexpr const char* kMarkers[] = {
     "M-4.2 0a4.2 4.2 0 1 0 8.4 0a4.2 4.2 0 1 0 -8.4 0z",           // circle
     "M-3.8 -3.8h7.6v7.6h-7.6z",                                    // square
@@ -71,7 +71,7 @@ struct Axis {
 // Ticks at multiples of 1, 2 or 5 times a power of ten.
 Axis linear_axis(double low, double high, double most) {
   if (!(high > low)) {
-    // One value: room around it, and below a ceiling only beneath it.
+    // All values are equal: leaves room around them.
     const double room = std::max(std::fabs(low) * 0.1, 1e-3);
     low -= room;
     high += room;
@@ -85,7 +85,7 @@ Axis linear_axis(double low, double high, double most) {
       break;
     }
   }
-  // A value just below a tick may hang over the frame, which saves a whole step of empty space.
+  // A value just below a tick may lie outside the frame, which saves a whole step of empty space.
   a.low = std::floor(low / a.step + 0.05) * a.step;
   a.high = std::ceil(high / a.step - 1e-9) * a.step;
   if (most != 0) a.high = std::min(a.high, most);

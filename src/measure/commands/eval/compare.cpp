@@ -21,7 +21,7 @@ bool keeps(const Row& row, int percent) {
   return m.dense > 0 && 100 * m.both >= percent * m.dense;
 }
 
-// Returns the row that reads least among those that keep `percent`; the first of equal ones.
+// Returns the row that reads least among the rows that keep `percent`; the first of equal rows.
 const Row* cheapest(const std::vector<const Row*>& rows, int percent) {
   const Row* best = nullptr;
   for (const Row* r : rows) {
@@ -52,9 +52,9 @@ const std::vector<Column>& columns() {
       {"asked", "asked", Form::COUNT, [](const Row& r) { return double(r.total().n); },
        "questions that have a right answer"},
       {"right", "right", Form::COUNT, [](const Row& r) { return double(r.total().sparse); },
-       "answered rightly"},
+       "questions answered correctly"},
       {"kept_pct", "kept", Form::PERCENT, [](const Row& r) { return 100 * r.total().kept(); },
-       "share of the answers that are right when dense and stay right (95% interval, Wilson)",
+       "share of the answers right with dense attention that stay right (95% interval, Wilson)",
        [](const Row& r) { return r.kept_interval(); }},
       {"kept_low_pct", "", Form::PERCENT, [](const Row& r) { return r.kept_interval().low; },
        "lower end of its 95% interval (Wilson)"},
@@ -62,12 +62,12 @@ const std::vector<Column>& columns() {
        "upper end of its 95% interval (Wilson)"},
       {"lost", "lost", Form::COUNT,
        [](const Row& r) { return double(r.total().dense - r.total().both); },
-       "right when dense, wrong here"},
+       "right with dense attention, wrong here"},
       {"gained", "gained", Form::COUNT,
        [](const Row& r) { return double(r.total().sparse - r.total().both); },
-       "wrong when dense, right here"},
+       "wrong with dense attention, right here"},
       {"kv_read_pct", "KV read", Form::PERCENT, [](const Row& r) { return r.answers.read_pct(); },
-       "share of the tokens' KV attended to while answering"},
+       "share of the tokens attended to while answering"},
       {"bytes_read_pct", "+ index", Form::PERCENT,
        [](const Row& r) { return r.answers.bytes_read_pct(); },
        "bytes of the KV attended to and of the data read to choose it, as a share of all KV"},
@@ -76,34 +76,34 @@ const std::vector<Column>& columns() {
        "share of the blocks with at least one token attended to"},
       {"same_first_pct", "same first", Form::PERCENT,
        [](const Row& r) { return r.agreement.same_pct(); },
-       "steps along the dense answers at which the most likely token is the dense one's (95% "
-       "interval, Wilson)",
+       "share of the steps of dense answers whose most likely token is that of dense attention "
+       "(95% interval, Wilson)",
        [](const Row& r) {
          return share_interval(static_cast<double>(r.agreement.same),
                                static_cast<double>(r.agreement.divergence.size()));
        }},
       {"divergence_mean", "divergence", Form::DIVERGENCE,
        [](const Row& r) { return r.agreement.divergence_mean(); },
-       "Kullback-Leibler divergence from dense along the dense answers, nats, mean over steps"},
+       "Kullback-Leibler divergence from dense over the steps of dense answers, nats, mean"},
       {"divergence_p99", "its p99", Form::DIVERGENCE,
        [](const Row& r) { return r.agreement.divergence_p99(); }, "its 99th percentile"},
       {"tokens_until_parting", "same for", Form::TOKENS,
        [](const Row& r) { return r.agreement.tokens_until_parting(); },
-       "tokens until the text parts from the dense one, mean over answers"},
+       "tokens until the text differs from the dense text, mean over answers"},
       {"answer_tokens", "of", Form::TOKENS, [](const Row& r) { return r.agreement.tokens(); },
        "tokens of a dense answer, mean"},
       {"text_nll_increase", "text nll", Form::NLL,
        [](const Row& r) { return r.text_nll_increase(); },
-       "nll of held-out text over dense, nats per token"},
+       "nll of held-out text minus that of dense, nats per token"},
       {"text_nll_error", "", Form::NLL, [](const Row& r) { return r.text_nll_error(); },
        "half the width of its 95% interval (normal approximation)"},
       {"text_kv_read_pct", "text KV read", Form::PERCENT,
        [](const Row& r) { return r.text.read_pct(); },
-       "share of the KV attended to in held-out text"},
+       "share of the tokens attended to in held-out text"},
       {"coverage_mean", "coverage", Form::SHARE,
        [](const Row& r) { return r.answers.coverage_mean(); },
-       "share of the attention weight truly covered while answering, mean over steps, layers and "
-       "query heads"},
+       "share of the attention weight that was really covered while answering, mean over steps, "
+       "layers and query heads"},
       {"coverage_p1", "1%", Form::SHARE, [](const Row& r) { return r.answers.coverage_p1(); },
        "its 1st percentile"},
       {"kv_bytes_per_step", "KV/step", Form::BYTES,
@@ -111,17 +111,16 @@ const std::vector<Column>& columns() {
        "K and V attended to per decode step"},
       {"host_bytes_per_step", "host/step", Form::BYTES,
        [](const Row& r) { return r.answers.host_bytes_per_step(); },
-       "K and V from host memory per decode step: all, or with a pool the part that it did not "
-       "hold"},
+       "K and V from host memory per decode step: all, or with a pool the part not in the pool"},
       {"index_bytes_per_step", "index/step", Form::BYTES,
        [](const Row& r) { return r.answers.index_bytes_per_step(); },
-       "read per decode step to choose them: digests, codes, keys that are only scored"},
+       "data read per decode step to choose the KV: digests, codes, keys that are only scored"},
       {"reused_pct", "reused", Form::PERCENT, [](const Row& r) { return r.answers.reused_pct(); },
-       "selections that were an earlier step's"},
+       "share of selections reused from an earlier step"},
       {"pool_hit_pct", "pool hits", Form::PERCENT,
-       [](const Row& r) { return r.answers.pool_hit_pct(); }, "blocks found in the pool"},
+       [](const Row& r) { return r.answers.pool_hit_pct(); }, "share of blocks found in the pool"},
       {"ms_per_step", "ms/step", Form::MS, [](const Row& r) { return r.answers.ms_per_step(); },
-       "time of a decode step, the measuring of coverage included"},
+       "time of a decode step, including the measurement of coverage"},
   };
   return all;
 }

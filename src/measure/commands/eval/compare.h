@@ -1,5 +1,5 @@
-// `riffle eval --compare`: cost and kept answers of all settings, side by side. Tables and JSON;
-// pictures: measure/commands/eval/html.h.
+// `riffle eval --compare`: cost and kept answers of all settings, side by side, as tables and JSON.
+// measure/commands/eval/html.h has the pictures.
 #pragma once
 #include <optional>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace riffle::eval {
 
-// A figure of a row. A further one needs only a line in columns(): tables, JSON and the report take
+// A figure of a row. A new figure needs only a line in columns(): tables, JSON and the report take
 // it from there.
 struct Column {
   enum class Form { COUNT, PERCENT, NLL, DIVERGENCE, SHARE, TOKENS, BYTES, MS };
@@ -30,19 +30,20 @@ const std::vector<Column>& columns();
 struct Series {
   std::string name;              // "psa stop=veto"
   std::string selector;          // "psa"
-  std::vector<const Row*> rows;  // in the order they were asked for
+  std::vector<const Row*> rows;  // in the order in which they were asked for
 };
-// In order of appearance, dense left out.
+// Returns the series of a length in order of appearance, without dense.
 std::vector<Series> series_of(const std::vector<Row>& rows, int length);
 std::vector<int> lengths_of(const std::vector<Row>& rows);
 
 // The part of the KV that a selector, or one of its series, must read to keep a share of the dense
-// answers: the smallest among the settings that were run and keep it. Nothing is interpolated.
+// answers: the smallest part read by a setting that was run and keeps them. Nothing is
+// interpolated.
 struct EqualAccuracy {
   struct Goal {
-    int percent;             // percentage of the answers that are right when dense
+    int percent;             // percentage to keep of the answers right with dense attention
     const Row* best;         // null: no setting keeps that many
-    double to_topk, to_psa;  // its KV read over theirs for the same goal; NaN where either has none
+    double to_topk, to_psa;  // its KV read over theirs for the same goal; NaN if either has none
   };
   int length;
   std::string name, selector;
@@ -50,15 +51,17 @@ struct EqualAccuracy {
   std::vector<Goal> goals;
 };
 inline constexpr int kGoals[] = {95, 98, 100};
-// The setting that did it, without the parts in its name; "-": none.
+// Returns the name of the goal's setting, without the parts that are in the name of equal; "-":
+// there is none.
 std::string setting_of(const EqualAccuracy& equal, const EqualAccuracy::Goal& goal);
 std::vector<EqualAccuracy> equal_accuracy(const std::vector<Row>& rows);
 
-// A row's line and the line that closes a comparison.
+// Return a row's line, and the line that closes a comparison.
 cli::Json compare_row_json(const Row& row);
 cli::Json summary_json(const std::vector<Row>& rows);
 
-// All rows in one table, the paper's defaults marked with '*', and the table of equal accuracy.
+// Returns all rows in one table, the papers' defaults marked with '*', and the table of equal
+// accuracy.
 std::string compare_text(const std::vector<Row>& rows);
 
 }  // namespace riffle::eval

@@ -8,8 +8,8 @@ namespace riffle::eval {
 namespace {
 
 constexpr uint16_t kNone = 0xffff;
-constexpr double kLikely = -10;  // log p; at most 22,026 tokens have more
-constexpr double kLeast = -30;   // log p; the rest is below 1e-8 for any vocabulary
+constexpr double kLikely = -10;  // log p; at most 22,026 tokens are above
+constexpr double kLeast = -30;   // log p; tokens below sum to less than 1e-7 in any vocabulary
 constexpr double kStep = (kLikely - kLeast) / (kNone - 1);
 
 }  // namespace
@@ -18,11 +18,11 @@ int32_t best_token(const float* logits, int n_vocab) {
   return static_cast<int32_t>(std::max_element(logits, logits + n_vocab) - logits);
 }
 
-// Single precision holds here: a term is right to 1e-7 of itself, and vocabularies of 150,000 make
-// this eval's main work besides the model.
+// Single precision is enough here: each term has a relative error of 1e-7. With vocabularies of
+// 150,000 tokens this is eval's main work besides the model.
 double log_sum_exp(const float* logits, int n_vocab) {
   const float top = logits[best_token(logits, n_vocab)];
-  double sums[4] = {};  // several at once hide the latency of an addition
+  double sums[4] = {};  // several sums at once hide the latency of an addition
   for (int i = 0; i < n_vocab; ++i) sums[i % 4] += static_cast<double>(std::exp(logits[i] - top));
   const double value = static_cast<double>(top) + std::log(sums[0] + sums[1] + sums[2] + sums[3]);
   if (!std::isfinite(value)) throw std::runtime_error("logits are not finite");

@@ -1,5 +1,5 @@
-// Documents of `riffle eval`: prompts of a model's own form, facts spliced into real text,
-// questions dealt to documents.
+// Documents of `riffle eval`: prompts in a model's own form, facts spliced into real text, and the
+// distribution of questions over documents.
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
@@ -13,13 +13,13 @@ void append(std::vector<int32_t>& to, const std::vector<int32_t>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-// Tokens that a prompt needs after its document.
+// Returns the number of tokens that a prompt needs after its document.
 size_t tokens_after(const Question& q, int answer_tokens) {
   return q.tail.size() + std::max(q.answer.size(), static_cast<size_t>(answer_tokens));
 }
 
-// Returns the place in [0, 1) for the question in `slot` of the document's slots: even over the
-// document, and even over the documents within the slot.
+// Returns the place in [0, 1) for the question in `slot` of a document's slots. Slots are spread
+// evenly over the document, and the places within a slot evenly over the documents.
 double slot_depth(size_t slot, size_t n_slots, int index, int count) {
   return (static_cast<double>(slot) + (index + 0.5) / count) / static_cast<double>(n_slots);
 }
@@ -31,8 +31,8 @@ std::vector<size_t> shuffled_slots(size_t n, Random& random) {
   return slots;
 }
 
-// A document that is made for its questions, with the most entries (lines, words) that `length`
-// holds. of_entries(n) gives the document's text with n entries and its questions.
+// Builds a document that is made for its questions, with the most entries (lines, words) that fit
+// in `length`. of_entries(n) gives the document's text with n entries, and its questions.
 template <typename OfEntries>
 Document build_whole(size_t n_entries, size_t fewest, int length, int answer_tokens,
                      const Vocabulary& vocabulary, const PromptForm& form, OfEntries of_entries) {
@@ -47,7 +47,7 @@ Document build_whole(size_t n_entries, size_t fewest, int length, int answer_tok
       longest = std::max(longest, tokens_after(q, answer_tokens));
     const size_t total = doc.tokens.size() + longest;
     if (total <= static_cast<size_t>(length)) return doc;
-    // Entries can take more tokens than were reckoned with.
+    // Entries can take more tokens than estimated.
     const size_t fewer = std::min(n_entries - 1, n_entries * static_cast<size_t>(length) / total);
     if (fewer < fewest) {
       throw std::runtime_error("a document of " + std::to_string(doc.questions.size()) +
@@ -82,7 +82,7 @@ Document build_register(const DocumentPlan& plan, int length, int answer_tokens,
 Document build_word_list(Task task, int length, int answer_tokens, const Vocabulary& vocabulary,
                          const PromptForm& form, Random& random) {
   constexpr size_t kFewest =
-      60;  // below that the most frequent words are not sure to be the asked ones
+      60;  // with fewer, the most frequent words may not be the ones asked for
   return build_whole(std::max<size_t>(static_cast<size_t>(length) / 3, kFewest), kFewest, length,
                      answer_tokens, vocabulary, form, [&](size_t n, Document& doc) {
                        const WordList list = make_word_list(task, n, random);
@@ -165,8 +165,8 @@ std::vector<int32_t> encode_after_space(const Vocabulary& vocabulary, const Prom
 std::vector<int32_t> encode_directly(const Vocabulary& vocabulary, const PromptForm& form,
                                      std::string_view text) {
   std::vector<int32_t> ids = vocabulary.encode(text);
-  // The mark of a space before the text is a token of its own if the text begins with a character
-  // that no word has.
+  // Texts here begin with a character that no word has, so the mark of a space before the text is a
+  // separate token.
   if (form.marks_words && !ids.empty()) ids.erase(ids.begin());
   return ids;
 }
@@ -203,8 +203,8 @@ std::vector<DocumentPlan> plan_documents(const std::vector<Task>& tasks, int n_q
   for (int i = 0; i < n_tasks; ++i)
     left(tasks[static_cast<size_t>(i)]) = n_questions / n_tasks + (i < n_questions % n_tasks);
 
-  std::vector<Task> once, often;  // by how many of them a document may hold
-  int n_hidden = 0;               // questions about real text and the facts hidden in it
+  std::vector<Task> once, often;  // tasks that a document may hold once, and many times
+  int n_hidden = 0;               // number of questions about real text and facts hidden in it
   for (Task t : tasks) {
     if (is_whole(t)) continue;
     (t == Task::PASSKEY || t == Task::VARS || t == Task::SUMMARY ? once : often).push_back(t);
@@ -233,7 +233,7 @@ std::vector<DocumentPlan> plan_documents(const std::vector<Task>& tasks, int n_q
       if (left(t) > 0 && room()) take(t);
     }
     while (!often.empty() && room()) {
-      // The task with most questions left comes next, so that tasks mix in every document.
+      // The task with the most questions left comes next, so that every document mixes tasks.
       const Task t = *std::max_element(often.begin(), often.end(), fewer_left);
       if (left(t) == 0) break;
       take(t);
@@ -253,8 +253,8 @@ namespace {
 using Statements = std::vector<std::vector<int32_t>>;
 
 // Places statements in a text of n tokens whose sentences end at `ends`. A question's only
-// statement follows the sentence that ends nearest to its depth; several statements follow random
-// ones, in their order. Statements of no question are placed anywhere.
+// statement follows the first sentence that ends at or after its depth. Several statements follow
+// random sentences, in order. Statements that belong to no question are placed anywhere.
 std::vector<Insertion> place(std::vector<Question>& questions, std::vector<Statements> statements,
                              Statements others, const std::vector<size_t>& ends, size_t n,
                              Random& random) {
@@ -264,9 +264,9 @@ std::vector<Insertion> place(std::vector<Question>& questions, std::vector<State
   for (size_t i = 0; i < statements.size(); ++i) {
     std::vector<size_t> places;
     if (statements[i].empty()) {
-      questions[i].depth = 0;  // it asks about all of the document
+      questions[i].depth = 0;  // the question is about the whole document
     } else if (statements[i].size() == 1) {
-      // The sentence end nearest to the given depth in tokens.
+      // The first sentence end at or after the given depth in tokens.
       const double want = questions[i].depth * static_cast<double>(n);
       const auto it = std::lower_bound(ends.begin(), ends.end(), static_cast<size_t>(want));
       places.push_back(it == ends.end() ? ends.back() : *it);
@@ -285,7 +285,7 @@ std::vector<Insertion> place(std::vector<Question>& questions, std::vector<State
   return insertions;
 }
 
-// The document: n tokens of text with the insertions, which are in the order of their places.
+// Writes the document: n tokens of text with the insertions, which are sorted by place.
 void weave(Document& doc, const PromptForm& form, const int32_t* text, size_t n,
            const std::vector<Insertion>& insertions) {
   doc.tokens = form.open;

@@ -1,10 +1,11 @@
 // riffle eval: do answers survive sparse attention? Facts are hidden in real text, questions are
-// asked about them, and every question is answered densely and by each setting from the same
-// prefilled KV. (Tasks: measure/commands/eval/tasks.h.)
+// asked about them, and every question is answered with dense attention and with each setting from
+// the same prefilled KV. measure/commands/eval/tasks.h has the tasks.
 //
-// A document is prefilled once and asked several questions: the session is cut back to the
-// document, the question is appended densely except for its last token, and that token and the
-// answer's tokens run as decode steps, so that all retrieval happens where blocks are selected.
+// A document is prefilled once, and several questions are asked about it. For each question the
+// session is cut back to the document, and the question is prefilled except for its last token.
+// That token and the answer's tokens run as decode steps, so that all retrieval happens in steps
+// that select blocks.
 #include "measure/commands/eval/eval.h"
 
 #include <algorithm>
@@ -37,7 +38,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The processor's name as Linux gives it; "unknown" elsewhere.
+// Returns the processor's name from Linux; "unknown" elsewhere.
 std::string cpu_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -47,7 +48,7 @@ std::string cpu_name() {
   return "unknown";
 }
 
-// The command that this process was started with, quoted for a shell.
+// Returns the command that started this process, quoted for a shell.
 std::string command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string line;
@@ -77,8 +78,8 @@ std::string date_now() {
   return text;
 }
 
-// A report's remark about a run that Ctrl-C ended.
-constexpr char kStopped[] = "early: the figures are of the questions that were answered by then";
+// The remark in a report about a run that Ctrl-C ended.
+constexpr char kStopped[] = "early: the figures cover only the questions answered until then";
 
 class Evaluator {
  public:
@@ -86,7 +87,7 @@ class Evaluator {
   int run();
 
  private:
-  // The parts of run, in this order. Settings that can be refused are refused before the model is
+  // The parts of run, in this order. Settings are checked as far as possible before the model is
   // loaded.
   void choose_tasks();
   void choose_settings();
@@ -139,13 +140,13 @@ void Evaluator::put_line(const Json& json) {
 
 std::vector<int64_t> Evaluator::lengths() const {
   const bool given = !o_.lengths.empty();
-  // 1024 to 32000 are the lengths that the training recipe's own figures were taken at.
+  // 1024 to 32000 are the lengths of the training recipe's own figures.
   const std::string list = given           ? o_.lengths
                            : o_.dense_only ? "1024,4096,8192,16384,32000"
                                            : "8192,16384,30000";
   const int64_t n_ctx = o_.common.options.count("ctx");
   const int64_t longest = n_ctx > 0 ? n_ctx : info_.count("n_ctx_train");
-  // Lists and registers are made for their questions and take nothing from the text.
+  // Lists and registers are made for their questions and use nothing from the text.
   const bool needs_text = !std::all_of(tasks_.begin(), tasks_.end(), eval::is_whole);
   const auto fits = [&](int64_t n) {
     return n <= longest && (!needs_text || n <= static_cast<int64_t>(text_.size()));
@@ -200,7 +201,8 @@ void Evaluator::choose_tasks() {
   tasks_ = eval::spread_tasks(tasks_, o_.questions);
 }
 
-// The names of the kinds that are asked; --tasks may name more kinds than there are questions.
+// Returns the names of the kinds that are asked; --tasks may name more kinds than there are
+// questions.
 std::string Evaluator::asked() const {
   std::string names;
   for (const Task task : tasks_)
@@ -226,7 +228,7 @@ void Evaluator::choose_settings() {
     }
     for (Setting& s : more) {
       if (!s.selection.is("selector", "dense"))
-        settings_.push_back(std::move(s));  // dense runs anyway
+        settings_.push_back(std::move(s));  // dense is already the first setting
     }
   }
 }
@@ -237,10 +239,9 @@ void Evaluator::open_model() {
   vocabulary_ = eval_vocabulary(model_.get(), info_);
   form_ = eval::prompt_form(vocabulary_);
   if (!form_.is_chat) {
-    notice(
-        o_.common.quiet,
-        "%s: it has no chat template that riffle can evaluate: questions are asked in plain text",
-        o_.common.model_path.c_str());
+    notice(o_.common.quiet,
+           "%s has no chat template that riffle can evaluate: questions are asked in plain text",
+           o_.common.model_path.c_str());
   }
 }
 
@@ -248,9 +249,8 @@ void Evaluator::read_texts() {
   if (o_.text_paths.empty()) {
     o_.text_paths = {sample_text_path(o_.common.model_path)};
     notice(o_.common.quiet,
-           "no --text: facts are hidden in %s, which a small model wrote; give real text that the "
-           "model was not trained "
-           "on with --text FILE",
+           "no --text: facts are hidden in %s, which a small model wrote; with --text FILE, give "
+           "real text that the model was not trained on",
            o_.text_paths[0].c_str());
   }
   for (const std::string& path : o_.text_paths) {
@@ -265,14 +265,14 @@ void Evaluator::open_context() {
   Options options = o_.common.options;
   if (options.count("ctx") == 0) {
     // The context is no longer than needed, so that a pool or the host store is not planned for 32K
-    // when 4K are asked for.
+    // tokens if --length is 4K.
     int64_t needed = *std::max_element(lengths_.begin(), lengths_.end()) + 128;
     if (o_.dense_only)
       needed = std::max<int64_t>(needed, std::min<int64_t>(32768, info_.count("n_ctx_train")));
     options.set("ctx", std::min<int64_t>(needed, info_.count("n_ctx_train")));
   }
   n_ctx_ = static_cast<int>(options.count("ctx"));
-  plan_ = plan_of(model_.get(), options);  // if it fails, creating the context says why
+  plan_ = plan_of(model_.get(), options);  // if it fails, creating the context reports the error
   context_ = create_context(model_.get(), options, o_.common.quiet);
 }
 
@@ -283,7 +283,7 @@ void Evaluator::keep_possible_settings() {
       possible.push_back(s);
       note(s);
     } else if (o_.compare && o_.compare_spec.empty()) {
-      // Nobody asked for it by name: a device need not have every selector.
+      // The user did not ask for this setting by name, and a device need not have every selector.
       notice(o_.common.quiet, "%s left out: %s", s.label.c_str(),
              riffle_context_error(context_.get()));
     } else {
@@ -309,7 +309,7 @@ void Evaluator::open_outputs() {
     if (!file) throw Exit(EXIT_RUN, path + ": cannot open for writing");
   };
   if (!o_.report_path.empty()) {
-    std::ofstream report(o_.report_path, std::ios::app);  // refused now, not when all is done
+    std::ofstream report(o_.report_path, std::ios::app);  // fails now, not after the run
     if (!report) throw Exit(EXIT_RUN, o_.report_path + ": cannot open for writing");
   }
   open(out_, o_.out_path);
@@ -350,7 +350,7 @@ void Evaluator::write_header() {
 }
 
 RunFacts Evaluator::facts() const {
-  // Names of files without their folders: a report may be handed on.
+  // File names are given without their folders: a report may be passed on to others.
   const auto name = [](const std::string& path) {
     return std::filesystem::path(path).filename().string();
   };
@@ -392,13 +392,13 @@ std::vector<Row> Evaluator::run_length(int length) {
     rows[s].setting = settings_[s];
     rows[s].length = length;
   }
-  // Depths are spread over the documents of a kind.
+  // The depths of facts are spread over the documents of a kind.
   int count[eval::kTasks] = {}, index[eval::kTasks] = {};
   for (const eval::DocumentPlan& p : plans) ++count[static_cast<int>(p.whole)];
   size_t n_tokens = 0, done = 0;
   try {
     for (const eval::DocumentPlan& plan : plans) {
-      // A document depends only on the seed, the length and its place among its kind.
+      // A document depends only on the seed, the length, its kind and its number among its kind.
       const int kind = static_cast<int>(plan.whole);
       eval::Random random(o_.seed * 1000003 + static_cast<uint64_t>(length) * 4001 +
                           static_cast<uint64_t>(eval::kTasks * index[kind] + kind));
@@ -475,7 +475,7 @@ void Evaluator::report(const std::vector<Row>& rows) {
   write_out(text_of("%d tokens\n", rows[0].length) + eval::rows_text(rows) + "\n");
 }
 
-// All that is left to say of a comparison once its rows are out.
+// Writes the rest of a comparison after its rows: heat maps, summary, table and report.
 void Evaluator::report_comparison(const std::vector<Row>& rows) {
   for (const eval::HeatMap& map : examiner_->maps()) put_line(map.json());
   put_line(eval::summary_json(rows));
@@ -490,8 +490,8 @@ void Evaluator::report_comparison(const std::vector<Row>& rows) {
   notice(o_.common.quiet, "report written to %s", o_.report_path.c_str());
 }
 
-// Segments at even distances in the text, each predicted from its own beginning (after <s>) in one
-// scored prefill.
+// Scores evenly spaced segments of the text, each predicted from its own beginning (after <s>) in
+// one prefill.
 std::vector<eval::PositionBucket> Evaluator::score_positions() {
   const int segment =
       static_cast<int>(std::min<int64_t>({32768, n_ctx_, static_cast<int64_t>(text_.size())}));
@@ -509,7 +509,7 @@ std::vector<eval::PositionBucket> Evaluator::score_positions() {
                       o_.common.quiet);
     const std::vector<riffle_score> scores = examiner_->score(tokens, progress);
     for (eval::PositionBucket& b : buckets) {
-      // The last token of the segment has no successor to be scored on.
+      // The last token of the segment has no next token to score.
       for (int i = b.begin; i < std::min(b.end, segment - 1); ++i) {
         b.sum -= static_cast<double>(scores[i].next_logprob);
         ++b.n;

@@ -1,4 +1,4 @@
-// riffle eval: what its flags say, and the run.
+// riffle eval: its options, and the run.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -54,7 +54,8 @@ const float* Examiner::step(int32_t token) {
   return logits;
 }
 
-// The session that a setting answers from, and the selection that reads its prompts.
+// Switches to the session from which a setting answers, and to the selection that reads its
+// prompts.
 void Examiner::use(size_t setting) {
   current_ = sessions_[session_of_[setting]].get();
   const Setting& reader = settings_[session_of_[setting] ? setting : 0];
@@ -109,24 +110,23 @@ Usage Examiner::end() {
 
 // Cuts back to the first n tokens of the prompt. A selector's later state (candidates, a cached
 // selection) must not reach the next answer, and a selector that learns from the queries at a
-// prompt's end must learn from this prompt's. So the end is read again under the setting in force.
-// Dense reading gives the same KV however it is cut (on a GPU to within rounding).
+// prompt's end must learn from the end of this prompt. So the end is read again under the current
+// setting. Dense prefill gives the same KV wherever it is cut (on a GPU to within rounding).
 void Examiner::rewind(const std::vector<int32_t>& prompt, size_t n) {
   constexpr size_t kReread = 64;
   const bool remembers = selector_ == "tokenselect" || selector_ == "lfps";
   size_t keep = current_ == sessions_[0].get() && remembers ? n - std::min(n, kReread) : n;
-  // Nor to where the document ended: what lfps learnt of that would be left, if it was there
-  // already.
+  // The cut is not at the document's end either: state that lfps learnt there would be kept.
   if (keep == document_end_ && keep > 0 && keep < n) --keep;
   keep = riffle_session_reach(current_, keep);
   truncate(keep);
-  // Behind a pool prefill loads all KV once; that is the examiner's doing, not the selector's.
+  // With a pool, prefill loads all KV once. The selector's figures must not include these bytes.
   const double before = context_stats(context_).number("loaded_bytes");
   prefill(prompt.data() + keep, n - keep, nullptr);
   reread_bytes_ += context_stats(context_).number("loaded_bytes") - before;
 }
 
-// The prompt's greedy answer under the setting in force.
+// Returns the greedy answer to the prompt under the current setting.
 Examiner::Spoken Examiner::speak(size_t limit, bool keep_logits) {
   rewind(prompt_, prompt_.size() - 1);
   Spoken spoken;
@@ -139,15 +139,15 @@ Examiner::Spoken Examiner::speak(size_t limit, bool keep_logits) {
     spoken.tokens.push_back(token);
     if (riffle_is_end_token(model_, token)) break;
   }
-  // An end token is no part of the text, even where it is one that has a text.
+  // An end token is not part of the text, even if the token has a text.
   std::vector<int32_t> said = spoken.tokens;
   if (!said.empty() && riffle_is_end_token(model_, said.back())) said.pop_back();
   spoken.text = detokenize(model_, said);
   return spoken;
 }
 
-// Goes along the dense answer under the setting in force and compares the tokens that it would have
-// drawn at each step.
+// Runs the dense answer's tokens under the current setting, and compares the token that the setting
+// would have drawn at each step.
 eval::Agreement Examiner::follow(const Spoken& dense) {
   rewind(prompt_, prompt_.size() - 1);
   eval::Agreement agreement;
@@ -175,7 +175,7 @@ EvalAnswer Examiner::answer(const Question& q, Spoken& dense, bool is_dense) {
   } else {
     a.agreement = follow(dense);
     if (map_) maps_.push_back(std::move(*map_));
-    map_.reset();  // before anything is generated over the same positions
+    map_.reset();  // before speak runs the same positions again
     // If every step agrees, the setting's own answer is the dense one.
     Spoken spoken;
     if (!a.agreement.identical) spoken = speak(limit, false);
@@ -204,11 +204,11 @@ std::vector<std::vector<EvalAnswer>> Examiner::ask(const Document& doc, Progress
   document_end_ = doc.tokens.size();
   std::vector<std::vector<EvalAnswer>> answers(n_questions, std::vector<EvalAnswer>(n_settings));
   std::vector<size_t> prepared(sessions_.size(),
-                               n_questions);  // the question whose tail a session holds
+                               n_questions);  // by session: the question whose tail it holds
   std::vector<Spoken> dense(has_pool_ ? n_questions : 1);
   for (size_t k = 0; k < n_questions * n_settings; ++k) {
-    // With a pool, all questions by one setting before the next one, or every setting would find
-    // blocks in the pool that dense reading left there.
+    // With a pool, one setting answers all questions before the next setting does. Otherwise every
+    // setting would find blocks in the pool that dense attention had left there.
     const size_t q = has_pool_ ? k % n_questions : k / n_settings;
     const size_t s = has_pool_ ? k / n_questions : k % n_settings;
     const Question& question = doc.questions[q];
@@ -245,8 +245,8 @@ std::vector<std::vector<EvalAnswer>> Examiner::ask(const Document& doc, Progress
   return answers;
 }
 
-// Held-out nll on the end of the document, whose facts are not counted: the session must hold all
-// tokens except the last nll_tokens + 1. Leaves it so.
+// Measures the held-out nll at the end of the document, without its facts. Requires: the session
+// holds all tokens except the last nll_tokens + 1. After: it holds the same tokens.
 void Examiner::read_text(const Document& doc, Progress& progress, std::vector<Row>& rows) {
   const size_t n = doc.tokens.size(), begin_at = n - static_cast<size_t>(o_.nll_tokens);
   std::vector<double> dense(n, 0);
@@ -272,7 +272,7 @@ void Examiner::read_text(const Document& doc, Progress& progress, std::vector<Ro
                       static_cast<double>(settings_.size() * (n - begin_at)));
     }
     const Usage usage = end();
-    // Only now, so that an interrupted pass counts for nothing.
+    // The sums are added only now, so that an interrupted pass does not count.
     row.text_nll_sparse += sum;
     row.text_nll_dense += dense_sum;
     row.text_nll_squares += squares;
@@ -292,7 +292,7 @@ std::vector<std::vector<EvalAnswer>> Examiner::run(const Document& doc, const st
   length_ = length;
   is_first_ = is_first;
   size_t held = 0;
-  // Lets all sessions read on to `end`.
+  // Makes all sessions read on to `end`.
   const auto read_to = [&](size_t end) {
     for (size_t s = 0; s < settings_.size(); ++s) {
       if (s > 0 && session_of_[s] == 0) continue;
@@ -304,7 +304,7 @@ std::vector<std::vector<EvalAnswer>> Examiner::run(const Document& doc, const st
     }
     held = end;
   };
-  // The end of a register or a list of words is no held-out text.
+  // The end of a register or a list of words is not held-out text.
   if (o_.nll_tokens > 0 && !doc.is_whole && !o_.dense_only) {
     if (doc.tokens.size() < static_cast<size_t>(o_.nll_tokens) + 2)
       throw Exit(

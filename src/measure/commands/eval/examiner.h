@@ -1,4 +1,4 @@
-// Puts a document's questions to every setting, on the same KV; eval.cpp says how.
+// Asks every setting a document's questions, on the same KV; eval.cpp describes the method.
 #pragma once
 #include <memory>
 #include <string>
@@ -14,24 +14,25 @@
 
 namespace riffle::cli {
 
-// One question answered one way.
+// The answer of one setting to one question.
 struct EvalAnswer {
   bool right = false;
-  bool in_order = false;      // the reference's very tokens, the end token included
-  eval::Agreement agreement;  // with the dense answer; of the dense one itself: nothing
+  bool in_order = false;      // the tokens are those of the reference, the end token included
+  eval::Agreement agreement;  // with the dense answer; empty for the dense answer itself
   double read_pct = 0;
-  std::string text;  // as the model writes it, greedily
+  std::string text;  // greedy text of the model
 };
 
 class Examiner {
  public:
-  // settings: the first is dense. mapped: by setting, whether a heat map is drawn. Both handles
-  // outlive it.
+  // settings: the first is dense. mapped: by setting, whether a heat map is drawn. Requires: model
+  // and context outlive the examiner.
   Examiner(const EvalOptions& options, riffle_model* model, riffle_context* context, int n_ctx,
            std::vector<eval::Setting> settings, std::vector<bool> mapped);
 
-  // Adds the results of a document's text and questions to rows (by setting); the answers as
-  // [question][setting]. is_first: of its length, so that heat maps are drawn.
+  // Adds the results of a document's text and questions to rows (by setting). Returns the answers
+  // as [question][setting]. is_first: the first document of its length, for which heat maps are
+  // drawn.
   std::vector<std::vector<EvalAnswer>> run(const eval::Document& doc, const std::string& label,
                                            int length, bool is_first, std::vector<eval::Row>& rows);
   // Predicts tokens from their own beginning, densely.
@@ -45,7 +46,7 @@ class Examiner {
                                            std::vector<eval::Row>& rows);
   void read_text(const eval::Document& doc, Progress& progress, std::vector<eval::Row>& rows);
   // A setting's answer to a question: its tokens (the end token included), and for dense attention
-  // the distribution from which each was chosen.
+  // the distribution from which each token was chosen.
   struct Spoken {
     std::vector<int32_t> tokens;
     std::vector<eval::Distribution> by;
@@ -60,12 +61,12 @@ class Examiner {
   const float* step(int32_t token);
   void use(size_t setting);
   void truncate(size_t n) { check(riffle_session_truncate(current_, n), context_); }
-  // Back to the first n tokens of a text that the session begins with. If the session cannot be cut
-  // there, the missing tokens are read again.
+  // Goes back to the first n tokens of a text with which the session begins. If the session cannot
+  // be cut there, the missing tokens are read again.
   void go_back(const std::vector<int32_t>& text, size_t n);
   void rewind(const std::vector<int32_t>& prompt, size_t n);
   void prefill(const int32_t* tokens, size_t n, Progress* progress);
-  // Makes the setting the one that steps run with, and counts them from now on until end().
+  // Makes steps run with the setting, and counts them until end().
   void begin(const eval::Setting& setting);
   eval::Usage end();
   static void on_report(void* user, const riffle_row_report* report);
@@ -85,9 +86,9 @@ class Examiner {
   riffle_session* current_ = nullptr;
   eval::Usage usage_;               // since begin()
   double reread_bytes_ = 0;         // loaded to go back in a prompt, since begin()
-  std::string selector_ = "dense";  // in force
+  std::string selector_ = "dense";  // current selector
   std::vector<int32_t> prompt_;     // document and question being answered
-  size_t document_end_ = 0;         // number of its tokens that are the document's
+  size_t document_end_ = 0;         // number of the prompt's tokens that belong to the document
   int length_ = 0;                  // length of the document, as --length says
   bool is_first_ = false;
   std::unique_ptr<eval::HeatMap> map_;  // map of the current answer

@@ -44,7 +44,7 @@ void add_question_flags(CLI::App& command, EvalOptions& o) {
       .value("N")
       .range(1, kMost)
       .shows_default();
-  add_number(command, "--answer-tokens", o.answer_tokens, "most tokens of an answer")
+  add_number(command, "--answer-tokens", o.answer_tokens, "maximum number of tokens of an answer")
       .group(kMeasureGroup)
       .value("N")
       .range(1, kMost)
@@ -96,13 +96,13 @@ Flags add_measured_flags(CLI::App& command, EvalOptions& o) {
 Flag add_setting_lists(CLI::App& command, EvalOptions& o, const Flags& flags) {
   Flag sweep = add_text(command, "--sweep", o.sweep,
                         "settings to run on the same KV, such as "
-                        "\"psa:epsilon=0.5,0.9;topk:budget=0.1\"; default: the one that flags set")
+                        "\"psa:epsilon=0.5,0.9;topk:budget=0.1\"; default: the one set by flags")
                    .value("SPEC;...")
                    .group(kSelectorsGroup);
   Flag compare =
       add_text(command, "--compare", o.compare_spec,
-               "one table of all settings, with coverage, and what each selector must read to "
-               "keep the answers; without SPEC: every selector at several settings")
+               "one table of all settings, with coverage, and the KV that each selector must read "
+               "to keep the answers; without SPEC: every selector at several settings")
           .value("[SPEC;...]")
           .values(0, 1)
           .excludes(sweep)
@@ -115,7 +115,7 @@ Flag add_setting_lists(CLI::App& command, EvalOptions& o, const Flags& flags) {
       .needs(compare)
       .group(kSelectorsGroup);
   add_texts(command, "--heatmap", o.heat_maps,
-            "settings whose blocks read are drawn, such as \"psa:epsilon=0.5\", or none; "
+            "settings to draw heat maps of, such as \"psa:epsilon=0.5\", or none; "
             "default with --report: each selector as its paper runs it")
       .value("SETTING")
       .needs(compare)
@@ -127,7 +127,7 @@ Flag add_setting_lists(CLI::App& command, EvalOptions& o, const Flags& flags) {
 
 void add_eval(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<EvalOptions>();
-  // Auto reads short texts whole and is share for long ones.
+  // Selector auto would read short texts whole; for long texts it is share.
   o->common.options.set("selector", "share");
   CLI::App& command = add_command(
       app, "eval",
@@ -136,7 +136,7 @@ void add_eval(CLI::App& app, Command& chosen) {
   add_common_flags(
       command, o->common,
       CONTEXT_FLAGS | SELECTION_FLAGS | COMPARISON_FLAGS | JSON_FLAG | CHAT_FLAG | WEIGHTS_FLAG);
-  flag_named(command, "--json").help("a JSON line per row on stdout in place of tables");
+  flag_named(command, "--json").help("a JSON line per row on stdout instead of tables");
   add_question_flags(command, *o);
   const Flags flags = add_measured_flags(command, *o);
   Flag compare = add_setting_lists(command, *o, flags);

@@ -9,17 +9,17 @@
 
 namespace riffle::eval {
 
-// One question answered by one setting. Blocks are binned: row r of a picture is blocks [r *
-// blocks_per_row, (r + 1) * blocks_per_row).
+// The heat map of one question answered by one setting. Blocks are binned: row r of a picture is
+// blocks [r * blocks_per_row, (r + 1) * blocks_per_row).
 class HeatMap {
  public:
-  static constexpr int kMostRows = 128;  // at the first step; what is decoded may add one or two
-  static constexpr int kLevels = 4;      // shades above "nothing of the row was read"
+  static constexpr int kMostRows = 128;  // at the first step; decoded tokens may add one or two
+  static constexpr int kLevels = 4;      // shades other than "no block of the row was read"
 
   std::string setting, question, answer;
   int length = 0;         // tokens of the prompt, as --length says
-  double depth = 0;       // where in the document the fact asked for begins, 0 to 1
-  bool right = false;     // the setting answered rightly
+  double depth = 0;       // place in the document at which the fact asked for begins, 0 to 1
+  bool right = false;     // the setting's answer is right
   bool is_paper = false;  // the setting is the paper's default
 
   void add(const riffle_row_report& report);
@@ -30,10 +30,10 @@ class HeatMap {
   int n_rows() const;
   int n_blocks() const { return n_blocks_; }  // held at the last step
   int blocks_per_row() const { return blocks_per_row_; }
-  // 0: nothing of the row was read; else the quarter of its blocks that was begun: 1 up to 25 %, 4
-  // above 75 %.
+  // Returns 0 if no block of the row was read, else the share of its blocks that was read in
+  // quarters, rounded up: 1 up to 25 %, 4 above 75 %.
   int level(int layer, int kv_head, int step, int row) const;
-  // One string of digits (levels) per step and (layer, KV head), first row first.
+  // Returns one string of digits (levels) per step and (layer, KV head), first row first.
   nlohmann::ordered_json json() const;
 
  private:

@@ -13,11 +13,11 @@ namespace {
 
 using cli::text_of;
 
-// Heat maps beyond this are left out, and named.
+// Heat maps beyond this are left out, and a line names them.
 constexpr size_t kMostHeatBytes = 4 << 20;
 
-// Colours: Okabe and Ito's (2008), which readers with each kind of colour blindness can tell apart,
-// darkened for white and lightened for black where they would be too faint.
+// The colours of Okabe and Ito (2008), which readers with any kind of colour blindness can tell
+// apart, darkened for white and lightened for black where they would be too faint.
 constexpr const char* kColours = R"(
 :root{color-scheme:light dark;--page:#fff;--ink:#1c1e21;--soft:#5b6168;--grid:#e3e5e8;--guide:#8a9097;--stripe:#f5f6f8;
 --c0:#0072b2;--c1:#d55e00;--c2:#00805c;--c3:#b8578f;--c4:#a87400;--c5:#3a93c9;--c6:#6b4fa8;--c7:#33373c;
@@ -75,24 +75,21 @@ constexpr size_t kRootMetrics = 2;
 
 const Metric kMetrics[] = {
     {"Answers kept",
-     "Answers that stay right, as a share of the answers that are right when dense. Distances from "
-     "100% are "
-     "drawn as "
-     "their square root.",
+     "Answers that stay right, as a share of the answers right with dense attention. Distances "
+     "from 100% are drawn as their square root.",
      "answers kept", "%", 100, 100, "KV read", answers_read, answers_kept},
     {"Answers kept, by bytes",
      "The same against the bytes of the KV that was read and of the index that was read to choose "
      "it, as a share of all KV.",
      "answers kept", "%", 100, 100, "KV and index read", answers_bytes, answers_kept},
     {"Nll of held-out text, over dense",
-     "Real text after the document, token by token; nats per token more than dense attention "
-     "needs. Lower is better.",
+     "Nll of real text at the end of the document, token by token, minus that of dense attention; "
+     "nats per token. Lower is better.",
      "nll over dense", "", 0, 0, "KV read, held-out text", text_read,
      [](const Row& r) { return r.text_nll_increase(); }},
     {"Divergence from dense",
-     "Kullback-Leibler divergence of the next token's distribution along the dense answers, mean "
-     "over steps, in nats. "
-     "Lower is better.",
+     "Kullback-Leibler divergence of the next token's distribution over the steps of dense "
+     "answers, mean, in nats. Lower is better.",
      "divergence, nats", "", 0, 0, "KV read", answers_read,
      [](const Row& r) { return r.agreement.divergence_mean(); }},
     {"True coverage",
@@ -112,7 +109,7 @@ std::string hover(const Row& row) {
   return text;
 }
 
-// One look for each series wherever it appears: a hue for each selector, variants within it.
+// Gives each series the same style everywhere: a hue for each selector, variants within it.
 std::map<std::string, LineStyle> styles_of(const std::vector<Row>& rows) {
   std::map<std::string, LineStyle> styles;
   std::vector<std::string> hues;
@@ -128,7 +125,7 @@ std::map<std::string, LineStyle> styles_of(const std::vector<Row>& rows) {
   return styles;
 }
 
-// Series in order of appearance, of all lengths.
+// Returns the names of the series of all lengths, in order of appearance.
 std::vector<std::string> series_names(const std::vector<Row>& rows) {
   std::vector<std::string> names;
   for (int length : lengths_of(rows)) {
@@ -139,7 +136,7 @@ std::vector<std::string> series_names(const std::vector<Row>& rows) {
   return names;
 }
 
-// A chart for each length, all with the same axes; none where nothing was measured.
+// Returns a chart for each length, all with the same axes; none if nothing was measured.
 std::vector<Chart> charts_of(const std::vector<Row>& rows, const Metric& metric,
                              const std::map<std::string, LineStyle>& styles) {
   std::vector<double> all_x, all_y;
@@ -183,8 +180,8 @@ std::string curves(const std::vector<Row>& rows) {
 
   std::string html =
       "<h2>Accuracy against KV read</h2><p class=soft>One line per selector, a point per setting; "
-      "hover a "
-      "point for its name and figures. Up and to the left is better; for nll, down is better.</p>" +
+      "hover over a point for its name and figures. Up and to the left is better; for nll, down is "
+      "better.</p>" +
       legend;
   for (const Metric& metric : kMetrics) {
     const std::vector<Chart> charts = charts_of(rows, metric, styles);
@@ -201,10 +198,9 @@ std::string curves(const std::vector<Row>& rows) {
 std::string equal_accuracy_table(const std::vector<Row>& rows) {
   std::string html =
       "<h2>KV read at equal accuracy</h2><p class=soft>The smallest share of the KV that any "
-      "setting run here reads "
-      "while "
-      "keeping that share of the dense answers; nothing is interpolated. Next to it: its ratio to "
-      "the share that topk and psa read for the same (below 1: less than they do).</p><div "
+      "setting run here reads while keeping that share of the dense answers; nothing is "
+      "interpolated. Next to it: its ratio to the share that topk and psa read for the same goal "
+      "(below 1: it reads less).</p><div "
       "class=scroll><table><thead><tr><th "
       "rowspan=2>selector</th><th "
       "rowspan=2>length"
@@ -264,8 +260,7 @@ std::string all_table(const std::vector<Row>& rows) {
 
 // ---- heat maps ----
 
-// The cells of one level as strokes one cell wide, drawn along whichever direction takes fewer of
-// them.
+// Draws the cells of one level as strokes one cell wide, in the direction that takes fewer strokes.
 std::string runs(const HeatMap& map, int layer, int head, int level) {
   std::string along_steps, along_rows;
   const auto is = [&](int step, int row) { return map.level(layer, head, step, row) == level; };
@@ -291,7 +286,7 @@ std::string runs(const HeatMap& map, int layer, int head, int level) {
 std::string heat_svg(const HeatMap& map) {
   const int layers = map.n_layers(), heads = map.n_kv_heads(), steps = map.n_steps(),
             rows = map.n_rows();
-  // Whole pixels per step where there is room, so that columns are equally wide.
+  // A step is a whole number of pixels wide, so that columns are equally wide.
   const int wide = std::clamp(1200 / std::max(1, layers) / std::max(1, steps), 1, 12) * steps;
   const int high = rows * std::max(1, 96 / std::max(1, rows));
   const int pitch_x = wide + 16, pitch_y = high + 14, left = 44, top = 20;
@@ -330,14 +325,10 @@ std::string heat_maps(const std::vector<HeatMap>& maps) {
   if (maps.empty()) return "";
   std::string html =
       "<h2>Which blocks are read over time</h2><p class=soft>The first question of the first "
-      "document. A panel per "
-      "layer and "
-      "KV head: from left to right the steps of the answer, from top to bottom the blocks, oldest "
-      "first. The triangle "
-      "points to where the fact asked for begins.</p><div class=legend><span class=soft>share read "
-      "of the blocks that "
-      "a cell "
-      "stands for:</span><span><i class=swatch style=\"background:var(--none)\"></i>none</span>";
+      "document. A panel per layer and KV head: the steps of the answer from left to right, the "
+      "blocks from top to bottom, oldest first. The triangle points to the beginning of the fact "
+      "that is asked for.</p><div class=legend><span class=soft>share of a cell's blocks that was "
+      "read:</span><span><i class=swatch style=\"background:var(--none)\"></i>none</span>";
   constexpr const char* kNames[] = {"to 25%", "to 50%", "to 75%", "to 100%"};
   for (int i = 0; i < HeatMap::kLevels; ++i) {
     html += text_of("<span><i class=swatch style=\"background:var(--h%d)\"></i>%s</span>", i + 1,
@@ -361,12 +352,12 @@ std::string heat_maps(const std::vector<HeatMap>& maps) {
     html += text_of(
         "<h3>%s%s</h3><p class=soft>%s; %d steps, %d blocks, %d to a cell</p><div class=scroll>",
         escape_html(name).c_str(), map.is_paper ? " &#9733;" : "",
-        map.right ? "answered rightly" : "answered wrongly", map.n_steps(), map.n_blocks(),
+        map.right ? "right answer" : "wrong answer", map.n_steps(), map.n_blocks(),
         map.blocks_per_row());
     html += svg + "</div>";
   }
   if (!left_out.empty())
-    html += "<p>Left out, or the file would grow too large: " + escape_html(left_out) + ".</p>";
+    html += "<p>Left out to limit the size of the file: " + escape_html(left_out) + ".</p>";
   return html;
 }
 
@@ -376,8 +367,7 @@ std::string report_svg(const std::vector<Row>& rows) {
   constexpr int kPanelWidth = 460, kPanelHeight = 312, kKeyWidth = 250, kKeyHeight = 22,
                 kMargin = 16;
   const std::map<std::string, LineStyle> styles = styles_of(rows);
-  std::vector<std::vector<Chart>>
-      charts;  // a line of panels for each share that answers are drawn against
+  std::vector<std::vector<Chart>> charts;  // a line of panels for each measure of the KV read
   for (size_t i = 0; i < kRootMetrics; ++i) {
     charts.push_back(charts_of(rows, kMetrics[i], styles));
     if (charts.back().empty()) charts.pop_back();

@@ -1,5 +1,5 @@
-// The report of `riffle eval --compare --report FILE`: one HTML file that holds all it needs (no
-// scripts, no links out).
+// The report of `riffle eval --compare --report FILE`: one self-contained HTML file (no scripts, no
+// external links).
 #pragma once
 #include <string>
 #include <vector>
@@ -9,11 +9,11 @@
 
 namespace riffle::eval {
 
-// facts: for the head of the page.
+// Returns the report. facts: for the head of the page.
 std::string report_html(const std::vector<Row>& rows, const std::vector<HeatMap>& maps,
                         const cli::RunFacts& facts);
 
-// Only the curves of answers kept, as one SVG file that needs nothing else.
+// Returns only the curves of answers kept, as one self-contained SVG file.
 std::string report_svg(const std::vector<Row>& rows);
 
 }  // namespace riffle::eval

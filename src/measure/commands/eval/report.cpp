@@ -15,7 +15,7 @@ using cli::text_of;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 constexpr double kZ =
-    1.959964;  // 95% of the standard normal distribution lie within this number of deviations
+    1.959964;  // 95% of a normal distribution lies within this number of standard deviations
 
 double percentile(std::vector<float> values, double share) {
   const size_t k =
@@ -264,7 +264,7 @@ Interval share_interval(double successes, double n) {
   const double p = successes / n, scale = 1 + kZ * kZ / n;
   const double centre = (p + kZ * kZ / (2 * n)) / scale;
   const double half = kZ * std::sqrt(p * (1 - p) / n + kZ * kZ / (4 * n * n)) / scale;
-  // At 0 and 1 rounding must not put the share outside.
+  // At 0 and 1, rounding must not put the share outside the interval.
   return {100 * std::min(p, std::max(0.0, centre - half)),
           100 * std::max(p, std::min(1.0, centre + half))};
 }
@@ -394,12 +394,10 @@ std::string rows_text(const std::vector<Row>& rows) {
     by_task.add(line);
   }
   const char* legend =
-      "asked, right: questions, and answers that are right with the setting. kept: answers right "
-      "with "
-      "dense attention and still right.\n"
-      "same first: decode steps whose most likely token is dense's. divergence: Kullback-Leibler, "
-      "from "
-      "dense, in nats a step. same for: tokens until the texts part.\n";
+      "asked: questions. right: answers that are right with the setting. kept: share of the "
+      "answers right with dense attention that stay right.\n"
+      "same first: share of steps with the same most likely token as dense. divergence: "
+      "Kullback-Leibler, from dense, in nats a step. same for: tokens until the texts differ.\n";
   return table.text() + (rows.empty() ? "" : legend) + (shown.empty() ? "" : "\n" + by_task.text());
 }
 
@@ -417,8 +415,8 @@ std::vector<PositionBucket> position_buckets(int segment) {
 }
 
 bool shares_differ(double a, int n, double b, int m) {
-  // Two virtual cases, one right and one wrong, keep the pooled share off 0 and 1, where no
-  // variance would be left.
+  // Two virtual cases, one right and one wrong, keep the pooled share away from 0 and 1, where the
+  // variance would be 0.
   const double pooled = (a * n + b * m + 1) / (n + m + 2);
   const double error = std::sqrt(pooled * (1 - pooled) * (1.0 / n + 1.0 / m));
   return !(std::fabs(a - b) <= 2.6 * error);
@@ -426,7 +424,7 @@ bool shares_differ(double a, int n, double b, int m) {
 
 std::string dense_text(const std::vector<Row>& rows, const std::vector<PositionBucket>& buckets,
                        const Json& reference) {
-  constexpr int kReferenceCases = 20;  // cases of each figure in the reference file
+  constexpr int kReferenceCases = 20;  // number of cases behind each figure in the reference file
   const auto expected = [&](const char* group, const std::string& name) {
     if (!reference.is_object() || !reference.contains(group) || !reference[group].contains(name))
       return kNan;

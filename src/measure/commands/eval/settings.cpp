@@ -63,8 +63,8 @@ std::vector<List> parse_lists(const std::string& text) {
   return lists;
 }
 
-// The list whose values a curve runs along: of the numbers, the longest; the first of equals.
-// lists.size(): none.
+// Returns the list over whose values a curve runs: the longest list of numbers, and the first of
+// equally long ones. lists.size(): there is none.
 size_t curve_of(const std::vector<List>& lists) {
   size_t best = lists.size();
   for (size_t i = 0; i < lists.size(); ++i) {
@@ -86,7 +86,7 @@ void check_fields(const std::vector<List>& lists, const std::vector<Setting>& se
       throw Exit(EXIT_USAGE, text_of("%s is not a field of %s, but of %s", f.spec.c_str(),
                                      selector.c_str(), joined(f.selectors).c_str()));
     if (!read)
-      throw Exit(EXIT_USAGE, text_of("%s is a field of %s with base %s alone", f.spec.c_str(),
+      throw Exit(EXIT_USAGE, text_of("%s is a field of %s only with base %s", f.spec.c_str(),
                                      selector.c_str(), joined(f.bases).c_str()));
   }
 }
@@ -94,7 +94,7 @@ void check_fields(const std::vector<List>& lists, const std::vector<Setting>& se
 // A flag that is given together with a list of specs.
 struct Given {
   const cli::SettingRow* flag;
-  bool read = false, used = false;  // some setting looks at it; and takes it from the flag
+  bool read = false, used = false;  // some setting reads it; some setting takes it from the flag
 };
 
 std::vector<Setting> parse_spec(const std::string& spec, const cli::Options& base, bool is_standard,
@@ -140,7 +140,7 @@ std::vector<Setting> parse_spec(const std::string& spec, const cli::Options& bas
       g.read = true;
       if (own) continue;
       g.used = true;
-      // The standard list's stars are for the papers' runs, which this is not any more.
+      // The standard list's stars mark the papers' settings. This setting now differs from them.
       if (is_standard && s.selection.text(g.flag->name) != g.flag->standard)
         s.paper_default = false;
     }
@@ -168,15 +168,14 @@ std::vector<Setting> parse_specs(const std::string& text, const SelectionFlags& 
     if (g.flag == &cli::setting("selector"))
       throw Exit(
           EXIT_USAGE,
-          text_of(
-              "--selector: it would change nothing next to %s, whose settings name their selectors",
-              list));
+          text_of("--selector: it has no effect with %s, whose settings name their selectors",
+                  list));
     if (!g.read)
       throw Exit(EXIT_USAGE,
                  text_of("%s: no setting of %s reads it; it is for %s",
                          cli::flag_of(*g.flag).c_str(), list, joined(g.flag->selectors).c_str()));
     if (!g.used)
-      throw Exit(EXIT_USAGE, text_of("%s: all settings of %s that look at it set %s themselves%s",
+      throw Exit(EXIT_USAGE, text_of("%s: all settings of %s that read it set %s themselves%s",
                                      cli::flag_of(*g.flag).c_str(), list, g.flag->spec.c_str(),
                                      is_standard ? ": give --compare a SPEC" : ""));
   }
@@ -190,7 +189,7 @@ Setting dense_setting(const cli::Options& base) {
   s.label = s.series = "dense";
   s.selection = base;
   s.selection.set("selector", "dense");
-  s.selection.set("positions", "true");  // only tokenselect's
+  s.selection.set("positions", "true");  // only tokenselect has others
   return s;
 }
 
@@ -214,7 +213,7 @@ std::vector<Setting> default_comparison(const SelectionFlags& flags) {
       // PSA, section 6: epsilon 0.95 with ArkVale's cuboid-mean.
       "psa:epsilon=0.1,0.3,0.5,0.7,0.9,0.95*;"
       "psa:stop=veto,epsilon=0.3,0.5,0.7,0.9;"
-      // Progressive stopping apart from digests: exact enough keys, every query head heard.
+      // Progressive stopping without the errors of digests: INT4 keys, and every query head counts.
       "psa:rank=codes,gqa=union,epsilon=0.5,0.8,0.95;"
       // SparseServe, section 4: 2048 tokens ranked by cuboid-mean.
       "topk:budget=0.02,0.05,0.1,0.2,0.4,2048*;"
@@ -223,8 +222,8 @@ std::vector<Setting> default_comparison(const SelectionFlags& flags) {
       // Twilight, section 5: p 0.95 within a quarter of the KV (its base is Quest there).
       "twilight:digest=quest,top_p_attn=0.5,0.7,0.85,0.95*;"
       "twilight:base=all,top_p_attn=0.5,0.7,0.85,0.95;"
-      // TokenSelect, section 5: 2048 tokens by the soft vote plus 128 first and 512 last ones,
-      // theta 0.9.
+      // TokenSelect, section 5: 2048 tokens by the soft vote plus the first 128 and the last 512
+      // tokens, theta 0.9.
       "tokenselect:select_tokens=128,256,512,1024,2048*;"
       "tokenselect:vote=hard,select_tokens=128,512,2048;"
       // LFPS: gamma 0.95, bypass 0.85, alpha 0.2 or 0.3.

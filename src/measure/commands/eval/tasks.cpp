@@ -53,8 +53,7 @@ std::string dashed_key(Random& random) {
   return adjective + "-" + choose(facts::kNouns, random);
 }
 
-// Draws until it finds a string that is not taken, and takes it. Strings of each kind are limited
-// in number.
+// Draws strings until one is unused, and takes it. The number of strings of each kind is limited.
 template <typename Draw>
 std::string unused(std::set<std::string>& used, Draw draw) {
   for (int i = 0; i < 10000; ++i) {
@@ -77,7 +76,7 @@ Fact make_passkey(Random& random, std::set<std::string>& used) {
   return fact;
 }
 
-// One value of a kind: "4827391", "9f03ac1e", "misty hat".
+// Draws a value of a kind: "4827391", "9f03ac1e", "misty hat".
 std::string magic_value(const std::string& kind, Random& random) {
   if (kind == "number") return digits(random, 7);
   if (kind == "code") return hex_digits(random, 8);
@@ -85,13 +84,13 @@ std::string magic_value(const std::string& kind, Random& random) {
   return adjective + " " + choose(facts::kNouns, random);
 }
 
-// Needles of one kind: n_keys keys with n_values values each are asked for, and n_others further
-// keys have one each.
+// Makes needles of one kind: n_keys keys with n_values values each are asked for, and n_others
+// other keys have one value each.
 Fact make_needles(Task task, int n_keys, int n_values, int n_others, Random& random,
                   std::set<std::string>& used) {
   Strings keys;
   const std::string kind = choose(facts::kMagicKinds, random);
-  std::set<std::string> taken;  // a value that stood there twice could not be marked
+  std::set<std::string> taken;  // an answer with the same value twice could not be marked
   Fact fact{};
   fact.task = task;
   const auto needle = [&](const std::string& key, const std::string& value) {
@@ -195,14 +194,13 @@ Fact make_vars(Random& random, std::set<std::string>& used) {
   return fact;
 }
 
-// "a baker", "an engineer". Right for the words of facts_data.h, whose sound begins as their
-// spelling does.
+// Returns "a baker", "an engineer". It looks only at the first letter, which is right for the words
+// of facts_data.h.
 std::string with_article(const std::string& word) {
   return (std::string_view("aeiou").find(word[0]) == std::string_view::npos ? "a " : "an ") + word;
 }
 
-// A passage is one statement; what it says of its parts can be asked for one by one. {a:j}: {j}
-// with its article.
+// A passage is one statement, with questions about its single facts. {a:j} is {j} with its article.
 struct Passage {
   std::string_view text;
   struct Asked {
@@ -305,7 +303,7 @@ Fact make_summary() {
   Fact fact{};
   fact.task = Task::SUMMARY;
   fact.question = "Summarise the text above in a few sentences.";
-  fact.answer = "The text tells a story.";  // measures the room that an answer takes
+  fact.answer = "The text tells a story.";  // only its length counts
   return fact;
 }
 
@@ -422,24 +420,24 @@ std::string Register::answer(size_t pair) const {
 
 WordList make_word_list(Task task, size_t n_words, Random& random) {
   constexpr size_t kAsked = 3;
-  Strings words;  // the asked ones first, most frequent first
+  Strings words;  // most frequent first, so the words asked for come first
   std::vector<size_t> counts;
   if (task == Task::COMMON) {
     Strings all(std::begin(facts::kNouns), std::end(facts::kNouns));
     all.insert(all.end(), std::begin(facts::kAdjectives), std::end(facts::kAdjectives));
     random.shuffle(all);
-    // The asked words occur ten times as often as the others. Short lists have each of the others
-    // once.
+    // The words asked for occur ten times as often as the others. In short lists each other word
+    // occurs once.
     words = {all.begin(), all.begin() + static_cast<ptrdiff_t>(std::clamp<size_t>(
                                             n_words / 8, kAsked + 2, all.size()))};
     const size_t times = std::max<size_t>(1, n_words / (words.size() + 9 * kAsked));
     for (size_t i = 0; i < words.size(); ++i) counts.push_back(i < kAsked ? 10 * times : times);
   } else {
-    // Zipf's law with exponent 2, as RULER's frequent words: the r-th word occurs in proportion to
-    // 1 / r^2.
+    // Zipf's law with exponent 2, as for RULER's frequent words: the frequency of the r-th word is
+    // proportional to 1 / r^2.
     std::set<std::string> used;
     double share = 6 / (3.14159265358979 *
-                        3.14159265358979);  // probability of the first: 1 over the sum of 1 / r^2
+                        3.14159265358979);  // share of the first word: 1 over the sum of 1 / r^2
     for (size_t r = 1, left = n_words; left > 0; ++r) {
       words.push_back(unused(used, [&] {
         std::string s;
@@ -472,8 +470,8 @@ WordList make_word_list(Task task, size_t n_words, Random& random) {
 }
 
 bool answer_right(const Question& question, std::string_view text) {
-  // Lower case, and no comma before the last three digits of a number or of a part of it
-  // ("1,234,567", but not "4827391,9917362", which is a list).
+  // Returns lower case, without a comma before exactly three digits, as in "1,234,567" but not in
+  // "4827391,9917362", which is a list.
   const auto plain = [](std::string_view s) {
     const auto digit = [&](size_t i) { return i < s.size() && s[i] >= '0' && s[i] <= '9'; };
     std::string out;
@@ -486,8 +484,8 @@ bool answer_right(const Question& question, std::string_view text) {
     return out;
   };
   const std::string answer = plain(text);
-  // Beyond ASCII the letters of Europe (U+00C0 to U+052F, whose first byte is C3 to D4) go on with
-  // a word; quotation marks, dashes and the signs of languages that put no spaces between words do
+  // Beyond ASCII, European letters (U+00C0 to U+052F, whose first byte is C3 to D4) are part of a
+  // word. Quotation marks, dashes and the characters of languages without spaces between words are
   // not.
   const auto in_word = [&](size_t i) {
     if (i >= answer.size()) return false;

@@ -1,16 +1,16 @@
 // Retrieval tasks of `riffle eval`: documents with facts hidden in real text, questions about them,
-// and the marking of answers. Pure functions of their arguments; nothing here runs a model.
+// and the marking of answers. All are pure functions of their arguments; nothing here runs a model.
 //
 // A prompt is one user message, "{document}\n{question}", in the model's chat template, or plain
-// text that ends with "\nAnswer:" where the model has no template. Facts are tokenised one by one
-// and spliced into the tokens of the text after the ends of sentences, so that a document has
-// exactly the length that was asked for.
+// text that ends with "\nAnswer:" if the model has no template. Facts are tokenised one by one and
+// spliced into the tokens of the text after the ends of sentences, so that a document has exactly
+// the length that was asked for.
 //
 // The kinds of questions are those of RULER (Hsieh et al., 2024, arXiv 2404.06654, section 3), in
-// words of our own: needles (one; several keys; several values; several questions), chains of
-// variables, common words, frequent words and a question about a passage; in addition, registers of
-// keys and values, and a summary, which has no right answer and shows how long an answer stays the
-// same.
+// our own words: needles (one; several keys; several values; several questions), chains of
+// variables, common words, frequent words and a question about a passage. There are also registers
+// of keys and values, and a summary, which has no right answer and shows how long an answer stays
+// the same.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -22,8 +22,8 @@
 
 namespace riffle::eval {
 
-// The same numbers from the same seed with every compiler and library (splitmix64; Steele et al.,
-// 2014).
+// Random numbers that are the same for the same seed with every compiler and library (splitmix64;
+// Steele et al., 2014).
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -53,28 +53,28 @@ enum class Task {
   PASSAGE,      // a passage of several sentences, and a question about one of them
   COMMON,       // a list of words: the three that occur ten times as often as all others
   FREQUENT,     // words in code whose frequencies follow a power law: the three most frequent
-  NEEDLE,       // one special magic number for a key, in the fewest words: what small models can do
-  SUMMARY       // a summary of the document: no answer is right, only more or less the same
+  NEEDLE,       // one special magic number for a key, in few words, for small models
+  SUMMARY       // a summary of the document: it has no right answer, and only agreement is measured
 };
 inline constexpr int kTasks = 14;
 const char* task_name(Task task);
 std::string task_names(const char* separator);  // all of them
 std::optional<Task> task_from_name(std::string_view name);
 bool has_answer(Task task);       // true if an answer can be right
-bool is_whole(Task task);         // the document is made for the question: no text around it
+bool is_whole(Task task);         // true if the document is made for the question, without text
 bool shares_document(Task task);  // true if questions of this kind can share a document
 
 // A fact or a group of facts, and the question about it.
 struct Fact {
   Task task;
   std::vector<std::string> statements;
-  std::vector<std::string> others;  // statements that are much like these and not asked about
+  std::vector<std::string> others;  // similar statements that are not asked about
   std::string question,
-      answer;  // answer: one that is right, as the shipped model was taught to write it
+      answer;  // answer: a right answer, as the shipped model was taught to write it
   std::vector<std::string> values;  // values that a right answer names, in any order
 };
 
-// used: keys taken in this document; grows. task: not one that is_whole.
+// Makes a fact for a task that is not whole. used: keys taken in this document; new keys are added.
 Fact make_fact(Task task, Random& random, std::set<std::string>& used);
 
 struct KvPair {
@@ -96,24 +96,24 @@ struct WordList {
   std::string text, question, answer;
   std::vector<std::string> values;
 };
-// n_words, at least 60: entries of FREQUENT, and the most that COMMON has (more than half of them).
-// With fewer words the three need not be the most frequent.
+// n_words, at least 60: number of entries of FREQUENT; COMMON has at most that number, and more
+// than half. With fewer words the three asked for need not be the most frequent.
 WordList make_word_list(Task task, size_t n_words, Random& random);
 
 // The parts of a tokenizer that documents need.
 struct Vocabulary {
   std::function<std::vector<int32_t>(std::string_view)>
       encode;  // plain text, no beginning-of-sequence token
-  // A conversation of one user message, ready for the answer; empty: the model has no chat
+  // Encodes a conversation of one user message, ready for the answer; empty: the model has no chat
   // template.
   std::function<std::vector<int32_t>(std::string_view)> chat;
-  std::function<const char*(int32_t)> piece;  // as the vocabulary spells it
+  std::function<const char*(int32_t)> piece;  // the vocabulary's spelling of a token
   int32_t size, bos_id, eos_id;               // bos_id -1: texts begin without one
 };
 
 // The fixed tokens of a prompt.
 struct PromptForm {
-  std::vector<int32_t> open, close;  // before the document, and between the question and the answer
+  std::vector<int32_t> open, close;  // before the document; between the question and the answer
   std::vector<int32_t> newline;
   int32_t eos;
   bool is_chat;      // false: no chat template, plain text
@@ -122,26 +122,26 @@ struct PromptForm {
 };
 // Throws std::runtime_error if the vocabulary lacks a token that a prompt needs.
 PromptForm prompt_form(const Vocabulary& vocabulary);
-// Tokens of text that follows other text: after a space, or directly ("\n...").
+// Return the tokens of text that follows other text: after a space, or directly ("\n...").
 std::vector<int32_t> encode_after_space(const Vocabulary& vocabulary, const PromptForm& form,
                                         std::string_view text);
 std::vector<int32_t> encode_directly(const Vocabulary& vocabulary, const PromptForm& form,
                                      std::string_view text);
 
-// Tokens of running text, encoded in pieces of some 4,000 bytes that end at a line's end, as the
-// training text was.
+// Returns the tokens of running text, encoded like the training text in pieces of about 4,000 bytes
+// that end at a line's end.
 std::vector<int32_t> encode_text(const Vocabulary& vocabulary, std::string_view text);
 
 struct Question {
   Task task;
-  double depth;                 // where in the document its (first) statement begins, 0 to 1
+  double depth;                 // place in the document of its first statement, 0 to 1
   std::vector<int32_t> tail;    // "\n", the question and the end of the prompt
   std::vector<int32_t> answer;  // the reference answer and the end-of-sequence token
   std::string question_text, answer_text;
   std::vector<std::string> values;  // as in Fact
 };
 
-// A question with its text and its reference answer, in tokens.
+// Makes a question with its text and its reference answer, in tokens.
 Question make_question(Task task, double depth, const std::string& text, const std::string& answer,
                        const std::vector<std::string>& values, const Vocabulary& vocabulary,
                        const PromptForm& form);
@@ -160,33 +160,33 @@ struct DocumentPlan {
   bool is_whole() const { return eval::is_whole(whole); }
 };
 
-// "a", "a and b", "a, b and c"
+// Returns "a", "a and b", "a, b and c".
 std::string listing(const std::vector<std::string>& values);
 
-// The tasks that n_questions are asked of: all of them or, where there are fewer questions than
-// tasks, one task a question, taken from the list at even distances.
+// Returns the tasks for n_questions: all tasks, or one task for each question, evenly spaced in the
+// list, if there are fewer questions than tasks.
 std::vector<Task> spread_tasks(const std::vector<Task>& tasks, int n_questions);
 
-// Deals n_questions to the tasks evenly and the tasks to documents of at most per_document
-// questions. A document holds at most one passkey and one summary (there is one to ask for) and one
-// chain of variables (a second one makes a task of its own); among other tasks these are asked once
-// per document, and the others take the rest. Lists of words have one question each. Short
-// documents take fewer questions: at most one per 100 tokens.
+// Divides n_questions evenly among the tasks, and puts them into documents of at most per_document
+// questions. A document holds at most one passkey and one summary (there is only one to ask for)
+// and one chain of variables (a second chain would be another task). Together with other tasks,
+// these three are asked once per document, and the others take the rest. A list of words has one
+// question. Short documents take fewer questions: at most one per 100 tokens.
 std::vector<DocumentPlan> plan_documents(const std::vector<Task>& tasks, int n_questions,
                                          int per_document, int length);
 
-// Builds document `index` of `count` (so that depths are spread over all documents too). It is cut
-// so that with its longest question and `answer_tokens` for an answer it has exactly `length`
-// tokens, or fewer in registers, which hold min(length, 16000) / 24 lines, and lists of words.
-// text: tokens of real text; a random stretch of it is taken. Throws std::runtime_error if the text
-// or the length is too short.
+// Builds document `index` of `count`; both are needed to spread depths over all documents. With its
+// longest question and `answer_tokens` for an answer, it has exactly `length` tokens. Registers,
+// which hold at most min(length, 16000) / 24 lines, and lists of words may have fewer. text: tokens
+// of real text; a random part of it is taken. Throws std::runtime_error if the text or the length
+// is too short.
 Document build_document(const DocumentPlan& plan, int length, int answer_tokens, int index,
                         int count, const std::vector<int32_t>& text, const Vocabulary& vocabulary,
                         const PromptForm& form, Random& random);
 
-// Tells whether an answer is right: it names every value, as whole words, in any order, whatever
-// else it says (RULER's measure; capitals and commas inside numbers do not count). False if there
-// is no value to name.
+// Tells whether an answer is right: it names every value, as whole words, in any order. Anything
+// else in it does not matter, nor do capitals and commas inside numbers (RULER's measure). Returns
+// false if there is no value to name.
 bool answer_right(const Question& question, std::string_view text);
 
 }  // namespace riffle::eval

@@ -1,4 +1,4 @@
-// A model's vocabulary in the form that documents with hidden facts are made with
+// A model's vocabulary in the form that is needed to build documents with hidden facts
 // (measure/commands/eval/tasks.h).
 #pragma once
 #include "cli/common.h"
@@ -6,7 +6,7 @@
 
 namespace riffle::cli {
 
-// The model outlives it.
+// Requires: the model outlives the vocabulary.
 eval::Vocabulary eval_vocabulary(riffle_model* model, const Facts& info);
 
 }  // namespace riffle::cli

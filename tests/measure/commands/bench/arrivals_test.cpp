@@ -33,7 +33,7 @@ std::string error_of(const std::function<void()>& body) {
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 TEST_CASE("bench --arrivals: random numbers are SplitMix64's and streams differ", "[bench]") {
-  // Reference: the published generator from state 0 gives these (Vigna's splitmix64.c).
+  // Reference values of the published generator from state 0 (Vigna's splitmix64.c).
   CHECK(splitmix64_mix(0x9E3779B97F4A7C15u) == 0xE220A8397B1DCDAFu);
   CHECK(splitmix64_mix(2 * 0x9E3779B97F4A7C15u) == 0x6E789E6AA1B965F4u);
   RequestRandom a(7, 1), b(7, 1), c(7, 2), d(8, 1);
@@ -66,8 +66,8 @@ TEST_CASE("bench --arrivals: exponential numbers have that distribution", "[benc
   }
   CHECK(std::abs(sum / n - 1) <= 5 / std::sqrt(n));
   CHECK(std::abs(squares / n - 2) <= 5 * std::sqrt(20.0 / n));  // variance of x^2: 24 - 4
-  // Kolmogorov-Smirnov: 1.95 / sqrt(n) is passed by chance once in a thousand seeds, and this is
-  // one seed.
+  // Kolmogorov-Smirnov: one seed in a thousand exceeds 1.95 / sqrt(n) by chance, and this is one
+  // seed.
   std::sort(all.begin(), all.end());
   double worst = 0;
   for (int i = 0; i < n; ++i) {
@@ -185,8 +185,8 @@ TEST_CASE("bench --arrivals: means and percentiles", "[bench]") {
   CHECK(std::isnan(mean({})));
 }
 
-// Round numbers: 4 layers of 2 KV heads stand on 2 layers of 1, heads of 8 on heads of 4: a block
-// stands for 4, a byte of KV for 8.
+// Returns a model of round numbers. Its 4 layers of 2 KV heads run as 2 layers of 1, and its heads
+// of 8 as heads of 4. So a block counts as 4, a byte of KV as 8.
 CostModel round_model() {
   CostModel c;
   c.layers = 4;
@@ -216,14 +216,14 @@ TEST_CASE("bench --arrivals: the cost of decode steps, by hand", "[bench]") {
   CHECK(cost_of(c, kRun, w).total() == 0);
   w.decode_rows = 1;
   w.selects = false;
-  // One row: products 10 ms for two bytes a parameter, 2 x 5e6 operations 10 ms as well.
+  // One row: reading two bytes a parameter takes 10 ms, and 2 x 5e6 operations take 10 ms too.
   CHECK(cost_of(c, kRun, w).decode == Approx(10e-3 + 100e-6));
   w.decode_rows = 3;
   CHECK(cost_of(c, kRun, w).decode == Approx(30e-3 + 100e-6));
   w.selects = true;
   CHECK(cost_of(c, kRun, w).decode == Approx(30e-3 + 130e-6));
   w.kv_bytes = 1000;
-  w.index_bytes = 250;  // 1,250 bytes stand for 10,000: 10 us
+  w.index_bytes = 250;  // 1,250 bytes count as 10,000: 10 us
   CHECK(cost_of(c, kRun, w).decode == Approx(30e-3 + 140e-6));
   CHECK(cost_of(c, kRun, w).load == 0);
   w.blocks_loaded = 100;  // 400 blocks of 512 bytes at 0.5 GB/s
@@ -237,7 +237,7 @@ TEST_CASE("bench --arrivals: the cost of decode steps, by hand", "[bench]") {
   c.first_row_us = 0;
   c.overlap_loads = 0.5;
   CHECK(cost_of(c, kRun, w).load == Approx(204.8e-6));
-  w.blocks_loaded = 100000;  // 409.6 ms; half of the step's 30.14 hide some
+  w.blocks_loaded = 100000;  // 409.6 ms, of which half of the step's 30.14 ms are hidden
   CHECK(cost_of(c, kRun, w).load == Approx(409.6e-3 - 15.07e-3));
   w.resident = true;
   CHECK(cost_of(c, kRun, w).load == 0);
@@ -247,11 +247,11 @@ TEST_CASE("bench --arrivals: the cost of prefill, by hand", "[bench]") {
   const CostModel c = round_model();
   IterationWork w;
   w.prompt_tokens = 10;
-  w.token_layers = 20;  // all of it: 40 token-layers of the 4
+  w.token_layers = 20;  // the whole prompt: 40 token-layers of the simulated 4 layers
   w.pairs = 110;        // 55 a layer: 220
   w.resident = true;
-  // 2 x 1e6 x 40 operations: 80 ms; weights of 4 layers, 8 MB: 8 ms, less. Attention: 4 x 8 x 4 x
-  // 220 = 28,160: 0.2816 ms.
+  // 2 x 1e6 x 40 operations take 80 ms, more than the 8 ms for 8 MB of weights of 4 layers.
+  // Attention: 4 x 8 x 4 x 220 = 28,160 operations take 0.2816 ms.
   CHECK(cost_of(c, kRun, w).prefill == Approx(80e-3 + 0.2816e-3));
   CHECK(cost_of(c, kRun, w).decode == 0);
   w.token_layers = 10;  // half of the layers
@@ -292,8 +292,8 @@ TEST_CASE("bench --arrivals: chunks read what came before them again", "[bench]"
 
 TEST_CASE("bench --arrivals: cost models by name, file and key", "[bench]") {
   const CostModel h200 = cost_model_of("h200-8b");
-  // The measured step and prompt that it was made from (gpu.md): dense at 1,024 tokens 220.8
-  // tokens/s, 32,768 tokens at 21,886 tokens/s.
+  // The measurements from which the model was made (gpu.md): dense decode at 1,024 tokens 220.8
+  // tokens/s, prefill of 32,768 tokens 21,886 tokens/s.
   const RunShape same{32, 8, 128, 32};
   IterationWork step;
   step.decode_rows = 1;

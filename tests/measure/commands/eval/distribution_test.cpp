@@ -23,7 +23,7 @@ double exact_divergence(const std::vector<float>& p, const std::vector<float>& q
   return static_cast<double>(sum);
 }
 
-// Logits of which `peaks` stand out by `height`.
+// Returns logits of which `peaks` stand out by `height`.
 std::vector<float> some_logits(int n, int peaks, float height, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, 2);
@@ -54,10 +54,10 @@ TEST_CASE("eval: a distribution kept in little room gives the same divergence", 
 }
 
 TEST_CASE("eval: distributions at their edges", "[eval]") {
-  // All equal: every token of a large vocabulary is an unlikely one.
+  // All equal: every token of a large vocabulary is unlikely.
   const std::vector<float> flat(152064, 3.f);
   CHECK(Distribution(flat.data(), 152064).divergence(flat.data()) < 1e-7);
-  // Tokens of probability 0 take no part.
+  // Tokens of probability 0 do not count.
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> p = {1, -inf, 2, 0}, q = {2, 1, 1, 0};
   CHECK(Distribution(p.data(), 4).divergence(q.data()) ==

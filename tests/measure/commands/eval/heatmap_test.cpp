@@ -38,7 +38,7 @@ TEST_CASE("eval: a heat map shows the blocks read, step by step", "[eval]") {
 
 TEST_CASE("eval: many blocks share a row of a heat map", "[eval]") {
   HeatMap map;
-  const int n = 4 * HeatMap::kMostRows - 2;  // the last row stands for two blocks
+  const int n = 4 * HeatMap::kMostRows - 2;  // the last row has two blocks
   std::vector<int32_t> read = {0, 4, 5, 8, 9, 10, 12, 13, 14, 15, n - 1};
   map.add(report_of(0, 0, 7, n, read));
   CHECK(map.blocks_per_row() == 4);
@@ -46,7 +46,7 @@ TEST_CASE("eval: many blocks share a row of a heat map", "[eval]") {
   for (int row = 0; row < 5; ++row)
     CHECK(map.level(0, 0, 0, row) == (row + 1) % 5);       // 1, 2, 3 and 4 of 4, none
   CHECK(map.level(0, 0, 0, HeatMap::kMostRows - 1) == 2);  // 1 of 2
-  // Whatever is read shows: of 20 blocks, 1 to 5 are in the first quarter.
+  // A single block that is read shows: of 20 blocks, 1 to 5 are in the first quarter.
   for (int count : {1, 5, 6, 19, 20}) {
     HeatMap wide;
     std::vector<int32_t> blocks(static_cast<size_t>(count));

@@ -17,9 +17,9 @@ void append(std::vector<int32_t>& to, const std::vector<int32_t>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-// One token per byte behind a leading "▁", as sentencepiece with byte pieces would give; [INST] and
-// [/INST] are pieces. 0 "▁", 1 "<s>", 2 "</s>", 3 "[INST]", 4 "[/INST]", 5 + b the byte b; byte 10
-// is spelled <0x0A>, others as they are.
+// The pieces of a vocabulary that encodes as sentencepiece with byte pieces would: a leading "▁",
+// then one token per byte; [INST] and [/INST] are pieces. 0 "▁", 1 "<s>", 2 "</s>", 3 "[INST]",
+// 4 "[/INST]", 5 + b the byte b. Byte 10 is spelled <0x0A>, the others as themselves.
 std::vector<std::string> byte_pieces() {
   std::vector<std::string> pieces = {"\xe2\x96\x81", "<s>", "</s>", "[INST]", "[/INST]"};
   for (int b = 0; b < 256; ++b)
@@ -60,8 +60,8 @@ Vocabulary byte_vocabulary() {
   return v;
 }
 
-// A vocabulary like a byte pair encoding: no mark of a space before a text; spaces are ordinary
-// tokens.
+// Returns a vocabulary like a byte pair encoding: no mark of a space before a text, and spaces are
+// ordinary tokens.
 Vocabulary unmarked_vocabulary() {
   Vocabulary v = byte_vocabulary();
   v.encode = [encode = v.encode](std::string_view s) {
@@ -92,7 +92,7 @@ std::string text_of_ids(const std::vector<int32_t>& ids) {
   return s;
 }
 
-// Sentences of lower-case words: nothing that a fact could be mistaken for.
+// Returns sentences of lower-case words, which cannot be mistaken for facts.
 std::vector<int32_t> sample_text(size_t bytes) {
   Random random(7);
   std::string s;
@@ -147,7 +147,7 @@ bool names(const std::vector<std::string>& values, std::string_view answer) {
 TEST_CASE("eval: an answer is right that names every value", "[eval]") {
   const std::vector<std::string> numbers = {"4827391", "9917362", "1234567"};
   CHECK(names(numbers, "The values are 4827391, 9917362 and 1234567."));
-  CHECK(names(numbers, "1234567,4827391,9917362"));  // a list without spaces is no number
+  CHECK(names(numbers, "1234567,4827391,9917362"));  // a list without spaces is not one number
   CHECK(names(numbers, "1. **1234567**\n2. **4827391**\n3. 9917362 (and perhaps 5555555)"));
   CHECK_FALSE(names(numbers, "The values are 4827391 and 9917362."));
   CHECK_FALSE(names(numbers, "4827391, 4827391 and 9917362"));
@@ -160,7 +160,7 @@ TEST_CASE("eval: an answer is right that names every value", "[eval]") {
   CHECK(names({"12345", "678"}, "12,345, 678"));
   CHECK_FALSE(names({"345"}, "12,345"));
 
-  // Whole words alone.
+  // Only whole words count.
   CHECK(names({"12"}, "12"));
   CHECK(names({"12"}, "room (12)"));
   CHECK(names({"12"}, "not 123 but 12"));
@@ -174,7 +174,7 @@ TEST_CASE("eval: an answer is right that names every value", "[eval]") {
   }
   CHECK_FALSE(names({"hat"}, "that chat"));
   CHECK_FALSE(names({"misty hat"}, "a hat, and misty"));
-  // Typographic quotes, dashes and scripts without spaces are next to a word, not inside it.
+  // Typographic quotes, dashes and characters of scripts without spaces do not continue a word.
   CHECK(names({"12"},
               "\xe2\x80\x9c"
               "12"
@@ -193,7 +193,7 @@ TEST_CASE("eval: an answer is right that names every value", "[eval]") {
   CHECK(names({"Misty Hat"}, "the MISTY HAT."));
   CHECK(names({"XZZ"}, "xzz"));
 
-  // Where there is nothing to name, nothing is right.
+  // If there is nothing to name, no answer is right.
   CHECK_FALSE(names({}, ""));
   CHECK_FALSE(names({}, "The text tells a story."));
 }
@@ -210,7 +210,7 @@ TEST_CASE("eval: facts say what is asked", "[eval]") {
       const Fact f = make_fact(task, random, used);
       INFO(f.question << " | " << f.answer << " | " << f.statements[0]);
       CHECK(f.task == task);
-      CHECK(questions.insert(f.question).second);  // keys differ, so questions do
+      CHECK(questions.insert(f.question).second);  // keys differ, so questions differ
       CHECK(f.question.find_first_of("{}") == std::string::npos);
       CHECK(f.answer.find_first_of("{}") == std::string::npos);
       CHECK(f.answer.back() == '.');
@@ -252,7 +252,7 @@ TEST_CASE("eval: facts say what is asked", "[eval]") {
   CHECK_THROWS_AS(make_fact(Task::COMMON, random, used), std::logic_error);
 }
 
-// A needle's kind ("number"), key and value, out of its statement.
+// Returns a needle's kind ("number"), key and value from its statement.
 std::vector<std::string> needle_parts(const std::string& statement) {
   const std::string head = "One of the special magic ";
   const size_t kind = head.size(), key = statement.find("s for ", kind),
@@ -280,7 +280,7 @@ TEST_CASE("eval: needles of several keys and values", "[eval]") {
       const std::string kind = needle_parts(all[0])[0];
       for (size_t i = 0; i < all.size(); ++i) {
         const std::vector<std::string> parts = needle_parts(all[i]);
-        CHECK(parts[0] == kind);  // the statements differ in the key (and its value) alone
+        CHECK(parts[0] == kind);  // the statements differ only in the key (and its value)
         keys.insert(parts[1]);
         CHECK(values.insert(parts[2]).second);
         const bool asked = i < f.statements.size();
@@ -327,8 +327,8 @@ TEST_CASE("eval: passages say what is asked of them", "[eval]") {
         CHECK((std::string("aeiou").find(said[word]) != std::string::npos) == (article == "an"));
         ++articles[article];
       }
-      // The question names the thing and its city as the passage does, and no other passage has
-      // these.
+      // The question names the thing and its city as the passage does, and no other passage names
+      // them.
       std::string subject;
       for (std::string_view of : {"harbour wall of ", "museum of ", "expedition to "}) {
         const size_t at = f.question.find(of);
@@ -350,7 +350,8 @@ TEST_CASE("eval: passages say what is asked of them", "[eval]") {
   CHECK(articles["a"] > 0);
   CHECK(articles["an"] > 0);
   CHECK(shapes.size() >= 10);  // each passage has several questions
-  // Questions are limited in number: after the last one it throws instead of searching for ever.
+  // The number of questions is limited: after the last one, make_fact throws instead of searching
+  // for ever.
   std::set<std::string> used;
   CHECK_THROWS_WITH(
       [&] {
@@ -478,8 +479,8 @@ TEST_CASE("eval: questions are dealt to documents", "[eval]") {
           CHECK(total == n);
           const int even = n / static_cast<int>(tasks.size());
           for (Task t : tasks) {
-            // Tasks of which a document holds one may leave some of theirs to others; lists and
-            // registers never do.
+            // Tasks that a document may hold only once may leave some of their questions to others;
+            // lists and registers never do.
             const bool own = is_whole(t) || per == 1;
             if (own) CHECK(std::abs(count[t] - even) <= 1);
           }
@@ -500,7 +501,7 @@ TEST_CASE("eval: documents hide facts in the text", "[eval]") {
                                  Task::PASSAGE, Task::NEEDLE,   Task::SUMMARY};
   for (int length : {6000, 9000, 20000}) {
     const size_t answer_tokens =
-        length == 9000 ? 500 : 8;  // more than any answer here has, and fewer
+        length == 9000 ? 500 : 8;  // more than the longest answer here, and fewer
     const std::vector<DocumentPlan> plans = plan_documents(all, 99, 8, length);
     std::vector<double> depths;
     for (size_t d = 0; d < plans.size(); ++d) {
@@ -530,7 +531,7 @@ TEST_CASE("eval: documents hide facts in the text", "[eval]") {
         CHECK(text_of_ids(q.answer) == "_" + q.answer_text + "</s>");
       }
       CHECK(doc.tokens.size() + longest == static_cast<size_t>(length));
-      // Facts: each stands behind the end of a sentence or behind another fact, once.
+      // Each fact occurs once, after the end of a sentence or after another fact.
       size_t magic = 0;
       bool has_magic = false;
       for (size_t i = 1; i < doc.tokens.size(); ++i) {
@@ -564,7 +565,7 @@ TEST_CASE("eval: documents hide facts in the text", "[eval]") {
       const size_t distractors = has_magic ? static_cast<size_t>(length / 2000) : 0;
       CHECK(occurrences(whole, "One of the special magic ") >= magic + distractors);
     }
-    // Needles stand everywhere: no tenth of the documents' lengths is empty.
+    // Needles are everywhere: no tenth of the documents' length is empty.
     std::vector<int> tenths(10, 0);
     for (double d : depths) {
       REQUIRE((d >= 0 && d < 1));
@@ -602,7 +603,7 @@ TEST_CASE("eval: documents hide facts in the text", "[eval]") {
   CHECK_THROWS_WITH(build_document({Task::MAGIC, std::vector<Task>(50, Task::MAGIC)}, 300, 8, 0, 1,
                                    text, vocabulary, form, random),
                     Catch::Contains("does not fit"));
-  // Room for answers is room that the document has not.
+  // Room for answers is taken from the document.
   CHECK_THROWS_WITH(build_document(one, 1000, 900, 0, 1, text, vocabulary, form, random),
                     Catch::Contains("does not fit"));
 }
@@ -621,8 +622,8 @@ TEST_CASE("eval: prompts of models without a chat template and without marks of 
     REQUIRE(at != std::string::npos);
     CHECK((s[at - 1] == '.' || s[at - 1] == '!'));
     CHECK(text_of_ids(q.answer) == (form.marks_words ? "_" : "") + q.answer_text + "</s>");
-    // The document's own text, nothing between it and what opens the prompt, and the question
-    // directly behind it.
+    // The document's text follows directly after the opening of the prompt, and the question
+    // directly after the text.
     const size_t open = text_of_ids(form.open).size();
     CHECK(s.substr(0, open) == text_of_ids(form.open));
     CHECK(text_of_ids(q.tail) == "\n" + q.question_text + text_of_ids(form.close));
@@ -663,7 +664,7 @@ TEST_CASE("eval: prompts of models without a chat template and without marks of 
   CHECK(text_of_ids(form.close) == "\nAnswer:");
   prompt(unmarked, form);
 
-  // Templates whose sides meet: nothing of a message is taken for the form, whatever stands twice.
+  // Templates whose sides look alike: no token of a message is taken for the form.
   unmarked.chat = [encode = unmarked.encode](std::string_view s) {
     return encode("11" + std::string(s) + "11");
   };
@@ -762,8 +763,8 @@ TEST_CASE("eval: running text is encoded in pieces that end with lines", "[eval]
   CHECK(encode_text(vocabulary, "").empty());
 }
 
-// The golden prompt was encoded as one string by the sentencepiece library; put together from its
-// parts it must be the same tokens.
+// The sentencepiece library encoded the golden prompt as one string. Its parts, encoded separately,
+// must give the same tokens.
 TEST_CASE("eval: prompts have the tokens the model was trained on", "[eval]") {
   std::ifstream model("models/riffle-27m-32k/tokenizer.model", std::ios::binary);
   std::ifstream golden("tests/golden/riffle-27m-32k-q8_0.golden.json");

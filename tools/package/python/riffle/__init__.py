@@ -381,7 +381,7 @@ class Model(_Closable):
 
 
 class Context(_Closable):
-    """Threads, block store and slot pool: the resources that run a model.
+    """The resources that run a model: threads, block store and slot pool.
 
     settings: see riffle.settings()."""
 
@@ -455,7 +455,7 @@ class Context(_Closable):
         )
 
     def load(self, path: Path, *, progress: ProgressCallback | None = None) -> Session:
-        """Loads a session that Session.save has saved. Its `data` is the data saved with it."""
+        """Loads a session that Session.save has saved, with the `data` that was saved with it."""
         pointer, text = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
         check(
             lib.riffle_session_file_open(os.fsencode(path), ctypes.byref(pointer), text, len(text)),
@@ -491,7 +491,7 @@ class Session(_Closable):
 
     def __init__(self, context: Context, pointer: ctypes.c_void_p, data: bytes = b""):
         self.context = context
-        # : The data that Session.save kept with it in the file that it was loaded from.
+        #: Data that Session.save kept in the file from which the session was loaded.
         self.data = data
         turns = context._turns
         self._own(

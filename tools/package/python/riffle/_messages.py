@@ -8,8 +8,8 @@ from typing import Any
 from . import _structs as C
 from ._library import BadArgument, shown
 
-# : {"role": "user", "content": "..."}, and "reasoning_content" if a message has it. The content :
-# is a str, or a list of parts such as {"type": "text", "text": "..."}.
+#: {"role": "user", "content": "..."}, and "reasoning_content" if a message has it. The content
+#: is a str, or a list of parts such as {"type": "text", "text": "..."}.
 Message = Mapping[str, Any]
 
 

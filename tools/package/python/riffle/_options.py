@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import TypedDict, Union
 
     class GenerateOptions(TypedDict, total=False):
-        """Settings with which an answer is drawn. A setting that is left out, or None, has the
+        """Settings with which an answer is drawn. A setting that is not given, or None, has the
         library's default.
 
         The same seed gives the same text. For another text each time, give seed=-1."""
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         frequency_penalty: float  # for each time that the answer has a token
         presence_penalty: float  # for each token that the answer has
         xtc_probability: float  # probability that a draw leaves out the likeliest tokens; 0: off
-        xtc_threshold: float  # only the least likely of the tokens this probable stays
+        xtc_threshold: float  # only the least likely of the tokens at least this probable stays
         dry_multiplier: float  # tokens that continue a repetition become less likely; 0: off
         dry_base: float  # factor on DRY's penalty for each further token of a repetition
         dry_allowed_length: int  # length in tokens of the shortest repetition that is penalised
@@ -97,7 +97,7 @@ GRAMMARS = {
 }
 
 
-# : Asks the model to reason or not to; a word also says how long.
+#: Asks the model to reason or not to; a word also says how long.
 Thinking = Union[bool, Literal["low", "medium", "high"], None]
 
 
@@ -116,7 +116,7 @@ def reasoning_of(inside: bool, thinking: Thinking) -> Literal["none", "allowed",
     return "none" if thinking is False else "allowed"
 
 
-# : Names of options in other packages, and the names to use here.
+#: Names of options in other packages, and the names to use here.
 OTHER_NAMES = {
     "n_predict": "use max_tokens",
     "max_new_tokens": "use max_tokens",

@@ -58,7 +58,7 @@ class Options:
 
 
 def strings(texts: list[str]) -> Any:
-    # One more, which is NULL: the pointer is none even without texts.
+    # One more element, which is NULL: the array is not empty even without texts.
     return (ctypes.c_char_p * (len(texts) + 1))(*[text.encode() for text in texts])
 
 
@@ -93,7 +93,7 @@ def settings_by_name() -> dict[str, dict[str, Any]]:
     return found
 
 
-# : llama-cpp-python's names of settings, and the names to use here.
+#: llama-cpp-python's names of settings, and the names to use here.
 OTHER_NAMES = {
     "n_gpu_layers": "use device='cuda' or device='cpu'; gpu_mem='12G' limits the GPU memory",
     "main_gpu": "set the environment variable CUDA_VISIBLE_DEVICES",
