@@ -67,7 +67,9 @@ ROOMS    := $(if $(CORE),! -path '*/papers/*' ! -path '*/measure/*',! -name no_p
 LIB_SRC  := $(call SOURCES,src kernels,*.cpp,! -path 'src/cli/*' ! -path 'src/measure/commands/*')
 CU_SRC   := $(call SOURCES,kernels,*.cu)
 CLI_SRC  := $(call SOURCES,src/cli src/measure/commands,*.cpp)
-TEST_SRC := $(call SOURCES,tests,*_test.cpp,$(if $(CORE),$(shell tools/core_tests.py --find))) tests/main.cpp tests/isa_limit.cpp
+# Files that test cases share.
+TEST_HELP := tests/main.cpp tests/isa_limit.cpp tests/model/test_files.cpp tests/engine/tiny_checkpoint.cpp
+TEST_SRC := $(call SOURCES,tests,*_test.cpp,$(if $(CORE),$(shell tools/core_tests.py --find))) $(TEST_HELP)
 LIB_OBJ  := $(LIB_SRC:%.cpp=$(BUILD)/%.o) $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
 CLI_OBJ  := $(CLI_SRC:%.cpp=$(BUILD)/%.o)
 TEST_OBJ := $(TEST_SRC:%.cpp=$(BUILD)/%.o)

@@ -240,7 +240,7 @@ RIFFLE_API const char* riffle_model_error(const riffle_model* model);
  *   chat_template_name: "own", or the name asked for; "": neither, or it cannot be evaluated
  *   chat_thinking, chat_effort: the template uses enable_thinking, reasoning_effort
  *   reasoning_begin, reasoning_end: texts around a model's reasoning ("<think>", "</think>"); "" if
- *     the template names none. Marks that are control tokens do not appear in an answer's text */
+ *     the template names none. Tags that are control tokens do not appear in an answer's text */
 RIFFLE_API const riffle_info* riffle_model_info(const riffle_model* model);
 
 /* This struct never changes. */

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 /* A scheduler runs any number of requests over one context, first come first served. An iteration
- * is one decode step of the sequences that fit together, then a piece of the next prompt's prefill
+ * is one decode step of the sequences that fit together, then a part of the next prompt's prefill
  * (SparseServe, section 3). Requests wait in the scheduler; a request that runs has a session of
  * its own. While a prompt is half read, riffle_prefill of other sessions returns
  * RIFFLE_BAD_ARGUMENT.
@@ -39,7 +39,7 @@ extern "C" {
  * - max-iteration-tokens: tokens of one iteration: one for each decoding sequence, those computed
  *   ahead (lookup), and prefill's token-layers divided by the number of layers; 0: no limit
  * - max-inject-tokens: token-layers of prefill that follow a decode step; 0: 2048 for each layer.
- *   The smallest piece is one prefill-chunk of one layer
+ *   The smallest part is one prefill-chunk of one layer
  * - prefill-mode: layers: a few whole layers of the prompt in each iteration, parts of a layer if
  *   the prompt is long; chunks: a piece of the prompt through all layers, as other systems do;
  *   whole: the whole prompt

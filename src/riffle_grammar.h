@@ -55,12 +55,12 @@ RIFFLE_API void riffle_grammar_free(riffle_grammar* grammar);
  * may end an answer before the text is complete.
  *
  * Option "reasoning" says whether such an answer may begin with reasoning, between the model's
- * marks (reasoning_begin and reasoning_end of riffle_model_info); the grammar constrains the text
- * that follows, before which there may be up to 8 bytes of white space. If the model has no marks,
+ * tags (reasoning_begin and reasoning_end of riffle_model_info); the grammar constrains the text
+ * that follows, before which there may be up to 8 bytes of white space. If the model has no tags,
  * all three act as none.
  *
  * - none: the grammar constrains the answer from its first token
- * - allowed: the answer may begin with the mark of reasoning
+ * - allowed: the answer may begin with the begin tag of reasoning
  * - begun: the prompt ends inside of reasoning (riffle_chat_prompt) */
 RIFFLE_API riffle_status riffle_options_set_grammar(riffle_options* options,
                                                     const riffle_grammar* grammar);

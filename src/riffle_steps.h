@@ -18,7 +18,9 @@ RIFFLE_API riffle_status riffle_prefill(riffle_session* session, const int32_t* 
                                         size_t n_tokens, riffle_progress_fn progress, void* user);
 
 /* Takes one decode step: appends tokens[i] to sessions[i] (all of one context, all different),
- * attending through the selection. A session's result does not depend on the other sessions. */
+ * attending through the selection. A session's result does not depend on the other sessions. After
+ * an error that is not named under Retrying (riffle.h), such as RIFFLE_OUT_OF_MEMORY, some sessions
+ * may have their token: riffle_session_length tells which. */
 RIFFLE_API riffle_status riffle_step(riffle_context* context, riffle_session* const* sessions,
                                      const int32_t* tokens, size_t n_sessions);
 

@@ -1,5 +1,6 @@
-/* riffle_tools.h: what tools around a model need: memory plans, statistics, the table of settings,
- * conversion of weights. The rules of riffle.h hold.
+/* riffle_tools.h: memory plans; statistics (tokens read, tokens drawn, seconds, blocks, bytes); the
+ * table of settings; sizes and words that users type; conversion of weights. The rules of riffle.h
+ * hold.
  */
 #ifndef RIFFLE_TOOLS_H
 #define RIFFLE_TOOLS_H
@@ -30,8 +31,8 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  * - total: their sum minus lent; gpu-mem limits it
  * - prompt: cuda: activations of a prompt, in addition to one or two layers of its KV
  *   (prefill_kv). Elsewhere they are among activations
- * - lent: the part of prompt and prefill_kv that the pool lends while a prompt is read. Steps of
- *   other sessions between its pieces have that much less of the pool
+ * - lent: the part of prompt and prefill_kv that the pool lends while a prompt is read. Until
+ *   its end, steps of other sessions have that much less of the pool
  * - prompt_host: host memory for a prompt of ctx tokens, or 0: the residual stream, if gpu-mem is
  *   too small for it, and 64 MiB of staging, if experts in host memory are copied to the GPU
  * - host_kv: the block store of one session of ctx tokens, in host memory. For layers with a
@@ -51,6 +52,7 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  *   group
  * - n_ctx, n_threads, block_size (numbers)
  * - device, isa: the values that auto became
+ * - device_memory: the device has memory of its own, as a GPU does
  * - device_note: cuda: the GPU's name; else the reason why auto did not choose it, or ""
  * - no_driver: auto chose no GPU because no NVIDIA driver is installed; device_note says so
  * - context_note: the part of riffle_context_notice about length and memory, or ""
@@ -75,8 +77,10 @@ RIFFLE_API riffle_status riffle_plan_memory(riffle_model* model, const riffle_op
 /* Facts of the context's work since it was created or since riffle_reset_stats; valid until
  * the next call for the same handle, and NULL if there is no memory:
  *
- * - prefill_tokens, decode_tokens, decode_steps: more tokens than steps where several sessions
- *   step together, or with lookup
+ * - prefill_tokens: tokens of prompts that were read. A prompt that was aborted or failed adds
+ *   none, except the tokens of the pieces that riffle_prefill_to keeps
+ * - decode_tokens, decode_steps: more tokens than steps where several sessions step together, or
+ *   with lookup
  * - lookup_proposed, lookup_accepted: with lookup: tokens computed ahead; those of them that the
  *   answers took, which decode_tokens counts too
  * - prefill_seconds, decode_seconds

@@ -16,11 +16,16 @@
 // for any number of threads and any chunks of a prompt (with list positions a chunk is one
 // selection, so chunks matter there).
 //
-// Errors. Error with RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, RIFFLE_DEVICE_LOST or RIFFLE_INTERNAL.
+// Errors. Error with RIFFLE_OUT_OF_MEMORY (std::bad_alloc means the same), RIFFLE_NO_SLOT,
+// RIFFLE_DEVICE_LOST or RIFFLE_INTERNAL.
+// Functions that begin something (check_selector, add_index, change_positions, change_digests of
+// kv, Prompt::check, begin_step) may also refuse it: RIFFLE_UNSUPPORTED or RIFFLE_BAD_ARGUMENT.
 // Nothing aborts. The device stays usable after all of them except RIFFLE_DEVICE_LOST.
 //
-// Devices. The engine never asks for a device's name. The member functions below tell how devices
-// differ.
+// Devices. Prompts and steps of the engine never depend on a device's name, which goes to texts
+// only: the member functions below tell how devices differ. engine/plan/devices.cpp alone compares
+// DeviceKind, to choose a device and to make it. The rest of engine/plan asks for has_pool and
+// device_memory (BackendOptions).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -57,10 +62,11 @@ struct Linear {
   static constexpr int kMaxOuts = 3;
   const float* x = nullptr;
   int64_t n = 0;
-  // x is RMS-normalised with this weight first; null or without data: x unchanged.
+  // x is RMS-normalised with this weight and Config::stream_eps() first; null or without data: x
+  // unchanged.
   const Tensor* norm = nullptr;
-  // The product, with its bias, is RMS-normalised with this weight before it is added; null or
-  // without data: added unchanged. `outs` has one entry then.
+  // The product, with its bias, is RMS-normalised with this weight and Config::post_norm_eps before
+  // it is added; null or without data: added unchanged. `outs` has one entry then.
   const Tensor* post_norm = nullptr;
   LinearOut outs[kMaxOuts];
   int n_outs = 1;
@@ -100,8 +106,18 @@ class Device {
   // Takes all memory that the prompt needs. One prompt at a time. On an error nothing is taken.
   virtual std::unique_ptr<Prompt> begin_prompt(const PromptRequest& request) = 0;
   // Copies the inputs and takes all memory that the step needs: the newest block of its sequences
-  // becomes writable at the tokens' positions. Throws RIFFLE_NO_SLOT; every sequence still holds
-  // its KV then.
+  // becomes writable at the tokens' positions. On an error there is no step. Every sequence still
+  // holds its tokens and KV, except after RIFFLE_DEVICE_LOST; newest blocks may have moved between
+  // the host store and the device.
+  // - RIFFLE_OUT_OF_MEMORY: a buffer does not fit. cuda: also if `residency` is device and the
+  //   system refuses to pin host memory.
+  // - RIFFLE_NO_SLOT: a SlotPool cannot hold the newest blocks and StepRequest::row_slots more.
+  // - RIFFLE_UNSUPPORTED (cuda): the selector needs the GPU to decide residency, but the host does,
+  //   because `residency` is host or memory is not pinned; or coverage needs pinned memory.
+  // - RIFFLE_BAD_ARGUMENT (cuda): digests lack a mean key, or must be rebuilt while a prompt of the
+  //   same context is inside a layer.
+  // - RIFFLE_INTERNAL (cuda): another error of CUDA.
+  // - RIFFLE_DEVICE_LOST (cuda): newest blocks that only the GPU had are lost.
   virtual std::unique_ptr<Step> begin_step(const StepRequest& request) = 0;
 
   // ---- memory
@@ -109,7 +125,10 @@ class Device {
   // Waits for all operations called so far, then copies n floats to the host.
   virtual void read(const float* src, int64_t n, float* host) = 0;
   // Returns memory for n rows of logits [n][vocab_size], which a step or the end of a prompt
-  // computes. A later call for more rows may return other memory.
+  // computes. It is not the memory behind logits(): rows of the last step stay wanted while a
+  // prompt ends, and after a step that fails. So there are two buffers. A step that ends without an
+  // error swaps them, or copies one to the other; the end of a prompt does not. A later call may
+  // return other memory.
   virtual float* logits_memory(int64_t n) = 0;
   // Returns row i of the logits of the last step that ended without an error, in host memory. They
   // are brought there when they are first asked for. Valid until another step has ended.
@@ -123,10 +142,12 @@ class Device {
   virtual void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) = 0;
   virtual void linear(const Linear& args) = 0;
   // x += post_norm(W2 (silu(W1 norm(x)) * (W3 norm(x)))) for n rows. Each product adds its bias,
-  // norms that the layer lacks are skipped, and Config::activation may replace silu.
+  // norms that the layer lacks are skipped, and Config::activation may replace silu. Norms have the
+  // epsilons of Linear::norm and Linear::post_norm.
   virtual void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) = 0;
   // RMS-normalises each of n_heads parts of n rows x [n][n_heads*weight.cols] in place, each with
-  // the same weight: q and k after linear, before rope or append; embeddings, with one part.
+  // the same weight and Config::norm_eps: q and k after linear, before rope or append; embeddings,
+  // with one part.
   virtual void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) = 0;
   // Rotates n_heads heads of row i of x [n][ld] to position pos0 + i by entry `rope` of
   // Config::ropes, and transforms them if held keys are (BlockLayout::transforms_keys). rope_table

@@ -26,15 +26,16 @@ struct BackendOptions {
   // cuda: number of slots, at the end of the pool, whose memory prompts borrow; 0: prompts have
   // memory of their own.
   int64_t lent_slots = 0;
-  // Selector AUTO reads everything if the context has at most this many tokens. The memory plan
-  // sets it.
+  // Selector AUTO reads a session whole in steps where it has fewer tokens than this, the current
+  // one included. The memory plan sets it.
   int64_t everything_below = 0;
   // cuda: the number of last layers whose experts are in host memory, where the CPU computes with
   // them in steps. The memory plan sets it.
   int host_expert_layers = 0;
   bool rows_on_host = false;  // cuda: residual streams of long prompts are in host memory
   uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt besides its KV
-  // Returns these settings with AUTO replaced: by dense if no session is long enough for share.
+  // Returns these settings with AUTO replaced: by dense if no session of the context gets long
+  // enough for share. Else by share, which reads shorter sessions whole.
   Selection without_auto(Selection s) const {
     if (s.selector == SelectorKind::AUTO)
       s.selector = options.n_ctx <= everything_below ? SelectorKind::DENSE : SelectorKind::SHARE;

@@ -19,11 +19,11 @@ struct PromptRequest {
 
 // Attention of rows of the current layer.
 struct PromptAttention {
-  const float* q = nullptr;  // [n][ldq], heads of head_dim; after RoPE, not scaled
+  const float* q = nullptr;  // [n][ldq], heads of head_dim; after Device::rope, not scaled
   int64_t n = 0, ldq = 0;
   int64_t pos0 = 0;  // first query's position; the layer holds the keys of all positions < pos0 + n
   int64_t window = 0;    // tokens that a query sees, its own included; 0: all
-  bool last = false;     // the prompt's last piece
+  bool last = false;     // these are the last rows of the prompt in this layer
   float* out = nullptr;  // [n][ldo]
   int64_t ldo = 0;
   // For sequences with unrotated keys: q is before RoPE as well. All n queries attend to one list,
@@ -36,8 +36,8 @@ class Prompt {
  public:
   virtual ~Prompt() = default;
   // Throws if the steps after this prompt could not run with this selector. The engine calls it
-  // before it reads the prompt and again before each piece, since pinning host memory may fail
-  // later.
+  // before it reads the prompt and again before each chunk of a layer, since pinning host memory
+  // may fail later.
   virtual void check(const Selector& selector) { (void)selector; }
   // Returns memory for activations of the prompt. Requires: the caller releases it before the
   // prompt ends.
@@ -47,11 +47,14 @@ class Prompt {
   // yet. next: the first row of the next call, or -1 if unknown.
   virtual float* rows(int64_t first, int64_t n, bool fresh, int64_t next) = 0;
 
-  // Begins a layer. After: layer() holds the KV of the sequence's tokens before the prompt.
+  // Begins a layer: fills in layer_ (LayerKv). After: layer() holds the KV of the sequence's tokens
+  // before the prompt.
   virtual void begin_layer(int layer) = 0;
   const LayerKv& layer() const { return layer_; }  // the current one
   // Writes k and v [n][n_kv_heads*head_dim] of positions pos0.. to the layer. k is before RoPE and
-  // may be overwritten.
+  // may be overwritten: it is rotated by LayerConfig::rope and, if held keys are transformed
+  // (BlockLayout::transforms_keys), transformed. Neither is done if the sequence's keys are
+  // unrotated; with Config::rope_interleaved only their pairs are put in order.
   virtual void append(float* k, const float* v, int64_t n, int64_t pos0) = 0;
   virtual void attend(const PromptAttention& args) = 0;
   // Fills in the layer's keys and values of n positions from pos0 on. Steps then follow

@@ -81,8 +81,11 @@ class Step {
   virtual void run(const std::function<void()>& operations, int32_t* tokens) = 0;
   // x[i] = the row of the table for the step's token i, as Device::embed.
   virtual void embed(const Tensor& table, float* x) = 0;
-  // Rotates q and k [n][heads*head_dim] (in place) to the sequences' positions; k and v go into the
-  // newest blocks of a layer.
+  // Rotates q and k [n][heads*head_dim] (in place) to the rows' positions, q by Config::query_rope
+  // and k by LayerConfig::rope of the layer. If held keys are transformed
+  // (BlockLayout::transforms_keys), transforms both. Then k and v go into the newest blocks of the
+  // layer. Rows of sequences with unrotated keys are rotated to position 0 and not transformed.
+  // With StepRequest::attention, that source's q, k and v take the place of these.
   virtual void append(int layer, float* q, float* k, const float* v) = 0;
   // q, out [n][n_heads*head_dim]. Requires: the current token's k and v were appended.
   virtual void attend(int layer, const float* q, float* out) = 0;

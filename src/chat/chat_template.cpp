@@ -9,8 +9,8 @@
 namespace riffle {
 namespace {
 
-// Marks that known models write around their reasoning, and the part that their templates contain:
-// some templates cut reasoning off at its end and never contain the mark of its beginning.
+// Tags that known models write around their reasoning, and the part that their templates contain:
+// some templates cut reasoning off at its end and never contain the begin tag.
 constexpr struct {
   const char *begin, *end, *spelled;
 } kMarks[] = {

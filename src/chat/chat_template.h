@@ -24,7 +24,7 @@ struct ChatOptions {
   std::string reasoning_effort = {};  // the template's variable of this name; "": it is not set
 };
 
-// Marks that a model writes around its reasoning; "": its template names none.
+// Tags that a model writes around its reasoning; "": its template names none.
 struct ReasoningMarks {
   std::string begin, end;
 };
@@ -56,7 +56,7 @@ class ChatTemplate {
   // text after the last message, or in a last message of an assistant that is continued.
   bool begins_reasoning(const SourcedText& text, const std::vector<ChatMessage>& messages) const;
 
-  // Returns the id of the control token with which the end mark of reasoning begins, or -1. The
+  // Returns the id of the control token with which the end tag of reasoning begins, or -1. The
   // answer follows it, so it is never an end token, whatever a file says.
   int32_t reasoning_end_id(const Tokenizer& tokenizer) const;
 

@@ -29,7 +29,7 @@ using Depth = TemplateDepth;
 using Expression = TemplateExpression;
 using Statement = TemplateStatement;
 
-constexpr size_t kMaxOutput = size_t{64} << 20;  // plus a multiple of the conversation
+constexpr size_t kMaxOutput = size_t{64} << 20;  // plus 8 times the conversation
 constexpr int64_t kMaxRange = 100000;            // Jinja's own
 constexpr const char* kFunctions[] = {"range", "namespace", "dict", "raise_exception"};
 enum class Flow { ON, BREAK, CONTINUE };

@@ -9,8 +9,8 @@
 namespace riffle {
 namespace {
 
-constexpr int kMaxDepth = 64;  // depth of nested lists and dictionaries
-constexpr int64_t kMaxSteps = 8 << 20;
+constexpr int kMaxDepth = 64;           // depth of nested lists and dictionaries
+constexpr int64_t kMaxSteps = 8 << 20;  // for any conversation, and one for 8 bytes of this one
 constexpr size_t kFreeBytes = size_t{128} << 20;  // for any conversation
 constexpr size_t kBytesPerByte = 24;              // and for each byte of this one
 
@@ -30,8 +30,8 @@ TemplateBudget::Nested::Nested(TemplateBudget& budget) : budget_(budget) {
 }
 
 void TemplateBudget::steps_ended() {
-  template_stop(TemplateStop::LIMIT,
-                "it is stopped after " + std::to_string(kMaxSteps >> 20) + " million steps");
+  template_stop(TemplateStop::LIMIT, "it is stopped after more than " +
+                                         std::to_string(kMaxSteps >> 20) + " million steps");
 }
 void TemplateBudget::bytes_ended() {
   template_stop(TemplateStop::LIMIT, "it is stopped, since its values take more than " +

@@ -90,7 +90,7 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
   add_setting_flags(app, "sampling", o.options, false);
   add_text(
       app, "-s,--seed", [&o](const std::string& s) { o.seed = parse_seed(s); },
-      "the same seed gives the same text; -1: a random seed")
+      "same seed, flags and --isa NAME give the same text; -1: random (default)")
       .group(kAnswerGroup)
       .value("N")
       .standard("-1");
@@ -161,7 +161,8 @@ void add_think_flags(CLI::App& app, Thinking& target) {
   const Flag no_think =
       add_switch(
           app, "--no-think", [&target](bool given) { target.enabled = given ? "off" : "on"; },
-          "ask the model not to reason; without --think or --no-think the template decides")
+          "ask the model not to reason; without --think or --no-think the template decides; a "
+          "template without enable_thinking ignores both")
           .group(kSamplingGroup)
           .excludes(think);
   add_text(

@@ -570,9 +570,11 @@ void add_chat(CLI::App& app, Command& chosen) {
       add_command(app, "chat", "Talk with the model; /load puts a document in front of a question");
   set_notes(
       command,
-      "/help lists the commands of a conversation. Without a terminal, each line of stdin is a\n"
-      "question and each answer ends in a line break. A model's reasoning is printed on stderr,\n"
-      "dimmed, if that is a terminal; -q hides it.",
+      "/help lists the commands of a conversation; /exit or Ctrl-D leaves it. Ctrl-C stops the\n"
+      "answer, not the chat; at an empty prompt it leaves, unless something is unsaved.\n"
+      "Without a terminal, each line of stdin is a question, each answer ends in a line break,\n"
+      "and Ctrl-C ends the chat. A model's reasoning is printed on stderr, dimmed, if that is a\n"
+      "terminal; -q hides it.",
       kChatHelp);
   add_text(command, "--system", o->system, "system message").value("TEXT");
   add_text(command, "--session", o->session,

@@ -148,7 +148,7 @@ void say_no_gpu(riffle_model* model, const Options& options) {
   if (!options.is("device", "auto")) return;
   riffle_status status = RIFFLE_OK;
   const Facts plan = plan_of(model, options, &status);
-  if (status != RIFFLE_OK || plan.text("device_note").empty() || plan.text("device") == "cuda" ||
+  if (status != RIFFLE_OK || plan.text("device_note").empty() || plan.on("device_memory") ||
       plan.on("no_driver"))
     return;
   notice(false, "running on the CPU: %s", plan.text("device_note").c_str());

@@ -276,7 +276,7 @@ void print_plan(const Facts& p) {
            text_of("%s (%s, %d threads), %d tokens in blocks of %d", p.text("device").c_str(),
                    p.text("isa").c_str(), p.id("n_threads"), p.id("n_ctx"), p.id("block_size"))});
   if (!p.text("device_note").empty())
-    t.add({p.text("device") == "cuda" ? "GPU" : "no GPU", p.text("device_note")});
+    t.add({p.on("device_memory") ? "GPU" : "no GPU", p.text("device_note")});
   if (!p.text("context_note").empty()) t.add({"context", p.text("context_note")});
   const std::string note = p.text("selector_note"), prefix = "selector ";
   t.add({"selector", note.empty() ? p.text("selector") : note.substr(prefix.size())});
@@ -304,7 +304,7 @@ void print_plan(const Facts& p) {
   t.add({"selector state", p.count("selector_state")
                                ? bytes("selector_state") + " in host memory for a full session"
                                : "none"});
-  if (p.text("device") != "cuda")
+  if (!p.on("device_memory"))
     t.add({"with a full session",
            human_bytes(p.number("total") + p.number("host_kv") + p.number("selector_state")) +
                ", all in host memory"});
@@ -414,7 +414,8 @@ int info_main(InfoOptions& o) {
 void add_shape_flags(CLI::App& command, InfoOptions& o) {
   const Flag shape =
       add_text(command, "--shape", o.shape,
-               "plan for the shape of a known model, without its file; bench --help-all lists them")
+               "plan for the shape of a known model, without its file; the end of riffle bench "
+               "--help-all lists the names")
           .value("NAME")
           .excludes(flag_named(command, "--model"));
   add_text(command, "--weights", o.weights,

@@ -23,9 +23,9 @@ namespace {
 
 const char* const kFooter = R"(Exit codes:
   0    done
-  1    a run-time error (also: an empty prompt, a file that cannot be read, --device cuda where no
-       GPU works, a session's file that is damaged or of another model)
-  2    bad flags or flag values, a wrong grammar or schema, no prompt, no model given
+  1    a run-time error (also: an empty prompt, a file that cannot be read or written, a session's
+       file that is damaged or does not fit, --device cuda where no GPU works)
+  2    bad flags or flag values, a wrong or unsupported grammar or schema, no prompt, no model
   3    the model file is missing, damaged or unsupported
   4    out of memory, or --gpu-mem / --host-mem / --slots too small
   5    the prompt does not fit the context

@@ -117,8 +117,8 @@ Q6_K: the output matrix (the embedding, if it is the output too), and attention'
 feed-forward's down matrix in layers 0, 2, 4, ... and the last.
 Rows that are not a multiple of 256 values get Q5_0 in place of Q4_K, Q5_1 in place of Q5_K, and
 Q8_0 in place of Q6_K. Rows that are not a multiple of 32 get F16.
-Matrices that have their type already are copied. Converting quantised weights adds to their error
-and needs --allow-requantize.
+Matrices that have their type already are copied. Weights of 16 or 32 bits (bf16, f16, f32) are
+converted without --allow-requantize. Converting quantised weights adds to their error and needs it.
 The error in the summary is the root of the squared differences over that of the squared weights.)",
       "");
   add_text(command, "-m,--model", o->in,
@@ -140,8 +140,10 @@ The error in the summary is the root of the squared differences over that of the
       .range(0, 100000)
       .shows_default();
   add_switch(command, "--force", o->force, "replace the file if it exists");
-  add_switch(command, "--allow-requantize", o->allow_requantize,
-             "also convert quantised weights; the errors of both types add up");
+  add_switch(
+      command, "--allow-requantize", o->allow_requantize,
+      "also convert quantised weights (not needed for bf16, f16, f32); the errors of both types "
+      "add up");
   add_switch(command, "-q,--quiet", o->quiet, "print no progress and no summary on stderr");
   add_switch(command, "--json", o->json, "print the summary as one JSON object on stdout");
   when_parsed(command, [o, &chosen] { chosen = [o] { return quantize_main(*o); }; });

@@ -5,6 +5,7 @@
 #include "cli/document.h"
 #include "cli/help.h"
 #include "cli/prompt.h"
+#include "cli/reasoning.h"
 #include "cli/session.h"
 #include "cli/text_file.h"
 
@@ -51,6 +52,7 @@ int read_main(ReadOptions& o) {
     text.document = text.document.empty() ? more : with_document(text.document, more);
   }
   Model model = load_model(o.common);
+  say_unread_thinking(model.get(), o.common);
   check_length(model.get(), text.document, o.common.options);
   text.system = o.message.system;
   text.message = is_message(o.message, o.common, model.get());

@@ -13,7 +13,7 @@ std::string_view without_left(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(kSpaces), text.size()));
 }
 
-// Returns the length of the longest suffix of text that is a prefix of the mark.
+// Returns the length of the longest suffix of text that is a prefix of the tag.
 size_t partial_mark(std::string_view text, std::string_view mark) {
   for (size_t n = std::min(text.size(), mark.size()); n > 0; n--) {
     if (text.ends_with(mark.substr(0, n))) return n;
@@ -32,13 +32,13 @@ std::vector<int32_t> mark_tokens(riffle_model* model, const std::string& mark) {
   return tokenize(model, mark, RIFFLE_TOKENIZE_SPECIAL);
 }
 
-// Returns the id of a mark that is a single token without text; else -1.
+// Returns the id of a tag that is a single token without text; else -1.
 int32_t control_token(riffle_model* model, const std::string& mark) {
   const std::vector<int32_t> ids = mark_tokens(model, mark);
   return ids.size() == 1 && is_control(model, ids[0]) ? ids[0] : -1;
 }
 
-// If both marks end in the same control token, that token ends a header.
+// If both tags end in the same control token, that token ends a header.
 void find_headers(riffle_model* model, ReasoningMarks* marks) {
   const std::vector<int32_t> begin = mark_tokens(model, marks->begin),
                              end = mark_tokens(model, marks->end);
@@ -149,7 +149,7 @@ void ReasoningSplit::advance(Parts* parts, bool over) {
     if (!said_) {
       const std::string_view text = without_left(held_);
       held_.erase(0, held_.size() - text.size());
-      // Some models repeat the mark with which the prompt ended.
+      // Some models repeat the tag with which the prompt ended.
       if (held_.starts_with(marks_.begin)) held_.erase(0, marks_.begin.size());
       if (!over && !held_.empty() && marks_.begin.starts_with(held_)) return;
     }

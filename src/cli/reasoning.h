@@ -1,4 +1,4 @@
-// Answers of models that reason: the reasoning, between marks such as <think> and </think>, is kept
+// Answers of models that reason: the reasoning, between tags such as <think> and </think>, is kept
 // apart from the answer.
 #pragma once
 #include <chrono>
@@ -12,13 +12,13 @@
 
 namespace riffle::cli {
 
-// Marks that a model writes around its reasoning. A mark that is a control token does not appear in
+// Tags that a model writes around its reasoning. A tag that is a control token does not appear in
 // the text of an answer and is recognised by its id.
 struct ReasoningMarks {
   std::string begin, end;                    // "": the model has none
-  int32_t begin_token = -1, end_token = -1;  // control tokens; -1: the mark is text
+  int32_t begin_token = -1, end_token = -1;  // control tokens; -1: the tag is text
 
-  // Marks of several control tokens (gpt-oss, Muse Glimmer): an answer is made of messages, each
+  // Tags of several control tokens (gpt-oss, Muse Glimmer): an answer is made of messages, each
   // with a header (a role, a channel or a recipient) between control tokens.
   std::vector<int32_t> header_tokens = {};  // begin or continue a header
   int32_t message_token = -1;               // ends a header; -1: there are no headers
@@ -31,7 +31,7 @@ struct ReasoningMarks {
 ReasoningMarks reasoning_marks(riffle_model* model);
 
 // Splits an answer as it arrives into reasoning and text. Reasoning comes first, if there is any.
-// Neither part keeps the white space around the marks.
+// Neither part keeps the white space around the tags.
 class ReasoningSplit {
  public:
   struct Parts {

@@ -313,11 +313,13 @@ terminal's stderr, and is reasoning_content in --json.
 the document). With -p alone it is read to its end if it is a pipe, a socket, or a file that nobody
 has begun to read. A pipe that stays open and sends nothing for 10 s is an error. Give < /dev/null
 if there is no document: in a loop that reads standard input itself, and where ssh, a script or CI
-leaves a pipe open. -f - waits for as long as it takes.)");
+leaves a pipe open. -f - waits for as long as it takes.
+The same text each time: --temp 0 or the same --seed, and the same flags; on a CPU a named --isa, on
+a GPU a named --selector or the same --gpu-mem (man riffle-run).)");
   add_prompt_flags(command, o->prompt);
   add_message_flags(command, o->message);
   Flag session = add_text(command, "--session", o->session,
-                          "document of 'riffle read'; with -f and -p also a new file")
+                          "document kept in FILE by 'riffle read'; with -f and -p, FILE may be new")
                      .value("FILE")
                      .check(named_file);
   for (const char* flag : {"--raw", "--chat", "--system"})

@@ -11,8 +11,8 @@ struct Engine::Activations {
   Buffer x;  // [rows of a step][dim] residual stream
   Rows step;
   float* logits = nullptr;  // Device::logits_memory
-  // Buffers of the prompt that is being read, while steps may run between its pieces; empty without
-  // a prompt. Prompt::rows has its residual stream.
+  // Buffers of the prompt that is being read; empty without one. Steps of other sequences may run
+  // between its rows. Prompt::rows has its residual stream.
   Rows prompt;
   std::vector<SequenceKv*> sequences;  // sequence of each row of a step
   std::vector<int32_t> ahead;          // StepRequest::ahead of each row

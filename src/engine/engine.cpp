@@ -199,8 +199,8 @@ void Engine::require_state(Sequence& s) {
 }
 
 std::unique_ptr<Selector> Engine::selector_of(const Selection& wanted) const {
-  const Selection settled = options_.without_auto(wanted);
-  if (settled.selector == SelectorKind::DENSE) return make_selector(settled);
+  const Selection resolved = options_.without_auto(wanted);
+  if (resolved.selector == SelectorKind::DENSE) return make_selector(resolved);
   return make_selector(wanted, options_.everything_below);
 }
 

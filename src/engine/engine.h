@@ -69,15 +69,15 @@ struct Sequence {
   int64_t n_loaded = 0;
 };
 
-// A prompt that is being read into a sequence piece by piece: layer by layer, each in chunks, so
-// that decode steps of other sequences can run between two pieces (SparseServe 3.4, layer-segmented
-// prefill). At most one layer's KV is on the device.
+// A prompt, or a piece of one, that is being read into a sequence: layer by layer, each in chunks
+// of rows. Decode steps of other sequences can run between two chunks (SparseServe 3.4,
+// layer-segmented prefill). At most one layer's KV is on the device.
 struct PrefillRun {
   Sequence* sequence = nullptr;
   std::vector<int32_t> tokens;
   TokenScore* scores = nullptr;
   int64_t n0 = 0;                      // tokens that the sequence held before the prompt
-  int64_t chunk = 0, short_chunk = 0;  // rows of a piece; rows of a layer's first piece, if not 0
+  int64_t chunk = 0, short_chunk = 0;  // rows of a chunk; of a layer's first chunk, if not 0
   bool list = false;                   // positions are those in the attended list
   int layer = 0;
   int64_t first = 0;  // next token of the layer; > 0: the layer has begun
@@ -146,21 +146,24 @@ class Engine {
   // before.
   void prefill(Sequence& sequence, std::span<const int32_t> tokens, TokenScore* scores,
                const Progress& progress);
-  // Begins a prefill in pieces. There is one run at a time (RIFFLE_BAD_ARGUMENT). scores must stay
-  // valid until the run ends. marks: lengths at which the sequence will be cut or forked once it
-  // holds the prompt, the most important first. If there are too many, the last ones are left out.
-  // prefill marks the prompt's end.
+  // Begins a prefill that `advance` runs. There is one run at a time (RIFFLE_BAD_ARGUMENT). scores
+  // must stay valid until the run ends. marks: lengths at which the sequence will be cut or forked
+  // once it holds the prompt, the most important first. If there are too many, the last ones are
+  // left out. prefill marks the prompt's end.
   std::unique_ptr<PrefillRun> begin_prefill(Sequence& sequence, std::span<const int32_t> tokens,
                                             TokenScore* scores, std::span<const int64_t> marks);
-  // Runs `budget` token-layers more, but at least one piece. Returns true when the sequence holds
-  // the prompt and has logits. After RIFFLE_ABORTED the run may continue with the piece that was
-  // stopped. After any other Error the run is over, and the sequence is as before the prompt.
+  // Runs `budget` token-layers more, but at least one chunk of a layer. Returns true when the
+  // sequence holds the prompt and has logits. After RIFFLE_ABORTED the run may continue with the
+  // next rows. After any other Error the run is over, and the sequence is as before the prompt.
   bool advance(PrefillRun& run, double budget, const Progress& progress);
   // Ends a run that is not over. The sequence is as before the prompt.
   void abandon(PrefillRun& run);
   // Appends tokens[i] to sequences[i]. They have logits afterwards. On RIFFLE_NO_SLOT and
-  // RIFFLE_CONTEXT_FULL all sequences are as before. If a small pool splits the step into groups
-  // and memory runs out, sequences of the first groups may have advanced; their lengths show it.
+  // RIFFLE_CONTEXT_FULL all sequences are as before. After other errors some may have advanced, as
+  // their lengths show; each sequence either has its token and logits or is as before:
+  // - If a small pool splits the step into groups, the groups before the error have advanced.
+  // - If a block becomes full and there is no memory for the selector's data of it, such as INT4
+  //   keys, the whole group has advanced. The next step adds the data.
   // samples (may be null): also draw each sequence's next token into sampled[i], or
   // kNotSampled if the device does not draw. find_mask: see StepRequest::find_mask.
   // A sequence may come several times in a row. Only the first of its tokens is appended; the
@@ -270,7 +273,7 @@ class Engine {
   static void add_marks(PrefillRun& run, std::span<const int64_t> marks);
   void start_run(PrefillRun& run);
   int64_t next_rows(const PrefillRun& run) const;
-  void run_piece(PrefillRun& run, int64_t rows);
+  void run_piece(PrefillRun& run, int64_t rows);  // rows of one layer, at most a chunk
   void run_rows(PrefillRun& run, int64_t rows);
   void finish_run(PrefillRun& run);
   // Gives back the device's memory of the prompt. Throws nothing.

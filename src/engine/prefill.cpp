@@ -193,8 +193,8 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   const int64_t wanted =
       r.list ? rows : std::min<int64_t>(rows, std::max(1, selector_->prompt_queries()));
   const int64_t skip = !only_kv ? 0 : first + rows == n ? rows - wanted : rows;
-  // The next piece is the next rows of this layer, which the first layer makes itself, or the first
-  // rows of the next layer.
+  // Next come the next rows of this layer, which the first layer makes itself, or the first rows of
+  // the next layer.
   const bool fresh = r.layer == 0, last_rows = first + rows == n;
   const int64_t next = !last_rows ? first + rows : r.layer + 1 < c.n_layers ? 0 : -1;
   float* xc = r.prompt->rows(first, rows, fresh, fresh && !last_rows ? -1 : next);

@@ -5,7 +5,7 @@
 namespace riffle::grammar {
 namespace {
 
-// This file handles marks that are control tokens; the matcher handles marks of text.
+// This file handles tags that are control tokens; the matcher handles tags of text.
 Before inside_matcher(const Grammar& grammar, bool space, ReasoningRule reasoning) {
   const bool here = !grammar.reasoning().end_ids.empty();
   return {space, here ? ReasoningRule::NONE : reasoning};
@@ -22,7 +22,7 @@ Constraint::Constraint(std::shared_ptr<const Grammar> grammar, bool space, Reaso
     spaced_.emplace(grammar, inside_matcher(*grammar, true, reasoning));
   const ReasoningTokens& marks = grammar->reasoning();
   if (reasoning == ReasoningRule::NONE || marks.end_ids.empty()) return;
-  // A mark of several tokens is a header (gpt-oss, Muse Glimmer). Such models begin every answer
+  // A tag of several tokens is a header (gpt-oss, Muse Glimmer). Such models begin every answer
   // with one, so the grammar waits for the header of the answer, which the prompt may have begun.
   const bool begun = reasoning == ReasoningRule::BEGUN || marks.begin_ids.size() != 1;
   phase_ = begun ? Phase::REASONING : Phase::BEFORE;
@@ -84,9 +84,9 @@ bool Constraint::take(int32_t token, std::string_view text) {
   return matcher_.grammar().tokens().holds(token) && matcher_.accept(text);
 }
 
-// Tells whether the mark ends with this token: the last tokens must equal the mark's, from its last
-// but one control token on. A header's own name begins at that token. Text between that name and
-// the end of the header is not compared.
+// Tells whether the end tag ends with this token: the last tokens must equal the tag's, from its
+// last but one control token on. A header's own name begins at that token. Text between that name
+// and the end of the header is not compared.
 bool Constraint::ends_reasoning(int32_t token) {
   const std::vector<int32_t>& end = matcher_.grammar().reasoning().end_ids;
   if (end.size() == 1) return token == end[0];

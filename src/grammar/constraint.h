@@ -44,7 +44,7 @@ class Constraint {
   size_t mask_words() const { return matcher_.grammar().tokens().mask_words(); }
 
  private:
-  // BEFORE and REASONING are for marks that are control tokens; matcher_ handles marks of text.
+  // BEFORE and REASONING are for tags that are control tokens; matcher_ handles tags of text.
   enum class Phase { BEFORE, REASONING, TEXT };
 
   bool allowed_text(std::span<uint32_t> mask);
@@ -55,7 +55,7 @@ class Constraint {
   std::optional<Matcher> spaced_;  // before the first token: with white space in front
   Phase phase_ = Phase::TEXT;
   bool end_tokens_;
-  std::vector<int32_t> recent_;  // tokens of the reasoning that may belong to its end mark
+  std::vector<int32_t> recent_;  // tokens of the reasoning that may belong to its end tag
 };
 
 }  // namespace riffle::grammar

@@ -19,8 +19,8 @@ class Tokenizer;
 
 namespace riffle::grammar {
 
-// Marks that a model writes around its reasoning. A mark of plain text is a part of the automaton,
-// since its end may be inside a token. A mark of control tokens is recognised by their ids.
+// Tags that a model writes around its reasoning. A tag of plain text is a part of the automaton,
+// since its end may be inside a token. A tag of control tokens is recognised by their ids.
 struct ReasoningTokens {
   std::string begin, end;                   // as text; "": none, or control tokens
   std::vector<int32_t> begin_ids, end_ids;  // if they are control tokens

@@ -37,7 +37,7 @@ ReasoningTokens reasoning_tokens(const Model& model) {
   while (tail > 0 && !is_control(end[tail - 1])) --tail;
   out.end_tail.assign(end.begin() + static_cast<std::ptrdiff_t>(tail > 0 ? tail - 1 : 0),
                       end.end());
-  // If the mark begins with text, the header's beginning is in the prompt (Muse Glimmer).
+  // If the tag begins with text, the header's beginning is in the prompt (Muse Glimmer).
   if (!is_control(begin[0])) {
     const auto own = std::find(out.end_tail.begin(), out.end_tail.end(), begin[0]);
     if (own != out.end_tail.end()) out.prompted = static_cast<size_t>(own - out.end_tail.begin());

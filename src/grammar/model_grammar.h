@@ -11,7 +11,7 @@ namespace riffle::grammar {
 // Returns the tries of a model with a tokenizer. All grammars of a model share them.
 std::shared_ptr<const TokenTries> token_tries(const Model& model);
 
-// Compile a grammar. Throw the errors of riffle_grammar_create. The second takes the marks of
+// Compile a grammar. Throw the errors of riffle_grammar_create. The second takes the tags of
 // reasoning from the model.
 std::shared_ptr<const Grammar> compile_grammar(std::shared_ptr<const TokenTries> tokens,
                                                ReasoningTokens reasoning, riffle_grammar_kind kind,

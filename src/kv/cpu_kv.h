@@ -1,7 +1,7 @@
 // KV of devices that compute on the CPU: in place (the host store itself), or with a pool in front
 // of it that emulates a GPU's, which has memory of its own and is filled by copies. Either the
 // readers manage the pool, as on a GPU (emulated_kv.cpp), or the owner grants its slots
-// (slot_pool.h).
+// (slot_pool_kv.cpp).
 #pragma once
 #include "kv/kv_store.h"
 #include "kv/slot_pool.h"

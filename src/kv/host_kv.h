@@ -73,8 +73,10 @@ struct MappedBlocks {
 
 class HostKv {
  public:
-  // host_digests: digests are kept and built here; false: by the device. limit: see HostStore.
-  // Layers with a window have no digests, since they are not selected from.
+  // host_digests: digests are kept and built here. False: by the device; then create, fork, enter
+  // and renew_digests build none, but build_digests and change_digests still do, so the device's
+  // KvStore must override commit and change_digests, whose defaults call them. limit: see
+  // HostStore. Layers with a window have no digests, since they are not selected from.
   HostKv(const KvShape& shape, const cpu::Kernels* kernels, ThreadPool* threads,
          std::unique_ptr<SlabSource> slabs = make_system_slabs(), bool host_digests = true,
          uint64_t limit = 0);

@@ -1,6 +1,16 @@
-// The KV of sequences as the engine sees it. A device keeps it where its attention reads it: in the
-// host store itself (this class), in slots filled by copies (cpu_kv.h), or in a GPU's memory
-// (backend/cuda). A device overrides the operations that it does in its own way.
+// The KV of sequences as the engine sees it. A device keeps it where its attention reads it: in
+// place, which is the host store itself (InPlace of cpu_kv.cpp), in slots filled by copies
+// (pool_kv.h), or in a GPU's memory (backend/cuda). A device overrides the operations that it does
+// in its own way. The ones here act on the host store alone, so commit, settle, fork and enter suit
+// only a device that writes keys and values straight to it.
+//
+// The host store. Each block that a sequence keeps has a place there (SequenceKv::heads[].blocks),
+// wherever the device holds its bytes. commit copies full blocks there, Prompt::finish_layer those
+// of a prompt, and settle, at the latest, the newest block. Copies may end later: a device's fork,
+// settle, truncate and destroy wait for them. Three functions read the bytes. A save reads all
+// blocks, after settle. HostKv::fork reads the newest block if the fork ends inside it, so a
+// device's fork copies this block there first. Engine::check_loaded reads the tokens that came from
+// a file, at any time. HostKv::reach and Engine::freed_by_cut read only the pointers.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,12 +23,13 @@ namespace riffle {
 
 // One layer's KV while a prompt is read: blocks [n_kv_heads][n_blocks], readable up to n_tokens and
 // writable beyond. In a layer with a window only the blocks that a chunk of the prompt sees or
-// writes have memory of their own; others may share memory.
+// writes have memory of their own; others may share memory. The device fills it in for its own
+// operations. The engine reads blocks and n_blocks, and only if the sequence has a SelectorState.
 struct LayerKv {
   std::byte* const* blocks = nullptr;  // host pointers; null on a GPU
   std::byte* base = nullptr;           // first of consecutive blocks; null in place
   int64_t n_blocks = 0;
-  bool unrotated = false;  // SequenceKv::unrotated
+  bool unrotated = false;  // SequenceKv::unrotated; false on a GPU, which refuses list positions
 };
 
 struct PoolCounters {
@@ -58,20 +69,24 @@ class KvStore {
     host_->truncate(sequence, n_tokens);
   }
   // Gives back blocks that windows have passed, flushes blocks that became full to the host store
-  // and builds their digests. Requires: n_tokens was just advanced by one.
+  // and builds their digests. Requires: n_tokens was just advanced by one. The default flushes
+  // nothing, and builds digests on the host whatever HostKv's host_digests is.
   virtual void commit(SequenceKv& sequence);
   // Clears the working set of a sequence that was cut or prefilled. After: it starts again with the
   // next step.
   virtual void clear_working_set(SequenceKv& sequence) {
     if (sequence.working_set) sequence.working_set->clear();
   }
+  // Drops all digests and builds digests of another kind. The default builds them on the host.
   virtual void change_digests(SequenceKv& sequence, const DigestSpec& spec) {
     host_->change_digests(sequence, spec);
   }
 
   // ---- files
   // Settles a sequence before a save: brings its newest bytes to the host store, and drops a
-  // selection that was to be reused.
+  // selection that was to be reused. It may write to the newest block only if this has tokens that
+  // the host store lacks. After a cut the newest block may be one that forks share or that lies in
+  // a file's read-only mapping (HostKv::shared); the host store has its tokens then.
   virtual void settle(SequenceKv& sequence) { (void)sequence; }
   // Returns true if blocks may lie in a file's mapping; then adopt gives them to a sequence.
   virtual bool maps_files() const { return true; }
@@ -86,7 +101,8 @@ class KvStore {
   }
   // Gives a sequence n_tokens: does the same as HostKv::enter, and the device's part. Requires: the
   // sequence has no tokens, and its host blocks hold n_tokens, by adopt or, after reserve, by a
-  // writer.
+  // writer. With maps_files, reserve was not called: a device that takes memory of its own in
+  // reserve takes it here.
   virtual void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) {
     host_->enter(sequence, n_tokens, marks);
   }

@@ -1,5 +1,6 @@
 // KV of devices on the CPU that have a pool: while a prompt is read, one of its layers is in memory
-// of its own, as on a GPU. Pools differ in who grants slots (cpu_kv.cpp, emulated_kv.cpp).
+// of its own, as on a GPU. Pools differ in who grants slots: the owner
+// (slot_pool_kv.cpp), or the readers themselves (emulated_kv.cpp).
 #pragma once
 #include <vector>
 

@@ -1,5 +1,10 @@
-// The slot pool: which block is in which slot. It is bookkeeping only: it touches no block memory
-// and knows no device. README.md draws the states.
+// A slot pool that its owner manages: which block is in which slot. It is bookkeeping only: it
+// touches no block memory and knows no device. README.md draws the states.
+//
+// This is not a GPU's default pool. There kernels evict: select_victims (kernels/cuda/pool/pool.cu)
+// lists the victims of a step, and take_victim (kernels/cuda/attend/decode.cuh) takes them. On emu
+// SharedPool::take (shared_pool.cpp) does. SlotPool::take evicts for `evict` fifo and for pools per
+// layer; on cuda also for `residency` host and where host memory is not pinned.
 //
 // States of a slot:
 //   FREE      holds nothing

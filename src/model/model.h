@@ -143,7 +143,9 @@ struct Config {
   float logit_softcap = 0;      // logits are softcap * tanh(logit / softcap); 0: as they are
   // Norms that layers have: of the input of attention and FFN (pre), and of their output (post).
   bool pre_norm = true, post_norm = false;
-  float post_norm_eps = 0;  // epsilon of post norms; all others use norm_eps
+  // Epsilon of post norms. Norms of q, k and embeddings have norm_eps; norms of a layer's input and
+  // the final norm have stream_eps().
+  float post_norm_eps = 0;
   QkNorm qk_norm = QkNorm::NONE;
   float q_norm_weight = 1;      // weight of every norm of q, if the file has no such tensors
   bool attention_gate = false;  // LayerWeights::wgate

@@ -334,7 +334,7 @@ def other_commands(_):
           and 2048 <= plans["short"]["everything_below"] < 32768, "auto is dense in a short context", plans["short"])
     check(plans["long"]["selector"] == plans["share"]["selector"] == "share" and plans["share"]["selector_note"] == ""
           and plans["long"]["selector_state"] == plans["share"]["selector_state"]
-          and f"contexts below {plans['long']['everything_below']:,} tokens are read whole" in plans["long"]["selector_note"],
+          and f"sessions below {plans['long']['everything_below']:,} tokens are read whole" in plans["long"]["selector_note"],
           "... and share in a long one", plans["long"])
     r = riffle("info", "--json", "--plan", "--device", "emu", "--gpu-mem", "1M", "-q")
     j = json.loads(r.out)

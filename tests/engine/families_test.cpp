@@ -3,32 +3,11 @@
 
 #include <set>
 
+#include "tests/engine/isa_choices.h"
 #include "tests/rounds.h"
 
 using namespace riffle;
 using namespace riffle::test;
-
-namespace {
-
-// Each instruction set of this CPU.
-std::vector<IsaChoice> isas_here() {
-  std::vector<IsaChoice> out;
-  for (const IsaChoice isa :
-       {IsaChoice::SCALAR, IsaChoice::AVX2, IsaChoice::AVX512, IsaChoice::AMX}) {
-    ContextOptions o = options();
-    o.isa = isa;
-    o.n_ctx = 64;
-    riffle_model* m;
-    MemoryPlan plan{};
-    REQUIRE(riffle_model_load(shipped_model(), nullptr, &m, nullptr, 0) == RIFFLE_OK);
-    if (plan_memory(m, &o, &plan, nullptr, 0) == RIFFLE_OK) out.push_back(isa);
-    else WARN("SKIPPED: this CPU lacks isa " << isa);
-    riffle_model_free(m);
-  }
-  return out;
-}
-
-}  // namespace
 
 // The tests of tests/backend/cuda/parity_test.cpp take these.
 TEST_CASE("every family has two shapes that run on a GPU", "[parity][families]") {
@@ -44,9 +23,9 @@ TEST_CASE("every family has two shapes that run on a GPU", "[parity][families]")
 }
 
 TEST_CASE("greedy text of every architecture option is transformers'", "[parity][greedy]") {
-  OneIn one(3);
+  OneIn one(5);
   const TempDir temp;
-  const std::vector<IsaChoice> isas = isas_here();
+  const std::vector<IsaChoice> isas = isa_choices();
   for (const TinyCheckpoint& c : tiny_checkpoints())
     for (const std::string& path : tiny_files(c, temp)) {
       if (one.skips()) continue;
@@ -64,7 +43,7 @@ TEST_CASE("greedy text of every architecture option is transformers'", "[parity]
 
 TEST_CASE("every selector that reads everything gives the logits of dense, in every family",
           "[parity][families]") {
-  OneIn one(3);
+  OneIn one(5);
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints())
     for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {

@@ -64,7 +64,8 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
 }
 
 TEST_CASE("selections by codes do not depend on threads that share a row", "[invariance]") {
-  const auto prompt = some_tokens(5000, 57), steps = some_tokens(20, 58);  // a row has some parts
+  // A row has several parts.
+  const auto prompt = some_tokens(few_rounds() ? 3000 : 5000, 57), steps = some_tokens(20, 58);
   const auto selectors = {SelectorKind::SHARE, SelectorKind::PSA, SelectorKind::TOPK};
   for (const SelectorKind selector : selectors) {
     INFO("selector " << selector);
@@ -126,6 +127,7 @@ TEST_CASE("digests rebuilt on held KV are those of a session made with them", "[
 }
 
 TEST_CASE("sequences stepped together give what each gives alone", "[invariance]") {
+  OneIn one(2);
   std::vector<std::vector<int32_t>> prompts, steps;
   for (int i = 0; i < 5; ++i) {
     prompts.push_back(some_tokens(37 + 211 * i, 100 + i));
@@ -142,6 +144,7 @@ TEST_CASE("sequences stepped together give what each gives alone", "[invariance]
     // Pools that hold the tails of two sequences, of three and nothing else, and of all: the step
     // is split, or others are parked to make room.
     for (int slots : {0, 16 * 2 + 9, 16 * 3, 16 * 6}) {
+      if (one.skips()) continue;
       INFO("selector " << selector << " slots " << slots);
       ContextOptions o = base(selector);
       if (slots) o.device = DeviceKind::EMU, o.slots = slots;

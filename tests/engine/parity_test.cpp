@@ -2,35 +2,14 @@
 // Face folders and as GGUF, at short and long positions.
 #include <cstdlib>
 
+#include "tests/engine/isa_choices.h"
 #include "tests/engine/tiny_checkpoint.h"
+#include "tests/rounds.h"
 
 using namespace riffle;
 using namespace riffle::test;
 
 namespace {
-
-IsaChoice isas[] = {IsaChoice::SCALAR, IsaChoice::AVX2, IsaChoice::AVX512, IsaChoice::AMX};
-
-bool available(IsaChoice isa) {
-  ContextOptions o = options();
-  o.isa = isa;
-  o.n_ctx = 64;
-  riffle_model* m;
-  MemoryPlan plan{};
-  REQUIRE(riffle_model_load(shipped_model(), nullptr, &m, nullptr, 0) == RIFFLE_OK);
-  const riffle_status s = plan_memory(m, &o, &plan, nullptr, 0);
-  riffle_model_free(m);
-  return s != RIFFLE_UNSUPPORTED;
-}
-
-std::vector<IsaChoice> usable_isas() {
-  std::vector<IsaChoice> usable;
-  for (const IsaChoice isa : isas) {
-    if (available(isa)) usable.push_back(isa);
-    else WARN("SKIPPED: this CPU lacks isa " << isa);
-  }
-  return usable;
-}
 
 constexpr double kBound = 1e-3;
 
@@ -78,15 +57,20 @@ void check_same_gguf(const std::string& ours, const std::string& path) {
   }
 }
 
+// Returns the instruction sets to check with this checkpoint: with few rounds one, in turn.
+std::vector<IsaChoice> some_of(const std::vector<IsaChoice>& isas, ptrdiff_t checkpoint) {
+  return few_rounds() && !isas.empty() ? std::vector{isas[checkpoint % isas.size()]} : isas;
+}
+
 }  // namespace
 
 TEST_CASE("parity: every instruction set gives transformers' logits with f32 KV", "[parity]") {
   const TempDir temp;
-  const std::vector<IsaChoice> usable = usable_isas();
+  const std::vector<IsaChoice> usable = isa_choices();
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     DYNAMIC_SECTION(c.name) {
       const std::string folder = tiny_folder(c, temp);
-      for (const IsaChoice isa : usable) {
+      for (const IsaChoice isa : some_of(usable, &c - tiny_checkpoints().data())) {
         INFO("isa " << isa);
         ContextOptions o = tiny_options(c, options(), KvKind::F32);
         o.isa = isa;
@@ -132,7 +116,7 @@ TEST_CASE("parity: f16 KV is as near as f16 is", "[parity]") {
 // RIFFLE_TEST_TINY_GGUF: a folder with all of them, by tools/fixtures/tiny_checkpoints.py --gguf.
 TEST_CASE("parity: the same logits as GGUF", "[parity]") {
   const TempDir temp;
-  const std::vector<IsaChoice> usable = usable_isas();
+  const std::vector<IsaChoice> usable = isa_choices();
   const char* more = std::getenv("RIFFLE_TEST_TINY_GGUF");
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     if (!c.gguf) continue;
@@ -145,7 +129,7 @@ TEST_CASE("parity: the same logits as GGUF", "[parity]") {
       if (more && *more) paths.push_back(std::string(more) + "/" + c.name + ".gguf");
       for (size_t i = 1; i < paths.size(); ++i) check_same_gguf(bytes, paths[i]);
       for (const std::string& p : paths) check_exact(tiny_options(c, options(), KvKind::F32), c, p);
-      for (const IsaChoice isa : usable) {
+      for (const IsaChoice isa : some_of(usable, &c - tiny_checkpoints().data())) {
         INFO("isa " << isa);
         ContextOptions o = tiny_options(c, options(), KvKind::F32);
         o.isa = isa;

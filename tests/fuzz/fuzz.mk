@@ -21,7 +21,7 @@ $(BUILD)/fuzz/%.o: %.cpp | fuzz-tools
 	$(FUZZ_CXX) $(FUZZ_FLAGS) -c $< -o $@
 $(BUILD)/fuzz/fuzz_%: $(BUILD)/fuzz/tests/fuzz/fuzz_%.o $(FUZZ_OBJ) $(BUILD)/cli.a $(BUILD)/libriffle.a
 	$(FUZZ_CXX) -fsanitize=fuzzer,address,undefined $^ $(FUZZ_LIBS) -o $@
-$(BUILD)/fuzz/make_seeds: $(BUILD)/fuzz/tests/fuzz/make_seeds.o $(FUZZ_OBJ) $(BUILD)/cli.a $(BUILD)/libriffle.a
+$(BUILD)/fuzz/make_seeds: $(BUILD)/fuzz/tests/fuzz/make_seeds.o $(BUILD)/fuzz/tests/model/test_files.o $(FUZZ_OBJ) $(BUILD)/cli.a $(BUILD)/libriffle.a
 	$(FUZZ_CXX) -fsanitize=address,undefined $^ $(FUZZ_LIBS) -o $@
 
 fuzz-tools:

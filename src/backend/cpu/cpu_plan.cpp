@@ -17,7 +17,7 @@ static void add_activations(const Config& c, const ContextOptions& o, MemoryList
   };
   add("residual stream of a prompt", {n_ctx, dim});
   add("RoPE tables", {c.ropes.size(), n_ctx, uint64_t(c.head_dim)});
-  // A prompt's and a step's buffers exist at once, since steps run between pieces of a prompt.
+  // A prompt's and a step's buffers exist at once, since steps run while a prompt is being read.
   // Scores of a prompt are left out: only measuring asks for them.
   for (const uint64_t rows : {chunk, step_rows})
     for (const ForwardBuffer& b : forward_buffers(c, static_cast<int64_t>(rows), 0))

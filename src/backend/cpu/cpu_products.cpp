@@ -150,11 +150,17 @@ void CpuProducts::add_bias(const LinearOut& out, int64_t n) {
   });
 }
 
+static auto gated_kernel(const cpu::LinearKernels& k, Activation activation) {
+  switch (activation) {
+    case Activation::SILU: return k.swiglu;
+    case Activation::GELU_TANH: return k.geglu;
+    case Activation::CLAMPED_SILU: return k.clamped_swiglu;
+  }
+  return decltype(k.swiglu){};
+}
+
 void CpuProducts::activate(Activation activation, float* gate, const float* up, int64_t count) {
-  const cpu::LinearKernels& k = kernels_->linear;
-  const auto kernel = activation == Activation::GELU_TANH      ? k.geglu
-                      : activation == Activation::CLAMPED_SILU ? k.clamped_swiglu
-                                                               : k.swiglu;
+  const auto kernel = gated_kernel(kernels_->linear, activation);
   for_values(threads_, count,
              [&](int64_t first, int64_t n) { kernel(gate + first, up + first, n); });
 }

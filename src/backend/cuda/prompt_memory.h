@@ -24,8 +24,8 @@ class DeviceArena {
 };
 
 // The residual stream of a prompt, f32 [n][dim]. It is on the device, or in host memory (pinned if
-// the system allows it) with two pieces of it on the device: the current one, and one that is being
-// copied.
+// the system allows it) with the rows of two chunks on the device: the current ones, and rows that
+// are being copied.
 class PromptRows {
  public:
   explicit PromptRows(Stream* compute) : compute_(compute) {}

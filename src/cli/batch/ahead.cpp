@@ -116,7 +116,7 @@ void AheadFile::sync() {
   unsynced_ = false;
 }
 
-void AheadFile::settle() {
+void AheadFile::make_durable() {
   if (file_.get() < 0) return;
   if (::fsync(file_.get()) != 0 && errno != EINVAL && errno != ENOSYS) fail("cannot write", errno);
   const std::string folder = path_.substr(0, path_.rfind('/') + 1);

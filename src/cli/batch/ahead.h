@@ -35,7 +35,7 @@ class AheadFile {
   uint64_t bytes() const { return end_; }
   void sync();
   // Makes sure that the file and its name have reached the disk. Throws Exit.
-  void settle();
+  void make_durable();
   void remove();
   const std::string& path() const { return path_; }
 

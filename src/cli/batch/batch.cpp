@@ -225,9 +225,10 @@ void add_line_flags(CLI::App& command, BatchOptions& o) {
   add_switch(command, "--ignore-unknown", o.ignore_unknown,
              "answer lines that have fields unknown to riffle, and ignore these fields")
       .group(kRequestsGroup);
-  add_number(command, "--max-seqs,--parallel", o.max_seqs,
-             "number of lines answered at once; the answers are the same for any number; default: "
-             "8, or fewer if memory is short")
+  add_number(
+      command, "--max-seqs,--parallel", o.max_seqs,
+      "number of lines answered at once; with a named --selector, and on a CPU, it changes no "
+      "answer; default: 8, or fewer if memory is short")
       .value("N")
       .range(1, 256);
   add_switch(command, "--unordered", o.unordered,

@@ -122,7 +122,7 @@ void BatchOutput::move_behind() {
                                          "answers that wait for their turn; nothing was changed; "
                                          "make its folder writable");
               });
-  ahead_->settle();
+  ahead_->make_durable();
 }
 
 void BatchOutput::begin() {

@@ -49,7 +49,7 @@ std::string selector_note(const BackendOptions& options, const Selection& s) {
     return format("selector auto: dense, since share is faster only beyond %s tokens",
                   tokens.c_str());
   if (options.everything_below == 0) return "selector auto: share";
-  return format("selector auto: share; contexts below %s tokens are read whole", tokens.c_str());
+  return format("selector auto: share; sessions below %s tokens are read whole", tokens.c_str());
 }
 
 }  // namespace riffle

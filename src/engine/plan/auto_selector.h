@@ -17,7 +17,7 @@ int64_t dense_is_faster_below(const ResolvedOptions& r);
 // of 1,024. r has the slots of the plan.
 int64_t everything_below(const Config& config, const ResolvedOptions& r);
 
-// Returns "selector auto: share; contexts below 16,384 tokens are read whole" or the like; empty if
+// Returns "selector auto: share; sessions below 16,384 tokens are read whole" or the like; empty if
 // s is not AUTO.
 std::string selector_note(const BackendOptions& options, const Selection& s);
 

@@ -97,7 +97,8 @@ void choose_device(const Config& config, ResolvedOptions& r) {
          "`residency` device needs one pool for all layers, `evict` lru and pinned memory");
   if (!r.has_pool && (o.slots || o.gpu_mem))
     fail(RIFFLE_BAD_ARGUMENT,
-         "device cpu has no slot pool: `slots` and `gpu_mem` need device cuda or emu");
+         "device %s has no slot pool: `slots` and `gpu_mem` need device cuda or emu",
+         device_name(r));
   if (!r.device_memory && (o.residency != ResidencyKind::AUTO || !o.pin))
     fail(RIFFLE_BAD_ARGUMENT,
          "device %s has no GPU memory to manage: `residency` and `pin` need device cuda%s%s",

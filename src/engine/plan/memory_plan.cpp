@@ -153,6 +153,7 @@ static MemoryPlan plan_sizes(const Config& config, const ResolvedOptions& r,
   plan.block_size = o.block_size;
   plan.device = device_name(r);
   plan.device_note = r.device_note;
+  plan.device_memory = r.device_memory;
   plan.no_driver = r.no_driver;
   plan.isa = r.kernels->name;
   plan.weights = needs.weights;

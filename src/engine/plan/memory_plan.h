@@ -25,6 +25,11 @@ struct ResolvedOptions : BackendOptions {
 
 // Bytes that running with these options takes.
 struct MemoryPlan {
+  // activations: buffers of a step of n_sessions sessions (rows, logits, on a GPU also attention's
+  // scratch and draws), RoPE tables; on the CPU a prompt's activations and the scratch of threads;
+  // on a GPU cuBLAS's workspace and the pool's tables. digests: data of all sessions outside the
+  // pool and the host store: digests; where readers manage the pool, page tables and newest blocks;
+  // on a GPU also INT4 keys, last selections and addresses of host blocks.
   uint64_t weights = 0, activations = 0, digests = 0, prefill_kv = 0, pool = 0,
            total = 0;  // the sum of these and prompt, less lent: gpu_mem limits it
   // The buffers of activations, digests, prompt and prefill_kv, whose sums they are.
@@ -32,8 +37,8 @@ struct MemoryPlan {
   // cuda: activations of a prompt, besides one or two layers of its KV (prefill_kv). Elsewhere they
   // are among activations
   uint64_t prompt = 0;
-  // bytes of prompt and prefill_kv that the pool lends while a prompt is read. Steps of other
-  // sessions between its pieces have that much less of the pool
+  // bytes of prompt and prefill_kv that the pool lends while a prompt is read. Until its end, steps
+  // of other sessions have that much less of the pool
   uint64_t lent = 0;
   // host memory for a prompt of n_ctx tokens, or 0. It holds the residual stream, if gpu_mem is too
   // small for it, and 64 MiB of staging, if experts in host memory are copied to the GPU
@@ -62,6 +67,7 @@ struct MemoryPlan {
   uint64_t shared_host_mem = 0;
   int32_t n_ctx = 0, n_threads = 0, block_size = 0;
   const char *device = "", *isa = "";  // static strings: the values that AUTO became
+  bool device_memory = false;          // the device has memory of its own
   std::string device_note;   // cuda: the GPU's name; else why AUTO did not choose it, or empty
   bool no_driver = false;    // AUTO chose no GPU because no NVIDIA driver is installed, as on most
                              // machines without a GPU. device_note says so
@@ -79,7 +85,7 @@ struct MemoryPlan {
 };
 
 // Throws RIFFLE_BAD_ARGUMENT or RIFFLE_UNSUPPORTED. slots is left as given and n_ctx 0 becomes the
-// trained length; plan_memory settles both.
+// trained length; plan_memory decides both.
 ResolvedOptions resolve_options(const Config& config, const ContextOptions& options);
 
 // Throws if the selector cannot work with this ContextOptions::lookup.

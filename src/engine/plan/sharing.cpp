@@ -1,7 +1,6 @@
 #include "engine/plan/sharing.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "util/error.h"
 
@@ -24,8 +23,7 @@ static bool fits(const Model& model, const ContextOptions& options, MemoryPlan& 
 // grows with it and which `host_mem` does not count. A GPU has digests in its own memory.
 static uint64_t shared_host_mem(const MemoryPlan& one) {
   const double kv = static_cast<double>(one.host_kv);
-  const double digests =
-      one.device == std::string_view("cuda") ? 0 : static_cast<double>(one.digests);
+  const double digests = one.device_memory ? 0 : static_cast<double>(one.digests);
   const double index = static_cast<double>(one.selector_state) + digests;
   const double share = kv > 0 ? kv / (kv + index) : 1;
   return std::max(static_cast<uint64_t>(0.75 * share * static_cast<double>(one.host_memory)),

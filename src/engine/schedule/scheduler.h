@@ -1,10 +1,10 @@
-// Many requests over one engine: first come first served, working-set batch control, prefill in
-// pieces between decode steps; common beginnings of prompts are read once. See SparseServe, section
-// 3, and src/kv/README.md.
+// Many requests over one engine: first come first served, working-set batch control, a part of a
+// prefill after each decode step; common beginnings of prompts are read once. See SparseServe,
+// section 3, and src/kv/README.md.
 //
 // A request waits, then its prompt is read (one at a time, in order of arrival), then it decodes.
-// Each iteration is one decode step of the sequences that fit together, then a piece of the prompt
-// that is being read. A text does not depend on other requests: a row's bits are its own
+// Each iteration is one decode step of the sequences that fit together, then some rows of the
+// prompt that is being read. A text does not depend on other requests: a row's bits are its own
 // (device.h), and a request that is run again draws the same tokens.
 #pragma once
 #include <array>

@@ -165,7 +165,7 @@ void LfpsTables::touch(Scratch& scratch) const {
   for (const int32_t i : undo_.ids) touched[i >> 6] |= uint64_t(1) << (i & 63);
 }
 
-void LfpsTables::settle(const Scratch& scratch) {
+void LfpsTables::drop_lift(const Scratch& scratch) {
   for (Table* table : {&v_, &s_}) {
     const cpu::TableAt at{table->by_distance, updated_at_};
     const uint64_t* touched = scratch.touched.data() + kPadding;
@@ -187,7 +187,7 @@ void LfpsTables::update(double decay, int64_t t, const int32_t* ids, const float
   if (updated_at_ >= 0) {  // no scan since the last update
     Scratch scratch;
     touch(scratch);
-    settle(scratch);
+    drop_lift(scratch);
   }
   undo_.t = -1;
   undo_.ids.assign(ids, ids + n);
@@ -291,7 +291,7 @@ void LfpsTables::prepare(int64_t t, double alpha, Scratch& scratch, std::vector<
   scratch.marked.assign(all_words, 0);
   scratch.above.assign(all_words, 0);
   if (updated_at_ >= 0) touch(scratch);
-  if (updated_at_ >= 0 && (mean[0] < v_.floor || mean[1] < s_.floor)) settle(scratch);
+  if (updated_at_ >= 0 && (mean[0] < v_.floor || mean[1] < s_.floor)) drop_lift(scratch);
   for (int which = 0; which < 2; ++which) {
     Table& table = which ? s_ : v_;
     if (mean[which] < table.floor) table.list(kSlack * mean[which]);

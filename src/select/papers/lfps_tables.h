@@ -134,7 +134,7 @@ class LfpsTables {
   double start_scale(int queries, double decay) const;
   void rescale();
   void scan(Table& table, int64_t t, float least, float most, Scratch& scratch) const;
-  void settle(const Scratch& scratch);  // moves lifted entries to the live ones
+  void drop_lift(const Scratch& scratch);  // moves lifted entries to the live ones
   void touch(Scratch& scratch) const;
   void undo();  // undoes the last update
 

@@ -73,7 +73,7 @@ TEST_CASE("cuda: what auto stands for counts as the plan says", "[cuda][auto][li
   const MemoryPlan share = plan_of(r.model, o);
   CHECK(share.selector == SelectorKind::SHARE);
   CHECK(share.selector_note ==
-        std::string("selector auto: share; contexts below 16,384 tokens are read whole"));
+        std::string("selector auto: share; sessions below 16,384 tokens are read whole"));
   o.selection.selector = SelectorKind::SHARE;
   CHECK(plan_of(r.model, o).digests == share.digests);
   // The host may decide residency of what AUTO reads whole, but not of what it selects.

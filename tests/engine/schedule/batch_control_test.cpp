@@ -48,7 +48,7 @@ class Play {
       const auto n = static_cast<double>(batch.members.size());
       const double took = line_.seconds(n, static_cast<double>(loads));
       if (control) control->observe(n, static_cast<double>(loads), took);
-      if (i >= steps / 2) rows += n, seconds += took;  // when it has settled
+      if (i >= steps / 2) rows += n, seconds += took;  // the later half
     }
     return rows / seconds;
   }

@@ -32,7 +32,7 @@ class ArrivalsBench {
       : o_(o), t_(o.arrivals), lengths_(t_.lengths, read_file) {}
 
   int run() {
-    settle();
+    fill_in();
     create();
     InterruptGuard guard(context_.get());
     if (!o_.common.json) print_head();
@@ -60,7 +60,7 @@ class ArrivalsBench {
 
  private:
   // Fills in missing settings, and refuses those that exclude each other.
-  void settle() {
+  void fill_in() {
     Options& c = o_.common.options;
     if (!t_.cost.empty()) {
       if (!c.is("device", "auto") && !c.is("device", "emu"))

@@ -183,7 +183,7 @@ struct ReplayResult {
   double blocks_loaded = 0, blocks_read = 0;  // blocks of the model that runs
   uint64_t pool_lookups = 0, pool_hits = 0;
   double working_set = 0, available = 0;  // sums over decode iterations
-  double longest_stall = 0;  // longest wait of decoding sequences for one piece of prefill
+  double longest_stall = 0;  // longest wait of decoding sequences for a part of a prefill
   double prefill_kv_blocks =
       0;  // the most blocks that the device held for prompts (riffle_scheduler_iteration)
   double decode_seconds = 0, load_seconds = 0, prefill_seconds = 0;  // with a cost model

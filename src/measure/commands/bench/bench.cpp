@@ -233,9 +233,9 @@ class Bench {
     row.bytes = weights_of_step();
     if (row.stats.count("decode_steps"))
       row.bytes += row.stats.number("kv_bytes_read") / row.stats.number("decode_steps");
-    if (on_cpu())
+    if (row.timing) row.bandwidth = row.timing->number("copy_bandwidth");
+    else if (!results_.plan.on("device_memory"))
       row.bandwidth = read_bandwidth(static_cast<size_t>(row.bytes), results_.plan.id("n_threads"));
-    else if (row.timing) row.bandwidth = row.timing->number("copy_bandwidth");
     results_.decode.push_back(std::move(row));
   }
 
@@ -255,14 +255,10 @@ class Bench {
     return others + experts * (1 - unread);
   }
 
-  bool on_cpu() const {
-    const std::string device = results_.plan.text("device");
-    return device == "cpu" || device == "emu";
-  }
-
-  // Returns the mean times of a few steps that run part by part; nothing on the CPU.
+  // Returns the mean times of a few steps that run part by part; nothing if the device, such as the
+  // CPU, does not time its parts.
   std::optional<Facts> take_apart() {
-    if (on_cpu()) return std::nullopt;
+    bool timed = true;
     const int n = std::min(kProfileSteps, o_.steps);
     Facts sum, last;
     each_step(n, [&](riffle_session* const* sessions, const int32_t* tokens, size_t count) {
@@ -270,8 +266,10 @@ class Bench {
       const riffle_status status =
           riffle_profile_step(context_.get(), sessions, tokens, count, &timing);
       if (timing) sum.add(last = Facts(timing));
-      return status;
+      timed &= status != RIFFLE_UNSUPPORTED;
+      return timed ? status : RIFFLE_OK;
     });
+    if (!timed) return std::nullopt;
     for (const char* part :
          {"linear", "attention_score", "attention_rank", "attention_attend", "other", "total"})
       sum.set(part, sum.number(part) / n);
@@ -321,20 +319,23 @@ steps; with --cost, they are those of the model that it simulates.)");
 // Adds the flags for the things to measure and the number of repeats.
 static Flag add_measured_flags(CLI::App& command, BenchOptions& o) {
   const Flag prefill =
-      add_text(command, "--prefill", o.prefill, "lengths of the prompts whose prefill is measured")
+      add_text(command, "--prefill", o.prefill, "prompt lengths whose prefill is measured; 0: none")
           .value("N,N")
           .shows_default();
   add_text(command, "--depth", o.depth, "tokens held when decode begins; 0: one token")
       .value("N,N")
       .shows_default();
-  add_text(command, "--selectors", o.selectors,
-           "selectors whose decode speed is measured; if only --selector is given, that one")
+  add_text(
+      command, "--selectors", o.selectors,
+      "selectors whose decode speed is measured; --selector NAME in its place measures NAME alone")
       .value("NAME,NAME")
       .shows_default();
   const Flag text = add_text(command, "--text", o.text, "text to run on; default: random tokens")
                         .group(kMeasureGroup)
                         .value("FILE");
-  add_text(command, "--shape", o.shape, "synthetic weights of this shape in place of a model")
+  add_text(command, "--shape", o.shape,
+           "synthetic weights of this shape in place of a model; the end of --help-all lists the "
+           "names")
       .value("NAME")
       .excludes(flag_named(command, "--model"))
       .excludes(text);

@@ -357,8 +357,7 @@ RunFacts Evaluator::facts() const {
   std::string texts;
   for (const std::string& path : o_.text_paths) texts += (texts.empty() ? "" : ", ") + name(path);
   const Options& c = o_.common.options;
-  const std::string gpu =
-      plan_.text("device") == "cuda" ? " (" + plan_.text("device_note") + ")" : "";
+  const std::string gpu = plan_.on("device_memory") ? " (" + plan_.text("device_note") + ")" : "";
   RunFacts facts = {
       {"riffle", riffle_version()},
       {"model", text_of("%s (%s, %s)", name(o_.common.model_path).c_str(),

@@ -1,0 +1,38 @@
+// The instruction sets that this CPU has.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "tests/engine/test_model.h"
+
+namespace riffle::test {
+
+inline bool choice_usable(IsaChoice isa) {
+  ContextOptions o = options();
+  o.isa = isa;
+  o.n_ctx = 64;
+  riffle_model* m;
+  MemoryPlan plan{};
+  REQUIRE(riffle_model_load(shipped_model(), nullptr, &m, nullptr, 0) == RIFFLE_OK);
+  const riffle_status s = plan_memory(m, &o, &plan, nullptr, 0);
+  riffle_model_free(m);
+  return s != RIFFLE_UNSUPPORTED;
+}
+
+// Returns the instruction sets of this CPU, and warns of the others. Each is tried once, since that
+// loads a model and a case with sections begins again for each one.
+inline std::vector<IsaChoice> isa_choices() {
+  constexpr IsaChoice kAll[] = {IsaChoice::SCALAR, IsaChoice::AVX2, IsaChoice::AVX512,
+                                IsaChoice::AMX};
+  static const std::vector<IsaChoice> usable = [&] {
+    std::vector<IsaChoice> out;
+    std::copy_if(std::begin(kAll), std::end(kAll), std::back_inserter(out), choice_usable);
+    return out;
+  }();
+  for (const IsaChoice isa : kAll)
+    if (std::find(usable.begin(), usable.end(), isa) == usable.end())
+      WARN("SKIPPED: this CPU lacks isa " << isa);
+  return usable;
+}
+
+}  // namespace riffle::test
