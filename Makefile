@@ -212,8 +212,8 @@ deps: ; @third_party/setup.sh $(SETUP)
 
 demo: all
 	@tools/demo.sh $(BUILD)/riffle
-test: all $(BUILD)/riffle_tests $(C_PROGRAMS)
-	@tests/run.sh $(BUILD)
+test: $(if $(CORE),core-check,all $(BUILD)/riffle_tests $(C_PROGRAMS))
+	@$(if $(CORE),:,tests/run.sh $(BUILD))
 bench: all
 	$(BUILD)/riffle bench -m models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf
 

@@ -149,7 +149,8 @@ const Tokenizer& tokenizer_of(const riffle_model& model);
 std::function<bool(double, double)> progress_of(riffle_phase phase, riffle_progress_fn progress,
                                                 void* user);
 
-// Returns the sequences of the sessions, which must belong to this context and be all different.
+// Returns the sequences of the sessions. Throws RIFFLE_BAD_ARGUMENT unless all belong to this
+// context and are different.
 std::vector<Sequence*> sequences_of(const riffle_context* context, riffle_session* const* sessions,
                                     size_t n);
 

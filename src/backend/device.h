@@ -93,7 +93,7 @@ class Device {
   virtual void add_index(const Selector& selector, SequenceKv& sequence) = 0;
   // Rotates all keys that a sequence holds to their positions, or back, and sets
   // SequenceKv::unrotated. Each key is rounded to the type of the KV once more. Digests are renewed
-  // and the selector's state is dropped. rope_table must cover the sequence.
+  // and the selector's state is dropped. Requires: rope_table covers the sequence.
   virtual void change_positions(SequenceKv& sequence, bool unrotated) {
     (void)sequence, (void)unrotated;
     fail(RIFFLE_UNSUPPORTED, "`selection.positions` list needs device cpu or emu");
@@ -150,8 +150,8 @@ class Device {
   // with one part.
   virtual void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) = 0;
   // Rotates n_heads heads of row i of x [n][ld] to position pos0 + i by entry `rope` of
-  // Config::ropes, and transforms them if held keys are (BlockLayout::transforms_keys). rope_table
-  // must cover the positions.
+  // Config::ropes, and transforms them if held keys are (BlockLayout::transforms_keys). Requires:
+  // rope_table covers the positions.
   virtual void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) = 0;
   // x *= sigmoid(gate), for count values each.
   virtual void sigmoid_gate(float* x, const float* gate, int64_t count) = 0;

@@ -14,8 +14,8 @@ namespace riffle {
 std::optional<int32_t> draw(Engine& engine, const Sequence& sequence, Answer& answer,
                             int32_t sampled, const Answer::Show& show);
 
-// Every sequence must have logits. options[i] and results[i] belong to sequences[i]. An abort ends
-// all answers with RIFFLE_FINISH_ABORTED.
+// options[i] and results[i] belong to sequences[i]. An abort ends all answers with
+// RIFFLE_FINISH_ABORTED. Requires: every sequence has logits.
 void generate(Engine& engine, std::span<Sequence* const> sequences,
               std::span<const GenerateOptions> options, riffle_token_fn callback, void* user,
               std::span<riffle_result> results);

@@ -49,8 +49,8 @@ class Sampler {
   Sampler(uint64_t seed, float temperature, int top_k, float top_p, float min_p, Xtc xtc = {});
 
   // logits: n values. -inf is never drawn. Throws RIFFLE_BAD_MODEL if one is NaN or none is above
-  // -inf, RIFFLE_BAD_ARGUMENT if n < 1. At least one allowed token must exist. Allocates only if n
-  // is larger than in any call before.
+  // -inf, RIFFLE_BAD_ARGUMENT if n < 1. Allocates only if n is larger than in any call before.
+  // Requires: at least one token is allowed.
   int sample(const float* logits, int n) { return sample(logits, n, request()); }
   // Do the same in two steps: request takes the next random number, and a second one if XTC is on;
   // sample draws with them.

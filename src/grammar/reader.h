@@ -8,7 +8,7 @@ namespace riffle::grammar {
 
 class Reader {
  public:
-  // Throws RIFFLE_BAD_TEXT if text is not UTF-8. It must outlive the reader.
+  // Throws RIFFLE_BAD_TEXT if text is not UTF-8. Requires: text outlives the reader.
   explicit Reader(std::string_view text);
 
   bool at_end() const { return at_ == text_.size(); }

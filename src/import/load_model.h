@@ -21,7 +21,8 @@ std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& p
 // tokens that the files name.
 std::unique_ptr<Model> read_model(const std::string& path, const LoadProgress& progress);
 
-// Reads everything except the tokenizer from a GGUF file in memory, which must outlive the model.
+// Reads everything except the tokenizer from a GGUF file in memory. Requires: it outlives
+// the model.
 std::unique_ptr<Model> model_from_gguf(const GgufFile& gguf, const LoadProgress& progress);
 
 // vocab: gguf_vocab() of the file. Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.

@@ -84,10 +84,10 @@ class HostKv {
   // Reserves space for n_ctx tokens without touching it, so that decoding does not allocate.
   SequenceKv create(int64_t n_ctx, const DigestSpec& spec);
   void destroy(SequenceKv& sequence);
-  // Returns a new sequence of the first n_tokens of `from`, which must be able to continue from
-  // there (reach). Full blocks are shared; partial ones and digests are copied; the selector's
-  // state is not. The new sequence has the marks of `from` up to n_tokens, and one at n_tokens. The
-  // host store must have the newest bytes. Throws RIFFLE_OUT_OF_MEMORY; `from` is as before then.
+  // Returns a new sequence of the first n_tokens of `from`. Full blocks are shared; partial ones
+  // and digests are copied; the selector's state is not. The new sequence has the marks of `from`
+  // up to n_tokens, and one at n_tokens. Throws RIFFLE_OUT_OF_MEMORY; `from` is as before then.
+  // Requires: `from` can continue from there (reach), and the host store has the newest bytes.
   SequenceKv fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx);
   bool shared(const std::byte* block) const { return store_.shared(block); }
   bool held_once(const std::byte* block) const { return store_.held_once(block); }

@@ -46,7 +46,8 @@ class SlotPool {
   Grant acquire(uint64_t key, int partition);
   void loaded(int32_t slot);  // LOADING -> CLEAN
 
-  // Finds a slot for a block that is about to be written (key must not be in the pool). Adds a pin.
+  // Finds a slot for a block that is about to be written. Adds a pin. Requires: key is not in the
+  // pool.
   Grant fill(uint64_t key, int partition);
   void seal(int32_t slot);     // FILLING -> FLUSHING
   void flushed(int32_t slot);  // FLUSHING -> CLEAN

@@ -32,10 +32,11 @@ class Int4Keys : public SelectorState {
     return h.segments[b / kSegmentBlocks].as<std::byte>() + b % kSegmentBlocks * block_bytes_;
   }
 
-  // Returns the mean value [d] of the first n_full blocks, which must be all blocks of the head. It
-  // is the mean of at most kMeanBlocks evenly spaced blocks. It is kept until blocks are added or
-  // cut off: the blocks' means lie far apart in memory, and reading them would miss the cache in
-  // every step. Several rows of one head may call this at once, in steps that compute tokens ahead.
+  // Returns the mean value [d] of the first n_full blocks: the mean of at most kMeanBlocks evenly
+  // spaced ones. Requires: these are all blocks of the head. The value is kept until blocks are
+  // added or cut off: the blocks' means lie far apart in memory, and reading them would miss the
+  // cache in every step. Several rows of one head may call this at once, in steps that compute
+  // tokens ahead.
   const float* mean_value(int layer, int head, int n_full);
 
   // prepare_query puts a query group [g][d] into the form that scores() takes, of query_bytes()

@@ -77,7 +77,7 @@ class PieceIds;
 BpeMerge make_merge(const PieceIds& ids, std::string_view left, std::string_view right,
                     size_t index, const std::string& where, const char* field);
 
-// Maps spellings to ids. Holds views into the pieces, which must stay where they are.
+// Maps spellings to ids. Holds views into the pieces. Requires: these stay where they are.
 class PieceIds {
  public:
   PieceIds() = default;

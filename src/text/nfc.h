@@ -5,7 +5,8 @@
 
 namespace riffle {
 
-// text must be UTF-8. Takes n log n time at most, however many combining marks follow each other.
+// Returns the text in Unicode's normalisation form C. Takes n log n time at most, however many
+// combining marks follow each other. Requires: text is UTF-8.
 std::string to_nfc(std::string_view text);
 
 }  // namespace riffle

@@ -34,9 +34,9 @@ class SplitPattern {
     std::unique_ptr<State> state_;
   };
 
-  // All matches of the pattern in text, which must be UTF-8, from left to right; an empty match
-  // right after a match is left out. Throws RIFFLE_UNSUPPORTED if a pattern that riffle does not
-  // know takes too long, and RIFFLE_OUT_OF_MEMORY.
+  // All matches of the pattern in text, from left to right; an empty match right after a match is
+  // left out. Throws RIFFLE_UNSUPPORTED if a pattern that riffle does not know takes too long, and
+  // RIFFLE_OUT_OF_MEMORY. Requires: text is UTF-8.
   class Matches {
    public:
     Matches(Scratch& scratch, std::string_view text);

@@ -41,7 +41,7 @@ class Json {
   bool is_object() const { return std::holds_alternative<Object>(value_); }
   const char* type_name() const;  // "number", "object", as in the standard
 
-  // Returns the value, which must be of this type.
+  // Returns the value. Requires: it is of this type.
   bool boolean() const { return std::get<bool>(value_); }
   uint64_t whole() const { return std::get<uint64_t>(value_); }  // is_unsigned()
   int64_t integer() const;  // is_integer(); above 2^63 - 1 it wraps

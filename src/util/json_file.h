@@ -6,8 +6,8 @@
 
 namespace riffle {
 
-// Reads the file's text, which must be one JSON object. Its members are in the order of their keys,
-// as are those of objects in it. Throws RIFFLE_BAD_MODEL.
+// Reads the file's text, one JSON object. Its members are in the order of their keys, as are those
+// of objects in it. Throws RIFFLE_BAD_MODEL, also if it is anything else.
 Json parse_json_object(const FileView& file);
 
 // Reads a part of the file; field names it in errors.

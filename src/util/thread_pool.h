@@ -28,8 +28,8 @@ class ThreadPool {
   int size() const { return n_threads_; }
 
   // Calls body(item, thread) for item in [0, n), thread in [0, size()). Returns when all are done.
-  // The first exception of a body is then rethrown; the work of other items is not undone. body
-  // must not call parallel_for. Called by one thread at a time.
+  // The first exception of a body is then rethrown; the work of other items is not undone.
+  // Requires: body does not call parallel_for; one thread at a time calls it.
   template <class Body>
   void parallel_for(int64_t n, Body&& body) {
     if (n <= 0) return;

@@ -86,7 +86,7 @@ def write_golden(folder, data_dir, path, device):
         top, greedy = logits[-1].topk(10), out[0].tolist()[len(ids):]
         gold.append(dict(name=name, ids=ids, last_top_ids=top.indices.tolist(),
                          last_top_logits=[round(v, 5) for v in top.values.tolist()],
-                         logsumexp_all=[round(v, 4) for v in logits.logsumexp(-1).tolist()][:64],
+                         logsumexp_first64=[round(v, 4) for v in logits.logsumexp(-1).tolist()][:64],
                          greedy=greedy, text=sp.decode(greedy)))
     with open(path, "w") as f:
         json.dump(gold, f)

@@ -54,8 +54,8 @@ struct DecodeStep {
 };
 
 // Returns cudaErrorNotSupported if the kernels lack the head_dim, group or block size, or if they
-// do not fit a device of these limits, which must be the current one: shared memory must hold a
-// block for each of a CTA's warps, or first its keys and then its values.
+// do not fit a device of these limits: shared memory has to hold a block for each of a CTA's warps,
+// or first its keys and then its values. Requires: limits are those of the current device.
 Status decode_supported(const KvLayout& layout, int group, const DeviceLimits& limits);
 // Returns the bytes of scratch that suffice for step.n, max_blocks and the functions below.
 size_t decode_scratch_bytes(const DecodeStep& step);

@@ -207,7 +207,7 @@ class CudaKv : public KvStore, PagedPool {
   // memory, where those of head h lie one after the other from device + h * head_stride.
   // Neighbouring host blocks are copied together. If there are few of them, one kernel moves all
   // blocks (like SparseServe's FlashH2D and FlashD2H, but without their staging buffer and
-  // scattering threads). The sequence must hold the blocks.
+  // scattering threads). Requires: the sequence holds the blocks.
   void copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_t first, int64_t last,
                    std::byte* device, int64_t head_stride, bool to_host, const Stream& stream);
   // Does the same, but only for blocks that the sequence holds. device: where block 0 of head 0

@@ -21,8 +21,8 @@ namespace riffle::cli {
 
 class BatchRunner {
  public:
-  // model_name: name in the records. scheduler: options of the scheduler. cache: null for none. All
-  // arguments must outlive the runner. Throws Exit.
+  // model_name: name in the records. scheduler: options of the scheduler. cache: null for none.
+  // Throws Exit. Requires: all arguments outlive the runner.
   BatchRunner(riffle_model* model, std::string model_name, riffle_context* context,
               const Options& scheduler, bool unordered, BatchInput& input, BatchOutput& output,
               BatchProgress& progress, PrefixCache* cache);
