@@ -2,6 +2,7 @@
 import fcntl
 import pty
 import random
+import re
 import resource
 import sys
 import time
@@ -81,6 +82,18 @@ def goes_on(folder):
     r = riffle(*ARGS, *files)
     check(r.code == 6 and f"[{out} has answers by another; the rest will be by ".encode() in r.err,
           "another model is told", r)
+    other = json.loads(rows[0])
+    mark = other["response"]["body"]["system_fingerprint"]
+    check(re.fullmatch("fp_[0-9a-f]{16}", mark), "a record has the fingerprint of the model", mark)
+    other["response"]["body"]["system_fingerprint"] = "fp_0123456789abcdef"
+    put(out, json.dumps(other).encode() + b"\n" + rows[1])
+    r = riffle(*ARGS, *files)
+    check(r.code == 6 and b"riffle (fp_0123456789abcdef); the rest will have " + mark.encode() in r.err,
+          "other weights of one name are told", r)
+    del other["response"]["body"]["system_fingerprint"]
+    put(out, json.dumps(other).encode() + b"\n" + rows[1])
+    r = riffle(*ARGS, *files)
+    check(r.code == 6 and b"the rest will" not in r.err, "a record of an earlier version has no fingerprint", r)
     put(out, whole)
     r = riffle(*ARGS, *files, "-m", "/nowhere")
     check(r.code == 6 and get(out) and b"nothing is left" in r.err, "with nothing left no model is loaded, but a failed "

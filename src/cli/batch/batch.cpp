@@ -26,12 +26,35 @@ struct BatchOptions {
 struct Held {
   size_t n, failed;
   bool in_order;
-  std::string model;  // "": no record names one
+  AnsweringModel model;  // model of the first answer; no name: there is none
 };
 
 Held held_by(const BatchOutput& output) {
   const auto& held = output.held();
   return {held.by_line.size(), held.failed, held.in_order, held.model};
+}
+
+AnsweringModel answering_model(const BatchOptions& o, riffle_model* model,
+                               riffle_context* context) {
+  uint64_t fingerprint = 0;
+  check(riffle_context_fingerprint(context, &fingerprint), context);
+  return {model_name(model, o.common.model_path),
+          text_of("fp_%016llx", static_cast<unsigned long long>(fingerprint))};
+}
+
+// Says that earlier answers in the output are not by the model that answers now.
+void say_other_model(const BatchOutput& output, const AnsweringModel& earlier,
+                     const AnsweringModel& now, bool quiet) {
+  if (earlier.name.empty()) return;
+  if (earlier.name != now.name)
+    notice(quiet, "[%s has answers by %s; the rest will be by %s]", output.name().c_str(),
+           earlier.name.c_str(), now.name.c_str());
+  else if (!earlier.fingerprint.empty() && earlier.fingerprint != now.fingerprint)
+    notice(quiet,
+           "[%s has answers by other weights of %s, another device, --kv, --block or version of "
+           "riffle (%s); the rest will have %s]",
+           output.name().c_str(), now.name.c_str(), earlier.fingerprint.c_str(),
+           now.fingerprint.c_str());
 }
 
 void say_earlier(const BatchInput& input, const BatchOutput& output, const Held& held, bool quiet) {
@@ -107,14 +130,12 @@ int answer_lines(BatchOptions& o, BatchInput& input, BatchOutput& output, const 
     notice(quiet, "[the prefix cache is not used: %s]", riffle_context_error(context.get()));
     cache.reset();
   }
-  const std::string name = model_name(model.get(), o.common.model_path);
-  if (!held.model.empty() && held.model != name)
-    notice(quiet, "[%s has answers by %s; the rest will be by %s]", output.name().c_str(),
-           held.model.c_str(), name.c_str());
+  const AnsweringModel by = answering_model(o, model.get(), context.get());
+  say_other_model(output, held.model, by, quiet);
   BatchProgress progress(context.get(), input.counted() ? input.remaining() : 0, cache.has_value(),
                          quiet);
   progress.counts.held = held.n;
-  BatchRunner runner(model.get(), name, context.get(), o.common.options, o.unordered, input, output,
+  BatchRunner runner(model.get(), by, context.get(), o.common.options, o.unordered, input, output,
                      progress, cache ? &*cache : nullptr);
   output.begin();  // not before the model and the flags have been checked
   runner.run();

@@ -115,9 +115,13 @@ RecordHead parse_record(std::string_view record) {
   head.line = line.get<uint64_t>();
   if (id.is_string()) head.custom_id = id.get<std::string>();
   head.failed = !error.is_null();
-  const JsonIn::json_pointer model("/body/model");
-  if (response.is_object() && response.contains(model) && response[model].is_string())
-    head.model = response[model].get<std::string>();
+  const auto text_at = [&](const char* pointer) {
+    const JsonIn::json_pointer at(pointer);
+    return response.is_object() && response.contains(at) && response[at].is_string()
+               ? response[at].get<std::string>()
+               : "";
+  };
+  head.model = {text_at("/body/model"), text_at("/body/system_fingerprint")};
   return head;
 }
 

@@ -94,12 +94,20 @@ std::optional<BatchError> failure_of(size_t line_number, const std::string& cust
 BatchRequest parse_batch_line(std::string_view line, size_t line_number,
                               const BatchDefaults& defaults);
 
+// The model that answers, as records name it.
+struct AnsweringModel {
+  std::string name;
+  // riffle_context_fingerprint as text, which tells weights of one name apart; "": none, as in
+  // records of earlier versions of riffle.
+  std::string fingerprint;
+};
+
 // The part of a record that a resumed run needs.
 struct RecordHead {
   size_t line = 0;
   std::string custom_id;  // "" if it has none
   bool failed = false;
-  std::string model;  // model that answered; "" if it is not named
+  AnsweringModel model;  // no name: the record names none
 };
 // Parses the head of a record. Throws std::runtime_error with the reason.
 RecordHead parse_record(std::string_view record);

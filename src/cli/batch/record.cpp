@@ -110,7 +110,7 @@ std::string batch_error_record(size_t line_number, const BatchError& e) {
 }
 
 std::string batch_answer_record(size_t line_number, const BatchRequest& request,
-                                riffle_model* model, const std::string& model_name,
+                                riffle_model* model, const AnsweringModel& by,
                                 std::span<const BatchChoice> choices) {
   const Facts sum = sum_of(choices, request.n);
   const int64_t prompt_tokens = sum.count("prompt_tokens"), answer_tokens = sum.count("n_tokens");
@@ -123,7 +123,8 @@ std::string batch_answer_record(size_t line_number, const BatchRequest& request,
       {"id", (request.chat ? "chatcmpl-" : "cmpl-") + random_id()},
       {"object", request.chat ? "chat.completion" : "text_completion"},
       {"created", static_cast<int64_t>(std::time(nullptr))},
-      {"model", model_name},
+      {"model", by.name},
+      {"system_fingerprint", by.fingerprint},
       {"choices", list},
       {"usage",
        {{"prompt_tokens", prompt_tokens},

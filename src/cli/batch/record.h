@@ -32,10 +32,10 @@ struct BatchChoice {
 // Makes the record of a failed line. Ids of records are random and differ in all files. Call this
 // just before the record is written: "created" is the current time.
 std::string batch_error_record(size_t line_number, const BatchError& error);
-// Makes the record of an answered line. model_name: name of the model that answers, even if the
-// line asked for another one. Requires: at least one choice.
+// Makes the record of an answered line. by: the model that answers, even if the line asked for
+// another one. Requires: at least one choice.
 std::string batch_answer_record(size_t line_number, const BatchRequest& request,
-                                riffle_model* model, const std::string& model_name,
+                                riffle_model* model, const AnsweringModel& by,
                                 std::span<const BatchChoice> choices);
 
 }  // namespace riffle::cli

@@ -49,7 +49,7 @@ HeldRecords scan_records(int fd, const std::string& name) {
     if (head.line < held.last_line) held.in_order = false;
     held.last_line = std::max(held.last_line, head.line);
     held.failed += head.failed;
-    if (held.model.empty()) held.model = head.model;
+    if (held.model.name.empty()) held.model = head.model;
     held.bytes = reader.offset();
   }
   return held;

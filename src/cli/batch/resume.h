@@ -22,7 +22,7 @@ struct HeldRecords {
   std::unordered_map<size_t, HeldRecord> ahead;  // finished, but not in the output yet (ahead.h)
   std::string ahead_name;                        // file of those records
   std::string errors_name;                       // file of the records with in_errors
-  std::string model;                             // model of the first answer; "": there is none
+  AnsweringModel model;  // model of the first answer; no name: there is none
   size_t failed = 0, last_line = 0;
   bool in_order = true;
   uint64_t bytes = 0;  // bytes of whole records

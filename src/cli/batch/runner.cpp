@@ -33,7 +33,7 @@ const char* error_code(riffle_status status) {
 
 }  // namespace
 
-BatchRunner::BatchRunner(riffle_model* model, std::string model_name, riffle_context* context,
+BatchRunner::BatchRunner(riffle_model* model, AnsweringModel by, riffle_context* context,
                          const Options& scheduler, bool unordered, BatchInput& input,
                          BatchOutput& output, BatchProgress& progress, PrefixCache* cache)
     : model_(model),
@@ -43,7 +43,7 @@ BatchRunner::BatchRunner(riffle_model* model, std::string model_name, riffle_con
       output_(output),
       progress_(progress),
       cache_(cache),
-      model_name_(std::move(model_name)),
+      by_(std::move(by)),
       marks_(reasoning_marks(model)),
       reads_effort_(model_info(model).on("chat_effort")),
       reads_thinking_(model_info(model).on("chat_thinking")),
@@ -331,7 +331,7 @@ void BatchRunner::conclude(Place place) {
     }
     choices.push_back(std::move(a.choice));
   }
-  finish(job, batch_answer_record(job->line, job->request, model_, model_name_, choices), false);
+  finish(job, batch_answer_record(job->line, job->request, model_, by_, choices), false);
 }
 
 void BatchRunner::fail(Jobs::iterator job, const BatchError& error) {

@@ -21,9 +21,9 @@ namespace riffle::cli {
 
 class BatchRunner {
  public:
-  // model_name: name in the records. scheduler: options of the scheduler. cache: null for none.
-  // Throws Exit. Requires: all arguments outlive the runner.
-  BatchRunner(riffle_model* model, std::string model_name, riffle_context* context,
+  // by: the model as the records name it. scheduler: options of the scheduler. cache: null for
+  // none. Throws Exit. Requires: all arguments outlive the runner.
+  BatchRunner(riffle_model* model, AnsweringModel by, riffle_context* context,
               const Options& scheduler, bool unordered, BatchInput& input, BatchOutput& output,
               BatchProgress& progress, PrefixCache* cache);
 
@@ -107,7 +107,7 @@ class BatchRunner {
   BatchOutput& output_;
   BatchProgress& progress_;
   PrefixCache* cache_;
-  std::string model_name_;
+  AnsweringModel by_;
   GrammarCache grammars_;
   ReasoningMarks marks_;
   bool reads_effort_, reads_thinking_;  // variables that the chat template reads
