@@ -1,5 +1,6 @@
 // Mixtures of experts: a row's bits do not depend on the rows that it shares experts with.
 #include <atomic>
+#include <cmath>
 #include <map>
 #include <new>
 

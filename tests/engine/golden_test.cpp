@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "tests/engine/isa_choices.h"
 #include "tests/rounds.h"
 
 using namespace riffle;
@@ -15,24 +16,13 @@ const char* kv_name(KvKind kv) {
   return kv == KvKind::F16 ? "f16" : kv == KvKind::F32 ? "f32" : "q8";
 }
 
-IsaChoice isas[] = {IsaChoice::SCALAR, IsaChoice::AVX2, IsaChoice::AVX512, IsaChoice::AMX};
-
-bool available(const ContextOptions& o) {
-  riffle_model* m;
-  MemoryPlan plan{};
-  REQUIRE(riffle_model_load(shipped_model(), nullptr, &m, nullptr, 0) == RIFFLE_OK);
-  const riffle_status s = plan_memory(m, &o, &plan, nullptr, 0);
-  riffle_model_free(m);
-  return s != RIFFLE_UNSUPPORTED;
-}
-
 }  // namespace
 
 TEST_CASE("logits match the golden ones", "[golden]") {
   OneIn one(5);
   const auto cases = golden();
   for (KvKind kv : {KvKind::F16, KvKind::F32, KvKind::Q8})
-    for (IsaChoice isa : isas) {
+    for (const IsaChoice isa : kIsaChoices) {
       if (one.skips()) continue;
       // The scalar twin takes as long as all others together.
       if (!all_rounds() && isa == IsaChoice::SCALAR && kv != KvKind::F32) continue;
@@ -40,7 +30,7 @@ TEST_CASE("logits match the golden ones", "[golden]") {
       o.isa = isa;
       o.kv_type = kv;
       o.n_ctx = 2048;
-      if (!available(o)) {
+      if (!choice_usable(isa)) {
         WARN("SKIPPED: this CPU lacks isa " << isa);
         continue;
       }

@@ -64,7 +64,7 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
 }
 
 TEST_CASE("selections by codes do not depend on threads that share a row", "[invariance]") {
-  // A row has several parts.
+  // A row has several parts, two with few rounds.
   const auto prompt = some_tokens(few_rounds() ? 3000 : 5000, 57), steps = some_tokens(20, 58);
   const auto selectors = {SelectorKind::SHARE, SelectorKind::PSA, SelectorKind::TOPK};
   for (const SelectorKind selector : selectors) {

@@ -7,6 +7,10 @@
 
 namespace riffle::test {
 
+inline constexpr IsaChoice kIsaChoices[] = {IsaChoice::SCALAR, IsaChoice::AVX2, IsaChoice::AVX512,
+                                            IsaChoice::AMX};
+
+// Tells whether this CPU has the instruction set. Loads a model.
 inline bool choice_usable(IsaChoice isa) {
   ContextOptions o = options();
   o.isa = isa;
@@ -22,14 +26,13 @@ inline bool choice_usable(IsaChoice isa) {
 // Returns the instruction sets of this CPU, and warns of the others. Each is tried once, since that
 // loads a model and a case with sections begins again for each one.
 inline std::vector<IsaChoice> isa_choices() {
-  constexpr IsaChoice kAll[] = {IsaChoice::SCALAR, IsaChoice::AVX2, IsaChoice::AVX512,
-                                IsaChoice::AMX};
   static const std::vector<IsaChoice> usable = [&] {
     std::vector<IsaChoice> out;
-    std::copy_if(std::begin(kAll), std::end(kAll), std::back_inserter(out), choice_usable);
+    std::copy_if(std::begin(kIsaChoices), std::end(kIsaChoices), std::back_inserter(out),
+                 choice_usable);
     return out;
   }();
-  for (const IsaChoice isa : kAll)
+  for (const IsaChoice isa : kIsaChoices)
     if (std::find(usable.begin(), usable.end(), isa) == usable.end())
       WARN("SKIPPED: this CPU lacks isa " << isa);
   return usable;

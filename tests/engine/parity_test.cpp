@@ -2,9 +2,11 @@
 // Face folders and as GGUF, at short and long positions.
 #include <cstdlib>
 
+#include "formats/gguf.h"
 #include "tests/engine/isa_choices.h"
 #include "tests/engine/tiny_checkpoint.h"
 #include "tests/rounds.h"
+#include "util/mapped_file.h"
 
 using namespace riffle;
 using namespace riffle::test;

@@ -2,14 +2,10 @@
 // Face folders, as GGUF, and how a runtime is held against their golden logits.
 #pragma once
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "formats/gguf.h"
-#include "formats/safetensors.h"
 #include "tests/engine/test_model.h"
 #include "tests/model/test_files.h"
-#include "util/mapped_file.h"
 
 namespace riffle::test {
 

@@ -37,6 +37,7 @@ fuzz: $(FUZZ_BIN) $(BUILD)/fuzz/make_seeds
 	  echo "fuzz_@: $(FUZZ_SECONDS) s," \
 	    "$$(sed -n "s/stat::number_of_executed_units: *//p" $(BUILD)/fuzz/@.log) inputs, no failure"'
 
--include $(FUZZ_OBJ:.o=.d) $(FUZZ_TARGETS:%=$(BUILD)/fuzz/tests/fuzz/fuzz_%.d) $(BUILD)/fuzz/tests/fuzz/make_seeds.d
+-include $(FUZZ_OBJ:.o=.d) $(FUZZ_TARGETS:%=$(BUILD)/fuzz/tests/fuzz/fuzz_%.d) $(BUILD)/fuzz/tests/fuzz/make_seeds.d \
+         $(BUILD)/fuzz/tests/model/test_files.d
 .SECONDARY: $(FUZZ_OBJ) $(FUZZ_TARGETS:%=$(BUILD)/fuzz/tests/fuzz/fuzz_%.o)
 .PHONY: fuzz fuzz-tools

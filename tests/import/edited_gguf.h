@@ -2,6 +2,7 @@
 #pragma once
 #include <deque>
 
+#include "formats/gguf.h"
 #include "import/load_model.h"
 #include "tests/engine/tiny_checkpoint.h"
 

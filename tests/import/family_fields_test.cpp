@@ -1,4 +1,5 @@
 // Fields of files whose meaning depends on the family, or on who wrote the file.
+#include "formats/safetensors.h"
 #include "quantize/gguf_metadata.h"
 #include "tests/import/config_of.h"
 #include "tests/import/edited_gguf.h"

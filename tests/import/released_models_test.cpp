@@ -3,6 +3,7 @@
 #include <deque>
 #include <set>
 
+#include "formats/gguf.h"
 #include "import/load_model.h"
 #include "quantize/weight_mix.h"
 #include "tests/engine/tiny_checkpoint.h"

@@ -1,6 +1,8 @@
 // Every architecture option against transformers on a GPU, with f32 KV and with f16.
+#include "formats/safetensors.h"
 #include "tests/engine/families.h"
 #include "tests/kernels/cuda/device.h"
+#include "util/mapped_file.h"
 
 using namespace riffle;
 using namespace riffle::test;
