@@ -168,7 +168,7 @@ void parse_normalizer_spec(std::string_view data, const std::string& where,
 }
 
 // An error text must not carry control characters or megabytes from a hostile file.
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "'";
   for (const char c : text.substr(0, 40)) {
     if (static_cast<uint8_t>(c) < 0x20 || static_cast<uint8_t>(c) >= 0x7F) {
@@ -191,7 +191,7 @@ void check_pieces(const SentencePieceModel& model, const std::string& where) {
     const VocabPiece& piece = pieces[i];
     const auto bad = [&](const char* what) {
       fail(RIFFLE_BAD_MODEL, "%s: vocabulary piece %zu %s %s", where.c_str(), i,
-           quoted(piece.text).c_str(), what);
+           in_quotes(piece.text).c_str(), what);
     };
     if (piece.text.empty()) bad("is empty");
     if (piece.text.size() > kMaxPieceBytes)
@@ -246,7 +246,7 @@ void check_nesting(const SentencePieceModel& model, const std::string& where) {
       fail(
           RIFFLE_BAD_MODEL,
           "%s: more than %zu user-defined pieces are prefixes of one another, the longest being %s",
-          where.c_str(), kMaxNestedUserDefined, quoted(text).c_str());
+          where.c_str(), kMaxNestedUserDefined, in_quotes(text).c_str());
     }
   }
 }
@@ -297,7 +297,7 @@ void check_sentencepiece_model(const SentencePieceModel& model, const std::strin
   }
   if (model.unk_surface.size() > kMaxSurfaceBytes || utf8_error(model.unk_surface) >= 0) {
     fail(RIFFLE_BAD_MODEL, "%s: unk_surface %s, expected UTF-8 of at most %zu bytes", where.c_str(),
-         quoted(model.unk_surface).c_str(), kMaxSurfaceBytes);
+         in_quotes(model.unk_surface).c_str(), kMaxSurfaceBytes);
   }
   check_pieces(model, where);
   check_nesting(model, where);

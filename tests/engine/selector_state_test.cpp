@@ -67,7 +67,8 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
         // The selector that auto stands for depends on the length.
         const bool codes = rank == RankBy::CODES || plan.selector == SelectorKind::TWILIGHT ||
                            plan.selector == SelectorKind::SHARE;
-        const bool keeps = codes || plan.selector >= SelectorKind::TWILIGHT;
+        const bool keeps = codes || plan.selector == SelectorKind::TOKENSELECT ||
+                           plan.selector == SelectorKind::LFPS;
         CHECK((said > 0) == keeps);
         if (codes) {
           // d/2 + 4 bytes a token; the mean value of a block
