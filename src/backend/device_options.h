@@ -53,31 +53,12 @@ struct BackendOptions {
 };
 
 // Returns the shape of the KV that sequences keep. A window that holds the whole context counts as
-// no window: the selector chooses blocks in such a layer.
-inline KvShape kv_shape(const Config& config, const BackendOptions& o) {
-  std::vector<LayerShape> layers;
-  for (int i = 0; i < config.n_layers; ++i) {
-    LayerShape layer{LayerKeeps::KV, config.kv_heads(i), config.head_size(i)};
-    if (o.options.n_ctx > config.layers[i].window && config.layers[i].window > 0) {
-      layer.keeps = LayerKeeps::WINDOW_KV;
-      layer.window = config.layers[i].window;
-    }
-    layers.push_back(layer);
-  }
-  return {o.layout.block_size, o.layout.type, std::move(layers)};
-}
+// no window, so that the selector chooses blocks in such a layer, but only where it has the heads
+// and the head size of the layers without windows: layers that select are alike.
+KvShape kv_shape(const Config& config, const BackendOptions& o);
 
-// Returns the shape that a selector's state is made for.
-inline StateShape state_shape(const Config& config, const BackendOptions& o) {
-  StateShape shape;
-  shape.n_layers = config.n_layers;
-  shape.n_kv_heads = config.n_kv_heads;
-  shape.g = config.n_heads / config.n_kv_heads;
-  shape.layout = o.layout;
-  shape.n_ctx = o.options.n_ctx;
-  shape.kernels = o.kernels;
-  return shape;
-}
+// Returns the shape that a selector's state is made for: that of the layers that select.
+StateShape state_shape(const Config& config, const BackendOptions& o);
 
 // Returns true if the owner of an emulated pool grants its slots, as the papers' residency does:
 // for settings that a GPU's own protocol cannot run.

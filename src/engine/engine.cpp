@@ -16,7 +16,8 @@ namespace riffle {
 Engine::Engine(const Model& model, ResolvedOptions planned)
     : model_(model), options_(std::move(planned)), shape_(kv_shape(model.config, options_)) {
   const Config& c = model.config;
-  for (const Rope& rope : c.ropes) ropes_.push_back(rope_frequencies(rope, c.head_dim, n_ctx()));
+  for (const Rope& rope : c.ropes)
+    ropes_.push_back(rope_frequencies(rope, c.rope_head(rope), n_ctx()));
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
   device_ = make_device(model, options_, threads_.get());
   dense_ = make_dense();

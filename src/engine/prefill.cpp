@@ -160,8 +160,9 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
   r.prompt->check(*selector_);
   if (r.first == 0) {
     r.prompt->begin_layer(r.layer);
-    r.kv_blocks =
-        std::max(r.kv_blocks, static_cast<int64_t>(r.prompt->held() / shape_.block_bytes(r.layer)));
+    if (shape_.heads(r.layer) > 0)
+      r.kv_blocks = std::max(r.kv_blocks,
+                             static_cast<int64_t>(r.prompt->held() / shape_.block_bytes(r.layer)));
   }
   if (runs_prompts()) run_rows(r, rows);
   else

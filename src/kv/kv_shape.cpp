@@ -10,8 +10,12 @@ static_assert(KvShape::kKeyTile == kKeyTile);  // the kernels' tile
 KvShape::KvShape(int block_size, KvType type, std::vector<LayerShape> layers)
     : block_size_(block_size), type_(type), layers_(std::move(layers)) {
   for (int layer = 0; layer < n_layers(); ++layer) {
+    first_head_.push_back(heads());
     layer_of_.insert(layer_of_.end(), heads(layer), layer);
-    first_head_.push_back(static_cast<int64_t>(layer_of_.size()));
+    first_row_.push_back(rows() + rows(layer));
+    index_row_.push_back(index_rows() + (indexed(layer) ? heads(layer) : 0));
+    choice_.push_back(choices() + selects(layer));
+    for (int h = 0; h < heads(layer); ++h) tail_at_.push_back(tails_bytes() + block_bytes(layer));
   }
 }
 
@@ -42,15 +46,54 @@ uint64_t KvShape::largest_layer(int64_t tokens) const {
   return most;
 }
 
+int KvShape::chosen() const {
+  for (int i = 0; i < n_layers(); ++i)
+    if (selects(i)) return i;
+  return -1;
+}
+
+std::vector<KvShape::HeadRun> KvShape::runs(bool indexed) const {
+  std::vector<HeadRun> runs;
+  for (int i = 0; i < n_layers(); ++i) {
+    if (heads(i) == 0 || (indexed && !this->indexed(i))) continue;
+    if (!runs.empty()) {
+      HeadRun& last = runs.back();
+      if (last.first_head + last.n_heads == first_head(i) &&
+          layers_[last.layer].head_dim == layers_[i].head_dim) {
+        last.n_heads += heads(i);
+        continue;
+      }
+    }
+    runs.push_back({i, first_head(i), heads(i)});
+  }
+  return runs;
+}
+
+// Names two layers that differ.
+static std::string difference(int i, const LayerShape& l, int first_layer,
+                              const LayerShape& first) {
+  if (l.n_kv_heads == first.n_kv_heads && l.head_dim == first.head_dim) return "";
+  return format("layer %d has %d KV heads of %d, layer %d has %d of %d", i, l.n_kv_heads,
+                l.head_dim, first_layer, first.n_kv_heads, first.head_dim);
+}
+
+std::string KvShape::uneven_choice() const {
+  for (int i = 0; i < n_layers(); ++i) {
+    if (!selects(i)) continue;
+    const std::string found = difference(i, layers_[i], chosen(), layers_[chosen()]);
+    if (!found.empty()) return found;
+  }
+  return "";
+}
+
 std::string KvShape::uneven() const {
   for (int i = 0; i < n_layers(); ++i) {
-    const LayerShape &l = layers_[i], &first = layers_[0];
+    const LayerShape& l = layers_[i];
     if (l.keeps == LayerKeeps::EARLIER_KV)
       return format("layer %d attends to the KV of layer %d", i, l.source);
     if (l.keeps == LayerKeeps::STATE) return format("layer %d keeps a recurrent state", i);
-    if (l.n_kv_heads != first.n_kv_heads || l.head_dim != first.head_dim)
-      return format("layer %d has %d KV heads of %d, layer 0 has %d of %d", i, l.n_kv_heads,
-                    l.head_dim, first.n_kv_heads, first.head_dim);
+    const std::string found = difference(i, l, 0, layers_[0]);
+    if (!found.empty()) return found;
   }
   return "";
 }
@@ -71,7 +114,7 @@ int64_t KvShape::reach(int64_t n_tokens,
   for (bool again = true; again;) {
     again = false;
     for (int layer = 0; layer < n_layers(); ++layer) {
-      if (window(layer) == 0) continue;
+      if (window(layer) == 0 || heads(layer) == 0) continue;
       for (int64_t b; (b = lacking(layer)) >= 0; again = true) n = b * block_size_;
     }
   }

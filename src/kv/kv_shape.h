@@ -66,13 +66,19 @@ enum class LayerKeeps : uint8_t {
 struct LayerShape {
   LayerKeeps keeps = LayerKeeps::KV;
   int n_kv_heads = 0, head_dim = 0;  // shape of the keys and values that it attends to; STATE: 0
-  int32_t window = 0;                // WINDOW_KV: tokens that a query sees
-  int source = -1;                   // EARLIER_KV: the layer that keeps them
+  // WINDOW_KV, and EARLIER_KV of such a layer: tokens that a query sees.
+  int32_t window = 0;
+  int source = -1;  // EARLIER_KV: the layer that keeps them
   bool operator==(const LayerShape&) const = default;
   bool has_blocks() const { return keeps == LayerKeeps::KV || keeps == LayerKeeps::WINDOW_KV; }
 };
 
-// The shape of the data that sequences keep, layer by layer.
+// The shape of the data that sequences keep, layer by layer. Three numberings, each layer by layer:
+// - Heads have blocks: KV heads of layers that keep KV.
+// - Rows attend: KV heads that a step's query meets. A layer that attends to the KV of an earlier
+//   layer has rows, and the heads of that layer.
+// - Index rows are the heads of layers from which blocks are chosen: those with digests or codes.
+// If layers are alike and have no windows, the three are the same.
 class KvShape {
  public:
   // Attention of prompts begins to read at a multiple of this. Keys before the window get weight 0.
@@ -96,10 +102,18 @@ class KvShape {
   size_t largest_block() const;  // in bytes
   // Returns the number of KV heads whose blocks the layer keeps.
   int heads(int layer) const { return layers_[layer].has_blocks() ? layers_[layer].n_kv_heads : 0; }
-  // Heads of all layers are numbered, layer by layer.
-  int64_t first_head(int layer) const { return first_head_[layer]; }
-  int64_t heads() const { return first_head_.back(); }
+  // Returns the layer whose keys and values a layer attends to.
+  int source(int layer) const {
+    return layers_[layer].keeps == LayerKeeps::EARLIER_KV ? layers_[layer].source : layer;
+  }
+  // Returns the number of the first head that a layer attends to.
+  int64_t first_head(int layer) const { return first_head_[source(layer)]; }
+  int64_t heads() const { return static_cast<int64_t>(layer_of_.size()); }
+  // Returns the layer that keeps the blocks of a head.
   int layer_of(int64_t head) const { return layer_of_[head]; }
+  int rows(int layer) const { return layers_[layer].n_kv_heads; }
+  int64_t first_row(int layer) const { return first_row_[layer]; }
+  int64_t rows() const { return first_row_.back(); }
 
   int32_t window(int layer) const { return layers_[layer].window; }
   int windowed_layers() const {
@@ -107,12 +121,39 @@ class KvShape {
       return l.keeps == LayerKeeps::WINDOW_KV;
     }));
   }
-  // Tells whether blocks of this layer are chosen by digests, codes or a selector's state.
-  bool selects(int layer) const { return layers_[layer].keeps == LayerKeeps::KV; }
+  // Tells whether the blocks that a layer reads are chosen by digests, codes or a selector's state.
+  bool selects(int layer) const { return layers_[source(layer)].keeps == LayerKeeps::KV; }
+  // Tells whether a layer's own blocks have an index: digests or codes.
+  bool indexed(int layer) const { return layers_[layer].keeps == LayerKeeps::KV; }
+  // Returns the first index row of a layer that selects.
+  int64_t index_row(int layer) const { return index_row_[source(layer)]; }
+  int64_t index_rows() const { return index_row_.back(); }
+  // Return the number of layers that select before this one, and in all.
+  int choice(int layer) const { return choice_[layer]; }
+  int choices() const { return choice_.back(); }
+  // Returns the first layer that selects; -1: there is none. The others have its heads and head
+  // size (uneven_choice).
+  int chosen() const;
+  // Newest blocks of all heads may lie one after the other. Return where that of a head begins, and
+  // the bytes of all.
+  uint64_t tail_at(int64_t head) const { return tail_at_[head]; }
+  uint64_t tails_bytes() const { return tail_at_.back(); }
+
+  // Consecutive heads whose blocks have one layout.
+  struct HeadRun {
+    int layer;  // layer of the first head
+    int64_t first_head, n_heads;
+    bool operator==(const HeadRun&) const = default;
+  };
+  // Returns the fewest runs that hold all heads, or all heads of layers with an index.
+  std::vector<HeadRun> runs(bool indexed) const;
+
   // Names the first two layers that differ in heads or head size, or the first one that keeps
-  // something other than its own keys and values; empty: there are none. Kernels are written for
-  // layers that are alike.
+  // something other than its own keys and values; empty: there are none.
   std::string uneven() const;
+  // Names the first two layers that select and differ in heads or head size; empty: there are none.
+  // Selectors and their indices are written for one shape.
+  std::string uneven_choice() const;
 
   // Returns the first block that a layer needs to continue with the token at position n_tokens.
   int64_t first_needed(int layer, int64_t n_tokens) const {
@@ -162,8 +203,12 @@ class KvShape {
   int block_size_ = 32;
   KvType type_ = KvType::F16;
   std::vector<LayerShape> layers_;
-  std::vector<int64_t> first_head_{0};  // first head of each layer, and the number of all heads
-  std::vector<int32_t> layer_of_;       // layer of each head
+  // Each layer's numbers. All lists but the first have one more entry: the number of all.
+  std::vector<int64_t> first_head_, first_row_{0}, index_row_{0};
+  std::vector<int32_t> choice_{0};
+  // Each head's layer, and where its tail begins. The second list also has the bytes of all tails.
+  std::vector<int32_t> layer_of_;
+  std::vector<uint64_t> tail_at_{0};
 };
 
 }  // namespace riffle

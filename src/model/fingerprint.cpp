@@ -25,6 +25,8 @@ uint64_t weights_fingerprint(const Model& model) {
   for (const LayerConfig& layer : c.layers) {
     sum.add_value(layer.window);
     sum.add_value(layer.rope);
+    if (layer.n_kv_heads > 0) sum.add_value(layer.n_kv_heads);
+    if (layer.head_dim > 0) sum.add_value(layer.head_dim);
   }
   // Nothing changes the tensors through these names.
   for (const NamedTensor& t : named_tensors(const_cast<Model&>(model))) {

@@ -82,6 +82,7 @@ struct Rope {
   // The number of dimensions of each head that are rotated, from the first, in pairs
   // (j, j + rotated/2); 0: all.
   int rotated = 0;
+  int head_dim = 0;  // size of the heads that it rotates; 0: Config::head_dim
   // Factor of queries and keys. riffle's scores are always q.k / sqrt(head_dim). If a model wants
   // q.k * f, this is sqrt(f * sqrt(head_dim)).
   float factor = 1;
@@ -93,10 +94,11 @@ struct Rope {
 
 // Settings in which layers differ.
 struct LayerConfig {
-  int window = 0;            // tokens that a query sees, its own included; 0: all
-  int rope = 0;              // RoPE of keys and of queries
-  int query_rope = -1;       // RoPE of queries, if it differs; -1: as `rope`
-  bool has_experts = false;  // the FFN is a mixture of experts
+  int window = 0;                    // tokens that a query sees, its own included; 0: all
+  int rope = 0;                      // RoPE of keys and of queries
+  int query_rope = -1;               // RoPE of queries, if it differs; -1: as `rope`
+  bool has_experts = false;          // the FFN is a mixture of experts
+  int n_kv_heads = 0, head_dim = 0;  // 0: as Config has it
 };
 
 // gate(W1 x) * (W3 x).
@@ -165,8 +167,14 @@ struct Config {
   }
   // Return the number of KV heads of a layer, the size of its heads, and the number of values in a
   // row of its q, and of its k or v.
-  int kv_heads(int layer) const { return (void)layer, n_kv_heads; }
-  int head_size(int layer) const { return (void)layer, head_dim; }
+  int kv_heads(int layer) const {
+    return layers[layer].n_kv_heads > 0 ? layers[layer].n_kv_heads : n_kv_heads;
+  }
+  int head_size(int layer) const {
+    return layers[layer].head_dim > 0 ? layers[layer].head_dim : head_dim;
+  }
+  // Returns the size of the heads that a RoPE rotates.
+  int rope_head(const Rope& rope) const { return rope.head_dim > 0 ? rope.head_dim : head_dim; }
   int64_t q_width(int layer) const { return int64_t(n_heads) * head_size(layer); }
   int64_t kv_width(int layer) const { return int64_t(kv_heads(layer)) * head_size(layer); }
   int query_rope(int layer) const {
@@ -176,7 +184,8 @@ struct Config {
   // Scores are q.k * scale.
   void set_score_scale(double scale) {
     for (Rope& rope : ropes)
-      rope.factor = static_cast<float>(std::sqrt(scale * std::sqrt(static_cast<double>(head_dim))));
+      rope.factor =
+          static_cast<float>(std::sqrt(scale * std::sqrt(static_cast<double>(rope_head(rope)))));
   }
   // Returns the most values that a row has between the products of an FFN. In a mixture of experts
   // all chosen experts count.

@@ -348,8 +348,6 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
 void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
                   const TensorNames& names, const std::string& where,
                   const LoadProgress& progress) {
-  const int64_t q_rows = static_cast<int64_t>(c.n_heads) * c.head_dim;
-  const int64_t kv_rows = static_cast<int64_t>(c.n_kv_heads) * c.head_dim;
   Binder binder(model, table, where);
   Weights& w = model.weights;
   w.embedding = binder.matrix(names.embedding, c.vocab_size, c.dim);
@@ -360,6 +358,7 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
     const auto norm = [&](const char* rest, int64_t cols) {
       return binder.vector(name(rest), cols, names.norm_offset);
     };
+    const int64_t q_rows = c.q_width(l), kv_rows = c.kv_width(l), head_dim = c.head_size(l);
     LayerWeights layer;
     if (c.pre_norm) {
       layer.attn_norm = norm(names.attn_norm, c.dim);
@@ -389,7 +388,7 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
     }
     if (c.qk_norm != QkNorm::NONE) {
       const bool whole = c.qk_norm == QkNorm::WHOLE;
-      const int64_t q_width = whole ? q_rows : c.head_dim, k_width = whole ? kv_rows : c.head_dim;
+      const int64_t q_width = whole ? q_rows : head_dim, k_width = whole ? kv_rows : head_dim;
       layer.q_norm =
           names.q_norm ? norm(names.q_norm, q_width) : binder.constant(q_width, c.q_norm_weight);
       layer.k_norm = names.k_norm ? norm(names.k_norm, k_width) : binder.constant(k_width, 1);

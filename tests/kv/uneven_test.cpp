@@ -57,6 +57,27 @@ struct UnevenStore {
 
 }  // namespace
 
+TEST_CASE("layers that are alike have one numbering", "[kv]") {
+  const BlockLayout layout{kB, 64, KvType::Q8};
+  const KvShape shape(layout, 4, 3, {0, 100, 100, 0});
+  for (int layer = 0; layer < 4; ++layer) {
+    CHECK(shape.first_head(layer) == layer * 3);
+    CHECK(shape.first_row(layer) == layer * 3);
+    CHECK(shape.tail_at(shape.first_head(layer)) == size_t(layer) * 3 * layout.bytes());
+  }
+  CHECK(shape.heads() == 12);
+  CHECK(shape.rows() == 12);
+  CHECK(shape.index_row(3) == 3);
+  CHECK(shape.index_rows() == 6);
+  CHECK(shape.choices() == 2);
+  CHECK(shape.tails_bytes() == 12 * layout.bytes());
+  using Runs = std::vector<KvShape::HeadRun>;
+  CHECK(shape.runs(false) == Runs{{0, 0, 12}});
+  CHECK(shape.runs(true) == Runs{{0, 0, 3}, {3, 9, 3}});
+  CHECK(shape.uneven_choice().empty());
+  CHECK(KvShape(layout, 2, 3, {9, 9}).chosen() == -1);
+}
+
 TEST_CASE("layers of different shapes: numbers, bytes and names", "[kv]") {
   const KvShape shape = uneven_shape();
   CHECK(shape.n_layers() == 5);
@@ -66,6 +87,31 @@ TEST_CASE("layers of different shapes: numbers, bytes and names", "[kv]") {
   CHECK(shape.layer_of(6) == 4);
   CHECK(shape.heads(2) == 0);
   CHECK(shape.heads(3) == 0);
+  CHECK(shape.first_head(2) == 0);  // its source's
+  const int rows[] = {2, 1, 2, 0, 4}, first_rows[] = {0, 2, 3, 5, 5}, choices[] = {0, 1, 1, 2, 2};
+  const bool selects[] = {true, false, true, false, true};
+  for (int layer = 0; layer < 5; ++layer) {
+    INFO("layer " << layer);
+    CHECK(shape.rows(layer) == rows[layer]);
+    CHECK(shape.first_row(layer) == first_rows[layer]);
+    CHECK(shape.choice(layer) == choices[layer]);
+    CHECK(shape.selects(layer) == selects[layer]);
+    CHECK(shape.indexed(layer) == (layer == 0 || layer == 4));
+  }
+  CHECK(shape.rows() == 9);
+  CHECK(shape.choices() == 3);
+  CHECK(shape.chosen() == 0);
+  CHECK(shape.index_row(0) == 0);
+  CHECK(shape.index_row(2) == 0);
+  CHECK(shape.index_row(4) == 2);
+  CHECK(shape.index_rows() == 6);
+  CHECK(shape.tail_at(2) == 2 * shape.block_bytes(0));
+  CHECK(shape.tail_at(3) == 2 * shape.block_bytes(0) + shape.block_bytes(1));
+  CHECK(shape.tails_bytes() == shape.tail_at(3) + 4 * shape.block_bytes(4));
+  using Runs = std::vector<KvShape::HeadRun>;
+  CHECK(shape.runs(false) == Runs{{0, 0, 2}, {1, 2, 1}, {4, 3, 4}});
+  CHECK(shape.runs(true) == Runs{{0, 0, 2}, {4, 3, 4}});
+  CHECK(shape.uneven_choice() == "layer 4 has 4 KV heads of 8, layer 0 has 2 of 16");
   CHECK(shape.windowed_layers() == 1);
   CHECK(shape.largest_block() == shape.block_bytes(1));
   const auto bytes = [&](int layer, int64_t blocks) {

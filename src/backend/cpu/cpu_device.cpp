@@ -105,22 +105,24 @@ void CpuDevice::add(float* x, const float* y, int64_t count) {
 void CpuDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) {
   if (n <= rope_positions_) return;
   cos_sin_.resize(frequencies.size());
-  for (std::vector<float>& table : cos_sin_) table.resize(n * config_.head_dim);
+  const auto row = [&](size_t t) { return config_.rope_head(config_.ropes[t]); };
+  for (size_t t = 0; t < cos_sin_.size(); ++t) cos_sin_[t].resize(n * row(t));
   const int64_t first = rope_positions_;
   threads_->parallel_for(n - first, [&](int64_t i, int) {
     for (size_t t = 0; t < cos_sin_.size(); ++t)
-      frequencies[t].row(first + i, cos_sin_[t].data() + (first + i) * config_.head_dim);
+      frequencies[t].row(first + i, cos_sin_[t].data() + (first + i) * row(t));
   });
   rope_positions_ = n;
 }
 
 void CpuDevice::rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope) {
   const Rope& r = config_.ropes[rope];
-  const RopePairs pairs = {config_.rope_interleaved, r.rotated > 0 ? r.rotated : config_.head_dim};
+  const int d = config_.rope_head(r);
+  const RopePairs pairs = {config_.rope_interleaved, r.rotated > 0 ? r.rotated : d};
   threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t i, int) {
     const int64_t first = i * kRowsPerItem;
-    kernels_->linear.rope(x + first * ld, std::min(kRowsPerItem, n - first), ld, n_heads,
-                          config_.head_dim, cos_sin_[rope].data(), pos + first, pairs);
+    kernels_->linear.rope(x + first * ld, std::min(kRowsPerItem, n - first), ld, n_heads, d,
+                          cos_sin_[rope].data(), pos + first, pairs);
   });
 }
 
@@ -129,12 +131,12 @@ void CpuDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0,
   std::iota(positions_.begin(), positions_.begin() + n, static_cast<int32_t>(pos0));
   rotate(x, n, ld, n_heads, positions_.data(), rope);
   if (!store_.layout().transforms_keys()) return;
-  threads_->parallel_for(n, [&](int64_t i, int) { transform(x + i * ld, n_heads); });
+  const int d = config_.rope_head(config_.ropes[rope]);
+  threads_->parallel_for(n, [&](int64_t i, int) { transform(x + i * ld, n_heads, d); });
 }
 
-void CpuDevice::transform(float* heads, int n_heads) const {
-  for (int h = 0; h < n_heads; ++h)
-    hadamard(heads + int64_t(h) * config_.head_dim, config_.head_dim);
+void CpuDevice::transform(float* heads, int n_heads, int d) {
+  for (int h = 0; h < n_heads; ++h) hadamard(heads + int64_t(h) * d, d);
 }
 
 void CpuDevice::linear(const Linear& args) {
@@ -354,8 +356,8 @@ void CpuDevice::append_step(int layer, float* q, float* k, const float* v) {
   rotate(k, step_.n, int64_t(heads) * d, heads, positions_.data(), config_.layers[layer].rope);
   for (int64_t i = 0; layout.transforms_keys() && i < step_.n; ++i) {
     if (step_.sequences[i]->unrotated) continue;  // keys are rotated when they are read
-    transform(q + i * config_.n_heads * d, config_.n_heads);
-    transform(k + i * heads * d, heads);
+    transform(q + i * config_.n_heads * d, config_.n_heads, d);
+    transform(k + i * heads * d, heads, d);
   }
   if (step_.attention) {
     sourced_k_.reserve(step_.n * heads * d * sizeof(float));

@@ -94,8 +94,8 @@ class CpuDevice : public Device {
   void store_prefill(int layer, const float* k, const float* v, int64_t n, int64_t pos0,
                      const LayerKv& kv);
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope);
-  void transform(float* heads,
-                 int n_heads) const;  // heads of a token (BlockLayout::transforms_keys)
+  // Transforms a token's heads of d values (BlockLayout::transforms_keys).
+  static void transform(float* heads, int n_heads, int d);
 
   void prepare_rows(int layer, const float* q, const Selector& selector);
   void plan_parts(int64_t n_rows, const Selector& selector);

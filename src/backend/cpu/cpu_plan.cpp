@@ -16,7 +16,7 @@ static void add_activations(const Config& c, const ContextOptions& o, MemoryList
     add_to(list, MemoryUse::ACTIVATIONS, name, product({product(floats), sizeof(float)}));
   };
   add("residual stream of a prompt", {n_ctx, dim});
-  add("RoPE tables", {c.ropes.size(), n_ctx, uint64_t(c.head_dim)});
+  for (const Rope& rope : c.ropes) add("RoPE tables", {n_ctx, uint64_t(c.rope_head(rope))});
   // A prompt's and a step's buffers exist at once, since steps run while a prompt is being read.
   // Scores of a prompt are left out: only measuring asks for them.
   for (const uint64_t rows : {chunk, step_rows})
@@ -76,8 +76,7 @@ static void add_digests(const KvShape& shape, const BackendOptions& options, Mem
   // Each session may have two page tables, as on a GPU (cuda_kv.h).
   add_to(list, MemoryUse::DIGESTS, "page tables",
          product({sessions, heads, 2 * sizeof(int32_t), blocks}));
-  add_to(list, MemoryUse::DIGESTS, "newest blocks",
-         product({sessions, heads, shape.largest_block()}));
+  add_to(list, MemoryUse::DIGESTS, "newest blocks", product({sessions, shape.tails_bytes()}));
 }
 
 DeviceNeeds plan_cpu(const Model& model, const BackendOptions& options) {
@@ -90,7 +89,7 @@ DeviceNeeds plan_cpu(const Model& model, const BackendOptions& options) {
   add_scratch(model, options, needs.buffers);
   add_digests(shape, options, needs.buffers);
   StateShape state = state_shape(c, options);
-  state.n_layers = c.n_layers - shape.windowed_layers();  // layers that blocks are chosen from
+  state.n_layers = shape.choices();
   needs.selector_state = make_selector(options.selection())->state_bytes(state, o.n_ctx);
   if (!options.has_pool) {
     const int64_t blocks = shape.in_blocks(o.n_ctx), chunk = std::min(o.prefill_chunk, o.n_ctx);

@@ -78,15 +78,15 @@ void CudaDevice::read(const float* src, int64_t n, float* host) {
 void CudaDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) {
   if (n <= rope_positions_) return;
   const DeviceScope on = enter();
-  const size_t row = config_.head_dim;
   // Allocates once all that the context may ever need, since moving the table would invalidate
   // recorded steps.
   const int64_t room = std::max<int64_t>(n, options_.options.n_ctx);
   cos_sin_.resize(frequencies.size());
-  for (Buffer& of_rope : cos_sin_) {
-    if (of_rope.size() >= room * row * sizeof(float)) continue;
+  for (size_t t = 0; t < cos_sin_.size(); ++t) {
+    const size_t bytes = room * config_.rope_head(config_.ropes[t]) * sizeof(float);
+    if (cos_sin_[t].size() >= bytes) continue;
     rope_positions_ = 0;
-    grow(of_rope, room * row * sizeof(float), "the RoPE table");
+    grow(cos_sin_[t], bytes, "the RoPE table");
   }
   std::vector<float> table;
   // Fills whole spans, so that steps after a prompt seldom need more.
@@ -340,14 +340,15 @@ void CudaDevice::embed(const Tensor& table, const int32_t* tokens, int64_t n, fl
 }
 
 RopePairs CudaDevice::rope_pairs(int rope) const {
-  const int rotated = config_.ropes[rope].rotated;
-  return {config_.rope_interleaved, rotated > 0 ? rotated : config_.head_dim};
+  const Rope& r = config_.ropes[rope];
+  return {config_.rope_interleaved, r.rotated > 0 ? r.rotated : config_.rope_head(r)};
 }
 
 void CudaDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) {
   const DeviceScope on = enter();
-  check(riffle::cuda::rope(x, n, ld, n_heads, config_.head_dim, cos_sin_[rope].as<float>(), pos0,
-                           rope_pairs(rope), options_.layout.transforms_keys(), compute_),
+  check(riffle::cuda::rope(x, n, ld, n_heads, config_.rope_head(config_.ropes[rope]),
+                           cos_sin_[rope].as<float>(), pos0, rope_pairs(rope),
+                           options_.layout.transforms_keys(), compute_),
         "rotating queries");
 }
 

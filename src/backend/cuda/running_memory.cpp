@@ -91,7 +91,7 @@ MemoryList running_list(const Model& model, const BackendOptions& options) {
   };
   add("cuBLAS's workspace", Cublas::kWorkspaceBytes);
   add("small buffers", kSlack);
-  for (size_t i = 0; i < c.ropes.size(); ++i) add("RoPE tables", 4 * n_ctx * c.head_dim);
+  for (const Rope& rope : c.ropes) add("RoPE tables", 4 * n_ctx * c.rope_head(rope));
   for (const uint64_t bytes : CudaKv::copy_bytes(c, blocks)) add("block descriptors", bytes);
   add("the pool's tables", CudaKv::table_bytes());
 

@@ -52,11 +52,12 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
   if (o.n_ctx == 0) fail(RIFFLE_BAD_ARGUMENT, "`n_ctx` is 0, expected at least 1");
   if (o.n_threads == 0) o.n_threads = default_threads();
   if (o.n_sessions == 0) o.n_sessions = 1;
-  if (config.n_layers > kMaxLayers || config.n_kv_heads > kMaxKvHeads)
+  int kv_heads = config.n_kv_heads;
+  for (int l = 0; l < config.n_layers; ++l) kv_heads = std::max(kv_heads, config.kv_heads(l));
+  if (config.n_layers > kMaxLayers || kv_heads > kMaxKvHeads)
     fail(RIFFLE_UNSUPPORTED,
          "the model has %d layers and %d KV heads, expected at most %lld and %lld", config.n_layers,
-         config.n_kv_heads, static_cast<long long>(kMaxLayers),
-         static_cast<long long>(kMaxKvHeads));
+         kv_heads, static_cast<long long>(kMaxLayers), static_cast<long long>(kMaxKvHeads));
   check_selection(o.selection);
   check_lookup(o.lookup, *make_selector(o.selection));
   r.attention = make_attention_source(o, config);

@@ -291,8 +291,8 @@ void CpuDevice::change_positions(SequenceKv& s, bool unrotated) {
         kernels_->attention.kv_load(block + t * stride, d, layout.type, k + int64_t(t) * d);
       for (int t = 0; t < n; ++t) at[t] = static_cast<int32_t>(first + t);
       if (!unrotated) kernels_->linear.rope(k, n, d, 1, d, cos_sin_[0].data(), at, {false, d});
-      if (layout.transforms_keys()) transform(k, n);  // the transform is its own inverse
-      for (int t = 0; t < n && unrotated; ++t) {      // rotates by the negative angle
+      if (layout.transforms_keys()) transform(k, n, d);  // the transform is its own inverse
+      for (int t = 0; t < n && unrotated; ++t) {         // rotates by the negative angle
         float* x = k + int64_t(t) * d;
         const float* cos_sin = cos_sin_[0].data() + (first + t) * d;
         for (int j = 0; j < half; ++j) {
