@@ -49,9 +49,10 @@ struct KvLayout {
 };
 
 // The device's description of one sequence of a step, or of a token computed ahead. An array of
-// these lies in device memory. Tables are [n_layers][n_kv_heads][max_blocks]; entry e = (layer *
-// n_kv_heads + head) * max_blocks + block. Blocks are chosen by the index: digests, bound_factor,
-// codes, value_means. Layers with a sliding window have no index.
+// these lies in device memory. Tables are [heads][max_blocks], where the KV heads of all layers are
+// numbered, layer by layer. Blocks are chosen by the index: digests, bound_factor, codes,
+// value_means, each [index rows][max_blocks]. The index rows are the heads of the layers without a
+// sliding window. KvShape (kv/kv_shape.h) has these numbers.
 struct StepSequence {
   int32_t n_tokens = 0;  // the current token included; its position is n_tokens - 1
   int32_t table = 0;     // index into Pool::page_tables: names the blocks from prefix_blocks on
@@ -70,17 +71,17 @@ struct StepSequence {
       nullptr;  // [..][max_blocks][int4_block_bytes]: INT4 keys; null: none are kept
   const uint16_t* value_means =
       nullptr;  // f16 [..][max_blocks][d], of full blocks; only with codes
-  // Data that a selection keeps of the sequence from step to step, for each layer with an index the
-  // number of bytes that it asks for. Null: nothing.
+  // Data that a selection keeps of the sequence from step to step, for each layer that chooses
+  // blocks the number of bytes that it asks for. Null: nothing.
   std::byte* kept = nullptr;
-  std::byte* tail =
-      nullptr;  // [n_layers][n_kv_heads] blocks: the newest block of each, being filled
-  // [n_layers][n_kv_heads], 0 at first: number of positions that the row attended to in its last
+  // [heads]: the newest block of each, which is being filled, in the layout of its layer.
+  std::byte* tail = nullptr;
+  // [rows of all layers], 0 at first: number of positions that the row attended to in its last
   // step, if that step tests when to stop. The next step fetches that many at once and tests them
   // in fewer passes; results do not depend on it. Null: no number is kept.
   int32_t* expected = nullptr;
-  // [n_layers][n_kv_heads][max_blocks]: n_tokens of the last step that attended to the block, 0:
-  // none has. Null unless DecodeStep::stamp or count_working_sets ask for it.
+  // [heads][max_blocks]: n_tokens of the last step that attended to the block, 0: none has. Null
+  // unless DecodeStep::stamp or count_working_sets ask for it.
   uint32_t* last_use = nullptr;
 };
 

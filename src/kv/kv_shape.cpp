@@ -69,6 +69,18 @@ std::vector<KvShape::HeadRun> KvShape::runs(bool indexed) const {
   return runs;
 }
 
+std::vector<int> KvShape::kinds() const {
+  std::vector<int> kinds;
+  for (int i = 0; i < n_layers(); ++i) {
+    const auto alike = [&](int k) {
+      return layers_[k].n_kv_heads == layers_[i].n_kv_heads &&
+             layers_[k].head_dim == layers_[i].head_dim;
+    };
+    if (rows(i) > 0 && std::none_of(kinds.begin(), kinds.end(), alike)) kinds.push_back(i);
+  }
+  return kinds;
+}
+
 // Names two layers that differ.
 static std::string difference(int i, const LayerShape& l, int first_layer,
                               const LayerShape& first) {

@@ -148,6 +148,8 @@ class KvShape {
   // Returns the fewest runs that hold all heads, or all heads of layers with an index.
   std::vector<HeadRun> runs(bool indexed) const;
 
+  // Returns the first layer of each pair of KV heads and head size.
+  std::vector<int> kinds() const;
   // Names the first two layers that differ in heads or head size, or the first one that keeps
   // something other than its own keys and values; empty: there are none.
   std::string uneven() const;

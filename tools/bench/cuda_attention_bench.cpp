@@ -109,6 +109,7 @@ struct Bench {
     make_pattern();
     std::vector<unsigned long long> words(n_slots, cuda::kFreeWord);
     pool.slots = slots;
+    pool.slot_bytes = kBlockBytes;
     pool.n_slots = n_slots;
     pool.words = upload(words);
     pool.victims = allocate<int32_t>(n_slots);
@@ -221,7 +222,6 @@ struct Bench {
 
     cuda::DecodeStep step;
     step.n = batch;
-    step.n_layers = n_layers;
     step.n_heads = kHeads;
     step.n_kv_heads = kKvHeads;
     step.max_blocks = n_blocks;
@@ -265,7 +265,9 @@ struct Bench {
       begin();
       const cuda::PaperScratch scratch = cuda::paper_scratch(step, false, false);
       for (int layer = 0; layer < n_layers; ++layer) {
-        step.layer = layer;
+        step.layer = step.choice = layer;
+        step.first_head = step.first_index = step.first_row = layer * kKvHeads;
+        step.tail_offset = step.first_head * kBlockBytes;
         step.results = results + layer * batch * kKvHeads;
         if (parts == 3) {
           check(microbatch == 0 ? cuda::attend_everything(step, limits, stream)

@@ -20,9 +20,12 @@ inline constexpr int kRowWarps = 64;
 
 struct DecodeStep {
   int n = 0;  // sequences
-  int layer = 0, n_layers = 0, n_heads = 0, n_kv_heads = 0;
-  int not_indexed = 0;     // number of layers before this one without an index (StepSequence)
-  int64_t max_blocks = 0;  // most blocks that any sequence may hold: sizes the scratch
+  int layer = 0, n_heads = 0, n_kv_heads = 0;
+  // First head and first index row (StepSequence) that the layer reads, and the layer's first row.
+  int64_t first_head = 0, first_index = 0, first_row = 0;
+  int64_t tail_offset = 0;  // bytes from StepSequence::tail to the first head's newest block
+  int choice = 0;           // number of layers before this one that choose blocks
+  int64_t max_blocks = 0;   // most blocks that any sequence may hold: sizes the scratch
   const StepSequence* sequences = nullptr;  // [n], device
   const float* q = nullptr;                 // [n][n_heads * d], after RoPE, not scaled
   float* out = nullptr;                     // [n][n_heads * d]

@@ -38,7 +38,7 @@ __device__ inline void bring(const Pool& pool, int64_t block_bytes, unsigned lan
     const auto* src = reinterpret_cast<const uint4*>(
         __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(from), holder));
     const int64_t target = __shfl_sync(kAllLanes, to, holder);
-    auto* dst = reinterpret_cast<uint4*>(pool.slots + target * block_bytes);
+    auto* dst = reinterpret_cast<uint4*>(slot_at(pool, target));
     for (int64_t at = lane; at < chunks; at += kEach * 32) {
       uint4 x[kEach];
 #pragma unroll
@@ -152,9 +152,7 @@ struct RowWarp {
     __syncwarp();
     if (lane == 0) *place(b) = slot_;
   }
-  __device__ const std::byte* tail() const {
-    return sequence.tail + head_index(a.step, row) * a.step.layout.block_bytes;
-  }
+  __device__ const std::byte* tail() const { return tail_of(a.step, sequence, row); }
   static constexpr bool kMayHalve = StageOf::kMayHalve;
   __device__ bool halves() const { return kMayHalve && a.halves; }
   __device__ int stage_chunks() const { return StageOf::chunks(a.step.layout.block_size); }
@@ -196,7 +194,7 @@ struct RowWarp {
     if (block < 0 || (source != kNone && source != kBrought) || own(looked + lane) >= limit) return;
     if (slot >= 0 && claim_slot(a.step.pool, slot, key(block), now, word)) {
       source = source == kBrought ? kFetched : kHit;
-      from = a.step.pool.slots + slot * a.step.layout.block_bytes;
+      from = riffle::cuda::slot_at(a.step.pool, slot);
     } else {
       source = kMiss;
       from = sequence.host[entry0 + block];
@@ -217,7 +215,7 @@ struct RowWarp {
     if (to >= 0) {
       *place(block) = to;
       source = kFetched;
-      from = a.step.pool.slots + int64_t(to) * a.step.layout.block_bytes;
+      from = riffle::cuda::slot_at(a.step.pool, to);
     }
     __syncwarp();
   }
@@ -335,9 +333,7 @@ struct RowWarp {
     if (lane == 0) to = take_victim(a.step.pool, key(b), now);
     return __shfl_sync(kAllLanes, to, 0);
   }
-  __device__ std::byte* slot_at(int to) const {
-    return a.step.pool.slots + to * a.step.layout.block_bytes;
-  }
+  __device__ std::byte* slot_at(int to) const { return riffle::cuda::slot_at(a.step.pool, to); }
   // Copies a miss from its stage into a victim's slot, if there is one.
   __device__ void keep(int b, const uint4* stage) {
     const int to = slot_for(b);

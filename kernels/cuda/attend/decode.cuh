@@ -59,14 +59,21 @@ __device__ inline int forced_block(const RowGeometry& r, int position) {
   return position < r.sinks ? r.first_block + position : r.n_full - r.recent + position - r.sinks;
 }
 
-// Returns the index of a row's KV head among those of all layers.
+// Return the number of a row's KV head among the heads of all layers, among the index rows, and
+// among the rows of all layers (StepSequence).
 __device__ inline int64_t head_index(const DecodeStep& step, int row) {
-  return int64_t(step.layer) * step.n_kv_heads + row % step.n_kv_heads;
+  return step.first_head + row % step.n_kv_heads;
+}
+__device__ inline int64_t index_row(const DecodeStep& step, int row) {
+  return step.first_index + row % step.n_kv_heads;
+}
+__device__ inline int64_t row_index(const DecodeStep& step, int row) {
+  return step.first_row + row % step.n_kv_heads;
 }
 
-// The same, counting only layers that have an index.
-__device__ inline int64_t index_row(const DecodeStep& step, int row) {
-  return int64_t(step.layer - step.not_indexed) * step.n_kv_heads + row % step.n_kv_heads;
+__device__ inline const std::byte* tail_of(const DecodeStep& step, const StepSequence& sequence,
+                                           int row) {
+  return sequence.tail + step.tail_offset + row % step.n_kv_heads * step.layout.block_bytes;
 }
 
 // ---- warps
@@ -110,6 +117,10 @@ __device__ inline void widen(const uint4& chunk, float (&out)[4]) {
 }
 
 // ---- the pool (struct Pool)
+
+__device__ inline std::byte* slot_at(const Pool& pool, int64_t slot) {
+  return pool.slots + slot * pool.slot_bytes;
+}
 
 // The table that names a block of a sequence.
 __device__ inline int table_of(const StepSequence& s, int block) {

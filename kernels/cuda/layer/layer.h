@@ -51,7 +51,8 @@ struct RopeAppendStep {
   float* q = nullptr;
   const float *k = nullptr, *v = nullptr;
   int64_t ldq = 0, ldk = 0;
-  int n = 0, n_heads = 0, n_kv_heads = 0, layer = 0;
+  int n = 0, n_heads = 0, n_kv_heads = 0;
+  int64_t tail_offset = 0;                                   // as in DecodeStep
   const float *cos_sin = nullptr, *query_cos_sin = nullptr;  // for keys, and for queries
   RopePairs pairs;
   const StepSequence* sequences = nullptr;

@@ -139,9 +139,9 @@ __global__ void step_kernel(const __grid_constant__ RopeAppendStep a) {
     return;
   }
   const int64_t kv_head = head - a.n_heads;
-  const int64_t from = i * a.ldk + kv_head * d,
-                block = static_cast<int64_t>(a.layer) * a.n_kv_heads + kv_head;
-  append(a.k + from, a.v + from, d / 2, cs, a.pairs, sequence.tail + block * a.layout.block_bytes,
+  const int64_t from = i * a.ldk + kv_head * d;
+  append(a.k + from, a.v + from, d / 2, cs, a.pairs,
+         sequence.tail + a.tail_offset + kv_head * a.layout.block_bytes,
          position % a.layout.block_size, a.layout);
 }
 

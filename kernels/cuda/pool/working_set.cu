@@ -15,7 +15,7 @@ __global__ __launch_bounds__(kThreads) void count_kernel(const __grid_constant__
 #pragma unroll
   for (int w = 0; w < kWindows; ++w)
     before[w] = static_cast<uint32_t>(max(n_tokens - a.windows[w], 0));
-  const uint32_t* stamps = s.last_use + blockIdx.x * s.max_blocks;
+  const uint32_t* stamps = s.last_use + (a.first_head + blockIdx.x) * s.max_blocks;
   int count[kWindows] = {};
 #pragma unroll 8
   for (int b = threadIdx.x; b < n_blocks; b += kThreads) {

@@ -82,7 +82,7 @@ __device__ inline void prepare_query(const EstimateArgs& a, int row, Query& quer
 __device__ inline void score_tail(const EstimateArgs& a, int row, int n_full, int warp, int warps) {
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   const int d = a.step.layout.head_dim, lane = threadIdx.x % 32;
-  const std::byte* tail = sequence.tail + head_index(a.step, row) * a.step.layout.block_bytes;
+  const std::byte* tail = tail_of(a.step, sequence, row);
   const int n_tail = sequence.n_tokens - n_full * a.step.layout.block_size;
 #pragma unroll 1
   for (int item = warps - 1 - warp; item < n_tail * a.g; item += warps) {

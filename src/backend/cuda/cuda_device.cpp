@@ -94,8 +94,9 @@ void CudaDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequenc
   const int64_t last = std::min(room, (n + kSpan - 1) / kSpan * kSpan);
   while (rope_positions_ < last) {
     const int64_t first = rope_positions_, count = std::min(kAtOnce, last - first);
-    table.resize(count * row);
     for (size_t t = 0; t < cos_sin_.size(); ++t) {
+      const size_t row = config_.rope_head(config_.ropes[t]);
+      table.resize(count * row);
       threads_->parallel_for(
           count, [&](int64_t i, int) { frequencies[t].row(first + i, table.data() + i * row); });
       check(cudaMemcpyAsync(cos_sin_[t].as<float>() + first * row, table.data(),
@@ -387,13 +388,10 @@ bool cuda_usable(std::string& text) { return usable(text).has_value(); }
 
 bool cuda_driver_missing() { return cuda::driver_version() == 0; }
 
-static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::DeviceInfo& device,
+// Tells whether the kernels can run layers of this layout and number of query heads per KV head.
+static bool layer_supported(const BlockLayout& l, int group, const cuda::DeviceInfo& device,
                             std::string& text) {
-  cuda::KvLayout layout;
-  layout.type = static_cast<cuda::KvType>(l.type);
-  layout.block_size = l.block_size;
-  layout.head_dim = l.head_dim;
-  const int group = c.n_heads / c.n_kv_heads;
+  cuda::KvLayout layout = cuda::device_layout(l);
   const int d = l.head_dim;
   const cuda::DeviceScope on(device.ordinal);
   const auto supported = [&] {
@@ -418,6 +416,19 @@ static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::D
                     "heads per KV head",
                     d, l.block_size, type, group);
   return false;
+}
+
+static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::DeviceInfo& device,
+                            std::string& text) {
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    BlockLayout of_layer = l;
+    of_layer.head_dim = c.head_size(layer);
+    const bool seen = layer > 0 && c.head_size(layer) == c.head_size(layer - 1) &&
+                      c.kv_heads(layer) == c.kv_heads(layer - 1);
+    if (!seen && !layer_supported(of_layer, c.n_heads / c.kv_heads(layer), device, text))
+      return false;
+  }
+  return true;
 }
 
 bool cuda_shape_supported(const Config& c, const BlockLayout& l, std::string& text) {
@@ -458,14 +469,15 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   }
   add_to(needs.buffers, MemoryUse::PREFILL_KV, "KV of a layer",
          cuda::CudaKv::prefill_bytes(shape.largest_layer(o.n_ctx)));
-  needs.per_slot = l.bytes() + sizeof(unsigned long long) + sizeof(int32_t);
+  needs.per_slot = shape.largest_block() + sizeof(unsigned long long) + sizeof(int32_t);
   // If the device decides, a step needs only one slot for each row of a layer; if the host decides,
   // each row needs the slots of one iteration. If the system does not pin memory, the host has to
   // take over, and a pool whose size riffle chooses is large enough for that.
-  needs.min_slots = c.n_kv_heads;
+  needs.min_slots = 0;
+  for (int layer = 0; layer < c.n_layers; ++layer)
+    needs.min_slots = std::max<int64_t>(needs.min_slots, shape.rows(layer));
   if (why_host_residency(o) || (o.residency == ResidencyKind::AUTO && o.slots == 0))
-    needs.min_slots =
-        (row_slots(o.selection) + 1) * c.n_kv_heads * (o.pool_per_layer ? c.n_layers : 1);
+    needs.min_slots *= (row_slots(o.selection) + 1) * (o.pool_per_layer ? c.n_layers : 1);
   return needs;
 }
 

@@ -7,33 +7,72 @@
 
 namespace riffle::cuda {
 
+SequenceBytes sequence_bytes(const KvShape& shape, const DigestSpec& spec, int lookup,
+                             int64_t max_blocks) {
+  const uint64_t entries = shape.heads() * max_blocks,
+                 indexed = std::max<int64_t>(1, shape.index_rows()) * max_blocks;
+  const BlockLayout index = shape.layout(std::max(0, shape.chosen()));
+  SequenceBytes b;
+  b.page_table = entries * sizeof(int32_t);
+  b.host_table = entries * sizeof(std::byte*);
+  b.last_use = entries * sizeof(uint32_t);
+  b.tails = shape.tails_bytes();
+  b.expected = (1 + lookup) * shape.rows() * sizeof(int32_t);
+  b.digests = indexed * spec.vectors() * index.head_dim * 2;
+  b.bound_factor = indexed * sizeof(float);
+  b.codes = indexed * int4_block_bytes(index.block_size, index.head_dim);
+  b.value_means = indexed * index.head_dim * 2;
+  return b;
+}
+
+uint64_t kept_bytes(const Config& c, const KvShape& shape, const StepSelection& selection,
+                    int64_t max_blocks) {
+  const int layer = std::max(0, shape.chosen());
+  return std::max(1, shape.choices()) * selection.kept_bytes(c.q_width(layer), max_blocks);
+}
+
 MemoryList session_list(const Config& c, const KvShape& shape, const DigestSpec& spec,
                         const StepSelection& selection, int lookup, int64_t n_ctx) {
-  const BlockLayout layout = shape.layout(0);
-  const uint64_t blocks = layout.blocks(n_ctx), heads = shape.heads(), n = heads * blocks;
-  const uint64_t indexed_layers = std::max(1, c.n_layers - shape.windowed_layers()),
-                 indexed = indexed_layers * c.n_kv_heads * blocks;
+  const int64_t blocks = shape.in_blocks(n_ctx);
+  const SequenceBytes b = sequence_bytes(shape, spec, lookup, blocks);
   MemoryList list;
   const auto add = [&](const char* name, uint64_t bytes) {
     add_to(list, MemoryUse::DIGESTS, name, DeviceHeap::rounded(bytes));
   };
-  add("digests of blocks", indexed * spec.vectors() * layout.head_dim * 2);
-  if (spec.kept) add("digests of blocks", indexed * sizeof(float));
+  add("digests of blocks", b.digests);
+  if (spec.kept) add("digests of blocks", b.bound_factor);
   // Each session may have two page tables: its own, and one from an ended session that it was
   // forked from.
-  for (int table = 0; table < 2; ++table) add("page tables", n * sizeof(int32_t));
-  add("addresses of host blocks", n * sizeof(void*));
+  for (int table = 0; table < 2; ++table) add("page tables", b.page_table);
+  add("addresses of host blocks", b.host_table);
   // Planned even if working sets are not counted.
-  add("stamps of last use", n * sizeof(uint32_t));
+  add("stamps of last use", b.last_use);
   if (selection.codes()) {
-    add("INT4 keys", indexed * int4_block_bytes(layout.block_size, layout.head_dim));
-    add("mean values of blocks", indexed * layout.head_dim * 2);
+    add("INT4 keys", b.codes);
+    add("mean values of blocks", b.value_means);
   }
-  add("last selections", indexed_layers * selection.kept_bytes(int64_t(c.n_heads) * c.head_dim,
-                                                               static_cast<int64_t>(blocks)));
-  add("newest blocks", heads * layout.bytes());
-  add("last selections", heads * (1 + lookup) * sizeof(int32_t));
+  add("last selections", kept_bytes(c, shape, selection, blocks));
+  add("newest blocks", b.tails);
+  add("last selections", b.expected);
   return list;
+}
+
+KvLayout device_layout(const BlockLayout& l) {
+  KvLayout layout;
+  layout.type = static_cast<KvType>(l.type);
+  layout.block_size = l.block_size;
+  layout.head_dim = l.head_dim;
+  layout.block_bytes = static_cast<int64_t>(l.bytes());
+  layout.value_offset = static_cast<int64_t>(l.value_offset());
+  return layout;
+}
+
+std::array<uint64_t, 2> CudaKv::copy_bytes(const KvShape& shape, int64_t blocks) {
+  int64_t most = shape.heads();
+  for (int layer = 0; layer < shape.n_layers(); ++layer)
+    most = std::max(most, blocks * shape.heads(layer));
+  const uint64_t bytes = sizeof(Copy) * most;
+  return {bytes, bytes};
 }
 
 uint64_t CudaKv::table_bytes() {
@@ -53,22 +92,25 @@ CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
       host_mem_(options.options.host_mem),
       per_layer_(options.options.pool_per_layer),
       must_pin_(options.options.residency == ResidencyKind::DEVICE || !has_host_driven()),
+      block_size_(host->shape().block_size()),
       lookup_(options.options.lookup) {
   const int64_t n_slots = options.slots;
-  const BlockLayout l = host->layout();
-  layout_.type = static_cast<KvType>(l.type);
-  layout_.block_size = l.block_size;
-  layout_.head_dim = l.head_dim;
-  layout_.block_bytes = static_cast<int64_t>(l.bytes());
-  layout_.value_offset = static_cast<int64_t>(l.value_offset());
-  layer_room_ = prefill_bytes(host->shape().largest_layer(options.options.n_ctx));
+  for (int layer = 0; layer < shape().n_layers(); ++layer)
+    layouts_.push_back(device_layout(shape().layout(shape().source(layer))));
+  for (const bool indexed : {false, true})
+    for (const KvShape::HeadRun& run : shape().runs(indexed))
+      (indexed ? seal_indexed_ : seal_runs_)
+          .push_back({run.first_head, run.n_heads,
+                      static_cast<int64_t>(shape().tail_at(run.first_head)),
+                      indexed ? shape().index_row(run.layer) : 0, layouts_[run.layer]});
+  layer_room_ = prefill_bytes(shape().largest_layer(options.options.n_ctx));
   lent_slots_ = options.lent_slots;
   prompt_bytes_ = layer_room_ + options.prompt_bytes;
   if (lent_slots_ == 0) own_prompt_ = heap->take(prompt_bytes_, "memory for prompts");
-  for (int i = 0; i < config.n_layers; ++i) indexed_.push_back(host->shape().selects(i));
-  session_host_bytes_ = host->shape().most_bytes(options.options.n_ctx);
+  session_host_bytes_ = shape().most_bytes(options.options.n_ctx);
 
-  slots_ = heap->take(size_t(n_slots) * l.bytes(), "the slot pool");
+  pool_.slot_bytes = static_cast<int64_t>(shape().largest_block());
+  slots_ = heap->take(n_slots * pool_.slot_bytes, "the slot pool");
   words_ = heap->take(size_t(n_slots) * sizeof(unsigned long long), "the slot pool's table");
   victims_ = heap->take(size_t(n_slots) * sizeof(int32_t), "the slot pool's table");
   tables_ = heap->take(kMaxTables * sizeof(int32_t*), "the slot pool's table");
@@ -137,7 +179,7 @@ StepSequence CudaKv::describe(const SequenceKv& s, int ahead) const {
   out.value_means = d.value_means.as<uint16_t>();
   out.kept = d.kept.as<std::byte>();
   out.tail = d.tails.as<std::byte>();
-  out.expected = d.expected.as<int32_t>() + ahead * head_index(config_.n_layers, 0);
+  out.expected = d.expected.as<int32_t>() + ahead * shape().rows();
   out.last_use = d.last_use.as<uint32_t>();
   return out;
 }
@@ -150,7 +192,7 @@ SequenceKv CudaKv::create(int64_t n_ctx, const DigestSpec& spec) {
 }
 
 Buffer CudaKv::take_entries(int32_t index, int64_t max_blocks) {
-  Buffer buffer = heap_->take(entries(max_blocks) * sizeof(int32_t), "a session's page table");
+  Buffer buffer = heap_->take(bytes_of({}, max_blocks).page_table, "a session's page table");
   int32_t* at = buffer.as<int32_t>();
   check(cudaMemsetAsync(at, 0xff, buffer.size(), *compute_), "clearing a page table");
   check(
@@ -163,8 +205,7 @@ Buffer CudaKv::take_entries(int32_t index, int64_t max_blocks) {
 void CudaKv::forget(const PageTable& table, int64_t max_blocks, int64_t first) {
   if (streamed()) return;
   check(riffle::cuda::forget_blocks(pool_, table.index, table.entries.as<int32_t>(),
-                                    int64_t(config_.n_layers) * config_.n_kv_heads, max_blocks,
-                                    first, *compute_),
+                                    shape().heads(), max_blocks, first, *compute_),
         "forgetting blocks");
 }
 
@@ -181,16 +222,13 @@ void CudaKv::finish(const PageTable& table, int64_t max_blocks) noexcept {
 // Makes the device's data of a sequence. If it throws, none of it is left.
 void CudaKv::open(SequenceKv& s, int64_t n_ctx) {
   auto d = std::make_unique<CudaSequence>();
-  d->max_blocks = host_->shape().in_blocks(n_ctx);
-  const int64_t n = entries(d->max_blocks);
-  d->host_table = heap_->take(n * sizeof(std::byte*), "a session's table of host blocks");
-  const int64_t indexed = index_entries(d->max_blocks);
-  d->digests = heap_->take(indexed * host_->digest_stride(s.spec, 0) * 2, "a session's digests");
-  if (s.spec.kept) d->bound_factor = heap_->take(indexed * sizeof(float), "a session's digests");
-  d->tails = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * layout_.block_bytes,
-                         "a session's newest blocks");
-  d->expected = heap_->take((1 + lookup_) * head_index(config_.n_layers, 0) * sizeof(int32_t),
-                            "a session's history");
+  d->max_blocks = shape().in_blocks(n_ctx);
+  const SequenceBytes bytes = bytes_of(s.spec, d->max_blocks);
+  d->host_table = heap_->take(bytes.host_table, "a session's table of host blocks");
+  d->digests = heap_->take(bytes.digests, "a session's digests");
+  if (s.spec.kept) d->bound_factor = heap_->take(bytes.bound_factor, "a session's digests");
+  d->tails = heap_->take(bytes.tails, "a session's newest blocks");
+  d->expected = heap_->take(bytes.expected, "a session's history");
   d->addresses =
       riffle::cuda::pinned(s.heads.size() * sizeof(std::byte*), "a session's new blocks");
   sequences_.reserve(sequences_.size() + 1);
@@ -206,11 +244,10 @@ void CudaKv::open(SequenceKv& s, int64_t n_ctx) {
 SequenceKv CudaKv::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
   const DeviceScope on(device_.ordinal);
   CudaSequence& f = on_device(from);
-  const int64_t block = n_tokens / layout_.block_size;
+  const int64_t block = n_tokens / block_size_;
   flush_.wait("flushing KV");
   compute_->wait("flushing KV");  // full blocks are on their way to the host
-  if (f.tail_here && n_tokens % layout_.block_size != 0 &&
-      block == from.n_tokens / layout_.block_size)
+  if (f.tail_here && n_tokens % block_size_ != 0 && block == from.n_tokens / block_size_)
     move_tails(from, true);
   SequenceKv s = host_->fork(from, n_tokens, n_ctx);
   try {
@@ -236,7 +273,7 @@ void CudaKv::settle(SequenceKv& s) {
   flush_.wait("flushing KV");
   compute_->wait("flushing KV");  // full blocks are on their way to the host
   CudaSequence& d = on_device(s);
-  if (d.tail_here && s.n_tokens % layout_.block_size != 0) move_tails(s, true);
+  if (d.tail_here && s.n_tokens % block_size_ != 0) move_tails(s, true);
   forget_kept(d);
 }
 
@@ -284,7 +321,7 @@ void CudaKv::leave(const std::byte* block) {
 // The block that will be written next may be in the host's pool because another sequence held it
 // too.
 void CudaKv::drop_next(const SequenceKv& s) {
-  const size_t block = s.n_tokens / layout_.block_size;
+  const size_t block = s.n_tokens / block_size_;
   for (const HeadKv& h : s.heads)
     if (block < h.blocks.size() && h.blocks[block]) slot_pool_->drop(block_key(h.blocks[block]));
 }
@@ -294,7 +331,7 @@ void CudaKv::reserve(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
   CudaSequence& d = on_device(s);
   page_tables_.make(d);
   host_->reserve_prompt(s, n_tokens, marks);
-  if (streamed() && d.known_blocks <= s.n_tokens / layout_.block_size) drop_next(s);
+  if (streamed() && d.known_blocks <= s.n_tokens / block_size_) drop_next(s);
   learn_addresses(s);
   // Locking a slab takes longer than a step, so the next slab is prepared when the last is half
   // used.
@@ -348,9 +385,9 @@ void CudaKv::truncate(SequenceKv& s, int64_t n_tokens) {
   const DeviceScope on(device_.ordinal);
   if (reading_ == s.device.get()) reading_ = nullptr;
   CudaSequence& d = on_device(s);
-  const int64_t block = n_tokens / layout_.block_size;
+  const int64_t block = n_tokens / block_size_;
   flush_.wait("flushing KV");
-  if (block != s.n_tokens / layout_.block_size) d.tail_here = false;
+  if (block != s.n_tokens / block_size_) d.tail_here = false;
   drop_from_slot_pool(s, block);
   page_tables_.cut(d, block);
   forget_kept(d);
@@ -363,30 +400,34 @@ void CudaKv::truncate(SequenceKv& s, int64_t n_tokens) {
 // Moves the newest blocks of all layers and heads from the tails to the host store, or back.
 void CudaKv::move_tails(SequenceKv& s, bool to_host) {
   CudaSequence& d = on_device(s);
-  const int64_t block = s.n_tokens / layout_.block_size, n = static_cast<int64_t>(s.heads.size());
-  host_copies_.resize(n);
-  for (int64_t i = 0; i < n; ++i) {
-    std::byte* tail = d.tails.as<std::byte>() + i * layout_.block_bytes;
-    std::byte* host = s.heads[i].blocks[block];
-    host_copies_[i] = to_host ? Copy{tail, host} : Copy{host, tail};
-  }
+  const int64_t block = s.n_tokens / block_size_;
+  const auto copy = [&](int64_t head) {
+    std::byte* tail = d.tails.as<std::byte>() + shape().tail_at(head);
+    std::byte* host = s.heads[head].blocks[block];
+    return to_host ? Copy{tail, host} : Copy{host, tail};
+  };
   std::vector<std::byte*>
       unlocked;  // slabs of these sequences only: a prompt that was just begun may have many more
   for (const HeadKv& h : s.heads) slabs_->add_unlocked(&h.blocks[block], 1, unlocked);
-  if (slabs_->wait(unlocked)) {
-    run_gather(*compute_);
-  } else {
+  const bool locked = slabs_->wait(unlocked);
+  for (const SealRun& run : seal_runs_) {
+    host_copies_.clear();
+    for (int64_t i = 0; i < run.n_heads; ++i) host_copies_.push_back(copy(run.first_head + i));
+    if (locked) {
+      run_gather(run.layout.block_bytes, *compute_);
+      continue;
+    }
     for (const Copy& c : host_copies_)
-      check(cudaMemcpyAsync(c.dst, c.src, layout_.block_bytes, cudaMemcpyDefault, *compute_),
+      check(cudaMemcpyAsync(c.dst, c.src, run.layout.block_bytes, cudaMemcpyDefault, *compute_),
             "moving newest blocks");
   }
   compute_->wait("moving newest blocks");
-  (to_host ? counters.flushed_bytes : counters.loaded_bytes) += n * layout_.block_bytes;
+  (to_host ? counters.flushed_bytes : counters.loaded_bytes) += shape().tails_bytes();
 }
 
 void CudaKv::park(SequenceKv& s) {
   CudaSequence& d = on_device(s);
-  if (d.tail_here && s.n_tokens % layout_.block_size != 0) move_tails(s, true);
+  if (d.tail_here && s.n_tokens % block_size_ != 0) move_tails(s, true);
   d.tail_here = false;
 }
 
@@ -428,7 +469,7 @@ void CudaKv::activate(SequenceKv* const* sequences, size_t n) {
     CudaSequence& d = on_device(s);
     if (d.stale) build_all_digests(s, s.spec);
     if (d.tail_here) continue;
-    if (s.n_tokens % layout_.block_size != 0) move_tails(s, false);
+    if (s.n_tokens % block_size_ != 0) move_tails(s, false);
     d.tail_here = true;
   }
   if (!streamed() && ++steps_ >= kMaxStamp - 1) reset_pool();
@@ -437,7 +478,7 @@ void CudaKv::activate(SequenceKv* const* sequences, size_t n) {
 // The step is over: no kernel reads the blocks that are given back.
 void CudaKv::commit(SequenceKv& s) {
   host_->drop_passed(s, [this](const std::byte* block) { leave(block); });
-  if (s.n_tokens % layout_.block_size != 0) return;
+  if (s.n_tokens % block_size_ != 0) return;
   const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
   Seal seal;
@@ -446,25 +487,25 @@ void CudaKv::commit(SequenceKv& s) {
   seal.bound_factor = d.bound_factor.as<float>();
   seal.codes = d.codes.as<std::byte>();
   seal.value_means = d.value_means.as<uint16_t>();
-  seal.block = s.n_tokens / layout_.block_size - 1;
-  seal.n_layers = config_.n_layers;
-  seal.n_kv_heads = config_.n_kv_heads;
-  seal.indexed = indexed_.data();
-  seal.layout = layout_;
+  seal.block = s.n_tokens / block_size_ - 1;
+  seal.runs = seal_runs_.data();
+  seal.n_runs = static_cast<int>(seal_runs_.size());
+  seal.indexed = seal_indexed_.data();
+  seal.n_indexed = static_cast<int>(seal_indexed_.size());
   seal.digest = static_cast<DigestKind>(s.spec.kind);
   seal.with_mean = s.spec.with_mean;
   if (!streamed()) seal.pool = pool_;
   seal.to_host = pinned();
   check(seal_tails(seal, *compute_), "sealing full blocks");
   if (!seal.to_host) {
-    for (size_t i = 0; i < s.heads.size(); ++i)
-      check(cudaMemcpyAsync(s.heads[i].blocks[seal.block],
-                            d.tails.as<std::byte>() + i * layout_.block_bytes, layout_.block_bytes,
-                            cudaMemcpyDeviceToHost, *compute_),
+    for (int64_t i = 0; i < shape().heads(); ++i)
+      check(cudaMemcpyAsync(
+                s.heads[i].blocks[seal.block], d.tails.as<std::byte>() + shape().tail_at(i),
+                shape().block_bytes(shape().layer_of(i)), cudaMemcpyDeviceToHost, *compute_),
             "flushing KV");
     compute_->wait("flushing KV");
   }
-  counters.flushed_bytes += s.heads.size() * layout_.block_bytes;
+  counters.flushed_bytes += shape().tails_bytes();
   d.tail_here = false;
 }
 

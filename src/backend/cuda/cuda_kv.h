@@ -39,9 +39,22 @@ struct CudaSequence : PagedSequence {
   bool stale = false;  // digests do not match the sequence's spec: they could not be rebuilt
 };
 
+// Bytes of the device's data of one sequence, and of the data that only some sequences have.
+struct SequenceBytes {
+  uint64_t page_table = 0, host_table = 0, tails = 0, expected = 0;
+  uint64_t digests = 0, bound_factor = 0;  // bound_factor: only if digests are kept
+  uint64_t codes = 0, value_means = 0;     // if a selector wants INT4 keys
+  uint64_t last_use = 0;                   // if working sets are counted
+};
+SequenceBytes sequence_bytes(const KvShape& shape, const DigestSpec& spec, int lookup,
+                             int64_t max_blocks);
+// Returns the bytes that a selection keeps of a sequence from step to step.
+uint64_t kept_bytes(const Config& config, const KvShape& shape, const StepSelection& selection,
+                    int64_t max_blocks);
 // Lists the device memory of one session of n_ctx tokens.
 MemoryList session_list(const Config& config, const KvShape& shape, const DigestSpec& spec,
                         const StepSelection& selection, int lookup, int64_t n_ctx);
+KvLayout device_layout(const BlockLayout& layout);
 
 class CudaKv : public KvStore, PagedPool {
  public:
@@ -94,18 +107,15 @@ class CudaKv : public KvStore, PagedPool {
 
   // Returns the bytes of buffers that do not depend on sessions and slots: descriptors of blocks on
   // their way, for each of two streams, of sequences of `blocks` blocks; the pool's tables.
-  static std::array<uint64_t, 2> copy_bytes(const Config& config, int64_t blocks) {
-    const int64_t heads = config.n_kv_heads;
-    const uint64_t bytes = sizeof(Copy) * std::max(blocks * heads, config.n_layers * heads);
-    return {bytes, bytes};
-  }
+  static std::array<uint64_t, 2> copy_bytes(const KvShape& shape, int64_t blocks);
   static uint64_t table_bytes();
 
   const Pool& pool() const { return pool_; }
-  const KvLayout& layout() const { return layout_; }
-  // Returns the number of layers before this one without an index (DecodeStep::not_indexed).
-  int not_indexed(int layer) const {
-    return static_cast<int>(std::count(indexed_.begin(), indexed_.begin() + layer, 0));
+  const KvShape& shape() const { return host_->shape(); }
+  const KvLayout& layout(int layer) const { return layouts_[layer]; }
+  // DecodeStep::tail_offset
+  int64_t tail_offset(int layer) const {
+    return static_cast<int64_t>(shape().tail_at(shape().first_head(layer)));
   }
   // ahead: as Step::ahead.
   StepSequence describe(const SequenceKv& sequence, int ahead = 0) const;
@@ -146,22 +156,16 @@ class CudaKv : public KvStore, PagedPool {
   static CudaSequence& on_device(const SequenceKv& s) {
     return static_cast<CudaSequence&>(*s.device);
   }
-  int64_t head_index(int layer, int head) const {
-    return int64_t(layer) * config_.n_kv_heads + head;
-  }
-  int64_t entries(int64_t max_blocks) const {
-    return int64_t(config_.n_layers) * config_.n_kv_heads * max_blocks;
-  }  // bytes of all heads
-  // Returns the number of layers with an index (StepSequence), but at least 1, so that no buffer is
-  // empty.
-  int64_t indexed_layers() const {
-    return std::max(1, config_.n_layers - not_indexed(config_.n_layers));
-  }
-  int64_t index_entries(int64_t max_blocks) const {
-    return indexed_layers() * config_.n_kv_heads * max_blocks;
+  SequenceBytes bytes_of(const DigestSpec& spec, int64_t max_blocks) const {
+    return sequence_bytes(shape(), spec, lookup_, max_blocks);
   }
   int64_t index_entry(const CudaSequence& d, int layer, int head) const {
-    return head_index(layer - not_indexed(layer), head) * d.max_blocks;
+    return (shape().index_row(layer) + head) * d.max_blocks;
+  }
+  // Returns the layout of the layers that have an index.
+  const KvLayout& index_layout() const { return layouts_[std::max(0, shape().chosen())]; }
+  int64_t digest_stride(const DigestSpec& spec) const {
+    return host_->digest_stride(spec, std::max(0, shape().chosen()));
   }
   void open(SequenceKv& s, int64_t n_ctx);
   // PagedPool
@@ -192,8 +196,10 @@ class CudaKv : public KvStore, PagedPool {
   void open_prompt_memory();
   void close_prompt_memory();
   void build_all_digests(SequenceKv& s, const DigestSpec& spec);
-  int64_t code_bytes() const { return int4_block_bytes(layout_.block_size, layout_.head_dim); }
-  int64_t mean_bytes() const { return int64_t(layout_.head_dim) * 2; }
+  int64_t code_bytes() const {
+    return int4_block_bytes(index_layout().block_size, index_layout().head_dim);
+  }
+  int64_t mean_bytes() const { return int64_t(index_layout().head_dim) * 2; }
   void forget_kept(CudaSequence& d);
   void reset_pool();
   void use_slot_pool();
@@ -214,7 +220,7 @@ class CudaKv : public KvStore, PagedPool {
   // would be. Returns the number of blocks copied.
   int64_t copy_held(SequenceKv& s, int layer, int64_t first, int64_t last, std::byte* device,
                     int64_t head_stride, bool to_host, const Stream& stream);
-  void run_gather(const Stream& stream);
+  void run_gather(int64_t block_bytes, const Stream& stream);
   void digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last, const std::byte* base,
                     int64_t n_blocks);
 
@@ -223,10 +229,11 @@ class CudaKv : public KvStore, PagedPool {
   DeviceHeap* heap_;
   Stream* compute_;
   PinnedSlabs* slabs_;
-  KvLayout layout_;
+  std::vector<KvLayout> layouts_;  // [layer]
+  std::vector<SealRun> seal_runs_, seal_indexed_;
+  int64_t block_size_;
   Pool pool_;
   Buffer slots_, words_, tables_, victims_, counters_, victims_scratch_;
-  std::vector<uint8_t> indexed_;  // Seal::indexed of each layer
   EvictPolicy evict_;
   uint64_t host_mem_;
   bool per_layer_, must_pin_;

@@ -9,21 +9,21 @@ void CudaKv::digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last,
                           const std::byte* base, int64_t n_blocks) {
   if (last <= first) return;
   CudaSequence& d = on_device(s);
-  const int64_t stride = host_->digest_stride(s.spec, 0), entry = index_entry(d, layer, 0);
+  const int heads = shape().heads(layer);
+  const KvLayout& l = layout(layer);
+  const int64_t stride = digest_stride(s.spec), entry = index_entry(d, layer, 0);
   if (s.spec.kept)
-    check(build_digests(base, n_blocks, first, last, config_.n_kv_heads, layout_,
-                        static_cast<DigestKind>(s.spec.kind), s.spec.with_mean,
-                        d.digests.as<uint16_t>() + entry * stride, stride,
+    check(build_digests(base, n_blocks, first, last, heads, l, static_cast<DigestKind>(s.spec.kind),
+                        s.spec.with_mean, d.digests.as<uint16_t>() + entry * stride, stride,
                         d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
           "building digests");
   if (d.codes.size() == 0) return;
-  check(encode_int4(base, n_blocks, first, last, config_.n_kv_heads, layout_,
+  check(encode_int4(base, n_blocks, first, last, heads, l,
                     d.codes.as<std::byte>() + entry * code_bytes(), d.max_blocks, *compute_),
         "coding keys");
-  check(
-      mean_values(base, n_blocks, first, last, config_.n_kv_heads, layout_,
-                  d.value_means.as<uint16_t>() + entry * config_.head_dim, d.max_blocks, *compute_),
-      "computing mean values");
+  check(mean_values(base, n_blocks, first, last, heads, l,
+                    d.value_means.as<uint16_t>() + entry * l.head_dim, d.max_blocks, *compute_),
+        "computing mean values");
 }
 
 void CudaKv::refuse_inside_layer() const {
@@ -55,12 +55,13 @@ void CudaKv::change_digests(SequenceKv& s, const DigestSpec& spec) {
   const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
   if (s.spec == spec && !d.stale) return;
-  const size_t bytes = index_entries(d.max_blocks) * host_->digest_stride(spec, 0) * 2;
+  const SequenceBytes bytes = bytes_of(spec, d.max_blocks);
   Buffer digests, factors;
   const auto take = [&] {
-    if (d.digests.size() < bytes) digests = heap_->take(bytes, "a session's digests");
+    if (d.digests.size() < bytes.digests)
+      digests = heap_->take(bytes.digests, "a session's digests");
     if (d.bound_factor.size() == 0)
-      factors = heap_->take(index_entries(d.max_blocks) * sizeof(float), "a session's digests");
+      factors = heap_->take(bytes.bound_factor, "a session's digests");
   };
   refuse_inside_layer();
   try {
@@ -84,20 +85,22 @@ void CudaKv::require_codes(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   if (d.codes.size() > 0) return;
   const DeviceScope on(device_.ordinal);
-  Buffer codes = heap_->take(index_entries(d.max_blocks) * code_bytes(), "a session's INT4 keys");
-  Buffer means = heap_->take(index_entries(d.max_blocks) * mean_bytes(), "a session's mean values");
-  const int64_t full = s.n_tokens / layout_.block_size;
+  const SequenceBytes bytes = bytes_of(s.spec, d.max_blocks);
+  Buffer codes = heap_->take(bytes.codes, "a session's INT4 keys");
+  Buffer means = heap_->take(bytes.value_means, "a session's mean values");
+  const int64_t full = s.n_tokens / block_size_;
   const HeadRoom head(*this);
-  for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
-    for (int h = 0; host_->shape().selects(layer) && h < config_.n_kv_heads; ++h) {
+  for (int layer = 0; full > 0 && layer < shape().n_layers(); ++layer)
+    for (int h = 0; shape().indexed(layer) && h < shape().heads(layer); ++h) {
+      const KvLayout& l = layout(layer);
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
-      check(encode_int4(head, full, 0, full, 1, layout_,
+      check(encode_int4(head, full, 0, full, 1, l,
                         codes.as<std::byte>() + index_entry(d, layer, h) * code_bytes(),
                         d.max_blocks, *compute_),
             "coding keys");
-      check(mean_values(head, full, 0, full, 1, layout_,
-                        means.as<uint16_t>() + index_entry(d, layer, h) * config_.head_dim,
-                        d.max_blocks, *compute_),
+      check(mean_values(head, full, 0, full, 1, l,
+                        means.as<uint16_t>() + index_entry(d, layer, h) * l.head_dim, d.max_blocks,
+                        *compute_),
             "computing mean values");
     }
   compute_->wait("coding keys");
@@ -107,8 +110,7 @@ void CudaKv::require_codes(SequenceKv& s) {
 
 void CudaKv::require_kept(SequenceKv& s, const StepSelection& selection) {
   CudaSequence& d = on_device(s);
-  const int64_t n_query = int64_t(config_.n_heads) * layout_.head_dim;
-  const size_t bytes = indexed_layers() * selection.kept_bytes(n_query, d.max_blocks);
+  const uint64_t bytes = kept_bytes(config_, shape(), selection, d.max_blocks);
   if (d.kept.size() >= bytes) return;
   const DeviceScope on(device_.ordinal);
   d.kept = heap_->take(bytes, "a session's last selections");
@@ -126,7 +128,7 @@ void CudaKv::begin_working_set(SequenceKv& s, int window) {
   CudaSequence& d = on_device(s);
   if (window > 0 && d.counted_window != window) {
     if (d.last_use.size() == 0)
-      d.last_use = heap_->take(entries(d.max_blocks) * sizeof(uint32_t), "a session's working set");
+      d.last_use = heap_->take(bytes_of(s.spec, d.max_blocks).last_use, "a session's working set");
     check(cudaMemsetAsync(d.last_use.data(), 0, d.last_use.size(), *compute_),
           "clearing a working set");
   }
@@ -142,13 +144,14 @@ void CudaKv::clear_working_set(SequenceKv& s) {
 // After an error digests stay stale, and the next operation that needs them comes back here.
 void CudaKv::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
   CudaSequence& d = on_device(s);
-  const int64_t full = s.n_tokens / layout_.block_size;
+  const int64_t full = s.n_tokens / block_size_;
   const HeadRoom head(*this);
-  for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
-    for (int h = 0; host_->shape().selects(layer) && h < config_.n_kv_heads; ++h) {
+  for (int layer = 0; full > 0 && layer < shape().n_layers(); ++layer)
+    for (int h = 0; shape().indexed(layer) && h < shape().heads(layer); ++h) {
+      const KvLayout& l = layout(layer);
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
-      const int64_t stride = host_->digest_stride(spec, 0), entry = index_entry(d, layer, h);
-      check(build_digests(head, full, 0, full, 1, layout_, static_cast<DigestKind>(spec.kind),
+      const int64_t stride = digest_stride(spec), entry = index_entry(d, layer, h);
+      check(build_digests(head, full, 0, full, 1, l, static_cast<DigestKind>(spec.kind),
                           spec.with_mean, d.digests.as<uint16_t>() + entry * stride, stride,
                           d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
             "building digests");
@@ -161,20 +164,18 @@ void CudaKv::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
 void CudaKv::copy_index(const SequenceKv& from, SequenceKv& to) {
   const CudaSequence& f = on_device(from);
   CudaSequence& t = on_device(to);
-  const int64_t full = to.n_tokens / layout_.block_size,
-                stride = host_->digest_stride(from.spec, 0) * 2;
+  const int64_t full = to.n_tokens / block_size_, stride = digest_stride(from.spec) * 2;
   t.stale = f.stale;
   if (f.codes.size() > 0) {
-    t.codes = heap_->take(index_entries(t.max_blocks) * code_bytes(), "a session's INT4 keys");
-    t.value_means =
-        heap_->take(index_entries(t.max_blocks) * mean_bytes(), "a session's mean values");
+    const SequenceBytes bytes = bytes_of(to.spec, t.max_blocks);
+    t.codes = heap_->take(bytes.codes, "a session's INT4 keys");
+    t.value_means = heap_->take(bytes.value_means, "a session's mean values");
   }
   const auto copy = [&](const Buffer& source, const Buffer& target, int64_t bytes) {
-    if (full > 0)
+    if (full > 0 && shape().index_rows() > 0)
       check(cudaMemcpy2DAsync(target.data(), t.max_blocks * bytes, source.data(),
-                              f.max_blocks * bytes, full * bytes,
-                              indexed_layers() * config_.n_kv_heads, cudaMemcpyDeviceToDevice,
-                              *compute_),
+                              f.max_blocks * bytes, full * bytes, shape().index_rows(),
+                              cudaMemcpyDeviceToDevice, *compute_),
             "copying digests");
   };
   if (!f.stale && from.spec.kept) {

@@ -10,7 +10,7 @@ namespace riffle::cuda {
 void CudaKv::open_prompt_memory() {
   std::byte* data = own_prompt_.as<std::byte>();
   if (lent_slots_ > 0) {
-    data = pool_.slots + (pool_.n_slots - lent_slots_) * layout_.block_bytes;
+    data = pool_.slots + (pool_.n_slots - lent_slots_) * pool_.slot_bytes;
     data += -reinterpret_cast<uintptr_t>(data) % 256;
     if (!streamed()) lend(true);
   }
@@ -31,13 +31,13 @@ void CudaKv::close_prompt_memory() {
 
 void CudaKv::begin_prompt(int64_t n_total) {
   open_prompt_memory();
-  pair_ = 2 * host_->shape().largest_layer(n_total) <= layer_room_;
+  pair_ = 2 * shape().largest_layer(n_total) <= layer_room_;
 }
 
 void CudaKv::end_prompt() { close_prompt_memory(); }
 
 // Moves host_copies_ by one kernel.
-void CudaKv::run_gather(const Stream& stream) {
+void CudaKv::run_gather(int64_t block_bytes, const Stream& stream) {
   const size_t bytes = host_copies_.size() * sizeof(Copy);
   Buffer& copies = copies_[&stream == &flush_];
   if (copies.size() < bytes) {
@@ -48,7 +48,7 @@ void CudaKv::run_gather(const Stream& stream) {
   // From pageable memory the call returns once the source has been read.
   check(cudaMemcpyAsync(copies.data(), host_copies_.data(), bytes, cudaMemcpyHostToDevice, stream),
         "moving blocks");
-  check(gather(copies.as<Copy>(), static_cast<int64_t>(host_copies_.size()), layout_.block_bytes,
+  check(gather(copies.as<Copy>(), static_cast<int64_t>(host_copies_.size()), block_bytes,
                device_.limits.n_sm, stream),
         "moving blocks");
 }
@@ -57,12 +57,13 @@ void CudaKv::copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_
                          int64_t last, std::byte* device, int64_t head_stride, bool to_host,
                          const Stream& stream) {
   if (last <= first) return;
+  const int64_t block_bytes = layout(layer).block_bytes;
   const char* what = to_host ? "flushing KV" : "loading KV";
   constexpr int64_t kLongRun = 256
                                << 10;  // from this size on a separate copy is as fast as the link
   const auto next_run = [&](const std::vector<std::byte*>& blocks, int64_t b) {
     int64_t end = b + 1;
-    while (end < last && blocks[end] == blocks[end - 1] + layout_.block_bytes) ++end;
+    while (end < last && blocks[end] == blocks[end - 1] + block_bytes) ++end;
     return end;
   };
   int64_t runs = 0;
@@ -75,22 +76,22 @@ void CudaKv::copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_
   }
   const bool locked = slabs_->wait(unlocked);
   const int64_t blocks = (last - first) * n_heads;
-  if (locked && runs > 2 * n_heads && runs * kLongRun > blocks * layout_.block_bytes) {
+  if (locked && runs > 2 * n_heads && runs * kLongRun > blocks * block_bytes) {
     host_copies_.clear();
     for (int h = 0; h < n_heads; ++h)
       for (int64_t b = first; b < last; ++b) {
         std::byte* host = host_->head(s, layer, head + h).blocks[b];
-        std::byte* at = device + h * head_stride + (b - first) * layout_.block_bytes;
+        std::byte* at = device + h * head_stride + (b - first) * block_bytes;
         host_copies_.push_back(to_host ? Copy{at, host} : Copy{host, at});
       }
-    return run_gather(stream);
+    return run_gather(block_bytes, stream);
   }
   for (int h = 0; h < n_heads; ++h) {
     const auto& host = host_->head(s, layer, head + h).blocks;
     for (int64_t b = first, end; b < last; b = end) {
       end = next_run(host, b);
-      std::byte* at = device + h * head_stride + (b - first) * layout_.block_bytes;
-      const size_t bytes = (end - b) * layout_.block_bytes;
+      std::byte* at = device + h * head_stride + (b - first) * block_bytes;
+      const size_t bytes = (end - b) * block_bytes;
       check(to_host ? cudaMemcpyAsync(host[b], at, bytes, cudaMemcpyDeviceToHost, stream)
                     : cudaMemcpyAsync(at, host[b], bytes, cudaMemcpyHostToDevice, stream),
             what);
@@ -101,14 +102,15 @@ void CudaKv::copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_
 int64_t CudaKv::copy_held(SequenceKv& s, int layer, int64_t first, int64_t last, std::byte* device,
                           int64_t head_stride, bool to_host, const Stream& stream) {
   const std::vector<std::byte*>& blocks = host_->head(s, layer, 0).blocks;  // as all heads
+  const int heads = shape().heads(layer);
   int64_t n = 0;
   for (int64_t b = first, end; b < last; b = end) {
     end = b + 1;
     while (end < last && !blocks[end] == !blocks[b]) ++end;
     if (!blocks[b]) continue;
-    copy_blocks(s, layer, 0, config_.n_kv_heads, b, end, device + b * layout_.block_bytes,
-                head_stride, to_host, stream);
-    n += (end - b) * config_.n_kv_heads;
+    copy_blocks(s, layer, 0, heads, b, end, device + b * layout(layer).block_bytes, head_stride,
+                to_host, stream);
+    n += (end - b) * heads;
   }
   return n;
 }
@@ -118,47 +120,47 @@ LayerKv CudaKv::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
   park(s);
   reading_ = s.device.get();
   if (layer == 0) forget_kept(on_device(s));
-  const int64_t n_blocks = host_->shape().in_blocks(n_total),
-                old = host_->shape().in_blocks(s.n_tokens);
+  const int heads = shape().heads(layer);
+  const int64_t block_bytes = layout(layer).block_bytes, n_blocks = shape().in_blocks(n_total),
+                old = shape().in_blocks(s.n_tokens);
   turn_ = pair_ ? turn_ ^ 1 : 0;
-  held_[turn_] = size_t(n_blocks) * config_.n_kv_heads * layout_.block_bytes;
+  held_[turn_] = size_t(n_blocks) * heads * block_bytes;
   check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "waiting for a flush");
   std::byte* base = layer_at(turn_);
-  const size_t head_bytes = n_blocks * layout_.block_bytes;
+  const size_t head_bytes = n_blocks * block_bytes;
   // The last blocks are written in part. Their remaining bytes go to the host too, so they must not
   // be NaN.
-  check(cudaMemset2DAsync(base + head_bytes - layout_.block_bytes, head_bytes, 0,
-                          layout_.block_bytes, config_.n_kv_heads, *compute_),
+  check(cudaMemset2DAsync(base + head_bytes - block_bytes, head_bytes, 0, block_bytes, heads,
+                          *compute_),
         "clearing a layer's KV");
   // Blocks before first_needed are not held, and they are not read.
-  counters.loaded_bytes += copy_held(s, layer, host_->shape().first_needed(layer, s.n_tokens), old,
-                                     base, head_bytes, false, *compute_) *
-                           layout_.block_bytes;
+  counters.loaded_bytes += copy_held(s, layer, shape().first_needed(layer, s.n_tokens), old, base,
+                                     head_bytes, false, *compute_) *
+                           block_bytes;
   return {nullptr, base, n_blocks};
 }
 
 void CudaKv::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
   const DeviceScope on(device_.ordinal);
   reading_ = nullptr;
-  const int64_t n_blocks = host_->shape().in_blocks(n_total),
-                first = s.n_tokens / layout_.block_size;
+  const int64_t block_bytes = layout(layer).block_bytes, n_blocks = shape().in_blocks(n_total),
+                first = s.n_tokens / block_size_;
   std::byte* base = layer_at(turn_);
-  if (host_->shape().selects(layer))
-    digest_layer(s, layer, first, n_total / layout_.block_size, base, n_blocks);
+  if (shape().indexed(layer)) digest_layer(s, layer, first, n_total / block_size_, base, n_blocks);
   computed_.record(*compute_);
   check(cudaStreamWaitEvent(flush_, computed_), "flushing KV");
   counters.flushed_bytes +=
-      copy_held(s, layer, first, n_blocks, base, n_blocks * layout_.block_bytes, true, flush_) *
-      layout_.block_bytes;
+      copy_held(s, layer, first, n_blocks, base, n_blocks * block_bytes, true, flush_) *
+      block_bytes;
   flushed_[turn_].record(flush_);
-  if (layer + 1 < config_.n_layers) return;
+  if (layer + 1 < shape().n_layers()) return;
   // The next decode step reads the host blocks.
   check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "flushing KV");
 }
 
 void CudaKv::commit_prompt(SequenceKv& s, int64_t n_total, const Marks& marks) {
   // A block that is given back now may still be on its way to the host.
-  if (host_->shape().windowed_layers() > 0) flush_.wait("flushing KV");
+  if (shape().windowed_layers() > 0) flush_.wait("flushing KV");
   host_->commit_prompt(s, n_total, marks, [this](const std::byte* block) { leave(block); });
 }
 

@@ -112,11 +112,11 @@ void CudaDevice::CudaPrompt::begin_layer(int layer) {
 void CudaDevice::CudaPrompt::append(float* k, const float* v, int64_t n, int64_t pos0) {
   const DeviceScope on = device_.enter();
   const int rope = config_.layers[at_].rope;
-  cuda::check(rope_append_prefill(k, v, n, int64_t(config_.n_kv_heads) * config_.head_dim,
-                                  config_.n_kv_heads, device_.cos_sin_[rope].as<float>(), pos0,
-                                  device_.rope_pairs(rope), layer_.base, layer_.n_blocks,
-                                  device_.kv_.layout(), device_.compute_),
-              "appending KV");
+  cuda::check(
+      rope_append_prefill(k, v, n, config_.kv_width(at_), config_.kv_heads(at_),
+                          device_.cos_sin_[rope].as<float>(), pos0, device_.rope_pairs(rope),
+                          layer_.base, layer_.n_blocks, device_.kv_.layout(at_), device_.compute_),
+      "appending KV");
 }
 
 // Unpacks the layer's blocks in 8 bits to f16, as prompts' attention reads them, except those that
@@ -129,7 +129,7 @@ void CudaDevice::CudaPrompt::unpack(const PromptAttention& a, FlashPrefill& f) {
   args.n_blocks = layer_.n_blocks;
   args.first = goes_on ? a.pos0 / size : 0;
   args.last = (a.pos0 + a.n + size - 1) / size;
-  args.n_kv_heads = config_.n_kv_heads;
+  args.n_kv_heads = config_.kv_heads(at_);
   args.layout = f.layout;
   args.out = device_.prompt_.kv_f16.as<std::byte>();
   cuda::check(unpack_q8(args, device_.compute_), "unpacking KV");
@@ -150,10 +150,10 @@ void CudaDevice::CudaPrompt::attend(const PromptAttention& a) {
   f.pos0 = a.pos0;
   f.window = a.window;
   f.n_heads = config_.n_heads;
-  f.n_kv_heads = config_.n_kv_heads;
+  f.n_kv_heads = config_.kv_heads(at_);
   f.blocks = layer_.base;
   f.n_blocks = layer_.n_blocks;
-  f.layout = device_.kv_.layout();
+  f.layout = device_.kv_.layout(at_);
   if (f.layout.type == KvType::Q8) unpack(a, f);
   f.sinks = device_.sinks(at_);
   f.out = a.out;
@@ -164,8 +164,8 @@ void CudaDevice::CudaPrompt::attend(const PromptAttention& a) {
 
 void CudaDevice::CudaPrompt::fill_from(const AttentionSource& source, int64_t pos0, int64_t n) {
   const DeviceScope on = device_.enter();
-  cuda::check(source.on_device()->keys(at_, pos0, n, config_.n_kv_heads, layer_.base,
-                                       layer_.n_blocks, device_.kv_.layout(), device_.compute_),
+  cuda::check(source.on_device()->keys(at_, pos0, n, config_.kv_heads(at_), layer_.base,
+                                       layer_.n_blocks, device_.kv_.layout(at_), device_.compute_),
               "writing keys");
 }
 

@@ -17,31 +17,35 @@
 namespace riffle::cuda {
 
 DecodeStep CudaDevice::decode_step(int layer, const float* q, float* out) const {
-  const int64_t rows = step_.n * config_.n_kv_heads;
+  const KvShape& shape = kv_.shape();
+  const int64_t first_result = step_.n * shape.first_row(layer);
   DecodeStep s;
   s.n = static_cast<int>(step_.n);
   s.layer = layer;
-  s.n_layers = config_.n_layers;
-  s.not_indexed = kv_.not_indexed(layer);
   s.n_heads = config_.n_heads;
-  s.n_kv_heads = config_.n_kv_heads;
+  s.n_kv_heads = shape.rows(layer);
+  s.first_head = shape.first_head(layer);
+  s.first_index = shape.index_row(layer);
+  s.first_row = shape.first_row(layer);
+  s.tail_offset = kv_.tail_offset(layer);
+  s.choice = shape.choice(layer);
   s.max_blocks = max_blocks_;
   s.sequences = buffers_.sequences.as<StepSequence>();
   s.q = q;
   s.out = out;
   s.sinks = sinks(layer);
-  s.layout = kv_.layout();
+  s.layout = kv_.layout(layer);
   s.overlap = overlap_;
   s.rule = selection_of(layer).rows();
   s.rule.window = step_.window_of(layer);
   s.pool = kv_.pool();
   s.scratch = buffers_.scratch.data();
   s.arrivals = buffers_.arrivals.as<uint32_t>();
-  s.results = buffers_.results.as<RowResult>() + 1 +
-              layer * rows;  // the first says whether something went wrong
+  // The first result says whether something went wrong.
+  s.results = buffers_.results.as<RowResult>() + 1 + first_result;
   s.fault = buffers_.results.as<uint32_t>();
   s.stamp = step_.working_set > 0 && !kv_.streamed();
-  if (step_.orders) s.order = buffers_.orders.as<int32_t>() + layer * rows * max_blocks_;
+  if (step_.orders) s.order = buffers_.orders.as<int32_t>() + first_result * max_blocks_;
   if (step_.coverage)
     s.lse = buffers_.lse.as<float>() + int64_t(2 * layer) * step_.n * config_.n_heads;
   return s;
@@ -65,22 +69,24 @@ void CudaDevice::reserve_rows(int64_t n) {
 
 // Allocates everything before the operations, which must not allocate while a graph is captured.
 void CudaDevice::grow_step_memory() {
-  const int64_t n = step_.n, rows = n * config_.n_kv_heads, layers = config_.n_layers;
+  const int64_t n = step_.n;
   logits_.grow_kept(n);
   reserve_rows(n);
   reserve_host_experts(n);
   StepSizes sizes{n, max_blocks_};
   // Sized for the selector even where the first layers are dense.
-  sizes.scratch = selection_->scratch_bytes(decode_step(0, nullptr, nullptr));
+  for (const int layer : kv_.shape().kinds())
+    sizes.scratch = std::max<uint64_t>(
+        sizes.scratch, selection_->scratch_bytes(decode_step(layer, nullptr, nullptr)));
   sizes.orders = step_.orders;
   sizes.coverage = step_.coverage;
-  grow(step_buffers(config_, sizes));
+  grow(step_buffers(config_, kv_.shape(), sizes));
   const auto pin = [&](Buffer& buffer, size_t bytes) {
     step_memory_.pin(buffer, bytes, "a step's staging");
   };
   pin(host_sequences_, n * sizeof(StepSequence));
   pin(host_rows_, n * config_.dim * sizeof(float));
-  pin(host_results_, (1 + layers * rows) * sizeof(RowResult));
+  pin(host_results_, (1 + n * kv_.shape().rows()) * sizeof(RowResult));
   sampling_.grow();
 }
 
@@ -202,7 +208,7 @@ static bool launches_block() {
 
 bool CudaDevice::replay_step() {
   profile_.mark(Part::Other);
-  if (kv_.streamed()) streamed_counts_.assign(config_.n_layers * step_.n * config_.n_kv_heads, {});
+  if (kv_.streamed()) streamed_counts_.assign(step_.n * kv_.shape().rows(), {});
   const bool may_replay = !kv_.streamed() && !step_.orders && !step_.coverage &&
                           !profile_.running() &&
                           (options_.host_expert_layers == 0 || !launches_block());
@@ -225,18 +231,18 @@ void CudaDevice::append_step(int layer, float* q, float* k, const float* v) {
   a.q = q;
   a.k = k;
   a.v = v;
-  a.ldq = int64_t(config_.n_heads) * config_.head_dim;
-  a.ldk = int64_t(config_.n_kv_heads) * config_.head_dim;
+  a.ldq = config_.q_width(layer);
+  a.ldk = config_.kv_width(layer);
   a.n = static_cast<int>(step_.n);
   a.n_heads = config_.n_heads;
-  a.n_kv_heads = config_.n_kv_heads;
-  a.layer = layer;
+  a.n_kv_heads = kv_.shape().heads(layer);
+  a.tail_offset = kv_.tail_offset(layer);
   const int rope = config_.layers[layer].rope, query_rope = config_.query_rope(layer);
   a.cos_sin = cos_sin_[rope].as<float>();
   a.query_cos_sin = cos_sin_[query_rope].as<float>();
   a.pairs = rope_pairs(rope);
   a.sequences = buffers_.sequences.as<StepSequence>();
-  a.layout = kv_.layout();
+  a.layout = kv_.layout(layer);
   a.overlap = overlap_;
   check(rope_append_step(a, compute_), "appending KV");
   if (step_.attention)
@@ -247,21 +253,20 @@ void CudaDevice::append_step(int layer, float* q, float* k, const float* v) {
 }
 
 void CudaDevice::attend_streamed(int layer, const float* q, float* out) {
-  const int64_t heads = config_.n_kv_heads, width = int64_t(config_.n_heads) * config_.head_dim,
-                rows = step_.n * heads;
+  const int64_t heads = kv_.shape().rows(layer), width = config_.q_width(layer),
+                first = step_.n * kv_.shape().first_row(layer);
   const bool orders = step_.orders || step_.working_set > 0;
-  if (orders) host_orders_.resize(config_.n_layers * rows * max_blocks_);
+  if (orders) host_orders_.resize(step_.n * kv_.shape().rows() * max_blocks_);
   for (int64_t i = 0; i < step_.n; ++i) {
     DecodeStep s = decode_step(layer, q + i * width, out + i * width);
     s.n = 1;
     s.sequences += i;
     s.results += i * heads;
     if (s.lse) s.lse += i * config_.n_heads;
-    host_driven_->attend(
-        s, selection_of(layer), *step_.sequences[i], step_.position(i), step_.lookahead,
-        streamed_counts_.data() + layer * rows + i * heads,
-        orders ? host_orders_.data() + (layer * rows + i * heads) * max_blocks_ : nullptr,
-        &event_waits_);
+    host_driven_->attend(s, selection_of(layer), *step_.sequences[i], step_.position(i),
+                         step_.lookahead, streamed_counts_.data() + first + i * heads,
+                         orders ? host_orders_.data() + (first + i * heads) * max_blocks_ : nullptr,
+                         &event_waits_);
   }
   profile_.mark(Part::Attend);
 }
@@ -295,16 +300,23 @@ void CudaDevice::fetch_results() {
   if (step_.working_set > 0 && !kv_.streamed()) {
     WorkingSets w;
     w.n = static_cast<int>(step_.n);
-    w.n_layers = config_.n_layers;
-    w.n_kv_heads = config_.n_kv_heads;
     w.block_size = options_.layout.block_size;
     for (int i = 0; i < kWindows; ++i) w.windows[i] = window_steps(step_.working_set, i);
     w.sequences = buffers_.sequences.as<StepSequence>();
-    w.results = buffers_.results.as<RowResult>() + 1;
-    check(count_working_sets(w, compute_), "counting working sets");
+    const KvShape& shape = kv_.shape();
+    for (int layer = 0; layer < shape.n_layers(); layer += w.n_layers) {
+      w.n_layers = 1;
+      w.n_kv_heads = shape.heads(layer);
+      while (layer + w.n_layers < shape.n_layers() &&
+             shape.heads(layer + w.n_layers) == w.n_kv_heads)
+        ++w.n_layers;
+      w.first_head = shape.first_head(layer);
+      w.results = buffers_.results.as<RowResult>() + 1 + step_.n * shape.first_row(layer);
+      check(count_working_sets(w, compute_), "counting working sets");
+    }
   }
   check(cudaMemcpyAsync(host_results_.data(), buffers_.results.data(),
-                        (1 + config_.n_layers * step_.n * config_.n_kv_heads) * sizeof(RowResult),
+                        (1 + step_.n * kv_.shape().rows()) * sizeof(RowResult),
                         cudaMemcpyDeviceToHost, compute_),
         "reading counts");
   if (sampling_.draws_in_step()) sampling_.draw(logits_);
@@ -332,32 +344,34 @@ void CudaDevice::end_step(int32_t* tokens) {
 }
 
 void CudaDevice::report_step() {
-  const int64_t heads = config_.n_kv_heads, rows = step_.n * heads, layers = config_.n_layers;
-  const int64_t g = config_.n_heads / heads;
+  const KvShape& shape = kv_.shape();
+  const int64_t layers = config_.n_layers, n_queries = step_.n * config_.n_heads;
   if (step_.orders && !kv_.streamed()) {
-    host_orders_.resize(layers * rows * max_blocks_);
+    host_orders_.resize(step_.n * shape.rows() * max_blocks_);
     ++event_waits_;
     check(cudaMemcpy(host_orders_.data(), buffers_.orders.data(),
                      host_orders_.size() * sizeof(int32_t), cudaMemcpyDeviceToHost),
           "reading row reports");
   }
   if (step_.coverage) {
-    host_lse_.resize(2 * layers * rows * g);
+    host_lse_.resize(2 * layers * n_queries);
     ++event_waits_;
     check(cudaMemcpy(host_lse_.data(), buffers_.lse.data(), host_lse_.size() * sizeof(float),
                      cudaMemcpyDeviceToHost),
           "reading row reports");
   }
-  reports_.resize(rows);
-  coverage_.resize(rows * g);
+  coverage_.resize(n_queries);
   PoolCounters& counters = kv_.counters;
   const auto* results = host_results_.as<RowResult>() + 1;
   for (int layer = 0; layer < layers; ++layer) {
+    const int64_t heads = shape.rows(layer), rows = step_.n * heads, g = config_.n_heads / heads,
+                  first = step_.n * shape.first_row(layer);
+    reports_.resize(rows);
     for (int64_t r = 0; r < rows; ++r) {
-      RowResult from = results[layer * rows + r];
+      RowResult from = results[first + r];
       if (kv_.streamed()) {
-        from.lookups = streamed_counts_[layer * rows + r].lookups;
-        from.misses = streamed_counts_[layer * rows + r].misses;
+        from.lookups = streamed_counts_[first + r].lookups;
+        from.misses = streamed_counts_[first + r].misses;
       }
       RowReport& to = reports_[r];
       to = RowReport();
@@ -366,27 +380,26 @@ void CudaDevice::report_step() {
       to.selected = from.cached == 0;
       if (to.selected)
         to.index_bytes =
-            selection_of(layer).index_bytes(config_, options_.layout, from.n_blocks,
+            selection_of(layer).index_bytes(shape.layout(layer), from.n_blocks,
                                             host_sequences_.as<StepSequence>()[r / heads].n_tokens);
       to.lookups = from.lookups, to.misses = from.misses;
       counters.lookups += from.lookups;
       counters.hits += from.lookups - from.misses;
-      counters.loaded_bytes += uint64_t(from.misses) * options_.layout.bytes();
+      counters.loaded_bytes += uint64_t(from.misses) * shape.block_bytes(layer);
       const bool counts_here = kv_.streamed() && step_.working_set > 0;
       const int32_t* order = nullptr;
-      if (step_.orders || counts_here)
-        order = host_orders_.data() + (layer * rows + r) * max_blocks_;
+      if (step_.orders || counts_here) order = host_orders_.data() + (first + r) * max_blocks_;
       if (step_.orders) to.blocks = order;
       std::copy_n(from.working_sets, kWindows, to.working_sets.begin());
       if (counts_here) {
         WorkingSet& set = *step_.sequences[r / heads]->working_set;
-        const int64_t row = layer * heads + r % heads;
+        const int64_t row = shape.first_row(layer) + r % heads;
         set.add(row, order, from.n_read);
         to.working_sets = set.sizes(row);
       }
       if (!step_.coverage) continue;
-      const float* some = host_lse_.data() + int64_t(2 * layer) * rows * g + r * g;
-      const float* all = some + rows * g;
+      const float* some = host_lse_.data() + int64_t(2 * layer) * n_queries + r * g;
+      const float* all = some + n_queries;
       for (int64_t h = 0; h < g; ++h)
         coverage_[r * g + h] = std::min(1.0f, std::exp(some[h] - all[h]));
       to.coverage = coverage_.data() + r * g;

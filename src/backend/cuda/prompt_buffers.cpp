@@ -51,7 +51,7 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
   if (s.experts_on_host)
     add("experts from host memory", expert_staging_bytes(model, kv_type),
         [](PromptBuffers& b) -> Buffer& { return b.expert_staging; });
-  add("a layer's KV in f16", unpacked_kv_bytes(c, options.layout, s.n_total),
+  add("a layer's KV in f16", unpacked_kv_bytes(kv_shape(c, options), s.n_total),
       [](PromptBuffers& b) -> Buffer& { return b.kv_f16; });
   return list;
 }

@@ -59,11 +59,15 @@ uint64_t expert_staging_bytes(const Model& model, cpu::KvType kv) {
   return most;
 }
 
-uint64_t unpacked_kv_bytes(const Config& c, const BlockLayout& layout, int64_t n_tokens) {
-  if (layout.type != cpu::KvType::Q8) return 0;
-  BlockLayout half = layout;
-  half.type = cpu::KvType::F16;
-  return layout.blocks(n_tokens) * c.n_kv_heads * half.bytes();
+uint64_t unpacked_kv_bytes(const KvShape& shape, int64_t n_tokens) {
+  if (shape.type() != cpu::KvType::Q8) return 0;
+  uint64_t most = 0;
+  for (int layer = 0; layer < shape.n_layers(); ++layer) {
+    BlockLayout half = shape.layout(layer);
+    half.type = cpu::KvType::F16;
+    most = std::max<uint64_t>(most, shape.in_blocks(n_tokens) * shape.heads(layer) * half.bytes());
+  }
+  return most;
 }
 
 MemoryList prompt_list(const Model& model, const BackendOptions& options, bool rows_on_host) {
@@ -81,10 +85,10 @@ MemoryList prompt_list(const Model& model, const BackendOptions& options, bool r
 
 MemoryList running_list(const Model& model, const BackendOptions& options) {
   const Config& c = model.config;
-  const BlockLayout& layout = options.layout;
+  const KvShape shape = kv_shape(c, options);
   const ContextOptions& o = options.options;
   const int64_t n = int64_t(o.n_sessions) + o.lookup;  // tokens of a step
-  const int64_t n_ctx = o.n_ctx, blocks = layout.blocks(n_ctx);
+  const int64_t n_ctx = o.n_ctx, blocks = shape.in_blocks(n_ctx);
   MemoryList list;
   const auto add = [&](const char* name, uint64_t bytes) {
     add_to(list, MemoryUse::ACTIVATIONS, name, DeviceHeap::rounded(bytes));
@@ -92,7 +96,7 @@ MemoryList running_list(const Model& model, const BackendOptions& options) {
   add("cuBLAS's workspace", Cublas::kWorkspaceBytes);
   add("small buffers", kSlack);
   for (const Rope& rope : c.ropes) add("RoPE tables", 4 * n_ctx * c.rope_head(rope));
-  for (const uint64_t bytes : CudaKv::copy_bytes(c, blocks)) add("block descriptors", bytes);
+  for (const uint64_t bytes : CudaKv::copy_bytes(shape, blocks)) add("block descriptors", bytes);
   add("the pool's tables", CudaKv::table_bytes());
 
   add("residual stream of a step", 4 * n * c.dim);
@@ -101,20 +105,24 @@ MemoryList running_list(const Model& model, const BackendOptions& options) {
   // Counts a step of all sessions that the device drives, with row reports, and a step of one
   // session that the host drives.
   DecodeStep step;
-  step.n = static_cast<int>(n);
-  step.n_layers = c.n_layers;
   step.n_heads = c.n_heads;
-  step.n_kv_heads = c.n_kv_heads;
   step.max_blocks = blocks;
-  step.layout.type = static_cast<KvType>(layout.type);
-  step.layout.head_dim = c.head_dim;
-  step.layout.block_size = layout.block_size;
-  step.layout.block_bytes = static_cast<int64_t>(layout.bytes());
+  const auto as_layer = [&](int layer) {
+    step.n_kv_heads = shape.rows(layer);
+    step.layout = device_layout(shape.layout(layer));
+  };
   StepSizes sizes{n, blocks};
-  sizes.scratch = step_selections().scratch_bytes(step, make_selector(options.selection())->rule());
+  const auto selector = make_selector(options.selection());
+  step.n = static_cast<int>(n);
+  for (const int layer : shape.kinds()) {
+    as_layer(layer);
+    sizes.scratch =
+        std::max<uint64_t>(sizes.scratch, step_selections().scratch_bytes(step, selector->rule()));
+  }
   sizes.orders = sizes.coverage = true;
-  for (const StepBuffer& b : step_buffers(c, sizes)) add(b.what, b.bytes);
+  for (const StepBuffer& b : step_buffers(c, shape, sizes)) add(b.what, b.bytes);
   step.n = 1;
+  as_layer(0);  // the host decides only where layers are alike
   for (const uint64_t bytes : host_driven_buffers(step)) add("attention's scratch", bytes);
   for (const uint64_t bytes : StepLogits::buffers(n, c.vocab_size)) add("logits", bytes);
   for (const uint64_t bytes : StepSampling::most_buffers(n, c.vocab_size, drawable_ids(model)))

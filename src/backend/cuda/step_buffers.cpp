@@ -30,8 +30,13 @@ std::vector<StepBuffer> row_buffers(const Config& c, int64_t n) {
   return list;
 }
 
-std::vector<StepBuffer> step_buffers(const Config& c, const StepSizes& s) {
-  const uint64_t n = s.n, rows = n * c.n_kv_heads, layers = c.n_layers, heads = c.n_heads;
+std::vector<StepBuffer> step_buffers(const Config& c, const KvShape& shape, const StepSizes& s) {
+  const uint64_t n = s.n, rows = n * shape.rows(), layers = c.n_layers, heads = c.n_heads;
+  uint64_t of_layer = 0, q = 0;  // rows of a layer; width of its queries
+  for (int layer = 0; layer < shape.n_layers(); ++layer) {
+    of_layer = std::max<uint64_t>(of_layer, n * shape.rows(layer));
+    q = std::max<uint64_t>(q, c.q_width(layer));
+  }
   std::vector<StepBuffer> list;
   const auto add = [&](const char* what, uint64_t bytes, Buffer& (*of)(StepBuffers&),
                        bool cleared = false) {
@@ -40,19 +45,18 @@ std::vector<StepBuffer> step_buffers(const Config& c, const StepSizes& s) {
   add("a step's inputs", sizeof(StepSequence) * n,
       [](StepBuffers& b) -> Buffer& { return b.sequences; });
   add(
-      "a step's counts", sizeof(RowResult) * (1 + layers * rows),
+      "a step's counts", sizeof(RowResult) * (1 + rows),
       [](StepBuffers& b) -> Buffer& { return b.results; }, true);
   add("attention's scratch", s.scratch, [](StepBuffers& b) -> Buffer& { return b.scratch; });
   add(
-      "attention's scratch", sizeof(uint32_t) * rows,
+      "attention's scratch", sizeof(uint32_t) * of_layer,
       [](StepBuffers& b) -> Buffer& { return b.arrivals; }, true);
   if (s.orders)
-    add("row reports", sizeof(int32_t) * layers * rows * s.max_blocks,
+    add("row reports", sizeof(int32_t) * rows * s.max_blocks,
         [](StepBuffers& b) -> Buffer& { return b.orders; });
   if (!s.coverage) return list;
   add("row reports", 4 * 2 * layers * n * heads, [](StepBuffers& b) -> Buffer& { return b.lse; });
-  add("row reports", 4 * n * heads * c.head_dim,
-      [](StepBuffers& b) -> Buffer& { return b.dense_out; });
+  add("row reports", 4 * n * q, [](StepBuffers& b) -> Buffer& { return b.dense_out; });
   return list;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cuda/expert_buffers.h"
+#include "kv/kv_shape.h"
 #include "model/model.h"
 #include "util/buffer.h"
 
@@ -13,10 +14,10 @@ namespace riffle::cuda {
 // Buffers that steps use. They grow when a step needs more, and never shrink.
 struct StepBuffers {
   Buffer sequences;  // [n] of StepSequence
-  // [1 + n_layers*rows] of RowResult; the first says whether something went wrong
+  // [1 + rows of all layers] of RowResult; the first says whether something went wrong
   Buffer results;
   Buffer scratch, arrivals;  // attention's
-  Buffer orders;             // row reports: [n_layers][rows][max_blocks]
+  Buffer orders;             // row reports: [rows of all layers][max_blocks]
   Buffer lse, dense_out;     // row reports of coverage
   // Buffers for rows that gemv multiplies, in a step or a short prompt.
   Buffer hidden;          // [rows][hidden_dim], twice if the FFN's products have biases
@@ -43,6 +44,7 @@ inline constexpr int64_t kFewRows = 8;
 // Lists the buffers of n rows that gemv multiplies, but of at least kFewRows.
 std::vector<StepBuffer> row_buffers(const Config& config, int64_t n);
 // Lists the other buffers of a step.
-std::vector<StepBuffer> step_buffers(const Config& config, const StepSizes& sizes);
+std::vector<StepBuffer> step_buffers(const Config& config, const KvShape& shape,
+                                     const StepSizes& sizes);
 
 }  // namespace riffle::cuda

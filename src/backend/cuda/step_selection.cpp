@@ -20,7 +20,7 @@ class Everything : public StepSelection {
                 cudaStream_t stream) const override {
     return attend_everything(step, limits, stream);
   }
-  int64_t index_bytes(const Config&, const BlockLayout&, int, int64_t) const override { return 0; }
+  int64_t index_bytes(const BlockLayout&, int, int64_t) const override { return 0; }
 };
 
 class Share : public StepSelection {
@@ -39,10 +39,9 @@ class Share : public StepSelection {
     return attend_share(step, share_, limits, stream);
   }
   // Counts the tail's keys, which are read because the tail has no codes.
-  int64_t index_bytes(const Config& config, const BlockLayout& layout, int n_blocks,
-                      int64_t n_tokens) const override {
+  int64_t index_bytes(const BlockLayout& layout, int n_blocks, int64_t n_tokens) const override {
     if (n_tokens < rows_.everything_below) return 0;
-    const int d = config.head_dim, full = n_blocks - 1, block_size = layout.block_size;
+    const int d = layout.head_dim, full = n_blocks - 1, block_size = layout.block_size;
     const int64_t stride = (full + kMeanBlocks - 1) / kMeanBlocks;
     const int64_t tail = (n_tokens - int64_t(full) * block_size) * layout.row_bytes();
     return full * int4_block_bytes(block_size, d) + tail +

@@ -38,8 +38,7 @@ class StepSelection {
   // Returns the bytes that a step reads of one row's index, to choose what it attends to: digests
   // of its candidates, INT4 keys of its full blocks (or as many as a budget allows) with the mean
   // values that stand for skipped blocks, and keys that are only scored.
-  virtual int64_t index_bytes(const Config& config, const BlockLayout& layout, int n_blocks,
-                              int64_t n_tokens) const = 0;
+  virtual int64_t index_bytes(const BlockLayout& layout, int n_blocks, int64_t n_tokens) const = 0;
 
  protected:
   RowRule rows_;

@@ -12,13 +12,6 @@ using namespace riffle::test;
 
 namespace {
 
-// Returns the Config of the shipped model.
-Config shipped_config() {
-  Config c;
-  c.n_layers = 8, c.n_heads = 8, c.n_kv_heads = 2, c.head_dim = 64;
-  return c;
-}
-
 struct Checked {
   const ContextOptions* o;
   std::unique_ptr<cuda::StepSelection> selection;
@@ -32,7 +25,7 @@ void look(void* user, const riffle_row_report* t) {
   layout.block_size = c.o->block_size;
   layout.head_dim = 64;
   layout.type = static_cast<cpu::KvType>(c.o->kv_type);
-  CHECK(c.selection->index_bytes(shipped_config(), layout, t->n_blocks, t->n_tokens) ==
+  CHECK(c.selection->index_bytes(layout, t->n_blocks, t->n_tokens) ==
         t->index_bytes + c.mean_values);
   ++c.rows;
 }

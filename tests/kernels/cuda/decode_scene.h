@@ -80,6 +80,8 @@ struct SceneSequence {
 struct Scene {
   SceneShape shape;
   cuda::KvLayout layout;
+  // Slots are longer than a block, as they are if another layer has larger ones.
+  int64_t slot_bytes() const { return layout.block_bytes + 64; }
   Ranked ranked;
   std::vector<SceneSequence> sequences;
   int64_t max_blocks = 0;
@@ -308,7 +310,7 @@ struct SceneDevice {
     order = DeviceArray<int32_t>(rows() * s.max_blocks);
     sequences = DeviceArray<cuda::StepSequence>(host);
     page_tables = DeviceArray<int32_t*>(tables);
-    slots = DeviceArray<std::byte>(n_slots * s.layout.block_bytes);
+    slots = DeviceArray<std::byte>(n_slots * s.slot_bytes());
     slots.poison();
     words =
         DeviceArray<unsigned long long>(std::vector<unsigned long long>(n_slots, cuda::kFreeWord));
@@ -318,8 +320,10 @@ struct SceneDevice {
     victims_scratch = DeviceArray<std::byte>(cuda::victims_scratch_bytes());
 
     step.n = n;
-    step.layer = s.shape.layer;
-    step.n_layers = s.shape.n_layers;
+    step.layer = step.choice = s.shape.layer;
+    step.first_head = step.first_index = step.first_row =
+        int64_t(s.shape.layer) * s.shape.n_kv_heads;
+    step.tail_offset = step.first_head * s.layout.block_bytes;
     step.n_heads = s.n_heads();
     step.n_kv_heads = s.shape.n_kv_heads;
     step.max_blocks = s.max_blocks;
@@ -333,8 +337,9 @@ struct SceneDevice {
     step.layout = s.layout;
     step.rule = s.ranked;
     if (n_slots > 0)
-      step.pool = {slots.get(),   n_slots,           words.get(), page_tables.get(), victims.get(),
-                   cursors.get(), cursors.get() + 1, now.get(),   cursors.get() + 2};
+      step.pool = {slots.get(),       n_slots,       words.get(),       page_tables.get(),
+                   victims.get(),     cursors.get(), cursors.get() + 1, now.get(),
+                   cursors.get() + 2, s.slot_bytes()};
     scratch = DeviceArray<std::byte>(scratch_bytes_of(step));
     step.scratch = scratch.get();
     if (!s.masks.empty()) {

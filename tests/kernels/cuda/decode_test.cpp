@@ -461,7 +461,7 @@ TEST_CASE("ranking on the device is std::sort", "[cuda]") {
       DeviceArray<int32_t> order(n_blocks), counts(2), done(1), active(1);
       order.poison();
       cuda::StreamedStep host;
-      host.step.n = host.step.n_layers = host.step.n_heads = host.step.n_kv_heads = 1;
+      host.step.n = host.step.n_heads = host.step.n_kv_heads = 1;
       host.step.max_blocks = n_blocks;
       host.step.sequences = sequences.get();
       host.step.q = device_q.get();

@@ -155,7 +155,8 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
         DecodeStep step;
         step.n = 1;
         step.layer = layer;
-        step.n_layers = layers;
+        step.first_head = step.first_index = int64_t(layer) * heads;
+        step.tail_offset = step.first_head * layout.block_bytes;
         step.n_heads = heads * group;
         step.n_kv_heads = heads;
         step.max_blocks = max_blocks;

@@ -98,10 +98,9 @@ TEST_CASE(
     check_cuda(cuda::lend_slots(device.step.pool, first, nullptr));
     CHECK(owned(first, n_slots) == 0);
     // Whatever is written there reaches no result.
-    const std::vector<std::byte> noise((n_slots - first) * scene.layout.block_bytes,
-                                       std::byte(0xff));
+    const std::vector<std::byte> noise((n_slots - first) * scene.slot_bytes(), std::byte(0xff));
     if (!noise.empty())
-      check_cuda(cudaMemcpy(device.slots.get() + first * scene.layout.block_bytes, noise.data(),
+      check_cuda(cudaMemcpy(device.slots.get() + first * scene.slot_bytes(), noise.data(),
                             noise.size(), cudaMemcpyHostToDevice));
     for (int turn = 0; turn < 3; ++turn) {
       device.run();
@@ -128,6 +127,7 @@ TEST_CASE(
   for (int64_t n_slots : {3, 40, 120, 400}) {
     INFO("slots " << n_slots);
     SceneDevice device(scene, n_slots);
+    const std::vector<std::byte> fresh = device.slots.download();
     std::mt19937 random(9);
     std::normal_distribution<float> normal;
     std::vector<float> q = device.q.download();
@@ -163,6 +163,12 @@ TEST_CASE(
       // others are misses.
       REQUIRE(misses >= lookups - held_before);
 
+      // Nothing is written between the end of a block and the next slot.
+      for (int64_t slot = 0; slot < n_slots; ++slot) {
+        const int64_t gap = slot * scene.slot_bytes() + scene.layout.block_bytes;
+        REQUIRE(std::equal(slots.begin() + gap, slots.begin() + (slot + 1) * scene.slot_bytes(),
+                           fresh.begin() + gap));
+      }
       // Words and page tables are a bijection; slots hold their blocks' bytes.
       std::map<std::pair<int, int64_t>, int> owner;
       for (int64_t slot = 0; slot < n_slots; ++slot) {
@@ -179,7 +185,7 @@ TEST_CASE(
         REQUIRE(head >= 0);
         REQUIRE(head < shape.n_kv_heads);
         REQUIRE(b < s.n_blocks - 1);
-        REQUIRE(std::memcmp(slots.data() + slot * scene.layout.block_bytes, scene.block(s, head, b),
+        REQUIRE(std::memcmp(slots.data() + slot * scene.slot_bytes(), scene.block(s, head, b),
                             2 * scene.layout.value_offset) == 0);
       }
       size_t entries = 0;

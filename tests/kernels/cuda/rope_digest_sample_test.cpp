@@ -134,7 +134,8 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
         q_d.upload(q);
         RopeAppendStep a;
         a.q = q_d.get(), a.k = key_d.get(), a.v = value_d.get(), a.ldq = ldq, a.ldk = ldk, a.n = n;
-        a.n_heads = n_heads, a.n_kv_heads = n_kv, a.layer = layer, a.cos_sin = table_d.get();
+        a.n_heads = n_heads, a.n_kv_heads = n_kv, a.tail_offset = layer * n_kv * layout.block_bytes,
+        a.cos_sin = table_d.get();
         a.query_cos_sin = a.cos_sin, a.pairs = pairs, a.sequences = sequences_d.get(),
         a.layout = layout;
         check_cuda(rope_append_step(a, nullptr));

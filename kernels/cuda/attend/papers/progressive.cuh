@@ -173,7 +173,7 @@ __device__ inline ProgressiveReads progressive_reads(const ProgressiveArgs& a,
   reads.state.ranked = __ldcg(&a.scratch.ranks[row].ranked);
   reads.state.last = __ldcg(&a.scratch.ranks[row].last);
   if (sequence.expected != nullptr)
-    reads.expected = *static_cast<volatile int32_t*>(sequence.expected + head_index(a.step, row));
+    reads.expected = *static_cast<volatile int32_t*>(sequence.expected + row_index(a.step, row));
   reads.known = min(r.n_total, r.n_forced + reads.state.ranked);
   // A row that reads everything needs no such help. The lanes of a warp hold 32 positions at a
   // time.
@@ -364,7 +364,7 @@ __device__ inline bool attend_row(const ProgressiveArgs& a, int row, uint4* ring
   __syncthreads();
   if (finish_row<T, D, G>(a, w, at.end, ring, memory) && threadIdx.x == kCtaThreads - 32 && !host &&
       w.sequence.expected != nullptr)
-    w.sequence.expected[head_index(a.step, row)] = at.end;
+    w.sequence.expected[row_index(a.step, row)] = at.end;
   return true;
 }
 

@@ -110,7 +110,7 @@ __device__ inline float score_tail(const TopPArgs& a, const TokenQuery& query, i
                                    int tail, int n_tail, float top) {
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   const int d = a.step.layout.head_dim, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const std::byte* keys = sequence.tail + head_index(a.step, row) * a.step.layout.block_bytes;
+  const std::byte* keys = tail_of(a.step, sequence, row);
   for (int item = blockIdx.x * (kScoreThreads / 32) + warp; item < kBlock * a.g;
        item += gridDim.x * (kScoreThreads / 32)) {
     const int t = item / a.g, one = item % a.g;

@@ -32,8 +32,7 @@ struct VoteArgs {
 
 __device__ inline VoteState* state_of(const VoteArgs& a, const StepSequence& s) {
   return reinterpret_cast<VoteState*>(
-      s.kept + (a.step.layer - a.step.not_indexed) *
-                   vote_bytes(a.step.n_heads * a.step.layout.head_dim, s.max_blocks));
+      s.kept + a.step.choice * vote_bytes(a.step.n_heads * a.step.layout.head_dim, s.max_blocks));
 }
 __device__ inline float* query_of(VoteState* state) { return reinterpret_cast<float*>(state + 1); }
 __device__ inline uint64_t* selected_of(const VoteArgs& a, VoteState* state) {
@@ -148,14 +147,14 @@ __global__ __launch_bounds__(kDotThreads) void dots_kernel(const __grid_constant
   for (int b = begin / block_size + blockIdx.x * (kDotThreads / 32) + threadIdx.x / 32;
        b * block_size < end; b += gridDim.x * (kDotThreads / 32)) {
     // Nothing changes the pool while this kernel runs.
-    const std::byte* block = b == n_full ? s.tail + kv_head * a.step.layout.block_bytes : nullptr;
+    const std::byte* block = b == n_full ? tail_of(a.step, s, head) : nullptr;
     if (block == nullptr && page_table != nullptr) {
       const int table = table_of(s, b);
       const int slot =
           __ldcg((table == s.table ? page_table : pool.page_tables[table]) + entry0 + b);
       if (slot >= 0 &&
           __ldcg(pool.words + slot) >> kStampBits == pool_key(table, entry0 + b) >> kStampBits)
-        block = pool.slots + slot * a.step.layout.block_bytes;
+        block = slot_at(pool, slot);
     }
     if (block == nullptr) block = s.host[entry0 + b];
     for (int t0 = 0; t0 < block_size; t0 += kTokens) {

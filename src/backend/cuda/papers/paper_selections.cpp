@@ -34,9 +34,9 @@ RowBlocks row_blocks(const RowRule& rows, int n_blocks) {
   return {sinks + recent, full - sinks - recent};
 }
 
-int64_t digest_bytes(const RankRule& rank, const Config& config, int candidates) {
+int64_t digest_bytes(const RankRule& rank, int head_dim, int candidates) {
   const bool mean_too = rank.progressive() && rank.test.stop == Stop::Veto;
-  return int64_t(candidates) * config.head_dim *
+  return int64_t(candidates) * head_dim *
          ((rank.digest == DigestKind::Mean ? 2 : 4) + (mean_too ? 2 : 0));
 }
 
@@ -57,8 +57,7 @@ class TopPSelection : public StepSelection {
     return attend_top_p(step, rule_, limits, stream);
   }
   // Counts the INT4 keys of the base's blocks, and the digests by which the base ranked them.
-  int64_t index_bytes(const Config& config, const BlockLayout& layout, int n_blocks,
-                      int64_t n_tokens) const override {
+  int64_t index_bytes(const BlockLayout& layout, int n_blocks, int64_t n_tokens) const override {
     const RowBlocks row = row_blocks(rows_, n_blocks);
     const RankRule& base = rule_.base;
     const double tokens = base.budget <= 1 ? base.budget * double(n_tokens) : base.budget;
@@ -66,9 +65,9 @@ class TopPSelection : public StepSelection {
                               ? n_blocks
                               : std::min(std::ceil(tokens / layout.block_size), double(n_blocks));
     const int64_t codes = std::max(static_cast<int>(blocks) - 1, row.forced) *
-                          int4_block_bytes(layout.block_size, config.head_dim);
+                          int4_block_bytes(layout.block_size, layout.head_dim);
     if (!base.progressive() && base.budget == 1) return codes;
-    return codes + digest_bytes(base, config, row.candidates);
+    return codes + digest_bytes(base, layout.head_dim, row.candidates);
   }
 
  private:
@@ -96,8 +95,7 @@ class VotedSelection : public StepSelection {
     return attend_voted(step, rule_, limits, stream);
   }
   // Counts the candidates' keys.
-  int64_t index_bytes(const Config&, const BlockLayout& layout, int,
-                      int64_t n_tokens) const override {
+  int64_t index_bytes(const BlockLayout& layout, int, int64_t n_tokens) const override {
     const int64_t left = n_tokens - rule_.init - rule_.local;
     return left <= rule_.select ? 0 : left * layout.row_bytes();
   }
@@ -138,11 +136,12 @@ Status RankedSelection::attend(const DecodeStep& step, const DeviceLimits& limit
   return attend_ranked(step, rank_, limits, stream);
 }
 
-int64_t RankedSelection::index_bytes(const Config& config, const BlockLayout& layout, int n_blocks,
+int64_t RankedSelection::index_bytes(const BlockLayout& layout, int n_blocks,
                                      int64_t n_tokens) const {
-  if (!rank_.codes) return digest_bytes(rank_, config, row_blocks(rows_, n_blocks).candidates);
+  if (!rank_.codes)
+    return digest_bytes(rank_, layout.head_dim, row_blocks(rows_, n_blocks).candidates);
   const int full = n_blocks - 1;  // the tail has no codes, so its keys are read
-  return full * int4_block_bytes(layout.block_size, config.head_dim) +
+  return full * int4_block_bytes(layout.block_size, layout.head_dim) +
          (n_tokens - int64_t(full) * layout.block_size) * layout.row_bytes();
 }
 

@@ -17,8 +17,7 @@ class RankedSelection : public StepSelection {
   size_t scratch_bytes(const DecodeStep& step) const override;
   Status attend(const DecodeStep& step, const DeviceLimits& limits,
                 cudaStream_t stream) const override;
-  int64_t index_bytes(const Config& config, const BlockLayout& layout, int n_blocks,
-                      int64_t n_tokens) const override;
+  int64_t index_bytes(const BlockLayout& layout, int n_blocks, int64_t n_tokens) const override;
 
  private:
   RankRule rank_;

@@ -54,8 +54,8 @@ void StreamedAttention::fetch_order(const StreamedStep& host, int known) {
 StreamedAttention::Batch StreamedAttention::issue(const StreamedStep& shared, const SequenceKv& s,
                                                   int begin, int end, int region, Counts* counts) {
   const int rows = config_.n_kv_heads,
-            tail = static_cast<int>(s.n_tokens / residency_->layout().block_size);
-  const int64_t bytes = residency_->layout().block_bytes;
+            tail = static_cast<int>(s.n_tokens / residency_->layout(0).block_size);
+  const int64_t bytes = residency_->layout(0).block_bytes;
   auto** sources = sources_.as<const std::byte*>() + size_t(region) * rows * widest_;
   Copy* copies = copies_.as<Copy>() + size_t(region) * rows * widest_;
   SlotPool& pool = residency_->slot_pool();
@@ -76,7 +76,7 @@ StreamedAttention::Batch StreamedAttention::issue(const StreamedStep& shared, co
           fail(RIFFLE_NO_SLOT, "no slot is free in a pool of %lld",
                static_cast<long long>(pool.size()));
         batch.pinned.push_back(grant.slot);
-        std::byte* slot = residency_->pool().slots + grant.slot * bytes;
+        std::byte* slot = residency_->pool().slots + grant.slot * residency_->pool().slot_bytes;
         sources[size_t(h) * widest_ + p - begin] = slot;
         ++counts[h].lookups;
         counters.evictions += grant.evicted;
@@ -143,7 +143,7 @@ StreamedAttention::Batching StreamedAttention::plan_batches(const DecodeStep& st
   Batching batching;
   batching.progressive = rank.progressive();
   batching.ahead = batching.progressive ? lookahead + 1 : 1;
-  batching.n_blocks = static_cast<int>(s.n_tokens / residency_->layout().block_size + 1);
+  batching.n_blocks = static_cast<int>(s.n_tokens / residency_->layout(0).block_size + 1);
   batching.most_forced =
       std::min<int>(batching.n_blocks, step.rule.sink_blocks + step.rule.recent_blocks + 1);
   batching.piece = batching.progressive
@@ -248,7 +248,7 @@ void StreamedAttention::attend(DecodeStep step, const StepSelection& selection, 
   const int64_t unseen =
       step.rule.window > 0 ? std::max<int64_t>(0, position + 1 - step.rule.window) : 0;
   first_block_ =
-      step.rule.everything ? static_cast<int>(unseen / residency_->layout().block_size) : 0;
+      step.rule.everything ? static_cast<int>(unseen / residency_->layout(0).block_size) : 0;
   reserve(step, batching);
   const StreamedStep host = streamed_step(step, rank);
   done_rows_.assign(config_.n_kv_heads, 0);
