@@ -38,8 +38,13 @@ class WorkingSetRun {
  public:
   WorkingSetRun(const Model& model, const WorkingSetPlay& play)
       : play_(play), engine_(model, planned(model, play.options)) {
-    rows_ = model.config.n_layers * model.config.n_kv_heads;
-    heads_ = model.config.n_kv_heads;
+    const Config& c = model.config;
+    for (int layer = 0; layer < c.n_layers; ++layer) {
+      first_row_.push_back(rows_);
+      rows_ += c.kv_heads(layer);
+    }
+    first_row_.push_back(rows_);
+    vocab_ = c.vocab_size;
   }
   ~WorkingSetRun() {
     for (auto& one : all_) engine_.destroy(*one->sequence);
@@ -109,7 +114,9 @@ class WorkingSetRun {
   }
   void prefill(int i, int n) {
     Sequence& s = *all_[i]->sequence;
-    engine_.prefill(s, some_tokens(n, 60 + i), nullptr, {});
+    std::vector<int32_t> tokens = some_tokens(n, 60 + i);
+    for (int32_t& t : tokens) t %= vocab_;
+    engine_.prefill(s, tokens, nullptr, {});
     CHECK(size_of(s) == -1);
     forget(*all_[i]);
   }
@@ -121,7 +128,7 @@ class WorkingSetRun {
     for (int i : who) {
       One& one = *all_[i];
       sequences.push_back(one.sequence.get());
-      tokens.push_back(400 + static_cast<int32_t>((one.token * 37 + i * 11) % 5000));
+      tokens.push_back((400 + static_cast<int32_t>((one.token * 37 + i * 11) % 5000)) % vocab_);
       of[one.sequence.get()] = &one;
       one.now.assign(rows_, {});
       one.reported.assign(rows_, {-1});
@@ -129,11 +136,11 @@ class WorkingSetRun {
     const auto see = [&](const riffle_session*, const Sequence& s, int layer, int head,
                          const RowReport& r) {
       One& one = *of.at(&s);
-      const int row = layer * heads_ + head;
+      const int row = first_row_[layer] + head;
       one.now[row].insert(r.blocks, r.blocks + r.n_read);
       REQUIRE(static_cast<int>(one.now[row].size()) == r.n_read);
       one.reported[row] = r.working_sets;
-      if (layer == fails_in_layer && head == heads_ - 1) throw Failure();
+      if (layer == fails_in_layer && row + 1 == first_row_[layer + 1]) throw Failure();
     };
     if (play_.reports) engine_.set_row_report(see, play_.coverage);
     engine_.step(sequences, tokens, nullptr, sampled.data());
@@ -205,7 +212,8 @@ class WorkingSetRun {
 
   WorkingSetPlay play_;
   Engine engine_;
-  int rows_ = 0, heads_ = 0, window_ = 0;
+  int rows_ = 0, vocab_ = 0, window_ = 0;
+  std::vector<int> first_row_;  // [layer], then the number of all
   int64_t compared_ = 0;
   std::vector<std::unique_ptr<One>> all_;
   std::map<int, Blocks> failed_;

@@ -91,7 +91,8 @@ CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
       evict_(options.evict()),
       host_mem_(options.options.host_mem),
       per_layer_(options.options.pool_per_layer),
-      must_pin_(options.options.residency == ResidencyKind::DEVICE || !has_host_driven()),
+      must_pin_(options.options.residency == ResidencyKind::DEVICE || !has_host_driven() ||
+                !host->shape().uneven().empty()),
       block_size_(host->shape().block_size()),
       lookup_(options.options.lookup) {
   const int64_t n_slots = options.slots;
@@ -440,6 +441,9 @@ std::string CudaKv::why_not_pinned() const {
 // If the system has refused to pin memory, the host takes over; with must_pin_ that is an error.
 void CudaKv::learn_pinning() {
   if (pinned() || slabs_->refuses()) return;
+  if (const std::string uneven = shape().uneven(); !uneven.empty())
+    fail(RIFFLE_OUT_OF_MEMORY, "%s, but %s: device cuda needs pinned memory for such a model",
+         why_not_pinned().c_str(), uneven.c_str());
   if (must_pin_)
     fail(RIFFLE_OUT_OF_MEMORY,
          "%s, but `residency` device needs pinned memory: set `residency` to auto or host",

@@ -1,0 +1,176 @@
+// A model whose layers differ in KV heads and head size, on a GPU: against the CPU, and the same
+// bits whatever the pool, the batch and the session's history are. tests/engine/uneven_test.cpp
+// holds the CPU against float64.
+#include "riffle_measure.h"
+#include "tests/engine/session_files.h"
+#include "tests/engine/uneven_model.h"
+#include "tests/engine/window_histories.h"
+#include "tests/engine/working_sets.h"
+#include "tests/kernels/cuda/device.h"
+
+using namespace riffle;
+using namespace riffle::test;
+
+namespace {
+
+constexpr SelectorKind kDeviceSelectors[] = {SelectorKind::DENSE,       SelectorKind::TOPK,
+                                             SelectorKind::PSA,         SelectorKind::TWILIGHT,
+                                             SelectorKind::TOKENSELECT, SelectorKind::SHARE};
+
+ContextOptions on(DeviceKind device, SelectorKind selector, KvKind type = KvKind::F16) {
+  ContextOptions o = sparse(selector);
+  o.device = device;
+  o.kv_type = type;
+  o.block_size = type == KvKind::Q8 ? 32 : 16;
+  return o;
+}
+
+}  // namespace
+
+// 60 steps: from the third on a graph is replayed while the windows move over blocks.
+TEST_CASE("cuda: uneven layers give the CPU's logits", "[cuda][uneven]") {
+  if (skip()) return;
+  const auto prompt = ids(0, 300), steps = ids(300, 360);
+  for (const KvKind type : {KvKind::F32, KvKind::F16, KvKind::Q8}) {
+    Runtime cpu(on(DeviceKind::CPU, SelectorKind::DENSE, type), uneven_model);
+    const auto want = run(cpu, cpu.session(), prompt, steps);
+    for (const int chunk : {0, 50}) {
+      INFO("KV " << type << ", chunks of " << chunk);
+      ContextOptions o = on(DeviceKind::CUDA, SelectorKind::DENSE, type);
+      o.prefill_chunk = chunk;
+      Runtime r(o, uneven_model);
+      const auto got = run(r, r.session(), prompt, steps);
+      TinyDifference worst;
+      for (size_t i = 0; i < want.size(); ++i)
+        worst += tiny_difference(got[i], want[i], "step " + std::to_string(i));
+      INFO("worst " << worst.relative << " at " << worst.where);
+      CHECK(worst.relative <= (type == KvKind::F32 ? 1e-4 : 2e-2));
+    }
+  }
+}
+
+TEST_CASE("cuda: uneven layers give the same bits from any pool", "[cuda][uneven]") {
+  if (skip()) return;
+  const auto prompt = ids(0, 400), steps = ids(400, 440);
+  for (const SelectorKind selector : kDeviceSelectors)
+    for (const KvKind type : {KvKind::F32, KvKind::F16, KvKind::Q8}) {
+      INFO("selector " << selector << ", KV " << type);
+      ContextOptions o = on(DeviceKind::CUDA, selector, type);
+      std::vector<std::vector<float>> want;
+      for (const int slots : {0, 4, 20, 200}) {
+        INFO(slots << " slots");
+        o.slots = slots;
+        Runtime r(o, uneven_model);
+        const auto got = run(r, r.session(), prompt, steps);
+        if (slots == 0) want = got;
+        CHECK(same_bits(got, want));
+      }
+    }
+}
+
+TEST_CASE("cuda: uneven layers of sequences stepped together", "[cuda][uneven]") {
+  if (skip()) return;
+  for (const SelectorKind selector : {SelectorKind::PSA, SelectorKind::SHARE}) {
+    ContextOptions o = on(DeviceKind::CUDA, selector);
+    const ContextOptions alone = o;
+    o.slots = 40;
+    o.n_sessions = 5;
+    check_together(alone, o, uneven_model);
+  }
+}
+
+TEST_CASE("cuda: cuts, forks and ends of uneven layers change no bit", "[cuda][uneven][fork]") {
+  if (skip()) return;
+  uint32_t seed = 0;
+  int refused = 0;
+  for (const SelectorKind selector :
+       {SelectorKind::PSA, SelectorKind::SHARE, SelectorKind::TOKENSELECT})
+    for (const int slots : {60, 1000, 0}) {
+      INFO("selector " << selector << ", " << slots << " slots");
+      ContextOptions o = on(DeviceKind::CUDA, selector);
+      o.slots = slots;
+      o.n_sessions = 5;
+      ContextOptions alone = o;
+      alone.slots = 0;
+      refused += WindowHistories(o, alone, uneven_model, true, ++seed).play(60);
+    }
+  CHECK(refused > 5);
+}
+
+// A file of either device goes on with the bits of the session that a GPU has read.
+TEST_CASE("cuda: saved sessions of uneven layers go on", "[cuda][uneven][session_file]") {
+  if (skip()) return;
+  const TempDir temp;
+  Runtime a(on(DeviceKind::CUDA, SelectorKind::SHARE), uneven_model),
+      b(on(DeviceKind::CUDA, SelectorKind::SHARE), uneven_model);
+  riffle_session* const s = a.session(ids(0, 300));
+  save(a, s, temp / "a.kv");
+  go_on_alike(a, s, b, load(b, temp / "a.kv"), ids(300, 320));
+
+  Runtime emu(on(DeviceKind::EMU, SelectorKind::DENSE), uneven_model),
+      gpu(on(DeviceKind::CUDA, SelectorKind::DENSE), uneven_model);
+  riffle_session* const from = emu.session(ids(0, 300));
+  save(emu, from, temp / "emu.kv");
+  riffle_session* const loaded = load(gpu, temp / "emu.kv");
+  for (const int32_t t : ids(300, 320)) {
+    riffle_session* one = from;
+    emu.check(riffle_step(emu.context, &one, &t, 1));
+    one = loaded;
+    gpu.check(riffle_step(gpu.context, &one, &t, 1));
+    CHECK(tiny_difference(gpu.logits(loaded), emu.logits(from), "step").relative <= 2e-2);
+  }
+}
+
+TEST_CASE("cuda: working sets of uneven layers are what their rows read", "[cuda][uneven]") {
+  if (skip()) return;
+  const auto model = uneven_model();
+  for (const SelectorKind selector :
+       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::SHARE}) {
+    INFO("selector " << selector);
+    WorkingSetPlay p;
+    p.options = on(DeviceKind::CUDA, selector);
+    p.options.n_sessions = 3;
+    p.options.slots = 60;
+    const auto want = play(*model, p);
+    p.reports = false;
+    CHECK(play(*model, p) == want);
+  }
+}
+
+TEST_CASE("cuda: the memory plan of uneven layers is enough", "[cuda][uneven][memory]") {
+  if (skip()) return;
+  for (const KvKind type : {KvKind::F16, KvKind::Q8}) {
+    ContextOptions o = on(DeviceKind::CUDA, SelectorKind::SHARE, type);
+    o.n_ctx = 3000;
+    o.n_sessions = 3;
+    o.gpu_mem = 1;
+    {
+      Runtime r(on(DeviceKind::CPU, SelectorKind::SHARE), uneven_model);
+      MemoryPlan plan{};
+      char err[512];
+      REQUIRE(plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
+      CHECK(plan.slot_bytes == (type == KvKind::F16 ? 8192 : 32 * 2 * 132));
+      o.gpu_mem = plan.min_gpu_mem;
+    }
+    Runtime r(o, uneven_model);
+    std::vector<riffle_session*> s;
+    const auto prompt = ids(0, 2900);
+    for (int i = 0; i < 3; ++i) s.push_back(r.session(prompt));
+    const int32_t tokens[3] = {40, 50, 60};
+    for (int i = 0; i < 20; ++i) r.check(riffle_step(r.context, s.data(), tokens, 3));
+    CHECK(r.stats().peak_device_bytes <= static_cast<uint64_t>(o.gpu_mem));
+  }
+}
+
+TEST_CASE("cuda: uneven layers need the GPU to decide residency", "[cuda][uneven]") {
+  if (skip()) return;
+  Runtime r(on(DeviceKind::CPU, SelectorKind::DENSE), uneven_model);
+  ContextOptions o = on(DeviceKind::CUDA, SelectorKind::DENSE);
+  o.residency = ResidencyKind::HOST;
+  riffle_context* c = nullptr;
+  char err[512];
+  CHECK(context_create(r.model, &o, &c, err, sizeof err) == RIFFLE_UNSUPPORTED);
+  CHECK(std::string(err) ==
+        "`residency` is host, but layer 2 has 2 KV heads of 128, layer 0 has 4 of 64: expected the "
+        "same in all layers, or that the GPU decides residency");
+}
