@@ -21,7 +21,7 @@ struct EmulatedSequence : PagedSequence {
 class Emulated : public PoolKv, PagedPool {
  public:
   Emulated(HostKv* host, ThreadPool* threads, int64_t n_slots)
-      : PoolKv(host, threads), pool_(n_slots, bytes_), tables_(this) {}
+      : PoolKv(host, threads), pool_(n_slots, slot_bytes_), tables_(this) {}
 
   int64_t slots() const override { return pool_.size(); }
   int64_t used_slots() const override { return pool_.used(); }
@@ -61,7 +61,7 @@ class Emulated : public PoolKv, PagedPool {
       if (d.tail_here) continue;
       if (s.n_tokens % block_size() != 0) {
         copy_tails(s, false);
-        counters.loaded_bytes += s.heads.size() * bytes_;
+        counters.loaded_bytes += host_->shape().tails_bytes();
       }
       d.tail_here = true;
     }
@@ -78,10 +78,11 @@ class Emulated : public PoolKv, PagedPool {
     const EmulatedSequence& d = on_device(s);
     const int64_t of_head = (host_->shape().first_head(layer) + head) * d.max_blocks;
     const HeadKv& h = host_->head(s, layer, head);
+    const auto bytes = static_cast<uint32_t>(host_->shape().block_bytes(layer));
     for (int i = 0; i < n; ++i) {
       const std::byte* const host = h.blocks[blocks[i]];
       const PageTable* const table = (blocks[i] < d.prefix_blocks ? d.prefix : d.own).get();
-      held[i] = {host, host, -1, true, false};
+      held[i] = {host, host, -1, true, false, bytes};
       ++counters.lookups;
       if (!table) continue;  // since a cut the block has no name
       held[i].table = table->index;
@@ -89,7 +90,7 @@ class Emulated : public PoolKv, PagedPool {
       const SharedPool::Found found = pool_.find(held[i].table, held[i].entry);
       held[i].miss = !found.hit;
       counters.hits += found.hit;
-      if (!found.hit) counters.loaded_bytes += bytes_;
+      if (!found.hit) counters.loaded_bytes += bytes;
       if (found.slot < 0) continue;  // no slot is left: the block is read from the host store
       held[i].slot = found.slot;
       held[i].data = pool_.slot(found.slot);
@@ -98,7 +99,7 @@ class Emulated : public PoolKv, PagedPool {
   void load(const Held* held, int n) override {
     for (int i = 0; i < n; ++i) {
       if (!held[i].miss || held[i].slot < 0) continue;
-      std::memcpy(pool_.slot(held[i].slot), held[i].host, bytes_);
+      std::memcpy(pool_.slot(held[i].slot), held[i].host, held[i].bytes);
       pool_.enter(held[i].table, held[i].entry, held[i].slot);
     }
   }
@@ -117,14 +118,14 @@ class Emulated : public PoolKv, PagedPool {
     EmulatedSequence& d = on_device(s);
     const int64_t block = s.n_tokens / block_size() - 1;
     threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
-      std::memcpy(s.heads[i].blocks[block], tail_of(s, i), bytes_);
+      std::memcpy(s.heads[i].blocks[block], tail_of(s, i), bytes_of(i));
       const int64_t entry = i * d.max_blocks + block;
       const int32_t slot = pool_.take(d.own->index, entry);
       if (slot < 0) return;
-      std::memcpy(pool_.slot(slot), tail_of(s, i), bytes_);
+      std::memcpy(pool_.slot(slot), tail_of(s, i), bytes_of(i));
       pool_.enter(d.own->index, entry, slot);
     });
-    counters.flushed_bytes += s.heads.size() * bytes_;
+    counters.flushed_bytes += host_->shape().tails_bytes();
     d.tail_here = false;
   }
   void forget(SequenceKv& s, int64_t from_block) override {
@@ -143,12 +144,12 @@ class Emulated : public PoolKv, PagedPool {
   }
   int block_size() const { return host_->shape().block_size(); }
   std::byte* tail_of(const SequenceKv& s, int64_t head) const {
-    return on_device(s).tails.as<std::byte>() + head * bytes_;
+    return on_device(s).tails.as<std::byte>() + host_->shape().tail_at(head);
   }
   void open(SequenceKv& s, int64_t n_ctx) {
     auto d = std::make_unique<EmulatedSequence>();
     d->max_blocks = host_->shape().in_blocks(n_ctx);
-    d->tails = Buffer(s.heads.size() * bytes_);
+    d->tails = Buffer(host_->shape().tails_bytes());
     std::memset(d->tails.data(), 0, d->tails.size());
     tables_.make(*d);
     s.device = std::move(d);
@@ -157,14 +158,14 @@ class Emulated : public PoolKv, PagedPool {
     const int64_t block = s.n_tokens / block_size();
     threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
       std::byte* const host = s.heads[i].blocks[block];
-      if (to_host) std::memcpy(host, tail_of(s, i), bytes_);
-      else std::memcpy(tail_of(s, i), host, bytes_);
+      if (to_host) std::memcpy(host, tail_of(s, i), bytes_of(i));
+      else std::memcpy(tail_of(s, i), host, bytes_of(i));
     });
   }
   void save_tails(SequenceKv& s) {
     if (!on_device(s).tail_here || s.n_tokens % block_size() == 0) return;
     copy_tails(s, true);
-    counters.flushed_bytes += s.heads.size() * bytes_;
+    counters.flushed_bytes += host_->shape().tails_bytes();
   }
 
   // PagedPool

@@ -81,6 +81,14 @@ std::vector<int> KvShape::kinds() const {
   return kinds;
 }
 
+// Names what a layer keeps in place of its own keys and values.
+static std::string other_data_of(int i, const LayerShape& l) {
+  if (l.keeps == LayerKeeps::EARLIER_KV)
+    return format("layer %d attends to the KV of layer %d", i, l.source);
+  if (l.keeps == LayerKeeps::STATE) return format("layer %d keeps a recurrent state", i);
+  return "";
+}
+
 // Names two layers that differ.
 static std::string difference(int i, const LayerShape& l, int first_layer,
                               const LayerShape& first) {
@@ -98,13 +106,18 @@ std::string KvShape::uneven_choice() const {
   return "";
 }
 
+std::string KvShape::other_data() const {
+  for (int i = 0; i < n_layers(); ++i) {
+    const std::string found = other_data_of(i, layers_[i]);
+    if (!found.empty()) return found;
+  }
+  return "";
+}
+
 std::string KvShape::uneven() const {
   for (int i = 0; i < n_layers(); ++i) {
-    const LayerShape& l = layers_[i];
-    if (l.keeps == LayerKeeps::EARLIER_KV)
-      return format("layer %d attends to the KV of layer %d", i, l.source);
-    if (l.keeps == LayerKeeps::STATE) return format("layer %d keeps a recurrent state", i);
-    const std::string found = difference(i, l, 0, layers_[0]);
+    std::string found = other_data_of(i, layers_[i]);
+    if (found.empty()) found = difference(i, layers_[i], 0, layers_[0]);
     if (!found.empty()) return found;
   }
   return "";

@@ -150,8 +150,11 @@ class KvShape {
 
   // Returns the first layer of each pair of KV heads and head size.
   std::vector<int> kinds() const;
-  // Names the first two layers that differ in heads or head size, or the first one that keeps
-  // something other than its own keys and values; empty: there are none.
+  // Names the first layer that keeps something other than its own keys and values; empty: there is
+  // none.
+  std::string other_data() const;
+  // Names the first such layer, or the first two layers that differ in heads or head size; empty:
+  // there are none.
   std::string uneven() const;
   // Names the first two layers that select and differ in heads or head size; empty: there are none.
   // Selectors and their indices are written for one shape.

@@ -9,16 +9,17 @@ LayerKv PoolKv::prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t
   const int64_t n_blocks = host_->shape().in_blocks(n_total),
                 old = host_->shape().in_blocks(s.n_tokens);
   const int n_heads = host_->shape().heads(layer);
-  layer_memory_.reserve(size_t(n_blocks) * n_heads * bytes_);
+  const size_t bytes = host_->shape().block_bytes(layer);
+  layer_memory_.reserve(size_t(n_blocks) * n_heads * bytes);
   table_.resize(n_blocks * n_heads);
   for (int64_t i = 0; i < n_blocks * n_heads; ++i)
-    table_[i] = layer_memory_.as<std::byte>() + i * bytes_;
+    table_[i] = layer_memory_.as<std::byte>() + i * bytes;
   threads_->parallel_for(old * n_heads, [&](int64_t i, int) {
     const int64_t h = i / old, b = i % old;
     const std::byte* from = host_->head(s, layer, static_cast<int>(h)).blocks[b];
-    if (from) std::memcpy(table_[h * n_blocks + b], from, bytes_);
+    if (from) std::memcpy(table_[h * n_blocks + b], from, bytes);
   });
-  counters.loaded_bytes += host_->blocks_held(s, layer, 0, old) * bytes_;
+  counters.loaded_bytes += host_->blocks_held(s, layer, 0, old) * bytes;
   return {table_.data(), layer_memory_.as<std::byte>(), n_blocks};
 }
 
@@ -26,12 +27,13 @@ void PoolKv::flush_layer(SequenceKv& s, int layer, int64_t n_total) {
   const int64_t n_blocks = host_->shape().in_blocks(n_total),
                 first = s.n_tokens / host_->shape().block_size();
   const int64_t fresh = n_blocks - first;
+  const size_t bytes = host_->shape().block_bytes(layer);
   threads_->parallel_for(fresh * host_->shape().heads(layer), [&](int64_t i, int) {
     const int64_t h = i / fresh, b = first + i % fresh;
     std::byte* to = host_->head(s, layer, static_cast<int>(h)).blocks[b];
-    if (to) std::memcpy(to, table_[h * n_blocks + b], bytes_);
+    if (to) std::memcpy(to, table_[h * n_blocks + b], bytes);
   });
-  counters.flushed_bytes += host_->blocks_held(s, layer, first, n_blocks) * bytes_;
+  counters.flushed_bytes += host_->blocks_held(s, layer, first, n_blocks) * bytes;
 }
 
 }  // namespace riffle

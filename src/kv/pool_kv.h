@@ -1,6 +1,7 @@
 // KV of devices on the CPU that have a pool: while a prompt is read, one of its layers is in memory
 // of its own, as on a GPU. Pools differ in who grants slots: the owner
-// (slot_pool_kv.cpp), or the readers themselves (emulated_kv.cpp).
+// (slot_pool_kv.cpp), or the readers themselves (emulated_kv.cpp). All slots have the size of the
+// largest block, so that any of them holds any block; copies take only the block's own bytes.
 #pragma once
 #include <vector>
 
@@ -13,7 +14,7 @@ namespace riffle {
 class PoolKv : public CpuKv {
  public:
   PoolKv(HostKv* host, ThreadPool* threads)
-      : CpuKv(host), threads_(threads), bytes_(host->shape().largest_block()) {}
+      : CpuKv(host), threads_(threads), slot_bytes_(host->shape().largest_block()) {}
 
   bool in_place() const override { return false; }
   LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total, int64_t rows) override;
@@ -21,9 +22,13 @@ class PoolKv : public CpuKv {
 
  protected:
   void flush_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
+  // Returns the bytes of a block of a head.
+  size_t bytes_of(int64_t head) const {
+    return host_->shape().block_bytes(host_->shape().layer_of(head));
+  }
 
   ThreadPool* threads_;
-  size_t bytes_;  // bytes of a block: layers are alike (KvShape::uneven)
+  size_t slot_bytes_;  // from one slot to the next
 
  private:
   Buffer layer_memory_;            // one layer of KV

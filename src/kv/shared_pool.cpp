@@ -12,9 +12,9 @@ static int64_t entry_of(uint64_t word) {
   return static_cast<int64_t>(word >> kStampBits & ((uint64_t(1) << 30) - 1));
 }
 
-SharedPool::SharedPool(int64_t n_slots, size_t block_bytes)
-    : block_bytes_(block_bytes),
-      memory_(size_t(n_slots) * block_bytes),
+SharedPool::SharedPool(int64_t n_slots, size_t slot_bytes)
+    : slot_bytes_(slot_bytes),
+      memory_(size_t(n_slots) * slot_bytes),
       words_(n_slots),
       tables_(kMaxTables),
       victims_(n_slots) {

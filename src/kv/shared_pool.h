@@ -16,11 +16,11 @@ namespace riffle {
 
 class SharedPool {
  public:
-  SharedPool(int64_t n_slots, size_t block_bytes);
+  SharedPool(int64_t n_slots, size_t slot_bytes);
 
   int64_t size() const { return static_cast<int64_t>(words_.size()); }
   int64_t used() const;
-  std::byte* slot(int32_t i) const { return memory_.as<std::byte>() + size_t(i) * block_bytes_; }
+  std::byte* slot(int32_t i) const { return memory_.as<std::byte>() + size_t(i) * slot_bytes_; }
 
   // Enters a table: entries[entry] is the block's slot, or -1. Null: removes the table.
   void set_table(int32_t table, std::atomic<int32_t>* entries) { tables_[table] = entries; }
@@ -48,7 +48,7 @@ class SharedPool {
  private:
   bool claim(int32_t slot, uint64_t key);
 
-  size_t block_bytes_;
+  size_t slot_bytes_;
   Buffer memory_;
   std::vector<std::atomic<uint64_t>> words_;
   std::vector<std::atomic<int32_t>*> tables_;

@@ -17,7 +17,7 @@ class Pooled : public PoolKv {
       : PoolKv(host, threads),
         per_layer_(per_layer),
         pool_(n_slots, policy, per_layer ? host->shape().n_layers() : 1),
-        memory_(size_t(n_slots) * bytes_) {}
+        memory_(size_t(n_slots) * slot_bytes_) {}
 
   int64_t slots() const override { return pool_.size(); }
   int64_t used_slots() const override { return pool_.used(); }
@@ -68,6 +68,7 @@ class Pooled : public PoolKv {
   void acquire(SequenceKv& s, int layer, int head, const int32_t* blocks, int n,
                Held* held) override {
     const HeadKv& h = host_->head(s, layer, head);
+    const auto bytes = static_cast<uint32_t>(host_->shape().block_bytes(layer));
     for (int i = 0; i < n; ++i) {
       const SlotPool::Grant grant = pool_.acquire(block_key(h.blocks[blocks[i]]), partition(layer));
       if (grant.slot == SlotPool::kNone) {
@@ -75,18 +76,19 @@ class Pooled : public PoolKv {
         fail(RIFFLE_NO_SLOT, "no slot is free in a pool of %lld slots",
              static_cast<long long>(pool_.size()));
       }
-      held[i] = {slot_data(grant.slot), h.blocks[blocks[i]], grant.slot, !grant.hit,
-                 grant.hit && pool_.state(grant.slot) == SlotPool::State::Loading};
+      const bool wait = grant.hit && pool_.state(grant.slot) == SlotPool::State::Loading;
+      held[i] = {slot_data(grant.slot), h.blocks[blocks[i]], grant.slot, !grant.hit, wait, bytes};
       counters.hits += grant.hit;
       counters.evictions += grant.evicted;
-      if (!grant.hit) counters.loaded_bytes += bytes_;
+      if (!grant.hit) counters.loaded_bytes += bytes;
     }
     counters.lookups += n;
   }
 
   void load(const Held* held, int n) override {
     for (int i = 0; i < n; ++i)
-      if (held[i].miss) std::memcpy(const_cast<std::byte*>(held[i].data), held[i].host, bytes_);
+      if (held[i].miss)
+        std::memcpy(const_cast<std::byte*>(held[i].data), held[i].host, held[i].bytes);
   }
 
   void release(const Held* held, int n) override {
@@ -113,9 +115,9 @@ class Pooled : public PoolKv {
     const int64_t block = s.n_tokens / host_->shape().block_size() - 1;
     for (int32_t slot : s.tail_slots) pool_.seal(slot);
     threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
-      std::memcpy(s.heads[i].blocks[block], slot_data(s.tail_slots[i]), bytes_);
+      std::memcpy(s.heads[i].blocks[block], slot_data(s.tail_slots[i]), bytes_of(i));
     });
-    counters.flushed_bytes += s.heads.size() * bytes_;
+    counters.flushed_bytes += host_->shape().tails_bytes();
     for (int32_t slot : s.tail_slots) {
       pool_.flushed(slot);
       pool_.unpin(slot);
@@ -137,9 +139,9 @@ class Pooled : public PoolKv {
     const int64_t block = s.n_tokens / host_->shape().block_size();
     if (s.n_tokens % host_->shape().block_size() != 0) {
       threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
-        std::memcpy(s.heads[i].blocks[block], slot_data(s.tail_slots[i]), bytes_);
+        std::memcpy(s.heads[i].blocks[block], slot_data(s.tail_slots[i]), bytes_of(i));
       });
-      counters.flushed_bytes += s.heads.size() * bytes_;
+      counters.flushed_bytes += host_->shape().tails_bytes();
     }
     for (int32_t slot : s.tail_slots) pool_.drop_slot(slot);
     s.tail_slots.clear();
@@ -150,7 +152,7 @@ class Pooled : public PoolKv {
   int64_t n_heads() const { return host_->shape().heads(); }
   int partition(int layer) const { return per_layer_ ? layer : 0; }
   std::byte* slot_data(int32_t slot) const {
-    return memory_.as<std::byte>() + size_t(slot) * bytes_;
+    return memory_.as<std::byte>() + size_t(slot) * slot_bytes_;
   }
 
   // Takes a FILLING slot for every layer and head of s. Returns false, and takes none, if there are
@@ -171,9 +173,9 @@ class Pooled : public PoolKv {
     }
     if (s.n_tokens % host_->shape().block_size() != 0) {
       threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
-        std::memcpy(slot_data(s.tail_slots[i]), s.heads[i].blocks[block], bytes_);
+        std::memcpy(slot_data(s.tail_slots[i]), s.heads[i].blocks[block], bytes_of(i));
       });
-      counters.loaded_bytes += s.heads.size() * bytes_;
+      counters.loaded_bytes += host_->shape().tails_bytes();
     }
     return true;
   }

@@ -39,8 +39,14 @@ std::shared_ptr<const AttentionSource> make_attention_source(const ContextOption
   if (o.lookup > 0)
     fail(RIFFLE_BAD_ARGUMENT,
          "`lookup` is %d, expected 0: answers with synthetic attention are meaningless", o.lookup);
+  for (int i = 0; i < config.n_layers; ++i)
+    if (config.kv_heads(i) != config.kv_heads(0) || config.head_size(i) != config.head_size(0))
+      fail(RIFFLE_UNSUPPORTED,
+           "synthetic attention: layer %d has %d KV heads of %d, layer 0 has %d of %d, expected "
+           "the same in all layers",
+           i, config.kv_heads(i), config.head_size(i), config.kv_heads(0), config.head_size(0));
   return std::make_shared<SyntheticSource>(
-      make_synthetic_spec(*o.synthetic_attention, config.head_dim),
+      make_synthetic_spec(*o.synthetic_attention, config.head_size(0)),
       o.synthetic_attention->run_prompts);
 }
 

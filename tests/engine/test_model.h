@@ -1,6 +1,7 @@
 // The shipped model, for tests that need a real one, and small conveniences over the C API.
 #pragma once
 #include <catch2/catch.hpp>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,15 @@ struct Runtime {
     const riffle_status loaded = riffle_model_load(path.c_str(), nullptr, &model, err, sizeof err);
     INFO(err);
     REQUIRE(loaded == RIFFLE_OK);
-    const riffle_status created = context_create(model, &options, &context, err, sizeof err);
-    INFO(err);
-    REQUIRE(created == RIFFLE_OK);
+    create(options);
+  }
+  // With a model that is in no file.
+  Runtime(const ContextOptions& options, std::unique_ptr<Model> (*make)()) {
+    auto made = std::make_unique<riffle_model>();
+    made->model = make();
+    made->info = facts_of(*made->model);
+    model = made.release();
+    create(options);
   }
   ~Runtime() {
     for (riffle_session* s : sessions) riffle_session_free(s);
@@ -68,6 +75,14 @@ struct Runtime {
                             out.data(), out.size(), &n) == RIFFLE_OK);
     out.resize(n);
     return out;
+  }
+
+ private:
+  void create(const ContextOptions& options) {
+    char err[512];
+    const riffle_status created = context_create(model, &options, &context, err, sizeof err);
+    INFO(err);
+    REQUIRE(created == RIFFLE_OK);
   }
 };
 

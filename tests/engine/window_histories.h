@@ -17,11 +17,12 @@ inline std::vector<int32_t> draw(std::mt19937& random, size_t n) {
 
 class WindowHistories {
  public:
-  // whole_prompts: cuts and forks are where prompts or steps end, since a prompt's bits depend on
-  // where its chunks begin.
-  WindowHistories(const ContextOptions& o, const ContextOptions& alone, const std::string& path,
+  // model: what Runtime takes, a path or a function. whole_prompts: cuts and forks are where
+  // prompts or steps end, since a prompt's bits depend on where its chunks begin.
+  template <class ModelSource>
+  WindowHistories(const ContextOptions& o, const ContextOptions& alone, const ModelSource& model,
                   bool whole_prompts, uint32_t seed)
-      : shared_(o, path), alone_(alone, path), whole_prompts_(whole_prompts), random_(seed) {}
+      : shared_(o, model), alone_(alone, model), whole_prompts_(whole_prompts), random_(seed) {}
   ~WindowHistories() {
     for (const auto& m : members_) riffle_session_free(m->session);
   }

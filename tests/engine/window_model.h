@@ -54,16 +54,17 @@ inline ContextOptions sparse(SelectorKind selector) {
 }
 
 // Five sequences, shorter and longer than a window of 64, give the same bits stepped together as
-// each alone.
-inline void check_together(const ContextOptions& each, const ContextOptions& all,
-                           const std::string& path) {
+// each alone. model: what Runtime takes, a path or a function.
+template <class ModelSource>
+void check_together(const ContextOptions& each, const ContextOptions& all,
+                    const ModelSource& model) {
   const int lengths[] = {10, 63, 64, 100, 500};
   std::vector<std::vector<std::vector<float>>> alone;
   for (const int n : lengths) {
-    Runtime r(each, path);
+    Runtime r(each, model);
     alone.push_back(run(r, r.session(), ids(0, n), ids(n, n + 20)));
   }
-  Runtime r(all, path);
+  Runtime r(all, model);
   std::vector<riffle_session*> sessions;
   for (const int n : lengths) {
     sessions.push_back(r.session());

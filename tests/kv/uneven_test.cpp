@@ -121,23 +121,63 @@ TEST_CASE("layers of different shapes: numbers, bytes and names", "[kv]") {
         bytes(0, 10) + bytes(1, 10 - shape.first_kept(1, 160)) + bytes(4, 10));
   CHECK(shape.longest(shape.most_bytes(4000)) >= 4000);
   CHECK(shape.uneven() == "layer 1 has 1 KV heads of 32, layer 0 has 2 of 16");
-  const auto refusal = [](std::vector<LayerShape> layers) -> std::string {
+  CHECK(shape.other_data() == "layer 2 attends to the KV of layer 0");
+  const auto refusal = [](std::vector<LayerShape> layers, bool per_layer = false) -> std::string {
+    ContextOptions options;
+    options.pool_per_layer = per_layer;
     try {
-      require_alike({kB, KvType::F16, std::move(layers)}, "cpu");
+      require_supported({kB, KvType::F16, std::move(layers)}, options);
     } catch (const Error& e) {
       return e.what();
     }
     return "";
   };
   CHECK(refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::WINDOW_KV, 2, 16, 40}}).empty());
+  const std::vector<LayerShape> uneven = {{LayerKeeps::WINDOW_KV, 4, 16, 40},
+                                          {LayerKeeps::KV, 2, 32}};
+  CHECK(refusal(uneven).empty());
+  CHECK(refusal(uneven, true) ==
+        "pool is per-layer, expected unified: layer 1 has 2 KV heads of 32, layer 0 has 4 of 16");
   CHECK(refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::KV, 2, 32}}) ==
-        "device cpu: layer 1 has 2 KV heads of 32, layer 0 has 2 of 16, expected the same kind "
-        "of KV in all layers");
+        "layer 1 has 2 KV heads of 32, layer 0 has 2 of 16, expected the same heads in all layers "
+        "that blocks are chosen from (those without a sliding window)");
   CHECK(refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::EARLIER_KV, 2, 16, 0, 0}}) ==
-        "device cpu: layer 1 attends to the KV of layer 0, expected the same kind of KV in all "
-        "layers");
+        "layer 1 attends to the KV of layer 0, which has no kernels yet: expected keys and values "
+        "of its own");
   CHECK(refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::STATE}}) ==
-        "device cpu: layer 1 keeps a recurrent state, expected the same kind of KV in all layers");
+        "layer 1 keeps a recurrent state, which has no kernels yet: expected keys and values of "
+        "its own");
+}
+
+// Blocks of 16 tokens in f16 of two models, at 262,144 tokens: 16,384 blocks of a head.
+TEST_CASE("layers of different shapes: the numbers of large models", "[kv]") {
+  constexpr int64_t kTokens = 262144, kGiB = 1 << 30;
+  // Gemma 4 31B: five of six layers have a window.
+  std::vector<LayerShape> layers;
+  for (int i = 0; i < 60; ++i)
+    layers.push_back(i % 6 == 5 ? LayerShape{LayerKeeps::KV, 4, 512}
+                                : LayerShape{LayerKeeps::WINDOW_KV, 16, 256, 1024});
+  const KvShape gemma(kB, KvType::F16, layers);
+  CHECK(gemma.heads() == 50 * 16 + 10 * 4);
+  CHECK(gemma.largest_block() == 32768);
+  CHECK(gemma.block_bytes(0) == 16384);
+  CHECK(gemma.readable_blocks(kTokens) == 10 * 4 * 16384 + 800 * 65);
+  const uint64_t whole = gemma.most_bytes(kTokens) - uint64_t(20) * kGiB;
+  CHECK(whole % (800 * 16384) == 0);  // the windows
+  CHECK(whole < uint64_t(5) * kGiB);
+  CHECK(gemma.largest_layer(kTokens) == uint64_t(4) * kGiB);  // a windowed one
+  CHECK(gemma.index_rows() == 40);
+  CHECK(gemma.uneven_choice().empty());
+  // Qwen3.5 27B: three of four layers keep a state.
+  layers.clear();
+  for (int i = 0; i < 64; ++i)
+    layers.push_back(i % 4 == 3 ? LayerShape{LayerKeeps::KV, 4, 256}
+                                : LayerShape{LayerKeeps::STATE});
+  const KvShape qwen(kB, KvType::F16, layers);
+  CHECK(qwen.heads() == 64);
+  CHECK(qwen.readable_blocks(kTokens) == 64 * 16384);
+  CHECK(qwen.most_bytes(kTokens) == uint64_t(16) * kGiB);
+  CHECK(qwen.chosen() == 3);
 }
 
 TEST_CASE("layers of different shapes are kept, forked, cut, saved and adopted",

@@ -21,9 +21,9 @@ Status synthetic_keys(const SyntheticSpec& spec, int layer, int64_t pos0, int64_
                       std::byte* blocks, int64_t n_blocks, const KvLayout& layout,
                       cudaStream_t stream);
 // For a step: overwrites q [n][ldq] (as after RoPE, not scaled), and the newest token's k and v in
-// the sequences' tails of this layer. sequences: device.
+// the sequences' tails of this layer. sequences: device. tail_offset: as in DecodeStep.
 Status synthetic_step(const SyntheticSpec& spec, int layer, const StepSequence* sequences, int n,
-                      int n_heads, int n_kv_heads, const KvLayout& layout, float* q, int64_t ldq,
-                      cudaStream_t stream);
+                      int n_heads, int n_kv_heads, int64_t tail_offset, const KvLayout& layout,
+                      float* q, int64_t ldq, cudaStream_t stream);
 
 }  // namespace riffle::cuda

@@ -81,7 +81,8 @@ __global__ void keys_kernel(Pattern p, int layer, int64_t pos0, int64_t n, std::
 
 // One CTA for each query head, then one for each KV head (y), of each sequence (x).
 __global__ void step_kernel(Pattern p, int layer, const StepSequence* sequences, int n_heads,
-                            int n_kv_heads, KvLayout layout, float* q, int64_t ldq) {
+                            int n_kv_heads, int64_t tail_offset, KvLayout layout, float* q,
+                            int64_t ldq) {
   __shared__ uint8_t in_view[kSyntheticMaxDim];
   const StepSequence& s = sequences[blockIdx.x];
   const int64_t position = s.n_tokens - 1;
@@ -89,9 +90,8 @@ __global__ void step_kernel(Pattern p, int layer, const StepSequence* sequences,
   if (blockIdx.y >= n_heads) {
     const int head = blockIdx.y - n_heads;
     const int64_t row_bytes = layout.value_offset / p.block_size;
-    std::byte* const row = s.tail +
-                           (static_cast<int64_t>(layer) * n_kv_heads + head) * layout.block_bytes +
-                           position % p.block_size * row_bytes;
+    std::byte* const row =
+        s.tail + tail_offset + head * layout.block_bytes + position % p.block_size * row_bytes;
     const uint64_t keys = pattern::stream_of(p, Stream::Keys, layer, head);
     const uint64_t values = pattern::stream_of(p, Stream::Values, layer, head);
     const int axis = axis_of_block(p, layer, head, position / p.block_size);
@@ -141,12 +141,12 @@ Status synthetic_keys(const SyntheticSpec& spec, int layer, int64_t pos0, int64_
 }
 
 Status synthetic_step(const SyntheticSpec& spec, int layer, const StepSequence* sequences, int n,
-                      int n_heads, int n_kv_heads, const KvLayout& layout, float* q, int64_t ldq,
-                      cudaStream_t stream) {
+                      int n_heads, int n_kv_heads, int64_t tail_offset, const KvLayout& layout,
+                      float* q, int64_t ldq, cudaStream_t stream) {
   if (!supported(layout)) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(n), static_cast<unsigned>(n_heads + n_kv_heads));
   step_kernel<<<grid, kThreads, 0, stream>>>(pattern_of(spec, layout), layer, sequences, n_heads,
-                                             n_kv_heads, layout, q, ldq);
+                                             n_kv_heads, tail_offset, layout, q, ldq);
   return cudaGetLastError();
 }
 

@@ -130,7 +130,7 @@ void CpuDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0,
   if (static_cast<int64_t>(positions_.size()) < n) positions_.resize(n);
   std::iota(positions_.begin(), positions_.begin() + n, static_cast<int32_t>(pos0));
   rotate(x, n, ld, n_heads, positions_.data(), rope);
-  if (!store_.layout().transforms_keys()) return;
+  if (!store_.shape().layout(0).transforms_keys()) return;  // the same in all layers
   const int d = config_.rope_head(config_.ropes[rope]);
   threads_->parallel_for(n, [&](int64_t i, int) { transform(x + i * ld, n_heads, d); });
 }
@@ -238,7 +238,7 @@ void CpuDevice::fill_from(const AttentionSource& source, int layer, int64_t pos0
   sourced_v_.reserve(kRows * heads * d * sizeof(float));
   for (int64_t first = 0; first < n; first += kRows) {
     const int64_t rows = std::min(kRows, n - first);
-    source.keys(layer, pos0 + first, rows, heads, d, store_.layout().block_size,
+    source.keys(layer, pos0 + first, rows, heads, d, store_.shape().block_size(),
                 sourced_k_.as<float>(), sourced_v_.as<float>());
     store_prefill(layer, sourced_k_.as<float>(), sourced_v_.as<float>(), rows, pos0 + first, kv);
   }

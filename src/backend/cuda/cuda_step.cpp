@@ -247,7 +247,7 @@ void CudaDevice::append_step(int layer, float* q, float* k, const float* v) {
   check(rope_append_step(a, compute_), "appending KV");
   if (step_.attention)
     check(step_.attention->on_device()->step(layer, a.sequences, a.n, a.n_heads, a.n_kv_heads,
-                                             a.layout, q, a.ldq, compute_),
+                                             a.tail_offset, a.layout, q, a.ldq, compute_),
           "writing queries");
   profile_.mark(Part::Other);
 }

@@ -69,9 +69,25 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
                              : r.device_note.c_str());
 }
 
-void require_alike(const KvShape& shape, const char* device) {
-  if (const std::string uneven = shape.uneven(); !uneven.empty())
-    fail(RIFFLE_UNSUPPORTED, "device %s: %s, expected the same kind of KV in all layers", device,
+// Lists of tokens need no rule here: layers without a window are alike, so an uneven shape has one
+// with a window, and Engine::check_selector refuses lists for it.
+void require_supported(const KvShape& shape, const ContextOptions& o) {
+  if (const std::string other = shape.other_data(); !other.empty())
+    fail(RIFFLE_UNSUPPORTED, "%s, which has no kernels yet: expected keys and values of its own",
+         other.c_str());
+  if (const std::string uneven = shape.uneven_choice(); !uneven.empty())
+    fail(RIFFLE_UNSUPPORTED,
+         "%s, expected the same heads in all layers that blocks are chosen from (those without a "
+         "sliding window)",
+         uneven.c_str());
+  const std::string uneven = shape.uneven();
+  if (uneven.empty()) return;
+  if (o.pool_per_layer)
+    fail(RIFFLE_UNSUPPORTED, "`pool_per_layer` is per-layer, expected unified: %s", uneven.c_str());
+  if (o.device != DeviceKind::CUDA) return;
+  // Kernels for residency that the host decides take one shape.
+  if (const char* const host = why_host_residency(o))
+    fail(RIFFLE_UNSUPPORTED, "%s, expected that the GPU decides residency: %s", host,
          uneven.c_str());
 }
 
@@ -103,7 +119,7 @@ void choose_device(const Config& config, ResolvedOptions& r) {
     fail(RIFFLE_BAD_ARGUMENT,
          "device %s has no GPU memory to manage: `residency` and `pin` need device cuda%s%s",
          device_name(r), r.device_note.empty() ? "" : ", but ", r.device_note.c_str());
-  require_alike(kv_shape(config, r), device_name(r));
+  require_supported(kv_shape(config, r), o);
 }
 
 const char* device_name(const ResolvedOptions& r) { return entry_of(r.options.device).name; }

@@ -9,9 +9,10 @@
 
 namespace riffle {
 
-// Throws RIFFLE_UNSUPPORTED, naming the layer, unless all layers keep KV with the same number of
-// heads and the same head size: kernels need that for now.
-void require_alike(const KvShape& shape, const char* device);
+// Throws RIFFLE_UNSUPPORTED, naming the layer, if no device can run such layers: each must keep
+// keys and values of its own, and those that blocks are chosen from must be alike. Also if layers
+// differ in heads or head size and there is a pool for each.
+void require_supported(const KvShape& shape, const ContextOptions& options);
 
 // Sets r.options.device, prefill_chunk, r.has_pool, r.device_memory, r.device_note and r.no_driver.
 // Throws RIFFLE_UNSUPPORTED (the device cannot be used, or not with this selector) or

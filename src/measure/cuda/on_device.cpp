@@ -16,8 +16,10 @@ class SyntheticAttention : public DeviceAttentionSource {
     return synthetic_keys(spec_, layer, pos0, n, n_kv_heads, blocks, n_blocks, layout, stream);
   }
   Status step(int layer, const StepSequence* sequences, int n, int n_heads, int n_kv_heads,
-              const KvLayout& layout, float* q, int64_t ldq, cudaStream_t stream) const override {
-    return synthetic_step(spec_, layer, sequences, n, n_heads, n_kv_heads, layout, q, ldq, stream);
+              int64_t tail_offset, const KvLayout& layout, float* q, int64_t ldq,
+              cudaStream_t stream) const override {
+    return synthetic_step(spec_, layer, sequences, n, n_heads, n_kv_heads, tail_offset, layout, q,
+                          ldq, stream);
   }
 
  private:

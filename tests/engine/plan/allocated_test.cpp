@@ -1,8 +1,10 @@
 // The memory plan against the buffers that prompts and steps take.
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "tests/engine/test_model.h"
+#include "tests/engine/uneven_model.h"
 #include "util/buffer.h"
 
 using namespace riffle;
@@ -53,15 +55,24 @@ void __wrap__ZN6riffle6BufferD1Ev(Buffer* self) {
   __real__ZN6riffle6BufferD1Ev(self);
 }
 
+// Tokens of any of these models.
+static std::vector<int32_t> low_tokens(int n, uint32_t seed) {
+  std::vector<int32_t> tokens = some_tokens(n, seed);
+  for (int32_t& t : tokens) t %= kUnevenVocab;
+  return tokens;
+}
+
 TEST_CASE("buffers of prompts and steps take what the plan says", "[plan]") {
   struct Case {
     DeviceKind device;
     KvKind kv;
     int chunk;
+    bool uneven = false;  // layers differ in KV heads and head size
   };
-  for (const auto& [device, kv, chunk] : {Case{DeviceKind::CPU, KvKind::F16, 512},
-                                          {DeviceKind::CPU, KvKind::F32, 128},
-                                          {DeviceKind::EMU, KvKind::Q8, 512}}) {
+  for (const auto& [device, kv, chunk, uneven] : {Case{DeviceKind::CPU, KvKind::F16, 512},
+                                                  {DeviceKind::CPU, KvKind::F32, 128},
+                                                  {DeviceKind::EMU, KvKind::Q8, 512},
+                                                  {DeviceKind::EMU, KvKind::F16, 512, true}}) {
     ContextOptions o = options();
     o.device = device;
     o.kv_type = kv;
@@ -69,14 +80,18 @@ TEST_CASE("buffers of prompts and steps take what the plan says", "[plan]") {
     o.n_threads = 2;
     o.n_sessions = 3;
     o.prefill_chunk = chunk;
-    INFO(device << " " << kv << ", chunks of " << chunk);
-    const size_t before = taken().now;
-    Runtime r(o);
+    INFO(device << " " << kv << ", chunks of " << chunk << ", uneven " << uneven);
+    size_t before = taken().now;
+    std::optional<Runtime> runtime;
+    if (uneven) runtime.emplace(o, uneven_model);
+    else runtime.emplace(o);
+    Runtime& r = *runtime;
+    for (const Buffer& weights : r.model->model->generated) before += weights.size();
     MemoryPlan plan;
     REQUIRE(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
     taken().most = taken().now;
-    riffle_session* sessions[] = {r.session(some_tokens(4000, 1)), r.session(some_tokens(70, 2)),
-                                  r.session(some_tokens(80, 3))};
+    riffle_session* sessions[] = {r.session(low_tokens(4000, 1)), r.session(low_tokens(70, 2)),
+                                  r.session(low_tokens(80, 3))};
     for (int32_t token = 5; token < 13; ++token) {
       const int32_t tokens[] = {token, token, token};
       r.check(riffle_step(r.context, sessions, tokens, 3));

@@ -131,8 +131,9 @@ TEST_CASE("synthetic_step writes queries and tails as the CPU defines them", "[c
     const DeviceArray<riffle::cuda::StepSequence> sequences(host);
     tails.poison();
     q.poison();
-    REQUIRE(riffle::cuda::synthetic_step(spec, kLayer, sequences.get(), n, n_heads, c.n_kv_heads, l,
-                                         q.get(), ldq, nullptr) == cudaSuccess);
+    REQUIRE(riffle::cuda::synthetic_step(spec, kLayer, sequences.get(), n, n_heads, c.n_kv_heads,
+                                         kLayer * heads * l.block_bytes, l, q.get(), ldq,
+                                         nullptr) == cudaSuccess);
     const std::vector<std::byte> got = tails.download();
     const std::vector<float> got_q = q.download();
     std::vector<float> want_q(width), k(heads * d), v(heads * d);
@@ -165,6 +166,6 @@ TEST_CASE("launchers of synthetic attention refuse what they cannot do", "[cuda]
   CHECK(riffle::cuda::synthetic_keys(host_spec(c), 0, 0, 1, 1, nullptr, 1, l, nullptr) ==
         cudaErrorInvalidValue);
   l.head_dim = riffle::cuda::kSyntheticMaxDim + 4;
-  CHECK(riffle::cuda::synthetic_step(host_spec(c), 0, nullptr, 1, 1, 1, l, nullptr, 0, nullptr) ==
-        cudaErrorInvalidValue);
+  CHECK(riffle::cuda::synthetic_step(host_spec(c), 0, nullptr, 1, 1, 1, 0, l, nullptr, 0,
+                                     nullptr) == cudaErrorInvalidValue);
 }

@@ -1,0 +1,77 @@
+// A model whose layers differ in their KV: windowed layers have 4 KV heads of 64, layers without a
+// window 2 of 128, and each kind has a RoPE of its own. The weights are synthetic.
+#pragma once
+#include <cmath>
+#include <iterator>
+#include <memory>
+
+#include "measure/synthetic_model.h"
+
+namespace riffle::test {
+
+inline constexpr bool kUnevenWindowed[] = {true, true, false, true, true, false};
+inline constexpr int kUnevenWindow = 48, kUnevenVocab = 512;
+
+// Its weights have bytes, so an Engine may be made of it without more ado.
+inline std::unique_ptr<Model> uneven_model() {
+  auto model = std::make_unique<Model>();
+  Config& c = model->config;
+  c.name = "uneven";
+  c.architecture = "llama";
+  c.dim = 64;
+  c.hidden_dim = 128;
+  c.n_layers = static_cast<int>(std::size(kUnevenWindowed));
+  c.n_heads = 8;
+  c.n_kv_heads = 4;  // those of the windowed layers; the others say what they have
+  c.head_dim = 64;
+  c.vocab_size = kUnevenVocab;
+  c.n_ctx = 4096;
+  c.norm_eps = 1e-5f;
+  c.ropes.resize(2);
+  c.ropes[0].theta = 10000;
+  c.ropes[1].theta = 1000000;
+  c.ropes[1].head_dim = 128;
+  for (const bool windowed : kUnevenWindowed) {
+    LayerConfig& layer = c.layers.emplace_back();
+    if (windowed) layer.window = kUnevenWindow;
+    else layer.rope = 1, layer.n_kv_heads = 2, layer.head_dim = 128;
+  }
+  model->format = "synthetic";
+
+  model->owned.push_back(std::make_unique<std::vector<float>>(c.dim, 1.0f));
+  uint64_t seed = 0;
+  const auto count = [&](const Tensor& t) {
+    model->n_params += static_cast<uint64_t>(t.rows * t.cols);
+    model->weight_bytes += static_cast<uint64_t>(t.bytes());
+    return t;
+  };
+  // gain: products of rows of size 1 have about this size.
+  const auto matrix = [&](int64_t rows, int64_t cols, float gain) {
+    const float scale = gain * std::sqrt(3 / static_cast<float>(cols));
+    return count({DType::F32, rows, cols, nullptr, ++seed, scale, &synthetic_weights()});
+  };
+  const auto norm = [&] {
+    return count({DType::F32, 1, c.dim, model->owned[0]->data(), 0, 0, nullptr});
+  };
+  Weights& w = model->weights;
+  w.embedding = matrix(c.vocab_size, c.dim, 8);  // values of size 1
+  w.layers.resize(c.n_layers);
+  for (int i = 0; i < c.n_layers; ++i) {
+    LayerWeights& l = w.layers[i];
+    l.attn_norm = norm();
+    l.wq = matrix(c.q_width(i), c.dim, 1.7f);  // attention that prefers a few tokens
+    l.wk = matrix(c.kv_width(i), c.dim, 1.7f);
+    l.wv = matrix(c.kv_width(i), c.dim, 1);
+    l.wo = matrix(c.dim, c.q_width(i), 1);
+    l.ffn_norm = norm();
+    l.w1 = matrix(c.hidden_dim, c.dim, 1);
+    l.w3 = matrix(c.hidden_dim, c.dim, 1);
+    l.w2 = matrix(c.dim, c.hidden_dim, 1);
+  }
+  w.final_norm = norm();
+  w.output = matrix(c.vocab_size, c.dim, 1);
+  materialize(*model);
+  return model;
+}
+
+}  // namespace riffle::test
