@@ -3,9 +3,11 @@
 #include <cmath>
 
 #include "riffle_measure.h"
+#include "tests/engine/plan/taken_buffers.h"
 #include "tests/engine/session_files.h"
 #include "tests/engine/uneven_model.h"
 #include "tests/engine/window_histories.h"
+#include "tests/engine/working_sets.h"
 #include "tests/rounds.h"
 
 using namespace riffle;
@@ -274,6 +276,18 @@ TEST_CASE("uneven layers: rows are reported with their layer's query group", "[u
     CHECK(seen.rows[i] == (kUnevenWindowed[i] ? 4 : 2));
 }
 
+TEST_CASE("uneven layers: working sets are the unions of what the last steps read",
+          "[uneven][working_set]") {
+  const auto model = uneven_model();
+  WorkingSetPlay p;
+  p.options = on(DeviceKind::CPU, SelectorKind::PSA);
+  p.fails_in_layer = 2;
+  const auto want = play(*model, p);
+  p.options.device = DeviceKind::EMU;
+  p.options.slots = 60;
+  CHECK(play(*model, p) == want);
+}
+
 // Blocks of 16 tokens in f16: 4,096 bytes in a windowed layer, 8,192 in another.
 TEST_CASE("uneven layers: the memory plan on emu, counted by hand", "[uneven][plan][memory]") {
   ContextOptions o = on(DeviceKind::EMU);
@@ -303,6 +317,17 @@ TEST_CASE("uneven layers: the memory plan on emu, counted by hand", "[uneven][pl
   const uint64_t keys = 4 * (1024 * (128 / 2 + 4) + kBlocks * 2 * 128);
   CHECK(plan.selector_state >= keys);
   CHECK(plan.selector_state <= keys + 4 * 1024);
+}
+
+TEST_CASE("uneven layers: prompts and steps take what the plan says", "[uneven][plan][memory]") {
+  ContextOptions o = on(DeviceKind::EMU);
+  o.n_ctx = 4096;
+  o.n_sessions = 3;
+  o.prefill_chunk = 512;
+  size_t before = taken().now;
+  Runtime r(o, uneven_model);
+  for (const Buffer& weights : r.model->model->generated) before += weights.size();
+  check_taken(r, o, before);
 }
 
 TEST_CASE("uneven layers: settings that need layers to be alike are refused", "[uneven]") {
