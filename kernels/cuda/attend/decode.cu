@@ -6,9 +6,9 @@
 namespace riffle::cuda {
 
 Status decode_supported(const KvLayout& layout, int group, const DeviceLimits& limits) {
-  const int d = layout.head_dim, b = layout.block_size;
-  const bool dim = d == 16 || d == 32 || d == 64 || d == 80 || d == 96 || d == 128 || d == 256;
-  if (!dim || (b != 16 && b != 32 && b != 64) || group < 1 || group > kMaxGroup)
+  const int b = layout.block_size;
+  if (!decodes_head_dim(layout.head_dim) || (b != 16 && b != 32 && b != 64) || group < 1 ||
+      group > kMaxGroup)
     return cudaErrorNotSupported;
   return layout.type == KvType::F16   ? attend_fits_f16(layout, limits)
          : layout.type == KvType::F32 ? attend_fits_f32(layout, group, limits)

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/attend/attend.h"
+#include "kernels/cuda/head_dims.h"
 
 namespace riffle::cuda {
 
@@ -36,18 +37,6 @@ struct DecodeScratch {
 inline constexpr int kCounterStride = 32;  // a cache line each
 
 inline int padded_group(int g) { return g <= 1 ? 1 : g <= 2 ? 2 : g <= 4 ? 4 : 8; }
-inline int padded_dim(int d) { return d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : 256; }
-// Returns f(D) with D = padded_dim(head_dim) as a constant, std::integral_constant: the head sizes
-// that the kernels of decode attention are compiled for.
-template <class F>
-auto with_padded_dim(int head_dim, F&& f) {
-  switch (padded_dim(head_dim)) {
-    case 32: return f(std::integral_constant<int, 32>());
-    case 64: return f(std::integral_constant<int, 64>());
-    case 128: return f(std::integral_constant<int, 128>());
-    default: return f(std::integral_constant<int, 256>());
-  }
-}
 
 // Deals out a step's scratch memory, part by part.
 struct ScratchParts {

@@ -10,6 +10,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/head_dims.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/prefill/prefill.h"
 
@@ -557,19 +558,6 @@ Status launch_head_dim(KvType type, int n_heads, const Params& params, const Dev
                        limits, stream)
               : launch(kernel, Slow::kRows, Slow::kThreads, Slow::kSharedBytes, n_heads, params,
                        limits, stream);
-}
-
-// Calls f with the head dimension as a constant. This is the only list of supported dimensions.
-template <class F>
-Status with_head_dim(int d, F&& f) {
-  switch (d) {
-    case 64: return f(std::integral_constant<int, 64>());
-    case 80: return f(std::integral_constant<int, 80>());
-    case 96: return f(std::integral_constant<int, 96>());
-    case 128: return f(std::integral_constant<int, 128>());
-    case 256: return f(std::integral_constant<int, 256>());
-    default: return cudaErrorNotSupported;
-  }
 }
 
 }  // namespace
