@@ -13,6 +13,11 @@ inline bool rounds_are(std::string_view wanted) {
 inline bool all_rounds() { return rounds_are("all"); }
 inline bool few_rounds() { return !all_rounds() && !rounds_are("most"); }
 
+// Returns the number of threads of contexts that are compared in something else. With few rounds
+// it is one: tests/run.sh then runs a program on each CPU, and two threads on one CPU wait for each
+// other.
+inline int usual_threads() { return few_rounds() ? 1 : 2; }
+
 // Leaves out combinations that a test's loops make. With few rounds it keeps one of each n in a
 // row: the first of the first n, the second of the next n, and so on, so that inner loops keep all
 // their values.

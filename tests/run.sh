@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs every test. usage: tests/run.sh BUILD_DIR   (make test)
 # RIFFLE_TEST_JOBS programs run side by side (default: one for two cores; 1 if there is a GPU);
-# programs that compute little run on one CPU each, twice as many side by side. The output of each
-# is printed in one piece. The last line is "N passed, N failed", with ", N skipped" if something
-# was skipped. The exit code is 0 if nothing failed.
+# programs that compute little, with few rounds all programs, run on one CPU each, twice as many
+# side by side. The output of each is printed in one piece. The last line is "N passed, N failed",
+# with ", N skipped" if something was skipped. The exit code is 0 if nothing failed.
 # RIFFLE_TEST_ROUNDS: number of rounds and combinations of the slow tests: few (the default), most
 # (as CI sets it) or all.
 # RIFFLE_TEST_SECONDS: time limit of each run of riffle_tests (1800; all rounds: 7200).
@@ -33,7 +33,7 @@ IFS=, read -r -a ranges <<<"$(taskset -cp $$ 2>/dev/null | sed 's/.*: //')"
 for range in "${ranges[@]}"; do
   for ((cpu = ${range%-*}; cpu <= ${range#*-}; cpu++)); do cpus+=("$cpu"); done
 done
-parts=8  # parts of riffle_tests; up to `slots` of them run at a time
+parts=16  # parts of riffle_tests; up to `slots` of them run at a time
 work=$(mktemp -d) || exit 2
 trap 'trap - TERM; kill -- $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
@@ -100,19 +100,21 @@ job() {
   (trap - EXIT; SECONDS=0; "$kind" "$work/$n_jobs" "$@" >"$work/$n_jobs.txt" 2>&1) &
   n_jobs=$((n_jobs + 1))
 }
-# Runs "lines" on a CPU of its own: the programs that it starts compute with one thread, and do not
-# wait for the programs on other CPUs.
-alone() {
+# Runs "lines" or "catch", with the files of `counts`, on a CPU of its own: the programs that it
+# starts compute with one thread, and do not wait for the programs on other CPUs.
+pinned() {
   local cpu
   for cpu in "${cpus[@]}"; do
     mkdir "$work/cpu$cpu" 2>/dev/null || continue
     taskset -cp "$cpu" "$BASHPID" >/dev/null
-    lines "$@"
+    "$@"
     rmdir "$work/cpu$cpu"
     return
   done
-  lines "$@"
+  "$@"
 }
+alone() { pinned lines "$@"; }
+catch_alone() { pinned catch "$@"; }
 
 # Writes the shipped model as Hugging Face folders, whole and in shards, for riffle_tests.
 hf_folders() {
@@ -129,6 +131,19 @@ hf_folders() {
   export RIFFLE_TEST_HF=${folders#:}
 }
 
+# From the call of this function on, one program for each CPU.
+on_all_cpus() {
+  slots=${RIFFLE_TEST_JOBS:+$((2 * RIFFLE_TEST_JOBS))}
+  slots=${slots:-${#cpus[@]}}
+}
+if [ ${#cpus[@]} -le 1 ] || nvidia-smi -L >/dev/null 2>&1; then cpus=(); fi
+# With most rounds many cases compute with two threads and more; with few rounds most do with one.
+runner=catch
+if [ $rounds = few ] && [ ${#cpus[@]} -gt 1 ]; then
+  runner=catch_alone
+  on_all_cpus
+fi
+
 hf_folders
 "$build/riffle_tests" --list-test-names-only >"$work/cases" 2>"$work/stderr"
 read -r -a isas <<<"$(sed -n 's/^instruction sets: //p' "$work/stderr")"
@@ -138,7 +153,7 @@ for ((part = 1; part <= parts; part++)); do
   awk -v parts=$parts -v part=$part 'NR % parts == part % parts' "$work/cases" |
     sed 's/[],[\\]/\\&/g' >"$work/cases.$part"
   cases=$(wc -l <"$work/cases.$part")
-  [ "$cases" -eq 0 ] || job catch "riffle_tests, part $part of $parts, up to ${isas[-1]}" "${isas[-1]}" "$cases" -f "$work/cases.$part"
+  [ "$cases" -eq 0 ] || job $runner "riffle_tests, part $part of $parts, up to ${isas[-1]}" "${isas[-1]}" "$cases" -f "$work/cases.$part"
 done
 # Tests of arithmetic run again for each smaller instruction set that the machine has; with all
 # rounds also the long tests of invariance, except for scalar code. With few rounds, cases that run
@@ -152,18 +167,12 @@ for isa in "${isas[@]::${#isas[@]}-1}"; do
     cases="[arithmetic],[invariance]~[cuda]"
   fi
   n=$("$build/riffle_tests" --list-test-names-only "$cases" 2>/dev/null | wc -l)
-  job catch "riffle_tests $cases, up to $isa" "$isa" "$n" "$cases"
+  job $runner "riffle_tests $cases, up to $isa" "$isa" "$n" "$cases"
 done
 # This case breaks the GPU for its process, so it runs alone. Builds without CUDA do not have it.
 lost=$("$build/riffle_tests" --list-test-names-only "[lost]" 2>/dev/null | grep -c lost)
 [ "$lost" -eq 0 ] || job catch "riffle_tests [lost]" "${isas[-1]}" "$lost" "[lost]"
-# From here on, one program for each CPU.
-if [ ${#cpus[@]} -gt 1 ] && ! nvidia-smi -L >/dev/null 2>&1; then
-  slots=${RIFFLE_TEST_JOBS:+$((2 * RIFFLE_TEST_JOBS))}
-  slots=${slots:-${#cpus[@]}}
-else
-  cpus=()
-fi
+[ ${#cpus[@]} -eq 0 ] || on_all_cpus
 # The longest programs come first.
 job alone no_memory 1800 "$build/no_memory" "$RIFFLE_MODEL"
 job alone capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"

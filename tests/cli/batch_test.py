@@ -237,7 +237,7 @@ def memory(_):
         r = riffle(*ARGS, *args, stdin=b"\n".join(lines))
         check(r.code == 0 and [text_of(x) for x in records(r.out)] == reference, f"{' '.join(args)}: the same texts", r)
     whole = 29000 if THOROUGH else 6000
-    r = riffle("batch", "-q", "--threads", "2", "--max-seqs", "256", stdin=prompt("whole", words(whole), max_tokens=2))
+    r = riffle("batch", "-q", "--threads", THREADS, "--max-seqs", "256", stdin=prompt("whole", words(whole), max_tokens=2))
     check(r.code == 0, "the length of a line that is answered does not depend on --max-seqs", r)
     documents = [words(300), words(280)[::-1]]
     lines = [prompt(f"{i}", documents[i % 2] + f" Question {i}?", max_tokens=4) for i in range(8)]

@@ -135,7 +135,7 @@ def commands(folder):
 
 def on_a_terminal(folder):
     history = os.path.join(folder, "state", "history")
-    args = ["chat", "-c", "8192", "--threads", "2", *GREEDY, "--selector", "dense"]
+    args = ["chat", "-c", "8192", "--threads", THREADS, *GREEDY, "--selector", "dense"]
     t = Terminal(*args, "-n", "12", RIFFLE_HISTORY=history)
     t.wait_for(rb"> ")
     t.send(b"Hello.\r")
@@ -210,7 +210,7 @@ def typing(folder):
 
 def stopping(folder):
     kept = os.path.join(folder, "kept.kv")
-    t = Terminal("chat", "-c", "32K", "-n", "-1", "--ignore-eos", "--threads", "2", *GREEDY, "--selector", "dense",
+    t = Terminal("chat", "-c", "32K", "-n", "-1", "--ignore-eos", "--threads", THREADS, *GREEDY, "--selector", "dense",
                  "--session", kept)
     t.wait_for(rb"> ")
     t.send(b"Tell me a story.\r")

@@ -13,7 +13,7 @@ def quote():
 
 
 def ask(command, *flags, stdin=b""):
-    return riffle(command, "-q", "--threads", "2", "--isa", ISA, *GREEDY, *flags, stdin=stdin)
+    return riffle(command, "-q", "--threads", THREADS, "--isa", ISA, *GREEDY, *flags, stdin=stdin)
 
 
 def run(folder):
@@ -30,7 +30,7 @@ def run(folder):
     check(0 < b["lookup_accepted"] <= b["lookup_proposed"] and
           b["decode_steps"] == b["decode_tokens"] - b["lookup_accepted"], "run with lookup: fewer steps", b)
     check(ahead["options"]["lookup"] == 8, "run: the setting is in the JSON", ahead["options"])
-    r = riffle("run", "--threads", "2", *GREEDY, "--raw", "-p", "one two three one two three one two", "-n", "20",
+    r = riffle("run", "--threads", THREADS, *GREEDY, "--raw", "-p", "one two three one two three one two", "-n", "20",
                "--lookup", "4")
     check(b"tokens in" in r.err and b"decode steps" in r.err, "run: the summary has tokens and steps", r)
 
@@ -51,7 +51,7 @@ def batch(_):
 
 
 def bench(_):
-    r = riffle("bench", "-q", "--threads", "2", "--prefill", "0", "--depth", "300", "--selectors", "share", "--reps", "1",
+    r = riffle("bench", "-q", "--threads", THREADS, "--prefill", "0", "--depth", "300", "--selectors", "share", "--reps", "1",
                "--steps", "24", "--lookup", "8", "--json")
     row = json.loads(r.out)["decode"][0]
     check(row["tokens_per_step"] >= 1 and row["lookup_accepted"] <= row["lookup_proposed"] and

@@ -231,7 +231,7 @@ def long_document(folder, n=10000 if THOROUGH else 7000):
     return path
 
 
-LONG = ["-c", "32K", "--device", "cpu", "--threads", "2", "--isa", ISA, "--selector", "dense", *GREEDY]
+LONG = ["-c", "32K", "--device", "cpu", "--threads", THREADS, "--isa", ISA, "--selector", "dense", *GREEDY]
 
 
 def stopped_load(folder):

@@ -13,7 +13,7 @@ namespace {
 ContextOptions auto_options(int n_ctx) {
   ContextOptions o = options();
   o.n_ctx = n_ctx;
-  o.n_threads = 2;
+  o.n_threads = usual_threads();
   o.selection.selector = SelectorKind::AUTO;
   o.selection.share = 0.02f;
   return o;

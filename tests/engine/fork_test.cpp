@@ -9,7 +9,7 @@ namespace {
 
 ContextOptions small(SelectorKind selector, int64_t slots) {
   ContextOptions o = small_options(selector, 512);
-  o.n_threads = 2;
+  o.n_threads = usual_threads();
   if (slots) o.device = DeviceKind::EMU, o.slots = slots;
   return o;
 }

@@ -12,7 +12,7 @@ namespace {
 ContextOptions with(SelectorKind selector, int lookup, int64_t slots = 0) {
   ContextOptions o = options();
   o.n_ctx = 1024;
-  o.n_threads = 2;
+  o.n_threads = usual_threads();
   o.selection.selector = selector;
   o.selection.microbatch = 4;
   o.selection.budget = 0.3f;

@@ -2,6 +2,7 @@
 #pragma once
 #include "tests/engine/steps.h"
 #include "tests/engine/tiny_checkpoint.h"
+#include "tests/rounds.h"
 
 namespace riffle::test {
 
@@ -38,7 +39,7 @@ inline std::string qwen(const TempDir& temp, int window, bool first = false) {
 inline ContextOptions sparse(SelectorKind selector) {
   ContextOptions o = options();
   o.n_ctx = 1024;
-  o.n_threads = 2;
+  o.n_threads = usual_threads();
   o.block_size = 16;
   o.selection.selector = selector;
   o.selection.sink_blocks = 0;

@@ -7,7 +7,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "cli"))
 from harness import *
 
-BASE = ["bench", "--arrivals", "-q", "--json", "--threads", "2"]
+BASE = ["bench", "--arrivals", "-q", "--json", "--threads", THREADS]
 # Blocks of 32 tokens, for requests of 63 blocks each in 4 rows.
 EMU = ["--cost", "h200-8b", "--block", "32", "--lengths", "2000:24", "--requests", "12", "--max-seqs", "8",
        "--selector", "psa", "--epsilon", "0.9"]
@@ -124,16 +124,16 @@ def wall(folder):
         r = j["result"]
         check(j["clock"] == "wall" and j["cost"] is None and r["failed"] == 0 and r["output_tokens"] == 22 and r["prompt_tokens"] == 460
               and r["seconds"] > 0, f"{device}: a file's requests are answered", r)
-    r = riffle("bench", "--arrivals", "--shape", "tiny", "--device", "cpu", "--lengths", lengths, "--request-rate", "0", "-q", "--threads", "2")
+    r = riffle("bench", "--arrivals", "--shape", "tiny", "--device", "cpu", "--lengths", lengths, "--request-rate", "0", "-q", "--threads", THREADS)
     check(r.code == 0 and b"first token" in r.out and b"output tokens/s" in r.out and b"3, 0 failed" in r.out, "tables", r)
-    r = riffle("bench", "--arrivals", "--lengths", "64:4", "--requests", "3", "--request-rate", "0", "-c", "512", "-q", "--json", "--threads", "2",
+    r = riffle("bench", "--arrivals", "--lengths", "64:4", "--requests", "3", "--request-rate", "0", "-c", "512", "-q", "--json", "--threads", THREADS,
                "--device", "cpu")
     check(r.code == 0 and json.loads(r.out)["result"]["output_tokens"] == 12, "the shipped model too", r)
 
 
 def estimate(_):
     """The time of a run is estimated before it begins; for a long run, riffle says how to shorten it."""
-    shape = ["bench", "--arrivals", "--shape", "tiny", "--device", "cpu", "--threads", "2", "--request-rate", "0"]
+    shape = ["bench", "--arrivals", "--shape", "tiny", "--device", "cpu", "--threads", THREADS, "--request-rate", "0"]
     begun = time.time()
     r = riffle(*shape, "--lengths", "400:8", "--requests", "20")
     took = time.time() - begun

@@ -5,7 +5,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "cli"))
 from harness import *
 
-TINY = ["bench", "--shape", "tiny", "--threads", "2", "--steps", "8", "--reps", "2", "-q", "--json"]
+TINY = ["bench", "--shape", "tiny", "--threads", THREADS, "--steps", "8", "--reps", "2", "-q", "--json"]
 
 
 def bench(name, *args):
@@ -33,7 +33,7 @@ def shape(_):
     check(sizes["f16"] == sizes["bf16"] and 1.8 < sizes["f16"] / sizes["q8_0"] < 2 < sizes["f32"] / sizes["q8_0"] < 4,
           "weight types have their sizes", sizes)
     r = riffle("bench", "--shape", "tiny", "--depth", "100", "--prefill", "64", "--steps", "4", "--reps", "1", "-q",
-               "--threads", "2")
+               "--threads", THREADS)
     check(r.code == 0 and b"tiny q8_0" in r.out and b"tokens/s" in r.out and r.err == b"", "tables", r)
 
 

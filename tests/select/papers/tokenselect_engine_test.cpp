@@ -7,6 +7,7 @@
 
 #include "riffle_measure.h"
 #include "tests/engine/window_model.h"
+#include "tests/rounds.h"
 #include "tests/select/papers/tokenselect_settings.h"
 
 using namespace riffle;
@@ -27,7 +28,8 @@ double difference(const std::vector<std::vector<float>>& a,
   return worst;
 }
 
-std::vector<std::vector<float>> run_with(ContextOptions o, const Selection& s, int n_threads = 2) {
+std::vector<std::vector<float>> run_with(ContextOptions o, const Selection& s,
+                                         int n_threads = usual_threads()) {
   o.selection = s;
   o.n_threads = n_threads;
   Runtime r(o);

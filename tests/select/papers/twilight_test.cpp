@@ -378,7 +378,7 @@ namespace {
 ContextOptions engine_options(BaseSelection base, float p) {
   ContextOptions o = options();
   o.n_ctx = 4096;
-  o.n_threads = 2;
+  o.n_threads = usual_threads();
   o.block_size = 32;
   o.selection = settings(base, p);
   return o;
