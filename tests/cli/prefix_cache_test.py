@@ -6,9 +6,11 @@ import time
 from harness import *
 
 ARGS = ["batch", *SMALL]
+# The length of a document, about, in tokens. The cache saves 512 tokens and more.
+LENGTH = 800 if THOROUGH else 620
 
 
-def document(name, n=800):
+def document(name, n=LENGTH):
     return f"The book of {name}. " + words(n)
 
 
@@ -17,7 +19,7 @@ def line(custom_id, doc, question, **body):
     return json.dumps({"custom_id": custom_id, "body": body}).encode()
 
 
-def lines(*names, n=800):
+def lines(*names, n=LENGTH):
     """Two questions on each document."""
     return [line(f"{name} {q}", document(name, n), q, temperature=t)
             for name in names for q, t in [("Who strikes?", 0), ("What went on?", 0.9)]]

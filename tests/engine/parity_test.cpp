@@ -131,7 +131,8 @@ TEST_CASE("parity: the same logits as GGUF", "[parity]") {
       if (more && *more) paths.push_back(std::string(more) + "/" + c.name + ".gguf");
       for (size_t i = 1; i < paths.size(); ++i) check_same_gguf(bytes, paths[i]);
       for (const std::string& p : paths) check_exact(tiny_options(c, options(), KvKind::F32), c, p);
-      for (const IsaChoice isa : some_of(usable, &c - tiny_checkpoints().data())) {
+      for (const IsaChoice isa : usable) {
+        if (few_rounds()) continue;  // the case of folders has them
         INFO("isa " << isa);
         ContextOptions o = tiny_options(c, options(), KvKind::F32);
         o.isa = isa;
