@@ -4,7 +4,8 @@
  * left over that is not left over without a failure, and no file.
  *
  * Above 1,000, N grows by a fiftieth; with other selectors and devices above 30, by an eighth.
- * Unless RIFFLE_TEST_ROUNDS is most or all, it grows by a quarter above 30 everywhere.
+ * Unless RIFFLE_TEST_ROUNDS is most or all, it grows by a quarter above 30 everywhere, and other
+ * selectors and devices run on a tiny model.
  *
  * usage: [NO_MEMORY_SHOW=1] no_memory MODEL.gguf [STEP [FIRST [LAST]]]
  *
@@ -525,6 +526,11 @@ static int apart(const struct step* step, const struct all* a, long n, long* lef
   return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+static bool few_rounds(void) {
+  const char* const rounds = getenv("RIFFLE_TEST_ROUNDS");
+  return !rounds || (strcmp(rounds, "most") != 0 && strcmp(rounds, "all") != 0);
+}
+
 static int run(const struct step* step, const char* device, const char* selector, const char* way,
                long first, long last) {
   struct all a = {.device = device, .selector = selector};
@@ -540,8 +546,7 @@ static int run(const struct step* step, const char* device, const char* selector
   long cases = 0, first_bad = 0, n = first;
   int what = 0;
   /* The first way of a step at every place up to 1,000, the others at every place up to 30. */
-  const char* const rounds = getenv("RIFFLE_TEST_ROUNDS");
-  const bool few = !rounds || (strcmp(rounds, "most") != 0 && strcmp(rounds, "all") != 0);
+  const bool few = few_rounds();
   const long dense = few || *way ? 30 : 1000, sparse = few ? 4 : *way ? 8 : 50;
   for (;; n += n < dense ? 1 : n / sparse) {
     if (n > last) break;
@@ -605,7 +610,9 @@ int main(int argc, char** argv) {
     };
     for (size_t w = 0; w < sizeof ways / sizeof ways[0]; ++w) {
       if (step->under_test == schedule && strcmp(ways[w].selector, "lfps") == 0) continue;
+      model_path = few_rounds() ? folder_path[0] : argv[1];
       failed += run(step, ways[w].device, ways[w].selector, ways[w].way, first, last);
+      model_path = argv[1];
     }
   }
   for (int i = 0; i < 2; ++i) remove_tiny_folder(folder_path[i]);
