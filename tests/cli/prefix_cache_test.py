@@ -53,7 +53,7 @@ def batch(asks, cache, *flags, **more):
 
 def same_answers(folder):
     asks = lines("Ann", "Ben") + [line("alone", document("Cid"), "Who?"), line("short", "The rain", "falls")]
-    for selector in "dense", "share", "psa", "tokenselect":
+    for selector in ("dense", "share", "psa", "tokenselect") if THOROUGH else ("share", "tokenselect"):
         cache = os.path.join(folder, selector)
         flags = ["--selector", selector]
         without = batch(asks, None, *flags)
@@ -201,7 +201,7 @@ def several_processes(folder):
     batch(lines("Ann"), one, "-q")
     room = size(one, entries(one)[0]) * 3 // 2  # for one entry: they evict each other's while these are used
     for flags in [], ["--prefix-cache-size", str(room)]:
-        for n in range(2):
+        for n in range(2 if THOROUGH or not flags else 1):
             path = os.path.join(folder, "in.jsonl")
             open(path, "wb").write(b"\n".join(asks) + b"\n")
             ps = [start(*ARGS, "-q", "--prefix-cache", cache, *flags, "-i", path) for _ in range(3)]
@@ -215,7 +215,7 @@ def several_processes(folder):
     shutil.rmtree(cache)
     batch(asks, cache, "-q")
     # Killed while it saves: an unfinished file is not taken for an entry.
-    for delay in 0.1, 0.3, 0.5, 0.8:
+    for delay in (0.1, 0.3, 0.5, 0.8) if THOROUGH else (0.1, 0.4):
         shutil.rmtree(cache)
         p = start(*ARGS, "-q", "--prefix-cache", cache, "-i", path)
         time.sleep(delay)

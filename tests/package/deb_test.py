@@ -13,6 +13,8 @@ def packages(folder):
         return skip("make deb", "dpkg-dev is not installed (Debian: apt-get install dpkg-dev)")
     if sanitized():
         return skip("make deb", "the library is built with a sanitizer")
+    if not THOROUGH:
+        os.environ["DEB_COMPRESSION"] = "none"
     if not passed("make deb", make("deb", f"PACKAGES={folder}")):
         return
     version = riffle("--version").out.decode().split()[1]

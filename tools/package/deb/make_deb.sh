@@ -3,6 +3,7 @@
 # usage: make_deb.sh STAGE VERSION SONAME FOLDER     (make deb)
 # STAGE is the DESTDIR of a make install with PREFIX=/usr; its files are moved. In this script's
 # folder, control has the fields, and changelog the version, which must be that of riffle.h.
+# DEB_COMPRESSION: xz, the default, or none, which saves a test's time.
 set -eu
 usage="usage: make_deb.sh STAGE VERSION SONAME FOLDER"
 stage=$(cd "${1:?$usage}" && pwd) version=${2:?$usage} soname=${3:?$usage} folder=${4:?$usage}
@@ -97,5 +98,5 @@ for package in riffle $library libriffle-dev; do
   (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
   # The same files give the same package on every day.
   find "$root" -exec touch -h -d "@$date" {} +
-  SOURCE_DATE_EPOCH=$date dpkg-deb --root-owner-group -Zxz -z1 --build "$root" "$folder/${package}_${version}_$architecture.deb"
+  SOURCE_DATE_EPOCH=$date dpkg-deb --root-owner-group -Z"${DEB_COMPRESSION:-xz}" -z1 --build "$root" "$folder/${package}_${version}_$architecture.deb"
 done
