@@ -164,9 +164,10 @@ class Selector {
   // Returns, for errors, the name and the settings that decide the selector's needs.
   virtual std::string described() const { return name(); }
   // Returns the rule that a GPU's kernels follow. Null: there is none, and the selector runs only
-  // where the CPU attends. host_only gives the reason.
+  // where the CPU attends. host_only gives the reason, as the end of a sentence that begins with
+  // the name; null: there is a rule.
   virtual const SelectionRule* rule() const = 0;
-  virtual const char* host_only() const { return nullptr; }
+  virtual const char* host_only() const { return rule() ? nullptr : "has no kernels for a GPU"; }
   // Returns true if the selector reads INT4 keys of all tokens.
   virtual bool reads_codes() const { return false; }
   // Rows of fewer tokens are read whole.

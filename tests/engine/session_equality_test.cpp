@@ -17,6 +17,7 @@ constexpr KvKind kTypes[] = {KvKind::F16, KvKind::F32, KvKind::Q8};
 
 void check_way(ContextOptions o, ContextOptions p, const std::string& path) {
   const auto prompt = some_tokens(300, 1), more = some_tokens(8, 2);
+  o.n_threads = 2;
   p.n_threads = 1;
   Runtime a(o), b(p);
   riffle_session* s = a.session(prompt);

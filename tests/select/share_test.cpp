@@ -348,7 +348,7 @@ TEST_CASE("share: the same bits for any pool and threads; dense for a share of n
   std::vector<std::vector<float>> reference;
   for (int variant = 0; variant < 4; ++variant) {
     ContextOptions o = engine_options(0.02f);
-    if (variant == 1) o.n_threads = 1;
+    o.n_threads = variant == 1 ? 2 : 1;
     if (variant == 2) o.device = DeviceKind::EMU, o.slots = 120;
     if (variant == 3) o.device = DeviceKind::EMU, o.slots = 2000, o.n_threads = 3;
     INFO("variant " << variant);

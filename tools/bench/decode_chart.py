@@ -11,7 +11,7 @@ import sys
 
 PANELS = {
     "cpu": ("Two CPU threads", "27M parameters, Q8_0"),
-    "gpu": ("One H200", "8B shape, Q4_K; riffle with selected blocks in 8 GiB, the others all in GPU memory"),
+    "gpu": ("One H100", "8B shape, Q4_K; riffle with selected blocks in 8 GiB, the others all in GPU memory"),
 }
 COLOURS = ("#8a929a", "#7cb5dc", "#0072b2")
 WIDTH, HEIGHT, TOP, BAR, GAP, LEFT = 760, 300, 74, 26, 30, 16

@@ -43,6 +43,7 @@ class RankingSelector : public Int4Selector {
     return std::string(name()) + (rule_.codes ? " with `selection.rank` codes" : "");
   }
   const SelectionRule* rule() const override { return host_only() ? nullptr : &rule_; }
+  const char* host_only() const override { return nullptr; }
   bool reads_codes() const override { return rule_.codes; }
   int lookahead() const override { return s_.lookahead; }
   bool has_parts() const override { return rule_.codes; }
