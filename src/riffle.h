@@ -60,7 +60,11 @@
  *     the defaults. A call does not change its options, and they may be freed after it.
  *   Threads
  *     A model may be shared by threads. A context and its sessions belong to one thread at a time,
- *     except for riffle_abort, which any thread and any signal handler may call.
+ *     except for riffle_abort, which any thread and any signal handler may call. Threads may pass
+ *     the same options at once; while one sets or gets a value, no other may use them. A callback
+ *     runs inside a call on a context, and of the functions of this context and its sessions it may
+ *     call only riffle_abort (those of a scheduler: riffle_batch.h). The library does not check
+ *     this.
  *   Text
  *     All text is UTF-8. Long input texts are passed as (pointer, length) and need not end in NUL.
  *     Paths, names, values and messages end in NUL.

@@ -1,4 +1,4 @@
-// Keys and values in 8 bits (riffle_kv_type Q8), as the CPU and the GPU write and read them.
+// Keys and values in 8 bits (KvKind::Q8), as the CPU and the GPU write and read them.
 //
 // A row is one token's key or value: d int8 codes, then one byte for each 32 of them, the scale,
 // padded to whole words. A value is code * scale. The byte is the upper half of a positive f16

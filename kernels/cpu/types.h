@@ -23,7 +23,8 @@ namespace riffle::cpu {
 enum class Isa : uint8_t { Scalar = 0, Avx2 = 1, Avx512 = 2, Amx = 3 };
 
 using WType = DType;
-// Mirrors riffle_kv_type without its header (a test pins the equality).
+// Mirrors KvKind (src/util/options.h) without its header. A static_assert in
+// src/backend/cpu/cpu_device.cpp checks the equality.
 enum class KvType : uint8_t { F16 = 0, F32 = 1, Q8 = 2 };
 // Returns the bytes of a row, one token's key or value of d numbers. Q8: kernels/common/kv_q8.h.
 constexpr int64_t kv_row_bytes(KvType type, int64_t d) {

@@ -22,7 +22,8 @@ namespace riffle::cuda {
 using Status = cudaError_t;  // result of the launch
 
 using WType = DType;
-// Mirror KvKind and BlockDigest (a test pins the equality).
+// Mirror KvKind and BlockDigest (src/util/options.h). The static_asserts in
+// src/backend/cuda/cuda_device.cpp check the equality.
 enum class KvType : uint8_t { F16 = 0, F32 = 1, Q8 = 2 };
 enum class DigestKind : uint8_t { Mean = 0, Quest = 1, CuboidMean = 2 };
 // The activations of gated units.

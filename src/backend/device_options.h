@@ -82,7 +82,7 @@ struct DeviceNeeds {
   std::vector<uint64_t> expert_bytes{};
   uint64_t expert_staging = 0, host_staging = 0;
   uint64_t selector_state = 0;  // state of one session, in host memory
-  // With has_pool: bytes of a slot and its bookkeeping, and the fewest slots that work.
+  // With has_pool: bytes of a slot and its bookkeeping, and the fewest slots that are accepted.
   uint64_t per_slot = 0;
   int64_t min_slots = 0;
   uint64_t free = 0;  // with device_memory: bytes that the GPU has free now

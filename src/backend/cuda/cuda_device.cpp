@@ -470,9 +470,10 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   add_to(needs.buffers, MemoryUse::PREFILL_KV, "KV of a layer",
          cuda::CudaKv::prefill_bytes(shape.largest_layer(o.n_ctx)));
   needs.per_slot = shape.largest_block() + sizeof(unsigned long long) + sizeof(int32_t);
-  // If the device decides, a step needs only one slot for each row of a layer; if the host decides,
-  // each row needs the slots of one iteration. If the system does not pin memory, the host has to
-  // take over, and a pool whose size riffle chooses is large enough for that.
+  // If the device decides, a step needs no slots (kernels/cuda/pool/pool.h), and the plan asks for
+  // one for each row of a layer. If the host decides, each row needs the slots of one iteration. If
+  // the system does not pin memory, the host has to take over, and a pool whose size riffle chooses
+  // is large enough for that.
   needs.min_slots = 0;
   for (int layer = 0; layer < c.n_layers; ++layer)
     needs.min_slots = std::max<int64_t>(needs.min_slots, shape.rows(layer));
