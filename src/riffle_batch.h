@@ -121,7 +121,8 @@ RIFFLE_API size_t riffle_scheduler_pending(const riffle_scheduler* scheduler);
  *     for them (0: no pool). With working-set-steps 0 the estimate is for the most steps whose
  *     blocks fit, or for one step if none fit
  *   blocks_loaded, blocks_read: blocks that decode steps copied from host to slot; attended to. If
- *     layers differ in the size of their blocks, copied bytes are counted in blocks of the largest
+ *     layers differ in block size, blocks_loaded is the number of copied bytes divided by the bytes
+ *     of the largest block
  *   seconds, decode_seconds */
 RIFFLE_API const riffle_info* riffle_scheduler_iteration(const riffle_scheduler* scheduler);
 

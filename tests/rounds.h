@@ -13,8 +13,8 @@ inline bool rounds_are(std::string_view wanted) {
 inline bool all_rounds() { return rounds_are("all"); }
 inline bool few_rounds() { return !all_rounds() && !rounds_are("most"); }
 
-// Returns the number of threads of contexts that are compared in something else. With few rounds
-// it is one: tests/run.sh then runs a program on each CPU, and two threads on one CPU wait for each
+// Returns the number of threads for tests in which that number does not matter. With few rounds it
+// is one: tests/run.sh then runs each program on one CPU, where two threads would wait for each
 // other.
 inline int usual_threads() { return few_rounds() ? 1 : 2; }
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs every test. usage: tests/run.sh BUILD_DIR   (make test)
-# RIFFLE_TEST_JOBS programs run side by side (default: one for two cores; 1 if there is a GPU);
-# programs that compute little, with few rounds all programs, run on one CPU each, twice as many
-# side by side. The output of each is printed in one piece. The last line is "N passed, N failed",
-# with ", N skipped" if something was skipped. The exit code is 0 if nothing failed.
+# RIFFLE_TEST_JOBS programs run side by side (default: one for two cores; 1 if there is a GPU).
+# Without a GPU, most programs run on one CPU each, twice as many side by side: the programs that
+# compute little and, with few rounds, riffle_tests too. The output of each program is printed in
+# one piece. The last line is "N passed, N failed", with ", N skipped" if something was skipped. The
+# exit code is 0 if nothing failed.
 # RIFFLE_TEST_ROUNDS: number of rounds and combinations of the slow tests: few (the default), most
 # (as CI sets it) or all.
 # RIFFLE_TEST_SECONDS: time limit of each run of riffle_tests (1800; all rounds: 7200).
@@ -100,8 +101,8 @@ job() {
   (trap - EXIT; SECONDS=0; "$kind" "$work/$n_jobs" "$@" >"$work/$n_jobs.txt" 2>&1) &
   n_jobs=$((n_jobs + 1))
 }
-# Runs "lines" or "catch", with the files of `counts`, on a CPU of its own: the programs that it
-# starts compute with one thread, and do not wait for the programs on other CPUs.
+# Runs a command, "lines" or "catch" with its arguments, on a CPU of its own if one is free. The
+# programs that it starts then do not wait for programs on other CPUs.
 pinned() {
   local cpu
   for cpu in "${cpus[@]}"; do
@@ -131,13 +132,14 @@ hf_folders() {
   export RIFFLE_TEST_HF=${folders#:}
 }
 
-# From the call of this function on, one program for each CPU.
+# Lets as many programs as there are CPUs run from now on, or twice RIFFLE_TEST_JOBS.
 on_all_cpus() {
   slots=${RIFFLE_TEST_JOBS:+$((2 * RIFFLE_TEST_JOBS))}
   slots=${slots:-${#cpus[@]}}
 }
 if [ ${#cpus[@]} -le 1 ] || nvidia-smi -L >/dev/null 2>&1; then cpus=(); fi
-# With most rounds many cases compute with two threads and more; with few rounds most do with one.
+# Most cases compute with one thread if rounds are few. Otherwise many cases use two or more
+# threads.
 runner=catch
 if [ $rounds = few ] && [ ${#cpus[@]} -gt 1 ]; then
   runner=catch_alone

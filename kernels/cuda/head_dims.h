@@ -6,8 +6,8 @@
 
 namespace riffle::cuda {
 
-// Returns f(D) with D = head_dim as a constant, std::integral_constant. It returns
-// cudaErrorNotSupported if models of this head size do not run. This is the list of those that do.
+// Returns f(D), where D is head_dim as a constant (std::integral_constant). Returns
+// cudaErrorNotSupported for other head sizes than these, the only ones of models on a GPU.
 template <class F>
 Status with_head_dim(int head_dim, F&& f) {
   switch (head_dim) {
@@ -20,14 +20,15 @@ Status with_head_dim(int head_dim, F&& f) {
   }
 }
 
-// Decode attention runs two more, for tests.
+// Returns true if decode attention runs this head size. Two more head sizes run for tests.
 inline bool decodes_head_dim(int d) {
   return d == 16 || d == 32 || with_head_dim(d, [](auto) { return cudaSuccess; }) == cudaSuccess;
 }
 
-// Decode attention is compiled for few sizes. Heads in between are padded with zeros.
+// Decode attention is compiled for these few head sizes. Heads of other sizes are padded with zeros
+// to the next one.
 inline int padded_dim(int d) { return d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : 256; }
-// Returns f(D) with D = padded_dim(head_dim) as a constant, std::integral_constant.
+// Returns f(D), where D is padded_dim(head_dim) as a constant (std::integral_constant).
 template <class F>
 auto with_padded_dim(int head_dim, F&& f) {
   switch (padded_dim(head_dim)) {

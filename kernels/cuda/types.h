@@ -50,10 +50,10 @@ struct KvLayout {
 };
 
 // The device's description of one sequence of a step, or of a token computed ahead. An array of
-// these lies in device memory. Tables are [heads][max_blocks], where the KV heads of all layers are
-// numbered, layer by layer. Blocks are chosen by the index: digests, bound_factor, codes,
-// value_means, each [index rows][max_blocks]. The index rows are the heads of the layers without a
-// sliding window. KvShape (kv/kv_shape.h) has these numbers.
+// these lies in device memory. A table is [heads][max_blocks]: the KV heads of all layers are
+// numbered, layer by layer. Blocks are chosen by the index: digests, bound_factor, codes and
+// value_means, each [index rows][max_blocks]. Index rows are the heads of the layers without a
+// sliding window. KvShape (kv/kv_shape.h) gives the numbers of heads, index rows and rows.
 struct StepSequence {
   int32_t n_tokens = 0;  // the current token included; its position is n_tokens - 1
   int32_t table = 0;     // index into Pool::page_tables: names the blocks from prefix_blocks on
@@ -72,17 +72,17 @@ struct StepSequence {
       nullptr;  // [..][max_blocks][int4_block_bytes]: INT4 keys; null: none are kept
   const uint16_t* value_means =
       nullptr;  // f16 [..][max_blocks][d], of full blocks; only with codes
-  // Data that a selection keeps of the sequence from step to step, for each layer that chooses
-  // blocks the number of bytes that it asks for. Null: nothing.
+  // Data that a selection keeps of the sequence from step to step: for each layer in which blocks
+  // are chosen, the number of bytes that the selection asks for. Null: it keeps nothing.
   std::byte* kept = nullptr;
-  // [heads]: the newest block of each, which is being filled, in the layout of its layer.
+  // [heads]: each head's newest block, which is being filled. It has the layout of its layer.
   std::byte* tail = nullptr;
   // [rows of all layers], 0 at first: number of positions that the row attended to in its last
   // step, if that step tests when to stop. The next step fetches that many at once and tests them
   // in fewer passes; results do not depend on it. Null: no number is kept.
   int32_t* expected = nullptr;
-  // [heads][max_blocks]: n_tokens of the last step that attended to the block, 0: none has. Null
-  // unless DecodeStep::stamp or count_working_sets ask for it.
+  // [heads][max_blocks]: n_tokens of the last step that attended to the block; 0: no step has. Null
+  // unless DecodeStep::stamp or count_working_sets asks for it.
   uint32_t* last_use = nullptr;
 };
 

@@ -52,12 +52,14 @@ struct BackendOptions {
   }
 };
 
-// Returns the shape of the KV that sequences keep. A window that holds the whole context counts as
-// no window, so that the selector chooses blocks in such a layer, but only where it has the heads
-// and the head size of the layers without windows: layers that select are alike.
+// Returns the shape of the KV that sequences keep. If a layer's window holds the whole context, the
+// layer counts as one without a window, and the selector chooses its blocks. This holds only for
+// layers with the heads and the head size of the layers without a window, since layers that select
+// must be alike.
 KvShape kv_shape(const Config& config, const BackendOptions& o);
 
-// Returns the shape that a selector's state is made for: that of the layers that select.
+// Returns the shape that a selector's state is made for. Heads and layout are those of the layers
+// that select; n_layers is the number of all layers.
 StateShape state_shape(const Config& config, const BackendOptions& o);
 
 // Returns true if the owner of an emulated pool grants its slots, as the papers' residency does:

@@ -16,7 +16,7 @@ struct Held {
   int32_t slot = -1;                // -1: nothing to release
   bool miss = false;
   bool wait = false;   // another row is loading the block
-  uint32_t bytes = 0;  // size of the block; 0 in place, where nothing is copied
+  uint32_t bytes = 0;  // size of the block; 0 if the KV is in place: nothing is copied
   // Place where a miss is entered once its bytes have arrived: SharedPool::enter.
   int32_t table = 0;
   int64_t entry = 0;

@@ -81,7 +81,7 @@ std::vector<int> KvShape::kinds() const {
   return kinds;
 }
 
-// Names what a layer keeps in place of its own keys and values.
+// Names the data that a layer uses in place of its own keys and values; empty: it uses its own.
 static std::string other_data_of(int i, const LayerShape& l) {
   if (l.keeps == LayerKeeps::EARLIER_KV)
     return format("layer %d attends to the KV of layer %d", i, l.source);
@@ -89,7 +89,7 @@ static std::string other_data_of(int i, const LayerShape& l) {
   return "";
 }
 
-// Names two layers that differ.
+// Names two layers if they differ in heads or head size; empty: they are alike.
 static std::string difference(int i, const LayerShape& l, int first_layer,
                               const LayerShape& first) {
   if (l.n_kv_heads == first.n_kv_heads && l.head_dim == first.head_dim) return "";

@@ -73,12 +73,14 @@ struct LayerShape {
   bool has_blocks() const { return keeps == LayerKeeps::KV || keeps == LayerKeeps::WINDOW_KV; }
 };
 
-// The shape of the data that sequences keep, layer by layer. Three numberings, each layer by layer:
-// - Heads have blocks: KV heads of layers that keep KV.
-// - Rows attend: KV heads that a step's query meets. A layer that attends to the KV of an earlier
-//   layer has rows, and the heads of that layer.
-// - Index rows are the heads of layers from which blocks are chosen: those with digests or codes.
-// If layers are alike and have no windows, the three are the same.
+// The shape of the data that sequences keep, layer by layer. It numbers three things, each from the
+// first layer to the last:
+// - Heads: the KV heads of the layers that keep KV. Each head has blocks.
+// - Rows: the KV heads to which a step's queries attend. A layer that attends to the KV of an
+//   earlier layer has rows of its own, but reads the heads of the earlier layer.
+// - Index rows: the heads of the layers whose blocks have an index, that is, digests or codes by
+//   which blocks are chosen.
+// If all layers keep KV without a window, the three numberings are the same.
 class KvShape {
  public:
   // Attention of prompts begins to read at a multiple of this. Keys before the window get weight 0.
@@ -128,36 +130,38 @@ class KvShape {
   // Returns the first index row of a layer that selects.
   int64_t index_row(int layer) const { return index_row_[source(layer)]; }
   int64_t index_rows() const { return index_row_.back(); }
-  // Return the number of layers that select before this one, and in all.
+  // Return the number of layers that select: those before this layer, and all of them.
   int choice(int layer) const { return choice_[layer]; }
   int choices() const { return choice_.back(); }
-  // Returns the first layer that selects; -1: there is none. The others have its heads and head
-  // size (uneven_choice).
+  // Returns the first layer that selects; -1: there is none. The other layers that select have the
+  // same heads and head size, unless uneven_choice names two that differ.
   int chosen() const;
-  // Newest blocks of all heads may lie one after the other. Return where that of a head begins, and
-  // the bytes of all.
+  // The newest blocks (tails) of all heads may lie one after the other in memory. Return the byte
+  // at which a head's tail begins, and the bytes of all tails.
   uint64_t tail_at(int64_t head) const { return tail_at_[head]; }
   uint64_t tails_bytes() const { return tail_at_.back(); }
 
-  // Consecutive heads whose blocks have one layout.
+  // A run of consecutive heads whose blocks have the same layout.
   struct HeadRun {
     int layer;  // layer of the first head
     int64_t first_head, n_heads;
     bool operator==(const HeadRun&) const = default;
   };
-  // Returns the fewest runs that hold all heads, or all heads of layers with an index.
+  // Returns the fewest runs that hold all heads or, if indexed is true, the heads of all layers
+  // with an index.
   std::vector<HeadRun> runs(bool indexed) const;
 
-  // Returns the first layer of each pair of KV heads and head size.
+  // Returns the first layer of each combination of head size and number of KV heads. Layers without
+  // rows are left out.
   std::vector<int> kinds() const;
   // Names the first layer that keeps something other than its own keys and values; empty: there is
   // none.
   std::string other_data() const;
-  // Names the first such layer, or the first two layers that differ in heads or head size; empty:
-  // there are none.
+  // Names the first layer that differs from layer 0 in heads or head size, or that keeps something
+  // other than its own keys and values; empty: there is none.
   std::string uneven() const;
-  // Names the first two layers that select and differ in heads or head size; empty: there are none.
-  // Selectors and their indices are written for one shape.
+  // Names the first layer that selects and differs from layer chosen() in heads or head size;
+  // empty: there is none. Selectors and their indices are written for one shape.
   std::string uneven_choice() const;
 
   // Returns the first block that a layer needs to continue with the token at position n_tokens.
@@ -208,10 +212,12 @@ class KvShape {
   int block_size_ = 32;
   KvType type_ = KvType::F16;
   std::vector<LayerShape> layers_;
-  // Each layer's numbers. All lists but the first have one more entry: the number of all.
+  // Each layer's first head, first row and first index row, and the number of earlier layers that
+  // select. All lists except the first have one more entry: the number of all.
   std::vector<int64_t> first_head_, first_row_{0}, index_row_{0};
   std::vector<int32_t> choice_{0};
-  // Each head's layer, and where its tail begins. The second list also has the bytes of all tails.
+  // Each head's layer, and the byte at which its tail begins. The second list also has the bytes of
+  // all tails.
   std::vector<int32_t> layer_of_;
   std::vector<uint64_t> tail_at_{0};
 };

@@ -1,7 +1,7 @@
 // KV of devices on the CPU that have a pool: while a prompt is read, one of its layers is in memory
-// of its own, as on a GPU. Pools differ in who grants slots: the owner
-// (slot_pool_kv.cpp), or the readers themselves (emulated_kv.cpp). All slots have the size of the
-// largest block, so that any of them holds any block; copies take only the block's own bytes.
+// of its own, as on a GPU. Slots are granted by the pool's owner (slot_pool_kv.cpp) or by the
+// readers themselves (emulated_kv.cpp). All slots have the size of the largest block, so any slot
+// can hold any block. A copy moves only the block's own bytes.
 #pragma once
 #include <vector>
 
@@ -22,13 +22,13 @@ class PoolKv : public CpuKv {
 
  protected:
   void flush_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
-  // Returns the bytes of a block of a head.
+  // Returns the bytes of each block of a head.
   size_t bytes_of(int64_t head) const {
     return host_->shape().block_bytes(host_->shape().layer_of(head));
   }
 
   ThreadPool* threads_;
-  size_t slot_bytes_;  // from one slot to the next
+  size_t slot_bytes_;  // bytes of a slot
 
  private:
   Buffer layer_memory_;            // one layer of KV

@@ -98,7 +98,7 @@ struct LayerConfig {
   int rope = 0;                      // RoPE of keys and of queries
   int query_rope = -1;               // RoPE of queries, if it differs; -1: as `rope`
   bool has_experts = false;          // the FFN is a mixture of experts
-  int n_kv_heads = 0, head_dim = 0;  // 0: as Config has it
+  int n_kv_heads = 0, head_dim = 0;  // 0: Config's values
 };
 
 // gate(W1 x) * (W3 x).

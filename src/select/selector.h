@@ -163,9 +163,9 @@ class Selector {
   virtual const char* name() const = 0;
   // Returns, for errors, the name and the settings that decide the selector's needs.
   virtual std::string described() const { return name(); }
-  // Returns the rule that a GPU's kernels follow. Null: there is none, and the selector runs only
-  // where the CPU attends. host_only gives the reason, as the end of a sentence that begins with
-  // the name; null: there is a rule.
+  // rule returns the rule that a GPU's kernels follow. Null: there is no rule, and the selector
+  // runs only where the CPU attends. host_only returns the reason, as the end of a sentence that
+  // begins with the selector's name. Null: there is a rule.
   virtual const SelectionRule* rule() const = 0;
   virtual const char* host_only() const { return rule() ? nullptr : "has no kernels for a GPU"; }
   // Returns true if the selector reads INT4 keys of all tokens.

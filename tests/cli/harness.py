@@ -16,8 +16,9 @@ THOROUGH = os.environ.get("RIFFLE_TEST_ROUNDS", "few") != "few"
 
 
 def instruction_set():
-    """With --isa auto each process chooses instruction sets by time, and the last bits of what two compute may differ.
-    With few rounds this is AVX-512 where the CPU has it, which reads prompts twice as fast."""
+    """Returns the instruction set for --isa. With --isa auto each process chooses instruction sets by time, so the last
+    bits of the results of two processes may differ. With few rounds it is AVX-512 if the CPU has it, which reads prompts
+    twice as fast as AVX2."""
     with open("/proc/cpuinfo") as f:
         has = set(f.read().split())
     if not THOROUGH and has >= {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx2", "fma", "f16c"}:
@@ -26,8 +27,8 @@ def instruction_set():
 
 
 ISA = instruction_set()
-# tests/run.sh starts a script on one CPU, where two threads wait for each other: a step takes twice the CPU time. So
-# only the long tests have two.
+# tests/run.sh runs each script on one CPU, where two threads wait for each other and a decode step takes twice the CPU
+# time. Only the tests in full use two threads.
 THREADS = "2" if THOROUGH else "1"
 SMALL = ["-c", "2048", "--threads", THREADS, "--isa", ISA]
 _failed = 0

@@ -6,7 +6,7 @@ import time
 from harness import *
 
 ARGS = ["batch", *SMALL]
-# The length of a document, about, in tokens. The cache saves 512 tokens and more.
+# The approximate length of a document, in tokens. The cache saves only prefixes of at least 512 tokens.
 LENGTH = 800 if THOROUGH else 620
 
 

@@ -59,8 +59,8 @@ void check_same_gguf(const std::string& ours, const std::string& path) {
   }
 }
 
-// Returns the instruction sets to check with this checkpoint: with few rounds one, in turn. Scalar
-// code is some twenty times slower, so three of four of its turns go to the best set.
+// Returns the instruction sets to check with this checkpoint. With few rounds it is one of them, in
+// turn. Scalar code is about twenty times slower, so the best set gets three of four of its turns.
 std::vector<IsaChoice> some_of(const std::vector<IsaChoice>& isas, ptrdiff_t checkpoint) {
   if (!few_rounds() || isas.empty()) return isas;
   const auto n = static_cast<ptrdiff_t>(isas.size());
@@ -136,7 +136,7 @@ TEST_CASE("parity: the same logits as GGUF", "[parity]") {
       for (size_t i = 1; i < paths.size(); ++i) check_same_gguf(bytes, paths[i]);
       for (const std::string& p : paths) check_exact(tiny_options(c, options(), KvKind::F32), c, p);
       for (const IsaChoice isa : usable) {
-        if (few_rounds()) continue;  // the case of folders has them
+        if (few_rounds()) continue;  // the case of folders runs them in turn
         INFO("isa " << isa);
         ContextOptions o = tiny_options(c, options(), KvKind::F32);
         o.isa = isa;

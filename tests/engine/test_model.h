@@ -26,7 +26,7 @@ struct Runtime {
     REQUIRE(loaded == RIFFLE_OK);
     create(options);
   }
-  // With a model that is in no file.
+  // Takes a model that is not in a file.
   Runtime(const ContextOptions& options, std::unique_ptr<Model> (*make)()) {
     auto made = std::make_unique<riffle_model>();
     made->model = make();

@@ -1,5 +1,6 @@
-// A model whose layers differ in their KV: windowed layers have 4 KV heads of 64, layers without a
-// window 2 of 128, and each kind has a RoPE of its own. The weights are synthetic.
+// A model whose layers differ in their KV. Layers with a window have 4 KV heads of 64, layers
+// without a window have 2 KV heads of 128, and each kind has a RoPE of its own. The weights are
+// synthetic.
 #pragma once
 #include <cmath>
 #include <iterator>
@@ -12,7 +13,7 @@ namespace riffle::test {
 inline constexpr bool kUnevenWindowed[] = {true, true, false, true, true, false};
 inline constexpr int kUnevenWindow = 48, kUnevenVocab = 512;
 
-// Its weights have bytes, so an Engine may be made of it without more ado.
+// Returns the model with all weights in memory, so an Engine can use it as it is.
 inline std::unique_ptr<Model> uneven_model() {
   auto model = std::make_unique<Model>();
   Config& c = model->config;
@@ -22,7 +23,7 @@ inline std::unique_ptr<Model> uneven_model() {
   c.hidden_dim = 128;
   c.n_layers = static_cast<int>(std::size(kUnevenWindowed));
   c.n_heads = 8;
-  c.n_kv_heads = 4;  // those of the windowed layers; the others say what they have
+  c.n_kv_heads = 4;  // in layers with a window; LayerConfig has the others
   c.head_dim = 64;
   c.vocab_size = kUnevenVocab;
   c.n_ctx = 4096;
@@ -45,7 +46,7 @@ inline std::unique_ptr<Model> uneven_model() {
     model->weight_bytes += static_cast<uint64_t>(t.bytes());
     return t;
   };
-  // gain: products of rows of size 1 have about this size.
+  // gain: the approximate size of products with rows whose values have size 1.
   const auto matrix = [&](int64_t rows, int64_t cols, float gain) {
     const float scale = gain * std::sqrt(3 / static_cast<float>(cols));
     return count({DType::F32, rows, cols, nullptr, ++seed, scale, &synthetic_weights()});
@@ -54,12 +55,12 @@ inline std::unique_ptr<Model> uneven_model() {
     return count({DType::F32, 1, c.dim, model->owned[0]->data(), 0, 0, nullptr});
   };
   Weights& w = model->weights;
-  w.embedding = matrix(c.vocab_size, c.dim, 8);  // values of size 1
+  w.embedding = matrix(c.vocab_size, c.dim, 8);  // embeddings have values of size 1
   w.layers.resize(c.n_layers);
   for (int i = 0; i < c.n_layers; ++i) {
     LayerWeights& l = w.layers[i];
     l.attn_norm = norm();
-    l.wq = matrix(c.q_width(i), c.dim, 1.7f);  // attention that prefers a few tokens
+    l.wq = matrix(c.q_width(i), c.dim, 1.7f);  // so that attention prefers a few tokens
     l.wk = matrix(c.kv_width(i), c.dim, 1.7f);
     l.wv = matrix(c.kv_width(i), c.dim, 1);
     l.wo = matrix(c.dim, c.q_width(i), 1);

@@ -1,5 +1,6 @@
-// A model whose layers differ in KV heads and head size: its logits against float64, the same bits
-// on cpu and emu whatever the pool, chunks and threads are, cuts, forks and files, and its memory.
+// A model whose layers differ in KV heads and head size. Its logits are compared with float64; cpu
+// and emu give the same bits with any pool, chunks and threads; cuts, forks and files change no
+// bit; and the memory plan holds.
 #include <cmath>
 
 #include "riffle_measure.h"
@@ -35,7 +36,7 @@ MemoryPlan plan_of(const Runtime& r, const ContextOptions& o) {
 
 using Rows = std::vector<std::vector<double>>;
 
-// y[i] = W x[i].
+// Returns y, where y[i] = W x[i].
 Rows times(const Rows& x, const Tensor& w) {
   Rows y(x.size(), std::vector<double>(w.rows));
   const auto* const values = static_cast<const float*>(w.data);
@@ -45,7 +46,7 @@ Rows times(const Rows& x, const Tensor& w) {
   return y;
 }
 
-// All weights of norms are ones.
+// Returns RMSNorm of each row. All norm weights of the model are ones.
 Rows normed(const Rows& x, double eps) {
   Rows y = x;
   for (auto& row : y) {
@@ -76,7 +77,8 @@ void add(Rows& x, const Rows& y) {
     for (size_t c = 0; c < x[i].size(); ++c) x[i][c] += y[i][c];
 }
 
-// Attention of one head: each token to those before it, of which the last `window` are seen.
+// Computes attention of one head. Each token attends to itself and the tokens before it; if window
+// is above 0, only to the last `window` of these.
 void attend(const Rows& q, const Rows& k, const Rows& v, size_t from, size_t kv_from, int d,
             int window, Rows& out) {
   for (size_t i = 0; i < q.size(); ++i) {
@@ -94,7 +96,7 @@ void attend(const Rows& q, const Rows& k, const Rows& v, size_t from, size_t kv_
   }
 }
 
-// The logits after each of the tokens, in float64.
+// Returns the logits after each of the tokens, in float64.
 Rows exact_logits(const Model& model, const std::vector<int32_t>& tokens) {
   const Config& c = model.config;
   Rows x;
@@ -130,8 +132,9 @@ Rows exact_logits(const Model& model, const std::vector<int32_t>& tokens) {
 
 }  // namespace
 
-// With AVX-512, f32 KV differs by 5e-6 of a row's largest logit, f16 by 2e-3, q8 by 5e-2. The bound
-// of f32 leaves room for products of bf16 pairs (AMX).
+// With AVX-512, logits with f32 KV differ from float64 by 5e-6 of a row's largest logit, with f16
+// KV by 2e-3, and with q8 KV by 5e-2. The bound of f32 leaves room for products of bf16 pairs
+// (AMX).
 TEST_CASE("uneven layers: logits are those of a plain forward pass in float64",
           "[uneven][arithmetic]") {
   const std::vector<int32_t> tokens = ids(0, 120);
@@ -167,7 +170,7 @@ TEST_CASE("uneven layers: cpu and emu give the same bits", "[uneven][arithmetic]
         Runtime cpu(o, uneven_model);
         const auto want = run(cpu, cpu.session(), prompt, steps);
         o.device = DeviceKind::EMU;
-        // The fewest slots that a step needs, some, and as many as there are blocks.
+        // The fewest slots that a step needs, 200 slots, and (0) as many slots as there are blocks.
         const auto fewest = static_cast<int>(plan_of(cpu, o).min_slots);
         CHECK(fewest < 60);
         for (const int slots : {fewest, 200, 0}) {
@@ -185,11 +188,12 @@ TEST_CASE("uneven layers: cpu and emu give the same bits", "[uneven][arithmetic]
       }
 }
 
-// A context shorter than the window: windowed layers keep all of their KV, and choose nothing.
+// The context is shorter than the window. Windowed layers keep all of their KV, and no block is
+// chosen in them.
 TEST_CASE("uneven layers: a context that the window holds", "[uneven][arithmetic]") {
   for (const SelectorKind selector : kSelectors) {
     INFO("selector " << selector);
-    // A longer context takes the same steps.
+    // A longer context gives the same logits in these steps.
     Runtime longer(on(DeviceKind::CPU, selector), uneven_model);
     const auto want = run(longer, longer.session(), ids(0, 20), ids(20, 32));
     for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
@@ -244,7 +248,7 @@ TEST_CASE("uneven layers: saved sessions go on with the same bits", "[uneven][se
       riffle_session* const s = a.session(ids(0, 300));
       save(a, s, temp / "a.kv");
       go_on_alike(a, s, b, load(b, temp / "a.kv"), ids(300, 320));
-      if (selector == SelectorKind::LFPS) continue;  // its sessions cannot be forked
+      if (selector == SelectorKind::LFPS) continue;  // sessions with this selector cannot be forked
       save(a, s, temp / "a.kv");
       go_on_alike(a, s, b, load(b, temp / "a.kv"), ids(400, 410));
     }
@@ -288,7 +292,8 @@ TEST_CASE("uneven layers: working sets are the unions of what the last steps rea
   CHECK(play(*model, p) == want);
 }
 
-// Blocks of 16 tokens in f16: 4,096 bytes in a windowed layer, 8,192 in another.
+// A block of 16 tokens in f16 has 4,096 bytes in a layer with a window, 8,192 bytes in other
+// layers.
 TEST_CASE("uneven layers: the memory plan on emu, counted by hand", "[uneven][plan][memory]") {
   ContextOptions o = on(DeviceKind::EMU);
   o.n_sessions = 2;
@@ -296,7 +301,7 @@ TEST_CASE("uneven layers: the memory plan on emu, counted by hand", "[uneven][pl
   const MemoryPlan plan = plan_of(r, o);
   constexpr uint64_t kBlocks = 1024 / 16;
   CHECK(plan.slot_bytes == 8192);
-  CHECK(plan.prefill_kv == kBlocks * 16384);  // a layer of either kind
+  CHECK(plan.prefill_kv == kBlocks * 16384);  // the same in layers of both kinds
   const Config& config = r.model->model->config;
   const KvShape shape = kv_shape(config, resolve_options(config, o));
   CHECK(shape.heads() == 20);
@@ -313,7 +318,8 @@ TEST_CASE("uneven layers: the memory plan on emu, counted by hand", "[uneven][pl
   CHECK(bytes_of("digests of blocks") == 2 * 4 * kBlocks * digest_spec(o.selection).bytes(128));
   CHECK(plan.min_slots == 20 + row_slots(o.selection));
   CHECK(plan.pool == static_cast<uint64_t>(plan.slots) * (8192 + 12));
-  // INT4 keys of d/2 + 4 bytes a token, and means of 2 d bytes a block, of four heads of 128.
+  // Four heads of 128 have INT4 keys of d/2 + 4 bytes a token, and mean values of 2 d bytes a
+  // block.
   const uint64_t keys = 4 * (1024 * (128 / 2 + 4) + kBlocks * 2 * 128);
   CHECK(plan.selector_state >= keys);
   CHECK(plan.selector_state <= keys + 4 * 1024);

@@ -17,8 +17,9 @@ inline std::vector<int32_t> draw(std::mt19937& random, size_t n) {
 
 class WindowHistories {
  public:
-  // model: what Runtime takes, a path or a function. whole_prompts: cuts and forks are where
-  // prompts or steps end, since a prompt's bits depend on where its chunks begin.
+  // model: a path or a function, as the constructors of Runtime take it. whole_prompts: sessions
+  // are cut and forked only at the end of a prompt or a step, since a prompt's bits depend on the
+  // places where its chunks begin.
   template <class ModelSource>
   WindowHistories(const ContextOptions& o, const ContextOptions& alone, const ModelSource& model,
                   bool whole_prompts, uint32_t seed)

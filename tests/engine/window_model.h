@@ -54,8 +54,9 @@ inline ContextOptions sparse(SelectorKind selector) {
   return o;
 }
 
-// Five sequences, shorter and longer than a window of 64, give the same bits stepped together as
-// each alone. model: what Runtime takes, a path or a function.
+// Checks that five sequences, shorter and longer than a window of 64, give the same bits when they
+// are stepped together as when each is stepped alone. model: a path or a function, as the
+// constructors of Runtime take it.
 template <class ModelSource>
 void check_together(const ContextOptions& each, const ContextOptions& all,
                     const ModelSource& model) {

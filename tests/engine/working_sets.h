@@ -213,7 +213,7 @@ class WorkingSetRun {
   WorkingSetPlay play_;
   Engine engine_;
   int rows_ = 0, vocab_ = 0, window_ = 0;
-  std::vector<int> first_row_;  // [layer], then the number of all
+  std::vector<int> first_row_;  // [layer], and at the end the number of all rows
   int64_t compared_ = 0;
   std::vector<std::unique_ptr<One>> all_;
   std::map<int, Blocks> failed_;

@@ -1,5 +1,5 @@
-// Pools over layers whose blocks differ in size: random prompts, steps, forks and cuts leave every
-// block as it was written, and no copy goes beyond the end of a block.
+// Pools of a model whose layers have blocks of different sizes. Random prompts, steps, forks and
+// cuts leave every block as it was written, and no copy goes beyond the end of a block.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -15,7 +15,8 @@ namespace {
 constexpr int kB = 16;
 constexpr int64_t kCtx = 600;
 
-// Layers of other heads, other head sizes and a window, and two that keep no blocks.
+// Layers differ in the number of heads, head size and window. Two layers keep no blocks: one
+// attends to the KV of layer 0, and one keeps a state.
 KvShape uneven_shape() {
   return {kB,
           KvType::F16,
@@ -32,11 +33,11 @@ struct Live {
   std::vector<uint32_t> tokens;
 };
 
-// Makes the KV store that is tested.
+// The kind of pool that is tested.
 struct Kind {
   const char* name;
   int64_t slots;
-  bool readers;  // the pool is one that its readers manage
+  bool readers;  // the readers manage the pool; false: its owner does
   EvictPolicy policy = EvictPolicy::Lru;
 };
 
@@ -47,7 +48,7 @@ struct World {
   std::unique_ptr<CpuKv> pool;
   std::vector<std::unique_ptr<Live>> live;
   std::mt19937 random;
-  bool alone;  // steps are of one sequence, since a small pool holds the newest blocks of one
+  bool alone;  // steps have one sequence, since a small pool holds the newest blocks of only one
 
   World(const Kind& kind, uint32_t seed)
       : pool(kind.readers ? make_emulated(&host, &threads, kind.slots)
@@ -57,7 +58,8 @@ struct World {
 
   uint32_t below(uint64_t n) { return static_cast<uint32_t>(random() % n); }
 
-  // The bytes of a token's key (part 0) or value in a head; no f16 among them is infinite.
+  // Returns byte i of a token's key (part 0) or value (part 1) in a head. No f16 of such bytes is
+  // infinite.
   static std::byte value(uint32_t token, int64_t head, int part, size_t i) {
     return std::byte((token * 31 + static_cast<uint32_t>(head) * 7 + part * 3 + i) % 100);
   }
@@ -83,7 +85,7 @@ struct World {
     return good;
   }
 
-  // ---- deeds
+  // ---- operations
   void prompt(Live& s, int64_t n) {
     const int64_t n0 = s.kv.n_tokens, end = n0 + n;
     Marks marks = s.kv.marks;
@@ -129,7 +131,8 @@ struct World {
   }
 
   // ---- checks
-  // Reads a block as a step does. A slot's bytes beyond the block are poisoned and must stay so.
+  // Reads a block as a step does. Returns true if the block's bytes and the count of loaded bytes
+  // are right. The slot's bytes beyond the block are poisoned first; the read must not change them.
   bool read(Live& s, int layer, int h, int32_t block) {
     const size_t bytes = shape.block_bytes(layer), rest = shape.largest_block() - bytes;
     const PoolCounters before = pool->counters;
@@ -144,8 +147,8 @@ struct World {
     pool->release(&held, 1);
     return good;
   }
-  // All that the next token sees is as it was written: in the pool, in the tails, and in the host
-  // store once these are there.
+  // Returns true if all blocks that the next token sees are as they were written: in the host store
+  // or, if the pool holds the tails, in the tails, and with in_pool also in the pool.
   bool whole(Live& s, bool in_pool) {
     const int64_t n = s.kv.n_tokens;
     bool good = n == static_cast<int64_t>(s.tokens.size());

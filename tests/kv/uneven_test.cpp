@@ -87,7 +87,7 @@ TEST_CASE("layers of different shapes: numbers, bytes and names", "[kv]") {
   CHECK(shape.layer_of(6) == 4);
   CHECK(shape.heads(2) == 0);
   CHECK(shape.heads(3) == 0);
-  CHECK(shape.first_head(2) == 0);  // its source's
+  CHECK(shape.first_head(2) == 0);  // the first head of its source, layer 0
   const int rows[] = {2, 1, 2, 0, 4}, first_rows[] = {0, 2, 3, 5, 5}, choices[] = {0, 1, 1, 2, 2};
   const bool selects[] = {true, false, true, false, true};
   for (int layer = 0; layer < 5; ++layer) {
@@ -149,10 +149,10 @@ TEST_CASE("layers of different shapes: numbers, bytes and names", "[kv]") {
         "its own");
 }
 
-// Blocks of 16 tokens in f16 of two models, at 262,144 tokens: 16,384 blocks of a head.
+// Two models with 262,144 tokens of f16 KV. Blocks have 16 tokens, so each head has 16,384 blocks.
 TEST_CASE("layers of different shapes: the numbers of large models", "[kv]") {
   constexpr int64_t kTokens = 262144, kGiB = 1 << 30;
-  // Gemma 4 31B: five of six layers have a window.
+  // Gemma 4 31B: five of every six layers have a window.
   std::vector<LayerShape> layers;
   for (int i = 0; i < 60; ++i)
     layers.push_back(i % 6 == 5 ? LayerShape{LayerKeeps::KV, 4, 512}
@@ -163,12 +163,12 @@ TEST_CASE("layers of different shapes: the numbers of large models", "[kv]") {
   CHECK(gemma.block_bytes(0) == 16384);
   CHECK(gemma.readable_blocks(kTokens) == 10 * 4 * 16384 + 800 * 65);
   const uint64_t whole = gemma.most_bytes(kTokens) - uint64_t(20) * kGiB;
-  CHECK(whole % (800 * 16384) == 0);  // the windows
+  CHECK(whole % (800 * 16384) == 0);  // the bytes of the windowed layers
   CHECK(whole < uint64_t(5) * kGiB);
-  CHECK(gemma.largest_layer(kTokens) == uint64_t(4) * kGiB);  // a windowed one
+  CHECK(gemma.largest_layer(kTokens) == uint64_t(4) * kGiB);  // a layer with a window
   CHECK(gemma.index_rows() == 40);
   CHECK(gemma.uneven_choice().empty());
-  // Qwen3.5 27B: three of four layers keep a state.
+  // Qwen3.5 27B: three of every four layers keep a state.
   layers.clear();
   for (int i = 0; i < 64; ++i)
     layers.push_back(i % 4 == 3 ? LayerShape{LayerKeeps::KV, 4, 256}

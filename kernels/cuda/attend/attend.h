@@ -21,10 +21,11 @@ inline constexpr int kRowWarps = 64;
 struct DecodeStep {
   int n = 0;  // sequences
   int layer = 0, n_heads = 0, n_kv_heads = 0;
-  // First head and first index row (StepSequence) that the layer reads, and the layer's first row.
+  // The numbers (KvShape) of the first head and the first index row that the layer reads, and of
+  // the layer's first row.
   int64_t first_head = 0, first_index = 0, first_row = 0;
   int64_t tail_offset = 0;  // bytes from StepSequence::tail to the first head's newest block
-  int choice = 0;           // number of layers before this one that choose blocks
+  int choice = 0;           // number of earlier layers in which blocks are chosen
   int64_t max_blocks = 0;   // most blocks that any sequence may hold: sizes the scratch
   const StepSequence* sequences = nullptr;  // [n], device
   const float* q = nullptr;                 // [n][n_heads * d], after RoPE, not scaled

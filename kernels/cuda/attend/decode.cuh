@@ -59,8 +59,8 @@ __device__ inline int forced_block(const RowGeometry& r, int position) {
   return position < r.sinks ? r.first_block + position : r.n_full - r.recent + position - r.sinks;
 }
 
-// Return the number of a row's KV head among the heads of all layers, among the index rows, and
-// among the rows of all layers (StepSequence).
+// Return the numbers (KvShape) of the head and the index row that a row reads, and of the row
+// itself among the rows of all layers.
 __device__ inline int64_t head_index(const DecodeStep& step, int row) {
   return step.first_head + row % step.n_kv_heads;
 }
@@ -71,6 +71,7 @@ __device__ inline int64_t row_index(const DecodeStep& step, int row) {
   return step.first_row + row % step.n_kv_heads;
 }
 
+// Returns the newest block of the head that a row reads.
 __device__ inline const std::byte* tail_of(const DecodeStep& step, const StepSequence& sequence,
                                            int row) {
   return sequence.tail + step.tail_offset + row % step.n_kv_heads * step.layout.block_bytes;

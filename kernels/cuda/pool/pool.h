@@ -34,7 +34,7 @@ struct Pool {
   int32_t* next_victim = nullptr;  // [1]: cursor, advanced by atomicAdd
   uint32_t* now = nullptr;         // [1]: stamp of this step, 1 to kMaxStamp
   int32_t* n_usable = nullptr;     // [1]: slots [n_usable, n_slots) are lent (lend_slots)
-  int64_t slot_bytes = 0;          // bytes of the largest block of any layer
+  int64_t slot_bytes = 0;          // bytes of a slot: at least those of any layer's blocks
 };
 using pool::kFreeWord;
 using pool::kMaxStamp;
@@ -67,7 +67,7 @@ Status forget_blocks(const Pool& pool, int32_t table, int32_t* page_table, int64
 // 2 us at an H200's bandwidth, plus the launch.
 struct WorkingSets {
   int n = 0, n_layers = 0, n_kv_heads = 0, block_size = 0;
-  int64_t first_head = 0;                   // head of the first row; heads and rows go on alike
+  int64_t first_head = 0;                   // head of the first row; row i has head first_head + i
   int windows[kWindows] = {};               // steps, > 0; the first is the longest
   const StepSequence* sequences = nullptr;  // [n], device
   RowResult* results = nullptr;             // [n_layers][n][n_kv_heads]
@@ -83,7 +83,7 @@ struct Copy {
 // FlashD2H's device scatter is the same kernel the other way.
 Status gather(const Copy* copies, int64_t n, int64_t block_bytes, int n_sm, cudaStream_t stream);
 
-// Consecutive heads whose blocks have one layout.
+// A run of consecutive heads whose blocks have the same layout.
 struct SealRun {
   int64_t first_head = 0, n_heads = 0;
   int64_t tail_offset = 0;  // bytes from StepSequence::tail to the first head's newest block
@@ -91,8 +91,9 @@ struct SealRun {
   KvLayout layout;
 };
 
-// seal.cu: for one sequence whose tails have become full. Copies each head's tail to its pinned
-// host block `block`, builds its digest, and keeps it in the pool if a victim's slot is available.
+// seal.cu: seals the full tails of one sequence. Copies each head's tail to the head's pinned host
+// block `block`, builds the block's digest, and copies the tail to the pool if a victim's slot is
+// available.
 struct Seal {
   StepSequence sequence;        // by value: host pointers of the table are device-readable
   uint16_t* digests = nullptr;  // null: no digests are kept
@@ -100,7 +101,7 @@ struct Seal {
   std::byte* codes = nullptr;       // null: no codes are kept
   uint16_t* value_means = nullptr;  // kept only with codes
   int64_t block = 0;
-  // Host arrays: runs of all heads, and of those that have an index.
+  // Host arrays: the runs of all heads, and the runs of the heads that have an index.
   const SealRun *runs = nullptr, *indexed = nullptr;
   int n_runs = 0, n_indexed = 0;
   DigestKind digest = DigestKind::CuboidMean;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kSealThreads = 128;
 
-// One block of threads a tail.
+// Each CTA copies one tail.
 __global__ __launch_bounds__(kSealThreads) void seal_kernel(const __grid_constant__ Seal a,
                                                             const __grid_constant__ SealRun run) {
   __shared__ int slot;
@@ -32,7 +32,7 @@ __global__ __launch_bounds__(kSealThreads) void seal_kernel(const __grid_constan
   }
 }
 
-// Indexes the tails of a run. A tail is one block of a head; it becomes block `block` of the index.
+// Builds the index of a run's tails. A head's tail becomes block `block` of the head's index.
 Status index_tails(const Seal& a, const SealRun& run, cudaStream_t stream) {
   const std::byte* from = a.sequence.tail + run.tail_offset;
   const KvLayout& layout = run.layout;

@@ -130,7 +130,7 @@ void CpuDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0,
   if (static_cast<int64_t>(positions_.size()) < n) positions_.resize(n);
   std::iota(positions_.begin(), positions_.begin() + n, static_cast<int32_t>(pos0));
   rotate(x, n, ld, n_heads, positions_.data(), rope);
-  if (!store_.shape().layout(0).transforms_keys()) return;  // the same in all layers
+  if (!store_.shape().layout(0).transforms_keys()) return;  // all layers have the same type
   const int d = config_.rope_head(config_.ropes[rope]);
   threads_->parallel_for(n, [&](int64_t i, int) { transform(x + i * ld, n_heads, d); });
 }

@@ -388,7 +388,7 @@ bool cuda_usable(std::string& text) { return usable(text).has_value(); }
 
 bool cuda_driver_missing() { return cuda::driver_version() == 0; }
 
-// Tells whether the kernels can run layers of this layout and number of query heads per KV head.
+// Tells whether the kernels run layers with this layout and `group` query heads per KV head.
 static bool layer_supported(const BlockLayout& l, int group, const cuda::DeviceInfo& device,
                             std::string& text) {
   cuda::KvLayout layout = cuda::device_layout(l);
@@ -472,12 +472,13 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   needs.per_slot = shape.largest_block() + sizeof(unsigned long long) + sizeof(int32_t);
   // If the device decides, a step needs no slots (kernels/cuda/pool/pool.h), and the plan asks for
   // one for each row of a layer. If the host decides, each row needs the slots of one iteration. If
-  // the system does not pin memory, the host has to take over, and a pool whose size riffle chooses
-  // is large enough for that.
+  // the system does not pin memory and layers are alike, the host has to take over, and a pool whose
+  // size riffle chooses is large enough for that.
   needs.min_slots = 0;
   for (int layer = 0; layer < c.n_layers; ++layer)
     needs.min_slots = std::max<int64_t>(needs.min_slots, shape.rows(layer));
-  if (why_host_residency(o) || (o.residency == ResidencyKind::AUTO && o.slots == 0))
+  if (why_host_residency(o) ||
+      (o.residency == ResidencyKind::AUTO && o.slots == 0 && shape.uneven().empty()))
     needs.min_slots *= (row_slots(o.selection) + 1) * (o.pool_per_layer ? c.n_layers : 1);
   return needs;
 }

@@ -438,11 +438,14 @@ std::string CudaKv::why_not_pinned() const {
                 double(host_->host_bytes()) / (1 << 20), slabs_->failed().c_str());
 }
 
-// If the system has refused to pin memory, the host takes over; with must_pin_ that is an error.
+// If the system has refused to pin memory, the host decides residency. With must_pin_ a refusal is
+// an error.
 void CudaKv::learn_pinning() {
   if (pinned() || slabs_->refuses()) return;
   if (const std::string uneven = shape().uneven(); !uneven.empty())
-    fail(RIFFLE_OUT_OF_MEMORY, "%s, but %s: device cuda needs pinned memory for such a model",
+    fail(RIFFLE_OUT_OF_MEMORY,
+         "%s, but device cuda needs pinned memory for a model whose layers differ (%s): set "
+         "`device` to cpu",
          why_not_pinned().c_str(), uneven.c_str());
   if (must_pin_)
     fail(RIFFLE_OUT_OF_MEMORY,

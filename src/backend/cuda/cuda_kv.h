@@ -39,12 +39,13 @@ struct CudaSequence : PagedSequence {
   bool stale = false;  // digests do not match the sequence's spec: they could not be rebuilt
 };
 
-// Bytes of the device's data of one sequence, and of the data that only some sequences have.
+// Bytes of the buffers that a device may have for one sequence. Some buffers exist only on a
+// condition.
 struct SequenceBytes {
   uint64_t page_table = 0, host_table = 0, tails = 0, expected = 0;
-  uint64_t digests = 0, bound_factor = 0;  // bound_factor: only if digests are kept
-  uint64_t codes = 0, value_means = 0;     // if a selector wants INT4 keys
-  uint64_t last_use = 0;                   // if working sets are counted
+  uint64_t digests = 0, bound_factor = 0;  // only if digests are kept
+  uint64_t codes = 0, value_means = 0;     // only if a selector reads INT4 keys
+  uint64_t last_use = 0;                   // only if working sets are counted
 };
 SequenceBytes sequence_bytes(const KvShape& shape, const DigestSpec& spec, int lookup,
                              int64_t max_blocks);
@@ -113,7 +114,7 @@ class CudaKv : public KvStore, PagedPool {
   const Pool& pool() const { return pool_; }
   const KvShape& shape() const { return host_->shape(); }
   const KvLayout& layout(int layer) const { return layouts_[layer]; }
-  // DecodeStep::tail_offset
+  // Returns DecodeStep::tail_offset of a layer.
   int64_t tail_offset(int layer) const {
     return static_cast<int64_t>(shape().tail_at(shape().first_head(layer)));
   }
@@ -162,7 +163,7 @@ class CudaKv : public KvStore, PagedPool {
   int64_t index_entry(const CudaSequence& d, int layer, int head) const {
     return (shape().index_row(layer) + head) * d.max_blocks;
   }
-  // Returns the layout of the layers that have an index.
+  // Returns the layout of the layers that have an index; of layer 0 if none has.
   const KvLayout& index_layout() const { return layouts_[std::max(0, shape().chosen())]; }
   int64_t digest_stride(const DigestSpec& spec) const {
     return host_->digest_stride(spec, std::max(0, shape().chosen()));

@@ -41,7 +41,7 @@ DecodeStep CudaDevice::decode_step(int layer, const float* q, float* out) const 
   s.pool = kv_.pool();
   s.scratch = buffers_.scratch.data();
   s.arrivals = buffers_.arrivals.as<uint32_t>();
-  // The first result says whether something went wrong.
+  // The first entry tells whether something went wrong.
   s.results = buffers_.results.as<RowResult>() + 1 + first_result;
   s.fault = buffers_.results.as<uint32_t>();
   s.stamp = step_.working_set > 0 && !kv_.streamed();

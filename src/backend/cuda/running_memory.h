@@ -46,8 +46,8 @@ uint64_t unpacked_bytes(const Model& model, cpu::KvType kv);
 // Returns the bytes of the largest part of a layer's experts that prompts copy from host memory at
 // a time.
 uint64_t expert_staging_bytes(const Model& model, cpu::KvType kv);
-// Returns the bytes of the largest layer's KV in f16, for prompts whose KV is kept in 8 bits; else
-// 0.
+// Returns the bytes of the largest layer's KV in f16, to which prompts unpack KV that is kept in 8
+// bits. Returns 0 for other types of KV.
 uint64_t unpacked_kv_bytes(const KvShape& shape, int64_t n_tokens);
 
 }  // namespace riffle::cuda

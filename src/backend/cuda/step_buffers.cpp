@@ -32,7 +32,7 @@ std::vector<StepBuffer> row_buffers(const Config& c, int64_t n) {
 
 std::vector<StepBuffer> step_buffers(const Config& c, const KvShape& shape, const StepSizes& s) {
   const uint64_t n = s.n, rows = n * shape.rows(), layers = c.n_layers, heads = c.n_heads;
-  uint64_t of_layer = 0, q = 0;  // rows of a layer; width of its queries
+  uint64_t of_layer = 0, q = 0;  // most rows of a layer; most values of a token's queries
   for (int layer = 0; layer < shape.n_layers(); ++layer) {
     of_layer = std::max<uint64_t>(of_layer, n * shape.rows(layer));
     q = std::max<uint64_t>(q, c.q_width(layer));

@@ -14,7 +14,7 @@ namespace riffle::cuda {
 // Buffers that steps use. They grow when a step needs more, and never shrink.
 struct StepBuffers {
   Buffer sequences;  // [n] of StepSequence
-  // [1 + rows of all layers] of RowResult; the first says whether something went wrong
+  // [1 + rows of all layers] of RowResult; the first tells whether something went wrong
   Buffer results;
   Buffer scratch, arrivals;  // attention's
   Buffer orders;             // row reports: [rows of all layers][max_blocks]

@@ -69,8 +69,8 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
                              : r.device_note.c_str());
 }
 
-// Lists of tokens need no rule here: layers without a window are alike, so an uneven shape has one
-// with a window, and Engine::check_selector refuses lists for it.
+// Lists of tokens need no check here. Layers without a window are alike, so if layers differ, one
+// of them has a window, and Engine::check_selector refuses lists for such a model.
 void require_supported(const KvShape& shape, const ContextOptions& o) {
   if (const std::string other = shape.other_data(); !other.empty())
     fail(RIFFLE_UNSUPPORTED, "%s, which has no kernels yet: expected keys and values of its own",
@@ -85,7 +85,7 @@ void require_supported(const KvShape& shape, const ContextOptions& o) {
   if (o.pool_per_layer)
     fail(RIFFLE_UNSUPPORTED, "`pool_per_layer` is per-layer, expected unified: %s", uneven.c_str());
   if (o.device != DeviceKind::CUDA) return;
-  // Kernels for residency that the host decides take one shape.
+  // If the host decides residency, the kernels take one shape for all layers.
   if (const char* const host = why_host_residency(o))
     fail(RIFFLE_UNSUPPORTED, "%s, expected that the GPU decides residency: %s", host,
          uneven.c_str());

@@ -9,9 +9,10 @@
 
 namespace riffle {
 
-// Throws RIFFLE_UNSUPPORTED, naming the layer, if no device can run such layers: each must keep
-// keys and values of its own, and those that blocks are chosen from must be alike. Also if layers
-// differ in heads or head size and there is a pool for each.
+// Throws RIFFLE_UNSUPPORTED, naming a layer, unless the device can run these layers. Each layer
+// must keep keys and values of its own, and layers in which blocks are chosen must be alike. Layers
+// that differ in heads or head size must share one pool and, on device cuda, leave residency to the
+// GPU.
 void require_supported(const KvShape& shape, const ContextOptions& options);
 
 // Sets r.options.device, prefill_chunk, r.has_pool, r.device_memory, r.device_note and r.no_driver.

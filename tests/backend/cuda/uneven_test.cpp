@@ -1,6 +1,6 @@
-// A model whose layers differ in KV heads and head size, on a GPU: against the CPU, and the same
-// bits whatever the pool, the batch and the session's history are. tests/engine/uneven_test.cpp
-// holds the CPU against float64.
+// A model whose layers differ in KV heads and head size, on a GPU. Its logits are close to the
+// CPU's, and their bits do not depend on the pool, the batch and the session's history.
+// tests/engine/uneven_test.cpp compares the CPU with float64.
 #include "riffle_measure.h"
 #include "tests/engine/session_files.h"
 #include "tests/engine/uneven_model.h"
@@ -27,7 +27,8 @@ ContextOptions on(DeviceKind device, SelectorKind selector, KvKind type = KvKind
 
 }  // namespace
 
-// 60 steps: from the third on a graph is replayed while the windows move over blocks.
+// There are 60 steps. From the third on a graph is replayed, while the windows move past whole
+// blocks.
 TEST_CASE("cuda: uneven layers give the CPU's logits", "[cuda][uneven]") {
   if (skip()) return;
   const auto prompt = ids(0, 300), steps = ids(300, 360);
@@ -44,7 +45,7 @@ TEST_CASE("cuda: uneven layers give the CPU's logits", "[cuda][uneven]") {
       for (size_t i = 0; i < want.size(); ++i)
         worst += tiny_difference(got[i], want[i], "step " + std::to_string(i));
       INFO("worst " << worst.relative << " at " << worst.where);
-      // A key or value whose last bits differ may get another code of 8 bits.
+      // If the last bits of a key or value differ, it may get another 8-bit code.
       CHECK(worst.relative <= (type == KvKind::F32 ? 1e-4 : type == KvKind::F16 ? 2e-2 : 5e-2));
     }
   }
@@ -69,7 +70,8 @@ TEST_CASE("cuda: uneven layers give the same bits from any pool", "[cuda][uneven
     }
 }
 
-TEST_CASE("cuda: uneven layers of sequences stepped together", "[cuda][uneven]") {
+TEST_CASE("cuda: uneven layers: sequences stepped together give what each gives alone",
+          "[cuda][uneven]") {
   if (skip()) return;
   for (const SelectorKind selector : {SelectorKind::PSA, SelectorKind::SHARE}) {
     ContextOptions o = on(DeviceKind::CUDA, selector);
@@ -98,7 +100,8 @@ TEST_CASE("cuda: cuts, forks and ends of uneven layers change no bit", "[cuda][u
   CHECK(refused > 0);
 }
 
-// A file of either device goes on with the bits of the session that a GPU has read.
+// A session that a GPU saved goes on with the same bits. One that device emu saved goes on with
+// logits close to those of emu.
 TEST_CASE("cuda: saved sessions of uneven layers go on", "[cuda][uneven][session_file]") {
   if (skip()) return;
   const TempDir temp;

@@ -192,7 +192,7 @@ TEST_CASE("cuda: working sets are the unions of what the last steps read", "[cud
     p.coverage = false;
     p.fails_in_layer = model->config.n_layers - 1;
     play(*model, p);
-    // The others need the GPU to decide residency.
+    // The other selectors run only if the GPU decides residency.
     if (selector != SelectorKind::DENSE && selector != SelectorKind::PSA &&
         selector != SelectorKind::TOPK)
       continue;

@@ -1,4 +1,4 @@
-// The memory plan against the buffers that prompts and steps take.
+// Compares the memory plan with the buffers that prompts and steps take.
 #include "tests/engine/plan/taken_buffers.h"
 #include "util/buffer.h"
 

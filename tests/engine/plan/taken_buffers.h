@@ -1,4 +1,4 @@
-// Bytes of host Buffers that prompts and steps take, against the memory plan.
+// Compares the bytes of host Buffers that prompts and steps take with the memory plan.
 #pragma once
 #include <algorithm>
 #include <map>
@@ -8,7 +8,7 @@
 
 namespace riffle::test {
 
-// Bytes of host Buffers, now and at most.
+// The host Buffers that exist, with their sizes; the sum of the sizes, and the largest sum so far.
 struct Taken {
   std::mutex mutex;
   std::map<const void*, size_t> buffers;
@@ -24,17 +24,17 @@ struct Taken {
   void give_back(const void* data) {
     const std::scoped_lock lock(mutex);
     const auto at = buffers.find(data);
-    if (at == buffers.end()) return;  // a GPU's
+    if (at == buffers.end()) return;  // a GPU's Buffer
     now -= at->second;
     buffers.erase(at);
   }
 };
 
-// Buffers of this process (allocated_test.cpp).
+// Returns the Buffers of this process (allocated_test.cpp).
 Taken& taken();
 
-// Reads prompts into three sessions of 4,096 tokens and takes steps. before: bytes of Buffers
-// without the context, with the model's weights.
+// Reads prompts into three sessions of 4,096 tokens, decodes, and compares. before: bytes of the
+// Buffers that do not belong to the context, such as weights that are in no file.
 inline void check_taken(Runtime& r, const ContextOptions& o, size_t before) {
   const auto prompt = [&](int n, uint32_t seed) {
     std::vector<int32_t> tokens = some_tokens(n, seed);

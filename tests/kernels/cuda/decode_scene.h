@@ -80,7 +80,8 @@ struct SceneSequence {
 struct Scene {
   SceneShape shape;
   cuda::KvLayout layout;
-  // Slots are longer than a block, as they are if another layer has larger ones.
+  // Slots are longer than this layer's blocks, as in a model in which another layer has larger
+  // blocks.
   int64_t slot_bytes() const { return layout.block_bytes + 64; }
   Ranked ranked;
   std::vector<SceneSequence> sequences;

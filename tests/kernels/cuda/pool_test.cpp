@@ -163,7 +163,7 @@ TEST_CASE(
       // others are misses.
       REQUIRE(misses >= lookups - held_before);
 
-      // Nothing is written between the end of a block and the next slot.
+      // Nothing is written between the end of a block and the beginning of the next slot.
       for (int64_t slot = 0; slot < n_slots; ++slot) {
         const int64_t gap = slot * scene.slot_bytes() + scene.layout.block_bytes;
         REQUIRE(std::equal(slots.begin() + gap, slots.begin() + (slot + 1) * scene.slot_bytes(),

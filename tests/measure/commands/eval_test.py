@@ -252,7 +252,7 @@ def figures(folder):
         check(plain.code == 0 and core(plain.out) == expected, "eval gives the same twice, and without coverage", plain)
     if not on_cpu:
         cpu = riffle(*flags, "--device", "cpu")
-    # With few rounds this is also the run without coverage.
+    # On a CPU with few rounds, this is also the only run without --coverage.
     emu = riffle(*flags, "--device", "emu", "--slots", "600")
     check([facts(r.out)["device"] for r in (emu, cpu)] == ["emu", "cpu"],
           "the head names the device", [facts(r.out) for r in (emu, cpu)])

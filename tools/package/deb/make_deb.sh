@@ -3,7 +3,7 @@
 # usage: make_deb.sh STAGE VERSION SONAME FOLDER     (make deb)
 # STAGE is the DESTDIR of a make install with PREFIX=/usr; its files are moved. In this script's
 # folder, control has the fields, and changelog the version, which must be that of riffle.h.
-# DEB_COMPRESSION: xz, the default, or none, which saves a test's time.
+# DEB_COMPRESSION is the compression of the packages: xz (the default), or none, which is faster.
 set -eu
 usage="usage: make_deb.sh STAGE VERSION SONAME FOLDER"
 stage=$(cd "${1:?$usage}" && pwd) version=${2:?$usage} soname=${3:?$usage} folder=${4:?$usage}
