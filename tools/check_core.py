@@ -18,9 +18,9 @@ NAMES = re.compile(rf"(?<![A-Za-z])({'|'.join(paper_names())}|token_select|vote)
 OTHERS = re.compile(r"norm_topk_prob")
 # Files that still name them. The list only gets shorter.
 WOVEN = (
-    "src/riffle.h", "src/riffle_measure.h",  # the public structs
+    "src/riffle_measure.h",  # the public structs
     "src/util/options.h", "src/backend/no_measure.cpp", "src/cli/foreign.cpp", "src/cli/settings.cpp",
-    "src/engine/plan/memory_plan.cpp", "src/engine/schedule/scheduler.cpp",
+    "src/engine/schedule/scheduler.cpp",
 )
 COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.S)
 

@@ -10,8 +10,8 @@
 namespace riffle {
 
 struct ForwardBuffers {
-  Buffer q, att;  // [rows][n_heads*head_dim]
-  Buffer k, v;    // [rows][n_kv_heads*head_dim]
+  Buffer q, att;  // [rows][q_width of the widest layer]
+  Buffer k, v;    // [rows][kv_width of the widest layer]
   Buffer logits;  // [rows][vocab_size], of a prompt that is scored
 };
 

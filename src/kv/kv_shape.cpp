@@ -93,7 +93,7 @@ static std::string other_data_of(int i, const LayerShape& l) {
 static std::string difference(int i, const LayerShape& l, int first_layer,
                               const LayerShape& first) {
   if (l.n_kv_heads == first.n_kv_heads && l.head_dim == first.head_dim) return "";
-  return format("layer %d has %d KV heads of %d, layer %d has %d of %d", i, l.n_kv_heads,
+  return format("layer %d has %d KV heads of size %d, layer %d has %d of size %d", i, l.n_kv_heads,
                 l.head_dim, first_layer, first.n_kv_heads, first.head_dim);
 }
 

@@ -12,7 +12,7 @@ void PageTables::make(PagedSequence& s) {
   if (free_.empty()) {
     if (next_ == pool::kMaxTables)
       fail(RIFFLE_OUT_OF_MEMORY,
-           "more than %d page tables on one GPU (one per session, kept while forks use it)",
+           "more than %d page tables of one pool (one per session, kept while forks use it)",
            pool::kMaxTables);
     free_.reserve(next_ + 1);  // release never allocates
     free_.push_back(next_++);

@@ -42,7 +42,8 @@ std::shared_ptr<const AttentionSource> make_attention_source(const ContextOption
   for (int i = 0; i < config.n_layers; ++i)
     if (config.kv_heads(i) != config.kv_heads(0) || config.head_size(i) != config.head_size(0))
       fail(RIFFLE_UNSUPPORTED,
-           "synthetic attention: layer %d has %d KV heads of %d, layer 0 has %d of %d, expected "
+           "synthetic attention: layer %d has %d KV heads of size %d, layer 0 has %d of size %d, "
+           "expected "
            "the same in all layers",
            i, config.kv_heads(i), config.head_size(i), config.kv_heads(0), config.head_size(0));
   return std::make_shared<SyntheticSource>(

@@ -9,6 +9,7 @@ class Dense : public Selector {
  public:
   const char* name() const override { return "dense"; }
   const SelectionRule* rule() const override { return &rule_; }
+  const char* host_only() const override { return nullptr; }
   void begin(const Row& row, RowPlan& plan) const override { plan.everything(row); }
 
  private:

@@ -139,11 +139,15 @@ struct SelectionRule {
   virtual ~SelectionRule() = default;
 };
 struct ReadsEverything : SelectionRule {};
+// Full blocks that are always read: the first and the last of a sequence.
+struct ForcedBlocks {
+  int sink_blocks = 0, recent_blocks = 0;
+};
 // Reads the blocks to which some head gives at least e^log_share of its weight, by INT4 keys, in
 // one shot. In rows of more than share_blocks blocks the share is multiplied by share_blocks /
 // blocks. Rows of fewer than everything_below tokens are read whole (selector auto).
 struct ReadsShare : SelectionRule {
-  int sink_blocks = 0, recent_blocks = 0;
+  ForcedBlocks forced;
   float log_share = 0;
   int share_blocks = 0;
   int64_t everything_below = 0;
@@ -167,7 +171,7 @@ class Selector {
   // runs only where the CPU attends. host_only returns the reason, as the end of a sentence that
   // begins with the selector's name. Null: there is a rule.
   virtual const SelectionRule* rule() const = 0;
-  virtual const char* host_only() const { return rule() ? nullptr : "has no kernels for a GPU"; }
+  virtual const char* host_only() const = 0;
   // Returns true if the selector reads INT4 keys of all tokens.
   virtual bool reads_codes() const { return false; }
   // Rows of fewer tokens are read whole.

@@ -38,8 +38,7 @@ class Share : public Int4Selector {
         s_(s),
         log_share_(std::log(s.share)),
         everything_below_(everything_below) {
-    rule_.sink_blocks = s_.sink_blocks;
-    rule_.recent_blocks = s_.recent_blocks;
+    rule_.forced = {s_.sink_blocks, s_.recent_blocks};
     rule_.log_share = log_share_;
     rule_.share_blocks = kShareBlocks;
     rule_.everything_below = everything_below_;
@@ -47,6 +46,7 @@ class Share : public Int4Selector {
 
   const char* name() const override { return "share"; }
   const SelectionRule* rule() const override { return &rule_; }
+  const char* host_only() const override { return nullptr; }
   bool reads_codes() const override { return true; }
   int64_t everything_below() const override { return everything_below_; }
   bool has_parts() const override { return true; }

@@ -65,7 +65,8 @@ TEST_CASE("a stopped prompt keeps what was read and goes on to the same logits",
 }
 
 TEST_CASE("an error in a later piece keeps the pieces before it", "[prefill]") {
-  const auto tokens = some_tokens(5200, 3);
+  const int n_tokens = few_rounds() ? 5200 : 9000;
+  const auto tokens = some_tokens(n_tokens, 3);
   ContextOptions o = options();
   o.n_ctx = 16384;
   MemoryPlan plan{};
@@ -73,10 +74,10 @@ TEST_CASE("an error in a later piece keeps the pieces before it", "[prefill]") {
     const Runtime r(o);
     REQUIRE(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
   }
-  o.n_ctx = 5200;
-  o.host_mem = plan.host_kv * 5300 / 16384;
+  o.n_ctx = n_tokens;
+  o.host_mem = plan.host_kv * (n_tokens + 100) / 16384;
   Runtime r(o);
-  riffle_session* other = r.session(some_tokens(2000, 4));
+  riffle_session* other = r.session(some_tokens(n_tokens / 3, 4));
   riffle_session* s = r.session();
   CHECK(riffle_prefill_to(s, tokens.data(), tokens.size(), nullptr, nullptr) ==
         RIFFLE_OUT_OF_MEMORY);

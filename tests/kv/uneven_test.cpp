@@ -111,7 +111,7 @@ TEST_CASE("layers of different shapes: numbers, bytes and names", "[kv]") {
   using Runs = std::vector<KvShape::HeadRun>;
   CHECK(shape.runs(false) == Runs{{0, 0, 2}, {1, 2, 1}, {4, 3, 4}});
   CHECK(shape.runs(true) == Runs{{0, 0, 2}, {4, 3, 4}});
-  CHECK(shape.uneven_choice() == "layer 4 has 4 KV heads of 8, layer 0 has 2 of 16");
+  CHECK(shape.uneven_choice() == "layer 4 has 4 KV heads of size 8, layer 0 has 2 of size 16");
   CHECK(shape.windowed_layers() == 1);
   CHECK(shape.largest_block() == shape.block_bytes(1));
   const auto bytes = [&](int layer, int64_t blocks) {
@@ -120,7 +120,7 @@ TEST_CASE("layers of different shapes: numbers, bytes and names", "[kv]") {
   CHECK(shape.bytes(160, {}) ==
         bytes(0, 10) + bytes(1, 10 - shape.first_kept(1, 160)) + bytes(4, 10));
   CHECK(shape.longest(shape.most_bytes(4000)) >= 4000);
-  CHECK(shape.uneven() == "layer 1 has 1 KV heads of 32, layer 0 has 2 of 16");
+  CHECK(shape.uneven() == "layer 1 has 1 KV heads of size 32, layer 0 has 2 of size 16");
   CHECK(shape.other_data() == "layer 2 attends to the KV of layer 0");
   const auto refusal = [](std::vector<LayerShape> layers, bool per_layer = false) -> std::string {
     ContextOptions options;
@@ -137,16 +137,17 @@ TEST_CASE("layers of different shapes: numbers, bytes and names", "[kv]") {
                                           {LayerKeeps::KV, 2, 32}};
   CHECK(refusal(uneven).empty());
   CHECK(refusal(uneven, true) ==
-        "pool is per-layer, expected unified: layer 1 has 2 KV heads of 32, layer 0 has 4 of 16");
+        "pool is per-layer, expected unified, since layers differ (layer 1 has 2 KV heads of size "
+        "32, layer 0 has 4 of size 16)");
   CHECK(refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::KV, 2, 32}}) ==
-        "layer 1 has 2 KV heads of 32, layer 0 has 2 of 16, expected the same heads in all layers "
-        "that blocks are chosen from (those without a sliding window)");
+        "layer 1 has 2 KV heads of size 32, layer 0 has 2 of size 16, expected the same number and "
+        "size of KV heads in all layers without a sliding window");
   CHECK(refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::EARLIER_KV, 2, 16, 0, 0}}) ==
-        "layer 1 attends to the KV of layer 0, which has no kernels yet: expected keys and values "
-        "of its own");
+        "layer 1 attends to the KV of layer 0, expected keys and values of its own: riffle has no "
+        "kernels for such layers yet");
   CHECK(refusal({{LayerKeeps::KV, 2, 16}, {LayerKeeps::STATE}}) ==
-        "layer 1 keeps a recurrent state, which has no kernels yet: expected keys and values of "
-        "its own");
+        "layer 1 keeps a recurrent state, expected keys and values of its own: riffle has no "
+        "kernels for such layers yet");
 }
 
 // Two models with 262,144 tokens of f16 KV. Blocks have 16 tokens, so each head has 16,384 blocks.

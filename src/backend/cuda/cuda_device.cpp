@@ -472,8 +472,8 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   needs.per_slot = shape.largest_block() + sizeof(unsigned long long) + sizeof(int32_t);
   // If the device decides, a step needs no slots (kernels/cuda/pool/pool.h), and the plan asks for
   // one for each row of a layer. If the host decides, each row needs the slots of one iteration. If
-  // the system does not pin memory and layers are alike, the host has to take over, and a pool whose
-  // size riffle chooses is large enough for that.
+  // the system does not pin memory and layers are alike, the host has to take over, and a pool
+  // whose size riffle chooses is large enough for that.
   needs.min_slots = 0;
   for (int layer = 0; layer < c.n_layers; ++layer)
     needs.min_slots = std::max<int64_t>(needs.min_slots, shape.rows(layer));

@@ -30,7 +30,7 @@ struct CudaSequence : PagedSequence {
   Buffer value_means;  // means of blocks; only with INT4 keys
   Buffer last_use;     // StepSequence::last_use; empty until a step needs it
   int counted_window =
-      0;  // Step::working_set of the last step, to which the stamps belong; 0: they are void
+      0;  // StepRequest::working_set of the last step, to which the stamps belong; 0: they are void
   Buffer addresses;          // pinned: of one new block of every head, on their way to host_table
   Event entered;             // ... and when they have arrived
   bool tail_here = false;    // tails hold the newest, unfilled blocks (else the host store does)
@@ -118,7 +118,7 @@ class CudaKv : public KvStore, PagedPool {
   int64_t tail_offset(int layer) const {
     return static_cast<int64_t>(shape().tail_at(shape().first_head(layer)));
   }
-  // ahead: as Step::ahead.
+  // ahead: as StepRequest::ahead_of.
   StepSequence describe(const SequenceKv& sequence, int ahead = 0) const;
   // Returns true if the host decides which blocks are in the slots and streams them in
   // (host_driven.h), because of an option or because memory could not be pinned.
@@ -179,14 +179,14 @@ class CudaKv : public KvStore, PagedPool {
   // for a layer's KV, so it is in the plan.
   class HeadRoom {
    public:
-    explicit HeadRoom(CudaKv& residency);
+    explicit HeadRoom(CudaKv& kv);
     ~HeadRoom();
     HeadRoom(const HeadRoom&) = delete;
     HeadRoom& operator=(const HeadRoom&) = delete;
-    operator std::byte*() const { return residency_.layers_.as<std::byte>(); }
+    operator std::byte*() const { return kv_.layers_.as<std::byte>(); }
 
    private:
-    CudaKv& residency_;
+    CudaKv& kv_;
     bool opened_;  // the prompt memory, only for this
   };
   void refuse_inside_layer() const;

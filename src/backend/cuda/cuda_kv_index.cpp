@@ -34,17 +34,16 @@ void CudaKv::refuse_inside_layer() const {
         "inside a layer of a prompt");
 }
 
-CudaKv::HeadRoom::HeadRoom(CudaKv& residency)
-    : residency_(residency), opened_(!residency.prompt_memory_.is_open()) {
-  residency.refuse_inside_layer();
-  residency.flush_.wait("flushing KV");
-  if (opened_) residency.open_prompt_memory();
+CudaKv::HeadRoom::HeadRoom(CudaKv& kv) : kv_(kv), opened_(!kv.prompt_memory_.is_open()) {
+  kv.refuse_inside_layer();
+  kv.flush_.wait("flushing KV");
+  if (opened_) kv.open_prompt_memory();
 }
 
 CudaKv::HeadRoom::~HeadRoom() {
   if (!opened_) return;
   try {
-    residency_.close_prompt_memory();
+    kv_.close_prompt_memory();
   } catch (const Error&) {  // the device is lost: the next operation reports it
   }
 }

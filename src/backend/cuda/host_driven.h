@@ -29,7 +29,7 @@ class HostDrivenAttention {
 // Returns null if this build has none (no_papers.cpp): the device then always decides residency.
 std::unique_ptr<HostDrivenAttention> make_host_driven(const Config& config,
                                                       const DeviceInfo& device, DeviceHeap* heap,
-                                                      Stream* compute, CudaKv* residency);
+                                                      Stream* compute, CudaKv* kv);
 bool has_host_driven();
 // Returns the bytes of each of its buffers on the device. step: for n = 1.
 std::vector<uint64_t> host_driven_buffers(const DecodeStep& step);

@@ -35,7 +35,7 @@ class PromptRows {
 
   // may_pin: whether to ask for pinned memory; without it copies are slower.
   void begin(DeviceArena& arena, int64_t n, int64_t dim, int64_t chunk, bool on_host, bool may_pin);
-  // Implements Device::prompt_rows.
+  // Implements Prompt::rows.
   float* rows(int64_t first, int64_t n, bool fresh, int64_t next);
   // After: later work may use the memory for something else.
   void end();

@@ -26,8 +26,8 @@ class Everything : public StepSelection {
 class Share : public StepSelection {
  public:
   explicit Share(const ReadsShare& rule) {
-    rows_.sink_blocks = rule.sink_blocks;
-    rows_.recent_blocks = rule.recent_blocks;
+    rows_.sink_blocks = rule.forced.sink_blocks;
+    rows_.recent_blocks = rule.forced.recent_blocks;
     rows_.everything_below = rule.everything_below;
     share_.log2_share = rule.log_share * 1.44269504f;
     share_.share_blocks = rule.share_blocks;

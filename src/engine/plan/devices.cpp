@@ -73,21 +73,24 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
 // of them has a window, and Engine::check_selector refuses lists for such a model.
 void require_supported(const KvShape& shape, const ContextOptions& o) {
   if (const std::string other = shape.other_data(); !other.empty())
-    fail(RIFFLE_UNSUPPORTED, "%s, which has no kernels yet: expected keys and values of its own",
+    fail(RIFFLE_UNSUPPORTED,
+         "%s, expected keys and values of its own: riffle has no kernels for such layers yet",
          other.c_str());
   if (const std::string uneven = shape.uneven_choice(); !uneven.empty())
     fail(RIFFLE_UNSUPPORTED,
-         "%s, expected the same heads in all layers that blocks are chosen from (those without a "
-         "sliding window)",
+         "%s, expected the same number and size of KV heads in all layers without a sliding window",
          uneven.c_str());
   const std::string uneven = shape.uneven();
   if (uneven.empty()) return;
   if (o.pool_per_layer)
-    fail(RIFFLE_UNSUPPORTED, "`pool_per_layer` is per-layer, expected unified: %s", uneven.c_str());
+    fail(RIFFLE_UNSUPPORTED,
+         "`pool_per_layer` is per-layer, expected unified, since layers differ (%s)",
+         uneven.c_str());
   if (o.device != DeviceKind::CUDA) return;
   // If the host decides residency, the kernels take one shape for all layers.
   if (const char* const host = why_host_residency(o))
-    fail(RIFFLE_UNSUPPORTED, "%s, expected that the GPU decides residency: %s", host,
+    fail(RIFFLE_UNSUPPORTED,
+         "%s, expected that the GPU decides residency, since layers differ (%s)", host,
          uneven.c_str());
 }
 

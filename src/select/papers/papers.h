@@ -32,8 +32,7 @@ int budget_blocks(const Row& row, float budget);
 class RankingSelector : public Int4Selector {
  public:
   explicit RankingSelector(const Selection& s) : Int4Selector(ranks_by_codes(s)), s_(s) {
-    rule_.sink_blocks = s.sink_blocks;
-    rule_.recent_blocks = s.recent_blocks;
+    rule_.forced = {s.sink_blocks, s.recent_blocks};
     rule_.digest = s.digest;
     rule_.gqa = s.gqa;
     rule_.codes = ranks_by_codes(s);

@@ -14,7 +14,7 @@ struct StopTest {
 // psa, topk: forced blocks, then the best candidates, until the test passes or the budget is used
 // up.
 struct ReadsRanked : SelectionRule {
-  int sink_blocks = 0, recent_blocks = 0;
+  ForcedBlocks forced;
   BlockDigest digest = BlockDigest::CUBOID_MEAN;
   HeadRule gqa = HeadRule::MEAN;
   bool codes = false;  // ranked by the masses that INT4 keys give the blocks, not by digests

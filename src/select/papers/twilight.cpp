@@ -21,8 +21,7 @@ class Twilight : public Int4Selector {
       rule_.base = dynamic_cast<const ReadsRanked&>(*psa_->rule());
       return;
     }
-    rule_.base.sink_blocks = s.sink_blocks;
-    rule_.base.recent_blocks = s.recent_blocks;
+    rule_.base.forced = {s.sink_blocks, s.recent_blocks};
     if (s.base != BaseSelection::TOPK) return;
     rule_.base.digest = s.digest;
     rule_.base.gqa = s.gqa;

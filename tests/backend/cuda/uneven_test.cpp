@@ -175,6 +175,6 @@ TEST_CASE("cuda: uneven layers need the GPU to decide residency", "[cuda][uneven
   char err[512];
   CHECK(context_create(r.model, &o, &c, err, sizeof err) == RIFFLE_UNSUPPORTED);
   CHECK(std::string(err) ==
-        "`residency` is host, expected that the GPU decides residency: layer 2 has 2 KV heads of "
-        "128, layer 0 has 4 of 64");
+        "`residency` is host, expected that the GPU decides residency, since layers differ (layer "
+        "2 has 2 KV heads of size 128, layer 0 has 4 of size 64)");
 }

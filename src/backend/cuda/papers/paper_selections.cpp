@@ -43,8 +43,8 @@ int64_t digest_bytes(const RankRule& rank, int head_dim, int candidates) {
 class TopPSelection : public StepSelection {
  public:
   explicit TopPSelection(const ReadsTopP& rule) {
-    rows_.sink_blocks = rule.base.sink_blocks;
-    rows_.recent_blocks = rule.base.recent_blocks;
+    rows_.sink_blocks = rule.base.forced.sink_blocks;
+    rows_.recent_blocks = rule.base.forced.recent_blocks;
     rule_.base = rank_rule(rule.base);
     rule_.top_p = rule.top_p;
   }
@@ -123,8 +123,8 @@ size_t most_scratch(const DecodeStep& step, const SelectionRule* rule) {
 }  // namespace
 
 RankedSelection::RankedSelection(const ReadsRanked& rule) : rank_(rank_rule(rule)) {
-  rows_.sink_blocks = rule.sink_blocks;
-  rows_.recent_blocks = rule.recent_blocks;
+  rows_.sink_blocks = rule.forced.sink_blocks;
+  rows_.recent_blocks = rule.forced.recent_blocks;
 }
 
 size_t RankedSelection::scratch_bytes(const DecodeStep& step) const {

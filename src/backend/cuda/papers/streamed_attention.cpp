@@ -10,8 +10,8 @@ namespace riffle::cuda {
 static constexpr int kRankAhead = 8;  // microbatches ranked at a time
 
 StreamedAttention::StreamedAttention(const Config& config, const DeviceInfo& device,
-                                     DeviceHeap* heap, Stream* compute, CudaKv* residency)
-    : config_(config), device_(device), heap_(heap), compute_(compute), residency_(residency) {
+                                     DeviceHeap* heap, Stream* compute, CudaKv* kv)
+    : config_(config), device_(device), heap_(heap), compute_(compute), kv_(kv) {
   flag_ = pinned(sizeof(uint32_t), "the stop flag");
   *flag_.as<uint32_t>() = 0;
 }
@@ -54,12 +54,12 @@ void StreamedAttention::fetch_order(const StreamedStep& host, int known) {
 StreamedAttention::Batch StreamedAttention::issue(const StreamedStep& shared, const SequenceKv& s,
                                                   int begin, int end, int region, Counts* counts) {
   const int rows = config_.n_kv_heads,
-            tail = static_cast<int>(s.n_tokens / residency_->layout(0).block_size);
-  const int64_t bytes = residency_->layout(0).block_bytes;
+            tail = static_cast<int>(s.n_tokens / kv_->layout(0).block_size);
+  const int64_t bytes = kv_->layout(0).block_bytes;
   auto** sources = sources_.as<const std::byte*>() + size_t(region) * rows * widest_;
   Copy* copies = copies_.as<Copy>() + size_t(region) * rows * widest_;
-  SlotPool& pool = residency_->slot_pool();
-  PoolCounters& counters = residency_->counters;
+  SlotPool& pool = kv_->slot_pool();
+  PoolCounters& counters = kv_->counters;
   Batch batch{begin, std::min(end, n_total_), region, {}};
   int64_t n_copies = 0;
   try {
@@ -70,22 +70,22 @@ StreamedAttention::Batch StreamedAttention::issue(const StreamedStep& shared, co
         const int32_t block = block_at(shared.step, h, p);
         if (block == tail) continue;
         const SlotPool::Grant grant =
-            pool.acquire(block_key(residency_->host_block(s, shared.step.layer, h, block)),
-                         residency_->partition(shared.step.layer));
+            pool.acquire(block_key(kv_->host_block(s, shared.step.layer, h, block)),
+                         kv_->partition(shared.step.layer));
         if (grant.slot == SlotPool::kNone)
           fail(RIFFLE_NO_SLOT, "no slot is free in a pool of %lld",
                static_cast<long long>(pool.size()));
         batch.pinned.push_back(grant.slot);
-        std::byte* slot = residency_->pool().slots + grant.slot * residency_->pool().slot_bytes;
+        std::byte* slot = kv_->pool().slots + grant.slot * kv_->pool().slot_bytes;
         sources[size_t(h) * widest_ + p - begin] = slot;
         ++counts[h].lookups;
         counters.evictions += grant.evicted;
         if (grant.hit) continue;
         ++counts[h].misses;
-        copies[n_copies++] = {residency_->host_block(s, shared.step.layer, h, block), slot};
+        copies[n_copies++] = {kv_->host_block(s, shared.step.layer, h, block), slot};
       }
     }
-    if (n_copies > 0 && residency_->pinned()) {
+    if (n_copies > 0 && kv_->pinned()) {
       check(gather(copies, n_copies, bytes, device_.limits.n_sm, load_), "loading blocks");
     } else {
       for (int64_t i = 0; i < n_copies; ++i)
@@ -120,7 +120,7 @@ bool StreamedAttention::finish(Batch& batch) {
   while ((status = cudaEventQuery(*verified_[batch.region])) == cudaErrorNotReady)
     std::this_thread::yield();
   check(status, "computing a step's attention");
-  SlotPool& pool = residency_->slot_pool();
+  SlotPool& pool = kv_->slot_pool();
   // In reverse rank order, so that the most critical block becomes the most recently used.
   for (size_t i = batch.pinned.size(); i-- > 0;) {
     const int32_t slot = batch.pinned[i];
@@ -139,11 +139,11 @@ StreamedAttention::Batching StreamedAttention::plan_batches(const DecodeStep& st
                                                             const SequenceKv& s,
                                                             int lookahead) const {
   const int rows = config_.n_kv_heads;
-  const int64_t room = residency_->unpinned_slots(step.layer);
+  const int64_t room = kv_->unpinned_slots(step.layer);
   Batching batching;
   batching.progressive = rank.progressive();
   batching.ahead = batching.progressive ? lookahead + 1 : 1;
-  batching.n_blocks = static_cast<int>(s.n_tokens / residency_->layout(0).block_size + 1);
+  batching.n_blocks = static_cast<int>(s.n_tokens / kv_->layout(0).block_size + 1);
   batching.most_forced =
       std::min<int>(batching.n_blocks, step.rule.sink_blocks + step.rule.recent_blocks + 1);
   batching.piece = batching.progressive
@@ -154,11 +154,10 @@ StreamedAttention::Batching StreamedAttention::plan_batches(const DecodeStep& st
       (!batching.progressive ||
        room >= int64_t(rows) * (batching.most_forced + batching.ahead * batching.piece));
   if (!fits)
-    fail(RIFFLE_NO_SLOT,
-         "a pool of %lld slots is too small for one iteration of this selection%s%s",
-         static_cast<long long>(residency_->slots()),
-         residency_->notice().empty() ? "" : "; the host drives attention because ",
-         residency_->notice().c_str());
+    fail(
+        RIFFLE_NO_SLOT, "a pool of %lld slots is too small for one iteration of this selection%s%s",
+        static_cast<long long>(kv_->slots()),
+        kv_->notice().empty() ? "" : "; the host drives attention because ", kv_->notice().c_str());
   return batching;
 }
 
@@ -224,7 +223,7 @@ void StreamedAttention::run_batches(const StreamedStep& host, const SequenceKv& 
     cudaStreamSynchronize(load_);
     cudaStreamSynchronize(*compute_);
     for (const Batch& b : pending)
-      for (const int32_t slot : b.pinned) residency_->slot_pool().drop_slot(slot);
+      for (const int32_t slot : b.pinned) kv_->slot_pool().drop_slot(slot);
     throw;
   }
 }
@@ -247,8 +246,7 @@ void StreamedAttention::attend(DecodeStep step, const StepSelection& selection, 
   const Batching batching = plan_batches(step, rank, s, lookahead);
   const int64_t unseen =
       step.rule.window > 0 ? std::max<int64_t>(0, position + 1 - step.rule.window) : 0;
-  first_block_ =
-      step.rule.everything ? static_cast<int>(unseen / residency_->layout(0).block_size) : 0;
+  first_block_ = step.rule.everything ? static_cast<int>(unseen / kv_->layout(0).block_size) : 0;
   reserve(step, batching);
   const StreamedStep host = streamed_step(step, rank);
   done_rows_.assign(config_.n_kv_heads, 0);
@@ -262,8 +260,8 @@ void StreamedAttention::attend(DecodeStep step, const StepSelection& selection, 
 
 std::unique_ptr<HostDrivenAttention> make_host_driven(const Config& config,
                                                       const DeviceInfo& device, DeviceHeap* heap,
-                                                      Stream* compute, CudaKv* residency) {
-  return std::make_unique<StreamedAttention>(config, device, heap, compute, residency);
+                                                      Stream* compute, CudaKv* kv) {
+  return std::make_unique<StreamedAttention>(config, device, heap, compute, kv);
 }
 bool has_host_driven() { return true; }
 std::vector<uint64_t> host_driven_buffers(const DecodeStep& step) {

@@ -17,7 +17,7 @@ namespace riffle::cuda {
 class StreamedAttention : public HostDrivenAttention {
  public:
   StreamedAttention(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
-                    Stream* compute, CudaKv* residency);
+                    Stream* compute, CudaKv* kv);
 
   void attend(DecodeStep step, const StepSelection& selection, const SequenceKv& sequence,
               int64_t position, int lookahead, Counts* counts, int32_t* order,
@@ -64,7 +64,7 @@ class StreamedAttention : public HostDrivenAttention {
   DeviceInfo device_;
   DeviceHeap* heap_;
   Stream* compute_;
-  CudaKv* residency_;
+  CudaKv* kv_;
   Stream load_;
   Buffer scratch_, order_, counts_, done_;                 // device
   Buffer host_order_, host_counts_, flag_;                 // pinned
