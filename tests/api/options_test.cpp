@@ -6,9 +6,11 @@
 #include <string>
 
 #include "riffle_grammar.h"
-#include "riffle_measure.h"
 #include "riffle_steps.h"
 #include "riffle_tools.h"
+#include "tests/engine/test_model.h"
+#include "tests/model/made_model.h"
+#include "tests/select/selectors_here.h"
 
 namespace {
 
@@ -19,11 +21,12 @@ using Info = std::unique_ptr<riffle_info, void (*)(riffle_info*)>;
 
 Options make() { return {riffle_options_create(), riffle_options_free}; }
 
-Model tiny() {
-  riffle_model* model = nullptr;
-  char err[256] = "";
-  REQUIRE(riffle_model_synthetic("tiny", "q8_0", &model, err, sizeof err) == RIFFLE_OK);
-  return {model, riffle_model_free};
+Model wide() {
+  auto made = std::make_unique<riffle_model>();
+  made->model = riffle::test::wide_model();
+  riffle::materialize(*made->model);
+  made->info = riffle::facts_of(*made->model);
+  return {made.release(), riffle_model_free};
 }
 
 std::string value(const Options& o, const char* name) {
@@ -70,7 +73,7 @@ TEST_CASE("options take the values of the table and give them back") {
       CHECK(value(o, name.c_str()) == before);
     }
   }
-  CHECK(n > 60);
+  CHECK(n > (riffle::test::is_here(riffle::SelectorKind::PSA) ? 60 : 50));
   CHECK(riffle_setting_at(n) == nullptr);
 }
 
@@ -80,21 +83,21 @@ TEST_CASE("options are written as the command's flags") {
   CHECK(value(o, "ctx") == "32768");
   CHECK(refused(o, "gpu_mem", "12GiB") == "");
   CHECK(value(o, "gpu-mem") == "12884901888");
-  CHECK(refused(o, "pin", "false") == "");
-  CHECK(value(o, "pin") == "false");
-  CHECK(refused(o, "selector", "psa") == "");
-  CHECK(refused(o, "budget", "0.1") == "");
-  CHECK(value(o, "budget") == "0.1");
+  CHECK(refused(o, "ignore-eos", "true") == "");
+  CHECK(value(o, "ignore-eos") == "true");
+  CHECK(refused(o, "selector", "auto") == "");
+  CHECK(refused(o, "share", "0.1") == "");
+  CHECK(value(o, "share") == "0.1");
   CHECK(refused(o, "seed", "18446744073709551615") == "");
   CHECK(value(o, "seed") == "18446744073709551615");
 }
 
 TEST_CASE("refusals name the option, the value and what is accepted") {
   const Options o = make();
-  CHECK(refused(o, "selectr", "psa") == "there is no option 'selectr'; the nearest is selector");
+  CHECK(refused(o, "selectr", "share") == "there is no option 'selectr'; the nearest is selector");
   CHECK(refused(o, "n_ctx", "1").find("the nearest is ctx") != std::string::npos);
   CHECK(refused(o, "quux", "1") == "there is no option 'quux'; riffle run --help-all lists them");
-  CHECK(refused(o, "budget", "-1").find("budget: '-1': expected a number, ") == 0);
+  CHECK(refused(o, "share", "-1").find("share: '-1': expected a number, ") == 0);
   CHECK(refused(o, "selector", "best").find("selector: 'best': expected one of dense, share") == 0);
   CHECK(
       refused(o, "gpu-mem", "12").find("gpu-mem: '12' is 12 bytes, expected a size such as 12G") ==
@@ -132,14 +135,14 @@ TEST_CASE("a copy of options is independent") {
 }
 
 TEST_CASE("facts have names, kinds and values") {
-  const Model model = tiny();
+  const Model model = wide();
   const riffle_info* const info = riffle_model_info(model.get());
   REQUIRE(info);
   CHECK(riffle_info_kind_of(info, "n_layers") == RIFFLE_INFO_INTEGER);
   CHECK(riffle_info_number(info, "n_layers") > 0);
   CHECK(riffle_info_kind_of(info, "rope_theta") == RIFFLE_INFO_REAL);
   CHECK(riffle_info_kind_of(info, "tied_output") == RIFFLE_INFO_BOOL);
-  CHECK(text(info, "format") == "synthetic");
+  CHECK(text(info, "format") == "made up");
   CHECK(std::isnan(riffle_info_number(info, "format")));
   CHECK(riffle_info_text(info, "n_layers") == nullptr);
   CHECK(riffle_info_kind_of(info, "n_layer") == RIFFLE_INFO_NONE);
@@ -162,7 +165,7 @@ TEST_CASE("facts have names, kinds and values") {
 }
 
 TEST_CASE("a plan is there also where memory is short") {
-  const Model model = tiny();
+  const Model model = wide();
   const Options o = make();
   CHECK(refused(o, "device", "emu") == "");
   CHECK(refused(o, "ctx", "1024") == "");
@@ -183,7 +186,7 @@ TEST_CASE("a plan is there also where memory is short") {
 }
 
 TEST_CASE("a context changes its selection by name, and says when others can be set") {
-  const Model model = tiny();
+  const Model model = wide();
   const Options o = make();
   CHECK(refused(o, "device", "cpu") == "");
   CHECK(refused(o, "ctx", "256") == "");
@@ -196,23 +199,23 @@ TEST_CASE("a context changes its selection by name, and says when others can be 
     const riffle_status status = riffle_context_set(made, name, value);
     return status == RIFFLE_OK ? std::string() : std::string(riffle_context_error(made));
   };
-  CHECK(set("selector", "topk") == "");
-  CHECK(set("budget", "0.25") == "");
-  CHECK(set("budget", "0").find("budget: '0': expected a number") == 0);
+  CHECK(set("selector", "share") == "");
+  CHECK(set("share", "0.25") == "");
+  CHECK(set("share", "1").find("share: '1': expected a number") == 0);
   CHECK(set("ctx", "512") ==
         "ctx cannot be changed in a context: set it before riffle_context_create");
   CHECK(set("weights", "q4_k").find("riffle_model_load") != std::string::npos);
   CHECK(set("temp", "0").find("each answer takes it") != std::string::npos);
   CHECK(set("max-seqs", "4").find("riffle_scheduler_create") != std::string::npos);
-  CHECK(set("epsilom", "0.5") == "there is no option 'epsilom'; the nearest is epsilon");
+  CHECK(set("shara", "0.5") == "there is no option 'shara'; the nearest is share");
   // All of a selection at once, or none of it.
-  CHECK(refused(o, "selector", "psa") == "");
+  CHECK(refused(o, "selector", "auto") == "");
   CHECK(riffle_context_select(made, o.get()) == RIFFLE_OK);
   CHECK(riffle_context_select(made, nullptr) == RIFFLE_OK);
 }
 
 TEST_CASE("one call answers, and reports what it cannot") {
-  const Model model = tiny();
+  const Model model = wide();
   const riffle_message message = {"user", "Hello", nullptr};
   char err[512] = "";
   // Made-up weights have no tokenizer.

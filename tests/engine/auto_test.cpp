@@ -1,7 +1,6 @@
 // Selector auto: dense for short sessions, share for long ones, by the plan's numbers.
 #include "engine/plan/auto_selector.h"
 #include "import/load_model.h"
-#include "riffle_measure.h"
 #include "tests/engine/auto_steps.h"
 #include "tests/rounds.h"
 
@@ -51,10 +50,9 @@ TEST_CASE("auto reads and counts what it stands for", "[auto]") {
     bool everything = true;
     int64_t index_bytes = 0;
   } seen;
-  const auto see = [](void* user, const riffle_row_report* row) {
-    Seen& s = *static_cast<Seen*>(user);
-    s.everything &= row->n_read == row->n_blocks && row->n_tokens_read == row->n_tokens;
-    s.index_bytes += row->index_bytes;
+  const auto see = [&](const riffle_session*, const Sequence&, int, int, const RowReport& row) {
+    seen.everything &= row.n_read == row.n_blocks && row.tokens_read == row.n_tokens;
+    seen.index_bytes += row.index_bytes;
   };
   Runtime r(pooled(1024 + 16));
   riffle_session* s[2] = {r.session(), r.session()};
@@ -62,7 +60,7 @@ TEST_CASE("auto reads and counts what it stands for", "[auto]") {
   r.check(riffle_prefill(s[0], prompt.data(), 1000, nullptr, nullptr));
   r.check(riffle_prefill(s[1], prompt.data(), 1500, nullptr, nullptr));
   const int32_t tokens[2] = {500, 600};
-  r.check(riffle_set_row_report(r.context, see, &seen, true));
+  r.context->engine->set_row_report(see, true);
   r.check(riffle_step(r.context, s, tokens, 1));
   CHECK(seen.everything);
   CHECK(seen.index_bytes == 0);

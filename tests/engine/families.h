@@ -87,12 +87,14 @@ inline void check_generous(ContextOptions o, const TinyCheckpoint& c, const Temp
     check(g.name, rows(g.selection, g.selection, kSteps));
   }
   if (device == DeviceKind::CUDA) return;  // lfps looks at keys in host memory
-  Selection lfps;
-  lfps.selector = SelectorKind::LFPS;
-  lfps.top_tokens = 1;
-  lfps.bypass = 1;
-  check("lfps", rows(dense, lfps, 1));
-  CHECK(rows(lfps, lfps, kSteps).size() == kSteps);
+  for (const SelectorKind selector : here({SelectorKind::LFPS})) {
+    Selection lfps;
+    lfps.selector = selector;
+    lfps.top_tokens = 1;
+    lfps.bypass = 1;
+    check("lfps", rows(dense, lfps, 1));
+    CHECK(rows(lfps, lfps, kSteps).size() == kSteps);
+  }
 }
 
 }  // namespace riffle::test

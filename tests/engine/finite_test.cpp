@@ -7,12 +7,12 @@
 
 #include "formats/gguf.h"
 #include "import/load_model.h"
-#include "measure/synthetic_model.h"
 #include "model/finite_weights.h"
 #include "quantize/gguf_metadata.h"
 #include "quantize/quantize_model.h"
 #include "tests/engine/test_model.h"
 #include "tests/model/expect_error.h"
+#include "tests/model/made_model.h"
 #include "tests/model/test_files.h"
 
 using namespace riffle;
@@ -77,15 +77,15 @@ void spoil(DType type, bool nan, uint8_t* at) {
   }
 }
 
-// A file of the tiny shape whose matrices have this type. All of their bytes are 0x11, which no
-// type reads as infinity or NaN.
+// A file of wide_model()'s shape whose matrices have this type. All of their bytes are 0x11, which
+// no type reads as infinity or NaN.
 struct TypedFile {
   static constexpr int kDim = 256;
   std::string bytes;
   std::map<std::string, size_t> at;  // where the tensors begin
 
   TypedFile(const TempDir& dir, DType type) {
-    const auto model = synthetic_model("tiny", DType::F32);
+    const auto model = wide_model();
     model->config.n_ctx = 128;
     model->config.bos_id = 1;
     model->config.eos_id = 2;

@@ -1,6 +1,7 @@
 // Forked sessions on the CPU devices: same bits as sessions of their own, blocks held once.
 #include "tests/engine/forks.h"
 #include "tests/rounds.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -25,8 +26,8 @@ riffle_session* fork(Runtime& r, riffle_session* from, size_t n) {
 TEST_CASE("a fork goes on as a session that read the same by itself", "[fork]") {
   OneIn one(3);
   for (SelectorKind selector :
-       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK, SelectorKind::TWILIGHT,
-        SelectorKind::TOKENSELECT, SelectorKind::SHARE})
+       here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK, SelectorKind::TWILIGHT,
+             SelectorKind::TOKENSELECT, SelectorKind::SHARE}))
     for (const int64_t slots : {0, 16 + 7, 16 * 4}) {
       if (one.skips()) continue;
       if (!all_rounds() && slots == 16 * 4) continue;
@@ -38,15 +39,15 @@ TEST_CASE("a fork goes on as a session that read the same by itself", "[fork]") 
 TEST_CASE("random histories of forked sessions are those of sessions of their own", "[fork]") {
   const int moves = all_rounds() ? 40 : 20;
   uint32_t seed = 0;
-  for (SelectorKind selector : {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TWILIGHT,
-                                SelectorKind::TOKENSELECT, SelectorKind::SHARE})
+  for (SelectorKind selector : here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TWILIGHT,
+                                     SelectorKind::TOKENSELECT, SelectorKind::SHARE}))
     for (const int64_t slots : {0, 16 * 2 + 9, 16 * 8}) {
       ContextOptions o = small(selector, slots);
       if (seed % 2) o.evict = EvictRule::FIFO;
       INFO("selector " << selector << ", " << slots << " slots");
       Forks(o, ++seed).play(moves);
     }
-  ContextOptions o = small(SelectorKind::PSA, 160);
+  ContextOptions o = small(psa_or_share(), 160);
   o.pool_per_layer = true;
   Forks(o, ++seed).play(moves);
 }
@@ -79,60 +80,18 @@ TEST_CASE("forks that read the same blocks in one step load them once", "[fork]"
 }
 
 TEST_CASE("what cannot be forked is refused, and changes nothing", "[fork]") {
-  Runtime r(small(SelectorKind::PSA, 0));
+  Runtime r(small(psa_or_share(), 0));
   riffle_session *s = r.session(), *none = s;
   const auto prompt = some_tokens(100, 1);
   r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
-  const auto before = r.logits(s);
   CHECK(riffle_session_fork(s, 101, &none) == RIFFLE_BAD_ARGUMENT);
   CHECK(none == nullptr);
   CHECK(std::string(riffle_context_error(r.context)).find("100") != std::string::npos);
   CHECK(riffle_session_fork(s, SIZE_MAX, &none) == RIFFLE_BAD_ARGUMENT);
   CHECK(riffle_session_fork(s, 10, nullptr) == RIFFLE_BAD_ARGUMENT);
   CHECK(riffle_session_fork(nullptr, 0, &none) == RIFFLE_BAD_ARGUMENT);
-  Selection lfps = small(SelectorKind::LFPS, 0).selection,
-            list = small(SelectorKind::TOKENSELECT, 0).selection;
-  list.positions = PositionRule::LIST;
-  for (const Selection& selection : {lfps, list}) {
-    r.check(set_selection(r.context, &selection));
-    CHECK(riffle_session_fork(s, 50, &none) == RIFFLE_UNSUPPORTED);
-    CHECK(none == nullptr);
-  }
-  // Keys turned for a list stay so until the session's next step.
-  r.check(riffle_step(r.context, &s, &prompt[1], 1));
-  const Selection psa = small(SelectorKind::PSA, 0).selection;
-  r.check(set_selection(r.context, &psa));
-  CHECK(riffle_session_fork(s, 50, &none) == RIFFLE_UNSUPPORTED);
   r.check(riffle_step(r.context, &s, &prompt[2], 1));
   riffle_session* fine = fork(r, s, 50);
   CHECK(riffle_session_length(fine) == 50);
   CHECK(riffle_step(r.context, &fine, &prompt[3], 1) == RIFFLE_OK);
-}
-
-TEST_CASE("keys that are turned in a fork are its own from then on", "[fork]") {
-  for (const int64_t slots : {0, 90}) {
-    const ContextOptions o = small(SelectorKind::PSA, slots);
-    Selection list = small(SelectorKind::TOKENSELECT, 0).selection;
-    list.positions = PositionRule::LIST;
-    const auto prompt = some_tokens(150, 1);
-    Runtime r(o), alone(o);
-    riffle_session *donor = r.session(), *a = alone.session(), *b = alone.session();
-    r.check(riffle_prefill(donor, prompt.data(), prompt.size(), nullptr, nullptr));
-    alone.check(riffle_prefill(a, prompt.data(), prompt.size(), nullptr, nullptr));
-    alone.check(riffle_prefill(b, prompt.data(), 120, nullptr, nullptr));
-    riffle_session* child = fork(r, donor, 120);
-    CHECK(host_kv_bytes(r) == (10 + 1) * 16 * 4096);
-    const auto both = [&](Runtime& at, riffle_session* x, int32_t t) {
-      at.check(riffle_step(at.context, &x, &t, 1));
-      return at.logits(x);
-    };
-    CHECK(both(r, donor, 400) == both(alone, a, 400));
-    r.check(set_selection(r.context, &list));
-    alone.check(set_selection(alone.context, &list));
-    CHECK(both(r, child, 500) == both(alone, b, 500));
-    CHECK(host_kv_bytes(r) == (10 + 8) * 16 * 4096);
-    r.check(set_selection(r.context, &o.selection));
-    alone.check(set_selection(alone.context, &o.selection));
-    CHECK(both(r, donor, 600) == both(alone, a, 600));
-  }
 }

@@ -1,7 +1,8 @@
-// Every selector at its most generous: it reads all blocks.
+// Every selector of this build at its most generous: it reads all blocks.
 #pragma once
 #include <vector>
 
+#include "tests/select/selectors_here.h"
 #include "util/options.h"
 
 namespace riffle::test {
@@ -13,20 +14,24 @@ struct GenerousSelection {
 
 inline std::vector<GenerousSelection> generous_selections() {
   std::vector<GenerousSelection> out;
-  const auto add = [&](const char* name, SelectorKind selector, auto&& change) {
-    Selection s;
-    s.selector = selector;
-    change(s);
-    out.push_back({name, s});
+  // list: the selector; empty if this build lacks it.
+  const auto add = [&](const char* name, const std::vector<SelectorKind>& list, auto&& change) {
+    for (const SelectorKind selector : list) {
+      Selection s;
+      s.selector = selector;
+      change(s);
+      out.push_back({name, s});
+    }
   };
-  add("psa", SelectorKind::PSA, [](auto& s) { s.epsilon = 1; });
-  add("psa by codes", SelectorKind::PSA, [](auto& s) { s.epsilon = 1, s.rank = RankBy::CODES; });
-  add("topk", SelectorKind::TOPK, [](auto& s) { s.budget = 1; });
-  add("twilight", SelectorKind::TWILIGHT,
+  add("psa", here({SelectorKind::PSA}), [](auto& s) { s.epsilon = 1; });
+  add("psa by codes", here({SelectorKind::PSA}),
+      [](auto& s) { s.epsilon = 1, s.rank = RankBy::CODES; });
+  add("topk", here({SelectorKind::TOPK}), [](auto& s) { s.budget = 1; });
+  add("twilight", here({SelectorKind::TWILIGHT}),
       [](auto& s) { s.base = BaseSelection::ALL, s.top_p = 1; });
-  add("tokenselect", SelectorKind::TOKENSELECT, [](auto& s) { s.select_tokens = 4096; });
-  add("share", SelectorKind::SHARE, [](auto& s) { s.share = 0; });
-  add("auto", SelectorKind::AUTO, [](auto&) {});
+  add("tokenselect", here({SelectorKind::TOKENSELECT}), [](auto& s) { s.select_tokens = 4096; });
+  add("share", here({SelectorKind::SHARE}), [](auto& s) { s.share = 0; });
+  add("auto", here({SelectorKind::AUTO}), [](auto&) {});
   return out;
 }
 

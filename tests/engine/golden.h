@@ -6,7 +6,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "riffle_measure.h"
 #include "tests/engine/test_model.h"
 
 namespace riffle::test {
@@ -24,8 +23,8 @@ struct Difference {
 inline Difference compare(Runtime& r, const nlohmann::json& g) {
   const auto ids = g["ids"].get<std::vector<int32_t>>();
   riffle_session* s = r.session();
-  std::vector<riffle_score> scores(ids.size());
-  r.check(riffle_prefill_scored(s, ids.data(), ids.size(), scores.data(), nullptr, nullptr));
+  std::vector<TokenScore> scores(ids.size());
+  r.context->engine->prefill(*s->sequence, ids, scores.data(), {});
   const float* logits = riffle_logits(s);
   Difference d;
   for (size_t i = 0; i < g["last_top_ids"].size(); ++i) {

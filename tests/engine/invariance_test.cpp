@@ -4,6 +4,7 @@
 
 #include "tests/engine/steps.h"
 #include "tests/rounds.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -29,7 +30,7 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
   OneIn one(2);
   const auto prompt = some_tokens(1500, 7),
              steps = some_tokens(40, 8);  // crosses block boundaries while decoding
-  for (SelectorKind selector : {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK}) {
+  for (SelectorKind selector : here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK})) {
     if (!all_rounds() && selector == SelectorKind::TOPK) continue;
     INFO("selector " << selector);
     std::vector<std::vector<float>> reference;
@@ -66,7 +67,7 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
 TEST_CASE("selections by codes do not depend on threads that share a row", "[invariance]") {
   // A row has several parts, two with few rounds.
   const auto prompt = some_tokens(few_rounds() ? 3000 : 5000, 57), steps = some_tokens(20, 58);
-  const auto selectors = {SelectorKind::SHARE, SelectorKind::PSA, SelectorKind::TOPK};
+  const auto selectors = here({SelectorKind::SHARE, SelectorKind::PSA, SelectorKind::TOPK});
   for (const SelectorKind selector : selectors) {
     INFO("selector " << selector);
     if (!all_rounds() && selector == SelectorKind::TOPK) continue;
@@ -93,7 +94,7 @@ TEST_CASE("the pool gives the same bits for every block size and KV type", "[inv
     for (KvKind type : {KvKind::F16, KvKind::F32, KvKind::Q8}) {
       if (one.skips()) continue;
       INFO("block " << block << " kv type " << type);
-      ContextOptions o = base(SelectorKind::PSA);
+      ContextOptions o = base(psa_or_share());
       o.block_size = block;
       o.kv_type = type;
       Runtime in_place(o);
@@ -105,27 +106,6 @@ TEST_CASE("the pool gives the same bits for every block size and KV type", "[inv
     }
 }
 
-TEST_CASE("digests rebuilt on held KV are those of a session made with them", "[invariance]") {
-  const auto prompt = some_tokens(1100, 27), steps = some_tokens(20, 28);
-  for (BlockDigest digest : {BlockDigest::MEAN, BlockDigest::QUEST})
-    for (StopRule stop : {StopRule::PAPER, StopRule::VETO}) {
-      ContextOptions o = base(SelectorKind::PSA);
-      o.selection.epsilon = 0.6f;
-      Runtime changed(o);
-      riffle_session* s = changed.session(prompt);
-      o.selection.digest = digest;
-      o.selection.stop = stop;
-      changed.check(set_selection(changed.context, &o.selection));
-      Runtime made(o);
-      riffle_session* t = made.session(prompt);
-      for (int32_t token : steps) {
-        changed.check(riffle_step(changed.context, &s, &token, 1));
-        made.check(riffle_step(made.context, &t, &token, 1));
-        REQUIRE(changed.logits(s) == made.logits(t));
-      }
-    }
-}
-
 TEST_CASE("sequences stepped together give what each gives alone", "[invariance]") {
   OneIn one(2);
   std::vector<std::vector<int32_t>> prompts, steps;
@@ -134,7 +114,7 @@ TEST_CASE("sequences stepped together give what each gives alone", "[invariance]
     steps.push_back(some_tokens(36, 200 + i));
   }
   for (SelectorKind selector :
-       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK, SelectorKind::SHARE}) {
+       here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK, SelectorKind::SHARE})) {
     if (!all_rounds() && selector == SelectorKind::TOPK) continue;
     std::vector<std::vector<std::vector<float>>> alone;
     for (int i = 0; i < 5; ++i) {
@@ -171,7 +151,7 @@ TEST_CASE("sequences stepped together give what each gives alone", "[invariance]
 TEST_CASE("a truncated session goes on as if it had never been longer", "[invariance]") {
   const auto prompt = some_tokens(777, 1), more = some_tokens(500, 2), steps = some_tokens(70, 3);
   for (bool emu : {false, true}) {
-    ContextOptions o = base(SelectorKind::PSA);
+    ContextOptions o = base(psa_or_share());
     if (emu) o.device = DeviceKind::EMU, o.slots = 64;
     Runtime r(o);
     const auto expected = run(r, r.session(), prompt, steps);
@@ -184,34 +164,4 @@ TEST_CASE("a truncated session goes on as if it had never been longer", "[invari
     const auto got = run(r, s, rest, steps);
     CHECK(same_bits(got, expected));
   }
-}
-
-TEST_CASE("psa at epsilon 1 is dense", "[invariance][arithmetic]") {
-  const auto prompt = some_tokens(900, 5), steps = some_tokens(5, 6);
-  Runtime r(base(SelectorKind::DENSE));
-  const auto dense = run(r, r.session(), prompt, steps);
-  Selection s = base(SelectorKind::PSA).selection;
-  s.epsilon = 1;
-  r.check(set_selection(r.context, &s));
-  CHECK(same_bits(run(r, r.session(), prompt, steps), dense));
-  s = base(SelectorKind::PSA).selection;
-  s.epsilon = 0.5f;
-  s.dense_layers = 1000;
-  r.check(set_selection(r.context, &s));
-  CHECK(same_bits(run(r, r.session(), prompt, steps), dense));
-}
-
-TEST_CASE("topk at budget 1 is dense in another order of blocks", "[invariance][arithmetic]") {
-  const auto prompt = some_tokens(900, 5), steps = some_tokens(5, 6);
-  ContextOptions o = base(SelectorKind::DENSE);
-  o.kv_type = KvKind::F32;  // else a changed last bit may round an activation otherwise
-  Runtime r(o);
-  const auto dense = run(r, r.session(), prompt, steps);
-  Selection s = base(SelectorKind::TOPK).selection;
-  s.budget = 1;
-  r.check(set_selection(r.context, &s));
-  const auto topk = run(r, r.session(), prompt, steps);
-  for (size_t i = 0; i < dense.size(); ++i)
-    for (size_t v = 0; v < dense[i].size(); ++v)
-      REQUIRE(std::fabs(topk[i][v] - dense[i][v]) <= 1e-3f);
 }

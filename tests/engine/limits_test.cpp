@@ -45,30 +45,6 @@ TEST_CASE("a pool too small for one iteration is refused with the number that wo
   for (int i = 0; i < 40; ++i) r.check(riffle_step(r.context, &s, &tokens[i + 1], 1));
 }
 
-TEST_CASE("a selection that outgrows the pool is refused and the session goes on", "[limits]") {
-  ContextOptions o = options();
-  o.device = DeviceKind::EMU;
-  o.n_ctx = 1024;
-  o.slots = 30;
-  o.evict = EvictRule::FIFO;  // else its readers manage the pool, and none is too small
-  o.selection.selector = SelectorKind::PSA;  // its microbatches must fit the pool
-  o.selection.microbatch = 4;
-  Runtime r(o);
-  riffle_session* s = r.session();
-  const auto tokens = some_tokens(600, 1);
-  r.check(riffle_prefill(s, tokens.data(), tokens.size(), nullptr, nullptr));
-  const auto before = r.logits(s);
-  Selection big = o.selection;
-  big.microbatch = 64;
-  r.check(set_selection(r.context, &big));
-  CHECK(riffle_step(r.context, &s, &tokens[1], 1) == RIFFLE_NO_SLOT);
-  CHECK(has(riffle_context_error(r.context), "30 slots"));
-  CHECK(riffle_session_length(s) == 600);
-  CHECK(r.logits(s) == before);
-  r.check(set_selection(r.context, &o.selection));
-  r.check(riffle_step(r.context, &s, &tokens[1], 1));
-}
-
 TEST_CASE("a memory budget is kept, and one too small names the least that works", "[limits]") {
   ContextOptions o = options();
   o.device = DeviceKind::EMU;

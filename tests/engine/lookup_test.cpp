@@ -3,6 +3,7 @@
 
 #include "tests/engine/lookups.h"
 #include "tests/rounds.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -70,8 +71,8 @@ TEST_CASE("a lookup that grows with its text finds what a new one finds", "[look
 
 TEST_CASE("answers are the same bits with tokens computed ahead", "[lookup][arithmetic]") {
   OneIn one(3);
-  const auto selectors = {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK,
-                          SelectorKind::TWILIGHT, SelectorKind::SHARE};
+  const auto selectors = here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK,
+                               SelectorKind::TWILIGHT, SelectorKind::SHARE});
   int variant = 0;
   for (const SelectorKind selector : selectors)
     for (const int64_t slots : {0, 16 + 9, 400}) {
@@ -95,22 +96,6 @@ TEST_CASE("answers are the same bits with tokens computed ahead", "[lookup][arit
       CHECK(sb.lookup_accepted > 20);  // else nothing was tested
       CHECK(sb.lookup_accepted < sb.lookup_proposed);
       CHECK(sb.decode_steps == sb.decode_tokens - sb.lookup_accepted);
-    }
-}
-
-TEST_CASE("ranking by codes and the tests of psa see each token's own blocks",
-          "[lookup][arithmetic]") {
-  for (const StopRule stop : {StopRule::PAPER, StopRule::BOUND, StopRule::VETO})
-    for (const RankBy rank : {RankBy::DIGESTS, RankBy::CODES}) {
-      ContextOptions off = with(SelectorKind::PSA, 0);
-      off.selection.stop = stop;
-      off.selection.rank = rank;
-      ContextOptions on = off;
-      on.lookup = 15;
-      Runtime a(off), b(on);
-      const auto prompt = quoting_prompt(31);
-      CHECK(same_answer(answer(b, prompt, answer_of(60)), answer(a, prompt, answer_of(60))));
-      CHECK(b.stats().lookup_accepted > 10);
     }
 }
 
@@ -218,7 +203,7 @@ TEST_CASE("an end token among tokens computed ahead ends the answer", "[lookup]"
 TEST_CASE("tokens computed ahead do not go beyond the context", "[lookup]") {
   const auto prompt = quoting_prompt(71);
   for (int room = 0; room < 40; room += all_rounds() ? 1 : 7) {
-    ContextOptions off = with(SelectorKind::PSA, 0), on = with(SelectorKind::PSA, 15);
+    ContextOptions off = with(psa_or_share(), 0), on = with(psa_or_share(), 15);
     off.n_ctx = on.n_ctx = static_cast<int32_t>(prompt.size()) + room;
     Runtime a(off), b(on);
     const Answered want = answer(a, prompt, answer_of(-1));
@@ -286,14 +271,7 @@ TEST_CASE("lookup is refused where it cannot work", "[lookup]") {
     CHECK(std::string(err).find(said) != std::string::npos);
     riffle_context_free(context);
   };
-  refused(with(SelectorKind::TOKENSELECT, 4), RIFFLE_UNSUPPORTED, "lookup is 4");
-  refused(with(SelectorKind::LFPS, 4), RIFFLE_UNSUPPORTED, "lfps");
   refused(with(SelectorKind::SHARE, 16), RIFFLE_BAD_ARGUMENT, "lookup is 16, expected 0 to 15");
   refused(with(SelectorKind::SHARE, -1), RIFFLE_BAD_ARGUMENT, "lookup is -1");
   riffle_model_free(model);
-  Runtime r(with(SelectorKind::SHARE, 4));
-  Selection s = with(SelectorKind::LFPS, 0).selection;
-  CHECK(set_selection(r.context, &s) == RIFFLE_UNSUPPORTED);
-  s.selector = SelectorKind::PSA;
-  CHECK(set_selection(r.context, &s) == RIFFLE_OK);
 }

@@ -88,21 +88,6 @@ TEST_CASE("an error in a later piece keeps the pieces before it", "[prefill]") {
   r.check(riffle_prefill_to(s, tokens.data(), tokens.size(), nullptr, nullptr));
 }
 
-TEST_CASE("a prompt whose end teaches the selector, and one with list positions, is one piece",
-          "[prefill]") {
-  const auto tokens = some_tokens(3500, 3);
-  ContextOptions o = options();
-  o.n_ctx = 8192;
-  o.selection.selector = GENERATE(SelectorKind::LFPS, SelectorKind::TOKENSELECT);
-  if (o.selection.selector == SelectorKind::TOKENSELECT) o.selection.positions = PositionRule::LIST;
-  Runtime r(o);
-  riffle_session* s = r.session();
-  CHECK(read_to(r, s, tokens, 0.9) == RIFFLE_ABORTED);
-  CHECK(riffle_session_length(s) == 0);
-  r.check(riffle_prefill_to(s, tokens.data(), tokens.size(), nullptr, nullptr));
-  CHECK(r.logits(s) == r.logits(r.session(tokens)));
-}
-
 TEST_CASE("windows: pieces are no ends of prompts", "[prefill][window]") {
   const TempDir temp;
   ContextOptions o = sparse(SelectorKind::SHARE);

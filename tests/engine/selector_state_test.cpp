@@ -5,6 +5,7 @@
 #include "select/selector.h"
 #include "tests/engine/test_model.h"
 #include "tests/rounds.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -36,10 +37,10 @@ uint64_t kept(const ContextOptions& o) {
 
 TEST_CASE("the plan's selector state is what a full session keeps", "[engine][model]") {
   OneIn one(3);
-  std::vector<std::pair<SelectorKind, RankBy>> all = {{SelectorKind::PSA, RankBy::CODES},
-                                                      {SelectorKind::TOPK, RankBy::CODES}};
-  for (int selector = 0; selector <= int(SelectorKind::LFPS); ++selector)
-    all.push_back({static_cast<SelectorKind>(selector), RankBy::DIGESTS});
+  std::vector<std::pair<SelectorKind, RankBy>> all;
+  for (const SelectorKind selector : here({SelectorKind::PSA, SelectorKind::TOPK}))
+    all.push_back({selector, RankBy::CODES});
+  for (const SelectorKind selector : all_here()) all.push_back({selector, RankBy::DIGESTS});
   for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU})
     for (const auto& [selector, rank] : all)
       for (const int n_ctx : {1024, 3088}) {
@@ -81,37 +82,4 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
         CHECK(plan.total ==
               plan.weights + plan.activations + plan.digests + plan.prefill_kv + plan.pool);
       }
-}
-
-TEST_CASE("lfps keeps what a follow-up prompt found until the second step after it",
-          "[engine][model]") {
-  ContextOptions o = options();
-  o.n_ctx = 3088;
-  o.selection.selector = SelectorKind::LFPS;
-  Runtime r(o);
-  riffle_session* s = r.session();
-  const auto bytes = [&] {
-    Stats stats{};
-    REQUIRE(session_get_stats(s, &stats) == RIFFLE_OK);
-    return stats.index_bytes;
-  };
-  const auto tokens = some_tokens(2060, 3);
-  const uint64_t tables = uint64_t(8) * 2 * 2000 * 2 * 4;
-  r.check(riffle_prefill(s, tokens.data(), 2000, nullptr, nullptr));
-  const auto step = [&] { r.check(riffle_step(r.context, &s, &tokens[1], 1)); };
-  step(), step();
-  const uint64_t before = bytes();
-  r.check(riffle_prefill(s, tokens.data() + 2000, 20, nullptr, nullptr));
-  CHECK(bytes() >= before + tables);
-  step();
-  CHECK(bytes() >= before + tables);
-  step();
-  CHECK(bytes() < before + tables / 2);
-  // Steps of another selector are as sure to stay, once a block is full.
-  r.check(riffle_prefill(s, tokens.data() + 2020, 20, nullptr, nullptr));
-  CHECK(bytes() >= before + tables);
-  o.selection.selector = SelectorKind::DENSE;
-  r.check(set_selection(r.context, &o.selection));
-  for (int i = 0; i < o.block_size; ++i) step();
-  CHECK(bytes() < before + tables / 2);
 }

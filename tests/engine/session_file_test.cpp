@@ -12,6 +12,7 @@
 
 #include "tests/engine/session_files.h"
 #include "tests/engine/window_model.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -162,7 +163,7 @@ TEST_CASE("sessions of models with windows are saved with what they keep",
   const TempDir temp;
   const std::string path = temp / "a.kv";
   for (const std::string& model : {mistral(temp, 64), qwen(temp, 100), qwen(temp, 70, true)})
-    for (const SelectorKind selector : {SelectorKind::SHARE, SelectorKind::LFPS})
+    for (const SelectorKind selector : here({SelectorKind::SHARE, SelectorKind::LFPS}))
       for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
         INFO(model << ", selector " << selector << ", device " << device);
         std::filesystem::remove(path);
@@ -291,7 +292,7 @@ TEST_CASE("damaged files are errors of one line", "[session_file][model]") {
   const TempDir temp;
   const std::string path = temp / "a.kv", bad = temp / "bad.kv";
   const auto prompt = some_tokens(150, 1), more = some_tokens(30, 2);
-  ContextOptions o = small(SelectorKind::LFPS);
+  ContextOptions o = small(first_here({SelectorKind::LFPS, SelectorKind::SHARE}));
   Runtime a(o);
   riffle_session* s = a.session(prompt);
   save(a, s, path, "data");

@@ -3,13 +3,13 @@
 // bit; and the memory plan holds.
 #include <cmath>
 
-#include "riffle_measure.h"
 #include "tests/engine/plan/taken_buffers.h"
 #include "tests/engine/session_files.h"
 #include "tests/engine/uneven_model.h"
 #include "tests/engine/window_histories.h"
 #include "tests/engine/working_sets.h"
 #include "tests/rounds.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -220,17 +220,17 @@ TEST_CASE("uneven layers: steps give what a prefill gives", "[uneven][arithmetic
 
 TEST_CASE("uneven layers: sequences stepped together give what each gives alone",
           "[uneven][arithmetic]") {
-  ContextOptions o = on(DeviceKind::EMU, SelectorKind::PSA);
+  ContextOptions o = on(DeviceKind::EMU, psa_or_share());
   o.slots = 300;
   o.n_sessions = 5;
-  check_together(on(DeviceKind::CPU, SelectorKind::PSA), o, uneven_model);
+  check_together(on(DeviceKind::CPU, psa_or_share()), o, uneven_model);
 }
 
 TEST_CASE("uneven layers: cuts, forks and ends change no bit", "[uneven][fork]") {
   uint32_t seed = 0;
   for (const int slots : {60, 1000}) {
     INFO(slots << " slots");
-    const SelectorKind selector = slots == 60 ? SelectorKind::PSA : SelectorKind::SHARE;
+    const SelectorKind selector = slots == 60 ? psa_or_share() : SelectorKind::SHARE;
     ContextOptions o = on(DeviceKind::EMU, selector);
     o.slots = slots;
     o.prefill_chunk = 50;
@@ -242,7 +242,7 @@ TEST_CASE("uneven layers: saved sessions go on with the same bits", "[uneven][se
   const TempDir temp;
   for (const auto& [from, to] :
        {std::pair{DeviceKind::CPU, DeviceKind::EMU}, {DeviceKind::EMU, DeviceKind::CPU}})
-    for (const SelectorKind selector : {SelectorKind::SHARE, SelectorKind::LFPS}) {
+    for (const SelectorKind selector : here({SelectorKind::SHARE, SelectorKind::LFPS})) {
       INFO("selector " << selector << ", from " << from);
       Runtime a(on(from, selector), uneven_model), b(on(to, selector), uneven_model);
       riffle_session* const s = a.session(ids(0, 300));
@@ -254,37 +254,11 @@ TEST_CASE("uneven layers: saved sessions go on with the same bits", "[uneven][se
     }
 }
 
-TEST_CASE("uneven layers: rows are reported with their layer's query group", "[uneven]") {
-  Runtime r(on(DeviceKind::EMU, SelectorKind::TOPK), uneven_model);
-  riffle_session* const s = r.session(ids(0, 200));
-  struct Seen {
-    int rows[std::size(kUnevenWindowed)] = {};
-    bool good = true;
-  } seen;
-  r.check(riffle_set_row_report(
-      r.context,
-      [](void* user, const riffle_row_report* t) {
-        Seen& all = *static_cast<Seen*>(user);
-        const bool windowed = kUnevenWindowed[t->layer];
-        ++all.rows[t->layer];
-        all.good &= t->n_group == (windowed ? 2 : 4);
-        all.good &= t->n_tokens == (windowed ? kUnevenWindow : 201);
-        for (int h = 0; h < t->n_group; ++h)
-          all.good &= t->coverage[h] <= 1 && (!windowed || t->coverage[h] > 0.9999f);
-      },
-      &seen, true));
-  const int32_t token = 7;
-  r.check(riffle_step(r.context, &s, &token, 1));
-  CHECK(seen.good);
-  for (size_t i = 0; i < std::size(kUnevenWindowed); ++i)
-    CHECK(seen.rows[i] == (kUnevenWindowed[i] ? 4 : 2));
-}
-
 TEST_CASE("uneven layers: working sets are the unions of what the last steps read",
           "[uneven][working_set]") {
   const auto model = uneven_model();
   WorkingSetPlay p;
-  p.options = on(DeviceKind::CPU, SelectorKind::PSA);
+  p.options = on(DeviceKind::CPU, psa_or_share());
   p.fails_in_layer = 2;
   const auto want = play(*model, p);
   p.options.device = DeviceKind::EMU;
@@ -337,7 +311,7 @@ TEST_CASE("uneven layers: prompts and steps take what the plan says", "[uneven][
 }
 
 TEST_CASE("uneven layers: settings that need layers to be alike are refused", "[uneven]") {
-  Runtime r(on(DeviceKind::CPU, SelectorKind::TOKENSELECT), uneven_model);
+  Runtime r(on(DeviceKind::CPU), uneven_model);
   const auto refusal = [&](const ContextOptions& o) -> std::string {
     riffle_context* c = nullptr;
     char err[512] = "";
@@ -349,14 +323,4 @@ TEST_CASE("uneven layers: settings that need layers to be alike are refused", "[
   CHECK(refusal(o) ==
         "pool is per-layer, expected unified, since layers differ (layer 2 has 2 KV heads of size "
         "128, layer 0 has 4 of size 64)");
-  o = on(DeviceKind::CPU);
-  o.synthetic_attention.emplace();
-  CHECK(refusal(o) ==
-        "synthetic attention: layer 2 has 2 KV heads of size 128, layer 0 has 4 of size 64, "
-        "expected the "
-        "same in all layers");
-  o = on(DeviceKind::CPU, SelectorKind::TOKENSELECT);
-  o.selection.positions = PositionRule::LIST;
-  CHECK_THAT(refusal(o), Catch::Contains("positions list") && Catch::Contains("sliding window"));
-  REQUIRE(set_selection(r.context, &o.selection) == RIFFLE_UNSUPPORTED);
 }

@@ -5,6 +5,7 @@
 #include "tests/engine/schedule/scheduled.h"
 #include "tests/engine/window_histories.h"
 #include "tests/rounds.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -92,7 +93,7 @@ TEST_CASE("window: cuts, forks and ends change no bit, whatever windows have dro
       for (const int slots : {60, 1000}) {
         if (device == DeviceKind::CPU && slots == 60) continue;
         INFO(model << ", " << (device == DeviceKind::CPU ? 0 : slots) << " slots");
-        ContextOptions o = on(device, seed % 2 ? SelectorKind::PSA : SelectorKind::SHARE);
+        ContextOptions o = on(device, seed % 2 ? psa_or_share() : SelectorKind::SHARE);
         if (device == DeviceKind::EMU) o.slots = slots;
         o.prefill_chunk = seed % 3 ? 50 : 512;
         refused +=

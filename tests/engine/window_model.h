@@ -3,12 +3,13 @@
 #include "tests/engine/steps.h"
 #include "tests/engine/tiny_checkpoint.h"
 #include "tests/rounds.h"
+#include "tests/select/selectors_here.h"
 
 namespace riffle::test {
 
-inline constexpr SelectorKind kSelectors[] = {
-    SelectorKind::DENSE,       SelectorKind::TOPK, SelectorKind::PSA,  SelectorKind::TWILIGHT,
-    SelectorKind::TOKENSELECT, SelectorKind::LFPS, SelectorKind::SHARE};
+inline const std::vector<SelectorKind> kSelectors =
+    here({SelectorKind::DENSE, SelectorKind::TOPK, SelectorKind::PSA, SelectorKind::TWILIGHT,
+          SelectorKind::TOKENSELECT, SelectorKind::LFPS, SelectorKind::SHARE});
 
 inline std::vector<int32_t> ids(int from, int to) {
   const std::vector<int32_t> all = tiny_tokens();

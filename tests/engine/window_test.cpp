@@ -1,8 +1,8 @@
 // Layers with a sliding window: what is read, that no selector, pool, thread, chunk or batch
 // changes the result, and what does not work with them. Parity with transformers: parity_test.cpp.
-#include "riffle_measure.h"
 #include "tests/engine/window_model.h"
 #include "tests/rounds.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -95,15 +95,14 @@ TEST_CASE("window: only the layers that have one, and all of it", "[window][arit
       const auto prompt = ids(0, 200);
       r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
       std::vector<std::vector<Seen>> layers(2);
-      r.check(riffle_set_row_report(
-          r.context,
-          [](void* user, const riffle_row_report* t) {
+      const int group = r.model->model->config.n_heads / 2;
+      r.context->engine->set_row_report(
+          [&](const riffle_session*, const Sequence&, int layer, int, const RowReport& t) {
             bool whole = true;
-            for (int h = 0; h < t->n_group; ++h) whole = whole && t->coverage[h] > 0.9999f;
-            (*static_cast<std::vector<std::vector<Seen>>*>(user))[t->layer].push_back(
-                {t->n_tokens, t->n_tokens_read, t->n_read, whole});
+            for (int h = 0; h < group; ++h) whole = whole && t.coverage[h] > 0.9999f;
+            layers[layer].push_back({t.n_tokens, t.tokens_read, t.n_read, whole});
           },
-          &layers, true));
+          true);
       for (const int32_t token : ids(200, 230)) r.check(riffle_step(r.context, &s, &token, 1));
       for (int layer = 0; layer < 2; ++layer) {
         const int heads = static_cast<int>(layers[layer].size()) / 30;
@@ -127,7 +126,7 @@ TEST_CASE("window: sequences stepped together give what each gives alone", "[win
   const std::string path = mistral(temp, 64);
   for (const int slots : {0, 16}) {
     if (one.skips()) continue;
-    ContextOptions o = sparse(SelectorKind::PSA);
+    ContextOptions o = sparse(psa_or_share());
     const ContextOptions alone = o;
     if (slots) o.device = DeviceKind::EMU, o.slots = slots;
     check_together(alone, o, path);
@@ -144,30 +143,4 @@ TEST_CASE("window: one that holds the whole context changes nothing", "[window][
     CHECK(same_bits(run(a, a.session(), ids(0, 300), ids(300, 320)),
                     run(b, b.session(), ids(0, 300), ids(300, 320))));
   }
-}
-
-TEST_CASE("window: positions in a list are refused", "[window]") {
-  const TempDir temp;
-  const std::string path = mistral(temp, 64);
-  ContextOptions o = sparse(SelectorKind::TOKENSELECT);
-  Runtime r(o, path);
-  o.selection.positions = PositionRule::LIST;
-  riffle_context* c = nullptr;
-  char err[512];
-  REQUIRE(context_create(r.model, &o, &c, err, sizeof err) == RIFFLE_UNSUPPORTED);
-  CHECK_THAT(err, Catch::Contains("positions list") && Catch::Contains("sliding window"));
-  REQUIRE(set_selection(r.context, &o.selection) == RIFFLE_UNSUPPORTED);
-  CHECK_THAT(riffle_context_error(r.context), Catch::Contains("sliding window"));
-  // ... and what was in force stays so.
-  Runtime quiet(sparse(SelectorKind::TOKENSELECT), path);
-  CHECK(same_bits(run(r, r.session(), ids(0, 100), ids(100, 104)),
-                  run(quiet, quiet.session(), ids(0, 100), ids(100, 104))));
-  // A window in the second layer alone is one too.
-  const std::string second = qwen(temp, 50);
-  Runtime mixed(sparse(SelectorKind::TOKENSELECT), second);
-  REQUIRE(set_selection(mixed.context, &o.selection) == RIFFLE_UNSUPPORTED);
-  CHECK_THAT(riffle_context_error(mixed.context), Catch::Contains("50 tokens in layer 1"));
-  o.n_ctx = 64;
-  REQUIRE(context_create(r.model, &o, &c, err, sizeof err) == RIFFLE_OK);
-  riffle_context_free(c);
 }

@@ -2,7 +2,7 @@
 #include "import/load_model.h"
 #include "tests/engine/working_sets.h"
 #include "tests/rounds.h"
-#include "tests/select/papers/tokenselect_settings.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -10,8 +10,11 @@ using namespace riffle::test;
 namespace {
 
 Selection selection_of(SelectorKind selector) {
-  Selection s = tokenselect_settings(120, 20, 64);
+  Selection s;
   s.selector = selector;
+  s.select_tokens = 120;
+  s.init_tokens = 20;
+  s.local_tokens = 64;
   s.microbatch = 4;
   s.budget = 0.2f;
   s.cache_threshold = 0.9f;
@@ -25,10 +28,9 @@ TEST_CASE("working sets are the unions of what the last steps read",
   OneIn one(2);
   const auto model = load_model(shipped_model(), {});
   for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU})
-    for (int number = 0; number <= int(SelectorKind::LFPS); ++number)
+    for (const SelectorKind selector : all_here())
       for (const PositionRule positions : {PositionRule::TEXT, PositionRule::LIST}) {
         if (one.skips()) continue;
-        const auto selector = static_cast<SelectorKind>(number);
         if (positions == PositionRule::LIST && selector != SelectorKind::TOKENSELECT) continue;
         INFO("device " << device << " selector " << selector << " positions " << positions);
         WorkingSetPlay p;
@@ -52,7 +54,7 @@ TEST_CASE("working sets do not depend on the pool, the row reports or the thread
   p.options.n_ctx = 1024;
   p.options.block_size = 16;
   p.options.n_threads = 1;
-  p.options.selection = selection_of(SelectorKind::PSA);
+  p.options.selection = selection_of(psa_or_share());
   p.options.selection.dense_layers = 1;
   const auto want = play(*model, p);
   p.reports = false;

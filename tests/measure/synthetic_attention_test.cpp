@@ -9,6 +9,7 @@
 #include "kernels/cpu/kernels.h"
 #include "riffle_measure.h"
 #include "tests/engine/test_model.h"
+#include "tests/engine/uneven_model.h"
 #include "util/error.h"
 
 using namespace riffle;
@@ -221,4 +222,15 @@ TEST_CASE("synthetic attention: a selector sees the queries at the prompt's end"
       CHECK(bytes < kTokens * 64 * 2 / 2);
     }
   }
+}
+
+TEST_CASE("synthetic attention: layers that differ are refused") {
+  ContextOptions o = riffle::test::options();
+  const riffle::test::Runtime r(o, riffle::test::uneven_model);
+  o.synthetic_attention.emplace();
+  riffle_context* c = nullptr;
+  char err[512];
+  CHECK(riffle::test::context_create(r.model, &o, &c, err, sizeof err) == RIFFLE_UNSUPPORTED);
+  CHECK(err == std::string("synthetic attention: layer 2 has 2 KV heads of 128, layer 0 has 4 of "
+                           "64, expected the same in all layers"));
 }

@@ -8,11 +8,11 @@
 #include "formats/gguf_split.h"
 #include "formats/gguf_writer.h"
 #include "import/load_model.h"
-#include "measure/synthetic_model.h"
 #include "quantize/gguf_metadata.h"
 #include "quantize/quantize.h"
 #include "tests/engine/tiny_checkpoint.h"
 #include "tests/model/expect_error.h"
+#include "tests/model/made_model.h"
 #include "text/tokenizer.h"
 
 using namespace riffle;
@@ -20,10 +20,10 @@ using namespace riffle::test;
 
 namespace {
 
-// An F32 file of the synthetic shape "tiny" (256 wide, 2 layers, 1,024 tokens) with a vocabulary.
-std::string synthetic_file(const TempDir& temp) {
-  const std::string path = temp / "synthetic.gguf";
-  const auto model = synthetic_model("tiny", DType::F32);
+// An F32 file of wide_model() with a vocabulary.
+std::string wide_file(const TempDir& temp) {
+  const std::string path = temp / "wide.gguf";
+  const auto model = wide_model();
   model->config.n_ctx = 512;
   model->config.bos_id = 1;
   model->config.eos_id = 2;
@@ -92,7 +92,7 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
 TEST_CASE("quantize: every type has the bytes of quantise_rows, in a file and in memory",
           "[quantize]") {
   const TempDir temp;
-  const std::string source_path = synthetic_file(temp);
+  const std::string source_path = wide_file(temp);
   const auto source = load_model(source_path, {});
   struct Expected {
     const char* name;
@@ -129,7 +129,7 @@ TEST_CASE("quantize: every type has the bytes of quantise_rows, in a file and in
         }
         bytes += want.size();
       };
-      // "tiny" has 2 layers: layer 0 is even, layer 1 the last.
+      // It has 2 layers: layer 0 is even, layer 1 the last.
       const DType more = e.mixed ? DType::Q6_K : e.type;
       check(model->weights.embedding, source->weights.embedding, e.type);
       check(model->weights.output, source->weights.output, more);
@@ -162,7 +162,7 @@ TEST_CASE("quantize: every type has the bytes of quantise_rows, in a file and in
 
 TEST_CASE("quantize: any number of threads gives the same file", "[quantize]") {
   const TempDir temp;
-  const std::string source = synthetic_file(temp);
+  const std::string source = wide_file(temp);
   const auto one = quantize(source, temp / "1.gguf", "q4_k_m", 1),
              three = quantize(source, temp / "3.gguf", "q4_k_m", 3);
   CHECK(read_file(temp / "1.gguf") == read_file(temp / "3.gguf"));
@@ -202,7 +202,7 @@ TEST_CASE("quantize: layers of a mix, and rows that are not whole blocks", "[qua
 
 TEST_CASE("quantize: weights at load never grow, and are counted", "[quantize]") {
   const TempDir temp;
-  const std::string source = synthetic_file(temp);
+  const std::string source = wide_file(temp);
   quantize(source, temp / "q4_k.gguf", "q4_k");
   const auto model = load_model(temp / "q4_k.gguf", {});
   const uint64_t before = model->weight_bytes;
@@ -431,8 +431,8 @@ TEST_CASE("quantize: byte-level tokenizer.json keeps its ids", "[quantize]") {
 
 TEST_CASE("quantize: what must not happen to files", "[quantize]") {
   const TempDir temp;
-  const std::string source = synthetic_file(temp), before = read_file(source);
-  expect_error(RIFFLE_BAD_ARGUMENT, {"synthetic.gguf", "read from"},
+  const std::string source = wide_file(temp), before = read_file(source);
+  expect_error(RIFFLE_BAD_ARGUMENT, {"wide.gguf", "read from"},
                [&] { quantize_file(source, source, weight_mix_named("q8"), 1, true, {}); });
   std::filesystem::create_symlink(source, temp / "link.gguf");
   std::filesystem::create_hard_link(source, temp / "hard.gguf");

@@ -8,8 +8,10 @@
 #include "select/int4_keys.h"
 #include "select/selector.h"
 #include "tests/engine/steps.h"
+#include "tests/select/coded_scene.h"
 #include "tests/select/dropped.h"
 #include "tests/select/plan_row.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -19,71 +21,6 @@ using riffle::test::same_bits;
 
 namespace {
 
-constexpr int kB = 32, kD = 64;
-
-struct Scene {
-  int g, n_tokens, n_blocks;
-  std::vector<float> keys, q;
-  std::vector<std::byte*> blocks;
-  std::unique_ptr<Int4Keys> codes;
-  Row row;
-
-  Scene(int group, int tokens, unsigned seed)
-      : g(group), n_tokens(tokens), n_blocks((tokens + kB - 1) / kB) {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal;
-    q.resize(size_t(g) * kD);
-    for (float& v : q) v = normal(random) / std::sqrt(float(kD));
-    keys.resize(size_t(n_blocks) * 2 * kB * kD);  // blocks of keys and values
-    for (float& v : keys) v = normal(random);
-    for (int i = 0; i < 12; ++i) {  // tokens that point along one head's query, more or less
-      const int t = static_cast<int>(random() % tokens), h = static_cast<int>(random() % g);
-      for (int j = 0; j < kD; ++j) key(t)[j] += q[h * kD + j] * std::sqrt(float(kD)) * float(i) / 5;
-    }
-    for (int b = 0; b < n_blocks; ++b)
-      blocks.push_back(reinterpret_cast<std::byte*>(&keys[size_t(b) * 2 * kB * kD]));
-    StateShape shape;
-    shape.n_layers = 1;
-    shape.n_kv_heads = 1;
-    shape.g = g;
-    shape.layout = {kB, kD, KvType::F32};
-    shape.n_ctx = tokens;
-    shape.kernels = cpu::kernels(cpu::best_isa());
-    codes = std::make_unique<Int4Keys>(shape);
-    codes->add_blocks(0, 0, n_blocks - 1, blocks.data());
-    row.q = q.data();
-    row.g = g;
-    row.d = kD;
-    row.block_size = kB;
-    row.n_tokens = tokens;
-    row.n_blocks = n_blocks;
-    row.n_full = n_blocks - 1;
-    row.kernels = shape.kernels;
-    row.blocks = blocks.data();
-    row.tail = blocks.back();
-    row.type = KvType::F32;
-    row.state = codes.get();
-  }
-  float* key(int t) { return &keys[(size_t(t / kB) * 2 * kB + t % kB) * kD]; }
-
-  // Returns for each block the largest share of a head's weight that it holds.
-  std::vector<double> shares() {
-    std::vector<double> best(n_blocks);
-    for (int h = 0; h < g; ++h) {
-      std::vector<double> mass(n_blocks);
-      double all = 0;
-      for (int t = 0; t < n_tokens; ++t) {
-        double dot = 0;
-        for (int j = 0; j < kD; ++j) dot += double(q[h * kD + j]) * key(t)[j];
-        mass[t / kB] += std::exp(dot);
-        all += std::exp(dot);
-      }
-      for (int b = 0; b < n_blocks; ++b) best[b] = std::max(best[b], mass[b] / all);
-    }
-    return best;
-  }
-};
-
 Selection settings(float share) {
   Selection s;
   s.selector = SelectorKind::SHARE;
@@ -91,7 +28,7 @@ Selection settings(float share) {
   return s;
 }
 
-std::vector<int> read_blocks(const Selection& s, const Scene& scene) {
+std::vector<int> read_blocks(const Selection& s, const CodedScene& scene) {
   RowPlan plan;
   plan_row(*make_selector(s), scene.row, plan);
   std::vector<int> read;
@@ -113,7 +50,7 @@ TEST_CASE("share reads the blocks that hold a share of some head's weight",
   for (int g : {1, 3, 4, 8})
     for (int tokens : {1, 31, 32, 33, 150, 1000, 5000})
       for (float share : {0.003f, 0.01f, 0.05f}) {
-        Scene scene(g, tokens, static_cast<unsigned>(17 * tokens + g));
+        CodedScene scene(g, tokens, static_cast<unsigned>(17 * tokens + g));
         INFO("g " << g << " tokens " << tokens << " share " << share);
         const std::vector<int> read = read_blocks(settings(share), scene);
         const std::set<int> set(read.begin(), read.end());
@@ -134,7 +71,7 @@ TEST_CASE("share reads the blocks that hold a share of some head's weight",
 }
 
 TEST_CASE("the share falls in contexts beyond 1,024 blocks", "[select][share][arithmetic]") {
-  Scene scene(2, 2048 * kB, 7);
+  CodedScene scene(2, 2048 * kB, 7);
   const std::vector<double> shares = scene.shares();
   std::vector<double> sorted(shares.begin() + 1, shares.end() - 3);
   std::sort(sorted.rbegin(), sorted.rend());
@@ -157,7 +94,7 @@ TEST_CASE("share knows what it leaves unread, and the mean value that stands for
           "[select][share][arithmetic]") {
   for (int g : {1, 4})
     for (int tokens : {150, 1000, 20000}) {
-      const Scene scene(g, tokens, static_cast<unsigned>(tokens + g));
+      const CodedScene scene(g, tokens, static_cast<unsigned>(tokens + g));
       INFO("g " << g << " tokens " << tokens);
       RowPlan plan;
       plan_row(*make_selector(settings(0.01f)), scene.row, plan);
@@ -173,7 +110,7 @@ TEST_CASE("share knows what it leaves unread, and the mean value that stands for
         for (int t = 0; t < tokens; ++t) {
           double dot = 0;
           for (int j = 0; j < kD; ++j)
-            dot += double(scene.q[h * kD + j]) * const_cast<Scene&>(scene).key(t)[j];
+            dot += double(scene.q[h * kD + j]) * const_cast<CodedScene&>(scene).key(t)[j];
           all += std::exp(dot);
           if (!read[t / kB]) unread += std::exp(dot);
         }
@@ -192,63 +129,12 @@ TEST_CASE("share knows what it leaves unread, and the mean value that stands for
     }
 }
 
-TEST_CASE("psa and topk rank by codes as by the blocks' true masses",
-          "[select][rank][arithmetic]") {
-  for (int g : {1, 3})
-    for (HeadRule gqa : {HeadRule::MEAN, HeadRule::SOFT_SUM, HeadRule::UNION}) {
-      const Scene scene(g, 5000, static_cast<unsigned>(31 * g));
-      INFO("g " << g << " gqa " << gqa);
-      std::vector<std::vector<double>> masses(g, std::vector<double>(scene.n_blocks));
-      for (int h = 0; h < g; ++h)
-        for (int t = 0; t < scene.n_tokens; ++t) {
-          double dot = 0;
-          for (int j = 0; j < kD; ++j)
-            dot += double(scene.q[h * kD + j]) * const_cast<Scene&>(scene).key(t)[j];
-          masses[h][t / kB] += std::exp(dot);
-        }
-      // Each block's score in float64, as the setting combines heads.
-      const int first = 1,
-                last = scene.n_blocks - 3;  // candidates lie between the sink and the window of two
-      std::vector<double> score(scene.n_blocks, gqa == HeadRule::UNION ? -1e9 : 0);
-      for (int h = 0; h < g; ++h) {
-        std::vector<int> order;
-        double all = 0;
-        for (int b = first; b < last; ++b) order.push_back(b), all += masses[h][b];
-        std::sort(order.begin(), order.end(),
-                  [&](int a, int b) { return masses[h][a] > masses[h][b]; });
-        for (size_t r = 0; r < order.size(); ++r) {
-          const int b = order[r];
-          if (gqa == HeadRule::MEAN) score[b] += std::log(masses[h][b]);
-          if (gqa == HeadRule::SOFT_SUM) score[b] += masses[h][b] / all;
-          if (gqa == HeadRule::UNION) score[b] = std::max(score[b], -double(r));
-        }
-      }
-      std::vector<int> best;
-      for (int b = first; b < last; ++b) best.push_back(b);
-      std::sort(best.begin(), best.end(), [&](int a, int b) { return score[a] > score[b]; });
-      for (SelectorKind selector : {SelectorKind::PSA, SelectorKind::TOPK}) {
-        Selection s;
-        s.selector = selector;
-        s.rank = RankBy::CODES;
-        s.gqa = gqa;
-        s.budget = 0.2f;
-        RowPlan plan;
-        plan_row(*make_selector(s), scene.row, plan);
-        // Codes change a score by a few tenths, so only neighbours may change places: the first ten
-        // are all among the true best twenty.
-        const std::set<int> twenty(best.begin(), best.begin() + 20);
-        for (int i = 0; i < 10; ++i) CHECK(twenty.count(plan.at(plan.n_forced() + i)) == 1);
-        CHECK(plan.index_bytes > 0);
-      }
-    }
-}
-
 TEST_CASE("plans by codes do not depend on the order of parts",
           "[select][share][rank][invariance][arithmetic]") {
   for (const int g : {1, 4})
     for (const int tokens : {2048 + 52, 4096 + 33, 4096 + 64, 9000}) {
-      const Scene scene(g, tokens, static_cast<unsigned>(3 * tokens + g));
-      const auto selectors = {SelectorKind::SHARE, SelectorKind::PSA, SelectorKind::TOPK};
+      const CodedScene scene(g, tokens, static_cast<unsigned>(3 * tokens + g));
+      const auto selectors = here({SelectorKind::SHARE, SelectorKind::PSA, SelectorKind::TOPK});
       for (const SelectorKind selector : selectors) {
         INFO("g " << g << " tokens " << tokens << " selector " << selector);
         Selection s = settings(0.01f);
@@ -269,7 +155,7 @@ TEST_CASE("plans by codes do not depend on the order of parts",
 }
 
 TEST_CASE("the mean value follows blocks that go and come", "[select][share][arithmetic]") {
-  const Scene one(1, 3000, 8), other(1, 3000, 9);
+  const CodedScene one(1, 3000, 8), other(1, 3000, 9);
   Int4Keys& keys = *one.codes;
   const auto mean = [](Int4Keys& of, int n) {
     const float* m = of.mean_value(0, 0, n);
@@ -287,7 +173,7 @@ TEST_CASE("the mean value follows blocks that go and come", "[select][share][ari
 
 TEST_CASE("share reads more for a smaller share, and everything for none",
           "[select][share][arithmetic]") {
-  Scene scene(4, 3000, 5);
+  CodedScene scene(4, 3000, 5);
   std::set<int> before;
   for (float share : {0.2f, 0.05f, 0.01f, 0.002f, 0.0f}) {
     const std::vector<int> read = read_blocks(settings(share), scene);
@@ -302,7 +188,7 @@ TEST_CASE("what share drops errs by the identity and within the bounds of droppe
           "[select][share][arithmetic]") {
   for (const float share : {0.02f, 0.05f, 0.1f}) {
     INFO("share " << share);
-    const Scene scene(2, 1500, 6);
+    const CodedScene scene(2, 1500, 6);
     RowPlan plan;
     plan_row(*make_selector(settings(share)), scene.row, plan);
     CHECK(plan.size() < scene.n_blocks);
@@ -312,23 +198,23 @@ TEST_CASE("what share drops errs by the identity and within the bounds of droppe
 
 TEST_CASE("share reads the union of what its heads keep; one head is as multi-head attention",
           "[select][share][arithmetic]") {
-  const Scene group(4, 1800, 4);
+  const CodedScene group(4, 1800, 4);
   const Selection s = settings(0.05f);
-  const auto read = [&](const Scene& scene) {
+  const auto read = [&](const CodedScene& scene) {
     const std::vector<int> blocks = read_blocks(s, scene);
     return std::set<int>(blocks.begin(), blocks.end());
   };
   std::set<int> together;
   size_t most = 0;
   for (int h = 0; h < 4; ++h) {
-    Scene one(4, 1800, 4);
+    CodedScene one(4, 1800, 4);
     one.row.q += h * kD;
     one.row.g = 1;
     const std::set<int> own = read(one);
     most = std::max(most, own.size());
     together.insert(own.begin(), own.end());
     // Plans attention with one query head per KV head, from a scene that never had more.
-    Scene alone(4, 1800, 4);
+    CodedScene alone(4, 1800, 4);
     const std::vector<float> q(alone.q.begin() + h * kD, alone.q.begin() + (h + 1) * kD);
     alone.g = alone.row.g = 1;
     alone.q = q;

@@ -5,6 +5,7 @@
 #include "engine/plan/memory_plan.h"
 #include "import/load_model.h"
 #include "tests/kernels/cuda/device.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -23,41 +24,14 @@ TEST_CASE("cuda: a default context is the longest that fits gpu_mem", "[cuda][co
   if (skip()) return;
   ContextOptions o = cuda_options();
   check_default_length_in_budget(o);
-  o.residency = ResidencyKind::HOST;
-  o.selection.selector = SelectorKind::PSA;  // the default needs the GPU to decide
-  check_default_length_in_budget(o);
+  for (const ResidencyKind host : residencies_here({ResidencyKind::HOST})) {
+    o.residency = host;
+    o.selection.selector = psa_or_share();  // the default needs the GPU to decide
+    check_default_length_in_budget(o);
+  }
   o.residency = ResidencyKind::AUTO;
-  o.selection.selector = SelectorKind::TWILIGHT;
+  o.selection.selector = first_here({SelectorKind::TWILIGHT, SelectorKind::SHARE});
   check_default_length_in_budget(o);
-}
-
-TEST_CASE("cuda: where INT4 keys do not fit, errors and notices name what does",
-          "[cuda][context]") {
-  if (skip()) return;
-  const auto model = load_model(shipped_model(), {});
-  ContextOptions o = cuda_options();
-  const auto planned = [&](int n_ctx, SelectorKind selector, uint64_t gpu_mem) {
-    o.n_ctx = n_ctx;
-    o.gpu_mem = gpu_mem;
-    o.selection.selector = selector;
-    ResolvedOptions r = resolve_options(model->config, o);
-    r.host_memory = uint64_t(1) << 50;
-    MemoryPlan plan;
-    plan_memory(*model, r, plan);
-    return plan;
-  };
-  const uint64_t psa = planned(32768, SelectorKind::PSA, 0).min_gpu_mem;
-  REQUIRE(psa < planned(32768, SelectorKind::SHARE, 0).min_gpu_mem);
-  const MemoryPlan shorter = planned(0, SelectorKind::SHARE, psa);
-  CHECK(shorter.n_ctx < 32768);
-  CHECK_THAT(shorter.context_note, Catch::Contains("INT4 keys of selector share") &&
-                                       Catch::Contains("would hold 32768 tokens"));
-  const std::string length = "ctx up to " + std::to_string(shorter.n_ctx);
-  CHECK_THROWS_WITH(planned(32768, SelectorKind::SHARE, psa),
-                    Catch::Contains(length) && Catch::Contains("or selector psa"));
-  CHECK_THROWS_WITH(planned(32768, SelectorKind::SHARE, psa - 1),
-                    Catch::Contains("ctx up to") && !Catch::Contains("selector psa"));
-  CHECK_THROWS_WITH(planned(32768, SelectorKind::PSA, psa - 1), !Catch::Contains("these fit"));
 }
 
 TEST_CASE("cuda: a default context is the longest whose KV fits host memory", "[cuda][context]") {

@@ -2,20 +2,18 @@
 // residencies, memory limits.
 #include <cmath>
 #include <map>
-#include <set>
-#include <tuple>
 
-#include "riffle_measure.h"
 #include "tests/engine/golden.h"
 #include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-ContextOptions cuda_options(SelectorKind selector = SelectorKind::PSA) {
+ContextOptions cuda_options(SelectorKind selector = psa_or_share()) {
   ContextOptions o = options();
   o.device = DeviceKind::CUDA;
   o.n_ctx = 4096;
@@ -48,7 +46,7 @@ TEST_CASE("cuda: logits match the golden ones", "[cuda][golden]") {
 TEST_CASE("cuda: greedy text matches the golden one", "[cuda][golden]") {
   if (skip()) return;
   const auto cases = golden();
-  for (SelectorKind selector : {SelectorKind::DENSE, SelectorKind::PSA}) {
+  for (SelectorKind selector : here({SelectorKind::DENSE, SelectorKind::PSA})) {
     ContextOptions o = cuda_options(selector);
     o.n_ctx = 2048;
     if (selector == SelectorKind::PSA) o.selection.epsilon = 0.999f;
@@ -64,12 +62,13 @@ TEST_CASE("cuda: the same bits for every pool, block order and batch", "[cuda][i
   if (skip()) return;
   const auto prompt = some_tokens(1500, 7), steps = some_tokens(40, 8);
   using Case = std::pair<SelectorKind, KvKind>;
-  for (const auto& [selector, kv] : {Case{SelectorKind::DENSE, KvKind::F16},
-                                     {SelectorKind::PSA, KvKind::F16},
-                                     {SelectorKind::TOPK, KvKind::F16},
-                                     {SelectorKind::SHARE, KvKind::F16},
-                                     {SelectorKind::PSA, KvKind::Q8},
-                                     {SelectorKind::SHARE, KvKind::Q8}}) {
+  std::vector<Case> cases;
+  for (const SelectorKind each :
+       here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK, SelectorKind::SHARE}))
+    cases.push_back({each, KvKind::F16});
+  for (const SelectorKind each : here({SelectorKind::PSA, SelectorKind::SHARE}))
+    cases.push_back({each, KvKind::Q8});
+  for (const auto& [selector, kv] : cases) {
     INFO("selector " << selector << ", kv " << kv);
     const SelectorKind chosen = selector;
     const KvKind type = kv;
@@ -103,8 +102,8 @@ TEST_CASE("cuda: the same bits for every pool, block order and batch", "[cuda][i
     for (const auto& [name, o] : variants) {
       INFO(name);
       // The host does not know a row's own number of blocks.
-      if (selector == SelectorKind::SHARE && (o.residency == ResidencyKind::HOST || !o.pin))
-        continue;
+      const bool hosted = o.residency == ResidencyKind::HOST || !o.pin;
+      if (hosted && (selector == SelectorKind::SHARE || !host_decides_here())) continue;
       Runtime r(o);
       CHECK(same_bits(run(r, r.session(), prompt, steps), reference));
     }
@@ -193,7 +192,7 @@ TEST_CASE("cuda: the answers are the CPU's, selection by selection", "[cuda]") {
   if (skip()) return;
   const auto prompt = some_tokens(2000, 9), steps = some_tokens(24, 10);
   for (SelectorKind selector :
-       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK, SelectorKind::SHARE})
+       here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK, SelectorKind::SHARE}))
     for (BlockDigest digest : {BlockDigest::MEAN, BlockDigest::QUEST, BlockDigest::CUBOID_MEAN})
       for (StopRule stop : {StopRule::PAPER, StopRule::LAST, StopRule::BOUND, StopRule::VETO}) {
         if (selector != SelectorKind::PSA && stop != StopRule::PAPER) continue;
@@ -227,79 +226,6 @@ TEST_CASE("cuda: the answers are the CPU's, selection by selection", "[cuda]") {
         CHECK(std::fabs(double(x.kv_blocks_read) - double(y.kv_blocks_read)) <=
               0.02 * double(y.kv_blocks_read));
       }
-}
-
-// Results of one run: logits after the prompt and each step, and the blocks that each (position,
-// layer, KV head) read.
-struct Chosen {
-  std::vector<std::vector<float>> logits;
-  std::map<std::tuple<int, int, int>, std::set<int32_t>> blocks;
-  uint64_t n_read = 0;
-
-  Chosen(const ContextOptions& o, const std::vector<int32_t>& prompt,
-         const std::vector<int32_t>& steps) {
-    Runtime r(o);
-    const auto look = [](void* user, const riffle_row_report* t) {
-      auto& blocks = static_cast<Chosen*>(user)->blocks[{t->position, t->layer, t->kv_head}];
-      blocks.insert(t->blocks, t->blocks + t->n_read);
-    };
-    r.check(riffle_set_row_report(r.context, look, this, false));
-    logits = run(r, r.session(), prompt, steps);
-    n_read = r.stats().kv_blocks_read;
-  }
-};
-
-// Returns the share of blocks that both runs read, among those that at least one of them read.
-double both_read(const Chosen& a, const Chosen& b) {
-  REQUIRE(a.blocks.size() == b.blocks.size());
-  double both = 0, either = 0;
-  for (const auto& [row, mine] : a.blocks) {
-    const auto& others = b.blocks.at(row);
-    for (const int32_t block : mine) both += others.count(block);
-    either += double(mine.size() + others.size());
-  }
-  return both / (either - both);
-}
-
-double mean_difference(const Chosen& a, const Chosen& b) {
-  double sum = 0, n = 0;
-  for (size_t i = 1; i < a.logits.size(); ++i)  // those after the prompt are dense
-    for (size_t j = 0; j < a.logits[i].size(); ++j, ++n)
-      sum += std::fabs(a.logits[i][j] - b.logits[i][j]);
-  return sum / n;
-}
-
-TEST_CASE("cuda: ranked by INT4 keys, the blocks and the answers are the CPU's", "[cuda][rank]") {
-  if (skip()) return;
-  const auto prompt = some_tokens(2000, 9), steps = some_tokens(24, 10);
-  for (SelectorKind selector : {SelectorKind::PSA, SelectorKind::TOPK})
-    for (HeadRule gqa : {HeadRule::MEAN, HeadRule::SOFT_SUM, HeadRule::UNION}) {
-      INFO("selector " << selector << " gqa " << gqa);
-      ContextOptions o = cuda_options(selector);
-      o.kv_type = KvKind::F32;
-      o.selection.rank = RankBy::CODES;
-      o.selection.gqa = gqa;
-      o.selection.budget = 0.3f;
-      o.selection.microbatch = 4;
-      const Chosen gpu(o, prompt, steps);
-      ContextOptions other = o;
-      other.device = DeviceKind::CPU;
-      const Chosen cpu(other, prompt, steps);
-      other = o;
-      other.selection.rank = RankBy::DIGESTS;
-      const Chosen digests(other, prompt, steps);
-      const double same = both_read(gpu, cpu), same_as_digests = both_read(digests, cpu);
-      const double off = mean_difference(gpu, cpu), off_digests = mean_difference(digests, cpu);
-      WARN("selector " << selector << " gqa " << gqa
-                       << ": of the CPU's blocks by INT4 keys the GPU shares " << same
-                       << ", by digests " << same_as_digests << "; mean difference of logits "
-                       << off << " and " << off_digests);
-      // Near ties fall otherwise now and then. Another ranking is far from that.
-      CHECK(same >= 0.98);
-      CHECK(same_as_digests <= 0.9);
-      CHECK(off <= off_digests / 4);
-      CHECK(std::fabs(double(gpu.n_read) - double(cpu.n_read)) <= 0.02 * double(cpu.n_read));
-    }
 }
 
 TEST_CASE("cuda: memory limits are errors that name what would do", "[cuda]") {

@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "backend/cuda/weights.h"
-#include "riffle_measure.h"
 #include "tests/engine/failing_experts.h"
 #include "tests/engine/lookups.h"
 #include "tests/engine/steps.h"
@@ -239,8 +238,8 @@ TEST_CASE("cuda: answers by a grammar with experts in host memory", "[cuda][expe
     INFO("reports " << reports);
     Runtime r(o, folder);
     if (reports)
-      r.check(riffle_set_row_report(
-          r.context, [](void*, const riffle_row_report*) {}, nullptr, false));
+      r.context->engine->set_row_report(
+          [](const riffle_session*, const Sequence&, int, int, const RowReport&) {}, false);
     const TestGrammar grammar(r, kTinyNames);
     std::vector<riffle_session*> sessions;
     std::vector<GenerateOptions> asked;

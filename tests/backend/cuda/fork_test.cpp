@@ -4,6 +4,7 @@
 
 #include "tests/engine/forks.h"
 #include "tests/kernels/cuda/device.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -16,10 +17,13 @@ ContextOptions small(SelectorKind selector) {
   return o;
 }
 
-constexpr SelectorKind kSelectors[] = {SelectorKind::DENSE,       SelectorKind::PSA,
-                                       SelectorKind::TOPK,        SelectorKind::TWILIGHT,
-                                       SelectorKind::TOKENSELECT, SelectorKind::SHARE};
-constexpr SelectorKind kHosted[] = {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK};
+const std::vector<SelectorKind> kSelectors =
+    here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK, SelectorKind::TWILIGHT,
+          SelectorKind::TOKENSELECT, SelectorKind::SHARE});
+// Selectors that run where the host decides residency.
+const std::vector<SelectorKind> kHosted =
+    host_decides_here() ? here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK})
+                        : std::vector<SelectorKind>();
 
 }  // namespace
 
@@ -125,8 +129,8 @@ TEST_CASE("cuda: forks find their donor's blocks in the device's pool", "[cuda][
 TEST_CASE("cuda: forks that miss the same blocks in the same steps", "[cuda][fork]") {
   if (skip()) return;
   const auto prompt = some_tokens(600, 1);
-  for (SelectorKind selector :
-       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::SHARE, SelectorKind::TOKENSELECT})
+  for (SelectorKind selector : here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::SHARE,
+                                     SelectorKind::TOKENSELECT}))
     for (const auto& [n_forks, n_steps, slots] :
          {std::tuple<int, int, int64_t>{8, 60, 16},
           {8, 60, 300},
@@ -165,7 +169,7 @@ TEST_CASE("cuda: forks that miss the same blocks in the same steps", "[cuda][for
 TEST_CASE("cuda: a fork that finds no device memory leaves its donor as it was",
           "[cuda][fork][memory]") {
   if (skip()) return;
-  ContextOptions o = small(SelectorKind::PSA);
+  ContextOptions o = small(psa_or_share());
   o.gpu_mem = 1;
   MemoryPlan plan{};
   riffle_model* model = nullptr;

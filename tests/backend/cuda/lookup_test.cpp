@@ -1,6 +1,7 @@
 // Tokens computed ahead on a GPU: rows that share blocks, a tail and page tables change no bit.
 #include "tests/engine/lookups.h"
 #include "tests/kernels/cuda/device.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -40,8 +41,9 @@ void compare(const ContextOptions& off, int lookup) {
 TEST_CASE("cuda: answers are the same bits with tokens computed ahead", "[cuda][lookup]") {
   if (!cuda_ready()) return;
   int variant = 0;
-  for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK,
-                                      SelectorKind::TWILIGHT, SelectorKind::SHARE})
+  for (const SelectorKind selector :
+       here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK, SelectorKind::TWILIGHT,
+             SelectorKind::SHARE}))
     for (const int64_t slots : {0, 64, 700}) {
       ContextOptions o = on_gpu(selector, 0);
       o.slots = slots;  // few slots: rows of one sequence miss the same blocks at once
@@ -51,33 +53,13 @@ TEST_CASE("cuda: answers are the same bits with tokens computed ahead", "[cuda][
     }
 }
 
-TEST_CASE("cuda: tokens computed ahead where the host decides residency", "[cuda][lookup]") {
-  if (!cuda_ready()) return;
-  for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::PSA}) {
-    ContextOptions o = on_gpu(selector, 0);
-    o.residency = ResidencyKind::HOST;
-    o.slots = 400;
-    compare(o, 5);
-  }
-}
-
-TEST_CASE("cuda: ranking by codes and twilight over psa compute ahead", "[cuda][lookup]") {
-  if (!cuda_ready()) return;
-  ContextOptions o = on_gpu(SelectorKind::PSA, 0);
-  o.selection.rank = RankBy::CODES;
-  compare(o, 6);
-  o = on_gpu(SelectorKind::TWILIGHT, 0);
-  o.selection.base = BaseSelection::PSA;
-  compare(o, 6);
-}
-
 TEST_CASE("cuda: sessions and forks that compute ahead together give what each gives alone",
           "[cuda][lookup]") {
   if (!cuda_ready()) return;
   const auto prompt = quoting_prompt(81, 200, 5);
   const std::vector<GenerateOptions> asked = {answer_of(50), answer_of(30, 0.8f, 3),
                                               answer_of(45, 1.1f, 4)};
-  for (const SelectorKind selector : {SelectorKind::PSA, SelectorKind::SHARE}) {
+  for (const SelectorKind selector : here({SelectorKind::PSA, SelectorKind::SHARE})) {
     Answered want[3];
     const auto held = std::vector<int32_t>(prompt.begin(), prompt.end() - 33);
     const std::vector<int32_t> rest(prompt.end() - 33, prompt.end());
@@ -116,7 +98,8 @@ TEST_CASE("cuda: answers by a grammar are the same by graph, operations and ahea
           "[cuda][lookup][grammar]") {
   if (!cuda_ready()) return;
   std::vector<Answered> first;
-  for (const ResidencyKind residency : {ResidencyKind::DEVICE, ResidencyKind::HOST})
+  for (const ResidencyKind residency :
+       residencies_here({ResidencyKind::DEVICE, ResidencyKind::HOST}))
     for (const int lookup : {0, 7}) {
       ContextOptions o = on_gpu(SelectorKind::DENSE, lookup);
       o.residency = residency;

@@ -8,6 +8,7 @@
 
 #include "tests/engine/session_files.h"
 #include "tests/kernels/cuda/device.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -130,8 +131,8 @@ class Program {
   // To a selector that keeps something else of every session.
   riffle_status select() {
     Selection s;
-    s.selector =
-        selector_ == SelectorKind::TOKENSELECT ? SelectorKind::SHARE : SelectorKind::TOKENSELECT;
+    const auto others = here({SelectorKind::TOKENSELECT, SelectorKind::SHARE, SelectorKind::DENSE});
+    s.selector = others[others[0] == selector_];
     s.select_tokens = 64, s.init_tokens = 16, s.local_tokens = 64;
     const riffle_status status = set_selection(context_, &s);
     if (status != RIFFLE_OK) return status;
@@ -245,9 +246,9 @@ void fail_each(SelectorKind selector, Memory memory) {
 }
 
 // All that a GPU runs.
-constexpr SelectorKind kFailing[] = {SelectorKind::SHARE, SelectorKind::DENSE,
-                                     SelectorKind::PSA,   SelectorKind::TWILIGHT,
-                                     SelectorKind::TOPK,  SelectorKind::TOKENSELECT};
+const std::vector<SelectorKind> kFailing =
+    here({SelectorKind::SHARE, SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TWILIGHT,
+          SelectorKind::TOPK, SelectorKind::TOKENSELECT});
 
 }  // namespace
 

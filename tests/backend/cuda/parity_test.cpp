@@ -59,7 +59,8 @@ TEST_CASE("cuda: every selector that reads everything gives the logits of dense,
   if (skip()) return;
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints())
-    for (const ResidencyKind residency : {ResidencyKind::AUTO, ResidencyKind::HOST}) {
+    for (const ResidencyKind residency :
+         residencies_here({ResidencyKind::AUTO, ResidencyKind::HOST})) {
       if (!c.runs_on_gpu()) continue;
       INFO(c.name << (residency == ResidencyKind::HOST ? ", driven by the host" : ""));
       ContextOptions o = options();

@@ -1,8 +1,8 @@
 // Memory that only prompts need: the pool lends it, and a long prompt's residual stream may be in
 // host memory. No text depends on either.
-#include "riffle_measure.h"
 #include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -52,7 +52,7 @@ TEST_CASE("cuda: a prompt borrows the pool's memory, and its rows may be in host
           "[cuda]") {
   if (skip()) return;
   for (const SelectorKind selector :
-       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::SHARE}) {
+       here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::SHARE})) {
     INFO("selector " << selector);
     ContextOptions o = cuda_options(selector);
     const MemoryPlan roomy = plan_of(o);
@@ -87,14 +87,13 @@ TEST_CASE("cuda: a prompt borrows the pool's memory, and its rows may be in host
 
 TEST_CASE("cuda: a prompt that is scored from host memory has the same scores", "[cuda]") {
   if (skip()) return;
-  ContextOptions o = cuda_options(SelectorKind::PSA);
+  ContextOptions o = cuda_options(psa_or_share());
   const auto prompt = some_tokens(1000, 9);
-  std::vector<riffle_score> scores[2];
-  for (std::vector<riffle_score>& out : scores) {
+  std::vector<TokenScore> scores[2];
+  for (std::vector<TokenScore>& out : scores) {
     Runtime r(o);
     out.resize(prompt.size());
-    r.check(riffle_prefill_scored(r.session(), prompt.data(), prompt.size(), out.data(), nullptr,
-                                  nullptr));
+    r.context->engine->prefill(*r.session()->sequence, prompt, out.data(), {});
     o.gpu_mem = plan_of(o).min_gpu_mem;
   }
   for (size_t i = 0; i < prompt.size(); ++i) {

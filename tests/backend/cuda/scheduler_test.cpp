@@ -1,6 +1,7 @@
 // Many requests at once on a GPU: the texts are those that each gives alone.
 #include "tests/engine/schedule/scheduled.h"
 #include "tests/kernels/cuda/device.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -21,7 +22,7 @@ TEST_CASE("cuda: a scheduler gives every text as it is alone", "[cuda][scheduler
   const std::vector<Ask> asks = {ask(700, 1, 24), ask(65, 2, 40, 0.9f), ask(1500, 3, 12),
                                  ask(3, 4, 30),   ask(400, 5, 1),       ask(900, 6, 20, 1.2f),
                                  ask(130, 7, 0),  ask(64, 8, 33)};
-  for (const SelectorKind selector : {SelectorKind::PSA, SelectorKind::DENSE}) {
+  for (const SelectorKind selector : here({SelectorKind::PSA, SelectorKind::DENSE})) {
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(alone(on_gpu(selector, 0), a));
     for (const int slots : {400, 4000})
@@ -59,7 +60,7 @@ TEST_CASE(
   if (!cuda_ready()) return;
   for (const int tokens : {2000, 1001}) {
     INFO("tokens " << tokens);
-    Runtime r(on_gpu(SelectorKind::PSA, 2000));
+    Runtime r(on_gpu(psa_or_share(), 2000));
     Run run(r, defaults());
     run.submit(ask(100, 1, 40));
     run.submit(ask(tokens, 2, 4));
@@ -78,7 +79,7 @@ TEST_CASE("cuda: prompts that begin alike are read once", "[cuda][scheduler][pre
     asks.push_back(ask(40 + 13 * i, 60 + i, 10));
     asks.back().prompt.insert(asks.back().prompt.begin(), document.begin(), document.end());
   }
-  const ContextOptions o = on_gpu(SelectorKind::PSA, 2000);
+  const ContextOptions o = on_gpu(psa_or_share(), 2000);
   std::vector<Got> want;
   for (const Ask& a : asks) want.push_back(alone(o, a));
   // A prompt's bits depend on where it is cut, so all but 48 tokens of the document are taken over.

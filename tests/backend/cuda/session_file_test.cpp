@@ -6,6 +6,7 @@
 #include "tests/engine/spoiled_session.h"
 #include "tests/engine/window_model.h"
 #include "tests/kernels/cuda/device.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -51,8 +52,8 @@ TEST_CASE("cuda: saved sessions go on with the same bits", "[cuda][session_file]
   const std::string path = temp / "a.kv";
   const auto prompt = some_tokens(400, 1), more = some_tokens(40, 2);
   for (const SelectorKind selector :
-       {SelectorKind::DENSE, SelectorKind::TOPK, SelectorKind::PSA, SelectorKind::TWILIGHT,
-        SelectorKind::TOKENSELECT, SelectorKind::SHARE})
+       here({SelectorKind::DENSE, SelectorKind::TOPK, SelectorKind::PSA, SelectorKind::TWILIGHT,
+             SelectorKind::TOKENSELECT, SelectorKind::SHARE}))
     for (const KvKind type : {KvKind::F16, KvKind::Q8}) {
       INFO("selector " << selector << ", KV " << type);
       std::filesystem::remove(path);
@@ -94,7 +95,8 @@ TEST_CASE("cuda: files of emu go on on a GPU, and the reverse", "[cuda][session_
   const TempDir temp;
   const std::string path = temp / "a.kv", again = temp / "b.kv";
   const auto prompt = some_tokens(400, 1), more = some_tokens(6, 2);
-  for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE, SelectorKind::PSA})
+  for (const SelectorKind selector :
+       here({SelectorKind::DENSE, SelectorKind::SHARE, SelectorKind::PSA}))
     for (const KvKind type : {KvKind::F16, KvKind::Q8, KvKind::F32})
       for (const bool from_emu : {true, false}) {
         INFO("selector " << selector << ", KV " << type << ", from emu: " << from_emu);
@@ -126,7 +128,7 @@ TEST_CASE("cuda: blocks of other sizes are saved, go on on a CPU, and come back"
   const TempDir temp;
   const std::string path = temp / "a.kv", again = temp / "b.kv";
   const auto prompt = some_tokens(300, 1), more = some_tokens(6, 2);
-  for (const SelectorKind selector : {SelectorKind::SHARE, SelectorKind::PSA})
+  for (const SelectorKind selector : here({SelectorKind::SHARE, SelectorKind::PSA}))
     for (const KvKind type : {KvKind::F16, KvKind::F32, KvKind::Q8})
       for (const int block_size : {16, 64}) {
         INFO("selector " << selector << ", KV " << type << ", blocks of " << block_size);
@@ -155,8 +157,8 @@ TEST_CASE("cuda: keys and values of a file that are not numbers end no program",
   const std::string path = temp / "a.kv", bad = temp / "bad.kv";
   const auto prompt = some_tokens(200, 1);
   for (const SelectorKind selector :
-       {SelectorKind::DENSE, SelectorKind::TOPK, SelectorKind::PSA, SelectorKind::TWILIGHT,
-        SelectorKind::TOKENSELECT, SelectorKind::SHARE})
+       here({SelectorKind::DENSE, SelectorKind::TOPK, SelectorKind::PSA, SelectorKind::TWILIGHT,
+             SelectorKind::TOKENSELECT, SelectorKind::SHARE}))
     for (const KvKind type : {KvKind::F16, KvKind::F32, KvKind::Q8}) {
       Runtime a(on_gpu(selector, type));
       riffle_session* s = a.session(prompt);

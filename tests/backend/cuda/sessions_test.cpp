@@ -4,22 +4,21 @@
 #include <thread>
 
 #include "backend/cuda/pinned_slabs.h"
-#include "riffle_measure.h"
 #include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-ContextOptions cuda_options(StopRule stop = StopRule::PAPER) {
+ContextOptions cuda_options() {
   ContextOptions o = options();
   o.device = DeviceKind::CUDA;
   o.n_ctx = 4096;
   o.block_size = 16;
-  o.selection.selector = SelectorKind::PSA;
-  o.selection.stop = stop;
+  o.selection.selector = psa_or_share();
   o.selection.microbatch = 4;
   return o;
 }
@@ -37,115 +36,25 @@ void select(Runtime& r, const Selection& selection) {
   r.check(set_selection(r.context, &selection));
 }
 // The smallest budget that these options are planned to work with.
-uint64_t least_memory(const ContextOptions& o, riffle_model* model) {
+uint64_t least_memory(const ContextOptions& o) {
+  riffle_model* model = nullptr;
+  REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
   ContextOptions tight = o;
   tight.gpu_mem = 1;
   MemoryPlan plan{};
   char err[1024] = "";
   CHECK(plan_memory(model, &tight, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
+  riffle_model_free(model);
   INFO(err);
   REQUIRE(plan.min_gpu_mem > 0);
   return plan.min_gpu_mem;
 }
-uint64_t least_memory(const ContextOptions& o) {
-  riffle_model* model = nullptr;
-  REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
-  const uint64_t least = least_memory(o, model);
-  riffle_model_free(model);
-  return least;
-}
 
 }  // namespace
 
-TEST_CASE("cuda: sessions with and without the mean key, in turn and together",
-          "[cuda][selection]") {
-  if (skip()) return;
-  const auto veto = cuda_options(StopRule::VETO), paper = cuda_options(StopRule::PAPER);
-  const auto prompt_a = some_tokens(1500, 7), prompt_b = some_tokens(1400, 8),
-             tokens = some_tokens(40, 9);
-  struct Answers {
-    StepLogits a, b;
-  };
-  // A keeps the mean key, which nobody asks for any more; B never had one.
-  const auto play = [&](bool with_a, bool with_b) {
-    Answers out;
-    Runtime r(veto);
-    riffle_session *a = nullptr, *b = nullptr;
-    if (with_a) {
-      a = r.session();
-      prefill(r, a, prompt_a);
-      for (int i = 0; i < 3; ++i) step(r, a, tokens[i], out.a);
-    }
-    select(r, paper.selection);
-    if (with_a)
-      for (int i = 3; i < 7; ++i) step(r, a, tokens[i], out.a);  // run, recorded, replayed
-    if (with_b) {
-      b = r.session();
-      prefill(r, b, prompt_b);
-      for (int i = 0; i < 4; ++i) step(r, b, tokens[i], out.b);
-    }
-    for (int i = 7; i < 12; ++i) {
-      if (with_a && with_b) {
-        riffle_session* both[2] = {a, b};
-        const int32_t next[2] = {tokens[i], tokens[i + 10]};
-        r.check(riffle_step(r.context, both, next, 2));
-        out.a.push_back(r.logits(a)), out.b.push_back(r.logits(b));
-      } else if (with_a) {
-        step(r, a, tokens[i], out.a);
-      } else {
-        step(r, b, tokens[i + 10], out.b);
-      }
-    }
-    return out;
-  };
-  const Answers both = play(true, true);
-  CHECK(same_bits(both.a, play(true, false).a));
-  CHECK(same_bits(both.b, play(false, true).b));
-}
-
-TEST_CASE("cuda: changing the digests of sessions under a tight budget",
-          "[cuda][selection][memory]") {
-  if (skip()) return;
-  ContextOptions o = cuda_options();
-  o.n_ctx = 16384;
-  const auto prompt = some_tokens(12000, 5), tokens = some_tokens(60, 6);
-  Selection quest = o.selection, veto = o.selection;
-  quest.digest = BlockDigest::QUEST;
-  veto.stop = StopRule::VETO;
-  StepLogits want;
-  {
-    ContextOptions fresh = o;
-    fresh.selection = quest;
-    Runtime r(fresh);
-    riffle_session* s = r.session();
-    prefill(r, s, prompt);
-    for (int i = 0; i < 40; ++i) step(r, s, tokens[i], want);
-  }
-  o.gpu_mem = least_memory(o);
-  Runtime r(o);
-  riffle_session* s = r.session();
-  prefill(r, s, prompt);
-  select(r, quest);
-  StepLogits got;
-  for (int i = 0; i < 20; ++i) step(r, s, tokens[i], got);  // digests of the same size: planned for
-  // Nothing is left for larger ones.
-  std::vector<riffle_session*> more;
-  for (riffle_session* one = nullptr; riffle_session_create(r.context, &one) == RIFFLE_OK;)
-    more.push_back(one);
-  select(r, veto);
-  CHECK(riffle_step(r.context, &s, &tokens[20], 1) == RIFFLE_OUT_OF_MEMORY);
-  CHECK(riffle_session_length(s) == prompt.size() + 20);
-  // The session is as it was: also right after the failure, and with everything freed.
-  select(r, quest);
-  for (int i = 20; i < 40; ++i) step(r, s, tokens[i], got);
-  CHECK(same_bits(got, want));
-  for (riffle_session* one : more) riffle_session_free(one);
-  CHECK(r.stats().peak_device_bytes <= o.gpu_mem);
-}
-
 TEST_CASE("cuda: the planned memory is enough for all that the plan is for", "[cuda][memory]") {
   if (skip()) return;
-  for (ResidencyKind residency : {ResidencyKind::AUTO, ResidencyKind::HOST})
+  for (ResidencyKind residency : residencies_here({ResidencyKind::AUTO, ResidencyKind::HOST}))
     for (KvKind kv : {KvKind::F16, KvKind::F32}) {
       INFO("residency " << residency << " kv " << kv);
       ContextOptions o = cuda_options();
@@ -157,14 +66,12 @@ TEST_CASE("cuda: the planned memory is enough for all that the plan is for", "[c
       o.gpu_mem = least_memory(o);
       Runtime r(o);
       const auto prompt = some_tokens(o.n_ctx - 60, 3);
-      std::vector<riffle_score> scores(prompt.size());
+      std::vector<TokenScore> scores(prompt.size());
       riffle_session* s[4];
       for (int i = 0; i < 4; ++i) {
         s[i] = r.session();
         if (i % 2) prefill(r, s[i], prompt);
-        else
-          r.check(riffle_prefill_scored(s[i], prompt.data(), prompt.size(), scores.data(), nullptr,
-                                        nullptr));
+        else r.context->engine->prefill(*s[i]->sequence, prompt, scores.data(), {});
       }
       GenerateOptions g[4];
       for (auto& one : g) {
@@ -173,12 +80,14 @@ TEST_CASE("cuda: the planned memory is enough for all that the plan is for", "[c
       }
       r.check(generate_many(r.context, s, g, 4, nullptr, nullptr, nullptr));
       int seen = 0;
-      const auto count = [](void* n, const riffle_row_report*) { ++*static_cast<int*>(n); };
-      r.check(riffle_set_row_report(r.context, count, &seen, true));
+      const auto count = [&](const riffle_session*, const Sequence&, int, int, const RowReport&) {
+        ++seen;
+      };
+      r.context->engine->set_row_report(count, true);
       const int32_t tokens[4] = {400, 500, 600, 700};
       for (int i = 0; i < 3; ++i) r.check(riffle_step(r.context, s, tokens, 4));
       CHECK(seen > 0);
-      r.check(riffle_set_row_report(r.context, nullptr, nullptr, false));
+      r.context->engine->set_row_report({}, false);
       // Full contexts that begin again.
       for (riffle_session* one : s) {
         r.check(riffle_session_truncate(one, 100));
@@ -188,35 +97,6 @@ TEST_CASE("cuda: the planned memory is enough for all that the plan is for", "[c
       WARN("budget " << o.gpu_mem << ", most in use " << stats.peak_device_bytes);
       CHECK(stats.peak_device_bytes <= o.gpu_mem);
     }
-}
-
-TEST_CASE("cuda: a short prompt after a long one keeps to the budget", "[cuda][memory]") {
-  if (skip()) return;
-  riffle_model* model = nullptr;
-  char err[1024] = "";
-  REQUIRE(riffle_model_synthetic("llama-3-70b-layer", "q8_0", &model, err, sizeof err) ==
-          RIFFLE_OK);
-  ContextOptions o = cuda_options();
-  o.n_ctx = 131072;  // a layer of KV is 512 MiB
-  o.gpu_mem = least_memory(o, model);
-  riffle_context* context = nullptr;
-  REQUIRE(context_create(model, &o, &context, err, sizeof err) == RIFFLE_OK);
-  riffle_session* s = nullptr;
-  REQUIRE(riffle_session_create(context, &s) == RIFFLE_OK);
-  for (int n : {131000, 60000, 50000, 100000, 65000}) {
-    INFO(n << " tokens: " << riffle_context_error(context));
-    const auto prompt = some_tokens(n, 2);
-    CHECK(riffle_session_truncate(s, 0) == RIFFLE_OK);
-    CHECK(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr) == RIFFLE_OK);
-    const int32_t token = 400;
-    CHECK(riffle_step(context, &s, &token, 1) == RIFFLE_OK);
-  }
-  Stats stats{};
-  CHECK(get_stats(context, &stats) == RIFFLE_OK);
-  CHECK(stats.peak_device_bytes <= o.gpu_mem);
-  riffle_session_free(s);
-  riffle_context_free(context);
-  riffle_model_free(model);
 }
 
 TEST_CASE("cuda: plans that no machine can hold are refused with what would do", "[cuda][memory]") {
@@ -267,20 +147,6 @@ TEST_CASE("residency and pin are refused where they mean nothing", "[memory]") {
       CHECK(std::string(err).find("residency and pin") != std::string::npos);
       riffle_model_free(model);
     }
-}
-
-TEST_CASE("cuda: coverage without pinned memory is refused with the reason", "[cuda]") {
-  if (skip()) return;
-  ContextOptions o = cuda_options();
-  o.pin = false;
-  Runtime r(o);
-  riffle_session* s = r.session();
-  prefill(r, s, some_tokens(200, 3));
-  r.check(riffle_set_row_report(
-      r.context, [](void*, const riffle_row_report*) {}, nullptr, true));
-  const int32_t token = 400;
-  CHECK(riffle_step(r.context, &s, &token, 1) == RIFFLE_UNSUPPORTED);
-  CHECK(std::string(riffle_context_error(r.context)).find("pin") != std::string::npos);
 }
 
 TEST_CASE("cuda: two contexts step in two threads", "[cuda][threads]") {
@@ -373,9 +239,10 @@ TEST_CASE("cuda: the caller's own GPU stays the caller's", "[cuda][threads]") {
     r.check(riffle_session_truncate(s, 333));
     StepLogits more;
     step(r, s, 400, more);
-    const riffle_info* timing = nullptr;
+    StepTiming timing;
     const int32_t token = 500;
-    r.check(riffle_profile_step(r.context, &s, &token, 1, &timing));
+    Sequence* const sequence = s->sequence.get();
+    r.context->engine->profile_step({&sequence, 1}, {&token, 1}, timing);
     CHECK(current() == 1);
   }
   CHECK(current() == 1);
@@ -440,7 +307,9 @@ TEST_CASE("cuda: steps after a truncation to a block's end have the bits of thos
   if (skip()) return;
   const auto prompt = some_tokens(1600, 4), tokens = some_tokens(50, 5);
   for (StopRule stop : {StopRule::PAPER, StopRule::VETO}) {
-    Runtime r(cuda_options(stop));
+    ContextOptions o = cuda_options();
+    o.selection.stop = stop;
+    Runtime r(o);
     riffle_session* s = r.session();
     prefill(r, s, prompt);
     StepLogits first, second;

@@ -1,21 +1,21 @@
 // A model whose layers differ in KV heads and head size, on a GPU. Its logits are close to the
 // CPU's, and their bits do not depend on the pool, the batch and the session's history.
 // tests/engine/uneven_test.cpp compares the CPU with float64.
-#include "riffle_measure.h"
 #include "tests/engine/session_files.h"
 #include "tests/engine/uneven_model.h"
 #include "tests/engine/window_histories.h"
 #include "tests/engine/working_sets.h"
 #include "tests/kernels/cuda/device.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-constexpr SelectorKind kDeviceSelectors[] = {SelectorKind::DENSE,       SelectorKind::TOPK,
-                                             SelectorKind::PSA,         SelectorKind::TWILIGHT,
-                                             SelectorKind::TOKENSELECT, SelectorKind::SHARE};
+const std::vector<SelectorKind> kDeviceSelectors =
+    here({SelectorKind::DENSE, SelectorKind::TOPK, SelectorKind::PSA, SelectorKind::TWILIGHT,
+          SelectorKind::TOKENSELECT, SelectorKind::SHARE});
 
 ContextOptions on(DeviceKind device, SelectorKind selector, KvKind type = KvKind::F16) {
   ContextOptions o = sparse(selector);
@@ -73,7 +73,7 @@ TEST_CASE("cuda: uneven layers give the same bits from any pool", "[cuda][uneven
 TEST_CASE("cuda: uneven layers: sequences stepped together give what each gives alone",
           "[cuda][uneven]") {
   if (skip()) return;
-  for (const SelectorKind selector : {SelectorKind::PSA, SelectorKind::SHARE}) {
+  for (const SelectorKind selector : here({SelectorKind::PSA, SelectorKind::SHARE})) {
     ContextOptions o = on(DeviceKind::CUDA, selector);
     const ContextOptions alone = o;
     o.slots = 40;
@@ -87,7 +87,7 @@ TEST_CASE("cuda: cuts, forks and ends of uneven layers change no bit", "[cuda][u
   uint32_t seed = 0;
   int refused = 0;
   for (const SelectorKind selector :
-       {SelectorKind::PSA, SelectorKind::SHARE, SelectorKind::TOKENSELECT})
+       here({SelectorKind::PSA, SelectorKind::SHARE, SelectorKind::TOKENSELECT}))
     for (const int slots : {60, 1000, 0}) {
       INFO("selector " << selector << ", " << slots << " slots");
       ContextOptions o = on(DeviceKind::CUDA, selector);
@@ -129,7 +129,7 @@ TEST_CASE("cuda: working sets of uneven layers are what their rows read", "[cuda
   if (skip()) return;
   const auto model = uneven_model();
   for (const SelectorKind selector :
-       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::SHARE}) {
+       here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::SHARE})) {
     INFO("selector " << selector);
     WorkingSetPlay p;
     p.options = on(DeviceKind::CUDA, selector);

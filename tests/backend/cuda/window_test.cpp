@@ -2,18 +2,18 @@
 // decode_test.cpp; parity with transformers: parity_test.cpp.
 #include <algorithm>
 
-#include "riffle_measure.h"
 #include "tests/engine/window_histories.h"
 #include "tests/kernels/cuda/device.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
 
 namespace {
 
-constexpr SelectorKind kDeviceSelectors[] = {SelectorKind::DENSE,       SelectorKind::TOPK,
-                                             SelectorKind::PSA,         SelectorKind::TWILIGHT,
-                                             SelectorKind::TOKENSELECT, SelectorKind::SHARE};
+const std::vector<SelectorKind> kDeviceSelectors =
+    here({SelectorKind::DENSE, SelectorKind::TOPK, SelectorKind::PSA, SelectorKind::TWILIGHT,
+          SelectorKind::TOKENSELECT, SelectorKind::SHARE});
 
 bool needs_device_residency(SelectorKind s) {
   return s == SelectorKind::TWILIGHT || s == SelectorKind::TOKENSELECT || s == SelectorKind::SHARE;
@@ -70,7 +70,7 @@ TEST_CASE("cuda: every selector gives the dense logits within a window", "[cuda]
           s.residency = ResidencyKind::AUTO;
           Runtime pooled(s, path);
           CHECK(same_bits(run(pooled, pooled.session(), prompt, steps), reference));
-          if (needs_device_residency(selector) || slots < 20) continue;
+          if (needs_device_residency(selector) || slots < 20 || !host_decides_here()) continue;
           s.residency = ResidencyKind::HOST;
           Runtime hosted(s, path);
           CHECK(same_bits(run(hosted, hosted.session(), prompt, steps), reference));
@@ -89,7 +89,8 @@ TEST_CASE("cuda: only the layers that have a window, and all of it", "[cuda][win
     bool whole;
   };
   for (const SelectorKind selector : kDeviceSelectors)
-    for (const ResidencyKind residency : {ResidencyKind::AUTO, ResidencyKind::HOST}) {
+    for (const ResidencyKind residency :
+         residencies_here({ResidencyKind::AUTO, ResidencyKind::HOST})) {
       if (residency == ResidencyKind::HOST && needs_device_residency(selector)) continue;
       INFO("selector " << selector << " residency " << residency);
       ContextOptions o = on_gpu(sparse(selector));
@@ -99,15 +100,14 @@ TEST_CASE("cuda: only the layers that have a window, and all of it", "[cuda][win
       const auto prompt = ids(0, 200);
       r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
       std::vector<std::vector<Seen>> layers(2);
-      r.check(riffle_set_row_report(
-          r.context,
-          [](void* user, const riffle_row_report* t) {
+      const int group = r.model->model->config.n_heads / 2;
+      r.context->engine->set_row_report(
+          [&](const riffle_session*, const Sequence&, int layer, int, const RowReport& t) {
             bool whole = true;
-            for (int h = 0; h < t->n_group; ++h) whole = whole && t->coverage[h] > 0.9999f;
-            (*static_cast<std::vector<std::vector<Seen>>*>(user))[t->layer].push_back(
-                {t->n_tokens, t->n_tokens_read, t->n_read, t->blocks[0], whole});
+            for (int h = 0; h < group; ++h) whole = whole && t.coverage[h] > 0.9999f;
+            layers[layer].push_back({t.n_tokens, t.tokens_read, t.n_read, t.blocks[0], whole});
           },
-          &layers, true));
+          true);
       for (const int32_t token : ids(200, 230)) r.check(riffle_step(r.context, &s, &token, 1));
       for (int layer = 0; layer < 2; ++layer) {
         const int heads = static_cast<int>(layers[layer].size()) / 30;
@@ -129,7 +129,7 @@ TEST_CASE("cuda: windows of sequences stepped together", "[cuda][window]") {
   if (skip()) return;
   const TempDir temp;
   const std::string path = mistral(temp, 64);
-  ContextOptions o = on_gpu(sparse(SelectorKind::PSA));
+  ContextOptions o = on_gpu(sparse(psa_or_share()));
   const ContextOptions alone = o;
   o.slots = 10;
   o.n_sessions = 5;
@@ -142,9 +142,10 @@ TEST_CASE("cuda: host memory holds the windows, counted by hand", "[cuda][window
   if (skip()) return;
   const TempDir temp;
   const std::string path = qwen(temp, 64, true);
-  for (const ResidencyKind residency : {ResidencyKind::DEVICE, ResidencyKind::HOST}) {
+  for (const ResidencyKind residency :
+       residencies_here({ResidencyKind::DEVICE, ResidencyKind::HOST})) {
     ContextOptions o =
-        on_gpu(sparse(residency == ResidencyKind::HOST ? SelectorKind::PSA : SelectorKind::SHARE));
+        on_gpu(sparse(residency == ResidencyKind::HOST ? psa_or_share() : SelectorKind::SHARE));
     o.kv_type = KvKind::F16;
     o.residency = residency;
     o.n_sessions = 2;
@@ -205,10 +206,11 @@ TEST_CASE("cuda: an answer begins again from the prompt's end, however long it w
   const TempDir temp;
   for (const std::string& path : {mistral(temp, 64), qwen(temp, 64), qwen(temp, 50, true)})
     for (const int slots : {0, 100})
-      for (const ResidencyKind residency : {ResidencyKind::AUTO, ResidencyKind::HOST}) {
+      for (const ResidencyKind residency :
+           residencies_here({ResidencyKind::AUTO, ResidencyKind::HOST})) {
         INFO(path << ", slots " << slots << ", residency " << residency);
-        ContextOptions o = on_gpu(
-            sparse(residency == ResidencyKind::HOST ? SelectorKind::PSA : SelectorKind::SHARE));
+        ContextOptions o =
+            on_gpu(sparse(residency == ResidencyKind::HOST ? psa_or_share() : SelectorKind::SHARE));
         o.slots = slots;
         o.residency = residency;
         Runtime r(o, path);
@@ -240,12 +242,12 @@ TEST_CASE("cuda: cuts, forks and ends change no bit, whatever windows have dropp
   uint32_t seed = 0;
   int refused = 0;
   for (const std::string& path : {mistral(temp, 64), qwen(temp, 64), qwen(temp, 50, true)}) {
-    for (const ResidencyKind residency : {ResidencyKind::AUTO, ResidencyKind::HOST})
+    for (const ResidencyKind residency :
+         residencies_here({ResidencyKind::AUTO, ResidencyKind::HOST}))
       for (const int slots : {80, 1000, 0}) {
         INFO(path << ", slots " << slots << ", residency " << residency);
-        ContextOptions o =
-            on_gpu(sparse(residency == ResidencyKind::HOST || seed % 2 ? SelectorKind::PSA
-                                                                       : SelectorKind::SHARE));
+        ContextOptions o = on_gpu(sparse(
+            residency == ResidencyKind::HOST || seed % 2 ? psa_or_share() : SelectorKind::SHARE));
         o.residency = residency;
         o.slots = slots;
         o.n_sessions = 5;
@@ -269,10 +271,14 @@ TEST_CASE("cuda: every selector with every head size", "[cuda][window]") {
     bool operator==(const Choice&) const = default;
   };
   using Choices = std::vector<Choice>;  // choices of a step's layers and KV heads
-  const auto report = [](void* user, const riffle_row_report* t) {
-    Choice c{{t->blocks, t->blocks + t->n_read}, t->n_tokens_read};
-    std::sort(c.blocks.begin(), c.blocks.end());
-    static_cast<Choices*>(user)->push_back(std::move(c));
+  const auto report_to = [](Runtime& r, Choices& choices) {
+    r.context->engine->set_row_report(
+        [&](const riffle_session*, const Sequence&, int, int, const RowReport& t) {
+          Choice c{{t.blocks, t.blocks + t.n_read}, t.tokens_read};
+          std::sort(c.blocks.begin(), c.blocks.end());
+          choices.push_back(std::move(c));
+        },
+        false);
   };
   const TempDir temp;
   for (const char* name :
@@ -297,8 +303,8 @@ TEST_CASE("cuda: every selector with every head size", "[cuda][window]") {
           o.kv_type = type;
           Runtime cpu(o, path), gpu(on_gpu(o), path);
           Choices by_cpu, by_gpu;
-          cpu.check(riffle_set_row_report(cpu.context, report, &by_cpu, false));
-          gpu.check(riffle_set_row_report(gpu.context, report, &by_gpu, false));
+          report_to(cpu, by_cpu);
+          report_to(gpu, by_gpu);
           int compared = 0, planned = 0;
           for (const int n : {33, 64, 97, 150, 200, 280}) {
             riffle_session *a = cpu.session(), *b = gpu.session();

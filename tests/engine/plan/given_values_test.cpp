@@ -3,6 +3,7 @@
 
 #include "cli/args.h"
 #include "tests/engine/test_model.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -42,8 +43,8 @@ std::vector<std::string> found(const std::string& text, const std::string& patte
 template <typename F>
 void for_many_options(F&& f) {
   for (const SelectorKind selector :
-       {SelectorKind::AUTO, SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK,
-        SelectorKind::SHARE, SelectorKind::TOKENSELECT})
+       here({SelectorKind::AUTO, SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK,
+             SelectorKind::SHARE, SelectorKind::TOKENSELECT}))
     for (const int n_ctx : {0, 1, 777, 1024, 4097, 32768, 1000003, 1 << 28})
       for (const int block_size : {16, 64})
         for (const KvKind kv : {KvKind::F16, KvKind::F32, KvKind::Q8})

@@ -8,6 +8,7 @@
 
 #include "tests/engine/host_kv.h"
 #include "tests/rounds.h"
+#include "tests/select/selectors_here.h"
 
 namespace riffle::test {
 
@@ -38,7 +39,7 @@ inline Ask ask(int length, uint32_t seed, int max_tokens, float temperature = 0)
   return a;
 }
 
-inline ContextOptions base(SelectorKind selector = SelectorKind::PSA) {
+inline ContextOptions base(SelectorKind selector = psa_or_share()) {
   ContextOptions o = options();
   o.n_ctx = 2048;
   o.n_threads = usual_threads();
@@ -160,7 +161,7 @@ void check_short_memory(Make make) {
     asks.push_back(ask(40 + i, 60 + i, 15));
     asks.back().prompt.insert(asks.back().prompt.begin(), document.begin(), document.end());
   }
-  for (const SelectorKind selector : {SelectorKind::PSA, SelectorKind::DENSE}) {
+  for (const SelectorKind selector : here({SelectorKind::PSA, SelectorKind::DENSE})) {
     ContextOptions o = make(selector, false);
     o.n_ctx = kContext;
     std::vector<Got> want;

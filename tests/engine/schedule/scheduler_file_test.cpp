@@ -6,6 +6,7 @@
 #include "tests/engine/spoiled_session.h"
 #include "tests/engine/window_model.h"
 #include "tests/rounds.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -80,8 +81,8 @@ TEST_CASE("scheduler: requests begin from saved sessions", "[scheduler][session_
   const TempDir temp;
   const std::vector<int32_t> document = some_tokens(1200, 50);
   const std::vector<Ask> asks = questions(document, 4);
-  for (const SelectorKind selector :
-       {SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::SHARE, SelectorKind::TOKENSELECT}) {
+  for (const SelectorKind selector : here({SelectorKind::DENSE, SelectorKind::PSA,
+                                           SelectorKind::SHARE, SelectorKind::TOKENSELECT})) {
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(alone(base(selector), a));
     for (const bool emu : {false, true})

@@ -2,6 +2,7 @@
 // without.
 #include "tests/engine/lookups.h"
 #include "tests/engine/schedule/scheduled.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -18,7 +19,7 @@ static std::vector<Ask> quoting_asks() {
 
 TEST_CASE("scheduler: texts are the same with tokens computed ahead", "[scheduler][lookup]") {
   const std::vector<Ask> asks = quoting_asks();
-  for (const SelectorKind selector : {SelectorKind::SHARE, SelectorKind::PSA}) {
+  for (const SelectorKind selector : here({SelectorKind::SHARE, SelectorKind::PSA})) {
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(alone(base(selector), a));
     struct Variant {
@@ -60,7 +61,7 @@ TEST_CASE("scheduler: texts are the same with tokens computed ahead", "[schedule
 TEST_CASE("scheduler: a request that begins again computes ahead and gives the same text",
           "[scheduler][lookup]") {
   const std::vector<Ask> asks = quoting_asks();
-  ContextOptions o = base(SelectorKind::PSA);
+  ContextOptions o = base(psa_or_share());
   o.n_ctx = 800;
   std::vector<Got> want;
   for (const Ask& a : asks) want.push_back(alone(o, a));

@@ -3,6 +3,7 @@
 
 #include "tests/engine/schedule/scheduled.h"
 #include "tests/rounds.h"
+#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -15,7 +16,7 @@ TEST_CASE("scheduler: every text is the one that a request gives alone", "[sched
   asks[7].options.stop = {"e", "zzzz"};
   OneIn one(3);
   for (const SelectorKind selector :
-       {SelectorKind::PSA, SelectorKind::DENSE, SelectorKind::TWILIGHT}) {
+       here({SelectorKind::PSA, SelectorKind::DENSE, SelectorKind::TWILIGHT})) {
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(alone(base(selector), a));
     struct Variant {
@@ -155,7 +156,7 @@ TEST_CASE("scheduler: random requests, limits and interruptions change no text",
                   a.prompt.begin());
     asks.push_back(a);
   }
-  for (const SelectorKind selector : {SelectorKind::PSA, SelectorKind::TWILIGHT}) {
+  for (const SelectorKind selector : here({SelectorKind::PSA, SelectorKind::TWILIGHT})) {
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(alone(base(selector), a));
     for (int round = 0; round < (all_rounds() ? 8 : 2); ++round) {

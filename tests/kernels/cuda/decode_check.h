@@ -5,54 +5,29 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "kernels/cuda/attend/papers/paper_parts.h"
 #include "tests/kernels/cuda/decode_scene.h"
 
 namespace riffle::test {
 
-using cuda::DigestKind;
-using cuda::Gqa;
-using cuda::Stop;
+inline constexpr float kEpsilon = 0.9f;
 
-enum class Mode { Everything, TopK, Psa };
-
-inline constexpr float kEpsilon = 0.9f, kBudget = 0.3f;
-
-inline Ranked ranked_for(Mode mode, DigestKind digest, Gqa gqa, Stop stop, int microbatch = 8,
-                         double epsilon = kEpsilon) {
-  Ranked r;
-  r.everything = mode == Mode::Everything;
-  r.progressive = mode == Mode::Psa;
-  r.budget = kBudget;
-  r.digest = digest;
-  r.gqa = gqa;
-  r.stop = stop;
-  r.slack = std::log((1 - epsilon) / epsilon);
-  r.microbatch = microbatch;
-  return r;
-}
-
-inline std::unique_ptr<Selector> selector_for(const Ranked& r, double epsilon) {
+// The selector that the device has to follow.
+inline std::unique_ptr<Selector> selector_for(const ReadRule& r, double) {
   Selection s;
-  s.selector = r.everything    ? SelectorKind::DENSE
-               : r.progressive ? SelectorKind::PSA
-                               : SelectorKind::TOPK;
-  s.digest = static_cast<BlockDigest>(r.digest);
-  s.gqa = static_cast<HeadRule>(r.gqa);
-  s.stop = static_cast<StopRule>(r.stop);
-  s.epsilon = static_cast<float>(epsilon);
-  s.microbatch = r.microbatch;
-  s.budget = kBudget;
+  s.selector = SelectorKind::DENSE;
   s.sink_blocks = r.sink_blocks;
   s.recent_blocks = r.recent_blocks;
   return make_selector(s);
 }
+// The difference of scores up to which two blocks may change places.
+inline double tie_of(const ReadRule&, double) { return 1e-4; }
 
 struct Download {
   std::vector<float> out, lse;
   std::vector<cuda::RowResult> results;
   std::vector<int32_t> order;
-  explicit Download(const SceneDevice& d)
+  template <class Rule>
+  explicit Download(const SceneDeviceOf<Rule>& d)
       : out(d.out.download()),
         lse(d.lse.download()),
         results(d.results.download()),
@@ -61,8 +36,9 @@ struct Download {
 
 // One row of a result: the order is the CPU's up to near ties, the stop is where the CPU's test
 // (with a tolerance) has it, and the values are the exact softmax over what was read.
-inline void check_row(const Scene& scene, const Download& got, int i, int head, double epsilon,
-                      double tolerance) {
+template <class Rule>
+void check_row(const SceneOf<Rule>& scene, const Download& got, int i, int head, double epsilon,
+               double tolerance) {
   const SceneSequence& s = scene.sequences[i];
   const SceneShape& shape = scene.shape;
   const int row_index = i * shape.n_kv_heads + head, g = shape.g;
@@ -90,14 +66,12 @@ inline void check_row(const Scene& scene, const Download& got, int i, int head, 
     REQUIRE(p >= plan.n_forced());
     const double a = plan.scores[order[p] - plan.first_candidate()],
                  b = plan.scores[plan.at(p) - plan.first_candidate()];
-    const double tie = scene.ranked.gqa == Gqa::Union     ? 2
-                       : scene.ranked.gqa == Gqa::SoftSum ? 1e-4 * std::fabs(a)
-                                                          : 1e-4;
-    REQUIRE(std::fabs(a - b) <= tie);
+    REQUIRE(std::fabs(a - b) <= tie_of(scene.ranked, a));
   }
 
   // The stop: a plan that is a little too easily satisfied, and one a little too hard to.
-  std::vector<Scene::Exact> exact(g);
+  using Exact = typename SceneOf<Rule>::Exact;
+  std::vector<Exact> exact(g);
   if (selector->microbatch() == 0) {
     REQUIRE(result.n_read == plan.size());
     for (int p = 0; p < result.n_read; ++p)
@@ -111,13 +85,13 @@ inline void check_row(const Scene& scene, const Download& got, int i, int head, 
     for (; p < plan.n_forced(); ++p)
       for (int h = 0; h < g; ++h) scene.attend(s, head, h, order[p], exact[h]);
     while (p < result.n_read) {
-      const int n = std::min(scene.ranked.microbatch, plan.size() - p);
+      const int n = std::min(selector->microbatch(), plan.size() - p);
       INFO("position " << p);
       REQUIRE(p + n <= result.n_read);  // whole microbatches
       std::vector<float> easy_l, hard_l, easy_blocks, hard_blocks;
       for (int j = 0; j < n; ++j, ++p)
         for (int h = 0; h < g; ++h) {
-          Scene::Exact one;
+          Exact one;
           scene.attend(s, head, h, order[p], one);
           scene.attend(s, head, h, order[p], exact[h]);
           easy_blocks.push_back(float(one.lse()) - kMargin);
@@ -154,7 +128,8 @@ inline void check_row(const Scene& scene, const Download& got, int i, int head, 
   }
 }
 
-inline void check_all(const Scene& scene, const Download& got, double epsilon = kEpsilon) {
+template <class Rule>
+void check_all(const SceneOf<Rule>& scene, const Download& got, double epsilon = kEpsilon) {
   // K and V are exact in both, sums are f32: about 1e-6. The probabilities carry ex2's 2 ulp.
   const double tolerance = 1e-5;
   for (size_t i = 0; i < scene.sequences.size(); ++i)
@@ -164,16 +139,17 @@ inline void check_all(const Scene& scene, const Download& got, double epsilon = 
 
 // Runs with a pool that holds everything, few blocks, nothing; twice each. All the same bits, all
 // right.
-inline void check_scene(const Scene& scene, double epsilon = kEpsilon) {
+template <class Rule>
+void check_scene(const SceneOf<Rule>& scene, double epsilon = kEpsilon) {
   int64_t all = 0;
   for (const SceneSequence& s : scene.sequences)
     all += int64_t(s.n_blocks) * scene.shape.n_kv_heads;
-  SceneDevice none(scene, 0);
+  SceneDeviceOf none(scene, 0);
   none.run();
   const Download first(none);
   check_all(scene, first, epsilon);
   for (int64_t slots : {int64_t(7), all}) {
-    SceneDevice device(scene, slots);
+    SceneDeviceOf device(scene, slots);
     for (int turn = 0; turn < 3; ++turn) {
       INFO("slots " << slots << " turn " << turn);
       device.run();
@@ -194,9 +170,10 @@ inline void check_scene(const Scene& scene, double epsilon = kEpsilon) {
 }
 
 // Whatever rows are expected to read: the same bits, blocks and stops, and right counts.
-inline void check_expectations(const Scene& scene) {
+template <class Rule>
+void check_expectations(const SceneOf<Rule>& scene) {
   const SceneShape& shape = scene.shape;
-  SceneDevice plain(scene, 0);
+  SceneDeviceOf plain(scene, 0);
   plain.run();
   const Download want(plain);
   check_all(scene, want);
@@ -204,7 +181,7 @@ inline void check_expectations(const Scene& scene) {
   for (const SceneSequence& s : scene.sequences) all += int64_t(s.n_blocks) * shape.n_kv_heads;
   for (int64_t slots : {int64_t(0), int64_t(25), all})
     for (int expected : {0, 5, 40, 68, 150, 100000}) {
-      SceneDevice device(scene, slots);
+      SceneDeviceOf device(scene, slots);
       device.set_expected(expected);
       for (int turn = 0; turn < 3; ++turn) {  // from the second on it is what the row reads
         INFO("slots " << slots << " expected " << expected << " turn " << turn);
@@ -229,6 +206,136 @@ inline void check_expectations(const Scene& scene) {
       }
       for (uint32_t left : device.arrivals.download()) REQUIRE(left == 0);
     }
+}
+
+// Each of these goes through all the rules.
+
+template <class Rule>
+void check_lengths(const std::vector<Rule>& rules) {
+  for (const Rule& rule : rules)
+    for (int B : {16, 32}) {
+      SceneShape shape;
+      shape.block_size = B;
+      shape.tokens = {1, B, B + 1, 3 * B, 4 * B + 3, 40 * B - 1, 200 * B + 5};
+      INFO("rule " << &rule - rules.data() << " B " << B);
+      check_scene(SceneOf(shape, rule));
+    }
+}
+
+template <class Rule>
+void check_masks(const std::vector<Rule>& rules) {
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
+    for (const Rule& rule : rules)
+      for (int B : {16, 32, 64})
+        for (int g : {1, 4, 8}) {
+          SceneShape shape;
+          shape.block_size = B, shape.g = g, shape.type = type;
+          shape.d = type == cuda::KvType::F32 ? 64 : 128;
+          shape.tokens = {1, B + 1, 40 * B - 1, 90 * B + 5};
+          SceneOf scene(shape, rule);
+          scene.random_masks(unsigned(B + g));
+          INFO("type " << int(type) << " rule " << &rule - rules.data() << " B " << B << " g "
+                       << g);
+          check_scene(scene);
+        }
+}
+
+template <class Rule>
+void check_batch(const std::vector<Rule>& rules) {
+  for (const Rule& rule : rules) {
+    SceneShape shape;
+    shape.tokens = {2500, 32 * 90, 777, 4001, 5, 3333, 1234};
+    const Rule& ranked = rule;
+    const SceneOf together(shape, ranked);
+    SceneDeviceOf all(together, 50);
+    all.run();
+    const Download got(all);
+    const size_t each = size_t(together.n_heads()) * shape.d;
+    for (size_t i = 0; i < shape.tokens.size(); ++i) {
+      SceneShape one = shape;
+      one.tokens = {shape.tokens[i]};
+      const SceneOf alone(one, ranked);
+      SceneDeviceOf device(alone, 11);
+      device.run();
+      const std::vector<float> out = device.out.download();
+      INFO("rule " << &rule - rules.data() << " sequence " << i);
+      CHECK(same_bits(
+          out, std::vector<float>(got.out.begin() + i * each, got.out.begin() + (i + 1) * each)));
+    }
+  }
+}
+
+// Sinks join the sum once, when the CTAs' states are merged; orders, stops and lse are as without.
+template <class Rule>
+void check_sinks(const std::vector<Rule>& rules) {
+  unsigned seed = 700;
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
+    for (const Rule& rule : rules)
+      for (int g : {1, 5, 8})
+        for (int window : {0, 100}) {
+          if (window > 0 && !rule.everything) continue;
+          SceneShape shape;
+          shape.type = type, shape.d = 64, shape.block_size = 32, shape.g = g, shape.seed = ++seed;
+          shape.tokens = {1, 33, 500, 32 * 90, 4001};
+          // From far below all scores to far above what most heads sum up to.
+          const float sinks[] = {4, -200, 0, 9, 6, 2, -3, 12};
+          for (int h = 0; h < g * shape.n_kv_heads; ++h) shape.sinks.push_back(sinks[h * 3 % 8]);
+          Rule ranked = rule;
+          ranked.window = window;
+          const SceneOf scene(shape, ranked);
+          INFO("type " << int(type) << " rule " << &rule - rules.data() << " g " << g << " window "
+                       << window);
+          if (window == 0) {
+            check_scene(scene);
+          } else {
+            SceneDeviceOf device(scene, 40);
+            device.run();
+            check_all(scene, Download(device));
+          }
+          SceneShape without = shape;
+          without.sinks.clear();
+          const SceneOf plain_scene(without, ranked);
+          SceneDeviceOf device(scene, 40), plain(plain_scene, 40);
+          device.run();
+          plain.run();
+          const Download got(device), want(plain);
+          CHECK(same_bits(got.lse, want.lse));
+          CHECK(!same_bits(got.out, want.out));
+          for (size_t r = 0; r < got.results.size(); ++r)
+            CHECK(got.results[r].n_read == want.results[r].n_read);
+        }
+}
+
+template <class Rule>
+void check_graph(const std::vector<Rule>& rules) {
+  for (const Rule& rule : rules) {
+    SceneShape shape;
+    shape.tokens = {5000, 700};
+    const SceneOf scene(shape, rule);
+    SceneDeviceOf plain(scene, 64), device(scene, 64);
+    plain.run();
+    const Download want(plain);
+    cudaStream_t stream;
+    check_cuda(cudaStreamCreate(&stream));
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    check_cuda(cuda::select_victims(device.step.pool, device.victims_scratch.get(), stream));
+    check_cuda(device.attend(stream), "captured");
+    check_cuda(cudaStreamEndCapture(stream, &graph));
+    check_cuda(cudaGraphInstantiate(&exec, graph, 0));
+    for (int turn = 0; turn < 3; ++turn) {
+      device.poison();
+      check_cuda(cudaGraphLaunch(exec, stream));
+      check_cuda(cudaStreamSynchronize(stream));
+      const Download got(device);
+      CHECK(same_bits(got.out, want.out));
+      CHECK(same_bits(got.lse, want.lse));
+    }
+    check_cuda(cudaGraphExecDestroy(exec));
+    check_cuda(cudaGraphDestroy(graph));
+    check_cuda(cudaStreamDestroy(stream));
+  }
 }
 
 }  // namespace riffle::test

@@ -12,7 +12,6 @@
 #include "kernels/cuda/attend/attend.h"
 #include "select/selector.h"
 #include "tests/kernels/cuda/device.h"
-#include "tests/kernels/cuda/ranked.h"
 
 namespace riffle::test {
 
@@ -46,6 +45,30 @@ struct Pinned {
   std::byte* data = nullptr;
 };
 
+// The rules of the core: reads everything, or by_share. Tests of other rules derive theirs from it.
+struct ReadRule : cuda::RowRule {
+  bool by_share = false;
+  cuda::ShareRule share;
+  cuda::DigestKind digest = cuda::DigestKind::CuboidMean;
+  bool wants_mean_key() const { return false; }  // in the digests
+};
+
+inline ReadRule everything(int window = 0) {
+  ReadRule rule;
+  rule.everything = true;
+  rule.window = window;
+  return rule;
+}
+
+inline size_t scratch_bytes_of(const cuda::DecodeStep& step, const ReadRule&) {
+  return cuda::decode_scratch_bytes(step);
+}
+inline cuda::Status attend_decode(const cuda::DecodeStep& step, const ReadRule& r,
+                                  const cuda::DeviceLimits& limits, cudaStream_t stream) {
+  return r.by_share ? cuda::attend_share(step, r.share, limits, stream)
+                    : cuda::attend_everything(step, limits, stream);
+}
+
 struct SceneShape {
   int d = 128, block_size = 32, g = 4, n_kv_heads = 2, n_layers = 2, layer = 1;
   cuda::KvType type = cuda::KvType::F16;
@@ -77,13 +100,14 @@ struct SceneSequence {
   int vectors = 2;  // vectors of a digest
 };
 
-struct Scene {
+template <class Rule>
+struct SceneOf {
   SceneShape shape;
   cuda::KvLayout layout;
   // Slots are longer than this layer's blocks, as in a model in which another layer has larger
   // blocks.
   int64_t slot_bytes() const { return layout.block_bytes + 64; }
-  Ranked ranked;
+  Rule ranked;
   std::vector<SceneSequence> sequences;
   int64_t max_blocks = 0;
   std::vector<uint64_t>
@@ -127,7 +151,7 @@ struct Scene {
   }
   int64_t row_bytes() const { return cuda::kv_row_bytes(layout.type, shape.d); }
 
-  Scene(const SceneShape& shape_, const Ranked& ranked_) : shape(shape_), ranked(ranked_) {
+  SceneOf(const SceneShape& shape_, const Rule& ranked_) : shape(shape_), ranked(ranked_) {
     const int B = shape.block_size;
     layout.type = shape.type;
     layout.block_size = B;
@@ -138,11 +162,10 @@ struct Scene {
     for (int n_tokens : shape.tokens) {
       // A sequence's contents depend on its length alone, so that it is the same in any batch.
       std::mt19937 random(shape.seed * 7919u + unsigned(n_tokens));
-      const bool veto = ranked.progressive && ranked.stop == cuda::Stop::Veto;
-      const int vectors = shape.vectors < 0   ? 3 - int(salt % 2)
-                          : shape.vectors > 0 ? shape.vectors
-                          : veto              ? 3
-                                              : 2;
+      const int vectors = shape.vectors < 0         ? 3 - int(salt % 2)
+                          : shape.vectors > 0       ? shape.vectors
+                          : ranked.wants_mean_key() ? 3
+                                                    : 2;
       sequences.push_back(make(n_tokens, 3 + int(salt++ % 3), vectors, random));
       max_blocks = std::max(max_blocks, sequences.back().max_blocks + 2);
     }
@@ -263,8 +286,9 @@ struct Scene {
 };
 
 // The device's side of a scene: steps run on it one after the other.
-struct SceneDevice {
-  const Scene& scene;
+template <class Rule>
+struct SceneDeviceOf {
+  const SceneOf<Rule>& scene;
   cuda::DeviceLimits limits = device_limits();
   int64_t n_slots;
   DeviceArray<float> q, out, lse, sinks;
@@ -283,7 +307,7 @@ struct SceneDevice {
 
   int rows() const { return int(scene.sequences.size()) * scene.shape.n_kv_heads; }
 
-  SceneDevice(const Scene& s, int64_t n_slots_) : scene(s), n_slots(n_slots_) {
+  SceneDeviceOf(const SceneOf<Rule>& s, int64_t n_slots_) : scene(s), n_slots(n_slots_) {
     const int n = int(s.sequences.size()), d = s.shape.d;
     std::vector<float> all_q;
     std::vector<cuda::StepSequence> host(n);
@@ -341,7 +365,7 @@ struct SceneDevice {
       step.pool = {slots.get(),       n_slots,       words.get(),       page_tables.get(),
                    victims.get(),     cursors.get(), cursors.get() + 1, now.get(),
                    cursors.get() + 2, s.slot_bytes()};
-    scratch = DeviceArray<std::byte>(scratch_bytes_of(step));
+    scratch = DeviceArray<std::byte>(scratch_bytes_of(step, s.ranked));
     step.scratch = scratch.get();
     if (!s.masks.empty()) {
       masks = DeviceArray<uint64_t>(s.masks);

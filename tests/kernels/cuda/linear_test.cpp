@@ -12,11 +12,9 @@
 #include <vector>
 
 #include "kernels/common/half.h"
-#include "kernels/common/measure/synthetic.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/gemv/gemv.h"
 #include "kernels/cuda/layer/layer.h"
-#include "kernels/cuda/measure/measure.h"
 #include "model/model.h"
 #include "riffle.h"
 #include "util/options.h"
@@ -166,9 +164,13 @@ TEST_CASE("gemv of 9 to 16 rows of x and BF16 gives the bits of one row at a tim
     std::vector<DeviceArray<float>> y;
     std::vector<std::vector<float>> before, one;
     for (int o = 0; o < n_outs; o++) {
-      data.emplace_back(static_cast<size_t>(shape.rows[o] * cols * 2));
+      std::vector<uint8_t> bytes(static_cast<size_t>(shape.rows[o] * cols * 2));
+      for (size_t i = 0; i < bytes.size(); i += 2) {
+        const uint16_t value = bf16_of(0.25f * uniform(g));
+        std::memcpy(&bytes[i], &value, sizeof value);
+      }
+      data.emplace_back(bytes);
       a.w[o] = {WType::BF16, shape.rows[o], cols, data[o].get(), nullptr};
-      check_cuda(fill_synthetic(a.w[o], 50 + o, 0.25f, nullptr), "fill_synthetic");
       if (o >= n_y) continue;
       a.ldy[o] = shape.rows[o] + 3;
       before.push_back(random_floats(g, a.ldy[o] * kGemvMaxRows));
@@ -478,40 +480,5 @@ TEST_CASE("sigmoid_gate and softcap against float64", "[cuda]") {
       wrong += !(std::fabs(cut[i] - most) <= 3e-7 * 20);
     }
     CHECK(wrong == 0);
-  }
-}
-
-TEST_CASE("fill_synthetic writes what kernels/common/measure/synthetic.h says", "[cuda]") {
-  if (skip()) return;
-  const int64_t rows = 77, cols = 4096;
-  for (WType type :
-       {WType::F32, WType::F16, WType::BF16, WType::Q8_0}) {  // the others: quant_test.cpp
-    const size_t count = rows * cols;
-    DeviceArray<uint8_t> data(count * bytes_of(type));
-    DeviceArray<uint16_t> scales(count / 32);
-    data.poison(), scales.poison();
-    check_cuda(fill_synthetic({type, rows, cols, data.get(), scales.get()}, 99, 0.02f, nullptr));
-    const auto bytes = data.download();
-    const auto scale_bits = scales.download();
-    bool right = true;
-    double sum = 0, squares = 0;
-    for (size_t i = 0; i < count; i++) {
-      const float w = riffle::synthetic::weight(99, i, 0.02f);
-      if (type == WType::Q8_0) {
-        right &=
-            static_cast<int8_t>(bytes[i]) == riffle::synthetic::quant(99, i) && bytes[i] != 0x80;
-        right &= scale_bits[i / 32] == cpu::f32_to_f16(riffle::synthetic::q8_scale(0.02f));
-      } else {
-        const float want = type == WType::F32   ? w
-                           : type == WType::F16 ? cpu::f16_to_f32(cpu::f32_to_f16(w))
-                                                : value_of_bf16(bf16_of(w));
-        right &= element_of(bytes.data(), type, i) == want;
-      }
-      sum += w, squares += static_cast<double>(w) * w;
-    }
-    INFO(name_of(type));
-    CHECK(right);
-    CHECK(std::fabs(sum / count) <= 1e-4);
-    CHECK(std::fabs(squares / count / (0.02 * 0.02 / 3) - 1) <= 0.01);
   }
 }

@@ -1,11 +1,10 @@
 // Weights of 2 to 6 bits on the device: their parts, their values to the bit, mixes of types in one
-// product, and how they get there from a file or are made up.
+// product.
 #include <algorithm>
 #include <cstdio>
 #include <string>
 
 #include "backend/cuda/weights.h"
-#include "measure/synthetic_model.h"
 #include "tests/kernels/cuda/linear.h"
 
 namespace cpu = riffle::cpu;
@@ -307,40 +306,5 @@ TEST_CASE(
         CHECK(std::memcmp(&good[2 * rows], &got[2 * rows], rows * 4) == 0);
       }
     }
-  }
-}
-
-TEST_CASE("weights uploaded from memory and weights made on the device are those of the definition",
-          "[cuda]") {
-  if (skip()) return;
-  riffle::ThreadPool threads(3);
-  for (WType type : kQuantised) {
-    if (type > WType::Q6_K) continue;  // not made up
-    const auto made = riffle::synthetic_model("tiny", type),
-               file = riffle::synthetic_model("tiny", type);
-    riffle::materialize(*file);
-    DeviceHeap heap(0);
-    const Stream stream;
-    const DeviceWeights uploaded(*file, heap, stream, &threads, 0),
-        filled(*made, heap, stream, &threads, 0);
-    INFO(name_of(type));
-    CHECK(heap.used() == 2 * device_bytes(*file));
-    const auto compare = [&](const riffle::Tensor& with_data, const riffle::Tensor& without) {
-      const int64_t count = with_data.rows * with_data.cols;
-      std::vector<float> want(count);
-      cpu::dequant_blocks(type, static_cast<const uint8_t*>(with_data.data), count, want.data());
-      DeviceArray<float> a(count), b(count);
-      a.poison(), b.poison();
-      check_cuda(
-          dequantize(uploaded.matrix(with_data), 0, with_data.rows, a.get(), WType::F32, nullptr));
-      check_cuda(dequantize(filled.matrix(without), 0, without.rows, b.get(), WType::F32, nullptr));
-      CHECK(same_bits(a.download(), want));
-      CHECK(same_bits(b.download(), want));
-    };
-    for (size_t layer = 0; layer < file->weights.layers.size(); layer++) {
-      const auto &l = file->weights.layers[layer], &m = made->weights.layers[layer];
-      compare(l.wq, m.wq), compare(l.wk, m.wk), compare(l.w1, m.w1), compare(l.w2, m.w2);
-    }
-    compare(file->weights.output, made->weights.output);
   }
 }

@@ -9,7 +9,7 @@
 #include "kernels/cuda/attend/papers/paper_parts.h"
 #include "kernels/cuda/select/int4.cuh"
 #include "select/int4_keys.h"
-#include "tests/kernels/cuda/decode_scene.h"
+#include "tests/kernels/cuda/papers/ranked.h"
 #include "tests/option_text.h"
 
 using namespace riffle;

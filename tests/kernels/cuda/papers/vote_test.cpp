@@ -9,7 +9,7 @@
 #include "select/papers/tokenselect.h"
 #include "select/selector.h"
 #include "tests/engine/steps.h"
-#include "tests/kernels/cuda/decode_scene.h"
+#include "tests/kernels/cuda/papers/ranked.h"
 
 using namespace riffle;
 using namespace riffle::test;

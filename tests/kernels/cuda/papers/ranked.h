@@ -7,22 +7,22 @@
 #include "kernels/cuda/attend/papers/attend.h"
 #include "select/papers/rules.h"
 #include "select/selector.h"
+#include "tests/kernels/cuda/decode_scene.h"
 
 namespace riffle::test {
 
-struct Ranked : cuda::RowRule {
-  bool by_share = false, by_vote = false;
+struct Ranked : ReadRule {
+  bool by_vote = false;
   double top_p = 0;  // > 0: single tokens
   bool progressive = false;
   double budget = 0;
-  cuda::DigestKind digest = cuda::DigestKind::CuboidMean;
   cuda::Gqa gqa = cuda::Gqa::Mean;
   cuda::Stop stop = cuda::Stop::Paper;
   double slack = 0;
   int microbatch = 16;
-  cuda::ShareRule share;
   cuda::VoteRule vote;
 
+  bool wants_mean_key() const { return progressive && stop == cuda::Stop::Veto; }
   cuda::RankRule rank() const {
     cuda::RankRule rule;
     rule.digest = digest;
@@ -69,7 +69,7 @@ inline Ranked ranked_of(const Selection& s) {
 }
 
 // Enough for any of these rules, and for a step that the host drives.
-inline size_t scratch_bytes_of(const cuda::DecodeStep& step) {
+inline size_t scratch_bytes_of(const cuda::DecodeStep& step, const Ranked&) {
   return std::max({cuda::decode_scratch_bytes(step), cuda::paper_scratch_bytes(step, true),
                    cuda::streamed_scratch_bytes(step)});
 }
@@ -82,5 +82,8 @@ inline cuda::Status attend_decode(const cuda::DecodeStep& step, const Ranked& r,
   if (r.top_p > 0) return cuda::attend_top_p(step, r.tokens(), limits, stream);
   return cuda::attend_ranked(step, r.rank(), limits, stream);
 }
+
+using Scene = SceneOf<Ranked>;
+using SceneDevice = SceneDeviceOf<Ranked>;
 
 }  // namespace riffle::test
