@@ -156,7 +156,7 @@ TEST_CASE("scheduler: random requests, limits and interruptions change no text",
                   a.prompt.begin());
     asks.push_back(a);
   }
-  for (const SelectorKind selector : here({SelectorKind::PSA, SelectorKind::TWILIGHT})) {
+  for (const SelectorKind selector : here({psa_or_share(), SelectorKind::TWILIGHT})) {
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(alone(base(selector), a));
     for (int round = 0; round < (all_rounds() ? 8 : 2); ++round) {
