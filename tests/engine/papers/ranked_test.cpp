@@ -4,6 +4,7 @@
 
 #include "tests/engine/lookups.h"
 #include "tests/engine/steps.h"
+#include "tests/rounds.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -13,7 +14,7 @@ namespace {
 ContextOptions base(SelectorKind selector) {
   ContextOptions o = options();
   o.n_ctx = 4096;
-  o.n_threads = 2;
+  o.n_threads = usual_threads();
   o.block_size = 32;
   o.selection.selector = selector;
   o.selection.microbatch = 4;
@@ -81,7 +82,7 @@ TEST_CASE("ranking by codes and the tests of psa see each token's own blocks",
     for (const RankBy rank : {RankBy::DIGESTS, RankBy::CODES}) {
       ContextOptions off = options();
       off.n_ctx = 1024;
-      off.n_threads = 2;
+      off.n_threads = usual_threads();
       off.selection.selector = SelectorKind::PSA;
       off.selection.microbatch = 4;
       off.selection.budget = 0.3f;
