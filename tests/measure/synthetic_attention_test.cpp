@@ -231,6 +231,6 @@ TEST_CASE("synthetic attention: layers that differ are refused") {
   riffle_context* c = nullptr;
   char err[512];
   CHECK(riffle::test::context_create(r.model, &o, &c, err, sizeof err) == RIFFLE_UNSUPPORTED);
-  CHECK(err == std::string("synthetic attention: layer 2 has 2 KV heads of 128, layer 0 has 4 of "
-                           "64, expected the same in all layers"));
+  CHECK(err == std::string("synthetic attention: layer 2 has 2 KV heads of size 128, layer 0 has 4 "
+                           "of size 64, expected the same in all layers"));
 }
