@@ -447,6 +447,10 @@ void CudaKv::learn_pinning() {
          "%s, but device cuda needs pinned memory for a model whose layers differ (%s): set "
          "`device` to cpu",
          why_not_pinned().c_str(), uneven.c_str());
+  if (!has_host_driven())
+    fail(RIFFLE_OUT_OF_MEMORY,
+         "%s, but this build of riffle needs pinned memory on device cuda: set `device` to cpu",
+         why_not_pinned().c_str());
   if (must_pin_)
     fail(RIFFLE_OUT_OF_MEMORY,
          "%s, but `residency` device needs pinned memory: set `residency` to auto or host",

@@ -256,7 +256,7 @@ TEST_CASE("cuda: cuts, forks and ends change no bit, whatever windows have dropp
         refused += WindowHistories(o, alone, path, true, ++seed).play(60);
       }
   }
-  CHECK(refused > 5);
+  CHECK(refused > (host_decides_here() ? 5 : 2));  // the core plays half of the histories
 }
 
 // Against the CPU, step by step for as long as both have chosen the same; afterwards they see

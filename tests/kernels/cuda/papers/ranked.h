@@ -40,8 +40,8 @@ inline Ranked ranked_of(const Selection& s) {
   REQUIRE(rule);
   Ranked out;
   const auto take = [&](const ReadsRanked& from) {
-    out.sink_blocks = from.sink_blocks;
-    out.recent_blocks = from.recent_blocks;
+    out.sink_blocks = from.forced.sink_blocks;
+    out.recent_blocks = from.forced.recent_blocks;
     out.digest = static_cast<cuda::DigestKind>(from.digest);
     out.gqa = static_cast<cuda::Gqa>(from.gqa);
     out.budget = from.budget;
