@@ -14,9 +14,9 @@ from paper_names import paper_names
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Names that belong only to papers' selectors and to measuring.
 USES = re.compile(
-    rf"(SelectorKind::|RIFFLE_SELECTOR_)({'|'.join(paper_names()).upper()})"
+    rf"SelectorKind::({'|'.join(paper_names()).upper()})"
     r'|"selection?\.?(rank|stop|base)"|riffle_measure\.h|"(select|kernels|backend)/[^"]*/?papers/|"[^"]*measure/'
-    r"|riffle_(set_row_report|prefill_scored|profile_step)|RIFFLE_RESIDENCY_HOST|RIFFLE_POSITIONS_LIST")
+    r"|riffle_(set_row_report|prefill_scored|profile_step)")
 # Lists of selectors of which a build takes those that it has (tests/select/selectors_here.h), and comparisons, which
 # are false in a build without the selector.
 HARMLESS = re.compile(r"\bhere\(\s*\{[^{}]*\}|first_here\(\s*\{[^{}]*\}|[=!]=\s*SelectorKind::\w+|is_here\((?:\w+::)*SelectorKind::\w+")

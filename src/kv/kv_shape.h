@@ -80,6 +80,8 @@ struct LayerShape {
 //   earlier layer has rows of its own, but reads the heads of the earlier layer.
 // - Index rows: the heads of the layers whose blocks have an index, that is, digests or codes by
 //   which blocks are chosen.
+// The store, page tables and tails are numbered by heads, results of steps by rows, and a GPU's
+// digests and codes by index rows.
 // If all layers keep KV without a window, the three numberings are the same.
 class KvShape {
  public:
