@@ -62,6 +62,17 @@ TEST_CASE("a setting's text goes in and comes out") {
   CHECK(selection.selector == SelectorKind::SHARE);
 }
 
+TEST_CASE("the word of a selector stands for its number") {
+  const Setting& selector = *setting_named("selector");
+  for (const SelectorKind kind : test::all_here()) {
+    if (kind == SelectorKind::AUTO) continue;  // no selector of its own
+    Selection named, read;
+    named.selector = kind;
+    set_setting_text(selector, &read, make_selector(named)->name());
+    CHECK(read.selector == kind);
+  }
+}
+
 TEST_CASE("settings are found by name, and near ones are offered") {
   CHECK(setting_named("gpu-mem") == find_setting("gpu_mem"));
   CHECK(setting_named("gpu_mem") == find_setting("gpu_mem"));
