@@ -28,7 +28,7 @@ KvShape kv_shape(const Config& config, const BackendOptions& o) {
 
 StateShape state_shape(const Config& config, const BackendOptions& o) {
   const KvShape kv = kv_shape(config, o);
-  const int layer = std::max(0, kv.chosen());  // if no layer selects, the state is never used
+  const int layer = kv.index_layer();  // if no layer selects, the state is never used
   StateShape shape;
   shape.n_layers = config.n_layers;
   shape.n_kv_heads = kv.rows(layer);

@@ -10,8 +10,8 @@
 namespace riffle {
 
 struct ForwardBuffers {
-  Buffer q, att;  // [rows][q_width of the widest layer]
-  Buffer k, v;    // [rows][kv_width of the widest layer]
+  Buffer q, att;  // [rows][widest_q]
+  Buffer k, v;    // [rows][widest_kv]
   Buffer logits;  // [rows][vocab_size], of a prompt that is scored
 };
 
@@ -25,11 +25,7 @@ struct ForwardBuffer {
 // of logits that are computed together; 0: steps, whose logits the device holds
 // (Device::logits_memory).
 inline std::vector<ForwardBuffer> forward_buffers(const Config& c, int64_t rows, int64_t scored) {
-  int64_t q = 0, kv = 0;  // widths of the widest layers
-  for (int layer = 0; layer < c.n_layers; ++layer) {
-    q = std::max(q, c.q_width(layer));
-    kv = std::max(kv, c.kv_width(layer));
-  }
+  const int64_t q = c.widest_q(), kv = c.widest_kv();
   const auto floats = [](int64_t n, int64_t width) { return uint64_t(n) * width * sizeof(float); };
   std::vector<ForwardBuffer> list = {
       {"queries and attention output", floats(rows, q), &ForwardBuffers::q},

@@ -16,6 +16,12 @@ KvShape::KvShape(int block_size, KvType type, std::vector<LayerShape> layers)
     index_row_.push_back(index_rows() + (indexed(layer) ? heads(layer) : 0));
     choice_.push_back(choices() + selects(layer));
     for (int h = 0; h < heads(layer); ++h) tail_at_.push_back(tails_bytes() + block_bytes(layer));
+    if (chosen_ < 0 && selects(layer)) chosen_ = layer;
+    const auto alike = [&](int kind) {
+      return rows(kind) == rows(layer) && layers_[kind].head_dim == layers_[layer].head_dim;
+    };
+    if (rows(layer) > 0 && std::none_of(kinds_.begin(), kinds_.end(), alike))
+      kinds_.push_back(layer);
   }
 }
 
@@ -46,12 +52,6 @@ uint64_t KvShape::largest_layer(int64_t tokens) const {
   return most;
 }
 
-int KvShape::chosen() const {
-  for (int i = 0; i < n_layers(); ++i)
-    if (selects(i)) return i;
-  return -1;
-}
-
 std::vector<KvShape::HeadRun> KvShape::runs(bool indexed) const {
   std::vector<HeadRun> runs;
   for (int i = 0; i < n_layers(); ++i) {
@@ -67,18 +67,6 @@ std::vector<KvShape::HeadRun> KvShape::runs(bool indexed) const {
     runs.push_back({i, first_head(i), heads(i)});
   }
   return runs;
-}
-
-std::vector<int> KvShape::kinds() const {
-  std::vector<int> kinds;
-  for (int i = 0; i < n_layers(); ++i) {
-    const auto alike = [&](int k) {
-      return layers_[k].n_kv_heads == layers_[i].n_kv_heads &&
-             layers_[k].head_dim == layers_[i].head_dim;
-    };
-    if (rows(i) > 0 && std::none_of(kinds.begin(), kinds.end(), alike)) kinds.push_back(i);
-  }
-  return kinds;
 }
 
 // Names the data that a layer uses in place of its own keys and values; empty: it uses its own.

@@ -137,7 +137,10 @@ class KvShape {
   int choices() const { return choice_.back(); }
   // Returns the first layer that selects; -1: there is none. The other layers that select have the
   // same heads and head size, unless uneven_choice names two that differ.
-  int chosen() const;
+  int chosen() const { return chosen_; }
+  // Returns the layer whose shape an index and a selector's state have: chosen(), or layer 0 if no
+  // layer selects.
+  int index_layer() const { return std::max(0, chosen_); }
   // The newest blocks (tails) of all heads may lie one after the other in memory. Return the byte
   // at which a head's tail begins, and the bytes of all tails.
   uint64_t tail_at(int64_t head) const { return tail_at_[head]; }
@@ -155,7 +158,7 @@ class KvShape {
 
   // Returns the first layer of each combination of head size and number of KV heads. Layers without
   // rows are left out.
-  std::vector<int> kinds() const;
+  const std::vector<int>& kinds() const { return kinds_; }
   // Names the first layer that keeps something other than its own keys and values; empty: there is
   // none.
   std::string other_data() const;
@@ -222,6 +225,8 @@ class KvShape {
   // all tails.
   std::vector<int32_t> layer_of_;
   std::vector<uint64_t> tail_at_{0};
+  int chosen_ = -1;
+  std::vector<int> kinds_;
 };
 
 }  // namespace riffle

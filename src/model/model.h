@@ -177,6 +177,22 @@ struct Config {
   int rope_head(const Rope& rope) const { return rope.head_dim > 0 ? rope.head_dim : head_dim; }
   int64_t q_width(int layer) const { return int64_t(n_heads) * head_size(layer); }
   int64_t kv_width(int layer) const { return int64_t(kv_heads(layer)) * head_size(layer); }
+  // Return the most KV heads of a layer, and the width of the widest q, and k or v, of a layer.
+  int most_kv_heads() const {
+    int most = 0;
+    for (int layer = 0; layer < n_layers; ++layer) most = std::max(most, kv_heads(layer));
+    return most;
+  }
+  int64_t widest_q() const {
+    int64_t most = 0;
+    for (int layer = 0; layer < n_layers; ++layer) most = std::max(most, q_width(layer));
+    return most;
+  }
+  int64_t widest_kv() const {
+    int64_t most = 0;
+    for (int layer = 0; layer < n_layers; ++layer) most = std::max(most, kv_width(layer));
+    return most;
+  }
   int query_rope(int layer) const {
     const LayerConfig& l = layers[layer];
     return l.query_rope < 0 ? l.rope : l.query_rope;

@@ -9,22 +9,6 @@
 using namespace riffle;
 using namespace riffle::test;
 
-namespace {
-
-ContextOptions base(SelectorKind selector) {
-  ContextOptions o = options();
-  o.n_ctx = 4096;
-  o.n_threads = usual_threads();
-  o.block_size = 32;
-  o.selection.selector = selector;
-  o.selection.microbatch = 4;
-  o.selection.epsilon = 0.9f;
-  o.selection.budget = 0.2f;
-  return o;
-}
-
-}  // namespace
-
 TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-ahead",
           "[invariance]") {
   OneIn one(2);
@@ -35,12 +19,12 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
     INFO("selector " << selector);
     std::vector<std::vector<float>> reference;
     {
-      Runtime r(base(selector));
+      Runtime r(selective(selector));
       reference = run(r, r.session(), prompt, steps);
     }
     std::map<std::string, ContextOptions> variants;
     const auto add = [&](const char* name, auto&& change) {
-      change(variants[name] = base(selector));
+      change(variants[name] = selective(selector));
     };
     add("one thread, or two", [](auto& o) { o.n_threads = 3 - usual_threads(); });
     add("three threads", [](auto& o) { o.n_threads = 3; });
@@ -72,7 +56,7 @@ TEST_CASE("selections by codes do not depend on threads that share a row", "[inv
     INFO("selector " << selector);
     if (!all_rounds() && selector == SelectorKind::TOPK) continue;
     if (few_rounds() && selector == SelectorKind::PSA) continue;
-    ContextOptions o = base(selector);
+    ContextOptions o = selective(selector);
     o.n_ctx = 6144;
     o.selection.rank = RankBy::CODES;
     o.n_threads = 1;
@@ -94,7 +78,7 @@ TEST_CASE("the pool gives the same bits for every block size and KV type", "[inv
     for (KvKind type : {KvKind::F16, KvKind::F32, KvKind::Q8}) {
       if (one.skips()) continue;
       INFO("block " << block << " kv type " << type);
-      ContextOptions o = base(psa_or_share());
+      ContextOptions o = selective(psa_or_share());
       o.block_size = block;
       o.kv_type = type;
       Runtime in_place(o);
@@ -118,7 +102,7 @@ TEST_CASE("sequences stepped together give what each gives alone", "[invariance]
     if (!all_rounds() && selector == SelectorKind::TOPK) continue;
     std::vector<std::vector<std::vector<float>>> alone;
     for (int i = 0; i < 5; ++i) {
-      Runtime r(base(selector));
+      Runtime r(selective(selector));
       alone.push_back(run(r, r.session(), prompts[i], steps[i]));
     }
     // Pools that hold the tails of two sequences, of three and nothing else, and of all: the step
@@ -126,7 +110,7 @@ TEST_CASE("sequences stepped together give what each gives alone", "[invariance]
     for (int slots : {0, 16 * 2 + 9, 16 * 3, 16 * 6}) {
       if (one.skips()) continue;
       INFO("selector " << selector << " slots " << slots);
-      ContextOptions o = base(selector);
+      ContextOptions o = selective(selector);
       if (slots) o.device = DeviceKind::EMU, o.slots = slots;
       Runtime r(o);
       std::vector<riffle_session*> sessions;
@@ -151,7 +135,7 @@ TEST_CASE("sequences stepped together give what each gives alone", "[invariance]
 TEST_CASE("a truncated session goes on as if it had never been longer", "[invariance]") {
   const auto prompt = some_tokens(777, 1), more = some_tokens(500, 2), steps = some_tokens(70, 3);
   for (bool emu : {false, true}) {
-    ContextOptions o = base(psa_or_share());
+    ContextOptions o = selective(psa_or_share());
     if (emu) o.device = DeviceKind::EMU, o.slots = 64;
     Runtime r(o);
     const auto expected = run(r, r.session(), prompt, steps);

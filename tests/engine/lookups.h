@@ -104,4 +104,21 @@ inline Answered answer(Runtime& r, const std::vector<int32_t>& prompt, const Gen
   return answers(r, {s}, {g}, stop_after, abort)[0];
 }
 
+// The same questions to a context with tokens computed ahead and to one without.
+inline void compare_with_lookup(const ContextOptions& off, int lookup) {
+  ContextOptions on = off;
+  on.lookup = lookup;
+  Runtime a(off), b(on);
+  for (const float temperature : {0.f, 0.8f})
+    for (const auto& prompt :
+         {quoting_prompt(31), quoting_prompt(33, 400, 5), some_tokens(900, 32)}) {
+      const auto g = answer_of(70, temperature, 5);
+      CHECK(same_answer(answer(b, prompt, g), answer(a, prompt, g)));
+    }
+  const Stats sa = a.stats(), sb = b.stats();
+  CHECK(sa.decode_tokens == sb.decode_tokens);
+  CHECK(sb.lookup_accepted > 20);
+  CHECK(sb.lookup_accepted < sb.lookup_proposed);
+}
+
 }  // namespace riffle::test

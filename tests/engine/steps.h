@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tests/engine/test_model.h"
+#include "tests/rounds.h"
 
 namespace riffle::test {
 
@@ -17,6 +18,19 @@ inline std::vector<std::vector<float>> run(Runtime& r, riffle_session* s,
     out.push_back(r.logits(s));
   }
   return out;
+}
+
+// Settings under which psa and topk leave out many blocks of a prompt of a thousand tokens.
+inline ContextOptions selective(SelectorKind selector) {
+  ContextOptions o = options();
+  o.n_ctx = 4096;
+  o.n_threads = usual_threads();
+  o.block_size = 32;
+  o.selection.selector = selector;
+  o.selection.microbatch = 4;
+  o.selection.epsilon = 0.9f;
+  o.selection.budget = 0.2f;
+  return o;
 }
 
 // Does the same as run in a session that steps together with two shorter ones.

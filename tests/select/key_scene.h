@@ -1,12 +1,15 @@
 // Synthetic keys of one KV head on which selectors run as a backend runs them.
 #pragma once
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "select/selector.h"
+#include "util/error.h"
 
 namespace riffle::test {
 
@@ -78,6 +81,21 @@ inline Selection settings(SelectorKind selector) {
   s.sink_blocks = 1;
   s.recent_blocks = 2;
   return s;
+}
+
+// Expects that the settings of a selector, changed, are refused with an error that names the field.
+template <class Change>
+void check_refused(SelectorKind selector, Change&& change, const char* field) {
+  Selection s = settings(selector);
+  change(s);
+  try {
+    check_selection(s);
+  } catch (const Error& e) {
+    CHECK(e.status() == RIFFLE_BAD_ARGUMENT);
+    CHECK(std::string(e.what()).find(field) != std::string::npos);
+    return;
+  }
+  FAIL("accepted a bad " << field);
 }
 
 // Runs a selector as a backend does, with exact masses. Returns the blocks read, in order.

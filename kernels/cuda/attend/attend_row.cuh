@@ -194,7 +194,7 @@ struct RowWarp {
     if (block < 0 || (source != kNone && source != kBrought) || own(looked + lane) >= limit) return;
     if (slot >= 0 && claim_slot(a.step.pool, slot, key(block), now, word)) {
       source = source == kBrought ? kFetched : kHit;
-      from = riffle::cuda::slot_at(a.step.pool, slot);
+      from = slot_at(a.step.pool, slot);
     } else {
       source = kMiss;
       from = sequence.host[entry0 + block];
@@ -215,7 +215,7 @@ struct RowWarp {
     if (to >= 0) {
       *place(block) = to;
       source = kFetched;
-      from = riffle::cuda::slot_at(a.step.pool, to);
+      from = slot_at(a.step.pool, to);
     }
     __syncwarp();
   }
@@ -289,7 +289,7 @@ struct RowWarp {
     if (what.y == kMiss) {
       ++misses;
       if (page_table != nullptr) to = slot_for(what.x);
-      if (to >= 0) StageOf::keep_rows(slot_at(to), ring, a.step.layout, lane);
+      if (to >= 0) StageOf::keep_rows(slot_at(a.step.pool, to), ring, a.step.layout, lane);
     }
     __syncwarp();
     // One copy of the code is enough.
@@ -300,7 +300,8 @@ struct RowWarp {
     __syncwarp();
     block_.values(ring, a.step.layout.block_size, memory.block);
     if (to >= 0) {
-      StageOf::keep_rows(slot_at(to) + a.step.layout.value_offset, ring, a.step.layout, lane);
+      StageOf::keep_rows(slot_at(a.step.pool, to) + a.step.layout.value_offset, ring, a.step.layout,
+                         lane);
       enter(what.x, to);
     }
     last = what;
@@ -333,12 +334,11 @@ struct RowWarp {
     if (lane == 0) to = take_victim(a.step.pool, key(b), now);
     return __shfl_sync(kAllLanes, to, 0);
   }
-  __device__ std::byte* slot_at(int to) const { return riffle::cuda::slot_at(a.step.pool, to); }
   // Copies a miss from its stage into a victim's slot, if there is one.
   __device__ void keep(int b, const uint4* stage) {
     const int to = slot_for(b);
     if (to < 0) return;
-    StageOf::keep(slot_at(to), stage, a.step.layout, lane);
+    StageOf::keep(slot_at(a.step.pool, to), stage, a.step.layout, lane);
     // No slot stamped now is taken in this step. So only later steps read this entry, and later
     // kernels see all writes above. Blocks that forks share are an exception.
     enter(b, to);

@@ -474,9 +474,7 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   // one for each row of a layer. If the host decides, each row needs the slots of one iteration. If
   // the system does not pin memory and layers are alike, the host has to take over, and a pool
   // whose size riffle chooses is large enough for that.
-  needs.min_slots = 0;
-  for (int layer = 0; layer < c.n_layers; ++layer)
-    needs.min_slots = std::max<int64_t>(needs.min_slots, shape.rows(layer));
+  needs.min_slots = c.most_kv_heads();
   if (why_host_residency(o) ||
       (o.residency == ResidencyKind::AUTO && o.slots == 0 && shape.uneven().empty()))
     needs.min_slots *= (row_slots(o.selection) + 1) * (o.pool_per_layer ? c.n_layers : 1);

@@ -11,7 +11,7 @@ SequenceBytes sequence_bytes(const KvShape& shape, const DigestSpec& spec, int l
                              int64_t max_blocks) {
   const uint64_t entries = shape.heads() * max_blocks,
                  indexed = std::max<int64_t>(1, shape.index_rows()) * max_blocks;
-  const BlockLayout index = shape.layout(std::max(0, shape.chosen()));
+  const BlockLayout index = shape.layout(shape.index_layer());
   SequenceBytes b;
   b.page_table = entries * sizeof(int32_t);
   b.host_table = entries * sizeof(std::byte*);
@@ -27,8 +27,8 @@ SequenceBytes sequence_bytes(const KvShape& shape, const DigestSpec& spec, int l
 
 uint64_t kept_bytes(const Config& c, const KvShape& shape, const StepSelection& selection,
                     int64_t max_blocks) {
-  const int layer = std::max(0, shape.chosen());
-  return std::max(1, shape.choices()) * selection.kept_bytes(c.q_width(layer), max_blocks);
+  return std::max(1, shape.choices()) *
+         selection.kept_bytes(c.q_width(shape.index_layer()), max_blocks);
 }
 
 MemoryList session_list(const Config& c, const KvShape& shape, const DigestSpec& spec,

@@ -164,9 +164,9 @@ class CudaKv : public KvStore, PagedPool {
     return (shape().index_row(layer) + head) * d.max_blocks;
   }
   // Returns the layout of the layers that have an index; of layer 0 if none has.
-  const KvLayout& index_layout() const { return layouts_[std::max(0, shape().chosen())]; }
+  const KvLayout& index_layout() const { return layouts_[shape().index_layer()]; }
   int64_t digest_stride(const DigestSpec& spec) const {
-    return host_->digest_stride(spec, std::max(0, shape().chosen()));
+    return host_->digest_stride(spec, shape().index_layer());
   }
   void open(SequenceKv& s, int64_t n_ctx);
   // PagedPool

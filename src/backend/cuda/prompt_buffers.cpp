@@ -14,8 +14,6 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
   const Config& c = model.config;
   const cpu::KvType kv_type = options.layout.type;
   const int64_t operand = kv_type == cpu::KvType::F32 ? 4 : 2, ffn = c.ffn_values();
-  int64_t q = 0;  // width of the widest layer
-  for (int layer = 0; layer < c.n_layers; ++layer) q = std::max(q, c.q_width(layer));
   const auto stream = PromptRows::buffer_bytes(s.n, c.dim, s.chunk,
                                                s.rows_on_host);  // bytes of each of its buffers
   std::vector<PromptBuffer> list;
@@ -25,7 +23,8 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
   for (const uint64_t bytes : stream) add("residual stream of a prompt", bytes, nullptr);
   for (const ForwardBuffer& b : forward_buffers(c, s.chunk, s.scored))
     add(b.what, b.bytes, nullptr);
-  add("operands of products", operand * std::max(s.chunk, s.scored) * std::max<int64_t>(c.dim, q),
+  add("operands of products",
+      operand * std::max(s.chunk, s.scored) * std::max<int64_t>(c.dim, c.widest_q()),
       [](PromptBuffers& b) -> Buffer& { return b.operand; });
   add("FFN", operand * s.chunk * ffn, [](PromptBuffers& b) -> Buffer& { return b.gate; });
   add("FFN", operand * s.chunk * ffn, [](PromptBuffers& b) -> Buffer& { return b.up; });

@@ -32,11 +32,6 @@ std::vector<StepBuffer> row_buffers(const Config& c, int64_t n) {
 
 std::vector<StepBuffer> step_buffers(const Config& c, const KvShape& shape, const StepSizes& s) {
   const uint64_t n = s.n, rows = n * shape.rows(), layers = c.n_layers, heads = c.n_heads;
-  uint64_t of_layer = 0, q = 0;  // most rows of a layer; most values of a token's queries
-  for (int layer = 0; layer < shape.n_layers(); ++layer) {
-    of_layer = std::max<uint64_t>(of_layer, n * shape.rows(layer));
-    q = std::max<uint64_t>(q, c.q_width(layer));
-  }
   std::vector<StepBuffer> list;
   const auto add = [&](const char* what, uint64_t bytes, Buffer& (*of)(StepBuffers&),
                        bool cleared = false) {
@@ -49,14 +44,14 @@ std::vector<StepBuffer> step_buffers(const Config& c, const KvShape& shape, cons
       [](StepBuffers& b) -> Buffer& { return b.results; }, true);
   add("attention's scratch", s.scratch, [](StepBuffers& b) -> Buffer& { return b.scratch; });
   add(
-      "attention's scratch", sizeof(uint32_t) * of_layer,
+      "attention's scratch", sizeof(uint32_t) * n * c.most_kv_heads(),
       [](StepBuffers& b) -> Buffer& { return b.arrivals; }, true);
   if (s.orders)
     add("row reports", sizeof(int32_t) * rows * s.max_blocks,
         [](StepBuffers& b) -> Buffer& { return b.orders; });
   if (!s.coverage) return list;
   add("row reports", 4 * 2 * layers * n * heads, [](StepBuffers& b) -> Buffer& { return b.lse; });
-  add("row reports", 4 * n * q, [](StepBuffers& b) -> Buffer& { return b.dense_out; });
+  add("row reports", 4 * n * c.widest_q(), [](StepBuffers& b) -> Buffer& { return b.dense_out; });
   return list;
 }
 

@@ -52,8 +52,7 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
   if (o.n_ctx == 0) fail(RIFFLE_BAD_ARGUMENT, "`n_ctx` is 0, expected at least 1");
   if (o.n_threads == 0) o.n_threads = default_threads();
   if (o.n_sessions == 0) o.n_sessions = 1;
-  int kv_heads = config.n_kv_heads;
-  for (int l = 0; l < config.n_layers; ++l) kv_heads = std::max(kv_heads, config.kv_heads(l));
+  const int kv_heads = config.most_kv_heads();
   if (config.n_layers > kMaxLayers || kv_heads > kMaxKvHeads)
     fail(RIFFLE_UNSUPPORTED,
          "the model has %d layers and %d KV heads, expected at most %lld and %lld", config.n_layers,

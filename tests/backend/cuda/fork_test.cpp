@@ -2,6 +2,7 @@
 // steps and cuts.
 #include <algorithm>
 
+#include "tests/backend/cuda/gpu_sessions.h"
 #include "tests/engine/forks.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/select/selectors_here.h"
@@ -170,14 +171,7 @@ TEST_CASE("cuda: a fork that finds no device memory leaves its donor as it was",
           "[cuda][fork][memory]") {
   if (skip()) return;
   ContextOptions o = small(psa_or_share());
-  o.gpu_mem = 1;
-  MemoryPlan plan{};
-  riffle_model* model = nullptr;
-  REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
-  char err[1024] = "";
-  CHECK(plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
-  riffle_model_free(model);
-  o.gpu_mem = plan.min_gpu_mem;
+  o.gpu_mem = least_memory(o);
   Runtime r(o);
   ContextOptions roomy = o;
   roomy.gpu_mem = 0;

@@ -1,42 +1,11 @@
 // Tokens computed ahead on a GPU: rows that share blocks, a tail and page tables change no bit.
+#include "tests/backend/cuda/gpu_sessions.h"
 #include "tests/engine/lookups.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
-
-namespace {
-
-ContextOptions on_gpu(SelectorKind selector, int lookup) {
-  ContextOptions o = options();
-  o.device = DeviceKind::CUDA;
-  o.n_ctx = 4096;
-  o.selection.selector = selector;
-  o.selection.microbatch = 4;
-  o.selection.budget = 0.3f;
-  o.lookup = lookup;
-  return o;
-}
-
-// The same questions to a context with tokens computed ahead and to one without.
-void compare(const ContextOptions& off, int lookup) {
-  ContextOptions on = off;
-  on.lookup = lookup;
-  Runtime a(off), b(on);
-  for (const float temperature : {0.f, 0.8f})
-    for (const auto& prompt :
-         {quoting_prompt(31), quoting_prompt(33, 400, 5), some_tokens(900, 32)}) {
-      const auto g = answer_of(70, temperature, 5);
-      CHECK(same_answer(answer(b, prompt, g), answer(a, prompt, g)));
-    }
-  const Stats sa = a.stats(), sb = b.stats();
-  CHECK(sa.decode_tokens == sb.decode_tokens);
-  CHECK(sb.lookup_accepted > 20);
-  CHECK(sb.lookup_accepted < sb.lookup_proposed);
-}
-
-}  // namespace
 
 TEST_CASE("cuda: answers are the same bits with tokens computed ahead", "[cuda][lookup]") {
   if (!cuda_ready()) return;
@@ -45,11 +14,11 @@ TEST_CASE("cuda: answers are the same bits with tokens computed ahead", "[cuda][
        here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK, SelectorKind::TWILIGHT,
              SelectorKind::SHARE}))
     for (const int64_t slots : {0, 64, 700}) {
-      ContextOptions o = on_gpu(selector, 0);
+      ContextOptions o = gpu_lookup_options(selector, 0);
       o.slots = slots;  // few slots: rows of one sequence miss the same blocks at once
       o.block_size = 16 << variant++ % 3;
       INFO("selector " << selector << ", " << slots << " slots, blocks of " << o.block_size);
-      compare(o, slots == 64 ? 15 : 7);
+      compare_with_lookup(o, slots == 64 ? 15 : 7);
     }
 }
 
@@ -76,13 +45,13 @@ TEST_CASE("cuda: sessions and forks that compute ahead together give what each g
       return sessions;
     };
     {
-      Runtime a(on_gpu(selector, 0));
+      Runtime a(gpu_lookup_options(selector, 0));
       const auto sessions = read(a);
       for (int i = 0; i < 3; ++i) want[i] = answers(a, {sessions[i]}, {asked[i]})[0];
     }
     for (const int64_t slots : {0, 80}) {
       INFO("selector " << selector << ", " << slots << " slots");
-      ContextOptions o = on_gpu(selector, 9);
+      ContextOptions o = gpu_lookup_options(selector, 9);
       o.n_sessions = 3;
       o.slots = slots;
       Runtime b(o);
@@ -101,7 +70,7 @@ TEST_CASE("cuda: answers by a grammar are the same by graph, operations and ahea
   for (const ResidencyKind residency :
        residencies_here({ResidencyKind::DEVICE, ResidencyKind::HOST}))
     for (const int lookup : {0, 7}) {
-      ContextOptions o = on_gpu(SelectorKind::DENSE, lookup);
+      ContextOptions o = gpu_lookup_options(SelectorKind::DENSE, lookup);
       o.residency = residency;
       o.slots = 400;
       Runtime r(o);

@@ -4,60 +4,18 @@
 #include <thread>
 
 #include "backend/cuda/pinned_slabs.h"
-#include "tests/engine/steps.h"
+#include "tests/backend/cuda/gpu_sessions.h"
 #include "tests/kernels/cuda/device.h"
-#include "tests/select/selectors_here.h"
 
 using namespace riffle;
 using namespace riffle::test;
-
-namespace {
-
-ContextOptions cuda_options() {
-  ContextOptions o = options();
-  o.device = DeviceKind::CUDA;
-  o.n_ctx = 4096;
-  o.block_size = 16;
-  o.selection.selector = psa_or_share();
-  o.selection.microbatch = 4;
-  return o;
-}
-
-using StepLogits = std::vector<std::vector<float>>;
-
-void prefill(Runtime& r, riffle_session* s, const std::vector<int32_t>& prompt) {
-  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
-}
-void step(Runtime& r, riffle_session* s, int32_t token, StepLogits& out) {
-  r.check(riffle_step(r.context, &s, &token, 1));
-  out.push_back(r.logits(s));
-}
-void select(Runtime& r, const Selection& selection) {
-  r.check(set_selection(r.context, &selection));
-}
-// The smallest budget that these options are planned to work with.
-uint64_t least_memory(const ContextOptions& o) {
-  riffle_model* model = nullptr;
-  REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
-  ContextOptions tight = o;
-  tight.gpu_mem = 1;
-  MemoryPlan plan{};
-  char err[1024] = "";
-  CHECK(plan_memory(model, &tight, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
-  riffle_model_free(model);
-  INFO(err);
-  REQUIRE(plan.min_gpu_mem > 0);
-  return plan.min_gpu_mem;
-}
-
-}  // namespace
 
 TEST_CASE("cuda: the planned memory is enough for all that the plan is for", "[cuda][memory]") {
   if (skip()) return;
   for (ResidencyKind residency : residencies_here({ResidencyKind::AUTO, ResidencyKind::HOST}))
     for (KvKind kv : {KvKind::F16, KvKind::F32}) {
       INFO("residency " << residency << " kv " << kv);
-      ContextOptions o = cuda_options();
+      ContextOptions o = gpu_options();
       o.n_ctx = 6000;
       o.n_sessions = 4;
       o.kv_type = kv;
@@ -109,13 +67,13 @@ TEST_CASE("cuda: plans that no machine can hold are refused with what would do",
     CHECK(plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
     return std::string(err);
   };
-  ContextOptions o = cuda_options();
+  ContextOptions o = gpu_options();
   size_t free = 0, total = 0;
   check_cuda(cudaMemGetInfo(&free, &total));
   o.gpu_mem = 4 * total;
   o.slots = static_cast<int64_t>(2 * total / 8192);
   CHECK(refused(o).find("the GPU has only") != std::string::npos);
-  o = cuda_options();
+  o = gpu_options();
   o.n_ctx = 1 << 20;
   o.n_sessions = 30;
   o.gpu_mem = total - total / 20;
@@ -155,7 +113,7 @@ TEST_CASE("cuda: two contexts step in two threads", "[cuda][threads]") {
   const auto tokens = some_tokens(kSteps, 11);
   const auto work = [&](int i, bool together, StepLogits& out, int& retried) {
     // No assertions here: Catch is not for several threads.
-    ContextOptions o = cuda_options();
+    ContextOptions o = gpu_options();
     o.n_ctx = 4096;
     o.n_threads = 2;
     if (i == 1) o.slots = 400;
@@ -218,7 +176,7 @@ TEST_CASE("cuda: the caller's own GPU stays the caller's", "[cuda][threads]") {
   const auto prompt = some_tokens(700, 7), tokens = some_tokens(40, 8);
   StepLogits want;
   {
-    Runtime r(cuda_options());
+    Runtime r(gpu_options());
     want = run(r, r.session(), prompt, tokens);
   }
   check_cuda(cudaSetDevice(1));
@@ -228,12 +186,12 @@ TEST_CASE("cuda: the caller's own GPU stays the caller's", "[cuda][threads]") {
     return device;
   };
   {
-    Runtime r(cuda_options());
+    Runtime r(gpu_options());
     CHECK(current() == 1);
     riffle_session *s = r.session(), *other = r.session();
     CHECK(same_bits(run(r, s, prompt, tokens), want));
     CHECK(same_bits(run(r, other, prompt, tokens), want));
-    Selection quest = cuda_options().selection;
+    Selection quest = gpu_options().selection;
     quest.digest = BlockDigest::QUEST;
     select(r, quest);
     r.check(riffle_session_truncate(s, 333));
@@ -293,7 +251,7 @@ TEST_CASE("cuda: the RoPE table grows and a step does not notice", "[cuda][invar
   if (skip()) return;
   const auto prompt = some_tokens(4090, 4), tokens = some_tokens(20, 5),
              longer = some_tokens(7000, 6);
-  ContextOptions o = cuda_options(), big = o;
+  ContextOptions o = gpu_options(), big = o;
   o.n_ctx = big.n_ctx = 8192;
   Runtime grows(o), whole(big);
   riffle_session *a = grows.session(), *b = whole.session();
@@ -307,7 +265,7 @@ TEST_CASE("cuda: steps after a truncation to a block's end have the bits of thos
   if (skip()) return;
   const auto prompt = some_tokens(1600, 4), tokens = some_tokens(50, 5);
   for (StopRule stop : {StopRule::PAPER, StopRule::VETO}) {
-    ContextOptions o = cuda_options();
+    ContextOptions o = gpu_options();
     o.selection.stop = stop;
     Runtime r(o);
     riffle_session* s = r.session();
@@ -324,7 +282,7 @@ TEST_CASE("cuda: a prompt that was stopped leaves the session as it was", "[cuda
   if (skip()) return;
   const auto prompt = some_tokens(1000, 4), more = some_tokens(2000, 9),
              tokens = some_tokens(30, 5);
-  Runtime r(cuda_options());
+  Runtime r(gpu_options());
   riffle_session *plain = r.session(), *stopped = r.session();
   const StepLogits want = run(r, plain, prompt, tokens);
   prefill(r, stopped, prompt);

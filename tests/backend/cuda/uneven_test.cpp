@@ -1,6 +1,7 @@
 // A model whose layers differ in KV heads and head size, on a GPU. Its logits are close to the
 // CPU's, and their bits do not depend on the pool, the batch and the session's history.
 // tests/engine/uneven_test.cpp compares the CPU with float64.
+#include "tests/backend/cuda/gpu_sessions.h"
 #include "tests/engine/session_files.h"
 #include "tests/engine/uneven_model.h"
 #include "tests/engine/window_histories.h"
@@ -148,12 +149,9 @@ TEST_CASE("cuda: the memory plan of uneven layers is enough", "[cuda][uneven][me
     ContextOptions o = on(DeviceKind::CUDA, SelectorKind::SHARE, type);
     o.n_ctx = 1024;
     o.n_sessions = 3;
-    o.gpu_mem = 1;
     {
       Runtime r(on(DeviceKind::CPU, SelectorKind::SHARE), uneven_model);
-      MemoryPlan plan{};
-      char err[512];
-      REQUIRE(plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
+      const MemoryPlan plan = plan_of_least_memory(r.model, o);
       CHECK(plan.slot_bytes == (type == KvKind::F16 ? 8192 : 32 * 2 * 132));
       o.gpu_mem = plan.min_gpu_mem;
     }

@@ -9,27 +9,11 @@
 using namespace riffle;
 using namespace riffle::test;
 
-namespace {
-
-ContextOptions base(SelectorKind selector) {
-  ContextOptions o = options();
-  o.n_ctx = 4096;
-  o.n_threads = usual_threads();
-  o.block_size = 32;
-  o.selection.selector = selector;
-  o.selection.microbatch = 4;
-  o.selection.epsilon = 0.9f;
-  o.selection.budget = 0.2f;
-  return o;
-}
-
-}  // namespace
-
 TEST_CASE("digests rebuilt on held KV are those of a session made with them", "[invariance]") {
   const auto prompt = some_tokens(1100, 27), steps = some_tokens(20, 28);
   for (BlockDigest digest : {BlockDigest::MEAN, BlockDigest::QUEST})
     for (StopRule stop : {StopRule::PAPER, StopRule::VETO}) {
-      ContextOptions o = base(SelectorKind::PSA);
+      ContextOptions o = selective(SelectorKind::PSA);
       o.selection.epsilon = 0.6f;
       Runtime changed(o);
       riffle_session* s = changed.session(prompt);
@@ -48,13 +32,13 @@ TEST_CASE("digests rebuilt on held KV are those of a session made with them", "[
 
 TEST_CASE("psa at epsilon 1 is dense", "[invariance][arithmetic]") {
   const auto prompt = some_tokens(900, 5), steps = some_tokens(5, 6);
-  Runtime r(base(SelectorKind::DENSE));
+  Runtime r(selective(SelectorKind::DENSE));
   const auto dense = run(r, r.session(), prompt, steps);
-  Selection s = base(SelectorKind::PSA).selection;
+  Selection s = selective(SelectorKind::PSA).selection;
   s.epsilon = 1;
   r.check(set_selection(r.context, &s));
   CHECK(same_bits(run(r, r.session(), prompt, steps), dense));
-  s = base(SelectorKind::PSA).selection;
+  s = selective(SelectorKind::PSA).selection;
   s.epsilon = 0.5f;
   s.dense_layers = 1000;
   r.check(set_selection(r.context, &s));
@@ -63,11 +47,11 @@ TEST_CASE("psa at epsilon 1 is dense", "[invariance][arithmetic]") {
 
 TEST_CASE("topk at budget 1 is dense in another order of blocks", "[invariance][arithmetic]") {
   const auto prompt = some_tokens(900, 5), steps = some_tokens(5, 6);
-  ContextOptions o = base(SelectorKind::DENSE);
+  ContextOptions o = selective(SelectorKind::DENSE);
   o.kv_type = KvKind::F32;  // else a changed last bit may round an activation otherwise
   Runtime r(o);
   const auto dense = run(r, r.session(), prompt, steps);
-  Selection s = base(SelectorKind::TOPK).selection;
+  Selection s = selective(SelectorKind::TOPK).selection;
   s.budget = 1;
   r.check(set_selection(r.context, &s));
   const auto topk = run(r, r.session(), prompt, steps);

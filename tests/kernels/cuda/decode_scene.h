@@ -406,4 +406,20 @@ struct SceneDeviceOf {
   }
 };
 
+// Each sequence alone has the bits of `out`, the results of all sequences of the scene together.
+template <class Device, class Rule>
+void check_alone(const SceneOf<Rule>& together, const std::vector<float>& out) {
+  const size_t each = size_t(together.n_heads()) * together.shape.d;
+  for (size_t i = 0; i < together.shape.tokens.size(); ++i) {
+    SceneShape one = together.shape;
+    one.tokens = {together.shape.tokens[i]};
+    const SceneOf<Rule> alone(one, together.ranked);
+    Device device(alone, 11);
+    device.run();
+    INFO("sequence " << i);
+    CHECK(same_bits(device.out.download(),
+                    std::vector<float>(out.begin() + i * each, out.begin() + (i + 1) * each)));
+  }
+}
+
 }  // namespace riffle::test

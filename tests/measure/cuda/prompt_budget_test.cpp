@@ -1,5 +1,6 @@
 // Prompts of a large layer, which is in no file, under the smallest budget of GPU memory.
 #include "riffle_measure.h"
+#include "tests/backend/cuda/gpu_sessions.h"
 #include "tests/engine/test_model.h"
 #include "tests/kernels/cuda/device.h"
 
@@ -18,11 +19,7 @@ TEST_CASE("cuda: a short prompt after a long one keeps to the budget", "[cuda][m
   o.block_size = 16;
   o.selection.selector = SelectorKind::PSA;
   o.selection.microbatch = 4;
-  o.gpu_mem = 1;
-  MemoryPlan plan{};
-  CHECK(plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
-  REQUIRE(plan.min_gpu_mem > 0);
-  o.gpu_mem = plan.min_gpu_mem;
+  o.gpu_mem = plan_of_least_memory(model, o).min_gpu_mem;
   riffle_context* context = nullptr;
   REQUIRE(context_create(model, &o, &context, err, sizeof err) == RIFFLE_OK);
   riffle_session* s = nullptr;

@@ -7,8 +7,8 @@
 
 #include "engine/plan/memory_plan.h"
 #include "import/load_model.h"
+#include "tests/backend/cuda/gpu_sessions.h"
 #include "tests/engine/lookups.h"
-#include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
 
 using namespace riffle;
@@ -16,42 +16,10 @@ using namespace riffle::test;
 
 namespace {
 
-ContextOptions cuda_options(StopRule stop = StopRule::PAPER) {
-  ContextOptions o = options();
-  o.device = DeviceKind::CUDA;
-  o.n_ctx = 4096;
-  o.block_size = 16;
-  o.selection.selector = SelectorKind::PSA;
+ContextOptions stopping_by(StopRule stop) {
+  ContextOptions o = gpu_options();
   o.selection.stop = stop;
-  o.selection.microbatch = 4;
   return o;
-}
-
-using StepLogits = std::vector<std::vector<float>>;
-
-void prefill(Runtime& r, riffle_session* s, const std::vector<int32_t>& prompt) {
-  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
-}
-void step(Runtime& r, riffle_session* s, int32_t token, StepLogits& out) {
-  r.check(riffle_step(r.context, &s, &token, 1));
-  out.push_back(r.logits(s));
-}
-void select(Runtime& r, const Selection& selection) {
-  r.check(set_selection(r.context, &selection));
-}
-// The smallest budget that these options are planned to work with.
-uint64_t least_memory(const ContextOptions& o) {
-  riffle_model* model = nullptr;
-  REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
-  ContextOptions tight = o;
-  tight.gpu_mem = 1;
-  MemoryPlan plan{};
-  char err[1024] = "";
-  CHECK(plan_memory(model, &tight, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
-  riffle_model_free(model);
-  INFO(err);
-  REQUIRE(plan.min_gpu_mem > 0);
-  return plan.min_gpu_mem;
 }
 
 // Results of one run: logits after the prompt and each step, and the blocks that each (position,
@@ -95,39 +63,12 @@ double mean_difference(const Chosen& a, const Chosen& b) {
   return sum / n;
 }
 
-ContextOptions ahead_options(SelectorKind selector) {
-  ContextOptions o = options();
-  o.device = DeviceKind::CUDA;
-  o.n_ctx = 4096;
-  o.selection.selector = selector;
-  o.selection.microbatch = 4;
-  o.selection.budget = 0.3f;
-  return o;
-}
-
-// The same questions to a context with tokens computed ahead and to one without.
-void compare(const ContextOptions& off, int lookup) {
-  ContextOptions on = off;
-  on.lookup = lookup;
-  Runtime a(off), b(on);
-  for (const float temperature : {0.f, 0.8f})
-    for (const auto& prompt :
-         {quoting_prompt(31), quoting_prompt(33, 400, 5), some_tokens(900, 32)}) {
-      const auto g = answer_of(70, temperature, 5);
-      CHECK(same_answer(answer(b, prompt, g), answer(a, prompt, g)));
-    }
-  const Stats sa = a.stats(), sb = b.stats();
-  CHECK(sa.decode_tokens == sb.decode_tokens);
-  CHECK(sb.lookup_accepted > 20);
-  CHECK(sb.lookup_accepted < sb.lookup_proposed);
-}
-
 }  // namespace
 
 TEST_CASE("cuda: sessions with and without the mean key, in turn and together",
           "[cuda][selection]") {
   if (skip()) return;
-  const auto veto = cuda_options(StopRule::VETO), paper = cuda_options(StopRule::PAPER);
+  const auto veto = stopping_by(StopRule::VETO), paper = stopping_by(StopRule::PAPER);
   const auto prompt_a = some_tokens(1500, 7), prompt_b = some_tokens(1400, 8),
              tokens = some_tokens(40, 9);
   struct Answers {
@@ -173,7 +114,7 @@ TEST_CASE("cuda: sessions with and without the mean key, in turn and together",
 TEST_CASE("cuda: changing the digests of sessions under a tight budget",
           "[cuda][selection][memory]") {
   if (skip()) return;
-  ContextOptions o = cuda_options();
+  ContextOptions o = gpu_options();
   o.n_ctx = 16384;
   const auto prompt = some_tokens(12000, 5), tokens = some_tokens(60, 6);
   Selection quest = o.selection, veto = o.selection;
@@ -216,7 +157,7 @@ TEST_CASE("cuda: ranked by INT4 keys, the blocks and the answers are the CPU's",
   for (SelectorKind selector : {SelectorKind::PSA, SelectorKind::TOPK})
     for (HeadRule gqa : {HeadRule::MEAN, HeadRule::SOFT_SUM, HeadRule::UNION}) {
       INFO("selector " << selector << " gqa " << gqa);
-      ContextOptions o = cuda_options();
+      ContextOptions o = gpu_options();
       o.selection.selector = selector;
       o.block_size = options().block_size;
       o.kv_type = KvKind::F32;
@@ -248,21 +189,21 @@ TEST_CASE("cuda: ranked by INT4 keys, the blocks and the answers are the CPU's",
 TEST_CASE("cuda: tokens computed ahead where the host decides residency", "[cuda][lookup]") {
   if (skip()) return;
   for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::PSA}) {
-    ContextOptions o = ahead_options(selector);
+    ContextOptions o = gpu_lookup_options(selector);
     o.residency = ResidencyKind::HOST;
     o.slots = 400;
-    compare(o, 5);
+    compare_with_lookup(o, 5);
   }
 }
 
 TEST_CASE("cuda: ranking by codes and twilight over psa compute ahead", "[cuda][lookup]") {
   if (skip()) return;
-  ContextOptions o = ahead_options(SelectorKind::PSA);
+  ContextOptions o = gpu_lookup_options(SelectorKind::PSA);
   o.selection.rank = RankBy::CODES;
-  compare(o, 6);
-  o = ahead_options(SelectorKind::TWILIGHT);
+  compare_with_lookup(o, 6);
+  o = gpu_lookup_options(SelectorKind::TWILIGHT);
   o.selection.base = BaseSelection::PSA;
-  compare(o, 6);
+  compare_with_lookup(o, 6);
 }
 
 TEST_CASE("cuda: where INT4 keys do not fit, errors and notices name what does",
@@ -297,7 +238,7 @@ TEST_CASE("cuda: where INT4 keys do not fit, errors and notices name what does",
 
 TEST_CASE("cuda: coverage without pinned memory is refused with the reason", "[cuda]") {
   if (skip()) return;
-  ContextOptions o = cuda_options();
+  ContextOptions o = gpu_options();
   o.pin = false;
   Runtime r(o);
   riffle_session* s = r.session();

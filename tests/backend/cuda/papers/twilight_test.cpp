@@ -3,6 +3,7 @@
 #include <map>
 
 #include "riffle_measure.h"
+#include "tests/backend/cuda/gpu_sessions.h"
 #include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
 
@@ -130,11 +131,7 @@ TEST_CASE("cuda: twilight keeps to the memory that was planned", "[cuda][twiligh
   REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, err, sizeof err) == RIFFLE_OK);
   ContextOptions o = twilight_options(BaseSelection::ALL);
   o.n_ctx = 32768;
-  o.gpu_mem = 1;
-  MemoryPlan plan{};
-  CHECK(plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
-  REQUIRE(plan.min_gpu_mem > 0);
-  o.gpu_mem = plan.min_gpu_mem;
+  o.gpu_mem = plan_of_least_memory(model, o).min_gpu_mem;
   riffle_context* context = nullptr;
   REQUIRE(context_create(model, &o, &context, err, sizeof err) == RIFFLE_OK);
   riffle_session* s = nullptr;

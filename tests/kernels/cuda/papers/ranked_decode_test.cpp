@@ -141,7 +141,7 @@ TEST_CASE("decode on the device: digests with and without the mean key in one st
     }
 }
 
-TEST_CASE("decode on the device: a row that waits in vain gives up and says so", "[cuda]") {
+TEST_CASE("decode on the device: a row that waits in vain gives up and sets the fault", "[cuda]") {
   if (skip()) return;
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8}) {
     SceneShape shape;
