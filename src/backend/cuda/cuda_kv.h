@@ -232,12 +232,12 @@ class CudaKv : public KvStore, PagedPool {
   PinnedSlabs* slabs_;
   std::vector<KvLayout> layouts_;  // [layer]
   std::vector<SealRun> seal_runs_, seal_indexed_;
-  int64_t block_size_;
   Pool pool_;
   Buffer slots_, words_, tables_, victims_, counters_, victims_scratch_;
   EvictPolicy evict_;
   uint64_t host_mem_;
   bool per_layer_, must_pin_;
+  int64_t block_size_;
   int lookup_;  // the most tokens ahead
   uint64_t event_waits_ = 0;
   std::unique_ptr<SlotPool> slot_pool_;
