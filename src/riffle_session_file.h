@@ -65,7 +65,8 @@ RIFFLE_API void riffle_session_file_free(riffle_session_file* file);
  *   state: selector and settings whose learnt scores are in it; "": none
  *   created, saved: the first and the last save: seconds since 1970; saves: their number
  *   newest_damaged: the newest save is damaged, and these facts are those of the save before it
- *   file_bytes; kv_bytes: of the blocks that are in use */
+ *   file_bytes; kv_bytes: of the blocks that are in use
+ *   n_states, state_bytes: states of recurrent layers, and the logits after them */
 RIFFLE_API const riffle_info* riffle_session_file_info(const riffle_session_file* file);
 /* Returns the id of the save, never 0. Two saves have different ids, unless they saved exactly the
  * same data. */

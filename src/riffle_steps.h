@@ -38,11 +38,14 @@ RIFFLE_API riffle_status riffle_generate_many(riffle_context* context,
                                               void* user, riffle_result* results);
 
 /* Returns the longest length, of at most n_tokens, to which the session can be cut or forked.
- * Without sliding windows it is n_tokens, or the session's length if that is less. Layers with a
- * sliding window that is shorter than the context keep KV only for their window. A session of such
- * a model can be cut to 0, to any of its last 64 tokens, and to the ends of its last two prompts
- * (riffle_prefill, riffle_prefill_scored, riffle_prefill_to) or up to 64 tokens before them. For a
- * fork, the place where it was forked counts as such an end. Other lengths may be possible too. */
+ * Without sliding windows and recurrent layers it is n_tokens, or the session's length if that is
+ * less. Layers with a sliding window that is shorter than the context keep KV only for their
+ * window. A session of such a model can be cut to 0, to any of its last 64 tokens, and to the ends
+ * of its last two prompts (riffle_prefill, riffle_prefill_scored, riffle_prefill_to) or up to 64
+ * tokens before them. For a fork, the place where it was forked counts as such an end. Other
+ * lengths may be possible too. A model with recurrent layers keeps their states at some lengths
+ * alone: at the session's end, the ends of its last prompts, and about one length in each octave of
+ * the distance from the end, where memory for at least 4 and at most 16 of them is planned. */
 RIFFLE_API size_t riffle_session_reach(const riffle_session* session, size_t n_tokens);
 
 /* Keeps the first n_tokens and forgets the rest. If a token was forgotten, the logits are too.

@@ -36,7 +36,8 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  * - prompt_host: host memory for a prompt of ctx tokens, or 0: the residual stream, if gpu-mem is
  *   too small for it, and 64 MiB of staging, if experts in host memory are copied to the GPU
  * - host_kv: the block store of one session of ctx tokens, in host memory. For layers with a
- *   sliding window it counts the most that they keep (riffle_session_reach)
+ *   sliding window it counts the most that they keep (riffle_session_reach). host_states: the part
+ *   of it for the states of recurrent layers
  * - selector_state: the selector's own data for such a session, in addition to KV and digests, in
  *   host memory and outside total. Layers with a sliding window need none. share, twilight, psa and
  *   topk with rank codes: for each layer and KV head, INT4 keys of d/2 + 4 bytes a token and a mean

@@ -240,7 +240,7 @@ riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens, 
     Sequence& s = *session->sequence;
     size_t same = 0;
     while (same < n_tokens && same < s.tokens.size() && s.tokens[same] == tokens[same]) ++same;
-    if (same == n_tokens && (same < s.tokens.size() || !s.logits.any()))
+    if (same == n_tokens && !engine.has_logits(s, static_cast<int64_t>(same)))
       --same;  // logits come from running a token
     // Checked before the session is cut, so that a refused prompt changes nothing. A prompt that
     // the session holds needs no run, so a scheduler's run does not stop it.

@@ -6,6 +6,7 @@
 
 #include "api/options.h"
 #include "chat/chat_template.h"
+#include "model/recurrence.h"
 #include "model/rope.h"
 #include "model/weights.h"
 #include "quantize/weight_mix.h"
@@ -155,6 +156,10 @@ riffle_info facts_of(Model& m) {
   }
   info.add("sliding_window", window);
   info.add("n_window_layers", n_windows);
+  const auto recurrent =
+      std::count_if(c.layers.begin(), c.layers.end(), [](const auto& l) { return l.recurrent; });
+  info.add("n_recurrent_layers", recurrent);
+  info.add("state_bytes", recurrent * recurrent_state(c) * int64_t{sizeof(float)});
   add_experts(m, info);
   info.add("text_part", c.text_part);
   add_chat(m, info);
@@ -183,6 +188,7 @@ riffle_info facts_of(const MemoryPlan& p) {
   info.add("total", p.total);
   info.add("prompt_host", p.prompt_host);
   info.add("host_kv", p.host_kv);
+  info.add("host_states", p.host_states);
   info.add("selector_state", p.selector_state);
   info.add("slots", p.slots);
   info.add("min_slots", p.min_slots);
@@ -282,8 +288,9 @@ riffle_info facts_of(const SessionFile& file) {
   info.add("architecture", c.origin.architecture);
   info.add("n_tokens", c.tokens.size());
   info.add("n_layers", c.origin.layers.size());
-  info.add("n_kv_heads", c.origin.layers[0].n_kv_heads);
-  info.add("head_dim", c.origin.layers[0].head_dim);
+  const LayerShape& layer = c.origin.layers[c.origin.shape().first_with_blocks()];
+  info.add("n_kv_heads", layer.n_kv_heads);
+  info.add("head_dim", layer.head_dim);
   info.add("vocab_size", c.origin.vocab_size);
   info.add("block_size", c.origin.block_size);
   ContextOptions held;
@@ -298,6 +305,8 @@ riffle_info facts_of(const SessionFile& file) {
   info.add("newest_damaged", c.newest_damaged);
   info.add("file_bytes", file.size());
   info.add("kv_bytes", c.kv_bytes());
+  info.add("n_states", c.states.size());
+  info.add("state_bytes", c.state_bytes());
   return info;
 }
 

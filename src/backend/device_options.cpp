@@ -2,11 +2,14 @@
 
 #include <algorithm>
 
+#include "model/recurrence.h"
+
 namespace riffle {
 
 KvShape kv_shape(const Config& config, const BackendOptions& o) {
-  const auto whole = std::find_if(config.layers.begin(), config.layers.end(),
-                                  [](const LayerConfig& l) { return l.window == 0; });
+  const auto whole =
+      std::find_if(config.layers.begin(), config.layers.end(),
+                   [](const LayerConfig& l) { return l.window == 0 && !l.recurrent; });
   const auto like_whole = [&](int i) {
     if (whole == config.layers.end()) return true;
     const int first = static_cast<int>(whole - config.layers.begin());
@@ -15,6 +18,11 @@ KvShape kv_shape(const Config& config, const BackendOptions& o) {
   };
   std::vector<LayerShape> layers;
   for (int i = 0; i < config.n_layers; ++i) {
+    if (!config.attends(i)) {
+      LayerShape& state = layers.emplace_back(LayerShape{LayerKeeps::STATE});
+      state.state_bytes = (recurrent_state(config) * int64_t{sizeof(float)} + 63) / 64 * 64;
+      continue;
+    }
     const int window = config.layers[i].window;
     LayerShape layer{LayerKeeps::KV, config.kv_heads(i), config.head_size(i)};
     if (window > 0 && (o.options.n_ctx > window || !like_whole(i))) {
@@ -23,7 +31,15 @@ KvShape kv_shape(const Config& config, const BackendOptions& o) {
     }
     layers.push_back(layer);
   }
-  return {o.layout.block_size, o.layout.type, std::move(layers)};
+  KvShape shape(o.layout.block_size, o.layout.type, std::move(layers));
+  if (shape.state_bytes() > 0) {
+    shape.set_states(0, 0);
+    const uint64_t eighth = shape.most_bytes(o.options.n_ctx) / 8 / shape.state_bytes();
+    shape.set_states(
+        static_cast<int>(std::clamp<uint64_t>(eighth, Checkpoints::kFewest, Checkpoints::kMost)),
+        1 + o.options.lookup);
+  }
+  return shape;
 }
 
 StateShape state_shape(const Config& config, const BackendOptions& o) {

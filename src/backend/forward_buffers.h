@@ -5,12 +5,14 @@
 #include <vector>
 
 #include "model/model.h"
+#include "model/recurrence.h"
 #include "util/buffer.h"
 
 namespace riffle {
 
 struct ForwardBuffers {
-  Buffer q, att;  // [rows][widest_q]
+  // [rows][widest_q], or the width of what goes into and comes out of layers with a state.
+  Buffer q, att;
   Buffer k, v;    // [rows][widest_kv]
   Buffer logits;  // [rows][vocab_size], of a prompt that is scored
 };
@@ -25,11 +27,12 @@ struct ForwardBuffer {
 // of logits that are computed together; 0: steps, whose logits the device holds
 // (Device::logits_memory).
 inline std::vector<ForwardBuffer> forward_buffers(const Config& c, int64_t rows, int64_t scored) {
-  const int64_t q = c.widest_q(), kv = c.widest_kv();
+  const int64_t q = std::max(c.widest_q(), recurrent_in(c)), kv = c.widest_kv(),
+                att = std::max(c.widest_q(), recurrent_out(c));
   const auto floats = [](int64_t n, int64_t width) { return uint64_t(n) * width * sizeof(float); };
   std::vector<ForwardBuffer> list = {
       {"queries and attention output", floats(rows, q), &ForwardBuffers::q},
-      {"queries and attention output", floats(rows, q), &ForwardBuffers::att},
+      {"queries and attention output", floats(rows, att), &ForwardBuffers::att},
       {"keys and values", floats(rows, kv), &ForwardBuffers::k},
       {"keys and values", floats(rows, kv), &ForwardBuffers::v}};
   if (scored > 0)

@@ -7,6 +7,7 @@
 #include "kv/kv_store.h"
 #include "select/selector.h"
 #include "util/buffer.h"
+#include "util/error.h"
 
 namespace riffle {
 
@@ -57,6 +58,13 @@ class Prompt {
   // unrotated; with Config::rope_interleaved only their pairs are put in order.
   virtual void append(float* k, const float* v, int64_t n, int64_t pos0) = 0;
   virtual void attend(const PromptAttention& args) = 0;
+  // A layer that keeps a recurrent state has this in place of append and attend, for the n tokens
+  // from pos0 on, in the order of their tokens: in [n][recurrent_in], out [n][recurrent_out]. It
+  // writes the states of SequenceKv::next_states. `in` may be overwritten.
+  virtual void recur(float* in, int64_t n, int64_t pos0, float* out) {
+    (void)in, (void)n, (void)pos0, (void)out;
+    fail(RIFFLE_UNSUPPORTED, "this device has no kernels for layers with a recurrent state");
+  }
   // Fills in the layer's keys and values of n positions from pos0 on. Steps then follow
   // StepRequest::attention.
   virtual void fill_from(const AttentionSource& source, int64_t pos0, int64_t n) = 0;

@@ -9,6 +9,7 @@
 #include "kv/host_kv.h"
 #include "model/model.h"
 #include "select/selector.h"
+#include "util/error.h"
 
 namespace riffle {
 
@@ -89,6 +90,13 @@ class Step {
   virtual void append(int layer, float* q, float* k, const float* v) = 0;
   // q, out [n][n_heads*head_dim]. Requires: the current token's k and v were appended.
   virtual void attend(int layer, const float* q, float* out) = 0;
+  // A layer that keeps a recurrent state has this in place of append and attend: in
+  // [n][recurrent_in], out [n][recurrent_out]. A row continues from the state before it, and writes
+  // the one after it to SequenceKv::next_states. `in` may be overwritten.
+  virtual void recur(int layer, float* in, float* out) {
+    (void)layer, (void)in, (void)out;
+    fail(RIFFLE_UNSUPPORTED, "this device has no kernels for layers with a recurrent state");
+  }
 };
 
 }  // namespace riffle

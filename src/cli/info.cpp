@@ -71,6 +71,8 @@ Json info_json(const Facts& i) {
       {"rope_scaling", i.text("rope_scaling")},
       {"sliding_window", i.count("sliding_window")},
       {"n_window_layers", i.count("n_window_layers")},
+      {"n_recurrent_layers", i.count("n_recurrent_layers")},
+      {"state_bytes", i.count("state_bytes")},
       {"qk_norm", i.text("qk_norm")},
       {"attention_sinks", i.on("attention_sinks")},
       {"attention_gate", i.on("attention_gate")},
@@ -116,6 +118,7 @@ Json plan_json(const Facts& p, riffle_status status, const std::string& error) {
           {"pool", p.count("pool")},
           {"total", p.count("total")},
           {"host_kv", p.count("host_kv")},
+          {"host_states", p.count("host_states")},
           {"host_memory", p.count("host_memory")},
           {"selector", p.text("selector")},
           {"everything_below", p.count("everything_below")},
@@ -240,6 +243,9 @@ void print_info(const riffle_model* model, const std::string& path, const std::s
   if (i.id("sliding_window") > 0)
     t.add({"sliding window", text_of("%d tokens%s", i.id("sliding_window"),
                                      in_layers(i.id("n_window_layers"), i).c_str())});
+  if (i.id("n_recurrent_layers") > 0)
+    t.add({"recurrent state", text_of("%s%s", human_bytes(i.number("state_bytes")).c_str(),
+                                      in_layers(i.id("n_recurrent_layers"), i).c_str())});
   const std::string name = i.text("chat_template_name");
   t.add({"chat template", !name.empty()                      ? name
                           : !i.text("chat_template").empty() ? "cannot be evaluated"
@@ -299,8 +305,10 @@ void print_plan(const Facts& p) {
                                ? text_of(", smallest --gpu-mem for %d tokens ", p.id("n_ctx")) +
                                      least_size(static_cast<uint64_t>(p.count("min_gpu_mem")))
                                : "")});
-  t.add({"host KV", text_of("%s for a full session, of %s of memory", bytes("host_kv").c_str(),
-                            bytes("host_memory").c_str())});
+  const std::string states =
+      p.count("host_states") ? text_of(" (%s of states)", bytes("host_states").c_str()) : "";
+  t.add({"host KV", text_of("%s for a full session%s, of %s of memory", bytes("host_kv").c_str(),
+                            states.c_str(), bytes("host_memory").c_str())});
   t.add({"selector state", p.count("selector_state")
                                ? bytes("selector_state") + " in host memory for a full session"
                                : "none"});
@@ -359,6 +367,8 @@ int session_info(const InfoOptions& o) {
                 {"document_bytes", text.document.size()},
                 {"file_bytes", i.count("file_bytes")},
                 {"kv_bytes", i.count("kv_bytes")},
+                {"n_states", i.count("n_states")},
+                {"state_bytes", i.count("state_bytes")},
                 {"created", i.count("created")},
                 {"saved", i.count("saved")},
                 {"saves", i.count("saves")},

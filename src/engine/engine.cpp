@@ -14,7 +14,10 @@
 namespace riffle {
 
 Engine::Engine(const Model& model, ResolvedOptions planned)
-    : model_(model), options_(std::move(planned)), shape_(kv_shape(model.config, options_)) {
+    : model_(model),
+      mix_(recurrent_tensors(model.config)),
+      options_(std::move(planned)),
+      shape_(kv_shape(model.config, options_)) {
   const Config& c = model.config;
   for (const Rope& rope : c.ropes)
     ropes_.push_back(rope_frequencies(rope, c.rope_head(rope), n_ctx()));
@@ -68,9 +71,11 @@ void Engine::check_reach(const Sequence& s, int64_t n_tokens) const {
   const int64_t reached = reach(s, n_tokens);
   if (reached < n_tokens)
     fail(RIFFLE_BAD_ARGUMENT,
-         "n_tokens is %lld, but the session of %lld tokens has dropped the KV that the model's "
-         "sliding windows need there: the next shorter length that works is %lld",
+         "n_tokens is %lld, but the session of %lld tokens has dropped the %s that the model's "
+         "%s need there: the next shorter length that works is %lld",
          static_cast<long long>(n_tokens), static_cast<long long>(s.kv.n_tokens),
+         shape_.state_bytes() > 0 ? "state" : "KV",
+         shape_.state_bytes() > 0 ? "recurrent layers" : "sliding windows",
          static_cast<long long>(reached));
 }
 
@@ -85,6 +90,16 @@ void Engine::truncate(Sequence& s, int64_t n_tokens) {
   s.working_sets.reset();
   s.tokens.resize(n_tokens);
   s.logits.clear();
+  if (const auto& states = s.kv.states; !states.empty() && states.back().logits)
+    s.logits.own = *states.back().logits;
+}
+
+bool Engine::has_logits(const Sequence& s, int64_t n_tokens) const {
+  if (n_tokens == s.kv.n_tokens) return s.logits.any();
+  return n_tokens > 0 && reach(s, n_tokens) == n_tokens &&
+         std::any_of(s.kv.states.begin(), s.kv.states.end(), [&](const StateAt& state) {
+           return state.n_tokens == n_tokens && state.logits;
+         });
 }
 
 void Engine::set_selection(const Selection& selection) {
@@ -162,6 +177,9 @@ int64_t Engine::freed_by_cut(const Sequence& s, int64_t n_tokens) const {
       of_head += blocks[b] && !device_->kv().host().shared(blocks[b]);
     freed += of_head * shape_.heads(layer) * shape_.block_bytes(layer);
   }
+  for (const StateAt& state : s.kv.states)
+    if (state.n_tokens > n_tokens && device_->kv().host().held_once(state.block))
+      freed += shape_.state_bytes();
   return static_cast<int64_t>(freed);
 }
 
@@ -174,6 +192,10 @@ int64_t Engine::own_bytes(int64_t n_tokens, int64_t shared, std::span<const int6
   for (int layer = 0; shared % block_size != 0 && layer < shape_.n_layers(); ++layer)
     if (!shape_.keeps(layer, from, n_tokens, all))
       bytes += shape_.heads(layer) * shape_.block_bytes(layer);
+  // The states at marks, at the end, and the one that is being written.
+  const auto turns = std::count_if(marks.begin(), marks.end(),
+                                   [&](int64_t m) { return m > shared && m < n_tokens; });
+  bytes += (turns + 2) * shape_.state_bytes();
   return static_cast<int64_t>(bytes);
 }
 
@@ -282,6 +304,7 @@ Stats Engine::stats(const Sequence& s) const {
     out.host_kv_bytes +=
         device_->kv().host().blocks_held(s.kv, layer, 0, shape_.in_blocks(s.kv.n_tokens)) *
         shape_.block_bytes(layer);
+  out.host_kv_bytes += s.kv.states.size() * shape_.state_bytes();
   out.pool_slots = device_->kv().slots();
   return out;
 }

@@ -13,6 +13,7 @@
 #include "engine/plan/memory_plan.h"
 #include "kv/file/session_file.h"
 #include "model/model.h"
+#include "model/recurrence.h"
 #include "riffle.h"
 #include "util/options.h"
 #include "util/stats.h"
@@ -86,6 +87,7 @@ struct PrefillRun {
   int64_t kv_blocks = 0;       // the most blocks of the prompt that the device held at once
   double seconds = 0;
   Marks marks;                     // marks of the sequence when it holds the prompt
+  std::vector<int64_t> turns;      // the lengths that were asked for as marks
   std::unique_ptr<Prompt> prompt;  // the device's prompt; null before it is begun
   bool over = false;
 
@@ -111,6 +113,9 @@ class Engine {
   int64_t reach(const Sequence& sequence, int64_t n_tokens) const {
     return device_->kv().host().reach(sequence.kv, n_tokens);
   }
+  // Tells whether the sequence, cut to n_tokens, has logits without reading anything again. Only
+  // models whose layers keep states keep logits of earlier lengths.
+  bool has_logits(const Sequence& sequence, int64_t n_tokens) const;
   // Returns a new sequence of the first n_tokens of `from`, without logits and counts. Throws
   // RIFFLE_UNSUPPORTED if the selector's data of a sequence does not follow from its keys and
   // values, and RIFFLE_BAD_ARGUMENT if `reach` does not allow n_tokens.
@@ -227,7 +232,9 @@ class Engine {
   // Returns the bytes that the blocks of a sequence of n_tokens with these marks take. If it is a
   // fork of `shared` tokens, shared blocks are not counted.
   int64_t own_bytes(int64_t n_tokens, int64_t shared, std::span<const int64_t> marks) const;
-  bool has_windows() const { return shape_.windowed_layers() > 0; }
+  // Returns true if a sequence can be cut only at some lengths: layers with a window have dropped
+  // KV, or layers keep a state.
+  bool has_marks() const { return shape_.windowed_layers() > 0 || shape_.state_bytes() > 0; }
   // Returns the bytes that blocks may still take.
   int64_t host_room() const { return device_->kv().host().host_room(); }
   void expect(int64_t bytes) { device_->kv().expect(bytes); }
@@ -269,6 +276,7 @@ class Engine {
   void check_origin(const SessionFile& file);
   void load_blocks(const std::shared_ptr<const SessionFile>& file, SequenceKv& kv,
                    const Progress& progress);
+  void load_states(const SessionFile& file, SequenceKv& kv);
   void load_state(const SessionFile& file, Sequence& sequence);
   static void add_marks(PrefillRun& run, std::span<const int64_t> marks);
   void start_run(PrefillRun& run);
@@ -279,6 +287,8 @@ class Engine {
   // Gives back the device's memory of the prompt. Throws nothing.
   void end_prompt(PrefillRun& run);
   void end_sourced_prompt(const PrefillRun& run);
+  // Computes the products that go into a layer with a recurrent state.
+  void mix_in(const LayerWeights& w, const float* x, int64_t n, Phase phase, float* out);
   // Applies the layer's norm of q or k, if it has one.
   void norm_qk(float* x, int64_t n, int64_t width, const Tensor& weight);
   // RMS-normalises n embeddings if the model does.
@@ -305,6 +315,7 @@ class Engine {
                   const RowReport* reports);
 
   const Model& model_;
+  const std::vector<MixTensor> mix_;     // tensors of recurrent layers
   std::optional<SessionOrigin> origin_;  // made when first needed
   ResolvedOptions options_;
   std::vector<RopeFrequencies> ropes_;  // for each entry of Config::ropes

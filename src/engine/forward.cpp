@@ -5,6 +5,7 @@
 
 #include "engine/activations.h"
 #include "engine/engine.h"
+#include "model/recurrence.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -36,6 +37,22 @@ void Engine::norm_embeddings(float* x, int64_t n) {
 void Engine::norm_qk(float* x, int64_t n, int64_t width, const Tensor& weight) {
   if (!weight.data) return;
   device_->norm_heads(x, n, static_cast<int>(width / weight.cols), weight);
+}
+
+void Engine::mix_in(const LayerWeights& w, const float* x, int64_t n, Phase phase, float* out) {
+  Linear in;
+  in.x = x;
+  in.n = n;
+  in.norm = &w.attn_norm;
+  in.n_outs = 0;
+  in.phase = phase;
+  const int64_t width = recurrent_in(model_.config);
+  for (size_t i = 0; i < w.mix.size(); ++i) {
+    if (mix_[i].role != MixTensor::PRODUCT) continue;
+    in.outs[in.n_outs++] = {&w.mix[i], out, width};
+    out += w.mix[i].rows;
+  }
+  device_->linear(in);
 }
 
 void Engine::finish_layer(const LayerWeights& w, float* attended, float* queries, float* x,
@@ -109,6 +126,10 @@ void Engine::prepare_step(std::span<Sequence* const> sequences) {
     require_digests(s);
     require_state(s);
     device_->kv().reserve(s.kv, s.kv.n_tokens + 1, s.kv.marks);
+    // A state for each row, since any may be the last one that is accepted.
+    const auto last = std::find_if(sequences.begin() + static_cast<int64_t>(i), sequences.end(),
+                                   [&](const Sequence* other) { return other != &s; });
+    device_->kv().reserve_rows(s.kv, last - sequences.begin() - static_cast<int64_t>(i));
   }
 }
 
@@ -309,6 +330,12 @@ void Engine::run_step(Step& step, int64_t n) {
   norm_embeddings(x, n);
   for (int layer = 0; layer < c.n_layers; ++layer) {
     const LayerWeights& w = model_.weights.layers[layer];
+    if (!c.attends(layer)) {
+      mix_in(w, x, n, Phase::Decode, a.q.as<float>());
+      step.recur(layer, a.q.as<float>(), a.att.as<float>());
+      finish_layer(w, a.att.as<float>(), a.q.as<float>(), x, n, Phase::Decode);
+      continue;
+    }
     Linear qkv;
     qkv.x = x;
     qkv.n = n;

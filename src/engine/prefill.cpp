@@ -67,6 +67,7 @@ void Engine::add_marks(PrefillRun& r, std::span<const int64_t> marks) {
   const Marks& old = r.sequence->kv.marks;
   const int64_t end = r.n0 + r.n();
   r.marks = old;
+  r.turns.assign(marks.begin(), marks.end());
   auto windows = static_cast<int>(old.end() - old.begin()) + 1;
   if (r.n0 > 0 && std::find(old.begin(), old.end(), r.n0) == old.end()) ++windows;
   for (const int64_t mark : marks) {
@@ -81,6 +82,7 @@ void Engine::start_run(PrefillRun& r) {
   const int64_t n = r.n();
   require_state(s);
   device_->kv().reserve(s.kv, r.n0 + n, r.marks);
+  device_->kv().reserve_checkpoints(s.kv, r.n0 + n, r.turns);
   s.tokens.reserve(r.n0 + n);
   // With list positions a chunk attends to one list, whose window must hold all of the chunk.
   r.list = s.kv.unrotated;
@@ -172,9 +174,9 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
   r.done += static_cast<double>(rows);
   if (r.first < r.n()) return;
   if (options_.attention) {  // the KV is the source's
-    for (int64_t first = 0; first < r.n(); first += r.chunk)
+    for (int64_t first = 0; shape_.heads(r.layer) > 0 && first < r.n(); first += r.chunk)
       r.prompt->fill_from(*options_.attention, r.n0 + first, std::min(r.chunk, r.n() - first));
-    if (r.sequence->kv.selection && window(r.layer) == 0) end_sourced_prompt(r);
+    if (r.sequence->kv.selection && shape_.selects(r.layer)) end_sourced_prompt(r);
   }
   r.prompt->finish_layer();
   r.first = 0;
@@ -202,6 +204,14 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   if (fresh) {
     device_->embed(model_.weights.embedding, r.tokens.data() + first, rows, xc);
     norm_embeddings(xc, rows);
+  }
+  if (!c.attends(r.layer)) {
+    mix_in(w, xc, rows, Phase::Prefill, a.q.as<float>());
+    r.prompt->recur(a.q.as<float>(), rows, n0 + first, a.att.as<float>());
+    if (skip < rows)
+      finish_layer(w, a.att.as<float>() + skip * recurrent_out(c), a.q.as<float>(),
+                   xc + skip * c.dim, rows - skip, Phase::Prefill);
+    return;
   }
   Linear qkv;
   qkv.x = xc;
@@ -265,8 +275,12 @@ void Engine::finish_run(PrefillRun& r) {
     device_->read(logits, c.vocab_size, s.logits.own.data());
   }
   if (options_.attention)
-    s.logits.own.assign(c.vocab_size, 0.f);  // meaningless, but a token can be drawn
+    s.logits.own.assign(c.vocab_size, 0.f);        // meaningless, but a token can be drawn
+  std::shared_ptr<const std::vector<float>> kept;  // before the commit, since it takes memory
+  if (!s.kv.next_states.empty() && s.kv.next_states.back().turn && !s.kv.only_turns)
+    kept = std::make_shared<const std::vector<float>>(s.logits.own);
   r.prompt->commit(r.marks);
+  if (kept) s.kv.states.back().logits = kept;
   end_prompt(r);
   device_->kv().clear_working_set(s.kv);
   s.working_sets.reset();

@@ -47,13 +47,15 @@ uint64_t Engine::fingerprint() {
   Checksum sum;
   for (const uint64_t value : {o.weights, o.tokenizer, o.rotation}) sum.add_value(value);
   const auto layers = static_cast<int32_t>(o.layers.size());
-  for (const int32_t value :
-       {layers, o.layers[0].n_kv_heads, o.layers[0].head_dim, o.vocab_size, o.block_size})
+  const LayerShape& first = o.layers[shape_.first_with_blocks()];
+  for (const int32_t value : {layers, first.n_kv_heads, first.head_dim, o.vocab_size, o.block_size})
     sum.add_value(value);
-  if (!shape_.uneven().empty())
-    for (const LayerShape& l : o.layers)
+  if (!shape_.uneven().empty() || o.has_states())
+    for (const LayerShape& l : o.layers) {
       for (const int32_t value : {static_cast<int>(l.keeps), l.n_kv_heads, l.head_dim, l.source})
         sum.add_value(value);
+      if (l.state_bytes > 0) sum.add_value(l.state_bytes);
+    }
   sum.add_value(o.type);
   // Hashes everything that the last bits of keys and values depend on: the kernels, which a new
   // version may change, the instruction set or the GPU, and the chunks of a prompt if they change
@@ -118,12 +120,15 @@ void Engine::save_beginning(Sequence& s, int64_t n_tokens, const std::string& pa
 
 int64_t Engine::reach(const SessionFile& file, int64_t n_tokens) const {
   const SessionContent& c = file.content();
-  return shape_.reach(n_tokens, [&](int layer, int64_t block) {
+  std::vector<int64_t> states;
+  for (const StateRun& state : c.states) states.push_back(state.n_tokens);
+  const auto holds = [&](int layer, int64_t block) {
     return shape_.keeps(layer, block, c.n_tokens(), c.marks) &&
            std::any_of(c.extents.begin(), c.extents.end(), [&](const KvExtent& e) {
              return e.layer == layer && e.first <= block && block < e.first + e.n;
            });
-  });
+  };
+  return shape_.reach(n_tokens, holds, states);
 }
 
 // Throws if the file does not fit this context, and names the difference.
@@ -135,9 +140,13 @@ void Engine::check_origin(const SessionFile& file) {
   };
   const auto shape = [](const SessionOrigin& o) {
     const std::string uneven = o.shape().uneven();
-    return format("%s, %zu layers, %d KV heads of %d%s, a vocabulary of %d", o.architecture.c_str(),
-                  o.layers.size(), o.layers[0].n_kv_heads, o.layers[0].head_dim,
-                  uneven.empty() ? "" : (" (" + uneven + ")").c_str(), o.vocab_size);
+    const LayerShape& first = o.layers[o.shape().first_with_blocks()];
+    const std::string states =
+        o.has_states() ? format(" and states of %zu bytes", o.shape().state_bytes()) : "";
+    return format("%s, %zu layers, %d KV heads of %d%s%s, a vocabulary of %d",
+                  o.architecture.c_str(), o.layers.size(), first.n_kv_heads, first.head_dim,
+                  states.c_str(), uneven.empty() ? "" : (" (" + uneven + ")").c_str(),
+                  o.vocab_size);
   };
   const auto named = [&](const SessionOrigin& o) { return o.model + " (" + shape(o) + ")"; };
   const auto hash = [](const std::string& name, uint64_t value) {
@@ -281,6 +290,7 @@ std::unique_ptr<Sequence> Engine::load(const std::shared_ptr<const SessionFile>&
   try {
     s->tokens.assign(c.tokens.begin(), c.tokens.end());
     load_blocks(file, s->kv, progress);
+    load_states(*file, s->kv);
     device_->kv().enter(s->kv, c.n_tokens(), c.marks);
     s->kv.unrotated = c.unrotated;
     if (c.logits.bytes > 0) {
@@ -297,6 +307,23 @@ std::unique_ptr<Sequence> Engine::load(const std::shared_ptr<const SessionFile>&
   s->loaded_from = file->path();
   s->n_loaded = c.n_tokens();
   return s;
+}
+
+// Takes those of the file's states that the sequence keeps, each with its logits.
+void Engine::load_states(const SessionFile& file, SequenceKv& kv) {
+  const SessionContent& c = file.content();
+  std::vector<StateRun> runs = c.states;
+  Checkpoints::choose(runs, c.n_tokens(), shape_.most_states(), true);
+  std::erase_if(runs, [](const StateRun& run) { return !run.keep; });
+  device_->kv().reserve_states(kv, std::vector<Checkpoint>(runs.begin(), runs.end()));
+  for (size_t i = 0; i < runs.size(); ++i) {
+    StateAt& state = kv.next_states[i];
+    std::memcpy(state.block, file.read(runs[i].state).data(), shape_.state_bytes());
+    if (runs[i].logits.bytes == 0) continue;
+    std::vector<float> logits(model_.config.vocab_size);
+    std::memcpy(logits.data(), file.read(runs[i].logits).data(), runs[i].logits.bytes);
+    state.logits = std::make_shared<const std::vector<float>>(std::move(logits));
+  }
 }
 
 // Checks one token's key or value.
@@ -339,6 +366,18 @@ void Engine::check_loaded(const Sequence& s) {
                          static_cast<long long>(head - shape_.first_head(shape_.layer_of(head))),
                          static_cast<long long>(bad[head])),
                   "a key or value that is not a finite number", expected);
+  for (const StateAt& state : s.kv.states) {
+    if (state.n_tokens > s.n_loaded) break;
+    for (int layer = 0; layer < shape_.n_layers(); ++layer) {
+      const auto* values = reinterpret_cast<const float*>(state.block + shape_.state_at(layer));
+      const auto n = static_cast<int64_t>(shape_.layer(layer).state_bytes / sizeof(float));
+      if (!std::all_of(values, values + n, [](float x) { return std::isfinite(x); }))
+        bad_session(s.loaded_from,
+                    format("state of layer %d after %lld tokens", layer,
+                           static_cast<long long>(state.n_tokens)),
+                    "a value that is not a finite number", expected);
+    }
+  }
   // If no step or prompt has run since, the logits are the file's.
   if (s.n_loaded > 0 && s.n_loaded == s.kv.n_tokens)
     bad_session(s.loaded_from, "logits", "some that are not finite numbers", expected);

@@ -16,8 +16,9 @@ namespace {
 // The metadata whose keys begin with "ARCHITECTURE.".
 class GgufFields : public Fields {
  public:
-  GgufFields(const GgufFile& gguf, std::string architecture)
-      : gguf_(gguf), architecture_(std::move(architecture)) {}
+  // recurrent: layers may have 0 KV heads.
+  GgufFields(const GgufFile& gguf, std::string architecture, bool recurrent)
+      : gguf_(gguf), architecture_(std::move(architecture)), recurrent_(recurrent) {}
   const std::string& file() const override { return gguf_.file.name; }
   bool is_json() const override { return false; }
   std::string name_of(const Field& field) const override {
@@ -59,19 +60,32 @@ class GgufFields : public Fields {
     if (all.empty() || all.size() != n_layers)
       bad_model(file(), name, "an array of " + std::to_string(all.size()),
                 std::to_string(n_layers) + " numbers from 0, one per layer");
-    if (all[0] < 0) bad_model(file(), name, std::to_string(all[0]) + " in layer 0", "at least 0");
+    const bool zeros = recurrent_ && name == name_of(field::kKvHeads);
+    size_t first = 0;  // the layer whose value the others must have
+    while (zeros && first + 1 < all.size() && all[first] == 0) ++first;
+    if (all[first] < 0)
+      bad_model(file(), name, std::to_string(all[first]) + " in layer " + std::to_string(first),
+                "at least 0");
     for (size_t l = 0; l < all.size(); ++l)
-      if (all[l] != all[0])
+      if (all[l] != all[first] && !(zeros && all[l] == 0))
         unsupported(file(), name,
                     std::to_string(all[l]) + " in layer " + std::to_string(l) + " and " +
-                        std::to_string(all[0]) + " in layer 0",
-                    "one value for all layers");
-    return static_cast<uint64_t>(all[0]);
+                        std::to_string(all[first]) + " in layer " + std::to_string(first),
+                    zeros ? "one value for all layers that attend, 0 for the others"
+                          : "one value for all layers");
+    return static_cast<uint64_t>(all[first]);
   }
 
   const GgufFile& gguf_;
   const std::string architecture_;
+  const bool recurrent_;
 };
+
+// Marks the layers that have 0 KV heads.
+void read_recurrent_layers(const GgufFields& fields, Config* c) {
+  const std::vector<int64_t> heads = fields.integers(fields.name_of(field::kKvHeads));
+  for (size_t l = 0; l < heads.size(); ++l) c->layers[l].recurrent = heads[l] == 0;
+}
 
 // Reads rope_freqs.weight and the like: the divisor of each of n frequencies.
 std::vector<float> rope_factors(const GgufFile& gguf, const std::string& field, int n) {
@@ -209,7 +223,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   Config c;
   c.architecture = a;
   c.name = gguf.string("general.name").value_or("");
-  const GgufFields fields(gguf, a);
+  const GgufFields fields(gguf, a, family.recurrence != Recurrence::NONE);
   read_dimensions(fields, family.hidden_dim, {0, static_cast<int>(n_pieces), 0, 10000}, &c);
   if (static_cast<size_t>(c.vocab_size) < n_pieces) {
     bad_model(file, fields.name_of(field::kVocab), std::to_string(c.vocab_size),
@@ -257,6 +271,8 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   c.qkv_bias = family.qkv_bias || has(kGgufNames.bq) || has(kGgufNames.bk) || has(kGgufNames.bv);
   c.o_bias = has(kGgufNames.bo);
   c.mlp_bias = has(kGgufNames.b1) || has(kGgufNames.b3) || has(kGgufNames.b2);
+  c.recurrence.kind = family.recurrence;
+  if (family.recurrence != Recurrence::NONE) read_recurrent_layers(fields, &c);
   if (family.describe) family.describe(fields, window, &c);
   return c;
 }

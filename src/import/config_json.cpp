@@ -183,9 +183,15 @@ std::vector<bool> windowed_layers(const JsonFields& fields, const Json& config,
         unsupported(file, "layer_types", shown(type) + " at " + std::to_string(windowed.size()),
                     "\"sliding_attention\", as sliding_window is " + std::to_string(window) +
                         " and all layers of this family have it");
+      if (family.recurrent_word && type.equals(std::string_view(family.recurrent_word))) {
+        windowed.push_back(false);
+        continue;
+      }
       if ((!sliding && !full) || (sliding && window == 0))
         unsupported(file, "layer_types", shown(type) + " at " + std::to_string(windowed.size()),
-                    sliding       ? "\"full_attention\" (sliding_window is not set)"
+                    sliding ? "\"full_attention\" (sliding_window is not set)"
+                    : family.recurrent_word
+                        ? std::string("\"full_attention\" or \"") + family.recurrent_word + "\""
                     : window == 0 ? "\"full_attention\" or \"attention\""
                                   : "\"full_attention\" or \"sliding_attention\"");
       windowed.push_back(sliding);
@@ -494,6 +500,11 @@ static Config language_model(const std::string& file, const Json& config, const 
   const int window = read_window(fields, config, family);
   set_layers(family, window, windowed_layers(fields, config, family, window, c), &c);
   read_no_rope(fields, config, family, &c);
+  c.recurrence.kind = family.recurrence;
+  if (const Json* types = find(config, "layer_types"); types && family.recurrent_word)
+    for (int l = 0; l < c.n_layers; ++l)
+      c.layers[l].recurrent =
+          (*types)[static_cast<size_t>(l)].equals(std::string_view(family.recurrent_word));
   c.activation = family.activation;
   c.pre_norm = family.pre_norm;
   c.post_norm = family.post_norm;

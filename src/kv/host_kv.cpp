@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "util/error.h"
+
 namespace riffle {
 
 HostKv::HostKv(const KvShape& shape, const cpu::Kernels* kernels, ThreadPool* threads,
@@ -30,10 +32,88 @@ SequenceKv HostKv::create(int64_t n_ctx, const DigestSpec& spec) {
   return s;
 }
 
+void HostKv::reserve_states(SequenceKv& s, std::span<const Checkpoint> states) {
+  if (shape_.state_bytes() == 0) return;
+  s.next_states.reserve(states.size());
+  s.states.reserve(s.states.size() + states.size());
+  while (s.next_states.size() > states.size()) {
+    store_.give_back(s.next_states.back().block);
+    s.next_states.pop_back();
+  }
+  while (s.next_states.size() < states.size())
+    s.next_states.push_back({{}, store_.take(shape_.state_bytes())});
+  for (size_t i = 0; i < states.size(); ++i) static_cast<Checkpoint&>(s.next_states[i]) = states[i];
+}
+
+void HostKv::reserve_rows(SequenceKv& s, int64_t rows) {
+  if (shape_.state_bytes() == 0) return;
+  std::vector<Checkpoint> next;
+  for (int64_t row = 1; row <= rows; ++row) next.push_back({s.n_tokens + row});
+  reserve_states(s, next);
+}
+
+void HostKv::reserve_checkpoints(SequenceKv& s, int64_t n_tokens, std::span<const int64_t> turns) {
+  if (shape_.state_bytes() == 0) return;
+  std::vector<int64_t> lengths;
+  if (!s.only_turns) lengths = Checkpoints::grid(s.n_tokens, n_tokens);
+  for (const int64_t turn : turns)
+    if (turn > s.n_tokens && turn < n_tokens) lengths.push_back(turn);
+  lengths.push_back(n_tokens);
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  std::vector<Checkpoint> all(s.states.begin(), s.states.end());
+  for (const int64_t length : lengths) all.push_back({length});
+  for (Checkpoint& c : all)
+    c.turn = c.turn || std::find(turns.begin(), turns.end(), c.n_tokens) != turns.end();
+  Checkpoints::choose(all, n_tokens, shape_.most_states(), !s.only_turns);
+
+  const size_t held = s.states.size();
+  drop_next_states(s);
+  s.next_states.reserve(all.size());
+  s.states.reserve(held + all.size());
+  s.next_states.push_back({all.back(), store_.take(shape_.state_bytes())});
+  for (size_t i = 0; i < held; ++i) {
+    static_cast<Checkpoint&>(s.states[i]) = all[i];
+    if (s.states[i].n_tokens == s.n_tokens) s.states[i].keep = true;
+  }
+  drop_unkept(s);
+  try {
+    for (size_t i = all.size() - 1; i-- > held;)
+      if (all[i].keep) s.next_states.push_back({all[i], store_.take(shape_.state_bytes())});
+  } catch (const Error&) {  // the sequence can be cut at fewer lengths
+  }
+  std::reverse(s.next_states.begin(), s.next_states.end());
+}
+
+void HostKv::keep_states(SequenceKv& s) {
+  size_t n = 0;  // states that were reached
+  while (n < s.next_states.size() && s.next_states[n].n_tokens <= s.n_tokens)
+    s.states.push_back(s.next_states[n++]);  // there is room: reserve_*
+  s.next_states.erase(s.next_states.begin(), s.next_states.begin() + static_cast<int64_t>(n));
+  while (!s.states.empty() && s.states.back().n_tokens > s.n_tokens) {
+    store_.give_back(s.states.back().block);
+    s.states.pop_back();
+  }
+  Checkpoints::choose(s.states, s.n_tokens, shape_.most_states(), !s.only_turns);
+  drop_unkept(s);
+}
+
+void HostKv::drop_unkept(SequenceKv& s) {
+  for (const StateAt& state : s.states)
+    if (!state.keep) store_.give_back(state.block);
+  std::erase_if(s.states, [](const StateAt& state) { return !state.keep; });
+}
+
+void HostKv::drop_next_states(SequenceKv& s) {
+  for (const StateAt& state : s.next_states) store_.give_back(state.block);
+  s.next_states.clear();
+}
+
 SequenceKv HostKv::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
   SequenceKv s = create(n_ctx, from.spec);
   const size_t full = n_tokens / shape_.block_size(), blocks = shape_.in_blocks(n_tokens);
   s.unrotated = from.unrotated;
+  s.only_turns = from.only_turns;
   s.marks = from.marks.of_fork(n_tokens);
   try {
     for (size_t i = 0; i < s.heads.size(); ++i) {
@@ -56,6 +136,9 @@ SequenceKv HostKv::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx)
       h.bound_factor.assign(from.heads[i].bound_factor.begin(),
                             from.heads[i].bound_factor.begin() + digested);
     }
+    s.states.reserve(from.states.size());
+    for (const StateAt& state : from.states)
+      if (state.n_tokens <= n_tokens) store_.share(state.block), s.states.push_back(state);
     if (host_digests_)
       build_digests(s, n_tokens);  // builds digests that `from` lacks because memory ran out
   } catch (...) {
@@ -67,6 +150,8 @@ SequenceKv HostKv::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx)
       std::memcpy(s.heads[i].blocks[full], from.heads[i].blocks[full], block_bytes_of(i));
     });
   s.n_tokens = n_tokens;
+  if (!s.states.empty()) s.states.back().turn = true;  // as Marks::of_fork
+  keep_states(s);
   return s;
 }
 
@@ -86,6 +171,9 @@ void HostKv::destroy(SequenceKv& s) {
   for (HeadKv& h : s.heads)
     for (std::byte* block : h.blocks)
       if (block) store_.give_back(block);
+  drop_next_states(s);
+  for (const StateAt& state : s.states) store_.give_back(state.block);
+  s.states.clear();
   s.heads.clear();
   s.selection.reset();
   s.n_tokens = 0;
@@ -143,6 +231,7 @@ void HostKv::commit_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
       drop(s, layer, shape_.first_kept(layer, mark), shape_.in_blocks(mark), leaving);
     drop(s, layer, shape_.first_kept(layer, before), shape_.in_blocks(before), leaving);
   }
+  keep_states(s);
 }
 
 void HostKv::drop_passed(SequenceKv& s, const Leaving& leaving) {
@@ -150,6 +239,7 @@ void HostKv::drop_passed(SequenceKv& s, const Leaving& leaving) {
     if (shape_.window(layer) > 0)
       drop(s, layer, shape_.first_kept(layer, s.n_tokens - 1), shape_.first_kept(layer, s.n_tokens),
            leaving);
+  keep_states(s);
 }
 
 // All heads of a layer hold the same blocks, so one head is enough.
@@ -162,8 +252,11 @@ int64_t HostKv::blocks_held(const SequenceKv& s, int layer, int64_t first, int64
 }
 
 int64_t HostKv::reach(const SequenceKv& s, int64_t n_tokens) const {
-  return shape_.reach(n_tokens,
-                      [&](int layer, int64_t b) { return head(s, layer, 0).blocks[b] != nullptr; });
+  std::vector<int64_t> states;
+  for (const StateAt& state : s.states) states.push_back(state.n_tokens);
+  return shape_.reach(
+      n_tokens, [&](int layer, int64_t b) { return head(s, layer, 0).blocks[b] != nullptr; },
+      states);
 }
 
 void HostKv::forget(SequenceKv& s, int layer, int64_t first, int64_t last) {
@@ -191,6 +284,8 @@ void HostKv::truncate(SequenceKv& s, int64_t n_tokens) {
   }
   if (s.selection) s.selection->truncate(n_tokens);
   s.n_tokens = n_tokens;
+  drop_next_states(s);
+  keep_states(s);
 }
 
 void HostKv::adopt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
@@ -220,6 +315,7 @@ void HostKv::adopt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
 void HostKv::enter(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
   s.n_tokens = n_tokens;
   s.marks = marks;
+  keep_states(s);
   if (host_digests_) build_digests(s, n_tokens);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kv/block_layout.h"
+#include "kv/checkpoints.h"
 #include "kv/host_store.h"
 #include "kv/kv_shape.h"
 #include "kv/selector_state.h"
@@ -41,6 +42,13 @@ struct HeadKv {
       bound_factor;  // [full blocks]: R of digest_build, see kernels/cpu/attention/attention.h
 };
 
+// The states of all layers that keep one, after n_tokens tokens, in a block of the host store. When
+// the sequence has these tokens, the block is never written to again, so that forks share it.
+struct StateAt : Checkpoint {
+  std::byte* block = nullptr;
+  std::shared_ptr<const std::vector<float>> logits{};  // after these tokens; null: not kept
+};
+
 // A device's data of a sequence.
 struct DeviceKv {
   virtual ~DeviceKv() = default;
@@ -51,6 +59,11 @@ struct SequenceKv {
   Marks marks;                // up to n_tokens
   int64_t max_blocks = 0;     // the most blocks that a head may hold
   std::vector<HeadKv> heads;  // heads of all layers: KvShape::first_head
+  // If layers keep a state: the states at n_tokens (not at 0, where all values are 0) and at
+  // checkpoints, ascending; and memory for those that the prompt or step under way writes.
+  std::vector<StateAt> states, next_states;
+  // Only the states at the end and at turns are kept, since the sequence is not cut elsewhere.
+  bool only_turns = false;
   DigestSpec spec;
   // Keys are held as before RoPE, since their positions are those in the attended list. Otherwise
   // they are rotated to their positions in the text.
@@ -109,6 +122,20 @@ class HostKv {
   // only the blocks that are kept once the prompt is read, not the blocks that a window passes
   // before. Blocks that the sequence held before stay until the prompt is read.
   void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks);
+  // Do nothing if no layer keeps a state. Otherwise they take memory for states that are written
+  // next, in next_states: after each of the next `rows` tokens; or after the checkpoints of a
+  // prompt that makes the sequence n_tokens long, with these turns. A prompt's checkpoints except
+  // its end are left out if there is no memory for them. States that the sequence will not keep
+  // when the prompt is read are given back now, except the one at its end, so that the bound
+  // holds.
+  void reserve_rows(SequenceKv& sequence, int64_t rows);
+  void reserve_checkpoints(SequenceKv& sequence, int64_t n_tokens, std::span<const int64_t> turns);
+  // Gives a sequence without tokens memory for these states, which a file has.
+  void reserve_states(SequenceKv& sequence, std::span<const Checkpoint> states);
+  // Returns the state after n_tokens, from which a layer continues; null: all values are 0.
+  const std::byte* state(const SequenceKv& s, int layer) const {
+    return s.n_tokens == 0 ? nullptr : s.states.back().block + shape_.state_at(layer);
+  }
   // Called with a block whose last holder is about to give it back. Must not throw.
   using Leaving = std::function<void(const std::byte*)>;
   // Called when a prompt up to n_tokens is read: sets n_tokens and marks, and gives back the blocks
@@ -150,8 +177,8 @@ class HostKv {
   void renew_digests(SequenceKv& sequence);
 
   const KvShape& shape() const { return shape_; }
-  // Returns the layout of all layers. Requires: layers are alike (KvShape::uneven).
-  BlockLayout layout() const { return shape_.layout(0); }
+  // Returns the layout of all layers with blocks. Requires: they are alike (KvShape::uneven).
+  BlockLayout layout() const { return shape_.layout(shape_.first_with_blocks()); }
   int64_t digest_stride(const DigestSpec& spec, int layer) const {
     return int64_t(spec.vectors()) * shape_.layer(layer).head_dim;
   }
@@ -168,6 +195,11 @@ class HostKv {
   size_t block_bytes_of(size_t head) const {
     return shape_.block_bytes(shape_.layer_of(static_cast<int64_t>(head)));
   }
+  // Call when n_tokens has changed. Takes in the states that were reached, and gives back those
+  // that are not kept. Never allocates.
+  void keep_states(SequenceKv& sequence);
+  void drop_next_states(SequenceKv& sequence);
+  void drop_unkept(SequenceKv& sequence);  // Checkpoint::keep
   // Gives back those of a layer's blocks [first, last) that the sequence does not keep.
   void drop(SequenceKv& sequence, int layer, int64_t first, int64_t last, const Leaving& leaving);
 

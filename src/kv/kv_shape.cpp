@@ -15,6 +15,7 @@ KvShape::KvShape(int block_size, KvType type, std::vector<LayerShape> layers)
     first_row_.push_back(rows() + rows(layer));
     index_row_.push_back(index_rows() + (indexed(layer) ? heads(layer) : 0));
     choice_.push_back(choices() + selects(layer));
+    state_at_.push_back(state_bytes() + layers_[layer].state_bytes);
     for (int h = 0; h < heads(layer); ++h) tail_at_.push_back(tails_bytes() + block_bytes(layer));
     if (chosen_ < 0 && selects(layer)) chosen_ = layer;
     const auto alike = [&](int kind) {
@@ -73,7 +74,6 @@ std::vector<KvShape::HeadRun> KvShape::runs(bool indexed) const {
 static std::string other_data_of(int i, const LayerShape& l) {
   if (l.keeps == LayerKeeps::EARLIER_KV)
     return format("layer %d attends to the KV of layer %d", i, l.source);
-  if (l.keeps == LayerKeeps::STATE) return format("layer %d keeps a recurrent state", i);
   return "";
 }
 
@@ -103,9 +103,11 @@ std::string KvShape::other_data() const {
 }
 
 std::string KvShape::uneven() const {
+  const int first = first_with_blocks();
   for (int i = 0; i < n_layers(); ++i) {
+    if (layers_[i].keeps == LayerKeeps::STATE) continue;
     std::string found = other_data_of(i, layers_[i]);
-    if (found.empty()) found = difference(i, layers_[i], 0, layers_[0]);
+    if (found.empty()) found = difference(i, layers_[i], first, layers_[first]);
     if (!found.empty()) return found;
   }
   return "";
@@ -116,9 +118,15 @@ bool KvShape::keeps(int layer, int64_t block, int64_t n_tokens, const Marks& mar
   return at(n_tokens) || std::any_of(marks.begin(), marks.end(), at);
 }
 
-int64_t KvShape::reach(int64_t n_tokens,
-                       const std::function<bool(int layer, int64_t block)>& holds) const {
+int64_t KvShape::reach(int64_t n_tokens, const std::function<bool(int layer, int64_t block)>& holds,
+                       std::span<const int64_t> states) const {
   int64_t n = n_tokens;
+  const auto with_state = [&](int64_t most) {
+    int64_t best = 0;
+    for (const int64_t length : states)
+      if (length <= most) best = std::max(best, length);
+    return best;
+  };
   const auto lacking = [&](int layer) {  // the last block that is needed and not there; -1: none
     int64_t b = in_blocks(n) - 1;
     while (b >= first_needed(layer, n) && holds(layer, b)) --b;
@@ -130,6 +138,7 @@ int64_t KvShape::reach(int64_t n_tokens,
       if (window(layer) == 0 || heads(layer) == 0) continue;
       for (int64_t b; (b = lacking(layer)) >= 0; again = true) n = b * block_size_;
     }
+    if (state_bytes() > 0 && with_state(n) < n) n = with_state(n), again = true;
   }
   return n;
 }
@@ -169,6 +178,7 @@ uint64_t KvShape::most_bytes(int64_t n_tokens) const {
   uint64_t sum = 0;
   for (int layer = 0; layer < n_layers(); ++layer)
     sum += uint64_t(heads(layer)) * most_of(layer, n_tokens) * block_bytes(layer);
+  if (n_tokens > 0) sum += most_state_bytes();
   return sum;
 }
 

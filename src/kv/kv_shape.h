@@ -6,10 +6,12 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "kv/block_layout.h"
+#include "kv/checkpoints.h"
 
 namespace riffle {
 
@@ -68,7 +70,8 @@ struct LayerShape {
   int n_kv_heads = 0, head_dim = 0;  // shape of the keys and values that it attends to; STATE: 0
   // WINDOW_KV, and EARLIER_KV of such a layer: tokens that a query sees.
   int32_t window = 0;
-  int source = -1;  // EARLIER_KV: the layer that keeps them
+  int source = -1;          // EARLIER_KV: the layer that keeps them
+  int64_t state_bytes = 0;  // STATE: a multiple of 64; 0: it keeps nothing
   bool operator==(const LayerShape&) const = default;
   bool has_blocks() const { return keeps == LayerKeeps::KV || keeps == LayerKeeps::WINDOW_KV; }
 };
@@ -141,6 +144,18 @@ class KvShape {
   // Returns the layer whose shape an index and a selector's state have: chosen(), or layer 0 if no
   // layer selects.
   int index_layer() const { return std::max(0, chosen_); }
+  // The states of all layers after some tokens lie in one block of memory. Return its bytes, which
+  // are 0 if no layer keeps a state, and the byte at which a layer's state begins.
+  size_t state_bytes() const { return state_at_.back(); }
+  size_t state_at(int layer) const { return state_at_[layer]; }
+  // Sets the most states that a sequence keeps, and the most that it writes besides these at once.
+  void set_states(int most, int written) { most_states_ = most, written_states_ = written; }
+  int most_states() const { return most_states_; }
+  uint64_t most_state_bytes() const {
+    return uint64_t(most_states_ + written_states_) * state_bytes();
+  }
+  // Returns the first layer that keeps keys and values; 0: there is none.
+  int first_with_blocks() const { return heads() > 0 ? layer_of(0) : 0; }
   // The newest blocks (tails) of all heads may lie one after the other in memory. Return the byte
   // at which a head's tail begins, and the bytes of all tails.
   uint64_t tail_at(int64_t head) const { return tail_at_[head]; }
@@ -159,11 +174,11 @@ class KvShape {
   // Returns the first layer of each combination of head size and number of KV heads. Layers without
   // rows are left out.
   const std::vector<int>& kinds() const { return kinds_; }
-  // Names the first layer that keeps something other than its own keys and values; empty: there is
-  // none.
+  // Names the first layer that keeps something other than its own keys and values, and no state
+  // either; empty: there is none.
   std::string other_data() const;
-  // Names the first layer that differs from layer 0 in heads or head size, or that keeps something
-  // other than its own keys and values; empty: there is none.
+  // Names two layers with keys and values that differ in heads or head size, or the first one that
+  // attends to those of another; empty: there is none. Layers that keep a state do not count.
   std::string uneven() const;
   // Names the first layer that selects and differs from layer chosen() in heads or head size;
   // empty: there is none. Selectors and their indices are written for one shape.
@@ -180,17 +195,20 @@ class KvShape {
     return first_needed(layer, std::max<int64_t>(0, n_tokens - Marks::kTakeBack));
   }
   // Returns the longest beginning, of at most n_tokens, after which a sequence with these blocks
-  // can continue: layers with a window have all blocks that the next token sees. It may be 0.
-  int64_t reach(int64_t n_tokens, const std::function<bool(int layer, int64_t block)>& holds) const;
+  // can continue: layers with a window have all blocks that the next token sees, and if layers keep
+  // a state, one of `states` is this length. It may be 0. states: the lengths after which there are
+  // states.
+  int64_t reach(int64_t n_tokens, const std::function<bool(int layer, int64_t block)>& holds,
+                std::span<const int64_t> states) const;
   // Tells whether a layer keeps a block when the sequence holds n_tokens.
   bool keeps(int layer, int64_t block, int64_t n_tokens, const Marks& marks) const;
 
   // Returns the bytes of the blocks of all layers and heads that a sequence of n_tokens with these
-  // marks keeps, of those from block `from` on.
+  // marks keeps, of those from block `from` on, without states.
   uint64_t bytes(int64_t n_tokens, const Marks& marks, int64_t from = 0) const;
   // Return the most blocks that a sequence of n_tokens holds, even while a prompt is read into it,
-  // and their bytes. The prompt may set a mark at its end; in a new sequence or a fork it may set
-  // others.
+  // and their bytes. The bytes include its states. The prompt may set a mark at its end; in a new
+  // sequence or a fork it may set others.
   int64_t most_blocks(int64_t n_tokens) const;
   uint64_t most_bytes(int64_t n_tokens) const;
   // Returns the longest sequence, in tokens, for which most_bytes is at most `most`. It is a whole
@@ -225,6 +243,8 @@ class KvShape {
   // all tails.
   std::vector<int32_t> layer_of_;
   std::vector<uint64_t> tail_at_{0};
+  std::vector<size_t> state_at_{0};  // [layers], and the bytes of all states
+  int most_states_ = Checkpoints::kMost, written_states_ = 1;
   int chosen_ = -1;
   std::vector<int> kinds_;
 };

@@ -60,6 +60,16 @@ class KvStore {
   virtual void reserve(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) {
     host_->reserve_prompt(sequence, n_tokens, marks);
   }
+  // Take memory for states of layers (HostKv): of a step, of a prompt, or of a file. A step's rows
+  // are those that it computes of the sequence. On RIFFLE_OUT_OF_MEMORY the sequence can be cut at
+  // fewer lengths, but is otherwise as before.
+  void reserve_rows(SequenceKv& sequence, int64_t rows) { host_->reserve_rows(sequence, rows); }
+  void reserve_checkpoints(SequenceKv& sequence, int64_t n_tokens, std::span<const int64_t> turns) {
+    host_->reserve_checkpoints(sequence, n_tokens, turns);
+  }
+  void reserve_states(SequenceKv& sequence, std::span<const Checkpoint> states) {
+    host_->reserve_states(sequence, states);
+  }
   // Announces that `bytes` more bytes of blocks will be reserved soon, so that slow work may begin
   // now. Never fails.
   virtual void expect(int64_t bytes) { (void)bytes; }

@@ -26,7 +26,11 @@ class Pooled : public PoolKv {
   // needs.
   int64_t sequences_per_step(int64_t row_slots) const override {
     const int64_t parts = per_layer_ ? host_->shape().n_layers() : 1;
-    const int64_t have = slots() / parts, tails = n_heads() / parts;
+    const KvShape& shape = host_->shape();
+    int64_t tails = per_layer_ ? 1 : n_heads();  // the most in a part
+    for (int layer = 0; per_layer_ && layer < parts; ++layer)
+      tails = std::max<int64_t>(tails, shape.heads(layer));
+    const int64_t have = slots() / parts;
     return have < row_slots ? 0 : (have - row_slots) / tails;
   }
   // One row's iteration must find room in addition to everything that is kept.

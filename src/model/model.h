@@ -92,12 +92,25 @@ struct Rope {
   int temperature_ctx = 0;
 };
 
+// The computation of layers that keep a recurrent state in place of keys and values
+// (model/recurrence.h).
+enum class Recurrence : uint8_t {
+  NONE,
+  SHORT_CONV,  // c * conv(b * x), a causal convolution of each channel over a few tokens: LFM2
+};
+
+struct RecurrenceConfig {
+  Recurrence kind = Recurrence::NONE;
+  int taps = 0;  // tokens that the convolution sees, its own included
+};
+
 // Settings in which layers differ.
 struct LayerConfig {
   int window = 0;                    // tokens that a query sees, its own included; 0: all
   int rope = 0;                      // RoPE of keys and of queries
   int query_rope = -1;               // RoPE of queries, if it differs; -1: as `rope`
   bool has_experts = false;          // the FFN is a mixture of experts
+  bool recurrent = false;            // it keeps a state in place of KV: Config::recurrence
   int n_kv_heads = 0, head_dim = 0;  // 0: Config's values
 };
 
@@ -139,6 +152,7 @@ struct Config {
   std::vector<LayerConfig> layers;  // [n_layers]
   Activation activation = Activation::SILU;
   ExpertsConfig experts;
+  RecurrenceConfig recurrence;  // settings of recurrent layers
   // Factors of the embeddings, of each layer's outputs to the residual stream, and of the logits.
   float embedding_scale = 1, residual_scale = 1, logit_scale = 1;
   bool embedding_norm = false;  // embeddings are RMS-normalised, without weights
@@ -197,6 +211,8 @@ struct Config {
     const LayerConfig& l = layers[layer];
     return l.query_rope < 0 ? l.rope : l.query_rope;
   }
+  // Tells whether a layer attends to keys and values; otherwise it keeps a recurrent state.
+  bool attends(int layer) const { return !layers[layer].recurrent; }
   // Scores are q.k * scale.
   void set_score_scale(double scale) {
     for (Rope& rope : ropes)
@@ -234,6 +250,9 @@ struct LayerWeights {
   Tensor wq;      // [n_heads*head_dim][dim]
   Tensor wk, wv;  // [n_kv_heads*head_dim][dim]
   Tensor wo;      // [dim][n_heads*head_dim]
+  // A layer that keeps a recurrent state has these in place of wq, wk and wv, in the order of
+  // recurrent_tensors. Its wo is [dim][recurrent_out].
+  std::vector<Tensor> mix;
   // Gate of attention's output, which is multiplied by sigmoid(wgate x) before wo; x is the input
   // of wq: [n_heads*head_dim][dim].
   Tensor wgate;

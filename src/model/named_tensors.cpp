@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "model/recurrence.h"
 #include "model/weights.h"
 #include "util/error.h"
 
@@ -14,6 +15,8 @@ std::vector<NamedTensor> named_tensors(Model& model) {
 std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
   using N = NamedTensor;
   Weights& w = model.weights;
+  const std::vector<MixTensor> mix = recurrent_tensors(model.config);
+  const std::vector<const char*> mix_names = mix.empty() ? std::vector<const char*>() : names.mix();
   std::vector<N> all = {{names.embedding, &w.embedding, N::EMBEDDING, -1, false}};
   for (size_t l = 0; l < w.layers.size(); ++l) {
     const std::string prefix = format(names.layer, static_cast<int>(l));
@@ -43,7 +46,12 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
       add(names.wv, layer.wv, N::V);
     }
     add(names.wgate, layer.wgate, N::OTHER);
-    add(names.wo, layer.wo, N::OTHER);
+    for (size_t i = 0; i < layer.mix.size(); ++i)
+      add(mix_names[i], layer.mix[i],
+          mix[i].role == MixTensor::PRODUCT ? N::OTHER
+          : mix[i].role == MixTensor::TAPS  ? N::TAPS
+                                            : N::VECTOR);
+    add(layer.mix.empty() ? names.wo : names.mix_out, layer.wo, N::OTHER);
     add(names.ffn_norm, layer.ffn_norm, N::VECTOR);
     add(names.post_ffn_norm, layer.post_ffn_norm, N::VECTOR);
     add(names.router, layer.router, N::ROUTER);

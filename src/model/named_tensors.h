@@ -12,7 +12,7 @@ namespace riffle {
 struct NamedTensor {
   std::string name;
   Tensor* tensor;
-  enum Role { EMBEDDING, OUTPUT, V, DOWN, OTHER, ROUTER, VECTOR } role;
+  enum Role { EMBEDDING, OUTPUT, V, DOWN, OTHER, ROUTER, TAPS, VECTOR } role;
   int layer;        // -1: of no layer
   bool qk = false;  // rows (of a bias: values) are those of query or key heads
   // Experts are parts of one tensor of three dimensions; they follow each other.

@@ -7,6 +7,7 @@
 
 #include "formats/packed_experts.h"
 #include "kernels/common/half.h"
+#include "model/recurrence.h"
 #include "util/cpu_limits.h"
 #include "util/error.h"
 #include "util/mapped_file.h"
@@ -62,6 +63,17 @@ class Binder {
   Tensor vector(const std::string& name, int64_t cols, float offset = 0) {
     const RawTensor& raw = find(name, {static_cast<uint64_t>(cols)});
     return {DType::F32, 1, cols, floats(raw, name, cols, offset)};
+  }
+
+  // Returns the taps of a convolution as F32, channel by channel. Folders have a dimension of 1
+  // between channels and taps.
+  Tensor taps(const std::string& name, int64_t channels, int64_t n) {
+    const auto c = static_cast<uint64_t>(channels), t = static_cast<uint64_t>(n);
+    const auto it = table_.find(name);
+    const bool three = it != table_.end() && it->second.shape.size() == 3;
+    const RawTensor& raw =
+        find(name, three ? std::vector<uint64_t>{c, 1, t} : std::vector<uint64_t>{c, t});
+    return {DType::F32, channels, n, floats(raw, name, channels * n, 0)};
   }
 
   // Makes a norm whose weights are all the same and not in the file.
@@ -343,6 +355,20 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
   }
 }
 
+// Binds the tensors of a layer that keeps a recurrent state, except wo.
+std::vector<Tensor> bind_mix(Binder& binder, const Config& c, const TensorNames& names,
+                             const std::string& prefix) {
+  const std::vector<const char*> rest = names.mix();
+  std::vector<Tensor> mix;
+  for (const MixTensor& t : recurrent_tensors(c)) {
+    const std::string name = prefix + rest[mix.size()];
+    mix.push_back(t.role == MixTensor::PRODUCT ? binder.matrix(name, t.rows, t.cols)
+                  : t.role == MixTensor::TAPS  ? binder.taps(name, t.rows, t.cols)
+                                               : binder.vector(name, t.cols));
+  }
+  return mix;
+}
+
 }  // namespace
 
 void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
@@ -368,13 +394,18 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
       layer.post_attn_norm = norm(names.post_attn_norm, c.dim);
       layer.post_ffn_norm = norm(names.post_ffn_norm, c.dim);
     }
-    layer.wqkv = binder.parts(name(names.wqkv),
-                              {{&layer.wq, name(names.wq), q_rows},
-                               {&layer.wk, name(names.wk), kv_rows},
-                               {&layer.wv, name(names.wv), kv_rows}},
-                              c.dim);
-    if (!names.fused_in_gguf) layer.wqkv = {};
-    layer.wo = binder.matrix(name(names.wo), c.dim, q_rows);
+    if (c.attends(l)) {
+      layer.wqkv = binder.parts(name(names.wqkv),
+                                {{&layer.wq, name(names.wq), q_rows},
+                                 {&layer.wk, name(names.wk), kv_rows},
+                                 {&layer.wv, name(names.wv), kv_rows}},
+                                c.dim);
+      if (!names.fused_in_gguf) layer.wqkv = {};
+      layer.wo = binder.matrix(name(names.wo), c.dim, q_rows);
+    } else {
+      layer.mix = bind_mix(binder, c, names, prefix);
+      layer.wo = binder.matrix(name(names.mix_out), c.dim, recurrent_out(c));
+    }
     if (c.attention_gate) layer.wgate = binder.matrix(name(names.wgate), q_rows, c.dim);
     if (c.layers[l].has_experts) {
       bind_experts(binder, c, names, prefix, &layer);
@@ -386,7 +417,7 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
       if (!names.fused_in_gguf) layer.w13 = {};
       layer.w2 = binder.matrix(name(names.w2), c.dim, c.hidden_dim);
     }
-    if (c.qk_norm != QkNorm::NONE) {
+    if (c.qk_norm != QkNorm::NONE && c.attends(l)) {
       const bool whole = c.qk_norm == QkNorm::WHOLE;
       const int64_t q_width = whole ? q_rows : head_dim, k_width = whole ? kv_rows : head_dim;
       layer.q_norm =

@@ -31,6 +31,10 @@ struct TensorNames {
   bool final_norm_offset = true;  // it is added to final_norm too
   // A GGUF file of the family may have wqkv and w13. If not, their parts are written.
   bool fused_in_gguf = true;
+  // Layers that keep a recurrent state: their tensors in the order of recurrent_tensors, and their
+  // wo.
+  std::vector<const char*> (*mix)() = nullptr;
+  const char* mix_out = nullptr;
 };
 inline constexpr TensorNames kGgufNames = {
     "token_embd.weight",

@@ -137,6 +137,17 @@ static void write_layers(GgufFileWriter& out, const Family& family, const Config
   if (family.window == Family::PERIOD) out.booleans(a + "." + field::kWindowed.gguf, windowed);
 }
 
+// A layer that keeps a recurrent state has 0 KV heads.
+void write_recurrence(GgufFileWriter& out, const Config& c) {
+  const std::string key = c.architecture + "." + field::kKvHeads.gguf;
+  std::vector<int32_t> heads;
+  for (int l = 0; l < c.n_layers; ++l) heads.push_back(c.attends(l) ? c.n_kv_heads : 0);
+  if (std::count(heads.begin(), heads.end(), 0) > 0) out.integers(key, heads);
+  else out.u32(key, static_cast<uint32_t>(c.n_kv_heads));
+  if (c.recurrence.kind == Recurrence::SHORT_CONV)
+    out.u32(c.architecture + ".shortconv.l_cache", static_cast<uint32_t>(c.recurrence.taps));
+}
+
 void write_config(GgufFileWriter& out, const Config& c, const std::string& where) {
   const std::string& a = c.architecture;
   const Family& family = *family_of_architecture(a);
@@ -152,7 +163,7 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
   count(field::kLayers.gguf, c.n_layers);
   count(field::kHiddenDim.gguf, c.hidden_dim);
   count(field::kHeads.gguf, c.n_heads);
-  count(field::kKvHeads.gguf, c.n_kv_heads);
+  write_recurrence(out, c);
   count(field::kHeadDim.gguf, c.head_dim);
   count("attention.value_length", c.head_dim);
   out.f32(a + "." + field::kNormEps.gguf, c.norm_eps);

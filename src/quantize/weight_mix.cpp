@@ -52,8 +52,8 @@ DType type_in_mix(const WeightMix& mix, const NamedTensor& t, const Config& conf
                   bool* fallback) {
   *fallback = false;
   using N = NamedTensor;
-  // A router is small, and its choice of experts depends on small differences.
-  if (t.role == N::VECTOR || t.role == N::ROUTER) return DType::F32;
+  // A router is small, and its choice of experts depends on small differences. Taps are few.
+  if (t.role == N::VECTOR || t.role == N::ROUTER || t.role == N::TAPS) return DType::F32;
   DType type = mix.type;
   if (mix.mixed) {
     const bool output = t.role == N::OUTPUT || (t.role == N::EMBEDDING && config.tied_output);

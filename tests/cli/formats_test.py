@@ -5,6 +5,8 @@ import struct
 
 from harness import *
 
+TINY = os.path.join(ROOT, "tests/golden/tiny")
+
 PAGE = 4096
 DOCUMENT = "The code of the red door is 4821. The rain fell on the town all day long, and nobody went out. " * 3
 TYPES = {"i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q"}
@@ -153,6 +155,40 @@ def session(folder, page, kind, number):
     return file
 
 
+def states(folder, page):
+    """Checks the states of a model with recurrent layers."""
+    model = os.path.join(TINY, "lfm2_odd", "lfm2_odd.gguf")
+    document, kept = os.path.join(folder, "s.txt"), os.path.join(folder, "states.kv")
+    with open(document, "w", encoding="utf-8") as f:
+        f.write("abcdefghij " * 40)
+    r = riffle("read", "-m", model, "-f", document, "-o", kept, "-q", "-c", "1024")
+    check(r.code == 0, "states: riffle read", r)
+    info = json.loads(riffle("info", "--json", "-q", "-m", model).out)
+    file = File(kept, page)
+    header = file.read("Header", 0)
+    first = file.tables["Header"]["shapes"][0]
+    shapes = [file.read("Shape", first + i * file.size("Shape")) for i in range(header["n_shapes"])]
+    each = info["state_bytes"] // info["n_recurrent_layers"]
+    of_layers = [shapes[header["shape_of"][layer]] for layer in range(header["n_layers"])]
+    check(header["version"] == 4 and [(s["keeps"], s["state_bytes"]) for s in of_layers]
+          == [(0, 0) if layer in (1, 4) else (3, (each + 63) // 64 * 64) for layer in range(5)], "states: shapes", shapes)
+    size = sum(s["state_bytes"] for s in of_layers)
+    save = max((file.read("Save", PAGE * (1 + i)) for i in range(2)), key=lambda s: s["generation"])
+    index = file.read("Index", save["index_offset"])
+    n, = struct.unpack_from("<Q", file.data, save["index_offset"] + file.size("Index"))
+    end = save["index_offset"] + save["index_bytes"]
+    found = [file.read("State", end - (n - i) * file.size("State")) for i in range(n)]
+    check([s["n_tokens"] for s in found] == [256, index["n_tokens"]] and [s["turn"] for s in found] == [0, 1],
+          "states: lengths", found)
+    for s in found:
+        state = file.run(s["state"])
+        values = struct.unpack(f"<{each // 4}f", state[:each])
+        check(len(state) == size and any(values) and max(map(abs, values)) < 1e4, "states: values", values[:5])
+    logits = [file.run(s["logits"]) for s in found]
+    check(logits == [b"", file.run(index["logits"])] and len(logits[1]) == 4 * header["vocab_size"],
+          "states: logits", list(map(len, logits)))
+
+
 def damage(folder, page):
     """Checks that a changed byte of a page, an index or a run is found, at the places that the tables name."""
     file = session(folder, page, "f16", 0)
@@ -204,6 +240,7 @@ def formats(folder):
     offsets(page)
     session(folder, page, "q8", 2)
     session(folder, page, "f32", 1)
+    states(folder, page)
     damage(folder, page)
     records(folder, tables("src/cli/batch/README.md"))
 

@@ -64,12 +64,14 @@ def families(_):
                           "sliding window  64 tokens in 4 of 5 layers"],
                          {"attention_sinks": False, "attention_gate": True, "qk_norm": "head", "n_window_layers": 4,
                           "n_expert_layers": 0, "logit_softcap": 4}),
+        "lfm2_odd": (["attention        norms of q and k in each head", "recurrent state  3.4 KiB in 3 of 5 layers"],
+                     {"n_recurrent_layers": 3, "state_bytes": 3 * 3 * 96 * 4, "n_window_layers": 0, "qk_norm": "head"}),
         "qwen2": ([], {"attention_sinks": False, "attention_gate": False, "qk_norm": "none", "n_window_layers": 0,
                        "logit_softcap": 0}),
     }
     for family, (lines, members) in expected.items():
         text = riffle("info", "-m", named(family)).out.decode().splitlines()
-        about = [line for line in text if line.startswith(("attention", "sliding", "logit"))]
+        about = [line for line in text if line.startswith(("attention", "sliding", "logit", "recurrent"))]
         check(sorted(about) == sorted(lines), f"info of {family}", text)
         j = info("-m", named(family))
         check({k: j.get(k) for k in members} == members, f"info --json of {family}", j)

@@ -246,6 +246,10 @@ static void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
                {raw.shape[0]}, 0, widened(raw));
       continue;
     }
+    if (hf.ends_with(".conv.conv.weight")) {
+      w.tensor(gguf_name(hf), {raw.shape[2], raw.shape[0]}, 0, widened(raw));
+      continue;
+    }
     if (hf.ends_with(".shared_mlp.input_linear.weight")) {
       const std::string data(reinterpret_cast<const char*>(raw.data), raw.bytes);
       const std::string layer = hf.substr(13, hf.find('.', 13) - 13);  // after "model.layers."
@@ -313,6 +317,27 @@ static void tiny_gguf_family(GgufWriter& w, const std::string& arch, const nlohm
   w.array(arch + ".attention.sliding_window_pattern", 7, windowed);
 }
 
+// transformers computes the width of LFM2's FFN from intermediate_size.
+static uint32_t tiny_ffn_width(const TinyCheckpoint& c) {
+  auto width = static_cast<uint32_t>(c.integer("intermediate_size"));
+  if (!c.config.value("block_auto_adjust_ff_dim", false)) return width;
+  const uint32_t multiple = c.config.at("block_multiple_of");
+  return (width * 2 / 3 + multiple - 1) / multiple * multiple;
+}
+
+// LFM2: 0 KV heads in layers that do not attend.
+static void tiny_gguf_mixers(GgufWriter& w, const std::string& arch, const TinyCheckpoint& c) {
+  const auto heads = static_cast<int32_t>(c.integer("num_key_value_heads"));
+  std::vector<int32_t> each(c.integer("num_hidden_layers"));
+  for (size_t l = 0; l < each.size(); ++l)
+    if (c.config.contains("layer_types") && c.config["layer_types"][l] == "full_attention")
+      each[l] = heads;
+  if (c.config.contains("full_attn_idxs"))
+    for (const size_t l : c.config["full_attn_idxs"]) each[l] = heads;
+  w.array(arch + ".attention.head_count_kv", 5, each);
+  w.u32(arch + ".shortconv.l_cache", c.config.at("conv_L_cache").get<uint32_t>());
+}
+
 std::string tiny_gguf(const TinyCheckpoint& c) {
   const std::string family = c.config.at("model_type"), arch = tiny_arch(family);
   const bool permute = arch == "llama" || arch == "smollm3" || arch == "granite" ||
@@ -328,12 +353,16 @@ std::string tiny_gguf(const TinyCheckpoint& c) {
                                   {"context_length", "max_position_embeddings"},
                                   {"embedding_length", "hidden_size"},
                                   {"block_count", "num_hidden_layers"},
-                                  {"feed_forward_length", "intermediate_size"},
-                                  {"attention.head_count", "num_attention_heads"},
-                                  {"attention.head_count_kv", "num_key_value_heads"}}) {
+                                  {"attention.head_count", "num_attention_heads"}}) {
     w.u32(arch + "." + key, static_cast<uint32_t>(c.integer(from)));
   }
-  w.f32(arch + ".attention.layer_norm_rms_epsilon", c.config.at("rms_norm_eps").get<float>());
+  w.u32(arch + ".feed_forward_length", tiny_ffn_width(c));
+  if (arch == "lfm2") tiny_gguf_mixers(w, arch, c);
+  else
+    w.u32(arch + ".attention.head_count_kv",
+          static_cast<uint32_t>(c.integer("num_key_value_heads")));
+  w.f32(arch + ".attention.layer_norm_rms_epsilon",
+        c.config.value("rms_norm_eps", c.config.value("norm_eps", 0.f)));
   w.f32(arch + ".rope.freq_base", static_cast<float>(theta));
   if (permute || arch == "phi3")
     w.u32(arch + ".rope.dimension_count",

@@ -37,9 +37,12 @@ struct TinyCheckpoint {
   int head_dim() const {
     return config.value("head_dim", integer("hidden_size") / integer("num_attention_heads"));
   }
+  // Tells whether layers keep a recurrent state.
+  bool has_states() const { return config.contains("conv_L_cache"); }
   // Tells whether the CUDA kernels support this head size and this number of query heads for each
-  // KV head.
+  // KV head. There are none for layers with a recurrent state.
   bool runs_on_gpu() const {
+    if (has_states()) return false;
     const int d = head_dim(), heads = integer("num_attention_heads");
     return (d == 64 || d == 80 || d == 96 || d == 128 || d == 256) &&
            heads <= 8 * config.value("num_key_value_heads", heads);

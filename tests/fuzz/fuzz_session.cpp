@@ -32,6 +32,17 @@ static void seal_run(std::string& file, disk::Run& run) {
     run.checksum = checksum(file.data() + run.offset, run.bytes);
 }
 
+// Tells whether a shape in the file's header has a state; then the index has their number.
+static bool has_states(const std::string& file) {
+  disk::Header header;
+  std::memcpy(&header, file.data(), sizeof header);
+  for (int i = 0; i < std::min<int>(header.n_layers, 1024) && header.n_shapes > 0; ++i)
+    if (const uint8_t shape = header.shape_of[i];
+        shape < disk::kMaxShapes && header.shapes[shape].state_bytes > 0)
+      return true;
+  return false;
+}
+
 static const cpu::Kernels& scalar() {
   static const cpu::Kernels kernels = [] {
     cpu::Kernels k{};
@@ -54,10 +65,11 @@ static std::string_view bytes_of(const FileRun& run, const std::string& file) {
 static void take_blocks(const SessionContent& c, const std::string& file) {
   const SessionOrigin& o = c.origin;
   const KvShape shape = o.shape();
-  const int head_dim = shape.layer(0).head_dim;
-  if (c.n_tokens() > 4096 || shape.heads() > 64 || !shape.uneven().empty() ||
-      head_dim % (o.type == KvType::Q8 ? 32 : 16) != 0 || head_dim > 256 ||
-      (o.block_size != 16 && o.block_size != 32 && o.block_size != 64))
+  const LayerShape& layer = shape.layer(shape.first_with_blocks());
+  const int head_dim = layer.head_dim;
+  if (c.n_tokens() > 4096 || shape.state_bytes() > 1 << 20 || shape.heads() > 64 ||
+      !shape.uneven().empty() || head_dim % (o.type == KvType::Q8 ? 32 : 16) != 0 ||
+      head_dim > 256 || (o.block_size != 16 && o.block_size != 32 && o.block_size != 64))
     return;
   const std::shared_ptr<std::byte> map(
       static_cast<std::byte*>(
@@ -85,17 +97,23 @@ static void take_blocks(const SessionContent& c, const std::string& file) {
     Selection settings;
     settings.selector = SelectorKind::LFPS;
     const auto lfps = make_lfps(settings);
-    first.selection = lfps->make_state(
-        {shape.n_layers(), shape.layer(0).n_kv_heads, 2, shape.layout(0), 8192, &scalar()});
-    store.enter(first, c.n_tokens(), c.marks);
-    store.enter(second, c.n_tokens(), c.marks);
+    first.selection =
+        lfps->make_state({shape.n_layers(), layer.n_kv_heads, 2, store.layout(), 8192, &scalar()});
+    for (SequenceKv* s : {&first, &second}) {
+      store.reserve_states(*s, std::vector<Checkpoint>(c.states.begin(), c.states.end()));
+      for (size_t i = 0; i < c.states.size(); ++i)
+        std::memcpy(s->next_states[i].block, bytes_of(c.states[i].state, file).data(),
+                    shape.state_bytes());
+      store.enter(*s, c.n_tokens(), c.marks);
+    }
     if (first.selection->load(bytes_of(c.state, file), c.n_tokens())) {
       first.selection->settle();
       first.selection->truncate(c.n_tokens() / 2);
     }
     store.reserve(first, c.n_tokens() + 1);
-    store.truncate(first, c.n_tokens() / 2);
-    SequenceKv fork = store.fork(second, c.n_tokens() / 3, 8192);
+    store.reserve_rows(first, 2);
+    store.truncate(first, store.reach(first, c.n_tokens() / 2));
+    SequenceKv fork = store.fork(second, store.reach(second, c.n_tokens() / 3), 8192);
     store.destroy(fork);
   }
   store.destroy(first);
@@ -125,11 +143,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           std::memcpy(&head, index, sizeof head);
           for (disk::Run* run : {&head.logits, &head.state, &head.data}) seal_run(file, *run);
           std::memcpy(index, &head, sizeof head);
-          for (uint64_t i = 0;
-               i < head.n_token_extents &&
-               sizeof head + (i + 1) * sizeof(disk::TokenExtent) <= save.index_bytes;
+          const uint64_t tokens = sizeof head + (has_states(file) ? sizeof(uint64_t) : 0);
+          for (uint64_t i = 0; i < head.n_token_extents &&
+                               tokens + (i + 1) * sizeof(disk::TokenExtent) <= save.index_bytes;
                ++i) {
-            char* place = index + sizeof head + i * sizeof(disk::TokenExtent);
+            char* place = index + tokens + i * sizeof(disk::TokenExtent);
             disk::TokenExtent extent;
             std::memcpy(&extent, place, sizeof extent);
             seal_run(file, extent.run);

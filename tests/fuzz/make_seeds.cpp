@@ -14,8 +14,9 @@ using namespace riffle;
 using namespace riffle::test;
 using riffle_test::serialize_sentencepiece_model;
 
-// 20 tokens of a layer with one KV head; the fuzzer makes the checksums.
-static std::string session() {
+// 20 tokens of a layer with one KV head; the fuzzer makes the checksums. states: there is also a
+// layer that keeps a state of 64 bytes.
+static std::string session(bool states) {
   namespace disk = session_layout;
   std::string file(6 * disk::kPage, '\0');
   const auto write = [&](uint64_t at, const auto& value) {
@@ -28,6 +29,12 @@ static std::string session() {
   header.n_layers = header.n_kv_heads = 1;
   header.head_dim = header.block_size = 16;
   header.vocab_size = 8;
+  if (states) {
+    header.n_layers = header.n_shapes = 2;
+    header.shapes[0] = {0, 1, 16, 0};
+    header.shapes[1] = {3, 0, 0, 64};
+    header.shape_of[1] = 1;
+  }
   write(0, header);
   disk::Index index{};
   index.n_tokens = 20;
@@ -43,9 +50,15 @@ static std::string session() {
   const int64_t learnt[] = {1, 20, 19, 20, 20};
   write(index.state.offset, learnt);
   uint64_t at = write(5 * disk::kPage, index);
+  if (states) at = write(at, uint64_t(2));
   at = write(at, disk::TokenExtent{0, 20, {3 * disk::kPage, 80, 0}});
   at = write(at, disk::Extent{0, 0, 2, 2, 4 * disk::kPage});
   at = write(at, uint64_t(0));
+  if (states) {
+    at = write(at, disk::StateRun{7, 1, 0, {5 * disk::kPage + 1024, 64, 0}, {}});
+    at = write(at, disk::StateRun{
+                       20, 0, 0, {5 * disk::kPage + 1088, 64, 0}, {5 * disk::kPage + 1152, 32, 0}});
+  }
   write(disk::kPage, disk::Save{1, 5 * disk::kPage, at - 5 * disk::kPage, 0, 6 * disk::kPage, 0});
   return file;
 }
@@ -252,7 +265,8 @@ int main(int argc, char** argv) {
         "batch_line", "batch_resume", "session", "gbnf", "json_schema", "regex", "tokenizer_model"})
     std::filesystem::create_directories(root + "/" + target);
 
-  write_file(root + "/session/small", session());
+  write_file(root + "/session/small", session(false));
+  write_file(root + "/session/states", session(true));
 
   // A Llama of four values wide, with a vocabulary of eight.
   TinyModel tiny = tiny_model(1, true, 1);

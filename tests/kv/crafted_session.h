@@ -28,6 +28,7 @@ struct CraftedSession {
   disk::Save save{1, kIndexAt, 0, 0, 7 * disk::kPage, 0};
   std::vector<disk::TokenExtent> tokens{{0, 20, {kTokensAt, 80, zeros(80)}}};
   std::vector<disk::Extent> extents{{0, 0, 2, 2, kBlocksAt}};
+  std::vector<disk::StateRun> states;
   uint64_t index_hole = 0;  // bytes of a hole that belong to the index too
 
   CraftedSession() {
@@ -38,6 +39,18 @@ struct CraftedSession {
     header.head_dim = header.block_size = 16;
     header.vocab_size = 8;
     index.n_tokens = 20;
+  }
+
+  // Adds a second layer, which keeps a state of 64 bytes, after 7 and after all 20 tokens.
+  void add_states() {
+    header.n_layers = 2;
+    header.n_shapes = 2;
+    header.shapes[0] = {0, 1, 16, 0};
+    header.shapes[1] = {3, 0, 0, 64};
+    header.shape_of[1] = 1;
+    states = {{7, 1, 0, {7 * disk::kPage, 64, zeros(64)}, {}},
+              {20, 0, 0, {8 * disk::kPage, 64, zeros(64)}, {9 * disk::kPage, 32, zeros(32)}}};
+    save.end = 10 * disk::kPage;
   }
 
   // The checksum of that many zero bytes, which is what a hole in a file reads as.
@@ -56,9 +69,11 @@ struct CraftedSession {
     const auto append = [&](const auto& value) {
       text.append(reinterpret_cast<const char*>(&value), sizeof value);
     };
+    if (header.n_shapes == 2) append(uint64_t{states.size()});
     for (const auto& e : tokens) append(e);
     for (const auto& e : extents) append(e);
     for (const auto& e : extents) append(zeros(e.stride < 1000 ? e.stride * 1024 : 0));
+    for (const auto& state : states) append(state);
     save.index_bytes = text.size() + index_hole;
     const std::string whole = text + std::string(std::min(index_hole, disk::kPage), '\0');
     save.index_checksum = checksum(whole.data(), whole.size());

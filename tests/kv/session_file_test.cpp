@@ -95,8 +95,72 @@ TEST_CASE("a session of the version before is refused with what to do", "[kv][se
   } catch (const Error& e) {
     CHECK(e.status() == RIFFLE_UNSUPPORTED);
     CHECK(std::string(e.what()).find(
-              "a.kv: version: found 1, expected 3: the text must be read again") !=
+              "a.kv: version: found 1, expected 4: the text must be read again") !=
           std::string::npos);
+  }
+}
+
+TEST_CASE("a session's states are read, and refused by name", "[kv][session_file][states]") {
+  CraftedSession s;
+  s.add_states();
+  SECTION("as they are") {
+    const TempDir temp;
+    s.write(temp / "a.kv");
+    const auto file = SessionFile::open(temp / "a.kv");
+    const std::vector<StateRun>& states = file->content().states;
+    REQUIRE(states.size() == 2);
+    CHECK((states[0].n_tokens == 7 && states[0].turn && states[0].logits.bytes == 0));
+    CHECK((states[1].n_tokens == 20 && !states[1].turn && states[1].logits.bytes == 32));
+    CHECK(file->content().state_bytes() == 2 * 64 + 32);
+    CHECK(file->content().origin.shape().state_bytes() == 64);
+  }
+  SECTION("KV without its state") {
+    s.states.pop_back();
+    check_refused(s, "states", "one after 20");
+  }
+  SECTION("no state at all") {
+    s.states.clear();
+    check_refused(s, "states", "one after 20");
+  }
+  SECTION("a state of another size") {
+    s.states[0].state.bytes = 128;
+    check_refused(s, "state's bytes", "64");
+  }
+  SECTION("a state without bytes") {
+    s.states[1].state = {};
+    check_refused(s, "state's bytes", "64");
+  }
+  SECTION("a state beyond the text") {
+    s.states[1].n_tokens = 21;
+    check_refused(s, "state's length", "ascending lengths from 1 to 20");
+  }
+  SECTION("states in another order") {
+    std::swap(s.states[0], s.states[1]);
+    check_refused(s, "state's length", "ascending lengths from 1 to 20");
+  }
+  SECTION("two states in one place") {
+    s.states[1].state.offset = s.states[0].state.offset;
+    check_refused(s, "index", "runs that do not overlap");
+  }
+  SECTION("logits of another size") {
+    s.states[1].logits.bytes = 28;
+    check_refused(s, "bytes of the logits after a state", "32");
+  }
+  SECTION("a turn that is neither") {
+    s.states[0].turn = 2;
+    check_refused(s, "state's turn", "0 to 1");
+  }
+  SECTION("too many") {
+    s.states.assign(65, s.states[0]);
+    check_refused(s, "states", "at most 64");
+  }
+  SECTION("a shape of an odd size") {
+    s.header.shapes[1].state_bytes = 65;
+    check_refused(s, "shape's state", "a multiple of 64");
+  }
+  SECTION("a state in a version that has none") {
+    s.header.version = 3;
+    check_refused(s, "shape's state", "0");
   }
 }
 

@@ -130,6 +130,7 @@ std::string gguf_name(const std::string& hf, bool post_norms) {
   if (hf == "model.embed_tokens.weight") return "token_embd.weight";
   if (hf == "model.norm.weight") return "output_norm.weight";
   if (hf == "lm_head.weight") return "output.weight";
+  if (hf == "model.embedding_norm.weight") return "token_embd_norm.weight";
   static const std::map<std::string, std::string> rest = {
       {"input_layernorm", "attn_norm"},
       {"self_attn.q_proj", "attn_q"},
@@ -149,7 +150,18 @@ std::string gguf_name(const std::string& hf, bool post_norms) {
       {"pre_feedforward_layernorm", "ffn_norm"},
       {"post_feedforward_layernorm", "post_ffw_norm"},
       {"shared_mlp.output_linear", "ffn_down"},
-      {"self_attn.gate_proj", "attn_gate"}};
+      {"self_attn.gate_proj", "attn_gate"},
+      {"operator_norm", "attn_norm"},
+      {"ffn_norm", "ffn_norm"},
+      {"self_attn.out_proj", "attn_output"},
+      {"self_attn.q_layernorm", "attn_q_norm"},
+      {"self_attn.k_layernorm", "attn_k_norm"},
+      {"feed_forward.w1", "ffn_gate"},
+      {"feed_forward.w3", "ffn_up"},
+      {"feed_forward.w2", "ffn_down"},
+      {"conv.in_proj", "shortconv.in_proj"},
+      {"conv.conv", "shortconv.conv"},
+      {"conv.out_proj", "shortconv.out_proj"}};
   const std::string tail = hf.substr(13);  // after "model.layers."
   const size_t dot = tail.find('.');
   const std::string module = tail.substr(dot + 1, tail.size() - dot - 1 - 7);  // without ".weight"

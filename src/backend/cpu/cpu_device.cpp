@@ -283,6 +283,9 @@ class CpuDevice::CpuPrompt : public Prompt {
   void attend(const PromptAttention& args) override {
     device_.attend_prefill({args, request_.sequence, at_, layer_});
   }
+  void recur(float* in, int64_t n, int64_t pos0, float* out) override {
+    device_.recur_prompt(at_, *request_.sequence, in, n, pos0, out);
+  }
   void fill_from(const AttentionSource& source, int64_t pos0, int64_t n) override {
     device_.fill_from(source, at_, pos0, n, layer_);
   }
@@ -317,6 +320,7 @@ class CpuDevice::CpuStep : public Step {
   void attend(int layer, const float* q, float* out) override {
     device_.attend_step(layer, q, out);
   }
+  void recur(int layer, float* in, float* out) override { device_.recur_step(layer, in, out); }
 
  private:
   CpuDevice& device_;

@@ -91,6 +91,9 @@ class CpuDevice : public Device {
   void append_step(int layer, float* q, float* k, const float* v);
   void attend_step(int layer, const float* q, float* out);
   void end_step(int32_t* tokens);
+  // Layers with a recurrent state: cpu_recurrent.cpp.
+  void recur_prompt(int layer, const SequenceKv& s, float* in, int64_t n, int64_t pos0, float* out);
+  void recur_step(int layer, float* in, float* out);
   void store_prefill(int layer, const float* k, const float* v, int64_t n, int64_t pos0,
                      const LayerKv& kv);
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope);

@@ -45,12 +45,14 @@ static void add_scratch(const Model& model, const BackendOptions& options, Memor
   for (const LayerWeights& l : model.weights.layers) {
     for (const Tensor* w : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w2, &l.w3, &l.router})
       see(*w);
+    for (const Tensor& w : l.mix) see(w);
     if (!l.experts.empty())
       for (const Tensor* w : {&l.experts[0].w1, &l.experts[0].w2, &l.experts[0].w3}) see(*w);
   }
   see(model.weights.output);
   const cpu::AttentionKernels& kernels = options.kernels->attention;
   for (int layer = 0; layer < c.n_layers; ++layer) {
+    if (!c.attends(layer)) continue;
     const int g = c.n_heads / c.kv_heads(layer), d = c.head_size(layer);
     attention = std::max<uint64_t>(
         attention,

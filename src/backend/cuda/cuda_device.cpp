@@ -421,6 +421,10 @@ static bool layer_supported(const BlockLayout& l, int group, const cuda::DeviceI
 static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::DeviceInfo& device,
                             std::string& text) {
   for (int layer = 0; layer < c.n_layers; ++layer) {
+    if (!c.attends(layer)) {
+      text = format("layer %d keeps a recurrent state: the CPU alone has kernels for it", layer);
+      return false;
+    }
     BlockLayout of_layer = l;
     of_layer.head_dim = c.head_size(layer);
     const bool seen = layer > 0 && c.head_size(layer) == c.head_size(layer - 1) &&

@@ -163,9 +163,11 @@ static MemoryPlan plan_sizes(const Config& config, const ResolvedOptions& r,
   plan.prefill_kv = sum_of(plan.buffers, MemoryUse::PREFILL_KV);
   plan.selector_state = needs.selector_state;
   plan.min_slots = needs.min_slots;
-  plan.slot_bytes = kv_shape(config, r).largest_block();
+  const KvShape shape = kv_shape(config, r);
+  plan.slot_bytes = shape.largest_block();
   plan.host_memory = r.host_memory;
-  plan.host_kv = kv_shape(config, r).most_bytes(o.n_ctx);
+  plan.host_kv = shape.most_bytes(o.n_ctx);
+  plan.host_states = shape.most_state_bytes();
   plan.total = sum({plan.weights, plan.activations, plan.digests});
   if (!r.has_pool) plan.total = sum({plan.total, plan.prefill_kv});
   return plan;

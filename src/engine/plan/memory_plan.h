@@ -46,6 +46,7 @@ struct MemoryPlan {
   // the block store of one session of n_ctx tokens, in host memory. For layers with a sliding
   // window it counts the most that they keep (riffle_session_reach)
   uint64_t host_kv = 0;
+  uint64_t host_states = 0;  // the part of host_kv for states of recurrent layers
   // the selector's data of such a session besides KV and digests, in host memory and outside
   // total. Layers with a sliding window need none. share, twilight, psa and topk with rank CODES:
   // for each layer and KV head, INT4 keys of d/2 + 4 bytes a token and a mean value of 2 d bytes a

@@ -135,6 +135,7 @@ bool Scheduler::give_sequence(Request& r, const Donor& donor, bool adopt) {
   } else {
     r.sequence = donor.sequence ? engine_.fork(*donor.sequence, donor.n_tokens) : engine_.create();
   }
+  r.sequence->kv.only_turns = true;  // requests are cut and forked at marks alone
   r.read = donor.n_tokens;
   (donor.file ? r.loaded : r.reused) = r.read;
   return true;
@@ -216,7 +217,7 @@ size_t Scheduler::reusable(const Request& r, const Request& donor) const {
 // must keep the blocks that its windows see. Earlier requests count too, since later ones may begin
 // like them.
 std::vector<int64_t> Scheduler::beginnings(const Request& r, int64_t read) const {
-  if (!engine_.has_windows() || !o_.prefix_reuse || !engine_.can_fork()) return {};
+  if (!engine_.has_marks() || !o_.prefix_reuse || !engine_.can_fork()) return {};
   std::map<int64_t, int> wanted;  // number of prompts that diverge there
   const auto add = [&](const Request& other) {
     if (&other == &r) return;

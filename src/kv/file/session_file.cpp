@@ -34,6 +34,12 @@ uint64_t SessionContent::kv_bytes() const {
   return bytes;
 }
 
+uint64_t SessionContent::state_bytes() const {
+  uint64_t bytes = 0;
+  for (const StateRun& s : states) bytes += s.state.bytes + s.logits.bytes;
+  return bytes;
+}
+
 static uint64_t save_id_of(uint64_t generation, uint64_t end, uint64_t index_checksum) {
   Checksum sum;
   for (const uint64_t value : {generation, end, index_checksum}) sum.add_value(value);
@@ -154,7 +160,7 @@ class Reader {
   void read_layers(const disk::Header& h) {
     std::vector<LayerShape>& layers = c_.origin.layers;
     layers.assign(h.n_layers, {LayerKeeps::KV, h.n_kv_heads, h.head_dim});
-    number("n_shapes", h.n_shapes, 0, h.version < disk::kVersion ? 0 : disk::kMaxShapes);
+    number("n_shapes", h.n_shapes, 0, h.version < disk::kWithoutStates ? 0 : disk::kMaxShapes);
     for (int i = 0; i < h.n_layers && h.n_shapes > 0; ++i) {
       number("layer's shape", h.shape_of[i], 0, h.n_shapes - 1);
       const disk::Shape& shape = h.shapes[h.shape_of[i]];
@@ -165,6 +171,11 @@ class Reader {
       const bool has_heads = layer.keeps != LayerKeeps::STATE;
       number("shape's n_kv_heads", shape.n_kv_heads, has_heads, has_heads ? kMaxKvHeads : 0);
       number("shape's head_dim", shape.head_dim, has_heads, has_heads ? kMaxHeadDim : 0);
+      number("shape's state", shape.state_bytes, 0,
+             has_heads || h.version < disk::kVersion ? 0 : 1 << 30);
+      if (shape.state_bytes % 64 != 0)
+        bad("shape's state", std::to_string(shape.state_bytes) + " bytes", "a multiple of 64");
+      layer.state_bytes = shape.state_bytes;
       layer.n_kv_heads = shape.n_kv_heads;
       layer.head_dim = shape.head_dim;
       if (layer.keeps == LayerKeeps::EARLIER_KV)
@@ -240,21 +251,56 @@ class Reader {
     c_.state = run("selector's state", head.state, kMaxState);
     c_.state_kind = text(head.state_kind, sizeof head.state_kind);
     c_.data = run("caller's data", head.data, kMaxSessionData);
+    uint64_t states = 0, at_extents = sizeof head;
+    if (c_.origin.has_states()) {
+      if (index.size() < sizeof head + sizeof states)
+        bad("index", std::to_string(index.size()) + " bytes",
+            std::to_string(sizeof head + sizeof states) + " at least");
+      states = load_unaligned<uint64_t>(index.data() + sizeof head);
+      if (states > disk::kMaxStates)
+        bad("states", std::to_string(states), "at most " + std::to_string(disk::kMaxStates));
+      at_extents += sizeof states;
+    }
+    const uint64_t rest = index.size() - at_extents;
     uint64_t a = 0, b = 0, all = 0;
     const bool fits = checked_mul(head.n_token_extents, sizeof(disk::TokenExtent), &a) &&
                       checked_mul(head.n_extents, sizeof(disk::Extent), &b) &&
-                      checked_add(a, b, &all) && all <= index.size() - sizeof head;
-    if (!fits || all + sums_bytes(index.data() + sizeof head + a, head.n_extents) !=
-                     index.size() - sizeof head)
+                      checked_add(a, b, &all) &&
+                      checked_add(all, states * sizeof(disk::StateRun), &all) && all <= rest;
+    const char* at = index.data() + at_extents;
+    if (!fits || all + sums_bytes(at + a, head.n_extents) != rest)
       bad("index", std::to_string(index.size()) + " bytes",
           format("those of %llu token extents and %llu KV extents",
                  static_cast<unsigned long long>(head.n_token_extents),
-                 static_cast<unsigned long long>(head.n_extents)));
-    const char* at = index.data() + sizeof head;
+                 static_cast<unsigned long long>(head.n_extents)) +
+              (states > 0 ? " and " + std::to_string(states) + " states" : ""));
     read_tokens(head.n_tokens, at, head.n_token_extents);
     at += a;
     read_extents(at, at + head.n_extents * sizeof(disk::Extent), head.n_extents);
+    read_states(index.data() + index.size() - states * sizeof(disk::StateRun), states);
     check_apart();
+  }
+
+  void read_states(const char* at, uint64_t n) {
+    const auto bytes = static_cast<int64_t>(shape_.state_bytes());
+    const int64_t logits = 4 * int64_t(c_.origin.vocab_size);
+    for (uint64_t i = 0; i < n; ++i, at += sizeof(disk::StateRun)) {
+      const auto s = load_unaligned<disk::StateRun>(at);
+      if (s.n_tokens <= (i == 0 ? 0 : c_.states.back().n_tokens) || s.n_tokens > c_.n_tokens())
+        bad("state's length", std::to_string(s.n_tokens),
+            "ascending lengths from 1 to " + std::to_string(c_.n_tokens()));
+      number("state's turn", s.turn, 0, 1);
+      number("state's bytes", static_cast<int64_t>(s.state.bytes), bytes, bytes);
+      const bool has_logits = s.logits.bytes > 0;
+      number("bytes of the logits after a state", static_cast<int64_t>(s.logits.bytes),
+             has_logits ? logits : 0, has_logits ? logits : 0);
+      c_.states.push_back({{s.n_tokens, s.turn != 0},
+                           run("state", s.state, s.state.bytes),
+                           run("logits after a state", s.logits, s.logits.bytes)});
+    }
+    if (c_.origin.has_states() && c_.n_tokens() > 0 &&
+        (c_.states.empty() || c_.states.back().n_tokens != c_.n_tokens()))
+      bad("states", "none after all tokens", "one after " + std::to_string(c_.n_tokens()));
   }
 
   // Returns the bytes of the checksums of these extents, whose layer numbers are not checked yet.

@@ -3,6 +3,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -31,6 +32,11 @@ struct SessionOrigin {
   uint64_t rotation = 0;   // hash of RoPE's frequencies
 
   KvShape shape() const { return {block_size, type, layers}; }
+  // Tells whether layers keep a recurrent state; then the file has states.
+  bool has_states() const {
+    return std::any_of(layers.begin(), layers.end(),
+                       [](const LayerShape& l) { return l.state_bytes > 0; });
+  }
 };
 
 // Bytes of a file and their checksum.
@@ -53,6 +59,11 @@ struct TokenExtent {
   FileRun run;
 };
 
+// The states of all layers after some tokens, and the logits there, or nothing.
+struct StateRun : Checkpoint {
+  FileRun state, logits;
+};
+
 struct SessionContent {
   SessionOrigin origin;
   int64_t created = 0, saved = 0;  // seconds since 1970
@@ -65,12 +76,14 @@ struct SessionContent {
   std::vector<int32_t> tokens;
   std::vector<TokenExtent> token_extents;
   std::vector<KvExtent> extents;  // extents of each layer in token order; layers in order
+  std::vector<StateRun> states;   // ascending; the last is that of all tokens
   FileRun logits;                 // f32 [vocab_size] after the last token, or nothing
   FileRun state, data;            // a selector's; the caller's
   std::string state_kind;         // selector and settings of the state; "": none
 
   int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
-  uint64_t kv_bytes() const;  // bytes of the blocks that are not cut off
+  uint64_t kv_bytes() const;     // bytes of the blocks that are not cut off
+  uint64_t state_bytes() const;  // bytes of the states
   uint64_t save_id() const;
 };
 

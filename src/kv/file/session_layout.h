@@ -1,8 +1,9 @@
-// The bytes of a session's file, version 3. Numbers are little-endian. Page 0 holds the header,
-// which does not change. Pages 1 and 2 hold the last save and the one before, in turn; each names
-// its index. Saved bytes are never overwritten, so an interrupted save leaves the previous one
-// intact. Version 2 had no table of layers: they were alike. Version 1 had the same bytes, but its
-// `tokenizer` was made only of pieces, without merges and scores; such files are refused.
+// The bytes of a session's file. Numbers are little-endian. Page 0 holds the header, which does not
+// change. Pages 1 and 2 hold the last save and the one before, in turn; each names its index. Saved
+// bytes are never overwritten, so an interrupted save leaves the previous one intact. The version
+// is 4 if layers keep a recurrent state, else 3. Version 2 had no table of layers: they were alike.
+// Version 1 had the same bytes, but its `tokenizer` was made only of pieces, without merges and
+// scores; such files are refused.
 #pragma once
 #include <cstdint>
 
@@ -12,13 +13,14 @@ namespace riffle::session_layout {
 
 inline constexpr uint64_t kPage = 4096;
 inline constexpr char kMagic[8] = {'R', 'I', 'F', 'F', 'L', 'E', 'K', 'V'};
-inline constexpr uint32_t kVersion = 3, kOldestVersion = 2;
-inline constexpr int kMaxShapes = 16;  // the most different shapes
+inline constexpr uint32_t kVersion = 4, kWithoutStates = 3, kOldestVersion = 2;
+inline constexpr uint64_t kMaxStates = 64;  // the most states of a session
+inline constexpr int kMaxShapes = 16;       // the most different shapes
 
 // Data that a layer keeps: 0 keys and values, 2 none, since it uses an earlier layer's, 3 a
 // recurrent state.
 struct Shape {
-  int32_t keeps, n_kv_heads, head_dim, unused;
+  int32_t keeps, n_kv_heads, head_dim, state_bytes;
 };
 
 struct Header {
@@ -49,8 +51,8 @@ struct Run {
   uint64_t offset, bytes, checksum;
 };
 
-// The index: this, then token extents, KV extents, and for each KV extent the checksums of its
-// heads.
+// The index: this, then in version 4 the number of states (uint64_t), then token extents, KV
+// extents, for each KV extent the checksums of its heads, and the states.
 struct Index {
   int64_t n_tokens;
   int64_t marks[2];
@@ -70,6 +72,15 @@ struct Extent {
   uint64_t offset;
 };
 
+// The states of all layers after n_tokens tokens, and the logits there or nothing. Ascending; the
+// last one is of all tokens. turn: 1: the end of a prompt.
+struct StateRun {
+  int64_t n_tokens;
+  uint32_t turn, unused;
+  Run state, logits;
+};
+
+static_assert(sizeof(StateRun) == 64);
 static_assert(sizeof(Header) == 16 + 24 + 24 + 8 + 320 + 8 + 256 + 1024 + 2048);
 static_assert(sizeof(Header) <= kChecksumAt && kMaxLayers <= 1024);
 static_assert(sizeof(Save) == 48 && sizeof(Run) == 24 && sizeof(Index) == 184);

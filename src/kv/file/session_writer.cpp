@@ -62,6 +62,7 @@ class Saving {
         again_or_blob(before ? &before->logits : nullptr, s_.logits.data(), s_.logits.size_bytes());
     state_ = again_or_blob(before ? &before->state : nullptr, s_.state.data(), s_.state.size());
     data_ = again_or_blob(before ? &before->data : nullptr, s_.data.data(), s_.data.size());
+    place_states(before);
     index_offset_ = take(index_bytes());
   }
 
@@ -114,7 +115,7 @@ class Saving {
     const SessionOrigin& o = s_.origin;
     disk::Header h{};
     std::memcpy(h.magic, disk::kMagic, sizeof h.magic);
-    h.version = disk::kVersion;
+    h.version = o.has_states() ? disk::kVersion : disk::kWithoutStates;
     h.page = disk::kPage;
     write_layers(h);
     h.block_size = o.block_size;
@@ -135,7 +136,8 @@ class Saving {
     h.n_layers = static_cast<int32_t>(layers.size());
     for (size_t i = 0; i < layers.size(); ++i) {
       const LayerShape& l = layers[i];
-      const disk::Shape shape{static_cast<int32_t>(l.keeps), l.n_kv_heads, l.head_dim, 0};
+      const disk::Shape shape{static_cast<int32_t>(l.keeps), l.n_kv_heads, l.head_dim,
+                              static_cast<int32_t>(l.state_bytes)};
       const auto same = [&](const disk::Shape& s) {
         return std::memcmp(&s, &shape, sizeof shape) == 0;
       };
@@ -207,6 +209,24 @@ class Saving {
     }
   }
 
+  // A session has all of its states; a beginning of one has the state at its end.
+  void place_states(const SessionContent* before) {
+    const auto n_tokens = static_cast<int64_t>(s_.tokens.size());
+    const bool whole = n_tokens == s_.kv->n_tokens;
+    for (const StateAt& state : s_.kv->states) {
+      if (whole ? state.n_tokens > n_tokens : state.n_tokens != n_tokens) continue;
+      const StateRun* old = nullptr;
+      for (size_t i = 0; before && i < before->states.size(); ++i)
+        if (before->states[i].n_tokens == state.n_tokens) old = &before->states[i];
+      StateRun run{
+          state, again_or_blob(old ? &old->state : nullptr, state.block, shape_.state_bytes()), {}};
+      if (state.logits && whole)
+        run.logits = again_or_blob(old ? &old->logits : nullptr, state.logits->data(),
+                                   state.logits->size() * sizeof(float));
+      states_.push_back(run);
+    }
+  }
+
   std::vector<KvExtent*> fresh() {
     std::vector<KvExtent*> all;
     for (const size_t i : fresh_) all.push_back(&extents_[i]);
@@ -216,8 +236,10 @@ class Saving {
   uint64_t index_bytes() const {
     uint64_t heads = 0;
     for (const KvExtent& e : extents_) heads += shape_.heads(e.layer);
-    return sizeof(disk::Index) + token_extents_.size() * sizeof(disk::TokenExtent) +
-           extents_.size() * sizeof(disk::Extent) + 8 * heads;
+    return sizeof(disk::Index) + (s_.origin.has_states() ? sizeof(uint64_t) : 0) +
+           token_extents_.size() * sizeof(disk::TokenExtent) +
+           extents_.size() * sizeof(disk::Extent) + 8 * heads +
+           states_.size() * sizeof(disk::StateRun);
   }
 
   std::string index() const {
@@ -236,11 +258,14 @@ class Saving {
     const auto append = [&](const auto& value) {
       out.append(reinterpret_cast<const char*>(&value), sizeof value);
     };
+    if (s_.origin.has_states()) append(uint64_t{states_.size()});
     for (const TokenExtent& e : token_extents_) append(disk::TokenExtent{e.first, e.n, run(e.run)});
     for (const KvExtent& e : extents_)
       append(disk::Extent{e.layer, e.first, e.n, e.stride, e.offset});
     for (const KvExtent& e : extents_)
       for (const uint64_t sum : e.checksums) append(sum);
+    for (const StateRun& s : states_)
+      append(disk::StateRun{s.n_tokens, s.turn, 0, run(s.state), run(s.logits)});
     return out;
   }
 
@@ -317,6 +342,7 @@ class Saving {
   std::vector<KvExtent> extents_;
   std::vector<size_t> fresh_;  // indices of the extents that this save writes
   std::vector<TokenExtent> token_extents_;
+  std::vector<StateRun> states_;
   FileRun logits_, state_, data_;
   std::vector<std::pair<FileRun, const void*>> blobs_;
   uint64_t index_offset_ = 0, index_checksum_ = 0;
@@ -330,7 +356,8 @@ void sync(int fd, const std::string& path) {
 bool worth_appending(const SessionContent& before) {
   constexpr uint64_t kSmall = uint64_t(64) << 20;
   constexpr size_t kManyExtents = 100000;  // an index of about 10 MB
-  return before.end < 2 * before.kv_bytes() + kSmall && before.extents.size() < kManyExtents;
+  return before.end < 2 * (before.kv_bytes() + before.state_bytes()) + kSmall &&
+         before.extents.size() < kManyExtents;
 }
 
 // Returns the identity of the save that was written to fd.

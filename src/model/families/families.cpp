@@ -4,16 +4,16 @@
 namespace riffle {
 
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistral3, kPhi3, kGemma3,
-    kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid, kMuseGlimmer;
+    kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid, kMuseGlimmer, kLfm2;
 
 // The first of several families with the same general.architecture is taken: OLMo 3 is an OLMo 2
 // whose layers may have windows, and dense Granite 4.0 differs from Granite only in Hugging Face
 // folders.
 static constexpr const Family* kFamilies[] = {
-    &kLlama,      &kMistral,  &kQwen2,    &kQwen3,  &kSmolLm3,
-    &kGranite,    &kMistral3, &kPhi3,     &kGemma3, &kOlmo3,
-    &kOlmo2,      &kExaone4,  &kQwen3Moe, &kGptOss, &kGraniteMoeHybrid,
-    &kMuseGlimmer};
+    &kLlama,       &kMistral,  &kQwen2,    &kQwen3,  &kSmolLm3,
+    &kGranite,     &kMistral3, &kPhi3,     &kGemma3, &kOlmo3,
+    &kOlmo2,       &kExaone4,  &kQwen3Moe, &kGptOss, &kGraniteMoeHybrid,
+    &kMuseGlimmer, &kLfm2};
 
 std::span<const Family* const> families() { return kFamilies; }
 
@@ -88,6 +88,14 @@ void set_layers(const Family& family, int window, const std::vector<bool>& windo
     }
     layer.rope = no_rope;
   }
+}
+
+void require_attention(const Fields& f, const Config& c) {
+  for (int l = 0; l < c.n_layers; ++l)
+    if (c.attends(l)) return;
+  bad_model(f.file(), f.is_json() ? field::kWindowed.json : f.name_of(field::kKvHeads),
+            "a recurrent state in all " + std::to_string(c.n_layers) + " layers",
+            "at least one layer that attends");
 }
 
 void read_experts(const Fields& f, const ExpertFields& names, ExpertsConfig defaults, Config* c) {

@@ -25,6 +25,9 @@ struct ExpertFields {
 void read_experts(const Fields& fields, const ExpertFields& names, ExpertsConfig defaults,
                   Config* c);
 
+// Refuses a model all of whose layers keep a recurrent state.
+void require_attention(const Fields& fields, const Config& c);
+
 struct Family {
   const char* name;  // general.architecture
   // Values in config.json. class_name null: no class names only the text part; a folder always
@@ -64,6 +67,10 @@ struct Family {
   // config.json may give another period (no_rope_layer_interval) or the layers (no_rope_layers).
   int no_rope_period = 0;
   Activation activation = Activation::SILU;
+  // Layers may keep a recurrent state: those that config.json's layer_types calls by this word, and
+  // those with 0 KV heads in GGUF.
+  Recurrence recurrence = Recurrence::NONE;
+  const char* recurrent_word = nullptr;
   const TensorNames *hf_names = &kHuggingFaceNames, *gguf_names = &kGgufNames;
   bool mxfp4 = false;                  // config.json may say that the experts are MXFP4
   std::span<const Field> fields = {};  // fields that `describe` reads

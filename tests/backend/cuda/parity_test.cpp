@@ -14,7 +14,8 @@ TEST_CASE("cuda: transformers' logits for every architecture option", "[cuda][pa
     DYNAMIC_SECTION(c.name) {
       if (!c.runs_on_gpu()) {
         WARN("SKIPPED: " << c.name << " has head_dim " << c.head_dim()
-                         << " or more than 8 query heads for a KV head: not on a GPU");
+                         << ", more than 8 query heads for a KV head or a recurrent state: not on "
+                            "a GPU");
         continue;
       }
       for (const std::string& path : tiny_files(c, temp))

@@ -104,6 +104,8 @@ class ModelInfo:
     text_part: bool
     qk_norm: str
     n_window_layers: int
+    n_recurrent_layers: int
+    state_bytes: int
     n_expert_layers: int
     logit_softcap: float
     attention_sinks: bool

@@ -1,0 +1,76 @@
+// The lengths after which a sequence keeps the state of its recurrent layers. A state cannot be cut
+// back, unlike keys and values: a sequence is cut to the nearest length that has one, and the rest
+// is read again.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace riffle {
+
+struct Checkpoint {
+  int64_t n_tokens = 0;
+  // The end of a prompt, or a length at which the caller will cut or fork. Otherwise the rule of
+  // Checkpoints keeps it.
+  bool turn = false;
+  bool keep = true;  // Checkpoints::choose
+};
+
+// The rule that chooses them. A sequence of n tokens keeps
+// - the state at its end,
+// - the newest kTurns turns,
+// - the states after m tokens with m a multiple of g, where g is the largest power of two times
+//   kApart that is at most max(kApart, n - m): about one in each octave of the distance n - m.
+// A cut at distance D behind the end therefore reads fewer than max(kApart, 2 D) tokens again. A
+// state that the rule has dropped is never wanted again as the sequence grows.
+// If there are more states than the bound, the rule drops the states that are not turns from the
+// farthest on, and then the oldest turns.
+class Checkpoints {
+ public:
+  static constexpr int64_t kApart = 256;
+  static constexpr int kTurns = 4;
+  // The bound is an eighth of the bytes of a full session's KV, but at least kFewest and at most
+  // kMost states. The fewest are the end, the last turn, and two more.
+  static constexpr int kFewest = 4, kMost = 16;
+
+  // Tells whether a sequence of n tokens wants the state after m, which is not a turn.
+  static bool on_grid(int64_t m, int64_t n) {
+    if (m <= 0 || m >= n || m % kApart != 0) return false;
+    int64_t apart = kApart;
+    while (2 * apart <= n - m) apart *= 2;
+    return m % apart == 0;
+  }
+  // Returns the lengths between n0 and n that are on the grid of n, ascending.
+  static std::vector<int64_t> grid(int64_t n0, int64_t n) {
+    std::vector<int64_t> lengths;
+    for (int64_t apart = kApart;; apart *= 2) {
+      // Lengths at a distance from apart on and below 2 * apart; the nearest ones from 1 on.
+      const int64_t nearest = apart == kApart ? 1 : apart;
+      for (int64_t m = (n - nearest) / apart * apart; m > n - 2 * apart; m -= apart)
+        if (m > n0) lengths.push_back(m);
+      if (n - 2 * apart <= n0) break;
+    }
+    std::reverse(lengths.begin(), lengths.end());
+    return lengths;
+  }
+  // Sets `keep` of the states of a sequence of n tokens, which are ascending and at most n. grid:
+  // whether to keep states that are not turns. Never allocates.
+  template <class State>
+  static void choose(std::vector<State>& states, int64_t n, int most, bool grid) {
+    int kept = 0, turns = 0;
+    for (size_t i = states.size(); i-- > 0;) {
+      State& s = states[i];
+      const bool turn = s.turn && turns < kTurns;
+      turns += turn;
+      s.turn = turn;
+      s.keep = s.n_tokens == n || turn || (grid && on_grid(s.n_tokens, n));
+      kept += s.keep;
+    }
+    for (const bool drop_turns : {false, true})
+      for (State& s : states)
+        if (kept > most && s.keep && s.n_tokens != n && s.turn == drop_turns)
+          s.keep = false, --kept;
+  }
+};
+
+}  // namespace riffle
