@@ -277,7 +277,8 @@ void Engine::finish_run(PrefillRun& r) {
   if (options_.attention)
     s.logits.own.assign(c.vocab_size, 0.f);        // meaningless, but a token can be drawn
   std::shared_ptr<const std::vector<float>> kept;  // before the commit, since it takes memory
-  if (!s.kv.next_states.empty() && s.kv.next_states.back().turn && !s.kv.only_turns)
+  if (!s.kv.next_states.empty() && s.kv.next_states.back().kind == Checkpoint::TURN &&
+      !s.kv.only_turns)
     kept = std::make_shared<const std::vector<float>>(s.logits.own);
   r.prompt->commit(r.marks);
   if (kept) s.kv.states.back().logits = kept;

@@ -4,33 +4,40 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace riffle {
 
 struct Checkpoint {
+  enum Kind : uint8_t {
+    STEP,  // any other length
+    TURN,  // the end of a prompt, or a length at which the caller will cut or fork
+    LEAD,  // shortly before the end of a prompt
+  };
   int64_t n_tokens = 0;
-  // The end of a prompt, or a length at which the caller will cut or fork. Otherwise the rule of
-  // Checkpoints keeps it.
-  bool turn = false;
+  Kind kind = STEP;
   bool keep = true;  // Checkpoints::choose
 };
 
 // The rule that chooses them. A sequence of n tokens keeps
 // - the state at its end,
 // - the newest kTurns turns,
+// - the newest lead, since chat templates print the end of a prompt differently when its answer
+//   follows,
 // - the states after m tokens with m a multiple of g, where g is the largest power of two times
 //   kApart that is at most max(kApart, n - m): about one in each octave of the distance n - m.
 // A cut at distance D behind the end therefore reads fewer than max(kApart, 2 D) tokens again. A
 // state that the rule has dropped is never wanted again as the sequence grows.
-// If there are more states than the bound, the rule drops the states that are not turns from the
-// farthest on, and then the oldest turns.
+// If there are more states than the bound, the rule drops those of kind STEP from the farthest on,
+// and then the oldest turns.
 class Checkpoints {
  public:
   static constexpr int64_t kApart = 256;
+  static constexpr int64_t kLead = 16;  // tokens of a lead before the end of its prompt
   static constexpr int kTurns = 4;
   // The bound is an eighth of the bytes of a full session's KV, but at least kFewest and at most
-  // kMost states. The fewest are the end, the last turn, and two more.
+  // kMost states. The fewest are the end, the last turn, its lead, and one more.
   static constexpr int kFewest = 4, kMost = 16;
 
   // Tells whether a sequence of n tokens wants the state after m, which is not a turn.
@@ -58,18 +65,17 @@ class Checkpoints {
   template <class State>
   static void choose(std::vector<State>& states, int64_t n, int most, bool grid) {
     int kept = 0, turns = 0;
+    bool lead = false;  // the newest lead was seen
     for (size_t i = states.size(); i-- > 0;) {
       State& s = states[i];
-      const bool turn = s.turn && turns < kTurns;
-      turns += turn;
-      s.turn = turn;
-      s.keep = s.n_tokens == n || turn || (grid && on_grid(s.n_tokens, n));
+      if (s.kind == Checkpoint::TURN && ++turns > kTurns) s.kind = Checkpoint::STEP;
+      if (s.kind == Checkpoint::LEAD && std::exchange(lead, true)) s.kind = Checkpoint::STEP;
+      s.keep = s.n_tokens == n || s.kind != Checkpoint::STEP || (grid && on_grid(s.n_tokens, n));
       kept += s.keep;
     }
-    for (const bool drop_turns : {false, true})
+    for (const Checkpoint::Kind kind : {Checkpoint::STEP, Checkpoint::TURN})
       for (State& s : states)
-        if (kept > most && s.keep && s.n_tokens != n && s.turn == drop_turns)
-          s.keep = false, --kept;
+        if (kept > most && s.keep && s.n_tokens != n && s.kind == kind) s.keep = false, --kept;
   }
 };
 

@@ -56,6 +56,13 @@ void HostKv::reserve_checkpoints(SequenceKv& s, int64_t n_tokens, std::span<cons
   if (shape_.state_bytes() == 0) return;
   std::vector<int64_t> lengths;
   if (!s.only_turns) lengths = Checkpoints::grid(s.n_tokens, n_tokens);
+  // A lead before the end of the prompt; in a short prompt it is the state before the prompt.
+  const auto is_turn = [&](int64_t length) {
+    return std::find(turns.begin(), turns.end(), length) != turns.end();
+  };
+  const int64_t lead =
+      !s.only_turns && is_turn(n_tokens) ? std::max(s.n_tokens, n_tokens - Checkpoints::kLead) : 0;
+  if (lead > s.n_tokens) lengths.push_back(lead);
   for (const int64_t turn : turns)
     if (turn > s.n_tokens && turn < n_tokens) lengths.push_back(turn);
   lengths.push_back(n_tokens);
@@ -63,8 +70,10 @@ void HostKv::reserve_checkpoints(SequenceKv& s, int64_t n_tokens, std::span<cons
   lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
   std::vector<Checkpoint> all(s.states.begin(), s.states.end());
   for (const int64_t length : lengths) all.push_back({length});
-  for (Checkpoint& c : all)
-    c.turn = c.turn || std::find(turns.begin(), turns.end(), c.n_tokens) != turns.end();
+  for (Checkpoint& c : all) {
+    if (is_turn(c.n_tokens)) c.kind = Checkpoint::TURN;
+    else if (c.n_tokens == lead && c.kind == Checkpoint::STEP) c.kind = Checkpoint::LEAD;
+  }
   Checkpoints::choose(all, n_tokens, shape_.most_states(), !s.only_turns);
 
   const size_t held = s.states.size();
@@ -150,7 +159,7 @@ SequenceKv HostKv::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx)
       std::memcpy(s.heads[i].blocks[full], from.heads[i].blocks[full], block_bytes_of(i));
     });
   s.n_tokens = n_tokens;
-  if (!s.states.empty()) s.states.back().turn = true;  // as Marks::of_fork
+  if (!s.states.empty()) s.states.back().kind = Checkpoint::TURN;  // as Marks::of_fork
   keep_states(s);
   return s;
 }

@@ -39,6 +39,23 @@ def through_a_pipe(folder):
     check(r.code == 0 and r.out == b"" and b"/load" in r.err, "/help is on stderr; blank lines ask nothing", r)
 
 
+def recurrent_layers(folder):
+    """Checks that a conversation with a model whose state cannot be cut back reads each token once, and /retry none."""
+    path, model = os.path.join(folder, "long.txt"), os.path.join(ROOT, "tests/golden/tiny/lfm2_odd/lfm2_odd.gguf")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("abcdefgh ijklmnop " * 170)
+    asked = "".join(f"question {'abc'[i % 3]} xyz\n/stats\n" for i in range(20))
+    r = riffle("chat", "-m", model, "--chat-template", "vicuna", "-c", "8192", "-n", "24", "--temp", "0",
+               stdin=f"/load {path}\n/stats\n{asked}/retry\n/stats\n".encode())
+    read = [int(n) for n in re.findall(rb"(\d+) tokens read", r.err)]
+    held = [int(n) for n in re.findall(rb"(\d+) of 8192 tokens of context in use; KV", r.err)]
+    check(r.code == 0 and len(read) == len(held) == 22 and read[0] > 3000, "20 questions about a long text", r)
+    again = [new - (after - before) for new, after, before in
+             zip((b - a for a, b in zip(read, read[1:])), held[1:], held)]
+    check(all(n <= 16 for n in again), "a question reads no more than its own tokens and a lead", (read, held))
+    check(read[21] == read[20], "/retry reads nothing", read)
+
+
 def errors(folder):
     args = ["chat", "-n", "8", *GREEDY, *SMALL, "-q"]
     one = riffle(*args, stdin=b"Hello.\n").out
@@ -261,4 +278,4 @@ def thinking(folder):
         check(t.end() == 0, "a chat with reasoning ends", t.seen)
 
 
-main(through_a_pipe, errors, commands, on_a_terminal, typing, stopping, colours, thinking)
+main(through_a_pipe, recurrent_layers, errors, commands, on_a_terminal, typing, stopping, colours, thinking)

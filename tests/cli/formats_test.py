@@ -178,14 +178,15 @@ def states(folder, page):
     n, = struct.unpack_from("<Q", file.data, save["index_offset"] + file.size("Index"))
     end = save["index_offset"] + save["index_bytes"]
     found = [file.read("State", end - (n - i) * file.size("State")) for i in range(n)]
-    check([s["n_tokens"] for s in found] == [256, index["n_tokens"]] and [s["turn"] for s in found] == [0, 1],
+    check([s["n_tokens"] for s in found] == [256, index["n_tokens"] - 16, index["n_tokens"]]
+          and [s["kind"] for s in found] == [0, 2, 1],
           "states: lengths", found)
     for s in found:
         state = file.run(s["state"])
         values = struct.unpack(f"<{each // 4}f", state[:each])
         check(len(state) == size and any(values) and max(map(abs, values)) < 1e4, "states: values", values[:5])
     logits = [file.run(s["logits"]) for s in found]
-    check(logits == [b"", file.run(index["logits"])] and len(logits[1]) == 4 * header["vocab_size"],
+    check(logits == [b"", b"", file.run(index["logits"])] and len(logits[2]) == 4 * header["vocab_size"],
           "states: logits", list(map(len, logits)))
 
 

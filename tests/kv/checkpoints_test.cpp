@@ -88,8 +88,14 @@ TEST_CASE("checkpoints: histories keep what the rule wants, within the bound", "
       } else {  // a prompt
         const int64_t from = n;
         n += 1 + random() % 5000;
-        for (const int64_t m : Checkpoints::grid(from, n)) states.push_back({m});
-        states.push_back({n, true});
+        std::vector<int64_t> lengths = Checkpoints::grid(from, n);
+        const int64_t lead = n - Checkpoints::kLead;
+        if (lead > from) lengths.push_back(lead);
+        std::sort(lengths.begin(), lengths.end());
+        lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+        for (const int64_t m : lengths)
+          states.push_back({m, m == lead ? Checkpoint::LEAD : Checkpoint::STEP});
+        states.push_back({n, Checkpoint::TURN});
         turns.push_back(n);
       }
       const std::vector<int64_t> lengths = kept(states, n, most);
@@ -100,12 +106,13 @@ TEST_CASE("checkpoints: histories keep what the rule wants, within the bound", "
       if (!turns.empty())
         CHECK(std::find(lengths.begin(), lengths.end(), turns.back()) != lengths.end());
       for (const Checkpoint& c : states)
-        CHECK((c.turn || c.n_tokens == n || Checkpoints::on_grid(c.n_tokens, n)));
+        CHECK(
+            (c.kind != Checkpoint::STEP || c.n_tokens == n || Checkpoints::on_grid(c.n_tokens, n)));
     }
   }
 }
 
 TEST_CASE("checkpoints: requests of a batch keep their turns and their end", "[kv][states]") {
-  std::vector<Checkpoint> states = {{256}, {300, true}, {512}, {700}};
+  std::vector<Checkpoint> states = {{256}, {300, Checkpoint::TURN}, {512}, {700}};
   CHECK(kept(states, 700, 16, false) == std::vector<int64_t>{300, 700});
 }

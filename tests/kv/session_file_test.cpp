@@ -109,8 +109,10 @@ TEST_CASE("a session's states are read, and refused by name", "[kv][session_file
     const auto file = SessionFile::open(temp / "a.kv");
     const std::vector<StateRun>& states = file->content().states;
     REQUIRE(states.size() == 2);
-    CHECK((states[0].n_tokens == 7 && states[0].turn && states[0].logits.bytes == 0));
-    CHECK((states[1].n_tokens == 20 && !states[1].turn && states[1].logits.bytes == 32));
+    CHECK((states[0].n_tokens == 7 && states[0].kind == Checkpoint::TURN &&
+           states[0].logits.bytes == 0));
+    CHECK((states[1].n_tokens == 20 && states[1].kind == Checkpoint::STEP &&
+           states[1].logits.bytes == 32));
     CHECK(file->content().state_bytes() == 2 * 64 + 32);
     CHECK(file->content().origin.shape().state_bytes() == 64);
   }
@@ -146,9 +148,9 @@ TEST_CASE("a session's states are read, and refused by name", "[kv][session_file
     s.states[1].logits.bytes = 28;
     check_refused(s, "bytes of the logits after a state", "32");
   }
-  SECTION("a turn that is neither") {
-    s.states[0].turn = 2;
-    check_refused(s, "state's turn", "0 to 1");
+  SECTION("another kind") {
+    s.states[0].kind = 3;
+    check_refused(s, "state's kind", "0 to 2");
   }
   SECTION("too many") {
     s.states.assign(65, s.states[0]);

@@ -289,12 +289,12 @@ class Reader {
       if (s.n_tokens <= (i == 0 ? 0 : c_.states.back().n_tokens) || s.n_tokens > c_.n_tokens())
         bad("state's length", std::to_string(s.n_tokens),
             "ascending lengths from 1 to " + std::to_string(c_.n_tokens()));
-      number("state's turn", s.turn, 0, 1);
+      number("state's kind", s.kind, 0, Checkpoint::LEAD);
       number("state's bytes", static_cast<int64_t>(s.state.bytes), bytes, bytes);
       const bool has_logits = s.logits.bytes > 0;
       number("bytes of the logits after a state", static_cast<int64_t>(s.logits.bytes),
              has_logits ? logits : 0, has_logits ? logits : 0);
-      c_.states.push_back({{s.n_tokens, s.turn != 0},
+      c_.states.push_back({{s.n_tokens, static_cast<Checkpoint::Kind>(s.kind)},
                            run("state", s.state, s.state.bytes),
                            run("logits after a state", s.logits, s.logits.bytes)});
     }

@@ -73,10 +73,10 @@ struct Extent {
 };
 
 // The states of all layers after n_tokens tokens, and the logits there or nothing. Ascending; the
-// last one is of all tokens. turn: 1: the end of a prompt.
+// last one is of all tokens. kind: 0 any length, 1 the end of a prompt, 2 shortly before one.
 struct StateRun {
   int64_t n_tokens;
-  uint32_t turn, unused;
+  uint32_t kind, unused;
   Run state, logits;
 };
 

@@ -265,7 +265,7 @@ class Saving {
     for (const KvExtent& e : extents_)
       for (const uint64_t sum : e.checksums) append(sum);
     for (const StateRun& s : states_)
-      append(disk::StateRun{s.n_tokens, s.turn, 0, run(s.state), run(s.logits)});
+      append(disk::StateRun{s.n_tokens, s.kind, 0, run(s.state), run(s.logits)});
     return out;
   }
 
