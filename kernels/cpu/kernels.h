@@ -1,10 +1,11 @@
 // The CPU's kernels: one table of function pointers for each instruction set. Kernels are chosen at
 // run time (src/backend/cpu/fastest_kernels.h). A family of kernels has a header: linear/linear.h,
-// attention/attention.h, select/select.h. Two smaller tables are chosen separately:
-// attention/gather.h and select/score_table.h.
+// attention/attention.h, select/select.h, recurrent/recurrent.h. Two smaller tables are chosen
+// separately: attention/gather.h and select/score_table.h.
 #pragma once
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/linear/linear.h"
+#include "kernels/cpu/recurrent/recurrent.h"
 #include "kernels/cpu/select/select.h"
 
 namespace riffle::cpu {
@@ -15,6 +16,7 @@ struct Kernels {
   LinearKernels linear;
   AttentionKernels attention;
   SelectKernels select;
+  RecurrentKernels recurrent;
 };
 
 // Tells whether this CPU and operating system can run the set. Asks the system for the permission

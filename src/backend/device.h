@@ -57,9 +57,9 @@ struct LinearOut {
   const Tensor* bias = nullptr;  // added to each y[i]; null or without data: none
 };
 
-// Up to three products of the same x [n][cols].
+// Up to four products of the same x [n][cols].
 struct Linear {
-  static constexpr int kMaxOuts = 3;
+  static constexpr int kMaxOuts = 4;
   const float* x = nullptr;
   int64_t n = 0;
   // x is RMS-normalised with this weight and Config::stream_eps() first; null or without data: x
@@ -153,6 +153,13 @@ class Device {
   // Config::ropes, and transforms them if held keys are (BlockLayout::transforms_keys). Requires:
   // rope_table covers the positions.
   virtual void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) = 0;
+  // Separates the heads of n rows [n_heads][2][d]: the first d values of each go to q, the others
+  // to gate, both [n][n_heads][d] (Config::query_gate).
+  virtual void split_heads(const float* both, int64_t n, int n_heads, int d, float* q,
+                           float* gate) {
+    (void)both, (void)n, (void)n_heads, (void)d, (void)q, (void)gate;
+    fail(RIFFLE_UNSUPPORTED, "this device has no kernel for queries with their gate");
+  }
   // x *= sigmoid(gate), for count values each.
   virtual void sigmoid_gate(float* x, const float* gate, int64_t count) = 0;
   // x = cap * tanh(x / cap), for count values.

@@ -13,8 +13,9 @@ namespace riffle {
 struct ForwardBuffers {
   // [rows][widest_q], or the width of what goes into and comes out of layers with a state.
   Buffer q, att;
-  Buffer k, v;    // [rows][widest_kv]
-  Buffer logits;  // [rows][vocab_size], of a prompt that is scored
+  Buffer both, gate;  // Config::query_gate: [rows][2 widest_q], [rows][widest_q]; else empty
+  Buffer k, v;        // [rows][widest_kv]
+  Buffer logits;      // [rows][vocab_size], of a prompt that is scored
 };
 
 struct ForwardBuffer {
@@ -35,6 +36,10 @@ inline std::vector<ForwardBuffer> forward_buffers(const Config& c, int64_t rows,
       {"queries and attention output", floats(rows, att), &ForwardBuffers::att},
       {"keys and values", floats(rows, kv), &ForwardBuffers::k},
       {"keys and values", floats(rows, kv), &ForwardBuffers::v}};
+  if (c.query_gate) {
+    list.push_back({"queries and their gates", floats(rows, 2 * q), &ForwardBuffers::both});
+    list.push_back({"queries and their gates", floats(rows, q), &ForwardBuffers::gate});
+  }
   if (scored > 0)
     list.push_back({"scores of a prompt", floats(scored, c.vocab_size), &ForwardBuffers::logits});
   return list;

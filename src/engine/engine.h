@@ -48,6 +48,8 @@ struct AheadToken {
   Logits logits;                  // after the token
 };
 
+struct ForwardBuffers;
+
 struct Sequence {
   SequenceKv kv;
   std::vector<int32_t> tokens;              // the tokens whose KV is held
@@ -293,10 +295,15 @@ class Engine {
   void norm_qk(float* x, int64_t n, int64_t width, const Tensor& weight);
   // RMS-normalises n embeddings if the model does.
   void norm_embeddings(float* x, int64_t n);
+  // Returns the product of the queries: into q, or with their gates into buffers.both.
+  LinearOut query_product(const LayerWeights& w, int layer, const ForwardBuffers& buffers) const;
+  // Brings n rows of queries to q if they came with their gates.
+  void take_queries(int layer, int64_t n, const ForwardBuffers& buffers);
   // Finishes a layer for n rows: gate, if any, on attention's output; output projection and FFN,
-  // each added to x. The gate's values overwrite the queries, and the gate changes `attended`.
-  void finish_layer(const LayerWeights& w, float* attended, float* queries, float* x, int64_t n,
-                    Phase phase);
+  // each added to x. The gate changes `attended`. gates: values for it; null: they are computed,
+  // and overwrite the queries.
+  void finish_layer(const LayerWeights& w, float* attended, float* queries, const float* gates,
+                    float* x, int64_t n, Phase phase);
   // Computes the final norm and the output projection of n rows.
   void output(const float* x, int64_t n, Phase phase, float* logits);
   void run_step(Step& step, int64_t n);

@@ -55,8 +55,23 @@ void Engine::mix_in(const LayerWeights& w, const float* x, int64_t n, Phase phas
   device_->linear(in);
 }
 
-void Engine::finish_layer(const LayerWeights& w, float* attended, float* queries, float* x,
-                          int64_t n, Phase phase) {
+LinearOut Engine::query_product(const LayerWeights& w, int layer, const ForwardBuffers& b) const {
+  const Config& c = model_.config;
+  const int64_t width = c.q_width(layer);
+  if (!c.query_gate) return {&w.wq, b.q.as<float>(), width, &w.bq};
+  return {&w.wq, b.both.as<float>(), 2 * width, &w.bq};
+}
+
+void Engine::take_queries(int layer, int64_t n, const ForwardBuffers& b) {
+  const Config& c = model_.config;
+  if (c.query_gate)
+    device_->split_heads(b.both.as<float>(), n, c.n_heads, c.head_size(layer), b.q.as<float>(),
+                         b.gate.as<float>());
+}
+
+void Engine::finish_layer(const LayerWeights& w, float* attended, float* queries,
+                          const float* gates, float* x, int64_t n, Phase phase) {
+  if (gates) device_->sigmoid_gate(attended, gates, n * w.wo.cols);
   if (w.wgate.rows > 0) {
     Linear gate;
     gate.x = x;
@@ -333,23 +348,25 @@ void Engine::run_step(Step& step, int64_t n) {
     if (!c.attends(layer)) {
       mix_in(w, x, n, Phase::Decode, a.q.as<float>());
       step.recur(layer, a.q.as<float>(), a.att.as<float>());
-      finish_layer(w, a.att.as<float>(), a.q.as<float>(), x, n, Phase::Decode);
+      finish_layer(w, a.att.as<float>(), a.q.as<float>(), nullptr, x, n, Phase::Decode);
       continue;
     }
     Linear qkv;
     qkv.x = x;
     qkv.n = n;
     qkv.norm = &w.attn_norm;
-    qkv.outs[0] = {&w.wq, a.q.as<float>(), c.q_width(layer), &w.bq};
+    qkv.outs[0] = query_product(w, layer, a);
     qkv.outs[1] = {&w.wk, a.k.as<float>(), c.kv_width(layer), &w.bk};
     qkv.outs[2] = {&w.wv, a.v.as<float>(), c.kv_width(layer), &w.bv};
     qkv.n_outs = 3;
     device_->linear(qkv);
+    take_queries(layer, n, a);
     norm_qk(a.q.as<float>(), n, c.q_width(layer), w.q_norm);
     norm_qk(a.k.as<float>(), n, c.kv_width(layer), w.k_norm);
     step.append(layer, a.q.as<float>(), a.k.as<float>(), a.v.as<float>());
     step.attend(layer, a.q.as<float>(), a.att.as<float>());
-    finish_layer(w, a.att.as<float>(), a.q.as<float>(), x, n, Phase::Decode);
+    finish_layer(w, a.att.as<float>(), a.q.as<float>(), c.query_gate ? a.gate.as<float>() : nullptr,
+                 x, n, Phase::Decode);
   }
   output(x, n, Phase::Decode, act_->logits);
 }

@@ -209,7 +209,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
     mix_in(w, xc, rows, Phase::Prefill, a.q.as<float>());
     r.prompt->recur(a.q.as<float>(), rows, n0 + first, a.att.as<float>());
     if (skip < rows)
-      finish_layer(w, a.att.as<float>() + skip * recurrent_out(c), a.q.as<float>(),
+      finish_layer(w, a.att.as<float>() + skip * recurrent_out(c), a.q.as<float>(), nullptr,
                    xc + skip * c.dim, rows - skip, Phase::Prefill);
     return;
   }
@@ -219,7 +219,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   qkv.norm = &w.attn_norm;
   qkv.outs[0] = {&w.wk, a.k.as<float>(), kv_width, &w.bk};
   qkv.outs[1] = {&w.wv, a.v.as<float>(), kv_width, &w.bv};
-  qkv.outs[2] = {&w.wq, a.q.as<float>(), q_width, &w.bq};
+  qkv.outs[2] = query_product(w, r.layer, a);
   qkv.n_outs = skip == 0 ? 3 : 2;
   qkv.phase = Phase::Prefill;
   device_->linear(qkv);
@@ -234,6 +234,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
     q.n_outs = 1;
     device_->linear(q);
   }
+  take_queries(r.layer, rows - skip, a);
   norm_qk(a.q.as<float>(), rows - skip, q_width, w.q_norm);
   if (!r.list)
     device_->rope(a.q.as<float>(), rows - skip, q_width, c.n_heads, n0 + first + skip,
@@ -251,8 +252,8 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   r.prompt->attend(att);
   r.pairs += static_cast<double>(rows - skip) *
              (static_cast<double>(n0 + first + skip) + (rows - skip + 1) / 2.0);
-  finish_layer(w, a.att.as<float>(), a.q.as<float>(), xc + skip * c.dim, rows - skip,
-               Phase::Prefill);
+  finish_layer(w, a.att.as<float>(), a.q.as<float>(), c.query_gate ? a.gate.as<float>() : nullptr,
+               xc + skip * c.dim, rows - skip, Phase::Prefill);
 }
 
 void Engine::finish_run(PrefillRun& r) {

@@ -182,8 +182,8 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Fam
   s.attention_factor *= times;
 }
 
-// Returns the layers that have the window: given as a period, or as one boolean a layer. Empty: the
-// family decides.
+// Returns the layers that have a window, or keep a state: given as a period, or as one boolean a
+// layer. Empty: the family decides.
 std::vector<bool> windowed_layers(const GgufFile& gguf, const std::string& key, int n_layers) {
   const auto it = gguf.metadata.find(key);
   std::vector<bool> windowed;
@@ -223,7 +223,8 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   Config c;
   c.architecture = a;
   c.name = gguf.string("general.name").value_or("");
-  const GgufFields fields(gguf, a, family.recurrence != Recurrence::NONE);
+  const GgufFields fields(gguf, a,
+                          family.recurrence != Recurrence::NONE && family.recurrent_period == 0);
   read_dimensions(fields, family.hidden_dim, {0, static_cast<int>(n_pieces), 0, 10000}, &c);
   if (static_cast<size_t>(c.vocab_size) < n_pieces) {
     bad_model(file, fields.name_of(field::kVocab), std::to_string(c.vocab_size),
@@ -272,7 +273,16 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   c.o_bias = has(kGgufNames.bo);
   c.mlp_bias = has(kGgufNames.b1) || has(kGgufNames.b3) || has(kGgufNames.b2);
   c.recurrence.kind = family.recurrence;
-  if (family.recurrence != Recurrence::NONE) read_recurrent_layers(fields, &c);
+  if (family.recurrent_period > 0) {
+    const std::string named = a + ".attention.recurrent_layers",
+                      period = a + ".full_attention_interval";
+    const std::vector<bool> given =
+        windowed_layers(gguf, gguf.has(named) ? named : period, c.n_layers);
+    for (int l = 0; l < c.n_layers; ++l)
+      c.layers[l].recurrent = given.empty() ? (l + 1) % family.recurrent_period != 0 : given[l];
+  } else if (family.recurrence != Recurrence::NONE) {
+    read_recurrent_layers(fields, &c);
+  }
   if (family.describe) family.describe(fields, window, &c);
   return c;
 }

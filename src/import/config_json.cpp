@@ -288,6 +288,7 @@ void read_rope_scaling(const std::string& file, const Json& rope, const std::str
   RopeScaling& s = to->scaling;
   std::vector<std::string> known = {"rope_type", "type", "rope_theta", "finetuned"};
   if (family.partial_rope) known.push_back("partial_rotary_factor");
+  if (family.position_parts) known.insert(known.end(), {"mrope_section", "mrope_interleaved"});
   if (type == "default") known.push_back("original_max_position_embeddings");
   const auto also = [&](std::initializer_list<const char*> names) {
     known.insert(known.end(), names.begin(), names.end());
@@ -365,9 +366,9 @@ void read_partial_rope(const JsonFields& fields, const Json* rope, const Family&
                        Config* c) {
   Rope& to = c->ropes[0];
   const std::string& file = fields.file();
-  double share = fields.number("partial_rotary_factor").value_or(1);
+  double share = fields.number("partial_rotary_factor").value_or(family.partial_default);
   if (rope && rope->is_object() && find(*rope, "partial_rotary_factor"))
-    share = JsonFields(file, *rope).number("partial_rotary_factor").value_or(1);
+    share = *JsonFields(file, *rope).number("partial_rotary_factor");
   if (family.partial_rope && share != 1) {
     to.rotated = static_cast<int>(share * c->head_dim);
     if (!(share > 0) || !(share < 1) || to.rotated < 2 || to.rotated % 2 != 0)
@@ -501,6 +502,13 @@ static Config language_model(const std::string& file, const Json& config, const 
   set_layers(family, window, windowed_layers(fields, config, family, window, c), &c);
   read_no_rope(fields, config, family, &c);
   c.recurrence.kind = family.recurrence;
+  if (family.recurrent_period > 0 && !find(config, "layer_types")) {
+    const uint64_t period =
+        fields.integer("full_attention_interval").value_or(family.recurrent_period);
+    if (period == 0) bad_model(file, "full_attention_interval", "0", "at least 1");
+    for (int l = 0; l < c.n_layers; ++l)
+      c.layers[l].recurrent = (static_cast<uint64_t>(l) + 1) % period != 0;
+  }
   if (const Json* types = find(config, "layer_types"); types && family.recurrent_word)
     for (int l = 0; l < c.n_layers; ++l)
       c.layers[l].recurrent =
@@ -547,9 +555,10 @@ Config config_from_json(const FileView& file, const Family** of) {
   }
   read_end_tokens(file.name, config, &c);
   // transformers takes it from the outer config.json, not from text_config.
-  c.tied_output = JsonFields(file.name, config)
-                      .boolean("tie_word_embeddings")
+  const JsonFields outer(file.name, config);
+  c.tied_output = outer.boolean("tie_word_embeddings")
                       .value_or(text ? family.multimodal_tied : family.defaults.tied);
+  if (family.tied_field) c.tied_output = outer.boolean(family.tied_field).value_or(c.tied_output);
   return c;
 }
 

@@ -24,6 +24,7 @@ struct Family {
 };
 constexpr std::initializer_list<std::string_view> kLlama3 = {kLlama3Pattern},
                                                   kQwen2 = {kQwen2Pattern},
+                                                  kQwen35 = {kQwen35Pattern},
                                                   kSmolLm = {kDigitPattern, kGpt2Pattern},
                                                   kGpt2 = {kGpt2Pattern}, kCased = {kCasedPattern},
                                                   kTekken = {kTekkenPattern};
@@ -39,7 +40,9 @@ constexpr Family kFamilies[] = {
     {"llama-bpe", false, kLlama3, true, true},
     {"llama3", false, kLlama3, true, true},
     {"llama-v3", false, kLlama3, true, true},
+    {"lfm2", false, kLlama3, true, true},
     {"qwen2", true, kQwen2, false, false},
+    {"qwen35", true, kQwen35, false, false},
     {"deepseek-r1-qwen", true, kQwen2, false, false},
     {"smollm", false, kSmolLm, false, false},
     {"gpt-2", false, kGpt2, false, false},

@@ -72,8 +72,8 @@ TensorNames names_of_text_part(TensorNames names, const TensorTable& table) {
 // Tells whether a tensor belongs to the part that reads images, which riffle does not load.
 bool reads_images(std::string_view tensor) {
   if (tensor.starts_with("model.")) tensor.remove_prefix(6);
-  for (const char* part :
-       {"vision_tower.", "multi_modal_projector.", "vision_adapter.", "vision_projection."})
+  for (const char* part : {"vision_tower.", "multi_modal_projector.", "vision_adapter.",
+                           "vision_projection.", "visual."})
     if (tensor.starts_with(part)) return true;
   return false;
 }

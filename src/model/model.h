@@ -96,12 +96,20 @@ struct Rope {
 // (model/recurrence.h).
 enum class Recurrence : uint8_t {
   NONE,
-  SHORT_CONV,  // c * conv(b * x), a causal convolution of each channel over a few tokens: LFM2
+  SHORT_CONV,   // c * conv(b * x), a causal convolution of each channel over a few tokens: LFM2
+  GATED_DELTA,  // Gated DeltaNet (Yang et al., arXiv 2412.06464): Qwen3.5 and later
 };
 
 struct RecurrenceConfig {
   Recurrence kind = Recurrence::NONE;
   int taps = 0;  // tokens that the convolution sees, its own included
+  // GATED_DELTA: heads of queries and keys, and of values, with their sizes. k_heads divides
+  // v_heads. Head h of the values reads head h / (v_heads / k_heads) of the keys or, if `tiled`,
+  // head h mod k_heads: the order of GGUF files.
+  int k_heads = 0, v_heads = 0, k_dim = 0, v_dim = 0;
+  bool tiled = false;
+  int64_t v_width() const { return int64_t(v_heads) * v_dim; }
+  int64_t channels() const { return 2 * int64_t(k_heads) * k_dim + v_width(); }  // convolved
 };
 
 // Settings in which layers differ.
@@ -143,8 +151,9 @@ struct Config {
   int hidden_dim = 0;        // width of the FFN
   int head_dim = 0;
   int n_layers = 0;
-  int n_heads = 0;     // query heads
-  int n_kv_heads = 0;  // divides n_heads
+  int n_unused_layers = 0;  // blocks after them that a GGUF file has for predicting further tokens
+  int n_heads = 0;          // query heads
+  int n_kv_heads = 0;       // divides n_heads
   int vocab_size = 0;
   int n_ctx = 0;  // trained length
   float norm_eps = 0;
@@ -165,6 +174,7 @@ struct Config {
   QkNorm qk_norm = QkNorm::NONE;
   float q_norm_weight = 1;      // weight of every norm of q, if the file has no such tensors
   bool attention_gate = false;  // LayerWeights::wgate
+  bool query_gate = false;      // the gate's rows are in LayerWeights::wq
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool sinks = false;  // LayerWeights::sinks
   bool tied_output = false;
@@ -247,7 +257,9 @@ struct LayerWeights {
   // Norms of the outputs of attention (after wo) and of the FFN (after w2), before they are added
   // to the residual stream: [1][dim] F32.
   Tensor post_attn_norm, post_ffn_norm;
-  Tensor wq;      // [n_heads*head_dim][dim]
+  // [n_heads*head_dim][dim]. Config::query_gate: [n_heads][2][head_dim][dim]: the rows of each
+  // head's query, then those of its gate, which has the meaning of wgate.
+  Tensor wq;
   Tensor wk, wv;  // [n_kv_heads*head_dim][dim]
   Tensor wo;      // [dim][n_heads*head_dim]
   // A layer that keeps a recurrent state has these in place of wq, wk and wv, in the order of

@@ -46,12 +46,19 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
       add(names.wv, layer.wv, N::V);
     }
     add(names.wgate, layer.wgate, N::OTHER);
-    for (size_t i = 0; i < layer.mix.size(); ++i)
+    for (size_t i = 0; i < layer.mix.size(); ++i) {
       add(mix_names[i], layer.mix[i],
           mix[i].role == MixTensor::PRODUCT ? N::OTHER
           : mix[i].role == MixTensor::TAPS  ? N::TAPS
                                             : N::VECTOR);
+      all.back().v_first = mix[i].v_first;
+      all.back().v_size = mix[i].v_size;
+    }
     add(layer.mix.empty() ? names.wo : names.mix_out, layer.wo, N::OTHER);
+    if (model.config.recurrence.kind == Recurrence::GATED_DELTA && !layer.mix.empty()) {
+      all.back().v_size = model.config.recurrence.v_dim;
+      all.back().v_columns = true;
+    }
     add(names.ffn_norm, layer.ffn_norm, N::VECTOR);
     add(names.post_ffn_norm, layer.post_ffn_norm, N::VECTOR);
     add(names.router, layer.router, N::ROUTER);

@@ -17,6 +17,10 @@ struct NamedTensor {
   bool qk = false;  // rows (of a bias: values) are those of query or key heads
   // Experts are parts of one tensor of three dimensions; they follow each other.
   int part = 0, parts = 1;
+  // Recurrent layers (MixTensor): rows of heads of the values; v_columns: in place of rows, columns
+  // from the first on.
+  int64_t v_first = 0, v_size = 0;
+  bool v_columns = false;
 };
 // Returns the tensors in the order of the layers, without a tied output.
 std::vector<NamedTensor> named_tensors(Model& model);

@@ -17,9 +17,39 @@ constexpr RecurrenceInfo kShortConv = {
     },
 };
 
+// q, k, v | z | beta | alpha; the state is the last rows of q, k and v before the convolution, then
+// a matrix [v_dim][k_dim] of each head of the values.
+constexpr RecurrenceInfo kGatedDelta = {
+    Recurrence::GATED_DELTA,
+    "gated delta rule",
+    [](const Config& c) {
+      const RecurrenceConfig& r = c.recurrence;
+      return r.channels() + r.v_width() + 2 * r.v_heads;
+    },
+    [](const Config& c) { return c.recurrence.v_width(); },
+    [](const Config& c) {
+      const RecurrenceConfig& r = c.recurrence;
+      return (r.taps - 1) * r.channels() + r.v_width() * r.k_dim;
+    },
+    [](const Config& c) {
+      const RecurrenceConfig& r = c.recurrence;
+      const int64_t keys = 2 * int64_t(r.k_heads) * r.k_dim;
+      return std::vector<MixTensor>{{MixTensor::PRODUCT, r.channels(), c.dim, keys, r.v_dim},
+                                    {MixTensor::PRODUCT, r.v_width(), c.dim, 0, r.v_dim},
+                                    {MixTensor::PRODUCT, r.v_heads, c.dim, 0, 1},
+                                    {MixTensor::PRODUCT, r.v_heads, c.dim, 0, 1},
+                                    {MixTensor::TAPS, r.channels(), r.taps, keys, r.v_dim},
+                                    {MixTensor::DECAY, 1, r.v_heads, 0, 1},
+                                    {MixTensor::VECTOR, 1, r.v_heads, 0, 1},
+                                    {MixTensor::VECTOR, 1, r.v_dim}};
+    },
+};
+
 }  // namespace
 
-const RecurrenceInfo& recurrence_info(const Config&) { return kShortConv; }
+const RecurrenceInfo& recurrence_info(const Config& c) {
+  return c.recurrence.kind == Recurrence::GATED_DELTA ? kGatedDelta : kShortConv;
+}
 
 static bool any(const Config& c) { return c.recurrence.kind != Recurrence::NONE; }
 

@@ -15,8 +15,12 @@ struct MixTensor {
     PRODUCT,  // a matrix; its product with the layer's input is a part of what goes in
     TAPS,     // taps of a convolution, F32: [channels][taps], the newest token's last
     VECTOR,   // [1][cols] F32
+    DECAY,    // [1][cols] F32, below 0; folders have log(-x)
   } role;
   int64_t rows, cols;
+  // GATED_DELTA: the first row (of a vector: value) that belongs to heads of the values, and the
+  // number of rows of each; v_size 0: none does.
+  int64_t v_first = 0, v_size = 0;
 };
 
 struct RecurrenceInfo {

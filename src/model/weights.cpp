@@ -76,6 +76,21 @@ class Binder {
     return {DType::F32, channels, n, floats(raw, name, channels * n, 0)};
   }
 
+  // Returns values below 0. logs: the file has log(-x).
+  Tensor decay(const std::string& name, int64_t cols, bool logs) {
+    const Tensor t = vector(name, cols);
+    auto* const values = model_.owned.back()->data();
+    for (int64_t i = 0; i < cols; ++i) {
+      const float given = values[i];
+      if (logs) values[i] = -std::exp(given);
+      if (!std::isfinite(values[i]) || values[i] > 0)
+        bad_model(where_, format("%s[%lld]", name.c_str(), static_cast<long long>(i)),
+                  format("%g", static_cast<double>(given)),
+                  logs ? "a logarithm of a finite number" : "a number up to 0");
+    }
+    return t;
+  }
+
   // Makes a norm whose weights are all the same and not in the file.
   Tensor constant(int64_t cols, float value) {
     model_.owned.push_back(std::make_unique<std::vector<float>>(cols, value));
@@ -204,11 +219,16 @@ class Binder {
   void ignore(const std::string& name) { used_.insert(name); }
 
   // Refuses tensors that were not used: with them the model computes something else.
+  void ignore_prefix(const std::string& prefix) { ignored_.push_back(prefix); }
+
   void refuse_the_rest() const {
     for (const auto& [name, raw] : table_) {
       if (used_.count(name)) continue;
       // Old checkpoints carry the RoPE frequencies, which follow from rope_theta.
       if (name.ends_with(".rotary_emb.inv_freq")) continue;
+      if (std::any_of(ignored_.begin(), ignored_.end(),
+                      [&name](const std::string& prefix) { return name.starts_with(prefix); }))
+        continue;
       unsupported(raw.file, "tensor " + name,
                   "a tensor that a model of this kind and size does not have",
                   "none (no other biases, no further layers)");
@@ -302,6 +322,7 @@ class Binder {
   const TensorTable& table_;
   const std::string& where_;
   std::set<std::string> used_;
+  std::vector<std::string> ignored_;  // beginnings of names of tensors that are not used
   std::vector<const RawTensor*> bound_;
   std::set<const RawTensor*> packed_;  // tensors of bound_ that were copied in another order
   std::optional<ThreadPool> threads_;  // threads that copy them
@@ -364,6 +385,7 @@ std::vector<Tensor> bind_mix(Binder& binder, const Config& c, const TensorNames&
     const std::string name = prefix + rest[mix.size()];
     mix.push_back(t.role == MixTensor::PRODUCT ? binder.matrix(name, t.rows, t.cols)
                   : t.role == MixTensor::TAPS  ? binder.taps(name, t.rows, t.cols)
+                  : t.role == MixTensor::DECAY ? binder.decay(name, t.cols, names.log_decay)
                                                : binder.vector(name, t.cols));
   }
   return mix;
@@ -396,7 +418,7 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
     }
     if (c.attends(l)) {
       layer.wqkv = binder.parts(name(names.wqkv),
-                                {{&layer.wq, name(names.wq), q_rows},
+                                {{&layer.wq, name(names.wq), c.query_gate ? 2 * q_rows : q_rows},
                                  {&layer.wk, name(names.wk), kv_rows},
                                  {&layer.wv, name(names.wv), kv_rows}},
                                 c.dim);
@@ -451,6 +473,10 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
   if (c.ropes[0].scaling.type == RopeScaling::LONGROPE)
     for (const char* name : {"rope_factors_short.weight", "rope_factors_long.weight"})
       binder.ignore(name);
+  // The blocks that predict further tokens.
+  for (int l = c.n_layers; l < c.n_layers + c.n_unused_layers; ++l)
+    binder.ignore_prefix(format(names.layer, l));
+  if (names.drafts) binder.ignore_prefix(names.drafts);
   binder.refuse_the_rest();
   binder.report(progress);
 }

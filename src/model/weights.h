@@ -35,6 +35,8 @@ struct TensorNames {
   // wo.
   std::vector<const char*> (*mix)() = nullptr;
   const char* mix_out = nullptr;
+  bool log_decay = false;        // MixTensor::DECAY has logarithms
+  const char* drafts = nullptr;  // the beginning of names of tensors that predict further tokens
 };
 inline constexpr TensorNames kGgufNames = {
     "token_embd.weight",

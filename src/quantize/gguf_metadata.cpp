@@ -137,15 +137,36 @@ static void write_layers(GgufFileWriter& out, const Family& family, const Config
   if (family.window == Family::PERIOD) out.booleans(a + "." + field::kWindowed.gguf, windowed);
 }
 
-// A layer that keeps a recurrent state has 0 KV heads.
-void write_recurrence(GgufFileWriter& out, const Config& c) {
-  const std::string key = c.architecture + "." + field::kKvHeads.gguf;
-  std::vector<int32_t> heads;
-  for (int l = 0; l < c.n_layers; ++l) heads.push_back(c.attends(l) ? c.n_kv_heads : 0);
-  if (std::count(heads.begin(), heads.end(), 0) > 0) out.integers(key, heads);
-  else out.u32(key, static_cast<uint32_t>(c.n_kv_heads));
-  if (c.recurrence.kind == Recurrence::SHORT_CONV)
-    out.u32(c.architecture + ".shortconv.l_cache", static_cast<uint32_t>(c.recurrence.taps));
+// Writes the number of KV heads, and which layers keep a recurrent state: they have 0 KV heads, or
+// are named.
+void write_recurrence(GgufFileWriter& out, const Config& c, const std::string& where) {
+  const std::string a = c.architecture + ".", key = a + field::kKvHeads.gguf;
+  const auto count = [&](const char* name, int64_t value) {
+    out.u32(a + name, static_cast<uint32_t>(value));
+  };
+  const RecurrenceConfig& r = c.recurrence;
+  if (r.kind == Recurrence::SHORT_CONV) {
+    std::vector<int32_t> heads;
+    for (int l = 0; l < c.n_layers; ++l) heads.push_back(c.attends(l) ? c.n_kv_heads : 0);
+    out.integers(key, heads);
+    count("shortconv.l_cache", r.taps);
+    return;
+  }
+  out.u32(key, static_cast<uint32_t>(c.n_kv_heads));
+  if (r.kind == Recurrence::NONE) return;
+  if (r.k_dim != r.v_dim)
+    unsupported(where, "linear_value_head_dim", std::to_string(r.v_dim),
+                std::to_string(r.k_dim) + ", as linear_key_head_dim, to write the model as GGUF");
+  count("ssm.conv_kernel", r.taps);
+  count("ssm.state_size", r.k_dim);
+  count("ssm.group_count", r.k_heads);
+  count("ssm.time_step_rank", r.v_heads);
+  count("ssm.inner_size", r.v_width());
+  std::vector<bool> recurrent;
+  for (int l = 0; l < c.n_layers; ++l) recurrent.push_back(!c.attends(l));
+  out.booleans(a + "attention.recurrent_layers", recurrent);
+  // llama.cpp needs the key. Its numbers do not matter for text, whose positions have one value.
+  out.integers(a + "rope.dimension_sections", {11, 11, 10, 0});
 }
 
 void write_config(GgufFileWriter& out, const Config& c, const std::string& where) {
@@ -163,7 +184,7 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
   count(field::kLayers.gguf, c.n_layers);
   count(field::kHiddenDim.gguf, c.hidden_dim);
   count(field::kHeads.gguf, c.n_heads);
-  write_recurrence(out, c);
+  write_recurrence(out, c, where);
   count(field::kHeadDim.gguf, c.head_dim);
   count("attention.value_length", c.head_dim);
   out.f32(a + "." + field::kNormEps.gguf, c.norm_eps);

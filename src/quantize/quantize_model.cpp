@@ -33,37 +33,61 @@ int threads_or_all(int n) { return n > 0 ? n : default_threads(); }
 // Receives the bytes of converted rows, in order.
 using Sink = std::function<void(const void* data, uint64_t bytes)>;
 
+// The order of rows in the file. head_dim above 0: rows change places within heads, pairs (i, i +
+// head_dim/2) become neighbours. k_heads above 0: heads of the values, which are grouped by their
+// heads of the keys, become tiled (RecurrenceConfig::tiled).
+struct Order {
+  int64_t head_dim = 0;
+  int64_t k_heads = 0, v_heads = 0, v_first = 0, v_size = 0;
+  bool v_columns = false;  // columns in place of rows
+  bool rows_move() const { return head_dim > 0 || (k_heads > 0 && !v_columns); }
+  bool columns_move() const { return k_heads > 0 && v_columns; }
+
+  // Returns the source's row for row r of the file.
+  int64_t row(int64_t r) const {
+    if (k_heads > 0 && !v_columns) return of_values(r);
+    if (head_dim <= 0) return r;
+    const int64_t in_head = r % head_dim;
+    return r - in_head + in_head % 2 * (head_dim / 2) + in_head / 2;
+  }
+  int64_t of_values(int64_t r) const {
+    if (r < v_first) return r;
+    const int64_t head = (r - v_first) / v_size, within = (r - v_first) % v_size;
+    const int64_t grouped = head % k_heads * (v_heads / k_heads) + head / k_heads;
+    return v_first + grouped * v_size + within;
+  }
+};
+
 class Converter {
  public:
   Converter(Model& model, int n_threads, const LoadProgress& progress, double total)
       : model_(model), threads_(threads_or_all(n_threads)), progress_(progress), total_(total) {}
 
-  // head_dim > 0: rows change places within heads, pairs (i, i + head_dim/2) become neighbours.
-  void matrix(const NamedTensor& t, DType type, int64_t head_dim, const Sink& sink) {
+  void matrix(const NamedTensor& t, DType type, const Order& order, const Sink& sink) {
     const Tensor& from = *t.tensor;
-    const bool same = from.data && type == from.type;
+    const bool same = from.data && type == from.type && !order.columns_move();
     // Whole heads, so that a batch's rows come from the same rows of the source.
-    const int64_t unit = std::max<int64_t>(head_dim, 1);
+    const int64_t unit = std::max<int64_t>(order.head_dim, 1);
     const int64_t batch = std::max<int64_t>(1, kBatchValues / (from.cols * unit)) * unit;
     const int64_t item_rows = std::max<int64_t>(1, kItemValues / from.cols),
                   row_out = row_bytes(type, from.cols);
     if (out_.size() < static_cast<size_t>(batch * row_out))
       out_.resize(static_cast<size_t>(batch * row_out));
     scratch_.resize(static_cast<size_t>(threads_.size()));
-    for (auto& s : scratch_) s.resize(static_cast<size_t>(2 * from.cols));
+    for (auto& s : scratch_) s.resize(static_cast<size_t>(3 * from.cols));
     for (int64_t first = 0; first < from.rows; first += batch) {
       const int64_t n = std::min(batch, from.rows - first), items = (n + item_rows - 1) / item_rows;
       errors_.assign(static_cast<size_t>(items), {});
       threads_.parallel_for(items, [&](int64_t item, int thread) {
         for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r) {
-          const int64_t source = source_row(first + r, head_dim);
+          const int64_t source = order.row(first + r);
           std::byte* to = out_.data() + r * row_out;
           check_row(t, source);
           if (same)
             std::memcpy(to, static_cast<const std::byte*>(from.data) + source * row_out,
                         static_cast<size_t>(row_out));
           else
-            row(t, source, type, to, scratch_[static_cast<size_t>(thread)],
+            row(t, source, type, order, to, scratch_[static_cast<size_t>(thread)],
                 &errors_[static_cast<size_t>(item)]);
         }
       });
@@ -71,7 +95,7 @@ class Converter {
       for (const Error2& e : errors_) sums.error += e.error, sums.norm += e.norm;
       sink(out_.data(), static_cast<uint64_t>(n * row_out));
       const int64_t row_in = row_bytes(from.type, from.cols);
-      if (from.data)
+      if (from.data && order.k_heads == 0)
         drop(static_cast<const std::byte*>(from.data) + first * row_in,
              static_cast<uint64_t>(n * row_in));
       advance(static_cast<double>(n * row_in));
@@ -79,11 +103,11 @@ class Converter {
   }
 
   // Writes norms and biases.
-  void vector(const NamedTensor& t, int64_t head_dim, const Sink& sink) {
+  void vector(const NamedTensor& t, const Order& order, const Sink& sink) {
     std::vector<float> values(static_cast<size_t>(t.tensor->cols));
     const auto* from = static_cast<const float*>(t.tensor->data);
     for (int64_t i = 0; i < t.tensor->cols; ++i)
-      values[static_cast<size_t>(i)] = from[source_row(i, head_dim)];
+      values[static_cast<size_t>(i)] = from[order.row(i)];
     sink(values.data(), values.size() * sizeof(float));
     advance(static_cast<double>(t.tensor->bytes()));
   }
@@ -94,12 +118,6 @@ class Converter {
   struct Error2 {
     double error = 0, norm = 0;
   };
-
-  static int64_t source_row(int64_t r, int64_t head_dim) {
-    if (head_dim <= 0) return r;
-    const int64_t in_head = r % head_dim;
-    return r - in_head + in_head % 2 * (head_dim / 2) + in_head / 2;
-  }
 
   // Throws if the row has values that a device would refuse.
   static void check_row(const NamedTensor& t, int64_t source) {
@@ -115,11 +133,12 @@ class Converter {
                                       "conversion went wrong");
   }
 
-  static void row(const NamedTensor& t, int64_t source, DType type, std::byte* to,
-                  std::vector<float>& scratch, Error2* e) {
+  static void row(const NamedTensor& t, int64_t source, DType type, const Order& order,
+                  std::byte* to, std::vector<float>& scratch, Error2* e) {
     const int64_t cols = t.tensor->cols;
-    float *x = scratch.data(), *back = x + cols;
-    rows_of(*t.tensor, source, 1, x);
+    float *x = scratch.data(), *back = x + cols, *given = back + cols;
+    rows_of(*t.tensor, source, 1, order.columns_move() ? given : x);
+    for (int64_t i = 0; order.columns_move() && i < cols; ++i) x[i] = given[order.of_values(i)];
     quantise_rows(type, x, 1, cols, to, t.name.c_str(), source);
     cpu::dequant_blocks(type, reinterpret_cast<const uint8_t*>(to), cols, back);
     for (int64_t i = 0; i < cols; ++i) {
@@ -239,7 +258,7 @@ void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
     Tensor& t = *job.tensor.tensor;
     Buffer bytes(static_cast<size_t>(t.rows * row_bytes(job.type, t.cols)));
     size_t filled = 0;
-    converter.matrix(job.tensor, job.type, 0, [&](const void* data, uint64_t n) {
+    converter.matrix(job.tensor, job.type, {}, [&](const void* data, uint64_t n) {
       std::memcpy(bytes.as<std::byte>() + filled, data, n);
       filled += n;
     });
@@ -282,10 +301,14 @@ ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix&
   Converter converter(model, n_threads, progress, total);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const NamedTensor& t = tensors[i];
-    const int64_t head_dim = reorder && t.qk ? c.head_dim : 0;
+    Order order;
+    if (reorder && t.qk) order.head_dim = c.head_dim;
+    const RecurrenceConfig& r = c.recurrence;
+    if (t.v_size > 0 && !r.tiled && r.k_heads != r.v_heads)
+      order = {0, r.k_heads, r.v_heads, t.v_first, t.v_size, t.v_columns};
     const Sink sink = [&](const void* data, uint64_t bytes) { out.write(data, bytes); };
-    if (t.role == NamedTensor::VECTOR) converter.vector(t, head_dim, sink);
-    else converter.matrix(t, types[i], head_dim, sink);
+    if (t.role == NamedTensor::VECTOR) converter.vector(t, order, sink);
+    else converter.matrix(t, types[i], order, sink);
   }
   converter.sums.n_fallback = fallbacks.n_fallback;
   return converter.sums;

@@ -27,6 +27,9 @@ ContextOptions on(DeviceKind device, SelectorKind selector = SelectorKind::SHARE
 
 using Tokens = std::vector<int32_t>;
 
+// Short convolutions and gated delta rules; the odd ones have sizes that are not multiples of 16.
+constexpr const char* kModels[] = {"lfm2", "lfm2_odd", "qwen35", "qwen35_odd"};
+
 size_t reach(riffle_session* s, size_t n) { return riffle_session_reach(s, n); }
 
 uint64_t tokens_read(const Runtime& r) { return r.stats().prefill_tokens; }
@@ -55,7 +58,7 @@ Tokens answer(Runtime& r, riffle_session* s, int n) {
 
 TEST_CASE("states: chunks, threads and pools change no bit", "[states]") {
   const TempDir temp;
-  for (const char* name : {"lfm2", "lfm2_odd"}) {
+  for (const char* name : kModels) {
     const std::string model = hybrid(temp, name);
     const Tokens prompt = ids(0, 600), steps = ids(600, 640);
     for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE}) {
@@ -104,13 +107,16 @@ TEST_CASE("states: sequences stepped together give what each gives alone", "[sta
   const TempDir temp;
   ContextOptions o = on(DeviceKind::EMU);
   o.n_sessions = 5;
-  check_together(on(DeviceKind::CPU), o, hybrid(temp));
+  for (const char* name : {"lfm2", "qwen35"}) {
+    INFO(name);
+    check_together(on(DeviceKind::CPU), o, hybrid(temp, name));
+  }
 }
 
 TEST_CASE("states: cuts, forks, ends and aborted prompts change no bit", "[states][fork]") {
   const TempDir temp;
   uint32_t seed = 0;
-  for (const char* name : {"lfm2", "lfm2_odd"})
+  for (const char* name : kModels)
     for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
       ContextOptions o = on(device);
       o.prefill_chunk = 50;
@@ -122,7 +128,7 @@ TEST_CASE("states: cuts, forks, ends and aborted prompts change no bit", "[state
 // Each row ahead has a state of its own, so tokens that are not accepted leave no trace.
 TEST_CASE("states: tokens computed ahead and refused leave no trace", "[states][lookup]") {
   const TempDir temp;
-  const std::string model = hybrid(temp);
+  const std::string model = hybrid(temp, GENERATE("lfm2", "qwen35"));
   ContextOptions o = on(DeviceKind::CPU);
   o.lookup = 5;
   Runtime ahead(o, model), plain(on(DeviceKind::CPU), model);
@@ -234,7 +240,7 @@ TEST_CASE("states: a conversation reads each token once", "[states]") {
 
 TEST_CASE("states: saved sessions go on with the same bits", "[states][session_file]") {
   const TempDir temp;
-  const std::string model = hybrid(temp), path = temp / "a.kv";
+  const std::string model = hybrid(temp, GENERATE("lfm2", "qwen35")), path = temp / "a.kv";
   for (const auto& [from, to] :
        {std::pair{DeviceKind::CPU, DeviceKind::EMU}, {DeviceKind::EMU, DeviceKind::CPU}}) {
     Runtime a(on(from), model), b(on(to), model);

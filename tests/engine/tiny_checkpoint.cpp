@@ -103,7 +103,8 @@ static std::string tiny_arch(const std::string& family) {
       {"gpt_oss", "gpt-oss"},          {"mistral", "llama"},
       {"ministral3", "mistral3"},      {"qwen3_moe", "qwen3moe"},
       {"gemma3_text", "gemma3"},       {"olmo3", "olmo2"},
-      {"granitemoehybrid", "granite"}, {"muse_glimmer_text", "muse-glimmer"}};
+      {"granitemoehybrid", "granite"}, {"muse_glimmer_text", "muse-glimmer"},
+      {"qwen3_5_text", "qwen35"}};
   const auto it = other.find(family);
   return it == other.end() ? family : it->second;
 }
@@ -218,6 +219,56 @@ static void tiny_gguf_packed(GgufWriter& w, const TinyCheckpoint& c, const Tenso
     }
 }
 
+// A tensor of a gated delta rule: heads of the values come from groups into GGUF's order.
+static void tiny_gguf_delta(GgufWriter& w, const TinyCheckpoint& c, const std::string& hf,
+                            const RawTensor& raw) {
+  const auto number = [&](const char* name) {
+    return static_cast<uint64_t>(c.integer((std::string("linear_") + name).c_str()));
+  };
+  const uint64_t k_heads = number("num_key_heads"), v_heads = number("num_value_heads"),
+                 keys = 2 * k_heads * number("key_head_dim"), v_dim = number("value_head_dim");
+  const auto grouped = [&](uint64_t place, uint64_t first, uint64_t size) {
+    if (place < first) return place;
+    const uint64_t head = (place - first) / size, of_key = head % k_heads, turn = head / k_heads;
+    return first + (of_key * (v_heads / k_heads) + turn) * size + (place - first) % size;
+  };
+  const size_t at = hf.find("layers.") + 7;
+  const std::string layer = "blk." + hf.substr(at, hf.find('.', at) - at) + ".",
+                    name = hf.substr(hf.find("linear_attn.") + 12);
+  const uint64_t rows = raw.shape[0], row = raw.bytes / rows;
+  const auto* bytes = reinterpret_cast<const char*>(raw.data);
+  const bool whole = name == "in_proj_qkv.weight" || name == "conv1d.weight";
+  const uint64_t first = whole ? keys : 0, size = whole || name == "in_proj_z.weight" ? v_dim : 1;
+  std::string data;
+  if (name == "norm.weight") {
+    data.assign(bytes, raw.bytes);
+  } else if (name == "out_proj.weight") {
+    const uint64_t cols = raw.shape[1], value = row / cols;
+    for (uint64_t r = 0; r < rows; ++r)
+      for (uint64_t x = 0; x < cols; ++x)
+        data.append(bytes + r * row + grouped(x, 0, v_dim) * value, value);
+  } else {
+    for (uint64_t r = 0; r < rows; ++r) data.append(bytes + grouped(r, first, size) * row, row);
+  }
+  RawTensor moved = raw;
+  moved.data = reinterpret_cast<const uint8_t*>(data.data());
+  if (name == "A_log") {
+    const std::string logs = widened(moved);
+    std::vector<float> values;
+    for (size_t i = 0; i < logs.size(); i += 4)
+      values.push_back(-std::exp(load_unaligned<float>(&logs[i])));
+    w.tensor(layer + "ssm_a", {rows}, 0, floats(values));
+  } else if (name == "dt_bias") {
+    w.tensor(layer + "ssm_dt.bias", {rows}, 0, widened(moved));
+  } else if (name == "norm.weight") {
+    w.tensor(gguf_name(hf), {rows}, 0, widened(moved));
+  } else if (name == "conv1d.weight") {
+    w.tensor(gguf_name(hf), {raw.shape[2], rows}, 0, widened(moved));
+  } else {
+    w.tensor(gguf_name(hf), {raw.shape[1], rows}, ggml_type(*raw.type), data);
+  }
+}
+
 static void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permute) {
   const auto file = MappedFile::open(c.weights);
   TensorTable table;
@@ -246,6 +297,10 @@ static void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
                {raw.shape[0]}, 0, widened(raw));
       continue;
     }
+    if (hf.find(".linear_attn.") != hf.npos) {
+      tiny_gguf_delta(w, c, hf, raw);
+      continue;
+    }
     if (hf.ends_with(".conv.conv.weight")) {
       w.tensor(gguf_name(hf), {raw.shape[2], raw.shape[0]}, 0, widened(raw));
       continue;
@@ -261,12 +316,14 @@ static void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
     const bool bias = hf.ends_with(".bias");
     std::string name = gguf_name(bias ? hf.substr(0, hf.size() - 5) + ".weight" : hf, post_norms);
     if (bias) name = name.substr(0, name.size() - 7) + ".bias";
-    if (packed && name.ends_with("ffn_norm.weight"))
+    if ((packed || family == "qwen3_5_text") && name.ends_with("ffn_norm.weight"))
       name.replace(name.size() - 15, 15, "post_attention_norm.weight");
     const bool vector = raw.shape.size() == 1;
     std::string data =
         vector ? widened(raw) : std::string(reinterpret_cast<const char*>(raw.data), raw.bytes);
-    if (vector && !bias && (family == "gemma3_text" || (muse && hf != "model.norm.weight"))) {
+    if (vector && !bias &&
+        (family == "gemma3_text" || family == "qwen3_5_text" ||
+         (muse && hf != "model.norm.weight"))) {
       std::string plus_one;
       for (size_t i = 0; i < data.size(); i += 4)
         put<float>(plus_one, load_unaligned<float>(&data[i]) + 1);
@@ -338,6 +395,25 @@ static void tiny_gguf_mixers(GgufWriter& w, const std::string& arch, const TinyC
   w.u32(arch + ".shortconv.l_cache", c.config.at("conv_L_cache").get<uint32_t>());
 }
 
+static void tiny_gguf_delta_keys(GgufWriter& w, const std::string& arch, const TinyCheckpoint& c,
+                                 const nlohmann::json& rope) {
+  const auto number = [&](const char* name) {
+    return static_cast<uint32_t>(c.integer((std::string("linear_") + name).c_str()));
+  };
+  w.u32(arch + ".ssm.conv_kernel", number("conv_kernel_dim"));
+  w.u32(arch + ".ssm.state_size", number("key_head_dim"));
+  w.u32(arch + ".ssm.group_count", number("num_key_heads"));
+  w.u32(arch + ".ssm.time_step_rank", number("num_value_heads"));
+  w.u32(arch + ".ssm.inner_size", number("num_value_heads") * number("value_head_dim"));
+  std::vector<uint8_t> recurrent;
+  for (const auto& type : c.config.at("layer_types"))
+    recurrent.push_back(type == "linear_attention");
+  w.array(arch + ".attention.recurrent_layers", 7, recurrent);
+  w.array<int32_t>(arch + ".rope.dimension_sections", 5, {11, 11, 10, 0});
+  w.u32(arch + ".rope.dimension_count",
+        static_cast<uint32_t>(c.head_dim() * rope.value("partial_rotary_factor", 0.25)));
+}
+
 std::string tiny_gguf(const TinyCheckpoint& c) {
   const std::string family = c.config.at("model_type"), arch = tiny_arch(family);
   const bool permute = arch == "llama" || arch == "smollm3" || arch == "granite" ||
@@ -361,6 +437,7 @@ std::string tiny_gguf(const TinyCheckpoint& c) {
   else
     w.u32(arch + ".attention.head_count_kv",
           static_cast<uint32_t>(c.integer("num_key_value_heads")));
+  if (arch == "qwen35") tiny_gguf_delta_keys(w, arch, c, rope);
   w.f32(arch + ".attention.layer_norm_rms_epsilon",
         c.config.value("rms_norm_eps", c.config.value("norm_eps", 0.f)));
   w.f32(arch + ".rope.freq_base", static_cast<float>(theta));

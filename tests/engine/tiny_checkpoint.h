@@ -2,8 +2,10 @@
 // Face folders, as GGUF, and how a runtime is held against their golden logits.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "formats/raw_tensor.h"
 #include "tests/engine/test_model.h"
 #include "tests/model/test_files.h"
 
@@ -38,7 +40,9 @@ struct TinyCheckpoint {
     return config.value("head_dim", integer("hidden_size") / integer("num_attention_heads"));
   }
   // Tells whether layers keep a recurrent state.
-  bool has_states() const { return config.contains("conv_L_cache"); }
+  bool has_states() const {
+    return config.contains("conv_L_cache") || config.contains("linear_num_key_heads");
+  }
   // Tells whether the CUDA kernels support this head size and this number of query heads for each
   // KV head. There are none for layers with a recurrent state.
   bool runs_on_gpu() const {
@@ -53,6 +57,16 @@ struct TinyCheckpoint {
     return n;
   }
 };
+
+// Compares F32 tensors of values that two programs have computed with functions of their own.
+inline bool nearly_same_floats(const RawTensor& a, const RawTensor& b) {
+  bool same = a.bytes == b.bytes;
+  for (uint64_t i = 0; same && i < a.bytes; i += 4) {
+    const auto x = load_unaligned<float>(a.data + i), y = load_unaligned<float>(b.data + i);
+    same = std::fabs(x - y) <= 1e-6f * std::fabs(y);
+  }
+  return same;
+}
 
 std::vector<int32_t> tiny_tokens();
 

@@ -117,7 +117,8 @@ TEST_CASE("images: what riffle lacks is refused by name", "[multimodal]") {
     expect_config_error(status, config, words);
   };
   refused(RIFFLE_UNSUPPORTED, "/model_type", "llava",
-          {"config.json: model_type", "\"llava\"", "\"mistral3\", \"gemma3\" or \"muse_glimmer\""});
+          {"config.json: model_type", "\"llava\"",
+           "\"mistral3\", \"gemma3\", \"muse_glimmer\" or \"qwen3_5\""});
   refused(RIFFLE_UNSUPPORTED, "/text_config/model_type", "llama",
           {"config.json: text_config.model_type", "\"llama\"", "\"gemma3_text\""});
   refused(RIFFLE_UNSUPPORTED, "/architectures", {"Gemma3ForCausalLM"},
@@ -168,7 +169,7 @@ TEST_CASE("images: the text part's weights are those of a folder without images"
     CHECK(whole->n_params == text->n_params);
     CHECK(whole->weight_bytes == text->weight_bytes);
   }
-  CHECK(n == 4);
+  CHECK(n == 5);
 }
 
 TEST_CASE("images: the same GGUF file as of a folder without images", "[multimodal][quantize]") {

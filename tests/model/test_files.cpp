@@ -159,6 +159,13 @@ std::string gguf_name(const std::string& hf, bool post_norms) {
       {"feed_forward.w1", "ffn_gate"},
       {"feed_forward.w3", "ffn_up"},
       {"feed_forward.w2", "ffn_down"},
+      {"linear_attn.in_proj_qkv", "attn_qkv"},
+      {"linear_attn.in_proj_z", "attn_gate"},
+      {"linear_attn.in_proj_b", "ssm_beta"},
+      {"linear_attn.in_proj_a", "ssm_alpha"},
+      {"linear_attn.conv1d", "ssm_conv1d"},
+      {"linear_attn.norm", "ssm_norm"},
+      {"linear_attn.out_proj", "ssm_out"},
       {"conv.in_proj", "shortconv.in_proj"},
       {"conv.conv", "shortconv.conv"},
       {"conv.out_proj", "shortconv.out_proj"}};

@@ -3,9 +3,10 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/cpu/recurrent/recurrent.h"
+
 namespace riffle::cpu {
 
-inline constexpr int kMostTaps = 8;
 inline constexpr int kConvChannels = 64;  // the most channels of one call
 
 // in [n][3 dim]: b, c and x of each token. With u = b * x, computes

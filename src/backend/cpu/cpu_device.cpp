@@ -139,6 +139,16 @@ void CpuDevice::transform(float* heads, int n_heads, int d) {
   for (int h = 0; h < n_heads; ++h) hadamard(heads + int64_t(h) * d, d);
 }
 
+void CpuDevice::split_heads(const float* both, int64_t n, int n_heads, int d, float* q,
+                            float* gate) {
+  threads_->parallel_for(n, [&](int64_t row, int) {
+    for (int64_t i = row * n_heads; i < (row + 1) * n_heads; ++i) {
+      std::copy_n(both + 2 * i * d, d, q + i * d);
+      std::copy_n(both + (2 * i + 1) * d, d, gate + i * d);
+    }
+  });
+}
+
 void CpuDevice::linear(const Linear& args) {
   const float* x = normed(args.norm, args.x, args.n);
   const auto add_biases = [&] {

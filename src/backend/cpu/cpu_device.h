@@ -27,6 +27,8 @@ class CpuDevice : public Device {
   void linear(const Linear& args) override;
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
   void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) override;
+  void split_heads(const float* both, int64_t n, int n_heads, int d, float* q,
+                   float* gate) override;
   void sigmoid_gate(float* x, const float* gate, int64_t count) override;
   void softcap(float* x, int64_t count, float cap) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
@@ -94,6 +96,7 @@ class CpuDevice : public Device {
   // Layers with a recurrent state: cpu_recurrent.cpp.
   void recur_prompt(int layer, const SequenceKv& s, float* in, int64_t n, int64_t pos0, float* out);
   void recur_step(int layer, float* in, float* out);
+  std::vector<float*> state_places_;  // places of states after rows of a prompt or step
   void store_prefill(int layer, const float* k, const float* v, int64_t n, int64_t pos0,
                      const LayerKv& kv);
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "backend/cpu/cpu_device.h"
+#include "kernels/cpu/recurrent/gated_delta.h"
 #include "kernels/cpu/recurrent/short_conv.h"
 #include "model/recurrence.h"
 
@@ -14,86 +15,115 @@ namespace riffle {
 
 namespace {
 
-// One call for some channels or heads of a layer: the n rows of `in` that follow the state `from`
-// (null: all values are 0) make the state `to`, which may be `from`, and n rows of `out`.
+// The n rows of `in` that follow the state `from` (null: all values are 0) make n rows of `out`,
+// and the states `to` after each row: null where it is not wanted, except after the last. The last
+// may be `from`.
 struct Recur {
   const Config& config;
   const LayerWeights& weights;
+  const cpu::Kernels& kernels;
   float* in;
   int64_t n;
   const float* from;
-  float* to;
+  float* const* to;
   float* out;
+  const float* mix(size_t i) const { return static_cast<const float*>(weights.mix[i].data); }
 };
 
-// The number of parts that can run at once, and the computation of one.
+// The number of parts that can run at once, the computation of one, and the rest when all parts are
+// done; null: there is none.
 struct RecurrentKernel {
-  Recurrence kind;
   int64_t (*parts)(const Config& config);
   void (*run)(const Recur& args, int64_t part);
+  void (*finish)(const Recur& args);
 };
 
 constexpr int64_t kChannels = cpu::kConvChannels;
 
 constexpr RecurrentKernel kShortConv = {
-    Recurrence::SHORT_CONV,
     [](const Config& c) { return (c.dim + kChannels - 1) / kChannels; },
     [](const Recur& r, int64_t part) {
-      const auto* taps = static_cast<const float*>(r.weights.mix[1].data);
-      cpu::short_conv(r.in, r.n, r.config.dim, taps, r.config.recurrence.taps, r.from, r.to, r.out,
-                      part * kChannels, std::min<int64_t>(r.config.dim, (part + 1) * kChannels));
+      const int64_t dim = r.config.dim, end = std::min(dim, (part + 1) * kChannels);
+      const float* from = r.from;
+      for (int64_t i = 0, first = 0; i < r.n; ++i) {
+        if (!r.to[i]) continue;
+        cpu::short_conv(r.in + first * 3 * dim, i + 1 - first, dim, r.mix(1),
+                        r.config.recurrence.taps, from, r.to[i], r.out + first * dim,
+                        part * kChannels, end);
+        from = r.to[i];
+        first = i + 1;
+      }
     },
+    nullptr,
 };
 
-const RecurrentKernel& kernel_of(const Config&) { return kShortConv; }
+cpu::GatedDelta gated_delta_of(const Recur& r) {
+  const RecurrenceConfig& c = r.config.recurrence;
+  return {c.k_heads,         c.v_heads, c.k_dim,  c.v_dim,  c.taps,  c.tiled,
+          r.config.norm_eps, r.mix(4),  r.mix(5), r.mix(6), r.mix(7)};
+}
+
+constexpr RecurrentKernel kGatedDelta = {
+    [](const Config& c) { return int64_t(c.recurrence.v_heads); },
+    [](const Recur& r, int64_t part) {
+      cpu::gated_delta(r.kernels, gated_delta_of(r), r.in, r.n, r.from, r.to, r.out, part);
+    },
+    [](const Recur& r) { cpu::gated_delta_rows(gated_delta_of(r), r.in, r.n, r.from, r.to); },
+};
+
+const RecurrentKernel& kernel_of(const Config& c) {
+  return c.recurrence.kind == Recurrence::GATED_DELTA ? kGatedDelta : kShortConv;
+}
 
 }  // namespace
 
 void CpuDevice::recur_prompt(int layer, const SequenceKv& s, float* in, int64_t n, int64_t pos0,
                              float* out) {
   const RecurrentKernel& kernel = kernel_of(config_);
-  const int64_t in_width = recurrent_in(config_), out_width = recurrent_out(config_);
-  const size_t at = store_.shape().state_at(layer),
-               bytes = recurrent_state(config_) * sizeof(float);
-  const auto place = [&](std::byte* block) { return reinterpret_cast<float*>(block + at); };
+  const size_t at = store_.shape().state_at(layer);
+  const auto place = [&](const std::byte* block) {
+    return reinterpret_cast<float*>(const_cast<std::byte*>(block) + at);
+  };
   float* const carried = place(s.next_states.back().block);
-  for (int64_t first = 0, end; first < n; first = end) {
-    // One call goes up to the next length whose state is kept.
-    const auto next =
-        std::find_if(s.next_states.begin(), s.next_states.end(),
-                     [&](const StateAt& state) { return state.n_tokens > pos0 + first; });
-    end = std::min(n, next->n_tokens - pos0);
-    const float* from = carried;
-    if (pos0 + first == s.n_tokens) from = reinterpret_cast<const float*>(store_.state(s, layer));
-    const Recur args{
-        config_, model_.weights.layers[layer], in + first * in_width, end - first, from,
-        carried, out + first * out_width};
-    threads_->parallel_for(kernel.parts(config_),
-                           [&](int64_t part, int) { kernel.run(args, part); });
-    if (pos0 + end == next->n_tokens && place(next->block) != carried)
-      std::memcpy(place(next->block), carried, bytes);
+  state_places_.assign(n, nullptr);
+  state_places_[n - 1] = carried;
+  const float* from =
+      pos0 == s.n_tokens ? reinterpret_cast<const float*>(store_.state(s, layer)) : carried;
+  for (const StateAt& state : s.next_states) {
+    if (state.n_tokens == pos0) from = place(state.block);
+    if (state.n_tokens > pos0 && state.n_tokens <= pos0 + n)
+      state_places_[state.n_tokens - pos0 - 1] = place(state.block);
   }
+  const Recur args{config_, model_.weights.layers[layer], *kernels_, in, n,
+                   from,    state_places_.data(),         out};
+  threads_->parallel_for(kernel.parts(config_), [&](int64_t part, int) { kernel.run(args, part); });
+  if (kernel.finish) kernel.finish(args);
 }
 
-// One row after the other; threads share the parts of each row, since few sequences may step.
+// A sequence's rows go one after the other; threads share the parts, since few sequences may step.
 void CpuDevice::recur_step(int layer, float* in, float* out) {
   const RecurrentKernel& kernel = kernel_of(config_);
   const int64_t in_width = recurrent_in(config_), out_width = recurrent_out(config_),
                 parts = kernel.parts(config_);
   const size_t at = store_.shape().state_at(layer);
-  threads_->parallel_for(step_.n * parts, [&](int64_t i, int) {
-    const int64_t first = i / parts, part = i % parts;
-    if (step_.ahead_of(first) > 0) return;  // the sequence's first row does it
-    const SequenceKv& s = *step_.sequences[first];
-    const auto* from = reinterpret_cast<const float*>(store_.state(s, layer));
-    for (int64_t row = first; row == first || (row < step_.n && step_.ahead_of(row) > 0); ++row) {
-      auto* to = reinterpret_cast<float*>(s.next_states[row - first].block + at);
-      kernel.run({config_, model_.weights.layers[layer], in + row * in_width, 1, from, to,
-                  out + row * out_width},
-                 part);
-      from = to;
-    }
-  });
+  state_places_.resize(step_.n);
+  std::vector<Recur> all;
+  all.reserve(step_.n);
+  for (int64_t row = 0; row < step_.n; ++row) {
+    const SequenceKv& s = *step_.sequences[row];
+    const int64_t ahead = step_.ahead_of(row);
+    state_places_[row] = reinterpret_cast<float*>(s.next_states[ahead].block + at);
+    if (ahead > 0) ++all.back().n;
+    else
+      all.push_back({config_, model_.weights.layers[layer], *kernels_, in + row * in_width, 1,
+                     reinterpret_cast<const float*>(store_.state(s, layer)), &state_places_[row],
+                     out + row * out_width});
+  }
+  threads_->parallel_for(static_cast<int64_t>(all.size()) * parts,
+                         [&](int64_t i, int) { kernel.run(all[i / parts], i % parts); });
+  if (kernel.finish)
+    threads_->parallel_for(static_cast<int64_t>(all.size()),
+                           [&](int64_t i, int) { kernel.finish(all[i]); });
 }
 
 }  // namespace riffle

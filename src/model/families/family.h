@@ -38,15 +38,21 @@ struct Family {
   const char *multimodal_type = nullptr, *multimodal_class = nullptr;
   // Value of tie_word_embeddings for such a model if its config.json has none.
   bool multimodal_tied = true;
-  Defaults defaults;                     // transformers'
+  Defaults defaults;  // transformers'
+  // A field of config.json that, where it is present, is used instead of tie_word_embeddings.
+  const char* tied_field = nullptr;
   Field hidden_dim = field::kHiddenDim;  // the width of the FFN
   // GGUF files keep the rows of wq and wk in the order that pairs (2i, 2i+1) for RoPE.
   bool rope_interleaved = false;
   bool pre_norm = true, post_norm = false;
   QkNorm qk_norm = QkNorm::NONE;
-  bool qkv_bias = false;      // q, k and v always have biases
-  bool bias_fields = false;   // config.json's attention_bias and mlp_bias tell which there are
-  bool partial_rope = false;  // a part of each head may be rotated
+  bool qkv_bias = false;       // q, k and v always have biases
+  bool bias_fields = false;    // config.json's attention_bias and mlp_bias tell which there are
+  bool partial_rope = false;   // a part of each head may be rotated
+  double partial_default = 1;  // config.json's partial_rotary_factor, if it is absent
+  // Positions may have several parts, which are the same for text: rope.dimension_sections, and
+  // mrope_section and mrope_interleaved of the RoPE parameters.
+  bool position_parts = false;
   // Default of an original_max_position_embeddings outside the RoPE parameters, which overrides
   // theirs; 0: it may be in either place, and its default is n_ctx.
   int original_ctx_default = 0;
@@ -71,6 +77,9 @@ struct Family {
   // those with 0 KV heads in GGUF.
   Recurrence recurrence = Recurrence::NONE;
   const char* recurrent_word = nullptr;
+  // The other layers attend: layers recurrent_period, 2 * recurrent_period, ..., counted from 1, if
+  // the file does not name them; 0: it must. The file may have another period.
+  int recurrent_period = 0;
   const TensorNames *hf_names = &kHuggingFaceNames, *gguf_names = &kGgufNames;
   bool mxfp4 = false;                  // config.json may say that the experts are MXFP4
   std::span<const Field> fields = {};  // fields that `describe` reads

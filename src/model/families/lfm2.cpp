@@ -11,9 +11,8 @@ constexpr Field kTaps = {"shortconv.l_cache", "conv_L_cache"}, kEps = {nullptr, 
                 kAdjust = {nullptr, "block_auto_adjust_ff_dim"},
                 kHidden = {nullptr, "block_ff_dim"},
                 kFactor = {nullptr, "block_ffn_dim_multiplier"},
-                kMultiple = {nullptr, "block_multiple_of"}, kTied = {nullptr, "tie_embedding"};
-constexpr Field kFields[] = {kTaps,   kEps,    kBias,     kAttends, kAdjust,
-                             kHidden, kFactor, kMultiple, kTied};
+                kMultiple = {nullptr, "block_multiple_of"};
+constexpr Field kFields[] = {kTaps, kEps, kBias, kAttends, kAdjust, kHidden, kFactor, kMultiple};
 
 // config.json has the width of a FFN with two matrices, from which transformers computes that of
 // one with three.
@@ -33,7 +32,6 @@ void describe(const Fields& f, int, Config* c) {
     if (f.boolean(kBias).value_or(false)) unsupported(f.file(), f.name_of(kBias), "true", "false");
     c->norm_eps = c->post_norm_eps = positive(f, kEps, 1, 1e-5);
     c->hidden_dim = adjusted_width(f, c->hidden_dim);
-    c->tied_output = f.boolean(kTied).value_or(c->tied_output);
   }
   if (f.has(kAttends) && !f.has(f.name_of(field::kWindowed))) {
     for (LayerConfig& layer : c->layers) layer.recurrent = true;
@@ -80,6 +78,7 @@ const Family kLfm2 = {
     .model_type = "lfm2",
     .class_name = "Lfm2ForCausalLM",
     .defaults = {128000, 65536, 1e-5, 1000000, 8, 0, true, 32},
+    .tied_field = "tie_embedding",
     .qk_norm = QkNorm::HEAD,
     .recurrence = Recurrence::SHORT_CONV,
     .recurrent_word = "conv",

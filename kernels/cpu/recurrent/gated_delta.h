@@ -1,0 +1,39 @@
+// A layer of gated delta rule (Yang et al., arXiv 2412.06464; Qwen3.5's form): a causal convolution
+// and SiLU of queries, keys and values, the delta rule of each head, and a norm with a gate.
+#pragma once
+#include <cstdint>
+
+#include "kernels/cpu/kernels.h"
+
+namespace riffle::cpu {
+
+inline constexpr int kMostStateDim = 256;  // the largest k_dim and v_dim
+
+struct GatedDelta {
+  int k_heads, v_heads, k_dim, v_dim, n_taps;
+  bool tiled;          // RecurrenceConfig::tiled
+  float eps;           // epsilon of the norm of the heads
+  const float* taps;   // [channels][n_taps], the newest token's last
+  const float* decay;  // [v_heads], below 0
+  const float* bias;   // [v_heads], of the time step
+  const float* norm;   // [v_dim]
+  int64_t channels() const { return 2 * int64_t(k_heads) * k_dim + int64_t(v_heads) * v_dim; }
+};
+
+// Computes head `head` of the values for n tokens. With q, k, v from the convolution, q and k of
+// length 1 and q divided by sqrt(k_dim), the delta rule with
+//   decay = exp(s.decay[h] softplus(alpha_h + bias_h)),  beta = sigmoid(beta_h)
+// gives o, and out = RMSNorm(o) norm * SiLU(z).
+// in [n][channels + v_heads v_dim + 2 v_heads]: q | k | v | z | beta | alpha; the head's z is
+// overwritten. A state has the last n_taps - 1 rows of q | k | v, the oldest first, then the heads'
+// matrices [v_heads][v_dim][k_dim]. from: the state before the tokens; null: zeros. to: n places
+// for the state after each token; null: it is not wanted, but the last one is. Writes the head's
+// matrices alone; to[n - 1] may be `from`. out [n][v_heads v_dim].
+void gated_delta(const Kernels& kernels, const GatedDelta& s, float* in, int64_t n,
+                 const float* from, float* const* to, float* out, int64_t head);
+
+// Writes the rows of q | k | v of the states, when all heads are done.
+void gated_delta_rows(const GatedDelta& s, const float* in, int64_t n, const float* from,
+                      float* const* to);
+
+}  // namespace riffle::cpu

@@ -1,0 +1,25 @@
+// Kernels of layers that keep a recurrent state, for each instruction set. short_conv.h and
+// gated_delta.h have the parts that are the same code for all.
+#pragma once
+#include <cstdint>
+
+namespace riffle::cpu {
+
+inline constexpr int kMostTaps = 8;  // the most taps of a convolution
+
+struct RecurrentKernels {
+  // One token of one head of the gated delta rule (Yang et al., arXiv 2412.06464, equation 10).
+  // The state is a matrix S [v_dim][k_dim]:
+  //   S <- decay S + beta (v - decay S k) k^T;  out = S q
+  // from: the matrix before the token; to: receives the one after it, and may be `from`. q, k
+  // [k_dim], v, out [v_dim].
+  void (*delta_rule)(const float* from, float* to, int64_t v_dim, int64_t k_dim, const float* q,
+                     const float* k, const float* v, float decay, float beta, float* out);
+};
+
+// Fill in the entries of a set.
+void recurrent_scalar(RecurrentKernels* kernels);
+void recurrent_avx2(RecurrentKernels* kernels);
+void recurrent_avx512(RecurrentKernels* kernels);
+
+}  // namespace riffle::cpu

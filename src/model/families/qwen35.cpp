@@ -1,0 +1,125 @@
+// Qwen3.5 to 3.8 (dense): three of four layers are Gated DeltaNets; the others attend, with norms
+// of each head of q and k, a gate on the output, and RoPE on a quarter of each head.
+#include "kernels/cpu/recurrent/gated_delta.h"
+#include "model/families/family.h"
+
+namespace riffle {
+
+namespace {
+
+constexpr Field kTaps = {"ssm.conv_kernel", "linear_conv_kernel_dim"},
+                kKeyHeads = {"ssm.group_count", "linear_num_key_heads"},
+                kValueHeads = {"ssm.time_step_rank", "linear_num_value_heads"},
+                kStateSize = {"ssm.state_size", nullptr}, kInner = {"ssm.inner_size", nullptr},
+                kKeyDim = {nullptr, "linear_key_head_dim"},
+                kValueDim = {nullptr, "linear_value_head_dim"},
+                kPeriod = {"full_attention_interval", "full_attention_interval"},
+                kLayers = {"attention.recurrent_layers", nullptr},
+                kSections = {"rope.dimension_sections", nullptr},
+                kDraft = {"nextn_predict_layers", nullptr}, kGate = {nullptr, "attn_output_gate"},
+                kStateType = {nullptr, "mamba_ssm_dtype"};
+constexpr Field kFields[] = {kTaps,   kKeyHeads, kValueHeads, kStateSize, kInner,
+                             kKeyDim, kValueDim, kPeriod,     kLayers,    kSections,
+                             kDraft,  kGate,     kStateType};
+
+void read_heads(const Fields& f, RecurrenceConfig* r) {
+  constexpr int kMostHeads = 1024;
+  const auto number = [&](const Field& field, int most, int fallback) {
+    return dimension(f, f.name_of(field), most, f.is_json() ? fallback : 0);
+  };
+  r->taps = number(kTaps, cpu::kMostTaps, 4);
+  if (r->taps < 2) bad_model(f.file(), f.name_of(kTaps), "1", "2 to 8");
+  r->k_heads = number(kKeyHeads, kMostHeads, 16);
+  r->v_heads = number(kValueHeads, kMostHeads, 32);
+  if (r->v_heads % r->k_heads != 0)
+    bad_model(f.file(), f.name_of(kValueHeads), std::to_string(r->v_heads),
+              "a multiple of " + f.name_of(kKeyHeads) + " = " + std::to_string(r->k_heads));
+  r->k_dim = number(f.is_json() ? kKeyDim : kStateSize, cpu::kMostStateDim, 128);
+  r->v_dim = f.is_json() ? number(kValueDim, cpu::kMostStateDim, 128) : r->k_dim;
+  if (f.is_json()) return;
+  r->tiled = true;
+  const uint64_t inner = f.integer(kInner).value_or(0);
+  if (inner != static_cast<uint64_t>(r->v_width()))
+    bad_model(f.file(), f.name_of(kInner), std::to_string(inner),
+              format("%lld, which is %s times %s", static_cast<long long>(r->v_width()),
+                     f.name_of(kValueHeads).c_str(), f.name_of(kStateSize).c_str()));
+}
+
+void describe(const Fields& f, int, Config* c) {
+  read_heads(f, &c->recurrence);
+  c->query_gate = true;
+  if (!f.boolean(kGate).value_or(true)) unsupported(f.file(), f.name_of(kGate), "false", "true");
+  if (const auto type = f.string(kStateType); type && *type != "float32")
+    unsupported(f.file(), f.name_of(kStateType), "\"" + *type + "\"", "\"float32\"");
+  // GGUF counts the blocks that predict further tokens among the layers.
+  const uint64_t drafts = f.is_json() ? 0 : f.integer(kDraft).value_or(0);
+  if (drafts >= static_cast<uint64_t>(c->n_layers))
+    bad_model(f.file(), f.name_of(kDraft), std::to_string(drafts),
+              "fewer than " + f.name_of(field::kLayers) + " = " + std::to_string(c->n_layers));
+  c->n_layers -= static_cast<int>(drafts);
+  c->n_unused_layers = static_cast<int>(drafts);
+  c->layers.resize(c->n_layers);
+  require_attention(f, *c);
+}
+
+std::vector<const char*> folder_mix() {
+  return {"linear_attn.in_proj_qkv.weight",
+          "linear_attn.in_proj_z.weight",
+          "linear_attn.in_proj_b.weight",
+          "linear_attn.in_proj_a.weight",
+          "linear_attn.conv1d.weight",
+          "linear_attn.A_log",
+          "linear_attn.dt_bias",
+          "linear_attn.norm.weight"};
+}
+
+std::vector<const char*> gguf_mix() {
+  return {"attn_qkv.weight",  "attn_gate.weight",  "ssm_beta.weight",
+          "ssm_alpha.weight", "ssm_conv1d.weight", "ssm_a",
+          "ssm_dt.bias",      "ssm_norm.weight"};
+}
+
+// transformers multiplies by 1 + weight; GGUF's converters add the 1.
+constexpr TensorNames kNames = [] {
+  TensorNames names = kHuggingFaceNames;
+  names.norm_offset = 1;
+  names.mix = folder_mix;
+  names.mix_out = "linear_attn.out_proj.weight";
+  names.log_decay = true;
+  names.drafts = "mtp.";
+  return names;
+}();
+constexpr TensorNames kGguf = [] {
+  TensorNames names = kGgufNames;
+  names.ffn_norm = "post_attention_norm.weight";
+  names.post_attn_norm = "";
+  names.mix = gguf_mix;
+  names.mix_out = "ssm_out.weight";
+  return names;
+}();
+
+}  // namespace
+
+extern const Family kQwen35;
+const Family kQwen35 = {
+    .name = "qwen35",
+    .model_type = "qwen3_5_text",
+    .class_name = "Qwen3_5ForCausalLM",
+    .multimodal_type = "qwen3_5",
+    .multimodal_class = "Qwen3_5ForConditionalGeneration",
+    .multimodal_tied = false,
+    .defaults = {32768, 248320, 1e-6, 10000, 4, 256, false, 16},
+    .qk_norm = QkNorm::HEAD,
+    .partial_rope = true,
+    .partial_default = 0.25,
+    .position_parts = true,
+    .recurrence = Recurrence::GATED_DELTA,
+    .recurrent_word = "linear_attention",
+    .recurrent_period = 4,
+    .hf_names = &kNames,
+    .gguf_names = &kGguf,
+    .fields = kFields,
+    .describe = describe,
+};
+
+}  // namespace riffle

@@ -1,0 +1,207 @@
+// Fields of models with recurrent layers: what they mean, and files that contradict themselves.
+#include "quantize/gguf_metadata.h"
+#include "tests/import/config_of.h"
+#include "tests/import/edited_gguf.h"
+#include "tests/model/expect_error.h"
+
+using namespace riffle;
+using namespace riffle::test;
+
+namespace {
+
+std::vector<bool> recurrent(const Config& c) {
+  std::vector<bool> out;
+  for (const LayerConfig& layer : c.layers) out.push_back(layer.recurrent);
+  return out;
+}
+
+using Layers = std::vector<bool>;
+
+}  // namespace
+
+TEST_CASE("GGUF: which layers are recurrent", "[families][gguf][states]") {
+  CHECK(recurrent(EditedGguf("lfm2").config()) == Layers{true, true, false, true, false, true});
+  EditedGguf qwen("qwen35");
+  CHECK(recurrent(qwen.config()) == Layers{true, true, false, true, false});
+  const std::string named = "qwen35.attention.recurrent_layers",
+                    period = "qwen35.full_attention_interval";
+  // The tensors say otherwise.
+  qwen.array<uint8_t>(named, GgufType::BOOL, {1, 0, 0, 1, 0});
+  expect_error(RIFFLE_BAD_MODEL, {"e.gguf: blk.1.attn_qkv.weight shape: found [320][64]"},
+               [&] { qwen.config(); });
+  qwen.array<uint8_t>(named, GgufType::BOOL, {1, 1, 1, 1, 0});
+  expect_error(RIFFLE_BAD_MODEL, {"e.gguf: tensor blk.2.attn_qkv.weight: found none"},
+               [&] { qwen.config(); });
+  qwen.array<uint8_t>(named, GgufType::BOOL, {1, 1, 1, 1, 1});
+  expect_error(RIFFLE_BAD_MODEL,
+               {"found a recurrent state in all 5 layers, expected at least one layer that"},
+               [&] { qwen.config(); });
+  qwen.array<uint8_t>(named, GgufType::BOOL, {1, 1, 0, 1});
+  expect_error(RIFFLE_BAD_MODEL, {named + ": found an array of 4 BOOL, expected 5 BOOL"},
+               [&] { qwen.config(); });
+  qwen.erase(named);
+  qwen.u32(period, 0);
+  expect_error(RIFFLE_BAD_MODEL, {period + ": found 0, expected a number above 0"},
+               [&] { qwen.config(); });
+  qwen.u32(period, 3);  // layers 3 and 6 of 5
+  expect_error(RIFFLE_BAD_MODEL, {"e.gguf: tensor blk.4.attn_qkv.weight: found none"},
+               [&] { qwen.config(); });
+
+  EditedGguf lfm("lfm2");
+  const std::string heads = "lfm2.attention.head_count_kv";
+  lfm.array<int32_t>(heads, GgufType::I32, {0, 0, 2, 0, 2, 2});
+  expect_error(RIFFLE_BAD_MODEL, {"e.gguf: tensor blk.5.attn_q.weight: found none"},
+               [&] { lfm.config(); });
+  lfm.array<int32_t>(heads, GgufType::I32, {0, 0, 2, 0, 4, 0});
+  expect_error(RIFFLE_UNSUPPORTED,
+               {heads + ": found 4 in layer 4 and 2 in layer 2, expected one value for all layers "
+                        "that attend, 0 for the others"},
+               [&] { lfm.config(); });
+  lfm.array<int32_t>(heads, GgufType::I32, {0, 0, 0, 0, 0, 0});
+  expect_error(RIFFLE_BAD_MODEL, {heads}, [&] { lfm.config(); });
+  lfm.array<int32_t>(heads, GgufType::I32, {0, 0, 2});
+  expect_error(RIFFLE_BAD_MODEL, {heads + ": found an array of 3, expected 6 numbers"},
+               [&] { lfm.config(); });
+  // Other families have no such layers.
+  EditedGguf llama("llama");
+  llama.array<int32_t>("llama.attention.head_count_kv", GgufType::I32, {0, 2});
+  expect_error(RIFFLE_UNSUPPORTED, {"llama.attention.head_count_kv: found 2 in layer 1 and 0"},
+               [&] { llama.config(); });
+}
+
+TEST_CASE("GGUF: sizes of a gated delta rule that do not match", "[families][gguf][states]") {
+  const auto refused = [](const char* key, uint32_t value, const std::string& message,
+                          riffle_status status = RIFFLE_BAD_MODEL) {
+    EditedGguf g("qwen35");
+    g.u32(std::string("qwen35.ssm.") + key, value);
+    expect_error(status, {message}, [&] { g.config(); });
+  };
+  refused("time_step_rank", 5,
+          "qwen35.ssm.time_step_rank: found 5, expected a multiple of "
+          "qwen35.ssm.group_count = 2");
+  refused("inner_size", 100,
+          "qwen35.ssm.inner_size: found 100, expected 192, which is "
+          "qwen35.ssm.time_step_rank times qwen35.ssm.state_size");
+  refused("state_size", 0, "qwen35.ssm.state_size: found 0");
+  refused("state_size", 257, "qwen35.ssm.state_size: found 257, expected 1 to 256");
+  refused("conv_kernel", 0, "qwen35.ssm.conv_kernel: found 0");
+  refused("conv_kernel", 1, "qwen35.ssm.conv_kernel: found 1, expected 2 to 8");
+  refused("conv_kernel", 9, "qwen35.ssm.conv_kernel: found 9");
+  refused("conv_kernel", 3, "blk.0.ssm_conv1d.weight shape: found [320][4], expected [320][3]");
+  refused("group_count", 3, "blk.0.attn_qkv.weight shape");
+  EditedGguf g("qwen35");
+  g.erase("qwen35.ssm.group_count");
+  expect_error(RIFFLE_BAD_MODEL, {"qwen35.ssm.group_count: found none"}, [&] { g.config(); });
+  EditedGguf decay("qwen35");
+  decay.floats("blk.1.ssm_a", {-1, -1, 0.5f, -1, -1, -1});
+  expect_error(RIFFLE_BAD_MODEL, {"blk.1.ssm_a[2]: found 0.5, expected a number up to 0"},
+               [&] { decay.config(); });
+  EditedGguf missing("qwen35");
+  missing.erase_tensor("blk.0.ssm_dt.bias");
+  expect_error(RIFFLE_BAD_MODEL, {"e.gguf: tensor blk.0.ssm_dt.bias: found none"},
+               [&] { missing.config(); });
+  EditedGguf other("qwen35");
+  other.floats("blk.0.ssm_dt.bias", {1, 2});
+  expect_error(RIFFLE_BAD_MODEL, {"blk.0.ssm_dt.bias shape: found [2], expected [6]"},
+               [&] { other.config(); });
+}
+
+// The block that predicts further tokens comes after the layers, and is counted among them.
+TEST_CASE("GGUF: blocks that predict further tokens are no layers", "[families][gguf][states]") {
+  EditedGguf g("qwen35");
+  const std::string count = "qwen35.nextn_predict_layers";
+  g.u32(count, 0);
+  CHECK(g.config().n_layers == 5);
+  // A file that has such a block as well.
+  g.u32("qwen35.block_count", 6);
+  g.array<uint8_t>("qwen35.attention.recurrent_layers", GgufType::BOOL, {1, 1, 0, 1, 0, 0});
+  g.floats("blk.5.nextn.enorm.weight", {1, 2});
+  g.floats("blk.5.attn_norm.weight", {1, 2});
+  expect_error(RIFFLE_BAD_MODEL, {"blk.5.attn_norm.weight shape: found [2], expected [64]"},
+               [&] { g.config(); });
+  g.u32(count, 1);
+  const Config c = g.config();
+  CHECK(c.n_layers == 5);
+  CHECK(c.n_unused_layers == 1);
+  CHECK(recurrent(c) == Layers{true, true, false, true, false});
+  // Its tensors, but no block.
+  g.u32(count, 0);
+  g.u32("qwen35.block_count", 5);
+  g.array<uint8_t>("qwen35.attention.recurrent_layers", GgufType::BOOL, {1, 1, 0, 1, 0});
+  expect_error(RIFFLE_UNSUPPORTED, {"tensor blk.5."}, [&] { g.config(); });
+  g.u32(count, 5);
+  expect_error(RIFFLE_BAD_MODEL, {count + ": found 5, expected fewer than qwen35.block_count = 5"},
+               [&] { g.config(); });
+}
+
+TEST_CASE("config.json: fields of models with recurrent layers", "[families][hf][states]") {
+  const auto json = tiny_checkpoint("qwen35").config;
+  CHECK(recurrent(config_of(json)) == Layers{true, true, false, true, false});
+  const auto refused = [&](const char* key, const nlohmann::json& value, const std::string& message,
+                           riffle_status status) {
+    auto changed = json;
+    changed[key] = value;
+    expect_error(status, {message}, [&] { config_of(changed); });
+  };
+  refused("attn_output_gate", false, "attn_output_gate: found false, expected true",
+          RIFFLE_UNSUPPORTED);
+  refused("mamba_ssm_dtype", "bfloat16", "mamba_ssm_dtype: found \"bfloat16\"", RIFFLE_UNSUPPORTED);
+  refused("linear_num_value_heads", 5, "linear_num_value_heads: found 5, expected a multiple of",
+          RIFFLE_BAD_MODEL);
+  refused("linear_key_head_dim", 512, "linear_key_head_dim: found 512", RIFFLE_BAD_MODEL);
+  refused("attention_bias", true, "attention_bias: found true, expected false", RIFFLE_UNSUPPORTED);
+  auto types = json["layer_types"];
+  types[0] = "mamba";
+  refused("layer_types", types,
+          "layer_types: found \"mamba\" at 0, expected \"full_attention\" or \"linear_attention\"",
+          RIFFLE_UNSUPPORTED);
+  for (auto& type : types) type = "linear_attention";
+  refused("layer_types", types, "a recurrent state in all 5 layers", RIFFLE_BAD_MODEL);
+  auto by_period = json;
+  by_period.erase("layer_types");
+  CHECK(recurrent(config_of(by_period)) == Layers{true, true, true, false, true});
+  by_period["full_attention_interval"] = 2;
+  CHECK(recurrent(config_of(by_period)) == Layers{true, false, true, false, true});
+  by_period["full_attention_interval"] = 0;
+  expect_error(RIFFLE_BAD_MODEL, {"full_attention_interval: found 0"},
+               [&] { config_of(by_period); });
+  // A quarter of each head is rotated if the file does not say how much.
+  auto rope = json;
+  rope["rope_parameters"].erase("partial_rotary_factor");
+  CHECK(config_of(rope).ropes[0].rotated == 8);
+
+  auto lfm = tiny_checkpoint("lfm2_odd").config;
+  CHECK(recurrent(config_of(lfm)) == Layers{true, false, true, true, false});
+  CHECK_FALSE(config_of(lfm).tied_output);
+  lfm["tie_embedding"] = true;  // it counts more than tie_word_embeddings, as in transformers
+  CHECK(config_of(lfm).tied_output);
+  lfm["conv_bias"] = true;
+  expect_error(RIFFLE_UNSUPPORTED, {"conv_bias: found true, expected false"},
+               [&] { config_of(lfm); });
+  lfm["conv_bias"] = false;
+  lfm["full_attn_idxs"] = {1, 5};
+  expect_error(RIFFLE_BAD_MODEL, {"full_attn_idxs: found 5, expected layers below 5"},
+               [&] { config_of(lfm); });
+  lfm["full_attn_idxs"] = nlohmann::json::array({});
+  expect_error(RIFFLE_BAD_MODEL, {"a recurrent state in all 5 layers"}, [&] { config_of(lfm); });
+}
+
+TEST_CASE("config.json: tensors of the head for further tokens are ignored",
+          "[families][hf][states]") {
+  const TempDir temp;
+  const TinyCheckpoint c = tiny_checkpoint("qwen35");
+  const std::string folder = tiny_folder(c, temp);
+  const auto plain = load_model(folder, {});
+  std::string bytes = read_file(folder + "/model.safetensors");
+  uint64_t size = load_unaligned<uint64_t>(bytes.data());
+  auto header = nlohmann::json::parse(bytes.substr(8, size));
+  const uint64_t end = bytes.size() - 8 - size;
+  header["mtp.fc.weight"] = {{"dtype", "F16"}, {"shape", {2, 2}}, {"data_offsets", {end, end + 8}}};
+  const std::string text = header.dump();
+  std::string changed;
+  put<uint64_t>(changed, text.size());
+  write_file(folder + "/model.safetensors",
+             changed + text + bytes.substr(8 + size) + std::string(8, '\0'));
+  const auto model = load_model(folder, {});
+  CHECK(model->n_params == plain->n_params);
+}
