@@ -13,6 +13,41 @@ struct Routed {
   float weight = 0;  // factor of the expert's output
 };
 
+// A way of choosing and weighing experts that differs from a softmax of the scores.
+struct Routing {
+  // Each score's sigmoid takes the place of the softmax.
+  bool sigmoid = false;
+  // Experts are chosen by their sigmoid plus a bias, which is no part of their weight.
+  bool choice_bias = false;
+  // Renormalised weights are divided by their sum plus this, and then multiplied by the scale.
+  float sum_eps = 0, scale = 1;
+};
+
+// Does the same as route_row for sigmoids: chooses the n_used experts with the largest sigmoid of
+// their score plus bias (null: none). scores: replaced by their sigmoids.
+inline void route_by_sigmoid(float* scores, const float* bias, int n, int n_used, bool renormalised,
+                             const Routing& routing, Routed* out) {
+  for (int e = 0; e < n; ++e) scores[e] = 1 / (1 + std::exp(-scores[e]));
+  const auto rank = [&](int e) { return bias ? scores[e] + bias[e] : scores[e]; };
+  const auto before = [&](int a, int b) {
+    const bool nan_a = std::isnan(rank(a)), nan_b = std::isnan(rank(b));
+    if (nan_a || nan_b) return nan_a == nan_b ? a < b : nan_b;
+    return rank(a) != rank(b) ? rank(a) > rank(b) : a < b;
+  };
+  float sum = 0;
+  for (int i = 0; i < n_used; ++i) {
+    int best = -1;
+    for (int e = 0; e < n; ++e) {
+      const bool taken = std::any_of(out, out + i, [e](const Routed& r) { return r.expert == e; });
+      if (!taken && (best < 0 || before(e, best))) best = e;
+    }
+    out[i] = {best, scores[best]};
+    sum += out[i].weight;
+  }
+  const float divisor = renormalised ? sum + routing.sum_eps : 1;
+  for (int i = 0; i < n_used; ++i) out[i].weight = out[i].weight / divisor * routing.scale;
+}
+
 // Chooses the n_used of n experts with the largest scores, in order of falling score. The first of
 // equal scores wins, and NaN ranks last. Weights are a softmax over all scores, or, if
 // renormalised, over the scores of the chosen experts.

@@ -14,6 +14,8 @@ static std::vector<Tensor*> tensors_of(Weights& w) {
     for (Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router})
       if (t->rows > 0) all.push_back(t);
     for (Tensor& t : l.mix) all.push_back(&t);
+    for (Tensor* t : {&l.shared.w1, &l.shared.w3, &l.shared.w2})
+      if (t->rows > 0) all.push_back(t);
     for (ExpertWeights& e : l.experts)
       for (Tensor* t : {&e.w1, &e.w3, &e.w2}) all.push_back(t);
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/common/dtype.h"
+#include "kernels/common/routing.h"
 #include "util/buffer.h"
 
 namespace riffle {
@@ -135,6 +136,10 @@ struct ExpertsConfig {
   // The weights of the chosen experts, from a softmax over all, are divided by their sum.
   bool renormalised = true;
   bool bias = false;  // the router's and the experts' products have biases
+  Routing routing;    // the choice and weights of experts, with `renormalised`
+  // An expert that every token goes through: its width, 0: there is none. Its output is multiplied
+  // by sigmoid(LayerWeights::shared_gate x).
+  int shared_dim = 0;
 };
 
 // RMS norm of q and of k before RoPE.
@@ -234,8 +239,9 @@ struct Config {
   int64_t ffn_values() const {
     int64_t most = 0;
     for (const LayerConfig& l : layers)
-      most =
-          std::max<int64_t>(most, l.has_experts ? experts.n_used * experts.hidden_dim : hidden_dim);
+      most = std::max<int64_t>(
+          most, l.has_experts ? std::max(experts.n_used * experts.hidden_dim, experts.shared_dim)
+                              : hidden_dim);
     return most;
   }
   // The residual stream is held divided by residual_scale, so that layers add their outputs without
@@ -282,7 +288,10 @@ struct LayerWeights {
   // sum of each head's softmax (Agarwal et al., arXiv 2508.10925).
   Tensor sinks;
   Tensor router, router_bias;  // [experts.n][dim], [1][experts.n] F32: scores of the experts
+  Tensor choice_bias;          // Routing::choice_bias: [1][experts.n] F32
   std::vector<ExpertWeights> experts;
+  ExpertWeights shared;  // experts.shared_dim wide
+  Tensor shared_gate;    // [1][dim] F32
 };
 
 struct Weights {

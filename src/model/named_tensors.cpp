@@ -67,6 +67,11 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
       add_experts(names.expert_w3, &ExpertWeights::w3, N::OTHER);
       add_experts(names.expert_w2, &ExpertWeights::w2, N::DOWN);
       add(names.router_bias, layer.router_bias, N::VECTOR);
+      add(names.choice_bias, layer.choice_bias, N::VECTOR);
+      add(names.shared_w1, layer.shared.w1, N::OTHER);
+      add(names.shared_w3, layer.shared.w3, N::OTHER);
+      add(names.shared_w2, layer.shared.w2, N::DOWN);
+      add(names.shared_gate, layer.shared_gate, N::VECTOR);
       add_experts(names.expert_b1, &ExpertWeights::b1, N::VECTOR);
       add_experts(names.expert_b3, &ExpertWeights::b3, N::VECTOR);
       add_experts(names.expert_b2, &ExpertWeights::b2, N::VECTOR);

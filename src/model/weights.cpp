@@ -128,6 +128,8 @@ class Binder {
     return whole;
   }
 
+  bool has(const std::string& name) const { return table_.count(name) > 0; }
+
   // Returns n matrices of `rows` rows, stacked in a tensor of three dimensions.
   std::vector<Tensor> stack(const std::string& name, int n, int64_t rows, int64_t cols) {
     const RawTensor& raw = find(
@@ -340,6 +342,24 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
   };
   using E = ExpertWeights;
   if (c.experts.bias) layer->router_bias = binder.vector(prefix + names.router_bias, n);
+  if (c.experts.routing.choice_bias)
+    layer->choice_bias = binder.vector(prefix + names.choice_bias, n);
+  if (const int64_t shared = c.experts.shared_dim; shared > 0) {
+    layer->shared.w1 = binder.matrix(prefix + names.shared_w1, shared, c.dim);
+    layer->shared.w3 = binder.matrix(prefix + names.shared_w3, shared, c.dim);
+    layer->shared.w2 = binder.matrix(prefix + names.shared_w2, c.dim, shared);
+    layer->shared_gate = binder.vector(prefix + names.shared_gate, c.dim);
+  }
+  if (names.expert_w13 && binder.has(prefix + names.expert_w13)) {
+    const std::vector<Tensor> both = binder.stack(prefix + names.expert_w13, n, 2 * hidden, c.dim);
+    for (int e = 0; e < n; ++e) {
+      layer->experts[e].w1.rows = layer->experts[e].w3.rows = hidden;
+      take_rows(both[e], {&layer->experts[e].w1, &layer->experts[e].w3});
+    }
+    set(&E::w2, binder.stack(prefix + (names.stacked_w2 ? names.stacked_w2 : names.expert_w2), n,
+                             c.dim, hidden));
+    return;
+  }
   if (names.packed_experts) {
     set(&E::w1, binder.packed(prefix + names.expert_w1, n, 2 * hidden, c.dim, 0, 2));
     set(&E::w3, binder.packed(prefix + names.expert_w3, n, 2 * hidden, c.dim, 1, 2));

@@ -35,7 +35,12 @@ struct TensorNames {
   // wo.
   std::vector<const char*> (*mix)() = nullptr;
   const char* mix_out = nullptr;
-  bool log_decay = false;        // MixTensor::DECAY has logarithms
+  bool log_decay = false;  // MixTensor::DECAY has logarithms
+  // One tensor of three dimensions for w1 and w3 of all experts, those of w1 first in each expert;
+  // and one for all w2 that a folder has with it. A file may have them in place of the others.
+  const char *expert_w13 = nullptr, *stacked_w2 = nullptr;
+  const char *shared_w1 = nullptr, *shared_w3 = nullptr, *shared_w2 = nullptr,
+             *shared_gate = nullptr, *choice_bias = nullptr;
   const char* drafts = nullptr;  // the beginning of names of tensors that predict further tokens
 };
 inline constexpr TensorNames kGgufNames = {

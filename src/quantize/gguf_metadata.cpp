@@ -182,7 +182,7 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
   count(field::kContext.gguf, c.n_ctx);
   count(field::kDim.gguf, c.dim);
   count(field::kLayers.gguf, c.n_layers);
-  count(field::kHiddenDim.gguf, c.hidden_dim);
+  count(family.hidden_dim.gguf, c.hidden_dim);
   count(field::kHeads.gguf, c.n_heads);
   write_recurrence(out, c, where);
   count(field::kHeadDim.gguf, c.head_dim);

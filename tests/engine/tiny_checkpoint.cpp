@@ -104,7 +104,7 @@ static std::string tiny_arch(const std::string& family) {
       {"ministral3", "mistral3"},      {"qwen3_moe", "qwen3moe"},
       {"gemma3_text", "gemma3"},       {"olmo3", "olmo2"},
       {"granitemoehybrid", "granite"}, {"muse_glimmer_text", "muse-glimmer"},
-      {"qwen3_5_text", "qwen35"}};
+      {"qwen3_5_text", "qwen35"},      {"qwen3_5_moe_text", "qwen35moe"}};
   const auto it = other.find(family);
   return it == other.end() ? family : it->second;
 }
@@ -219,6 +219,28 @@ static void tiny_gguf_packed(GgufWriter& w, const TinyCheckpoint& c, const Tenso
     }
 }
 
+// The experts of Qwen3.5's mixtures: rows of gate and up come apart.
+static void tiny_gguf_stacked(GgufWriter& w, const TinyCheckpoint& c, const TensorTable& table) {
+  for (int layer = 0; layer < c.integer("num_hidden_layers"); ++layer) {
+    const std::string from = "model.layers." + std::to_string(layer) + ".mlp.experts.",
+                      to = "blk." + std::to_string(layer) + ".ffn_";
+    const auto it = table.find(from + "gate_up_proj");
+    if (it == table.end()) continue;
+    const RawTensor &both = it->second, &down = table.at(from + "down_proj");
+    const uint64_t n = both.shape[0], half = both.bytes / n / 2;
+    for (const auto& [name, at] : {std::pair{"gate", uint64_t(0)}, {"up", half}}) {
+      std::string data;
+      for (uint64_t e = 0; e < n; ++e)
+        data.append(reinterpret_cast<const char*>(both.data) + e * 2 * half + at, half);
+      w.tensor(to + name + "_exps.weight", {both.shape[2], both.shape[1] / 2, n},
+               ggml_type(*both.type), data);
+    }
+    w.tensor(to + "down_exps.weight", {down.shape.rbegin(), down.shape.rend()},
+             ggml_type(*down.type),
+             std::string(reinterpret_cast<const char*>(down.data), down.bytes));
+  }
+}
+
 // A tensor of a gated delta rule: heads of the values come from groups into GGUF's order.
 static void tiny_gguf_delta(GgufWriter& w, const TinyCheckpoint& c, const std::string& hf,
                             const RawTensor& raw) {
@@ -275,9 +297,11 @@ static void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
   parse_safetensors(file->view(), table);
   const bool post_norms = table.count("model.layers.0.post_feedforward_layernorm.weight") > 0;
   const std::string family = c.config.at("model_type");
+  const bool qwen35 = family.starts_with("qwen3_5");
   const bool packed = family == "gpt_oss", muse = family == "muse_glimmer_text";
   if (packed) tiny_gguf_packed(w, c, table);
   else tiny_gguf_experts(w, c, table);
+  if (qwen35) tiny_gguf_stacked(w, c, table);
   for (int layer = 0; muse && layer < c.integer("num_hidden_layers"); ++layer)
     for (const auto& [norm, weight] :
          {std::pair{"q", c.config.at("qk_scale_factor").get<float>()}, {"k", 1.0f}})
@@ -295,6 +319,10 @@ static void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
       const size_t layer = hf.find("layers.") + 7;
       w.tensor("blk." + hf.substr(layer, hf.find('.', layer) - layer) + ".attn_sinks.weight",
                {raw.shape[0]}, 0, widened(raw));
+      continue;
+    }
+    if (hf.ends_with(".mlp.shared_expert_gate.weight")) {
+      w.tensor(gguf_name(hf), {raw.shape[1]}, 0, widened(raw));
       continue;
     }
     if (hf.find(".linear_attn.") != hf.npos) {
@@ -316,14 +344,13 @@ static void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
     const bool bias = hf.ends_with(".bias");
     std::string name = gguf_name(bias ? hf.substr(0, hf.size() - 5) + ".weight" : hf, post_norms);
     if (bias) name = name.substr(0, name.size() - 7) + ".bias";
-    if ((packed || family == "qwen3_5_text") && name.ends_with("ffn_norm.weight"))
+    if ((packed || qwen35) && name.ends_with("ffn_norm.weight"))
       name.replace(name.size() - 15, 15, "post_attention_norm.weight");
     const bool vector = raw.shape.size() == 1;
     std::string data =
         vector ? widened(raw) : std::string(reinterpret_cast<const char*>(raw.data), raw.bytes);
     if (vector && !bias &&
-        (family == "gemma3_text" || family == "qwen3_5_text" ||
-         (muse && hf != "model.norm.weight"))) {
+        (family == "gemma3_text" || qwen35 || (muse && hf != "model.norm.weight"))) {
       std::string plus_one;
       for (size_t i = 0; i < data.size(); i += 4)
         put<float>(plus_one, load_unaligned<float>(&data[i]) + 1);
@@ -347,11 +374,13 @@ static void tiny_gguf_family(GgufWriter& w, const std::string& arch, const nlohm
                                  {"residual_multiplier", ".residual_scale"},
                                  {"logits_scaling", ".logit_scale"}})
     if (arch == "granite") w.f32(arch + gguf, config.at(hf).get<float>());
-  for (const auto& [hf, gguf] : {std::pair{"num_experts", ".expert_count"},
-                                 {"num_local_experts", ".expert_count"},
-                                 {"num_experts_per_tok", ".expert_used_count"},
-                                 {"moe_intermediate_size", ".expert_feed_forward_length"},
-                                 {"intermediate_size", ".expert_feed_forward_length"}})
+  for (const auto& [hf, gguf] :
+       {std::pair{"num_experts", ".expert_count"},
+        {"num_local_experts", ".expert_count"},
+        {"num_experts_per_tok", ".expert_used_count"},
+        {"moe_intermediate_size", ".expert_feed_forward_length"},
+        {"shared_expert_intermediate_size", ".expert_shared_feed_forward_length"},
+        {"intermediate_size", ".expert_feed_forward_length"}})
     if (config.contains(hf) && arch != "granite" &&
         (arch == "gpt-oss" || hf != std::string("intermediate_size")))
       w.u32(arch + gguf, config.at(hf).get<uint32_t>());
@@ -432,12 +461,12 @@ std::string tiny_gguf(const TinyCheckpoint& c) {
                                   {"attention.head_count", "num_attention_heads"}}) {
     w.u32(arch + "." + key, static_cast<uint32_t>(c.integer(from)));
   }
-  w.u32(arch + ".feed_forward_length", tiny_ffn_width(c));
+  if (arch != "qwen35moe") w.u32(arch + ".feed_forward_length", tiny_ffn_width(c));
   if (arch == "lfm2") tiny_gguf_mixers(w, arch, c);
   else
     w.u32(arch + ".attention.head_count_kv",
           static_cast<uint32_t>(c.integer("num_key_value_heads")));
-  if (arch == "qwen35") tiny_gguf_delta_keys(w, arch, c, rope);
+  if (arch.starts_with("qwen35")) tiny_gguf_delta_keys(w, arch, c, rope);
   w.f32(arch + ".attention.layer_norm_rms_epsilon",
         c.config.value("rms_norm_eps", c.config.value("norm_eps", 0.f)));
   w.f32(arch + ".rope.freq_base", static_cast<float>(theta));

@@ -1,5 +1,6 @@
 #include "kernels/cpu/recurrent/gated_delta.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -7,104 +8,114 @@ namespace riffle::cpu {
 
 namespace {
 
+constexpr int64_t kTokens = 16;  // tokens of a tile
+constexpr int64_t kRows = 32;    // rows of a matrix that stay in the first-level cache for a tile
+
 int64_t in_width(const GatedDelta& s) {
   return s.channels() + int64_t(s.v_heads) * s.v_dim + 2 * int64_t(s.v_heads);
 }
 
-// Returns the row of q | k | v at place i, where 0 is the first of the n tokens; null: zeros.
-const float* row_at(const GatedDelta& s, const float* in, const float* from, int64_t i) {
-  if (i >= 0) return in + i * in_width(s);
-  return from ? from + (s.n_taps - 1 + i) * s.channels() : nullptr;
-}
-
-// The convolution of channels [first, first + width), with SiLU.
-class Convolution {
- public:
-  Convolution(const Kernels& kernels, const GatedDelta& s, int64_t first, int width)
-      : kernels_(kernels), s_(s), first_(first), width_(width) {
-    for (int t = 0; t < s.n_taps; ++t)
-      for (int c = 0; c < width; ++c) taps_[t][c] = s.taps[(first + c) * s.n_taps + t];
-    for (float& one : ones_) one = 1;
-  }
-  void row(const float* in, const float* from, int64_t i, float* out) const {
-    for (int c = 0; c < width_; ++c) out[c] = 0;
-    for (int t = 0; t < s_.n_taps; ++t) {
-      const float* past = row_at(s_, in, from, i - (s_.n_taps - 1) + t);
-      if (!past) continue;
-      past += first_;
-      const float* tap = taps_[t];
-      for (int c = 0; c < width_; ++c) out[c] += tap[c] * past[c];
-    }
-    kernels_.linear.swiglu(out, ones_, width_);
-  }
-
- private:
-  const Kernels& kernels_;
-  const GatedDelta& s_;
-  int64_t first_;
-  int width_;
-  float taps_[kMostTaps][kMostStateDim];
-  float ones_[kMostStateDim];
-};
-
-// Scales x to length `length`.
-void normalise(float* x, int n, double length) {
-  constexpr double kEps = 1e-6;  // added to the square, whatever the model's epsilon
-  double squares = kEps;
-  for (int j = 0; j < n; ++j) squares += static_cast<double>(x[j]) * x[j];
-  const auto scale = static_cast<float>(length / std::sqrt(squares));
-  for (int j = 0; j < n; ++j) x[j] *= scale;
+// y = sum over t of taps[t] * rows[t], for `width` channels.
+void convolve(const float* const* rows, const float (*taps)[kMostStateDim], int n_taps, int width,
+              float* __restrict y) {
+  float sum[kMostStateDim];
+  for (int c = 0; c < width; ++c) sum[c] = taps[0][c] * rows[0][c];
+  for (int t = 1; t < n_taps; ++t)
+    for (int c = 0; c < width; ++c) sum[c] += taps[t][c] * rows[t][c];
+  std::memcpy(y, sum, sizeof(float) * width);
 }
 
 float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 
 }  // namespace
 
+void gated_delta_mix(const Kernels& kernels, const GatedDelta& s, float* in, int64_t n,
+                     const float* from, float* const* to, int64_t head) {
+  const bool is_value = head >= 2 * s.k_heads, is_query = head < s.k_heads;
+  const int width = is_value ? s.v_dim : s.k_dim;
+  const int64_t first = is_value
+                            ? 2 * int64_t(s.k_heads) * s.k_dim + (head - 2 * s.k_heads) * s.v_dim
+                            : head * s.k_dim;
+  const int64_t ld = in_width(s), held = s.n_taps - 1;
+  const size_t bytes = sizeof(float) * width;
+  float taps[kMostTaps][kMostStateDim], past[kMostTaps][kMostStateDim], weight[kMostStateDim];
+  for (int t = 0; t < s.n_taps; ++t)
+    for (int c = 0; c < width; ++c) taps[t][c] = s.taps[(first + c) * s.n_taps + t];
+  for (int t = 0; t < held; ++t)
+    if (from) std::memcpy(past[t], from + t * s.channels() + first, bytes);
+    else std::memset(past[t], 0, bytes);
+  const auto row = [&](int64_t i) {  // before the convolution; 0: the first of the n tokens
+    return i < 0 ? past[held + i] : in + i * ld + first;
+  };
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t t = 0; to[i] && t < held; ++t)
+      std::memcpy(to[i] + t * s.channels() + first, row(i - held + 1 + t), bytes);
+  // RMSNorm with this weight gives a vector of length 1, or 1/sqrt(k_dim), with 1e-6 added to the
+  // square of its length, whatever the model's epsilon.
+  const float eps = 1e-6f / static_cast<float>(s.k_dim);
+  const double length = 1 / std::sqrt(static_cast<double>(s.k_dim));
+  std::fill_n(weight, width,
+              is_value ? 1 : static_cast<float>(is_query ? length * length : length));
+  float ones[kMostStateDim];
+  std::fill_n(ones, width, 1.f);
+  for (int64_t i = n - 1; i >= 0; --i) {  // from the last on, since later rows need earlier ones
+    const float* rows[kMostTaps];
+    for (int t = 0; t < s.n_taps; ++t) rows[t] = row(i - held + t);
+    float* const y = in + i * ld + first;
+    convolve(rows, taps, s.n_taps, width, y);
+    kernels.linear.swiglu(y, ones, width);
+    if (!is_value) kernels.linear.rmsnorm(y, weight, 1, width, eps, y);
+  }
+}
+
 void gated_delta(const Kernels& kernels, const GatedDelta& s, float* in, int64_t n,
                  const float* from, float* const* to, float* out, int64_t head) {
   const int64_t of_key = s.tiled ? head % s.k_heads : head / (s.v_heads / s.k_heads);
   const int64_t channels = s.channels(), keys = int64_t(s.k_heads) * s.k_dim,
-                values = int64_t(s.v_heads) * s.v_dim;
+                values = int64_t(s.v_heads) * s.v_dim, ld = in_width(s);
   const int64_t matrix = (s.n_taps - 1) * channels + head * s.v_dim * s.k_dim;
-  const Convolution of_q(kernels, s, of_key * s.k_dim, s.k_dim),
-      of_k(kernels, s, keys + of_key * s.k_dim, s.k_dim),
-      of_v(kernels, s, 2 * keys + head * s.v_dim, s.v_dim);
   float* const last = to[n - 1] + matrix;
   const float* state = from ? from + matrix : nullptr;
   if (!state) {
     std::memset(last, 0, sizeof(float) * s.v_dim * s.k_dim);
     state = last;
   }
-  for (int64_t i = 0; i < n; ++i) {
-    float q[kMostStateDim], k[kMostStateDim], v[kMostStateDim], o[kMostStateDim];
-    of_q.row(in, from, i, q);
-    of_k.row(in, from, i, k);
-    of_v.row(in, from, i, v);
-    normalise(q, s.k_dim, 1 / std::sqrt(static_cast<double>(s.k_dim)));
-    normalise(k, s.k_dim, 1);
-    float* const row = in + i * in_width(s);
-    const float b = row[channels + values + head], a = row[channels + values + s.v_heads + head];
-    const float decay = std::exp(s.decay[head] * softplus(a + s.bias[head])),
-                beta = 1 / (1 + std::exp(-b));
-    float* const next = to[i] ? to[i] + matrix : last;
-    kernels.recurrent.delta_rule(state, next, s.v_dim, s.k_dim, q, k, v, decay, beta, o);
+  for (int64_t begin = 0, end; begin < n; begin = end) {
+    // Up to the next token whose state is wanted.
+    end = begin;
+    while (!to[end] && end + 1 < std::min(n, begin + kTokens)) ++end;
+    float* const next = to[end] ? to[end] + matrix : last;
+    ++end;
+    // The tile's rows of q, k and v are far apart in `in`, and each is read for all row blocks.
+    float q[kTokens * kMostStateDim], k[kTokens * kMostStateDim], v[kTokens * kMostStateDim],
+        o[kTokens * kMostStateDim], decay[kTokens], beta[kTokens];
+    const int64_t tokens = end - begin;
+    for (int64_t i = 0; i < tokens; ++i) {
+      const float* const row = in + (begin + i) * ld;
+      std::copy_n(row + of_key * s.k_dim, s.k_dim, q + i * s.k_dim);
+      std::copy_n(row + keys + of_key * s.k_dim, s.k_dim, k + i * s.k_dim);
+      std::copy_n(row + 2 * keys + head * s.v_dim, s.v_dim, v + i * s.v_dim);
+      const float* const steps = row + channels + values;
+      decay[i] = std::exp(s.decay[head] * softplus(steps[s.v_heads + head] + s.bias[head]));
+      beta[i] = 1 / (1 + std::exp(-steps[head]));
+    }
+    for (int64_t r = 0; r < s.v_dim; r += kRows) {
+      const int64_t rows = std::min<int64_t>(kRows, s.v_dim - r);
+      const float* block = state + r * s.k_dim;
+      for (int64_t i = 0; i < tokens; ++i) {
+        kernels.recurrent.delta_rule(block, next + r * s.k_dim, rows, s.k_dim, q + i * s.k_dim,
+                                     k + i * s.k_dim, v + i * s.v_dim + r, decay[i], beta[i],
+                                     o + i * s.v_dim + r);
+        block = next + r * s.k_dim;
+      }
+    }
     state = next;
-    kernels.linear.rmsnorm(o, s.norm, 1, s.v_dim, s.eps, o);
-    float* const gate = row + channels + head * s.v_dim;
-    kernels.linear.swiglu(gate, o, s.v_dim);
-    std::memcpy(out + i * values + head * s.v_dim, gate, sizeof(float) * s.v_dim);
-  }
-}
-
-void gated_delta_rows(const GatedDelta& s, const float* in, int64_t n, const float* from,
-                      float* const* to) {
-  for (int64_t i = 0; i < n; ++i) {
-    if (!to[i]) continue;
-    for (int64_t t = 0; t < s.n_taps - 1; ++t) {
-      float* const row = to[i] + t * s.channels();
-      const float* const past = row_at(s, in, from, i - (s.n_taps - 2) + t);
-      if (past) std::memmove(row, past, sizeof(float) * s.channels());
-      else std::memset(row, 0, sizeof(float) * s.channels());
+    for (int64_t i = begin; i < end; ++i) {
+      float* const y = &o[(i - begin) * s.v_dim];
+      kernels.linear.rmsnorm(y, s.norm, 1, s.v_dim, s.eps, y);
+      float* const gate = in + i * ld + channels + head * s.v_dim;
+      kernels.linear.swiglu(gate, y, s.v_dim);
+      std::memcpy(out + i * values + head * s.v_dim, gate, sizeof(float) * s.v_dim);
     }
   }
 }

@@ -20,20 +20,22 @@ struct GatedDelta {
   int64_t channels() const { return 2 * int64_t(k_heads) * k_dim + int64_t(v_heads) * v_dim; }
 };
 
-// Computes head `head` of the values for n tokens. With q, k, v from the convolution, q and k of
-// length 1 and q divided by sqrt(k_dim), the delta rule with
+// in [n][channels + v_heads v_dim + 2 v_heads]: q | k | v | z | beta | alpha. A state has the last
+// n_taps - 1 rows of q | k | v, the oldest first, then the heads' matrices
+// [v_heads][v_dim][k_dim]. from: the state before the n tokens; null: zeros. to: n places for the
+// state after each token; null: it is not wanted, but the last one is; the last may be `from`.
+
+// The first stage, for one of the 2 k_heads + v_heads heads of q, k and v: replaces its values in
+// `in` by those of the convolution with SiLU, those of q and k also scaled to length 1, and q
+// divided by sqrt(k_dim). Writes the head's part of the states' rows.
+void gated_delta_mix(const Kernels& kernels, const GatedDelta& s, float* in, int64_t n,
+                     const float* from, float* const* to, int64_t head);
+
+// The second stage, for one head of the values. The delta rule with
 //   decay = exp(s.decay[h] softplus(alpha_h + bias_h)),  beta = sigmoid(beta_h)
-// gives o, and out = RMSNorm(o) norm * SiLU(z).
-// in [n][channels + v_heads v_dim + 2 v_heads]: q | k | v | z | beta | alpha; the head's z is
-// overwritten. A state has the last n_taps - 1 rows of q | k | v, the oldest first, then the heads'
-// matrices [v_heads][v_dim][k_dim]. from: the state before the tokens; null: zeros. to: n places
-// for the state after each token; null: it is not wanted, but the last one is. Writes the head's
-// matrices alone; to[n - 1] may be `from`. out [n][v_heads v_dim].
+// gives o, and out = RMSNorm(o) norm * SiLU(z). The head's z is overwritten. Writes the head's
+// matrices of the states. out [n][v_heads v_dim].
 void gated_delta(const Kernels& kernels, const GatedDelta& s, float* in, int64_t n,
                  const float* from, float* const* to, float* out, int64_t head);
-
-// Writes the rows of q | k | v of the states, when all heads are done.
-void gated_delta_rows(const GatedDelta& s, const float* in, int64_t n, const float* from,
-                      float* const* to);
 
 }  // namespace riffle::cpu

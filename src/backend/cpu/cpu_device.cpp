@@ -206,8 +206,12 @@ void CpuDevice::route(const LayerWeights& w, const float* in, int64_t n, Phase p
   products_.add_bias(out, n);
   routed_.resize(n * used);
   threads_->parallel_for(n, [&](int64_t i, int) {
-    route_row(scores + i * experts, experts, used, config_.experts.renormalised,
-              routed_.data() + i * used);
+    const ExpertsConfig& c = config_.experts;
+    Routed* const routed = routed_.data() + i * used;
+    if (c.routing.sigmoid)
+      route_by_sigmoid(scores + i * experts, static_cast<const float*>(w.choice_bias.data), experts,
+                       used, c.renormalised, c.routing, routed);
+    else route_row(scores + i * experts, experts, used, c.renormalised, routed);
   });
 }
 
@@ -225,6 +229,31 @@ void CpuDevice::experts_ffn(const LayerWeights& w, float* x, int64_t n, Phase ph
       const float* y = outs + expert_at_[k] * dim;
       for (int64_t c = 0; c < dim; ++c) x[i * dim + c] += routed_[k].weight * y[c];
     }
+  });
+  if (w.shared.w1.rows > 0) shared_ffn(w, in, x, n, phase);
+}
+
+// Adds the output of the shared expert. in: the normalised rows.
+void CpuDevice::shared_ffn(const LayerWeights& w, const float* in, float* x, int64_t n,
+                           Phase phase) {
+  const int64_t dim = config_.dim, hidden = w.shared.w1.rows;
+  gate_.reserve(n * hidden * sizeof(float));
+  up_.reserve(n * hidden * sizeof(float));
+  const LinearOut into[2] = {{&w.shared.w1, gate_.as<float>(), hidden},
+                             {&w.shared.w3, up_.as<float>(), hidden}};
+  products_.multiply(into, in, n, phase);
+  products_.activate(config_.activation, gate_.as<float>(), up_.as<float>(), n * hidden);
+  const float *gate = static_cast<const float*>(w.shared_gate.data), *out = expert_out_.as<float>();
+  const LinearOut back = {&w.shared.w2, expert_out_.as<float>(), dim};
+  shares_.resize(n);
+  threads_->parallel_for(n, [&](int64_t i, int) {  // before `in` may be overwritten
+    double sum = 0;
+    for (int64_t c = 0; c < dim; ++c) sum += static_cast<double>(in[i * dim + c]) * gate[c];
+    shares_[i] = static_cast<float>(1 / (1 + std::exp(-sum)));
+  });
+  products_.multiply({&back, 1}, gate_.as<float>(), n, phase);
+  threads_->parallel_for(n, [&](int64_t i, int) {
+    for (int64_t c = 0; c < dim; ++c) x[i * dim + c] += shares_[i] * out[i * dim + c];
   });
 }
 

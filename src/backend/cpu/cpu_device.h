@@ -82,6 +82,7 @@ class CpuDevice : public Device {
   void rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out);
   const float* normed(const Tensor* norm, const float* x, int64_t n);
   void add(float* x, const float* y, int64_t count);
+  void shared_ffn(const LayerWeights& w, const float* in, float* x, int64_t n, Phase phase);
   void experts_ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase);
   void route(const LayerWeights& weights, const float* in, int64_t n, Phase phase);
   // Operations of a prompt.
@@ -96,6 +97,7 @@ class CpuDevice : public Device {
   // Layers with a recurrent state: cpu_recurrent.cpp.
   void recur_prompt(int layer, const SequenceKv& s, float* in, int64_t n, int64_t pos0, float* out);
   void recur_step(int layer, float* in, float* out);
+  std::vector<float> shares_;         // factors of the shared expert's rows
   std::vector<float*> state_places_;  // places of states after rows of a prompt or step
   void store_prefill(int layer, const float* k, const float* v, int64_t n, int64_t pos0,
                      const LayerKv& kv);

@@ -25,6 +25,7 @@ static void add_activations(const Config& c, const ContextOptions& o, MemoryList
   add("residual stream of a step", {step_rows, dim});
   add("FFN", {2, chunk, uint64_t(c.ffn_values())});
   add("normalised rows and products", {2, chunk, dim});
+  if (c.experts.shared_dim > 0) add("FFN", {2, chunk, uint64_t(c.experts.shared_dim)});
   if (c.experts.n > 0) add("results of experts", {2, chunk, uint64_t(c.experts.n_used), dim});
   // Logits of the current step and of the last one.
   add("logits", {2, step_rows, uint64_t(c.vocab_size)});
@@ -48,6 +49,7 @@ static void add_scratch(const Model& model, const BackendOptions& options, Memor
     for (const Tensor& w : l.mix) see(w);
     if (!l.experts.empty())
       for (const Tensor* w : {&l.experts[0].w1, &l.experts[0].w2, &l.experts[0].w3}) see(*w);
+    for (const Tensor* w : {&l.shared.w1, &l.shared.w2, &l.shared.w3}) see(*w);
   }
   see(model.weights.output);
   const cpu::AttentionKernels& kernels = options.kernels->attention;

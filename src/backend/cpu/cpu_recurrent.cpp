@@ -4,7 +4,7 @@
 // accepted, leave no trace. The token-by-token form has the same bits for every division of a
 // prompt.
 #include <algorithm>
-#include <cstring>
+#include <span>
 
 #include "backend/cpu/cpu_device.h"
 #include "kernels/cpu/recurrent/gated_delta.h"
@@ -30,17 +30,15 @@ struct Recur {
   const float* mix(size_t i) const { return static_cast<const float*>(weights.mix[i].data); }
 };
 
-// The number of parts that can run at once, the computation of one, and the rest when all parts are
-// done; null: there is none.
-struct RecurrentKernel {
+// Stages follow one another. Each has a number of parts that can run at once.
+struct Stage {
   int64_t (*parts)(const Config& config);
   void (*run)(const Recur& args, int64_t part);
-  void (*finish)(const Recur& args);
 };
 
 constexpr int64_t kChannels = cpu::kConvChannels;
 
-constexpr RecurrentKernel kShortConv = {
+constexpr Stage kShortConv[] = {{
     [](const Config& c) { return (c.dim + kChannels - 1) / kChannels; },
     [](const Recur& r, int64_t part) {
       const int64_t dim = r.config.dim, end = std::min(dim, (part + 1) * kChannels);
@@ -54,8 +52,7 @@ constexpr RecurrentKernel kShortConv = {
         first = i + 1;
       }
     },
-    nullptr,
-};
+}};
 
 cpu::GatedDelta gated_delta_of(const Recur& r) {
   const RecurrenceConfig& c = r.config.recurrence;
@@ -63,23 +60,26 @@ cpu::GatedDelta gated_delta_of(const Recur& r) {
           r.config.norm_eps, r.mix(4),  r.mix(5), r.mix(6), r.mix(7)};
 }
 
-constexpr RecurrentKernel kGatedDelta = {
-    [](const Config& c) { return int64_t(c.recurrence.v_heads); },
-    [](const Recur& r, int64_t part) {
-      cpu::gated_delta(r.kernels, gated_delta_of(r), r.in, r.n, r.from, r.to, r.out, part);
-    },
-    [](const Recur& r) { cpu::gated_delta_rows(gated_delta_of(r), r.in, r.n, r.from, r.to); },
+constexpr Stage kGatedDelta[] = {
+    {[](const Config& c) { return int64_t(2) * c.recurrence.k_heads + c.recurrence.v_heads; },
+     [](const Recur& r, int64_t part) {
+       cpu::gated_delta_mix(r.kernels, gated_delta_of(r), r.in, r.n, r.from, r.to, part);
+     }},
+    {[](const Config& c) { return int64_t(c.recurrence.v_heads); },
+     [](const Recur& r, int64_t part) {
+       cpu::gated_delta(r.kernels, gated_delta_of(r), r.in, r.n, r.from, r.to, r.out, part);
+     }},
 };
 
-const RecurrentKernel& kernel_of(const Config& c) {
-  return c.recurrence.kind == Recurrence::GATED_DELTA ? kGatedDelta : kShortConv;
+std::span<const Stage> stages_of(const Config& c) {
+  if (c.recurrence.kind == Recurrence::GATED_DELTA) return kGatedDelta;
+  return kShortConv;
 }
 
 }  // namespace
 
 void CpuDevice::recur_prompt(int layer, const SequenceKv& s, float* in, int64_t n, int64_t pos0,
                              float* out) {
-  const RecurrentKernel& kernel = kernel_of(config_);
   const size_t at = store_.shape().state_at(layer);
   const auto place = [&](const std::byte* block) {
     return reinterpret_cast<float*>(const_cast<std::byte*>(block) + at);
@@ -96,15 +96,13 @@ void CpuDevice::recur_prompt(int layer, const SequenceKv& s, float* in, int64_t 
   }
   const Recur args{config_, model_.weights.layers[layer], *kernels_, in, n,
                    from,    state_places_.data(),         out};
-  threads_->parallel_for(kernel.parts(config_), [&](int64_t part, int) { kernel.run(args, part); });
-  if (kernel.finish) kernel.finish(args);
+  for (const Stage& stage : stages_of(config_))
+    threads_->parallel_for(stage.parts(config_), [&](int64_t part, int) { stage.run(args, part); });
 }
 
 // A sequence's rows go one after the other; threads share the parts, since few sequences may step.
 void CpuDevice::recur_step(int layer, float* in, float* out) {
-  const RecurrentKernel& kernel = kernel_of(config_);
-  const int64_t in_width = recurrent_in(config_), out_width = recurrent_out(config_),
-                parts = kernel.parts(config_);
+  const int64_t in_width = recurrent_in(config_), out_width = recurrent_out(config_);
   const size_t at = store_.shape().state_at(layer);
   state_places_.resize(step_.n);
   std::vector<Recur> all;
@@ -119,11 +117,11 @@ void CpuDevice::recur_step(int layer, float* in, float* out) {
                      reinterpret_cast<const float*>(store_.state(s, layer)), &state_places_[row],
                      out + row * out_width});
   }
-  threads_->parallel_for(static_cast<int64_t>(all.size()) * parts,
-                         [&](int64_t i, int) { kernel.run(all[i / parts], i % parts); });
-  if (kernel.finish)
-    threads_->parallel_for(static_cast<int64_t>(all.size()),
-                           [&](int64_t i, int) { kernel.finish(all[i]); });
+  for (const Stage& stage : stages_of(config_)) {
+    const int64_t parts = stage.parts(config_);
+    threads_->parallel_for(static_cast<int64_t>(all.size()) * parts,
+                           [&](int64_t i, int) { stage.run(all[i / parts], i % parts); });
+  }
 }
 
 }  // namespace riffle

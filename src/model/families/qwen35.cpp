@@ -1,5 +1,6 @@
-// Qwen3.5 to 3.8 (dense): three of four layers are Gated DeltaNets; the others attend, with norms
-// of each head of q and k, a gate on the output, and RoPE on a quarter of each head.
+// Qwen3.5 to 3.8, dense and with experts: three of four layers are Gated DeltaNets; the others
+// attend, with norms of each head of q and k, a gate on the output, and RoPE on a quarter of each
+// head.
 #include "kernels/cpu/recurrent/gated_delta.h"
 #include "model/families/family.h"
 
@@ -45,7 +46,7 @@ void read_heads(const Fields& f, RecurrenceConfig* r) {
                      f.name_of(kValueHeads).c_str(), f.name_of(kStateSize).c_str()));
 }
 
-void describe(const Fields& f, int, Config* c) {
+void describe_dense(const Fields& f, int, Config* c) {
   read_heads(f, &c->recurrence);
   c->query_gate = true;
   if (!f.boolean(kGate).value_or(true)) unsupported(f.file(), f.name_of(kGate), "false", "true");
@@ -60,6 +61,21 @@ void describe(const Fields& f, int, Config* c) {
   c->n_unused_layers = static_cast<int>(drafts);
   c->layers.resize(c->n_layers);
   require_attention(f, *c);
+}
+
+constexpr Field kExperts = {"expert_count", "num_experts"},
+                kUsed = {"expert_used_count", "num_experts_per_tok"},
+                kWidth = {"expert_feed_forward_length", "moe_intermediate_size"},
+                kShared = {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"};
+constexpr Field kMoeFields[] = {kTaps,      kKeyHeads, kValueHeads, kStateSize, kInner, kKeyDim,
+                                kValueDim,  kPeriod,   kLayers,     kSections,  kDraft, kGate,
+                                kStateType, kExperts,  kUsed,       kWidth,     kShared};
+
+void describe_experts(const Fields& f, int window, Config* c) {
+  describe_dense(f, window, c);
+  read_experts(f, {kExperts, kUsed, kWidth}, {256, 8, 512}, c);
+  c->experts.shared_dim = dimension(f, f.name_of(kShared), 1 << 20, f.is_json() ? 512 : 0);
+  for (LayerConfig& layer : c->layers) layer.has_experts = true;
 }
 
 std::vector<const char*> folder_mix() {
@@ -87,6 +103,12 @@ constexpr TensorNames kNames = [] {
   names.mix_out = "linear_attn.out_proj.weight";
   names.log_decay = true;
   names.drafts = "mtp.";
+  names.expert_w13 = "mlp.experts.gate_up_proj";
+  names.stacked_w2 = "mlp.experts.down_proj";
+  names.shared_w1 = "mlp.shared_expert.gate_proj.weight";
+  names.shared_w3 = "mlp.shared_expert.up_proj.weight";
+  names.shared_w2 = "mlp.shared_expert.down_proj.weight";
+  names.shared_gate = "mlp.shared_expert_gate.weight";
   return names;
 }();
 constexpr TensorNames kGguf = [] {
@@ -95,12 +117,17 @@ constexpr TensorNames kGguf = [] {
   names.post_attn_norm = "";
   names.mix = gguf_mix;
   names.mix_out = "ssm_out.weight";
+  names.expert_w13 = "ffn_gate_up_exps.weight";
+  names.shared_w1 = "ffn_gate_shexp.weight";
+  names.shared_w3 = "ffn_up_shexp.weight";
+  names.shared_w2 = "ffn_down_shexp.weight";
+  names.shared_gate = "ffn_gate_inp_shexp.weight";
   return names;
 }();
 
 }  // namespace
 
-extern const Family kQwen35;
+extern const Family kQwen35, kQwen35Moe;
 const Family kQwen35 = {
     .name = "qwen35",
     .model_type = "qwen3_5_text",
@@ -119,7 +146,29 @@ const Family kQwen35 = {
     .hf_names = &kNames,
     .gguf_names = &kGguf,
     .fields = kFields,
-    .describe = describe,
+    .describe = describe_dense,
+};
+
+const Family kQwen35Moe = {
+    .name = "qwen35moe",
+    .model_type = "qwen3_5_moe_text",
+    .class_name = "Qwen3_5MoeForCausalLM",
+    .multimodal_type = "qwen3_5_moe",
+    .multimodal_class = "Qwen3_5MoeForConditionalGeneration",
+    .multimodal_tied = false,
+    .defaults = {32768, 248320, 1e-6, 10000, 2, 256, false, 16},
+    .hidden_dim = kShared,
+    .qk_norm = QkNorm::HEAD,
+    .partial_rope = true,
+    .partial_default = 0.25,
+    .position_parts = true,
+    .recurrence = Recurrence::GATED_DELTA,
+    .recurrent_word = "linear_attention",
+    .recurrent_period = 4,
+    .hf_names = &kNames,
+    .gguf_names = &kGguf,
+    .fields = kMoeFields,
+    .describe = describe_experts,
 };
 
 }  // namespace riffle

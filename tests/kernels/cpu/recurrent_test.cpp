@@ -172,7 +172,8 @@ TEST_CASE("gated delta rule: a layer is near the same in double, in any pieces",
     for (const Kernels* set : usable()) {
       INFO(set->name << ", " << s.k_heads << " and " << s.v_heads << " heads of " << s.k_dim
                      << " and " << s.v_dim << ", " << s.n_taps << " taps");
-      // pieces: of how many tokens; copies: after every `copies` tokens the state is kept elsewhere.
+      // pieces: of how many tokens; copies: after every `copies` tokens the state is kept
+      // elsewhere.
       const auto run = [&](int pieces, int copies) {
         Floats rows = in, out(kTokens * layer.values()), carried(layer.state());
         std::vector<Floats> kept(kTokens);
@@ -187,10 +188,11 @@ TEST_CASE("gated delta rule: a layer is near the same in double, in any pieces",
               to[t - first] = kept[t].data();
             }
           float* const at = &rows[first * layer.width()];
+          for (int head = 0; head < 2 * s.k_heads + s.v_heads; ++head)
+            gated_delta_mix(*set, layer.kernel(), at, n, from, to.data(), head);
           for (int head = 0; head < s.v_heads; ++head)
             gated_delta(*set, layer.kernel(), at, n, from, to.data(), &out[first * layer.values()],
                         head);
-          gated_delta_rows(layer.kernel(), at, n, from, to.data());
           from = to[n - 1];
         }
         return std::pair{out, kept};
