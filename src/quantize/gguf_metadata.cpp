@@ -196,6 +196,12 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
     count("expert_count", c.experts.n);
     count("expert_used_count", c.experts.n_used);
     count("expert_feed_forward_length", c.experts.hidden_dim);
+    if (c.experts.routing.sigmoid) {
+      count("expert_gating_func", 2);
+      count("leading_dense_block_count",
+            static_cast<int>(std::count_if(c.layers.begin(), c.layers.end(),
+                                           [](const auto& l) { return !l.has_experts; })));
+    }
   }
   write_rope_scaling(out, a, c, where);
   if (!family.values) return;

@@ -104,7 +104,8 @@ static std::string tiny_arch(const std::string& family) {
       {"ministral3", "mistral3"},      {"qwen3_moe", "qwen3moe"},
       {"gemma3_text", "gemma3"},       {"olmo3", "olmo2"},
       {"granitemoehybrid", "granite"}, {"muse_glimmer_text", "muse-glimmer"},
-      {"qwen3_5_text", "qwen35"},      {"qwen3_5_moe_text", "qwen35moe"}};
+      {"qwen3_5_text", "qwen35"},      {"qwen3_5_moe_text", "qwen35moe"},
+      {"lfm2_moe", "lfm2moe"}};
   const auto it = other.find(family);
   return it == other.end() ? family : it->second;
 }
@@ -146,16 +147,18 @@ static void tiny_gguf_rope(GgufWriter& w, const std::string& arch, const nlohman
 
 // One tensor for all experts of a layer.
 static void tiny_gguf_experts(GgufWriter& w, const TinyCheckpoint& c, const TensorTable& table) {
+  const bool lfm2 = c.config.at("model_type") == "lfm2_moe";
   for (int layer = 0; layer < c.integer("num_hidden_layers"); ++layer)
-    for (const auto& [hf, gguf] : {std::pair{"gate_proj", "ffn_gate_exps"},
-                                   {"up_proj", "ffn_up_exps"},
-                                   {"down_proj", "ffn_down_exps"}}) {
+    for (const auto& [hf, gguf] : {std::pair{lfm2 ? "w1" : "gate_proj", "ffn_gate_exps"},
+                                   {lfm2 ? "w3" : "up_proj", "ffn_up_exps"},
+                                   {lfm2 ? "w2" : "down_proj", "ffn_down_exps"}}) {
       std::string data;
       std::vector<uint64_t> shape;
       int type = 0;
       for (uint64_t e = 0;; ++e) {
-        const auto it = table.find("model.layers." + std::to_string(layer) + ".mlp.experts." +
-                                   std::to_string(e) + "." + hf + ".weight");
+        const auto it =
+            table.find("model.layers." + std::to_string(layer) + (lfm2 ? ".feed_forward" : ".mlp") +
+                       ".experts." + std::to_string(e) + "." + hf + ".weight");
         if (it == table.end()) break;
         const RawTensor& raw = it->second;
         data.append(reinterpret_cast<const char*>(raw.data), raw.bytes);
@@ -309,9 +312,16 @@ static void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
                {static_cast<uint64_t>(c.head_dim())}, 0,
                floats(std::vector<float>(static_cast<size_t>(c.head_dim()), weight)));
   for (const auto& [hf, raw] : table) {
-    if (hf.find(".mlp.experts.") != hf.npos) continue;
+    if (hf.find(".mlp.experts.") != hf.npos || hf.find(".feed_forward.experts.") != hf.npos)
+      continue;
+    if (const size_t at = hf.find(".feed_forward.expert_bias"); at != hf.npos) {
+      w.tensor("blk." + hf.substr(13, at - 13) + ".exp_probs_b.bias", {raw.shape[0]}, 0,
+               widened(raw));
+      continue;
+    }
     // The router, in F32.
-    if (hf.ends_with(".mlp.gate.weight") || hf.ends_with(".mlp.router.weight")) {
+    if (hf.ends_with(".mlp.gate.weight") || hf.ends_with(".feed_forward.gate.weight") ||
+        hf.ends_with(".mlp.router.weight")) {
       w.tensor(gguf_name(hf), {raw.shape.rbegin(), raw.shape.rend()}, 0, widened(raw));
       continue;
     }
@@ -462,7 +472,12 @@ std::string tiny_gguf(const TinyCheckpoint& c) {
     w.u32(arch + "." + key, static_cast<uint32_t>(c.integer(from)));
   }
   if (arch != "qwen35moe") w.u32(arch + ".feed_forward_length", tiny_ffn_width(c));
-  if (arch == "lfm2") tiny_gguf_mixers(w, arch, c);
+  if (arch == "lfm2moe") {
+    w.u32(arch + ".expert_gating_func", 2);
+    w.u32(arch + ".leading_dense_block_count",
+          static_cast<uint32_t>(c.integer("num_dense_layers")));
+  }
+  if (arch.starts_with("lfm2")) tiny_gguf_mixers(w, arch, c);
   else
     w.u32(arch + ".attention.head_count_kv",
           static_cast<uint32_t>(c.integer("num_key_value_heads")));

@@ -156,6 +156,7 @@ std::string gguf_name(const std::string& hf, bool post_norms) {
       {"self_attn.out_proj", "attn_output"},
       {"self_attn.q_layernorm", "attn_q_norm"},
       {"self_attn.k_layernorm", "attn_k_norm"},
+      {"feed_forward.gate", "ffn_gate_inp"},
       {"feed_forward.w1", "ffn_gate"},
       {"feed_forward.w3", "ffn_up"},
       {"feed_forward.w2", "ffn_down"},
