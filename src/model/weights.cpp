@@ -219,18 +219,18 @@ class Binder {
   }
 
   void ignore(const std::string& name) { used_.insert(name); }
+  void ignore_prefix(const std::string& prefix) { ignored_.push_back(prefix); }
+  bool is_ignored(const std::string& name) const {
+    return std::any_of(ignored_.begin(), ignored_.end(),
+                       [&](const std::string& prefix) { return name.starts_with(prefix); });
+  }
 
   // Refuses tensors that were not used: with them the model computes something else.
-  void ignore_prefix(const std::string& prefix) { ignored_.push_back(prefix); }
-
   void refuse_the_rest() const {
     for (const auto& [name, raw] : table_) {
-      if (used_.count(name)) continue;
+      if (used_.count(name) || is_ignored(name)) continue;
       // Old checkpoints carry the RoPE frequencies, which follow from rope_theta.
       if (name.ends_with(".rotary_emb.inv_freq")) continue;
-      if (std::any_of(ignored_.begin(), ignored_.end(),
-                      [&name](const std::string& prefix) { return name.starts_with(prefix); }))
-        continue;
       unsupported(raw.file, "tensor " + name,
                   "a tensor that a model of this kind and size does not have",
                   "none (no other biases, no further layers)");

@@ -241,12 +241,9 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
       // weights of experts that are not renormalised, an epsilon of post-norms, layers that have
       // RoPE though they have no window.
       const std::map<std::string, std::string> beyond_gguf = {
-          {"lfm2_moe_odd", "norm_topk_prob"},
-          {"gemma3_untied", "query_pre_attn_scalar"},
-          {"qwen3moe", "norm_topk_prob"},
-          {"qwen35_odd", "linear_value_head_dim"},
-          {"muse_glimmer_tied", "post_norm_eps"},
-          {"muse_glimmer_wide_tied", "layer_rope_theta"}};
+          {"lfm2_moe_odd", "norm_topk_prob"},     {"gemma3_untied", "query_pre_attn_scalar"},
+          {"qwen3moe", "norm_topk_prob"},         {"qwen35_odd", "linear_value_head_dim"},
+          {"muse_glimmer_tied", "post_norm_eps"}, {"muse_glimmer_wide_tied", "layer_rope_theta"}};
       if (const auto it = beyond_gguf.find(c.name); it != beyond_gguf.end()) {
         expect_error(RIFFLE_UNSUPPORTED, {"config.json", it->second.c_str()},
                      [&] { quantize(folder, path, "f32"); });
