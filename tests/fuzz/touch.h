@@ -46,11 +46,16 @@ inline void touch(const LayerWeights& w) {
                                &w.b2,
                                &w.sinks,
                                &w.router,
-                               &w.router_bias};
-  static_assert(sizeof w == std::size(all) * sizeof(Tensor) + sizeof w.experts,
+                               &w.router_bias,
+                               &w.choice_bias,
+                               &w.shared_gate};
+  static_assert(sizeof w == std::size(all) * sizeof(Tensor) + sizeof w.experts + sizeof w.shared +
+                                sizeof w.mix,
                 "a tensor is not touched");
   for (const Tensor* t : all) touch(*t);
   for (const ExpertWeights& e : w.experts) touch(e);
+  touch(w.shared);
+  for (const Tensor& t : w.mix) touch(t);
 }
 
 inline void touch(const Model& model) {
