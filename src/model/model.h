@@ -135,8 +135,8 @@ struct ExpertsConfig {
   int hidden_dim = 0;     // width of an expert
   // The weights of the chosen experts, from a softmax over all, are divided by their sum.
   bool renormalised = true;
-  bool bias = false;  // the router's and the experts' products have biases
-  Routing routing;    // the choice and weights of experts, with `renormalised`
+  bool bias = false;     // the router's and the experts' products have biases
+  Routing routing = {};  // the choice and weights of experts, with `renormalised`
   // An expert that every token goes through: its width, 0: there is none. Its output is multiplied
   // by sigmoid(LayerWeights::shared_gate x).
   int shared_dim = 0;
