@@ -81,9 +81,12 @@ class GgufFields : public Fields {
   const bool recurrent_;
 };
 
-// Marks the layers that have 0 KV heads.
-void read_recurrent_layers(const GgufFields& fields, Config* c) {
-  const std::vector<int64_t> heads = fields.integers(fields.name_of(field::kKvHeads));
+// Marks the layers that have 0 KV heads: none if the file has one number for all.
+void read_recurrent_layers(const GgufFile& gguf, const GgufFields& fields, Config* c) {
+  const std::string key = fields.name_of(field::kKvHeads);
+  const auto it = gguf.metadata.find(key);
+  if (it == gguf.metadata.end() || it->second.type != GgufType::ARRAY) return;
+  const std::vector<int64_t> heads = fields.integers(key);
   for (size_t l = 0; l < heads.size(); ++l) c->layers[l].recurrent = heads[l] == 0;
 }
 
@@ -281,7 +284,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
     for (int l = 0; l < c.n_layers; ++l)
       c.layers[l].recurrent = given.empty() ? (l + 1) % family.recurrent_period != 0 : given[l];
   } else if (family.recurrence != Recurrence::NONE) {
-    read_recurrent_layers(fields, &c);
+    read_recurrent_layers(gguf, fields, &c);
   }
   if (family.describe) family.describe(fields, window, &c);
   return c;

@@ -183,7 +183,7 @@ std::vector<bool> windowed_layers(const JsonFields& fields, const Json& config,
         unsupported(file, "layer_types", shown(type) + " at " + std::to_string(windowed.size()),
                     "\"sliding_attention\", as sliding_window is " + std::to_string(window) +
                         " and all layers of this family have it");
-      if (family.recurrent_word && type.equals(std::string_view(family.recurrent_word))) {
+      if (type.is_string() && family.calls_recurrent(type.string())) {
         windowed.push_back(false);
         continue;
       }
@@ -511,8 +511,7 @@ static Config language_model(const std::string& file, const Json& config, const 
   }
   if (const Json* types = find(config, "layer_types"); types && family.recurrent_word)
     for (int l = 0; l < c.n_layers; ++l)
-      c.layers[l].recurrent =
-          (*types)[static_cast<size_t>(l)].equals(std::string_view(family.recurrent_word));
+      c.layers[l].recurrent = family.calls_recurrent((*types)[static_cast<size_t>(l)].string());
   c.activation = family.activation;
   c.pre_norm = family.pre_norm;
   c.post_norm = family.post_norm;

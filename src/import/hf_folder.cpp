@@ -106,7 +106,7 @@ Draft draft_from_folder(const std::string& folder, const LoadProgress& progress)
   config.name = last_part(folder);
   TensorTable table;
   read_shards(folder, parts, table);
-  parts.gguf_names = family->gguf_names;
+  parts.gguf_names = family_of_architecture(config.architecture)->gguf_names;
   parts.file_names = family->hf_names;
   TensorNames names = *family->hf_names;
   if (config.text_part) {

@@ -99,6 +99,7 @@ enum class Recurrence : uint8_t {
   NONE,
   SHORT_CONV,   // c * conv(b * x), a causal convolution of each channel over a few tokens: LFM2
   GATED_DELTA,  // Gated DeltaNet (Yang et al., arXiv 2412.06464): Qwen3.5 and later
+  MAMBA2,       // Mamba-2 (Dao and Gu, arXiv 2405.21060): hybrid Granite 4
 };
 
 struct RecurrenceConfig {
@@ -107,6 +108,8 @@ struct RecurrenceConfig {
   // GATED_DELTA: heads of queries and keys, and of values, with their sizes. k_heads divides
   // v_heads. Head h of the values reads head h / (v_heads / k_heads) of the keys or, if `tiled`,
   // head h mod k_heads: the order of GGUF files.
+  // MAMBA2: k_heads are the groups, k_dim is the size of the state, and the values are the heads'
+  // inputs.
   int k_heads = 0, v_heads = 0, k_dim = 0, v_dim = 0;
   bool tiled = false;
   int64_t v_width() const { return int64_t(v_heads) * v_dim; }
@@ -137,9 +140,10 @@ struct ExpertsConfig {
   bool renormalised = true;
   bool bias = false;     // the router's and the experts' products have biases
   Routing routing = {};  // the choice and weights of experts, with `renormalised`
-  // An expert that every token goes through: its width, 0: there is none. Its output is multiplied
-  // by sigmoid(LayerWeights::shared_gate x).
+  // An expert that every token goes through: its width, 0: there is none. With shared_gate its
+  // output is multiplied by sigmoid(LayerWeights::shared_gate x).
   int shared_dim = 0;
+  bool shared_gate = false;
 };
 
 // RMS norm of q and of k before RoPE.

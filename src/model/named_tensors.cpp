@@ -48,9 +48,9 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
     add(names.wgate, layer.wgate, N::OTHER);
     for (size_t i = 0; i < layer.mix.size(); ++i) {
       add(mix_names[i], layer.mix[i],
-          mix[i].role == MixTensor::PRODUCT ? N::OTHER
-          : mix[i].role == MixTensor::TAPS  ? N::TAPS
-                                            : N::VECTOR);
+          mix[i].role == MixTensor::PRODUCT                   ? N::OTHER
+          : mix[i].role == MixTensor::TAPS || mix[i].rows > 1 ? N::TAPS
+                                                              : N::VECTOR);
       all.back().v_first = mix[i].v_first;
       all.back().v_size = mix[i].v_size;
     }

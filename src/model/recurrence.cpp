@@ -45,10 +45,41 @@ constexpr RecurrenceInfo kGatedDelta = {
     },
 };
 
+// z | x, B, C | steps; the state is the last rows of x, B and C before the convolution, then a
+// matrix [v_dim][k_dim] of each head.
+constexpr RecurrenceInfo kMamba2 = {
+    Recurrence::MAMBA2,
+    "Mamba-2",
+    [](const Config& c) {
+      const RecurrenceConfig& r = c.recurrence;
+      return r.v_width() + r.channels() + r.v_heads;
+    },
+    [](const Config& c) { return c.recurrence.v_width(); },
+    [](const Config& c) {
+      const RecurrenceConfig& r = c.recurrence;
+      return (r.taps - 1) * r.channels() + r.v_width() * r.k_dim;
+    },
+    [](const Config& c) {
+      const RecurrenceConfig& r = c.recurrence;
+      return std::vector<MixTensor>{
+          {MixTensor::PRODUCT, r.v_width() + r.channels() + r.v_heads, c.dim},
+          {MixTensor::TAPS, r.channels(), r.taps},
+          {MixTensor::VECTOR, 1, r.channels()},
+          {MixTensor::DECAY, r.v_heads, 1},
+          {MixTensor::VECTOR, 1, r.v_heads},
+          {MixTensor::VECTOR, r.v_heads, 1},
+          {MixTensor::VECTOR, r.k_heads, r.v_width() / r.k_heads}};
+    },
+};
+
 }  // namespace
 
 const RecurrenceInfo& recurrence_info(const Config& c) {
-  return c.recurrence.kind == Recurrence::GATED_DELTA ? kGatedDelta : kShortConv;
+  switch (c.recurrence.kind) {
+    case Recurrence::GATED_DELTA: return kGatedDelta;
+    case Recurrence::MAMBA2: return kMamba2;
+    default: return kShortConv;
+  }
 }
 
 static bool any(const Config& c) { return c.recurrence.kind != Recurrence::NONE; }

@@ -14,8 +14,8 @@ struct MixTensor {
   enum Role {
     PRODUCT,  // a matrix; its product with the layer's input is a part of what goes in
     TAPS,     // taps of a convolution, F32: [channels][taps], the newest token's last
-    VECTOR,   // [1][cols] F32
-    DECAY,    // [1][cols] F32, below 0; folders have log(-x)
+    VECTOR,   // [rows][cols] F32, as GGUF has them; folders have vectors
+    DECAY,    // the same, below 0; folders have log(-x)
   } role;
   int64_t rows, cols;
   // GATED_DELTA: the first row (of a vector: value) that belongs to heads of the values, and the

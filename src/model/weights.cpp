@@ -76,11 +76,21 @@ class Binder {
     return {DType::F32, channels, n, floats(raw, name, channels * n, 0)};
   }
 
+  // Returns values as F32. A file may have them as a vector.
+  Tensor values(const std::string& name, int64_t rows, int64_t cols) {
+    const auto it = table_.find(name);
+    const auto r = static_cast<uint64_t>(rows), c = static_cast<uint64_t>(cols);
+    const bool flat = rows == 1 || (it != table_.end() && it->second.shape.size() == 1);
+    const RawTensor& raw =
+        find(name, flat ? std::vector<uint64_t>{r * c} : std::vector<uint64_t>{r, c});
+    return {DType::F32, rows, cols, floats(raw, name, rows * cols, 0)};
+  }
+
   // Returns values below 0. logs: the file has log(-x).
-  Tensor decay(const std::string& name, int64_t cols, bool logs) {
-    const Tensor t = vector(name, cols);
+  Tensor decay(const std::string& name, int64_t rows, int64_t cols, bool logs) {
+    const Tensor t = values(name, rows, cols);
     auto* const values = model_.owned.back()->data();
-    for (int64_t i = 0; i < cols; ++i) {
+    for (int64_t i = 0; i < rows * cols; ++i) {
       const float given = values[i];
       if (logs) values[i] = -std::exp(given);
       if (!std::isfinite(values[i]) || values[i] > 0)
@@ -345,10 +355,17 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
   if (c.experts.routing.choice_bias)
     layer->choice_bias = binder.vector(prefix + names.choice_bias, n);
   if (const int64_t shared = c.experts.shared_dim; shared > 0) {
-    layer->shared.w1 = binder.matrix(prefix + names.shared_w1, shared, c.dim);
-    layer->shared.w3 = binder.matrix(prefix + names.shared_w3, shared, c.dim);
+    if (names.shared_w13) {
+      layer->shared.w1.rows = layer->shared.w3.rows = shared;
+      take_rows(binder.matrix(prefix + names.shared_w13, 2 * shared, c.dim),
+                {&layer->shared.w1, &layer->shared.w3});
+    } else {
+      layer->shared.w1 = binder.matrix(prefix + names.shared_w1, shared, c.dim);
+      layer->shared.w3 = binder.matrix(prefix + names.shared_w3, shared, c.dim);
+    }
     layer->shared.w2 = binder.matrix(prefix + names.shared_w2, c.dim, shared);
-    layer->shared_gate = binder.vector(prefix + names.shared_gate, c.dim);
+    if (c.experts.shared_gate)
+      layer->shared_gate = binder.vector(prefix + names.shared_gate, c.dim);
   }
   if (names.expert_w13 && binder.has(prefix + names.expert_w13)) {
     const std::vector<Tensor> both = binder.stack(prefix + names.expert_w13, n, 2 * hidden, c.dim);
@@ -405,8 +422,8 @@ std::vector<Tensor> bind_mix(Binder& binder, const Config& c, const TensorNames&
     const std::string name = prefix + rest[mix.size()];
     mix.push_back(t.role == MixTensor::PRODUCT ? binder.matrix(name, t.rows, t.cols)
                   : t.role == MixTensor::TAPS  ? binder.taps(name, t.rows, t.cols)
-                  : t.role == MixTensor::DECAY ? binder.decay(name, t.cols, names.log_decay)
-                                               : binder.vector(name, t.cols));
+                  : t.role == MixTensor::DECAY ? binder.decay(name, t.rows, t.cols, names.log_decay)
+                                               : binder.values(name, t.rows, t.cols));
   }
   return mix;
 }

@@ -39,8 +39,9 @@ struct TensorNames {
   // One tensor of three dimensions for w1 and w3 of all experts, those of w1 first in each expert;
   // and one for all w2 that a folder has with it. A file may have them in place of the others.
   const char *expert_w13 = nullptr, *stacked_w2 = nullptr;
+  // shared_w13: one matrix in place of shared_w1 and shared_w3.
   const char *shared_w1 = nullptr, *shared_w3 = nullptr, *shared_w2 = nullptr,
-             *shared_gate = nullptr, *choice_bias = nullptr;
+             *shared_w13 = nullptr, *shared_gate = nullptr, *choice_bias = nullptr;
   const char* drafts = nullptr;  // the beginning of names of tensors that predict further tokens
 };
 inline constexpr TensorNames kGgufNames = {

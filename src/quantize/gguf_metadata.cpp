@@ -145,16 +145,16 @@ void write_recurrence(GgufFileWriter& out, const Config& c, const std::string& w
     out.u32(a + name, static_cast<uint32_t>(value));
   };
   const RecurrenceConfig& r = c.recurrence;
-  if (r.kind == Recurrence::SHORT_CONV) {
+  if (r.kind == Recurrence::SHORT_CONV || r.kind == Recurrence::MAMBA2) {
     std::vector<int32_t> heads;
     for (int l = 0; l < c.n_layers; ++l) heads.push_back(c.attends(l) ? c.n_kv_heads : 0);
     out.integers(key, heads);
-    count("shortconv.l_cache", r.taps);
-    return;
+  } else {
+    out.u32(key, static_cast<uint32_t>(c.n_kv_heads));
   }
-  out.u32(key, static_cast<uint32_t>(c.n_kv_heads));
   if (r.kind == Recurrence::NONE) return;
-  if (r.k_dim != r.v_dim)
+  if (r.kind == Recurrence::SHORT_CONV) return count("shortconv.l_cache", r.taps);
+  if (r.kind == Recurrence::GATED_DELTA && r.k_dim != r.v_dim)
     unsupported(where, "linear_value_head_dim", std::to_string(r.v_dim),
                 std::to_string(r.k_dim) + ", as linear_key_head_dim, to write the model as GGUF");
   count("ssm.conv_kernel", r.taps);
@@ -162,6 +162,7 @@ void write_recurrence(GgufFileWriter& out, const Config& c, const std::string& w
   count("ssm.group_count", r.k_heads);
   count("ssm.time_step_rank", r.v_heads);
   count("ssm.inner_size", r.v_width());
+  if (r.kind == Recurrence::MAMBA2) return;
   std::vector<bool> recurrent;
   for (int l = 0; l < c.n_layers; ++l) recurrent.push_back(!c.attends(l));
   out.booleans(a + "attention.recurrent_layers", recurrent);
@@ -190,12 +191,18 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
   out.f32(a + "." + field::kNormEps.gguf, c.norm_eps);
   const Rope& rope = c.ropes[0];
   count("rope.dimension_count", rope.rotated > 0 ? rope.rotated : c.head_dim);
-  out.f32(a + "." + field::kRopeBase.gguf, rope.theta);
+  out.f32(a + "." + field::kRopeBase.gguf, rope.theta > 0 ? rope.theta : 10000);
+  const bool says_rotated = std::ranges::any_of(
+      family.fields, [](const Field& f) { return f.gguf == field::kRotated.gguf; });
+  if (says_rotated) out.boolean(a + "." + field::kRotated.gguf, rope.theta > 0);
   write_layers(out, family, c, where);
   if (c.experts.n > 0) {
     count("expert_count", c.experts.n);
     count("expert_used_count", c.experts.n_used);
     count("expert_feed_forward_length", c.experts.hidden_dim);
+    constexpr std::string_view kShared = "expert_shared_feed_forward_length";
+    if (c.experts.shared_dim > 0 && family.hidden_dim.gguf != kShared)
+      count(kShared.data(), c.experts.shared_dim);
     if (c.experts.routing.sigmoid) {
       count("expert_gating_func", 2);
       count("leading_dense_block_count",

@@ -6,6 +6,7 @@
 #include "formats/safetensors.h"
 #include "import/load_model.h"
 #include "kv/file/session_layout.h"
+#include "model/recurrence.h"
 #include "tests/fuzz/smallest_models.h"
 #include "tests/model/test_files.h"
 #include "tests/text/serialized_model.h"
@@ -229,6 +230,95 @@ std::string family_gguf(const TinyModel& tiny, const Family& family) {
   return w.bytes();
 }
 
+// Two layers of a family whose layers may keep a recurrent state: the first does, the second
+// attends. Has those of the keys below that the family reads.
+std::string recurrent_gguf(const TinyModel& tiny, const Family& family) {
+  const std::string a = family.name;
+  GgufWriter w;
+  add_tiny_keys(w, tiny, "general.architecture");
+  w.text("general.architecture", a);
+  const auto reads = [&](const std::string& key) {
+    return std::any_of(family.fields.begin(), family.fields.end(),
+                       [&](const Field& f) { return f.gguf && key == f.gguf; });
+  };
+  for (const auto& [key, value] : {std::pair{"context_length", 512},
+                                   {"embedding_length", 4},
+                                   {"block_count", 2},
+                                   {"feed_forward_length", 4},
+                                   {"attention.head_count", 2},
+                                   {"attention.key_length", 2}})
+    w.u32(a + "." + key, static_cast<uint32_t>(value));
+  for (const auto& [key, value] : {std::pair{"shortconv.l_cache", 3},
+                                   {"full_attention_interval", 2},
+                                   {"ssm.conv_kernel", 3},
+                                   {"ssm.state_size", 2},
+                                   {"ssm.group_count", 1},
+                                   {"ssm.time_step_rank", 2},
+                                   {"ssm.inner_size", 4},
+                                   {"expert_count", 3},
+                                   {"expert_used_count", 2},
+                                   {"expert_feed_forward_length", 4},
+                                   {"expert_shared_feed_forward_length", 4},
+                                   {"expert_gating_func", 2},
+                                   {"leading_dense_block_count", 1}})
+    if (reads(key)) w.u32(a + "." + key, static_cast<uint32_t>(value));
+  for (const char* key : {"logit_scale", "attention.scale", "embedding_scale", "residual_scale"})
+    if (reads(key)) w.f32(a + "." + key, 2);
+  if (family.recurrent_period > 0) w.u32(a + ".attention.head_count_kv", 1);
+  else w.array<int32_t>(a + ".attention.head_count_kv", 5, {0, 1});
+  w.f32(a + ".attention.layer_norm_rms_epsilon", 1e-5f);
+
+  GgufVocab vocab;
+  const std::string keys = w.bytes();
+  const Config c = config_from_gguf(parse_gguf(view_of(keys)), &vocab);
+  const TensorNames& names = *family.gguf_names;
+  const auto add = [&](const std::string& name, std::vector<uint64_t> dims) {
+    w.tensor(name, dims, 0, zeros(dims, 4));
+  };
+  const auto dim = static_cast<uint64_t>(c.dim);
+  add(names.embedding, {dim, 8});
+  add(names.final_norm, {dim});
+  for (int l = 0; l < c.n_layers; ++l) {
+    const std::string layer = format(names.layer, l);
+    const auto matrix = [&](const char* name, int64_t rows, int64_t cols, uint64_t parts = 1) {
+      std::vector<uint64_t> dims = {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)};
+      if (parts > 1) dims.push_back(parts);
+      add(layer + name, dims);
+    };
+    for (const char* name : {names.attn_norm, names.ffn_norm}) add(layer + name, {dim});
+    if (c.attends(l)) {
+      matrix(names.wq, c.q_width(l) * (c.query_gate ? 2 : 1), c.dim);
+      for (const char* name : {names.wk, names.wv}) matrix(name, c.kv_width(l), c.dim);
+      matrix(names.wo, c.dim, c.q_width(l));
+      if (c.qk_norm != QkNorm::NONE)
+        for (const char* name : {names.q_norm, names.k_norm})
+          add(layer + name, {static_cast<uint64_t>(c.head_dim)});
+    } else {
+      const std::vector<const char*> mix = names.mix();
+      const std::vector<MixTensor> tensors = recurrent_tensors(c);
+      for (size_t i = 0; i < mix.size(); ++i) matrix(mix[i], tensors[i].rows, tensors[i].cols);
+      matrix(names.mix_out, c.dim, recurrent_out(c));
+    }
+    if (!c.layers[l].has_experts) {
+      for (const char* name : {names.w1, names.w3}) matrix(name, c.hidden_dim, c.dim);
+      matrix(names.w2, c.dim, c.hidden_dim);
+      continue;
+    }
+    const ExpertsConfig& e = c.experts;
+    const auto n = static_cast<uint64_t>(e.n);
+    matrix(names.router, e.n, c.dim);
+    if (e.routing.choice_bias) add(layer + names.choice_bias, {n});
+    for (const char* name : {names.expert_w1, names.expert_w3})
+      matrix(name, e.hidden_dim, c.dim, n);
+    matrix(names.expert_w2, c.dim, e.hidden_dim, n);
+    if (e.shared_dim == 0) continue;
+    for (const char* name : {names.shared_w1, names.shared_w3}) matrix(name, e.shared_dim, c.dim);
+    matrix(names.shared_w2, c.dim, e.shared_dim);
+    if (e.shared_gate) add(layer + names.shared_gate, {dim});
+  }
+  return w.bytes();
+}
+
 // kind: the tensors of the experts, each "qwen3", or packed: "plain" or "mxfp4".
 std::string experts_safetensors(const std::string& kind) {
   const uint64_t dim = kind == "mxfp4" ? 32 : kWidth;
@@ -303,7 +393,9 @@ int main(int argc, char** argv) {
     if (arch == "qwen3moe" || arch == "gpt-oss" || arch == "llama" ||
         family != family_of_architecture(arch))
       continue;
-    const std::string bytes = family_gguf(tiny, *family);
+    const std::string bytes = family->recurrence == Recurrence::NONE
+                                  ? family_gguf(tiny, *family)
+                                  : recurrent_gguf(tiny, *family);
     touch(*model_from_gguf(parse_gguf(view_of(bytes)), {}));
     write_file(root + "/gguf/" + arch, bytes);
   }

@@ -205,3 +205,42 @@ TEST_CASE("config.json: tensors of the head for further tokens are ignored",
   const auto model = load_model(folder, {});
   CHECK(model->n_params == plain->n_params);
 }
+
+TEST_CASE("GGUF: fields of Mamba-2", "[families][gguf][states]") {
+  const std::string a = "granitehybrid.";
+  const Config good = EditedGguf("granite_h").config();
+  CHECK(recurrent(good) == Layers{true, true, false, true, false});
+  CHECK(good.recurrence.kind == Recurrence::MAMBA2);
+  CHECK(good.ropes[0].theta == 0);
+  CHECK(good.hidden_dim == 96);
+  CHECK(good.experts.n == 0);
+  const Config experts = EditedGguf("granite_h_moe").config();
+  CHECK(experts.experts.n == 7);
+  CHECK(experts.experts.hidden_dim == 32);
+  CHECK(experts.experts.shared_dim == 56);
+  CHECK(experts.ropes[0].theta == 10000);
+  const auto refused = [&](const char* key, uint32_t value, const char* words) {
+    EditedGguf g("granite_h");
+    g.u32(a + "ssm." + key, value);
+    INFO(key << " = " << value);
+    expect_error(RIFFLE_BAD_MODEL, {"e.gguf: ", words}, [&] { g.config(); });
+  };
+  refused("group_count", 3,
+          "granitehybrid.ssm.time_step_rank: found 8, expected a multiple of "
+          "granitehybrid.ssm.group_count = 3");
+  refused("inner_size", 100,
+          "granitehybrid.ssm.inner_size: found 100, expected a multiple of "
+          "granitehybrid.ssm.time_step_rank = 8");
+  refused("inner_size", 64, "blk.0.ssm_in.weight shape: found [328][64], expected [200][64]");
+  refused("state_size", 8, "blk.0.ssm_in.weight shape: found [328][64], expected [296][64]");
+  refused("state_size", 0, "granitehybrid.ssm.state_size: found 0");
+  refused("conv_kernel", 3, "blk.0.ssm_conv1d.weight shape: found [192][4], expected [192][3]");
+  refused("group_count", 4, "blk.0.ssm_in.weight shape: found [328][64], expected [392][64]");
+  EditedGguf g("granite_h");
+  g.erase(a + "ssm.inner_size");
+  expect_error(RIFFLE_BAD_MODEL, {a + "ssm.inner_size: found none"}, [&] { g.config(); });
+  EditedGguf layers("granite_h");
+  layers.array<int32_t>(a + "attention.head_count_kv", GgufType::I32, {0, 2, 2, 0, 2});
+  expect_error(RIFFLE_BAD_MODEL, {"e.gguf: tensor blk.1.attn_q.weight: found none"},
+               [&] { layers.config(); });
+}

@@ -231,15 +231,53 @@ TEST_CASE("released models: folders of dense Granite 4.0", "[model]") {
     expect_error(RIFFLE_UNSUPPORTED, {"config.json: ", key, words},
                  [&] { config_of(other.dump()); });
   };
-  refused("layer_types", {"attention", "mamba", "attention"},
-          "found \"mamba\" at 1, expected \"full_attention\" or \"attention\"");
-  refused("layer_types", {"full_attention", "attention", "linear_attention"},
-          "found \"linear_attention\" at 2");
-  refused("layer_types", nullptr, "found none, which means state space layers, expected");
-  refused("num_local_experts", 62, "found 62, expected 0");
-  refused("num_local_experts", nullptr, "found none, which means 8 experts, expected 0");
-  refused("position_embedding_type", "nope", "found \"nope\", expected \"rope\"");
-  refused("position_embedding_type", nullptr, "found none, which means no RoPE, expected");
+  refused("layer_types", {"attention", "mamba2", "attention"},
+          "found \"mamba2\" at 1, expected \"full_attention\" or \"mamba\"");
+  refused("position_embedding_type", "alibi",
+          "found \"alibi\", expected \"rope\", \"nope\" or null");
+
+  // Hybrid models.
+  const auto hybrid = [&](nlohmann::json more) {
+    nlohmann::json other = good;
+    other["layer_types"] = {"mamba", "attention", "linear_attention"};
+    other.update(more);
+    return other.dump();
+  };
+  const Config h = config_of(hybrid({{"position_embedding_type", "nope"}}));
+  CHECK(h.architecture == "granitehybrid");
+  CHECK(h.layers[0].recurrent);
+  CHECK(h.attends(1));
+  CHECK(h.layers[2].recurrent);
+  CHECK(h.ropes[0].theta == 0);
+  CHECK(h.recurrence.kind == Recurrence::MAMBA2);
+  CHECK(h.recurrence.taps == 4);
+  CHECK(h.recurrence.k_heads == 1);
+  CHECK(h.recurrence.k_dim == 256);
+  CHECK(h.recurrence.v_heads == 80);
+  CHECK(h.recurrence.v_dim == 64);
+  CHECK(h.experts.n == 0);
+  const Config experts = config_of(hybrid({{"num_local_experts", 62}, {"num_experts_per_tok", 6}}));
+  CHECK(experts.experts.n == 62);
+  CHECK(experts.experts.n_used == 6);
+  CHECK(experts.experts.hidden_dim == 4);
+  CHECK(experts.experts.shared_dim == 8192);
+  CHECK(experts.ropes[0].theta == 1e7f);
+  const auto wrong = [&](riffle_status status, const nlohmann::json& more, const char* words) {
+    INFO(more);
+    expect_error(status, {"config.json: ", words}, [&] { config_of(hybrid(more)); });
+  };
+  wrong(RIFFLE_UNSUPPORTED, {{"mamba_conv_bias", false}},
+        "mamba_conv_bias: found false, expected true");
+  wrong(RIFFLE_UNSUPPORTED, {{"mamba_proj_bias", true}},
+        "mamba_proj_bias: found true, expected false");
+  wrong(RIFFLE_BAD_MODEL, {{"mamba_n_groups", 3}},
+        "mamba_n_heads: found 80, expected a multiple of mamba_n_groups = 3");
+  wrong(RIFFLE_BAD_MODEL, {{"mamba_d_state", 257}}, "mamba_d_state: found 257, expected 1 to 256");
+  wrong(RIFFLE_BAD_MODEL, {{"mamba_d_conv", 1}}, "mamba_d_conv: found 1, expected 2 to 8");
+  wrong(RIFFLE_BAD_MODEL, {{"layer_types", {"mamba", "mamba", "mamba"}}},
+        "layer_types: found a recurrent state in all 3 layers");
+  wrong(RIFFLE_BAD_MODEL, {{"layer_types", nullptr}},
+        "layer_types: found none, which means Mamba-2 in all layers");
 }
 
 // A GGUF file has gate and up apart, as for every Granite.
@@ -308,10 +346,9 @@ TEST_CASE("released models: dense Granite 4 as GGUF", "[model][gguf]") {
   set(key, GgufType::F32, each);
   expect_error(RIFFLE_BAD_MODEL, {"granite." + key, "an array of integers"}, [&] { config(); });
   set(key, GgufType::U32, {kv});
-  set("rope.scaling.finetuned", GgufType::BOOL, {0});
-  expect_error(RIFFLE_UNSUPPORTED,
-               {"granite.rope.scaling.finetuned", "found false", "expected true"},
-               [&] { config(); });
+  CHECK(config().ropes[0].theta == 10000);
+  set("rope.scaling.finetuned", GgufType::BOOL, {0});  // no RoPE
+  CHECK(config().ropes[0].theta == 0);
 }
 
 TEST_CASE("windows of GGUF files that the family has not, or lacks", "[released][gguf]") {

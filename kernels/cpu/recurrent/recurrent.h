@@ -15,6 +15,11 @@ struct RecurrentKernels {
   // [k_dim], v, out [v_dim].
   void (*delta_rule)(const float* from, float* to, int64_t v_dim, int64_t k_dim, const float* q,
                      const float* k, const float* v, float decay, float beta, float* out);
+  // One token of one head of a state space model (Dao and Gu, arXiv 2405.21060):
+  //   S <- decay S + x b^T;  out = S c
+  // from, to as above. b, c [k_dim], x, out [v_dim].
+  void (*outer_rule)(const float* from, float* to, int64_t v_dim, int64_t k_dim, const float* c,
+                     const float* b, const float* x, float decay, float* out);
 };
 
 // Fill in the entries of a set.

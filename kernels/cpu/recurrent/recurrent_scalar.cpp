@@ -19,8 +19,23 @@ void delta_rule(const float* from, float* to, int64_t v_dim, int64_t k_dim, cons
   }
 }
 
+void outer_rule(const float* from, float* to, int64_t v_dim, int64_t k_dim, const float* c,
+                const float* b, const float* x, float decay, float* out) {
+  for (int64_t i = 0; i < v_dim; ++i, from += k_dim, to += k_dim) {
+    float sum = 0;
+    for (int64_t j = 0; j < k_dim; ++j) {
+      to[j] = decay * from[j] + x[i] * b[j];
+      sum += to[j] * c[j];
+    }
+    out[i] = sum;
+  }
+}
+
 }  // namespace
 
-void recurrent_scalar(RecurrentKernels* t) { t->delta_rule = delta_rule; }
+void recurrent_scalar(RecurrentKernels* t) {
+  t->delta_rule = delta_rule;
+  t->outer_rule = outer_rule;
+}
 
 }  // namespace riffle::cpu

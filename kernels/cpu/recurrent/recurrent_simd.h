@@ -86,7 +86,33 @@ void simd_delta_rule(const float* from, float* to, int64_t v_dim, int64_t k_dim,
 }
 
 template <class S>
+void simd_outer_rule(const float* from, float* to, int64_t v_dim, int64_t k_dim, const float* c,
+                     const float* b, const float* x, float decay, float* out) {
+  using Vec = typename S::Vec;
+  constexpr int L = S::kLanes;
+  const Vec scale = S::set1(decay);
+  const auto rest = static_cast<int>(k_dim % L);
+  const int64_t whole = k_dim - rest;
+  for (int64_t i = 0; i < v_dim; ++i, from += k_dim, to += k_dim) {
+    const Vec add = S::set1(x[i]);
+    Vec sum = S::set1(0);
+    for (int64_t j = 0; j < whole; j += L) {
+      const Vec s = S::fma(add, S::load(b + j), scale * S::load(from + j));
+      S::store(to + j, s);
+      sum = S::fma(s, S::load(c + j), sum);
+    }
+    if (rest > 0) {
+      const Vec s = S::fma(add, S::load_n(b + whole, rest), scale * S::load_n(from + whole, rest));
+      S::store_n(to + whole, s, rest);
+      sum = S::fma(s, S::load_n(c + whole, rest), sum);
+    }
+    out[i] = S::sum(sum);
+  }
+}
+
+template <class S>
 void recurrent_simd(RecurrentKernels* t) {
+  t->outer_rule = simd_outer_rule<S>;
   t->delta_rule = simd_delta_rule<S>;
 }
 

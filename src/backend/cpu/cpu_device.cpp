@@ -245,8 +245,8 @@ void CpuDevice::shared_ffn(const LayerWeights& w, const float* in, float* x, int
   products_.activate(config_.activation, gate_.as<float>(), up_.as<float>(), n * hidden);
   const float *gate = static_cast<const float*>(w.shared_gate.data), *out = expert_out_.as<float>();
   const LinearOut back = {&w.shared.w2, expert_out_.as<float>(), dim};
-  shares_.resize(n);
-  threads_->parallel_for(n, [&](int64_t i, int) {  // before `in` may be overwritten
+  shares_.assign(n, 1);
+  threads_->parallel_for(gate ? n : 0, [&](int64_t i, int) {  // before `in` may be overwritten
     double sum = 0;
     for (int64_t c = 0; c < dim; ++c) sum += static_cast<double>(in[i * dim + c]) * gate[c];
     shares_[i] = static_cast<float>(1 / (1 + std::exp(-sum)));

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/cpu_device.h"
 #include "kernels/cpu/recurrent/gated_delta.h"
+#include "kernels/cpu/recurrent/mamba2.h"
 #include "kernels/cpu/recurrent/short_conv.h"
 #include "model/recurrence.h"
 
@@ -30,16 +31,16 @@ struct Recur {
   const float* mix(size_t i) const { return static_cast<const float*>(weights.mix[i].data); }
 };
 
-// Stages follow one another. Each has a number of parts that can run at once.
+// Stages follow one another. Each has a number of parts for n rows, which can run at once.
 struct Stage {
-  int64_t (*parts)(const Config& config);
+  int64_t (*parts)(const Config& config, int64_t n);
   void (*run)(const Recur& args, int64_t part);
 };
 
 constexpr int64_t kChannels = cpu::kConvChannels;
 
 constexpr Stage kShortConv[] = {{
-    [](const Config& c) { return (c.dim + kChannels - 1) / kChannels; },
+    [](const Config& c, int64_t) { return (c.dim + kChannels - 1) / kChannels; },
     [](const Recur& r, int64_t part) {
       const int64_t dim = r.config.dim, end = std::min(dim, (part + 1) * kChannels);
       const float* from = r.from;
@@ -61,19 +62,51 @@ cpu::GatedDelta gated_delta_of(const Recur& r) {
 }
 
 constexpr Stage kGatedDelta[] = {
-    {[](const Config& c) { return int64_t(2) * c.recurrence.k_heads + c.recurrence.v_heads; },
+    {[](const Config& c, int64_t) {
+       return int64_t(2) * c.recurrence.k_heads + c.recurrence.v_heads;
+     },
      [](const Recur& r, int64_t part) {
        cpu::gated_delta_mix(r.kernels, gated_delta_of(r), r.in, r.n, r.from, r.to, part);
      }},
-    {[](const Config& c) { return int64_t(c.recurrence.v_heads); },
+    {[](const Config& c, int64_t) { return int64_t(c.recurrence.v_heads); },
      [](const Recur& r, int64_t part) {
        cpu::gated_delta(r.kernels, gated_delta_of(r), r.in, r.n, r.from, r.to, r.out, part);
      }},
 };
 
+cpu::Mamba2 mamba2_of(const Recur& r) {
+  const RecurrenceConfig& c = r.config.recurrence;
+  return {c.k_heads, c.v_heads, c.k_dim,  c.v_dim,  c.taps,   r.config.norm_eps,
+          r.mix(1),  r.mix(2),  r.mix(3), r.mix(4), r.mix(5), r.mix(6)};
+}
+
+constexpr Stage kMamba2[] = {
+    {[](const Config& c, int64_t) {
+       return (c.recurrence.channels() + cpu::kMambaChannels - 1) / cpu::kMambaChannels;
+     },
+     [](const Recur& r, int64_t part) {
+       const cpu::Mamba2 m = mamba2_of(r);
+       const int64_t begin = part * cpu::kMambaChannels;
+       cpu::mamba2_mix(r.kernels, m, r.in, r.n, r.from, r.to, begin,
+                       std::min(m.channels(), begin + cpu::kMambaChannels));
+     }},
+    {[](const Config& c, int64_t) { return int64_t(c.recurrence.v_heads); },
+     [](const Recur& r, int64_t part) {
+       cpu::mamba2(r.kernels, mamba2_of(r), r.in, r.n, r.from, r.to, r.out, part);
+     }},
+    {[](const Config&, int64_t n) { return n; },
+     [](const Recur& r, int64_t part) {
+       const cpu::Mamba2 m = mamba2_of(r);
+       if (part < r.n) cpu::mamba2_norm(r.kernels, m, r.out + part * m.inner());
+     }},
+};
+
 std::span<const Stage> stages_of(const Config& c) {
-  if (c.recurrence.kind == Recurrence::GATED_DELTA) return kGatedDelta;
-  return kShortConv;
+  switch (c.recurrence.kind) {
+    case Recurrence::GATED_DELTA: return kGatedDelta;
+    case Recurrence::MAMBA2: return kMamba2;
+    default: return kShortConv;
+  }
 }
 
 }  // namespace
@@ -97,7 +130,8 @@ void CpuDevice::recur_prompt(int layer, const SequenceKv& s, float* in, int64_t 
   const Recur args{config_, model_.weights.layers[layer], *kernels_, in, n,
                    from,    state_places_.data(),         out};
   for (const Stage& stage : stages_of(config_))
-    threads_->parallel_for(stage.parts(config_), [&](int64_t part, int) { stage.run(args, part); });
+    threads_->parallel_for(stage.parts(config_, n),
+                           [&](int64_t part, int) { stage.run(args, part); });
 }
 
 // A sequence's rows go one after the other; threads share the parts, since few sequences may step.
@@ -117,8 +151,10 @@ void CpuDevice::recur_step(int layer, float* in, float* out) {
                      reinterpret_cast<const float*>(store_.state(s, layer)), &state_places_[row],
                      out + row * out_width});
   }
+  int64_t most = 0;
+  for (const Recur& each : all) most = std::max(most, each.n);
   for (const Stage& stage : stages_of(config_)) {
-    const int64_t parts = stage.parts(config_);
+    const int64_t parts = stage.parts(config_, most);
     threads_->parallel_for(static_cast<int64_t>(all.size()) * parts,
                            [&](int64_t i, int) { stage.run(all[i / parts], i % parts); });
   }

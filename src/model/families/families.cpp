@@ -1,20 +1,22 @@
 #include "kernels/common/agreed.h"
+#include "kernels/cpu/recurrent/gated_delta.h"
 #include "model/families/family.h"
 
 namespace riffle {
 
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistral3, kPhi3, kGemma3,
     kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid, kMuseGlimmer, kLfm2, kLfm2Moe,
-    kQwen35, kQwen35Moe;
+    kQwen35, kQwen35Moe, kGraniteHybrid;
 
 // The first of several families with the same general.architecture is taken: OLMo 3 is an OLMo 2
 // whose layers may have windows, and dense Granite 4.0 differs from Granite only in Hugging Face
 // folders.
 static constexpr const Family* kFamilies[] = {
-    &kLlama,       &kMistral,  &kQwen2,    &kQwen3,  &kSmolLm3,
-    &kGranite,     &kMistral3, &kPhi3,     &kGemma3, &kOlmo3,
-    &kOlmo2,       &kExaone4,  &kQwen3Moe, &kGptOss, &kGraniteMoeHybrid,
-    &kMuseGlimmer, &kLfm2,     &kLfm2Moe,  &kQwen35, &kQwen35Moe};
+    &kLlama,        &kMistral,  &kQwen2,    &kQwen3,  &kSmolLm3,
+    &kGranite,      &kMistral3, &kPhi3,     &kGemma3, &kOlmo3,
+    &kOlmo2,        &kExaone4,  &kQwen3Moe, &kGptOss, &kGraniteMoeHybrid,
+    &kMuseGlimmer,  &kLfm2,     &kLfm2Moe,  &kQwen35, &kQwen35Moe,
+    &kGraniteHybrid};
 
 std::span<const Family* const> families() { return kFamilies; }
 
@@ -89,6 +91,31 @@ void set_layers(const Family& family, int window, const std::vector<bool>& windo
     }
     layer.rope = no_rope;
   }
+}
+
+void read_mamba2(const Fields& f, const Mamba2Fields& names, RecurrenceConfig defaults, Config* c) {
+  constexpr int kMostHeads = 4096;
+  const auto number = [&](const Field& field, int most, int fallback) {
+    return dimension(f, f.name_of(field), most, f.is_json() ? fallback : 0);
+  };
+  RecurrenceConfig& r = c->recurrence;
+  r.taps = number(names.taps, cpu::kMostTaps, defaults.taps);
+  if (r.taps < 2) bad_model(f.file(), f.name_of(names.taps), "1", "2 to 8");
+  r.k_heads = number(names.groups, kMostHeads, defaults.k_heads);
+  r.v_heads = number(names.heads, kMostHeads, defaults.v_heads);
+  if (r.v_heads % r.k_heads != 0)
+    bad_model(f.file(), f.name_of(names.heads), std::to_string(r.v_heads),
+              "a multiple of " + f.name_of(names.groups) + " = " + std::to_string(r.k_heads));
+  r.k_dim = number(names.state_dim, cpu::kMostStateDim, defaults.k_dim);
+  if (f.is_json()) {
+    r.v_dim = number(names.head_dim, cpu::kMostStateDim, defaults.v_dim);
+    return;
+  }
+  const int most = r.v_heads * cpu::kMostStateDim, inner = number(names.inner, most, 0);
+  if (inner % r.v_heads != 0)
+    bad_model(f.file(), f.name_of(names.inner), std::to_string(inner),
+              "a multiple of " + f.name_of(names.heads) + " = " + std::to_string(r.v_heads));
+  r.v_dim = inner / r.v_heads;
 }
 
 void require_attention(const Fields& f, const Config& c) {

@@ -25,6 +25,16 @@ struct ExpertFields {
 void read_experts(const Fields& fields, const ExpertFields& names, ExpertsConfig defaults,
                   Config* c);
 
+// Fills in c->recurrence for Mamba-2. defaults: transformers' values for absent fields (v_dim 0:
+// required); in GGUF none may be absent.
+struct Mamba2Fields {
+  Field taps, groups, heads, state_dim;
+  Field head_dim;  // config.json
+  Field inner;     // GGUF: the width of all heads together
+};
+void read_mamba2(const Fields& fields, const Mamba2Fields& names, RecurrenceConfig defaults,
+                 Config* c);
+
 // Refuses a model all of whose layers keep a recurrent state.
 void require_attention(const Fields& fields, const Config& c);
 
@@ -73,10 +83,14 @@ struct Family {
   // config.json may give another period (no_rope_layer_interval) or the layers (no_rope_layers).
   int no_rope_period = 0;
   Activation activation = Activation::SILU;
-  // Layers may keep a recurrent state: those that config.json's layer_types calls by this word, and
-  // those with 0 KV heads in GGUF.
+  // Layers may keep a recurrent state: those that config.json's layer_types calls by one of these
+  // words, and those with 0 KV heads in GGUF.
   Recurrence recurrence = Recurrence::NONE;
-  const char* recurrent_word = nullptr;
+  const char *recurrent_word = nullptr, *recurrent_word_too = nullptr;
+  bool calls_recurrent(std::string_view word) const {
+    return (recurrent_word && word == recurrent_word) ||
+           (recurrent_word_too && word == recurrent_word_too);
+  }
   // The other layers attend: layers recurrent_period, 2 * recurrent_period, ..., counted from 1, if
   // the file does not name them; 0: it must. The file may have another period.
   int recurrent_period = 0;

@@ -29,7 +29,9 @@ inline constexpr Field kDim = {"embedding_length", "hidden_size"},
                        kNormEps = {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
                        kRopeBase = {"rope.freq_base", "rope_theta"},
                        kWindow = {"attention.sliding_window", "sliding_window"},
-                       kWindowed = {"attention.sliding_window_pattern", "layer_types"};
+                       kWindowed = {"attention.sliding_window_pattern", "layer_types"},
+                       // False: no RoPE. Not of every family.
+    kRotated = {"rope.scaling.finetuned", nullptr};
 inline constexpr Field kAll[] = {kDim,   kHiddenDim, kLayers,  kHeads,    kKvHeads, kHeadDim,
                                  kVocab, kContext,   kNormEps, kRopeBase, kWindow,  kWindowed};
 }  // namespace field

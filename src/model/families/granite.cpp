@@ -1,7 +1,9 @@
-// Granite 3 and dense Granite 4 (IBM): a Llama with four scales: of embeddings, of the outputs that
-// layers add to the residual stream, of attention scores, of logits. Folders of Granite 4.0 are of
-// a kind that may have state space layers and experts (granitemoehybrid). A folder without them is
-// a Granite with other names of fields and tensors.
+// Granite 3 and Granite 4 (IBM): a Llama with four scales: of embeddings, of the outputs that
+// layers add to the residual stream, of attention scores, of logits. Hybrid Granite 4 has Mamba-2
+// layers, and may have experts and no RoPE. Folders of Granite 4.0 are of its kind
+// (granitemoehybrid). A folder without Mamba-2 and experts is a Granite with other names of fields
+// and tensors.
+#include <algorithm>
 #include <cmath>
 
 #include "model/families/family.h"
@@ -14,14 +16,12 @@ constexpr Field kEmbedding = {"embedding_scale", "embedding_multiplier"},
                 kResidual = {"residual_scale", "residual_multiplier"},
                 kAttention = {"attention.scale", "attention_multiplier"},
                 kLogits = {"logit_scale", "logits_scaling"};
-// GGUF's readers take false for a model without RoPE.
-constexpr Field kRotated = {"rope.scaling.finetuned", nullptr};
 constexpr Field kFields[] = {
     kEmbedding,
     kResidual,
     kAttention,
     kLogits,
-    kRotated,
+    field::kRotated,
     // Converters copy them from the config.json of dense Granite 4, whose kind may have state space
     // layers and experts. A model with such layers or experts has their tensors, which are refused.
     {"expert_shared_feed_forward_length", nullptr},
@@ -32,10 +32,14 @@ constexpr Field kFields[] = {
     {"ssm.time_step_rank", nullptr},
 };
 
+void drop_rope(Config* c) {
+  c->ropes[0].theta = 0;
+  c->ropes[0].scaling = {};
+}
+
 void describe(const Fields& f, int, Config* c) {
   constexpr double kMost = 1e6;
-  if (!f.boolean(kRotated).value_or(true))
-    unsupported(f.file(), f.name_of(kRotated), "false, which means no RoPE", "true");
+  if (!f.boolean(field::kRotated).value_or(true)) drop_rope(c);
   c->embedding_scale = positive(f, kEmbedding, kMost, 1);
   c->residual_scale = positive(f, kResidual, kMost, 1);
   require_in_gguf(f, kLogits, "the divisor of the logits");
@@ -53,30 +57,84 @@ std::vector<std::pair<Field, float>> values(const Config& c, const std::string&)
           {kLogits, 1 / c.logit_scale}};
 }
 
-constexpr Field kRouted = {nullptr, "num_local_experts"}, kTypes = {nullptr, "layer_types"},
-                kPositions = {nullptr, "position_embedding_type"};
-constexpr Field kHybridFields[] = {kEmbedding, kResidual, kAttention, kLogits, kRouted};
+constexpr Field kTypes = {nullptr, "layer_types"},
+                kPositions = {nullptr, "position_embedding_type"},
+                kExperts = {"expert_count", "num_local_experts"},
+                kUsed = {"expert_used_count", "num_experts_per_tok"},
+                kWidth = {"expert_feed_forward_length", "intermediate_size"},
+                kShared = {"expert_shared_feed_forward_length", "shared_intermediate_size"},
+                kTaps = {"ssm.conv_kernel", "mamba_d_conv"},
+                kGroups = {"ssm.group_count", "mamba_n_groups"},
+                kHeads = {"ssm.time_step_rank", "mamba_n_heads"},
+                kStateDim = {"ssm.state_size", "mamba_d_state"},
+                kHeadDim = {nullptr, "mamba_d_head"}, kInner = {"ssm.inner_size", nullptr},
+                kConvBias = {nullptr, "mamba_conv_bias"}, kProjBias = {nullptr, "mamba_proj_bias"};
+constexpr Field kHybridFields[] = {kEmbedding, kResidual, kAttention, kLogits,   field::kRotated,
+                                   kPositions, kExperts,  kUsed,      kWidth,    kShared,
+                                   kTaps,      kGroups,   kHeads,     kStateDim, kHeadDim,
+                                   kInner,     kConvBias, kProjBias};
 
-// Absent fields mean transformers' defaults, which describe another model.
+// Absent fields mean transformers' defaults.
 void describe_hybrid(const Fields& f, int window, Config* c) {
-  if (!f.has(kTypes))
-    unsupported(f.file(), kTypes.json, "none, which means state space layers",
-                "\"attention\" for each layer");
-  const auto routed = f.integer(kRouted);
-  if (routed != 0)
-    unsupported(f.file(), kRouted.json,
-                routed ? std::to_string(*routed) : "none, which means 8 experts", "0");
-  if (const auto type = f.string(kPositions); type != "rope")
-    unsupported(f.file(), kPositions.json, type ? "\"" + *type + "\"" : "none, which means no RoPE",
-                "\"rope\"");
+  if (f.is_json() && !f.has(kTypes))
+    bad_model(f.file(), kTypes.json, "none, which means Mamba-2 in all layers",
+              "at least one layer that attends");
+  require_attention(f, *c);
   describe(f, window, c);
+  if (const auto type = f.string(kPositions); f.is_json() && type != "rope") {
+    if (type && *type != "nope")
+      unsupported(f.file(), kPositions.json, "\"" + *type + "\"", "\"rope\", \"nope\" or null");
+    drop_rope(c);
+  }
+  const uint64_t routed = f.integer(kExperts).value_or(f.is_json() ? 8 : 0);
+  if (routed > 0) {
+    read_experts(f, {kExperts, kUsed, f.has(kWidth) ? kWidth : field::kHiddenDim}, {8, 2, 11008},
+                 c);
+    c->experts.shared_dim = dimension(f, f.name_of(kShared), 1 << 24, f.is_json() ? 1024 : 0);
+    c->hidden_dim = c->experts.hidden_dim;
+    for (LayerConfig& layer : c->layers) layer.has_experts = true;
+  }
+  const bool recurrent = std::ranges::any_of(c->layers, &LayerConfig::recurrent);
+  if (!recurrent) c->recurrence.kind = Recurrence::NONE;
+  if (recurrent || routed > 0) c->architecture = "granitehybrid";
+  if (!recurrent) return;
+  for (const auto& [field, expected] : {std::pair{kConvBias, true}, {kProjBias, false}})
+    if (f.boolean(field).value_or(expected) != expected)
+      unsupported(f.file(), f.name_of(field), expected ? "false" : "true",
+                  expected ? "true" : "false");
+  read_mamba2(f, {kTaps, kGroups, kHeads, kStateDim, kHeadDim, kInner},
+              {Recurrence::MAMBA2, 4, 1, 128, 256}, c);
 }
 
 constexpr TensorNames kHybridNames = [] {
   TensorNames names = kHuggingFaceNames;
-  names.w13 = "shared_mlp.input_linear.weight";
-  names.w2 = "shared_mlp.output_linear.weight";
+  names.w13 = names.shared_w13 = "shared_mlp.input_linear.weight";
+  names.w2 = names.shared_w2 = "shared_mlp.output_linear.weight";
   names.fused_in_gguf = false;
+  names.router = "block_sparse_moe.router.layer.weight";
+  names.expert_w13 = "block_sparse_moe.input_linear.weight";
+  names.stacked_w2 = "block_sparse_moe.output_linear.weight";
+  names.mix = [] {
+    return std::vector<const char*>{"mamba.in_proj.weight", "mamba.conv1d.weight",
+                                    "mamba.conv1d.bias",    "mamba.A_log",
+                                    "mamba.dt_bias",        "mamba.D",
+                                    "mamba.norm.weight"};
+  };
+  names.mix_out = "mamba.out_proj.weight";
+  names.log_decay = true;
+  return names;
+}();
+constexpr TensorNames kHybridGguf = [] {
+  TensorNames names = kGgufNames;
+  names.mix = [] {
+    return std::vector<const char*>{"ssm_in.weight",  "ssm_conv1d.weight", "ssm_conv1d.bias",
+                                    "ssm_a",          "ssm_dt.bias",       "ssm_d",
+                                    "ssm_norm.weight"};
+  };
+  names.mix_out = "ssm_out.weight";
+  names.shared_w1 = "ffn_gate_shexp.weight";
+  names.shared_w3 = "ffn_up_shexp.weight";
+  names.shared_w2 = "ffn_down_shexp.weight";
   return names;
 }();
 
@@ -95,7 +153,7 @@ const Family kGranite = {
     .values = values,
 };
 
-extern const Family kGraniteMoeHybrid;
+extern const Family kGraniteMoeHybrid, kGraniteHybrid;
 const Family kGraniteMoeHybrid = {
     .name = "granite",
     .model_type = "granitemoehybrid",
@@ -104,7 +162,23 @@ const Family kGraniteMoeHybrid = {
     .hidden_dim = {"feed_forward_length", "shared_intermediate_size"},
     .rope_interleaved = true,
     .bias_fields = true,
+    .recurrence = Recurrence::MAMBA2,
+    .recurrent_word = "mamba",
+    .recurrent_word_too = "linear_attention",
     .hf_names = &kHybridNames,
+    .fields = kHybridFields,
+    .describe = describe_hybrid,
+    .values = values,
+};
+
+const Family kGraniteHybrid = {
+    .name = "granitehybrid",
+    .model_type = "granitemoehybrid",
+    .defaults = {2048, 32000, 1e-6, 10000},
+    .rope_interleaved = true,
+    .bias_fields = true,
+    .recurrence = Recurrence::MAMBA2,
+    .gguf_names = &kHybridGguf,
     .fields = kHybridFields,
     .describe = describe_hybrid,
     .values = values,

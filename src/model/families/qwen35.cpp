@@ -75,6 +75,7 @@ void describe_experts(const Fields& f, int window, Config* c) {
   describe_dense(f, window, c);
   read_experts(f, {kExperts, kUsed, kWidth}, {256, 8, 512}, c);
   c->experts.shared_dim = dimension(f, f.name_of(kShared), 1 << 20, f.is_json() ? 512 : 0);
+  c->experts.shared_gate = true;
   for (LayerConfig& layer : c->layers) layer.has_experts = true;
 }
 

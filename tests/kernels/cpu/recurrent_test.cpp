@@ -5,36 +5,12 @@
 
 #include "kernels/cpu/recurrent/gated_delta.h"
 #include "kernels/cpu/recurrent/short_conv.h"
+#include "tests/kernels/cpu/recurrent_layers.h"
 
 using namespace riffle::cpu;
+using namespace riffle::cpu::test;
 
 namespace {
-
-using Floats = std::vector<float>;
-using Doubles = std::vector<double>;
-
-Floats draw(std::mt19937& random, size_t n, double scale = 1) {
-  std::normal_distribution<double> normal(0, scale);
-  Floats out(n);
-  for (float& x : out) x = static_cast<float>(normal(random));
-  return out;
-}
-
-double worst(const Floats& found, const Doubles& want) {
-  double most = 0, largest = 1e-30;
-  for (size_t i = 0; i < want.size(); ++i) {
-    most = std::max(most, std::fabs(found[i] - want[i]));
-    largest = std::max(largest, std::fabs(want[i]));
-  }
-  return most / largest;
-}
-
-std::vector<const Kernels*> usable() {
-  std::vector<const Kernels*> out;
-  for (const Isa isa : {Isa::Scalar, Isa::Avx2, Isa::Avx512})
-    if (isa_available(isa)) out.push_back(kernels(isa));
-  return out;
-}
 
 // A whole layer in double, token by token.
 struct Layer {
