@@ -156,8 +156,7 @@ riffle_info facts_of(Model& m) {
   }
   info.add("sliding_window", window);
   info.add("n_window_layers", n_windows);
-  const auto recurrent =
-      std::count_if(c.layers.begin(), c.layers.end(), [](const auto& l) { return l.recurrent; });
+  const auto recurrent = std::ranges::count(c.layers, Mixer::RECURRENT, &LayerConfig::mixer);
   info.add("n_recurrent_layers", recurrent);
   info.add("state_bytes", recurrent * recurrent_state(c) * int64_t{sizeof(float)});
   add_experts(m, info);

@@ -7,9 +7,9 @@
 namespace riffle {
 
 KvShape kv_shape(const Config& config, const BackendOptions& o) {
-  const auto whole =
-      std::find_if(config.layers.begin(), config.layers.end(),
-                   [](const LayerConfig& l) { return l.window == 0 && !l.recurrent; });
+  const auto whole = std::find_if(
+      config.layers.begin(), config.layers.end(),
+      [](const LayerConfig& l) { return l.window == 0 && l.mixer == Mixer::ATTENTION; });
   const auto like_whole = [&](int i) {
     if (whole == config.layers.end()) return true;
     const int first = static_cast<int>(whole - config.layers.begin());
@@ -20,7 +20,8 @@ KvShape kv_shape(const Config& config, const BackendOptions& o) {
   for (int i = 0; i < config.n_layers; ++i) {
     if (!config.attends(i)) {
       LayerShape& state = layers.emplace_back(LayerShape{LayerKeeps::STATE});
-      state.state_bytes = (recurrent_state(config) * int64_t{sizeof(float)} + 63) / 64 * 64;
+      if (config.recurs(i))
+        state.state_bytes = (recurrent_state(config) * int64_t{sizeof(float)} + 63) / 64 * 64;
       continue;
     }
     const int window = config.layers[i].window;

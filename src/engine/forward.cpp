@@ -90,7 +90,7 @@ void Engine::finish_layer(const LayerWeights& w, float* attended, float* queries
   out.add = true;
   out.phase = phase;
   device_->linear(out);
-  device_->ffn(w, x, n, phase);
+  if (w.has_ffn()) device_->ffn(w, x, n, phase);
 }
 
 // Rows of a sequence follow one another.
@@ -345,7 +345,11 @@ void Engine::run_step(Step& step, int64_t n) {
   norm_embeddings(x, n);
   for (int layer = 0; layer < c.n_layers; ++layer) {
     const LayerWeights& w = model_.weights.layers[layer];
-    if (!c.attends(layer)) {
+    if (!c.attends(layer) && !c.recurs(layer)) {
+      device_->ffn(w, x, n, Phase::Decode);
+      continue;
+    }
+    if (c.recurs(layer)) {
       mix_in(w, x, n, Phase::Decode, a.q.as<float>());
       step.recur(layer, a.q.as<float>(), a.att.as<float>());
       finish_layer(w, a.att.as<float>(), a.q.as<float>(), nullptr, x, n, Phase::Decode);

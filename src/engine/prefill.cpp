@@ -205,7 +205,11 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
     device_->embed(model_.weights.embedding, r.tokens.data() + first, rows, xc);
     norm_embeddings(xc, rows);
   }
-  if (!c.attends(r.layer)) {
+  if (!c.attends(r.layer) && !c.recurs(r.layer)) {
+    if (skip < rows) device_->ffn(w, xc + skip * c.dim, rows - skip, Phase::Prefill);
+    return;
+  }
+  if (c.recurs(r.layer)) {
     mix_in(w, xc, rows, Phase::Prefill, a.q.as<float>());
     r.prompt->recur(a.q.as<float>(), rows, n0 + first, a.att.as<float>());
     if (skip < rows)

@@ -16,16 +16,19 @@ namespace {
 // The metadata whose keys begin with "ARCHITECTURE.".
 class GgufFields : public Fields {
  public:
-  // recurrent: layers may have 0 KV heads.
-  GgufFields(const GgufFile& gguf, std::string architecture, bool recurrent)
-      : gguf_(gguf), architecture_(std::move(architecture)), recurrent_(recurrent) {}
+  // recurrent: layers may have 0 KV heads; one_part: and FFNs of width 0.
+  GgufFields(const GgufFile& gguf, std::string architecture, bool recurrent, bool one_part)
+      : gguf_(gguf),
+        architecture_(std::move(architecture)),
+        recurrent_(recurrent),
+        one_part_(one_part) {}
   const std::string& file() const override { return gguf_.file.name; }
   bool is_json() const override { return false; }
   std::string name_of(const Field& field) const override {
     return field.gguf ? architecture_ + "." + field.gguf : "";
   }
   using Fields::boolean, Fields::has, Fields::integer, Fields::integers, Fields::number,
-      Fields::numbers, Fields::string;
+      Fields::numbers, Fields::string, Fields::strings;
   std::optional<uint64_t> integer(const std::string& name) const override {
     const auto it = gguf_.metadata.find(name);
     const bool array = it != gguf_.metadata.end() && it->second.type == GgufType::ARRAY;
@@ -34,6 +37,9 @@ class GgufFields : public Fields {
     return gguf_.integer(name);
   }
   std::optional<double> number(const std::string& name) const override {
+    // Converters write the RMS norms' epsilon of a Nemotron-H under the other key alone.
+    if (one_part_ && !gguf_.has(name) && name == name_of(field::kNormEps))
+      return gguf_.number(name_of({"attention.layer_norm_epsilon", nullptr}));
     return gguf_.number(name);
   }
   std::optional<bool> boolean(const std::string& name) const override {
@@ -50,6 +56,10 @@ class GgufFields : public Fields {
     const std::vector<float> all = gguf_.floats(name).value_or(std::vector<float>());
     return {all.begin(), all.end()};
   }
+  std::vector<std::string> strings(const std::string& name) const override {
+    const auto all = gguf_.strings(name).value_or(std::vector<std::string_view>());
+    return {all.begin(), all.end()};
+  }
   bool has(const std::string& name) const override { return gguf_.has(name); }
 
  private:
@@ -60,7 +70,8 @@ class GgufFields : public Fields {
     if (all.empty() || all.size() != n_layers)
       bad_model(file(), name, "an array of " + std::to_string(all.size()),
                 std::to_string(n_layers) + " numbers from 0, one per layer");
-    const bool zeros = recurrent_ && name == name_of(field::kKvHeads);
+    const bool ffn = one_part_ && name == name_of(field::kHiddenDim);
+    const bool zeros = ffn || (recurrent_ && name == name_of(field::kKvHeads));
     size_t first = 0;  // the layer whose value the others must have
     while (zeros && first + 1 < all.size() && all[first] == 0) ++first;
     if (all[first] < 0)
@@ -71,14 +82,15 @@ class GgufFields : public Fields {
         unsupported(file(), name,
                     std::to_string(all[l]) + " in layer " + std::to_string(l) + " and " +
                         std::to_string(all[first]) + " in layer " + std::to_string(first),
-                    zeros ? "one value for all layers that attend, 0 for the others"
-                          : "one value for all layers");
+                    ffn     ? "one value for all layers with an FFN, 0 for the others"
+                    : zeros ? "one value for all layers that attend, 0 for the others"
+                            : "one value for all layers");
     return static_cast<uint64_t>(all[first]);
   }
 
   const GgufFile& gguf_;
   const std::string architecture_;
-  const bool recurrent_;
+  const bool recurrent_, one_part_;
 };
 
 // Marks the layers that have 0 KV heads: none if the file has one number for all.
@@ -87,7 +99,8 @@ void read_recurrent_layers(const GgufFile& gguf, const GgufFields& fields, Confi
   const auto it = gguf.metadata.find(key);
   if (it == gguf.metadata.end() || it->second.type != GgufType::ARRAY) return;
   const std::vector<int64_t> heads = fields.integers(key);
-  for (size_t l = 0; l < heads.size(); ++l) c->layers[l].recurrent = heads[l] == 0;
+  for (size_t l = 0; l < heads.size(); ++l)
+    if (heads[l] == 0) c->layers[l].mixer = Mixer::RECURRENT;
 }
 
 // Reads rope_freqs.weight and the like: the divisor of each of n frequencies.
@@ -227,7 +240,8 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   c.architecture = a;
   c.name = gguf.string("general.name").value_or("");
   const GgufFields fields(gguf, a,
-                          family.recurrence != Recurrence::NONE && family.recurrent_period == 0);
+                          family.recurrence != Recurrence::NONE && family.recurrent_period == 0,
+                          family.one_part);
   read_dimensions(fields, family.hidden_dim, {0, static_cast<int>(n_pieces), 0, 10000}, &c);
   if (static_cast<size_t>(c.vocab_size) < n_pieces) {
     bad_model(file, fields.name_of(field::kVocab), std::to_string(c.vocab_size),
@@ -282,7 +296,8 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
     const std::vector<bool> given =
         windowed_layers(gguf, gguf.has(named) ? named : period, c.n_layers);
     for (int l = 0; l < c.n_layers; ++l)
-      c.layers[l].recurrent = given.empty() ? (l + 1) % family.recurrent_period != 0 : given[l];
+      if (given.empty() ? (l + 1) % family.recurrent_period != 0 : given[l])
+        c.layers[l].mixer = Mixer::RECURRENT;
   } else if (family.recurrence != Recurrence::NONE) {
     read_recurrent_layers(gguf, fields, &c);
   }

@@ -21,9 +21,10 @@ class JsonFields : public Fields {
   bool is_json() const override { return true; }
   std::string name_of(const Field& field) const override { return field.json ? field.json : ""; }
   using Fields::boolean, Fields::has, Fields::integer, Fields::integers, Fields::number,
-      Fields::numbers, Fields::string;
+      Fields::numbers, Fields::string, Fields::strings;
   std::optional<uint64_t> integer(const std::string& name) const override {
     const Json* value = at(name);
+    if (!value && name == field::kLayers.json) return listed_layers();
     if (!value) return std::nullopt;
     if (!value->is_unsigned()) bad_model(file_, name, shown(*value), "a whole number from 0");
     return value->whole();
@@ -52,11 +53,19 @@ class JsonFields : public Fields {
   std::vector<double> numbers(const std::string& name) const override {
     return array<double>(name, &Json::is_number, &Json::number, "an array of numbers");
   }
+  std::vector<std::string> strings(const std::string& name) const override {
+    return array<std::string>(name, &Json::is_string, &Json::string, "an array of strings");
+  }
   bool has(const std::string& name) const override { return at(name) != nullptr; }
 
  private:
+  // transformers 5 writes a Nemotron-H without a number of layers.
+  std::optional<uint64_t> listed_layers() const {
+    const Json* const kinds = find(object_, "layers_block_type");
+    return kinds && kinds->is_array() ? std::optional(kinds->size()) : std::nullopt;
+  }
   template <class T>
-  std::vector<T> array(const std::string& name, bool (Json::*is)() const, T (Json::*get)() const,
+  std::vector<T> array(const std::string& name, bool (Json::*is)() const, auto(Json::*get)() const,
                        const char* expected) const {
     const Json* value = at(name);
     std::vector<T> all;
@@ -409,6 +418,17 @@ void refuse_json_options(const JsonFields& fields, const Json& config, const Fam
   const Json* scale = find(config, "attention_multiplier");
   if (scale && !known("attention_multiplier"))
     unsupported(file, "attention_multiplier", shown(*scale), "null (1/sqrt(head_dim))");
+  // Bounds of a Mamba's time steps. transformers writes infinity as an object.
+  if (const Json* limits = find(config, "time_step_limit")) {
+    const auto infinite = [](const Json& limit) {
+      const Json* const of_object = limit.is_object() ? limit.find("__float__") : nullptr;
+      const Json& value = of_object ? *of_object : limit;
+      return value.is_string() && value.string() == "Infinity";
+    };
+    if (!limits->is_array() || limits->size() != 2 || !(*limits)[0].is_number() ||
+        (*limits)[0].number() != 0 || !infinite((*limits)[1]))
+      unsupported(file, "time_step_limit", shown(*limits), "[0, Infinity] or null");
+  }
   // Gemma's files name it hidden_activation; if both are present, that one is used.
   const bool gelu = family.activation == Activation::GELU_TANH;
   const char* act_key =
@@ -507,11 +527,12 @@ static Config language_model(const std::string& file, const Json& config, const 
         fields.integer("full_attention_interval").value_or(family.recurrent_period);
     if (period == 0) bad_model(file, "full_attention_interval", "0", "at least 1");
     for (int l = 0; l < c.n_layers; ++l)
-      c.layers[l].recurrent = (static_cast<uint64_t>(l) + 1) % period != 0;
+      if ((static_cast<uint64_t>(l) + 1) % period != 0) c.layers[l].mixer = Mixer::RECURRENT;
   }
   if (const Json* types = find(config, "layer_types"); types && family.recurrent_word)
     for (int l = 0; l < c.n_layers; ++l)
-      c.layers[l].recurrent = family.calls_recurrent((*types)[static_cast<size_t>(l)].string());
+      if (family.calls_recurrent((*types)[static_cast<size_t>(l)].string()))
+        c.layers[l].mixer = Mixer::RECURRENT;
   c.activation = family.activation;
   c.pre_norm = family.pre_norm;
   c.post_norm = family.post_norm;

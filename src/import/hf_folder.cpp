@@ -107,8 +107,9 @@ Draft draft_from_folder(const std::string& folder, const LoadProgress& progress)
   TensorTable table;
   read_shards(folder, parts, table);
   parts.gguf_names = family_of_architecture(config.architecture)->gguf_names;
-  parts.file_names = family->hf_names;
-  TensorNames names = *family->hf_names;
+  const bool other = family->hf_names_too && !table.count(family->hf_names->embedding);
+  TensorNames names = other ? *family->hf_names_too : *family->hf_names;
+  parts.file_names = other ? family->hf_names_too : family->hf_names;
   if (config.text_part) {
     std::erase_if(table, [](const auto& entry) { return reads_images(entry.first); });
     names = names_of_text_part(names, table);

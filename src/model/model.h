@@ -99,7 +99,7 @@ enum class Recurrence : uint8_t {
   NONE,
   SHORT_CONV,   // c * conv(b * x), a causal convolution of each channel over a few tokens: LFM2
   GATED_DELTA,  // Gated DeltaNet (Yang et al., arXiv 2412.06464): Qwen3.5 and later
-  MAMBA2,       // Mamba-2 (Dao and Gu, arXiv 2405.21060): hybrid Granite 4
+  MAMBA2,       // Mamba-2 (Dao and Gu, arXiv 2405.21060): hybrid Granite 4, Nemotron-H
 };
 
 struct RecurrenceConfig {
@@ -116,21 +116,30 @@ struct RecurrenceConfig {
   int64_t channels() const { return 2 * int64_t(k_heads) * k_dim + v_width(); }  // convolved
 };
 
+// The first half of a layer, before its FFN.
+enum class Mixer : uint8_t {
+  ATTENTION,
+  RECURRENT,  // it keeps a state in place of KV: Config::recurrence
+  NONE,       // the layer is only an FFN
+};
+
 // Settings in which layers differ.
 struct LayerConfig {
-  int window = 0;                    // tokens that a query sees, its own included; 0: all
-  int rope = 0;                      // RoPE of keys and of queries
-  int query_rope = -1;               // RoPE of queries, if it differs; -1: as `rope`
-  bool has_experts = false;          // the FFN is a mixture of experts
-  bool recurrent = false;            // it keeps a state in place of KV: Config::recurrence
+  int window = 0;            // tokens that a query sees, its own included; 0: all
+  int rope = 0;              // RoPE of keys and of queries
+  int query_rope = -1;       // RoPE of queries, if it differs; -1: as `rope`
+  bool has_experts = false;  // the FFN is a mixture of experts
+  Mixer mixer = Mixer::ATTENTION;
+  bool has_ffn = true;
   int n_kv_heads = 0, head_dim = 0;  // 0: Config's values
 };
 
-// gate(W1 x) * (W3 x).
+// gate(W1 x) * (W3 x), or f(W3 x).
 enum class Activation : uint8_t {
   SILU,          // SwiGLU (Shazeer, arXiv 2002.05202)
   GELU_TANH,     // GeGLU with the approximation by tanh
   CLAMPED_SILU,  // SwiGLU as gpt-oss has it: clamped_swiglu of kernels/cpu/linear/linear.h
+  RELU_SQUARED,  // max(0, W3 x)^2, without W1 (So et al., arXiv 2109.08668)
 };
 
 struct ExpertsConfig {
@@ -230,8 +239,10 @@ struct Config {
     const LayerConfig& l = layers[layer];
     return l.query_rope < 0 ? l.rope : l.query_rope;
   }
-  // Tells whether a layer attends to keys and values; otherwise it keeps a recurrent state.
-  bool attends(int layer) const { return !layers[layer].recurrent; }
+  // Tell whether a layer attends to keys and values, and whether it keeps a recurrent state.
+  bool attends(int layer) const { return layers[layer].mixer == Mixer::ATTENTION; }
+  bool recurs(int layer) const { return layers[layer].mixer == Mixer::RECURRENT; }
+  bool gated_ffn() const { return activation != Activation::RELU_SQUARED; }
   // Scores are q.k * scale.
   void set_score_scale(double scale) {
     for (Rope& rope : ropes)
@@ -245,7 +256,8 @@ struct Config {
     for (const LayerConfig& l : layers)
       most = std::max<int64_t>(
           most, l.has_experts ? std::max(experts.n_used * experts.hidden_dim, experts.shared_dim)
-                              : hidden_dim);
+                : l.has_ffn   ? hidden_dim
+                              : 0);
     return most;
   }
   // The residual stream is held divided by residual_scale, so that layers add their outputs without
@@ -256,7 +268,8 @@ struct Config {
 
 // One expert of a mixture: an FFN like that of a layer without experts.
 struct ExpertWeights {
-  Tensor w1, w3, w2;  // [experts.hidden_dim][dim] twice, [dim][experts.hidden_dim]
+  // [experts.hidden_dim][dim] twice, [dim][experts.hidden_dim]; w1 has no rows if FFNs have no gate
+  Tensor w1, w3, w2;
   Tensor b1, b3, b2;  // [1][rows] F32, or without data
 };
 
@@ -281,7 +294,7 @@ struct LayerWeights {
   // Some files keep wq, wk and wv in one matrix, one after the other, and w1 and w3 in another.
   // wq and the others are then rows of these.
   Tensor wqkv, w13;
-  Tensor w1, w3;  // gate, up: [hidden_dim][dim]
+  Tensor w1, w3;  // gate, up: [hidden_dim][dim]; without rows: see ExpertWeights
   Tensor w2;      // down: [dim][hidden_dim]
   // RMS norms of q and of k before RoPE, F32: [1][head_dim] of each head, or [1][rows of wq] and
   // [1][rows of wk] of all heads together.
@@ -295,7 +308,8 @@ struct LayerWeights {
   Tensor choice_bias;          // Routing::choice_bias: [1][experts.n] F32
   std::vector<ExpertWeights> experts;
   ExpertWeights shared;  // experts.shared_dim wide
-  Tensor shared_gate;    // [1][dim] F32
+  bool has_ffn() const { return w2.rows > 0 || !experts.empty(); }
+  Tensor shared_gate;  // [1][dim] F32
 };
 
 struct Weights {

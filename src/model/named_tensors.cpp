@@ -47,12 +47,15 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
     }
     add(names.wgate, layer.wgate, N::OTHER);
     for (size_t i = 0; i < layer.mix.size(); ++i) {
+      const MixTensor& t = mix[i];
+      const bool vector =
+          t.role == MixTensor::VECTOR || (t.role == MixTensor::DECAY && t.rows == 1);
       add(mix_names[i], layer.mix[i],
-          mix[i].role == MixTensor::PRODUCT                   ? N::OTHER
-          : mix[i].role == MixTensor::TAPS || mix[i].rows > 1 ? N::TAPS
-                                                              : N::VECTOR);
-      all.back().v_first = mix[i].v_first;
-      all.back().v_size = mix[i].v_size;
+          t.role == MixTensor::PRODUCT ? N::OTHER
+          : vector                     ? N::VECTOR
+                                       : N::TAPS);
+      all.back().v_first = t.v_first;
+      all.back().v_size = t.v_size;
     }
     add(layer.mix.empty() ? names.wo : names.mix_out, layer.wo, N::OTHER);
     if (model.config.recurrence.kind == Recurrence::GATED_DELTA && !layer.mix.empty()) {

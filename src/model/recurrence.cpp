@@ -67,8 +67,8 @@ constexpr RecurrenceInfo kMamba2 = {
           {MixTensor::VECTOR, 1, r.channels()},
           {MixTensor::DECAY, r.v_heads, 1},
           {MixTensor::VECTOR, 1, r.v_heads},
-          {MixTensor::VECTOR, r.v_heads, 1},
-          {MixTensor::VECTOR, r.k_heads, r.v_width() / r.k_heads}};
+          {MixTensor::VALUES, r.v_heads, 1},
+          {MixTensor::VALUES, r.k_heads, r.v_width() / r.k_heads}};
     },
 };
 

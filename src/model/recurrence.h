@@ -14,8 +14,9 @@ struct MixTensor {
   enum Role {
     PRODUCT,  // a matrix; its product with the layer's input is a part of what goes in
     TAPS,     // taps of a convolution, F32: [channels][taps], the newest token's last
-    VECTOR,   // [rows][cols] F32, as GGUF has them; folders have vectors
-    DECAY,    // the same, below 0; folders have log(-x)
+    VECTOR,   // [1][cols] F32
+    VALUES,   // [rows][cols] F32, as GGUF has them; folders have vectors
+    DECAY,    // the same, below 0; folders have log(-x); with one row a vector in GGUF too
   } role;
   int64_t rows, cols;
   // GATED_DELTA: the first row (of a vector: value) that belongs to heads of the values, and the

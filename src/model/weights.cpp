@@ -80,7 +80,7 @@ class Binder {
   Tensor values(const std::string& name, int64_t rows, int64_t cols) {
     const auto it = table_.find(name);
     const auto r = static_cast<uint64_t>(rows), c = static_cast<uint64_t>(cols);
-    const bool flat = rows == 1 || (it != table_.end() && it->second.shape.size() == 1);
+    const bool flat = it == table_.end() || it->second.shape.size() == 1;
     const RawTensor& raw =
         find(name, flat ? std::vector<uint64_t>{r * c} : std::vector<uint64_t>{r, c});
     return {DType::F32, rows, cols, floats(raw, name, rows * cols, 0)};
@@ -360,7 +360,7 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
       take_rows(binder.matrix(prefix + names.shared_w13, 2 * shared, c.dim),
                 {&layer->shared.w1, &layer->shared.w3});
     } else {
-      layer->shared.w1 = binder.matrix(prefix + names.shared_w1, shared, c.dim);
+      if (c.gated_ffn()) layer->shared.w1 = binder.matrix(prefix + names.shared_w1, shared, c.dim);
       layer->shared.w3 = binder.matrix(prefix + names.shared_w3, shared, c.dim);
     }
     layer->shared.w2 = binder.matrix(prefix + names.shared_w2, c.dim, shared);
@@ -388,7 +388,7 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
     return;
   }
   if (!names.expert) {
-    set(&E::w1, binder.stack(prefix + names.expert_w1, n, hidden, c.dim));
+    if (c.gated_ffn()) set(&E::w1, binder.stack(prefix + names.expert_w1, n, hidden, c.dim));
     set(&E::w3, binder.stack(prefix + names.expert_w3, n, hidden, c.dim));
     set(&E::w2, binder.stack(prefix + names.expert_w2, n, c.dim, hidden));
     if (!c.experts.bias) return;
@@ -400,7 +400,7 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
   for (int e = 0; e < n; ++e) {
     const std::string at = format(names.expert, e);
     ExpertWeights& expert = layer->experts[e];
-    expert.w1 = binder.matrix(prefix + at + names.expert_w1, hidden, c.dim);
+    if (c.gated_ffn()) expert.w1 = binder.matrix(prefix + at + names.expert_w1, hidden, c.dim);
     expert.w3 = binder.matrix(prefix + at + names.expert_w3, hidden, c.dim);
     expert.w2 = binder.matrix(prefix + at + names.expert_w2, c.dim, hidden);
     // Devices stack the experts, so all must have one type.
@@ -423,7 +423,8 @@ std::vector<Tensor> bind_mix(Binder& binder, const Config& c, const TensorNames&
     mix.push_back(t.role == MixTensor::PRODUCT ? binder.matrix(name, t.rows, t.cols)
                   : t.role == MixTensor::TAPS  ? binder.taps(name, t.rows, t.cols)
                   : t.role == MixTensor::DECAY ? binder.decay(name, t.rows, t.cols, names.log_decay)
-                                               : binder.values(name, t.rows, t.cols));
+                  : t.role == MixTensor::VECTOR ? binder.vector(name, t.cols)
+                                                : binder.values(name, t.rows, t.cols));
   }
   return mix;
 }
@@ -445,10 +446,9 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
     };
     const int64_t q_rows = c.q_width(l), kv_rows = c.kv_width(l), head_dim = c.head_size(l);
     LayerWeights layer;
-    if (c.pre_norm) {
-      layer.attn_norm = norm(names.attn_norm, c.dim);
-      layer.ffn_norm = norm(names.ffn_norm, c.dim);
-    }
+    const bool mixes = c.layers[l].mixer != Mixer::NONE, has_ffn = c.layers[l].has_ffn;
+    if (c.pre_norm && mixes) layer.attn_norm = norm(names.attn_norm, c.dim);
+    if (c.pre_norm && has_ffn) layer.ffn_norm = norm(names.ffn_norm, c.dim);
     if (c.post_norm) {
       layer.post_attn_norm = norm(names.post_attn_norm, c.dim);
       layer.post_ffn_norm = norm(names.post_ffn_norm, c.dim);
@@ -461,18 +461,21 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
                                 c.dim);
       if (!names.fused_in_gguf) layer.wqkv = {};
       layer.wo = binder.matrix(name(names.wo), c.dim, q_rows);
-    } else {
+    } else if (c.recurs(l)) {
       layer.mix = bind_mix(binder, c, names, prefix);
       layer.wo = binder.matrix(name(names.mix_out), c.dim, recurrent_out(c));
     }
-    if (c.attention_gate) layer.wgate = binder.matrix(name(names.wgate), q_rows, c.dim);
-    if (c.layers[l].has_experts) {
+    if (c.attention_gate && c.attends(l))
+      layer.wgate = binder.matrix(name(names.wgate), q_rows, c.dim);
+    if (has_ffn && c.layers[l].has_experts) {
       bind_experts(binder, c, names, prefix, &layer);
-    } else {
-      layer.w13 = binder.parts(
-          name(names.w13),
-          {{&layer.w1, name(names.w1), c.hidden_dim}, {&layer.w3, name(names.w3), c.hidden_dim}},
-          c.dim);
+    } else if (has_ffn) {
+      if (!c.gated_ffn()) layer.w3 = binder.matrix(name(names.w3), c.hidden_dim, c.dim);
+      else
+        layer.w13 = binder.parts(
+            name(names.w13),
+            {{&layer.w1, name(names.w1), c.hidden_dim}, {&layer.w3, name(names.w3), c.hidden_dim}},
+            c.dim);
       if (!names.fused_in_gguf) layer.w13 = {};
       layer.w2 = binder.matrix(name(names.w2), c.dim, c.hidden_dim);
     }
@@ -483,14 +486,14 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
           names.q_norm ? norm(names.q_norm, q_width) : binder.constant(q_width, c.q_norm_weight);
       layer.k_norm = names.k_norm ? norm(names.k_norm, k_width) : binder.constant(k_width, 1);
     }
-    if (c.qkv_bias) {
+    if (c.qkv_bias && c.attends(l)) {
       layer.bq = binder.vector(name(names.bq), q_rows);
       layer.bk = binder.vector(name(names.bk), kv_rows);
       layer.bv = binder.vector(name(names.bv), kv_rows);
     }
-    if (c.o_bias) layer.bo = binder.vector(name(names.bo), c.dim);
-    if (c.sinks) layer.sinks = binder.vector(name(names.sinks), c.n_heads);
-    if (c.mlp_bias && !c.layers[l].has_experts) {
+    if (c.o_bias && c.attends(l)) layer.bo = binder.vector(name(names.bo), c.dim);
+    if (c.sinks && c.attends(l)) layer.sinks = binder.vector(name(names.sinks), c.n_heads);
+    if (c.mlp_bias && has_ffn && !c.layers[l].has_experts) {
       layer.b1 = binder.vector(name(names.b1), c.hidden_dim);
       layer.b3 = binder.vector(name(names.b3), c.hidden_dim);
       layer.b2 = binder.vector(name(names.b2), c.dim);

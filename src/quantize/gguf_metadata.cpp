@@ -164,7 +164,7 @@ void write_recurrence(GgufFileWriter& out, const Config& c, const std::string& w
   count("ssm.inner_size", r.v_width());
   if (r.kind == Recurrence::MAMBA2) return;
   std::vector<bool> recurrent;
-  for (int l = 0; l < c.n_layers; ++l) recurrent.push_back(!c.attends(l));
+  for (int l = 0; l < c.n_layers; ++l) recurrent.push_back(c.recurs(l));
   out.booleans(a + "attention.recurrent_layers", recurrent);
   // llama.cpp needs the key. Its numbers do not matter for text, whose positions have one value.
   out.integers(a + "rope.dimension_sections", {11, 11, 10, 0});
@@ -183,18 +183,30 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
   count(field::kContext.gguf, c.n_ctx);
   count(field::kDim.gguf, c.dim);
   count(field::kLayers.gguf, c.n_layers);
-  count(family.hidden_dim.gguf, c.hidden_dim);
+  if (!family.one_part) {
+    count(family.hidden_dim.gguf, c.hidden_dim);
+  } else {
+    std::vector<int32_t> widths;
+    for (const LayerConfig& layer : c.layers)
+      widths.push_back(!layer.has_ffn      ? 0
+                       : layer.has_experts ? c.experts.hidden_dim
+                                           : c.hidden_dim);
+    out.integers(a + "." + family.hidden_dim.gguf, widths);
+  }
   count(field::kHeads.gguf, c.n_heads);
   write_recurrence(out, c, where);
   count(field::kHeadDim.gguf, c.head_dim);
   count("attention.value_length", c.head_dim);
   out.f32(a + "." + field::kNormEps.gguf, c.norm_eps);
+  if (family.one_part) out.f32(a + ".attention.layer_norm_epsilon", c.norm_eps);  // llama.cpp's key
   const Rope& rope = c.ropes[0];
   count("rope.dimension_count", rope.rotated > 0 ? rope.rotated : c.head_dim);
   out.f32(a + "." + field::kRopeBase.gguf, rope.theta > 0 ? rope.theta : 10000);
-  const bool says_rotated = std::ranges::any_of(
-      family.fields, [](const Field& f) { return f.gguf == field::kRotated.gguf; });
-  if (says_rotated) out.boolean(a + "." + field::kRotated.gguf, rope.theta > 0);
+  const auto has_key = [&](std::string_view key) {
+    return std::ranges::any_of(family.fields,
+                               [&](const Field& f) { return f.gguf && key == f.gguf; });
+  };
+  if (has_key(field::kRotated.gguf)) out.boolean(a + "." + field::kRotated.gguf, rope.theta > 0);
   write_layers(out, family, c, where);
   if (c.experts.n > 0) {
     count("expert_count", c.experts.n);
@@ -203,12 +215,15 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
     constexpr std::string_view kShared = "expert_shared_feed_forward_length";
     if (c.experts.shared_dim > 0 && family.hidden_dim.gguf != kShared)
       count(kShared.data(), c.experts.shared_dim);
-    if (c.experts.routing.sigmoid) {
-      count("expert_gating_func", 2);
+    if (c.experts.routing.sigmoid && has_key("expert_gating_func")) count("expert_gating_func", 2);
+    if (has_key("leading_dense_block_count"))
       count("leading_dense_block_count",
             static_cast<int>(std::count_if(c.layers.begin(), c.layers.end(),
                                            [](const auto& l) { return !l.has_experts; })));
-    }
+    for (const char* key : {"expert_shared_count", "expert_group_count"})
+      if (has_key(key)) count(key, 1);
+    if (has_key("expert_weights_norm"))
+      out.boolean(a + ".expert_weights_norm", c.experts.renormalised);
   }
   write_rope_scaling(out, a, c, where);
   if (!family.values) return;

@@ -33,9 +33,35 @@ Json parse_json_object(const FileView& file, std::string_view text, const char* 
   return out;
 }
 
+// Python writes numbers that JSON has not. They become strings, which no reader takes for a number.
+static std::string without_python_numbers(std::string_view text) {
+  std::string out;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const std::string_view rest = text.substr(i);
+    std::string_view number;
+    for (const std::string_view name : {"-Infinity", "Infinity", "NaN"})
+      if (!in_string && number.empty() && rest.starts_with(name)) number = name;
+    if (!number.empty()) {
+      out += '"';
+      out += number;
+      out += '"';
+      i += number.size() - 1;
+      continue;
+    }
+    if (in_string && text[i] == '\\' && i + 1 < text.size()) out += text[i++];
+    else if (text[i] == '"') in_string = !in_string;
+    out += text[i];
+  }
+  return out;
+}
+
 Json parse_json_object(const FileView& file) {
-  refuse_lfs_pointer(file.name, file.text());
-  return parse_json_object(file, file.text(), "file");
+  const std::string_view text = file.text();
+  refuse_lfs_pointer(file.name, text);
+  if (text.find("Infinity") == text.npos && text.find("NaN") == text.npos)
+    return parse_json_object(file, text, "file");
+  return parse_json_object(file, without_python_numbers(text), "file");
 }
 
 std::string shown(const Json& value) { return value.dump(true).substr(0, 80); }

@@ -456,7 +456,7 @@ static void tiny_gguf_delta_keys(GgufWriter& w, const std::string& arch, const T
 std::string tiny_gguf(const TinyCheckpoint& c) {
   const std::string family = c.config.at("model_type"), arch = tiny_arch(family);
   // Files of Mamba-2 are all kept.
-  if (c.config.contains("mamba_n_heads") && c.name.starts_with("granite_h"))
+  if (c.name.starts_with("granite_h") || c.name.starts_with("nemotron_h"))
     return read_file(kTinyRoot + "/" + c.name + "/" + c.name + ".gguf");
   const bool permute = arch == "llama" || arch == "smollm3" || arch == "granite" ||
                        arch == "mistral3" || arch == "muse-glimmer";

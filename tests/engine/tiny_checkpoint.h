@@ -41,7 +41,10 @@ struct TinyCheckpoint {
   }
   // Tells whether layers keep a recurrent state.
   bool has_states() const {
-    return config.contains("conv_L_cache") || config.contains("linear_num_key_heads");
+    for (const char* key : {"conv_L_cache", "linear_num_key_heads", "mamba_num_heads"})
+      if (config.contains(key)) return true;
+    const auto types = config.value("layer_types", std::vector<std::string>());
+    return std::find(types.begin(), types.end(), "mamba") != types.end();
   }
   // Tells whether the CUDA kernels support this head size and this number of query heads for each
   // KV head. There are none for layers with a recurrent state.

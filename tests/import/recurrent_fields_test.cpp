@@ -11,7 +11,7 @@ namespace {
 
 std::vector<bool> recurrent(const Config& c) {
   std::vector<bool> out;
-  for (const LayerConfig& layer : c.layers) out.push_back(layer.recurrent);
+  for (const LayerConfig& layer : c.layers) out.push_back(layer.mixer == Mixer::RECURRENT);
   return out;
 }
 
@@ -33,8 +33,7 @@ TEST_CASE("GGUF: which layers are recurrent", "[families][gguf][states]") {
   expect_error(RIFFLE_BAD_MODEL, {"e.gguf: tensor blk.2.attn_qkv.weight: found none"},
                [&] { qwen.config(); });
   qwen.array<uint8_t>(named, GgufType::BOOL, {1, 1, 1, 1, 1});
-  expect_error(RIFFLE_BAD_MODEL,
-               {"found a recurrent state in all 5 layers, expected at least one layer that"},
+  expect_error(RIFFLE_BAD_MODEL, {"found no layer that attends, expected at least one"},
                [&] { qwen.config(); });
   qwen.array<uint8_t>(named, GgufType::BOOL, {1, 1, 0, 1});
   expect_error(RIFFLE_BAD_MODEL, {named + ": found an array of 4 BOOL, expected 5 BOOL"},
@@ -156,7 +155,7 @@ TEST_CASE("config.json: fields of models with recurrent layers", "[families][hf]
           "layer_types: found \"mamba\" at 0, expected \"full_attention\" or \"linear_attention\"",
           RIFFLE_UNSUPPORTED);
   for (auto& type : types) type = "linear_attention";
-  refused("layer_types", types, "a recurrent state in all 5 layers", RIFFLE_BAD_MODEL);
+  refused("layer_types", types, "no layer that attends", RIFFLE_BAD_MODEL);
   auto by_period = json;
   by_period.erase("layer_types");
   CHECK(recurrent(config_of(by_period)) == Layers{true, true, true, false, true});
@@ -183,7 +182,7 @@ TEST_CASE("config.json: fields of models with recurrent layers", "[families][hf]
   expect_error(RIFFLE_BAD_MODEL, {"full_attn_idxs: found 5, expected layers below 5"},
                [&] { config_of(lfm); });
   lfm["full_attn_idxs"] = nlohmann::json::array({});
-  expect_error(RIFFLE_BAD_MODEL, {"a recurrent state in all 5 layers"}, [&] { config_of(lfm); });
+  expect_error(RIFFLE_BAD_MODEL, {"no layer that attends"}, [&] { config_of(lfm); });
 }
 
 TEST_CASE("config.json: tensors of the head for further tokens are ignored",
@@ -243,4 +242,100 @@ TEST_CASE("GGUF: fields of Mamba-2", "[families][gguf][states]") {
   layers.array<int32_t>(a + "attention.head_count_kv", GgufType::I32, {0, 2, 2, 0, 2});
   expect_error(RIFFLE_BAD_MODEL, {"e.gguf: tensor blk.1.attn_q.weight: found none"},
                [&] { layers.config(); });
+}
+
+TEST_CASE("Nemotron-H: what each layer is", "[families][gguf][states]") {
+  const auto kinds = [](const Config& c) {
+    std::string out;
+    for (int l = 0; l < c.n_layers; ++l)
+      out += c.attends(l) ? '*' : c.recurs(l) ? 'M' : c.layers[l].has_experts ? 'E' : '-';
+    return out;
+  };
+  const auto json = tiny_checkpoint("nemotron_h").config;
+  const auto with = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json other = json;
+    other[key] = value;
+    return other.dump();
+  };
+  const Config c = config_of(json.dump());
+  CHECK(c.architecture == "nemotron_h");
+  CHECK(kinds(c) == "M-*M-M");
+  CHECK(c.ropes[0].theta == 0);
+  CHECK(!c.gated_ffn());
+  CHECK(kinds(config_of(with("hybrid_override_pattern", "M-*MEM"))) == "M-*MEM");
+  nlohmann::json old = json;
+  old.erase("hybrid_override_pattern");
+  old["layers_block_type"] = {"mamba", "mlp", "attention", "mamba", "moe", "linear_attention"};
+  CHECK(kinds(config_of(old.dump())) == "M-*MEM");
+  old.erase("num_hidden_layers");
+  CHECK(config_of(old.dump()).n_layers == 6);
+  const Config experts = config_of(tiny_checkpoint("nemotron_h_moe").config.dump());
+  CHECK(experts.architecture == "nemotron_h_moe");
+  CHECK(kinds(experts) == "MEM*EM");
+  CHECK(experts.experts.routing.scale == 2.5f);
+
+  const auto refused = [&](riffle_status status, const char* key, const nlohmann::json& value,
+                           const char* words) {
+    INFO(key << " " << value);
+    expect_error(status, {"config.json: ", words}, [&] { config_of(with(key, value)); });
+  };
+  refused(RIFFLE_UNSUPPORTED, "hybrid_override_pattern", "M-*M-X",
+          "hybrid_override_pattern: found \"X\" at 5, expected M (mamba), * (attention), - (mlp)");
+  refused(RIFFLE_BAD_MODEL, "hybrid_override_pattern", "M-*M-",
+          "hybrid_override_pattern: found 5 layers, expected 6, as num_hidden_layers");
+  refused(RIFFLE_BAD_MODEL, "hybrid_override_pattern", "M--M-M",
+          "hybrid_override_pattern: found no layer that attends");
+  refused(RIFFLE_UNSUPPORTED, "mlp_hidden_act", "silu",
+          "mlp_hidden_act: found \"silu\", expected \"relu2\"");
+  refused(RIFFLE_UNSUPPORTED, "use_bias", true, "use_bias: found true, expected false");
+  refused(RIFFLE_UNSUPPORTED, "use_conv_bias", false, "use_conv_bias: found false");
+  refused(RIFFLE_UNSUPPORTED, "time_step_limit", {0.0, 0.1}, "time_step_limit: found [0.0,0.1]");
+  auto moe = tiny_checkpoint("nemotron_h_moe").config;
+  for (const auto& [key, value] : {std::pair{"n_group", 2}, {"moe_latent_size", 16}}) {
+    auto other = moe;
+    other[key] = value;
+    expect_error(RIFFLE_UNSUPPORTED, {key, "found " + std::to_string(value)},
+                 [&] { config_of(other.dump()); });
+  }
+  // Numbers that Python writes and JSON has not.
+  std::string text = json.dump();
+  text.insert(1, "\"time_step_limit\": [0.0, Infinity], \"name\": \"a \\\"NaN\", ");
+  CHECK(kinds(config_of(text)) == "M-*M-M");
+  text.insert(1, "\"rope_theta\": NaN, ");
+  expect_error(RIFFLE_BAD_MODEL, {"rope_theta: found \"NaN\", expected a number"},
+               [&] { config_of(text); });
+
+  const std::string widths = "nemotron_h.feed_forward_length",
+                    heads = "nemotron_h.attention.head_count_kv";
+  EditedGguf g("nemotron_h");
+  CHECK(kinds(g.config()) == "M-*M-M");
+  CHECK(g.config().norm_eps == 1e-5f);
+  CHECK(g.config().head_dim == 32);
+  g.array<int32_t>(widths, GgufType::I32, {0, 96, 96, 0, 96, 0});
+  expect_error(RIFFLE_BAD_MODEL,
+               {widths + ": found 96 in layer 2, expected 0, since the layer has KV heads"},
+               [&] { g.config(); });
+  g.array<int32_t>(widths, GgufType::I32, {0, 96, 0, 96, 96, 0});
+  expect_error(RIFFLE_BAD_MODEL, {"e.gguf: tensor blk.3.ffn_up.weight: found none"},
+               [&] { g.config(); });
+  g.array<int32_t>(widths, GgufType::I32, {0, 96, 0, 0, 48, 0});
+  expect_error(RIFFLE_UNSUPPORTED,
+               {widths + ": found 48 in layer 4 and 96 in layer 1, expected one"},
+               [&] { g.config(); });
+  g.u32(widths, 96);
+  expect_error(RIFFLE_BAD_MODEL, {widths, "an array of integers"}, [&] { g.config(); });
+  EditedGguf all("nemotron_h");
+  all.array<int32_t>(heads, GgufType::I32, {0, 0, 0, 0, 0, 0});
+  expect_error(RIFFLE_BAD_MODEL, {heads}, [&] { all.config(); });
+  EditedGguf moe_file("nemotron_h_moe");
+  CHECK(kinds(moe_file.config()) == "MEM*EM");
+  // A block that predicts further tokens is no layer.
+  EditedGguf draft("nemotron_h_moe");
+  draft.u32("nemotron_h_moe.block_count", 7);
+  draft.u32("nemotron_h_moe.nextn_predict_layers", 1);
+  draft.array<int32_t>("nemotron_h_moe.attention.head_count_kv", GgufType::I32,
+                       {0, 0, 0, 1, 0, 0, 1});
+  draft.array<int32_t>("nemotron_h_moe.feed_forward_length", GgufType::I32,
+                       {0, 32, 0, 0, 32, 0, 32});
+  CHECK(kinds(draft.config()) == "MEM*EM");
 }

@@ -245,9 +245,9 @@ TEST_CASE("released models: folders of dense Granite 4.0", "[model]") {
   };
   const Config h = config_of(hybrid({{"position_embedding_type", "nope"}}));
   CHECK(h.architecture == "granitehybrid");
-  CHECK(h.layers[0].recurrent);
+  CHECK(h.recurs(0));
   CHECK(h.attends(1));
-  CHECK(h.layers[2].recurrent);
+  CHECK(h.recurs(2));
   CHECK(h.ropes[0].theta == 0);
   CHECK(h.recurrence.kind == Recurrence::MAMBA2);
   CHECK(h.recurrence.taps == 4);
@@ -275,7 +275,7 @@ TEST_CASE("released models: folders of dense Granite 4.0", "[model]") {
   wrong(RIFFLE_BAD_MODEL, {{"mamba_d_state", 257}}, "mamba_d_state: found 257, expected 1 to 256");
   wrong(RIFFLE_BAD_MODEL, {{"mamba_d_conv", 1}}, "mamba_d_conv: found 1, expected 2 to 8");
   wrong(RIFFLE_BAD_MODEL, {{"layer_types", {"mamba", "mamba", "mamba"}}},
-        "layer_types: found a recurrent state in all 3 layers");
+        "layer_types: found no layer that attends");
   wrong(RIFFLE_BAD_MODEL, {{"layer_types", nullptr}},
         "layer_types: found none, which means Mamba-2 in all layers");
 }

@@ -268,6 +268,8 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
       for (const auto& [key, value] : theirs.metadata) {
         if (key.starts_with("general.") && key != "general.architecture") continue;
         if (key.starts_with("tokenizer.")) continue;
+        // Nemotron-H rotates nothing.
+        if (key.starts_with("nemotron_h") && key.ends_with("rope.dimension_count")) continue;
         INFO(key);
         REQUIRE(ours.has(key));
         const GgufValue& v = ours.metadata.at(key);

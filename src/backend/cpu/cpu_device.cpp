@@ -175,19 +175,24 @@ void CpuDevice::linear(const Linear& args) {
   if (!args.post_norm || !args.post_norm->data) add_biases();
 }
 
-void CpuDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
-  if (!w.experts.empty()) return experts_ffn(w, x, n, phase);
-  const int64_t hidden = w.w1.rows;
-  gate_.reserve(n * hidden * sizeof(float));
+// Returns an FFN's activated values.
+const float* CpuDevice::ffn_in(const ExpertWeights& w, const float* in, int64_t n, Phase phase) {
+  const int64_t hidden = w.w3.rows;
+  if (config_.gated_ffn()) gate_.reserve(n * hidden * sizeof(float));
   up_.reserve(n * hidden * sizeof(float));
-  const float* in = normed(&w.ffn_norm, x, n);
-  const LinearOut outs[2] = {{&w.w1, gate_.as<float>(), hidden, &w.b1},
-                             {&w.w3, up_.as<float>(), hidden, &w.b3}};
+  const LinearOut all[2] = {{&w.w1, gate_.as<float>(), hidden, &w.b1},
+                            {&w.w3, up_.as<float>(), hidden, &w.b3}};
+  const auto outs = std::span(all).subspan(config_.gated_ffn() ? 0 : 1);
   products_.multiply(outs, in, n, phase);
   for (const LinearOut& out : outs) products_.add_bias(out, n);
-  products_.activate(config_.activation, gate_.as<float>(), up_.as<float>(), n * hidden);
+  return products_.activate(config_.activation, gate_.as<float>(), up_.as<float>(), n * hidden);
+}
+
+void CpuDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
+  if (!w.experts.empty()) return experts_ffn(w, x, n, phase);
+  const ExpertWeights ffn = {w.w1, w.w3, w.w2, w.b1, w.b3, w.b2};
   Linear down;
-  down.x = gate_.as<float>();
+  down.x = ffn_in(ffn, normed(&w.ffn_norm, x, n), n, phase);
   down.n = n;
   down.outs[0] = {&w.w2, x, w.w2.rows, &w.b2};
   down.post_norm = &w.post_ffn_norm;
@@ -230,19 +235,14 @@ void CpuDevice::experts_ffn(const LayerWeights& w, float* x, int64_t n, Phase ph
       for (int64_t c = 0; c < dim; ++c) x[i * dim + c] += routed_[k].weight * y[c];
     }
   });
-  if (w.shared.w1.rows > 0) shared_ffn(w, in, x, n, phase);
+  if (w.shared.w2.rows > 0) shared_ffn(w, in, x, n, phase);
 }
 
 // Adds the output of the shared expert. in: the normalised rows.
 void CpuDevice::shared_ffn(const LayerWeights& w, const float* in, float* x, int64_t n,
                            Phase phase) {
-  const int64_t dim = config_.dim, hidden = w.shared.w1.rows;
-  gate_.reserve(n * hidden * sizeof(float));
-  up_.reserve(n * hidden * sizeof(float));
-  const LinearOut into[2] = {{&w.shared.w1, gate_.as<float>(), hidden},
-                             {&w.shared.w3, up_.as<float>(), hidden}};
-  products_.multiply(into, in, n, phase);
-  products_.activate(config_.activation, gate_.as<float>(), up_.as<float>(), n * hidden);
+  const int64_t dim = config_.dim;
+  const float* const values = ffn_in(w.shared, in, n, phase);
   const float *gate = static_cast<const float*>(w.shared_gate.data), *out = expert_out_.as<float>();
   const LinearOut back = {&w.shared.w2, expert_out_.as<float>(), dim};
   shares_.assign(n, 1);
@@ -251,7 +251,7 @@ void CpuDevice::shared_ffn(const LayerWeights& w, const float* in, float* x, int
     for (int64_t c = 0; c < dim; ++c) sum += static_cast<double>(in[i * dim + c]) * gate[c];
     shares_[i] = static_cast<float>(1 / (1 + std::exp(-sum)));
   });
-  products_.multiply({&back, 1}, gate_.as<float>(), n, phase);
+  products_.multiply({&back, 1}, values, n, phase);
   threads_->parallel_for(n, [&](int64_t i, int) {
     for (int64_t c = 0; c < dim; ++c) x[i * dim + c] += shares_[i] * out[i * dim + c];
   });

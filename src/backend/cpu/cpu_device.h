@@ -82,6 +82,7 @@ class CpuDevice : public Device {
   void rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out);
   const float* normed(const Tensor* norm, const float* x, int64_t n);
   void add(float* x, const float* y, int64_t count);
+  const float* ffn_in(const ExpertWeights& w, const float* in, int64_t n, Phase phase);
   void shared_ffn(const LayerWeights& w, const float* in, float* x, int64_t n, Phase phase);
   void experts_ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase);
   void route(const LayerWeights& weights, const float* in, int64_t n, Phase phase);

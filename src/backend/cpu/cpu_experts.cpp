@@ -86,10 +86,11 @@ void CpuExperts::run_step(const std::vector<ExpertWeights>& experts, const float
   auto *gate = gate_.as<float>(), *up = up_.as<float>();
   const Half into[] = {{&ExpertWeights::w1, &ExpertWeights::b1, gate},
                        {&ExpertWeights::w3, &ExpertWeights::b3, up}};
-  multiply(experts, into, in, n);
-  products_->activate(config_.activation, gate, up, entries * config_.experts.hidden_dim);
+  multiply(experts, std::span(into).subspan(config_.gated_ffn() ? 0 : 1), in, n);
+  const float* const values =
+      products_->activate(config_.activation, gate, up, entries * config_.experts.hidden_dim);
   const Half back[] = {{&ExpertWeights::w2, &ExpertWeights::b2, out}};
-  multiply(experts, back, gate, 0);
+  multiply(experts, back, values, 0);
 }
 
 void CpuExperts::run_prompt(const std::vector<ExpertWeights>& experts, const float* in, int64_t n,
@@ -102,13 +103,14 @@ void CpuExperts::run_prompt(const std::vector<ExpertWeights>& experts, const flo
   for_chosen([&](int e, int64_t first, int64_t m) {
     for (int64_t j = 0; j < m; ++j) std::copy_n(in + row_[first + j] * dim, dim, rows + j * dim);
     const ExpertWeights& expert = experts[e];
-    const LinearOut into[2] = {{&expert.w1, gate, hidden, &expert.b1},
-                               {&expert.w3, up, hidden, &expert.b3}};
+    const LinearOut all[2] = {{&expert.w1, gate, hidden, &expert.b1},
+                              {&expert.w3, up, hidden, &expert.b3}};
+    const auto into = std::span(all).subspan(config_.gated_ffn() ? 0 : 1);
     products_->multiply(into, rows, m, Phase::Prefill);
     for (const LinearOut& half : into) products_->add_bias(half, m);
-    products_->activate(config_.activation, gate, up, m * hidden);
+    const float* const values = products_->activate(config_.activation, gate, up, m * hidden);
     const LinearOut back = {&expert.w2, out + first * dim, dim, &expert.b2};
-    products_->multiply({&back, 1}, gate, m, Phase::Prefill);
+    products_->multiply({&back, 1}, values, m, Phase::Prefill);
     products_->add_bias(back, m);
   });
 }

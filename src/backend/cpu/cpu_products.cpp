@@ -155,14 +155,22 @@ static auto gated_kernel(const cpu::LinearKernels& k, Activation activation) {
     case Activation::SILU: return k.swiglu;
     case Activation::GELU_TANH: return k.geglu;
     case Activation::CLAMPED_SILU: return k.clamped_swiglu;
+    case Activation::RELU_SQUARED: break;
   }
   return decltype(k.swiglu){};
 }
 
-void CpuProducts::activate(Activation activation, float* gate, const float* up, int64_t count) {
+float* CpuProducts::activate(Activation activation, float* gate, float* up, int64_t count) {
+  if (activation == Activation::RELU_SQUARED) {
+    for_values(threads_, count, [&](int64_t first, int64_t n) {
+      for (float* x = up + first; x < up + first + n; ++x) *x = *x > 0 ? *x * *x : 0;
+    });
+    return up;
+  }
   const auto kernel = gated_kernel(kernels_->linear, activation);
   for_values(threads_, count,
              [&](int64_t first, int64_t n) { kernel(gate + first, up + first, n); });
+  return gate;
 }
 
 }  // namespace riffle

@@ -38,7 +38,8 @@ class CpuProducts {
   void multiply(std::span<const LinearOut> outs, const float* x, int64_t n, Phase phase);
   void add_bias(const LinearOut& out, int64_t n);
   // gate = activation(gate) * up.
-  void activate(Activation activation, float* gate, const float* up, int64_t count);
+  // Returns where the results are: in gate, or in up if there is no gate.
+  float* activate(Activation activation, float* gate, float* up, int64_t count);
 
   // Decode. Products whose activations were prepared by gemv_of(weight->type): y[i * ldy + r] =
   // W[r] . x_i, i in [0, n). All weights have the same number of columns.

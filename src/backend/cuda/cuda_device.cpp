@@ -206,6 +206,7 @@ Gate CudaDevice::gate() const {
     case Activation::SILU: return Gate::Silu;
     case Activation::GELU_TANH: return Gate::GeluTanh;
     case Activation::CLAMPED_SILU: return Gate::ClampedSilu;
+    case Activation::RELU_SQUARED: break;  // refused
   }
   return Gate::Silu;
 }
@@ -421,7 +422,16 @@ static bool layer_supported(const BlockLayout& l, int group, const cuda::DeviceI
 static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::DeviceInfo& device,
                             std::string& text) {
   for (int layer = 0; layer < c.n_layers; ++layer) {
-    if (!c.attends(layer)) {
+    if (!c.attends(layer) && !c.recurs(layer)) {
+      text = format("layer %d has no attention: the CPU alone runs such layers", layer);
+      return false;
+    }
+    if (!c.gated_ffn() || !c.layers[layer].has_ffn) {
+      text = format("layer %d has %s: the CPU alone runs such layers", layer,
+                    c.layers[layer].has_ffn ? "an FFN without a gate" : "no FFN");
+      return false;
+    }
+    if (c.recurs(layer)) {
       text = format("layer %d keeps a recurrent state: the CPU alone has kernels for it", layer);
       return false;
     }

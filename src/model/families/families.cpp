@@ -6,17 +6,17 @@ namespace riffle {
 
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistral3, kPhi3, kGemma3,
     kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid, kMuseGlimmer, kLfm2, kLfm2Moe,
-    kQwen35, kQwen35Moe, kGraniteHybrid;
+    kQwen35, kQwen35Moe, kGraniteHybrid, kNemotronH, kNemotronHMoe;
 
 // The first of several families with the same general.architecture is taken: OLMo 3 is an OLMo 2
 // whose layers may have windows, and dense Granite 4.0 differs from Granite only in Hugging Face
 // folders.
 static constexpr const Family* kFamilies[] = {
-    &kLlama,        &kMistral,  &kQwen2,    &kQwen3,  &kSmolLm3,
-    &kGranite,      &kMistral3, &kPhi3,     &kGemma3, &kOlmo3,
-    &kOlmo2,        &kExaone4,  &kQwen3Moe, &kGptOss, &kGraniteMoeHybrid,
-    &kMuseGlimmer,  &kLfm2,     &kLfm2Moe,  &kQwen35, &kQwen35Moe,
-    &kGraniteHybrid};
+    &kLlama,         &kMistral,   &kQwen2,       &kQwen3,  &kSmolLm3,
+    &kGranite,       &kMistral3,  &kPhi3,        &kGemma3, &kOlmo3,
+    &kOlmo2,         &kExaone4,   &kQwen3Moe,    &kGptOss, &kGraniteMoeHybrid,
+    &kMuseGlimmer,   &kLfm2,      &kLfm2Moe,     &kQwen35, &kQwen35Moe,
+    &kGraniteHybrid, &kNemotronH, &kNemotronHMoe};
 
 std::span<const Family* const> families() { return kFamilies; }
 
@@ -118,12 +118,11 @@ void read_mamba2(const Fields& f, const Mamba2Fields& names, RecurrenceConfig de
   r.v_dim = inner / r.v_heads;
 }
 
-void require_attention(const Fields& f, const Config& c) {
+void require_attention(const Fields& f, const Config& c, const char* json) {
   for (int l = 0; l < c.n_layers; ++l)
     if (c.attends(l)) return;
-  bad_model(f.file(), f.is_json() ? field::kWindowed.json : f.name_of(field::kKvHeads),
-            "a recurrent state in all " + std::to_string(c.n_layers) + " layers",
-            "at least one layer that attends");
+  bad_model(f.file(), f.is_json() ? json : f.name_of(field::kKvHeads), "no layer that attends",
+            "at least one");
 }
 
 void read_experts(const Fields& f, const ExpertFields& names, ExpertsConfig defaults, Config* c) {

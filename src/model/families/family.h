@@ -35,8 +35,9 @@ struct Mamba2Fields {
 void read_mamba2(const Fields& fields, const Mamba2Fields& names, RecurrenceConfig defaults,
                  Config* c);
 
-// Refuses a model all of whose layers keep a recurrent state.
-void require_attention(const Fields& fields, const Config& c);
+// Refuses a model none of whose layers attends. json: the field of config.json that says so.
+void require_attention(const Fields& fields, const Config& c,
+                       const char* json = field::kWindowed.json);
 
 struct Family {
   const char* name;  // general.architecture
@@ -86,6 +87,7 @@ struct Family {
   // Layers may keep a recurrent state: those that config.json's layer_types calls by one of these
   // words, and those with 0 KV heads in GGUF.
   Recurrence recurrence = Recurrence::NONE;
+  bool one_part = false;  // a layer has an FFN, or attends or recurs, but not both
   const char *recurrent_word = nullptr, *recurrent_word_too = nullptr;
   bool calls_recurrent(std::string_view word) const {
     return (recurrent_word && word == recurrent_word) ||
@@ -95,8 +97,9 @@ struct Family {
   // the file does not name them; 0: it must. The file may have another period.
   int recurrent_period = 0;
   const TensorNames *hf_names = &kHuggingFaceNames, *gguf_names = &kGgufNames;
-  bool mxfp4 = false;                  // config.json may say that the experts are MXFP4
-  std::span<const Field> fields = {};  // fields that `describe` reads
+  const TensorNames* hf_names_too = nullptr;  // if a folder lacks the embedding of hf_names
+  bool mxfp4 = false;                         // config.json may say that the experts are MXFP4
+  std::span<const Field> fields = {};         // fields that `describe` reads
   // Fills in the fields that only this family has, after all others were read. window: the model's,
   // even if no layer has it; 0: none.
   void (*describe)(const Fields& fields, int window, Config* config) = nullptr;

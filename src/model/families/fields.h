@@ -53,7 +53,8 @@ class Fields {
   virtual std::optional<std::string> string(const std::string& name) const = 0;
   virtual std::vector<int64_t> integers(const std::string& name) const = 0;  // absent: empty
   virtual std::vector<double> numbers(const std::string& name) const = 0;    // likewise
-  virtual bool has(const std::string& name) const = 0;                       // a field of any type
+  virtual std::vector<std::string> strings(const std::string& name) const = 0;
+  virtual bool has(const std::string& name) const = 0;  // a field of any type
 
   std::optional<uint64_t> integer(const Field& field) const {
     return known(field) ? integer(name_of(field)) : std::nullopt;
@@ -72,6 +73,9 @@ class Fields {
   }
   std::vector<double> numbers(const Field& field) const {
     return known(field) ? numbers(name_of(field)) : std::vector<double>();
+  }
+  std::vector<std::string> strings(const Field& field) const {
+    return known(field) ? strings(name_of(field)) : std::vector<std::string>();
   }
   bool has(const Field& field) const { return known(field) && has(name_of(field)); }
 

@@ -94,7 +94,7 @@ void describe_hybrid(const Fields& f, int window, Config* c) {
     c->hidden_dim = c->experts.hidden_dim;
     for (LayerConfig& layer : c->layers) layer.has_experts = true;
   }
-  const bool recurrent = std::ranges::any_of(c->layers, &LayerConfig::recurrent);
+  const bool recurrent = std::ranges::count(c->layers, Mixer::RECURRENT, &LayerConfig::mixer) > 0;
   if (!recurrent) c->recurrence.kind = Recurrence::NONE;
   if (recurrent || routed > 0) c->architecture = "granitehybrid";
   if (!recurrent) return;

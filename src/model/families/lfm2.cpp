@@ -44,12 +44,12 @@ void describe_mixers(const Fields& f, Config* c) {
     c->norm_eps = c->post_norm_eps = positive(f, kEps, 1, 1e-5);
   }
   if (f.has(kAttends) && !f.has(f.name_of(field::kWindowed))) {
-    for (LayerConfig& layer : c->layers) layer.recurrent = true;
+    for (LayerConfig& layer : c->layers) layer.mixer = Mixer::RECURRENT;
     for (const int64_t l : f.integers(kAttends)) {
       if (l < 0 || l >= c->n_layers)
         bad_model(f.file(), f.name_of(kAttends), std::to_string(l),
                   "layers below " + std::to_string(c->n_layers));
-      c->layers[l].recurrent = false;
+      c->layers[l].mixer = Mixer::ATTENTION;
     }
   }
   require_attention(f, *c);
