@@ -302,6 +302,10 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
     read_recurrent_layers(gguf, fields, &c);
   }
   if (family.describe) family.describe(fields, window, &c);
+  // Older converters keep q, k, v and z in one matrix, as folders do.
+  if (c.recurrence.ba_by_key)
+    c.recurrence.qkvz_by_key = std::ranges::any_of(
+        gguf.tensors, [](const auto& t) { return t.first.ends_with(".ssm_in.weight"); });
   return c;
 }
 

@@ -108,10 +108,12 @@ struct RecurrenceConfig {
   // GATED_DELTA: heads of queries and keys, and of values, with their sizes. k_heads divides
   // v_heads. Head h of the values reads head h / (v_heads / k_heads) of the keys or, if `tiled`,
   // head h mod k_heads: the order of GGUF files.
+  // ba_by_key: beta and alpha of a row come key head by key head: beta of its heads of the values,
+  // then their alpha. qkvz_by_key: so do q, k, v and z. The heads are not tiled then (Qwen3-Next).
   // MAMBA2: k_heads are the groups, k_dim is the size of the state, and the values are the heads'
   // inputs.
   int k_heads = 0, v_heads = 0, k_dim = 0, v_dim = 0;
-  bool tiled = false;
+  bool tiled = false, qkvz_by_key = false, ba_by_key = false;
   int64_t v_width() const { return int64_t(v_heads) * v_dim; }
   int64_t channels() const { return 2 * int64_t(k_heads) * k_dim + v_width(); }  // convolved
 };

@@ -16,7 +16,8 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
   using N = NamedTensor;
   Weights& w = model.weights;
   const std::vector<MixTensor> mix = recurrent_tensors(model.config);
-  const std::vector<const char*> mix_names = mix.empty() ? std::vector<const char*>() : names.mix();
+  const std::vector<const char*> mix_names =
+      mix.empty() ? std::vector<const char*>() : names.mix(model.config.recurrence);
   std::vector<N> all = {{names.embedding, &w.embedding, N::EMBEDDING, -1, false}};
   for (size_t l = 0; l < w.layers.size(); ++l) {
     const std::string prefix = format(names.layer, static_cast<int>(l));

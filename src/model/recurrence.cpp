@@ -17,8 +17,8 @@ constexpr RecurrenceInfo kShortConv = {
     },
 };
 
-// q, k, v | z | beta | alpha; the state is the last rows of q, k and v before the convolution, then
-// a matrix [v_dim][k_dim] of each head of the values.
+// q, k, v | z | beta | alpha, or by_key; the state is the last rows of q, k and v before the
+// convolution, then a matrix [v_dim][k_dim] of each head of the values.
 constexpr RecurrenceInfo kGatedDelta = {
     Recurrence::GATED_DELTA,
     "gated delta rule",
@@ -34,14 +34,20 @@ constexpr RecurrenceInfo kGatedDelta = {
     [](const Config& c) {
       const RecurrenceConfig& r = c.recurrence;
       const int64_t keys = 2 * int64_t(r.k_heads) * r.k_dim;
-      return std::vector<MixTensor>{{MixTensor::PRODUCT, r.channels(), c.dim, keys, r.v_dim},
-                                    {MixTensor::PRODUCT, r.v_width(), c.dim, 0, r.v_dim},
-                                    {MixTensor::PRODUCT, r.v_heads, c.dim, 0, 1},
-                                    {MixTensor::PRODUCT, r.v_heads, c.dim, 0, 1},
-                                    {MixTensor::TAPS, r.channels(), r.taps, keys, r.v_dim},
-                                    {MixTensor::DECAY, 1, r.v_heads, 0, 1},
-                                    {MixTensor::VECTOR, 1, r.v_heads, 0, 1},
-                                    {MixTensor::VECTOR, 1, r.v_dim}};
+      std::vector<MixTensor> all;
+      if (r.qkvz_by_key) {
+        all = {{MixTensor::PRODUCT, r.channels() + r.v_width(), c.dim}};
+      } else {
+        all = {{MixTensor::PRODUCT, r.channels(), c.dim, keys, r.v_dim},
+               {MixTensor::PRODUCT, r.v_width(), c.dim, 0, r.v_dim}};
+      }
+      if (r.ba_by_key) all.push_back({MixTensor::PRODUCT, 2 * int64_t(r.v_heads), c.dim});
+      else all.insert(all.end(), 2, {MixTensor::PRODUCT, r.v_heads, c.dim, 0, 1});
+      all.push_back({MixTensor::TAPS, r.channels(), r.taps, keys, r.v_dim});
+      all.push_back({MixTensor::DECAY, 1, r.v_heads, 0, 1});
+      all.push_back({MixTensor::VECTOR, 1, r.v_heads, 0, 1});
+      all.push_back({MixTensor::VECTOR, 1, r.v_dim});
+      return all;
     },
 };
 

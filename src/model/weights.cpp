@@ -416,7 +416,7 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
 // Binds the tensors of a layer that keeps a recurrent state, except wo.
 std::vector<Tensor> bind_mix(Binder& binder, const Config& c, const TensorNames& names,
                              const std::string& prefix) {
-  const std::vector<const char*> rest = names.mix();
+  const std::vector<const char*> rest = names.mix(c.recurrence);
   std::vector<Tensor> mix;
   for (const MixTensor& t : recurrent_tensors(c)) {
     const std::string name = prefix + rest[mix.size()];

@@ -33,7 +33,7 @@ struct TensorNames {
   bool fused_in_gguf = true;
   // Layers that keep a recurrent state: their tensors in the order of recurrent_tensors, and their
   // wo.
-  std::vector<const char*> (*mix)() = nullptr;
+  std::vector<const char*> (*mix)(const RecurrenceConfig& r) = nullptr;
   const char* mix_out = nullptr;
   bool log_decay = false;  // MixTensor::DECAY has logarithms
   // One tensor of three dimensions for w1 and w3 of all experts, those of w1 first in each expert;

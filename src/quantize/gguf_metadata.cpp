@@ -166,6 +166,7 @@ void write_recurrence(GgufFileWriter& out, const Config& c, const std::string& w
   std::vector<bool> recurrent;
   for (int l = 0; l < c.n_layers; ++l) recurrent.push_back(c.recurs(l));
   out.booleans(a + "attention.recurrent_layers", recurrent);
+  if (!family_of_architecture(c.architecture)->position_parts) return;
   // llama.cpp needs the key. Its numbers do not matter for text, whose positions have one value.
   out.integers(a + "rope.dimension_sections", {11, 11, 10, 0});
 }

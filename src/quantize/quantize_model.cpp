@@ -304,7 +304,7 @@ ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix&
     Order order;
     if (reorder && t.qk) order.head_dim = c.head_dim;
     const RecurrenceConfig& r = c.recurrence;
-    if (t.v_size > 0 && !r.tiled && r.k_heads != r.v_heads)
+    if (t.v_size > 0 && !r.tiled && !r.ba_by_key && r.k_heads != r.v_heads)
       order = {0, r.k_heads, r.v_heads, t.v_first, t.v_size, t.v_columns};
     const Sink sink = [&](const void* data, uint64_t bytes) { out.write(data, bytes); };
     if (t.role == NamedTensor::VECTOR) converter.vector(t, order, sink);

@@ -28,9 +28,9 @@ ContextOptions on(DeviceKind device, SelectorKind selector = SelectorKind::SHARE
 using Tokens = std::vector<int32_t>;
 
 // Short convolutions and gated delta rules; the odd ones have sizes that are not multiples of 16.
-constexpr const char* kModels[] = {"lfm2",          "lfm2_odd",   "qwen35",
-                                   "qwen35_odd",    "qwen35moe",  "granite_h",
-                                   "granite_h_moe", "nemotron_h", "nemotron_h_moe"};
+constexpr const char* kModels[] = {"lfm2",           "lfm2_odd",  "qwen35",        "qwen35_odd",
+                                   "qwen35moe",      "granite_h", "granite_h_moe", "nemotron_h",
+                                   "nemotron_h_moe", "qwen3next", "qwen3next_odd"};
 
 size_t reach(riffle_session* s, size_t n) { return riffle_session_reach(s, n); }
 

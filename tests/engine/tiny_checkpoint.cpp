@@ -455,9 +455,10 @@ static void tiny_gguf_delta_keys(GgufWriter& w, const std::string& arch, const T
 
 std::string tiny_gguf(const TinyCheckpoint& c) {
   const std::string family = c.config.at("model_type"), arch = tiny_arch(family);
-  // Files of Mamba-2 are all kept.
-  if (c.name.starts_with("granite_h") || c.name.starts_with("nemotron_h"))
-    return read_file(kTinyRoot + "/" + c.name + "/" + c.name + ".gguf");
+  // All files of these are kept.
+  for (const char* name : {"granite_h", "nemotron_h", "qwen3next"})
+    if (c.name.starts_with(name))
+      return read_file(kTinyRoot + "/" + c.name + "/" + c.name + ".gguf");
   const bool permute = arch == "llama" || arch == "smollm3" || arch == "granite" ||
                        arch == "mistral3" || arch == "muse-glimmer";
   nlohmann::json rope = nlohmann::json::object();

@@ -294,7 +294,7 @@ std::string recurrent_gguf(const TinyModel& tiny, const Family& family) {
         for (const char* name : {names.q_norm, names.k_norm})
           add(layer + name, {static_cast<uint64_t>(c.head_dim)});
     } else {
-      const std::vector<const char*> mix = names.mix();
+      const std::vector<const char*> mix = names.mix(c.recurrence);
       const std::vector<MixTensor> tensors = recurrent_tensors(c);
       for (size_t i = 0; i < mix.size(); ++i) matrix(mix[i], tensors[i].rows, tensors[i].cols);
       matrix(names.mix_out, c.dim, recurrent_out(c));

@@ -241,9 +241,13 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
       // weights of experts that are not renormalised, an epsilon of post-norms, layers that have
       // RoPE though they have no window.
       const std::map<std::string, std::string> beyond_gguf = {
-          {"lfm2_moe_odd", "norm_topk_prob"},     {"gemma3_untied", "query_pre_attn_scalar"},
-          {"qwen3moe", "norm_topk_prob"},         {"qwen35_odd", "linear_value_head_dim"},
-          {"muse_glimmer_tied", "post_norm_eps"}, {"muse_glimmer_wide_tied", "layer_rope_theta"}};
+          {"lfm2_moe_odd", "norm_topk_prob"},
+          {"gemma3_untied", "query_pre_attn_scalar"},
+          {"qwen3moe", "norm_topk_prob"},
+          {"qwen35_odd", "linear_value_head_dim"},
+          {"qwen3next_odd", "norm_topk_prob"},
+          {"muse_glimmer_tied", "post_norm_eps"},
+          {"muse_glimmer_wide_tied", "layer_rope_theta"}};
       if (const auto it = beyond_gguf.find(c.name); it != beyond_gguf.end()) {
         expect_error(RIFFLE_UNSUPPORTED, {"config.json", it->second.c_str()},
                      [&] { quantize(folder, path, "f32"); });
@@ -258,6 +262,8 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
       // same bits.
       const std::string theirs_path = kTinyRoot + "/" + c.name + "/" + c.name + ".gguf";
       if (!std::filesystem::exists(theirs_path)) continue;
+      // riffle writes a Qwen3-Next as older converters do, with q, k, v and z in one matrix.
+      if (c.name == "qwen3next_new") continue;
       const auto their_file = MappedFile::open(theirs_path);
       const GgufFile theirs = parse_gguf(their_file->view());
       const std::string type = theirs.tensors.at("token_embd.weight").type_name;

@@ -36,6 +36,9 @@ void gated_delta_mix(const Kernels& kernels, const GatedDelta& s, float* in, int
   const int64_t first = is_value
                             ? 2 * int64_t(s.k_heads) * s.k_dim + (head - 2 * s.k_heads) * s.v_dim
                             : head * s.k_dim;
+  const int64_t at = is_value   ? s.v_at(head - 2 * s.k_heads)
+                     : is_query ? s.q_at(head)
+                                : s.k_at(head - s.k_heads);
   const int64_t ld = in_width(s), held = s.n_taps - 1;
   const size_t bytes = sizeof(float) * width;
   float taps[kMostTaps][kMostStateDim], past[kMostTaps][kMostStateDim], weight[kMostStateDim];
@@ -45,7 +48,7 @@ void gated_delta_mix(const Kernels& kernels, const GatedDelta& s, float* in, int
     if (from) std::memcpy(past[t], from + t * s.channels() + first, bytes);
     else std::memset(past[t], 0, bytes);
   const auto row = [&](int64_t i) {  // before the convolution; 0: the first of the n tokens
-    return i < 0 ? past[held + i] : in + i * ld + first;
+    return i < 0 ? past[held + i] : in + i * ld + at;
   };
   for (int64_t i = 0; i < n; ++i)
     for (int64_t t = 0; to[i] && t < held; ++t)
@@ -61,7 +64,7 @@ void gated_delta_mix(const Kernels& kernels, const GatedDelta& s, float* in, int
   for (int64_t i = n - 1; i >= 0; --i) {  // from the last on, since later rows need earlier ones
     const float* rows[kMostTaps];
     for (int t = 0; t < s.n_taps; ++t) rows[t] = row(i - held + t);
-    float* const y = in + i * ld + first;
+    float* const y = in + i * ld + at;
     convolve(rows, taps, s.n_taps, width, y);
     kernels.linear.swiglu(y, ones, width);
     if (!is_value) kernels.linear.rmsnorm(y, weight, 1, width, eps, y);
@@ -71,9 +74,8 @@ void gated_delta_mix(const Kernels& kernels, const GatedDelta& s, float* in, int
 void gated_delta(const Kernels& kernels, const GatedDelta& s, float* in, int64_t n,
                  const float* from, float* const* to, float* out, int64_t head) {
   const int64_t of_key = s.tiled ? head % s.k_heads : head / (s.v_heads / s.k_heads);
-  const int64_t channels = s.channels(), keys = int64_t(s.k_heads) * s.k_dim,
-                values = int64_t(s.v_heads) * s.v_dim, ld = in_width(s);
-  const int64_t matrix = (s.n_taps - 1) * channels + head * s.v_dim * s.k_dim;
+  const int64_t values = s.values(), ld = in_width(s);
+  const int64_t matrix = (s.n_taps - 1) * s.channels() + head * s.v_dim * s.k_dim;
   float* const last = to[n - 1] + matrix;
   const float* state = from ? from + matrix : nullptr;
   if (!state) {
@@ -92,12 +94,11 @@ void gated_delta(const Kernels& kernels, const GatedDelta& s, float* in, int64_t
     const int64_t tokens = end - begin;
     for (int64_t i = 0; i < tokens; ++i) {
       const float* const row = in + (begin + i) * ld;
-      std::copy_n(row + of_key * s.k_dim, s.k_dim, q + i * s.k_dim);
-      std::copy_n(row + keys + of_key * s.k_dim, s.k_dim, k + i * s.k_dim);
-      std::copy_n(row + 2 * keys + head * s.v_dim, s.v_dim, v + i * s.v_dim);
-      const float* const steps = row + channels + values;
-      decay[i] = std::exp(s.decay[head] * softplus(steps[s.v_heads + head] + s.bias[head]));
-      beta[i] = 1 / (1 + std::exp(-steps[head]));
+      std::copy_n(row + s.q_at(of_key), s.k_dim, q + i * s.k_dim);
+      std::copy_n(row + s.k_at(of_key), s.k_dim, k + i * s.k_dim);
+      std::copy_n(row + s.v_at(head), s.v_dim, v + i * s.v_dim);
+      decay[i] = std::exp(s.decay[head] * softplus(row[s.alpha_at(head)] + s.bias[head]));
+      beta[i] = 1 / (1 + std::exp(-row[s.beta_at(head)]));
     }
     for (int64_t r = 0; r < s.v_dim; r += kRows) {
       const int64_t rows = std::min<int64_t>(kRows, s.v_dim - r);
@@ -113,7 +114,7 @@ void gated_delta(const Kernels& kernels, const GatedDelta& s, float* in, int64_t
     for (int64_t i = begin; i < end; ++i) {
       float* const y = &o[(i - begin) * s.v_dim];
       kernels.linear.rmsnorm(y, s.norm, 1, s.v_dim, s.eps, y);
-      float* const gate = in + i * ld + channels + head * s.v_dim;
+      float* const gate = in + i * ld + s.z_at(head);
       kernels.linear.swiglu(gate, y, s.v_dim);
       std::memcpy(out + i * values + head * s.v_dim, gate, sizeof(float) * s.v_dim);
     }

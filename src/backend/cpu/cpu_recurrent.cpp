@@ -57,8 +57,10 @@ constexpr Stage kShortConv[] = {{
 
 cpu::GatedDelta gated_delta_of(const Recur& r) {
   const RecurrenceConfig& c = r.config.recurrence;
-  return {c.k_heads,         c.v_heads, c.k_dim,  c.v_dim,  c.taps,  c.tiled,
-          r.config.norm_eps, r.mix(4),  r.mix(5), r.mix(6), r.mix(7)};
+  const size_t rest = r.weights.mix.size() - 4;  // after the products
+  return {c.k_heads,       c.v_heads,       c.k_dim,        c.v_dim,           c.taps,
+          c.tiled,         c.qkvz_by_key,   c.ba_by_key,    r.config.norm_eps, r.mix(rest),
+          r.mix(rest + 1), r.mix(rest + 2), r.mix(rest + 3)};
 }
 
 constexpr Stage kGatedDelta[] = {

@@ -6,17 +6,17 @@ namespace riffle {
 
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistral3, kPhi3, kGemma3,
     kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid, kMuseGlimmer, kLfm2, kLfm2Moe,
-    kQwen35, kQwen35Moe, kGraniteHybrid, kNemotronH, kNemotronHMoe;
+    kQwen35, kQwen35Moe, kGraniteHybrid, kNemotronH, kNemotronHMoe, kQwen3Next;
 
 // The first of several families with the same general.architecture is taken: OLMo 3 is an OLMo 2
 // whose layers may have windows, and dense Granite 4.0 differs from Granite only in Hugging Face
 // folders.
 static constexpr const Family* kFamilies[] = {
-    &kLlama,         &kMistral,   &kQwen2,       &kQwen3,  &kSmolLm3,
-    &kGranite,       &kMistral3,  &kPhi3,        &kGemma3, &kOlmo3,
-    &kOlmo2,         &kExaone4,   &kQwen3Moe,    &kGptOss, &kGraniteMoeHybrid,
-    &kMuseGlimmer,   &kLfm2,      &kLfm2Moe,     &kQwen35, &kQwen35Moe,
-    &kGraniteHybrid, &kNemotronH, &kNemotronHMoe};
+    &kLlama,         &kMistral,   &kQwen2,        &kQwen3,    &kSmolLm3,
+    &kGranite,       &kMistral3,  &kPhi3,         &kGemma3,   &kOlmo3,
+    &kOlmo2,         &kExaone4,   &kQwen3Moe,     &kGptOss,   &kGraniteMoeHybrid,
+    &kMuseGlimmer,   &kLfm2,      &kLfm2Moe,      &kQwen35,   &kQwen35Moe,
+    &kGraniteHybrid, &kNemotronH, &kNemotronHMoe, &kQwen3Next};
 
 std::span<const Family* const> families() { return kFamilies; }
 
@@ -90,6 +90,19 @@ void set_layers(const Family& family, int window, const std::vector<bool>& windo
       c->ropes.push_back({});
     }
     layer.rope = no_rope;
+  }
+}
+
+void read_dense_layers(const Fields& f, Config* c) {
+  const uint64_t step = f.integer(field::kExpertStep).value_or(1);
+  if (step == 0) bad_model(f.file(), f.name_of(field::kExpertStep), "0", "at least 1");
+  for (int l = 0; l < c->n_layers; ++l)
+    c->layers[l].has_experts = (static_cast<uint64_t>(l) + 1) % step == 0;
+  for (const int64_t l : f.integers(field::kDenseLayers)) {
+    if (l < 0 || l >= c->n_layers)
+      bad_model(f.file(), f.name_of(field::kDenseLayers), std::to_string(l),
+                "layers below " + std::to_string(c->n_layers));
+    c->layers[l].has_experts = false;
   }
 }
 

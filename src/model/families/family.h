@@ -25,6 +25,9 @@ struct ExpertFields {
 void read_experts(const Fields& fields, const ExpertFields& names, ExpertsConfig defaults,
                   Config* c);
 
+// Reads which layers have experts, as config.json of Qwen's mixtures says it. Requires: all have.
+void read_dense_layers(const Fields& fields, Config* c);
+
 // Fills in c->recurrence for Mamba-2. defaults: transformers' values for absent fields (v_dim 0:
 // required); in GGUF none may be absent.
 struct Mamba2Fields {
@@ -113,7 +116,7 @@ struct Family {
 // say; window: tokens, 0: none.
 void set_layers(const Family& family, int window, const std::vector<bool>& windowed, Config* c);
 
-// Returns all families. Each file of this folder has one, or two that share their fields.
+// Returns all families. Each file of this folder has one, or several that share their fields.
 std::span<const Family* const> families();
 // Find a family by general.architecture, or by model_type of config.json. Null: there is none.
 const Family* family_of_architecture(std::string_view name);

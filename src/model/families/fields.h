@@ -30,7 +30,9 @@ inline constexpr Field kDim = {"embedding_length", "hidden_size"},
                        kRopeBase = {"rope.freq_base", "rope_theta"},
                        kWindow = {"attention.sliding_window", "sliding_window"},
                        kWindowed = {"attention.sliding_window_pattern", "layer_types"},
-                       // False: no RoPE. Not of every family.
+                       // Layers without experts in Qwen's mixtures.
+    kExpertStep = {nullptr, "decoder_sparse_step"}, kDenseLayers = {nullptr, "mlp_only_layers"},
+                       // False: no RoPE. Only some families have it.
     kRotated = {"rope.scaling.finetuned", nullptr};
 inline constexpr Field kAll[] = {kDim,   kHiddenDim, kLayers,  kHeads,    kKvHeads, kHeadDim,
                                  kVocab, kContext,   kNormEps, kRopeBase, kWindow,  kWindowed};

@@ -114,7 +114,7 @@ constexpr TensorNames kHybridNames = [] {
   names.router = "block_sparse_moe.router.layer.weight";
   names.expert_w13 = "block_sparse_moe.input_linear.weight";
   names.stacked_w2 = "block_sparse_moe.output_linear.weight";
-  names.mix = [] {
+  names.mix = [](const RecurrenceConfig&) {
     return std::vector<const char*>{"mamba.in_proj.weight", "mamba.conv1d.weight",
                                     "mamba.conv1d.bias",    "mamba.A_log",
                                     "mamba.dt_bias",        "mamba.D",
@@ -126,7 +126,7 @@ constexpr TensorNames kHybridNames = [] {
 }();
 constexpr TensorNames kHybridGguf = [] {
   TensorNames names = kGgufNames;
-  names.mix = [] {
+  names.mix = [](const RecurrenceConfig&) {
     return std::vector<const char*>{"ssm_in.weight",  "ssm_conv1d.weight", "ssm_conv1d.bias",
                                     "ssm_a",          "ssm_dt.bias",       "ssm_d",
                                     "ssm_norm.weight"};

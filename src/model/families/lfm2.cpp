@@ -100,7 +100,9 @@ constexpr TensorNames kNames = [] {
   names.w1 = "feed_forward.w1.weight";
   names.w3 = "feed_forward.w3.weight";
   names.w2 = "feed_forward.w2.weight";
-  names.mix = [] { return std::vector<const char*>{"conv.in_proj.weight", "conv.conv.weight"}; };
+  names.mix = [](const RecurrenceConfig&) {
+    return std::vector<const char*>{"conv.in_proj.weight", "conv.conv.weight"};
+  };
   names.mix_out = "conv.out_proj.weight";
   names.router = "feed_forward.gate.weight";
   names.choice_bias = "feed_forward.expert_bias";
@@ -115,7 +117,7 @@ constexpr TensorNames kNames = [] {
 constexpr TensorNames kGguf = [] {
   TensorNames names = kGgufNames;
   names.final_norm = "token_embd_norm.weight";
-  names.mix = [] {
+  names.mix = [](const RecurrenceConfig&) {
     return std::vector<const char*>{"shortconv.in_proj.weight", "shortconv.conv.weight"};
   };
   names.mix_out = "shortconv.out_proj.weight";

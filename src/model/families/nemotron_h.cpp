@@ -158,7 +158,7 @@ constexpr TensorNames kNames = [] {
   names.expert = "mixer.experts.%d.";
   names.shared_w3 = "mixer.shared_experts.up_proj.weight";
   names.shared_w2 = "mixer.shared_experts.down_proj.weight";
-  names.mix = [] {
+  names.mix = [](const RecurrenceConfig&) {
     return std::vector<const char*>{"mixer.in_proj.weight", "mixer.conv1d.weight",
                                     "mixer.conv1d.bias",    "mixer.A_log",
                                     "mixer.dt_bias",        "mixer.D",
@@ -180,7 +180,7 @@ constexpr TensorNames kNewNames = [] {
 constexpr TensorNames kGguf = [] {
   TensorNames names = kGgufNames;
   names.ffn_norm = names.attn_norm;
-  names.mix = [] {
+  names.mix = [](const RecurrenceConfig&) {
     return std::vector<const char*>{"ssm_in.weight",  "ssm_conv1d.weight", "ssm_conv1d.bias",
                                     "ssm_a",          "ssm_dt.bias",       "ssm_d",
                                     "ssm_norm.weight"};

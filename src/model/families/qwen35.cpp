@@ -1,6 +1,6 @@
-// Qwen3.5 to 3.8, dense and with experts: three of four layers are Gated DeltaNets; the others
-// attend, with norms of each head of q and k, a gate on the output, and RoPE on a quarter of each
-// head.
+// Qwen3-Next and Qwen3.5 to 3.8, dense and with experts: three of four layers are Gated DeltaNets;
+// the others attend, with norms of each head of q and k, a gate on the output, and RoPE on a
+// quarter of each head.
 #include "kernels/cpu/recurrent/gated_delta.h"
 #include "model/families/family.h"
 
@@ -79,7 +79,56 @@ void describe_experts(const Fields& f, int window, Config* c) {
   for (LayerConfig& layer : c->layers) layer.has_experts = true;
 }
 
-std::vector<const char*> folder_mix() {
+constexpr Field kRenormalised = {"expert_weights_norm", "norm_topk_prob"};
+constexpr Field kNextFields[] = {kTaps,
+                                 kKeyHeads,
+                                 kValueHeads,
+                                 kStateSize,
+                                 kInner,
+                                 kKeyDim,
+                                 kValueDim,
+                                 kPeriod,
+                                 kLayers,
+                                 kDraft,
+                                 kExperts,
+                                 kUsed,
+                                 kWidth,
+                                 kShared,
+                                 kRenormalised,
+                                 field::kExpertStep,
+                                 field::kDenseLayers};
+
+void describe_next(const Fields& f, int window, Config* c) {
+  describe_dense(f, window, c);
+  c->recurrence.tiled = false;
+  c->recurrence.qkvz_by_key = c->recurrence.ba_by_key = true;
+  read_experts(f, {kExperts, kUsed, kWidth, true}, {512, 10, 512}, c);
+  c->experts.renormalised = f.boolean(kRenormalised).value_or(true);
+  c->experts.shared_dim =
+      dimension(f, f.name_of(kShared), 1 << 20, f.is_json() ? 512 : c->hidden_dim);
+  c->experts.shared_gate = true;
+  for (LayerConfig& layer : c->layers) layer.has_experts = true;
+  read_dense_layers(f, c);
+}
+
+std::vector<std::pair<Field, float>> next_values(const Config& c, const std::string& where) {
+  if (!c.experts.renormalised)
+    unsupported(where, kRenormalised.json, "false", "true, to write the model as GGUF");
+  for (const LayerConfig& layer : c.layers)
+    if (!layer.has_experts)
+      unsupported(where, field::kDenseLayers.json, "layers without experts",
+                  "none, to write the model as GGUF");
+  return {};
+}
+
+std::vector<const char*> folder_mix(const RecurrenceConfig& r) {
+  if (r.qkvz_by_key)
+    return {"linear_attn.in_proj_qkvz.weight",
+            "linear_attn.in_proj_ba.weight",
+            "linear_attn.conv1d.weight",
+            "linear_attn.A_log",
+            "linear_attn.dt_bias",
+            "linear_attn.norm.weight"};
   return {"linear_attn.in_proj_qkv.weight",
           "linear_attn.in_proj_z.weight",
           "linear_attn.in_proj_b.weight",
@@ -90,7 +139,13 @@ std::vector<const char*> folder_mix() {
           "linear_attn.norm.weight"};
 }
 
-std::vector<const char*> gguf_mix() {
+std::vector<const char*> gguf_mix(const RecurrenceConfig& r) {
+  if (r.qkvz_by_key)
+    return {"ssm_in.weight", "ssm_ba.weight", "ssm_conv1d.weight",
+            "ssm_a",         "ssm_dt.bias",   "ssm_norm.weight"};
+  if (r.ba_by_key)
+    return {"attn_qkv.weight", "attn_gate.weight", "ssm_ba.weight",  "ssm_conv1d.weight",
+            "ssm_a",           "ssm_dt.bias",      "ssm_norm.weight"};
   return {"attn_qkv.weight",  "attn_gate.weight",  "ssm_beta.weight",
           "ssm_alpha.weight", "ssm_conv1d.weight", "ssm_a",
           "ssm_dt.bias",      "ssm_norm.weight"};
@@ -128,7 +183,7 @@ constexpr TensorNames kGguf = [] {
 
 }  // namespace
 
-extern const Family kQwen35, kQwen35Moe;
+extern const Family kQwen35, kQwen35Moe, kQwen3Next;
 const Family kQwen35 = {
     .name = "qwen35",
     .model_type = "qwen3_5_text",
@@ -170,6 +225,24 @@ const Family kQwen35Moe = {
     .gguf_names = &kGguf,
     .fields = kMoeFields,
     .describe = describe_experts,
+};
+
+const Family kQwen3Next = {
+    .name = "qwen3next",
+    .model_type = "qwen3_next",
+    .class_name = "Qwen3NextForCausalLM",
+    .defaults = {32768, 151936, 1e-6, 10000, 2, 256, false, 16},
+    .qk_norm = QkNorm::HEAD,
+    .partial_rope = true,
+    .partial_default = 0.25,
+    .recurrence = Recurrence::GATED_DELTA,
+    .recurrent_word = "linear_attention",
+    .recurrent_period = 4,
+    .hf_names = &kNames,
+    .gguf_names = &kGguf,
+    .fields = kNextFields,
+    .describe = describe_next,
+    .values = next_values,
 };
 
 }  // namespace riffle

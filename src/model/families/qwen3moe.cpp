@@ -10,12 +10,12 @@ constexpr Field kExperts = {"expert_count", "num_experts"},
                 kExpertsNow = {nullptr, "num_local_experts"},  // as transformers 5 writes it
     kUsed = {"expert_used_count", "num_experts_per_tok"},
                 kWidth = {"expert_feed_forward_length", "moe_intermediate_size"},
-                kStep = {nullptr, "decoder_sparse_step"}, kDense = {nullptr, "mlp_only_layers"},
                 kRenormalised = {"expert_weights_norm", "norm_topk_prob"},
                 kRenormalisedToo = {"norm_top_k_prob", nullptr},  // Ollama's converter
     kGating = {"expert_gating_func", nullptr}, kScale = {"expert_weights_scale", nullptr};
-constexpr Field kFields[] = {kExperts,      kExpertsNow,      kUsed,   kWidth, kStep, kDense,
-                             kRenormalised, kRenormalisedToo, kGating, kScale};
+constexpr Field kFields[] = {
+    kExperts,      kExpertsNow,      kUsed,   kWidth, field::kExpertStep, field::kDenseLayers,
+    kRenormalised, kRenormalisedToo, kGating, kScale};
 
 // Checks fields with which GGUF files of other families describe their routers. 0 is "not set".
 void check_router(const Fields& f) {
@@ -46,16 +46,7 @@ void describe(const Fields& f, int, Config* c) {
   read_experts(f, {count_now ? kExpertsNow : kExperts, kUsed, kWidth, true}, {128, 8, 768}, c);
   check_router(f);
   c->experts.renormalised = renormalised(f);
-  const uint64_t step = f.integer(kStep).value_or(1);
-  if (step == 0) bad_model(f.file(), f.name_of(kStep), "0", "at least 1");
-  for (int l = 0; l < c->n_layers; ++l)
-    c->layers[l].has_experts = (static_cast<uint64_t>(l) + 1) % step == 0;
-  for (const int64_t l : f.integers(kDense)) {
-    if (l < 0 || l >= c->n_layers)
-      bad_model(f.file(), f.name_of(kDense), std::to_string(l),
-                "layers below " + std::to_string(c->n_layers));
-    c->layers[l].has_experts = false;
-  }
+  read_dense_layers(f, c);
 }
 
 std::vector<std::pair<Field, float>> values(const Config& c, const std::string& where) {
@@ -64,7 +55,8 @@ std::vector<std::pair<Field, float>> values(const Config& c, const std::string& 
     unsupported(where, kRenormalised.json, "false", "true, to write the model as GGUF");
   for (const LayerConfig& layer : c.layers)
     if (!layer.has_experts)
-      unsupported(where, kDense.json, "layers without experts", "none, to write the model as GGUF");
+      unsupported(where, field::kDenseLayers.json, "layers without experts",
+                  "none, to write the model as GGUF");
   return {};
 }
 

@@ -38,8 +38,8 @@ struct Layer {
     for (float& x : decay) x = -std::fabs(x);
   }
   GatedDelta kernel() const {
-    return {k_heads, v_heads,     k_dim,        v_dim,       n_taps,     tiled,
-            1e-5f,   taps.data(), decay.data(), bias.data(), norm.data()};
+    return {k_heads, v_heads, k_dim,       v_dim,        n_taps,      tiled,      false,
+            false,   1e-5f,   taps.data(), decay.data(), bias.data(), norm.data()};
   }
 
   // Advances the state by one token, and returns its output.
