@@ -10,6 +10,8 @@
 #include "kernels/common/measure/synthetic.h"
 #include "kernels/cpu/linear/quants.h"
 #include "measure/on_device.h"
+#include "model/families/family.h"
+#include "model/recurrence.h"
 #include "text/tokenizer.h"
 #include "util/c_locale.h"
 #include "util/error.h"
@@ -24,7 +26,19 @@ struct Shape {
   const char* architecture = "llama";
   QkNorm qk_norm = QkNorm::NONE;
   ExpertsConfig experts = {};
+  // Letters of the layers, repeated: A attends, R recurs, both before an FFN; * attends, M recurs
+  // and E is an FFN, without another half.
+  const char* kinds = "A";
+  RecurrenceConfig recurrence = {};
+  int rotated = 0;  // Rope::rotated; -1: no RoPE
+  bool query_gate = false;
+  Activation activation = Activation::SILU;
+  int n_ctx = 131072;
 };
+
+constexpr RecurrenceConfig delta_rule(int v_heads) {
+  return {Recurrence::GATED_DELTA, 4, 16, v_heads, 128, 128, true};
+}
 
 // The published sizes of these models (their config.json); "tiny" is not a published model.
 constexpr Shape kShapes[] = {
@@ -44,6 +58,76 @@ constexpr Shape kShapes[] = {
      "qwen3moe",
      QkNorm::HEAD,
      {128, 8, 768}},
+    {.name = "qwen3.8-27b",
+     .dim = 5120,
+     .hidden_dim = 17408,
+     .n_layers = 64,
+     .n_heads = 24,
+     .n_kv_heads = 4,
+     .head_dim = 256,
+     .vocab_size = 248320,
+     .tied_output = false,
+     .architecture = "qwen35",
+     .qk_norm = QkNorm::HEAD,
+     .kinds = "RRRA",
+     .recurrence = delta_rule(48),
+     .rotated = 64,
+     .query_gate = true,
+     .n_ctx = 262144},
+    {.name = "qwen3.5-9b",
+     .dim = 4096,
+     .hidden_dim = 12288,
+     .n_layers = 32,
+     .n_heads = 16,
+     .n_kv_heads = 4,
+     .head_dim = 256,
+     .vocab_size = 248320,
+     .tied_output = false,
+     .architecture = "qwen35",
+     .qk_norm = QkNorm::HEAD,
+     .kinds = "RRRA",
+     .recurrence = delta_rule(32),
+     .rotated = 64,
+     .query_gate = true,
+     .n_ctx = 262144},
+    {.name = "qwen3.6-35b-a3b",
+     .dim = 2048,
+     .hidden_dim = 512,
+     .n_layers = 40,
+     .n_heads = 16,
+     .n_kv_heads = 2,
+     .head_dim = 256,
+     .vocab_size = 248320,
+     .tied_output = false,
+     .architecture = "qwen35moe",
+     .qk_norm = QkNorm::HEAD,
+     .experts = {.n = 256, .n_used = 8, .hidden_dim = 512, .shared_dim = 512, .shared_gate = true},
+     .kinds = "RRRA",
+     .recurrence = delta_rule(32),
+     .rotated = 64,
+     .query_gate = true,
+     .n_ctx = 262144},
+    {.name = "nemotron-3-nano-30b-a3b",
+     .dim = 2688,
+     .hidden_dim = 1856,
+     .n_layers = 52,
+     .n_heads = 32,
+     .n_kv_heads = 2,
+     .head_dim = 128,
+     .vocab_size = 131072,
+     .tied_output = false,
+     .architecture = "nemotron_h_moe",
+     .experts =
+         {.n = 128,
+          .n_used = 6,
+          .hidden_dim = 1856,
+          .routing = {.sigmoid = true, .choice_bias = true, .sum_eps = 1e-20f, .scale = 2.5f},
+          .shared_dim = 3712},
+     .kinds = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+     .recurrence = {Recurrence::MAMBA2, 4, 8, 64, 128, 64},
+     .rotated = -1,
+     .activation = Activation::RELU_SQUARED,
+     .n_ctx = 1048576},
     {"llama-3-70b-layer", 8192, 28672, 1, 64, 8, 128, 8192, false},
     {"tiny", 256, 512, 2, 8, 2, 32, 1024, false},
 };
@@ -166,6 +250,25 @@ const TensorSource& synthetic_weights() {
   return weights;
 }
 
+// Types whose blocks are longer than what divides a row give way to one with short blocks, as in
+// llama.cpp.
+static DType type_of_row(DType type, int64_t cols) {
+  return cols % dtype_info(type).block_values == 0 ? type : DType::Q5_0;
+}
+
+static void set_layers(const Shape& s, Config* c) {
+  const std::string_view kinds = s.kinds;
+  for (size_t l = 0; l < c->layers.size(); ++l) {
+    const char kind = kinds[l % kinds.size()];
+    LayerConfig& layer = c->layers[l];
+    layer.mixer = kind == 'A' || kind == '*'   ? Mixer::ATTENTION
+                  : kind == 'R' || kind == 'M' ? Mixer::RECURRENT
+                                               : Mixer::NONE;
+    layer.has_ffn = kind == 'A' || kind == 'R' || kind == 'E';
+    layer.has_experts = layer.has_ffn && s.experts.n > 0;
+  }
+}
+
 std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_type) {
   const Shape& s = shape_of(shape);
   auto model = std::make_unique<Model>();
@@ -180,17 +283,24 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   c.n_heads = s.n_heads;
   c.n_kv_heads = s.n_kv_heads;
   c.vocab_size = s.vocab_size;
-  c.n_ctx = 131072;
+  c.n_ctx = s.n_ctx;
   c.norm_eps = 1e-5f;
   c.ropes.resize(1);
-  c.ropes[0].theta = 500000;
+  if (s.rotated >= 0) c.ropes[0].theta = 500000;
+  c.ropes[0].rotated = std::max(0, s.rotated);
   c.layers.resize(c.n_layers);
   c.experts = s.experts;
-  for (LayerConfig& layer : c.layers) layer.has_experts = s.experts.n > 0;
+  c.recurrence = s.recurrence;
+  c.query_gate = s.query_gate;
+  c.activation = s.activation;
+  set_layers(s, &c);
   c.tied_output = s.tied_output;
   model->format = "synthetic";
+  model->gguf_names = model->file_names = family_of_architecture(s.architecture)->gguf_names;
 
-  model->owned.push_back(std::make_unique<std::vector<float>>(s.dim, 1.0f));
+  const int64_t widest = std::max<int64_t>(s.dim, recurrent_in(c));
+  model->owned.push_back(std::make_unique<std::vector<float>>(widest, 1.0f));
+  model->owned.push_back(std::make_unique<std::vector<float>>(widest, -1.0f));
   const auto count = [&](const Tensor& t) {
     model->n_params += static_cast<uint64_t>(t.rows * t.cols);
     model->weight_bytes += static_cast<uint64_t>(t.bytes());
@@ -202,38 +312,54 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
                   &synthetic_weights()});
   };
   const auto matrix = [&](int64_t rows, int64_t cols) {
-    return matrix_of(weight_type, rows, cols);
+    return matrix_of(type_of_row(weight_type, cols), rows, cols);
   };
-  const auto norm_of = [&](int64_t width) {  // all share dim ones, which are enough for a head too
-    return count({DType::F32, 1, width, model->owned[0]->data(), 0, 0, nullptr});
+  // All norms share the same ones, and all decays the same values.
+  const auto values_of = [&](int64_t rows, int64_t cols, bool decay = false) {
+    return count({DType::F32, rows, cols, model->owned[decay]->data(), 0, 0, nullptr});
   };
+  const auto norm_of = [&](int64_t width) { return values_of(1, width); };
   const auto norm = [&] { return norm_of(s.dim); };
   const int64_t q_width = int64_t{s.n_heads} * s.head_dim,
                 kv_width = int64_t{s.n_kv_heads} * s.head_dim;
   Weights& w = model->weights;
   w.embedding = matrix(s.vocab_size, s.dim);
   w.layers.resize(s.n_layers);
-  for (LayerWeights& l : w.layers) {
-    l.attn_norm = norm();
-    l.wq = matrix(q_width, s.dim);
-    l.wk = matrix(kv_width, s.dim);
-    l.wv = matrix(kv_width, s.dim);
-    l.wo = matrix(s.dim, q_width);
-    if (c.qk_norm == QkNorm::HEAD) l.q_norm = norm_of(s.head_dim), l.k_norm = norm_of(s.head_dim);
+  const auto ffn = [&](int64_t width, Tensor* w1, Tensor* w3, Tensor* w2) {
+    if (c.gated_ffn()) *w1 = matrix(width, s.dim);
+    *w3 = matrix(width, s.dim);
+    *w2 = matrix(s.dim, width);
+  };
+  for (int i = 0; i < c.n_layers; ++i) {
+    LayerWeights& l = w.layers[i];
+    if (c.attends(i) || c.recurs(i)) l.attn_norm = norm();
+    if (c.attends(i)) {
+      l.wq = matrix(c.query_gate ? 2 * q_width : q_width, s.dim);
+      l.wk = matrix(kv_width, s.dim);
+      l.wv = matrix(kv_width, s.dim);
+      l.wo = matrix(s.dim, q_width);
+      if (c.qk_norm == QkNorm::HEAD) l.q_norm = norm_of(s.head_dim), l.k_norm = norm_of(s.head_dim);
+    } else if (c.recurs(i)) {
+      for (const MixTensor& t : recurrent_tensors(c))
+        l.mix.push_back(t.role == MixTensor::PRODUCT ? matrix(t.rows, t.cols)
+                        : t.role == MixTensor::TAPS
+                            ? matrix_of(DType::F32, t.rows, t.cols)
+                            : values_of(t.rows, t.cols, t.role == MixTensor::DECAY));
+      l.wo = matrix(s.dim, recurrent_out(c));
+    }
+    if (!c.layers[i].has_ffn) continue;
     l.ffn_norm = norm();
     if (s.experts.n == 0) {
-      l.w1 = matrix(s.hidden_dim, s.dim);
-      l.w3 = matrix(s.hidden_dim, s.dim);
-      l.w2 = matrix(s.dim, s.hidden_dim);
+      ffn(s.hidden_dim, &l.w1, &l.w3, &l.w2);
       continue;
     }
     l.router = matrix_of(DType::F32, s.experts.n, s.dim);
     l.experts.resize(s.experts.n);
-    for (ExpertWeights& e : l.experts) {
-      e.w1 = matrix(s.experts.hidden_dim, s.dim);
-      e.w3 = matrix(s.experts.hidden_dim, s.dim);
-      e.w2 = matrix(s.dim, s.experts.hidden_dim);
-    }
+    for (ExpertWeights& e : l.experts) ffn(s.experts.hidden_dim, &e.w1, &e.w3, &e.w2);
+    if (s.experts.routing.choice_bias) l.choice_bias = values_of(1, s.experts.n);
+    if (s.experts.shared_dim > 0)
+      ffn(s.experts.shared_dim, &l.shared.w1, &l.shared.w3, &l.shared.w2);
+    if (s.experts.shared_gate) l.shared_gate = values_of(1, s.dim);
   }
   w.final_norm = norm();
   w.output = s.tied_output ? w.embedding : matrix(s.vocab_size, s.dim);

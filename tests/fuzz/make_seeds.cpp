@@ -5,6 +5,7 @@
 
 #include "formats/safetensors.h"
 #include "import/load_model.h"
+#include "import/read_config.h"
 #include "kv/file/session_layout.h"
 #include "model/recurrence.h"
 #include "tests/fuzz/smallest_models.h"
@@ -243,8 +244,7 @@ std::string recurrent_gguf(const TinyModel& tiny, const Family& family) {
   };
   for (const auto& [key, value] : {std::pair{"context_length", 512},
                                    {"embedding_length", 4},
-                                   {"block_count", 2},
-                                   {"feed_forward_length", 4},
+                                   {"block_count", family.one_part ? 3 : 2},
                                    {"attention.head_count", 2},
                                    {"attention.key_length", 2}})
     w.u32(a + "." + key, static_cast<uint32_t>(value));
@@ -264,7 +264,10 @@ std::string recurrent_gguf(const TinyModel& tiny, const Family& family) {
     if (reads(key)) w.u32(a + "." + key, static_cast<uint32_t>(value));
   for (const char* key : {"logit_scale", "attention.scale", "embedding_scale", "residual_scale"})
     if (reads(key)) w.f32(a + "." + key, 2);
-  if (family.recurrent_period > 0) w.u32(a + ".attention.head_count_kv", 1);
+  if (family.one_part) w.array<int32_t>(a + ".feed_forward_length", 5, {0, 0, 4});
+  else w.u32(a + ".feed_forward_length", 4);
+  if (family.one_part) w.array<int32_t>(a + ".attention.head_count_kv", 5, {0, 1, 0});
+  else if (family.recurrent_period > 0) w.u32(a + ".attention.head_count_kv", 1);
   else w.array<int32_t>(a + ".attention.head_count_kv", 5, {0, 1});
   w.f32(a + ".attention.layer_norm_rms_epsilon", 1e-5f);
 
@@ -285,7 +288,15 @@ std::string recurrent_gguf(const TinyModel& tiny, const Family& family) {
       if (parts > 1) dims.push_back(parts);
       add(layer + name, dims);
     };
-    for (const char* name : {names.attn_norm, names.ffn_norm}) add(layer + name, {dim});
+    // An FFN. Those without a gate have no w1.
+    const auto ffn = [&](const char* w1, const char* w3, const char* w2, int64_t width,
+                         uint64_t parts = 1) {
+      if (c.gated_ffn()) matrix(w1, width, c.dim, parts);
+      matrix(w3, width, c.dim, parts);
+      matrix(w2, c.dim, width, parts);
+    };
+    add(layer + names.attn_norm, {dim});
+    if (!family.one_part) add(layer + names.ffn_norm, {dim});
     if (c.attends(l)) {
       matrix(names.wq, c.q_width(l) * (c.query_gate ? 2 : 1), c.dim);
       for (const char* name : {names.wk, names.wv}) matrix(name, c.kv_width(l), c.dim);
@@ -293,27 +304,24 @@ std::string recurrent_gguf(const TinyModel& tiny, const Family& family) {
       if (c.qk_norm != QkNorm::NONE)
         for (const char* name : {names.q_norm, names.k_norm})
           add(layer + name, {static_cast<uint64_t>(c.head_dim)});
-    } else {
+    } else if (c.recurs(l)) {
       const std::vector<const char*> mix = names.mix(c.recurrence);
       const std::vector<MixTensor> tensors = recurrent_tensors(c);
       for (size_t i = 0; i < mix.size(); ++i) matrix(mix[i], tensors[i].rows, tensors[i].cols);
       matrix(names.mix_out, c.dim, recurrent_out(c));
     }
+    if (!c.layers[l].has_ffn) continue;
     if (!c.layers[l].has_experts) {
-      for (const char* name : {names.w1, names.w3}) matrix(name, c.hidden_dim, c.dim);
-      matrix(names.w2, c.dim, c.hidden_dim);
+      ffn(names.w1, names.w3, names.w2, c.hidden_dim);
       continue;
     }
     const ExpertsConfig& e = c.experts;
     const auto n = static_cast<uint64_t>(e.n);
     matrix(names.router, e.n, c.dim);
     if (e.routing.choice_bias) add(layer + names.choice_bias, {n});
-    for (const char* name : {names.expert_w1, names.expert_w3})
-      matrix(name, e.hidden_dim, c.dim, n);
-    matrix(names.expert_w2, c.dim, e.hidden_dim, n);
+    ffn(names.expert_w1, names.expert_w3, names.expert_w2, e.hidden_dim, n);
     if (e.shared_dim == 0) continue;
-    for (const char* name : {names.shared_w1, names.shared_w3}) matrix(name, e.shared_dim, c.dim);
-    matrix(names.shared_w2, c.dim, e.shared_dim);
+    ffn(names.shared_w1, names.shared_w3, names.shared_w2, e.shared_dim);
     if (e.shared_gate) add(layer + names.shared_gate, {dim});
   }
   return w.bytes();

@@ -42,6 +42,29 @@ TEST_CASE("synthetic models have the published sizes") {
     CHECK((model->weights.layers[0].q_norm.rows > 0) == std::string(name).starts_with("qwen3"));
     CHECK(!model->tokenizer);
   }
+  // Models with recurrent layers: the sizes of their names, and KV a token (f16) as published.
+  struct Hybrid {
+    const char* name;
+    double billions;
+    int recurrent, attending;
+    int64_t kv_bytes;
+  };
+  for (const Hybrid& h : {Hybrid{"qwen3.8-27b", 27, 48, 16, 64 << 10},
+                          {"qwen3.5-9b", 9, 24, 8, 32 << 10},
+                          {"qwen3.6-35b-a3b", 35, 30, 10, 20 << 10},
+                          {"nemotron-3-nano-30b-a3b", 31.6, 23, 6, 6 << 10}}) {
+    const auto model = synthetic_model(h.name, DType::Q4_K);
+    const Config& c = model->config;
+    INFO(h.name << ", " << model->n_params << " parameters");
+    CHECK(static_cast<double>(model->n_params) == Approx(h.billions * 1e9).epsilon(0.04));
+    CHECK(std::ranges::count(c.layers, Mixer::RECURRENT, &LayerConfig::mixer) == h.recurrent);
+    CHECK(std::ranges::count(c.layers, Mixer::ATTENTION, &LayerConfig::mixer) == h.attending);
+    CHECK(h.attending * 4 * c.n_kv_heads * c.head_dim == h.kv_bytes);
+    const Family* family = family_of_architecture(c.architecture);
+    REQUIRE(family);
+    CHECK(c.recurrence.kind == family->recurrence);
+    CHECK(c.activation == family->activation);
+  }
   CHECK(synthetic_model("llama-3-70b-layer", DType::Q8_0)->config.n_layers == 1);
   CHECK_THROWS_WITH(synthetic_model("llama-9", DType::F32),
                     Catch::Contains("llama-3.2-1b") && Catch::Contains("tiny"));
