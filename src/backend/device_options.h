@@ -23,6 +23,8 @@ struct BackendOptions {
   bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
   bool device_memory = false;  // the device has memory of its own (cuda)
   int64_t slots = 0;           // slots of the pool
+  bool drafts = false;         // the model's MTP layer may guess
+  int rows_ahead = 0;          // the most tokens that all sequences of a step compute ahead
   // cuda: number of slots, at the end of the pool, whose memory prompts borrow; 0: prompts have
   // memory of their own.
   int64_t lent_slots = 0;

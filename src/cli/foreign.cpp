@@ -85,11 +85,13 @@ std::vector<ForeignFlag> device_flags() {
       {{"-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"},
        nullptr,
        "for texts beyond the trained length use --selector tokenselect --positions list"},
-      {{"-md", "--model-draft", "--draft", "--draft-max", "--draft-n", "--draft-min", "--spec-type",
-        "-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"},
+      {{"-md", "--model-draft", "--draft-max", "--draft-n", "--draft-min", "--spec-type", "-lcs",
+        "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"},
        nullptr,
        "--lookup N computes up to N tokens ahead, which it copies from the prompt and the answer; "
-       "riffle has no draft models and no lookup files"},
+       "--draft mtp those that the model's own MTP layer guesses; riffle has no draft models and "
+       "no "
+       "lookup files"},
   };
 }
 

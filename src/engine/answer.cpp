@@ -72,6 +72,16 @@ void Answer::fill_mask(size_t i) {
   mask.found = true;
 }
 
+int32_t Answer::guess(std::span<const float> logits, size_t i) {
+  while (requests_.size() <= i) requests_.push_back(sampler_.request());
+  SampleRequest free = requests_[i];
+  free.allowed = nullptr;
+  free.changes = nullptr;
+  free.n_changes = 0;
+  const size_t n = std::min<size_t>(logits.size(), n_ids_);
+  return sampler_.sample(logits.data(), static_cast<int>(n), free);
+}
+
 void Answer::find_mask(size_t i) noexcept {
   try {
     fill_mask(i);

@@ -37,6 +37,9 @@ class Answer {
   // engine calls it while the device computes the logits. If it fails, no token is allowed, and
   // `advance` finds the mask again and reports the error.
   void find_mask(size_t i) noexcept;
+  // Draws as request(i) will, from other logits, as if nothing were penalised or forbidden. The
+  // draw of a guess then tends to be that of the answer.
+  int32_t guess(std::span<const float> logits, size_t i);
   // Returns the number of tokens after the sequence's next one whose logits the answer may use.
   int64_t room_ahead() const;
   // Returns how many of these tokens, which may follow the next one, the grammar allows. After:

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "engine/activations.h"
+#include "engine/draft_head.h"
+#include "engine/layer_ops.h"
 #include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
 #include "select/registry.h"
@@ -14,15 +16,14 @@
 namespace riffle {
 
 Engine::Engine(const Model& model, ResolvedOptions planned)
-    : model_(model),
-      mix_(recurrent_tensors(model.config)),
-      options_(std::move(planned)),
-      shape_(kv_shape(model.config, options_)) {
+    : model_(model), options_(std::move(planned)), shape_(kv_shape(model.config, options_)) {
   const Config& c = model.config;
   for (const Rope& rope : c.ropes)
     ropes_.push_back(rope_frequencies(rope, c.rope_head(rope), n_ctx()));
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
   device_ = make_device(model, options_, threads_.get());
+  ops_ = std::make_unique<LayerOps>(model, *device_);
+  if (options_.drafts) head_ = std::make_unique<DraftHead>(model, options_, threads_.get());
   dense_ = make_dense();
   selector_ = selector_of(selection());
   check_selector(*selector_, selection());
@@ -30,6 +31,8 @@ Engine::Engine(const Model& model, ResolvedOptions planned)
 }
 
 Engine::~Engine() = default;
+Sequence::Sequence() = default;
+Sequence::~Sequence() = default;
 
 std::unique_ptr<Sequence> Engine::create() {
   auto s = std::make_unique<Sequence>();
@@ -59,11 +62,13 @@ std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
   s->loaded_from = from.loaded_from;
   s->n_loaded = std::min(from.n_loaded, n_tokens);
   s->kv = device_->kv().fork(from.kv, n_tokens, n_ctx());
+  take_kept_logits(*s);
   return s;
 }
 
 void Engine::destroy(Sequence& s) {
   std::erase(stepped_, &s);
+  if (head_) head_->drop(s.draft);
   device_->kv().destroy(s.kv);
 }
 
@@ -89,7 +94,13 @@ void Engine::truncate(Sequence& s, int64_t n_tokens) {
   s.n_loaded = std::min(s.n_loaded, n_tokens);
   s.working_sets.reset();
   s.tokens.resize(n_tokens);
+  if (head_) head_->cut(s.draft, n_tokens);
   s.logits.clear();
+  take_kept_logits(s);
+}
+
+// Takes the logits that were kept with the state after the last token, if they were.
+void Engine::take_kept_logits(Sequence& s) {
   if (const auto& states = s.kv.states; !states.empty() && states.back().logits)
     s.logits.own = *states.back().logits;
 }
@@ -113,6 +124,10 @@ void Engine::set_selection(const Selection& selection) {
 void Engine::set_working_set(int window) {
   working_set_ = window;
   ++program_;
+}
+
+void Engine::guess(std::span<DraftRequest> requests) {
+  if (head_ && !selector_->keeps_steps()) head_->guess(requests);
 }
 
 int64_t Engine::pool_room(size_t n) const {
@@ -195,7 +210,7 @@ int64_t Engine::own_bytes(int64_t n_tokens, int64_t shared, std::span<const int6
   // The states at marks, at the end, and the one that is being written.
   const auto turns = std::count_if(marks.begin(), marks.end(),
                                    [&](int64_t m) { return m > shared && m < n_tokens; });
-  bytes += (turns + 2) * shape_.state_bytes();
+  bytes += (turns + 2 + rows_ahead()) * shape_.state_bytes();  // and those of rows ahead
   return static_cast<int64_t>(bytes);
 }
 
@@ -245,7 +260,7 @@ void Engine::check_selector(const Selector& selector, const Selection& wanted) c
          "`selection.positions` list does not work with the attention factor of this model (RoPE "
          "scaling %s)",
          rope_scaling_text(model_.config.ropes[0].scaling).c_str());
-  check_lookup(options_.options.lookup, selector);
+  check_ahead(options_.options, selector);
   device_->check_selector(selector, wanted);
 }
 

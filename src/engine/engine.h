@@ -13,7 +13,6 @@
 #include "engine/plan/memory_plan.h"
 #include "kv/file/session_file.h"
 #include "model/model.h"
-#include "model/recurrence.h"
 #include "riffle.h"
 #include "util/options.h"
 #include "util/stats.h"
@@ -48,7 +47,10 @@ struct AheadToken {
   Logits logits;                  // after the token
 };
 
-struct ForwardBuffers;
+class DraftHead;
+class LayerOps;
+struct DraftRequest;
+struct DraftState;
 
 struct Sequence {
   SequenceKv kv;
@@ -70,6 +72,10 @@ struct Sequence {
   // The first n_loaded tokens came from the file of this name (load), perhaps by a fork.
   std::string loaded_from;
   int64_t n_loaded = 0;
+  std::unique_ptr<DraftState> draft;  // null: the MTP layer has nothing of the sequence
+
+  Sequence();
+  ~Sequence();
 };
 
 // A prompt, or a piece of one, that is being read into a sequence: layer by layer, each in chunks
@@ -118,7 +124,8 @@ class Engine {
   // Tells whether the sequence, cut to n_tokens, has logits without reading anything again. Only
   // models whose layers keep states keep logits of earlier lengths.
   bool has_logits(const Sequence& sequence, int64_t n_tokens) const;
-  // Returns a new sequence of the first n_tokens of `from`, without logits and counts. Throws
+  // Returns a new sequence of the first n_tokens of `from`, without counts. It has logits only if
+  // has_logits. Throws
   // RIFFLE_UNSUPPORTED if the selector's data of a sequence does not follow from its keys and
   // values, and RIFFLE_BAD_ARGUMENT if `reach` does not allow n_tokens.
   std::unique_ptr<Sequence> fork(Sequence& from, int64_t n_tokens);
@@ -194,8 +201,16 @@ class Engine {
   // end with the block, so that a step finds the same full blocks as one that computes nothing
   // ahead.
   int64_t room_ahead(const Sequence& sequence) const;
-  // Returns the most tokens that all sequences of a step together may compute ahead.
+  // Return the most tokens that all sequences of a step together may compute ahead, and the most of
+  // them that lookup may find.
+  int rows_ahead() const { return options_.rows_ahead; }
   int lookup() const { return options_.options.lookup; }
+  // Tells whether the model's MTP layer may guess.
+  bool drafts() const { return options_.drafts; }
+  uint64_t decode_tokens() const { return counts_.decode_tokens; }
+  DraftKind draft() const { return options_.options.draft; }
+  // Fills in guesses of the MTP layer. Throws nothing: there may be none.
+  void guess(std::span<DraftRequest> requests);
   // Runs one step, timed part by part. Throws RIFFLE_UNSUPPORTED if the device has no timers.
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
                     StepTiming& timing);
@@ -273,6 +288,7 @@ class Engine {
   // if the source asks for it.
   bool runs_prompts() const { return !options_.attention || options_.attention->runs_prompts(); }
   void check_reach(const Sequence& sequence, int64_t n_tokens) const;
+  static void take_kept_logits(Sequence& sequence);
   void check_fork(const Sequence& sequence, int64_t n_tokens) const;
   const SessionOrigin& origin();
   void check_origin(const SessionFile& file);
@@ -289,23 +305,6 @@ class Engine {
   // Gives back the device's memory of the prompt. Throws nothing.
   void end_prompt(PrefillRun& run);
   void end_sourced_prompt(const PrefillRun& run);
-  // Computes the products that go into a layer with a recurrent state.
-  void mix_in(const LayerWeights& w, const float* x, int64_t n, Phase phase, float* out);
-  // Applies the layer's norm of q or k, if it has one.
-  void norm_qk(float* x, int64_t n, int64_t width, const Tensor& weight);
-  // RMS-normalises n embeddings if the model does.
-  void norm_embeddings(float* x, int64_t n);
-  // Returns the product of the queries: into q, or with their gates into buffers.both.
-  LinearOut query_product(const LayerWeights& w, int layer, const ForwardBuffers& buffers) const;
-  // Brings n rows of queries to q if they came with their gates.
-  void take_queries(int layer, int64_t n, const ForwardBuffers& buffers);
-  // Finishes a layer for n rows: gate, if any, on attention's output; output projection and FFN,
-  // each added to x. The gate changes `attended`. gates: values for it; null: they are computed,
-  // and overwrite the queries.
-  void finish_layer(const LayerWeights& w, float* attended, float* queries, const float* gates,
-                    float* x, int64_t n, Phase phase);
-  // Computes the final norm and the output projection of n rows.
-  void output(const float* x, int64_t n, Phase phase, float* logits);
   void run_step(Step& step, int64_t n);
   void score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next, TokenScore* out);
   void check_step(std::span<Sequence* const> sequences) const;
@@ -322,13 +321,14 @@ class Engine {
                   const RowReport* reports);
 
   const Model& model_;
-  const std::vector<MixTensor> mix_;     // tensors of recurrent layers
   std::optional<SessionOrigin> origin_;  // made when first needed
   ResolvedOptions options_;
   std::vector<RopeFrequencies> ropes_;  // for each entry of Config::ropes
   KvShape shape_;
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<LayerOps> ops_;
+  std::unique_ptr<DraftHead> head_;  // null: the model has none, or it is not used
   std::unique_ptr<Selector> selector_, dense_;
   std::unique_ptr<Activations> act_;
   PrefillRun* run_ = nullptr;  // the run in progress; null: none

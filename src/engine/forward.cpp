@@ -4,7 +4,9 @@
 #include <cmath>
 
 #include "engine/activations.h"
+#include "engine/draft_head.h"
 #include "engine/engine.h"
+#include "engine/layer_ops.h"
 #include "model/recurrence.h"
 #include "util/error.h"
 
@@ -14,83 +16,6 @@ using Clock = std::chrono::steady_clock;
 
 static double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-void Engine::output(const float* x, int64_t n, Phase phase, float* logits) {
-  const int64_t vocab_size = model_.config.vocab_size;
-  Linear out;
-  out.x = x;
-  out.n = n;
-  out.norm = &model_.weights.final_norm;
-  out.outs[0] = {&model_.weights.output, logits, vocab_size};
-  out.phase = phase;
-  device_->linear(out);
-  if (const float cap = model_.config.logit_softcap; cap > 0)
-    device_->softcap(logits, n * vocab_size, cap);
-}
-
-void Engine::norm_embeddings(float* x, int64_t n) {
-  if (const Tensor& weight = model_.weights.embedding_norm; weight.data)
-    device_->norm_heads(x, n, 1, weight);
-}
-
-void Engine::norm_qk(float* x, int64_t n, int64_t width, const Tensor& weight) {
-  if (!weight.data) return;
-  device_->norm_heads(x, n, static_cast<int>(width / weight.cols), weight);
-}
-
-void Engine::mix_in(const LayerWeights& w, const float* x, int64_t n, Phase phase, float* out) {
-  Linear in;
-  in.x = x;
-  in.n = n;
-  in.norm = &w.attn_norm;
-  in.n_outs = 0;
-  in.phase = phase;
-  const int64_t width = recurrent_in(model_.config);
-  for (size_t i = 0; i < w.mix.size(); ++i) {
-    if (mix_[i].role != MixTensor::PRODUCT) continue;
-    in.outs[in.n_outs++] = {&w.mix[i], out, width};
-    out += w.mix[i].rows;
-  }
-  device_->linear(in);
-}
-
-LinearOut Engine::query_product(const LayerWeights& w, int layer, const ForwardBuffers& b) const {
-  const Config& c = model_.config;
-  const int64_t width = c.q_width(layer);
-  if (!c.query_gate) return {&w.wq, b.q.as<float>(), width, &w.bq};
-  return {&w.wq, b.both.as<float>(), 2 * width, &w.bq};
-}
-
-void Engine::take_queries(int layer, int64_t n, const ForwardBuffers& b) {
-  const Config& c = model_.config;
-  if (c.query_gate)
-    device_->split_heads(b.both.as<float>(), n, c.n_heads, c.head_size(layer), b.q.as<float>(),
-                         b.gate.as<float>());
-}
-
-void Engine::finish_layer(const LayerWeights& w, float* attended, float* queries,
-                          const float* gates, float* x, int64_t n, Phase phase) {
-  if (gates) device_->sigmoid_gate(attended, gates, n * w.wo.cols);
-  if (w.wgate.rows > 0) {
-    Linear gate;
-    gate.x = x;
-    gate.n = n;
-    gate.norm = &w.attn_norm;
-    gate.outs[0] = {&w.wgate, queries, w.wgate.rows};
-    gate.phase = phase;
-    device_->linear(gate);
-    device_->sigmoid_gate(attended, queries, n * w.wgate.rows);
-  }
-  Linear out;
-  out.x = attended;
-  out.n = n;
-  out.outs[0] = {&w.wo, x, model_.config.dim, &w.bo};
-  out.post_norm = &w.post_attn_norm;
-  out.add = true;
-  out.phase = phase;
-  device_->linear(out);
-  if (w.has_ffn()) device_->ffn(w, x, n, phase);
 }
 
 // Rows of a sequence follow one another.
@@ -104,7 +29,7 @@ static bool last_row(std::span<Sequence* const> sequences, size_t i) {
 int64_t Engine::room_ahead(const Sequence& s) const {
   const int64_t n = s.kv.n_tokens, block_size = shape_.block_size();
   const int64_t in_block = block_size - 1 - n % block_size;
-  return std::max<int64_t>(0, std::min({int64_t(lookup()), in_block, n_ctx() - n - 1}));
+  return std::max<int64_t>(0, std::min({int64_t(rows_ahead()), in_block, n_ctx() - n - 1}));
 }
 
 void Engine::check_step(std::span<Sequence* const> sequences) const {
@@ -244,6 +169,12 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
     throw;
   }
 
+  for (size_t i = 0, end; head_ && i < sequences.size(); i = end) {
+    for (end = i + 1; end < sequences.size() && sequences[end] == sequences[i];) ++end;
+    Sequence& s = *sequences[i];
+    head_->add_rows(s.draft, s.kv.n_tokens, act_->x.as<float>() + i * c.dim,
+                    static_cast<int64_t>(end - i));
+  }
   append_rows(sequences, tokens, sampled, seconds_since(start));
 }
 
@@ -342,7 +273,7 @@ void Engine::run_step(Step& step, int64_t n) {
   const Activations::Rows& a = act_->step;
   float* x = act_->x.as<float>();
   step.embed(model_.weights.embedding, x);
-  norm_embeddings(x, n);
+  ops_->norm_embeddings(x, n);
   for (int layer = 0; layer < c.n_layers; ++layer) {
     const LayerWeights& w = model_.weights.layers[layer];
     if (!c.attends(layer) && !c.recurs(layer)) {
@@ -350,29 +281,14 @@ void Engine::run_step(Step& step, int64_t n) {
       continue;
     }
     if (c.recurs(layer)) {
-      mix_in(w, x, n, Phase::Decode, a.q.as<float>());
+      ops_->mix_in(w, x, n, Phase::Decode, a.q.as<float>());
       step.recur(layer, a.q.as<float>(), a.att.as<float>());
-      finish_layer(w, a.att.as<float>(), a.q.as<float>(), nullptr, x, n, Phase::Decode);
+      ops_->finish_layer(w, a.att.as<float>(), a.q.as<float>(), nullptr, x, n, Phase::Decode);
       continue;
     }
-    Linear qkv;
-    qkv.x = x;
-    qkv.n = n;
-    qkv.norm = &w.attn_norm;
-    qkv.outs[0] = query_product(w, layer, a);
-    qkv.outs[1] = {&w.wk, a.k.as<float>(), c.kv_width(layer), &w.bk};
-    qkv.outs[2] = {&w.wv, a.v.as<float>(), c.kv_width(layer), &w.bv};
-    qkv.n_outs = 3;
-    device_->linear(qkv);
-    take_queries(layer, n, a);
-    norm_qk(a.q.as<float>(), n, c.q_width(layer), w.q_norm);
-    norm_qk(a.k.as<float>(), n, c.kv_width(layer), w.k_norm);
-    step.append(layer, a.q.as<float>(), a.k.as<float>(), a.v.as<float>());
-    step.attend(layer, a.q.as<float>(), a.att.as<float>());
-    finish_layer(w, a.att.as<float>(), a.q.as<float>(), c.query_gate ? a.gate.as<float>() : nullptr,
-                 x, n, Phase::Decode);
+    ops_->attend(step, layer, a, x, n);
   }
-  output(x, n, Phase::Decode, act_->logits);
+  ops_->output(x, n, Phase::Decode, act_->logits);
 }
 
 // last: this is the sequence's last row in the step. By then the working set has the selections of

@@ -66,7 +66,7 @@ void generate(Engine& engine, std::span<Sequence* const> sequences,
     if (aborted) break;
     active.swap(next);
     if (active.empty()) continue;
-    rows.begin(active.size(), engine.lookup());
+    rows.begin(active.size(), engine.rows_ahead());
     for (size_t at = 0; at < active.size(); ++at)
       rows.add(engine, *sequences[active[at]], answers[active[at]], proposers[active[at]].get(),
                tokens[at]);

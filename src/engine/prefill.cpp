@@ -5,7 +5,9 @@
 
 #include "backend/score_rows.h"
 #include "engine/activations.h"
+#include "engine/draft_head.h"
 #include "engine/engine.h"
+#include "engine/layer_ops.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -195,7 +197,8 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   // A list is chosen by all queries of its chunk.
   const int64_t wanted =
       r.list ? rows : std::min<int64_t>(rows, std::max(1, selector_->prompt_queries()));
-  const int64_t skip = !only_kv ? 0 : first + rows == n ? rows - wanted : rows;
+  int64_t skip = !only_kv ? 0 : first + rows == n ? rows - wanted : rows;
+  if (head_) skip = std::min(skip, std::clamp<int64_t>(n - head_->rows_wanted() - first, 0, rows));
   // Next come the next rows of this layer, which the first layer makes itself, or the first rows of
   // the next layer.
   const bool fresh = r.layer == 0, last_rows = first + rows == n;
@@ -203,18 +206,18 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   float* xc = r.prompt->rows(first, rows, fresh, fresh && !last_rows ? -1 : next);
   if (fresh) {
     device_->embed(model_.weights.embedding, r.tokens.data() + first, rows, xc);
-    norm_embeddings(xc, rows);
+    ops_->norm_embeddings(xc, rows);
   }
   if (!c.attends(r.layer) && !c.recurs(r.layer)) {
     if (skip < rows) device_->ffn(w, xc + skip * c.dim, rows - skip, Phase::Prefill);
     return;
   }
   if (c.recurs(r.layer)) {
-    mix_in(w, xc, rows, Phase::Prefill, a.q.as<float>());
+    ops_->mix_in(w, xc, rows, Phase::Prefill, a.q.as<float>());
     r.prompt->recur(a.q.as<float>(), rows, n0 + first, a.att.as<float>());
     if (skip < rows)
-      finish_layer(w, a.att.as<float>() + skip * recurrent_out(c), a.q.as<float>(), nullptr,
-                   xc + skip * c.dim, rows - skip, Phase::Prefill);
+      ops_->finish_layer(w, a.att.as<float>() + skip * recurrent_out(c), a.q.as<float>(), nullptr,
+                         xc + skip * c.dim, rows - skip, Phase::Prefill);
     return;
   }
   Linear qkv;
@@ -223,11 +226,11 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   qkv.norm = &w.attn_norm;
   qkv.outs[0] = {&w.wk, a.k.as<float>(), kv_width, &w.bk};
   qkv.outs[1] = {&w.wv, a.v.as<float>(), kv_width, &w.bv};
-  qkv.outs[2] = query_product(w, r.layer, a);
+  qkv.outs[2] = ops_->query_product(w, r.layer, a);
   qkv.n_outs = skip == 0 ? 3 : 2;
   qkv.phase = Phase::Prefill;
   device_->linear(qkv);
-  norm_qk(a.k.as<float>(), rows, kv_width, w.k_norm);
+  ops_->norm_qk(a.k.as<float>(), rows, kv_width, w.k_norm);
   r.prompt->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first);
   if (skip == rows) return;
   if (skip > 0) {
@@ -238,8 +241,8 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
     q.n_outs = 1;
     device_->linear(q);
   }
-  take_queries(r.layer, rows - skip, a);
-  norm_qk(a.q.as<float>(), rows - skip, q_width, w.q_norm);
+  ops_->take_queries(r.layer, rows - skip, a);
+  ops_->norm_qk(a.q.as<float>(), rows - skip, q_width, w.q_norm);
   if (!r.list)
     device_->rope(a.q.as<float>(), rows - skip, q_width, c.n_heads, n0 + first + skip,
                   c.query_rope(r.layer));
@@ -256,8 +259,9 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   r.prompt->attend(att);
   r.pairs += static_cast<double>(rows - skip) *
              (static_cast<double>(n0 + first + skip) + (rows - skip + 1) / 2.0);
-  finish_layer(w, a.att.as<float>(), a.q.as<float>(), c.query_gate ? a.gate.as<float>() : nullptr,
-               xc + skip * c.dim, rows - skip, Phase::Prefill);
+  ops_->finish_layer(w, a.att.as<float>(), a.q.as<float>(),
+                     c.query_gate ? a.gate.as<float>() : nullptr, xc + skip * c.dim, rows - skip,
+                     Phase::Prefill);
 }
 
 void Engine::finish_run(PrefillRun& r) {
@@ -276,8 +280,17 @@ void Engine::finish_run(PrefillRun& r) {
       }
     s.logits.own.resize(c.vocab_size);
     float* logits = device_->logits_memory(1);
-    output(r.prompt->rows(n - 1, 1, false, -1), 1, Phase::Decode, logits);
+    ops_->output(r.prompt->rows(n - 1, 1, false, -1), 1, Phase::Decode, logits);
     device_->read(logits, c.vocab_size, s.logits.own.data());
+  }
+  if (head_) {
+    const int64_t wanted = std::min(n, head_->rows_wanted());
+    std::vector<float> rows(r.chunk * c.dim);
+    for (int64_t first = n - wanted; first < n; first += r.chunk) {
+      const int64_t some = std::min(r.chunk, n - first);
+      device_->read(r.prompt->rows(first, some, false, -1), some * c.dim, rows.data());
+      head_->add_rows(s.draft, r.n0 + first, rows.data(), some);
+    }
   }
   if (options_.attention)
     s.logits.own.assign(c.vocab_size, 0.f);        // meaningless, but a token can be drawn
@@ -328,7 +341,7 @@ void Engine::score_rows(const float* x, int64_t n, const int32_t* next, int64_t 
   const Config& c = model_.config;
   Activations& a = *act_;
   float* scored = a.prompt.logits.as<float>();
-  output(x, n, Phase::Prefill, scored);
+  ops_->output(x, n, Phase::Prefill, scored);
   a.scored.resize(n * c.vocab_size);
   device_->read(scored, n * c.vocab_size, a.scored.data());
   threads_->parallel_for(n, [&](int64_t i, int) {

@@ -1,11 +1,14 @@
 // The rows of one step of several answers: each sequence's next token, followed by the tokens that
-// its proposer expects.
+// are expected after it. These come from a lookup or, where it finds nothing, from the model's MTP
+// layer.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/answer.h"
+#include "engine/draft_pace.h"
 #include "engine/engine.h"
 #include "engine/proposer.h"
 
@@ -13,21 +16,36 @@ namespace riffle {
 
 class StepRows {
  public:
-  // Begins the rows of a step of n sequences, with at most max_ahead proposed tokens in all.
+  // Begins the rows of a step of n sequences, with at most max_ahead expected tokens in all.
   void begin(size_t n, int64_t max_ahead);
-  // Called n times, each for another sequence. proposer: of the answer; may be null.
+  // Called n times, each for another sequence. proposer: of the answer; may be null. All must live
+  // until `run` ends.
   void add(const Engine& engine, Sequence& sequence, Answer& answer, Proposer* proposer,
            int32_t next);
   void run(Engine& engine);
 
   // Returns the token that the device drew after the i-th sequence's next token.
-  int32_t& sampled(size_t i) { return sampled_[first_[i]]; }
-  size_t size() const { return tokens_.size(); }
+  int32_t& sampled(size_t i) { return sampled_[wanted_[i].first]; }
 
  private:
+  // A sequence of the step.
+  struct Wanted {
+    Sequence* sequence;
+    Answer* answer;
+    Proposer* proposer;
+    int32_t next;
+    int64_t most;                // expected tokens that it may have
+    std::vector<int32_t> ahead;  // those of its proposer
+    size_t first = 0;            // its first row
+  };
+
+  void measure(const Engine& engine);
+  void guess(Engine& engine);
+  void place(Wanted& wanted);
+
   size_t left_ = 0;         // sequences that are still to come
-  int64_t left_ahead_ = 0;  // proposed tokens that may still come
-  std::vector<size_t> first_;
+  int64_t left_ahead_ = 0;  // expected tokens that may still come
+  std::vector<Wanted> wanted_;
   std::vector<Sequence*> sequences_;
   std::vector<int32_t> tokens_, sampled_;
   std::vector<SampleRequest> samples_;
@@ -36,6 +54,14 @@ class StepRows {
     size_t ahead;  // draws of the answer before this one
   };
   std::vector<Draw> draws_;  // by row
+  // With an MTP layer: the number of guesses, and the last step that tells how well it does.
+  std::optional<DraftPace> pace_;
+  struct Measured {
+    int length;
+    double seconds;
+    uint64_t tokens_before;
+  };
+  std::optional<Measured> last_;
 };
 
 }  // namespace riffle

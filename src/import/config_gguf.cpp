@@ -103,6 +103,21 @@ void read_recurrent_layers(const GgufFile& gguf, const GgufFields& fields, Confi
     if (heads[l] == 0) c->layers[l].mixer = Mixer::RECURRENT;
 }
 
+// Throws unless the layers with 0 KV heads, where a file has a number for each layer, are those
+// that it says are recurrent.
+void require_kv_heads(const GgufFile& gguf, const GgufFields& fields, const Config& c) {
+  const std::string key = fields.name_of(field::kKvHeads);
+  const auto it = gguf.metadata.find(key);
+  if (it == gguf.metadata.end() || it->second.type != GgufType::ARRAY) return;
+  const std::vector<int64_t> heads = fields.integers(key);
+  if (std::ranges::count(heads, 0) == 0) return;
+  for (int l = 0; l < c.n_layers && l < static_cast<int>(heads.size()); ++l)
+    if ((heads[l] == 0) != c.recurs(l))
+      bad_model(
+          fields.file(), key, std::to_string(heads[l]) + " in layer " + std::to_string(l),
+          c.recurs(l) ? "0, since the layer is recurrent" : "at least 1, since the layer attends");
+}
+
 // Reads rope_freqs.weight and the like: the divisor of each of n frequencies.
 std::vector<float> rope_factors(const GgufFile& gguf, const std::string& field, int n) {
   const auto it = gguf.tensors.find(field);
@@ -239,9 +254,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   Config c;
   c.architecture = a;
   c.name = gguf.string("general.name").value_or("");
-  const GgufFields fields(gguf, a,
-                          family.recurrence != Recurrence::NONE && family.recurrent_period == 0,
-                          family.one_part);
+  const GgufFields fields(gguf, a, family.recurrence != Recurrence::NONE, family.one_part);
   read_dimensions(fields, family.hidden_dim, {0, static_cast<int>(n_pieces), 0, 10000}, &c);
   if (static_cast<size_t>(c.vocab_size) < n_pieces) {
     bad_model(file, fields.name_of(field::kVocab), std::to_string(c.vocab_size),
@@ -302,6 +315,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
     read_recurrent_layers(gguf, fields, &c);
   }
   if (family.describe) family.describe(fields, window, &c);
+  if (family.recurrent_period > 0) require_kv_heads(gguf, fields, c);
   // Older converters keep q, k, v and z in one matrix, as folders do.
   if (c.recurrence.ba_by_key)
     c.recurrence.qkvz_by_key = std::ranges::any_of(

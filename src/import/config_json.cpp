@@ -495,7 +495,9 @@ static Config language_model(const std::string& file, const Json& config, const 
 
   Config c;
   c.architecture = family.name;
-  read_dimensions(flat_fields, family.hidden_dim, family.defaults, &c);
+  const bool old = family.old_hidden_dim && !flat_fields.has(family.hidden_dim);
+  read_dimensions(flat_fields, old ? Field{nullptr, family.old_hidden_dim} : family.hidden_dim,
+                  family.defaults, &c);
   read_partial_rope(fields, usual ? usual : find(config, "rope_scaling"), family, &c);
   const auto rope_part = [&](const Json& value, const std::string& where, Rope* to) {
     read_rope_scaling(file, value, where, config, family, &c, to);

@@ -41,6 +41,7 @@ constexpr Family kFamilies[] = {
     {"llama3", false, kLlama3, true, true},
     {"llama-v3", false, kLlama3, true, true},
     {"lfm2", false, kLlama3, true, true},
+    {"pixtral", false, kLlama3, true, true},  // Nemotron 3
     {"qwen2", true, kQwen2, false, false},
     {"qwen35", true, kQwen35, false, false},
     {"deepseek-r1-qwen", true, kQwen2, false, false},

@@ -18,6 +18,7 @@ Draft draft_from_gguf(const GgufFile& gguf, const LoadProgress& progress, GgufVo
   const Family& family = *family_of_architecture(draft.config.architecture);
   parts.gguf_names = parts.file_names = family.gguf_names;
   bind_weights(parts, draft.config, gguf.tensors, *family.gguf_names, gguf.file.name, progress);
+  draft.config.draft_head = parts.weights.draft.proj.rows > 0;
   return draft;
 }
 

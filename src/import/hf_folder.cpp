@@ -114,9 +114,15 @@ Draft draft_from_folder(const std::string& folder, const LoadProgress& progress)
     std::erase_if(table, [](const auto& entry) { return reads_images(entry.first); });
     names = names_of_text_part(names, table);
   }
+  // Some folders have the MTP layers inside the model.
+  constexpr const char* kInside = "model.mtp.";
+  if (const auto it = table.lower_bound(kInside);
+      names.drafts && it != table.end() && it->first.starts_with(kInside))
+    names.drafts = kInside;
   // An output matrix that differs is used, as in transformers, whatever config.json says.
   if (config.tied_output && has_own_output(table, names)) config.tied_output = false;
   bind_weights(parts, config, table, names, folder, progress);
+  config.draft_head = parts.weights.draft.proj.rows > 0;
   return draft;
 }
 

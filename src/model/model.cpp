@@ -8,6 +8,21 @@
 
 namespace riffle {
 
+Config draft_config(const Config& c) {
+  // A guess rarely depends on far tokens, and this bounds what a session keeps for guesses.
+  constexpr int kWindow = 1024;
+  Config draft = c;
+  int last = c.n_layers - 1;
+  while (last > 0 && !c.attends(last)) --last;
+  const LayerConfig layer = c.layers[last];
+  draft.n_layers = 1;
+  draft.n_draft_layers = 0;
+  draft.layers = {layer};
+  draft.layers[0].window = kWindow;
+  draft.recurrence = {};
+  return draft;
+}
+
 ModelParts::ModelParts() : gguf_names(&kGgufNames), file_names(&kGgufNames) {}
 ModelParts::~ModelParts() = default;
 ModelParts::ModelParts(ModelParts&&) noexcept = default;

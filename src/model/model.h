@@ -171,7 +171,8 @@ struct Config {
   int hidden_dim = 0;        // width of the FFN
   int head_dim = 0;
   int n_layers = 0;
-  int n_unused_layers = 0;  // blocks after them that a GGUF file has for predicting further tokens
+  bool draft_head = false;  // Weights::draft is there
+  int n_draft_layers = 0;   // MTP layers after them that a GGUF file has (DraftWeights)
   int n_heads = 0;          // query heads
   int n_kv_heads = 0;       // divides n_heads
   int vocab_size = 0;
@@ -268,6 +269,10 @@ struct Config {
   float stream_eps() const { return norm_eps / (residual_scale * residual_scale); }
 };
 
+// Returns the configuration of the one layer of DraftWeights: like that of the last layer that
+// attends, with a window.
+Config draft_config(const Config& c);
+
 // One expert of a mixture: an FFN like that of a layer without experts.
 struct ExpertWeights {
   // [experts.hidden_dim][dim] twice, [dim][experts.hidden_dim]; w1 has no rows if FFNs have no gate
@@ -314,12 +319,25 @@ struct LayerWeights {
   Tensor shared_gate;  // [1][dim] F32
 };
 
+// A head that predicts the token after the next one (multi-token prediction, MTP: DeepSeek-V3,
+// arXiv 2412.19437, section 2.2): a layer like those of draft_config, whose input is
+// proj [embed_norm(e) | hidden_norm(h)]. e is the embedding of the next token, h the final norm's
+// output at the token before it. output gives the logits, from final_norm of the layer's output.
+// That norm's output takes the place of h for the token after.
+struct DraftWeights {
+  Tensor proj;                                 // [dim][2 dim]; without rows: there is no head
+  Tensor embed_norm, hidden_norm, final_norm;  // [1][dim] F32
+  Tensor embedding, output;                    // the model's own, or other ones of these shapes
+  LayerWeights layer;
+};
+
 struct Weights {
   Tensor embedding;       // [vocab_size][dim]
   Tensor embedding_norm;  // [1][dim] F32, all ones; without data: embeddings are not normalised
   std::vector<LayerWeights> layers;
   Tensor final_norm;  // [1][dim] F32
   Tensor output;      // [vocab_size][dim]; the embedding itself when tied
+  DraftWeights draft;
 };
 
 // All of a model except its configuration.

@@ -19,24 +19,21 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
   const std::vector<const char*> mix_names =
       mix.empty() ? std::vector<const char*>() : names.mix(model.config.recurrence);
   std::vector<N> all = {{names.embedding, &w.embedding, N::EMBEDDING, -1, false}};
-  for (size_t l = 0; l < w.layers.size(); ++l) {
-    const std::string prefix = format(names.layer, static_cast<int>(l));
+  const auto add_layer = [&](const std::string& prefix, int number, LayerWeights& layer) {
     const auto add = [&](const char* rest, Tensor& t, N::Role role, bool qk = false,
                          const std::string& within = {}, size_t part = 0, size_t parts = 1) {
       // A bias that the model lacks has neither rows nor data; a synthetic matrix has rows but no
       // data. A norm that the file lacks has no name.
       if (t.rows > 0 && rest)
-        all.push_back({prefix + within + rest, &t, role, static_cast<int>(l), qk,
-                       static_cast<int>(part), static_cast<int>(parts)});
+        all.push_back({prefix + within + rest, &t, role, number, qk, static_cast<int>(part),
+                       static_cast<int>(parts)});
     };
     // Adds the parts of all experts.
     const auto add_experts = [&](const char* rest, Tensor ExpertWeights::*of, N::Role role) {
-      for (size_t e = 0; e < w.layers[l].experts.size(); ++e)
-        add(rest, w.layers[l].experts[e].*of, role, false,
-            names.expert ? format(names.expert, static_cast<int>(e)) : "", e,
-            w.layers[l].experts.size());
+      for (size_t e = 0; e < layer.experts.size(); ++e)
+        add(rest, layer.experts[e].*of, role, false,
+            names.expert ? format(names.expert, static_cast<int>(e)) : "", e, layer.experts.size());
     };
-    LayerWeights& layer = w.layers[l];
     add(names.attn_norm, layer.attn_norm, N::VECTOR);
     add(names.post_attn_norm, layer.post_attn_norm, N::VECTOR);
     if (layer.wqkv.rows > 0) {
@@ -97,6 +94,23 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
                                      {names.b2, &layer.b2},
                                      {names.sinks, &layer.sinks}})
       add(name, *bias, N::VECTOR);
+  };
+  for (size_t l = 0; l < w.layers.size(); ++l)
+    add_layer(format(names.layer, static_cast<int>(l)), static_cast<int>(l), w.layers[l]);
+  if (DraftWeights& draft = w.draft; model.config.draft_head) {
+    const int number = model.config.n_layers;
+    const std::string prefix = format(names.drafts, number);
+    const auto add = [&](const char* rest, Tensor& t, N::Role role, const Tensor& usual) {
+      if (t.data != usual.data) all.push_back({prefix + rest, &t, role, number, false});
+    };
+    add(names.draft_proj, draft.proj, N::OTHER, {});
+    add(names.draft_embed_norm, draft.embed_norm, N::VECTOR, {});
+    add(names.draft_hidden_norm, draft.hidden_norm, N::VECTOR, {});
+    add(names.draft_final_norm, draft.final_norm, N::VECTOR, w.final_norm);
+    if (names.draft_embedding)
+      add(names.draft_embedding, draft.embedding, N::EMBEDDING, w.embedding);
+    if (names.draft_output) add(names.draft_output, draft.output, N::OUTPUT, w.output);
+    add_layer(prefix + names.draft_layer, number, draft.layer);
   }
   all.push_back({names.final_norm, &w.final_norm, N::VECTOR, -1, false});
   if (!model.config.tied_output) all.push_back({names.output, &w.output, N::OUTPUT, -1, false});

@@ -139,6 +139,10 @@ class Binder {
   }
 
   bool has(const std::string& name) const { return table_.count(name) > 0; }
+  bool has_prefix(const std::string& prefix) const {
+    const auto it = table_.lower_bound(prefix);
+    return it != table_.end() && it->first.starts_with(prefix);
+  }
 
   // Returns n matrices of `rows` rows, stacked in a tensor of three dimensions.
   std::vector<Tensor> stack(const std::string& name, int n, int64_t rows, int64_t cols) {
@@ -377,6 +381,11 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
                              c.dim, hidden));
     return;
   }
+  if (!c.gated_ffn() && names.stacked_w3 && binder.has(prefix + names.stacked_w3)) {
+    set(&E::w3, binder.stack(prefix + names.stacked_w3, n, hidden, c.dim));
+    set(&E::w2, binder.stack(prefix + names.stacked_w2, n, c.dim, hidden));
+    return;
+  }
   if (names.packed_experts) {
     set(&E::w1, binder.packed(prefix + names.expert_w1, n, 2 * hidden, c.dim, 0, 2));
     set(&E::w3, binder.packed(prefix + names.expert_w3, n, 2 * hidden, c.dim, 1, 2));
@@ -419,7 +428,11 @@ std::vector<Tensor> bind_mix(Binder& binder, const Config& c, const TensorNames&
   const std::vector<const char*> rest = names.mix(c.recurrence);
   std::vector<Tensor> mix;
   for (const MixTensor& t : recurrent_tensors(c)) {
-    const std::string name = prefix + rest[mix.size()];
+    std::string name = prefix + rest[mix.size()];
+    // Ollama's converter leaves out the end of ssm_dt.bias.
+    if (const size_t n = name.size() - std::min<size_t>(name.size(), 5);
+        !binder.has(name) && name.ends_with(".bias") && binder.has(name.substr(0, n)))
+      name.resize(n);
     mix.push_back(t.role == MixTensor::PRODUCT ? binder.matrix(name, t.rows, t.cols)
                   : t.role == MixTensor::TAPS  ? binder.taps(name, t.rows, t.cols)
                   : t.role == MixTensor::DECAY ? binder.decay(name, t.rows, t.cols, names.log_decay)
@@ -427,6 +440,92 @@ std::vector<Tensor> bind_mix(Binder& binder, const Config& c, const TensorNames&
                                                 : binder.values(name, t.rows, t.cols));
   }
   return mix;
+}
+
+// Binds layer l of c. prefix: the beginning of its tensors' names.
+LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorNames& names,
+                        const std::string& prefix) {
+  const auto name = [&](const char* rest) { return prefix + rest; };
+  const auto norm = [&](const char* rest, int64_t cols) {
+    return binder.vector(name(rest), cols, names.norm_offset);
+  };
+  const int64_t q_rows = c.q_width(l), kv_rows = c.kv_width(l), head_dim = c.head_size(l);
+  LayerWeights layer;
+  const bool mixes = c.layers[l].mixer != Mixer::NONE, has_ffn = c.layers[l].has_ffn;
+  if (c.pre_norm && mixes) layer.attn_norm = norm(names.attn_norm, c.dim);
+  if (c.pre_norm && has_ffn) layer.ffn_norm = norm(names.ffn_norm, c.dim);
+  if (c.post_norm) {
+    layer.post_attn_norm = norm(names.post_attn_norm, c.dim);
+    layer.post_ffn_norm = norm(names.post_ffn_norm, c.dim);
+  }
+  if (c.attends(l)) {
+    layer.wqkv = binder.parts(name(names.wqkv),
+                              {{&layer.wq, name(names.wq), c.query_gate ? 2 * q_rows : q_rows},
+                               {&layer.wk, name(names.wk), kv_rows},
+                               {&layer.wv, name(names.wv), kv_rows}},
+                              c.dim);
+    if (!names.fused_in_gguf) layer.wqkv = {};
+    layer.wo = binder.matrix(name(names.wo), c.dim, q_rows);
+  } else if (c.recurs(l)) {
+    layer.mix = bind_mix(binder, c, names, prefix);
+    layer.wo = binder.matrix(name(names.mix_out), c.dim, recurrent_out(c));
+  }
+  if (c.attention_gate && c.attends(l))
+    layer.wgate = binder.matrix(name(names.wgate), q_rows, c.dim);
+  if (has_ffn && c.layers[l].has_experts) {
+    bind_experts(binder, c, names, prefix, &layer);
+  } else if (has_ffn) {
+    if (!c.gated_ffn()) layer.w3 = binder.matrix(name(names.w3), c.hidden_dim, c.dim);
+    else
+      layer.w13 = binder.parts(
+          name(names.w13),
+          {{&layer.w1, name(names.w1), c.hidden_dim}, {&layer.w3, name(names.w3), c.hidden_dim}},
+          c.dim);
+    if (!names.fused_in_gguf) layer.w13 = {};
+    layer.w2 = binder.matrix(name(names.w2), c.dim, c.hidden_dim);
+  }
+  if (c.qk_norm != QkNorm::NONE && c.attends(l)) {
+    const bool whole = c.qk_norm == QkNorm::WHOLE;
+    const int64_t q_width = whole ? q_rows : head_dim, k_width = whole ? kv_rows : head_dim;
+    layer.q_norm =
+        names.q_norm ? norm(names.q_norm, q_width) : binder.constant(q_width, c.q_norm_weight);
+    layer.k_norm = names.k_norm ? norm(names.k_norm, k_width) : binder.constant(k_width, 1);
+  }
+  if (c.qkv_bias && c.attends(l)) {
+    layer.bq = binder.vector(name(names.bq), q_rows);
+    layer.bk = binder.vector(name(names.bk), kv_rows);
+    layer.bv = binder.vector(name(names.bv), kv_rows);
+  }
+  if (c.o_bias && c.attends(l)) layer.bo = binder.vector(name(names.bo), c.dim);
+  if (c.sinks && c.attends(l)) layer.sinks = binder.vector(name(names.sinks), c.n_heads);
+  if (c.mlp_bias && has_ffn && !c.layers[l].has_experts) {
+    layer.b1 = binder.vector(name(names.b1), c.hidden_dim);
+    layer.b3 = binder.vector(name(names.b3), c.hidden_dim);
+    layer.b2 = binder.vector(name(names.b2), c.dim);
+  }
+  return layer;
+}
+
+// Binds the MTP layer, if the file has one and the family's is known.
+void bind_draft(Binder& binder, const Config& c, const TensorNames& names, Weights* w) {
+  const std::string prefix = format(names.drafts, c.n_layers);
+  if (!names.draft_proj || !binder.has(prefix + names.draft_proj)) return;
+  DraftWeights& draft = w->draft;
+  const auto norm = [&](const char* name) {
+    return binder.vector(prefix + name, c.dim, names.norm_offset);
+  };
+  draft.proj = binder.matrix(prefix + names.draft_proj, c.dim, 2 * int64_t{c.dim});
+  draft.embed_norm = norm(names.draft_embed_norm);
+  draft.hidden_norm = norm(names.draft_hidden_norm);
+  draft.final_norm =
+      binder.has(prefix + names.draft_final_norm) ? norm(names.draft_final_norm) : w->final_norm;
+  const auto table = [&](const char* name, const Tensor& usual) {
+    return name && binder.has(prefix + name) ? binder.matrix(prefix + name, c.vocab_size, c.dim)
+                                             : usual;
+  };
+  draft.embedding = table(names.draft_embedding, w->embedding);
+  draft.output = table(names.draft_output, w->output);
+  draft.layer = bind_layer(binder, draft_config(c), 0, names, prefix + names.draft_layer);
 }
 
 }  // namespace
@@ -438,68 +537,8 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
   Weights& w = model.weights;
   w.embedding = binder.matrix(names.embedding, c.vocab_size, c.dim);
   if (c.embedding_norm) w.embedding_norm = binder.constant(c.dim, 1);
-  for (int l = 0; l < c.n_layers; ++l) {
-    const std::string prefix = format(names.layer, l);
-    const auto name = [&](const char* rest) { return prefix + rest; };
-    const auto norm = [&](const char* rest, int64_t cols) {
-      return binder.vector(name(rest), cols, names.norm_offset);
-    };
-    const int64_t q_rows = c.q_width(l), kv_rows = c.kv_width(l), head_dim = c.head_size(l);
-    LayerWeights layer;
-    const bool mixes = c.layers[l].mixer != Mixer::NONE, has_ffn = c.layers[l].has_ffn;
-    if (c.pre_norm && mixes) layer.attn_norm = norm(names.attn_norm, c.dim);
-    if (c.pre_norm && has_ffn) layer.ffn_norm = norm(names.ffn_norm, c.dim);
-    if (c.post_norm) {
-      layer.post_attn_norm = norm(names.post_attn_norm, c.dim);
-      layer.post_ffn_norm = norm(names.post_ffn_norm, c.dim);
-    }
-    if (c.attends(l)) {
-      layer.wqkv = binder.parts(name(names.wqkv),
-                                {{&layer.wq, name(names.wq), c.query_gate ? 2 * q_rows : q_rows},
-                                 {&layer.wk, name(names.wk), kv_rows},
-                                 {&layer.wv, name(names.wv), kv_rows}},
-                                c.dim);
-      if (!names.fused_in_gguf) layer.wqkv = {};
-      layer.wo = binder.matrix(name(names.wo), c.dim, q_rows);
-    } else if (c.recurs(l)) {
-      layer.mix = bind_mix(binder, c, names, prefix);
-      layer.wo = binder.matrix(name(names.mix_out), c.dim, recurrent_out(c));
-    }
-    if (c.attention_gate && c.attends(l))
-      layer.wgate = binder.matrix(name(names.wgate), q_rows, c.dim);
-    if (has_ffn && c.layers[l].has_experts) {
-      bind_experts(binder, c, names, prefix, &layer);
-    } else if (has_ffn) {
-      if (!c.gated_ffn()) layer.w3 = binder.matrix(name(names.w3), c.hidden_dim, c.dim);
-      else
-        layer.w13 = binder.parts(
-            name(names.w13),
-            {{&layer.w1, name(names.w1), c.hidden_dim}, {&layer.w3, name(names.w3), c.hidden_dim}},
-            c.dim);
-      if (!names.fused_in_gguf) layer.w13 = {};
-      layer.w2 = binder.matrix(name(names.w2), c.dim, c.hidden_dim);
-    }
-    if (c.qk_norm != QkNorm::NONE && c.attends(l)) {
-      const bool whole = c.qk_norm == QkNorm::WHOLE;
-      const int64_t q_width = whole ? q_rows : head_dim, k_width = whole ? kv_rows : head_dim;
-      layer.q_norm =
-          names.q_norm ? norm(names.q_norm, q_width) : binder.constant(q_width, c.q_norm_weight);
-      layer.k_norm = names.k_norm ? norm(names.k_norm, k_width) : binder.constant(k_width, 1);
-    }
-    if (c.qkv_bias && c.attends(l)) {
-      layer.bq = binder.vector(name(names.bq), q_rows);
-      layer.bk = binder.vector(name(names.bk), kv_rows);
-      layer.bv = binder.vector(name(names.bv), kv_rows);
-    }
-    if (c.o_bias && c.attends(l)) layer.bo = binder.vector(name(names.bo), c.dim);
-    if (c.sinks && c.attends(l)) layer.sinks = binder.vector(name(names.sinks), c.n_heads);
-    if (c.mlp_bias && has_ffn && !c.layers[l].has_experts) {
-      layer.b1 = binder.vector(name(names.b1), c.hidden_dim);
-      layer.b3 = binder.vector(name(names.b3), c.hidden_dim);
-      layer.b2 = binder.vector(name(names.b2), c.dim);
-    }
-    w.layers.push_back(layer);
-  }
+  for (int l = 0; l < c.n_layers; ++l)
+    w.layers.push_back(bind_layer(binder, c, l, names, format(names.layer, l)));
   w.final_norm =
       binder.vector(names.final_norm, c.dim, names.final_norm_offset ? names.norm_offset : 0);
   if (c.tied_output) {
@@ -513,10 +552,16 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
   if (c.ropes[0].scaling.type == RopeScaling::LONGROPE)
     for (const char* name : {"rope_factors_short.weight", "rope_factors_long.weight"})
       binder.ignore(name);
-  // The blocks that predict further tokens.
-  for (int l = c.n_layers; l < c.n_layers + c.n_unused_layers; ++l)
-    binder.ignore_prefix(format(names.layer, l));
-  if (names.drafts) binder.ignore_prefix(names.drafts);
+  if (c.n_draft_layers == 1) bind_draft(binder, c, names, &w);
+  for (int l = c.n_layers; l < c.n_layers + c.n_draft_layers; ++l) {
+    const std::string prefix = format(names.drafts, l);
+    // In GGUF a layer that the file wrongly counts as an MTP layer would be left out unseen.
+    if (names.draft_mark && !binder.has_prefix(prefix + names.draft_mark))
+      bad_model(where, format("tensors %s%s*", prefix.c_str(), names.draft_mark), "none",
+                format("some, since the last %d of %d layers are said to be MTP layers",
+                       c.n_draft_layers, c.n_layers + c.n_draft_layers));
+    binder.ignore_prefix(prefix);
+  }
   binder.refuse_the_rest();
   binder.report(progress);
 }

@@ -38,11 +38,18 @@ struct TensorNames {
   bool log_decay = false;  // MixTensor::DECAY has logarithms
   // One tensor of three dimensions for w1 and w3 of all experts, those of w1 first in each expert;
   // and one for all w2 that a folder has with it. A file may have them in place of the others.
-  const char *expert_w13 = nullptr, *stacked_w2 = nullptr;
+  // stacked_w3: that of all w3, in models whose FFNs have no gate.
+  const char *expert_w13 = nullptr, *stacked_w2 = nullptr, *stacked_w3 = nullptr;
   // shared_w13: one matrix in place of shared_w1 and shared_w3.
   const char *shared_w1 = nullptr, *shared_w3 = nullptr, *shared_w2 = nullptr,
              *shared_w13 = nullptr, *shared_gate = nullptr, *choice_bias = nullptr;
-  const char* drafts = nullptr;  // the beginning of names of tensors that predict further tokens
+  // MTP layers. drafts: printf format of the beginning of all their names, by the layer's number;
+  // folders have no number. draft_layer: what follows it in the names of the layer's own tensors.
+  // draft_proj null: the tensors are ignored. draft_mark: the beginning of the rest of the names
+  // that only MTP layers have; null: the format keeps them apart.
+  const char *drafts = nullptr, *draft_mark = nullptr, *draft_layer = "", *draft_proj = nullptr,
+             *draft_embed_norm = nullptr, *draft_hidden_norm = nullptr, *draft_final_norm = nullptr,
+             *draft_embedding = nullptr, *draft_output = nullptr;
 };
 inline constexpr TensorNames kGgufNames = {
     "token_embd.weight",

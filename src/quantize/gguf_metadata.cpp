@@ -165,6 +165,7 @@ void write_recurrence(GgufFileWriter& out, const Config& c, const std::string& w
   if (r.kind == Recurrence::MAMBA2) return;
   std::vector<bool> recurrent;
   for (int l = 0; l < c.n_layers; ++l) recurrent.push_back(c.recurs(l));
+  if (c.draft_head) recurrent.push_back(false);  // the MTP layer attends
   out.booleans(a + "attention.recurrent_layers", recurrent);
   if (!family_of_architecture(c.architecture)->position_parts) return;
   // llama.cpp needs the key. Its numbers do not matter for text, whose positions have one value.
@@ -183,7 +184,8 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
   count(field::kVocab.gguf, c.vocab_size);
   count(field::kContext.gguf, c.n_ctx);
   count(field::kDim.gguf, c.dim);
-  count(field::kLayers.gguf, c.n_layers);
+  count(field::kLayers.gguf, c.n_layers + c.draft_head);
+  if (c.draft_head) count("nextn_predict_layers", 1);
   if (!family.one_part) {
     count(family.hidden_dim.gguf, c.hidden_dim);
   } else {

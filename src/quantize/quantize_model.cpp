@@ -10,6 +10,7 @@
 #include "import/load_model.h"
 #include "kernels/cpu/linear/quants.h"
 #include "model/families/family.h"
+#include "model/families/fields.h"
 #include "model/finite_weights.h"
 #include "quantize/gguf_metadata.h"
 #include "quantize/quantize.h"
@@ -206,7 +207,11 @@ void copy_pieces(GgufFileWriter& out, const GgufFile& gguf, const std::string& k
   out.strings(key, texts);
 }
 
-void copy_metadata(GgufFileWriter& out, const GgufFile& gguf) {
+// MTP layers that are not written (Config::draft_head) are not counted, and have no entries in
+// lists with one for each layer.
+void copy_metadata(GgufFileWriter& out, const GgufFile& gguf, const Config& c) {
+  const std::string a = c.architecture + ".";
+  const int dropped = c.draft_head ? 0 : c.n_draft_layers;
   const bool sentencepiece = gguf.string("tokenizer.ggml.model") == "llama";
   for (const auto& [key, value] : gguf.metadata) {
     if (sentencepiece && key == "tokenizer.ggml.tokens") {
@@ -215,6 +220,20 @@ void copy_metadata(GgufFileWriter& out, const GgufFile& gguf) {
     }
     if (key.starts_with("split.") || key == "general.alignment" || key == "general.file_type" ||
         key == "general.quantization_version") {
+      continue;
+    }
+    if (dropped > 0 && key == a + "nextn_predict_layers") continue;
+    if (dropped > 0 && key == a + field::kLayers.gguf) {
+      out.u32(key, static_cast<uint32_t>(c.n_layers));
+      continue;
+    }
+    if (const auto listed = static_cast<uint64_t>(c.n_layers + dropped);
+        dropped > 0 && value.type == GgufType::ARRAY && value.count == listed &&
+        value.element != GgufType::STRING && key.starts_with(a)) {
+      GgufValue fewer = value;
+      fewer.count = static_cast<uint64_t>(c.n_layers);
+      fewer.bytes = value.bytes / listed * fewer.count;
+      out.value(key, fewer);
       continue;
     }
     out.value(key, value);
@@ -243,6 +262,10 @@ void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
   std::vector<Job> jobs;
   double total = 0;
   uint64_t taken = 0;
+  // An MTP layer may have the model's own tables.
+  DraftWeights& draft = model.weights.draft;
+  const bool same_embedding = draft.embedding.data == model.weights.embedding.data,
+             same_output = draft.output.data == model.weights.output.data;
   for (const NamedTensor& t : named_tensors(model)) {
     if (t.role == NamedTensor::VECTOR) continue;
     bool fallback = false;
@@ -269,10 +292,14 @@ void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
     model.generated.push_back(std::move(bytes));
   }
   if (model.config.tied_output) model.weights.output = model.weights.embedding;
-  for (LayerWeights& l : model.weights.layers) {
+  if (same_embedding) draft.embedding = model.weights.embedding;
+  if (same_output) draft.output = model.weights.output;
+  const auto take_parts = [](LayerWeights& l) {
     take_rows(l.wqkv, {&l.wq, &l.wk, &l.wv});
     take_rows(l.w13, {&l.w1, &l.w3});
-  }
+  };
+  for (LayerWeights& l : model.weights.layers) take_parts(l);
+  take_parts(draft.layer);
 }
 
 ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix& mix, int n_threads,
@@ -331,7 +358,7 @@ QuantizedFile quantize_file(const std::string& path, const std::string& out, con
     if (!model->chat_template.empty()) writer.text("tokenizer.chat_template", model->chat_template);
   } else {
     const GgufParts parts = open_gguf(in);
-    copy_metadata(writer, parts.gguf);
+    copy_metadata(writer, parts.gguf, model->config);
   }
   QuantizedFile result;
   result.n_params = model->n_params;

@@ -119,6 +119,11 @@ struct SyntheticAttention {
   bool run_prompts = false;  // prompts are read by the model as well
 };
 
+// The use of a model's own head for guesses (multi-token prediction, MTP). MTP: each step computes
+// 1 to 4 of its guesses ahead. AUTO: the same where it is measured to pay, and none elsewhere or
+// without such a head.
+enum class DraftKind : int32_t { AUTO = 0, OFF = 1, MTP = 2 };
+
 struct ContextOptions {
   DeviceKind device = DeviceKind::AUTO;
   // With 0 the context has the trained length if n_sessions such sessions fit gpu_mem, the GPU's
@@ -160,6 +165,10 @@ struct ContextOptions {
   // RIFFLE_UNSUPPORTED with selectors that choose by earlier steps' choices (tokenselect, lfps),
   // RIFFLE_BAD_ARGUMENT with synthetic_attention
   int32_t lookup = 0;
+  // Guesses of the model's MTP layer, computed ahead as with lookup, which goes first where it has
+  // found something. Texts are the same. MTP is RIFFLE_UNSUPPORTED for a model without such a
+  // layer, on device cuda, and where lookup is
+  DraftKind draft = DraftKind::AUTO;
   std::optional<SyntheticAttention> synthetic_attention;
   riffle_progress_fn progress = nullptr;
   void* progress_user = nullptr;

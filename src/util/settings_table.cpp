@@ -64,6 +64,16 @@ constexpr Setting kContextRows[] = {
      .help = "number of tokens that a step may compute ahead where the answer quotes the prompt or "
              "itself; "
              "the text is the same"},
+    {.id = "draft",
+     .offset = offsetof(C, draft),
+     .type = kInt,
+     .words = "auto|off|mtp",
+     .high = number(DraftKind::MTP),
+     .flag = "--draft",
+     .json = "draft",
+     .group = kSteps,
+     .help = "tokens that the model's own MTP layer guesses, computed ahead; auto: where the model "
+             "has one and it pays; the text is the same"},
     {.id = "block_size",
      .offset = offsetof(C, block_size),
      .type = kInt,

@@ -105,13 +105,20 @@ TEST_CASE("GGUF: sizes of a gated delta rule that do not match", "[families][ggu
                [&] { other.config(); });
 }
 
-// The block that predicts further tokens comes after the layers, and is counted among them.
-TEST_CASE("GGUF: blocks that predict further tokens are no layers", "[families][gguf][states]") {
+// The MTP layer comes after the others, and is counted among them.
+TEST_CASE("GGUF: MTP layers are no layers of the model", "[families][gguf][states]") {
   EditedGguf g("qwen35");
   const std::string count = "qwen35.nextn_predict_layers";
   g.u32(count, 0);
   CHECK(g.config().n_layers == 5);
-  // A file that has such a block as well.
+  // The last layer is an ordinary one.
+  g.u32(count, 1);
+  expect_error(RIFFLE_BAD_MODEL,
+               {"e.gguf: tensors blk.4.nextn.*: found none, expected some, since the last 1 of 5 "
+                "layers are said to be MTP layers"},
+               [&] { g.config(); });
+  g.u32(count, 0);
+  // A file that has an MTP layer as well.
   g.u32("qwen35.block_count", 6);
   g.array<uint8_t>("qwen35.attention.recurrent_layers", GgufType::BOOL, {1, 1, 0, 1, 0, 0});
   g.floats("blk.5.nextn.enorm.weight", {1, 2});
@@ -121,9 +128,9 @@ TEST_CASE("GGUF: blocks that predict further tokens are no layers", "[families][
   g.u32(count, 1);
   const Config c = g.config();
   CHECK(c.n_layers == 5);
-  CHECK(c.n_unused_layers == 1);
+  CHECK(c.n_draft_layers == 1);
   CHECK(recurrent(c) == Layers{true, true, false, true, false});
-  // Its tensors, but no block.
+  // Its tensors, but the number of layers leaves it out.
   g.u32(count, 0);
   g.u32("qwen35.block_count", 5);
   g.array<uint8_t>("qwen35.attention.recurrent_layers", GgufType::BOOL, {1, 1, 0, 1, 0});
@@ -185,24 +192,65 @@ TEST_CASE("config.json: fields of models with recurrent layers", "[families][hf]
   expect_error(RIFFLE_BAD_MODEL, {"no layer that attends"}, [&] { config_of(lfm); });
 }
 
-TEST_CASE("config.json: tensors of the head for further tokens are ignored",
-          "[families][hf][states]") {
-  const TempDir temp;
-  const TinyCheckpoint c = tiny_checkpoint("qwen35");
-  const std::string folder = tiny_folder(c, temp);
-  const auto plain = load_model(folder, {});
-  std::string bytes = read_file(folder + "/model.safetensors");
-  uint64_t size = load_unaligned<uint64_t>(bytes.data());
+// Adds an F16 tensor [2][2] to a folder's file.
+static void add_tensor(const std::string& folder, const std::string& name) {
+  const std::string bytes = read_file(folder + "/model.safetensors");
+  const auto size = load_unaligned<uint64_t>(bytes.data());
   auto header = nlohmann::json::parse(bytes.substr(8, size));
   const uint64_t end = bytes.size() - 8 - size;
-  header["mtp.fc.weight"] = {{"dtype", "F16"}, {"shape", {2, 2}}, {"data_offsets", {end, end + 8}}};
+  header[name] = {{"dtype", "F16"}, {"shape", {2, 2}}, {"data_offsets", {end, end + 8}}};
   const std::string text = header.dump();
   std::string changed;
   put<uint64_t>(changed, text.size());
   write_file(folder + "/model.safetensors",
              changed + text + bytes.substr(8 + size) + std::string(8, '\0'));
-  const auto model = load_model(folder, {});
-  CHECK(model->n_params == plain->n_params);
+}
+
+TEST_CASE("folders: MTP layers that are not used are ignored", "[families][hf][states]") {
+  const TempDir temp;
+  const std::string folder = tiny_folder(tiny_checkpoint("qwen35"), temp);
+  const auto plain = load_model(folder, {});
+  add_tensor(folder, "mtp.layers.1.input_layernorm.weight");
+  CHECK(load_model(folder, {})->n_params == plain->n_params);
+  add_tensor(folder, "mtp.fc.weight");
+  expect_error(RIFFLE_BAD_MODEL, {"mtp.fc.weight shape: found [2][2], expected [64][128]"},
+               [&] { load_model(folder, {}); });
+  const TempDir other;
+  const std::string inside = tiny_folder(tiny_checkpoint("qwen35"), other);
+  add_tensor(inside, "model.mtp.layers.0.input_layernorm.weight");
+  CHECK(load_model(inside, {})->n_params == plain->n_params);
+}
+
+TEST_CASE("config.json: the first LFM2 models have no intermediate_size", "[families][hf]") {
+  auto config = tiny_checkpoint("lfm2").config;
+  const Config usual = config_of(config);
+  config["block_ff_dim"] = config["intermediate_size"];
+  config.erase("intermediate_size");
+  CHECK(config_of(config).hidden_dim == usual.hidden_dim);
+  config.erase("block_ff_dim");
+  expect_error(RIFFLE_BAD_MODEL, {"block_ff_dim: found none"}, [&] { config_of(config); });
+}
+
+TEST_CASE("GGUF: files of Qwen3.5 as Ollama's converter writes them", "[families][gguf][states]") {
+  EditedGguf g("qwen35");
+  const Config usual = g.config();
+  const std::string heads = "qwen35.attention.head_count_kv";
+  g.array<int32_t>(heads, GgufType::I32, {0, 0, 2, 0, 2});
+  for (const char* layer : {"0", "1", "3"}) {
+    const std::string name = std::string("blk.") + layer + ".ssm_dt";
+    g.erase_tensor(name + ".bias");
+    g.floats(name, {0, 0, 0, 0, 0, 0});
+  }
+  CHECK(recurrent(g.config()) == recurrent(usual));
+  CHECK(g.config().n_kv_heads == usual.n_kv_heads);
+  g.array<int32_t>(heads, GgufType::I32, {0, 0, 2, 2, 2});
+  expect_error(RIFFLE_BAD_MODEL,
+               {heads + ": found 2 in layer 3, expected 0, since the layer is recurrent"},
+               [&] { g.config(); });
+  g.array<int32_t>(heads, GgufType::I32, {0, 0, 2, 0, 0});
+  expect_error(RIFFLE_BAD_MODEL,
+               {heads + ": found 0 in layer 4, expected at least 1, since the layer attends"},
+               [&] { g.config(); });
 }
 
 TEST_CASE("GGUF: fields of Mamba-2", "[families][gguf][states]") {
@@ -291,7 +339,8 @@ TEST_CASE("Nemotron-H: what each layer is", "[families][gguf][states]") {
   refused(RIFFLE_UNSUPPORTED, "use_conv_bias", false, "use_conv_bias: found false");
   refused(RIFFLE_UNSUPPORTED, "time_step_limit", {0.0, 0.1}, "time_step_limit: found [0.0,0.1]");
   auto moe = tiny_checkpoint("nemotron_h_moe").config;
-  for (const auto& [key, value] : {std::pair{"n_group", 2}, {"moe_latent_size", 16}}) {
+  for (const auto& [key, value] :
+       {std::pair{"n_group", 2}, {"topk_group", 2}, {"moe_latent_size", 16}}) {
     auto other = moe;
     other[key] = value;
     expect_error(RIFFLE_UNSUPPORTED, {key, "found " + std::to_string(value)},
@@ -327,9 +376,15 @@ TEST_CASE("Nemotron-H: what each layer is", "[families][gguf][states]") {
   EditedGguf all("nemotron_h");
   all.array<int32_t>(heads, GgufType::I32, {0, 0, 0, 0, 0, 0});
   expect_error(RIFFLE_BAD_MODEL, {heads}, [&] { all.config(); });
+  EditedGguf groups("nemotron_h_moe");
+  const std::string used = "nemotron_h_moe.expert_group_used_count";
+  groups.u32(used, 1);  // as published files have it
+  CHECK(kinds(groups.config()) == "MEM*EM");
+  groups.u32(used, 2);
+  expect_error(RIFFLE_UNSUPPORTED, {used + ": found 2, expected 1"}, [&] { groups.config(); });
   EditedGguf moe_file("nemotron_h_moe");
   CHECK(kinds(moe_file.config()) == "MEM*EM");
-  // A block that predicts further tokens is no layer.
+  // An MTP layer is no layer of the model.
   EditedGguf draft("nemotron_h_moe");
   draft.u32("nemotron_h_moe.block_count", 7);
   draft.u32("nemotron_h_moe.nextn_predict_layers", 1);
@@ -337,5 +392,6 @@ TEST_CASE("Nemotron-H: what each layer is", "[families][gguf][states]") {
                        {0, 0, 0, 1, 0, 0, 1});
   draft.array<int32_t>("nemotron_h_moe.feed_forward_length", GgufType::I32,
                        {0, 32, 0, 0, 32, 0, 32});
+  draft.floats("blk.6.nextn.eh_proj.weight", {1, 2});
   CHECK(kinds(draft.config()) == "MEM*EM");
 }

@@ -9,9 +9,10 @@
 namespace riffle {
 
 // Adds the buffers of prompts and steps.
-static void add_activations(const Config& c, const ContextOptions& o, MemoryList& list) {
+static void add_activations(const Config& c, const BackendOptions& options, MemoryList& list) {
+  const ContextOptions& o = options.options;
   const uint64_t chunk = std::min(o.prefill_chunk, o.n_ctx), n_ctx = o.n_ctx, dim = c.dim;
-  const uint64_t step_rows = uint64_t(o.n_sessions) + o.lookup;
+  const uint64_t step_rows = uint64_t(o.n_sessions) + options.rows_ahead;
   const auto add = [&](const char* name, std::initializer_list<uint64_t> floats) {
     add_to(list, MemoryUse::ACTIVATIONS, name, product({product(floats), sizeof(float)}));
   };
@@ -89,7 +90,7 @@ DeviceNeeds plan_cpu(const Model& model, const BackendOptions& options) {
   const KvShape shape = kv_shape(c, options);
   DeviceNeeds needs;
   needs.weights = model.weight_bytes;
-  add_activations(c, o, needs.buffers);
+  add_activations(c, options, needs.buffers);
   add_scratch(model, options, needs.buffers);
   add_digests(shape, options, needs.buffers);
   StateShape state = state_shape(c, options);

@@ -477,7 +477,7 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   needs.lends = !why_host_residency(o) && o.slots == 0;
   const KvShape shape = kv_shape(c, options);
   for (MemoryItem item :
-       cuda::session_list(c, shape, digest_spec(selection), *step, o.lookup, o.n_ctx)) {
+       cuda::session_list(c, shape, digest_spec(selection), *step, options.rows_ahead, o.n_ctx)) {
     item.bytes = product({item.bytes, uint64_t(o.n_sessions)});
     needs.buffers.push_back(item);
   }

@@ -94,7 +94,7 @@ CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
       must_pin_(options.options.residency == ResidencyKind::DEVICE || !has_host_driven() ||
                 !host->shape().uneven().empty()),
       block_size_(host->shape().block_size()),
-      lookup_(options.options.lookup) {
+      lookup_(options.rows_ahead) {
   const int64_t n_slots = options.slots;
   for (int layer = 0; layer < shape().n_layers(); ++layer)
     layouts_.push_back(device_layout(shape().layout(shape().source(layer))));

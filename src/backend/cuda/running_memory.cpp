@@ -87,7 +87,7 @@ MemoryList running_list(const Model& model, const BackendOptions& options) {
   const Config& c = model.config;
   const KvShape shape = kv_shape(c, options);
   const ContextOptions& o = options.options;
-  const int64_t n = int64_t(o.n_sessions) + o.lookup;  // tokens of a step
+  const int64_t n = int64_t(o.n_sessions) + options.rows_ahead;  // tokens of a step
   const int64_t n_ctx = o.n_ctx, blocks = shape.in_blocks(n_ctx);
   MemoryList list;
   const auto add = [&](const char* name, uint64_t bytes) {

@@ -15,10 +15,17 @@ static constexpr int64_t kGpu = 16384;
 static constexpr int64_t kCpu = 3072;
 static constexpr int64_t kStep = 1024;
 
-int64_t dense_is_faster_below(const ResolvedOptions& r) { return r.device_memory ? kGpu : kCpu; }
+// No real weights of a model with recurrent layers were at hand to test whether share keeps its
+// answers, so auto reads everything there where it can.
+static constexpr int64_t kUntested = INT32_MAX;
+
+int64_t dense_is_better_below(const Config& config, const ResolvedOptions& r) {
+  if (config.recurrence.kind != Recurrence::NONE) return kUntested;
+  return r.device_memory ? kGpu : kCpu;
+}
 
 int64_t everything_below(const Config& config, const ResolvedOptions& r) {
-  const int64_t most = dense_is_faster_below(r);
+  const int64_t most = dense_is_better_below(config, r);
   if (!r.has_pool) return most;
   // While a prompt is read, the pool lacks the slots that it lends.
   const int64_t slots = std::max<int64_t>(0, r.slots - r.lent_slots);
@@ -44,6 +51,8 @@ static std::string with_commas(int64_t n) {
 
 std::string selector_note(const BackendOptions& options, const Selection& s) {
   if (s.selector != SelectorKind::AUTO) return "";
+  if (options.everything_below == kUntested)
+    return "selector auto: dense, since share is not tested on models with recurrent layers";
   const std::string tokens = with_commas(options.everything_below);
   if (options.without_auto(s).selector == SelectorKind::DENSE)
     return format("selector auto: dense, since share is faster only beyond %s tokens",

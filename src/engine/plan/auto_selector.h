@@ -8,9 +8,10 @@
 
 namespace riffle {
 
-// Returns the length below which dense is faster than share, in tokens of a session, if all of its
-// KV can be read without a copy from host memory. It depends only on the kind of device.
-int64_t dense_is_faster_below(const ResolvedOptions& r);
+// Returns the length below which auto reads everything, in tokens of a session, if all of its KV
+// can be read without a copy from host memory: dense is faster than share there or, in models with
+// recurrent layers, share is not tested. It depends only on the kinds of device and model.
+int64_t dense_is_better_below(const Config& config, const ResolvedOptions& r);
 
 // Returns the same limit for this context (BackendOptions::everything_below). If the pool holds
 // fewer tokens of each of n_sessions sessions, the limit is that number, rounded down to a multiple

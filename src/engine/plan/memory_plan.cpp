@@ -9,6 +9,7 @@
 #include "backend/cpu/fastest_kernels.h"
 #include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
+#include "engine/plan/draft_plan.h"
 #include "select/registry.h"
 #include "util/c_locale.h"
 #include "util/cpu_limits.h"
@@ -31,12 +32,30 @@ static constexpr int kContextStep = 1024;
 
 static_assert(kMostContext == kMaxBlocks * 16 && kMostSessions == kMaxSequences);
 
-void check_lookup(int lookup, const Selector& selector) {
-  if (lookup > 0 && selector.keeps_steps())
+void check_ahead(const ContextOptions& o, const Selector& selector) {
+  if (!selector.keeps_steps()) return;
+  if (o.lookup > 0)
     fail(RIFFLE_UNSUPPORTED,
          "`lookup` is %d, but `selection.selector` %s depends on the choices of earlier steps: "
          "expected 0; set `lookup` to 0 or name another selector",
-         lookup, selector.name());
+         o.lookup, selector.name());
+  if (o.draft == DraftKind::MTP)
+    fail(RIFFLE_UNSUPPORTED,
+         "`draft` is mtp, but `selection.selector` %s depends on the choices of earlier steps: "
+         "expected off or another selector",
+         selector.name());
+}
+
+// Decides whether the model's MTP layer may guess.
+static void choose_drafts(const Config& config, ResolvedOptions& r) {
+  const ContextOptions& o = r.options;
+  r.drafts = config.draft_head && !r.device_memory && !r.attention && o.draft != DraftKind::OFF;
+  if (o.draft == DraftKind::MTP && !r.drafts)
+    fail(RIFFLE_UNSUPPORTED, "`draft` is mtp, but %s",
+         !config.draft_head ? "the model has no MTP layer that riffle knows"
+         : r.device_memory  ? "device cuda has no kernels for it yet: expected auto or off"
+                            : "the attention is not the model's own: expected auto or off");
+  r.rows_ahead = std::max<int>(o.lookup, r.drafts ? kMostGuesses : 0);
 }
 
 ResolvedOptions resolve_options(const Config& config, const ContextOptions& given) {
@@ -58,7 +77,7 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
          "the model has %d layers and %d KV heads, expected at most %lld and %lld", config.n_layers,
          kv_heads, static_cast<long long>(kMaxLayers), static_cast<long long>(kMaxKvHeads));
   check_selection(o.selection);
-  check_lookup(o.lookup, *make_selector(o.selection));
+  check_ahead(o, *make_selector(o.selection));
   r.attention = make_attention_source(o, config);
 
   if (o.isa == IsaChoice::AUTO) {
@@ -78,6 +97,7 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
   if (limits.by_group()) r.host_owner = "this process's control group";
 
   choose_device(config, r);
+  choose_drafts(config, r);
   return r;
 }
 
@@ -144,8 +164,9 @@ static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const M
 }
 
 // Returns the memory that the context takes besides its slots.
-static MemoryPlan plan_sizes(const Config& config, const ResolvedOptions& r,
+static MemoryPlan plan_sizes(const Model& model, const ResolvedOptions& r,
                              const DeviceNeeds& needs) {
+  const Config& config = model.config;
   const ContextOptions& o = r.options;
   MemoryPlan plan{};
   plan.n_ctx = o.n_ctx;
@@ -158,6 +179,7 @@ static MemoryPlan plan_sizes(const Config& config, const ResolvedOptions& r,
   plan.isa = r.kernels->name;
   plan.weights = needs.weights;
   plan.buffers = needs.buffers;
+  const uint64_t draft_kv = r.drafts ? plan_drafts(model, r, &plan.buffers) : 0;
   plan.activations = sum_of(plan.buffers, MemoryUse::ACTIVATIONS);
   plan.digests = sum_of(plan.buffers, MemoryUse::DIGESTS);
   plan.prefill_kv = sum_of(plan.buffers, MemoryUse::PREFILL_KV);
@@ -166,7 +188,7 @@ static MemoryPlan plan_sizes(const Config& config, const ResolvedOptions& r,
   const KvShape shape = kv_shape(config, r);
   plan.slot_bytes = shape.largest_block();
   plan.host_memory = r.host_memory;
-  plan.host_kv = shape.most_bytes(o.n_ctx);
+  plan.host_kv = sum({shape.most_bytes(o.n_ctx), draft_kv});
   plan.host_states = shape.most_state_bytes();
   plan.total = sum({plan.weights, plan.activations, plan.digests});
   if (!r.has_pool) plan.total = sum({plan.total, plan.prefill_kv});
@@ -333,7 +355,7 @@ static Verdict plan_experts(const Model& model, ResolvedOptions& r, MemoryPlan& 
     for (MemoryList* prompt : {&needs.prompt, &needs.prompt_least})
       add_to(*prompt, MemoryUse::PROMPT, "experts from host memory", needs.expert_staging);
   }
-  plan = plan_sizes(model.config, r, needs);
+  plan = plan_sizes(model, r, needs);
   plan.cpu_experts = r.host_expert_layers;
   plan.host_experts = on_host;
   const uint64_t budget = pool_budget(r, device_free);
@@ -383,7 +405,7 @@ static Verdict plan_selection(const Model& model, ResolvedOptions& r, MemoryPlan
                               uint64_t& device_free) {
   const ContextOptions& o = r.options;
   const DeviceNeeds needs = device_needs(model, r);
-  plan = plan_sizes(model.config, r, needs);
+  plan = plan_sizes(model, r, needs);
   if (!device_free) device_free = needs.free;
   if (o.host_mem && plan.host_kv > o.host_mem)
     return refuse(RIFFLE_OUT_OF_MEMORY, format("`host_mem` (%s)", size_text(o.host_mem).c_str()),
@@ -418,7 +440,7 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, MemoryPlan& p
   // a second plan is made for share, whose INT4 keys leave less to the pool.
   r.slots = r.options.slots;
   r.lent_slots = 0;
-  r.everything_below = dense_is_faster_below(r);
+  r.everything_below = dense_is_better_below(model.config, r);
   const bool may_be_dense =
       r.options.selection.selector == SelectorKind::AUTO && r.options.n_ctx <= r.everything_below;
   Verdict verdict = plan_selection(model, r, plan, device_free);

@@ -89,8 +89,8 @@ struct MemoryPlan {
 // trained length; plan_memory decides both.
 ResolvedOptions resolve_options(const Config& config, const ContextOptions& options);
 
-// Throws if the selector cannot work with this ContextOptions::lookup.
-void check_lookup(int lookup, const Selector& selector);
+// Throws if the selector cannot work with this ContextOptions::lookup, or not with draft MTP.
+void check_ahead(const ContextOptions& options, const Selector& selector);
 
 // Fills plan, resolved.slots and context_note. A trained length that does not fit the budget, the
 // GPU's free memory or the host's becomes the longest multiple of 1024 that does. Throws

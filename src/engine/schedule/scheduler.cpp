@@ -160,9 +160,9 @@ void Scheduler::decode(Iteration& it) {
   choose(chosen, it);
   const Stats before = engine_.stats();
   // Number of tokens ahead for which the iteration's token limit leaves room.
-  const int64_t room =
-      o_.max_tokens > 0 ? o_.max_tokens - static_cast<int64_t>(chosen.size()) : engine_.lookup();
-  std::vector<Request*> left = step_together(chosen, std::min<int64_t>(room, engine_.lookup()));
+  const int64_t room = o_.max_tokens > 0 ? o_.max_tokens - static_cast<int64_t>(chosen.size())
+                                         : engine_.rows_ahead();
+  std::vector<Request*> left = step_together(chosen, std::min<int64_t>(room, engine_.rows_ahead()));
   // Requests that do not fit as a group may step one by one.
   if (left.size() > 1)
     for (Request* r : left) {

@@ -131,6 +131,18 @@ void read_mamba2(const Fields& f, const Mamba2Fields& names, RecurrenceConfig de
   r.v_dim = inner / r.v_heads;
 }
 
+void read_draft_layers(const Fields& f, const Field& field, Config* c) {
+  const auto given = f.integer(field);
+  const uint64_t n = f.is_json() ? std::max<uint64_t>(1, given.value_or(1)) : given.value_or(0);
+  const auto layers = static_cast<uint64_t>(c->n_layers);
+  if (n > layers || (!f.is_json() && n == layers))
+    bad_model(f.file(), f.name_of(field), std::to_string(n),
+              "fewer than " + f.name_of(field::kLayers) + " = " + std::to_string(layers));
+  c->n_draft_layers = static_cast<int>(n);
+  if (!f.is_json()) c->n_layers -= static_cast<int>(n);
+  c->layers.resize(c->n_layers);
+}
+
 void require_attention(const Fields& f, const Config& c, const char* json) {
   for (int l = 0; l < c.n_layers; ++l)
     if (c.attends(l)) return;

@@ -38,6 +38,9 @@ struct Mamba2Fields {
 void read_mamba2(const Fields& fields, const Mamba2Fields& names, RecurrenceConfig defaults,
                  Config* c);
 
+// Reads the number of MTP layers. GGUF counts them among the layers.
+void read_draft_layers(const Fields& fields, const Field& field, Config* c);
+
 // Refuses a model none of whose layers attends. json: the field of config.json that says so.
 void require_attention(const Fields& fields, const Config& c,
                        const char* json = field::kWindowed.json);
@@ -56,6 +59,7 @@ struct Family {
   // A field of config.json that, where it is present, is used instead of tie_word_embeddings.
   const char* tied_field = nullptr;
   Field hidden_dim = field::kHiddenDim;  // the width of the FFN
+  const char* old_hidden_dim = nullptr;  // its field in config.json files that lack hidden_dim
   // GGUF files keep the rows of wq and wk in the order that pairs (2i, 2i+1) for RoPE.
   bool rope_interleaved = false;
   bool pre_norm = true, post_norm = false;

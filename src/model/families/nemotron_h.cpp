@@ -24,13 +24,14 @@ constexpr Field kPattern = {nullptr, "hybrid_override_pattern"},
                                 "moe_shared_expert_intermediate_size"},
                 kShared = {"expert_shared_count", "n_shared_experts"},
                 kExpertGroups = {"expert_group_count", "n_group"},
+                kUsedGroups = {"expert_group_used_count", "topk_group"},
                 kRenormalised = {"expert_weights_norm", "norm_topk_prob"},
                 kScale = {"expert_weights_scale", "routed_scaling_factor"},
                 kLatent = {"moe_latent_size", "moe_latent_size"};
-constexpr Field kFields[] = {field::kRotated, kEps,          kTaps,         kGroups, kHeads,
-                             kStateDim,       kHeadDim,      kInner,        kDraft,  kPattern,
-                             kKinds,          kExperts,      kUsed,         kWidth,  kShared,
-                             kSharedWidth,    kExpertGroups, kRenormalised, kScale,  kLatent};
+constexpr Field kFields[] = {
+    field::kRotated, kEps,         kTaps,         kGroups,     kHeads,        kStateDim, kHeadDim,
+    kInner,          kDraft,       kPattern,      kKinds,      kExperts,      kUsed,     kWidth,
+    kShared,         kSharedWidth, kExpertGroups, kUsedGroups, kRenormalised, kScale,    kLatent};
 
 void set_kind(LayerConfig* layer, Mixer mixer, bool has_ffn, bool has_experts) {
   layer->mixer = mixer;
@@ -93,7 +94,8 @@ void refuse_options(const Fields& f) {
 
 void describe_experts(const Fields& f, Config* c) {
   read_experts(f, {kExperts, kUsed, kWidth, true}, {8, 2, 7688}, c);
-  for (const auto& [field, expected] : {std::pair{kExpertGroups, 1}, {kShared, 1}, {kLatent, 0}})
+  for (const auto& [field, expected] :
+       {std::pair{kExpertGroups, 1}, {kUsedGroups, 1}, {kShared, 1}, {kLatent, 0}})
     if (const auto given = f.integer(field); given && *given != static_cast<uint64_t>(expected))
       unsupported(f.file(), f.name_of(field), std::to_string(*given), std::to_string(expected));
   c->experts.shared_dim = dimension(f, f.name_of(kSharedWidth), 1 << 24, f.is_json() ? 7688 : 0);
@@ -109,14 +111,7 @@ void describe(const Fields& f, int, Config* c) {
   refuse_options(f);
   if (f.is_json()) c->norm_eps = c->post_norm_eps = positive(f, kEps, 1, 1e-5);
   c->ropes[0] = {};
-  // GGUF counts the blocks that predict further tokens among the layers.
-  const uint64_t drafts = f.is_json() ? 0 : f.integer(kDraft).value_or(0);
-  if (drafts >= static_cast<uint64_t>(c->n_layers))
-    bad_model(f.file(), f.name_of(kDraft), std::to_string(drafts),
-              "fewer than " + f.name_of(field::kLayers) + " = " + std::to_string(c->n_layers));
-  c->n_layers -= static_cast<int>(drafts);
-  c->n_unused_layers = static_cast<int>(drafts);
-  c->layers.resize(c->n_layers);
+  read_draft_layers(f, kDraft, c);
   if (f.is_json()) read_kinds(f, c);
   else read_widths(f, c->architecture == "nemotron_h_moe", c);
   require_attention(f, *c, f.has(kKinds) ? kKinds.json : kPattern.json);
@@ -175,10 +170,14 @@ constexpr TensorNames kNewNames = [] {
   names.embedding = "model.embeddings.weight";
   names.final_norm = "model.norm_f.weight";
   names.layer = "model.layers.%d.";
+  names.stacked_w3 = "mixer.experts.up_proj";
+  names.stacked_w2 = "mixer.experts.down_proj";
   return names;
 }();
 constexpr TensorNames kGguf = [] {
   TensorNames names = kGgufNames;
+  names.drafts = names.layer;
+  names.draft_mark = "nextn.";
   names.ffn_norm = names.attn_norm;
   names.mix = [](const RecurrenceConfig&) {
     return std::vector<const char*>{"ssm_in.weight",  "ssm_conv1d.weight", "ssm_conv1d.bias",

@@ -17,8 +17,8 @@ constexpr Field kTaps = {"ssm.conv_kernel", "linear_conv_kernel_dim"},
                 kPeriod = {"full_attention_interval", "full_attention_interval"},
                 kLayers = {"attention.recurrent_layers", nullptr},
                 kSections = {"rope.dimension_sections", nullptr},
-                kDraft = {"nextn_predict_layers", nullptr}, kGate = {nullptr, "attn_output_gate"},
-                kStateType = {nullptr, "mamba_ssm_dtype"};
+                kDraft = {"nextn_predict_layers", "mtp_num_hidden_layers"},
+                kGate = {nullptr, "attn_output_gate"}, kStateType = {nullptr, "mamba_ssm_dtype"};
 constexpr Field kFields[] = {kTaps,   kKeyHeads, kValueHeads, kStateSize, kInner,
                              kKeyDim, kValueDim, kPeriod,     kLayers,    kSections,
                              kDraft,  kGate,     kStateType};
@@ -52,14 +52,7 @@ void describe_dense(const Fields& f, int, Config* c) {
   if (!f.boolean(kGate).value_or(true)) unsupported(f.file(), f.name_of(kGate), "false", "true");
   if (const auto type = f.string(kStateType); type && *type != "float32")
     unsupported(f.file(), f.name_of(kStateType), "\"" + *type + "\"", "\"float32\"");
-  // GGUF counts the blocks that predict further tokens among the layers.
-  const uint64_t drafts = f.is_json() ? 0 : f.integer(kDraft).value_or(0);
-  if (drafts >= static_cast<uint64_t>(c->n_layers))
-    bad_model(f.file(), f.name_of(kDraft), std::to_string(drafts),
-              "fewer than " + f.name_of(field::kLayers) + " = " + std::to_string(c->n_layers));
-  c->n_layers -= static_cast<int>(drafts);
-  c->n_unused_layers = static_cast<int>(drafts);
-  c->layers.resize(c->n_layers);
+  read_draft_layers(f, kDraft, c);
   require_attention(f, *c);
 }
 
@@ -159,6 +152,11 @@ constexpr TensorNames kNames = [] {
   names.mix_out = "linear_attn.out_proj.weight";
   names.log_decay = true;
   names.drafts = "mtp.";
+  names.draft_layer = "layers.0.";
+  names.draft_proj = "fc.weight";
+  names.draft_embed_norm = "pre_fc_norm_embedding.weight";
+  names.draft_hidden_norm = "pre_fc_norm_hidden.weight";
+  names.draft_final_norm = "norm.weight";
   names.expert_w13 = "mlp.experts.gate_up_proj";
   names.stacked_w2 = "mlp.experts.down_proj";
   names.shared_w1 = "mlp.shared_expert.gate_proj.weight";
@@ -169,6 +167,14 @@ constexpr TensorNames kNames = [] {
 }();
 constexpr TensorNames kGguf = [] {
   TensorNames names = kGgufNames;
+  names.drafts = names.layer;
+  names.draft_mark = "nextn.";
+  names.draft_proj = "nextn.eh_proj.weight";
+  names.draft_embed_norm = "nextn.enorm.weight";
+  names.draft_hidden_norm = "nextn.hnorm.weight";
+  names.draft_final_norm = "nextn.shared_head_norm.weight";
+  names.draft_embedding = "nextn.embed_tokens.weight";
+  names.draft_output = "nextn.shared_head_head.weight";
   names.ffn_norm = "post_attention_norm.weight";
   names.post_attn_norm = "";
   names.mix = gguf_mix;

@@ -1,0 +1,59 @@
+#include "engine/draft_pace.h"
+
+#include <algorithm>
+
+namespace riffle {
+
+int DraftPace::best() const {
+  int best = fewest_;
+  double most = 0;
+  for (int i = fewest_; i <= kMostGuesses; ++i) {
+    const Rate& r = rates_[i];
+    if (r.seconds <= 0) continue;
+    if (const double rate = r.tokens / r.seconds; rate > most) most = rate, best = i;
+  }
+  return best;
+}
+
+// The first round tries all lengths; later ones the best, its neighbours and the fewest.
+void DraftPace::plan_trials() {
+  const int at = best();
+  for (int i = fewest_; i <= kMostGuesses; ++i)
+    wanted_[i] = rates_[i].steps == 0 || std::abs(i - at) <= 1 || i == fewest_;
+}
+
+int DraftPace::length(int64_t n_sequences) {
+  if (n_sequences != n_sequences_) {  // other sequences share the step's cost in another way
+    n_sequences_ = n_sequences;
+    rates_ = {};
+    wanted_ = {};
+    left_ = 0;
+    trying_ = false;
+  }
+  if (left_-- > 0) return current_;
+  const auto next = [&] { return std::find(wanted_.begin(), wanted_.end(), true); };
+  if (next() == wanted_.end() && !trying_) plan_trials(), trying_ = true;
+  if (const auto it = next(); it != wanted_.end()) {
+    current_ = static_cast<int>(it - wanted_.begin());
+    *it = false;
+    left_ = kTrial - 1;
+  } else {
+    current_ = best();
+    trying_ = false;
+    left_ = kHold - 1;
+  }
+  return current_;
+}
+
+void DraftPace::record(int length, double seconds, double tokens) {
+  Rate& r = rates_[length];
+  if (r.steps >= kOldest) {
+    const double keep = (kOldest - 1) / r.steps;
+    r.seconds *= keep, r.tokens *= keep, r.steps *= keep;
+  }
+  r.seconds += seconds;
+  r.tokens += tokens;
+  r.steps += 1;
+}
+
+}  // namespace riffle

@@ -1,0 +1,103 @@
+#include "engine/layer_ops.h"
+
+namespace riffle {
+
+void LayerOps::output(const float* x, int64_t n, Phase phase, float* logits) {
+  const int64_t vocab_size = model_.config.vocab_size;
+  Linear out;
+  out.x = x;
+  out.n = n;
+  out.norm = &model_.weights.final_norm;
+  out.outs[0] = {&model_.weights.output, logits, vocab_size};
+  out.phase = phase;
+  device_.linear(out);
+  if (const float cap = model_.config.logit_softcap; cap > 0)
+    device_.softcap(logits, n * vocab_size, cap);
+}
+
+void LayerOps::norm_embeddings(float* x, int64_t n) {
+  if (const Tensor& weight = model_.weights.embedding_norm; weight.data)
+    device_.norm_heads(x, n, 1, weight);
+}
+
+void LayerOps::norm_qk(float* x, int64_t n, int64_t width, const Tensor& weight) {
+  if (!weight.data) return;
+  device_.norm_heads(x, n, static_cast<int>(width / weight.cols), weight);
+}
+
+void LayerOps::mix_in(const LayerWeights& w, const float* x, int64_t n, Phase phase, float* out) {
+  Linear in;
+  in.x = x;
+  in.n = n;
+  in.norm = &w.attn_norm;
+  in.n_outs = 0;
+  in.phase = phase;
+  const int64_t width = recurrent_in(model_.config);
+  for (size_t i = 0; i < w.mix.size(); ++i) {
+    if (mix_[i].role != MixTensor::PRODUCT) continue;
+    in.outs[in.n_outs++] = {&w.mix[i], out, width};
+    out += w.mix[i].rows;
+  }
+  device_.linear(in);
+}
+
+LinearOut LayerOps::query_product(const LayerWeights& w, int layer, const ForwardBuffers& b) const {
+  const Config& c = model_.config;
+  const int64_t width = c.q_width(layer);
+  if (!c.query_gate) return {&w.wq, b.q.as<float>(), width, &w.bq};
+  return {&w.wq, b.both.as<float>(), 2 * width, &w.bq};
+}
+
+void LayerOps::take_queries(int layer, int64_t n, const ForwardBuffers& b) {
+  const Config& c = model_.config;
+  if (c.query_gate)
+    device_.split_heads(b.both.as<float>(), n, c.n_heads, c.head_size(layer), b.q.as<float>(),
+                        b.gate.as<float>());
+}
+
+void LayerOps::attend(Step& step, int layer, const ForwardBuffers& b, float* x, int64_t n) {
+  const Config& c = model_.config;
+  const LayerWeights& w = model_.weights.layers[layer];
+  Linear qkv;
+  qkv.x = x;
+  qkv.n = n;
+  qkv.norm = &w.attn_norm;
+  qkv.outs[0] = query_product(w, layer, b);
+  qkv.outs[1] = {&w.wk, b.k.as<float>(), c.kv_width(layer), &w.bk};
+  qkv.outs[2] = {&w.wv, b.v.as<float>(), c.kv_width(layer), &w.bv};
+  qkv.n_outs = 3;
+  device_.linear(qkv);
+  take_queries(layer, n, b);
+  norm_qk(b.q.as<float>(), n, c.q_width(layer), w.q_norm);
+  norm_qk(b.k.as<float>(), n, c.kv_width(layer), w.k_norm);
+  step.append(layer, b.q.as<float>(), b.k.as<float>(), b.v.as<float>());
+  step.attend(layer, b.q.as<float>(), b.att.as<float>());
+  finish_layer(w, b.att.as<float>(), b.q.as<float>(), c.query_gate ? b.gate.as<float>() : nullptr,
+               x, n, Phase::Decode);
+}
+
+void LayerOps::finish_layer(const LayerWeights& w, float* attended, float* queries,
+                            const float* gates, float* x, int64_t n, Phase phase) {
+  if (gates) device_.sigmoid_gate(attended, gates, n * w.wo.cols);
+  if (w.wgate.rows > 0) {
+    Linear gate;
+    gate.x = x;
+    gate.n = n;
+    gate.norm = &w.attn_norm;
+    gate.outs[0] = {&w.wgate, queries, w.wgate.rows};
+    gate.phase = phase;
+    device_.linear(gate);
+    device_.sigmoid_gate(attended, queries, n * w.wgate.rows);
+  }
+  Linear out;
+  out.x = attended;
+  out.n = n;
+  out.outs[0] = {&w.wo, x, model_.config.dim, &w.bo};
+  out.post_norm = &w.post_attn_norm;
+  out.add = true;
+  out.phase = phase;
+  device_.linear(out);
+  if (w.has_ffn()) device_.ffn(w, x, n, phase);
+}
+
+}  // namespace riffle

@@ -1,0 +1,43 @@
+// The parts of a layer that prompts, steps and the draft head share: products, norms and gates, as
+// operations of a device on rows of the residual stream.
+#pragma once
+#include <vector>
+
+#include "backend/device.h"
+#include "backend/forward_buffers.h"
+#include "model/model.h"
+#include "model/recurrence.h"
+
+namespace riffle {
+
+class LayerOps {
+ public:
+  LayerOps(const Model& model, Device& device)
+      : model_(model), mix_(recurrent_tensors(model.config)), device_(device) {}
+  // Computes the products that go into a layer with a recurrent state.
+  void mix_in(const LayerWeights& w, const float* x, int64_t n, Phase phase, float* out);
+  // Applies the layer's norm of q or k, if it has one.
+  void norm_qk(float* x, int64_t n, int64_t width, const Tensor& weight);
+  // RMS-normalises n embeddings if the model does.
+  void norm_embeddings(float* x, int64_t n);
+  // Returns the product of the queries: into q, or with their gates into buffers.both.
+  LinearOut query_product(const LayerWeights& w, int layer, const ForwardBuffers& buffers) const;
+  // Brings n rows of queries to q if they came with their gates.
+  void take_queries(int layer, int64_t n, const ForwardBuffers& buffers);
+  // Runs a layer that attends, for the n rows of a step.
+  void attend(Step& step, int layer, const ForwardBuffers& buffers, float* x, int64_t n);
+  // Finishes a layer for n rows: gate, if any, on attention's output; output projection and FFN,
+  // each added to x. The gate changes `attended`. gates: values for it; null: they are computed,
+  // and overwrite the queries.
+  void finish_layer(const LayerWeights& w, float* attended, float* queries, const float* gates,
+                    float* x, int64_t n, Phase phase);
+  // Computes the final norm and the output projection of n rows.
+  void output(const float* x, int64_t n, Phase phase, float* logits);
+
+ private:
+  const Model& model_;
+  const std::vector<MixTensor> mix_;  // tensors of recurrent layers
+  Device& device_;
+};
+
+}  // namespace riffle
