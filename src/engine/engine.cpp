@@ -207,10 +207,13 @@ int64_t Engine::own_bytes(int64_t n_tokens, int64_t shared, std::span<const int6
   for (int layer = 0; shared % block_size != 0 && layer < shape_.n_layers(); ++layer)
     if (!shape_.keeps(layer, from, n_tokens, all))
       bytes += shape_.heads(layer) * shape_.block_bytes(layer);
-  // The states at marks, at the end, and the one that is being written.
+  if (shape_.state_bytes() == 0) return static_cast<int64_t>(bytes);
+  // The states at marks, at the end and on the grid, and the one that is being written.
   const auto turns = std::count_if(marks.begin(), marks.end(),
                                    [&](int64_t m) { return m > shared && m < n_tokens; });
-  bytes += (turns + 2 + rows_ahead()) * shape_.state_bytes();  // and those of rows ahead
+  const auto grid = static_cast<int64_t>(Checkpoints::grid(shared, n_tokens).size());
+  bytes +=
+      (std::min<int64_t>(turns + 1 + grid, Checkpoints::kOfRequest) + 1) * shape_.state_bytes();
   return static_cast<int64_t>(bytes);
 }
 

@@ -296,7 +296,7 @@ void Engine::finish_run(PrefillRun& r) {
     s.logits.own.assign(c.vocab_size, 0.f);        // meaningless, but a token can be drawn
   std::shared_ptr<const std::vector<float>> kept;  // before the commit, since it takes memory
   if (!s.kv.next_states.empty() && s.kv.next_states.back().kind == Checkpoint::TURN &&
-      !s.kv.only_turns)
+      !s.kv.of_request)
     kept = std::make_shared<const std::vector<float>>(s.logits.own);
   r.prompt->commit(r.marks);
   if (kept) s.kv.states.back().logits = kept;

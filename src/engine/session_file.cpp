@@ -313,7 +313,7 @@ std::unique_ptr<Sequence> Engine::load(const std::shared_ptr<const SessionFile>&
 void Engine::load_states(const SessionFile& file, SequenceKv& kv) {
   const SessionContent& c = file.content();
   std::vector<StateRun> runs = c.states;
-  Checkpoints::choose(runs, c.n_tokens(), shape_.most_states(), true);
+  Checkpoints::choose(runs, c.n_tokens(), shape_.most_states());
   std::erase_if(runs, [](const StateRun& run) { return !run.keep; });
   device_->kv().reserve_states(kv, std::vector<Checkpoint>(runs.begin(), runs.end()));
   for (size_t i = 0; i < runs.size(); ++i) {

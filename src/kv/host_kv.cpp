@@ -45,6 +45,11 @@ void HostKv::reserve_states(SequenceKv& s, std::span<const Checkpoint> states) {
   for (size_t i = 0; i < states.size(); ++i) static_cast<Checkpoint&>(s.next_states[i]) = states[i];
 }
 
+int HostKv::most_states(const SequenceKv& s) const {
+  return s.of_request ? std::min(shape_.most_states(), Checkpoints::kOfRequest)
+                      : shape_.most_states();
+}
+
 void HostKv::reserve_rows(SequenceKv& s, int64_t rows) {
   if (shape_.state_bytes() == 0) return;
   std::vector<Checkpoint> next;
@@ -54,14 +59,13 @@ void HostKv::reserve_rows(SequenceKv& s, int64_t rows) {
 
 void HostKv::reserve_checkpoints(SequenceKv& s, int64_t n_tokens, std::span<const int64_t> turns) {
   if (shape_.state_bytes() == 0) return;
-  std::vector<int64_t> lengths;
-  if (!s.only_turns) lengths = Checkpoints::grid(s.n_tokens, n_tokens);
+  std::vector<int64_t> lengths = Checkpoints::grid(s.n_tokens, n_tokens);
   // A lead before the end of the prompt; in a short prompt it is the state before the prompt.
   const auto is_turn = [&](int64_t length) {
     return std::find(turns.begin(), turns.end(), length) != turns.end();
   };
   const int64_t lead =
-      !s.only_turns && is_turn(n_tokens) ? std::max(s.n_tokens, n_tokens - Checkpoints::kLead) : 0;
+      !s.of_request && is_turn(n_tokens) ? std::max(s.n_tokens, n_tokens - Checkpoints::kLead) : 0;
   if (lead > s.n_tokens) lengths.push_back(lead);
   for (const int64_t turn : turns)
     if (turn > s.n_tokens && turn < n_tokens) lengths.push_back(turn);
@@ -72,9 +76,9 @@ void HostKv::reserve_checkpoints(SequenceKv& s, int64_t n_tokens, std::span<cons
   for (const int64_t length : lengths) all.push_back({length});
   for (Checkpoint& c : all) {
     if (is_turn(c.n_tokens)) c.kind = Checkpoint::TURN;
-    else if (c.n_tokens == lead && c.kind == Checkpoint::STEP) c.kind = Checkpoint::LEAD;
+    else if (c.n_tokens == lead && c.kind == Checkpoint::OTHER) c.kind = Checkpoint::LEAD;
   }
-  Checkpoints::choose(all, n_tokens, shape_.most_states(), !s.only_turns);
+  Checkpoints::choose(all, n_tokens, most_states(s));
 
   const size_t held = s.states.size();
   drop_next_states(s);
@@ -103,7 +107,7 @@ void HostKv::keep_states(SequenceKv& s) {
     store_.give_back(s.states.back().block);
     s.states.pop_back();
   }
-  Checkpoints::choose(s.states, s.n_tokens, shape_.most_states(), !s.only_turns);
+  Checkpoints::choose(s.states, s.n_tokens, most_states(s));
   drop_unkept(s);
 }
 
@@ -122,7 +126,7 @@ SequenceKv HostKv::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx)
   SequenceKv s = create(n_ctx, from.spec);
   const size_t full = n_tokens / shape_.block_size(), blocks = shape_.in_blocks(n_tokens);
   s.unrotated = from.unrotated;
-  s.only_turns = from.only_turns;
+  s.of_request = from.of_request;
   s.marks = from.marks.of_fork(n_tokens);
   try {
     for (size_t i = 0; i < s.heads.size(); ++i) {

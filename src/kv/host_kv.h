@@ -62,8 +62,9 @@ struct SequenceKv {
   // If layers keep a state: the states at n_tokens (not at 0, where all values are 0) and at
   // checkpoints, ascending; and memory for those that the prompt or step under way writes.
   std::vector<StateAt> states, next_states;
-  // Only the states at the end and at turns are kept, since the sequence is not cut elsewhere.
-  bool only_turns = false;
+  // It belongs to a request of a batch: it keeps fewer states (Checkpoints::kOfRequest), no lead
+  // and no logits.
+  bool of_request = false;
   DigestSpec spec;
   // Keys are held as before RoPE, since their positions are those in the attended list. Otherwise
   // they are rotated to their positions in the text.
@@ -199,7 +200,8 @@ class HostKv {
   // that are not kept. Never allocates.
   void keep_states(SequenceKv& sequence);
   void drop_next_states(SequenceKv& sequence);
-  void drop_unkept(SequenceKv& sequence);  // Checkpoint::keep
+  void drop_unkept(SequenceKv& sequence);             // Checkpoint::keep
+  int most_states(const SequenceKv& sequence) const;  // its limit for Checkpoints::choose
   // Gives back those of a layer's blocks [first, last) that the sequence does not keep.
   void drop(SequenceKv& sequence, int layer, int64_t first, int64_t last, const Leaving& leaving);
 

@@ -225,4 +225,21 @@ def several_processes(folder):
         check(r.code == 0 and answers(r.out) == want and b"prefix cache: " not in r.err, f"killed after {delay} s", r)
 
 
-main(same_answers, any_instruction_sets, eviction, broken, folders, full_disk, several_processes)
+def recurrent_models(folder):
+    """A beginning is saved with states at several lengths: later texts that have less in common with it find one."""
+    doc = words(400)
+    first, second = (b"\n".join(line(q, doc, q) for q in asks) + b"\n" for asks in
+                     (("What is it?", "Who is it?", "When was it?"), ("Is it so?", "Are they?", "Am I?")))
+    for name in ("lfm2_odd", "qwen35", "granite_h"):
+        cache, flags = os.path.join(folder, name), ["-m", f"{ROOT}/tests/golden/tiny/{name}/{name}.gguf", *ARGS[1:], "-q"]
+        want = riffle("batch", *flags, "--max-seqs", "1", stdin=second)
+        reused = [json.loads(row)["response"]["body"]["usage"]["prompt_tokens_details"]["cached_tokens"]
+                  for row in want.out.splitlines()]
+        check(want.code == 0 and min(reused[1:]) > 1000, f"{name}: a document is read once", reused)
+        riffle("batch", *flags, "--prefix-cache", cache, stdin=first)
+        r = riffle("batch", *flags, "--prefix-cache", cache, stdin=second)
+        check(r.code == 0 and answers(r.out) == answers(want.out) and cached(r.out)[0] > 1000,
+              f"{name}: other questions begin in what was saved", r)
+
+
+main(same_answers, recurrent_models, any_instruction_sets, eviction, broken, folders, full_disk, several_processes)

@@ -9,8 +9,8 @@ using namespace riffle;
 
 namespace {
 
-std::vector<int64_t> kept(std::vector<Checkpoint>& all, int64_t n, int most, bool grid = true) {
-  Checkpoints::choose(all, n, most, grid);
+std::vector<int64_t> kept(std::vector<Checkpoint>& all, int64_t n, int most) {
+  Checkpoints::choose(all, n, most);
   std::erase_if(all, [](const Checkpoint& c) { return !c.keep; });
   std::vector<int64_t> lengths;
   for (const Checkpoint& c : all) lengths.push_back(c.n_tokens);
@@ -60,18 +60,22 @@ TEST_CASE("checkpoints: a cut reads less than twice its distance again", "[kv][s
       const int64_t distance = k < 100 ? k * n / 100 : random() % n;
       INFO(n << " tokens, cut by " << distance);
       CHECK(read_again(lengths, n - distance) <
-            std::max<int64_t>(2 * Checkpoints::kApart, 2 * distance));
+            std::max<int64_t>(Checkpoints::kApart, 2 * distance));
     }
   }
 }
 
-// Histories of prompts, steps and cuts: what is kept is what a sequence that had dropped nothing
-// would keep, and no more than the bound.
-TEST_CASE("checkpoints: histories keep what the rule wants, within the bound", "[kv][states]") {
+// Random histories of prompts, steps and cuts never keep more than the limit, or a state off the
+// grid, and never drop the end or the newest turn. With the highest limit and before any cut, they
+// keep what a sequence that had dropped nothing would keep.
+TEST_CASE("checkpoints: histories keep what the rule wants, within the limit", "[kv][states]") {
   std::mt19937 random(3);
+  int compared = 0;
   for (int i = 0; i < 100; ++i) {
-    const int most = Checkpoints::kFewest + static_cast<int>(random() % 13);
-    std::vector<Checkpoint> states;
+    const int most =
+        i % 3 == 0 ? Checkpoints::kMost : Checkpoints::kFewest + static_cast<int>(random() % 13);
+    std::vector<Checkpoint> states, all;  // all: nothing was dropped
+    bool uncut = most == Checkpoints::kMost;
     int64_t n = 0;
     std::vector<int64_t> turns;
     for (int event = 0; event < 40; ++event) {
@@ -79,11 +83,14 @@ TEST_CASE("checkpoints: histories keep what the rule wants, within the bound", "
       if (what == 0 && !states.empty()) {  // a cut to one of them
         n = states[random() % states.size()].n_tokens;
         std::erase_if(states, [&](const Checkpoint& c) { return c.n_tokens > n; });
-        turns.clear();         // older ones may be gone
+        turns.clear();  // older ones may be gone
+        uncut = false;
       } else if (what == 1) {  // steps
         for (int k = 0; k < 300; ++k) {
           states.push_back({++n});
+          all.push_back({n});
           kept(states, n, most);
+          Checkpoints::choose(all, n, most);
         }
       } else {  // a prompt
         const int64_t from = n;
@@ -94,25 +101,41 @@ TEST_CASE("checkpoints: histories keep what the rule wants, within the bound", "
         std::sort(lengths.begin(), lengths.end());
         lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
         for (const int64_t m : lengths)
-          states.push_back({m, m == lead ? Checkpoint::LEAD : Checkpoint::STEP});
+          states.push_back({m, m == lead ? Checkpoint::LEAD : Checkpoint::OTHER});
         states.push_back({n, Checkpoint::TURN});
+        const auto of_prompt = std::find_if(states.begin(), states.end(),
+                                            [&](const Checkpoint& c) { return c.n_tokens > from; });
+        all.insert(all.end(), of_prompt, states.end());
         turns.push_back(n);
       }
       const std::vector<int64_t> lengths = kept(states, n, most);
       CHECK(static_cast<int>(lengths.size()) <= most);
       if (n == 0) continue;
       CHECK(lengths.back() == n);
-      // The last turn is always there, and turns go only when all others have gone.
+      if (uncut) {
+        Checkpoints::choose(all, n, most);
+        std::vector<int64_t> want;
+        for (const Checkpoint& c : all)
+          if (c.keep) want.push_back(c.n_tokens);
+        CHECK(lengths == want);
+        ++compared;
+      }
       if (!turns.empty())
         CHECK(std::find(lengths.begin(), lengths.end(), turns.back()) != lengths.end());
       for (const Checkpoint& c : states)
-        CHECK(
-            (c.kind != Checkpoint::STEP || c.n_tokens == n || Checkpoints::on_grid(c.n_tokens, n)));
+        CHECK((c.kind != Checkpoint::OTHER || c.n_tokens == n ||
+               Checkpoints::on_grid(c.n_tokens, n)));
     }
   }
+  CHECK(compared > 100);
 }
 
-TEST_CASE("checkpoints: requests of a batch keep their turns and their end", "[kv][states]") {
-  std::vector<Checkpoint> states = {{256}, {300, Checkpoint::TURN}, {512}, {700}};
-  CHECK(kept(states, 700, 16, false) == std::vector<int64_t>{300, 700});
+TEST_CASE("checkpoints: requests of a batch keep turns, their end and lengths near it",
+          "[kv][states]") {
+  std::vector<Checkpoint> states;
+  for (const int64_t m : Checkpoints::grid(0, 20000)) states.push_back({m});
+  states.push_back({19990, Checkpoint::TURN});
+  states.push_back({20000});
+  CHECK(kept(states, 20000, Checkpoints::kOfRequest) ==
+        std::vector<int64_t>{18432, 19456, 19712, 19968, 19990, 20000});
 }

@@ -111,7 +111,7 @@ TEST_CASE("a session's states are read, and refused by name", "[kv][session_file
     REQUIRE(states.size() == 2);
     CHECK((states[0].n_tokens == 7 && states[0].kind == Checkpoint::TURN &&
            states[0].logits.bytes == 0));
-    CHECK((states[1].n_tokens == 20 && states[1].kind == Checkpoint::STEP &&
+    CHECK((states[1].n_tokens == 20 && states[1].kind == Checkpoint::OTHER &&
            states[1].logits.bytes == 32));
     CHECK(file->content().state_bytes() == 2 * 64 + 32);
     CHECK(file->content().origin.shape().state_bytes() == 64);

@@ -99,7 +99,8 @@ Scheduler::Room Scheduler::make_room(const Request& r, const Donor& donor) {
   // Tells whether the prompt, and a block for each decoding request, fit once `freed` bytes are
   // freed.
   const auto fits = [&](int64_t freed) {
-    const int64_t ahead = engine_.own_bytes(1, 0, {}) * static_cast<int64_t>(decoding_.size());
+    const int64_t ahead = engine_.own_bytes(1, 0, {}) * static_cast<int64_t>(decoding_.size()) +
+                          engine_.ahead_bytes();
     return engine_.own_bytes(most, shared, r.beginnings) + ahead - freed <= engine_.host_room();
   };
   const auto freed_by_kept = [&] {
@@ -135,7 +136,7 @@ bool Scheduler::give_sequence(Request& r, const Donor& donor, bool adopt) {
   } else {
     r.sequence = donor.sequence ? engine_.fork(*donor.sequence, donor.n_tokens) : engine_.create();
   }
-  r.sequence->kv.only_turns = true;  // requests are cut and forked at marks alone
+  r.sequence->kv.of_request = true;
   r.read = donor.n_tokens;
   (donor.file ? r.loaded : r.reused) = r.read;
   return true;
@@ -214,7 +215,7 @@ size_t Scheduler::reusable(const Request& r, const Request& donor) const {
 
 // Returns the lengths at which other requests' prompts diverge from r's, the most frequent first,
 // none below the `read` tokens that r has already. At these lengths a model with sliding windows
-// must keep the blocks that its windows see. Earlier requests count too, since later ones may begin
+// must keep the blocks that its windows see, and one with recurrent layers their states. Earlier requests count too, since later ones may begin
 // like them.
 std::vector<int64_t> Scheduler::beginnings(const Request& r, int64_t read) const {
   if (!engine_.has_marks() || !o_.prefix_reuse || !engine_.can_fork()) return {};

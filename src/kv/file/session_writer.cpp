@@ -209,12 +209,18 @@ class Saving {
     }
   }
 
-  // A session has all of its states; a beginning of one has the state at its end.
+  // A session has all of its states; a beginning of one has some of those up to its end, since
+  // texts that are read later may have less in common with it.
   void place_states(const SessionContent* before) {
     const auto n_tokens = static_cast<int64_t>(s_.tokens.size());
     const bool whole = n_tokens == s_.kv->n_tokens;
-    for (const StateAt& state : s_.kv->states) {
-      if (whole ? state.n_tokens > n_tokens : state.n_tokens != n_tokens) continue;
+    std::vector<Checkpoint> chosen;
+    for (const StateAt& state : s_.kv->states)
+      if (state.n_tokens <= n_tokens) chosen.push_back(state);
+    if (!whole) Checkpoints::choose(chosen, n_tokens, Checkpoints::kOfRequest);
+    for (size_t c = 0; c < chosen.size(); ++c) {
+      const StateAt& state = s_.kv->states[c];
+      if (!whole && !chosen[c].keep) continue;
       const StateRun* old = nullptr;
       for (size_t i = 0; before && i < before->states.size(); ++i)
         if (before->states[i].n_tokens == state.n_tokens) old = &before->states[i];
