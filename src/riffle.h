@@ -241,6 +241,7 @@ RIFFLE_API const char* riffle_model_error(const riffle_model* model);
  *     state_bytes: the state of all of them
  *   n_experts, n_experts_used, expert_dim, n_expert_layers, expert_params, expert_bytes: of a
  *     mixture of experts; else 0. n_params and weight_bytes include the experts
+ *   mtp: the model has a layer that guesses tokens (option draft, riffle_tools.h)
  *   text_part: the model also takes images; riffle runs only its text part
  *   chat_template: its text, or ""
  *   chat_template_name: "own", or the name asked for; "": neither, or it cannot be evaluated

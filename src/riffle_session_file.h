@@ -66,7 +66,8 @@ RIFFLE_API void riffle_session_file_free(riffle_session_file* file);
  *   created, saved: the first and the last save: seconds since 1970; saves: their number
  *   newest_damaged: the newest save is damaged, and these facts are those of the save before it
  *   file_bytes; kv_bytes: of the blocks that are in use
- *   n_states, state_bytes: states of recurrent layers, and the logits after them */
+ *   n_states: saved states of recurrent layers; state_bytes: their bytes, with those of the logits
+ *     that were saved with them */
 RIFFLE_API const riffle_info* riffle_session_file_info(const riffle_session_file* file);
 /* Returns the id of the save, never 0. Two saves have different ids, unless they saved exactly the
  * same data. */

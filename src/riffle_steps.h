@@ -43,12 +43,14 @@ RIFFLE_API riffle_status riffle_generate_many(riffle_context* context,
  * window. A session of such a model can be cut to 0, to any of its last 64 tokens, and to the ends
  * of its last two prompts (riffle_prefill, riffle_prefill_scored, riffle_prefill_to) or up to 64
  * tokens before them. For a fork, the place where it was forked counts as such an end. Other
- * lengths may be possible too. A model with recurrent layers keeps their states at some lengths
- * alone: at the session's end, the ends of its last prompts, and about one length in each octave of
- * the distance from the end, where memory for at least 4 and at most 16 of them is planned. */
+ * lengths may be possible too. A session of a model with recurrent layers can be cut only where it
+ * keeps their states: at its end, at the ends of its last four prompts, 16 tokens before the last
+ * of these, and at multiples of 256 tokens that lie farther apart the farther they are from the
+ * end. It keeps 4 to 16 states in all. */
 RIFFLE_API size_t riffle_session_reach(const riffle_session* session, size_t n_tokens);
 
-/* Keeps the first n_tokens and forgets the rest. If a token was forgotten, the logits are too.
+/* Keeps the first n_tokens and forgets the rest. If a token was forgotten, the logits are too,
+ * except in a model with recurrent layers that is cut to the end of a prompt.
  * RIFFLE_BAD_ARGUMENT if the session is shorter, or if it cannot be cut there
  * (riffle_session_reach); then the session is as before. */
 RIFFLE_API riffle_status riffle_session_truncate(riffle_session* session, size_t n_tokens);

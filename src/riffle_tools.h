@@ -81,9 +81,9 @@ RIFFLE_API riffle_status riffle_plan_memory(riffle_model* model, const riffle_op
  * - prefill_tokens: tokens of prompts that were read. A prompt that was aborted or failed adds
  *   none, except the tokens of the pieces that riffle_prefill_to keeps
  * - decode_tokens, decode_steps: more tokens than steps where several sessions step together, or
- *   with lookup
- * - lookup_proposed, lookup_accepted: with lookup: tokens computed ahead; those of them that the
- *   answers took, which decode_tokens counts too
+ *   with lookup or draft
+ * - lookup_proposed, lookup_accepted: with lookup or draft: tokens computed ahead; those of them
+ * that the answers took, which decode_tokens counts too
  * - prefill_seconds, decode_seconds
  * - kv_blocks_total, kv_blocks_read, kv_tokens_total, kv_tokens_read, kv_bytes_read: summed over
  *   decode steps, layers and KV heads. total: seen by the query (all, or a layer's sliding

@@ -13,13 +13,15 @@ struct Routed {
   float weight = 0;  // factor of the expert's output
 };
 
-// A way of choosing and weighing experts that differs from a softmax of the scores.
+// The way in which experts are chosen and weighed. By default that is a softmax of the scores; the
+// other members are for sigmoids only.
 struct Routing {
   // Each score's sigmoid takes the place of the softmax.
   bool sigmoid = false;
   // Experts are chosen by their sigmoid plus a bias, which is no part of their weight.
   bool choice_bias = false;
-  // Renormalised weights are divided by their sum plus this, and then multiplied by the scale.
+  // Renormalised weights are divided by their sum plus sum_eps. All weights are then multiplied by
+  // the scale.
   float sum_eps = 0, scale = 1;
 };
 

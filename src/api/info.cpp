@@ -160,6 +160,7 @@ riffle_info facts_of(Model& m) {
   info.add("n_recurrent_layers", recurrent);
   info.add("state_bytes", recurrent * recurrent_state(c) * int64_t{sizeof(float)});
   add_experts(m, info);
+  info.add("mtp", c.draft_head);
   info.add("text_part", c.text_part);
   add_chat(m, info);
   return info;

@@ -51,6 +51,7 @@ Json info_json(const Facts& i) {
       {"weight_type", i.text("weight_type")},
       {"weight_types", types},
       {"text_part", i.on("text_part")},
+      {"mtp", i.on("mtp")},
       {"n_params", i.count("n_params")},
       {"weight_bytes", i.count("weight_bytes")},
       {"dim", i.count("dim")},
@@ -223,6 +224,7 @@ void print_info(const riffle_model* model, const std::string& path, const std::s
          text_of("%s, %s", human_bytes(i.number("weight_bytes")).c_str(), types_text(i).c_str())});
   if (i.on("text_part")) t.add({"images", "not read: riffle runs the text part of this model"});
   t.add({"layers", count(i.id("n_layers"))});
+  if (i.on("mtp")) t.add({"MTP layer", "guesses tokens (--draft)"});
   t.add({"width", text_of("%d, feed-forward %d", i.id("dim"), i.id("hidden_dim"))});
   if (i.id("n_experts") > 0)
     t.add({"experts",

@@ -123,12 +123,11 @@ class HostKv {
   // only the blocks that are kept once the prompt is read, not the blocks that a window passes
   // before. Blocks that the sequence held before stay until the prompt is read.
   void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks);
-  // Do nothing if no layer keeps a state. Otherwise they take memory for states that are written
-  // next, in next_states: after each of the next `rows` tokens; or after the checkpoints of a
-  // prompt that makes the sequence n_tokens long, with these turns. A prompt's checkpoints except
-  // its end are left out if there is no memory for them. States that the sequence will not keep
-  // when the prompt is read are given back now, except the one at its end, so that the bound
-  // holds.
+  // Do nothing if no layer keeps a state. reserve_rows takes memory, in next_states, for the state
+  // after each of the next `rows` tokens. reserve_checkpoints takes it for the states of a prompt
+  // that makes the sequence n_tokens long, with these turns. It first frees states that will not be
+  // kept after the prompt, except the one from which the prompt goes on. If memory is short, only
+  // the state at the prompt's end is reserved.
   void reserve_rows(SequenceKv& sequence, int64_t rows);
   void reserve_checkpoints(SequenceKv& sequence, int64_t n_tokens, std::span<const int64_t> turns);
   // Gives a sequence without tokens memory for these states, which a file has.

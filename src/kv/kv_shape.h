@@ -154,7 +154,7 @@ class KvShape {
   uint64_t most_state_bytes() const {
     return uint64_t(most_states_ + written_states_) * state_bytes();
   }
-  // Returns the first layer that keeps keys and values; 0: there is none.
+  // Returns the first layer that keeps keys and values, or 0 if no layer does.
   int first_with_blocks() const { return heads() > 0 ? layer_of(0) : 0; }
   // The newest blocks (tails) of all heads may lie one after the other in memory. Return the byte
   // at which a head's tail begins, and the bytes of all tails.
@@ -174,8 +174,7 @@ class KvShape {
   // Returns the first layer of each combination of head size and number of KV heads. Layers without
   // rows are left out.
   const std::vector<int>& kinds() const { return kinds_; }
-  // Names the first layer that keeps something other than its own keys and values, and no state
-  // either; empty: there is none.
+  // Names the first layer that attends to an earlier layer's keys and values; empty: there is none.
   std::string other_data() const;
   // Names two layers with keys and values that differ in heads or head size, or the first one that
   // attends to those of another; empty: there is none. Layers that keep a state do not count.

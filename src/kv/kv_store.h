@@ -61,8 +61,9 @@ class KvStore {
     host_->reserve_prompt(sequence, n_tokens, marks);
   }
   // Take memory for states of layers (HostKv): of a step, of a prompt, or of a file. A step's rows
-  // are those that it computes of the sequence. On RIFFLE_OUT_OF_MEMORY the sequence can be cut at
-  // fewer lengths, but is otherwise as before.
+  // are those that it computes of the sequence. On RIFFLE_OUT_OF_MEMORY the sequence is as before,
+  // but a prompt may have dropped states of lengths that it would not keep. If memory suffices only
+  // for a prompt's end, the other lengths are left out without an error.
   void reserve_rows(SequenceKv& sequence, int64_t rows) { host_->reserve_rows(sequence, rows); }
   void reserve_checkpoints(SequenceKv& sequence, int64_t n_tokens, std::span<const int64_t> turns) {
     host_->reserve_checkpoints(sequence, n_tokens, turns);

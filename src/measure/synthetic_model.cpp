@@ -26,8 +26,8 @@ struct Shape {
   const char* architecture = "llama";
   QkNorm qk_norm = QkNorm::NONE;
   ExpertsConfig experts = {};
-  // Letters of the layers, repeated: A attends, R recurs, both before an FFN; * attends, M recurs
-  // and E is an FFN, without another half.
+  // A letter for each layer, repeated. A: attention and FFN; R: recurrent and FFN; *: attention
+  // only; M: recurrent only; E: FFN or experts only.
   const char* kinds = "A";
   RecurrenceConfig recurrence = {};
   int rotated = 0;  // Rope::rotated; -1: no RoPE
@@ -250,8 +250,7 @@ const TensorSource& synthetic_weights() {
   return weights;
 }
 
-// Types whose blocks are longer than what divides a row give way to one with short blocks, as in
-// llama.cpp.
+// A matrix whose rows the type's blocks do not divide is Q5_0, which has short blocks.
 static DType type_of_row(DType type, int64_t cols) {
   return cols % dtype_info(type).block_values == 0 ? type : DType::Q5_0;
 }

@@ -105,13 +105,12 @@ enum class Recurrence : uint8_t {
 struct RecurrenceConfig {
   Recurrence kind = Recurrence::NONE;
   int taps = 0;  // tokens that the convolution sees, its own included
-  // GATED_DELTA: heads of queries and keys, and of values, with their sizes. k_heads divides
-  // v_heads. Head h of the values reads head h / (v_heads / k_heads) of the keys or, if `tiled`,
-  // head h mod k_heads: the order of GGUF files.
-  // ba_by_key: beta and alpha of a row come key head by key head: beta of its heads of the values,
-  // then their alpha. qkvz_by_key: so do q, k, v and z. The heads are not tiled then (Qwen3-Next).
-  // MAMBA2: k_heads are the groups, k_dim is the size of the state, and the values are the heads'
-  // inputs.
+  // GATED_DELTA: number and size of key heads (also those of queries) and value heads. k_heads
+  // divides v_heads. Value head h uses key head h / (v_heads / k_heads) or, if `tiled`, h mod
+  // k_heads: the order of GGUF files.
+  // ba_by_key: a row is grouped by key head; each group has the betas, then the alphas, of its
+  // value heads. qkvz_by_key: the same for q, k, v and z. Neither is tiled (Qwen3-Next). MAMBA2:
+  // k_heads are the groups, k_dim is the size of the state, and the values are the heads' inputs.
   int k_heads = 0, v_heads = 0, k_dim = 0, v_dim = 0;
   bool tiled = false, qkvz_by_key = false, ba_by_key = false;
   int64_t v_width() const { return int64_t(v_heads) * v_dim; }
@@ -136,7 +135,7 @@ struct LayerConfig {
   int n_kv_heads = 0, head_dim = 0;  // 0: Config's values
 };
 
-// gate(W1 x) * (W3 x), or f(W3 x).
+// gate(W1 x) * (W3 x). RELU_SQUARED has no gate.
 enum class Activation : uint8_t {
   SILU,          // SwiGLU (Shazeer, arXiv 2002.05202)
   GELU_TANH,     // GeGLU with the approximation by tanh

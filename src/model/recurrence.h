@@ -16,7 +16,7 @@ struct MixTensor {
     TAPS,     // taps of a convolution, F32: [channels][taps], the newest token's last
     VECTOR,   // [1][cols] F32
     VALUES,   // [rows][cols] F32, as GGUF has them; folders have vectors
-    DECAY,    // the same, below 0; folders have log(-x); with one row a vector in GGUF too
+    DECAY,  // F32, at most 0: [rows][cols] in GGUF, or a vector if rows is 1; folders have log(-x)
   } role;
   int64_t rows, cols;
   // GATED_DELTA: the first row (of a vector: value) that belongs to heads of the values, and the

@@ -86,7 +86,7 @@ class Binder {
     return {DType::F32, rows, cols, floats(raw, name, rows * cols, 0)};
   }
 
-  // Returns values below 0. logs: the file has log(-x).
+  // Returns values of at most 0. logs: the file has log(-x).
   Tensor decay(const std::string& name, int64_t rows, int64_t cols, bool logs) {
     const Tensor t = values(name, rows, cols);
     auto* const values = model_.owned.back()->data();
@@ -96,7 +96,7 @@ class Binder {
       if (!std::isfinite(values[i]) || values[i] > 0)
         bad_model(where_, format("%s[%lld]", name.c_str(), static_cast<long long>(i)),
                   format("%g", static_cast<double>(given)),
-                  logs ? "a logarithm of a finite number" : "a number up to 0");
+                  logs ? "a logarithm whose exponential fits f32" : "a number up to 0");
     }
     return t;
   }

@@ -40,7 +40,7 @@ def through_a_pipe(folder):
 
 
 def recurrent_layers(folder):
-    """Checks that a conversation with a model whose state cannot be cut back reads each token once, and /retry none."""
+    """A model whose state cannot be cut back: a conversation prefills each token once, and /retry prefills none."""
     path, model = os.path.join(folder, "long.txt"), os.path.join(ROOT, "tests/golden/tiny/lfm2_odd/lfm2_odd.gguf")
     with open(path, "w", encoding="utf-8") as f:
         f.write("abcdefgh ijklmnop " * 170)

@@ -27,7 +27,7 @@ ContextOptions on(DeviceKind device, SelectorKind selector = SelectorKind::SHARE
 
 using Tokens = std::vector<int32_t>;
 
-// Short convolutions and gated delta rules; the odd ones have sizes that are not multiples of 16.
+// Models of each kind of recurrent layer; the odd ones have sizes that are not multiples of 16.
 constexpr const char* kModels[] = {"lfm2",           "lfm2_odd",  "qwen35",        "qwen35_odd",
                                    "qwen35moe",      "granite_h", "granite_h_moe", "nemotron_h",
                                    "nemotron_h_moe", "qwen3next", "qwen3next_odd"};

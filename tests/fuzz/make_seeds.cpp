@@ -231,20 +231,23 @@ std::string family_gguf(const TinyModel& tiny, const Family& family) {
   return w.bytes();
 }
 
-// Two layers of a family whose layers may keep a recurrent state: the first does, the second
-// attends. Has those of the keys below that the family reads.
+// A file of a family whose layers may keep a recurrent state: a recurrent layer, one that attends
+// and, for one_part families, an FFN; an MTP layer, if the family's is known. It has those keys
+// below that the family reads.
 std::string recurrent_gguf(const TinyModel& tiny, const Family& family) {
   const std::string a = family.name;
   GgufWriter w;
   add_tiny_keys(w, tiny, "general.architecture");
   w.text("general.architecture", a);
+  const bool drafts = family.gguf_names->draft_proj;
+  if (drafts) w.u32(a + ".nextn_predict_layers", 1);
   const auto reads = [&](const std::string& key) {
     return std::any_of(family.fields.begin(), family.fields.end(),
                        [&](const Field& f) { return f.gguf && key == f.gguf; });
   };
   for (const auto& [key, value] : {std::pair{"context_length", 512},
                                    {"embedding_length", 4},
-                                   {"block_count", family.one_part ? 3 : 2},
+                                   {"block_count", family.one_part ? 3 : 2 + drafts},
                                    {"attention.head_count", 2},
                                    {"attention.key_length", 2}})
     w.u32(a + "." + key, static_cast<uint32_t>(value));
@@ -273,7 +276,8 @@ std::string recurrent_gguf(const TinyModel& tiny, const Family& family) {
 
   GgufVocab vocab;
   const std::string keys = w.bytes();
-  const Config c = config_from_gguf(parse_gguf(view_of(keys)), &vocab);
+  Config c = config_from_gguf(parse_gguf(view_of(keys)), &vocab);
+  if (drafts) c.layers.push_back(draft_config(c).layers[0]);
   const TensorNames& names = *family.gguf_names;
   const auto add = [&](const std::string& name, std::vector<uint64_t> dims) {
     w.tensor(name, dims, 0, zeros(dims, 4));
@@ -281,7 +285,7 @@ std::string recurrent_gguf(const TinyModel& tiny, const Family& family) {
   const auto dim = static_cast<uint64_t>(c.dim);
   add(names.embedding, {dim, 8});
   add(names.final_norm, {dim});
-  for (int l = 0; l < c.n_layers; ++l) {
+  for (int l = 0; l < static_cast<int>(c.layers.size()); ++l) {
     const std::string layer = format(names.layer, l);
     const auto matrix = [&](const char* name, int64_t rows, int64_t cols, uint64_t parts = 1) {
       std::vector<uint64_t> dims = {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)};
@@ -295,6 +299,12 @@ std::string recurrent_gguf(const TinyModel& tiny, const Family& family) {
       matrix(w3, width, c.dim, parts);
       matrix(w2, c.dim, width, parts);
     };
+    if (l == c.n_layers) {
+      matrix(names.draft_proj, c.dim, 2 * c.dim);
+      for (const char* name :
+           {names.draft_embed_norm, names.draft_hidden_norm, names.draft_final_norm})
+        add(layer + name, {dim});
+    }
     add(layer + names.attn_norm, {dim});
     if (!family.one_part) add(layer + names.ffn_norm, {dim});
     if (c.attends(l)) {

@@ -53,8 +53,8 @@ void gated_delta_mix(const Kernels& kernels, const GatedDelta& s, float* in, int
   for (int64_t i = 0; i < n; ++i)
     for (int64_t t = 0; to[i] && t < held; ++t)
       std::memcpy(to[i] + t * s.channels() + first, row(i - held + 1 + t), bytes);
-  // RMSNorm with this weight gives a vector of length 1, or 1/sqrt(k_dim), with 1e-6 added to the
-  // square of its length, whatever the model's epsilon.
+  // q and k are L2-normalised with epsilon 1e-6, not the model's. RMSNorm does this with weight
+  // 1/sqrt(k_dim); q also has its factor 1/sqrt(k_dim).
   const float eps = 1e-6f / static_cast<float>(s.k_dim);
   const double length = 1 / std::sqrt(static_cast<double>(s.k_dim));
   std::fill_n(weight, width,
@@ -83,7 +83,7 @@ void gated_delta(const Kernels& kernels, const GatedDelta& s, float* in, int64_t
     state = last;
   }
   for (int64_t begin = 0, end; begin < n; begin = end) {
-    // Up to the next token whose state is wanted.
+    // A tile ends at the next token whose state is wanted, or after kTokens tokens.
     end = begin;
     while (!to[end] && end + 1 < std::min(n, begin + kTokens)) ++end;
     float* const next = to[end] ? to[end] + matrix : last;

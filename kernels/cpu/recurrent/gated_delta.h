@@ -14,13 +14,13 @@ struct GatedDelta {
   bool tiled, qkvz_by_key, ba_by_key;  // as in RecurrenceConfig
   float eps;                           // epsilon of the norm of the heads
   const float* taps;                   // [channels][n_taps], the newest token's last
-  const float* decay;                  // [v_heads], below 0
+  const float* decay;                  // [v_heads], at most 0
   const float* bias;                   // [v_heads], of the time step
   const float* norm;                   // [v_dim]
   int64_t keys() const { return int64_t(k_heads) * k_dim; }
   int64_t values() const { return int64_t(v_heads) * v_dim; }
   int64_t channels() const { return 2 * keys() + values(); }
-  // Return where a row of `in` has these of a head of the keys or of the values.
+  // Return the offset, in a row of `in`, of a head's q, k, v, z, beta or alpha.
   int64_t q_at(int64_t key) const { return qkvz_by_key ? key * qkvz() : key * k_dim; }
   int64_t k_at(int64_t key) const { return q_at(key) + (qkvz_by_key ? k_dim : keys()); }
   int64_t v_at(int64_t head) const {
@@ -41,8 +41,8 @@ struct GatedDelta {
 
 // in [n][channels + v_heads v_dim + 2 v_heads]: q | k | v | z | beta | alpha, or by key. A state
 // has the last n_taps - 1 rows of q | k | v, the oldest first, then the heads' matrices
-// [v_heads][v_dim][k_dim]. from: the state before the n tokens; null: zeros. to: n places for the
-// state after each token; null: it is not wanted, but the last one is; the last may be `from`.
+// [v_heads][v_dim][k_dim]. from: the state before the n tokens; null: zeros. to[i] receives the
+// state after token i; null: it is not wanted. to[n - 1] is not null, and may be `from`.
 
 // The first stage, for one of the 2 k_heads + v_heads heads of q, k and v: replaces its values in
 // `in` by those of the convolution with SiLU, those of q and k also scaled to length 1, and q

@@ -61,7 +61,7 @@ void mamba2(const Kernels& kernels, const Mamba2& m, float* in, int64_t n, const
     state = last;
   }
   for (int64_t begin = 0, end; begin < n; begin = end) {
-    // Up to the next token whose state is wanted.
+    // A tile ends at the next token whose state is wanted, or after kTokens tokens.
     end = begin;
     while (!to[end] && end + 1 < std::min(n, begin + kTokens)) ++end;
     float* const next = to[end] ? to[end] + matrix : last;

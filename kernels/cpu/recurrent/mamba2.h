@@ -12,7 +12,7 @@ struct Mamba2 {
   float eps;                                       // epsilon of the norm
   const float* taps;                               // [channels][n_taps], the newest token's last
   const float* taps_bias;                          // [channels]
-  const float* decay;                              // [heads], below 0
+  const float* decay;                              // [heads], at most 0
   const float* step_bias;                          // [heads]
   const float* skip;                               // [heads]: D
   const float* norm;                               // [heads head_dim]

@@ -1,5 +1,5 @@
-// Kernels of layers that keep a recurrent state, for each instruction set. short_conv.h and
-// gated_delta.h have the parts that are the same code for all.
+// Kernels of layers that keep a recurrent state, for each instruction set. short_conv.h,
+// gated_delta.h and mamba2.h have the code that all instruction sets share.
 #pragma once
 #include <cstdint>
 

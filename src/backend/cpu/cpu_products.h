@@ -37,8 +37,8 @@ class CpuProducts {
   // Computes products of the same x [n][cols].
   void multiply(std::span<const LinearOut> outs, const float* x, int64_t n, Phase phase);
   void add_bias(const LinearOut& out, int64_t n);
-  // gate = activation(gate) * up.
-  // Returns where the results are: in gate, or in up if there is no gate.
+  // With a gate: gate = activation(gate) * up. RELU_SQUARED: up = max(0, up)^2. Returns the one
+  // that has the results.
   float* activate(Activation activation, float* gate, float* up, int64_t count);
 
   // Decode. Products whose activations were prepared by gemv_of(weight->type): y[i * ldy + r] =

@@ -17,8 +17,8 @@ namespace riffle {
 namespace {
 
 // The n rows of `in` that follow the state `from` (null: all values are 0) make n rows of `out`,
-// and the states `to` after each row: null where it is not wanted, except after the last. The last
-// may be `from`.
+// and to[i] receives the state after row i; null: it is not wanted. to[n - 1] is not null, and may
+// be `from`.
 struct Recur {
   const Config& config;
   const LayerWeights& weights;

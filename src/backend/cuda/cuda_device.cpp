@@ -423,16 +423,16 @@ static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::D
                             std::string& text) {
   for (int layer = 0; layer < c.n_layers; ++layer) {
     if (!c.attends(layer) && !c.recurs(layer)) {
-      text = format("layer %d has no attention: the CPU alone runs such layers", layer);
+      text = format("layer %d is only an FFN, expected attention too: use device cpu", layer);
       return false;
     }
     if (!c.gated_ffn() || !c.layers[layer].has_ffn) {
-      text = format("layer %d has %s: the CPU alone runs such layers", layer,
+      text = format("layer %d has %s, expected a gated FFN: use device cpu", layer,
                     c.layers[layer].has_ffn ? "an FFN without a gate" : "no FFN");
       return false;
     }
     if (c.recurs(layer)) {
-      text = format("layer %d keeps a recurrent state: the CPU alone has kernels for it", layer);
+      text = format("layer %d keeps a recurrent state, expected attention: use device cpu", layer);
       return false;
     }
     BlockLayout of_layer = l;

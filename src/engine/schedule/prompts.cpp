@@ -215,8 +215,8 @@ size_t Scheduler::reusable(const Request& r, const Request& donor) const {
 
 // Returns the lengths at which other requests' prompts diverge from r's, the most frequent first,
 // none below the `read` tokens that r has already. At these lengths a model with sliding windows
-// must keep the blocks that its windows see, and one with recurrent layers their states. Earlier requests count too, since later ones may begin
-// like them.
+// must keep the blocks that its windows see, and one with recurrent layers their states. Earlier
+// requests count too, since later ones may begin like them.
 std::vector<int64_t> Scheduler::beginnings(const Request& r, int64_t read) const {
   if (!engine_.has_marks() || !o_.prefix_reuse || !engine_.can_fork()) return {};
   std::map<int64_t, int> wanted;  // number of prompts that diverge there

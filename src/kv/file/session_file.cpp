@@ -137,7 +137,8 @@ class Reader {
     if (!whole) bad("header", "bytes that do not match their checksum", "an undamaged file");
     if (h.version < disk::kOldestVersion)
       unsupported(source_.name, "version", std::to_string(h.version),
-                  std::to_string(disk::kVersion) + ": the text must be read again");
+                  std::to_string(disk::kOldestVersion) + " to " + std::to_string(disk::kVersion) +
+                      ": the text must be read again");
     number("page", h.page, disk::kPage, disk::kPage);
     SessionOrigin& o = c_.origin;
     number("n_layers", h.n_layers, 1, kMaxLayers);

@@ -25,7 +25,8 @@ struct ExpertFields {
 void read_experts(const Fields& fields, const ExpertFields& names, ExpertsConfig defaults,
                   Config* c);
 
-// Reads which layers have experts, as config.json of Qwen's mixtures says it. Requires: all have.
+// Sets has_experts of every layer from decoder_sparse_step and mlp_only_layers, as config.json of
+// Qwen's mixtures has them.
 void read_dense_layers(const Fields& fields, Config* c);
 
 // Fills in c->recurrence for Mamba-2. defaults: transformers' values for absent fields (v_dim 0:
@@ -41,7 +42,7 @@ void read_mamba2(const Fields& fields, const Mamba2Fields& names, RecurrenceConf
 // Reads the number of MTP layers. GGUF counts them among the layers.
 void read_draft_layers(const Fields& fields, const Field& field, Config* c);
 
-// Refuses a model none of whose layers attends. json: the field of config.json that says so.
+// Refuses a model without a layer that attends. json: the field of config.json that says which do.
 void require_attention(const Fields& fields, const Config& c,
                        const char* json = field::kWindowed.json);
 
@@ -91,10 +92,11 @@ struct Family {
   // config.json may give another period (no_rope_layer_interval) or the layers (no_rope_layers).
   int no_rope_period = 0;
   Activation activation = Activation::SILU;
-  // Layers may keep a recurrent state: those that config.json's layer_types calls by one of these
-  // words, and those with 0 KV heads in GGUF.
+  // Kind of the recurrent layers; NONE: there are none. config.json names them in layer_types with
+  // one of the words below. GGUF gives them 0 KV heads or, with recurrent_period, lists them or
+  // gives a period. `describe` may read other fields.
   Recurrence recurrence = Recurrence::NONE;
-  bool one_part = false;  // a layer has an FFN, or attends or recurs, but not both
+  bool one_part = false;  // a layer is attention, recurrent or an FFN, and only one of them
   const char *recurrent_word = nullptr, *recurrent_word_too = nullptr;
   bool calls_recurrent(std::string_view word) const {
     return (recurrent_word && word == recurrent_word) ||

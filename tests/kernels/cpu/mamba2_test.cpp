@@ -81,7 +81,7 @@ struct Layer {
 
 }  // namespace
 
-TEST_CASE("outer rule: every instruction set is near the same in double", "[kernels][states]") {
+TEST_CASE("outer rule: every instruction set agrees with double", "[kernels][states]") {
   std::mt19937 random(1);
   for (const auto& [v_dim, k_dim] : {std::pair{64, 128}, {40, 24}, {1, 1}, {7, 33}, {16, 256}}) {
     const Floats from = draw(random, v_dim * k_dim), c = draw(random, k_dim, 0.1),
@@ -112,7 +112,8 @@ TEST_CASE("outer rule: every instruction set is near the same in double", "[kern
   }
 }
 
-TEST_CASE("Mamba-2: a layer is near the same in double, in any pieces", "[kernels][states]") {
+TEST_CASE("Mamba-2: a layer agrees with double, however its rows are divided",
+          "[kernels][states]") {
   std::mt19937 random(2);
   struct Shape {
     int groups, heads, state_dim, head_dim, n_taps;

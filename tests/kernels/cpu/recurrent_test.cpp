@@ -90,7 +90,7 @@ struct Layer {
 
 }  // namespace
 
-TEST_CASE("delta rule: every instruction set is near the same in double", "[kernels][states]") {
+TEST_CASE("delta rule: every instruction set agrees with double", "[kernels][states]") {
   std::mt19937 random(1);
   for (const auto& [v_dim, k_dim] : {std::pair{128, 128}, {40, 24}, {1, 1}, {7, 33}, {16, 256}}) {
     const Floats from = draw(random, v_dim * k_dim), q = draw(random, k_dim, 0.1),
@@ -122,7 +122,7 @@ TEST_CASE("delta rule: every instruction set is near the same in double", "[kern
   }
 }
 
-TEST_CASE("gated delta rule: a layer is near the same in double, in any pieces",
+TEST_CASE("gated delta rule: a layer agrees with double, however its rows are divided",
           "[kernels][states]") {
   std::mt19937 random(2);
   struct Shape {
@@ -186,7 +186,7 @@ TEST_CASE("gated delta rule: a layer is near the same in double, in any pieces",
   }
 }
 
-TEST_CASE("short convolution: a layer is near the same in double, in any pieces",
+TEST_CASE("short convolution: a layer agrees with double, however its rows are divided",
           "[kernels][states]") {
   std::mt19937 random(3);
   for (const int n_taps : {2, 3, 4, 8})
