@@ -174,9 +174,9 @@ $(CUDA_BENCH): $(BUILD)/%: $(BUILD)/tools/bench/%.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 # Other measurements; each file says how: make selector_bench attention_stats prefetch_study
-# session_bench
-SELECTOR_BENCH := $(addprefix $(BUILD)/,selector_bench attention_stats prefetch_study session_bench)
-selector_bench attention_stats prefetch_study session_bench: %: $(BUILD)/%
+# session_bench ahead_bench
+SELECTOR_BENCH := $(addprefix $(BUILD)/,selector_bench attention_stats prefetch_study session_bench ahead_bench)
+selector_bench attention_stats prefetch_study session_bench ahead_bench: %: $(BUILD)/%
 $(SELECTOR_BENCH): $(BUILD)/%: $(BUILD)/tools/bench/%.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 

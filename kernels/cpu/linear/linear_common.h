@@ -50,7 +50,7 @@ inline auto with_codes(WType type, const F& f) {
 template <int kMost, class Run>
 inline void for_groups(int64_t row_bytes, int64_t r0, int64_t r1, int64_t n, const Run& run) {
   const int64_t fit = (int64_t{512} << 10) / (row_bytes > 0 ? row_bytes : 1);
-  const bool one_group = n == 1 || n == 2 || n == kMost;
+  const bool one_group = n <= kMost;
   const int64_t chunk = one_group ? r1 - r0 : fit < 1 ? 1 : fit;
   for (int64_t r = r0; r < r1; r += chunk) {
     const int64_t end = least(r + chunk, r1);
@@ -58,6 +58,9 @@ inline void for_groups(int64_t row_bytes, int64_t r0, int64_t r1, int64_t n, con
       if (n - i >= kMost) {
         run.template operator()<kMost>(i, r, end);
         i += kMost;
+      } else if (kMost > 3 && n - i == 3) {
+        run.template operator()<(kMost > 3 ? 3 : 1)>(i, r, end);
+        i += 3;
       } else if (n - i >= 2) {
         run.template operator()<2>(i, r, end);
         i += 2;
