@@ -1,4 +1,5 @@
 // Apart from load_model.cpp so that the fuzzers need not link the tokenizer.
+#include <algorithm>
 #include <utility>
 
 #include "import/draft.h"
@@ -16,6 +17,8 @@ Draft draft_from_gguf(const GgufFile& gguf, const LoadProgress& progress, GgufVo
   draft.config = config_from_gguf(gguf, vocab);
   parts.chat_template = gguf.string("tokenizer.chat_template").value_or("");
   const Family& family = *family_of_architecture(draft.config.architecture);
+  draft.config.text_part = std::ranges::any_of(
+      gguf.tensors, [](const auto& tensor) { return is_part_for_images(tensor.first); });
   parts.gguf_names = parts.file_names = family.gguf_names;
   bind_weights(parts, draft.config, gguf.tensors, *family.gguf_names, gguf.file.name, progress);
   draft.config.draft_head = parts.weights.draft.proj.rows > 0;

@@ -15,17 +15,35 @@ namespace {
 
 constexpr std::string_view kModelKeys[] = {
     // Read in config_gguf.cpp, besides field::kAll.
-    "attention.value_length", "attention.head_dim", "rope.dimension_count", "rope.scale_linear",
-    "rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor",
-    "rope.scaling.original_context_length", "rope.scaling.yarn_attn_factor",
-    "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_ext_factor",
+    "attention.value_length",
+    "attention.head_dim",
+    "rope.dimension_count",
+    "rope.scale_linear",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scaling.attn_factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    "rope.scaling.yarn_ext_factor",
     "rope.scaling.yarn_log_multiplier",
     // Keys that change nothing.
     "rope.scaling.finetuned",        // history of the model's context length
     "attention.layer_norm_epsilon",  // converters copy it from config.json; these models have only
                                      // RMS norms
     "pooling_type",                  // for embeddings of texts, which riffle does not compute
+    // Ollama's converter: tokens around images, and the parts of image positions. Positions of text
+    // have one value.
+    "image_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
+    "mrope_sections",
+    "rope.mrope_section",
+    "rope.mrope_interleaved",
 };
+// Keys of the part that reads images, which riffle does not load.
+constexpr std::string_view kImageKeys = "vision.";
 
 constexpr std::string_view kTokenizerKeys[] = {
     // Read in gguf_vocab.cpp and gguf_bpe.cpp; ids of tokens are below.
@@ -104,7 +122,8 @@ void refuse_below(const GgufFile& gguf, const std::string& prefix, const Known& 
 void refuse_unknown_options(const GgufFile& gguf, const Family& family) {
   refuse_below(gguf, std::string(family.name) + ".", [&](std::string_view name) {
     const auto is_named = [&](const Field& f) { return f.gguf && name == f.gguf; };
-    return holds(kModelKeys, name) || std::ranges::any_of(field::kAll, is_named) ||
+    return holds(kModelKeys, name) || name.starts_with(kImageKeys) ||
+           std::ranges::any_of(field::kAll, is_named) ||
            std::ranges::any_of(family.fields, is_named);
   });
   // Other ids name tokens for uses that riffle does not have (padding, filling in the middle);

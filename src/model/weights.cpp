@@ -16,6 +16,10 @@
 
 namespace riffle {
 
+bool is_part_for_images(std::string_view name) {
+  return name.starts_with("v.") || name.starts_with("mm.");
+}
+
 void take_rows(const Tensor& whole, std::initializer_list<Tensor*> parts) {
   if (whole.rows == 0) return;
   const auto* data = static_cast<const std::byte*>(whole.data);
@@ -539,8 +543,9 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
   if (c.embedding_norm) w.embedding_norm = binder.constant(c.dim, 1);
   for (int l = 0; l < c.n_layers; ++l)
     w.layers.push_back(bind_layer(binder, c, l, names, format(names.layer, l)));
-  w.final_norm =
-      binder.vector(names.final_norm, c.dim, names.final_norm_offset ? names.norm_offset : 0);
+  const bool other = names.final_norm_too && !binder.has(names.final_norm);
+  w.final_norm = binder.vector(other ? names.final_norm_too : names.final_norm, c.dim,
+                               names.final_norm_offset ? names.norm_offset : 0);
   if (c.tied_output) {
     w.output = w.embedding;
     binder.ignore(names.output);  // a copy of the embedding that some files keep
@@ -552,6 +557,9 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
   if (c.ropes[0].scaling.type == RopeScaling::LONGROPE)
     for (const char* name : {"rope_factors_short.weight", "rope_factors_long.weight"})
       binder.ignore(name);
+  // Ollama's converter keeps the part that reads images, and MTP layers by their names in folders.
+  if (model.format == "gguf")
+    for (const char* prefix : {"v.", "mm.", "mtp."}) binder.ignore_prefix(prefix);
   if (c.n_draft_layers == 1) bind_draft(binder, c, names, &w);
   for (int l = c.n_layers; l < c.n_layers + c.n_draft_layers; ++l) {
     const std::string prefix = format(names.drafts, l);

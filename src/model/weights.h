@@ -2,6 +2,7 @@
 // vectors (norms, biases, sinks) and packed experts.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/raw_tensor.h"
@@ -47,6 +48,7 @@ struct TensorNames {
   // folders have no number. draft_layer: what follows it in the names of the layer's own tensors.
   // draft_proj null: the tensors are ignored. draft_mark: the beginning of the rest of the names
   // that only MTP layers have; null: the format keeps them apart.
+  const char* final_norm_too = nullptr;  // another name of final_norm; null: there is none
   const char *drafts = nullptr, *draft_mark = nullptr, *draft_layer = "", *draft_proj = nullptr,
              *draft_embed_norm = nullptr, *draft_hidden_norm = nullptr, *draft_final_norm = nullptr,
              *draft_embedding = nullptr, *draft_output = nullptr;
@@ -137,6 +139,10 @@ inline constexpr TensorNames kHuggingFacePostNorms = [] {
   names.post_ffn_norm = "post_feedforward_layernorm.weight";
   return names;
 }();
+
+// Tells whether a tensor of a GGUF file belongs to the part that reads images. Ollama's converter
+// keeps that part in the same file.
+bool is_part_for_images(std::string_view gguf_name);
 
 // Sets `parts` to the rows of `whole`, one part after the other. Requires: the parts' numbers of
 // rows are set. If `whole` has no rows, nothing is changed.

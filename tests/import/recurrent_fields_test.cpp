@@ -231,6 +231,16 @@ TEST_CASE("config.json: the first LFM2 models have no intermediate_size", "[fami
   expect_error(RIFFLE_BAD_MODEL, {"block_ff_dim: found none"}, [&] { config_of(config); });
 }
 
+TEST_CASE("GGUF: files of LFM2 as Ollama's converter writes them", "[families][gguf][states]") {
+  EditedGguf g("lfm2");
+  std::vector<float> norm(64, 0.5f);
+  g.erase_tensor("token_embd_norm.weight");
+  expect_error(RIFFLE_BAD_MODEL, {"output_norm.weight: found none"}, [&] { g.config(); });
+  g.floats("output_norm.weight", norm);
+  const auto model = g.model();
+  CHECK(static_cast<const float*>(model->weights.final_norm.data)[63] == 0.5f);
+}
+
 TEST_CASE("GGUF: files of Qwen3.5 as Ollama's converter writes them", "[families][gguf][states]") {
   EditedGguf g("qwen35");
   const Config usual = g.config();
@@ -241,8 +251,22 @@ TEST_CASE("GGUF: files of Qwen3.5 as Ollama's converter writes them", "[families
     g.erase_tensor(name + ".bias");
     g.floats(name, {0, 0, 0, 0, 0, 0});
   }
+  const std::string a = "qwen35.";
+  for (const char* key : {"vision.block_count", "vision.patch_size", "image_token_id",
+                          "vision_start_token_id", "vision_end_token_id"})
+    g.u32(a + key, 27);
+  g.array<int32_t>(a + "mrope_sections", GgufType::I32, {11, 11, 10});
+  g.array<int32_t>(a + "rope.mrope_section", GgufType::I32, {11, 11, 10});
+  g.boolean(a + "rope.mrope_interleaved", true);
+  g.boolean(a + "ssm.v_head_reordered", true);
+  for (const char* name : {"v.patch_embed.weight", "mm.0.weight", "mtp.norm.weight"})
+    g.floats(name, {1, 2});
   CHECK(recurrent(g.config()) == recurrent(usual));
   CHECK(g.config().n_kv_heads == usual.n_kv_heads);
+  CHECK(g.config().text_part);
+  CHECK(g.config().recurrence.tiled);
+  g.boolean(a + "ssm.v_head_reordered", false);
+  CHECK_FALSE(g.config().recurrence.tiled);
   g.array<int32_t>(heads, GgufType::I32, {0, 0, 2, 2, 2});
   expect_error(RIFFLE_BAD_MODEL,
                {heads + ": found 2 in layer 3, expected 0, since the layer is recurrent"},

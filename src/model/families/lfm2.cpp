@@ -117,6 +117,7 @@ constexpr TensorNames kNames = [] {
 constexpr TensorNames kGguf = [] {
   TensorNames names = kGgufNames;
   names.final_norm = "token_embd_norm.weight";
+  names.final_norm_too = "output_norm.weight";
   names.mix = [](const RecurrenceConfig&) {
     return std::vector<const char*>{"shortconv.in_proj.weight", "shortconv.conv.weight"};
   };

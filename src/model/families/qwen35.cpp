@@ -18,10 +18,12 @@ constexpr Field kTaps = {"ssm.conv_kernel", "linear_conv_kernel_dim"},
                 kLayers = {"attention.recurrent_layers", nullptr},
                 kSections = {"rope.dimension_sections", nullptr},
                 kDraft = {"nextn_predict_layers", "mtp_num_hidden_layers"},
-                kGate = {nullptr, "attn_output_gate"}, kStateType = {nullptr, "mamba_ssm_dtype"};
+                kGate = {nullptr, "attn_output_gate"}, kStateType = {nullptr, "mamba_ssm_dtype"},
+                // Ollama's converter.
+    kTiled = {"ssm.v_head_reordered", nullptr}, kTopNormed = {"norm_top_k_prob", nullptr};
 constexpr Field kFields[] = {kTaps,   kKeyHeads, kValueHeads, kStateSize, kInner,
                              kKeyDim, kValueDim, kPeriod,     kLayers,    kSections,
-                             kDraft,  kGate,     kStateType};
+                             kDraft,  kGate,     kStateType,  kTiled};
 
 void read_heads(const Fields& f, RecurrenceConfig* r) {
   constexpr int kMostHeads = 1024;
@@ -38,7 +40,6 @@ void read_heads(const Fields& f, RecurrenceConfig* r) {
   r->k_dim = number(f.is_json() ? kKeyDim : kStateSize, cpu::kMostStateDim, 128);
   r->v_dim = f.is_json() ? number(kValueDim, cpu::kMostStateDim, 128) : r->k_dim;
   if (f.is_json()) return;
-  r->tiled = true;
   const uint64_t inner = f.integer(kInner).value_or(0);
   if (inner != static_cast<uint64_t>(r->v_width()))
     bad_model(f.file(), f.name_of(kInner), std::to_string(inner),
@@ -48,6 +49,7 @@ void read_heads(const Fields& f, RecurrenceConfig* r) {
 
 void describe_dense(const Fields& f, int, Config* c) {
   read_heads(f, &c->recurrence);
+  c->recurrence.tiled = !f.is_json() && f.boolean(kTiled).value_or(true);
   c->query_gate = true;
   if (!f.boolean(kGate).value_or(true)) unsupported(f.file(), f.name_of(kGate), "false", "true");
   if (const auto type = f.string(kStateType); type && *type != "float32")
@@ -60,15 +62,18 @@ constexpr Field kExperts = {"expert_count", "num_experts"},
                 kUsed = {"expert_used_count", "num_experts_per_tok"},
                 kWidth = {"expert_feed_forward_length", "moe_intermediate_size"},
                 kShared = {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"};
-constexpr Field kMoeFields[] = {kTaps,      kKeyHeads, kValueHeads, kStateSize, kInner, kKeyDim,
-                                kValueDim,  kPeriod,   kLayers,     kSections,  kDraft, kGate,
-                                kStateType, kExperts,  kUsed,       kWidth,     kShared};
+constexpr Field kMoeFields[] = {kTaps,   kKeyHeads, kValueHeads, kStateSize, kInner,
+                                kKeyDim, kValueDim, kPeriod,     kLayers,    kSections,
+                                kDraft,  kGate,     kStateType,  kExperts,   kUsed,
+                                kWidth,  kShared,   kTiled,      kTopNormed};
 
 void describe_experts(const Fields& f, int window, Config* c) {
   describe_dense(f, window, c);
   read_experts(f, {kExperts, kUsed, kWidth}, {256, 8, 512}, c);
   c->experts.shared_dim = dimension(f, f.name_of(kShared), 1 << 20, f.is_json() ? 512 : 0);
   c->experts.shared_gate = true;
+  if (!f.boolean(kTopNormed).value_or(true))
+    unsupported(f.file(), f.name_of(kTopNormed), "false", "true");
   for (LayerConfig& layer : c->layers) layer.has_experts = true;
 }
 
