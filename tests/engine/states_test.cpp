@@ -109,7 +109,7 @@ TEST_CASE("states: sequences stepped together give what each gives alone", "[sta
   const TempDir temp;
   ContextOptions o = on(DeviceKind::EMU);
   o.n_sessions = 5;
-  for (const char* name : {"lfm2", "qwen35"}) {
+  for (const char* name : {"lfm2", "qwen35", "granite_h", "nemotron_h_moe", "qwen3next"}) {
     INFO(name);
     check_together(on(DeviceKind::CPU), o, hybrid(temp, name));
   }
@@ -130,7 +130,8 @@ TEST_CASE("states: cuts, forks, ends and aborted prompts change no bit", "[state
 // Each row ahead has a state of its own, so tokens that are not accepted leave no trace.
 TEST_CASE("states: tokens computed ahead and refused leave no trace", "[states][lookup]") {
   const TempDir temp;
-  const std::string model = hybrid(temp, GENERATE("lfm2", "qwen35"));
+  const std::string model =
+      hybrid(temp, GENERATE("lfm2", "qwen35", "granite_h", "nemotron_h_moe", "qwen3next"));
   ContextOptions o = on(DeviceKind::CPU);
   o.lookup = 5;
   Runtime ahead(o, model), plain(on(DeviceKind::CPU), model);
@@ -242,7 +243,8 @@ TEST_CASE("states: a conversation reads each token once", "[states]") {
 
 TEST_CASE("states: saved sessions go on with the same bits", "[states][session_file]") {
   const TempDir temp;
-  const std::string model = hybrid(temp, GENERATE("lfm2", "qwen35")), path = temp / "a.kv";
+  const std::string path = temp / "a.kv",
+                    model = hybrid(temp, GENERATE("lfm2", "qwen35", "granite_h", "nemotron_h_moe"));
   for (const auto& [from, to] :
        {std::pair{DeviceKind::CPU, DeviceKind::EMU}, {DeviceKind::EMU, DeviceKind::CPU}}) {
     Runtime a(on(from), model), b(on(to), model);
@@ -266,6 +268,10 @@ TEST_CASE("states: saved sessions go on with the same bits", "[states][session_f
     CHECK(tokens_read(b) == read);
     CHECK(b.logits(loaded) == want);
     save(b, loaded, path);
+    riffle_session* const fork = fork_at(a, t, 400);  // so does a fork
+    CHECK(a.logits(fork) == want);
+    prefill_to(a, fork, ids(0, 400));
+    CHECK(a.logits(fork) == want);
     go_on_alike(a, fork_at(a, t, 400), b, fork_at(b, loaded, 400), ids(500, 510));
   }
 }
