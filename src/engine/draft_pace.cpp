@@ -4,13 +4,18 @@
 
 namespace riffle {
 
+double DraftPace::Rate::per_second() const {
+  const auto n = static_cast<size_t>(std::min<int64_t>(timed, kTimes));
+  std::array<double, kTimes> sorted = seconds;
+  std::sort(sorted.begin(), sorted.begin() + n);
+  return n == 0 ? 0 : tokens / steps / sorted[n / 2];
+}
+
 int DraftPace::best() const {
   int best = fewest_;
   double most = 0;
   for (int i = fewest_; i <= kMostGuesses; ++i) {
-    const Rate& r = rates_[i];
-    if (r.seconds <= 0) continue;
-    if (const double rate = r.tokens / r.seconds; rate > most) most = rate, best = i;
+    if (const double rate = rates_[i].per_second(); rate > most) most = rate, best = i;
   }
   return best;
 }
@@ -49,9 +54,9 @@ void DraftPace::record(int length, double seconds, double tokens) {
   Rate& r = rates_[length];
   if (r.steps >= kOldest) {
     const double keep = (kOldest - 1) / r.steps;
-    r.seconds *= keep, r.tokens *= keep, r.steps *= keep;
+    r.tokens *= keep, r.steps *= keep;
   }
-  r.seconds += seconds;
+  r.seconds[r.timed++ % kTimes] = std::max(seconds, 1e-9);
   r.tokens += tokens;
   r.steps += 1;
 }

@@ -21,11 +21,16 @@ class DraftPace {
  private:
   // Steps of a trial of one length, and between two rounds of trials of the lengths near the best.
   static constexpr int kTrial = 8, kHold = 256;
-  // A new measurement counts this much at least, since answers and depths change.
+  // Steps whose times count, by their median, since another program may delay a few; and steps
+  // whose tokens count, by their mean.
+  static constexpr int kTimes = 15;
   static constexpr double kOldest = 64;
 
   struct Rate {
-    double seconds = 0, tokens = 0, steps = 0;
+    std::array<double, kTimes> seconds{};
+    int64_t timed = 0;  // steps in all
+    double tokens = 0, steps = 0;
+    double per_second() const;
   };
   int best() const;
   void plan_trials();
