@@ -57,9 +57,10 @@ RIFFLE_API riffle_status riffle_session_truncate(riffle_session* session, size_t
 
 /* Makes a new session that holds the first n_tokens of another session of the same context. Either
  * may be freed first. Full blocks are shared in host memory and in the slot pool; the unfilled
- * block is copied. The new session has no logits: prefill at least one token. RIFFLE_BAD_ARGUMENT
- * if session is shorter, or if it cannot be forked there (riffle_session_reach). RIFFLE_UNSUPPORTED
- * with a selector that learns from the attention of prompts (lfps), or that places tokens by a list
+ * block is copied. The new session has no logits, except in a model with recurrent layers that is
+ * forked at the end of a prompt: prefill at least one token. RIFFLE_BAD_ARGUMENT if session is
+ * shorter, or if it cannot be forked there (riffle_session_reach). RIFFLE_UNSUPPORTED with a
+ * selector that learns from the attention of prompts (lfps), or that places tokens by a list
  * (positions list). */
 RIFFLE_API riffle_status riffle_session_fork(const riffle_session* session, size_t n_tokens,
                                              riffle_session** fork);

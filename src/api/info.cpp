@@ -189,6 +189,7 @@ riffle_info facts_of(const MemoryPlan& p) {
   info.add("prompt_host", p.prompt_host);
   info.add("host_kv", p.host_kv);
   info.add("host_states", p.host_states);
+  info.add("host_drafts", p.host_drafts);
   info.add("selector_state", p.selector_state);
   info.add("slots", p.slots);
   info.add("min_slots", p.min_slots);

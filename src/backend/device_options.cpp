@@ -38,7 +38,8 @@ KvShape kv_shape(const Config& config, const BackendOptions& o) {
     const uint64_t eighth = shape.most_bytes(o.options.n_ctx) / 8 / shape.state_bytes();
     shape.set_states(
         static_cast<int>(std::clamp<uint64_t>(eighth, Checkpoints::kFewest, Checkpoints::kMost)),
-        1 + o.rows_ahead);
+        1 + (o.rows_ahead + std::max(1, o.options.n_sessions) - 1) /
+                std::max(1, o.options.n_sessions));
   }
   return shape;
 }

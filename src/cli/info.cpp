@@ -120,6 +120,7 @@ Json plan_json(const Facts& p, riffle_status status, const std::string& error) {
           {"total", p.count("total")},
           {"host_kv", p.count("host_kv")},
           {"host_states", p.count("host_states")},
+          {"host_drafts", p.count("host_drafts")},
           {"host_memory", p.count("host_memory")},
           {"selector", p.text("selector")},
           {"everything_below", p.count("everything_below")},

@@ -66,13 +66,14 @@ void DraftHead::add_rows(std::unique_ptr<DraftState>& state, int64_t first, cons
       s.first_row = first;
     }
     s.rows.resize((first - s.first_row) * dim);
-    s.rows.insert(s.rows.end(), rows, rows + n * dim);
+    s.rows.reserve(2 * window_ * dim);
     // While no guesses are wanted, rows gather.
-    const int64_t held = first + n - s.first_row;
-    if (held > 2 * window_) {
-      s.rows.erase(s.rows.begin(), s.rows.begin() + (held - window_) * dim);
-      s.first_row += held - window_;
+    if (const int64_t held = first + n - s.first_row; held > 2 * window_) {
+      const int64_t gone = std::min(first - s.first_row, held - window_);
+      s.rows.erase(s.rows.begin(), s.rows.begin() + gone * dim);
+      s.first_row += gone;
     }
+    s.rows.insert(s.rows.end(), rows, rows + n * dim);
   } catch (const std::exception&) {
     drop(state);
   }
@@ -166,8 +167,9 @@ void DraftHead::catch_up(DraftState& s, const DraftRequest& r) {
   s.first_row = s.paired = n - 1;
 }
 
-void DraftHead::guess(std::span<DraftRequest> requests) {
+int64_t DraftHead::guess(std::span<DraftRequest> requests) {
   std::vector<DraftRequest*> ready;
+  int64_t fed = 0;
   for (DraftRequest& r : requests) {
     const int64_t n = static_cast<int64_t>(r.held.size());
     r.most = std::min<int64_t>({r.most, kMostGuesses, options_.options.n_ctx - n - 1});
@@ -179,18 +181,20 @@ void DraftHead::guess(std::span<DraftRequest> requests) {
     // Without the last token's row there is no pair to guess from.
     if (s.first_row > n - 1 || s.first_row + rows < n) continue;
     try {
+      fed += n - (*r.state)->paired;
       catch_up(**r.state, r);
       ready.push_back(&r);
     } catch (const std::exception&) {
       drop(*r.state);
     }
   }
-  if (ready.empty()) return;
+  if (ready.empty()) return fed;
   try {
     run(ready);
   } catch (const std::exception&) {
     for (DraftRequest* r : ready) r->guesses.clear(), drop(*r->state);
   }
+  return fed;
 }
 
 // Each pass guesses one more token of every sequence that wants one.
@@ -216,7 +220,8 @@ void DraftHead::run(std::span<DraftRequest*> requests) {
       sequences.push_back(&s.kv);
       longest = std::max(longest, s.kv.n_tokens + 1);
     }
-    device_->rope_table((longest + 4095) / 4096 * 4096, ropes_);
+    device_->rope_table(std::min<int64_t>((longest + 4095) / 4096 * 4096, options_.options.n_ctx),
+                        ropes_);
     StepRequest step;
     step.sequences = sequences.data();
     step.tokens = tokens.data();

@@ -53,8 +53,9 @@ class DraftHead {
   // Tells the head that the sequence was cut to n_tokens. Throws nothing.
   void cut(std::unique_ptr<DraftState>& state, int64_t n_tokens);
   void drop(std::unique_ptr<DraftState>& state);
-  // Fills in the guesses. Throws nothing: on an error there are none.
-  void guess(std::span<DraftRequest> requests);
+  // Fills in the guesses. Returns the number of pairs that it had to take first. Throws nothing: on
+  // an error there are no guesses.
+  int64_t guess(std::span<DraftRequest> requests);
 
  private:
   struct Buffers;

@@ -27,14 +27,7 @@ void DraftPace::plan_trials() {
     wanted_[i] = rates_[i].steps == 0 || std::abs(i - at) <= 1 || i == fewest_;
 }
 
-int DraftPace::length(int64_t n_sequences) {
-  if (n_sequences != n_sequences_) {  // other sequences share the step's cost in another way
-    n_sequences_ = n_sequences;
-    rates_ = {};
-    wanted_ = {};
-    left_ = 0;
-    trying_ = false;
-  }
+int DraftPace::length() {
   if (left_-- > 0) return current_;
   const auto next = [&] { return std::find(wanted_.begin(), wanted_.end(), true); };
   if (next() == wanted_.end() && !trying_) plan_trials(), trying_ = true;
@@ -59,6 +52,29 @@ void DraftPace::record(int length, double seconds, double tokens) {
   r.seconds[r.timed++ % kTimes] = std::max(seconds, 1e-9);
   r.tokens += tokens;
   r.steps += 1;
+}
+
+int DraftPaces::begin(size_t n_sequences, bool usual, const Counts& now) {
+  if (ended_ && usual_ && now.steps == at_.steps && now.tokens > at_.tokens)
+    paces_[of_]->record(length_, seconds_, static_cast<double>(now.tokens - at_.tokens));
+  of_ = std::min(n_sequences, kSeparate);
+  if (!paces_[of_]) paces_[of_].emplace(always_);
+  length_ = paces_[of_]->length();
+  usual_ = usual;
+  ended_ = false;
+  seconds_ = 0;
+  return length_;
+}
+
+void DraftPaces::guessed(double seconds, bool usual) {
+  seconds_ = seconds;
+  usual_ = usual_ && usual;
+}
+
+void DraftPaces::stepped(double seconds, const Counts& counts) {
+  seconds_ += seconds;
+  at_ = counts;
+  ended_ = true;
 }
 
 }  // namespace riffle

@@ -3,19 +3,21 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "engine/plan/draft_plan.h"
 
 namespace riffle {
 
+// The choice for steps of one number of sequences.
 class DraftPace {
  public:
   // always: at least one guess a step (draft MTP).
   explicit DraftPace(bool always) : fewest_(always ? 1 : 0) {}
 
-  // Returns the number of guesses of the next step, of n sequences.
-  int length(int64_t n_sequences);
-  // The step took this long and gave this many tokens in all, with `length` guesses a sequence.
+  // Returns the number of guesses of the next step.
+  int length();
+  // A step took this long and gave this many tokens in all, with `length` guesses a sequence.
   void record(int length, double seconds, double tokens);
 
  private:
@@ -36,11 +38,40 @@ class DraftPace {
   void plan_trials();
 
   const int fewest_;
-  int64_t n_sequences_ = 0;
   std::array<Rate, kMostGuesses + 1> rates_{};
   std::array<bool, kMostGuesses + 1> wanted_{};  // lengths still to be tried in this round
   int current_ = 0, left_ = 0;                   // the length in use, and the steps that it stays
   bool trying_ = false;
+};
+
+// The choices of an engine, and the measurement of its steps. A step is measured when the next one
+// begins, since its tokens ahead are accepted in between.
+class DraftPaces {
+ public:
+  // counts: the engine's tokens and steps so far.
+  struct Counts {
+    uint64_t tokens, steps;
+  };
+  explicit DraftPaces(bool always) : always_(always) {}
+
+  // Ends the measurement of the last step, if no other has come in between, and returns the number
+  // of guesses of the next one. usual: all sequences want guesses.
+  int begin(size_t n_sequences, bool usual, const Counts& counts);
+  // The guesses took this long. usual: they say something of this number.
+  void guessed(double seconds, bool usual);
+  // The step took this long. counts: before its tokens were appended, and after the step.
+  void stepped(double seconds, const Counts& counts);
+
+ private:
+  static constexpr size_t kSeparate = 8;  // larger numbers of sequences share a choice
+
+  const bool always_;
+  std::array<std::optional<DraftPace>, kSeparate + 1> paces_;
+  size_t of_ = 0;  // entry of the step under way
+  int length_ = 0;
+  bool usual_ = false, ended_ = false;
+  double seconds_ = 0;
+  Counts at_{};
 };
 
 }  // namespace riffle

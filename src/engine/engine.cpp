@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "engine/activations.h"
 #include "engine/draft_head.h"
@@ -16,7 +17,10 @@
 namespace riffle {
 
 Engine::Engine(const Model& model, ResolvedOptions planned)
-    : model_(model), options_(std::move(planned)), shape_(kv_shape(model.config, options_)) {
+    : model_(model),
+      options_(std::move(planned)),
+      shape_(kv_shape(model.config, options_)),
+      pace_(options_.options.draft == DraftKind::MTP) {
   const Config& c = model.config;
   for (const Rope& rope : c.ropes)
     ropes_.push_back(rope_frequencies(rope, c.rope_head(rope), n_ctx()));
@@ -126,8 +130,23 @@ void Engine::set_working_set(int window) {
   ++program_;
 }
 
-void Engine::guess(std::span<DraftRequest> requests) {
-  if (head_ && !selector_->keeps_steps()) head_->guess(requests);
+bool Engine::drafts() const { return head_ && !selector_->keeps_steps(); }
+
+int64_t Engine::guess(std::span<Sequence* const> sequences, std::span<DraftRequest> requests) {
+  const auto start = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].state = &sequences[i]->draft;
+    requests[i].held = sequences[i]->tokens;
+  }
+  const int64_t fed = drafts() ? head_->guess(requests) : 0;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  counts_.decode_seconds += seconds.count();
+  for (Sequence* s : sequences) s->counts.decode_seconds += seconds.count();
+  return fed;
+}
+
+void Engine::drop_draft(Sequence& s) {
+  if (head_) head_->drop(s.draft);
 }
 
 int64_t Engine::pool_room(size_t n) const {
@@ -212,8 +231,10 @@ int64_t Engine::own_bytes(int64_t n_tokens, int64_t shared, std::span<const int6
   const auto turns = std::count_if(marks.begin(), marks.end(),
                                    [&](int64_t m) { return m > shared && m < n_tokens; });
   const auto grid = static_cast<int64_t>(Checkpoints::grid(shared, n_tokens).size());
-  bytes +=
-      (std::min<int64_t>(turns + 1 + grid, Checkpoints::kOfRequest) + 1) * shape_.state_bytes();
+  bytes += (std::min<int64_t>(turns + 1 + grid,
+                              std::min(shape_.most_states(), Checkpoints::kOfRequest)) +
+            1) *
+           shape_.state_bytes();
   return static_cast<int64_t>(bytes);
 }
 
@@ -263,6 +284,13 @@ void Engine::check_selector(const Selector& selector, const Selection& wanted) c
          "`selection.positions` list does not work with the attention factor of this model (RoPE "
          "scaling %s)",
          rope_scaling_text(model_.config.ropes[0].scaling).c_str());
+  const Rope& rope = model_.config.ropes[0];
+  if (const int head = model_.config.rope_head(rope);
+      selector.lists() && rope.rotated != 0 && rope.rotated != head)
+    fail(RIFFLE_UNSUPPORTED,
+         "`selection.positions` list does not work with this model, which rotates %d of the %d "
+         "dimensions of a head",
+         rope.rotated, head);
   check_ahead(options_.options, selector);
   device_->check_selector(selector, wanted);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/device.h"
+#include "engine/draft_pace.h"
 #include "engine/plan/memory_plan.h"
 #include "kv/file/session_file.h"
 #include "model/model.h"
@@ -205,12 +206,16 @@ class Engine {
   // them that lookup may find.
   int rows_ahead() const { return options_.rows_ahead; }
   int lookup() const { return options_.options.lookup; }
-  // Tells whether the model's MTP layer may guess.
-  bool drafts() const { return options_.drafts; }
+  // Tells whether the model's MTP layer may guess with the selection in force.
+  bool drafts() const;
   uint64_t decode_tokens() const { return counts_.decode_tokens; }
-  DraftKind draft() const { return options_.options.draft; }
-  // Fills in guesses of the MTP layer. Throws nothing: there may be none.
-  void guess(std::span<DraftRequest> requests);
+  DraftPaces& pace() { return pace_; }
+  // Fills in guesses of the MTP layer: requests[i] for sequences[i]. Returns the number of pairs of
+  // earlier tokens that the layer had to take first. Throws nothing: there may be no guesses.
+  int64_t guess(std::span<Sequence* const> sequences, std::span<DraftRequest> requests);
+  // Frees what the MTP layer keeps of a sequence.
+  void drop_draft(Sequence& sequence);
+  uint64_t steps() const { return steps_; }  // calls of step
   // Runs one step, timed part by part. Throws RIFFLE_UNSUPPORTED if the device has no timers.
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
                     StepTiming& timing);
@@ -331,6 +336,7 @@ class Engine {
   std::unique_ptr<Device> device_;
   std::unique_ptr<LayerOps> ops_;
   std::unique_ptr<DraftHead> head_;  // null: the model has none, or it is not used
+  DraftPaces pace_;
   std::unique_ptr<Selector> selector_, dense_;
   std::unique_ptr<Activations> act_;
   PrefillRun* run_ = nullptr;  // the run in progress; null: none

@@ -169,7 +169,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
     throw;
   }
 
-  for (size_t i = 0, end; head_ && i < sequences.size(); i = end) {
+  for (size_t i = 0, end; drafts() && i < sequences.size(); i = end) {
     for (end = i + 1; end < sequences.size() && sequences[end] == sequences[i];) ++end;
     Sequence& s = *sequences[i];
     head_->add_rows(s.draft, s.kv.n_tokens, act_->x.as<float>() + i * c.dim,

@@ -198,7 +198,8 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   const int64_t wanted =
       r.list ? rows : std::min<int64_t>(rows, std::max(1, selector_->prompt_queries()));
   int64_t skip = !only_kv ? 0 : first + rows == n ? rows - wanted : rows;
-  if (head_) skip = std::min(skip, std::clamp<int64_t>(n - head_->rows_wanted() - first, 0, rows));
+  if (drafts())
+    skip = std::min(skip, std::clamp<int64_t>(n - head_->rows_wanted() - first, 0, rows));
   // Next come the next rows of this layer, which the first layer makes itself, or the first rows of
   // the next layer.
   const bool fresh = r.layer == 0, last_rows = first + rows == n;
@@ -283,7 +284,7 @@ void Engine::finish_run(PrefillRun& r) {
     ops_->output(r.prompt->rows(n - 1, 1, false, -1), 1, Phase::Decode, logits);
     device_->read(logits, c.vocab_size, s.logits.own.data());
   }
-  if (head_) {
+  if (drafts()) {
     const int64_t wanted = std::min(n, head_->rows_wanted());
     std::vector<float> rows(r.chunk * c.dim);
     for (int64_t first = n - wanted; first < n; first += r.chunk) {

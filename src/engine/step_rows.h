@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "engine/answer.h"
-#include "engine/draft_pace.h"
 #include "engine/engine.h"
 #include "engine/proposer.h"
 
@@ -32,19 +31,19 @@ class StepRows {
   struct Wanted {
     Sequence* sequence;
     Answer* answer;
-    Proposer* proposer;
     int32_t next;
-    int64_t most;                // expected tokens that it may have
-    std::vector<int32_t> ahead;  // those of its proposer
-    size_t first = 0;            // its first row
+    int64_t room;                     // expected tokens that it may have
+    std::vector<int32_t> ahead = {};  // those that are expected
+    size_t first = 0;                 // its first row
   };
 
-  void measure(const Engine& engine);
   void guess(Engine& engine);
-  void place(Wanted& wanted);
+  void place();
+  void step(Engine& engine);
 
-  size_t left_ = 0;         // sequences that are still to come
-  int64_t left_ahead_ = 0;  // expected tokens that may still come
+  size_t left_ = 0;           // sequences that are still to come
+  int64_t left_ahead_ = 0;    // expected tokens that may still come
+  int64_t left_lookup_ = -1;  // those of them that lookups may find; -1: all that the engine allows
   std::vector<Wanted> wanted_;
   std::vector<Sequence*> sequences_;
   std::vector<int32_t> tokens_, sampled_;
@@ -54,14 +53,6 @@ class StepRows {
     size_t ahead;  // draws of the answer before this one
   };
   std::vector<Draw> draws_;  // by row
-  // With an MTP layer: the number of guesses, and the last step that tells how well it does.
-  std::optional<DraftPace> pace_;
-  struct Measured {
-    int length;
-    double seconds;
-    uint64_t tokens_before;
-  };
-  std::optional<Measured> last_;
 };
 
 }  // namespace riffle

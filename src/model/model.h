@@ -171,7 +171,7 @@ struct Config {
   int head_dim = 0;
   int n_layers = 0;
   bool draft_head = false;  // Weights::draft is there
-  int n_draft_layers = 0;   // MTP layers after them that a GGUF file has (DraftWeights)
+  int n_draft_layers = 0;   // MTP layers after them (DraftWeights); in folders at least 1
   int n_heads = 0;          // query heads
   int n_kv_heads = 0;       // divides n_heads
   int vocab_size = 0;

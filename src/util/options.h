@@ -167,7 +167,8 @@ struct ContextOptions {
   int32_t lookup = 0;
   // Guesses of the model's MTP layer, computed ahead as with lookup, which goes first where it has
   // found something. Texts are the same. MTP is RIFFLE_UNSUPPORTED for a model without such a
-  // layer, on device cuda, and where lookup is
+  // layer, on device cuda, with synthetic_attention and with tokenselect and lfps. AUTO makes none
+  // there, and none if its memory would shorten the context or fill the machine
   DraftKind draft = DraftKind::AUTO;
   std::optional<SyntheticAttention> synthetic_attention;
   riffle_progress_fn progress = nullptr;

@@ -12,6 +12,7 @@
 #include "tests/engine/tiny_checkpoint.h"
 #include "tests/model/expect_error.h"
 #include "tests/rounds.h"
+#include "tests/select/selectors_here.h"
 #include "util/mapped_file.h"
 
 using namespace riffle;
@@ -71,8 +72,6 @@ ContextOptions with(DraftKind draft) {
 std::vector<std::vector<float>> guessed(Runtime& r, riffle_session* s, int32_t next, int64_t most) {
   std::vector<std::vector<float>> rows;
   DraftRequest request;
-  request.state = &s->sequence->draft;
-  request.held = s->sequence->tokens;
   request.next = next;
   request.most = most;
   request.draw = [&](std::span<const float> logits, size_t i) {
@@ -80,7 +79,8 @@ std::vector<std::vector<float>> guessed(Runtime& r, riffle_session* s, int32_t n
     rows.emplace_back(logits.begin(), logits.end());
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   };
-  r.context->engine->guess({&request, 1});
+  Sequence* const sequence = s->sequence.get();
+  r.context->engine->guess({&sequence, 1}, {&request, 1});
   CHECK(request.guesses.size() == rows.size());
   return rows;
 }
@@ -133,6 +133,71 @@ TEST_CASE("MTP: guesses have transformers' logits", "[draft][parity][states]") {
       }
     }
   }
+}
+
+// The layer sees 1,024 pairs. It has the same ones from a prompt, from steps, and when it has made
+// no guesses for a while.
+TEST_CASE("MTP: texts that are longer than the layer's window", "[draft][states]") {
+  const TempDir temp;
+  const std::string folder = draft_folder("qwen35", temp, repeating_head());
+  std::vector<int32_t> tokens = tiny_tokens();
+  for (const int32_t token : tiny_tokens()) tokens.push_back((token + 7) % 320);
+  ContextOptions o = with(DraftKind::MTP);
+  o.n_ctx = 4096;
+  Runtime r(o, draft_folder("qwen35moe", temp));
+  const auto part = [&](int from, int to) {
+    return std::vector<int32_t>(tokens.begin() + from, tokens.begin() + to);
+  };
+  const int length = 1700;
+  riffle_session *const whole = r.session(part(0, length)), *const late = r.session(part(0, 300)),
+                        *const steady = r.session(part(0, 300));
+  for (int i = 300; i < length; ++i) {
+    guessed(r, steady, tokens[i], i % 5);
+    riffle_session* both[] = {late, steady};
+    const int32_t next[] = {tokens[i], tokens[i]};
+    r.check(riffle_step(r.context, both, next, 2));
+  }
+  const auto want = guessed(r, whole, tokens[length], 4);
+  REQUIRE(want.size() == 4);
+  for (riffle_session* s : {late, steady}) {
+    const auto got = guessed(r, s, tokens[length], 4);
+    REQUIRE(got.size() == 4);
+    for (size_t i = 0; i < 4; ++i) CHECK(tiny_difference(got[i], want[i], "").relative < 1e-3);
+  }
+  // A cut beyond what the layer keeps.
+  const size_t cut = riffle_session_reach(steady, 600);
+  r.check(riffle_session_truncate(steady, cut));
+  r.check(riffle_prefill(steady, tokens.data() + cut, 1400 - cut, nullptr, nullptr));
+  CHECK(guessed(r, steady, tokens[1400], 4).size() == 4);
+
+  ContextOptions plain = with(DraftKind::OFF);
+  plain.n_ctx = 4096;
+  Runtime off(plain, folder), on(o, folder);
+  const std::vector<int32_t> prompt = part(0, 1500);
+  for (const float temperature : {0.f, 0.9f}) {
+    const auto g = answer_of(150, temperature, 9);
+    CHECK(same_answer(answer(on, prompt, g), answer(off, prompt, g)));
+  }
+  CHECK(on.stats().lookup_accepted > 10);
+}
+
+TEST_CASE("MTP: guesses that nobody asked for take only memory that is left", "[draft][plan]") {
+  const TempDir temp;
+  const std::string folder = draft_folder("qwen35", temp, repeating_head());
+  ContextOptions o = with(DraftKind::OFF);
+  o.n_ctx = 0;
+  o.host_mem = 2600000;
+  const auto length = [&](DraftKind draft) {
+    o.draft = draft;
+    Runtime r(o, folder);
+    const std::vector<int32_t> tokens = tiny_tokens();
+    answer(r, {tokens.begin(), tokens.begin() + 100}, answer_of(60));
+    CHECK((r.stats().lookup_proposed == 0) == (draft != DraftKind::MTP));
+    return r.context->engine->n_ctx();
+  };
+  const int64_t off = length(DraftKind::OFF);
+  CHECK(length(DraftKind::AUTO) == off);
+  CHECK(length(DraftKind::MTP) < off);
 }
 
 TEST_CASE("MTP: answers are the same bits with and without guesses", "[draft][states]") {
@@ -278,6 +343,19 @@ TEST_CASE("MTP: what cannot be is refused by name", "[draft]") {
   };
   refused(with(DraftKind::MTP), shipped_model(),
           "draft is mtp, but the model has no MTP layer that riffle knows");
+  const TempDir temp;
+  const std::string folder = draft_folder("qwen35", temp);
+  const std::vector<int32_t> tokens = tiny_tokens(),
+                             some_of_text(tokens.begin(), tokens.begin() + 100);
+  for (const SelectorKind selector : here({SelectorKind::TOKENSELECT, SelectorKind::LFPS})) {
+    ContextOptions o = with(DraftKind::MTP);
+    o.selection.selector = selector;
+    refused(o, folder, "draft is mtp, but selector ");
+    o.draft = DraftKind::AUTO;
+    Runtime r(o, folder);
+    CHECK(answer(r, some_of_text, answer_of(9)).tokens.size() == 9);
+    CHECK(r.stats().lookup_proposed == 0);
+  }
   Runtime plain(with(DraftKind::AUTO));
   CHECK(answer(plain, some_tokens(20, 1), answer_of(4)).tokens.size() == 4);
 }
@@ -288,7 +366,7 @@ TEST_CASE("MTP: the number of guesses goes to where tokens are fastest", "[draft
     DraftPace pace(always);
     int counts[5] = {};
     for (int step = 0; step < 3000; ++step) {
-      const int length = pace.length(1);
+      const int length = pace.length();
       const bool delayed = step % 9 == 4;  // by another program
       pace.record(length, seconds[length] * (delayed ? 30 : 1), tokens[length]);
       if (step >= 1000) ++counts[length];

@@ -68,8 +68,6 @@ static void run(const char* shape, const char* weights, int n_tokens, int n_thre
       for (const int32_t token = 5; engine.room_ahead(*s) < rows - 1;)
         engine.step({&s, 1}, {&token, 1});
       DraftRequest request;
-      request.state = &s->draft;
-      request.held = s->tokens;
       request.next = 100 + i;
       request.most = rows - 1;
       request.draw = [](std::span<const float> logits, size_t) {
@@ -77,7 +75,7 @@ static void run(const char* shape, const char* weights, int n_tokens, int n_thre
                                     logits.begin());
       };
       double start = now();
-      if (rows > 1) engine.guess({&request, 1});
+      if (rows > 1) engine.guess({&s, 1}, {&request, 1});
       guesses.push_back(now() - start);
       std::vector<int32_t> next = {request.next};
       next.insert(next.end(), request.guesses.begin(), request.guesses.end());

@@ -42,7 +42,7 @@ void check_ahead(const ContextOptions& o, const Selector& selector) {
   if (o.draft == DraftKind::MTP)
     fail(RIFFLE_UNSUPPORTED,
          "`draft` is mtp, but `selection.selector` %s depends on the choices of earlier steps: "
-         "expected off or another selector",
+         "expected auto or off, or another selector",
          selector.name());
 }
 
@@ -154,7 +154,8 @@ static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const M
   // The number of full sessions; memory besides the KV grows with it.
   const uint64_t kv = host_kv(r, plan), sessions = r.options.n_sessions;
   const uint64_t full = std::min(sessions, kv / std::max<uint64_t>(1, plan.host_kv) + 1);
-  uint64_t bytes = sum({kv, product({full, plan.selector_state})});
+  uint64_t bytes =
+      sum({kv, product({full, plan.selector_state}), product({sessions, plan.host_drafts})});
   for (const Buffer& b : model.generated) bytes = sum({bytes, b.size()});
   // Weights without data get their bytes from materialize() if the host computes with some.
   if (!model.weights.embedding.data && (!r.device_memory || plan.cpu_experts > 0))
@@ -179,7 +180,7 @@ static MemoryPlan plan_sizes(const Model& model, const ResolvedOptions& r,
   plan.isa = r.kernels->name;
   plan.weights = needs.weights;
   plan.buffers = needs.buffers;
-  const uint64_t draft_kv = r.drafts ? plan_drafts(model, r, &plan.buffers) : 0;
+  plan.host_drafts = r.drafts ? plan_drafts(model, r, &plan.buffers) : 0;
   plan.activations = sum_of(plan.buffers, MemoryUse::ACTIVATIONS);
   plan.digests = sum_of(plan.buffers, MemoryUse::DIGESTS);
   plan.prefill_kv = sum_of(plan.buffers, MemoryUse::PREFILL_KV);
@@ -188,7 +189,7 @@ static MemoryPlan plan_sizes(const Model& model, const ResolvedOptions& r,
   const KvShape shape = kv_shape(config, r);
   plan.slot_bytes = shape.largest_block();
   plan.host_memory = r.host_memory;
-  plan.host_kv = sum({shape.most_bytes(o.n_ctx), draft_kv});
+  plan.host_kv = shape.most_bytes(o.n_ctx);
   plan.host_states = shape.most_state_bytes();
   plan.total = sum({plan.weights, plan.activations, plan.digests});
   if (!r.has_pool) plan.total = sum({plan.total, plan.prefill_kv});
@@ -546,7 +547,7 @@ static std::string codes_note(const Model& model, const ResolvedOptions& r, cons
       longest);
 }
 
-void plan_memory(const Model& model, ResolvedOptions& r, MemoryPlan& plan) {
+static void plan_context(const Model& model, ResolvedOptions& r, MemoryPlan& plan) {
   const int trained = model.config.n_ctx;
   uint64_t device_free = 0;
   Verdict verdict = plan_length(model, r, plan, device_free);
@@ -592,6 +593,32 @@ void plan_memory(const Model& model, ResolvedOptions& r, MemoryPlan& plan) {
         size_text(r.host_memory).c_str());
   }
   plan.context_note = r.context_note;
+}
+
+void plan_memory(const Model& model, ResolvedOptions& r, MemoryPlan& plan) {
+  if (!r.drafts || r.options.draft != DraftKind::AUTO) return plan_context(model, r, plan);
+  // Guesses that nobody asked for take only memory that the context leaves.
+  ResolvedOptions without = r, with = r;
+  without.drafts = false;
+  without.rows_ahead = r.options.lookup;
+  plan_context(model, without, plan);
+  with.options.n_ctx = without.options.n_ctx;
+  with.trained_ctx = false;
+  MemoryPlan more{};
+  try {
+    plan_context(model, with, more);
+  } catch (const Error&) {
+    r = without;
+    return;
+  }
+  if (!with.context_note.empty()) {
+    r = without;
+    return;
+  }
+  with.trained_ctx = r.trained_ctx;
+  more.context_note = with.context_note = without.context_note;
+  r = with;
+  plan = more;
 }
 
 }  // namespace riffle

@@ -47,6 +47,7 @@ struct MemoryPlan {
   // window it counts the most that they keep (riffle_session_reach)
   uint64_t host_kv = 0;
   uint64_t host_states = 0;  // the part of host_kv for states of recurrent layers
+  uint64_t host_drafts = 0;  // data of one session for guesses of the MTP layer, outside host_mem
   // the selector's data of such a session besides KV and digests, in host memory and outside
   // total. Layers with a sliding window need none. share, twilight, psa and topk with rank CODES:
   // for each layer and KV head, INT4 keys of d/2 + 4 bytes a token and a mean value of 2 d bytes a

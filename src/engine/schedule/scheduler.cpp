@@ -317,6 +317,7 @@ void Scheduler::end(std::unique_ptr<Request> r, riffle_status status, const std:
   const uint64_t id = r->id;
   memory_short_ = false;
   if (r->sequence && wanted(*r)) {
+    engine_.drop_draft(*r->sequence);  // it only lends its prompt
     kept_.push_back(std::move(r));
   } else if (r->sequence) {
     engine_.destroy(*r->sequence);

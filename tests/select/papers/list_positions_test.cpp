@@ -9,6 +9,7 @@
 #include "backend/device.h"
 #include "select/papers/tokenselect.h"
 #include "tests/engine/steps.h"
+#include "tests/engine/tiny_checkpoint.h"
 #include "tests/select/papers/tokenselect_settings.h"
 
 using namespace riffle;
@@ -296,4 +297,21 @@ TEST_CASE("keys go from one convention to the other and back", "[tokenselect][ar
         }
       }
     }
+}
+
+TEST_CASE("list positions: models that rotate a part of each head are refused by name",
+          "[tokenselect]") {
+  using namespace riffle::test;
+  const TempDir temp;
+  const std::string folder = tiny_folder(tiny_checkpoint("qwen35"), temp);
+  riffle_model* model = nullptr;
+  char err[512];
+  REQUIRE(riffle_model_load(folder.c_str(), nullptr, &model, err, sizeof err) == RIFFLE_OK);
+  ContextOptions o = options();
+  o.selection.selector = SelectorKind::TOKENSELECT;
+  o.selection.positions = PositionRule::LIST;
+  riffle_context* context = nullptr;
+  CHECK(context_create(model, &o, &context, err, sizeof err) == RIFFLE_UNSUPPORTED);
+  CHECK_THAT(std::string(err), Catch::Contains("dimensions of a head"));
+  riffle_model_free(model);
 }
