@@ -133,9 +133,12 @@ void read_mamba2(const Fields& f, const Mamba2Fields& names, RecurrenceConfig de
 
 void read_draft_layers(const Fields& f, const Field& field, Config* c) {
   const auto given = f.integer(field);
-  const uint64_t n = f.is_json() ? std::max<uint64_t>(1, given.value_or(1)) : given.value_or(0);
+  // Folders may have tensors of such layers although the number says 0, and more than one are not
+  // used.
+  const uint64_t n =
+      f.is_json() ? std::clamp<uint64_t>(given.value_or(1), 1, 2) : given.value_or(0);
   const auto layers = static_cast<uint64_t>(c->n_layers);
-  if (n > layers || (!f.is_json() && n == layers))
+  if (!f.is_json() && n >= layers)
     bad_model(f.file(), f.name_of(field), std::to_string(n),
               "fewer than " + f.name_of(field::kLayers) + " = " + std::to_string(layers));
   c->n_draft_layers = static_cast<int>(n);
