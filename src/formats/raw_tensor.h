@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/common/dtype.h"
@@ -21,6 +22,12 @@ struct RawTensor {
   uint64_t bytes = 0;
 };
 using TensorTable = std::map<std::string, RawTensor, std::less<>>;
+
+// Tells whether the name of a tensor begins like this.
+inline bool has_prefix(const TensorTable& table, std::string_view prefix) {
+  const auto it = table.lower_bound(prefix);
+  return it != table.end() && it->first.starts_with(prefix);
+}
 
 // Computes the bytes of a tensor of this shape (outermost first; the last is the row). Returns
 // false if they do not fit 64 bits, a dimension is zero, or rows of a quantised type are not whole

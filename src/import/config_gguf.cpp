@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "formats/gguf.h"
 #include "import/gguf_options.h"
@@ -93,28 +94,29 @@ class GgufFields : public Fields {
   const bool recurrent_, one_part_;
 };
 
-// Marks the layers that have 0 KV heads: none if the file has one number for all.
-void read_recurrent_layers(const GgufFile& gguf, const GgufFields& fields, Config* c) {
+// Returns the number of KV heads of each layer; empty: the file has one number for all.
+std::vector<int64_t> listed_kv_heads(const GgufFile& gguf, const GgufFields& fields) {
   const std::string key = fields.name_of(field::kKvHeads);
   const auto it = gguf.metadata.find(key);
-  if (it == gguf.metadata.end() || it->second.type != GgufType::ARRAY) return;
-  const std::vector<int64_t> heads = fields.integers(key);
+  const bool listed = it != gguf.metadata.end() && it->second.type == GgufType::ARRAY;
+  return listed ? fields.integers(key) : std::vector<int64_t>();
+}
+
+// Marks the layers that have 0 KV heads.
+void read_recurrent_layers(std::span<const int64_t> heads, Config* c) {
   for (size_t l = 0; l < heads.size(); ++l)
     if (heads[l] == 0) c->layers[l].mixer = Mixer::RECURRENT;
 }
 
-// Throws unless the layers with 0 KV heads, where a file has a number for each layer, are those
-// that it says are recurrent.
-void require_kv_heads(const GgufFile& gguf, const GgufFields& fields, const Config& c) {
-  const std::string key = fields.name_of(field::kKvHeads);
-  const auto it = gguf.metadata.find(key);
-  if (it == gguf.metadata.end() || it->second.type != GgufType::ARRAY) return;
-  const std::vector<int64_t> heads = fields.integers(key);
+// Throws unless the layers with 0 KV heads, if there are any, are those that the file says are
+// recurrent.
+void require_kv_heads(std::span<const int64_t> heads, const GgufFields& fields, const Config& c) {
   if (std::ranges::count(heads, 0) == 0) return;
   for (int l = 0; l < c.n_layers && l < static_cast<int>(heads.size()); ++l)
     if ((heads[l] == 0) != c.recurs(l))
       bad_model(
-          fields.file(), key, std::to_string(heads[l]) + " in layer " + std::to_string(l),
+          fields.file(), fields.name_of(field::kKvHeads),
+          std::to_string(heads[l]) + " in layer " + std::to_string(l),
           c.recurs(l) ? "0, since the layer is recurrent" : "at least 1, since the layer attends");
 }
 
@@ -312,10 +314,10 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
       if (given.empty() ? (l + 1) % family.recurrent_period != 0 : given[l])
         c.layers[l].mixer = Mixer::RECURRENT;
   } else if (family.recurrence != Recurrence::NONE) {
-    read_recurrent_layers(gguf, fields, &c);
+    read_recurrent_layers(listed_kv_heads(gguf, fields), &c);
   }
   if (family.describe) family.describe(fields, window, &c);
-  if (family.recurrent_period > 0) require_kv_heads(gguf, fields, c);
+  if (family.recurrent_period > 0) require_kv_heads(listed_kv_heads(gguf, fields), fields, c);
   // Older converters keep q, k, v and z in one matrix, as folders do.
   if (c.recurrence.ba_by_key)
     c.recurrence.qkvz_by_key = std::ranges::any_of(

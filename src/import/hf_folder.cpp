@@ -116,9 +116,7 @@ Draft draft_from_folder(const std::string& folder, const LoadProgress& progress)
   }
   // Some folders have the MTP layers inside the model.
   constexpr const char* kInside = "model.mtp.";
-  if (const auto it = table.lower_bound(kInside);
-      names.drafts && it != table.end() && it->first.starts_with(kInside))
-    names.drafts = kInside;
+  if (names.drafts && has_prefix(table, kInside)) names.drafts = kInside;
   // An output matrix that differs is used, as in transformers, whatever config.json says.
   if (config.tied_output && has_own_output(table, names)) config.tied_output = false;
   bind_weights(parts, config, table, names, folder, progress);

@@ -143,10 +143,6 @@ class Binder {
   }
 
   bool has(const std::string& name) const { return table_.count(name) > 0; }
-  bool has_prefix(const std::string& prefix) const {
-    const auto it = table_.lower_bound(prefix);
-    return it != table_.end() && it->first.starts_with(prefix);
-  }
 
   // Returns n matrices of `rows` rows, stacked in a tensor of three dimensions.
   std::vector<Tensor> stack(const std::string& name, int n, int64_t rows, int64_t cols) {
@@ -564,7 +560,7 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
   for (int l = c.n_layers; l < c.n_layers + c.n_draft_layers; ++l) {
     const std::string prefix = format(names.drafts, l);
     // In GGUF a layer that the file wrongly counts as an MTP layer would be left out unseen.
-    if (names.draft_mark && !binder.has_prefix(prefix + names.draft_mark))
+    if (names.draft_mark && !has_prefix(table, prefix + names.draft_mark))
       bad_model(where, format("tensors %s%s*", prefix.c_str(), names.draft_mark), "none",
                 format("some, since the last %d of %d layers are said to be MTP layers",
                        c.n_draft_layers, c.n_layers + c.n_draft_layers));

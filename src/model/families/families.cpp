@@ -93,6 +93,22 @@ void set_layers(const Family& family, int window, const std::vector<bool>& windo
   }
 }
 
+std::vector<std::pair<Field, float>> values_of_mixture(const Config& c, const std::string& where) {
+  // llama.cpp reads no key for it and always renormalises.
+  if (!c.experts.renormalised)
+    unsupported(where, "norm_topk_prob", "false", "true, to write the model as GGUF");
+  for (const LayerConfig& layer : c.layers)
+    if (!layer.has_experts)
+      unsupported(where, field::kDenseLayers.json, "layers without experts",
+                  "none, to write the model as GGUF");
+  return {};
+}
+
+std::vector<const char*> mamba2_gguf_mix(const RecurrenceConfig&) {
+  return {"ssm_in.weight", "ssm_conv1d.weight", "ssm_conv1d.bias", "ssm_a", "ssm_dt.bias",
+          "ssm_d",         "ssm_norm.weight"};
+}
+
 void read_dense_layers(const Fields& f, Config* c) {
   const uint64_t step = f.integer(field::kExpertStep).value_or(1);
   if (step == 0) bad_model(f.file(), f.name_of(field::kExpertStep), "0", "at least 1");

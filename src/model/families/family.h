@@ -25,6 +25,9 @@ struct ExpertFields {
 void read_experts(const Fields& fields, const ExpertFields& names, ExpertsConfig defaults,
                   Config* c);
 
+// Family::values of Qwen's mixtures: refuses those that GGUF has no key for.
+std::vector<std::pair<Field, float>> values_of_mixture(const Config& c, const std::string& where);
+
 // Sets has_experts of every layer from decoder_sparse_step and mlp_only_layers, as config.json of
 // Qwen's mixtures has them.
 void read_dense_layers(const Fields& fields, Config* c);
@@ -38,6 +41,9 @@ struct Mamba2Fields {
 };
 void read_mamba2(const Fields& fields, const Mamba2Fields& names, RecurrenceConfig defaults,
                  Config* c);
+
+// TensorNames::mix of a Mamba-2 in GGUF.
+std::vector<const char*> mamba2_gguf_mix(const RecurrenceConfig& r);
 
 // Reads the number of MTP layers. GGUF counts them among the layers.
 void read_draft_layers(const Fields& fields, const Field& field, Config* c);

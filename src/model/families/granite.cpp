@@ -126,11 +126,7 @@ constexpr TensorNames kHybridNames = [] {
 }();
 constexpr TensorNames kHybridGguf = [] {
   TensorNames names = kGgufNames;
-  names.mix = [](const RecurrenceConfig&) {
-    return std::vector<const char*>{"ssm_in.weight",  "ssm_conv1d.weight", "ssm_conv1d.bias",
-                                    "ssm_a",          "ssm_dt.bias",       "ssm_d",
-                                    "ssm_norm.weight"};
-  };
+  names.mix = mamba2_gguf_mix;
   names.mix_out = "ssm_out.weight";
   names.shared_w1 = "ffn_gate_shexp.weight";
   names.shared_w3 = "ffn_up_shexp.weight";

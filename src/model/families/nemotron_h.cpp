@@ -179,11 +179,7 @@ constexpr TensorNames kGguf = [] {
   names.drafts = names.layer;
   names.draft_mark = "nextn.";
   names.ffn_norm = names.attn_norm;
-  names.mix = [](const RecurrenceConfig&) {
-    return std::vector<const char*>{"ssm_in.weight",  "ssm_conv1d.weight", "ssm_conv1d.bias",
-                                    "ssm_a",          "ssm_dt.bias",       "ssm_d",
-                                    "ssm_norm.weight"};
-  };
+  names.mix = mamba2_gguf_mix;
   names.mix_out = "ssm_out.weight";
   names.choice_bias = "exp_probs_b.bias";
   names.shared_w3 = "ffn_up_shexp.weight";

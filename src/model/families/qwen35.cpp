@@ -109,16 +109,6 @@ void describe_next(const Fields& f, int window, Config* c) {
   read_dense_layers(f, c);
 }
 
-std::vector<std::pair<Field, float>> next_values(const Config& c, const std::string& where) {
-  if (!c.experts.renormalised)
-    unsupported(where, kRenormalised.json, "false", "true, to write the model as GGUF");
-  for (const LayerConfig& layer : c.layers)
-    if (!layer.has_experts)
-      unsupported(where, field::kDenseLayers.json, "layers without experts",
-                  "none, to write the model as GGUF");
-  return {};
-}
-
 std::vector<const char*> folder_mix(const RecurrenceConfig& r) {
   if (r.qkvz_by_key)
     return {"linear_attn.in_proj_qkvz.weight",
@@ -253,7 +243,7 @@ const Family kQwen3Next = {
     .gguf_names = &kGguf,
     .fields = kNextFields,
     .describe = describe_next,
-    .values = next_values,
+    .values = values_of_mixture,
 };
 
 }  // namespace riffle

@@ -49,17 +49,6 @@ void describe(const Fields& f, int, Config* c) {
   read_dense_layers(f, c);
 }
 
-std::vector<std::pair<Field, float>> values(const Config& c, const std::string& where) {
-  // llama.cpp reads no key for it and always renormalises.
-  if (!c.experts.renormalised)
-    unsupported(where, kRenormalised.json, "false", "true, to write the model as GGUF");
-  for (const LayerConfig& layer : c.layers)
-    if (!layer.has_experts)
-      unsupported(where, field::kDenseLayers.json, "layers without experts",
-                  "none, to write the model as GGUF");
-  return {};
-}
-
 }  // namespace
 
 extern const Family kQwen3Moe;
@@ -73,7 +62,7 @@ const Family kQwen3Moe = {
     .window = Family::UNUSED,
     .fields = kFields,
     .describe = describe,
-    .values = values,
+    .values = values_of_mixture,
 };
 
 }  // namespace riffle
