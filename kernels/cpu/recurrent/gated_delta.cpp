@@ -4,12 +4,11 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/recurrent/tiles.h"
+
 namespace riffle::cpu {
 
 namespace {
-
-constexpr int64_t kTokens = 16;  // tokens of a tile
-constexpr int64_t kRows = 32;    // rows of a matrix that stay in the first-level cache for a tile
 
 int64_t in_width(const GatedDelta& s) {
   return s.channels() + int64_t(s.v_heads) * s.v_dim + 2 * int64_t(s.v_heads);
@@ -24,8 +23,6 @@ void convolve(const float* const* rows, const float (*taps)[kMostStateDim], int 
     for (int c = 0; c < width; ++c) sum[c] += taps[t][c] * rows[t][c];
   std::memcpy(y, sum, sizeof(float) * width);
 }
-
-float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 
 }  // namespace
 
@@ -76,18 +73,7 @@ void gated_delta(const Kernels& kernels, const GatedDelta& s, float* in, int64_t
   const int64_t of_key = s.tiled ? head % s.k_heads : head / (s.v_heads / s.k_heads);
   const int64_t values = s.values(), ld = in_width(s);
   const int64_t matrix = (s.n_taps - 1) * s.channels() + head * s.v_dim * s.k_dim;
-  float* const last = to[n - 1] + matrix;
-  const float* state = from ? from + matrix : nullptr;
-  if (!state) {
-    std::memset(last, 0, sizeof(float) * s.v_dim * s.k_dim);
-    state = last;
-  }
-  for (int64_t begin = 0, end; begin < n; begin = end) {
-    // A tile ends at the next token whose state is wanted, or after kTokens tokens.
-    end = begin;
-    while (!to[end] && end + 1 < std::min(n, begin + kTokens)) ++end;
-    float* const next = to[end] ? to[end] + matrix : last;
-    ++end;
+  const auto tile = [&](int64_t begin, int64_t end, const float* state, float* next) {
     // The tile's rows of q, k and v are far apart in `in`, and each is read for all row blocks.
     float q[kTokens * kMostStateDim], k[kTokens * kMostStateDim], v[kTokens * kMostStateDim],
         o[kTokens * kMostStateDim], decay[kTokens], beta[kTokens];
@@ -100,17 +86,11 @@ void gated_delta(const Kernels& kernels, const GatedDelta& s, float* in, int64_t
       decay[i] = std::exp(s.decay[head] * softplus(row[s.alpha_at(head)] + s.bias[head]));
       beta[i] = 1 / (1 + std::exp(-row[s.beta_at(head)]));
     }
-    for (int64_t r = 0; r < s.v_dim; r += kRows) {
-      const int64_t rows = std::min<int64_t>(kRows, s.v_dim - r);
-      const float* block = state + r * s.k_dim;
-      for (int64_t i = 0; i < tokens; ++i) {
-        kernels.recurrent.delta_rule(block, next + r * s.k_dim, rows, s.k_dim, q + i * s.k_dim,
-                                     k + i * s.k_dim, v + i * s.v_dim + r, decay[i], beta[i],
-                                     o + i * s.v_dim + r);
-        block = next + r * s.k_dim;
-      }
-    }
-    state = next;
+    const auto rule = [&](const float* before, float* after, int64_t r, int64_t rows, int64_t i) {
+      kernels.recurrent.delta_rule(before, after, rows, s.k_dim, q + i * s.k_dim, k + i * s.k_dim,
+                                   v + i * s.v_dim + r, decay[i], beta[i], o + i * s.v_dim + r);
+    };
+    for_row_blocks(state, next, s.v_dim, s.k_dim, tokens, rule);
     for (int64_t i = begin; i < end; ++i) {
       float* const y = &o[(i - begin) * s.v_dim];
       kernels.linear.rmsnorm(y, s.norm, 1, s.v_dim, s.eps, y);
@@ -118,7 +98,8 @@ void gated_delta(const Kernels& kernels, const GatedDelta& s, float* in, int64_t
       kernels.linear.swiglu(gate, y, s.v_dim);
       std::memcpy(out + i * values + head * s.v_dim, gate, sizeof(float) * s.v_dim);
     }
-  }
+  };
+  for_tiles(n, from, to, matrix, int64_t{s.v_dim} * s.k_dim, tile);
 }
 
 }  // namespace riffle::cpu

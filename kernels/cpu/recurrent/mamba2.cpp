@@ -5,17 +5,9 @@
 #include <cstring>
 
 #include "kernels/cpu/recurrent/gated_delta.h"
+#include "kernels/cpu/recurrent/tiles.h"
 
 namespace riffle::cpu {
-
-namespace {
-
-constexpr int64_t kTokens = 16;  // tokens of a tile
-constexpr int64_t kRows = 32;    // rows of a matrix that stay in the first-level cache for a tile
-
-float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
-
-}  // namespace
 
 void mamba2_mix(const Kernels& kernels, const Mamba2& m, float* in, int64_t n, const float* from,
                 float* const* to, int64_t c0, int64_t c1) {
@@ -54,18 +46,7 @@ void mamba2(const Kernels& kernels, const Mamba2& m, float* in, int64_t n, const
   const int64_t matrix = (m.n_taps - 1) * m.channels() + head * m.head_dim * m.state_dim;
   const int64_t b_at = 2 * inner + group * m.state_dim,
                 c_at = b_at + int64_t(m.groups) * m.state_dim;
-  float* const last = to[n - 1] + matrix;
-  const float* state = from ? from + matrix : nullptr;
-  if (!state) {
-    std::memset(last, 0, sizeof(float) * m.head_dim * m.state_dim);
-    state = last;
-  }
-  for (int64_t begin = 0, end; begin < n; begin = end) {
-    // A tile ends at the next token whose state is wanted, or after kTokens tokens.
-    end = begin;
-    while (!to[end] && end + 1 < std::min(n, begin + kTokens)) ++end;
-    float* const next = to[end] ? to[end] + matrix : last;
-    ++end;
+  const auto tile = [&](int64_t begin, int64_t end, const float* state, float* next) {
     const int64_t tokens = end - begin;
     float b[kTokens * kMostStateDim], c[kTokens * kMostStateDim], x[kTokens * kMostStateDim],
         y[kTokens * kMostStateDim], decay[kTokens];
@@ -78,17 +59,12 @@ void mamba2(const Kernels& kernels, const Mamba2& m, float* in, int64_t n, const
       const float* const given = row + inner + head * m.head_dim;
       for (int j = 0; j < m.head_dim; ++j) x[i * m.head_dim + j] = step * given[j];
     }
-    for (int64_t r = 0; r < m.head_dim; r += kRows) {
-      const int64_t rows = std::min<int64_t>(kRows, m.head_dim - r);
-      const float* block = state + r * m.state_dim;
-      for (int64_t i = 0; i < tokens; ++i) {
-        kernels.recurrent.outer_rule(block, next + r * m.state_dim, rows, m.state_dim,
-                                     c + i * m.state_dim, b + i * m.state_dim,
-                                     x + i * m.head_dim + r, decay[i], y + i * m.head_dim + r);
-        block = next + r * m.state_dim;
-      }
-    }
-    state = next;
+    const auto rule = [&](const float* before, float* after, int64_t r, int64_t rows, int64_t i) {
+      kernels.recurrent.outer_rule(before, after, rows, m.state_dim, c + i * m.state_dim,
+                                   b + i * m.state_dim, x + i * m.head_dim + r, decay[i],
+                                   y + i * m.head_dim + r);
+    };
+    for_row_blocks(state, next, m.head_dim, m.state_dim, tokens, rule);
     for (int64_t i = 0; i < tokens; ++i) {
       float *const row = in + (begin + i) * ld, *const gate = row + head * m.head_dim,
                    *const result = y + i * m.head_dim;
@@ -97,7 +73,8 @@ void mamba2(const Kernels& kernels, const Mamba2& m, float* in, int64_t n, const
       kernels.linear.swiglu(gate, result, m.head_dim);
       std::copy_n(gate, m.head_dim, out + (begin + i) * inner + head * m.head_dim);
     }
-  }
+  };
+  for_tiles(n, from, to, matrix, int64_t{m.head_dim} * m.state_dim, tile);
 }
 
 void mamba2_norm(const Kernels& kernels, const Mamba2& m, float* y) {
