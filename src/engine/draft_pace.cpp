@@ -54,27 +54,16 @@ void DraftPace::record(int length, double seconds, double tokens) {
   r.steps += 1;
 }
 
-int DraftPaces::begin(size_t n_sequences, bool usual, const Counts& now) {
-  if (ended_ && usual_ && now.steps == at_.steps && now.tokens > at_.tokens)
-    paces_[of_]->record(length_, seconds_, static_cast<double>(now.tokens - at_.tokens));
+int DraftPaces::begin(size_t n_sequences, const Counts& now) {
+  if (measured_ && now.steps == at_.steps + 1 && now.tokens > at_.tokens)
+    paces_[of_]->record(length_, now.seconds - at_.seconds,
+                        static_cast<double>(now.tokens - at_.tokens));
   of_ = std::min(n_sequences, kSeparate);
   if (!paces_[of_]) paces_[of_].emplace(always_);
   length_ = paces_[of_]->length();
-  usual_ = usual;
-  ended_ = false;
-  seconds_ = 0;
+  measured_ = true;
+  at_ = now;
   return length_;
-}
-
-void DraftPaces::guessed(double seconds, bool usual) {
-  seconds_ = seconds;
-  usual_ = usual_ && usual;
-}
-
-void DraftPaces::stepped(double seconds, const Counts& counts) {
-  seconds_ += seconds;
-  at_ = counts;
-  ended_ = true;
 }
 
 }  // namespace riffle

@@ -44,23 +44,22 @@ class DraftPace {
   bool trying_ = false;
 };
 
-// The choices of an engine, and the measurement of its steps. A step is measured when the next one
-// begins, since its tokens ahead are accepted in between.
+// The choices of an engine, and the measurement of its steps by what the engine counts. A step is
+// measured when the next one begins, since its tokens ahead are accepted in between.
 class DraftPaces {
  public:
-  // counts: the engine's tokens and steps so far.
+  // The engine's decoded tokens, attempted steps, and seconds of both steps and guesses so far.
   struct Counts {
-    uint64_t tokens, steps;
+    uint64_t tokens = 0, steps = 0;
+    double seconds = 0;
   };
   explicit DraftPaces(bool always) : always_(always) {}
 
-  // Ends the measurement of the last step, if no other has come in between, and returns the number
-  // of guesses of the next one. usual: all sequences want guesses.
-  int begin(size_t n_sequences, bool usual, const Counts& counts);
-  // The guesses took this long. usual: they say something of this number.
-  void guessed(double seconds, bool usual);
-  // The step took this long. counts: before its tokens were appended, and after the step.
-  void stepped(double seconds, const Counts& counts);
+  // Ends the measurement of the last step, if there was one since the last call and no other, and
+  // returns the number of guesses of the next one.
+  int begin(size_t n_sequences, const Counts& counts);
+  // Leaves the step out that was begun last, since it will say nothing of its number of guesses.
+  void leave_out() { measured_ = false; }
 
  private:
   static constexpr size_t kSeparate = 8;  // larger numbers of sequences share a choice
@@ -69,9 +68,8 @@ class DraftPaces {
   std::array<std::optional<DraftPace>, kSeparate + 1> paces_;
   size_t of_ = 0;  // entry of the step under way
   int length_ = 0;
-  bool usual_ = false, ended_ = false;
-  double seconds_ = 0;
-  Counts at_{};
+  bool measured_ = false;
+  Counts at_;  // when the step began
 };
 
 }  // namespace riffle

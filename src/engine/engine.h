@@ -209,13 +209,16 @@ class Engine {
   // Tells whether the model's MTP layer may guess with the selection in force.
   bool drafts() const;
   uint64_t decode_tokens() const { return counts_.decode_tokens; }
-  DraftPaces& pace() { return pace_; }
+  // DraftPaces of this engine.
+  int begin_pace(size_t n_sequences) {
+    return pace_.begin(n_sequences, {counts_.decode_tokens, steps_, counts_.decode_seconds});
+  }
+  void leave_out_of_pace() { pace_.leave_out(); }
   // Fills in guesses of the MTP layer: requests[i] for sequences[i]. Returns the number of pairs of
   // earlier tokens that the layer had to take first. Throws nothing: there may be no guesses.
   int64_t guess(std::span<Sequence* const> sequences, std::span<DraftRequest> requests);
   // Frees what the MTP layer keeps of a sequence.
   void drop_draft(Sequence& sequence);
-  uint64_t steps() const { return steps_; }  // calls of step
   // Runs one step, timed part by part. Throws RIFFLE_UNSUPPORTED if the device has no timers.
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
                     StepTiming& timing);

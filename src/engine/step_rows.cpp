@@ -1,18 +1,11 @@
 #include "engine/step_rows.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "engine/draft_head.h"
 #include "util/error.h"
 
 namespace riffle {
-
-using Clock = std::chrono::steady_clock;
-
-static double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // An equal part of what is left, so that the first sequences do not take all of it.
 static int64_t part_of(int64_t left, size_t sequences) {
@@ -43,8 +36,8 @@ void StepRows::guess(Engine& engine) {
   std::vector<Wanted*> of;
   for (Wanted& w : wanted_)
     if (w.ahead.empty()) of.push_back(&w);
-  const int length = engine.pace().begin(wanted_.size(), of.size() == wanted_.size(),
-                                         {engine.decode_tokens(), engine.steps()});
+  const int length = engine.begin_pace(wanted_.size());
+  if (of.size() < wanted_.size()) engine.leave_out_of_pace();
   if (length == 0) return;
   std::vector<Sequence*> sequences;
   std::vector<DraftRequest> requests;
@@ -58,7 +51,6 @@ void StepRows::guess(Engine& engine) {
     sequences.push_back(w.sequence);
     requests.push_back(std::move(r));
   }
-  const auto start = Clock::now();
   const int64_t fed = engine.guess(sequences, requests);
   size_t guesses = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -67,8 +59,8 @@ void StepRows::guess(Engine& engine) {
   }
   // A step tells about the length only if its guesses were made, and made from the last tokens.
   const auto n = static_cast<int64_t>(of.size());
-  engine.pace().guessed(seconds_since(start),
-                        static_cast<int64_t>(guesses) == n * length && fed <= n * kMostGuesses);
+  if (static_cast<int64_t>(guesses) < n * length || fed > n * kMostGuesses)
+    engine.leave_out_of_pace();
 }
 
 void StepRows::place() {
@@ -99,7 +91,6 @@ void StepRows::step(Engine& engine) {
 void StepRows::run(Engine& engine) {
   if (engine.drafts()) guess(engine);
   place();
-  const auto start = Clock::now();
   const uint64_t before = engine.decode_tokens();
   try {
     step(engine);
@@ -111,9 +102,7 @@ void StepRows::run(Engine& engine) {
     for (Wanted& w : wanted_) w.ahead.clear();
     place();
     step(engine);
-    return;
   }
-  if (engine.drafts()) engine.pace().stepped(seconds_since(start), {before, engine.steps()});
 }
 
 }  // namespace riffle
