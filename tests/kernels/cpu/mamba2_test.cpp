@@ -127,53 +127,15 @@ TEST_CASE("Mamba-2: a layer agrees with double, however its rows are divided",
     const Mamba2 m = layer.kernel();
     REQUIRE(m.channels() == layer.channels());
     REQUIRE(m.in_width() == layer.width());
-    constexpr int kTokens = 40;
-    const Floats in = draw(random, kTokens * layer.width());
-    Doubles state(layer.state()), want;
-    std::vector<Doubles> states;
-    for (int t = 0; t < kTokens; ++t) {
-      const Doubles row = layer.step(state, &in[t * layer.width()]);
-      want.insert(want.end(), row.begin(), row.end());
-      states.push_back(state);
-    }
-    for (const Kernels* set : usable()) {
-      INFO(set->name << ", " << s.heads << " heads of " << s.head_dim << " in " << s.groups
-                     << " groups, states of " << s.state_dim << ", " << s.n_taps << " taps");
-      // pieces: of how many tokens; copies: after every `copies` tokens the state is kept
-      // elsewhere.
-      const auto run = [&](int pieces, int copies) {
-        Floats rows = in, out(kTokens * layer.inner()), carried(layer.state());
-        std::vector<Floats> kept(kTokens);
-        const float* from = nullptr;
-        for (int first = 0; first < kTokens; first += pieces) {
-          const int n = std::min(pieces, kTokens - first);
-          std::vector<float*> to(n);
-          to[n - 1] = carried.data();
-          for (int t = first; t < first + n; ++t)
-            if ((t + 1) % copies == 0) {
-              kept[t].resize(layer.state());
-              to[t - first] = kept[t].data();
-            }
-          float *const at = &rows[first * layer.width()], *const y = &out[first * layer.inner()];
-          for (int64_t c = 0; c < m.channels(); c += kMambaChannels)
-            mamba2_mix(*set, m, at, n, from, to.data(), c,
-                       std::min(m.channels(), c + kMambaChannels));
-          for (int head = 0; head < s.heads; ++head)
-            mamba2(*set, m, at, n, from, to.data(), y, head);
-          for (int t = 0; t < n; ++t) mamba2_norm(*set, m, y + t * layer.inner());
-          from = to[n - 1];
-        }
-        return std::pair{out, kept};
-      };
-      const auto [out, kept] = run(kTokens, kTokens + 1);
-      CHECK(worst(out, want) < 2e-5);
-      for (const int pieces : {1, 2, 3, 7, 16})
-        for (const int copies : {1, 5, 1000}) {
-          const auto [same, states_there] = run(pieces, copies);
-          CHECK(same == out);
-          for (int t = 0; t < kTokens; ++t)
-            if (!states_there[t].empty()) CHECK(worst(states_there[t], states[t]) < 1e-5);
-        }
-    }
+    INFO(s.heads << " heads of " << s.head_dim << " in " << s.groups << " groups, states of "
+                 << s.state_dim << ", " << s.n_taps << " taps");
+    const auto stages = [&](const Kernels& set, float* at, int n, const float* from,
+                            float* const* to, float* y) {
+      for (int64_t c = 0; c < m.channels(); c += kMambaChannels)
+        mamba2_mix(set, m, at, n, from, to, c, std::min(m.channels(), c + kMambaChannels));
+      for (int head = 0; head < s.heads; ++head) mamba2(set, m, at, n, from, to, y, head);
+      for (int t = 0; t < n; ++t) mamba2_norm(set, m, y + t * layer.inner());
+    };
+    check_pieces(random, layer, layer.inner(), stages);
   }
 }

@@ -136,53 +136,16 @@ TEST_CASE("gated delta rule: a layer agrees with double, however its rows are di
                          {2, 2, 5, 7, 2, true},
                          {1, 2, 8, 8, 8, false}}) {
     const Layer layer(random, s.k_heads, s.v_heads, s.k_dim, s.v_dim, s.n_taps, s.tiled);
-    constexpr int kTokens = 40;
-    const Floats in = draw(random, kTokens * layer.width());
-    Doubles state(layer.state()), want;
-    std::vector<Doubles> states;
-    for (int t = 0; t < kTokens; ++t) {
-      const Doubles row = layer.step(state, &in[t * layer.width()]);
-      want.insert(want.end(), row.begin(), row.end());
-      states.push_back(state);
-    }
-    for (const Kernels* set : usable()) {
-      INFO(set->name << ", " << s.k_heads << " and " << s.v_heads << " heads of " << s.k_dim
-                     << " and " << s.v_dim << ", " << s.n_taps << " taps");
-      // pieces: of how many tokens; copies: after every `copies` tokens the state is kept
-      // elsewhere.
-      const auto run = [&](int pieces, int copies) {
-        Floats rows = in, out(kTokens * layer.values()), carried(layer.state());
-        std::vector<Floats> kept(kTokens);
-        const float* from = nullptr;
-        for (int first = 0; first < kTokens; first += pieces) {
-          const int n = std::min(pieces, kTokens - first);
-          std::vector<float*> to(n);
-          to[n - 1] = carried.data();
-          for (int t = first; t < first + n; ++t)
-            if ((t + 1) % copies == 0) {
-              kept[t].resize(layer.state());
-              to[t - first] = kept[t].data();
-            }
-          float* const at = &rows[first * layer.width()];
-          for (int head = 0; head < 2 * s.k_heads + s.v_heads; ++head)
-            gated_delta_mix(*set, layer.kernel(), at, n, from, to.data(), head);
-          for (int head = 0; head < s.v_heads; ++head)
-            gated_delta(*set, layer.kernel(), at, n, from, to.data(), &out[first * layer.values()],
-                        head);
-          from = to[n - 1];
-        }
-        return std::pair{out, kept};
-      };
-      const auto [out, kept] = run(kTokens, kTokens + 1);
-      CHECK(worst(out, want) < 2e-5);
-      for (const int pieces : {1, 2, 3, 7, 16})
-        for (const int copies : {1, 5, 1000}) {
-          const auto [same, states_there] = run(pieces, copies);
-          CHECK(same == out);
-          for (int t = 0; t < kTokens; ++t)
-            if (!states_there[t].empty()) CHECK(worst(states_there[t], states[t]) < 1e-5);
-        }
-    }
+    INFO(s.k_heads << " and " << s.v_heads << " heads of " << s.k_dim << " and " << s.v_dim << ", "
+                   << s.n_taps << " taps");
+    const auto stages = [&](const Kernels& set, float* at, int n, const float* from,
+                            float* const* to, float* y) {
+      for (int head = 0; head < 2 * s.k_heads + s.v_heads; ++head)
+        gated_delta_mix(set, layer.kernel(), at, n, from, to, head);
+      for (int head = 0; head < s.v_heads; ++head)
+        gated_delta(set, layer.kernel(), at, n, from, to, y, head);
+    };
+    check_pieces(random, layer, layer.values(), stages);
   }
 }
 
