@@ -119,9 +119,9 @@ void choose_device(const Config& config, ResolvedOptions& r) {
          "device %s has no slot pool: `slots` and `gpu_mem` need device cuda or emu",
          device_name(r));
   if (!r.device_memory && (o.residency != ResidencyKind::AUTO || !o.pin))
-    fail(RIFFLE_BAD_ARGUMENT, "device %s has no GPU memory to manage: `%s` needs device cuda%s%s",
-         device_name(r), o.pin ? "residency" : "pin", r.device_note.empty() ? "" : ", but ",
-         r.device_note.c_str());
+    fail(RIFFLE_BAD_ARGUMENT,
+         "device %s has no GPU memory to manage: `residency` and `pin` need device cuda%s%s",
+         device_name(r), r.device_note.empty() ? "" : ", but ", r.device_note.c_str());
   require_supported(kv_shape(config, r), o);
 }
 

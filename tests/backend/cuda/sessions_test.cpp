@@ -89,25 +89,6 @@ TEST_CASE("cuda: plans that no machine can hold are refused with what would do",
   riffle_model_free(model);
 }
 
-TEST_CASE("residency and pin are refused where they mean nothing", "[memory]") {
-  for (DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU})
-    for (int which : {0, 1}) {
-      ContextOptions o = options();
-      o.device = device;
-      o.n_ctx = 512;
-      if (which == 0) o.pin = false;
-      else o.residency = ResidencyKind::HOST;
-      riffle_model* model = nullptr;
-      REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
-      MemoryPlan plan{};
-      char err[1024] = "";
-      CHECK(plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_BAD_ARGUMENT);
-      CHECK_THAT(err, Catch::Contains("has no GPU memory to manage") &&
-                          Catch::Contains(which == 0 ? "pin" : "residency"));
-      riffle_model_free(model);
-    }
-}
-
 TEST_CASE("cuda: two contexts step in two threads", "[cuda][threads]") {
   if (skip()) return;
   constexpr int kSteps = 1000;
