@@ -10,10 +10,6 @@ namespace riffle::cpu {
 
 namespace {
 
-int64_t in_width(const GatedDelta& s) {
-  return s.channels() + int64_t(s.v_heads) * s.v_dim + 2 * int64_t(s.v_heads);
-}
-
 // y = sum over t of taps[t] * rows[t], for `width` channels.
 void convolve(const float* const* rows, const float (*taps)[kMostStateDim], int n_taps, int width,
               float* __restrict y) {
@@ -36,7 +32,7 @@ void gated_delta_mix(const Kernels& kernels, const GatedDelta& s, float* in, int
   const int64_t at = is_value   ? s.v_at(head - 2 * s.k_heads)
                      : is_query ? s.q_at(head)
                                 : s.k_at(head - s.k_heads);
-  const int64_t ld = in_width(s), held = s.n_taps - 1;
+  const int64_t ld = s.in_width(), held = s.n_taps - 1;
   const size_t bytes = sizeof(float) * width;
   float taps[kMostTaps][kMostStateDim], past[kMostTaps][kMostStateDim], weight[kMostStateDim];
   for (int t = 0; t < s.n_taps; ++t)
@@ -70,8 +66,8 @@ void gated_delta_mix(const Kernels& kernels, const GatedDelta& s, float* in, int
 
 void gated_delta(const Kernels& kernels, const GatedDelta& s, float* in, int64_t n,
                  const float* from, float* const* to, float* out, int64_t head) {
-  const int64_t of_key = s.tiled ? head % s.k_heads : head / (s.v_heads / s.k_heads);
-  const int64_t values = s.values(), ld = in_width(s);
+  const int64_t of_key = s.key_of(head);
+  const int64_t values = s.values(), ld = s.in_width();
   const int64_t matrix = (s.n_taps - 1) * s.channels() + head * s.v_dim * s.k_dim;
   const auto tile = [&](int64_t begin, int64_t end, const float* state, float* next) {
     // The tile's rows of q, k and v are far apart in `in`, and each is read for all row blocks.

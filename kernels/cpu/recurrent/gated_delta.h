@@ -3,41 +3,12 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/common/recurrent.h"
 #include "kernels/cpu/kernels.h"
 
 namespace riffle::cpu {
 
 inline constexpr int kMostStateDim = 256;  // the largest k_dim and v_dim
-
-struct GatedDelta {
-  int k_heads, v_heads, k_dim, v_dim, n_taps;
-  bool tiled, qkvz_by_key, ba_by_key;  // as in RecurrenceConfig
-  float eps;                           // epsilon of the norm of the heads
-  const float* taps;                   // [channels][n_taps], the newest token's last
-  const float* decay;                  // [v_heads], at most 0
-  const float* bias;                   // [v_heads], of the time step
-  const float* norm;                   // [v_dim]
-  int64_t keys() const { return int64_t(k_heads) * k_dim; }
-  int64_t values() const { return int64_t(v_heads) * v_dim; }
-  int64_t channels() const { return 2 * keys() + values(); }
-  // Return the offset, in a row of `in`, of a head's q, k, v, z, beta or alpha.
-  int64_t q_at(int64_t key) const { return qkvz_by_key ? key * qkvz() : key * k_dim; }
-  int64_t k_at(int64_t key) const { return q_at(key) + (qkvz_by_key ? k_dim : keys()); }
-  int64_t v_at(int64_t head) const {
-    return qkvz_by_key ? q_at(head / group()) + 2 * k_dim + head % group() * v_dim
-                       : 2 * keys() + head * v_dim;
-  }
-  int64_t z_at(int64_t head) const {
-    return v_at(head) + (qkvz_by_key ? group() * v_dim : values());
-  }
-  int64_t beta_at(int64_t head) const {
-    return channels() + values() +
-           (ba_by_key ? head / group() * 2 * group() + head % group() : head);
-  }
-  int64_t alpha_at(int64_t head) const { return beta_at(head) + (ba_by_key ? group() : v_heads); }
-  int64_t group() const { return v_heads / k_heads; }
-  int64_t qkvz() const { return 2 * (k_dim + group() * v_dim); }
-};
 
 // in [n][channels + v_heads v_dim + 2 v_heads]: q | k | v | z | beta | alpha, or by key. A state
 // has the last n_taps - 1 rows of q | k | v, the oldest first, then the heads' matrices

@@ -3,23 +3,10 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/common/recurrent.h"
 #include "kernels/cpu/kernels.h"
 
 namespace riffle::cpu {
-
-struct Mamba2 {
-  int groups, heads, state_dim, head_dim, n_taps;  // groups divides heads
-  float eps;                                       // epsilon of the norm
-  const float* taps;                               // [channels][n_taps], the newest token's last
-  const float* taps_bias;                          // [channels]
-  const float* decay;                              // [heads], at most 0
-  const float* step_bias;                          // [heads]
-  const float* skip;                               // [heads]: D
-  const float* norm;                               // [heads head_dim]
-  int64_t inner() const { return int64_t(heads) * head_dim; }
-  int64_t channels() const { return inner() + 2 * int64_t(groups) * state_dim; }
-  int64_t in_width() const { return inner() + channels() + heads; }
-};
 
 // in [n][in_width]: z | x | B | C | step. A state has the last n_taps - 1 rows of x | B | C, the
 // oldest first, then the heads' matrices [heads][head_dim][state_dim]. from, to: gated_delta.h.

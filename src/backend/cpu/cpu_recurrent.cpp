@@ -55,7 +55,7 @@ constexpr Stage kShortConv[] = {{
     },
 }};
 
-cpu::GatedDelta gated_delta_of(const Recur& r) {
+GatedDelta gated_delta_of(const Recur& r) {
   const RecurrenceConfig& c = r.config.recurrence;
   const size_t rest = r.weights.mix.size() - 4;  // after the products
   return {c.k_heads,       c.v_heads,       c.k_dim,        c.v_dim,           c.taps,
@@ -76,7 +76,7 @@ constexpr Stage kGatedDelta[] = {
      }},
 };
 
-cpu::Mamba2 mamba2_of(const Recur& r) {
+Mamba2 mamba2_of(const Recur& r) {
   const RecurrenceConfig& c = r.config.recurrence;
   return {c.k_heads, c.v_heads, c.k_dim,  c.v_dim,  c.taps,   r.config.norm_eps,
           r.mix(1),  r.mix(2),  r.mix(3), r.mix(4), r.mix(5), r.mix(6)};
@@ -87,7 +87,7 @@ constexpr Stage kMamba2[] = {
        return (c.recurrence.channels() + cpu::kMambaChannels - 1) / cpu::kMambaChannels;
      },
      [](const Recur& r, int64_t part) {
-       const cpu::Mamba2 m = mamba2_of(r);
+       const Mamba2 m = mamba2_of(r);
        const int64_t begin = part * cpu::kMambaChannels;
        cpu::mamba2_mix(r.kernels, m, r.in, r.n, r.from, r.to, begin,
                        std::min(m.channels(), begin + cpu::kMambaChannels));
@@ -98,7 +98,7 @@ constexpr Stage kMamba2[] = {
      }},
     {[](const Config&, int64_t n) { return n; },
      [](const Recur& r, int64_t part) {
-       const cpu::Mamba2 m = mamba2_of(r);
+       const Mamba2 m = mamba2_of(r);
        if (part < r.n) cpu::mamba2_norm(r.kernels, m, r.out + part * m.inner());
      }},
 };

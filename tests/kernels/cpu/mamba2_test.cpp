@@ -7,6 +7,7 @@
 
 using namespace riffle::cpu;
 using namespace riffle::cpu::test;
+using riffle::Mamba2;
 
 namespace {
 

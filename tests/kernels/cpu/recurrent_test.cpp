@@ -9,6 +9,7 @@
 
 using namespace riffle::cpu;
 using namespace riffle::cpu::test;
+using riffle::GatedDelta;
 
 namespace {
 

@@ -1,0 +1,71 @@
+// Layers that keep a recurrent state in place of keys and values: LFM2's short convolution, the
+// gated delta rule and Mamba-2. kernels/common/recurrent.h has their shapes and the layout of a row
+// that goes in; states have the layout of the CPU's (kernels/cpu/recurrent).
+#pragma once
+#include "kernels/common/recurrent.h"
+#include "kernels/cuda/types.h"
+
+namespace riffle::cuda {
+
+// Rows of a step. Row i is described by sequences[i]; the rows of one sequence are neighbours, in
+// the order of their tokens, and StepSequence::row numbers them from 0 on.
+//
+// A sequence has two buffers, which change places from step to step: `state` is read, `next_state`
+// is written. Each has the states of all layers, and then, for each layer, the inputs of tokens
+// that were computed ahead. A step
+// - goes on from the layer's state by the first StepSequence::replayed of the inputs in `state`:
+//   these tokens were accepted after the state was written;
+// - goes through its own rows;
+// - writes to next_state the state after its first row, which is always accepted, or if it has no
+//   rows, the state after the replayed tokens; and as inputs those of its other rows.
+// So a step that fails, and tokens that are not accepted, leave no trace, and a step reads and
+// writes a state once, whatever the number of its rows.
+struct RecurStep {
+  const StepSequence* sequences = nullptr;  // [n]
+  int n = 0;
+  // Byte offsets of the layer in `state` and in next_state.
+  int64_t state_at = 0;
+  // [most rows ahead][recurrent_inputs] f32, each row as in `in` but without what has no influence
+  // on the state.
+  int64_t inputs_at = 0;
+  float* in = nullptr;   // [n][in_width]; may be overwritten; null if no sequence has rows
+  float* out = nullptr;  // [n][out_width]
+  bool overlap = false;  // see Gemv::overlap
+};
+
+// Rows of a prompt, in the order of their tokens. The work is divided so that the bits do not
+// depend on the division of a prompt into calls.
+struct RecurPrompt {
+  const float* from = nullptr;  // the layer's state before the rows; null: all values are 0
+  float* to = nullptr;          // receives the state after them; may be `from`
+  float* in = nullptr;          // [n][in_width]; may be overwritten
+  int64_t n = 0;
+  float* out = nullptr;  // [n][out_width]
+  // recurrent_scratch(shape, n) bytes. The rows are processed in pieces that fit it.
+  void* scratch = nullptr;
+};
+
+// Tells whether the kernels run layers of this shape: k_dim and v_dim at most 256, taps at most 8.
+bool recurrent_supported(const ShortConv& shape);
+bool recurrent_supported(const GatedDelta& shape);
+bool recurrent_supported(const Mamba2& shape);
+
+// Return the values of one kept row of RecurStep::inputs_at.
+int64_t recurrent_inputs(const ShortConv& shape);
+int64_t recurrent_inputs(const GatedDelta& shape);
+int64_t recurrent_inputs(const Mamba2& shape);
+
+// Return the bytes of RecurPrompt::scratch for n rows; more rows than a few hundred need no more.
+int64_t recurrent_scratch(const ShortConv& shape, int64_t n);
+int64_t recurrent_scratch(const GatedDelta& shape, int64_t n);
+int64_t recurrent_scratch(const Mamba2& shape, int64_t n);
+
+Status recur_step(const ShortConv& shape, const RecurStep& args, cudaStream_t stream);
+Status recur_step(const GatedDelta& shape, const RecurStep& args, cudaStream_t stream);
+Status recur_step(const Mamba2& shape, const RecurStep& args, cudaStream_t stream);
+
+Status recur_prompt(const ShortConv& shape, const RecurPrompt& args, cudaStream_t stream);
+Status recur_prompt(const GatedDelta& shape, const RecurPrompt& args, cudaStream_t stream);
+Status recur_prompt(const Mamba2& shape, const RecurPrompt& args, cudaStream_t stream);
+
+}  // namespace riffle::cuda
