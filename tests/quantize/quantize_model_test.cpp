@@ -239,13 +239,15 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
       }
       // Features for which GGUF has no field: a scale of scores unlike that of other models,
       // weights of experts that are not renormalised, an epsilon of post-norms, layers that have
-      // RoPE though they have no window.
+      // RoPE though they have no window, dense layers next to layers with experts.
       const std::map<std::string, std::string> beyond_gguf = {
           {"lfm2_moe_odd", "norm_topk_prob"},
           {"gemma3_untied", "query_pre_attn_scalar"},
           {"qwen3moe", "norm_topk_prob"},
           {"qwen35_odd", "linear_value_head_dim"},
           {"qwen3next_odd", "norm_topk_prob"},
+          {"qwen3next_wide", "mlp_only_layers"},
+          {"nemotron_h_moe_wide", "layers: found FFNs"},
           {"muse_glimmer_tied", "post_norm_eps"},
           {"muse_glimmer_wide_tied", "layer_rope_theta"}};
       if (const auto it = beyond_gguf.find(c.name); it != beyond_gguf.end()) {
