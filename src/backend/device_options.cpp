@@ -36,10 +36,12 @@ KvShape kv_shape(const Config& config, const BackendOptions& o) {
   if (shape.state_bytes() > 0) {
     shape.set_states(0, 0);
     const uint64_t eighth = shape.most_bytes(o.options.n_ctx) / 8 / shape.state_bytes();
+    // A device with memory of its own has the states of a step's rows there.
+    const int sessions = std::max(1, o.options.n_sessions),
+              ahead = o.device_memory ? 0 : (o.rows_ahead + sessions - 1) / sessions;
     shape.set_states(
         static_cast<int>(std::clamp<uint64_t>(eighth, Checkpoints::kFewest, Checkpoints::kMost)),
-        1 + (o.rows_ahead + std::max(1, o.options.n_sessions) - 1) /
-                std::max(1, o.options.n_sessions));
+        1 + ahead);
   }
   return shape;
 }

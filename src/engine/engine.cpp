@@ -212,7 +212,8 @@ int64_t Engine::freed_by_cut(const Sequence& s, int64_t n_tokens) const {
     freed += of_head * shape_.heads(layer) * shape_.block_bytes(layer);
   }
   for (const StateAt& state : s.kv.states)
-    if (state.n_tokens > n_tokens && device_->kv().host().held_once(state.block))
+    if (state.block && state.n_tokens > n_tokens &&
+        device_->kv().host().held_once(state.block))
       freed += shape_.state_bytes();
   return static_cast<int64_t>(freed);
 }
@@ -350,7 +351,9 @@ Stats Engine::stats(const Sequence& s) const {
     out.host_kv_bytes +=
         device_->kv().host().blocks_held(s.kv, layer, 0, shape_.in_blocks(s.kv.n_tokens)) *
         shape_.block_bytes(layer);
-  out.host_kv_bytes += s.kv.states.size() * shape_.state_bytes();
+  out.host_kv_bytes += std::count_if(s.kv.states.begin(), s.kv.states.end(),
+                                     [](const StateAt& state) { return state.block != nullptr; }) *
+                       shape_.state_bytes();
   out.pool_slots = device_->kv().slots();
   return out;
 }

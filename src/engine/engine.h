@@ -258,7 +258,9 @@ class Engine {
   // marks take. If it is a fork of `shared` tokens, shared blocks are not counted.
   int64_t own_bytes(int64_t n_tokens, int64_t shared, std::span<const int64_t> marks) const;
   // Returns the bytes of states that the tokens ahead of a step take.
-  int64_t ahead_bytes() const { return rows_ahead() * static_cast<int64_t>(shape_.state_bytes()); }
+  int64_t ahead_bytes() const {
+    return rows_ahead() * static_cast<int64_t>(device_->kv().host().row_state_bytes());
+  }
   // Returns true if a sequence can be cut only at some lengths: layers with a window have dropped
   // KV, or layers keep a state.
   bool has_marks() const { return shape_.windowed_layers() > 0 || shape_.state_bytes() > 0; }

@@ -8,11 +8,11 @@
 namespace riffle {
 
 HostKv::HostKv(const KvShape& shape, const cpu::Kernels* kernels, ThreadPool* threads,
-               std::unique_ptr<SlabSource> slabs, bool host_digests, uint64_t limit)
+               std::unique_ptr<SlabSource> slabs, bool whole, uint64_t limit)
     : shape_(shape),
       kernels_(kernels),
       threads_(threads),
-      host_digests_(host_digests),
+      whole_(whole),
       store_(std::move(slabs), limit) {}
 
 SequenceKv HostKv::create(int64_t n_ctx, const DigestSpec& spec) {
@@ -24,7 +24,7 @@ SequenceKv HostKv::create(int64_t n_ctx, const DigestSpec& spec) {
   for (size_t i = 0; i < s.heads.size(); ++i) {
     HeadKv& h = s.heads[i];
     h.blocks.reserve(blocks);
-    if (!host_digests_ || !spec.kept || !selects_head(i)) continue;
+    if (!whole_ || !spec.kept || !selects_head(i)) continue;
     h.digests.reserve(blocks * digest_stride(spec, shape_.layer_of(i)));
     h.bound_factor.reserve(blocks);
   }
@@ -37,7 +37,7 @@ void HostKv::reserve_states(SequenceKv& s, std::span<const Checkpoint> states) {
   s.next_states.reserve(states.size());
   s.states.reserve(s.states.size() + states.size());
   while (s.next_states.size() > states.size()) {
-    store_.give_back(s.next_states.back().block);
+    give_back(s.next_states.back());
     s.next_states.pop_back();
   }
   while (s.next_states.size() < states.size())
@@ -54,8 +54,13 @@ void HostKv::reserve_rows(SequenceKv& s, int64_t rows) {
   if (shape_.state_bytes() == 0) return;
   std::vector<Checkpoint> next;
   for (int64_t row = 1; row <= rows; ++row) next.push_back({s.n_tokens + row});
-  reserve_states(s, next);
+  if (whole_) return reserve_states(s, next);
+  drop_next_states(s);
+  s.states.reserve(s.states.size() + next.size());
+  for (const Checkpoint& c : next) s.next_states.push_back({c});
 }
+
+std::byte* HostKv::take_state() { return store_.take(shape_.state_bytes()); }
 
 void HostKv::reserve_checkpoints(SequenceKv& s, int64_t n_tokens, std::span<const int64_t> turns) {
   if (shape_.state_bytes() == 0) return;
@@ -104,21 +109,23 @@ void HostKv::keep_states(SequenceKv& s) {
     s.states.push_back(s.next_states[n++]);  // there is room: reserve_*
   s.next_states.erase(s.next_states.begin(), s.next_states.begin() + static_cast<int64_t>(n));
   while (!s.states.empty() && s.states.back().n_tokens > s.n_tokens) {
-    store_.give_back(s.states.back().block);
+    give_back(s.states.back());
     s.states.pop_back();
   }
   Checkpoints::choose(s.states, s.n_tokens, most_states(s));
+  // The device has only the newest one.
+  for (StateAt& state : s.states) state.keep &= state.block || state.n_tokens == s.n_tokens;
   drop_unkept(s);
 }
 
 void HostKv::drop_unkept(SequenceKv& s) {
   for (const StateAt& state : s.states)
-    if (!state.keep) store_.give_back(state.block);
+    if (!state.keep) give_back(state);
   std::erase_if(s.states, [](const StateAt& state) { return !state.keep; });
 }
 
 void HostKv::drop_next_states(SequenceKv& s) {
-  for (const StateAt& state : s.next_states) store_.give_back(state.block);
+  for (const StateAt& state : s.next_states) give_back(state);
   s.next_states.clear();
 }
 
@@ -152,7 +159,7 @@ SequenceKv HostKv::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx)
     s.states.reserve(from.states.size());
     for (const StateAt& state : from.states)
       if (state.n_tokens <= n_tokens) store_.share(state.block), s.states.push_back(state);
-    if (host_digests_)
+    if (whole_)
       build_digests(s, n_tokens);  // builds digests that `from` lacks because memory ran out
   } catch (...) {
     destroy(s);
@@ -185,7 +192,7 @@ void HostKv::destroy(SequenceKv& s) {
     for (std::byte* block : h.blocks)
       if (block) store_.give_back(block);
   drop_next_states(s);
-  for (const StateAt& state : s.states) store_.give_back(state.block);
+  for (const StateAt& state : s.states) give_back(state);
   s.states.clear();
   s.heads.clear();
   s.selection.reset();
@@ -329,7 +336,7 @@ void HostKv::enter(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
   s.n_tokens = n_tokens;
   s.marks = marks;
   keep_states(s);
-  if (host_digests_) build_digests(s, n_tokens);
+  if (whole_) build_digests(s, n_tokens);
 }
 
 void HostKv::build_digests(SequenceKv& s, int64_t n_tokens, int layer) {
@@ -396,7 +403,7 @@ void HostKv::renew_digests(SequenceKv& s) {
     h.bound_factor.clear();
   }
   s.selection.reset();
-  if (host_digests_) build_digests(s, s.n_tokens);
+  if (whole_) build_digests(s, s.n_tokens);
 }
 
 }  // namespace riffle

@@ -45,7 +45,7 @@ struct HeadKv {
 // The states of all layers that keep one, after n_tokens tokens, in a block of the host store. When
 // the sequence has these tokens, the block is never written to again, so that forks share it.
 struct StateAt : Checkpoint {
-  std::byte* block = nullptr;
+  std::byte* block = nullptr;  // null: the newest state, which only the device has
   std::shared_ptr<const std::vector<float>> logits{};  // after these tokens; null: not kept
 };
 
@@ -87,12 +87,13 @@ struct MappedBlocks {
 
 class HostKv {
  public:
-  // host_digests: digests are kept and built here. False: by the device; then create, fork, enter
-  // and renew_digests build none, but build_digests and change_digests still do, so the device's
-  // KvStore must override commit and change_digests, whose defaults call them. limit: see
-  // HostStore. Layers with a window have no digests, since they are not selected from.
+  // whole: digests are kept and built here, and so is the newest state of recurrent layers. False:
+  // the device has them. Then create, fork, enter and renew_digests build no digests, but
+  // build_digests and change_digests still do, so the device's KvStore must override commit and
+  // change_digests, whose defaults call them; and reserve_rows takes no memory for states. limit:
+  // see HostStore. Layers with a window have no digests, since they are not selected from.
   HostKv(const KvShape& shape, const cpu::Kernels* kernels, ThreadPool* threads,
-         std::unique_ptr<SlabSource> slabs = make_system_slabs(), bool host_digests = true,
+         std::unique_ptr<SlabSource> slabs = make_system_slabs(), bool whole = true,
          uint64_t limit = 0);
 
   // Reserves space for n_ctx tokens without touching it, so that decoding does not allocate.
@@ -132,6 +133,10 @@ class HostKv {
   void reserve_checkpoints(SequenceKv& sequence, int64_t n_tokens, std::span<const int64_t> turns);
   // Gives a sequence without tokens memory for these states, which a file has.
   void reserve_states(SequenceKv& sequence, std::span<const Checkpoint> states);
+  // Returns the bytes that reserve_rows takes for a row.
+  size_t row_state_bytes() const { return whole_ ? shape_.state_bytes() : 0; }
+  // Takes a block for the states of all layers after some tokens.
+  std::byte* take_state();
   // Returns the state after n_tokens, from which a layer continues; null: all values are 0.
   const std::byte* state(const SequenceKv& s, int layer) const {
     return s.n_tokens == 0 ? nullptr : s.states.back().block + shape_.state_at(layer);
@@ -198,6 +203,9 @@ class HostKv {
   // Call when n_tokens has changed. Takes in the states that were reached, and gives back those
   // that are not kept. Never allocates.
   void keep_states(SequenceKv& sequence);
+  void give_back(const StateAt& state) {
+    if (state.block) store_.give_back(state.block);
+  }
   void drop_next_states(SequenceKv& sequence);
   void drop_unkept(SequenceKv& sequence);             // Checkpoint::keep
   int most_states(const SequenceKv& sequence) const;  // its limit for Checkpoints::choose
@@ -207,7 +215,7 @@ class HostKv {
   KvShape shape_;
   const cpu::Kernels* kernels_;
   ThreadPool* threads_;
-  bool host_digests_;
+  bool whole_;
   HostStore store_;
 };
 

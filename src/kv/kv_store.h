@@ -81,7 +81,7 @@ class KvStore {
   }
   // Gives back blocks that windows have passed, flushes blocks that became full to the host store
   // and builds their digests. Requires: n_tokens was just advanced by one. The default flushes
-  // nothing, and builds digests on the host whatever HostKv's host_digests is.
+  // nothing, and builds digests on the host whatever HostKv's `whole` is.
   virtual void commit(SequenceKv& sequence);
   // Clears the working set of a sequence that was cut or prefilled. After: it starts again with the
   // next step.

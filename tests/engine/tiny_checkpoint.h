@@ -47,9 +47,8 @@ struct TinyCheckpoint {
     return std::find(types.begin(), types.end(), "mamba") != types.end();
   }
   // Tells whether the CUDA kernels support this head size and this number of query heads for each
-  // KV head. There are none for layers with a recurrent state.
+  // KV head.
   bool runs_on_gpu() const {
-    if (has_states()) return false;
     const int d = head_dim(), heads = integer("num_attention_heads");
     return (d == 64 || d == 80 || d == 96 || d == 128 || d == 256) &&
            heads <= 8 * config.value("num_key_value_heads", heads);

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "backend/cpu/cpu_device.h"
+#include "backend/recurrent_shape.h"
 #include "kernels/cpu/recurrent/gated_delta.h"
 #include "kernels/cpu/recurrent/mamba2.h"
 #include "kernels/cpu/recurrent/short_conv.h"
@@ -56,11 +57,7 @@ constexpr Stage kShortConv[] = {{
 }};
 
 GatedDelta gated_delta_of(const Recur& r) {
-  const RecurrenceConfig& c = r.config.recurrence;
-  const size_t rest = r.weights.mix.size() - 4;  // after the products
-  return {c.k_heads,       c.v_heads,       c.k_dim,        c.v_dim,           c.taps,
-          c.tiled,         c.qkvz_by_key,   c.ba_by_key,    r.config.norm_eps, r.mix(rest),
-          r.mix(rest + 1), r.mix(rest + 2), r.mix(rest + 3)};
+  return riffle::gated_delta_of(r.config, [&](size_t i) { return r.mix(i); });
 }
 
 constexpr Stage kGatedDelta[] = {
@@ -77,9 +74,7 @@ constexpr Stage kGatedDelta[] = {
 };
 
 Mamba2 mamba2_of(const Recur& r) {
-  const RecurrenceConfig& c = r.config.recurrence;
-  return {c.k_heads, c.v_heads, c.k_dim,  c.v_dim,  c.taps,   r.config.norm_eps,
-          r.mix(1),  r.mix(2),  r.mix(3), r.mix(4), r.mix(5), r.mix(6)};
+  return riffle::mamba2_of(r.config, [&](size_t i) { return r.mix(i); });
 }
 
 constexpr Stage kMamba2[] = {

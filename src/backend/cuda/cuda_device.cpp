@@ -54,7 +54,9 @@ CudaDevice::CudaDevice(const Model& model, const BackendOptions& options, Thread
       graphs_(&compute_),
       profile_(&compute_),
       cpu_products_(host_kernels_, options.layout.type == cpu::KvType::F32, threads),
-      cpu_experts_(config_, &cpu_products_, threads) {}
+      cpu_experts_(config_, &cpu_products_, threads) {
+  kv_.set_replay([this](const StepSequence& sequence) { replay_states(sequence); });
+}
 
 std::string CudaDevice::arithmetic() const {
   if (options_.host_expert_layers == 0) return detail();
@@ -432,7 +434,11 @@ static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::D
       return false;
     }
     if (c.recurs(layer)) {
-      text = format("layer %d keeps a recurrent state, expected attention: use device cpu", layer);
+      if (std::visit([](const auto& of) { return cuda::recurrent_supported(of); },
+                     recurrent_shape(c)))
+        continue;
+      text = format("the CUDA kernels do not support the %s of layer %d, of heads of %d x %d",
+                    recurrence_info(c).name, layer, c.recurrence.v_dim, c.recurrence.k_dim);
       return false;
     }
     BlockLayout of_layer = l;

@@ -22,9 +22,11 @@
 #include "backend/cuda/step_selection.h"
 #include "backend/cuda/weights.h"
 #include "backend/device.h"
+#include "backend/recurrent_shape.h"
 #include "kernels/cuda/attend/attend.h"
 #include "kernels/cuda/gemv/gemv.h"
 #include "kernels/cuda/prefill/prefill.h"
+#include "kernels/cuda/recurrent/recurrent.h"
 
 namespace riffle::cuda {
 
@@ -105,6 +107,11 @@ class CudaDevice : public Device {
   void gemv_rows(const Gemv& args, int64_t n);
   void multiply(const Matrix& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc,
                 WType c_type, bool add);
+  // cuda_recurrent.cpp
+  RecurrentShape shape_of_recurrent(int layer) const;
+  void recur(int layer, RecurStep args);
+  void recur_step(int layer, float* in, float* out);
+  void replay_states(const StepSequence& sequence);
   // cuda_step.cpp
   DecodeStep decode_step(int layer, const float* q, float* out) const;
   void attend_streamed(int layer, const float* q, float* out);
@@ -140,6 +147,7 @@ class CudaDevice : public Device {
   CudaKv kv_;
   std::unique_ptr<HostDrivenAttention> host_driven_;
 
+  Buffer replayed_;  // one StepSequence
   std::vector<Buffer> cos_sin_;  // for each entry of Config::ropes
   int64_t rope_positions_ = 0;
   Buffer embedding_[2];  // pinned staging

@@ -54,6 +54,9 @@ MemoryList session_list(const Config& c, const KvShape& shape, const DigestSpec&
   add("last selections", kept_bytes(c, shape, selection, blocks));
   add("newest blocks", b.tails);
   add("last selections", b.expected);
+  for (int i = 0; i < 2; ++i)
+    add_to(list, MemoryUse::ACTIVATIONS, "recurrent states",
+           DeviceHeap::rounded(device_states_bytes(c, shape, lookup)));
   return list;
 }
 
@@ -182,6 +185,8 @@ StepSequence CudaKv::describe(const SequenceKv& s, int ahead) const {
   out.tail = d.tails.as<std::byte>();
   out.expected = d.expected.as<int32_t>() + ahead * shape().rows();
   out.last_use = d.last_use.as<uint32_t>();
+  if (has_states()) describe_states(d, out);
+  out.row = ahead;
   return out;
 }
 
@@ -232,6 +237,11 @@ void CudaKv::open(SequenceKv& s, int64_t n_ctx) {
   d->expected = heap_->take(bytes.expected, "a session's history");
   d->addresses =
       riffle::cuda::pinned(s.heads.size() * sizeof(std::byte*), "a session's new blocks");
+  // A file's states may be read to a block that was given back while it was written.
+  if (has_states()) flush_.wait("copying states");
+  if (has_states())
+    for (Buffer& b : d->states.buffers)
+      b = heap_->take(device_states_bytes(config_, shape(), lookup_), "a session's states");
   sequences_.reserve(sequences_.size() + 1);
   check(cudaMemsetAsync(d->expected.data(), 0, d->expected.size(), *compute_),
         "clearing a session's history");
@@ -250,6 +260,7 @@ SequenceKv CudaKv::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
   compute_->wait("flushing KV");  // full blocks are on their way to the host
   if (f.tail_here && n_tokens % block_size_ != 0 && block == from.n_tokens / block_size_)
     move_tails(from, true);
+  if (n_tokens == from.n_tokens) settle_states(from);
   SequenceKv s = host_->fork(from, n_tokens, n_ctx);
   try {
     open(s, n_ctx);
@@ -275,6 +286,7 @@ void CudaKv::settle(SequenceKv& s) {
   compute_->wait("flushing KV");  // full blocks are on their way to the host
   CudaSequence& d = on_device(s);
   if (d.tail_here && s.n_tokens % block_size_ != 0) move_tails(s, true);
+  settle_states(s);
   forget_kept(d);
 }
 
@@ -393,6 +405,8 @@ void CudaKv::truncate(SequenceKv& s, int64_t n_tokens) {
   page_tables_.cut(d, block);
   forget_kept(d);
   compute_->wait("forgetting blocks");
+  d.states.ended = -1;
+  if (n_tokens != s.n_tokens) d.states.n_tokens = -1, d.states.replayed = 0;
   host_->truncate(s, n_tokens);
   d.known_blocks =
       std::min(d.known_blocks, block);  // the last address may still change: HostKv::make_own
@@ -479,6 +493,7 @@ void CudaKv::activate(SequenceKv* const* sequences, size_t n) {
     SequenceKv& s = *sequences[i];
     CudaSequence& d = on_device(s);
     if (d.stale) build_all_digests(s, s.spec);
+    bring_states(s);
     if (d.tail_here) continue;
     if (s.n_tokens % block_size_ != 0) move_tails(s, false);
     d.tail_here = true;
@@ -488,6 +503,7 @@ void CudaKv::activate(SequenceKv* const* sequences, size_t n) {
 
 // The step is over: no kernel reads the blocks that are given back.
 void CudaKv::commit(SequenceKv& s) {
+  advance_states(s);
   host_->drop_passed(s, [this](const std::byte* block) { leave(block); });
   if (s.n_tokens % block_size_ != 0) return;
   const DeviceScope on(device_.ordinal);

@@ -3,7 +3,9 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/cuda.h"
@@ -21,6 +23,21 @@
 
 namespace riffle::cuda {
 
+// The states of a sequence's recurrent layers on the device (kernels/cuda/recurrent/recurrent.h).
+// The newest ones are here only. A copy in the host store is made when a checkpoint is due, and
+// when a fork, a save or a cut needs it.
+struct DeviceStates {
+  // Each: the states of all layers, as in a block of the host store, then the inputs of tokens
+  // ahead. Empty if no layer keeps a state.
+  Buffer buffers[2];
+  Event copied[2];    // the last copy from each to the host store has ended
+  int newest = 0;     // the buffer that has them; steps and prompts write to the other one
+  int64_t n_tokens = -1;  // length that buffers[newest] belongs to; -1: it has nothing yet
+  int32_t replayed = 0;   // tokens after it whose inputs are in buffers[newest]
+  // Length from which the last step or prompt that ended went on; -1: none, or it was taken over.
+  int64_t ended = -1;
+};
+
 // The device's data of a sequence; tables as in StepSequence.
 struct CudaSequence : PagedSequence {
   Buffer host_table, digests, bound_factor, tails;
@@ -37,6 +54,7 @@ struct CudaSequence : PagedSequence {
   int64_t known_blocks = 0;  // blocks whose host addresses are in host_table
   std::vector<std::byte*> unlocked;  // slabs of its blocks that no step has waited for
   bool stale = false;  // digests do not match the sequence's spec: they could not be rebuilt
+  DeviceStates states;
 };
 
 // Bytes of the buffers that a device may have for one sequence. Some buffers exist only on a
@@ -52,6 +70,10 @@ SequenceBytes sequence_bytes(const KvShape& shape, const DigestSpec& spec, int l
 // Returns the bytes that a selection keeps of a sequence from step to step.
 uint64_t kept_bytes(const Config& config, const KvShape& shape, const StepSelection& selection,
                     int64_t max_blocks);
+// Returns the bytes of each of the two buffers of DeviceStates, and the place of a layer's kept
+// inputs in them.
+uint64_t device_states_bytes(const Config& config, const KvShape& shape, int lookup);
+int64_t kept_inputs_at(const Config& config, const KvShape& shape, int lookup, int layer);
 // Lists the device memory of one session of n_ctx tokens.
 MemoryList session_list(const Config& config, const KvShape& shape, const DigestSpec& spec,
                         const StepSelection& selection, int lookup, int64_t n_ctx);
@@ -87,6 +109,22 @@ class CudaKv : public KvStore, PagedPool {
 
   // Brings the newest block of these sequences to the device, writable at position n_tokens.
   void activate(SequenceKv* const* sequences, size_t n);
+  // Runs the recurrent layers through tokens of a sequence whose inputs were kept, as described,
+  // without rows of their own. Set once, by the device.
+  using Replay = std::function<void(const StepSequence& sequence)>;
+  void set_replay(Replay replay) { replay_ = std::move(replay); }
+  // A step with these sequences has ended: DeviceStates::ended.
+  void end_states(SequenceKv* const* sequences, size_t n);
+  // Begins a prompt: brings the states that it goes on from to the device, and keeps a copy if they
+  // are a checkpoint.
+  void begin_states(SequenceKv& sequence, int64_t n_total);
+  // Returns a layer's state, from which the sequence goes on (null: all values are 0), and the
+  // place of the state that a prompt makes of it.
+  const float* state(const SequenceKv& sequence, int layer) const;
+  float* next_state(const SequenceKv& sequence, int layer) const;
+  // Copies a layer's next state to a checkpoint that the prompt passes.
+  void keep_state(SequenceKv& sequence, int layer, const StateAt& checkpoint);
+
   // The stages of a prompt: begins a layer; completes it (Prompt::finish_layer); completes all
   // layers.
   LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total);
@@ -222,6 +260,18 @@ class CudaKv : public KvStore, PagedPool {
   int64_t copy_held(SequenceKv& s, int layer, int64_t first, int64_t last, std::byte* device,
                     int64_t head_stride, bool to_host, const Stream& stream);
   void run_gather(int64_t block_bytes, const Stream& stream);
+  // cuda_kv_states.cpp
+  bool has_states() const { return shape().state_bytes() > 0; }
+  void describe_states(const CudaSequence& d, StepSequence& out) const;
+  void bring_states(SequenceKv& s);
+  void take_states(SequenceKv& s, int64_t n_tokens);
+  void advance_states(SequenceKv& s);
+  void replay_states(SequenceKv& s);
+  void copy_states(SequenceKv& s, std::byte* block);
+  void keep_states(SequenceKv& s, StateAt& state);
+  void settle_states(SequenceKv& s);
+  // Moves a finished layer of a prompt to the host store, after its digests are built.
+  void flush_layer(SequenceKv& s, int layer, int64_t n_total);
   void digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last, const std::byte* base,
                     int64_t n_blocks);
 
@@ -265,6 +315,8 @@ class CudaKv : public KvStore, PagedPool {
   // The sequence whose prompt's layer is in layers_, unfinished.
   const DeviceKv* reading_ = nullptr;
   Buffer copies_[2];  // device: descriptors of gather, for each of two streams
+  Replay replay_;
+  Event states_copied_;  // the last copy of states to the host store has ended
   std::vector<Copy> host_copies_;
 };
 

@@ -121,6 +121,7 @@ LayerKv CudaKv::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
   reading_ = s.device.get();
   if (layer == 0) forget_kept(on_device(s));
   const int heads = shape().heads(layer);
+  if (heads == 0) return {};
   const int64_t block_bytes = layout(layer).block_bytes, n_blocks = shape().in_blocks(n_total),
                 old = shape().in_blocks(s.n_tokens);
   turn_ = pair_ ? turn_ ^ 1 : 0;
@@ -140,9 +141,7 @@ LayerKv CudaKv::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
   return {nullptr, base, n_blocks};
 }
 
-void CudaKv::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
-  const DeviceScope on(device_.ordinal);
-  reading_ = nullptr;
+void CudaKv::flush_layer(SequenceKv& s, int layer, int64_t n_total) {
   const int64_t block_bytes = layout(layer).block_bytes, n_blocks = shape().in_blocks(n_total),
                 first = s.n_tokens / block_size_;
   std::byte* base = layer_at(turn_);
@@ -153,6 +152,12 @@ void CudaKv::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
       copy_held(s, layer, first, n_blocks, base, n_blocks * block_bytes, true, flush_) *
       block_bytes;
   flushed_[turn_].record(flush_);
+}
+
+void CudaKv::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
+  const DeviceScope on(device_.ordinal);
+  reading_ = nullptr;
+  if (shape().heads(layer) > 0) flush_layer(s, layer, n_total);
   if (layer + 1 < shape().n_layers()) return;
   // The next decode step reads the host blocks.
   check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "flushing KV");
@@ -161,6 +166,10 @@ void CudaKv::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
 void CudaKv::commit_prompt(SequenceKv& s, int64_t n_total, const Marks& marks) {
   // A block that is given back now may still be on its way to the host.
   if (shape().windowed_layers() > 0) flush_.wait("flushing KV");
+  if (has_states()) {
+    take_states(s, n_total);
+    keep_states(s, s.next_states.back());
+  }
   host_->commit_prompt(s, n_total, marks, [this](const std::byte* block) { leave(block); });
 }
 

@@ -26,6 +26,7 @@ class CudaDevice::CudaPrompt : public Prompt {
   void begin_layer(int layer) override;
   void append(float* k, const float* v, int64_t n, int64_t pos0) override;
   void attend(const PromptAttention& args) override;
+  void recur(float* in, int64_t n, int64_t pos0, float* out) override;
   void fill_from(const AttentionSource& source, int64_t pos0, int64_t n) override;
   void finish_layer() override {
     device_.kv_.finish_layer(*request_.sequence, at_, request_.n_total);
@@ -59,6 +60,7 @@ CudaDevice::CudaPrompt::CudaPrompt(CudaDevice& device, const PromptRequest& requ
   device_.kv_.begin_prompt(request.n_total);
   try {
     if (request.n > 0) take_memory();
+    device_.kv_.begin_states(*request.sequence, request.n_total);
   } catch (...) {
     end();
     throw;
@@ -160,6 +162,38 @@ void CudaDevice::CudaPrompt::attend(const PromptAttention& a) {
   f.ldo = a.ldo;
   cuda::check(flash_prefill(f, device_.device_.limits, device_.compute_),
               "computing a prompt's attention");
+}
+
+// Stops at each length at which the sequence keeps its states. The states at the prompt's end go to
+// the host store when it is committed.
+void CudaDevice::CudaPrompt::recur(float* in, int64_t n, int64_t pos0, float* out) {
+  const DeviceScope on = device_.enter();
+  SequenceKv& s = *request_.sequence;
+  const RecurrentShape shape = device_.shape_of_recurrent(at_);
+  const int64_t in_width = recurrent_in(config_), out_width = recurrent_out(config_);
+  const auto run = [&](int64_t first, int64_t last) {
+    RecurPrompt args;
+    args.to = device_.kv_.next_state(s, at_);
+    args.from = first == s.n_tokens ? device_.kv_.state(s, at_) : args.to;
+    args.in = in + (first - pos0) * in_width;
+    args.n = last - first;
+    args.out = out + (first - pos0) * out_width;
+    args.scratch = device_.prompt_.recurrent.data();
+    cuda::check(std::visit(
+                    [&](const auto& of) {
+                      return riffle::cuda::recur_prompt(of, args, device_.compute_);
+                    },
+                    shape),
+                "computing a recurrent layer");
+  };
+  int64_t first = pos0;
+  for (const StateAt& state : s.next_states) {
+    if (state.n_tokens <= first || state.n_tokens > pos0 + n) continue;
+    run(first, state.n_tokens);
+    first = state.n_tokens;
+    if (first < request_.n_total) device_.kv_.keep_state(s, at_, state);
+  }
+  if (first < pos0 + n) run(first, pos0 + n);
 }
 
 void CudaDevice::CudaPrompt::fill_from(const AttentionSource& source, int64_t pos0, int64_t n) {

@@ -143,6 +143,7 @@ class CudaDevice::CudaStep : public Step {
   void attend(int layer, const float* q, float* out) override {
     device_.attend_step(layer, q, out);
   }
+  void recur(int layer, float* in, float* out) override { device_.recur_step(layer, in, out); }
 
  private:
   CudaDevice& device_;
@@ -191,6 +192,7 @@ void CudaDevice::upload_step() {
     sequences[i] = kv_.describe(*step_.sequences[i], step_.ahead_of(i));
     const bool more = i + 1 < step_.n && step_.ahead_of(i + 1) > 0;
     sequences[i].many_rows = more || step_.ahead_of(i) > 0;
+    if (step_.ahead_of(i) > 0) ++sequences[i - step_.ahead_of(i)].n_rows;
   }
   check(cudaMemcpyAsync(buffers_.sequences.data(), sequences, step_.n * sizeof(StepSequence),
                         cudaMemcpyHostToDevice, compute_),
@@ -310,6 +312,7 @@ void CudaDevice::fetch_results() {
       while (layer + w.n_layers < shape.n_layers() &&
              shape.heads(layer + w.n_layers) == w.n_kv_heads)
         ++w.n_layers;
+      if (w.n_kv_heads == 0) continue;
       w.first_head = shape.first_head(layer);
       w.results = buffers_.results.as<RowResult>() + 1 + step_.n * shape.first_row(layer);
       check(count_working_sets(w, compute_), "counting working sets");
@@ -340,6 +343,7 @@ void CudaDevice::end_step(int32_t* tokens) {
   }
   sampling_.give(tokens);
   report_step();
+  kv_.end_states(stepping_.data(), stepping_.size());
   logits_.keep(step_.n);
 }
 
@@ -364,7 +368,8 @@ void CudaDevice::report_step() {
   PoolCounters& counters = kv_.counters;
   const auto* results = host_results_.as<RowResult>() + 1;
   for (int layer = 0; layer < layers; ++layer) {
-    const int64_t heads = shape.rows(layer), rows = step_.n * heads, g = config_.n_heads / heads,
+    const int64_t heads = shape.rows(layer), rows = step_.n * heads,
+                  g = heads > 0 ? config_.n_heads / heads : 0,
                   first = step_.n * shape.first_row(layer);
     reports_.resize(rows);
     for (int64_t r = 0; r < rows; ++r) {

@@ -5,7 +5,9 @@
 #include "backend/cuda/prompt_memory.h"
 #include "backend/cuda/running_memory.h"
 #include "backend/forward_buffers.h"
+#include "backend/recurrent_shape.h"
 #include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/recurrent/recurrent.h"
 
 namespace riffle::cuda {
 
@@ -24,7 +26,8 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
   for (const ForwardBuffer& b : forward_buffers(c, s.chunk, s.scored))
     add(b.what, b.bytes, nullptr);
   add("operands of products",
-      operand * std::max(s.chunk, s.scored) * std::max<int64_t>(c.dim, c.widest_q()),
+      operand * std::max(s.chunk, s.scored) *
+          std::max({int64_t{c.dim}, int64_t{c.widest_q()}, recurrent_out(c)}),
       [](PromptBuffers& b) -> Buffer& { return b.operand; });
   add("FFN", operand * s.chunk * ffn, [](PromptBuffers& b) -> Buffer& { return b.gate; });
   add("FFN", operand * s.chunk * ffn, [](PromptBuffers& b) -> Buffer& { return b.up; });
@@ -50,6 +53,11 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
   if (s.experts_on_host)
     add("experts from host memory", expert_staging_bytes(model, kv_type),
         [](PromptBuffers& b) -> Buffer& { return b.expert_staging; });
+  if (c.recurrence.kind != Recurrence::NONE)
+    add("rows of recurrent layers",
+        std::visit([&](const auto& of) { return recurrent_scratch(of, s.chunk); },
+                   recurrent_shape(c)),
+        [](PromptBuffers& b) -> Buffer& { return b.recurrent; });
   add("a layer's KV in f16", unpacked_kv_bytes(kv_shape(c, options), s.n_total),
       [](PromptBuffers& b) -> Buffer& { return b.kv_f16; });
   return list;

@@ -16,6 +16,7 @@ struct PromptBuffers {
   Buffer products;                     // products that wait for their norm
   Buffer expert_staging;               // neighbouring experts from host memory
   Buffer kv_f16;                       // a layer's KV, where it is kept in 8 bits
+  Buffer recurrent;                    // RecurPrompt::scratch
   ExpertBuffers experts;
 };
 

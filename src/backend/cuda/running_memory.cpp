@@ -122,7 +122,7 @@ MemoryList running_list(const Model& model, const BackendOptions& options) {
   sizes.orders = sizes.coverage = true;
   for (const StepBuffer& b : step_buffers(c, shape, sizes)) add(b.what, b.bytes);
   step.n = 1;
-  as_layer(0);  // the host decides residency only if layers are alike
+  as_layer(shape.index_layer());  // the host decides residency only if layers are alike
   for (const uint64_t bytes : host_driven_buffers(step)) add("attention's scratch", bytes);
   for (const uint64_t bytes : StepLogits::buffers(n, c.vocab_size)) add("logits", bytes);
   for (const uint64_t bytes : StepSampling::most_buffers(n, c.vocab_size, drawable_ids(model)))
