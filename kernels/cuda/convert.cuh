@@ -192,6 +192,9 @@ __device__ inline float gated(Gate gate, float g, float up) {
   return __fmul_rn(gate == Gate::GeluTanh ? gelu_tanh(g) : silu(g), up);
 }
 
+// max(0, x)^2. NaN stays NaN.
+__device__ inline float relu_squared(float x) { return x <= 0 ? 0 : x * x; }
+
 // Tells whether 16-byte accesses of elements of `type` at p are possible for every multiple of
 // `stride` elements.
 inline bool vector_aligned(const void* p, int64_t stride, int64_t element_bytes) {

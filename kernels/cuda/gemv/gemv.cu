@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
     mine *= norm_of_mine;
     const float up = __shfl_down_sync(0xffffffffu, mine, kRows / 2 * N);
     if (y == nullptr) continue;
-    *y = a.then == Then::Add ? __fadd_rn(before, mine) : pairs ? gated(a.gate, mine, up) : mine;
+    *y = finished(a, mine, up, before);
   }
 }
 
@@ -301,8 +301,7 @@ __global__ void __launch_bounds__(kThreads) gemv_any_kernel(const __grid_constan
       sum = warp_sum(sum) * scale;
       up = warp_sum(up) * scale;
       float* y = a.y[o] + i * a.ldy[o] + row;
-      if (lane == 0)
-        *y = a.then == Then::Add ? __fadd_rn(*y, sum) : pairs ? gated(a.gate, sum, up) : sum;
+      if (lane == 0) *y = finished(a, sum, up, a.then == Then::Add ? *y : 0);
     }
   }
 }

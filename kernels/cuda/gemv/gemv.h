@@ -5,16 +5,17 @@
 namespace riffle::cuda {
 
 enum class Then : uint8_t {
-  Store,   // y[o] = W[o] x
-  Add,     // y[o] += W[o] x
-  SwiGlu,  // two matrices of one shape: y[0] = gate(W[0] x) * (W[1] x)
+  Store,        // y[o] = W[o] x
+  Add,          // y[o] += W[o] x
+  SwiGlu,       // two matrices of one shape: y[0] = gate(W[0] x) * (W[1] x)
+  ReluSquared,  // y[o] = max(0, W[o] x)^2
 };
 
 // Cores that multiply weights of 2 to 6 bits, and of Q8_0. The bits are the same. Tensor cores need
 // compute capability 9.0; without it ordinary cores multiply. Other types ignore the choice.
 enum class Cores : uint8_t { Best, Tensor, Ordinary };
 
-inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 16;
+inline constexpr int kGemvMaxOuts = 4, kGemvMaxRows = 16;
 
 // Decode: few rows x, bound by reading the weights. W is read once for up to 8 rows. With compute
 // capability 9.0 it is read once for up to 16 rows if tensor cores multiply integers, or, with

@@ -7,6 +7,18 @@
 
 namespace riffle::cuda {
 
+// Returns the value of y that a product becomes. up: the second product of SwiGlu. before: the
+// value of y that Add adds to. The others ignore them.
+__device__ __forceinline__ float finished(const Gemv& a, float product, float up, float before) {
+  switch (a.then) {
+    case Then::Store: break;
+    case Then::Add: return __fadd_rn(before, product);
+    case Then::SwiGlu: return gated(a.gate, product, up);
+    case Then::ReluSquared: return relu_squared(product);
+  }
+  return product;
+}
+
 struct GemvDevice {
   int n_sm = 0, smem = 0, major = 0;
 };

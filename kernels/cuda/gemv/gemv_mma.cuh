@@ -88,9 +88,7 @@ struct Rows {
 __device__ __forceinline__ Rows rows_of(const Plan& plan, int unit) {
   const Gemv& a = plan.args;
   const bool pairs = a.then == Then::SwiGlu;
-  int out = 0;
-  if (!pairs && a.n_outs > 1 && unit >= plan.units[0]) unit -= plan.units[0], out = 1;
-  if (out == 1 && a.n_outs > 2 && unit >= plan.units[1]) unit -= plan.units[1], out = 2;
+  const int out = output_of(plan, &unit);
   const int first = unit * (pairs ? kUnit / 2 : kUnit);
   const int last = static_cast<int>(a.w[out].rows) - 1 - first;
   return {{&a.w[out], &a.w[pairs ? 1 : out]}, first, pairs ? kUnit / 2 : 0, last};
@@ -372,9 +370,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps)
       if (pairs) up += sums[parity][u][w][r + kUnit / 2][i];
     }
     result *= norm, up *= norm;
-    *y = a.then == Then::Add ? __fadd_rn(before, result)
-         : pairs             ? gated(a.gate, result, up)
-                             : result;
+    *y = finished(a, result, up, before);
   }
   cp_async_wait<0>();
 #endif

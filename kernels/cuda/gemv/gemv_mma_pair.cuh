@@ -138,9 +138,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1)
         if (pairs) up += sums[parity][w][from + 64];
       }
       result *= norm, up *= norm;
-      result = a.then == Then::Add ? __fadd_rn(out.before, result)
-               : pairs             ? gated(a.gate, result, up)
-                                   : result;
+      result = finished(a, result, up, out.before);
     }
     __syncwarp();
     return result;

@@ -83,8 +83,10 @@ inline int rounds_of(const GemvCut& cut, int64_t warps) {
 template <class Plan>
 __device__ __forceinline__ int output_of(const Plan& plan, int* unit) {
   int out = 0;
-  if (out + 1 < plan.args.n_outs && *unit >= plan.units[0]) *unit -= plan.units[0], out = 1;
-  if (out == 1 && plan.args.n_outs > 2 && *unit >= plan.units[1]) *unit -= plan.units[1], out = 2;
+#pragma unroll
+  for (int o = 0; o + 1 < kGemvMaxOuts; o++)
+    if (out == o && o + 1 < plan.args.n_outs && *unit >= plan.units[o])
+      *unit -= plan.units[o], out = o + 1;
   return out;
 }
 

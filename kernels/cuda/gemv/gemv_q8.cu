@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kThreads, 1) q8_kernel(const __grid_constant__
     mine = __fmul_rn(mine, norm_of_mine);
     const float up = __shfl_down_sync(0xffffffffu, mine, kRows / 2 * N);
     if (y == nullptr) continue;
-    *y = a.then == Then::Add ? __fadd_rn(before, mine) : pairs ? gated(a.gate, mine, up) : mine;
+    *y = finished(a, mine, up, before);
   }
 }
 

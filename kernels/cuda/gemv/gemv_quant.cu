@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(Tune::kThreads, 1) kernel(const __grid_constan
     mine = __fmul_rn(mine, norm_of_mine);
     const float up = __shfl_down_sync(0xffffffffu, mine, R / 2 * N);
     if (y == nullptr) continue;
-    *y = a.then == Then::Add ? __fadd_rn(before, mine) : pairs ? gated(a.gate, mine, up) : mine;
+    *y = finished(a, mine, up, before);
   }
 #if __CUDA_ARCH__ >= 800
   cp_async_wait<0>();

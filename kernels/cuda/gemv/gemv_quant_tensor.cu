@@ -303,9 +303,7 @@ __device__ __forceinline__ void finish(const Plan& plan, int unit, int lane, int
     };
     const float mine = whole(of);
     float* y = a.y[at.out] + i * a.ldy[at.out] + at.first + r;
-    *y = a.then == Then::Add ? __fadd_rn(*y, mine)
-         : pairs             ? gated(a.gate, mine, whole(of + kRows / 2))
-                             : mine;
+    *y = finished(a, mine, pairs ? whole(of + kRows / 2) : 0, a.then == Then::Add ? *y : 0);
   }
 }
 

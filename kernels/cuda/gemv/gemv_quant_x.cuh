@@ -16,9 +16,7 @@ struct Unit {
   int row;
 };
 __device__ __forceinline__ Unit unit_at(const Plan& plan, int u, int rows) {
-  int out = 0;
-  if (out + 1 < plan.args.n_outs && u >= plan.units[0]) u -= plan.units[0], out = 1;
-  if (out == 1 && plan.args.n_outs > 2 && u >= plan.units[1]) u -= plan.units[1], out = 2;
+  const int out = output_of(plan, &u);
   return {out, u * rows};
 }
 

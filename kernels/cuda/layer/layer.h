@@ -20,6 +20,10 @@ Status add_rmsnorm(float* x, const float* y, const float* bias, const float* wei
 // x = x / rms(x) * weight in place, for n heads [n][head_dim], weight [head_dim].
 Status norm_heads(float* x, int64_t n, const float* weight, int head_dim, float eps,
                   cudaStream_t stream);
+// Separates the heads of n rows both [n][n_heads][2][d]: the first d values of each go to q, the
+// others to gate, both [n][n_heads][d].
+Status split_heads(const float* both, int64_t n, int n_heads, int d, float* q, float* gate,
+                   cudaStream_t stream);
 // x *= sigmoid(gate) elementwise.
 Status sigmoid_gate(float* x, const float* gate, int64_t count, cudaStream_t stream);
 // x = cap * tanh(x / cap) elementwise.
@@ -36,6 +40,11 @@ Status dequantize(const Matrix& w, int64_t first, int64_t n, void* out, WType ou
 Status glu(Gate kind, const void* gate, const void* up, int64_t count, WType in_type, void* out,
            WType out_type, cudaStream_t stream, const float* gate_bias = nullptr,
            const float* up_bias = nullptr, int64_t width = 0);
+// out = max(0, x + bias)^2 elementwise, for FFNs without a gate. x is of in_type (F32, F16, BF16).
+// out, of out_type, may be x itself if values of both types have the same size. bias (or null) is
+// [width]; count is a multiple of width.
+Status relu_squared(const void* x, int64_t count, WType in_type, void* out, WType out_type,
+                    cudaStream_t stream, const float* bias = nullptr, int64_t width = 0);
 
 // Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i.
 // cos_sin[position][head_dim/2][2]. `pairs` is the order of the input; pair j of the output is
