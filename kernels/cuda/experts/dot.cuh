@@ -153,26 +153,26 @@ struct Entries {
   int count;
 
   // Places after the last entry repeat it; their results are not stored.
-  __device__ Entries(const ExpertsStep& a, int64_t place, int n) : count(n) {
+  __device__ Entries(const Place* places, int64_t place, int n) : count(n) {
 #pragma unroll
     for (int i = 0; i < N; i++)
-      at[i] = a.places == nullptr ? place : a.places[place + min(i, n - 1)].entry;
+      at[i] = places == nullptr ? place : places[place + min(i, n - 1)].entry;
   }
 };
 
-// Calls f<N>(Entries<N>) with room for the entries of this block, or not at all if it has none.
-// Kernels in which no entries share their reads need fewer registers.
+// places: as in ExpertsStep. Calls f<N>(Entries<N>) with room for the entries of this block, or not
+// at all if it has none. Kernels in which no entries share their reads need fewer registers.
 template <bool kShared, class F>
-__device__ __forceinline__ void with_entries(const ExpertsStep& a, int64_t place, F&& f) {
+__device__ __forceinline__ void with_entries(const Place* places, int64_t place, F&& f) {
   static_assert(kGroup == 4);
   if constexpr (!kShared) {
-    f(Entries<1>(a, place, 1));
+    f(Entries<1>(places, place, 1));
   } else {
-    const int n = a.places[place].count;
+    const int n = places[place].count;
     if (n == 0) return;
-    if (n == 1) f(Entries<1>(a, place, n));
-    else if (n == 2) f(Entries<2>(a, place, n));
-    else f(Entries<4>(a, place, n));
+    if (n == 1) f(Entries<1>(places, place, n));
+    else if (n == 2) f(Entries<2>(places, place, n));
+    else f(Entries<4>(places, place, n));
   }
 }
 
@@ -218,5 +218,21 @@ constexpr int kDotMemory = kWalk == Walk::Groups
 // Blocks of 256 threads that a multiprocessor should have room for: a row's chain of reads is long.
 template <bool kShared>
 constexpr int kBlocks = kShared ? 2 : 4;
+
+// The product of one matrix of the chosen experts with a row for each entry: W2, or W3 if FFNs have
+// no gate.
+struct ExpertsProduct {
+  Matrix w;          // expert e has rows [e * rows, (e + 1) * rows)
+  int64_t rows = 0;  // rows of one expert
+  const float* x = nullptr;
+  int per_row = 1;              // entries that share a row of x: entry i takes row i / per_row
+  const float* bias = nullptr;  // [experts][rows]; null: none
+  float* out = nullptr;         // [entries][rows]
+  bool relu_squared = false;    // out = max(0, product + bias)^2
+  const Routed* routed = nullptr;
+  const Place* places = nullptr;  // as in ExpertsStep
+  bool overlap = false;           // see Gemv::overlap
+};
+Status experts_product(const ExpertsProduct& args, int64_t n_entries, cudaStream_t stream);
 
 }  // namespace riffle::cuda

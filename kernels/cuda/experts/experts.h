@@ -7,13 +7,16 @@
 namespace riffle::cuda {
 
 // routed[i] [n_used], by falling score: route_row (kernels/common/routing.h) of scores[i]
-// [n_experts], for n rows. n_experts is at most kMostExperts.
+// [n_experts], for n rows. With Routing::sigmoid it is route_by_sigmoid of scores[i], which stay
+// unchanged. n_experts is at most kMostExperts.
 struct Route {
   const float* scores = nullptr;  // [n][n_experts]
   int64_t n = 0;
   int n_experts = 0, n_used = 0;
   bool renormalised = false;
-  Routed* routed = nullptr;  // [n][n_used]
+  Routing routing = {};                // its choice_bias is ignored
+  const float* choice_bias = nullptr;  // [n_experts], with a sigmoid; null: none
+  Routed* routed = nullptr;            // [n][n_used]
   // Input of the experts, computed by the same kernel: normed[i] = RMS norm of x[i], times norm.
   // normed null: not computed.
   const float *x = nullptr, *norm = nullptr;
@@ -36,21 +39,21 @@ Status group(const Routed* routed, int64_t n_entries, Place* places, cudaStream_
 
 // Decode. The experts' matrices are stacked: expert e has rows [e * rows, (e + 1) * rows) of one
 // matrix, where rows is hidden for w1 and w3 and the residual stream's width for w2. w1 and w3 have
-// one type. Arithmetic in f32.
+// one type; w1 without rows: between is max(0, W3 x + b3)^2. Arithmetic in f32.
 struct ExpertsStep {
-  const float* x = nullptr;  // [n][w1.cols], normalised
+  const float* x = nullptr;  // [n][w3.cols], normalised
   int64_t n = 0;
   int n_used = 0;
   const Routed* routed = nullptr;  // [n][n_used]
   // [n * n_used]: entries that read their weights together; null: each reads its own.
   const Place* places = nullptr;
   Matrix w1, w3, w2;
-  // Added to the products: [experts][hidden] twice, [experts][w1.cols]; null: none.
+  // Added to the products: [experts][hidden] twice, [experts][w3.cols]; null: none.
   const float *b1 = nullptr, *b3 = nullptr, *b2 = nullptr;
   int64_t hidden = 0;
   Gate gate = Gate::Silu;
   float* between = nullptr;  // [n][n_used][hidden]
-  float* parts = nullptr;    // [n][n_used][w1.cols]: each expert's output, for combine_rows
+  float* parts = nullptr;    // [n][n_used][w3.cols]: each expert's output, for combine_rows
   bool overlap = false;      // see Gemv::overlap
 };
 Status experts_up(const ExpertsStep& args, cudaStream_t stream);    // x to between
@@ -70,8 +73,14 @@ Status gather_rows(const float* x, const int32_t* from, int64_t n, int64_t dim, 
                    WType out_type, cudaStream_t stream);
 
 // x[i] += sum over k of routed[i][k].weight * y[at[i][k]], in this order; n rows of dim. at null:
-// y[i * n_used + k]. overlap: see Gemv::overlap.
+// y[i * n_used + k]. overlap: see Gemv::overlap. The output of a shared expert, if there is one, is
+// the last term: sigmoid(share[i]) * shared[i] or, if share is null, shared[i].
+struct SharedOutput {
+  const float* shared = nullptr;  // [n][dim]; null: there is none
+  const float* share = nullptr;   // [n]
+};
 Status combine_rows(const float* y, const Routed* routed, const int32_t* at, int64_t n, int n_used,
-                    int64_t dim, float* x, bool overlap, cudaStream_t stream);
+                    int64_t dim, float* x, bool overlap, cudaStream_t stream,
+                    const SharedOutput& shared = {});
 
 }  // namespace riffle::cuda

@@ -1,5 +1,6 @@
 // The first half of the chosen experts' FFNs: gate(W1 x + b1) * (W3 x + b3). A few lanes compute
-// the values of a row of weights, for all entries of their block.
+// the values of a row of weights, for all entries of their block. FFNs without a gate go to
+// experts_product.cu.
 #include "kernels/cuda/experts/dot.cuh"
 
 namespace riffle::cuda {
@@ -14,7 +15,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kShared>)
   const int64_t r = static_cast<int64_t>(blockIdx.x) * (kThreads / L) + threadIdx.x / L;
   allow_next();
   wait_for_earlier();
-  with_entries<kShared>(a, blockIdx.y, [&]<int N>(const Entries<N>& entries) {
+  with_entries<kShared>(a.places, blockIdx.y, [&]<int N>(const Entries<N>& entries) {
     const float* x[N];
 #pragma unroll
     for (int i = 0; i < N; i++) x[i] = a.x + entries.at[i] / a.n_used * a.w1.cols;
@@ -34,8 +35,25 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kShared>)
 
 }  // namespace
 
+static Status experts_up_ungated(const ExpertsStep& args, cudaStream_t stream) {
+  ExpertsProduct up;
+  up.w = args.w3;
+  up.rows = args.hidden;
+  up.x = args.x;
+  up.per_row = args.n_used;
+  up.bias = args.b3;
+  up.out = args.between;
+  up.relu_squared = true;
+  up.routed = args.routed;
+  up.places = args.places;
+  up.overlap = args.overlap;
+  return experts_product(up, args.n * args.n_used, stream);
+}
+
 Status experts_up(const ExpertsStep& args, cudaStream_t stream) {
-  if (args.n < 1 || args.w1.type != args.w3.type) return cudaErrorInvalidValue;
+  if (args.n < 1) return cudaErrorInvalidValue;
+  if (args.w1.rows == 0) return experts_up_ungated(args, stream);
+  if (args.w1.type != args.w3.type) return cudaErrorInvalidValue;
   return with_walk(args.w1.type, args.w1.cols, args.x, [&]<WType T, Walk kWalk, int L>() {
     constexpr int kRows = kThreads / L;
     const dim3 grid(static_cast<unsigned>((args.hidden + kRows - 1) / kRows),

@@ -16,6 +16,9 @@ __device__ uint32_t rank_of(float score) {
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
+// The same operations as route_by_sigmoid of kernels/common/routing.h.
+__device__ float sigmoid(float score) { return 1.0f / (1.0f + expf(-score)); }
+
 __device__ uint32_t warp_most(uint32_t x) {
 #if __CUDA_ARCH__ >= 800
   return __reduce_max_sync(~0u, x);
@@ -31,13 +34,16 @@ __device__ void choose(const Route& a, int64_t row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const float* scores = a.scores + row * a.n_experts;
   Routed* out = a.routed + row * a.n_used;
-  float s[kOwn];
+  float s[kOwn];        // scores, or their sigmoids
   uint32_t rank[kOwn];  // 0: none, or taken
 #pragma unroll
   for (int k = 0; k < kOwn; ++k) {
     const bool present = lane + 32 * k < a.n_experts;
     s[k] = present ? scores[lane + 32 * k] : 0;
-    rank[k] = present ? rank_of(s[k]) : 0;
+    if (a.routing.sigmoid) s[k] = sigmoid(s[k]);
+    const bool biased = present && a.routing.sigmoid && a.choice_bias != nullptr;
+    const float by = biased ? __fadd_rn(s[k], a.choice_bias[lane + 32 * k]) : s[k];
+    rank[k] = present ? rank_of(by) : 0;
   }
   float most = 0, sum = 0;
   for (int i = 0; i < a.n_used; ++i) {
@@ -56,11 +62,15 @@ __device__ void choose(const Route& a, int64_t row) {
       if (at == lane + 32 * k) score = s[k], rank[k] = 0;
     score = __shfl_sync(~0u, score, at % 32);
     if (i == 0) most = score;
-    const float weight = expf(score - most);
+    const float weight = a.routing.sigmoid ? score : expf(score - most);
     sum += weight;
     if (lane == 0) out[i] = {at, weight};
   }
-  if (!a.renormalised) {
+  float scale = 1;
+  if (a.routing.sigmoid) {
+    sum = a.renormalised ? __fadd_rn(sum, a.routing.sum_eps) : 1.0f;
+    scale = a.routing.scale;
+  } else if (!a.renormalised) {
     sum = 0;
 #pragma unroll
     for (int k = 0; k < kOwn; ++k)
@@ -68,7 +78,7 @@ __device__ void choose(const Route& a, int64_t row) {
     sum = warp_sum(sum);
   }
   __syncwarp();
-  for (int i = lane; i < a.n_used; i += 32) out[i].weight /= sum;
+  for (int i = lane; i < a.n_used; i += 32) out[i].weight = out[i].weight / sum * scale;
 }
 
 template <int kOwn>

@@ -22,6 +22,7 @@ struct Combine {
   int n_used;
   int64_t dim;
   float* x;
+  SharedOutput shared;
 };
 
 // One thread a value: a step has few rows.
@@ -33,6 +34,11 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
   float sum = 0;
   for (int64_t k = i * a.n_used; k < (i + 1) * a.n_used; ++k)
     sum = fmaf(a.routed[k].weight, a.y[(a.at == nullptr ? k : a.at[k]) * a.dim + c], sum);
+  if (a.shared.shared != nullptr) {
+    // If e^-share overflows, the quotient is 0, which is the sigmoid's rounded value.
+    const float share = a.shared.share == nullptr ? 1.0f : 1.0f / (1.0f + expf(-a.shared.share[i]));
+    sum = fmaf(share, a.shared.shared[i * a.dim + c], sum);
+  }
   a.x[i * a.dim + c] += sum;
 }
 
@@ -46,11 +52,12 @@ Status gather_rows(const float* x, const int32_t* from, int64_t n, int64_t dim, 
 }
 
 Status combine_rows(const float* y, const Routed* routed, const int32_t* at, int64_t n, int n_used,
-                    int64_t dim, float* x, bool overlap, cudaStream_t stream) {
+                    int64_t dim, float* x, bool overlap, cudaStream_t stream,
+                    const SharedOutput& shared) {
   if (n < 1 || dim < 1) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(n), static_cast<unsigned>((dim + kThreads - 1) / kThreads));
-  return launch(combine_kernel, Combine{y, routed, at, n_used, dim, x}, grid, kThreads, overlap,
-                stream);
+  return launch(combine_kernel, Combine{y, routed, at, n_used, dim, x, shared}, grid, kThreads,
+                overlap, stream);
 }
 
 }  // namespace riffle::cuda

@@ -11,8 +11,10 @@
 #include "tests/kernels/cuda/linear.h"
 
 using namespace riffle::cuda;
+using riffle::route_by_sigmoid;
 using riffle::route_row;
 using riffle::Routed;
+using riffle::Routing;
 using namespace riffle::test;
 
 TEST_CASE("route chooses what the scalar twin chooses", "[cuda][experts]") {
@@ -66,6 +68,68 @@ TEST_CASE("route chooses what the scalar twin chooses", "[cuda][experts]") {
     }
 }
 
+// Exponentials of the two devices differ in the last bit, so experts that differ by as much may
+// change places; equal ones may not.
+TEST_CASE("route by sigmoid chooses what the scalar twin chooses", "[cuda][experts]") {
+  if (skip()) return;
+  Rng g(6);
+  const int rows = 9;
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = HUGE_VALF;
+  for (const auto& [n, used] :
+       {std::pair{1, 1}, {7, 3}, {33, 33}, {64, 4}, {128, 6}, {129, 8}, {512, 10}, {1000, 10}})
+    for (const bool renormalised : {true, false})
+      for (const bool biased : {true, false}) {
+        INFO(n << " experts, " << used << " used, renormalised " << renormalised << ", biased "
+               << biased);
+        std::vector<float> scores = random_floats(g, rows * n, 3), bias = random_floats(g, n);
+        for (int e = 0; e < n; e += 2) scores[2 * n + e] = 1, bias[e] = 0.25f;  // equal ones
+        scores[3 * n + n / 2] = nan;
+        for (int e = 0; e < n; ++e) scores[4 * n + e] = 40 + uniform(g);  // all sigmoids are 1
+        scores[5 * n] = infinity, scores[5 * n + n - 1] = -infinity;
+        for (int e = 0; e < n; ++e) scores[6 * n + e] = nan;
+        const Routing routing{true, biased, 1e-20f, 2.5f};
+        const DeviceArray<float> on_device(scores), bias_d(bias);
+        DeviceArray<Routed> routed(std::vector<Routed>(rows * used));
+        Route r;
+        r.scores = on_device.get();
+        r.n = rows;
+        r.n_experts = n;
+        r.n_used = used;
+        r.renormalised = renormalised;
+        r.routing = routing;
+        r.choice_bias = biased ? bias_d.get() : nullptr;
+        r.routed = routed.get();
+        check_cuda(route(r, nullptr));
+        const std::vector<Routed> got = routed.download();
+        const int64_t dim = 512;
+        const DeviceArray<float> x(random_floats(g, rows * dim)), norm(random_floats(g, dim));
+        DeviceArray<float> normed(static_cast<size_t>(rows * dim));
+        routed.poison();
+        r.x = x.get(), r.norm = norm.get(), r.dim = dim, r.eps = 1e-5f, r.normed = normed.get();
+        check_cuda(route(r, nullptr));
+        const std::vector<Routed> again = routed.download();
+        CHECK(std::memcmp(again.data(), got.data(), got.size() * sizeof(Routed)) == 0);
+        for (int i = 0; i < rows; ++i) {
+          std::vector<float> s(scores.begin() + i * n, scores.begin() + (i + 1) * n);
+          std::vector<Routed> want(used);
+          route_by_sigmoid(s.data(), biased ? bias.data() : nullptr, n, used, renormalised, routing,
+                           want.data());
+          const auto rank = [&](int e) { return biased ? s[e] + bias[e] : s[e]; };
+          int wrong = 0;
+          for (int k = 0; k < used; ++k) {
+            const Routed &mine = got[i * used + k], &other = want[k];
+            REQUIRE((mine.expert >= 0 && mine.expert < n));
+            const float apart = std::fabs(rank(mine.expert) - rank(other.expert));
+            wrong += mine.expert != other.expert && !(apart > 0 && apart <= 1e-6f);
+            const bool same_nan = std::isnan(mine.weight) && std::isnan(other.weight);
+            wrong += !same_nan && !(std::fabs(mine.weight - other.weight) <= 3e-6f);
+          }
+          INFO("row " << i);
+          CHECK(wrong == 0);
+        }
+      }
+}
+
 TEST_CASE("group puts the entries of an expert together", "[cuda][experts]") {
   if (skip()) return;
   Rng g(3);
@@ -106,6 +170,7 @@ struct Scene {
   std::vector<float> x, before;
   std::vector<Routed> routed;
   Gate gate = Gate::Silu;
+  bool has_gate = true;           // without: relu squared
   std::vector<float> b1, b3, b2;  // none, or [experts][hidden] twice, [experts][dim]
 
   // gpt-oss; large enough that some values reach the limit.
@@ -116,6 +181,7 @@ struct Scene {
     b2 = random_floats(g, experts * dim, 5);
   }
   double gated(double g, double up) const {
+    if (!has_gate) return up > 0 ? up * up : 0;
     if (gate == Gate::Silu) return silu(g) * up;
     g = std::min(g, 7.0);
     return g / (1 + std::exp(-1.702 * g)) * (std::clamp(up, -7.0, 7.0) + 1);
@@ -158,7 +224,8 @@ struct Scene {
         parts(std::vector<float>(entries * dim, nan)), y(some_y);
     ExpertsStep step;
     step.x = xd.get(), step.n = count, step.n_used = used, step.routed = rd.get();
-    step.w1 = w1.matrix(), step.w3 = w3.matrix(), step.w2 = w2.matrix();
+    if (has_gate) step.w1 = w1.matrix();
+    step.w3 = w3.matrix(), step.w2 = w2.matrix();
     step.hidden = hidden, step.between = between.get(), step.parts = parts.get();
     const DeviceArray<float> b1_d(b1), b3_d(b3), b2_d(b2);
     step.b1 = b1_d.get(), step.b3 = b3_d.get(), step.b2 = b2_d.get(), step.gate = gate;
@@ -192,10 +259,13 @@ TEST_CASE("experts of a step against float64, every type", "[cuda][experts]") {
                     hidden = type > WType::BF16 ? std::array{256, 256, 1024}[size]
                                                 : std::array{40, 21, 33}[size];
       INFO(name_of(type) << ", rows of " << dim << " and " << hidden);
-      for (const bool biased : {false, true}) {
-        INFO("with biases: " << biased);
+      for (const int kind : {0, 1, 2, 3}) {
+        if (kind > 1 && size == 2) continue;  // time
+        const bool biased = kind % 2 == 1;
+        INFO("with biases: " << biased << ", with a gate: " << (kind < 2));
         Scene s(g, type, 11, dim, hidden);
         if (biased) s.clamp_and_bias(g);
+        s.has_gate = kind < 2;
         const Scene::Result got = s.run(0, s.n, false);
         int wrong = 0;
         for (int entry = 0; entry < s.n * s.used; ++entry)
@@ -206,9 +276,11 @@ TEST_CASE("experts of a step against float64, every type", "[cuda][experts]") {
             const double gate = reference(s.w1, row, in, nullptr, 0, &a) + s.at(s.b1, row),
                          up = reference(s.w3, row, in, nullptr, 0, &b) + s.at(s.b3, row),
                          want = s.gated(gate, up);
+            if (!s.has_gate) a = b;  // W3's product takes the place of both
             a += std::fabs(s.at(s.b1, row)), b += std::fabs(s.at(s.b3, row)) + biased;
             wrong += !(std::fabs(got.between[entry * hidden + r] - want) <=
-                       2e-5 * (a * (std::fabs(up) + biased) + b * std::fabs(gate) + a * b * 1e-3));
+                       2e-5 * (a * (std::fabs(up) + biased) +
+                               b * std::fabs(s.has_gate ? gate : up) + a * b * 1e-3));
           }
         CHECK(wrong == 0);
         for (int i = 0; i < s.n; ++i)
@@ -273,6 +345,23 @@ TEST_CASE("rows of a prompt go to their experts and back", "[cuda][experts]") {
         wrong += got[i * dim + c] != x[i * dim + c] + want;
       }
     CHECK(wrong == 0);
+    // The shared expert's output comes on top, with and without its share.
+    const std::vector<float> shared = random_floats(g, n * dim);
+    const std::vector<float> shares = {0, 1.5f, -2, 200, -200, HUGE_VALF};
+    const DeviceArray<float> shared_d(shared), shares_d(shares);
+    for (const bool gated : {true, false}) {
+      DeviceArray<float> both(x);
+      check_cuda(combine_rows(yd.get(), routed_d.get(), ordered ? at_d.get() : nullptr, n, used,
+                              dim, both.get(), false, nullptr,
+                              {shared_d.get(), gated ? shares_d.get() : nullptr}));
+      const std::vector<float> with = both.download();
+      for (int64_t i = 0; i < n * dim; ++i) {
+        const double share = gated ? 1 / (1 + std::exp(-double(shares[i / dim]))) : 1,
+                     want = got[i] + share * shared[i];
+        wrong += !(std::fabs(with[i] - want) <= 2e-6 * (1 + std::fabs(want)));
+      }
+      CHECK(wrong == 0);
+    }
   }
 }
 
