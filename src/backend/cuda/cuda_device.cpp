@@ -17,6 +17,7 @@ namespace riffle::cuda {
 static constexpr int64_t kEmbedRows = 1024;
 
 static_assert(cuda::kWindows == riffle::kWindows);
+static_assert(Linear::kMaxOuts <= kGemvMaxOuts);
 static_assert(int(KvType::F16) == int(KvKind::F16) && int(KvType::F32) == int(KvKind::F32) &&
               int(KvType::Q8) == int(KvKind::Q8));
 static_assert(int(DigestKind::CuboidMean) == int(BlockDigest::CUBOID_MEAN));
@@ -208,7 +209,7 @@ Gate CudaDevice::gate() const {
     case Activation::SILU: return Gate::Silu;
     case Activation::GELU_TANH: return Gate::GeluTanh;
     case Activation::CLAMPED_SILU: return Gate::ClampedSilu;
-    case Activation::RELU_SQUARED: break;  // refused
+    case Activation::RELU_SQUARED: break;  // it has no gate
   }
   return Gate::Silu;
 }
@@ -222,6 +223,13 @@ void CudaDevice::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weig
                                        config_.norm_eps, compute_)
             : rmsnorm(x, w, n * n_heads, weight.cols, config_.norm_eps, x, WType::F32, compute_),
         "normalising heads");
+}
+
+void CudaDevice::split_heads(const float* both, int64_t n, int n_heads, int d, float* q,
+                             float* gate) {
+  const DeviceScope on = enter();
+  check(riffle::cuda::split_heads(both, n, n_heads, d, q, gate, compute_),
+        "separating queries from their gates");
 }
 
 void CudaDevice::sigmoid_gate(float* x, const float* gate, int64_t count) {
@@ -241,6 +249,79 @@ void CudaDevice::add_bias(const LinearOut& out, int64_t n) {
         "adding a bias");
 }
 
+// Activates an FFN's first products `values` and `up`: values = gate(values + b1) * (up + b3) or,
+// without a gate, values = max(0, values + b3)^2.
+void CudaDevice::activate(void* values, const void* up, int64_t count, WType type, WType out_type,
+                          const float* b1, const float* b3, int64_t width) {
+  check(config_.gated_ffn()
+            ? glu(gate(), values, up, count, type, values, out_type, compute_, b1, b3, width)
+            : relu_squared(values, count, type, values, out_type, compute_, b3, width),
+        "applying the FFN's activation");
+}
+
+// Makes the values between an FFN's products in buffers_.hidden, [n][rows of w3].
+void CudaDevice::ffn_in_of_step(const Ffn& w, const float* x, const float* norm, int64_t n) {
+  const int64_t hidden = w.w3.rows;
+  const bool gated = config_.gated_ffn(), biased = w.b1.data || w.b3.data;
+  auto* const values = buffers_.hidden.as<float>();
+  Gemv up;
+  up.x = x;
+  up.ldx = w.w3.cols;
+  up.norm = norm;
+  up.eps = config_.stream_eps();
+  up.w[0] = weights_.matrix(gated ? w.w1 : w.w3);
+  up.y[0] = values;
+  up.ldy[0] = hidden;
+  if (gated) {
+    up.w[1] = weights_.matrix(w.w3);
+    up.y[1] = values + (biased ? n * hidden : 0);
+    up.ldy[1] = hidden;
+    up.n_outs = 2;
+  }
+  // With biases the activation is an operation of its own.
+  up.then = biased ? Then::Store : gated ? Then::SwiGlu : Then::ReluSquared;
+  up.gate = gate();
+  gemv_rows(up, n);
+  if (biased)
+    activate(values, up.y[1], n * hidden, WType::F32, WType::F32, weights_.bias(w.b1),
+             weights_.bias(w.b3), hidden);
+}
+
+// Multiplies buffers_.hidden by an FFN's last matrix.
+void CudaDevice::ffn_out_of_step(const Tensor& w2, int64_t n, float* y, Then then) {
+  Gemv down;
+  down.x = buffers_.hidden.as<float>();
+  down.ldx = w2.cols;
+  down.w[0] = weights_.matrix(w2);
+  down.y[0] = y;
+  down.ldy[0] = w2.rows;
+  down.then = then;
+  gemv_rows(down, n);
+}
+
+// Makes the values between an FFN's products in prompt_.gate and returns their type.
+WType CudaDevice::ffn_in_of_prompt(const Ffn& w, const float* x, const float* norm, int64_t n) {
+  const int64_t hidden = w.w3.rows;
+  const bool gated = config_.gated_ffn();
+  const Tensor& first = gated ? w.w1 : w.w3;
+  const WType type = operand_type(options_.layout.type, first.type),
+              down_type = cuda::down_type(options_.layout.type, config_, w.w2.type);
+  grow(prompt_.gate, n * hidden * std::max(size_of(type), size_of(down_type)), "a prefill chunk");
+  make_operand(x, norm, n, first.cols, type);
+  const auto product = [&](const Tensor& matrix, Buffer& out) {
+    multiply(weights_.matrix(matrix), prompt_.operand.data(), type, n, out.data(), hidden, type,
+             false);
+  };
+  product(first, prompt_.gate);
+  if (gated) {
+    grow(prompt_.up, n * hidden * size_of(type), "a prefill chunk");
+    product(w.w3, prompt_.up);
+  }
+  activate(prompt_.gate.data(), prompt_.up.data(), n * hidden, type, down_type, weights_.bias(w.b1),
+           weights_.bias(w.b3), hidden);
+  return down_type;
+}
+
 void CudaDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   const DeviceScope on = enter();
   if (!w.experts.empty()) {
@@ -248,57 +329,22 @@ void CudaDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
     experts_of_step(w, x, n);
     return profile_.mark(Part::Linear);
   }
-  const int64_t dim = w.w1.cols, hidden = w.w1.rows;
-  const float* norm = w.ffn_norm.data ? weights_.vector(w.ffn_norm) : nullptr;
+  const Ffn all = {w.w1, w.w3, w.w2, w.b1, w.b3};
+  const int64_t dim = w.w2.rows;
+  const float* norm = weights_.bias(w.ffn_norm);
   const bool post_norm = w.post_ffn_norm.data != nullptr;
   const LinearOut out = {&w.w2, x, dim, &w.b2};
   if (phase == Phase::Decode || n <= kFewRows) {
-    const bool biased = w.b1.data || w.b3.data;  // then SwiGLU is an operation of its own
     reserve_rows(n);
-    Gemv up;
-    up.x = x;
-    up.ldx = dim;
-    up.norm = norm;
-    up.eps = config_.stream_eps();
-    up.w[0] = weights_.matrix(w.w1);
-    up.w[1] = weights_.matrix(w.w3);
-    up.y[0] = buffers_.hidden.as<float>();
-    up.ldy[0] = hidden;
-    up.y[1] = buffers_.hidden.as<float>() + (biased ? n * hidden : 0);
-    up.ldy[1] = hidden;
-    up.n_outs = 2;
-    up.then = biased ? Then::Store : Then::SwiGlu;
-    up.gate = gate();
-    gemv_rows(up, n);
-    if (biased)
-      check(glu(gate(), up.y[0], up.y[1], n * hidden, WType::F32, up.y[0], WType::F32, compute_,
-                weights_.bias(w.b1), weights_.bias(w.b3), hidden),
-            "applying the FFN's gate");
-    Gemv down;
-    down.x = buffers_.hidden.as<float>();
-    down.ldx = hidden;
-    down.w[0] = weights_.matrix(w.w2);
-    down.y[0] = post_norm ? buffers_.products.as<float>() : x;
-    down.ldy[0] = dim;
-    down.then = post_norm ? Then::Store : Then::Add;
-    gemv_rows(down, n);
+    ffn_in_of_step(all, x, norm, n);
+    ffn_out_of_step(w.w2, n, post_norm ? buffers_.products.as<float>() : x,
+                    post_norm ? Then::Store : Then::Add);
     if (post_norm) add_normed(out, buffers_.products, n, w.post_ffn_norm);
     else add_bias(out, n);
     return profile_.mark(Part::Linear);
   }
-  const WType type = operand_type(options_.layout.type, w.w1.type),
-              down_type = cuda::down_type(options_.layout.type, config_, w.w2.type);
-  grow(prompt_.gate, n * hidden * std::max(size_of(type), size_of(down_type)), "a prefill chunk");
-  grow(prompt_.up, n * hidden * size_of(type), "a prefill chunk");
-  make_operand(x, norm, n, dim, type);
-  multiply(weights_.matrix(w.w1), prompt_.operand.data(), type, n, prompt_.gate.data(), hidden,
-           type, false);
-  multiply(weights_.matrix(w.w3), prompt_.operand.data(), type, n, prompt_.up.data(), hidden, type,
-           false);
-  check(glu(gate(), prompt_.gate.data(), prompt_.up.data(), n * hidden, type, prompt_.gate.data(),
-            down_type, compute_, weights_.bias(w.b1), weights_.bias(w.b3), hidden),
-        "applying the FFN's gate");
-  multiply(weights_.matrix(w.w2), prompt_.gate.data(), down_type, n,
+  const WType type = ffn_in_of_prompt(all, x, norm, n);
+  multiply(weights_.matrix(w.w2), prompt_.gate.data(), type, n,
            post_norm ? prompt_.products.as<float>() : x, dim, WType::F32, !post_norm);
   if (post_norm) add_normed(out, prompt_.products, n, w.post_ffn_norm);
   else add_bias(out, n);
@@ -423,16 +469,8 @@ static bool layer_supported(const BlockLayout& l, int group, const cuda::DeviceI
 
 static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::DeviceInfo& device,
                             std::string& text) {
+  int last = -1;  // the last layer that was asked for: those like it need not be
   for (int layer = 0; layer < c.n_layers; ++layer) {
-    if (!c.attends(layer) && !c.recurs(layer)) {
-      text = format("layer %d is only an FFN, expected attention too: use device cpu", layer);
-      return false;
-    }
-    if (!c.gated_ffn() || !c.layers[layer].has_ffn) {
-      text = format("layer %d has %s, expected a gated FFN: use device cpu", layer,
-                    c.layers[layer].has_ffn ? "an FFN without a gate" : "no FFN");
-      return false;
-    }
     if (c.recurs(layer)) {
       if (std::visit([](const auto& of) { return cuda::recurrent_supported(of); },
                      recurrent_shape(c)))
@@ -441,12 +479,14 @@ static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::D
                     recurrence_info(c).name, layer, c.recurrence.v_dim, c.recurrence.k_dim);
       return false;
     }
+    if (!c.attends(layer)) continue;
     BlockLayout of_layer = l;
     of_layer.head_dim = c.head_size(layer);
-    const bool seen = layer > 0 && c.head_size(layer) == c.head_size(layer - 1) &&
-                      c.kv_heads(layer) == c.kv_heads(layer - 1);
+    const bool seen = last >= 0 && c.head_size(layer) == c.head_size(last) &&
+                      c.kv_heads(layer) == c.kv_heads(last);
     if (!seen && !layer_supported(of_layer, c.n_heads / c.kv_heads(layer), device, text))
       return false;
+    last = layer;
   }
   return true;
 }

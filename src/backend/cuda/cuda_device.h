@@ -24,6 +24,7 @@
 #include "backend/device.h"
 #include "backend/recurrent_shape.h"
 #include "kernels/cuda/attend/attend.h"
+#include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/gemv/gemv.h"
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/recurrent/recurrent.h"
@@ -63,6 +64,8 @@ class CudaDevice : public Device {
   void linear(const Linear& args) override;
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
   void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) override;
+  void split_heads(const float* both, int64_t n, int n_heads, int d, float* q,
+                   float* gate) override;
   void sigmoid_gate(float* x, const float* gate, int64_t count) override;
   void softcap(float* x, int64_t count, float cap) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
@@ -88,13 +91,23 @@ class CudaDevice : public Device {
   void add_bias(const LinearOut& out, int64_t n);
   void make_operand(const float* x, const float* norm, int64_t n, int64_t cols, WType type);
   void add_normed(const LinearOut& out, const Buffer& rows, int64_t n, const Tensor& norm);
+  // An FFN: of a layer, or the shared expert. Its matrices, and the biases of the first two.
+  struct Ffn {
+    const Tensor &w1, &w3, &w2, &b1, &b3;
+  };
   Gate gate() const;
+  void activate(void* values, const void* up, int64_t count, WType type, WType out_type,
+                const float* b1, const float* b3, int64_t width);
+  void ffn_in_of_step(const Ffn& weights, const float* x, const float* norm, int64_t n);
+  void ffn_out_of_step(const Tensor& w2, int64_t n, float* y, Then then);
+  WType ffn_in_of_prompt(const Ffn& weights, const float* x, const float* norm, int64_t n);
   const float* sinks(int layer) const;
   // cuda_experts.cpp
   using Experts = ExpertBuffers;
   void experts_of_step(const LayerWeights& weights, float* x, int64_t n);
   void experts_of_prompt(const LayerWeights& weights, float* x, int64_t n);
   void experts_of_host(const LayerWeights& weights, float* x, int64_t n);
+  SharedOutput shared_expert(const LayerWeights& weights, const float* x, int64_t n, bool prompt);
   void run_host_experts(const LayerWeights& weights, int64_t n);
   void answer_calls(bool compute);
   void route_rows(const LayerWeights& weights, const float* x, int64_t n, bool prompt,

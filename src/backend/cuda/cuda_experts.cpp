@@ -38,25 +38,30 @@ void CudaDevice::reserve_host_experts(int64_t n) {
 }
 
 // experts.in: x normalised; experts.routed: the experts that each row goes through; scores: the
-// router's, on the device. The router's operands are f32 in a prompt too, so that a token's experts
-// do not depend on rounding.
+// router's [n][experts.n], on the device, then [n] of the shared expert's gate. The router's
+// operands are f32 in a prompt too, so that a token's experts do not depend on rounding.
 void CudaDevice::route_rows(const LayerWeights& w, const float* x, int64_t n, bool prompt,
                             const Experts& experts, float* scores) {
   const ExpertsConfig& e = config_.experts;
   auto* const in = experts.in.as<float>();
   const float* norm = weights_.vector(w.ffn_norm);
   const Matrix& router = weights_.matrix(w.router);
+  float* const shares = w.shared_gate.data ? scores + n * e.n : nullptr;
   Route r;
   r.scores = scores;
   r.n = n;
   r.n_experts = e.n;
   r.n_used = e.n_used;
   r.renormalised = e.renormalised;
+  r.routing = e.routing;
+  r.choice_bias = weights_.bias(w.choice_bias);
   r.routed = experts.routed.as<Routed>();
   if (prompt) {
     check(rmsnorm(x, norm, n, config_.dim, config_.stream_eps(), in, WType::F32, compute_),
           "normalising");
     multiply(router, in, WType::F32, n, scores, e.n, WType::F32, false);
+    if (shares)
+      multiply(weights_.matrix(w.shared_gate), in, WType::F32, n, shares, 1, WType::F32, false);
   } else {
     Gemv g;
     g.x = x;
@@ -66,6 +71,12 @@ void CudaDevice::route_rows(const LayerWeights& w, const float* x, int64_t n, bo
     g.w[0] = router;
     g.y[0] = scores;
     g.ldy[0] = e.n;
+    if (shares) {
+      g.w[1] = weights_.matrix(w.shared_gate);
+      g.y[1] = shares;
+      g.ldy[1] = 1;
+      g.n_outs = 2;
+    }
     gemv_rows(g, n);
     r.x = x;
     r.norm = norm;
@@ -76,6 +87,28 @@ void CudaDevice::route_rows(const LayerWeights& w, const float* x, int64_t n, bo
   }
   add_bias({&w.router, scores, e.n, &w.router_bias}, n);
   check(route(r, compute_), "choosing experts");
+}
+
+// Computes the output of the shared expert, which is on the device in any case, for rows x of the
+// residual stream. The experts' input is no longer needed there: the output takes its place.
+SharedOutput CudaDevice::shared_expert(const LayerWeights& w, const float* x, int64_t n,
+                                       bool prompt) {
+  const ExpertWeights& s = w.shared;
+  if (s.w2.rows == 0) return {};
+  const Experts& experts = prompt ? prompt_.experts : buffers_.experts;
+  const Ffn all = {s.w1, s.w3, s.w2, s.b1, s.b3};
+  const float* norm = weights_.vector(w.ffn_norm);
+  auto* const out = experts.in.as<float>();
+  if (prompt) {
+    const WType type = ffn_in_of_prompt(all, x, norm, n);
+    multiply(weights_.matrix(s.w2), prompt_.gate.data(), type, n, out, s.w2.rows, WType::F32,
+             false);
+  } else {
+    ffn_in_of_step(all, x, norm, n);
+    ffn_out_of_step(s.w2, n, out, Then::Store);
+  }
+  const float* const shares = experts.scores.as<float>() + n * config_.experts.n;
+  return {out, w.shared_gate.data ? shares : nullptr};
 }
 
 void CudaDevice::run_host_experts(const LayerWeights& w, int64_t n) {
@@ -96,9 +129,10 @@ void CudaDevice::experts_of_host(const LayerWeights& w, float* x, int64_t n) {
     compute_.wait("choosing experts");
     run_host_experts(w, n);
   }
+  const SharedOutput shared = shared_expert(w, x, n, false);
   check(combine_rows(expert_rows_.out.as<float>(), expert_rows_.routed.as<Routed>(),
                      expert_rows_.orders.as<int32_t>(), n, config_.experts.n_used, config_.dim, x,
-                     false, compute_),
+                     false, compute_, shared),
         "adding the experts' output");
 }
 
@@ -145,7 +179,7 @@ void CudaDevice::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
   step.n = n;
   step.n_used = e.n_used;
   step.routed = buffers_.experts.routed.as<Routed>();
-  step.w1 = weights_.experts(w, &ExpertWeights::w1);
+  if (config_.gated_ffn()) step.w1 = weights_.experts(w, &ExpertWeights::w1);
   step.w3 = weights_.experts(w, &ExpertWeights::w3);
   step.w2 = weights_.experts(w, &ExpertWeights::w2);
   step.b1 = weights_.biases(w, &ExpertWeights::b1);
@@ -163,8 +197,9 @@ void CudaDevice::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
   }
   check(experts_up(step, compute_), "multiplying by experts");
   check(experts_down(step, compute_), "multiplying by experts");
+  const SharedOutput shared = shared_expert(w, x, n, false);
   check(combine_rows(step.parts, step.routed, nullptr, n, e.n_used, config_.dim, x, overlap_,
-                     compute_),
+                     compute_, shared),
         "adding the experts' output");
 }
 
@@ -220,36 +255,36 @@ void CudaDevice::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) {
                         compute_),
         "grouping rows by expert");
   const auto* device_from = p.orders.as<int32_t>();
-  const WType type = operand_type(options_.layout.type, w.experts[0].w1.type),
-              down_type = operand_type(options_.layout.type, w.experts[0].w2.type);
+  // w1 has the type of w3.
+  const WType type = operand_type(options_.layout.type, w.experts[0].w3.type),
+              down_type = cuda::down_type(options_.layout.type, config_, w.experts[0].w2.type);
   check(gather_rows(p.in.as<float>(), device_from, rows, dim, p.sorted.data(), type, compute_),
         "grouping rows by expert");
   const auto of = [](Buffer& buffer, int64_t values, WType t) {
     return buffer.as<std::byte>() + values * size_of(t);
   };
-  for (const auto& [matrix, out] :
-       {std::pair{&ExpertWeights::w1, &prompt_.gate}, {&ExpertWeights::w3, &prompt_.up}})
+  const auto product = [&](Tensor ExpertWeights::*matrix, Buffer& out) {
     each_expert(w, matrix, first, type, [&](int k, const Matrix& expert) {
       const int64_t begin = first[k];
       multiply(expert, of(p.sorted, begin * dim, type), type, first[k + 1] - begin,
-               of(*out, begin * hidden, type), hidden, type, false);
+               of(out, begin * hidden, type), hidden, type, false);
     });
+  };
+  if (config_.gated_ffn()) product(&ExpertWeights::w1, prompt_.gate);
+  product(&ExpertWeights::w3, config_.gated_ffn() ? prompt_.up : prompt_.gate);
   const float *b1 = weights_.biases(w, &ExpertWeights::b1),
               *b3 = weights_.biases(w, &ExpertWeights::b3),
               *b2 = weights_.biases(w, &ExpertWeights::b2);
-  for (int k = 0; k < e.n && b1; ++k) {
+  for (int k = 0; k < e.n && b3; ++k) {
     const int64_t begin = first[k], m = first[k + 1] - begin;
     if (m > 0)
-      check(
-          glu(gate(), of(prompt_.gate, begin * hidden, type), of(prompt_.up, begin * hidden, type),
-              m * hidden, type, of(prompt_.gate, begin * hidden, down_type), down_type, compute_,
-              b1 + k * hidden, b3 + k * hidden, hidden),
-          "the experts' gate");
+      activate(of(prompt_.gate, begin * hidden, type), of(prompt_.up, begin * hidden, type),
+               m * hidden, type, down_type, b1 ? b1 + k * hidden : nullptr, b3 + k * hidden,
+               hidden);
   }
-  if (!b1)
-    check(glu(gate(), prompt_.gate.data(), prompt_.up.data(), rows * hidden, type,
-              prompt_.gate.data(), down_type, compute_),
-          "the experts' gate");
+  if (!b3)
+    activate(prompt_.gate.data(), prompt_.up.data(), rows * hidden, type, down_type, nullptr,
+             nullptr, hidden);
   each_expert(w, &ExpertWeights::w2, first, down_type, [&](int k, const Matrix& expert) {
     const int64_t begin = first[k], m = first[k + 1] - begin;
     float* out = p.out.as<float>() + begin * dim;
@@ -257,8 +292,9 @@ void CudaDevice::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) {
              WType::F32, false);
     if (b2) check(cuda::add_bias(out, m, dim, dim, b2 + k * dim, compute_), "the experts' biases");
   });
+  const SharedOutput shared = shared_expert(w, x, n, true);
   check(combine_rows(p.out.as<float>(), p.routed.as<Routed>(), device_from + rows, n, e.n_used, dim,
-                     x, overlap_, compute_),
+                     x, overlap_, compute_, shared),
         "adding the experts' output");
 }
 

@@ -369,8 +369,9 @@ void CudaDevice::report_step() {
   const auto* results = host_results_.as<RowResult>() + 1;
   for (int layer = 0; layer < layers; ++layer) {
     const int64_t heads = shape.rows(layer), rows = step_.n * heads,
-                  g = heads > 0 ? config_.n_heads / heads : 0,
                   first = step_.n * shape.first_row(layer);
+    if (heads == 0) continue;
+    const int64_t g = config_.n_heads / heads;
     reports_.resize(rows);
     for (int64_t r = 0; r < rows; ++r) {
       RowResult from = results[first + r];

@@ -5,10 +5,12 @@
 namespace riffle::cuda {
 
 struct ExpertBuffers {
-  Buffer in, scores, routed;  // [rows][dim], [rows][experts.n], [rows][n_used] of Routed
-  Buffer out;                 // [rows * n_used][dim]: the experts' output
-  Buffer places;              // steps: [rows * n_used] of Place
-  Buffer sorted, orders;      // prompts: rows by expert, and where each one is
+  Buffer in;              // [rows][dim]; then the shared expert's output
+  Buffer scores;          // [rows][experts.n], then [rows] of the shared expert's gate
+  Buffer routed;          // [rows][n_used] of Routed
+  Buffer out;             // [rows * n_used][dim]: the experts' output
+  Buffer places;          // steps: [rows * n_used] of Place
+  Buffer sorted, orders;  // prompts: rows by expert, and where each one is
 };
 
 }  // namespace riffle::cuda

@@ -27,15 +27,16 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
     add(b.what, b.bytes, nullptr);
   add("operands of products",
       operand * std::max(s.chunk, s.scored) *
-          std::max({int64_t{c.dim}, int64_t{c.widest_q()}, recurrent_out(c)}),
+          std::max({int64_t(c.dim), c.widest_q(), recurrent_out(c)}),
       [](PromptBuffers& b) -> Buffer& { return b.operand; });
   add("FFN", operand * s.chunk * ffn, [](PromptBuffers& b) -> Buffer& { return b.gate; });
-  add("FFN", operand * s.chunk * ffn, [](PromptBuffers& b) -> Buffer& { return b.up; });
+  if (c.gated_ffn())
+    add("FFN", operand * s.chunk * ffn, [](PromptBuffers& b) -> Buffer& { return b.up; });
   if (c.experts.n > 0) {
     const int64_t rows = s.chunk * c.experts.n_used;
     constexpr const char* kExperts = "rows of experts";
     add(kExperts, 4 * s.chunk * c.dim, [](PromptBuffers& b) -> Buffer& { return b.experts.in; });
-    add(kExperts, 4 * s.chunk * c.experts.n,
+    add(kExperts, 4 * s.chunk * (c.experts.n + c.experts.shared_gate),
         [](PromptBuffers& b) -> Buffer& { return b.experts.scores; });
     add(kExperts, sizeof(Routed) * rows,
         [](PromptBuffers& b) -> Buffer& { return b.experts.routed; });

@@ -12,11 +12,12 @@ namespace riffle::cuda {
 
 // Operands and intermediate results of the prompt that is being read. Empty without a prompt.
 struct PromptBuffers {
-  Buffer operand, gate, up, unpacked;  // 16-bit operands, FFN, dequantised weights
-  Buffer products;                     // products that wait for their norm
-  Buffer expert_staging;               // neighbouring experts from host memory
-  Buffer kv_f16;                       // a layer's KV, where it is kept in 8 bits
-  Buffer recurrent;                    // RecurPrompt::scratch
+  // 16-bit operands, FFN (without a gate its only product is in `gate`), dequantised weights
+  Buffer operand, gate, up, unpacked;
+  Buffer products;        // products that wait for their norm
+  Buffer expert_staging;  // neighbouring experts from host memory
+  Buffer kv_f16;          // a layer's KV, where it is kept in 8 bits
+  Buffer recurrent;       // RecurPrompt::scratch
   ExpertBuffers experts;
 };
 

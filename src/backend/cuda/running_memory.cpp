@@ -12,6 +12,7 @@
 #include "backend/cuda/weights.h"
 #include "backend/forward_buffers.h"
 #include "kernels/cuda/attend/attend.h"
+#include "model/recurrence.h"
 
 namespace riffle::cuda {
 
@@ -20,27 +21,32 @@ static constexpr uint64_t kSlack = uint64_t(1) << 20;
 
 uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
   uint64_t most = 0;
-  const auto see_as = [&](const Tensor& t, WType type, int64_t stacked) {
-    if (t.type != type)
+  const auto see_as = [&](const Tensor& t, WType type, int64_t stacked = 1) {
+    if (t.rows > 0 && t.type != type)
       most = std::max<uint64_t>(
           most, unpacked_rows(stacked * t.rows, t.cols, type) * t.cols * size_of(type));
   };
   const auto see = [&](const Tensor& t, int64_t stacked = 1) {
     see_as(t, operand_type(kv, t.type), stacked);
   };
+  const auto see_down = [&](const Tensor& t, int64_t stacked = 1) {
+    see_as(t, down_type(kv, model.config, t.type), stacked);
+  };
+  const std::vector<MixTensor> mix = recurrent_tensors(model.config);
   for (const LayerWeights& l : model.weights.layers) {
-    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3})
-      if (t->rows > 0) see(*t);
-    if (l.w2.rows > 0) see_as(l.w2, down_type(kv, model.config, l.w2.type), 1);
+    for (const Tensor* t :
+         {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.shared.w1, &l.shared.w3})
+      see(*t);
+    for (size_t i = 0; i < l.mix.size(); ++i)
+      if (mix[i].role == MixTensor::PRODUCT) see(l.mix[i]);
+    see_down(l.w2);
+    see_down(l.shared.w2);
+    if (l.experts.empty()) continue;
+    const int n = model.config.experts.n;
+    for (const Tensor* t : {&l.experts[0].w1, &l.experts[0].w3}) see(*t, n);
+    see_down(l.experts[0].w2, n);
+    see_as(l.router, WType::F32);
   }
-  for (const LayerWeights& l : model.weights.layers)
-    if (!l.experts.empty()) {
-      for (const Tensor* t : {&l.experts[0].w1, &l.experts[0].w3, &l.experts[0].w2})
-        see(*t, model.config.experts.n);
-      if (l.router.type != WType::F32)
-        most = std::max<uint64_t>(
-            most, unpacked_rows(l.router.rows, l.router.cols, WType::F32) * l.router.cols * 4);
-    }
   see(model.weights.output);
   return most;
 }
@@ -50,6 +56,7 @@ uint64_t expert_staging_bytes(const Model& model, cpu::KvType kv) {
   for (const LayerWeights& l : model.weights.layers) {
     if (l.experts.empty()) continue;
     for (const Tensor* t : {&l.experts[0].w1, &l.experts[0].w3, &l.experts[0].w2}) {
+      if (t->rows == 0) continue;
       Tensor some = *t;
       some.rows *=
           experts_at_once(static_cast<int64_t>(l.experts.size()), *t, operand_type(kv, t->type));
@@ -122,7 +129,7 @@ MemoryList running_list(const Model& model, const BackendOptions& options) {
   sizes.orders = sizes.coverage = true;
   for (const StepBuffer& b : step_buffers(c, shape, sizes)) add(b.what, b.bytes);
   step.n = 1;
-  as_layer(shape.index_layer());  // the host decides residency only if layers are alike
+  as_layer(shape.first_with_blocks());  // the host decides residency only if layers are alike
   for (const uint64_t bytes : host_driven_buffers(step)) add("attention's scratch", bytes);
   for (const uint64_t bytes : StepLogits::buffers(n, c.vocab_size)) add("logits", bytes);
   for (const uint64_t bytes : StepSampling::most_buffers(n, c.vocab_size, drawable_ids(model)))

@@ -15,11 +15,12 @@ inline WType operand_type(cpu::KvType kv, WType weight) {
   if (kv == cpu::KvType::F32) return WType::F32;
   return weight == WType::BF16 ? WType::BF16 : WType::F16;
 }
-// Returns the type of the operands of the FFN's second product. Gemma's hidden values (GeGLU)
-// exceed the largest f16, 65504, and its models are trained in bf16.
+// Returns the type of the operands of the FFN's second product. Gemma's hidden values (GeGLU) and
+// squares (RELU_SQUARED) exceed the largest f16, 65504, and these models are trained in bf16.
 inline WType down_type(cpu::KvType kv, const Config& config, WType weight) {
   const WType type = operand_type(kv, weight);
-  return type == WType::F16 && config.activation == Activation::GELU_TANH ? WType::BF16 : type;
+  const bool large = config.activation == Activation::GELU_TANH || !config.gated_ffn();
+  return type == WType::F16 && large ? WType::BF16 : type;
 }
 inline size_t size_of(WType type) { return type == WType::F32 ? 4 : 2; }  // not of Q8_0
 

@@ -18,7 +18,8 @@ std::vector<StepBuffer> row_buffers(const Config& c, int64_t n) {
   if (c.post_norm)
     add("a step's products", 4 * rows * dim, [](StepBuffers& b) -> Buffer& { return b.products; });
   if (c.experts.n == 0) return list;
-  const uint64_t entries = rows * c.experts.n_used, scores = 4 * rows * c.experts.n;
+  const uint64_t entries = rows * c.experts.n_used,
+                 scores = 4 * rows * (c.experts.n + c.experts.shared_gate);
   constexpr const char* kExperts = "a step's experts";
   add(kExperts, 4 * rows * dim, [](StepBuffers& b) -> Buffer& { return b.experts.in; });
   add(kExperts, scores, [](StepBuffers& b) -> Buffer& { return b.experts.scores; });

@@ -34,12 +34,15 @@ static uint64_t device_bytes_of_experts(const LayerWeights& l, Tensor ExpertWeig
 template <class F>
 static void for_each_weight(const Weights& w, F&& f) {
   for (const LayerWeights& l : w.layers)
-    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router})
+    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router,
+                            &l.shared.w1, &l.shared.w3, &l.shared.w2})
       if (t->rows > 0) f(*t);
   for (const LayerWeights& l : w.layers)
-    for (const Tensor* t :
-         {&l.attn_norm, &l.ffn_norm, &l.post_attn_norm, &l.post_ffn_norm, &l.q_norm, &l.k_norm,
-          &l.bq, &l.bk, &l.bv, &l.bo, &l.b1, &l.b3, &l.b2, &l.router_bias, &l.sinks})
+    for (const Tensor& t : l.mix) f(t);
+  for (const LayerWeights& l : w.layers)
+    for (const Tensor* t : {&l.attn_norm, &l.ffn_norm, &l.post_attn_norm, &l.post_ffn_norm,
+                            &l.q_norm, &l.k_norm, &l.bq, &l.bk, &l.bv, &l.bo, &l.b1, &l.b3, &l.b2,
+                            &l.router_bias, &l.choice_bias, &l.shared_gate, &l.sinks})
       if (t->data) f(*t);
   if (w.embedding_norm.data) f(w.embedding_norm);
   f(w.final_norm);
@@ -57,8 +60,8 @@ uint64_t device_bytes(const Model& model) {
 
 uint64_t expert_bytes(const LayerWeights& layer) {
   uint64_t sum = 0;
-  for (int i = 0; i < kMatricesOfExpert && has(layer, kOfExpert[i]); ++i)
-    sum += device_bytes_of_experts(layer, kOfExpert[i]);
+  for (int i = 0; i < kMatricesOfExpert; ++i)
+    if (has(layer, kOfExpert[i])) sum += device_bytes_of_experts(layer, kOfExpert[i]);
   return sum;
 }
 
@@ -71,7 +74,7 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
     copied_[i] = std::make_unique<Event>();
   }
   for (const LayerWeights& l : model.weights.layers)
-    if (!l.experts.empty() && l.experts[0].w1.type != l.experts[0].w3.type)
+    if (has(l, &ExpertWeights::w1) && l.experts[0].w1.type != l.experts[0].w3.type)
       fail(RIFFLE_UNSUPPORTED,
            "the experts' gate and up matrices have types %s and %s, but a GPU needs one type; "
            "convert them with `weights`",

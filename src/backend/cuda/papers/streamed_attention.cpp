@@ -55,7 +55,7 @@ StreamedAttention::Batch StreamedAttention::issue(const StreamedStep& shared, co
                                                   int begin, int end, int region, Counts* counts) {
   const int rows = config_.n_kv_heads,
             tail = static_cast<int>(s.n_tokens / kv_->layout(0).block_size);
-  const int64_t bytes = kv_->layout(0).block_bytes;
+  const int64_t bytes = kv_->layout(shared.step.layer).block_bytes;
   auto** sources = sources_.as<const std::byte*>() + size_t(region) * rows * widest_;
   Copy* copies = copies_.as<Copy>() + size_t(region) * rows * widest_;
   SlotPool& pool = kv_->slot_pool();
