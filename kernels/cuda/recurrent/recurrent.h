@@ -19,7 +19,8 @@ namespace riffle::cuda {
 // - writes to next_state the state after its first row, which is always accepted, or if it has no
 //   rows, the state after the replayed tokens; and as inputs those of its other rows.
 // So a step that fails, and tokens that are not accepted, leave no trace, and a step reads and
-// writes a state once, whatever the number of its rows.
+// writes a state once, whatever the number of its rows. A sequence without rows has one entry,
+// whose row of `in` and `out` is left alone. A sequence whose state is null replays nothing.
 struct RecurStep {
   const StepSequence* sequences = nullptr;  // [n]
   int n = 0;
@@ -28,17 +29,17 @@ struct RecurStep {
   // [most rows ahead][recurrent_inputs] f32, each row as in `in` but without what has no influence
   // on the state.
   int64_t inputs_at = 0;
-  float* in = nullptr;   // [n][in_width]; may be overwritten; null if no sequence has rows
-  float* out = nullptr;  // [n][out_width]
-  bool overlap = false;  // see Gemv::overlap
+  const float* in = nullptr;  // [n][in_width]; null if no sequence has rows
+  float* out = nullptr;       // [n][out_width]
+  bool overlap = false;       // see Gemv::overlap
 };
 
 // Rows of a prompt, in the order of their tokens. The work is divided so that the bits do not
-// depend on the division of a prompt into calls.
+// depend on the division of a prompt into calls; they are those of a step's rows.
 struct RecurPrompt {
   const float* from = nullptr;  // the layer's state before the rows; null: all values are 0
   float* to = nullptr;          // receives the state after them; may be `from`
-  float* in = nullptr;          // [n][in_width]; may be overwritten
+  const float* in = nullptr;    // [n][in_width]
   int64_t n = 0;
   float* out = nullptr;  // [n][out_width]
   // recurrent_scratch(shape, n) bytes. The rows are processed in pieces that fit it.
