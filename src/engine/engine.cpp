@@ -212,8 +212,7 @@ int64_t Engine::freed_by_cut(const Sequence& s, int64_t n_tokens) const {
     freed += of_head * shape_.heads(layer) * shape_.block_bytes(layer);
   }
   for (const StateAt& state : s.kv.states)
-    if (state.block && state.n_tokens > n_tokens &&
-        device_->kv().host().held_once(state.block))
+    if (state.block && state.n_tokens > n_tokens && device_->kv().host().held_once(state.block))
       freed += shape_.state_bytes();
   return static_cast<int64_t>(freed);
 }

@@ -160,7 +160,7 @@ class CudaDevice : public Device {
   CudaKv kv_;
   std::unique_ptr<HostDrivenAttention> host_driven_;
 
-  Buffer replayed_;  // one StepSequence
+  Buffer replayed_;              // one StepSequence
   std::vector<Buffer> cos_sin_;  // for each entry of Config::ropes
   int64_t rope_positions_ = 0;
   Buffer embedding_[2];  // pinned staging

@@ -30,8 +30,8 @@ struct DeviceStates {
   // Each: the states of all layers, as in a block of the host store, then the inputs of tokens
   // ahead. Empty if no layer keeps a state.
   Buffer buffers[2];
-  Event copied[2];    // the last copy from each to the host store has ended
-  int newest = 0;     // the buffer that has them; steps and prompts write to the other one
+  Event copied[2];        // the last copy from each to the host store has ended
+  int newest = 0;         // the buffer that has them; steps and prompts write to the other one
   int64_t n_tokens = -1;  // length that buffers[newest] belongs to; -1: it has nothing yet
   int32_t replayed = 0;   // tokens after it whose inputs are in buffers[newest]
   // Length from which the last step or prompt that ended went on; -1: none, or it was taken over.

@@ -47,8 +47,8 @@ float* CudaKv::next_state(const SequenceKv& s, int layer) const {
                                   shape().state_at(layer));
 }
 
-// After: the device has the states at s.n_tokens, perhaps with kept inputs, and the other buffer may
-// be written to.
+// After: the device has the states at s.n_tokens, perhaps with kept inputs, and the other buffer
+// may be written to.
 void CudaKv::bring_states(SequenceKv& s) {
   if (!has_states()) return;
   DeviceStates& st = on_device(s).states;
@@ -71,8 +71,7 @@ void CudaKv::bring_states(SequenceKv& s) {
 
 void CudaKv::end_states(SequenceKv* const* sequences, size_t n) {
   if (!has_states()) return;
-  for (size_t i = 0; i < n; ++i)
-    on_device(*sequences[i]).states.ended = sequences[i]->n_tokens;
+  for (size_t i = 0; i < n; ++i) on_device(*sequences[i]).states.ended = sequences[i]->n_tokens;
 }
 
 // The step or prompt that ended made the states of n_tokens.

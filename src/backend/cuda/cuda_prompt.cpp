@@ -179,12 +179,11 @@ void CudaDevice::CudaPrompt::recur(float* in, int64_t n, int64_t pos0, float* ou
     args.n = last - first;
     args.out = out + (first - pos0) * out_width;
     args.scratch = device_.prompt_.recurrent.data();
-    cuda::check(std::visit(
-                    [&](const auto& of) {
-                      return riffle::cuda::recur_prompt(of, args, device_.compute_);
-                    },
-                    shape),
-                "computing a recurrent layer");
+    cuda::check(
+        std::visit(
+            [&](const auto& of) { return riffle::cuda::recur_prompt(of, args, device_.compute_); },
+            shape),
+        "computing a recurrent layer");
   };
   int64_t first = pos0;
   for (const StateAt& state : s.next_states) {
