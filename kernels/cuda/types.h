@@ -97,7 +97,7 @@ inline constexpr int kWindows = 5;  // windows whose working sets are counted (p
 struct RowResult {                   // per row, written by the kernel
   int32_t n_blocks = 0, n_read = 0;  // blocks held; positions attended
   // Counts of the pool (the tail is not looked up). Blocks that were fetched as expected, but not
-  // attended to, count in both.
+  // attended to, count in both. Each part of a row of many query heads (attend.h) counts its own.
   int32_t lookups = 0, misses = 0;
   int32_t n_tokens = -1;                // number attended to, if single tokens are chosen; else -1
   int32_t cached = 0;                   // an earlier selection was used again

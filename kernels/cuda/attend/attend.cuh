@@ -1,5 +1,6 @@
 // The attention kernel of a decode step: a row is attended by kRowCtas CTAs that run together (a
-// row group), each warp taking the positions p with p % kRowWarps == its own number, in order.
+// row group), each warp taking the positions p with p % kRowWarps == its own number, in order. If a
+// row has parts, each part has a row group, and the last CTA of all parts merges their states.
 //
 // If more rows step than can run together, CTAs next to the row groups fetch blocks for the waiting
 // rows (fetch_ahead). They enter these blocks in the page tables and mark them in the rows' orders.
@@ -12,8 +13,9 @@
 namespace riffle::cuda {
 
 // A row's counters. kFinished: CTAs that have finished. kAhead: 1 plus the number of blocks that
-// fetch_ahead has brought, once it is done with the row. The other counters belong to selections.
-enum Counter : int { kFinished = 1, kAhead = 8 };
+// fetch_ahead has brought, once it is done with the row. kFirstPart: CTAs of the first part that
+// have fetched the blocks that are likely to be read. The other counters belong to selections.
+enum Counter : int { kFinished = 1, kAhead = 8, kFirstPart = 9 };
 
 // The blocks of a row that attention reads, and the number of positions that are sure (or likely)
 // to be read, which are fetched together. A row that reads everything needs no such help. The lanes
@@ -101,13 +103,26 @@ __device__ inline bool await_fetched(const AttendArgs& a, int row, int& brought)
   return true;
 }
 
-// Returns false if the wait for fetch_ahead was given up.
+// Waits until the CTAs of the row's first part have fetched, so that no block is fetched twice. The
+// first part is an earlier item, so its group never waits for this one. Returns false if the wait
+// was given up. All threads call it.
+__device__ inline bool await_first_part(const AttendArgs& a, int row) {
+  const uint32_t* counter = a.scratch.counters + int64_t(row) * kCounterStride + kFirstPart;
+  const bool late = threadIdx.x == 0 && !await(counter, kRowCtas, a.step.fault);
+  return !__syncthreads_or(late);
+}
+
+// Attends to an item: a row, or a part of one. Returns false if a wait for other CTAs was given up.
 template <class T, int D, int G>
-__device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring,
+__device__ inline bool attend_row(const AttendArgs& a, int item, uint4* ring,
                                   AttendMemory<T, D, G>& memory) {
   using Warp = RowWarp<T, D, G>;
-  const int warp = threadIdx.x / 32;
-  if (threadIdx.x % 32 == 0) memory.sequence[warp] = a.step.sequences[row / a.step.n_kv_heads];
+  const int warp = threadIdx.x / 32, row = row_of(a, item);
+  if (threadIdx.x % 32 == 0) {
+    memory.sequence[warp] = a.step.sequences[row / a.step.n_kv_heads];
+    // Parts of a row read blocks that the first one has just entered, as rows of a sequence do.
+    if (a.parts > 1) memory.sequence[warp].many_rows = true;
+  }
   __syncwarp();
   const StepSequence& sequence = memory.sequence[warp];
   int likely = 0;
@@ -119,14 +134,18 @@ __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring,
   __syncwarp();
   const RowGeometry& r = memory.geometry[warp];
   const int n_total = r.n_total;
-  Warp w(a, sequence, r, memory, ring + warp * Warp::ring_chunks(a), row);
+  Warp w(a, sequence, r, memory, ring + warp * Warp::ring_chunks(a), item);
   if (!await_fetched(a, row, w.misses)) return false;
+  const bool fetches_once = a.parts > 1 && likely > 0;
+  if (fetches_once && w.part() > 0 && !await_first_part(a, row)) return false;
   w.look_up(n_total);
   w.claim(n_total);
   if (likely > 0) w.fetch(likely);
   w.fill(n_total, n_total, n_total);
   w.block_.split_q(memory.block, a.scale);
   __syncthreads();
+  if (fetches_once && w.part() == 0 && threadIdx.x == 0)
+    arrive(a.scratch.counters + int64_t(row) * kCounterStride + kFirstPart);
   w.block_.begin(memory.block);
   for (;;) {
     w.fill(n_total, n_total, n_total);
@@ -150,12 +169,12 @@ __global__ __launch_bounds__(kCtaThreads) void attend_kernel(const __grid_consta
   __shared__ alignas(AttendMemory<T, D, G>) std::byte storage[sizeof(AttendMemory<T, D, G>)];
   auto& memory = reinterpret_cast<AttendMemory<T, D, G>&>(storage);
   wait_for_earlier();
-  const int n_rows = a.step.n * a.step.n_kv_heads, group = blockIdx.x / kRowCtas;
+  const int n_items = a.step.n * a.step.n_kv_heads * a.parts, group = blockIdx.x / kRowCtas;
   if (group >= a.n_groups)
     return fetch_ahead(a, static_cast<int>(blockIdx.x) - a.n_groups * kRowCtas, memory.counts,
                        [&](const StepSequence& s, int row) { return row_reads(a, s, row); });
-  for (int row = group; row < n_rows; row += a.n_groups) {
-    if (!attend_row<T, D, G>(a, row, ring, memory)) return;
+  for (int item = group; item < n_items; item += a.n_groups) {
+    if (!attend_row<T, D, G>(a, item, ring, memory)) return;
     __syncthreads();  // before the next row uses the shared memory
   }
 }
@@ -164,6 +183,7 @@ template <class T, int D, int G>
 Status launch_attend(const AttendArgs& a, const DeviceLimits& limits, cudaStream_t stream) {
   RowTraits traits;
   traits.selects = !a.step.rule.everything;
+  traits.together = traits.selects && a.parts > 1;
   return launch_rows<RowWarp<T, D, G>>(attend_kernel<T, D, G>, a, traits, limits, stream);
 }
 

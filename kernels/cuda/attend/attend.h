@@ -1,9 +1,9 @@
 // Decode attention of one layer.
 //
 // A row is (sequence i, KV head h), row = i * n_kv_heads + h, with its g = n_heads / n_kv_heads
-// query heads (g <= 8). A row's order has the forced blocks first (sinks, recent blocks, tail, in
-// token order), then the candidates (the full blocks between sinks and recent blocks) in the
-// selection's order: select/selector.h RowPlan. With RowRule::everything all blocks that hold a
+// query heads (g <= kMaxHeads). A row's order has the forced blocks first (sinks, recent blocks,
+// tail, in token order), then the candidates (the full blocks between sinks and recent blocks) in
+// the selection's order: select/selector.h RowPlan. With RowRule::everything all blocks that hold a
 // token visible to the query are forced, in token order.
 //
 // A row has kRowWarps warps on every device; position p belongs to warp p % kRowWarps, which keeps
@@ -17,6 +17,10 @@
 namespace riffle::cuda {
 
 inline constexpr int kRowWarps = 64;
+// A warp attends for up to kMaxGroup query heads. A row of more, but at most kMaxHeads, is attended
+// to in parts (decode_parts.h), which share its order. The rules of papers/ and steps that the host
+// drives take up to kMaxGroup.
+inline constexpr int kMaxGroup = 8, kMaxHeads = 16;
 
 struct DecodeStep {
   int n = 0;  // sequences

@@ -76,6 +76,7 @@ struct AttendMemory {
   // Values that all lanes of a warp share and seldom need: not worth registers.
   StepSequence sequence[kCtaWarps];
   RowGeometry geometry[kCtaWarps];
+  int part[kCtaWarps];        // number of the part within its row
   int2 stages[kCtaWarps][4];  // block, Source
   int counts[kCtaWarps][2];
   int decision;
@@ -92,6 +93,19 @@ struct FromTables {
   __device__ static const std::byte* given(int, int) { return nullptr; }
 };
 
+// Returns the row of an item. Items are the parts of rows, row by row.
+__device__ inline int row_of(const AttendArgs& a, int item) {
+  return a.parts == 1 ? item : item / a.parts;
+}
+// Return the query heads of a part of a row, and the number of its first one among those of the
+// step.
+__device__ inline int heads_of_part(const AttendArgs& a, int part) {
+  return min(a.group, a.heads - part * a.group);
+}
+__device__ inline int64_t first_of_part(const AttendArgs& a, int row, int part) {
+  return int64_t(row) * a.heads + part * a.group;
+}
+
 template <class T, int D, int G, class From = FromTables>
 struct RowWarp {
   using Shape = BlockShape<T, D>;
@@ -105,7 +119,7 @@ struct RowWarp {
   const From sources;
   uint4* ring;                         // this warp's stages
   const int32_t* order;                // this row's
-  int row, warp, lane, number, first;  // number: in the row's kRowWarps; first: its first position
+  int row, warp, lane, number, first;  // number: in the part's kRowWarps; first: its first position
   int64_t entry0;                      // entry of block 0 in the tables
   int32_t* page_table;
   uint32_t now;
@@ -120,12 +134,16 @@ struct RowWarp {
   int2 last;                 // block and Source of the last result
 
   __device__ RowWarp(const AttendArgs& args, const StepSequence& s, const RowGeometry& geometry,
-                     AttendMemory<T, D, G>& m, uint4* stages, int row_, const From& sources_ = {})
-      : a(args), sequence(s), r(geometry), memory(m), sources(sources_), ring(stages), row(row_) {
-    block_.load_q(a.step.q + int64_t(row) * a.group * a.step.layout.head_dim, a.group,
-                  a.step.layout.head_dim);
+                     AttendMemory<T, D, G>& m, uint4* stages, int item, const From& sources_ = {})
+      : a(args), sequence(s), r(geometry), memory(m), sources(sources_), ring(stages) {
+    row = row_of(a, item);
+    const int part = item - row * a.parts;
+    block_.load_q(a.step.q + first_of_part(a, row, part) * a.step.layout.head_dim,
+                  heads_of_part(a, part), a.step.layout.head_dim);
     warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
+    if (lane == 0) memory.part[warp] = part;
+    __syncwarp();
     number = row_warp(warp, blockIdx.x % kRowCtas);
     first = sources.begin + ((number - sources.begin) & (kRowWarps - 1));
     order = a.order + int64_t(row) * a.step.max_blocks;
@@ -135,6 +153,7 @@ struct RowWarp {
     now = pool ? *a.step.pool.now : 0;
   }
 
+  __device__ int part() const { return memory.part[warp]; }
   __device__ int own(int i) const { return first + kRowWarps * i; }
   __device__ unsigned long long key(int b) const {
     return pool_key(table_of(sequence, b), entry0 + b);
@@ -152,6 +171,8 @@ struct RowWarp {
     __syncwarp();
     if (lane == 0) *place(b) = slot_;
   }
+  // Only the first part of a row moves blocks into slots, since all parts read the same blocks.
+  __device__ bool fills_slots() const { return page_table != nullptr && part() == 0; }
   __device__ const std::byte* tail() const { return tail_of(a.step, sequence, row); }
   static constexpr bool kMayHalve = StageOf::kMayHalve;
   __device__ bool halves() const { return kMayHalve && a.halves; }
@@ -204,7 +225,7 @@ struct RowWarp {
   // Copies misses below `limit` from host memory into victims' slots, with many loads in flight.
   // They are claimed, and nothing has been issued yet. Blocks that get no slot stay misses.
   __device__ void fetch(int limit) {
-    if (page_table == nullptr) return;
+    if (!fills_slots()) return;
     const bool missing = source == kMiss && own(looked + lane) < limit;
     if (!__any_sync(kAllLanes, missing)) return;
     int to = -1;
@@ -275,7 +296,7 @@ struct RowWarp {
     block_.values(block_at + stage_chunks() / 2, a.step.layout.block_size, memory.block);
     if (what.y == kMiss) {
       ++misses;
-      if (page_table != nullptr) keep(what.x, block_at);
+      if (fills_slots()) keep(what.x, block_at);
     }
     last = what;
     __syncwarp();  // before the stage is written again
@@ -288,7 +309,7 @@ struct RowWarp {
     int to = -1;
     if (what.y == kMiss) {
       ++misses;
-      if (page_table != nullptr) to = slot_for(what.x);
+      if (fills_slots()) to = slot_for(what.x);
       if (to >= 0) StageOf::keep_rows(slot_at(a.step.pool, to), ring, a.step.layout, lane);
     }
     __syncwarp();

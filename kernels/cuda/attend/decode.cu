@@ -8,10 +8,10 @@ namespace riffle::cuda {
 Status decode_supported(const KvLayout& layout, int group, const DeviceLimits& limits) {
   const int b = layout.block_size;
   if (!decodes_head_dim(layout.head_dim) || (b != 16 && b != 32 && b != 64) || group < 1 ||
-      group > kMaxGroup)
+      group > kMaxHeads)
     return cudaErrorNotSupported;
   return layout.type == KvType::F16   ? attend_fits_f16(layout, limits)
-         : layout.type == KvType::F32 ? attend_fits_f32(layout, group, limits)
+         : layout.type == KvType::F32 ? attend_fits_f32(layout, part_heads(group), limits)
                                       : attend_fits_q8(layout, limits);
 }
 
@@ -24,7 +24,9 @@ AttendArgs attend_arguments(const DecodeStep& step, const DecodeScratch& scratch
   args.step = step;
   args.scratch = scratch;
   args.order = scratch.order;
-  args.group = step.n_heads / step.n_kv_heads;
+  args.heads = step.n_heads / step.n_kv_heads;
+  args.parts = row_parts(args.heads);
+  args.group = part_heads(args.heads);
   args.scale = kLog2e / sqrtf(float(step.layout.head_dim));
   args.arrived = scratch.counters + 1;  // Counter kFinished
   args.arrived_stride = kCounterStride;

@@ -9,8 +9,12 @@
 namespace riffle::cuda {
 
 inline constexpr int kCtaWarps = 4, kCtaThreads = 32 * kCtaWarps, kRowCtas = kRowWarps / kCtaWarps;
-inline constexpr int kMaxGroup = 8;
 inline constexpr int kMaxBlock = 64;  // tokens
+
+// A row's g query heads are attended to in this many parts, each by kRowCtas CTAs of its own.
+constexpr int row_parts(int g) { return (g + kMaxGroup - 1) / kMaxGroup; }
+// Returns the heads of each part; the last part may have fewer.
+constexpr int part_heads(int g) { return (g + row_parts(g) - 1) / row_parts(g); }
 
 struct RankState {
   int32_t ranked;           // candidates in the row's order so far
@@ -26,13 +30,14 @@ struct DecodeScratch {
                         // their number, and from bit 32 on RowResult::cached
   float* head_scores;   // [rows][g][max_blocks]: log2 masses of all full blocks
   int32_t* order;       // [rows][max_blocks]: forced blocks, then the chosen ones
-  float* cta_states;    // [rows][kRowCtas][cta_floats]
-  int32_t* cta_counts;  // [rows][kRowCtas][2]: lookups, misses
+  float* cta_states;    // [rows][parts][kRowCtas][cta_floats]
+  int32_t* cta_counts;  // [rows][parts][kRowCtas][2]: lookups, misses
   // For the mean value that stands for unread blocks; null: none does.
-  float* unread;       // [rows][kMaxGroup]: share of a head's weight in unread blocks
-  float* tail_scores;  // [rows][kMaxGroup][kMaxBlock]: of the tail's tokens, base 2
+  float* unread;       // [rows][head_stride]: share of a head's weight in unread blocks
+  float* tail_scores;  // [rows][head_stride][kMaxBlock]: of the tail's tokens, base 2
   float* mean_value;   // [rows][padded dim]: mean value that stands for them
   int64_t cta_floats, bytes;
+  int head_stride;  // at least g
 };
 inline constexpr int kCounterStride = 32;  // a cache line each
 
@@ -53,18 +58,20 @@ struct ScratchParts {
 // blends: includes the parts that a mean value needs.
 inline void take_scratch(const DecodeStep& step, bool blends, ScratchParts& parts,
                          DecodeScratch& s) {
-  const int64_t rows = int64_t(step.n) * step.n_kv_heads, g = step.n_heads / step.n_kv_heads;
-  const int64_t dim = padded_dim(step.layout.head_dim);
-  s.cta_floats = g * dim + (2 * g + 3) / 4 * 4;  // whole 16-byte chunks
+  const int g = step.n_heads / step.n_kv_heads;
+  const int64_t rows = int64_t(step.n) * step.n_kv_heads, parts_of_all = rows * row_parts(g);
+  const int64_t dim = padded_dim(step.layout.head_dim), most = part_heads(g);
+  s.cta_floats = most * dim + (2 * most + 3) / 4 * 4;  // whole 16-byte chunks
+  s.head_stride = kMaxGroup * row_parts(g);
   parts.take(s.counters, rows * kCounterStride);
   parts.take(s.ranks, rows);
   parts.take(s.head_scores, rows * g * step.max_blocks);
   parts.take(s.order, rows * step.max_blocks);
-  parts.take(s.cta_states, rows * kRowCtas * s.cta_floats);
-  parts.take(s.cta_counts, rows * kRowCtas * 2);
+  parts.take(s.cta_states, parts_of_all * kRowCtas * s.cta_floats);
+  parts.take(s.cta_counts, parts_of_all * kRowCtas * 2);
   if (blends) {
-    parts.take(s.unread, rows * kMaxGroup);
-    parts.take(s.tail_scores, rows * kMaxGroup * kMaxBlock);
+    parts.take(s.unread, rows * s.head_stride);
+    parts.take(s.tail_scores, rows * s.head_stride * kMaxBlock);
     parts.take(s.mean_value, rows * dim);
   }
   s.bytes = parts.at;
@@ -90,11 +97,12 @@ Status choose_orders(const DecodeStep& step, const ShareRule& share, const Decod
 struct AttendArgs {
   DecodeStep step;
   DecodeScratch scratch;
-  int32_t* order;  // [rows][max_blocks]
-  int group;       // g
-  int n_stages;    // blocks of the ring that each warp has in shared memory
-  bool halves;     // there is room for half a block only: its keys, then its values in their place
-  bool tokens;     // single tokens are chosen: scratch.ranks has their number
+  int32_t* order;    // [rows][max_blocks]
+  int heads;         // g
+  int parts, group;  // parts of a row; the most heads of a part
+  int n_stages;      // blocks of the ring that each warp has in shared memory
+  bool halves;  // there is room for half a block only: its keys, then its values in their place
+  bool tokens;  // single tokens are chosen: scratch.ranks has their number
   int n_groups, n_loaders;  // row groups; CTAs that fetch for rows whose turn is to come, if any
   float scale;              // log2(e) / sqrt(d)
   uint32_t* arrived;  // [rows] arrived_stride apart: CTAs of the row that have finished; 0 before

@@ -1,5 +1,5 @@
 // The end of a row of decode attention: merges the warps' states in a fixed order, and in the last
-// CTA of the row to arrive here the CTAs' states, into the result.
+// CTA of the row (of all its parts) to arrive here the CTAs' states, into the result.
 #pragma once
 #include "kernels/cuda/attend/attend_row.cuh"
 #include "kernels/cuda/attend/softmax_state.cuh"
@@ -10,12 +10,14 @@ namespace riffle::cuda {
 template <int D>
 inline constexpr int kStateStride = D + 8;
 
-// Merges the states of the CTA's warps into the CTA's part of the scratch.
+// Merges the states of the CTA's warps into the CTA's place in the scratch. cta: number of the CTA
+// among those of all rows and parts.
 template <class T, int D, int G, class Warp>
 __device__ inline void merge_warps(const AttendArgs& a, Warp& w, uint4* ring,
-                                   AttendMemory<T, D, G>& memory, float* mine) {
+                                   AttendMemory<T, D, G>& memory, int64_t cta) {
+  float* mine = a.scratch.cta_states + cta * a.scratch.cta_floats;
   constexpr int kStride = kStateStride<D>;
-  const int thread = threadIdx.x, cta = blockIdx.x % kRowCtas, g = a.group, fours = g * D / 4;
+  const int thread = threadIdx.x, g = heads_of_part(a, w.part()), fours = g * D / 4;
   const int warp_floats = w.ring_chunks(a) * 4;
   w.block_.store(reinterpret_cast<float*>(ring) + w.warp * warp_floats, kStride, g);
   if (w.block_.leads()) {
@@ -39,12 +41,12 @@ __device__ inline void merge_warps(const AttendArgs& a, Warp& w, uint4* ring,
       s += memory.s[i][h] * f;
     }
     __stcg(reinterpret_cast<float4*>(mine) + e, sum);
-    if (x == 0) __stcg(reinterpret_cast<float2*>(mine + g * D) + h, make_float2(m, s));
+    if (x == 0) __stcg(reinterpret_cast<float2*>(mine + a.group * D) + h, make_float2(m, s));
   }
   if (thread < 2) {
     int sum = 0;
     for (int i = 0; i < kCtaWarps; ++i) sum += memory.counts[i][thread];
-    __stcg(a.scratch.cta_counts + (int64_t(w.row) * kRowCtas + cta) * 2 + thread, sum);
+    __stcg(a.scratch.cta_counts + cta * 2 + thread, sum);
   }
 }
 
@@ -54,7 +56,7 @@ __device__ inline bool ends_row(const AttendArgs& a, int row, int& decision) {
   __syncthreads();
   uint32_t* arrived = a.arrived + int64_t(row) * a.arrived_stride;
   if (threadIdx.x == 0) {
-    const bool last = atomicAdd(arrived, 1u) == kRowCtas - 1;
+    const bool last = atomicAdd(arrived, 1u) == kRowCtas * static_cast<uint32_t>(a.parts) - 1;
     if (last) *arrived = 0;  // for the next launch
     decision = last;
   }
@@ -65,13 +67,15 @@ __device__ inline bool ends_row(const AttendArgs& a, int row, int& decision) {
 }
 
 // Turns four normalised values of a head into the result: the mean value stands for unread tokens,
-// and the sink takes its part. m, s: the state of the tokens that were read.
+// and the sink takes its part. h: number of the head in the row. m, s: the state of the tokens that
+// were read.
 template <int D>
 __device__ inline void finish_values(const AttendArgs& a, const RowGeometry& r, int row, int h,
                                      int x, float m, float s, float4& sum) {
   const bool blends = a.scratch.unread != nullptr && !r.everything;
   if (blends) {
-    const float unread = __ldcg(a.scratch.unread + int64_t(row) * kMaxGroup + h), read = 1 - unread;
+    const float unread = __ldcg(a.scratch.unread + int64_t(row) * a.scratch.head_stride + h),
+                read = 1 - unread;
     const float4 mean =
         __ldcg(reinterpret_cast<const float4*>(a.scratch.mean_value + int64_t(row) * D + x));
     sum.x = read * sum.x + unread * mean.x, sum.y = read * sum.y + unread * mean.y;
@@ -82,29 +86,30 @@ __device__ inline void finish_values(const AttendArgs& a, const RowGeometry& r, 
     // that was read, with sum s. Rounding may make `read` 0, and a sink far above all scores must
     // not turn that into a NaN.
     float read = 1;
-    if (blends) read -= __ldcg(a.scratch.unread + int64_t(row) * kMaxGroup + h);
-    const float sink = a.step.sinks[row % a.step.n_kv_heads * a.group + h];
+    if (blends) read -= __ldcg(a.scratch.unread + int64_t(row) * a.scratch.head_stride + h);
+    const float sink = a.step.sinks[row % a.step.n_kv_heads * a.heads + h];
     const float weight = fminf(exp2f(__fsub_rn(__fmul_rn(sink, kLog2e), m)), 3e38f);
     const float share = s / __fmaf_rn(read, weight, s);
     sum.x *= share, sum.y *= share, sum.z *= share, sum.w *= share;
   }
 }
 
-// Merges the CTAs' states into out.
+// Merges the CTAs' states of all parts into out. cta_states: those of the row.
 template <int D>
 __device__ inline void merge_ctas(const AttendArgs& a, const RowGeometry& r, int row,
                                   const float* cta_states) {
-  const int thread = threadIdx.x, g = a.group, fours = g * D / 4, d = a.step.layout.head_dim;
+  const int thread = threadIdx.x, fours = a.heads * D / 4, d = a.step.layout.head_dim;
   for (int e = thread; e < fours; e += kCtaThreads) {
     const int h = 4 * e / D, x = 4 * e % D;
     if (x >= d) continue;
+    const int of = a.parts == 1 ? 0 : h / a.group, own = h - of * a.group;  // its part; head there
     float4 part[kRowCtas];
     float2 ms[kRowCtas];
 #pragma unroll
     for (int c = 0; c < kRowCtas; ++c) {
-      const float* from = cta_states + c * a.scratch.cta_floats;
-      ms[c] = __ldcg(reinterpret_cast<const float2*>(from + g * D) + h);
-      part[c] = __ldcg(reinterpret_cast<const float4*>(from) + e);
+      const float* from = cta_states + (of * kRowCtas + c) * a.scratch.cta_floats;
+      ms[c] = __ldcg(reinterpret_cast<const float2*>(from + a.group * D) + own);
+      part[c] = __ldcg(reinterpret_cast<const float4*>(from + own * D + x));
     }
     float m = -INFINITY, s = 0;
 #pragma unroll
@@ -120,20 +125,23 @@ __device__ inline void merge_ctas(const AttendArgs& a, const RowGeometry& r, int
     const float f = 1 / s;
     sum.x *= f, sum.y *= f, sum.z *= f, sum.w *= f;
     finish_values<D>(a, r, row, h, x, m, s, sum);
-    *reinterpret_cast<float4*>(a.step.out + (int64_t(row) * g + h) * d + x) = sum;
-    if (x == 0 && a.step.lse != nullptr) a.step.lse[int64_t(row) * g + h] = (m + log2f(s)) * kLn2;
+    const int64_t head = int64_t(row) * a.heads + h;
+    *reinterpret_cast<float4*>(a.step.out + head * d + x) = sum;
+    if (x == 0 && a.step.lse != nullptr) a.step.lse[head] = (m + log2f(s)) * kLn2;
   }
 }
 
-// Writes the row's result, by one warp. The row has read n_read positions.
+// Writes the row's result, by one warp: the sums of all parts' counts. The row has read n_read
+// positions.
 __device__ inline void report_row(const AttendArgs& a, int n_blocks, int row, int n_read) {
-  const int lane = threadIdx.x % 32;
+  const int lane = threadIdx.x % 32, ctas = kRowCtas * a.parts;
+  static_assert(kRowCtas * kMaxHeads / kMaxGroup <= 32);  // a lane each
   int2 counts = make_int2(0, 0);
-  if (lane < kRowCtas)
-    counts = __ldcg(reinterpret_cast<const int2*>(a.scratch.cta_counts) + int64_t(row) * kRowCtas +
-                    lane);
+  if (lane < ctas)
+    counts =
+        __ldcg(reinterpret_cast<const int2*>(a.scratch.cta_counts) + int64_t(row) * ctas + lane);
 #pragma unroll
-  for (int o = kRowCtas / 2; o > 0; o /= 2) {
+  for (int o = 16; o > 0; o /= 2) {
     counts.x += __shfl_xor_sync(kAllLanes, counts.x, o);
     counts.y += __shfl_xor_sync(kAllLanes, counts.y, o);
   }
@@ -151,11 +159,10 @@ __device__ inline void report_row(const AttendArgs& a, int n_blocks, int row, in
 template <class T, int D, int G, class Warp>
 __device__ inline bool finish_row(const AttendArgs& a, Warp& w, int n_read, uint4* ring,
                                   AttendMemory<T, D, G>& memory) {
-  float* cta_states = a.scratch.cta_states + int64_t(w.row) * kRowCtas * a.scratch.cta_floats;
-  merge_warps<T, D, G>(a, w, ring, memory,
-                       cta_states + blockIdx.x % kRowCtas * a.scratch.cta_floats);
+  const int64_t first_cta = int64_t(w.row) * a.parts * kRowCtas;  // the row's first
+  merge_warps<T, D, G>(a, w, ring, memory, first_cta + w.part() * kRowCtas + blockIdx.x % kRowCtas);
   if (!ends_row(a, w.row, memory.decision)) return false;
-  merge_ctas<D>(a, w.r, w.row, cta_states);
+  merge_ctas<D>(a, w.r, w.row, a.scratch.cta_states + first_cta * a.scratch.cta_floats);
   if (threadIdx.x / 32 == kCtaWarps - 1) report_row(a, w.r.n_blocks, w.row, n_read);
   return true;
 }

@@ -46,7 +46,7 @@ inline Status ctas_together(const void* kernel, const RingSize& ring, const Devi
 // Facts about its rows that the launch of an attention kernel needs.
 struct RowTraits {
   bool selects = false;   // rows of a selection, on the device
-  bool together = false;  // CTAs of a row wait for each other
+  bool together = false;  // CTAs of a row, or of its parts, wait for each other
   bool apart = false;     // rows wait for no other CTA: they need not run together
 };
 
@@ -54,7 +54,8 @@ struct RowTraits {
 // run together (they wait for each other), at most one a row. Rows of a selection mostly wait for
 // the host and for each other, and seldom have more than one block a warp in flight. If more of
 // them step than fit next to full rings, shorter rings let more of them wait at once, and some CTAs
-// fetch for the rows whose turn is still to come.
+// fetch for the rows whose turn is still to come (not if rows have parts: then the first part
+// fetches for all). Parts count as rows.
 template <class Warp>
 Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimits& limits,
                    AttendArgs& a, RingSize& ring) {
@@ -69,7 +70,7 @@ Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimi
                                            cudaSharedmemCarveoutMaxShared);
       status != cudaSuccess)
     return status;
-  const int rows = a.step.n * a.step.n_kv_heads;
+  const int rows = a.step.n * a.step.n_kv_heads * a.parts;
   int together = 0;
   if (Status status = ctas_together(kernel, ring, limits, together); status != cudaSuccess)
     return status;
@@ -87,7 +88,7 @@ Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimi
   if (a.n_groups < 1) return cudaErrorNotSupported;
   if (traits.apart || rows <= a.n_groups) {
     a.n_groups = rows;
-  } else if (traits.selects && a.step.pool.n_slots > 0) {
+  } else if (traits.selects && a.step.pool.n_slots > 0 && a.parts == 1) {
     // At least one loader for each group: half as many do not fill a PCIe 5 link (H200), and rows
     // would wait for them. If there are many groups, one is given up for loaders.
     int groups = a.n_groups, spare = together - groups * kRowCtas;

@@ -2,8 +2,9 @@
 // that hold at least a share of some query head's weight, in token order. The kernel also sums up
 // each head's weight in unread blocks, and the mean value that stands for these. In base 2.
 //
-// A row's heads are shared among the CTAs of a cluster (compute capability 9.0 and later; before,
-// one CTA has all). The CTAs tell each other which candidates their heads keep.
+// A row's heads are shared among the CTAs of a cluster, one each, or two if there are more heads
+// than a cluster has CTAs (compute capability 9.0 and later; before, one CTA has all). The CTAs
+// tell each other which candidates their heads keep.
 #include "kernels/common/agreed.h"
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/cluster.cuh"
@@ -24,13 +25,15 @@ struct ChooseArgs {
   int mean_stride;  // stride of scratch.mean_value
 };
 
-// Shared memory of a CTA of a row. `whole` and `least` are of its own heads.
+constexpr int kMaxCtas = 8;  // CTAs of a row: the largest cluster that all devices allow
+
+// Shared memory of a CTA of a row. All but `keeps` is of its own heads.
 struct ChooseMemory {
-  uint4 keeps[2][kMaxGroup][kWarps];  // by parity of the chunk, CTA and warp: a bit a candidate
-  float whole[kMaxGroup];             // log mass of all blocks
-  float least[kMaxGroup];             // least log mass of a block that is kept
-  float m[kMaxGroup][kWarps], s[kMaxGroup][kWarps];
-  float unread[kMaxGroup][kWarps];
+  uint4 keeps[2][kMaxCtas][kWarps];  // by parity of the chunk, CTA and warp: a bit a candidate
+  float whole[kMaxHeads];            // log mass of all blocks
+  float least[kMaxHeads];            // least log mass of a block that is kept
+  float m[kMaxHeads][kWarps], s[kMaxHeads][kWarps];
+  float unread[kMaxHeads][kWarps];
 };
 
 // Adds a mass s2 2^m2: base-2 online softmax. An empty sum has m = kLowest, s = 0. One of the two
@@ -63,7 +66,8 @@ __device__ inline void sum_masses(const ChooseArgs& a, int row, const RowGeometr
   const int n_tail = r.n_tokens - r.n_full * a.step.layout.block_size;
   float tail = 0, m = kLowest, s = 0;
   if (thread < n_tail)
-    tail = __ldcg(a.scratch.tail_scores + (int64_t(row) * kMaxGroup + head) * kMaxBlock + thread);
+    tail = __ldcg(a.scratch.tail_scores +
+                  (int64_t(row) * a.scratch.head_stride + head) * kMaxBlock + thread);
 #pragma unroll 1
   for (int first = thread; first < r.n_full; first += kChunk) {
     float mass[kEach];
@@ -297,7 +301,8 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
       n_kept += enter(keeps, a.ctas, r.first + first, order + r.n_forced + n_kept);
   }
   if (thread == 0 && cta == 0) a.scratch.ranks[row] = {n_kept, 0};
-  store_unread<kHeads>(unread, own_heads, memory, a.scratch.unread + row * kMaxGroup + cta, a.ctas);
+  store_unread<kHeads>(unread, own_heads, memory,
+                       a.scratch.unread + row * a.scratch.head_stride + cta, a.ctas);
 }
 
 }  // namespace
@@ -316,11 +321,15 @@ Status choose_orders(const DecodeStep& step, const ShareRule& share, const Decod
       s != cudaSuccess)
     return s;
   const bool clusters = about.ptxVersion >= 90;
-  a.ctas = clusters ? padded_group(a.g) : 1;
+  a.ctas = clusters ? padded_group(a.g) : 1;  // at most kMaxCtas
+  const bool many = a.g > kMaxGroup;
   const int rows = step.n * step.n_kv_heads;
   const dim3 grid(a.ctas * (rows + (rows + a.ctas - 1) / a.ctas));
-  if (!clusters) return launch(choose_kernel<kMaxGroup>, a, grid, kThreads, step.overlap, stream);
-  return launch_clusters(choose_kernel<1>, a, grid, kThreads, a.ctas, step.overlap, stream);
+  if (!clusters)
+    return launch(many ? choose_kernel<kMaxHeads> : choose_kernel<kMaxGroup>, a, grid, kThreads,
+                  step.overlap, stream);
+  return launch_clusters(many ? choose_kernel<kMaxHeads / kMaxCtas> : choose_kernel<1>, a, grid,
+                         kThreads, a.ctas, step.overlap, stream);
 }
 
 }  // namespace riffle::cuda

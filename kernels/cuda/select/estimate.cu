@@ -24,8 +24,13 @@ constexpr float kLowest = -1e30f;  // log mass of nothing
 struct EstimateArgs {
   DecodeStep step;
   DecodeScratch scratch;
-  int g;
-  float scale;  // log2(e) / sqrt(d)
+  int g, group;  // query heads of a row; the most of a part (blockIdx.z)
+  float scale;   // log2(e) / sqrt(d)
+};
+
+// The heads of a row that a CTA has.
+struct Part {
+  int first, n;
 };
 
 struct Query {
@@ -35,19 +40,20 @@ struct Query {
 
 // Steps: of 32 dimensions. Digits beyond head_dim are 0, so codes beyond it may be anything.
 template <int Steps, int kHeads>
-__device__ inline void prepare_query(const EstimateArgs& a, int row, Query& query) {
+__device__ inline void prepare_query(const EstimateArgs& a, int row, const Part& part,
+                                     Query& query) {
   const int d = a.step.layout.head_dim, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   constexpr int kFours = (8 * Steps + 31) / 32;
   for (int h = warp; h < kHeads; h += kWarps) {
-    const float* q = a.step.q + (int64_t(row) * a.g + h) * d;
+    const float* q = a.step.q + (int64_t(row) * a.g + part.first + h) * d;
     float x[Steps], largest = 0;
     float4 fours[kFours];
 #pragma unroll
     for (int i = 0; i < Steps; ++i)
-      x[i] = h < a.g && lane + 32 * i < d ? q[lane + 32 * i] * a.scale : 0;
+      x[i] = h < part.n && lane + 32 * i < d ? q[lane + 32 * i] * a.scale : 0;
 #pragma unroll
     for (int i = 0; i < kFours; ++i)
-      fours[i] = h < a.g && 4 * (lane + 32 * i) < d
+      fours[i] = h < part.n && 4 * (lane + 32 * i) < d
                      ? reinterpret_cast<const float4*>(q)[lane + 32 * i]
                      : make_float4(0, 0, 0, 0);
     double sum = 0;
@@ -79,20 +85,22 @@ __device__ inline void prepare_query(const EstimateArgs& a, int row, Query& quer
 
 // The tail has no codes, so its keys are read, for one head a warp. The last warps have the fewest
 // blocks and come first.
-__device__ inline void score_tail(const EstimateArgs& a, int row, int n_full, int warp, int warps) {
+__device__ inline void score_tail(const EstimateArgs& a, int row, const Part& part, int n_full,
+                                  int warp, int warps) {
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   const int d = a.step.layout.head_dim, lane = threadIdx.x % 32;
   const std::byte* tail = tail_of(a.step, sequence, row);
   const int n_tail = sequence.n_tokens - n_full * a.step.layout.block_size;
 #pragma unroll 1
-  for (int item = warps - 1 - warp; item < n_tail * a.g; item += warps) {
-    const int t = item / a.g, head = item % a.g;
+  for (int item = warps - 1 - warp; item < n_tail * part.n; item += warps) {
+    const int t = item / part.n, head = part.first + item % part.n;
     const float* q = a.step.q + (int64_t(row) * a.g + head) * d;
     float sum = 0;
     for (int j = lane; j < d; j += 32)
       sum = fmaf(q[j] * a.scale, kv_at(a.step.layout.type, tail, d, t, j), sum);
     for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);
-    if (lane == 0) a.scratch.tail_scores[(int64_t(row) * kMaxGroup + head) * kMaxBlock + t] = sum;
+    if (lane == 0)
+      a.scratch.tail_scores[(int64_t(row) * a.scratch.head_stride + head) * kMaxBlock + t] = sum;
   }
 }
 
@@ -315,7 +323,9 @@ __global__ __launch_bounds__(kThreads) void estimate_kernel(
   constexpr int kHeads = kShared ? kMaxGroup / 2 : kMaxGroup;
   __shared__ uint4 rings[kWarps][kStages * WarpRing::kChunks];
   __shared__ alignas(16) Query query;
-  const int row = blockIdx.y, words = int4_words(a.step.layout.head_dim);
+  const int row = blockIdx.y, words = int4_words(a.step.layout.head_dim),
+            first_head = static_cast<int>(blockIdx.z) * a.group;
+  const Part heads = {first_head, min(a.group, a.g - first_head)};
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   if (row_reads_everything(a.step.rule, sequence.n_tokens)) return skip_estimates(a, row);
   const int block_size = a.step.layout.block_size;
@@ -336,17 +346,18 @@ __global__ __launch_bounds__(kThreads) void estimate_kernel(
   wait_for_earlier();
   if (blockIdx.x == 0 && threadIdx.x < kCounterStride)
     a.scratch.counters[row * kCounterStride + threadIdx.x] = 0;
-  prepare_query<Steps, kHeads>(a, row, query);
-  if (a.scratch.tail_scores != nullptr) score_tail(a, row, n_full, first, warps);
+  prepare_query<Steps, kHeads>(a, row, heads, query);
+  if (a.scratch.tail_scores != nullptr) score_tail(a, row, heads, n_full, first, warps);
   __syncthreads();
   LaneQuery<Steps> q;
   load_digits(query.digits, part, h, q.digits);
   q.step = query.step[h], q.sum = query.sum[h];
   const LaneCodes<Steps, kGroups, kShared> codes(stages, words, lane, upper);
 
-  Masses masses = {a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks + first,
-                   warps, 0, 1, 0};
-  const bool stores = h < a.g && upper == kShared;
+  Masses masses = {
+      a.scratch.head_scores + (int64_t(row) * a.g + heads.first + h) * a.step.max_blocks + first,
+      warps, 0, 1, 0};
+  const bool stores = h < heads.n && upper == kShared;
   float m = kLowest, s = 0;  // sum of the current block
   uint32_t stage = 0;
   int unit = 0;  // unit within the block
@@ -383,18 +394,20 @@ Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n
   a.step = step;
   a.scratch = scratch;
   a.g = step.n_heads / step.n_kv_heads;
+  a.group = part_heads(a.g);
   a.scale = kLog2e / sqrtf(float(step.layout.head_dim));
   // At most the CTAs that run at once: a few more would take another round.
-  const int64_t rows = int64_t(step.n) * step.n_kv_heads,
+  const int64_t rows = int64_t(step.n) * step.n_kv_heads, parts = row_parts(a.g),
                 wanted = (step.max_blocks + kWarps - 1) / kWarps,
-                share = std::max<int64_t>(kAtOnce * int64_t(n_sm) / rows, 1);
-  const dim3 grid(static_cast<unsigned>(std::min(wanted, share)), static_cast<unsigned>(rows));
+                share = std::max<int64_t>(kAtOnce * int64_t(n_sm) / (rows * parts), 1);
+  const dim3 grid(static_cast<unsigned>(std::min(wanted, share)), static_cast<unsigned>(rows),
+                  static_cast<unsigned>(parts));
   const auto run = [&](auto kernel) {
     return launch(kernel, a, grid, kThreads, step.overlap, stream);
   };
   const auto sized = [&]<int Steps, int kGroups>() {
-    return a.g <= kMaxGroup / 2 ? run(estimate_kernel<Steps, kGroups, true>)
-                                : run(estimate_kernel<Steps, kGroups, false>);
+    return a.group <= kMaxGroup / 2 ? run(estimate_kernel<Steps, kGroups, true>)
+                                    : run(estimate_kernel<Steps, kGroups, false>);
   };
   // Two groups at once if a block has them, except for the largest heads, for which registers would
   // not suffice.

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "kernels/cuda/attend/decode_parts.h"
 #include "tests/kernels/cuda/decode_scene.h"
 
 namespace riffle::test {
@@ -141,6 +142,7 @@ void check_all(const SceneOf<Rule>& scene, const Download& got, double epsilon =
 // right.
 template <class Rule>
 void check_scene(const SceneOf<Rule>& scene, double epsilon = kEpsilon) {
+  const int parts = cuda::row_parts(scene.shape.g);  // each looks up all blocks that the row reads
   int64_t all = 0;
   for (const SceneSequence& s : scene.sequences)
     all += int64_t(s.n_blocks) * scene.shape.n_kv_heads;
@@ -159,9 +161,12 @@ void check_scene(const SceneOf<Rule>& scene, double epsilon = kEpsilon) {
       for (size_t r = 0; r < got.results.size(); ++r) {
         const cuda::RowResult &a = got.results[r], &b = first.results[r];
         REQUIRE(a.n_read == b.n_read);
-        REQUIRE(a.lookups == a.n_read - 1);  // all but the tail
+        REQUIRE(a.lookups == parts * (a.n_read - 1));  // all but the tail
         REQUIRE(b.misses == b.lookups);
-        if (slots == all) REQUIRE(a.misses == (turn == 0 ? a.lookups : 0));
+        if (slots == all && turn > 0) REQUIRE(a.misses == 0);
+        // The second part may find blocks that the first one has just moved into slots.
+        if (slots == all && turn == 0) REQUIRE(a.misses >= a.n_read - 1);
+        if (slots == all && turn == 0) REQUIRE(a.misses <= a.lookups);
         for (int p = 0; p < a.n_read; ++p)
           REQUIRE(got.order[r * scene.max_blocks + p] == first.order[r * scene.max_blocks + p]);
       }

@@ -1,5 +1,5 @@
 // Decode attention on the device, where rows read everything: tests/kernels/cuda/decode_check.h
-// says against what. Rows that rank blocks: papers/ranked_decode_test.cpp.
+// says against what. Rows that choose blocks: share_decode_test.cpp, papers/ranked_decode_test.cpp.
 #include "tests/kernels/cuda/decode_check.h"
 
 using namespace riffle;
@@ -10,7 +10,8 @@ TEST_CASE("decode on the device: everything, every shape", "[cuda]") {
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
     for (int d : {16, 32, 64, 80, 96, 128, 256})
       for (int B : {16, 32, 64})
-        for (int g : {1, 2, 3, 4, 8}) {
+        for (int g : {1, 2, 3, 4, 8, 12, 16}) {
+          if (g > 8 && d < 64) continue;
           SceneShape shape;
           shape.d = d, shape.block_size = B, shape.g = g, shape.type = type, shape.n_kv_heads = 1;
           shape.tokens = {B * 70 + B / 2 + 1};
@@ -39,7 +40,7 @@ TEST_CASE("decode on the device: a selection reads short rows with the bits of d
           "[cuda][auto]") {
   if (skip()) return;
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32})
-    for (int g : {1, 4})
+    for (int g : {1, 4, 12})
       for (int64_t slots : {0, 60, 3000}) {
         SceneShape shape;
         shape.g = g, shape.type = type, shape.d = type == cuda::KvType::F32 ? 64 : 128;
@@ -88,7 +89,7 @@ TEST_CASE("decode on the device: a sliding window", "[cuda][window]") {
         for (int window : {1, 15, 64, 65, 1000, 1 << 28}) {
           SceneShape shape;
           shape.type = type, shape.d = d, shape.block_size = block_size, shape.seed = ++seed;
-          shape.g = 1 + static_cast<int>(seed % 8);
+          shape.g = 1 + static_cast<int>(seed % 16);
           shape.tokens = {1, 64, 65, 66, 500, 32 * 90, 4001};
           ReadRule ranked = everything();
           ranked.window = window;
@@ -111,6 +112,30 @@ TEST_CASE("decode on the device: a sliding window", "[cuda][window]") {
 TEST_CASE("decode on the device: sinks", "[cuda][sinks]") {
   if (skip()) return;
   check_sinks(std::vector{everything(), everything(100)});
+}
+
+TEST_CASE("decode on the device: rows of two parts", "[cuda][parts]") {
+  if (skip()) return;
+  unsigned seed = 900;
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
+    for (int g : {9, 12, 15, 16})
+      for (int n_kv_heads : {1, 3}) {
+        SceneShape shape;
+        shape.type = type, shape.g = g, shape.n_kv_heads = n_kv_heads, shape.seed = ++seed;
+        shape.tokens = {1, 33, 500, 32 * 90, 2001};
+        INFO("type " << int(type) << " g " << g << " KV heads " << n_kv_heads);
+        const float sinks[] = {4, -200, 0, 9, 6, 2, -3, 12};
+        for (int h = 0; n_kv_heads > 1 && h < g * n_kv_heads; ++h)
+          shape.sinks.push_back(sinks[h * 3 % 8]);
+        check_scene(SceneOf(shape, everything()));
+      }
+  SceneShape shape;  // more parts than row groups
+  shape.g = 16;
+  for (int i = 0; i < 30; ++i) shape.tokens.push_back(1 + 67 * i);
+  const SceneOf together(shape, everything());
+  SceneDeviceOf all(together, 50);
+  all.run();
+  check_alone<SceneDeviceOf<ReadRule>>(together, all.out.download());
 }
 
 TEST_CASE("decode on the device: captured into a graph, replayed", "[cuda]") {

@@ -9,7 +9,8 @@ namespace riffle::cuda {
 // Returns the bytes of scratch that suffice for step.n, max_blocks and the rules below. tokens:
 // also for rules that choose single tokens, which take 4 more bytes a token and query head.
 size_t paper_scratch_bytes(const DecodeStep& step, bool tokens);
-// Tells whether the kernels below fit the device, as decode_supported does for the core's.
+// Tells whether the kernels below fit the device, as decode_supported does for the core's. They
+// take rows of at most kMaxGroup query heads.
 Status paper_decode_supported(const KvLayout& layout, int group, const DeviceLimits& limits);
 
 // Does the same as attend_share with this rule. cudaErrorNotSupported: Stop::Bound or Veto with
