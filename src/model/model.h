@@ -221,6 +221,13 @@ struct Config {
   int rope_head(const Rope& rope) const { return rope.head_dim > 0 ? rope.head_dim : head_dim; }
   int64_t q_width(int layer) const { return int64_t(n_heads) * head_size(layer); }
   int64_t kv_width(int layer) const { return int64_t(kv_heads(layer)) * head_size(layer); }
+  // Returns the most query heads that share a KV head.
+  int most_group() const {
+    int most = 0;
+    for (int layer = 0; layer < n_layers; ++layer)
+      if (attends(layer)) most = std::max(most, n_heads / kv_heads(layer));
+    return most;
+  }
   // Return the most KV heads of a layer, and the width of the widest q, and k or v, of a layer.
   int most_kv_heads() const {
     int most = 0;

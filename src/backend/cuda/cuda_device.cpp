@@ -500,6 +500,16 @@ bool cuda_shape_supported(const Config& c, const BlockLayout& l, std::string& te
   return false;
 }
 
+// Throws if the host decides residency and its kernels lack the model's query heads per KV head.
+static void require_group(const Config& c, const ContextOptions& o) {
+  const char* const host = why_host_residency(o);
+  if (host && c.most_group() > cuda::kMaxGroup)
+    fail(RIFFLE_UNSUPPORTED,
+         "%s, expected that the GPU decides residency, since the model has %d query heads per KV "
+         "head (more than %d)",
+         host, c.most_group(), cuda::kMaxGroup);
+}
+
 DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   std::string text;
   const auto device = cuda::find_device(text);
@@ -507,6 +517,7 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   const Config& c = model.config;
   const BlockLayout& l = options.layout;
   const ContextOptions& o = options.options;
+  require_group(c, o);
   const Selection selection = options.selection();
   const auto step = cuda::step_selections().make(*make_selector(selection)->rule());
   DeviceNeeds needs;
@@ -532,11 +543,11 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   needs.per_slot = shape.largest_block() + sizeof(unsigned long long) + sizeof(int32_t);
   // If the device decides, a step needs no slots (kernels/cuda/pool/pool.h), and the plan asks for
   // one for each row of a layer. If the host decides, each row needs the slots of one iteration. If
-  // the system does not pin memory and layers are alike, the host has to take over, and a pool
-  // whose size riffle chooses is large enough for that.
+  // the system does not pin memory, layers are alike and have few query heads, the host has to take
+  // over, and a pool whose size riffle chooses is large enough for that.
   needs.min_slots = c.most_kv_heads();
-  if (why_host_residency(o) ||
-      (o.residency == ResidencyKind::AUTO && o.slots == 0 && shape.uneven().empty()))
+  if (why_host_residency(o) || (o.residency == ResidencyKind::AUTO && o.slots == 0 &&
+                                shape.uneven().empty() && c.most_group() <= cuda::kMaxGroup))
     needs.min_slots *= (row_slots(o.selection) + 1) * (o.pool_per_layer ? c.n_layers : 1);
   return needs;
 }
@@ -548,6 +559,7 @@ std::unique_ptr<Device> make_cuda_device(const Model& model, const BackendOption
   if (!device) fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
   if (!shape_supported(model.config, options.layout, *device, text))
     fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
+  require_group(model.config, options.options);
   const cuda::DeviceScope on(device->ordinal);
   return std::make_unique<cuda::CudaDevice>(model, options, threads, *device);
 }

@@ -95,7 +95,7 @@ CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
       host_mem_(options.options.host_mem),
       per_layer_(options.options.pool_per_layer),
       must_pin_(options.options.residency == ResidencyKind::DEVICE || !has_host_driven() ||
-                !host->shape().uneven().empty()),
+                !host->shape().uneven().empty() || config.most_group() > kMaxGroup),
       block_size_(host->shape().block_size()),
       lookup_(options.rows_ahead) {
   const int64_t n_slots = options.slots;
@@ -461,6 +461,11 @@ void CudaKv::learn_pinning() {
          "%s, but device cuda needs pinned memory for a model whose layers differ (%s): set "
          "`device` to cpu",
          why_not_pinned().c_str(), uneven.c_str());
+  if (config_.most_group() > kMaxGroup)
+    fail(RIFFLE_OUT_OF_MEMORY,
+         "%s, but device cuda needs pinned memory for a model with %d query heads per KV head: set "
+         "`device` to cpu",
+         why_not_pinned().c_str(), config_.most_group());
   if (!has_host_driven())
     fail(RIFFLE_OUT_OF_MEMORY,
          "%s, but this build of riffle needs pinned memory on device cuda: set `device` to cpu",

@@ -101,8 +101,14 @@ void CudaDevice::check_selector(const Selector& selector, const Selection&) cons
   if (const char* const why = selector.host_only())
     fail(RIFFLE_UNSUPPORTED, "`selection.selector` %s %s: it needs device cpu or emu",
          selector.name(), why);
+  const auto selection = step_selections().make(*selector.rule());
+  if (config_.most_group() > selection->most_group())
+    fail(RIFFLE_UNSUPPORTED,
+         "`selection.selector` is %s, which takes up to %d query heads per KV head on a GPU, but "
+         "the model has %d: use dense, share or auto, or device cpu or emu",
+         selector.name(), selection->most_group(), config_.most_group());
   const char* found = why_host_residency(options_.options);
-  if (!step_selections().make(*selector.rule())->needs_device() || !found) return;
+  if (!selection->needs_device() || !found) return;
   fail(RIFFLE_UNSUPPORTED,
        "`selection.selector` %s needs the GPU to decide residency, but %s: change that%s",
        selector.described().c_str(), found,

@@ -24,6 +24,8 @@ class StepSelection {
   virtual int64_t kept_bytes(int64_t n_query, int64_t max_blocks) const {
     return (void)n_query, (void)max_blocks, 0;
   }
+  // Returns the most query heads that may share a KV head.
+  virtual int most_group() const { return kMaxHeads; }
   // Tells whether it needs the mean key in its digests.
   virtual bool mean_keys() const { return false; }
   // Tells whether a GPU must decide residency itself. Kernels that choose by INT4 keys or keep data
@@ -50,8 +52,9 @@ class StepSelections {
   struct Room {
     // Null: the rule is not one of this room's.
     std::unique_ptr<StepSelection> (*make)(const SelectionRule&) = nullptr;
-    // supported tells whether the room's kernels fit the device. scratch_bytes covers all its rules
-    // that a live context may change to if it begins with `rule`.
+    // supported tells whether the room's kernels fit the device, or whether StepSelection::
+    // most_group refuses all its rules. scratch_bytes covers all its rules that a live context may
+    // change to if it begins with `rule`.
     Status (*supported)(const KvLayout&, int group, const DeviceLimits&) = nullptr;
     size_t (*scratch_bytes)(const DecodeStep&, const SelectionRule* rule) = nullptr;
   };

@@ -40,7 +40,7 @@ int64_t digest_bytes(const RankRule& rank, int head_dim, int candidates) {
          ((rank.digest == DigestKind::Mean ? 2 : 4) + (mean_too ? 2 : 0));
 }
 
-class TopPSelection : public StepSelection {
+class TopPSelection : public PaperSelection {
  public:
   explicit TopPSelection(const ReadsTopP& rule) {
     rows_.sink_blocks = rule.base.forced.sink_blocks;
@@ -74,7 +74,7 @@ class TopPSelection : public StepSelection {
   TopPRule rule_;
 };
 
-class VotedSelection : public StepSelection {
+class VotedSelection : public PaperSelection {
  public:
   explicit VotedSelection(const ReadsVoted& rule) {
     rows_.sink_blocks = rows_.recent_blocks = 0;
@@ -114,6 +114,11 @@ std::unique_ptr<StepSelection> make_paper(const SelectionRule& rule) {
   return nullptr;
 }
 
+// Layers of more query heads per KV head than PaperSelection::most_group run the core's selectors.
+Status supported(const KvLayout& layout, int group, const DeviceLimits& limits) {
+  return group > kMaxGroup ? cudaSuccess : paper_decode_supported(layout, group, limits);
+}
+
 // Returns the most scratch that a rule needs: selectors of single tokens need scores of tokens.
 size_t most_scratch(const DecodeStep& step, const SelectionRule* rule) {
   const bool tokens = dynamic_cast<const ReadsTopP*>(rule) || dynamic_cast<const ReadsVoted*>(rule);
@@ -146,7 +151,7 @@ int64_t RankedSelection::index_bytes(const BlockLayout& layout, int n_blocks,
 }
 
 void add_papers(StepSelections& all) {
-  all.add({.make = make_paper, .supported = paper_decode_supported, .scratch_bytes = most_scratch});
+  all.add({.make = make_paper, .supported = supported, .scratch_bytes = most_scratch});
 }
 
 }  // namespace riffle::cuda

@@ -6,8 +6,13 @@
 
 namespace riffle::cuda {
 
+class PaperSelection : public StepSelection {
+ public:
+  int most_group() const override { return kMaxGroup; }
+};
+
 // psa and topk, and twilight over topk with top_p 1, which drops no token.
-class RankedSelection : public StepSelection {
+class RankedSelection : public PaperSelection {
  public:
   explicit RankedSelection(const ReadsRanked& rule);
 

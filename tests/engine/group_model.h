@@ -1,0 +1,71 @@
+// Models with more than 8 query heads per KV head, with made-up weights.
+#pragma once
+#include <cmath>
+#include <iterator>
+#include <memory>
+
+#include "tests/model/made_model.h"
+
+namespace riffle::test {
+
+inline constexpr bool kGroupWindowed[] = {true, false, false, true};
+
+// Returns a model with all weights in memory, so an Engine can use it as it is. Layers with a
+// window may have another number of KV heads.
+inline std::unique_ptr<Model> group_model(int n_heads, int n_kv_heads, int windowed_kv_heads,
+                                          int head_dim) {
+  auto model = std::make_unique<Model>();
+  Config& c = model->config;
+  c.name = "group";
+  c.architecture = "llama";
+  c.dim = 64;
+  c.hidden_dim = 128;
+  c.n_layers = static_cast<int>(std::size(kGroupWindowed));
+  c.n_heads = n_heads;
+  c.n_kv_heads = n_kv_heads;
+  c.head_dim = head_dim;
+  c.vocab_size = 512;
+  c.n_ctx = 4096;
+  c.norm_eps = 1e-5f;
+  c.ropes.resize(1);
+  c.ropes[0].theta = 100000;
+  for (const bool windowed : kGroupWindowed) {
+    LayerConfig& layer = c.layers.emplace_back();
+    if (!windowed) continue;
+    layer.window = 48;
+    if (windowed_kv_heads != n_kv_heads) layer.n_kv_heads = windowed_kv_heads;
+  }
+  model->format = "made up";
+
+  ModelMaker maker(*model);
+  uint64_t seed = 0;
+  const auto matrix = [&](int64_t rows, int64_t cols, float gain) {
+    return maker.matrix(rows, cols, ++seed, gain * std::sqrt(3 / static_cast<float>(cols)));
+  };
+  Weights& w = model->weights;
+  w.embedding = matrix(c.vocab_size, c.dim, 8);  // embeddings have values of size 1
+  w.layers.resize(c.n_layers);
+  for (int i = 0; i < c.n_layers; ++i) {
+    LayerWeights& l = w.layers[i];
+    l.attn_norm = maker.norm();
+    l.wq = matrix(c.q_width(i), c.dim, 1.7f);  // so that attention prefers a few tokens
+    l.wk = matrix(c.kv_width(i), c.dim, 1.7f);
+    l.wv = matrix(c.kv_width(i), c.dim, 1);
+    l.wo = matrix(c.dim, c.q_width(i), 1);
+    l.ffn_norm = maker.norm();
+    l.w1 = matrix(c.hidden_dim, c.dim, 1);
+    l.w3 = matrix(c.hidden_dim, c.dim, 1);
+    l.w2 = matrix(c.dim, c.hidden_dim, 1);
+  }
+  w.final_norm = maker.norm();
+  w.output = matrix(c.vocab_size, c.dim, 1);
+  materialize(*model);
+  return model;
+}
+
+// The attention of Nemotron 3 Nano: 16 query heads per KV head.
+inline std::unique_ptr<Model> sixteen_model() { return group_model(32, 2, 2, 128); }
+// 12 query heads per KV head; 4 in layers with a window.
+inline std::unique_ptr<Model> twelve_model() { return group_model(12, 1, 3, 64); }
+
+}  // namespace riffle::test
