@@ -48,10 +48,10 @@ struct TinyCheckpoint {
   }
   // Tells whether the CUDA kernels support this head size and this number of query heads for each
   // KV head.
-  bool runs_on_gpu() const {
+  bool runs_on_gpu(int most_group = 16) const {
     const int d = head_dim(), heads = integer("num_attention_heads");
     return (d == 64 || d == 80 || d == 96 || d == 128 || d == 256) &&
-           heads <= 8 * config.value("num_key_value_heads", heads);
+           heads <= most_group * config.value("num_key_value_heads", heads);
   }
   int n_tokens() const {
     int n = 0;
