@@ -1,136 +1,34 @@
 // The MTP layer: its guesses are transformers' (tools/fixtures/draft_heads.py), and no guess
 // changes what an answer is made of.
-#include "api/api_handles.h"
-#include "engine/draft_head.h"
 #include "engine/draft_pace.h"
-#include "formats/safetensors.h"
 #include "import/load_model.h"
 #include "quantize/quantize.h"
 #include "quantize/quantize_model.h"
+#include "tests/engine/draft_checkpoints.h"
 #include "tests/engine/lookups.h"
 #include "tests/engine/schedule/scheduled.h"
-#include "tests/engine/tiny_checkpoint.h"
 #include "tests/model/expect_error.h"
 #include "tests/rounds.h"
 #include "tests/select/selectors_here.h"
-#include "util/mapped_file.h"
 
 using namespace riffle;
 using namespace riffle::test;
 
-namespace {
-
-const std::string kDrafts = "tests/golden/draft/";
-
-// Writes the checkpoint and its MTP layer as a folder of two files. head: the second file.
-std::string draft_folder(const std::string& name, const TempDir& temp, const std::string& head) {
-  const std::string folder = tiny_folder(tiny_checkpoint(name), temp);
-  const std::string first = "model-00001-of-00002.safetensors",
-                    second = "model-00002-of-00002.safetensors";
-  std::filesystem::rename(folder + "/model.safetensors", folder + "/" + first);
-  write_file(folder + "/" + second, head);
-  nlohmann::json index = {{"metadata", nlohmann::json::object()}};
-  for (const std::string& file : {first, second}) {
-    TensorTable table;
-    parse_safetensors(MappedFile::open(folder + "/" + file)->view(), table);
-    for (const auto& [tensor, raw] : table) index["weight_map"][tensor] = file;
-  }
-  write_file(folder + "/model.safetensors.index.json", index.dump());
-  return folder;
-}
-std::string draft_folder(const std::string& name, const TempDir& temp) {
-  return draft_folder(name, temp, read_file(kDrafts + name + ".safetensors"));
-}
-
-// Returns an MTP layer for qwen35 that guesses the next token once more. It is right where a text
-// repeats itself.
-std::string repeating_head() {
-  TensorTable table;
-  const auto file = MappedFile::open(kDrafts + "qwen35.safetensors");
-  parse_safetensors(file->view(), table);
-  SafetensorsWriter w;
-  for (const auto& [name, raw] : table) {
-    std::vector<float> values(raw.bytes / 2, 0.f);
-    const int64_t dim = 64;
-    for (int64_t i = 0; name == "mtp.fc.weight" && i < dim; ++i) values[i * 2 * dim + dim + i] = 1;
-    w.tensor(name, raw.type_name, raw.shape, encode(DType::F16, values));
-  }
-  return w.bytes();
-}
-
-ContextOptions with(DraftKind draft) {
-  ContextOptions o = options();
-  o.n_ctx = 1024;
-  o.kv_type = KvKind::F32;
-  o.n_threads = usual_threads();
-  o.selection.selector = SelectorKind::DENSE;
-  o.draft = draft;
-  return o;
-}
-
-// Returns the logits of chained guesses, each the best of its row.
-std::vector<std::vector<float>> guessed(Runtime& r, riffle_session* s, int32_t next, int64_t most) {
-  std::vector<std::vector<float>> rows;
-  DraftRequest request;
-  request.next = next;
-  request.most = most;
-  request.draw = [&](std::span<const float> logits, size_t i) {
-    CHECK(i == rows.size());
-    rows.emplace_back(logits.begin(), logits.end());
-    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  };
-  Sequence* const sequence = s->sequence.get();
-  r.context->engine->guess({&sequence, 1}, {&request, 1});
-  CHECK(request.guesses.size() == rows.size());
-  return rows;
-}
-
-}  // namespace
-
 TEST_CASE("MTP: guesses have transformers' logits", "[draft][parity][states]") {
-  for (const std::string name : {"qwen35", "qwen35moe"}) {
-    const auto golden = nlohmann::json::parse(read_file(kDrafts + name + ".json"));
-    const std::string bytes = read_file(kDrafts + name + ".f32");
+  for (const std::string name : {"qwen35", "qwen35moe", "qwen35_wide_tied", "qwen35moe_wide"}) {
     const TempDir temp;
     const std::string folder = draft_folder(name, temp), file = temp / "f32.gguf";
     quantize_file(folder, file, weight_mix_named("f32"), 2, false, {});
-    const std::vector<int32_t> tokens = tiny_tokens();
-    const int64_t guesses = golden.at("guesses");
     struct Variant {
       int chunk;
       bool gguf, emu;
     };
     for (const auto [chunk, gguf, emu] :
          {Variant{0, false, false}, {1, false, false}, {37, true, false}, {64, true, true}}) {
-      ContextOptions o = with(DraftKind::MTP);
+      ContextOptions o = draft_context(DraftKind::MTP);
       o.prefill_chunk = chunk;
       if (emu) o.device = DeviceKind::EMU, o.slots = 300;
-      Runtime r(o, gguf ? file : folder);
-      size_t row = 0;
-      for (const int length : golden.at("lengths")) {
-        // By one prompt; by a prompt and steps; and after a cut.
-        for (const int way : {0, 1, 2}) {
-          INFO(name << ", " << length << " tokens, chunks of " << chunk << ", way " << way);
-          const int read = way == 0 ? length - 1 : std::max(1, length - 5);
-          riffle_session* s =
-              r.session(std::vector<int32_t>(tokens.begin(), tokens.begin() + read));
-          for (int i = read; i < length - 1; ++i) {
-            if (way == 2) guessed(r, s, tokens[i], 3);
-            r.check(riffle_step(r.context, &s, &tokens[i], 1));
-          }
-          const auto rows = guessed(r, s, tokens[length - 1], guesses);
-          REQUIRE(rows.size() == static_cast<size_t>(guesses));
-          for (size_t i = 0; i < rows.size(); ++i) {
-            std::vector<float> want(rows[i].size());
-            std::memcpy(want.data(), bytes.data() + (row + i) * want.size() * sizeof(float),
-                        want.size() * sizeof(float));
-            const TinyDifference d = tiny_difference(rows[i], want, "guess " + std::to_string(i));
-            CHECK(d.relative < 1e-3);
-            CHECK(d.same_best);
-          }
-        }
-        row += static_cast<size_t>(guesses);
-      }
+      check_golden_guesses(o, name, gguf ? file : folder);
     }
   }
 }
@@ -142,38 +40,15 @@ TEST_CASE("MTP: texts that are longer than the layer's window", "[draft][states]
   const std::string folder = draft_folder("qwen35", temp, repeating_head());
   std::vector<int32_t> tokens = tiny_tokens();
   for (const int32_t token : tiny_tokens()) tokens.push_back((token + 7) % 320);
-  ContextOptions o = with(DraftKind::MTP);
+  ContextOptions o = draft_context(DraftKind::MTP);
   o.n_ctx = 4096;
   Runtime r(o, draft_folder("qwen35moe", temp));
-  const auto part = [&](int from, int to) {
-    return std::vector<int32_t>(tokens.begin() + from, tokens.begin() + to);
-  };
-  const int length = 1700;
-  riffle_session *const whole = r.session(part(0, length)), *const late = r.session(part(0, 300)),
-                        *const steady = r.session(part(0, 300));
-  for (int i = 300; i < length; ++i) {
-    guessed(r, steady, tokens[i], i % 5);
-    riffle_session* both[] = {late, steady};
-    const int32_t next[] = {tokens[i], tokens[i]};
-    r.check(riffle_step(r.context, both, next, 2));
-  }
-  const auto want = guessed(r, whole, tokens[length], 4);
-  REQUIRE(want.size() == 4);
-  for (riffle_session* s : {late, steady}) {
-    const auto got = guessed(r, s, tokens[length], 4);
-    REQUIRE(got.size() == 4);
-    for (size_t i = 0; i < 4; ++i) CHECK(tiny_difference(got[i], want[i], "").relative < 1e-3);
-  }
-  // A cut beyond what the layer keeps.
-  const size_t cut = riffle_session_reach(steady, 600);
-  r.check(riffle_session_truncate(steady, cut));
-  r.check(riffle_prefill(steady, tokens.data() + cut, 1400 - cut, nullptr, nullptr));
-  CHECK(guessed(r, steady, tokens[1400], 4).size() == 4);
+  check_long_guesses(r, tokens);
 
-  ContextOptions plain = with(DraftKind::OFF);
+  ContextOptions plain = draft_context(DraftKind::OFF);
   plain.n_ctx = 4096;
   Runtime off(plain, folder), on(o, folder);
-  const std::vector<int32_t> prompt = part(0, 1500);
+  const std::vector<int32_t> prompt(tokens.begin(), tokens.begin() + 1500);
   for (const float temperature : {0.f, 0.9f}) {
     const auto g = answer_of(150, temperature, 9);
     CHECK(same_answer(answer(on, prompt, g), answer(off, prompt, g)));
@@ -184,7 +59,7 @@ TEST_CASE("MTP: texts that are longer than the layer's window", "[draft][states]
 TEST_CASE("MTP: guesses that nobody asked for take only memory that is left", "[draft][plan]") {
   const TempDir temp;
   const std::string folder = draft_folder("qwen35", temp, repeating_head());
-  ContextOptions o = with(DraftKind::OFF);
+  ContextOptions o = draft_context(DraftKind::OFF);
   o.n_ctx = 0;
   o.host_mem = 2600000;
   const auto length = [&](DraftKind draft) {
@@ -205,9 +80,9 @@ TEST_CASE("MTP: answers are the same bits with and without guesses", "[draft][st
   const std::string folder = draft_folder("qwen35", temp);
   const std::string repeats = draft_folder("qwen35", other, repeating_head());
   const std::vector<int32_t> tokens = tiny_tokens();
-  Runtime off(with(DraftKind::OFF), folder), random(with(DraftKind::MTP), folder),
-      often(with(DraftKind::MTP), repeats);
-  ContextOptions both = with(DraftKind::MTP);
+  Runtime off(draft_context(DraftKind::OFF), folder), random(draft_context(DraftKind::MTP), folder),
+      often(draft_context(DraftKind::MTP), repeats);
+  ContextOptions both = draft_context(DraftKind::MTP);
   both.lookup = 3;
   Runtime lookup(both, repeats);
   const std::vector<int32_t> prompt(tokens.begin() + 40, tokens.begin() + 140);
@@ -238,7 +113,7 @@ TEST_CASE("MTP: guesses in batches, by a grammar, after cuts, forks and files",
   };
   std::vector<Answered> seen[2];
   for (const DraftKind draft : {DraftKind::OFF, DraftKind::MTP}) {
-    Runtime r(with(draft), folder);
+    Runtime r(draft_context(draft), folder);
     std::vector<Answered>& out = seen[draft == DraftKind::MTP];
     // Three sessions together; one ends early.
     std::vector<riffle_session*> three = {r.session(part(0, 60)), r.session(part(100, 33)),
@@ -295,7 +170,7 @@ TEST_CASE("MTP: requests of a scheduler get the same texts", "[draft][states][sc
   std::map<uint64_t, Got> want;
   for (const DraftKind draft : {DraftKind::OFF, DraftKind::MTP, DraftKind::AUTO}) {
     INFO("draft " << static_cast<int>(draft));
-    ContextOptions o = with(draft);
+    ContextOptions o = draft_context(draft);
     o.n_sessions = 3;
     Runtime r(o, folder);
     Run run(r, defaults());
@@ -325,7 +200,7 @@ TEST_CASE("MTP: converted weights keep the layer", "[draft][quantize]") {
     CHECK(model->config.n_layers == whole->config.n_layers);
     CHECK(model->n_params == whole->n_params);
   }
-  ContextOptions o = with(DraftKind::MTP);
+  ContextOptions o = draft_context(DraftKind::MTP);
   Runtime r(o, path);
   const std::vector<int32_t> tokens = tiny_tokens();
   CHECK(guessed(r, r.session({tokens.begin(), tokens.begin() + 50}), tokens[50], 4).size() == 4);
@@ -341,14 +216,14 @@ TEST_CASE("MTP: what cannot be is refused by name", "[draft]") {
     CHECK_THAT(std::string(err), Catch::Contains(words));
     riffle_model_free(model);
   };
-  refused(with(DraftKind::MTP), shipped_model(),
+  refused(draft_context(DraftKind::MTP), shipped_model(),
           "draft is mtp, but the model has no MTP layer that riffle knows");
   const TempDir temp;
   const std::string folder = draft_folder("qwen35", temp);
   const std::vector<int32_t> tokens = tiny_tokens(),
                              some_of_text(tokens.begin(), tokens.begin() + 100);
   for (const SelectorKind selector : here({SelectorKind::TOKENSELECT, SelectorKind::LFPS})) {
-    ContextOptions o = with(DraftKind::MTP);
+    ContextOptions o = draft_context(DraftKind::MTP);
     o.selection.selector = selector;
     refused(o, folder, "draft is mtp, but selector ");
     o.draft = DraftKind::AUTO;
@@ -356,7 +231,7 @@ TEST_CASE("MTP: what cannot be is refused by name", "[draft]") {
     CHECK(answer(r, some_of_text, answer_of(9)).tokens.size() == 9);
     CHECK(r.stats().lookup_proposed == 0);
   }
-  Runtime plain(with(DraftKind::AUTO));
+  Runtime plain(draft_context(DraftKind::AUTO));
   CHECK(answer(plain, some_tokens(20, 1), answer_of(4)).tokens.size() == 4);
 }
 
